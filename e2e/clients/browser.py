@@ -157,7 +157,7 @@ def main(url, password, shots):
             walk.write_job("waits", "sleep 600", 1, gpus=2)
             walk.submit("waits")
             walk.until("why it waits", lambda: "0 of 4 nvidia.com/gpu are free" in walk.text(".why"))
-            for word in ("What would fit", "Evictions", "would find room", "Since"):
+            for word in ("What would fit", "Evictions", "can be scheduled", "Since"):
                 assert word in walk.text(".why"), (word, walk.text(".why"))
             walk.until("the decision is kept", lambda: "pending" in walk.text())
             driver.get(url.rstrip("/") + "/ui/queues")

@@ -98,7 +98,10 @@ fn one_gang_runs_whole_the_other_waits_whole_and_runs_when_the_first_ends() {
             .then_some(ran.out)
     });
     println!("{explained}");
-    assert!(explained.contains("gang of 6 waits whole"), "{explained}");
+    assert!(
+        explained.contains("gang of 6 must start together"),
+        "{explained}"
+    );
     assert!(all_are(&phases(&platform, "second"), 6, "Pending"));
     for pod in pods(&platform, "second") {
         assert!(

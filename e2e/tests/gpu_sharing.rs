@@ -147,7 +147,7 @@ fn pods_share_a_gpu_by_mps_within_their_limits_and_one_that_takes_more_is_ended(
             |one: &&serde_json::Value| one["type"] == "PodScheduled" && one["status"] == "False";
         Some(conditions.iter().find(is)?["message"].to_string())
     });
-    let one = "1 node(s) gave a container one at most of their shared GPUs";
+    let one = "1 node(s) give a container only one of their shared GPUs";
     assert!(why.contains(one), "{why}");
     let explained = platform.cli(&["explain", "pod/pair"]).out;
     assert!(

@@ -406,7 +406,7 @@ fn an_idle_gpu_is_cut_for_a_pod_that_waits_for_a_slice_and_made_whole_for_one_th
     let why = choice["why"].as_str().unwrap();
     assert!(
         why.starts_with(
-            "default/small waits for 1 of nvidia.com/mig-1g.10gb, nobody uses the GPUs of box"
+            "default/small waits for 1 of nvidia.com/mig-1g.10gb; no pod uses the GPUs of box"
         ),
         "{why}"
     );

@@ -133,7 +133,7 @@ fn who_waits_is_told_why_whom_it_could_evict_when_it_may_start_and_what_was_deci
     assert!(text("may_start").contains("most likely between"), "{told}");
     assert_eq!(
         text("evictions"),
-        "nothing is evicted for it: evictions are switched off"
+        "no pods are evicted for it: evictions are switched off"
     );
     assert_eq!(
         text("could_evict"),

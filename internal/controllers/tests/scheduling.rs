@@ -296,7 +296,7 @@ async fn one_gang_runs_whole_and_the_other_waits_whole_and_says_why() {
     assert_eq!(condition(&first, "Scheduled").unwrap().status, "True");
 
     cluster.gang("second", 6).await;
-    let want = "gang of 6 waits whole (2 would find room): 0/2 nodes are available: 2 Insufficient nvidia.com/gpu.";
+    let want = "gang of 6 must start together (2 can be scheduled): 0/2 nodes are available: 2 Insufficient nvidia.com/gpu.";
     let second = cluster
         .until_group("second", |g| {
             condition(g, "Unschedulable").is_some_and(|c| c.message.as_deref() == Some(want))
@@ -314,7 +314,7 @@ async fn one_gang_runs_whole_and_the_other_waits_whole_and_says_why() {
         cluster
             .until_event("Unschedulable", "second")
             .await
-            .contains("waits whole")
+            .contains("must start together")
     );
     let report = cluster.board.get(NAMESPACE, "second").unwrap();
     assert_eq!(
@@ -460,7 +460,7 @@ async fn a_dry_run_says_where_a_gang_would_go_and_why_not() {
     assert!(trial.binds.is_empty());
     assert_eq!(
         trial.reports[0].sentence(),
-        "gang of 2 waits whole (1 would find room): 0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
+        "gang of 2 must start together (1 can be scheduled): 0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
     );
 }
 
@@ -525,7 +525,7 @@ async fn a_gang_of_higher_priority_gets_room_and_the_evicted_are_told_why() {
     cluster
         .until_board(|board| {
             let report = board.get(NAMESPACE, "new");
-            report.is_some_and(|report| report.binding.contains("room is held"))
+            report.is_some_and(|report| report.binding.contains("nominated nodes"))
         })
         .await;
     // Their node lets them go: only then the others come.

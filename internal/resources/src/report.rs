@@ -184,7 +184,7 @@ impl PlacementReport {
         if self.members_wanted > 1 {
             let _ = write!(
                 out,
-                "gang of {} waits whole ({} would find room): ",
+                "gang of {} must start together ({} can be scheduled): ",
                 self.members_wanted, self.members_placed_possible
             );
         }
@@ -246,7 +246,7 @@ mod tests {
         report.members_placed_possible = 2;
         assert_eq!(
             report.sentence(),
-            "gang of 6 waits whole (2 would find room): 0/2 nodes are available: 2 Insufficient nvidia.com/gpu."
+            "gang of 6 must start together (2 can be scheduled): 0/2 nodes are available: 2 Insufficient nvidia.com/gpu."
         );
     }
 

@@ -19,7 +19,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         property: "all or nothing: a gang starts with its minimum or not at all",
         file: "src/place/mod.rs",
-        find: "                self.give_room_back(&mut run, 0);
+        find: "                self.undo_placements(&mut run, 0);
                 Attempt::Blocked(obstacle)",
         replace: "                self.assume(key, &run.placed);
                 Attempt::Placed(run.placed, Some(obstacle))",

@@ -1,6 +1,7 @@
-//! What pods ask for, read once for those that ask alike: pods come in rows, and each is told of
-//! several times. What was read of the last few kinds is kept and told from a pod's spec by those
-//! fields only that it was read from.
+//! Caches what was read of recent pod specs. Pods of one controller arrive in sequence with equal
+//! specs, and each is reported several times; the cache recognises a spec by the fields that were
+//! read from it. Keeps `KINDS_MAX` kinds. The unit test compares with reading each pod without the
+//! cache.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,43 +14,43 @@ use crate::devices::{self, Ask};
 use crate::share::Wish;
 use crate::state::Scheduler;
 
-/// How many kinds are kept.
+/// The number of kinds that are kept.
 const KINDS_MAX: usize = 16;
 
-/// The kinds told of last, the last one first or nearly so.
+/// The most recently seen kinds, roughly in order of use.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Alike {
+pub(crate) struct SpecCache {
     kinds: Vec<Kind>,
 }
 
-/// Pods whose specs ask for the same, and what became of the last of them.
+/// Pods with equal relevant spec fields, and the result for the last of them.
 #[derive(Clone, Debug)]
 struct Kind {
-    /// What of their specs says what they ask for; all that anything here was read from.
-    gist: k8s::PodSpec,
+    /// The relevant spec fields: everything that was read.
+    relevant: k8s::PodSpec,
     requests: Amounts,
     asks: Vec<Ask>,
     listed: Vec<Ask>,
     last: Option<Last>,
 }
 
-/// What else the last pod of a kind said, and what came of it.
+/// The last pod of a kind: its other inputs, and the result.
 #[derive(Clone, Debug)]
 struct Last {
     wish: Wish,
     namespace: Arc<str>,
     labels: Option<BTreeMap<String, String>>,
-    /// Its class, and which one of that place.
+    /// Its class, with the generation of that index.
     class: (ClassIx, u64),
     asks: Arc<[Ask]>,
 }
 
-/// What of a spec says what a pod asks for.
-fn gist(spec: &k8s::PodSpec) -> k8s::PodSpec {
+/// The fields of a spec that determine a pod's requests.
+fn relevant(spec: &k8s::PodSpec) -> k8s::PodSpec {
     let inits = spec.init_containers.as_ref();
     k8s::PodSpec {
-        containers: spec.containers.iter().map(gist_of).collect(),
-        init_containers: inits.map(|inits| inits.iter().map(gist_of).collect()),
+        containers: spec.containers.iter().map(relevant_of).collect(),
+        init_containers: inits.map(|inits| inits.iter().map(relevant_of).collect()),
         resources: spec.resources.clone(),
         overhead: spec.overhead.clone(),
         node_selector: spec.node_selector.clone(),
@@ -61,7 +62,7 @@ fn gist(spec: &k8s::PodSpec) -> k8s::PodSpec {
     }
 }
 
-fn gist_of(container: &k8s::Container) -> k8s::Container {
+fn relevant_of(container: &k8s::Container) -> k8s::Container {
     k8s::Container {
         name: container.name.clone(),
         image: container.image.clone(),
@@ -72,47 +73,50 @@ fn gist_of(container: &k8s::Container) -> k8s::Container {
     }
 }
 
-/// Is it what `gist` would make of the spec?
-fn is_gist(gist: &k8s::PodSpec, spec: &k8s::PodSpec) -> bool {
+/// True if `relevant` would return this for the spec.
+fn is_relevant(relevant: &k8s::PodSpec, spec: &k8s::PodSpec) -> bool {
     let same = |a: &[k8s::Container], b: &[k8s::Container]| {
-        a.len() == b.len() && a.iter().zip(b).all(|(a, b)| is_gist_of(a, b))
+        a.len() == b.len() && a.iter().zip(b).all(|(a, b)| is_relevant_of(a, b))
     };
-    let inits = match (&gist.init_containers, &spec.init_containers) {
+    let inits = match (&relevant.init_containers, &spec.init_containers) {
         (Some(a), Some(b)) => same(a, b),
         (None, None) => true,
         _ => false,
     };
     inits
-        && same(&gist.containers, &spec.containers)
-        && gist.resources == spec.resources
-        && gist.overhead == spec.overhead
-        && gist.node_selector == spec.node_selector
-        && gist.affinity == spec.affinity
-        && gist.tolerations == spec.tolerations
-        && gist.topology_spread_constraints == spec.topology_spread_constraints
-        && gist.resource_claims == spec.resource_claims
+        && same(&relevant.containers, &spec.containers)
+        && relevant.resources == spec.resources
+        && relevant.overhead == spec.overhead
+        && relevant.node_selector == spec.node_selector
+        && relevant.affinity == spec.affinity
+        && relevant.tolerations == spec.tolerations
+        && relevant.topology_spread_constraints == spec.topology_spread_constraints
+        && relevant.resource_claims == spec.resource_claims
 }
 
-fn is_gist_of(gist: &k8s::Container, container: &k8s::Container) -> bool {
-    gist.name == container.name
-        && gist.resources == container.resources
-        && gist.image == container.image
-        && gist.ports == container.ports
-        && gist.restart_policy == container.restart_policy
+fn is_relevant_of(relevant: &k8s::Container, container: &k8s::Container) -> bool {
+    relevant.name == container.name
+        && relevant.resources == container.resources
+        && relevant.image == container.image
+        && relevant.ports == container.ports
+        && relevant.restart_policy == container.restart_policy
 }
 
-impl Alike {
-    /// Puts the kind of such pods first.
+impl SpecCache {
+    /// Moves the kind of such pods to the front.
     fn bring_forward(&mut self, spec: &k8s::PodSpec) -> &mut Kind {
-        let known = self.kinds.iter().position(|kind| is_gist(&kind.gist, spec));
+        let known = self
+            .kinds
+            .iter()
+            .position(|kind| is_relevant(&kind.relevant, spec));
         let at = known.unwrap_or_else(|| {
             self.kinds.truncate(KINDS_MAX - 1);
-            let gist = gist(spec);
+            let relevant = relevant(spec);
             self.kinds.push(Kind {
-                requests: pod_requests(&gist),
-                asks: devices::asks(&gist),
-                listed: devices::listed_asks(&gist),
-                gist,
+                requests: pod_requests(&relevant),
+                asks: devices::asks(&relevant),
+                listed: devices::listed_asks(&relevant),
+                relevant,
                 last: None,
             });
             self.kinds.len() - 1
@@ -123,7 +127,7 @@ impl Alike {
 }
 
 impl Scheduler {
-    /// The class of a pod, with one member more, and what its containers ask for.
+    /// The class of a pod, with one member more, and what its containers request.
     pub(crate) fn read_asks(
         &mut self,
         pod: &k8s::Pod,
@@ -132,7 +136,7 @@ impl Scheduler {
     ) -> (ClassIx, Arc<[Ask]>) {
         let labels = pod.metadata.labels.as_ref();
         let kind = self.alike.bring_forward(spec);
-        let wish = Wish::read(&pod.metadata, &kind.gist, &kind.requests);
+        let wish = Wish::read(&pod.metadata, &kind.relevant, &kind.requests);
         if let Some(last) = &kind.last
             && last.wish == wish
             && last.namespace == *namespace
@@ -141,16 +145,16 @@ impl Scheduler {
         {
             return (last.class.0, last.asks.clone());
         }
-        let asks = devices::wished(&kind.gist, &wish, &kind.asks, &kind.listed);
+        let asks = devices::wished(&kind.relevant, &wish, &kind.asks, &kind.listed);
         let class = self.classes.join(
-            &kind.gist,
+            &kind.relevant,
             (kind.requests.clone(), &asks),
             &wish,
             namespace,
             labels,
             &mut self.names,
         );
-        // The same asks as another kind's are kept once.
+        // Equal requests of different kinds are stored once.
         if *self.last_asks != asks[..] {
             self.last_asks = Arc::from(asks);
         }
@@ -175,7 +179,7 @@ mod tests {
     use crate::event::Event;
     use crate::pod::PodKey;
 
-    /// GPUs, tenths of a core, a node selector, a part of a GPU, a label, a port of the host.
+    /// GPUs, tenths of a core, a node selector, a part of a GPU, a label, a host port.
     type Says = (u8, u8, bool, bool, bool, bool);
 
     fn pod(name: &str, says: Says) -> k8s::Pod {
@@ -201,7 +205,7 @@ mod tests {
         serde_json::from_value(pod).unwrap()
     }
 
-    /// What is known of a pod's class, in words, and what its containers ask for.
+    /// The text of a pod's class, and what its containers request.
     fn read(s: &Scheduler, name: &str) -> (String, Arc<[Ask]>) {
         let pod = &s.pods[&PodKey::new("ns", name)];
         (s.classes.get(pod.class).words(), pod.asks.clone())
@@ -211,7 +215,7 @@ mod tests {
         #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, ..ProptestConfig::default() })]
 
         #[test]
-        fn whoever_was_told_of_before_a_pod_is_read_as_it_would_be_alone(
+        fn a_pod_is_read_as_without_the_cache(
             steps in proptest::collection::vec(
                 (0..6usize, proptest::option::weighted(0.9,
                     (0..3u8, 0..3u8, any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>()))),

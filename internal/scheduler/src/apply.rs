@@ -1,5 +1,6 @@
-//! Events into state. Each costs what it changed, may come twice or in any order across objects,
-//! and leaves the state as if built from the objects as they are now.
+//! Applies events to the state. Each costs what it changes, may arrive twice or in any order across
+//! objects, and leaves the state as if built from the current objects. Tests:
+//! `tests/properties.rs`, `tests/alone.rs`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use crate::event::Event;
 use crate::gang::{GangKey, Spec};
 use crate::labels::Labels;
 use crate::node::{NodeIx, Offer};
-use crate::pod::{Pod, PodKey, Stage, Told};
+use crate::pod::{Pod, PodInfo, PodKey, Stage};
 use crate::queue::Rules;
 use crate::share::Share;
 use crate::state::{Priority, Scheduler};
@@ -19,13 +20,13 @@ use crate::topology::Hints;
 use crate::{GroupRef, PodRef};
 
 impl Scheduler {
-    /// Takes in a pod that appeared or changed: the event `PodChanged`, for those who keep the pod.
+    /// Applies the event `PodChanged` without taking ownership of the pod.
     pub fn pod_changed(&mut self, pod: &k8s::Pod) {
         self.take_in_pod(pod);
-        self.meet_models();
+        self.apply_new_models();
     }
 
-    /// Takes in one event.
+    /// Applies one event.
     pub fn apply(&mut self, event: Event) {
         match event {
             Event::NodeChanged(node) => self.node_changed(&node),
@@ -54,13 +55,13 @@ impl Scheduler {
             Event::PriorityClassGone(name) => self.priority_changed(name, None),
             Event::BudgetChanged(budget) => self.budget_changed(&budget),
             Event::BudgetGone(namespace, name) => self.budget_gone(&namespace, &name),
-            storage => self.storage_changed(storage),
+            storage => self.apply_storage_event(storage),
         }
-        self.meet_models();
+        self.apply_new_models();
     }
 
-    /// Undoes the binding of a pod that a plan bound and that could not be written down. The pod
-    /// waits again. Does nothing for a pod that events have confirmed.
+    /// Undoes the binding of a pod that a plan bound and that could not be written to the API. The
+    /// pod waits again. No effect on a pod whose binding an event has confirmed.
     pub fn forget(&mut self, pod: &PodRef) {
         let key = PodKey::new(&*pod.namespace, &pod.name);
         let Some(known) = self.pods.get(&key) else {
@@ -78,9 +79,9 @@ impl Scheduler {
         self.replace_pod(&key, waiting);
     }
 
-    /// Undoes the eviction of a pod that a plan evicted and that could not be written down: the
-    /// pod stays. Whoever was to have its room gives it back in the next plan. Does nothing for a
-    /// pod that events have confirmed to be leaving.
+    /// Undoes the eviction of a pod that a plan evicted and that could not be written to the API:
+    /// the pod stays, and the gang that was to have its place releases it in the next plan. No
+    /// effect on a pod that an event has confirmed to be terminating.
     pub fn forget_eviction(&mut self, pod: &PodRef) {
         let key = PodKey::new(&*pod.namespace, &pod.name);
         let Some(known) = self.pods.get(&key) else {
@@ -96,13 +97,13 @@ impl Scheduler {
         self.replace_pod(&key, stays);
     }
 
-    /// Leaves a gang alone until a time: after a binding failed, so that it is not tried in a
-    /// tight loop.
+    /// Holds a gang back until a time. Called after a failed binding, so that it is not retried in
+    /// a tight loop.
     pub fn hold(&mut self, group: &GroupRef, until: jiff::Timestamp) {
         self.hold_because(group, until, None);
     }
 
-    /// The same, with what is to be said meanwhile: why room that was found could not be taken.
+    /// Like `hold`, with the reason for the gang's report.
     pub fn hold_because(&mut self, group: &GroupRef, until: jiff::Timestamp, why: Option<&str>) {
         let key = self.gang_key(group);
         if let Some(gang) = self.gangs.get_mut(&key) {
@@ -113,8 +114,8 @@ impl Scheduler {
         }
     }
 
-    /// Forgets what a PodGroup's status was said to be, after it could not be written: the next
-    /// plan says it again.
+    /// Forgets the last written status of a PodGroup, after a failed write: the next plan emits it
+    /// again.
     pub fn forget_status(&mut self, group: &GroupRef) {
         let key = self.gang_key(group);
         if let Some(gang) = self.gangs.get_mut(&key) {
@@ -165,39 +166,39 @@ impl Scheduler {
 
     fn take_in_pod(&mut self, pod: &k8s::Pod) {
         let namespace = self.namespace(pod.metadata.namespace.as_deref());
-        let Some(mut told) = Told::read(pod, namespace, &self.config.scheduler_names) else {
+        let Some(mut info) = PodInfo::read(pod, namespace, &self.config.scheduler_names) else {
             return;
         };
-        self.share_words(&mut told);
-        let key = told.key.clone();
-        let (class, asks) = self.read_asks(pod, told.spec, &key.namespace);
-        let class = self.volumed(&told, class);
-        let class = self.spanned(&told.gang, told.ours, class);
+        self.share_strings(&mut info);
+        let key = info.key.clone();
+        let (class, asks) = self.read_asks(pod, info.spec, &key.namespace);
+        let class = self.class_with_volumes(&info, class);
+        let class = self.class_spanning(&info.gang, info.ours, class);
         let mut new = Pod {
-            uid: told.uid,
+            uid: info.uid,
             class,
-            task: told.task,
-            stage: told.stage,
-            node: told.node.map(|name| self.node_at(name)),
-            devices: told.devices,
+            task: info.task,
+            stage: info.stage,
+            node: info.node.map(|name| self.node_at(name)),
+            devices: info.devices,
             assumed: false,
-            ours: told.ours,
-            priority: told.spec.priority,
-            created: told.created,
-            queue: told.queue,
-            terms: told.terms,
+            ours: info.ours,
+            priority: info.spec.priority,
+            created: info.created,
+            queue: info.queue,
+            terms: info.terms,
             asks,
-            started: told.started,
-            polite: told.polite,
+            started: info.started,
+            polite: info.polite,
             evicting: None,
             part: self.part_of(
-                &told.gang,
-                told.hints.as_deref(),
+                &info.gang,
+                info.hints.as_deref(),
                 pod.metadata.labels.as_ref(),
             ),
             labels: Labels::new(pod.metadata.labels.as_ref()),
-            hints: told.hints,
-            gang: told.gang,
+            hints: info.hints,
+            gang: info.gang,
         };
         let ended = matches!(new.stage, Stage::Succeeded | Stage::Failed);
         match self.pods.get(&key) {
@@ -209,22 +210,23 @@ impl Scheduler {
             }
             None if self.gangs.contains_key(&new.gang) => {}
             None if new.stage.on_node() => self.world_changed(),
-            None => self.somebody_came(),
+            None => self.gang_arrived(),
         }
         if let Some(old) = self.pods.get(&key) {
             let unbound = matches!(new.stage, Stage::Pending | Stage::Apart);
             if old.assumed && old.uid == new.uid && unbound {
-                // The binding is on its way: an event from before it says nothing against it.
+                // The binding is in flight: an event from before it does not contradict it.
                 new.stage = Stage::Bound;
                 new.node = old.node;
                 new.devices = old.devices.clone();
                 new.assumed = true;
             }
             if old.uid == new.uid {
-                keep_decision(old, &mut new);
+                keep_plan_decision(old, &mut new);
             }
             if old.devices == new.devices {
-                // The same names are kept once: the node's own, where they were chosen here.
+                // The same device ids are stored once: as the node's own strings, if they were
+                // chosen here.
                 new.devices.clone_from(&old.devices);
             }
             if *old == new {
@@ -235,26 +237,26 @@ impl Scheduler {
         match new.node.filter(|_| new.stage.on_node()) {
             Some(_) if new.assumed => {}
             Some(at) => {
-                self.listed.hold(&key, at, told.listed);
+                self.listed.hold(&key, at, info.listed);
             }
             None => self.listed.release(&key),
         }
         self.replace_pod_joined(&key, new);
     }
 
-    /// Has a pod's names that its gang has too kept once.
-    fn share_words(&self, told: &mut Told) {
-        let Some(key) = self.gangs.key(&told.gang) else {
+    /// Shares the gang's strings with the pod.
+    fn share_strings(&self, info: &mut PodInfo) {
+        let Some(key) = self.gangs.key(&info.gang) else {
             return;
         };
-        told.gang = key.clone();
-        let gang = self.gangs.get(&told.gang);
-        if let Some(task) = gang.and_then(|gang| gang.tasks.key(&*told.task)) {
-            told.task = task.clone();
+        info.gang = key.clone();
+        let gang = self.gangs.get(&info.gang);
+        if let Some(task) = gang.and_then(|gang| gang.tasks.key(&*info.task)) {
+            info.task = task.clone();
         }
     }
 
-    /// The sub-group that a pod is in.
+    /// The sub-group of a pod.
     fn part_of(
         &self,
         gang: &GangKey,
@@ -269,15 +271,15 @@ impl Scheduler {
         policies.iter().find_map(|policy| policy.part(labels?))
     }
 
-    /// Puts a pod in another's place, within the same class.
+    /// Replaces a pod; the new one joins its class.
     fn replace_pod(&mut self, key: &PodKey, new: Pod) {
         let class = self.classes.rejoin(new.class);
         self.replace_pod_joined(key, Pod { class, ..new });
     }
 
     pub(crate) fn replace_pod_joined(&mut self, key: &PodKey, new: Pod) {
-        // One that waits makes no difference to others' searches for evictions, but that budgets
-        // may count it.
+        // A waiting pod does not affect other gangs' searches for evictions, unless budgets count
+        // it.
         let there = |pod: &Pod| pod.stage.on_node();
         if !self.budgets.is_empty() || there(&new) || self.pods.get(key).is_some_and(there) {
             self.version += 1;
@@ -289,7 +291,7 @@ impl Scheduler {
         let gang = new.gang.clone();
         let left = self.take_pod(key);
         self.put_pod(key.clone(), new);
-        // Only now: the node that the old pod leaves may be the one that the new one is on.
+        // Only now: the old and the new pod may be on the same node.
         if let Some((left, node)) = left {
             self.leave_node(node);
             if left != gang {
@@ -320,7 +322,7 @@ impl Scheduler {
         }
     }
 
-    /// Takes a pod out and undoes what it did; the gang is settled by the caller.
+    /// Removes a pod and reverses its effects; the caller settles the gang.
     fn take_pod(&mut self, key: &PodKey) -> Option<(GangKey, Option<NodeIx>)> {
         let pod = self.pods.remove(key)?;
         self.account(key, &pod, false);
@@ -346,19 +348,19 @@ impl Scheduler {
         }
     }
 
-    /// Counts a pod in or out, everywhere.
+    /// Adds a pod to all accounts, or removes it.
     pub(crate) fn account(&mut self, key: &PodKey, pod: &Pod, up: bool) {
         self.count_member(key, pod, up);
         self.count_standing(key, pod, up);
     }
 
-    /// Counts a pod in or out of its gang, wherever it stands.
+    /// Adds a pod to its gang's member counts, whatever its stage, or removes it.
     fn count_member(&mut self, key: &PodKey, pod: &Pod, up: bool) {
         let gang = self.gangs.or_default(&pod.gang);
         if up {
             gang.members.insert(key.clone());
         }
-        // Whose the gang is may depend on what its first member says.
+        // The gang's account may depend on its first member.
         gang.moved |= gang.members.first() == Some(key);
         if !up {
             gang.members.remove(key);
@@ -376,7 +378,7 @@ impl Scheduler {
         gang.count_priority(pod.priority, up);
     }
 
-    /// Counts where a pod stands, and what it holds or asks for, in or out.
+    /// Adds what a pod holds or requests at its stage, or removes it.
     pub(crate) fn count_standing(&mut self, key: &PodKey, pod: &Pod, up: bool) {
         self.count_in_budgets(key, pod, up);
         let node = pod.node.map(|at| &self.nodes[at]);
@@ -385,7 +387,7 @@ impl Scheduler {
         let times = if up { 1 } else { -1 };
         self.note_gpus(key, pod, up);
         if let Some(at) = pod.node.filter(|_| pod.stage.occupies()) {
-            self.meet(&key.namespace, &pod.labels, pod.class, at, up);
+            self.count_for_rules(&key.namespace, &pod.labels, pod.class, at, up);
         }
         if let Some(at) = pod.node.filter(|_| pod.stage.on_node()) {
             self.eased += u64::from(self.volumes.see(key, at, up));
@@ -404,7 +406,7 @@ impl Scheduler {
         }
         gang.count_part(pod.part.as_ref(), pod.stage, up);
         if pod.stage == Stage::Leaving {
-            // Still asked for: an eviction turns what was held into what is waited for.
+            // Still requested: an eviction turns an allocation into a request.
             if let Some(payer) = gang.payer.filter(|_| pod.ours) {
                 self.queues.request(payer.queue, demand, times);
             }
@@ -412,7 +414,7 @@ impl Scheduler {
                 gang.requested.add(demand, times);
             }
             if let Some(at) = pod.node {
-                self.nodes[at].see_leave(&take, &pod.devices, up);
+                self.nodes[at].count_terminating(&take, &pod.devices, up);
                 self.touch(at);
             }
             return;
@@ -429,7 +431,7 @@ impl Scheduler {
             gang.count_node(at, up);
             gang.count_start(pod.started, up);
             if pod.stage == Stage::Pipelined {
-                self.nodes[at].see_pipelined(&take, &pod.devices, up);
+                self.nodes[at].count_nominated(&take, &pod.devices, up);
             }
             if pod.ours {
                 gang.allocated.add(demand, times);
@@ -481,12 +483,12 @@ impl Scheduler {
         {
             self.world_changed();
         } else {
-            self.somebody_came();
+            self.gang_arrived();
         }
-        self.unexpect(&key);
+        self.remove_expected(&key);
         let gang = self.gangs.or_default(&key);
         if gang.spec.as_ref().is_some_and(|old| old.uid != spec.uid) {
-            // Another of the same name: nothing of the old one's past is its own.
+            // A new object of the same name: the old one's state does not apply.
             gang.shown = None;
             gang.admitted = false;
         }
@@ -502,11 +504,11 @@ impl Scheduler {
         if regrouped {
             self.regroup(&key);
         }
-        self.span_members_anew(&key);
+        self.refresh_members_spanning(&key);
         self.settle(&key);
     }
 
-    /// Finds the members' sub-groups again after the gang's rules about them changed.
+    /// Recomputes the members' sub-groups after the gang's policies changed.
     fn regroup(&mut self, key: &GangKey) {
         let members: Vec<PodKey> = self
             .gangs
@@ -537,13 +539,13 @@ impl Scheduler {
             return;
         }
         self.world_changed();
-        self.unexpect(&key);
+        self.remove_expected(&key);
         let gang = self.gang_mut(&key);
         gang.spec = None;
         gang.moved = true;
         gang.shown = None;
         gang.admitted = false;
-        self.span_members_anew(&key);
+        self.refresh_members_spanning(&key);
         self.settle(&key);
     }
 
@@ -572,7 +574,7 @@ impl Scheduler {
             return;
         }
         self.world_changed();
-        // Rare: every gang's place may be another now.
+        // Rare: every gang's position may have changed.
         let keys: Vec<GangKey> = self.gangs.keys().cloned().collect();
         for key in keys {
             self.settle(&key);
@@ -580,8 +582,8 @@ impl Scheduler {
     }
 }
 
-/// Keeps what a plan decided of a pod against an event from before: it does not speak of it.
-fn keep_decision(old: &Pod, new: &mut Pod) {
+/// Keeps a plan's decision about a pod against an older event that does not mention it.
+fn keep_plan_decision(old: &Pod, new: &mut Pod) {
     let unbound = matches!(new.stage, Stage::Pending);
     if old.stage == Stage::Pipelined && unbound {
         new.stage = Stage::Pipelined;

@@ -1,9 +1,10 @@
-//! Beside another scheduler: what nodes are to one pod that somebody else places (a stock
-//! kube-scheduler that asks by its extender protocol), and which devices of a node the pod gets. The
-//! other one judges what it can see; here is judged what only this state knows: GPUs one by one,
-//! their parts, slices and health, and what is left for pods to come. Nobody's turn, share or
-//! reservation is looked at: those are of pods that this scheduler places. Decides nothing and keeps
-//! nothing: a pod that got its node is told of by an event, as every other.
+//! Answers kube-scheduler's extender protocol: which nodes can take one pod that another scheduler
+//! places, and which devices it gets on a node. Checks only what kube-scheduler cannot see: single
+//! GPUs, their parts, slices and health, and what is left for expected pods. Queues, shares and
+//! reservations apply only to pods that this scheduler places. Decides and keeps nothing: the
+//! placed pod arrives as an event, like any other.
+//!
+//! Cost: a fresh class view, then one lookup for each node. Tests: `tests/beside.rs`.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,22 +17,22 @@ use crate::class::ClassIx;
 use crate::config::Strategy;
 use crate::devices::{self, Ask};
 use crate::filter::Refusal;
-use crate::fit::Standing;
+use crate::fit::NodeFit;
 use crate::node::NodeIx;
 use crate::pod::PodKey;
 use crate::resource::each;
 use crate::score;
 use crate::state::Scheduler;
 
-/// The most that a node is preferred by (`MaxExtenderPriority` of kube-scheduler).
+/// The highest score of a node (kube-scheduler's `MaxExtenderPriority`).
 pub const PREFERENCE_MAX: i64 = 10;
 
-/// Why a node does not take a pod.
+/// Why a node cannot take a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NoPlace {
-    /// In words that follow the node's name.
+    /// The reason, worded to follow the node's name.
     pub why: String,
-    /// It would not take the pod either if every pod on it were gone.
+    /// True if the node could not take the pod even if all its pods were gone.
     pub lasting: bool,
 }
 
@@ -44,12 +45,11 @@ impl NoPlace {
     }
 }
 
-/// A pod that would leave: its uid, its class, its GPUs.
+/// A pod to be removed: its uid, class and GPUs.
 type Leaves = (String, ClassIx, Vec<Arc<str>>);
 
 impl Scheduler {
-    /// Whether each of these nodes has room at once for a pod that another scheduler places; in
-    /// their order.
+    /// Whether each of these nodes has room at once for a pod of another scheduler, in their order.
     pub fn places_beside(&mut self, pod: &k8s::Pod, nodes: &[&str]) -> Vec<Result<(), NoPlace>> {
         let Some((class, _)) = self.beside(pod) else {
             return vec![Err(NoPlace::lasting("the pod has no spec")); nodes.len()];
@@ -60,9 +60,9 @@ impl Scheduler {
             .collect()
     }
 
-    /// How much each of these nodes is to be preferred for a pod that another scheduler places: from
-    /// 0 to [`PREFERENCE_MAX`], in their order. The best gets the most, and those that are as good;
-    /// the rest less by how many kinds of better nodes there are. What has no room gets 0.
+    /// The score of each of these nodes for a pod of another scheduler, from 0 to
+    /// [`PREFERENCE_MAX`], in their order. The best nodes get the maximum; each further rank gets
+    /// less; a node without room gets 0.
     pub fn preferences_beside(&mut self, pod: &k8s::Pod, nodes: &[&str]) -> Vec<i64> {
         let Some((class, _)) = self.beside(pod) else {
             return vec![0; nodes.len()];
@@ -71,7 +71,7 @@ impl Scheduler {
             .iter()
             .map(|name| self.room_at_once(class, name).ok())
             .collect();
-        let scores = self.worths(class, &at);
+        let scores = self.fragmentation_scores(class, &at);
         let spread = self.config.placement == Strategy::Spread;
         let kinds = at.iter().zip(scores).map(|(at, worth)| {
             let key = self.views.get(&class)?.key((*at)?)?;
@@ -89,17 +89,17 @@ impl Scheduler {
         let steps = order.len() as i64 - 1;
         let preference = |rank: i64| match rank {
             0 => PREFERENCE_MAX,
-            // Rounded up: none but the best gets the most.
+            // Rounded up: only the best rank gets the maximum.
             rank => PREFERENCE_MAX - (PREFERENCE_MAX * rank + steps - 1) / steps,
         };
         let ranks = kinds.iter().map(|kind| order.get(kind.as_ref()?).copied());
         ranks.map(|rank| rank.map_or(0, preference)).collect()
     }
 
-    /// The devices that a pod gets on the node that another scheduler chose for it.
+    /// The devices that a pod gets on the node that another scheduler chose.
     ///
     /// # Errors
-    /// Why the node does not take it (any more).
+    /// Why the node cannot take it (any more).
     pub fn devices_beside(&mut self, pod: &k8s::Pod, node: &str) -> Result<ChosenDevices, NoPlace> {
         let Some((class, asks)) = self.beside(pod) else {
             return Err(NoPlace::lasting("the pod has no spec"));
@@ -111,13 +111,13 @@ impl Scheduler {
         let name = pod.metadata.name.as_deref().unwrap_or_default();
         let key = PodKey::new(pod.metadata.namespace.as_deref().unwrap_or("default"), name);
         self.add_listed(&key, at, &asks, &mut dealt);
-        // They are held from when an event says so.
+        // They count as held from the pod's event on.
         self.listed.release(&key);
         Ok(dealt)
     }
 
-    /// Which nodes would have room for a pod that another scheduler places once these of their pods
-    /// (by uid) were gone, with those that are leaving already; in their order.
+    /// Whether each node would have room for a pod of another scheduler once the given pods (by
+    /// uid), and those that are terminating already, were gone; in their order.
     pub fn places_beside_without(
         &mut self,
         pod: &k8s::Pod,
@@ -169,8 +169,8 @@ impl Scheduler {
         fits
     }
 
-    /// The class of such a pod, its view brought up to date, and what its containers ask for. The
-    /// class is kept until another is asked about: the same pod is asked about several times.
+    /// The pod's class, its fresh view, and what its containers request. The class is kept until
+    /// another one is asked about, because the same pod is usually asked about several times.
     fn beside(&mut self, pod: &k8s::Pod) -> Option<(ClassIx, Arc<[Ask]>)> {
         let spec = alone(pod.spec.as_ref()?);
         let namespace = self.namespace(pod.metadata.namespace.as_deref());
@@ -178,22 +178,22 @@ impl Scheduler {
         if let Some(old) = self.beside.replace(class) {
             self.leave_class(old);
         }
-        self.meet_models();
+        self.apply_new_models();
         self.rank_nodes();
         self.refresh(class);
         Some((class, asks))
     }
 
-    /// The node, if it has room for one of the class now, also while those who leave are there.
+    /// The node, if it has room for a pod of the class now, without waiting for terminating pods.
     fn room_at_once(&self, class: ClassIx, name: &str) -> Result<NodeIx, NoPlace> {
         let unknown = || NoPlace::lasting("not known to Muster (yet)");
         let at = self.node_index.get(name).copied().ok_or_else(unknown)?;
         let view = self.views.get(&class).ok_or_else(unknown)?;
         let (node, facts) = (&self.nodes[at], self.classes.get(class));
-        match view.standing(at) {
-            Standing::Absent => Err(unknown()),
-            Standing::Refused(refusal) => Err(NoPlace::lasting(refusal.of_one())),
-            Standing::Short { limits, apart } => {
+        match view.node_fit(at) {
+            NodeFit::Absent => Err(unknown()),
+            NodeFit::Refused(refusal) => Err(NoPlace::lasting(refusal.of_one())),
+            NodeFit::Short { limits, apart } => {
                 let names: Vec<&str> = each(limits).map(|ix| self.names.name(ix)).collect();
                 Err(NoPlace {
                     why: match apart {
@@ -203,17 +203,17 @@ impl Scheduler {
                     lasting: view.empty_at(at) == 0,
                 })
             }
-            Standing::Holds { .. } if score::awaits(facts, node) => Err(NoPlace {
-                why: "pods that are leaving still hold what it asks for".to_owned(),
+            NodeFit::Holds { .. } if score::awaits(facts, node) => Err(NoPlace {
+                why: "terminating pods still hold what it requests".to_owned(),
                 lasting: false,
             }),
-            Standing::Holds { .. } => Ok(at),
+            NodeFit::Holds { .. } => Ok(at),
         }
     }
 }
 
-/// The pod without what the other scheduler judges by itself and what is dear to know: where other
-/// pods are. Nobody asks here where volumes are, and ResourceClaims are the other's to allocate.
+/// The spec without what the other scheduler checks itself: inter-pod rules and ResourceClaims.
+/// Volumes are not checked here either.
 fn alone(spec: &k8s::PodSpec) -> k8s::PodSpec {
     let mut spec = spec.clone();
     spec.topology_spread_constraints = None;

@@ -1,5 +1,5 @@
-//! Classes: pods that no node could tell apart when they ask for room. Feasibility and score are
-//! worked out once a class, however many pods and gangs share it.
+//! Classes: pods that are identical for every node. Feasibility and score are computed once for
+//! each class, however many pods and gangs share it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,53 +11,53 @@ use resources::names::REPLACES_LOST;
 use serde::Serialize;
 
 use crate::devices::{self, Ask};
-use crate::filter::neighbours::Manners;
+use crate::filter::neighbours::PodRules;
 use crate::filter::volumes::Reach;
 use crate::gpu::{Needs, Product};
 use crate::node::Node;
 use crate::resource::{AMOUNT_MAX, Demand, GPU, GPU_UNIT, Ix, Names, Set, each};
 use crate::share::{Share, Take, Wish, foreign};
 
-/// A class's place in the table. Depends on the order of events: nothing may be decided by it.
+/// A class's index in the table. It depends on event order, so no decision may depend on it.
 pub(crate) type ClassIx = usize;
 
-/// What kind of runtime a pod needs.
+/// The kind of runtime that a pod needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Need {
     /// Some container names an image.
     Image,
-    /// None does: commands on the host.
+    /// No container names an image: its commands run on the host.
     Process,
 }
 
-/// What makes two pods the same to every node.
+/// Everything that distinguishes classes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Key {
-    /// Without GPUs, where parts of them are asked for.
+    /// Without GPUs, if parts of GPUs are requested.
     demand: Demand,
     share: Option<Share>,
     /// What the GPUs must be.
     gpus: Needs,
-    /// Only nodes whose GPUs count under just these models.
+    /// Only nodes whose GPUs count under exactly these models.
     kind: Option<Set>,
     need: Need,
     selector: BTreeMap<String, String>,
-    /// Node affinity and tolerations as JSON: compared, never read.
+    /// Node affinity and tolerations as JSON: compared, never parsed.
     affinity: String,
     tolerations: String,
-    /// Its pods replace ones that were lost with their node.
+    /// True for pods that replace members lost with their node.
     replaces: bool,
-    /// What it asks of other pods, in the namespace that it asks from: compared, never read.
-    manners: String,
-    /// It asks for GPUs in words that cannot be read.
+    /// The inter-pod rules with the pod's namespace: compared, never parsed.
+    pod_rules: String,
+    /// True if its GPU annotations cannot be read.
     unreadable: bool,
-    /// It has its devices allocated to ResourceClaims.
+    /// True if it uses ResourceClaims.
     claims: bool,
-    /// Where its volumes let it run.
+    /// The nodes that its volumes allow.
     reach: Option<Arc<Reach>>,
-    /// Its pods' work goes over the network between them.
+    /// True if its pods communicate over the network.
     spans: bool,
-    /// The resources of which a container gets more than one.
+    /// The resources of which one container gets more than one.
     several: Set,
 }
 
@@ -69,34 +69,35 @@ pub(crate) struct Class {
     packs: bool,
     pub(crate) affinity: Option<k8s::NodeAffinity>,
     pub(crate) tolerations: Vec<k8s::Toleration>,
-    manners: Option<Box<Manners>>,
-    /// It asks for GPUs, parts or slices of them.
+    pod_rules: Option<Box<PodRules>>,
+    /// True if it requests GPUs, or parts or slices of them.
     devices: bool,
-    /// Products of which its GPUs are one, where something says so.
+    /// The products that its GPUs must be of, if specified.
     named: Vec<Product>,
-    /// The resources that are GPUs of a model that it certainly takes.
+    /// The resources for GPU models that it certainly uses.
     models: Set,
-    /// The same class on all nodes, and this one on those of one kind only.
+    /// For a class restricted to one kind of nodes: the class for all nodes; and the restricted
+    /// classes of this one.
     base: Option<ClassIx>,
     kinds: Vec<ClassIx>,
     members: usize,
-    /// Which one it is of those that were in its place.
+    /// Its generation: the index may be reused.
     born: u64,
 }
 
 impl Class {
-    /// What a pod asks for. Where it asks for a GPU's memory, that counts as the largest part that
-    /// it would be on any node.
+    /// A pod's request. A request for GPU memory counts as the largest part that it would be on any
+    /// node.
     pub(crate) fn demand(&self) -> &Demand {
         &self.demand
     }
 
-    /// The parts of GPUs that it asks for; none where it wants whole ones, or none.
+    /// The parts of GPUs that it requests; `None` if it requests whole GPUs or none.
     pub(crate) fn share(&self) -> Option<Share> {
         self.key.share
     }
 
-    /// All that tells it from other classes, in words.
+    /// All that distinguishes it from other classes, as text.
     #[cfg(test)]
     pub(crate) fn words(&self) -> String {
         format!("{:?}", self.key)
@@ -107,22 +108,21 @@ impl Class {
         &self.key.gpus
     }
 
-    /// Only nodes whose GPUs count under just these models; none where any will do.
+    /// Only nodes whose GPUs count under exactly these models; `None` if any will do.
     pub(crate) fn kind(&self) -> Option<Set> {
         self.key.kind
     }
 
-    /// The resources that are GPUs of a model, of those that it asks for: how many are free is
-    /// how many GPUs are.
+    /// The GPU model resources among its requests: their free amount is that of GPUs.
     pub(crate) fn models(&self) -> Set {
         self.models
     }
 
-    /// What a pod takes on a node, or counts as while it has none.
+    /// What a pod takes on a node, or counts as without one.
     pub(crate) fn take(&self, node: Option<&Node>) -> Take {
         let mut demand = self.demand.clone();
         if let Some(node) = node {
-            // Where it is tells which model it has, whatever it asked for.
+            // The node determines the model, whatever was requested.
             let models = node.models();
             let gpus = demand.get(GPU);
             each(self.models & !models).for_each(|ix| demand.set(ix, 0));
@@ -131,7 +131,7 @@ impl Class {
         Take::of(demand, self.key.share, node)
     }
 
-    /// Does a pod that shares a GPU go where one is begun, rather than anywhere?
+    /// True if a pod that requests a part prefers a GPU that is shared already.
     pub(crate) fn packs(&self) -> bool {
         self.packs
     }
@@ -155,7 +155,7 @@ impl Class {
         }
     }
 
-    /// Does it ask for GPUs, or parts or slices of them?
+    /// True if it requests GPUs, or parts or slices of them.
     pub(crate) fn wants_devices(&self) -> bool {
         self.devices
     }
@@ -172,59 +172,60 @@ impl Class {
         &self.key.selector
     }
 
-    /// Does it ask for GPUs in words that cannot be read? Such pods wait and say so.
+    /// True if its GPU annotations cannot be read. Such pods wait, and their report says so.
     pub(crate) fn unreadable(&self) -> bool {
         self.key.unreadable
     }
 
-    /// Does it want devices allocated to ResourceClaims? That is kube-scheduler's to do, and a pod
-    /// that is bound without it waits on its node for ever.
+    /// True if it uses ResourceClaims, which only kube-scheduler allocates: a pod bound without an
+    /// allocation would wait on its node for ever.
     pub(crate) fn claims(&self) -> bool {
         self.key.claims
     }
 
-    /// Where its volumes let it run; none where anywhere.
+    /// The nodes that its volumes allow; `None` if any.
     pub(crate) fn reach(&self) -> Option<&Reach> {
         self.key.reach.as_deref()
     }
 
-    /// Does its pods' work go over the network between them?
+    /// True if its pods communicate over the network.
     pub(crate) fn spans(&self) -> bool {
         self.key.spans
     }
 
-    /// The resources of which a container gets more than one.
+    /// The resources of which one container gets more than one.
     pub(crate) fn several(&self) -> Set {
         self.key.several
     }
 
-    /// Does a container get a GPU with another beside it?
+    /// True if a container gets more than one GPU.
     pub(crate) fn has_several_gpus(&self) -> bool {
         self.key.several & 1 << GPU != 0
     }
 
-    /// What it asks of the pods around it; none if it does not care.
-    pub(crate) fn manners(&self) -> Option<&Manners> {
-        self.manners.as_deref()
+    /// Its inter-pod rules; `None` if it has none.
+    pub(crate) fn pod_rules(&self) -> Option<&PodRules> {
+        self.pod_rules.as_deref()
     }
 }
 
-/// All classes that some pod belongs to.
+/// All classes that have members.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Classes {
     table: Vec<Option<Class>>,
     free: Vec<ClassIx>,
     index: BTreeMap<Key, ClassIx>,
-    /// What a GPU has of memory, in MiB, on the nodes that have the least.
+    /// The smallest GPU memory of any node, in MiB.
     least_memory: Option<i64>,
     models: Vec<(Product, Ix)>,
     packs: bool,
-    /// How many classes there were.
+    /// The number of classes created so far.
     born: u64,
 }
 
 impl Classes {
-    /// No classes yet. Sharers pack: they go to nodes where a GPU is begun.
+    /// No classes yet. `packs`: pods that request parts of GPUs prefer GPUs that are shared
+    /// already.
     pub(crate) fn new(packs: bool) -> Classes {
         Classes {
             packs,
@@ -232,7 +233,7 @@ impl Classes {
         }
     }
 
-    /// The class of such pods, which ask for so much, by their containers so, with one member more.
+    /// The class of pods with this spec and these requests, with one member more.
     pub(crate) fn join(
         &mut self,
         spec: &k8s::PodSpec,
@@ -242,14 +243,14 @@ impl Classes {
         labels: Option<&BTreeMap<String, String>>,
         names: &mut Names,
     ) -> ClassIx {
-        let manners = Manners::read(spec, namespace, labels);
+        let pod_rules = PodRules::read(spec, namespace, labels);
         let affinity = spec
             .affinity
             .as_ref()
             .and_then(|affinity| affinity.node_affinity.as_ref());
         let tolerations = spec.tolerations.as_deref().unwrap_or_default();
         let mut demand = names.demand(&foreign::without(requests));
-        // A whole GPU is no part of one.
+        // A whole GPU is not a part.
         let whole = Share::whole(wish.share);
         let share = wish.share.filter(|_| whole.is_none());
         if let Some(gpus) = whole.or(share.map(|_| 0)) {
@@ -277,7 +278,9 @@ impl Classes {
             replaces: labels
                 .and_then(|labels| labels.get(REPLACES_LOST))
                 .is_some_and(|value| value == "true"),
-            manners: manners.as_ref().map_or(String::new(), |m| format!("{m:?}")),
+            pod_rules: pod_rules
+                .as_ref()
+                .map_or(String::new(), |m| format!("{m:?}")),
             unreadable: wish.unreadable,
             claims: (spec.resource_claims.as_ref()).is_some_and(|claims| !claims.is_empty()),
             reach: None,
@@ -296,7 +299,7 @@ impl Classes {
             packs: self.packs,
             affinity: affinity.cloned(),
             tolerations: tolerations.to_vec(),
-            manners,
+            pod_rules,
             devices,
             named: named(spec, &wish.needs),
             models: 0,
@@ -315,19 +318,19 @@ impl Classes {
         ix
     }
 
-    /// The same class for pods whose volumes let them run just there, with one member more. The
-    /// class that is given keeps its members.
+    /// The class with these volume requirements in place of the given class's, with one member
+    /// more. The given class keeps its members.
     pub(crate) fn reaching(&mut self, ix: ClassIx, reach: Option<Arc<Reach>>) -> ClassIx {
         self.changed(ix, |key| key.reach = reach)
     }
 
-    /// The same class for pods whose work goes over the network between them, or doesn't, with one
-    /// member more. The class that is given keeps its members.
+    /// The class for pods that do, or do not, communicate over the network, with one member more.
+    /// The given class keeps its members.
     pub(crate) fn spanning(&mut self, ix: ClassIx, spans: bool) -> ClassIx {
         self.changed(ix, |key| key.spans = spans)
     }
 
-    /// The class that a change makes of another, with one member more.
+    /// The class that results from changing another one's key, with one member more.
     fn changed(&mut self, ix: ClassIx, change: impl FnOnce(&mut Key)) -> ClassIx {
         let of = self.get(self.base(ix));
         let mut class = of.clone();
@@ -356,12 +359,12 @@ impl Classes {
         self.born
     }
 
-    /// Which class it is of those that were in its place.
+    /// The generation of the class at an index.
     pub(crate) fn born(&self, ix: ClassIx) -> u64 {
         self.get(ix).born
     }
 
-    /// One member more of a class that has some, if it is that class still.
+    /// Adds a member to a class, if it still exists in the same generation.
     pub(crate) fn rejoin_if(&mut self, (ix, born): (ClassIx, u64)) -> bool {
         match self.table.get_mut(ix).and_then(Option::as_mut) {
             Some(class) if class.born == born => {
@@ -376,7 +379,7 @@ impl Classes {
         self.least_memory
     }
 
-    /// Notes what GPUs have where they have the least: what pods count as that have no node.
+    /// Sets the smallest GPU memory of any node: what memory requests of unplaced pods count by.
     pub(crate) fn set_least_memory(&mut self, memory: Option<i64>) {
         if self.least_memory == memory {
             return;
@@ -387,7 +390,7 @@ impl Classes {
         }
     }
 
-    /// Notes the resources that are GPUs of a model: classes that name one ask for these too.
+    /// Sets the GPU model resources: a class that names a model requests these too.
     pub(crate) fn set_models(&mut self, models: &[(Product, Ix)]) {
         self.models = models.to_vec();
         for class in self.table.iter_mut().flatten() {
@@ -399,7 +402,7 @@ impl Classes {
         self.models.len()
     }
 
-    /// The same class on nodes of one kind only. It lives as long as the class has members.
+    /// The class restricted to one kind of nodes. It exists as long as the base class has members.
     pub(crate) fn of_kind(&mut self, base: ClassIx, kind: Set) -> ClassIx {
         let base = self.base(base);
         let known = self.get(base).kinds.iter().copied();
@@ -425,12 +428,12 @@ impl Classes {
         ix
     }
 
-    /// The class on all nodes.
+    /// The class for all nodes.
     pub(crate) fn base(&self, ix: ClassIx) -> ClassIx {
         self.get(ix).base.unwrap_or(ix)
     }
 
-    /// One member more of a class that has some.
+    /// Adds a member to a class that has some.
     pub(crate) fn rejoin(&mut self, ix: ClassIx) -> ClassIx {
         if let Some(class) = self.table.get_mut(ix).and_then(Option::as_mut) {
             class.members += 1;
@@ -438,7 +441,7 @@ impl Classes {
         ix
     }
 
-    /// One member less; the classes that are gone with it when it was the last.
+    /// Removes a member; returns the classes that were removed with the last one.
     pub(crate) fn leave(&mut self, ix: ClassIx) -> Vec<ClassIx> {
         let Some(class) = self.table.get_mut(ix).and_then(Option::as_mut) else {
             return Vec::new();
@@ -457,12 +460,12 @@ impl Classes {
         gone
     }
 
-    /// Does some class ask about a term of this text?
+    /// True if some class uses the term with this text.
     pub(crate) fn asks_about(&self, term: &str) -> bool {
-        let manners = self.table.iter().flatten().filter_map(Class::manners);
-        manners
+        let pod_rules = self.table.iter().flatten().filter_map(Class::pod_rules);
+        pod_rules
             .into_iter()
-            .any(|manners| manners.terms.contains_key(term))
+            .any(|pod_rules| pod_rules.terms.contains_key(term))
     }
 
     pub(crate) fn get(&self, ix: ClassIx) -> &Class {
@@ -491,7 +494,7 @@ fn need(spec: &k8s::PodSpec) -> Need {
     }
 }
 
-/// Products of which a pod's GPUs are one: as it asks, or as its selector or affinity says.
+/// The products that a pod's GPUs must be of, by its annotation, selector or affinity.
 fn named(spec: &k8s::PodSpec, needs: &Needs) -> Vec<Product> {
     if !needs.models.is_empty() {
         return needs.models.clone();
@@ -515,7 +518,7 @@ fn named(spec: &k8s::PodSpec, needs: &Needs) -> Vec<Product> {
     for term in &selector.node_selector_terms {
         let mut rules = term.match_expressions.iter().flatten();
         let rule = rules.find(|rule| rule.key == NVIDIA_GPU_PRODUCT && rule.operator == "In");
-        // A term that names none matches nodes of any.
+        // A term that names no product matches nodes with any.
         let Some(rule) = rule else { return Vec::new() };
         let values = rule.values.iter().flatten();
         all.extend(values.filter_map(|value| Product::read(value)));

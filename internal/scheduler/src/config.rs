@@ -1,5 +1,4 @@
-//! What the scheduler is told once, when it is made, and what holds where nothing is told. Reading it
-//! from a file is `settings`'s.
+//! The scheduler's configuration and its defaults. `settings` reads it from a file.
 
 use jiff::SignedDuration;
 use k8s_openapi::api::core::v1 as k8s;
@@ -9,68 +8,68 @@ use crate::evict::Tidying;
 use crate::queue::Decay;
 use crate::share::GpuOrder;
 
-/// What the scheduler is told once.
+/// The scheduler's configuration.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The `schedulerName` values it answers to. Other pods are accounted, never placed.
+    /// The `schedulerName` values whose pods it places. Other pods are only accounted.
     pub scheduler_names: Vec<String>,
     /// What plans may do.
     pub actions: Actions,
-    /// How long a gang may run with fewer members than it needs before it is evicted whole.
+    /// How long a gang may run with fewer members than its minimum before it is evicted.
     pub stale_after: SignedDuration,
-    /// May preemption and reclaim break a PodDisruptionBudget where nothing else makes room? Moves
+    /// May preemption and reclaim violate a PodDisruptionBudget if nothing else makes room? Moves
     /// never do.
     pub break_budgets: bool,
-    /// Which GPU a pod gets that shares one.
+    /// Which GPU a pod gets that requests a part of one.
     pub gpus: GpuOrder,
-    /// How much defragmentation may move, and for how much.
+    /// How much defragmentation may move, and for what gain.
     pub tidying: Tidying,
-    /// For whom idle GPUs are cut (MIG); none: people say how GPUs are cut.
+    /// MIG repartitioning of idle GPUs; `None`: users choose the configurations.
     pub cutting: Option<Cutting>,
-    /// How queues' past use counts in their entitlements; none: it does not.
+    /// How queues' past use counts in their entitlements; `None`: not at all.
     pub usage: Option<Decay>,
-    /// Node labels that name network domains, widest first. Single hosts are the narrowest level,
-    /// listed (as `kubernetes.io/hostname`) or not.
+    /// Node labels that name network domains, widest first. Single hosts are always the narrowest
+    /// level, whether `kubernetes.io/hostname` is listed or not.
     pub topology: Vec<String>,
     /// Which nodes are taken first.
     pub placement: Strategy,
-    /// How long a gang waits for room before room is reserved for it, where its queue does not say
-    /// (`muster.io/reserve-after`); six times as long while of most that run it is neither said nor
-    /// learnt how long they do.
+    /// How long a gang waits before capacity is reserved for it, if its queue sets no
+    /// `muster.io/reserve-after`; six times as long while the run times of most running gangs are
+    /// neither stated nor learnt.
     pub reserve_after: SignedDuration,
-    /// Which of several gangs room is reserved for.
+    /// Which waiting gang capacity is reserved for.
     pub lead: Lead,
-    /// Whether evictions must save more waiting than they lose work, where both are known.
+    /// Whether evictions must save more waiting time than they lose work, if both are known.
     pub weigh_losses: bool,
-    /// How old what is known of a node's load may be; after that it is not known.
+    /// The age at which a node's reported load is ignored.
     pub load_age: SignedDuration,
-    /// Claims, volumes and storage classes are all told of: one that is not is not there, and pods that
-    /// need it wait. Else it asks for nothing.
+    /// True if events report all claims, volumes and storage classes: then an unknown one does not
+    /// exist, and pods that need it wait. False: an unknown one imposes nothing.
     pub volumes_told: bool,
-    /// Such pods are to come, so many of each, as far as placement is concerned; their names and
-    /// times do not matter. None: they are expected to be like the pods there are.
+    /// The expected pods: each kind with its number; names and times do not matter. Empty: future
+    /// pods are expected to be like the known ones.
     pub expected: Vec<(k8s::Pod, u64)>,
 }
 
-/// What plans may do. Actions come in this order.
+/// What plans may do, in the order in which they do it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Actions {
-    /// Place gangs in free room.
+    /// Place gangs on free capacity.
     pub allocate: bool,
-    /// Move pods so that a gang fits, where each of them has another place.
+    /// Move pods so that a gang fits, if each of them has another place.
     pub consolidate: bool,
     /// Take back from other queues what they hold beyond their share.
     pub reclaim: bool,
-    /// Take from gangs of lower priority in the same queue.
+    /// Evict gangs of lower priority in the same queue.
     pub preempt: bool,
-    /// Start gangs out of order where nobody before them starts later for it.
+    /// Start gangs out of order if that delays no gang before them.
     pub backfill: bool,
-    /// Move work that allows it so that nodes become whole.
+    /// Move movable pods so that whole nodes become free.
     pub defragment: bool,
 }
 
 impl Actions {
-    /// Plans may do nothing.
+    /// No action.
     pub(crate) const NONE: Actions = Actions {
         allocate: false,
         consolidate: false,
@@ -94,47 +93,47 @@ impl Default for Actions {
     }
 }
 
-/// How long a gang below its minimum is left running unless configured otherwise.
+/// The default of `stale_after`.
 const STALE_AFTER: SignedDuration = SignedDuration::from_secs(60);
 
-/// Which of several gangs that wait for room it is reserved for, among those of the highest
-/// priority.
+/// Which of several waiting gangs of the highest priority capacity is reserved for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Lead {
-    /// The one whose queue holds the smallest part of its share.
+    /// The gang whose queue holds the smallest part of its share.
     Share,
-    /// The one that has waited longest.
+    /// The gang that has waited longest.
     Age,
-    /// The one that has waited longest for most: small gangs find room by themselves.
+    /// The gang with the largest product of waiting time and size: small gangs find room without
+    /// reservation.
     Size,
-    /// The one that has waited longest in relation to how long it is expected to run (the highest
-    /// response ratio): of those that came together the shortest, and the longest once it has waited
-    /// for longer than all that are shorter. Frees much waiting soon, and keeps the longest from
-    /// being what is left at the end (`make bench-frontier`).
+    /// The gang with the highest response ratio (waiting time over expected run time). Of gangs
+    /// that arrived together the shortest is first; the longest becomes first once it has waited
+    /// long enough. This shortens total waiting and keeps long gangs from being left to the end
+    /// (`make bench-frontier`).
     #[default]
     Response,
 }
 
-/// How long a gang waits for room before room is reserved for it, unless configured otherwise.
+/// The default of `reserve_after`.
 const RESERVE_AFTER: SignedDuration = SignedDuration::from_hours(4);
-/// How long a node's load is gone by unless configured otherwise: eight times the usual scrape.
+/// The default of `load_age`: eight times the usual scrape interval.
 const LOAD_AGE: SignedDuration = SignedDuration::from_secs(120);
 
 /// Which nodes are taken first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Strategy {
-    /// As few nodes as can be, the fullest first, so that whole nodes stay free.
+    /// As few nodes as possible, the fullest first, so that whole nodes stay free.
     Pack,
     /// The emptiest node for each pod.
     Spread,
-    /// The node that leaves most to the pods to come, where one suffices and several would do; and
-    /// of its GPUs, for a pod that shares one, the one that does. Otherwise, and while nothing is
-    /// known of the pods to come, the same as `Pack`.
+    /// The node that leaves the most capacity usable by expected pods, if one node suffices and
+    /// several would do; likewise the GPU of a node, for a pod that requests a part. In all other
+    /// cases, and while no expected pods are known, the same as `Pack`.
     #[default]
     Fragmentation,
 }
 
-/// The levels that are read unless others are given, widest first.
+/// The default topology levels, widest first.
 const LEVELS: [&str; 5] = [
     "topology.kubernetes.io/zone",
     "muster.io/spine",

@@ -1,6 +1,6 @@
-//! Which devices of a node a pod gets: those that are joined best (`links`), of one NUMA node where
-//! they suffice, then in index order. Only healthy ones that nobody holds. Parts of a device are
-//! `share`'s.
+//! Chooses a pod's devices on a node: those with the best links (`links`), of one NUMA node if they
+//! suffice, then in index order. Only healthy, free devices. Parts of a device are handled by
+//! `share`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ struct Device {
     id: Arc<str>,
     numa: Option<u32>,
     healthy: bool,
-    /// A container that has it has no other.
+    /// True if a container that has it may have no other device.
     alone: bool,
 }
 
@@ -27,7 +27,7 @@ struct Device {
 pub(crate) struct Devices {
     list: Vec<Device>,
     links: Links,
-    /// Some are such that a container has no other beside it.
+    /// True if some device may not be combined with others in a container.
     some_alone: bool,
 }
 
@@ -48,7 +48,7 @@ impl Devices {
         }
     }
 
-    /// Another vendor's, in their order.
+    /// Another vendor's devices, in their order.
     pub(crate) fn described(devices: &[DescribedDevice]) -> Devices {
         let device = |device: &DescribedDevice| Device {
             id: Arc::from(device.id.as_str()),
@@ -67,12 +67,12 @@ impl Devices {
         self.list.iter().filter(|device| device.healthy).count() as i64
     }
 
-    /// Are there some of which a container that has one has no other?
+    /// True if some device may not be combined with others in a container.
     pub(crate) fn some_alone(&self) -> bool {
         self.some_alone
     }
 
-    /// Has a container that has it no other?
+    /// True if a container that has this device may have no other.
     pub(crate) fn is_alone(&self, id: &str) -> bool {
         self.some_alone && self.list.iter().any(|it| it.alone && *it.id == *id)
     }
@@ -83,15 +83,15 @@ impl Devices {
             .any(|device| device.id == *id && device.healthy)
     }
 
-    /// The healthy ones, by index.
+    /// The healthy devices, by index.
     pub(crate) fn healthy_ids(&self) -> impl Iterator<Item = &Arc<str>> {
         let healthy = self.list.iter().filter(|device| device.healthy);
         healthy.map(|device| &device.id)
     }
 
-    /// Chooses `count` free devices, or as many as there are: those that are joined best. Where all
-    /// are joined alike: from the NUMA node that has just enough, else from as few NUMA nodes as
-    /// the fullest-first order gives.
+    /// Chooses `count` free devices with the best links, or as many as are free. If all links are
+    /// equal: from the NUMA node with the fewest sufficient devices, else from as few NUMA nodes as
+    /// possible.
     pub(crate) fn choose(&self, idle: impl Fn(&str) -> bool, count: usize) -> Vec<Arc<str>> {
         if !self.links.are_even() {
             let all = self.list.iter().enumerate();
@@ -127,24 +127,25 @@ impl Devices {
     }
 }
 
-/// How many devices of one kind one container of a pod asks for.
+/// How many devices of one resource a container requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Ask {
     container: String,
     count: usize,
-    /// An init container that ends before the others start: it borrows theirs.
+    /// True for an init container that ends before the main containers start: it uses their
+    /// devices.
     borrows: bool,
-    /// The resource that it asks for; none: GPUs.
+    /// The resource; `None`: whole GPUs.
     resource: Option<Arc<str>>,
 }
 
 impl Ask {
-    /// Is it for this resource, which isn't whole GPUs?
+    /// True if it requests this resource (not whole GPUs).
     pub(crate) fn is_for(&self, resource: &str) -> bool {
         self.resource.as_deref() == Some(resource)
     }
 
-    /// How many suffice for all of them.
+    /// How many devices satisfy all of them.
     pub(crate) fn total(asks: &[&Ask]) -> usize {
         let kept = asks.iter().filter(|ask| !ask.borrows);
         let borrowed = asks.iter().filter(|ask| ask.borrows).map(|ask| ask.count);
@@ -154,7 +155,7 @@ impl Ask {
     }
 }
 
-/// Does a container get a GPU with another, or with a slice of one, beside it?
+/// True if some container gets more than one GPU or slice.
 pub(crate) fn has_several_gpus(asks: &[Ask]) -> bool {
     let gpus = asks.iter().filter(|ask| ask.resource.is_none());
     gpus.into_iter().any(|ask| {
@@ -164,19 +165,20 @@ pub(crate) fn has_several_gpus(asks: &[Ask]) -> bool {
     })
 }
 
-/// The resources beside GPUs of which a container asks for more than one.
+/// The resources, except GPUs, of which a container requests more than one.
 pub(crate) fn several(asks: &[Ask]) -> impl Iterator<Item = &str> {
     let many = asks.iter().filter(|ask| ask.count > 1);
     many.filter_map(|ask| ask.resource.as_deref())
 }
 
-/// What each container of a pod asks for; empty for pods without GPUs.
+/// The GPUs that each container requests; empty for pods without GPUs.
 pub(crate) fn asks(spec: &k8s::PodSpec) -> Vec<Ask> {
     let counted = |container: &k8s::Container| vec![(None, amount_of(container, NVIDIA_GPU))];
     all_asks(spec, counted)
 }
 
-/// The same of whatever else a node may list device by device: slices of GPUs, other vendors' devices.
+/// Like `asks`, for the other resources that a node may list device by device: slices of GPUs and
+/// other vendors' devices.
 pub(crate) fn listed_asks(spec: &k8s::PodSpec) -> Vec<Ask> {
     all_asks(spec, |container| {
         let resources = container.resources.as_ref();
@@ -217,11 +219,10 @@ fn all_asks(
         .collect()
 }
 
-/// What each container of a pod gets, whose containers ask for these GPUs and for what else is listed: of GPUs as
-/// its wish says.
+/// What each container of a pod gets: of GPUs as the pod's annotations say, otherwise as requested.
 pub(crate) fn wished(spec: &k8s::PodSpec, wish: &Wish, gpus: &[Ask], listed: &[Ask]) -> Vec<Ask> {
     let mut asks = match wish.share {
-        // Containers that ask for GPUs each get their number of them.
+        // If containers request GPUs, each gets parts of that number of them.
         Some(share) if gpus.is_empty() || wish.container.is_some() => {
             asks_of_share(spec, wish.container.as_deref(), share.gpus)
         }
@@ -231,8 +232,8 @@ pub(crate) fn wished(spec: &k8s::PodSpec, wish: &Wish, gpus: &[Ask], listed: &[A
     asks
 }
 
-/// What is asked for by a pod that takes parts of so many GPUs: the named container gets them, else
-/// the first that asks for any, else the first.
+/// The request of a pod that takes parts of `count` GPUs: of the named container, else the first
+/// that requests GPUs, else the first.
 fn asks_of_share(spec: &k8s::PodSpec, named: Option<&str>, count: i64) -> Vec<Ask> {
     let all = || spec.containers.iter();
     let named = named.and_then(|name| all().find(|container| container.name == name));
@@ -262,8 +263,8 @@ fn amount_of(container: &k8s::Container, resource: &str) -> i64 {
         .unwrap_or(0)
 }
 
-/// Hands a pod's devices to its containers, in order; init containers share what the later ones
-/// will have.
+/// Assigns a pod's devices to its containers in order; init containers use the devices of the later
+/// ones.
 pub(crate) fn deal(asks: &[Ask], devices: &[Arc<str>]) -> ChosenDevices {
     let mut dealt = ChosenDevices::new();
     let asks = asks.iter().filter(|ask| ask.resource.is_none());
@@ -271,7 +272,7 @@ pub(crate) fn deal(asks: &[Ask], devices: &[Arc<str>]) -> ChosenDevices {
     dealt
 }
 
-/// The same as devices of a resource, beside what was dealt before.
+/// Like `deal`, for the devices of another resource; adds to what was assigned before.
 pub(crate) fn deal_as<'a>(
     asks: impl Iterator<Item = &'a Ask>,
     devices: &[Arc<str>],
@@ -299,7 +300,7 @@ pub(crate) fn deal_as<'a>(
     }
 }
 
-/// Every device that a pod says it holds, once.
+/// Every GPU that a pod's annotation lists, without duplicates.
 pub(crate) fn ids(chosen: &ChosenDevices) -> Vec<Arc<str>> {
     let mut all: Vec<&String> = chosen
         .values()

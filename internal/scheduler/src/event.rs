@@ -1,5 +1,5 @@
-//! What the scheduler can be told. An event carries the whole object as it is now, so being told
-//! twice, or late, does no harm.
+//! The events that the scheduler takes. An event carries the whole current object, so a duplicate
+//! or late event does no harm.
 
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
@@ -18,7 +18,7 @@ pub enum Event {
     NodeGone(String),
     /// A pod appeared or changed.
     PodChanged(Box<Pod>),
-    /// The pod of this namespace and name is gone; whatever it held is free.
+    /// The pod of this namespace and name is gone, with all it held.
     PodGone(String, String),
     /// A gang's PodGroup appeared or changed.
     PodGroupChanged(Box<PodGroup>),
@@ -48,19 +48,19 @@ pub enum Event {
     StorageClassChanged(Box<StorageClass>),
     /// The StorageClass of this name is gone.
     StorageClassGone(String),
-    /// What a node says of its drivers of volumes appeared or changed.
+    /// A CSINode appeared or changed.
     CsiNodeChanged(Box<CSINode>),
     /// The CSINode of this name is gone.
     CsiNodeGone(String),
-    /// A driver of volumes appeared or changed.
+    /// A CSIDriver appeared or changed.
     CsiDriverChanged(Box<CSIDriver>),
     /// The CSIDriver of this name is gone.
     CsiDriverGone(String),
-    /// How much room a driver has somewhere appeared or changed.
+    /// A CSIStorageCapacity appeared or changed.
     StorageCapacityChanged(Box<CSIStorageCapacity>),
     /// The CSIStorageCapacity of this namespace and name is gone.
     StorageCapacityGone(String, String),
-    /// A volume is attached to a node, or is to be.
+    /// A VolumeAttachment appeared or changed.
     AttachmentChanged(Box<VolumeAttachment>),
     /// The VolumeAttachment of this name is gone.
     AttachmentGone(String),

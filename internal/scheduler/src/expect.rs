@@ -1,6 +1,11 @@
-//! What pods are to come, and which node leaves most that they can use: `fragment`'s questions,
-//! asked of the state. What is expected is what the configuration says, or else what the pods that
-//! are known look like (`Window`). Knows nodes and classes; where gangs go is `place`'s.
+//! Feeds the fragmentation estimate (`fragment`) from the state: which pods are expected, and which
+//! node leaves the most capacity usable by them. The expected pods come from the configuration, or
+//! else from the pods known so far (`Window`). `place` uses the answers.
+//!
+//! Example: with 4-GPU pods expected, a 2-GPU pod goes to a node with 2 free GPUs instead of one
+//! with 4.
+//!
+//! Tests: `tests/fragmentation.rs`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,42 +27,41 @@ use crate::share::{Take, Wish};
 use crate::state::Scheduler;
 use crate::topology::Tree;
 
-/// Node label: the model of its GPUs, as NVIDIA's feature discovery writes it.
+/// Node label: the GPU model, as written by NVIDIA's GPU feature discovery.
 const MODEL: &str = "nvidia.com/gpu.product";
-/// GPU models that are told apart. Those beyond share the last number.
+/// The most GPU models that are distinguished. Further ones share the last number.
 const MODELS_MAX: usize = 64;
-/// What one pod that is known counts in the mix.
+/// The weight of one known pod in the mix.
 const PER_POD: u64 = 1000;
-/// For each `PER_POD` that are known so many are expected that take a large node whole, whether
-/// any such was seen or not: nodes are bought for them, and where nobody thinks of them before they
-/// come they find no room. Tuned on lists of openb's pods that it is not measured by.
+/// For each `PER_POD` known pods, this many pods that take a large node whole are expected, even if
+/// none was seen: such nodes are bought for them, and without this weight they find no free node
+/// when they arrive. Tuned on openb pod lists other than those that it is measured by.
 const WHOLE_NODES: u64 = 5;
-/// And so many thousandths of one besides, which matter less the more is known: what few pods show
-/// is not all that comes.
+/// The weight of such pods from the start, in thousandths; it matters less as more pods are known.
 const WHOLE_NODES_FIRST: u64 = 1500;
-/// GPUs from which a node is a large one.
+/// The number of GPUs from which a node counts as large.
 const LARGE: u8 = 8;
 /// One MiB.
 const MIB: i64 = 1 << 20;
 
-/// What is kept to answer with. All of it follows from the state.
+/// The cached state of the estimate. All of it is derived from the scheduler's state.
 #[derive(Clone, Debug)]
 pub(crate) struct Expected {
-    /// Pods to place, the oldest first.
+    /// Known pods to place, the oldest first.
     known: Window<(Timestamp, PodKey)>,
-    /// Pods that the configuration says are to come, and how many.
+    /// Expected pods of the configuration, with their number.
     declared: BTreeMap<ClassIx, u64>,
     chooser: Chooser,
-    /// GPU models on nodes; a model's number is its place.
+    /// GPU models of nodes; a model's number is its index.
     models: Vec<String>,
-    /// The last change of a node that was taken in.
+    /// The last node change that was applied.
     seen: u64,
-    /// Some node offers something else since.
+    /// True if some node's offer changed since.
     offers: bool,
 }
 
 impl Expected {
-    /// Nothing is known yet but what is declared.
+    /// Knows only the configured pods.
     pub(crate) fn new(
         pods: &[(k8s::Pod, u64)],
         classes: &mut Classes,
@@ -89,13 +93,13 @@ impl Expected {
         }
     }
 
-    /// A pod comes or goes.
+    /// Adds or removes a pod.
     pub(crate) fn see(&mut self, key: &PodKey, pod: &Pod, up: bool) {
-        // Of others' pods those count whose devices were chosen here.
+        // Of other schedulers' pods, only those whose devices were chosen here count.
         if !pod.ours && pod.devices.is_empty() || !self.declared.is_empty() {
             return;
         }
-        // Those without a time are thought to come now: they change nothing for a while.
+        // Pods without a creation time count as the newest: they change nothing for a while.
         let key = (pod.created.unwrap_or(Timestamp::MAX), key.clone());
         if up {
             self.known.add(key, pod.class);
@@ -104,22 +108,22 @@ impl Expected {
         }
     }
 
-    /// Is nothing known of the pods to come?
+    /// True if no expected pods are known.
     fn is_blind(&self) -> bool {
         self.declared.is_empty() && self.known.counts().is_empty()
     }
 
-    /// Some node offers something else.
+    /// Some node's offer changed.
     pub(crate) fn offers_changed(&mut self) {
         self.offers = true;
     }
 }
 
 impl Scheduler {
-    /// The node that leaves most to the pods to come once so many pods of a class are there, of
-    /// those that hold as many, are no less `welcome`, and are `open`. None where that is no
-    /// question: nothing is expected, or those nodes have no GPUs.
-    pub(crate) fn least_missed(
+    /// The node that leaves the most capacity usable by expected pods once `pods` pods of a class
+    /// are on it, among nodes that hold them, have a tier at most `welcome`, and are `open`. `None`
+    /// if no pods are expected or those nodes have no GPUs.
+    pub(crate) fn best_node_by_fragmentation(
         &mut self,
         class: ClassIx,
         pods: u64,
@@ -127,7 +131,7 @@ impl Scheduler {
         open: impl Fn(&Tree, NodeIx) -> bool,
     ) -> Option<NodeIx> {
         let count = u32::try_from(pods).ok()?;
-        if pods > MAX_GPUS as u64 || !self.expect_more() {
+        if pods > MAX_GPUS as u64 || !self.refresh_expected() {
             return None;
         }
         let demand = together(self.demand_of(class)?, count)?;
@@ -139,35 +143,46 @@ impl Scheduler {
         })
     }
 
-    /// How good each of these nodes is for one of a class, by what it leaves there to the pods to
-    /// come: the more the better. None where that is no question: nothing is expected, or the node
-    /// has no GPUs.
-    pub(crate) fn worths(&mut self, class: ClassIx, nodes: &[Option<NodeIx>]) -> Vec<Option<i32>> {
-        let demand = self.expect_more().then(|| self.demand_of(class)).flatten();
+    /// For each node, what it leaves usable by expected pods after taking one pod of a class: more
+    /// is better. `None` if no pods are expected or the node has no GPUs.
+    pub(crate) fn fragmentation_scores(
+        &mut self,
+        class: ClassIx,
+        nodes: &[Option<NodeIx>],
+    ) -> Vec<Option<i32>> {
+        let demand = self
+            .refresh_expected()
+            .then(|| self.demand_of(class))
+            .flatten();
         let chooser = &mut self.expected.chooser;
         let worth = |at: &Option<NodeIx>| chooser.worth((*at)?, demand.as_ref()?);
         nodes.iter().map(worth).collect()
     }
 
-    /// How much is free of the GPU of a node that a pod with a part of one should get.
-    pub(crate) fn best_piece(&mut self, class: ClassIx, at: NodeIx, take: &Take) -> Option<i64> {
+    /// The free amount of the GPU that a pod with a part of one GPU should get.
+    pub(crate) fn best_gpu_amount(
+        &mut self,
+        class: ClassIx,
+        at: NodeIx,
+        take: &Take,
+    ) -> Option<i64> {
         if take.gpus != 1 || self.classes.get(class).share().is_none() {
             return None;
         }
-        if !self.expect_more() {
+        if !self.refresh_expected() {
             return None;
         }
         let mut demand = self.demand_of(class)?;
         demand.milli = u16::try_from(take.each).ok()?;
-        // Others of its gang may have come since the node was last noted as changed.
+        // Other members of the gang may have been placed since the node was last updated.
         let site = self.site(at);
         self.expected.chooser.set(at, site);
         self.expected.chooser.piece(at, &demand).map(i64::from)
     }
 
-    /// Brings what is expected and what nodes have left up to date. False where nothing is
+    /// Updates the expected pods and the nodes' free capacity. Returns false if no pods are
     /// expected.
-    fn expect_more(&mut self) -> bool {
+    fn refresh_expected(&mut self) -> bool {
         if self.config.placement != Placing::Fragmentation {
             return false;
         }
@@ -196,8 +211,7 @@ impl Scheduler {
         true
     }
 
-    /// Numbers the models of GPUs. Where the numbers are others than before all nodes are noted
-    /// anew.
+    /// Numbers the GPU models. If the numbers change, all nodes are read again.
     fn list_models(&mut self) {
         let offers = self.nodes.iter().filter_map(|node| node.offer.as_ref());
         let models: BTreeSet<&str> = offers.map(model).collect();
@@ -211,8 +225,8 @@ impl Scheduler {
         }
     }
 
-    /// The pods to come: those that are declared, or else such as those that are known, and a few
-    /// that take a large node whole.
+    /// The expected mix: the configured pods, or else pods like the known ones and a few that take
+    /// a large node whole.
     fn mix(&self) -> Mix {
         let declared = !self.expected.declared.is_empty();
         let counts = if declared {
@@ -242,8 +256,8 @@ impl Scheduler {
         Mix::from_counts(&demands)
     }
 
-    /// What a pod of a class asks for, as far as it is weighed here; none for one that takes
-    /// parts of several GPUs.
+    /// A class's request, as far as the estimate weighs it; `None` for a class that takes parts of
+    /// several GPUs.
     fn demand_of(&self, class: ClassIx) -> Option<Demand> {
         let facts = self.classes.get(class);
         let asked = facts.demand();
@@ -282,8 +296,8 @@ impl Scheduler {
         })
     }
 
-    /// What there is to know of a node; none of one that takes nobody or has no GPUs, or more
-    /// than can be weighed.
+    /// A node as the estimate sees it; `None` for one that takes no pods, has no GPUs, or has too
+    /// many.
     fn site(&self, at: NodeIx) -> Option<Site> {
         let node = self.nodes.get(at).filter(|node| node.usable())?;
         let offer = node.offer.as_ref()?;
@@ -324,7 +338,7 @@ impl Scheduler {
     }
 }
 
-/// What several pods ask for on one node; none if they share GPUs.
+/// The sum of several pods' requests on one node; `None` if they request parts of GPUs.
 fn together(demand: Demand, pods: u32) -> Option<Demand> {
     if pods == 1 {
         return Some(demand);
@@ -341,9 +355,10 @@ fn together(demand: Demand, pods: u32) -> Option<Demand> {
     })
 }
 
-/// Two pods that each take all GPUs of a node: one most of the rest, the other nearly all of it. The
-/// first has a place wherever no GPU is taken, also beside a node's own daemons; the second loses
-/// its place to a pod without GPUs, which might as well go where GPUs are taken.
+/// Two pods that each take all GPUs of a node: one with three quarters of the rest, the other with
+/// nearly all of it. The first fits wherever no GPU is taken, also next to a node's daemons; the
+/// second stops fitting once a pod without GPUs is there, which could have gone to a node with used
+/// GPUs.
 fn whole_of(shape: &Shape) -> [Demand; 2] {
     let taking = |all: fn(u32) -> u32| Demand {
         cpu: all(shape.cpu),

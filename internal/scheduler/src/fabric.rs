@@ -1,6 +1,5 @@
-//! Gangs whose work goes over the network between their pods, and nodes whose RDMA fails: the former
-//! keep off the latter. Owns which pods are told apart for it. A gang of one, and pods without GPUs,
-//! lose nothing there.
+//! Keeps gangs whose pods communicate over the network off nodes with failed RDMA. Decides which
+//! classes are marked for it. Gangs of one pod, and pods without GPUs, are not affected.
 
 use crate::class::ClassIx;
 use crate::gang::GangKey;
@@ -9,8 +8,8 @@ use crate::resource::GPU;
 use crate::state::Scheduler;
 
 impl Scheduler {
-    /// The class of a pod as a member of its gang, which takes the place of the one given.
-    pub(crate) fn spanned(&mut self, gang: &GangKey, ours: bool, class: ClassIx) -> ClassIx {
+    /// The class of a pod as a member of its gang, in place of the given one.
+    pub(crate) fn class_spanning(&mut self, gang: &GangKey, ours: bool, class: ClassIx) -> ClassIx {
         if !ours || !self.spans(gang, class) {
             return class;
         }
@@ -19,19 +18,19 @@ impl Scheduler {
         own
     }
 
-    /// Notes that there is a node whose RDMA fails. Until the first of them nobody is told apart: as
-    /// long as all networks are well, that costs nothing.
+    /// Records that a node has failed RDMA. Until the first such node no class is marked, so
+    /// healthy clusters pay nothing.
     pub(crate) fn fabric_failed(&mut self) {
         if self.fabrics_failed {
             return;
         }
         self.fabrics_failed = true;
         let members: Vec<PodKey> = self.pods.keys().cloned().collect();
-        self.span_anew(&members);
+        self.refresh_spanning(&members);
     }
 
-    /// Finds the classes of a gang's members again after it asked for more or fewer.
-    pub(crate) fn span_members_anew(&mut self, gang: &GangKey) {
+    /// Recomputes the classes of a gang's members after its minimum changed.
+    pub(crate) fn refresh_members_spanning(&mut self, gang: &GangKey) {
         if !self.fabrics_failed {
             return;
         }
@@ -40,10 +39,10 @@ impl Scheduler {
             .get(gang)
             .map(|gang| gang.members.iter().cloned());
         let members: Vec<PodKey> = members.into_iter().flatten().collect();
-        self.span_anew(&members);
+        self.refresh_spanning(&members);
     }
 
-    fn span_anew(&mut self, members: &[PodKey]) {
+    fn refresh_spanning(&mut self, members: &[PodKey]) {
         for key in members {
             let Some(pod) = self.pods.get(key).filter(|pod| pod.ours).cloned() else {
                 continue;

@@ -1,5 +1,5 @@
-//! Small ordered collections: what is mostly of one or two entries, and kept a hundred thousand
-//! times. A tree of the standard library takes room for eleven entries with the first.
+//! Small ordered collections, for maps and sets that mostly have one or two entries and exist a
+//! hundred thousand times. A standard `BTreeMap` allocates room for eleven entries with the first.
 
 use std::borrow::Borrow;
 use std::collections::{BTreeSet, btree_set};
@@ -8,24 +8,24 @@ use std::iter::Chain;
 /// Sets with more entries than this become trees.
 const SMALL_MAX: usize = 32;
 
-/// Makes room for one entry more: exactly one where there are few, else by doubling.
+/// Makes room for one more entry: exactly one in a small list, else by doubling.
 fn grow<T>(list: &mut Vec<T>) {
     if list.len() == list.capacity() && list.len() < 4 {
         list.reserve_exact(1);
     }
 }
 
-/// A map in the order of its keys. Putting in and taking out cost its size.
+/// A map in key order. Insertion and removal cost its size.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Few<K, V>(Vec<(K, V)>);
+pub(crate) struct SmallMap<K, V>(Vec<(K, V)>);
 
-impl<K, V> Default for Few<K, V> {
-    fn default() -> Few<K, V> {
-        Few(Vec::new())
+impl<K, V> Default for SmallMap<K, V> {
+    fn default() -> SmallMap<K, V> {
+        SmallMap(Vec::new())
     }
 }
 
-impl<K: Ord, V> Few<K, V> {
+impl<K: Ord, V> SmallMap<K, V> {
     fn find<Q: Ord + ?Sized>(&self, key: &Q) -> Result<usize, usize>
     where
         K: Borrow<Q>,
@@ -41,7 +41,7 @@ impl<K: Ord, V> Few<K, V> {
         self.0.get(at).map(|(_, value)| value)
     }
 
-    /// The key as it is kept here.
+    /// The stored key.
     pub(crate) fn key<Q: Ord + ?Sized>(&self, key: &Q) -> Option<&K>
     where
         K: Borrow<Q>,
@@ -50,7 +50,7 @@ impl<K: Ord, V> Few<K, V> {
         self.0.get(at).map(|(own, _)| own)
     }
 
-    /// The value of that key, made if there is none.
+    /// The value of that key, inserted if absent.
     pub(crate) fn or_default(&mut self, key: &K) -> &mut V
     where
         K: Clone,
@@ -96,8 +96,8 @@ impl<K: Ord, V> Few<K, V> {
     }
 }
 
-impl<K: Ord + Clone> Few<K, usize> {
-    /// Counts one of a kind in or out; what is not there is not kept.
+impl<K: Ord + Clone> SmallMap<K, usize> {
+    /// Counts one of a kind up or down; a count of zero is removed.
     pub(crate) fn count(&mut self, key: &K, up: bool) {
         let times = self.or_default(key);
         *times = if up {
@@ -111,17 +111,17 @@ impl<K: Ord + Clone> Few<K, usize> {
     }
 }
 
-/// A set in order, small or large.
+/// An ordered set, small or large.
 #[derive(Clone, Debug)]
-pub(crate) struct FewSet<T> {
+pub(crate) struct SmallSet<T> {
     small: Vec<T>,
-    /// All of it, once it is large.
+    /// All entries, once it is large.
     large: BTreeSet<T>,
 }
 
-impl<T> Default for FewSet<T> {
-    fn default() -> FewSet<T> {
-        FewSet {
+impl<T> Default for SmallSet<T> {
+    fn default() -> SmallSet<T> {
+        SmallSet {
             small: Vec::new(),
             large: BTreeSet::new(),
         }
@@ -130,7 +130,7 @@ impl<T> Default for FewSet<T> {
 
 type Entries<'a, T> = Chain<std::slice::Iter<'a, T>, btree_set::Iter<'a, T>>;
 
-impl<T: Ord> FewSet<T> {
+impl<T: Ord> SmallSet<T> {
     pub(crate) fn insert(&mut self, entry: T) {
         if !self.large.is_empty() {
             self.large.insert(entry);
@@ -175,7 +175,7 @@ impl<T: Ord> FewSet<T> {
     }
 }
 
-impl<'a, T: Ord> IntoIterator for &'a FewSet<T> {
+impl<'a, T: Ord> IntoIterator for &'a SmallSet<T> {
     type Item = &'a T;
     type IntoIter = Entries<'a, T>;
 
@@ -190,7 +190,7 @@ mod tests {
 
     #[test]
     fn a_set_keeps_its_order_as_it_grows_and_shrinks() {
-        let mut set = FewSet::default();
+        let mut set = SmallSet::default();
         for n in (0..100).rev() {
             set.insert(n * 7 % 100);
             set.insert(n * 7 % 100);
@@ -205,8 +205,8 @@ mod tests {
     }
 
     #[test]
-    fn a_map_counts_and_forgets_what_is_not_there() {
-        let mut map: Few<&str, usize> = Few::default();
+    fn a_map_drops_counts_of_zero() {
+        let mut map: SmallMap<&str, usize> = SmallMap::default();
         for (name, up) in [("b", true), ("a", true), ("b", true), ("a", false)] {
             map.count(&name, up);
         }

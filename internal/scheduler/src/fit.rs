@@ -1,6 +1,13 @@
-//! For one class: how many of its pods each node holds, which node to take next, and how many
-//! nodes are out for which reason. Kept across plans and brought up to date from the nodes that
-//! changed, so asking costs what changed since it was last asked.
+//! For one class: how many of its pods each node holds, which node to take next, and how many nodes
+//! are infeasible for which reason.
+//!
+//! Method: a view is kept across plans and updated from the nodes that changed since it was last
+//! used, so a query costs those changes. Sums are kept by topology domain, and an ordered set of
+//! nodes with room is built on first use.
+//!
+//! Example: 1,000 nodes, 3 of which changed since the last plan: refreshing costs 3 nodes.
+//!
+//! Tests: `tests/nodes.rs`, `tests/properties.rs`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::OnceLock;
@@ -13,30 +20,30 @@ use crate::score::{self, Key};
 use crate::share::FreeGpus;
 use crate::topology::{DomainIx, Tree};
 
-/// What one node is to the class.
+/// The state of one node for the class.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Standing {
-    /// No such node.
+pub(crate) enum NodeFit {
+    /// There is no such node.
     Absent,
     Refused(Refusal),
-    /// Holds `key.count` pods; the resources that allow no more.
+    /// It holds `key.count` pods; `limits` are the resources that allow no more.
     Holds {
         key: Key,
         limits: Set,
     },
-    /// Holds none for want of these.
+    /// It holds none; `limits` are the resources that are short.
     Short {
         limits: Set,
-        /// It has what is lacking, were it not GPUs of which a container gets one.
+        /// True if it would hold one, were its GPUs not limited to one for each container.
         apart: bool,
     },
 }
 
-impl Standing {
-    /// Where it stands, if it has room.
+impl NodeFit {
+    /// Its key, if it has room.
     fn key(self) -> Option<Key> {
         match self {
-            Standing::Holds { key, .. } => Some(key),
+            NodeFit::Holds { key, .. } => Some(key),
             _ => None,
         }
     }
@@ -47,43 +54,44 @@ impl Standing {
     }
 }
 
-/// What holds while the node's offer stands still.
+/// What stays true while the node's offer does not change.
 #[derive(Clone, Copy, Debug)]
-struct Fixed {
+struct OfferFacts {
     offered: u64,
     refusal: Option<Refusal>,
     tier: i64,
-    /// How many pods of the class the node holds when empty.
+    /// How many pods of the class the empty node holds.
     empty: u32,
-    /// It can run the class's images; false for a class without.
+    /// True if it can run the class's images; false for a class without images.
     runs: bool,
 }
 
-/// What is kept of one node: side by side, as it is read.
+/// What is kept for one node, in one place because it is read together.
 #[derive(Clone, Copy, Debug)]
 struct Site {
-    standing: Standing,
-    fixed: Option<Fixed>,
-    /// Its domain as counted.
+    node_fit: NodeFit,
+    fixed: Option<OfferFacts>,
+    /// The domain in whose sums it is counted.
     home: Option<DomainIx>,
 }
 
 impl Default for Site {
     fn default() -> Site {
         Site {
-            standing: Standing::Absent,
+            node_fit: NodeFit::Absent,
             fixed: None,
             home: None,
         }
     }
 }
 
-/// How many nodes are out, by reason; nodes with room count under what would run out first.
+/// How many nodes are infeasible, by reason; nodes with room count under the resource that limits
+/// them.
 #[derive(Clone, Debug)]
 pub(crate) struct Tally {
     refused: [usize; Refusal::ALL.len()],
     short: Vec<usize>,
-    /// Those short of GPUs that have enough only with such as a container gets one of.
+    /// Nodes short of GPUs that would have enough, were they not limited to one for each container.
     pub(crate) apart: usize,
     pub(crate) nodes: usize,
 }
@@ -100,12 +108,12 @@ impl Default for Tally {
 }
 
 impl Tally {
-    fn count(&mut self, standing: Standing, up: bool) {
+    fn count(&mut self, node_fit: NodeFit, up: bool) {
         let change = |n: &mut usize| if up { *n += 1 } else { *n -= 1 };
-        match standing {
-            Standing::Absent => return,
-            Standing::Refused(refusal) => change(&mut self.refused[refusal as usize]),
-            Standing::Holds { limits, .. } | Standing::Short { limits, .. } => {
+        match node_fit {
+            NodeFit::Absent => return,
+            NodeFit::Refused(refusal) => change(&mut self.refused[refusal as usize]),
+            NodeFit::Holds { limits, .. } | NodeFit::Short { limits, .. } => {
                 let mut rest = limits;
                 while rest != 0 {
                     change(&mut self.short[rest.trailing_zeros() as usize]);
@@ -113,7 +121,7 @@ impl Tally {
                 }
             }
         }
-        if let Standing::Short { apart: true, .. } = standing {
+        if let NodeFit::Short { apart: true, .. } = node_fit {
             change(&mut self.apart);
         }
         change(&mut self.nodes);
@@ -139,43 +147,43 @@ impl Tally {
 /// One class's view of all nodes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct View {
-    /// The last change taken in.
+    /// The last node change that was applied.
     pub(crate) seen: u64,
-    /// The plan that last asked.
+    /// The last plan that used it.
     pub(crate) asked: u64,
     sites: Vec<Site>,
-    /// Nodes with room, the best first. Kept from when somebody first asks for it: most who look
-    /// for room never do.
+    /// Nodes with room, the best first. Built on first use; most views never need it.
     order: OnceLock<BTreeSet<(Key, NodeIx)>>,
-    /// How many nodes with room have each tier, and how much of it is for a GPU to be begun.
+    /// The number of nodes with room, by tier and by the part of it that is for starting to share a
+    /// GPU.
     tiers: BTreeMap<(i64, i64), usize>,
-    /// For pods with images: how many nodes can run images at all.
+    /// For pods with images: the number of nodes that can run images.
     runners: usize,
     /// How many pods of the class all nodes together hold now.
     pub(crate) room: u64,
-    /// How many they would hold if they were empty.
+    /// How many they would hold when empty.
     pub(crate) empty: u64,
     pub(crate) tally: Tally,
-    /// The number of the last change that gave some node room for more.
+    /// The last change that gave some node more room.
     pub(crate) gained: u64,
-    /// The number of the last change of any node's standing.
+    /// The last change of any node's state.
     pub(crate) changed: u64,
-    /// The tree's numbering that the sums are kept by.
+    /// The topology's numbering that the sums refer to.
     pub(crate) epoch: u64,
-    /// What each domain holds now and would hold empty.
+    /// What each domain holds now, and would hold when empty.
     sums: Vec<u64>,
     empty_sums: Vec<u64>,
 }
 
 impl View {
-    /// Makes room for so many nodes at once, where it has seen few.
+    /// Grows the table to so many nodes at once.
     pub(crate) fn widen(&mut self, nodes: usize) {
         if self.sites.len() < nodes {
             self.sites.resize(nodes, Site::default());
         }
     }
 
-    /// Takes in one node as it is.
+    /// Updates one node.
     pub(crate) fn refresh(&mut self, class: &Class, at: NodeIx, node: &Node, tree: &Tree) {
         self.widen(at + 1);
         if self.sums.len() < tree.len() {
@@ -183,7 +191,7 @@ impl View {
             self.empty_sums.resize(tree.len(), 0);
         }
         let old = self.sites[at];
-        let old_count = old.standing.count();
+        let old_count = old.node_fit.count();
         let old_empty = old.fixed.map_or(0, |fixed| fixed.empty);
         let fixed = node.offer.as_ref().map(|offer| match old.fixed {
             Some(fixed) if fixed.offered == node.offered => fixed,
@@ -191,17 +199,17 @@ impl View {
         });
         let new_empty = fixed.map_or(0, |fixed| fixed.empty);
         self.empty = self.empty - u64::from(old_empty) + u64::from(new_empty);
-        let runs = |fixed: Option<Fixed>| usize::from(fixed.is_some_and(|fixed| fixed.runs));
+        let runs = |fixed: Option<OfferFacts>| usize::from(fixed.is_some_and(|fixed| fixed.runs));
         self.runners = self.runners - runs(old.fixed) + runs(fixed);
 
-        let standing = match (&node.offer, fixed) {
+        let node_fit = match (&node.offer, fixed) {
             (Some(offer), Some(fixed)) => stand(class, node, offer, fixed),
-            _ => Standing::Absent,
+            _ => NodeFit::Absent,
         };
-        let count = standing.count();
+        let count = node_fit.count();
         let home = tree.home(at);
         self.sites[at] = Site {
-            standing,
+            node_fit,
             fixed,
             home,
         };
@@ -212,16 +220,16 @@ impl View {
         if count > old_count || (old.home != home && count > 0) {
             self.gained = self.gained.max(node.touched);
         }
-        if old.standing == standing {
+        if old.node_fit == node_fit {
             return;
         }
         self.changed = self.changed.max(node.touched);
-        self.tally.count(old.standing, false);
-        self.tally.count(standing, true);
-        self.reorder(at, old.standing.key(), standing.key());
+        self.tally.count(old.node_fit, false);
+        self.tally.count(node_fit, true);
+        self.reorder(at, old.node_fit.key(), node_fit.key());
     }
 
-    /// Takes in that a node with room stands elsewhere now.
+    /// Moves a node with room to its new position.
     fn reorder(&mut self, at: NodeIx, old: Option<Key>, new: Option<Key>) {
         let count = |key: Option<Key>| key.map_or(0, |key| u64::from(key.count));
         self.room = self.room - count(old) + count(new);
@@ -253,7 +261,7 @@ impl View {
     fn order(&self) -> &BTreeSet<(Key, NodeIx)> {
         self.order.get_or_init(|| {
             let sites = self.sites.iter().enumerate();
-            let held = sites.filter_map(|(at, site)| Some((site.standing.key()?, at)));
+            let held = sites.filter_map(|(at, site)| Some((site.node_fit.key()?, at)));
             held.collect()
         })
     }
@@ -272,27 +280,27 @@ impl View {
         self.sums.get(at as usize).copied().unwrap_or(0)
     }
 
-    /// How many it would hold if it were empty.
+    /// How many it would hold when empty.
     pub(crate) fn sum_empty(&self, at: DomainIx) -> u64 {
         self.empty_sums.get(at as usize).copied().unwrap_or(0)
     }
 
-    /// How many a node would hold if it were empty.
+    /// How many a node would hold when empty.
     pub(crate) fn empty_at(&self, at: NodeIx) -> u64 {
         let fixed = self.sites.get(at).and_then(|site| site.fixed);
         fixed.map_or(0, |fixed| u64::from(fixed.empty))
     }
 
-    /// Where a node with room stands.
+    /// The key of a node with room.
     pub(crate) fn key(&self, at: NodeIx) -> Option<Key> {
-        self.sites.get(at)?.standing.key()
+        self.sites.get(at)?.node_fit.key()
     }
 
-    /// Nodes without room for even one, by what they lack.
+    /// Nodes without room for one pod, by the resource that is short.
     pub(crate) fn full(&self) -> impl Iterator<Item = (Ix, usize)> {
         let mut short = std::collections::BTreeMap::new();
         for site in &self.sites {
-            let Standing::Short { limits, .. } = site.standing else {
+            let NodeFit::Short { limits, .. } = site.node_fit else {
                 continue;
             };
             let mut rest = limits;
@@ -309,7 +317,7 @@ impl View {
         self.order().iter().copied()
     }
 
-    /// How welcome the class is on the first of the nodes with room.
+    /// The tier of the best node with room, apart from the cost of starting to share a GPU.
     pub(crate) fn welcome(&self) -> Option<i64> {
         let ((tier, begins), _) = self.tiers.first_key_value()?;
         let alike = self.tiers.range((*tier, i64::MIN)..=(*tier, i64::MAX));
@@ -324,14 +332,14 @@ impl View {
         self.tiers.keys().next().map_or(0, |(tier, _)| *tier)
     }
 
-    /// Are nodes with room of several tiers?
+    /// True if nodes with room have different tiers.
     pub(crate) fn is_mixed(&self) -> bool {
         let last = self.tiers.keys().next_back();
         last.is_some_and(|(tier, _)| *tier != self.first_tier())
     }
 
-    /// Adds nodes for `n` pods, beside those used already: of the best tier, as few as can be, the
-    /// last as tight as can be. None if there is not room for so many.
+    /// Adds nodes for `n` pods, apart from those in `used`: of the best tier, as few as possible,
+    /// the last one as tight as possible. `None` if there is not enough room.
     pub(crate) fn best_nodes(
         &self,
         n: u64,
@@ -389,8 +397,8 @@ impl View {
         Some(())
     }
 
-    /// The node to take for `want` pods: of the best tier, the one that just holds them all, else
-    /// the one that holds the most.
+    /// The node to take for `want` pods: of the best tier, the tightest that holds all, else the
+    /// one that holds the most.
     pub(crate) fn choose(&self, want: u32) -> Option<NodeIx> {
         let (tier, _) = *self.tiers.keys().next()?;
         let at_least = |count| self.order().range((Key::least(tier, count), 0)..).next();
@@ -406,10 +414,10 @@ impl View {
         at_least(most.count).map(|(_, at)| *at)
     }
 
-    /// Among given nodes the one for `want` pods, by the same rule.
+    /// Among the given nodes, the one for `want` pods by the same rule.
     pub(crate) fn choose_among(&self, nodes: &[NodeIx], want: u32) -> Option<NodeIx> {
         let held = nodes.iter().filter_map(|at| Some((self.key(*at)?, *at)));
-        // Those that hold all come before those that do not; of the rest the largest comes first.
+        // Nodes that hold all come first; of the others, the largest.
         held.min_by_key(|(key, at)| {
             let shy = want.saturating_sub(key.count);
             (shy, *key, *at)
@@ -417,12 +425,12 @@ impl View {
         .map(|(_, at)| at)
     }
 
-    /// For pods with images: how many nodes can run images at all.
+    /// For pods with images: the number of nodes that can run images.
     pub(crate) fn runners(&self) -> usize {
         self.runners
     }
 
-    /// The first of those nodes, each with why it takes no pod, in a word or two.
+    /// The first of those nodes, each with a short reason why it takes no pod.
     pub(crate) fn first_runners(
         &self,
         count: usize,
@@ -430,36 +438,36 @@ impl View {
         let sites = self.sites.iter().enumerate();
         let runs = sites.filter(|(_, site)| site.fixed.is_some_and(|fixed| fixed.runs));
         runs.take(count).map(|(at, site)| {
-            let why = match site.standing {
-                Standing::Refused(refusal) => refusal.of_one(),
-                Standing::Holds { .. } => "room for some",
-                Standing::Short { .. } => "full",
-                Standing::Absent => "gone",
+            let why = match site.node_fit {
+                NodeFit::Refused(refusal) => refusal.of_one(),
+                NodeFit::Holds { .. } => "room for some",
+                NodeFit::Short { .. } => "full",
+                NodeFit::Absent => "gone",
             };
             (at, why)
         })
     }
 
-    /// What the node is to the class.
-    pub(crate) fn standing(&self, at: NodeIx) -> Standing {
+    /// The state of a node for the class.
+    pub(crate) fn node_fit(&self, at: NodeIx) -> NodeFit {
         self.sites
             .get(at)
-            .map_or(Standing::Absent, |site| site.standing)
+            .map_or(NodeFit::Absent, |site| site.node_fit)
     }
 
     /// How many pods of the class the node holds now.
     pub(crate) fn holds(&self, at: NodeIx) -> u32 {
-        self.sites.get(at).map_or(0, |site| site.standing.count())
+        self.sites.get(at).map_or(0, |site| site.node_fit.count())
     }
 }
 
-fn judge(class: &Class, node: &Node, offer: &Offer) -> Fixed {
+fn judge(class: &Class, node: &Node, offer: &Offer) -> OfferFacts {
     let holds = match filter::refusal(class, node, offer) {
         Some(refusal) => Err(refusal),
         None => holds_empty(class, node, offer),
     };
     let tier = holds.map_or(0, |_| score::tier(class, node, offer));
-    Fixed {
+    OfferFacts {
         offered: node.offered,
         refusal: holds.err(),
         tier,
@@ -471,7 +479,7 @@ fn judge(class: &Class, node: &Node, offer: &Offer) -> Fixed {
 /// How many pods of a class a node holds when empty.
 fn holds_empty(class: &Class, node: &Node, offer: &Offer) -> Result<u32, Refusal> {
     let all = || {
-        // Only those who take parts of GPUs ask which are free.
+        // Only classes with parts of GPUs need to know which are free.
         let shares = class
             .share()
             .map(|_| FreeGpus::of(offer, &Default::default()));
@@ -492,24 +500,24 @@ fn holds_empty(class: &Class, node: &Node, offer: &Offer) -> Result<u32, Refusal
     }
 }
 
-fn stand(class: &Class, node: &Node, offer: &Offer, fixed: Fixed) -> Standing {
+fn stand(class: &Class, node: &Node, offer: &Offer, fixed: OfferFacts) -> NodeFit {
     if let Some(refusal) = fixed.refusal {
-        return Standing::Refused(refusal);
+        return NodeFit::Refused(refusal);
     }
     let gpus = node.gpus_for(class);
     let (count, limits) = headroom(class, node, gpus, |ix| node.free_for(class, ix));
     if count == 0 || node.curtained {
         let all = || headroom(class, node, &node.gpus, |ix| node.free(ix)).0;
         let apart = count == 0 && offer.withholds_from(class) && all() > 0;
-        return Standing::Short { limits, apart };
+        return NodeFit::Short { limits, apart };
     }
-    Standing::Holds {
+    NodeFit::Holds {
         key: score::key(class, node, offer, fixed.tier, count),
         limits,
     }
 }
 
-/// How many pods of a class fit, and the resources that allow no more. Parts of GPUs must be had
+/// How many pods of a class fit, and the resources that allow no more. Parts of GPUs are counted
 /// GPU by GPU.
 pub(crate) fn headroom(
     class: &Class,
@@ -524,7 +532,7 @@ pub(crate) fn headroom(
             .map_or(0, |each| gpus.slots(each, share.gpus)),
         None => free(ix).max(0) / amount,
     };
-    // GPUs of a model are free as GPUs are.
+    // GPUs of a model are free as GPUs.
     let asked = class.demand().0.iter();
     let asked = asked.filter(|(ix, _)| class.models() & 1 << ix == 0);
     least(asked.map(|(ix, n)| (*ix, times(*ix, *n))))

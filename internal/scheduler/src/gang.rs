@@ -1,5 +1,4 @@
-//! One gang: what must start together, which members there are and where they stand. A pod
-//! without a group is a gang of one.
+//! One gang: its minimum, its members and their stages. A pod without a PodGroup is a gang of one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
@@ -13,12 +12,12 @@ use resources::report::PlacementReport;
 
 use crate::class::ClassIx;
 use crate::evict::{Kept, VictimPlace, Won};
-use crate::few::{Few, FewSet};
+use crate::few::{SmallMap, SmallSet};
 use crate::line::LineKey;
-use crate::named::Named;
+use crate::named::NamespacedName;
 use crate::node::NodeIx;
 use crate::phase::{LastConditions, Shown};
-use crate::place::Parked;
+use crate::place::BlockedAnswer;
 use crate::plan::PodRef;
 use crate::pod::{PodKey, Stage};
 use crate::queue::Payer;
@@ -26,18 +25,18 @@ use crate::resource::{Demand, Names, Room};
 use crate::terms::Terms;
 use crate::topology::Shape;
 
-/// Which gang.
+/// A gang's identity.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct GangKey {
-    named: Arc<Named>,
-    /// A pod of this name without a group, rather than a PodGroup.
+    named: Arc<NamespacedName>,
+    /// True for a pod without a PodGroup.
     pub(crate) lone: bool,
 }
 
 impl Deref for GangKey {
-    type Target = Named;
+    type Target = NamespacedName;
 
-    fn deref(&self) -> &Named {
+    fn deref(&self) -> &NamespacedName {
         &self.named
     }
 }
@@ -45,7 +44,7 @@ impl Deref for GangKey {
 impl GangKey {
     pub(crate) fn group(namespace: Arc<str>, name: &str) -> GangKey {
         GangKey {
-            named: Named::new(namespace, name),
+            named: NamespacedName::new(namespace, name),
             lone: false,
         }
     }
@@ -58,7 +57,7 @@ impl GangKey {
     }
 }
 
-/// What a PodGroup asks for.
+/// What a PodGroup specifies.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Spec {
     pub(crate) uid: String,
@@ -68,9 +67,9 @@ pub(crate) struct Spec {
     pub(crate) queue: String,
     pub(crate) priority_class: Option<String>,
     pub(crate) created: Option<Timestamp>,
-    /// On what terms it may be evicted, and whose it is.
+    /// Its annotations on eviction, user and run time.
     pub(crate) terms: Terms,
-    /// Its sub-groups, and what it asks of the network.
+    /// Its sub-groups and topology request.
     pub(crate) shape: Shape,
 }
 
@@ -104,7 +103,7 @@ impl Spec {
     }
 }
 
-/// How many members stand where.
+/// Number of members by stage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     pub(crate) pending: usize,
@@ -136,23 +135,23 @@ impl Counts {
         }
     }
 
-    /// Members that are on a node, to stay.
+    /// Members on a node and not terminating.
     pub(crate) fn occupying(&self) -> usize {
         self.bound + self.running
     }
 
-    /// Members that are on a node or did their work: what a gang's phase is told from.
+    /// Members on a node, and members that succeeded; the gang's phase is derived from these.
     pub(crate) fn there(&self) -> usize {
         self.occupying() + self.succeeded
     }
 
-    /// Members that count towards the minimum without being placed again: those that are there,
-    /// and those for which a place is held.
+    /// Members that count towards the minimum: those on a node, those that succeeded, and those
+    /// with a nominated node.
     pub(crate) fn have(&self) -> usize {
         self.there() + self.pipelined
     }
 
-    /// Members that are there and have not failed.
+    /// Members that exist and have not failed.
     pub(crate) fn present(&self) -> usize {
         self.have() + self.pending
     }
@@ -161,61 +160,61 @@ impl Counts {
 /// One gang.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Gang {
-    /// None for a gang of one, and while the PodGroup is not known.
+    /// `None` for a gang of one, and while the PodGroup is unknown.
     pub(crate) spec: Option<Spec>,
-    pub(crate) members: FewSet<PodKey>,
-    /// Members that wait, in rank order.
-    pub(crate) pending: FewSet<(usize, PodKey)>,
-    /// How many of these are of each class.
-    pub(crate) kinds: Few<ClassIx, usize>,
+    pub(crate) members: SmallSet<PodKey>,
+    /// Waiting members, in rank order.
+    pub(crate) pending: SmallSet<(usize, PodKey)>,
+    /// Waiting members by class.
+    pub(crate) kinds: SmallMap<ClassIx, usize>,
     pub(crate) total: Counts,
-    /// Members bound by plans that no event has confirmed yet.
+    /// Members bound by plans whose binding no event has confirmed.
     pub(crate) assumed: usize,
-    /// Members that say their rank themselves.
+    /// Members with an explicit rank.
     pub(crate) ranked: usize,
-    pub(crate) tasks: Few<Arc<str>, Counts>,
-    /// Where members hold room, and how many.
-    pub(crate) nodes: Few<NodeIx, usize>,
+    pub(crate) tasks: SmallMap<Arc<str>, Counts>,
+    /// Nodes on which members hold capacity, with the number of members.
+    pub(crate) nodes: SmallMap<NodeIx, usize>,
     /// What members hold on the queue's account.
     pub(crate) allocated: Room,
     /// What members hold or wait for.
     pub(crate) requested: Room,
-    /// What waiting members ask for.
+    /// What waiting members request.
     pub(crate) waiting: Room,
-    /// The queue whose account that is.
+    /// The gang's queue.
     pub(crate) queue: String,
-    /// On whose account it goes; none while it belongs nowhere.
+    /// The account that it is charged to; `None` before it is assigned.
     pub(crate) payer: Option<Payer>,
-    /// Something was told that the payer may depend on.
+    /// True if the account may have changed.
     pub(crate) moved: bool,
-    /// Members' priorities, and how many have each.
-    pub(crate) priorities: Few<i32, usize>,
-    /// When members that are on nodes started, and how many did then.
-    pub(crate) starts: Few<Timestamp, usize>,
-    /// Its place among those that could be evicted from its queue.
+    /// Members' priorities, with the number of members of each.
+    pub(crate) priorities: SmallMap<i32, usize>,
+    /// Start times of members on nodes, with the number of members of each.
+    pub(crate) starts: SmallMap<Timestamp, usize>,
+    /// Its position among the possible victims of its queue.
     pub(crate) victim: Option<VictimPlace>,
-    /// When it got in by an eviction, or was moved: see `evict`.
+    /// When it was placed by an eviction, or moved: see `evict`.
     pub(crate) won: Option<Won>,
-    /// Who was evicted for it and may not have left yet.
+    /// Victims evicted for it that may not have terminated yet.
     pub(crate) awaits: BTreeSet<PodKey>,
-    /// Places kept for members that were moved.
+    /// Reservations for members that were moved.
     pub(crate) kept: Vec<Kept>,
-    /// Since when it runs with fewer members than it needs.
+    /// The time since which it runs below its minimum.
     pub(crate) stale_since: Option<Timestamp>,
-    /// Let in by its queue. Stays so: a gang that restarts is not new work.
+    /// True once its queue admitted it. Stays true: a restarted gang is not new work.
     pub(crate) admitted: bool,
-    /// Counted among its queue's admitted but not started demands.
+    /// True while its `minResources` count as expected in its queue.
     pub(crate) expected: bool,
-    /// Not tried before this time: a binding failed.
+    /// Not tried before this time, after a failed binding.
     pub(crate) held_until: Option<Timestamp>,
-    /// What failed, where it was not that the API refused a binding.
+    /// The reason, if it was not a binding refused by the API.
     pub(crate) held_why: Option<Box<str>>,
-    /// Gangs behind it in the line that started while it waited.
+    /// Gangs behind it in the queue that started while it waited.
     pub(crate) overtaken: usize,
     pub(crate) line: Option<LineKey>,
-    /// What its PodGroup's status was last said to be.
+    /// The last emitted status of its PodGroup.
     pub(crate) shown: Option<Shown>,
-    /// What its waiting members were last told.
+    /// The last message to its waiting members.
     pub(crate) told: String,
     /// Those members, while they are the same.
     pub(crate) addressed: Option<Arc<[PodRef]>>,
@@ -223,14 +222,14 @@ pub(crate) struct Gang {
     pub(crate) report: Option<Arc<PlacementReport>>,
     /// Members by sub-group.
     pub(crate) parts: BTreeMap<Arc<str>, Counts>,
-    /// Members whose task asks something of the network itself.
+    /// Members whose task has a topology request.
     pub(crate) hinted: usize,
-    /// Why it was blocked when it was last tried, and what it waits for.
-    pub(crate) parked: Option<Box<Parked>>,
+    /// The cached obstacle of the last attempt.
+    pub(crate) parked: Option<Box<BlockedAnswer>>,
 }
 
 impl Gang {
-    /// Members that must start together.
+    /// The members that must start together.
     pub(crate) fn minimum(&self, key: &GangKey) -> usize {
         if key.lone {
             return 1;
@@ -242,7 +241,8 @@ impl Gang {
             .max(parts.sum())
     }
 
-    /// Does it wait for somebody to change something, so that no end of others lets it start?
+    /// True if it waits for a change by a user or administrator, so that no end of other pods lets
+    /// it start.
     pub(crate) fn waits_for_a_change(&self) -> bool {
         let parked = self.parked.as_ref();
         parked.is_some_and(|parked| parked.is_lasting())
@@ -252,7 +252,7 @@ impl Gang {
         self.parts.get(part).copied().unwrap_or_default()
     }
 
-    /// Has every sub-group that must start the members that it needs?
+    /// True if every required sub-group has its minimum.
     fn parts_whole(&self) -> bool {
         let Some(spec) = &self.spec else { return true };
         let named = &spec.shape.sub_groups;
@@ -281,17 +281,17 @@ impl Gang {
         self.tasks.get(task).copied().unwrap_or_default()
     }
 
-    /// Does what holds room, or is meant to, (or has succeeded) make the gang whole?
+    /// True if members that hold or are nominated to capacity (or succeeded) meet the minimum.
     pub(crate) fn whole(&self, key: &GangKey) -> bool {
         self.whole_by(key, Counts::have) && self.parts_whole()
     }
 
-    /// Do the members that are on nodes (or have succeeded) make the gang whole?
+    /// True if members on nodes (or succeeded) meet the minimum.
     pub(crate) fn whole_there(&self, key: &GangKey) -> bool {
         self.whole_by(key, Counts::there)
     }
 
-    /// Would it be whole with so many members more on nodes, so many of them of each task?
+    /// True if it would meet the minimum with `more` members on nodes, `of_task` of each task.
     pub(crate) fn whole_with(
         &self,
         key: &GangKey,
@@ -309,7 +309,8 @@ impl Gang {
             && tasks.all(|(task, min)| count(&self.task(task)) >= *min)
     }
 
-    /// Have all members ended, and no others come? Stays so when ended members are deleted.
+    /// True if all members have ended and no others come. Stays true after ended members are
+    /// deleted.
     pub(crate) fn completed(&self, key: &GangKey) -> bool {
         let ended = self.total.succeeded + self.total.failed;
         let said = self
@@ -321,25 +322,25 @@ impl Gang {
             && (said || (ended > 0 && ended >= self.minimum(key)))
     }
 
-    /// Have so many members ended that it cannot become whole by those that still run, and is its
-    /// controller's to judge?
+    /// True if so many members have ended that the running ones cannot meet the minimum: the gang's
+    /// controller decides.
     pub(crate) fn total_ended(&self, key: &GangKey) -> bool {
         let ended = self.total.succeeded + self.total.failed;
         self.total.succeeded > 0 && ended + self.total.occupying() >= self.minimum(key)
     }
 
-    /// Is there anything the scheduler may still do for it?
+    /// True if the scheduler may still do something for it.
     pub(crate) fn waits(&self, key: &GangKey) -> bool {
         self.total.pending > 0 || (self.spec.is_some() && !self.completed(key) && !self.whole(key))
     }
 
-    /// Nothing is known of it any more.
+    /// True if neither its PodGroup nor a member is known.
     pub(crate) fn forgotten(&self) -> bool {
         self.spec.is_none() && self.members.is_empty()
     }
 
-    /// What the next turn is to place: the members that the minimum lacks, or one beyond it.
-    /// Exact where members are alike.
+    /// What the next turn places: the members missing from the minimum, or one beyond it. Exact if
+    /// members are identical.
     pub(crate) fn need(&self, key: &GangKey) -> Room {
         let lacking = self.minimum(key).saturating_sub(self.total.have()).max(1);
         let pending = self.total.pending.max(1);
@@ -371,13 +372,13 @@ impl Gang {
         }
     }
 
-    /// Counts a waiting member of a class in or out.
+    /// Counts a waiting member of a class up or down.
     pub(crate) fn count_kind(&mut self, class: ClassIx, up: bool) {
         self.kinds.count(&class, up);
     }
 
-    /// The class of all its waiting members, where these are alike in every way that placing
-    /// them could depend on.
+    /// The class of all its waiting members, if they are identical in all that placement depends
+    /// on.
     pub(crate) fn only_kind(&self) -> Option<ClassIx> {
         let plain = self.spec.as_ref().is_none_or(|spec| {
             let shape = &spec.shape;
@@ -402,8 +403,8 @@ impl Gang {
         self.starts.count(&started, up);
     }
 
-    /// Takes in what the API shows of a PodGroup's status, the first time it is seen. True if it
-    /// says that the gang was first in line.
+    /// Reads a PodGroup's status when it is first seen. Returns true if the status says that
+    /// capacity was reserved for the gang.
     pub(crate) fn recall(&mut self, group: &PodGroup, last: &mut LastConditions) -> bool {
         let Some(status) = group.status.as_ref().filter(|_| self.shown.is_none()) else {
             return false;

@@ -1,6 +1,5 @@
-//! What a node's GPUs are (product, compute capability, driver), and what a pod asks them to be, by
-//! annotation. A node counts by its least GPU: where several products are in one, all of them must
-//! do. How many GPUs, and which, is not decided here.
+//! A node's GPU type (product, compute capability, driver), and a pod's annotations about it. A
+//! node counts by its weakest GPU: if it has several products, all must match.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,8 +13,8 @@ use resources::quantity::Quantity;
 
 use crate::filter::Refusal;
 
-/// A product's name as its words, in capitals: `NVIDIA A100-SXM4-80GB` and
-/// `nvidia-a100-sxm4-80gb` are the same.
+/// A product's name as upper-case words: `NVIDIA A100-SXM4-80GB` and `nvidia-a100-sxm4-80gb` are
+/// equal.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Product(Vec<String>);
 
@@ -27,8 +26,8 @@ impl Product {
         (!words.is_empty()).then_some(Product(words))
     }
 
-    /// Is it what is asked for? All words of that must be among its own, in their order: a
-    /// `NVIDIA-A100-SXM4-80GB` is an `A100`, an `A100-80GB`, but no `A10`.
+    /// True if all words of `asked` occur in this name, in order: an `NVIDIA-A100-SXM4-80GB` is an
+    /// `A100` and an `A100-80GB`, but not an `A10`.
     pub(crate) fn is(&self, asked: &Product) -> bool {
         let mut words = self.0.iter();
         asked.0.iter().all(|word| words.any(|own| own == word))
@@ -41,7 +40,7 @@ impl fmt::Display for Product {
     }
 }
 
-/// Numbers with dots between them, compared number by number; zeros at the end say nothing.
+/// A dotted version, compared number by number; trailing zeros are ignored.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Version(Vec<u32>);
 
@@ -66,19 +65,19 @@ impl fmt::Display for Version {
     }
 }
 
-/// What a node's GPUs are, where that is known.
+/// A node's GPU type, as far as known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Kind {
-    /// Every product among them.
+    /// Every product among its GPUs.
     pub(crate) products: Vec<Product>,
-    /// The least compute capability.
+    /// The lowest compute capability.
     compute: Option<Version>,
     driver: Option<Version>,
 }
 
 impl Kind {
-    /// From the inventory, or, where that does not say, from the labels that NVIDIA's feature
-    /// discovery writes.
+    /// Read from the inventory or, if absent there, from the labels of NVIDIA's GPU feature
+    /// discovery.
     pub(crate) fn read(labels: &BTreeMap<String, String>, gpus: &[GpuDevice]) -> Kind {
         let label = |name: &str| labels.get(name).map(|value| value.trim());
         let mut products: Vec<Product> = gpus
@@ -112,24 +111,24 @@ impl Kind {
         }
     }
 
-    /// Are all its GPUs of this product?
+    /// True if all GPUs are of this product.
     pub(crate) fn is(&self, asked: &Product) -> bool {
         !self.products.is_empty() && self.products.iter().all(|product| product.is(asked))
     }
 }
 
-/// What a pod asks of the GPUs that it gets.
+/// What a pod's annotations require of its GPUs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Needs {
     /// One of these products.
     pub(crate) models: Vec<Product>,
-    /// At least so much memory on each, in MiB.
+    /// At least this much memory on each GPU, in MiB.
     memory: Option<i64>,
     compute: Option<Version>,
     driver: Option<Version>,
 }
 
-/// Something in an annotation that cannot be read.
+/// The error for an annotation that cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Unreadable;
 
@@ -159,7 +158,7 @@ impl Needs {
         })
     }
 
-    /// Why a node's GPUs, with so much memory each, do not do.
+    /// Why a node's GPUs, with `memory` MiB each, do not satisfy the requirements.
     pub(crate) fn refusal(&self, kind: &Kind, memory: Option<i64>) -> Option<Refusal> {
         let wanted = self.models.is_empty()
             || !kind.products.is_empty()
@@ -182,7 +181,7 @@ impl Needs {
         (!has(&kind.driver, &self.driver)).then_some(Refusal::GpuDriver)
     }
 
-    /// What a node would need that was refused so, in words.
+    /// What a node refused for this reason would need, as a message.
     pub(crate) fn remedy(&self, refusal: Refusal) -> Option<String> {
         let version = |version: &Option<Version>| version.as_ref().map(Version::to_string);
         match refusal {
@@ -226,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_product_is_what_its_words_say() {
+    fn a_product_matches_by_its_words() {
         let table = [
             ("NVIDIA A100-SXM4-80GB", "A100", true),
             ("NVIDIA-A100-SXM4-80GB", "a100-80gb", true),
@@ -257,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn what_gpus_are_is_read_from_the_inventory_or_from_labels() {
+    fn the_gpu_type_is_read_from_the_inventory_or_from_labels() {
         let labels = map(&[
             ("nvidia.com/gpu.product", "NVIDIA-L40S"),
             ("nvidia.com/gpu.compute.major", "8"),
@@ -323,7 +322,7 @@ mod tests {
                 assert!(needs.remedy(refusal).is_some(), "{notes:?}");
             }
             let unknown = needs.refusal(&Kind::default(), None);
-            assert!(unknown.is_some(), "{notes:?} of GPUs that nobody knows");
+            assert!(unknown.is_some(), "{notes:?} of GPUs of unknown type");
         }
         assert_eq!(Needs::default().refusal(&Kind::default(), None), None);
     }

@@ -1,22 +1,23 @@
-//! What is known of a node's health and load beyond ready or not: suspicion, spares, heat, power,
-//! failing RDMA, and work that nobody told the scheduler of. Says how much less welcome that makes a
-//! node; never refuses one but a spare, and one whose RDMA fails to whom it matters.
+//! A node's health and load beyond readiness: suspicion, spares, heat, power, failed RDMA, and GPU
+//! use by processes unknown to the scheduler. Turns them into a penalty; only spares and failed
+//! RDMA make a node infeasible, the latter only for gangs that need it. Tests: `tests/health.rs`.
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1 as k8s;
 use resources::load::NodeLoad;
 use resources::names::{FABRIC_FAILED, IDLE_WATTS, LOAD, SPARE, SUSPECT};
 
-/// A node that is suspect is taken after all others, but before avoided taints.
+/// The penalty of a suspect node: taken after all others, but before nodes with avoided taints.
 const SUSPICION: i64 = 700_000;
-/// One strained or secretly used GPU: half a point of preferred affinity.
+/// The penalty of a GPU that is strained or used by an unknown process: half a point of preferred
+/// affinity.
 const STRAINED_GPU: i64 = 5;
-/// Waking a node costs a point for each so many watts that it draws idle.
+/// Waking a node costs one point for this many watts of idle power.
 const WATTS_A_POINT: i64 = 100;
-/// At most so many points for waking a node.
+/// The largest penalty for waking a node.
 const WAKING_MAX: i64 = 50;
 
-/// GPUs of a node as last seen.
+/// The last reported load of a node's GPUs.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Load {
     pub(crate) at: Timestamp,
@@ -62,24 +63,24 @@ impl Health {
         known(self) == known(other)
     }
 
-    /// When what is known of the load is too old to go by.
+    /// The time at which the reported load becomes too old.
     pub(crate) fn stale_at(&self, age: SignedDuration) -> Option<Timestamp> {
         let at = self.load.as_ref()?.at;
         Some(at.saturating_add(age).unwrap_or(Timestamp::MAX))
     }
 
-    /// Does work of nobody known use its GPUs, if nobody known holds any?
-    pub(crate) fn works_unseen(&self) -> bool {
+    /// True if unknown processes use its GPUs, given that no known pod holds any.
+    pub(crate) fn has_unknown_work(&self) -> bool {
         self.load.as_ref().is_some_and(|load| !load.busy.is_empty())
     }
 
-    /// How much less welcome the node is to everybody, whatever runs there.
+    /// The node's penalty for every class, whatever runs there.
     pub(crate) fn unwelcome(&self) -> i64 {
         if self.suspect { SUSPICION } else { 0 }
     }
 
-    /// How much less welcome it is to those who want its GPUs, by what is held there now. Packing
-    /// leaves empty nodes empty; where one has to be woken, it is one that draws little.
+    /// The node's penalty for classes with GPUs, given what is held there. Packing leaves empty
+    /// nodes empty; if one must be woken, it is one with low idle power.
     pub(crate) fn strain(&self, empty: bool, holds: impl Fn(&str) -> bool) -> i64 {
         let waking = if empty { self.waking } else { 0 };
         let Some(load) = &self.load else {

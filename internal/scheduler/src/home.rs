@@ -1,22 +1,22 @@
-//! Which queue a gang belongs in, who pays for it, and where it stands in line: kept true after each
-//! event, before anything is decided.
+//! Assigns each gang to its queue, its account and its position in the queue's order. Updated after
+//! each event, before anything is decided.
 
 use jiff::Timestamp;
 use resources::names::DEFAULT_QUEUE;
 
 use crate::gang::{Gang, GangKey};
-use crate::line::{LineKey, Standing};
+use crate::line::{LineKey, OrderFactors};
 use crate::queue::{Payer, Policy};
 use crate::state::Scheduler;
 use crate::terms::Terms;
 
 impl Scheduler {
-    /// The gang's entry, made if it is new.
+    /// The gang's entry, inserted if absent.
     pub(crate) fn gang_mut(&mut self, key: &GangKey) -> &mut Gang {
         self.gangs.or_default(key)
     }
 
-    /// The queue a gang belongs in, by what is known of it.
+    /// The gang's queue, from its PodGroup or its pod.
     fn queue_of(&self, key: &GangKey, gang: &Gang) -> String {
         if let Some(spec) = &gang.spec {
             return spec.queue.clone();
@@ -45,13 +45,13 @@ impl Scheduler {
             .unwrap_or_else(|| self.default_priority())
     }
 
-    /// The value of the global default class.
+    /// The value of the global default priority class.
     pub(crate) fn default_priority(&self) -> i32 {
         let defaults = self.priorities.values().filter(|priority| priority.default);
         defaults.map(|priority| priority.value).min().unwrap_or(0)
     }
 
-    /// Since when the gang waits.
+    /// The time since which the gang waits.
     pub(crate) fn since(&self, gang: &Gang) -> Option<Timestamp> {
         if let Some(spec) = &gang.spec {
             return spec.created;
@@ -62,7 +62,8 @@ impl Scheduler {
             .min()
     }
 
-    /// After a gang changed: puts it where it belongs, or forgets it.
+    /// Called after a gang changed: updates its queue, position and caches, or removes it if it is
+    /// gone.
     pub(crate) fn settle(&mut self, key: &GangKey) {
         self.changed = true;
         let Some(gang) = self.gangs.get(key) else {
@@ -72,7 +73,7 @@ impl Scheduler {
         let ended = gang.total.succeeded > 0 && gang.completed(key);
         self.timeline.note(key, ended);
         if gang.moved || gang.payer.is_none() {
-            self.rehome(key, forgotten);
+            self.update_account(key, forgotten);
         }
         self.note_victim(key);
         self.note_broken(key);
@@ -130,7 +131,7 @@ impl Scheduler {
     fn place_in_line(&self, key: &GangKey, gang: &Gang, payer: Payer) -> LineKey {
         let rules = self.queues.rules(payer.queue);
         let policy = rules.map_or(Policy::Priority, |rules| rules.policy);
-        let standing = Standing {
+        let factors = OrderFactors {
             priority: self.priority_of(gang),
             interrupted: self.interrupted(key, gang),
             whole: gang.whole(key),
@@ -140,10 +141,10 @@ impl Scheduler {
             },
             created: self.since(gang),
         };
-        LineKey::new(policy, standing, key.clone())
+        LineKey::new(policy, factors, key.clone())
     }
 
-    /// What the gang says: its PodGroup, or else its first member.
+    /// The gang's terms: its PodGroup's, completed by its first member's.
     pub(crate) fn terms_of(&self, gang: &Gang) -> Terms {
         let first = gang.members.first().and_then(|pod| self.pods.get(pod));
         let member = first.map(|pod| pod.terms.clone()).unwrap_or_default();
@@ -153,7 +154,7 @@ impl Scheduler {
         }
     }
 
-    /// On whose account the gang goes. Its namespace stands for a user that nobody named.
+    /// The account that the gang is charged to. Without a user, its namespace stands for one.
     fn payer_of(&mut self, key: &GangKey, queue: &str) -> Payer {
         let terms = match self.gangs.get(key) {
             Some(gang) => self.terms_of(gang),
@@ -172,13 +173,13 @@ impl Scheduler {
         }
     }
 
-    /// Brings the queues' tree and entitlements up to date: before anything is decided by them.
+    /// Updates the queues' tree and entitlements, before anything is decided by them.
     pub(crate) fn reckon_queues(&mut self) {
-        self.queues.reckon(&self.total, &self.used);
+        self.queues.update_entitlements(&self.total, &self.used);
     }
 
-    /// Sees that a gang is on the account where it belongs; one that is forgotten is on none.
-    fn rehome(&mut self, key: &GangKey, forgotten: bool) {
+    /// Moves a gang to the right account; a gang that is gone has none.
+    fn update_account(&mut self, key: &GangKey, forgotten: bool) {
         let Some(gang) = self.gangs.get_mut(key) else {
             return;
         };
@@ -198,9 +199,9 @@ impl Scheduler {
         }
     }
 
-    /// Moves a gang and what it holds and asks for from one account to another.
+    /// Moves a gang, with what it holds and requests, from one account to another.
     fn move_gang(&mut self, key: &GangKey, queue: String, to: Option<Payer>) {
-        self.unexpect(key);
+        self.remove_expected(key);
         let places = self.let_go(key);
         self.forget_places(places);
         let Some(gang) = self.gangs.get_mut(key) else {
@@ -213,7 +214,7 @@ impl Scheduler {
         if let Some(from) = from.filter(|_| gang.report.take().is_some()) {
             self.said.outdated.insert(from.queue);
         }
-        // First the new one: it may be the same queue, which must not be forgotten meanwhile.
+        // The new queue first: if it is the same one, it must not be removed in between.
         if let Some(to) = to {
             self.queues.join(to.queue);
             self.queues.charge_room(to, &held, 1);
@@ -229,8 +230,9 @@ impl Scheduler {
         }
     }
 
-    /// Takes what a gang said it needs off its queue's expectations: before its spec changes.
-    pub(crate) fn unexpect(&mut self, key: &GangKey) {
+    /// Removes the gang's `minResources` from its queue's expected amounts, before its spec
+    /// changes.
+    pub(crate) fn remove_expected(&mut self, key: &GangKey) {
         let Some(gang) = self.gangs.get_mut(key) else {
             return;
         };

@@ -1,12 +1,12 @@
-//! A pod's labels, kept small: there are a hundred thousand of them, and few are ever read again.
+//! A pod's labels in compact form: there are a hundred thousand of them and they are rarely read.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Between keys and values; no label has it.
+/// Separates keys and values; no label contains it.
 const BETWEEN: char = '\u{1f}';
 
-/// Labels in one piece of text.
+/// Labels in one string.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Labels(Option<Arc<str>>);
 

@@ -1,10 +1,10 @@
-//! The scheduler's decisions: cluster state fed by events, and `plan(now)`, which says what to
-//! bind and why the rest waits. Pure: it reads no clock, does no I/O, uses no randomness, and
-//! the same events in any order give the same plan. Writing the decisions down is the caller's.
+//! The scheduler's decisions: cluster state fed by events, and `plan(now)`, which returns what to
+//! bind and why the rest waits. Pure: it reads no clock, does no I/O and uses no randomness, and
+//! the same events in any order give the same plan. The caller carries out the decisions.
 //!
-//! An event costs what it changed; a plan costs what is pending. What a class of identical pods
-//! may use is kept per node and brought up to date from the nodes that changed since
-//! (module `fit`), so no plan walks the whole cluster.
+//! An event costs what it changes; a plan costs what is pending. What a class of identical pods may
+//! use is kept for each node and updated from the nodes that changed (module `fit`), so no plan
+//! walks the whole cluster.
 
 mod alike;
 mod apply;

@@ -1,16 +1,15 @@
-//! Who is before whom within a queue, by the queue's policy. Unless it says otherwise: priority,
-//! then gangs that were interrupted, then gangs below their minimum before members beyond one, then
-//! age, then name.
+//! The order of gangs within a queue, by the queue's policy. By default: priority, then interrupted
+//! gangs, then gangs below their minimum before members beyond one, then age, then name.
 
 use jiff::Timestamp;
 
 use crate::gang::GangKey;
 use crate::queue::Policy;
 
-/// A waiting gang's place. Lesser comes first.
+/// A waiting gang's position. Lesser comes first.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct LineKey {
-    /// What the policy looks at first.
+    /// The criteria of the policy, in order.
     first: i64,
     then: i64,
     last: i64,
@@ -18,33 +17,33 @@ pub(crate) struct LineKey {
     pub(crate) gang: GangKey,
 }
 
-/// What a gang's place depends on.
+/// What a gang's position depends on.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Standing {
+pub(crate) struct OrderFactors {
     pub(crate) priority: i32,
-    /// It was running, and lost members without being evicted.
+    /// True if it was running and lost members without an eviction.
     pub(crate) interrupted: bool,
-    /// Its minimum has room: what waits is beyond it.
+    /// True if its minimum has room: the waiting members are beyond it.
     pub(crate) whole: bool,
-    /// How long it is expected to run, in seconds.
+    /// Its expected run time, in seconds.
     pub(crate) seconds: Option<i64>,
     pub(crate) created: Option<Timestamp>,
 }
 
 impl LineKey {
-    pub(crate) fn new(policy: Policy, standing: Standing, gang: GangKey) -> LineKey {
-        let urgency = -i64::from(standing.priority);
-        let beyond = i64::from(standing.whole) - i64::from(standing.interrupted);
+    pub(crate) fn new(policy: Policy, factors: OrderFactors, gang: GangKey) -> LineKey {
+        let urgency = -i64::from(factors.priority);
+        let beyond = i64::from(factors.whole) - i64::from(factors.interrupted);
         let (first, then, last) = match policy {
             Policy::Priority | Policy::RoundRobin | Policy::Fair => (urgency, beyond, 0),
             Policy::Fifo => (beyond, 0, 0),
-            Policy::Sjf => (standing.seconds.unwrap_or(i64::MAX), urgency, beyond),
+            Policy::Sjf => (factors.seconds.unwrap_or(i64::MAX), urgency, beyond),
         };
         LineKey {
             first,
             then,
             last,
-            created: standing.created.unwrap_or(Timestamp::UNIX_EPOCH),
+            created: factors.created.unwrap_or(Timestamp::UNIX_EPOCH),
             gang,
         }
     }
@@ -54,12 +53,12 @@ impl LineKey {
 mod tests {
     use super::*;
 
-    fn key(policy: Policy, name: &str, standing: Standing) -> LineKey {
-        LineKey::new(policy, standing, GangKey::group("ns".into(), name))
+    fn key(policy: Policy, name: &str, factors: OrderFactors) -> LineKey {
+        LineKey::new(policy, factors, GangKey::group("ns".into(), name))
     }
 
     #[test]
-    fn a_policy_says_who_is_first() {
+    fn a_policy_decides_the_order() {
         let at = |second: i64| Timestamp::from_second(second).ok();
         let gangs = [
             ("old", (0, false, None, at(1))),
@@ -72,14 +71,14 @@ mod tests {
             let mut keys: Vec<LineKey> = gangs
                 .iter()
                 .map(|(name, (priority, whole, seconds, created))| {
-                    let standing = Standing {
+                    let factors = OrderFactors {
                         priority: *priority,
                         interrupted: *name == "broken",
                         whole: *whole,
                         seconds: *seconds,
                         created: *created,
                     };
-                    key(policy, name, standing)
+                    key(policy, name, factors)
                 })
                 .collect();
             keys.sort();

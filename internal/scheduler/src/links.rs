@@ -1,38 +1,45 @@
-//! How well a node's GPUs are joined to each other, and which of those that are free go together
-//! best: a set is as fast as its slowest path, so that comes first; then the sum of all paths, then
-//! how few NUMA nodes it is on, and how little it tears from the GPUs that stay free.
+//! Chooses the set of free GPUs with the best links. A set is as fast as its slowest path, so that
+//! comes first; then the sum of all paths, then the number of NUMA nodes, then how little the
+//! choice separates GPUs that stay free.
+//!
+//! Method: up to `SETS_MAX` sets are compared one by one; beyond that, one set is grown greedily
+//! from each free GPU.
+//!
+//! Example: 2 of 4 GPUs, of which 0-1 and 2-3 share NVLinks: 0 and 1.
+//!
+//! Tests: the unit tests below, one of which compares with all sets.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
 use resources::devices::{GpuDevice, GpuLink};
 
-/// How many sets of GPUs are compared one by one. Beyond, sets are grown GPU by GPU.
+/// The most sets of GPUs that are compared one by one. Beyond it, sets are grown GPU by GPU.
 const SETS_MAX: usize = 2000;
 
-/// What a path of NVLinks is worth, and what each link adds.
+/// The worth of a path of NVLinks, and of each link in it.
 const NVLINK: u32 = 100;
 const EACH_NVLINK: u32 = 25;
-/// Between sockets, or where nothing is known.
+/// Between sockets, or unknown.
 const SYS: u32 = 10;
 /// Within a NUMA node.
 const NODE: u32 = 20;
 
-/// For each pair of GPUs what its path is worth: comparable numbers, no bandwidths.
+/// The worth of the path between each pair of GPUs: comparable numbers, not bandwidths.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Links {
     gpus: usize,
     /// Row by row.
     worth: Vec<u32>,
-    /// No choice is better than another by its paths.
+    /// True if all paths are worth the same.
     even: bool,
 }
 
-/// The better, the greater.
+/// Greater is better.
 type Merit = (u32, u64, Reverse<usize>, Reverse<u64>);
 
 impl Links {
-    /// Of GPUs in the order in which they are numbered.
+    /// Reads the links of GPUs, in their given order.
     pub(crate) fn read(gpus: &[&GpuDevice]) -> Links {
         let n = gpus.len();
         let mut worth = vec![0; n * n];
@@ -65,7 +72,7 @@ impl Links {
         self.worth[a * self.gpus + b]
     }
 
-    /// The best set of so many of the free ones, or all of them where there are not more.
+    /// The best set of `count` free GPUs, or all free ones if there are no more.
     pub(crate) fn best(
         &self,
         free: &[usize],
@@ -78,7 +85,7 @@ impl Links {
         let mut best: Option<(Merit, Vec<usize>)> = None;
         let mut offer = |set: Vec<usize>| {
             let merit = self.merit(&set, free, &numa);
-            // Sets come in the order of their numbers: of equals the first stays.
+            // Sets come in index order: of equal ones the first is kept.
             if best.as_ref().is_none_or(|(most, _)| merit > *most) {
                 best = Some((merit, set));
             }
@@ -93,7 +100,7 @@ impl Links {
         best.map(|(_, set)| set).unwrap_or_default()
     }
 
-    /// A set grown from one GPU, each time by the one that is joined best to those in it.
+    /// A set grown from one GPU by repeatedly adding the GPU with the best paths to those in it.
     fn grown(&self, seed: usize, free: &[usize], count: usize) -> Vec<usize> {
         let mut set = vec![seed];
         while set.len() < count {
@@ -125,7 +132,7 @@ impl Links {
     }
 }
 
-/// What a path is worth; none of a kind that nobody knows.
+/// The worth of a path; `None` for an unknown kind.
 fn worth_of(link: &GpuLink) -> Option<u32> {
     Some(match link.kind.as_str() {
         "NVL" | "NVS" => NVLINK + EACH_NVLINK * link.count.min(1000),
@@ -138,7 +145,7 @@ fn worth_of(link: &GpuLink) -> Option<u32> {
     })
 }
 
-/// How many sets of so many there are; no more exactly than is asked for.
+/// The number of sets of that size; exact only up to `SETS_MAX`.
 fn combinations(of: usize, count: usize) -> usize {
     let mut sets: usize = 1;
     for i in 0..count.min(of - count) {
@@ -150,7 +157,7 @@ fn combinations(of: usize, count: usize) -> usize {
     sets
 }
 
-/// Hands out every set of so many, in the order of their numbers.
+/// Passes every set of that size to `give`, in index order.
 fn each_set(
     free: &[usize],
     count: usize,
@@ -176,7 +183,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// GPUs with paths between pairs: number, number, kind, NVLinks.
+    /// GPUs with paths between pairs: index, index, kind, NVLinks.
     fn machine(gpus: usize, paths: &[(usize, usize, &str, u32)]) -> Vec<GpuDevice> {
         let id = |at: usize| format!("GPU-{at}");
         let mut list: Vec<GpuDevice> = (0..gpus)
@@ -206,7 +213,7 @@ mod tests {
         links(machine).best(free, count, |at| machine[at].numa)
     }
 
-    /// The mesh of eight: two NVLinks or one to four others each, PCIe to the rest.
+    /// The mesh of eight GPUs: each has one or two NVLinks to four others, and PCIe to the rest.
     fn cube_mesh() -> Vec<GpuDevice> {
         let paths = [
             (0, 1, 1),
@@ -295,7 +302,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
-        /// Against every set there is: none has a faster slowest path, or as fast a one and more in all.
+        /// Compared with every set: none has a better slowest path, or an equal one and a larger
+        /// sum.
         #[test]
         fn no_other_set_is_better(
             paths in prop::collection::vec((0..8_usize, 0..8_usize, 0..7_usize, 0..4_u32), 0..20),

@@ -1,7 +1,10 @@
-//! Devices that a node's inventory names and that are given out by a resource of their own: slices of
-//! GPUs that the driver cut (MIG), and other vendors' devices. Which of them a pod gets that is bound,
-//! and who holds which. How many there are is a resource as any other (`nvidia.com/mig-1g.10gb`,
-//! `amd.com/gpu`). Under the single strategy a slice is a GPU, and not seen here.
+//! Devices that a node's inventory lists one by one and that are allocated by a resource of their
+//! own: MIG slices and other vendors' devices. Chooses the devices of a pod that is bound, and
+//! records which pod holds which. Their number is a resource like any other
+//! (`nvidia.com/mig-1g.10gb`, `amd.com/gpu`). Under MIG's single strategy a slice is a GPU, and is
+//! not handled here.
+//!
+//! Tests: `tests/slices.rs`, `tests/described.rs`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,29 +17,29 @@ use crate::node::NodeIx;
 use crate::pod::PodKey;
 use crate::state::Scheduler;
 
-/// One slice of a node.
+/// One MIG slice of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Slice {
     id: Arc<str>,
-    /// Its GPU.
+    /// The index of its GPU.
     gpu: u32,
 }
 
-/// A node's devices by their resource.
+/// A node's listed devices, by resource.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Listed {
+pub(crate) struct ListedDevices {
     /// Healthy slices, in the order of their GPUs.
     slices: BTreeMap<String, Vec<Slice>>,
     /// Other vendors' devices.
     described: BTreeMap<String, Devices>,
 }
 
-impl Listed {
-    /// What an inventory says of them: slices among what is given out of its GPUs, and the others.
+impl ListedDevices {
+    /// Reads an inventory's slices and other vendors' devices.
     pub(crate) fn read(
         offered: &Offered,
         described: &BTreeMap<String, Vec<DescribedDevice>>,
-    ) -> Listed {
+    ) -> ListedDevices {
         let of = |(gpu, slice): &(u32, resources::devices::MigSlice)| {
             slice.healthy.then(|| Slice {
                 id: Arc::from(slice.id.as_str()),
@@ -48,13 +51,13 @@ impl Listed {
             slices.map(|(name, list)| (name.clone(), list.iter().filter_map(of).collect()));
         let described = described.iter();
         let described = described.map(|(name, list)| (name.clone(), Devices::described(list)));
-        Listed {
+        ListedDevices {
             slices: slices.collect(),
             described: described.collect(),
         }
     }
 
-    /// How many of each may be given out.
+    /// The number of healthy devices of each resource.
     pub(crate) fn counts(&self) -> impl Iterator<Item = (&String, i64)> {
         let slices = self.slices.iter().map(|(name, list)| {
             let count = i64::try_from(list.len()).unwrap_or(i64::MAX);
@@ -64,8 +67,8 @@ impl Listed {
         slices.chain(described.map(|(name, devices)| (name, devices.healthy())))
     }
 
-    /// Chooses so many of a resource that are idle, or as many as there are. Slices: of GPUs of which
-    /// others hold some before those that are idle, so that these can be cut anew.
+    /// Chooses `count` free devices of a resource, or as many as there are. Slices come first from
+    /// GPUs with slices in use, so that idle GPUs can be repartitioned.
     fn choose(&self, resource: &str, idle: impl Fn(&str) -> bool, count: usize) -> Vec<Arc<str>> {
         if let Some(devices) = self.described.get(resource) {
             return devices.choose(idle, count);
@@ -79,7 +82,7 @@ impl Listed {
     }
 }
 
-/// Who holds which of them.
+/// Which pods hold which listed devices.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Held {
     pods: BTreeMap<PodKey, (NodeIx, Vec<Arc<str>>)>,
@@ -87,7 +90,7 @@ pub(crate) struct Held {
 }
 
 impl Held {
-    /// A pod on a node holds these, and no others.
+    /// Sets the devices that a pod on a node holds.
     pub(crate) fn hold(&mut self, key: &PodKey, at: NodeIx, ids: Vec<Arc<str>>) {
         self.release(key);
         if ids.is_empty() {
@@ -100,7 +103,7 @@ impl Held {
         self.pods.insert(key.clone(), (at, ids));
     }
 
-    /// A pod holds none any more.
+    /// Releases a pod's devices.
     pub(crate) fn release(&mut self, key: &PodKey) {
         let Some((at, ids)) = self.pods.remove(key) else {
             return;
@@ -128,7 +131,7 @@ impl Held {
     }
 }
 
-/// Those that a pod says it holds.
+/// The listed devices in a pod's annotation.
 pub(crate) fn said(chosen: &ChosenDevices) -> Vec<Arc<str>> {
     let mut ids: Vec<Arc<str>> = chosen
         .values()
@@ -142,7 +145,7 @@ pub(crate) fn said(chosen: &ChosenDevices) -> Vec<Arc<str>> {
 }
 
 impl Scheduler {
-    /// Adds those that a pod gets on the node that it is bound to.
+    /// Adds the listed devices that a pod gets on the node that it is bound to.
     pub(crate) fn add_listed(
         &mut self,
         key: &PodKey,

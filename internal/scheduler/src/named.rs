@@ -1,7 +1,6 @@
-//! What has a name in a namespace, kept in one place however many lists it is in: lists hold a
-//! hundred thousand of these several times over, and compare them with each insertion. Names order
-//! as they always did; that two are the same one, or are of one namespace, is mostly told by where
-//! they are kept.
+//! Namespaced names that are stored once, however many lists contain them: a hundred thousand names
+//! occur several times each and are compared on each insertion. They order as plain strings do;
+//! equality is mostly decided by comparing pointers and hashes.
 
 use std::cmp::Ordering;
 use std::hash::{Hash, Hasher};
@@ -10,17 +9,17 @@ use std::sync::Arc;
 use crate::state::Scheduler;
 use crate::table::hash_of;
 
-/// A name within the cluster.
+/// A namespace and a name.
 #[derive(Clone, Debug)]
-pub(crate) struct Named {
+pub(crate) struct NamespacedName {
     pub(crate) namespace: Arc<str>,
     pub(crate) name: Arc<str>,
     hash: u64,
 }
 
-impl Named {
-    pub(crate) fn new(namespace: Arc<str>, name: &str) -> Arc<Named> {
-        Arc::new(Named {
+impl NamespacedName {
+    pub(crate) fn new(namespace: Arc<str>, name: &str) -> Arc<NamespacedName> {
+        Arc::new(NamespacedName {
             hash: hash_of([&namespace, name]),
             namespace,
             name: Arc::from(name),
@@ -28,8 +27,8 @@ impl Named {
     }
 }
 
-impl PartialEq for Named {
-    fn eq(&self, other: &Named) -> bool {
+impl PartialEq for NamespacedName {
+    fn eq(&self, other: &NamespacedName) -> bool {
         std::ptr::eq(self, other)
             || (self.hash == other.hash
                 && self.name == other.name
@@ -37,16 +36,16 @@ impl PartialEq for Named {
     }
 }
 
-impl Eq for Named {}
+impl Eq for NamespacedName {}
 
-impl Hash for Named {
+impl Hash for NamespacedName {
     fn hash<H: Hasher>(&self, hasher: &mut H) {
         hasher.write_u64(self.hash);
     }
 }
 
-impl Ord for Named {
-    fn cmp(&self, other: &Named) -> Ordering {
+impl Ord for NamespacedName {
+    fn cmp(&self, other: &NamespacedName) -> Ordering {
         if std::ptr::eq(self, other) {
             return Ordering::Equal;
         }
@@ -60,14 +59,14 @@ impl Ord for Named {
     }
 }
 
-impl PartialOrd for Named {
-    fn partial_cmp(&self, other: &Named) -> Option<Ordering> {
+impl PartialOrd for NamespacedName {
+    fn partial_cmp(&self, other: &NamespacedName) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
 impl Scheduler {
-    /// The name of a namespace, kept once for objects of one namespace that come in a row.
+    /// The string of a namespace, shared by consecutive objects of one namespace.
     pub(crate) fn namespace(&mut self, name: Option<&str>) -> Arc<str> {
         let name = name.unwrap_or("default");
         if *self.last_namespace != *name {
@@ -85,14 +84,14 @@ mod tests {
     fn names_are_the_same_and_in_order_wherever_they_are_kept() {
         let namespace: Arc<str> = Arc::from("b");
         let table = [
-            (Named::new("a".into(), "z"), Ordering::Less),
-            (Named::new(namespace.clone(), "a"), Ordering::Less),
-            (Named::new(namespace.clone(), "m"), Ordering::Equal),
-            (Named::new("b".into(), "m"), Ordering::Equal),
-            (Named::new("b".into(), "z"), Ordering::Greater),
-            (Named::new("c".into(), "a"), Ordering::Greater),
+            (NamespacedName::new("a".into(), "z"), Ordering::Less),
+            (NamespacedName::new(namespace.clone(), "a"), Ordering::Less),
+            (NamespacedName::new(namespace.clone(), "m"), Ordering::Equal),
+            (NamespacedName::new("b".into(), "m"), Ordering::Equal),
+            (NamespacedName::new("b".into(), "z"), Ordering::Greater),
+            (NamespacedName::new("c".into(), "a"), Ordering::Greater),
         ];
-        let middle = Named::new(namespace, "m");
+        let middle = NamespacedName::new(namespace, "m");
         for (named, want) in table {
             assert_eq!(named.cmp(&middle), want, "{named:?}");
             assert_eq!(named == middle, want == Ordering::Equal, "{named:?}");

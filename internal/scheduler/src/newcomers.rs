@@ -1,7 +1,15 @@
-//! A plan's short way. Where everybody had an answer in the last plan and nothing happened since that
-//! could change one, only those are asked who came meanwhile: a plan then costs what is new, and not
-//! what waits. The answers are those that asking everybody would give; where that is not certain,
-//! or somebody is placed, everybody is asked.
+//! The incremental plan: if every waiting gang had an answer in the last plan, and nothing happened
+//! since that could change one, only new or changed gangs are tried.
+//!
+//! Method: the change counters of the last complete plan are compared; if they are equal, the new
+//! gangs are tried in queue order. If one of them is placed, or an answer could depend on others'
+//! turns, the scheduler tries all gangs instead. The answers are those that trying all gangs would
+//! give.
+//!
+//! Cost: the new gangs, not the waiting ones. Example: 100,000 gangs wait and one is created: one
+//! attempt.
+//!
+//! Tests: `tests/new_gangs.rs` compares with a scheduler that tries all gangs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,27 +22,27 @@ use crate::plan::{Plan, Round};
 use crate::queue::{Policy, QueueIx};
 use crate::state::Scheduler;
 
-/// How many may have come for them to be asked by themselves.
-const NEWCOMERS_MAX: usize = 64;
-/// How many of those who wait are remembered in the order of their turns: as many as are looked at
-/// one by one, and some who may go meanwhile.
+/// The most new gangs that are tried without the others.
+const NEW_GANGS_MAX: usize = 64;
+/// The number of waiting gangs remembered in turn order: as many as are examined one by one, and
+/// some that may leave in the meantime.
 const FOREMOST_MAX: usize = 128;
 
-/// What stood when everybody had an answer.
+/// The state after a plan in which every waiting gang had an answer.
 #[derive(Clone, Debug)]
-pub(crate) struct Rest {
-    stands: Stands,
-    /// When somebody becomes first in line by waiting, if nobody is.
+pub(crate) struct SettledState {
+    counters: ChangeCounters,
+    /// The time at which a gang's waiting entitles it to a reservation, if none has one.
     ripe: Option<Timestamp>,
-    /// When some answer may be another by time alone.
+    /// The time at which an answer may change without an event.
     wake: Option<Timestamp>,
-    /// The first of those who wait, in the order of their turns.
+    /// The first waiting gangs, in turn order.
     foremost: Vec<GangKey>,
 }
 
-/// What answers depend on: while it is the same, they are.
+/// The counters that answers depend on: while they are equal, the answers are.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Stands {
+struct ChangeCounters {
     clock: u64,
     eased: u64,
     version: u64,
@@ -42,8 +50,8 @@ struct Stands {
 }
 
 impl Scheduler {
-    fn stands(&self) -> Stands {
-        Stands {
+    fn counters(&self) -> ChangeCounters {
+        ChangeCounters {
             clock: self.clock,
             eased: self.eased,
             version: self.version,
@@ -51,20 +59,21 @@ impl Scheduler {
         }
     }
 
-    /// Notes that everybody has an answer: nobody was placed after any of them was given.
-    pub(crate) fn come_to_rest(&mut self, now: Timestamp, round: &Round) {
+    /// Records that every waiting gang has an answer, and no gang was placed after any of them was
+    /// given.
+    pub(crate) fn record_settled(&mut self, now: Timestamp, round: &Round) {
         let foremost = round.waiting.iter().take(FOREMOST_MAX).cloned();
-        self.rest = Some(Rest {
-            stands: self.stands(),
+        self.rest = Some(SettledState {
+            counters: self.counters(),
             ripe: self.next_ripe(now),
             wake: self.wake,
             foremost: foremost.collect(),
         });
     }
 
-    /// Asks those who came since the last plan, where nobody else's answer can be another. False if
-    /// everybody is to be asked.
-    pub(crate) fn ask_newcomers(
+    /// Tries the gangs that arrived or changed since the last plan, if no other gang's answer can
+    /// have changed. Returns false if all gangs must be tried.
+    pub(crate) fn try_new_gangs(
         &mut self,
         now: Timestamp,
         plan: &mut Plan,
@@ -74,21 +83,24 @@ impl Scheduler {
             return false;
         };
         let mut times = [rest.ripe, rest.wake].into_iter().flatten();
-        if times.any(|time| time <= now) || !plan.binds.is_empty() || self.stands() != rest.stands {
+        if times.any(|time| time <= now)
+            || !plan.binds.is_empty()
+            || self.counters() != rest.counters
+        {
             return false;
         }
-        if self.look_ahead(now, plan) || self.stands() != rest.stands {
+        if self.look_ahead(now, plan) || self.counters() != rest.counters {
             return false;
         }
-        let Some(newcomers) = self.newcomers() else {
+        let Some(new_gangs) = self.new_gangs() else {
             return false;
         };
         self.awake.clear();
-        for (queue, places) in &newcomers {
+        for (queue, places) in &new_gangs {
             for place in places {
-                // Of several queues it would matter whose turn it is.
-                let alone = newcomers.len() == 1;
-                if !self.ask_newcomer(*queue, place, alone, now, plan, round) {
+                // With new gangs in several queues the order of turns would matter.
+                let alone = new_gangs.len() == 1;
+                if !self.try_new_gang(*queue, place, alone, now, plan, round) {
                     return false;
                 }
             }
@@ -107,15 +119,15 @@ impl Scheduler {
         }
         rest.wake = self.wake;
         rest.ripe = self.head().map_or(rest.ripe, |_| None);
-        rest.stands = self.stands();
+        rest.counters = self.counters();
         round.waiting.clone_from(&rest.foremost);
         self.rest = Some(rest);
         true
     }
 
-    /// Those without an answer, by queue and in the order of its line. None if they are many, or
-    /// their queue's order is not that of its line.
-    fn newcomers(&self) -> Option<BTreeMap<QueueIx, BTreeSet<LineKey>>> {
+    /// The gangs without an answer, by queue and in queue order. `None` if there are too many, or
+    /// if a queue's policy orders by user.
+    fn new_gangs(&self) -> Option<BTreeMap<QueueIx, BTreeSet<LineKey>>> {
         let mut found: BTreeMap<QueueIx, BTreeSet<LineKey>> = BTreeMap::new();
         let mut count = 0;
         for key in self.stirred.in_any_order().chain(&self.awake) {
@@ -126,7 +138,7 @@ impl Scheduler {
                 continue;
             };
             count += usize::from(found.entry(payer.queue).or_default().insert(place.clone()));
-            if count > NEWCOMERS_MAX {
+            if count > NEW_GANGS_MAX {
                 return None;
             }
         }
@@ -138,8 +150,8 @@ impl Scheduler {
         (!queues.any(by_user)).then_some(found)
     }
 
-    /// Asks one of them. False if it was placed, or could have been in its turn.
-    fn ask_newcomer(
+    /// Tries one of them. Returns false if it was placed, or could have been in its turn.
+    fn try_new_gang(
         &mut self,
         queue: QueueIx,
         place: &LineKey,
@@ -176,7 +188,7 @@ impl Scheduler {
         true
     }
 
-    /// Counts one that started past those before it in its line.
+    /// Counts a gang as having started before the gangs ahead of it in the queue.
     fn overtake(&mut self, queue: QueueIx, place: &LineKey) {
         let before = self.queues.at(queue).line.range(..place);
         let passed: Vec<GangKey> = before.map(|place| place.gang.clone()).collect();

@@ -1,5 +1,4 @@
-//! One node: what it offers, what is used of it, which devices are held. Knows nothing of pods
-//! beyond what they take, and decides nothing.
+//! One node: what it offers, what pods use of it, and which devices they hold. Decides nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,21 +13,21 @@ use crate::cutting::{Cuttable, State};
 use crate::devices::Devices;
 use crate::gpu::Kind;
 use crate::health::Health;
-use crate::listed::Listed;
+use crate::listed::ListedDevices;
 use crate::resource::{GPU, GPU_UNIT, Names, Room, Set, each};
 use crate::share::{FreeGpus, Ledger, Take, foreign};
 
-/// A node's place in the state's table.
+/// A node's index in the state's table.
 pub(crate) type NodeIx = usize;
 
-/// What kinds of pods a node runs.
+/// The kinds of pods that a node runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Runtimes {
     pub(crate) process: bool,
     pub(crate) images: bool,
 }
 
-/// What a Node object says, apart from what pods take.
+/// What a Node object states, apart from what pods use.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Offer {
     pub(crate) labels: BTreeMap<String, String>,
@@ -38,21 +37,21 @@ pub(crate) struct Offer {
     pub(crate) runtimes: Runtimes,
     pub(crate) allocatable: Room,
     pub(crate) health: Health,
-    /// The devices known one by one; none where only their number is known.
+    /// Its devices one by one; `None` if only their number is known.
     pub(crate) devices: Option<Devices>,
     /// Its slices of GPUs and other vendors' devices, where its inventory names them.
-    pub(crate) listed: Listed,
-    /// The resources of which a container gets one at most.
+    pub(crate) listed: ListedDevices,
+    /// The resources of which a container gets at most one.
     pub(crate) one_at_most: Set,
-    /// What it says of cutting its GPUs.
+    /// Its MIG configuration state.
     pub(crate) cuttable: Option<Cuttable>,
-    /// Its GPUs and slices whose work can't go on.
+    /// Its failed GPUs and slices, on which work cannot go on.
     pub(crate) failed: BTreeSet<Arc<str>>,
-    /// What each GPU has of memory, in MiB, where that is known.
+    /// The memory of each GPU, in MiB, if known.
     pub(crate) gpu_memory: Option<i64>,
-    /// What its GPUs are.
+    /// Its GPU type.
     pub(crate) kind: Kind,
-    /// The resources that are its GPUs by their model.
+    /// The resources that count its GPUs by model.
     pub(crate) models: Set,
 }
 
@@ -69,7 +68,7 @@ impl Offer {
         let inventory = inventory(node.metadata.annotations.as_ref()).unwrap_or_default();
         let failed = inventory.failed().map(Arc::from).collect();
         let offered = inventory.offered();
-        let listed = Listed::read(&offered, &inventory.described);
+        let listed = ListedDevices::read(&offered, &inventory.described);
         let mut allocatable = allocatable;
         for (resource, healthy) in listed.counts() {
             let least = allocatable.get(resource).min(healthy);
@@ -108,8 +107,7 @@ impl Offer {
         offer
     }
 
-    /// Counts its GPUs under the names of their model, too. True if that is another set of names
-    /// than before.
+    /// Counts its GPUs under the resources of their models too. Returns true if that set changed.
     pub(crate) fn count_models(&mut self, names: &Names) -> bool {
         let gpus = self.allocatable.get(GPU);
         let models = if gpus > 0 {
@@ -126,7 +124,7 @@ impl Offer {
         std::mem::replace(&mut self.models, models) != models
     }
 
-    /// Is it the same but for its load?
+    /// True if both differ in their load only.
     pub(crate) fn but_for_load(&self, other: &Offer) -> bool {
         let Offer {
             labels,
@@ -162,19 +160,19 @@ impl Offer {
             && health.but_for_load(&other.health)
     }
 
-    /// Are its GPUs being cut anew, so that nobody is to be given one?
+    /// True while its GPUs are being repartitioned: no pod may get one then.
     pub(crate) fn recut(&self) -> bool {
         let cuttable = self.cuttable.as_ref();
         cuttable.is_some_and(|it| it.state == State::Changing)
     }
 
-    /// Are some of its GPUs such as a class may not have?
+    /// True if some of its GPUs may not be given to the class.
     pub(crate) fn withholds_from(&self, class: &Class) -> bool {
         let devices = self.devices.as_ref().filter(|_| class.has_several_gpus());
         devices.is_some_and(Devices::some_alone)
     }
 
-    /// How much of a resource the node has when empty.
+    /// The amount of a resource on the empty node.
     pub(crate) fn capacity(&self, ix: u8) -> i64 {
         let amount = self.allocatable.get(ix);
         match &self.devices {
@@ -184,8 +182,8 @@ impl Offer {
     }
 }
 
-/// A node whose agent or kubelet says that it is not ready, or has stopped saying anything, takes
-/// no pods. One that never said either way can only be a described one: it has what it says.
+/// A node that reports not ready, or has stopped reporting, takes no pods. A node without a Ready
+/// condition was described by hand (in a simulation) and counts as ready.
 fn ready(status: Option<&k8s::NodeStatus>) -> bool {
     status
         .and_then(|s| s.conditions.as_ref())
@@ -193,7 +191,7 @@ fn ready(status: Option<&k8s::NodeStatus>) -> bool {
         .is_none_or(|condition| condition.status == "True")
 }
 
-/// A node without any of the labels is somebody else's (a kubelet), and is not judged by them.
+/// A node without any of the labels is a kubelet's, and runs all pods.
 fn runtimes(labels: &BTreeMap<String, String>) -> Runtimes {
     let all = [RUNTIME_PROCESS, RUNTIME_CRI, RUNTIME_HOST_IMAGES];
     if !all.iter().any(|name| labels.contains_key(*name)) {
@@ -209,39 +207,41 @@ fn runtimes(labels: &BTreeMap<String, String>) -> Runtimes {
     }
 }
 
-/// A node, or the place of one that pods name but that is not there.
+/// One node, or the entry for a node that pods name and that is unknown.
 #[derive(Clone, Debug)]
 pub(crate) struct Node {
     pub(crate) name: Arc<str>,
     pub(crate) offer: Option<Offer>,
     pub(crate) used: Room,
-    /// The part of `used` that is meant for pods that are not bound yet.
+    /// The part of `used` that is nominated to pods that are not bound yet.
     pub(crate) pipelined: Room,
-    /// What pods hold that are leaving; not in `used`.
+    /// What terminating pods hold; not in `used`.
     pub(crate) leaving: Room,
-    /// Pods that are leaving, and what they still hold of GPUs.
+    /// The number of terminating pods, and the GPUs that they still hold.
     pub(crate) leavers: usize,
     pub(crate) leaving_held: Ledger,
-    /// What pods hold of GPUs (more than there is of one is somebody's mistake).
+    /// The GPUs that pods hold. (More than one whole GPU on one id is an error of another
+    /// component.)
     pub(crate) held: Ledger,
-    /// The part of it that is meant for pods that are not bound yet.
+    /// The part of it that is nominated to pods that are not bound yet.
     pub(crate) pipelined_held: Ledger,
-    /// Pods that take room here.
+    /// Pods that take capacity here.
     pub(crate) pods: usize,
-    /// What is free of the GPUs.
+    /// The free GPUs.
     pub(crate) gpus: FreeGpus,
-    /// What is free of those that a container may have several of; none where those are all.
+    /// The free GPUs among those that a container may combine; `None` if that is all of them.
     together: Option<FreeGpus>,
-    /// The number of the change that last touched the node.
+    /// The number of the last change of the node.
     pub(crate) touched: u64,
     /// How empty it was then, in thousandths (`score::idle`).
     pub(crate) idle: i64,
-    /// The number of the last change to the offer: what does not depend on usage holds while
-    /// this stands still.
+    /// The number of the last change of the offer: what does not depend on use is valid while it is
+    /// the same.
     pub(crate) offered: u64,
-    /// Place among all nodes by name; breaks ties.
+    /// Its position by name; breaks ties.
     pub(crate) rank: u32,
-    /// Takes nobody while one attempt lasts: what is free here is somebody's soon.
+    /// True if it takes no pods during one attempt, because its free capacity is intended for
+    /// another gang.
     pub(crate) curtained: bool,
 }
 
@@ -268,7 +268,7 @@ impl Node {
         }
     }
 
-    /// Does its room count as the cluster's?
+    /// True if its capacity counts in the cluster's total.
     pub(crate) fn usable(&self) -> bool {
         self.offer
             .as_ref()
@@ -280,7 +280,7 @@ impl Node {
         self.count_devices();
     }
 
-    /// How much of a resource is free; of GPUs, those that nobody has a part of.
+    /// The free amount of a resource; for GPUs, only GPUs that no pod has a part of.
     pub(crate) fn free(&self, ix: u8) -> i64 {
         let Some(offer) = &self.offer else { return 0 };
         if ix == GPU {
@@ -289,7 +289,7 @@ impl Node {
         offer.allocatable.get(ix) - self.used.get(ix)
     }
 
-    /// What is free of such GPUs as a class may have.
+    /// The free GPUs that a class may have.
     pub(crate) fn gpus_for(&self, class: &Class) -> &FreeGpus {
         match &self.together {
             Some(together) if class.has_several_gpus() => together,
@@ -297,7 +297,7 @@ impl Node {
         }
     }
 
-    /// How much of a resource is free for a class; of GPUs, as in `free`.
+    /// The free amount of a resource for a class; for GPUs as in `free`.
     pub(crate) fn free_for(&self, class: &Class, ix: u8) -> i64 {
         if ix == GPU {
             return self.gpus_for(class).whole.saturating_mul(GPU_UNIT);
@@ -305,7 +305,7 @@ impl Node {
         self.free(ix)
     }
 
-    /// How much of a resource nobody uses: of GPUs, the parts too.
+    /// The unused amount of a resource; for GPUs, parts included.
     pub(crate) fn unused(&self, ix: u8) -> i64 {
         if ix == GPU {
             return self.gpus.sum();
@@ -313,12 +313,12 @@ impl Node {
         self.free(ix)
     }
 
-    /// The resources that are its GPUs by their model.
+    /// The resources that count its GPUs by model.
     pub(crate) fn models(&self) -> Set {
         self.offer.as_ref().map_or(0, |offer| offer.models)
     }
 
-    /// What each of its GPUs has of memory, in MiB, where that is known.
+    /// The memory of each of its GPUs, in MiB, if known.
     pub(crate) fn gpu_memory(&self) -> Option<i64> {
         self.offer.as_ref().and_then(|offer| offer.gpu_memory)
     }
@@ -337,8 +337,8 @@ impl Node {
         self.count_devices();
     }
 
-    /// A pod that is on the way out comes to the account, or is gone from it.
-    pub(crate) fn see_leave(&mut self, take: &Take, devices: &[Arc<str>], up: bool) {
+    /// Adds a terminating pod to the account, or removes it.
+    pub(crate) fn count_terminating(&mut self, take: &Take, devices: &[Arc<str>], up: bool) {
         if up {
             self.leaving.add(&take.demand, 1);
             self.leavers += 1;
@@ -350,8 +350,8 @@ impl Node {
         }
     }
 
-    /// A pod whose room is counted turns out to be only meant for it, or is that no more.
-    pub(crate) fn see_pipelined(&mut self, take: &Take, devices: &[Arc<str>], up: bool) {
+    /// Marks the capacity of a pod as nominated, or no longer.
+    pub(crate) fn count_nominated(&mut self, take: &Take, devices: &[Arc<str>], up: bool) {
         if up {
             self.pipelined.add(&take.demand, 1);
             self.pipelined_held.hold(take, devices);
@@ -361,21 +361,21 @@ impl Node {
         }
     }
 
-    /// How much of a resource is free of everybody, of those who leave too, and not counting those
-    /// whose place is only held.
+    /// The amount of a resource that is free now: terminating pods count as users, nominated ones
+    /// do not.
     pub(crate) fn free_now(&self, ix: u8) -> i64 {
         let Some(offer) = &self.offer else { return 0 };
         offer.allocatable.get(ix) - self.used.get(ix) + self.pipelined.get(ix)
             - self.leaving.get(ix)
     }
 
-    /// What is held of GPUs by those who are there, and those who leave.
+    /// The GPUs held now: by placed and by terminating pods, not by nominated ones.
     pub(crate) fn held_now(&self) -> Ledger {
         let there = self.held.clone().with(&self.pipelined_held, -1);
         there.with(&self.leaving_held, 1)
     }
 
-    /// Is more of some resource spoken for than there is?
+    /// True if more of some resource is used than exists.
     pub(crate) fn overdrawn(&self) -> bool {
         let Some(offer) = &self.offer else {
             return true;

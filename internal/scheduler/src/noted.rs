@@ -1,17 +1,16 @@
-//! Names that are noted many times, and gone through once in a while: noting one costs no look for
-//! its place among the others.
+//! A set of names that is added to often and read in order once in a while: adding costs one hash
+//! lookup and no sorting.
 
 use std::collections::HashSet;
 use std::hash::Hash;
 
-use crate::table::Fixed;
+use crate::table::FixedHash;
 
-/// Names that something happened to, each once, until they are gone through.
+/// Names that changed, each once, until they are read.
 #[derive(Clone, Debug)]
 pub(crate) struct Noted<K> {
-    known: HashSet<K, Fixed>,
-    /// In the order in which they came, which is mostly that of names; some may be out again, or
-    /// twice.
+    known: HashSet<K, FixedHash>,
+    /// In order of arrival, which is mostly name order; may contain removed names and duplicates.
     came: Vec<K>,
 }
 
@@ -43,12 +42,12 @@ impl<K: Clone + Ord + Hash> Noted<K> {
         self.known.contains(key)
     }
 
-    /// All of them, for what comes out the same in any order.
+    /// All names; only for uses whose result does not depend on the order.
     pub(crate) fn in_any_order(&self) -> impl Iterator<Item = &K> {
         self.known.iter()
     }
 
-    /// All of them by name.
+    /// All names in order.
     pub(crate) fn into_sorted(self) -> Vec<K> {
         let Noted { known, mut came } = self;
         came.retain(|key| known.contains(key));
@@ -63,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_noted_is_gone_through_once_and_by_name() {
+    fn names_are_read_once_and_in_order() {
         let mut noted: Noted<&str> = Noted::default();
         for name in ["b", "c", "b", "a"] {
             noted.insert(&name);

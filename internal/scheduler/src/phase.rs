@@ -1,6 +1,6 @@
-//! A PodGroup's phase and conditions, as Volcano's users know them: Pending (not let in), Inqueue
-//! (let in, waiting), Running (whole), Unknown (part of it holds room, the rest cannot follow),
-//! Completed. One function from members to phase; a status is said again only when it changed.
+//! A PodGroup's phase and conditions, with Volcano's meaning: Pending (not admitted), Inqueue
+//! (admitted, waiting), Running (its minimum is placed), Unknown (some members hold capacity, the
+//! others cannot be placed), Completed. A status is emitted only when it changed.
 
 use std::sync::Arc;
 
@@ -13,27 +13,27 @@ use crate::state::Scheduler;
 
 /// The condition of a gang that was placed.
 const SCHEDULED: &str = "Scheduled";
-/// The condition of a gang that ran and lost members, though nobody evicted them. It holds until
-/// the gang is whole again, and puts it before new work of its priority.
+/// The condition of a gang that ran and lost members without an eviction. It holds until the gang
+/// has its minimum again, and orders the gang before new work of its priority.
 const INTERRUPTED: &str = "Interrupted";
-/// The condition of the gang that room is reserved for. A scheduler that starts anew goes by it:
-/// who is first in line stays so.
+/// The condition of the gang that capacity is reserved for. After a restart the scheduler reads it,
+/// so that the same gang keeps the reservation.
 const FIRST_IN_LINE: &str = "FirstInLine";
-/// The condition of a gang that could not be.
+/// The condition of a gang that could not be placed.
 const UNSCHEDULABLE: &str = "Unschedulable";
 
-/// A PodGroup's status as it was last said or seen.
+/// A PodGroup's status as last emitted or read.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Shown {
     phase: PodGroupPhase,
-    /// Those who were told of one after the other with the same ones keep them together.
+    /// Shared by consecutive gangs with equal conditions.
     conditions: Arc<Vec<GroupCondition>>,
     running: usize,
     succeeded: usize,
     failed: usize,
 }
 
-/// The conditions told of last.
+/// The conditions read last.
 pub(crate) type LastConditions = Arc<Vec<GroupCondition>>;
 
 impl Shown {
@@ -77,12 +77,12 @@ impl Shown {
         }
     }
 
-    /// Did it lose members that it waits to have again?
+    /// True if the gang is marked as interrupted.
     pub(crate) fn interrupted(&self) -> bool {
         self.has(INTERRUPTED, true)
     }
 
-    /// Was it the first in line?
+    /// True if the gang is marked as the one that capacity is reserved for.
     pub(crate) fn led(&self) -> bool {
         self.has(FIRST_IN_LINE, true)
     }
@@ -94,7 +94,7 @@ impl Shown {
     }
 }
 
-/// Where a gang stands.
+/// A gang's phase.
 pub(crate) fn phase(key: &GangKey, gang: &Gang) -> PodGroupPhase {
     let total = &gang.total;
     if gang.completed(key) {
@@ -114,8 +114,8 @@ pub(crate) fn phase(key: &GangKey, gang: &Gang) -> PodGroupPhase {
 }
 
 impl Scheduler {
-    /// What a PodGroup's status should say now, if that is new. `report` is why the gang waits,
-    /// if it does, in a word and in a sentence.
+    /// A PodGroup's new status, if it changed. `report` is the reason why the gang waits, as
+    /// verdict and sentence.
     pub(crate) fn status_update(
         &mut self,
         key: &GangKey,
@@ -141,7 +141,7 @@ impl Scheduler {
                 true,
                 "MembersLost",
                 format!(
-                    "{left} of the {minimum} members that it needs are left; it goes before new \
+                    "{left} of the {minimum} required members remain; the gang is ordered before new \
                      work of its priority"
                 ),
             );
@@ -152,12 +152,13 @@ impl Scheduler {
                 FIRST_IN_LINE,
                 true,
                 "RoomReserved",
-                "it goes first when there is room for it, and nobody may delay it".to_owned(),
+                "capacity is reserved for this gang, and no other gang may delay its start"
+                    .to_owned(),
             );
         } else if now.led() && !leads {
             let reason = match phase {
                 PodGroupPhase::Running | PodGroupPhase::Completed => "GangPlaced",
-                _ => "AnotherGoesFirst",
+                _ => "ReservedForAnother",
             };
             now.put(FIRST_IN_LINE, false, reason, String::new());
         }
@@ -168,7 +169,7 @@ impl Scheduler {
                     SCHEDULED,
                     true,
                     "GangPlaced",
-                    format!("the gang is whole: {members} members have a node"),
+                    format!("the gang has its minimum: {members} members have a node"),
                 );
                 if now.has(UNSCHEDULABLE, true) {
                     now.put(UNSCHEDULABLE, false, "GangPlaced", String::new());
@@ -200,7 +201,7 @@ impl Scheduler {
         Some(update)
     }
 
-    /// Did the gang run and lose members, though nobody evicted them, that it waits to have again?
+    /// True if the gang ran, lost members without an eviction, and waits for their replacements.
     pub(crate) fn interrupted(&self, key: &GangKey, gang: &Gang) -> bool {
         let Some(shown) = &gang.shown else {
             return false;
@@ -214,7 +215,7 @@ impl Scheduler {
         }
     }
 
-    /// Is some member of it leaving because a plan said so?
+    /// True if a plan evicted some member that is still terminating.
     fn is_evicted(&self, gang: &Gang) -> bool {
         let mut members = gang.members.iter().filter_map(|pod| self.pods.get(pod));
         members.any(|pod| pod.evicting.is_some())

@@ -1,6 +1,13 @@
-//! One plan: whose turn it is, what is bound, what waits and why. Queues take turns by share, so
-//! that none gets ahead of its weight; within a queue the line decides. A gang that does not fit
-//! holds up nobody; how many started past it is in its report.
+//! One plan: whose turn it is, what is bound, what waits and why.
+//!
+//! Method: queues take turns by share (`queue::turns`), so that none exceeds its weight; within a
+//! queue its policy decides. A gang that does not fit does not block others; its report says how
+//! many gangs started before it. The passes are repeated until no gang is placed, then evictions
+//! are tried.
+//!
+//! Cost: the gangs without a valid cached answer; see `newcomers` for the incremental case.
+//!
+//! Tests: `tests/queues.rs`, `tests/gangs.rs`, `tests/properties.rs`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,13 +26,13 @@ use crate::report::Obstacle;
 use crate::said::Reports;
 use crate::state::Scheduler;
 
-/// How often the lines are gone through in one plan. The first pass places what fits, the second
-/// finds what its refusals look like afterwards; a third is rare.
+/// The most passes over all queues in one plan. The first places what fits, the second updates the
+/// refusals; a third is rare.
 const PASSES_MAX: usize = 4;
-/// In one turn a gang gets this part of the members that wait beyond its minimum, or one.
+/// In one turn a gang gets this fraction of the members that wait beyond its minimum, or one.
 const BEYOND_PARTS: usize = 16;
 
-/// A pod, and which one of that name.
+/// A pod and its uid.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PodRef {
     /// Its namespace.
@@ -43,7 +50,7 @@ pub struct GroupRef {
     pub namespace: String,
     /// The PodGroup's name, or the pod's.
     pub name: String,
-    /// A pod without a PodGroup.
+    /// True for a pod without a PodGroup.
     pub lone: bool,
 }
 
@@ -66,22 +73,22 @@ pub struct Bind {
     pub group: GroupRef,
     /// The node's name.
     pub node: String,
-    /// The devices chosen for its containers; empty where nodes choose themselves.
+    /// The devices chosen for its containers; empty if the node chooses them.
     pub devices: ChosenDevices,
-    /// What must become of its claims first; empty where they are bound, or it has none.
+    /// The steps that its claims need first; empty if they are bound, or it has none.
     pub volumes: Vec<ClaimStep>,
 }
 
-/// What must become of a PersistentVolumeClaim before a pod that names it is bound.
+/// A step that a PersistentVolumeClaim needs before a pod that names it is bound.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClaimStep {
     /// The claim's name, in the pod's namespace.
     pub claim: String,
-    /// Which one of that name.
+    /// The claim's uid.
     pub uid: String,
     /// Where its volume comes from.
     pub from: VolumeSource,
-    /// Which version of the claim, or of the volume, says so, once that is written.
+    /// The resource version of the claim or volume that was written, once it is.
     pub written: Option<u64>,
 }
 
@@ -94,10 +101,10 @@ pub enum VolumeSource {
     Made,
 }
 
-/// Whether a pod's claims are bound as was decided.
+/// Whether a pod's claims are bound as decided.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum VolumesReady {
-    /// All of them, to volumes that its node reaches.
+    /// All are, to volumes that its node reaches.
     Yes,
     /// Some are not bound yet.
     NotYet,
@@ -105,12 +112,12 @@ pub enum VolumesReady {
     No(String),
 }
 
-/// What a PodGroup's status should say.
+/// A PodGroup's new status.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GroupUpdate {
     /// Which PodGroup.
     pub group: GroupRef,
-    /// Which one of that name.
+    /// The PodGroup's uid.
     pub uid: String,
     /// Its phase.
     pub phase: PodGroupPhase,
@@ -131,16 +138,16 @@ pub struct GroupCondition {
     pub kind: String,
     /// Does it hold?
     pub status: bool,
-    /// Why, in a word.
+    /// The reason, in one word.
     pub reason: String,
-    /// Why, in a sentence.
+    /// The reason, in a sentence.
     pub message: String,
 }
 
-/// Waiting members of a gang and what they should be told.
+/// Waiting members of a gang and the message for them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unscheduled {
-    /// The gang.
+    /// Its waiting members. Shared with the scheduler while they are the same.
     pub group: GroupRef,
     /// Its members that wait. Kept by the scheduler, too, until they are others.
     pub pods: Arc<[PodRef]>,
@@ -148,8 +155,8 @@ pub struct Unscheduled {
     pub message: String,
 }
 
-/// A pod to be evicted. It counts as gone until `forget_eviction` says otherwise; its room is
-/// held for whom it is evicted for.
+/// A pod to be evicted. It counts as gone until `forget_eviction` is called; its capacity is held
+/// for the gang that it is evicted for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Eviction {
     /// The pod.
@@ -160,35 +167,34 @@ pub struct Eviction {
     pub node: String,
     /// Why.
     pub why: EvictionReason,
-    /// The gang that it is evicted for, if for one.
+    /// The gang that it is evicted for, if any.
     pub by: Option<GroupRef>,
-    /// Why, in a sentence.
+    /// The reason, in a sentence.
     pub message: String,
-    /// How long it needs to save itself, in seconds, where it says so
-    /// (`muster.io/checkpoint-grace`).
+    /// The seconds that it needs for a checkpoint, if it says so (`muster.io/checkpoint-grace`).
     pub grace: Option<i64>,
 }
 
 /// Why a pod is evicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum EvictionReason {
-    /// By a gang of its own queue that goes before it.
+    /// Preempted by a gang of its own queue that is ordered before it.
     Preempted,
-    /// By a gang of another queue, which takes back what it is entitled to.
+    /// Reclaimed by a gang of another queue, up to that queue's entitlement.
     Reclaimed,
-    /// By a gang of another queue that borrows, of higher priority.
+    /// Reclaimed by a gang of higher priority of another queue that borrows.
     ReclaimedWhileBorrowing,
-    /// By a gang of another queue whose share is smaller.
+    /// Reclaimed by a gang of another queue with a smaller share.
     FairShare,
-    /// It has a place elsewhere.
+    /// Moved: it has another place.
     Consolidated,
-    /// Its gang goes on without it.
+    /// Its gang continues without it.
     Shrunk,
-    /// Its gang runs with fewer members than it needs.
+    /// Its gang runs with fewer members than its minimum.
     StaleGang,
     /// A GPU that it has failed.
     FailedDevice,
-    /// Moved so that nodes become whole.
+    /// Moved so that whole nodes become free.
     Defragmented,
 }
 
@@ -213,53 +219,54 @@ impl EvictionReason {
         let by = by.map_or_else(String::new, |by| format!("{}/{}", by.namespace, by.name));
         match self {
             EvictionReason::Preempted => {
-                format!("makes room for {by}, which goes before it in queue {queue}")
+                format!("preempted by {by}, which is ordered before it in queue {queue}")
             }
             EvictionReason::Reclaimed => {
-                format!("makes room for {by}: queue {queue} holds more than its share")
+                format!("reclaimed for {by}: queue {queue} holds more than its share")
             }
             EvictionReason::ReclaimedWhileBorrowing => {
-                format!("makes room for {by}, of higher priority: queue {queue} borrows")
+                format!("reclaimed for {by}, which has higher priority: queue {queue} borrows")
             }
             EvictionReason::FairShare => {
-                format!("makes room for {by}, whose queue has a smaller share than queue {queue}")
+                format!("reclaimed for {by}, whose queue has a smaller share than queue {queue}")
             }
             EvictionReason::Consolidated => {
-                format!("is moved to another place, so that {by} fits")
+                format!("moved to another node, so that {by} fits")
             }
-            EvictionReason::Shrunk => format!("makes room for {by}; its gang goes on without it"),
+            EvictionReason::Shrunk => format!("evicted for {by}; its gang continues without it"),
             EvictionReason::StaleGang => {
-                "its gang has been running with fewer members than it needs".to_owned()
+                "its gang has been running below its minimum of members".to_owned()
             }
             EvictionReason::FailedDevice => {
-                "has a GPU that failed, and can't go on there".to_owned()
+                "uses a GPU that failed, and can't continue on it".to_owned()
             }
             EvictionReason::Defragmented => {
-                "is moved to another place, so that a node becomes whole".to_owned()
+                "moved to another node, so that a whole node becomes free".to_owned()
             }
         }
     }
 }
 
-/// Room that is held for a gang.
+/// Capacity held for a gang.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reservation {
     /// The gang.
     pub group: GroupRef,
     /// Its members, and the node that each is meant for.
     pub pods: Vec<(PodRef, String)>,
-    /// The devices that each of them will have, in the same order; empty where none are chosen.
+    /// The devices of each of them, in the same order; empty if none are chosen.
     pub devices: Vec<ChosenDevices>,
-    /// What kind of room it is.
+    /// The kind of reservation.
     pub kind: ReservationKind,
 }
 
-/// What kind of room is held.
+/// The kind of a reservation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReservationKind {
-    /// Others are leaving it.
+    /// Terminating pods still use it.
     Nominated,
-    /// It will be free by that time, if nobody outlives what it said or nine of ten like it took.
+    /// It will be free by that time, if pods end by their stated walltime or by the time in which
+    /// nine of ten like them ended.
     Planned {
         /// When.
         at: Timestamp,
@@ -269,58 +276,57 @@ pub enum ReservationKind {
 /// What to do now.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
-    /// Nothing was told since the last plan: what that one said of waiting gangs and of room that
-    /// is kept still holds, and everything here is empty.
+    /// Nothing changed since the last plan: its reports and reservations still hold, and all fields
+    /// here are empty.
     pub unchanged: bool,
-    /// Pods to bind. They count as bound until `forget` says otherwise.
+    /// Pods to bind. They count as bound until `forget` is called.
     pub binds: Vec<Bind>,
-    /// PodGroups whose status should say something new.
+    /// PodGroups with a new status.
     pub groups: Vec<GroupUpdate>,
-    /// A report for each gang that waits, by queue and in the order of its line.
+    /// A report for each waiting gang, by queue and in queue order.
     pub reports: Reports,
-    /// Waiting pods whose reason is new.
+    /// Waiting pods whose message is new.
     pub unscheduled: Vec<Unscheduled>,
     /// Pods to evict.
     pub evictions: Vec<Eviction>,
-    /// Room kept.
+    /// Capacity held for gangs.
     pub reservations: Vec<Reservation>,
-    /// Nodes whose GPUs are to be cut anew.
+    /// Nodes whose GPUs are to be repartitioned.
     pub recuts: Vec<Recut>,
     /// When to plan again even if nothing changes.
     pub wake: Option<Timestamp>,
 }
 
-/// What a plan asked those who wait, and what they were told.
+/// The gangs tried in one plan, and the answers.
 #[derive(Debug, Default)]
 pub(crate) struct Round {
-    /// Everybody was asked, not only who came since the last plan.
+    /// True if all waiting gangs were tried, false if only new ones were.
     pub(crate) all: bool,
-    /// Why gangs wait.
+    /// The reason why each gang waits.
     pub(crate) obstacles: BTreeMap<GangKey, Obstacle>,
-    /// The same gangs in the order of their turns.
+    /// The same gangs in turn order.
     pub(crate) waiting: Vec<GangKey>,
-    /// For queues whose order is not that of their line, in which order gangs were tried.
+    /// For queues whose policy orders by user: the order in which gangs were tried.
     pub(crate) order: BTreeMap<QueueIx, Vec<GangKey>>,
-    /// For whom somebody was evicted.
+    /// Gangs that pods were evicted for.
     pub(crate) served: BTreeSet<GangKey>,
 }
 
 /// One queue's turns within a pass.
 struct Turn {
     picker: Picker,
-    /// The gang that is next.
+    /// The next gang.
     next: Option<GangKey>,
-    /// Gangs that were tried and are not whole yet, in that order.
+    /// Gangs that were tried and are still below their minimum, in order.
     passed: Vec<GangKey>,
-    /// Gangs that were tried and wait, where the line does not say the order.
+    /// Gangs that were tried and wait, if the queue's policy orders by user.
     order: Vec<GangKey>,
-    /// For each gang that became whole, how many had been passed by then.
+    /// For each gang that reached its minimum, how many were in `passed` by then.
     started: Vec<usize>,
 }
 
 impl Scheduler {
-    /// Decides what to bind, and why the rest waits. `now` matters only for gangs that are held
-    /// after a failed binding.
+    /// Decides what to bind, and why the rest waits. `now` is used for timers only.
     pub fn plan(&mut self, now: Timestamp) -> Plan {
         let woken = self.wake.is_some_and(|wake| wake <= now);
         if !self.changed && !woken {
@@ -332,7 +338,7 @@ impl Scheduler {
         }
         self.plans += 1;
         self.wake = None;
-        self.reworded = 0;
+        self.renewed = 0;
         self.forget_loads(now);
         self.rank_nodes();
         self.reckon_queues();
@@ -343,8 +349,8 @@ impl Scheduler {
         self.tend_timeline(now);
         let courtesies = self.revisit(now, &mut plan);
         let mut round = Round::default();
-        if !self.ask_newcomers(now, &mut plan, &mut round) {
-            self.ask_everybody(now, &mut plan, &mut round);
+        if !self.try_new_gangs(now, &mut plan, &mut round) {
+            self.try_all_gangs(now, &mut plan, &mut round);
         }
         self.evict_stranded(&mut plan);
         self.evict_stale(now, &mut plan);
@@ -356,7 +362,7 @@ impl Scheduler {
         self.kept_places(&mut plan);
         self.queues.note_held();
         self.foretell(&round.waiting, now);
-        self.say(&round, &mut plan);
+        self.write_reports(&round, &mut plan);
         self.changed = false;
         self.cut(now, &mut plan);
         self.trim_views();
@@ -364,8 +370,8 @@ impl Scheduler {
         plan
     }
 
-    /// Asks every waiting gang, until nobody is placed any more.
-    fn ask_everybody(&mut self, now: Timestamp, plan: &mut Plan, round: &mut Round) {
+    /// Tries every waiting gang, until no more are placed.
+    fn try_all_gangs(&mut self, now: Timestamp, plan: &mut Plan, round: &mut Round) {
         let mut rests = false;
         round.all = true;
         for _ in 0..PASSES_MAX {
@@ -375,13 +381,13 @@ impl Scheduler {
                 let placed;
                 (placed, round.order) =
                     self.take_turns(now, plan, &mut round.obstacles, &mut round.waiting);
-                // What was placed after a gang was refused changed what is true of its refusal.
+                // Gangs placed after a refusal may have changed its reason.
                 rests = !placed || round.obstacles.is_empty();
                 if rests {
                     break;
                 }
             }
-            // Evictions may leave more room than they were for.
+            // Evictions may free more than they were for.
             if !self.evict_for(round, now, plan) {
                 break;
             }
@@ -389,14 +395,15 @@ impl Scheduler {
             self.won = Some(self.age);
         }
         if rests && !round.waiting.is_empty() {
-            self.come_to_rest(now, round);
+            self.record_settled(now, round);
         }
     }
 
-    /// Tries every waiting gang: whose turn it is, the queues say. A gang gets its minimum in one
-    /// turn, and members beyond it bit by bit, so that others come between. Those that go on
-    /// waiting are listed in the order of their turns. Says whether anybody was placed, and, for
-    /// queues whose order is not that of their line, in which order those that wait were tried.
+    /// Tries every waiting gang, in the order of the queues' turns. In one turn a gang gets its
+    /// minimum; members beyond it are placed in portions, so that other queues come in between.
+    /// Gangs that still wait are appended to `blocked` in turn order. Returns whether any gang was
+    /// placed and, for queues whose policy orders by user, the order in which waiting gangs were
+    /// tried.
     fn take_turns(
         &mut self,
         now: Timestamp,
@@ -434,7 +441,7 @@ impl Scheduler {
             let place = gang.and_then(|gang| gang.line.clone());
             let only = self.queues.at(at).line.len() == 1;
             let beyond = match gang {
-                // Nobody could come between.
+                // No other gang could come in between.
                 _ if turns.alone() && (was_whole || only) => usize::MAX,
                 Some(gang) if was_whole => (gang.total.pending / BEYOND_PARTS).max(1),
                 _ => 0,
@@ -488,7 +495,7 @@ impl Scheduler {
         (any, order)
     }
 
-    /// Undoes what was placed, where plans are not to place.
+    /// Undoes a placement if plans must not place.
     pub(crate) fn take_back(&mut self, key: &GangKey, placed: &[Placement]) {
         for placement in placed {
             self.restand(&placement.pod, Standing::pending());
@@ -496,7 +503,7 @@ impl Scheduler {
         self.settle(key);
     }
 
-    /// Looks who is next in a queue, and seats the queue by it.
+    /// Sets a queue's next gang and its position among the queues.
     fn seat(&self, at: QueueIx, lines: &mut BTreeMap<QueueIx, Turn>, turns: &mut Turns) {
         let Some(turn) = lines.get_mut(&at) else {
             return;
@@ -520,7 +527,7 @@ impl Scheduler {
         }
     }
 
-    /// Counts, for each gang that was passed, those that started after it was tried.
+    /// Counts, for each gang that was passed, the gangs that started after it was tried.
     fn count_overtaken(&mut self, turn: &Turn) {
         let mut started = turn.started.iter().peekable();
         let mut before = 0;

@@ -1,4 +1,4 @@
-//! One pod as the scheduler sees it: its class, its gang, where it stands, what it holds.
+//! One pod as the scheduler sees it: its class, its gang, its stage, and what it holds.
 
 use std::collections::BTreeMap;
 use std::ops::Deref;
@@ -14,62 +14,63 @@ use crate::devices::{self, Ask};
 use crate::gang::GangKey;
 use crate::labels::Labels;
 use crate::listed;
-use crate::named::Named;
+use crate::named::NamespacedName;
 use crate::node::NodeIx;
 use crate::terms::Terms;
 use crate::topology::Hints;
 
 /// A pod's name within the cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct PodKey(pub(crate) Arc<Named>);
+pub(crate) struct PodKey(pub(crate) Arc<NamespacedName>);
 
 impl Deref for PodKey {
-    type Target = Named;
+    type Target = NamespacedName;
 
-    fn deref(&self) -> &Named {
+    fn deref(&self) -> &NamespacedName {
         &self.0
     }
 }
 
 impl PodKey {
     pub(crate) fn new(namespace: impl Into<Arc<str>>, name: &str) -> PodKey {
-        PodKey(Named::new(namespace.into(), name))
+        PodKey(NamespacedName::new(namespace.into(), name))
     }
 
-    /// Orders names so that `worker-2` comes before `worker-10`: rank order, where names count.
+    /// Orders `worker-2` before `worker-10`: rank order, if names end in numbers.
     pub(crate) fn ranked(&self) -> (usize, PodKey) {
         (self.name.len(), self.clone())
     }
 }
 
-/// Where a pod stands.
+/// A pod's stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Stage {
-    /// Not to be placed: somebody else's, gated, or going away.
+    /// Not to be placed: of another scheduler, gated, or being deleted.
     Apart,
     /// Waits for a node.
     Pending,
-    /// Has a place that is held for it, and waits until whoever leaves it is gone.
+    /// It has a nominated node, and waits until terminating pods release its place.
     Pipelined,
-    /// Has a node; its room is taken until the pod is gone or has ended.
+    /// It has a node; its capacity is taken until the pod is gone or has ended.
     Bound,
     /// Bound and running.
     Running,
-    /// Evicted or deleted, and not gone yet: what it holds is spoken for, and not free.
+    /// Evicted or deleted and still terminating: what it holds is neither free nor its own for
+    /// long.
     Leaving,
-    /// Ended well.
+    /// Succeeded.
     Succeeded,
-    /// Ended badly.
+    /// Failed.
     Failed,
 }
 
 impl Stage {
-    /// Does it take room, as far as whoever comes next is concerned?
+    /// True if it takes capacity that other pods cannot have.
     pub(crate) fn occupies(self) -> bool {
         matches!(self, Stage::Pipelined | Stage::Bound | Stage::Running)
     }
 
-    /// Is there a node that it is on, or is meant for?
+    /// True if it is on a node or nominated to one.
     pub(crate) fn on_node(self) -> bool {
         self.occupies() || self == Stage::Leaving
     }
@@ -86,23 +87,23 @@ pub(crate) struct Pod {
     /// The node whose room it takes.
     pub(crate) node: Option<NodeIx>,
     pub(crate) devices: Vec<Arc<str>>,
-    /// Bound by a plan that no event has confirmed yet.
+    /// True if a plan bound it and no event has confirmed that.
     pub(crate) assumed: bool,
-    /// Evicted by a plan that no event has confirmed yet; how it stood before.
+    /// Its stage before a plan evicted it, while no event has confirmed that.
     pub(crate) evicting: Option<Stage>,
-    /// Is it this scheduler's to place, and so on its queue's account?
+    /// True if this scheduler places it; only then it is charged to its queue.
     pub(crate) ours: bool,
     pub(crate) priority: Option<i32>,
     pub(crate) created: Option<Timestamp>,
-    /// The queue it names itself.
+    /// The queue that its own metadata names.
     pub(crate) queue: Option<String>,
     pub(crate) terms: Terms,
     pub(crate) asks: Arc<[Ask]>,
-    /// Since when it runs, where its status says so.
+    /// The time since which it runs, from its status.
     pub(crate) started: Option<Timestamp>,
-    /// It waits rather than evict others.
+    /// `preemptionPolicy: Never`: it waits and causes no evictions.
     pub(crate) polite: bool,
-    /// What it says of its own place in the gang.
+    /// Its topology hints.
     pub(crate) hints: Option<Box<Hints>>,
     pub(crate) labels: Labels,
     /// Its sub-group in the gang.
@@ -110,14 +111,14 @@ pub(crate) struct Pod {
 }
 
 impl Pod {
-    /// Its rank, where it says one.
+    /// Its rank, if it states one.
     pub(crate) fn rank(&self) -> Option<u64> {
         self.hints.as_deref().and_then(|hints| hints.rank)
     }
 }
 
-/// What a Pod object says, before its class and node are looked up.
-pub(crate) struct Told<'a> {
+/// What a Pod object states, before its class and node are looked up.
+pub(crate) struct PodInfo<'a> {
     pub(crate) key: PodKey,
     pub(crate) spec: &'a k8s::PodSpec,
     pub(crate) uid: String,
@@ -126,7 +127,7 @@ pub(crate) struct Told<'a> {
     pub(crate) stage: Stage,
     pub(crate) node: Option<&'a str>,
     pub(crate) devices: Vec<Arc<str>>,
-    /// What it holds of other devices.
+    /// The listed devices (slices, other vendors') that it holds.
     pub(crate) listed: Vec<Arc<str>>,
     pub(crate) ours: bool,
     pub(crate) created: Option<Timestamp>,
@@ -137,13 +138,13 @@ pub(crate) struct Told<'a> {
     pub(crate) hints: Option<Box<Hints>>,
 }
 
-impl<'a> Told<'a> {
-    /// Reads a pod of a namespace; none for one without a name or spec, which no API serves.
+impl<'a> PodInfo<'a> {
+    /// Reads a pod of a namespace; `None` for one without a name or spec, which no API serves.
     pub(crate) fn read(
         pod: &'a k8s::Pod,
         namespace: Arc<str>,
         scheduler_names: &[String],
-    ) -> Option<Told<'a>> {
+    ) -> Option<PodInfo<'a>> {
         let meta = &pod.metadata;
         let spec = pod.spec.as_ref()?;
         let key = PodKey::new(namespace, meta.name.as_deref()?);
@@ -174,7 +175,7 @@ impl<'a> Told<'a> {
         } else {
             ChosenDevices::new()
         };
-        Some(Told {
+        Some(PodInfo {
             gang: match group {
                 Some(group) => GangKey::group(key.namespace.clone(), group),
                 None => GangKey::lone(&key),

@@ -1,5 +1,4 @@
-//! Why a gang waits, in words and numbers: from what stopped it to the report that people read.
-//! Decides nothing.
+//! Turns what stopped a gang into a report with reasons and numbers. Decides nothing.
 
 mod claims;
 
@@ -9,14 +8,14 @@ use std::sync::Arc;
 use resources::report::{PlacementReport, ReasonCount, TaskReport, Verdict};
 
 use crate::class::{ClassIx, Need};
-use crate::filter::{Refusal, Snub};
+use crate::filter::{Exclusion, Refusal};
 use crate::fit::Tally;
 use crate::gang::GangKey;
 use crate::queue::{Bound, QueueIx};
 use crate::resource::{GPU, Ix, PODS};
 use crate::state::Scheduler;
 
-/// How many of the nodes that could run an image are named.
+/// The most image-capable nodes that a report names.
 const RUNNERS_NAMED: usize = 5;
 
 /// Why no domain of a level holds a part of a gang.
@@ -28,15 +27,15 @@ pub(crate) struct TopologyBound {
     pub(crate) part: String,
     /// Pods that must be in one domain.
     pub(crate) need: usize,
-    /// Domains looked at.
+    /// The number of domains examined.
     pub(crate) domains: usize,
-    /// The one with the most room, and how many it holds.
+    /// The domain with the most room, and how many pods it holds.
     pub(crate) best: Option<(String, u64)>,
-    /// How many the largest would hold if it were empty.
+    /// How many pods the largest domain would hold when empty.
     pub(crate) empty: u64,
-    /// Running members decide which domain it is.
+    /// True if running members determine the domain.
     pub(crate) pinned: bool,
-    /// Pods of one slice, and the level whose domains hold whole ones.
+    /// The level whose domains hold whole slices, and the slice size.
     pub(crate) slice: Option<(String, u32)>,
 }
 
@@ -50,13 +49,14 @@ pub(crate) struct Obstacle {
     nodes: usize,
     /// Members that run or would find room.
     possible: usize,
-    /// Why nobody is evicted for it.
+    /// Why no pods are evicted for it.
     evictions: String,
-    /// Only more room could help.
+    /// True if only more room could help.
     room: bool,
-    /// It stays however much of what runs ends: somebody has to change something.
+    /// True if the end of other pods cannot remove it: a user or administrator must change
+    /// something.
     lasting: bool,
-    /// The resource of which its words say how much is free.
+    /// The resource whose free amount the message states.
     counts_free: Option<Ix>,
 }
 
@@ -65,22 +65,22 @@ impl Obstacle {
         self.possible
     }
 
-    /// Is it that all nodes together have too little room, whatever the network?
+    /// True if the total free capacity is too small, whatever the topology.
     pub(crate) fn is_plain_room(&self) -> bool {
         self.room && self.verdict != Verdict::TopologyUnsatisfied
     }
 
-    /// Could only more room help?
+    /// True if only more room could help.
     pub(crate) fn is_room(&self) -> bool {
         self.room
     }
 
-    /// Does it stay whatever ends, so that nobody can say when the gang may start?
+    /// True if the end of other pods cannot remove it, so that no start can be estimated.
     pub(crate) fn is_lasting(&self) -> bool {
         self.lasting
     }
 
-    /// Of which resource its words say how much is free, where they do.
+    /// The resource whose free amount the message states, if any.
     pub(crate) fn counts_free(&self) -> Option<Ix> {
         self.counts_free
     }
@@ -89,7 +89,7 @@ impl Obstacle {
         let mut obstacle = Obstacle::new(
             Verdict::NoNodeFits,
             problem.to_owned(),
-            "correct what the gang or its pods say".into(),
+            "correct the PodGroup or its pods".into(),
         );
         obstacle.possible = have;
         obstacle.lasting()
@@ -113,28 +113,30 @@ impl Obstacle {
         if let Some(why) = why {
             return Obstacle::new(
                 Verdict::Waiting,
-                format!("room was found, and could not be taken: {why}; it is tried again shortly"),
-                "what that says put right".into(),
+                format!(
+                    "a placement was found but could not be carried out: {why}; the scheduler retries shortly"
+                ),
+                "correcting what the message names".into(),
             );
         }
         Obstacle::new(
             Verdict::Waiting,
-            "room was found, but the API refused a member's binding; it is tried again shortly"
+            "a placement was found, but the API refused a member's binding; the scheduler retries shortly"
                 .into(),
             "the API accepting the binding: the event on the pod says what it refused".into(),
         )
     }
 
-    /// There is room now, and taking it would delay the first in line.
+    /// There is room now, but taking it would delay the gang that room is reserved for.
     pub(crate) fn behind(head: &GangKey, have: usize) -> Obstacle {
         let (namespace, name) = (&head.namespace, &head.name);
         let mut obstacle = Obstacle::new(
             Verdict::Waiting,
             format!(
-                "there is room now, but {namespace}/{name}, which is first in line, would start later for it"
+                "there is room now, but using it would delay {namespace}/{name}, which capacity is reserved for"
             ),
             format!(
-                "room that {namespace}/{name} will not need, or a walltime that ends before it starts"
+                "room that {namespace}/{name} does not need, or a walltime that ends before {namespace}/{name} starts"
             ),
         );
         obstacle.possible = have;
@@ -179,8 +181,8 @@ impl Obstacle {
         obstacle.lasting()
     }
 
-    /// Could room, anywhere or in one domain, or a queue's bounds, be what it lacks? Only then may
-    /// evictions help.
+    /// True if the reason is capacity, in the cluster or one domain, or a queue's bound: only then
+    /// can evictions help.
     pub(crate) fn is_of_room(&self) -> bool {
         matches!(
             self.verdict,
@@ -188,9 +190,9 @@ impl Obstacle {
         )
     }
 
-    /// Adds why nobody is evicted.
+    /// Adds the reason why no pods are evicted.
     pub(crate) fn no_evictions(&mut self, why: &str) {
-        self.evictions = format!("nothing is evicted for it: {why}");
+        self.evictions = format!("no pods are evicted for it: {why}");
     }
 }
 
@@ -198,7 +200,7 @@ fn counted(reason: String, nodes: usize) -> ReasonCount {
     ReasonCount { reason, nodes }
 }
 
-/// The most frequent first.
+/// Sorts by number of nodes, largest first.
 fn sort(reasons: &mut [ReasonCount]) {
     reasons.sort_by(|a, b| b.nodes.cmp(&a.nodes).then_with(|| a.reason.cmp(&b.reason)));
 }
@@ -230,14 +232,14 @@ impl Scheduler {
         let short = say(asked.saturating_sub(bound.leaves()));
         let lasting = bound.never_allows(asked);
         let asked = say(asked);
-        // The queue that binds may be one above the gang's own.
+        // The bound may be of an ancestor of the gang's queue.
         let who = |at: QueueIx| match self.queues.name(at) {
             binding if binding == queue => format!("queue {queue}"),
             binding => format!("queue {binding}, above queue {queue},"),
         };
         let inside = |kept: i64| match kept {
             ..=0 => String::new(),
-            kept => format!(", keeps {} for queues inside it", say(kept)),
+            kept => format!(", reserves {} for queues below it", say(kept)),
         };
         let (binding, would_fit) = match bound {
             Bound::Capability {
@@ -255,7 +257,7 @@ impl Scheduler {
                     inside(kept)
                 ),
                 format!(
-                    "{short} {name} given back in queue {}, or that much more capability",
+                    "{short} {name} released in queue {}, or that much more capability",
                     self.queues.name(at)
                 ),
             ),
@@ -274,7 +276,7 @@ impl Scheduler {
                     inside(kept)
                 ),
                 format!(
-                    "{short} {name} given back in queue {}, or a borrowing limit higher by that",
+                    "{short} {name} released in queue {}, or a borrowing limit higher by that",
                     self.queues.name(at)
                 ),
             ),
@@ -291,7 +293,7 @@ impl Scheduler {
                     say(allowed)
                 ),
                 format!(
-                    "{short} {name} given back by non-preemptible work in queue {}, a higher deserved amount, or a gang that may be preempted",
+                    "{short} {name} released by non-preemptible work in queue {}, a higher deserved amount, or a gang that may be preempted",
                     self.queues.name(at)
                 ),
             ),
@@ -310,7 +312,7 @@ impl Scheduler {
                         say(allowed),
                         who(at).trim_end_matches(',')
                     ),
-                    format!("{short} {name} given back by user {user}, or a higher user limit"),
+                    format!("{short} {name} released by user {user}, or a higher user limit"),
                 )
             }
             Bound::Team {
@@ -328,12 +330,12 @@ impl Scheduler {
                         say(allowed),
                         who(at).trim_end_matches(',')
                     ),
-                    format!("{short} {name} given back by team {team}, or a higher team limit"),
+                    format!("{short} {name} released by team {team}, or a higher team limit"),
                 )
             }
             Bound::Guarantees { idle, kept, .. } => (
                 format!(
-                    "{} {name} are free, {} of them kept for other queues' guarantees, and {asked} more are needed",
+                    "{} {name} are free, {} of them reserved for other queues' guarantees, and {asked} more are needed",
                     say(idle),
                     say(kept)
                 ),
@@ -346,7 +348,7 @@ impl Scheduler {
         obstacle
     }
 
-    /// A class that finds no room for `missing` more members. Its view must be fresh.
+    /// The obstacle of a class without room for `missing` more members. Its view must be fresh.
     pub(crate) fn no_room(&self, class: ClassIx, missing: usize, possible: usize) -> Obstacle {
         let Some(view) = self.views.get(&class) else {
             return Obstacle::default();
@@ -396,7 +398,7 @@ impl Scheduler {
             self.names.quantity(ix, self.total.get(ix)),
         );
         let scattered = if idle >= needed && view.room == 0 {
-            ", in places where no member can use them"
+            ", on nodes where no member fits"
         } else {
             ""
         };
@@ -426,12 +428,12 @@ impl Scheduler {
         obstacle
     }
 
-    /// Nodes with room that are closed to a member because of other pods: so many for each of
-    /// these reasons. The class's view must be fresh.
-    pub(crate) fn snubbed(
+    /// The obstacle if nodes with room are infeasible because of other pods or volumes, with the
+    /// number of nodes by reason. The class's view must be fresh.
+    pub(crate) fn excluded_by_others(
         &self,
         class: ClassIx,
-        snubs: &BTreeMap<Snub, usize>,
+        exclusions: &BTreeMap<Exclusion, usize>,
         missing: usize,
         possible: usize,
     ) -> Obstacle {
@@ -439,9 +441,11 @@ impl Scheduler {
         let Some(view) = self.views.get(&class) else {
             return obstacle;
         };
-        let closed: usize = snubs.values().sum();
-        let of_snubs = snubs.iter().map(|(s, n)| counted(s.words().to_owned(), *n));
-        obstacle.per_reason = of_snubs.collect();
+        let closed: usize = exclusions.values().sum();
+        let of_exclusions = exclusions
+            .iter()
+            .map(|(s, n)| counted(s.words().to_owned(), *n));
+        obstacle.per_reason = of_exclusions.collect();
         let others = self.reasons(class, &view.tally, view.full());
         obstacle.per_reason.extend(others);
         sort(&mut obstacle.per_reason);
@@ -453,17 +457,24 @@ impl Scheduler {
         obstacle.verdict = Verdict::NoNodeFits;
         obstacle.room = false;
         obstacle.counts_free = None;
-        let what = match snubs.keys().map(|snub| snub.of_volumes()).min() {
-            Some(true) => "the claims of a member get no volumes there",
-            _ => "other pods keep a member off all of them",
+        let what = match exclusions
+            .keys()
+            .map(|exclusion| exclusion.of_volumes())
+            .min()
+        {
+            Some(true) => "no volumes are available there for a member's claims",
+            _ => "the rules of other pods exclude a member from all of them",
         };
         obstacle.binding = format!("{closed} {nodes} room, and {what}");
-        let remedies: Vec<&str> = snubs.keys().map(|snub| snub.remedy()).collect();
+        let remedies: Vec<&str> = exclusions
+            .keys()
+            .map(|exclusion| exclusion.remedy())
+            .collect();
         obstacle.would_fit = remedies.join("; or ");
         obstacle
     }
 
-    /// A part that no single domain holds. The class's view must be fresh.
+    /// The obstacle of a part that no single domain holds. The class's view must be fresh.
     pub(crate) fn no_domain_holds(
         &self,
         class: ClassIx,
@@ -511,7 +522,7 @@ impl Scheduler {
         obstacle
     }
 
-    /// Which nodes could run a class's images, where some cannot; nothing for other classes.
+    /// Which nodes can run a class's images, if some cannot; empty for other classes.
     fn image_nodes(&self, class: ClassIx) -> String {
         let Some(view) = self.views.get(&class) else {
             return String::new();
@@ -539,14 +550,15 @@ impl Scheduler {
         )
     }
 
-    /// How many nodes are out for which reason, where so many are short of these.
+    /// The number of infeasible nodes by reason, `short` being those that lack resources.
     fn reasons(
         &self,
         class: ClassIx,
         tally: &Tally,
         short: impl Iterator<Item = (Ix, usize)>,
     ) -> Vec<ReasonCount> {
-        // Who has enough GPUs, were they such as one can have several of, is told by itself.
+        // Nodes that would have enough GPUs, were they not limited to one for each container, are
+        // listed apart.
         let mut refused: BTreeMap<Refusal, usize> = tally.refused().collect();
         if tally.apart > 0 {
             *refused.entry(Refusal::OneAtMost).or_default() += tally.apart;
@@ -560,7 +572,7 @@ impl Scheduler {
         of_refusals.chain(of_room).collect()
     }
 
-    /// What nodes run out of first for the class, the most frequent first, then by name.
+    /// The resources that nodes run out of first for the class: by number of nodes, then by name.
     fn scarce(&self, class: ClassIx) -> Vec<Ix> {
         let Some(view) = self.views.get(&class) else {
             return Vec::new();
@@ -581,7 +593,7 @@ impl Scheduler {
         }
     }
 
-    /// So much of a resource for one member, in words.
+    /// One member's amount of a resource, as text.
     fn piece(&self, class: ClassIx, ix: Ix) -> String {
         let facts = self.classes.get(class);
         match facts.share() {
@@ -593,8 +605,8 @@ impl Scheduler {
         }
     }
 
-    /// Why a gang waits for which room is held.
-    pub(crate) fn waits_for_leavers(&self, key: &GangKey) -> Obstacle {
+    /// The obstacle of a gang with nominated nodes that waits for terminating pods.
+    pub(crate) fn waits_for_terminating(&self, key: &GangKey) -> Obstacle {
         let Some(gang) = self.gangs.get(key) else {
             return Obstacle::default();
         };
@@ -606,22 +618,22 @@ impl Scheduler {
         }
         let mut obstacle = Obstacle::new(
             Verdict::Waiting,
-            format!("room is held for it; {leavers} pods are leaving {places} of its nodes"),
-            "those pods ending".into(),
+            format!("it has nominated nodes; {leavers} pods are terminating on {places} of them"),
+            "the end of those pods".into(),
         );
         obstacle.possible = gang.total.have();
         obstacle
     }
 
-    /// The report on a waiting gang, with so many before it in its queue. Says too whether it is
-    /// another than the last, apart from its place and the time to come.
+    /// The report on a waiting gang with `ahead` gangs before it in its queue, and whether it
+    /// differs from the last one apart from position and estimate.
     pub(crate) fn report(
         &mut self,
         key: &GangKey,
         obstacle: &Obstacle,
         ahead: usize,
     ) -> (Arc<PlacementReport>, bool) {
-        // Evictions that nobody looked for in this plan are as they were.
+        // Without a new search for evictions, its last result stands.
         let why = &obstacle.evictions;
         let same = |report: &&Arc<PlacementReport>| why.is_empty() || report.evictions == *why;
         match self.same_report(key).filter(same) {
@@ -640,7 +652,7 @@ impl Scheduler {
         (report, new)
     }
 
-    /// The last report on a gang, from where it stands in its line now.
+    /// The last report on a gang, with its current position and estimate.
     pub(crate) fn report_from(&mut self, key: &GangKey, ahead: usize) -> Arc<PlacementReport> {
         let estimate = self.estimate_of(key, ahead);
         let gang = self.gangs.get_mut(key);
@@ -669,14 +681,14 @@ impl Scheduler {
             let (count, queue) = (gang.overtaken, &gang.queue);
             let gangs = if count == 1 { "gang" } else { "gangs" };
             binding.push_str(&format!(
-                "; {count} {gangs} behind it in queue {queue} started meanwhile"
+                "; {count} {gangs} behind it in queue {queue} started before it"
             ));
         }
         let mut report = PlacementReport {
             namespace: key.namespace.to_string(),
             group: key.name.to_string(),
             queue: gang.queue.clone(),
-            // Members beyond a whole gang's minimum start one by one.
+            // Members beyond the minimum start one by one.
             members_wanted: if whole { 1 } else { gang.minimum(key) },
             members_placed_possible: if whole { 0 } else { obstacle.possible },
             since: self.since(gang),

@@ -1,10 +1,10 @@
-//! Resource names as small numbers, and amounts as vectors over them: what makes fitting a pod
-//! on a node a handful of integer comparisons. The numbers never leave this crate, and nothing
-//! may be decided by their order, which depends on the order of events.
+//! Resource names as small numbers and amounts as vectors over them: checking whether a pod fits
+//! takes a few integer comparisons. The numbers are internal to this crate and depend on event
+//! order, so no decision may depend on their order.
 //!
-//! GPUs are counted in thousandths of one here, and everywhere in this crate: pods may share one.
-//! `nvidia.com/gpu.MODEL` is the GPUs of one model: a name that queues may have amounts of, and
-//! that a node's GPUs count under too where they are of that model.
+//! GPUs are counted in thousandths everywhere in this crate, because pods may share one.
+//! `nvidia.com/gpu.MODEL` is a resource for the GPUs of one model: queues may set amounts of it,
+//! and a node's GPUs of that model count under it too.
 
 use std::collections::BTreeMap;
 
@@ -15,17 +15,16 @@ use resources::quantity::Quantity;
 
 use crate::gpu::{Kind, Product};
 
-/// How many different resource names a cluster may have. Names beyond it share the last
-/// number, of which no node has any, so pods that ask for them wait and say so.
+/// The most resource names in a cluster. Further names share the last number, which no node offers,
+/// so pods that request them wait, and their report says so.
 pub(crate) const NAMES_MAX: usize = 128;
 
 /// A resource's number.
 pub(crate) type Ix = u8;
 
-/// The most of one resource that a pod can ask for or a node can have, in the unit in which it is
-/// counted: 64 TiB of memory, 70 thousand million GPUs. More than that counts as this much. So no sum
-/// over a hundred thousand pods or nodes reaches the end of 64 bits, where a sum would forget what
-/// was added to it, and be wrong once that is taken away again.
+/// The largest amount of a resource that a pod or node counts with: 64 TiB of memory, 70 thousand
+/// million GPUs. Larger amounts are cut to it, so that no sum over a hundred thousand pods or nodes
+/// overflows.
 pub(crate) const AMOUNT_MAX: i64 = 1 << 46;
 
 /// `cpu`, in thousandths.
@@ -38,22 +37,22 @@ pub(crate) const PODS: Ix = 2;
 pub(crate) const GPU: Ix = 3;
 /// One whole GPU.
 pub(crate) const GPU_UNIT: i64 = 1000;
-/// Stands for every name beyond the bound.
+/// Stands for every name beyond the maximum.
 const BEYOND: Ix = (NAMES_MAX - 1) as Ix;
 
 /// A set of resources.
 pub(crate) type Set = u128;
 
-/// The names known so far.
+/// The known names.
 #[derive(Clone, Debug)]
 pub(crate) struct Names {
     list: Vec<String>,
     index: BTreeMap<String, Ix>,
-    /// Those that are counted in thousandths.
+    /// Resources counted in thousandths.
     gpus: Set,
-    /// Those that are the GPUs of one model.
+    /// Resources that are the GPUs of one model.
     models: Vec<(Product, Ix)>,
-    /// Those that GPUs are given out as: whole, or in slices.
+    /// Resources that GPUs are allocated as: whole, or MIG slices.
     devices: Set,
 }
 
@@ -99,17 +98,17 @@ impl Names {
         self.index.get(name).copied()
     }
 
-    /// The resources that are counted in thousandths.
+    /// The resources counted in thousandths.
     pub(crate) fn gpus(&self) -> Set {
         self.gpus
     }
 
-    /// The resources that GPUs are given out as: whole, and in slices (MIG).
+    /// The resources that GPUs are allocated as: whole, and MIG slices.
     pub(crate) fn devices(&self) -> Set {
         self.devices
     }
 
-    /// The numbers given so far.
+    /// The numbers assigned so far.
     pub(crate) fn numbers(&self) -> impl Iterator<Item = Ix> + use<> {
         0..self.list.len() as Ix
     }
@@ -119,7 +118,7 @@ impl Names {
         &self.models
     }
 
-    /// Under which of them a node's GPUs count.
+    /// The model resources under which a node's GPUs count.
     pub(crate) fn models_of(&self, kind: &Kind) -> Set {
         let mut set = 0;
         for (model, ix) in &self.models {
@@ -130,12 +129,12 @@ impl Names {
         set
     }
 
-    /// How much one of a resource is.
+    /// The internal amount of one unit of a resource.
     pub(crate) fn unit(&self, ix: Ix) -> i64 {
         unit(self.gpus, ix)
     }
 
-    /// How many units an amount is, rounded up.
+    /// An amount in units, rounded up.
     pub(crate) fn whole(&self, ix: Ix, amount: i64) -> i64 {
         -(-amount).div_euclid(self.unit(ix))
     }
@@ -146,7 +145,7 @@ impl Names {
             .map_or("(too many resource names)", String::as_str)
     }
 
-    /// What is asked for, sparse: only positive amounts, by number.
+    /// A request as a sparse vector: only positive amounts, by number.
     pub(crate) fn demand(&mut self, amounts: &Amounts) -> Demand {
         let mut list: Vec<(Ix, i64)> = amounts
             .iter()
@@ -161,7 +160,7 @@ impl Names {
         Demand(list)
     }
 
-    /// Bounds as they are written: parts of a GPU count.
+    /// Bounds as written; fractions of a GPU are kept.
     pub(crate) fn bounds(&mut self, list: &BTreeMap<String, K8sQuantity>) -> Vec<(Ix, i64)> {
         let whole = Amounts::from_k8s(list);
         let mut bounds: Vec<(Ix, i64)> = whole
@@ -179,7 +178,7 @@ impl Names {
         bounds
     }
 
-    /// What there is. Names beyond the bound are left out: nothing can be had of them.
+    /// Capacity as a vector. Names beyond the maximum are dropped, so nothing is available of them.
     pub(crate) fn room(&mut self, amounts: &Amounts) -> Room {
         let mut room = Room::default();
         for (name, amount) in amounts.iter() {
@@ -192,12 +191,12 @@ impl Names {
         room
     }
 
-    /// Back to names, leaving out what is zero. A part of a unit counts as one.
+    /// Back to names, without zeros. A fraction of a unit counts as one.
     pub(crate) fn amounts(&self, room: &Room) -> Amounts {
         self.listed(room.iter())
     }
 
-    /// The same of any list.
+    /// Like `amounts`, for any list.
     pub(crate) fn listed(&self, amounts: impl Iterator<Item = (Ix, i64)>) -> Amounts {
         amounts
             .filter(|(_, amount)| *amount != 0)
@@ -205,7 +204,7 @@ impl Names {
             .collect()
     }
 
-    /// An amount as people write it.
+    /// An amount as a quantity for display.
     pub(crate) fn quantity(&self, ix: Ix, amount: i64) -> Quantity {
         if self.gpus & 1 << ix != 0 {
             Quantity::from_milli(amount)
@@ -215,7 +214,7 @@ impl Names {
     }
 }
 
-/// How much one of a resource is, where these are counted in thousandths.
+/// The internal amount of one unit of a resource, given those counted in thousandths.
 pub(crate) fn unit(gpus: Set, ix: Ix) -> i64 {
     if gpus & 1 << ix != 0 { GPU_UNIT } else { 1 }
 }
@@ -223,19 +222,19 @@ pub(crate) fn unit(gpus: Set, ix: Ix) -> i64 {
 /// The resources of a set.
 pub(crate) fn each(mut set: Set) -> impl Iterator<Item = Ix> {
     std::iter::from_fn(move || {
-        // Asked for each pod that comes or goes: costs what is in the set, and not what could be.
+        // Runs for each pod event: costs the size of the set, not of all resources.
         let ix = (set != 0).then(|| set.trailing_zeros() as Ix)?;
         set &= set - 1;
         Some(ix)
     })
 }
 
-/// How many GPUs so many thousandths are, rounded up.
+/// Thousandths of GPUs as whole GPUs, rounded up.
 pub(crate) fn whole_gpus(thousandths: i64) -> i64 {
     -(-thousandths).div_euclid(GPU_UNIT)
 }
 
-/// What is asked for: pairs of resource and positive amount, by number.
+/// A request: pairs of resource and positive amount, by number.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Demand(pub(crate) Vec<(Ix, i64)>);
 
@@ -247,7 +246,7 @@ impl Demand {
             .map_or(0, |(_, amount)| *amount)
     }
 
-    /// Asks for so much of a resource; for nothing of it where that is not positive.
+    /// Sets the amount of a resource; an amount that is not positive removes it.
     pub(crate) fn set(&mut self, ix: Ix, amount: i64) {
         match self.0.iter().position(|(i, _)| *i >= ix) {
             Some(at) if self.0[at].0 == ix && amount > 0 => self.0[at].1 = amount,
@@ -261,17 +260,17 @@ impl Demand {
     }
 }
 
-/// How many amounts a `Room` has in itself: of what nearly every node has.
+/// The number of amounts stored inline in a `Room`: those that nearly every node has.
 const NEAR: usize = 4;
 
-/// What there is: one amount for each number; what is not there is zero. Mostly those of a few numbers:
-/// to make one costs nothing then.
+/// An amount for each resource number; absent ones are zero. Most have only the first few numbers,
+/// which need no allocation.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Room {
     near: [i64; NEAR],
-    /// Those of higher numbers.
+    /// The amounts of higher numbers.
     far: Box<[i64]>,
-    /// How many numbers it has amounts for.
+    /// The number of resource numbers covered.
     len: u8,
 }
 
@@ -308,7 +307,7 @@ impl Room {
         self.far[at] = amount;
     }
 
-    /// Adds `times` demands; a negative number takes them away.
+    /// Adds a demand `times` over; a negative number subtracts.
     pub(crate) fn add(&mut self, demand: &Demand, times: i64) {
         for (ix, amount) in &demand.0 {
             self.set(
@@ -329,7 +328,7 @@ impl Room {
         }
     }
 
-    /// How many numbers it has amounts for.
+    /// The number of resource numbers covered.
     pub(crate) fn len(&self) -> usize {
         usize::from(self.len)
     }

@@ -1,6 +1,6 @@
-//! What is said of those who wait: reports, phases, and what pods are told. Reports are kept by queue
-//! and shared from plan to plan for as long as they stay the same, so that a plan which changes
-//! little says little. Decides nothing.
+//! Caches the reports on waiting gangs and emits what changed: reports, phases and messages to
+//! pods. Reports are kept by queue and shared between plans while they are equal, so a plan that
+//! changes little emits little. Decides nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Index;
@@ -13,21 +13,21 @@ use crate::plan::{GroupRef, Plan, PodRef, Round, Unscheduled};
 use crate::queue::QueueIx;
 use crate::state::Scheduler;
 
-/// The reports of one queue's line, in its order.
+/// The reports of one queue, in queue order.
 type Line = Arc<Vec<Arc<PlacementReport>>>;
 
-/// What was said last.
+/// The reports of the last plan.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Said {
     lines: BTreeMap<QueueIx, Line>,
-    /// Of gangs for which room is held.
+    /// Reports on gangs with nominated nodes.
     held: Line,
-    /// Queues in whose lines gangs with a report left or moved since.
+    /// Queues in which a gang with a report left or moved since.
     pub(crate) outdated: BTreeSet<QueueIx>,
 }
 
 impl Said {
-    /// Puts a queue's reports in place of the old ones, unless they are the same.
+    /// Replaces a queue's reports, unless they are the same.
     fn put(&mut self, at: QueueIx, line: Vec<Arc<PlacementReport>>) {
         let old = self.lines.entry(at).or_default();
         renew(old, line);
@@ -41,8 +41,8 @@ fn renew(old: &mut Line, new: Vec<Arc<PlacementReport>>) {
     }
 }
 
-/// A report for each gang that waits, by queue and in the order of its line; those for whom room
-/// is held come last. Costs the number of queues to copy, however many wait.
+/// A report for each waiting gang, by queue and in queue order; gangs with nominated nodes come
+/// last. A copy costs the number of queues, however many gangs wait.
 #[derive(Clone, Debug, Default)]
 pub struct Reports {
     lines: Vec<Line>,
@@ -61,12 +61,12 @@ impl Reports {
         self.shared().map(|report| &**report)
     }
 
-    /// The same, to be kept without being copied.
+    /// Like `iter`, as shared pointers.
     pub fn shared(&self) -> impl Iterator<Item = &Arc<PlacementReport>> {
         self.lines.iter().flat_map(|line| line.iter())
     }
 
-    /// Is it known to say the same as another, without looking at each?
+    /// True if both are known to be equal without comparing each report.
     #[must_use]
     pub fn same_as(&self, other: &Reports) -> bool {
         self.lines.len() == other.lines.len()
@@ -77,8 +77,7 @@ impl Reports {
                 .all(|(a, b)| Arc::ptr_eq(a, b))
     }
 
-    /// Those that are not the same in another plan's. Queues whose reports are shared are not
-    /// looked at.
+    /// The reports that differ from another plan's. Queues whose reports are shared are skipped.
     #[must_use]
     pub fn news(&self, before: &Reports) -> Vec<&PlacementReport> {
         let shared_with =
@@ -97,13 +96,13 @@ impl Reports {
             .collect()
     }
 
-    /// How many gangs wait.
+    /// The number of waiting gangs.
     #[must_use]
     pub fn len(&self) -> usize {
         self.lines.iter().map(|line| line.len()).sum()
     }
 
-    /// Does nobody wait?
+    /// True if no gang waits.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.lines.is_empty()
@@ -138,24 +137,24 @@ impl PartialEq for Reports {
 }
 
 impl Scheduler {
-    /// Puts into words what waits, and which PodGroups have news.
-    pub(crate) fn say(&mut self, round: &Round, plan: &mut Plan) {
+    /// Writes the reports and the status of PodGroups that changed.
+    pub(crate) fn write_reports(&mut self, round: &Round, plan: &mut Plan) {
         let unasked = self.stirred.in_any_order().filter(|key| {
             let gang = self.gangs.get(key);
             gang.is_some_and(|gang| gang.line.is_some() && gang.parked.is_none())
         });
         self.awake.extend(unasked.cloned());
         if round.all {
-            self.say_of_all(round, plan);
+            self.write_all_reports(round, plan);
         } else {
-            self.say_of_some(round, plan);
+            self.write_changed_reports(round, plan);
         }
         let mut held = Vec::new();
         for key in self.nominated.clone() {
             if round.obstacles.contains_key(&key) {
                 continue;
             }
-            let obstacle = self.waits_for_leavers(&key);
+            let obstacle = self.waits_for_terminating(&key);
             let (report, _) = self.report(&key, &obstacle, 0);
             let told = (report.verdict, &*report.sentence());
             plan.groups.extend(self.status_update(&key, Some(told)));
@@ -171,8 +170,8 @@ impl Scheduler {
         plan.reports = Reports::new(lines.chain([&self.said.held]));
     }
 
-    /// After everybody was asked.
-    fn say_of_all(&mut self, round: &Round, plan: &mut Plan) {
+    /// After a plan that tried all gangs.
+    fn write_all_reports(&mut self, round: &Round, plan: &mut Plan) {
         self.said.outdated.clear();
         self.outdated.clear();
         let queues: Vec<QueueIx> = self.queues.iter().map(|(_, at, _)| at).collect();
@@ -185,7 +184,7 @@ impl Scheduler {
             let mut reports = Vec::with_capacity(line.len());
             for (ahead, key) in line.iter().enumerate() {
                 if round.obstacles.contains_key(key) {
-                    reports.push(self.say_why(key, ahead, round, plan));
+                    reports.push(self.write_report(key, ahead, round, plan));
                 } else if let Some(gang) = self.gangs.get_mut(key) {
                     gang.report = None;
                 }
@@ -194,9 +193,9 @@ impl Scheduler {
         }
     }
 
-    /// After only those were asked who came: the others' reports stand, but that they may be further
-    /// ahead or behind now, or are to say something else of the time to come.
-    fn say_of_some(&mut self, round: &Round, plan: &mut Plan) {
+    /// After a plan that tried only new gangs: the other reports stand, except that positions and
+    /// estimates may have changed.
+    fn write_changed_reports(&mut self, round: &Round, plan: &mut Plan) {
         let mut queues = std::mem::take(&mut self.said.outdated);
         for key in std::mem::take(&mut self.outdated) {
             let Some(gang) = self.gangs.get_mut(&key) else {
@@ -219,7 +218,7 @@ impl Scheduler {
             }
         }
         for (at, count) in fresh {
-            if queues.contains(&at) || !self.say_of_last(at, count, round, plan) {
+            if queues.contains(&at) || !self.append_reports(at, count, round, plan) {
                 queues.insert(at);
             }
         }
@@ -227,7 +226,7 @@ impl Scheduler {
             let mut reports = Vec::new();
             for (ahead, key) in self.line_of(at).iter().enumerate() {
                 if round.obstacles.contains_key(key) {
-                    reports.push(self.say_why(key, ahead, round, plan));
+                    reports.push(self.write_report(key, ahead, round, plan));
                     continue;
                 }
                 let known = self.gangs.get(key).and_then(|gang| gang.report.as_ref());
@@ -241,8 +240,15 @@ impl Scheduler {
         }
     }
 
-    /// Of so many newcomers in a queue, where they are the last of its line. False if they are not.
-    fn say_of_last(&mut self, at: QueueIx, count: usize, round: &Round, plan: &mut Plan) -> bool {
+    /// Appends the reports of `count` new gangs if they are the last of their queue; false if they
+    /// are not.
+    fn append_reports(
+        &mut self,
+        at: QueueIx,
+        count: usize,
+        round: &Round,
+        plan: &mut Plan,
+    ) -> bool {
         let line = &self.queues.at(at).line;
         let said = self.said.lines.get(&at).map_or(0, |said| said.len());
         let last = line.iter().rev().take(count).map(|place| &place.gang);
@@ -253,7 +259,7 @@ impl Scheduler {
         }
         last.reverse();
         for (place, key) in last.iter().enumerate() {
-            let report = self.say_why(key, said + place, round, plan);
+            let report = self.write_report(key, said + place, round, plan);
             let line = self.said.lines.entry(at).or_default();
             Arc::make_mut(line).push(report);
         }
@@ -265,8 +271,8 @@ impl Scheduler {
         line.map(|place| place.gang.clone()).collect()
     }
 
-    /// The report on a gang that was asked; its group and its pods are told what is new to them.
-    fn say_why(
+    /// The report on a gang that was tried; emits the status and messages that are new.
+    fn write_report(
         &mut self,
         key: &GangKey,
         ahead: usize,
@@ -282,14 +288,14 @@ impl Scheduler {
             let verdict = report.verdict;
             plan.groups
                 .extend(self.status_update(key, Some((verdict, &sentence))));
-            plan.unscheduled.extend(self.tell(key, sentence));
+            plan.unscheduled.extend(self.new_message(key, sentence));
             self.stirred.remove(key);
         }
         report
     }
 
-    /// What waiting members should be told, if it is new to any of them.
-    fn tell(&mut self, key: &GangKey, sentence: String) -> Option<Unscheduled> {
+    /// The message for waiting members, if it is new to any of them.
+    fn new_message(&mut self, key: &GangKey, sentence: String) -> Option<Unscheduled> {
         let stirred = self.stirred.contains(key);
         let gang = self.gangs.get_mut(key)?;
         if (gang.told == sentence && !stirred) || gang.pending.is_empty() {

@@ -1,6 +1,6 @@
-//! Which of the nodes that have room a class should take. Lower keys are better among nodes that
-//! hold equally many. The aim is to leave the least fragmentation: fill what is begun, keep
-//! whole nodes for whole-node work, keep GPUs for those who ask for them.
+//! Scores nodes with room for a class: lower keys are better among nodes that hold equally many
+//! pods. Aims at low fragmentation: fill nodes in use, keep whole nodes for jobs that need them,
+//! keep GPUs for pods that request GPUs.
 
 use crate::class::Class;
 use crate::filter::{avoided, preference};
@@ -8,54 +8,53 @@ use crate::node::{Node, Offer};
 use crate::resource::{GPU, PODS};
 use crate::share::fits_at_once;
 
-/// One avoided taint weighs more than any preference, whose weights sum to a few hundreds.
+/// The cost of an avoided taint: more than any sum of preferences, which is a few hundreds.
 const AVOIDED: i64 = 1_000_000;
-/// A point of preferred node affinity weighs more than keeping GPUs free for others.
+/// The worth of one point of preferred node affinity: more than keeping GPUs free for others.
 const PREFERENCE: i64 = 10;
-/// GPUs of the node that the class has no use for.
+/// The cost of a node whose GPUs the class does not use.
 const GPUS_WASTED: i64 = 1;
 
-/// A GPU must be begun although others are. Weighs less than a point of preference.
+/// The cost of starting to share another GPU: less than one point of preference.
 const BEGINS: i64 = 5;
 
-/// Room that somebody has yet to leave is taken last, but before avoided taints.
-const NOT_YET: i64 = 500_000;
+/// The cost of room that terminating pods still hold: taken last, but before avoided taints.
+const AWAITS_LEAVERS: i64 = 500_000;
 
-/// Where a node stands for a class: nodes are sought by tier, then by how many of the class they
-/// hold, then by what would be left.
+/// A node's rank for a class: by tier, then by the number of pods that it holds, then by what would
+/// be left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Key {
     pub(crate) tier: i64,
     /// How many pods of the class fit.
     pub(crate) count: u32,
-    /// GPUs free beyond what those pods take.
+    /// Free GPUs beyond those that these pods take.
     spare_gpus: i64,
-    /// How empty the node is, in thousandths of what it has: the fuller, the better.
+    /// How empty the node is, in thousandths: fuller is better.
     idle: i64,
-    /// Place by name: the last word.
+    /// Position by name: the last criterion.
     rank: u32,
-    /// What of the tier is for a GPU that must be begun.
+    /// The part of the tier that is for starting to share a GPU.
     begins: i64,
 }
 
 impl Key {
-    /// How empty the node is: the more, the emptier.
+    /// How empty the node is: more is emptier.
     pub(crate) fn emptiness(&self) -> (i64, i64) {
         (self.idle, self.spare_gpus)
     }
 
-    /// How welcome the class is on the node, whether a GPU must be begun or not.
+    /// The tier, apart from the cost of starting to share a GPU.
     pub(crate) fn welcome(&self) -> i64 {
         self.tier - self.begins
     }
 
-    /// What the class's welcome on the node follows from: the tier, and what of it is for a GPU
-    /// that must be begun.
+    /// The tier, and the part of it that is for starting to share a GPU.
     pub(crate) fn kind(&self) -> (i64, i64) {
         (self.tier, self.begins)
     }
 
-    /// The least key of a tier and count.
+    /// The smallest key of a tier and count.
     pub(crate) fn least(tier: i64, count: u32) -> Key {
         Key {
             tier,
@@ -68,7 +67,7 @@ impl Key {
     }
 }
 
-/// What does not depend on usage: how welcome the class is on the node.
+/// The part of a node's score that does not depend on its use.
 pub(crate) fn tier(class: &Class, node: &Node, offer: &Offer) -> i64 {
     let wasted = class.demand().get(GPU) == 0 && offer.capacity(GPU) > 0;
     avoided(&class.tolerations, &offer.taints) * AVOIDED + offer.health.unwelcome()
@@ -76,7 +75,7 @@ pub(crate) fn tier(class: &Class, node: &Node, offer: &Offer) -> i64 {
         + if wasted { GPUS_WASTED } else { 0 }
 }
 
-/// The node's key as it is now.
+/// The node's key now.
 pub(crate) fn key(class: &Class, node: &Node, offer: &Offer, tier: i64, count: u32) -> Key {
     let asked = class.demand().get(GPU);
     let free = if offer.allocatable.get(GPU) > 0 {
@@ -102,7 +101,7 @@ pub(crate) fn key(class: &Class, node: &Node, offer: &Offer, tier: i64, count: u
     };
     let begins = if begins { BEGINS } else { 0 };
     Key {
-        tier: tier + strain + begins + if waits { NOT_YET } else { 0 },
+        tier: tier + strain + begins + if waits { AWAITS_LEAVERS } else { 0 },
         count,
         spare_gpus,
         idle: node.idle,
@@ -111,7 +110,7 @@ pub(crate) fn key(class: &Class, node: &Node, offer: &Offer, tier: i64, count: u
     }
 }
 
-/// Would one of the class have to wait for those who are leaving the node?
+/// True if a pod of the class would have to wait for terminating pods on the node.
 pub(crate) fn awaits(class: &Class, node: &Node) -> bool {
     let others = class.demand().0.iter().filter(|(ix, _)| *ix != GPU);
     let mut others = others.into_iter();
@@ -120,8 +119,8 @@ pub(crate) fn awaits(class: &Class, node: &Node) -> bool {
             || (class.demand().get(GPU) > 0 && !fits_at_once(node, class)))
 }
 
-/// How empty a node is, in thousandths of what it has. The same for every class: worked out once
-/// for each change of the node.
+/// How empty a node is, in thousandths of its capacity. The same for every class: computed once for
+/// each change of the node.
 pub(crate) fn idle(node: &Node) -> i64 {
     let Some(offer) = &node.offer else { return 0 };
     let (mut sum, mut kinds) = (0, 0);

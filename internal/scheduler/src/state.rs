@@ -1,13 +1,13 @@
-//! The scheduler's state and the small steps that keep it consistent: touching nodes and keeping
-//! class views fresh. Reading objects is `apply`'s, the gangs' queues and lines are `home`'s, deciding
-//! is `plan`'s.
+//! The scheduler's state and the small steps that keep it consistent: node changes and class views.
+//! Objects are read in `apply`, queues and positions are kept in `home`, decisions are made in
+//! `plan`.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use crate::alike::Alike;
+use crate::alike::SpecCache;
 use crate::class::{ClassIx, Classes};
 use crate::config::{Config, Strategy};
 use crate::cutting;
@@ -20,7 +20,7 @@ use crate::fit::View;
 use crate::gang::{Gang, GangKey};
 use crate::health::Load;
 use crate::listed::Held;
-use crate::newcomers::Rest;
+use crate::newcomers::SettledState;
 use crate::node::{Node, NodeIx, Offer};
 use crate::noted::Noted;
 use crate::phase::LastConditions;
@@ -34,8 +34,8 @@ use crate::table::Table;
 use crate::timeline::Timeline;
 use crate::topology::Tree;
 
-/// How many classes' views are kept between plans, in a cluster of `VIEWED_NODES`; more where there
-/// are fewer nodes. One costs about a hundred bytes a node.
+/// The number of class views kept between plans in a cluster of `VIEWED_NODES` nodes; more in a
+/// smaller cluster. A view costs about a hundred bytes a node.
 const VIEWS_MAX: usize = 256;
 const VIEWED_NODES: usize = 10_000;
 
@@ -43,12 +43,12 @@ const VIEWED_NODES: usize = 10_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Priority {
     pub(crate) value: i32,
-    /// `preemptionPolicy: Never`: who has it waits rather than evict others.
+    /// `preemptionPolicy: Never`: pods of this class wait and cause no evictions.
     pub(crate) waits: bool,
     pub(crate) default: bool,
 }
 
-/// The cluster as told by events, and what was decided and is not confirmed yet.
+/// The cluster as reported by events, with the decisions that no event has confirmed yet.
 #[derive(Clone, Debug)]
 pub struct Scheduler {
     pub(crate) config: Config,
@@ -56,101 +56,101 @@ pub struct Scheduler {
     pub(crate) nodes: Vec<Node>,
     pub(crate) node_index: BTreeMap<Arc<str>, NodeIx>,
     pub(crate) free_nodes: Vec<NodeIx>,
-    /// Nodes by their last change: what a class view has not seen is a range of this.
+    /// Nodes by their last change: the nodes that a view must update are a range of this.
     pub(crate) touched: BTreeMap<u64, NodeIx>,
     /// The number of the last change.
     pub(crate) clock: u64,
     pub(crate) ranks_stale: bool,
     pub(crate) classes: Classes,
-    /// There was a node whose RDMA fails: see `fabric`.
+    /// True once a node with failed RDMA was reported: see `fabric`.
     pub(crate) fabrics_failed: bool,
     pub(crate) views: BTreeMap<ClassIx, View>,
     pub(crate) pods: Table<PodKey, Pod>,
     pub(crate) gangs: Table<GangKey, Gang>,
     pub(crate) queues: Queues,
     pub(crate) priorities: BTreeMap<String, Priority>,
-    /// Pods that ask for a GPU's memory, and how many nodes have how much of it.
+    /// Pods that request GPU memory, and the number of nodes by memory of a GPU.
     pub(crate) by_memory: BTreeSet<PodKey>,
     pub(crate) memories: BTreeMap<i64, usize>,
-    /// Pods with GPUs by node, and how many nodes with GPUs count under which names of models;
-    /// only while there are such names.
+    /// Pods with GPUs by node, and the number of nodes by the set of model resources that their
+    /// GPUs count under; kept only while such resources exist.
     pub(crate) on_gpus: BTreeSet<(NodeIx, PodKey)>,
     pub(crate) kinds: BTreeMap<Set, usize>,
-    /// What the nodes that take pods have, and what is used of it.
+    /// The capacity of usable nodes, and what pods use of it.
     pub(crate) total: Room,
     pub(crate) used: Room,
-    /// Something was told since the last plan.
+    /// True if an event arrived since the last plan.
     pub(crate) changed: bool,
-    /// Gangs that something happened to since the last plan.
+    /// Gangs that changed since the last plan.
     pub(crate) stirred: Noted<GangKey>,
-    /// Others that have no answer that would stand.
+    /// Other gangs without a valid answer.
     pub(crate) awake: BTreeSet<GangKey>,
-    /// What the last plan left, if everybody had an answer in it.
-    pub(crate) rest: Option<Rest>,
-    /// What was said last of those who wait.
+    /// The state after the last plan, if every waiting gang had an answer.
+    pub(crate) rest: Option<SettledState>,
+    /// The cached reports.
     pub(crate) said: Said,
-    /// Gangs whose reports say something of the time to come that is out of date.
+    /// Gangs whose reports have a stale start estimate.
     pub(crate) outdated: BTreeSet<GangKey>,
-    /// When a held gang may be tried again.
+    /// When a gang that is held back may be tried again.
     pub(crate) wake: Option<Timestamp>,
     pub(crate) plans: u64,
-    /// Gangs for which places are held.
+    /// Gangs with nominated nodes.
     pub(crate) nominated: BTreeSet<GangKey>,
-    /// By queue: gangs on nodes, in the order in which they would be evicted.
+    /// By queue: gangs on nodes, in eviction order.
     pub(crate) victims: BTreeMap<String, Victims>,
-    /// How often the world changed by itself, not by a plan: see `evict`.
+    /// How often the cluster changed other than by a plan: see `evict`.
     pub(crate) age: u64,
-    /// What was read of the kinds of pods told of last.
-    pub(crate) alike: Alike,
-    /// What the containers of one of them ask for.
+    /// The cache of recent pod specs.
+    pub(crate) alike: SpecCache,
+    /// What the containers of the last pod request.
     pub(crate) last_asks: Arc<[Ask]>,
-    /// The namespace of the pod or gang told of last.
+    /// The namespace of the last pod or gang.
     pub(crate) last_namespace: Arc<str>,
-    /// The conditions of the gang told of last.
+    /// The conditions of the last gang.
     pub(crate) last_conditions: LastConditions,
-    /// The age in which somebody last got in by an eviction.
+    /// The age at which a gang was last placed by evictions.
     pub(crate) won: Option<u64>,
-    /// How often anything changed that a search for evictions could see.
+    /// The number of changes that a search for evictions could see.
     pub(crate) version: u64,
-    /// Gangs for whose moved members places are kept.
+    /// Gangs with reservations for moved members.
     pub(crate) keeping: BTreeSet<GangKey>,
     /// PodDisruptionBudgets.
     pub(crate) budgets: Budgets,
-    /// When members were moved for defragmentation's sake, within the last hour.
+    /// When members were moved for defragmentation, within the last hour.
     pub(crate) moved: VecDeque<Timestamp>,
-    /// Those that the present search came up against.
+    /// The budgets that the current search was stopped by.
     pub(crate) budgets_in_the_way: BTreeSet<String>,
-    /// Gangs that run with fewer members than they need.
+    /// Gangs that run below their minimum.
     pub(crate) broken: BTreeSet<GangKey>,
-    /// Nodes with GPUs whose work can't go on.
+    /// Nodes with failed GPUs.
     pub(crate) failing: BTreeSet<NodeIx>,
-    /// Pods that may hold such a GPU.
+    /// Pods that may hold a failed GPU.
     pub(crate) stranded: BTreeSet<PodKey>,
-    /// Searches for evictions that came to nothing, at which version, and why.
+    /// Fruitless searches for evictions: the version at which they ran, and the reason.
     pub(crate) refused: BTreeMap<Likeness, (u64, String)>,
-    /// The class last asked about for another scheduler: held, so that its view is kept.
+    /// The last class used for another scheduler's request: held, so that its view is kept.
     pub(crate) beside: Option<ClassIx>,
-    /// Nodes whose load is known, by when that is too old.
+    /// Nodes with a known load, by the time when it becomes too old.
     pub(crate) loads: BTreeSet<(Timestamp, NodeIx)>,
     pub(crate) topology: Tree,
-    /// Expected ends, who is first in line, and from when on it has room.
+    /// Expected ends, the gang that capacity is reserved for, and when it can start.
     pub(crate) timeline: Timeline,
     pub(crate) neighbours: Neighbours,
-    /// Who holds which slices of GPUs, and which devices of other vendors.
+    /// Which pods hold which slices and other vendors' devices.
     pub(crate) listed: Held,
-    /// Which GPUs can be cut, and what was decided of them.
+    /// Which GPUs can be repartitioned, and the decisions about them.
     pub(crate) cutting: cutting::Memory,
-    /// Claims, volumes, and who names them.
+    /// Claims and volumes, and the pods that name them.
     pub(crate) volumes: Volumes,
     pub(crate) expected: Expected,
-    /// How often something was given back or allowed: what may help whoever waits for no room.
+    /// The number of releases and relaxations: what may help gangs that do not wait for room.
     pub(crate) eased: u64,
-    /// Answers given anew in this plan for their wording's sake.
-    pub(crate) reworded: usize,
+    /// Answers renewed in this plan only for their wording.
+    pub(crate) renewed: usize,
 }
 
 impl Scheduler {
-    /// A scheduler that knows of nothing yet.
+    /// A scheduler without any objects.
     #[must_use]
     pub fn new(config: Config) -> Scheduler {
         let packs = config.gpus == GpuOrder::Pack && config.placement != Strategy::Spread;
@@ -172,7 +172,7 @@ impl Scheduler {
             cutting: cutting::Memory::default(),
             loads: BTreeSet::new(),
             eased: 0,
-            reworded: 0,
+            renewed: 0,
             config,
             names,
             nodes: Vec::new(),
@@ -199,7 +199,7 @@ impl Scheduler {
             nominated: BTreeSet::new(),
             victims: BTreeMap::new(),
             age: 0,
-            alike: Alike::default(),
+            alike: SpecCache::default(),
             last_asks: Arc::from([]),
             last_namespace: Arc::from(""),
             last_conditions: Arc::default(),
@@ -217,7 +217,7 @@ impl Scheduler {
         }
     }
 
-    /// The place of a node, made if it is new: pods may name a node before it is told of.
+    /// The index of a node, added if new: pods may name a node before it is reported.
     pub(crate) fn node_at(&mut self, name: &str) -> NodeIx {
         if let Some(at) = self.node_index.get(name) {
             return *at;
@@ -226,7 +226,7 @@ impl Scheduler {
         let mut node = Node::new(name.clone());
         let at = match self.free_nodes.pop() {
             Some(at) => {
-                // The change number stays, so that `touched` has no stale entry for the place.
+                // The change number stays, so that `touched` has no stale entry for the index.
                 node.touched = self.nodes[at].touched;
                 self.nodes[at] = node;
                 at
@@ -241,7 +241,7 @@ impl Scheduler {
         at
     }
 
-    /// Gives a node's place back once nobody knows of the node.
+    /// Frees a node's index once neither the node nor a pod on it is known.
     pub(crate) fn tidy_node(&mut self, at: NodeIx) {
         let node = &self.nodes[at];
         if node.offer.is_some()
@@ -254,7 +254,7 @@ impl Scheduler {
         self.free_nodes.push(at);
     }
 
-    /// Notes that a node changed.
+    /// Records that a node changed.
     pub(crate) fn touch(&mut self, at: NodeIx) {
         self.clock += 1;
         let node = &mut self.nodes[at];
@@ -265,8 +265,7 @@ impl Scheduler {
         self.changed = true;
     }
 
-    /// Takes in what a node's GPUs are doing. Nothing is planned for its sake: the next plan goes
-    /// by it.
+    /// Updates a node's load. Causes no plan by itself; the next plan uses it.
     pub(crate) fn load_changed(&mut self, at: NodeIx, load: Option<Load>) {
         let age = self.config.load_age;
         let node = &mut self.nodes[at];
@@ -286,7 +285,7 @@ impl Scheduler {
         self.changed = changed;
     }
 
-    /// Forgets loads that are too old to go by.
+    /// Drops loads that are too old.
     pub(crate) fn forget_loads(&mut self, now: Timestamp) {
         while let Some((until, at)) = self
             .loads
@@ -308,12 +307,12 @@ impl Scheduler {
         if let Some(new) = offer.as_ref().and_then(stale_at) {
             self.loads.insert((new, at));
         }
-        let recounted = self.uncount(at, offer.as_ref());
+        let recounted = self.remove_counts(at, offer.as_ref());
         self.put_offer(at, offer);
-        self.recount(recounted);
+        self.restore_counts(recounted);
     }
 
-    /// The same where nobody counts as something else for it.
+    /// Like `set_offer`, for an offer that changes no pod's account.
     pub(crate) fn put_offer(&mut self, at: NodeIx, offer: Option<Offer>) {
         let kind = |offer: &Offer| (offer.allocatable.get(GPU) > 0).then_some(offer.models);
         if let Some(old) = self.nodes[at].offer.as_ref().and_then(kind)
@@ -341,21 +340,21 @@ impl Scheduler {
         self.weigh(at, 1);
     }
 
-    /// Notes that somebody came who waits. To those who wait already it makes a difference only if
-    /// somebody could not be evicted before because he had just got in by an eviction himself.
-    pub(crate) fn somebody_came(&mut self) {
+    /// Records a new waiting gang. It can change other gangs' answers only if a gang was protected
+    /// from eviction because it had just been placed by one.
+    pub(crate) fn gang_arrived(&mut self) {
         let fresh = self.won == Some(self.age);
         self.age += 1;
         self.version += u64::from(fresh);
     }
 
-    /// Notes that something happened that no plan brought about.
+    /// Records a change that no plan caused.
     pub(crate) fn world_changed(&mut self) {
         self.age += 1;
         self.version += 1;
     }
 
-    /// Counts a node's room among the cluster's, or takes it out.
+    /// Adds a node's capacity and use to the cluster's total, or removes it.
     fn weigh(&mut self, at: NodeIx, times: i64) {
         let node = &self.nodes[at];
         if !node.usable() {
@@ -367,7 +366,7 @@ impl Scheduler {
         }
     }
 
-    /// Takes room on a node. The caller touches it afterwards.
+    /// Takes capacity on a node. The caller calls `touch` afterwards.
     pub(crate) fn occupy(&mut self, at: NodeIx, take: &Take, devices: &[Arc<str>]) {
         self.nodes[at].occupy(take, devices);
         if self.nodes[at].usable() {
@@ -375,7 +374,7 @@ impl Scheduler {
         }
     }
 
-    /// Gives room on a node back. The caller touches it afterwards.
+    /// Releases capacity on a node. The caller calls `touch` afterwards.
     pub(crate) fn vacate(&mut self, at: NodeIx, take: &Take, devices: &[Arc<str>]) {
         self.eased += 1;
         self.nodes[at].vacate(take, devices);
@@ -384,12 +383,12 @@ impl Scheduler {
         }
     }
 
-    /// What the cluster has free.
+    /// The cluster's free amount of a resource.
     pub(crate) fn idle(&self, ix: Ix) -> i64 {
         self.total.get(ix) - self.used.get(ix)
     }
 
-    /// Brings a class's view up to date.
+    /// Updates a class's view.
     pub(crate) fn refresh(&mut self, class: ClassIx) {
         let view = self.views.entry(class).or_default();
         if view.epoch != self.topology.epoch() {
@@ -408,7 +407,7 @@ impl Scheduler {
         view.seen = self.clock;
     }
 
-    /// Numbers the nodes by name again after some came or went.
+    /// Ranks the nodes by name after some came or went.
     pub(crate) fn rank_nodes(&mut self) {
         let nodes = &self.nodes;
         self.topology.settle(|at| nodes[at].name.clone());
@@ -425,7 +424,7 @@ impl Scheduler {
         }
     }
 
-    /// Drops the views that were asked longest ago.
+    /// Drops the least recently used views.
     pub(crate) fn trim_views(&mut self) {
         let most = VIEWS_MAX * VIEWED_NODES / self.nodes.len().clamp(1, VIEWED_NODES);
         if self.views.len() <= most {

@@ -1,29 +1,28 @@
-//! Things by name, found by hash. Walked in the order of their names, so that nothing depends on
-//! how they were hashed or on the order in which they came; or in any, by who says that it does not
-//! matter.
+//! A hash table that is iterated in key order, so that no result depends on hashing or event order;
+//! or in any order, where the caller knows that it does not matter.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::ops::Index;
 
-/// The same names have the same hash everywhere: the same events must do the same work.
-pub(crate) type Fixed = BuildHasherDefault<Words>;
+/// A fixed hash function: the same events must cause the same work.
+pub(crate) type FixedHash = BuildHasherDefault<NameHasher>;
 
-/// Any odd number with its bits well mixed.
+/// An odd number with well-mixed bits.
 const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Hashes eight letters at a time: names are short, and are looked up many times for each event.
+/// Hashes eight bytes at a time: names are short and looked up many times for each event.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Words(u64);
+pub(crate) struct NameHasher(u64);
 
-impl Words {
+impl NameHasher {
     fn add(&mut self, word: u64) {
         let product = u128::from(self.0 ^ word ^ FACTOR) * u128::from(FACTOR);
         self.0 = (product as u64) ^ ((product >> 64) as u64);
     }
 }
 
-impl Hasher for Words {
+impl Hasher for NameHasher {
     fn write(&mut self, letters: &[u8]) {
         let (words, rest) = letters.as_chunks::<8>();
         for word in words {
@@ -48,26 +47,26 @@ impl Hasher for Words {
     }
 }
 
-/// The hash of some words after each other.
+/// The hash of two strings.
 pub(crate) fn hash_of(texts: [&str; 2]) -> u64 {
-    let mut words = Words::default();
+    let mut words = NameHasher::default();
     texts.hash(&mut words);
     words.finish()
 }
 
-/// How many entries lie side by side. A table grows by so many at a time, and what is in it stays
-/// where it is: entries are large, and moving them all costs more than putting them in.
+/// Entries in one chunk. The table grows by chunks and existing entries stay in place: they are
+/// large, and moving them all would cost more than inserting them did.
 const CHUNK: usize = 256;
 
 /// A table.
 #[derive(Clone, Debug)]
 pub(crate) struct Table<K, V> {
-    places: HashMap<K, u32, Fixed>,
+    places: HashMap<K, u32, FixedHash>,
     slots: Slots<K, V>,
     free: Vec<u32>,
 }
 
-/// All full chunks but the last.
+/// All chunks but the last are full.
 #[derive(Clone, Debug)]
 struct Slots<K, V>(Vec<Vec<Option<(K, V)>>>);
 
@@ -82,7 +81,7 @@ impl<K, V> Slots<K, V> {
         self.0.get_mut(at / CHUNK)?.get_mut(at % CHUNK)
     }
 
-    /// Puts one behind the last; its place.
+    /// Appends an entry; returns its index.
     fn push(&mut self, entry: (K, V)) -> u32 {
         if self.0.last().is_none_or(|last| last.len() == CHUNK) {
             self.0.push(Vec::with_capacity(CHUNK));
@@ -126,7 +125,7 @@ impl<K: Clone + Ord + Hash, V> Table<K, V> {
         slot.as_mut().map(|(_, value)| value)
     }
 
-    /// The name as it is kept here: whoever keeps it too can share it.
+    /// The stored key: a caller that keeps it too can share it.
     pub(crate) fn key(&self, key: &K) -> Option<&K> {
         self.slot(key).map(|(own, _)| own)
     }
@@ -135,12 +134,12 @@ impl<K: Clone + Ord + Hash, V> Table<K, V> {
         self.places.contains_key(key)
     }
 
-    /// How many there are.
+    /// The number of entries.
     pub(crate) fn len(&self) -> usize {
         self.places.len()
     }
 
-    /// Puts a value in, in place of the one of that name; the old one.
+    /// Inserts a value; returns the previous one of that key.
     pub(crate) fn insert(&mut self, key: K, value: V) -> Option<V> {
         if let Some(old) = self.get_mut(&key) {
             return Some(std::mem::replace(old, value));
@@ -166,7 +165,7 @@ impl<K: Clone + Ord + Hash, V> Table<K, V> {
         slot.take().map(|(_, value)| value)
     }
 
-    /// The value of that name, made if there is none.
+    /// The value of that key, inserted if absent.
     pub(crate) fn or_default(&mut self, key: &K) -> &mut V
     where
         V: Default,
@@ -183,33 +182,33 @@ impl<K: Clone + Ord + Hash, V> Table<K, V> {
         &mut entry.1
     }
 
-    /// Takes a value out for a moment, in which it counts as gone; it is to be given back.
+    /// Takes a value out temporarily; it counts as absent until `give_back`.
     pub(crate) fn lend(&mut self, key: &K) -> Option<((u32, K), V)> {
         let at = *self.places.get(key)?;
         let (key, value) = self.slots.at(at)?.take()?;
         Some(((at, key), value))
     }
 
-    /// Puts back what was lent.
+    /// Puts a lent value back.
     pub(crate) fn give_back(&mut self, (at, key): (u32, K), value: V) {
         if let Some(slot) = self.slots.at(at) {
             *slot = Some((key, value));
         }
     }
 
-    /// All of them, for what comes out the same in any order.
+    /// All entries; only for uses whose result does not depend on the order.
     pub(crate) fn in_any_order(&self) -> impl Iterator<Item = (&K, &V)> {
         self.slots.iter().map(|(key, value)| (key, value))
     }
 
-    /// All of them by name. Sorts: not for what is done often.
+    /// All entries in key order. Sorts, so not for frequent use.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
         let mut all: Vec<&(K, V)> = self.slots.iter().collect();
         all.sort_unstable_by(|a, b| a.0.cmp(&b.0));
         all.into_iter().map(|(key, value)| (key, value))
     }
 
-    /// All names in order. Sorts too.
+    /// All keys in order. Sorts, like `iter`.
     pub(crate) fn keys(&self) -> impl Iterator<Item = &K> {
         self.iter().map(|(key, _)| key)
     }
@@ -230,11 +229,11 @@ mod tests {
     #[test]
     fn names_of_a_row_have_hashes_far_apart() {
         let hash = |name: &str| {
-            let mut words = Words::default();
+            let mut words = NameHasher::default();
             name.hash(&mut words);
             words.finish()
         };
-        // By the bits that a table goes by: the lowest and the highest.
+        // By the bits that a hash table uses: the lowest and the highest.
         let all: Vec<u64> = (0..4096)
             .map(|i| hash(&format!("job-{i:05}-worker-0")))
             .collect();
@@ -245,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_is_found_and_walked_by_name() {
+    fn entries_are_found_and_iterated_by_name() {
         let mut table: Table<&str, u32> = Table::default();
         for (name, n) in [("c", 3), ("a", 1), ("b", 2)] {
             assert_eq!(table.insert(name, n), None);
@@ -268,7 +267,7 @@ mod tests {
         for n in 0..many {
             assert_eq!(table.get(&n), Some(&(n * 2)));
         }
-        // A place that is free again is taken before a new one is made.
+        // A freed index is used before a new one is added.
         table.remove(&CHUNK);
         table.insert(many, 1);
         *table.or_default(&CHUNK) += 7;

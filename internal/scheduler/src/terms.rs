@@ -1,5 +1,6 @@
-//! What a PodGroup or pod says beyond its resources: whose it is, whether it may be evicted, how
-//! long it runs. From annotations, or labels where those are customary.
+//! The annotations of a PodGroup or pod beyond its resources: its user and team, whether it may be
+//! evicted or moved, and its run time. Read from annotations, or from labels where those are
+//! customary.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -11,40 +12,41 @@ use resources::names::{
 };
 use resources::span::seconds;
 
-/// Nobody keeps room that others take back for longer than this to save himself, in seconds.
+/// The longest checkpoint grace that counts, in seconds: reclaimed capacity is not withheld for
+/// longer.
 const CHECKPOINT_GRACE_MAX: i64 = 3600;
 
-/// The longest span that any of them counts as, in seconds: a hundred years. So a time plus a span is
-/// always a time, and a span times an amount a number.
+/// The longest duration that counts, in seconds: a hundred years. So a time plus a duration is a
+/// valid time, and a duration times an amount fits in 64 bits.
 pub(crate) const SPAN_MAX: i64 = 100 * 366 * 86_400;
 
-/// What is said. Most say nothing, and are many: then nothing is kept.
+/// The values. Most objects have none; then nothing is stored.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Terms(Option<Arc<Said>>);
+pub(crate) struct Terms(Option<Arc<TermValues>>);
 
-/// One by one; none where nothing is said, or nothing that can be read.
+/// The values one by one; `None` if absent or unreadable.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Said {
+pub(crate) struct TermValues {
     /// The user it runs for.
     pub(crate) user: Option<Arc<str>>,
     /// The team it runs for.
     pub(crate) team: Option<Arc<str>>,
-    /// May it be evicted for others?
+    /// May it be evicted for other gangs?
     pub(crate) preemptible: Option<bool>,
-    /// May it be moved? For others' sake unless it says no; to tidy up if it says yes, or saves
-    /// itself and says nothing.
+    /// May it be moved? For another gang unless it says no; for defragmentation if it says yes, or
+    /// if it checkpoints and says nothing.
     pub(crate) movable: Option<bool>,
-    /// How often it saves itself, in seconds: an interruption loses no more.
+    /// Its checkpoint interval, in seconds: an eviction loses at most that much work.
     pub(crate) checkpoint: Option<i64>,
-    /// How long it needs to save itself once it is told to go, in seconds.
+    /// The seconds that it needs for a checkpoint once it is told to terminate.
     pub(crate) checkpoint_grace: Option<i64>,
-    /// How long it says it runs, in seconds.
+    /// Its stated run time, in seconds.
     pub(crate) walltime: Option<i64>,
-    /// How long after its start it may not be lost to others, in seconds.
+    /// How long after its start it may not be evicted for other gangs, in seconds.
     pub(crate) min_runtime: Option<i64>,
 }
 
-const NOTHING: Said = Said {
+const NOTHING: TermValues = TermValues {
     user: None,
     team: None,
     preemptible: None,
@@ -55,20 +57,20 @@ const NOTHING: Said = Said {
     min_runtime: None,
 };
 
-/// What who says nothing says.
-static SILENT: Said = NOTHING;
+/// The values of an object without such annotations.
+static NO_VALUES: TermValues = NOTHING;
 
 impl Deref for Terms {
-    type Target = Said;
+    type Target = TermValues;
 
-    fn deref(&self) -> &Said {
-        self.0.as_deref().unwrap_or(&SILENT)
+    fn deref(&self) -> &TermValues {
+        self.0.as_deref().unwrap_or(&NO_VALUES)
     }
 }
 
 impl Terms {
-    fn of(said: Said) -> Terms {
-        Terms((said != SILENT).then(|| Arc::new(said)))
+    fn of(said: TermValues) -> Terms {
+        Terms((said != NO_VALUES).then(|| Arc::new(said)))
     }
 
     pub(crate) fn read(meta: &ObjectMeta) -> Terms {
@@ -79,7 +81,7 @@ impl Terms {
         };
         let span = |name: &str| said(name).and_then(seconds).map(|span| span.min(SPAN_MAX));
         let truth = |name: &str| said(name).and_then(|word| word.parse().ok());
-        Terms::of(Said {
+        Terms::of(TermValues {
             user: said(USER).map(Arc::from),
             team: said(TEAM).map(Arc::from),
             preemptible: truth(PREEMPTIBLE).or_else(|| truth(VOLCANO_PREEMPTABLE)),
@@ -91,25 +93,25 @@ impl Terms {
         })
     }
 
-    /// With a time after which it is stopped, whatever it says of how long it runs.
+    /// Limits the run time to a pod's deadline.
     pub(crate) fn within(self, deadline: Option<i64>) -> Terms {
         let Some(deadline) = deadline else {
             return self;
         };
         let deadline = deadline.clamp(0, SPAN_MAX);
         let walltime = self.walltime.map_or(deadline, |said| said.min(deadline));
-        Terms::of(Said {
+        Terms::of(TermValues {
             walltime: Some(walltime),
-            ..Said::clone(&self)
+            ..TermValues::clone(&self)
         })
     }
 
-    /// What is said here, or else there.
+    /// These values, with `other`'s for absent ones.
     pub(crate) fn or(&self, other: &Terms) -> Terms {
         if other.0.is_none() {
             return self.clone();
         }
-        Terms::of(Said {
+        Terms::of(TermValues {
             user: self.user.clone().or_else(|| other.user.clone()),
             team: self.team.clone().or_else(|| other.team.clone()),
             preemptible: self.preemptible.or(other.preemptible),
@@ -148,9 +150,9 @@ mod tests {
     }
 
     #[test]
-    fn nobody_runs_beyond_its_deadline_whatever_it_says() {
+    fn a_run_time_is_limited_by_the_deadline() {
         let says = |walltime| {
-            Terms::of(Said {
+            Terms::of(TermValues {
                 walltime,
                 ..NOTHING
             })

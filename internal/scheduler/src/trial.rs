@@ -1,5 +1,5 @@
-//! Placement trials: where pods would go if they were created now. A trial runs on a [`WhatIf`], a
-//! copy of the state, and so cannot change the scheduler's own.
+//! Placement trials: where pods would be placed if they were created now. A trial runs on a
+//! [`WhatIf`], a copy of the state, so it cannot change the scheduler.
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
@@ -15,22 +15,22 @@ use crate::pod::PodKey;
 use crate::state::Scheduler;
 use crate::what_if::WhatIf;
 
-/// Goes before the names of what is tried, so that they meet nobody's: no object's name has it.
+/// The prefix of trial names: no object's name contains it.
 pub(crate) const MARK: &str = "trial:";
 
-/// What would come of some pods.
+/// The result of a trial.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Trial {
-    /// Where they would go.
+    /// Where pods would be bound.
     pub binds: Vec<Bind>,
-    /// Why others would wait.
+    /// Why other gangs would wait.
     pub reports: Vec<PlacementReport>,
 }
 
 impl WhatIf {
-    /// Says where pods would be placed if they existed now, and why the others would wait. Pods that
-    /// name `group` in their annotation are placed as that gang; each other pod stands alone. The
-    /// pods need not exist; if they do, the trial is of a second set of them.
+    /// Returns where the pods would be placed if they existed now, and why the others would wait.
+    /// Pods whose annotation names `group` are placed as that gang; each other pod is a gang of
+    /// one. If the pods exist already, the trial is about a second set of them.
     #[must_use]
     pub fn would_place(mut self, group: Option<&PodGroup>, pods: &[Pod], now: Timestamp) -> Trial {
         let state = &mut self.0;

@@ -1,4 +1,4 @@
-//! The state as plain data, for those who compare, check or show it.
+//! The state as plain data, for comparison, checks and display.
 
 use std::collections::BTreeMap;
 
@@ -23,17 +23,17 @@ pub struct ClusterView {
 /// One node.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct NodeView {
-    /// Is there such a node, or do only pods name it?
+    /// False if only pods name it.
     pub exists: bool,
-    /// What it has for pods.
+    /// Its allocatable amounts.
     pub allocatable: Amounts,
-    /// What pods take of it.
+    /// What pods use of it.
     pub used: Amounts,
-    /// Pods that take room.
+    /// Pods that use capacity.
     pub pods: usize,
     /// Ids of devices that pods hold.
     pub held: Vec<String>,
-    /// Of each of them, how many thousandths.
+    /// The thousandths in use of each GPU.
     pub gpus: BTreeMap<String, i64>,
 }
 
@@ -54,7 +54,7 @@ pub struct PodView {
     pub devices: Vec<String>,
 }
 
-/// One queue. Amounts are of the queue and all below it.
+/// One queue. Amounts are those of the queue and all queues below it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct QueueView {
     /// The queue above it; none for one right below the root.
@@ -63,50 +63,50 @@ pub struct QueueView {
     pub gpu_milli: i64,
     /// What its gangs hold.
     pub allocated: Amounts,
-    /// What those of them hold that must not be evicted.
+    /// The non-preemptible part of that.
     pub fixed: Amounts,
     /// What its gangs hold and wait for.
     pub requested: Amounts,
-    /// What it is entitled to now: its part of what there is, given what all queues ask for.
+    /// Its current entitlement.
     pub entitled: Amounts,
-    /// What it deserves: its quota, where one is said.
+    /// Its deserved amount (quota), if set.
     pub deserved: Amounts,
-    /// What is reserved for it, where that is said.
+    /// Its guarantee, if set.
     pub guaranteed: Amounts,
-    /// The most it may hold, where that is said.
+    /// The most that it may hold, if bounded.
     pub ceiling: Amounts,
-    /// The most that one user may hold in it, where that is said.
+    /// The limit for one user, if set.
     pub user_limit: Amounts,
-    /// The most that one team may hold in it, where that is said.
+    /// The limit for one team, if set.
     pub team_limit: Amounts,
-    /// What users hold: in it and below where it limits them, else by its own gangs.
+    /// What users hold: in it and below if it has a user limit, else through its own gangs.
     pub users: BTreeMap<String, Amounts>,
     /// What teams hold, likewise.
     pub teams: BTreeMap<String, Amounts>,
     /// Its weight among its siblings, in thousandths.
     pub weight: i64,
-    /// What is kept free for it and not used.
+    /// What is reserved for it and unused.
     pub kept: Amounts,
     /// The largest part of the cluster that it holds.
     pub share: f64,
-    /// Of which resource that is.
+    /// The resource of that part.
     pub dominant: Option<String>,
-    /// The largest part of its entitlement that it holds: above 1, it may lose some.
+    /// The largest ratio of what it holds to its share: above 1, others may reclaim from it.
     pub share_of_entitled: f64,
     /// A resource of which it holds more than its share.
     pub above: Option<String>,
-    /// What it used of late, where that counts.
+    /// Its past use, if that counts.
     pub usage: Amounts,
-    /// What of its object could not be read.
+    /// Faults of its object.
     pub faults: Vec<String>,
-    /// Gangs that wait, in the order of the line: namespace and name.
+    /// Waiting gangs in queue order: namespace and name.
     pub line: Vec<(String, String)>,
     /// Gangs by phase: Pending, Inqueue, Running, Completed, Unknown. Only PodGroups count.
     pub phases: BTreeMap<&'static str, usize>,
 }
 
 impl Scheduler {
-    /// Everything, as plain data: costs the cluster's size.
+    /// The whole state as plain data. Costs the cluster's size.
     #[must_use]
     pub fn view(&self) -> ClusterView {
         let nodes = self
@@ -148,7 +148,7 @@ impl Scheduler {
         }
     }
 
-    /// What each queue holds and who waits in it: costs the number of gangs.
+    /// What each queue holds and which gangs wait in it. Costs the number of gangs.
     #[must_use]
     pub fn queue_views(&self) -> BTreeMap<String, QueueView> {
         let mut views: BTreeMap<String, QueueView> =
@@ -162,7 +162,7 @@ impl Scheduler {
         views
     }
 
-    /// Is there a gang of this name? By its PodGroup's name, or the pod's for a pod without one.
+    /// True if there is a gang of this name: a PodGroup's, or that of a pod without one.
     #[must_use]
     pub fn knows(&self, namespace: &str, group: &str) -> bool {
         let gang = GangKey::group(namespace.into(), group);

@@ -1,9 +1,10 @@
-//! Questions about the state: where pods would go, which gangs could be evicted, what defragmentation
-//! would do. Each question is answered on a copy of the state that is dropped with the answer, so no
-//! question can change a later plan, whatever the code that answers it does.
+//! Questions about the state: where pods would be placed, which gangs could be evicted, what
+//! defragmentation would do. Each is answered on a copy of the state that is dropped with the
+//! answer, so it cannot change a later plan.
 //!
-//! Cost: one copy of the state for each question, and the search itself. `make bench-scheduler` prints
-//! what a copy costs. The caller may drop its lock on the scheduler before it asks the copy.
+//! Cost: one copy of the state for each question, and the search itself. `make bench-scheduler`
+//! prints the cost of a copy. The caller may release its lock on the scheduler before it asks the
+//! copy.
 
 use crate::state::Scheduler;
 

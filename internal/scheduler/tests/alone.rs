@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use support::cluster::{Cluster, evicted};
 use support::*;
 
-const ONE: &str = "node(s) gave a container one at most of their shared GPUs";
+const ONE: &str = "node(s) give a container only one of their shared GPUs";
 
 /// A node of so many GPUs, of which these are such.
 fn with_alone(name: &str, gpus: usize, alone: &[usize]) -> Event {

@@ -104,7 +104,7 @@ fn a_node_is_out_where_it_has_enough_gpus_only_with_such_as_a_container_gets_one
         pod["metadata"]["annotations"]["muster.io/devices"] =
             json!(r#"{"main":{"nvidia.com/gpu":["half-2"]}}"#);
     }));
-    let one = |lasting| ("one shared GPU a container".to_owned(), lasting);
+    let one = |lasting| ("one shared GPU per container".to_owned(), lasting);
     let nodes = ["all", "half"];
     assert_eq!(
         words(&mut s, &plain("p", 2), &nodes),
@@ -182,7 +182,7 @@ fn room_that_somebody_is_still_leaving_is_no_room_yet() {
     assert_eq!(
         said,
         [(
-            "pods that are leaving still hold what it asks for".to_owned(),
+            "terminating pods still hold what it requests".to_owned(),
             false
         )]
     );

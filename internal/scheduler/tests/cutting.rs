@@ -94,8 +94,8 @@ fn an_idle_node_is_cut_once_for_who_waited_long_enough_and_given_out_when_it_is_
     assert_eq!(recuts(&plan), [("n", "all-1g.10gb")]);
     let recut = &plan.recuts[0];
     assert!(recut.group.lone && recut.group.name == "p" && recut.before.is_none());
-    let why = "ns/p waits for 1 of nvidia.com/mig-1g.10gb, nobody uses the GPUs of n, and cut as all-1g.10gb \
-               they are 14 of nvidia.com/mig-1g.10gb";
+    let why = "ns/p waits for 1 of nvidia.com/mig-1g.10gb; no pod uses the GPUs of n, and configuration \
+               all-1g.10gb makes them 14 of nvidia.com/mig-1g.10gb";
     assert_eq!(recut.choice.why, why);
 
     // Until the node says that it has heard, and while it is cut, nobody is given its GPUs.
@@ -111,7 +111,7 @@ fn an_idle_node_is_cut_once_for_who_waited_long_enough_and_given_out_when_it_is_
     assert!(
         told.per_reason
             .iter()
-            .any(|it| it.reason.contains("GPUs cut anew")),
+            .any(|it| it.reason.contains("repartitioning their GPUs")),
         "{told:?}"
     );
     let mut of = Says {

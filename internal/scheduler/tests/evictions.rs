@@ -31,7 +31,7 @@ fn a_gang_evicts_juniors_of_its_queue_and_is_bound_when_they_have_left() {
         "nobody is bound where others still are"
     );
     assert!(
-        report(&plan, "new").binding.contains("room is held"),
+        report(&plan, "new").binding.contains("nominated nodes"),
         "{:?}",
         report(&plan, "new")
     );

@@ -39,7 +39,7 @@ fn a_gang_that_does_not_fit_binds_nothing_and_says_why() {
     );
     assert_eq!(
         report.sentence(),
-        "gang of 6 waits whole (2 would find room): 0/2 nodes are available: 2 Insufficient nvidia.com/gpu."
+        "gang of 6 must start together (2 can be scheduled): 0/2 nodes are available: 2 Insufficient nvidia.com/gpu."
     );
     assert_eq!(
         report.binding,

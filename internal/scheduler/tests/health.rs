@@ -70,7 +70,7 @@ fn gangs_keep_off_nodes_whose_rdma_fails_and_who_does_not_need_it_goes_there() {
     let plan = s.plan(now());
     assert!(plan.binds.is_empty());
     let said = report(&plan, "g").sentence();
-    let words = "1 node(s) had failing RDMA, over which the gang's pods would work";
+    let words = "1 node(s) had failed RDMA, which the gang's pods need";
     assert!(said.contains(words), "{said}");
     assert_eq!(place(&mut s, "alone", 4).as_deref(), Some("a"));
     gang(&mut s, "one", 1, 1);

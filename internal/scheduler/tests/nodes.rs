@@ -256,7 +256,7 @@ fn free_room_in_useless_places_is_called_that() {
     let plan = s.plan(now());
     assert_eq!(
         report(&plan, "p").binding,
-        "6 of 16 nvidia.com/gpu are free, in places where no member can use them, and 4 more are needed"
+        "6 of 16 nvidia.com/gpu are free, on nodes where no member fits, and 4 more are needed"
     );
 }
 

@@ -93,7 +93,7 @@ fn a_blocked_gang_holds_up_nobody_and_its_report_counts_who_passed() {
     assert!(
         report
             .binding
-            .ends_with("2 gangs behind it in queue default started meanwhile"),
+            .ends_with("2 gangs behind it in queue default started before it"),
         "{}",
         report.binding
     );
@@ -114,11 +114,11 @@ fn a_capability_is_never_passed_and_the_report_names_it() {
     assert_eq!(report.verdict, Verdict::QuotaExceeded);
     assert_eq!(
         report.sentence(),
-        "gang of 2 waits whole (1 would find room): queue q holds 4 of the 4 nvidia.com/gpu it may use, and 1 more are needed."
+        "gang of 2 must start together (1 can be scheduled): queue q holds 4 of the 4 nvidia.com/gpu it may use, and 1 more are needed."
     );
     assert_eq!(
         report.would_fit,
-        "1 nvidia.com/gpu given back in queue q, or that much more capability"
+        "1 nvidia.com/gpu released in queue q, or that much more capability"
     );
     s.apply(queue_with("q", |q| {
         q["spec"]["capability"] = json!({"nvidia.com/gpu": "5"})
@@ -142,7 +142,7 @@ fn a_guarantee_is_kept_free_for_its_queue() {
     assert!(
         report(&plan, "other-5")
             .binding
-            .contains("kept for other queues' guarantees")
+            .contains("reserved for other queues' guarantees")
     );
     gang_in(&mut s, "mine", 3, 1, "kept", 10);
     assert_eq!(gpus_of(&s.plan(now()), "mine"), 3);

@@ -147,7 +147,7 @@ fn the_report_names_the_queue_above_that_binds() {
     );
     assert_eq!(
         report.would_fit,
-        "1 nvidia.com/gpu given back in queue dept, or that much more capability"
+        "1 nvidia.com/gpu released in queue dept, or that much more capability"
     );
 }
 
@@ -205,7 +205,7 @@ fn what_a_queue_does_not_lend_stays_free_for_it() {
     assert!(
         report(&plan, "g-05")
             .binding
-            .contains("3 of them kept for other queues")
+            .contains("3 of them reserved for other queues")
     );
     singles(&mut s, "mine", 4, "own");
     assert_eq!(counts(&s.plan(now()), ["mine", "g-"]), [3, 0]);

@@ -92,7 +92,7 @@ fn a_gang_goes_where_its_disks_may_be_attached() {
     let told = report(&plan, "late");
     assert_eq!(
         told.binding,
-        "2 nodes have room, and the claims of a member get no volumes there"
+        "2 nodes have room, and no volumes are available there for a member's claims"
     );
     assert!(told.would_fit.starts_with("fewer volumes attached"));
     s.apply(takes("n2", DRIVER, 3));

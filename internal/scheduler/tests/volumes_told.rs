@@ -416,7 +416,7 @@ fn a_volume_given_in_one_plan_is_nobody_elses_in_the_next_until_it_is_taken_back
     assert!(
         report(&plan, "q")
             .binding
-            .contains("the claims of a member get no volumes there"),
+            .contains("no volumes are available there for a member's claims"),
         "{}",
         report(&plan, "q").binding
     );

@@ -174,7 +174,7 @@ fn words(name: &str, answer: &Value) -> String {
         line(
             "members",
             format!(
-                "{role}: {} of {} would find room",
+                "{role}: {} of {} can be scheduled",
                 task["placeable"], task["wanted"]
             ),
         );
@@ -202,7 +202,7 @@ mod tests {
         let answer = serde_json::json!({
             "state": "Created", "sentence": "no room.", "binding": "GPUs", "would_fit": "4 more",
             "may_start": "about noon",
-            "evictions": "nothing is evicted for it: not worth it",
+            "evictions": "no pods are evicted for it: not worth it",
             "could_evict": "it would start now if evicted: 2 members of ns/a (Preempted)",
             "report": {"queue": "q", "ahead": 2,
                 "perReason": [{"reason": "Insufficient nvidia.com/gpu", "nodes": 3}],
@@ -214,10 +214,10 @@ mod tests {
             "GPUs",
             "4 more",
             "3 node(s): Insufficient nvidia.com/gpu",
-            "worker: 3 of 5 would find room",
+            "worker: 3 of 5 can be scheduled",
             "2 ahead in queue q",
             "may start   about noon",
-            "evictions   nothing is evicted for it: not worth it",
+            "evictions   no pods are evicted for it: not worth it",
             "could evict it would start now if evicted: 2 members of ns/a (Preempted)",
         ] {
             assert!(text.contains(expected), "{expected:?} in\n{text}");

@@ -145,7 +145,7 @@ mod tests {
             node: "n1".into(),
             why: EvictionReason::Reclaimed,
             by: None,
-            message: "makes room for ns/h".into(),
+            message: "reclaimed for ns/h".into(),
             grace: Some(600),
         };
         let body = request(&eviction, Some(600));
@@ -159,6 +159,6 @@ mod tests {
         assert_eq!(patch["metadata"]["uid"], "u");
         let condition = &patch["status"]["conditions"][0];
         assert_eq!(condition["type"], "DisruptionTarget");
-        assert_eq!(condition["message"], "Reclaimed: makes room for ns/h");
+        assert_eq!(condition["message"], "Reclaimed: reclaimed for ns/h");
     }
 }

@@ -210,11 +210,11 @@ fn reserved(reservations: &[Reservation], now: Timestamp) -> Vec<(Key, Record)> 
         let words = spots_words(&record.pods, record.count);
         record.sentence = match kind {
             ReservationKind::Nominated => format!(
-                "room is held for {} until others have left it: {words}",
+                "nodes are nominated for {} until terminating pods release them: {words}",
                 many(record.count)
             ),
             ReservationKind::Planned { at } => format!(
-                "room is reserved for {} from {at} on: {words}",
+                "capacity is reserved for {} from {at} on: {words}",
                 many(record.count)
             ),
         };

@@ -118,7 +118,11 @@ pub(super) fn words(update: &GroupUpdate) -> (Kind, &'static str, String) {
     }
     let whole = |c: &GroupCondition| c.kind == "Scheduled" && c.status;
     match update.conditions.iter().any(whole) {
-        true => (Kind::Normal, "Scheduled", "the gang is whole".to_owned()),
+        true => (
+            Kind::Normal,
+            "Scheduled",
+            "the gang has its minimum of members".to_owned(),
+        ),
         false => (Kind::Normal, "", String::new()),
     }
 }

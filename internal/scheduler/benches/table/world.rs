@@ -102,7 +102,7 @@ pub(crate) fn group(name: &str, members: usize, queue: &str, required: Option<&s
 
 /// A gang whose status says that it runs.
 pub(crate) fn running_group(name: &str, members: usize, queue: &str) -> Event {
-    let message = format!("the gang is whole: {members} members have a node");
+    let message = format!("the gang has its minimum: {members} members have a node");
     let placed =
         json!({"type": "Scheduled", "status": "True", "reason": "GangPlaced", "message": message});
     let status = json!({"phase": "Running", "running": members, "conditions": [placed]});

@@ -1,22 +1,34 @@
-//! Which nodes' GPUs are cut how, so that waiting gangs can start. Knows gangs and nodes as amounts
-//! alone. One gang after the other, and what those before it need is not taken from them.
+//! Chooses which nodes' GPUs are repartitioned (MIG), and how, so that waiting gangs can start.
+//! Works on amounts only.
+//!
+//! Method: gangs in order. A gang takes what is free first; while members have no place, the node
+//! and configuration that places the most of them is cut. Capacity that an earlier gang needs is
+//! not given to a later one. If a gang cannot be served at all, no node is cut for it.
+//!
+//! Cost: for each cut, the open nodes times their configurations; up to `LATER_GANGS_MAX` later gangs break
+//! ties.
+//!
+//! Example: a gang of three 1g.10gb slices and one idle GPU: the configuration all-1g.10gb is
+//! chosen for that GPU's node.
+//!
+//! Tests: `choose_tests.rs` compares with trying every set of nodes; `tests/cutting.rs`.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::resource::{Demand, GPU, Ix, Room, Set, each};
 
-/// How many gangs behind one are looked at for which of several configurations serves them, too.
-const BEHIND: usize = 16;
+/// The number of later gangs that are considered to break ties between configurations.
+const LATER_GANGS_MAX: usize = 16;
 
-/// Members of a waiting gang that are alike.
+/// Identical members of a waiting gang.
 #[derive(Clone, Debug)]
 pub(crate) struct Members {
-    /// What one asks for.
+    /// What one member requests.
     pub(crate) each: Demand,
     /// How many must start.
     pub(crate) count: u64,
-    /// The nodes that would have them, whatever is free there and however their GPUs are cut.
+    /// The nodes that could run them, whatever is free there and however their GPUs are cut.
     pub(crate) sites: BTreeSet<usize>,
 }
 
@@ -25,52 +37,52 @@ pub(crate) struct Members {
 pub(crate) struct Want {
     /// Its waiting members.
     pub(crate) members: Vec<Members>,
-    /// May GPUs be cut for it?
+    /// True if GPUs may be cut for it.
     pub(crate) cuts: bool,
 }
 
-/// How a node's GPUs could be cut.
+/// A configuration of a node's GPUs.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Cut {
     /// The configuration's name.
     pub(crate) name: Arc<str>,
-    /// The devices that there would be; of others none.
+    /// The devices that the node would have; none of any other kind.
     pub(crate) gives: Vec<(Ix, i64)>,
 }
 
 /// A node.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Site {
-    /// What is free, or will be where a change is under way.
+    /// What is free, or will be once the current change is done.
     pub(crate) room: Room,
     /// What it has when empty.
     pub(crate) empty: Room,
-    /// How its GPUs could be cut otherwise, now or once nobody has any.
+    /// Its other configurations, possible now or once no pod uses its GPUs.
     pub(crate) cuts: Vec<Cut>,
-    /// May they be cut now: nobody has one, and they are cut as they are for long enough?
+    /// True if its GPUs may be cut now: no pod uses them, and the last cut is long enough ago.
     pub(crate) open: bool,
 }
 
 /// A node whose GPUs are to be cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Chosen {
-    /// Its place among the nodes.
+    /// The node's index.
     pub(crate) site: usize,
-    /// Which of its configurations.
+    /// The index of the configuration among the node's.
     pub(crate) cut: usize,
-    /// The place of the gang that it is for.
+    /// The index of the gang that it is for.
     pub(crate) want: usize,
 }
 
-/// One node while it is tried.
+/// A node's state during the search.
 #[derive(Clone, Debug)]
 struct State {
     room: Room,
     open: bool,
 }
 
-/// Chooses for these gangs, in their order; a gang that could not start then gets nothing cut.
-/// `devices` are the resources that GPUs are given out as.
+/// Chooses for the gangs in order; a gang that could still not start gets no node cut. `devices`
+/// are the resources that GPUs are allocated as.
 pub(crate) fn choose(wants: &[Want], sites: &[Site], devices: Set) -> Vec<Chosen> {
     let state = |site: &Site| State {
         room: site.room.clone(),
@@ -79,10 +91,10 @@ pub(crate) fn choose(wants: &[Want], sites: &[Site], devices: Set) -> Vec<Chosen
     let mut now: Vec<State> = sites.iter().map(state).collect();
     let mut chosen = Vec::new();
     for (at, want) in wants.iter().enumerate() {
-        let behind = wants.iter().skip(at + 1).filter(|other| other.cuts);
-        let behind: Vec<&Want> = behind.take(BEHIND).collect();
+        let later = wants.iter().skip(at + 1).filter(|other| other.cuts);
+        let later: Vec<&Want> = later.take(LATER_GANGS_MAX).collect();
         let mut tried = now.clone();
-        match serve(want, &behind, sites, &mut tried, devices) {
+        match serve(want, &later, sites, &mut tried, devices) {
             Some(cuts) => {
                 now = tried;
                 chosen.extend(cuts.into_iter().map(|(site, cut)| Chosen {
@@ -97,39 +109,39 @@ pub(crate) fn choose(wants: &[Want], sites: &[Site], devices: Set) -> Vec<Chosen
     chosen
 }
 
-/// What one gang has found of room so far.
-struct Trial<'a> {
+/// The places found for one gang so far.
+struct GangFit<'a> {
     want: &'a Want,
     sites: &'a [Site],
     now: &'a mut [State],
-    /// What is free of nodes before the gang has any of it.
+    /// What was free on each node before the gang took any.
     before: Vec<Room>,
-    /// By node: how many of each kind of members are placed there.
+    /// For each node: how many of each kind of members are placed there.
     placed: Vec<Vec<u64>>,
-    /// How many of each kind have no place.
+    /// How many of each kind have no place yet.
     left: Vec<u64>,
 }
 
-/// A way to cut one node.
-struct Way {
+/// A candidate: one node with one configuration.
+struct Candidate {
     site: usize,
     cut: usize,
     /// What is free then.
     room: Room,
-    /// How many more members of the kind have a place, and of all kinds.
+    /// How many more members of the kind have a place, and how many of all kinds.
     gain: u64,
     all: i64,
 }
 
-/// Places a gang's members, cutting GPUs where it must; none where they don't all find room.
+/// Places a gang's members and cuts GPUs where needed; `None` if not all of them find room.
 fn serve(
     want: &Want,
-    behind: &[&Want],
+    later: &[&Want],
     sites: &[Site],
     now: &mut [State],
     devices: Set,
 ) -> Option<Vec<(usize, usize)>> {
-    let mut trial = Trial {
+    let mut fit = GangFit {
         want,
         sites,
         before: now.iter().map(|state| state.room.clone()).collect(),
@@ -137,44 +149,51 @@ fn serve(
         placed: vec![vec![0; want.members.len()]; sites.len()],
         left: want.members.iter().map(|kind| kind.count).collect(),
     };
-    // Where nothing can be cut first, so that what can stays so.
+    // Nodes that cannot be cut first, so that the others stay available.
     for open in [false, true] {
         for at in 0..sites.len() {
-            if trial.now[at].open == open {
-                trial.settle(at);
+            if fit.now[at].open == open {
+                fit.settle(at);
             }
         }
     }
     let mut cuts = Vec::new();
-    while trial.left.iter().any(|left| *left > 0) {
+    while fit.left.iter().any(|left| *left > 0) {
         if !want.cuts {
             return None;
         }
-        // Who could go to the fewest first: others can go elsewhere.
-        let waiting = (0..want.members.len()).filter(|kind| trial.left[*kind] > 0);
-        let ways = waiting.map(|kind| (kind, trial.ways(kind, devices)));
-        let (kind, ways) = ways.min_by_key(|(_, ways)| ways.len())?;
-        let best = ways.into_iter().max_by_key(|way| {
-            let mut rest = trial.filled(way);
-            let others = behind.iter().flat_map(|other| &other.members);
-            let others = others.filter(|kind| kind.sites.contains(&way.site));
+        // The kind with the fewest candidates first: others have alternatives.
+        let waiting = (0..want.members.len()).filter(|kind| fit.left[*kind] > 0);
+        let candidates = waiting.map(|kind| (kind, fit.candidates(kind, devices)));
+        let (kind, candidates) = candidates.min_by_key(|(_, candidates)| candidates.len())?;
+        let best = candidates.into_iter().max_by_key(|candidate| {
+            let mut rest = fit.filled(candidate);
+            let others = later.iter().flat_map(|other| &other.members);
+            let others = others.filter(|kind| kind.sites.contains(&candidate.site));
             let others: u64 = others.map(|kind| take(kind, kind.count, &mut rest)).sum();
-            let more = fits(&want.members[kind].each, &way.room);
-            let first = std::cmp::Reverse((way.site, way.cut));
-            (way.gain, way.all, others, rest.get(GPU), more, first)
+            let more = fits(&want.members[kind].each, &candidate.room);
+            let first = std::cmp::Reverse((candidate.site, candidate.cut));
+            (
+                candidate.gain,
+                candidate.all,
+                others,
+                rest.get(GPU),
+                more,
+                first,
+            )
         })?;
         cuts.push((best.site, best.cut));
-        trial.cut(best);
+        fit.cut(best);
     }
-    let of_trial = trial.placed.into_iter().zip(trial.now);
-    for (_, state) in of_trial.filter(|(placed, _)| placed.iter().any(|n| *n > 0)) {
+    let of_fit = fit.placed.into_iter().zip(fit.now);
+    for (_, state) in of_fit.filter(|(placed, _)| placed.iter().any(|n| *n > 0)) {
         state.open = false;
     }
     Some(cuts)
 }
 
-impl Trial<'_> {
-    /// Places as many as fit on a node.
+impl GangFit<'_> {
+    /// Places as many members as fit on a node.
     fn settle(&mut self, at: usize) {
         for (kind, members) in self.want.members.iter().enumerate() {
             if members.sites.contains(&at) {
@@ -185,10 +204,10 @@ impl Trial<'_> {
         }
     }
 
-    /// How nodes could be cut so that more of one kind find a place.
-    fn ways(&self, kind: usize, devices: Set) -> Vec<Way> {
+    /// The candidates that give more members of one kind a place.
+    fn candidates(&self, kind: usize, devices: Set) -> Vec<Candidate> {
         let members = &self.want.members[kind];
-        let mut ways = Vec::new();
+        let mut candidates = Vec::new();
         for at in members
             .sites
             .iter()
@@ -199,61 +218,61 @@ impl Trial<'_> {
                 let room = cut_as(&self.before[at], how, devices);
                 let here = self.placed[at][kind];
                 let most = fits(&members.each, &room).min(self.left[kind] + here);
-                let mut way = Way {
+                let mut candidate = Candidate {
                     site: at,
                     cut,
                     room,
                     gain: most.saturating_sub(here),
                     all: 0,
                 };
-                if way.gain > 0 {
-                    way.all = self.gained(&way);
-                    ways.push(way);
+                if candidate.gain > 0 {
+                    candidate.all = self.gained(&candidate);
+                    candidates.push(candidate);
                 }
             }
         }
-        ways
+        candidates
     }
 
-    /// How many more of all kinds would find a place.
-    fn gained(&self, way: &Way) -> i64 {
-        let mut room = way.room.clone();
+    /// How many more members of all kinds would find a place.
+    fn gained(&self, candidate: &Candidate) -> i64 {
+        let mut room = candidate.room.clone();
         let kinds = self.want.members.iter().zip(&self.left);
-        let kinds = kinds.zip(&self.placed[way.site]);
-        let kinds = kinds.filter(|((members, _), _)| members.sites.contains(&way.site));
+        let kinds = kinds.zip(&self.placed[candidate.site]);
+        let kinds = kinds.filter(|((members, _), _)| members.sites.contains(&candidate.site));
         let gains = kinds.map(|((members, left), here)| {
             take(members, left + here, &mut room).cast_signed() - here.cast_signed()
         });
         gains.sum()
     }
 
-    /// What is left of a node that is cut so once the gang has its part.
-    fn filled(&self, way: &Way) -> Room {
-        let mut room = way.room.clone();
+    /// What is left of a candidate once the gang has its part.
+    fn filled(&self, candidate: &Candidate) -> Room {
+        let mut room = candidate.room.clone();
         for (kind, members) in self.want.members.iter().enumerate() {
-            if members.sites.contains(&way.site) {
-                let count = self.left[kind] + self.placed[way.site][kind];
+            if members.sites.contains(&candidate.site) {
+                let count = self.left[kind] + self.placed[candidate.site][kind];
                 take(members, count, &mut room);
             }
         }
         room
     }
 
-    /// Cuts a node, and places anew who had a place there.
-    fn cut(&mut self, way: Way) {
-        let at = way.site;
+    /// Cuts a node, and places again the members that had a place there.
+    fn cut(&mut self, candidate: Candidate) {
+        let at = candidate.site;
         for (left, placed) in self.left.iter_mut().zip(&mut self.placed[at]) {
             *left += std::mem::take(placed);
         }
         self.now[at] = State {
-            room: way.room,
+            room: candidate.room,
             open: false,
         };
         self.settle(at);
     }
 }
 
-/// What a node nobody has a GPU of has free once it is cut so.
+/// What is free on a node without GPU users once it is cut so.
 fn cut_as(room: &Room, cut: &Cut, devices: Set) -> Room {
     let mut room = room.clone();
     each(devices).for_each(|ix| room.set(ix, 0));
@@ -263,14 +282,14 @@ fn cut_as(room: &Room, cut: &Cut, devices: Set) -> Room {
     room
 }
 
-/// How many of it fit.
+/// How many times the demand fits.
 fn fits(demand: &Demand, room: &Room) -> u64 {
     let times = |(ix, amount): &(Ix, i64)| room.get(*ix).max(0) / amount;
     let least = demand.0.iter().map(times).min();
     u64::try_from(least.unwrap_or(0)).unwrap_or(0)
 }
 
-/// Places as many of so many as fit; says how many.
+/// Takes room for as many of `count` as fit; returns that number.
 fn take(kind: &Members, count: u64, room: &mut Room) -> u64 {
     let count = fits(&kind.each, room).min(count);
     if count > 0 {
@@ -279,8 +298,8 @@ fn take(kind: &Members, count: u64, room: &mut Room) -> u64 {
     count
 }
 
-/// A gang waits that nothing can be cut for now. Where it will start once others have ended, nodes
-/// that it could use part of as they are stay so: who comes after it doesn't take them away.
+/// Called for a gang that no cut can serve now. If the gang could start once other pods end, nodes
+/// that it could use as they are stay uncut, so that later gangs do not take them.
 fn keep(want: &Want, sites: &[Site], now: &mut [State], devices: Set) {
     let empty = |site: &Site| State {
         room: site.empty.clone(),

@@ -1,4 +1,4 @@
-//! What is cut for whom: by table, and for random gangs and nodes against trying every way.
+//! Tables of which nodes are cut, and a comparison with trying every set of nodes for random gangs.
 
 use proptest::prelude::*;
 
@@ -18,7 +18,7 @@ fn cut(name: &str, gives: &[(Ix, i64)]) -> Cut {
     }
 }
 
-/// What a GPU of seven slices can be made into, so many times.
+/// The configurations of a GPU of seven slices, for that many GPUs.
 fn cuts(gpus: i64) -> Vec<Cut> {
     vec![
         cut("all-1g.10gb", &[(SMALL, 7 * gpus)]),
@@ -34,7 +34,7 @@ fn room(all: &[(Ix, i64)]) -> Room {
     room
 }
 
-/// An idle node of so many GPUs that is cut in this way.
+/// An idle node of `gpus` GPUs cut in this configuration.
 fn idle(gpus: i64, now: &str) -> Site {
     let all = cuts(gpus);
     let gives = all
@@ -51,7 +51,7 @@ fn idle(gpus: i64, now: &str) -> Site {
     }
 }
 
-/// One that somebody has all of.
+/// A node all of whose GPUs are in use.
 fn busy(gpus: i64, now: &str) -> Site {
     let site = idle(gpus, now);
     Site {
@@ -86,12 +86,12 @@ fn chosen(mut wants: Vec<Want>, sites: &[Site]) -> Vec<String> {
 }
 
 #[test]
-fn an_idle_node_is_cut_for_who_waits_and_no_more_nodes_than_are_needed() {
+fn idle_nodes_are_cut_for_waiting_gangs_and_no_more_than_needed() {
     let whole = || idle(2, "all-disabled");
     let small = |count| want(&[(SMALL, 1, count)]);
     type Case = (&'static str, Vec<Want>, Vec<Site>, Vec<&'static str>);
     let table: Vec<Case> = vec![
-        ("nobody waits", vec![], vec![whole()], vec![]),
+        ("no gang waits", vec![], vec![whole()], vec![]),
         (
             "one slice",
             vec![small(1)],
@@ -147,19 +147,19 @@ fn an_idle_node_is_cut_for_who_waits_and_no_more_nodes_than_are_needed() {
             vec!["0 all-balanced"],
         ),
         (
-            "whole again for who waits for GPUs",
+            "whole again for a gang that waits for GPUs",
             vec![want(&[(GPU, 2 * UNIT, 1)])],
             vec![idle(2, "all-1g.10gb"), busy(2, "all-disabled")],
             vec!["0 all-disabled"],
         ),
         (
-            "who is first keeps what it waits for",
+            "the first gang keeps what it waits for",
             vec![want(&[(GPU, 2 * UNIT, 2)]), small(1)],
             vec![whole(), busy(2, "all-disabled")],
             vec![],
         ),
         (
-            "who can never start keeps nothing",
+            "a gang that can never start keeps nothing",
             vec![want(&[(GPU, 2 * UNIT, 3)]), small(1)],
             vec![whole(), busy(2, "all-disabled")],
             vec!["0 all-1g.10gb"],
@@ -185,7 +185,7 @@ fn a_configuration_that_leaves_gpus_whole_is_taken_before_one_that_cuts_them_all
 }
 
 #[test]
-fn nothing_is_cut_where_other_room_is_lacking_or_for_who_may_not_have_it() {
+fn nothing_is_cut_where_other_resources_are_short_or_cutting_is_not_allowed() {
     let mut hungry = want(&[(SMALL, 1, 1)]);
     hungry.members[0].each = Demand(vec![(CPU, 65), (SMALL, 1)]);
     let node = idle(1, "all-disabled");
@@ -198,7 +198,7 @@ fn nothing_is_cut_where_other_room_is_lacking_or_for_who_may_not_have_it() {
     assert!(chosen(vec![other], &[node]).is_empty());
 }
 
-/// Nodes of one to three GPUs, each idle or in use, and cut in some way.
+/// Nodes of one to three GPUs, each idle or in use, in some configuration.
 fn nodes() -> impl Strategy<Value = Vec<Site>> {
     let node = (1..4_i64, 0..4_usize, any::<bool>()).prop_map(|(gpus, now, used)| {
         let now = cuts(gpus)[now].name.clone();
@@ -211,8 +211,8 @@ fn nodes() -> impl Strategy<Value = Vec<Site>> {
     proptest::collection::vec(node, 1..5)
 }
 
-/// Whether so many of one kind of members can be had if any idle nodes may be cut, and of how few:
-/// every set of nodes is tried, each cut in the best way for it.
+/// The fewest idle nodes that must be cut to serve one kind of members, if any set serves it: every
+/// set of nodes is tried, each node cut in the best way.
 fn fewest(kind: &Members, sites: &[Site]) -> Option<u32> {
     let sets = 0..1_u32 << sites.len();
     let good = sets.filter(|set| {
@@ -221,9 +221,10 @@ fn fewest(kind: &Members, sites: &[Site]) -> Option<u32> {
             if set & 1 << at == 0 {
                 return as_is;
             }
-            let ways = site.cuts.iter().filter(|_| site.open);
-            let ways = ways.map(|cut| fits(&kind.each, &cut_as(&site.room, cut, DEVICES)));
-            ways.max().unwrap_or(0)
+            let fits_by_cut = site.cuts.iter().filter(|_| site.open);
+            let fits_by_cut =
+                fits_by_cut.map(|cut| fits(&kind.each, &cut_as(&site.room, cut, DEVICES)));
+            fits_by_cut.max().unwrap_or(0)
         };
         sites.iter().enumerate().map(of).sum::<u64>() >= kind.count
     });
@@ -240,13 +241,13 @@ proptest! {
         want.members[0].sites = (0..sites.len()).collect();
         let chosen = choose(std::slice::from_ref(&want), &sites, DEVICES);
         match fewest(&want.members[0], &sites) {
-            None => prop_assert!(chosen.is_empty(), "{chosen:?} for who can't start"),
+            None => prop_assert!(chosen.is_empty(), "{chosen:?} for a gang that can't start"),
             Some(least) => prop_assert_eq!(chosen.len(), least as usize),
         }
     }
 
     #[test]
-    fn no_node_in_use_is_cut_none_twice_and_nothing_for_who_has_what_he_needs(
+    fn no_node_in_use_is_cut_none_twice_and_none_for_a_served_gang(
         sites in nodes(), counts in proptest::collection::vec((0..3_usize, 1..12_u64), 0..5),
     ) {
         let kinds = [(SMALL, 1), (LARGE, 1), (GPU, UNIT)];
@@ -262,7 +263,7 @@ proptest! {
             prop_assert!(sites[one.site].open, "node {} is in use", one.site);
             prop_assert!(seen.insert(one.site), "node {} is cut twice", one.site);
         }
-        // Once it is done, all are served for whom something was done, and nothing more is done for them.
+        // Afterwards every gang that a node was cut for is served, and no more is cut for it.
         let mut after = sites.clone();
         for one in &chosen {
             let cut = &sites[one.site].cuts[one.cut];

@@ -1,5 +1,5 @@
-//! What a Node says of cutting its GPUs (MIG): what is asked for, how far it is, and what its agent
-//! can make of them.
+//! What a Node's labels and annotations say about MIG: the requested configuration, the state, and
+//! the configurations that its agent can apply.
 
 use k8s_openapi::api::core::v1 as k8s;
 use resources::mig::{self, Choice};
@@ -10,31 +10,31 @@ use resources::names::{
 use super::choose::Cut;
 use crate::resource::{Ix, Names};
 
-/// How far a node's GPUs are.
+/// The state of a node's MIG configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
-    /// Nothing is asked for, or it is done.
+    /// No configuration is requested, or the requested one is applied.
     Settled,
-    /// They are being cut.
+    /// The configuration is being applied.
     Changing,
-    /// They can't be, or nobody knows.
+    /// It cannot be applied, or the state is unknown.
     Failed,
 }
 
-/// What a node says of it.
+/// A node's MIG labels and annotations.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Cuttable {
-    /// The configuration that is asked for.
+    /// The requested configuration.
     pub(crate) asked: Option<String>,
     pub(crate) state: State,
-    /// What was chosen for it last.
+    /// The scheduler's last choice for the node.
     pub(crate) choice: Option<Choice>,
-    /// What its agent can make of them, by name.
+    /// The configurations that its agent can apply, by name.
     pub(crate) cuts: Vec<Cut>,
 }
 
 impl Cuttable {
-    /// None where the node says nothing of it.
+    /// Reads a node; `None` if it says nothing about MIG.
     pub(crate) fn read(node: &k8s::Node, names: &mut Names) -> Option<Cuttable> {
         let label = |name: &str| {
             let labels = node.metadata.labels.as_ref()?;
@@ -66,7 +66,7 @@ impl Cuttable {
                 Some(MIG_PENDING | MIG_REBOOTING) => State::Changing,
                 Some(MIG_SUCCESS) => State::Settled,
                 Some(_) => State::Failed,
-                // The agent has not heard of it yet.
+                // The agent has not reported on it yet.
                 None if asked.is_some() => State::Changing,
                 None => State::Settled,
             },
@@ -76,13 +76,13 @@ impl Cuttable {
         })
     }
 
-    /// Does nobody but a scheduler ask for how it is cut?
+    /// True if no configuration was requested except by a scheduler.
     pub(crate) fn is_ours(&self) -> bool {
         let chosen = self.choice.as_ref().map(|choice| &choice.configuration);
         self.asked.is_none() || self.asked.as_ref() == chosen
     }
 
-    /// What there is to be of devices once it is cut as asked for, where that is known.
+    /// The devices once the requested configuration is applied, if known.
     pub(crate) fn promised(&self) -> Option<&Cut> {
         let asked = self.asked.as_deref()?;
         self.cuts.iter().find(|cut| *cut.name == *asked)

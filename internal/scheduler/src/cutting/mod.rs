@@ -1,7 +1,10 @@
-//! Cutting idle GPUs (MIG) for gangs that wait for slices, and making them whole again for those that
-//! wait for GPUs: opt-in (`Config::cutting`). Says which label of which node is to have which value, and
-//! why; the node's agent does it. Of a node that somebody uses, or asked to be cut otherwise, nothing is
-//! changed; nor is one that was changed lately. Which nodes is `choose`'s.
+//! Repartitions idle GPUs (MIG) for gangs that wait for slices, and makes GPUs whole again for
+//! gangs that wait for whole ones. Opt-in (`Config::cutting`). Produces label values and their
+//! reason; the node's agent applies them. A node whose GPUs are in use, whose configuration was
+//! requested by a user, or that was changed recently is not changed. `choose` selects the
+//! nodes.
+//!
+//! Tests: `tests/cutting.rs`, `choose_tests.rs`.
 
 mod choose;
 mod cuttable;
@@ -14,7 +17,7 @@ use resources::report::Verdict;
 
 use crate::class::ClassIx;
 use crate::filter::Refusal;
-use crate::fit::Standing;
+use crate::fit::NodeFit;
 use crate::gang::{Gang, GangKey};
 use crate::node::NodeIx;
 use crate::plan::{GroupRef, Plan};
@@ -24,21 +27,21 @@ use crate::state::Scheduler;
 use choose::{Chosen, Cut, Members, Site, Want, choose};
 pub(crate) use cuttable::{Cuttable, State};
 
-/// For how many waiting gangs GPUs are cut in one look; the first of them by priority and age.
+/// The most waiting gangs considered in one round, by priority and age.
 const GANGS_MAX: usize = 64;
-/// How many nodes that could be cut are looked at, by name.
+/// The most nodes that could be cut that are considered in one round, by name.
 const NODES_MAX: usize = 256;
-/// How often it is looked at.
+/// The time between two rounds.
 const LOOK_EVERY: SignedDuration = SignedDuration::from_secs(1);
 
-/// For whom GPUs are cut, and how often.
+/// Which gangs GPUs are cut for, and how often.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cutting {
-    /// The queues whose gangs GPUs are cut for; of all where empty.
+    /// The queues whose gangs GPUs are cut for; all queues if empty.
     pub queues: Vec<String>,
     /// How long a gang waits before GPUs are cut for it.
     pub after: SignedDuration,
-    /// How long a node's GPUs stay as they were cut.
+    /// How long a node's GPUs keep a configuration.
     pub every: SignedDuration,
 }
 
@@ -52,42 +55,42 @@ impl Default for Cutting {
     }
 }
 
-/// A node whose GPUs are to be cut. It counts as being cut until `forget_recut` says otherwise.
+/// A node whose GPUs are to be cut. It counts as being cut until `forget_recut` is called.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recut {
     /// The node's name.
     pub node: String,
-    /// The configuration that its label had before; none where it had none.
+    /// The label's previous value, if it had one.
     pub before: Option<String>,
-    /// What its label and annotation are to say.
+    /// The new value of its label and annotation.
     pub choice: Choice,
     /// The gang that it is for.
     pub group: GroupRef,
-    /// Which one of that name.
+    /// The uid of the PodGroup, or of the pod.
     pub uid: String,
 }
 
-/// What was decided of a node, and what it said before.
+/// A decision for a node, and the node's state before it.
 #[derive(Clone, Debug)]
 pub(crate) struct Decided {
     choice: Choice,
     before: Cuttable,
 }
 
-/// What is remembered of cutting.
+/// The state kept between rounds.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Memory {
-    /// Nodes whose agents say what they can make of their GPUs.
+    /// Nodes whose agents list configurations.
     able: BTreeSet<NodeIx>,
-    /// What was decided and no event has confirmed yet.
+    /// Decisions that no event has confirmed yet.
     decided: BTreeMap<NodeIx, Decided>,
-    /// Nodes that could not be told, and until when they are left alone.
+    /// Nodes whose label could not be written, and until when they are skipped.
     resting: BTreeMap<NodeIx, Timestamp>,
     looked: Option<Timestamp>,
 }
 
 impl Scheduler {
-    /// What a node says of its GPUs, as it counts: what was decided and it does not say yet is so.
+    /// A node's MIG state, with a decision that no event has confirmed yet applied to it.
     pub(crate) fn as_decided(&mut self, at: NodeIx, said: Option<Cuttable>) -> Option<Cuttable> {
         let able = said.as_ref().is_some_and(|said| !said.cuts.is_empty());
         if able {
@@ -108,15 +111,14 @@ impl Scheduler {
         Some(said)
     }
 
-    /// A node is gone.
+    /// Forgets a node that is gone.
     pub(crate) fn forget_cutting(&mut self, at: NodeIx) {
         self.cutting.able.remove(&at);
         self.cutting.decided.remove(&at);
         self.cutting.resting.remove(&at);
     }
 
-    /// A node could not be told how its GPUs are to be cut: they are as they were, and it is not
-    /// tried again before `until`.
+    /// Undoes a decision that could not be written to the node; the node is skipped until `until`.
     pub fn forget_recut(&mut self, node: &str, until: Timestamp) {
         let Some(at) = self.node_index.get(node).copied() else {
             return;
@@ -136,7 +138,7 @@ impl Scheduler {
         }
     }
 
-    /// Decides whose GPUs are cut for whom; the last part of a plan.
+    /// Decides which nodes are cut; the last step of a plan.
     pub(crate) fn cut(&mut self, now: Timestamp, plan: &mut Plan) {
         let Some(config) = self.config.cutting.clone() else {
             return;
@@ -173,13 +175,13 @@ impl Scheduler {
         }
     }
 
-    /// Has a plan made at that time, even if nothing changes.
+    /// Requests a plan at that time, even if nothing changes.
     fn look_again(&mut self, at: Timestamp) {
         self.wake = Some(self.wake.map_or(at, |wake| wake.min(at)));
     }
 
-    /// The gangs that wait for room and ask for GPUs or slices, the first in line first; their members'
-    /// sites are not known yet.
+    /// The gangs that wait for room and request GPUs or slices, in order; their members' nodes are
+    /// not filled in yet.
     fn wanting(&mut self, config: &Cutting, now: Timestamp) -> Vec<(GangKey, Wanting)> {
         let mut all = Vec::new();
         let mut due: Option<Timestamp> = None;
@@ -228,8 +230,8 @@ impl Scheduler {
             .collect()
     }
 
-    /// What a gang's waiting members ask for; none where none asks for whole GPUs or slices, or some
-    /// for parts of GPUs.
+    /// What a gang's waiting members request; `None` if none requests whole GPUs or slices, or if
+    /// one requests a part of a GPU.
     fn asks_of(&self, key: &GangKey, gang: &Gang) -> Option<Vec<(ClassIx, Demand, u64)>> {
         let devices = self.names.devices();
         let lacking = gang.minimum(key).saturating_sub(gang.total.have()).max(1);
@@ -240,7 +242,7 @@ impl Scheduler {
             if known.share().is_some() {
                 return None;
             }
-            // GPUs of a model are given out as GPUs are.
+            // GPUs of a model are allocated as GPUs.
             let models = known.models();
             let demand = known.demand().0.iter().copied();
             let demand = demand.filter(|(ix, _)| models & 1 << ix == 0);
@@ -256,16 +258,16 @@ impl Scheduler {
         asks.then_some(kinds)
     }
 
-    /// A gang with the nodes that would have its members.
+    /// The gang, with the nodes that could run its members.
     fn placed(&mut self, want: &Wanting, places: &BTreeMap<NodeIx, usize>) -> Want {
         let members = want.kinds.iter().map(|(class, each, count)| {
             self.refresh(*class);
             let view = self.views.get(class);
-            let standing = |at: NodeIx| view.map_or(Standing::Absent, |view| view.standing(at));
-            let takes = |at: NodeIx| match standing(at) {
-                Standing::Refused(refusal) => refusal == Refusal::Recut,
-                Standing::Absent => false,
-                Standing::Holds { .. } | Standing::Short { .. } => true,
+            let node_fit = |at: NodeIx| view.map_or(NodeFit::Absent, |view| view.node_fit(at));
+            let takes = |at: NodeIx| match node_fit(at) {
+                NodeFit::Refused(refusal) => refusal == Refusal::Recut,
+                NodeFit::Absent => false,
+                NodeFit::Holds { .. } | NodeFit::Short { .. } => true,
             };
             let sites = places.iter().filter(|(at, _)| takes(**at));
             Members {
@@ -280,7 +282,7 @@ impl Scheduler {
         }
     }
 
-    /// The nodes with GPUs or slices, by name, and what can be had of them.
+    /// The nodes with GPUs or slices, by name, with what they have.
     fn sites(&mut self, config: &Cutting, now: Timestamp) -> (Vec<NodeIx>, Vec<Site>) {
         let devices = self.names.devices();
         let (mut nodes, mut sites) = (Vec::new(), Vec::new());
@@ -302,7 +304,7 @@ impl Scheduler {
                 .map(|choice| lasts(choice.at))
                 .filter(|until| now < *until);
             let changing = cuttable.is_some_and(|it| it.state == State::Changing);
-            // The kubelet tells of what is there only after a while.
+            // The kubelet reports new devices only after a while.
             let promised = cuttable.filter(|_| changing || until.is_some());
             let promised = promised.and_then(Cuttable::promised);
             let mut site = Site::default();
@@ -318,7 +320,8 @@ impl Scheduler {
                 let other = |cut: &&Cut| ours.asked.as_deref() != Some(&*cut.name);
                 site.cuts = ours.cuts.iter().filter(other).cloned().collect();
                 let taken = |room: &Room| each(devices).any(|ix| room.get(ix) != 0);
-                let used = taken(&node.used) || taken(&node.leaving) || offer.health.works_unseen();
+                let used =
+                    taken(&node.used) || taken(&node.leaving) || offer.health.has_unknown_work();
                 let rests = self.cutting.resting.get(&at).copied();
                 site.open = !used && until.is_none() && rests.is_none();
                 able += 1;
@@ -335,7 +338,7 @@ impl Scheduler {
         (nodes, sites)
     }
 
-    /// Decides that a node's GPUs are cut so for a gang.
+    /// Decides that a node's GPUs are cut in this way for a gang.
     fn decide_cut(
         &mut self,
         at: NodeIx,
@@ -364,7 +367,7 @@ impl Scheduler {
             configuration: cut.name.to_string(),
             at: now,
             why: format!(
-                "{}/{} waits for {}, nobody uses the GPUs of {}, and cut as {} they are {}",
+                "{}/{} waits for {}; no pod uses the GPUs of {}, and configuration {} makes them {}",
                 key.namespace,
                 key.name,
                 asked.collect::<Vec<_>>().join(" and "),
@@ -402,20 +405,20 @@ impl Scheduler {
     }
 }
 
-/// A gang that waits: its members by class, what each asks for, how many; and whether GPUs may be cut
-/// for it.
+/// A waiting gang: its members by class, each one's request and their number, and whether GPUs may
+/// be cut for it.
 struct Wanting {
     kinds: Vec<(ClassIx, Demand, u64)>,
     cuts: bool,
 }
 
-/// How much of a resource there is under a configuration.
+/// The amount of a resource in a configuration.
 fn given(cut: &Cut, ix: crate::resource::Ix) -> i64 {
     let mut gives = cut.gives.iter().filter(|(other, _)| *other == ix);
     gives.next().map_or(0, |(_, amount)| *amount)
 }
 
-/// A node is told.
+/// Marks a node's change as in progress.
 fn begin(cuttable: &mut Cuttable, choice: &Choice) {
     cuttable.asked = Some(choice.configuration.clone());
     cuttable.state = State::Changing;

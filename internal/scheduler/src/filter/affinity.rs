@@ -1,10 +1,10 @@
-//! Node affinity: selector terms over a node's labels and its name, as Kubernetes reads them.
+//! Node affinity: selector terms over a node's labels and name, with Kubernetes' semantics.
 
 use k8s_openapi::api::core::v1 as k8s;
 
 use crate::node::{Node, Offer};
 
-/// Does any term of the selector match? A term without expressions matches nothing.
+/// True if any term of the selector matches. A term without expressions matches nothing.
 pub(super) fn selects(selector: &k8s::NodeSelector, node: &Node, offer: &Offer) -> bool {
     selector
         .node_selector_terms
@@ -12,7 +12,7 @@ pub(super) fn selects(selector: &k8s::NodeSelector, node: &Node, offer: &Offer) 
         .any(|term| term_matches(term, node, offer))
 }
 
-/// Does any term match as far as one label is concerned, whatever it says of others?
+/// True if any term matches as far as this one label is concerned.
 pub(super) fn may_select(selector: &k8s::NodeSelector, key: &str, value: Option<&str>) -> bool {
     selector.node_selector_terms.iter().any(|term| {
         let said = term.match_expressions.iter().flatten();
@@ -21,7 +21,7 @@ pub(super) fn may_select(selector: &k8s::NodeSelector, key: &str, value: Option<
     })
 }
 
-/// The summed weights of the preferred terms that match.
+/// The sum of the weights of the matching preferred terms.
 pub(crate) fn preference(affinity: Option<&k8s::NodeAffinity>, node: &Node, offer: &Offer) -> i64 {
     let preferred = affinity.and_then(|affinity| {
         affinity
@@ -64,7 +64,7 @@ fn requirement_holds(requirement: &k8s::NodeSelectorRequirement, value: Option<&
     }
 }
 
-/// The label's value and the one bound, where both are integers.
+/// The label's value and the only bound, if both are integers.
 fn compared(value: Option<&str>, values: &[String]) -> Option<(i64, i64)> {
     let [bound] = values else { return None };
     Some((value?.parse().ok()?, bound.parse().ok()?))

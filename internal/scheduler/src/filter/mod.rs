@@ -1,5 +1,6 @@
-//! Which nodes a class of pods may use at all, whatever is free on them: kube-scheduler's filters
-//! and its words for them, and the kinds of pods that a node can run. Room is judged elsewhere.
+//! Filters: which nodes a class of pods may use, regardless of free capacity. Follows
+//! kube-scheduler's filter plugins and uses its messages. Adds the kinds of pods that a node can
+//! run. Capacity is checked elsewhere.
 
 mod affinity;
 pub(crate) mod neighbours;
@@ -16,7 +17,7 @@ pub(crate) use taints::avoided;
 
 const NO_VOLUME: &str = "node(s) didn't find available persistent volumes to bind";
 
-/// Why a node is out of the question for a class.
+/// Why a node is infeasible for a class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Refusal {
     Unschedulable,
@@ -65,7 +66,7 @@ impl Refusal {
         Refusal::DeviceClaims,
     ];
 
-    /// The reason as kube-scheduler words it, where it has it.
+    /// The reason in kube-scheduler's words, if it has such a reason.
     pub(crate) fn words(self) -> &'static str {
         match self {
             Refusal::Unschedulable => "node(s) were unschedulable",
@@ -75,9 +76,9 @@ impl Refusal {
             Refusal::Affinity => "node(s) didn't match Pod's node affinity/selector",
             Refusal::Taint => "node(s) had untolerated taint(s)",
             Refusal::Spare => "node(s) were kept as spares for interrupted gangs",
-            Refusal::Fabric => "node(s) had failing RDMA, over which the gang's pods would work",
-            Refusal::Recut => "node(s) were having their GPUs cut anew (MIG)",
-            Refusal::OneAtMost => "node(s) gave a container one at most of their shared GPUs",
+            Refusal::Fabric => "node(s) had failed RDMA, which the gang's pods need",
+            Refusal::Recut => "node(s) were repartitioning their GPUs (MIG)",
+            Refusal::OneAtMost => "node(s) give a container only one of their shared GPUs",
             Refusal::GpuModel => "node(s) had no GPU of the model asked for",
             Refusal::GpuMemory => "node(s) had no GPU with the memory asked for",
             Refusal::GpuCompute => "node(s) had no GPU of the compute capability asked for",
@@ -91,7 +92,7 @@ impl Refusal {
         }
     }
 
-    /// The same of one node, after its name.
+    /// The reason for one node, in a few words after its name.
     pub(crate) fn of_one(self) -> &'static str {
         match self {
             Refusal::Unschedulable => "cordoned",
@@ -101,9 +102,9 @@ impl Refusal {
             Refusal::Affinity => "not selected",
             Refusal::Taint => "tainted",
             Refusal::Spare => "a spare",
-            Refusal::Fabric => "its RDMA fails",
-            Refusal::Recut => "its GPUs being cut",
-            Refusal::OneAtMost => "one shared GPU a container",
+            Refusal::Fabric => "its RDMA failed",
+            Refusal::Recut => "GPUs being repartitioned",
+            Refusal::OneAtMost => "one shared GPU per container",
             Refusal::GpuModel => "another GPU",
             Refusal::GpuMemory => "too little GPU memory",
             Refusal::GpuCompute => "an older GPU",
@@ -117,7 +118,7 @@ impl Refusal {
         }
     }
 
-    /// What a person could change about it.
+    /// What a user could change about it.
     pub(crate) fn remedy(self) -> &'static str {
         match self {
             Refusal::Unschedulable => "uncordon a node",
@@ -136,8 +137,8 @@ impl Refusal {
                  and muster doctor on it more"
             }
             Refusal::Recut => {
-                "the GPUs being cut: the node's label nvidia.com/mig.config.state says how far they are, \
-                 and its events who or what is waited for"
+                "the end of the repartitioning: the node's label nvidia.com/mig.config.state has its state, \
+                 and the node's events what it waits for"
             }
             Refusal::OneAtMost => {
                 "a node with enough GPUs that aren't shared (by MPS, or in turns with \
@@ -163,12 +164,12 @@ impl Refusal {
     }
 }
 
-/// Does the class tolerate the node's taints?
+/// True if the class tolerates the node's taints.
 pub(crate) fn tolerated(class: &Class, offer: &Offer) -> bool {
     !taints::untolerated(&class.tolerations, &offer.taints)
 }
 
-/// The first filter that refuses the node; none when only room can.
+/// The first filter that rejects the node; `None` if only capacity can.
 pub(crate) fn refusal(class: &Class, node: &Node, offer: &Offer) -> Option<Refusal> {
     if class.claims() {
         return Some(Refusal::DeviceClaims);
@@ -209,83 +210,86 @@ pub(crate) fn refusal(class: &Class, node: &Node, offer: &Offer) -> Option<Refus
     gpus.or_else(|| class.reach()?.refusal(node, offer))
 }
 
-/// May the class be on the node by its own selector and affinity?
+/// True if the class's own selector and affinity allow the node.
 pub(crate) fn selected(class: &Class, node: &Node, offer: &Offer) -> bool {
     let mut labels = class.selector().iter();
     labels.all(|(key, value)| offer.labels.get(key) == Some(value)) && required(class, node, offer)
 }
 
-/// Why a node with room is closed to one pod because of others.
+/// Why a node with room is infeasible for one pod because of other pods or volumes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Snub {
+pub(crate) enum Exclusion {
     Affinity,
     AntiAffinity,
-    KeptAway,
+    ExistingAntiAffinity,
     Spread,
     Ports,
     Volumes,
-    /// No room is left to make its volumes in.
+    /// The storage has no room for its new volumes.
     StorageSpace,
-    /// The node takes no more disks.
+    /// The node's limit of attached volumes is reached.
     VolumeLimit,
-    /// Another pod there has its disk.
+    /// Another pod on the node uses its disk.
     Disk,
     OnePod,
 }
 
-impl Snub {
-    /// The reason as kube-scheduler words it.
+impl Exclusion {
+    /// The reason in kube-scheduler's words.
     pub(crate) fn words(self) -> &'static str {
         match self {
-            Snub::Affinity => "node(s) didn't match pod affinity rules",
-            Snub::AntiAffinity => "node(s) didn't match pod anti-affinity rules",
-            Snub::KeptAway => "node(s) didn't satisfy existing pods anti-affinity rules",
-            Snub::Spread => "node(s) didn't match pod topology spread constraints",
-            Snub::Ports => "node(s) didn't have free ports for the requested pod ports",
-            Snub::Volumes => NO_VOLUME,
-            Snub::StorageSpace => "node(s) did not have enough free storage",
-            Snub::VolumeLimit => "node(s) exceed max volume count",
-            Snub::Disk => "node(s) had no available disk",
-            Snub::OnePod => {
+            Exclusion::Affinity => "node(s) didn't match pod affinity rules",
+            Exclusion::AntiAffinity => "node(s) didn't match pod anti-affinity rules",
+            Exclusion::ExistingAntiAffinity => {
+                "node(s) didn't satisfy existing pods anti-affinity rules"
+            }
+            Exclusion::Spread => "node(s) didn't match pod topology spread constraints",
+            Exclusion::Ports => "node(s) didn't have free ports for the requested pod ports",
+            Exclusion::Volumes => NO_VOLUME,
+            Exclusion::StorageSpace => "node(s) did not have enough free storage",
+            Exclusion::VolumeLimit => "node(s) exceed max volume count",
+            Exclusion::Disk => "node(s) had no available disk",
+            Exclusion::OnePod => {
                 "node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode"
             }
         }
     }
 
-    /// What a person could change about it.
+    /// What a user could change about it.
     pub(crate) fn remedy(self) -> &'static str {
         match self {
-            Snub::Affinity => "pods that it wants to be with, where there is room",
-            Snub::AntiAffinity => "nodes without the pods that it avoids",
-            Snub::KeptAway => "nodes without pods that avoid it",
-            Snub::Spread => "room where fewer of its kind are, or a larger maxSkew",
-            Snub::Ports => "nodes where its host ports are free",
-            Snub::Volumes => {
+            Exclusion::Affinity => "room on nodes with the pods that its affinity requires",
+            Exclusion::AntiAffinity => "nodes without the pods that its anti-affinity excludes",
+            Exclusion::ExistingAntiAffinity => "nodes without pods whose anti-affinity excludes it",
+            Exclusion::Spread => "room where fewer of its kind are, or a larger maxSkew",
+            Exclusion::Ports => "nodes where its host ports are free",
+            Exclusion::Volumes => {
                 "free volumes that fit its claims, where there is room, or a storage class that makes them"
             }
-            Snub::StorageSpace => {
+            Exclusion::StorageSpace => {
                 "more free storage for volumes of its class, where there is room, or smaller claims"
             }
-            Snub::VolumeLimit => {
+            Exclusion::VolumeLimit => {
                 "fewer volumes attached where there is room (CSINodes say how many each node takes), or more nodes"
             }
-            Snub::Disk => {
+            Exclusion::Disk => {
                 "nodes where no other pod has its disk, or the disk read-only in all of them"
             }
-            Snub::OnePod => {
+            Exclusion::OnePod => {
                 "the pod ending that holds its claim (ReadWriteOncePod), or a claim of its own"
             }
         }
     }
 
-    /// Is it a matter of its volumes?
+    /// True if the reason is the pod's volumes.
     pub(crate) fn of_volumes(self) -> bool {
-        use Snub::{Disk, OnePod, StorageSpace, VolumeLimit, Volumes};
+        use Exclusion::{Disk, OnePod, StorageSpace, VolumeLimit, Volumes};
         matches!(self, Volumes | StorageSpace | VolumeLimit | Disk | OnePod)
     }
 }
 
-/// May the class be on a node whose label has that value, as far as that label is concerned?
+/// True if the class may be on a node with this value of the label, as far as that label is
+/// concerned.
 pub(crate) fn may_be_on(class: &Class, key: &str, value: Option<&str>) -> bool {
     let selected = class.selector().get(key);
     let required = class.affinity.as_ref().and_then(|affinity| {

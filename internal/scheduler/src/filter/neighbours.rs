@@ -1,6 +1,6 @@
-//! What a class of pods asks of the pods around it: inter-pod affinity and anti-affinity, topology
-//! spread, host ports; and how many pods that matter to such rules are on which node. Counts are
-//! kept from the moment that somebody asks for them. Whom to place where is `place`'s.
+//! A class's rules about other pods (inter-pod affinity and anti-affinity, topology spread, host
+//! ports), and the number of pods on each node that such rules select. A term is counted from its
+//! first use on. `place` chooses the nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,31 +11,32 @@ use resources::selector::LabelSelector;
 
 use crate::node::NodeIx;
 
-/// Pods in some namespaces with some labels. An empty selector of namespaces, or any other one
-/// (namespaces' labels are not known here), means all of them.
+/// Pods in some namespaces with some labels. An empty namespace selector means all namespaces; so
+/// does any other one, because namespaces' labels are not known here.
 #[derive(Clone, Debug, PartialEq)]
-struct Kin {
+struct PodSelector {
     selector: LabelSelector,
     namespaces: Option<BTreeSet<String>>,
 }
 
-/// Pods that are of all these kinds; of none where one can't be read.
+/// Pods that match all of these selectors; none if a selector cannot be read.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Term(Vec<Kin>);
+pub(crate) struct Term(Vec<PodSelector>);
 
 impl Term {
     pub(crate) fn matches(&self, namespace: &str, labels: &BTreeMap<String, String>) -> bool {
-        let within = |kin: &Kin| {
-            let names = kin.namespaces.as_ref();
-            names.is_none_or(|names| names.contains(namespace)) && kin.selector.matches(labels)
+        let within = |pod_selector: &PodSelector| {
+            let names = pod_selector.namespaces.as_ref();
+            names.is_none_or(|names| names.contains(namespace))
+                && pod_selector.selector.matches(labels)
         };
         !self.0.is_empty() && self.0.iter().all(within)
     }
 }
 
-/// Which pods, and within which label's domains.
+/// A term, and the label whose domains it is counted in.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Near {
+pub(crate) struct DomainTerm {
     pub(crate) term: String,
     pub(crate) key: String,
 }
@@ -43,79 +44,79 @@ pub(crate) struct Near {
 /// One topology spread constraint.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Spread {
-    pub(crate) near: Near,
+    pub(crate) near: DomainTerm,
     pub(crate) max_skew: u32,
     pub(crate) min_domains: usize,
-    /// `DoNotSchedule`, rather than `ScheduleAnyway`.
+    /// `DoNotSchedule`; false is `ScheduleAnyway`.
     pub(crate) hard: bool,
-    /// Only nodes that the pod's selector and affinity allow count.
+    /// Only nodes that the pod's selector and affinity allow are counted.
     pub(crate) selected_only: bool,
-    /// Only nodes whose taints the pod tolerates count.
+    /// Only nodes whose taints the pod tolerates are counted.
     pub(crate) tolerated_only: bool,
-    /// Of other pods none counts: so kube-scheduler reads a selector that is there and empty, though
-    /// it selects the pod itself.
-    pub(crate) counts_nobody: bool,
+    /// No other pod is counted: kube-scheduler's reading of a selector that is present and empty,
+    /// although it selects the pod itself.
+    pub(crate) counts_no_others: bool,
 }
 
 /// A host port: address, protocol, number.
 pub(crate) type Port = (String, String, i32);
 
-/// All that a class asks of its neighbours.
+/// A class's rules about other pods.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Manners {
-    pub(crate) with: Vec<Near>,
-    pub(crate) without: Vec<Near>,
-    /// Preferred; a negative weight is an aversion.
-    pub(crate) liked: Vec<(Near, i64)>,
+pub(crate) struct PodRules {
+    pub(crate) with: Vec<DomainTerm>,
+    pub(crate) without: Vec<DomainTerm>,
+    /// Preferred terms; a negative weight is a preference against.
+    pub(crate) preferred: Vec<(DomainTerm, i64)>,
     pub(crate) spread: Vec<Spread>,
     pub(crate) ports: Vec<Port>,
     /// The terms by their text.
     pub(crate) terms: BTreeMap<String, Term>,
 }
 
-impl Manners {
-    /// Reads them; none for a pod that does not care.
+impl PodRules {
+    /// Reads a pod's rules; `None` if it has none.
     pub(crate) fn read(
         spec: &k8s::PodSpec,
         namespace: &str,
         labels: Option<&BTreeMap<String, String>>,
-    ) -> Option<Box<Manners>> {
-        let mut manners = Manners::default();
+    ) -> Option<Box<PodRules>> {
+        let mut pod_rules = PodRules::default();
         let affinity = spec.affinity.as_ref();
         if let Some(with) = affinity.and_then(|a| a.pod_affinity.as_ref()) {
             let required = &with.required_during_scheduling_ignored_during_execution;
-            // kube-scheduler counts a pod for any of the terms only where it is of the kinds of all.
+            // kube-scheduler counts a pod for required affinity only if it matches all terms.
             let all: Vec<_> = (required.iter().flatten())
-                .map(|term| kin(term, namespace))
+                .map(|term| pod_selector(term, namespace))
                 .collect();
             for term in required.iter().flatten() {
-                let near = Near {
-                    term: manners.term(&all),
+                let near = DomainTerm {
+                    term: pod_rules.term(&all),
                     key: term.topology_key.clone(),
                 };
-                manners.with.push(near);
+                pod_rules.with.push(near);
             }
             let preferred = &with.preferred_during_scheduling_ignored_during_execution;
             for one in preferred.iter().flatten() {
-                let near = manners.near(&one.pod_affinity_term, namespace);
-                manners.liked.push((near, i64::from(one.weight)));
+                let near = pod_rules.near(&one.pod_affinity_term, namespace);
+                pod_rules.preferred.push((near, i64::from(one.weight)));
             }
         }
         if let Some(without) = affinity.and_then(|a| a.pod_anti_affinity.as_ref()) {
             let required = &without.required_during_scheduling_ignored_during_execution;
             for term in required.iter().flatten() {
-                let near = manners.near(term, namespace);
-                manners.without.push(near);
+                let near = pod_rules.near(term, namespace);
+                pod_rules.without.push(near);
             }
             let preferred = &without.preferred_during_scheduling_ignored_during_execution;
             for one in preferred.iter().flatten() {
-                let near = manners.near(&one.pod_affinity_term, namespace);
-                manners.liked.push((near, -i64::from(one.weight)));
+                let near = pod_rules.near(&one.pod_affinity_term, namespace);
+                pod_rules.preferred.push((near, -i64::from(one.weight)));
             }
         }
         for constraint in spec.topology_spread_constraints.iter().flatten() {
             let said = constraint.label_selector.clone();
-            let mut selector = said.clone().unwrap_or_else(nobody);
+            let mut selector = said.clone().unwrap_or_else(selects_nothing);
             for key in constraint.match_label_keys.iter().flatten() {
                 if said.is_some()
                     && let Some(value) = labels.and_then(|labels| labels.get(key))
@@ -125,11 +126,11 @@ impl Manners {
                 }
             }
             let namespaces = Some([namespace.to_owned()].into());
-            let counts_nobody = (selector.match_labels.as_ref()).is_none_or(BTreeMap::is_empty)
+            let counts_no_others = (selector.match_labels.as_ref()).is_none_or(BTreeMap::is_empty)
                 && (selector.match_expressions.as_ref()).is_none_or(Vec::is_empty);
-            let term = manners.term(&[(selector, namespaces)]);
-            manners.spread.push(Spread {
-                near: Near {
+            let term = pod_rules.term(&[(selector, namespaces)]);
+            pod_rules.spread.push(Spread {
+                near: DomainTerm {
                     term,
                     key: constraint.topology_key.clone(),
                 },
@@ -141,7 +142,7 @@ impl Manners {
                 hard: constraint.when_unsatisfiable == "DoNotSchedule",
                 selected_only: constraint.node_affinity_policy.as_deref() != Some("Ignore"),
                 tolerated_only: constraint.node_taints_policy.as_deref() == Some("Honor"),
-                counts_nobody,
+                counts_no_others,
             });
         }
         let inits = spec.init_containers.iter().flatten();
@@ -158,40 +159,42 @@ impl Manners {
             let anywhere = address.is_empty() || address == "0.0.0.0";
             let protocol = port.protocol.clone().unwrap_or_else(|| "TCP".to_owned());
             let address = if anywhere { String::new() } else { address };
-            manners.ports.push((address, protocol, number));
+            pod_rules.ports.push((address, protocol, number));
         }
-        (manners != Manners::default()).then(|| Box::new(manners))
+        (pod_rules != PodRules::default()).then(|| Box::new(pod_rules))
     }
 
-    fn near(&mut self, term: &k8s::PodAffinityTerm, namespace: &str) -> Near {
-        Near {
-            term: self.term(&[kin(term, namespace)]),
+    fn near(&mut self, term: &k8s::PodAffinityTerm, namespace: &str) -> DomainTerm {
+        DomainTerm {
+            term: self.term(&[pod_selector(term, namespace)]),
             key: term.topology_key.clone(),
         }
     }
 
-    /// Notes a term; says its text.
+    /// Records a term; returns its text.
     fn term(&mut self, all: &[(meta::LabelSelector, Option<BTreeSet<String>>)]) -> String {
         let written = all.iter().map(|(selector, namespaces)| {
             let selector = serde_json::to_string(selector).unwrap_or_default();
             format!("{selector} {namespaces:?}")
         });
         let text = written.collect::<Vec<_>>().join(" and ");
-        let kins = all.iter().map(|(selector, namespaces)| {
-            Ok(Kin {
+        let pod_selectors = all.iter().map(|(selector, namespaces)| {
+            Ok(PodSelector {
                 selector: LabelSelector::from_k8s(selector)?,
                 namespaces: namespaces.clone(),
             })
         });
-        if let Ok(kins) = kins.collect::<Result<Vec<_>, resources::selector::SelectorError>>() {
-            self.terms.insert(text.clone(), Term(kins));
+        if let Ok(pod_selectors) =
+            pod_selectors.collect::<Result<Vec<_>, resources::selector::SelectorError>>()
+        {
+            self.terms.insert(text.clone(), Term(pod_selectors));
         }
         text
     }
 }
 
-/// Which pods a term is about.
-fn kin(
+/// The selector and namespaces of a term.
+fn pod_selector(
     term: &k8s::PodAffinityTerm,
     namespace: &str,
 ) -> (meta::LabelSelector, Option<BTreeSet<String>>) {
@@ -203,12 +206,12 @@ fn kin(
     } else {
         Some(named.iter().cloned().collect())
     };
-    let selector = term.label_selector.clone().unwrap_or_else(nobody);
+    let selector = term.label_selector.clone().unwrap_or_else(selects_nothing);
     (selector, namespaces)
 }
 
-/// What a selector that is left out selects.
-fn nobody() -> meta::LabelSelector {
+/// The selector that stands for an absent one: it selects no pods.
+fn selects_nothing() -> meta::LabelSelector {
     meta::LabelSelector {
         match_expressions: Some(vec![meta::LabelSelectorRequirement {
             key: "a".into(),
@@ -219,21 +222,21 @@ fn nobody() -> meta::LabelSelector {
     }
 }
 
-/// Pods by node.
+/// The number of pods by node.
 pub(crate) type On = BTreeMap<NodeIx, u32>;
 
-/// What is known of pods that matter to somebody.
+/// Counts of the pods that rules select.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Neighbours {
     /// Pods that match a term, by its text.
     matching: BTreeMap<String, (Term, On)>,
-    /// Pods that keep others away: their term and label.
+    /// Pods with a required anti-affinity term, by term and label.
     keeping: BTreeMap<(String, String), (Term, On)>,
     ports: BTreeMap<NodeIx, BTreeMap<Port, u32>>,
 }
 
 impl Neighbours {
-    /// Does anything need to be counted?
+    /// True if nothing is counted.
     pub(crate) fn is_empty(&self) -> bool {
         self.matching.is_empty() && self.keeping.is_empty()
     }
@@ -242,18 +245,19 @@ impl Neighbours {
         self.matching.contains_key(term)
     }
 
-    /// Begins to count a term.
+    /// Starts to count a term.
     pub(crate) fn learn(&mut self, text: &str, term: Term, on: On) {
         self.matching.insert(text.to_owned(), (term, on));
     }
 
-    /// Where pods that match a term are.
+    /// The nodes of the pods that match a term.
     pub(crate) fn on(&self, term: &str) -> Option<&On> {
         self.matching.get(term).map(|(_, on)| on)
     }
 
-    /// The rules of pods on nodes that keep such a pod away: the label, and where they are.
-    pub(crate) fn keep_away<'a>(
+    /// The anti-affinity rules of placed pods that exclude such a pod: the label, and the pods'
+    /// nodes.
+    pub(crate) fn anti_affinity_against<'a>(
         &'a self,
         namespace: &'a str,
         labels: &'a BTreeMap<String, String>,
@@ -264,12 +268,12 @@ impl Neighbours {
             .map(|((_, key), (_, on))| (key.as_str(), on))
     }
 
-    /// Does anybody keep others away?
-    pub(crate) fn keeps_any(&self) -> bool {
+    /// True if any placed pod has a required anti-affinity term.
+    pub(crate) fn has_anti_affinity(&self) -> bool {
         !self.keeping.is_empty()
     }
 
-    /// Are these ports free on a node?
+    /// True if these ports are free on a node.
     pub(crate) fn free_ports(&self, at: NodeIx, ports: &[Port]) -> bool {
         let Some(used) = self.ports.get(&at) else {
             return true;
@@ -282,13 +286,13 @@ impl Neighbours {
         })
     }
 
-    /// Counts a pod on a node, or off it.
+    /// Counts a pod in on a node, or out.
     pub(crate) fn count(
         &mut self,
         at: NodeIx,
         namespace: &str,
         labels: impl Fn() -> BTreeMap<String, String>,
-        manners: Option<&Manners>,
+        pod_rules: Option<&PodRules>,
         up: bool,
     ) {
         if !self.matching.is_empty() {
@@ -299,9 +303,9 @@ impl Neighbours {
                 }
             }
         }
-        let Some(manners) = manners else { return };
-        for near in &manners.without {
-            let Some(term) = manners.terms.get(&near.term) else {
+        let Some(pod_rules) = pod_rules else { return };
+        for near in &pod_rules.without {
+            let Some(term) = pod_rules.terms.get(&near.term) else {
                 continue;
             };
             let key = (near.term.clone(), near.key.clone());
@@ -314,7 +318,7 @@ impl Neighbours {
                 self.keeping.remove(&key);
             }
         }
-        for port in &manners.ports {
+        for port in &pod_rules.ports {
             let used = self.ports.entry(at).or_default();
             change(used, port.clone(), up);
             if used.is_empty() {
@@ -323,12 +327,12 @@ impl Neighbours {
         }
     }
 
-    /// Stops counting terms that nobody asks about any more.
+    /// Stops counting terms that no class uses.
     pub(crate) fn forget(&mut self, used: impl Fn(&str) -> bool) {
         self.matching.retain(|text, _| used(text));
     }
 
-    /// How many terms are counted.
+    /// The number of counted terms.
     pub(crate) fn len(&self) -> usize {
         self.matching.len()
     }
@@ -347,7 +351,7 @@ fn change<K: Ord>(on: &mut BTreeMap<K, u32>, at: K, up: bool) {
     }
 }
 
-/// What a label says of a node; a host is its own domain even without the label.
+/// A label's value on a node; the hostname label defaults to the node's name.
 pub(crate) fn value<'a>(
     node: &'a crate::node::Node,
     offer: &'a crate::node::Offer,

@@ -1,8 +1,8 @@
-//! Taints and tolerations, as Kubernetes matches them.
+//! Taints and tolerations, with Kubernetes' semantics.
 
 use k8s_openapi::api::core::v1::{Taint, Toleration};
 
-/// The taint that Kubernetes gives cordoned nodes; tolerating it lets a pod on them.
+/// The taint of cordoned nodes; a pod that tolerates it may go there.
 const UNSCHEDULABLE_TAINT: &str = "node.kubernetes.io/unschedulable";
 
 fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
@@ -24,7 +24,7 @@ fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
     }
 }
 
-/// Does a taint keep such pods away?
+/// True if a taint excludes such pods.
 pub(super) fn untolerated(tolerations: &[Toleration], taints: &[Taint]) -> bool {
     taints
         .iter()
@@ -32,7 +32,7 @@ pub(super) fn untolerated(tolerations: &[Toleration], taints: &[Taint]) -> bool 
         .any(|taint| !tolerations.iter().any(|t| tolerates(t, taint)))
 }
 
-/// How many taints ask such pods to stay away if they can.
+/// The number of `PreferNoSchedule` taints that such pods do not tolerate.
 pub(crate) fn avoided(tolerations: &[Toleration], taints: &[Taint]) -> i64 {
     taints
         .iter()
@@ -41,7 +41,7 @@ pub(crate) fn avoided(tolerations: &[Toleration], taints: &[Taint]) -> i64 {
         .count() as i64
 }
 
-/// May such pods go to cordoned nodes?
+/// True if such pods may go to cordoned nodes.
 pub(super) fn tolerates_unschedulable(tolerations: &[Toleration]) -> bool {
     let taint = Taint {
         key: UNSCHEDULABLE_TAINT.to_owned(),

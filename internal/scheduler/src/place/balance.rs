@@ -1,6 +1,18 @@
-//! Balanced placement: as few domains as a greedy choice would take, and the smallest share among
-//! them as large as it can be. Chooses domains and shares; what is below a share is placed as
-//! without balance. Where no balance is possible, who asks is told nothing and places as usual.
+//! Balanced placement: spreads a part of a gang evenly over sibling domains of the level it
+//! prefers.
+//!
+//! Method: a greedy choice (largest domain first) gives the number of domains; among all sets of
+//! that many domains the scheduler takes the one whose smallest share is as large as possible. This
+//! module chooses only the domains and their shares. Inside a share, pods are placed as without
+//! balance. If balance is impossible, the part is placed without it and no error is reported.
+//!
+//! Cost: domains times set size times pods, at most `STEPS_MAX`; beyond that the largest domains are
+//! taken.
+//!
+//! Example: 12 pods, domains with room for 10, 4 and 3. The greedy choice is 10 + 2; balance needs
+//! two domains and gives 8 + 4, because 4 is the largest possible smallest share.
+//!
+//! Tests: the unit tests below; `tests/topology.rs`; Kueue's cases in `tests/conformance/tas.rs`.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -18,27 +30,27 @@ use super::scope::Scope;
 use super::slices::{Layers, Taken};
 use super::spread::Item;
 
-/// How many steps the search for the tightest set of domains may take. Beyond it, the largest
-/// domains are taken, and the last as tight as can be.
+/// The most steps that the search for the tightest set of domains may take. Beyond it, the largest
+/// domains are taken, and the last one as tight as possible.
 const STEPS_MAX: u64 = 4_000_000;
 
-/// Sibling domains among which a part is balanced.
+/// The sibling domains among which a part is balanced.
 pub(super) struct Balance {
-    /// The least that each domain gets, in slices.
+    /// The smallest share of a domain, in slices.
     least: u64,
-    /// How many domains of the preferred level it takes.
+    /// The number of domains of the preferred level that the part uses.
     domains: usize,
-    /// What is left of the siblings: a domain, the places below it among which it is balanced,
-    /// and how many slices each of these holds.
+    /// The siblings that are left: each domain, the places below it among which pods are balanced,
+    /// and how many slices each of those places holds.
     siblings: Vec<(Item, Vec<(Item, u64)>)>,
 }
 
-/// One choice in a set of places, and the one before it.
+/// One place chosen for a set, and the index of the link before it.
 type Link = (usize, Option<usize>);
 
 impl Scheduler {
-    /// Places a part's minimum balanced, where it prefers a level and says so. False if that is
-    /// not possible: nothing is placed then.
+    /// Places a part's minimum in balance if its request prefers a level and asks for balance.
+    /// Returns false, with nothing placed, if that is not possible.
     pub(super) fn place_balanced(&mut self, branch: &Branch, scope: Scope, run: &mut Run) -> bool {
         let wish = &branch.wish;
         let (true, None, Some(level)) = (wish.balanced, wish.required, wish.preferred) else {
@@ -52,7 +64,7 @@ impl Scheduler {
                 self.balance_parts(branch, scope, level, run)
             };
         if !done {
-            self.give_room_back(run, from);
+            self.undo_placements(run, from);
             return false;
         }
         run.scopes.insert(branch.id, scope);
@@ -76,8 +88,8 @@ impl Scheduler {
         self.take_balanced(batch, balance, layers, run)
     }
 
-    /// Parts together, one of which has most of the pods: the others' go where there is most room
-    /// for that one's.
+    /// Balances several parts together if one of them has most of the pods. The other parts' pods
+    /// go to the nodes with the most room for the main part's class.
     fn balance_parts(
         &mut self,
         branch: &Branch,
@@ -118,11 +130,11 @@ impl Scheduler {
         };
         let inside = self.nodes_of(balance);
         let mut last = inside.first().copied();
-        let social = |batch: &Batch| {
+        let inter_pod = |batch: &Batch| {
             let first = batch.pods.first();
-            first.is_some_and(|pod| self.is_social(batch.class, pod))
+            first.is_some_and(|pod| self.has_inter_pod_rules(batch.class, pod))
         };
-        if batches.iter().any(|(_, batch)| social(batch)) {
+        if batches.iter().any(|(_, batch)| inter_pod(batch)) {
             return false;
         }
         for (_, batch) in batches {
@@ -156,12 +168,12 @@ impl Scheduler {
         layers: &Layers,
         run: &mut Run,
     ) -> bool {
-        let social = batch
+        let inter_pod = batch
             .pods
             .first()
-            .is_some_and(|pod| self.is_social(batch.class, pod));
+            .is_some_and(|pod| self.has_inter_pod_rules(batch.class, pod));
         let demand = self.classes.get(batch.class).demand().clone();
-        if social || self.allowance(run, &demand).0 < batch.pods.len() {
+        if inter_pod || self.allowance(run, &demand).0 < batch.pods.len() {
             return false;
         }
         let count = batch.pods.len() as u64;
@@ -173,14 +185,15 @@ impl Scheduler {
         true
     }
 
-    /// The node that holds most of the one class, of those that hold one of the other.
+    /// Of the nodes that hold a pod of class `holds`, the one that holds the most pods of class
+    /// `most`.
     fn roomiest(&self, nodes: &[NodeIx], holds: ClassIx, most: ClassIx) -> Option<NodeIx> {
         let (holds, most) = (self.views.get(&holds)?, self.views.get(&most)?);
         let open = nodes.iter().copied().filter(|at| holds.holds(*at) > 0);
         open.min_by_key(|at| (Reverse(most.holds(*at)), self.topology.along(*at)))
     }
 
-    /// Every node of what is left of the siblings.
+    /// Every node of the remaining siblings.
     fn nodes_of(&self, balance: &Balance) -> Vec<NodeIx> {
         let mut nodes = Vec::new();
         for (item, _) in balance.siblings.iter().flat_map(|(_, below)| below) {
@@ -192,7 +205,8 @@ impl Scheduler {
         nodes
     }
 
-    /// Groups of siblings at a level within which so many pods can be balanced: the best first.
+    /// Groups of siblings at a level within which `pods` pods can be balanced, the best group
+    /// first.
     pub(super) fn balances(
         &self,
         class: ClassIx,
@@ -239,7 +253,8 @@ impl Scheduler {
         found.into_iter().map(|(_, balance)| balance).collect()
     }
 
-    /// The level of the outermost slices and their size; single pods on hosts without any.
+    /// The level and size of the outermost slices; the host level and size 1 if the request has no
+    /// slices.
     fn outer_layer(&self, layers: &Layers) -> (Level, u64) {
         layers
             .first()
@@ -255,8 +270,8 @@ impl Scheduler {
         }
     }
 
-    /// Nodes for so many pods within a group of siblings, and how many each gets. None if the
-    /// balance cannot be kept.
+    /// The nodes for `pods` pods within a group of siblings, with the number of pods for each.
+    /// `None` if the balance cannot be kept.
     pub(super) fn balanced(
         &self,
         class: ClassIx,
@@ -268,7 +283,7 @@ impl Scheduler {
         let (deep, size) = self.outer_layer(layers);
         let count = pods / size;
         let mut siblings: Vec<_> = balance.siblings.iter().collect();
-        // Equally large ones: first the one whose parts are the most alike.
+        // Of equally large siblings, the one with the most similar places comes first.
         siblings.sort_by_key(|(item, below)| {
             let squares: u128 = below.iter().map(|(_, n)| u128::from(*n).pow(2)).sum();
             (Reverse(sum(below)), squares, self.place_of(*item))
@@ -303,7 +318,7 @@ impl Scheduler {
         (extra == 0).then(|| taken.into_iter().collect())
     }
 
-    /// Below a slice: the smallest places first, so that the larger ones stay open.
+    /// Below a slice the smallest places are filled first, so that the larger ones stay free.
     fn fill_small(
         &self,
         view: &View,
@@ -329,7 +344,7 @@ impl Scheduler {
     }
 }
 
-/// The pods that a part must have, if they are alike and nothing else is needed.
+/// The batch of required pods, if the part has exactly one and needs nothing else.
 fn only_batch(branch: &Branch) -> Option<&Batch> {
     match branch.own.required.as_slice() {
         [batch] if branch.own.needed == 0 && branch.children.is_empty() => Some(batch),
@@ -341,8 +356,8 @@ fn sum(rooms: &[(Item, u64)]) -> u64 {
     rooms.iter().map(|(_, room)| room).sum()
 }
 
-/// How many of these places hold so many if the largest are taken first, and how much the last one
-/// of them holds. None if all of them do not hold so many.
+/// How many places hold `count` if the largest are taken first, and the room of the last one taken.
+/// `None` if all places together hold less than `count`.
 fn greedy(rooms: impl Iterator<Item = u64>, count: u64) -> Option<(usize, u64)> {
     let mut rooms: Vec<u64> = rooms.collect();
     rooms.sort_unstable_by_key(|room| Reverse(*room));
@@ -356,8 +371,8 @@ fn greedy(rooms: impl Iterator<Item = u64>, count: u64) -> Option<(usize, u64)> 
     None
 }
 
-/// The largest least share among siblings that a greedy choice allows, without the places that are
-/// too small for it.
+/// The balance with the largest smallest share that the greedy number of places allows. Places with
+/// less room than that share are dropped.
 fn balance(mut siblings: Vec<(Item, Vec<(Item, u64)>)>, count: u64) -> Option<Balance> {
     let all = siblings.iter().flat_map(|(_, below)| below);
     let (places, last) = greedy(all.map(|(_, room)| *room), count)?;
@@ -377,8 +392,8 @@ fn balance(mut siblings: Vec<(Item, Vec<(Item, u64)>)>, count: u64) -> Option<Ba
     })
 }
 
-/// The places, by number, that hold so many: as few as can be, and of such sets the one that
-/// leaves the least over.
+/// The indices of the places that hold `count`: as few places as possible, and among sets of that
+/// size the one with the least room left over.
 fn tightest_set(rooms: &[u64], count: u64) -> Option<Vec<usize>> {
     let (few, _) = greedy(rooms.iter().copied(), count)?;
     let widest = rooms.iter().copied().max().unwrap_or(0);
@@ -395,7 +410,7 @@ fn tightest_set(rooms: &[u64], count: u64) -> Option<Vec<usize>> {
         let chosen = pick::fewest(places.collect(), count)?;
         return Some(chosen.into_iter().map(|(at, _)| at).collect());
     }
-    // By how many places: what they hold together, and the last link of the set that does.
+    // For each set size: the sums that sets of that size hold, with the last link of one such set.
     let mut links: Vec<Link> = Vec::new();
     let mut sets: Vec<BTreeMap<u64, Option<usize>>> = vec![BTreeMap::new(); few + 1];
     sets[0].insert(0, None);

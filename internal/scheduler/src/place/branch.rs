@@ -1,5 +1,6 @@
-//! What a gang wants placed, as a tree: the gang, its sub-groups, tasks with a topology of their
-//! own; which pods each part must have, and where its running members are. Places nothing.
+//! The placement tree of a gang: the gang, its sub-groups, and tasks with a topology request of
+//! their own. Each node of the tree (a branch) names the pods it must have and the nodes of its
+//! running members. This module only builds the tree.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,15 +14,14 @@ use crate::resource::{CPU, GPU, MEMORY};
 use crate::state::Scheduler;
 use crate::topology::{Request, Wish};
 
-/// Waiting members of one class, in the order of their ranks.
+/// Waiting members of one class, in rank order.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Batch {
     pub(super) class: ClassIx,
     pub(super) pods: Vec<PodKey>,
 }
 
-/// Which pods to place: the required ones, then `needed` of the others, then what fits of the
-/// rest.
+/// The pods to place: all required ones, then `needed` of the others, then as many more as fit.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Wanted {
     pub(super) required: Vec<Batch>,
@@ -35,28 +35,28 @@ impl Wanted {
     }
 }
 
-/// A part of the gang, or all of it.
+/// A part of the gang, or the whole gang.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Branch {
-    /// Its number in the tree.
+    /// Its number in the tree, in preorder.
     pub(super) id: usize,
-    /// What it is called in reports; empty for the gang.
+    /// Its name in reports; empty for the gang.
     pub(super) label: String,
     pub(super) wish: Wish,
-    /// Must it start for the gang to start?
+    /// True if the gang cannot start without this part.
     pub(super) must: bool,
     pub(super) children: Vec<Branch>,
-    /// How many children must start beside those that must.
+    /// How many optional children must start, besides those that must.
     pub(super) quorum: usize,
     pub(super) own: Wanted,
-    /// How many pods of it, at any depth, must be placed.
+    /// How many pods of this branch, at any depth, must be placed.
     pub(super) least: usize,
-    /// Where its running members are, and how many.
+    /// The nodes of its running members, with the number of members on each.
     pub(super) on: BTreeMap<NodeIx, usize>,
 }
 
 impl Branch {
-    /// Pods by class that cannot be done without.
+    /// Adds the pods that must be placed, by class.
     pub(super) fn needs(&self, into: &mut BTreeMap<ClassIx, usize>) {
         for batch in &self.own.required {
             *into.entry(batch.class).or_default() += batch.pods.len();
@@ -66,7 +66,7 @@ impl Branch {
         }
     }
 
-    /// All pods by class.
+    /// Adds all waiting pods, by class.
     pub(super) fn wants(&self, into: &mut BTreeMap<ClassIx, usize>) {
         for batch in self.own.required.iter().chain(&self.own.others) {
             *into.entry(batch.class).or_default() += batch.pods.len();
@@ -85,7 +85,7 @@ impl Branch {
     }
 }
 
-/// A waiting member as the tree's builder sees it.
+/// A waiting member, as the tree's builder reads it.
 struct Member<'a> {
     key: &'a PodKey,
     class: ClassIx,
@@ -94,7 +94,8 @@ struct Member<'a> {
 }
 
 impl Scheduler {
-    /// The gang's tree; an obstacle if what it asks for makes no sense here.
+    /// The gang's placement tree, or an obstacle if its topology request is invalid in this
+    /// cluster.
     pub(super) fn tree_of(&self, key: &GangKey, gang: &Gang) -> Result<Branch, Obstacle> {
         let nothing = Default::default();
         let shape = gang.spec.as_ref().map_or(&nothing, |spec| &spec.shape);
@@ -103,7 +104,7 @@ impl Scheduler {
             return Err(wrong(problem));
         }
         if let Some(class) = gang.only_kind() {
-            return self.stump_of(key, gang, class);
+            return self.uniform_tree_of(key, gang, class);
         }
         let tasks = gang.spec.iter().flat_map(|spec| &spec.min_task_member);
         let mut short: BTreeMap<&str, usize> = tasks
@@ -111,7 +112,8 @@ impl Scheduler {
             .collect();
         let by_part = !shape.is_plain();
         let by_task = !by_part && gang.hinted > 0;
-        // Pods by the part or task that they are placed with; the gang's own under no name.
+        // Pods by the part or task that they are placed with; the key of the gang's own pods is
+        // `None`.
         let mut leaves: BTreeMap<Option<Arc<str>>, Vec<Member>> = BTreeMap::new();
         let mut requests: BTreeMap<Arc<str>, (Request, Option<Arc<str>>)> = BTreeMap::new();
         for (_, name) in &gang.pending {
@@ -217,8 +219,14 @@ impl Scheduler {
         Ok(root)
     }
 
-    /// The tree of a gang whose waiting members are alike: none of them is looked at.
-    fn stump_of(&self, key: &GangKey, gang: &Gang, class: ClassIx) -> Result<Branch, Obstacle> {
+    /// The tree of a gang whose waiting members are all of one class. Does not read the members one
+    /// by one.
+    fn uniform_tree_of(
+        &self,
+        key: &GangKey,
+        gang: &Gang,
+        class: ClassIx,
+    ) -> Result<Branch, Obstacle> {
         let request = gang
             .spec
             .as_ref()
@@ -277,7 +285,8 @@ impl Scheduler {
         Ok(branch)
     }
 
-    /// A branch for each task that asks something of the network; those of one word together.
+    /// Adds a branch for each task with a topology request; tasks of the same group share one
+    /// branch.
     fn add_tasks(
         &self,
         gang: &Gang,
@@ -334,7 +343,7 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Where running members are, by part.
+    /// The nodes of running members, by part.
     fn parts_on(
         &self,
         gang: &Gang,
@@ -368,7 +377,8 @@ impl Scheduler {
                 _ => Ok(Some(class)),
             })
             .is_ok();
-        // Nothing to choose from: the others that are needed are required too.
+        // With one class, or if all are needed, there is no choice: the needed others become
+        // required.
         let forced = single || needed >= all;
         needed = needed.saturating_sub(members.iter().filter(|member| member.required).count());
         for member in members {
@@ -388,7 +398,8 @@ impl Scheduler {
         }
     }
 
-    /// The hardest to place first. Not by the class's number, which is an accident.
+    /// The hardest batch to place first. The class's number is no criterion: it depends on event
+    /// order.
     fn batches(&self, by_class: BTreeMap<ClassIx, Vec<PodKey>>) -> Vec<Batch> {
         let mut batches: Vec<Batch> = by_class
             .into_iter()
@@ -411,8 +422,8 @@ impl Scheduler {
         [GPU, CPU, MEMORY].map(|ix| -demand.get(ix))
     }
 
-    /// Parts that need one domain before those that do not, the narrower level first, then the
-    /// larger.
+    /// Sorts children: parts that must start first, then those bound to one domain (the narrower
+    /// level first), then the larger ones.
     fn hardest_first(&self, branch: &mut Branch) {
         branch.children.sort_by_cached_key(|child| {
             let mut needs = BTreeMap::new();

@@ -1,20 +1,26 @@
-//! Placing one gang: whole, or not at all. What was taken on the way to a failure is given back
-//! before anybody sees it; why it failed is told from the moment of failure. Here: what is asked
-//! and answered, and the gates before placement.
+//! Places one gang: at least its minimum, or no pod at all.
+//!
+//! Method: the gang passes the gates in this module (hold after a failed binding, queue, minimum
+//! resources, existing members), then a placement tree is built (`branch`), checked against total
+//! capacity (`demand_forecast`), and searched domain by domain (`search`). Capacity taken by a failed
+//! attempt is returned before the attempt ends, and the obstacle reported is the one seen at the
+//! moment of failure.
+//!
+//! Tests: `tests/gangs.rs`, `tests/properties.rs`, `tests/topology_oracle.rs`.
 
 mod balance;
 mod branch;
-mod foresee;
-mod kinds;
-mod leave;
+mod demand_forecast;
+mod gpu_models;
+mod inter_pod_affinity;
 mod pick;
+mod requeue;
 mod run;
 mod scope;
 mod search;
+mod single_node;
 mod slices;
-mod social;
 mod spread;
-mod wake;
 
 use std::sync::Arc;
 
@@ -25,15 +31,15 @@ use crate::evict::Kept;
 use crate::gang::{Gang, GangKey};
 use crate::node::NodeIx;
 use crate::pod::PodKey;
-use crate::queue::Door;
+use crate::queue::Admission;
 use crate::report::Obstacle;
 use crate::state::Scheduler;
 
 use run::Run;
 
-pub(crate) use wake::Parked;
+pub(crate) use requeue::BlockedAnswer;
 
-/// A member and the room found for it.
+/// A member and the node and devices found for it.
 #[derive(Clone, Debug)]
 pub(crate) struct Placement {
     pub(crate) pod: PodKey,
@@ -42,25 +48,25 @@ pub(crate) struct Placement {
     pub(crate) class: ClassIx,
 }
 
-/// What came of trying a gang.
+/// The result of one attempt to place a gang.
 #[derive(Debug)]
 pub(crate) enum Attempt {
-    /// There was nothing to place.
+    /// No member was waiting.
     Nothing,
-    /// Nothing was placed.
+    /// No member was placed.
     Blocked(Obstacle),
-    /// The gang is whole; members beyond the minimum may still wait.
+    /// The minimum is placed; members beyond it may still wait for the given reason.
     Placed(Vec<Placement>, Option<Obstacle>),
 }
 
 impl Scheduler {
-    /// Tries to place a gang with all its members, and takes what it places.
+    /// Tries to place a gang with all its members. Placed pods are assumed.
     pub(crate) fn attempt(&mut self, key: &GangKey, now: Timestamp) -> Attempt {
         self.attempt_once(key, now, usize::MAX)
     }
 
-    /// Tries a gang whose turn it is: its minimum, and so many members beyond it. One that was
-    /// blocked before and that nothing could help since is told the same again.
+    /// Tries the gang whose turn it is: its minimum, and at most `beyond` members beyond it. A
+    /// blocked gang gets its cached answer if nothing changed that could help it.
     pub(crate) fn attempt_turn(&mut self, key: &GangKey, now: Timestamp, beyond: usize) -> Attempt {
         let attempt = self.attempt_once(key, now, beyond);
         if matches!(attempt, Attempt::Blocked(_)) {
@@ -70,7 +76,7 @@ impl Scheduler {
     }
 
     fn attempt_once(&mut self, key: &GangKey, now: Timestamp, beyond: usize) -> Attempt {
-        if let Some(obstacle) = self.same_answer(key) {
+        if let Some(obstacle) = self.cached_answer(key) {
             return Attempt::Blocked(obstacle);
         }
         let attempt = match self.held_back(key, now) {
@@ -87,15 +93,16 @@ impl Scheduler {
         attempt
     }
 
-    /// The same, whatever came of it before.
+    /// Tries the gang without regard to a cached answer.
     pub(crate) fn attempt_most(&mut self, key: &GangKey, now: Timestamp, beyond: usize) -> Attempt {
         let (attempt, used) = self.attempt_with_kept(key, now, beyond);
         self.forget_places(used);
         attempt
     }
 
-    /// Tries a gang with the room of the places that are kept for its moved members. Gives the places
-    /// that its placement used up, which the caller forgets or, undoing the placement, keeps again.
+    /// Tries a gang, with the reservations for its moved members released to it. Returns the
+    /// reservations that the placement used up; the caller drops them or, if it undoes the
+    /// placement, restores them.
     pub(crate) fn attempt_with_kept(
         &mut self,
         key: &GangKey,
@@ -112,7 +119,7 @@ impl Scheduler {
     }
 
     fn attempt_freely(&mut self, key: &GangKey, now: Timestamp, beyond: usize) -> Attempt {
-        if let Err(obstacle) = self.let_in(key, now) {
+        if let Err(obstacle) = self.check_admission(key, now) {
             return Attempt::Blocked(obstacle);
         }
         let Some(gang) = self.gangs.get(key) else {
@@ -133,7 +140,7 @@ impl Scheduler {
         let Some(payer) = gang.payer else {
             return Attempt::Nothing;
         };
-        if let Some(obstacle) = self.foresee_alike(key) {
+        if let Some(obstacle) = self.check_total_room_uniform(key) {
             return Attempt::Blocked(obstacle);
         }
         let Some(gang) = self.gangs.get(key) else {
@@ -144,8 +151,8 @@ impl Scheduler {
             Err(obstacle) => return Attempt::Blocked(obstacle),
         };
         let mut run = Run::new(gang, payer, key.lone, beyond);
-        let placed = match self.by_kind(&root, payer) {
-            Some(roots) => self.place_by_kind(&root, &roots, &mut run),
+        let placed = match self.by_gpu_model(&root, payer) {
+            Some(roots) => self.place_by_gpu_model(&root, &roots, &mut run),
             None => self.place(&root, &mut run),
         };
         match placed {
@@ -158,15 +165,14 @@ impl Scheduler {
                 Attempt::Placed(run.placed, rest)
             }
             Err(obstacle) => {
-                self.give_room_back(&mut run, 0);
+                self.undo_placements(&mut run, 0);
                 Attempt::Blocked(obstacle)
             }
         }
     }
 
-    /// The gates before placement: a failed binding's pause, the queue, what the gang says that it
-    /// needs at least.
-    fn let_in(&mut self, key: &GangKey, now: Timestamp) -> Result<(), Obstacle> {
+    /// The gates before placement: the hold after a failed binding, the queue, and `minResources`.
+    fn check_admission(&mut self, key: &GangKey, now: Timestamp) -> Result<(), Obstacle> {
         let Some(gang) = self.gangs.get(key) else {
             return Ok(());
         };
@@ -193,10 +199,10 @@ impl Scheduler {
         if gang.admitted {
             return Ok(());
         }
-        if rules.door != Door::Open {
+        if rules.admission != Admission::Open {
             return Err(Obstacle::closed(&gang.queue));
         }
-        if let Some(obstacle) = self.too_large(gang) {
+        if let Some(obstacle) = self.check_min_resources(gang) {
             return Err(obstacle);
         }
         if let Some(gang) = self.gangs.get_mut(key) {
@@ -206,10 +212,11 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Volcano's gate on `minResources`: a gang is let in while its queue's capability could hold
-    /// it beside those let in before. A full cluster is no reason to keep it out, one that is
-    /// too small is.
-    fn too_large(&self, gang: &Gang) -> Option<Obstacle> {
+    /// Volcano's enqueue check on `minResources`: a gang is admitted if its queue's capability
+    /// could hold it together with what the queue holds and what gangs admitted earlier still
+    /// expect. A cluster without free capacity does not stop admission; a cluster that is too small
+    /// does.
+    fn check_min_resources(&self, gang: &Gang) -> Option<Obstacle> {
         let spec = gang.spec.as_ref()?;
         let mut needs = spec.min_resources.0.iter();
         if let Some((ix, asked)) = needs.find(|(ix, asked)| *asked > self.total.get(*ix)) {

@@ -1,18 +1,20 @@
-//! Choosing places by how much each holds: as few as possible, the largest first, and the last as
-//! tight as can be. Knows only numbers.
+//! Chooses places by capacity: as few as possible, the largest first, and the last one as tight as
+//! possible. Works on numbers only. Costs one sort of the places.
+//!
+//! Example: 13 pods and places with room for 8, 6, 5 and 4 take 8 and then 5, not 8 and 6.
 
-/// A place with room for so many. `tier` comes before anything: the lesser is taken first.
+/// A place and its capacity. Places of a smaller `tier` are taken first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Weighed<T, K> {
     pub(super) item: T,
     pub(super) tier: i64,
     pub(super) room: u64,
-    /// Breaks ties among equal rooms: the lesser is taken first.
+    /// Breaks ties among places of equal capacity: the smaller is taken first.
     pub(super) tie: K,
 }
 
-/// Takes as few places as hold `count`, each with how many it gets. None if all together do not
-/// hold so many.
+/// The fewest places that hold `count`, each with the number it gets. `None` if all together hold
+/// less.
 pub(super) fn fewest<T: Copy, K: Ord + Copy>(
     mut places: Vec<Weighed<T, K>>,
     count: u64,
@@ -20,7 +22,7 @@ pub(super) fn fewest<T: Copy, K: Ord + Copy>(
     if places.iter().map(|place| place.room).sum::<u64>() < count {
         return None;
     }
-    // The common case needs no order among the rest.
+    // The common case is one place: it needs no sorting.
     if let Some(one) = tightest(&places, count) {
         return Some(vec![(one.item, count)]);
     }
@@ -33,7 +35,7 @@ pub(super) fn fewest<T: Copy, K: Ord + Copy>(
     while left > 0 && at < places.len() {
         let rest = &places[at..];
         if rest[0].room >= left {
-            // Those that hold all that is left come first; the tightest of them is the last.
+            // The places that hold all of the rest come first; the tightest of them is taken.
             let end = rest.partition_point(|p| p.tier == rest[0].tier && p.room >= left);
             let tight = rest[..end].iter().min_by_key(|p| (p.room, p.tie))?;
             taken.push((tight.item, left));
@@ -46,7 +48,7 @@ pub(super) fn fewest<T: Copy, K: Ord + Copy>(
     (left == 0).then_some(taken)
 }
 
-/// The place with the least room that holds `count`, of the best tier, if that tier has one.
+/// The place with the least capacity that holds `count`, of the best tier, if that tier has one.
 fn tightest<T: Copy, K: Ord + Copy>(places: &[Weighed<T, K>], count: u64) -> Option<Weighed<T, K>> {
     let best = places.iter().filter(|p| p.room > 0).map(|p| p.tier).min()?;
     places
@@ -56,7 +58,7 @@ fn tightest<T: Copy, K: Ord + Copy>(places: &[Weighed<T, K>], count: u64) -> Opt
         .copied()
 }
 
-/// Takes the smallest place that holds all; if there is none, places from the smallest up.
+/// Takes the smallest place that holds all; if there is none, fills places from the smallest up.
 pub(super) fn smallest<T: Copy, K: Ord + Copy>(
     mut places: Vec<Weighed<T, K>>,
     count: u64,

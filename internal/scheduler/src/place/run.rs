@@ -1,5 +1,5 @@
-//! One attempt under way: taking room for members, giving it back, and noting at the end what was
-//! placed. The only place where an attempt changes the state.
+//! One placement attempt in progress: takes capacity for members, returns it after a failure, and
+//! records the placed members at the end. Only this module changes the state during an attempt.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,17 +15,17 @@ use crate::state::Scheduler;
 use super::Placement;
 use super::scope::Scope;
 
-/// What ended the placing of some pods early.
+/// Why the placement of some pods ended early.
 #[derive(Clone, Debug)]
 pub(super) enum Stop {
-    /// The queue may take no more.
+    /// The queue's bound allows no more.
     Queue {
         class: ClassIx,
         bound: Bound,
         missing: usize,
         possible: usize,
     },
-    /// There is no room for so many more of a class.
+    /// There is no room for `missing` more pods of a class.
     Room {
         class: ClassIx,
         missing: usize,
@@ -36,7 +36,7 @@ pub(super) enum Stop {
 }
 
 impl Stop {
-    /// How much would have found room: the further an attempt got, the more it says.
+    /// How many members would find room. Of two stops, the one with more is the more informative.
     fn possible(&self) -> usize {
         match self {
             Stop::Queue { possible, .. } | Stop::Room { possible, .. } => *possible,
@@ -44,7 +44,7 @@ impl Stop {
         }
     }
 
-    /// The same, where so many more wait that were not tried.
+    /// The same stop, with `more` further pods that were not tried.
     pub(super) fn and_missing(mut self, more: usize) -> Stop {
         if let Stop::Queue { missing, .. } | Stop::Room { missing, .. } = &mut self {
             *missing += more;
@@ -52,12 +52,12 @@ impl Stop {
         self
     }
 
-    /// Would another domain be no better?
+    /// True if another domain cannot help.
     pub(super) fn is_final(&self) -> bool {
         matches!(self, Stop::Queue { .. })
     }
 
-    /// The one that says more.
+    /// The more informative of two stops.
     pub(super) fn or(self, other: Option<Stop>) -> Stop {
         match other {
             Some(other) if other.possible() >= self.possible() => other,
@@ -66,22 +66,22 @@ impl Stop {
     }
 }
 
-/// One attempt.
+/// The state of one attempt.
 #[derive(Debug)]
 pub(super) struct Run {
     pub(super) payer: Payer,
-    /// Nodes that members of the gang are on: the first to be looked at for the next.
+    /// Nodes with members of the gang: the next member tries them first.
     pub(super) own: BTreeSet<NodeIx>,
     pub(super) placed: Vec<Placement>,
-    /// Members that were there before.
+    /// Members that were placed before the attempt.
     pub(super) have: usize,
-    /// Where each branch was placed, for those who come after its minimum.
+    /// The scope in which each branch was placed; members beyond its minimum are placed by it.
     pub(super) scopes: BTreeMap<usize, Scope>,
-    /// A pod by itself has no neighbours to be close to.
+    /// The gang is a single pod without a PodGroup.
     pub(super) lone: bool,
-    /// How many members wait in all.
+    /// The number of waiting members.
     pub(super) waiting: usize,
-    /// How many members beyond the minimum are wanted still, at most.
+    /// The most members beyond the minimum that may still be placed.
     pub(super) beyond: usize,
 }
 
@@ -101,14 +101,14 @@ impl Run {
 }
 
 impl Scheduler {
-    /// How many pods of a demand the queue may take more, and what allows no more.
+    /// How many more pods of a demand the queue may take, and the bound that allows no more.
     pub(super) fn allowance(&self, run: &Run, demand: &Demand) -> (usize, Option<Bound>) {
         let (allowed, bound) = self.queues.allows(run.payer, demand, |ix| self.idle(ix));
         (allowed as usize, bound)
     }
 
-    /// Takes room for pods of one class on nodes that hold them: each node gets its count, in the
-    /// given order.
+    /// Takes capacity for pods of one class on nodes that hold them; each node gets its count, in
+    /// order.
     pub(super) fn take_room(
         &mut self,
         class: ClassIx,
@@ -130,7 +130,7 @@ impl Scheduler {
             for pod in chunk {
                 let devices = self.pick_gpus(class, *at, &take);
                 self.occupy(*at, &take, &devices);
-                self.meet_member(pod, class, *at, true);
+                self.count_member_for_rules(pod, class, *at, true);
                 run.placed.push(Placement {
                     pod: pod.clone(),
                     node: *at,
@@ -145,9 +145,9 @@ impl Scheduler {
         }
     }
 
-    /// Gives back everything after the first so many placements.
-    pub(super) fn give_room_back(&mut self, run: &mut Run, to: usize) {
-        // What was only tried frees nothing.
+    /// Undoes all placements after the first `to`.
+    pub(super) fn undo_placements(&mut self, run: &mut Run, to: usize) {
+        // Undoing a trial frees nothing that other gangs could not have used before.
         let eased = self.eased;
         self.give_back(run, to);
         self.eased = eased;
@@ -160,13 +160,13 @@ impl Scheduler {
             };
             let take = self.take_on(placement.class, placement.node);
             self.vacate(placement.node, &take, &placement.devices);
-            self.meet_member(&placement.pod, placement.class, placement.node, false);
+            self.count_member_for_rules(&placement.pod, placement.class, placement.node, false);
             self.queues.charge(run.payer, &take.demand, -1);
             self.touch(placement.node);
         }
     }
 
-    /// What to say of an attempt that ended so.
+    /// The obstacle to report for an attempt that ended with this stop.
     pub(super) fn obstacle(&mut self, stop: Stop, run: &Run) -> Obstacle {
         match stop {
             Stop::Queue {
@@ -192,8 +192,8 @@ impl Scheduler {
         }
     }
 
-    /// Notes what was placed in the members and their gang. Their room and their queue's account
-    /// were taken while placing.
+    /// Records the placement in the members and their gang. Capacity and the queue's account were
+    /// charged while placing.
     pub(super) fn assume(&mut self, key: &GangKey, placed: &[Placement]) {
         let stages = self.stages(key, placed);
         let Some(gang) = self.gangs.get_mut(key) else {
@@ -214,7 +214,7 @@ impl Scheduler {
             let take = class.take(Some(&self.nodes[placement.node]));
             gang.allocated.add(&take.demand, 1);
             gang.waiting.add(class.demand(), -1);
-            // What it asks for is known more exactly now.
+            // On a node the request is known exactly (a part of GPU memory depends on the node).
             gang.requested.add(class.demand(), -1);
             gang.requested.add(&take.demand, 1);
             if class.demand() != &take.demand
@@ -224,7 +224,7 @@ impl Scheduler {
                 self.queues.request(payer.queue, &take.demand, 1);
             }
             if stage == Stage::Pipelined {
-                self.nodes[placement.node].see_pipelined(&take, &placement.devices, true);
+                self.nodes[placement.node].count_nominated(&take, &placement.devices, true);
             }
             pod.stage = stage;
             pod.node = Some(placement.node);

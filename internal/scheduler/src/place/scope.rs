@@ -1,5 +1,5 @@
-//! Where something may go, and what is to be asked of such a place: what it holds, what is in it,
-//! where a part's running members tie it to. Changes nothing but the views that it asks.
+//! Scopes: the part of the cluster where pods may go, what a scope holds, and the scope that a
+//! part's running members bind it to. Changes nothing except the views it refreshes.
 
 use std::collections::BTreeMap;
 
@@ -11,17 +11,17 @@ use crate::topology::{DomainIx, Level};
 
 use super::branch::Branch;
 
-/// Where something may go.
+/// The part of the cluster where something may go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Scope {
-    /// Anywhere.
+    /// The whole cluster.
     All,
     Domain(DomainIx),
     Host(NodeIx),
 }
 
 impl Scheduler {
-    /// How many pods of a class there is room for.
+    /// How many pods of a class fit in the scope.
     pub(super) fn room(&mut self, class: ClassIx, scope: Scope) -> u64 {
         self.refresh(class);
         self.views.get(&class).map_or(0, |view| match scope {
@@ -31,7 +31,7 @@ impl Scheduler {
         })
     }
 
-    /// How much the domains around a place hold, the widest first.
+    /// The room of each domain around a place, the widest first.
     pub(super) fn rooms_around(&self, view: &View, place: Scope) -> Vec<u64> {
         let home = match place {
             Scope::All => None,
@@ -44,7 +44,7 @@ impl Scheduler {
         rooms
     }
 
-    /// The domain of a level in which most of a part's running members are.
+    /// The domain of a level that has most of a part's running members.
     pub(super) fn pinned(&self, branch: &Branch, level: Level) -> Option<Scope> {
         let mut members: BTreeMap<Scope, usize> = BTreeMap::new();
         for (at, n) in &branch.on {
@@ -63,7 +63,8 @@ impl Scheduler {
             .map(|(place, _)| place)
     }
 
-    /// The domains of a level within a scope; a scope that is narrower itself is its own.
+    /// The domains of a level within a scope; a scope at or below that level is its own only
+    /// domain.
     pub(super) fn at_level(&self, scope: Scope, level: Level) -> Vec<Scope> {
         let tree = &self.topology;
         let narrow = match scope {
@@ -117,8 +118,8 @@ impl Scheduler {
         }
     }
 
-    /// How far a part may reach whose minimum is in a scope: its required domain, or what bounds
-    /// the part that it belongs to.
+    /// The scope for members beyond a part's minimum: the part's required domain, or the outer
+    /// scope if it requires none.
     pub(super) fn bounds(&self, branch: &Branch, scope: Scope, outer: Scope) -> Scope {
         let Some(level) = branch.wish.required else {
             return outer;

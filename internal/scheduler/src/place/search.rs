@@ -1,6 +1,17 @@
-//! Searching a place for a gang's tree: which domain each part goes to. A part that must be in one
-//! domain tries those that hold it, the tightest first; parts that need several classes or have
-//! parts of their own may find out late that a domain does not hold them, and then try the next.
+//! Searches a domain for each part of a gang's placement tree.
+//!
+//! Method: depth first over the tree. A part that requires or prefers a level tries the domains
+//! that hold it, the tightest first. A part with several classes or sub-groups can fail in a domain
+//! that has room for each class alone; then the next domain is tried. If a later part finds no
+//! domain, an earlier part is moved to its next feasible domain.
+//!
+//! Cost: at most `TRIES_MAX` domains for each part and level, `TRIES_IN_ALL` domains and
+//! `MOVES_MAX` moves for each attempt.
+//!
+//! Example: a gang of 6 in one rack, with room for 8 in rack A and 6 in rack B, goes to rack B.
+//!
+//! Tests: `tests/topology.rs`; `tests/topology_oracle.rs` compares with an exhaustive search;
+//! Kueue's cases in `tests/conformance/tas.rs`.
 
 use std::collections::BTreeMap;
 
@@ -14,30 +25,30 @@ use super::branch::{Branch, Wanted};
 use super::run::{Run, Stop};
 use super::scope::Scope;
 
-/// How many domains of one level are tried for one part. Only parts with several classes or
-/// sub-groups can fail in a domain that has room enough for each class.
+/// The most domains of one level that are tried for one part. Only parts with several classes or
+/// sub-groups can fail in a domain that has room for each class.
 const TRIES_MAX: usize = 24;
-/// How many domains are tried in one attempt, over all parts.
+/// The most domains that are tried in one attempt, over all parts.
 const TRIES_IN_ALL: usize = 256;
 
-/// How often in one attempt a part that found a place is moved on for the sake of a later one.
+/// The most times in one attempt that a placed part is moved because a later part failed.
 const MOVES_MAX: usize = 32;
 
-/// What is left to be tried.
+/// What the attempt may still try.
 pub(super) struct Budget {
     tries: usize,
     moves: usize,
 }
 
 impl Scheduler {
-    /// Places what the tree wants. An error says why the minimum cannot be had; what was taken by
-    /// then is still taken. The success says why members beyond the minimum wait, if any do.
+    /// Places the tree. `Err` says why the minimum cannot be placed; what was taken until then is
+    /// still taken. `Ok` says why members beyond the minimum wait, if any do.
     pub(super) fn place(
         &mut self,
         root: &Branch,
         run: &mut Run,
     ) -> Result<Option<Obstacle>, Obstacle> {
-        self.foresee(root, run)?;
+        self.check_total_room(root, run)?;
         let mut budget = Budget {
             tries: TRIES_IN_ALL,
             moves: MOVES_MAX,
@@ -50,7 +61,7 @@ impl Scheduler {
         Ok(stopped.map(|stop| self.obstacle(stop, run)))
     }
 
-    /// Places members beyond the minimum where the minimum is placed; why some wait.
+    /// Places members beyond the minimum where the minimum is placed; returns why some still wait.
     pub(super) fn place_more(&mut self, root: &Branch, run: &mut Run) -> Option<Obstacle> {
         let mut stopped = None;
         let mut budget = Budget {
@@ -61,7 +72,7 @@ impl Scheduler {
         stopped.map(|stop| self.obstacle(stop, run))
     }
 
-    /// Places a part's minimum within a scope, or nothing of it.
+    /// Places a part's whole minimum within a scope, or none of it.
     fn place_branch(
         &mut self,
         branch: &Branch,
@@ -69,25 +80,26 @@ impl Scheduler {
         run: &mut Run,
         budget: &mut Budget,
     ) -> Result<(), Stop> {
-        self.place_another(branch, scope, run, budget, 0)
+        self.place_branch_skipping(branch, scope, run, budget, 0)
     }
 
-    /// The same, in another place than the first so many that would do.
-    fn place_another(
+    /// Like `place_branch`, but skips the first `skipped` feasible domains; the caller asks for
+    /// the next one after a later part failed.
+    fn place_branch_skipping(
         &mut self,
         branch: &Branch,
         scope: Scope,
         run: &mut Run,
         budget: &mut Budget,
-        mut pass_over: usize,
+        mut skipped: usize,
     ) -> Result<(), Stop> {
         if branch.wish.required.is_none() && branch.wish.preferred.is_none() {
-            if pass_over > 0 {
+            if skipped > 0 {
                 return Err(self.too_few(branch, branch.least, run));
             }
             return self.place_in(branch, scope, run, budget);
         }
-        if pass_over == 0 && self.place_balanced(branch, scope, run) {
+        if skipped == 0 && self.place_balanced(branch, scope, run) {
             return Ok(());
         }
         let from = run.placed.len();
@@ -105,13 +117,13 @@ impl Scheduler {
                 };
                 budget.tries = left;
                 match self.place_in(branch, candidate, run, budget) {
-                    Ok(()) if pass_over == 0 => return Ok(()),
+                    Ok(()) if skipped == 0 => return Ok(()),
                     Ok(()) => {
-                        pass_over -= 1;
-                        self.give_room_back(run, from);
+                        skipped -= 1;
+                        self.undo_placements(run, from);
                     }
                     Err(stop) => {
-                        self.give_room_back(run, from);
+                        self.undo_placements(run, from);
                         if stop.is_final() {
                             return Err(stop);
                         }
@@ -124,8 +136,8 @@ impl Scheduler {
             }
         }
         let Some(level) = branch.wish.required else {
-            // Preferred only: several domains will do.
-            if pass_over > 0 {
+            // The level is only preferred: several domains are allowed.
+            if skipped > 0 {
                 return Err(worst.unwrap_or_else(|| self.too_few(branch, branch.least, run)));
             }
             return self.place_in(branch, scope, run, budget);
@@ -133,7 +145,7 @@ impl Scheduler {
         Err(self.no_domain(branch, scope, level, &needs, worst, run))
     }
 
-    /// The levels at which one domain is sought, the best first.
+    /// The levels at which one domain is sought, the best (narrowest) first.
     fn levels_to_try(&self, branch: &Branch) -> Vec<Level> {
         let wish = &branch.wish;
         let widest = wish.required.unwrap_or(0);
@@ -141,8 +153,8 @@ impl Scheduler {
         (widest..=narrowest).rev().collect()
     }
 
-    /// Domains of a level that have room for what a part needs of each class: first where its
-    /// running members are, then where all that it wants fits, then the tightest.
+    /// The domains of a level with enough room for a part's minimum, by class. Order: the domain of
+    /// its running members, then domains where all its pods fit, then the tightest.
     fn candidates(
         &self,
         branch: &Branch,
@@ -170,7 +182,7 @@ impl Scheduler {
                 .all(|(class, n)| room_of(class, place) >= *n as u64)
         };
         let places: Vec<Scope> = match (self.at_level(scope, level), pinned) {
-            // Running members decide: the rest joins them.
+            // Running members decide: the others must join them.
             (places, Some(pinned)) if bound && branch.wish.required.is_some() => {
                 let required = branch.wish.required.unwrap_or(level);
                 let pin = self.pinned(branch, required).unwrap_or(pinned);
@@ -182,7 +194,7 @@ impl Scheduler {
         let mixed = view.is_mixed();
         let slices = (!branch.wish.slices.is_empty()).then_some(&branch.wish.slices);
         let least = branch.least as u64;
-        // A single pod is together wherever it goes: it leaves the widest domains whole.
+        // A single pod needs no neighbours: it goes where the widest domains stay free.
         let single = branch.wish.required.is_none() && wants.values().sum::<usize>() == 1;
         let mut weighed: Vec<_> = places
             .into_iter()
@@ -219,18 +231,18 @@ impl Scheduler {
                 ))
             })
             .collect();
-        // Where not all that is wanted fits, the roomiest comes nearest to it.
+        // If not all wanted pods fit, the domain with the most room comes closest.
         weighed.sort_by_cached_key(|(away, short, tier, around, room, order, _)| {
             let (room, raw) = *room;
             let tight = if *short { u64::MAX - room } else { room };
-            // As many slices fit in several: the one with the least room beside them.
+            // Of domains with equally many slices, the one with the least other room.
             (*away, *tier, *short, around.clone(), tight, raw, *order)
         });
         weighed.truncate(TRIES_MAX);
         weighed.into_iter().map(|(.., place)| place).collect()
     }
 
-    /// Places a part's minimum right here, or nothing of it.
+    /// Places a part's whole minimum in exactly this scope, or none of it.
     fn place_in(
         &mut self,
         branch: &Branch,
@@ -245,7 +257,7 @@ impl Scheduler {
                 Ok(())
             }
             Err(stop) => {
-                self.give_room_back(run, from);
+                self.undo_placements(run, from);
                 Err(stop)
             }
         }
@@ -261,7 +273,7 @@ impl Scheduler {
         let from = run.placed.len();
         let mut worst: Option<Stop> = None;
         self.place_all(branch, scope, run, budget)?;
-        // More of those that need not start come when everybody has the minimum.
+        // Optional parts beyond the quorum start later, when the gang has its minimum.
         let mut quorum = branch.quorum;
         for child in branch.children.iter().filter(|child| !child.must) {
             if quorum == 0 {
@@ -275,7 +287,7 @@ impl Scheduler {
         if quorum > 0 {
             return Err(worst.unwrap_or_else(|| self.too_few(branch, quorum, run)));
         }
-        // Whoever else finds room, until there are enough.
+        // Then any other member that finds room, until the minimum is reached.
         let mut short = branch.least.saturating_sub(run.placed.len() - from);
         if short > 0 {
             run.scopes.insert(branch.id, scope);
@@ -287,8 +299,9 @@ impl Scheduler {
         }
     }
 
-    /// Places the parts that must start, and the pods that the branch itself must have. A part in
-    /// whose place a later one would have to be is moved to the next place that would do.
+    /// Places the parts that must start, then the branch's own required pods. If a part fails
+    /// because an earlier part took its place, the earlier part is moved to its next feasible
+    /// domain.
     fn place_all(
         &mut self,
         branch: &Branch,
@@ -298,20 +311,20 @@ impl Scheduler {
     ) -> Result<(), Stop> {
         let must: Vec<&Branch> = branch.children.iter().filter(|child| child.must).collect();
         let mut worst: Option<Stop> = None;
-        let mut pass_over = vec![0; must.len()];
+        let mut skipped = vec![0; must.len()];
         let mut marks: Vec<usize> = Vec::new();
         loop {
             let at = marks.len();
             let from = run.placed.len();
             let placed = match must.get(at) {
-                Some(child) => self.place_another(child, scope, run, budget, pass_over[at]),
+                Some(child) => self.place_branch_skipping(child, scope, run, budget, skipped[at]),
                 None => self.place_own(branch, scope, run),
             };
             match placed {
                 Ok(()) if at == must.len() => return Ok(()),
                 Ok(()) => {
                     marks.push(from);
-                    if let Some(next) = pass_over.get_mut(at + 1) {
+                    if let Some(next) = skipped.get_mut(at + 1) {
                         *next = 0;
                     }
                 }
@@ -323,18 +336,18 @@ impl Scheduler {
                         (Some(before), kept) => {
                             worst = kept;
                             budget.moves -= 1;
-                            self.give_room_back(run, before);
+                            self.undo_placements(run, before);
                         }
                         (None, Some(stop)) => return Err(stop),
                         (None, None) => return Ok(()),
                     }
-                    pass_over[at - 1] += 1;
+                    skipped[at - 1] += 1;
                 }
             }
         }
     }
 
-    /// Places pods beyond the parts' minima until so many more are placed.
+    /// Places pods beyond the parts' minima until `short` more are placed.
     fn fill_up(
         &mut self,
         branch: &Branch,
@@ -400,7 +413,7 @@ impl Scheduler {
             return Ok(());
         }
         for batch in &own.required {
-            // Others of the same class come later: room is sought for all of them together.
+            // Pods of the same class come later: room is sought for all of them together.
             let more = self.same_class(&own.others, batch.class);
             let (_, stop) = self.place_pods(batch.class, &batch.pods, more, scope, branch, run);
             if let Some(stop) = stop {
@@ -434,7 +447,7 @@ impl Scheduler {
         same.map(|batch| batch.pods.len()).sum()
     }
 
-    /// Members beyond the minimum, wherever the minimum of their part is.
+    /// Places members beyond the minimum, in the scope where their part's minimum is.
     fn place_rest(
         &mut self,
         branch: &Branch,
@@ -445,7 +458,8 @@ impl Scheduler {
     ) {
         if let Some(scope) = run.scopes.get(&branch.id).copied() {
             for batch in &branch.own.others {
-                // A domain that is only preferred does not keep members from starting elsewhere.
+                // A preferred domain does not stop members beyond the minimum from starting
+                // elsewhere.
                 let wide = self.bounds(branch, scope, outer);
                 let both = [scope, wide];
                 for place in &both[usize::from(scope == wide)..] {
@@ -489,8 +503,8 @@ impl Scheduler {
         rest.cloned().collect()
     }
 
-    /// Places pods of one class within a scope: all of them, or as many as go in one by one where
-    /// they are beyond the minimum. Room is sought for `more` beside them.
+    /// Places pods of one class within a scope, as many as fit. Room is sought for `more` besides,
+    /// which are placed later. Returns how many were placed and why it stopped.
     pub(super) fn place_pods(
         &mut self,
         class: ClassIx,
@@ -505,9 +519,9 @@ impl Scheduler {
         }
         let demand = self.classes.get(class).demand().clone();
         let (allowed, bound) = self.allowance(run, &demand);
-        let count = if self.is_social(class, &pods[0]) {
+        let count = if self.has_inter_pod_rules(class, &pods[0]) {
             let allowed = &pods[..pods.len().min(allowed)];
-            let (placed, stop) = self.place_social(class, allowed, scope, run);
+            let (placed, stop) = self.place_one_by_one(class, allowed, scope, run);
             if stop.is_some() {
                 return (placed, stop);
             }
@@ -527,7 +541,7 @@ impl Scheduler {
         }
         let missing = pods.len() - count;
         let possible = run.have + run.placed.len();
-        // As the queue stands with what was just placed.
+        // The bound, after the pods just placed.
         let bound = bound
             .filter(|_| allowed <= count)
             .map(|bound| self.allowance(run, &demand).1.unwrap_or(bound));

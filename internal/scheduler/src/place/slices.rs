@@ -1,6 +1,12 @@
-//! Slices: pods in multiples of a number that must not straddle a domain, in one or more layers.
-//! First, slices that running members left broken are made whole where they are; the rest is
-//! placed in whole slices.
+//! Slices: pods placed in multiples of a size that must not straddle a domain, in one or more
+//! layers (Kueue's podset slices).
+//!
+//! Method: slices that running members left incomplete are completed in place; the other pods are
+//! placed in whole slices, outermost layer first, in as few domains as possible.
+//!
+//! Example: slices of 4 at rack level and a rack with room for 10: it holds 8 pods.
+//!
+//! Tests: `tests/slices.rs`, `tests/topology.rs`, `tests/conformance/tas.rs`.
 
 use std::collections::BTreeMap;
 
@@ -16,13 +22,13 @@ use super::run::Run;
 use super::scope::Scope;
 use super::spread::Item;
 
-/// Layers of slices, outermost first.
+/// Layers of slices (level, size), outermost first.
 pub(super) type Layers = [(Level, u32)];
-/// What was taken of nodes so far, beside what the view knows.
+/// Pods assigned to nodes so far that the view does not count yet.
 pub(super) type Taken = BTreeMap<NodeIx, u64>;
 
 impl Scheduler {
-    /// How many pods a place holds in whole slices.
+    /// How many pods of a class a place holds in whole slices.
     pub(super) fn sliced_room(
         &self,
         class: ClassIx,
@@ -48,7 +54,7 @@ impl Scheduler {
             Scope::Domain(at) => self.whole(view, Item::Domain(at), layers, &taken),
             Scope::Host(at) => self.whole(view, Item::Node(at), layers, &taken),
         };
-        // Room for completing broken slices is not in whole ones.
+        // Room that completes broken slices is not part of a whole slice.
         room + broken
     }
 
@@ -57,7 +63,7 @@ impl Scheduler {
         roots.chain(self.topology.loose().map(Item::Node)).collect()
     }
 
-    /// Pods that an item holds in whole slices.
+    /// How many pods an item holds in whole slices.
     pub(super) fn whole(&self, view: &View, item: Item, layers: &Layers, taken: &Taken) -> u64 {
         let level = match item {
             Item::Node(_) => self.topology.host(),
@@ -66,7 +72,7 @@ impl Scheduler {
         let inner = layers.iter().any(|(at, _)| *at > level);
         let raw = match item {
             Item::Node(at) => {
-                // A node outside of a layer's domains is in no slice.
+                // A node outside a layer's domains is in no slice.
                 u64::from(view.holds(at)).saturating_sub(taken.get(&at).copied().unwrap_or(0))
             }
             Item::Domain(at) if !inner && taken.is_empty() => view.sum(at),
@@ -83,7 +89,7 @@ impl Scheduler {
         }
     }
 
-    /// Does the item lie in a domain of every layer between it and the level above?
+    /// True if the item lies in a domain of every layer between it and the level above.
     fn covered(&self, item: Item, above: Level, layers: &Layers) -> bool {
         let level = match item {
             Item::Node(_) => self.topology.host(),
@@ -92,8 +98,8 @@ impl Scheduler {
         !layers.iter().any(|(at, _)| *at > above && *at < level)
     }
 
-    /// Domains in which running members make up no whole slices, innermost layers first, and how
-    /// many pods each lacks.
+    /// Domains whose running members make up an incomplete slice, innermost layers first, with the
+    /// number of pods that each lacks.
     fn broken(&self, layers: &Layers, on: &BTreeMap<NodeIx, usize>) -> Vec<(Scope, u64)> {
         let mut counts: BTreeMap<NodeIx, u64> = on.iter().map(|(at, n)| (*at, *n as u64)).collect();
         let mut found = Vec::new();
@@ -121,7 +127,7 @@ impl Scheduler {
         found
     }
 
-    /// Nodes for as many of `n` pods as go in whole slices, and how many that are.
+    /// Nodes for as many of `n` pods as can be placed in whole slices, and that number.
     pub(super) fn sliced(
         &self,
         class: ClassIx,
@@ -183,7 +189,7 @@ impl Scheduler {
         }
     }
 
-    /// Above the outermost layer: as few domains as can be at each level, as without slices.
+    /// Above the outermost layer: as few domains as possible at each level, as without slices.
     pub(super) fn flatten(
         &self,
         view: &View,
@@ -236,7 +242,8 @@ impl Scheduler {
         pick::fewest(places.filter(|place| place.room > 0).collect(), n)
     }
 
-    /// Within one slice domain: its pods among what is below, in slices of the next layer.
+    /// Within one slice's domain: distributes its pods among the items below, in slices of the next
+    /// layer.
     pub(super) fn split(
         &self,
         view: &View,

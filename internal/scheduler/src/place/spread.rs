@@ -1,5 +1,15 @@
-//! Which nodes a number of pods of one class go to within a scope: as few and as close to each
-//! other as can be, in the order of the network. Chooses; takes nothing.
+//! Chooses the nodes for a number of pods of one class within a scope: as few and as close in the
+//! network as possible. Only chooses; takes no capacity.
+//!
+//! Method: nodes that have members of the gang first, then the narrowest domain that holds all
+//! pods, then level by level the fewest domains (`pick::fewest`), down to nodes.
+//!
+//! Cost: the domains opened at each level, and the nodes of the chosen ones.
+//!
+//! Example: 12 pods, two racks with room for 8 and 6 below one leaf with room for 14: the leaf is
+//! chosen, then 8 and 4.
+//!
+//! Tests: `tests/topology.rs`, `tests/topology_properties.rs`.
 
 use std::collections::BTreeSet;
 
@@ -16,19 +26,19 @@ use super::pick::{self, Weighed};
 use super::run::Run;
 use super::scope::Scope;
 
-/// A node, or a domain that is not opened up yet.
+/// A node, or a domain that is not opened yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Item {
     Node(NodeIx),
     Domain(DomainIx),
 }
 
-/// Breaks ties: by the node's key, else by the place along the tree.
+/// Breaks ties: a node's key, then the position in tree order.
 type Tie = (Option<Key>, u32);
 
 impl Scheduler {
-    /// Nodes for `count` pods, and how many each gets. Lessens the count to what slices allow.
-    /// The class's view must be fresh, and the scope must have room for them.
+    /// The nodes for `count` pods, with the number for each. Reduces the count to what slices
+    /// allow. The class's view must be fresh, and the scope must have room for the pods.
     pub(super) fn picks(
         &self,
         class: ClassIx,
@@ -70,7 +80,7 @@ impl Scheduler {
             return Vec::new();
         };
         self.in_order(&mut picks);
-        // More was sought than is placed now: the rest comes later.
+        // More was sought than is placed now: the rest is placed later.
         let mut left = n;
         for (_, here) in &mut picks {
             *here = left.min(*here);
@@ -80,14 +90,14 @@ impl Scheduler {
         picks
     }
 
-    /// Along the network, so that neighbours in rank are neighbours there.
+    /// Sorts in tree order, so that pods of neighbouring rank are neighbours in the network.
     pub(super) fn in_order(&self, picks: &mut [(NodeIx, u64)]) {
         if picks.len() > 1 {
             picks.sort_by_key(|(at, _)| (self.topology.along(*at), self.nodes[*at].rank));
         }
     }
 
-    /// As close together as can be.
+    /// Chooses nodes as close together as possible.
     fn close(
         &self,
         view: &View,
@@ -108,7 +118,7 @@ impl Scheduler {
             .filter(|at| view.holds(*at) > 0 && inside(at))
             .collect();
         let want = u32::try_from(n).unwrap_or(u32::MAX);
-        // Among its own first, where one node suffices.
+        // One of the gang's own nodes, if it holds all.
         if let Some(at) = view.choose_among(&own, want)
             && u64::from(view.holds(at)) >= n
         {
@@ -119,13 +129,13 @@ impl Scheduler {
             if self.topology.is_flat() || run.lone || view.is_mixed() {
                 return self.anywhere(view, n, &own);
             }
-            // One node, of the best kind.
+            // One node of the best tier.
             let at = view.choose(want)?;
             if own.is_empty() && u64::from(view.holds(at)) >= n {
                 return Some(vec![(at, n)]);
             }
         }
-        // The narrowest domain around its own that holds the rest.
+        // The narrowest domain around the gang's own nodes that holds the rest.
         if let Some(around) = self.around(view, &run.own, n, scope) {
             return self.descend(view, vec![Item::Domain(around)], n);
         }
@@ -143,7 +153,7 @@ impl Scheduler {
         }
     }
 
-    /// The narrowest domain that some of the gang's nodes are in and that holds so many more.
+    /// The narrowest domain that contains some of the gang's nodes and holds `n` more pods.
     fn around(
         &self,
         view: &View,
@@ -182,7 +192,7 @@ impl Scheduler {
         best.map(|(.., at)| at)
     }
 
-    /// The narrowest domain anywhere that holds so many, the tightest of its level.
+    /// The narrowest domain in the cluster that holds `n` pods; of one level, the tightest.
     fn narrowest(&self, view: &View, n: u64) -> Option<DomainIx> {
         (0..self.topology.host()).rev().find_map(|level| {
             let domains = self.topology.at_level(level).iter().copied();
@@ -192,7 +202,7 @@ impl Scheduler {
         })
     }
 
-    /// Opens domains level by level, each time keeping as few as hold all.
+    /// Opens domains level by level and keeps at each level the fewest that hold all pods.
     pub(super) fn descend(
         &self,
         view: &View,
@@ -214,7 +224,7 @@ impl Scheduler {
         }
     }
 
-    /// What is right below some places.
+    /// The children of each place.
     pub(super) fn open(&self, items: impl Iterator<Item = Item>) -> Vec<Item> {
         let mut below = Vec::new();
         for item in items {
@@ -268,7 +278,8 @@ impl Scheduler {
         }
     }
 
-    /// Without regard to the network: its own nodes first, then as few as can be.
+    /// Chooses without regard to the network: the gang's own nodes first, then as few nodes as
+    /// possible.
     fn anywhere(&self, view: &View, n: u64, own: &[NodeIx]) -> Option<Vec<(NodeIx, u64)>> {
         let mut picks = Vec::new();
         let mut used: BTreeSet<NodeIx> = BTreeSet::new();
@@ -291,7 +302,7 @@ impl Scheduler {
         Some(picks)
     }
 
-    /// The smallest nodes first.
+    /// Chooses the smallest nodes first.
     fn smallest_first(&self, view: &View, n: u64, scope: Scope) -> Option<Vec<(NodeIx, u64)>> {
         let places = self.nodes_in(scope).into_iter().map(|at| {
             let weighed = self.weighed(view, Item::Node(at));
@@ -305,7 +316,7 @@ impl Scheduler {
         pick::smallest(places.filter(|place| place.room > 0).collect(), n)
     }
 
-    /// Every pod to the node with the most room left.
+    /// Puts each pod on the node with the most room left (placement `spread`).
     fn one_by_one(&self, view: &View, n: u64, scope: Scope) -> Option<Vec<(NodeIx, u64)>> {
         let mut heap: std::collections::BinaryHeap<_> = self
             .nodes_in(scope)

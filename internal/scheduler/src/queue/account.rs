@@ -1,12 +1,12 @@
-//! The queues' accounts: what is held, asked for and expected, added up along the path to the
-//! root as it changes.
+//! The queues' accounts: what gangs hold (allocated), request and expect. Each change is added
+//! along the path to the root.
 
 use crate::queue::{Payer, QueueIx, Queues, ROOT, Sums};
 use crate::resource::{Demand, Room};
 
 impl Queues {
-    /// Puts so many demands on the payer's account, and on those of the queues above; a negative
-    /// number takes them off. Costs the depth of the tree.
+    /// Charges `times` demands to the payer's queue and to all queues above it; a negative number
+    /// releases them. Costs the depth of the tree.
     pub(crate) fn charge(&mut self, payer: Payer, demand: &Demand, times: i64) {
         let own = &mut self.table[payer.queue];
         own.own.allocated.add(demand, times);
@@ -55,7 +55,7 @@ impl Queues {
         }
     }
 
-    /// Brings what a queue keeps up to date after what it holds changed, and tells its parent.
+    /// Updates what a queue keeps reserved after its allocation changed, and the sum in its parent.
     fn keep(&mut self, at: QueueIx, demand: &Demand) {
         for (ix, _) in &demand.0 {
             let queue = &self.table[at];
@@ -78,24 +78,24 @@ impl Queues {
         }
     }
 
-    /// Puts all that a gang holds on the payer's account, or takes it off: when the gang moves.
+    /// Charges, or releases, all that a gang holds: used when the gang moves to another account.
     pub(crate) fn charge_room(&mut self, payer: Payer, room: &Room, times: i64) {
         let held = room.iter().filter(|(_, amount)| *amount != 0);
         self.charge(payer, &Demand(held.collect()), times);
     }
 
-    /// Counts what members ask for that wait or hold room, or takes it out.
+    /// Adds (or removes) what members request that wait or hold capacity.
     pub(crate) fn request(&mut self, at: QueueIx, demand: &Demand, times: i64) {
-        self.restless = true;
+        self.requests_changed = true;
         self.along(at, |sums| sums.requested.add(demand, times));
     }
 
     pub(crate) fn request_room(&mut self, at: QueueIx, room: &Room, times: i64) {
-        self.restless = true;
+        self.requests_changed = true;
         self.along(at, |sums| sums.requested.add_room(room, times));
     }
 
-    /// Counts what a gang said it needs that was let in and has not started, or takes it out.
+    /// Adds (or removes) the `minResources` of a gang that is admitted and has not started.
     pub(crate) fn expect(&mut self, at: QueueIx, demand: &Demand, times: i64) {
         self.along(at, |sums| sums.expected.add(demand, times));
     }

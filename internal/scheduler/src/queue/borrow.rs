@@ -1,7 +1,13 @@
-//! Quota, borrowing and lending: how much of what it deserves a queue has left, how much it takes
-//! from others beyond that, and what could be lent to it. In Kueue's words, where what a queue
-//! deserves is its nominal quota, and a cohort is an inner queue that deserves what its members
-//! and itself do together.
+//! Quota, borrowing and lending: how much of its deserved amount a queue has left, how much it
+//! borrows, and what could be lent to it.
+//!
+//! Terms as in Kueue: a queue's deserved amount is its nominal quota; an inner queue is a cohort,
+//! whose deserved amount covers its own gangs and all its members.
+//!
+//! Example: a queue that deserves 4 GPUs and holds 6 borrows 2; a sibling that deserves 8 and lends
+//! at most 5 keeps 3 reserved even while idle.
+//!
+//! Tests: `queue/tests.rs`; Kueue's cases in `tests/conformance/preemption.rs`.
 
 use crate::queue::rules::{Rules, WEIGHT_UNIT};
 use crate::queue::share::{Share, ratio};
@@ -9,14 +15,14 @@ use crate::queue::{QueueIx, Queues, ROOT};
 use crate::resource::{Demand, Ix};
 
 impl Queues {
-    /// What the queue takes out of its parent's hands: what it and all below it hold, and what is
-    /// kept below it unused because it is not lent.
+    /// What the queue takes from its parent: what it and all queues below it hold, and what is
+    /// reserved below it and not lent.
     pub(crate) fn held(&self, queue: QueueIx, ix: Ix) -> i64 {
         self.held_with(queue, ix, queue, 0)
     }
 
-    /// The same with something more on the account of a queue below it (or its own). What fills a
-    /// reserve that was kept anyway takes nothing more from anybody above.
+    /// Like `held`, with `more` charged to the queue or one below it. An amount that fills a
+    /// reservation takes nothing more from the queues above.
     pub(crate) fn held_with(&self, queue: QueueIx, ix: Ix, payer: QueueIx, more: i64) -> i64 {
         let mut at = payer;
         let mut filled = 0;
@@ -32,15 +38,15 @@ impl Queues {
         node.sum.allocated.get(ix) + node.kept_below.get(ix) + more + filled
     }
 
-    /// How much more of what the queue deserves is left, for use by the payer in or below it;
-    /// negative where the queue borrows.
+    /// How much of the queue's deserved amount is left for the payer in or below it; negative if
+    /// the queue borrows.
     pub(crate) fn quota_left(&self, queue: QueueIx, ix: Ix, payer: QueueIx, more: i64) -> i64 {
         self.deserved(queue, ix)
             .saturating_sub(self.held_with(queue, ix, payer, more))
     }
 
-    /// The most the queue could ever hold: its own reserve and all that its parent can lend it,
-    /// within its ceiling.
+    /// The most that the queue could ever hold: its own reservation and all that its parent can
+    /// lend, up to its ceiling.
     pub(crate) fn potential(&self, queue: QueueIx, ix: Ix) -> i64 {
         let ceiling = self.rules(queue).and_then(|rules| rules.ceiling(ix));
         let all = if queue == ROOT {
@@ -52,7 +58,7 @@ impl Queues {
         all.min(ceiling.unwrap_or(i64::MAX))
     }
 
-    /// What can be lent among the queues right below one: all it could hold but what those never
+    /// What can be lent among the children of a queue: all it could hold except what they never
     /// lend.
     pub(crate) fn lendable(&self, queue: QueueIx, ix: Ix) -> i64 {
         let children = self.table[queue].children.iter();
@@ -62,7 +68,7 @@ impl Queues {
         self.potential(queue, ix).saturating_sub(never)
     }
 
-    /// What a queue never lends: its own reserve, or those below it together where that is more.
+    /// What a queue never lends: its own reservation, or the sum of those below it if that is more.
     fn reserve(&self, queue: QueueIx, ix: Ix) -> i64 {
         let own = self.rules(queue).map_or(0, |rules| rules.reserved(ix));
         let children = self.table[queue].children.iter();
@@ -70,14 +76,14 @@ impl Queues {
         own.max(below.fold(0, i64::saturating_add))
     }
 
-    /// Fair sharing's measure: the largest part of what could be lent beside the queue that it
-    /// borrows, over its weight. Nothing for a queue within what it deserves and for the root;
-    /// infinite for one of weight 0 that borrows.
+    /// Fair sharing's weighted share: over all resources, the largest ratio of what the queue
+    /// borrows to what can be lent at its level, divided by its weight. Zero for the root and for a
+    /// queue that does not borrow; infinite for a queue of weight 0 that borrows.
     pub(crate) fn borrowed_share(&self, queue: QueueIx) -> Share {
         self.borrowed_share_with(queue, queue, &Demand::default())
     }
 
-    /// The same with a demand more on the account of a queue below it (or its own).
+    /// Like `borrowed_share`, with a demand more charged to the queue or one below it.
     pub(crate) fn borrowed_share_with(
         &self,
         queue: QueueIx,

@@ -1,22 +1,32 @@
-//! Entitlements: what there is, divided level by level and resource by resource among those who
-//! ask (`portion`). Made again only when what is requested, what there is or the tree changed.
+//! Entitlements (fair shares): total capacity, divided level by level and resource by resource
+//! among the queues that request it.
+//!
+//! Method: requests and reservations are summed from the leaves up; then capacity is divided from
+//! the root down, at each level by `portion`. Recomputed only if requests, capacity or the tree
+//! changed.
+//!
+//! Cost: queues times requested resources.
+//!
+//! Example: 8 GPUs and queues of weight 1 and 3 that request 8 each: entitlements 2 and 6.
+//!
+//! Tests: `queue/tests.rs`, `tests/queues_properties.rs`.
 
 use crate::queue::portion::{Claim, share_out};
 use crate::queue::rules::WEIGHT_UNIT;
 use crate::queue::share::{Share, ratio};
-use crate::queue::{Door, QueueIx, Queues, ROOT};
+use crate::queue::{Admission, QueueIx, Queues, ROOT};
 use crate::resource::{Ix, PODS, Room, unit};
 
 impl Queues {
-    /// Brings the tree, and the entitlements where something moved, up to date. What there is to
-    /// share is all there is but what others' pods use.
-    pub(crate) fn reckon(&mut self, total: &Room, used: &Room) {
+    /// Updates the tree, and the entitlements if something changed. The capacity to share is the
+    /// total minus what pods of other schedulers use.
+    pub(crate) fn update_entitlements(&mut self, total: &Room, used: &Room) {
         self.relink();
         let pool = self.to_share(total, used);
-        if pool == self.pool && !self.restless {
+        if pool == self.pool && !self.requests_changed {
             return;
         }
-        self.restless = false;
+        self.requests_changed = false;
         self.pool = pool;
         for queue in &mut self.table {
             queue.entitled = Room::default();
@@ -36,9 +46,9 @@ impl Queues {
         }
     }
 
-    /// Would reckoning change nothing?
+    /// True if `update_entitlements` would change nothing.
     pub(super) fn settled(&self, total: &Room, used: &Room) -> bool {
-        !self.stale && !self.restless && self.pool == self.to_share(total, used)
+        !self.stale && !self.requests_changed && self.pool == self.to_share(total, used)
     }
 
     fn to_share(&self, total: &Room, used: &Room) -> Room {
@@ -74,7 +84,7 @@ impl Queues {
             let pool = self.table[at].entitled.get(ix);
             let own = self.own_claim(at, ix);
             if self.table[at].children.is_empty() {
-                // Who shares with nobody gets what it asks for, as far as there is so much.
+                // A queue without children gets what it requests, up to the pool.
                 self.table[at]
                     .own_entitled
                     .set(ix, own.wants.min(pool).max(0));
@@ -106,8 +116,8 @@ impl Queues {
         }
     }
 
-    /// What a queue's children divide where quotas are more than there is: what it deserves and
-    /// asks for, or was promised itself.
+    /// What a queue's children divide if quotas exceed capacity: the part of its deserved amount
+    /// that is requested, or what it was promised itself.
     fn promise(&self, at: QueueIx, ix: Ix, wants: i64) -> i64 {
         let queue = &self.table[at];
         let entitled = queue.entitled.get(ix);
@@ -118,12 +128,12 @@ impl Queues {
         deserved.max(queue.promised.get(ix)).max(entitled)
     }
 
-    /// What the gangs that name the queue ask for; a queue that takes no work asks for no more
-    /// than it holds, and one that nobody wrote down for nothing.
+    /// What the gangs in the queue itself request. A closed queue requests only what it holds; a
+    /// queue without a Queue object requests nothing.
     fn own_wants(&self, at: QueueIx, ix: Ix) -> i64 {
         let own = &self.table[at].own;
         match self.rules(at) {
-            Some(rules) if rules.door == Door::Open => own.requested.get(ix),
+            Some(rules) if rules.admission == Admission::Open => own.requested.get(ix),
             Some(_) => own.allocated.get(ix),
             None if at == ROOT => own.allocated.get(ix),
             None => 0,
@@ -156,14 +166,15 @@ impl Queues {
         }
     }
 
-    /// What a queue is entitled to: never more, over all queues of a level, than there is.
+    /// The queue's entitlement. The entitlements of one level never add up to more than the
+    /// capacity.
     pub(crate) fn entitled(&self, at: QueueIx, ix: Ix) -> i64 {
         self.table[at].entitled.get(ix)
     }
 
-    /// What a queue may hold without being above its share: its entitlement, or what it deserves or
-    /// has of what its parent deserves where that is more (quotas that add up to more than there
-    /// is), within its ceiling.
+    /// What a queue may hold without exceeding its share: its entitlement, or its deserved amount,
+    /// or its part of its parent's deserved amount, whichever is more (quotas may add up to more
+    /// than the capacity), up to its ceiling.
     pub(crate) fn allocatable(&self, at: QueueIx, ix: Ix) -> i64 {
         let Some(rules) = self.rules(at) else {
             return 0;
@@ -185,7 +196,7 @@ impl Queues {
         Share(parts.sum())
     }
 
-    /// Does the resource count in shares? How many pods there are does not.
+    /// True if the resource counts in shares. The number of pods does not.
     pub(crate) fn counts(&self, ix: Ix) -> bool {
         ix != PODS && self.pool.get(ix) > 0
     }

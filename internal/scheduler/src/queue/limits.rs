@@ -1,14 +1,15 @@
-//! Bounds: how much more may be put on a queue's account, and what allows no more than that, for
-//! the queue itself and everything above it.
+//! Bounds: how much more may be charged to a queue, and which rule allows no more, over the queue
+//! itself and all queues above it.
 
-use crate::queue::rules::said;
+use crate::queue::rules::amount_for;
 use crate::queue::{Payer, QueueIx, Queues, ROOT, TeamIx, UserIx};
 use crate::resource::{Demand, Ix};
 
-/// What keeps a queue from taking more. Each names the queue that binds, which may be one above.
+/// The rule that stops a queue from taking more. Each names the queue that has the rule, which may
+/// be an ancestor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Bound {
-    /// A capability. Part of it is kept for queues inside it.
+    /// A capability; `kept` of it is reserved for queues inside that queue.
     Capability {
         queue: QueueIx,
         resource: Ix,
@@ -16,7 +17,7 @@ pub(crate) enum Bound {
         held: i64,
         kept: i64,
     },
-    /// A borrowing limit above what the queue deserves.
+    /// A borrowing limit above the deserved amount.
     Borrowing {
         queue: QueueIx,
         resource: Ix,
@@ -24,14 +25,14 @@ pub(crate) enum Bound {
         held: i64,
         kept: i64,
     },
-    /// What the queue deserves: work that must not be evicted stays within it.
+    /// The deserved amount: non-preemptible work must stay within it.
     Deserved {
         queue: QueueIx,
         resource: Ix,
         allowed: i64,
         held: i64,
     },
-    /// The most that one user may hold.
+    /// The limit for one user.
     User {
         queue: QueueIx,
         user: UserIx,
@@ -39,7 +40,7 @@ pub(crate) enum Bound {
         allowed: i64,
         held: i64,
     },
-    /// The most that one team may hold.
+    /// The limit for one team.
     Team {
         queue: QueueIx,
         team: TeamIx,
@@ -47,12 +48,12 @@ pub(crate) enum Bound {
         allowed: i64,
         held: i64,
     },
-    /// What is kept for other queues.
+    /// Reservations for other queues.
     Guarantees { resource: Ix, idle: i64, kept: i64 },
 }
 
 impl Bound {
-    /// The resource that it is about.
+    /// The resource that the bound is about.
     pub(crate) fn resource(&self) -> Ix {
         match self {
             Bound::Capability { resource, .. }
@@ -64,7 +65,7 @@ impl Bound {
         }
     }
 
-    /// How much more it allows.
+    /// How much more the bound allows.
     pub(crate) fn leaves(&self) -> i64 {
         match self {
             Bound::Capability {
@@ -86,7 +87,7 @@ impl Bound {
         }
     }
 
-    /// Is it less than that altogether, so that nothing given back is enough?
+    /// True if `asked` exceeds the bound itself, so that no release could be enough.
     pub(crate) fn never_allows(&self, asked: i64) -> bool {
         match self {
             Bound::Capability { allowed, .. }
@@ -100,8 +101,8 @@ impl Bound {
 }
 
 impl Queues {
-    /// How many times the payer may take a demand more, and what allows no more than that. Costs
-    /// the depth of the tree.
+    /// How many times the payer may take the demand, and the bound that allows no more. Costs the
+    /// depth of the tree.
     pub(crate) fn allows(
         &self,
         payer: Payer,
@@ -120,7 +121,8 @@ impl Queues {
         (least.0 as u32, least.1)
     }
 
-    /// How much more of a resource limits allow the payer, whatever is kept for others.
+    /// How much more of a resource the limits allow the payer, without regard to reservations for
+    /// others.
     pub(crate) fn leaves(&self, payer: Payer, ix: Ix) -> i64 {
         let mut least = i64::MAX;
         self.bounds(payer, ix, i64::MAX, |bound| {
@@ -129,9 +131,10 @@ impl Queues {
         least
     }
 
-    /// Every bound on a payer's use of a resource, from its queue upwards.
+    /// Passes every bound on a payer's use of a resource to `tell`, from its queue upwards.
     fn bounds(&self, payer: Payer, ix: Ix, idle: i64, mut tell: impl FnMut(Bound)) {
-        // What is kept for others, as far up as we are: what its children keep, to begin with.
+        // What is reserved for other queues up to this level; at first, for the queue's own
+        // children.
         let mut kept = self.table[payer.queue].kept_below.get(ix);
         let mut at = payer.queue;
         loop {
@@ -166,7 +169,7 @@ impl Queues {
         tell: &mut impl FnMut(Bound),
     ) {
         let held = self.allocated(at, ix);
-        if let Some(allowed) = said(&rules.capability, ix) {
+        if let Some(allowed) = amount_for(&rules.capability, ix) {
             tell(Bound::Capability {
                 queue: at,
                 resource: ix,
@@ -185,7 +188,7 @@ impl Queues {
             });
         }
         if payer.fixed
-            && let Some(allowed) = said(&rules.deserved, ix)
+            && let Some(allowed) = amount_for(&rules.deserved, ix)
         {
             tell(Bound::Deserved {
                 queue: at,
@@ -194,7 +197,7 @@ impl Queues {
                 held: self.fixed(at, ix),
             });
         }
-        if let Some(allowed) = said(&rules.user_limit, ix) {
+        if let Some(allowed) = amount_for(&rules.user_limit, ix) {
             let held = self.table[at].limited.get(&payer.user);
             tell(Bound::User {
                 queue: at,
@@ -205,7 +208,7 @@ impl Queues {
             });
         }
         if let Some(team) = payer.team
-            && let Some(allowed) = said(&rules.team_limit, ix)
+            && let Some(allowed) = amount_for(&rules.team_limit, ix)
         {
             let held = self.table[at].limited_teams.get(&team);
             tell(Bound::Team {
@@ -218,15 +221,16 @@ impl Queues {
         }
     }
 
-    /// May a gang that says what it needs be let in beside what is held and what those let in
-    /// before expect? Only the capabilities on the path count: a full cluster is no reason.
+    /// Whether a gang with `minResources` may be admitted in addition to what is held and what
+    /// gangs admitted earlier expect; the violated bound if not. Only capabilities on the path
+    /// count: a full cluster does not stop admission.
     pub(crate) fn admits(&self, payer: Payer, needs: &Demand) -> Option<Bound> {
         for at in self.path(payer.queue) {
             let Some(rules) = self.rules(at) else {
                 continue;
             };
             for (ix, asked) in &needs.0 {
-                let Some(allowed) = said(&rules.capability, *ix) else {
+                let Some(allowed) = amount_for(&rules.capability, *ix) else {
                     continue;
                 };
                 let sum = &self.table[at].sum;

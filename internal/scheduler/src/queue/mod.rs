@@ -1,46 +1,46 @@
-//! Queues: a tree of any depth, what each holds, what it is entitled to, and what bounds it. Says
-//! how much more a queue may take and whose turn is next; who is placed where is decided elsewhere.
+//! Queues: a tree of any depth, with what each queue holds, what it is entitled to, and its bounds.
+//! This module says how much more a queue may take and which queue is next. Placement is decided
+//! elsewhere.
 //!
-//! **The tree.** `spec.parent` names the queue above; without one, or with one that does not exist
-//! or would close a circle, a queue hangs below the root. Gangs may wait in any queue: where an
-//! inner one has gangs of its own, these share with its children as one more child of weight 1.
+//! **The tree.** `spec.parent` names the parent. A queue without a parent, or whose parent does not
+//! exist or would close a cycle, is a child of the root. Gangs may wait in any queue. The own gangs
+//! of an inner queue share with its children like one more child of weight 1.
 //!
-//! **Amounts.** Every queue keeps sums over itself and all below it, brought up to date along the
-//! path to the root with every pod that is placed (`account`). *Allocated* is what is held, *fixed*
-//! the part held by work that must not be evicted, *requested* what is held or waited for.
+//! **Amounts.** Each queue keeps sums over itself and all queues below it, updated along the path
+//! to the root for every placed pod (`account`). *Allocated* is what pods hold, *fixed* the part
+//! held by non-preemptible work, *requested* what pods hold or wait for.
 //!
-//! **Entitlement** (`divide`), for each level and resource: what is reserved or deserved and asked
-//! for, first; the rest by surplus weight among those who still ask, higher priority first, in
-//! whole units. It moves only with what is requested and what there is, not with placements.
+//! **Entitlement** (`divide`), for each level and resource: first what is reserved or deserved, as
+//! far as it is requested; then the rest by surplus weight among queues that still request, higher
+//! priority first, in whole units. It changes only with requests and capacity, not with placements.
 //!
-//! **Bounds** (`limits`), for the queue and everything above it: capability and borrowing limit are
-//! never passed; what is reserved for others is left alone; non-preemptible work stays within what
-//! its queue deserves, where that is said; a user stays within the user limit, a team within the
-//! team limit. Within its bounds a
-//! queue may use what is idle, whatever its entitlement: it may lose it again (`share`).
+//! **Bounds** (`limits`), for the queue and all queues above it: capability and borrowing limit are
+//! never exceeded; reservations of other queues are respected; non-preemptible work stays within
+//! the deserved amount, if one is set; a user stays within the user limit and a team within the
+//! team limit. Within its bounds a queue may use idle capacity beyond its entitlement, and may lose
+//! it to reclaim (`share`).
 //!
-//! **Turns** (`turns`): on every level the queue of higher priority; then one that is not above
-//! its share; one that stays within what it deserves with its next gang; the smaller dominant
-//! share, with its next gang and without; the one entitled to less; the older.
+//! **Turns** (`turns`): at each level, in this order: the queue of higher priority; one that is not
+//! above its share; one that stays within its deserved amount with its next gang; the smaller
+//! dominant share with its next gang, then without it; the smaller entitlement; the older queue.
 //!
-//! **By GPU model.** An amount of `nvidia.com/gpu.MODEL` (any words of the product's name, as in
+//! **By GPU model.** An amount of `nvidia.com/gpu.MODEL` (any words of the product's name, such as
 //! `nvidia.com/gpu.H100`), in any list, is about the GPUs of that model; `nvidia.com/gpu` is about
-//! all of them. Pods go on both accounts. A gang that does not say which model it wants is tried
-//! on each (`place`).
+//! all GPUs. Pods are charged to both. A gang that names no model is tried on each (`place`).
 //!
-//! # In others' words
+//! # Other schedulers' terms
 //!
 //! The table, and the reader of their objects, is `resources::mapping`.
 
 mod account;
 mod borrow;
 mod divide;
-mod felt;
 mod limits;
 mod pick;
 mod portion;
 pub(crate) mod rules;
 mod share;
+mod share_change;
 mod tree;
 mod turns;
 mod usage;
@@ -59,90 +59,90 @@ use crate::resource::{GPU, Ix, Room, Set};
 
 pub(crate) use limits::Bound;
 pub(crate) use pick::Picker;
-pub(crate) use rules::{Door, Policy, Rules};
+pub(crate) use rules::{Admission, Policy, Rules};
 pub(crate) use share::Share;
 pub(crate) use turns::{Next, Turns};
 pub use usage::Decay;
 
-/// A queue's place in the table. Depends on the order of events: nothing may be decided by it.
+/// A queue's index in the table. It depends on event order, so no decision may depend on it.
 pub(crate) type QueueIx = usize;
-/// A user's number. Depends on the order of events: nothing may be decided by it.
+/// A user's number. It depends on event order, so no decision may depend on it.
 pub(crate) type UserIx = usize;
 
-/// A team's number. Depends on the order of events: nothing may be decided by it.
+/// A team's number. It depends on event order, so no decision may depend on it.
 pub(crate) type TeamIx = usize;
 
-/// The queue above all others. A Queue object named `root` sets its rules.
+/// The root queue. A Queue object named `root` sets its rules.
 pub(crate) const ROOT: QueueIx = 0;
 /// The root's name.
 const ROOT_NAME: &str = "root";
 
-/// On whose account something goes.
+/// The account that a pod or gang is charged to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Payer {
     pub(crate) queue: QueueIx,
     pub(crate) user: UserIx,
-    /// The team it runs for, where it names one.
+    /// The team, if the gang names one.
     pub(crate) team: Option<TeamIx>,
-    /// The work must not be evicted.
+    /// True if the work must not be evicted.
     pub(crate) fixed: bool,
 }
 
-/// What gangs hold and ask for.
+/// Sums over gangs.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Sums {
-    /// What they hold.
+    /// What their placed members hold.
     pub(crate) allocated: Room,
-    /// What those of them hold that must not be evicted.
+    /// The part of that which must not be evicted.
     pub(crate) fixed: Room,
-    /// What they hold and what their waiting members ask for.
+    /// What their members hold and what their waiting members request.
     pub(crate) requested: Room,
-    /// What gangs that were let in and have not started said they need.
+    /// The `minResources` of gangs that are admitted and have not started.
     pub(crate) expected: Room,
 }
 
-/// One queue, or the place of one that gangs name but that is not there.
+/// One queue, or the entry for a queue that gangs name and that does not exist.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Queue {
     pub(crate) name: Arc<str>,
     pub(crate) rules: Option<Rules>,
-    /// The gangs that wait.
+    /// Its waiting gangs, in queue order.
     pub(crate) line: BTreeSet<LineKey>,
-    /// Gangs that name it.
+    /// The number of gangs that name it.
     pub(crate) gangs: usize,
-    /// Of the gangs that name it.
+    /// Sums over the gangs that name it.
     own: Sums,
-    /// Of those and all gangs below it.
+    /// Sums over those and all gangs below it.
     sum: Sums,
-    /// What users hold by gangs that name it.
+    /// What each user holds through gangs that name it.
     users: BTreeMap<UserIx, Room>,
-    /// What users hold in it and below, where it limits them.
+    /// What each user holds in it and below, if it has a user limit.
     limited: BTreeMap<UserIx, Room>,
-    /// What teams hold by gangs that name it.
+    /// What each team holds through gangs that name it.
     teams: BTreeMap<TeamIx, Room>,
-    /// What teams hold in it and below, where it limits them.
+    /// What each team holds in it and below, if it has a team limit.
     limited_teams: BTreeMap<TeamIx, Room>,
     parent: QueueIx,
     children: Vec<QueueIx>,
-    /// Its place by age and name among all queues.
+    /// Its position by age and name among all queues.
     rank: usize,
-    /// What nobody outside may use although nobody inside does.
+    /// What is reserved for it and not used: other queues may not use it.
     kept: Room,
-    /// The sum of what its children keep.
+    /// The sum of what its children keep reserved.
     kept_below: Room,
-    /// What it is entitled to, with all below it.
+    /// Its entitlement, with all queues below it.
     entitled: Room,
-    /// What its own gangs are entitled to beside its children.
+    /// The entitlement of its own gangs, apart from its children.
     own_entitled: Room,
-    /// Its part of what its parent deserves, where quotas are more than there is.
+    /// Its part of its parent's deserved amount, if quotas exceed capacity.
     pub(crate) promised: Room,
-    /// How much it may hold as its share, over all resources: settles ties.
+    /// Its allocatable share summed over all resources; settles ties.
     size: Share,
-    /// What it held of late, as an average that forgets.
+    /// Its decaying average of past use.
     usage: Room,
     /// What it held at the end of the last plan.
     held_then: Room,
-    /// The user whose gang was served last.
+    /// The user whose gang was placed last.
     served: Option<Arc<str>>,
 }
 
@@ -156,19 +156,19 @@ pub(crate) struct Queues {
     user_index: BTreeMap<Arc<str>, UserIx>,
     teams: Vec<Arc<str>>,
     team_index: BTreeMap<Arc<str>, TeamIx>,
-    /// What the default queue goes by until somebody writes it down.
+    /// The default queue's rules until a Queue object for it exists.
     standard: Rules,
     /// Queues from the root downwards: parents before their children.
     order: Vec<QueueIx>,
-    /// Rules or queues changed: the tree and all sums are to be made again.
+    /// Rules or queues changed: the tree and all sums must be rebuilt.
     stale: bool,
-    /// What is requested changed: entitlements are to be made again.
-    restless: bool,
-    /// What there is to share.
+    /// Requests changed: entitlements must be recomputed.
+    requests_changed: bool,
+    /// The capacity to share.
     pool: Room,
     clock: usage::Clock,
-    /// What could be felt of the entitlements when that was last asked.
-    felt: Vec<i64>,
+    /// The entitlements at the last call of `shifted`.
+    last_entitlements: Vec<i64>,
     /// The resources that are counted in thousandths.
     gpus: Set,
 }
@@ -190,23 +190,23 @@ impl Default for Queues {
             standard: Rules::default(),
             order: vec![ROOT],
             stale: true,
-            restless: true,
+            requests_changed: true,
             pool: Room::default(),
             clock: usage::Clock::default(),
-            felt: Vec::new(),
+            last_entitlements: Vec::new(),
             gpus: 1 << GPU,
         }
     }
 }
 
 impl Queues {
-    /// Notes which resources are counted in thousandths.
+    /// Sets which resources are counted in thousandths.
     pub(crate) fn count_in_thousandths(&mut self, gpus: Set) {
-        self.restless |= self.gpus != gpus;
+        self.requests_changed |= self.gpus != gpus;
         self.gpus = gpus;
     }
 
-    /// Where the queue of this name is, if anything is known of it.
+    /// The index of the queue of this name, if it is known.
     pub(crate) fn find(&self, name: &str) -> Option<QueueIx> {
         self.index.get(name).copied()
     }
@@ -227,22 +227,22 @@ impl Queues {
         &self.table[at].name
     }
 
-    /// All queues by name; the root only where somebody wrote it down or put gangs into it.
+    /// All queues by name; the root only if it has a Queue object or gangs.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&String, QueueIx, &Queue)> {
         let all = self.index.iter();
         all.map(|(name, at)| (name, *at, &self.table[*at]))
             .filter(|(_, at, queue)| *at != ROOT || queue.rules.is_some() || queue.gangs > 0)
     }
 
-    /// The queue's rules; none for a queue that gangs name but nobody wrote down. The default
-    /// queue takes work even before somebody did.
+    /// The queue's rules; `None` for a queue without a Queue object. The default queue has rules
+    /// even without one.
     pub(crate) fn rules(&self, at: QueueIx) -> Option<&Rules> {
         let queue = &self.table[at];
         let standard = (&*queue.name == DEFAULT_QUEUE).then_some(&self.standard);
         queue.rules.as_ref().or(standard)
     }
 
-    /// Makes a place for a queue that is named for the first time.
+    /// The index of a queue, added to the table if the name is new.
     pub(crate) fn place(&mut self, name: &str) -> QueueIx {
         if let Some(at) = self.index.get(name) {
             return *at;
@@ -266,8 +266,8 @@ impl Queues {
         at
     }
 
-    /// Takes in what a Queue object says, or that it is gone. True if the order of its line may
-    /// be another now.
+    /// Applies a Queue object, or its deletion. Returns true if the order of its waiting gangs may
+    /// have changed.
     pub(crate) fn set_rules(&mut self, name: &str, rules: Option<Rules>) -> bool {
         let at = self.place(name);
         let policy = |rules: &Option<Rules>| rules.as_ref().map_or(Policy::Priority, |r| r.policy);
@@ -278,19 +278,19 @@ impl Queues {
         reordered
     }
 
-    /// Notes that a gang names the queue.
+    /// Records that a gang names the queue.
     pub(crate) fn join(&mut self, at: QueueIx) {
         self.table[at].gangs += 1;
     }
 
-    /// Notes that a gang names it no more.
+    /// Records that a gang no longer names the queue.
     pub(crate) fn leave(&mut self, at: QueueIx) {
         let queue = &mut self.table[at];
         queue.gangs = queue.gangs.saturating_sub(1);
         self.tidy(at);
     }
 
-    /// Forgets a queue that neither exists nor is named by a gang.
+    /// Removes a queue that neither exists nor is named by a gang.
     fn tidy(&mut self, at: QueueIx) {
         let queue = &self.table[at];
         if at == ROOT || queue.rules.is_some() || queue.gangs > 0 {
@@ -302,12 +302,12 @@ impl Queues {
         self.stale = true;
     }
 
-    /// A user's number. Users are few and stay known.
+    /// A user's number. Users are few and are never removed.
     pub(crate) fn user(&mut self, name: &str) -> UserIx {
         number(&mut self.users, &mut self.user_index, name)
     }
 
-    /// A team's number. Teams are few and stay known.
+    /// A team's number. Teams are few and are never removed.
     pub(crate) fn team(&mut self, name: &str) -> TeamIx {
         number(&mut self.teams, &mut self.team_index, name)
     }
@@ -324,28 +324,28 @@ impl Queues {
         self.users.get(user).cloned().unwrap_or_default()
     }
 
-    /// The queue and those above it, the root last.
+    /// The queue and its ancestors, the root last.
     pub(crate) fn path(&self, from: QueueIx) -> impl Iterator<Item = QueueIx> + '_ {
         let up = |at: &QueueIx| (*at != ROOT).then(|| self.table[*at].parent);
         std::iter::successors(Some(from), up)
     }
 
-    /// The queues right below it, oldest first.
+    /// The queue's children, oldest first.
     pub(crate) fn children(&self, at: QueueIx) -> &[QueueIx] {
         &self.table[at].children
     }
 
-    /// Its place by age and name among all queues.
+    /// Its position by age and name among all queues.
     pub(crate) fn rank(&self, at: QueueIx) -> usize {
         self.table[at].rank
     }
 
-    /// What the queue and all below it hold.
+    /// What the queue and all queues below it hold.
     pub(crate) fn allocated(&self, at: QueueIx, ix: Ix) -> i64 {
         self.table[at].sum.allocated.get(ix)
     }
 
-    /// What those of them hold that must not be evicted.
+    /// The non-preemptible part of that.
     pub(crate) fn fixed(&self, at: QueueIx, ix: Ix) -> i64 {
         self.table[at].sum.fixed.get(ix)
     }
@@ -356,7 +356,7 @@ impl Queues {
     }
 }
 
-/// The number of a name; a new one for a name that is new.
+/// The number of a name; a new one if the name is new.
 fn number(names: &mut Vec<Arc<str>>, index: &mut BTreeMap<Arc<str>, usize>, name: &str) -> usize {
     if let Some(at) = index.get(name) {
         return *at;

@@ -1,5 +1,5 @@
-//! Which of a queue's gangs is tried next, in one pass over its line: along the line, or user by
-//! user where the queue's policy says so.
+//! Which gang of a queue is tried next, in one pass: in queue order, or user by user if the queue's
+//! policy is `fair` or `round-robin`.
 
 use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Unbounded};
@@ -10,18 +10,19 @@ use crate::queue::share::Share;
 use crate::queue::{Policy, QueueIx, Queues, UserIx};
 use crate::resource::Room;
 
-/// One pass over a queue's line.
+/// One pass over a queue's waiting gangs.
 #[derive(Debug)]
 pub(crate) struct Picker {
     queue: QueueIx,
-    way: Way,
+    order: PassOrder,
 }
 
 #[derive(Debug)]
-enum Way {
-    /// Along the line; the last place that was dealt with.
+enum PassOrder {
+    /// In queue order; the key of the last gang tried.
     Line(Option<LineKey>),
-    /// The lines of the users by name, each with how far it was dealt with, and whose turn it is.
+    /// Each user's gangs, by user name, with the position reached in each, and the index of the
+    /// next user.
     Users {
         lines: Vec<UserLine>,
         policy: Policy,
@@ -37,7 +38,7 @@ struct UserLine {
 }
 
 impl Picker {
-    /// Starts a pass. `user` tells whose a gang is.
+    /// Starts a pass. `user` returns a gang's user.
     pub(crate) fn new(
         queues: &Queues,
         queue: QueueIx,
@@ -47,7 +48,7 @@ impl Picker {
         if !matches!(policy, Policy::Fair | Policy::RoundRobin) {
             return Picker {
                 queue,
-                way: Way::Line(None),
+                order: PassOrder::Line(None),
             };
         }
         let node = queues.at(queue);
@@ -69,31 +70,31 @@ impl Picker {
             .take_while(|name| served.is_some_and(|served| **name <= served))
             .count();
         let lines: Vec<UserLine> = by_name.into_values().collect();
-        let way = Way::Users {
+        let order = PassOrder::Users {
             lines,
             policy,
             turn,
         };
-        Picker { queue, way }
+        Picker { queue, order }
     }
 
-    /// Is the order another than that of the line?
+    /// True if the order differs from queue order.
     pub(crate) fn by_user(&self) -> bool {
-        matches!(self.way, Way::Users { .. })
+        matches!(self.order, PassOrder::Users { .. })
     }
 
-    /// Who is next; the same one until it is dealt with.
+    /// The next gang; the same one until `done` is called.
     pub(crate) fn next(&mut self, queues: &Queues) -> Option<GangKey> {
         let node = queues.at(self.queue);
-        match &mut self.way {
-            Way::Line(after) => {
+        match &mut self.order {
+            PassOrder::Line(after) => {
                 let mut rest = match after {
                     Some(after) => node.line.range((Excluded(&*after), Unbounded)),
                     None => node.line.range(..),
                 };
                 rest.next().map(|place| place.gang.clone())
             }
-            Way::Users {
+            PassOrder::Users {
                 lines,
                 policy,
                 turn,
@@ -113,12 +114,12 @@ impl Picker {
         }
     }
 
-    /// The one that was next is dealt with. `place` is where it stood in the line; `grows` is
-    /// true if it got its minimum and members beyond that wait, whose turn comes later.
+    /// The next gang was tried. `place` is its key in queue order; `grows` is true if it got its
+    /// minimum and members beyond it wait for a later turn.
     pub(crate) fn done(&mut self, place: Option<LineKey>, grows: bool) {
-        match &mut self.way {
-            Way::Line(after) => *after = place.max(after.take()),
-            Way::Users {
+        match &mut self.order {
+            PassOrder::Line(after) => *after = place.max(after.take()),
+            PassOrder::Users {
                 lines,
                 policy,
                 turn,
@@ -138,7 +139,7 @@ impl Picker {
 }
 
 impl Queues {
-    /// The largest part of all there is that a user holds in a queue.
+    /// The largest part of the total capacity that a user holds in a queue.
     fn user_share(&self, queue: QueueIx, user: UserIx) -> Share {
         let held = self.table[queue].users.get(&user);
         let all = |ix| self.pool.get(ix);
@@ -147,7 +148,7 @@ impl Queues {
         })
     }
 
-    /// Notes that a user's gang was served, so that the next turn is another's.
+    /// Records that a user's gang was placed, so that another user is next.
     pub(crate) fn serve(&mut self, queue: QueueIx, user: UserIx) {
         self.table[queue].served = self.users.get(user).cloned();
     }

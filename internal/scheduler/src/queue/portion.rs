@@ -1,19 +1,25 @@
-//! How an amount is divided among those who ask for it. Whole units throughout, and never more
-//! than there is:
+//! Divides an amount among claims, in whole units and never more than the amount:
 //!
-//! 1. what is reserved for a queue and asked for; what is reserved and not asked for is set aside;
-//! 2. what a queue deserves and asks for;
-//! 3. the rest by surplus weight among those who still ask, the higher priority first. Parts are
-//!    rounded down, and the units that are left go to the largest remainders, then to the older.
+//! 1. what is reserved and requested; what is reserved and not requested is set aside;
+//! 2. what is deserved and requested;
+//! 3. the rest by surplus weight among claims that still request, higher priority first. Parts are
+//!    rounded down; left-over units go to the largest remainders, then to the older queue.
 //!
-//! Where 1 or 2 cannot be had in full, the higher priority goes first, and equals get parts in
-//! proportion to what they ask.
+//! If step 1 or 2 cannot be satisfied in full, higher priority goes first, and claims of equal
+//! priority get parts in proportion to their requests.
+//!
+//! Cost: claims squared at worst (each round of step 3 satisfies at least one claim).
+//!
+//! Example: 10 units, claims of weight 1 and 2 that want 10 each: 10/3 and 20/3, rounded down 3 and
+//! 6; the last unit goes to the larger remainder: 3 and 7.
+//!
+//! Tests: `queue/tests.rs` and `tests/queues_properties.rs`.
 
 use std::cmp::Reverse;
 
 use crate::queue::rules::WEIGHT_UNIT;
 
-/// What one of those who share asks for.
+/// What one claimant requests.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Claim {
     pub(super) wants: i64,
@@ -21,21 +27,21 @@ pub(super) struct Claim {
     pub(super) deserved: i64,
     pub(super) weight: i64,
     pub(super) priority: i32,
-    /// What it used of late, where that counts.
+    /// Its past use, if that counts.
     pub(super) usage: i64,
-    /// Its place by age.
+    /// Its position by age.
     pub(super) rank: usize,
     pub(super) got: i64,
 }
 
-/// How much more than its weight says recent usage counts, in thousandths; and what all is.
+/// How strongly past use counts, in thousandths, and the total that use is measured against.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Memory {
     pub(super) strength: i64,
     pub(super) total: i64,
 }
 
-/// Divides a pool among claims: see the module's head.
+/// Divides a pool among claims: see the module's documentation.
 pub(super) fn share_out(pool: i64, unit: i64, claims: &mut [Claim], memory: Memory) {
     let aside = |claim: &Claim| (claim.reserved - claim.wants).max(0);
     let aside = claims.iter().map(aside).fold(0, i64::saturating_add);
@@ -46,7 +52,7 @@ pub(super) fn share_out(pool: i64, unit: i64, claims: &mut [Claim], memory: Memo
     }
 }
 
-/// The same step by step, of what is left once the rest is set aside.
+/// Like `share_out`, step by step, on what is left after the reserved part was set aside.
 pub(super) fn divide(mut left: i64, unit: i64, claims: &mut [Claim], memory: Memory) {
     grant(&mut left, unit, claims, |claim| {
         claim.reserved.min(claim.wants)
@@ -62,8 +68,8 @@ pub(super) fn divide(mut left: i64, unit: i64, claims: &mut [Claim], memory: Mem
     }
 }
 
-/// Gives everyone all that it asks for, where there is so much and all have a part in the rest who need
-/// one: what dividing comes to then.
+/// Gives every claim its full request, if there is enough and every claim that needs surplus has a
+/// weight. Dividing step by step would give the same.
 fn give_all(left: i64, claims: &mut [Claim]) -> bool {
     let all = claims.iter().map(|claim| claim.wants.max(0));
     let enough = all.fold(0, i64::saturating_add) <= left;
@@ -78,7 +84,7 @@ fn give_all(left: i64, claims: &mut [Claim]) -> bool {
     given
 }
 
-/// Raises every claim to its goal, or as near to it as what is left allows.
+/// Raises every claim to its goal, or as near to it as the rest allows.
 fn grant(left: &mut i64, unit: i64, claims: &mut [Claim], goal: impl Fn(&Claim) -> i64) {
     let short = |claim: &Claim| (goal(claim) - claim.got).max(0);
     let mut by_priority: Vec<usize> = (0..claims.len()).collect();
@@ -105,9 +111,9 @@ fn grant(left: &mut i64, unit: i64, claims: &mut [Claim], goal: impl Fn(&Claim) 
     }
 }
 
-/// Divides what is left by weight among those of a priority who still ask.
+/// Divides the rest by weight among claims of one priority that still request.
 fn surplus(left: &mut i64, unit: i64, claims: &mut [Claim], priority: i32, memory: Memory) {
-    // Every round but the last satisfies somebody.
+    // Every round but the last satisfies at least one claim.
     for _ in 0..=claims.len() {
         let asks = |claim: &Claim| {
             claim.priority == priority && claim.wants > claim.got && claim.weight > 0
@@ -143,7 +149,7 @@ fn surplus(left: &mut i64, unit: i64, claims: &mut [Claim], priority: i32, memor
     }
 }
 
-/// Weights as they count: less for who used more than its part of late.
+/// Effective weights: lower for a claim that used more than its part in the past.
 fn weigh(claims: &[Claim], asks: impl Fn(&Claim) -> bool, memory: Memory) -> Vec<(usize, i128)> {
     let asking: Vec<usize> = (0..claims.len()).filter(|at| asks(&claims[*at])).collect();
     if memory.strength == 0 || memory.total <= 0 {
@@ -154,7 +160,7 @@ fn weigh(claims: &[Claim], asks: impl Fn(&Claim) -> bool, memory: Memory) -> Vec
     }
     let all: i128 = asking.iter().map(|at| i128::from(claims[*at].weight)).sum();
     let weights = asking.into_iter().map(|at| {
-        // w + k (w - u), all as parts of a million.
+        // w + k (w - u), all in parts per million.
         let weight = i128::from(claims[at].weight) * 1_000_000 / all;
         let usage = i128::from(claims[at].usage) * 1_000_000 / i128::from(memory.total);
         let strength = i128::from(memory.strength);
@@ -164,7 +170,7 @@ fn weigh(claims: &[Claim], asks: impl Fn(&Claim) -> bool, memory: Memory) -> Vec
     weights.collect()
 }
 
-/// Hands out single units, to the largest remainders first.
+/// Hands out single units, the largest remainder first.
 fn hand_out(
     left: &mut i64,
     unit: i64,

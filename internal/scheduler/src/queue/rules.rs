@@ -1,5 +1,5 @@
-//! What a Queue object says, read once: its place in the tree, its bounds and rights, its policies.
-//! Words that cannot be read are left out and kept as faults, so that somebody is told.
+//! A Queue object, read once: its parent, bounds, rights and policies. An annotation that cannot be
+//! read is ignored and recorded as a fault, which the queue's view shows.
 
 use std::collections::BTreeMap;
 
@@ -13,59 +13,59 @@ use serde_json::Value;
 
 use crate::resource::{Ix, Names};
 
-/// Amounts for some resources, by number; zero is said, not left out.
+/// Amounts by resource number. An explicit zero is kept: it differs from an absent amount.
 pub(crate) type Bounds = Vec<(Ix, i64)>;
 
 /// Weights are counted in thousandths.
 pub(crate) const WEIGHT_UNIT: i64 = 1000;
 
-/// How a queue's gangs follow each other.
+/// The order of a queue's waiting gangs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Policy {
     /// Priority; gangs below their minimum before members beyond one; age.
     #[default]
     Priority,
-    /// Age alone.
+    /// Age only.
     Fifo,
     /// The shortest expected run first; gangs of unknown length last.
     Sjf,
-    /// The queue's users one after the other.
+    /// The queue's users in turn.
     RoundRobin,
-    /// The user who holds the smallest share of what the queue holds.
+    /// The user with the smallest share of the queue first.
     Fair,
 }
 
-/// From whom a gang of the queue may take within the queue.
+/// Which gangs of its own queue a gang may preempt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 pub(crate) enum WithinQueue {
-    /// From gangs of lower priority.
+    /// Gangs of lower priority.
     #[default]
     LowerPriority,
-    /// From those, and from gangs of its own priority that are younger.
+    /// Gangs of lower priority, and younger gangs of equal priority.
     LowerOrNewerEqualPriority,
-    /// From nobody.
+    /// None.
     Never,
 }
 
-/// From whom a gang of the queue may take in other queues.
+/// Which gangs of other queues a gang may reclaim from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 pub(crate) enum Reclaim {
-    /// From gangs of any priority.
+    /// Gangs of any priority.
     #[default]
     Any,
-    /// From gangs of lower priority.
+    /// Gangs of lower priority.
     LowerPriority,
-    /// From nobody.
+    /// None.
     Never,
 }
 
-/// Whether a queue that would borrow may evict others' gangs for it.
+/// Whether a queue that would borrow may evict other queues' gangs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 pub(crate) enum BorrowPolicy {
     /// No.
     #[default]
     Never,
-    /// Those of lower priority.
+    /// Only gangs of lower priority.
     LowerPriority,
 }
 
@@ -74,33 +74,33 @@ pub(crate) enum BorrowPolicy {
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub(crate) struct Borrow {
     pub(crate) policy: BorrowPolicy,
-    /// Only gangs of at most this priority may be taken; any, if none is said.
+    /// The highest priority of a gang that may be evicted; no bound if absent.
     pub(crate) max_priority_threshold: Option<i32>,
 }
 
-/// When fair sharing lets a queue take from another.
+/// When fair sharing lets a queue reclaim from another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 pub(crate) enum FairStrategy {
-    /// The taker's new share is at most the other's share afterwards.
+    /// The preemptor's new share is at most the victim queue's share afterwards.
     LessThanOrEqualToFinalShare,
-    /// The taker's new share is less than the other's share before.
+    /// The preemptor's new share is less than the victim queue's share before.
     LessThanInitialShare,
 }
 
-/// What a queue's gangs may evict.
+/// Which evictions a queue's gangs may cause.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub(crate) struct Preemption {
     pub(crate) within_queue: WithinQueue,
     pub(crate) reclaim: Reclaim,
-    /// Whether to evict while borrowing. Where it is said, even as null, evictions go by quota
-    /// rather than by shares.
-    #[serde(deserialize_with = "said_or_null")]
+    /// Whether to evict while borrowing. If present, even as null, evictions go by quota instead of
+    /// shares.
+    #[serde(deserialize_with = "present_or_null")]
     pub(crate) borrow: Option<Option<Borrow>>,
-    /// Strategies of fair sharing, tried in this order; none: classic preemption.
+    /// Fair sharing's strategies, tried in this order; `None`: classic preemption.
     pub(crate) fair: Option<Vec<FairStrategy>>,
-    /// By fair sharing: a queue that stays within what it deserves may take from one that borrows
-    /// whatever their shares are.
+    /// With fair sharing: a queue that stays within its deserved amount may reclaim from a queue
+    /// that borrows, whatever their shares are.
     pub(crate) fair_within_deserved: bool,
 }
 
@@ -116,33 +116,33 @@ impl Default for Preemption {
     }
 }
 
-/// Tells a null from what is not there.
-fn said_or_null<'de, D: serde::Deserializer<'de>>(
+/// Distinguishes null from an absent field.
+fn present_or_null<'de, D: serde::Deserializer<'de>>(
     reader: D,
 ) -> Result<Option<Option<Borrow>>, D::Error> {
     Option::<Borrow>::deserialize(reader).map(Some)
 }
 
-/// A weight for every resource, or one for all.
+/// A weight for each resource, or one for all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Surplus {
     all: Option<i64>,
     each: Bounds,
 }
 
-/// Does a queue take work?
+/// Whether a queue admits gangs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Door {
-    /// It lets gangs in.
+pub(crate) enum Admission {
+    /// It admits gangs.
     #[default]
     Open,
-    /// It lets nobody in; those that it let in earlier may go on.
+    /// It admits no gangs; gangs admitted earlier go on.
     Draining,
-    /// The same, and it is told to be empty.
+    /// Like `Draining`; the object's state is Closed.
     Closed,
 }
 
-/// What a Queue object says.
+/// The rules of a Queue object.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Rules {
     pub(crate) parent: Option<String>,
@@ -150,11 +150,11 @@ pub(crate) struct Rules {
     pub(crate) weight: i64,
     surplus: Surplus,
     pub(crate) priority: i32,
-    /// The most that the queue and all below it may hold.
+    /// The most that the queue and all queues below it may hold.
     pub(crate) capability: Bounds,
-    /// Kept for it: nobody else may use it.
+    /// Reserved for it: no other queue may use it.
     pub(crate) guarantee: Bounds,
-    /// What it is entitled to first; others may use what is idle of it.
+    /// What it is entitled to first; others may use the idle part.
     pub(crate) deserved: Bounds,
     /// How far above its deserved amount it may go.
     pub(crate) borrowing: Bounds,
@@ -164,15 +164,15 @@ pub(crate) struct Rules {
     pub(crate) user_limit: Bounds,
     /// The most that one team may hold in it.
     pub(crate) team_limit: Bounds,
-    /// May others win back what it holds beyond its share?
+    /// May other queues reclaim what it holds beyond its share?
     pub(crate) reclaimable: bool,
-    pub(crate) door: Door,
+    pub(crate) admission: Admission,
     pub(crate) policy: Policy,
-    /// How long its gangs wait for room before room is reserved for them.
+    /// How long its gangs wait before capacity is reserved for them.
     pub(crate) reserve_after: Option<SignedDuration>,
     pub(crate) preemption: Preemption,
     pub(crate) created: Timestamp,
-    /// What could not be read, in words.
+    /// What could not be read, as messages.
     pub(crate) faults: Vec<String>,
 }
 
@@ -191,7 +191,7 @@ impl Default for Rules {
             user_limit: Bounds::new(),
             team_limit: Bounds::new(),
             reclaimable: true,
-            door: Door::Open,
+            admission: Admission::Open,
             policy: Policy::Priority,
             reserve_after: None,
             preemption: Preemption::default(),
@@ -201,8 +201,8 @@ impl Default for Rules {
     }
 }
 
-/// The amount said for a resource.
-pub(crate) fn said(bounds: &Bounds, ix: Ix) -> Option<i64> {
+/// The amount set for a resource.
+pub(crate) fn amount_for(bounds: &Bounds, ix: Ix) -> Option<i64> {
     bounds
         .iter()
         .find(|(at, _)| *at == ix)
@@ -232,10 +232,10 @@ impl Rules {
             team_limit: reader.note_list(names::TEAM_LIMIT),
             surplus: reader.surplus(),
             reclaimable: spec.reclaimable.unwrap_or(true),
-            door: match state {
-                Some(QueueState::Closed) => Door::Closed,
-                Some(QueueState::Closing) => Door::Draining,
-                _ => Door::Open,
+            admission: match state {
+                Some(QueueState::Closed) => Admission::Closed,
+                Some(QueueState::Closing) => Admission::Draining,
+                _ => Admission::Open,
             },
             policy: reader.policy(),
             reserve_after: reader.reserve_after(),
@@ -251,43 +251,48 @@ impl Rules {
         rules
     }
 
-    /// The weight by which the queue shares in what is beyond everybody's deserved amount.
+    /// The queue's weight for capacity beyond all deserved amounts.
     pub(crate) fn surplus_weight(&self, ix: Ix) -> i64 {
-        said(&self.surplus.each, ix)
+        amount_for(&self.surplus.each, ix)
             .or(self.surplus.all)
             .unwrap_or(self.weight)
     }
 
-    /// The weight of the queue as a whole, where no single resource is meant.
+    /// The queue's weight where no single resource is meant.
     pub(crate) fn share_weight(&self) -> i64 {
         self.surplus.all.unwrap_or(self.weight)
     }
 
-    /// What nobody else may use although the queue does not: its guarantee, and what of its
-    /// deserved amount it does not lend.
+    /// What no other queue may use: the guarantee, and the part of the deserved amount that is not
+    /// lent.
     pub(crate) fn reserved(&self, ix: Ix) -> i64 {
-        let guarantee = said(&self.guarantee, ix).unwrap_or(0);
-        let unlent = match (said(&self.deserved, ix), said(&self.lending, ix)) {
+        let guarantee = amount_for(&self.guarantee, ix).unwrap_or(0);
+        let unlent = match (
+            amount_for(&self.deserved, ix),
+            amount_for(&self.lending, ix),
+        ) {
             (Some(deserved), Some(lent)) => deserved.saturating_sub(lent),
             _ => 0,
         };
         guarantee.max(unlent).max(0)
     }
 
-    /// The deserved amount, or the guarantee where that is more.
+    /// The deserved amount, or the guarantee if that is more.
     pub(crate) fn entitled_first(&self, ix: Ix) -> i64 {
-        let deserved = said(&self.deserved, ix).unwrap_or(0);
-        deserved.max(said(&self.guarantee, ix).unwrap_or(0)).max(0)
+        let deserved = amount_for(&self.deserved, ix).unwrap_or(0);
+        deserved
+            .max(amount_for(&self.guarantee, ix).unwrap_or(0))
+            .max(0)
     }
 
-    /// The most the borrowing limit lets the queue hold.
+    /// The most that the borrowing limit allows the queue to hold.
     pub(crate) fn borrowing_ceiling(&self, ix: Ix) -> Option<i64> {
-        said(&self.borrowing, ix).map(|limit| self.entitled_first(ix).saturating_add(limit))
+        amount_for(&self.borrowing, ix).map(|limit| self.entitled_first(ix).saturating_add(limit))
     }
 
     /// The most the queue may hold, by capability and borrowing limit.
     pub(crate) fn ceiling(&self, ix: Ix) -> Option<i64> {
-        let capability = said(&self.capability, ix);
+        let capability = amount_for(&self.capability, ix);
         match (capability, self.borrowing_ceiling(ix)) {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),
@@ -301,7 +306,7 @@ impl Rules {
     }
 }
 
-/// Reads lists and annotations, and notes what cannot be read.
+/// Reads lists and annotations, and records what cannot be read.
 struct Reader<'a> {
     notes: Option<&'a BTreeMap<String, String>>,
     names: &'a mut Names,

@@ -1,24 +1,24 @@
-//! Shares: how a queue stands to what it is entitled to and deserves, on any level, as it is or
-//! with something more on its account. This is what reclaim and preemption are decided by.
+//! Shares: a queue's allocation compared with its entitlement and its deserved amount, at any
+//! level, as it is or with a demand added. Reclaim and preemption are decided by these.
 //!
-//! All questions are about the accounts as they are. Whoever tries out an eviction takes the
-//! victims off the account (`charge` with a negative number), asks, and puts them back.
+//! All functions read the accounts as they are. To try an eviction, the caller charges the victims
+//! with a negative number, asks, and charges them back.
 //!
-//! | rule | how to ask |
+//! | rule | function |
 //! |---|---|
 //! | first level where two branches differ | [`Queues::lowest_common_level`] |
 //! | victim's branch above its allocatable share | [`Queues::above_share`] of [`Fork::right`] |
 //! | the reclaimer's branch stays within quota | [`Queues::within_deserved`] of [`Fork::left`] |
 //! | does a request fit in the quota of a subtree | [`Queues::quota_left`] along [`Queues::path`] |
 //! | fair sharing: weighted share of what is borrowed, with or without the incoming gang | [`Queues::borrowed_share`], [`Queues::borrowed_share_with`] |
-//! | whose turn: dominant share of the entitlement | [`Queues::dominant_share`], [`Queues::dominant_share_with`] |
+//! | queue order: dominant share of the entitlement | [`Queues::dominant_share`], [`Queues::dominant_share_with`] |
 
 use crate::queue::{QueueIx, Queues, ROOT};
 use crate::resource::{Demand, Ix, Room};
 
-/// Shares are counted in these parts, so that comparing is exact.
+/// Shares are counted in these parts, so that comparisons are exact.
 pub(crate) const PARTS: i128 = 1_000_000_000_000;
-/// A share of nothing counts as much as so many shares of the whole.
+/// A resource that the queue has no share in counts as this many shares of the whole.
 const WITHOUT_SHARE: i128 = 1000;
 
 /// A share, in [`PARTS`].
@@ -28,29 +28,29 @@ pub(crate) struct Share(pub(crate) i128);
 impl Share {
     /// Nothing.
     pub(crate) const NONE: Share = Share(0);
-    /// More than any other: the share of a queue of weight 0 that takes what is not its own.
+    /// More than any other: the share of a queue of weight 0 that borrows.
     pub(crate) const INFINITE: Share = Share(i128::MAX);
 
-    /// As a number, for people.
+    /// As a floating-point number, for display.
     pub(crate) fn as_f64(self) -> f64 {
         self.0 as f64 / PARTS as f64
     }
 }
 
-/// Where the ways from two queues to the root meet.
+/// The point where two queues' paths to the root meet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fork {
-    /// The lowest queue that is above both, or is one of them.
+    /// The lowest queue that is an ancestor of both, or is one of them.
     pub(crate) above: QueueIx,
-    /// The first queue below it on the first one's way; the same as `above` if that is where the
-    /// first one's gangs are.
+    /// The child of `above` on the first queue's path; `above` itself if that is where the first
+    /// queue's gangs are.
     pub(crate) left: QueueIx,
-    /// The same on the second one's way.
+    /// The same on the second queue's path.
     pub(crate) right: QueueIx,
 }
 
 impl Queues {
-    /// A resource of which the queue holds more than its share; none if it is within.
+    /// A resource of which the queue holds more than its share; `None` if it is within its share.
     pub(crate) fn above_share(&self, queue: QueueIx) -> Option<Ix> {
         self.above(queue, |ix| self.allocatable(queue, ix))
     }
@@ -62,8 +62,8 @@ impl Queues {
             .map(|(ix, _)| ix)
     }
 
-    /// Would this one queue (not those above it) hold at most what it deserves, with the demand
-    /// so many times on its account?
+    /// True if this one queue (not its ancestors) would hold at most its deserved amount with
+    /// `times` demands added.
     pub(crate) fn within_deserved(&self, queue: QueueIx, demand: &Demand, times: i64) -> bool {
         let mut resources = demand.0.iter().filter(|(ix, _)| self.counts(*ix));
         resources.all(|(ix, each)| {
@@ -74,8 +74,8 @@ impl Queues {
         })
     }
 
-    /// What the queue deserves: its `deserved` amount, or its guarantee where that is more. The
-    /// root deserves everything.
+    /// The queue's `deserved` amount, or its guarantee if that is more. The root deserves all
+    /// capacity.
     pub(crate) fn deserved(&self, queue: QueueIx, ix: Ix) -> i64 {
         if queue == ROOT {
             return self.pool.get(ix);
@@ -84,8 +84,8 @@ impl Queues {
             .map_or(0, |rules| rules.entitled_first(ix))
     }
 
-    /// Where the ways of two queues part: the pair of queues right below the lowest common one
-    /// is what KAI and Kueue compare.
+    /// The point where two queues' paths part. KAI and Kueue compare the two children of the lowest
+    /// common ancestor.
     pub(crate) fn lowest_common_level(&self, a: QueueIx, b: QueueIx) -> Fork {
         let down = |from: QueueIx| {
             let mut path: Vec<QueueIx> = self.path(from).collect();
@@ -103,26 +103,26 @@ impl Queues {
         }
     }
 
-    /// Is `inner` the queue itself or below it?
+    /// True if `inner` is the queue itself or below it.
     pub(crate) fn holds(&self, queue: QueueIx, inner: QueueIx) -> bool {
         self.path(inner).any(|at| at == queue)
     }
 
-    /// The dominant share: over all resources, the largest part of what the queue may hold as its
-    /// share that it holds.
+    /// The dominant share: over all resources, the largest ratio of what the queue holds to its
+    /// allocatable share.
     pub(crate) fn dominant_share(&self, queue: QueueIx) -> Share {
         self.dominant_share_with(queue, &Room::default())
     }
 
-    /// The same with something more on the queue's account.
+    /// Like `dominant_share`, with `more` added to the queue's account.
     pub(crate) fn dominant_share_with(&self, queue: QueueIx, more: &Room) -> Share {
         let held = &self.table[queue].sum.allocated;
         self.dominant(held, more, |ix| self.allocatable(queue, ix))
             .0
     }
 
-    /// The largest part of its share among what is held and comes, and whether some of it is of
-    /// something the queue has no share in at all.
+    /// The largest ratio of held plus added amounts to the share, and whether some amount is of a
+    /// resource that the queue has no share in.
     pub(super) fn dominant(
         &self,
         held: &Room,
@@ -149,7 +149,7 @@ impl Queues {
         (Share(most), beyond)
     }
 
-    /// The largest part of all there is that the queue holds, and of which resource.
+    /// The largest part of the total capacity that the queue holds, and of which resource.
     pub(crate) fn cluster_share(&self, queue: QueueIx) -> (Share, Option<Ix>) {
         let held = self.table[queue].sum.allocated.iter();
         let parts = held

@@ -1,4 +1,4 @@
-//! The tree's arithmetic, by table: division, bounds, shares, borrowing. No scheduler around it.
+//! The tree's arithmetic, as tables: division, bounds, shares, borrowing. Runs without a scheduler.
 
 use resources::kinds::Queue as Object;
 use serde_json::{Value, json};
@@ -21,7 +21,7 @@ struct World {
 }
 
 impl World {
-    /// So many cards to share, and queues: name, parent, spec fields, annotations.
+    /// `cards` cards to share, and queues: name, parent, spec fields, annotations.
     fn new(cards: i64, queues: &[(&str, &str, Value, Value)]) -> World {
         let mut total = Room::default();
         total.set(CARD, cards);
@@ -36,7 +36,7 @@ impl World {
         for (name, parent, spec, notes) in queues {
             world.queue(name, parent, spec.clone(), notes.clone());
         }
-        world.reckon();
+        world.update_entitlements();
         world
     }
 
@@ -60,8 +60,8 @@ impl World {
         self.queues.set_rules(name, Some(rules));
     }
 
-    fn reckon(&mut self) {
-        self.queues.reckon(&self.total, &self.used);
+    fn update_entitlements(&mut self) {
+        self.queues.update_entitlements(&self.total, &self.used);
     }
 
     fn ix(&self, name: &str) -> QueueIx {
@@ -77,20 +77,20 @@ impl World {
         }
     }
 
-    /// Lets a queue hold so many cards more.
+    /// Lets a queue hold `n` more cards.
     fn hold(&mut self, name: &str, n: i64) {
         let payer = self.payer(name);
         self.queues.charge(payer, &cards(1), n);
         self.queues.request(payer.queue, &cards(1), n);
         self.used.add(&cards(1), n);
-        self.reckon();
+        self.update_entitlements();
     }
 
-    /// Lets a queue ask for so many cards more.
+    /// Lets a queue request `n` more cards.
     fn ask(&mut self, name: &str, n: i64) {
         let at = self.ix(name);
         self.queues.request(at, &cards(1), n);
-        self.reckon();
+        self.update_entitlements();
     }
 
     fn entitled(&self, name: &str) -> i64 {
@@ -122,23 +122,24 @@ fn claim(wants: i64, deserved: i64, weight: i64) -> Claim {
 }
 
 #[test]
-fn what_there_is_is_divided_by_quota_then_weight_in_whole_units() {
+fn capacity_is_divided_by_quota_then_weight_in_whole_units() {
     type Row = (i64, &'static [(i64, i64, i64)], &'static [i64]);
     let table: [Row; 9] = [
-        // Within quota everybody gets what it asks for.
+        // Within quota every queue gets what it requests.
         (10, &[(3, 4, 1), (2, 4, 1)], &[3, 2]),
-        // What one does not use of its quota goes to the other.
+        // What one queue does not use of its quota goes to the other.
         (10, &[(8, 4, 1), (2, 4, 1)], &[8, 2]),
         // Beyond quota by weight.
         (12, &[(20, 2, 3), (20, 2, 1)], &[8, 4]),
-        // Weight 0 has its quota and no more.
+        // Weight 0: the quota and no more.
         (10, &[(9, 2, 0), (9, 2, 1)], &[2, 8]),
-        // Parts are rounded down; the unit left goes to the larger remainder, then to the older.
+        // Parts are rounded down; the left-over unit goes to the larger remainder, then to the
+        // older queue.
         (10, &[(9, 0, 1), (9, 0, 1), (9, 0, 1)], &[4, 3, 3]),
         (8, &[(9, 0, 2), (9, 0, 1)], &[5, 3]),
-        // Who is satisfied early leaves its part to the others.
+        // A queue that is satisfied early leaves its part to the others.
         (9, &[(1, 0, 1), (9, 0, 1), (9, 0, 1)], &[1, 4, 4]),
-        // Quotas beyond what there is are cut in proportion.
+        // Quotas that exceed capacity are cut in proportion.
         (6, &[(8, 8, 1), (4, 4, 1)], &[4, 2]),
         (0, &[(8, 8, 1)], &[0]),
     ];
@@ -159,7 +160,7 @@ fn what_there_is_is_divided_by_quota_then_weight_in_whole_units() {
 
 proptest! {
     #[test]
-    fn where_there_is_enough_dividing_comes_to_the_same(
+    fn with_enough_capacity_dividing_gives_every_request(
         rows in proptest::collection::vec((-2000..5000_i64, 0..3000_i64, 0..3000_i64, 0..3_i64, 0..3_i32), 1..6),
         pool in 0..30_000_i64,
         unit in proptest::sample::select(vec![1, GPU_UNIT]),
@@ -216,7 +217,7 @@ fn surplus_goes_to_the_higher_priority_first() {
 }
 
 #[test]
-fn who_used_more_of_late_gets_less_of_the_surplus() {
+fn past_use_reduces_the_surplus() {
     let memory = |strength| Memory {
         strength,
         total: 10,
@@ -233,7 +234,7 @@ fn who_used_more_of_late_gets_less_of_the_surplus() {
 }
 
 #[test]
-fn what_is_reserved_and_not_asked_for_is_set_aside() {
+fn unrequested_reservations_are_set_aside() {
     let mut claims = [claim(0, 0, 1), claim(9, 0, 1)];
     claims[0].reserved = 4;
     share_out(10, 1, &mut claims, Memory::default());
@@ -298,7 +299,7 @@ fn a_circle_or_a_missing_parent_hangs_below_the_root() {
     assert_eq!(up(&world, "e"), ["e", "root"]);
     assert_eq!(up(&world, "self"), ["self", "root"]);
     world.queue("nobody", "", none(), none());
-    world.reckon();
+    world.update_entitlements();
     assert_eq!(up(&world, "e"), ["e", "nobody", "root"]);
 }
 
@@ -325,7 +326,7 @@ fn the_tightest_bound_on_the_way_to_the_root_binds_and_is_named() {
 }
 
 #[test]
-fn a_guarantee_is_kept_from_everybody_outside_and_nobody_inside() {
+fn a_guarantee_is_reserved_for_queues_inside_it() {
     let mut world = World::new(
         10,
         &[
@@ -341,7 +342,7 @@ fn a_guarantee_is_kept_from_everybody_outside_and_nobody_inside() {
             i64::from(world.allows(name).0).min(idle)
         })
     };
-    // b may use what is kept for its department, but for what a keeps.
+    // b may use what is reserved for its department, except what a keeps.
     assert_eq!(all(&mut world), [10, 6, 4]);
     world.hold("a", 3);
     assert_eq!(all(&mut world), [7, 6, 4]);
@@ -372,7 +373,7 @@ fn a_borrowing_limit_is_above_what_the_queue_deserves() {
 }
 
 #[test]
-fn what_is_not_lent_is_kept() {
+fn amounts_that_are_not_lent_stay_reserved() {
     let mut world = World::new(
         8,
         &[
@@ -393,7 +394,7 @@ fn what_is_not_lent_is_kept() {
 }
 
 #[test]
-fn non_preemptible_work_stays_within_what_is_deserved_where_that_is_said() {
+fn non_preemptible_work_stays_within_the_deserved_amount_if_one_is_set() {
     let mut world = World::new(
         10,
         &[
@@ -414,7 +415,7 @@ fn non_preemptible_work_stays_within_what_is_deserved_where_that_is_said() {
     assert_eq!(times, 3);
     assert!(matches!(bound, Some(Bound::Deserved { queue, .. }) if queue == dept));
     assert_eq!(fixed(&mut world, "free").0, u32::MAX);
-    // What may be evicted does not count.
+    // Preemptible work does not count.
     world.hold("a", 3);
     assert_eq!(fixed(&mut world, "a").0, 3);
     assert_eq!(world.allows("a").0, u32::MAX);
@@ -441,14 +442,14 @@ fn a_user_stays_within_the_user_limit_of_every_queue_above() {
     world.hold("a", 2);
     assert_eq!(allows(&mut world, "b", "somebody"), 1);
     assert_eq!(allows(&mut world, "b", "another"), 3);
-    // The same from scratch.
+    // The same after a rebuild.
     world.queue("c", "dept", json!({}), json!({}));
-    world.reckon();
+    world.update_entitlements();
     assert_eq!(allows(&mut world, "c", "somebody"), 1);
 }
 
 #[test]
-fn a_team_stays_within_the_team_limit_of_every_queue_above_whoever_its_users_are() {
+fn a_team_stays_within_the_team_limit_of_every_queue_above_across_users() {
     let mut world = World::new(
         10,
         &[
@@ -475,11 +476,11 @@ fn a_team_stays_within_the_team_limit_of_every_queue_above_whoever_its_users_are
         "{bound:?}"
     );
     assert_eq!(allows(&mut world, "b", "bob", Some("speech")).0, 3);
-    // Who names no team is in none.
+    // A gang without a team counts for no team.
     assert_eq!(allows(&mut world, "b", "bob", None).0, u32::MAX);
-    // The same from scratch.
+    // The same after a rebuild.
     world.queue("c", "dept", json!({}), json!({}));
-    world.reckon();
+    world.update_entitlements();
     assert_eq!(allows(&mut world, "c", "ann", Some("vision")).0, 1);
     world.queues.charge(vision, &cards(1), -2);
     assert_eq!(allows(&mut world, "c", "ann", Some("vision")).0, 3);
@@ -526,7 +527,7 @@ fn a_queue_is_above_its_share_only_where_others_ask() {
     assert_eq!(world.queues.above_share(a), Some(CARD));
     assert!(world.queues.within_deserved(b, &cards(1), 2));
     assert!(!world.queues.within_deserved(b, &cards(1), 3));
-    // A try: the victims come off the account, the question is asked, they go back.
+    // A trial: the victims come off the account, the question is asked, they go back.
     let payer = world.payer("a");
     world.queues.charge(payer, &cards(3), -1);
     assert_eq!(world.queues.above_share(a), None);
@@ -544,7 +545,7 @@ fn a_queue_is_above_its_share_only_where_others_ask() {
 }
 
 #[test]
-fn the_borrowed_share_is_what_is_borrowed_of_what_can_be_lent_over_the_weight() {
+fn the_borrowed_share_is_borrowed_over_lendable_over_weight() {
     let quota = |n: i64| json!({"deserved": n});
     let weight = |w: &str| json!({"muster.io/surplus-weight": w});
     let mut world = World::new(
@@ -588,7 +589,7 @@ fn the_borrowed_share_is_what_is_borrowed_of_what_can_be_lent_over_the_weight() 
 }
 
 #[test]
-fn what_is_not_lent_counts_as_held_above_and_cannot_be_borrowed() {
+fn amounts_that_are_not_lent_count_as_held_above_and_cannot_be_borrowed() {
     let mut world = World::new(
         12,
         &[
@@ -613,7 +614,7 @@ fn what_is_not_lent_counts_as_held_above_and_cannot_be_borrowed() {
     assert_eq!(world.queues.potential(borrower, CARD), 5);
     assert_eq!(world.queues.potential(lender, CARD), 9);
     assert_eq!(world.queues.held(cohort, CARD), 4);
-    // What fills the reserve takes nothing from the cohort.
+    // What fills the reservation takes nothing from the cohort.
     assert_eq!(world.queues.held_with(cohort, CARD, lender, 4), 4);
     assert_eq!(world.queues.held_with(cohort, CARD, lender, 5), 5);
     world.hold("lender", 3);

@@ -1,12 +1,13 @@
-//! The tree, made again after queues or their rules changed: who is below whom, and all sums from
-//! what the queues' own gangs hold. The result depends on the objects, not on the order of events.
+//! Rebuilds the tree after queues or their rules changed: parents, order, and all sums from what
+//! the queues' own gangs hold. The result depends on the objects, not on event order. Costs queues
+//! times depth.
 
 use std::collections::BTreeSet;
 
 use crate::queue::{QueueIx, Queues, ROOT, ROOT_NAME, Sums};
 use crate::resource::{Ix, Room};
 
-/// How far a search for a queue's ancestors has come.
+/// The state of a queue in the search for cycles.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mark {
     New,
@@ -15,20 +16,20 @@ enum Mark {
 }
 
 impl Queues {
-    /// Makes the tree again if anything about it changed.
+    /// Rebuilds the tree if something about it changed.
     pub(super) fn relink(&mut self) {
         if !std::mem::take(&mut self.stale) {
             return;
         }
-        self.restless = true;
-        self.hang();
-        self.age();
-        self.line_up();
+        self.requests_changed = true;
+        self.set_parents();
+        self.rank_by_age();
+        self.order_queues();
         self.sum_up();
     }
 
-    /// Hangs every queue below its parent; queues of a circle all go below the root.
-    fn hang(&mut self) {
+    /// Sets every queue's parent; queues of a cycle all become children of the root.
+    fn set_parents(&mut self) {
         let wanted: Vec<QueueIx> = (0..self.table.len()).map(|at| self.wanted(at)).collect();
         let mut parents = wanted.clone();
         let mut marks = vec![Mark::New; wanted.len()];
@@ -58,14 +59,14 @@ impl Queues {
         let named = rules.and_then(|rules| rules.parent.as_deref());
         let named = named.filter(|name| *name != ROOT_NAME);
         let parent = named.and_then(|name| self.index.get(name)).copied();
-        // A parent that only gangs name is none.
+        // A parent without a Queue object counts as missing.
         parent
             .filter(|parent| at != ROOT && self.table[*parent].rules.is_some())
             .unwrap_or(ROOT)
     }
 
-    /// Numbers the queues by age, then name.
-    fn age(&mut self) {
+    /// Ranks the queues by age, then name.
+    fn rank_by_age(&mut self) {
         let mut all: Vec<QueueIx> = self.index.values().copied().collect();
         all.sort_by_cached_key(|at| {
             let created = self.rules(*at).map(|rules| rules.created);
@@ -80,7 +81,7 @@ impl Queues {
         }
     }
 
-    fn line_up(&mut self) {
+    fn order_queues(&mut self) {
         self.order.clear();
         self.order.push(ROOT);
         let mut next = 0;
@@ -125,7 +126,7 @@ impl Queues {
         }
     }
 
-    /// Adds what its users and teams hold to every queue on the path that limits them.
+    /// Adds what a queue's users and teams hold to every queue on the path that limits them.
     fn limit_holders(&mut self, from: QueueIx) {
         if self.table[from].users.is_empty() {
             return;

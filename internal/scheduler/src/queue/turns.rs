@@ -1,5 +1,6 @@
-//! Whose turn it is: on every level of the tree the waiting queues in order, brought up to date
-//! along one path after each turn. Choosing costs the depth of the tree.
+//! Which queue is next: at each level of the tree, the queues with waiting gangs in order. After
+//! each turn only one path is updated, so a turn costs the depth of the tree (times the logarithm
+//! of the siblings).
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -8,38 +9,38 @@ use crate::queue::share::Share;
 use crate::queue::{QueueIx, Queues, ROOT};
 use crate::resource::Room;
 
-/// A queue's place among its siblings. Lesser comes first.
+/// A queue's position among its siblings. Lesser comes first.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Key {
     priority: Reverse<i32>,
-    /// It holds more than its share.
+    /// True if it holds more than its share.
     above: bool,
-    /// With its next gang it would hold more than it deserves.
+    /// True if it would hold more than it deserves with its next gang.
     over: bool,
-    /// Its next gang asks for something that it has no share in.
+    /// True if its next gang requests a resource that it has no share in.
     beyond: bool,
     /// Its dominant share with its next gang, and without.
     with: Share,
     without: Share,
-    /// What it is entitled to: the weaker queue goes first.
+    /// Its allocatable share: the smaller goes first.
     size: Share,
     rank: usize,
 }
 
-/// Who has the turn on a level: a queue's own gangs, or one of the queues below it.
+/// The next at a level: the queue's own gangs, or one of its children.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Seat {
+enum Entry {
     Own,
     Child(QueueIx),
 }
 
-/// One level.
+/// One level of the tree.
 #[derive(Clone, Debug, Default)]
 struct Level {
-    waiting: BTreeSet<(Key, Seat)>,
-    /// What the next gang of its own needs, if one waits.
+    waiting: BTreeSet<(Key, Entry)>,
+    /// What the next gang of its own requests, if one waits.
     need: Option<Room>,
-    /// Its keys in its own level and in its parent's.
+    /// Its keys: among its own children, and in its parent's level.
     own: Option<Key>,
     child: Option<Key>,
 }
@@ -51,12 +52,12 @@ pub(crate) struct Turns {
     waiting: usize,
 }
 
-/// What comes next in a queue.
+/// A queue's next gang.
 #[derive(Clone, Debug)]
 pub(crate) enum Next {
-    /// A gang that needs this.
+    /// A gang that requests this.
     Needs(Room),
-    /// Nobody: the queue is out of this round.
+    /// None: the queue is out of this round.
     Nobody,
 }
 
@@ -66,18 +67,18 @@ impl Turns {
         let mut at = ROOT;
         loop {
             match self.levels.get(at)?.waiting.first()?.1 {
-                Seat::Own => return Some(at),
-                Seat::Child(child) => at = child,
+                Entry::Own => return Some(at),
+                Entry::Child(child) => at = child,
             }
         }
     }
 
-    /// Does nobody but this queue wait?
+    /// True if at most one queue has waiting gangs.
     pub(crate) fn alone(&self) -> bool {
         self.waiting <= 1
     }
 
-    /// Says what comes next in a queue, and puts it and those above it where they belong now.
+    /// Sets a queue's next gang, and repositions the queue and its ancestors.
     pub(crate) fn seat(&mut self, queues: &Queues, queue: QueueIx, next: Next) {
         if self.levels.len() < queues.table.len() {
             self.levels.resize_with(queues.table.len(), Level::default);
@@ -96,7 +97,7 @@ impl Turns {
             let key = self.need(at).map(|need| Key::of(queues, at, need));
             let old = std::mem::replace(&mut self.levels[at].child, key.clone());
             if old != key {
-                self.swap(parent, Seat::Child(at), old, key);
+                self.swap(parent, Entry::Child(at), old, key);
             }
             at = parent;
         }
@@ -106,10 +107,10 @@ impl Turns {
         let need = self.levels[queue].need.as_ref();
         let key = need.map(|need| Key::own(queues, queue, need));
         let old = std::mem::replace(&mut self.levels[queue].own, key.clone());
-        self.swap(queue, Seat::Own, old, key);
+        self.swap(queue, Entry::Own, old, key);
     }
 
-    fn swap(&mut self, level: QueueIx, seat: Seat, old: Option<Key>, new: Option<Key>) {
+    fn swap(&mut self, level: QueueIx, seat: Entry, old: Option<Key>, new: Option<Key>) {
         let waiting = &mut self.levels[level].waiting;
         if let Some(old) = old {
             waiting.remove(&(old, seat));
@@ -119,14 +120,14 @@ impl Turns {
         }
     }
 
-    /// What the gang needs that comes next in a queue or below it.
+    /// What the next gang in a queue or below it requests.
     fn need(&self, from: QueueIx) -> Option<&Room> {
         let mut at = from;
         loop {
             let level = &self.levels[at];
             match level.waiting.first()?.1 {
-                Seat::Own => return level.need.as_ref(),
-                Seat::Child(child) => at = child,
+                Entry::Own => return level.need.as_ref(),
+                Entry::Child(child) => at = child,
             }
         }
     }
@@ -154,12 +155,12 @@ impl Key {
         }
     }
 
-    /// For gangs that name a queue which has others below it.
+    /// The key of the own gangs of a queue that has children.
     fn own(queues: &Queues, at: QueueIx, need: &Room) -> Key {
         let queue = &queues.table[at];
         let none = Room::default();
         if queue.children.is_empty() {
-            // Nobody to be compared with.
+            // No siblings to compare with.
             return Key {
                 priority: Reverse(0),
                 above: false,

@@ -1,7 +1,12 @@
-//! What queues used of late: an average of what they held that forgets with a half-life. A queue
-//! that used more than its part gets less of the surplus until that is forgotten.
+//! Past use of queues: an exponentially decaying average of what they held, by half-life. A queue
+//! that used more than its part gets less of the surplus until that has decayed.
 //!
-//! Counted in whole numbers, so that it is the same on every machine.
+//! Integer arithmetic only, so that the result is the same on every machine.
+//!
+//! Example: an average of 8 GPUs and a half-life of one day: after a day without pods the average
+//! is 4.
+//!
+//! Test: `past_use_halves_after_each_half_life`.
 
 use jiff::Timestamp;
 
@@ -9,13 +14,13 @@ use crate::queue::Queues;
 use crate::queue::portion::Memory;
 use crate::resource::Ix;
 
-/// How the past counts.
+/// How past use decays and counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decay {
-    /// After so many seconds a use counts half.
+    /// The half-life, in seconds.
     pub half_life_seconds: i64,
-    /// How strongly, in thousandths: a queue's weight w counts as w + strength * (w - usage),
-    /// both as parts of the whole.
+    /// The strength, in thousandths: a queue's weight w counts as w + strength * (w - usage), both
+    /// as parts of the whole.
     pub strength: i64,
 }
 
@@ -23,10 +28,10 @@ pub struct Decay {
 const ONE: i128 = 1 << 32;
 /// The natural logarithm of two in fixed point.
 const LN2: i128 = 2_977_044_472;
-/// Terms of the series: the next would be less than a part in 2^32.
+/// Terms of the series: the next term would be less than 2^-32.
 const TERMS: i128 = 10;
 
-/// When usage was last brought up to date.
+/// The time of the last update.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Clock {
     decay: Option<Decay>,
@@ -34,7 +39,7 @@ pub(crate) struct Clock {
 }
 
 impl Queues {
-    /// Brings usage up to `now`: what was held at the end of the last plan was held since.
+    /// Updates usage to `now`: what was held at the end of the last plan counts as held since then.
     pub(crate) fn remember(&mut self, now: Timestamp, decay: Option<Decay>) {
         self.clock.decay = decay;
         let Some(decay) = decay.filter(|decay| decay.half_life_seconds > 0) else {
@@ -55,10 +60,10 @@ impl Queues {
                 queue.usage.set(ix, new as i64);
             }
         }
-        self.restless = true;
+        self.requests_changed = true;
     }
 
-    /// Notes what is held at the end of a plan.
+    /// Records what is held at the end of a plan.
     pub(crate) fn note_held(&mut self) {
         if self.clock.decay.is_none() {
             return;
@@ -97,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_past_counts_half_after_each_half_life() {
+    fn past_use_halves_after_each_half_life() {
         let part = |passed| half_to_the(passed, 1000) as f64 / ONE as f64;
         for (passed, want) in [
             (0, 1.0),

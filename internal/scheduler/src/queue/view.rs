@@ -1,4 +1,4 @@
-//! Queues as plain data, for those who show or check them.
+//! Queues as plain data, for display and checks.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::resource::{GPU, Ix, Names, Room};
 use crate::view::QueueView;
 
 impl Queues {
-    /// All queues by name, given what there is and what is used of it.
+    /// All queues by name, given capacity and use.
     pub(crate) fn views(
         &self,
         names: &Names,
@@ -22,7 +22,7 @@ impl Queues {
             self
         } else {
             let mut made = self.clone();
-            made.reckon(total, used);
+            made.update_entitlements(total, used);
             fresh = made;
             &fresh
         };
@@ -36,19 +36,20 @@ impl Queues {
         let rules = self.rules(at);
         let resources = || (0..self.pool.len().max(queue.sum.requested.len())).map(|ix| ix as Ix);
         let list = |amount: &dyn Fn(Ix) -> Option<i64>| -> Amounts {
-            let said = |ix: Ix| {
+            let explicit = |ix: Ix| {
                 let units = names.whole(ix, amount(ix)?);
                 Some((names.name(ix).to_owned(), units))
             };
-            resources().filter_map(said).collect()
+            resources().filter_map(explicit).collect()
         };
         let deserved = |rules: &Rules, ix: Ix| {
-            let said = super::rules::said(&rules.deserved, ix);
-            said.or_else(|| super::rules::said(&rules.guarantee, ix))
+            let explicit = super::rules::amount_for(&rules.deserved, ix);
+            explicit
+                .or_else(|| super::rules::amount_for(&rules.guarantee, ix))
                 .map(|_| rules.entitled_first(ix))
         };
         let bound = |of: &dyn Fn(&Rules) -> &Bounds| {
-            list(&|ix| rules.and_then(|rules| super::rules::said(of(rules), ix)))
+            list(&|ix| rules.and_then(|rules| super::rules::amount_for(of(rules), ix)))
         };
         let holders = |all: &BTreeMap<usize, Room>, name: &dyn Fn(usize) -> String| {
             let held = all.iter().filter(|(_, room)| !room.is_zero());

@@ -1,6 +1,6 @@
-//! Other schedulers' configurations in Muster's words: which document is whose, and what all of
-//! them share. Pure: text inside a ConfigMap is read by a function that the caller gives. Nothing
-//! is left out silently: each key without a counterpart is named.
+//! Reads other schedulers' configurations: which document belongs to which, and what all readers
+//! share. Pure: the caller passes a function that parses text inside a ConfigMap. Every key without
+//! a counterpart is reported as a warning.
 
 use serde_json::{Map, Value};
 
@@ -8,29 +8,29 @@ use resources::mapping::Warning;
 
 use super::{KIND, Settings, Wrong, kube, volcano};
 
-/// What a document says, and what of it has no counterpart here.
+/// The settings of a document, and its keys that have no counterpart.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Read {
-    /// What was said.
+    /// The settings.
     pub settings: Settings,
     /// Keys without a counterpart, or with another meaning.
     pub warnings: Vec<Warning>,
 }
 
-/// Turns YAML into a value; what is wrong with it in words.
+/// Parses YAML; the error is a message.
 pub type Parse<'a> = &'a dyn Fn(&str) -> Result<Value, String>;
 
-/// Is this the configuration of a scheduler, this one's or another's?
+/// True if this is the configuration of a scheduler: Muster's or another's.
 #[must_use]
 pub fn takes(document: &Value) -> bool {
     document["kind"] == KIND || kube::is(document) || volcano::is(document)
 }
 
-/// Reads a configuration: Muster's own; Volcano's `volcano-scheduler.conf`, by itself or in its
+/// Reads a configuration: Muster's own; Volcano's `volcano-scheduler.conf`, alone or in its
 /// ConfigMap; or a KubeSchedulerConfiguration.
 ///
 /// # Errors
-/// The field that can't be read, its value, and what would be right.
+/// The field that cannot be read, its value, and what is expected.
 pub fn read(document: &Value, parse: Parse<'_>) -> Result<Read, Wrong> {
     if kube::is(document) {
         return kube::read(document);
@@ -44,7 +44,7 @@ pub fn read(document: &Value, parse: Parse<'_>) -> Result<Read, Wrong> {
     })
 }
 
-/// Where warnings go: those on one object.
+/// Collects warnings about one object.
 pub(super) struct Notes {
     object: String,
     pub(super) warnings: Vec<Warning>,
@@ -66,7 +66,7 @@ impl Notes {
         });
     }
 
-    /// Names every key of a mapping but the known ones.
+    /// Warns about every key of a mapping except the known ones.
     pub(super) fn rest(&mut self, path: &str, map: &Map<String, Value>, known: &[&str]) {
         for key in map.keys().filter(|key| !known.contains(&key.as_str())) {
             self.add(&within(path, key), "no counterpart");
@@ -82,7 +82,7 @@ pub(super) fn within(path: &str, key: &str) -> String {
     }
 }
 
-/// The items of a list that may be left out.
+/// The items of a list that may be absent.
 pub(super) fn items<'a>(field: &str, value: &'a Value) -> Result<&'a [Value], Wrong> {
     match value {
         Value::Null => Ok(&[]),

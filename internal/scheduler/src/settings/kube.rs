@@ -1,12 +1,11 @@
-//! A KubeSchedulerConfiguration (`kubescheduler.config.k8s.io`, as of Kubernetes 1.34) in Muster's
-//! words.
+//! Reads a KubeSchedulerConfiguration (`kubescheduler.config.k8s.io`, as of Kubernetes 1.34).
 //!
-//! | theirs | here |
+//! | kube-scheduler | Muster |
 //! |---|---|
 //! | `profiles[].schedulerName` | `schedulerNames` |
 //! | NodeResourcesFit's `scoringStrategy.type` MostAllocated, LeastAllocated | `placement: pack`, `spread` |
 //! | plugin DefaultPreemption disabled | no `preempt` among the `actions` |
-//! | filters: NodeAffinity, TaintToleration, PodTopologySpread, ... | always on, by the pods' own words |
+//! | filters: NodeAffinity, TaintToleration, PodTopologySpread, ... | always on, as the pods request |
 
 use serde_json::Value;
 
@@ -16,9 +15,9 @@ use super::{Settings, Wrong};
 use crate::config::{Actions, Strategy};
 
 const GROUP: &str = "kubescheduler.config.k8s.io/";
-/// The name of a profile that gives none.
+/// The name of a profile without one.
 const DEFAULT_NAME: &str = "default-scheduler";
-/// Plugins whose rules hold here whether they are listed or not.
+/// Plugins whose rules always hold here.
 const BUILT_IN: [&str; 16] = [
     "DefaultBinder",
     "InterPodAffinity",
@@ -38,7 +37,7 @@ const BUILT_IN: [&str; 16] = [
     "DefaultPreemption",
 ];
 
-/// Is this a KubeSchedulerConfiguration?
+/// True if this is a KubeSchedulerConfiguration.
 pub(super) fn is(document: &Value) -> bool {
     let version = document["apiVersion"].as_str().unwrap_or_default();
     document["kind"] == "KubeSchedulerConfiguration" && version.starts_with(GROUP)
@@ -88,7 +87,7 @@ pub(super) fn read(document: &Value) -> Result<Read, Wrong> {
     })
 }
 
-/// What is switched on and off, by extension point.
+/// Applies the enabled and disabled plugins, by extension point.
 fn plugins(
     path: &str,
     said: &Value,
@@ -136,7 +135,7 @@ fn plugins(
                 name if name == "*" || BUILT_IN.contains(&name) => {
                     notes.add(&path, format!("{name} can't be switched off here"));
                 }
-                // What is not there is off.
+                // A plugin that does not exist here is off anyway.
                 _ => {}
             }
         }
@@ -144,7 +143,7 @@ fn plugins(
     Ok(())
 }
 
-/// Which nodes are taken first, by NodeResourcesFit's arguments; all other arguments are named.
+/// The placement strategy, from NodeResourcesFit's arguments; warns about all other arguments.
 fn strategy(path: &str, said: &Value, notes: &mut Notes) -> Result<Option<Strategy>, Wrong> {
     let path = within(path, "pluginConfig");
     let mut found = None;

@@ -1,4 +1,4 @@
-//! The pods that are said to come: so many of each kind, with what each asks for.
+//! The expected pods of a configuration: the number and the requests of each kind.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use super::words::{Wrong, count, known, object};
 
 /// The fields of one kind of pod.
 const FIELDS: [&str; 4] = ["count", "requests", "annotations", "nodeSelector"];
-/// The most kinds that are told apart.
+/// The most kinds.
 const KINDS_MAX: usize = 1000;
 /// The most pods of one kind.
 const COUNT_MAX: i64 = 1_000_000_000;
@@ -62,7 +62,7 @@ fn kind(field: &str, value: &Value) -> Result<(Pod, u64), Wrong> {
     Ok((pod, u64::try_from(count).unwrap_or(0)))
 }
 
-/// What one pod asks for.
+/// The requests of one pod.
 fn requests(field: &str, value: &Value) -> Result<BTreeMap<String, K8sQuantity>, Wrong> {
     let wanted = "amounts by resource, as in {cpu: 8, memory: 64Gi, nvidia.com/gpu: 1}";
     let fields = object(field, value)?.filter(|fields| !fields.is_empty());

@@ -1,6 +1,6 @@
-//! How the scheduler is set up, as its users write it: the `SchedulerConfig` document that the
-//! server and `muster simulate` read, and what is wrong with one. What is not said stays as
-//! [`Config`] has it. Other schedulers' configurations are read too (`foreign`).
+//! The scheduler's configuration as users write it: the `SchedulerConfig` document that the server
+//! and `muster simulate` read, and its errors. An absent field keeps the default of [`Config`].
+//! Other schedulers' configurations are read by `foreign`.
 
 mod foreign;
 mod kube;
@@ -28,7 +28,7 @@ pub const KIND: &str = "SchedulerConfig";
 /// Its apiVersion.
 pub const API_VERSION: &str = "muster.io/v1alpha1";
 
-/// The words for what plans may do, in the order in which they do it.
+/// The names of the actions, in the order in which a plan takes them.
 const ACTIONS: [&str; 6] = [
     "allocate",
     "consolidate",
@@ -37,22 +37,22 @@ const ACTIONS: [&str; 6] = [
     "backfill",
     "defragment",
 ];
-/// The words for which nodes are taken first.
+/// The names of the placement strategies.
 const PLACEMENTS: [(&str, Strategy); 3] = [
     ("fragmentation", Strategy::Fragmentation),
     ("pack", Strategy::Pack),
     ("spread", Strategy::Spread),
 ];
-/// The words for which GPU of a node a pod gets that shares one.
+/// The names of the GPU orders.
 const GPUS: [(&str, GpuOrder); 2] = [("pack", GpuOrder::Pack), ("spread", GpuOrder::Spread)];
-/// The words for whom room is reserved.
+/// The names of the rules for which gang capacity is reserved.
 const LEADS: [(&str, Lead); 4] = [
     ("share", Lead::Share),
     ("age", Lead::Age),
     ("size", Lead::Size),
     ("response", Lead::Response),
 ];
-/// A document's own fields.
+/// The document's top-level fields.
 const TOP: [&str; 4] = ["apiVersion", "kind", "metadata", "spec"];
 /// The fields of its `spec`.
 const FIELDS: [&str; 15] = [
@@ -72,14 +72,14 @@ const FIELDS: [&str; 15] = [
     "mig",
     "expected",
 ];
-/// The most moves an hour that may be asked for.
+/// The largest number of moves in an hour.
 const MOVES_MAX: i64 = 100_000;
-/// The shortest time that GPUs stay as they were cut.
+/// The shortest time that a MIG configuration may be kept.
 const EVERY_LEAST: SignedDuration = SignedDuration::from_mins(1);
-/// The most GPUs of interrupted work that one may be worth.
+/// The largest number of interrupted GPUs that one freed GPU may be worth.
 const INTERRUPTED_MAX: i64 = 1000;
 
-/// What was said of the scheduler; none where nothing was.
+/// The settings of a document; `None` for a field that is absent.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Settings {
     /// What plans may do.
@@ -88,29 +88,29 @@ pub struct Settings {
     pub topology: Option<Vec<String>>,
     /// Which nodes are taken first.
     pub placement: Option<Strategy>,
-    /// Which GPU of a node a pod gets that shares one.
+    /// Which GPU of a node a pod gets that requests a part of one.
     pub gpus: Option<GpuOrder>,
-    /// Seconds that a gang below its minimum is left running.
+    /// Seconds that a gang below its minimum keeps running.
     pub stale_after: Option<i64>,
-    /// The `schedulerName` values that are answered to.
+    /// The `schedulerName` values whose pods are scheduled.
     pub scheduler_names: Option<Vec<String>>,
     /// How past use counts.
     pub usage: Option<Decay>,
-    /// Seconds that a gang waits before room is reserved for it.
+    /// Seconds that a gang waits before capacity is reserved for it.
     pub reserve_after: Option<i64>,
-    /// Which of several gangs room is reserved for.
+    /// Which waiting gang capacity is reserved for.
     pub lead: Option<Lead>,
-    /// Must evictions save more waiting than they lose work?
+    /// Must evictions save more waiting time than they lose work?
     pub weigh_losses: Option<bool>,
-    /// May evictions break PodDisruptionBudgets where nothing else makes room?
+    /// May evictions violate PodDisruptionBudgets if nothing else makes room?
     pub break_budgets: Option<bool>,
-    /// Seconds after which a node's load is not known any more.
+    /// Seconds after which a node's reported load is ignored.
     pub load_age: Option<i64>,
-    /// How much defragmentation may move, and for how much.
+    /// How much defragmentation may move, and for what gain.
     pub tidying: Option<Tidying>,
-    /// For whom idle GPUs are cut (MIG); `Some(None)`: for nobody.
+    /// MIG repartitioning of idle GPUs; `Some(None)`: off.
     pub mig: Option<Option<Cutting>>,
-    /// Such pods are to come, so many of each.
+    /// The expected pods: each kind with its number.
     pub expected: Option<Vec<(Pod, u64)>>,
 }
 
@@ -168,7 +168,7 @@ impl Settings {
         Ok(())
     }
 
-    /// What this says, and what that says where this says nothing.
+    /// These settings, with those of `other` for absent fields.
     #[must_use]
     pub fn or(self, other: Settings) -> Settings {
         Settings {
@@ -190,7 +190,7 @@ impl Settings {
         }
     }
 
-    /// The scheduler's configuration with what was said.
+    /// The scheduler's configuration with these settings applied.
     #[must_use]
     pub fn applied(&self, config: Config) -> Config {
         let seconds =
@@ -217,7 +217,7 @@ impl Settings {
     }
 }
 
-/// What plans may do, from words; `field` is what messages call them.
+/// The actions by name; `field` is the name used in error messages.
 pub fn actions(field: &str, words: &[String]) -> Result<Actions, Wrong> {
     let mut actions = Actions::NONE;
     for word in words {
@@ -238,12 +238,12 @@ pub fn actions(field: &str, words: &[String]) -> Result<Actions, Wrong> {
     Ok(actions)
 }
 
-/// Which nodes are taken first, from a word; `field` is what messages call it.
+/// The placement strategy by name; `field` is the name used in error messages.
 pub fn placement(field: &str, word: &str) -> Result<Strategy, Wrong> {
     one_of(field, &Value::from(word), &PLACEMENTS)
 }
 
-/// Levels: label keys, each once.
+/// Topology levels: node label keys without duplicates.
 fn levels(field: &str, keys: Vec<String>) -> Result<Vec<String>, Wrong> {
     for (at, key) in keys.iter().enumerate() {
         let value = Value::from(key.as_str());
@@ -317,8 +317,7 @@ fn mig(field: &str, value: &Value) -> Result<Option<Cutting>, Wrong> {
             _ => {
                 cutting.every = seconds()?;
                 if cutting.every < EVERY_LEAST {
-                    let wanted =
-                        "at least 1m: what nodes have after a change is told a while later";
+                    let wanted = "at least 1m: nodes report their devices some time after a change";
                     return Err(Wrong::new(&field, value, wanted));
                 }
             }

@@ -1,4 +1,4 @@
-//! Owns the tables of what a configuration may say and of what is refused.
+//! Tables of valid and invalid configurations.
 
 use super::*;
 use serde_json::json;
@@ -29,7 +29,7 @@ fn a_document_sets_what_it_says_and_leaves_the_rest() {
 }
 
 #[test]
-fn waiting_evictions_loads_and_what_is_to_come_can_be_said_too() {
+fn waiting_eviction_load_and_expected_pod_settings_are_read() {
     let read = Settings::read(&document(json!({
         "reserveAfter": "2h", "reserveFor": "age", "weighLosses": false, "breakBudgets": true,
         "loadAge": 30, "defragmentation": {"movesAnHour": 100},
@@ -57,7 +57,7 @@ fn waiting_evictions_loads_and_what_is_to_come_can_be_said_too() {
 }
 
 #[test]
-fn what_cannot_be_read_is_named_with_what_would_be_right() {
+fn an_invalid_value_is_named_with_what_is_expected() {
     let table = [
         (
             json!({"actions": ["alocate"]}),
@@ -134,14 +134,14 @@ fn no_text(_: &str) -> Result<Value, String> {
     Err("nothing is parsed here".into())
 }
 
-/// The keys of what is warned about, in order.
+/// The keys of the warnings, in order.
 fn keys(read: &Read) -> Vec<&str> {
     let warnings = read.warnings.iter();
     warnings.map(|warning| warning.key.as_str()).collect()
 }
 
 #[test]
-fn volcanos_configuration_is_said_in_our_words_and_each_key_without_a_counterpart_is_named() {
+fn volcanos_configuration_is_translated_and_each_key_without_a_counterpart_is_named() {
     let document = json!({
         "actions": "enqueue, allocate, gangpreempt",
         "tiers": [
@@ -211,8 +211,7 @@ fn volcanos_configuration_is_found_in_its_config_map_and_errors_name_the_place_i
 }
 
 #[test]
-fn kube_schedulers_configuration_is_said_in_our_words_and_each_key_without_a_counterpart_is_named()
-{
+fn kube_schedulers_configuration_is_translated_and_each_key_without_a_counterpart_is_named() {
     let document = json!({
         "apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration",
         "parallelism": 16,

@@ -1,6 +1,6 @@
-//! Volcano's scheduler configuration (`volcano-scheduler.conf`, as of 1.16) in Muster's words.
+//! Reads Volcano's scheduler configuration (`volcano-scheduler.conf`, as of 1.16).
 //!
-//! | theirs | here |
+//! | Volcano | Muster |
 //! |---|---|
 //! | actions `allocate`, `preempt`, `reclaim`, `backfill` | the same; those that are not listed are off |
 //! | actions `gangpreempt`, `gangreclaim` | `preempt`, `reclaim`: gangs are evicted whole or down to their minimum |
@@ -16,14 +16,14 @@ use super::words::object;
 use super::{Settings, Wrong, span};
 use crate::config::{Actions, Strategy};
 
-/// Where its ConfigMap has the text.
+/// The suffix of the ConfigMap key that has the text.
 const ENDING: &str = ".conf";
-/// What it does where no actions are given.
+/// Volcano's default actions.
 const DEFAULT_ACTIONS: &str = "enqueue, allocate, backfill";
-/// What a plugin's `enable…` keys may be called.
+/// The prefix of a plugin's `enable…` keys.
 const SWITCH: &str = "enable";
 
-/// Is this Volcano's configuration, or a ConfigMap with it?
+/// True if this is Volcano's configuration, or a ConfigMap that contains it.
 pub(super) fn is(document: &Value) -> bool {
     if document["kind"] == "ConfigMap" {
         return text_of(document).is_some();
@@ -116,7 +116,7 @@ fn actions(said: &Value, notes: &mut Notes) -> Result<Actions, Wrong> {
                 actions.backfill = true;
                 notes.add(
                     &key(word),
-                    "there it places pods that ask for nothing, which allocate does here; here it starts gangs out of order where that delays nobody before them",
+                    "in Volcano it places pods without requests, which allocate does here; here it starts gangs out of order if that delays no gang before them",
                 );
             }
             "enqueue" => notes.add(
@@ -129,7 +129,7 @@ fn actions(said: &Value, notes: &mut Notes) -> Result<Actions, Wrong> {
     Ok(actions)
 }
 
-/// What plugins say of the nodes that are taken first.
+/// What the plugins say about node order.
 #[derive(Default)]
 struct Order {
     packs: bool,

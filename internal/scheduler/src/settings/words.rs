@@ -1,19 +1,19 @@
-//! Values of a configuration, each read or refused with its field, what stands there, and what
-//! would be right.
+//! Reads single values of a configuration; an error names the field, the value, and what is
+//! expected.
 
 use std::fmt;
 use std::ops::RangeInclusive;
 
 use serde_json::{Map, Value};
 
-/// One thing that can't be read: field, value, what would be right.
+/// An invalid value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wrong {
-    /// Where in the document.
+    /// The field's path in the document.
     pub field: String,
-    /// What stands there.
+    /// The value found.
     pub value: String,
-    /// What would be right, in words.
+    /// What is expected.
     pub wanted: String,
 }
 
@@ -43,7 +43,7 @@ impl fmt::Display for Wrong {
 
 impl std::error::Error for Wrong {}
 
-/// One of some words, as what it stands for.
+/// The value that a name stands for.
 pub(super) fn one_of<T: Copy>(field: &str, value: &Value, words: &[(&str, T)]) -> Result<T, Wrong> {
     let found = words.iter().find(|(word, _)| *value == *word);
     found.map(|(_, meant)| *meant).ok_or_else(|| {
@@ -52,7 +52,7 @@ pub(super) fn one_of<T: Copy>(field: &str, value: &Value, words: &[(&str, T)]) -
     })
 }
 
-/// A span of time, in seconds.
+/// A duration, in seconds.
 pub(super) fn span(field: &str, value: &Value) -> Result<i64, Wrong> {
     let text = match value {
         Value::String(text) => text.clone(),
@@ -61,7 +61,7 @@ pub(super) fn span(field: &str, value: &Value) -> Result<i64, Wrong> {
     resources::span::seconds(&text).ok_or_else(|| Wrong::new(field, value, resources::span::FORMS))
 }
 
-/// A list of words.
+/// A list of strings.
 pub(super) fn texts(field: &str, value: &Value) -> Result<Vec<String>, Wrong> {
     let wrong = || Wrong::new(field, value, "a list of words, as in [a, b]");
     let items = value.as_array().ok_or_else(wrong)?;
@@ -75,7 +75,7 @@ pub(super) fn truth(field: &str, value: &Value) -> Result<bool, Wrong> {
         .ok_or_else(|| Wrong::new(field, value, "true or false"))
 }
 
-/// A whole number in a range.
+/// An integer in a range.
 pub(super) fn count(field: &str, value: &Value, range: RangeInclusive<i64>) -> Result<i64, Wrong> {
     let found = value.as_i64().filter(|number| range.contains(number));
     found.ok_or_else(|| {
@@ -84,7 +84,7 @@ pub(super) fn count(field: &str, value: &Value, range: RangeInclusive<i64>) -> R
     })
 }
 
-/// A mapping; none where nothing stands.
+/// A mapping; `None` if absent.
 pub(super) fn object<'a>(
     field: &str,
     value: &'a Value,
@@ -96,7 +96,7 @@ pub(super) fn object<'a>(
     }
 }
 
-/// Has a mapping fields of these names only?
+/// Checks that a mapping has only known fields.
 pub(super) fn known(field: &str, map: &Map<String, Value>, names: &[&str]) -> Result<(), Wrong> {
     match map.iter().find(|(name, _)| !names.contains(&name.as_str())) {
         None => Ok(()),

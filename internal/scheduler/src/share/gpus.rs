@@ -1,5 +1,5 @@
-//! What is held of a node's GPUs, and what is free of them: the few numbers from which follows how
-//! many pods with a part, or with whole GPUs, still fit. Chooses nothing.
+//! What pods hold of a node's GPUs, and what is free: the few numbers that determine how many more
+//! pods with a part of a GPU, or with whole GPUs, fit. Chooses no devices (`pick` does).
 
 use std::sync::Arc;
 
@@ -9,21 +9,21 @@ use crate::devices::Devices;
 use crate::node::Offer;
 use crate::resource::{GPU, GPU_UNIT};
 
-/// How many GPUs of a node are shared that are only counted. Those beyond are given whole.
+/// The most GPUs of a node that may be shared if the node reports only their number. Further ones
+/// are given whole.
 pub(super) const COUNTED_MAX: i64 = 64;
 
-/// What is held of GPUs, in thousandths by id.
+/// What pods hold of GPUs, in thousandths by device id.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Ledger {
-    /// In the order of ids.
+    /// Sorted by id.
     held: Vec<(Arc<str>, i64)>,
-    /// Whole GPUs of pods that do not say which ones they have.
+    /// Whole GPUs of pods that name no devices.
     unnamed: i64,
 }
 
 impl Ledger {
-    /// Puts what a pod takes on the account. One that does not say which GPUs it has a part of
-    /// counts with whole ones.
+    /// Adds what a pod takes. A pod that names no devices counts with whole GPUs.
     pub(crate) fn hold(&mut self, take: &Take, ids: &[Arc<str>]) {
         for id in ids {
             self.change(id, take.each);
@@ -40,7 +40,7 @@ impl Ledger {
         self.unnamed -= unnamed(take, ids);
     }
 
-    /// Both accounts together; the other one `times` over.
+    /// The sum of both accounts, the other one `times` over.
     pub(crate) fn with(mut self, other: &Ledger, times: i64) -> Ledger {
         for (id, held) in &other.held {
             self.change(id, held * times);
@@ -49,7 +49,7 @@ impl Ledger {
         self
     }
 
-    /// Holds so much more of a GPU; one of which nothing is held then is not kept.
+    /// Adds `more` to a GPU's account; an entry that becomes zero is removed.
     fn change(&mut self, id: &Arc<str>, more: i64) {
         match self.find(id) {
             Ok(at) => {
@@ -63,9 +63,9 @@ impl Ledger {
         }
     }
 
-    /// Where an id is, or would be.
+    /// The index of an id, or where it would be inserted.
     fn find(&self, id: &str) -> Result<usize, usize> {
-        // Mostly it is the very same text: who holds a GPU has its name from the node.
+        // Usually it is the same allocation: pods hold their device ids from the node.
         let mut own = self.held.iter();
         match own.position(|(own, _)| std::ptr::eq(&**own, id)) {
             Some(at) => Ok(at),
@@ -81,7 +81,7 @@ impl Ledger {
         self.held.iter().map(|(id, held)| (id, *held))
     }
 
-    /// Is some GPU given out more than once over?
+    /// True if some GPU is allocated more than once over.
     pub(crate) fn overdrawn(&self) -> bool {
         self.held.iter().any(|(_, held)| *held > GPU_UNIT)
     }
@@ -91,7 +91,7 @@ fn unnamed(take: &Take, ids: &[Arc<str>]) -> i64 {
     (take.gpus - ids.len() as i64).max(0)
 }
 
-/// Is it the index of a GPU that is only counted, and may be shared?
+/// True if the id is the index of a GPU that the node only counts and that may be shared.
 pub(super) fn is_counted(offer: &Offer, id: &str) -> bool {
     let counted = (offer.allocatable.get(GPU) / GPU_UNIT).min(COUNTED_MAX);
     id.parse().is_ok_and(|at: i64| (0..counted).contains(&at))
@@ -100,27 +100,27 @@ pub(super) fn is_counted(offer: &Offer, id: &str) -> bool {
 /// What is free of a node's GPUs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct FreeGpus {
-    /// GPUs that nobody has a part of; negative where more are spoken for than there are.
+    /// GPUs that no pod has a part of; negative if more are allocated than exist.
     pub(crate) whole: i64,
-    /// What is free of those that somebody has a part of, in thousandths.
+    /// What is free of each GPU that pods have parts of, in thousandths.
     pub(crate) begun: Vec<i64>,
 }
 
 impl FreeGpus {
-    /// Of a node where so much is held.
+    /// What is free of an offer's GPUs under this ledger.
     pub(crate) fn of(offer: &Offer, ledger: &Ledger) -> FreeGpus {
         FreeGpus::among(offer, ledger, |_| true)
     }
 
-    /// Of those that a container may have several of; none where those are all. What nobody names may be
-    /// any of them.
+    /// What is free of the GPUs that a container may have together with others; `None` if all are
+    /// such. GPUs of pods that name none may be any of them.
     pub(crate) fn together(offer: &Offer, ledger: &Ledger) -> Option<FreeGpus> {
         let devices = (offer.devices.as_ref()).filter(|devices| devices.some_alone())?;
         let several = |id: &str| !devices.is_alone(id);
         Some(FreeGpus::among(offer, ledger, several))
     }
 
-    /// Of such as a class may have.
+    /// What is free of the GPUs that a class may have.
     pub(crate) fn for_class(class: &Class, offer: &Offer, ledger: &Ledger) -> FreeGpus {
         let several = class.has_several_gpus();
         let together = several.then(|| FreeGpus::together(offer, ledger));
@@ -129,7 +129,7 @@ impl FreeGpus {
             .unwrap_or_else(|| FreeGpus::of(offer, ledger))
     }
 
-    /// Of these of its devices.
+    /// What is free of the devices that `is` selects.
     fn among(offer: &Offer, ledger: &Ledger, is: impl Fn(&str) -> bool) -> FreeGpus {
         let all = offer.allocatable.get(GPU) / GPU_UNIT;
         if ledger.held.is_empty() {
@@ -165,17 +165,17 @@ impl FreeGpus {
             }
         }
         whole -= ledger.unnamed;
-        // Where more are spoken for than there are, those that nobody names are on any of them.
+        // If more are allocated than exist, pods that name no devices may be on any of them.
         begun.retain(|free| *free > 0 && whole >= 0);
         FreeGpus { whole, begun }
     }
 
-    /// Thousandths free in all.
+    /// The free thousandths in total.
     pub(crate) fn sum(&self) -> i64 {
         self.whole.max(0) * GPU_UNIT + self.begun.iter().sum::<i64>()
     }
 
-    /// How many pods fit that each take a part of so many GPUs, each on GPUs of its own.
+    /// How many pods fit that each take a part `each` of `gpus` different GPUs.
     pub(crate) fn slots(&self, each: i64, gpus: i64) -> i64 {
         if each <= 0 || each > GPU_UNIT {
             return 0;
@@ -185,7 +185,8 @@ impl FreeGpus {
         if gpus <= 1 {
             return whole * parts + begun.sum::<i64>();
         }
-        // So many fit if every GPU gives each of them a part once at most, and that is enough.
+        // `pods` pods fit if each GPU can give a part to each pod at most once, and the parts
+        // suffice.
         let enough = |pods: i64| {
             let begun = self.begun.iter().map(|free| (free / each).min(pods));
             whole * parts.min(pods) + begun.sum::<i64>() >= pods * gpus
@@ -202,7 +203,7 @@ impl FreeGpus {
         fits
     }
 
-    /// Does a pod with a part of one GPU fit beside others, without beginning another GPU?
+    /// True if a pod with a part of one GPU fits on a GPU that is shared already.
     pub(crate) fn fits_begun(&self, each: i64) -> bool {
         self.begun.iter().any(|free| *free >= each)
     }

@@ -1,6 +1,7 @@
-//! What pods count as when nodes come, go or change. Those that ask for a GPU's memory: a part of
-//! their node's GPUs, or, while they have no node, the largest part that it would be on any. All
-//! that have GPUs: also GPUs of their node's model, where queues have amounts of it.
+//! Updates what pods count as when nodes come, go or change. A pod that requests GPU memory counts
+//! as a part of its node's GPUs or, without a node, as the largest part that it would be on any
+//! node. Where queues have quotas by model, a pod with GPUs also counts as GPUs of its node's
+//! model.
 
 use crate::node::NodeIx;
 use crate::node::Offer;
@@ -9,9 +10,9 @@ use crate::resource::GPU;
 use crate::state::Scheduler;
 
 impl Scheduler {
-    /// Takes pods off all accounts that count as something else once a node's offer is another.
-    /// They come back with `recount`.
-    pub(crate) fn uncount(&mut self, at: NodeIx, offer: Option<&Offer>) -> Vec<PodKey> {
+    /// Takes the pods off all accounts that count differently once a node's offer changes.
+    /// `restore_counts` puts them back.
+    pub(crate) fn remove_counts(&mut self, at: NodeIx, offer: Option<&Offer>) -> Vec<PodKey> {
         let old = self.nodes[at].gpu_memory();
         let new = offer.and_then(|offer| offer.gpu_memory);
         let models = (
@@ -27,7 +28,7 @@ impl Scheduler {
         }
         if old == new {
             for key in &keys {
-                self.count_again(key, false);
+                self.recount_pod(key, false);
             }
             return keys;
         }
@@ -54,16 +55,16 @@ impl Scheduler {
         keys.sort_unstable();
         keys.dedup();
         for key in &keys {
-            self.count_again(key, false);
+            self.recount_pod(key, false);
         }
         self.classes.set_least_memory(now);
         keys
     }
 
-    /// Puts them back on all accounts.
-    pub(crate) fn recount(&mut self, keys: Vec<PodKey>) {
+    /// Puts pods back on all accounts.
+    pub(crate) fn restore_counts(&mut self, keys: Vec<PodKey>) {
         for key in &keys {
-            self.count_again(key, true);
+            self.recount_pod(key, true);
         }
         for key in keys {
             if let Some(gang) = self.pods.get(&key).map(|pod| pod.gang.clone()) {
@@ -72,15 +73,15 @@ impl Scheduler {
         }
     }
 
-    fn count_again(&mut self, key: &PodKey, up: bool) {
+    fn recount_pod(&mut self, key: &PodKey, up: bool) {
         if let Some(pod) = self.pods.get(key).cloned() {
             self.account(key, &pod, up);
         }
     }
 
-    /// Takes in that names for the GPUs of a model have come up. Rare: what any pod with GPUs
-    /// counts as may be another now.
-    pub(crate) fn meet_models(&mut self) {
+    /// Handles new resource names for GPU models. Rare: every pod with GPUs may count differently
+    /// now.
+    pub(crate) fn apply_new_models(&mut self) {
         if self.names.models().len() == self.classes.models_known() {
             return;
         }
@@ -91,7 +92,7 @@ impl Scheduler {
             .map(|(key, _)| key.clone())
             .collect();
         for key in &keys {
-            self.count_again(key, false);
+            self.recount_pod(key, false);
         }
         self.classes.set_models(self.names.models());
         self.queues.count_in_thousandths(self.names.gpus());
@@ -103,10 +104,10 @@ impl Scheduler {
                 self.put_offer(at, Some(offer));
             }
         }
-        self.recount(keys);
+        self.restore_counts(keys);
     }
 
-    /// Knows which pods with GPUs are on which node: asked when a node's model changes.
+    /// Records which pods with GPUs are on which node, for when a node's model changes.
     pub(crate) fn note_gpus(&mut self, key: &PodKey, pod: &Pod, up: bool) {
         if self.names.models().is_empty() {
             return;

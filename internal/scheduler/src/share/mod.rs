@@ -1,13 +1,16 @@
-//! Sharing GPUs: how much of a node's GPUs a pod takes that asks for a part of one, and what of each
-//! GPU is held (`gpus`). How a pod says so is `resources::parts`'; which GPU it gets is `pick`'s, how
-//! many such pods a node holds `gpus`', what changes when a node's memory does `memory`'s.
+//! GPU sharing: how much of a node's GPUs a pod takes that requests a part of one, and what is held
+//! of each GPU (`gpus`). The annotations are read by `resources::parts`; `pick` chooses the GPU;
+//! `gpus` counts how many such pods fit on a node; `memory` recounts when a node's memory changes.
 //!
-//! A pod asks by annotation: `muster.io/gpu-fraction`, or `muster.io/gpu-memory` in MiB, which is a
-//! part that depends on the node: rounded up to hundredths of what its GPUs have. Parts are counted
-//! in thousandths. A GPU is shared up to 1000 of them; who asks for whole GPUs gets such as nobody
-//! has a part of. What containers ask for in other device plugins' resources is the same. Queues are
-//! charged the part. Slices of a GPU that the driver cuts (MIG) are resources by name of their own
-//! (`slices`).
+//! A pod requests a part by annotation: `muster.io/gpu-fraction`, or `muster.io/gpu-memory` in MiB,
+//! which is a part that depends on the node, rounded up to hundredths of a GPU's memory. Parts are
+//! counted in thousandths. A GPU is shared up to 1000 of them; a pod that requests whole GPUs gets
+//! only GPUs that no pod has a part of. Requests in other device plugins' resources count the same.
+//! Queues are charged the part. MIG slices are resources by name (`slices`).
+//!
+//! Example: `gpu-fraction: 0.25` takes 250 thousandths: four such pods fit on one GPU.
+//!
+//! Tests: `tests/sharing.rs`, `tests/sharing_properties.rs`.
 
 mod gpus;
 mod memory;
@@ -32,16 +35,16 @@ pub(crate) use resources::parts::{Share, foreign};
 /// What a pod takes on its node.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Take {
-    /// What goes on the node's and the queue's account.
+    /// What is charged to the node and the queue.
     pub(crate) demand: Demand,
-    /// How much of each GPU.
+    /// The part of each GPU, in thousandths.
     pub(crate) each: i64,
-    /// Of how many GPUs.
+    /// The number of GPUs.
     pub(crate) gpus: i64,
 }
 
 impl Take {
-    /// Of what a class asks for: what it takes on a node, or counts as while it has none.
+    /// What a class takes on a node, or counts as without one.
     pub(crate) fn of(mut demand: Demand, share: Option<Share>, node: Option<&Node>) -> Take {
         let asked = demand.get(GPU);
         let Some(share) = share else {
@@ -69,21 +72,21 @@ impl Take {
     }
 }
 
-/// What a pod says of GPUs.
+/// What a pod's annotations request of GPUs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Wish {
-    /// What they must be.
+    /// What the GPUs must be.
     pub(crate) needs: Needs,
-    /// None: whole ones, as many as its containers say.
+    /// `None`: whole GPUs, as many as its containers request.
     pub(crate) share: Option<Share>,
-    /// Something is said that cannot be read.
+    /// True if an annotation cannot be read.
     pub(crate) unreadable: bool,
-    /// The container that gets them, where one is named.
+    /// The container that gets them, if one is named.
     pub(crate) container: Option<String>,
 }
 
 impl Wish {
-    /// Reads what a pod says: its annotations, and what its containers ask for.
+    /// Reads a pod's annotations and its containers' requests.
     pub(crate) fn read(meta: &ObjectMeta, spec: &k8s::PodSpec, requests: &Amounts) -> Wish {
         let none = BTreeMap::new();
         let notes = meta.annotations.as_ref().unwrap_or(&none);

@@ -1,7 +1,9 @@
-//! Which GPUs of its node a pod gets: the one place where that is decided for pods that take GPUs,
-//! whole or in part. Packing leaves whole GPUs for those who need them: the fullest GPU that
-//! has room is taken, and a free one only where none has. Spreading takes the emptiest. Which node
-//! it is, is `place`'s.
+//! Chooses the GPUs that a pod gets on its node, whole or in part; the only place where that is
+//! decided. Packing takes the fullest GPU with room, and a free one only if there is none, so that
+//! whole GPUs stay free. Spreading takes the emptiest. The node is chosen by `place`.
+//!
+//! Cost: one sort of the node's GPUs. Example: parts of 0.5 requested, GPUs with 0.5 and 1 free:
+//! packing takes the first. Tests: `tests/sharing.rs`, `tests/sharing_properties.rs`.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -13,30 +15,30 @@ use crate::resource::{GPU, GPU_UNIT};
 use crate::share::gpus::{COUNTED_MAX, is_counted};
 use crate::state::Scheduler;
 
-/// Which GPU of a node a pod that shares one gets.
+/// Which GPU of a node a pod gets that requests a part of one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum GpuOrder {
-    /// The fullest that has room for it.
+    /// The fullest GPU that has room.
     #[default]
     Pack,
-    /// The emptiest.
+    /// The emptiest GPU.
     Spread,
 }
 
 /// A GPU that has room.
-struct Seat {
+struct FreeGpu {
     id: Arc<str>,
     index: usize,
     free: i64,
-    /// It is free of those who leave, too.
+    /// True if the room is free now, without waiting for leaving pods.
     now: bool,
 }
 
 impl Scheduler {
-    /// The GPUs on a node for one pod that takes so much. None are named where they are only counted
-    /// and wanted whole.
+    /// The GPUs on a node for one pod. Empty if the node only counts its GPUs and whole ones are
+    /// requested.
     pub(crate) fn pick_gpus(&mut self, class: ClassIx, at: NodeIx, take: &Take) -> Vec<Arc<str>> {
-        let best = self.best_piece(class, at, take);
+        let best = self.best_gpu_amount(class, at, take);
         let (node, facts) = (&self.nodes[at], self.classes.get(class));
         let count = usize::try_from(take.gpus).unwrap_or(0);
         match facts.share() {
@@ -46,14 +48,14 @@ impl Scheduler {
         }
     }
 
-    /// Are GPUs that were picked before still such as the node has, and named where they must be?
+    /// True if GPUs picked earlier are still valid on the node, and named if they must be.
     pub(crate) fn gpus_stand(&self, class: ClassIx, at: NodeIx, ids: &[Arc<str>]) -> bool {
         let Some(offer) = &self.nodes[at].offer else {
             return false;
         };
         let gpus = self.take_on(class, at).gpus;
         let share = self.classes.get(class).share();
-        // What its GPUs have of memory may be another by now, or not known any more.
+        // The node's GPU memory may have changed since, or may be unknown now.
         if share.is_some_and(|share| share.of(self.nodes[at].gpu_memory()).is_none()) {
             return false;
         }
@@ -78,8 +80,7 @@ impl Scheduler {
     }
 }
 
-/// Whole GPUs that nobody holds; those that somebody is about to leave only where the others do
-/// not suffice.
+/// Free whole GPUs; those that leaving pods still hold only if the others do not suffice.
 fn whole(node: &Node, class: &Class, count: usize) -> Vec<Arc<str>> {
     let Some(offer) = &node.offer else {
         return Vec::new();
@@ -98,7 +99,7 @@ fn whole(node: &Node, class: &Class, count: usize) -> Vec<Arc<str>> {
     devices.choose(idle, count)
 }
 
-/// GPUs to share; where it is known of how much there is most use, of such a one.
+/// GPUs with room for a part. If `best` is known, a GPU with just that much free is preferred.
 fn shared(
     node: &Node,
     class: &Class,
@@ -107,23 +108,48 @@ fn shared(
     best: Option<i64>,
 ) -> Vec<Arc<str>> {
     let count = usize::try_from(take.gpus).unwrap_or(0);
-    let mut seats = seats(node, class, take.each);
-    let begun = |seat: &Seat| seat.free < GPU_UNIT;
+    let mut free_gpus = free_gpus(node, class, take.each);
+    let begun = |candidate: &FreeGpu| candidate.free < GPU_UNIT;
     if count > 1 {
-        // From those that have room for most: so as many such pods fit as were counted.
-        seats.sort_by_key(|seat| (Reverse(seat.free / take.each), !seat.now, seat.index));
+        // GPUs with room for the most parts first, so that as many such pods fit as were counted.
+        free_gpus.sort_by_key(|candidate| {
+            (
+                Reverse(candidate.free / take.each),
+                !candidate.now,
+                candidate.index,
+            )
+        });
     } else if let (Some(best), GpuOrder::Pack) = (best, order) {
-        seats.sort_by_key(|seat| (!seat.now, seat.free != best, seat.free, seat.index));
+        free_gpus.sort_by_key(|candidate| {
+            (
+                !candidate.now,
+                candidate.free != best,
+                candidate.free,
+                candidate.index,
+            )
+        });
     } else if order == GpuOrder::Pack {
-        seats.sort_by_key(|seat| (!begun(seat), !seat.now, seat.free, seat.index));
+        free_gpus.sort_by_key(|candidate| {
+            (
+                !begun(candidate),
+                !candidate.now,
+                candidate.free,
+                candidate.index,
+            )
+        });
     } else {
-        seats.sort_by_key(|seat| (!seat.now, Reverse(seat.free), seat.index));
+        free_gpus
+            .sort_by_key(|candidate| (!candidate.now, Reverse(candidate.free), candidate.index));
     }
-    seats.into_iter().take(count).map(|seat| seat.id).collect()
+    free_gpus
+        .into_iter()
+        .take(count)
+        .map(|candidate| candidate.id)
+        .collect()
 }
 
-/// Every GPU of a node that a class may have and that has so much free.
-fn seats(node: &Node, class: &Class, each: i64) -> Vec<Seat> {
+/// Every GPU of a node that a class may have and that has the part free.
+fn free_gpus(node: &Node, class: &Class, each: i64) -> Vec<FreeGpu> {
     let Some(offer) = &node.offer else {
         return Vec::new();
     };
@@ -142,12 +168,12 @@ fn seats(node: &Node, class: &Class, each: i64) -> Vec<Seat> {
     let all = ids.into_iter().enumerate().filter_map(|(index, id)| {
         let free = GPU_UNIT - node.held.of(&id);
         if free == GPU_UNIT {
-            // Of those that nobody names some are held all the same.
+            // Some of the GPUs without a named holder are held by pods that name none.
             idle -= 1;
             (idle >= 0).then_some(())?;
         }
         let now = free - node.leaving_held.of(&id) >= each;
-        (free >= each).then_some(Seat {
+        (free >= each).then_some(FreeGpu {
             id,
             index,
             free,
@@ -157,7 +183,7 @@ fn seats(node: &Node, class: &Class, each: i64) -> Vec<Seat> {
     all.collect()
 }
 
-/// Is there room for one of a class at once, without waiting for those who leave?
+/// True if there is room for one pod of a class at once, without waiting for leaving pods.
 pub(crate) fn fits_at_once(node: &Node, class: &Class) -> bool {
     let Some(offer) = &node.offer else {
         return false;

@@ -1,5 +1,5 @@
-//! What a pod says of its own place in the gang and on the network: its sub-group, its rank, what
-//! its task asks for. Read from labels and annotations, decides nothing.
+//! What a pod's labels and annotations say about its place in the gang and the network: sub-group,
+//! rank, and its task's topology request. Only reads.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,28 +11,28 @@ use resources::names::{
 
 use super::Request;
 
-/// What one pod says.
+/// The topology hints of one pod.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Hints {
-    /// The sub-group it names.
+    /// The sub-group that it names.
     pub(crate) sub_group: Option<Arc<str>>,
-    /// Its place among the gang's pods, where it says so.
+    /// Its rank among the gang's pods, if it has one.
     pub(crate) rank: Option<u64>,
-    /// What its task asks of the network.
+    /// The topology request of its task.
     pub(crate) request: Request,
-    /// Tasks of the same word go into one domain together.
+    /// Tasks with the same group name go into one domain together.
     pub(crate) together: Option<Arc<str>>,
-    /// What is wrong with its annotations.
+    /// An error in its annotations.
     pub(crate) problem: Option<String>,
 }
 
 impl Hints {
-    /// Does it ask something of the network?
+    /// True if it has a topology request.
     pub(crate) fn asks(&self) -> bool {
         !self.request.is_free() || self.together.is_some() || self.problem.is_some()
     }
 
-    /// Reads them; none for a pod that says nothing.
+    /// Reads a pod's hints; `None` if it has none.
     pub(crate) fn read(meta: &ObjectMeta) -> Option<Box<Hints>> {
         let (labels, annotations) = (meta.labels.as_ref(), meta.annotations.as_ref());
         if labels.is_none_or(BTreeMap::is_empty) && annotations.is_none_or(BTreeMap::is_empty) {

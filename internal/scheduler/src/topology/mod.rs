@@ -1,5 +1,9 @@
-//! The network as a tree of domains, read from node labels: which domain holds which, which node
-//! is where, and the order along them. Knows nothing of pods, and decides nothing.
+//! The network topology as a tree of domains, read from node labels: which domain contains which,
+//! where each node is, and the order of nodes along the tree. Knows no pods and decides nothing.
+//!
+//! Example: the labels `rack=r1` and `zone=a` put a node into domain `a/r1`.
+//!
+//! Tests: `tests/topology.rs`, `tests/topology_properties.rs`.
 
 mod hints;
 mod order;
@@ -16,19 +20,20 @@ pub(crate) use order::Natural;
 pub(crate) use request::{Request, Wish};
 pub(crate) use shape::{Shape, SubGroup};
 
-/// The level of single hosts, by the label that names them. Always the narrowest.
+/// The label of the level of single hosts, always the narrowest.
 pub(crate) const HOST: &str = "kubernetes.io/hostname";
-/// How many levels are read; more are left out, the narrowest of them first.
+/// The most levels that are read; the narrowest of any further ones are ignored.
 const LEVELS_MAX: usize = 15;
-/// The tree is built again once it holds so many domains without nodes, and more than half are.
+/// The tree is rebuilt once it has more than this many domains without nodes and they are the
+/// majority.
 const DEAD_MAX: usize = 4_096;
 
-/// A domain's place in the tree. Depends on the order of events: nothing may be decided by it.
+/// A domain's index in the tree. It depends on event order, so no decision may depend on it.
 pub(crate) type DomainIx = u32;
-/// A level: 0 is the widest; the number of levels is the host's.
+/// A level: 0 is the widest; the host level is the number of levels.
 pub(crate) type Level = u8;
 
-/// Nodes that share a label's value, and those of all wider levels.
+/// The nodes that share the value of a level's label, and those of all wider levels.
 #[derive(Clone, Debug)]
 pub(crate) struct Domain {
     pub(crate) level: Level,
@@ -37,9 +42,9 @@ pub(crate) struct Domain {
     children: BTreeMap<(Level, Natural), DomainIx>,
     /// Nodes that are in no narrower domain.
     nodes: BTreeSet<NodeIx>,
-    /// Nodes below, at any depth.
+    /// The number of nodes below, at any depth.
     count: usize,
-    /// Its place along the tree; breaks ties.
+    /// Its position in tree order; breaks ties.
     pub(crate) order: u32,
 }
 
@@ -52,12 +57,12 @@ pub(crate) struct Tree {
     /// Nodes without any of the labels.
     loose: BTreeSet<NodeIx>,
     home: Vec<Option<DomainIx>>,
-    /// Each node's place along the tree: neighbours are close.
+    /// Each node's position in tree order: neighbours are close.
     along: Vec<u32>,
     by_level: Vec<Vec<DomainIx>>,
     dead: usize,
     stale: bool,
-    /// Changes when domains were numbered anew.
+    /// Incremented when domains are renumbered.
     epoch: u64,
 }
 
@@ -102,7 +107,7 @@ impl Tree {
         self.levels.iter().map(|level| &**level)
     }
 
-    /// Is there any domain?
+    /// True if there is no domain.
     pub(crate) fn is_flat(&self) -> bool {
         self.roots.is_empty()
     }
@@ -121,7 +126,7 @@ impl Tree {
         &self.domains[at as usize]
     }
 
-    /// How many domains there have been.
+    /// The number of domain indices in use, including domains without nodes.
     pub(crate) fn len(&self) -> usize {
         self.domains.len()
     }
@@ -141,22 +146,22 @@ impl Tree {
             .find(|domain| self.domain(*domain).level == level)
     }
 
-    /// A domain and those around it, narrowest first.
+    /// A domain and its ancestors, narrowest first.
     pub(crate) fn above(&self, at: DomainIx) -> impl Iterator<Item = DomainIx> + '_ {
         std::iter::successors(Some(at), |at| self.domain(*at).parent)
     }
 
-    /// Is a domain another, or within it?
+    /// True if `inner` is `outer` or is within it.
     pub(crate) fn within(&self, inner: DomainIx, outer: DomainIx) -> bool {
         self.above(inner).any(|at| at == outer)
     }
 
-    /// Does the node lie in the domain?
+    /// True if the node is in the domain.
     pub(crate) fn holds(&self, outer: DomainIx, at: NodeIx) -> bool {
         self.home(at).is_some_and(|home| self.within(home, outer))
     }
 
-    /// A level's domains, along the tree.
+    /// A level's domains, in tree order.
     pub(crate) fn at_level(&self, level: Level) -> &[DomainIx] {
         self.by_level
             .get(usize::from(level))
@@ -168,7 +173,7 @@ impl Tree {
         domain.children.values().copied()
     }
 
-    /// Nodes of a domain that are in no narrower one.
+    /// The nodes of a domain that are in no narrower one.
     pub(crate) fn nodes(&self, at: DomainIx) -> impl Iterator<Item = NodeIx> + '_ {
         self.domain(at).nodes.iter().copied()
     }
@@ -191,19 +196,19 @@ impl Tree {
         }
     }
 
-    /// A node's place along the tree.
+    /// A node's position in tree order.
     pub(crate) fn along(&self, at: NodeIx) -> u32 {
         self.along.get(at).copied().unwrap_or(u32::MAX)
     }
 
-    /// A domain's name, with those around it: `zone-a/rack-3`.
+    /// A domain's name, with its ancestors: `zone-a/rack-3`.
     pub(crate) fn name(&self, at: DomainIx) -> String {
         let mut names: Vec<&str> = self.above(at).map(|at| &*self.domain(at).value).collect();
         names.reverse();
         names.join("/")
     }
 
-    /// Puts a node where its labels say; without labels the node is gone.
+    /// Moves a node to the domain that its labels name; `None` removes the node.
     pub(crate) fn put(&mut self, at: NodeIx, labels: Option<&BTreeMap<String, String>>) {
         if self.home.len() <= at {
             self.home.resize(at + 1, None);
@@ -246,7 +251,7 @@ impl Tree {
         }
     }
 
-    /// The domain that labels name, made if it is new.
+    /// The domain that the labels name, added if it is new.
     fn find(&mut self, labels: &BTreeMap<String, String>) -> Option<DomainIx> {
         let mut at: Option<DomainIx> = None;
         for level in 0..self.levels.len() {
@@ -285,9 +290,8 @@ impl Tree {
         at
     }
 
-    /// Numbers nodes and domains along the tree again after some came, went or moved. `name`
-    /// tells nodes' names. True when domains got other numbers, so that what is kept by them is
-    /// void.
+    /// Renumbers nodes and domains in tree order after changes. `name` returns a node's name.
+    /// Returns true if domains were renumbered, so that anything kept by domain index is invalid.
     pub(crate) fn settle(&mut self, name: impl Fn(NodeIx) -> Arc<str>) -> bool {
         if !std::mem::take(&mut self.stale) {
             return false;
@@ -334,7 +338,7 @@ impl Tree {
         }
     }
 
-    /// Forgets domains without nodes.
+    /// Drops domains without nodes.
     fn rebuild(&mut self) {
         let mut paths: Vec<(NodeIx, BTreeMap<String, String>)> = Vec::new();
         for at in 0..self.home.len() {

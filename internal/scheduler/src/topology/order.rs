@@ -1,9 +1,9 @@
-//! Names in the order that people count in: `rack-2` before `rack-10`.
+//! Natural sort order of names: `rack-2` before `rack-10`.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-/// A name that compares by its runs of digits as numbers.
+/// A name that compares runs of digits as numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Natural(Arc<str>);
 
@@ -21,7 +21,7 @@ impl PartialOrd for Natural {
 
 impl Ord for Natural {
     fn cmp(&self, other: &Natural) -> Ordering {
-        // Names that count the same (`a1`, `a01`) are told apart letter by letter.
+        // Names that compare equal by number (`a1`, `a01`) are ordered byte by byte.
         compare(self.0.as_bytes(), other.0.as_bytes()).then_with(|| self.0.cmp(&other.0))
     }
 }
@@ -51,7 +51,7 @@ fn compare(mut a: &[u8], mut b: &[u8]) -> Ordering {
     }
 }
 
-/// The leading digits without zeros in front, and what follows.
+/// The leading digits without leading zeros, and the rest.
 fn run(text: &[u8]) -> (&[u8], &[u8]) {
     let end = text
         .iter()

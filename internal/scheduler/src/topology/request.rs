@@ -1,4 +1,5 @@
-//! What a gang, a sub-group or a task asks of the network: as written, and as levels of the tree.
+//! The topology request of a gang, sub-group or task: as written, and resolved to levels of the
+//! tree.
 
 use std::collections::BTreeMap;
 
@@ -11,32 +12,32 @@ use serde::Deserialize;
 
 use super::{Level, Tree};
 
-/// How many layers of slices one request may have.
+/// The most layers of slices in one request.
 const SLICES_MAX: usize = 8;
 
-/// As written.
+/// A request as written.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Request {
     /// All pods in one domain of this level.
     pub(crate) required: Option<String>,
-    /// In as narrow a domain as possible, from this level on.
+    /// In as narrow a domain as possible, at this level or wider.
     pub(crate) preferred: Option<String>,
-    /// Every domain of a level holds a multiple of so many, outermost first.
+    /// Every domain of a level holds a multiple of the size; outermost layer first.
     pub(crate) slices: Vec<Slice>,
-    /// Anywhere; the smallest places first.
+    /// Any nodes; the smallest free ones first.
     pub(crate) unconstrained: bool,
-    /// Where several domains are needed: equal shares rather than full domains.
+    /// If several domains are needed: equal shares instead of full domains.
     pub(crate) balanced: bool,
     /// Volcano's tier: 1 is the narrowest level above the host.
     #[serde(skip)]
     pub(crate) tier: Option<u32>,
-    /// Preferred, from the narrowest level on.
+    /// Volcano's soft mode: the narrowest level is preferred.
     #[serde(skip)]
     pub(crate) soft: bool,
 }
 
-/// Pods that must not straddle a domain.
+/// A number of pods that must not straddle a domain.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Slice {
@@ -45,7 +46,7 @@ pub(crate) struct Slice {
 }
 
 impl Request {
-    /// Reads the JSON of `muster.io/topology`; an error says what is wrong with it.
+    /// Reads the JSON of `muster.io/topology`; the error says what is wrong.
     pub(crate) fn parse(text: &str) -> Result<Request, String> {
         let request: Request = serde_json::from_str(text).map_err(|error| error.to_string())?;
         request.check()?;
@@ -73,7 +74,7 @@ impl Request {
         Ok(())
     }
 
-    /// Volcano's `networkTopology`.
+    /// Reads Volcano's `networkTopology`.
     pub(crate) fn of_tiers(spec: &NetworkTopologySpec) -> Request {
         let hard = spec.mode.unwrap_or_default() == NetworkTopologyMode::Hard;
         if !hard {
@@ -96,7 +97,7 @@ impl Request {
         }
     }
 
-    /// Kueue's annotations on pods; none where there is none of them.
+    /// Reads Kueue's annotations on pods; `None` if there are none.
     pub(crate) fn of_kueue(
         annotations: &BTreeMap<String, String>,
     ) -> Option<Result<Request, String>> {
@@ -130,12 +131,12 @@ impl Request {
         (request != Request::default()).then_some(Ok(request))
     }
 
-    /// Does it ask for nothing?
+    /// True if it requests nothing.
     pub(crate) fn is_free(&self) -> bool {
         *self == Request::default()
     }
 
-    /// In the tree's levels; an error names a level that it does not have.
+    /// Resolves the request to the tree's levels; the error names an unknown level.
     pub(crate) fn resolve(&self, tree: &Tree) -> Result<Wish, String> {
         let level = |key: &String| {
             tree.level(key).ok_or_else(|| {
@@ -154,7 +155,7 @@ impl Request {
             slices: Vec::new(),
         };
         if let Some(tier) = self.tier.filter(|_| wish.required.is_none()) {
-            // Tiers beyond the widest level are the whole cluster.
+            // Tiers beyond the widest level mean the whole cluster.
             let used = tree.used();
             let at = used.len().checked_sub(tier as usize);
             wish.required = at.map(|at| used[at]);
@@ -165,7 +166,7 @@ impl Request {
         for slice in &self.slices {
             wish.slices.push((level(&slice.level)?, slice.size));
         }
-        // A slice of one is no slice.
+        // A slice of size 1 is no constraint.
         wish.slices.retain(|(_, size)| *size > 1);
         if wish.slices.windows(2).any(|pair| pair[0].0 > pair[1].0) {
             return Err("slices must go from wider levels to narrower ones".to_owned());
@@ -176,7 +177,7 @@ impl Request {
         {
             return Err("slices must be of the level asked for, or of narrower ones".to_owned());
         }
-        // Preferring a wider level than the required one adds nothing.
+        // A preferred level at least as wide as the required one adds nothing.
         if let (Some(required), Some(preferred)) = (wish.required, wish.preferred)
             && preferred <= required
         {
@@ -186,7 +187,7 @@ impl Request {
     }
 }
 
-/// A request in the tree's levels.
+/// A topology request in the tree's levels.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Wish {
     pub(crate) required: Option<Level>,
@@ -197,7 +198,7 @@ pub(crate) struct Wish {
 }
 
 impl Wish {
-    /// Does it matter in which domain?
+    /// True if the domain does not matter.
     pub(crate) fn is_free(&self) -> bool {
         self.required.is_none() && self.preferred.is_none() && self.slices.is_empty()
     }

@@ -1,6 +1,5 @@
-//! A gang's inner structure as its PodGroup says: what all of it asks of the network, its
-//! sub-groups, and Volcano's policies that make sub-groups of pods' labels. Read once; placed by
-//! `place`.
+//! A gang's structure as its PodGroup states it: its topology request, its sub-groups, and
+//! Volcano's policies that form sub-groups by pods' labels. Read once; `place` places it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,44 +12,45 @@ use serde_json::Value;
 
 use super::Request;
 
-/// How many sub-groups one gang may name.
+/// The most sub-groups of one gang.
 const SUB_GROUPS_MAX: usize = 4_096;
 
-/// What the PodGroup says.
+/// The structure of one gang.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Shape {
     pub(crate) request: Request,
     pub(crate) sub_groups: Vec<SubGroup>,
     pub(crate) policies: Vec<Policy>,
-    /// What is wrong with it: the gang waits and says so.
+    /// An error in it: the gang waits and its report says so.
     pub(crate) problem: Option<String>,
 }
 
-/// A named part of the gang. Those that are nobody's parent hold pods.
+/// A named part of the gang. Sub-groups without children hold pods.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SubGroup {
     pub(crate) name: Arc<str>,
     pub(crate) parent: Option<Arc<str>>,
-    /// Pods that must start together; all children must in any case.
+    /// The number of its own pods that must start together; all its children must start in any
+    /// case.
     pub(crate) minimum: usize,
     pub(crate) request: Request,
 }
 
-/// Makes a sub-group of the pods that share the values of some labels.
+/// Forms a sub-group of the pods that share the values of some labels.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Policy {
     pub(crate) name: Arc<str>,
     pub(crate) keys: Vec<String>,
     selector: Option<LabelSelector>,
-    /// Pods that one sub-group needs.
+    /// The number of pods that one sub-group needs.
     pub(crate) size: usize,
-    /// Sub-groups that must start.
+    /// The number of sub-groups that must start.
     pub(crate) least: usize,
     pub(crate) request: Request,
 }
 
 impl Policy {
-    /// The sub-group that a pod of these labels is in.
+    /// The sub-group of a pod with these labels.
     pub(crate) fn part(&self, labels: &BTreeMap<String, String>) -> Option<Arc<str>> {
         if self
             .selector
@@ -67,7 +67,7 @@ impl Policy {
         Some(Arc::from(name))
     }
 
-    /// Does it make the sub-group of this name?
+    /// True if this policy formed the sub-group of this name.
     pub(crate) fn made(&self, part: &str) -> bool {
         part.strip_prefix(&*self.name)
             .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
@@ -111,7 +111,7 @@ impl Shape {
         shape
     }
 
-    /// Is the gang of one piece?
+    /// True if the gang has no sub-groups.
     pub(crate) fn is_plain(&self) -> bool {
         self.sub_groups.is_empty() && self.policies.is_empty()
     }
@@ -163,7 +163,7 @@ impl From<WrittenSubGroup> for SubGroup {
 
 impl Policy {
     fn read(written: WrittenPolicy) -> Result<Policy, String> {
-        // Volcano writes the keys plainly, or each in an object.
+        // Volcano writes each key plainly, or in an object.
         let key = |value: &Value| {
             let inner = value.get("labelKey").or_else(|| value.get("key"));
             let text = value.as_str().or_else(|| inner.and_then(Value::as_str));

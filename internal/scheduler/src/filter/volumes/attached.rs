@@ -1,6 +1,8 @@
-//! What the pods of a node have attached to it, and whether one more may come, as kube-scheduler's
-//! NodeVolumeLimits and VolumeRestrictions have it. Who is on which node is kept as pods come and go, and
-//! while it is only tried; what that attaches is looked up when somebody asks.
+//! What is attached to a node for its pods, and whether one more pod's disks can be attached, as in
+//! kube-scheduler's NodeVolumeLimits and VolumeRestrictions. The pods on each node are recorded as
+//! they come and go, and during trials; what they attach is computed on demand.
+//!
+//! Tests: `tests/volume_limits.rs`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +12,8 @@ use crate::node::NodeIx;
 use crate::pod::PodKey;
 
 impl Volumes {
-    /// A pod comes to a node, or goes, or is tried there. Does its going leave room for others' volumes?
+    /// A pod is placed on a node, or tried there, or leaves. Returns true if it left, which may
+    /// free volumes for others.
     pub(crate) fn see(&mut self, key: &PodKey, at: NodeIx, there: bool) -> bool {
         if there {
             if self.pods.contains_key(key) {
@@ -28,7 +31,8 @@ impl Volumes {
         went
     }
 
-    /// The disks that a pod needs attached. One that is to be made is known by its claim.
+    /// The disks that a pod needs attached. A volume that is yet to be provisioned is identified by
+    /// its claim.
     fn disks<'a>(&'a self, key: &'a PodKey, uses: &'a Uses) -> impl Iterator<Item = Disk> + 'a {
         let of_claims = uses.ids(key).filter_map(|(id, own)| {
             let claim = self.claims.get(&id)?;
@@ -51,13 +55,13 @@ impl Volumes {
         of_claims.chain(uses.inline.disks.iter().cloned())
     }
 
-    /// Does it matter what else is attached to a node where the pod goes?
-    pub(super) fn minds_limits(&self, key: &PodKey, uses: &Uses) -> bool {
+    /// True if the disks already attached to a node matter for the pod.
+    pub(super) fn has_limited_disks(&self, key: &PodKey, uses: &Uses) -> bool {
         let mut disks = self.disks(key, uses);
         disks.any(|disk| self.drivers.limits(&disk.driver))
     }
 
-    /// Would a node have more disks attached than it takes, were the pod there too?
+    /// True if the pod would exceed a node's limit of attached disks.
     pub(crate) fn beyond_limit(&self, key: &PodKey, at: NodeIx, node: &str) -> bool {
         let Some(uses) = self.pods.get(key) else {
             return false;
@@ -77,7 +81,7 @@ impl Volumes {
             .filter(limited)
             .map(by_name)
             .collect();
-        // What nobody uses any more stays attached for a while.
+        // A volume that no pod uses any more stays attached for a while.
         for (volume, driver) in self.drivers.attached(node) {
             let disk = self.volumes.get(volume).and_then(|one| one.disk.as_ref());
             let handle = disk.map_or(volume, |disk| &disk.handle);
@@ -95,9 +99,13 @@ impl Volumes {
         })
     }
 
-    /// Does another pod of a node have a disk that the pod names, and that they can't both have?
+    /// True if another pod of the node uses a disk that the pod names and that both cannot have.
     pub(crate) fn disk_in_use(&self, key: &PodKey, at: NodeIx) -> bool {
-        let Some(uses) = self.pods.get(key).filter(|uses| uses.inline.is_sole()) else {
+        let Some(uses) = self
+            .pods
+            .get(key)
+            .filter(|uses| uses.inline.has_exclusive_disk())
+        else {
             return false;
         };
         let others = self.there.get(&at).into_iter().flatten();

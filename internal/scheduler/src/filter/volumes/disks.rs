@@ -1,19 +1,19 @@
-//! Disks that a node attaches for its pods: whose driver each is, and which disk; read off volumes,
-//! classes and what pods name without a claim. Kinds that Kubernetes once had built in are their CSI
-//! drivers' (Kubernetes' csi-translation-lib has the names).
+//! Disks that a node attaches for its pods: the driver and handle of each, read from volumes,
+//! classes and pods' inline volumes. In-tree volume types count as those of their CSI drivers (the
+//! names are those of Kubernetes' csi-translation-lib).
 
 use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1 as k8s;
 
-/// What is not a driver's own answer for a disk of Google's, whose zone nobody says.
+/// csi-translation-lib's placeholder for the zone of a Google disk without a zone label.
 const NO_ZONE: &str = "UNSPECIFIED";
 const ZONE: &str = "topology.kubernetes.io/zone";
 const OLDER_ZONE: &str = "failure-domain.beta.kubernetes.io/zone";
-/// The pool of an RBD image that names none.
+/// The default pool of an RBD image.
 const RBD_POOL: &str = "rbd";
 
-/// Kinds that were built in, and whose they are now.
+/// In-tree volume types, and the CSI drivers that replace them.
 const BUILT_IN: [(&str, &str); 7] = [
     ("kubernetes.io/aws-ebs", "ebs.csi.aws.com"),
     ("kubernetes.io/gce-pd", "pd.csi.storage.gke.io"),
@@ -30,16 +30,16 @@ const CINDER: usize = 4;
 const VSPHERE: usize = 5;
 const PORTWORX: usize = 6;
 
-/// Who attaches a disk.
+/// The driver that attaches a disk.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Driver {
     pub(super) name: String,
-    /// The built-in kind that it stands in for, on nodes that say so.
+    /// The in-tree type that it replaces on nodes that list it as migrated.
     pub(super) instead_of: Option<&'static str>,
 }
 
 impl Driver {
-    /// The driver behind what a StorageClass names; none where it names none.
+    /// The driver of a StorageClass's provisioner; `None` if it names none.
     pub(super) fn of_provisioner(provisioner: &str) -> Option<Driver> {
         let built_in = (0..BUILT_IN.len()).find(|kind| BUILT_IN[*kind].0 == provisioner);
         match built_in {
@@ -63,11 +63,11 @@ impl Driver {
     }
 }
 
-/// One disk, which is attached once however many pods of a node use it.
+/// One disk. It is attached once, however many pods of a node use it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Disk {
     pub(super) driver: Driver,
-    /// As its driver knows it.
+    /// The driver's id of the disk.
     pub(super) handle: String,
 }
 
@@ -79,7 +79,7 @@ impl Disk {
         }
     }
 
-    /// The disk behind a volume, where it is one.
+    /// The disk behind a PersistentVolume, if it is one.
     pub(super) fn of_volume(volume: &k8s::PersistentVolume) -> Option<Disk> {
         let spec = volume.spec.as_ref()?;
         if let Some(csi) = &spec.csi {
@@ -107,7 +107,7 @@ impl Disk {
         .or_else(|| Some(disk(PORTWORX, &spec.portworx_volume.as_ref()?.volume_id)))
     }
 
-    /// The disk that a pod names itself.
+    /// The disk that a pod names inline.
     fn of_pod(volume: &k8s::Volume) -> Option<Disk> {
         let disk = Disk::built_in;
         None.or_else(|| {
@@ -127,7 +127,7 @@ impl Disk {
     }
 }
 
-/// `aws://zone/vol-1` and `vol-1` are one.
+/// `aws://zone/vol-1` and `vol-1` are the same volume.
 fn ebs(id: &str) -> &str {
     id.rsplit('/').next().unwrap_or(id)
 }
@@ -137,14 +137,14 @@ fn google(name: &str, zone: Option<&str>) -> String {
     format!("projects/{NO_ZONE}/zones/{zone}/disks/{name}")
 }
 
-/// What two pods on one node can't both have, if one of them writes.
+/// An inline disk that two pods on one node cannot both have if one of them writes.
 #[derive(Clone, Debug, PartialEq)]
-enum Sole {
+enum ExclusiveDisk {
     Google {
         name: String,
         reads: bool,
     },
-    /// Not even to read.
+    /// Not even if both only read.
     Amazon {
         id: String,
     },
@@ -159,58 +159,58 @@ enum Sole {
     },
 }
 
-impl Sole {
-    fn of_pod(volume: &k8s::Volume) -> Option<Sole> {
+impl ExclusiveDisk {
+    fn of_pod(volume: &k8s::Volume) -> Option<ExclusiveDisk> {
         if let Some(disk) = &volume.gce_persistent_disk {
-            return Some(Sole::Google {
+            return Some(ExclusiveDisk::Google {
                 name: disk.pd_name.clone(),
                 reads: disk.read_only.unwrap_or_default(),
             });
         }
         if let Some(disk) = &volume.aws_elastic_block_store {
             let id = disk.volume_id.clone();
-            return Some(Sole::Amazon { id });
+            return Some(ExclusiveDisk::Amazon { id });
         }
         if let Some(disk) = &volume.iscsi {
-            return Some(Sole::Iscsi {
+            return Some(ExclusiveDisk::Iscsi {
                 iqn: disk.iqn.clone(),
                 reads: disk.read_only.unwrap_or_default(),
             });
         }
         let disk = volume.rbd.as_ref()?;
         let pool = disk.pool.clone().unwrap_or_else(|| RBD_POOL.to_owned());
-        Some(Sole::Rbd {
+        Some(ExclusiveDisk::Rbd {
             monitors: disk.monitors.iter().cloned().collect(),
             image: (pool, disk.image.clone()),
             reads: disk.read_only.unwrap_or_default(),
         })
     }
 
-    /// Do they stand against each other? As kube-scheduler's VolumeRestrictions has it.
-    fn conflicts(&self, other: &Sole) -> bool {
+    /// True if both cannot be used on one node, as in kube-scheduler's VolumeRestrictions.
+    fn conflicts(&self, other: &ExclusiveDisk) -> bool {
         match (self, other) {
             (
-                Sole::Google { name, reads },
-                Sole::Google {
+                ExclusiveDisk::Google { name, reads },
+                ExclusiveDisk::Google {
                     name: name2,
                     reads: reads2,
                 },
             ) => name == name2 && !(*reads && *reads2),
-            (Sole::Amazon { id }, Sole::Amazon { id: id2 }) => id == id2,
+            (ExclusiveDisk::Amazon { id }, ExclusiveDisk::Amazon { id: id2 }) => id == id2,
             (
-                Sole::Iscsi { iqn, reads },
-                Sole::Iscsi {
+                ExclusiveDisk::Iscsi { iqn, reads },
+                ExclusiveDisk::Iscsi {
                     iqn: iqn2,
                     reads: reads2,
                 },
             ) => iqn == iqn2 && !(*reads && *reads2),
             (
-                Sole::Rbd {
+                ExclusiveDisk::Rbd {
                     monitors,
                     image,
                     reads,
                 },
-                Sole::Rbd {
+                ExclusiveDisk::Rbd {
                     monitors: monitors2,
                     image: image2,
                     reads: reads2,
@@ -221,11 +221,11 @@ impl Sole {
     }
 }
 
-/// What a pod names without a claim.
+/// A pod's inline volumes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Inline {
     pub(super) disks: Vec<Disk>,
-    sole: Vec<Sole>,
+    sole: Vec<ExclusiveDisk>,
 }
 
 impl Inline {
@@ -233,7 +233,7 @@ impl Inline {
         let volumes = || spec.volumes.iter().flatten();
         Inline {
             disks: volumes().filter_map(Disk::of_pod).collect(),
-            sole: volumes().filter_map(Sole::of_pod).collect(),
+            sole: volumes().filter_map(ExclusiveDisk::of_pod).collect(),
         }
     }
 
@@ -241,13 +241,13 @@ impl Inline {
         self.disks.is_empty() && self.sole.is_empty()
     }
 
-    /// Does it name what not every pod beside it may have?
-    pub(super) fn is_sole(&self) -> bool {
+    /// True if it names a disk that pods on one node may not share.
+    pub(super) fn has_exclusive_disk(&self) -> bool {
         !self.sole.is_empty()
     }
 
     pub(super) fn conflicts(&self, other: &Inline) -> bool {
-        let with = |own: &Sole| other.sole.iter().any(|one| own.conflicts(one));
+        let with = |own: &ExclusiveDisk| other.sole.iter().any(|one| own.conflicts(one));
         self.sole.iter().any(with)
     }
 }

@@ -1,5 +1,5 @@
-//! What drivers of volumes say: how many disks each node takes of each, what is attached where, and how
-//! much room there is to make volumes in.
+//! What volume drivers report: how many disks each node takes of each driver, what is attached
+//! where, and how much storage is free for new volumes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,18 +12,18 @@ use super::disks::Driver;
 use super::objects::Class;
 use crate::node::Offer;
 
-/// On a CSINode: the built-in kinds whose drivers have taken over there.
+/// On a CSINode: the in-tree types whose drivers have taken over on that node.
 const TAKEN_OVER: &str = "storage.alpha.kubernetes.io/migrated-plugins";
 
-/// What a CSINode says.
+/// A CSINode's limits.
 #[derive(Clone, Debug, Default, PartialEq)]
-struct Takes {
-    /// Disks at most, by driver.
+struct NodeLimits {
+    /// The most disks, by driver.
     most: BTreeMap<String, usize>,
     taken_over: BTreeSet<String>,
 }
 
-/// Somebody attached a volume to a node.
+/// A VolumeAttachment.
 #[derive(Clone, Debug, PartialEq)]
 struct Attachment {
     node: String,
@@ -31,32 +31,35 @@ struct Attachment {
     volume: String,
 }
 
-/// Room that a driver has for volumes of a class, on some nodes.
+/// The free storage of a driver for volumes of a class, on some nodes.
 #[derive(Clone, Debug, PartialEq)]
-struct Space {
+struct FreeStorage {
     class: String,
-    /// None: on none.
+    /// `None`: no nodes.
     nodes: Option<LabelSelector>,
-    /// The largest volume that it can make, in bytes; none where it doesn't say.
+    /// The size of the largest volume that it can provision, in bytes, if known.
     largest: Option<i64>,
 }
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Drivers {
-    nodes: BTreeMap<String, Takes>,
-    /// Drivers that some node takes only so many disks of, and how many such nodes there are.
+    nodes: BTreeMap<String, NodeLimits>,
+    /// Drivers with a limit on some node, and the number of such nodes.
     limited: BTreeMap<String, usize>,
     attachments: BTreeMap<String, Attachment>,
     attached: BTreeMap<String, BTreeSet<String>>,
-    /// Drivers that say where they have room.
+    /// Drivers that publish their free storage.
     tell_space: BTreeSet<String>,
-    spaces: BTreeMap<ClaimKey, Space>,
+    spaces: BTreeMap<ClaimKey, FreeStorage>,
 }
 
 impl Drivers {
-    /// Takes in a CSINode: whether it says anything new, and whether another set of drivers has limits.
+    /// Applies a CSINode. Returns whether anything changed, and whether the set of limited drivers
+    /// changed.
     pub(super) fn set_node(&mut self, name: &str, node: Option<&storage::CSINode>) -> (bool, bool) {
-        let new = node.map(takes).filter(|takes| *takes != Takes::default());
+        let new = node
+            .map(takes)
+            .filter(|takes| *takes != NodeLimits::default());
         if self.nodes.get(name) == new.as_ref() {
             return (false, false);
         }
@@ -80,7 +83,7 @@ impl Drivers {
         (true, others || self.limited.len() != before)
     }
 
-    /// Takes in a VolumeAttachment: whether it says anything new.
+    /// Applies a VolumeAttachment; returns whether anything changed.
     pub(super) fn set_attachment(
         &mut self,
         name: &str,
@@ -116,7 +119,7 @@ impl Drivers {
         true
     }
 
-    /// Takes in a CSIDriver: whether it says anything new.
+    /// Applies a CSIDriver; returns whether anything changed.
     pub(super) fn set_driver(&mut self, name: &str, driver: Option<&storage::CSIDriver>) -> bool {
         let tells = driver.is_some_and(|driver| driver.spec.storage_capacity == Some(true));
         match tells {
@@ -125,7 +128,7 @@ impl Drivers {
         }
     }
 
-    /// Takes in a CSIStorageCapacity: whether it says anything new.
+    /// Applies a CSIStorageCapacity; returns whether anything changed.
     pub(super) fn set_space(
         &mut self,
         namespace: &str,
@@ -137,13 +140,13 @@ impl Drivers {
             let bytes = |said: &k8s_openapi::apimachinery::pkg::api::resource::Quantity| {
                 said.0.parse::<Quantity>().ok().map(|q| q.value())
             };
-            // The largest single volume, where it is said, goes before all that is free.
+            // The largest single volume, if given, takes precedence over the total free storage.
             let said = space
                 .maximum_volume_size
                 .as_ref()
                 .or(space.capacity.as_ref());
             let nodes = space.node_topology.as_ref();
-            Space {
+            FreeStorage {
                 class: space.storage_class_name.clone(),
                 nodes: nodes.and_then(|said| LabelSelector::from_k8s(said).ok()),
                 largest: said.and_then(bytes),
@@ -159,12 +162,12 @@ impl Drivers {
         }
     }
 
-    /// Does some node take only so many of the driver's disks?
+    /// True if some node limits the driver's disks.
     pub(super) fn limits(&self, driver: &Driver) -> bool {
         self.limited.contains_key(&driver.name)
     }
 
-    /// How many of a driver's disks a node takes; none where it doesn't say.
+    /// The most disks of a driver that a node takes; `None` if it sets no limit.
     pub(super) fn most(&self, node: &str, driver: &Driver) -> Option<usize> {
         let takes = self.nodes.get(node)?;
         let here = |kind: &&str| takes.taken_over.contains(*kind);
@@ -174,12 +177,12 @@ impl Drivers {
         takes.most.get(&driver.name).copied()
     }
 
-    /// The same by the driver's own name.
+    /// Like `most`, by the driver's own name.
     pub(super) fn most_of(&self, node: &str, driver: &str) -> Option<usize> {
         self.nodes.get(node)?.most.get(driver).copied()
     }
 
-    /// Volumes that are attached to a node, by name, and by which driver.
+    /// The volumes attached to a node, by name, with their driver.
     pub(super) fn attached<'a>(
         &'a self,
         node: &str,
@@ -189,13 +192,13 @@ impl Drivers {
         all.map(|attachment| (&*attachment.volume, &*attachment.driver))
     }
 
-    /// Must be looked where there is room for what a class makes?
+    /// True if the class's free storage must be checked.
     pub(super) fn tells_space(&self, class: &Class) -> bool {
         self.tell_space.contains(&class.provisioner)
     }
 
-    /// Is there room on a node for a volume of a class of so many bytes? There is where nobody says how
-    /// much.
+    /// True if a node can reach storage for a volume of this class and size. True also if the
+    /// driver does not publish its free storage.
     pub(super) fn has_space(&self, name: &str, class: &Class, bytes: i64, offer: &Offer) -> bool {
         if bytes == 0 || !self.tells_space(class) {
             return true;
@@ -209,7 +212,7 @@ impl Drivers {
     }
 }
 
-fn takes(node: &storage::CSINode) -> Takes {
+fn takes(node: &storage::CSINode) -> NodeLimits {
     let drivers = node.spec.drivers.iter();
     let most = drivers.filter_map(|driver| {
         let count = driver.allocatable.as_ref()?.count?;
@@ -218,7 +221,7 @@ fn takes(node: &storage::CSINode) -> Takes {
     let notes = node.metadata.annotations.as_ref();
     let taken_over = notes.and_then(|notes| notes.get(TAKEN_OVER));
     let kinds = taken_over.into_iter().flat_map(|kinds| kinds.split(','));
-    Takes {
+    NodeLimits {
         most: most.collect(),
         taken_over: kinds.map(|kind| kind.trim().to_owned()).collect(),
     }

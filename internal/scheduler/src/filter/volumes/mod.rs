@@ -1,21 +1,25 @@
-//! Volumes: where its claims let a pod run, and which volumes the claims get there, as
-//! kube-scheduler's VolumeBinding, VolumeZone, VolumeRestrictions and NodeVolumeLimits have it. A bound claim goes
-//! where its volume can be reached. One that waits for its first pod goes where a free volume of its
-//! class is, or where its class makes one; a volume that one pod is to have no other gets, from the
-//! plan that says so until the pod is gone. Where nobody says that all claims, volumes and classes
-//! are told of, unknown ones ask for nothing. Writes nothing: what must become of the claims before
-//! a pod is bound is said with its binding.
+//! Volumes: which nodes a pod's claims allow, and which volumes the claims get there, as in
+//! kube-scheduler's VolumeBinding, VolumeZone, VolumeRestrictions and NodeVolumeLimits.
+//!
+//! A bound claim allows the nodes that reach its volume. An unbound claim of class
+//! WaitForFirstConsumer allows nodes with a free volume of its class, or nodes where its class
+//! provisions one. A volume chosen for one pod is not given to another, from the plan that chooses
+//! it until that pod is gone. Unless the configuration says that all claims, volumes and classes
+//! are reported (`strict`), unknown ones impose nothing. Writes nothing: the steps needed before a
+//! pod is bound are returned with its binding.
+//!
+//! Tests: `tests/volumes.rs`, `tests/volumes_told.rs`, `tests/volume_limits.rs`.
 
 mod attached;
 mod disks;
 mod drivers;
+mod free_volumes;
+mod messages;
 mod objects;
 mod pick;
 mod reach;
-mod shelf;
-mod told;
+mod updates;
 mod wiring;
-mod words;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -28,45 +32,45 @@ use crate::pod::PodKey;
 use crate::trial::MARK;
 use disks::Inline;
 use drivers::Drivers;
+use free_volumes::FreeVolumes;
+use messages::Kind;
 use objects::{Claim, Class, Volume};
 use reach::Rule;
-use shelf::Shelf;
-use words::Kind;
 
+pub(crate) use messages::Hold;
 pub(crate) use reach::Reach;
-pub(crate) use words::Hold;
 
 /// Namespace and name of a claim.
 type ClaimKey = (String, String);
 
-/// The claims that a pod names, and what it names without one.
+/// The claims that a pod names, and its inline volumes.
 #[derive(Clone, Debug, PartialEq)]
 struct Uses {
     uid: String,
-    /// By name; and whether it is made for the pod.
+    /// By name; true for a claim that is created for the pod.
     claims: BTreeMap<String, bool>,
     inline: Inline,
 }
 
-/// What a claim is to a pod.
-enum State<'a> {
-    /// It asks for nothing.
+/// A claim's state for a pod.
+enum ClaimState<'a> {
+    /// It imposes nothing.
     Unknown,
-    /// Something must be done about it first; its class or volume, whichever matters.
+    /// The pod must wait for the claim; with the class or volume that matters.
     Held(Kind, &'a str),
     Bound(&'a Volume),
-    /// It gets its volume with the pod's node: the name of its class, and the class.
+    /// It gets its volume with the pod's node; with its class's name and the class.
     Waits(&'a Claim, &'a str, &'a Class),
 }
 
-/// What is decided for a pod: on which node, and what each claim gets there.
+/// The decision for a pod: its node, and what each claim gets there.
 #[derive(Clone, Debug)]
 struct Decided {
     node: Arc<str>,
     picks: Vec<(ClaimKey, VolumeSource)>,
 }
 
-/// Claims, volumes and classes as they are, and which pods name which claims.
+/// Claims, volumes and classes, and which pods name which claims.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Volumes {
     strict: bool,
@@ -75,26 +79,26 @@ pub(crate) struct Volumes {
     classes: BTreeMap<String, Class>,
     pods: BTreeMap<PodKey, Uses>,
     users: BTreeMap<ClaimKey, BTreeSet<PodKey>>,
-    /// Those of them that are on a node, or are tried there.
+    /// The pods that are on a node or tried there.
     there: BTreeMap<NodeIx, BTreeSet<PodKey>>,
     drivers: Drivers,
-    /// Claims that name a volume, by it.
+    /// Claims that name a volume, by volume.
     naming: BTreeMap<String, BTreeSet<ClaimKey>>,
-    /// Volumes that are kept for a claim, by it.
+    /// Volumes reserved for a claim, by claim.
     meant: BTreeMap<ClaimKey, BTreeSet<String>>,
     /// Free volumes, by class.
-    free: BTreeMap<String, Shelf>,
+    free: BTreeMap<String, FreeVolumes>,
     decided: BTreeMap<PodKey, Decided>,
-    /// The same by claim, and the volumes that are given to one.
+    /// The decisions by claim, and the volumes that are given to one.
     given: BTreeMap<ClaimKey, BTreeMap<PodKey, VolumeSource>>,
     taken: BTreeMap<String, ClaimKey>,
-    /// Which versions of those claims and volumes are known that steps are about.
+    /// The known resource versions of claims and volumes that binding steps concern.
     versions: BTreeMap<ClaimKey, u64>,
     volume_versions: BTreeMap<String, u64>,
 }
 
 impl Volumes {
-    /// Nothing is known yet. Strict: what will not be told of is not there.
+    /// Knows no objects yet. `strict`: an object that was not reported does not exist.
     pub(crate) fn new(strict: bool) -> Volumes {
         Volumes {
             strict,
@@ -102,7 +106,7 @@ impl Volumes {
         }
     }
 
-    /// Takes note of the claims that a pod names, and says what they ask for.
+    /// Records the claims that a pod names; returns what they require of nodes.
     pub(crate) fn named(
         &mut self,
         key: &PodKey,
@@ -132,7 +136,7 @@ impl Volumes {
         self.reach(key)
     }
 
-    /// The pod is gone.
+    /// Forgets a pod that is gone.
     pub(crate) fn gone(&mut self, key: &PodKey) {
         self.release(key);
         let uses = self.pods.remove(key);
@@ -147,25 +151,25 @@ impl Volumes {
         }
     }
 
-    /// What a pod's claims ask of its node; none where any will do.
+    /// What a pod's claims require of its node; `None` if any node will do.
     pub(crate) fn reach(&self, key: &PodKey) -> Option<Arc<Reach>> {
         let uses = self.pods.get(key)?;
         let (mut rules, mut takes) = (Vec::new(), false);
-        let mut picky = uses.inline.is_sole() || self.minds_limits(key, uses);
+        let mut per_pod = uses.inline.has_exclusive_disk() || self.has_limited_disks(key, uses);
         for (id, own) in uses.ids(key) {
             let once = self.claims.get(&id).is_some_and(|c| c.modes.one_pod());
-            picky |= once && !own;
+            per_pod |= once && !own;
             match self.state(&id, own, &uses.uid) {
-                State::Unknown => {}
-                State::Held(kind, _) => rules.push(Rule::Held(kind)),
-                State::Bound(volume) => {
+                ClaimState::Unknown => {}
+                ClaimState::Held(kind, _) => rules.push(Rule::Held(kind)),
+                ClaimState::Bound(volume) => {
                     rules.extend(volume.affinity.clone().map(Rule::Reached));
                     let zones = volume.zones();
                     rules.extend(zones.map(|(key, values)| Rule::Zone(key, values)));
                 }
-                State::Waits(claim, class, facts) => {
+                ClaimState::Waits(claim, class, facts) => {
                     takes = true;
-                    picky |= facts.makes && self.drivers.tells_space(facts);
+                    per_pod |= facts.makes && self.drivers.tells_space(facts);
                     let made = || facts.topologies.clone().map(Rule::Made);
                     if let Some(node) = &claim.selected {
                         rules.push(Rule::On(node.clone()));
@@ -178,55 +182,57 @@ impl Volumes {
                     {
                         rules.extend(made());
                     } else {
-                        picky = true;
+                        per_pod = true;
                     }
                 }
             }
         }
-        Reach::new(rules, picky, takes)
+        Reach::new(rules, per_pod, takes)
     }
 
     fn has_free(&self, class: &str) -> bool {
-        self.free.get(class).is_some_and(|shelf| !shelf.is_empty())
+        self.free
+            .get(class)
+            .is_some_and(|free_volumes| !free_volumes.is_empty())
     }
 
-    /// What a claim is to a pod of that uid; `own` where it is to be made for the pod.
-    fn state(&self, id: &ClaimKey, own: bool, uid: &str) -> State<'_> {
+    /// A claim's state for a pod of that uid; `own` if it is created for the pod.
+    fn state(&self, id: &ClaimKey, own: bool, uid: &str) -> ClaimState<'_> {
         let Some(claim) = self.claims.get(id) else {
             return match (self.strict, own) {
-                (false, _) => State::Unknown,
-                (true, true) => State::Held(Kind::NotMadeYet, ""),
-                (true, false) => State::Held(Kind::Missing, ""),
+                (false, _) => ClaimState::Unknown,
+                (true, true) => ClaimState::Held(Kind::NotMadeYet, ""),
+                (true, false) => ClaimState::Held(Kind::Missing, ""),
             };
         };
         let volume = claim.volume.as_deref();
         if self.strict {
             if claim.lost {
-                return State::Held(Kind::Lost, volume.unwrap_or_default());
+                return ClaimState::Held(Kind::Lost, volume.unwrap_or_default());
             }
             if claim.deleting {
-                return State::Held(Kind::Deleting, "");
+                return ClaimState::Held(Kind::Deleting, "");
             }
             if own && claim.owner.as_deref() != Some(uid) {
-                return State::Held(Kind::NotOurs, "");
+                return ClaimState::Held(Kind::NotOurs, "");
             }
         }
         if let Some(name) = volume {
             return match self.volumes.get(name) {
-                _ if self.strict && !claim.completed => State::Held(Kind::Prebound, name),
-                Some(volume) => State::Bound(volume),
-                None if self.strict => State::Held(Kind::VolumeMissing, name),
-                None => State::Unknown,
+                _ if self.strict && !claim.completed => ClaimState::Held(Kind::Prebound, name),
+                Some(volume) => ClaimState::Bound(volume),
+                None if self.strict => ClaimState::Held(Kind::VolumeMissing, name),
+                None => ClaimState::Unknown,
             };
         }
         let class = self.class_of(claim);
         match class.and_then(|name| Some((name, self.classes.get(name)?))) {
-            Some((name, class)) if class.waits => State::Waits(claim, name, class),
-            Some((name, _)) => State::Held(Kind::Unbound, name),
-            None if !self.strict => State::Unknown,
+            Some((name, class)) if class.waits => ClaimState::Waits(claim, name, class),
+            Some((name, _)) => ClaimState::Held(Kind::Unbound, name),
+            None if !self.strict => ClaimState::Unknown,
             None => match class.filter(|name| !name.is_empty()) {
-                Some(name) => State::Held(Kind::NoSuchClass, name),
-                None => State::Held(Kind::Classless, ""),
+                Some(name) => ClaimState::Held(Kind::NoSuchClass, name),
+                None => ClaimState::Held(Kind::Classless, ""),
             },
         }
     }
@@ -240,11 +246,11 @@ impl Volumes {
         claim.class.as_deref().or_else(default)
     }
 
-    /// The first claim that keeps a pod waiting.
+    /// The first claim that the pod must wait for.
     pub(crate) fn hold_of(&self, key: &PodKey) -> Option<Hold> {
         let uses = self.pods.get(key)?;
         uses.ids(key).find_map(|(id, own)| {
-            let State::Held(kind, other) = self.state(&id, own, &uses.uid) else {
+            let ClaimState::Held(kind, other) = self.state(&id, own, &uses.uid) else {
                 return None;
             };
             Some(Hold {
@@ -258,19 +264,19 @@ impl Volumes {
 }
 
 impl Uses {
-    /// The claims, and whether each is made for the pod.
+    /// The claims, and whether each is created for the pod.
     fn ids<'a>(&'a self, key: &'a PodKey) -> impl Iterator<Item = (ClaimKey, bool)> + 'a {
         let claims = self.claims.iter();
         claims.map(|(claim, own)| ((key.namespace.to_string(), claim.clone()), *own))
     }
 }
 
-/// The claims that a pod names, or that are made for it.
+/// The claims that a pod names, and those created for its ephemeral volumes.
 fn claims_of(key: &PodKey, spec: &k8s::PodSpec) -> BTreeMap<String, bool> {
     let volumes = spec.volumes.iter().flatten();
     let claims = volumes.filter_map(|volume| match &volume.persistent_volume_claim {
         Some(source) => Some((source.claim_name.clone(), false)),
-        // Nothing is made for what is only tried.
+        // No claim is created for a pod that is only tried.
         None if key.name.starts_with(MARK) => None,
         None => volume
             .ephemeral

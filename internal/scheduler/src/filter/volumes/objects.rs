@@ -1,4 +1,4 @@
-//! Claims, volumes and storage classes: what of each object matters to placement, and no more.
+//! Claims, volumes and storage classes: the fields of each object that matter for placement.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,19 +15,19 @@ use super::disks::Disk;
 use crate::filter::affinity;
 use crate::node::{Node, Offer};
 
-/// What a StorageClass says of itself whose volumes nobody makes.
+/// The provisioner of a StorageClass whose volumes are created by hand.
 const NO_PROVISIONER: &str = "kubernetes.io/no-provisioner";
 const WAITS: &str = "WaitForFirstConsumer";
-/// A claim that names no class has this one's.
+/// Marks the class of claims that name none.
 const IS_DEFAULT: &str = "storageclass.kubernetes.io/is-default-class";
-/// The older way to name a class, which goes before the field.
+/// The older annotation for the class, which takes precedence over the field.
 const CLASS: &str = "volume.beta.kubernetes.io/storage-class";
-/// On a claim whose binding is done.
+/// Marks a claim whose binding is complete.
 const BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
-/// On a claim whose volume is to be made for this node.
+/// The node for which a claim's volume is to be provisioned.
 const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
 
-/// Labels of volumes and nodes that say where they are, and what each is called now.
+/// Location labels of volumes and nodes, with each label's current name.
 pub(super) const ZONES: [(&str, &str); 4] = [
     (
         "failure-domain.beta.kubernetes.io/zone",
@@ -44,7 +44,7 @@ pub(super) const ZONES: [(&str, &str); 4] = [
     ),
 ];
 
-/// Nodes, by labels or name; compared by their text.
+/// A node selector; compared by its text.
 #[derive(Clone, Debug)]
 pub(super) struct Selector {
     text: String,
@@ -81,7 +81,7 @@ impl Selector {
         affinity::selects(&self.read, node, offer)
     }
 
-    /// A label, and the values of it without which a node is not selected.
+    /// The `In` requirement with the fewest values, if the selector has exactly one term.
     pub(super) fn pin(&self) -> Option<(&str, &[String])> {
         let [term] = &self.read.node_selector_terms[..] else {
             return None;
@@ -93,7 +93,7 @@ impl Selector {
     }
 }
 
-/// How a volume may be mounted.
+/// Access modes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Modes(u8);
 
@@ -115,7 +115,7 @@ impl Modes {
         self.0 & !other.0 == 0
     }
 
-    /// Only one pod at a time.
+    /// ReadWriteOncePod: one pod at a time.
     pub(super) fn one_pod(self) -> bool {
         self.0 & ONE_POD != 0
     }
@@ -125,20 +125,20 @@ impl Modes {
 pub(super) struct Claim {
     pub(super) uid: String,
     pub(super) volume: Option<String>,
-    /// Both sides know of it.
+    /// Both claim and volume record the binding.
     pub(super) completed: bool,
     pub(super) class: Option<String>,
     pub(super) bytes: i64,
     pub(super) modes: Modes,
     pub(super) block: bool,
     pub(super) attributes: Option<String>,
-    /// Of volumes, by their labels. One that can't be read selects none.
+    /// Selects volumes by label. A selector that cannot be read selects none.
     pub(super) selector: Option<Box<Option<LabelSelector>>>,
-    /// The node for which its volume is being made.
+    /// The node for which its volume is being provisioned.
     pub(super) selected: Option<String>,
     pub(super) deleting: bool,
     pub(super) lost: bool,
-    /// The uid of the pod that it was made for.
+    /// The uid of the pod that it was created for.
     pub(super) owner: Option<String>,
 }
 
@@ -151,12 +151,12 @@ pub(super) struct Volume {
     pub(super) attributes: Option<String>,
     pub(super) affinity: Option<Arc<Selector>>,
     pub(super) labels: BTreeMap<String, String>,
-    /// Whose it is, where it is somebody's, and which one of that name.
+    /// Its claim and the claim's uid, if it has one.
     pub(super) claim: Option<(ClaimKey, String)>,
-    /// Its phase; empty where nobody says one.
+    /// Its phase; empty if it has none.
     pub(super) phase: String,
     pub(super) deleting: bool,
-    /// What is attached to a node where it is used.
+    /// The disk that is attached to a node that uses it.
     pub(super) disk: Option<Disk>,
 }
 
@@ -166,11 +166,11 @@ pub(super) struct Class {
     pub(super) makes: bool,
     pub(super) default: bool,
     pub(super) topologies: Option<Arc<Selector>>,
-    /// Who makes its volumes.
+    /// The provisioner of its volumes.
     pub(super) provisioner: String,
 }
 
-/// Which version of an object it is: a later one has the larger number.
+/// An object's resource version as a number: later versions are larger.
 pub(super) fn version(meta: &ObjectMeta) -> u64 {
     let said = meta.resource_version.as_deref();
     said.and_then(|text| text.parse().ok()).unwrap_or(0)
@@ -216,7 +216,7 @@ impl Claim {
         }
     }
 
-    /// May it have such a volume, as far as one that is kept for it must be alike?
+    /// True if a volume reserved for the claim matches it in size, mode and attributes.
     pub(super) fn fits(&self, volume: &Volume) -> bool {
         volume.bytes >= self.bytes
             && volume.block == self.block
@@ -224,7 +224,7 @@ impl Claim {
             && !volume.deleting
     }
 
-    /// May it have such a volume, which is nobody's?
+    /// True if the claim may take a volume that is not reserved.
     pub(super) fn takes(&self, volume: &Volume) -> bool {
         let selected = self.selector.as_deref().is_none_or(|selector| {
             let selector = selector.as_ref();
@@ -259,13 +259,13 @@ impl Volume {
         }
     }
 
-    /// Is it kept for just this claim?
+    /// True if it is reserved for exactly this claim.
     pub(super) fn is_for(&self, id: &ClaimKey, uid: &str) -> bool {
         let claim = self.claim.as_ref();
         claim.is_some_and(|(of, which)| of == id && (which.is_empty() || which == uid))
     }
 
-    /// May a claim have it that it is not kept for?
+    /// True if a claim may take it that it is not reserved for.
     pub(super) fn is_free(&self, strict: bool) -> bool {
         let phase = self.phase.as_str();
         let available = match strict {
@@ -275,7 +275,7 @@ impl Volume {
         self.claim.is_none() && available && !self.deleting
     }
 
-    /// Where its labels say that it is: a label, its newer name, and the values that will do.
+    /// Its location labels: a label, and the values that match.
     pub(super) fn zones(&self) -> impl Iterator<Item = (&'static str, BTreeSet<String>)> + '_ {
         ZONES.into_iter().filter_map(|(key, _)| {
             let value = self.labels.get(key)?;

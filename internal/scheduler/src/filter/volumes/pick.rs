@@ -1,16 +1,17 @@
-//! Which volume each of a pod's claims gets on a node, and whose it is from then on; and whether what
-//! was decided has come true. Smallest first, as kube-scheduler does it.
+//! Chooses the volume that each of a pod's claims gets on a node, keeps it for the claim, and
+//! checks whether the decision was carried out. The smallest sufficient volume first, as in
+//! kube-scheduler.
 
+use super::messages::Kind;
 use super::objects::{Claim, Volume};
 use super::reach::in_zone;
-use super::words::Kind;
-use super::{ClaimKey, Decided, State, Volumes};
+use super::{ClaimKey, ClaimState, Decided, Volumes};
 use crate::node::{Node, Offer};
 use crate::plan::{ClaimStep, VolumeSource, VolumesReady};
 use crate::pod::PodKey;
 
 impl Volumes {
-    /// Other pods that name a claim which only one pod may use, and which the pod names.
+    /// Other pods that name a ReadWriteOncePod claim that the pod names too.
     pub(crate) fn rivals<'a>(&'a self, key: &'a PodKey) -> impl Iterator<Item = &'a PodKey> {
         let uses = self.pods.get(key).into_iter();
         let claims = uses.flat_map(|uses| uses.ids(key));
@@ -22,8 +23,8 @@ impl Volumes {
         users.flatten().filter(move |user| *user != key)
     }
 
-    /// What each claim that waits for the pod gets on a node, the one that asks for least first;
-    /// none where one of them gets nothing.
+    /// What each waiting claim of the pod gets on a node, the smallest request first; `None` if one
+    /// of them gets nothing.
     pub(crate) fn seat(
         &self,
         key: &PodKey,
@@ -35,7 +36,7 @@ impl Volumes {
         };
         let mut waits = Vec::new();
         for (id, own) in uses.ids(key) {
-            if let State::Waits(claim, class, facts) = self.state(&id, own, &uses.uid) {
+            if let ClaimState::Waits(claim, class, facts) = self.state(&id, own, &uses.uid) {
                 waits.push((id, claim, class, facts));
             }
         }
@@ -67,13 +68,13 @@ impl Volumes {
         Some(picks)
     }
 
-    /// Is it that no room is left to make a volume in that a claim waits for?
+    /// True if the storage has no room for a volume that a claim waits for.
     pub(crate) fn lacks_space(&self, key: &PodKey, offer: &Offer) -> bool {
         let Some(uses) = self.pods.get(key) else {
             return false;
         };
         uses.ids(key).any(|(id, own)| {
-            let State::Waits(claim, class, facts) = self.state(&id, own, &uses.uid) else {
+            let ClaimState::Waits(claim, class, facts) = self.state(&id, own, &uses.uid) else {
                 return false;
             };
             facts.makes && !(self.drivers).has_space(class, facts, claim.bytes, offer)
@@ -99,7 +100,7 @@ impl Volumes {
                 continue;
             };
             if volume.is_for(id, &claim.uid) && volume.class == class && claim.fits(volume) {
-                // One that is kept for it, and is elsewhere, has no other stand in.
+                // A reserved volume that the node cannot reach is not replaced by another.
                 return reached(volume, node, offer).then_some(name.as_str());
             }
         }
@@ -113,11 +114,12 @@ impl Volumes {
             });
             !others && fresh(name) && claim.takes(volume) && reached(volume, node, offer)
         };
-        let shelf = self.free.get(class)?;
-        shelf.smallest(offer, claim.bytes, will_do)
+        let free_volumes = self.free.get(class)?;
+        free_volumes.smallest(offer, claim.bytes, will_do)
     }
 
-    /// The pod is to be on this node: what its claims get there is theirs until it is let go.
+    /// Records that the pod goes to this node: what its claims get there is kept for them until
+    /// release.
     pub(crate) fn decide(&mut self, key: &PodKey, node: &Node, offer: &Offer) {
         if let Some(known) = self.decided.get(key)
             && known.node == node.name
@@ -140,7 +142,7 @@ impl Volumes {
         self.decided.insert(key.clone(), Decided { node, picks });
     }
 
-    /// Nothing is decided for the pod any more.
+    /// Drops the decision for a pod.
     pub(crate) fn release(&mut self, key: &PodKey) {
         let Some(decided) = self.decided.remove(key) else {
             return;
@@ -160,7 +162,7 @@ impl Volumes {
         }
     }
 
-    /// What must become of a pod's claims before it is bound where it is to be.
+    /// The steps that a pod's claims need before it is bound.
     pub(crate) fn steps(&self, key: &PodKey) -> Vec<ClaimStep> {
         let decided = self.decided.get(key).into_iter();
         let picks = decided.flat_map(|decided| &decided.picks);
@@ -178,7 +180,7 @@ impl Volumes {
         steps.collect()
     }
 
-    /// Whether all claims of a pod are bound, to volumes that can be reached from a node.
+    /// Whether all claims of a pod are bound, to volumes that the node reaches.
     pub(crate) fn ready(
         &self,
         key: &PodKey,
@@ -192,10 +194,11 @@ impl Volumes {
         let mut all = true;
         for (id, own) in uses.ids(key) {
             let lacks = match self.state(&id, own, &uses.uid) {
-                State::Unknown => continue,
-                State::Bound(volume) => {
+                ClaimState::Unknown => continue,
+                ClaimState::Bound(volume) => {
                     let mut zones = volume.zones();
-                    // Of a volume that it got with its node, kube-scheduler asks the affinity alone.
+                    // For a volume that it got with its node, kube-scheduler checks the affinity
+                    // only.
                     let inside = steps.iter().any(|step| step.claim == id.1)
                         || zones.all(|(key, values)| in_zone(offer, key, &values));
                     if inside && reached(volume, node, offer) {
@@ -209,9 +212,9 @@ impl Volumes {
                         id.1
                     ))
                 }
-                State::Held(Kind::Prebound | Kind::VolumeMissing, _) => None,
-                State::Held(..) => self.hold_of(key).map(|hold| hold.binding()),
-                State::Waits(claim, ..) => {
+                ClaimState::Held(Kind::Prebound | Kind::VolumeMissing, _) => None,
+                ClaimState::Held(..) => self.hold_of(key).map(|hold| hold.binding()),
+                ClaimState::Waits(claim, ..) => {
                     let mut own = steps.iter().filter(|step| step.claim == id.1);
                     own.next()
                         .and_then(|step| self.undone(&id, claim, step, node))
@@ -229,7 +232,7 @@ impl Volumes {
         }
     }
 
-    /// Why a claim will not be bound as was written, if somebody undid it since.
+    /// Why a claim will not be bound as written, if the write was undone since.
     fn undone(
         &self,
         id: &ClaimKey,

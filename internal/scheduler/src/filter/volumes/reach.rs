@@ -1,56 +1,56 @@
-//! Where a pod's claims let it run, as far as that is the same whichever volumes they get: part of
-//! what makes a class. Which free volume each claim gets is looked at pod by pod.
+//! The nodes that a pod's claims allow, as far as that does not depend on which volumes they get:
+//! part of the class key. Which free volume each claim gets is decided pod by pod.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use super::messages::Kind;
 use super::objects::{Selector, ZONES};
-use super::words::Kind;
 use crate::filter::Refusal;
 use crate::node::{Node, Offer};
 
-/// What one claim asks of a node.
+/// What one claim requires of a node.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Rule {
-    /// Something must be done about the claim first, wherever the pod goes.
+    /// The pod must wait for the claim on every node.
     Held(Kind),
-    /// Its volume is being made there.
+    /// Its volume is being provisioned on that node.
     On(String),
-    /// Its volume is reached from there.
+    /// Its volume is reachable from these nodes.
     Reached(Arc<Selector>),
     /// Its volume is in one of these zones or regions.
     Zone(&'static str, BTreeSet<String>),
-    /// Its volume can be made there.
+    /// Its volume can be provisioned on these nodes.
     Made(Arc<Selector>),
-    /// It has no volume anywhere.
+    /// There is no volume for it on any node.
     Nowhere,
 }
 
-/// What all claims of a pod ask of a node.
+/// What all claims of a pod require of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Reach {
     rules: Vec<Rule>,
-    /// A node must be looked at for each pod by itself: its claims take volumes that others may
-    /// want, or none but one pod may use them.
-    picky: bool,
+    /// Nodes must be checked for each pod: its claims take volumes that other pods may want, or
+    /// that only one pod may use.
+    per_pod: bool,
     /// Some claim gets its volume with the pod's node.
     takes: bool,
 }
 
 impl Reach {
-    /// What is left of these once told apart; none where the pod may be anywhere.
-    pub(super) fn new(mut rules: Vec<Rule>, picky: bool, takes: bool) -> Option<Arc<Reach>> {
+    /// The rules, sorted and without duplicates; `None` if the pod may be on any node.
+    pub(super) fn new(mut rules: Vec<Rule>, per_pod: bool, takes: bool) -> Option<Arc<Reach>> {
         rules.sort();
         rules.dedup();
         let reach = Reach {
             rules,
-            picky,
+            per_pod,
             takes,
         };
         (reach != Reach::default()).then(|| Arc::new(reach))
     }
 
-    /// Why the node is out of the question.
+    /// Why the node is infeasible.
     pub(crate) fn refusal(&self, node: &Node, offer: &Offer) -> Option<Refusal> {
         let refused = |rule: &Rule| match rule {
             Rule::Held(kind) if kind.is_unbound() => Some(Refusal::VolumeUnbound),
@@ -68,23 +68,23 @@ impl Reach {
         self.rules.iter().find_map(refused)
     }
 
-    /// Must something be done about a claim before the pod may go anywhere?
+    /// True if the pod must wait for a claim.
     pub(crate) fn is_held(&self) -> bool {
         self.rules.iter().any(|rule| matches!(rule, Rule::Held(_)))
     }
 
-    /// Must nodes be looked at for each pod by itself?
-    pub(crate) fn is_picky(&self) -> bool {
-        self.picky
+    /// True if nodes must be checked for each pod.
+    pub(crate) fn is_per_pod(&self) -> bool {
+        self.per_pod
     }
 
-    /// Does a pod take volumes with its node?
+    /// True if a claim of the pod gets its volume with the node.
     pub(crate) fn takes(&self) -> bool {
         self.takes
     }
 }
 
-/// Is the node in such a zone or region? One that says nothing of zones and regions is in all.
+/// True if the node is in such a zone or region. A node without location labels is in all.
 pub(super) fn in_zone(offer: &Offer, key: &str, values: &BTreeSet<String>) -> bool {
     let newer = ZONES.iter().find(|(own, _)| *own == key);
     let said = |key: &str| offer.labels.get(key);

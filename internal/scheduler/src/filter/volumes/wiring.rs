@@ -1,4 +1,5 @@
-//! Volumes within the scheduler's state: events in, and the classes of the pods that they matter to.
+//! Connects volumes to the scheduler's state: events, and the classes of the pods that they
+//! concern.
 
 use std::sync::Arc;
 
@@ -7,15 +8,15 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use super::Reach;
 use crate::class::ClassIx;
 use crate::event::Event;
-use crate::filter::Snub;
+use crate::filter::Exclusion;
 use crate::node::NodeIx;
 use crate::plan::{ClaimStep, PodRef, VolumesReady};
-use crate::pod::{Pod, PodKey, Told};
+use crate::pod::{Pod, PodInfo, PodKey};
 use crate::state::Scheduler;
 
 impl Scheduler {
-    /// Takes in what is told of claims, volumes and their classes.
-    pub(crate) fn storage_changed(&mut self, event: Event) {
+    /// Applies an event about claims, volumes or their classes.
+    pub(crate) fn apply_storage_event(&mut self, event: Event) {
         let name_of = |meta: &ObjectMeta| meta.name.clone().unwrap_or_default();
         let volumes = &mut self.volumes;
         let (pods, stirs) = match event {
@@ -64,17 +65,17 @@ impl Scheduler {
             _ => return,
         };
         if stirs || !pods.is_empty() {
-            // Whoever waits for a volume may be helped, whatever became of the class.
+            // A pod that waits for a volume may be helped, whether or not its class changes.
             self.eased += 1;
             self.changed = true;
         }
-        self.reach_anew(pods);
+        self.refresh_reach(pods);
     }
 
-    /// The class that its volumes make of a pod's. Where others' pods go, others say.
-    pub(crate) fn volumed(&mut self, told: &Told<'_>, class: ClassIx) -> ClassIx {
-        let reach = self.volumes.named(&told.key, &told.uid, told.spec);
-        let Some(reach) = reach.filter(|_| told.ours) else {
+    /// The class of a pod with its volumes' requirements. Pods of other schedulers have none.
+    pub(crate) fn class_with_volumes(&mut self, info: &PodInfo<'_>, class: ClassIx) -> ClassIx {
+        let reach = self.volumes.named(&info.key, &info.uid, info.spec);
+        let Some(reach) = reach.filter(|_| info.ours) else {
             return class;
         };
         let own = self.classes.reaching(class, Some(reach));
@@ -82,8 +83,8 @@ impl Scheduler {
         own
     }
 
-    /// Finds the classes of pods again whose volumes may let them run elsewhere now.
-    fn reach_anew(&mut self, pods: Vec<PodKey>) {
+    /// Recomputes the classes of pods whose volumes may allow other nodes now.
+    fn refresh_reach(&mut self, pods: Vec<PodKey>) {
         for key in pods {
             let Some(pod) = self.pods.get(&key).filter(|pod| pod.ours).cloned() else {
                 continue;
@@ -98,7 +99,7 @@ impl Scheduler {
         }
     }
 
-    /// Notes what the claims of a pod get on a node, or that it is on none.
+    /// Records what a pod's claims get on a node, or releases it.
     pub(crate) fn decide_volumes(&mut self, key: &PodKey, class: ClassIx, at: Option<NodeIx>) {
         if !self.classes.get(class).reach().is_some_and(Reach::takes) {
             return;
@@ -113,38 +114,41 @@ impl Scheduler {
         }
     }
 
-    /// Must nodes be looked at for each pod of the class, for its volumes' sake?
-    pub(crate) fn is_picky(&self, class: ClassIx) -> bool {
-        self.classes.get(class).reach().is_some_and(Reach::is_picky)
+    /// True if nodes must be checked for each pod of the class because of its volumes.
+    pub(crate) fn is_per_pod(&self, class: ClassIx) -> bool {
+        self.classes
+            .get(class)
+            .reach()
+            .is_some_and(Reach::is_per_pod)
     }
 
-    /// Does another pod hold a claim that only one may use?
+    /// True if another pod uses a ReadWriteOncePod claim of the pod.
     pub(crate) fn claim_in_use(&self, key: &PodKey) -> bool {
         let there = |user: &PodKey| self.pods.get(user).is_some_and(|pod| pod.stage.on_node());
         self.volumes.rivals(key).any(there)
     }
 
-    /// Why the volumes of a pod keep it off a node.
-    pub(crate) fn volume_snub(&self, key: &PodKey, at: NodeIx) -> Option<Snub> {
+    /// Why a pod's volumes exclude a node.
+    pub(crate) fn volume_exclusion(&self, key: &PodKey, at: NodeIx) -> Option<Exclusion> {
         let node = self.nodes.get(at)?;
         let offer = node.offer.as_ref()?;
         if self.volumes.disk_in_use(key, at) {
-            return Some(Snub::Disk);
+            return Some(Exclusion::Disk);
         }
         if self.volumes.beyond_limit(key, at, &node.name) {
-            return Some(Snub::VolumeLimit);
+            return Some(Exclusion::VolumeLimit);
         }
         if self.volumes.seat(key, node, offer).is_some() {
             return None;
         }
         match self.volumes.lacks_space(key, offer) {
-            true => Some(Snub::StorageSpace),
-            false => Some(Snub::Volumes),
+            true => Some(Exclusion::StorageSpace),
+            false => Some(Exclusion::Volumes),
         }
     }
 
-    /// Whether all claims of a pod that a plan bound are bound, to volumes that can be reached from
-    /// that node. `steps` are the ones that came with the binding, with what was written so far.
+    /// Whether all claims of a pod that a plan bound are bound, to volumes that the node reaches.
+    /// `steps` are those returned with the binding, with the versions written so far.
     #[must_use]
     pub fn volumes_ready(&self, pod: &PodRef, node: &str, steps: &[ClaimStep]) -> VolumesReady {
         let key = PodKey::new(Arc::<str>::from(&*pod.namespace), &pod.name);

@@ -1,5 +1,15 @@
-//! Which GPU model a gang goes to, where queues have amounts by model and it does not say which it
-//! wants: its minimum goes to one, whichever has the room and lets it in; members beyond it to any.
+//! Chooses the GPU model for a gang that names none, where queues have quotas by model.
+//!
+//! Method: the gang's tree is tried on each model in turn (at most `MODELS_MAX`), best rank first:
+//! fewest minimum members without room, then most running members on that model, then least room
+//! left, then name. The minimum goes to one model; members beyond it may go to any.
+//!
+//! Cost: one placement attempt for each model tried; none if all models together have too little
+//! room.
+//!
+//! Example: a gang of 4, with 3 free H100 and 6 free A100: it is placed on the A100 nodes.
+//!
+//! Tests: `tests/gpu_models.rs`, `tests/gpu_kinds.rs`.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -14,17 +24,17 @@ use super::branch::{Batch, Branch};
 use super::run::Run;
 use super::scope::Scope;
 
-/// How many models are tried for one gang.
-const KINDS_MAX: usize = 16;
+/// The most models that are tried for one gang.
+const MODELS_MAX: usize = 16;
 
-/// The better, the lesser: members of the minimum that find no place, members that are there
-/// already, room that would be left, the model's names.
+/// Lesser is better: minimum members without room, members that run on the model already, room that
+/// would be left, the model's names.
 type Rank = (usize, Reverse<usize>, u64, Vec<String>);
 
 impl Scheduler {
-    /// The gang's tree on each model in turn, the most promising first; none where there is
-    /// nothing to choose.
-    pub(super) fn by_kind(&mut self, root: &Branch, payer: Payer) -> Option<Vec<Branch>> {
+    /// The gang's tree for each model, the best ranked first; `None` if there is no choice of
+    /// model.
+    pub(super) fn by_gpu_model(&mut self, root: &Branch, payer: Payer) -> Option<Vec<Branch>> {
         if self.names.models().is_empty() {
             return None;
         }
@@ -53,7 +63,7 @@ impl Scheduler {
             return None;
         }
         let mut ranked: Vec<(Rank, Branch)> = Vec::new();
-        for kind in all.iter().take(KINDS_MAX) {
+        for kind in all.iter().take(MODELS_MAX) {
             let mut there: BTreeMap<ClassIx, ClassIx> = BTreeMap::new();
             for (class, kinds) in &open {
                 let other = kinds.values().next().copied();
@@ -98,15 +108,15 @@ impl Scheduler {
         (short, Reverse(mine), left, names)
     }
 
-    /// Places what a gang wants on one model, as far as its minimum goes. As `place`.
-    pub(super) fn place_by_kind(
+    /// Places the gang's minimum on one model and members beyond it on any. Same result as `place`.
+    pub(super) fn place_by_gpu_model(
         &mut self,
         root: &Branch,
         roots: &[Branch],
         run: &mut Run,
     ) -> Result<Option<Obstacle>, Obstacle> {
-        // Where all models together have no room there is no need to try them one by one.
-        self.foresee(root, run)?;
+        // If all models together have too little room, no single model has enough.
+        self.check_total_room(root, run)?;
         let (beyond, own) = (run.beyond, run.own.clone());
         let mut blocked: Option<Obstacle> = None;
         for (nth, tree) in roots.iter().enumerate() {
@@ -132,11 +142,12 @@ impl Scheduler {
                     }
                 }
                 Err(obstacle) => {
-                    self.give_room_back(run, 0);
+                    self.undo_placements(run, 0);
                     run.scopes.clear();
                     run.beyond = beyond;
                     run.own.clone_from(&own);
-                    // What only needs room elsewhere says less than a bound that may be moved.
+                    // An obstacle other than missing room (a queue's bound, which may be raised)
+                    // tells the user more.
                     let says_more = |old: &Obstacle| {
                         (!obstacle.is_room(), obstacle.possible())
                             > (!old.is_room(), old.possible())
@@ -151,7 +162,7 @@ impl Scheduler {
     }
 }
 
-/// The same tree with other classes.
+/// The same tree with its classes replaced.
 fn moved(branch: &Branch, there: &BTreeMap<ClassIx, ClassIx>) -> Branch {
     let mut branch = branch.clone();
     let own = &mut branch.own;

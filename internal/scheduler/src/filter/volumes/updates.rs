@@ -1,5 +1,5 @@
-//! What is told of claims, volumes and classes, taken in: what can be found by what, and to which
-//! pods a change may matter.
+//! Applies changes of claims, volumes and classes: keeps the indexes, and returns the pods that a
+//! change may concern.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ use super::objects::{Claim, Class, Volume, version};
 use crate::pod::PodKey;
 
 impl Volumes {
-    /// A claim as it is now, or none; the pods that it may matter to.
+    /// Applies a claim, or its deletion; returns the pods that it may concern.
     pub(crate) fn set_claim(
         &mut self,
         namespace: &str,
@@ -54,8 +54,8 @@ impl Volumes {
         self.users.get(&id).into_iter().flatten().cloned().collect()
     }
 
-    /// The same of a volume; and whether some claim may take it now that could not before, or the
-    /// other way round.
+    /// Applies a volume; returns the pods that it may concern, and whether the set of free volumes
+    /// changed.
     pub(crate) fn set_volume(
         &mut self,
         name: &str,
@@ -92,17 +92,17 @@ impl Volumes {
                 continue;
             }
             stirs = true;
-            let shelf = self.free.entry(volume.class.clone()).or_default();
-            let empty = shelf.is_empty();
+            let free_volumes = self.free.entry(volume.class.clone()).or_default();
+            let empty = free_volumes.is_empty();
             if put {
-                shelf.put(name, volume);
+                free_volumes.put(name, volume);
             } else {
-                shelf.take(name, volume);
+                free_volumes.take(name, volume);
             }
-            if empty != shelf.is_empty() {
+            if empty != free_volumes.is_empty() {
                 flips.insert(volume.class.clone());
             }
-            if shelf.is_empty() {
+            if free_volumes.is_empty() {
                 self.free.remove(&volume.class);
             }
         }
@@ -121,7 +121,7 @@ impl Volumes {
         (pods.into_iter().collect(), stirs)
     }
 
-    /// The same of a StorageClass.
+    /// Applies a StorageClass; returns the pods that it may concern.
     pub(crate) fn set_class(&mut self, name: &str, class: Option<&StorageClass>) -> Vec<PodKey> {
         let new = class.map(Class::read);
         let old = match new.clone() {
@@ -136,8 +136,8 @@ impl Volumes {
         })
     }
 
-    /// What a node takes of disks: the pods that it may matter to for the first time, or no more; and
-    /// whether it says anything new.
+    /// Applies a CSINode: returns the pods that a limit may concern for the first time or no
+    /// longer, and whether anything changed.
     pub(crate) fn set_csi_node(
         &mut self,
         name: &str,
@@ -148,12 +148,12 @@ impl Volumes {
         (pods.unwrap_or_default(), news)
     }
 
-    /// What is attached where: whether that is news.
+    /// Applies a VolumeAttachment; returns whether anything changed.
     pub(crate) fn set_attachment(&mut self, name: &str, one: Option<&VolumeAttachment>) -> bool {
         self.drivers.set_attachment(name, one)
     }
 
-    /// Whether a driver says where it has room: the pods that it matters to, if that is news.
+    /// Applies a CSIDriver; returns the pods that it concerns if anything changed.
     pub(crate) fn set_csi_driver(&mut self, name: &str, one: Option<&CSIDriver>) -> Vec<PodKey> {
         if !self.drivers.set_driver(name, one) {
             return Vec::new();
@@ -164,7 +164,7 @@ impl Volumes {
         })
     }
 
-    /// Where there is how much room: whether that is news.
+    /// Applies a CSIStorageCapacity; returns whether anything changed.
     pub(crate) fn set_space(
         &mut self,
         namespace: &str,

@@ -1,48 +1,48 @@
-//! Why a claim keeps its pod waiting, in words.
+//! Messages for claims that a pod must wait for.
 
 /// What is wrong with a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Kind {
-    /// It is not there.
+    /// It does not exist.
     Missing,
-    /// It is to be made for the pod, and is not there yet.
+    /// It is to be created for the pod and does not exist yet.
     NotMadeYet,
     Deleting,
     Lost,
-    /// It has the name of the pod's own volume, and is not the pod's.
+    /// It has the name of the pod's ephemeral volume and belongs to something else.
     NotOurs,
-    /// It names no class, and waits for a volume.
+    /// It names no class and is unbound.
     Classless,
-    /// Its class is not there.
+    /// Its class does not exist.
     NoSuchClass,
-    /// It names its volume, and they are not bound yet.
+    /// It names its volume, and the binding is not complete.
     Prebound,
-    /// Its class binds claims without a look at pods, and this one is not bound.
+    /// Its class binds immediately, and it is not bound.
     Unbound,
-    /// The volume that it is bound to is not there.
+    /// The volume that it is bound to does not exist.
     VolumeMissing,
 }
 
 impl Kind {
-    /// Is it that nobody has bound it, whereas pods are not waited for?
+    /// True if it is unbound although its binding does not wait for pods.
     pub(super) fn is_unbound(self) -> bool {
         use Kind::{Classless, NoSuchClass, Prebound, Unbound};
         matches!(self, Unbound | Prebound | Classless | NoSuchClass)
     }
 }
 
-/// A claim that keeps a pod waiting.
+/// A claim that a pod must wait for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Hold {
     pub(crate) kind: Kind,
     pub(crate) namespace: String,
     pub(crate) claim: String,
-    /// Its class, or its volume, whichever matters.
+    /// Its class or its volume, whichever matters.
     pub(crate) other: String,
 }
 
 impl Hold {
-    /// As kube-scheduler says it, of all nodes.
+    /// kube-scheduler's message for all nodes.
     pub(crate) fn words(&self) -> String {
         let Hold { claim, other, .. } = self;
         match self.kind {
@@ -68,7 +68,7 @@ impl Hold {
         }
     }
 
-    /// What keeps the pod waiting.
+    /// What the pod waits for.
     pub(crate) fn binding(&self) -> String {
         let Hold { claim, other, .. } = self;
         match self.kind {
@@ -98,7 +98,7 @@ impl Hold {
         }
     }
 
-    /// What a person could do about it.
+    /// What a user could do about it.
     pub(crate) fn remedy(&self) -> String {
         let Hold {
             namespace,

@@ -1,7 +1,13 @@
-//! Not asking again what has been answered: a gang that was blocked stays so until something
-//! happens that could help it. What that is depends on what stopped it: room for one of its
-//! classes, or anything that its queue or the cluster's rules may have to do with. What happens to
-//! the gang itself always counts (`settle` forgets the answer).
+//! Requeue hints: a blocked gang is not tried again until an event occurs that could help it.
+//!
+//! Method: the last obstacle is cached with the change counters at that time. A gang blocked by
+//! missing room is retried when a node gained room for one of its classes. A gang blocked by
+//! anything else is retried when something was released or a rule changed. Any change of the gang
+//! itself drops the cached answer (`settle`).
+//!
+//! Cost: the number of the gang's classes.
+//!
+//! Tests: `tests/newcomers.rs` compares with a scheduler that asks all gangs.
 
 use std::sync::Arc;
 
@@ -15,73 +21,75 @@ use crate::state::Scheduler;
 
 use super::Attempt;
 
-/// How many answers are given anew in one plan only because their wording may be out of date.
-const REWORDED_MAX: usize = 8;
+/// The most gangs that are tried again in one plan only because the numbers in their message are
+/// stale.
+const RENEWED_MAX: usize = 8;
 
-/// A blocked gang's answer and what it waits for.
+/// A blocked gang's cached answer and the events that would invalidate it.
 #[derive(Clone, Debug)]
-pub(crate) struct Parked {
+pub(crate) struct BlockedAnswer {
     obstacle: Obstacle,
-    /// Room for these classes; none where room is not what it waits for.
+    /// The classes that lack room; empty if the gang does not wait for room.
     classes: Vec<ClassIx>,
-    /// The number of the last change when it was asked.
+    /// The change counter at the time of the attempt.
     clock: u64,
-    /// How often something had been given back or allowed by then.
+    /// The release counter at that time.
     eased: u64,
-    /// How much was free then of the resource whose free amount the answer names.
+    /// The free amount at that time of the resource that the message names.
     free: Option<(Ix, i64)>,
-    /// The report on it is made of this answer: how many had gone past it by then.
+    /// The value of `overtaken` in the report made of this answer, if one was made.
     reported: Option<usize>,
 }
 
-impl Parked {
-    /// Was room all that was lacking?
+impl BlockedAnswer {
+    /// True if only room was missing.
     pub(crate) fn lacks_room(&self) -> bool {
         self.obstacle.is_room()
     }
 
-    /// Was it what no end of others changes?
+    /// True if the end of other pods cannot change it.
     pub(crate) fn is_lasting(&self) -> bool {
         self.obstacle.is_lasting()
     }
 
-    /// Notes that the last report is made of this answer.
+    /// Records that the last report is made of this answer.
     pub(crate) fn report_stands(&mut self, overtaken: usize) {
         self.reported = Some(overtaken);
     }
 
-    /// Was it a queue's limit?
+    /// True if a queue's limit was the reason.
     pub(crate) fn over_quota(&self) -> bool {
         self.obstacle.verdict == Verdict::QuotaExceeded
     }
 
-    /// Was it that somebody before it would have started later?
+    /// True if the gang waits because it would delay the gang that room is reserved for.
     pub(crate) fn waits_behind(&self) -> bool {
         self.obstacle.verdict == Verdict::Waiting
     }
 
-    /// The classes that room is lacking for.
+    /// The classes that lack room.
     pub(crate) fn classes(&self) -> &[ClassIx] {
         &self.classes
     }
 }
 
 impl Scheduler {
-    /// The last answer to a gang, if it must be the same now.
-    pub(super) fn same_answer(&mut self, key: &GangKey) -> Option<Obstacle> {
+    /// The cached answer, if a new attempt would give the same one.
+    pub(super) fn cached_answer(&mut self, key: &GangKey) -> Option<Obstacle> {
         let gang = self.gangs.get(key)?;
         let parked = gang.parked.as_ref()?;
         if gang.held_until.is_some() {
             return None;
         }
         let clock = parked.clock;
-        let mut reworded = false;
+        let mut renewed = false;
         if parked.classes.is_empty() {
             if parked.eased != self.eased {
                 return None;
             }
-            // Others may have taken what it could have had by its rights.
-            reworded = self.clock > clock;
+            // Another pod may have taken capacity that this gang was entitled to: the message may
+            // be stale.
+            renewed = self.clock > clock;
         }
         for i in 0..parked.classes.len() {
             let class = *self.gangs.get(key)?.parked.as_ref()?.classes.get(i)?;
@@ -90,25 +98,25 @@ impl Scheduler {
             if view.gained > clock {
                 return None;
             }
-            reworded |= view.changed > clock;
+            renewed |= view.changed > clock;
         }
-        // Of what is free, others may have taken some that was of no use to the class, or left it.
+        // Free capacity that this class cannot use may have changed; the message names the amount.
         let free = self.gangs.get(key)?.parked.as_ref()?.free;
-        reworded |= free.is_some_and(|(ix, free)| self.idle(ix) != free);
-        if reworded && let Some(obstacle) = self.same_in_new_words(key) {
+        renewed |= free.is_some_and(|(ix, free)| self.idle(ix) != free);
+        if renewed && let Some(obstacle) = self.renumbered_answer(key) {
             return Some(obstacle);
         }
-        if reworded && self.reworded < REWORDED_MAX {
-            self.reworded += 1;
+        if renewed && self.renewed < RENEWED_MAX {
+            self.renewed += 1;
             return None;
         }
         let parked = self.gangs.get(key)?.parked.as_ref()?;
         Some(parked.obstacle.clone())
     }
 
-    /// The answer of a gang of one class that all nodes together have too little room for, as the
-    /// room is now: what an attempt would say, without looking at each member.
-    fn same_in_new_words(&mut self, key: &GangKey) -> Option<Obstacle> {
+    /// The answer, with current numbers, for a gang of one class that total capacity is too small
+    /// for. Equal to what an attempt would answer, without reading each member.
+    fn renumbered_answer(&mut self, key: &GangKey) -> Option<Obstacle> {
         let gang = self.gangs.get(key)?;
         let parked = gang.parked.as_ref()?;
         let ([class], true) = (&parked.classes[..], parked.obstacle.is_plain_room()) else {
@@ -130,20 +138,20 @@ impl Scheduler {
         Some(obstacle)
     }
 
-    /// The resource whose free amount an answer names, and how much of it is free now.
+    /// The resource whose free amount the answer names, and that amount now.
     fn free_for(&self, obstacle: &Obstacle) -> Option<(Ix, i64)> {
         let ix = obstacle.counts_free()?;
         Some((ix, self.idle(ix)))
     }
 
-    /// The last report on a gang, if it gave the same answer since.
+    /// The last report on a gang, if it is still correct.
     pub(crate) fn same_report(&self, key: &GangKey) -> Option<&Arc<PlacementReport>> {
         let gang = self.gangs.get(key)?;
         let same = gang.parked.as_ref()?.reported? == gang.overtaken;
         gang.report.as_ref().filter(|_| same)
     }
 
-    /// Has a report made anew: what it says of the time to come is out of date.
+    /// Marks a gang's report as stale because its start estimate changed.
     pub(crate) fn forget_report(&mut self, key: &GangKey) {
         let Some(gang) = self.gangs.get_mut(key) else {
             return;
@@ -166,7 +174,7 @@ impl Scheduler {
         }
     }
 
-    /// Remembers what came of an attempt.
+    /// Caches the result of an attempt.
     pub(super) fn park(&mut self, key: &GangKey, attempt: &Attempt) {
         let parked = match attempt {
             Attempt::Blocked(obstacle) => Some(obstacle.clone()),
@@ -181,7 +189,7 @@ impl Scheduler {
         let parked = parked.map(|obstacle| {
             let kinds = gang.kinds.keys().copied();
             let classes = kinds.filter(|_| obstacle.is_room()).collect();
-            Box::new(Parked {
+            Box::new(BlockedAnswer {
                 free: self.free_for(&obstacle),
                 obstacle,
                 classes,

@@ -1,5 +1,5 @@
-//! Free volumes of one class, found by where they are: by the label that pins them to few nodes,
-//! where they have one, and the smallest first.
+//! The free volumes of one class, indexed by the label that pins them to nodes, if there is one,
+//! and by size. A lookup costs the labels and the volumes tried, not all volumes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,15 +11,15 @@ type Place = (i64, String);
 type ByValue = BTreeMap<String, BTreeSet<Place>>;
 
 #[derive(Clone, Debug, Default)]
-pub(super) struct Shelf {
+pub(super) struct FreeVolumes {
     count: usize,
-    /// Those that are on any node.
+    /// Volumes without a pinning label.
     anywhere: BTreeSet<Place>,
-    /// Those that are on nodes with a label, by its values.
+    /// Volumes on nodes with a label, by its values.
     pinned: BTreeMap<String, ByValue>,
 }
 
-impl Shelf {
+impl FreeVolumes {
     pub(super) fn is_empty(&self) -> bool {
         self.count == 0
     }
@@ -63,8 +63,8 @@ impl Shelf {
         }
     }
 
-    /// The smallest volume of so many bytes or more that a node may reach and that will do. Those
-    /// that are asked about still need their own affinity looked at.
+    /// The smallest volume of at least `bytes` that a node may reach and that `will_do` accepts.
+    /// `will_do` must check the volume's full affinity.
     pub(super) fn smallest<'a>(
         &'a self,
         offer: &Offer,

@@ -1,14 +1,22 @@
-//! Placing pods that care who is around them, or whom others keep away: one by one, each where
-//! inter-pod affinity and anti-affinity, topology spread and host ports let it, and the volumes of
-//! its claims, which others may want too. Costs a look at
-//! the counts of each rule and at nodes until one will do; with preferences, at all nodes with
-//! room.
+//! Places pods one by one where a node's fitness depends on other pods: inter-pod affinity and
+//! anti-affinity, topology spread, host ports, and volumes that several pods compete for.
+//!
+//! Method: for each pod, the rules are evaluated to sets of allowed or forbidden label values, and
+//! the first node in order that satisfies all of them is taken. With preferences, all nodes with
+//! room are scored.
+//!
+//! Cost: for each pod the counts of each rule, and nodes until one fits; with preferences, all
+//! nodes with room.
+//!
+//! Source: kube-scheduler's InterPodAffinity, PodTopologySpread and NodePorts plugins.
+//!
+//! Tests: `tests/neighbours.rs`, `tests/volumes.rs`, `tests/volume_limits.rs`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::class::ClassIx;
-use crate::filter::neighbours::{self, Manners, Near, On, Spread};
-use crate::filter::{self, Snub};
+use crate::filter::neighbours::{self, DomainTerm, On, PodRules, Spread};
+use crate::filter::{self, Exclusion};
 use crate::labels::Labels;
 use crate::node::NodeIx;
 use crate::pod::PodKey;
@@ -17,75 +25,76 @@ use crate::state::Scheduler;
 use super::run::{Run, Stop};
 use super::scope::Scope;
 
-/// How many terms are counted before those that nobody asks about are dropped.
+/// The number of counted terms above which terms that no class uses are dropped.
 const TERMS_MAX: usize = 512;
-/// Pods in a domain count against a preference to be spread as much as so many points.
+/// The points that each pod in a domain costs a preferred (soft) topology spread.
 const SPREAD_POINTS: i64 = 10;
 
-/// Domains of one label that are open, or closed.
+/// The values of one node label that are allowed, or forbidden.
 struct Rule {
     key: String,
-    snub: Snub,
+    exclusion: Exclusion,
     values: BTreeSet<String>,
-    /// Only these values are open; else all but these.
+    /// True: only these values are allowed. False: all but these.
     only: bool,
 }
 
-/// What holds for one pod now.
+/// The rules and scores for one pod at this moment.
 #[derive(Default)]
 struct Verdict {
     rules: Vec<Rule>,
-    /// Points of each label's values.
+    /// The points of each label's values.
     points: Vec<(String, BTreeMap<String, i64>)>,
 }
 
 impl Scheduler {
-    /// Must pods of the class be placed with a look at their neighbours?
-    pub(super) fn is_social(&self, class: ClassIx, first: &PodKey) -> bool {
-        if self.classes.get(class).manners().is_some() || self.is_picky(class) {
+    /// True if pods of the class must be placed one by one, with regard to other pods.
+    pub(super) fn has_inter_pod_rules(&self, class: ClassIx, first: &PodKey) -> bool {
+        if self.classes.get(class).pod_rules().is_some() || self.is_per_pod(class) {
             return true;
         }
-        if !self.neighbours.keeps_any() {
+        if !self.neighbours.has_anti_affinity() {
             return false;
         }
         let labels = self.pods.get(first).map(|pod| pod.labels.map());
         let labels = labels.unwrap_or_default();
         self.neighbours
-            .keep_away(&first.namespace, &labels)
+            .anti_affinity_against(&first.namespace, &labels)
             .next()
             .is_some()
     }
 
-    /// Places such pods one by one; how many, and what ended it.
-    pub(super) fn place_social(
+    /// Places such pods one by one. Returns how many were placed and why it stopped.
+    pub(super) fn place_one_by_one(
         &mut self,
         class: ClassIx,
         pods: &[PodKey],
         scope: Scope,
         run: &mut Run,
     ) -> (usize, Option<Stop>) {
-        let manners = self
+        let pod_rules = self
             .classes
             .get(class)
-            .manners()
+            .pod_rules()
             .cloned()
             .unwrap_or_default();
-        self.count_terms(&manners);
+        self.count_terms(&pod_rules);
         for (i, pod) in pods.iter().enumerate() {
             self.refresh(class);
-            match self.seat_among(class, pod, &manners, scope, run) {
+            match self.best_node_for(class, pod, &pod_rules, scope, run) {
                 Ok(at) => self.take_room(class, std::slice::from_ref(pod), &[(at, 1)], run),
-                Err(snubs) => {
+                Err(exclusions) => {
                     let missing = pods.len() - i;
                     let possible = run.have + run.placed.len();
-                    let stop = if snubs.is_empty() {
+                    let stop = if exclusions.is_empty() {
                         Stop::Room {
                             class,
                             missing,
                             possible,
                         }
                     } else {
-                        let obstacle = self.snubbed(class, &snubs, missing, possible);
+                        let obstacle =
+                            self.excluded_by_others(class, &exclusions, missing, possible);
                         Stop::Domain(Box::new(obstacle))
                     };
                     return (i, Some(stop));
@@ -95,24 +104,24 @@ impl Scheduler {
         (pods.len(), None)
     }
 
-    /// The best node for one pod; else how many nodes with room each rule closes.
-    fn seat_among(
+    /// The best node for one pod, or the number of nodes with room that each rule excludes.
+    fn best_node_for(
         &self,
         class: ClassIx,
         pod: &PodKey,
-        manners: &Manners,
+        pod_rules: &PodRules,
         scope: Scope,
         run: &Run,
-    ) -> Result<NodeIx, BTreeMap<Snub, usize>> {
+    ) -> Result<NodeIx, BTreeMap<Exclusion, usize>> {
         let labels = self.pods.get(pod).map(|pod| pod.labels.map());
         let labels = labels.unwrap_or_default();
-        let verdict = self.judge(class, manners, pod, &labels);
-        let mut snubs: BTreeMap<Snub, usize> = BTreeMap::new();
+        let verdict = self.judge(class, pod_rules, pod, &labels);
+        let mut exclusions: BTreeMap<Exclusion, usize> = BTreeMap::new();
         let Some(view) = self.views.get(&class) else {
-            return Err(snubs);
+            return Err(exclusions);
         };
-        let picky = self.is_picky(class);
-        let in_use = picky && self.claim_in_use(pod);
+        let per_pod = self.is_per_pod(class);
+        let in_use = per_pod && self.claim_in_use(pod);
         let mut best: Option<(i64, i64, bool, NodeIx)> = None;
         for (key, at) in view.with_room() {
             let inside = match scope {
@@ -123,19 +132,19 @@ impl Scheduler {
             if !inside {
                 continue;
             }
-            let snub = match in_use {
-                true => Some(Snub::OnePod),
-                false => self.snub(&verdict, manners, at),
+            let exclusion = match in_use {
+                true => Some(Exclusion::OnePod),
+                false => self.exclusion(&verdict, pod_rules, at),
             };
-            let of_volumes = || self.volume_snub(pod, at).filter(|_| picky);
-            if let Some(snub) = snub.or_else(of_volumes) {
-                *snubs.entry(snub).or_default() += 1;
+            let of_volumes = || self.volume_exclusion(pod, at).filter(|_| per_pod);
+            if let Some(exclusion) = exclusion.or_else(of_volumes) {
+                *exclusions.entry(exclusion).or_default() += 1;
                 continue;
             }
             let points = self.points(&verdict, at);
             let apart = !run.own.contains(&at);
             let candidate = (key.tier, -points, apart, at);
-            // Nodes come best first: only better points may change the choice.
+            // Nodes come best first, so only more points may change the choice.
             if best.is_none_or(|(tier, points, apart, _)| {
                 (candidate.0, candidate.1, candidate.2) < (tier, points, apart)
             }) {
@@ -145,24 +154,24 @@ impl Scheduler {
                 break;
             }
         }
-        best.map(|(.., at)| at).ok_or(snubs)
+        best.map(|(.., at)| at).ok_or(exclusions)
     }
 
     fn judge(
         &self,
         class: ClassIx,
-        manners: &Manners,
+        pod_rules: &PodRules,
         pod: &PodKey,
         labels: &BTreeMap<String, String>,
     ) -> Verdict {
-        let nobody = On::new();
+        let no_pods = On::new();
         let mut verdict = Verdict::default();
-        let on = |near: &Near| self.neighbours.on(&near.term).unwrap_or(&nobody);
-        let own = |near: &Near| {
-            let term = manners.terms.get(&near.term);
+        let on = |near: &DomainTerm| self.neighbours.on(&near.term).unwrap_or(&no_pods);
+        let own = |near: &DomainTerm| {
+            let term = pod_rules.terms.get(&near.term);
             term.is_some_and(|term| term.matches(&pod.namespace, labels))
         };
-        let with: Vec<_> = (manners.with.iter())
+        let with: Vec<_> = (pod_rules.with.iter())
             .map(|near| (near, self.by_value(on(near), &near.key)))
             .collect();
         let first = with
@@ -170,22 +179,35 @@ impl Scheduler {
             .all(|(near, counts)| counts.is_empty() && own(near));
         for (near, counts) in with {
             let open = if first {
-                // The first of its kind goes anywhere that has the labels.
+                // The first pod of a self-affine group may go to any node that has the label.
                 self.values(&near.key)
             } else {
                 counts.into_keys().collect()
             };
-            verdict.close(&near.key, Snub::Affinity, open.into_iter(), true);
+            verdict.close(&near.key, Exclusion::Affinity, open.into_iter(), true);
         }
-        for near in &manners.without {
+        for near in &pod_rules.without {
             let counts = self.by_value(on(near), &near.key);
-            verdict.close(&near.key, Snub::AntiAffinity, counts.into_keys(), false);
+            verdict.close(
+                &near.key,
+                Exclusion::AntiAffinity,
+                counts.into_keys(),
+                false,
+            );
         }
-        for (key, on) in self.neighbours.keep_away(&pod.namespace, labels) {
+        for (key, on) in self
+            .neighbours
+            .anti_affinity_against(&pod.namespace, labels)
+        {
             let counts = self.by_value(on, key);
-            verdict.close(key, Snub::KeptAway, counts.into_keys(), false);
+            verdict.close(
+                key,
+                Exclusion::ExistingAntiAffinity,
+                counts.into_keys(),
+                false,
+            );
         }
-        for spread in &manners.spread {
+        for spread in &pod_rules.spread {
             let key = &spread.near.key;
             if !spread.hard {
                 let counts = self.by_value(on(&spread.near), key);
@@ -195,7 +217,7 @@ impl Scheduler {
                 verdict.points.push((key.clone(), points.collect()));
                 continue;
             }
-            let counts = self.spread_counts(class, manners, spread, on(&spread.near));
+            let counts = self.spread_counts(class, pod_rules, spread, on(&spread.near));
             let few = counts.len() < spread.min_domains;
             let least = if few {
                 0
@@ -207,9 +229,9 @@ impl Scheduler {
                 .into_iter()
                 .filter(|(_, count)| count + itself <= least + spread.max_skew);
             let open: Vec<String> = open.map(|(value, _)| value).collect();
-            verdict.close(key, Snub::Spread, open.into_iter(), true);
+            verdict.close(key, Exclusion::Spread, open.into_iter(), true);
         }
-        for (near, weight) in &manners.liked {
+        for (near, weight) in &pod_rules.preferred {
             let counts = self.by_value(on(near), &near.key);
             let points = counts
                 .into_iter()
@@ -229,18 +251,18 @@ impl Scheduler {
         counts
     }
 
-    /// How many pods each domain of a spread holds, by the nodes that count for it: those that have
-    /// the labels of all that the class is to be spread by, and that it may be on as far as the
-    /// spread's policies ask.
+    /// How many pods each domain of a topology spread holds. Counts only eligible nodes: those that
+    /// have the labels of all the class's hard spreads and that its policies (nodeAffinityPolicy,
+    /// nodeTaintsPolicy) include.
     fn spread_counts(
         &self,
         class: ClassIx,
-        manners: &Manners,
+        pod_rules: &PodRules,
         spread: &Spread,
         on: &On,
     ) -> BTreeMap<String, u32> {
         let facts = self.classes.get(class);
-        let hard: Vec<&Spread> = manners.spread.iter().filter(|s| s.hard).collect();
+        let hard: Vec<&Spread> = pod_rules.spread.iter().filter(|s| s.hard).collect();
         let mut counts: BTreeMap<String, u32> = BTreeMap::new();
         for at in self.node_index.values() {
             let node = &self.nodes[*at];
@@ -253,7 +275,7 @@ impl Scheduler {
             {
                 continue;
             }
-            let here = if spread.counts_nobody {
+            let here = if spread.counts_no_others {
                 0
             } else {
                 on.get(at).copied().unwrap_or(0)
@@ -288,16 +310,16 @@ impl Scheduler {
         values
     }
 
-    fn snub(&self, verdict: &Verdict, manners: &Manners, at: NodeIx) -> Option<Snub> {
-        if !manners.ports.is_empty() && !self.neighbours.free_ports(at, &manners.ports) {
-            return Some(Snub::Ports);
+    fn exclusion(&self, verdict: &Verdict, pod_rules: &PodRules, at: NodeIx) -> Option<Exclusion> {
+        if !pod_rules.ports.is_empty() && !self.neighbours.free_ports(at, &pod_rules.ports) {
+            return Some(Exclusion::Ports);
         }
         let closed = verdict.rules.iter().find(|rule| {
             let value = self.value_of(at, &rule.key);
             let listed = value.is_some_and(|value| rule.values.contains(value));
             listed != rule.only
         });
-        closed.map(|rule| rule.snub)
+        closed.map(|rule| rule.exclusion)
     }
 
     fn points(&self, verdict: &Verdict, at: NodeIx) -> i64 {
@@ -308,13 +330,13 @@ impl Scheduler {
         all.sum()
     }
 
-    /// Begins to count what the class asks about.
-    fn count_terms(&mut self, manners: &Manners) {
+    /// Starts to count pods for the terms that the class uses.
+    fn count_terms(&mut self, pod_rules: &PodRules) {
         if self.neighbours.len() > TERMS_MAX {
             let classes = &self.classes;
             self.neighbours.forget(|text| classes.asks_about(text));
         }
-        for (text, term) in &manners.terms {
+        for (text, term) in &pod_rules.terms {
             if self.neighbours.knows(text) {
                 continue;
             }
@@ -331,8 +353,8 @@ impl Scheduler {
         }
     }
 
-    /// Counts a pod among its neighbours, or out.
-    pub(crate) fn meet(
+    /// Counts a pod in, or out, for other pods' rules.
+    pub(crate) fn count_for_rules(
         &mut self,
         namespace: &str,
         labels: &Labels,
@@ -340,34 +362,46 @@ impl Scheduler {
         at: NodeIx,
         up: bool,
     ) {
-        let manners = self.classes.get(class).manners();
-        if manners.is_none() && self.neighbours.is_empty() {
+        let pod_rules = self.classes.get(class).pod_rules();
+        if pod_rules.is_none() && self.neighbours.is_empty() {
             return;
         }
-        // Whoever waits for company, or for somebody to go, may be helped.
+        // A waiting pod's affinity or anti-affinity may be satisfied now.
         self.eased += 1;
         self.neighbours
-            .count(at, namespace, || labels.map(), manners, up);
+            .count(at, namespace, || labels.map(), pod_rules, up);
     }
 
-    /// The same for a member that an attempt places, or takes back.
-    pub(super) fn meet_member(&mut self, name: &PodKey, class: ClassIx, at: NodeIx, up: bool) {
+    /// Like `count_for_rules`, for a member that an attempt places or takes back.
+    pub(super) fn count_member_for_rules(
+        &mut self,
+        name: &PodKey,
+        class: ClassIx,
+        at: NodeIx,
+        up: bool,
+    ) {
         self.volumes.see(name, at, up);
         self.decide_volumes(name, class, up.then_some(at));
-        if self.classes.get(class).manners().is_none() && self.neighbours.is_empty() {
+        if self.classes.get(class).pod_rules().is_none() && self.neighbours.is_empty() {
             return;
         }
         if let Some(labels) = self.pods.get(name).map(|pod| pod.labels.clone()) {
-            self.meet(&name.namespace, &labels, class, at, up);
+            self.count_for_rules(&name.namespace, &labels, class, at, up);
         }
     }
 }
 
 impl Verdict {
-    fn close(&mut self, key: &str, snub: Snub, values: impl Iterator<Item = String>, only: bool) {
+    fn close(
+        &mut self,
+        key: &str,
+        exclusion: Exclusion,
+        values: impl Iterator<Item = String>,
+        only: bool,
+    ) {
         self.rules.push(Rule {
             key: key.to_owned(),
-            snub,
+            exclusion,
             values: values.collect(),
             only,
         });

@@ -1,6 +1,6 @@
-//! Pods that all go to one node, where several would do: to the one that leaves most to the pods
-//! to come. What the gang says of the network and of its own pods comes first, and is not decided
-//! here.
+//! Chooses one node for pods that fit together on several single nodes: the node that leaves the
+//! most capacity usable by the pods expected next. A topology request of the gang and the place of
+//! its own pods take precedence and are decided elsewhere.
 
 use crate::class::ClassIx;
 use crate::node::NodeIx;
@@ -11,8 +11,8 @@ use super::run::Run;
 use super::scope::Scope;
 
 impl Scheduler {
-    /// The node for `count` pods that are placed now and `more` that come later, if one holds them
-    /// all and they are all that the gang wants: else it matters more to be near the others. The
+    /// The node for `count` pods placed now and `more` placed later, if one node holds all of them
+    /// and the gang wants no others (otherwise nearness to the other members matters more). The
     /// class's view must be fresh.
     pub(super) fn one_node(
         &mut self,
@@ -44,7 +44,7 @@ impl Scheduler {
             }
             Scope::Host(_) => return None,
         };
-        self.least_missed(class, wished as u64, welcome, |tree, at| match scope {
+        self.best_node_by_fragmentation(class, wished as u64, welcome, |tree, at| match scope {
             Scope::Domain(outer) => tree.holds(outer, at),
             _ => true,
         })

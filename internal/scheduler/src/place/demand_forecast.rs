@@ -1,5 +1,6 @@
-//! What numbers alone say of a gang's chances: how much room there is for each class, in all or in
-//! one place, beside what is needed of it. Places nothing.
+//! Checks a gang's demand against total free capacity, for each class, in the cluster or in one
+//! domain. Places nothing. A gang that needs 8 members of a class of which all nodes together hold
+//! 6 is refused here, without a search.
 
 use std::collections::BTreeMap;
 
@@ -12,13 +13,12 @@ use super::branch::Branch;
 use super::run::Run;
 use super::scope::Scope;
 
-/// What is said of pods whose annotations ask for GPUs in words that cannot be read.
-const UNREADABLE: &str = "a member asks for GPUs in annotations that cannot be read (muster.io/gpu-fraction is above 0 and at most 1, muster.io/gpu-memory in MiB, one of both; muster.io/gpu-model is a product's name or several, muster.io/gpu-min-memory MiB or a quantity, muster.io/gpu-min-compute and muster.io/gpu-min-driver versions)";
+/// The message for pods whose GPU annotations cannot be read.
+const UNREADABLE: &str = "a member's GPU annotations cannot be read (muster.io/gpu-fraction is above 0 and at most 1, muster.io/gpu-memory in MiB, one of both; muster.io/gpu-model is a product's name or several, muster.io/gpu-min-memory MiB or a quantity, muster.io/gpu-min-compute and muster.io/gpu-min-driver versions)";
 
 impl Scheduler {
-    /// Refuses at once what the room on all nodes together shows to be hopeless, without placing
-    /// anything.
-    pub(super) fn foresee(&mut self, root: &Branch, run: &Run) -> Result<(), Obstacle> {
+    /// Refuses the gang if the free capacity of all nodes together is too small for its minimum.
+    pub(super) fn check_total_room(&mut self, root: &Branch, run: &Run) -> Result<(), Obstacle> {
         let (mut needs, mut wants) = (BTreeMap::new(), BTreeMap::new());
         root.needs(&mut needs);
         root.wants(&mut wants);
@@ -45,8 +45,8 @@ impl Scheduler {
         }
     }
 
-    /// The same for a gang whose waiting members are alike, without a look at any of them.
-    pub(super) fn foresee_alike(&mut self, key: &GangKey) -> Option<Obstacle> {
+    /// Like `check_total_room`, for a gang whose waiting members are all of one class; reads none of them.
+    pub(super) fn check_total_room_uniform(&mut self, key: &GangKey) -> Option<Obstacle> {
         let gang = self.gangs.get(key)?;
         let asks = |spec: &Spec| !spec.shape.request.is_free();
         let class = gang
@@ -67,7 +67,7 @@ impl Scheduler {
         demand.0.iter().map(|(ix, n)| (*ix, -n)).rev().collect()
     }
 
-    /// Is there room for as many of the part as it must have, of whatever classes?
+    /// True if the place has room for the part's minimum, counted over all its classes.
     pub(super) fn holds_in_all(
         &self,
         branch: &Branch,
@@ -86,7 +86,7 @@ impl Scheduler {
         fit >= least
     }
 
-    /// The class that decides which domain is the tightest: the one that takes most.
+    /// The class that decides which domain is the tightest: the one that takes the most resources.
     pub(super) fn main_class(
         &self,
         needs: &BTreeMap<ClassIx, usize>,
