@@ -44,6 +44,33 @@ pub enum Cgroup {
     V2(PathBuf),
 }
 
+/// Why a cgroup is not used as asked.
+#[derive(Debug, thiserror::Error)]
+pub enum CgroupError {
+    /// One of its files can't be written.
+    #[error("cannot write {value} to {}: {source}", path.display())]
+    Write {
+        /// What was to be written.
+        value: String,
+        /// The file.
+        path: PathBuf,
+        /// The kernel's answer.
+        source: std::io::Error,
+    },
+    /// The controller is missing.
+    #[error("this machine has no {0} controller")]
+    NoController(String),
+    /// Devices are not denied by files in version 2.
+    #[error("version 2 needs an eBPF program for that; a nodev mount hides them instead")]
+    NeedsProgram,
+    /// The device can't be looked at.
+    #[error("{0}")]
+    Device(#[source] std::io::Error),
+    /// The file is no device.
+    #[error("it is not a device file")]
+    NotADevice,
+}
+
 /// What a container has used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
@@ -89,7 +116,7 @@ impl Cgroup {
         };
         for (controller, file, value) in settings {
             let outcome = match self.dir(controller) {
-                None => Err(format!("this machine has no {controller} controller")),
+                None => Err(CgroupError::NoController(controller.to_owned())),
                 Some(dir) => write(&dir.join(file), &value),
             };
             if let Err(reason) = outcome {
@@ -104,7 +131,7 @@ impl Cgroup {
         for path in &devices.denied {
             if let Err(reason) = self.deny_one(path) {
                 refused
-                    .entry(reason)
+                    .entry(reason.to_string())
                     .or_default()
                     .push(path.display().to_string());
             }
@@ -117,16 +144,14 @@ impl Cgroup {
         }
     }
 
-    fn deny_one(&self, path: &Path) -> Result<(), String> {
+    fn deny_one(&self, path: &Path) -> Result<(), CgroupError> {
         match (self, self.dir("devices")) {
             (Cgroup::V1(_), Some(dir)) => match device_rule(path)? {
                 Some(rule) => write(&dir.join("devices.deny"), &rule),
                 None => Ok(()),
             },
-            (Cgroup::V2(_), _) => Err(
-                "version 2 needs an eBPF program for that; a nodev mount hides them instead".into(),
-            ),
-            _ => Err("this machine has no devices controller".into()),
+            (Cgroup::V2(_), _) => Err(CgroupError::NeedsProgram),
+            _ => Err(CgroupError::NoController("devices".to_owned())),
         }
     }
 
@@ -153,7 +178,7 @@ impl Cgroup {
     }
 
     /// Moves process `pid` in; the first refusal is the answer.
-    pub fn join(&self, pid: u32) -> Result<(), String> {
+    pub fn join(&self, pid: u32) -> Result<(), CgroupError> {
         for dir in self.dirs() {
             write(&dir.join("cgroup.procs"), &pid.to_string())?;
         }
@@ -308,18 +333,18 @@ fn create_v2(root: &Path, parent: &str, name: &str, notes: &mut Vec<String>) -> 
 }
 
 /// The rule that names a device file; `None` if there is no such file.
-fn device_rule(path: &Path) -> Result<Option<String>, String> {
+fn device_rule(path: &Path) -> Result<Option<String>, CgroupError> {
     let meta = match fs::metadata(path) {
         Ok(meta) => meta,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(e) => return Err(e.to_string()),
+        Err(e) => return Err(CgroupError::Device(e)),
     };
     let kind = if meta.file_type().is_char_device() {
         'c'
     } else if meta.file_type().is_block_device() {
         'b'
     } else {
-        return Err("it is not a device file".into());
+        return Err(CgroupError::NotADevice);
     };
     let number = meta.rdev();
     Ok(Some(format!(
@@ -329,8 +354,12 @@ fn device_rule(path: &Path) -> Result<Option<String>, String> {
     )))
 }
 
-fn write(path: &Path, value: &str) -> Result<(), String> {
-    fs::write(path, value).map_err(|e| format!("cannot write {value} to {}: {e}", path.display()))
+fn write(path: &Path, value: &str) -> Result<(), CgroupError> {
+    fs::write(path, value).map_err(|source| CgroupError::Write {
+        value: value.to_owned(),
+        path: path.to_path_buf(),
+        source,
+    })
 }
 
 /// The number after `key` in a file of `key number` lines.

@@ -30,7 +30,7 @@ use crate::process::{ExecOutcome, MAX_CHANGES, Stats};
 use crate::spec::{ContainerId, ContainerSpec, LogSettings, PullPolicy};
 use crate::state::{ContainerState, ContainerStatus, Exit};
 use crate::waiting;
-use sub_paths::SubPaths;
+use sub_paths::{SubPathError, SubPaths};
 
 /// How long a call may take that says nothing of it.
 const CALL_LIMIT: Duration = Duration::from_secs(120);
@@ -217,14 +217,16 @@ impl CriRuntime {
             detail,
         };
         // Kept until the container has mounts of its own.
-        let bound = shared.bind_sub_paths(&spec).await.map_err(unusable)?;
+        let bound = shared.bind_sub_paths(&spec).await;
+        let bound = bound.map_err(|error| unusable(error.to_string()))?;
         let means = convert::Means {
             owner: &shared.config.owner,
             image: &image_ref,
             sub_paths: bound.places(),
             unified: shared.unified,
         };
-        let config = convert::container(&spec, &means).map_err(unusable)?;
+        let config =
+            convert::container(&spec, &means).map_err(|error| unusable(error.to_string()))?;
         let (pod_sandbox_id, sandbox_config) = shared.ensure_sandbox(&spec).await?;
         let request = api::CreateContainerRequest {
             pod_sandbox_id,
@@ -479,11 +481,11 @@ impl CriRuntime {
 
 impl Shared {
     /// Binds a container's subPaths, in the background: a volume's server may be slow.
-    async fn bind_sub_paths(&self, spec: &ContainerSpec) -> Result<SubPaths, String> {
+    async fn bind_sub_paths(&self, spec: &ContainerSpec) -> Result<SubPaths, SubPathError> {
         let (top, spec) = (self.config.sub_paths.clone(), spec.clone());
         tokio::task::spawn_blocking(move || SubPaths::bind(&top, &spec))
             .await
-            .unwrap_or_else(|error| Err(error.to_string()))
+            .unwrap_or_else(|error| Err(SubPathError::Ended(error)))
     }
 }
 

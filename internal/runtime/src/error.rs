@@ -16,6 +16,18 @@ pub enum StartFault {
     Node(String),
 }
 
+impl StartFault {
+    /// The container's fault.
+    pub(crate) fn container(error: impl std::fmt::Display) -> StartFault {
+        StartFault::Container(error.to_string())
+    }
+
+    /// The node's fault.
+    pub(crate) fn node(error: impl std::fmt::Display) -> StartFault {
+        StartFault::Node(error.to_string())
+    }
+}
+
 impl From<String> for StartFault {
     fn from(why: String) -> StartFault {
         StartFault::Container(why)

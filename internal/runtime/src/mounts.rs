@@ -11,5 +11,8 @@
 
 pub mod apply;
 mod calls;
+mod error;
 pub mod kernel;
 pub mod plan;
+
+pub use error::{BeneathError, MountError};

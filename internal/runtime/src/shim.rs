@@ -8,6 +8,7 @@
 //!
 //! Owns the container's directory while it runs. Never talks to the agent but by files.
 
+mod error;
 pub mod exec;
 mod privileges;
 pub mod probe;

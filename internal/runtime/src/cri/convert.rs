@@ -103,8 +103,27 @@ pub struct Means<'a> {
     pub unified: bool,
 }
 
-/// The container itself; the error is a sentence for its status.
-pub fn container(spec: &ContainerSpec, means: &Means) -> Result<api::ContainerConfig, String> {
+/// Why a container runtime can't mount a volume; the container's status shows the text.
+#[derive(Debug, thiserror::Error)]
+pub enum VolumeError {
+    /// The volume is memory.
+    #[error(
+        "the volume at {}: a container runtime takes directories only; mount memory on one first",
+        .0.display()
+    )]
+    Memory(PathBuf),
+    /// No place shows the volume's subPath.
+    #[error("subPath {sub} of the volume at {} was not bound", target.display())]
+    NotBound {
+        /// The subPath.
+        sub: String,
+        /// Where it is to be seen.
+        target: PathBuf,
+    },
+}
+
+/// The container itself.
+pub fn container(spec: &ContainerSpec, means: &Means) -> Result<api::ContainerConfig, VolumeError> {
     let mut mounts = Vec::new();
     for (index, volume) in spec.mounts.iter().enumerate() {
         let sub_path = means.sub_paths.get(&index).map(PathBuf::as_path);
@@ -217,22 +236,22 @@ fn device(path: &Path) -> api::Device {
 }
 
 /// `sub_path` is where the volume's subPath is, if it has one.
-fn mount(volume: &Mount, sub_path: Option<&Path>) -> Result<api::Mount, String> {
-    let target = volume.target.display();
+fn mount(volume: &Mount, sub_path: Option<&Path>) -> Result<api::Mount, VolumeError> {
     let MountSource::Bind(source) = &volume.source else {
-        return Err(format!(
-            "the volume at {target}: a container runtime takes directories only; mount memory on one first"
-        ));
+        return Err(VolumeError::Memory(volume.target.clone()));
     };
     let source = match volume.sub_path.as_deref().filter(|sub| !sub.is_empty()) {
         None => source.clone(),
         // A path in the volume may lead elsewhere by the time that the runtime follows it.
         Some(sub) => sub_path
-            .ok_or_else(|| format!("subPath {sub} of the volume at {target} was not bound"))?
+            .ok_or_else(|| VolumeError::NotBound {
+                sub: sub.to_owned(),
+                target: volume.target.clone(),
+            })?
             .to_path_buf(),
     };
     Ok(api::Mount {
-        container_path: target.to_string(),
+        container_path: volume.target.display().to_string(),
         host_path: source.display().to_string(),
         readonly: volume.read_only,
     })
@@ -354,7 +373,7 @@ mod tests {
         spec: &ContainerSpec,
         sub_paths: &[(usize, &str)],
         unified: bool,
-    ) -> Result<api::ContainerConfig, String> {
+    ) -> Result<api::ContainerConfig, VolumeError> {
         let places = (sub_paths.iter()).map(|(index, place)| (*index, PathBuf::from(place)));
         let places: BTreeMap<usize, PathBuf> = places.collect();
         let means = Means {
@@ -484,14 +503,14 @@ mod tests {
             source: MountSource::Tmpfs(None),
             ..Mount::bind("/x", "/y")
         }];
-        let why = container(&spec, &[], true).unwrap_err();
+        let why = container(&spec, &[], true).unwrap_err().to_string();
         assert!(why.contains("/y"), "{why}");
         let with = |sub: &str| Mount {
             sub_path: Some(sub.into()),
             ..Mount::bind("/volume", "/data")
         };
         spec.mounts = vec![with(""), with("a/b")];
-        let why = container(&spec, &[], true).unwrap_err();
+        let why = container(&spec, &[], true).unwrap_err().to_string();
         assert!(why.contains("subPath a/b of the volume at /data"), "{why}");
         let config = container(&spec, &[(1, "/places/1")], true).unwrap();
         let paths: Vec<&str> = (config.mounts.iter())

@@ -17,8 +17,27 @@ use std::path::{Path, PathBuf};
 use nix::mount::{MntFlags, umount2};
 
 use crate::error::RuntimeError;
+use crate::mounts::MountError;
 use crate::mounts::apply::bind_beneath;
 use crate::spec::{ContainerSpec, MountSource};
+
+/// Why a container's subPaths are not bound; the container's status shows the text.
+#[derive(Debug, thiserror::Error)]
+pub enum SubPathError {
+    /// One of them can't be opened or bound to its place.
+    #[error("subPath {sub} of the volume at {}: {reason}", target.display())]
+    Unbound {
+        /// The subPath.
+        sub: String,
+        /// Where it is to be seen.
+        target: PathBuf,
+        /// Why not.
+        reason: Box<MountError>,
+    },
+    /// The task that binds them ended early.
+    #[error("{0}")]
+    Ended(#[source] tokio::task::JoinError),
+}
 
 /// The places of one container's subPaths. Dropped, they are unmounted and removed.
 #[derive(Debug)]
@@ -29,9 +48,8 @@ pub struct SubPaths {
 }
 
 impl SubPaths {
-    /// Binds each subPath of a container to a place below `top`. The error is a sentence for the
-    /// container's status. It may wait for a volume's server.
-    pub fn bind(top: &Path, spec: &ContainerSpec) -> Result<SubPaths, String> {
+    /// Binds each subPath of a container to a place below `top`. It may wait for a volume's server.
+    pub fn bind(top: &Path, spec: &ContainerSpec) -> Result<SubPaths, SubPathError> {
         let mut bound = SubPaths {
             dir: top.join(spec.id.as_str()),
             places: BTreeMap::new(),
@@ -43,12 +61,14 @@ impl SubPaths {
             if sub.is_empty() {
                 continue;
             }
-            let told = |why: String| {
-                let target = volume.target.display();
-                format!("subPath {sub} of the volume at {target}: {why}")
+            let told = |reason: MountError| SubPathError::Unbound {
+                sub: sub.clone(),
+                target: volume.target.clone(),
+                reason: Box::new(reason),
             };
             private_dir(&bound.dir)
-                .map_err(|e| told(format!("cannot make {}: {e}", bound.dir.display())))?;
+                .map_err(MountError::io("make", &bound.dir))
+                .map_err(told)?;
             let place = bound.dir.join(index.to_string());
             bind_beneath(source, Path::new(sub), &place).map_err(told)?;
             bound.places.insert(index, place);
@@ -158,7 +178,9 @@ mod tests {
         fs::create_dir(&volume).unwrap();
         symlink("/etc", volume.join("out")).unwrap();
         for path in ["out", "out/muster-new"] {
-            let why = SubPaths::bind(&top, &with(vec![sub(&volume, path)])).unwrap_err();
+            let why = SubPaths::bind(&top, &with(vec![sub(&volume, path)]))
+                .unwrap_err()
+                .to_string();
             assert!(why.contains(path) && why.contains("/data"), "{why}");
             assert!(why.contains("out of the volume"), "{why}");
         }

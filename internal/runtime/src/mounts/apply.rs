@@ -5,6 +5,7 @@
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::fs;
+use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -17,8 +18,8 @@ use nix::sys::statvfs::{FsFlags, statvfs};
 use nix::unistd::{Gid, Uid, chdir, chown, fchown, pivot_root};
 
 use super::calls;
-use super::plan::{HostTree, Kind, Step, Wanted, plan};
-use crate::error::StartFault;
+use super::plan::{HostTree, Kind, Step, Unreadable, Wanted, plan};
+use super::{BeneathError, MountError};
 use crate::spec::{Mount, MountSource};
 
 /// The node's real files.
@@ -36,11 +37,15 @@ impl HostTree for RealTree {
         })
     }
 
-    fn entries(&self, dir: &Path) -> Result<Vec<(OsString, Kind)>, String> {
-        let list = fs::read_dir(dir).map_err(|e| format!("cannot read {}: {e}", dir.display()))?;
+    fn entries(&self, dir: &Path) -> Result<Vec<(OsString, Kind)>, Unreadable> {
+        let unreadable = |source: io::Error| Unreadable {
+            dir: dir.to_path_buf(),
+            source,
+        };
+        let list = fs::read_dir(dir).map_err(unreadable)?;
         let mut entries = Vec::new();
         for entry in list {
-            let entry = entry.map_err(|e| format!("cannot read {}: {e}", dir.display()))?;
+            let entry = entry.map_err(unreadable)?;
             if let Some(kind) = self.kind(&entry.path()) {
                 entries.push((entry.file_name(), kind));
             }
@@ -62,7 +67,7 @@ struct Source {
 /// serves as the new root should one be needed. The whole mount tree must be private or
 /// slave already. With `read_only_host` the host's mounts are read-only for this process from then
 /// on, and the volumes stay as the host has them.
-pub fn apply(mounts: &[Mount], staging: &Path, read_only_host: bool) -> Result<(), StartFault> {
+pub fn apply(mounts: &[Mount], staging: &Path, read_only_host: bool) -> Result<(), MountError> {
     let mut sources = Vec::new();
     let mut wanted = Vec::new();
     for (index, volume) in mounts.iter().enumerate() {
@@ -83,9 +88,9 @@ pub fn apply(mounts: &[Mount], staging: &Path, read_only_host: bool) -> Result<(
     if read_only_host {
         // In this order: what is bound from a read-only mount is read-only, too.
         sources.iter_mut().try_for_each(Source::keep_writable)?;
-        freeze_host().map_err(StartFault::Node)?;
+        freeze_host()?;
     }
-    let steps = plan(&wanted, &RealTree).map_err(|e| e.to_string())?;
+    let steps = plan(&wanted, &RealTree)?;
     let mut view = View {
         root: PathBuf::from("/"),
         own: Vec::new(),
@@ -112,27 +117,22 @@ pub fn apply(mounts: &[Mount], staging: &Path, read_only_host: bool) -> Result<(
 }
 
 impl Source {
-    fn keep_writable(&mut self) -> Result<(), StartFault> {
+    fn keep_writable(&mut self) -> Result<(), MountError> {
         let copied = self.fd.as_ref().map(calls::copy_tree).transpose();
-        self.copy =
-            copied.map_err(|e| StartFault::Node(format!("cannot copy a volume's mounts: {e}")))?;
+        self.copy = copied.map_err(MountError::CopyVolume)?;
         Ok(())
     }
 }
 
 /// Makes every mount of this namespace read-only. Devices, sockets and pipes on them can still be
 /// written to. A file system that the host mounts later is seen as the host mounts it.
-fn freeze_host() -> Result<(), String> {
-    calls::make_read_only(c"/").map_err(|e| {
-        format!(
-            "cannot make the host's mounts read-only: {e} (mount_setattr needs Linux 5.12; start the agent with --host-files as-permitted to do without)"
-        )
-    })
+fn freeze_host() -> Result<(), MountError> {
+    calls::make_read_only(c"/").map_err(MountError::ReadOnlyHost)
 }
 
 /// Tries what [`apply`] needs to make the host read-only; this process needs a mount namespace of its own.
-pub fn try_read_only_host() -> Result<(), String> {
-    let told = |e: Errno| format!("cannot copy mounts: {e} (open_tree needs Linux 5.2)");
+pub fn try_read_only_host() -> Result<(), MountError> {
+    let told = MountError::NoCopies;
     let null = open("/dev/null", OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty()).map_err(told)?;
     let copy = calls::copy_tree(&null).map_err(told)?;
     calls::mount_copy(&copy, &null).map_err(told)?;
@@ -164,7 +164,7 @@ impl View {
     }
 
     /// Opens what is seen at a path now.
-    fn open(&self, path: &Path) -> Result<OwnedFd, String> {
+    fn open(&self, path: &Path) -> Result<OwnedFd, MountError> {
         let opened = match self.above(path) {
             Some((volume, way)) => beneath(volume, way),
             None => open(
@@ -173,11 +173,17 @@ impl View {
                 Mode::empty(),
             ),
         };
-        opened.map_err(|e| format!("cannot open {}: {}", path.display(), outside(e)))
+        opened.map_err(|e| MountError::Open {
+            path: path.to_path_buf(),
+            reason: e.into(),
+        })
     }
 
-    fn mount(&mut self, volume: &Mount, source: &Source, target: &Path) -> Result<(), String> {
-        let told = |e: String| format!("volume at {}: {e}", target.display());
+    fn mount(&mut self, volume: &Mount, source: &Source, target: &Path) -> Result<(), MountError> {
+        let told = |e: MountError| MountError::Volume {
+            target: target.to_path_buf(),
+            reason: Box::new(e),
+        };
         let point = self.open(target)?;
         let before = mounts_now()?;
         mount_volume(&volume.source, source, &point).map_err(told)?;
@@ -190,10 +196,9 @@ impl View {
     }
 
     /// Replaces `dir` by a memory file system with the same entries.
-    fn hollow(&mut self, dir: &Path, entries: &[(OsString, Kind)]) -> Result<(), String> {
+    fn hollow(&mut self, dir: &Path, entries: &[(OsString, Kind)]) -> Result<(), MountError> {
         let real = self.open(dir)?;
-        let told = |e: Errno| format!("cannot look at {}: {e}", dir.display());
-        let meta = fstat(&real).map_err(told)?;
+        let meta = fstat(&real).map_err(MountError::call("look at", dir))?;
         let before = mounts_now()?;
         tmpfs(&magic(&real), &format!("mode={:o}", meta.st_mode & 0o7777))?;
         let top = self.newly_mounted(dir, &before)?;
@@ -207,58 +212,59 @@ impl View {
     }
 
     /// Opens the mount just made at a path; none but a new one is taken for it.
-    fn newly_mounted(&self, path: &Path, before: &BTreeSet<String>) -> Result<OwnedFd, String> {
+    fn newly_mounted(&self, path: &Path, before: &BTreeSet<String>) -> Result<OwnedFd, MountError> {
         let top = self.open(path)?;
         if before.contains(&mount_of(&top)?) {
-            return Err(format!(
-                "{} was moved while something was mounted there",
-                path.display()
-            ));
+            return Err(MountError::Moved(path.to_path_buf()));
         }
         Ok(top)
     }
 
     /// Makes a mount point where there is none.
-    fn point(&self, path: &Path, is_directory: bool) -> Result<(), String> {
-        let told = |e: String| format!("cannot make the mount point {}: {e}", path.display());
-        let (volume, way) = (self.above(path))
-            .ok_or_else(|| told("nothing above it is the container's own".into()))?;
+    fn point(&self, path: &Path, is_directory: bool) -> Result<(), MountError> {
+        let told = |reason: BeneathError| MountError::Point {
+            path: path.to_path_buf(),
+            reason,
+        };
+        let (volume, way) = (self.above(path)).ok_or_else(|| told(BeneathError::NothingAbove))?;
         if is_directory {
             return open_beneath(volume, way).map(drop).map_err(told);
         }
         match beneath(volume, way) {
             Err(Errno::ENOENT) => {}
-            found => return found.map(drop).map_err(|e| told(outside(e))),
+            found => return found.map(drop).map_err(|e| told(e.into())),
         }
         let parent = match way.parent().filter(|above| !above.as_os_str().is_empty()) {
             Some(above) => open_beneath(volume, above).map_err(told)?,
-            None => volume.try_clone().map_err(|e| told(e.to_string()))?,
+            None => volume.try_clone().map_err(|e| told(BeneathError::Io(e)))?,
         };
         // A link to nothing is not followed: what it names may lie outside.
         let flags = OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_WRONLY | OFlag::O_CLOEXEC;
         let name = way.file_name().unwrap_or_default();
         openat(&parent, name, flags, Mode::from_bits_truncate(0o644))
             .map(drop)
-            .map_err(|e| told(e.to_string()))
+            .map_err(|e| told(BeneathError::Call(e)))
     }
 }
 
 /// The numbers of the mounts that this process sees.
-fn mounts_now() -> Result<BTreeSet<String>, String> {
-    let table = fs::read_to_string("/proc/self/mountinfo")
-        .map_err(|e| format!("cannot read the mount table: {e}"))?;
+fn mounts_now() -> Result<BTreeSet<String>, MountError> {
+    let table = fs::read_to_string("/proc/self/mountinfo").map_err(MountError::Table)?;
     let numbers = table.lines().filter_map(|line| line.split(' ').next());
     Ok(numbers.map(str::to_owned).collect())
 }
 
 /// The number of the mount that an open file or directory was reached through.
-fn mount_of(fd: &OwnedFd) -> Result<String, String> {
+fn mount_of(fd: &OwnedFd) -> Result<String, MountError> {
     let path = format!("/proc/self/fdinfo/{}", fd.as_raw_fd());
-    let text = fs::read_to_string(&path).map_err(|e| format!("{path}: {e}"))?;
+    let text = match fs::read_to_string(&path) {
+        Ok(text) => text,
+        Err(source) => return Err(MountError::FileInfo { path, source }),
+    };
     let number = text.lines().find_map(|line| line.strip_prefix("mnt_id:"));
     number
         .map(|number| number.trim().to_owned())
-        .ok_or_else(|| format!("{path} names no mount"))
+        .ok_or(MountError::NoMount(path))
 }
 
 /// Opens what a path below `base` leads to; no link in it leads outside.
@@ -269,27 +275,20 @@ fn beneath(base: &OwnedFd, path: &Path) -> Result<OwnedFd, Errno> {
     openat2(base, path, how)
 }
 
-fn outside(e: Errno) -> String {
-    match e {
-        Errno::EXDEV => "it leads out of the volume".to_string(),
-        other => other.to_string(),
-    }
-}
-
 /// Binds `sub` of the directory `base` onto `place`, which is made for it. `sub` is made as a directory
 /// if it is missing, and refused if a link in it leads outside.
 ///
 /// What was opened is what is bound. A process that puts a link in its place later, while another
 /// program reads `place`, changes nothing.
-pub fn bind_beneath(base: &Path, sub: &Path, place: &Path) -> Result<(), String> {
+pub fn bind_beneath(base: &Path, sub: &Path, place: &Path) -> Result<(), MountError> {
     let found = opened_beneath(base, sub)?;
-    let mode = fstat(&found).map_err(|e| e.to_string())?.st_mode;
+    let mode = fstat(&found).map_err(BeneathError::Call)?.st_mode;
     let is_directory = SFlag::from_bits_truncate(mode & SFlag::S_IFMT.bits()) == SFlag::S_IFDIR;
     let made = match is_directory {
         true => fs::create_dir(place),
         false => fs::File::create_new(place).map(drop),
     };
-    made.map_err(|e| format!("cannot make {}: {e}", place.display()))?;
+    made.map_err(MountError::io("make", place))?;
     bind(&magic(&found), place, MsFlags::MS_REC)?;
     // A bind is a peer of what it shows. Unmounting it would otherwise unmount there, too, what is
     // mounted below.
@@ -300,20 +299,25 @@ pub fn bind_beneath(base: &Path, sub: &Path, place: &Path) -> Result<(), String>
         MsFlags::MS_REC | MsFlags::MS_PRIVATE,
         None::<&str>,
     )
-    .map_err(|e| format!("cannot make {} private: {e}", place.display()))
+    .map_err(|source| MountError::Peer {
+        path: place.to_path_buf(),
+        source,
+    })
 }
 
 /// Opens `sub` of the directory `base`, made as a directory if it is missing; refused if a link in it
 /// leads outside.
-fn opened_beneath(base: &Path, sub: &Path) -> Result<OwnedFd, String> {
+fn opened_beneath(base: &Path, sub: &Path) -> Result<OwnedFd, MountError> {
     let flags = OFlag::O_PATH | OFlag::O_CLOEXEC;
-    let opened =
-        open(base, flags, Mode::empty()).map_err(|e| format!("{}: {e}", base.display()))?;
-    open_beneath(&opened, sub)
+    let opened = open(base, flags, Mode::empty()).map_err(|source| MountError::Base {
+        path: base.to_path_buf(),
+        source,
+    })?;
+    Ok(open_beneath(&opened, sub)?)
 }
 
 /// Makes a device file unusable for this process and those after it.
-pub fn hide_device(path: &Path) -> Result<(), String> {
+pub fn hide_device(path: &Path) -> Result<(), MountError> {
     if !path.exists() {
         return Ok(());
     }
@@ -322,7 +326,7 @@ pub fn hide_device(path: &Path) -> Result<(), String> {
 }
 
 /// Keeps mounts made here from reaching the node, and lets the node's later ones in.
-pub fn detach() -> Result<(), String> {
+pub fn detach() -> Result<(), MountError> {
     mount(
         None::<&str>,
         "/",
@@ -330,7 +334,7 @@ pub fn detach() -> Result<(), String> {
         MsFlags::MS_REC | MsFlags::MS_SLAVE,
         None::<&str>,
     )
-    .map_err(|e| format!("cannot make the mount tree private: {e}"))
+    .map_err(MountError::Private)
 }
 
 fn within(root: &Path, path: &Path) -> PathBuf {
@@ -341,7 +345,7 @@ fn magic(fd: &OwnedFd) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", fd.as_raw_fd()))
 }
 
-fn open_source(volume: &Mount) -> Result<Source, String> {
+fn open_source(volume: &Mount) -> Result<Source, MountError> {
     let MountSource::Bind(path) = &volume.source else {
         return Ok(Source {
             fd: None,
@@ -349,21 +353,24 @@ fn open_source(volume: &Mount) -> Result<Source, String> {
             is_directory: true,
         });
     };
-    let target = volume.target.display();
-    let base = open(path, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())
-        .map_err(|e| format!("cannot mount {} at {target}: {e}", path.display()))?;
+    let base = open(path, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty()).map_err(|source| {
+        MountError::Source {
+            path: path.clone(),
+            target: volume.target.clone(),
+            source,
+        }
+    })?;
     let fd = match volume.sub_path.as_deref().filter(|sub| !sub.is_empty()) {
         None => base,
-        Some(sub) => open_beneath(&base, Path::new(sub)).map_err(|e| {
-            format!(
-                "cannot mount subPath {} of {} at {target}: {e}",
-                sub,
-                path.display()
-            )
+        Some(sub) => open_beneath(&base, Path::new(sub)).map_err(|reason| MountError::SubPath {
+            sub: sub.to_owned(),
+            path: path.clone(),
+            target: volume.target.clone(),
+            reason,
         })?,
     };
     let mode = fstat(&fd)
-        .map_err(|e| format!("cannot look at {}: {e}", path.display()))?
+        .map_err(MountError::call("look at", path))?
         .st_mode;
     let is_directory = SFlag::from_bits_truncate(mode & SFlag::S_IFMT.bits()) == SFlag::S_IFDIR;
     Ok(Source {
@@ -375,12 +382,12 @@ fn open_source(volume: &Mount) -> Result<Source, String> {
 
 /// Opens `sub` under `base` such that no link in it can lead outside, making directories that are
 /// missing: with the owner and the mode of `base`, or the pod could not use them.
-fn open_beneath(base: &OwnedFd, sub: &Path) -> Result<OwnedFd, String> {
+fn open_beneath(base: &OwnedFd, sub: &Path) -> Result<OwnedFd, BeneathError> {
     match beneath(base, sub) {
         Err(Errno::ENOENT) => {}
-        other => return other.map_err(outside),
+        other => return Ok(other?),
     }
-    let like = fstat(base).map_err(|e| e.to_string())?;
+    let like = fstat(base).map_err(BeneathError::Call)?;
     let mut so_far = PathBuf::new();
     for part in sub.components() {
         let parent = if so_far.as_os_str().is_empty() {
@@ -391,37 +398,38 @@ fn open_beneath(base: &OwnedFd, sub: &Path) -> Result<OwnedFd, String> {
         so_far.push(part);
         match beneath(base, &so_far) {
             Err(Errno::ENOENT) => {
-                let above = beneath(base, &parent).map_err(outside)?;
+                let above = beneath(base, &parent)?;
                 make_like(&above, part.as_os_str(), &like)?;
             }
             Ok(_) => {}
-            Err(e) => return Err(outside(e)),
+            Err(e) => return Err(e.into()),
         }
     }
-    beneath(base, sub).map_err(outside)
+    Ok(beneath(base, sub)?)
 }
 
 /// Makes a directory with the owner and the mode of another; one that is there stays as it is.
-fn make_like(above: &OwnedFd, name: &OsStr, like: &FileStat) -> Result<(), String> {
+fn make_like(above: &OwnedFd, name: &OsStr, like: &FileStat) -> Result<(), BeneathError> {
     match mkdirat(above, name, Mode::from_bits_truncate(0o700)) {
         Ok(()) => {}
         Err(Errno::EEXIST) => return Ok(()),
-        Err(e) => return Err(outside(e)),
+        Err(e) => return Err(e.into()),
     }
     let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-    let made = openat(above, name, flags, Mode::empty()).map_err(outside)?;
+    let made = openat(above, name, flags, Mode::empty())?;
     // Where owners can't be changed, as on some network volumes, it is the caller's own.
     let _ = fchown(
         &made,
         Some(Uid::from_raw(like.st_uid)),
         Some(Gid::from_raw(like.st_gid)),
     );
-    fchmod(&made, Mode::from_bits_truncate(like.st_mode & 0o7777)).map_err(outside)
+    fchmod(&made, Mode::from_bits_truncate(like.st_mode & 0o7777))?;
+    Ok(())
 }
 
-fn mount_volume(volume: &MountSource, source: &Source, point: &OwnedFd) -> Result<(), String> {
+fn mount_volume(volume: &MountSource, source: &Source, point: &OwnedFd) -> Result<(), MountError> {
     if let Some(copy) = &source.copy {
-        return calls::mount_copy(copy, point).map_err(|e| format!("cannot mount it: {e}"));
+        return calls::mount_copy(copy, point).map_err(MountError::Copy);
     }
     let target = &magic(point);
     match (volume, &source.fd) {
@@ -433,11 +441,11 @@ fn mount_volume(volume: &MountSource, source: &Source, point: &OwnedFd) -> Resul
             tmpfs(target, &options)
         }
         (MountSource::Bind(_), Some(fd)) => bind(&magic(fd), target, MsFlags::MS_REC),
-        (MountSource::Bind(from), None) => Err(format!("{} was not opened", from.display())),
+        (MountSource::Bind(from), None) => Err(MountError::NotOpened(from.clone())),
     }
 }
 
-fn hollow_root(staging: &Path, entries: &[(OsString, Kind)]) -> Result<(), String> {
+fn hollow_root(staging: &Path, entries: &[(OsString, Kind)]) -> Result<(), MountError> {
     tmpfs(staging, "mode=0755")?;
     // The node's tree is bound into this one recursively, and this one is inside that tree.
     mount(
@@ -447,11 +455,11 @@ fn hollow_root(staging: &Path, entries: &[(OsString, Kind)]) -> Result<(), Strin
         MsFlags::MS_UNBINDABLE,
         None::<&str>,
     )
-    .map_err(|e| format!("cannot prepare {}: {e}", staging.display()))?;
+    .map_err(MountError::call("prepare", staging))?;
     rebind(Path::new("/"), staging, entries)
 }
 
-fn rebind(from: &Path, to: &Path, entries: &[(OsString, Kind)]) -> Result<(), String> {
+fn rebind(from: &Path, to: &Path, entries: &[(OsString, Kind)]) -> Result<(), MountError> {
     for (name, kind) in entries {
         let (source, target) = (from.join(name), to.join(name));
         let made = match kind {
@@ -459,7 +467,7 @@ fn rebind(from: &Path, to: &Path, entries: &[(OsString, Kind)]) -> Result<(), St
             Kind::File => fs::File::create_new(&target).map(drop),
             Kind::Link(to) => symlink(to, &target),
         };
-        made.map_err(|e| format!("cannot make {}: {e}", target.display()))?;
+        made.map_err(MountError::io("make", &target))?;
         if matches!(kind, Kind::Link(_)) {
             continue;
         }
@@ -472,21 +480,20 @@ fn rebind(from: &Path, to: &Path, entries: &[(OsString, Kind)]) -> Result<(), St
         ) {
             // Gone since the plan was made.
             Ok(()) | Err(Errno::ENOENT) => {}
-            Err(e) => return Err(format!("cannot bind {}: {e}", target.display())),
+            Err(e) => return Err(MountError::call("bind", &target)(e)),
         }
     }
     Ok(())
 }
 
-fn enter(root: &Path) -> Result<(), String> {
-    let fault = |what: &str, e: Errno| format!("cannot {what} {}: {e}", root.display());
-    chdir(root).map_err(|e| fault("enter", e))?;
-    pivot_root(".", ".").map_err(|e| fault("take as root", e))?;
-    umount2(".", MntFlags::MNT_DETACH).map_err(|e| fault("leave the old root for", e))?;
-    chdir("/").map_err(|e| fault("enter", e))
+fn enter(root: &Path) -> Result<(), MountError> {
+    chdir(root).map_err(MountError::call("enter", root))?;
+    pivot_root(".", ".").map_err(MountError::call("take as root", root))?;
+    umount2(".", MntFlags::MNT_DETACH).map_err(MountError::call("leave the old root for", root))?;
+    chdir("/").map_err(MountError::call("enter", root))
 }
 
-pub(super) fn tmpfs(target: &Path, options: &str) -> Result<(), String> {
+pub(super) fn tmpfs(target: &Path, options: &str) -> Result<(), MountError> {
     mount(
         Some("tmpfs"),
         target,
@@ -494,15 +501,10 @@ pub(super) fn tmpfs(target: &Path, options: &str) -> Result<(), String> {
         MsFlags::MS_NOSUID | MsFlags::MS_NODEV,
         Some(options),
     )
-    .map_err(|e| {
-        format!(
-            "cannot mount a memory file system on {}: {e}",
-            target.display()
-        )
-    })
+    .map_err(MountError::call("mount a memory file system on", target))
 }
 
-pub(super) fn bind(source: &Path, target: &Path, more: MsFlags) -> Result<(), String> {
+pub(super) fn bind(source: &Path, target: &Path, more: MsFlags) -> Result<(), MountError> {
     mount(
         Some(source),
         target,
@@ -510,13 +512,14 @@ pub(super) fn bind(source: &Path, target: &Path, more: MsFlags) -> Result<(), St
         MsFlags::MS_BIND | more,
         None::<&str>,
     )
-    .map_err(|e| format!("cannot bind onto {}: {e}", target.display()))
+    .map_err(MountError::call("bind onto", target))
 }
 
 /// Adds a flag to a mount, keeping those it has (some cannot be taken off).
-pub(super) fn remount(target: &Path, add: MsFlags) -> Result<(), String> {
-    let told = |e: Errno| format!("cannot remount {}: {e}", target.display());
-    let has = statvfs(target).map_err(told)?.flags();
+pub(super) fn remount(target: &Path, add: MsFlags) -> Result<(), MountError> {
+    let has = statvfs(target)
+        .map_err(MountError::call("remount", target))?
+        .flags();
     let mut flags = MsFlags::MS_BIND | MsFlags::MS_REMOUNT | add;
     for (present, flag) in [
         (FsFlags::ST_RDONLY, MsFlags::MS_RDONLY),
@@ -531,7 +534,8 @@ pub(super) fn remount(target: &Path, add: MsFlags) -> Result<(), String> {
             flags |= flag;
         }
     }
-    mount(None::<&str>, target, None::<&str>, flags, None::<&str>).map_err(told)
+    mount(None::<&str>, target, None::<&str>, flags, None::<&str>)
+        .map_err(MountError::call("remount", target))
 }
 
 #[cfg(test)]
@@ -553,7 +557,7 @@ mod tests {
             symlink(to, volume.join(link)).unwrap();
         }
         let opened = |sub: &str| {
-            let found = opened_beneath(&volume, Path::new(sub))?;
+            let found = opened_beneath(&volume, Path::new(sub)).map_err(|e| e.to_string())?;
             fs::read_link(magic(&found)).map_err(|e| e.to_string())
         };
         for sub in [

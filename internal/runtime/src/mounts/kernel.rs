@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use nix::mount::{MsFlags, mount};
 
+use super::MountError;
 use super::apply::{bind, remount, tmpfs};
 use crate::volumes::unescape;
 
@@ -40,7 +41,7 @@ const HIDDEN: &str = "mode=0,size=4k";
 const EMPTY: &str = "mode=0555,size=4k";
 
 /// Shows the processes of this process's namespace, and no others, under `/proc`.
-pub fn own_proc() -> Result<(), String> {
+pub fn own_proc() -> Result<(), MountError> {
     mount(
         Some("proc"),
         "/proc",
@@ -48,11 +49,11 @@ pub fn own_proc() -> Result<(), String> {
         MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC,
         None::<&str>,
     )
-    .map_err(|e| format!("cannot mount a /proc of its own: {e}"))
+    .map_err(MountError::OwnProc)
 }
 
 /// Puts an empty directory that nobody may enter in the place of one; what is not there needs none.
-pub fn hide(directory: &Path) -> Result<(), String> {
+pub fn hide(directory: &Path) -> Result<(), MountError> {
     if !directory.is_dir() {
         return Ok(());
     }
@@ -66,11 +67,11 @@ pub fn restrict(note: &mut impl FnMut(String)) {
     let masked = MASKED.map(Path::new).into_iter().map(mask);
     let read_only = READ_ONLY.map(Path::new).into_iter().map(freeze);
     for refused in masked.chain(read_only).chain(sys()).filter_map(Result::err) {
-        note(refused);
+        note(refused.to_string());
     }
 }
 
-fn mask(path: &Path) -> Result<(), String> {
+fn mask(path: &Path) -> Result<(), MountError> {
     let Ok(found) = fs::symlink_metadata(path) else {
         return Ok(());
     };
@@ -82,7 +83,7 @@ fn mask(path: &Path) -> Result<(), String> {
     }
 }
 
-fn freeze(path: &Path) -> Result<(), String> {
+fn freeze(path: &Path) -> Result<(), MountError> {
     if fs::symlink_metadata(path).is_err() {
         return Ok(());
     }
@@ -91,10 +92,10 @@ fn freeze(path: &Path) -> Result<(), String> {
 }
 
 /// Makes every mount at and below `/sys` read-only, those of control groups among them.
-fn sys() -> Vec<Result<(), String>> {
+fn sys() -> Vec<Result<(), MountError>> {
     let table = match fs::read_to_string("/proc/self/mountinfo") {
         Ok(table) => table,
-        Err(e) => return vec![Err(format!("/sys is not read-only: {e}"))],
+        Err(e) => return vec![Err(MountError::Sys(e))],
     };
     below(&table, Path::new("/sys"))
         .iter()

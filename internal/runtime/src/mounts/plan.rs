@@ -23,12 +23,22 @@ pub enum Kind {
     Link(PathBuf),
 }
 
+/// A directory's entries can't be read.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot read {}: {source}", dir.display())]
+pub struct Unreadable {
+    /// The directory.
+    pub dir: PathBuf,
+    /// The kernel's answer.
+    pub source: std::io::Error,
+}
+
 /// What the plan needs to know of the node's files.
 pub trait HostTree {
     /// What is at `path`, not following a link at its end; `None` if nothing.
     fn kind(&self, path: &Path) -> Option<Kind>;
     /// The entries of a directory, or why they cannot be had.
-    fn entries(&self, dir: &Path) -> Result<Vec<(OsString, Kind)>, String>;
+    fn entries(&self, dir: &Path) -> Result<Vec<(OsString, Kind)>, Unreadable>;
 }
 
 /// A volume to be seen at `target`.
@@ -269,7 +279,8 @@ impl<'a> Planner<'a> {
             missing: missing.display().to_string(),
             detail,
         };
-        let mut entries = self.host.entries(real).map_err(crowded)?;
+        let entries = self.host.entries(real);
+        let mut entries = entries.map_err(|error| crowded(error.to_string()))?;
         if entries.len() > MAX_ENTRIES {
             return Err(crowded(format!(
                 "it has {} entries, more than {MAX_ENTRIES}",

@@ -6,7 +6,7 @@
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
 use nix::errno::Errno;
@@ -18,8 +18,12 @@ use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, chdir, fork, geteuid};
 use serde::{Deserialize, Serialize};
 
+use super::privileges::PrivilegeError;
+use super::seccomp::SeccompError;
 use super::start::limit;
 use super::{privileges, seccomp};
+use crate::cgroup::CgroupError;
+use crate::error::{RuntimeError, StartFault};
 use crate::spec::ContainerSpec;
 use crate::state::{ContainerState, SPEC_FILE, STATE_FILE, StateFile, load};
 
@@ -35,6 +39,43 @@ pub struct Request {
     pub command: Vec<String>,
 }
 
+/// Why a command can't be run in a container.
+#[derive(Debug, thiserror::Error)]
+enum ExecError {
+    /// The request can't be read.
+    #[error("{0}")]
+    Read(#[source] io::Error),
+    #[error("not a request: {0}")]
+    Request(#[source] serde_json::Error),
+    #[error("there is no command")]
+    NoCommand,
+    /// The container's own files can't be read.
+    #[error(transparent)]
+    Files(#[from] RuntimeError),
+    #[error("no such container")]
+    NoContainer,
+    #[error("the container is not running")]
+    NotRunning,
+    #[error(transparent)]
+    Privileges(#[from] PrivilegeError),
+    #[error("{path}: {source}")]
+    Namespace { path: String, source: io::Error },
+    #[error(transparent)]
+    Cgroup(#[from] CgroupError),
+    #[error("cannot join its namespaces: {0}")]
+    Join(#[source] Errno),
+    #[error("cannot start a process: {0}")]
+    Fork(#[source] Errno),
+    #[error(transparent)]
+    Fault(#[from] StartFault),
+    #[error("cannot tie it: {0}")]
+    Tie(#[source] Errno),
+    #[error("working directory {}: {source}", path.display())]
+    Directory { path: PathBuf, source: Errno },
+    #[error(transparent)]
+    Seccomp(#[from] SeccompError),
+}
+
 /// Runs the stage; returns only on failure.
 pub fn run(dir: &Path) -> ExitCode {
     eprintln!("exec: {}", enter(dir));
@@ -44,36 +85,31 @@ pub fn run(dir: &Path) -> ExitCode {
 fn enter(dir: &Path) -> String {
     let mut command = match prepare(dir) {
         Ok(command) => command,
-        Err(fault) => return fault,
+        Err(fault) => return fault.to_string(),
     };
     let program = command.get_program().to_string_lossy().into_owned();
     format!("{program:?}: {}", command.exec())
 }
 
-fn prepare(dir: &Path) -> Result<Command, String> {
+fn prepare(dir: &Path) -> Result<Command, ExecError> {
     let mut text = String::new();
     io::stdin()
         .take(MAX_REQUEST)
         .read_to_string(&mut text)
-        .map_err(|e| e.to_string())?;
-    let request: Request =
-        serde_json::from_str(&text).map_err(|e| format!("not a request: {e}"))?;
-    let (program, arguments) = request.command.split_first().ok_or("there is no command")?;
-    let spec: ContainerSpec = load(dir, SPEC_FILE)
-        .map_err(|e| e.to_string())?
-        .ok_or("no such container")?;
-    let state: StateFile = load(dir, STATE_FILE)
-        .map_err(|e| e.to_string())?
-        .ok_or("the container is not running")?;
+        .map_err(ExecError::Read)?;
+    let request: Request = serde_json::from_str(&text).map_err(ExecError::Request)?;
+    let (program, arguments) = request.command.split_first().ok_or(ExecError::NoCommand)?;
+    let spec: ContainerSpec = load(dir, SPEC_FILE)?.ok_or(ExecError::NoContainer)?;
+    let state: StateFile = load(dir, STATE_FILE)?.ok_or(ExecError::NotRunning)?;
     let ContainerState::Running { process, .. } = state.state else {
-        return Err("the container is not running".into());
+        return Err(ExecError::NotRunning);
     };
     // Before the container's files are joined, in which anything may be.
     let identity = privileges::look_up(&spec.user)?;
     privileges::keep_files()?;
     let space = |name: &str| {
         let path = format!("/proc/{}/ns/{name}", process.pid);
-        File::open(&path).map_err(|e| format!("{path}: {e}"))
+        File::open(&path).map_err(|source| ExecError::Namespace { path, source })
     };
     let (user, mnt, uts, ipc) = (space("user")?, space("mnt")?, space("uts")?, space("ipc")?);
     let held = spec.isolation.as_ref().filter(|_| geteuid().is_root());
@@ -81,12 +117,10 @@ fn prepare(dir: &Path) -> Result<Command, String> {
     let pid = own_processes.then(|| space("pid")).transpose()?;
     // Opened first, then checked: these are surely that process's own.
     if !process.is_alive() {
-        return Err("the container is not running".into());
+        return Err(ExecError::NotRunning);
     }
     state.cgroup.join(std::process::id())?;
-    let join = |fd: &File, flag: CloneFlags| {
-        setns(fd, flag).map_err(|e| format!("cannot join its namespaces: {e}"))
-    };
+    let join = |fd: &File, flag: CloneFlags| setns(fd, flag).map_err(ExecError::Join);
     if !geteuid().is_root() {
         join(&user, CloneFlags::CLONE_NEWUSER)?;
     }
@@ -96,7 +130,7 @@ fn prepare(dir: &Path) -> Result<Command, String> {
     if let Some(pid) = &pid {
         join(pid, CloneFlags::CLONE_NEWPID)?;
         // SAFETY: this process has one thread.
-        match unsafe { fork() }.map_err(|e| format!("cannot start a process: {e}"))? {
+        match unsafe { fork() }.map_err(ExecError::Fork)? {
             ForkResult::Child => {}
             ForkResult::Parent { child } => std::process::exit(end_of(child)),
         }
@@ -104,12 +138,15 @@ fn prepare(dir: &Path) -> Result<Command, String> {
     // As the container's own command has it; the agent's is stricter.
     umask(Mode::from_bits_truncate(0o022));
     limit(&spec, state.cgroup.dir("pids").is_none());
-    privileges::give_up(identity.as_ref(), spec.isolation.as_ref()).map_err(|e| e.to_string())?;
+    privileges::give_up(identity.as_ref(), spec.isolation.as_ref())?;
     if own_processes {
-        prctl::set_pdeathsig(Signal::SIGKILL).map_err(|e| format!("cannot tie it: {e}"))?;
+        prctl::set_pdeathsig(Signal::SIGKILL).map_err(ExecError::Tie)?;
     }
     let cwd = spec.cwd.as_deref().unwrap_or(Path::new("/"));
-    chdir(cwd).map_err(|e| format!("working directory {}: {e}", cwd.display()))?;
+    chdir(cwd).map_err(|source| ExecError::Directory {
+        path: cwd.to_path_buf(),
+        source,
+    })?;
     let mut command = Command::new(program);
     command
         .args(arguments)

@@ -9,6 +9,7 @@ use std::os::fd::RawFd;
 
 use caps::errors::CapsError;
 use caps::{CapSet, Capability, CapsHashSet};
+use nix::errno::Errno;
 use nix::libc;
 use nix::sys::prctl;
 use nix::unistd::{
@@ -17,6 +18,41 @@ use nix::unistd::{
 
 use crate::error::StartFault;
 use crate::spec::{Isolation, User};
+
+/// Why privileges are not given up.
+#[derive(Debug, thiserror::Error)]
+pub enum PrivilegeError {
+    #[error(
+        "cannot run as user {uid}: the agent runs as user {me}, and only root can change users"
+    )]
+    NotRoot { uid: Uid, me: Uid },
+    #[error("cannot keep open files from the container: {0}")]
+    Files(#[source] io::Error),
+    #[error("capability {0:?} is not known; use names like NET_ADMIN")]
+    UnknownCapability(String),
+    #[error("cannot read this process's capabilities: {0}")]
+    Read(#[source] CapsError),
+    #[error("cannot drop capabilities: {0}")]
+    Drop(#[source] CapsError),
+    #[error("cannot keep capabilities: {0}")]
+    Keep(#[source] Errno),
+    #[error("cannot set no_new_privs: {0}")]
+    NoNewPrivs(#[source] Errno),
+    #[error("cannot take {what} {uid}:{gid}: {source}")]
+    Take {
+        what: &'static str,
+        uid: Uid,
+        gid: Gid,
+        source: Errno,
+    },
+}
+
+/// Who a container runs as is its own matter.
+impl From<PrivilegeError> for StartFault {
+    fn from(error: PrivilegeError) -> StartFault {
+        StartFault::container(error)
+    }
+}
 
 /// A user of the node with its groups, as the node's database has it.
 pub struct Identity {
@@ -29,7 +65,7 @@ pub struct Identity {
 ///
 /// Call it before the container's volumes are mounted: the C library reads `/etc/passwd` and
 /// `/etc/group` and loads libraries for it, as root, and a volume may lie in the place of each.
-pub fn look_up(user: &User) -> Result<Option<Identity>, String> {
+pub fn look_up(user: &User) -> Result<Option<Identity>, PrivilegeError> {
     let me = geteuid();
     let Some(uid) = user
         .uid
@@ -47,9 +83,7 @@ pub fn look_up(user: &User) -> Result<Option<Identity>, String> {
         {
             return Ok(None);
         }
-        return Err(format!(
-            "cannot run as user {uid}: the agent runs as user {me}, and only root can change users"
-        ));
+        return Err(PrivilegeError::NotRoot { uid, me });
     }
     let known = nix::unistd::User::from_uid(uid).ok().flatten();
     let gid = match (user.gid, &known) {
@@ -69,8 +103,8 @@ pub fn look_up(user: &User) -> Result<Option<Identity>, String> {
 
 /// Keeps every open file but the three standard ones from the command that follows: whoever
 /// started the agent may have left it some, and through an open directory all of the node is seen.
-pub fn keep_files() -> Result<(), String> {
-    let refused = |e: io::Error| format!("cannot keep open files from the container: {e}");
+pub fn keep_files() -> Result<(), PrivilegeError> {
+    let refused = PrivilegeError::Files;
     for entry in fs::read_dir("/proc/self/fd").map_err(refused)? {
         let name = entry.map_err(refused)?.file_name();
         let number = name.to_str().and_then(|name| name.parse::<RawFd>().ok());
@@ -95,48 +129,47 @@ pub fn give_up(
         return Ok(take_user(identity)?);
     };
     if geteuid().is_root() {
-        let kept = permitted(named(&isolation.capabilities)?).map_err(StartFault::Node)?;
-        bound(&kept).map_err(StartFault::Node)?;
+        let kept = permitted(named(&isolation.capabilities)?).map_err(StartFault::node)?;
+        bound(&kept).map_err(StartFault::node)?;
         // The change of user would take those away, too, that are to stay.
         prctl::set_keepcaps(!kept.is_empty())
-            .map_err(|e| StartFault::Node(format!("cannot keep capabilities: {e}")))?;
-        take_user(identity).map_err(StartFault::Node)?;
-        keep(&kept).map_err(StartFault::Node)?;
+            .map_err(|e| StartFault::node(PrivilegeError::Keep(e)))?;
+        take_user(identity).map_err(StartFault::node)?;
+        keep(&kept).map_err(StartFault::node)?;
     } else {
         take_user(identity)?;
     }
-    prctl::set_no_new_privs().map_err(|e| StartFault::Node(format!("cannot set no_new_privs: {e}")))
+    prctl::set_no_new_privs().map_err(|e| StartFault::node(PrivilegeError::NoNewPrivs(e)))
 }
 
 /// Drops every capability of this process and keeps its user.
-pub fn drop_all() -> Result<(), String> {
+pub fn drop_all() -> Result<(), PrivilegeError> {
     let none = CapsHashSet::new();
     bound(&none)?;
     keep(&none)
 }
 
-fn named(names: &[String]) -> Result<CapsHashSet, String> {
+fn named(names: &[String]) -> Result<CapsHashSet, PrivilegeError> {
     if names.iter().any(|name| name == "ALL") {
         return Ok(caps::all());
     }
     let read = |name: &String| {
         caps::to_canonical(name)
             .parse::<Capability>()
-            .map_err(|_| format!("capability {name:?} is not known; use names like NET_ADMIN"))
+            .map_err(|_| PrivilegeError::UnknownCapability(name.clone()))
     };
     names.iter().map(read).collect()
 }
 
 /// Those of them that this process has: an agent in a container has not all.
-fn permitted(asked: CapsHashSet) -> Result<CapsHashSet, String> {
-    let had = caps::read(None, CapSet::Permitted)
-        .map_err(|e| format!("cannot read this process's capabilities: {e}"))?;
+fn permitted(asked: CapsHashSet) -> Result<CapsHashSet, PrivilegeError> {
+    let had = caps::read(None, CapSet::Permitted).map_err(PrivilegeError::Read)?;
     Ok(asked.intersection(&had).copied().collect())
 }
 
 /// Takes all but these out of the bounding set.
-fn bound(kept: &CapsHashSet) -> Result<(), String> {
-    let refused = |e: CapsError| format!("cannot drop capabilities: {e}");
+fn bound(kept: &CapsHashSet) -> Result<(), PrivilegeError> {
+    let refused = PrivilegeError::Drop;
     let all = caps::read(None, CapSet::Bounding).map_err(refused)?;
     for capability in all.difference(kept) {
         caps::drop(None, CapSet::Bounding, *capability).map_err(refused)?;
@@ -146,8 +179,8 @@ fn bound(kept: &CapsHashSet) -> Result<(), String> {
 
 /// Leaves these alone in the other sets. A user that is not root has them by the ambient set: a
 /// program's own file names none.
-fn keep(kept: &CapsHashSet) -> Result<(), String> {
-    let refused = |e: CapsError| format!("cannot drop capabilities: {e}");
+fn keep(kept: &CapsHashSet) -> Result<(), PrivilegeError> {
+    let refused = PrivilegeError::Drop;
     for set in [CapSet::Effective, CapSet::Inheritable, CapSet::Permitted] {
         caps::set(None, set, kept).map_err(refused)?;
     }
@@ -158,12 +191,17 @@ fn keep(kept: &CapsHashSet) -> Result<(), String> {
 }
 
 /// Becomes the user that was looked up.
-fn take_user(identity: Option<&Identity>) -> Result<(), String> {
+fn take_user(identity: Option<&Identity>) -> Result<(), PrivilegeError> {
     let Some(Identity { uid, gid, groups }) = identity else {
         return Ok(());
     };
     let (uid, gid) = (*uid, *gid);
-    let refused = |what: &str, e: nix::errno::Errno| format!("cannot take {what} {uid}:{gid}: {e}");
+    let refused = |what: &'static str, source: Errno| PrivilegeError::Take {
+        what,
+        uid,
+        gid,
+        source,
+    };
     // /dev/stdout of a process is the pipe's file: opening it again asks for permission.
     let _ = fchown(io::stdout(), Some(uid), None);
     let _ = fchown(io::stderr(), Some(uid), None);

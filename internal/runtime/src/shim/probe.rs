@@ -44,16 +44,17 @@ pub fn run() -> ExitCode {
         ),
     };
     let read_only_host = match geteuid().is_root() {
-        true => match in_a_process(|| isolate(false).and_then(|()| try_read_only_host())) {
+        true => match in_a_process(hold_host) {
             Support::Yes(_) => Support::Yes("mount_setattr".into()),
             no => no,
         },
         false => Support::No("the agent is not root: pods write where its own user may".into()),
     };
-    let namespaces = match isolate(false).and_then(|()| hide_device(Path::new("/dev/null"))) {
+    let tried = isolate(false).and_then(|()| Ok(hide_device(Path::new("/dev/null"))?));
+    let namespaces = match tried {
         Ok(()) if geteuid().is_root() => Support::Yes("mount, UTS and IPC namespaces".into()),
         Ok(()) => Support::Yes("mount, UTS and IPC namespaces inside a user namespace".into()),
-        Err(reason) => Support::No(reason),
+        Err(reason) => Support::No(reason.to_string()),
     };
     let answer = Answer {
         namespaces,
@@ -73,8 +74,8 @@ pub fn run() -> ExitCode {
 }
 
 /// Everything that holds a container, one after the other; the first refusal.
-fn hold() -> Result<(), String> {
-    isolate(true)?;
+fn hold() -> Result<(), StartFault> {
+    isolate(true).map_err(StartFault::node)?;
     // What follows is tried by a process of the new namespace.
     match in_a_process(|| {
         kernel::own_proc()?;
@@ -88,17 +89,22 @@ fn hold() -> Result<(), String> {
             gid: Some(TRIAL_USER),
             groups: Vec::new(),
         };
-        let told = |fault: StartFault| fault.to_string();
         let identity = privileges::look_up(&user)?;
-        privileges::give_up(identity.as_ref(), Some(&isolation)).map_err(told)?;
-        seccomp::install()
+        privileges::give_up(identity.as_ref(), Some(&isolation))?;
+        seccomp::install().map_err(StartFault::node)
     }) {
         Support::Yes(_) => Ok(()),
-        Support::No(why) => Err(why),
+        Support::No(why) => Err(StartFault::Node(why)),
     }
 }
 
-fn apart(trial: fn() -> Result<(), String>) -> Support {
+/// Tries to make the host read-only for this process.
+fn hold_host() -> Result<(), StartFault> {
+    isolate(false).map_err(StartFault::node)?;
+    Ok(try_read_only_host()?)
+}
+
+fn apart(trial: fn() -> Result<(), StartFault>) -> Support {
     match in_a_process(trial) {
         Support::Yes(_) => Support::Yes(
             "user, process, mount, UTS and IPC namespaces, capabilities, no_new_privs, seccomp"
@@ -111,7 +117,7 @@ fn apart(trial: fn() -> Result<(), String>) -> Support {
 }
 
 /// Tries something in a child process, which says why it fails through a pipe.
-fn in_a_process(trial: impl FnOnce() -> Result<(), String>) -> Support {
+fn in_a_process(trial: impl FnOnce() -> Result<(), StartFault>) -> Support {
     let (reader, mut writer) = match io::pipe() {
         Ok(pipe) => pipe,
         Err(e) => return Support::No(format!("cannot make a pipe: {e}")),
@@ -124,7 +130,7 @@ fn in_a_process(trial: impl FnOnce() -> Result<(), String>) -> Support {
             let code = match trial() {
                 Ok(()) => 0,
                 Err(why) => {
-                    let _ = writer.write_all(why.as_bytes());
+                    let _ = writer.write_all(why.to_string().as_bytes());
                     1
                 }
             };

@@ -11,6 +11,7 @@
 
 use std::fs::File;
 use std::io::{self, Read, Write};
+use std::num::TryFromIntError;
 use std::os::fd::AsRawFd;
 
 use nix::errno::Errno;
@@ -22,6 +23,27 @@ use nix::unistd::{Pid, dup2_stderr, dup2_stdin, dup2_stdout};
 
 use super::privileges;
 
+/// Why there is no process in a new process namespace.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ProcessError {
+    #[error("cannot make a pipe: {0}")]
+    Pipe(#[source] io::Error),
+    #[error("the process that starts the container was ended")]
+    Ended,
+    #[error("the container's process was not told of: {0}")]
+    NotReported(#[source] io::Error),
+    #[error("{what}: {source}")]
+    Number {
+        what: &'static str,
+        source: TryFromIntError,
+    },
+    #[error("cannot make {what}: {source}")]
+    Make {
+        what: &'static str,
+        source: io::Error,
+    },
+}
+
 /// On which side of the new namespace the caller goes on.
 pub(super) enum Side {
     /// Outside: the container is another process, which the shim has been told of.
@@ -32,29 +54,29 @@ pub(super) enum Side {
 
 /// Splits the caller, which has asked for a new process namespace, into a process inside and
 /// itself. The shim is told the former's number by the line `process PID` before it goes on.
-pub(super) fn enter(report: &mut File) -> Result<Side, String> {
+pub(super) fn enter(report: &mut File) -> Result<Side, ProcessError> {
     if fork_for_parent("the container's init")?.is_none() {
         init(report);
     }
-    let (mut wait, mut go) = io::pipe().map_err(|e| format!("cannot make a pipe: {e}"))?;
+    let (mut wait, mut go) = io::pipe().map_err(ProcessError::Pipe)?;
     let Some(pid) = fork_for_parent("the container's process")? else {
         drop(go);
         let mut word = [0];
         return match wait.read(&mut word) {
             Ok(1) => Ok(Side::Inside),
-            _ => Err("the process that starts the container was ended".into()),
+            _ => Err(ProcessError::Ended),
         };
     };
     drop(wait);
     // In one piece: half a number would be another process's.
     let told = report.write_all(format!("process {pid}\n").as_bytes());
     told.and_then(|()| go.write_all(b"."))
-        .map_err(|e| format!("the container's process was not told of: {e}"))?;
+        .map_err(ProcessError::NotReported)?;
     Ok(Side::Outside)
 }
 
 /// Makes a process that is a child of this one's parent; nothing in the new process.
-fn fork_for_parent(what: &str) -> Result<Option<Pid>, String> {
+fn fork_for_parent(what: &'static str) -> Result<Option<Pid>, ProcessError> {
     let flags = libc::c_long::from(libc::CLONE_PARENT | libc::SIGCHLD);
     let none: libc::c_long = 0;
     // SAFETY: like fork: a copy of this process, which has one thread, on a copy of its stack.
@@ -62,13 +84,13 @@ fn fork_for_parent(what: &str) -> Result<Option<Pid>, String> {
     match pid {
         0 => Ok(None),
         pid if pid > 0 => {
-            let pid = i32::try_from(pid).map_err(|e| format!("{what}: {e}"))?;
+            let pid = i32::try_from(pid).map_err(|source| ProcessError::Number { what, source })?;
             Ok(Some(Pid::from_raw(pid)))
         }
-        _ => Err(format!(
-            "cannot make {what}: {}",
-            io::Error::last_os_error()
-        )),
+        _ => Err(ProcessError::Make {
+            what,
+            source: io::Error::last_os_error(),
+        }),
     }
 }
 

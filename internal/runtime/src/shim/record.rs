@@ -13,6 +13,11 @@ pub(super) const SAVE_RETRY: Duration = Duration::from_secs(1);
 /// Such attempts: a day of them.
 const SAVE_ATTEMPTS: u32 = 24 * 60 * 60;
 
+/// The state could not be written for a day.
+#[derive(Debug, thiserror::Error)]
+#[error("gave up writing the state")]
+pub(super) struct Unsaved;
+
 /// The state on disk.
 pub(super) struct Record {
     pub(super) dir: PathBuf,
@@ -28,7 +33,7 @@ impl Record {
         outcome
     }
 
-    pub(super) fn save_surely(&mut self) -> Result<(), String> {
+    pub(super) fn save_surely(&mut self) -> Result<(), Unsaved> {
         for _ in 0..SAVE_ATTEMPTS {
             match self.save() {
                 Ok(()) => return Ok(()),
@@ -38,6 +43,6 @@ impl Record {
             }
             std::thread::sleep(SAVE_RETRY);
         }
-        Err("gave up writing the state".into())
+        Err(Unsaved)
     }
 }

@@ -99,12 +99,22 @@ const NAMESPACES: [libc::c_int; 7] = [
 /// Where x86_64's x32 numbers begin: a second way to every call, which no filter by number sees.
 const X32: u32 = 0x4000_0000;
 
+/// Why system calls are not filtered.
+#[derive(Debug, thiserror::Error)]
+pub enum SeccompError {
+    /// The kernel does not take a filter.
+    #[error("cannot filter system calls: {0}")]
+    Apply(seccompiler::Error),
+    /// The filter can't be put together.
+    #[error("cannot filter system calls: {0}")]
+    Build(seccompiler::BackendError),
+}
+
 /// Installs both filters for this thread and all that comes of it; sets `no_new_privs`.
-pub fn install() -> Result<(), String> {
-    let told = |e: seccompiler::Error| format!("cannot filter system calls: {e}");
-    seccompiler::apply_filter(&absent()).map_err(told)?;
-    let refused = refused().map_err(|e| format!("cannot filter system calls: {e}"))?;
-    seccompiler::apply_filter(&refused).map_err(told)
+pub fn install() -> Result<(), SeccompError> {
+    seccompiler::apply_filter(&absent()).map_err(SeccompError::Apply)?;
+    let refused = refused().map_err(SeccompError::Build)?;
+    seccompiler::apply_filter(&refused).map_err(SeccompError::Apply)
 }
 
 /// The filter that answers `EPERM`. It also kills what calls by another architecture's numbers.

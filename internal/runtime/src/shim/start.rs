@@ -15,6 +15,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 
+use nix::errno::Errno;
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::prctl;
 use nix::sys::resource::{Resource, getrlimit, rlim_t, setrlimit};
@@ -25,7 +26,7 @@ use nix::unistd::{chdir, geteuid, getppid, sethostname, setsid};
 use super::processes::{self, Side};
 use super::{privileges, seccomp};
 use crate::error::StartFault;
-use crate::mounts::{apply, kernel};
+use crate::mounts::{MountError, apply, kernel};
 use crate::spec::{ContainerSpec, Isolation, Mount};
 use crate::state::{SPEC_FILE, STATE_FILE, StateFile, load};
 
@@ -107,17 +108,17 @@ fn prepare(
         .ok_or("the container's state is gone")?;
     // Before anything of the container's is mounted, in whose place whatever may be.
     let identity = privileges::look_up(&spec.user)?;
-    privileges::keep_files().map_err(StartFault::Node)?;
+    privileges::keep_files().map_err(StartFault::node)?;
     // What only root can do for it; an agent of another user's runs it as that user.
     let held = spec.isolation.as_ref().filter(|_| geteuid().is_root());
     let own_processes = held.is_some_and(|held| held.own_processes);
     let isolated = isolate(own_processes);
     if let (Err(reason), Some(_)) = (&isolated, held) {
-        return Err(StartFault::Node(reason.clone()));
+        return Err(StartFault::node(reason));
     }
     if own_processes {
         tie_to(parent)?;
-        match processes::enter(report).map_err(StartFault::Node)? {
+        match processes::enter(report).map_err(StartFault::node)? {
             Side::Outside => return Ok(None),
             Side::Inside => {}
         }
@@ -177,7 +178,7 @@ fn prepare(
     let command = command_of(&spec)?;
     // Last: the filter refuses most of the above.
     if spec.isolation.as_ref().is_some_and(|it| it.seccomp) {
-        seccomp::install().map_err(StartFault::Node)?;
+        seccomp::install().map_err(StartFault::node)?;
     }
     Ok(Some(command))
 }
@@ -199,7 +200,7 @@ fn confine(
     note: &mut impl FnMut(String),
 ) -> Result<(), StartFault> {
     if held.own_processes {
-        kernel::own_proc().map_err(StartFault::Node)?;
+        kernel::own_proc().map_err(StartFault::node)?;
     }
     for directory in &held.hidden {
         // Where a volume covers it, the pod's own processes may change what is there meanwhile.
@@ -208,7 +209,7 @@ fn confine(
             true => StartFault::Container,
             false => StartFault::Node,
         };
-        kernel::hide(directory).map_err(fault)?;
+        kernel::hide(directory).map_err(|error| fault(error.to_string()))?;
     }
     kernel::restrict(note);
     Ok(())
@@ -234,7 +235,7 @@ pub(super) fn limit(spec: &ContainerSpec, uncounted: bool) {
 }
 
 /// The container's command with its environment and no input.
-fn command_of(spec: &ContainerSpec) -> Result<Command, String> {
+fn command_of(spec: &ContainerSpec) -> Result<Command, StartFault> {
     let mut words = spec.command.iter().chain(&spec.args);
     let program = words.next().ok_or("there is no command")?;
     let mut command = Command::new(program);
@@ -246,25 +247,46 @@ fn command_of(spec: &ContainerSpec) -> Result<Command, String> {
     Ok(command)
 }
 
+/// Why this process gets no namespaces of its own.
+#[derive(Debug, thiserror::Error)]
+pub enum IsolateError {
+    /// The kernel makes none for root.
+    #[error("new namespaces are refused: {0}")]
+    Namespaces(#[source] Errno),
+    /// The kernel makes no user namespace for another user.
+    #[error("not root, and user namespaces are refused: {0}")]
+    UserNamespaces(#[source] Errno),
+    /// A user namespace was made, and its users can't be set.
+    #[error("not root, and {file} is refused: {source}")]
+    Map {
+        /// The file that sets them.
+        file: &'static str,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// The mounts can't be kept from the node.
+    #[error(transparent)]
+    Mount(#[from] MountError),
+}
+
 /// Gives this process namespaces of its own; without root, inside a user namespace. With
 /// `own_processes` those that it makes from now on are in a process namespace of theirs.
-pub fn isolate(own_processes: bool) -> Result<(), String> {
+pub fn isolate(own_processes: bool) -> Result<(), IsolateError> {
     let mut own = CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWUTS | CloneFlags::CLONE_NEWIPC;
     own.set(CloneFlags::CLONE_NEWPID, own_processes);
     if geteuid().is_root() {
-        unshare(own).map_err(|e| format!("new namespaces are refused: {e}"))?;
+        unshare(own).map_err(IsolateError::Namespaces)?;
     } else {
         let (uid, gid) = (geteuid(), nix::unistd::getegid());
-        unshare(own | CloneFlags::CLONE_NEWUSER)
-            .map_err(|e| format!("not root, and user namespaces are refused: {e}"))?;
-        let map = |file: &str, text: String| {
-            fs::write(file, text).map_err(|e| format!("not root, and {file} is refused: {e}"))
+        unshare(own | CloneFlags::CLONE_NEWUSER).map_err(IsolateError::UserNamespaces)?;
+        let map = |file: &'static str, text: String| {
+            fs::write(file, text).map_err(|source| IsolateError::Map { file, source })
         };
         map("/proc/self/setgroups", "deny".into())?;
         map("/proc/self/uid_map", format!("{uid} {uid} 1"))?;
         map("/proc/self/gid_map", format!("{gid} {gid} 1"))?;
     }
-    apply::detach()
+    Ok(apply::detach()?)
 }
 
 /// Host name, hosts file, volumes, devices.

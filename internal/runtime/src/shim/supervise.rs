@@ -20,6 +20,7 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, chdir, setsid};
 
+use super::error::ShimError;
 use super::record::{Record, SAVE_RETRY};
 use super::start::STAGING;
 use super::{STAGE_START, again};
@@ -60,31 +61,27 @@ pub fn run(dir: &Path) -> ExitCode {
     }
 }
 
-fn shim(dir: &Path) -> Result<(), String> {
-    let dir = dir
-        .canonicalize()
-        .map_err(|e| format!("{}: {e}", dir.display()))?;
+fn shim(dir: &Path) -> Result<(), ShimError> {
+    let dir = dir.canonicalize().map_err(|source| ShimError::Directory {
+        path: dir.to_path_buf(),
+        source,
+    })?;
     // The agent's terminal, session and directory are not ours.
     let _ = setsid();
-    chdir("/").map_err(|e| e.to_string())?;
+    chdir("/").map_err(ShimError::Root)?;
     let lock = File::options()
         .create(true)
         .truncate(false)
         .write(true)
         .open(dir.join(LOCK_FILE))
-        .map_err(|e| format!("cannot open the lock: {e}"))?;
+        .map_err(ShimError::OpenLock)?;
     // Held until this process ends, however it ends. Waits while the agent looks.
-    lock.lock().map_err(|e| format!("cannot lock: {e}"))?;
-    if load::<StateFile>(&dir, STATE_FILE)
-        .map_err(|e| e.to_string())?
-        .is_some()
-    {
-        return Err("this container has been run, or was given up, already".into());
+    lock.lock().map_err(ShimError::Lock)?;
+    if load::<StateFile>(&dir, STATE_FILE)?.is_some() {
+        return Err(ShimError::RunAlready);
     }
-    let spec: ContainerSpec = load(&dir, SPEC_FILE)
-        .map_err(|e| e.to_string())?
-        .ok_or("there is no container description here")?;
-    prctl::set_child_subreaper(true).map_err(|e| format!("cannot adopt orphans: {e}"))?;
+    let spec: ContainerSpec = load(&dir, SPEC_FILE)?.ok_or(ShimError::NoSpec)?;
+    prctl::set_child_subreaper(true).map_err(ShimError::Adopt)?;
 
     let parent = std::env::var(CGROUP_PARENT).unwrap_or_else(|_| DEFAULT_CGROUP_PARENT.into());
     let (cgroup, notes) = Cgroup::create(
@@ -108,17 +105,17 @@ fn shim(dir: &Path) -> Result<(), String> {
     };
     let end = match record
         .save()
-        .map_err(|e| e.to_string())
+        .map_err(ShimError::from)
         .and_then(|()| Supervisor::start(&dir, &spec))
     {
-        Err(fault) => Exit::start_error(fault, Timestamp::now()),
+        Err(fault) => Exit::start_error(fault.to_string(), Timestamp::now()),
         Ok(mut supervisor) => supervisor.run(&mut record)?,
     };
     record.state.cgroup.kill_all();
     record.state.cgroup.remove();
     let _ = fs::remove_dir(dir.join(STAGING));
     record.state.state = ContainerState::Exited(end);
-    record.save_surely()
+    Ok(record.save_surely()?)
 }
 
 /// One of the container's outputs.
@@ -163,12 +160,9 @@ enum Source {
 }
 
 impl Supervisor {
-    fn start(dir: &Path, spec: &ContainerSpec) -> Result<Supervisor, String> {
-        spec.validate().map_err(|e| e.to_string())?;
-        let told = |what: &str| {
-            let what = what.to_string();
-            move |e: Errno| format!("{what}: {e}")
-        };
+    fn start(dir: &Path, spec: &ContainerSpec) -> Result<Supervisor, ShimError> {
+        spec.validate()?;
+        let told = |what: &'static str| move |source: Errno| ShimError::Call { what, source };
         let mut set = SigSet::empty();
         for signal in [
             Signal::SIGCHLD,
@@ -186,9 +180,11 @@ impl Supervisor {
         changes
             .add_watch(dir, AddWatchFlags::IN_MOVED_TO | AddWatchFlags::IN_DELETE)
             .map_err(told("cannot watch the container's directory"))?;
-        let log = LogWriter::open(spec.log.clone())
-            .map_err(|e| format!("cannot open the log {}: {e}", spec.log.path.display()))?;
-        let pipe = || io::pipe().map_err(|e| format!("cannot make a pipe: {e}"));
+        let log = LogWriter::open(spec.log.clone()).map_err(|source| ShimError::Log {
+            path: spec.log.path.clone(),
+            source,
+        })?;
+        let pipe = || io::pipe().map_err(ShimError::Pipe);
         let ((report, report_end), (out, out_end), (err, err_end)) = (pipe()?, pipe()?, pipe()?);
         for end in [&out, &err] {
             // Refused beyond a user's share of pipe memory; the default serves too.
@@ -201,8 +197,8 @@ impl Supervisor {
             .stdout(Stdio::from(out_end))
             .stderr(Stdio::from(err_end))
             .spawn()
-            .map_err(|e| format!("cannot start a process: {e}"))?;
-        let pid = i32::try_from(child.id()).map_err(|e| e.to_string())?;
+            .map_err(ShimError::Spawn)?;
+        let pid = i32::try_from(child.id()).map_err(ShimError::ProcessNumber)?;
         let file = |end: io::PipeReader| File::from(std::os::fd::OwnedFd::from(end));
         let stream = |end, output| Stream {
             pipe: file(end),
@@ -231,7 +227,7 @@ impl Supervisor {
     }
 
     /// The loop. Ends when the container and all it left behind are gone.
-    fn run(&mut self, record: &mut Record) -> Result<Exit, String> {
+    fn run(&mut self, record: &mut Record) -> Result<Exit, ShimError> {
         // A request may have come before the watch was set.
         self.read_stop_request();
         if !self.dir.join(SPEC_FILE).exists() {
@@ -254,7 +250,7 @@ impl Supervisor {
         }
     }
 
-    fn wait(&mut self, unsaved: bool) -> Result<Vec<Source>, String> {
+    fn wait(&mut self, unsaved: bool) -> Result<Vec<Source>, ShimError> {
         let mut sources = vec![Source::Signals, Source::Changes];
         let mut fds: Vec<BorrowedFd> = vec![self.signals.as_fd(), self.changes.as_fd()];
         if let Some(report) = &self.report {
@@ -286,7 +282,12 @@ impl Supervisor {
             });
         match poll(&mut polled, timeout) {
             Ok(_) | Err(Errno::EINTR) => {}
-            Err(e) => return Err(format!("poll: {e}")),
+            Err(source) => {
+                return Err(ShimError::Call {
+                    what: "poll",
+                    source,
+                });
+            }
         }
         let ready = |fd: &PollFd| fd.revents().is_some_and(|events| !events.is_empty());
         Ok(sources

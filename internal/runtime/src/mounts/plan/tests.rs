@@ -28,7 +28,7 @@ impl HostTree for Tree {
     fn kind(&self, path: &Path) -> Option<Kind> {
         self.0.get(path).cloned()
     }
-    fn entries(&self, dir: &Path) -> Result<Vec<(OsString, Kind)>, String> {
+    fn entries(&self, dir: &Path) -> Result<Vec<(OsString, Kind)>, Unreadable> {
         Ok(self
             .0
             .iter()
