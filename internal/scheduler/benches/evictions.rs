@@ -106,8 +106,8 @@ fn reclaim(c: &mut Criterion) {
     cases.finish();
 }
 
-/// Half of each node's GPUs are held, one by one, by gangs of four across four nodes; a gang of two pods that
-/// want a node each waits.
+/// Half of each node's GPUs are held, one by one, by gangs of four across four nodes; a gang of two
+/// pods that need one node each waits.
 fn scattered(nodes: usize) -> Scheduler {
     let mut scheduler = Scheduler::new(Config {
         actions: Actions {

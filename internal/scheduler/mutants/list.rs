@@ -112,8 +112,8 @@ pub const MUTANTS: &[Mutant] = &[
             return None;
         };",
         replace: "        let Some(mut placed) = placed else {
-            return (!bites.is_empty()).then_some(Found {
-                bites,
+            return (!units.is_empty()).then_some(Found {
+                units,
                 placed: Vec::new(),
                 places: Vec::new(),
                 first: false,
@@ -132,12 +132,9 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         property: "backfill: nobody who goes ahead of the head delays it",
         file: "src/timeline/backfill.rs",
-        find: "} else if !self.keep_beside(&mut shadow, &placed) {",
+        find: "} else if !self.subtract_from_shadow(&mut shadow, &placed) {",
         replace: "} else if placed.is_empty() {",
-        test: (
-            "timeline_properties",
-            "whoever_goes_ahead_of_the_head_does_not_delay_it",
-        ),
+        test: ("timeline_properties", "no_backfilled_gang_delays_the_head"),
     },
     Mutant {
         property: "promises: the head starts by the time it was promised, whatever was learnt",
@@ -146,7 +143,7 @@ pub const MUTANTS: &[Mutant] = &[
         replace: "Ends::Latest => &self.ends,",
         test: (
             "timeline_properties",
-            "the_head_starts_when_promised_where_nobody_outlives_what_it_said_whatever_was_learnt",
+            "the_head_starts_when_promised_if_no_gang_exceeds_its_walltime",
         ),
     },
     Mutant {
@@ -156,17 +153,17 @@ pub const MUTANTS: &[Mutant] = &[
         replace: "                        at = now + (end - now) / 2;",
         test: (
             "timeline_properties",
-            "nobody_is_told_of_a_start_before_those_that_run_can_have_made_room",
+            "no_estimate_is_earlier_than_running_gangs_can_make_room",
         ),
     },
     Mutant {
         property: "guarantees: what a queue deserves it gets where any lawful victims make room",
         file: "src/evict/across.rs",
-        find: "lender.cursor.rewind();",
+        find: "victim_queue.cursor.rewind();",
         replace: "",
         test: (
             "evictions_oracle",
-            "one_pod_gets_what_its_queue_deserves_if_any_victims_make_room_and_none_goes_in_vain",
+            "one_pod_gets_its_deserved_amount_if_any_victims_make_room_and_none_is_evicted_in_vain",
         ),
     },
     Mutant {
@@ -178,13 +175,13 @@ pub const MUTANTS: &[Mutant] = &[
     },
 ];
 
-const NO_MORE: &str = "a_gang_takes_no_more_than_it_needs_of_those_that_may_go_for_it";
+const NO_MORE: &str = "a_gang_evicts_no_more_than_it_needs";
 const SOUND: &str = "whatever_happens_every_plan_is_sound_and_depends_on_the_state_alone";
-const EVICTIONS: &str = "evictions_are_few_lawful_and_come_to_rest";
+const EVICTIONS: &str = "evictions_are_minimal_permitted_and_converge";
 
 /// Where a victim is left out whose going is not needed, and the bug that never leaves one out.
-const SPARED: &str = "        bites[at].shrinks
-            && bites";
-const SPARED_NEVER: &str = "        at < bites.len()
-            || bites[at].shrinks
-            && bites";
+const SPARED: &str = "        units[at].shrinks
+            && units";
+const SPARED_NEVER: &str = "        at < units.len()
+            || units[at].shrinks
+            && units";

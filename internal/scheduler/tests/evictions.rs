@@ -1,4 +1,5 @@
-//! Evictions, by table: who must go, who stays, what is held for whom, and what is said.
+//! Evictions, by table: which gangs are evicted, which stay, which room is nominated for which
+//! gang, and what the report says.
 
 mod support;
 
@@ -11,7 +12,7 @@ use support::cluster::*;
 use support::*;
 
 #[test]
-fn a_gang_evicts_juniors_of_its_queue_and_is_bound_when_they_have_left() {
+fn a_gang_preempts_lower_priorities_and_is_bound_when_its_victims_have_left() {
     let mut c = Cluster::new();
     c.nodes(&[("n1", 4), ("n2", 4)]);
     c.gang("old", "default", "low", 2, 2, 4);
@@ -28,7 +29,7 @@ fn a_gang_evicts_juniors_of_its_queue_and_is_bound_when_they_have_left() {
     assert_eq!(nominated(&plan), ["new-0", "new-1"]);
     assert!(
         plan.binds.is_empty(),
-        "nobody is bound where others still are"
+        "no member is bound while the victims still run"
     );
     assert!(
         report(&plan, "new").binding.contains("nominated nodes"),
@@ -37,7 +38,7 @@ fn a_gang_evicts_juniors_of_its_queue_and_is_bound_when_they_have_left() {
     );
     c.confirm(&plan);
     assert!(c.plan().binds.is_empty());
-    // One place alone is not enough for a gang.
+    // One free node is not enough for the gang.
     c.gone("old-0");
     assert!(c.plan().binds.is_empty());
     c.gone("old-1");
@@ -48,9 +49,10 @@ fn a_gang_evicts_juniors_of_its_queue_and_is_bound_when_they_have_left() {
 }
 
 #[test]
-fn work_is_lost_only_where_that_saves_more_waiting_whatever_it_asks_for_beside_gpus() {
-    // A senior counts four times, what is lost twice, and whoever goes waits too: with 10 hours of
-    // walltime, work is worth evicting for 6 of them.
+fn preemption_happens_only_where_it_saves_more_waiting_than_work_lost() {
+    // The wait of a gang of higher priority weighs four times, lost work twice, and half of the
+    // wait once more for the victim: with 10 hours of walltime, victims are evicted up to 6 hours
+    // after their start.
     for cpus in [0, 4] {
         for (ran, goes) in [(1, true), (6, true), (7, false)] {
             let mut c = Cluster::new();
@@ -74,9 +76,9 @@ fn work_is_lost_only_where_that_saves_more_waiting_whatever_it_asks_for_beside_g
 }
 
 #[test]
-fn a_queue_takes_its_share_back_from_who_did_little_yet_for_whoever_goes_waits_instead() {
-    // Ten hours of walltime: after two, eight are saved for two lost, which count twice, and half of
-    // eight waited.
+fn a_queue_reclaims_its_share_only_from_gangs_with_little_work_to_lose() {
+    // Ten hours of walltime: after two hours, eight hours of waiting are saved, and two hours of
+    // work, which count twice, and half of eight hours of waiting are lost.
     for (ran, gone) in [(1, 2), (2, 2), (3, 0)] {
         let mut c = Cluster::new();
         for queue in ["a", "b"] {
@@ -96,8 +98,9 @@ fn a_queue_takes_its_share_back_from_who_did_little_yet_for_whoever_goes_waits_i
 }
 
 #[test]
-fn work_that_is_done_twice_counts_for_all_who_wait_for_longer_then() {
-    // Three times as much as there is waits beside the senior: what is lost weighs four times.
+fn repeated_work_counts_for_all_waiting_gangs() {
+    // Waiting gangs request three times the cluster beside the gang of higher priority: lost work
+    // weighs four times.
     for (others, ran, goes) in [(0, 6, true), (3, 2, true), (3, 3, false), (3, 6, false)] {
         let mut c = Cluster::new();
         c.nodes(&[("n1", 4)]);
@@ -121,7 +124,7 @@ fn work_that_is_done_twice_counts_for_all_who_wait_for_longer_then() {
 }
 
 #[test]
-fn whoever_saves_itself_has_the_time_it_says_within_an_hour() {
+fn a_pod_with_checkpoints_gets_its_grace_period_up_to_an_hour() {
     for (group, pod, want) in [
         (None, None, None),
         (Some("10m"), None, Some(600)),
@@ -150,7 +153,7 @@ fn whoever_saves_itself_has_the_time_it_says_within_an_hour() {
 }
 
 #[test]
-fn room_that_is_held_is_nobody_elses() {
+fn nominated_room_is_not_given_to_other_gangs() {
     let mut c = Cluster::new();
     c.nodes(&[("n1", 4)]);
     c.gang("old", "default", "low", 1, 1, 4);
@@ -167,7 +170,7 @@ fn room_that_is_held_is_nobody_elses() {
 }
 
 #[test]
-fn a_held_place_is_given_back_when_its_gang_goes() {
+fn a_nomination_ends_when_its_gang_is_deleted() {
     let mut c = Cluster::new();
     c.nodes(&[("n1", 4)]);
     c.gang("old", "default", "low", 1, 1, 4);
@@ -182,7 +185,7 @@ fn a_held_place_is_given_back_when_its_gang_goes() {
 }
 
 #[test]
-fn a_held_place_is_left_for_one_that_is_free_at_once() {
+fn a_nomination_is_replaced_by_a_place_that_is_free_at_once() {
     let mut c = Cluster::new();
     c.nodes(&[("n1", 4)]);
     c.gang("old", "default", "low", 1, 1, 4);
@@ -198,7 +201,7 @@ fn a_held_place_is_left_for_one_that_is_free_at_once() {
 }
 
 #[test]
-fn an_eviction_that_could_not_be_written_gives_the_place_back() {
+fn a_failed_eviction_ends_the_nomination() {
     let mut c = Cluster::new();
     c.nodes(&[("n1", 4)]);
     c.gang("old", "default", "low", 1, 1, 4);
@@ -218,7 +221,7 @@ fn an_eviction_that_could_not_be_written_gives_the_place_back() {
 
 // Volcano #5022 and #5026: evictions were committed although the preemptor failed.
 #[test]
-fn nobody_is_evicted_for_a_gang_that_would_not_fit_even_so() {
+fn no_gang_is_evicted_for_a_gang_that_still_would_not_fit() {
     let mut c = Cluster::new();
     c.nodes(&[("n1", 4), ("n2", 4)]);
     c.gang("old", "default", "low", 1, 1, 4);
@@ -233,7 +236,7 @@ fn nobody_is_evicted_for_a_gang_that_would_not_fit_even_so() {
 
 // Volcano #5984: ten pods were evicted where one was enough.
 #[test]
-fn one_large_victim_goes_rather_than_ten_small_ones_that_do_not_help() {
+fn one_large_victim_is_preferred_to_ten_small_ones_that_do_not_help() {
     let mut c = Cluster::new();
     c.nodes(&[("n0", 8)]);
     for i in 0..10 {
@@ -249,7 +252,7 @@ fn one_large_victim_goes_rather_than_ten_small_ones_that_do_not_help() {
 }
 
 #[test]
-fn the_youngest_of_the_lowest_priority_goes_first() {
+fn the_youngest_gang_of_the_lowest_priority_is_evicted_first() {
     let mut c = Cluster::new();
     c.nodes(&[("n1", 3)]);
     c.gang("a", "default", "low", 1, 1, 1);
@@ -263,7 +266,7 @@ fn the_youngest_of_the_lowest_priority_goes_first() {
 }
 
 #[test]
-fn an_elastic_gang_shrinks_before_any_gang_is_lost_and_goes_whole_after() {
+fn an_elastic_gang_shrinks_before_any_gang_is_evicted_whole() {
     let mut c = Cluster::new();
     c.nodes(&[("n1", 8)]);
     c.gang("elastic", "default", "low", 2, 4, 1);
@@ -279,12 +282,12 @@ fn an_elastic_gang_shrinks_before_any_gang_is_lost_and_goes_whole_after() {
     let names = evicted(&plan);
     assert!(
         names == ["elastic-0", "elastic-1"] || names.len() == 4,
-        "a gang is lost whole: {names:?}"
+        "a gang is evicted whole: {names:?}"
     );
 }
 
 #[test]
-fn equals_do_not_evict_each_other_unless_the_queue_lets_the_older_do_it() {
+fn gangs_of_equal_priority_preempt_only_where_the_queue_permits_older_over_younger() {
     for (policy, want) in [
         ("LowerPriority", 0),
         ("LowerOrNewerEqualPriority", 1),
@@ -308,7 +311,7 @@ fn equals_do_not_evict_each_other_unless_the_queue_lets_the_older_do_it() {
 }
 
 #[test]
-fn some_are_never_evicted_and_some_never_evict() {
+fn non_preemptible_gangs_are_not_evicted_and_policy_never_does_not_evict() {
     let mut c = Cluster::new();
     c.nodes(&[("n1", 1)]);
     c.gang_with("firm", "default", "low", 1, 1, 1, |group| {
@@ -321,7 +324,7 @@ fn some_are_never_evicted_and_some_never_evict() {
     assert!(
         report(&plan, "new")
             .evictions
-            .contains("nobody in queue default")
+            .contains("queue default has no running gang")
     );
 
     let mut c = Cluster::new();
@@ -357,7 +360,7 @@ fn a_gang_keeps_its_minimum_until_its_minimum_runtime_is_over() {
 
 // Volcano #4679 and #4817: reclaim was blocked because the full cluster refused to let it in.
 #[test]
-fn a_full_cluster_does_not_keep_a_queue_from_its_share() {
+fn a_queue_reclaims_its_share_on_a_full_cluster() {
     let mut c = Cluster::new();
     c.nodes(&[("n1", 8)]);
     c.queue("a", 4);
@@ -378,7 +381,7 @@ fn a_full_cluster_does_not_keep_a_queue_from_its_share() {
     );
     c.leave(&plan);
     assert_eq!(c.run().binds.len(), 4);
-    // Within its share a queue loses nothing, and takes nothing beyond its own.
+    // A queue within its share loses nothing, and takes nothing above it.
     c.gang("more", "b", "low", 1, 1, 1);
     let plan = c.plan();
     assert!(plan.evictions.is_empty(), "{:?}", plan.evictions);
@@ -422,20 +425,20 @@ fn a_queue_of_higher_priority_loses_only_what_another_deserves() {
     assert_eq!(evicted(&plan), ["f3-0"]);
     assert_eq!(nominated(&plan), ["s0-0"]);
     c.leave(&plan);
-    // The second one would be within its share, but not within what its queue deserves.
+    // The second gang would be within its queue's share, but not within its deserved amount.
     let plan = c.run();
     assert_eq!((plan.binds.len(), plan.evictions.len()), (1, 0));
     assert!(c.plan().evictions.is_empty());
 }
 
-// Volcano #3373: two gangs deadlocked, each half running. Here half a gang is never left so.
+// Volcano #3373: two gangs deadlocked, each running in part. Here no gang is left running in part.
 #[test]
-fn two_half_gangs_do_not_hold_each_other_up() {
+fn two_incomplete_gangs_do_not_deadlock() {
     let mut c = Cluster::new();
     c.nodes(&[("n1", 4)]);
     c.gang("a", "default", "mid", 3, 3, 1);
     c.gang("b", "default", "mid", 3, 3, 1);
-    // Somebody else bound two of each.
+    // Another scheduler bound two members of each gang.
     for name in ["a-0", "a-1", "b-0", "b-1"] {
         c.change(name, |pod| {
             pod["spec"]["nodeName"] = json!("n1");
@@ -502,7 +505,7 @@ fn a_gang_below_its_minimum_is_completed_when_a_node_is_repaired() {
 }
 
 #[test]
-fn actions_that_are_off_are_not_taken() {
+fn disabled_actions_are_not_taken() {
     let off = Actions {
         preempt: false,
         reclaim: false,
@@ -522,7 +525,7 @@ fn actions_that_are_off_are_not_taken() {
 }
 
 #[test]
-fn devices_that_are_still_held_are_not_given_out() {
+fn devices_of_leaving_pods_are_not_allocated() {
     let mut c = Cluster::new();
     c.tell(described("n1", 4, |_| true));
     c.gang("old", "default", "low", 1, 1, 2);
@@ -541,7 +544,7 @@ fn devices_that_are_still_held_are_not_given_out() {
 }
 
 #[test]
-fn an_evicted_pod_is_not_evicted_again_and_old_news_of_it_changes_nothing() {
+fn an_evicted_pod_is_not_evicted_again_after_a_stale_event() {
     let mut c = Cluster::new();
     c.nodes(&[("n1", 4)]);
     c.gang("old", "default", "low", 1, 1, 4);
@@ -549,7 +552,7 @@ fn an_evicted_pod_is_not_evicted_again_and_old_news_of_it_changes_nothing() {
     c.gang("new", "default", "high", 1, 1, 4);
     let plan = c.plan();
     assert_eq!(evicted(&plan), ["old-0"]);
-    // News from before the eviction reached the API.
+    // An event from before the eviction reached the API.
     c.change("old-0", |pod| pod["metadata"]["labels"] = json!({"a": "b"}));
     assert!(c.plan().evictions.is_empty());
     c.queue("else", 0);
@@ -559,7 +562,7 @@ fn an_evicted_pod_is_not_evicted_again_and_old_news_of_it_changes_nothing() {
 }
 
 #[test]
-fn a_gang_is_moved_only_if_it_has_a_new_place_which_is_kept_for_it() {
+fn a_gang_moves_only_to_a_new_place_that_is_reserved_for_it() {
     let mut c = Cluster::with(Config {
         actions: Actions {
             consolidate: true,
@@ -568,7 +571,7 @@ fn a_gang_is_moved_only_if_it_has_a_new_place_which_is_kept_for_it() {
         ..Config::default()
     });
     c.nodes(&[("n1", 4), ("n2", 4)]);
-    // Two of two GPUs, on a node each.
+    // Two pods of two GPUs, on one node each.
     for (name, at) in [("a", "n1"), ("b", "n2")] {
         c.gang(name, "default", "mid", 1, 1, 2);
         c.change(&format!("{name}-0"), |pod| {
@@ -584,7 +587,7 @@ fn a_gang_is_moved_only_if_it_has_a_new_place_which_is_kept_for_it() {
     assert_eq!(eviction.why, EvictionReason::Consolidated);
     let moved = eviction.pod.name.clone();
     assert_eq!(nominated(&plan).len(), 2, "a place for each");
-    // Nobody else gets the place, and who comes back does.
+    // No other gang gets the place; the pod that comes back does.
     c.gone(&moved);
     c.gang("thief", "default", "low", 1, 1, 2);
     let plan = c.run();
@@ -597,7 +600,7 @@ fn a_gang_is_moved_only_if_it_has_a_new_place_which_is_kept_for_it() {
 }
 
 #[test]
-fn nobody_is_moved_without_leave_to_move() {
+fn no_gang_moves_without_permission() {
     let mut c = Cluster::new();
     c.nodes(&[("n1", 4), ("n2", 4)]);
     for (name, at) in [("a", "n1"), ("b", "n2")] {
@@ -612,7 +615,7 @@ fn nobody_is_moved_without_leave_to_move() {
 }
 
 #[test]
-fn victims_are_taken_node_by_node_where_their_order_would_clear_none() {
+fn victims_are_taken_node_by_node_where_their_order_clears_no_node() {
     let mut c = Cluster::new();
     let names: Vec<String> = (0..4).map(|i| format!("n{i}")).collect();
     for name in &names {
@@ -623,7 +626,7 @@ fn victims_are_taken_node_by_node_where_their_order_would_clear_none() {
     for i in 0..16 {
         let name = format!("old{i:02}");
         c.gang(&name, "greedy", "mid", 1, 1, 1);
-        // The youngest are spread over all nodes.
+        // The youngest gangs are spread over all nodes.
         c.change(&format!("{name}-0"), |pod| {
             pod["spec"]["nodeName"] = json!(format!("n{}", i % 4));
             pod["status"] = json!({"phase": "Running"});

@@ -1,4 +1,5 @@
-//! PodDisruptionBudgets, by table: what they count, whom they protect, and what is said.
+//! PodDisruptionBudgets, by table: what they count, which pods they protect, and what the report
+//! says.
 #![allow(clippy::unwrap_used, reason = "a test's helpers may fail the test")]
 
 mod support;
@@ -14,7 +15,7 @@ fn budget(name: &str, spec: &Value) -> Event {
     Event::BudgetChanged(Box::new(serde_json::from_value(object).unwrap()))
 }
 
-/// Four pods of one GPU that run, in gangs of one, labelled, on two nodes of two.
+/// Four running pods of one GPU in gangs of one, labelled, on two nodes of two GPUs.
 fn web(c: &mut Cluster) {
     c.nodes(&[("n1", 2), ("n2", 2)]);
     for i in 0..4 {
@@ -29,7 +30,7 @@ fn web(c: &mut Cluster) {
 }
 
 #[test]
-fn as_many_are_evicted_as_a_budget_leaves_and_the_report_names_it() {
+fn evictions_stop_at_the_budget_and_the_report_names_it() {
     let table = [
         (json!({"minAvailable": 4}), 0),
         (json!({"minAvailable": 3}), 1),
@@ -56,7 +57,7 @@ fn as_many_are_evicted_as_a_budget_leaves_and_the_report_names_it() {
 }
 
 #[test]
-fn somebody_else_goes_where_a_budget_protects_the_first() {
+fn the_next_candidate_is_evicted_where_a_budget_protects_the_first() {
     let mut c = Cluster::new();
     c.nodes(&[("n1", 2)]);
     for (name, app) in [("older", "db"), ("younger", "web")] {
@@ -80,7 +81,7 @@ fn somebody_else_goes_where_a_budget_protects_the_first() {
 }
 
 #[test]
-fn a_budget_is_broken_only_where_the_configuration_lets_it_and_nothing_else_helps() {
+fn a_budget_is_broken_only_if_configured_and_as_a_last_resort() {
     for breaks in [false, true] {
         let mut c = Cluster::with(Config {
             break_budgets: breaks,
@@ -124,7 +125,7 @@ fn moves_never_break_a_budget() {
 }
 
 #[test]
-fn who_left_counts_until_he_is_back_and_a_budget_that_is_gone_protects_nobody() {
+fn an_evicted_pod_counts_until_it_is_back_and_a_deleted_budget_protects_no_pod() {
     let mut c = Cluster::new();
     web(&mut c);
     let with_status = |budget: Event| match budget {
@@ -143,7 +144,7 @@ fn who_left_counts_until_he_is_back_and_a_budget_that_is_gone_protects_nobody() 
     let plan = c.run();
     assert_eq!(plan.evictions.len(), 1);
     c.leave(&plan);
-    // Three are left of four that are wanted: nobody else may go.
+    // Three of four expected pods are left: no other pod may be evicted.
     c.queue("nudge", 0);
     assert!(c.run().evictions.is_empty());
     c.tell(Event::BudgetGone("ns".into(), "b".into()));

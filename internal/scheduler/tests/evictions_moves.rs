@@ -1,4 +1,4 @@
-//! Moves, by table: as few as can be, only with a place of their own, and who is never moved.
+//! Moves, by table: as few as possible, only to a place of their own, and which pods never move.
 
 mod support;
 
@@ -18,7 +18,7 @@ fn consolidating() -> Cluster {
     })
 }
 
-/// Members of a gang that run, each on its node, in GPUs each.
+/// Running members of a gang, one for each listed node, of `gpus` GPUs each.
 fn running(c: &mut Cluster, name: &str, queue: &str, min: i32, on: &[&str], gpus: i64) {
     c.gang(name, queue, "mid", min, on.len(), gpus);
     for (i, node) in on.iter().enumerate() {
@@ -42,7 +42,7 @@ fn one_member_of_a_gang_moves_where_one_is_enough() {
 }
 
 #[test]
-fn of_two_that_would_do_the_smaller_moves() {
+fn of_two_sufficient_members_the_smaller_moves() {
     let mut c = consolidating();
     c.nodes(&[("n1", 4), ("n2", 4)]);
     running(&mut c, "three", "default", 1, &["n1"], 3);
@@ -72,7 +72,7 @@ fn a_gang_that_needs_one_domain_has_others_moved_out_of_it() {
 }
 
 #[test]
-fn a_gang_that_needs_one_domain_evicts_those_who_are_in_its_way() {
+fn a_gang_that_needs_one_domain_evicts_the_gangs_in_one_domain() {
     let mut c = Cluster::with(Config {
         topology: vec!["rack".into()],
         ..Config::default()
@@ -103,7 +103,7 @@ fn a_gang_that_needs_one_domain_evicts_those_who_are_in_its_way() {
 }
 
 #[test]
-fn nobody_moves_who_says_so_or_whose_queue_would_hold_too_much() {
+fn no_gang_moves_if_marked_immovable_or_for_a_queue_at_its_limit() {
     let mut c = consolidating();
     c.nodes(&[("n1", 4), ("n2", 4)]);
     for (name, at) in [("a", "n1"), ("b", "n2")] {
@@ -129,7 +129,7 @@ fn nobody_moves_who_says_so_or_whose_queue_would_hold_too_much() {
 }
 
 #[test]
-fn what_a_queue_deserves_is_worth_moving_others_who_are_within_their_rights() {
+fn gangs_within_their_share_move_for_a_queues_deserved_amount() {
     let mut c = Cluster::new();
     c.nodes(&[("n1", 3), ("n2", 2)]);
     c.queue("mine", 2);
@@ -143,7 +143,7 @@ fn what_a_queue_deserves_is_worth_moving_others_who_are_within_their_rights() {
 }
 
 #[test]
-fn who_is_evicted_and_fits_elsewhere_finds_his_place_kept_while_nobody_wants_it() {
+fn an_evicted_gang_has_another_place_reserved_while_no_gang_wants_it() {
     let mut c = Cluster::new();
     c.nodes(&[("n1", 2), ("n2", 1)]);
     running(&mut c, "low", "default", 1, &["n1", "n1"], 1);
@@ -155,7 +155,7 @@ fn who_is_evicted_and_fits_elsewhere_finds_his_place_kept_while_nobody_wants_it(
         ["low-0", "new-0"],
         "one of them has another place"
     );
-    // Somebody else wants it: nobody holds it against him.
+    // Another gang wants the place: the reservation yields to it.
     c.gang("other", "default", "low", 1, 1, 1);
     let plan = c.run();
     assert_eq!(bound(&plan).get("other-0").map(String::as_str), Some("n2"));
@@ -182,7 +182,7 @@ fn a_sub_group_does_not_shrink_below_its_own_minimum() {
 }
 
 #[test]
-fn a_gang_whose_member_is_on_the_move_is_not_taken_for_half_a_gang() {
+fn a_gang_with_a_moving_member_is_not_evicted_as_incomplete() {
     let mut c = Cluster::with(Config {
         actions: Actions {
             consolidate: true,

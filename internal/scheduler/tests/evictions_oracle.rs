@@ -1,8 +1,8 @@
-//! Evictions beside brute force, on clusters so small that every set of victims can be tried. What
-//! a queue deserves one pod gets exactly where some set of victims that may be taken makes room (a
-//! gang of several nearly always: which nodes are cleared for it is not tried out); of those who go
-//! nobody could have stayed, alone or with others; and whoever they went for starts. What is lawful,
-//! and what fits, is said here anew, without the scheduler's help.
+//! Evictions compared with brute force, on clusters so small that every set of victims can be
+//! tried. One pod gets what its queue deserves exactly where some permitted set of victims makes
+//! room. (For a gang of several members this holds nearly always: the search does not try every
+//! choice of nodes.) The victim set is minimal, and the preemptor starts. What is permitted, and
+//! what fits, is defined here independently of the scheduler.
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers may fail the test")]
 
@@ -15,7 +15,7 @@ use scheduler::{EvictionReason, Plan, Scheduler};
 use serde_json::json;
 use support::*;
 
-/// A gang that runs, or, for whom room is sought, one that waits.
+/// A running gang, or the waiting gang that seeks room.
 #[derive(Clone, Debug)]
 struct Gang {
     queue: usize,
@@ -24,16 +24,16 @@ struct Gang {
     members: usize,
     gpus: i64,
     fixed: bool,
-    /// The node that its first member is on, if there is room.
+    /// The node of its first member, if there is room.
     near: usize,
 }
 
 #[derive(Clone, Debug)]
 struct Case {
     nodes: Vec<i64>,
-    /// What each queue deserves, in parts of what there is.
+    /// What each queue deserves, as a part of the cluster.
     deserved: [i64; 2],
-    /// Kept for them, too.
+    /// Whether that is also guaranteed to them.
     guaranteed: bool,
     running: Vec<Gang>,
     taker: Gang,
@@ -78,7 +78,7 @@ fn case(members: usize) -> impl Strategy<Value = Case> {
                 deserved: [first, all - first],
                 guaranteed,
                 running,
-                // All of it is needed, and it is the only one that waits.
+                // The preemptor needs all its members, and it is the only waiting gang.
                 taker: Gang {
                     queue: 0,
                     priority: taker.priority + 1,
@@ -89,13 +89,13 @@ fn case(members: usize) -> impl Strategy<Value = Case> {
         })
 }
 
-/// Who runs where: by gang and rank.
+/// The node of each running member, by gang and rank.
 #[derive(Clone, Debug, Default)]
 struct World {
     places: BTreeMap<(usize, usize), usize>,
 }
 
-/// Members that go, by gang and rank.
+/// Evicted members, by gang and rank.
 type Victims = BTreeSet<(usize, usize)>;
 
 impl Case {
@@ -150,7 +150,7 @@ impl Case {
         self.taker.gpus * self.taker.members as i64
     }
 
-    /// Does the taker fit with these gone?
+    /// Whether the preemptor fits without these members.
     fn fits(&self, world: &World, victims: &Victims) -> bool {
         let mut left = world.clone();
         left.places.retain(|pod, _| !victims.contains(pod));
@@ -158,7 +158,7 @@ impl Case {
         holds.sum::<i64>() >= self.taker.members as i64
     }
 
-    /// Whom one gang may lose: of those that it does not need, any; or all.
+    /// The sets of members that one gang may lose: any of its surplus members, or all members.
     fn losses(&self, world: &World, at: usize) -> Vec<Victims> {
         let gang = &self.running[at];
         let there = world.places.keys().filter(|(gang, _)| *gang == at).count();
@@ -177,7 +177,7 @@ impl Case {
         all
     }
 
-    /// Every set of victims that leaves no gang half.
+    /// Every set of victims that leaves no gang below its minimum.
     fn sets(&self, world: &World) -> Vec<Victims> {
         let mut sets = vec![Victims::new()];
         for at in 0..self.running.len() {
@@ -189,7 +189,7 @@ impl Case {
         sets
     }
 
-    /// What goes at once: each member that its gang does not need, and what is left of a gang.
+    /// The units of eviction: each surplus member, and what is left of a gang.
     fn bites(&self, victims: &Victims) -> Vec<(usize, i64, bool)> {
         let mut bites = Vec::new();
         for (at, gang) in self.running.iter().enumerate() {
@@ -204,7 +204,8 @@ impl Case {
         bites
     }
 
-    /// May these go for the taker? `strictly`: for what its queue deserves, from the other queue.
+    /// Whether the preemptor may evict these. `strictly`: for its queue's deserved amount, from the
+    /// other queue.
     fn lawful(&self, world: &World, victims: &Victims, strictly: bool) -> bool {
         let held = [0, 1].map(|queue| self.held(world, queue));
         let lost = [0, 1].map(|queue| self.of_queue(queue, victims.iter().copied()));
@@ -212,9 +213,9 @@ impl Case {
         let other = held[1] - lost[1];
         let mut gangs = victims.iter().map(|(gang, _)| &self.running[*gang]);
         let juniors = gangs.all(|gang| gang.queue == 1 || gang.priority < self.taker.priority);
-        // The own queue does not grow beyond its share by evictions.
+        // The preemptor's queue does not grow above its share by evictions.
         let modest = lost[0] == 0 || own <= held[0].max(self.deserved[0]);
-        // The other one was above its share until the last of them went.
+        // The other queue was above its share until its last member was evicted.
         let bites = self.bites(victims);
         let last = bites
             .iter()
@@ -224,7 +225,7 @@ impl Case {
         let entitled = lost[1] == 0
             || own <= self.deserved[0]
             || !strictly && lost[0] > 0 && own * self.deserved[1] <= other * self.deserved[0];
-        // What is kept for the other one is not to be had.
+        // What is guaranteed to the other queue is not available.
         let all: i64 = self.nodes.iter().sum();
         let kept =
             !self.guaranteed || own <= self.deserved[0] || own + other.max(self.deserved[1]) <= all;
@@ -282,7 +283,7 @@ impl Case {
     }
 }
 
-/// Members of the taker that have a place.
+/// Members of the preemptor that have a place.
 fn placed(plan: &Plan) -> usize {
     let held = plan
         .reservations
@@ -307,15 +308,24 @@ fn check(case: &Case, exact: bool) -> Result<(), TestCaseError> {
     let gone = victims(&plan);
     let got = placed(&plan);
     prop_assert!(got == 0 || got == case.taker.members, "{got} are placed");
-    prop_assert!(gone.is_empty() || got > 0, "{gone:?} go for nobody");
+    prop_assert!(
+        gone.is_empty() || got > 0,
+        "{gone:?} are evicted and no gang is placed"
+    );
     let moved = plan
         .evictions
         .iter()
         .any(|one| one.why == EvictionReason::Consolidated);
     let sets = case.sets(&world);
     if !gone.is_empty() && !moved {
-        prop_assert!(sets.contains(&gone), "half a gang is left of {gone:?}");
-        prop_assert!(case.lawful(&world, &gone, false), "{gone:?} may not all go");
+        prop_assert!(
+            sets.contains(&gone),
+            "{gone:?} leave a gang below its minimum"
+        );
+        prop_assert!(
+            case.lawful(&world, &gone, false),
+            "{gone:?} may not all be evicted"
+        );
         prop_assert!(
             case.fits(&world, &gone),
             "it does not fit with {gone:?} gone"
@@ -325,7 +335,7 @@ fn check(case: &Case, exact: bool) -> Result<(), TestCaseError> {
             .filter(|set| set.is_subset(&gone) && **set != gone)
         {
             let enough = case.fits(&world, fewer) && case.lawful(&world, fewer, false);
-            prop_assert!(!enough, "{fewer:?} would do of {gone:?}");
+            prop_assert!(!enough, "{fewer:?} of {gone:?} would suffice");
         }
     }
     let deserves = case.held(&world, 0) + case.need() <= case.deserved[0];
@@ -334,12 +344,12 @@ fn check(case: &Case, exact: bool) -> Result<(), TestCaseError> {
             let enough = case.fits(&world, set) && case.lawful(&world, set, true);
             prop_assert!(
                 !enough,
-                "it waits, and {set:?} could go: {:?}",
+                "it waits, and {set:?} could be evicted: {:?}",
                 plan.reports
             );
         }
     }
-    // Whoever they went for starts.
+    // The preemptor starts.
     for (gang, rank) in &gone {
         s.apply(pod_gone(&format!("g{gang}-{rank}")));
     }
@@ -360,22 +370,22 @@ proptest! {
     #![proptest_config(cases(256))]
 
     #[test]
-    fn one_pod_gets_what_its_queue_deserves_if_any_victims_make_room_and_none_goes_in_vain(
+    fn one_pod_gets_its_deserved_amount_if_any_victims_make_room_and_none_is_evicted_in_vain(
         case in case(1),
     ) {
         check(&case, true)?;
     }
 
     #[test]
-    fn a_gang_takes_no_more_than_it_needs_of_those_that_may_go_for_it(case in case(3)) {
+    fn a_gang_evicts_no_more_than_it_needs(case in case(3)) {
         check(&case, false)?;
     }
 }
 
 #[test]
-fn the_one_victim_that_makes_room_goes_though_another_would_have_gone_before_it() {
-    // Of the queue that holds one GPU too many, the member that its gang does not need would go
-    // first, and nobody after it; only the gang of two GPUs makes room for three on one node.
+fn the_one_victim_that_makes_room_is_evicted_before_its_turn() {
+    // Of the queue that holds one GPU too many, the surplus member would be evicted first, and no
+    // gang after it; only the gang of two GPUs makes room for three on one node.
     let gang = |queue, priority, min, members, gpus, fixed, near| Gang {
         queue,
         priority,

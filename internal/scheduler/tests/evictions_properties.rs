@@ -1,5 +1,5 @@
-//! What holds of evictions whatever happens: nobody goes unless somebody comes, nobody can be left
-//! out of those who go, those within their rights lose nothing, and plans come to rest.
+//! Properties of evictions on random clusters: every eviction places a gang, the victim set is
+//! minimal, queues and gangs lose nothing that they are entitled to, and plans converge.
 #![allow(clippy::unwrap_used, reason = "a test's helpers may fail the test")]
 
 #[path = "evictions_properties/judge.rs"]
@@ -14,11 +14,11 @@ use scheduler::{Actions, Config, Event, Scheduler};
 use support::*;
 use world::{Case, Gang, World, case};
 
-/// Rounds after which plans must have come to rest: every gang gets in by an eviction at most
-/// once at an age of the world, and leaves and comes back take a round each.
+/// Rounds after which plans must have converged: every gang is placed by evictions at most once in
+/// an age of the cluster, and leaving and coming back take one round each.
 const ROUNDS_MAX: usize = 60;
 
-/// Says how many times each gang's first member went.
+/// Returns how many times each gang's first member was evicted.
 fn run(case: &Case) -> Result<Vec<usize>, TestCaseError> {
     let mut lost = vec![0; case.gangs.len()];
     let mut world = World::new(case);
@@ -43,7 +43,7 @@ fn run(case: &Case) -> Result<Vec<usize>, TestCaseError> {
         let (mut rest, mut clock) = (0, now());
         for round in 0.. {
             prop_assert!(round < ROUNDS_MAX, "plans do not come to rest");
-            // Nothing is new, and everything is looked at again.
+            // Nothing is new, and the plan considers everything again.
             s.apply(queue_with("nudge", |_| {}));
             s.apply(Event::QueueGone("nudge".into()));
             let plan = s.plan(clock);
@@ -55,12 +55,13 @@ fn run(case: &Case) -> Result<Vec<usize>, TestCaseError> {
                 break;
             }
             if rest == 3 {
-                // A place is kept for somebody who was moved and cannot come back; not for ever.
-                prop_assert!(clock == now(), "room is held for nobody's leaving");
+                // A place is reserved for a moved pod that cannot come back; the reservation
+                // expires.
+                prop_assert!(clock == now(), "room is held although no pod leaves");
                 clock = now() + jiff::SignedDuration::from_mins(6);
                 rest = 0;
             }
-            // Those told to go before are gone, and come back to wait.
+            // The pods evicted before are gone, and their replacements wait.
             let back: Vec<String> = world
                 .pods
                 .iter()
@@ -102,7 +103,7 @@ fn run(case: &Case) -> Result<Vec<usize>, TestCaseError> {
                 prop_assert!(used <= *gpus, "{name} holds {used} of {gpus}");
             }
         }
-        // What is left of all the trying and undoing is what the objects say.
+        // After all trials and undos the state equals the state built from the objects.
         let mut fresh = Scheduler::new(Config::default());
         for event in world.basics() {
             fresh.apply(event);
@@ -123,7 +124,7 @@ proptest! {
     #![proptest_config(cases(128))]
 
     #[test]
-    fn evictions_are_few_lawful_and_come_to_rest(case in case()) {
+    fn evictions_are_minimal_permitted_and_converge(case in case()) {
         run(&case)?;
     }
 }
@@ -146,9 +147,10 @@ fn gang(
 }
 
 #[test]
-fn a_place_that_is_held_is_on_its_queues_account_when_others_take_back_what_they_deserve() {
-    // The third queue's first gang has two of its members, and the place of the third on a node
-    // where its second gang has shrunk for it; both go for the first queue's, which needs that node.
+fn a_nominated_place_is_charged_to_its_queue_during_reclaim() {
+    // The third queue's first gang runs two of its members and has a nomination for the third on a
+    // node where its second gang has shrunk for it. Both are evicted for the first queue's gang,
+    // which needs that node.
     let case = Case {
         nodes: vec![3, 2, 2],
         deserved: [3, 0, 5],
@@ -168,10 +170,10 @@ fn a_place_that_is_held_is_on_its_queues_account_when_others_take_back_what_they
 }
 
 #[test]
-fn who_goes_with_juniors_has_no_more_against_other_queues_than_with_them_still_there() {
-    // Without its junior the third queue's senior was within what its queue deserves, and took from
-    // the first queue what that had taken back from it as the junior borrowed; and the junior came
-    // back to what was idle.
+fn evicting_lower_ranked_gangs_gives_no_further_right_to_reclaim() {
+    // Without its lower-ranked gang the third queue's other gang was within what its queue
+    // deserves, and took from the first queue what that had reclaimed while the lower-ranked gang
+    // borrowed; and the lower-ranked gang came back on idle resources.
     let case = Case {
         nodes: vec![4, 2, 2],
         deserved: [2, 0, 3],
@@ -188,9 +190,9 @@ fn who_goes_with_juniors_has_no_more_against_other_queues_than_with_them_still_t
 }
 
 #[test]
-fn nobody_who_is_moved_for_another_could_stay_if_all_moved_are_to_have_a_place() {
-    // Free are 1, 0 and 5 GPUs, and three members of 2 come: all nodes are full then, which takes a
-    // move of both pods of 1.
+fn no_moved_member_could_have_stayed() {
+    // 1, 0 and 5 GPUs are free, and three members of 2 GPUs arrive: they fill all nodes, which
+    // takes a move of both pods of 1 GPU.
     let case = Case {
         nodes: vec![5, 4, 5],
         deserved: [0, 0, 2],
@@ -207,10 +209,10 @@ fn nobody_who_is_moved_for_another_could_stay_if_all_moved_are_to_have_a_place()
 }
 
 #[test]
-fn a_senior_who_took_his_place_is_not_lost_for_what_his_queues_juniors_borrow() {
-    // With its junior of 1 GPU the first queue is beyond its share, and its senior's nodes are what the second
-    // queue's gang needs. Whether the junior could go as well makes no difference: in the second case it has come
-    // back a moment ago.
+fn a_gang_placed_by_eviction_is_not_evicted_for_what_lower_ranked_gangs_borrow() {
+    // With its lower-ranked gang of 1 GPU the first queue is above its share, and the nodes of its
+    // other gang are what the second queue's gang needs. Whether the lower-ranked gang could be
+    // evicted as well makes no difference: in the second case it has just come back.
     let elsewhere = Case {
         nodes: vec![2, 5, 3, 2],
         deserved: [5, 0, 0],
@@ -245,9 +247,10 @@ fn a_senior_who_took_his_place_is_not_lost_for_what_his_queues_juniors_borrow() 
 }
 
 #[test]
-fn who_loses_soon_what_it_took_back_holds_it_for_longer_the_next_time() {
-    // All of the second queue's gang goes for the one GPU that the third deserves more, and is entitled to come back
-    // from what others borrow then; and the third queue's senior and junior change places beside it.
+fn a_gang_reclaimed_soon_after_reclaiming_is_exempt_for_longer() {
+    // The second queue's whole gang is evicted for the one GPU that the third queue deserves more,
+    // and is entitled to come back from what other queues then borrow; beside it two gangs of the
+    // third queue change places.
     let case = Case {
         nodes: vec![6, 4],
         deserved: [2, 3, 3],
@@ -269,9 +272,9 @@ fn who_loses_soon_what_it_took_back_holds_it_for_longer_the_next_time() {
 }
 
 #[test]
-fn of_few_who_are_moved_for_another_none_could_stay_wherever_that_one_went() {
-    // Free are 1, 2, 4 and 0 GPUs, and two members of 3 come: the nodes of 3 and of 4 are cleared by
-    // one move to the node that has 2 left, or by two to that which has 4.
+fn no_member_of_a_small_move_set_could_have_stayed_wherever_the_gang_went() {
+    // 1, 2, 4 and 0 GPUs are free, and two members of 3 GPUs arrive: the nodes with 3 and 4 GPUs
+    // are cleared by one move to the node with 2 GPUs left, or by two moves to the node with 4.
     let case = Case {
         nodes: vec![3, 4, 4, 6],
         deserved: [6, 4, 0],
@@ -288,7 +291,7 @@ fn of_few_who_are_moved_for_another_none_could_stay_wherever_that_one_went() {
         ],
     };
     run(&case).unwrap();
-    // Here one gang could stay whole, and none of it while another of it goes.
+    // Here one gang could stay whole, but none of its members while another member moves.
     let case = Case {
         nodes: vec![2, 6, 4, 6],
         deserved: [0, 0, 0],

@@ -1,4 +1,5 @@
-//! Defragmentation, by table: who may be moved, what it must gain, and what is said before.
+//! Defragmentation, by table: which pods may move, what a move must gain, and what is reported
+//! before.
 
 mod support;
 
@@ -21,7 +22,7 @@ fn tidying(moves_an_hour: usize) -> Cluster {
     })
 }
 
-/// A gang of one that runs, and what it says of itself.
+/// A running gang of one pod, with an annotation.
 fn running(c: &mut Cluster, name: &str, node: &str, gpus: i64, says: Option<(&str, &str)>) {
     c.gang_with(name, "default", "mid", 1, 1, gpus, |group| {
         if let Some((key, value)) = says {
@@ -36,7 +37,7 @@ fn running(c: &mut Cluster, name: &str, node: &str, gpus: i64, says: Option<(&st
 
 const MOVABLE: Option<(&str, &str)> = Some(("muster.io/movable", "true"));
 
-/// Three nodes of four GPUs: one each on two of them, two on the third.
+/// Three nodes of four GPUs with movable pods: one GPU each on two nodes, two GPUs on the third.
 fn scattered(c: &mut Cluster, says: Option<(&str, &str)>) {
     c.nodes(&[("n1", 4), ("n2", 4), ("n3", 4)]);
     running(c, "a", "n1", 1, says);
@@ -45,7 +46,7 @@ fn scattered(c: &mut Cluster, says: Option<(&str, &str)>) {
 }
 
 #[test]
-fn what_would_be_gained_is_said_before_anything_moves() {
+fn the_gain_is_reported_before_any_pod_moves() {
     let mut c = tidying(8);
     scattered(&mut c, Some(("muster.io/checkpoint", "30m")));
     let view = c.scheduler.view();
@@ -55,7 +56,7 @@ fn what_would_be_gained_is_said_before_anything_moves() {
     assert_eq!((said.whole_before, said.whole_after), (0, 2), "{said:?}");
     assert_eq!(said.gpus_gained, 8);
     assert_eq!(said.moves.len(), 2);
-    // Two GPUs, of whose work half an hour is not saved.
+    // Two GPUs with half an hour of work since the last checkpoint each.
     assert!((said.gpu_hours_lost - 1.0).abs() < 1e-9, "{said:?}");
     c.at = at;
     let plan = c.run();
@@ -70,7 +71,7 @@ fn what_would_be_gained_is_said_before_anything_moves() {
 }
 
 #[test]
-fn only_what_allows_it_is_moved_and_no_more_than_the_hour_allows() {
+fn only_movable_pods_move_and_within_the_hourly_budget() {
     let table = [
         (8, None, 0),
         (8, Some(("muster.io/movable", "false")), 0),
@@ -89,7 +90,7 @@ fn only_what_allows_it_is_moved_and_no_more_than_the_hour_allows() {
 }
 
 #[test]
-fn the_budget_is_an_hours_and_moves_come_to_rest() {
+fn the_budget_is_hourly_and_moves_converge() {
     let mut c = tidying(1);
     scattered(&mut c, MOVABLE);
     let mut moves = Vec::new();
@@ -111,18 +112,18 @@ fn the_budget_is_an_hours_and_moves_come_to_rest() {
 }
 
 #[test]
-fn nothing_is_tidied_while_others_leave_or_come() {
+fn defragmentation_waits_while_pods_arrive_or_leave() {
     let mut c = tidying(8);
     scattered(&mut c, MOVABLE);
     c.gang("comes", "default", "low", 1, 1, 1);
     let plan = c.run();
     assert_eq!((plan.binds.len(), plan.evictions.len()), (1, 0));
-    // Of the two that could go to the third node one finds room beside it.
+    // One of the two pods that could move to the third node finds room there.
     assert_eq!(c.run().evictions.len(), 1);
 }
 
 #[test]
-fn a_budget_of_disruptions_keeps_a_node_as_it_is() {
+fn a_pod_disruption_budget_keeps_a_node_from_being_emptied() {
     let mut c = tidying(8);
     scattered(&mut c, MOVABLE);
     for name in ["a-0", "b-0"] {

@@ -1,4 +1,4 @@
-//! Whom a waiting gang could evict, asked before anything is decided.
+//! Which gangs a waiting gang could evict, asked before anything is decided.
 
 mod support;
 
@@ -6,7 +6,7 @@ use scheduler::{Actions, Config};
 use support::cluster::*;
 use support::{now, pod_object};
 
-/// A cluster whose plans evict nobody.
+/// A cluster whose plans evict no gang.
 fn gentle() -> Cluster {
     let actions = Actions {
         reclaim: false,
@@ -30,7 +30,7 @@ fn whom(c: &mut Cluster, gang: &str) -> Vec<(String, usize, String)> {
 }
 
 #[test]
-fn those_who_would_have_to_go_are_named_though_evictions_are_off_and_nothing_changes() {
+fn possible_victims_are_named_while_evictions_are_off_and_nothing_changes() {
     let mut c = gentle();
     c.nodes(&[("n1", 4), ("n2", 4)]);
     c.gang("one", "default", "low", 1, 1, 4);
@@ -48,7 +48,7 @@ fn those_who_would_have_to_go_are_named_though_evictions_are_off_and_nothing_cha
 }
 
 #[test]
-fn nobody_is_named_for_who_has_no_right_does_not_wait_or_is_not_there() {
+fn no_victim_is_named_for_a_gang_that_may_not_evict_does_not_wait_or_does_not_exist() {
     let mut c = gentle();
     c.nodes(&[("n1", 4)]);
     c.gang("old", "default", "high", 1, 1, 4);
@@ -60,8 +60,8 @@ fn nobody_is_named_for_who_has_no_right_does_not_wait_or_is_not_there() {
     }
 }
 
-/// A preview between two plans: an earlier implementation ran it as real events, which made the cluster
-/// look changed to the rule that ends rounds of evictions.
+/// A preview between two plans: an earlier implementation ran it as real events, which made the
+/// cluster look changed to the rule that ends cycles of evictions.
 #[test]
 fn a_preview_between_two_plans_changes_no_plan_that_evicts() {
     let cluster = || {

@@ -20,7 +20,7 @@ fn ill(gpu: usize, failed: bool) -> Event {
     })
 }
 
-/// Three pods on the node, of a gang that needs them all; who has GPU 1.
+/// Three pods on the node, of a gang that needs them all. Returns the pod on GPU 1.
 fn running() -> (Cluster, String) {
     let mut c = Cluster::new();
     c.tell(described("n", 4, |_| true));
@@ -39,7 +39,7 @@ fn evicted(plan: &Plan) -> Vec<(&str, EvictionReason)> {
 }
 
 #[test]
-fn who_has_a_gpu_that_failed_is_evicted_alone_and_gets_another() {
+fn a_pod_on_a_failed_gpu_is_evicted_alone_and_gets_another_gpu() {
     let (mut c, holder) = running();
     c.tell(ill(1, true));
     let plan = c.run();
@@ -48,7 +48,7 @@ fn who_has_a_gpu_that_failed_is_evicted_alone_and_gets_another() {
     assert!(c.run().evictions.is_empty(), "once");
     let pod = c.pods[&holder].clone();
     c.leave(&plan);
-    // Its job makes another of the name.
+    // Its job creates another pod of the same name.
     let mut again = serde_json::to_value(pod).unwrap();
     again["metadata"]["uid"] = json!("another");
     again["metadata"]["deletionTimestamp"] = json!(null);
@@ -68,7 +68,7 @@ fn who_has_a_gpu_that_failed_is_evicted_alone_and_gets_another() {
 }
 
 #[test]
-fn who_has_a_gpu_that_is_only_out_goes_on() {
+fn a_pod_on_a_gpu_out_of_service_continues() {
     let (mut c, _) = running();
     c.tell(ill(1, false));
     assert!(c.run().evictions.is_empty());
@@ -78,7 +78,7 @@ fn who_has_a_gpu_that_is_only_out_goes_on() {
 }
 
 #[test]
-fn a_pod_that_is_heard_of_after_its_gpu_failed_is_evicted_too() {
+fn a_pod_that_arrives_after_its_gpu_failed_is_evicted_too() {
     let (before, holder) = running();
     let mut c = Cluster::new();
     c.tell(ill(1, true));
@@ -91,7 +91,7 @@ fn a_pod_that_is_heard_of_after_its_gpu_failed_is_evicted_too() {
 }
 
 #[test]
-fn pods_of_other_schedulers_are_theirs_to_end() {
+fn pods_of_other_schedulers_are_not_evicted() {
     let (before, holder) = running();
     let mut c = Cluster::new();
     c.tell(ill(1, true));

@@ -1,5 +1,6 @@
-//! Placing pods by what is left to those to come, as the whole scheduler does it by default: where
-//! a pod goes, when something is known of those to come, and that it follows from the state alone.
+//! Placement by the room that is left for future pods, as the whole scheduler does it by default:
+//! where a pod goes, once something is known of future pods, and that the choice follows from the
+//! state alone.
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers may fail the test")]
 
@@ -92,7 +93,7 @@ fn known(s: &mut Scheduler, count: usize, asks: Asks) {
 }
 
 #[test]
-fn a_pod_that_may_use_any_gpu_leaves_the_kind_that_others_are_expected_to_need() {
+fn a_pod_for_any_gpu_leaves_the_model_that_expected_pods_need() {
     let mut s = expecting(&[(RARE, 1), (PLAIN, 1)]);
     rare_and_plain(&mut s);
     s.apply(arrives("p", PLAIN));
@@ -102,8 +103,8 @@ fn a_pod_that_may_use_any_gpu_leaves_the_kind_that_others_are_expected_to_need()
 }
 
 #[test]
-fn what_pods_are_known_tells_what_is_to_come_once_there_are_fifty() {
-    // One beside those that are known is the pod to place.
+fn known_pods_predict_the_mix_once_there_are_fifty() {
+    // One pod besides the known ones is the pod to place.
     for (count, packs) in [(48, true), (49, false)] {
         let mut s = scheduler();
         rare_and_plain(&mut s);
@@ -136,7 +137,7 @@ fn a_pod_without_gpus_leaves_a_large_node_whole_for_pods_that_were_never_seen() 
 }
 
 #[test]
-fn packing_is_still_to_be_had() {
+fn packing_can_still_be_configured() {
     let pods = [(asking("", RARE), 1), (asking("", PLAIN), 1)];
     let mut s = Scheduler::new(Config {
         expected: pods.to_vec(),
@@ -151,7 +152,7 @@ fn packing_is_still_to_be_had() {
 #[test]
 fn a_share_goes_to_the_gpu_that_it_completes() {
     let share = |milli| Asks { milli, ..PLAIN };
-    // 300 and 700 make a whole; on the fullest GPU 300 would leave 100 for nobody.
+    // 300 and 700 fill a GPU; on the fullest GPU 300 would leave 100 that no pod can use.
     let mut s = expecting(&[(share(300), 3), (share(700), 3)]);
     s.apply(node_of("n", 2, "plain"));
     for (name, milli, gpu) in [("x", 600, "n-0"), ("y", 700, "n-1")] {
@@ -174,7 +175,7 @@ fn a_share_goes_to_the_gpu_that_it_completes() {
 }
 
 #[test]
-fn a_gang_that_one_node_holds_goes_to_the_node_that_leaves_most() {
+fn a_gang_that_fits_one_node_goes_to_the_node_with_the_best_remaining_room() {
     let two = |model| Asks {
         milli: 2000,
         model,
@@ -192,7 +193,7 @@ fn a_gang_that_one_node_holds_goes_to_the_node_that_leaves_most() {
 }
 
 #[test]
-fn a_trial_goes_where_the_plan_would_put_it() {
+fn a_trial_chooses_the_node_that_the_plan_would_choose() {
     let mut s = expecting(&[(RARE, 1), (PLAIN, 1)]);
     rare_and_plain(&mut s);
     let trial = s.what_if().would_place(None, &[asking("p", PLAIN)], now());
@@ -312,7 +313,7 @@ impl World {
     }
 }
 
-/// Evicts nobody. With a mix of its own, or with what is seen.
+/// A scheduler that evicts no gang, with a declared mix or with the mix of the known pods.
 fn of(declared: bool) -> Scheduler {
     let share = |milli| Asks { milli, ..PLAIN };
     let mix = [
@@ -347,7 +348,8 @@ fn run(ops: &[Op], declared: bool, seed: u64) -> Result<(), TestCaseError> {
         for event in shuffled(world.every_event(), seed) {
             rebuilt.apply(event);
         }
-        // What comes and goes at once leaves nothing, but it makes both plans look again.
+        // A pod that arrives and leaves at once leaves no trace, but makes both plans consider
+        // everything again.
         for s in [&mut s, &mut rebuilt] {
             s.apply(queue_with("nudge", |_| {}));
             s.apply(Event::QueueGone("nudge".into()));

@@ -1,5 +1,5 @@
-//! Reservation and backfill, case by case: who is first in line, when it is expected to start, who
-//! may go ahead of it, and what is told of when others may start.
+//! Reservation and backfill, case by case: which gang is the head, when it is expected to start,
+//! which gangs may start before it, and the estimated starts of the others.
 
 mod support;
 
@@ -85,7 +85,7 @@ fn room_is_reserved_for_the_head_when_those_that_run_are_expected_to_end() {
 }
 
 #[test]
-fn nobody_is_told_a_time_whom_no_end_of_others_lets_start_and_those_behind_are() {
+fn a_gang_that_no_end_lets_start_gets_no_estimate_and_gangs_behind_it_do() {
     let mut s = scheduler();
     s.apply(queue_with("small", |queue| {
         queue["spec"]["capability"] = json!({"nvidia.com/gpu": "4"});
@@ -95,7 +95,7 @@ fn nobody_is_told_a_time_whom_no_end_of_others_lets_start_and_those_behind_are()
     timed(&mut s, "running", 1, 6, Some(1000), 900);
     let plan = s.plan(now());
     run(&mut s, &plan, 6, now());
-    // Each is older than the one that others' ends let start.
+    // Each is older than the gang that other gangs' ends let start.
     timed(&mut s, "too-large", 1, 12, Some(500), 800);
     timed(&mut s, "too-many", 3, 8, Some(500), 700);
     timed(&mut s, "not-all-there", 2, 8, Some(500), 600);
@@ -111,7 +111,7 @@ fn nobody_is_told_a_time_whom_no_end_of_others_lets_start_and_those_behind_are()
     timed(&mut s, "head", 2, 8, Some(500), 200);
     timed(&mut s, "behind", 1, 6, Some(5000), 100);
     s.plan(now());
-    // What is told of the time to come is made anew once it is known who can't start.
+    // The estimates are computed anew once it is known which gangs can't start.
     let plan = look(&mut s, 61);
     for name in [
         "too-large",
@@ -125,7 +125,7 @@ fn nobody_is_told_a_time_whom_no_end_of_others_lets_start_and_those_behind_are()
     }
     assert_eq!(report(&plan, "head").estimate.unwrap().likely, at(1000));
     assert_eq!(report(&plan, "behind").estimate.unwrap().likely, at(1500));
-    // A node that is large enough: now it is a matter of time, or of none.
+    // A node that is large enough: now the gang may start.
     timed(&mut s, "first", 1, 16, Some(300), 950);
     s.apply(node("n2", 16));
     let plan = s.plan(at(62));
@@ -136,7 +136,7 @@ fn nobody_is_told_a_time_whom_no_end_of_others_lets_start_and_those_behind_are()
 }
 
 #[test]
-fn who_ends_before_the_head_starts_goes_ahead_and_who_does_not_waits() {
+fn a_gang_that_ends_before_the_head_starts_is_backfilled_and_a_longer_one_waits() {
     let mut s = scheduler();
     blocked(&mut s);
     timed(&mut s, "long", 1, 2, Some(1100), 100);
@@ -148,13 +148,13 @@ fn who_ends_before_the_head_starts_goes_ahead_and_who_does_not_waits() {
     let why = report(&plan, "long");
     assert!(why.binding.contains("ns/head"), "{}", why.binding);
     assert!(why.would_fit.contains("walltime"), "{}", why.would_fit);
-    // Time passes: nothing has become shorter.
+    // Time passes: no wait has become shorter.
     let plan = s.plan(at(20));
     assert!(plan.binds.is_empty());
 }
 
 #[test]
-fn who_takes_room_that_the_head_does_not_need_goes_ahead_however_long_it_runs() {
+fn a_gang_on_room_that_the_head_does_not_need_is_backfilled_whatever_its_run_time() {
     let mut s = scheduler();
     blocked(&mut s);
     s.apply(node("n2", 4));
@@ -166,7 +166,7 @@ fn who_takes_room_that_the_head_does_not_need_goes_ahead_however_long_it_runs() 
 }
 
 #[test]
-fn the_head_starts_as_soon_as_it_can_before_anybody_else() {
+fn the_head_starts_as_soon_as_it_can_before_any_other_gang() {
     let mut s = scheduler();
     blocked(&mut s);
     timed(&mut s, "long", 1, 8, Some(5000), 100);
@@ -184,7 +184,7 @@ fn the_head_starts_as_soon_as_it_can_before_anybody_else() {
 }
 
 #[test]
-fn the_next_head_is_who_waited_longest_for_how_long_it_runs() {
+fn the_next_head_has_the_longest_wait_in_relation_to_its_run_time() {
     let mut s = scheduler();
     s.apply(node("n0", 8));
     timed(&mut s, "running", 1, 6, Some(1000), 300);
@@ -196,10 +196,10 @@ fn the_next_head_is_who_waited_longest_for_how_long_it_runs() {
     assert_eq!(
         planned(&s.plan(at(1))),
         Some(("head".into(), at(1000))),
-        "the oldest leads where nobody did"
+        "the oldest gang becomes the head where there was none"
     );
     end(&mut s, "running", 1);
-    // By then the long one has waited for 3000 s of 1200, the short one for 1200 s of 600.
+    // By then the long gang has waited 3000 s for a run of 1200 s, the short one 1200 s for 600 s.
     let plan = s.plan(at(600));
     assert_eq!(bound(&plan).len(), 1);
     assert_eq!(planned(&plan), Some(("long".into(), at(1100))));
@@ -220,7 +220,7 @@ fn a_higher_priority_is_not_held_back_by_the_head() {
 }
 
 #[test]
-fn a_gang_that_outlives_what_it_said_moves_the_heads_start() {
+fn a_gang_that_exceeds_its_walltime_moves_the_heads_start() {
     let mut s = scheduler();
     blocked(&mut s);
     timed(&mut s, "other", 1, 8, Some(50), 100);
@@ -253,7 +253,7 @@ fn a_gang_of_unknown_length_is_expected_to_run_as_long_again() {
 }
 
 #[test]
-fn what_ended_teaches_how_long_others_run() {
+fn completed_gangs_predict_the_run_time_of_others() {
     let mut s = scheduler();
     s.apply(node("n0", 8));
     for i in 0..8 {
@@ -279,10 +279,10 @@ fn what_ended_teaches_how_long_others_run() {
 }
 
 #[test]
-fn room_is_reserved_from_when_it_must_be_there_and_told_of_from_when_it_likely_is() {
+fn room_is_reserved_by_latest_ends_and_estimated_by_expected_ends() {
     let mut s = scheduler();
     s.apply(node("n0", 8));
-    // People say twice as long as their work takes.
+    // Users declare twice the run time of their work.
     for i in 0..8 {
         let name = format!("past{i}");
         timed(&mut s, &name, 1, 2, Some(200), 300);
@@ -308,7 +308,7 @@ fn room_is_reserved_from_when_it_must_be_there_and_told_of_from_when_it_likely_i
 }
 
 #[test]
-fn a_pods_deadline_is_its_walltime_unless_it_says_one() {
+fn a_pods_deadline_is_its_walltime_unless_it_declares_one() {
     let mut s = scheduler();
     s.apply(node("n0", 8));
     s.apply(pod_with("running", None, 6, |pod| {
@@ -323,7 +323,7 @@ fn a_pods_deadline_is_its_walltime_unless_it_says_one() {
 }
 
 #[test]
-fn without_backfill_nothing_is_reserved_and_whoever_fits_starts() {
+fn without_backfill_nothing_is_reserved_and_every_fitting_gang_starts() {
     let mut s = Scheduler::new(Config {
         reserve_after: SignedDuration::ZERO,
         actions: Actions {
@@ -389,7 +389,7 @@ fn a_gang_that_must_be_in_one_rack_is_reserved_room_in_the_first_that_has_it() {
     assert_eq!(binds.values().next().map(String::as_str), Some("n1"));
 }
 
-/// Makes the next plan look at everything again, without changing anything.
+/// Makes the next plan consider everything again, without changing anything.
 fn nudge(s: &mut Scheduler) {
     s.apply(queue_with("nudge", |_| {}));
     s.apply(Event::QueueGone("nudge".into()));

@@ -1,5 +1,5 @@
-//! Limits and time: who waits because its queue may use no more is told when that ends, and is not
-//! overtaken for ever by those that need less.
+//! Limits and time: a gang that waits because of its queue's limit gets an estimate, and smaller
+//! gangs do not overtake it for ever.
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers may fail the test")]
 
@@ -13,7 +13,7 @@ use scheduler::{Config, Event, Scheduler};
 use serde_json::json;
 use support::*;
 
-/// Queue `q` may use 8 of 16 GPUs; what is reserved is at once.
+/// Queue `q` may use 8 of 16 GPUs; reservations are made at once.
 fn scheduler() -> Scheduler {
     let mut s = Scheduler::new(Config {
         reserve_after: SignedDuration::ZERO,
@@ -90,7 +90,7 @@ fn held_back_wanting(gpus: i64) -> Scheduler {
 }
 
 #[test]
-fn who_waits_for_its_queues_limit_is_told_when_those_in_the_queue_end() {
+fn a_gang_blocked_by_a_limit_is_estimated_from_the_ends_in_its_queue() {
     let mut s = held_back();
     let plan = look(&mut s, 100);
     let told = report(&plan, "first");
@@ -105,7 +105,7 @@ fn who_waits_for_its_queues_limit_is_told_when_those_in_the_queue_end() {
 }
 
 #[test]
-fn the_next_in_line_is_told_a_time_after_the_first_one_has_taken_its_part() {
+fn the_next_in_line_is_estimated_after_the_first_has_taken_its_part() {
     let mut s = held_back();
     // 4 of the 8 are left beside the first from then on, until it ends after 500 s.
     for (name, gpus, age) in [("second", 3, 100), ("third", 3, 90)] {
@@ -125,7 +125,7 @@ fn the_next_in_line_is_told_a_time_after_the_first_one_has_taken_its_part() {
 }
 
 #[test]
-fn those_that_need_less_start_before_it_where_they_end_in_time_or_leave_it_enough() {
+fn smaller_gangs_start_before_it_where_they_end_in_time_or_leave_it_enough() {
     let mut s = held_back();
     arrive(
         &mut s,
@@ -150,7 +150,7 @@ fn those_that_need_less_start_before_it_where_they_end_in_time_or_leave_it_enoug
     let names: Vec<String> = bound(&plan).into_keys().collect();
     assert_eq!(names, ["elsewhere-0", "short-0"]);
     run(&mut s, &plan, 1, at(1));
-    // Beside the first one's 4, 4 are left of the 8 from 1000 s on: one more may stay.
+    // Beside the first gang's 4 GPUs, 4 of the 8 are left from 1000 s on: one more gang may stay.
     arrive(
         &mut s,
         &Gang {
@@ -166,7 +166,7 @@ fn those_that_need_less_start_before_it_where_they_end_in_time_or_leave_it_enoug
 }
 
 #[test]
-fn those_that_would_leave_it_too_little_wait_though_the_limit_has_room_for_them() {
+fn gangs_that_would_leave_it_too_little_wait_although_the_limit_has_room() {
     let mut s = held_back_wanting(8);
     arrive(
         &mut s,
@@ -192,7 +192,7 @@ fn those_that_would_leave_it_too_little_wait_though_the_limit_has_room_for_them(
     run(&mut s, &plan, 1, at(1));
     let why = &report(&plan, "long").binding;
     assert!(why.contains("ns/first"), "{why}");
-    // Once the first one starts, the other's turn comes.
+    // Once the first gang starts, it is the other one's turn.
     for (group, gpus) in [("running", 6), ("short", 1)] {
         let name = format!("{group}-0");
         s.apply(pod_with(&name, Some(group), gpus, |pod| {
@@ -251,7 +251,7 @@ fn a_users_own_limit_counts_only_what_that_user_holds() {
     assert_eq!(report(&plan, "first").estimate.unwrap().likely, at(1000));
 }
 
-/// Members of one GPU each, and how long they run, which they say.
+/// Members of one GPU each, and their declared run time.
 #[derive(Clone, Copy, Debug)]
 struct Job {
     arrival: i64,
@@ -259,11 +259,11 @@ struct Job {
     seconds: i64,
 }
 
-/// What runs and what waits.
+/// The running and the waiting gangs.
 struct World {
     s: Scheduler,
     jobs: Vec<Job>,
-    /// Start and nodes of those that run.
+    /// Start and nodes of the running gangs.
     running: BTreeMap<usize, (i64, Vec<(String, String)>)>,
     waiting: BTreeSet<usize>,
     started: BTreeMap<usize, i64>,
@@ -339,7 +339,7 @@ impl World {
         }
     }
 
-    /// When those that run now will have left the job enough, if nobody else starts.
+    /// When the gangs that run now will have left the job enough, if no other gang starts.
     fn due(&self, job: usize, now: i64) -> i64 {
         let mut ends: Vec<(i64, usize)> = self
             .running
@@ -361,12 +361,12 @@ impl World {
     }
 }
 
-/// Plays a trace, in which nobody may start after what was due when it was the first in line.
+/// Plays a trace, in which no gang may start after the time that was due when it was first in line.
 fn keeps_its_dues(jobs: Vec<Job>) -> Result<(), TestCaseError> {
     let mut world = World::new(jobs);
     let all = world.jobs.iter().enumerate();
     let mut arrivals: BTreeSet<(i64, usize)> = all.map(|(job, what)| (what.arrival, job)).collect();
-    // Those that were first in line, and when they could start then.
+    // The gangs that were first in line, and when each could start at that time.
     let mut dues: BTreeMap<usize, i64> = BTreeMap::new();
     for _ in 0..100 {
         let running = world.running.iter();
@@ -403,10 +403,10 @@ fn keeps_its_dues(jobs: Vec<Job>) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// Of those that came together one starts, and another was held back for it until then: nobody behind
-/// both may come first. Found by the property below.
+/// Of gangs that arrived together one starts, and another was held back for it until then: no gang
+/// behind both may start first. Found by the property below.
 #[test]
-fn who_was_held_back_for_one_that_starts_now_is_not_passed_by_who_came_later() {
+fn a_gang_held_back_for_one_that_starts_is_not_overtaken_by_a_later_one() {
     let all = [
         (21, 6, 1),
         (10, 1, 61),
@@ -428,7 +428,7 @@ proptest! {
     #![proptest_config(cases(192))]
 
     #[test]
-    fn whoever_goes_ahead_of_the_first_that_its_queues_limit_keeps_back_does_not_delay_it(
+    fn no_gang_that_overtakes_the_first_one_blocked_by_a_limit_delays_it(
         jobs in proptest::collection::vec(
             (0..200i64, 1..=LIMIT, 1..200i64)
                 .prop_map(|(arrival, members, seconds)| Job { arrival, members, seconds }),

@@ -1,5 +1,5 @@
-//! What holds of reservation and backfill on random traces whose walltimes are true: nobody who goes
-//! ahead of the head delays it, nobody starts before the truth allows what is told of it, and the
+//! Properties of reservation and backfill on random traces with true walltimes: no backfilled gang
+//! delays the head, no gang starts earlier than its estimates and the true walltimes allow, and the
 //! same trace gives the same plans.
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers may fail the test")]
@@ -20,9 +20,9 @@ struct Job {
     members: usize,
     gpus: i64,
     seconds: i64,
-    /// Does it say how long it runs?
+    /// Whether it declares its walltime.
     says: bool,
-    /// So many times as long as it takes is what it says.
+    /// The declared walltime as a multiple of the true run time.
     times: i64,
     rack: bool,
 }
@@ -47,7 +47,7 @@ fn job() -> impl Strategy<Value = Job> {
         })
 }
 
-/// What became of a trace.
+/// The result of a trace.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Story {
     started: BTreeMap<usize, i64>,
@@ -62,15 +62,15 @@ const NODES: usize = 4;
 const GPUS: i64 = 4;
 
 impl Story {
-    /// Who has started by a time and not ended: when it ends, and the nodes of its members.
+    /// The gangs that run at a time: when each ends, and the nodes of its members.
     fn running<'a>(&'a self, jobs: &'a [Job], now: i64) -> impl Iterator<Item = (usize, i64)> + 'a {
         let by_now = self.started.iter().filter(move |(_, start)| **start <= now);
         let ends = by_now.map(|(at, start)| (*at, start + jobs[*at].seconds));
         ends.filter(move |(_, end)| *end > now)
     }
 
-    /// From when on those that run leave room for a job, if nobody else came: `exactly`, on the
-    /// nodes as it asks, or at least in sum.
+    /// From when on the running gangs leave room for a job, if no other gang arrives: `exactly`, on
+    /// the nodes as it requests, or at least in sum.
     fn room_from(&self, jobs: &[Job], job: &Job, now: i64, exactly: bool) -> Option<i64> {
         let mut times: Vec<i64> = self.running(jobs, now).map(|(_, end)| end).collect();
         times.push(now);
@@ -92,7 +92,7 @@ impl Story {
         })
     }
 
-    /// What a job's PodGroup said of itself at a time, as it was written down last.
+    /// A job's PodGroup status at a time, as it was last written.
     fn status(&self, job: usize, until: i64) -> Value {
         let plans = self.plans.iter().take_while(|(second, _)| *second <= until);
         let updates = plans.flat_map(|(_, plan)| &plan.groups);
@@ -235,7 +235,7 @@ proptest! {
     #![proptest_config(cases(192))]
 
     #[test]
-    fn whoever_goes_ahead_of_the_head_does_not_delay_it(jobs in proptest::collection::vec(job(), 1..14)) {
+    fn no_backfilled_gang_delays_the_head(jobs in proptest::collection::vec(job(), 1..14)) {
         let story = play(&jobs, &BTreeSet::new());
         for (head, since, promised) in &story.promised {
             let Some(started) = story.started.get(head) else {
@@ -253,7 +253,7 @@ proptest! {
                 .filter(|(job, start)| *job != head && **start > *since && *start < started)
                 .map(|(job, _)| *job)
                 .collect();
-            // Whoever arrives later and does not start before the head changes nothing for it.
+            // A gang that arrives later and does not start before the head changes nothing for it.
             let without = play(&jobs, &ahead);
             let alone = without.started.get(head);
             prop_assert!(
@@ -264,7 +264,7 @@ proptest! {
     }
 
     #[test]
-    fn the_head_starts_when_promised_where_nobody_outlives_what_it_said_whatever_was_learnt(
+    fn the_head_starts_when_promised_if_no_gang_exceeds_its_walltime(
         jobs in proptest::collection::vec((job(), 1..5i64), 16..32),
     ) {
         let says = |(job, times)| Job { says: true, times, ..job };
@@ -280,7 +280,7 @@ proptest! {
     }
 
     #[test]
-    fn everybody_starts_sooner_or_later_and_the_same_trace_gives_the_same_plans(
+    fn every_gang_starts_and_the_same_trace_gives_the_same_plans(
         jobs in proptest::collection::vec(job(), 1..14),
     ) {
         let story = play(&jobs, &BTreeSet::new());
@@ -292,7 +292,7 @@ proptest! {
     }
 
     #[test]
-    fn nobody_starts_before_the_earliest_time_that_true_walltimes_allow_the_head(
+    fn no_head_starts_before_true_walltimes_allow(
         jobs in proptest::collection::vec(job(), 1..14),
     ) {
         let jobs: Vec<Job> = jobs.into_iter().map(|job| Job { says: true, ..job }).collect();
@@ -311,7 +311,7 @@ proptest! {
     }
 
     #[test]
-    fn nobody_is_told_of_a_start_before_those_that_run_can_have_made_room(
+    fn no_estimate_is_earlier_than_running_gangs_can_make_room(
         jobs in proptest::collection::vec(job(), 1..14),
     ) {
         let jobs: Vec<Job> = jobs.into_iter().map(|job| Job { says: true, ..job }).collect();
@@ -327,7 +327,7 @@ proptest! {
                 let Some(told) = report.estimate else { continue };
                 let job = &jobs[number(&report.group)];
                 let likely = told.likely.as_second() - now().as_second();
-                // An answer is good for a minute, or for a part of the wait that it speaks of.
+                // An estimate is valid for a minute, or for a part of the wait.
                 let since = second - 60 - (likely - second).max(0) / 8;
                 let asked = story.plans.iter().map(|(then, _)| *then);
                 let asked = asked.filter(|then| (since..=*second).contains(then));
@@ -342,7 +342,7 @@ proptest! {
     }
 
     #[test]
-    fn a_scheduler_that_starts_anew_promises_the_same_head_the_same_time_and_starts_nobody_by_itself(
+    fn a_restarted_scheduler_keeps_the_head_and_its_promised_time(
         jobs in proptest::collection::vec(job(), 1..14),
         until in 0..300i64,
     ) {
@@ -351,7 +351,8 @@ proptest! {
             .map(|job| Job { says: true, arrival: job.arrival.min(until), ..job })
             .collect();
         let story = play(&jobs, &BTreeSet::new());
-        // Who runs and who waits right after the last arrival, told at once to another.
+        // The running and waiting gangs right after the last arrival, given at once to another
+        // scheduler.
         let Some(last) = jobs.iter().map(|job| job.arrival).max() else { return Ok(()) };
         let plan = story.plans.iter().find(|(second, _)| *second == last);
         let Some((_, plan)) = plan else { return Ok(()) };
@@ -379,7 +380,7 @@ proptest! {
         }
         let fresh = anew.plan(at(last));
         prop_assert_eq!(promise(plan), promise(&fresh));
-        // Who was asked before somebody else started may find another way beside him now.
+        // A gang that was tried before another one started may find another place beside it now.
         prop_assert!(fresh.binds.is_empty() || !plan.binds.is_empty(), "{:?}", fresh.binds);
     }
 }

@@ -180,8 +180,8 @@ fn full(nodes: usize, waiting: usize, largest: usize) -> Scheduler {
         gang += 1;
     }
     settle(&mut scheduler, &pods);
-    // Whoever was evicted may have left more than the others needed, and a queue whose gangs are
-    // too large for what it is owed is owed it still: nobody by himself is to get in.
+    // Victims may have left more room than the preemptors needed, and a queue whose gangs are too
+    // large for its remaining share is still entitled to it: no single pod may be placed by that.
     let mut refused = 0;
     for i in 0..nodes * GPUS_EACH {
         let name = format!("fill-{i:05}");
@@ -202,8 +202,8 @@ fn full(nodes: usize, waiting: usize, largest: usize) -> Scheduler {
     scheduler
 }
 
-/// Does what plans say until there is no more to do: whoever is evicted is gone with its job, and
-/// whoever is bound runs.
+/// Carries out plans until nothing is left to do: evicted pods disappear with their jobs, and bound
+/// pods run.
 fn settle(scheduler: &mut Scheduler, pods: &Pods) {
     for _ in 0..1_000 {
         let plan = scheduler.plan(NOW);

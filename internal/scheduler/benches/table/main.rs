@@ -38,7 +38,7 @@ impl Figure {
         format!("{} (asked {}{verdict})", self.words(), asked.brief())
     }
 
-    /// How much of whatever is to be little: time, bytes, or time for each pod.
+    /// The amount that is to be small: time, bytes, or time for each pod.
     fn amount(self) -> f64 {
         match self {
             Figure::Time(time) => time.as_secs_f64(),

@@ -1,8 +1,18 @@
-//! Reclaim across queues, by shares: a gang takes back what its queue is entitled to from queues
-//! that hold more than theirs. Its own queue must be within its share with it; the other one must
-//! be above its own, or above what it deserves while the taker's stays within what it deserves,
-//! where the two branches of the tree part. Only the latter takes from a queue of higher priority.
-//! Whoever is furthest beyond its share loses first.
+//! Reclaim across queues by shares: a gang takes back what its queue is entitled to from queues
+//! that hold more than their share.
+//!
+//! Method: the two queues are compared where their branches of the queue tree part. With the gang,
+//! the preemptor's branch must stay within its share. The other branch must hold more than its
+//! share, or more than its deserved amount while the preemptor's branch stays within its own
+//! deserved amount; only the latter may take from a queue of higher priority. The queue that is
+//! furthest above its share loses first, and the order is worked out again after each victim. The
+//! cost is one comparison of the queues with candidates for each victim.
+//!
+//! Example: two queues deserve 4 of 8 GPUs each; one runs 8 one-GPU gangs. A gang of 4 GPUs in
+//! the other queue reclaims 4 of them. Another gang is refused, because with it its queue
+//! would hold more than its share.
+//!
+//! Tests: `tests/evictions.rs`, and `tests/evictions_oracle.rs` against every set of victims.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,8 +21,8 @@ use jiff::Timestamp;
 
 use super::Refusal;
 use super::bound::Reach;
-use super::candidates::{Bite, Cursor, Limit};
-use super::search::{Ask, Candidates, Found, Vain};
+use super::candidates::{Cursor, EvictionUnit, Limit};
+use super::search::{Ask, Candidates, Found, NoVictims};
 use crate::gang::GangKey;
 use crate::plan::EvictionReason;
 use crate::queue::rules::Reclaim;
@@ -20,44 +30,46 @@ use crate::queue::{QueueIx, Queues, Share};
 use crate::resource::{Demand, Ix, PODS, Room};
 use crate::state::Scheduler;
 
-/// Which of the queues on a level loses first. Lesser goes first: the reverse of whose turn it is.
+/// The order in which the queues on one level lose. The lesser loses first: the reverse of the
+/// order of their turns.
 type Place = (i32, Reverse<bool>, Reverse<Share>, Reverse<usize>);
 
-struct Lender {
-    /// From the root down to it.
+struct VictimQueue {
+    /// The queues from the root down to the victims' queue.
     path: Vec<QueueIx>,
-    /// The first queues on the taker's and on this one's way that are not the same.
+    /// The topmost queues of the preemptor's path and of this path that differ.
     left: QueueIx,
     right: QueueIx,
-    /// What the taker's queue deserves may be a ground.
+    /// Whether the preemptor may take because its queue is within its deserved amount.
     deserved: bool,
     cursor: Cursor,
-    /// Of priorities of gangs that got in by an eviction: what the queue's juniors to those hold who stay.
-    juniors: BTreeMap<i32, Room>,
+    /// For each priority of a gang that was placed by evictions: what gangs of lower priority in
+    /// this queue hold and keep.
+    lower_ranked: BTreeMap<i32, Room>,
     bitten: bool,
     done: bool,
 }
 
-/// The queues that something may be taken back from.
-pub(super) struct Lenders {
+/// The queues that the preemptor may reclaim from.
+pub(super) struct VictimQueues {
     demand: Demand,
-    lenders: Vec<Lender>,
+    victim_queues: Vec<VictimQueue>,
     places: BTreeMap<QueueIx, Place>,
     last: Option<usize>,
     now: Timestamp,
 }
 
-impl Lenders {
+impl VictimQueues {
     pub(super) fn new(
         state: &Scheduler,
         own: QueueIx,
         ask: &Ask,
         priority: i32,
         now: Timestamp,
-    ) -> Lenders {
-        let mut all = Lenders {
+    ) -> VictimQueues {
+        let mut all = VictimQueues {
             demand: ask.demand.clone(),
-            lenders: Vec::new(),
+            victim_queues: Vec::new(),
             places: BTreeMap::new(),
             last: None,
             now,
@@ -86,13 +98,13 @@ impl Lenders {
             for at in &path {
                 all.places.insert(*at, place(queues, *at));
             }
-            all.lenders.push(Lender {
+            all.victim_queues.push(VictimQueue {
                 path,
                 left: fork.left,
                 right: fork.right,
                 deserved: true,
                 cursor: Cursor::for_others(name, limit),
-                juniors: BTreeMap::new(),
+                lower_ranked: BTreeMap::new(),
                 bitten: false,
                 done: false,
             });
@@ -100,32 +112,34 @@ impl Lenders {
         all
     }
 
-    /// Leaves what the taker's queue deserves as a ground only where it would hold no more with all that it
-    /// holds now: for who goes with juniors of his own queue as well. Those come back to whatever is idle, and
-    /// whoever lost his place by that takes it back from a queue that is beyond its share then, for ever.
-    pub(super) fn before_juniors_go(&mut self, queues: &Queues) {
-        for lender in &mut self.lenders {
-            lender.deserved = queues.within_deserved(lender.left, &self.demand, 1);
+    /// Lets the preemptor take on the ground of its deserved amount only where its queue stays
+    /// within it with all that it holds now. This applies where gangs of the preemptor's own queue
+    /// are evicted as well: they come back on idle resources, and a gang that loses its place by
+    /// that would reclaim it from a queue above its share, in an endless cycle.
+    pub(super) fn limit_deserved_ground(&mut self, queues: &Queues) {
+        for victim_queue in &mut self.victim_queues {
+            victim_queue.deserved = queues.within_deserved(victim_queue.left, &self.demand, 1);
         }
     }
 
-    /// Beyond its share, a queue loses to its equals and betters; what others deserve, to all.
-    fn eligible(&self, queues: &Queues, lender: &Lender) -> bool {
-        self.eligible_but_for(queues, lender, &Room::default())
+    /// Whether the queue may lose now. Above its share it loses to queues of the same or a higher
+    /// priority; above its deserved amount it loses to every queue that is within its own.
+    fn eligible(&self, queues: &Queues, victim_queue: &VictimQueue) -> bool {
+        self.eligible_but_for(queues, victim_queue, &Room::default())
     }
 
-    /// The same, if it did not hold so much of what it holds.
-    fn eligible_but_for(&self, queues: &Queues, lender: &Lender, less: &Room) -> bool {
+    /// As `eligible`, with `less` subtracted from what the queue holds.
+    fn eligible_but_for(&self, queues: &Queues, victim_queue: &VictimQueue, less: &Room) -> bool {
         let priority = |at: QueueIx| queues.rules(at).map_or(0, |rules| rules.priority);
-        let outranked = priority(lender.left) < priority(lender.right);
-        let at = lender.right;
+        let outranked = priority(victim_queue.left) < priority(victim_queue.right);
+        let at = victim_queue.right;
         (!outranked && self.above(queues, at, less, Queues::allocatable))
-            || (lender.deserved
-                && queues.within_deserved(lender.left, &self.demand, 1)
+            || (victim_queue.deserved
+                && queues.within_deserved(victim_queue.left, &self.demand, 1)
                 && self.above(queues, at, less, Queues::deserved))
     }
 
-    /// Does a queue hold more than it is bound to, of anything that is asked for, without so much?
+    /// Whether the queue, without `less`, holds more than the bound of any requested resource.
     fn above(
         &self,
         queues: &Queues,
@@ -141,25 +155,33 @@ impl Lenders {
         })
     }
 
-    /// May the queue lose this gang? One that got in by an eviction itself is not lost for what juniors hold who
-    /// stay: they borrow whatever is idle, and it would take back the place that it is entitled to, for ever.
-    fn may_lose(&self, state: &Scheduler, lender: &Lender, gang: &GangKey) -> bool {
+    /// Whether the queue may lose this gang. A gang that was placed by evictions is not evicted for
+    /// resources that lower-ranked gangs of its queue hold and keep: these borrow what is idle, and
+    /// the gang would reclaim the place that it is entitled to, in an endless cycle.
+    fn may_lose(&self, state: &Scheduler, victim_queue: &VictimQueue, gang: &GangKey) -> bool {
         let priority = state.won_at(gang);
-        let juniors = priority.and_then(|priority| lender.juniors.get(&priority));
-        juniors.is_none_or(|juniors| self.eligible_but_for(&state.queues, lender, juniors))
+        let lower_ranked = priority.and_then(|priority| victim_queue.lower_ranked.get(&priority));
+        lower_ranked.is_none_or(|lower_ranked| {
+            self.eligible_but_for(&state.queues, victim_queue, lower_ranked)
+        })
     }
 
-    /// Is it eligible, or could it be once others are gone? Shares do not change by evictions, and
-    /// nobody holds more after them.
-    fn may_ever(&self, queues: &Queues, lender: &Lender) -> bool {
+    /// Whether the queue is eligible now or could become so after other evictions. Evictions do not
+    /// change shares, and no queue holds more after them.
+    fn may_ever(&self, queues: &Queues, victim_queue: &VictimQueue) -> bool {
         let mut asked = self.demand.0.iter().filter(|(ix, _)| queues.counts(*ix));
-        self.eligible(queues, lender)
-            || (lender.deserved
-                && asked.all(|(ix, amount)| *amount <= queues.deserved(lender.left, *ix))
-                && self.above(queues, lender.right, &Room::default(), Queues::deserved))
+        self.eligible(queues, victim_queue)
+            || (victim_queue.deserved
+                && asked.all(|(ix, amount)| *amount <= queues.deserved(victim_queue.left, *ix))
+                && self.above(
+                    queues,
+                    victim_queue.right,
+                    &Room::default(),
+                    Queues::deserved,
+                ))
     }
 
-    fn goes_before(&self, a: &Lender, b: &Lender) -> bool {
+    fn goes_before(&self, a: &VictimQueue, b: &VictimQueue) -> bool {
         let apart = a.path.iter().zip(&b.path).find(|(a, b)| a != b);
         match apart {
             Some((a, b)) => self.places.get(a) < self.places.get(b),
@@ -167,15 +189,16 @@ impl Lenders {
         }
     }
 
-    /// The lender to take from next.
+    /// The queue to take from next.
     fn first(&self, queues: &Queues) -> Option<usize> {
         let mut best: Option<usize> = None;
-        for (at, lender) in self.lenders.iter().enumerate() {
-            if lender.done {
+        for (at, victim_queue) in self.victim_queues.iter().enumerate() {
+            if victim_queue.done {
                 continue;
             }
-            let better = best.is_none_or(|best| self.goes_before(lender, &self.lenders[best]));
-            if better && self.eligible(queues, lender) {
+            let better =
+                best.is_none_or(|best| self.goes_before(victim_queue, &self.victim_queues[best]));
+            if better && self.eligible(queues, victim_queue) {
                 best = Some(at);
             }
         }
@@ -183,8 +206,9 @@ impl Lenders {
     }
 
     pub(super) fn spared_until(&self) -> Option<Timestamp> {
-        let all = self.lenders.iter();
-        all.filter_map(|lender| lender.cursor.spared_until).min()
+        let all = self.victim_queues.iter();
+        all.filter_map(|victim_queue| victim_queue.cursor.spared_until)
+            .min()
     }
 
     pub(super) fn any(&self, queues: &Queues) -> bool {
@@ -192,7 +216,7 @@ impl Lenders {
     }
 }
 
-/// Would this one queue be within its share with the demand?
+/// Whether the queue, with the demand, would be within its share.
 fn within(queues: &Queues, at: QueueIx, demand: &Demand) -> bool {
     let mut asked = demand.0.iter().filter(|(ix, _)| *ix != PODS);
     asked.all(|(ix, amount)| {
@@ -209,121 +233,136 @@ fn place(queues: &Queues, at: QueueIx) -> Place {
     )
 }
 
-impl Candidates for Lenders {
-    fn next(&mut self, state: &mut Scheduler) -> Option<Bite> {
+impl Candidates for VictimQueues {
+    fn next(&mut self, state: &mut Scheduler) -> Option<EvictionUnit> {
         let queues = &state.queues;
         if let Some(last) = self.last.take() {
-            for at in &self.lenders[last].path {
+            for at in &self.victim_queues[last].path {
                 self.places.insert(*at, place(queues, *at));
             }
         }
         loop {
             let at = self.first(&state.queues)?;
-            let lender = &mut self.lenders[at];
-            match lender.cursor.next(state, self.now) {
-                Some(mut bite) => {
-                    if let Some(priority) = state.won_at(&bite.gang) {
-                        // Whoever of them goes has gone.
-                        let held = || state.held_below(lender.cursor.queue(), priority);
-                        lender.juniors.entry(priority).or_insert_with(held);
-                        if !self.may_lose(state, &self.lenders[at], &bite.gang) {
+            let victim_queue = &mut self.victim_queues[at];
+            match victim_queue.cursor.next(state, self.now) {
+                Some(mut unit) => {
+                    if let Some(priority) = state.won_at(&unit.gang) {
+                        // The lower-ranked gangs that are evicted are gone by now.
+                        let held = || state.held_below(victim_queue.cursor.queue(), priority);
+                        victim_queue
+                            .lower_ranked
+                            .entry(priority)
+                            .or_insert_with(held);
+                        if !self.may_lose(state, &self.victim_queues[at], &unit.gang) {
                             continue;
                         }
                     }
-                    let lender = &mut self.lenders[at];
-                    bite.why = EvictionReason::Reclaimed;
-                    lender.bitten = true;
+                    let victim_queue = &mut self.victim_queues[at];
+                    unit.why = EvictionReason::Reclaimed;
+                    victim_queue.bitten = true;
                     self.last = Some(at);
-                    return Some(bite);
+                    return Some(unit);
                 }
-                None => lender.done = true,
+                None => victim_queue.done = true,
             }
         }
     }
 
     fn reach(&self, state: &Scheduler) -> Option<Reach> {
-        let lenders = self.lenders.iter();
-        let lenders = lenders.filter(|lender| self.may_ever(&state.queues, lender));
-        let gangs = lenders.flat_map(|lender| lender.cursor.gangs(state));
+        let victim_queues = self.victim_queues.iter();
+        let victim_queues =
+            victim_queues.filter(|victim_queue| self.may_ever(&state.queues, victim_queue));
+        let gangs = victim_queues.flat_map(|victim_queue| victim_queue.cursor.gangs(state));
         Some(Reach {
             gangs: gangs.cloned().collect(),
             own: false,
         })
     }
 
-    fn everybody(&mut self, state: &mut Scheduler) -> Vec<Bite> {
+    fn all_candidates(&mut self, state: &mut Scheduler) -> Vec<EvictionUnit> {
         let mut txn = state.begin();
-        let mut bites = Vec::new();
+        let mut units = Vec::new();
         let queues = &state.queues;
-        let each = self.lenders.iter();
-        let may: Vec<bool> = each.map(|lender| self.may_ever(queues, lender)).collect();
-        for (lender, may) in self.lenders.iter_mut().zip(may) {
-            lender.bitten = true;
+        let each = self.victim_queues.iter();
+        let may: Vec<bool> = each
+            .map(|victim_queue| self.may_ever(queues, victim_queue))
+            .collect();
+        for (victim_queue, may) in self.victim_queues.iter_mut().zip(may) {
+            victim_queue.bitten = true;
             if !may {
                 continue;
             }
-            lender.cursor.rewind();
-            // Who goes is not known yet: all that juniors hold is theirs.
-            let won = lender
+            victim_queue.cursor.rewind();
+            // The victims are not known yet: all that lower-ranked gangs hold counts as kept.
+            let won = victim_queue
                 .cursor
                 .gangs(state)
                 .filter_map(|gang| state.won_at(gang));
-            let held = |priority| (priority, state.held_below(lender.cursor.queue(), priority));
-            lender.juniors = won
+            let held = |priority| {
+                (
+                    priority,
+                    state.held_below(victim_queue.cursor.queue(), priority),
+                )
+            };
+            victim_queue.lower_ranked = won
                 .collect::<BTreeSet<i32>>()
                 .into_iter()
                 .map(held)
                 .collect();
-            // Whoever is not needed is out of the way when his gang's turn comes; nobody else's
-            // going makes a difference to who comes next.
-            while let Some(mut bite) = lender.cursor.next(state, self.now) {
-                bite.why = EvictionReason::Reclaimed;
-                if bite.shrinks {
-                    state.take(&mut txn, &mut bite);
+            // Surplus members are taken before their gang's turn comes; other evictions do not
+            // change the cursor's order.
+            while let Some(mut unit) = victim_queue.cursor.next(state, self.now) {
+                unit.why = EvictionReason::Reclaimed;
+                if unit.shrinks {
+                    state.take(&mut txn, &mut unit);
                 }
-                bites.push(bite);
+                units.push(unit);
             }
         }
         state.undo(txn);
-        bites
+        units
     }
 
-    fn may_take(&self, state: &Scheduler, bite: &Bite) -> bool {
-        let queue = state.gangs.get(&bite.gang).and_then(|gang| gang.payer);
-        let lender = queue.and_then(|payer| {
-            let mut lenders = self.lenders.iter();
-            lenders.find(|lender| lender.path.last() == Some(&payer.queue))
+    fn may_take(&self, state: &Scheduler, unit: &EvictionUnit) -> bool {
+        let queue = state.gangs.get(&unit.gang).and_then(|gang| gang.payer);
+        let victim_queue = queue.and_then(|payer| {
+            let mut victim_queues = self.victim_queues.iter();
+            victim_queues.find(|victim_queue| victim_queue.path.last() == Some(&payer.queue))
         });
-        lender.is_some_and(|lender| {
-            self.eligible(&state.queues, lender) && self.may_lose(state, lender, &bite.gang)
+        victim_queue.is_some_and(|victim_queue| {
+            self.eligible(&state.queues, victim_queue)
+                && self.may_lose(state, victim_queue, &unit.gang)
         })
     }
 
-    /// Where branches part above the taker's queue, its branch is within its share, or nearer to it
-    /// than those that lose.
+    /// Where the branches part above the preemptor's queue, its branch must be within its share, or
+    /// no further above it than the branch that loses.
     fn admits(&self, state: &Scheduler) -> bool {
         let queues = &state.queues;
         let mut more = Room::default();
         more.add(&self.demand, 1);
-        let bitten = self.lenders.iter().filter(|lender| lender.bitten);
-        bitten.into_iter().all(|lender| {
+        let bitten = self
+            .victim_queues
+            .iter()
+            .filter(|victim_queue| victim_queue.bitten);
+        bitten.into_iter().all(|victim_queue| {
             let nearer = || {
-                let taker = queues.dominant_share_with(lender.left, &more);
-                taker <= queues.dominant_share(lender.right)
+                let taker = queues.dominant_share_with(victim_queue.left, &more);
+                taker <= queues.dominant_share(victim_queue.right)
             };
-            within(queues, lender.left, &self.demand) || nearer()
+            within(queues, victim_queue.left, &self.demand) || nearer()
         })
     }
 }
 
 impl Scheduler {
-    /// The priority of a gang that got in by an eviction, or was moved.
+    /// The priority of a gang that was placed by evictions, or was moved; none for other gangs.
     fn won_at(&self, gang: &GangKey) -> Option<i32> {
         let gang = self.gangs.get(gang).filter(|gang| gang.won.is_some())?;
         Some(self.priority_of(gang))
     }
 
-    /// What a queue's gangs of lower priorities hold that could be evicted.
+    /// What the evictable gangs of lower priority in a queue hold.
     fn held_below(&self, queue: &str, priority: i32) -> Room {
         let mut held = Room::default();
         let all = self
@@ -339,7 +378,7 @@ impl Scheduler {
         held
     }
 
-    /// Seeks room for a gang in queues that hold more than their share.
+    /// Searches victims for a gang in queues that hold more than their share.
     pub(super) fn reclaim(
         &mut self,
         key: &GangKey,
@@ -347,38 +386,39 @@ impl Scheduler {
         now: Timestamp,
     ) -> Result<Found, Refusal> {
         let Some((gang, payer)) = self.gangs.get(key).zip(ask.payer) else {
-            return Err(Refusal::at_once("it is gone"));
+            return Err(Refusal::at_once("the gang no longer exists"));
         };
         let (own, priority) = (payer.queue, self.priority_of(gang));
         let name = self.queues.name(own).to_owned();
         let rules = self.queues.rules(own);
         if rules.is_some_and(|rules| rules.preemption.reclaim == Reclaim::Never) {
-            return Err(Refusal::at_once(format!("queue {name} reclaims nothing")));
+            return Err(Refusal::at_once(format!("queue {name} must not reclaim")));
         }
         if let Some(ix) = self.beyond_share(own, &ask.demand) {
             return Err(Refusal::at_once(format!(
-                "with it queue {name} would hold more {} than its share",
+                "with the gang, queue {name} would hold more {} than its share",
                 self.names.name(ix)
             )));
         }
-        let mut lenders = Lenders::new(self, own, ask, priority, now);
-        if !lenders.any(&self.queues) {
+        let mut victim_queues = VictimQueues::new(self, own, ask, priority, now);
+        if !victim_queues.any(&self.queues) {
             return Err(Refusal::at_once(
-                "no other queue holds more than its share of what it needs, and may lose it",
+                "no reclaimable queue holds more than its share of what the gang needs",
             ));
         }
-        match self.search(key, ask, &mut lenders, now) {
+        match self.search(key, ask, &mut victim_queues, now) {
             Ok(found) => Ok(found),
-            Err(Vain::NotWorth) => Err(Refusal::not_worth()),
-            Err(Vain::NoRoom) => Err(self.no_use(
-                lenders.spared_until(),
+            Err(NoVictims::NotWorth) => Err(Refusal::not_worth()),
+            Err(NoVictims::NoRoom) => Err(self.no_use(
+                victim_queues.spared_until(),
                 now,
-                "evicting all that other queues hold beyond their share would not make room",
+                "reclaiming all that other queues hold above their share would not make room",
             )),
         }
     }
 
-    /// A resource of which the queue by itself would hold more than its share.
+    /// A resource of which the queue, with the demand, would hold more than its share, without
+    /// regard to the queues above it.
     pub(super) fn beyond_share(&self, queue: QueueIx, demand: &Demand) -> Option<u8> {
         let mut asked = demand.0.iter().filter(|(ix, _)| *ix != PODS);
         asked

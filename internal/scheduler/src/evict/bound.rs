@@ -1,30 +1,42 @@
-//! What a search for evictions can come to at best, known before it begins: whether there could be
-//! room at all if everybody were gone who could be taken, and what the cheapest conceivable victims
-//! would lose. Numbers alone: taking members off their nodes in order of what each of their GPUs
-//! (or cores) loses, in parts if need be, never loses more than a search that comes to the same
-//! room. Takes nobody.
+//! A lower bound on what evictions cost, before a search begins: whether all candidates together
+//! would make enough room, and what the cheapest conceivable victims lose.
+//!
+//! Method: counters only. Running members are taken off their nodes in the order of what each of
+//! their GPUs (or cores) loses, in fractions if necessary. Such a relaxed choice never loses more
+//! than a search that makes the same room, so a search is skipped if the bound already exceeds what
+//! the preemptor saves. No victim is taken here.
+//!
+//! Cost: one pass over the candidates' members and the nodes. It is spent only where the cost of
+//! evictions is weighed, because that is where most searches fail.
+//!
+//! Example: on one node pieces of 3, 2 and 4 GPUs lose 1, 10 and 100 for each GPU. With 1 GPU
+//! unused, a first member of 4 GPUs costs 3, and a second one 2 * 10 + 2 * 100 = 220
+//! (`each_further_member_costs_what_the_cheapest_victims_lose`).
+//!
+//! Test: `a_search_fails_wherever_the_bound_says_so` compares the bound with the search
+//! on random clusters.
 
 use std::cmp::Ordering;
 
 use jiff::Timestamp;
 
-use super::search::{Ask, Candidates, Vain};
+use super::search::{Ask, Candidates, NoVictims};
 use crate::class::ClassIx;
 use crate::gang::GangKey;
 use crate::node::NodeIx;
 use crate::resource::Ix;
 use crate::state::Scheduler;
 
-/// Whose gangs could be taken, in part or as a whole.
+/// The gangs that could be evicted, in part or whole.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Reach {
     pub(super) gangs: Vec<GangKey>,
-    /// Some of them are of the taker's own queue.
+    /// Whether some of them are of the preemptor's own queue.
     pub(super) own: bool,
 }
 
-/// What is held on a node by members of one gang: what would be free without them, which is more
-/// than nothing, and what they would lose.
+/// What members of one gang hold on a node: the amount that would be free without them, which is
+/// more than zero, and what they would lose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Piece {
     amount: i64,
@@ -32,16 +44,16 @@ struct Piece {
 }
 
 impl Piece {
-    /// Lesser loses less for as much.
+    /// Compares by price: the lesser loses less for the same amount.
     fn by_price(&self, other: &Piece) -> Ordering {
         let (own, its) = (i128::from(self.amount), i128::from(other.amount));
         (self.lost * its).cmp(&(other.lost * own))
     }
 }
 
-/// All pieces, each with the place of the next on its node.
+/// All pieces, each with the index of the next one on its node.
 struct Pieces {
-    /// The place of each node's first; beyond the list where there is none.
+    /// The index of each node's first piece; beyond the list where there is none.
     first: Vec<usize>,
     list: Vec<(Piece, usize)>,
 }
@@ -57,9 +69,9 @@ impl Pieces {
     }
 }
 
-/// So many parts of what is lost, where all are so many. Nothing is negative.
+/// The share of the loss that `parts` of `all` have. Nothing is negative.
 fn part_of(lost: i128, parts: i64, all: i64) -> i128 {
-    // Large numbers are rare, and dividing them is slow.
+    // Large numbers are rare, and 128-bit division is slow.
     let small = i64::try_from(lost).ok();
     match small.and_then(|lost| lost.checked_mul(parts)) {
         Some(product) => i128::from(product / all),
@@ -68,16 +80,16 @@ fn part_of(lost: i128, parts: i64, all: i64) -> i128 {
 }
 
 impl Scheduler {
-    /// Why a search among these candidates would be in vain, where numbers show that. Looks at all
-    /// that they hold: asked only where what they lose is weighed, which most searches come to
-    /// nothing by. Others soon find somebody, or nobody.
-    pub(super) fn in_vain(
+    /// Why a search among these candidates would fail, where counters show that. Looks at
+    /// everything that the candidates hold, so it is used only where the cost of evictions is
+    /// weighed: most of those searches fail, and other searches soon find victims or fail.
+    pub(super) fn hopeless_by_bound(
         &mut self,
         key: &GangKey,
         ask: &Ask,
         candidates: &dyn Candidates,
         now: Timestamp,
-    ) -> Option<Vain> {
+    ) -> Option<NoVictims> {
         let wait = ask.wait?;
         let reach = candidates.reach(self)?;
         let (class, members) = self.main_part(ask)?;
@@ -92,23 +104,24 @@ impl Scheduler {
         let price = |ran| weight.price(ran, wait);
         let pieces = self.pieces(&reach.gangs, ix, needed, price, now)?;
         match self.least_lost(class, each, members, ix, &pieces) {
-            None => Some(Vain::NoRoom),
+            None => Some(NoVictims::NoRoom),
             Some(lost) => {
                 let most = weight.saved(wait, reach.own);
-                (lost > most).then_some(Vain::NotWorth)
+                (lost > most).then_some(NoVictims::NotWorth)
             }
         }
     }
 
-    /// The class that most of the ask is certain to be of, and how many members.
+    /// The class that most of the request is certain to be of, and its number of members.
     fn main_part(&self, ask: &Ask) -> Option<(ClassIx, usize)> {
         let class = self.largest(ask)?;
         let members = ask.certain().get(&class).copied()?;
         Some((class, members))
     }
 
-    /// What each gang's members hold by node, where so much is needed in all, and what they lose by
-    /// how long they ran. None where that is not known of somebody.
+    /// What each gang's members hold by node, and what they lose by how long they have run.
+    /// `needed` is the amount that the preemptor needs in all. None where a gang's run time is not
+    /// known.
     fn pieces(
         &self,
         gangs: &[GangKey],
@@ -127,7 +140,7 @@ impl Scheduler {
             let known = self.gangs.get(gang)?;
             for (node, class, count) in held.iter().copied() {
                 let demand = self.classes.get(class).demand().get(ix);
-                // What shares GPUs may take another part of this node's than it is counted as.
+                // A pod that shares GPUs may take another part on this node than its class counts.
                 let amount = match self.classes.get(class).share() {
                     Some(_) => self.take_on(class, node).demand.get(ix).max(demand),
                     None => demand,
@@ -142,7 +155,7 @@ impl Scheduler {
                 }
             }
             let all: i64 = own.iter().map(|(_, piece)| piece.amount).sum();
-            // Who cannot shrink is lost whole, for no more of it than is needed.
+            // A gang that cannot shrink is evicted whole, for no more of it than is needed.
             let whole = known.total.have() <= known.minimum(gang);
             for (node, mut piece) in own.drain(..) {
                 if whole && all > needed {
@@ -155,8 +168,8 @@ impl Scheduler {
         Some(pieces)
     }
 
-    /// The least that is lost until so many members of a class have room, each of which asks for so
-    /// much. None if there is too little even without any of the pieces.
+    /// The least loss that makes room for `members` members of a class, each of which requests
+    /// `each`. None if there is too little room even without all pieces.
     fn least_lost(
         &self,
         class: ClassIx,
@@ -167,7 +180,8 @@ impl Scheduler {
     ) -> Option<i128> {
         let view = self.views.get(&class)?;
         let mut left = members as u64;
-        // What one member more costs, node by node: on each, the next never costs less.
+        // The cost of each further member, node by node: on one node, the next member never costs
+        // less.
         let mut costs: Vec<i128> = Vec::new();
         let mut own: Vec<Piece> = Vec::new();
         for at in 0..self.nodes.len() {
@@ -199,7 +213,7 @@ impl Scheduler {
     }
 }
 
-/// Adds what each member more costs on one node, of which so much is unused.
+/// Adds the cost of each further member on one node, of which `unused` is unused.
 fn steps(pieces: &[Piece], unused: i64, each: i64, (most, free): (u64, u64), into: &mut Vec<i128>) {
     let mut rest = pieces.iter().copied();
     let mut have = unused - (free as i64).saturating_mul(each);
@@ -234,7 +248,7 @@ mod tests {
     use proptest::prelude::*;
     use serde_json::{Value, json};
 
-    use super::super::across::Lenders;
+    use super::super::across::VictimQueues;
     use super::super::search::Found;
     use super::*;
     use crate::config::Config;
@@ -258,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn each_member_more_costs_what_the_cheapest_of_those_in_its_way_lose() {
+    fn each_further_member_costs_what_the_cheapest_victims_lose() {
         let pieces = [piece(1, 3), piece(10, 2), piece(100, 4)];
         assert_eq!(
             costs(&pieces, 0, 1, 9),
@@ -273,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_free_costs_nothing_and_is_not_counted_again() {
+    fn free_resources_cost_nothing_and_are_not_counted_twice() {
         assert_eq!(costs(&[piece(5, 1)], 3, 2, 4), [5]);
         assert_eq!(costs(&[], 3, 2, 4), []);
     }
@@ -282,8 +296,8 @@ mod tests {
         Box::new(serde_json::from_value(value).unwrap())
     }
 
-    /// One running gang: how many members, GPUs each, how many it needs, on which node its first
-    /// member is, and how long it has run.
+    /// One running gang: its members, GPUs for each, minimum, the node of its first member, and how
+    /// long it has run.
     type Running = (usize, i64, usize, usize, i64);
 
     fn tell(s: &mut Scheduler, name: &str, queue: &str, least: usize, pods: Vec<Value>) {
@@ -307,8 +321,8 @@ mod tests {
         })
     }
 
-    /// Three nodes of four GPUs; gangs of one queue run, one of another, which goes before its own
-    /// queue's, waits. So many of the first of those that run are of its queue.
+    /// Three nodes of four GPUs. Gangs of queue `greedy` run, and a gang of queue `entitled`, which
+    /// has a higher priority, waits. The first `own` running gangs are of its queue.
     fn world(running: &[Running], own: usize, members: usize, gpus: i64) -> Scheduler {
         let mut s = Scheduler::new(Config::default());
         for i in 0..3 {
@@ -356,7 +370,7 @@ mod tests {
         #![proptest_config(ProptestConfig { cases: 512, failure_persistence: None, ..ProptestConfig::default() })]
 
         #[test]
-        fn what_numbers_show_to_be_in_vain_a_search_finds_to_be(
+        fn a_search_fails_wherever_the_bound_says_so(
             running in proptest::collection::vec((1..4usize, 1..5i64, 1..4usize, 0..3usize, 0..1000i64), 1..8),
             members in 1..4usize,
             gpus in 1..5i64,
@@ -373,16 +387,16 @@ mod tests {
             let own = ask.payer.unwrap().queue;
             let weight = s.weight(&key).unwrap();
             let most = weight.saved(wait, false);
-            let mut lenders = Lenders::new(&s, own, &ask, 0, now);
-            let vain = s.in_vain(&key, &ask, &lenders, now);
-            let found = s.search_in_earnest(&key, &ask, &mut lenders, now);
+            let mut victim_queues = VictimQueues::new(&s, own, &ask, 0, now);
+            let vain = s.hopeless_by_bound(&key, &ask, &victim_queues, now);
+            let found = s.search_without_bound(&key, &ask, &mut victim_queues, now);
             match (vain, found) {
-                (Some(Vain::NoRoom), found) => prop_assert!(found.is_err()),
-                (Some(Vain::NotWorth), Ok(found)) => {
-                    let lost = found.bites.iter().flat_map(|bite| {
-                        let ran = s.held_since(&bite.gang, now).unwrap().0;
+                (Some(NoVictims::NoRoom), found) => prop_assert!(found.is_err()),
+                (Some(NoVictims::NotWorth), Ok(found)) => {
+                    let lost = found.units.iter().flat_map(|unit| {
+                        let ran = s.held_since(&unit.gang, now).unwrap().0;
                         let gpus = |pod| s.classes.get(s.pods.get(pod).unwrap().class).demand().get(GPU);
-                        bite.pods.iter().map(move |pod| weight.price(ran, wait) * i128::from(gpus(pod)))
+                        unit.pods.iter().map(move |pod| weight.price(ran, wait) * i128::from(gpus(pod)))
                     });
                     prop_assert!(lost.sum::<i128>() > most);
                 }
@@ -391,7 +405,7 @@ mod tests {
         }
 
         #[test]
-        fn seeking_further_than_reclaim_begins_with_what_reclaim_found(
+        fn reclaim_with_preemption_begins_with_the_victims_of_reclaim(
             running in proptest::collection::vec((1..3usize, 1..5i64, 1..3usize, 0..3usize, 0..1000i64), 2..8),
             own in 1..3usize,
             members in 1..3usize,
@@ -405,7 +419,7 @@ mod tests {
             let key = GangKey::group("ns".into(), "new");
             let ask = s.ask(&key);
             let told = |found: &Found| {
-                let gone = found.bites.iter().map(|bite| (bite.why, bite.pods.clone()));
+                let gone = found.units.iter().map(|unit| (unit.why, unit.pods.clone()));
                 let nodes = found.placed.iter().map(|placement| placement.node);
                 (gone.collect::<Vec<_>>(), nodes.collect::<Vec<_>>())
             };

@@ -1,6 +1,7 @@
-//! PodDisruptionBudgets: how many of the pods that a selector finds must stay healthy. Counted
-//! from the pods themselves, with what plans decided, so that two evictions in one plan are two.
-//! Searches pass over whoever may not go; moves never break a budget.
+//! PodDisruptionBudgets: how many of the pods that a selector matches must stay healthy. The
+//! scheduler counts the pods itself and includes its own decisions, so that two evictions in one
+//! plan count as two. Victim searches skip candidates that a budget protects; moves never break a
+//! budget (`tests/evictions_budgets.rs`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -9,19 +10,19 @@ use k8s_openapi::api::policy::v1::{PodDisruptionBudget, PodDisruptionBudgetSpec}
 use resources::budget::desired_healthy;
 use resources::selector::LabelSelector;
 
-use super::candidates::Bite;
+use super::candidates::EvictionUnit;
 use crate::labels::Labels;
 use crate::pod::{Pod, PodKey, Stage};
 use crate::state::Scheduler;
 
-/// One budget, and the pods that it is about.
+/// One budget and the pods that it covers.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Budget {
-    /// None matches nobody.
+    /// No selector matches no pod.
     selector: Option<LabelSelector>,
     spec: PodDisruptionBudgetSpec,
-    /// How many pods its controllers want, as its status says: more may be on their way than are
-    /// there.
+    /// How many pods the controllers want, from the budget's status: more may be starting than
+    /// exist now.
     wanted: usize,
     pods: BTreeSet<PodKey>,
     expected: usize,
@@ -46,7 +47,7 @@ impl Budget {
         }
     }
 
-    /// How many must be healthy.
+    /// How many pods must be healthy.
     fn desired(&self) -> usize {
         desired_healthy(&self.spec, self.expected.max(self.wanted))
     }
@@ -115,7 +116,7 @@ impl Scheduler {
         self.changed = true;
     }
 
-    /// Takes a pod among those that budgets are about, or out.
+    /// Adds a pod to the budgets that select it, or removes it from them.
     pub(crate) fn enrol(&mut self, key: &PodKey, labels: Option<&Labels>) {
         let Some(all) = self.budgets.get_mut(&key.namespace) else {
             return;
@@ -129,7 +130,7 @@ impl Scheduler {
         }
     }
 
-    /// Counts a pod in or out of its budgets.
+    /// Counts a pod in its budgets, or no longer.
     pub(crate) fn count_in_budgets(&mut self, key: &PodKey, pod: &Pod, up: bool) {
         let Some(all) = self.budgets.get_mut(&key.namespace) else {
             return;
@@ -139,19 +140,19 @@ impl Scheduler {
         }
     }
 
-    /// A budget that would be broken if these pods went, with those gone who are.
-    pub(super) fn broken_budget(&self, bite: &Bite) -> Option<String> {
+    /// A budget that evicting these pods would break, given the evictions decided so far.
+    pub(super) fn broken_budget(&self, unit: &EvictionUnit) -> Option<String> {
         if self.budgets.is_empty() {
             return None;
         }
-        let namespace = &bite.pods.first()?.namespace;
+        let namespace = &unit.pods.first()?.namespace;
         let runs = |key: &&PodKey| {
             let pod = self.pods.get(*key);
             pod.is_some_and(|pod| pod.stage == Stage::Running)
         };
         let all = self.budgets.get(namespace)?.iter();
         all.filter(|(_, budget)| {
-            let ours = bite.pods.iter().filter(|key| budget.pods.contains(*key));
+            let ours = unit.pods.iter().filter(|key| budget.pods.contains(*key));
             let healthy = ours.filter(runs).count();
             healthy > 0 && budget.healthy.saturating_sub(healthy) < budget.desired()
         })
@@ -159,19 +160,21 @@ impl Scheduler {
         .next()
     }
 
-    /// Notes that a budget was in a search's way.
+    /// Records that a budget kept a search from a candidate.
     pub(super) fn note_budget(&mut self, name: String) {
         self.budgets_in_the_way.insert(name);
     }
 
-    /// The budgets that were in the way, in words.
-    pub(super) fn words_of_budgets(&self) -> Option<String> {
+    /// A sentence about the budgets that kept the search from candidates.
+    pub(super) fn budget_reason(&self) -> Option<String> {
         let named: Vec<&str> = self.budgets_in_the_way.iter().map(String::as_str).collect();
         match named[..] {
             [] => None,
-            [one] => Some(format!("PodDisruptionBudget {one} protects others")),
+            [one] => Some(format!(
+                "PodDisruptionBudget {one} protects possible victims"
+            )),
             [one, ..] => Some(format!(
-                "PodDisruptionBudget {one} and {} more protect others",
+                "PodDisruptionBudget {one} and {} more protect possible victims",
                 named.len() - 1
             )),
         }

@@ -1,11 +1,24 @@
-//! The same candidates, node by node: where victims taken by rank alone would leave a little room
-//! on every node and enough on none. The nodes come first on which the least must go for each
-//! member that then fits; or, where those who lose have too little to lose for that, on which the
-//! least of it must go. The search gives back whoever is not needed, as always.
+//! Candidates ordered by the nodes that they clear.
+//!
+//! Problem: victims taken by rank alone may leave a little room on every node and enough on none.
+//! Two orders help. `by_node` puts first the nodes on which the fewest victims make room for each
+//! member of the preemptor. `by_excess` puts first the nodes on which the victims before the last
+//! one hold the least, for queues that hold too little above their share for the first order. The
+//! search releases the victims that it does not need, in either order.
+//!
+//! Cost: for each node with candidates one count of the members that fit without them; `by_excess`
+//! also a bisection for each of at most `WEIGHED_MAX` candidates of a node.
+//!
+//! Example: 16 gangs of one GPU fill four nodes of 4 GPUs, and the eight youngest run two on each
+//! node. A gang of two members of 4 GPUs reclaims eight GPUs: by rank the eight victims leave 2
+//! GPUs free on every node, by node they clear two nodes.
+//!
+//! Test: `victims_are_taken_node_by_node_where_their_order_clears_no_node` in
+//! `tests/evictions.rs`.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use super::candidates::Bite;
+use super::candidates::EvictionUnit;
 use super::search::{Ask, Candidates};
 use crate::class::ClassIx;
 use crate::fit::headroom;
@@ -16,30 +29,30 @@ use crate::resource::{GPU, GPU_UNIT, Room};
 use crate::share::FreeGpus;
 use crate::state::Scheduler;
 
-/// How many that are on one node are weighed against each other.
+/// The most candidates of one node that are compared.
 const WEIGHED_MAX: usize = 32;
 
-/// A bite and those that must go before it.
+/// A candidate and the candidates that must be evicted before it.
 struct Whole {
-    bites: Vec<usize>,
+    units: Vec<usize>,
     pods: Vec<PodKey>,
-    /// What all of them hold.
+    /// The GPUs that all of them hold.
     gpus: i64,
-    /// What the last of them holds.
+    /// The GPUs that the last of them holds.
     last: i64,
 }
 
-/// Candidates in another order, on the grounds of those that they come from.
+/// Candidates in another order; `grounds` decides which of them may be taken.
 pub(super) struct ByNode<'a> {
-    pub(super) bites: VecDeque<Bite>,
+    pub(super) units: VecDeque<EvictionUnit>,
     pub(super) grounds: &'a dyn Candidates,
 }
 
 impl Candidates for ByNode<'_> {
-    fn next(&mut self, state: &mut Scheduler) -> Option<Bite> {
-        while let Some(bite) = self.bites.pop_front() {
-            if self.grounds.may_take(state, &bite) {
-                return Some(bite);
+    fn next(&mut self, state: &mut Scheduler) -> Option<EvictionUnit> {
+        while let Some(unit) = self.units.pop_front() {
+            if self.grounds.may_take(state, &unit) {
+                return Some(unit);
             }
         }
         None
@@ -51,14 +64,18 @@ impl Candidates for ByNode<'_> {
 }
 
 impl Scheduler {
-    /// Orders bites by the nodes that they clear. None of them may be taken yet.
-    pub(super) fn by_node(&mut self, ask: &Ask, bites: Vec<Bite>) -> VecDeque<Bite> {
+    /// Orders candidates by the nodes that they clear. None of them may be taken yet.
+    pub(super) fn by_node(
+        &mut self,
+        ask: &Ask,
+        units: Vec<EvictionUnit>,
+    ) -> VecDeque<EvictionUnit> {
         let Some(class) = self.largest(ask) else {
-            return bites.into();
+            return units.into();
         };
         let mut on: BTreeMap<NodeIx, Vec<usize>> = BTreeMap::new();
-        for (at, bite) in bites.iter().enumerate() {
-            let nodes: BTreeSet<NodeIx> = bite
+        for (at, unit) in units.iter().enumerate() {
+            let nodes: BTreeSet<NodeIx> = unit
                 .pods
                 .iter()
                 .filter_map(|pod| self.pods.get(pod)?.node)
@@ -67,48 +84,52 @@ impl Scheduler {
                 on.entry(node).or_default().push(at);
             }
         }
-        // For each node: how many go for each member that fits, in thousandths, then its rank.
+        // For each node: thousandths of a victim for each member that fits, then the node's rank.
         let mut order: Vec<(usize, u32, NodeIx)> = Vec::new();
         for (node, list) in &on {
-            let pods = list.iter().flat_map(|at| &bites[*at].pods);
+            let pods = list.iter().flat_map(|at| &units[*at].pods);
             let fits = self.holds_without(*node, pods, class);
-            let pods: usize = list.iter().map(|at| bites[*at].pods.len()).sum();
+            let pods: usize = list.iter().map(|at| units[*at].pods.len()).sum();
             if let Some(price) = (pods * 1000).checked_div(fits) {
                 order.push((price, self.nodes[*node].rank, *node));
             }
         }
         order.sort_unstable();
         let mut surplus: BTreeMap<&GangKey, Vec<usize>> = BTreeMap::new();
-        for (at, bite) in bites.iter().enumerate().filter(|(_, bite)| bite.shrinks) {
-            surplus.entry(&bite.gang).or_default().push(at);
+        for (at, unit) in units.iter().enumerate().filter(|(_, unit)| unit.shrinks) {
+            surplus.entry(&unit.gang).or_default().push(at);
         }
-        let mut taken = vec![false; bites.len()];
+        let mut taken = vec![false; units.len()];
         let mut all = VecDeque::new();
         let none = Vec::new();
         for at in order.iter().flat_map(|(_, _, node)| &on[node]) {
-            // A gang is lost whole: what it does not need goes before it.
-            let own = match bites[*at].shrinks {
+            // A gang is evicted whole, after its surplus members.
+            let own = match units[*at].shrinks {
                 true => &none,
-                false => surplus.get(&bites[*at].gang).unwrap_or(&none),
+                false => surplus.get(&units[*at].gang).unwrap_or(&none),
             };
             for at in own.iter().chain([at]) {
                 if !std::mem::replace(&mut taken[*at], true) {
-                    all.push_back(bites[*at].clone());
+                    all.push_back(units[*at].clone());
                 }
             }
         }
         all
     }
 
-    /// Orders bites by how little goes of what they are beyond their share before the last of them
-    /// does: for each node as few as make room for one member, the largest last. None of them may
-    /// be taken yet. For where the other orders come to nothing, because those who lose have no
-    /// more to lose before there is room.
-    pub(super) fn by_excess(&mut self, ask: &Ask, bites: &[Bite]) -> VecDeque<Bite> {
+    /// Orders candidates so that the victims before the last one of a node hold as little as
+    /// possible: for each node a smallest set that makes room for one member, its largest candidate
+    /// last. None of them may be taken yet. This order is for queues that hold so little above
+    /// their share that the other orders fail.
+    pub(super) fn by_excess(
+        &mut self,
+        ask: &Ask,
+        units: &[EvictionUnit],
+    ) -> VecDeque<EvictionUnit> {
         let Some(class) = self.largest(ask) else {
             return VecDeque::new();
         };
-        let wholes = self.wholes(bites);
+        let wholes = self.wholes(units);
         let mut on: BTreeMap<NodeIx, Vec<usize>> = BTreeMap::new();
         for (at, whole) in wholes.iter().enumerate() {
             let pods = whole.pods.iter().filter_map(|pod| self.pods.get(pod)?.node);
@@ -134,26 +155,26 @@ impl Scheduler {
         sets.sort_unstable();
         let mut taken = BTreeSet::new();
         let order = sets.iter().flat_map(|(.., set)| set);
-        let order = order.flat_map(|at| &wholes[*at].bites);
+        let order = order.flat_map(|at| &wholes[*at].units);
         let order = order.filter(|at| taken.insert(**at));
-        order.map(|at| bites[*at].clone()).collect()
+        order.map(|at| units[*at].clone()).collect()
     }
 
-    /// Each bite with those that must go before it: a gang is lost whole, after what it does not
-    /// need.
-    fn wholes(&self, bites: &[Bite]) -> Vec<Whole> {
+    /// Each candidate with those that must be evicted before it: a gang is evicted whole, after its
+    /// surplus members.
+    fn wholes(&self, units: &[EvictionUnit]) -> Vec<Whole> {
         let mut surplus: BTreeMap<&GangKey, Vec<usize>> = BTreeMap::new();
-        let mut wholes = Vec::with_capacity(bites.len());
-        for (at, bite) in bites.iter().enumerate() {
-            let own = surplus.entry(&bite.gang).or_default();
+        let mut wholes = Vec::with_capacity(units.len());
+        for (at, unit) in units.iter().enumerate() {
+            let own = surplus.entry(&unit.gang).or_default();
             let mut all = Vec::new();
-            if bite.shrinks {
+            if unit.shrinks {
                 own.push(at);
             } else {
                 all.clone_from(own);
             }
             all.push(at);
-            let pods = all.iter().flat_map(|at| &bites[*at].pods);
+            let pods = all.iter().flat_map(|at| &units[*at].pods);
             let gpus = |pods: &[PodKey]| -> i64 {
                 let known = pods.iter().filter_map(|pod| self.pods.get(pod));
                 known
@@ -162,16 +183,16 @@ impl Scheduler {
             };
             wholes.push(Whole {
                 pods: pods.cloned().collect(),
-                gpus: all.iter().map(|at| gpus(&bites[*at].pods)).sum(),
-                last: gpus(&bite.pods),
-                bites: all,
+                gpus: all.iter().map(|at| gpus(&units[*at].pods)).sum(),
+                last: gpus(&unit.pods),
+                units: all,
             });
         }
         wholes
     }
 
-    /// The least that must go before the last one so that a node has room for one of a class; the
-    /// last one comes last. All of them together are enough.
+    /// The least that must be evicted before candidate `last` so that the node has room for one
+    /// member of the class; `last` comes last. The whole list must be enough.
     fn least_before(
         &self,
         node: NodeIx,
@@ -187,7 +208,7 @@ impl Scheduler {
         };
         let mut others: Vec<usize> = list.iter().copied().filter(|at| *at != last).collect();
         others.sort_by_key(|at| (wholes[*at].gpus, *at));
-        // The more go, the more there is room for.
+        // More victims never make less room.
         let (mut enough, mut few) = (others.len(), 0);
         while few < enough {
             let middle = few + (enough - few) / 2;
@@ -217,7 +238,7 @@ impl Scheduler {
         classes.max_by_key(|class| self.classes.get(*class).demand().get(GPU))
     }
 
-    /// How many of a class fit on a node if these pods, where they are on it, are gone.
+    /// How many members of a class fit on a node without those of the given pods that are on it.
     pub(super) fn holds_without<'a>(
         &self,
         at: NodeIx,

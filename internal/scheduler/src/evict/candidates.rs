@@ -1,6 +1,14 @@
-//! Who could be evicted, in the order in which they would be: lower priority first, members
-//! beyond a gang's minimum before any gang is lost, the last to start before those who ran long.
-//! The order is kept per queue as gangs come and go, so that nobody has to be looked for.
+//! The running gangs that could be evicted, in the order in which the scheduler would evict them:
+//! lower priority first; within a priority, members beyond a gang's minimum before any whole gang;
+//! then the gangs that started last before those that started earlier. The order is maintained per
+//! queue as gangs come and go, so a search does not scan the cluster: an update costs the logarithm
+//! of the queue's gangs.
+//!
+//! Example: gangs `a` (priority 0, four members, minimum 2), `b` (priority 0, started later than
+//! `a`) and `c` (priority 5). The order is two surplus members of `a`, then `b`, then the rest of
+//! `a`, then `c`.
+//!
+//! Tests: `tests/evictions.rs` by table, `tests/evictions_properties.rs` by property.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,7 +23,7 @@ use crate::plan::EvictionReason;
 use crate::pod::PodKey;
 use crate::state::Scheduler;
 
-/// A running gang's place among those that could be evicted from its queue. Lesser goes first.
+/// A running gang's position among the evictable gangs of its queue. The lesser is evicted first.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct VictimKey {
     pub(crate) priority: i32,
@@ -24,16 +32,16 @@ pub(crate) struct VictimKey {
     pub(crate) gang: Reverse<GangKey>,
 }
 
-/// A queue's gangs that are on nodes, in the order in which they would be evicted.
+/// A queue's gangs that are on nodes, in the order of eviction.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Victims {
     pub(crate) all: BTreeSet<VictimKey>,
-    /// Those of them that have more members than they need, wherever these stand: nobody else could
-    /// do without one. Most gangs could not.
+    /// The gangs among them that have more members than their minimum, on nodes or not: only these
+    /// can have surplus members, and most gangs have none.
     beyond: BTreeSet<VictimKey>,
 }
 
-/// Where a gang is among its queue's.
+/// Where a gang is recorded among its queue's evictable gangs.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct VictimPlace {
     queue: String,
@@ -46,22 +54,22 @@ pub(crate) struct VictimPlace {
 pub(crate) enum Limit {
     /// All.
     None,
-    /// Those of a lower priority.
+    /// Gangs below this priority.
     Below(i32),
-    /// Those, and of the same priority those made later.
+    /// Gangs below this priority, and gangs of this priority that were created after this time.
     Younger(i32, Timestamp),
-    /// Nobody.
-    Nobody,
+    /// No gang.
+    NoGang,
 }
 
 impl Limit {
-    /// Is everybody from here on too high?
+    /// Whether every gang from here on ranks too high.
     fn ends(self, next: &VictimKey) -> bool {
         match self {
             Limit::None => false,
             Limit::Below(priority) => next.priority >= priority,
             Limit::Younger(priority, _) => next.priority > priority,
-            Limit::Nobody => true,
+            Limit::NoGang => true,
         }
     }
 
@@ -75,7 +83,7 @@ impl Limit {
     }
 }
 
-/// When a candidate's turn comes, beside those of other queues.
+/// The position of a candidate among the candidates of several queues.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Turn {
     priority: i32,
@@ -89,42 +97,43 @@ impl Turn {
     }
 }
 
-/// What is taken from one gang at once: a member beyond its minimum, or all that is left.
+/// The unit of eviction: one surplus member of a gang, or all that is left of the gang.
 #[derive(Clone, Debug)]
-pub(crate) struct Bite {
+pub(crate) struct EvictionUnit {
     pub(crate) gang: GangKey,
     pub(crate) pods: Vec<PodKey>,
-    /// Does the gang stay whole?
+    /// Whether the gang keeps its minimum.
     pub(crate) shrinks: bool,
-    /// Where the pods stood, once they are taken.
+    /// The pods' placements before they were taken; empty until then.
     pub(crate) before: Vec<Standing>,
-    /// On what grounds.
+    /// The reason of the eviction.
     pub(crate) why: EvictionReason,
 }
 
-/// Why a gang may not be touched now.
+/// Why a gang may not be evicted now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Spared {
-    /// Its minimum runtime is not over until then.
+pub(crate) enum Protection {
+    /// Its minimum runtime ends at this time.
     Until(Timestamp),
-    /// It got in by an eviction itself, or was bound a moment ago.
+    /// It was placed by evictions within this age, or was just bound.
     New,
 }
 
-/// Goes through one queue's candidates. Valid while nobody else changes which gangs there are.
+/// Iterates over one queue's candidates. Valid while the set of gangs changes only by the caller's
+/// evictions.
 #[derive(Clone, Debug)]
 pub(crate) struct Cursor {
     queue: String,
     limit: Limit,
-    /// Do they go for another queue's?
+    /// Whether another queue's gang takes them (reclaim).
     for_others: bool,
     at: Option<VictimKey>,
-    /// The last gang of a lower priority than those gone through now.
+    /// The last gang of a lower priority than the current one.
     from: Option<VictimKey>,
     priority: Option<i32>,
     losing: bool,
-    ready: Vec<Bite>,
-    /// The earliest time at which somebody spared may be touched.
+    ready: Vec<EvictionUnit>,
+    /// The earliest time at which a protected gang may be evicted.
     pub(crate) spared_until: Option<Timestamp>,
 }
 
@@ -143,7 +152,7 @@ impl Cursor {
         }
     }
 
-    /// Through the candidates of a queue to lose what another takes.
+    /// Over the candidates of a queue that another queue's gang may reclaim.
     pub(crate) fn for_others(queue: &str, limit: Limit) -> Cursor {
         Cursor {
             for_others: true,
@@ -155,7 +164,7 @@ impl Cursor {
         &self.queue
     }
 
-    /// Begins again.
+    /// Restarts at the first candidate.
     pub(crate) fn rewind(&mut self) {
         *self = Cursor {
             for_others: self.for_others,
@@ -163,7 +172,7 @@ impl Cursor {
         };
     }
 
-    /// All gangs that it could come to.
+    /// All gangs that the cursor could reach.
     pub(super) fn gangs<'a>(&'a self, state: &'a Scheduler) -> impl Iterator<Item = &'a GangKey> {
         let queue = state.victims.get(&self.queue);
         let gangs = queue.into_iter().flat_map(|queue| &queue.all);
@@ -173,10 +182,10 @@ impl Cursor {
             .map(|next| &next.gang.0)
     }
 
-    /// When the next one's turn is.
+    /// The position of the next candidate.
     pub(crate) fn peek(&mut self, state: &Scheduler, now: Timestamp) -> Option<Turn> {
-        let bite = self.next(state, now)?;
-        self.ready.push(bite);
+        let unit = self.next(state, now)?;
+        self.ready.push(unit);
         let key = self.at.clone()?;
         Some(Turn {
             priority: key.priority,
@@ -185,30 +194,30 @@ impl Cursor {
         })
     }
 
-    /// Leaves out all before the next that is wanted; is there any?
+    /// Skips candidates up to the next wanted one. Returns whether there is one.
     pub(crate) fn skip_to(
         &mut self,
         state: &Scheduler,
         now: Timestamp,
-        wanted: impl Fn(&Bite) -> bool,
+        wanted: impl Fn(&EvictionUnit) -> bool,
     ) -> bool {
-        while let Some(bite) = self.next(state, now) {
-            if wanted(&bite) {
-                self.ready.push(bite);
+        while let Some(unit) = self.next(state, now) {
+            if wanted(&unit) {
+                self.ready.push(unit);
                 return true;
             }
         }
         false
     }
 
-    /// The next to go, if the one before is gone.
-    pub(crate) fn next(&mut self, state: &Scheduler, now: Timestamp) -> Option<Bite> {
+    /// The next candidate, assuming that the one before was taken.
+    pub(crate) fn next(&mut self, state: &Scheduler, now: Timestamp) -> Option<EvictionUnit> {
         loop {
-            if let Some(bite) = self.ready.pop() {
-                return Some(bite);
+            if let Some(unit) = self.ready.pop() {
+                return Some(unit);
             }
             let gangs = state.victims.get(&self.queue)?;
-            // Of a priority first those that may have members beyond their minimum, then all.
+            // Within a priority, first the gangs that may have surplus members, then all gangs.
             let shrinking = self.priority.is_some() && !self.losing;
             let some = if shrinking { &gangs.beyond } else { &gangs.all };
             let after = self.at.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
@@ -222,9 +231,10 @@ impl Cursor {
                     if self.limit.leaves_out(next) {
                         continue;
                     }
-                    self.chew(state, &next.gang.0.clone(), now);
+                    self.queue_candidates(state, &next.gang.0.clone(), now);
                 }
-                // All of this priority were asked to shrink: now they lose their gangs.
+                // All gangs of this priority gave up their surplus members: now they are evicted
+                // whole.
                 _ if shrinking => {
                     self.losing = true;
                     self.at.clone_from(&self.from);
@@ -239,20 +249,20 @@ impl Cursor {
         }
     }
 
-    fn chew(&mut self, state: &Scheduler, key: &GangKey, now: Timestamp) {
+    fn queue_candidates(&mut self, state: &Scheduler, key: &GangKey, now: Timestamp) {
         let Some(gang) = state.gangs.get(key) else {
             return;
         };
-        let spared = gang.spared_from_others(now).filter(|_| self.for_others);
+        let spared = gang.reclaim_exempt_until(now).filter(|_| self.for_others);
         if let Some(then) = spared {
             self.spared_until = Some(self.spared_until.map_or(then, |old| old.min(then)));
         } else if self.losing {
             match state.spared(gang, now) {
-                Some(Spared::Until(then)) => {
+                Some(Protection::Until(then)) => {
                     self.spared_until = Some(self.spared_until.map_or(then, |old| old.min(then)));
                 }
-                Some(Spared::New) => {}
-                None => self.ready.extend(state.whole_bite(key, gang)),
+                Some(Protection::New) => {}
+                None => self.ready.extend(state.whole_gang_unit(key, gang)),
             }
         } else if gang.total.have() > gang.minimum(key) && !state.is_new(gang) {
             self.ready = state.surplus(key, gang);
@@ -261,7 +271,7 @@ impl Cursor {
 }
 
 impl Scheduler {
-    /// Puts a gang where it belongs among those that could be evicted; part of settling it.
+    /// Updates a gang's position among the evictable gangs; part of settling the gang.
     pub(crate) fn note_victim(&mut self, key: &GangKey) {
         let Some(gang) = self.gangs.get(key) else {
             return;
@@ -305,7 +315,7 @@ impl Scheduler {
         }
     }
 
-    /// Where the gang is, or would be, among those that could be evicted.
+    /// The position that the gang has, or would have, among the evictable gangs.
     pub(crate) fn victim_key(&self, key: &GangKey, gang: &Gang) -> VictimKey {
         let started = gang.starts.keys().next().copied();
         VictimKey {
@@ -316,31 +326,31 @@ impl Scheduler {
         }
     }
 
-    /// Did the gang get where it is by a plan that nothing from outside has come after?
+    /// Whether the gang was placed by a plan and nothing has changed from outside since.
     fn is_new(&self, gang: &Gang) -> bool {
         gang.won.is_some_and(|won| won.age == self.age) || gang.assumed > 0
     }
 
-    /// Is the gang not to be lost now?
-    pub(super) fn spared(&self, gang: &Gang, now: Timestamp) -> Option<Spared> {
+    /// Whether the gang is protected from eviction now, and why.
+    pub(super) fn spared(&self, gang: &Gang, now: Timestamp) -> Option<Protection> {
         if self.is_new(gang) {
-            return Some(Spared::New);
+            return Some(Protection::New);
         }
         let least = self.terms_of(gang).min_runtime.unwrap_or(0);
         if least == 0 || gang.total.occupying() == 0 {
             return None;
         }
-        // Not seen to run yet: its time has not begun.
+        // No member was seen running yet: the minimum runtime has not begun.
         let started = gang.starts.keys().next().copied().unwrap_or(now);
         let over = started
             .checked_add(SignedDuration::from_secs(least))
             .unwrap_or(Timestamp::MAX);
-        (now < over).then_some(Spared::Until(over))
+        (now < over).then_some(Protection::Until(over))
     }
 
-    /// Members that the gang does not need, one by one; the last of the list goes first: those
-    /// that wait for their place, then those of the highest rank.
-    fn surplus(&self, key: &GangKey, gang: &Gang) -> Vec<Bite> {
+    /// The gang's surplus members, one by one; the last of the list is evicted first: nominated
+    /// members first, then the members of the highest rank.
+    fn surplus(&self, key: &GangKey, gang: &Gang) -> Vec<EvictionUnit> {
         let mut spare = gang.total.have().saturating_sub(gang.minimum(key));
         if spare == 0 || !gang.whole(key) {
             return Vec::new();
@@ -361,7 +371,7 @@ impl Scheduler {
             })
             .collect();
         members.sort_unstable();
-        let mut bites = Vec::new();
+        let mut units = Vec::new();
         for (_, _, (_, name)) in members.into_iter().rev() {
             if spare == 0 {
                 break;
@@ -378,7 +388,7 @@ impl Scheduler {
             }
             bounds.iter_mut().for_each(|left| **left -= 1);
             spare -= 1;
-            bites.push(Bite {
+            units.push(EvictionUnit {
                 gang: key.clone(),
                 pods: vec![name],
                 shrinks: true,
@@ -386,12 +396,12 @@ impl Scheduler {
                 why: EvictionReason::Preempted,
             });
         }
-        bites.reverse();
-        bites
+        units.reverse();
+        units
     }
 
-    /// How many members each sub-group could do without: beyond its own minimum, or, of those that
-    /// a policy makes of labels, beyond their size.
+    /// How many members each sub-group has beyond its own minimum, or, for sub-groups that a policy
+    /// derives from labels, beyond their size.
     fn spare_by_part<'a>(&self, gang: &'a Gang) -> BTreeMap<&'a Arc<str>, usize> {
         let Some(spec) = &gang.spec else {
             return BTreeMap::new();
@@ -408,14 +418,14 @@ impl Scheduler {
         spare
     }
 
-    /// Every member that is on a node, or meant for one.
-    pub(crate) fn whole_bite(&self, key: &GangKey, gang: &Gang) -> Option<Bite> {
+    /// Every member that is on a node or nominated for one.
+    pub(crate) fn whole_gang_unit(&self, key: &GangKey, gang: &Gang) -> Option<EvictionUnit> {
         let on_node = |name: &&PodKey| {
             let pod = self.pods.get(*name);
             pod.is_some_and(|pod| pod.stage.occupies())
         };
         let pods: Vec<PodKey> = gang.members.iter().filter(on_node).cloned().collect();
-        (!pods.is_empty()).then(|| Bite {
+        (!pods.is_empty()).then(|| EvictionUnit {
             gang: key.clone(),
             pods,
             shrinks: false,

@@ -1,6 +1,18 @@
-//! Which members would have to leave which nodes so that more of a class fit there: for each node
-//! the fewest, step by step, and over all nodes, or those of one domain, the cheapest steps
-//! together. Works on numbers alone; what really fits is tried by `moves`.
+//! Which members would have to leave which nodes so that more members of a class fit there.
+//!
+//! Method: for each node the fewest members, step by step, one further member of the class for each
+//! step; over all nodes, or the nodes of one topology domain, the cheapest steps together. A step's
+//! price is the number of moving members, then the GPUs of the interrupted work, for each member
+//! that then fits. Only counters are used; module `moves` tries what really fits.
+//!
+//! Cost: for each node at most `STEPS_MAX` steps, each of which counts the members that fit without
+//! one or a few of the node's pods; `SKIPS_MAX` sets for each of at most `DOMAINS_MAX` domains.
+//!
+//! Example: a member needs 4 GPUs. Node `n1` of 4 GPUs runs a movable pod of 3 GPUs, node `n2` of 4
+//! GPUs two movable pods of 1 and 2 GPUs. `n1` is tried first, because one moving member is cheaper
+//! than two.
+//!
+//! Test: `tests/evictions_moves.rs`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,29 +24,29 @@ use crate::pod::PodKey;
 use crate::state::Scheduler;
 use crate::topology::DomainIx;
 
-/// How many members of a class one node is cleared for, one after the other.
+/// The most members of a class that one node is cleared for, one after the other.
 const STEPS_MAX: usize = 16;
-/// How many nodes that would be first are left out, one more each time.
+/// The most first nodes that are skipped, one more for each set.
 const SKIPS_MAX: usize = 6;
-/// How many domains are looked at, those with the most room first.
+/// The most domains that are considered, those with the most room first.
 const DOMAINS_MAX: usize = 16;
 
-/// A member that may be moved.
+/// A member that may move.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Mover {
+pub(super) struct MovablePod {
     pub(super) pod: PodKey,
     pub(super) gang: GangKey,
-    /// Its place in the order in which members would be evicted.
+    /// Its position in the order of eviction.
     pub(super) turn: usize,
-    /// What it holds, and its gang.
+    /// The GPUs that the member holds, and that its gang holds.
     pub(super) gpus: i64,
     pub(super) gang_gpus: i64,
-    /// How many members its gang could do without.
+    /// How many members the gang has beyond its minimum.
     pub(super) spare: usize,
 }
 
-/// What it costs that some are moved: how many they are, the GPUs of the work that is interrupted,
-/// and who they are.
+/// The cost of moving members: their number, the GPUs of the interrupted work, and the members'
+/// positions.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Cost {
     pods: usize,
@@ -43,9 +55,9 @@ struct Cost {
 }
 
 impl Cost {
-    fn of<'a>(movers: impl Iterator<Item = &'a Mover>) -> Cost {
+    fn of<'a>(movers: impl Iterator<Item = &'a MovablePod>) -> Cost {
         let mut cost = Cost::default();
-        let movers: Vec<&Mover> = movers.collect();
+        let movers: Vec<&MovablePod> = movers.collect();
         cost.pods = movers.len();
         cost.turns = movers.iter().map(|mover| mover.turn).collect();
         cost.turns.sort_unstable();
@@ -54,10 +66,10 @@ impl Cost {
     }
 }
 
-/// What the work holds that stands still while these move: a gang that needs them all does so
-/// until they are back.
-pub(super) fn standing_still<'a>(movers: impl Iterator<Item = &'a Mover>) -> i64 {
-    let mut gangs: BTreeMap<&GangKey, (usize, i64, &Mover)> = BTreeMap::new();
+/// The GPUs of the work that is interrupted while these members move: a gang that needs all its
+/// members is interrupted as a whole until they are back.
+pub(super) fn standing_still<'a>(movers: impl Iterator<Item = &'a MovablePod>) -> i64 {
+    let mut gangs: BTreeMap<&GangKey, (usize, i64, &MovablePod)> = BTreeMap::new();
     for mover in movers {
         let gang = gangs.entry(&mover.gang).or_insert((0, 0, mover));
         gang.0 += 1;
@@ -73,17 +85,17 @@ pub(super) fn standing_still<'a>(movers: impl Iterator<Item = &'a Mover>) -> i64
     each.sum()
 }
 
-/// So many members more fit on a node, once these have left it too.
+/// A step: `gains` further members fit on the node once these members have left it too.
 #[derive(Clone, Debug)]
 struct Step {
     node: NodeIx,
-    movers: Vec<Mover>,
+    movers: Vec<MovablePod>,
     gains: usize,
     cost: Cost,
 }
 
 impl Step {
-    /// What each member that then fits costs, in thousandths.
+    /// The cost for each member that then fits, in thousandths.
     fn price(&self) -> (usize, i64, &[usize]) {
         let gains = self.gains.max(1);
         (
@@ -94,20 +106,20 @@ impl Step {
     }
 }
 
-/// Who leaves first, and who after them if that does not do.
-pub(super) struct Clearing {
-    pub(super) first: Vec<Mover>,
-    pub(super) more: Vec<Vec<Mover>>,
+/// The members that leave first, and the members that leave next if that does not suffice.
+pub(super) struct MoveSet {
+    pub(super) first: Vec<MovablePod>,
+    pub(super) more: Vec<Vec<MovablePod>>,
 }
 
 impl Scheduler {
-    /// Sets of members after whose leaving the gang may fit, the cheapest first.
-    pub(super) fn clearings(
+    /// Sets of members without which the gang may fit, the cheapest first.
+    pub(super) fn move_sets(
         &mut self,
         key: &GangKey,
         ask: &Ask,
-        movers: &BTreeMap<NodeIx, Vec<Mover>>,
-    ) -> Vec<Clearing> {
+        movers: &BTreeMap<NodeIx, Vec<MovablePod>>,
+    ) -> Vec<MoveSet> {
         let Some(class) = self.largest(ask) else {
             return Vec::new();
         };
@@ -117,7 +129,7 @@ impl Scheduler {
             .iter()
             .flat_map(|(at, movers)| self.steps(*at, movers, class, need))
             .collect();
-        let mut found: Vec<(Cost, Clearing)> = Vec::new();
+        let mut found: Vec<(Cost, MoveSet)> = Vec::new();
         for scope in self.scopes(key, class, need) {
             let room = self.views.get(&class).map_or(0, |view| match scope {
                 Some(domain) => view.sum(domain),
@@ -143,17 +155,17 @@ impl Scheduler {
         found.into_iter().map(|(_, clearing)| clearing).collect()
     }
 
-    /// All members that may leave the nodes where that makes the most room for the fewest.
+    /// All movable members of the nodes where moving the fewest makes the most room.
     pub(super) fn whole_nodes(
         &mut self,
         ask: &Ask,
-        movers: &BTreeMap<NodeIx, Vec<Mover>>,
+        movers: &BTreeMap<NodeIx, Vec<MovablePod>>,
         nodes: usize,
-    ) -> Vec<Mover> {
+    ) -> Vec<MovablePod> {
         let Some(class) = self.largest(ask) else {
             return Vec::new();
         };
-        let mut order: Vec<(usize, u32, &Vec<Mover>)> = movers
+        let mut order: Vec<(usize, u32, &Vec<MovablePod>)> = movers
             .iter()
             .filter_map(|(at, movers)| {
                 let pods = movers.iter().map(|mover| &mover.pod);
@@ -167,7 +179,7 @@ impl Scheduler {
         chosen.flat_map(|(.., movers)| movers.clone()).collect()
     }
 
-    /// The domains of which the gang must be in one; none means anywhere.
+    /// The topology domains of which one must hold the gang; none means anywhere.
     fn scopes(&self, key: &GangKey, class: ClassIx, need: usize) -> Vec<Option<DomainIx>> {
         let spec = self.gangs.get(key).and_then(|gang| gang.spec.as_ref());
         let wish = spec.and_then(|spec| spec.shape.request.resolve(&self.topology).ok());
@@ -187,9 +199,15 @@ impl Scheduler {
         domains.into_iter().map(Some).collect()
     }
 
-    /// What could be done on one node, as lists of steps that each go on from the one before: with
-    /// the fewest leaving, and for one member with the smallest leaving.
-    fn steps(&self, at: NodeIx, movers: &[Mover], class: ClassIx, want: usize) -> Vec<Vec<Step>> {
+    /// The possible steps on one node, as lists in which each step builds on the one before: with
+    /// the fewest members leaving, and for one member with the smallest leaving.
+    fn steps(
+        &self,
+        at: NodeIx,
+        movers: &[MovablePod],
+        class: ClassIx,
+        want: usize,
+    ) -> Vec<Vec<Step>> {
         let view = self.views.get(&class);
         if view.is_none_or(|view| view.empty_at(at) == 0) {
             return Vec::new();
@@ -198,8 +216,8 @@ impl Scheduler {
             let pods = set.iter().map(|at| &movers[*at].pod);
             self.holds_without(at, pods, class)
         };
-        let everybody: Vec<usize> = (0..movers.len()).collect();
-        let (now, most) = (holds(&[]), holds(&everybody));
+        let all_candidates: Vec<usize> = (0..movers.len()).collect();
+        let (now, most) = (holds(&[]), holds(&all_candidates));
         let most = most.min(now + want.min(STEPS_MAX));
         let mut lists = Vec::new();
         let mut list = Vec::new();
@@ -210,7 +228,7 @@ impl Scheduler {
             set = fewest(movers, before.clone(), reached + 1, &holds);
             let held = holds(&set).min(now + want);
             let added = set.iter().filter(|at| !before.contains(at));
-            let added: Vec<Mover> = added.map(|at| movers[*at].clone()).collect();
+            let added: Vec<MovablePod> = added.map(|at| movers[*at].clone()).collect();
             if held <= reached || added.is_empty() {
                 break;
             }
@@ -225,7 +243,7 @@ impl Scheduler {
         let first = list.first().map(|step: &Step| step.movers.len());
         if first == Some(1) && want == 1 && most > now {
             let small = smallest(movers, now + 1, &holds);
-            let small: Vec<Mover> = small.into_iter().map(|at| movers[at].clone()).collect();
+            let small: Vec<MovablePod> = small.into_iter().map(|at| movers[at].clone()).collect();
             if small.len() > 1 {
                 lists.push(vec![Step {
                     node: at,
@@ -242,9 +260,9 @@ impl Scheduler {
     }
 }
 
-/// Adds as few as can be to a set until a node holds so many.
+/// Adds as few members as possible to a set until the node holds `target` members.
 fn fewest(
-    movers: &[Mover],
+    movers: &[MovablePod],
     mut set: Vec<usize>,
     target: usize,
     holds: &impl Fn(&[usize]) -> usize,
@@ -272,8 +290,12 @@ fn fewest(
     set
 }
 
-/// The smallest whose leaving lets a node hold so many.
-fn smallest(movers: &[Mover], target: usize, holds: &impl Fn(&[usize]) -> usize) -> Vec<usize> {
+/// The smallest members without which the node holds `target` members.
+fn smallest(
+    movers: &[MovablePod],
+    target: usize,
+    holds: &impl Fn(&[usize]) -> usize,
+) -> Vec<usize> {
     let mut by_size: Vec<usize> = (0..movers.len()).collect();
     by_size.sort_by_key(|at| (movers[*at].gpus, movers[*at].turn));
     let mut set = Vec::new();
@@ -305,9 +327,9 @@ fn drop_unneeded(
     }
 }
 
-/// The cheapest steps after which there is room for so many, without the nodes that would come
-/// first; and those that would come next.
-fn pick(steps: &[&Vec<Step>], room: usize, need: usize, skip: usize) -> Option<(Cost, Clearing)> {
+/// The cheapest steps that make room for `need` members, without the first `skip` nodes; and the
+/// steps that would come next.
+fn pick(steps: &[&Vec<Step>], room: usize, need: usize, skip: usize) -> Option<(Cost, MoveSet)> {
     let heads = steps.iter().enumerate();
     let mut next: BTreeSet<_> = heads
         .filter_map(|(list, steps)| Some((steps.first()?.price(), list, 0)))
@@ -315,7 +337,7 @@ fn pick(steps: &[&Vec<Step>], room: usize, need: usize, skip: usize) -> Option<(
     for _ in 0..skip {
         next.pop_first();
     }
-    let mut first: Vec<Mover> = Vec::new();
+    let mut first: Vec<MovablePod> = Vec::new();
     let mut more = Vec::new();
     let mut have = room;
     let mut any = false;
@@ -339,5 +361,5 @@ fn pick(steps: &[&Vec<Step>], room: usize, need: usize, skip: usize) -> Option<(
     }
     let mut seen = BTreeSet::new();
     first.retain(|mover| seen.insert(mover.turn));
-    Some((Cost::of(first.iter()), Clearing { first, more }))
+    Some((Cost::of(first.iter()), MoveSet { first, more }))
 }

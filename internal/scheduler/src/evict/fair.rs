@@ -1,6 +1,19 @@
-//! Fair sharing among queues that borrow: a gang takes from the queue whose share of what is
-//! borrowed is the largest, where its own queue's share with it stays below. Shares are compared
-//! where the two branches of the tree part; the way down to the largest is taken level by level.
+//! Fair sharing among queues that borrow: a gang takes from the queue with the largest share of
+//! what is borrowed, if its own queue's share with the gang stays below that.
+//!
+//! Method: shares are compared where the two branches of the queue tree part. The search for the
+//! queue with the largest share descends the tree level by level. The queue's rules name one or two
+//! strategies: the preemptor's share must be at most the victim queue's share after the eviction
+//! (`LessThanOrEqualToFinalShare`), or less than its share before it (`LessThanInitialShare`).
+//! Candidates that the first strategy refuses are tried again by the second. The cost is one
+//! descent of the tree for each victim.
+//!
+//! Example: queues `a` and `b` own nothing and share a pool of 8 GPUs; `a` borrows all 8 for
+//! one-GPU gangs. A gang of 2 GPUs in `b` takes 2 GPUs from `a`. By the first strategy further
+//! gangs of `b` may take until each queue borrows 4.
+//!
+//! Tests: Kueue's preemption cases in `tests/conformance/preemption.rs`, and
+//! `kueue_14543_fair_sharing_comes_to_rest` in `tests/known_failures.rs`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,8 +21,8 @@ use jiff::Timestamp;
 
 use super::Refusal;
 use super::bound::Reach;
-use super::candidates::{Bite, Cursor, Limit};
-use super::search::{Ask, Candidates, Found, Vain};
+use super::candidates::{Cursor, EvictionUnit, Limit};
+use super::search::{Ask, Candidates, Found, NoVictims};
 use crate::gang::GangKey;
 use crate::plan::EvictionReason;
 use crate::queue::rules::{FairStrategy, Reclaim};
@@ -17,40 +30,40 @@ use crate::queue::{QueueIx, Queues, ROOT, Share};
 use crate::resource::{Demand, Ix};
 use crate::state::Scheduler;
 
-struct Sharers {
+struct FairSharing {
     own: QueueIx,
-    /// The top of the tree that the taker is part of.
+    /// The topmost queue of the tree that the preemptor's queue is in.
     top: QueueIx,
     path: BTreeSet<QueueIx>,
     demand: Demand,
     short: Vec<Ix>,
     cursors: BTreeMap<QueueIx, Cursor>,
-    /// Refused by the first strategy, by queue, in order.
-    later: BTreeMap<QueueIx, Vec<Bite>>,
+    /// Candidates that the first strategy refused, by queue, in order.
+    later: BTreeMap<QueueIx, Vec<EvictionUnit>>,
     strategies: Vec<FairStrategy>,
-    /// What it deserves it may take back whatever the shares are.
+    /// Whether the preemptor may take back its queue's deserved amount whatever the shares are.
     own_freely: bool,
     pruned: BTreeSet<QueueIx>,
     second: bool,
     now: Timestamp,
 }
 
-impl Sharers {
+impl FairSharing {
     fn new(
         state: &Scheduler,
         own: QueueIx,
         ask: &Ask,
-        junior: Limit,
+        own_limit: Limit,
         priority: i32,
         now: Timestamp,
-    ) -> Sharers {
+    ) -> FairSharing {
         let queues = &state.queues;
         let rules = queues
             .rules(own)
             .map(|rules| rules.preemption.clone())
             .unwrap_or_default();
         let path: Vec<QueueIx> = queues.path(own).filter(|at| *at != ROOT).collect();
-        let mut all = Sharers {
+        let mut all = FairSharing {
             own,
             top: path.last().copied().unwrap_or(own),
             path: path.into_iter().collect(),
@@ -67,13 +80,13 @@ impl Sharers {
         let limit = match rules.reclaim {
             Reclaim::Any => Limit::None,
             Reclaim::LowerPriority => Limit::Below(priority),
-            Reclaim::Never => Limit::Nobody,
+            Reclaim::Never => Limit::NoGang,
         };
         for name in state.victims.keys() {
             let Some(queue) = queues.find(name) else {
                 continue;
             };
-            let limit = if queue == own { junior } else { limit };
+            let limit = if queue == own { own_limit } else { limit };
             let borrows = queue == own
                 || all
                     .short
@@ -81,7 +94,7 @@ impl Sharers {
                     .any(|ix| queues.held(queue, *ix) > queues.deserved(queue, *ix));
             let reclaimable =
                 queue == own || queues.rules(queue).is_none_or(|rules| rules.reclaimable);
-            if limit != Limit::Nobody && borrows && reclaimable && queues.holds(all.top, queue) {
+            if limit != Limit::NoGang && borrows && reclaimable && queues.holds(all.top, queue) {
                 let cursor = match queue == own {
                     true => Cursor::new(name, limit),
                     false => Cursor::for_others(name, limit),
@@ -100,7 +113,8 @@ impl Sharers {
         }
     }
 
-    /// Does its own queue, with the gang, hold no more than its quota of what it is short of?
+    /// Whether the preemptor's queue, with the gang, holds no more than its quota of the resources
+    /// that it lacks.
     fn within_quota(&self, queues: &Queues) -> bool {
         self.short.iter().all(|ix| {
             let asked = self.demand.get(*ix);
@@ -113,18 +127,18 @@ impl Sharers {
             return self
                 .later
                 .get(&queue)
-                .is_some_and(|bites| !bites.is_empty());
+                .is_some_and(|units| !units.is_empty());
         }
         let (short, now) = (&self.short, self.now);
         let Some(cursor) = self.cursors.get_mut(&queue) else {
             return false;
         };
-        cursor.skip_to(state, now, |bite| {
-            bite.pods.iter().any(|pod| state.uses_any(pod, short))
+        cursor.skip_to(state, now, |unit| {
+            unit.pods.iter().any(|pod| state.uses_any(pod, short))
         })
     }
 
-    /// Down from a queue to the one with the largest share that has somebody to lose.
+    /// Descends from a queue to the one with the largest share that has candidates.
     fn largest(&mut self, state: &Scheduler, above: QueueIx) -> Option<QueueIx> {
         loop {
             if self.pruned.contains(&above) {
@@ -166,7 +180,7 @@ impl Sharers {
                     if let Some(found) = self.largest(state, inner) {
                         return Some(found);
                     }
-                    // That branch is out: look again.
+                    // That branch has no candidates: compare the others again.
                 }
             }
         }
@@ -179,64 +193,68 @@ impl Sharers {
         }
     }
 
-    fn first_strategy(&mut self, state: &mut Scheduler, strategy: FairStrategy) -> Option<Bite> {
+    fn first_strategy(
+        &mut self,
+        state: &mut Scheduler,
+        strategy: FairStrategy,
+    ) -> Option<EvictionUnit> {
         loop {
             let queue = self.largest(state, self.top)?;
             let now = self.now;
-            let next = |all: &mut Sharers, state: &Scheduler| {
+            let next = |all: &mut FairSharing, state: &Scheduler| {
                 let some = all.has_any(state, queue);
                 let cursor = all.cursors.get_mut(&queue)?;
                 if some { cursor.next(state, now) } else { None }
             };
             if queue == self.own {
-                let mut bite = next(self, state)?;
-                bite.why = EvictionReason::Preempted;
-                return Some(bite);
+                let mut unit = next(self, state)?;
+                unit.why = EvictionReason::Preempted;
+                return Some(unit);
             }
             if self.own_freely && self.within_quota(&state.queues) {
-                // What it takes is its own: no share need be compared.
-                let mut bite = next(self, state)?;
-                bite.why = EvictionReason::Reclaimed;
-                return Some(bite);
+                // The queue takes its own quota back: shares are not compared.
+                let mut unit = next(self, state)?;
+                unit.why = EvictionReason::Reclaimed;
+                return Some(unit);
             }
             let fork = state.queues.lowest_common_level(self.own, queue);
             let taker = self.share(&state.queues, fork.left);
             let before = self.share(&state.queues, fork.right);
-            while let Some(mut bite) = next(self, state) {
-                let after = state.share_without(fork.right, &bite);
+            while let Some(mut unit) = next(self, state) {
+                let after = state.share_without(fork.right, &unit);
                 if self.holds_for(strategy, taker, before, after) {
-                    bite.why = EvictionReason::FairShare;
-                    return Some(bite);
+                    unit.why = EvictionReason::FairShare;
+                    return Some(unit);
                 }
-                self.later.entry(queue).or_default().push(bite);
+                self.later.entry(queue).or_default().push(unit);
             }
         }
     }
 
-    fn second_strategy(&mut self, state: &mut Scheduler) -> Option<Bite> {
+    fn second_strategy(&mut self, state: &mut Scheduler) -> Option<EvictionUnit> {
         loop {
             let queue = self.largest(state, self.top)?;
             let fork = state.queues.lowest_common_level(self.own, queue);
             let taker = self.share(&state.queues, fork.left);
             let before = self.share(&state.queues, fork.right);
-            // One value for a queue: it is looked at once.
+            // The share before the eviction is one value for each queue: it is compared once.
             self.pruned.insert(queue);
             if taker < before {
-                let bites = self.later.get_mut(&queue)?;
-                let mut bite = bites.remove(0);
-                bite.why = EvictionReason::FairShare;
-                return Some(bite);
+                let units = self.later.get_mut(&queue)?;
+                let mut unit = units.remove(0);
+                unit.why = EvictionReason::FairShare;
+                return Some(unit);
             }
         }
     }
 }
 
-impl Candidates for Sharers {
-    fn next(&mut self, state: &mut Scheduler) -> Option<Bite> {
+impl Candidates for FairSharing {
+    fn next(&mut self, state: &mut Scheduler) -> Option<EvictionUnit> {
         if !self.second {
             let first = self.strategies.first().copied()?;
-            if let Some(bite) = self.first_strategy(state, first) {
-                return Some(bite);
+            if let Some(unit) = self.first_strategy(state, first) {
+                return Some(unit);
             }
             self.second = true;
             self.pruned.clear();
@@ -261,7 +279,7 @@ impl Candidates for Sharers {
 }
 
 impl Scheduler {
-    /// Seeks room for a gang by fair sharing.
+    /// Searches victims for a gang by fair sharing.
     pub(super) fn take_by_fairness(
         &mut self,
         key: &GangKey,
@@ -269,37 +287,37 @@ impl Scheduler {
         now: Timestamp,
     ) -> Result<Found, Refusal> {
         let Some((gang, payer)) = self.gangs.get(key).zip(ask.payer) else {
-            return Err(Refusal::at_once("it is gone"));
+            return Err(Refusal::at_once("the gang no longer exists"));
         };
-        let junior = self.juniors(key, gang);
+        let own_limit = self.preemption_limit(key, gang);
         let priority = self.priority_of(gang);
-        let mut sharers = Sharers::new(self, payer.queue, ask, junior, priority, now);
-        if sharers.cursors.is_empty() {
+        let mut fair_sharing = FairSharing::new(self, payer.queue, ask, own_limit, priority, now);
+        if fair_sharing.cursors.is_empty() {
             return Err(Refusal::at_once(
-                "nobody of lower priority runs in its queue, and no other queue borrows what it needs",
+                "no gang of lower priority runs in its queue, and no other queue borrows what it needs",
             ));
         }
-        match self.search(key, ask, &mut sharers, now) {
+        match self.search(key, ask, &mut fair_sharing, now) {
             Ok(found) => Ok(found),
-            Err(Vain::NotWorth) => Err(Refusal::not_worth()),
-            Err(Vain::NoRoom) => {
-                let spared = sharers.cursors.values();
+            Err(NoVictims::NotWorth) => Err(Refusal::not_worth()),
+            Err(NoVictims::NoRoom) => {
+                let spared = fair_sharing.cursors.values();
                 let spared = spared.filter_map(|cursor| cursor.spared_until).min();
                 Err(self.no_use(
                     spared,
                     now,
-                    "evicting all that have a larger share would not make room",
+                    "evicting every candidate of the queues with a larger share would not make room",
                 ))
             }
         }
     }
 
-    /// A queue's share of what is borrowed if a bite were gone.
-    fn share_without(&mut self, queue: QueueIx, bite: &Bite) -> Share {
-        let Some(payer) = self.gangs.get(&bite.gang).and_then(|gang| gang.payer) else {
+    /// A queue's share of what is borrowed without the candidate.
+    fn share_without(&mut self, queue: QueueIx, unit: &EvictionUnit) -> Share {
+        let Some(payer) = self.gangs.get(&unit.gang).and_then(|gang| gang.payer) else {
             return Share::NONE;
         };
-        let demands: Vec<Demand> = bite
+        let demands: Vec<Demand> = unit
             .pods
             .iter()
             .filter_map(|pod| self.pods.get(pod))

@@ -1,7 +1,7 @@
-//! Places that are kept for pods that are on their way out and have another place: who is moved
-//! finds it again, and nobody else may have it. For those who lost theirs to others a place is
-//! kept only as long as nobody wants it: it is given back before each plan's turns, and kept again
-//! after them if it is still free.
+//! Places that are reserved for evicted pods. A moved member finds its new place reserved against
+//! every other gang. A gang that was evicted for another one may get a place reserved too, but only
+//! while no gang wants it: the scheduler releases such a place before each plan's turns, and
+//! reserves it again afterwards if it is still free (`tests/evictions_moves.rs`).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -19,12 +19,12 @@ use crate::pod::{PodKey, Stage};
 use crate::share::Take;
 use crate::state::Scheduler;
 
-/// How long a place is kept for a moved member that does not come back.
+/// How long a place stays reserved for a moved member that does not come back.
 const KEPT_FOR: SignedDuration = SignedDuration::from_mins(5);
-/// For how many gangs that lose their place in one plan another is sought.
-const HOUSED_MAX: usize = 64;
+/// The most gangs evicted in one plan for which the scheduler seeks another place.
+const NOMINATED_LOSERS_MAX: usize = 64;
 
-/// A place kept for whoever comes in a moved member's stead.
+/// A place reserved for the pod that replaces an evicted member.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Kept {
     pod: PodKey,
@@ -34,7 +34,7 @@ pub(crate) struct Kept {
     pub(super) node: NodeIx,
     devices: Vec<Arc<str>>,
     until: Timestamp,
-    /// Against everybody; otherwise only while nobody wants it.
+    /// Reserved against every other gang; otherwise only while no gang wants the place.
     firm: bool,
 }
 
@@ -49,8 +49,8 @@ impl Kept {
 }
 
 impl Scheduler {
-    /// Where these members of a gang could be instead, if they waited: as many of them as find a
-    /// place. Leaves them waiting; the caller undoes that.
+    /// Other places for these members of a gang, as if they waited: for as many of them as find
+    /// one. Leaves the members pending; the caller undoes that.
     pub(super) fn other_places(
         &mut self,
         txn: &mut Txn,
@@ -79,12 +79,12 @@ impl Scheduler {
         Some(places)
     }
 
-    /// Keeps places for those who are moved.
+    /// Reserves places for evicted members.
     pub(super) fn keep_places(&mut self, places: Vec<(GangKey, Kept)>, now: Timestamp) {
         let age = self.age;
         for (key, place) in places {
             if let Some(gang) = self.gangs.get_mut(&key).filter(|_| place.firm) {
-                gang.wins(age, now);
+                gang.note_placed_by_eviction(age, now);
             }
             self.classes.rejoin(place.class);
             self.keep_place(&key, place);
@@ -107,13 +107,13 @@ impl Scheduler {
         self.keeping.insert(key.clone());
     }
 
-    /// Gives back the places that are kept for a gang's moved members; what they were.
+    /// Releases the places that are reserved for a gang's members, and returns them.
     pub(crate) fn let_go(&mut self, key: &GangKey) -> Vec<Kept> {
         self.let_go_of(key, false)
     }
 
-    /// The same before the gang's turn, but for members who are still on their way out: whoever
-    /// else of the gang is placed has no use for their places.
+    /// As `let_go`, before the gang's turn, but leaves the places of members that are still
+    /// terminating: other members of the gang have no use for these places.
     pub(crate) fn let_go_for_turn(&mut self, key: &GangKey) -> Vec<Kept> {
         self.let_go_of(key, true)
     }
@@ -149,24 +149,25 @@ impl Scheduler {
         places
     }
 
-    /// Keeps again what was given back for a try that came to nothing.
+    /// Reserves places again that were released for a trial that failed.
     pub(crate) fn keep_again(&mut self, key: &GangKey, places: Vec<Kept>) {
         for place in places {
             self.keep_place(key, place);
         }
     }
 
-    /// Forgets places for good.
+    /// Forgets places for good; they were released before.
     pub(crate) fn forget_places(&mut self, places: Vec<Kept>) {
         for place in places {
             self.leave_class(place.class);
-            // It may be gone, and known by what was kept on it alone.
+            // The node may be gone, and still known only because of the reserved place.
             self.tidy_node(place.node);
         }
     }
 
-    /// Gives back places that were kept for too long, or whose node is no longer good, and those
-    /// that are kept only while nobody wants them: these are answered, for `keep_courtesies`.
+    /// Releases places that were reserved for too long, or whose node can no longer take them. Also
+    /// releases the places that are reserved only while no gang wants them, and returns these for
+    /// `keep_courtesies`.
     pub(crate) fn revisit_kept(&mut self, now: Timestamp) -> Vec<(GangKey, Kept)> {
         let mut courtesies = Vec::new();
         let keys: Vec<GangKey> = self.keeping.iter().cloned().collect();
@@ -196,7 +197,8 @@ impl Scheduler {
         courtesies
     }
 
-    /// After the turns: keeps again what nobody wanted, for those who have not come back yet.
+    /// After the turns: reserves the places again that no gang took, for members that have not come
+    /// back yet.
     pub(crate) fn keep_courtesies(&mut self, places: Vec<(GangKey, Kept)>) {
         for (key, place) in places {
             let payer = self.gangs.get(&key).and_then(|gang| gang.payer);
@@ -230,8 +232,8 @@ impl Scheduler {
         }
     }
 
-    /// After the turns: finds other places for gangs that lost theirs in this plan, where nobody
-    /// who waits can have them.
+    /// After the turns: reserves other places for gangs that this plan evicted, where no waiting
+    /// gang can have them.
     pub(crate) fn house_losers(&mut self, plan: &Plan, now: Timestamp) {
         let lost = |why| {
             matches!(
@@ -251,7 +253,7 @@ impl Scheduler {
         let mut keys: Vec<GangKey> = keys.into_iter().collect();
         keys.sort_by_cached_key(|key| self.precedence(key));
         let mut hopeless: BTreeSet<Vec<ClassIx>> = BTreeSet::new();
-        for key in keys.into_iter().take(HOUSED_MAX) {
+        for key in keys.into_iter().take(NOMINATED_LOSERS_MAX) {
             let Some(gang) = self.gangs.get(&key) else {
                 continue;
             };
@@ -280,7 +282,7 @@ impl Scheduler {
         }
     }
 
-    /// The places that are kept, for the plan's readers.
+    /// Adds the reserved places to the plan's reservations.
     pub(crate) fn kept_places(&self, plan: &mut Plan) {
         for key in &self.keeping {
             let Some(gang) = self.gangs.get(key) else {

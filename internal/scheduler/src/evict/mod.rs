@@ -1,56 +1,74 @@
-//! Evictions: who must go so that a gang starts, who never need go, and how room is held between
-//! the two. Nothing is evicted unless the plan that says so has placed the gang that it is for;
-//! nobody can be taken out of the set that goes; a gang shrinks to its minimum before it is lost,
-//! and is lost whole. Where a gang is placed is `place`'s, what queues are entitled to is `queue`'s.
+//! Evictions: the scheduler chooses victims so that a waiting gang (the preemptor) starts, protects
+//! the gangs that must keep running, and holds the freed room until the victims have left. A plan
+//! evicts only if the same plan has placed the gang that the evictions are for. The victim set is
+//! minimal. A gang first shrinks to its minimum; if that is not enough it is evicted whole. Module
+//! `place` decides where a gang is placed, module `queue` what each queue is entitled to.
 //!
-//! # No circle of gangs evicting each other
+//! Three kinds of eviction make room: preemption takes from the preemptor's own queue, reclaim
+//! takes from other queues, consolidation moves running members to other nodes. `ways` chooses
+//! which kinds are tried and in which order. At most `SEARCHES_MAX` searches run in one plan; a
+//! search that found nothing is not repeated until the state changes.
 //!
-//! Within a queue, a gang evicts only gangs that come strictly after it: of lower priority, or,
-//! where the queue says so, of the same and younger. Priorities and ages do not change by being
-//! evicted, so along any chain "a evicts b" this order strictly falls, and a chain cannot close.
+//! Example: queue `default` has two nodes of 4 GPUs, and each node runs a one-pod gang of priority
+//! 0 with 4 GPUs. A gang of priority 10 arrives with two members of 4 GPUs each. The plan evicts
+//! both running gangs, nominates the new gang for both nodes, and binds it once both victims have
+//! left (`tests/evictions.rs`).
+//!
+//! # No cycle of gangs that evict each other
+//!
+//! Within a queue, a gang evicts only gangs that rank strictly below it: gangs of lower priority,
+//! or, where the queue's rules say so, also younger gangs of the same priority. An eviction changes
+//! neither priorities nor ages, so along any chain "a evicts b" the rank strictly falls, and a
+//! chain cannot close.
 //!
 //! Across queues, a gang takes only what leaves its own queue within its share, and only from
-//! queues beyond theirs. Shares are worked out from what is asked for (held or waited for), which
-//! an eviction does not change: it turns what was held into what is waited for. So they stand
-//! still while nothing comes from outside, and a queue within its share loses nothing.
+//! queues above their share. Shares follow from the total request (held plus waiting). An eviction
+//! does not change that total: it turns held resources into waiting ones. So shares are constant
+//! while nothing changes from outside, and a queue within its share loses nothing.
 //!
-//! Both rules together would still allow a long way round where gangs are of different sizes: a
-//! gang is lost whole, so its queue may lose more than it held beyond its share, and is entitled to
-//! take that back. That is ruled out by the last one: a gang that got in by an eviction, or was
-//! moved, is not evicted again before the world has changed by itself (`age`: a gang arrives or
-//! ends, a node, a queue or a priority changes). At one age every gang gets in by an eviction at
-//! most once, and each eviction is for one that does: the number of gangs that have not yet
-//! strictly falls with every plan that evicts. There are finitely many, so plans come to rest.
+//! Both rules together would still allow a long cycle where gangs differ in size: a gang is evicted
+//! whole, so its queue may lose more than it held above its share, and is then entitled to reclaim
+//! the difference. A third rule excludes that: a gang that was placed by evictions, or was moved,
+//! is not evicted again until the cluster changes from outside (`age`: a gang arrives or ends, or a
+//! node, a queue or a priority changes). Within one age every gang is placed by evictions at most
+//! once, and every eviction serves such a gang, so the number of gangs that were not yet placed by
+//! evictions strictly falls with every plan that evicts. That number is finite, so the plans
+//! converge.
 //!
-//! Where the world changes all the time, that alone would let the same gangs go round with it. So
-//! who got in by an eviction is not lost for what juniors of its queue hold (`across`), and who loses
-//! to another queue soon what it got by an eviction loses nothing to others for a time once it is
-//! back, and for twice as long the time after (`won`). While that time runs, whatever comes and
-//! goes around them, plans come to rest: an endless chain would have some gang get in by an
-//! eviction again and again, so lose its place in between; to another queue it can't, and within
-//! its queue only to one of higher priority, which loses its own again in the same way, up to the
-//! highest, which nobody takes from. As the time doubles, so many evictions in a span as its
-//! logarithm are the most that a gang which is known all along can cause (a pod by itself that
-//! comes back under another name is another gang).
+//! If the cluster changes all the time, the third rule alone would let the same gangs repeat the
+//! cycle in every age. Two more rules bound that. A gang that was placed by evictions is not
+//! evicted for resources that lower-ranked gangs of its queue hold (`across`). A gang that was
+//! placed by evictions and is reclaimed soon afterwards is exempt from reclaim for a time after its
+//! next start, and the exemption doubles each time (`won`). While an exemption runs, plans converge
+//! whatever arrives and ends: in an endless chain some gang would be placed by evictions again and
+//! again, so it would have to lose its place in between. No other queue can take the place, and
+//! within its queue only a gang of higher priority can. That gang loses its own place in the same
+//! way, and so on up to the highest priority, from which no gang takes. Because the exemption
+//! doubles, a gang that exists all the time causes at most a number of evictions that grows with
+//! the logarithm of the time span. (A single pod that is created again under another name is
+//! another gang.)
 //!
-//! Moves come under the last rule: whoever is moved for another is as safe at that age as who got
-//! in by it, and the other got in. Defragmentation moves for nobody; there, each move's node was
-//! not whole and is, and none that was whole is not: the number of whole nodes strictly rises with
-//! each, at most to that of all nodes, and in any hour there are only so many. Budgets, minimum
-//! runtimes and places kept only ever leave out evictions, so they close no circle. A place that is
-//! kept while nobody wants it is nobody's right: it is given back before every plan's turns.
+//! Moves obey the third rule too: a moved gang is protected within that age like the gang that it
+//! was moved for, which was placed. Defragmentation moves gangs for no preemptor. There every move
+//! turns a node that was not whole into a whole node and breaks up no whole node, so each move
+//! strictly raises the number of whole nodes, which cannot exceed the number of nodes; the number
+//! of moves an hour is bounded as well. PodDisruptionBudgets, minimum runtimes and reserved places
+//! only remove evictions, so they close no cycle. A place that is reserved only while no gang wants
+//! it protects no gang: the scheduler releases it before every plan's turns.
 //!
-//! Checked by `tests/evictions_properties.rs`: random queues, priorities, gangs, budgets and moves,
-//! planned and carried out round by round, come to rest in fewer rounds than that allows; whoever
-//! was evicted comes back and waits, as a job's controller would have it.
+//! `tests/evictions_properties.rs` checks this: with random queues, priorities, gangs, budgets and
+//! moves, planned and carried out round by round, the plans converge in fewer rounds than the
+//! argument allows; every evicted gang comes back and waits, as a job's controller would make it.
 //!
-//! # What is found
+//! # What a search finds
 //!
-//! Nobody can be taken out of the set that goes, alone or with others. It need not be the smallest
-//! in number: who loses first is a matter of rank. One pod gets what its queue deserves wherever
-//! lawful victims make room for it. For a gang of several, nodes are cleared one after the other, and
-//! another choice of nodes is not tried: where others have little to lose it may wait though a set
-//! of victims would do (`tests/evictions_oracle.rs` tries every set).
+//! The victim set is minimal: if any subset of the victims were left running, the preemptor would
+//! no longer fit. It need not be the smallest set in number, because the victims' rank decides
+//! which gang is evicted first. A single pod gets what its queue deserves wherever any permitted
+//! set of victims makes room for it. For a gang of several members the search clears nodes one
+//! after the other and does not try another choice of nodes, so the gang may wait although some set
+//! of victims would make room, where the victim queues have little to lose
+//! (`tests/evictions_oracle.rs` tries every set).
 
 mod across;
 mod bound;
@@ -77,7 +95,7 @@ use std::collections::BTreeSet;
 use jiff::Timestamp;
 
 pub(crate) use budgets::Budgets;
-pub(crate) use candidates::{Bite, VictimPlace, Victims};
+pub(crate) use candidates::{EvictionUnit, VictimPlace, Victims};
 pub(crate) use kept::Kept;
 pub use tidy::{Move, Proposal, Tidying};
 pub(crate) use won::Won;
@@ -91,11 +109,11 @@ use crate::state::Scheduler;
 use crate::timeline::Growth;
 use search::Found;
 
-/// For how many gangs in a plan evictions are sought. Those for whom there is nobody to evict, or
-/// whose like was refused a moment ago, do not count.
+/// The most gangs that one plan searches victims for. Gangs without any candidate victim, and gangs
+/// whose equal was refused since the last change, do not count.
 const SEARCHES_MAX: usize = 64;
 
-/// What makes two gangs the same to a search for evictions.
+/// The properties that decide a victim search: two gangs with equal values get the same answer.
 pub(crate) type Likeness = (
     String,
     i32,
@@ -104,26 +122,27 @@ pub(crate) type Likeness = (
     Option<GangKey>,
 );
 
-/// Of whoever is like another: does it wait politely, must it not be evicted, whose is it?
+/// Whether the gang's preemption policy is Never, whether the gang is non-preemptible, and its
+/// user.
 pub(crate) type Account = (bool, bool, UserIx);
 
-/// How many answers to searches are kept, about.
+/// About how many refused searches are remembered.
 const REFUSED_MAX: usize = 4_096;
 
-/// What came of a search.
+/// The outcome of a search for victims.
 #[derive(Clone, Debug)]
-pub(crate) enum Sought {
-    /// Room was made.
-    Made,
-    /// Nobody may be evicted, or it would not help; why.
-    Nobody(String),
-    /// The same, until time has passed.
+pub(crate) enum SearchOutcome {
+    /// The scheduler evicted victims and placed the gang.
+    Placed,
+    /// No gang may be evicted, or evictions would not help; the reason.
+    Refused(String),
+    /// As `Refused`, but the answer may change as time passes.
     NotYet(String),
 }
 
 impl Scheduler {
-    /// Seeks evictions for the gangs that wait, in the order of their turns. True if somebody was
-    /// placed. Nobody is `served` twice in one plan.
+    /// Searches victims for the waiting gangs, in the order of their turns. Returns whether any
+    /// gang was placed. A gang in `served` is not served again in the same plan.
     pub(crate) fn evict_for(&mut self, round: &mut Round, now: Timestamp, plan: &mut Plan) -> bool {
         let Round {
             waiting,
@@ -146,7 +165,8 @@ impl Scheduler {
                 continue;
             }
             if served.contains(key) {
-                // Two sets may be more than one needs for both: its next member waits its turn.
+                // Two victim sets, one for each member, may be larger than one set for both
+                // members: the gang's next member waits for the next plan.
                 self.wake = Some(self.wake.map_or(now, |wake| wake.min(now)));
                 continue;
             }
@@ -161,14 +181,14 @@ impl Scheduler {
                 continue;
             }
             if searches >= SEARCHES_MAX {
-                // The others' turn comes with the next plan.
+                // The remaining gangs are searched for in the next plan.
                 self.wake = Some(self.wake.map_or(now, |wake| wake.min(now)));
                 break;
             }
             let (sought, cost) = self.seek(key, ask, now, plan, &mut growth);
             searches += usize::from(cost);
             match sought {
-                Sought::Made => {
+                SearchOutcome::Placed => {
                     made = true;
                     growth = Growth::default();
                     served.insert(key.clone());
@@ -176,12 +196,12 @@ impl Scheduler {
                         obstacles.remove(key);
                     }
                 }
-                Sought::NotYet(why) => {
+                SearchOutcome::NotYet(why) => {
                     if let Some(obstacle) = obstacles.get_mut(key) {
                         obstacle.no_evictions(&why);
                     }
                 }
-                Sought::Nobody(why) => {
+                SearchOutcome::Refused(why) => {
                     if let Some(obstacle) = obstacles.get_mut(key) {
                         obstacle.no_evictions(&why);
                     }
@@ -192,7 +212,7 @@ impl Scheduler {
         made
     }
 
-    /// Seeks evictions for one gang. Says too whether it was any work.
+    /// Searches victims for one gang. The flag says whether the search did any work.
     fn seek(
         &mut self,
         key: &GangKey,
@@ -200,19 +220,19 @@ impl Scheduler {
         now: Timestamp,
         plan: &mut Plan,
         growth: &mut Growth,
-    ) -> (Sought, bool) {
-        let nobody = |why: &str| (Sought::Nobody(why.to_owned()), false);
+    ) -> (SearchOutcome, bool) {
+        let refuse = |why: &str| (SearchOutcome::Refused(why.to_owned()), false);
         let Some(gang) = self.gangs.get(key) else {
-            return nobody("it is gone");
+            return refuse("the gang no longer exists");
         };
-        if self.waits_politely(gang) {
-            return nobody("its preemption policy is Never");
+        if self.never_preempts(gang) {
+            return refuse("its preemption policy is Never");
         }
         if self.keeping.contains(key) {
-            return nobody("places are kept for it");
+            return refuse("places are reserved for its evicted members");
         }
         if !self.fits_when_empty(&ask) {
-            return nobody("it would not fit even if every node were empty");
+            return refuse("the gang would not fit even if every node were empty");
         }
         let mut reasons: Vec<String> = Vec::new();
         let (mut cost, mut again) = (false, None);
@@ -221,7 +241,7 @@ impl Scheduler {
             match self.consolidate(key, &ask, now) {
                 Ok(found) => {
                     self.decide(key, found, now, plan);
-                    return (Sought::Made, true);
+                    return (SearchOutcome::Placed, true);
                 }
                 Err(refusal) => {
                     cost |= refusal.searched;
@@ -229,11 +249,11 @@ impl Scheduler {
                 }
             }
         }
-        let wait = match self.known_wait(key, self.deserves(&ask), now, growth) {
+        let wait = match self.wait_for_room(key, self.deserves(&ask), now, growth) {
             Ok(wait) => wait,
             Err((why, then)) => {
                 self.wake = Some(self.wake.map_or(then, |wake| wake.min(then)));
-                return (Sought::NotYet(why), cost);
+                return (SearchOutcome::NotYet(why), cost);
             }
         };
         ask.wait = wait;
@@ -243,7 +263,8 @@ impl Scheduler {
                 break;
             }
             ask.breaks_budgets = breaks;
-            // Why what reclaim found is not worth it, where seeking further begins with the same.
+            // Why the victims that reclaim found cost more than they save; the search for both
+            // methods would begin with the same victims.
             let mut reclaimed: Option<String> = None;
             for way in self.ways(&ask) {
                 if way == Way::Both
@@ -254,12 +275,12 @@ impl Scheduler {
                     continue;
                 }
                 let refusal = match self.go(way, key, &ask, now) {
-                    Ok(found) => match weight
-                        .and_then(|weight| self.loses_more(key, weight, &found.bites, wait, now))
-                    {
+                    Ok(found) => match weight.and_then(|weight| {
+                        self.evictions_cost_more(key, weight, &found.units, wait, now)
+                    }) {
                         None => {
                             self.decide(key, found, now, plan);
-                            return (Sought::Made, true);
+                            return (SearchOutcome::Placed, true);
                         }
                         Some((why, then)) => {
                             if way == Way::Reclaim && found.first {
@@ -275,7 +296,7 @@ impl Scheduler {
                         }
                     },
                     Err(refusal) if refusal.not_worth => {
-                        let (why, then) = self.put_off(key, wait, now);
+                        let (why, then) = self.postpone_evictions(key, wait, now);
                         Refusal {
                             why,
                             again: Some(then),
@@ -291,7 +312,7 @@ impl Scheduler {
                 }
             }
         }
-        reasons.extend(self.words_of_budgets());
+        reasons.extend(self.budget_reason());
         if let Some(then) = again {
             self.wake = Some(self.wake.map_or(then, |wake| wake.min(then)));
         }
@@ -300,12 +321,13 @@ impl Scheduler {
         }
         let why = reasons.join("; ");
         if again.is_some() {
-            return (Sought::NotYet(why), cost);
+            return (SearchOutcome::NotYet(why), cost);
         }
-        (Sought::Nobody(why), cost)
+        (SearchOutcome::Refused(why), cost)
     }
 
-    /// The ways in which a gang may come to room, in order: by the rules of its queue.
+    /// The methods by which the gang's queue lets it get room, in the order in which they are
+    /// tried.
     fn ways(&self, ask: &search::Ask) -> Vec<Way> {
         let actions = self.config.actions;
         let rules = ask.payer.and_then(|payer| self.queues.rules(payer.queue));
@@ -333,8 +355,9 @@ impl Scheduler {
         ways
     }
 
-    /// Would its queue, with the gang, hold no more than it was said to deserve? Then others may be
-    /// moved for it, though they are within their rights too: they lose no room.
+    /// Whether the queue, with the gang, holds no more than its deserved amount. If so, the
+    /// scheduler may move gangs of other queues for it although those queues are within their
+    /// shares: a moved gang loses no room.
     fn deserves(&self, ask: &search::Ask) -> bool {
         ask.payer.is_some_and(|payer| {
             let rules = self.queues.rules(payer.queue);
@@ -360,8 +383,8 @@ impl Scheduler {
         }
     }
 
-    /// Does the gang wait rather than evict others?
-    fn waits_politely(&self, gang: &crate::gang::Gang) -> bool {
+    /// Whether the gang's preemption policy is Never.
+    fn never_preempts(&self, gang: &crate::gang::Gang) -> bool {
         let class = gang
             .spec
             .as_ref()
@@ -382,17 +405,17 @@ impl Scheduler {
         (
             gang.queue.clone(),
             self.priority_of(gang),
-            (self.waits_politely(gang), fixed, user),
+            (self.never_preempts(gang), fixed, user),
             ask.classes(),
-            // Nobody else asks just that of the network.
+            // No other gang has the same network request.
             (!plain || gang.hinted > 0).then(|| key.clone()),
         )
     }
 
-    /// Makes a set of evictions and what they make room for part of the plan.
+    /// Adds the evictions and the placements that they make room for to the plan.
     fn decide(&mut self, key: &GangKey, found: Found, now: Timestamp, plan: &mut Plan) {
         let Found {
-            bites,
+            units,
             placed,
             places,
             txn,
@@ -401,22 +424,22 @@ impl Scheduler {
         self.keep(txn);
         let by = GroupRef::of(key);
         let mut losers: BTreeSet<GangKey> = BTreeSet::new();
-        for bite in &bites {
-            let why = bite.why;
-            for pod in &bite.pods {
+        for unit in &units {
+            let why = unit.why;
+            for pod in &unit.pods {
                 plan.evictions.extend(self.eviction(pod, why, Some(&by)));
             }
-            losers.insert(bite.gang.clone());
-            if let Some(gang) = self.gangs.get_mut(&bite.gang) {
-                gang.loses(why, now);
+            losers.insert(unit.gang.clone());
+            if let Some(gang) = self.gangs.get_mut(&unit.gang) {
+                gang.note_evicted(why, now);
             }
         }
         for loser in losers {
             self.settle(&loser);
         }
-        let leavers: BTreeSet<PodKey> = bites
+        let leavers: BTreeSet<PodKey> = units
             .iter()
-            .flat_map(|bite| &bite.pods)
+            .flat_map(|unit| &unit.pods)
             .filter(|pod| self.is_leaving(pod))
             .cloned()
             .collect();
@@ -425,7 +448,7 @@ impl Scheduler {
         }
         let age = self.age;
         if let Some(gang) = self.gangs.get_mut(key) {
-            gang.wins(age, now);
+            gang.note_placed_by_eviction(age, now);
             gang.awaits.extend(leavers);
         }
         let bound = placed
@@ -437,7 +460,7 @@ impl Scheduler {
         self.version += 1;
     }
 
-    /// A pod's eviction in words; none for a pod that was only meant for its node.
+    /// The plan's record of a pod's eviction; none for a pod that was only nominated for its node.
     fn eviction(
         &self,
         key: &PodKey,
@@ -467,20 +490,20 @@ impl Scheduler {
     }
 }
 
-/// A way in which a gang may come to room.
+/// A method by which a gang may get room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
-    /// By fair sharing of what is borrowed.
+    /// Fair sharing of what queues borrow.
     Fairness,
-    /// By quota.
+    /// Reclaim and preemption by quota.
     Quota,
-    /// From other queues, by shares.
+    /// Reclaim from other queues that hold more than their share.
     Reclaim,
-    /// From its own queue.
+    /// Preemption within the gang's own queue.
     Preempt,
-    /// From other queues by shares, and from its own.
+    /// Reclaim from other queues, then preemption within the own queue.
     Both,
-    /// From nobody: others move.
+    /// Consolidation: members of other gangs move, and none loses its place.
     Moves,
 }
 
@@ -488,11 +511,11 @@ enum Way {
 #[derive(Clone, Debug)]
 pub(crate) struct Refusal {
     pub(crate) why: String,
-    /// Candidates were tried.
+    /// Whether candidates were tried.
     pub(crate) searched: bool,
-    /// When the answer may be another.
+    /// When the answer may change.
     pub(crate) again: Option<Timestamp>,
-    /// Whoever could be taken would lose more than is saved.
+    /// Evicting the candidates would cost more than it saves.
     pub(crate) not_worth: bool,
 }
 

@@ -1,15 +1,26 @@
-//! Consolidation: running members are moved so that a gang fits, as few as can be, and only if each
-//! of them has a new place in the same plan. A pod cannot be carried over: it is evicted, and its
-//! new place is kept for whoever comes in its stead. Pods without a PodGroup are not moved: nobody
-//! may bring them back. Who would have to go where is worked out by `clearing`.
+//! Consolidation: the scheduler moves running members so that a waiting gang fits. It moves as few
+//! as it can, and only if each of them gets a new place in the same plan. A pod cannot be migrated:
+//! it is evicted, and its new place is reserved for the pod that replaces it. Pods without a
+//! PodGroup are not moved, because possibly no controller would create them again.
+//!
+//! Method: module `clearing` computes sets of members to move, cheapest first. For each set the
+//! scheduler takes the members off their nodes, places the gang, puts back the members that still
+//! fit beside it, and seeks places for the rest; if that fails, it adds the next members of the
+//! set. Where no set works, it clears whole nodes, 2, 4, 8 and so on. The cost is bounded by
+//! `TRIES_MAX` sets and `MOVED_MAX` members.
+//!
+//! Example: two nodes of 4 GPUs run one movable pod of 2 GPUs each. A gang of one pod with 4 GPUs
+//! waits. One of the two pods moves to the other node, and the gang gets the emptied node.
+//!
+//! Test: `tests/evictions_moves.rs`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 
 use super::Refusal;
-use super::candidates::{Bite, VictimKey};
-use super::clearing::{Clearing, Mover};
+use super::candidates::{EvictionUnit, VictimKey};
+use super::clearing::{MovablePod, MoveSet};
 use super::kept::Kept;
 use super::search::{Ask, Found};
 use super::txn::Txn;
@@ -21,27 +32,28 @@ use crate::pod::{PodKey, Stage};
 use crate::resource::{GPU, PODS, whole_gpus};
 use crate::state::Scheduler;
 
-/// How many members may be on the move for one gang that wants room.
+/// The most members that move for one gang.
 const MOVED_MAX: usize = 512;
-/// How many sets of members are tried for one gang.
+/// The most sets of members that are tried for one gang.
 const TRIES_MAX: usize = 24;
-/// How many clearings more are tried where the first do not do.
+/// How many further steps of a set are tried where the first do not suffice.
 pub(super) const MORE_MAX: usize = 4;
-/// Of so many on the move at most each is asked whether the others would do.
-const SINGLED_OUT_MAX: usize = 16;
-/// So many nodes are cleared as a whole at most, where moving the fewest does not do.
+/// Up to this many moving members, each is tested for whether it may stay.
+const STAY_TESTS_MAX: usize = 16;
+/// The most nodes that are cleared as a whole, where moving the fewest members does not suffice.
 const WHOLE_NODES_MAX: usize = 16;
 
-/// What came of placing a gang among members on the move.
+/// The result of placing a gang and finding new places for the moving members.
 struct Rearranged {
-    /// Which of them move.
+    /// Which of the members move.
     moves: Vec<bool>,
     placed: Vec<Placement>,
     places: Vec<(GangKey, Kept)>,
 }
 
-/// Who of those that move are asked whether the others would do, the last first: each by himself, then all of a gang.
-fn singled_out(movers: &[Bite]) -> Vec<Vec<PodKey>> {
+/// The sets of moving members that are tested for whether they may stay, the last first: each
+/// member alone, then all members of a gang.
+fn stay_candidates(movers: &[EvictionUnit]) -> Vec<Vec<PodKey>> {
     let mut gangs: BTreeMap<&GangKey, Vec<PodKey>> = BTreeMap::new();
     for mover in movers {
         let all = gangs.entry(&mover.gang).or_default();
@@ -54,7 +66,7 @@ fn singled_out(movers: &[Bite]) -> Vec<Vec<PodKey>> {
 }
 
 impl Scheduler {
-    /// Seeks members to move so that a gang fits.
+    /// Searches members to move so that a gang fits.
     pub(super) fn consolidate(
         &mut self,
         key: &GangKey,
@@ -63,19 +75,19 @@ impl Scheduler {
     ) -> Result<Found, Refusal> {
         if !self.within_quota(ask) {
             return Err(Refusal::at_once(
-                "moving others does not change what its queue may use",
+                "moving other pods does not change the queue's limits",
             ));
         }
         let mut asked = ask.demand.0.iter().filter(|(ix, _)| *ix != PODS);
         if asked.any(|(ix, amount)| self.idle(*ix) < *amount) {
             return Err(Refusal::at_once(
-                "too little is free in all for moving others to help",
+                "the cluster has too little free room for moves of other pods to help",
             ));
         }
         let movers = self.movers(key, now);
-        let tries = self.clearings(key, ask, &movers);
-        for Clearing { first, more } in tries.into_iter().take(TRIES_MAX) {
-            if let Some(found) = self.try_clearing(key, ask, first, more, now) {
+        let tries = self.move_sets(key, ask, &movers);
+        for MoveSet { first, more } in tries.into_iter().take(TRIES_MAX) {
+            if let Some(found) = self.try_move_set(key, ask, first, more, now) {
                 return Ok(found);
             }
         }
@@ -83,7 +95,7 @@ impl Scheduler {
         while nodes <= WHOLE_NODES_MAX {
             let first = self.whole_nodes(ask, &movers, nodes);
             let pods = first.len();
-            if let Some(found) = self.try_clearing(key, ask, first, Vec::new(), now) {
+            if let Some(found) = self.try_move_set(key, ask, first, Vec::new(), now) {
                 return Ok(found);
             }
             if pods >= MOVED_MAX || nodes >= movers.len() {
@@ -92,19 +104,23 @@ impl Scheduler {
             nodes *= 2;
         }
         Err(Refusal {
-            why: "moving others would not make room".into(),
+            why: "moving other pods would not make room".into(),
             searched: true,
             again: None,
             not_worth: false,
         })
     }
 
-    /// Members that may be moved, by node; those who would be evicted first come first.
-    pub(super) fn movers(&self, key: &GangKey, now: Timestamp) -> BTreeMap<NodeIx, Vec<Mover>> {
+    /// The members that may move, by node, in the order in which they would be evicted.
+    pub(super) fn movers(
+        &self,
+        key: &GangKey,
+        now: Timestamp,
+    ) -> BTreeMap<NodeIx, Vec<MovablePod>> {
         let mut gangs: Vec<&VictimKey> =
             self.victims.values().flat_map(|gangs| &gangs.all).collect();
         gangs.sort_unstable();
-        let mut movers: BTreeMap<NodeIx, Vec<Mover>> = BTreeMap::new();
+        let mut movers: BTreeMap<NodeIx, Vec<MovablePod>> = BTreeMap::new();
         let mut turn = 0;
         for victim in gangs {
             let name = &victim.gang.0;
@@ -134,7 +150,7 @@ impl Scheduler {
                     continue;
                 };
                 turn += 1;
-                movers.entry(at).or_default().push(Mover {
+                movers.entry(at).or_default().push(MovablePod {
                     gpus: whole_gpus(self.classes.get(known.class).demand().get(GPU)),
                     pod,
                     gang: name.clone(),
@@ -147,60 +163,60 @@ impl Scheduler {
         movers
     }
 
-    /// Takes members off their nodes, then more while that does not do, until the gang fits and
-    /// each of them has a place.
-    fn try_clearing(
+    /// Takes members off their nodes, and further ones while that does not suffice, until the gang
+    /// fits and each of them has a new place.
+    fn try_move_set(
         &mut self,
         key: &GangKey,
         ask: &Ask,
-        first: Vec<Mover>,
-        more: Vec<Vec<Mover>>,
+        first: Vec<MovablePod>,
+        more: Vec<Vec<MovablePod>>,
         now: Timestamp,
     ) -> Option<Found> {
         let mut txn = self.begin();
-        let mut bites: Vec<Bite> = Vec::new();
+        let mut units: Vec<EvictionUnit> = Vec::new();
         let mut seen = BTreeSet::new();
         let steps = std::iter::once(first).chain(more.into_iter().take(MORE_MAX));
         for step in steps {
-            if bites.len() + step.len() > MOVED_MAX {
+            if units.len() + step.len() > MOVED_MAX {
                 break;
             }
             for mover in step {
                 if !seen.insert(mover.turn) {
                     continue;
                 }
-                let mut bite = Bite {
+                let mut unit = EvictionUnit {
                     gang: mover.gang,
                     pods: vec![mover.pod],
                     shrinks: true,
                     before: Vec::new(),
                     why: EvictionReason::Consolidated,
                 };
-                if let Some(budget) = self.broken_budget(&bite) {
+                if let Some(budget) = self.broken_budget(&unit) {
                     self.note_budget(budget);
                     continue;
                 }
-                self.take(&mut txn, &mut bite);
-                bites.push(bite);
+                self.take(&mut txn, &mut unit);
+                units.push(unit);
             }
             if !self.might_fit(ask) {
                 continue;
             }
             let mark = txn.len();
-            if let Some(mut done) = self.rearrange(key, &mut txn, &bites, now) {
+            if let Some(mut done) = self.rearrange(key, &mut txn, &units, now) {
                 let count = done.moves.iter().filter(|moves| **moves).count();
-                if (2..=SINGLED_OUT_MAX).contains(&count) {
+                if (2..=STAY_TESTS_MAX).contains(&count) {
                     self.undo_to(&mut txn, mark);
                     let moves = done.moves;
-                    match self.with_fewer(key, ask, &mut txn, (&mut bites, moves), now) {
+                    match self.with_fewer(key, ask, &mut txn, (&mut units, moves), now) {
                         Some(fewer) => done = fewer,
                         None => break,
                     }
                 }
-                let bites = bites.into_iter().zip(done.moves);
+                let units = units.into_iter().zip(done.moves);
                 return Some(Found {
                     first: false,
-                    bites: bites.filter(|(_, moves)| *moves).map(|(b, _)| b).collect(),
+                    units: units.filter(|(_, moves)| *moves).map(|(b, _)| b).collect(),
                     placed: done.placed,
                     places: done.places,
                     txn,
@@ -212,20 +228,20 @@ impl Scheduler {
         None
     }
 
-    /// Lets whoever of those that move stay without whom the others would do, wherever the gang goes then.
+    /// Lets moving members stay if the gang fits without their move, possibly on other nodes.
     fn with_fewer(
         &mut self,
         key: &GangKey,
         ask: &Ask,
         txn: &mut Txn,
-        (bites, moves): (&mut Vec<Bite>, Vec<bool>),
+        (units, moves): (&mut Vec<EvictionUnit>, Vec<bool>),
         now: Timestamp,
     ) -> Option<Rearranged> {
         let begun = txn.len();
-        let mut movers = self.put_back_the_rest(txn, bites.clone(), &moves);
-        let mut untried = singled_out(&movers);
+        let mut movers = self.put_back_the_rest(txn, units.clone(), &moves);
+        let mut untried = stay_candidates(&movers);
         while let Some(stay) = untried.pop() {
-            let stays = |mover: &Bite| mover.pods.iter().any(|pod| stay.contains(pod));
+            let stays = |mover: &EvictionUnit| mover.pods.iter().any(|pod| stay.contains(pod));
             let moves: Vec<bool> = movers.iter().map(|mover| !stays(mover)).collect();
             if !moves.contains(&false) || !moves.contains(&true) {
                 continue;
@@ -244,55 +260,60 @@ impl Scheduler {
             }
         }
         if let Some(done) = self.rearrange(key, txn, &movers, now) {
-            *bites = movers;
+            *units = movers;
             return Some(done);
         }
         self.undo_to(txn, begun);
-        self.rearrange(key, txn, bites, now)
+        self.rearrange(key, txn, units, now)
     }
 
-    /// Those who move; the others are where they were.
-    fn put_back_the_rest(&mut self, txn: &mut Txn, bites: Vec<Bite>, moves: &[bool]) -> Vec<Bite> {
+    /// Puts back the members that need not move, and returns the others.
+    fn put_back_the_rest(
+        &mut self,
+        txn: &mut Txn,
+        units: Vec<EvictionUnit>,
+        moves: &[bool],
+    ) -> Vec<EvictionUnit> {
         let mut movers = Vec::new();
-        for (bite, moves) in bites.into_iter().zip(moves) {
+        for (unit, moves) in units.into_iter().zip(moves) {
             if *moves {
-                movers.push(bite);
+                movers.push(unit);
             } else {
-                self.put_back(txn, &bite);
+                self.put_back(txn, &unit);
             }
         }
         movers
     }
 
-    /// Places the gang, lets those stay who fit beside it, and finds places for the rest, so that
-    /// as few as can be move. Leaves these as leaving.
+    /// Places the gang, lets the members stay that fit beside it, and finds places for the rest, so
+    /// that as few as possible move. Leaves the moving members in stage `Leaving`.
     fn rearrange(
         &mut self,
         key: &GangKey,
         txn: &mut Txn,
-        bites: &[Bite],
+        units: &[EvictionUnit],
         now: Timestamp,
     ) -> Option<Rearranged> {
         let placed = txn.attempt(self, key, now)?;
-        let size = |bite: &Bite| {
-            let pods = bite.pods.iter().filter_map(|pod| self.pods.get(pod));
+        let size = |unit: &EvictionUnit| {
+            let pods = unit.pods.iter().filter_map(|pod| self.pods.get(pod));
             pods.map(|pod| self.classes.get(pod.class).demand().get(GPU))
                 .sum::<i64>()
         };
-        let sizes: Vec<i64> = bites.iter().map(size).collect();
-        // Who is asked first whether he may stay: the largest, the smallest.
-        let mut largest: Vec<usize> = (0..bites.len()).rev().collect();
+        let sizes: Vec<i64> = units.iter().map(size).collect();
+        // The members are tested for staying in two orders: the largest first, the smallest first.
+        let mut largest: Vec<usize> = (0..units.len()).rev().collect();
         largest.sort_by_key(|at| -sizes[*at]);
-        let mut smallest: Vec<usize> = (0..bites.len()).rev().collect();
+        let mut smallest: Vec<usize> = (0..units.len()).rev().collect();
         smallest.sort_by_key(|at| sizes[*at]);
         let mut best: Option<(usize, Rearranged)> = None;
         for order in [largest, smallest] {
             let mark = txn.len();
-            let moves = self.stay_beside(txn, bites, &order);
+            let moves = self.stay_beside(txn, units, &order);
             let count = moves.iter().filter(|moves| **moves).count();
             let better = best.as_ref().is_none_or(|(fewest, _)| count < *fewest);
             if better
-                && let Some(places) = self.rehouse(txn, bites, &moves, now)
+                && let Some(places) = self.find_new_places(txn, units, &moves, now)
                 && self.holds_its_quota(key, &placed)
             {
                 let done = Rearranged {
@@ -305,21 +326,22 @@ impl Scheduler {
             self.undo_to(txn, mark);
         }
         let (_, best) = best?;
-        for (bite, moves) in bites.iter().zip(&best.moves) {
+        for (unit, moves) in units.iter().zip(&best.moves) {
             if !moves {
-                self.put_back(txn, bite);
+                self.put_back(txn, unit);
             }
         }
         Some(best)
     }
 
-    /// Puts back, in an order, those who fit where they were; who moves?
-    fn stay_beside(&mut self, txn: &mut Txn, bites: &[Bite], order: &[usize]) -> Vec<bool> {
-        let mut moves = vec![true; bites.len()];
+    /// Puts back, in the given order, the members that fit where they were. Returns which of them
+    /// move.
+    fn stay_beside(&mut self, txn: &mut Txn, units: &[EvictionUnit], order: &[usize]) -> Vec<bool> {
+        let mut moves = vec![true; units.len()];
         for at in order {
             let mark = txn.len();
-            self.put_back(txn, &bites[*at]);
-            if self.all_fit_beside(&bites[*at]) {
+            self.put_back(txn, &units[*at]);
+            if self.all_fit_beside(&units[*at]) {
                 moves[*at] = false;
             } else {
                 self.undo_to(txn, mark);
@@ -328,20 +350,20 @@ impl Scheduler {
         moves
     }
 
-    /// Finds places for those who move, gang by gang, the largest first.
-    fn rehouse(
+    /// Finds places for the moving members, gang by gang, the largest first.
+    fn find_new_places(
         &mut self,
         txn: &mut Txn,
-        bites: &[Bite],
+        units: &[EvictionUnit],
         moves: &[bool],
         now: Timestamp,
     ) -> Option<Vec<(GangKey, Kept)>> {
         let mut gangs: BTreeMap<&GangKey, Vec<PodKey>> = BTreeMap::new();
-        for (bite, _) in bites.iter().zip(moves).filter(|(_, moves)| **moves) {
+        for (unit, _) in units.iter().zip(moves).filter(|(_, moves)| **moves) {
             gangs
-                .entry(&bite.gang)
+                .entry(&unit.gang)
                 .or_default()
-                .extend(bite.pods.clone());
+                .extend(unit.pods.clone());
         }
         let mut gangs: Vec<(&GangKey, Vec<PodKey>)> = gangs.into_iter().collect();
         gangs.sort_by_cached_key(|(_, pods)| {
@@ -362,7 +384,7 @@ impl Scheduler {
         Some(all)
     }
 
-    /// Is the gang, as placed, within its queue's bounds?
+    /// Whether the gang, as placed, is within its queue's bounds.
     fn holds_its_quota(&mut self, key: &GangKey, placed: &[Placement]) -> bool {
         let payer = self.gangs.get(key).and_then(|gang| gang.payer);
         payer.is_some_and(|payer| self.stays_within_quota(payer, placed, |_| true))

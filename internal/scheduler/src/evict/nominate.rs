@@ -1,6 +1,7 @@
-//! Places that are held: a gang whose room others have not left yet. Its members hold room,
-//! devices and their queue's account as if they were bound, and are bound, the gang whole, once
-//! what they hold is free of those who leave. If the place is no longer good, it is given back.
+//! Nominations: places that are held for a gang until its victims have left. The nominated members
+//! hold room, devices and quota as if they were bound. They are bound once the room is free, and
+//! the gang's minimum together. A nomination is given up if the place is no longer valid
+//! (`tests/evictions.rs`).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,10 +20,10 @@ use crate::resource::{GPU, GPU_UNIT, Room};
 use crate::share::{FreeGpus, Ledger, Take};
 use crate::state::Scheduler;
 
-/// How many waiting nominations one plan tries to place where nobody need leave first.
+/// The most nominated gangs that one plan tries to place on nodes that no pod need leave first.
 const ELSEWHERE_MAX: usize = 16;
 
-/// Are these GPUs free, where so much of the node's is held?
+/// Whether these GPUs are free, given what is held on the node.
 pub(super) fn gpus_fit(node: &Node, held: &Ledger, take: &Take, ids: &[Arc<str>]) -> bool {
     if take.gpus == 0 {
         return true;
@@ -37,8 +38,9 @@ pub(super) fn gpus_fit(node: &Node, held: &Ledger, take: &Take, ids: &[Arc<str>]
 }
 
 impl Scheduler {
-    /// For members just placed, whose room is taken: which are to be bound now, and which must
-    /// wait until somebody has left? A gang that is not whole by the former waits whole.
+    /// The stages of members that were just placed: which can be bound now, and which must wait
+    /// until pods have left. If the members that can be bound are not enough for the gang's
+    /// minimum, all of them wait.
     pub(crate) fn stages(&self, key: &GangKey, placed: &[Placement]) -> Vec<Stage> {
         let free = |placement: &Placement| self.nodes[placement.node].leavers == 0;
         if placed.iter().all(free) {
@@ -78,8 +80,8 @@ impl Scheduler {
         fits.iter().map(stage).collect()
     }
 
-    /// Which placements find their room and GPUs free of those who leave. Are these placements
-    /// themselves counted among those who are there?
+    /// Which placements find their room and GPUs free of leaving pods. `counted` says whether the
+    /// placements themselves are already counted on their nodes.
     fn fits_now(&self, placed: &[Placement], counted: bool) -> Vec<bool> {
         let mut nodes: BTreeMap<NodeIx, (Room, Ledger)> = BTreeMap::new();
         if counted {
@@ -119,9 +121,9 @@ impl Scheduler {
         fits
     }
 
-    /// Looks at every place that is held: binds what can be, gives back what is no longer good,
-    /// and takes another place where one is free at once. Answers the places that nobody's turn is
-    /// to find taken.
+    /// Revisits every nomination: binds members whose room is free, gives up nominations that are
+    /// no longer valid, and takes another place where one is free at once. Returns the reserved
+    /// places that yield to waiting gangs.
     pub(crate) fn revisit(&mut self, now: Timestamp, plan: &mut Plan) -> Vec<(GangKey, Kept)> {
         let courtesies = self.revisit_kept(now);
         let mut keys: Vec<GangKey> = self.nominated.iter().cloned().collect();
@@ -172,7 +174,7 @@ impl Scheduler {
         courtesies
     }
 
-    /// Is somebody on the way out who was evicted for the gang? Those who left are forgotten.
+    /// Whether a victim of the gang is still leaving. Victims that have left are forgotten.
     fn still_awaits(&mut self, key: &GangKey) -> bool {
         let Some(gang) = self.gangs.get_mut(key) else {
             return false;
@@ -192,8 +194,8 @@ impl Scheduler {
             .is_some_and(|pod| pod.stage == Stage::Leaving)
     }
 
-    /// Lets members that would be bound at once wait for those who are evicted for their gang:
-    /// until these have left, their queues hold what they hold.
+    /// Nominates members that would be bound at once until the gang's victims have left: until then
+    /// the victims' queues still hold the resources.
     pub(crate) fn hold_back(&mut self, key: &GangKey, placed: &[Placement]) {
         for placement in placed {
             if self.is_bound(&placement.pod) {
@@ -210,7 +212,7 @@ impl Scheduler {
         self.settle(key);
     }
 
-    /// The places held for a gang, in rank order.
+    /// The nominated places of a gang, in rank order.
     fn held_places(&self, key: &GangKey) -> Vec<Placement> {
         let Some(gang) = self.gangs.get(key) else {
             return Vec::new();
@@ -230,7 +232,8 @@ impl Scheduler {
         held.collect()
     }
 
-    /// Would the gang be whole with these, and could the nodes take them once others have left?
+    /// Whether the gang has its minimum with these members, and the nodes can take them once the
+    /// victims have left.
     fn still_good(&self, key: &GangKey, held: &[Placement]) -> bool {
         self.gangs.get(key).is_some_and(|gang| gang.whole(key))
             && held.iter().all(|placement| {
@@ -241,11 +244,11 @@ impl Scheduler {
             })
     }
 
-    /// Gives back every place that is held for the gang.
+    /// Gives up all of the gang's nominations.
     pub(crate) fn give_up(&mut self, key: &GangKey) {
         for placement in self.held_places(key) {
             self.restand(&placement.pod, Standing::pending());
-            // It may be gone, and known by what was meant for it alone.
+            // The node may be gone, and still known only because of the nomination.
             self.tidy_node(placement.node);
         }
         if let Some(gang) = self.gangs.get_mut(key) {
@@ -254,7 +257,7 @@ impl Scheduler {
         self.settle(key);
     }
 
-    /// Takes another place for the whole gang if it is free now.
+    /// Places the whole gang elsewhere if the room is free now.
     fn try_elsewhere(&mut self, key: &GangKey, now: Timestamp, plan: &mut Plan) {
         let mut txn = self.begin();
         for placement in self.held_places(key) {
@@ -280,7 +283,7 @@ impl Scheduler {
             .is_some_and(|pod| pod.stage == Stage::Bound)
     }
 
-    /// Who is served first among gangs of any queue: priority, then age, then name.
+    /// The order in which gangs of all queues are served: priority, then age, then name.
     pub(crate) fn precedence(&self, key: &GangKey) -> (i64, Timestamp, GangKey) {
         let gang = self.gangs.get(key);
         let priority = gang.map_or(0, |gang| i64::from(self.priority_of(gang)));
@@ -292,7 +295,7 @@ impl Scheduler {
         )
     }
 
-    /// Every place that is held, for the plan's readers.
+    /// All nominations, as reservations of the plan.
     pub(crate) fn nominations(&self) -> Vec<Reservation> {
         let of = |key: &GangKey| {
             let places = self.held_places(key).into_iter().filter_map(|placement| {

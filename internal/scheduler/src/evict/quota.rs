@@ -1,17 +1,26 @@
-//! Preemption by quota, for queues whose rules say how it goes while borrowing: what is above a
-//! queue's own quota is borrowed, and may be taken back by those it was borrowed from.
+//! Preemption by quota, for queues whose rules set a borrowing policy: what a queue holds above its
+//! own quota is borrowed, and the queues that lent it may take it back.
 //!
-//! From the taker's queue upwards: once its request fits in the quota of a subtree, whoever
-//! borrows from outside that subtree may lose it, though the queue itself borrows. Without that
-//! advantage it must end within its own quota, or be allowed to evict while it borrows, and then
-//! only gangs of lower priority and at most a threshold. Nobody within their quota is touched.
+//! Method: from the preemptor's queue upwards, once its request fits in the quota of a subtree,
+//! queues outside that subtree that borrow may lose, even if the preemptor's queue borrows itself
+//! (they are preempted "with an advantage"). Without an advantage the preemptor's queue must end
+//! within its own quota, or its rules must permit preemption while it borrows, and then only of
+//! gangs below its priority and at most at a threshold. A queue within its quota loses nothing to
+//! other queues. Candidates of queues with an advantage come first, then those without, then the
+//! own queue's. The cost is one comparison of the queues with candidates for each victim.
+//!
+//! Example: queues `a` and `b` of one cohort have a quota of 4 GPUs each; `b` runs one-GPU
+//! and so borrows 3. A gang of 4 GPUs in `a` fits in the quota of `a`: it takes 3 GPUs from `b`,
+//! and `b` keeps its quota.
+//!
+//! Test: Kueue's preemption cases in `tests/conformance/preemption.rs`.
 
 use jiff::Timestamp;
 
 use super::Refusal;
 use super::bound::Reach;
-use super::candidates::{Bite, Cursor, Limit};
-use super::search::{Ask, Candidates, Found, Vain};
+use super::candidates::{Cursor, EvictionUnit, Limit};
+use super::search::{Ask, Candidates, Found, NoVictims};
 use crate::gang::GangKey;
 use crate::plan::EvictionReason;
 use crate::queue::rules::{Borrow, BorrowPolicy, Reclaim, WithinQueue};
@@ -19,25 +28,28 @@ use crate::queue::{QueueIx, Queues, ROOT};
 use crate::resource::{Demand, Ix, PODS};
 use crate::state::Scheduler;
 
-/// A queue that something may be taken from.
+/// A queue that the preemptor may take from.
 struct Source {
-    /// From the queue up to, and without, the one that it has in common with the taker.
+    /// The queues from this one up to, and without, the queue that it has in common with the
+    /// preemptor.
     way: Vec<QueueIx>,
     cursor: Cursor,
-    /// The taker's request fits in the quota of a subtree that this one is not part of.
+    /// Whether the preemptor's request fits in the quota of a subtree that this queue is not part
+    /// of.
     advantage: bool,
     own: bool,
 }
 
-/// What is gone through, in one of two ways.
+/// The queues with candidates, searched with or without borrowing.
 struct Sources {
     own: QueueIx,
     demand: Demand,
     short: Vec<Ix>,
     all: Vec<Source>,
-    /// May the taker's queue end above its own quota?
+    /// Whether the preemptor's queue may end above its own quota.
     borrowing: bool,
-    /// Evicting while borrowing: lower than this, and at most that.
+    /// Preemption while borrowing: victims have a priority below the first value and at most the
+    /// second.
     while_borrowing: Option<(i32, Option<i32>)>,
     now: Timestamp,
 }
@@ -47,7 +59,7 @@ impl Sources {
         state: &Scheduler,
         own: QueueIx,
         ask: &Ask,
-        junior: Limit,
+        own_limit: Limit,
         priority: i32,
         now: Timestamp,
     ) -> Sources {
@@ -81,12 +93,12 @@ impl Sources {
                 all.add(queues, name, queue, limit);
             }
         }
-        // With an advantage first, then without, then the taker's own queue.
+        // Queues with an advantage first, then those without, then the preemptor's own queue.
         all.all.sort_by_key(|source| !source.advantage);
-        if junior != Limit::Nobody {
+        if own_limit != Limit::NoGang {
             all.all.push(Source {
                 way: Vec::new(),
-                cursor: Cursor::new(queues.name(own), junior),
+                cursor: Cursor::new(queues.name(own), own_limit),
                 advantage: false,
                 own: true,
             });
@@ -97,7 +109,7 @@ impl Sources {
     fn add(&mut self, queues: &Queues, name: &str, queue: QueueIx, limit: Limit) {
         let fork = queues.lowest_common_level(self.own, queue);
         if fork.above == ROOT {
-            // Trees of their own lend each other nothing.
+            // Separate trees lend each other nothing.
             return;
         }
         let way: Vec<QueueIx> = queues
@@ -128,21 +140,21 @@ impl Sources {
         asked.all(|(ix, amount)| queues.quota_left(at, *ix, self.own, *amount) >= 0)
     }
 
-    /// Does the queue hold no more than its quota of what the taker is short of?
+    /// Whether the queue holds no more than its quota of the resources that the preemptor lacks.
     fn within_quota(&self, queues: &Queues, at: QueueIx) -> bool {
         self.short
             .iter()
             .all(|ix| queues.held(at, *ix) <= queues.deserved(at, *ix))
     }
 
-    /// Is any source of this kind left to take from?
+    /// Whether a queue of this kind has a candidate left.
     fn any(&self, state: &Scheduler, kind: impl Fn(&Source) -> bool) -> bool {
         self.all
             .iter()
             .any(|source| kind(source) && source.cursor.clone().next(state, self.now).is_some())
     }
 
-    /// On what grounds the bite may be taken; none if on none.
+    /// The reason for which the candidate may be evicted; none if it may not.
     fn grounds(&self, source: &Source, priority: i32) -> Option<EvictionReason> {
         if source.own {
             return Some(EvictionReason::Preempted);
@@ -174,9 +186,10 @@ impl Sources {
 }
 
 impl Candidates for Sources {
-    fn next(&mut self, state: &mut Scheduler) -> Option<Bite> {
+    fn next(&mut self, state: &mut Scheduler) -> Option<EvictionUnit> {
         loop {
-            // Of the first kind that has any: the least by priority, then the last to start.
+            // From the first kind of queue that has candidates: the lowest priority, then the last
+            // to start.
             let mut best: Option<(bool, usize, super::candidates::Turn)> = None;
             for at in 0..self.all.len() {
                 let source = &self.all[at];
@@ -203,12 +216,12 @@ impl Candidates for Sources {
                 }
             }
             let (_, at, turn) = best?;
-            let mut bite = self.all[at].cursor.next(state, self.now)?;
-            let uses = bite.pods.iter().any(|pod| state.uses_any(pod, &self.short));
+            let mut unit = self.all[at].cursor.next(state, self.now)?;
+            let uses = unit.pods.iter().any(|pod| state.uses_any(pod, &self.short));
             let why = self.grounds(&self.all[at], turn.priority());
             if let Some(why) = why.filter(|_| uses) {
-                bite.why = why;
-                return Some(bite);
+                unit.why = why;
+                return Some(unit);
             }
         }
     }
@@ -230,7 +243,7 @@ impl Candidates for Sources {
 }
 
 impl Scheduler {
-    /// Seeks room for a gang by quota, in its own queue and others.
+    /// Searches victims for a gang by quota, in its own queue and in others.
     pub(super) fn take_by_quota(
         &mut self,
         key: &GangKey,
@@ -238,16 +251,16 @@ impl Scheduler {
         now: Timestamp,
     ) -> Result<Found, Refusal> {
         let Some((gang, payer)) = self.gangs.get(key).zip(ask.payer) else {
-            return Err(Refusal::at_once("it is gone"));
+            return Err(Refusal::at_once("the gang no longer exists"));
         };
         let (own, priority) = (payer.queue, self.priority_of(gang));
-        let junior = self.juniors(key, gang);
-        let mut sources = Sources::new(self, own, ask, junior, priority, now);
+        let own_limit = self.preemption_limit(key, gang);
+        let mut sources = Sources::new(self, own, ask, own_limit, priority, now);
         let others = sources.any(self, |source| !source.own);
         let advantage = sources.any(self, |source| !source.own && source.advantage);
         if !others && !sources.any(self, |source| source.own) {
             return Err(Refusal::at_once(
-                "nobody of lower priority runs in its queue, and no other queue borrows what it needs",
+                "no gang of lower priority runs in its queue, and no other queue borrows what it needs",
             ));
         }
         let forbidden = sources.while_borrowing.is_none();
@@ -266,18 +279,18 @@ impl Scheduler {
             sources.again(*borrowing);
             match self.search(key, ask, &mut sources, now) {
                 Ok(found) => return Ok(found),
-                Err(Vain::NotWorth) => return Err(Refusal::not_worth()),
-                Err(Vain::NoRoom) => {}
+                Err(NoVictims::NotWorth) => return Err(Refusal::not_worth()),
+                Err(NoVictims::NoRoom) => {}
             }
         }
         Err(self.no_use(
             sources.spared_until(),
             now,
-            "evicting all that may be evicted by quota would not make room",
+            "evicting every gang that the quota rules permit would not make room",
         ))
     }
 
-    /// Resources that the gang finds too little of: within its queue's bounds, or at all.
+    /// The resources that the gang lacks: within its queue's bounds, or in the cluster.
     pub(super) fn short_of(&self, ask: &Ask) -> Vec<Ix> {
         let Some(payer) = ask.payer else {
             return Vec::new();
@@ -298,7 +311,7 @@ impl Scheduler {
         short
     }
 
-    /// Does a pod hold any of these?
+    /// Whether a pod holds any of these resources.
     pub(super) fn uses_any(&self, pod: &crate::pod::PodKey, short: &[Ix]) -> bool {
         self.pods.get(pod).is_some_and(|pod| {
             let demand = self.classes.get(pod.class).demand();
@@ -306,8 +319,8 @@ impl Scheduler {
         })
     }
 
-    /// Which gangs of its own queue come after a gang, as its queue sees it.
-    pub(super) fn juniors(&self, key: &GangKey, gang: &crate::gang::Gang) -> Limit {
+    /// Which gangs of its own queue a gang may preempt, by the queue's rules.
+    pub(super) fn preemption_limit(&self, key: &GangKey, gang: &crate::gang::Gang) -> Limit {
         let priority = self.priority_of(gang);
         let rules = gang.payer.and_then(|payer| self.queues.rules(payer.queue));
         match rules.map_or(WithinQueue::default(), |rules| {
@@ -317,7 +330,7 @@ impl Scheduler {
             WithinQueue::LowerOrNewerEqualPriority => {
                 Limit::Younger(priority, self.victim_key(key, gang).created.0)
             }
-            WithinQueue::Never => Limit::Nobody,
+            WithinQueue::Never => Limit::NoGang,
         }
     }
 }

@@ -1,10 +1,20 @@
-//! The smallest set of evictions after which a gang starts. Candidates are taken in their order
-//! until the gang fits; then whoever is not needed is given back, the last taken first, until
-//! nobody can be. All of it happens on the state itself, and is undone if it comes to nothing.
+//! The victim search: a minimal set of victims after whose eviction a gang starts.
 //!
-//! It is cheap because most questions are answered by numbers: how many members of a class all
-//! nodes together hold is kept up to date as nodes change, so that a gang is only tried in
-//! earnest where it may fit; tries that fail grow apart by doubling.
+//! Method: candidates are taken in their order until the gang fits. A bisection then finds the
+//! shortest prefix of the candidates that suffices. Finally victims that are not needed are
+//! released, the last taken first, until no more can be. All of this changes the scheduler's state
+//! itself, in a transaction that is undone if the search fails.
+//!
+//! Cost: most questions are answered by counters. The number of members of a class that all nodes
+//! together hold is maintained as nodes change, so a full placement is tried only where the
+//! counters admit the gang, and the number of candidates between failed tries doubles.
+//!
+//! Example: candidates of 1, 1, 4 and 2 GPUs in this order, all on one node, and a preemptor of 4
+//! GPUs. The search takes the first three, fits the preemptor, and releases both candidates of 1
+//! GPU, because the third alone suffices.
+//!
+//! Tests: `tests/evictions_oracle.rs` compares it with every set of victims on small clusters,
+//! `tests/evictions_properties.rs` checks that no victim could have stayed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +22,7 @@ use jiff::Timestamp;
 
 use super::bound::Reach;
 use super::bynode::ByNode;
-use super::candidates::Bite;
+use super::candidates::EvictionUnit;
 use super::kept::Kept;
 use super::txn::{Standing, Txn};
 use crate::class::ClassIx;
@@ -22,26 +32,26 @@ use crate::queue::Payer;
 use crate::resource::{Demand, GPU_UNIT, Room};
 use crate::state::Scheduler;
 
-/// What a gang needs at least, by class.
+/// The least that a gang needs to start, by class.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Ask {
     pub(crate) payer: Option<Payer>,
-    /// May evictions for it break a PodDisruptionBudget?
+    /// Whether evictions for it may break a PodDisruptionBudget.
     pub(crate) breaks_budgets: bool,
-    /// How long it waits for room if nobody is evicted, in seconds, where what others lose is
-    /// weighed against that.
+    /// How long it waits for room without evictions, in seconds; set where the cost of evictions is
+    /// weighed against this wait.
     pub(crate) wait: Option<i64>,
-    /// Members that its tasks require.
+    /// Members that the gang's tasks require.
     required: BTreeMap<ClassIx, usize>,
-    /// Other members, and how many of them are needed.
+    /// The other members, and how many of them are needed.
     others: BTreeMap<ClassIx, usize>,
     needed: usize,
-    /// What they ask for together; of classes that may be chosen among, the first.
+    /// What the needed members request together; if several classes could be chosen, of the first.
     pub(crate) demand: Demand,
 }
 
 impl Ask {
-    /// Classes and numbers that are certain to be part of what is placed.
+    /// The classes and numbers of members that are certain to be placed.
     pub(crate) fn certain(&self) -> BTreeMap<ClassIx, usize> {
         let mut all = self.required.clone();
         if let [(class, _)] = self.others.iter().collect::<Vec<_>>()[..] {
@@ -51,7 +61,7 @@ impl Ask {
         all
     }
 
-    /// All classes, for telling one ask from another.
+    /// All classes, to compare two requests.
     pub(crate) fn classes(&self) -> Vec<(ClassIx, usize, bool)> {
         let required = self.required.iter().map(|(class, n)| (*class, *n, true));
         let others = self
@@ -63,54 +73,55 @@ impl Ask {
     }
 }
 
-/// A set of evictions, and what they make room for.
+/// A victim set, and the placements that it makes room for.
 #[derive(Debug)]
 pub(crate) struct Found {
-    pub(crate) bites: Vec<Bite>,
+    pub(crate) units: Vec<EvictionUnit>,
     pub(crate) placed: Vec<Placement>,
-    /// Places to be kept for those who are moved.
+    /// Places to reserve for the moved members.
     pub(crate) places: Vec<(GangKey, Kept)>,
-    /// They are of the first candidates, and those after them would make no difference.
+    /// Whether the victims are among the first candidates, so that further candidates would make no
+    /// difference.
     pub(crate) first: bool,
     pub(crate) txn: Txn,
 }
 
-/// Why a search came to nothing.
+/// Why a search found no victims.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Vain {
-    /// The gang does not fit, whoever goes.
+pub(crate) enum NoVictims {
+    /// The gang does not fit, whichever candidates are evicted.
     NoRoom,
-    /// Whoever goes loses more than the gang saves.
+    /// Evicting any sufficient victims costs more than the gang saves.
     NotWorth,
 }
 
-/// Who may be taken next, given what was taken so far.
+/// The source of candidates: which candidate may be taken next, given those taken so far.
 pub(crate) trait Candidates {
-    fn next(&mut self, state: &mut Scheduler) -> Option<Bite>;
+    fn next(&mut self, state: &mut Scheduler) -> Option<EvictionUnit>;
 
-    /// Whose gangs may ever be taken, all of them and maybe others; none if nobody says.
+    /// The gangs that may ever be taken, and possibly others; none if the source does not say.
     fn reach(&self, _: &Scheduler) -> Option<Reach> {
         None
     }
 
-    /// With those gone who are, and the gang not counted: may it come in, as far as the grounds
-    /// go on which others are evicted for it?
+    /// Whether the rule behind the evictions admits the preemptor, given the evictions so far and
+    /// without the preemptor in the accounts.
     fn admits(&self, state: &Scheduler) -> bool;
 
-    /// Everybody who could ever be taken, where that is more than go in one order: how many may be
-    /// taken is bounded then, and others could go instead.
-    fn everybody(&mut self, _: &mut Scheduler) -> Vec<Bite> {
+    /// All candidates that could ever be taken, where that is more than one order yields: the rule
+    /// then bounds how many may be taken, and other candidates could be taken instead.
+    fn all_candidates(&mut self, _: &mut Scheduler) -> Vec<EvictionUnit> {
         Vec::new()
     }
 
-    /// May one of them be taken, with those gone who are?
-    fn may_take(&self, _: &Scheduler, _: &Bite) -> bool {
+    /// Whether the candidate may be taken, given the evictions so far.
+    fn may_take(&self, _: &Scheduler, _: &EvictionUnit) -> bool {
         true
     }
 }
 
 impl Scheduler {
-    /// What a gang needs so that it starts; one member where it is whole.
+    /// The least that a gang needs to start; one member if the gang already has its minimum.
     pub(crate) fn ask(&self, key: &GangKey) -> Ask {
         let Some(gang) = self.gangs.get(key) else {
             return Ask::default();
@@ -162,13 +173,13 @@ impl Scheduler {
         Demand(sum.iter().filter(|(_, amount)| *amount > 0).collect())
     }
 
-    /// Could the gang fit, by what all nodes hold together, and within its queue's bounds? No
-    /// means no.
+    /// Whether the gang might fit, by the counters of all nodes together and its queue's bounds.
+    /// False is certain.
     pub(super) fn might_fit(&mut self, ask: &Ask) -> bool {
         self.counts_suffice(ask, |view| view.room) && self.within_quota(ask)
     }
 
-    /// Could it fit if the nodes were empty? No means that no eviction helps.
+    /// Whether the gang might fit if the nodes were empty. If not, no eviction helps.
     pub(crate) fn fits_when_empty(&mut self, ask: &Ask) -> bool {
         self.counts_suffice(ask, |view| view.empty)
     }
@@ -191,7 +202,7 @@ impl Scheduler {
         rest >= ask.needed
     }
 
-    /// May the queue take what is certain to be placed?
+    /// Whether the queue's bounds admit the members that are certain to be placed.
     pub(crate) fn within_quota(&mut self, ask: &Ask) -> bool {
         let Some(payer) = ask.payer else {
             return false;
@@ -217,52 +228,51 @@ impl Scheduler {
         within
     }
 
-    /// Takes candidates until the gang fits, and no more than it needs: in their order, and where
-    /// that does not do, node by node, and where that takes too much from others, as little as will
-    /// do. Where numbers show that it would be in vain, nobody is taken. An error leaves everything
-    /// as it was.
+    /// Searches a minimal victim set: candidates in their own order; if that fails, node by node;
+    /// if that takes too much from other queues, by the least excess. Where counters show that no
+    /// set helps, no candidate is taken. An error leaves the state as it was.
     pub(crate) fn search(
         &mut self,
         key: &GangKey,
         ask: &Ask,
         candidates: &mut dyn Candidates,
         now: Timestamp,
-    ) -> Result<Found, Vain> {
-        if let Some(vain) = self.in_vain(key, ask, candidates, now) {
+    ) -> Result<Found, NoVictims> {
+        if let Some(vain) = self.hopeless_by_bound(key, ask, candidates, now) {
             return Err(vain);
         }
-        self.search_in_earnest(key, ask, candidates, now)
+        self.search_without_bound(key, ask, candidates, now)
     }
 
-    /// The same without a look at what numbers show.
-    pub(super) fn search_in_earnest(
+    /// As `search`, without the check by counters.
+    pub(super) fn search_without_bound(
         &mut self,
         key: &GangKey,
         ask: &Ask,
         candidates: &mut dyn Candidates,
         now: Timestamp,
-    ) -> Result<Found, Vain> {
+    ) -> Result<Found, NoVictims> {
         if let Some(found) = self.search_in_order(key, ask, candidates, now) {
             return Ok(found);
         }
-        let everybody = candidates.everybody(self);
-        if everybody.is_empty() {
-            return Err(Vain::NoRoom);
+        let all_candidates = candidates.all_candidates(self);
+        if all_candidates.is_empty() {
+            return Err(NoVictims::NoRoom);
         }
         for excess in [false, true] {
-            let bites = if excess {
-                self.by_excess(ask, &everybody)
+            let units = if excess {
+                self.by_excess(ask, &all_candidates)
             } else {
-                self.by_node(ask, everybody.clone())
+                self.by_node(ask, all_candidates.clone())
             };
             let grounds = &*candidates;
-            let mut by_node = ByNode { bites, grounds };
+            let mut by_node = ByNode { units, grounds };
             if let Some(mut found) = self.search_in_order(key, ask, &mut by_node, now) {
                 found.first = false;
                 return Ok(found);
             }
         }
-        Err(Vain::NoRoom)
+        Err(NoVictims::NoRoom)
     }
 
     fn search_in_order(
@@ -273,40 +283,40 @@ impl Scheduler {
         now: Timestamp,
     ) -> Option<Found> {
         let mut txn = self.begin();
-        let mut bites: Vec<Bite> = Vec::new();
+        let mut units: Vec<EvictionUnit> = Vec::new();
         let mut marks = Vec::new();
-        // The gang does not fit with so many gone.
+        // The gang does not fit with this many candidates taken.
         let mut failed = 0;
         let (mut next_try, mut step) = (0, 1);
         let mut placed = None;
-        // It would have been tried with these, whoever came after them.
+        // Whether the gang would have been tried at this point whatever candidates follow.
         let mut due = true;
         loop {
             let next = candidates.next(self);
             let done = next.is_none();
-            if let Some(mut bite) = next {
+            if let Some(mut unit) = next {
                 if !ask.breaks_budgets
-                    && let Some(budget) = self.broken_budget(&bite)
+                    && let Some(budget) = self.broken_budget(&unit)
                 {
                     self.note_budget(budget);
                     continue;
                 }
                 marks.push(txn.len());
-                self.take(&mut txn, &mut bite);
-                bites.push(bite);
+                self.take(&mut txn, &mut unit);
+                units.push(unit);
             }
-            if bites.len() == failed || !candidates.admits(self) || !self.might_fit(ask) {
-                failed = bites.len();
-            } else if bites.len() >= next_try || done {
+            if units.len() == failed || !candidates.admits(self) || !self.might_fit(ask) {
+                failed = units.len();
+            } else if units.len() >= next_try || done {
                 let mark = txn.len();
-                due = bites.len() >= next_try;
+                due = units.len() >= next_try;
                 placed = txn.attempt(self, key, now);
                 if placed.is_some() {
                     break;
                 }
                 self.undo_to(&mut txn, mark);
-                failed = bites.len();
-                next_try = bites.len() + step;
+                failed = units.len();
+                next_try = units.len() + step;
                 step *= 2;
             }
             if done {
@@ -317,7 +327,7 @@ impl Scheduler {
             self.undo(txn);
             return None;
         };
-        let mut enough = bites.len();
+        let mut enough = units.len();
         while enough > failed + 1 {
             let middle = failed + (enough - failed) / 2;
             self.undo_to(&mut txn, marks[middle]);
@@ -336,12 +346,12 @@ impl Scheduler {
                     self.undo_to(&mut txn, mark);
                     failed = middle;
                     for at in middle..enough {
-                        let mut bite = bites[at].clone();
+                        let mut unit = units[at].clone();
                         marks[at] = txn.len();
-                        self.take(&mut txn, &mut bite);
-                        bites[at] = bite;
+                        self.take(&mut txn, &mut unit);
+                        units[at] = unit;
                     }
-                    // With as many gone as sufficed before.
+                    // Try again with the number of victims that sufficed before.
                     match txn.attempt(self, key, now) {
                         Some(found) => placed = found,
                         None => {
@@ -352,69 +362,70 @@ impl Scheduler {
                 }
             }
         }
-        bites.truncate(enough);
-        let found = self.give_back_unneeded(key, ask, candidates, bites, placed, txn, now);
+        units.truncate(enough);
+        let found = self.give_back_unneeded(key, ask, candidates, units, placed, txn, now);
         found.map(|found| Found {
             first: due,
             ..found
         })
     }
 
-    pub(super) fn take(&mut self, txn: &mut Txn, bite: &mut Bite) {
-        bite.before.clear();
-        for pod in &bite.pods {
+    pub(super) fn take(&mut self, txn: &mut Txn, unit: &mut EvictionUnit) {
+        unit.before.clear();
+        for pod in &unit.pods {
             if let Some(known) = self.pods.get(pod) {
-                bite.before.push(Standing::of(known));
+                unit.before.push(Standing::of(known));
             }
             txn.evict(self, pod);
         }
     }
 
-    pub(super) fn put_back(&mut self, txn: &mut Txn, bite: &Bite) {
-        for (pod, standing) in bite.pods.iter().zip(&bite.before) {
+    pub(super) fn put_back(&mut self, txn: &mut Txn, unit: &EvictionUnit) {
+        for (pod, standing) in unit.pods.iter().zip(&unit.before) {
             txn.restand(self, pod, standing.clone());
         }
     }
 
-    /// Gives back, the last taken first, whoever need not go. First those who fit beside the gang
-    /// as it was placed, then those without whom it can be placed in another way.
+    /// Releases the victims that are not needed, the last taken first: first the victims that fit
+    /// beside the gang as it was placed, then the victims without which the gang can be placed
+    /// elsewhere.
     #[allow(
         clippy::too_many_arguments,
-        reason = "the state of a search, handed on once"
+        reason = "the state of one search, passed on once"
     )]
     fn give_back_unneeded(
         &mut self,
         key: &GangKey,
         ask: &Ask,
         candidates: &dyn Candidates,
-        bites: Vec<Bite>,
+        units: Vec<EvictionUnit>,
         mut placed: Vec<Placement>,
         mut txn: Txn,
         now: Timestamp,
     ) -> Option<Found> {
-        let mut kept = vec![true; bites.len()];
-        for at in (0..bites.len()).rev() {
-            if self.is_bound_up(&bites, &kept, at) || self.lost_its_gpus(&bites[at]) {
+        let mut kept = vec![true; units.len()];
+        for at in (0..units.len()).rev() {
+            if self.is_bound_up(&units, &kept, at) || self.lost_its_gpus(&units[at]) {
                 continue;
             }
-            self.put_back(&mut txn, &bites[at]);
-            let fits = self.all_fit_beside(&bites[at])
+            self.put_back(&mut txn, &units[at]);
+            let fits = self.all_fit_beside(&units[at])
                 && ask.payer.is_some_and(|payer| {
                     self.stays_within_quota(payer, &placed, |state| candidates.admits(state))
                 });
             if fits {
                 kept[at] = false;
             } else {
-                let mut bite = bites[at].clone();
-                self.take(&mut txn, &mut bite);
+                let mut unit = units[at].clone();
+                self.take(&mut txn, &mut unit);
             }
         }
         self.unplace(&mut txn, key, &placed);
-        for at in (0..bites.len()).rev() {
-            if !kept[at] || self.is_bound_up(&bites, &kept, at) {
+        for at in (0..units.len()).rev() {
+            if !kept[at] || self.is_bound_up(&units, &kept, at) {
                 continue;
             }
-            self.put_back(&mut txn, &bites[at]);
+            self.put_back(&mut txn, &units[at]);
             if candidates.admits(self) && self.might_fit(ask) {
                 let mark = txn.len();
                 if let Some(found) = txn.attempt(self, key, now) {
@@ -424,8 +435,8 @@ impl Scheduler {
                 }
                 self.undo_to(&mut txn, mark);
             }
-            let mut bite = bites[at].clone();
-            self.take(&mut txn, &mut bite);
+            let mut unit = units[at].clone();
+            self.take(&mut txn, &mut unit);
         }
         match txn.attempt(self, key, now) {
             Some(found) => placed = found,
@@ -434,9 +445,9 @@ impl Scheduler {
                 return None;
             }
         }
-        let bites = bites.into_iter().zip(kept);
+        let units = units.into_iter().zip(kept);
         Some(Found {
-            bites: bites.filter(|(_, kept)| *kept).map(|(b, _)| b).collect(),
+            units: units.filter(|(_, kept)| *kept).map(|(b, _)| b).collect(),
             placed,
             places: Vec::new(),
             first: true,
@@ -444,18 +455,19 @@ impl Scheduler {
         })
     }
 
-    /// Is it part of a gang that is lost as a whole?
-    fn is_bound_up(&self, bites: &[Bite], kept: &[bool], at: usize) -> bool {
-        bites[at].shrinks
-            && bites
+    /// Whether the member belongs to a gang that is evicted whole.
+    fn is_bound_up(&self, units: &[EvictionUnit], kept: &[bool], at: usize) -> bool {
+        units[at].shrinks
+            && units
                 .iter()
                 .zip(kept)
-                .any(|(bite, kept)| *kept && !bite.shrinks && bite.gang == bites[at].gang)
+                .any(|(unit, kept)| *kept && !unit.shrinks && unit.gang == units[at].gang)
     }
 
-    /// Does somebody else hold of its GPUs now what it held? Then it does not fit beside him.
-    fn lost_its_gpus(&self, bite: &Bite) -> bool {
-        bite.pods.iter().zip(&bite.before).any(|(pod, before)| {
+    /// Whether another pod now holds the GPUs that the victim held: then the victim does not fit
+    /// beside that pod.
+    fn lost_its_gpus(&self, unit: &EvictionUnit) -> bool {
+        unit.pods.iter().zip(&unit.before).any(|(pod, before)| {
             let class = self.pods.get(pod).map(|pod| pod.class);
             let Some((at, class)) = before.node.zip(class) else {
                 return false;
@@ -467,12 +479,13 @@ impl Scheduler {
         })
     }
 
-    pub(super) fn all_fit_beside(&self, bite: &Bite) -> bool {
-        let nodes: BTreeSet<usize> = bite.before.iter().filter_map(|at| at.node).collect();
+    pub(super) fn all_fit_beside(&self, unit: &EvictionUnit) -> bool {
+        let nodes: BTreeSet<usize> = unit.before.iter().filter_map(|at| at.node).collect();
         nodes.into_iter().all(|at| !self.nodes[at].overdrawn())
     }
 
-    /// Would the queue take these if they came now? They are counted as there.
+    /// Whether the queue's bounds would admit these placements, which are counted already, if they
+    /// were made now.
     pub(super) fn stays_within_quota(
         &mut self,
         payer: Payer,

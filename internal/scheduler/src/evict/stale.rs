@@ -1,5 +1,6 @@
-//! Gangs that run with fewer members than they need: half a gang holds room and gets nothing done.
-//! After a grace in which its missing members may come back, it is evicted whole.
+//! Gangs that run with fewer members than their minimum: an incomplete gang holds room and makes no
+//! progress. The scheduler gives the missing members a grace period to come back, and then evicts
+//! the gang whole (`tests/evictions.rs`).
 
 use jiff::Timestamp;
 
@@ -8,12 +9,13 @@ use crate::plan::{EvictionReason, Plan};
 use crate::state::Scheduler;
 
 impl Scheduler {
-    /// Evicts gangs that were below their minimum for too long, and notes those that are now.
+    /// Evicts gangs that were below their minimum for longer than the grace period, and records
+    /// gangs that fell below it now.
     pub(crate) fn evict_stale(&mut self, now: Timestamp, plan: &mut Plan) {
         let suspects: Vec<GangKey> = self.broken.iter().cloned().collect();
         for key in suspects {
             if self.keeping.contains(&key) {
-                // Members are moving: it will be whole again when they are back.
+                // Members of the gang are moving: it is complete again once they are back.
                 continue;
             }
             let Some(gang) = self.gangs.get_mut(&key) else {
@@ -27,22 +29,22 @@ impl Scheduler {
                 self.wake = Some(self.wake.map_or(due, |wake| wake.min(due)));
                 continue;
             }
-            let Some(bite) = self
+            let Some(unit) = self
                 .gangs
                 .get(&key)
-                .and_then(|gang| self.whole_bite(&key, gang))
+                .and_then(|gang| self.whole_gang_unit(&key, gang))
             else {
                 continue;
             };
-            if self.broken_budget(&bite).is_some() {
+            if self.broken_budget(&unit).is_some() {
                 continue;
             }
             let mut txn = self.begin();
-            for pod in &bite.pods {
+            for pod in &unit.pods {
                 txn.evict(self, pod);
             }
             self.keep(txn);
-            for pod in &bite.pods {
+            for pod in &unit.pods {
                 plan.evictions
                     .extend(self.eviction(pod, EvictionReason::StaleGang, None));
             }
@@ -51,7 +53,7 @@ impl Scheduler {
         }
     }
 
-    /// Notes whether a gang is below its minimum while members run; part of settling it.
+    /// Records whether a gang runs below its minimum; part of settling the gang.
     pub(crate) fn note_broken(&mut self, key: &GangKey) {
         let Some(gang) = self.gangs.get_mut(key) else {
             return;

@@ -1,23 +1,24 @@
-//! Pods on GPUs that failed: what runs there can't go on, and holds what nobody can use. They are
-//! evicted, each alone: what becomes of its gang is its job's policy, and where members stay lacking,
-//! `stale`'s.
+//! Pods on failed GPUs: such a pod cannot continue, and it holds resources that no other pod can
+//! use. The scheduler evicts each of these pods alone. The policy of the pod's job decides what
+//! becomes of its gang, and module `stale` evicts the gang if members stay missing
+//! (`tests/failed_gpus.rs`).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::candidates::Bite;
+use super::candidates::EvictionUnit;
 use crate::node::NodeIx;
 use crate::plan::{EvictionReason, Plan};
 use crate::pod::{Pod, PodKey, Stage};
 use crate::state::Scheduler;
 
 impl Scheduler {
-    /// A node's devices whose work can't go on.
+    /// The failed devices of a node.
     pub(crate) fn failed_devices(&self, at: NodeIx) -> Option<&BTreeSet<Arc<str>>> {
         self.nodes[at].offer.as_ref().map(|offer| &offer.failed)
     }
 
-    /// A node's offer is new: notes who holds what has failed since.
+    /// Called when a node's offer changed: records the pods that hold devices that failed since.
     pub(crate) fn note_failures(&mut self, at: NodeIx, before: BTreeSet<Arc<str>>) {
         let now = self.failed_devices(at).filter(|failed| !failed.is_empty());
         let Some(now) = now else {
@@ -33,15 +34,16 @@ impl Scheduler {
         }
     }
 
-    /// A pod is new, or stands anew: notes whether it holds what has failed.
+    /// Called when a pod arrived or changed its placement: records whether it holds a failed
+    /// device.
     pub(crate) fn note_stranded(&mut self, key: &PodKey) {
         if !self.failing.is_empty() && self.pods.get(key).is_some_and(|pod| self.is_stranded(pod)) {
             self.stranded.insert(key.clone());
         }
     }
 
-    /// Does it hold a device that has failed? One whose binding no event has confirmed yet will be
-    /// asked about again.
+    /// Whether the pod holds a failed device. A pod whose binding no event has confirmed yet is
+    /// checked again later.
     fn is_stranded(&self, pod: &Pod) -> bool {
         let stays = matches!(pod.stage, Stage::Bound | Stage::Running) && !pod.assumed;
         let failed = pod
@@ -58,14 +60,14 @@ impl Scheduler {
                 continue;
             };
             let gang = pod.gang.clone();
-            let bite = Bite {
+            let unit = EvictionUnit {
                 gang: gang.clone(),
                 pods: vec![key.clone()],
                 shrinks: false,
                 before: Vec::new(),
                 why: EvictionReason::FailedDevice,
             };
-            if self.broken_budget(&bite).is_some() {
+            if self.broken_budget(&unit).is_some() {
                 self.stranded.insert(key);
                 continue;
             }

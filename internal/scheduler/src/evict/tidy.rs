@@ -1,14 +1,25 @@
-//! Defragmentation: moving work that allows it so that nodes become whole, whoever may come for
-//! them, in plans that have nothing else to move or bind. Opt-in three times over: the configuration, the work's annotation, and a budget of
-//! moves an hour. Says what it gains, and what it costs, before anything moves: [`Scheduler::defragmentation`]
-//! decides nothing, and a plan carries out what it says.
+//! Defragmentation: the scheduler moves running work that permits it so that whole nodes become
+//! free for future gangs. It runs only in plans that move and bind nothing else. It needs three
+//! opt-ins: the configuration, the work's annotation, and a budget of moves an hour.
+//! [`WhatIf::defragmentation`] says what it would gain and what it would cost without changing
+//! anything; a plan carries out the same proposal.
+//!
+//! Method: nodes on which every pod may move are tried in the order of the GPUs that the moves
+//! interrupt. A node is emptied if each of its pods finds a place on a node that is neither whole
+//! nor the node itself; otherwise it is left as it was. At most `TRIES_MAX` nodes are tried and
+//! `NODES_MAX` emptied.
+//!
+//! Example: three nodes of 4 GPUs run movable pods of 1, 1 and 2 GPUs, one pod on each node. Two
+//! moves put all three on one node and make two nodes whole.
+//!
+//! Test: `tests/evictions_tidy.rs`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::candidates::Bite;
-use super::clearing::{Mover, standing_still};
+use super::candidates::EvictionUnit;
+use super::clearing::{MovablePod, standing_still};
 use super::kept::Kept;
 use super::txn::Txn;
 use crate::config::Strategy;
@@ -20,18 +31,18 @@ use crate::resource::{GPU, GPU_UNIT};
 use crate::state::Scheduler;
 use crate::what_if::WhatIf;
 
-/// How many nodes one proposal empties at most.
+/// The most nodes that one proposal empties.
 const NODES_MAX: usize = 32;
-/// How many nodes are tried for one proposal, those with the least on them first.
+/// The most nodes that one proposal tries, those with the fewest interrupted GPUs first.
 const TRIES_MAX: usize = 128;
 
-/// How much may be moved to make nodes whole.
+/// How much work defragmentation may move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tidying {
-    /// Members that may be moved in any hour.
+    /// The most members that move in any hour.
     pub moves_an_hour: usize,
-    /// A move pays only if the work that it interrupts holds no more GPUs than this for each one
-    /// that becomes part of a whole node.
+    /// A node is emptied only if the interrupted work holds at most this many GPUs for each GPU of
+    /// the node.
     pub gpus_interrupted_each: i64,
 }
 
@@ -44,45 +55,47 @@ impl Default for Tidying {
     }
 }
 
-/// A member that would be moved.
+/// A member that defragmentation would move.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Move {
     /// The pod.
     pub pod: PodRef,
     /// Its gang.
     pub group: GroupRef,
-    /// The node that it leaves.
+    /// The node that the pod leaves.
     pub from: String,
-    /// The node that it has a place on.
+    /// The node that the pod moves to.
     pub to: String,
 }
 
-/// What defragmentation would do now, and what for.
+/// What defragmentation would do now, what it gains and what it costs.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Proposal {
-    /// Who would be moved, node by node.
+    /// The members that would move, node by node.
     pub moves: Vec<Move>,
-    /// Nodes that would be whole and are not now.
+    /// Nodes that would become whole.
     pub nodes: Vec<String>,
-    /// Whole nodes now; a node with GPUs, all of them free.
+    /// Whole nodes now: nodes with GPUs, all of them free.
     pub whole_before: usize,
     /// Whole nodes afterwards.
     pub whole_after: usize,
-    /// GPUs free on whole nodes that were free, or held, on nodes that were not.
+    /// GPUs of the nodes that become whole.
     pub gpus_gained: i64,
-    /// GPU-hours of work done since its last checkpoint, as far as is said, that would be lost.
+    /// GPU-hours of work since its last checkpoint that would be lost, as far as checkpoints are
+    /// declared.
     pub gpu_hours_lost: f64,
 }
 
-/// One node's emptying.
+/// The moves that empty one node.
 struct Emptying {
     node: NodeIx,
-    bites: Vec<Bite>,
+    units: Vec<EvictionUnit>,
     places: Vec<(GangKey, Kept)>,
 }
 
 impl WhatIf {
-    /// What defragmentation would do now if it were on, within the moves that are left this hour.
+    /// What defragmentation would do now if it were switched on, within the moves that are left
+    /// this hour.
     #[must_use]
     pub fn defragmentation(mut self, now: Timestamp) -> Proposal {
         let state = &mut self.0;
@@ -98,9 +111,10 @@ impl WhatIf {
 }
 
 impl Scheduler {
-    /// Carries out what `defragmentation` says; the last part of a plan that decided nothing else.
+    /// Carries out what `defragmentation` proposes: the last step of a plan that decided nothing
+    /// else.
     pub(crate) fn defragment(&mut self, now: Timestamp, plan: &mut Plan) {
-        // Who comes back to where nodes are filled evenly would undo it.
+        // A strategy that spreads pods evenly would undo the moves.
         if !self.config.actions.defragment || self.config.placement == Strategy::Spread {
             return;
         }
@@ -116,8 +130,8 @@ impl Scheduler {
             return;
         }
         self.keep(txn);
-        for Emptying { bites, places, .. } in emptied {
-            for pod in bites.iter().flat_map(|bite| &bite.pods) {
+        for Emptying { units, places, .. } in emptied {
+            for pod in units.iter().flat_map(|unit| &unit.pods) {
                 self.moved.push_back(now);
                 let why = EvictionReason::Defragmented;
                 plan.evictions.extend(self.eviction(pod, why, None));
@@ -127,7 +141,7 @@ impl Scheduler {
         self.version += 1;
     }
 
-    /// How many members may still be moved in the hour up to now.
+    /// How many more members may move in the hour up to now.
     fn moves_left(&mut self, now: Timestamp) -> usize {
         let hour = SignedDuration::from_hours(1);
         let from = now.checked_sub(hour).unwrap_or(Timestamp::MIN);
@@ -138,16 +152,17 @@ impl Scheduler {
         budget.saturating_sub(self.moved.len())
     }
 
-    /// Empties nodes while that pays: takes all off one and finds each of them a place on a node
-    /// that is not whole, or nothing of it. Those on the move are left as leaving.
+    /// Empties nodes while that is worth its cost: takes all pods off a node and finds each of them
+    /// a place on a node that is not whole, or leaves the node as it was. The moving pods are left
+    /// in stage `Leaving`.
     fn empty_nodes(&mut self, txn: &mut Txn, budget: usize, now: Timestamp) -> Vec<Emptying> {
-        let nobody = GangKey::lone(&PodKey::new("", ""));
-        let movers = self.movers(&nobody, now);
+        let no_gang = GangKey::lone(&PodKey::new("", ""));
+        let movers = self.movers(&no_gang, now);
         let mut order: Vec<(i64, usize, u32, NodeIx)> = Vec::new();
         for (at, on) in &movers {
             let node = &self.nodes[*at];
             let gpus = node.offer.as_ref().map_or(0, |offer| offer.capacity(GPU));
-            let willing = |mover: &Mover| self.is_tidied(&mover.gang);
+            let willing = |mover: &MovablePod| self.allows_defragmentation(&mover.gang);
             let whole = on.len() == node.pods && on.iter().all(willing);
             if gpus > 0 && node.usable() && whole && on.len() <= budget {
                 let interrupted = standing_still(on.iter());
@@ -169,14 +184,14 @@ impl Scheduler {
                 self.undo_to(txn, mark);
                 continue;
             };
-            left -= done.bites.len();
+            left -= done.units.len();
             filled.extend(done.places.iter().map(|(_, place)| place.node));
             emptied.push(done);
         }
-        // Places were tried as if taken: they are kept by whoever carries this out.
+        // The pods were placed only to find their places; the caller reserves these.
         for done in &emptied {
-            for bite in &done.bites {
-                for (pod, standing) in bite.pods.iter().zip(&bite.before) {
+            for unit in &done.units {
+                for (pod, standing) in unit.pods.iter().zip(&unit.before) {
                     txn.restand(self, pod, standing.clone());
                     txn.evict(self, pod);
                 }
@@ -189,24 +204,24 @@ impl Scheduler {
         &mut self,
         txn: &mut Txn,
         at: NodeIx,
-        on: &[Mover],
+        on: &[MovablePod],
         now: Timestamp,
     ) -> Option<Emptying> {
-        let mut bites = Vec::new();
+        let mut units = Vec::new();
         let mut gangs: BTreeMap<&GangKey, Vec<PodKey>> = BTreeMap::new();
         for mover in on {
-            let mut bite = Bite {
+            let mut unit = EvictionUnit {
                 gang: mover.gang.clone(),
                 pods: vec![mover.pod.clone()],
                 shrinks: true,
                 before: Vec::new(),
                 why: EvictionReason::Defragmented,
             };
-            if self.broken_budget(&bite).is_some() {
+            if self.broken_budget(&unit).is_some() {
                 return None;
             }
-            self.take(txn, &mut bite);
-            bites.push(bite);
+            self.take(txn, &mut unit);
+            units.push(unit);
             gangs
                 .entry(&mover.gang)
                 .or_default()
@@ -220,7 +235,7 @@ impl Scheduler {
             }
             places.extend(found.into_iter().map(|place| (gang.clone(), place)));
         }
-        // Nothing is gained by what moves to another node that was whole, or stays.
+        // A move gains nothing if the pod lands on a node that was whole, or stays on its node.
         let mut coming: BTreeMap<NodeIx, usize> = BTreeMap::new();
         for (_, place) in &places {
             *coming.entry(place.node).or_default() += 1;
@@ -229,13 +244,13 @@ impl Scheduler {
         let good = !coming.contains_key(&at) && !coming.iter().any(only_them);
         good.then_some(Emptying {
             node: at,
-            bites,
+            units,
             places,
         })
     }
 
-    /// Does the gang allow to be moved though nobody waits?
-    fn is_tidied(&self, key: &GangKey) -> bool {
+    /// Whether the gang permits moves while no gang waits for its room.
+    fn allows_defragmentation(&self, key: &GangKey) -> bool {
         let terms = self.gangs.get(key).map(|gang| self.terms_of(gang));
         terms.is_some_and(|terms| match terms.movable {
             Some(movable) => movable,
@@ -254,7 +269,7 @@ impl Scheduler {
         let mut gangs: BTreeSet<&GangKey> = BTreeSet::new();
         for Emptying {
             node,
-            bites,
+            units,
             places,
         } in emptied
         {
@@ -262,7 +277,7 @@ impl Scheduler {
             proposal.nodes.push(from.name.to_string());
             let gpus = from.offer.as_ref().map_or(0, |offer| offer.capacity(GPU));
             proposal.gpus_gained += gpus / GPU_UNIT;
-            gangs.extend(bites.iter().map(|bite| &bite.gang));
+            gangs.extend(units.iter().map(|unit| &unit.gang));
             for (gang, place) in places {
                 proposal.moves.push(Move {
                     pod: place.pod_ref(),
@@ -281,7 +296,7 @@ impl Scheduler {
                 continue;
             };
             let ran = now.duration_since(started).as_secs().max(0);
-            // What it saves itself it does not lose.
+            // The work up to its last checkpoint is not lost.
             let checkpoint = self.terms_of(gang).checkpoint;
             let lost = checkpoint.map_or(ran, |every| ran.min(every));
             let gpus = gang.requested.get(GPU) as f64 / GPU_UNIT as f64;

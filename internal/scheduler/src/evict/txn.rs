@@ -1,5 +1,10 @@
-//! What-ifs on the state itself: pods change where they stand, gangs are tried, and all of it is
-//! either kept or undone exactly. Cheaper than a copy of the cluster by its whole size.
+//! Transactions on the scheduler's state: pods change their placement, gangs are placed on trial,
+//! and the transaction is either kept or undone exactly. The cost is the number of changes, not the
+//! size of the cluster, which a copy would cost.
+//!
+//! Example: a search evicts pod `a` and places gang `g` on its node. `undo` restores `a`'s stage,
+//! node and devices, and `g`'s admission; the plan made afterwards equals the plan made without the
+//! search (`an_undone_transaction_leaves_no_trace`).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,7 +19,7 @@ use crate::place::{Attempt, Placement};
 use crate::pod::{Pod, PodKey, Stage};
 use crate::state::Scheduler;
 
-/// Where a pod stands and what it holds there.
+/// A pod's placement: its stage, its node and the devices that it holds there.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Standing {
     pub(crate) stage: Stage,
@@ -35,7 +40,7 @@ impl Standing {
         }
     }
 
-    /// Is it how the pod stands?
+    /// Whether the pod has this placement.
     fn is_of(&self, pod: &Pod) -> bool {
         (self.stage, self.node) == (pod.stage, pod.node)
             && (self.assumed, self.evicting) == (pod.assumed, pod.evicting)
@@ -53,7 +58,7 @@ impl Standing {
     }
 }
 
-/// What a try changes in a gang apart from its members' standing.
+/// What a trial changes in a gang besides its members' placements.
 #[derive(Clone, Debug)]
 struct Past {
     admitted: bool,
@@ -66,7 +71,7 @@ struct Past {
 enum Undo {
     Pod(PodKey, Standing),
     Gang(GangKey, Past),
-    /// Places that were kept for a gang's moved members, until the gang was placed in the try.
+    /// Places that were reserved for a gang's members until the trial placed the gang.
     Places(GangKey, Vec<Kept>),
 }
 
@@ -79,7 +84,7 @@ impl Undo {
     }
 }
 
-/// Changes that are not decided yet. Must end in `keep` or `undo`.
+/// Changes that are not decided yet. A transaction must end in `keep` or `undo`.
 #[derive(Debug)]
 pub(crate) struct Txn {
     log: Vec<Undo>,
@@ -98,7 +103,7 @@ impl Scheduler {
         }
     }
 
-    /// Makes what happened since `begin` last.
+    /// Makes the changes since `begin` permanent.
     pub(crate) fn keep(&mut self, txn: Txn) {
         let mut touched: BTreeSet<GangKey> = BTreeSet::new();
         for undo in txn.log {
@@ -110,7 +115,7 @@ impl Scheduler {
                 Undo::Gang(..) => {}
             }
         }
-        // Those from before are many, those since few.
+        // The set from before `begin` is large, the set since then is small.
         let since = std::mem::replace(&mut self.stirred, txn.stirred);
         for key in since.into_sorted() {
             self.stirred.insert(&key);
@@ -120,13 +125,13 @@ impl Scheduler {
         }
     }
 
-    /// Leaves the state as it was at `begin`.
+    /// Restores the state as it was at `begin`.
     pub(crate) fn undo(&mut self, mut txn: Txn) {
         let tried: BTreeSet<GangKey> = txn.log.iter().filter_map(Undo::tried).collect();
         txn.forget_detours();
         self.undo_to(&mut txn, 0);
         for key in tried {
-            // What was undone last is what it is to be settled by.
+            // The gang is settled by the state that was restored last.
             self.settle(&key);
         }
         self.changed = txn.changed;
@@ -135,7 +140,7 @@ impl Scheduler {
         self.awake.extend(since.into_sorted());
     }
 
-    /// Undoes what happened since the log was so long.
+    /// Undoes the changes since the log had this length.
     pub(crate) fn undo_to(&mut self, txn: &mut Txn, length: usize) {
         while txn.log.len() > length {
             match txn.log.pop() {
@@ -150,7 +155,7 @@ impl Scheduler {
                         gang.overtaken = past.overtaken;
                         gang.told = past.told;
                     }
-                    // What it was let in for counts again, or no more.
+                    // The gang's admission may count again, or no longer.
                     self.settle(&key);
                 }
                 Some(Undo::Places(key, places)) => self.keep_again(&key, places),
@@ -159,7 +164,7 @@ impl Scheduler {
         }
     }
 
-    /// Moves one pod to another standing; the one it had. Its gang is settled by the caller.
+    /// Gives a pod another placement and returns its old one. The caller settles the gang.
     pub(crate) fn restand(&mut self, key: &PodKey, new: Standing) -> Option<Standing> {
         let (place, mut pod) = self.pods.lend(key)?;
         if new.is_of(&pod) {
@@ -188,26 +193,27 @@ impl Txn {
         self.log.len()
     }
 
-    /// Leaves of the log only how each pod stood, and what each gang was, at the beginning: who came
-    /// and went several times meanwhile goes back at once.
+    /// Keeps in the log only each pod's and each gang's first entry: a pod that changed several
+    /// times is restored at once.
     fn forget_detours(&mut self) {
         let (mut pods, mut gangs) = (BTreeSet::new(), BTreeSet::new());
         self.log.retain(|undo| match undo {
             Undo::Pod(pod, _) => pods.insert(pod.clone()),
             Undo::Gang(key, _) => gangs.insert(key.clone()),
-            // Each place was let go once.
+            // Each place was released once.
             Undo::Places(..) => true,
         });
     }
 
-    /// Moves one pod to another standing.
+    /// Gives a pod another placement.
     pub(crate) fn restand(&mut self, state: &mut Scheduler, pod: &PodKey, new: Standing) {
         if let Some(old) = state.restand(pod, new) {
             self.log.push(Undo::Pod(pod.clone(), old));
         }
     }
 
-    /// Takes a pod off its node: one that is there leaves, one that is only meant for it waits.
+    /// Evicts a pod: a pod on its node starts to leave, a pod that is only nominated for the node
+    /// becomes pending.
     pub(crate) fn evict(&mut self, state: &mut Scheduler, pod: &PodKey) {
         let Some(known) = state.pods.get(pod) else {
             return;
@@ -225,7 +231,8 @@ impl Txn {
         self.restand(state, pod, new);
     }
 
-    /// Tries a gang's minimum, or one member more where it is whole; what it places is undone with the rest.
+    /// Places a gang's minimum on trial, or one more member if it has its minimum. The placements
+    /// are undone with the transaction.
     pub(crate) fn attempt(
         &mut self,
         state: &mut Scheduler,
@@ -237,7 +244,7 @@ impl Txn {
         self.attempt_beyond(state, key, beyond, now)
     }
 
-    /// Tries a gang with all its members.
+    /// Places a gang with all its members on trial.
     pub(crate) fn attempt_all(
         &mut self,
         state: &mut Scheduler,
@@ -290,7 +297,7 @@ mod tests {
         Box::new(serde_json::from_value(value).unwrap())
     }
 
-    /// Three nodes, gangs of two that run or wait.
+    /// Three nodes, and gangs of two that run or wait.
     fn world(gangs: &[(i64, Option<usize>)]) -> Scheduler {
         let mut s = Scheduler::new(Config::default());
         for i in 0..3 {
@@ -322,9 +329,10 @@ mod tests {
         s
     }
 
-    /// A what-if that places a gang uses up the places that are kept for it; undone, it keeps them again.
+    /// A trial that places a gang uses the places that are reserved for it; undone, it reserves
+    /// them again.
     #[test]
-    fn places_that_are_kept_outlive_a_try_that_is_undone() {
+    fn reserved_places_survive_a_trial_that_is_undone() {
         let now = Timestamp::UNIX_EPOCH;
         let mut s = world(&[(2, None)]);
         s.reckon_queues();
@@ -351,7 +359,7 @@ mod tests {
         assert_eq!(
             s.gangs[&key].kept,
             [],
-            "its own places count as room for it"
+            "the gang's reserved places count as room for it"
         );
         s.undo(txn);
         assert_eq!(s.gangs[&key].kept, kept);
@@ -364,7 +372,7 @@ mod tests {
         assert_eq!(
             s.gangs[&key].kept,
             [],
-            "a try that is kept uses its places up"
+            "a kept trial uses the reserved places"
         );
         assert!(!s.keeping.contains(&key));
     }
@@ -373,7 +381,7 @@ mod tests {
         #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, ..ProptestConfig::default() })]
 
         #[test]
-        fn what_is_undone_leaves_no_trace(
+        fn an_undone_transaction_leaves_no_trace(
             gangs in proptest::collection::vec((0..4i64, proptest::option::of(0..3usize)), 1..8),
             steps in proptest::collection::vec((any::<bool>(), 0..16usize), 1..12),
             planned in any::<bool>(),

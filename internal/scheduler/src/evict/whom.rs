@@ -1,6 +1,7 @@
-//! Whom a waiting gang could evict, asked and not decided: for its report. Every kind of eviction
-//! counts, also those that are switched off or would lose more than they save; what forbids one
-//! (rights, priorities, budgets, minimum runtimes) forbids it here too.
+//! Which gangs a waiting gang could evict, for its report: the scheduler searches for victims and
+//! decides nothing. Every kind of eviction counts, also kinds that are switched off or would cost
+//! more than they save. Queue entitlements, priorities, PodDisruptionBudgets and minimum runtimes
+//! forbid an eviction here too.
 
 use std::collections::BTreeMap;
 
@@ -15,9 +16,9 @@ use crate::state::Scheduler;
 use crate::what_if::WhatIf;
 
 impl WhatIf {
-    /// The gangs whose eviction would let a waiting gang start now: no more victims than needed. Empty
-    /// where the gang does not wait for room, or where no eviction that its queue and priority allow
-    /// would make room. Costs a search for victims.
+    /// The gangs whose eviction would let a waiting gang start now, and no more than it needs.
+    /// Empty where the gang does not lack room, or where no eviction that its queue and its
+    /// priority allow would make room. Costs one search for victims.
     #[must_use]
     pub fn could_evict(mut self, namespace: &str, group: &str, now: Timestamp) -> Vec<Preemptable> {
         let state = &mut self.0;
@@ -30,7 +31,7 @@ impl WhatIf {
         let polite = state
             .gangs
             .get(&key)
-            .is_some_and(|g| state.waits_politely(g));
+            .is_some_and(|g| state.never_preempts(g));
         if polite || state.keeping.contains(&key) || state.nominated.contains(&key) {
             return Vec::new();
         }
@@ -38,7 +39,7 @@ impl WhatIf {
         state.config.actions.preempt = true;
         state.rank_nodes();
         state.reckon_queues();
-        let found = state.first_way(&key, now);
+        let found = state.first_victims(&key, now);
         let victims = found.into_iter().map(|((gang, why), members)| Preemptable {
             namespace: gang.namespace.to_string(),
             group: gang.name.to_string(),
@@ -50,8 +51,8 @@ impl WhatIf {
 }
 
 impl Scheduler {
-    /// What the first way takes that leads anywhere: members by gang and reason.
-    fn first_way(
+    /// The victims of the first method that finds any: the number of members by gang and reason.
+    fn first_victims(
         &mut self,
         key: &GangKey,
         now: Timestamp,
@@ -66,9 +67,9 @@ impl Scheduler {
             let Ok(found) = self.go(way, key, &ask, now) else {
                 continue;
             };
-            for bite in &found.bites {
-                let own = (bite.gang.clone(), bite.why);
-                *victims.entry(own).or_insert(0) += bite.pods.len();
+            for unit in &found.units {
+                let own = (unit.gang.clone(), unit.why);
+                *victims.entry(own).or_insert(0) += unit.pods.len();
             }
             self.undo(found.txn);
             break;

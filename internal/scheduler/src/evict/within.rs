@@ -1,34 +1,39 @@
-//! Preemption inside one queue: from gangs of lower priority, or, where the queue says so, of the
-//! same priority and younger.
+//! Preemption within one queue: a gang evicts gangs of lower priority, or, where the queue's rules
+//! say so, also younger gangs of the same priority. Candidates come in the order of module
+//! `candidates`. Where reclaim alone does not make room, `reclaim_and_preempt` takes from other
+//! queues first and then from the own queue.
+//!
+//! Tests: `tests/evictions.rs` by table, `tests/evictions_properties.rs` by property.
 
 use jiff::Timestamp;
 
 use super::Refusal;
-use super::across::Lenders;
+use super::across::VictimQueues;
 use super::bound::Reach;
-use super::candidates::{Bite, Cursor, Limit};
-use super::search::{Ask, Candidates, Found, Vain};
+use super::candidates::{Cursor, EvictionUnit, Limit};
+use super::search::{Ask, Candidates, Found, NoVictims};
 use crate::gang::GangKey;
 use crate::queue::{QueueIx, ROOT};
 use crate::resource::{Demand, Ix, PODS};
 use crate::state::Scheduler;
 
-/// One queue's gangs that come after the one that wants room.
-struct Juniors {
+/// The gangs of the preemptor's queue that rank below it.
+struct LowerRanked {
     cursor: Cursor,
     now: Timestamp,
     demand: Demand,
-    /// The queues on the way to the root, and what each held of what is asked for.
+    /// The queues from the preemptor's queue up to the root, and what each held of the requested
+    /// resources before the search.
     held: Vec<(QueueIx, Vec<(Ix, i64)>)>,
 }
 
-impl Candidates for Juniors {
-    fn next(&mut self, state: &mut Scheduler) -> Option<Bite> {
+impl Candidates for LowerRanked {
+    fn next(&mut self, state: &mut Scheduler) -> Option<EvictionUnit> {
         self.cursor.next(state, self.now)
     }
 
-    /// A queue beyond its share must not grow by evictions: what it borrows it has from what is
-    /// idle, and others would take it back.
+    /// A queue above its share must not grow by evictions: it borrows from idle resources, and
+    /// other queues would reclaim the growth.
     fn reach(&self, state: &Scheduler) -> Option<Reach> {
         Some(Reach {
             gangs: self.cursor.gangs(state).cloned().collect(),
@@ -49,51 +54,56 @@ impl Candidates for Juniors {
     }
 }
 
-/// First what other queues owe, then the own queue's juniors.
+/// First the victims of other queues, then the lower-ranked gangs of the own queue.
 struct Both {
-    lenders: Lenders,
-    juniors: Juniors,
+    victim_queues: VictimQueues,
+    lower_ranked: LowerRanked,
 }
 
 impl Candidates for Both {
-    fn next(&mut self, state: &mut Scheduler) -> Option<Bite> {
-        let bite = self.lenders.next(state);
-        bite.or_else(|| self.juniors.next(state))
+    fn next(&mut self, state: &mut Scheduler) -> Option<EvictionUnit> {
+        let unit = self.victim_queues.next(state);
+        unit.or_else(|| self.lower_ranked.next(state))
     }
 
     fn reach(&self, state: &Scheduler) -> Option<Reach> {
-        let (mut all, juniors) = (self.lenders.reach(state)?, self.juniors.reach(state)?);
-        all.gangs.extend(juniors.gangs);
+        let (mut all, lower_ranked) = (
+            self.victim_queues.reach(state)?,
+            self.lower_ranked.reach(state)?,
+        );
+        all.gangs.extend(lower_ranked.gangs);
         all.own = true;
         Some(all)
     }
 
     fn admits(&self, state: &Scheduler) -> bool {
-        self.lenders.admits(state) && self.juniors.admits(state)
+        self.victim_queues.admits(state) && self.lower_ranked.admits(state)
     }
 }
 
 impl Scheduler {
-    /// Seeks room for a gang among its own queue's juniors.
+    /// Searches victims for a gang among the lower-ranked gangs of its own queue.
     pub(super) fn preempt(
         &mut self,
         key: &GangKey,
         ask: &Ask,
         now: Timestamp,
     ) -> Result<Found, Refusal> {
-        let (mut juniors, queue) = self.own_juniors(key, ask, now)?;
-        match self.search(key, ask, &mut juniors, now) {
+        let (mut lower_ranked, queue) = self.own_lower_ranked(key, ask, now)?;
+        match self.search(key, ask, &mut lower_ranked, now) {
             Ok(found) => Ok(found),
-            Err(Vain::NotWorth) => Err(Refusal::not_worth()),
-            Err(Vain::NoRoom) => Err(self.no_use(
-                juniors.cursor.spared_until,
+            Err(NoVictims::NotWorth) => Err(Refusal::not_worth()),
+            Err(NoVictims::NoRoom) => Err(self.no_use(
+                lower_ranked.cursor.spared_until,
                 now,
-                &format!("evicting all that it goes before in queue {queue} would not make room"),
+                &format!(
+                    "evicting every gang that it may preempt in queue {queue} would not make room"
+                ),
             )),
         }
     }
 
-    /// Seeks room in other queues and its own together.
+    /// Searches victims in other queues and in the own queue together.
     pub(super) fn reclaim_and_preempt(
         &mut self,
         key: &GangKey,
@@ -101,53 +111,63 @@ impl Scheduler {
         now: Timestamp,
     ) -> Result<Found, Refusal> {
         let none = || Refusal::at_once("");
-        let Ok((juniors, _)) = self.own_juniors(key, ask, now) else {
+        let Ok((lower_ranked, _)) = self.own_lower_ranked(key, ask, now) else {
             return Err(none());
         };
         let Some((gang, payer)) = self.gangs.get(key).zip(ask.payer) else {
             return Err(none());
         };
-        let mut lenders = Lenders::new(self, payer.queue, ask, self.priority_of(gang), now);
-        lenders.before_juniors_go(&self.queues);
-        self.search(key, ask, &mut Both { lenders, juniors }, now)
-            .map_err(|vain| match vain {
-                Vain::NotWorth => Refusal::not_worth(),
-                Vain::NoRoom => none(),
-            })
+        let mut victim_queues =
+            VictimQueues::new(self, payer.queue, ask, self.priority_of(gang), now);
+        victim_queues.limit_deserved_ground(&self.queues);
+        self.search(
+            key,
+            ask,
+            &mut Both {
+                victim_queues,
+                lower_ranked,
+            },
+            now,
+        )
+        .map_err(|vain| match vain {
+            NoVictims::NotWorth => Refusal::not_worth(),
+            NoVictims::NoRoom => none(),
+        })
     }
 
-    /// Is whoever reclaim takes also who goes first where juniors would go after them, and does that
-    /// suffice? It does while the own queue's bounds hold without any of the juniors.
+    /// Whether a search in other queues and the own queue begins with the victims that reclaim
+    /// found, and needs no more. That is so while the own queue's bounds hold without evicting any
+    /// of its own gangs.
     pub(super) fn begins_as_reclaim(&self, key: &GangKey, ask: &Ask, now: Timestamp) -> bool {
-        let juniors = self.own_juniors(key, ask, now);
-        juniors.is_ok_and(|(juniors, _)| juniors.admits(self))
+        let lower_ranked = self.own_lower_ranked(key, ask, now);
+        lower_ranked.is_ok_and(|(lower_ranked, _)| lower_ranked.admits(self))
     }
 
-    fn own_juniors(
+    fn own_lower_ranked(
         &self,
         key: &GangKey,
         ask: &Ask,
         now: Timestamp,
-    ) -> Result<(Juniors, String), Refusal> {
+    ) -> Result<(LowerRanked, String), Refusal> {
         let Some(gang) = self.gangs.get(key) else {
-            return Err(Refusal::at_once("it is gone"));
+            return Err(Refusal::at_once("the gang no longer exists"));
         };
         let queue = gang.queue.clone();
-        let limit = self.juniors(key, gang);
-        let mut juniors = Juniors {
+        let limit = self.preemption_limit(key, gang);
+        let mut lower_ranked = LowerRanked {
             cursor: Cursor::new(&queue, limit),
             now,
             demand: ask.demand.clone(),
             held: self.held_on_the_way(ask),
         };
-        if limit == Limit::Nobody {
+        if limit == Limit::NoGang {
             return Err(Refusal::at_once(format!(
-                "gangs of queue {queue} do not evict each other"
+                "queue {queue} forbids preemption between its gangs"
             )));
         }
-        if juniors.cursor.next(self, now).is_none() {
-            let until = juniors.cursor.spared_until;
-            let why = format!("it goes before nobody in queue {queue} who may be evicted");
+        if lower_ranked.cursor.next(self, now).is_none() {
+            let until = lower_ranked.cursor.spared_until;
+            let why = format!("queue {queue} has no running gang that it may preempt");
             return Err(match until {
                 Some(then) => Refusal {
                     why: format!("{why} before {then}"),
@@ -158,8 +178,8 @@ impl Scheduler {
                 None => Refusal::at_once(why),
             });
         }
-        juniors.cursor.rewind();
-        Ok((juniors, queue))
+        lower_ranked.cursor.rewind();
+        Ok((lower_ranked, queue))
     }
 
     fn held_on_the_way(&self, ask: &Ask) -> Vec<(QueueIx, Vec<(Ix, i64)>)> {
@@ -173,7 +193,7 @@ impl Scheduler {
         .collect()
     }
 
-    /// A search that came to nothing; looked at again when somebody may be evicted who is spared now.
+    /// A search that found no victims; it is repeated once the first protected gang may be evicted.
     pub(super) fn no_use(
         &mut self,
         spared_until: Option<Timestamp>,
@@ -183,7 +203,9 @@ impl Scheduler {
         let mut why = why.to_owned();
         let again = spared_until.filter(|then| *then > now);
         if let Some(then) = again {
-            why.push_str(&format!(" before {then}, until when others are spared"));
+            why.push_str(&format!(
+                " before {then}, when the protection of further gangs ends"
+            ));
         }
         Refusal {
             why,

@@ -1,27 +1,34 @@
-//! What is known of a gang that got in by an eviction: how soon it may lose its place again. See
-//! `evict` for why that ends every circle.
+//! How long a gang that was placed by evictions is protected from being evicted itself. Module
+//! `evict` explains why this ends every cycle of evictions.
+//!
+//! A gang that was placed by evictions and is reclaimed within an hour is exempt from reclaim for
+//! an hour after its next start by evictions. If another queue takes its place soon after that too,
+//! the next exemption is two hours, and so on; if the gang keeps its place for longer, the
+//! exemption ends.
 
 use jiff::{SignedDuration, Timestamp};
 
 use crate::gang::Gang;
 use crate::plan::EvictionReason;
 
-/// Who loses within this time what it got by an eviction holds it at least for as long the next time; seconds.
-const SPARED_FIRST: i64 = 3600;
+/// A gang that is reclaimed within this time after it was placed by evictions is exempt from
+/// reclaim at least this long the next time; seconds.
+const FIRST_EXEMPTION: i64 = 3600;
 
-/// When a gang got in by an eviction, or was moved, last.
+/// The last time at which a gang was placed by evictions, or was moved.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Won {
-    /// The age of the world: see `Scheduler::age`.
+    /// The scheduler's age at that time: see `Scheduler::age`.
     pub(crate) age: u64,
     at: Timestamp,
-    /// For how long from then on it loses nothing to other queues, and for how long the next time; seconds.
+    /// For how long from then on the gang is exempt from reclaim, and for how long the next time;
+    /// seconds.
     spared: i64,
     next: i64,
 }
 
 impl Gang {
-    pub(super) fn wins(&mut self, age: u64, at: Timestamp) {
+    pub(super) fn note_placed_by_eviction(&mut self, age: u64, at: Timestamp) {
         let spared = self.won.map_or(0, |won| won.next);
         self.won = Some(Won {
             age,
@@ -31,9 +38,9 @@ impl Gang {
         });
     }
 
-    /// It goes, or shrinks. What it loses to another queue soon it holds for longer the next time: twice as long as
-    /// this time.
-    pub(super) fn loses(&mut self, why: EvictionReason, now: Timestamp) {
+    /// Notes that the gang is evicted or shrinks. A gang that another queue reclaims soon is exempt
+    /// for longer the next time: twice as long as this time.
+    pub(super) fn note_evicted(&mut self, why: EvictionReason, now: Timestamp) {
         let to_others = matches!(
             why,
             EvictionReason::Reclaimed
@@ -41,14 +48,14 @@ impl Gang {
                 | EvictionReason::FairShare
         );
         if let Some(won) = self.won.as_mut().filter(|_| to_others) {
-            let longer = won.spared.saturating_mul(2).max(SPARED_FIRST);
+            let longer = won.spared.saturating_mul(2).max(FIRST_EXEMPTION);
             let soon = now.duration_since(won.at).as_secs() <= longer;
             won.next = if soon { longer } else { 0 };
         }
     }
 
-    /// Until when it loses nothing to other queues.
-    pub(super) fn spared_from_others(&self, now: Timestamp) -> Option<Timestamp> {
+    /// Until when the gang is exempt from reclaim by other queues.
+    pub(super) fn reclaim_exempt_until(&self, now: Timestamp) -> Option<Timestamp> {
         let won = self.won.filter(|won| won.spared > 0)?;
         let until = won.at.checked_add(SignedDuration::from_secs(won.spared));
         Some(until.unwrap_or(Timestamp::MAX)).filter(|until| now < *until)

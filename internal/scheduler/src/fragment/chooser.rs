@@ -1,7 +1,8 @@
-//! Picks, among nodes that the caller allows, the one where a pod leaves most that pods to come
-//! can use, and the GPU of it. Keeps every score it has worked out and only works out again what
-//! the change of a node has made stale. What is kept only saves time: every answer follows from
-//! the rooms, the mix and the call alone. What a node is worth is `potential`'s to say.
+//! The choice of a node and a GPU for a pod: among the nodes that the caller permits, the one where
+//! the pod leaves the most room that future pods can use. The chooser keeps every score and
+//! recomputes only the scores of nodes that changed. The kept scores only save time: every answer
+//! follows from the rooms, the mix and the call alone (`kept_scores_never_change_a_choice`). Module
+//! `potential` computes what a node's room is worth.
 
 use std::collections::BTreeMap;
 
@@ -11,31 +12,31 @@ use super::node::{ANY_MODEL, Demand, Room, Shape, WHOLE};
 use super::potential::{Potential, Tuning};
 use super::reserve::Reserve;
 
-/// Scores that are kept: one for each class of pods and node, 24 bytes each. With more all are
-/// forgotten.
+/// The most scores that are kept: one for each class of pods and node, 24 bytes each. Beyond that
+/// all are dropped.
 const CELLS_MAX: usize = 1 << 21;
 
-/// How many nodes next to each other are passed over together, where none of them scores enough.
+/// How many neighbouring nodes are skipped together, where none of them scores enough.
 const BLOCK: usize = 32;
 
-/// A node as the chooser is told of it.
+/// A node as the chooser sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Site {
-    /// What it has in all.
+    /// The node's total resources.
     pub(crate) shape: Shape,
-    /// What it has left, GPUs in falling order.
+    /// The node's free resources, GPUs in falling order.
     pub(crate) room: Room,
-    /// Its place by name: among equals the lowest is taken.
+    /// Its rank by name: among equals the lowest is chosen.
     pub(crate) rank: u32,
 }
 
-/// What placing a pod in one way does.
+/// The effect of placing a pod on a started GPU, or on a free one.
 #[derive(Clone, Copy, Debug)]
 struct Way {
-    /// Fall of the potential in quanta, the price of large places not yet taken off; `i32::MIN`
-    /// where there is no such way.
+    /// Fall of the potential in quanta, without the price of large places; `i32::MIN` where the pod
+    /// can't be placed so.
     score: i32,
-    /// The large places that go with it, for `Reserve`.
+    /// The large places that are lost, for `Reserve`.
     lost: u32,
 }
 
@@ -44,24 +45,24 @@ const NO_WAY: Way = Way {
     lost: 0,
 };
 
-/// The scores of pods that ask for the same on a node, good while the node's version is this: on a started
-/// GPU (or whatever a pod takes that shares none), and on a free one.
+/// The scores of pods with the same request on a node, valid for one version of the node: on a
+/// started GPU (or for a pod that shares no GPU), and on a free GPU.
 #[derive(Clone, Copy, Debug)]
 struct Cell {
     version: u32,
     ways: [Way; 2],
 }
 
-/// The version of a node that is not there. Those of others begin at 1.
+/// The version of a node that does not exist. Versions of other nodes begin at 1.
 const GONE: u32 = 0;
 
-/// A cell that was never worked out.
+/// A cell that was never computed.
 const BLANK: Cell = Cell {
     version: GONE,
     ways: [NO_WAY; 2],
 };
 
-/// The highest score among a block's cells, good while none of its nodes changed since.
+/// The highest score among a block's cells, valid while none of its nodes changes.
 #[derive(Clone, Copy, Debug, Default)]
 struct Crown {
     version: u32,
@@ -71,55 +72,56 @@ struct Crown {
 /// What is kept for one class of pods.
 #[derive(Clone, Debug, Default)]
 struct Row {
-    /// Which cells are its own, and of those that differ from it in their models alone.
+    /// The cells of this class, shared with the classes that differ only in their GPU models.
     scores: usize,
-    /// By block of nodes.
+    /// The highest scores by block of nodes.
     crowns: Vec<Crown>,
-    /// The node chosen last. Most likely it is among the best again: looked at first, it saves
-    /// looking closely at the others.
+    /// The node chosen last. It is likely to be among the best again: trying it first lets most
+    /// other nodes be skipped.
     last: usize,
 }
 
-/// What is kept of one node.
+/// What is kept for one node.
 #[derive(Clone, Debug)]
 struct Kept {
     site: Site,
     kind: u16,
-    /// Potential as it is; none until somebody asks.
+    /// The potential of the present room; computed on first use.
     worth: Option<f64>,
 }
 
-/// The nodes of a cluster and where the next pod is best put.
+/// The nodes of a cluster, and where the next pod is best placed.
 ///
-/// Choosing costs a look at the kept score of each node, and the potential of those that changed
-/// since the class was last asked for, as far as no room like theirs was met before.
+/// A choice costs one look at the kept score of each node, and the potential of the nodes that
+/// changed since the class was last asked for, unless an equal room was evaluated before.
 #[derive(Clone, Debug)]
 pub(crate) struct Chooser {
     tuning: Tuning,
     mix: Mix,
     potential: Potential,
     counts: BTreeMap<Shape, u32>,
-    /// The mix is another, or shapes have come or gone, since the potential was made.
+    /// Whether the mix changed, or shapes appeared or disappeared, since the potential was
+    /// computed.
     remixed: bool,
     reshaped: bool,
     nodes: Vec<Option<Kept>>,
     version: Vec<u32>,
-    /// The last version of any node of each block.
+    /// For each block, the last version of any of its nodes.
     blocks: Vec<u32>,
     clock: u32,
     classes: BTreeMap<Demand, usize>,
     rows: Vec<Row>,
-    /// Cells by node, of pods that differ in nothing but the models that they admit: what a pod
-    /// leaves is the same whether it might have been elsewhere or not.
+    /// Cells by node, for pods that differ only in the models that they admit: what a pod leaves on
+    /// a node does not depend on where else it could run.
     scores: Vec<Vec<Cell>>,
-    /// Which of them are whose, by a demand that admits every model.
+    /// The index into `scores`, by a demand that admits every model.
     scored: BTreeMap<Demand, usize>,
     memo: Memo,
     reserve: Reserve,
 }
 
 impl Chooser {
-    /// Of no node and no pods to come.
+    /// A chooser without nodes and without expected pods.
     pub(crate) fn new(tuning: Tuning) -> Chooser {
         let mix = Mix::default();
         let counts = BTreeMap::new();
@@ -148,7 +150,7 @@ impl Chooser {
         &self.counts
     }
 
-    /// Takes in a node as it is now; none: it is gone, or has no GPUs to be careful with.
+    /// Updates a node; none if it is gone or has no GPUs.
     pub(crate) fn set(&mut self, at: usize, site: Option<Site>) {
         if self.nodes.len() <= at {
             self.nodes.resize(at + 1, None);
@@ -200,7 +202,7 @@ impl Chooser {
         }
     }
 
-    /// Makes what is kept of a node's scores stale.
+    /// Invalidates the kept scores of a node.
     fn outdate(&mut self, at: usize) {
         self.clock = self.clock.wrapping_add(1).max(1);
         self.version[at] = if self.nodes[at].is_some() {
@@ -219,7 +221,7 @@ impl Chooser {
         }
     }
 
-    /// Works out what follows from the mix and the nodes told so far: before anything is chosen.
+    /// Recomputes what follows from the mix and the nodes. To be called before anything is chosen.
     pub(crate) fn settle(&mut self) {
         let (remixed, reshaped) = (self.remixed, self.reshaped);
         (self.remixed, self.reshaped) = (false, false);
@@ -242,7 +244,7 @@ impl Chooser {
         }
     }
 
-    /// The node for a pod among those that are open to it, or none if it fits none of them.
+    /// The node for a pod among the nodes that are open to it, or none if it fits none of them.
     pub(crate) fn choose(
         &mut self,
         demand: &Demand,
@@ -281,9 +283,8 @@ impl Chooser {
         found
     }
 
-    /// Sees whether a node, with what is kept of it, is better than the best so far. Says its
-    /// score, the price of large places not taken off; none if that is not known, because the
-    /// node is not open.
+    /// Compares a node with the best so far. Returns the node's score without the price of large
+    /// places; none if that is not known, because the node is not open.
     fn weigh(
         &mut self,
         at: usize,
@@ -314,7 +315,7 @@ impl Chooser {
         Some(cell.ways[0].score.max(cell.ways[1].score))
     }
 
-    /// How good a node is for a pod, by what it leaves there to the pods to come: the more the
+    /// How good a node is for a pod, by the room that it leaves there for future pods: the more the
     /// better, in quanta; none if the pod fits on none of its GPUs.
     pub(crate) fn worth(&mut self, at: usize, demand: &Demand) -> Option<i32> {
         self.reserve.reprice();
@@ -324,8 +325,8 @@ impl Chooser {
         ways.map(|way| self.priced(way)).max()
     }
 
-    /// What is free, in 1/1000, of the GPU of a node that a pod takes a part of best; none if it
-    /// fits on none.
+    /// The free part, in 1/1000, of the GPU on which a pod that takes a part of a GPU is placed
+    /// best; none if it fits on none.
     pub(crate) fn piece(&mut self, at: usize, demand: &Demand) -> Option<u16> {
         self.reserve.reprice();
         let kept = self.nodes.get(at)?.as_ref()?;
@@ -344,7 +345,7 @@ impl Chooser {
         best.map(|(_, piece)| piece)
     }
 
-    /// The number of a class of pods, with a row for it.
+    /// The number of a class of pods; adds a row for a new class.
     fn class(&mut self, demand: &Demand) -> usize {
         if let Some(class) = self.classes.get(demand) {
             return *class;
@@ -372,7 +373,7 @@ impl Chooser {
         class
     }
 
-    /// So much in quanta, rounded down.
+    /// An amount in quanta, rounded down.
     fn quanta(&self, milli: f64) -> i32 {
         let quanta = milli / self.tuning.quantum;
         let cut = quanta as i32;
@@ -383,7 +384,7 @@ impl Chooser {
         self.nodes[at].as_ref().map_or(u32::MAX, |k| k.site.rank)
     }
 
-    /// The score of a way, less the price of the large places that go.
+    /// The score of a placement, less the price of the large places that it loses.
     fn priced(&self, way: &Way) -> i32 {
         if way.lost == 0 {
             return way.score;
@@ -392,7 +393,7 @@ impl Chooser {
         way.score.saturating_sub(price)
     }
 
-    /// Works a cell out.
+    /// Computes a cell.
     fn score(&mut self, at: usize, demand: &Demand) -> Cell {
         let mut cell = Cell {
             version: self.version[at],
@@ -412,7 +413,7 @@ impl Chooser {
         for (piece, after) in outcomes(room, demand) {
             let which = way_of(demand, piece);
             least[which] = potential.of(kind, &after, memo).min(least[which]);
-            // All pieces of started GPUs leave as many whole ones.
+            // A placement on any started GPU leaves the same number of whole GPUs.
             cell.ways[which].lost = self.reserve.lost(room, &after);
         }
         for (way, least) in cell.ways.iter_mut().zip(least) {
@@ -424,16 +425,16 @@ impl Chooser {
     }
 }
 
-/// Is a pod, on a GPU of which so much is free, on a started one (0) or on a free one (1)? One
-/// that shares no GPU has but one way.
+/// Whether a pod on a GPU with so much free is on a started GPU (0) or on a free one (1). A pod
+/// that shares no GPU has only one way.
 fn way_of(demand: &Demand, piece: u16) -> usize {
     usize::from(demand.is_share() && piece == WHOLE)
 }
 
-/// What a room becomes for each different GPU that a pod could take there, with what is free of
-/// that: the largest piece first. The pod must fit, and the GPUs be in falling order.
+/// The room after the pod was placed on each different GPU, with that GPU's free part before: the
+/// largest first. The pod must fit, and the GPUs must be in falling order.
 fn outcomes<'a>(room: &'a Room, demand: &'a Demand) -> impl Iterator<Item = (u16, Room)> + 'a {
-    // Whoever shares none has but one way, also where there are no GPUs.
+    // A pod that shares no GPU has only one way, also where there are no GPUs.
     let seats = if demand.is_share() {
         room.gpu_slice()
     } else {
@@ -459,7 +460,7 @@ impl Best {
             .is_none_or(|(s, r, _)| score > s || (score == s && rank < r))
     }
 
-    /// What scores less does not beat it.
+    /// The least score that can still win.
     fn least(&self) -> i32 {
         self.found.map_or(i32::MIN + 1, |(score, ..)| score)
     }

@@ -1,12 +1,13 @@
-//! What roll-outs left idle, by how they began: bounded in memory, and no order in it to depend on.
+//! A cache of roll-out results by the room that the roll-out starts with: bounded in memory, and
+//! the answers do not depend on its contents.
 
 use super::walk::Walk;
 
-/// Slots; a power of two. With more of them fewer roll-outs are done again, and each is found no
-/// sooner: they should lie near the processor.
+/// Slots; a power of two. With more slots fewer roll-outs are repeated, but each lookup is slower:
+/// the slots should fit in the processor's cache.
 const SLOTS: usize = 1 << 13;
 
-/// A direct-mapped table: a newer entry takes the slot of an older one.
+/// A direct-mapped cache: a newer entry takes the slot of an older one.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Memo {
     /// Empty until the first entry.
@@ -14,12 +15,12 @@ pub(super) struct Memo {
 }
 
 impl Memo {
-    /// Forgets all.
+    /// Clears the cache.
     pub(super) fn clear(&mut self) {
         self.slots.clear();
     }
 
-    /// The value kept for that beginning, or what `make` gives.
+    /// The cached value for that start, or what `make` returns.
     pub(super) fn get(&mut self, start: &Walk, make: impl FnOnce(&Walk) -> u32) -> u32 {
         if self.slots.is_empty() {
             self.slots.resize(SLOTS, None);

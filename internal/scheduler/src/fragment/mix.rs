@@ -1,19 +1,19 @@
-//! The pods to expect: classes with their popularity.
+//! The expected pods: classes with their popularity.
 
 use std::collections::BTreeMap;
 
 use super::node::Demand;
 
-/// Classes of pods, each with its share of all pods. Made of counts the classes are in the order
-/// of [`Demand`], so that equal counts give equal mixes.
+/// Classes of pods, each with its share of all pods. A mix made from counts has its classes in the
+/// order of [`Demand`], so equal counts give equal mixes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Mix {
     classes: Vec<(Demand, f64)>,
 }
 
 impl Mix {
-    /// From counts of pods. Classes with a count of 0 are left out; the weights sum to 1 unless
-    /// there is none.
+    /// A mix from counts of pods. Classes with a count of 0 are left out; the weights sum to 1
+    /// unless there are no pods.
     #[must_use]
     pub fn from_counts(counts: &BTreeMap<Demand, u64>) -> Mix {
         let total: u64 = counts.values().sum();
@@ -25,7 +25,7 @@ impl Mix {
         Mix { classes }
     }
 
-    /// From classes with weights, in the order given. The weights should sum to 1.
+    /// A mix from classes with weights, in the given order. The weights should sum to 1.
     #[must_use]
     pub fn from_weights(classes: Vec<(Demand, f64)>) -> Mix {
         Mix { classes }
@@ -37,7 +37,7 @@ impl Mix {
         &self.classes
     }
 
-    /// Nothing is known.
+    /// Whether the mix has no classes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.classes.is_empty()

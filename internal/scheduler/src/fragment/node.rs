@@ -1,12 +1,13 @@
-//! What pods ask, what one node has left, and whether a pod fits there. Nothing is chosen here.
+//! What a pod requests, what one node has left, and whether the pod fits there. Nothing is chosen
+//! here.
 
-/// Most GPUs a node may hold in this model.
+/// The most GPUs of a node in this model.
 pub const MAX_GPUS: usize = 16;
 
 /// Thousandths of one GPU: the whole of it.
 pub const WHOLE: u16 = 1000;
 
-/// What a pod asks. CPU in milli-cores, memory in MiB, `milli` per GPU in 1/1000 of one GPU.
+/// What a pod requests. CPU in milli-cores, memory in MiB, `milli` per GPU in 1/1000 of one GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Demand {
     /// CPU in 1/1000 core.
@@ -31,14 +32,14 @@ impl Demand {
         u32::from(self.gpus) * u32::from(self.milli)
     }
 
-    /// Takes a part of one GPU.
+    /// Whether the pod takes a part of one GPU.
     #[must_use]
     pub fn is_share(&self) -> bool {
         self.gpus == 1 && self.milli < WHOLE
     }
 }
 
-/// What a node has in all; nodes of one shape are alike until something is placed on them.
+/// The total resources of a node; nodes of one shape are alike until a pod is placed on them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Shape {
     /// CPU in 1/1000 core.
@@ -51,7 +52,7 @@ pub struct Shape {
     pub model: u8,
 }
 
-/// What a node has left.
+/// The free resources of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Room {
     /// Free CPU in 1/1000 core.
@@ -153,7 +154,8 @@ impl Room {
         mask
     }
 
-    /// What is left once the pod sits on the GPUs of `mask`. The caller has checked that it fits.
+    /// The room that is left once the pod runs on the GPUs of `mask`. The caller has checked that
+    /// it fits.
     #[must_use]
     pub fn after(&self, d: &Demand, mask: u16) -> Room {
         let mut r = *self;

@@ -1,10 +1,15 @@
-//! The worth of a free piece of one GPU: the dual of the cutting-stock problem over the sizes of
-//! shares in a mix.
+//! The worth of a free piece of one GPU: the dual of the cutting-stock problem over the share sizes
+//! in a mix.
 //!
-//! The linear programme packs all shares of the mix on the fewest GPUs; the dual price of a size
-//! says how much of a GPU one more pod of it costs. A free piece is worth the best prices that fit
-//! into it. Solved by column generation (Gilmore and Gomory, "A linear programming approach to the
-//! cutting-stock problem", 1961) with a knapsack over steps of 10/1000 GPU.
+//! Method: the linear programme packs all shares of the mix on the fewest GPUs; the dual price of a
+//! size says how much of a GPU one more pod of that size costs. A free piece is worth the highest
+//! total price of sizes that fit into it. Solved by column generation (Gilmore and Gomory, "A
+//! linear programming approach to the cutting-stock problem", 1961) with a knapsack over steps of
+//! 10/1000 GPU. Computed once for each mix.
+//!
+//! Example: two shares of 600 for each share of 400. A share of 600 needs a GPU, and one of 400
+//! fits beside it at no further cost. So a free piece of 600 is worth a whole GPU, and one of 590
+//! nothing (`a_piece_is_worth_what_packs_into_it`).
 
 use std::collections::BTreeMap;
 
@@ -16,10 +21,10 @@ const STEP: u16 = 10;
 /// Knapsack steps in a whole GPU.
 const STEPS: usize = (WHOLE / STEP) as usize;
 
-/// Worth of every piece, in 1/1000 GPU.
+/// The worth of every free piece, in 1/1000 GPU.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct PieceWorth {
-    /// By what is free of the GPU, 0..=1000.
+    /// By the free part of the GPU, 0..=1000.
     worth: Vec<f64>,
 }
 
@@ -61,14 +66,15 @@ impl PieceWorth {
         PieceWorth { worth }
     }
 
-    /// What of a free piece the mix can't be expected to use, in 1/1000 GPU. Negative where the
-    /// piece is worth more than its size: it holds a pod that would else cost a larger part.
+    /// The part of a free piece that the mix is not expected to use, in 1/1000 GPU. Negative where
+    /// the piece is worth more than its size: it holds a pod that would otherwise cost a larger
+    /// part.
     pub(super) fn waste(&self, free: u16) -> f64 {
         f64::from(free) - self.worth.get(usize::from(free)).copied().unwrap_or(0.0)
     }
 }
 
-/// Best total price for each capacity 0..=STEPS, items without limit.
+/// The best total price for each capacity 0..=STEPS, items without limit.
 fn knapsack(sizes: &[usize], price: &[f64]) -> Vec<f64> {
     let mut best = vec![0.0f64; STEPS + 1];
     for cap in 1..=STEPS {
@@ -107,7 +113,8 @@ fn pattern(sizes: &[usize], price: &[f64]) -> Vec<f64> {
 fn prices(sizes: &[usize], demand: &[f64]) -> Vec<f64> {
     /// Smaller differences are noise.
     const TINY: f64 = 1e-9;
-    /// Most steps of the simplex. The prices of the last one stand, should they not suffice.
+    /// The most steps of the simplex method. If they do not suffice, the prices of the last one are
+    /// used.
     const ROUNDS: usize = 2000;
     let m = sizes.len();
     let mut inv = vec![vec![0.0f64; m]; m];

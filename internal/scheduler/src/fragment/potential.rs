@@ -1,9 +1,9 @@
-//! The potential of a node: GPU that what is left of it can't be expected to give. Lower is better.
-//! A pod goes where the potential falls most.
+//! The potential of a node: the GPU in its room that the expected pods will not use. Lower is
+//! better. A pod goes where the potential falls most.
 //!
-//! Three terms, all in 1/1000 GPU: what a roll-out of pods like the mix leaves idle, the waste of
-//! started GPUs by their dual prices, and less the price of scarce shapes of nodes. The price of
-//! the last large places is not of one node, so it is added by `chooser`.
+//! The potential has three terms, all in 1/1000 GPU: what a roll-out of pods of the mix leaves
+//! idle, plus the waste of started GPUs by their dual prices, less the price of scarce node shapes.
+//! The price of the last large places does not belong to one node, so `chooser` adds it.
 
 use std::collections::BTreeMap;
 
@@ -15,30 +15,30 @@ use super::rollout::Rollout;
 use super::scarcity::scarcity;
 
 /// Constants of the policy. The defaults were tuned on arrival lists of the openb benchmark that
-/// are not among those it is measured by.
+/// are not among the lists that it is measured by.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Tuning {
     /// Number of roll-out sequences.
     pub(crate) sequences: usize,
-    /// Pods in the shortest sequence. Short ones tell how soon room is used, long ones whether it
-    /// ever is.
+    /// Pods in the shortest sequence. Short sequences show how soon room is used, long ones whether
+    /// it ever is.
     pub(crate) shortest: usize,
     /// Pods in the longest sequence; at most 32.
     pub(crate) longest: usize,
-    /// Weight of the waste of pieces.
+    /// Weight of the waste of free pieces of GPUs.
     pub(crate) piece: f64,
     /// Weight of the price of scarce shapes.
     pub(crate) scarce: f64,
-    /// Price (1/1000 GPU) of a place for 8 GPUs when the need for such places equals what is
-    /// open.
+    /// Price (1/1000 GPU) of a place for 8 GPUs when the need for such places equals the open
+    /// places.
     pub(crate) reserve: f64,
-    /// More of it (1/1000 GPU), with the fourth power of need / open: bites when the last places
-    /// go.
+    /// A further price (1/1000 GPU), with the fourth power of need / open: effective when the last
+    /// places are taken.
     pub(crate) reserve_late: f64,
-    /// GPUs from which a class of pods has places.
+    /// The number of GPUs from which a class of pods has reserved places.
     pub(crate) reserve_from: u8,
-    /// Differences are cut to multiples of this (1/1000 GPU); among equals the lowest rank wins,
-    /// which fills one node before the next.
+    /// Differences are rounded to multiples of this (1/1000 GPU); among equals the lowest rank
+    /// wins, which fills one node before the next.
     pub(crate) quantum: f64,
 }
 
@@ -58,7 +58,7 @@ impl Default for Tuning {
     }
 }
 
-/// Potential for a mix and a cluster.
+/// The potential for a mix and a cluster.
 #[derive(Clone, Debug)]
 pub(super) struct Potential {
     tuning: Tuning,
@@ -69,8 +69,8 @@ pub(super) struct Potential {
 }
 
 impl Potential {
-    /// Works out what depends only on the mix (all its classes) and the cluster: so many nodes of
-    /// each shape.
+    /// Computes what depends only on the mix (all its classes) and on the cluster's number of nodes
+    /// of each shape.
     pub(super) fn new(mix: &Mix, shapes: &BTreeMap<Shape, u32>, tuning: Tuning) -> Potential {
         Potential {
             tuning,
@@ -81,7 +81,7 @@ impl Potential {
         }
     }
 
-    /// Takes other numbers of nodes for the same mix. Says whether any price is another now.
+    /// Takes new numbers of nodes for the same mix. Returns whether any price changed.
     pub(super) fn reshape(&mut self, shapes: &BTreeMap<Shape, u32>) -> bool {
         let kinds = kinds(&self.mix, shapes, self.tuning.scarce);
         let changed = self.kinds != kinds;
@@ -89,12 +89,12 @@ impl Potential {
         changed
     }
 
-    /// Number of a shape for the calls below; shapes that were not given count as the first.
+    /// The number of a shape for the calls below; unknown shapes count as the first.
     pub(super) fn kind(&self, shape: &Shape) -> u16 {
         self.kinds.binary_search_by(|k| k.0.cmp(shape)).unwrap_or(0) as u16
     }
 
-    /// Potential of a node of a kind with that room (1/1000 GPU).
+    /// The potential of a node of a kind with that room (1/1000 GPU).
     pub(super) fn of(&self, kind: u16, room: &Room, memo: &mut Memo) -> f64 {
         let waste: f64 = room.gpu_slice().iter().map(|&g| self.piece.waste(g)).sum();
         self.roll.idle(room, memo) + self.tuning.piece * waste - self.price(kind, room)

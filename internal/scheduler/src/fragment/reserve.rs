@@ -1,14 +1,19 @@
-//! The price of the places that pods of many GPUs need: what is still open for them against what
-//! will be asked. Without it the last such places are filled with small pods that had others.
+//! The price of places for pods with many GPUs: the places that are still open compared with the
+//! expected need. Without it, small pods fill the last such places although other nodes have room
+//! for them.
+//!
+//! Example, with the default tuning and an expected need of 2 places for 8 GPUs: while 8 places are
+//! open, losing one costs 0.25 * 1000 + 0.25^4 * 8000 = 281 thousandths of a GPU; while 2 are open,
+//! 9000 (`the_last_large_places_cost_more_than_the_first`).
 
 use super::mix::Mix;
 use super::node::{Demand, Room, WHOLE};
 use super::potential::Tuning;
 
-/// Most classes of large pods that are kept apart: a set of them is the bits of a word.
+/// The most classes of large pods; a set of them is the bits of a word.
 const CLASSES_MAX: usize = 32;
 
-/// GPUs of the pod that the tuning's prices are for.
+/// The number of GPUs of the pod that the tuning's prices refer to.
 const LARGE: f64 = 8.0;
 
 /// Classes of large pods, the places open to each, and the price of losing one. A set of places
@@ -24,12 +29,12 @@ pub(super) struct Reserve {
     late: f64,
     /// The fewest GPUs that any of the classes asks for.
     from: u8,
-    /// Rooms have changed since the prices were worked out.
+    /// Whether rooms have changed since the prices were computed.
     moved: bool,
 }
 
 impl Reserve {
-    /// Of the heaviest classes of large pods in a mix; no node is counted yet.
+    /// For the heaviest classes of large pods in a mix; no node is counted yet.
     pub(super) fn new(mix: &Mix, tuning: &Tuning) -> Reserve {
         let mut classes: Vec<(Demand, f64)> = mix
             .classes()
@@ -53,7 +58,7 @@ impl Reserve {
         }
     }
 
-    /// How many pods of a class a room with so many wholly free GPUs takes.
+    /// How many pods of a class a room with `whole` free GPUs takes.
     fn places(demand: &Demand, room: &Room, whole: u8) -> u32 {
         if whole < demand.gpus || !room.admits(demand) {
             return 0;
@@ -74,7 +79,7 @@ impl Reserve {
         }
     }
 
-    /// The places that are lost by going from one room to the other.
+    /// The places that are lost when a room changes from `before` to `after`.
     pub(super) fn lost(&self, before: &Room, after: &Room) -> u32 {
         let whole_before = before.whole();
         if whole_before < self.from {
@@ -91,8 +96,8 @@ impl Reserve {
         lost
     }
 
-    /// Takes the need for each class, were the idle GPUs filled by the mix, against what is open
-    /// for it.
+    /// Sets each class's price to its expected need, if the mix filled the idle GPUs, divided by
+    /// the places open to it.
     pub(super) fn reprice(&mut self) {
         if !std::mem::take(&mut self.moved) {
             return;

@@ -1,8 +1,17 @@
-//! What a node would keep idle after a stream of pods like the mix: fixed random sequences, the
-//! same for every node.
+//! Roll-outs: what a node would leave idle after a stream of pods of the mix. The sequences are
+//! random but fixed, and the same for every node.
 //!
-//! At each position the sequences together hold the mix in its proportions (Latin hypercube
-//! sampling), which takes most of the noise of independent draws away.
+//! Method: at each position the sequences together hold the mix in its proportions (Latin hypercube
+//! sampling), which removes most of the noise of independent draws. A sequence is offered pod by
+//! pod, and the node takes each pod that fits; the result is the mean of what stays idle. Bit sets
+//! skip the pods that cannot fit, and equal rooms are computed once (`memo`).
+//!
+//! Example: an empty node of 2 GPUs. With a mix of half GPUs a sequence of 16 pods fills it, and 0
+//! stays idle; with a mix of pods of 4 GPUs none fits, and 2000 stay idle
+//! (`a_roll_out_of_pods_that_fit_leaves_nothing_and_of_others_everything`).
+//!
+//! Test: `a_roll_out_that_skips_pods_gives_the_same_result` compares it with a roll-out that skips
+//! nothing.
 
 use std::collections::BTreeSet;
 
@@ -22,14 +31,14 @@ const LONGEST: usize = 32;
 /// CPU is filtered by whole cores up to this many.
 const CORES: usize = 33;
 
-/// GPU models that are filtered apart; more share the last filter.
+/// GPU models with filters of their own; further models share the last filter.
 const MODELS: usize = 64;
 
 /// Fixed sequences of demands drawn from a mix.
 ///
 /// For each sequence, bit sets of its positions say which pods pass a filter: the GPU level (a
-/// cumulative order of what a pod takes of GPUs), the CPU in whole cores, the model. A walk only
-/// visits positions that pass all. What belongs to one sequence lies side by side.
+/// cumulative order of the GPUs that a pod takes), the CPU in whole cores, the model. A walk visits
+/// only positions that pass all filters. The data of one sequence is contiguous.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Rollout {
     classes: Vec<Demand>,
@@ -40,7 +49,7 @@ pub(super) struct Rollout {
     shortest: usize,
     /// How many sequences there are.
     count: usize,
-    /// What each draw asks for, as a walk is offered it.
+    /// The request of each draw, as it is offered to a walk.
     asks: Vec<Ask>,
     /// Bit sets, `filters` for each sequence: levels, then cores, then GPU pods, then models.
     sets: Vec<u32>,
@@ -50,11 +59,11 @@ pub(super) struct Rollout {
     by_piece: Vec<u8>,
     /// Level by the number of wholly free GPUs.
     by_whole: [u8; MAX_GPUS + 1],
-    /// By what is free of a GPU, 0..=999, the most of it that shares can ever fill.
+    /// By the free part of a GPU, 0..=999: the most of it that shares can fill.
     filled: Vec<u16>,
-    /// By model, the number of its filter: models that no pod tells apart have the same.
+    /// By model, the number of its filter: models that no pod distinguishes have the same.
     models: Vec<u8>,
-    /// By level, the most CPU and memory that its pods ask in any sequence.
+    /// By level, the most CPU and memory that its pods request in any sequence.
     most: Vec<(u32, u32)>,
 }
 
@@ -170,7 +179,7 @@ impl Rollout {
         distinct
     }
 
-    /// What follows from the classes and the bit sets, and saves work in each roll-out.
+    /// Computes what follows from the classes and the bit sets and saves work in each roll-out.
     fn sum_up(&mut self) {
         let shares = self.classes.iter().filter(|demand| demand.is_share());
         let sizes: BTreeSet<usize> = shares.map(|demand| usize::from(demand.milli)).collect();
@@ -203,7 +212,7 @@ impl Rollout {
         }
     }
 
-    /// The highest GPU level that what is left may still take.
+    /// The highest GPU level that may still fit into the room.
     fn level(&self, walk: &Walk) -> usize {
         let level = match walk.whole() {
             0 => self.by_piece.get(usize::from(walk.largest())),
@@ -212,8 +221,8 @@ impl Rollout {
         level.map_or(0, |l| usize::from(*l))
     }
 
-    /// Where the roll-out of a room begins, what can make no difference to it left out, and the
-    /// GPU (1/1000) that is left idle in any case.
+    /// The start of a room's roll-out without what cannot change its result, and the GPU (1/1000)
+    /// that stays idle in any case.
     fn start(&self, room: &Room) -> (Walk, u32) {
         let model = self.models.get(usize::from(room.model).min(MODELS - 1));
         let mut walk = Walk::new(room.cpu, room.mem, model.copied().unwrap_or_default());
@@ -240,7 +249,7 @@ impl Rollout {
         f64::from(sum) / self.count as f64 + f64::from(lost)
     }
 
-    /// What the sequences leave idle in all.
+    /// The sum of what the sequences leave idle.
     fn walk(&self, start: &Walk) -> u32 {
         let (level, cpu) = (self.level(start), self.levels + cores(start.cpu));
         let gpus = self.levels + CORES;
@@ -267,7 +276,7 @@ impl Rollout {
         sum
     }
 
-    /// The same as [`Rollout::idle`], nothing passed over.
+    /// As [`Rollout::idle`], without skipping anything.
     #[cfg(test)]
     pub(super) fn idle_by_hand(&self, room: &Room) -> f64 {
         let count = self.count;

@@ -1,15 +1,16 @@
-//! The price of the shapes of nodes that only some pods can use, but those can't do without.
+//! The price of scarce node shapes: shapes that only some classes of pods can use, where these
+//! classes have few other nodes (`only_the_shapes_that_a_class_is_bound_to_are_scarce`).
 
 use std::collections::BTreeMap;
 
 use super::mix::Mix;
 use super::node::{Room, Shape};
 
-/// Part of all GPUs below which the shapes open to a class count as scarce for it.
+/// A class's shapes are scarce if they have less than this part of all GPUs.
 const FEW: f64 = 0.5;
 
-/// For each shape the demand of the classes bound to it, per 1 of its GPUs, when the mix asks as
-/// many GPUs as the cluster has.
+/// For each shape the demand of the classes that need it, per 1 of its GPUs, if the mix requested
+/// as many GPUs as the cluster has.
 pub(super) fn scarcity(mix: &Mix, shapes: &BTreeMap<Shape, u32>) -> BTreeMap<Shape, f64> {
     let gpus = |shape: &Shape, nodes: u32| f64::from(shape.gpus) * f64::from(nodes);
     let all: f64 = shapes.iter().map(|(s, n)| gpus(s, *n)).sum();

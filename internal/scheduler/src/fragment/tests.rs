@@ -12,7 +12,7 @@ use super::rollout::Rollout;
 use super::scarcity::scarcity;
 use super::*;
 
-/// Less to work out than by default.
+/// Less work than the default tuning.
 const QUICK: Tuning = Tuning {
     sequences: 16,
     shortest: 2,
@@ -48,7 +48,7 @@ fn mix_of(pods: &[(Demand, u64)]) -> Mix {
     Mix::from_counts(&pods.iter().copied().collect())
 }
 
-/// Nodes and a chooser that is told of them.
+/// Nodes, and a chooser that knows them.
 struct Nodes {
     chooser: Chooser,
     sites: Vec<Site>,
@@ -109,7 +109,7 @@ impl Nodes {
 }
 
 #[test]
-fn a_share_goes_beside_the_share_that_it_completes() {
+fn a_share_goes_to_the_gpu_that_it_fills() {
     let mix = mix_of(&[(pod(1000, 1, 600), 1), (pod(1000, 1, 400), 1)]);
     let mut nodes = Nodes::new(&mix, &[node(2)], Tuning::default());
     nodes.fill(&[pod(1000, 1, 600), pod(1000, 1, 400)]);
@@ -117,14 +117,14 @@ fn a_share_goes_beside_the_share_that_it_completes() {
 }
 
 #[test]
-fn a_small_pod_leaves_the_node_of_eight_to_large_ones() {
+fn a_small_pod_leaves_the_node_of_eight_for_large_pods() {
     let mix = mix_of(&[(pod(8000, 8, WHOLE), 3), (pod(1000, 1, WHOLE), 7)]);
     let mut nodes = Nodes::new(&mix, &[node(8), node(2)], Tuning::default());
     assert_eq!(nodes.choose(&pod(1000, 1, WHOLE)), Some(1));
 }
 
 #[test]
-fn a_pod_that_may_use_any_model_leaves_the_scarce_one() {
+fn a_pod_for_any_model_leaves_the_scarce_model() {
     let bound = Demand {
         models: 1 << 1,
         ..pod(1000, 1, WHOLE)
@@ -141,7 +141,7 @@ fn a_pod_that_may_use_any_model_leaves_the_scarce_one() {
 }
 
 #[test]
-fn only_nodes_that_are_open_to_a_pod_are_chosen() {
+fn only_permitted_nodes_are_chosen() {
     let small = pod(1000, 1, WHOLE);
     let mut nodes = Nodes::new(
         &mix_of(&[(small, 1)]),
@@ -152,7 +152,7 @@ fn only_nodes_that_are_open_to_a_pod_are_chosen() {
     assert_eq!(nodes.choose(&pod(97_000, 1, WHOLE)), None);
     assert_eq!(nodes.chooser.choose(&small, |at| at == 1), Some(1));
     assert_eq!(nodes.chooser.choose(&small, |_| false), None);
-    // What was told of one pod's nodes says nothing of another's.
+    // The nodes that are open to one pod do not affect the next pod.
     assert_eq!(nodes.choose(&small), Some(0));
 }
 
@@ -175,7 +175,7 @@ fn a_node_that_is_gone_is_not_chosen_until_it_is_back() {
 
 #[test]
 fn a_piece_is_worth_what_packs_into_it() {
-    // Shares of 600 need a GPU each and fill it with one of 400 for nothing more.
+    // A share of 600 needs a GPU of its own, and a share of 400 fits beside it at no further cost.
     let worth = PieceWorth::of(&mix_of(&[(pod(1, 1, 600), 2), (pod(1, 1, 400), 1)]));
     assert_eq!(worth.waste(1000), 0.0);
     assert_eq!(worth.waste(399), 399.0);
@@ -330,7 +330,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_kept_never_matters(
+    fn kept_scores_never_change_a_choice(
         shapes in shapes(), pods in demands(40), then in demands(12), before in demands(12),
     ) {
         let mix = mix_from(&pods);
@@ -346,7 +346,7 @@ proptest! {
         kept.chooser.expect(mix.clone());
         kept.chooser.settle();
         kept.fill(&pods);
-        // What is kept for one of a size is kept for those who admit other models, too.
+        // Scores kept for a pod are shared with pods of the same size that admit other models.
         let bound = |demand: &Demand| Demand { models: 0b101, ..*demand };
         let all = pods.iter().chain(&then).flat_map(|demand| [*demand, bound(demand)]);
         for demand in &all.collect::<Vec<_>>() {
@@ -385,7 +385,7 @@ proptest! {
     }
 
     #[test]
-    fn what_a_roll_out_passes_over_makes_no_difference(
+    fn a_roll_out_that_skips_pods_gives_the_same_result(
         shapes in shapes(), pods in demands(40), before in demands(40),
     ) {
         let roll = Rollout::new(&mix_from(&pods), 12, 3, 20);

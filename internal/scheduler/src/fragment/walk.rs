@@ -1,10 +1,9 @@
-//! One node while a sequence of pods is offered to it: what it has left, in the form that is
-//! quickest to take from. Which pods are offered is `rollout`'s.
+//! One node's room while a sequence of pods is offered to it, in the form that is fastest to
+//! update. Module `rollout` chooses the pods.
 
 use super::node::{Demand, MAX_GPUS, WHOLE};
 
-/// What a pod of a sequence asks for, but for the models that it admits: as little to read as can
-/// be.
+/// A pod's request without the models that it admits: as little data as possible.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ask {
     cpu: u32,
@@ -24,8 +23,8 @@ impl Ask {
     }
 }
 
-/// A node's room: wholly free GPUs by number, started ones by what is free, the largest first.
-/// Nodes with equal rooms are equal, whatever the numbering of their GPUs.
+/// A node's room: the number of wholly free GPUs, and the free parts of the started ones, the
+/// largest first. Equal rooms are equal values, whatever the numbering of the GPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Walk {
     /// Free CPU in 1/1000 core.
@@ -34,7 +33,7 @@ pub(super) struct Walk {
     pub(super) mem: u32,
     /// Idle GPU in 1/1000, over all GPUs.
     pub(super) idle: u32,
-    /// What stands for its GPU model.
+    /// The number of its model's filter.
     pub(super) model: u8,
     whole: u8,
     parts: u8,
@@ -76,7 +75,7 @@ impl Walk {
         if self.parts == 0 { 0 } else { self.part[0] }
     }
 
-    /// Some number that equal rooms share and others hardly do.
+    /// A hash of the room.
     pub(super) fn mixed(&self) -> usize {
         let mut hash = u64::from(self.cpu) ^ (u64::from(self.mem) << 32);
         hash ^= u64::from(self.model) << 20 ^ u64::from(self.whole) << 28;
@@ -92,7 +91,7 @@ impl Walk {
         (hash >> 17) as usize
     }
 
-    /// Keeps a piece in its place in the order.
+    /// Inserts a piece in order.
     fn insert(&mut self, free: u16) {
         let mut at = usize::from(self.parts).min(MAX_GPUS - 1);
         while at > 0 && self.part[at - 1] < free {
@@ -112,7 +111,7 @@ impl Walk {
             at += 1;
         }
         self.part[at] = free;
-        // What is used up is the last of the order.
+        // A piece that is used up is the last in order.
         self.parts -= u8::from(free == 0);
     }
 

@@ -1,24 +1,26 @@
-//! Which of the pods that are known tell what pods are to come: the oldest 50, or 100, or 200, and
-//! so on, as many as there are. So the answer follows from what is there alone, and not from the
-//! order in which it was told; and while pods come and few go it changes only with each doubling,
-//! which is when what is learnt has become worth working everything out again.
+//! Which of the known pods predict the future ones: the oldest 50, or 100, or 200, and so on, as
+//! many as exist. So the prediction follows from the present pods alone, and not from the order of
+//! their events. While a few pods come and go it changes only when their number doubles; by then
+//! the new information is worth recomputing everything.
+//!
+//! Example: with 99 pods the oldest 50 count, with 100 pods all 100.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
-/// With fewer pods than this nothing is known of those to come.
+/// With fewer pods than this no prediction is made.
 const FIRST: usize = 50;
 
-/// Pods of a class each, in order of their keys: the oldest have the least.
+/// The known pods with their classes, in the order of their keys: the oldest have the least.
 #[derive(Clone, Debug)]
 pub(crate) struct Window<K> {
     class: BTreeMap<K, usize>,
-    /// The last one inside, and how many there are.
+    /// The last pod inside the window, and how many pods are inside.
     last: Option<K>,
     size: usize,
     /// How many of each class are inside.
     counts: BTreeMap<usize, u64>,
-    /// The counts are not those of when they were last asked for.
+    /// Whether the counts changed since they were last read.
     changed: bool,
 }
 
@@ -34,7 +36,7 @@ impl<K> Default for Window<K> {
     }
 }
 
-/// How many of so many pods are looked at.
+/// The size of the window for a number of known pods.
 fn wanted(known: usize) -> usize {
     if known < FIRST {
         return 0;
@@ -43,7 +45,7 @@ fn wanted(known: usize) -> usize {
 }
 
 impl<K: Ord + Clone> Window<K> {
-    /// A pod is there.
+    /// Adds a pod.
     pub(crate) fn add(&mut self, key: K, class: usize) {
         let inside = self.last.as_ref().is_some_and(|last| key <= *last);
         let old = self.class.insert(key, class);
@@ -57,7 +59,7 @@ impl<K: Ord + Clone> Window<K> {
         self.fit();
     }
 
-    /// A pod is gone.
+    /// Removes a pod.
     pub(crate) fn remove(&mut self, key: &K) {
         let Some(class) = self.class.remove(key) else {
             return;
@@ -73,7 +75,7 @@ impl<K: Ord + Clone> Window<K> {
         self.fit();
     }
 
-    /// Moves the end to where it belongs: a step or two, or a doubling.
+    /// Moves the window's end: a step or two, or a doubling.
     fn fit(&mut self) {
         let wanted = wanted(self.class.len());
         while self.size < wanted {
@@ -113,7 +115,7 @@ impl<K: Ord + Clone> Window<K> {
         }
     }
 
-    /// May the counts be others than when this was last asked?
+    /// Whether the counts may have changed since the last call.
     pub(crate) fn news(&mut self) -> bool {
         std::mem::take(&mut self.changed)
     }
@@ -131,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_told_by_few_pods_and_more_is_looked_at_with_each_doubling() {
+    fn the_window_is_empty_for_few_pods_and_grows_with_each_doubling() {
         let table = [
             (0, 0),
             (49, 0),
@@ -147,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn newcomers_change_nothing_between_doublings() {
+    fn new_pods_change_nothing_between_doublings() {
         let mut window = Window::default();
         (0..50).for_each(|key| window.add(key, 0));
         assert!(window.news());
@@ -159,7 +161,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_inside_depends_on_what_is_there_and_not_on_how_it_came(
+        fn the_window_depends_on_the_pods_and_not_on_the_order_of_events(
             ops in prop::collection::vec((0u32..160, 0usize..4, prop::bool::weighted(0.7)), 0..600),
         ) {
             let mut window = Window::default();

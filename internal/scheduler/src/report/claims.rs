@@ -1,4 +1,5 @@
-//! Why a gang waits for claims that somebody must do something about, by name.
+//! Why a gang waits for PersistentVolumeClaims that a user or administrator must act on, by name
+//! (`tests/volumes_told.rs`).
 
 use resources::report::{ReasonCount, Verdict};
 
@@ -9,8 +10,8 @@ use crate::gang::GangKey;
 use crate::state::Scheduler;
 
 impl Scheduler {
-    /// Why a gang waits for its members' claims; none where enough members may start without those
-    /// whose claims keep them.
+    /// Why a gang waits for its members' PersistentVolumeClaims; none where enough members may
+    /// start without the members whose claims are not ready.
     pub(crate) fn held_by_claims(&mut self, key: &GangKey) -> Option<Obstacle> {
         let gang = self.gangs.get(key)?;
         let is_held = |class: ClassIx| {

@@ -1,5 +1,16 @@
-//! Who may start although somebody before it waits: whoever leaves the head, at the time of its
-//! shadow, what it needs.
+//! Backfill: which gangs may start although a gang before them waits. A gang may if it leaves the
+//! head, at its shadow time, what it needs: the gang either ends before the shadow time, or takes
+//! room that the head does not need then. A gang that was refused on the nodes where it was tried
+//! first is tried once more on nodes that the head will not use.
+//!
+//! Cost: the shadow is computed once for each change of the cluster. Gangs with the same likeness
+//! as one that was refused are refused without a trial.
+//!
+//! Example: the head needs 4 GPUs and gets them in 60 minutes, when two nodes of 4 GPUs will be
+//! free. A gang of 4 GPUs without a walltime starts on one of the nodes; a second one is held back.
+//!
+//! Tests: `no_backfilled_gang_delays_the_head` in `tests/timeline_properties.rs`, and
+//! `tests/timeline.rs` by table.
 
 use std::collections::BTreeSet;
 
@@ -16,22 +27,22 @@ use crate::report::Obstacle;
 use crate::resource::Ix;
 use crate::state::Scheduler;
 
-/// What makes two gangs the same to the question whether they delay the head: the class of the
-/// first member that waits, how many wait and must, and what they ask for together.
+/// The properties by which two gangs delay the head alike: the class of the first waiting member,
+/// how many members wait and how many are placed, and what they request together.
 pub(super) type Likeness = (ClassIx, usize, usize, Vec<(Ix, i64)>);
 
 impl Scheduler {
-    /// Forgets the shadow: what it was cast from changed.
+    /// Drops the shadow, because its inputs changed.
     pub(crate) fn drop_shadow(&mut self) {
         self.timeline.shadow = None;
         if !std::mem::take(&mut self.timeline.denied).is_empty() {
-            // Whoever was held back for it may ask again.
+            // The gangs that were held back for it may be tried again.
             self.eased += 1;
         }
     }
 
-    /// Sees that the head's shadow is cast and up to date.
-    pub(super) fn see_shadow(&mut self, now: Timestamp) {
+    /// Computes the head's shadow if it is missing or out of date.
+    pub(super) fn update_shadow(&mut self, now: Timestamp) {
         let clock = self.clock;
         let current = |shadow: &Shadow| shadow.clock == clock;
         if self.timeline.shadow.as_ref().is_some_and(current) {
@@ -44,7 +55,7 @@ impl Scheduler {
         self.timeline.shadow = self.cast(&ask, now, Ends::Latest);
     }
 
-    /// Before a gang is tried: why it is held back for the head, if its like was.
+    /// Before a gang is tried: why it is held back for the head, if a gang like it was.
     pub(crate) fn held_back(&mut self, key: &GangKey, now: Timestamp) -> Option<Obstacle> {
         let clock = self.clock;
         let stale = |shadow: &Shadow| shadow.clock != clock;
@@ -55,7 +66,7 @@ impl Scheduler {
         if head.key == *key {
             return None;
         }
-        self.see_shadow(now);
+        self.update_shadow(now);
         if self.timeline.denied.is_empty() || self.ends_before(key, now) {
             return None;
         }
@@ -67,7 +78,7 @@ impl Scheduler {
         denied.then(|| Obstacle::behind(&head.key, gang.total.have()))
     }
 
-    /// After a gang was tried: takes back what would delay the head.
+    /// After a gang was tried: takes back placements that would delay the head.
     pub(crate) fn beside_head(
         &mut self,
         key: &GangKey,
@@ -78,7 +89,7 @@ impl Scheduler {
         let Some(mut shadow) = self.timeline.shadow.take() else {
             return attempt;
         };
-        // What was tried and given back changed nothing.
+        // A trial that was undone changed nothing.
         shadow.clock = self.clock;
         let Attempt::Placed(placed, rest) = attempt else {
             self.timeline.shadow = Some(shadow);
@@ -86,12 +97,12 @@ impl Scheduler {
         };
         let (gang, head) = (self.gangs.get(key), self.timeline.head.as_ref());
         let (Some(gang), Some(head)) = (gang, head.filter(|head| head.key != *key)) else {
-            // It is the head that started.
+            // The head itself started.
             return Attempt::Placed(placed, rest);
         };
         if self.ends_before_shadow(gang, &shadow, now) {
-            self.pass_before(&mut shadow, &placed);
-        } else if !self.keep_beside(&mut shadow, &placed) {
+            self.note_ended_before(&mut shadow, &placed);
+        } else if !self.subtract_from_shadow(&mut shadow, &placed) {
             let class = placed.first().map_or(0, |placement| placement.class);
             if !self.goes_before(gang, head, class, 0) {
                 let have = gang.total.have().saturating_sub(placed.len());
@@ -108,14 +119,14 @@ impl Scheduler {
                 self.timeline.denied.extend(likeness);
                 return Attempt::Blocked(obstacle);
             }
-            // The head waits longer for it.
+            // The head waits longer for this gang.
             shadow.clock = u64::MAX;
         }
         self.timeline.shadow = Some(shadow);
         Attempt::Placed(placed, rest)
     }
 
-    /// Will the gang have ended by the time of the shadow, as far as one can know?
+    /// Whether the gang's latest end is before the shadow time.
     fn ends_before_shadow(&self, gang: &Gang, shadow: &Shadow, now: Timestamp) -> bool {
         let runs = self.timeline.at_most(&self.facts_of(gang));
         runs.is_some_and(|runs| now.as_second().saturating_add(runs) <= shadow.at)
@@ -128,8 +139,9 @@ impl Scheduler {
         }
     }
 
-    /// Has the gang, with so many members more, a claim that the head's reservation does not hold
-    /// against: a higher priority, or what its queue deserves, where the head's queue has more?
+    /// Whether the gang, with `more` members, precedes the head's reservation: by a higher
+    /// priority, or because its queue stays within its deserved amount where the head's queue does
+    /// not.
     fn goes_before(&self, gang: &Gang, head: &Head, class: ClassIx, more: usize) -> bool {
         let Some(payer) = gang.payer else {
             return false;
@@ -140,8 +152,8 @@ impl Scheduler {
         rank > head.rank || !head.by_right && right(payer.queue)
     }
 
-    /// Tries a gang that would delay the head where it was tried first on nodes that the head will
-    /// not be on, if these have room for so many of a class.
+    /// Tries a gang that would delay the head once more, on nodes that the head will not use, if
+    /// these have room for enough members of the class.
     fn elsewhere(
         &mut self,
         key: &GangKey,
@@ -174,7 +186,7 @@ impl Scheduler {
             view.gained = gained;
         }
         match attempt {
-            Attempt::Placed(placed, rest) if self.keep_beside(shadow, &placed) => {
+            Attempt::Placed(placed, rest) if self.subtract_from_shadow(shadow, &placed) => {
                 Some(Attempt::Placed(placed, rest))
             }
             Attempt::Placed(placed, _) => {
@@ -185,7 +197,7 @@ impl Scheduler {
         }
     }
 
-    /// Draws a curtain before nodes, or takes it away.
+    /// Hides nodes from placement, or shows them again.
     fn draw(&mut self, nodes: &[NodeIx], drawn: bool) {
         for at in nodes {
             self.nodes[*at].curtained = drawn;
@@ -193,7 +205,7 @@ impl Scheduler {
         }
     }
 
-    /// Takes placements back as if they had not been tried.
+    /// Undoes placements as if they had not been tried.
     pub(crate) fn withdraw(&mut self, key: &GangKey, placed: &[Placement]) {
         let eased = self.eased;
         let classes: BTreeSet<ClassIx> = placed.iter().map(|placement| placement.class).collect();

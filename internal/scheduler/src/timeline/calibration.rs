@@ -1,38 +1,42 @@
-//! How far off estimated starts were: what those waited who were told a time, beside what they were
-//! told, learnt apart for those whose chances differ, so that the range which is given with an
-//! answer holds as often as it says. Decides nothing.
+//! How wrong estimated starts were: the actual waits of gangs beside the estimates that they were
+//! given, learnt separately for gangs with different chances, so that the range of an estimate
+//! contains the true start as often as it claims. Decides nothing.
+//!
+//! Example: 100 gangs were given an estimated wait of 30 minutes and waited for 36, 72, ... 3600
+//! seconds. The range of the next such estimate leaves out one in ten at either end, and contains
+//! about eight in ten of these waits (`a_range_contains_eight_in_ten_actual_waits`).
 
 use std::collections::BTreeMap;
 
 use super::history::Spread;
 use crate::gang::GangKey;
 
-/// Waits are compared from this many seconds on: a wait of no time at all that took a minute is
-/// twice as long, not without end.
+/// This many seconds are added to waits before they are compared: an estimate of 0 that became a
+/// minute counts as twice as long, not as infinitely long.
 const BASE_SECONDS: i64 = 60;
-/// What is compared is counted in thousandths.
+/// Ratios are counted in thousandths.
 const PARTS: i64 = 1000;
-/// The range leaves out one of ten at either end.
+/// The range leaves out one in ten at either end.
 const RANGE: (u64, u64) = (100, 900);
-/// The range while too little is known of earlier answers, in thousandths of the wait.
+/// The range while too few earlier estimates are known, in thousandths of the wait.
 const FIRST_GUESS: (i64, i64) = (250, 3000);
-/// Fewer answers than this about gangs like one say nothing of it, if more is known of others.
+/// A kind with fewer answers than this is not used if a wider kind has more.
 const ANSWERS_MIN: u64 = 24;
-/// The earlier half of so many answers counts half.
+/// Once a kind has this many answers, the answers so far count half.
 const ANSWERS_MAX: u64 = 512;
 
-/// What a gang's chances depend on beside what it was told.
+/// What the error of a gang's estimate depends on besides the estimate itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Chance {
-    /// How its time was found, from the surest on.
+    /// How the estimate was found, from the most reliable method on.
     pub(super) way: u8,
-    /// The binary digits of what it asks for.
+    /// The number of binary digits of the gang's request.
     pub(super) size: u8,
-    /// The binary digits of how many are before it in its queue.
+    /// The number of binary digits of the gangs before it in its queue.
     pub(super) ahead: u8,
 }
 
-/// An answer that was given.
+/// An estimate that was given.
 #[derive(Clone, Copy, Debug)]
 struct Told {
     at: i64,
@@ -40,7 +44,7 @@ struct Told {
     chance: Chance,
 }
 
-/// Which answers are told apart, from the narrowest kind to the widest.
+/// The kinds of estimates that are learnt separately, from the narrowest to the widest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
     Like(Chance, u8),
@@ -50,17 +54,17 @@ enum Kind {
     All,
 }
 
-/// All that was learnt of answers.
+/// All that was learnt about estimates.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Calibration {
-    /// What gangs that wait were told first.
+    /// The first estimate of each waiting gang.
     told: BTreeMap<GangKey, Told>,
-    /// How long they then waited, in parts of what they were told.
+    /// The actual waits in thousandths of the estimated waits.
     spread: BTreeMap<Kind, Spread>,
 }
 
 impl Calibration {
-    /// Notes an answer; only the first one to a gang is held against what became of it.
+    /// Records an estimate; only the first one of a gang is compared with its actual wait.
     pub(super) fn tell(&mut self, key: &GangKey, at: i64, likely: i64, chance: Chance) {
         let told = Told { at, likely, chance };
         if !self.told.contains_key(key) {
@@ -68,7 +72,7 @@ impl Calibration {
         }
     }
 
-    /// Notes that a gang starts.
+    /// Records that a gang started.
     pub(super) fn started(&mut self, key: &GangKey, now: i64) {
         let Some(told) = self.told.remove(key) else {
             return;
@@ -83,12 +87,12 @@ impl Calibration {
         }
     }
 
-    /// Notes that a gang is gone.
+    /// Records that a gang is gone.
     pub(super) fn gone(&mut self, key: &GangKey) {
         self.told.remove(key);
     }
 
-    /// The range, in seconds from now, of an answer that says so many.
+    /// The range, in seconds from now, of an estimated wait.
     pub(super) fn range(&self, foretold: i64, chance: Chance) -> (i64, i64) {
         let foretold = foretold.max(0);
         let known = kinds(chance, foretold).into_iter().find_map(|kind| {
@@ -111,7 +115,7 @@ fn weight(foretold: i64) -> i64 {
     foretold.max(0).saturating_add(BASE_SECONDS)
 }
 
-/// The kinds that an answer is of. Answers of twice the wait are others.
+/// The kinds that an estimate belongs to. Estimates of twice the wait are of another kind.
 fn kinds(chance: Chance, foretold: i64) -> [Kind; 5] {
     let wait = digits(weight(foretold) / BASE_SECONDS);
     [
@@ -123,7 +127,7 @@ fn kinds(chance: Chance, foretold: i64) -> [Kind; 5] {
     ]
 }
 
-/// The binary digits of a number.
+/// The number of binary digits of a number.
 pub(super) fn digits(amount: i64) -> u8 {
     (i64::BITS - amount.max(0).leading_zeros()) as u8
 }
@@ -142,7 +146,7 @@ mod tests {
         GangKey::group("ns".into(), &format!("g{at}"))
     }
 
-    /// So many were told a wait of `foretold` seconds, and waited so long.
+    /// Gangs that were given an estimate of `foretold` seconds and waited for `waits`.
     fn learn(calibration: &mut Calibration, chance: Chance, foretold: i64, waits: &[i64]) {
         for (at, wait) in waits.iter().enumerate() {
             calibration.tell(&key(at), 0, foretold, chance);
@@ -151,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_holds_what_eight_of_ten_like_it_waited() {
+    fn a_range_contains_eight_in_ten_actual_waits() {
         let mut calibration = Calibration::default();
         let waits: Vec<i64> = (1..=100).map(|i| i * 36).collect();
         learn(&mut calibration, CHANCE, 1800, &waits);
@@ -161,36 +165,36 @@ mod tests {
     }
 
     #[test]
-    fn what_was_said_to_start_at_once_and_did_not_widens_the_range_too() {
+    fn a_late_start_widens_the_range_of_an_estimate_of_zero() {
         let mut calibration = Calibration::default();
         learn(&mut calibration, CHANCE, 0, &[3600; 30]);
         let (low, high) = calibration.range(0, CHANCE);
-        assert_eq!(low, 0, "it is said to start at once");
+        assert_eq!(low, 0, "the estimate says that it starts at once");
         assert!((3500..4200).contains(&high), "{high}");
     }
 
     #[test]
-    fn those_further_behind_are_told_by_what_others_further_behind_waited() {
+    fn gangs_further_behind_are_estimated_from_gangs_further_behind() {
         let mut calibration = Calibration::default();
         let behind = Chance { ahead: 5, ..CHANCE };
         learn(&mut calibration, CHANCE, 1000, &[1000; 30]);
         learn(&mut calibration, behind, 1000, &[9000; 30]);
         assert!(calibration.range(1000, CHANCE).1 < 1300);
         assert!(calibration.range(1000, behind).1 > 8000);
-        // One that is like neither is told by both.
+        // A gang that is like neither is estimated from both.
         let other = Chance { ahead: 3, ..CHANCE };
         assert!(calibration.range(1000, other).1 > 8000);
     }
 
     #[test]
-    fn while_little_is_known_a_range_is_wide() {
+    fn a_range_is_wide_while_little_is_known() {
         let calibration = Calibration::default();
         let (low, high) = calibration.range(4000, CHANCE);
         assert!(low <= 1000 && high >= 12_000, "{low} {high}");
     }
 
     #[test]
-    fn a_gang_counts_by_what_it_was_told_first_and_not_if_it_goes() {
+    fn a_gang_counts_by_its_first_estimate_and_not_if_it_is_deleted() {
         let mut calibration = Calibration::default();
         calibration.tell(&key(0), 0, 100, CHANCE);
         calibration.tell(&key(0), 50, 5000, CHANCE);

@@ -1,6 +1,14 @@
-//! The first in line where a queue's limit, and not room, is what is lacking: from when on the ends
-//! of those whom the limit counts will have left it enough, and who of them may start meanwhile. As for the
-//! head, who ends before then may, and who takes what is left beside it.
+//! Reservations of quota: where a gang lacks quota under a queue's limit rather than room, the
+//! first such gang in line has a claim on that limit. The claim says from when on the ends of the
+//! gangs that the limit counts will have given back enough, and how much more than it needs is free
+//! then. As with the head of the line, another gang may start if it ends before that time or takes
+//! only the surplus.
+//!
+//! Example: a user may hold 4 GPUs and holds 4 with gangs of 2 GPUs that end at 10:00 and 11:00;
+//! the user's gang of 4 GPUs has the claim. A gang of 2 GPUs that ends before 11:00 may start at
+//! 10:00; a longer one is held back.
+//!
+//! Test: `tests/timeline_limits.rs`.
 
 use jiff::Timestamp;
 
@@ -12,31 +20,31 @@ use crate::report::Obstacle;
 use crate::resource::Ix;
 use crate::state::Scheduler;
 
-/// How many gangs of one line are looked at for one that a limit is in the way of.
+/// How many gangs of one queue's line are considered for a claim.
 const LOOKED_AT_MAX: usize = 16;
 
-/// What is kept of a limit for one gang.
+/// The quota of one limit that is reserved for one gang.
 #[derive(Clone, Debug)]
 pub(super) struct Claim {
     key: GangKey,
-    /// Its queue's priority, and its own.
+    /// The priority of the gang's queue, and the gang's own.
     rank: (i32, i32),
-    /// When the limit leaves it enough, and how much more than it needs then.
+    /// When the limit leaves the gang enough, and how much more than it needs then.
     at: i64,
     spare: i64,
-    /// Since it was cast, nobody whom the limit counts started or ended.
+    /// No gang that the limit counts started or ended since the claim was computed.
     fresh: bool,
-    /// Somebody was held back for it.
+    /// A gang was held back for the claim.
     denied: bool,
 }
 
 impl Scheduler {
-    /// Sees who has a claim now, and from when on. Before anybody has a turn.
-    pub(super) fn see_claims(&mut self, now: Timestamp) {
+    /// Updates the claims, before any gang has a turn.
+    pub(super) fn update_claims(&mut self, now: Timestamp) {
         let old = std::mem::take(&mut self.timeline.claims);
         for (scope, claim) in old {
             let waits = self.gangs.get(&claim.key).is_some_and(|gang| {
-                // Once it lacks something else, it keeps nobody from the limit.
+                // A gang that lacks something else as well keeps no other gang from the limit.
                 let mut refused = gang.parked.iter();
                 gang.line.is_some()
                     && !gang.whole(&claim.key)
@@ -47,10 +55,10 @@ impl Scheduler {
                 self.timeline.claims.insert(scope, claim);
                 continue;
             }
-            // Whoever was held back for it may ask again.
+            // The gangs that were held back for it may be tried again.
             self.eased += u64::from(claim.denied);
             if waits {
-                self.lay_claim(scope, &claim.key, now);
+                self.make_claim(scope, &claim.key, now);
             }
         }
         let lines = self.queues.iter().map(|(_, _, queue)| &queue.line);
@@ -64,12 +72,12 @@ impl Scheduler {
         for (scope, key) in ripe {
             let known = self.timeline.claims.get(&scope);
             if known.is_none_or(|known| self.rank_of(&key) > Some(known.rank)) {
-                self.lay_claim(scope, &key, now);
+                self.make_claim(scope, &key, now);
             }
         }
     }
 
-    /// Was the gang refused for a limit's sake, for long enough?
+    /// Whether the gang was refused because of a limit, and has waited long enough.
     fn limited(&self, key: &GangKey, now: Timestamp) -> bool {
         self.gangs.get(key).is_some_and(|gang| {
             let parked = gang.parked.as_ref();
@@ -85,8 +93,8 @@ impl Scheduler {
         Some((priority, self.priority_of(gang)))
     }
 
-    /// Keeps for the gang what it needs of the limit, unless no end of others ever leaves it that.
-    fn lay_claim(&mut self, scope: Scope, key: &GangKey, now: Timestamp) {
+    /// Reserves what the gang needs of the limit, unless no ends of other gangs ever leave it that.
+    fn make_claim(&mut self, scope: Scope, key: &GangKey, now: Timestamp) {
         let Some((payer, rank)) = self
             .gangs
             .get(key)
@@ -122,8 +130,8 @@ impl Scheduler {
         self.gangs.get(key).map_or(0, |gang| gang.need(key).get(ix))
     }
 
-    /// Notes that something on this account started, ended, or is expected to end at another time.
-    pub(super) fn stir_claims(&mut self, payer: Option<crate::queue::Payer>) {
+    /// Records that a gang charged to this account started, ended, or has a new expected end.
+    pub(super) fn outdate_claims(&mut self, payer: Option<crate::queue::Payer>) {
         let Some(payer) = payer else { return };
         let stirred: Vec<Scope> = self
             .timeline
@@ -139,7 +147,7 @@ impl Scheduler {
         }
     }
 
-    /// After a gang was tried: takes back what would leave somebody with a claim too little.
+    /// After a gang was tried: takes back placements that would leave a claim too little.
     pub(crate) fn beside_claims(
         &mut self,
         key: &GangKey,
@@ -161,7 +169,7 @@ impl Scheduler {
         Attempt::Blocked(obstacle)
     }
 
-    /// Who would be left too little of a limit for these placements, if somebody.
+    /// The gang whose claim these placements would leave too little, if any.
     fn in_the_way(
         &mut self,
         key: &GangKey,
@@ -188,7 +196,7 @@ impl Scheduler {
         first
     }
 
-    /// Takes what is placed for good out of what is left beside those who have claims.
+    /// Subtracts kept placements from the surplus of the claims.
     pub(crate) fn draw_on_claims(&mut self, key: &GangKey, attempt: &Attempt, now: Timestamp) {
         let Attempt::Placed(placed, _) = attempt else {
             return;
@@ -201,8 +209,8 @@ impl Scheduler {
         }
     }
 
-    /// The limits with claims that count the gang and that it will not have given back by then. Whoever
-    /// has started in this plan claims nothing any more: what it took is on the limit's account.
+    /// The limits with claims that count the gang and that will not have its quota back in time. A
+    /// gang that started in this plan has no claim any more: the limit counts what it took.
     fn claims_on(&self, key: &GangKey, now: Timestamp) -> Vec<Scope> {
         let Some(gang) = self.gangs.get(key) else {
             return Vec::new();

@@ -1,8 +1,21 @@
-//! When whoever waits may start. The head by a shadow of the ends that are expected; those behind it,
-//! and the first of each queue whose limits are in the way, by playing these ends through, one after
-//! the other in the order of their turns, in GPUs (or cores) of the whole cluster; whoever stands
-//! further behind by what a gang of its size would get then. `calibration` says how wide the range is
-//! that is given with an answer.
+//! Estimated starts of waiting gangs.
+//!
+//! Method: the head starts at the shadow time of the expected ends. The gangs behind it, and the
+//! first gangs of each queue that a limit blocks, are played through in the order of their turns on
+//! a profile of free GPUs (or cores) of the whole cluster, up to `PLAYED_MAX`. A gang further
+//! behind gets the time at which the profile has room for a gang of its size. Module `calibration`
+//! gives each answer its range.
+//!
+//! Cost: a pass over the profile's steps for each gang that is played through. An answer is reused
+//! for `FRESH_SECONDS`, or longer where the wait is long.
+//!
+//! Example: 2 GPUs are free, and running gangs are expected to give back 4 GPUs at 10:00 and 4 at
+//! 11:00. Three gangs of 6 GPUs wait that run for an hour each: the first is estimated to start at
+//! 10:00, the second at 11:00, the third at 12:00.
+//!
+//! Tests: `tests/timeline.rs`, and
+//! `no_estimate_is_earlier_than_running_gangs_can_make_room` in
+//! `tests/timeline_properties.rs`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,17 +32,17 @@ use crate::state::Scheduler;
 
 /// How many gangs are played through one by one.
 const PLAYED_MAX: usize = 48;
-/// How many of each queue's line whose limits are in the way.
+/// How many gangs of each queue's line are played through because a limit blocks them.
 const LIMITED_MAX: usize = 4;
-/// Answers are found anew after this long, or after a part of the wait that they speak of.
+/// Estimates are computed anew after this time, or after a part of the shortest estimated wait.
 const FRESH_SECONDS: i64 = 60;
-/// That part.
+/// The wait is divided by this.
 const FRESH_PART: i64 = 16;
 
 /// One core, as CPU is counted.
 const CORE: i64 = 1000;
 
-/// How a time was found, from the surest on.
+/// How an estimate was found, from the most reliable method on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     Head,
@@ -37,7 +50,7 @@ enum Way {
     Size,
 }
 
-/// What was found when it was last asked.
+/// The estimates that were computed last.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Estimates {
     /// The time of the present plan.
@@ -45,11 +58,11 @@ pub(super) struct Estimates {
     fresh_until: i64,
     head: Option<GangKey>,
     first: BTreeMap<GangKey, i64>,
-    /// For how much there is room from when on, with all those played through: GPUs, and cores for
-    /// those who ask for none.
+    /// From when on there is room for how much, after all gangs that were played through: GPUs, and
+    /// cores for gangs that request no GPU.
     gpus: Vec<(i64, i64)>,
     cpus: Vec<(i64, i64)>,
-    /// Of queues whose limits are in the way: when those played through may start by then.
+    /// For each blocking limit: the latest estimated start of the gangs that were played through.
     limited: BTreeMap<Scope, i64>,
     pub(super) calibration: Calibration,
 }
@@ -65,7 +78,7 @@ impl Estimates {
         by_size.get(at).map(|(_, at)| (*at, Way::Size))
     }
 
-    /// Notes that a gang is gone.
+    /// Records that a gang is gone.
     pub(super) fn gone(&mut self, key: &GangKey) {
         self.calibration.gone(key);
         self.first.remove(key);
@@ -73,8 +86,8 @@ impl Estimates {
 }
 
 impl Scheduler {
-    /// Finds out when those may start that wait, given in the order of their turns, unless what
-    /// was found last is good enough still.
+    /// Estimates when the waiting gangs start, given in the order of their turns, unless the last
+    /// estimates are still fresh.
     pub(crate) fn foretell(&mut self, waiting: &[GangKey], time: Timestamp) {
         let head = self.timeline.head.as_ref().map(|head| head.key.clone());
         let now = time.as_second();
@@ -86,7 +99,8 @@ impl Scheduler {
         let (mut gpus, mut cpus) = self.profiles(now);
         let mut first = BTreeMap::new();
         let mut limited: BTreeMap<Scope, i64> = BTreeMap::new();
-        // What limits give back when, and what those played through take of that.
+        // What each limit gives back at which time, and what the gangs that were played through
+        // take of it.
         let mut limits: BTreeMap<Scope, (Vec<(i64, i64)>, i64)> = BTreeMap::new();
         let ask = self.timeline.head.as_ref().map(|head| head.ask.clone());
         let expected = ask.and_then(|ask| Some(self.cast(&ask, time, Ends::Likely)?.at));
@@ -112,7 +126,7 @@ impl Scheduler {
                 (None, Some((scope, lacks))) => {
                     let new = || (self.giving_back(scope, Ends::Likely), 0);
                     let (given, drawn) = limits.entry(scope).or_insert_with(new);
-                    // None where no end of others gives it what it needs.
+                    // No estimate where no ends of other gangs give it what it needs.
                     let Some((from, _)) = first_with(given, lacks.saturating_add(*drawn)) else {
                         continue;
                     };
@@ -152,7 +166,7 @@ impl Scheduler {
         }
     }
 
-    /// The first gangs of each queue's line that limits are in the way of, beside those.
+    /// The first gangs of each queue's line that a limit blocks, without those in `beside`.
     fn first_limited(&self, beside: &[GangKey]) -> Vec<GangKey> {
         let beside: BTreeSet<&GangKey> = beside.iter().collect();
         let lines = self.queues.iter().map(|(_, _, queue)| &queue.line);
@@ -166,7 +180,7 @@ impl Scheduler {
         others.cloned().collect()
     }
 
-    /// What is free of GPUs and of cores from when on.
+    /// The profiles of free GPUs and of free cores.
     fn profiles(&self, now: i64) -> (Profile, Profile) {
         let mut gpus = Profile::new(now, self.idle(GPU).max(0));
         let mut cpus = Profile::new(now, self.idle(CPU).max(0));
@@ -177,7 +191,7 @@ impl Scheduler {
         (gpus, cpus)
     }
 
-    /// What a gang needs most to start: GPUs, or else cores.
+    /// The main resource that a gang needs to start: GPUs, or else cores.
     pub(super) fn main_need(&self, key: &GangKey, gang: &Gang) -> Option<(Ix, i64)> {
         let need = gang.need(key);
         [GPU, CPU]
@@ -186,8 +200,8 @@ impl Scheduler {
             .find(|(_, amount)| *amount > 0)
     }
 
-    /// When a gang that waits may start, for its report: unknown where no end of others lets it. So
-    /// many are before it in its queue.
+    /// When a waiting gang is estimated to start, for its report: unknown where no ends of other
+    /// gangs let it. `ahead` gangs are before it in its queue.
     pub(crate) fn estimate_of(&mut self, key: &GangKey, ahead: usize) -> Option<Estimate> {
         let gang = self.gangs.get(key)?;
         if gang.waits_for_a_change() {
@@ -203,7 +217,7 @@ impl Scheduler {
                 .is_some_and(|parked| parked.over_quota())
             && let Some((scope, _)) = self.limit_of(key, gang)
         {
-            // Not before those who wait for the same limit.
+            // Not before the gangs that wait for the same limit.
             likely = likely.max(*estimates.limited.get(&scope)?);
         }
         let now = estimates.now;

@@ -1,6 +1,9 @@
-//! From when on there is room for gangs of several sizes, as shadows are cast (`shadow`) where the
-//! network does not matter, at the price of casting one for the largest: for those who are asked one
-//! after the other while nothing changes. Knows only of ends that were said or learnt.
+//! From when on there is room for gangs of several sizes, where the network topology does not
+//! matter: the same answers as computing one shadow for each gang (`shadow`), at the cost of the
+//! shadow of the largest. For gangs that are asked about one after the other while nothing changes.
+//! Only declared and learnt ends count.
+//!
+//! Test: `room_grows_as_shadows_say_in_any_order_of_requests` compares both on random clusters.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -13,8 +16,8 @@ use crate::gang::GangKey;
 use crate::resource::Room;
 use crate::state::Scheduler;
 
-/// How the room for members of some classes grows. Good for one time, and until somebody is placed
-/// or goes.
+/// How the room for members of several classes grows. Valid at one time, until a gang is placed or
+/// ends.
 #[derive(Debug, Default)]
 pub(crate) struct Growth {
     classes: BTreeMap<ClassIx, Steps>,
@@ -23,20 +26,19 @@ pub(crate) struct Growth {
 /// How the room for one class grows.
 #[derive(Debug)]
 struct Steps {
-    /// How many members each node holds, and all of them.
+    /// How many members each node holds, and all nodes together.
     holds: Vec<u32>,
     all: u64,
-    /// What those who end by then give back, by node.
+    /// What the gangs that end by then give back, by node.
     given: Vec<Room>,
-    /// How many there is room for from when on, where that is more than before.
+    /// The members that there is room for, and from when on, where that is more than before.
     found: Vec<(u64, i64)>,
-    /// The last end that counts.
+    /// The last end that is counted.
     last: Option<(i64, GangKey)>,
 }
 
 impl Scheduler {
-    /// The earliest time, in seconds, at which an ask fits. None if no end that is known gives it
-    /// room.
+    /// The earliest time, in seconds, at which a request fits. None if no known end gives it room.
     pub(super) fn first_room(
         &mut self,
         ask: &Ask,
@@ -119,7 +121,7 @@ mod tests {
         })
     }
 
-    /// Three nodes of four GPUs; pods that run, some of which say for how long.
+    /// Three nodes of four GPUs, and running pods, some of which declare their walltime.
     fn world(running: &[(usize, i64, i64, Option<i64>)]) -> Scheduler {
         let mut s = Scheduler::new(Config::default());
         for i in 0..3 {
@@ -145,7 +147,7 @@ mod tests {
         #![proptest_config(ProptestConfig { cases: 512, failure_persistence: None, ..ProptestConfig::default() })]
 
         #[test]
-        fn room_grows_when_shadows_say_whoever_asks_first(
+        fn room_grows_as_shadows_say_in_any_order_of_requests(
             running in proptest::collection::vec(
                 (0..3usize, 1..4i64, 0..1000i64, proptest::option::of(1..2000i64)), 0..8),
             asked in proptest::collection::vec((1..5i64, 1..14u64), 1..6),

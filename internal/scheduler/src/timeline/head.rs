@@ -1,4 +1,15 @@
-//! Who is first in line for room that is not there: chosen, kept until it starts, served first.
+//! The head of the line: the first gang for which the scheduler reserves room that is not free yet.
+//! The head is chosen, kept until it starts, and served first.
+//!
+//! Method: a gang qualifies if it was refused for lack of room only, the empty cluster could hold
+//! it, and it has waited for `reserve_after`. Of these the head is the first by queue priority and
+//! its own priority, then by the score that `Config::lead` selects, then by its queue's share and
+//! its age. Cost: the first `LOOKED_AT_MAX` gangs of each queue's line.
+//!
+//! Example: with `Lead::Response`, a gang of 10 minutes that has waited 20 minutes scores 2 and
+//! precedes a gang of 5 hours that has waited 5 hours, which scores 1.
+//!
+//! Tests: `tests/timeline.rs`, `tests/timeline_properties.rs`.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -14,30 +25,30 @@ use crate::plan::{GroupRef, Plan, PodRef, Reservation, ReservationKind};
 use crate::queue::{Policy, QueueIx, Share};
 use crate::state::Scheduler;
 
-/// How many gangs of one line are looked at for one that room is lacking for.
+/// How many gangs of one queue's line are considered.
 const LOOKED_AT_MAX: usize = 16;
-/// How finely waits are compared with runs.
+/// The resolution of the ratio of wait to run time.
 const RUN_PARTS: i128 = 1 << 32;
-/// Runs shorter than this are not told apart.
+/// Shorter run times count as this many seconds.
 const SHORT_SECONDS: i64 = 60;
-/// Where the ends of those that run are mostly guesses, a gang waits so many times as long before
-/// room is reserved for it: what would be kept free for it may be kept for nothing.
+/// Where most ends are guesses, a gang waits this many times as long before room is reserved for
+/// it: the reserved room could stay idle for nothing.
 const GUESSED_TIMES: i32 = 6;
-/// How many heads may start in one pass, one after the other.
+/// The most heads that start in one pass, one after the other.
 const HEADS_MAX: usize = 8;
 
-/// The first in line.
+/// The head of the line.
 #[derive(Clone, Debug)]
 pub(super) struct Head {
     pub(super) key: GangKey,
     pub(super) ask: Ask,
-    /// Its queue's priority, and its own.
+    /// The priority of the gang's queue, and its own.
     pub(super) rank: (i32, i32),
-    /// Its queue would hold no more than it deserves, with it.
+    /// Whether its queue, with the gang, holds no more than its deserved amount.
     pub(super) by_right: bool,
 }
 
-/// What settles which of several gangs is the first in line. Lesser comes first.
+/// What decides which of several gangs is the head. The lesser precedes.
 type Precedence = (
     Reverse<(i32, i32)>,
     Reverse<i128>,
@@ -48,13 +59,13 @@ type Precedence = (
 );
 
 impl Scheduler {
-    /// Starts the head if its time has come, and sees who is the head now. Before anybody else has
-    /// a turn. True if somebody was placed.
+    /// Starts the head if there is room for it, and chooses the next head, before any other gang
+    /// has a turn. Returns whether a gang was placed.
     pub(crate) fn look_ahead(&mut self, now: Timestamp, plan: &mut Plan) -> bool {
         if !self.config.actions.backfill || !self.config.actions.allocate {
             return false;
         }
-        self.see_claims(now);
+        self.update_claims(now);
         let mut any = false;
         let mut recalled = self.recalled_head();
         for _ in 0..HEADS_MAX {
@@ -66,7 +77,7 @@ impl Scheduler {
                 self.set_head(None);
                 break;
             }
-            // Refused, it is the head from now on.
+            // A gang that is refused here becomes the head.
             let attempt = self.attempt_turn(&head, now, 0);
             let Attempt::Placed(mut placed, _) = attempt else {
                 break;
@@ -84,7 +95,7 @@ impl Scheduler {
         match (head, self.choose_head(now)) {
             (_, Some(best)) => self.set_head(Some(best)),
             (Some((key, ask)), None) => {
-                // Its ask may be another: members may have come or gone.
+                // Its request may have changed: members may have arrived or left.
                 let fresh = self.head_of(&key);
                 if fresh.as_ref().map(|fresh| &fresh.ask) != Some(&ask) {
                     self.set_head(fresh);
@@ -95,15 +106,14 @@ impl Scheduler {
         any
     }
 
-    /// Who was first in line when a scheduler before this one spoke of it last: asked once, where
-    /// nobody is.
+    /// The head that a previous scheduler reported last; used once, where there is no head.
     fn recalled_head(&mut self) -> Option<GangKey> {
         let recalled = std::mem::take(&mut self.timeline.recalled);
         let first = recalled.into_iter().min_by_key(|key| self.precedence(key));
         first.filter(|_| self.timeline.head.is_none())
     }
 
-    /// Makes a gang that was just refused the head, where there is none.
+    /// Makes a gang that was just refused the head, if there is none.
     pub(crate) fn lead_now(&mut self, key: &GangKey, now: Timestamp) {
         let actions = self.config.actions;
         let looks = actions.backfill && actions.allocate && self.timeline.head.is_none();
@@ -115,18 +125,19 @@ impl Scheduler {
         }
     }
 
-    /// Who is first in line.
+    /// The head's gang.
     pub(crate) fn head(&self) -> Option<&GangKey> {
         self.timeline.head.as_ref().map(|head| &head.key)
     }
 
-    /// When the first of those who wait will have waited for long enough to be first in line; none
-    /// where somebody is, or nobody ever will.
+    /// When the next waiting gang will have waited long enough to become the head; none where there
+    /// is a head, or no gang will qualify.
     pub(crate) fn next_ripe(&self, now: Timestamp) -> Option<Timestamp> {
         if self.timeline.head.is_some() {
             return None;
         }
-        // All of a line wait equally long for it: the next is the oldest that is not ripe.
+        // All gangs of a queue's line have to wait equally long: the next one is the oldest that
+        // does not qualify yet.
         let lines = self.queues.iter().filter_map(|(_, at, queue)| {
             let after = self.reserve_after(Some(at));
             let old = now.checked_sub(after).ok();
@@ -142,7 +153,8 @@ impl Scheduler {
         self.drop_shadow();
     }
 
-    /// May the gang be first in line: was it refused for want of room alone, for long enough?
+    /// Whether the gang may become the head: it was refused for lack of room only, and has waited
+    /// long enough.
     fn may_lead(&self, key: &GangKey, now: Timestamp) -> bool {
         let Some(gang) = self.gangs.get(key) else {
             return false;
@@ -155,7 +167,7 @@ impl Scheduler {
             && self.ripe(gang, now)
     }
 
-    /// Has the gang waited for as long as one has to before anything is reserved for it?
+    /// Whether the gang has waited as long as a gang must before anything is reserved for it.
     pub(super) fn ripe(&self, gang: &Gang, now: Timestamp) -> bool {
         let after = self.reserve_after(gang.payer.map(|payer| payer.queue));
         self.since(gang)
@@ -166,14 +178,14 @@ impl Scheduler {
         let rules = queue.and_then(|queue| self.queues.rules(queue));
         let said = rules.and_then(|rules| rules.reserve_after);
         let after = self.config.reserve_after;
-        said.unwrap_or(if self.timeline.mostly_known() {
+        said.unwrap_or(if self.timeline.most_ends_known() {
             after
         } else {
             after.saturating_mul(GUESSED_TIMES)
         })
     }
 
-    /// The gang as a head, if room is what it lacks and it could ever have it.
+    /// The gang as a head, if it lacks room and the empty cluster could hold it.
     fn head_of(&self, key: &GangKey) -> Option<Head> {
         let gang = self.gangs.get(key)?;
         let payer = gang.payer?;
@@ -198,8 +210,8 @@ impl Scheduler {
         self.queues.rules(at).map_or(0, |rules| rules.priority)
     }
 
-    /// The foremost of those that room is lacking for, of all queues; where there is a head, of
-    /// those that are above it.
+    /// The first of the gangs that lack room, of all queues; where there is a head, of the gangs
+    /// that rank above it.
     fn choose_head(&self, now: Timestamp) -> Option<Head> {
         let mut first: Option<(Precedence, Head)> = None;
         for (_, at, queue) in self.queues.iter() {
@@ -222,8 +234,8 @@ impl Scheduler {
         first.map(|(_, head)| head)
     }
 
-    /// Of a queue's line the first gang that room is lacking for; and those after it that have the
-    /// same rank, where the queue leaves it at age who of them comes first.
+    /// The first gang of a queue's line that lacks room; where the queue orders by age, also the
+    /// gangs of the same rank after it.
     fn heads_in(&self, at: QueueIx, line: &BTreeSet<LineKey>, now: Timestamp) -> Vec<Head> {
         let policy = self.queues.rules(at).map(|rules| rules.policy);
         let by_age = policy.is_none_or(|policy| policy == Policy::Priority);
@@ -251,7 +263,7 @@ impl Scheduler {
         heads
     }
 
-    /// How much a gang has a claim to lead, as far as that is not a matter of shares.
+    /// The gang's score by the configured rule, apart from shares.
     fn score(&self, key: &GangKey, now: Timestamp) -> i128 {
         let Some(gang) = self.gangs.get(key) else {
             return 0;
@@ -271,9 +283,9 @@ impl Scheduler {
         }
     }
 
-    /// The room reserved for the head, and when it will be there.
+    /// The room reserved for the head, and when it will be free.
     pub(crate) fn planned(&mut self, now: Timestamp) -> Option<Reservation> {
-        self.see_shadow(now);
+        self.update_shadow(now);
         let head = self.timeline.head.as_ref()?;
         let shadow: &Shadow = self.timeline.shadow.as_ref()?;
         let at = Timestamp::from_second(shadow.at).ok()?;

@@ -1,6 +1,14 @@
-//! What gangs that ended took: how long, by user, queue and size, and which part of what they had
-//! said. Counted in bins that grow with the time, so that it is small and the order in which ends
-//! are told matters to nothing but which of too many users is forgotten.
+//! How long completed gangs ran, by user, queue and size, and which part of their declared walltime
+//! they took.
+//!
+//! Method: histograms with bins that grow with the run time (eight bins for each doubling, so
+//! neighbours differ by at most an eighth). They are small, and the order of ends matters only to
+//! which of too many users is forgotten first. A quantile over the runs that were longer than a
+//! given time is the expected length of a gang that has run that long.
+//!
+//! Example: of eight gangs six ran for 10 seconds, one for 1000 and one for 2000. The median is
+//! near 10 seconds; for a gang that has already run 500 seconds it is near 1000
+//! (`a_long_run_is_compared_with_other_long_runs`).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,51 +17,50 @@ use crate::table::Table;
 
 /// Bins for each doubling: neighbours differ by at most an eighth.
 const BINS_A_DOUBLING: i64 = 8;
-/// Enough for every length of time that fits in 40 bits.
+/// Enough for every run time that fits in 40 bits.
 const BINS: usize = 40 * BINS_A_DOUBLING as usize;
-/// Fewer ends than this say nothing.
+/// A histogram with fewer ends than this is not used.
 const ENDS_MIN: u64 = 8;
-/// How many users, queues and sizes are told apart; the one that was heard of longest ago is
-/// forgotten first.
+/// How many histograms are kept; the one that was updated longest ago is dropped first.
 const KEYS_MAX: usize = 2048;
 
-/// Who a gang is, as far as its length can be told from others.
+/// The properties of a gang by which its run time is predicted.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Facts {
-    /// How long it said that it runs, in seconds.
+    /// The declared walltime in seconds.
     pub(super) declared: Option<i64>,
     pub(super) queue: Arc<str>,
     pub(super) user: Arc<str>,
-    /// The number of binary digits of the GPUs that it asks for.
+    /// The number of binary digits of the GPUs that it requests.
     pub(super) size: u32,
 }
 
-/// What is counted apart, from the narrowest to the widest.
+/// The keys of the histograms, from the narrowest to the widest.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum Key {
     User(Arc<str>, Arc<str>, u32),
     Queue(Arc<str>, u32),
     Size(u32),
-    /// Thousandths of what was said, by user and in all.
+    /// Thousandths of the declared walltime, by user and in all.
     SaidBy(Arc<str>),
     Said,
 }
 
-/// How often which length was.
+/// A histogram of run times.
 #[derive(Clone, Debug, Default)]
 struct Bins {
     counts: Vec<u32>,
     total: u64,
-    /// When it was last added to.
+    /// When a value was last added.
     heard: u64,
 }
 
-/// How values of one kind are spread.
+/// The distribution of values of one kind.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Spread(Bins);
 
 impl Spread {
-    /// Takes a value in. Once there are more than so many, those so far count half.
+    /// Adds a value. Once there are `most` values, the values so far count half.
     pub(super) fn learn(&mut self, value: i64, most: u64) {
         if self.0.total >= most {
             self.0.halve();
@@ -61,31 +68,31 @@ impl Spread {
         self.0.add(value);
     }
 
-    /// Between which values all lie but so many in a thousand at either end; none where fewer than
-    /// so many are known.
+    /// The range that leaves out so many in a thousand values at either end; none where fewer than
+    /// `least` values are known.
     pub(super) fn range(&self, (low, high): (u64, u64), least: u64) -> Option<(i64, i64)> {
         if self.0.total < least {
             return None;
         }
         let (low, high) = (self.0.quantile(0, low)?, self.0.quantile(0, high)?);
         let bin = bin(low);
-        // Values of one bin are not told apart.
+        // Values within one bin are not distinguished.
         let low = if bin == 0 { 0 } else { most(bin - 1) + 1 };
         Some((low, high))
     }
 }
 
-/// All that was learnt.
+/// All histograms.
 #[derive(Clone, Debug, Default)]
 pub(super) struct History {
     bins: Table<Key, Bins>,
-    /// The same by when they were heard of last.
+    /// The keys by when they were last updated.
     by_heard: BTreeMap<u64, Key>,
     heard: u64,
 }
 
 impl History {
-    /// Takes in that a gang took so many seconds.
+    /// Records that a gang ran for so many seconds.
     pub(super) fn learn(&mut self, facts: &Facts, seconds: i64) {
         let seconds = seconds.max(1);
         for key in lengths_of(facts) {
@@ -118,15 +125,15 @@ impl History {
         self.by_heard.insert(heard, key);
     }
 
-    /// How long gangs like this one took that took longer than `beyond`: so many in a thousand of
-    /// them took no longer than the answer. None where too few are known.
+    /// The run time of gangs like this one that ran longer than `beyond`: `per_mille` thousandths
+    /// of them ran no longer than the answer. None where too few are known.
     pub(super) fn length(&self, facts: &Facts, beyond: i64, per_mille: u64) -> Option<i64> {
         lengths_of(facts)
             .into_iter()
             .find_map(|key| self.bins.get(&key)?.quantile(beyond, per_mille))
     }
 
-    /// The same as thousandths of what they had said.
+    /// As `length`, in thousandths of their declared walltime.
     pub(super) fn part(&self, facts: &Facts, beyond: i64, per_mille: u64) -> Option<i64> {
         [Key::SaidBy(facts.user.clone()), Key::Said]
             .into_iter()
@@ -180,7 +187,7 @@ impl Bins {
     }
 }
 
-/// The bin of a length.
+/// The bin of a run time.
 fn bin(value: i64) -> usize {
     let value = value.max(1);
     let doublings = i64::from(63 - value.leading_zeros());
@@ -189,7 +196,7 @@ fn bin(value: i64) -> usize {
     (at as usize).min(BINS - 1)
 }
 
-/// The longest length of a bin.
+/// The longest run time of a bin.
 fn most(bin: usize) -> i64 {
     let (doublings, within) = (bin / BINS_A_DOUBLING as usize, bin as i64 % BINS_A_DOUBLING);
     let parts = i128::from(BINS_A_DOUBLING);
@@ -213,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn too_few_ends_say_nothing() {
+    fn a_histogram_of_few_ends_is_not_used() {
         let mut history = History::default();
         for _ in 0..7 {
             history.learn(&facts("a", 1, None), 100);
@@ -224,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_user_who_is_new_is_told_from_the_queue_and_then_from_the_size() {
+    fn a_new_user_is_predicted_from_the_queue_and_then_from_the_size() {
         let mut history = History::default();
         for _ in 0..8 {
             history.learn(&facts("a", 1, None), 100);
@@ -241,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_run_for_long_is_compared_with_those_that_did() {
+    fn a_long_run_is_compared_with_other_long_runs() {
         let mut history = History::default();
         for seconds in [10, 10, 10, 10, 10, 10, 1000, 2000] {
             history.learn(&facts("a", 1, None), seconds);
@@ -252,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_for_twice_as_long_is_known_to() {
+    fn a_user_who_declares_twice_the_run_time_is_learnt() {
         let mut history = History::default();
         for _ in 0..8 {
             history.learn(&facts("a", 1, Some(200)), 100);
@@ -262,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn however_many_users_there_are_only_so_many_are_kept() {
+    fn the_number_of_histograms_is_bounded() {
         let mut history = History::default();
         for user in 0..3 * KEYS_MAX {
             history.learn(&facts(&format!("u{user}"), 1, None), 100);
@@ -273,7 +280,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_length_lies_in_its_bin_and_bins_are_narrow(value in 1..(1_i64 << 39)) {
+        fn a_run_time_lies_in_its_bin_and_bins_are_narrow(value in 1..(1_i64 << 39)) {
             let at = bin(value);
             prop_assert!(value <= most(at), "{value} {at} {}", most(at));
             prop_assert!(at == 0 || most(at - 1) < value || bin(most(at - 1)) < at);

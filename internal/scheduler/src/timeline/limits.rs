@@ -1,5 +1,5 @@
-//! What queues' limits have to do with time: which limit is in a gang's way, and when the ends of
-//! those on the same account give back what it lacks.
+//! Queue limits over time: which limit blocks a gang, and when the ends of the gangs that the limit
+//! counts give back what the gang lacks (`tests/timeline_limits.rs`).
 
 use super::shadow::Ends;
 use crate::gang::{Gang, GangKey};
@@ -7,19 +7,19 @@ use crate::queue::{Bound, Payer, QueueIx, TeamIx, UserIx};
 use crate::resource::{Demand, Ix};
 use crate::state::Scheduler;
 
-/// Whose use of which resource a limit counts.
+/// What a limit counts: the use of one resource by a queue, a user or a team.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Scope {
     queue: QueueIx,
     user: Option<UserIx>,
     team: Option<TeamIx>,
-    /// Only work that must not be evicted.
+    /// Only non-preemptible work.
     fixed: bool,
     pub(super) ix: Ix,
 }
 
 impl Scheduler {
-    /// The tightest limit in the gang's way, and how much of its resource it lacks there.
+    /// The tightest limit that blocks the gang, and how much of the resource it lacks there.
     pub(super) fn limit_of(&self, key: &GangKey, gang: &Gang) -> Option<(Scope, i64)> {
         let need = gang.need(key);
         let asked = need.iter().filter(|(_, amount)| *amount > 0);
@@ -45,7 +45,7 @@ impl Scheduler {
         Some((scope, need.get(scope.ix) - bound.leaves()))
     }
 
-    /// Does the limit count what goes on this account?
+    /// Whether the limit counts what is charged to this account.
     pub(super) fn counts_in(&self, scope: Scope, payer: Payer) -> bool {
         scope.user.is_none_or(|user| user == payer.user)
             && scope.team.is_none_or(|team| Some(team) == payer.team)
@@ -53,7 +53,7 @@ impl Scheduler {
             && self.queues.holds(scope.queue, payer.queue)
     }
 
-    /// What those that a limit counts give back as they end, in that order.
+    /// What the gangs that a limit counts give back, in the order of their ends.
     pub(super) fn giving_back(&self, scope: Scope, ends: Ends) -> Vec<(i64, i64)> {
         let ends = self.timeline.in_order(ends).filter_map(|(end, run)| {
             let counted = run.payer.is_some_and(|payer| self.counts_in(scope, payer));
@@ -64,7 +64,8 @@ impl Scheduler {
     }
 }
 
-/// From when on so much has been given back, and how much then; none if it never is.
+/// From when on `amount` has been given back, and how much in all at that time; none if it never
+/// is.
 pub(super) fn first_with(giving_back: &[(i64, i64)], amount: i64) -> Option<(i64, i64)> {
     let mut first: Option<i64> = None;
     let mut sum = 0_i64;

@@ -1,44 +1,53 @@
-//! When those that run will have ended, and what follows from it: from when on the first in line
-//! has room (its *shadow*), who may start meanwhile without delaying it (backfill), and when
-//! whoever waits may start (estimates). Places nobody and evicts nobody.
+//! When the running gangs will have ended, and what follows: from when on the head of the line has
+//! room (the *shadow time*), which gangs may start before then without delaying it (backfill), and
+//! when each waiting gang may start (estimates). This module places and evicts nothing.
 //!
-//! **Expected ends** (here and in `history`). A gang that says how long it runs (`muster.io/walltime`
-//! on its PodGroup or pods, or its pods' `activeDeadlineSeconds`) is expected to take the part of it
-//! that such gangs of its user took so far, at the median; all of it, while too few have ended. One
-//! that says nothing takes as long as those of its user, queue and size did, else of its queue and
-//! size, else of its size. Where nothing is known, it is expected to run once more as long as it has
-//! run, and ten minutes at least. Only those count that ran as long as it has by now: so an end moves
-//! on when it passes. Who outlives what it said is expected to end at the next quarter of it.
+//! **Expected ends** (here and in `history`). A gang may declare its walltime (`muster.io/walltime`
+//! on its PodGroup or pods, or its pods' `activeDeadlineSeconds`). It is then expected to run for
+//! the part of its walltime that such gangs of its user took so far, at the median, or for all of
+//! it while too few of them have ended. A gang without a walltime is expected to run as long as
+//! gangs of its user, queue and size did, else of its queue and size, else of its size. Where
+//! nothing is known, it is expected to run as long again as it has run, and ten minutes at least.
+//! Only gangs count that ran at least as long as this one has by now, so an expected end moves on
+//! when it passes. A gang that exceeds its walltime is expected to end at the next quarter of it.
 //!
-//! **Shadow** (`shadow`). The room that running gangs hold is given back in the order in which they
-//! will have ended, as far as one can know (at the end of what they said, or after as long as nine of
-//! ten like them took), until the first in line fits: by then it starts, and its room there is
-//! reserved. By the ends that are merely expected it would be promised room too early: whoever then
-//! took what it does not need at that time would be in its way as soon as one of those ends is late
+//! **Shadow time** (`shadow`). The room of the running gangs is given back in the order of their
+//! latest ends, until the head fits: the head starts by then, and its room there is reserved. A
+//! gang's latest end is the end of its walltime, or the time by which nine of ten gangs like it had
+//! ended. By expected ends alone the head would be promised room too early: a gang that was
+//! backfilled by such a promise would be in the head's way as soon as one of the ends is late
 //! (`make bench-frontier`).
 //!
-//! **Backfill** (`backfill`). Whoever is not before the head and would start now must leave it what
-//! it needs at that time: by ending before, for sure as far as one can know, or by taking room that
-//! the head does not need then. Which nodes the head will have is open until it starts; only that
-//! there are enough of them must stay true. So it starts by the time it was promised, or sooner,
-//! where nobody outlives what it said.
+//! **Backfill** (`backfill`). A gang behind the head that could start now must leave the head what
+//! it needs at the shadow time: either it ends before, by its latest end, or it takes room that the
+//! head does not need then. The head's nodes stay open until it starts; only their number must stay
+//! sufficient. So the head starts by the promised time or sooner, if no gang exceeds its walltime.
 //!
-//! **Who is the head** (`head`). A gang that room is lacking for may become it after `reserve_after`
-//! (later where ends are mostly guesses), so that a moment's queue costs nobody anything. It is the
-//! one of highest priority, then the one that waited longest for how long it runs (`Config::lead`):
-//! where much waits, those that are soon over again go first, and none for ever. It stays the head
-//! until it starts, or until one of higher priority needs room.
+//! **Head of the line** (`head`). A gang that lacks room may become the head after `reserve_after`
+//! (later where most ends are guesses), so that a short queue costs other gangs nothing. The head
+//! is the gang of the highest priority, then the gang that has waited longest in relation to its
+//! run time (`Config::lead`): where many gangs wait, short ones go first, and none waits for ever.
+//! It stays the head until it starts, or until a gang of higher priority lacks room.
 //!
-//! **Limits** (`limits`, `claims`). Where a queue's limit is lacking, not room, the ends of those whom
-//! it counts give it back, and the first in line that has waited as long has a claim on it: it is
-//! its head, as it were.
+//! **Limits** (`limits`, `claims`). Where a gang lacks quota under a queue's limit rather than
+//! room, the ends of the gangs that the limit counts give quota back. The first gang in line that
+//! has waited long enough has a claim on that quota, as the head has on room.
 //!
-//! **Estimates** (`estimate`, `profile`, `calibration`). By the ends that are expected, the head's
-//! too, and never before these allow; how far off they were says how wide their range is.
+//! **Estimates** (`estimate`, `profile`, `calibration`). Estimated starts follow from the expected
+//! ends, the head's included, and are never earlier than these allow. The range of an estimate
+//! follows from how wrong earlier estimates were.
 //!
-//! **Evictions** (`worth`, `growth`). Where it is known when there will be room anyway, nobody is evicted
-//! whose lost work and own waiting would be more than the waiting that it saves; what a queue deserves
-//! is exempt.
+//! **Evictions** (`worth`, `growth`). Where the time of the next room is known, no gang is evicted
+//! whose lost work and own waiting would cost more than the waiting that its eviction saves. A gang
+//! that stays within its queue's deserved amount may evict regardless of the cost.
+//!
+//! Example: one node of 4 GPUs is full. Gang `a` holds 2 GPUs with 10 minutes of its walltime left,
+//! gang `b` holds 2 with 60 minutes left. A gang of 4 GPUs is the head: its shadow time is in 60
+//! minutes. When `a` ends, a gang of 2 GPUs with a walltime of 30 minutes is backfilled, because it
+//! ends before the shadow time; one with a walltime of 2 hours is not.
+//!
+//! Tests: `tests/timeline.rs` and `tests/timeline_limits.rs` by table,
+//! `tests/timeline_properties.rs` by property.
 
 mod backfill;
 mod calibration;
@@ -75,13 +84,13 @@ use history::{Facts, History};
 use limits::Scope;
 use shadow::Shadow;
 
-/// The part, in thousandths, of gangs like it that ended by when one is expected to end.
+/// A gang is expected to end when this part, in thousandths, of the gangs like it had ended.
 const LIKELY: u64 = 500;
-/// The part that ended by when one has ended for sure, as far as one can know.
+/// A gang's latest end is when this part, in thousandths, of the gangs like it had ended.
 const SURE: u64 = 900;
-/// How long a gang is expected to run of whose like nothing is known, at first.
+/// How long a gang is expected to run at first if nothing is known of gangs like it.
 const UNKNOWN_SECONDS: i64 = 600;
-/// The shortest step by which the end of a gang that outlives what it said moves on.
+/// The shortest step by which the expected end of a gang beyond its walltime moves on.
 const OVERRUN_SECONDS: i64 = 60;
 
 /// Pods of one class on one node.
@@ -91,17 +100,17 @@ pub(crate) type Held = (NodeIx, ClassIx, u32);
 #[derive(Clone, Debug)]
 struct Run {
     start: i64,
-    /// When it is expected to end.
+    /// When the gang is expected to end.
     end: i64,
-    /// By when it will have ended, as far as one can know; not before `end`.
+    /// The gang's latest end; not before `end`.
     latest: i64,
-    /// That is more than a guess.
+    /// Whether the end is declared or learnt rather than guessed.
     known: bool,
     facts: Facts,
     held: Arc<[Held]>,
     gpus: i64,
     cpus: i64,
-    /// On whose account it is, and what it holds there.
+    /// The queue and user that it is charged to, and what it holds of their quota.
     payer: Option<Payer>,
     holds: Room,
 }
@@ -110,32 +119,33 @@ struct Run {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Timeline {
     runs: Table<GangKey, Arc<Run>>,
-    /// The same by when they are expected to end.
+    /// The runs by their expected ends.
     ends: BTreeMap<(i64, GangKey), Arc<Run>>,
-    /// The same by when they will have ended, as far as one can know.
+    /// The runs by their latest ends.
     latest_ends: BTreeMap<(i64, GangKey), Arc<Run>>,
-    /// How many of the ends are more than a guess.
+    /// How many of the ends are declared or learnt.
     known: usize,
-    /// Gangs that something happened to since the ends were looked at.
+    /// Gangs that changed since the ends were last updated.
     stale: Noted<GangKey>,
-    /// Those of them that ended well.
+    /// The gangs among them that completed.
     done: BTreeSet<GangKey>,
     history: History,
     head: Option<Head>,
-    /// Who was first in line by what is known from before the first plan.
+    /// Gangs that were the head before the first plan, by their status.
     recalled: BTreeSet<GangKey>,
     shadow: Option<Shadow>,
-    /// Asks that were found to delay the head since its shadow was cast.
+    /// Gangs, by their likeness, that were found to delay the head since its shadow was computed.
     denied: BTreeSet<backfill::Likeness>,
     estimates: Estimates,
-    /// Of limits that are in somebody's way: who of these is first in line.
+    /// For each limit that blocks a gang: the first gang in line for it.
     claims: BTreeMap<Scope, Claim>,
-    /// Gangs for which no evictions are sought before a time, because they would not be worth it.
+    /// Gangs for which no victims are searched before a time, because evictions would cost more
+    /// than they save.
     spared: Table<GangKey, i64>,
 }
 
 impl Timeline {
-    /// Notes that something happened to a gang.
+    /// Records that a gang changed.
     pub(crate) fn note(&mut self, key: &GangKey, ended: bool) {
         if ended && self.runs.contains_key(key) {
             self.done.insert(key.clone());
@@ -143,17 +153,17 @@ impl Timeline {
         self.stale.insert(key);
     }
 
-    /// Is the gang first in line?
+    /// Whether the gang is the head of the line.
     pub(crate) fn leads(&self, key: &GangKey) -> bool {
         self.head.as_ref().is_some_and(|head| head.key == *key)
     }
 
-    /// Notes that a gang was first in line when a scheduler before this one spoke of it.
+    /// Records that a gang was the head when a previous scheduler last reported.
     pub(crate) fn recall(&mut self, key: &GangKey) {
         self.recalled.insert(key.clone());
     }
 
-    /// When a gang that began then is expected to end; always after now.
+    /// When a gang that started at `start` is expected to end; always after `now`.
     fn end_of(&self, facts: &Facts, start: i64, now: i64) -> i64 {
         let ran = now.saturating_sub(start).max(0);
         let seconds = match facts.declared {
@@ -177,8 +187,7 @@ impl Timeline {
         start.saturating_add(seconds.max(ran + 1))
     }
 
-    /// By when a gang that began then will have ended, as far as one can know. Not before it is
-    /// expected to.
+    /// The latest end of a gang that started at `start`; not before its expected end.
     fn latest_of(&self, facts: &Facts, start: i64, now: i64) -> i64 {
         let ran = now.saturating_sub(start).max(0);
         let most = match facts.declared {
@@ -189,7 +198,7 @@ impl Timeline {
         end.max(start.saturating_add(most))
     }
 
-    /// How long a gang that starts now runs at most, as far as one can know.
+    /// How long a gang that starts now runs at most, as far as it is declared or learnt.
     fn at_most(&self, facts: &Facts) -> Option<i64> {
         facts
             .declared
@@ -201,8 +210,8 @@ impl Timeline {
         self.end_of(facts, 0, 0)
     }
 
-    /// Are as many ends said or learnt as are guessed?
-    fn mostly_known(&self) -> bool {
+    /// Whether at least as many ends are declared or learnt as guessed.
+    fn most_ends_known(&self) -> bool {
         self.known > 0 && self.known * 2 >= self.runs.len()
     }
 
@@ -225,7 +234,8 @@ impl Timeline {
 }
 
 impl Scheduler {
-    /// Brings the expected ends up to date. Costs what changed, and what has passed its end.
+    /// Updates the expected ends. The cost is the number of changed gangs and of ends that have
+    /// passed.
     pub(crate) fn tend_timeline(&mut self, now: Timestamp) {
         let now = now.as_second();
         let stale = std::mem::take(&mut self.timeline.stale);
@@ -245,7 +255,7 @@ impl Scheduler {
             let payer = run.payer;
             self.timeline.put(key, run);
             if moved {
-                self.stir_claims(payer);
+                self.outdate_claims(payer);
                 self.drop_shadow();
             }
         }
@@ -253,8 +263,8 @@ impl Scheduler {
 
     fn tend_run(&mut self, key: &GangKey, now: i64) {
         let old = self.timeline.take(key);
-        self.stir_claims(old.as_ref().and_then(|old| old.payer));
-        self.stir_claims(self.gangs.get(key).and_then(|gang| gang.payer));
+        self.outdate_claims(old.as_ref().and_then(|old| old.payer));
+        self.outdate_claims(self.gangs.get(key).and_then(|gang| gang.payer));
         let gang = self.gangs.get(key).filter(|gang| !gang.nodes.is_empty());
         let done = self.timeline.done.remove(key);
         let known = self.gangs.contains_key(key);
@@ -277,7 +287,7 @@ impl Scheduler {
         let facts = self.facts_of(gang);
         let seen = gang.starts.keys().next().map(|start| start.as_second());
         let start = seen.or(old.map(|old| old.start)).unwrap_or(now);
-        // A status can say any time of a start.
+        // A pod's status can contain any start time.
         let start = start.clamp(now.saturating_sub(SPAN_MAX), now);
         let end = self.timeline.end_of(&facts, start, now);
         let latest = self.timeline.latest_of(&facts, start, now);
@@ -325,7 +335,7 @@ impl Scheduler {
         }
     }
 
-    /// How long a gang says that it runs, or gangs like it took, where enough have ended.
+    /// A gang's declared walltime, or how long gangs like it ran where enough have ended.
     pub(crate) fn expected_length(&self, gang: &Gang) -> Option<i64> {
         let said = self.terms_of(gang).walltime;
         said.or_else(|| {

@@ -1,17 +1,25 @@
-//! How much of one resource is free from when on, as expected ends give it back and those played
-//! through take it. Knows nothing of nodes: whatever is free somewhere counts.
+//! How much of one resource will be free from which time on, as expected ends give it back and
+//! estimated starts take it. The profile ignores nodes: what is free on any node counts.
+//!
+//! Method: a step function of time. Ends that are close to each other in relation to their distance
+//! from now share one step, so the number of steps grows only with the logarithm of the time span.
+//! Each estimated start costs a pass over the steps.
+//!
+//! Example: 2 GPUs are free now, 4 more after 100 seconds, 4 more after 1000. A gang of 6 GPUs for
+//! 50 seconds fits at 100. If another gang takes 6 GPUs from 100 to 600, it fits at 600
+//! (`a_gang_starts_where_its_need_is_free_for_as_long_as_it_runs`).
 
-/// Two steps of a profile are at least this part of the time to them apart.
+/// Two steps of a profile are at least this part of the time until them apart.
 const STEP_PART: i64 = 12;
 
-/// What is free of one resource from now on: from each time until the next.
+/// The free amount of one resource from now on: from each time until the next.
 pub(super) struct Profile {
     pub(super) times: Vec<i64>,
     pub(super) free: Vec<i64>,
 }
 
 impl Profile {
-    /// So much is free, and nobody gives anything back.
+    /// `idle` is free, and no gang gives anything back.
     pub(super) fn new(now: i64, idle: i64) -> Profile {
         Profile {
             times: vec![now],
@@ -19,7 +27,7 @@ impl Profile {
         }
     }
 
-    /// So much more is free from then on; ends come in their order.
+    /// Adds an amount that is free from `end` on; ends come in order.
     pub(super) fn give_back(&mut self, end: i64, amount: i64) {
         if amount <= 0 {
             return;
@@ -27,7 +35,8 @@ impl Profile {
         let last = self.times.len() - 1;
         let gap = (self.times[last] - self.times[0]) / STEP_PART;
         if last > 0 && end - self.times[last] <= gap {
-            // Close to the step before: it is moved here, so that nothing is free too early.
+            // The end is close to the step before: that step is moved here, so that nothing is free
+            // too early.
             self.times[last] = end.max(self.times[last]);
             self.free[last] = self.free[last].saturating_add(amount);
         } else {
@@ -36,7 +45,7 @@ impl Profile {
         }
     }
 
-    /// The first time, not before one, from which so much is free for so long.
+    /// The first time, not before `from`, from which `need` is free for `seconds`.
     pub(super) fn first(&self, need: i64, seconds: i64, from: i64) -> Option<i64> {
         let mut start: Option<i64> = None;
         for (at, free) in self.free.iter().enumerate() {
@@ -57,7 +66,7 @@ impl Profile {
         None
     }
 
-    /// Takes so much for so long from a time on.
+    /// Takes `need` for `seconds` from a time on.
     pub(super) fn take(&mut self, from: i64, need: i64, seconds: i64) {
         let first = self.step_at(from);
         let end = self.step_at(from.saturating_add(seconds));
@@ -66,7 +75,7 @@ impl Profile {
         }
     }
 
-    /// The step that begins then, made where there is none; no time is before the first.
+    /// The step that begins at a time, inserted if there is none; no time is before the first step.
     fn step_at(&mut self, time: i64) -> usize {
         let at = self.times.partition_point(|other| *other < time);
         if at > 0 && self.times.get(at) != Some(&time) {
@@ -76,7 +85,7 @@ impl Profile {
         at
     }
 
-    /// How much is free for so long from when on, where that is more than it was before.
+    /// How much is free for `seconds` from which time on, where that is more than before.
     pub(super) fn most_by_start(&self, seconds: i64) -> Vec<(i64, i64)> {
         let mut found: Vec<(i64, i64)> = Vec::new();
         for (at, time) in self.times.iter().enumerate() {
@@ -116,20 +125,24 @@ mod tests {
         assert_eq!(
             profile.first(2, 50, 0),
             Some(0),
-            "it is over before the other begins"
+            "the gang ends before the other one begins"
         );
         assert_eq!(profile.first(2, 500, 0), Some(600));
         assert_eq!(
             profile.first(6, 50, 0),
             Some(600),
-            "what was taken is given back"
+            "the amount is free again after the first gang ends"
         );
-        assert_eq!(profile.first(2, 5, 2000), Some(2000), "not before its time");
+        assert_eq!(
+            profile.first(2, 5, 2000),
+            Some(2000),
+            "not before the requested time"
+        );
         assert_eq!(profile.first(2, 5, 700), Some(700));
     }
 
     #[test]
-    fn what_is_taken_between_two_steps_makes_two_more() {
+    fn taking_between_two_steps_inserts_two_steps() {
         let mut profile = profile(&[(100, 4)]);
         profile.take(150, 6, 50);
         profile.take(0, 1, 10);
@@ -138,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn for_how_much_there_is_room_from_when_on_is_what_asking_for_each_amount_finds() {
+    fn the_most_by_start_agrees_with_the_first_start_of_each_amount() {
         let mut profile = profile(&[(100, 4), (1000, 4)]);
         profile.take(100, 5, 300);
         let most = profile.most_by_start(60);

@@ -1,6 +1,15 @@
-//! The shadow of the first in line: from when on there is room for it, as the ends of those that run
-//! give room back, and how much more than it needs there is then. Counted in members of its own class:
-//! so many each node holds at that time.
+//! The shadow of the head: from when on there is room for it, as the latest ends of running gangs
+//! give room back, and how much more room than it needs there is then.
+//!
+//! Method: room is counted in members of the head's own class, for each node. The ends are played
+//! through in order until the nodes, or the nodes of one topology domain or one node, hold enough
+//! members. Cost: the nodes, and the members that end before the shadow time.
+//!
+//! Example: the head needs two members of 4 GPUs. Nodes `n1` and `n2` of 4 GPUs are full until
+//! 10:00 and 11:00: the shadow time is 11:00. If the head must be on nodes of one rack, only ends
+//! in that rack count for it.
+//!
+//! Tests: `tests/timeline.rs` by table, `tests/timeline_properties.rs` by property.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,29 +27,29 @@ use crate::topology::{DomainIx, Level};
 
 use super::{Run, Timeline};
 
-/// What the first in line needs, as far as its shadow is concerned.
+/// What the head requests, as far as its shadow depends on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Ask {
-    /// The class that most of its need is of.
+    /// The class of most of its request.
     pub(super) class: ClassIx,
-    /// Members of it that must start together.
+    /// How many members of the class must start together.
     pub(super) need: u64,
-    /// The level of which one domain must hold them.
+    /// The topology level of which one domain must hold them.
     pub(super) level: Option<Level>,
 }
 
-/// Which ends of those that run count, and when.
+/// Which ends of the running gangs count, and at which time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ends {
-    /// When they are expected.
+    /// Expected ends.
     Likely,
-    /// The same, of those of whom that is more than a guess.
+    /// Expected ends that are declared or learnt.
     Known,
-    /// By when they will be over, as far as one can know.
+    /// Latest ends.
     Latest,
 }
 
-/// Where the head will be.
+/// Where the head will be placed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Scope {
     All,
@@ -55,24 +64,24 @@ pub(super) struct Shadow {
     pub(super) at: i64,
     pub(super) ask: Ask,
     scope: Scope,
-    /// How many members each node holds then.
+    /// How many members each node holds at that time.
     holds: Vec<u32>,
-    /// How many all of them hold within the scope.
+    /// How many members the nodes in scope hold together.
     total: u64,
-    /// What those that end by then give back.
+    /// What the gangs that end by then give back, by node.
     given: BTreeMap<NodeIx, Room>,
-    /// The number of the last change that it knows of.
+    /// The number of the last change of the cluster that it takes into account.
     pub(super) clock: u64,
 }
 
 impl Shadow {
-    /// How many of the head's members each node holds then.
+    /// How many of the head's members each node holds at that time.
     pub(super) fn each(&self) -> impl Iterator<Item = (NodeIx, u32)> + '_ {
         self.holds.iter().copied().enumerate()
     }
 }
 
-/// Room for members as it grows, by where they may be together.
+/// The growing room for members, in all and by domain.
 struct Sums {
     level: Option<Level>,
     host: Level,
@@ -81,12 +90,12 @@ struct Sums {
 }
 
 impl Timeline {
-    /// Those that run, by their ends.
+    /// The runs in the order of their ends.
     pub(super) fn in_order(&self, ends: Ends) -> impl Iterator<Item = (i64, &Run)> {
         self.named(ends).map(|(end, _, run)| (end, run))
     }
 
-    /// The same with whose runs they are.
+    /// As `in_order`, with the gangs' keys.
     fn named(&self, ends: Ends) -> impl Iterator<Item = (i64, &GangKey, &Run)> {
         let all = match ends {
             Ends::Likely | Ends::Known => &self.ends,
@@ -97,7 +106,7 @@ impl Timeline {
     }
 }
 
-/// Takes so many thousandths of GPUs out of what is given back.
+/// Subtracts so many thousandths of GPUs from what is given back.
 pub(super) fn take_from(room: &mut Room, gpus: Option<i64>) {
     if let Some(gpus) = gpus.filter(|gpus| *gpus > 0) {
         room.set(GPU, room.get(GPU) - gpus);
@@ -105,7 +114,7 @@ pub(super) fn take_from(room: &mut Room, gpus: Option<i64>) {
 }
 
 impl Scheduler {
-    /// What a gang that waits for room asks for. Exact where its members are of one class.
+    /// What a gang that lacks room requests. Exact where its members are of one class.
     pub(super) fn ask_of(&self, key: &GangKey, gang: &Gang) -> Option<Ask> {
         let lacking = gang.minimum(key).saturating_sub(gang.total.have());
         let mut counts: BTreeMap<ClassIx, usize> = BTreeMap::new();
@@ -139,14 +148,14 @@ impl Scheduler {
         })
     }
 
-    /// Could the cluster hold the ask if it were empty?
+    /// Whether the cluster could hold the request if it were empty.
     pub(super) fn could_ever_hold(&self, ask: &Ask) -> bool {
         self.views
             .get(&ask.class)
             .is_some_and(|view| view.empty >= ask.need)
     }
 
-    /// Finds the earliest time at which an ask fits. None if no ends give it room.
+    /// Computes the earliest time at which a request fits. None if no ends give it room.
     pub(super) fn cast(&mut self, ask: &Ask, now: Timestamp, ends: Ends) -> Option<Shadow> {
         self.tend_timeline(now);
         if ends == Ends::Known && self.timeline.known == 0 {
@@ -216,8 +225,8 @@ impl Scheduler {
         })
     }
 
-    /// What those that run hold, by node, of GPUs that a class may not have: nothing that they give back
-    /// to it.
+    /// What a run holds, by node, of GPUs that the class may not use: its end gives none of that to
+    /// the class.
     pub(super) fn withheld(
         &self,
         key: &GangKey,
@@ -240,7 +249,7 @@ impl Scheduler {
         all
     }
 
-    /// The same of one pod of a class that has these GPUs.
+    /// As `withheld`, for one pod of a class with these GPUs.
     fn withheld_of(&self, at: NodeIx, from: &Class, of: ClassIx, ids: &[Arc<str>]) -> i64 {
         let offer = self.nodes[at].offer.as_ref();
         let offer = offer.filter(|offer| offer.withholds_from(from));
@@ -252,12 +261,12 @@ impl Scheduler {
         alone * each
     }
 
-    /// How many members of a class a node holds once so much is given back. Of parts of GPUs those
-    /// that are free now.
+    /// How many members of a class a node holds once `given` is given back. Of partial GPUs, only
+    /// those free now count.
     pub(super) fn holds_then(&self, at: NodeIx, class: &Class, given: &Room) -> u32 {
         let node = &self.nodes[at];
         let more = |ix| match ix {
-            // Parts of GPUs that are given back may be of several.
+            // Parts of GPUs that are given back may belong to several GPUs.
             GPU => given.get(ix) / GPU_UNIT * GPU_UNIT,
             _ => given.get(ix),
         };
@@ -265,7 +274,7 @@ impl Scheduler {
         headroom(class, node, node.gpus_for(class), free).0
     }
 
-    /// Where the ask fits without anybody ending.
+    /// Where the request fits before any gang ends.
     fn scope_now(&self, ask: &Ask, sums: &Sums, holds: &[u32]) -> Option<Scope> {
         match ask.level {
             None => (sums.all >= ask.need).then_some(Scope::All),
@@ -283,7 +292,8 @@ impl Scheduler {
         }
     }
 
-    /// Counts more room on a node. Says where the need fits now, if it is there.
+    /// Counts more room on a node. Returns where the request fits now, if the node made the
+    /// difference.
     fn grow(&self, sums: &mut Sums, at: NodeIx, more: u32, then: u32, need: u64) -> Option<Scope> {
         sums.all += u64::from(more);
         match sums.level {
@@ -300,7 +310,7 @@ impl Scheduler {
         }
     }
 
-    fn lies_within(&self, at: NodeIx, scope: Scope) -> bool {
+    fn is_in_scope(&self, at: NodeIx, scope: Scope) -> bool {
         match scope {
             Scope::All => true,
             Scope::Domain(domain) => self.topology.holds(domain, at),
@@ -308,8 +318,8 @@ impl Scheduler {
         }
     }
 
-    /// Notes placements that will be over when the head starts.
-    pub(super) fn pass_before(&self, shadow: &mut Shadow, placed: &[Placement]) {
+    /// Records placements that will have ended when the head starts.
+    pub(super) fn note_ended_before(&self, shadow: &mut Shadow, placed: &[Placement]) {
         let head = self.classes.get(shadow.ask.class);
         for placement in placed {
             let Placement {
@@ -325,9 +335,9 @@ impl Scheduler {
         }
     }
 
-    /// Takes out of the shadow what placements take that will still be there. False, and nothing
-    /// taken, if too little would be left for the head.
-    pub(super) fn keep_beside(&self, shadow: &mut Shadow, placed: &[Placement]) -> bool {
+    /// Subtracts from the shadow what placements take that will not have ended. Returns false, and
+    /// changes nothing, if too little would be left for the head.
+    pub(super) fn subtract_from_shadow(&self, shadow: &mut Shadow, placed: &[Placement]) -> bool {
         let class = self.classes.get(shadow.ask.class);
         let nodes: BTreeSet<NodeIx> = placed.iter().map(|placement| placement.node).collect();
         let none = Room::default();
@@ -341,7 +351,7 @@ impl Scheduler {
             let given = shadow.given.get(&at).unwrap_or(&none);
             let then = self.holds_then(at, class, given).min(held);
             changes.push((at, then));
-            if self.lies_within(at, shadow.scope) {
+            if self.is_in_scope(at, shadow.scope) {
                 fewer += u64::from(held - then);
             }
         }
@@ -358,13 +368,14 @@ impl Scheduler {
         true
     }
 
-    /// Nodes for the head at that time, with how many members each: those that hold the most.
+    /// The head's nodes at that time, with the number of members on each: the nodes that hold the
+    /// most.
     pub(super) fn nodes_then(&self, shadow: &Shadow) -> Vec<(NodeIx, u32)> {
         let mut nodes: Vec<(std::cmp::Reverse<u32>, u32, NodeIx)> = shadow
             .holds
             .iter()
             .enumerate()
-            .filter(|(at, held)| **held > 0 && self.lies_within(*at, shadow.scope))
+            .filter(|(at, held)| **held > 0 && self.is_in_scope(*at, shadow.scope))
             .map(|(at, held)| (std::cmp::Reverse(*held), self.nodes[at].rank, at))
             .collect();
         let most = usize::try_from(shadow.ask.need).unwrap_or(usize::MAX);

@@ -1,12 +1,22 @@
-//! Is it worth evicting others, where it is known when there will be room anyway? What is saved is
-//! the wait, for as much as the gang asks for. Whoever is evicted waits instead; what it worked is
-//! lost, which counts twice, and all others wait for longer because it is done again. Whoever takes no more than its
-//! queue was said to deserve need not ask, and where nobody said how long work takes and nothing was
-//! learnt, there is no opinion.
+//! Whether evictions are worth their cost, where the time of the next room is known anyway.
+//!
+//! Method: an eviction saves the wait of the preemptor, weighed by what it requests. It costs the
+//! victim's work since its start, which counts twice, and half of the saved wait, because the
+//! victim waits instead; and all other waiting gangs wait longer while the work is repeated. A gang
+//! that stays within its queue's deserved amount evicts regardless of the cost. Where no walltime
+//! is declared and nothing is learnt, the cost is not weighed.
+//!
+//! Example: gangs with a walltime of 10 hours have run for 2, so a gang of another queue that needs
+//! their room would wait 8 hours; no other gang waits. For each GPU the wait weighs 8 and the loss
+//! 2 * 2 + 8 / 2 = 8, so the gang evicts them. An hour later the wait weighs 7 and the loss 2 * 3 +
+//! 7 / 2 = 9.5, so it waits.
+//!
+//! Tests: the tests of lost work in `tests/evictions.rs`; `make bench-frontier` measures the effect
+//! on utilisation.
 
 use jiff::Timestamp;
 
-use crate::evict::Bite;
+use crate::evict::EvictionUnit;
 use crate::gang::GangKey;
 use crate::plan::EvictionReason;
 use crate::resource::{CPU, GPU, Ix};
@@ -14,39 +24,39 @@ use crate::state::Scheduler;
 
 use super::{Growth, Held};
 
-/// Nobody is evicted for a gang that is expected to have room sooner than this, in seconds.
+/// No gang is evicted for a gang that is expected to have room within this time; seconds.
 const SOON: i64 = 300;
-/// A second's wait of a gang of higher priority counts as so many of work that is lost.
+/// A second's wait of a gang of higher priority weighs as much as this many seconds of lost work.
 const URGENT: i128 = 4;
-/// A second of work that is lost counts as so many of waiting: who waits loses time, who is evicted
-/// loses time and what he had.
+/// A second of lost work weighs as much as this many seconds of waiting: a waiting gang loses time,
+/// an evicted gang loses time and its work.
 const LOST: i64 = 2;
-/// Whoever is evicted is taken to wait for this part of the wait that is saved.
+/// An evicted gang is assumed to wait for the saved wait divided by this.
 const WAITS_AGAIN: i64 = 2;
-/// After evictions were found not to be worth it, they are sought again after this part of the
-/// wait, and not sooner than after so many seconds.
+/// After evictions were not worth their cost, victims are searched again after the wait divided by
+/// this, and not before `AGAIN_SECONDS`.
 const AGAIN_PART: i64 = 8;
 const AGAIN_SECONDS: i64 = 60;
 
-/// Why evictions are not worth it, and when to ask again.
+/// Why evictions are not worth their cost, and when to search again.
 pub(crate) type NotWorth = (String, Timestamp);
 
-/// What a gang asks for that waits, by which its wait and others' losses are weighed. To be asked
-/// for before a search: while the gang is placed it asks for nothing.
+/// By what a waiting gang's wait and its victims' losses are weighed. To be determined before a
+/// search: while the gang is placed it requests nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Weight {
-    /// GPUs, or cores if it asks for none.
+    /// GPUs, or cores if the gang requests no GPU.
     pub(crate) main: Ix,
     need: i64,
-    /// What there is in all.
+    /// The cluster's total.
     total: i64,
-    /// What others wait for.
+    /// What the other waiting gangs request.
     others: i64,
 }
 
 impl Weight {
-    /// What a wait of so many seconds weighs, for all that waits. [`Weight::price`] is what to
-    /// compare it with.
+    /// The weight of a wait of so many seconds, summed over all that the gang waits for. To be
+    /// compared with [`Weight::price`].
     pub(crate) fn saved(self, wait: i64, urgent: bool) -> i128 {
         let factor = if urgent { URGENT } else { 1 };
         (i128::from(self.need) * i128::from(wait))
@@ -54,14 +64,15 @@ impl Weight {
             .saturating_mul(i128::from(self.total.max(1)))
     }
 
-    /// What it weighs that somebody who has run for so long must go, for each unit of what it holds,
-    /// where that saves so long a wait.
+    /// The weight of evicting a gang that has run for `ran` seconds, for each unit of what it
+    /// holds, where that saves `wait` seconds.
     ///
-    /// What it worked counts twice. It is in line again, and waits instead of the one that it makes
-    /// room for, half as long at the guess: most that wait came after it. And work that is done twice
-    /// takes the whole cluster a while, in which all others that wait do so for longer, it among them:
-    /// a second counts as `1 + others / total` of them. Without any of these, a cluster that hardly
-    /// keeps up loses to evictions what it needs to catch up (`make bench-frontier`).
+    /// Its work counts twice. The gang waits again, instead of the gang that it makes room for, and
+    /// by assumption half as long: most waiting gangs came after it. Repeating the work occupies
+    /// the whole cluster for a while, and all other waiting gangs wait longer for that, the victim
+    /// among them: a second counts as `1 + others / total` seconds. Without any of these terms, a
+    /// cluster near its capacity loses to evictions what it needs to catch up (`make
+    /// bench-frontier`).
     pub(crate) fn price(self, ran: i64, wait: i64) -> i128 {
         let all = i128::from(self.total.max(1)) + i128::from(self.others);
         (i128::from(ran) * i128::from(LOST) + i128::from(wait / WAITS_AGAIN)).saturating_mul(all)
@@ -69,10 +80,10 @@ impl Weight {
 }
 
 impl Scheduler {
-    /// How long a gang has to wait for room if nobody is evicted, in seconds; none where that is
-    /// not known, room is not what it lacks, or it evicts by right. An error if it has room soon,
-    /// or evictions were not worth it a while ago.
-    pub(crate) fn known_wait(
+    /// How long a gang has to wait for room without evictions, in seconds. None where that is not
+    /// known, the gang does not lack room, or `by_right` lets it evict regardless of the cost. An
+    /// error if it has room soon, or if evictions were not worth their cost recently.
+    pub(crate) fn wait_for_room(
         &mut self,
         key: &GangKey,
         by_right: bool,
@@ -101,33 +112,34 @@ impl Scheduler {
         Ok((wait > 0).then_some(wait))
     }
 
-    /// Would evicting these cost more than the waiting that it saves? Then why, and when to ask again.
-    pub(crate) fn loses_more(
+    /// Whether evicting these victims costs more than the wait that it saves: if so, why, and when
+    /// to search again.
+    pub(crate) fn evictions_cost_more(
         &mut self,
         key: &GangKey,
         weight: Weight,
-        bites: &[Bite],
+        units: &[EvictionUnit],
         wait: Option<i64>,
         now: Timestamp,
     ) -> Option<NotWorth> {
         let wait = wait?;
         let (mut lost, mut urgent) = (0_i128, true);
-        for bite in bites {
-            urgent &= bite.why == EvictionReason::Preempted;
-            let Some((ran, _)) = self.held_since(&bite.gang, now) else {
+        for unit in units {
+            urgent &= unit.why == EvictionReason::Preempted;
+            let Some((ran, _)) = self.held_since(&unit.gang, now) else {
                 continue;
             };
-            let held = bite.pods.iter().filter_map(|pod| {
+            let held = unit.pods.iter().filter_map(|pod| {
                 let pod = self.pods.get(pod)?;
                 Some(self.classes.get(pod.class).demand().get(weight.main))
             });
             let held = held.map(i128::from).sum::<i128>();
             lost = lost.saturating_add(weight.price(ran, wait).saturating_mul(held));
         }
-        (lost > weight.saved(wait, urgent)).then(|| self.put_off(key, Some(wait), now))
+        (lost > weight.saved(wait, urgent)).then(|| self.postpone_evictions(key, Some(wait), now))
     }
 
-    /// What a waiting gang's wait weighs.
+    /// The weight of a waiting gang's wait.
     pub(crate) fn weight(&self, key: &GangKey) -> Option<Weight> {
         let need = self.gangs.get(key)?.need(key);
         let main = if need.get(GPU) > 0 { GPU } else { CPU };
@@ -141,15 +153,20 @@ impl Scheduler {
         })
     }
 
-    /// How long a gang has run, in seconds, and what its members hold. None where it does not run.
+    /// How long a gang has run, in seconds, and what its members hold. None if it does not run.
     pub(crate) fn held_since(&self, key: &GangKey, now: Timestamp) -> Option<(i64, &[Held])> {
         let run = self.timeline.runs.get(key)?;
         let ran = now.as_second() - run.start;
         Some((ran.max(0), &run.held))
     }
 
-    /// Seeks no evictions for a gang for a while, because they are not worth it.
-    pub(crate) fn put_off(&mut self, key: &GangKey, wait: Option<i64>, now: Timestamp) -> NotWorth {
+    /// Delays the next victim search for a gang, because evictions are not worth their cost.
+    pub(crate) fn postpone_evictions(
+        &mut self,
+        key: &GangKey,
+        wait: Option<i64>,
+        now: Timestamp,
+    ) -> NotWorth {
         let pause = (wait.unwrap_or(0) / AGAIN_PART).max(AGAIN_SECONDS);
         let then = now.as_second().saturating_add(pause);
         self.timeline.spared.insert(key.clone(), then);
@@ -158,7 +175,7 @@ impl Scheduler {
 }
 
 fn not_worth(then: i64) -> NotWorth {
-    let why = "it is expected to have room before evictions would save more than they lose";
+    let why = "the gang is expected to get room before evictions would save more than they cost";
     (
         why.to_owned(),
         Timestamp::from_second(then).unwrap_or(Timestamp::MAX),

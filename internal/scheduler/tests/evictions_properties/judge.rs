@@ -1,4 +1,4 @@
-//! What must hold of one plan's evictions, whatever the world is like.
+//! What must hold of one plan's evictions in any cluster.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use scheduler::{Actions, Config, Eviction, EvictionReason, Plan, PodRef, Schedul
 use super::support::*;
 use super::world::{QUEUES, World};
 
-/// What leaves as one: a member beyond the minimum, or what is left of a gang.
+/// A unit of eviction: a surplus member, or what is left of a gang.
 fn units<'a>(world: &World, evictions: &[&'a Eviction]) -> Vec<Vec<&'a Eviction>> {
     let mut by_gang: BTreeMap<usize, Vec<&Eviction>> = BTreeMap::new();
     for eviction in evictions {
@@ -45,7 +45,7 @@ pub fn judge(world: &World, plan: &Plan) -> Result<(), TestCaseError> {
         );
         prop_assert!(
             !world.pods[&eviction.pod.name].leaving,
-            "nobody is evicted twice"
+            "no pod is evicted twice"
         );
         if eviction.why != EvictionReason::Consolidated {
             *lost.entry(world.pods[&eviction.pod.name].gang).or_default() += 1;
@@ -67,11 +67,12 @@ pub fn judge(world: &World, plan: &Plan) -> Result<(), TestCaseError> {
             }
             EvictionReason::Reclaimed => {
                 prop_assert_ne!(victim.queue, taker.queue);
-                // What was placed earlier in the plan counts, and what is held for somebody or was as the
-                // plan began: a place is on its queue's account until it is given up.
+                // What was placed earlier in the plan counts, and so do nominations, also those
+                // from before the plan: a place is charged to its queue until it is given up.
                 let going = |pod: &PodRef| plan.evictions.iter().any(|e| e.pod.name == pod.name);
                 let held = plan.reservations.iter().flat_map(|held| &held.pods);
-                // Where those who lose might go is nothing that their queue holds against anybody.
+                // Places that are reserved for victims while no gang wants them are not charged
+                // against any gang.
                 let held = held.filter(|(pod, _)| !going(pod));
                 let new = plan
                     .binds
@@ -92,7 +93,7 @@ pub fn judge(world: &World, plan: &Plan) -> Result<(), TestCaseError> {
                 );
             }
             EvictionReason::Consolidated => {
-                // For a gang that its queue deserves, and only with a place of its own.
+                // For a gang within its queue's deserved amount, and only with a place of its own.
                 let place = plan.reservations.iter().flat_map(|held| &held.pods);
                 let mut place = place.filter(|(pod, _)| pod.name == eviction.pod.name);
                 prop_assert!(place.next().is_some(), "{:?} has no other place", eviction);
@@ -123,7 +124,7 @@ pub fn judge(world: &World, plan: &Plan) -> Result<(), TestCaseError> {
     minimal(world, plan)
 }
 
-/// With any one unit left where it is, the gang that it goes for would not fit.
+/// With any one unit left running, the preemptor would not fit.
 fn minimal(world: &World, plan: &Plan) -> Result<(), TestCaseError> {
     let takers: BTreeSet<&String> = plan
         .evictions
@@ -139,8 +140,8 @@ fn minimal(world: &World, plan: &Plan) -> Result<(), TestCaseError> {
     let evictions: Vec<&Eviction> = plan.evictions.iter().filter(|e| e.by.is_some()).collect();
     let reasons: BTreeSet<EvictionReason> = evictions.iter().map(|e| e.why).collect();
     if reasons.len() > 1 {
-        // Its own queue's juniors went so that the queue stays within its share: room alone
-        // does not tell.
+        // Lower-ranked gangs of the preemptor's queue were evicted so that the queue stays within
+        // its share: room alone does not decide.
         return Ok(());
     }
     let at: usize = taker[1..].parse().unwrap();
@@ -157,7 +158,7 @@ fn minimal(world: &World, plan: &Plan) -> Result<(), TestCaseError> {
     for unit in units(world, &evictions) {
         let taker_gang = &world.case.gangs[at];
         if reasons.contains(&EvictionReason::Preempted) {
-            // A queue beyond its share must not grow by evictions: room alone does not tell.
+            // A queue above its share must not grow by evictions: room alone does not decide.
             let gpus = |e: &&Eviction| world.gang_of(&e.pod.name).gpus;
             let gone: i64 = evictions.iter().map(gpus).sum();
             let back: i64 = unit.iter().map(gpus).sum();
@@ -187,8 +188,7 @@ fn minimal(world: &World, plan: &Plan) -> Result<(), TestCaseError> {
         for (name, pod) in &world.pods {
             let goes = evictions.iter().any(|e| e.pod.name == *name) && !stays.contains(name);
             let waits = pod.node.is_none() && pod.gang != at;
-            // Places that are held already are others' business; where those who lose might go is
-            // looked for last.
+            // Existing nominations belong to other gangs; places for victims are sought last.
             let held = plan.reservations.iter().any(|held| {
                 held.group.name != **taker && held.pods.iter().any(|(pod, _)| pod.name == *name)
             });
@@ -207,7 +207,7 @@ fn minimal(world: &World, plan: &Plan) -> Result<(), TestCaseError> {
         }
         let binds = plain.plan(now()).binds;
         let placed = binds.iter().filter(|b| b.group.name == **taker).count();
-        // Who is moved must have another place.
+        // A moved pod must have another place.
         let housed = binds.iter().filter(|b| moved.contains(&b.pod.name)).count();
         prop_assert!(
             placed < coming || housed < moved.len(),

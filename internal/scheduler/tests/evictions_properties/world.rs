@@ -1,4 +1,5 @@
-//! Random queues, priorities, gangs and budgets, and the world that they run in as plans are carried out.
+//! Random queues, priorities, gangs and budgets, and the cluster in which the plans are carried
+//! out.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,7 +17,7 @@ pub struct Gang {
     pub members: usize,
     pub gpus: i64,
     pub preemptible: bool,
-    /// It is there from the first round on, or comes later.
+    /// Whether the gang exists from the first round on, or arrives later.
     pub late: bool,
 }
 
@@ -25,9 +26,9 @@ pub struct Case {
     pub nodes: Vec<i64>,
     pub deserved: [i64; 3],
     pub surplus: bool,
-    /// May others be moved for whoever waits?
+    /// Whether pods may be moved for waiting gangs.
     pub consolidate: bool,
-    /// So many running pods of queue `qa` must stay so.
+    /// How many running pods of queue `qa` a budget protects.
     pub budget: Option<usize>,
     pub gangs: Vec<Gang>,
 }
@@ -87,7 +88,7 @@ pub struct World {
     pub case: Case,
     pub pods: BTreeMap<String, PodAt>,
     pub arrived: BTreeSet<usize>,
-    /// Those who waited after the last plan with a place held for them.
+    /// The gangs that waited after the last plan with a nomination.
     pub promised: BTreeSet<String>,
 }
 
@@ -180,7 +181,7 @@ impl World {
         &self.case.gangs[self.pods[pod].gang]
     }
 
-    /// GPUs that a queue's pods hold that stay.
+    /// GPUs of a queue's pods that are not evicted.
     pub fn held(&self, queue: usize) -> i64 {
         let pods = self
             .pods

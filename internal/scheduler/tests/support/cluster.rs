@@ -1,4 +1,4 @@
-//! A cluster that does what plans say: bound pods run, evicted ones are told to go. Judges nothing.
+//! A cluster that carries out plans: bound pods run, evicted ones are deleted. Judges nothing.
 
 use std::collections::BTreeMap;
 
@@ -54,7 +54,7 @@ impl Cluster {
         }));
     }
 
-    /// A gang `members` strong that needs `min` of them.
+    /// A gang of `members` members that needs `min` of them.
     pub fn gang(
         &mut self,
         name: &str,
@@ -123,7 +123,7 @@ impl Cluster {
         }
     }
 
-    /// Plans and confirms until whoever can run does.
+    /// Plans and confirms until every gang that fits runs.
     pub fn run(&mut self) -> Plan {
         let plan = self.plan();
         self.confirm(&plan);
@@ -141,8 +141,8 @@ impl Cluster {
         }
     }
 
-    /// Plans; bound pods run, evicted pods are gone at once and others of their name wait. A
-    /// minute passes.
+    /// Plans; bound pods run, evicted pods disappear at once and replacements of their names wait.
+    /// A minute passes.
     pub fn round(&mut self) -> Plan {
         let plan = self.run();
         for eviction in &plan.evictions {

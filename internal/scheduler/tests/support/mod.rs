@@ -40,12 +40,13 @@ pub fn now() -> Timestamp {
     "2026-01-01T00:00:00Z".parse().unwrap()
 }
 
-/// So many seconds after it.
+/// The time so many seconds after it.
 pub fn at(seconds: i64) -> Timestamp {
     now() + SignedDuration::from_secs(seconds)
 }
 
-/// Plans then, after a change that matters to nobody: a plan says nothing where there was none.
+/// Plans at that time, after a change without any effect: a plan reports nothing where nothing
+/// changed.
 pub fn look(s: &mut Scheduler, second: i64) -> Plan {
     s.apply(queue_with("nudge", |_| {}));
     s.apply(Event::QueueGone("nudge".into()));
