@@ -71,10 +71,10 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         property: "planning twice changes nothing, and says nothing new",
-        file: "src/said.rs",
-        find: "if new || self.stirred.contains(key) {",
-        replace: "self.stirred.insert(key);
-        if new || self.stirred.contains(key) {",
+        file: "src/report_cache.rs",
+        find: "if new || self.changed_gangs.contains(key) {",
+        replace: "self.changed_gangs.insert(key);
+        if new || self.changed_gangs.contains(key) {",
         test: ("properties", SOUND),
     },
     Mutant {
@@ -158,7 +158,7 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         property: "guarantees: what a queue deserves it gets where any lawful victims make room",
-        file: "src/evict/across.rs",
+        file: "src/evict/reclaim.rs",
         find: "victim_queue.cursor.rewind();",
         replace: "",
         test: (

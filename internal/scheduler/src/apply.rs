@@ -93,7 +93,7 @@ impl Scheduler {
         let mut stays = known.clone();
         stays.evicting = None;
         stays.stage = stage;
-        self.world_changed();
+        self.cluster_changed();
         self.replace_pod(&key, stays);
     }
 
@@ -109,7 +109,7 @@ impl Scheduler {
         if let Some(gang) = self.gangs.get_mut(&key) {
             gang.held_until = Some(until);
             gang.held_why = why.map(Box::from);
-            self.awake.insert(key);
+            self.unanswered.insert(key);
             self.changed = true;
         }
     }
@@ -120,7 +120,7 @@ impl Scheduler {
         let key = self.gang_key(group);
         if let Some(gang) = self.gangs.get_mut(&key) {
             gang.shown = None;
-            self.stirred.insert(&key);
+            self.changed_gangs.insert(&key);
             self.changed = true;
         }
     }
@@ -161,7 +161,7 @@ impl Scheduler {
         if self.nodes[at].offer.is_some() {
             self.set_offer(at, None);
         }
-        self.tidy_node(at);
+        self.free_node_index(at);
     }
 
     fn take_in_pod(&mut self, pod: &k8s::Pod) {
@@ -189,7 +189,7 @@ impl Scheduler {
             terms: info.terms,
             asks,
             started: info.started,
-            polite: info.polite,
+            never_preempts: info.never_preempts,
             evicting: None,
             part: self.part_of(
                 &info.gang,
@@ -205,11 +205,11 @@ impl Scheduler {
             Some(old) => {
                 let leaves = new.stage == Stage::Leaving && old.stage != Stage::Leaving;
                 if old.stage.occupies() && (ended || leaves) || old.uid != new.uid {
-                    self.world_changed();
+                    self.cluster_changed();
                 }
             }
             None if self.gangs.contains_key(&new.gang) => {}
-            None if new.stage.on_node() => self.world_changed(),
+            None if new.stage.on_node() => self.cluster_changed(),
             None => self.gang_arrived(),
         }
         if let Some(old) = self.pods.get(&key) {
@@ -305,7 +305,7 @@ impl Scheduler {
         self.volumes.gone(key);
         self.listed.release(key);
         if self.pods.get(key).is_some_and(|pod| pod.stage.occupies()) {
-            self.world_changed();
+            self.cluster_changed();
         }
         let there =
             !self.budgets.is_empty() || self.pods.get(key).is_some_and(|pod| pod.stage.on_node());
@@ -318,7 +318,7 @@ impl Scheduler {
 
     fn leave_node(&mut self, node: Option<NodeIx>) {
         if let Some(at) = node {
-            self.tidy_node(at);
+            self.free_node_index(at);
         }
     }
 
@@ -327,14 +327,14 @@ impl Scheduler {
         let pod = self.pods.remove(key)?;
         self.account(key, &pod, false);
         self.expected.see(key, &pod, false);
-        self.enrol(key, None);
+        self.update_budgets_of(key, None);
         self.by_memory.remove(key);
         self.leave_class(pod.class);
         Some((pod.gang, pod.node))
     }
 
     fn put_pod(&mut self, key: PodKey, pod: Pod) {
-        self.enrol(&key, Some(&pod.labels));
+        self.update_budgets_of(&key, Some(&pod.labels));
         self.account(&key, &pod, true);
         self.expected.see(&key, &pod, true);
         let share = self.classes.get(pod.class).share();
@@ -344,7 +344,7 @@ impl Scheduler {
         let watched = (!self.failing.is_empty()).then(|| key.clone());
         self.pods.insert(key, pod);
         if let Some(key) = watched {
-            self.note_stranded(&key);
+            self.note_on_failed_device(&key);
         }
     }
 
@@ -390,7 +390,7 @@ impl Scheduler {
             self.count_for_rules(&key.namespace, &pod.labels, pod.class, at, up);
         }
         if let Some(at) = pod.node.filter(|_| pod.stage.on_node()) {
-            self.eased += u64::from(self.volumes.see(key, at, up));
+            self.releases += u64::from(self.volumes.see(key, at, up));
         }
         let gang = self.gangs.or_default(&pod.gang);
         gang.count(key, &pod.task, pod.stage, up);
@@ -481,7 +481,7 @@ impl Scheduler {
             .get(&key)
             .is_some_and(|gang| gang.spec.is_some() || !gang.nodes.is_empty())
         {
-            self.world_changed();
+            self.cluster_changed();
         } else {
             self.gang_arrived();
         }
@@ -499,7 +499,7 @@ impl Scheduler {
         gang.spec = Some(spec);
         gang.moved = true;
         if gang.recall(group, &mut self.last_conditions) {
-            self.timeline.recall(&key);
+            self.timeline.restore_head(&key);
         }
         if regrouped {
             self.regroup(&key);
@@ -538,7 +538,7 @@ impl Scheduler {
         if !self.gangs.contains_key(&key) {
             return;
         }
-        self.world_changed();
+        self.cluster_changed();
         self.remove_expected(&key);
         let gang = self.gang_mut(&key);
         gang.spec = None;
@@ -560,9 +560,9 @@ impl Scheduler {
                 self.settle(&key);
             }
         }
-        self.world_changed();
+        self.cluster_changed();
         self.changed = true;
-        self.eased += 1;
+        self.releases += 1;
     }
 
     fn priority_changed(&mut self, name: String, priority: Option<Priority>) {
@@ -573,7 +573,7 @@ impl Scheduler {
         if old == priority {
             return;
         }
-        self.world_changed();
+        self.cluster_changed();
         // Rare: every gang's position may have changed.
         let keys: Vec<GangKey> = self.gangs.keys().cloned().collect();
         for key in keys {

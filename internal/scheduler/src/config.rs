@@ -4,7 +4,7 @@ use jiff::SignedDuration;
 use k8s_openapi::api::core::v1 as k8s;
 
 use crate::cutting::Cutting;
-use crate::evict::Tidying;
+use crate::evict::DefragmentationBudget;
 use crate::queue::Decay;
 use crate::share::GpuOrder;
 
@@ -23,7 +23,7 @@ pub struct Config {
     /// Which GPU a pod gets that requests a part of one.
     pub gpus: GpuOrder,
     /// How much defragmentation may move, and for what gain.
-    pub tidying: Tidying,
+    pub defragmentation: DefragmentationBudget,
     /// MIG repartitioning of idle GPUs; `None`: users choose the configurations.
     pub cutting: Option<Cutting>,
     /// How queues' past use counts in their entitlements; `None`: not at all.
@@ -150,7 +150,7 @@ impl Default for Config {
             actions: Actions::default(),
             stale_after: STALE_AFTER,
             break_budgets: false,
-            tidying: Tidying::default(),
+            defragmentation: DefragmentationBudget::default(),
             gpus: GpuOrder::default(),
             cutting: None,
             usage: None,

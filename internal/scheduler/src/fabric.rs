@@ -52,7 +52,7 @@ impl Scheduler {
                 continue;
             }
             let class = self.classes.spanning(pod.class, spans);
-            self.world_changed();
+            self.cluster_changed();
             self.replace_pod_joined(key, Pod { class, ..pod });
         }
     }

@@ -506,7 +506,7 @@ fn stand(class: &Class, node: &Node, offer: &Offer, fixed: OfferFacts) -> NodeFi
     }
     let gpus = node.gpus_for(class);
     let (count, limits) = headroom(class, node, gpus, |ix| node.free_for(class, ix));
-    if count == 0 || node.curtained {
+    if count == 0 || node.closed_for_attempt {
         let all = || headroom(class, node, &node.gpus, |ix| node.free(ix)).0;
         let apart = count == 0 && offer.withholds_from(class) && all() > 0;
         return NodeFit::Short { limits, apart };

@@ -11,18 +11,18 @@ use resources::names::DEFAULT_QUEUE;
 use resources::report::PlacementReport;
 
 use crate::class::ClassIx;
-use crate::evict::{Kept, VictimPlace, Won};
-use crate::few::{SmallMap, SmallSet};
-use crate::line::LineKey;
-use crate::named::NamespacedName;
+use crate::evict::{EvictionGrace, ReservedPlace, VictimPlace};
+use crate::job_annotations::JobAnnotations;
+use crate::namespaced_name::NamespacedName;
 use crate::node::NodeIx;
 use crate::phase::{LastConditions, Shown};
 use crate::place::BlockedAnswer;
 use crate::plan::PodRef;
 use crate::pod::{PodKey, Stage};
 use crate::queue::Payer;
+use crate::queue_order::LineKey;
 use crate::resource::{Demand, Names, Room};
-use crate::terms::Terms;
+use crate::small_map::{SmallMap, SmallSet};
 use crate::topology::Shape;
 
 /// A gang's identity.
@@ -68,7 +68,7 @@ pub(crate) struct Spec {
     pub(crate) priority_class: Option<String>,
     pub(crate) created: Option<Timestamp>,
     /// Its annotations on eviction, user and run time.
-    pub(crate) terms: Terms,
+    pub(crate) terms: JobAnnotations,
     /// Its sub-groups and topology request.
     pub(crate) shape: Shape,
 }
@@ -97,7 +97,7 @@ impl Spec {
                 .creation_timestamp
                 .as_ref()
                 .map(|time| time.0),
-            terms: Terms::read(&group.metadata),
+            terms: JobAnnotations::read(&group.metadata),
             shape: Shape::read(group),
         }
     }
@@ -194,13 +194,13 @@ pub(crate) struct Gang {
     /// Its position among the possible victims of its queue.
     pub(crate) victim: Option<VictimPlace>,
     /// When it was placed by an eviction, or moved: see `evict`.
-    pub(crate) won: Option<Won>,
+    pub(crate) eviction_grace: Option<EvictionGrace>,
     /// Victims evicted for it that may not have terminated yet.
     pub(crate) awaits: BTreeSet<PodKey>,
     /// Reservations for members that were moved.
-    pub(crate) kept: Vec<Kept>,
+    pub(crate) reserved_places: Vec<ReservedPlace>,
     /// The time since which it runs below its minimum.
-    pub(crate) stale_since: Option<Timestamp>,
+    pub(crate) incomplete_since: Option<Timestamp>,
     /// True once its queue admitted it. Stays true: a restarted gang is not new work.
     pub(crate) admitted: bool,
     /// True while its `minResources` count as expected in its queue.
@@ -225,7 +225,7 @@ pub(crate) struct Gang {
     /// Members whose task has a topology request.
     pub(crate) hinted: usize,
     /// The cached obstacle of the last attempt.
-    pub(crate) parked: Option<Box<BlockedAnswer>>,
+    pub(crate) blocked_answer: Option<Box<BlockedAnswer>>,
 }
 
 impl Gang {
@@ -244,8 +244,8 @@ impl Gang {
     /// True if it waits for a change by a user or administrator, so that no end of other pods lets
     /// it start.
     pub(crate) fn waits_for_a_change(&self) -> bool {
-        let parked = self.parked.as_ref();
-        parked.is_some_and(|parked| parked.is_lasting())
+        let blocked_answer = self.blocked_answer.as_ref();
+        blocked_answer.is_some_and(|blocked_answer| blocked_answer.is_lasting())
     }
 
     pub(crate) fn part(&self, part: &str) -> Counts {

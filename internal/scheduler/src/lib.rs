@@ -6,64 +6,64 @@
 //! use is kept for each node and updated from the nodes that changed (module `fit`), so no plan
 //! walks the whole cluster.
 
-mod alike;
 mod apply;
-mod beside;
 mod class;
 mod config;
 mod cutting;
 mod devices;
+mod dirty_set;
 mod event;
 mod evict;
-mod expect;
+mod expected_pods;
+mod extender;
 mod fabric;
-mod few;
 mod filter;
 mod fit;
 pub mod fragment;
 mod gang;
 mod gpu;
 mod health;
-mod home;
+mod incremental;
+mod job_annotations;
 mod labels;
-mod line;
 mod links;
-mod listed;
-mod named;
-mod newcomers;
+mod listed_devices;
+mod name_table;
+mod namespaced_name;
 mod node;
-mod noted;
 mod phase;
 mod place;
 mod plan;
 mod pod;
 mod queue;
+mod queue_assignment;
+mod queue_order;
 mod report;
+mod report_cache;
 mod resource;
-mod said;
 mod score;
 pub mod settings;
 mod share;
+mod small_map;
+mod spec_cache;
 mod state;
-mod table;
-mod terms;
 mod timeline;
 mod topology;
 mod trial;
 mod view;
 mod what_if;
 
-pub use beside::{NoPlace, PREFERENCE_MAX};
 pub use config::{Actions, Config, Lead, Strategy};
 pub use cutting::{Cutting, Recut};
 pub use event::Event;
-pub use evict::{Move, Proposal, Tidying};
+pub use evict::{DefragmentationBudget, Move, Proposal};
+pub use extender::{Infeasible, PREFERENCE_MAX};
 pub use plan::{
     Bind, ClaimStep, Eviction, EvictionReason, GroupCondition, GroupRef, GroupUpdate, Plan, PodRef,
     Reservation, ReservationKind, Unscheduled, VolumeSource, VolumesReady,
 };
 pub use queue::Decay;
-pub use said::Reports;
+pub use report_cache::Reports;
 pub use share::GpuOrder;
 pub use state::Scheduler;
 pub use trial::Trial;

@@ -13,7 +13,7 @@ use crate::cutting::{Cuttable, State};
 use crate::devices::Devices;
 use crate::gpu::Kind;
 use crate::health::Health;
-use crate::listed::ListedDevices;
+use crate::listed_devices::ListedDevices;
 use crate::resource::{GPU, GPU_UNIT, Names, Room, Set, each};
 use crate::share::{FreeGpus, Ledger, Take, foreign};
 
@@ -218,8 +218,8 @@ pub(crate) struct Node {
     /// What terminating pods hold; not in `used`.
     pub(crate) leaving: Room,
     /// The number of terminating pods, and the GPUs that they still hold.
-    pub(crate) leavers: usize,
-    pub(crate) leaving_held: Ledger,
+    pub(crate) terminating_pods: usize,
+    pub(crate) terminating_held: Ledger,
     /// The GPUs that pods hold. (More than one whole GPU on one id is an error of another
     /// component.)
     pub(crate) held: Ledger,
@@ -242,7 +242,7 @@ pub(crate) struct Node {
     pub(crate) rank: u32,
     /// True if it takes no pods during one attempt, because its free capacity is intended for
     /// another gang.
-    pub(crate) curtained: bool,
+    pub(crate) closed_for_attempt: bool,
 }
 
 impl Node {
@@ -253,8 +253,8 @@ impl Node {
             used: Room::default(),
             pipelined: Room::default(),
             leaving: Room::default(),
-            leavers: 0,
-            leaving_held: Ledger::default(),
+            terminating_pods: 0,
+            terminating_held: Ledger::default(),
             held: Ledger::default(),
             pipelined_held: Ledger::default(),
             pods: 0,
@@ -264,7 +264,7 @@ impl Node {
             idle: 0,
             offered: 0,
             rank: 0,
-            curtained: false,
+            closed_for_attempt: false,
         }
     }
 
@@ -341,12 +341,12 @@ impl Node {
     pub(crate) fn count_terminating(&mut self, take: &Take, devices: &[Arc<str>], up: bool) {
         if up {
             self.leaving.add(&take.demand, 1);
-            self.leavers += 1;
-            self.leaving_held.hold(take, devices);
+            self.terminating_pods += 1;
+            self.terminating_held.hold(take, devices);
         } else {
             self.leaving.add(&take.demand, -1);
-            self.leavers = self.leavers.saturating_sub(1);
-            self.leaving_held.release(take, devices);
+            self.terminating_pods = self.terminating_pods.saturating_sub(1);
+            self.terminating_held.release(take, devices);
         }
     }
 
@@ -372,18 +372,18 @@ impl Node {
     /// The GPUs held now: by placed and by terminating pods, not by nominated ones.
     pub(crate) fn held_now(&self) -> Ledger {
         let there = self.held.clone().with(&self.pipelined_held, -1);
-        there.with(&self.leaving_held, 1)
+        there.with(&self.terminating_held, 1)
     }
 
     /// True if more of some resource is used than exists.
-    pub(crate) fn overdrawn(&self) -> bool {
+    pub(crate) fn overcommitted(&self) -> bool {
         let Some(offer) = &self.offer else {
             return true;
         };
         self.used
             .iter()
             .any(|(ix, used)| used > 0 && used > offer.allocatable.get(ix))
-            || self.held.overdrawn()
+            || self.held.overcommitted()
             || self.gpus.whole < 0
     }
 

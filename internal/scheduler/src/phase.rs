@@ -146,7 +146,7 @@ impl Scheduler {
                 ),
             );
         }
-        let leads = self.timeline.leads(key);
+        let leads = self.timeline.is_head(key);
         if leads && !now.led() {
             now.put(
                 FIRST_IN_LINE,

@@ -5,7 +5,7 @@
 //! many gangs started before it. The passes are repeated until no gang is placed, then evictions
 //! are tried.
 //!
-//! Cost: the gangs without a valid cached answer; see `newcomers` for the incremental case.
+//! Cost: the gangs without a valid cached answer; see `incremental` for the incremental case.
 //!
 //! Tests: `tests/queues.rs`, `tests/gangs.rs`, `tests/properties.rs`.
 
@@ -18,12 +18,12 @@ use resources::kinds::PodGroupPhase;
 
 use crate::cutting::Recut;
 use crate::devices;
-use crate::evict::txn::Standing;
+use crate::evict::transaction::PodPlacement;
 use crate::gang::GangKey;
 use crate::place::{Attempt, Placement};
 use crate::queue::{Next, Picker, QueueIx, Turns};
 use crate::report::Obstacle;
-use crate::said::Reports;
+use crate::report_cache::Reports;
 use crate::state::Scheduler;
 
 /// The most passes over all queues in one plan. The first places what fits, the second updates the
@@ -341,27 +341,27 @@ impl Scheduler {
         self.renewed = 0;
         self.forget_loads(now);
         self.rank_nodes();
-        self.reckon_queues();
+        self.update_queues();
         self.queues.remember(now, self.config.usage);
-        self.reckon_queues();
+        self.update_queues();
         self.version += u64::from(self.queues.shifted());
         let mut plan = Plan::default();
-        self.tend_timeline(now);
-        let courtesies = self.revisit(now, &mut plan);
+        self.update_timeline(now);
+        let yielding_places = self.revisit(now, &mut plan);
         let mut round = Round::default();
         if !self.try_new_gangs(now, &mut plan, &mut round) {
             self.try_all_gangs(now, &mut plan, &mut round);
         }
-        self.evict_stranded(&mut plan);
-        self.evict_stale(now, &mut plan);
-        self.keep_courtesies(courtesies);
-        self.house_losers(&plan, now);
+        self.evict_from_failed_devices(&mut plan);
+        self.evict_incomplete_gangs(now, &mut plan);
+        self.renominate_victims(yielding_places);
+        self.nominate_victims(&plan, now);
         self.defragment(now, &mut plan);
         plan.reservations = self.nominations();
-        plan.reservations.extend(self.planned(now));
-        self.kept_places(&mut plan);
+        plan.reservations.extend(self.head_reservation(now));
+        self.report_reserved_places(&mut plan);
         self.queues.note_held();
-        self.foretell(&round.waiting, now);
+        self.estimate_starts(&round.waiting, now);
         self.write_reports(&round, &mut plan);
         self.changed = false;
         self.cut(now, &mut plan);
@@ -388,11 +388,11 @@ impl Scheduler {
                 }
             }
             // Evictions may free more than they were for.
-            if !self.evict_for(round, now, plan) {
+            if !self.find_victims(round, now, plan) {
                 break;
             }
             rests = false;
-            self.won = Some(self.age);
+            self.last_eviction_age = Some(self.age);
         }
         if rests && !round.waiting.is_empty() {
             self.record_settled(now, round);
@@ -411,8 +411,8 @@ impl Scheduler {
         obstacles: &mut BTreeMap<GangKey, Obstacle>,
         blocked: &mut Vec<GangKey>,
     ) -> (bool, BTreeMap<QueueIx, Vec<GangKey>>) {
-        let mut any = self.look_ahead(now, plan);
-        self.awake.clear();
+        let mut any = self.start_head(now, plan);
+        self.unanswered.clear();
         let mut turns = Turns::default();
         let mut lines: BTreeMap<QueueIx, Turn> = BTreeMap::new();
         let waiting = self.queues.iter().filter(|(_, _, q)| !q.line.is_empty());
@@ -498,7 +498,7 @@ impl Scheduler {
     /// Undoes a placement if plans must not place.
     pub(crate) fn take_back(&mut self, key: &GangKey, placed: &[Placement]) {
         for placement in placed {
-            self.restand(&placement.pod, Standing::pending());
+            self.set_placement(&placement.pod, PodPlacement::pending());
         }
         self.settle(key);
     }

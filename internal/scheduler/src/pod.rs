@@ -12,11 +12,11 @@ use resources::names::{GROUP_NAME, QUEUE_NAME, TASK_SPEC};
 use crate::class::ClassIx;
 use crate::devices::{self, Ask};
 use crate::gang::GangKey;
+use crate::job_annotations::JobAnnotations;
 use crate::labels::Labels;
-use crate::listed;
-use crate::named::NamespacedName;
+use crate::listed_devices;
+use crate::namespaced_name::NamespacedName;
 use crate::node::NodeIx;
-use crate::terms::Terms;
 use crate::topology::Hints;
 
 /// A pod's name within the cluster.
@@ -97,12 +97,12 @@ pub(crate) struct Pod {
     pub(crate) created: Option<Timestamp>,
     /// The queue that its own metadata names.
     pub(crate) queue: Option<String>,
-    pub(crate) terms: Terms,
+    pub(crate) terms: JobAnnotations,
     pub(crate) asks: Arc<[Ask]>,
     /// The time since which it runs, from its status.
     pub(crate) started: Option<Timestamp>,
     /// `preemptionPolicy: Never`: it waits and causes no evictions.
-    pub(crate) polite: bool,
+    pub(crate) never_preempts: bool,
     /// Its topology hints.
     pub(crate) hints: Option<Box<Hints>>,
     pub(crate) labels: Labels,
@@ -133,8 +133,8 @@ pub(crate) struct PodInfo<'a> {
     pub(crate) created: Option<Timestamp>,
     pub(crate) queue: Option<String>,
     pub(crate) started: Option<Timestamp>,
-    pub(crate) polite: bool,
-    pub(crate) terms: Terms,
+    pub(crate) never_preempts: bool,
+    pub(crate) terms: JobAnnotations,
     pub(crate) hints: Option<Box<Hints>>,
 }
 
@@ -187,7 +187,7 @@ impl<'a> PodInfo<'a> {
             stage,
             node: node.filter(|_| stage.on_node()),
             devices: devices::ids(&chosen),
-            listed: listed::said(&chosen),
+            listed: listed_devices::annotated_ids(&chosen),
             ours,
             hints: Hints::read(meta),
             created: meta.creation_timestamp.as_ref().map(|time| time.0),
@@ -196,11 +196,11 @@ impl<'a> PodInfo<'a> {
                 .as_ref()
                 .and_then(|status| status.start_time.as_ref())
                 .map(|time| time.0),
-            polite: spec.preemption_policy.as_deref() == Some("Never"),
+            never_preempts: spec.preemption_policy.as_deref() == Some("Never"),
             queue: annotation(QUEUE_NAME)
                 .or_else(|| word(meta.labels.as_ref(), QUEUE_NAME))
                 .map(str::to_owned),
-            terms: Terms::read(meta).within(spec.active_deadline_seconds),
+            terms: JobAnnotations::read(meta).within(spec.active_deadline_seconds),
         })
     }
 }

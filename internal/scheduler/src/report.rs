@@ -191,7 +191,7 @@ impl Obstacle {
     }
 
     /// Adds the reason why no pods are evicted.
-    pub(crate) fn no_evictions(&mut self, why: &str) {
+    pub(crate) fn set_eviction_reason(&mut self, why: &str) {
         self.evictions = format!("no pods are evicted for it: {why}");
     }
 }
@@ -610,15 +610,20 @@ impl Scheduler {
         let Some(gang) = self.gangs.get(key) else {
             return Obstacle::default();
         };
-        let nodes = gang.nodes.keys().filter(|at| self.nodes[**at].leavers > 0);
-        let (mut leavers, mut places) = (0, 0);
+        let nodes = gang
+            .nodes
+            .keys()
+            .filter(|at| self.nodes[**at].terminating_pods > 0);
+        let (mut terminating_pods, mut places) = (0, 0);
         for at in nodes {
-            leavers += self.nodes[*at].leavers;
+            terminating_pods += self.nodes[*at].terminating_pods;
             places += 1;
         }
         let mut obstacle = Obstacle::new(
             Verdict::Waiting,
-            format!("it has nominated nodes; {leavers} pods are terminating on {places} of them"),
+            format!(
+                "it has nominated nodes; {terminating_pods} pods are terminating on {places} of them"
+            ),
             "the end of those pods".into(),
         );
         obstacle.possible = gang.total.have();

@@ -114,7 +114,7 @@ pub(crate) fn key(class: &Class, node: &Node, offer: &Offer, tier: i64, count: u
 pub(crate) fn awaits(class: &Class, node: &Node) -> bool {
     let others = class.demand().0.iter().filter(|(ix, _)| *ix != GPU);
     let mut others = others.into_iter();
-    node.leavers > 0
+    node.terminating_pods > 0
         && (others.any(|(ix, amount)| node.free_now(*ix) < *amount)
             || (class.demand().get(GPU) > 0 && !fits_at_once(node, class)))
 }

@@ -1,5 +1,5 @@
 //! The scheduler's state and the small steps that keep it consistent: node changes and class views.
-//! Objects are read in `apply`, queues and positions are kept in `home`, decisions are made in
+//! Objects are read in `apply`, queues and positions are kept in `queue_assignment`, decisions are made in
 //! `plan`.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -7,30 +7,30 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use crate::alike::SpecCache;
 use crate::class::{ClassIx, Classes};
 use crate::config::{Config, Strategy};
 use crate::cutting;
 use crate::devices::Ask;
+use crate::dirty_set::DirtySet;
 use crate::evict::{Budgets, Likeness, Victims};
-use crate::expect::Expected;
+use crate::expected_pods::Expected;
 use crate::filter::neighbours::Neighbours;
 use crate::filter::volumes::Volumes;
 use crate::fit::View;
 use crate::gang::{Gang, GangKey};
 use crate::health::Load;
-use crate::listed::Held;
-use crate::newcomers::SettledState;
+use crate::incremental::SettledState;
+use crate::listed_devices::Held;
+use crate::name_table::Table;
 use crate::node::{Node, NodeIx, Offer};
-use crate::noted::Noted;
 use crate::phase::LastConditions;
 use crate::pod::{Pod, PodKey};
 use crate::queue::Queues;
+use crate::report_cache::ReportCache;
 use crate::resource::{GPU, Ix, Names, Room, Set};
-use crate::said::Said;
 use crate::score;
 use crate::share::{GpuOrder, Take};
-use crate::table::Table;
+use crate::spec_cache::SpecCache;
 use crate::timeline::Timeline;
 use crate::topology::Tree;
 
@@ -82,13 +82,13 @@ pub struct Scheduler {
     /// True if an event arrived since the last plan.
     pub(crate) changed: bool,
     /// Gangs that changed since the last plan.
-    pub(crate) stirred: Noted<GangKey>,
+    pub(crate) changed_gangs: DirtySet<GangKey>,
     /// Other gangs without a valid answer.
-    pub(crate) awake: BTreeSet<GangKey>,
+    pub(crate) unanswered: BTreeSet<GangKey>,
     /// The state after the last plan, if every waiting gang had an answer.
     pub(crate) rest: Option<SettledState>,
     /// The cached reports.
-    pub(crate) said: Said,
+    pub(crate) report_cache: ReportCache,
     /// Gangs whose reports have a stale start estimate.
     pub(crate) outdated: BTreeSet<GangKey>,
     /// When a gang that is held back may be tried again.
@@ -101,7 +101,7 @@ pub struct Scheduler {
     /// How often the cluster changed other than by a plan: see `evict`.
     pub(crate) age: u64,
     /// The cache of recent pod specs.
-    pub(crate) alike: SpecCache,
+    pub(crate) spec_cache: SpecCache,
     /// What the containers of the last pod request.
     pub(crate) last_asks: Arc<[Ask]>,
     /// The namespace of the last pod or gang.
@@ -109,11 +109,11 @@ pub struct Scheduler {
     /// The conditions of the last gang.
     pub(crate) last_conditions: LastConditions,
     /// The age at which a gang was last placed by evictions.
-    pub(crate) won: Option<u64>,
+    pub(crate) last_eviction_age: Option<u64>,
     /// The number of changes that a search for evictions could see.
     pub(crate) version: u64,
     /// Gangs with reservations for moved members.
-    pub(crate) keeping: BTreeSet<GangKey>,
+    pub(crate) gangs_with_reserved_places: BTreeSet<GangKey>,
     /// PodDisruptionBudgets.
     pub(crate) budgets: Budgets,
     /// When members were moved for defragmentation, within the last hour.
@@ -121,15 +121,15 @@ pub struct Scheduler {
     /// The budgets that the current search was stopped by.
     pub(crate) budgets_in_the_way: BTreeSet<String>,
     /// Gangs that run below their minimum.
-    pub(crate) broken: BTreeSet<GangKey>,
+    pub(crate) incomplete_gangs: BTreeSet<GangKey>,
     /// Nodes with failed GPUs.
     pub(crate) failing: BTreeSet<NodeIx>,
     /// Pods that may hold a failed GPU.
-    pub(crate) stranded: BTreeSet<PodKey>,
+    pub(crate) pods_on_failed_devices: BTreeSet<PodKey>,
     /// Fruitless searches for evictions: the version at which they ran, and the reason.
     pub(crate) refused: BTreeMap<Likeness, (u64, String)>,
     /// The last class used for another scheduler's request: held, so that its view is kept.
-    pub(crate) beside: Option<ClassIx>,
+    pub(crate) extender_class: Option<ClassIx>,
     /// Nodes with a known load, by the time when it becomes too old.
     pub(crate) loads: BTreeSet<(Timestamp, NodeIx)>,
     pub(crate) topology: Tree,
@@ -144,7 +144,7 @@ pub struct Scheduler {
     pub(crate) volumes: Volumes,
     pub(crate) expected: Expected,
     /// The number of releases and relaxations: what may help gangs that do not wait for room.
-    pub(crate) eased: u64,
+    pub(crate) releases: u64,
     /// Answers renewed in this plan only for their wording.
     pub(crate) renewed: usize,
 }
@@ -171,7 +171,7 @@ impl Scheduler {
             listed: Held::default(),
             cutting: cutting::Memory::default(),
             loads: BTreeSet::new(),
-            eased: 0,
+            releases: 0,
             renewed: 0,
             config,
             names,
@@ -189,31 +189,31 @@ impl Scheduler {
             total: Room::default(),
             used: Room::default(),
             changed: true,
-            stirred: Noted::default(),
-            awake: BTreeSet::new(),
+            changed_gangs: DirtySet::default(),
+            unanswered: BTreeSet::new(),
             rest: None,
-            said: Said::default(),
+            report_cache: ReportCache::default(),
             outdated: BTreeSet::new(),
             wake: None,
             plans: 0,
             nominated: BTreeSet::new(),
             victims: BTreeMap::new(),
             age: 0,
-            alike: SpecCache::default(),
+            spec_cache: SpecCache::default(),
             last_asks: Arc::from([]),
             last_namespace: Arc::from(""),
             last_conditions: Arc::default(),
-            won: None,
+            last_eviction_age: None,
             version: 0,
-            keeping: BTreeSet::new(),
+            gangs_with_reserved_places: BTreeSet::new(),
             budgets: Budgets::new(),
             moved: VecDeque::new(),
             budgets_in_the_way: BTreeSet::new(),
-            broken: BTreeSet::new(),
+            incomplete_gangs: BTreeSet::new(),
             failing: BTreeSet::new(),
-            stranded: BTreeSet::new(),
+            pods_on_failed_devices: BTreeSet::new(),
             refused: BTreeMap::new(),
-            beside: None,
+            extender_class: None,
         }
     }
 
@@ -242,10 +242,10 @@ impl Scheduler {
     }
 
     /// Frees a node's index once neither the node nor a pod on it is known.
-    pub(crate) fn tidy_node(&mut self, at: NodeIx) {
+    pub(crate) fn free_node_index(&mut self, at: NodeIx) {
         let node = &self.nodes[at];
         if node.offer.is_some()
-            || node.pods + node.leavers > 0
+            || node.pods + node.terminating_pods > 0
             || self.node_index.get(&node.name) != Some(&at)
         {
             return;
@@ -327,7 +327,7 @@ impl Scheduler {
             *self.kinds.entry(new).or_insert(0) += 1;
         }
         self.weigh(at, -1);
-        self.eased += 1;
+        self.releases += 1;
         self.topology
             .put(at, offer.as_ref().map(|offer| &offer.labels));
         let failed = self.failed_devices(at).cloned();
@@ -336,20 +336,20 @@ impl Scheduler {
         self.touch(at);
         self.nodes[at].offered = self.clock;
         self.expected.offers_changed();
-        self.world_changed();
+        self.cluster_changed();
         self.weigh(at, 1);
     }
 
     /// Records a new waiting gang. It can change other gangs' answers only if a gang was protected
     /// from eviction because it had just been placed by one.
     pub(crate) fn gang_arrived(&mut self) {
-        let fresh = self.won == Some(self.age);
+        let fresh = self.last_eviction_age == Some(self.age);
         self.age += 1;
         self.version += u64::from(fresh);
     }
 
     /// Records a change that no plan caused.
-    pub(crate) fn world_changed(&mut self) {
+    pub(crate) fn cluster_changed(&mut self) {
         self.age += 1;
         self.version += 1;
     }
@@ -376,7 +376,7 @@ impl Scheduler {
 
     /// Releases capacity on a node. The caller calls `touch` afterwards.
     pub(crate) fn vacate(&mut self, at: NodeIx, take: &Take, devices: &[Arc<str>]) {
-        self.eased += 1;
+        self.releases += 1;
         self.nodes[at].vacate(take, devices);
         if self.nodes[at].usable() {
             self.used.add(&take.demand, -1);

@@ -70,7 +70,7 @@ impl WhatIf {
         }
         keys.sort_unstable();
         keys.dedup();
-        state.reckon_queues();
+        state.update_queues();
         state.try_gangs(&keys, now)
     }
 }

@@ -25,7 +25,7 @@ fn plain(name: &str, gpus: i64) -> Pod {
 
 /// What the other scheduler's binding makes of the pod; the GPUs that it got.
 fn settle(s: &mut Scheduler, pod: &Pod, node: &str) -> Vec<String> {
-    let devices = s.devices_beside(pod, node).unwrap();
+    let devices = s.extender_devices(pod, node).unwrap();
     let mut bound = serde_json::to_value(pod).unwrap();
     bound["spec"]["nodeName"] = json!(node);
     bound["metadata"]["annotations"]["muster.io/devices"] =
@@ -45,8 +45,8 @@ fn told(events: impl IntoIterator<Item = Event>) -> Scheduler {
 }
 
 fn words(s: &mut Scheduler, pod: &Pod, nodes: &[&str]) -> Vec<(String, bool)> {
-    let places = s.places_beside(pod, nodes).into_iter();
-    let said = |place: Result<(), scheduler::NoPlace>| match place {
+    let places = s.extender_filter(pod, nodes).into_iter();
+    let said = |place: Result<(), scheduler::Infeasible>| match place {
         Ok(()) => (String::new(), false),
         Err(no) => (no.why, no.lasting),
     };
@@ -135,7 +135,7 @@ fn each_pod_gets_gpus_of_its_own_that_go_well_together() {
     assert_eq!(four, ["n-4", "n-5", "n-6", "n-7"]);
     let rest = settle(&mut s, &plain("c", 3), "n");
     assert_eq!(rest, ["n-1", "n-2", "n-3"]);
-    assert!(s.devices_beside(&plain("d", 1), "n").is_err());
+    assert!(s.extender_devices(&plain("d", 1), "n").is_err());
 }
 
 #[test]
@@ -148,7 +148,7 @@ fn parts_of_a_gpu_are_begun_gpus_first() {
     };
     let given = ["a", "b", "c"].map(|name| settle(&mut s, &half(name), "n"));
     assert_eq!(given, [["n-0"], ["n-0"], ["n-1"]]);
-    assert!(s.places_beside(&plain("whole", 1), &["n"])[0].is_err());
+    assert!(s.extender_filter(&plain("whole", 1), &["n"])[0].is_err());
 }
 
 #[test]
@@ -159,10 +159,10 @@ fn the_node_that_leaves_whole_nodes_whole_is_preferred_and_equals_are_preferred_
         described("begun", 8, |_| true),
     ]);
     settle(&mut s, &plain("a", 4), "begun");
-    let got = s.preferences_beside(&plain("p", 2), &["empty-a", "begun", "empty-b", "none"]);
+    let got = s.extender_scores(&plain("p", 2), &["empty-a", "begun", "empty-b", "none"]);
     assert_eq!(got, [0, 10, 0, 0]);
     // Nothing is left to choose where only one kind of node has room.
-    let got = s.preferences_beside(&plain("p", 8), &["empty-a", "begun", "empty-b"]);
+    let got = s.extender_scores(&plain("p", 8), &["empty-a", "begun", "empty-b"]);
     assert_eq!(got, [10, 0, 10]);
 }
 
@@ -207,10 +207,10 @@ fn only_victims_whose_gpus_make_room_make_a_node_fit() {
         ("ill", uids(&["uid-c"])),
         ("elsewhere", uids(&["uid-a"])),
     ];
-    let fits = s.places_beside_without(&plain("p", 2), &asked);
+    let fits = s.extender_filter_without(&plain("p", 2), &asked);
     assert_eq!(fits, [false, true, false, false, false]);
     // It was but a question.
-    assert!(s.places_beside(&plain("p", 1), &["n"])[0].is_err());
+    assert!(s.extender_filter(&plain("p", 1), &["n"])[0].is_err());
 }
 
 #[derive(Clone, Debug)]
@@ -254,8 +254,8 @@ proptest! {
                 continue;
             }
             let pod = plain(&name, *gpus);
-            let places = asked.places_beside(&pod, &nodes);
-            let liked = asked.preferences_beside(&pod, &nodes);
+            let places = asked.extender_filter(&pod, &nodes);
+            let liked = asked.extender_scores(&pod, &nodes);
             let open: Vec<usize> = (0..nodes.len()).filter(|at| places[*at].is_ok()).collect();
             prop_assert_eq!(open.is_empty(), liked.iter().all(|liked| *liked == 0) );
             if open.is_empty() {

@@ -184,7 +184,7 @@ async fn filter(
         .position(|name| Some(name.as_str()) == nominated);
     let asked = Instant::now();
     let places = loop {
-        let places = board.places_beside(pod.clone(), names.clone()).await;
+        let places = board.extender_filter(pod.clone(), names.clone()).await;
         let places = places.ok_or_else(listing)?;
         let at = nominated.and_then(|at| places.get(at));
         let full = matches!(at, Some(Err(no)) if !no.lasting);
@@ -224,7 +224,7 @@ async fn prioritize(
 ) -> Result<Json<Vec<Preference>>, NotNow> {
     let (board, _) = state.leader()?;
     let names = question.names();
-    let scores = board.preferences_beside(question.pod, names.clone()).await;
+    let scores = board.extender_scores(question.pod, names.clone()).await;
     let scores = scores.ok_or_else(listing)?;
     let scored = names.into_iter().zip(scores);
     let list = scored.map(|(host, score)| Preference { host, score });
@@ -243,7 +243,7 @@ async fn preempt(
             (node.clone(), pods.map(|pod| pod.uid.clone()).collect())
         })
         .collect();
-    let fits = board.places_beside_without(pod, gone.clone()).await;
+    let fits = board.extender_filter_without(pod, gone.clone()).await;
     let fits = fits.ok_or_else(listing)?;
     for ((node, _), fits) in gone.iter().zip(fits) {
         if !fits {

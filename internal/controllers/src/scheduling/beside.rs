@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use invariants::Violation;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, Client};
-use scheduler::{Bind, Event, GroupRef, NoPlace, PodRef};
+use scheduler::{Bind, Event, GroupRef, Infeasible, PodRef};
 use tokio::task::JoinError;
 
 use super::binder::{self, is_bound};
@@ -47,7 +47,7 @@ pub enum BindError {
     },
     /// The node does not take the pod.
     #[error("{pod}: {reason}")]
-    NoPlace {
+    Infeasible {
         /// The pod.
         pod: String,
         /// Why not.
@@ -88,29 +88,29 @@ pub enum NoBind {
 impl ReportBoard {
     /// Whether each of these nodes takes a pod that kube-scheduler places, or why not; in their
     /// order. None before the cluster was listed: nobody knows yet who holds what.
-    pub async fn places_beside(
+    pub async fn extender_filter(
         &self,
         pod: Pod,
         nodes: Vec<String>,
-    ) -> Option<Vec<Result<(), NoPlace>>> {
+    ) -> Option<Vec<Result<(), Infeasible>>> {
         self.beside(move |brain| {
             let names: Vec<&str> = nodes.iter().map(String::as_str).collect();
-            brain.scheduler().places_beside(&pod, &names)
+            brain.scheduler().extender_filter(&pod, &names)
         })
         .await
     }
 
     /// How much each of these nodes is to be preferred for such a pod, from 0 to 10. None as above.
-    pub async fn preferences_beside(&self, pod: Pod, nodes: Vec<String>) -> Option<Vec<i64>> {
+    pub async fn extender_scores(&self, pod: Pod, nodes: Vec<String>) -> Option<Vec<i64>> {
         self.beside(move |brain| {
             let names: Vec<&str> = nodes.iter().map(String::as_str).collect();
-            brain.scheduler().preferences_beside(&pod, &names)
+            brain.scheduler().extender_scores(&pod, &names)
         })
         .await
     }
 
     /// Which nodes take such a pod once their victims are gone. None as above.
-    pub async fn places_beside_without(
+    pub async fn extender_filter_without(
         &self,
         pod: Pod,
         victims: Vec<Victims>,
@@ -119,7 +119,7 @@ impl ReportBoard {
             let gone: Vec<(&str, BTreeSet<&str>)> = (victims.iter())
                 .map(|(node, uids)| (node.as_str(), uids.iter().map(String::as_str).collect()))
                 .collect();
-            brain.scheduler().places_beside_without(&pod, &gone)
+            brain.scheduler().extender_filter_without(&pod, &gone)
         })
         .await
     }
@@ -150,7 +150,7 @@ impl ReportBoard {
         let bind = self.beside(decide).await;
         let bind = match bind.unwrap_or(Err(NoBind::NotListed)) {
             Ok(bind) => bind,
-            Err(reason) => return Err(BindError::NoPlace { pod: name, reason }),
+            Err(reason) => return Err(BindError::Infeasible { pod: name, reason }),
         };
         let outcome = binder::bind(client.clone(), bind).await;
         self.tally().bound(outcome.refused.is_some());
@@ -205,7 +205,7 @@ impl Brain {
     /// Chooses the devices for a pod of another scheduler on the node that this one chose, and counts
     /// it as bound there.
     fn bind_beside(&mut self, pod: Pod, node: &str) -> Result<Bind, NoBind> {
-        let devices = self.scheduler().devices_beside(&pod, node);
+        let devices = self.scheduler().extender_devices(&pod, node);
         let devices = devices.map_err(|no| NoBind::Node {
             node: node.to_owned(),
             reason: no.why,
@@ -296,6 +296,6 @@ mod tests {
         let refused = brain.bind_beside(pod("a", 1), "n1").unwrap_err();
         assert!(matches!(refused, NoBind::Invariant(_)), "{refused}");
         assert!(refused.to_string().starts_with("I"), "{refused}");
-        assert!(brain.scheduler().places_beside(&pod("a", 2), &["n1"])[0].is_ok());
+        assert!(brain.scheduler().extender_filter(&pod("a", 2), &["n1"])[0].is_ok());
     }
 }

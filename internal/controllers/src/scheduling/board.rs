@@ -224,7 +224,7 @@ impl ReportBoard {
         });
         TidyingReport {
             enabled: config.actions.defragment && config.placement != Strategy::Spread,
-            moves_an_hour: config.tidying.moves_an_hour,
+            moves_an_hour: config.defragmentation.moves_an_hour,
             moves: moves.collect(),
             nodes: proposal.nodes,
             whole_before: proposal.whole_before,

@@ -34,7 +34,7 @@ use crate::{Context, again};
 
 pub use beside::{BindError, NoBind, Victims};
 pub use board::ReportBoard;
-pub use scheduler::{NoPlace, PodRef};
+pub use scheduler::{Infeasible, PodRef};
 pub use tally::{Counts, Tally};
 
 /// How long a loop that panicked is left alone before it is started again; doubles while it panics again

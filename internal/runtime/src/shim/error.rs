@@ -24,6 +24,8 @@ pub(super) enum ShimError {
     /// The container's own files can't be read or written, or say what can't be.
     #[error(transparent)]
     Files(#[from] RuntimeError),
+    #[error("the process vanished")]
+    Vanished,
     #[error("this container has been run, or was given up, already")]
     RunAlready,
     #[error("there is no container description here")]

@@ -210,7 +210,7 @@ impl Supervisor {
             dir: dir.to_path_buf(),
             grace: Duration::from_secs(spec.grace_seconds),
             // Not reaped before the loop runs, so it is there, if only as a zombie.
-            process: ProcessId::of(pid).ok_or("the process vanished")?,
+            process: ProcessId::of(pid).ok_or(ShimError::Vanished)?,
             handed_over: false,
             signals,
             changes,

@@ -100,7 +100,7 @@ impl Scheduler {
         }
         let all = self.budgets.entry(namespace).or_default();
         all.insert(Arc::from(name), budget);
-        self.world_changed();
+        self.cluster_changed();
         self.changed = true;
     }
 
@@ -112,12 +112,12 @@ impl Scheduler {
         if all.is_empty() {
             self.budgets.remove(namespace);
         }
-        self.world_changed();
+        self.cluster_changed();
         self.changed = true;
     }
 
     /// Adds a pod to the budgets that select it, or removes it from them.
-    pub(crate) fn enrol(&mut self, key: &PodKey, labels: Option<&Labels>) {
+    pub(crate) fn update_budgets_of(&mut self, key: &PodKey, labels: Option<&Labels>) {
         let Some(all) = self.budgets.get_mut(&key.namespace) else {
             return;
         };

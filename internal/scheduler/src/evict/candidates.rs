@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::txn::Standing;
+use super::transaction::PodPlacement;
 use crate::gang::{Gang, GangKey};
 use crate::plan::EvictionReason;
 use crate::pod::PodKey;
@@ -105,7 +105,7 @@ pub(crate) struct EvictionUnit {
     /// Whether the gang keeps its minimum.
     pub(crate) shrinks: bool,
     /// The pods' placements before they were taken; empty until then.
-    pub(crate) before: Vec<Standing>,
+    pub(crate) before: Vec<PodPlacement>,
     /// The reason of the eviction.
     pub(crate) why: EvictionReason,
 }
@@ -328,7 +328,9 @@ impl Scheduler {
 
     /// Whether the gang was placed by a plan and nothing has changed from outside since.
     fn is_new(&self, gang: &Gang) -> bool {
-        gang.won.is_some_and(|won| won.age == self.age) || gang.assumed > 0
+        gang.eviction_grace
+            .is_some_and(|grace| grace.age == self.age)
+            || gang.assumed > 0
     }
 
     /// Whether the gang is protected from eviction now, and why.

@@ -37,9 +37,9 @@
 //!
 //! If the cluster changes all the time, the third rule alone would let the same gangs repeat the
 //! cycle in every age. Two more rules bound that. A gang that was placed by evictions is not
-//! evicted for resources that lower-ranked gangs of its queue hold (`across`). A gang that was
+//! evicted for resources that lower-ranked gangs of its queue hold (`reclaim`). A gang that was
 //! placed by evictions and is reclaimed soon afterwards is exempt from reclaim for a time after its
-//! next start, and the exemption doubles each time (`won`). While an exemption runs, plans converge
+//! next start, and the exemption doubles each time (`eviction_grace`). While an exemption runs, plans converge
 //! whatever arrives and ends: in an endless chain some gang would be placed by evictions again and
 //! again, so it would have to lose its place in between. No other queue can take the place, and
 //! within its queue only a gang of higher priority can. That gang loses its own place in the same
@@ -70,25 +70,25 @@
 //! of victims would make room, where the victim queues have little to lose
 //! (`tests/evictions_oracle.rs` tries every set).
 
-mod across;
-mod bound;
 mod budgets;
-mod bynode;
 mod candidates;
-mod clearing;
-mod fair;
-mod kept;
-mod moves;
-mod nominate;
+mod consolidation;
+mod defragmentation;
+mod eviction_grace;
+mod failed_devices;
+mod fair_sharing;
+mod incomplete_gangs;
+mod loss_bound;
+mod move_sets;
+mod nominations;
+mod preempt;
 mod quota;
+mod reclaim;
+mod reserved_places;
 mod search;
-mod stale;
-mod stranded;
-mod tidy;
-pub(crate) mod txn;
-mod whom;
-mod within;
-mod won;
+pub(crate) mod transaction;
+mod victims;
+mod victims_by_node;
 
 use std::collections::BTreeSet;
 
@@ -96,9 +96,9 @@ use jiff::Timestamp;
 
 pub(crate) use budgets::Budgets;
 pub(crate) use candidates::{EvictionUnit, VictimPlace, Victims};
-pub(crate) use kept::Kept;
-pub use tidy::{Move, Proposal, Tidying};
-pub(crate) use won::Won;
+pub use defragmentation::{DefragmentationBudget, Move, Proposal};
+pub(crate) use eviction_grace::EvictionGrace;
+pub(crate) use reserved_places::ReservedPlace;
 
 use crate::class::ClassIx;
 use crate::gang::GangKey;
@@ -106,7 +106,7 @@ use crate::plan::{Eviction, EvictionReason, GroupRef, Plan, PodRef, Round};
 use crate::pod::{PodKey, Stage};
 use crate::queue::UserIx;
 use crate::state::Scheduler;
-use crate::timeline::Growth;
+use crate::timeline::RoomGrowth;
 use search::Found;
 
 /// The most gangs that one plan searches victims for. Gangs without any candidate victim, and gangs
@@ -143,7 +143,12 @@ pub(crate) enum SearchOutcome {
 impl Scheduler {
     /// Searches victims for the waiting gangs, in the order of their turns. Returns whether any
     /// gang was placed. A gang in `served` is not served again in the same plan.
-    pub(crate) fn evict_for(&mut self, round: &mut Round, now: Timestamp, plan: &mut Plan) -> bool {
+    pub(crate) fn find_victims(
+        &mut self,
+        round: &mut Round,
+        now: Timestamp,
+        plan: &mut Plan,
+    ) -> bool {
         let Round {
             waiting,
             obstacles,
@@ -152,7 +157,7 @@ impl Scheduler {
         } = round;
         let mut made = false;
         let mut searches = 0;
-        let mut growth = Growth::default();
+        let mut growth = RoomGrowth::default();
         if self.refused.len() > REFUSED_MAX {
             let now = self.version;
             self.refused.retain(|_, (version, _)| *version == now);
@@ -176,7 +181,7 @@ impl Scheduler {
             if let Some((_, why)) = refused.filter(|(version, _)| *version == self.version) {
                 let why = why.clone();
                 if let Some(obstacle) = obstacles.get_mut(key) {
-                    obstacle.no_evictions(&why);
+                    obstacle.set_eviction_reason(&why);
                 }
                 continue;
             }
@@ -190,7 +195,7 @@ impl Scheduler {
             match sought {
                 SearchOutcome::Placed => {
                     made = true;
-                    growth = Growth::default();
+                    growth = RoomGrowth::default();
                     served.insert(key.clone());
                     if self.gangs.get(key).is_none_or(|gang| gang.line.is_none()) {
                         obstacles.remove(key);
@@ -198,12 +203,12 @@ impl Scheduler {
                 }
                 SearchOutcome::NotYet(why) => {
                     if let Some(obstacle) = obstacles.get_mut(key) {
-                        obstacle.no_evictions(&why);
+                        obstacle.set_eviction_reason(&why);
                     }
                 }
                 SearchOutcome::Refused(why) => {
                     if let Some(obstacle) = obstacles.get_mut(key) {
-                        obstacle.no_evictions(&why);
+                        obstacle.set_eviction_reason(&why);
                     }
                     self.refused.insert(likeness, (self.version, why));
                 }
@@ -219,7 +224,7 @@ impl Scheduler {
         mut ask: search::Ask,
         now: Timestamp,
         plan: &mut Plan,
-        growth: &mut Growth,
+        growth: &mut RoomGrowth,
     ) -> (SearchOutcome, bool) {
         let refuse = |why: &str| (SearchOutcome::Refused(why.to_owned()), false);
         let Some(gang) = self.gangs.get(key) else {
@@ -228,7 +233,7 @@ impl Scheduler {
         if self.never_preempts(gang) {
             return refuse("its preemption policy is Never");
         }
-        if self.keeping.contains(key) {
+        if self.gangs_with_reserved_places.contains(key) {
             return refuse("places are reserved for its evicted members");
         }
         if !self.fits_when_empty(&ask) {
@@ -286,7 +291,7 @@ impl Scheduler {
                             if way == Way::Reclaim && found.first {
                                 reclaimed = Some(why.clone());
                             }
-                            self.undo(found.txn);
+                            self.undo(found.transaction);
                             Refusal {
                                 why,
                                 searched: true,
@@ -391,7 +396,7 @@ impl Scheduler {
             .and_then(|spec| spec.priority_class.as_ref())
             .and_then(|name| self.priorities.get(name));
         let first = gang.pending.first().and_then(|(_, pod)| self.pods.get(pod));
-        class.is_some_and(|class| class.waits) || first.is_some_and(|pod| pod.polite)
+        class.is_some_and(|class| class.waits) || first.is_some_and(|pod| pod.never_preempts)
     }
 
     fn likeness(&self, key: &GangKey, ask: &search::Ask) -> Likeness {
@@ -418,10 +423,10 @@ impl Scheduler {
             units,
             placed,
             places,
-            txn,
+            transaction,
             ..
         } = found;
-        self.keep(txn);
+        self.keep(transaction);
         let by = GroupRef::of(key);
         let mut losers: BTreeSet<GangKey> = BTreeSet::new();
         for unit in &units {
@@ -437,19 +442,19 @@ impl Scheduler {
         for loser in losers {
             self.settle(&loser);
         }
-        let leavers: BTreeSet<PodKey> = units
+        let terminating_pods: BTreeSet<PodKey> = units
             .iter()
             .flat_map(|unit| &unit.pods)
             .filter(|pod| self.is_leaving(pod))
             .cloned()
             .collect();
-        if !leavers.is_empty() {
+        if !terminating_pods.is_empty() {
             self.hold_back(key, &placed);
         }
         let age = self.age;
         if let Some(gang) = self.gangs.get_mut(key) {
             gang.note_placed_by_eviction(age, now);
-            gang.awaits.extend(leavers);
+            gang.awaits.extend(terminating_pods);
         }
         let bound = placed
             .into_iter()

@@ -20,11 +20,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 
-use super::bound::Reach;
-use super::bynode::ByNode;
 use super::candidates::EvictionUnit;
-use super::kept::Kept;
-use super::txn::{Standing, Txn};
+use super::loss_bound::Reach;
+use super::reserved_places::ReservedPlace;
+use super::transaction::{PodPlacement, Transaction};
+use super::victims_by_node::VictimsByNode;
 use crate::class::ClassIx;
 use crate::gang::GangKey;
 use crate::place::Placement;
@@ -79,11 +79,11 @@ pub(crate) struct Found {
     pub(crate) units: Vec<EvictionUnit>,
     pub(crate) placed: Vec<Placement>,
     /// Places to reserve for the moved members.
-    pub(crate) places: Vec<(GangKey, Kept)>,
+    pub(crate) places: Vec<(GangKey, ReservedPlace)>,
     /// Whether the victims are among the first candidates, so that further candidates would make no
     /// difference.
     pub(crate) first: bool,
-    pub(crate) txn: Txn,
+    pub(crate) transaction: Transaction,
 }
 
 /// Why a search found no victims.
@@ -266,7 +266,7 @@ impl Scheduler {
                 self.by_node(ask, all_candidates.clone())
             };
             let grounds = &*candidates;
-            let mut by_node = ByNode { units, grounds };
+            let mut by_node = VictimsByNode { units, grounds };
             if let Some(mut found) = self.search_in_order(key, ask, &mut by_node, now) {
                 found.first = false;
                 return Ok(found);
@@ -282,7 +282,7 @@ impl Scheduler {
         candidates: &mut dyn Candidates,
         now: Timestamp,
     ) -> Option<Found> {
-        let mut txn = self.begin();
+        let mut transaction = self.begin();
         let mut units: Vec<EvictionUnit> = Vec::new();
         let mut marks = Vec::new();
         // The gang does not fit with this many candidates taken.
@@ -301,20 +301,20 @@ impl Scheduler {
                     self.note_budget(budget);
                     continue;
                 }
-                marks.push(txn.len());
-                self.take(&mut txn, &mut unit);
+                marks.push(transaction.len());
+                self.take(&mut transaction, &mut unit);
                 units.push(unit);
             }
             if units.len() == failed || !candidates.admits(self) || !self.might_fit(ask) {
                 failed = units.len();
             } else if units.len() >= next_try || done {
-                let mark = txn.len();
+                let mark = transaction.len();
                 due = units.len() >= next_try;
-                placed = txn.attempt(self, key, now);
+                placed = transaction.attempt(self, key, now);
                 if placed.is_some() {
                     break;
                 }
-                self.undo_to(&mut txn, mark);
+                self.undo_to(&mut transaction, mark);
                 failed = units.len();
                 next_try = units.len() + step;
                 step *= 2;
@@ -324,16 +324,16 @@ impl Scheduler {
             }
         }
         let Some(mut placed) = placed else {
-            self.undo(txn);
+            self.undo(transaction);
             return None;
         };
         let mut enough = units.len();
         while enough > failed + 1 {
             let middle = failed + (enough - failed) / 2;
-            self.undo_to(&mut txn, marks[middle]);
-            let mark = txn.len();
+            self.undo_to(&mut transaction, marks[middle]);
+            let mark = transaction.len();
             let found = if candidates.admits(self) {
-                txn.attempt(self, key, now)
+                transaction.attempt(self, key, now)
             } else {
                 None
             };
@@ -343,19 +343,19 @@ impl Scheduler {
                     placed = found;
                 }
                 None => {
-                    self.undo_to(&mut txn, mark);
+                    self.undo_to(&mut transaction, mark);
                     failed = middle;
                     for at in middle..enough {
                         let mut unit = units[at].clone();
-                        marks[at] = txn.len();
-                        self.take(&mut txn, &mut unit);
+                        marks[at] = transaction.len();
+                        self.take(&mut transaction, &mut unit);
                         units[at] = unit;
                     }
                     // Try again with the number of victims that sufficed before.
-                    match txn.attempt(self, key, now) {
+                    match transaction.attempt(self, key, now) {
                         Some(found) => placed = found,
                         None => {
-                            self.undo(txn);
+                            self.undo(transaction);
                             return None;
                         }
                     }
@@ -363,26 +363,26 @@ impl Scheduler {
             }
         }
         units.truncate(enough);
-        let found = self.give_back_unneeded(key, ask, candidates, units, placed, txn, now);
+        let found = self.give_back_unneeded(key, ask, candidates, units, placed, transaction, now);
         found.map(|found| Found {
             first: due,
             ..found
         })
     }
 
-    pub(super) fn take(&mut self, txn: &mut Txn, unit: &mut EvictionUnit) {
+    pub(super) fn take(&mut self, transaction: &mut Transaction, unit: &mut EvictionUnit) {
         unit.before.clear();
         for pod in &unit.pods {
             if let Some(known) = self.pods.get(pod) {
-                unit.before.push(Standing::of(known));
+                unit.before.push(PodPlacement::of(known));
             }
-            txn.evict(self, pod);
+            transaction.evict(self, pod);
         }
     }
 
-    pub(super) fn put_back(&mut self, txn: &mut Txn, unit: &EvictionUnit) {
+    pub(super) fn put_back(&mut self, transaction: &mut Transaction, unit: &EvictionUnit) {
         for (pod, standing) in unit.pods.iter().zip(&unit.before) {
-            txn.restand(self, pod, standing.clone());
+            transaction.set_placement(self, pod, standing.clone());
         }
     }
 
@@ -400,7 +400,7 @@ impl Scheduler {
         candidates: &dyn Candidates,
         units: Vec<EvictionUnit>,
         mut placed: Vec<Placement>,
-        mut txn: Txn,
+        mut transaction: Transaction,
         now: Timestamp,
     ) -> Option<Found> {
         let mut kept = vec![true; units.len()];
@@ -408,7 +408,7 @@ impl Scheduler {
             if self.is_bound_up(&units, &kept, at) || self.lost_its_gpus(&units[at]) {
                 continue;
             }
-            self.put_back(&mut txn, &units[at]);
+            self.put_back(&mut transaction, &units[at]);
             let fits = self.all_fit_beside(&units[at])
                 && ask.payer.is_some_and(|payer| {
                     self.stays_within_quota(payer, &placed, |state| candidates.admits(state))
@@ -417,31 +417,31 @@ impl Scheduler {
                 kept[at] = false;
             } else {
                 let mut unit = units[at].clone();
-                self.take(&mut txn, &mut unit);
+                self.take(&mut transaction, &mut unit);
             }
         }
-        self.unplace(&mut txn, key, &placed);
+        self.unplace(&mut transaction, key, &placed);
         for at in (0..units.len()).rev() {
             if !kept[at] || self.is_bound_up(&units, &kept, at) {
                 continue;
             }
-            self.put_back(&mut txn, &units[at]);
+            self.put_back(&mut transaction, &units[at]);
             if candidates.admits(self) && self.might_fit(ask) {
-                let mark = txn.len();
-                if let Some(found) = txn.attempt(self, key, now) {
-                    self.unplace(&mut txn, key, &found);
+                let mark = transaction.len();
+                if let Some(found) = transaction.attempt(self, key, now) {
+                    self.unplace(&mut transaction, key, &found);
                     kept[at] = false;
                     continue;
                 }
-                self.undo_to(&mut txn, mark);
+                self.undo_to(&mut transaction, mark);
             }
             let mut unit = units[at].clone();
-            self.take(&mut txn, &mut unit);
+            self.take(&mut transaction, &mut unit);
         }
-        match txn.attempt(self, key, now) {
+        match transaction.attempt(self, key, now) {
             Some(found) => placed = found,
             None => {
-                self.undo(txn);
+                self.undo(transaction);
                 return None;
             }
         }
@@ -451,7 +451,7 @@ impl Scheduler {
             placed,
             places: Vec::new(),
             first: true,
-            txn,
+            transaction,
         })
     }
 
@@ -481,7 +481,7 @@ impl Scheduler {
 
     pub(super) fn all_fit_beside(&self, unit: &EvictionUnit) -> bool {
         let nodes: BTreeSet<usize> = unit.before.iter().filter_map(|at| at.node).collect();
-        nodes.into_iter().all(|at| !self.nodes[at].overdrawn())
+        nodes.into_iter().all(|at| !self.nodes[at].overcommitted())
     }
 
     /// Whether the queue's bounds would admit these placements, which are counted already, if they
@@ -515,9 +515,9 @@ impl Scheduler {
         self.used.add(demand, times);
     }
 
-    fn unplace(&mut self, txn: &mut Txn, key: &GangKey, placed: &[Placement]) {
+    fn unplace(&mut self, transaction: &mut Transaction, key: &GangKey, placed: &[Placement]) {
         for placement in placed {
-            txn.restand(self, &placement.pod, Standing::pending());
+            transaction.set_placement(self, &placement.pod, PodPlacement::pending());
         }
         self.settle(key);
     }

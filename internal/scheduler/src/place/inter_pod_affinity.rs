@@ -367,7 +367,7 @@ impl Scheduler {
             return;
         }
         // A waiting pod's affinity or anti-affinity may be satisfied now.
-        self.eased += 1;
+        self.releases += 1;
         self.neighbours
             .count(at, namespace, || labels.map(), pod_rules, up);
     }

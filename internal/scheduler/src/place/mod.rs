@@ -27,7 +27,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use crate::class::ClassIx;
-use crate::evict::Kept;
+use crate::evict::ReservedPlace;
 use crate::gang::{Gang, GangKey};
 use crate::node::NodeIx;
 use crate::pod::PodKey;
@@ -70,7 +70,7 @@ impl Scheduler {
     pub(crate) fn attempt_turn(&mut self, key: &GangKey, now: Timestamp, beyond: usize) -> Attempt {
         let attempt = self.attempt_once(key, now, beyond);
         if matches!(attempt, Attempt::Blocked(_)) {
-            self.lead_now(key, now);
+            self.make_head(key, now);
         }
         attempt
     }
@@ -83,9 +83,9 @@ impl Scheduler {
             Some(obstacle) => Attempt::Blocked(obstacle),
             None => {
                 let attempt = self.attempt_most(key, now, beyond);
-                let attempt = self.beside_claims(key, attempt, now);
-                let attempt = self.beside_head(key, attempt, now, beyond);
-                self.draw_on_claims(key, &attempt, now);
+                let attempt = self.admit_beside_claims(key, attempt, now);
+                let attempt = self.admit_beside_head(key, attempt, now, beyond);
+                self.charge_claims(key, &attempt, now);
                 attempt
             }
         };
@@ -108,13 +108,13 @@ impl Scheduler {
         key: &GangKey,
         now: Timestamp,
         beyond: usize,
-    ) -> (Attempt, Vec<Kept>) {
-        let kept = self.let_go_for_turn(key);
+    ) -> (Attempt, Vec<ReservedPlace>) {
+        let kept = self.release_places_for_turn(key);
         let attempt = self.attempt_freely(key, now, beyond);
         if matches!(attempt, Attempt::Placed(..)) {
             return (attempt, kept);
         }
-        self.keep_again(key, kept);
+        self.reserve_again(key, kept);
         (attempt, Vec::new())
     }
 

@@ -34,7 +34,7 @@ pub(crate) struct BlockedAnswer {
     /// The change counter at the time of the attempt.
     clock: u64,
     /// The release counter at that time.
-    eased: u64,
+    releases: u64,
     /// The free amount at that time of the resource that the message names.
     free: Option<(Ix, i64)>,
     /// The value of `overtaken` in the report made of this answer, if one was made.
@@ -77,22 +77,28 @@ impl Scheduler {
     /// The cached answer, if a new attempt would give the same one.
     pub(super) fn cached_answer(&mut self, key: &GangKey) -> Option<Obstacle> {
         let gang = self.gangs.get(key)?;
-        let parked = gang.parked.as_ref()?;
+        let blocked_answer = gang.blocked_answer.as_ref()?;
         if gang.held_until.is_some() {
             return None;
         }
-        let clock = parked.clock;
+        let clock = blocked_answer.clock;
         let mut renewed = false;
-        if parked.classes.is_empty() {
-            if parked.eased != self.eased {
+        if blocked_answer.classes.is_empty() {
+            if blocked_answer.releases != self.releases {
                 return None;
             }
             // Another pod may have taken capacity that this gang was entitled to: the message may
             // be stale.
             renewed = self.clock > clock;
         }
-        for i in 0..parked.classes.len() {
-            let class = *self.gangs.get(key)?.parked.as_ref()?.classes.get(i)?;
+        for i in 0..blocked_answer.classes.len() {
+            let class = *self
+                .gangs
+                .get(key)?
+                .blocked_answer
+                .as_ref()?
+                .classes
+                .get(i)?;
             self.refresh(class);
             let view = self.views.get(&class)?;
             if view.gained > clock {
@@ -101,7 +107,7 @@ impl Scheduler {
             renewed |= view.changed > clock;
         }
         // Free capacity that this class cannot use may have changed; the message names the amount.
-        let free = self.gangs.get(key)?.parked.as_ref()?.free;
+        let free = self.gangs.get(key)?.blocked_answer.as_ref()?.free;
         renewed |= free.is_some_and(|(ix, free)| self.idle(ix) != free);
         if renewed && let Some(obstacle) = self.renumbered_answer(key) {
             return Some(obstacle);
@@ -110,16 +116,19 @@ impl Scheduler {
             self.renewed += 1;
             return None;
         }
-        let parked = self.gangs.get(key)?.parked.as_ref()?;
-        Some(parked.obstacle.clone())
+        let blocked_answer = self.gangs.get(key)?.blocked_answer.as_ref()?;
+        Some(blocked_answer.obstacle.clone())
     }
 
     /// The answer, with current numbers, for a gang of one class that total capacity is too small
     /// for. Equal to what an attempt would answer, without reading each member.
     fn renumbered_answer(&mut self, key: &GangKey) -> Option<Obstacle> {
         let gang = self.gangs.get(key)?;
-        let parked = gang.parked.as_ref()?;
-        let ([class], true) = (&parked.classes[..], parked.obstacle.is_plain_room()) else {
+        let blocked_answer = gang.blocked_answer.as_ref()?;
+        let ([class], true) = (
+            &blocked_answer.classes[..],
+            blocked_answer.obstacle.is_plain_room(),
+        ) else {
             return None;
         };
         let (class, have) = (*class, gang.total.have());
@@ -130,11 +139,11 @@ impl Scheduler {
         }
         let obstacle = self.no_room(class, need - room, have + room);
         let (clock, free) = (self.clock, self.free_for(&obstacle));
-        let parked = self.gangs.get_mut(key)?.parked.as_mut()?;
-        parked.obstacle = obstacle.clone();
-        parked.clock = clock;
-        parked.free = free;
-        parked.reported = None;
+        let blocked_answer = self.gangs.get_mut(key)?.blocked_answer.as_mut()?;
+        blocked_answer.obstacle = obstacle.clone();
+        blocked_answer.clock = clock;
+        blocked_answer.free = free;
+        blocked_answer.reported = None;
         Some(obstacle)
     }
 
@@ -147,7 +156,7 @@ impl Scheduler {
     /// The last report on a gang, if it is still correct.
     pub(crate) fn same_report(&self, key: &GangKey) -> Option<&Arc<PlacementReport>> {
         let gang = self.gangs.get(key)?;
-        let same = gang.parked.as_ref()?.reported? == gang.overtaken;
+        let same = gang.blocked_answer.as_ref()?.reported? == gang.overtaken;
         gang.report.as_ref().filter(|_| same)
     }
 
@@ -156,8 +165,8 @@ impl Scheduler {
         let Some(gang) = self.gangs.get_mut(key) else {
             return;
         };
-        if let Some(parked) = gang.parked.as_mut() {
-            parked.reported = None;
+        if let Some(blocked_answer) = gang.blocked_answer.as_mut() {
+            blocked_answer.reported = None;
         }
         if gang.report.is_some() {
             self.outdated.insert(key.clone());
@@ -167,8 +176,8 @@ impl Scheduler {
     /// Keeps a report for as long as the answer stays the same.
     pub(crate) fn keep_report(&mut self, key: &GangKey, report: &Arc<PlacementReport>) {
         if let Some(gang) = self.gangs.get_mut(key) {
-            if let Some(parked) = gang.parked.as_mut() {
-                parked.reported = Some(gang.overtaken);
+            if let Some(blocked_answer) = gang.blocked_answer.as_mut() {
+                blocked_answer.reported = Some(gang.overtaken);
             }
             gang.report = Some(report.clone());
         }
@@ -176,17 +185,17 @@ impl Scheduler {
 
     /// Caches the result of an attempt.
     pub(super) fn park(&mut self, key: &GangKey, attempt: &Attempt) {
-        let parked = match attempt {
+        let blocked_answer = match attempt {
             Attempt::Blocked(obstacle) => Some(obstacle.clone()),
             Attempt::Nothing | Attempt::Placed(..) => None,
         };
         let Some(gang) = self.gangs.get(key) else {
             return;
         };
-        if parked.is_none() && gang.parked.is_none() {
+        if blocked_answer.is_none() && gang.blocked_answer.is_none() {
             return;
         }
-        let parked = parked.map(|obstacle| {
+        let blocked_answer = blocked_answer.map(|obstacle| {
             let kinds = gang.kinds.keys().copied();
             let classes = kinds.filter(|_| obstacle.is_room()).collect();
             Box::new(BlockedAnswer {
@@ -194,12 +203,12 @@ impl Scheduler {
                 obstacle,
                 classes,
                 clock: self.clock,
-                eased: self.eased,
+                releases: self.releases,
                 reported: None,
             })
         });
         if let Some(gang) = self.gangs.get_mut(key) {
-            gang.parked = parked;
+            gang.blocked_answer = blocked_answer;
         }
     }
 }

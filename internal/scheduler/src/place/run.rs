@@ -148,9 +148,9 @@ impl Scheduler {
     /// Undoes all placements after the first `to`.
     pub(super) fn undo_placements(&mut self, run: &mut Run, to: usize) {
         // Undoing a trial frees nothing that other gangs could not have used before.
-        let eased = self.eased;
+        let releases = self.releases;
         self.give_back(run, to);
-        self.eased = eased;
+        self.releases = releases;
     }
 
     fn give_back(&mut self, run: &mut Run, to: usize) {

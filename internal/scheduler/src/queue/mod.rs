@@ -54,7 +54,7 @@ use std::sync::Arc;
 
 use resources::names::DEFAULT_QUEUE;
 
-use crate::line::LineKey;
+use crate::queue_order::LineKey;
 use crate::resource::{GPU, Ix, Room, Set};
 
 pub(crate) use limits::Bound;

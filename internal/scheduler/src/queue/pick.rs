@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Unbounded};
 
 use crate::gang::GangKey;
-use crate::line::LineKey;
 use crate::queue::share::Share;
 use crate::queue::{Policy, QueueIx, Queues, UserIx};
+use crate::queue_order::LineKey;
 use crate::resource::Room;
 
 /// One pass over a queue's waiting gangs.

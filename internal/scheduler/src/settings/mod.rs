@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use crate::config::{Actions, Config, Lead, Strategy};
 use crate::cutting::Cutting;
-use crate::evict::Tidying;
+use crate::evict::DefragmentationBudget;
 use crate::queue::Decay;
 use crate::share::GpuOrder;
 use words::{count, known, object, one_of, span, texts, truth};
@@ -107,7 +107,7 @@ pub struct Settings {
     /// Seconds after which a node's reported load is ignored.
     pub load_age: Option<i64>,
     /// How much defragmentation may move, and for what gain.
-    pub tidying: Option<Tidying>,
+    pub defragmentation: Option<DefragmentationBudget>,
     /// MIG repartitioning of idle GPUs; `Some(None)`: off.
     pub mig: Option<Option<Cutting>>,
     /// The expected pods: each kind with its number.
@@ -161,7 +161,7 @@ impl Settings {
             "weighLosses" => self.weigh_losses = Some(truth(field, value)?),
             "breakBudgets" => self.break_budgets = Some(truth(field, value)?),
             "loadAge" => self.load_age = Some(span(field, value)?),
-            "defragmentation" => self.tidying = Some(tidying(field, value)?),
+            "defragmentation" => self.defragmentation = Some(defragmentation(field, value)?),
             "mig" => self.mig = Some(mig(field, value)?),
             _ => self.expected = Some(mix::read(field, value)?),
         }
@@ -184,7 +184,7 @@ impl Settings {
             weigh_losses: self.weigh_losses.or(other.weigh_losses),
             break_budgets: self.break_budgets.or(other.break_budgets),
             load_age: self.load_age.or(other.load_age),
-            tidying: self.tidying.or(other.tidying),
+            defragmentation: self.defragmentation.or(other.defragmentation),
             mig: self.mig.or(other.mig),
             expected: self.expected.or(other.expected),
         }
@@ -202,7 +202,7 @@ impl Settings {
             stale_after: seconds(said.stale_after, config.stale_after),
             break_budgets: said.break_budgets.unwrap_or(config.break_budgets),
             gpus: said.gpus.unwrap_or(config.gpus),
-            tidying: said.tidying.unwrap_or(config.tidying),
+            defragmentation: said.defragmentation.unwrap_or(config.defragmentation),
             cutting: said.mig.unwrap_or(config.cutting),
             usage: said.usage.or(config.usage),
             topology: said.topology.unwrap_or(config.topology),
@@ -283,10 +283,10 @@ fn usage(field: &str, value: &Value) -> Result<Option<Decay>, Wrong> {
     }))
 }
 
-fn tidying(field: &str, value: &Value) -> Result<Tidying, Wrong> {
-    let mut tidying = Tidying::default();
+fn defragmentation(field: &str, value: &Value) -> Result<DefragmentationBudget, Wrong> {
+    let mut defragmentation = DefragmentationBudget::default();
     let Some(fields) = object(field, value)? else {
-        return Ok(tidying);
+        return Ok(defragmentation);
     };
     known(field, fields, &["movesAnHour", "gpusInterruptedEach"])?;
     for (name, value) in fields {
@@ -294,12 +294,12 @@ fn tidying(field: &str, value: &Value) -> Result<Tidying, Wrong> {
         match name.as_str() {
             "movesAnHour" => {
                 let moves = count(&field, value, 0..=MOVES_MAX)?;
-                tidying.moves_an_hour = usize::try_from(moves).unwrap_or(0);
+                defragmentation.moves_an_hour = usize::try_from(moves).unwrap_or(0);
             }
-            _ => tidying.gpus_interrupted_each = count(&field, value, 0..=INTERRUPTED_MAX)?,
+            _ => defragmentation.gpus_interrupted_each = count(&field, value, 0..=INTERRUPTED_MAX)?,
         }
     }
-    Ok(tidying)
+    Ok(defragmentation)
 }
 
 fn mig(field: &str, value: &Value) -> Result<Option<Cutting>, Wrong> {

@@ -45,8 +45,8 @@ fn waiting_eviction_load_and_expected_pod_settings_are_read() {
     assert_eq!(config.lead, Lead::Age);
     assert!(!config.weigh_losses && config.break_budgets);
     assert_eq!(config.load_age, SignedDuration::from_secs(30));
-    assert_eq!(config.tidying.moves_an_hour, 100);
-    assert_eq!(config.tidying.gpus_interrupted_each, 2);
+    assert_eq!(config.defragmentation.moves_an_hour, 100);
+    assert_eq!(config.defragmentation.gpus_interrupted_each, 2);
     let [(pod, 3), (_, 1)] = &config.expected[..] else {
         panic!("{:?}", config.expected)
     };

@@ -82,7 +82,7 @@ impl Ledger {
     }
 
     /// True if some GPU is allocated more than once over.
-    pub(crate) fn overdrawn(&self) -> bool {
+    pub(crate) fn overcommitted(&self) -> bool {
         self.held.iter().any(|(_, held)| *held > GPU_UNIT)
     }
 }

@@ -90,8 +90,8 @@ fn whole(node: &Node, class: &Class, count: usize) -> Vec<Arc<str>> {
     };
     let apart = offer.withholds_from(class);
     let idle = |id: &str| node.held.of(id) == 0 && !(apart && devices.is_alone(id));
-    if node.leavers > 0 {
-        let free = devices.choose(|id| idle(id) && node.leaving_held.of(id) == 0, count);
+    if node.terminating_pods > 0 {
+        let free = devices.choose(|id| idle(id) && node.terminating_held.of(id) == 0, count);
         if free.len() == count {
             return free;
         }
@@ -172,7 +172,7 @@ fn free_gpus(node: &Node, class: &Class, each: i64) -> Vec<FreeGpu> {
             idle -= 1;
             (idle >= 0).then_some(())?;
         }
-        let now = free - node.leaving_held.of(&id) >= each;
+        let now = free - node.terminating_held.of(&id) >= each;
         (free >= each).then_some(FreeGpu {
             id,
             index,

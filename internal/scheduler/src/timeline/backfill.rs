@@ -19,7 +19,7 @@ use jiff::Timestamp;
 use super::head::Head;
 use super::shadow::{Ends, Shadow};
 use crate::class::ClassIx;
-use crate::evict::txn::Standing;
+use crate::evict::transaction::PodPlacement;
 use crate::gang::{Gang, GangKey};
 use crate::node::NodeIx;
 use crate::place::{Attempt, Placement};
@@ -33,11 +33,11 @@ pub(super) type Likeness = (ClassIx, usize, usize, Vec<(Ix, i64)>);
 
 impl Scheduler {
     /// Drops the shadow, because its inputs changed.
-    pub(crate) fn drop_shadow(&mut self) {
+    pub(crate) fn outdate_shadow(&mut self) {
         self.timeline.shadow = None;
         if !std::mem::take(&mut self.timeline.denied).is_empty() {
             // The gangs that were held back for it may be tried again.
-            self.eased += 1;
+            self.releases += 1;
         }
     }
 
@@ -48,11 +48,11 @@ impl Scheduler {
         if self.timeline.shadow.as_ref().is_some_and(current) {
             return;
         }
-        self.drop_shadow();
+        self.outdate_shadow();
         let Some(ask) = self.timeline.head.as_ref().map(|head| head.ask.clone()) else {
             return;
         };
-        self.timeline.shadow = self.cast(&ask, now, Ends::Latest);
+        self.timeline.shadow = self.compute_shadow(&ask, now, Ends::Latest);
     }
 
     /// Before a gang is tried: why it is held back for the head, if a gang like it was.
@@ -60,7 +60,7 @@ impl Scheduler {
         let clock = self.clock;
         let stale = |shadow: &Shadow| shadow.clock != clock;
         if self.timeline.shadow.as_ref().is_some_and(stale) {
-            self.drop_shadow();
+            self.outdate_shadow();
         }
         let head = self.timeline.head.as_ref()?;
         if head.key == *key {
@@ -79,7 +79,7 @@ impl Scheduler {
     }
 
     /// After a gang was tried: takes back placements that would delay the head.
-    pub(crate) fn beside_head(
+    pub(crate) fn admit_beside_head(
         &mut self,
         key: &GangKey,
         attempt: Attempt,
@@ -107,7 +107,7 @@ impl Scheduler {
             if !self.goes_before(gang, head, class, 0) {
                 let have = gang.total.have().saturating_sub(placed.len());
                 let obstacle = Obstacle::behind(&head.key, have);
-                self.withdraw(key, &placed);
+                self.withdraw_placements(key, &placed);
                 let elsewhere = self.elsewhere(key, &mut shadow, class, placed.len(), now, beyond);
                 shadow.clock = self.clock;
                 self.timeline.shadow = Some(shadow);
@@ -190,7 +190,7 @@ impl Scheduler {
                 Some(Attempt::Placed(placed, rest))
             }
             Attempt::Placed(placed, _) => {
-                self.withdraw(key, &placed);
+                self.withdraw_placements(key, &placed);
                 None
             }
             _ => None,
@@ -200,21 +200,21 @@ impl Scheduler {
     /// Hides nodes from placement, or shows them again.
     fn draw(&mut self, nodes: &[NodeIx], drawn: bool) {
         for at in nodes {
-            self.nodes[*at].curtained = drawn;
+            self.nodes[*at].closed_for_attempt = drawn;
             self.touch(*at);
         }
     }
 
     /// Undoes placements as if they had not been tried.
-    pub(crate) fn withdraw(&mut self, key: &GangKey, placed: &[Placement]) {
-        let eased = self.eased;
+    pub(crate) fn withdraw_placements(&mut self, key: &GangKey, placed: &[Placement]) {
+        let releases = self.releases;
         let classes: BTreeSet<ClassIx> = placed.iter().map(|placement| placement.class).collect();
         let gained: Vec<(ClassIx, u64)> = classes
             .into_iter()
             .filter_map(|class| Some((class, self.views.get(&class)?.gained)))
             .collect();
         for placement in placed {
-            self.restand(&placement.pod, Standing::pending());
+            self.set_placement(&placement.pod, PodPlacement::pending());
         }
         self.settle(key);
         for (class, gained) in gained {
@@ -223,7 +223,7 @@ impl Scheduler {
                 view.gained = gained;
             }
         }
-        self.eased = eased;
+        self.releases = releases;
     }
 
     fn likeness_to_head(&self, gang: &Gang) -> Option<Likeness> {

@@ -88,7 +88,7 @@ impl Estimates {
 impl Scheduler {
     /// Estimates when the waiting gangs start, given in the order of their turns, unless the last
     /// estimates are still fresh.
-    pub(crate) fn foretell(&mut self, waiting: &[GangKey], time: Timestamp) {
+    pub(crate) fn estimate_starts(&mut self, waiting: &[GangKey], time: Timestamp) {
         let head = self.timeline.head.as_ref().map(|head| head.key.clone());
         let now = time.as_second();
         self.timeline.estimates.now = now;
@@ -103,7 +103,7 @@ impl Scheduler {
         // take of it.
         let mut limits: BTreeMap<Scope, (Vec<(i64, i64)>, i64)> = BTreeMap::new();
         let ask = self.timeline.head.as_ref().map(|head| head.ask.clone());
-        let expected = ask.and_then(|ask| Some(self.cast(&ask, time, Ends::Likely)?.at));
+        let expected = ask.and_then(|ask| Some(self.compute_shadow(&ask, time, Ends::Likely)?.at));
         let others = waiting.iter().filter(|key| Some(*key) != head.as_ref());
         let foremost = head.iter().chain(others).take(PLAYED_MAX).cloned();
         let mut order: Vec<GangKey> = foremost.collect();
@@ -173,8 +173,8 @@ impl Scheduler {
         let firsts = lines.flat_map(|line| line.iter().take(LIMITED_MAX));
         let limited = firsts.map(|place| &place.gang).filter(|key| {
             let gang = self.gangs.get(*key);
-            let parked = gang.and_then(|gang| gang.parked.as_ref());
-            parked.is_some_and(|parked| parked.over_quota())
+            let blocked_answer = gang.and_then(|gang| gang.blocked_answer.as_ref());
+            blocked_answer.is_some_and(|blocked_answer| blocked_answer.over_quota())
         });
         let others = limited.filter(|key| !beside.contains(*key));
         others.cloned().collect()
@@ -212,9 +212,9 @@ impl Scheduler {
         let (mut likely, way) = estimates.of(key, need)?;
         if way == Way::Size
             && gang
-                .parked
+                .blocked_answer
                 .as_ref()
-                .is_some_and(|parked| parked.over_quota())
+                .is_some_and(|blocked_answer| blocked_answer.over_quota())
             && let Some((scope, _)) = self.limit_of(key, gang)
         {
             // Not before the gangs that wait for the same limit.

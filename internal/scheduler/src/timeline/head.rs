@@ -19,10 +19,10 @@ use jiff::{SignedDuration, Timestamp};
 use super::shadow::{Ask, Shadow};
 use crate::config::Lead;
 use crate::gang::{Gang, GangKey};
-use crate::line::LineKey;
 use crate::place::Attempt;
 use crate::plan::{GroupRef, Plan, PodRef, Reservation, ReservationKind};
 use crate::queue::{Policy, QueueIx, Share};
+use crate::queue_order::LineKey;
 use crate::state::Scheduler;
 
 /// How many gangs of one queue's line are considered.
@@ -61,7 +61,7 @@ type Precedence = (
 impl Scheduler {
     /// Starts the head if there is room for it, and chooses the next head, before any other gang
     /// has a turn. Returns whether a gang was placed.
-    pub(crate) fn look_ahead(&mut self, now: Timestamp, plan: &mut Plan) -> bool {
+    pub(crate) fn start_head(&mut self, now: Timestamp, plan: &mut Plan) -> bool {
         if !self.config.actions.backfill || !self.config.actions.allocate {
             return false;
         }
@@ -114,7 +114,7 @@ impl Scheduler {
     }
 
     /// Makes a gang that was just refused the head, if there is none.
-    pub(crate) fn lead_now(&mut self, key: &GangKey, now: Timestamp) {
+    pub(crate) fn make_head(&mut self, key: &GangKey, now: Timestamp) {
         let actions = self.config.actions;
         let looks = actions.backfill && actions.allocate && self.timeline.head.is_none();
         if looks && self.may_lead(key, now) {
@@ -132,7 +132,7 @@ impl Scheduler {
 
     /// When the next waiting gang will have waited long enough to become the head; none where there
     /// is a head, or no gang will qualify.
-    pub(crate) fn next_ripe(&self, now: Timestamp) -> Option<Timestamp> {
+    pub(crate) fn next_head_candidate_at(&self, now: Timestamp) -> Option<Timestamp> {
         if self.timeline.head.is_some() {
             return None;
         }
@@ -150,7 +150,7 @@ impl Scheduler {
 
     fn set_head(&mut self, head: Option<Head>) {
         self.timeline.head = head;
-        self.drop_shadow();
+        self.outdate_shadow();
     }
 
     /// Whether the gang may become the head: it was refused for lack of room only, and has waited
@@ -159,11 +159,11 @@ impl Scheduler {
         let Some(gang) = self.gangs.get(key) else {
             return false;
         };
-        let refused = gang.parked.as_ref();
+        let refused = gang.blocked_answer.as_ref();
         gang.line.is_some()
             && !gang.whole(key)
             && gang.held_until.is_none()
-            && refused.is_none_or(|parked| parked.lacks_room())
+            && refused.is_none_or(|blocked_answer| blocked_answer.lacks_room())
             && self.ripe(gang, now)
     }
 
@@ -189,7 +189,9 @@ impl Scheduler {
     fn head_of(&self, key: &GangKey) -> Option<Head> {
         let gang = self.gangs.get(key)?;
         let payer = gang.payer?;
-        gang.parked.as_ref().filter(|parked| parked.lacks_room())?;
+        gang.blocked_answer
+            .as_ref()
+            .filter(|blocked_answer| blocked_answer.lacks_room())?;
         let ask = self.ask_of(key, gang)?;
         if !self.could_ever_hold(&ask) || self.limit_of(key, gang).is_some() {
             return None;
@@ -244,7 +246,7 @@ impl Scheduler {
         for place in line.iter().take(LOOKED_AT_MAX) {
             let key = &place.gang;
             let gang = self.gangs.get(key);
-            let refused = gang.is_some_and(|gang| gang.parked.is_some());
+            let refused = gang.is_some_and(|gang| gang.blocked_answer.is_some());
             if !refused || !self.may_lead(key, now) {
                 continue;
             }
@@ -284,7 +286,7 @@ impl Scheduler {
     }
 
     /// The room reserved for the head, and when it will be free.
-    pub(crate) fn planned(&mut self, now: Timestamp) -> Option<Reservation> {
+    pub(crate) fn head_reservation(&mut self, now: Timestamp) -> Option<Reservation> {
         self.update_shadow(now);
         let head = self.timeline.head.as_ref()?;
         let shadow: &Shadow = self.timeline.shadow.as_ref()?;

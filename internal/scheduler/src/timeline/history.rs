@@ -13,7 +13,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::table::Table;
+use crate::name_table::Table;
 
 /// Bins for each doubling: neighbours differ by at most an eighth.
 const BINS_A_DOUBLING: i64 = 8;

@@ -29,7 +29,7 @@
 //! run time (`Config::lead`): where many gangs wait, short ones go first, and none waits for ever.
 //! It stays the head until it starts, or until a gang of higher priority lacks room.
 //!
-//! **Limits** (`limits`, `claims`). Where a gang lacks quota under a queue's limit rather than
+//! **Limits** (`limits`, `limit_claims`). Where a gang lacks quota under a queue's limit rather than
 //! room, the ends of the gangs that the limit counts give quota back. The first gang in line that
 //! has waited long enough has a claim on that quota, as the head has on room.
 //!
@@ -37,7 +37,7 @@
 //! ends, the head's included, and are never earlier than these allow. The range of an estimate
 //! follows from how wrong earlier estimates were.
 //!
-//! **Evictions** (`worth`, `growth`). Where the time of the next room is known, no gang is evicted
+//! **Evictions** (`eviction_cost`, `room_growth`). Where the time of the next room is known, no gang is evicted
 //! whose lost work and own waiting would cost more than the waiting that its eviction saves. A gang
 //! that stays within its queue's deserved amount may evict regardless of the cost.
 //!
@@ -51,15 +51,15 @@
 
 mod backfill;
 mod calibration;
-mod claims;
 mod estimate;
-mod growth;
+mod eviction_cost;
 mod head;
 mod history;
+mod limit_claims;
 mod limits;
 mod profile;
+mod room_growth;
 mod shadow;
-mod worth;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -67,21 +67,21 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use crate::class::ClassIx;
+use crate::dirty_set::DirtySet;
 use crate::gang::{Gang, GangKey};
+use crate::job_annotations::SPAN_MAX;
+use crate::name_table::Table;
 use crate::node::NodeIx;
-use crate::noted::Noted;
 use crate::queue::Payer;
 use crate::resource::{CPU, GPU, GPU_UNIT, Room};
 use crate::state::Scheduler;
-use crate::table::Table;
-use crate::terms::SPAN_MAX;
 
-use claims::Claim;
 use estimate::Estimates;
-pub(crate) use growth::Growth;
 use head::Head;
 use history::{Facts, History};
+use limit_claims::Claim;
 use limits::Scope;
+pub(crate) use room_growth::RoomGrowth;
 use shadow::Shadow;
 
 /// A gang is expected to end when this part, in thousandths, of the gangs like it had ended.
@@ -126,7 +126,7 @@ pub(crate) struct Timeline {
     /// How many of the ends are declared or learnt.
     known: usize,
     /// Gangs that changed since the ends were last updated.
-    stale: Noted<GangKey>,
+    stale: DirtySet<GangKey>,
     /// The gangs among them that completed.
     done: BTreeSet<GangKey>,
     history: History,
@@ -154,12 +154,12 @@ impl Timeline {
     }
 
     /// Whether the gang is the head of the line.
-    pub(crate) fn leads(&self, key: &GangKey) -> bool {
+    pub(crate) fn is_head(&self, key: &GangKey) -> bool {
         self.head.as_ref().is_some_and(|head| head.key == *key)
     }
 
     /// Records that a gang was the head when a previous scheduler last reported.
-    pub(crate) fn recall(&mut self, key: &GangKey) {
+    pub(crate) fn restore_head(&mut self, key: &GangKey) {
         self.recalled.insert(key.clone());
     }
 
@@ -236,7 +236,7 @@ impl Timeline {
 impl Scheduler {
     /// Updates the expected ends. The cost is the number of changed gangs and of ends that have
     /// passed.
-    pub(crate) fn tend_timeline(&mut self, now: Timestamp) {
+    pub(crate) fn update_timeline(&mut self, now: Timestamp) {
         let now = now.as_second();
         let stale = std::mem::take(&mut self.timeline.stale);
         for key in &stale.into_sorted() {
@@ -256,7 +256,7 @@ impl Scheduler {
             self.timeline.put(key, run);
             if moved {
                 self.outdate_claims(payer);
-                self.drop_shadow();
+                self.outdate_shadow();
             }
         }
     }

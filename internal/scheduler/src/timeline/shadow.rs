@@ -118,7 +118,7 @@ impl Scheduler {
     pub(super) fn ask_of(&self, key: &GangKey, gang: &Gang) -> Option<Ask> {
         let lacking = gang.minimum(key).saturating_sub(gang.total.have());
         let mut counts: BTreeMap<ClassIx, usize> = BTreeMap::new();
-        for class in gang.parked.as_ref()?.classes() {
+        for class in gang.blocked_answer.as_ref()?.classes() {
             counts.insert(*class, 0);
         }
         if counts.len() > 1 {
@@ -156,8 +156,13 @@ impl Scheduler {
     }
 
     /// Computes the earliest time at which a request fits. None if no ends give it room.
-    pub(super) fn cast(&mut self, ask: &Ask, now: Timestamp, ends: Ends) -> Option<Shadow> {
-        self.tend_timeline(now);
+    pub(super) fn compute_shadow(
+        &mut self,
+        ask: &Ask,
+        now: Timestamp,
+        ends: Ends,
+    ) -> Option<Shadow> {
+        self.update_timeline(now);
         if ends == Ends::Known && self.timeline.known == 0 {
             return None;
         }

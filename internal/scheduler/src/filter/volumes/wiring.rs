@@ -66,7 +66,7 @@ impl Scheduler {
         };
         if stirs || !pods.is_empty() {
             // A pod that waits for a volume may be helped, whether or not its class changes.
-            self.eased += 1;
+            self.releases += 1;
             self.changed = true;
         }
         self.refresh_reach(pods);
@@ -94,7 +94,7 @@ impl Scheduler {
                 self.leave_class(class);
                 continue;
             }
-            self.world_changed();
+            self.cluster_changed();
             self.replace_pod_joined(&key, Pod { class, ..pod });
         }
     }

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use super::kept::Kept;
-use super::txn::Standing;
+use super::reserved_places::ReservedPlace;
+use super::transaction::PodPlacement;
 use crate::devices;
 use crate::gang::GangKey;
 use crate::node::{Node, NodeIx};
@@ -42,7 +42,7 @@ impl Scheduler {
     /// until pods have left. If the members that can be bound are not enough for the gang's
     /// minimum, all of them wait.
     pub(crate) fn stages(&self, key: &GangKey, placed: &[Placement]) -> Vec<Stage> {
-        let free = |placement: &Placement| self.nodes[placement.node].leavers == 0;
+        let free = |placement: &Placement| self.nodes[placement.node].terminating_pods == 0;
         if placed.iter().all(free) {
             return self.staged(key, placed, &vec![true; placed.len()]);
         }
@@ -85,7 +85,7 @@ impl Scheduler {
     fn fits_now(&self, placed: &[Placement], counted: bool) -> Vec<bool> {
         let mut nodes: BTreeMap<NodeIx, (Room, Ledger)> = BTreeMap::new();
         if counted {
-            let leave = |placement: &&Placement| self.nodes[placement.node].leavers > 0;
+            let leave = |placement: &&Placement| self.nodes[placement.node].terminating_pods > 0;
             for placement in placed.iter().filter(leave) {
                 let (own, held) = nodes.entry(placement.node).or_default();
                 let take = self.take_on(placement.class, placement.node);
@@ -99,7 +99,7 @@ impl Scheduler {
         let mut fits = Vec::with_capacity(placed.len());
         for placement in placed {
             let node = &self.nodes[placement.node];
-            if node.leavers == 0 {
+            if node.terminating_pods == 0 {
                 fits.push(true);
                 continue;
             }
@@ -124,8 +124,12 @@ impl Scheduler {
     /// Revisits every nomination: binds members whose room is free, gives up nominations that are
     /// no longer valid, and takes another place where one is free at once. Returns the reserved
     /// places that yield to waiting gangs.
-    pub(crate) fn revisit(&mut self, now: Timestamp, plan: &mut Plan) -> Vec<(GangKey, Kept)> {
-        let courtesies = self.revisit_kept(now);
+    pub(crate) fn revisit(
+        &mut self,
+        now: Timestamp,
+        plan: &mut Plan,
+    ) -> Vec<(GangKey, ReservedPlace)> {
+        let yielding_places = self.revisit_kept(now);
         let mut keys: Vec<GangKey> = self.nominated.iter().cloned().collect();
         keys.sort_by_cached_key(|key| self.precedence(key));
         let mut tries = 0;
@@ -159,19 +163,19 @@ impl Scheduler {
                 continue;
             }
             for placement in &bound {
-                let standing = Standing {
+                let standing = PodPlacement {
                     stage: Stage::Bound,
                     node: Some(placement.node),
                     devices: placement.devices.clone(),
                     assumed: true,
                     evicting: None,
                 };
-                self.restand(&placement.pod, standing);
+                self.set_placement(&placement.pod, standing);
             }
             self.settle(&key);
             self.write_binds(&key, bound, &mut plan.binds);
         }
-        courtesies
+        yielding_places
     }
 
     /// Whether a victim of the gang is still leaving. Victims that have left are forgotten.
@@ -199,14 +203,14 @@ impl Scheduler {
     pub(crate) fn hold_back(&mut self, key: &GangKey, placed: &[Placement]) {
         for placement in placed {
             if self.is_bound(&placement.pod) {
-                let standing = Standing {
+                let standing = PodPlacement {
                     stage: Stage::Pipelined,
                     node: Some(placement.node),
                     devices: placement.devices.clone(),
                     assumed: false,
                     evicting: None,
                 };
-                self.restand(&placement.pod, standing);
+                self.set_placement(&placement.pod, standing);
             }
         }
         self.settle(key);
@@ -239,7 +243,7 @@ impl Scheduler {
             && held.iter().all(|placement| {
                 let node = &self.nodes[placement.node];
                 node.usable()
-                    && !node.overdrawn()
+                    && !node.overcommitted()
                     && self.gpus_stand(placement.class, placement.node, &placement.devices)
             })
     }
@@ -247,9 +251,9 @@ impl Scheduler {
     /// Gives up all of the gang's nominations.
     pub(crate) fn give_up(&mut self, key: &GangKey) {
         for placement in self.held_places(key) {
-            self.restand(&placement.pod, Standing::pending());
+            self.set_placement(&placement.pod, PodPlacement::pending());
             // The node may be gone, and still known only because of the nomination.
-            self.tidy_node(placement.node);
+            self.free_node_index(placement.node);
         }
         if let Some(gang) = self.gangs.get_mut(key) {
             gang.awaits.clear();
@@ -259,21 +263,21 @@ impl Scheduler {
 
     /// Places the whole gang elsewhere if the room is free now.
     fn try_elsewhere(&mut self, key: &GangKey, now: Timestamp, plan: &mut Plan) {
-        let mut txn = self.begin();
+        let mut transaction = self.begin();
         for placement in self.held_places(key) {
-            txn.restand(self, &placement.pod, Standing::pending());
+            transaction.set_placement(self, &placement.pod, PodPlacement::pending());
         }
-        let placed = txn.attempt(self, key, now);
+        let placed = transaction.attempt(self, key, now);
         let bound = placed.filter(|placed| placed.iter().all(|p| self.is_bound(&p.pod)));
         match bound {
             Some(placed) => {
-                self.keep(txn);
+                self.keep(transaction);
                 if let Some(gang) = self.gangs.get_mut(key) {
                     gang.awaits.clear();
                 }
                 self.write_binds(key, placed, &mut plan.binds);
             }
-            None => self.undo(txn),
+            None => self.undo(transaction),
         }
     }
 

@@ -17,7 +17,7 @@ const FIRST_EXEMPTION: i64 = 3600;
 
 /// The last time at which a gang was placed by evictions, or was moved.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Won {
+pub(crate) struct EvictionGrace {
     /// The scheduler's age at that time: see `Scheduler::age`.
     pub(crate) age: u64,
     at: Timestamp,
@@ -29,8 +29,8 @@ pub(crate) struct Won {
 
 impl Gang {
     pub(super) fn note_placed_by_eviction(&mut self, age: u64, at: Timestamp) {
-        let spared = self.won.map_or(0, |won| won.next);
-        self.won = Some(Won {
+        let spared = self.eviction_grace.map_or(0, |grace| grace.next);
+        self.eviction_grace = Some(EvictionGrace {
             age,
             at,
             spared,
@@ -47,17 +47,19 @@ impl Gang {
                 | EvictionReason::ReclaimedWhileBorrowing
                 | EvictionReason::FairShare
         );
-        if let Some(won) = self.won.as_mut().filter(|_| to_others) {
-            let longer = won.spared.saturating_mul(2).max(FIRST_EXEMPTION);
-            let soon = now.duration_since(won.at).as_secs() <= longer;
-            won.next = if soon { longer } else { 0 };
+        if let Some(grace) = self.eviction_grace.as_mut().filter(|_| to_others) {
+            let longer = grace.spared.saturating_mul(2).max(FIRST_EXEMPTION);
+            let soon = now.duration_since(grace.at).as_secs() <= longer;
+            grace.next = if soon { longer } else { 0 };
         }
     }
 
     /// Until when the gang is exempt from reclaim by other queues.
     pub(super) fn reclaim_exempt_until(&self, now: Timestamp) -> Option<Timestamp> {
-        let won = self.won.filter(|won| won.spared > 0)?;
-        let until = won.at.checked_add(SignedDuration::from_secs(won.spared));
+        let grace = self.eviction_grace.filter(|grace| grace.spared > 0)?;
+        let until = grace
+            .at
+            .checked_add(SignedDuration::from_secs(grace.spared));
         Some(until.unwrap_or(Timestamp::MAX)).filter(|until| now < *until)
     }
 }

@@ -11,17 +11,17 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use super::kept::Kept;
+use super::reserved_places::ReservedPlace;
+use crate::dirty_set::DirtySet;
 use crate::gang::GangKey;
 use crate::node::NodeIx;
-use crate::noted::Noted;
 use crate::place::{Attempt, Placement};
 use crate::pod::{Pod, PodKey, Stage};
 use crate::state::Scheduler;
 
 /// A pod's placement: its stage, its node and the devices that it holds there.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Standing {
+pub(crate) struct PodPlacement {
     pub(crate) stage: Stage,
     pub(crate) node: Option<NodeIx>,
     pub(crate) devices: Vec<Arc<str>>,
@@ -29,9 +29,9 @@ pub(crate) struct Standing {
     pub(crate) evicting: Option<Stage>,
 }
 
-impl Standing {
-    pub(crate) fn of(pod: &Pod) -> Standing {
-        Standing {
+impl PodPlacement {
+    pub(crate) fn of(pod: &Pod) -> PodPlacement {
+        PodPlacement {
             stage: pod.stage,
             node: pod.node,
             devices: pod.devices.clone(),
@@ -47,8 +47,8 @@ impl Standing {
             && self.devices == pod.devices
     }
 
-    pub(crate) fn pending() -> Standing {
-        Standing {
+    pub(crate) fn pending() -> PodPlacement {
+        PodPlacement {
             stage: Stage::Pending,
             node: None,
             devices: Vec::new(),
@@ -69,10 +69,10 @@ struct Past {
 
 #[derive(Clone, Debug)]
 enum Undo {
-    Pod(PodKey, Standing),
+    Pod(PodKey, PodPlacement),
     Gang(GangKey, Past),
     /// Places that were reserved for a gang's members until the trial placed the gang.
-    Places(GangKey, Vec<Kept>),
+    Places(GangKey, Vec<ReservedPlace>),
 }
 
 impl Undo {
@@ -86,27 +86,27 @@ impl Undo {
 
 /// Changes that are not decided yet. A transaction must end in `keep` or `undo`.
 #[derive(Debug)]
-pub(crate) struct Txn {
+pub(crate) struct Transaction {
     log: Vec<Undo>,
     changed: bool,
     wake: Option<Timestamp>,
-    stirred: Noted<GangKey>,
+    changed_gangs: DirtySet<GangKey>,
 }
 
 impl Scheduler {
-    pub(crate) fn begin(&mut self) -> Txn {
-        Txn {
+    pub(crate) fn begin(&mut self) -> Transaction {
+        Transaction {
             log: Vec::new(),
             changed: self.changed,
             wake: self.wake,
-            stirred: std::mem::take(&mut self.stirred),
+            changed_gangs: std::mem::take(&mut self.changed_gangs),
         }
     }
 
     /// Makes the changes since `begin` permanent.
-    pub(crate) fn keep(&mut self, txn: Txn) {
+    pub(crate) fn keep(&mut self, transaction: Transaction) {
         let mut touched: BTreeSet<GangKey> = BTreeSet::new();
-        for undo in txn.log {
+        for undo in transaction.log {
             match undo {
                 Undo::Pod(pod, _) => {
                     touched.extend(self.pods.get(&pod).map(|pod| pod.gang.clone()))
@@ -116,9 +116,9 @@ impl Scheduler {
             }
         }
         // The set from before `begin` is large, the set since then is small.
-        let since = std::mem::replace(&mut self.stirred, txn.stirred);
+        let since = std::mem::replace(&mut self.changed_gangs, transaction.changed_gangs);
         for key in since.into_sorted() {
-            self.stirred.insert(&key);
+            self.changed_gangs.insert(&key);
         }
         for gang in touched {
             self.settle(&gang);
@@ -126,26 +126,26 @@ impl Scheduler {
     }
 
     /// Restores the state as it was at `begin`.
-    pub(crate) fn undo(&mut self, mut txn: Txn) {
-        let tried: BTreeSet<GangKey> = txn.log.iter().filter_map(Undo::tried).collect();
-        txn.forget_detours();
-        self.undo_to(&mut txn, 0);
+    pub(crate) fn undo(&mut self, mut transaction: Transaction) {
+        let tried: BTreeSet<GangKey> = transaction.log.iter().filter_map(Undo::tried).collect();
+        transaction.forget_detours();
+        self.undo_to(&mut transaction, 0);
         for key in tried {
             // The gang is settled by the state that was restored last.
             self.settle(&key);
         }
-        self.changed = txn.changed;
-        self.wake = txn.wake;
-        let since = std::mem::replace(&mut self.stirred, txn.stirred);
-        self.awake.extend(since.into_sorted());
+        self.changed = transaction.changed;
+        self.wake = transaction.wake;
+        let since = std::mem::replace(&mut self.changed_gangs, transaction.changed_gangs);
+        self.unanswered.extend(since.into_sorted());
     }
 
     /// Undoes the changes since the log had this length.
-    pub(crate) fn undo_to(&mut self, txn: &mut Txn, length: usize) {
-        while txn.log.len() > length {
-            match txn.log.pop() {
+    pub(crate) fn undo_to(&mut self, transaction: &mut Transaction, length: usize) {
+        while transaction.log.len() > length {
+            match transaction.log.pop() {
                 Some(Undo::Pod(pod, standing)) => {
-                    self.restand(&pod, standing);
+                    self.set_placement(&pod, standing);
                 }
                 Some(Undo::Gang(key, past)) => {
                     self.settle(&key);
@@ -158,21 +158,25 @@ impl Scheduler {
                     // The gang's admission may count again, or no longer.
                     self.settle(&key);
                 }
-                Some(Undo::Places(key, places)) => self.keep_again(&key, places),
+                Some(Undo::Places(key, places)) => self.reserve_again(&key, places),
                 None => {}
             }
         }
     }
 
     /// Gives a pod another placement and returns its old one. The caller settles the gang.
-    pub(crate) fn restand(&mut self, key: &PodKey, new: Standing) -> Option<Standing> {
+    pub(crate) fn set_placement(
+        &mut self,
+        key: &PodKey,
+        new: PodPlacement,
+    ) -> Option<PodPlacement> {
         let (place, mut pod) = self.pods.lend(key)?;
         if new.is_of(&pod) {
             self.pods.give_back(place, pod);
             return Some(new);
         }
         self.count_standing(key, &pod, false);
-        let old = Standing {
+        let old = PodPlacement {
             stage: std::mem::replace(&mut pod.stage, new.stage),
             node: std::mem::replace(&mut pod.node, new.node),
             devices: std::mem::replace(&mut pod.devices, new.devices),
@@ -188,7 +192,7 @@ impl Scheduler {
     }
 }
 
-impl Txn {
+impl Transaction {
     pub(crate) fn len(&self) -> usize {
         self.log.len()
     }
@@ -206,8 +210,8 @@ impl Txn {
     }
 
     /// Gives a pod another placement.
-    pub(crate) fn restand(&mut self, state: &mut Scheduler, pod: &PodKey, new: Standing) {
-        if let Some(old) = state.restand(pod, new) {
+    pub(crate) fn set_placement(&mut self, state: &mut Scheduler, pod: &PodKey, new: PodPlacement) {
+        if let Some(old) = state.set_placement(pod, new) {
             self.log.push(Undo::Pod(pod.clone(), old));
         }
     }
@@ -219,8 +223,8 @@ impl Txn {
             return;
         };
         let new = match known.stage {
-            Stage::Pipelined => Standing::pending(),
-            stage => Standing {
+            Stage::Pipelined => PodPlacement::pending(),
+            stage => PodPlacement {
                 stage: Stage::Leaving,
                 node: known.node,
                 devices: known.devices.clone(),
@@ -228,7 +232,7 @@ impl Txn {
                 evicting: Some(stage),
             },
         };
-        self.restand(state, pod, new);
+        self.set_placement(state, pod, new);
     }
 
     /// Places a gang's minimum on trial, or one more member if it has its minimum. The placements
@@ -278,7 +282,7 @@ impl Txn {
         }
         for placement in &placed {
             self.log
-                .push(Undo::Pod(placement.pod.clone(), Standing::pending()));
+                .push(Undo::Pod(placement.pod.clone(), PodPlacement::pending()));
         }
         Some(placed)
     }
@@ -335,12 +339,14 @@ mod tests {
     fn reserved_places_survive_a_trial_that_is_undone() {
         let now = Timestamp::UNIX_EPOCH;
         let mut s = world(&[(2, None)]);
-        s.reckon_queues();
+        s.update_queues();
         let key = GangKey::group("ns".into(), "g0");
         let pods: Vec<PodKey> = s.gangs[&key].members.iter().cloned().collect();
-        let mut txn = s.begin();
-        let places = s.other_places(&mut txn, &key, &pods, true, now).unwrap();
-        s.undo(txn);
+        let mut transaction = s.begin();
+        let places = s
+            .other_places(&mut transaction, &key, &pods, true, now)
+            .unwrap();
+        s.undo(transaction);
         assert_eq!(places.len(), 2);
         s.keep_places(
             places
@@ -349,32 +355,32 @@ mod tests {
                 .collect(),
             now,
         );
-        let (kept, view) = (s.gangs[&key].kept.clone(), s.view());
+        let (kept, view) = (s.gangs[&key].reserved_places.clone(), s.view());
 
-        let mut txn = s.begin();
+        let mut transaction = s.begin();
         assert!(
-            txn.attempt(&mut s, &key, now).is_some(),
+            transaction.attempt(&mut s, &key, now).is_some(),
             "there is room for the gang"
         );
         assert_eq!(
-            s.gangs[&key].kept,
+            s.gangs[&key].reserved_places,
             [],
             "the gang's reserved places count as room for it"
         );
-        s.undo(txn);
-        assert_eq!(s.gangs[&key].kept, kept);
-        assert!(s.keeping.contains(&key));
+        s.undo(transaction);
+        assert_eq!(s.gangs[&key].reserved_places, kept);
+        assert!(s.gangs_with_reserved_places.contains(&key));
         assert_eq!(s.view(), view);
 
-        let mut txn = s.begin();
-        txn.attempt(&mut s, &key, now);
-        s.keep(txn);
+        let mut transaction = s.begin();
+        transaction.attempt(&mut s, &key, now);
+        s.keep(transaction);
         assert_eq!(
-            s.gangs[&key].kept,
+            s.gangs[&key].reserved_places,
             [],
             "a kept trial uses the reserved places"
         );
-        assert!(!s.keeping.contains(&key));
+        assert!(!s.gangs_with_reserved_places.contains(&key));
     }
 
     proptest! {
@@ -391,21 +397,21 @@ mod tests {
                 s.plan(Timestamp::UNIX_EPOCH);
             }
             let mut untouched = s.clone();
-            s.reckon_queues();
-            let mut txn = s.begin();
+            s.update_queues();
+            let mut transaction = s.begin();
             for (evicts, at) in steps {
                 if evicts {
                     let pods: Vec<PodKey> = s.pods.keys().cloned().collect();
                     let pod = &pods[at % pods.len()];
                     if s.pods[pod].stage.occupies() {
-                        txn.evict(&mut s, pod);
+                        transaction.evict(&mut s, pod);
                     }
                 } else {
                     let keys: Vec<GangKey> = s.gangs.keys().cloned().collect();
-                    txn.attempt(&mut s, &keys[at % keys.len()], Timestamp::UNIX_EPOCH);
+                    transaction.attempt(&mut s, &keys[at % keys.len()], Timestamp::UNIX_EPOCH);
                 }
             }
-            s.undo(txn);
+            s.undo(transaction);
             prop_assert_eq!(s.view(), untouched.view());
             prop_assert_eq!(s.plan(Timestamp::UNIX_EPOCH), untouched.plan(Timestamp::UNIX_EPOCH));
         }

@@ -3,7 +3,7 @@
 //! Method: for each node the fewest members, step by step, one further member of the class for each
 //! step; over all nodes, or the nodes of one topology domain, the cheapest steps together. A step's
 //! price is the number of moving members, then the GPUs of the interrupted work, for each member
-//! that then fits. Only counters are used; module `moves` tries what really fits.
+//! that then fits. Only counters are used; module `consolidation` tries what really fits.
 //!
 //! Cost: for each node at most `STEPS_MAX` steps, each of which counts the members that fit without
 //! one or a few of the node's pods; `SKIPS_MAX` sets for each of at most `DOMAINS_MAX` domains.
@@ -341,7 +341,7 @@ fn pick(steps: &[&Vec<Step>], room: usize, need: usize, skip: usize) -> Option<(
     let mut more = Vec::new();
     let mut have = room;
     let mut any = false;
-    while more.len() < super::moves::MORE_MAX {
+    while more.len() < super::consolidation::MORE_MAX {
         let Some((_, list, step)) = next.pop_first() else {
             break;
         };

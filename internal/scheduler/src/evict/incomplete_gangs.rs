@@ -11,17 +11,17 @@ use crate::state::Scheduler;
 impl Scheduler {
     /// Evicts gangs that were below their minimum for longer than the grace period, and records
     /// gangs that fell below it now.
-    pub(crate) fn evict_stale(&mut self, now: Timestamp, plan: &mut Plan) {
-        let suspects: Vec<GangKey> = self.broken.iter().cloned().collect();
+    pub(crate) fn evict_incomplete_gangs(&mut self, now: Timestamp, plan: &mut Plan) {
+        let suspects: Vec<GangKey> = self.incomplete_gangs.iter().cloned().collect();
         for key in suspects {
-            if self.keeping.contains(&key) {
+            if self.gangs_with_reserved_places.contains(&key) {
                 // Members of the gang are moving: it is complete again once they are back.
                 continue;
             }
             let Some(gang) = self.gangs.get_mut(&key) else {
                 continue;
             };
-            let since = *gang.stale_since.get_or_insert(now);
+            let since = *gang.incomplete_since.get_or_insert(now);
             let due = since
                 .checked_add(self.config.stale_after)
                 .unwrap_or(Timestamp::MAX);
@@ -39,11 +39,11 @@ impl Scheduler {
             if self.broken_budget(&unit).is_some() {
                 continue;
             }
-            let mut txn = self.begin();
+            let mut transaction = self.begin();
             for pod in &unit.pods {
-                txn.evict(self, pod);
+                transaction.evict(self, pod);
             }
-            self.keep(txn);
+            self.keep(transaction);
             for pod in &unit.pods {
                 plan.evictions
                     .extend(self.eviction(pod, EvictionReason::StaleGang, None));
@@ -54,7 +54,7 @@ impl Scheduler {
     }
 
     /// Records whether a gang runs below its minimum; part of settling the gang.
-    pub(crate) fn note_broken(&mut self, key: &GangKey) {
+    pub(crate) fn note_incomplete(&mut self, key: &GangKey) {
         let Some(gang) = self.gangs.get_mut(key) else {
             return;
         };
@@ -63,10 +63,10 @@ impl Scheduler {
             && !gang.whole(key)
             && !gang.total_ended(key);
         if broken {
-            self.broken.insert(key.clone());
+            self.incomplete_gangs.insert(key.clone());
         } else {
-            gang.stale_since = None;
-            self.broken.remove(key);
+            gang.incomplete_since = None;
+            self.incomplete_gangs.remove(key);
         }
     }
 }

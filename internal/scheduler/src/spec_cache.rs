@@ -135,7 +135,7 @@ impl Scheduler {
         namespace: &Arc<str>,
     ) -> (ClassIx, Arc<[Ask]>) {
         let labels = pod.metadata.labels.as_ref();
-        let kind = self.alike.bring_forward(spec);
+        let kind = self.spec_cache.bring_forward(spec);
         let wish = Wish::read(&pod.metadata, &kind.relevant, &kind.requests);
         if let Some(last) = &kind.last
             && last.wish == wish

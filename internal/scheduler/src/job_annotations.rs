@@ -22,7 +22,7 @@ pub(crate) const SPAN_MAX: i64 = 100 * 366 * 86_400;
 
 /// The values. Most objects have none; then nothing is stored.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Terms(Option<Arc<TermValues>>);
+pub(crate) struct JobAnnotations(Option<Arc<TermValues>>);
 
 /// The values one by one; `None` if absent or unreadable.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,7 +60,7 @@ const NOTHING: TermValues = TermValues {
 /// The values of an object without such annotations.
 static NO_VALUES: TermValues = NOTHING;
 
-impl Deref for Terms {
+impl Deref for JobAnnotations {
     type Target = TermValues;
 
     fn deref(&self) -> &TermValues {
@@ -68,12 +68,12 @@ impl Deref for Terms {
     }
 }
 
-impl Terms {
-    fn of(said: TermValues) -> Terms {
-        Terms((said != NO_VALUES).then(|| Arc::new(said)))
+impl JobAnnotations {
+    fn of(said: TermValues) -> JobAnnotations {
+        JobAnnotations((said != NO_VALUES).then(|| Arc::new(said)))
     }
 
-    pub(crate) fn read(meta: &ObjectMeta) -> Terms {
+    pub(crate) fn read(meta: &ObjectMeta) -> JobAnnotations {
         let said = |name: &str| {
             let maps = [meta.annotations.as_ref(), meta.labels.as_ref()];
             let words = maps.into_iter().flatten().filter_map(|map| map.get(name));
@@ -81,7 +81,7 @@ impl Terms {
         };
         let span = |name: &str| said(name).and_then(seconds).map(|span| span.min(SPAN_MAX));
         let truth = |name: &str| said(name).and_then(|word| word.parse().ok());
-        Terms::of(TermValues {
+        JobAnnotations::of(TermValues {
             user: said(USER).map(Arc::from),
             team: said(TEAM).map(Arc::from),
             preemptible: truth(PREEMPTIBLE).or_else(|| truth(VOLCANO_PREEMPTABLE)),
@@ -94,24 +94,24 @@ impl Terms {
     }
 
     /// Limits the run time to a pod's deadline.
-    pub(crate) fn within(self, deadline: Option<i64>) -> Terms {
+    pub(crate) fn within(self, deadline: Option<i64>) -> JobAnnotations {
         let Some(deadline) = deadline else {
             return self;
         };
         let deadline = deadline.clamp(0, SPAN_MAX);
         let walltime = self.walltime.map_or(deadline, |said| said.min(deadline));
-        Terms::of(TermValues {
+        JobAnnotations::of(TermValues {
             walltime: Some(walltime),
             ..TermValues::clone(&self)
         })
     }
 
     /// These values, with `other`'s for absent ones.
-    pub(crate) fn or(&self, other: &Terms) -> Terms {
+    pub(crate) fn or(&self, other: &JobAnnotations) -> JobAnnotations {
         if other.0.is_none() {
             return self.clone();
         }
-        Terms::of(TermValues {
+        JobAnnotations::of(TermValues {
             user: self.user.clone().or_else(|| other.user.clone()),
             team: self.team.clone().or_else(|| other.team.clone()),
             preemptible: self.preemptible.or(other.preemptible),
@@ -138,7 +138,7 @@ mod tests {
         ] {
             let names = [CHECKPOINT, CHECKPOINT_GRACE, WALLTIME, MIN_RUNTIME];
             let said = names.map(|name| (name.to_owned(), text.to_owned()));
-            let terms = Terms::read(&ObjectMeta {
+            let terms = JobAnnotations::read(&ObjectMeta {
                 annotations: Some(said.into()),
                 ..ObjectMeta::default()
             });
@@ -152,7 +152,7 @@ mod tests {
     #[test]
     fn a_run_time_is_limited_by_the_deadline() {
         let says = |walltime| {
-            Terms::of(TermValues {
+            JobAnnotations::of(TermValues {
                 walltime,
                 ..NOTHING
             })

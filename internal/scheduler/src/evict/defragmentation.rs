@@ -12,16 +12,16 @@
 //! Example: three nodes of 4 GPUs run movable pods of 1, 1 and 2 GPUs, one pod on each node. Two
 //! moves put all three on one node and make two nodes whole.
 //!
-//! Test: `tests/evictions_tidy.rs`.
+//! Test: `tests/evictions_defragmentation.rs`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 
 use super::candidates::EvictionUnit;
-use super::clearing::{MovablePod, standing_still};
-use super::kept::Kept;
-use super::txn::Txn;
+use super::move_sets::{MovablePod, standing_still};
+use super::reserved_places::ReservedPlace;
+use super::transaction::Transaction;
 use crate::config::Strategy;
 use crate::gang::GangKey;
 use crate::node::NodeIx;
@@ -38,7 +38,7 @@ const TRIES_MAX: usize = 128;
 
 /// How much work defragmentation may move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tidying {
+pub struct DefragmentationBudget {
     /// The most members that move in any hour.
     pub moves_an_hour: usize,
     /// A node is emptied only if the interrupted work holds at most this many GPUs for each GPU of
@@ -46,9 +46,9 @@ pub struct Tidying {
     pub gpus_interrupted_each: i64,
 }
 
-impl Default for Tidying {
-    fn default() -> Tidying {
-        Tidying {
+impl Default for DefragmentationBudget {
+    fn default() -> DefragmentationBudget {
+        DefragmentationBudget {
             moves_an_hour: 8,
             gpus_interrupted_each: 2,
         }
@@ -90,7 +90,7 @@ pub struct Proposal {
 struct Emptying {
     node: NodeIx,
     units: Vec<EvictionUnit>,
-    places: Vec<(GangKey, Kept)>,
+    places: Vec<(GangKey, ReservedPlace)>,
 }
 
 impl WhatIf {
@@ -101,11 +101,11 @@ impl WhatIf {
         let state = &mut self.0;
         let budget = state.moves_left(now);
         state.rank_nodes();
-        state.reckon_queues();
-        let mut txn = state.begin();
-        let emptied = state.empty_nodes(&mut txn, budget, now);
+        state.update_queues();
+        let mut transaction = state.begin();
+        let emptied = state.empty_nodes(&mut transaction, budget, now);
         let proposal = state.propose(&emptied, now);
-        state.undo(txn);
+        state.undo(transaction);
         proposal
     }
 }
@@ -118,18 +118,18 @@ impl Scheduler {
         if !self.config.actions.defragment || self.config.placement == Strategy::Spread {
             return;
         }
-        let busy = !self.nominated.is_empty() || !self.keeping.is_empty();
+        let busy = !self.nominated.is_empty() || !self.gangs_with_reserved_places.is_empty();
         if busy || !plan.evictions.is_empty() || !plan.binds.is_empty() {
             return;
         }
         let budget = self.moves_left(now);
-        let mut txn = self.begin();
-        let emptied = self.empty_nodes(&mut txn, budget, now);
+        let mut transaction = self.begin();
+        let emptied = self.empty_nodes(&mut transaction, budget, now);
         if emptied.is_empty() {
-            self.undo(txn);
+            self.undo(transaction);
             return;
         }
-        self.keep(txn);
+        self.keep(transaction);
         for Emptying { units, places, .. } in emptied {
             for pod in units.iter().flat_map(|unit| &unit.pods) {
                 self.moved.push_back(now);
@@ -148,14 +148,19 @@ impl Scheduler {
         while self.moved.front().is_some_and(|at| *at <= from) {
             self.moved.pop_front();
         }
-        let budget = self.config.tidying.moves_an_hour;
+        let budget = self.config.defragmentation.moves_an_hour;
         budget.saturating_sub(self.moved.len())
     }
 
     /// Empties nodes while that is worth its cost: takes all pods off a node and finds each of them
     /// a place on a node that is not whole, or leaves the node as it was. The moving pods are left
     /// in stage `Leaving`.
-    fn empty_nodes(&mut self, txn: &mut Txn, budget: usize, now: Timestamp) -> Vec<Emptying> {
+    fn empty_nodes(
+        &mut self,
+        transaction: &mut Transaction,
+        budget: usize,
+        now: Timestamp,
+    ) -> Vec<Emptying> {
         let no_gang = GangKey::lone(&PodKey::new("", ""));
         let movers = self.movers(&no_gang, now);
         let mut order: Vec<(i64, usize, u32, NodeIx)> = Vec::new();
@@ -166,7 +171,9 @@ impl Scheduler {
             let whole = on.len() == node.pods && on.iter().all(willing);
             if gpus > 0 && node.usable() && whole && on.len() <= budget {
                 let interrupted = standing_still(on.iter());
-                if interrupted <= gpus.saturating_mul(self.config.tidying.gpus_interrupted_each) {
+                if interrupted
+                    <= gpus.saturating_mul(self.config.defragmentation.gpus_interrupted_each)
+                {
                     order.push((interrupted, on.len(), node.rank, *at));
                 }
             }
@@ -179,9 +186,9 @@ impl Scheduler {
             if emptied.len() == NODES_MAX || filled.contains(&at) || movers[&at].len() > left {
                 continue;
             }
-            let mark = txn.len();
-            let Some(done) = self.empty_node(txn, at, &movers[&at], now) else {
-                self.undo_to(txn, mark);
+            let mark = transaction.len();
+            let Some(done) = self.empty_node(transaction, at, &movers[&at], now) else {
+                self.undo_to(transaction, mark);
                 continue;
             };
             left -= done.units.len();
@@ -192,8 +199,8 @@ impl Scheduler {
         for done in &emptied {
             for unit in &done.units {
                 for (pod, standing) in unit.pods.iter().zip(&unit.before) {
-                    txn.restand(self, pod, standing.clone());
-                    txn.evict(self, pod);
+                    transaction.set_placement(self, pod, standing.clone());
+                    transaction.evict(self, pod);
                 }
             }
         }
@@ -202,7 +209,7 @@ impl Scheduler {
 
     fn empty_node(
         &mut self,
-        txn: &mut Txn,
+        transaction: &mut Transaction,
         at: NodeIx,
         on: &[MovablePod],
         now: Timestamp,
@@ -220,7 +227,7 @@ impl Scheduler {
             if self.broken_budget(&unit).is_some() {
                 return None;
             }
-            self.take(txn, &mut unit);
+            self.take(transaction, &mut unit);
             units.push(unit);
             gangs
                 .entry(&mover.gang)
@@ -229,7 +236,7 @@ impl Scheduler {
         }
         let mut places = Vec::new();
         for (gang, pods) in gangs {
-            let found = self.other_places(txn, gang, &pods, true, now)?;
+            let found = self.other_places(transaction, gang, &pods, true, now)?;
             if found.len() < pods.len() {
                 return None;
             }

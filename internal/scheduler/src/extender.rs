@@ -29,16 +29,16 @@ pub const PREFERENCE_MAX: i64 = 10;
 
 /// Why a node cannot take a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NoPlace {
+pub struct Infeasible {
     /// The reason, worded to follow the node's name.
     pub why: String,
     /// True if the node could not take the pod even if all its pods were gone.
     pub lasting: bool,
 }
 
-impl NoPlace {
-    fn lasting(why: impl Into<String>) -> NoPlace {
-        NoPlace {
+impl Infeasible {
+    fn lasting(why: impl Into<String>) -> Infeasible {
+        Infeasible {
             why: why.into(),
             lasting: true,
         }
@@ -50,9 +50,13 @@ type Leaves = (String, ClassIx, Vec<Arc<str>>);
 
 impl Scheduler {
     /// Whether each of these nodes has room at once for a pod of another scheduler, in their order.
-    pub fn places_beside(&mut self, pod: &k8s::Pod, nodes: &[&str]) -> Vec<Result<(), NoPlace>> {
-        let Some((class, _)) = self.beside(pod) else {
-            return vec![Err(NoPlace::lasting("the pod has no spec")); nodes.len()];
+    pub fn extender_filter(
+        &mut self,
+        pod: &k8s::Pod,
+        nodes: &[&str],
+    ) -> Vec<Result<(), Infeasible>> {
+        let Some((class, _)) = self.extender_class_of(pod) else {
+            return vec![Err(Infeasible::lasting("the pod has no spec")); nodes.len()];
         };
         let nodes = nodes.iter();
         nodes
@@ -63,8 +67,8 @@ impl Scheduler {
     /// The score of each of these nodes for a pod of another scheduler, from 0 to
     /// [`PREFERENCE_MAX`], in their order. The best nodes get the maximum; each further rank gets
     /// less; a node without room gets 0.
-    pub fn preferences_beside(&mut self, pod: &k8s::Pod, nodes: &[&str]) -> Vec<i64> {
-        let Some((class, _)) = self.beside(pod) else {
+    pub fn extender_scores(&mut self, pod: &k8s::Pod, nodes: &[&str]) -> Vec<i64> {
+        let Some((class, _)) = self.extender_class_of(pod) else {
             return vec![0; nodes.len()];
         };
         let at: Vec<Option<NodeIx>> = nodes
@@ -100,9 +104,13 @@ impl Scheduler {
     ///
     /// # Errors
     /// Why the node cannot take it (any more).
-    pub fn devices_beside(&mut self, pod: &k8s::Pod, node: &str) -> Result<ChosenDevices, NoPlace> {
-        let Some((class, asks)) = self.beside(pod) else {
-            return Err(NoPlace::lasting("the pod has no spec"));
+    pub fn extender_devices(
+        &mut self,
+        pod: &k8s::Pod,
+        node: &str,
+    ) -> Result<ChosenDevices, Infeasible> {
+        let Some((class, asks)) = self.extender_class_of(pod) else {
+            return Err(Infeasible::lasting("the pod has no spec"));
         };
         let at = self.room_at_once(class, node)?;
         let take = self.take_on(class, at);
@@ -118,15 +126,15 @@ impl Scheduler {
 
     /// Whether each node would have room for a pod of another scheduler once the given pods (by
     /// uid), and those that are terminating already, were gone; in their order.
-    pub fn places_beside_without(
+    pub fn extender_filter_without(
         &mut self,
         pod: &k8s::Pod,
         gone: &[(&str, BTreeSet<&str>)],
     ) -> Vec<bool> {
-        let Some((class, _)) = self.beside(pod) else {
+        let Some((class, _)) = self.extender_class_of(pod) else {
             return vec![false; gone.len()];
         };
-        let before = (self.changed, self.eased);
+        let before = (self.changed, self.releases);
         let asked: BTreeSet<&str> = gone.iter().flat_map(|(_, uids)| uids).copied().collect();
         let mut leaving: BTreeMap<NodeIx, Vec<Leaves>> = BTreeMap::new();
         for (_, pod) in self.pods.in_any_order() {
@@ -165,17 +173,17 @@ impl Scheduler {
             }
             self.touch(at);
         }
-        (self.changed, self.eased) = before;
+        (self.changed, self.releases) = before;
         fits
     }
 
     /// The pod's class, its fresh view, and what its containers request. The class is kept until
     /// another one is asked about, because the same pod is usually asked about several times.
-    fn beside(&mut self, pod: &k8s::Pod) -> Option<(ClassIx, Arc<[Ask]>)> {
+    fn extender_class_of(&mut self, pod: &k8s::Pod) -> Option<(ClassIx, Arc<[Ask]>)> {
         let spec = alone(pod.spec.as_ref()?);
         let namespace = self.namespace(pod.metadata.namespace.as_deref());
         let (class, asks) = self.read_asks(pod, &spec, &namespace);
-        if let Some(old) = self.beside.replace(class) {
+        if let Some(old) = self.extender_class.replace(class) {
             self.leave_class(old);
         }
         self.apply_new_models();
@@ -185,17 +193,17 @@ impl Scheduler {
     }
 
     /// The node, if it has room for a pod of the class now, without waiting for terminating pods.
-    fn room_at_once(&self, class: ClassIx, name: &str) -> Result<NodeIx, NoPlace> {
-        let unknown = || NoPlace::lasting("not known to Muster (yet)");
+    fn room_at_once(&self, class: ClassIx, name: &str) -> Result<NodeIx, Infeasible> {
+        let unknown = || Infeasible::lasting("not known to Muster (yet)");
         let at = self.node_index.get(name).copied().ok_or_else(unknown)?;
         let view = self.views.get(&class).ok_or_else(unknown)?;
         let (node, facts) = (&self.nodes[at], self.classes.get(class));
         match view.node_fit(at) {
             NodeFit::Absent => Err(unknown()),
-            NodeFit::Refused(refusal) => Err(NoPlace::lasting(refusal.of_one())),
+            NodeFit::Refused(refusal) => Err(Infeasible::lasting(refusal.of_one())),
             NodeFit::Short { limits, apart } => {
                 let names: Vec<&str> = each(limits).map(|ix| self.names.name(ix)).collect();
-                Err(NoPlace {
+                Err(Infeasible {
                     why: match apart {
                         true => Refusal::OneAtMost.of_one().to_owned(),
                         false => format!("Insufficient {}", names.join(", ")),
@@ -203,7 +211,7 @@ impl Scheduler {
                     lasting: view.empty_at(at) == 0,
                 })
             }
-            NodeFit::Holds { .. } if score::awaits(facts, node) => Err(NoPlace {
+            NodeFit::Holds { .. } if score::awaits(facts, node) => Err(Infeasible {
                 why: "terminating pods still hold what it requests".to_owned(),
                 lasting: false,
             }),

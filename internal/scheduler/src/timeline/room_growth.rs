@@ -19,7 +19,7 @@ use crate::state::Scheduler;
 /// How the room for members of several classes grows. Valid at one time, until a gang is placed or
 /// ends.
 #[derive(Debug, Default)]
-pub(crate) struct Growth {
+pub(crate) struct RoomGrowth {
     classes: BTreeMap<ClassIx, Steps>,
 }
 
@@ -43,12 +43,12 @@ impl Scheduler {
         &mut self,
         ask: &Ask,
         now: Timestamp,
-        growth: &mut Growth,
+        growth: &mut RoomGrowth,
     ) -> Option<i64> {
         if ask.level.is_some() {
-            return Some(self.cast(ask, now, Ends::Known)?.at);
+            return Some(self.compute_shadow(ask, now, Ends::Known)?.at);
         }
-        self.tend_timeline(now);
+        self.update_timeline(now);
         if self.timeline.known == 0 {
             return None;
         }
@@ -158,11 +158,11 @@ mod tests {
             }
             let now = Timestamp::from_second(NOW).unwrap();
             s.rank_nodes();
-            let mut growth = Growth::default();
+            let mut growth = RoomGrowth::default();
             for (nth, (_, need)) in asked.iter().enumerate() {
                 let key = crate::pod::PodKey::new("ns", &format!("new{nth}"));
                 let ask = Ask { class: s.pods[&key].class, need: *need, level: None };
-                let cast = s.cast(&ask, now, Ends::Known).map(|shadow| shadow.at);
+                let cast = s.compute_shadow(&ask, now, Ends::Known).map(|shadow| shadow.at);
                 prop_assert_eq!(s.first_room(&ask, now, &mut growth), cast);
             }
         }

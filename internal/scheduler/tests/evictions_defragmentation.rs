@@ -3,20 +3,20 @@
 
 mod support;
 
-use scheduler::{Actions, Config, EvictionReason, Tidying};
+use scheduler::{Actions, Config, DefragmentationBudget, EvictionReason};
 use serde_json::json;
 use support::cluster::*;
 use support::*;
 
-fn tidying(moves_an_hour: usize) -> Cluster {
+fn defragmenting(moves_an_hour: usize) -> Cluster {
     Cluster::with(Config {
         actions: Actions {
             defragment: true,
             ..Actions::default()
         },
-        tidying: Tidying {
+        defragmentation: DefragmentationBudget {
             moves_an_hour,
-            ..Tidying::default()
+            ..DefragmentationBudget::default()
         },
         ..Config::default()
     })
@@ -47,7 +47,7 @@ fn scattered(c: &mut Cluster, says: Option<(&str, &str)>) {
 
 #[test]
 fn the_gain_is_reported_before_any_pod_moves() {
-    let mut c = tidying(8);
+    let mut c = defragmenting(8);
     scattered(&mut c, Some(("muster.io/checkpoint", "30m")));
     let view = c.scheduler.view();
     let at = now() + jiff::SignedDuration::from_hours(3);
@@ -80,7 +80,7 @@ fn only_movable_pods_move_and_within_the_hourly_budget() {
         (0, MOVABLE, 0),
     ];
     for (moves, says, want) in table {
-        let mut c = tidying(moves);
+        let mut c = defragmenting(moves);
         scattered(&mut c, says);
         assert_eq!(c.plan().evictions.len(), want, "{moves} {says:?}");
     }
@@ -91,7 +91,7 @@ fn only_movable_pods_move_and_within_the_hourly_budget() {
 
 #[test]
 fn the_budget_is_hourly_and_moves_converge() {
-    let mut c = tidying(1);
+    let mut c = defragmenting(1);
     scattered(&mut c, MOVABLE);
     let mut moves = Vec::new();
     for _ in 0..6 {
@@ -113,7 +113,7 @@ fn the_budget_is_hourly_and_moves_converge() {
 
 #[test]
 fn defragmentation_waits_while_pods_arrive_or_leave() {
-    let mut c = tidying(8);
+    let mut c = defragmenting(8);
     scattered(&mut c, MOVABLE);
     c.gang("comes", "default", "low", 1, 1, 1);
     let plan = c.run();
@@ -124,7 +124,7 @@ fn defragmentation_waits_while_pods_arrive_or_leave() {
 
 #[test]
 fn a_pod_disruption_budget_keeps_a_node_from_being_emptied() {
-    let mut c = tidying(8);
+    let mut c = defragmenting(8);
     scattered(&mut c, MOVABLE);
     for name in ["a-0", "b-0"] {
         c.change(name, |pod| {

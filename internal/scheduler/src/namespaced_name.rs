@@ -6,8 +6,8 @@ use std::cmp::Ordering;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
+use crate::name_table::hash_of;
 use crate::state::Scheduler;
-use crate::table::hash_of;
 
 /// A namespace and a name.
 #[derive(Clone, Debug)]

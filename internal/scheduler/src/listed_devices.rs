@@ -132,7 +132,7 @@ impl Held {
 }
 
 /// The listed devices in a pod's annotation.
-pub(crate) fn said(chosen: &ChosenDevices) -> Vec<Arc<str>> {
+pub(crate) fn annotated_ids(chosen: &ChosenDevices) -> Vec<Arc<str>> {
     let mut ids: Vec<Arc<str>> = chosen
         .values()
         .flatten()

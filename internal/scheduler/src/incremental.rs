@@ -16,10 +16,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 
 use crate::gang::GangKey;
-use crate::line::LineKey;
 use crate::place::Attempt;
 use crate::plan::{Plan, Round};
 use crate::queue::{Policy, QueueIx};
+use crate::queue_order::LineKey;
 use crate::state::Scheduler;
 
 /// The most new gangs that are tried without the others.
@@ -44,7 +44,7 @@ pub(crate) struct SettledState {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct ChangeCounters {
     clock: u64,
-    eased: u64,
+    releases: u64,
     version: u64,
     head: Option<GangKey>,
 }
@@ -53,7 +53,7 @@ impl Scheduler {
     fn counters(&self) -> ChangeCounters {
         ChangeCounters {
             clock: self.clock,
-            eased: self.eased,
+            releases: self.releases,
             version: self.version,
             head: self.head().cloned(),
         }
@@ -65,7 +65,7 @@ impl Scheduler {
         let foremost = round.waiting.iter().take(FOREMOST_MAX).cloned();
         self.rest = Some(SettledState {
             counters: self.counters(),
-            ripe: self.next_ripe(now),
+            ripe: self.next_head_candidate_at(now),
             wake: self.wake,
             foremost: foremost.collect(),
         });
@@ -89,13 +89,13 @@ impl Scheduler {
         {
             return false;
         }
-        if self.look_ahead(now, plan) || self.counters() != rest.counters {
+        if self.start_head(now, plan) || self.counters() != rest.counters {
             return false;
         }
         let Some(new_gangs) = self.new_gangs() else {
             return false;
         };
-        self.awake.clear();
+        self.unanswered.clear();
         for (queue, places) in &new_gangs {
             for place in places {
                 // With new gangs in several queues the order of turns would matter.
@@ -105,8 +105,8 @@ impl Scheduler {
                 }
             }
         }
-        if self.evict_for(round, now, plan) {
-            self.won = Some(self.age);
+        if self.find_victims(round, now, plan) {
+            self.last_eviction_age = Some(self.age);
             return false;
         }
         self.wake = [self.wake, rest.wake].into_iter().flatten().min();
@@ -130,7 +130,7 @@ impl Scheduler {
     fn new_gangs(&self) -> Option<BTreeMap<QueueIx, BTreeSet<LineKey>>> {
         let mut found: BTreeMap<QueueIx, BTreeSet<LineKey>> = BTreeMap::new();
         let mut count = 0;
-        for key in self.stirred.in_any_order().chain(&self.awake) {
+        for key in self.changed_gangs.in_any_order().chain(&self.unanswered) {
             let Some(gang) = self.gangs.get(key) else {
                 continue;
             };
@@ -146,7 +146,7 @@ impl Scheduler {
             let policy = self.queues.rules(*at).map(|rules| rules.policy);
             matches!(policy, Some(Policy::Fair | Policy::RoundRobin))
         };
-        let mut queues = found.keys().chain(&self.said.outdated);
+        let mut queues = found.keys().chain(&self.report_cache.outdated);
         (!queues.any(by_user)).then_some(found)
     }
 
@@ -170,8 +170,8 @@ impl Scheduler {
                 round.obstacles.insert(key.clone(), obstacle);
             }
             Attempt::Placed(placed, _) if !alone || !self.config.actions.allocate => {
-                self.withdraw(key, &placed);
-                self.drop_shadow();
+                self.withdraw_placements(key, &placed);
+                self.outdate_shadow();
                 return false;
             }
             Attempt::Placed(mut placed, _) => {

@@ -248,7 +248,7 @@ mod tests {
     use proptest::prelude::*;
     use serde_json::{Value, json};
 
-    use super::super::across::VictimQueues;
+    use super::super::reclaim::VictimQueues;
     use super::super::search::Found;
     use super::*;
     use crate::config::Config;
@@ -379,8 +379,8 @@ mod tests {
             let mut s = world(&running, 0, members, gpus);
             let now = Timestamp::from_second(NOW).unwrap();
             s.rank_nodes();
-            s.reckon_queues();
-            s.tend_timeline(now);
+            s.update_queues();
+            s.update_timeline(now);
             let key = GangKey::group("ns".into(), "new");
             let mut ask = s.ask(&key);
             ask.wait = Some(wait);
@@ -414,8 +414,8 @@ mod tests {
             let mut s = world(&running, own, members, gpus);
             let now = Timestamp::from_second(NOW).unwrap();
             s.rank_nodes();
-            s.reckon_queues();
-            s.tend_timeline(now);
+            s.update_queues();
+            s.update_timeline(now);
             let key = GangKey::group("ns".into(), "new");
             let ask = s.ask(&key);
             let told = |found: &Found| {
@@ -425,7 +425,7 @@ mod tests {
             };
             if let Ok(found) = s.reclaim(&key, &ask, now) {
                 let (first, reclaimed) = (found.first, told(&found));
-                s.undo(found.txn);
+                s.undo(found.transaction);
                 if first && s.begins_as_reclaim(&key, &ask, now) {
                     let both = s.reclaim_and_preempt(&key, &ask, now).unwrap();
                     prop_assert_eq!(told(&both), reclaimed);

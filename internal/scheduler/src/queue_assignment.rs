@@ -5,10 +5,10 @@ use jiff::Timestamp;
 use resources::names::DEFAULT_QUEUE;
 
 use crate::gang::{Gang, GangKey};
-use crate::line::{LineKey, OrderFactors};
+use crate::job_annotations::JobAnnotations;
 use crate::queue::{Payer, Policy};
+use crate::queue_order::{LineKey, OrderFactors};
 use crate::state::Scheduler;
-use crate::terms::Terms;
 
 impl Scheduler {
     /// The gang's entry, inserted if absent.
@@ -76,17 +76,17 @@ impl Scheduler {
             self.update_account(key, forgotten);
         }
         self.note_victim(key);
-        self.note_broken(key);
+        self.note_incomplete(key);
         if forgotten {
             self.nominated.remove(key);
-            self.broken.remove(key);
+            self.incomplete_gangs.remove(key);
             self.gangs.remove(key);
-            self.stirred.remove(key);
+            self.changed_gangs.remove(key);
             return;
         }
-        self.stirred.insert(key);
+        self.changed_gangs.insert(key);
         if let Some(gang) = self.gangs.get_mut(key) {
-            gang.parked = None;
+            gang.blocked_answer = None;
             gang.addressed = None;
         }
         let Some(gang) = self.gangs.get(key) else {
@@ -99,7 +99,7 @@ impl Scheduler {
         let expects = gang.admitted && !gang.completed(key) && !gang.whole(key);
         if gang.line != place {
             if gang.report.is_some() {
-                self.said.outdated.insert(payer.queue);
+                self.report_cache.outdated.insert(payer.queue);
             }
             let line = &mut self.queues.at_mut(payer.queue).line;
             if let Some(old) = &gang.line {
@@ -121,7 +121,7 @@ impl Scheduler {
         if gang.expected != expects {
             gang.expected = expects;
             let times = if expects { 1 } else { -1 };
-            self.eased += u64::from(!expects);
+            self.releases += u64::from(!expects);
             if let Some(spec) = &gang.spec {
                 self.queues.expect(payer.queue, &spec.min_resources, times);
             }
@@ -145,7 +145,7 @@ impl Scheduler {
     }
 
     /// The gang's terms: its PodGroup's, completed by its first member's.
-    pub(crate) fn terms_of(&self, gang: &Gang) -> Terms {
+    pub(crate) fn terms_of(&self, gang: &Gang) -> JobAnnotations {
         let first = gang.members.first().and_then(|pod| self.pods.get(pod));
         let member = first.map(|pod| pod.terms.clone()).unwrap_or_default();
         match &gang.spec {
@@ -158,7 +158,7 @@ impl Scheduler {
     fn payer_of(&mut self, key: &GangKey, queue: &str) -> Payer {
         let terms = match self.gangs.get(key) {
             Some(gang) => self.terms_of(gang),
-            None => Terms::default(),
+            None => JobAnnotations::default(),
         };
         let user = match &terms.user {
             Some(user) => self.queues.user(user),
@@ -174,7 +174,7 @@ impl Scheduler {
     }
 
     /// Updates the queues' tree and entitlements, before anything is decided by them.
-    pub(crate) fn reckon_queues(&mut self) {
+    pub(crate) fn update_queues(&mut self) {
         self.queues.update_entitlements(&self.total, &self.used);
     }
 
@@ -202,7 +202,7 @@ impl Scheduler {
     /// Moves a gang, with what it holds and requests, from one account to another.
     fn move_gang(&mut self, key: &GangKey, queue: String, to: Option<Payer>) {
         self.remove_expected(key);
-        let places = self.let_go(key);
+        let places = self.release_places(key);
         self.forget_places(places);
         let Some(gang) = self.gangs.get_mut(key) else {
             return;
@@ -212,7 +212,7 @@ impl Scheduler {
         let (held, requested) = (gang.allocated.clone(), gang.requested.clone());
         let place = gang.line.take();
         if let Some(from) = from.filter(|_| gang.report.take().is_some()) {
-            self.said.outdated.insert(from.queue);
+            self.report_cache.outdated.insert(from.queue);
         }
         // The new queue first: if it is the same one, it must not be removed in between.
         if let Some(to) = to {
@@ -241,7 +241,7 @@ impl Scheduler {
             && let Some(payer) = gang.payer
         {
             self.queues.expect(payer.queue, &spec.min_resources, -1);
-            self.eased += 1;
+            self.releases += 1;
         }
     }
 }

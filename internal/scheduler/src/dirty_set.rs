@@ -4,26 +4,26 @@
 use std::collections::HashSet;
 use std::hash::Hash;
 
-use crate::table::FixedHash;
+use crate::name_table::FixedHash;
 
 /// Names that changed, each once, until they are read.
 #[derive(Clone, Debug)]
-pub(crate) struct Noted<K> {
+pub(crate) struct DirtySet<K> {
     known: HashSet<K, FixedHash>,
     /// In order of arrival, which is mostly name order; may contain removed names and duplicates.
     came: Vec<K>,
 }
 
-impl<K> Default for Noted<K> {
-    fn default() -> Noted<K> {
-        Noted {
+impl<K> Default for DirtySet<K> {
+    fn default() -> DirtySet<K> {
+        DirtySet {
             known: HashSet::default(),
             came: Vec::new(),
         }
     }
 }
 
-impl<K: Clone + Ord + Hash> Noted<K> {
+impl<K: Clone + Ord + Hash> DirtySet<K> {
     pub(crate) fn insert(&mut self, key: &K) {
         if !self.known.contains(key) {
             self.known.insert(key.clone());
@@ -49,7 +49,7 @@ impl<K: Clone + Ord + Hash> Noted<K> {
 
     /// All names in order.
     pub(crate) fn into_sorted(self) -> Vec<K> {
-        let Noted { known, mut came } = self;
+        let DirtySet { known, mut came } = self;
         came.retain(|key| known.contains(key));
         came.sort_unstable();
         came.dedup();
@@ -63,7 +63,7 @@ mod tests {
 
     #[test]
     fn names_are_read_once_and_in_order() {
-        let mut noted: Noted<&str> = Noted::default();
+        let mut noted: DirtySet<&str> = DirtySet::default();
         for name in ["b", "c", "b", "a"] {
             noted.insert(&name);
         }

@@ -22,7 +22,7 @@ use crate::plan::EvictionReason;
 use crate::resource::{CPU, GPU, Ix};
 use crate::state::Scheduler;
 
-use super::{Growth, Held};
+use super::{Held, RoomGrowth};
 
 /// No gang is evicted for a gang that is expected to have room within this time; seconds.
 const SOON: i64 = 300;
@@ -88,7 +88,7 @@ impl Scheduler {
         key: &GangKey,
         by_right: bool,
         now: Timestamp,
-        growth: &mut Growth,
+        growth: &mut RoomGrowth,
     ) -> Result<Option<i64>, NotWorth> {
         if by_right || !self.config.weigh_losses {
             return Ok(None);

@@ -28,17 +28,20 @@ impl WhatIf {
         let Some(key) = [gang, pod].into_iter().find(waiting) else {
             return Vec::new();
         };
-        let polite = state
+        let never_preempts = state
             .gangs
             .get(&key)
             .is_some_and(|g| state.never_preempts(g));
-        if polite || state.keeping.contains(&key) || state.nominated.contains(&key) {
+        if never_preempts
+            || state.gangs_with_reserved_places.contains(&key)
+            || state.nominated.contains(&key)
+        {
             return Vec::new();
         }
         state.config.actions.reclaim = true;
         state.config.actions.preempt = true;
         state.rank_nodes();
-        state.reckon_queues();
+        state.update_queues();
         let found = state.first_victims(&key, now);
         let victims = found.into_iter().map(|((gang, why), members)| Preemptable {
             namespace: gang.namespace.to_string(),
@@ -71,7 +74,7 @@ impl Scheduler {
                 let own = (unit.gang.clone(), unit.why);
                 *victims.entry(own).or_insert(0) += unit.pods.len();
             }
-            self.undo(found.txn);
+            self.undo(found.transaction);
             break;
         }
         self.budgets_in_the_way.clear();

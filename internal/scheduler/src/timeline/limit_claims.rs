@@ -45,10 +45,12 @@ impl Scheduler {
         for (scope, claim) in old {
             let waits = self.gangs.get(&claim.key).is_some_and(|gang| {
                 // A gang that lacks something else as well keeps no other gang from the limit.
-                let mut refused = gang.parked.iter();
+                let mut refused = gang.blocked_answer.iter();
                 gang.line.is_some()
                     && !gang.whole(&claim.key)
-                    && refused.all(|parked| parked.over_quota() || parked.waits_behind())
+                    && refused.all(|blocked_answer| {
+                        blocked_answer.over_quota() || blocked_answer.waits_behind()
+                    })
             });
             let passed = claim.at <= now.as_second();
             if waits && claim.fresh && !passed {
@@ -56,7 +58,7 @@ impl Scheduler {
                 continue;
             }
             // The gangs that were held back for it may be tried again.
-            self.eased += u64::from(claim.denied);
+            self.releases += u64::from(claim.denied);
             if waits {
                 self.make_claim(scope, &claim.key, now);
             }
@@ -80,8 +82,8 @@ impl Scheduler {
     /// Whether the gang was refused because of a limit, and has waited long enough.
     fn limited(&self, key: &GangKey, now: Timestamp) -> bool {
         self.gangs.get(key).is_some_and(|gang| {
-            let parked = gang.parked.as_ref();
-            parked.is_some_and(|parked| parked.over_quota())
+            let blocked_answer = gang.blocked_answer.as_ref();
+            blocked_answer.is_some_and(|blocked_answer| blocked_answer.over_quota())
                 && !gang.whole(key)
                 && self.ripe(gang, now)
         })
@@ -123,7 +125,7 @@ impl Scheduler {
             denied: false,
         };
         let old = self.timeline.claims.insert(scope, claim);
-        self.eased += u64::from(old.is_some_and(|old| old.denied));
+        self.releases += u64::from(old.is_some_and(|old| old.denied));
     }
 
     fn needed(&self, key: &GangKey, ix: Ix) -> i64 {
@@ -133,14 +135,14 @@ impl Scheduler {
     /// Records that a gang charged to this account started, ended, or has a new expected end.
     pub(super) fn outdate_claims(&mut self, payer: Option<crate::queue::Payer>) {
         let Some(payer) = payer else { return };
-        let stirred: Vec<Scope> = self
+        let changed_gangs: Vec<Scope> = self
             .timeline
             .claims
             .keys()
             .filter(|scope| self.counts_in(**scope, payer))
             .copied()
             .collect();
-        for scope in stirred {
+        for scope in changed_gangs {
             if let Some(claim) = self.timeline.claims.get_mut(&scope) {
                 claim.fresh = false;
             }
@@ -148,7 +150,7 @@ impl Scheduler {
     }
 
     /// After a gang was tried: takes back placements that would leave a claim too little.
-    pub(crate) fn beside_claims(
+    pub(crate) fn admit_beside_claims(
         &mut self,
         key: &GangKey,
         attempt: Attempt,
@@ -165,7 +167,7 @@ impl Scheduler {
         };
         let have = self.gangs.get(key).map_or(0, |gang| gang.total.have());
         let obstacle = Obstacle::behind(&first, have.saturating_sub(placed.len()));
-        self.withdraw(key, &placed);
+        self.withdraw_placements(key, &placed);
         Attempt::Blocked(obstacle)
     }
 
@@ -197,7 +199,7 @@ impl Scheduler {
     }
 
     /// Subtracts kept placements from the surplus of the claims.
-    pub(crate) fn draw_on_claims(&mut self, key: &GangKey, attempt: &Attempt, now: Timestamp) {
+    pub(crate) fn charge_claims(&mut self, key: &GangKey, attempt: &Attempt, now: Timestamp) {
         let Attempt::Placed(placed, _) = attempt else {
             return;
         };

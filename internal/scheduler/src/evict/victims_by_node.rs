@@ -43,12 +43,12 @@ struct Whole {
 }
 
 /// Candidates in another order; `grounds` decides which of them may be taken.
-pub(super) struct ByNode<'a> {
+pub(super) struct VictimsByNode<'a> {
     pub(super) units: VecDeque<EvictionUnit>,
     pub(super) grounds: &'a dyn Candidates,
 }
 
-impl Candidates for ByNode<'_> {
+impl Candidates for VictimsByNode<'_> {
     fn next(&mut self, state: &mut Scheduler) -> Option<EvictionUnit> {
         while let Some(unit) = self.units.pop_front() {
             if self.grounds.may_take(state, &unit) {

@@ -8,9 +8,9 @@
 use jiff::Timestamp;
 
 use super::Refusal;
-use super::across::VictimQueues;
-use super::bound::Reach;
 use super::candidates::{Cursor, EvictionUnit, Limit};
+use super::loss_bound::Reach;
+use super::reclaim::VictimQueues;
 use super::search::{Ask, Candidates, Found, NoVictims};
 use crate::gang::GangKey;
 use crate::queue::{QueueIx, ROOT};

@@ -20,8 +20,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 
 use super::Refusal;
-use super::bound::Reach;
 use super::candidates::{Cursor, EvictionUnit, Limit};
+use super::loss_bound::Reach;
 use super::search::{Ask, Candidates, Found, NoVictims};
 use crate::gang::GangKey;
 use crate::plan::EvictionReason;

@@ -18,7 +18,7 @@ type Line = Arc<Vec<Arc<PlacementReport>>>;
 
 /// The reports of the last plan.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Said {
+pub(crate) struct ReportCache {
     lines: BTreeMap<QueueIx, Line>,
     /// Reports on gangs with nominated nodes.
     held: Line,
@@ -26,7 +26,7 @@ pub(crate) struct Said {
     pub(crate) outdated: BTreeSet<QueueIx>,
 }
 
-impl Said {
+impl ReportCache {
     /// Replaces a queue's reports, unless they are the same.
     fn put(&mut self, at: QueueIx, line: Vec<Arc<PlacementReport>>) {
         let old = self.lines.entry(at).or_default();
@@ -139,11 +139,11 @@ impl PartialEq for Reports {
 impl Scheduler {
     /// Writes the reports and the status of PodGroups that changed.
     pub(crate) fn write_reports(&mut self, round: &Round, plan: &mut Plan) {
-        let unasked = self.stirred.in_any_order().filter(|key| {
+        let unasked = self.changed_gangs.in_any_order().filter(|key| {
             let gang = self.gangs.get(key);
-            gang.is_some_and(|gang| gang.line.is_some() && gang.parked.is_none())
+            gang.is_some_and(|gang| gang.line.is_some() && gang.blocked_answer.is_none())
         });
-        self.awake.extend(unasked.cloned());
+        self.unanswered.extend(unasked.cloned());
         if round.all {
             self.write_all_reports(round, plan);
         } else {
@@ -158,24 +158,24 @@ impl Scheduler {
             let (report, _) = self.report(&key, &obstacle, 0);
             let told = (report.verdict, &*report.sentence());
             plan.groups.extend(self.status_update(&key, Some(told)));
-            self.stirred.remove(&key);
+            self.changed_gangs.remove(&key);
             held.push(report);
         }
-        renew(&mut self.said.held, held);
-        for key in std::mem::take(&mut self.stirred).into_sorted() {
+        renew(&mut self.report_cache.held, held);
+        for key in std::mem::take(&mut self.changed_gangs).into_sorted() {
             plan.groups.extend(self.status_update(&key, None));
         }
         let lines = self.queues.iter();
-        let lines = lines.filter_map(|(_, at, _)| self.said.lines.get(&at));
-        plan.reports = Reports::new(lines.chain([&self.said.held]));
+        let lines = lines.filter_map(|(_, at, _)| self.report_cache.lines.get(&at));
+        plan.reports = Reports::new(lines.chain([&self.report_cache.held]));
     }
 
     /// After a plan that tried all gangs.
     fn write_all_reports(&mut self, round: &Round, plan: &mut Plan) {
-        self.said.outdated.clear();
+        self.report_cache.outdated.clear();
         self.outdated.clear();
         let queues: Vec<QueueIx> = self.queues.iter().map(|(_, at, _)| at).collect();
-        self.said.lines.retain(|at, _| queues.contains(at));
+        self.report_cache.lines.retain(|at, _| queues.contains(at));
         for at in queues {
             let line: Vec<GangKey> = match round.order.get(&at) {
                 Some(order) => order.clone(),
@@ -189,14 +189,14 @@ impl Scheduler {
                     gang.report = None;
                 }
             }
-            self.said.put(at, reports);
+            self.report_cache.put(at, reports);
         }
     }
 
     /// After a plan that tried only new gangs: the other reports stand, except that positions and
     /// estimates may have changed.
     fn write_changed_reports(&mut self, round: &Round, plan: &mut Plan) {
-        let mut queues = std::mem::take(&mut self.said.outdated);
+        let mut queues = std::mem::take(&mut self.report_cache.outdated);
         for key in std::mem::take(&mut self.outdated) {
             let Some(gang) = self.gangs.get_mut(&key) else {
                 continue;
@@ -205,8 +205,8 @@ impl Scheduler {
             if let (Some(payer), Some(report)) = (gang.payer, &gang.report) {
                 queues.insert(payer.queue);
                 let ahead = report.ahead;
-                if let Some(parked) = &mut gang.parked {
-                    parked.report_stands(overtaken);
+                if let Some(blocked_answer) = &mut gang.blocked_answer {
+                    blocked_answer.report_stands(overtaken);
                 }
                 self.report_from(&key, ahead);
             }
@@ -236,7 +236,7 @@ impl Scheduler {
                     None => {}
                 }
             }
-            self.said.put(at, reports);
+            self.report_cache.put(at, reports);
         }
     }
 
@@ -250,7 +250,11 @@ impl Scheduler {
         plan: &mut Plan,
     ) -> bool {
         let line = &self.queues.at(at).line;
-        let said = self.said.lines.get(&at).map_or(0, |said| said.len());
+        let said = self
+            .report_cache
+            .lines
+            .get(&at)
+            .map_or(0, |said| said.len());
         let last = line.iter().rev().take(count).map(|place| &place.gang);
         let mut last: Vec<GangKey> = last.cloned().collect();
         let are_last = last.iter().all(|key| round.obstacles.contains_key(key));
@@ -260,7 +264,7 @@ impl Scheduler {
         last.reverse();
         for (place, key) in last.iter().enumerate() {
             let report = self.write_report(key, said + place, round, plan);
-            let line = self.said.lines.entry(at).or_default();
+            let line = self.report_cache.lines.entry(at).or_default();
             Arc::make_mut(line).push(report);
         }
         true
@@ -283,22 +287,22 @@ impl Scheduler {
             return Arc::default();
         };
         let (report, new) = self.report(key, obstacle, ahead);
-        if new || self.stirred.contains(key) {
+        if new || self.changed_gangs.contains(key) {
             let sentence = report.sentence();
             let verdict = report.verdict;
             plan.groups
                 .extend(self.status_update(key, Some((verdict, &sentence))));
             plan.unscheduled.extend(self.new_message(key, sentence));
-            self.stirred.remove(key);
+            self.changed_gangs.remove(key);
         }
         report
     }
 
     /// The message for waiting members, if it is new to any of them.
     fn new_message(&mut self, key: &GangKey, sentence: String) -> Option<Unscheduled> {
-        let stirred = self.stirred.contains(key);
+        let changed_gangs = self.changed_gangs.contains(key);
         let gang = self.gangs.get_mut(key)?;
-        if (gang.told == sentence && !stirred) || gang.pending.is_empty() {
+        if (gang.told == sentence && !changed_gangs) || gang.pending.is_empty() {
             return None;
         }
         gang.told.clone_from(&sentence);

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::nominate::gpus_fit;
-use super::txn::{Standing, Txn};
+use super::nominations::gpus_fit;
+use super::transaction::{PodPlacement, Transaction};
 use crate::class::ClassIx;
 use crate::devices;
 use crate::gang::GangKey;
@@ -26,7 +26,7 @@ const NOMINATED_LOSERS_MAX: usize = 64;
 
 /// A place reserved for the pod that replaces an evicted member.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Kept {
+pub(crate) struct ReservedPlace {
     pod: PodKey,
     uid: String,
     class: ClassIx,
@@ -38,7 +38,7 @@ pub(crate) struct Kept {
     firm: bool,
 }
 
-impl Kept {
+impl ReservedPlace {
     pub(super) fn pod_ref(&self) -> PodRef {
         PodRef {
             namespace: String::from(&*self.pod.namespace),
@@ -53,19 +53,19 @@ impl Scheduler {
     /// one. Leaves the members pending; the caller undoes that.
     pub(super) fn other_places(
         &mut self,
-        txn: &mut Txn,
+        transaction: &mut Transaction,
         key: &GangKey,
         pods: &[PodKey],
         firm: bool,
         now: Timestamp,
-    ) -> Option<Vec<Kept>> {
+    ) -> Option<Vec<ReservedPlace>> {
         for pod in pods {
-            txn.restand(self, pod, Standing::pending());
+            transaction.set_placement(self, pod, PodPlacement::pending());
         }
-        let found = txn.attempt_all(self, key, now)?;
+        let found = transaction.attempt_all(self, key, now)?;
         let mut places = Vec::new();
         for placement in found.iter().filter(|at| pods.contains(&at.pod)) {
-            places.push(Kept {
+            places.push(ReservedPlace {
                 pod: placement.pod.clone(),
                 uid: self.pods.get(&placement.pod)?.uid.clone(),
                 class: placement.class,
@@ -80,7 +80,7 @@ impl Scheduler {
     }
 
     /// Reserves places for evicted members.
-    pub(super) fn keep_places(&mut self, places: Vec<(GangKey, Kept)>, now: Timestamp) {
+    pub(super) fn keep_places(&mut self, places: Vec<(GangKey, ReservedPlace)>, now: Timestamp) {
         let age = self.age;
         for (key, place) in places {
             if let Some(gang) = self.gangs.get_mut(&key).filter(|_| place.firm) {
@@ -91,7 +91,7 @@ impl Scheduler {
         }
     }
 
-    fn keep_place(&mut self, key: &GangKey, place: Kept) {
+    fn keep_place(&mut self, key: &GangKey, place: ReservedPlace) {
         let Some(gang) = self.gangs.get_mut(key) else {
             return;
         };
@@ -102,42 +102,44 @@ impl Scheduler {
         self.occupy(at, &place.take, &place.devices);
         self.touch(at);
         if let Some(gang) = self.gangs.get_mut(key) {
-            gang.kept.push(place);
+            gang.reserved_places.push(place);
         }
-        self.keeping.insert(key.clone());
+        self.gangs_with_reserved_places.insert(key.clone());
     }
 
     /// Releases the places that are reserved for a gang's members, and returns them.
-    pub(crate) fn let_go(&mut self, key: &GangKey) -> Vec<Kept> {
-        self.let_go_of(key, false)
+    pub(crate) fn release_places(&mut self, key: &GangKey) -> Vec<ReservedPlace> {
+        self.release_some_places(key, false)
     }
 
-    /// As `let_go`, before the gang's turn, but leaves the places of members that are still
+    /// As `release_places`, before the gang's turn, but leaves the places of members that are still
     /// terminating: other members of the gang have no use for these places.
-    pub(crate) fn let_go_for_turn(&mut self, key: &GangKey) -> Vec<Kept> {
-        self.let_go_of(key, true)
+    pub(crate) fn release_places_for_turn(&mut self, key: &GangKey) -> Vec<ReservedPlace> {
+        self.release_some_places(key, true)
     }
 
-    fn let_go_of(&mut self, key: &GangKey, only_returned: bool) -> Vec<Kept> {
-        if !self.keeping.contains(key) {
+    fn release_some_places(&mut self, key: &GangKey, only_returned: bool) -> Vec<ReservedPlace> {
+        if !self.gangs_with_reserved_places.contains(key) {
             return Vec::new();
         }
         let Some(gang) = self.gangs.get_mut(key) else {
-            self.keeping.remove(key);
+            self.gangs_with_reserved_places.remove(key);
             return Vec::new();
         };
         let payer = gang.payer;
         let pods = &self.pods;
-        let stays = |place: &Kept| {
+        let stays = |place: &ReservedPlace| {
             let pod = pods.get(&place.pod);
             only_returned
                 && pod.is_some_and(|pod| pod.uid == place.uid && pod.stage == Stage::Leaving)
         };
-        let (stay, places): (Vec<Kept>, Vec<Kept>) =
-            std::mem::take(&mut gang.kept).into_iter().partition(stays);
-        gang.kept = stay;
-        if gang.kept.is_empty() {
-            self.keeping.remove(key);
+        let (stay, places): (Vec<ReservedPlace>, Vec<ReservedPlace>) =
+            std::mem::take(&mut gang.reserved_places)
+                .into_iter()
+                .partition(stays);
+        gang.reserved_places = stay;
+        if gang.reserved_places.is_empty() {
+            self.gangs_with_reserved_places.remove(key);
         }
         for place in &places {
             if let Some(payer) = payer {
@@ -150,56 +152,56 @@ impl Scheduler {
     }
 
     /// Reserves places again that were released for a trial that failed.
-    pub(crate) fn keep_again(&mut self, key: &GangKey, places: Vec<Kept>) {
+    pub(crate) fn reserve_again(&mut self, key: &GangKey, places: Vec<ReservedPlace>) {
         for place in places {
             self.keep_place(key, place);
         }
     }
 
     /// Forgets places for good; they were released before.
-    pub(crate) fn forget_places(&mut self, places: Vec<Kept>) {
+    pub(crate) fn forget_places(&mut self, places: Vec<ReservedPlace>) {
         for place in places {
             self.leave_class(place.class);
             // The node may be gone, and still known only because of the reserved place.
-            self.tidy_node(place.node);
+            self.free_node_index(place.node);
         }
     }
 
     /// Releases places that were reserved for too long, or whose node can no longer take them. Also
     /// releases the places that are reserved only while no gang wants them, and returns these for
-    /// `keep_courtesies`.
-    pub(crate) fn revisit_kept(&mut self, now: Timestamp) -> Vec<(GangKey, Kept)> {
-        let mut courtesies = Vec::new();
-        let keys: Vec<GangKey> = self.keeping.iter().cloned().collect();
+    /// `renominate_victims`.
+    pub(crate) fn revisit_kept(&mut self, now: Timestamp) -> Vec<(GangKey, ReservedPlace)> {
+        let mut yielding_places = Vec::new();
+        let keys: Vec<GangKey> = self.gangs_with_reserved_places.iter().cloned().collect();
         for key in keys {
             let Some(gang) = self.gangs.get(&key) else {
                 continue;
             };
-            let until = gang.kept.iter().map(|place| place.until).min();
-            let good = gang.kept.iter().all(|place| {
+            let until = gang.reserved_places.iter().map(|place| place.until).min();
+            let good = gang.reserved_places.iter().all(|place| {
                 self.nodes[place.node].usable()
-                    && !self.nodes[place.node].overdrawn()
+                    && !self.nodes[place.node].overcommitted()
                     && self.gpus_stand(place.class, place.node, &place.devices)
             });
-            let firm = gang.kept.iter().all(|place| place.firm);
+            let firm = gang.reserved_places.iter().all(|place| place.firm);
             match until.filter(|until| good && now < *until) {
                 Some(_) if !firm => {
-                    let places = self.let_go(&key);
-                    courtesies.extend(places.into_iter().map(|place| (key.clone(), place)));
+                    let places = self.release_places(&key);
+                    yielding_places.extend(places.into_iter().map(|place| (key.clone(), place)));
                 }
                 Some(until) => self.wake = Some(self.wake.map_or(until, |wake| wake.min(until))),
                 None => {
-                    let places = self.let_go(&key);
+                    let places = self.release_places(&key);
                     self.forget_places(places);
                 }
             }
         }
-        courtesies
+        yielding_places
     }
 
     /// After the turns: reserves the places again that no gang took, for members that have not come
     /// back yet.
-    pub(crate) fn keep_courtesies(&mut self, places: Vec<(GangKey, Kept)>) {
+    pub(crate) fn renominate_victims(&mut self, places: Vec<(GangKey, ReservedPlace)>) {
         for (key, place) in places {
             let payer = self.gangs.get(&key).and_then(|gang| gang.payer);
             let away = self
@@ -234,7 +236,7 @@ impl Scheduler {
 
     /// After the turns: reserves other places for gangs that this plan evicted, where no waiting
     /// gang can have them.
-    pub(crate) fn house_losers(&mut self, plan: &Plan, now: Timestamp) {
+    pub(crate) fn nominate_victims(&mut self, plan: &Plan, now: Timestamp) {
         let lost = |why| {
             matches!(
                 why,
@@ -248,7 +250,7 @@ impl Scheduler {
         let keys: BTreeSet<GangKey> = evictions
             .filter(|one| !one.group.lone)
             .map(|one| GangKey::group(one.group.namespace.as_str().into(), &one.group.name))
-            .filter(|key| !self.keeping.contains(key))
+            .filter(|key| !self.gangs_with_reserved_places.contains(key))
             .collect();
         let mut keys: Vec<GangKey> = keys.into_iter().collect();
         keys.sort_by_cached_key(|key| self.precedence(key));
@@ -267,9 +269,9 @@ impl Scheduler {
             if hopeless.contains(&classes) {
                 continue;
             }
-            let mut txn = self.begin();
-            let places = self.other_places(&mut txn, &key, &pods, false, now);
-            self.undo(txn);
+            let mut transaction = self.begin();
+            let places = self.other_places(&mut transaction, &key, &pods, false, now);
+            self.undo(transaction);
             match places {
                 Some(places) => {
                     let places = places.into_iter().map(|at| (key.clone(), at));
@@ -283,12 +285,12 @@ impl Scheduler {
     }
 
     /// Adds the reserved places to the plan's reservations.
-    pub(crate) fn kept_places(&self, plan: &mut Plan) {
-        for key in &self.keeping {
+    pub(crate) fn report_reserved_places(&self, plan: &mut Plan) {
+        for key in &self.gangs_with_reserved_places {
             let Some(gang) = self.gangs.get(key) else {
                 continue;
             };
-            let pods = gang.kept.iter().map(|place| {
+            let pods = gang.reserved_places.iter().map(|place| {
                 let pod = PodRef {
                     namespace: String::from(&*place.pod.namespace),
                     name: String::from(&*place.pod.name),

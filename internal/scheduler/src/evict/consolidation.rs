@@ -3,7 +3,7 @@
 //! it is evicted, and its new place is reserved for the pod that replaces it. Pods without a
 //! PodGroup are not moved, because possibly no controller would create them again.
 //!
-//! Method: module `clearing` computes sets of members to move, cheapest first. For each set the
+//! Method: module `move_sets` computes sets of members to move, cheapest first. For each set the
 //! scheduler takes the members off their nodes, places the gang, puts back the members that still
 //! fit beside it, and seeks places for the rest; if that fails, it adds the next members of the
 //! set. Where no set works, it clears whole nodes, 2, 4, 8 and so on. The cost is bounded by
@@ -20,10 +20,10 @@ use jiff::Timestamp;
 
 use super::Refusal;
 use super::candidates::{EvictionUnit, VictimKey};
-use super::clearing::{MovablePod, MoveSet};
-use super::kept::Kept;
+use super::move_sets::{MovablePod, MoveSet};
+use super::reserved_places::ReservedPlace;
 use super::search::{Ask, Found};
-use super::txn::Txn;
+use super::transaction::Transaction;
 use crate::gang::GangKey;
 use crate::node::NodeIx;
 use crate::place::Placement;
@@ -48,7 +48,7 @@ struct Rearranged {
     /// Which of the members move.
     moves: Vec<bool>,
     placed: Vec<Placement>,
-    places: Vec<(GangKey, Kept)>,
+    places: Vec<(GangKey, ReservedPlace)>,
 }
 
 /// The sets of moving members that are tested for whether they may stay, the last first: each
@@ -173,7 +173,7 @@ impl Scheduler {
         more: Vec<Vec<MovablePod>>,
         now: Timestamp,
     ) -> Option<Found> {
-        let mut txn = self.begin();
+        let mut transaction = self.begin();
         let mut units: Vec<EvictionUnit> = Vec::new();
         let mut seen = BTreeSet::new();
         let steps = std::iter::once(first).chain(more.into_iter().take(MORE_MAX));
@@ -196,19 +196,19 @@ impl Scheduler {
                     self.note_budget(budget);
                     continue;
                 }
-                self.take(&mut txn, &mut unit);
+                self.take(&mut transaction, &mut unit);
                 units.push(unit);
             }
             if !self.might_fit(ask) {
                 continue;
             }
-            let mark = txn.len();
-            if let Some(mut done) = self.rearrange(key, &mut txn, &units, now) {
+            let mark = transaction.len();
+            if let Some(mut done) = self.rearrange(key, &mut transaction, &units, now) {
                 let count = done.moves.iter().filter(|moves| **moves).count();
                 if (2..=STAY_TESTS_MAX).contains(&count) {
-                    self.undo_to(&mut txn, mark);
+                    self.undo_to(&mut transaction, mark);
                     let moves = done.moves;
-                    match self.with_fewer(key, ask, &mut txn, (&mut units, moves), now) {
+                    match self.with_fewer(key, ask, &mut transaction, (&mut units, moves), now) {
                         Some(fewer) => done = fewer,
                         None => break,
                     }
@@ -219,12 +219,12 @@ impl Scheduler {
                     units: units.filter(|(_, moves)| *moves).map(|(b, _)| b).collect(),
                     placed: done.placed,
                     places: done.places,
-                    txn,
+                    transaction,
                 });
             }
-            self.undo_to(&mut txn, mark);
+            self.undo_to(&mut transaction, mark);
         }
-        self.undo(txn);
+        self.undo(transaction);
         None
     }
 
@@ -233,12 +233,12 @@ impl Scheduler {
         &mut self,
         key: &GangKey,
         ask: &Ask,
-        txn: &mut Txn,
+        transaction: &mut Transaction,
         (units, moves): (&mut Vec<EvictionUnit>, Vec<bool>),
         now: Timestamp,
     ) -> Option<Rearranged> {
-        let begun = txn.len();
-        let mut movers = self.put_back_the_rest(txn, units.clone(), &moves);
+        let begun = transaction.len();
+        let mut movers = self.put_back_the_rest(transaction, units.clone(), &moves);
         let mut untried = stay_candidates(&movers);
         while let Some(stay) = untried.pop() {
             let stays = |mover: &EvictionUnit| mover.pods.iter().any(|pod| stay.contains(pod));
@@ -246,31 +246,31 @@ impl Scheduler {
             if !moves.contains(&false) || !moves.contains(&true) {
                 continue;
             }
-            let mark = txn.len();
-            let others = self.put_back_the_rest(txn, movers.clone(), &moves);
-            let without = txn.len();
+            let mark = transaction.len();
+            let others = self.put_back_the_rest(transaction, movers.clone(), &moves);
+            let without = transaction.len();
             let fits = self.might_fit(ask);
-            let done = fits.then(|| self.rearrange(key, txn, &others, now));
+            let done = fits.then(|| self.rearrange(key, transaction, &others, now));
             match done.flatten() {
                 Some(done) => {
-                    self.undo_to(txn, without);
-                    movers = self.put_back_the_rest(txn, others, &done.moves);
+                    self.undo_to(transaction, without);
+                    movers = self.put_back_the_rest(transaction, others, &done.moves);
                 }
-                None => self.undo_to(txn, mark),
+                None => self.undo_to(transaction, mark),
             }
         }
-        if let Some(done) = self.rearrange(key, txn, &movers, now) {
+        if let Some(done) = self.rearrange(key, transaction, &movers, now) {
             *units = movers;
             return Some(done);
         }
-        self.undo_to(txn, begun);
-        self.rearrange(key, txn, units, now)
+        self.undo_to(transaction, begun);
+        self.rearrange(key, transaction, units, now)
     }
 
     /// Puts back the members that need not move, and returns the others.
     fn put_back_the_rest(
         &mut self,
-        txn: &mut Txn,
+        transaction: &mut Transaction,
         units: Vec<EvictionUnit>,
         moves: &[bool],
     ) -> Vec<EvictionUnit> {
@@ -279,7 +279,7 @@ impl Scheduler {
             if *moves {
                 movers.push(unit);
             } else {
-                self.put_back(txn, &unit);
+                self.put_back(transaction, &unit);
             }
         }
         movers
@@ -290,11 +290,11 @@ impl Scheduler {
     fn rearrange(
         &mut self,
         key: &GangKey,
-        txn: &mut Txn,
+        transaction: &mut Transaction,
         units: &[EvictionUnit],
         now: Timestamp,
     ) -> Option<Rearranged> {
-        let placed = txn.attempt(self, key, now)?;
+        let placed = transaction.attempt(self, key, now)?;
         let size = |unit: &EvictionUnit| {
             let pods = unit.pods.iter().filter_map(|pod| self.pods.get(pod));
             pods.map(|pod| self.classes.get(pod.class).demand().get(GPU))
@@ -308,12 +308,12 @@ impl Scheduler {
         smallest.sort_by_key(|at| sizes[*at]);
         let mut best: Option<(usize, Rearranged)> = None;
         for order in [largest, smallest] {
-            let mark = txn.len();
-            let moves = self.stay_beside(txn, units, &order);
+            let mark = transaction.len();
+            let moves = self.stay_beside(transaction, units, &order);
             let count = moves.iter().filter(|moves| **moves).count();
             let better = best.as_ref().is_none_or(|(fewest, _)| count < *fewest);
             if better
-                && let Some(places) = self.find_new_places(txn, units, &moves, now)
+                && let Some(places) = self.find_new_places(transaction, units, &moves, now)
                 && self.holds_its_quota(key, &placed)
             {
                 let done = Rearranged {
@@ -323,12 +323,12 @@ impl Scheduler {
                 };
                 best = Some((count, done));
             }
-            self.undo_to(txn, mark);
+            self.undo_to(transaction, mark);
         }
         let (_, best) = best?;
         for (unit, moves) in units.iter().zip(&best.moves) {
             if !moves {
-                self.put_back(txn, unit);
+                self.put_back(transaction, unit);
             }
         }
         Some(best)
@@ -336,15 +336,20 @@ impl Scheduler {
 
     /// Puts back, in the given order, the members that fit where they were. Returns which of them
     /// move.
-    fn stay_beside(&mut self, txn: &mut Txn, units: &[EvictionUnit], order: &[usize]) -> Vec<bool> {
+    fn stay_beside(
+        &mut self,
+        transaction: &mut Transaction,
+        units: &[EvictionUnit],
+        order: &[usize],
+    ) -> Vec<bool> {
         let mut moves = vec![true; units.len()];
         for at in order {
-            let mark = txn.len();
-            self.put_back(txn, &units[*at]);
+            let mark = transaction.len();
+            self.put_back(transaction, &units[*at]);
             if self.all_fit_beside(&units[*at]) {
                 moves[*at] = false;
             } else {
-                self.undo_to(txn, mark);
+                self.undo_to(transaction, mark);
             }
         }
         moves
@@ -353,11 +358,11 @@ impl Scheduler {
     /// Finds places for the moving members, gang by gang, the largest first.
     fn find_new_places(
         &mut self,
-        txn: &mut Txn,
+        transaction: &mut Transaction,
         units: &[EvictionUnit],
         moves: &[bool],
         now: Timestamp,
-    ) -> Option<Vec<(GangKey, Kept)>> {
+    ) -> Option<Vec<(GangKey, ReservedPlace)>> {
         let mut gangs: BTreeMap<&GangKey, Vec<PodKey>> = BTreeMap::new();
         for (unit, _) in units.iter().zip(moves).filter(|(_, moves)| **moves) {
             gangs
@@ -375,7 +380,7 @@ impl Scheduler {
         });
         let mut all = Vec::new();
         for (gang, pods) in gangs {
-            let places = self.other_places(txn, gang, &pods, true, now)?;
+            let places = self.other_places(transaction, gang, &pods, true, now)?;
             if places.len() < pods.len() {
                 return None;
             }

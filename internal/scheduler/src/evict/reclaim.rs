@@ -20,8 +20,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 
 use super::Refusal;
-use super::bound::Reach;
 use super::candidates::{Cursor, EvictionUnit, Limit};
+use super::loss_bound::Reach;
 use super::search::{Ask, Candidates, Found, NoVictims};
 use crate::gang::GangKey;
 use crate::plan::EvictionReason;
@@ -159,7 +159,7 @@ impl VictimQueues {
     /// resources that lower-ranked gangs of its queue hold and keep: these borrow what is idle, and
     /// the gang would reclaim the place that it is entitled to, in an endless cycle.
     fn may_lose(&self, state: &Scheduler, victim_queue: &VictimQueue, gang: &GangKey) -> bool {
-        let priority = state.won_at(gang);
+        let priority = state.priority_if_graced(gang);
         let lower_ranked = priority.and_then(|priority| victim_queue.lower_ranked.get(&priority));
         lower_ranked.is_none_or(|lower_ranked| {
             self.eligible_but_for(&state.queues, victim_queue, lower_ranked)
@@ -246,7 +246,7 @@ impl Candidates for VictimQueues {
             let victim_queue = &mut self.victim_queues[at];
             match victim_queue.cursor.next(state, self.now) {
                 Some(mut unit) => {
-                    if let Some(priority) = state.won_at(&unit.gang) {
+                    if let Some(priority) = state.priority_if_graced(&unit.gang) {
                         // The lower-ranked gangs that are evicted are gone by now.
                         let held = || state.held_below(victim_queue.cursor.queue(), priority);
                         victim_queue
@@ -280,7 +280,7 @@ impl Candidates for VictimQueues {
     }
 
     fn all_candidates(&mut self, state: &mut Scheduler) -> Vec<EvictionUnit> {
-        let mut txn = state.begin();
+        let mut transaction = state.begin();
         let mut units = Vec::new();
         let queues = &state.queues;
         let each = self.victim_queues.iter();
@@ -294,17 +294,17 @@ impl Candidates for VictimQueues {
             }
             victim_queue.cursor.rewind();
             // The victims are not known yet: all that lower-ranked gangs hold counts as kept.
-            let won = victim_queue
+            let grace = victim_queue
                 .cursor
                 .gangs(state)
-                .filter_map(|gang| state.won_at(gang));
+                .filter_map(|gang| state.priority_if_graced(gang));
             let held = |priority| {
                 (
                     priority,
                     state.held_below(victim_queue.cursor.queue(), priority),
                 )
             };
-            victim_queue.lower_ranked = won
+            victim_queue.lower_ranked = grace
                 .collect::<BTreeSet<i32>>()
                 .into_iter()
                 .map(held)
@@ -314,12 +314,12 @@ impl Candidates for VictimQueues {
             while let Some(mut unit) = victim_queue.cursor.next(state, self.now) {
                 unit.why = EvictionReason::Reclaimed;
                 if unit.shrinks {
-                    state.take(&mut txn, &mut unit);
+                    state.take(&mut transaction, &mut unit);
                 }
                 units.push(unit);
             }
         }
-        state.undo(txn);
+        state.undo(transaction);
         units
     }
 
@@ -357,8 +357,11 @@ impl Candidates for VictimQueues {
 
 impl Scheduler {
     /// The priority of a gang that was placed by evictions, or was moved; none for other gangs.
-    fn won_at(&self, gang: &GangKey) -> Option<i32> {
-        let gang = self.gangs.get(gang).filter(|gang| gang.won.is_some())?;
+    fn priority_if_graced(&self, gang: &GangKey) -> Option<i32> {
+        let gang = self
+            .gangs
+            .get(gang)
+            .filter(|gang| gang.eviction_grace.is_some())?;
         Some(self.priority_of(gang))
     }
 

@@ -1,6 +1,6 @@
 //! Pods on failed GPUs: such a pod cannot continue, and it holds resources that no other pod can
 //! use. The scheduler evicts each of these pods alone. The policy of the pod's job decides what
-//! becomes of its gang, and module `stale` evicts the gang if members stay missing
+//! becomes of its gang, and module `incomplete_gangs` evicts the gang if members stay missing
 //! (`tests/failed_gpus.rs`).
 
 use std::collections::BTreeSet;
@@ -28,23 +28,31 @@ impl Scheduler {
         let more = !now.is_subset(&before);
         self.failing.insert(at);
         if more {
-            let pods = self.pods.iter().filter(|(_, pod)| self.is_stranded(pod));
+            let pods = self
+                .pods
+                .iter()
+                .filter(|(_, pod)| self.is_on_failed_device(pod));
             let pods: Vec<PodKey> = pods.map(|(key, _)| key.clone()).collect();
-            self.stranded.extend(pods);
+            self.pods_on_failed_devices.extend(pods);
         }
     }
 
     /// Called when a pod arrived or changed its placement: records whether it holds a failed
     /// device.
-    pub(crate) fn note_stranded(&mut self, key: &PodKey) {
-        if !self.failing.is_empty() && self.pods.get(key).is_some_and(|pod| self.is_stranded(pod)) {
-            self.stranded.insert(key.clone());
+    pub(crate) fn note_on_failed_device(&mut self, key: &PodKey) {
+        if !self.failing.is_empty()
+            && self
+                .pods
+                .get(key)
+                .is_some_and(|pod| self.is_on_failed_device(pod))
+        {
+            self.pods_on_failed_devices.insert(key.clone());
         }
     }
 
     /// Whether the pod holds a failed device. A pod whose binding no event has confirmed yet is
     /// checked again later.
-    fn is_stranded(&self, pod: &Pod) -> bool {
+    fn is_on_failed_device(&self, pod: &Pod) -> bool {
         let stays = matches!(pod.stage, Stage::Bound | Stage::Running) && !pod.assumed;
         let failed = pod
             .node
@@ -54,9 +62,13 @@ impl Scheduler {
     }
 
     /// Evicts pods whose GPUs failed.
-    pub(crate) fn evict_stranded(&mut self, plan: &mut Plan) {
-        for key in std::mem::take(&mut self.stranded) {
-            let Some(pod) = self.pods.get(&key).filter(|pod| self.is_stranded(pod)) else {
+    pub(crate) fn evict_from_failed_devices(&mut self, plan: &mut Plan) {
+        for key in std::mem::take(&mut self.pods_on_failed_devices) {
+            let Some(pod) = self
+                .pods
+                .get(&key)
+                .filter(|pod| self.is_on_failed_device(pod))
+            else {
                 continue;
             };
             let gang = pod.gang.clone();
@@ -68,12 +80,12 @@ impl Scheduler {
                 why: EvictionReason::FailedDevice,
             };
             if self.broken_budget(&unit).is_some() {
-                self.stranded.insert(key);
+                self.pods_on_failed_devices.insert(key);
                 continue;
             }
-            let mut txn = self.begin();
-            txn.evict(self, &key);
-            self.keep(txn);
+            let mut transaction = self.begin();
+            transaction.evict(self, &key);
+            self.keep(transaction);
             (plan.evictions).extend(self.eviction(&key, EvictionReason::FailedDevice, None));
             self.settle(&gang);
             self.version += 1;
