@@ -122,6 +122,38 @@ fn defragmentation_waits_while_pods_arrive_or_leave() {
     assert_eq!(c.run().evictions.len(), 1);
 }
 
+/// One member of a gang of nine stands alone on a node of four GPUs and could move. The whole gang
+/// is interrupted by that: nine GPUs, more than two and fewer than three for each GPU of the node.
+#[test]
+fn a_node_is_emptied_only_if_few_enough_gpus_are_interrupted() {
+    for (gpus_interrupted_each, want) in [(2, 0), (3, 1)] {
+        let mut c = Cluster::with(Config {
+            actions: Actions {
+                defragment: true,
+                ..Actions::default()
+            },
+            defragmentation: DefragmentationBudget {
+                gpus_interrupted_each,
+                ..DefragmentationBudget::default()
+            },
+            ..Config::default()
+        });
+        c.nodes(&[("n1", 4), ("n2", 4), ("n3", 8)]);
+        running(&mut c, "stays", "n2", 2, None);
+        c.gang_with("g", "default", "mid", 9, 9, 1, |group| {
+            group["metadata"]["annotations"]["muster.io/movable"] = json!("true");
+        });
+        for member in 0..9 {
+            c.change(&format!("g-{member}"), |pod| {
+                pod["spec"]["nodeName"] = json!(if member == 0 { "n1" } else { "n3" });
+                pod["status"] = json!({"phase": "Running", "startTime": now().to_string()});
+            });
+        }
+        let moves = c.plan().evictions.len();
+        assert_eq!(moves, want, "{gpus_interrupted_each} for each GPU");
+    }
+}
+
 #[test]
 fn a_pod_disruption_budget_keeps_a_node_from_being_emptied() {
     let mut c = defragmenting(8);

@@ -27,7 +27,7 @@ use crate::gang::GangKey;
 use crate::node::NodeIx;
 use crate::plan::{EvictionReason, GroupRef, Plan, PodRef};
 use crate::pod::PodKey;
-use crate::resource::{GPU, GPU_UNIT};
+use crate::resource::{GPU, GPU_UNIT, whole_gpus};
 use crate::state::Scheduler;
 use crate::what_if::WhatIf;
 
@@ -167,6 +167,7 @@ impl Scheduler {
         for (at, on) in &movers {
             let node = &self.nodes[*at];
             let gpus = node.offer.as_ref().map_or(0, |offer| offer.capacity(GPU));
+            let gpus = whole_gpus(gpus);
             let willing = |mover: &MovablePod| self.allows_defragmentation(&mover.gang);
             let whole = on.len() == node.pods && on.iter().all(willing);
             if gpus > 0 && node.usable() && whole && on.len() <= budget {
