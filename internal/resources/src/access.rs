@@ -1,6 +1,6 @@
-//! Who makes a request, and what a request is about: the words that authorization is spoken in. What role-based
-//! access control permits is decided by [`crate::rbac`], what a node's agent may do by [`node_permits`]; how a caller
-//! is authenticated (tokens, certificates, sessions) is found out elsewhere.
+//! The caller of a request and the attributes of the request: the input of authorization. [`crate::rbac`] decides what
+//! role-based access control permits, [`node_permits`] what a node's agent may do. Authentication (tokens,
+//! certificates, sessions) is not part of this module.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,40 +9,41 @@ use serde::{Deserialize, Serialize};
 
 use crate::names;
 
-/// The group that may do everything; no binding can take that away.
+/// The group that may do everything; no binding can revoke that.
 pub const MASTERS_GROUP: &str = "system:masters";
-/// The group of Muster's own parts, which may do everything.
+/// The group of Muster's own components, which may do everything.
 pub const COMPONENTS_GROUP: &str = "system:muster";
-/// The group of every caller that was authenticated.
+/// The group of every authenticated caller.
 pub const AUTHENTICATED_GROUP: &str = "system:authenticated";
 /// The group of requests without credentials.
 pub const UNAUTHENTICATED_GROUP: &str = "system:unauthenticated";
-/// The user that requests without credentials are made by.
+/// The user name of requests without credentials.
 pub const ANONYMOUS_USER: &str = "system:anonymous";
-/// What the user name of a service account starts with; `NAMESPACE:NAME` follows.
+/// The prefix of a service account's user name; `NAMESPACE:NAME` follows.
 pub const SERVICE_ACCOUNT_PREFIX: &str = "system:serviceaccount:";
-/// The group of every service account; with `:NAMESPACE`, of those in one namespace.
+/// The group of every service account; with the suffix `:NAMESPACE`, the group of the service accounts of one
+/// namespace.
 pub const SERVICE_ACCOUNTS_GROUP: &str = "system:serviceaccounts";
-/// The group of every user that Muster keeps a record of.
+/// The group of every user that has a record in Muster.
 pub const USERS_GROUP: &str = "muster:users";
 
-/// What a user's record says that the user is. [`Role::groups`] turns it into groups, and bindings say what these may do.
+/// The role in a user's record. [`Role::groups`] maps it to groups, and bindings grant rights to these groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
     /// Everything.
     Admin,
-    /// Runs a team: everything in its namespaces, reads what the cluster shares.
+    /// Runs a team: may do everything in its namespaces and read what the cluster shares.
     Lead,
-    /// Runs work in its namespaces, reads what the cluster shares.
+    /// Runs work in its namespaces; may read what the cluster shares.
     Member,
-    /// Reads, except Secrets.
+    /// May read everything except Secrets.
     Viewer,
 }
 
 impl Role {
-    /// The group of the users that have this role in every namespace. With `:NAMESPACE` behind it, the group of those
-    /// that have it in that namespace.
+    /// The group of the users that have this role in every namespace. With the suffix `:NAMESPACE`, the group of the
+    /// users that have it in that namespace.
     pub fn group(self) -> &'static str {
         match self {
             Role::Admin => "muster:admin",
@@ -52,8 +53,8 @@ impl Role {
         }
     }
 
-    /// The groups of a user that has this role in these namespaces, or everywhere where none are listed. An
-    /// administrator is one everywhere.
+    /// The groups of a user that has this role in these namespaces, or in every namespace if the list is absent. An
+    /// administrator has the role everywhere.
     pub fn groups(self, namespaces: Option<&[String]>) -> Vec<String> {
         let mut groups = vec![USERS_GROUP.to_owned()];
         match (self, namespaces) {
@@ -69,35 +70,36 @@ impl Role {
     }
 }
 
-/// Who makes a request: Kubernetes' UserInfo.
+/// The caller of a request: Kubernetes' UserInfo.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Caller {
     /// The user's name.
     pub user: String,
     /// The groups that the user is in.
     pub groups: Vec<String>,
-    /// What tells this user from others that had the name; may be empty.
+    /// Distinguishes this user from earlier users of the same name; may be empty.
     pub uid: String,
-    /// What else the authentication says of the user.
+    /// Further attributes of the user from authentication.
     pub extra: BTreeMap<String, Vec<String>>,
 }
 
-/// The caller that a request really came from, where it is carried out in the name of another ([`Caller`] is then the
-/// one that is impersonated). Stands in a request's extensions beside the [`Caller`].
+/// The caller that sent an impersonating request; [`Caller`] is then the impersonated user. Stored in the request's
+/// extensions beside the [`Caller`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Impersonator(pub Caller);
 
-/// The credential of a request that may outlast it, a watch. It stands in a request's extensions beside the [`Caller`].
+/// The credential of a request that may outlive it, such as a watch. Stored in the request's extensions beside the
+/// [`Caller`].
 #[derive(Clone)]
 pub struct Credential(Arc<dyn Fn() -> Option<Caller> + Send + Sync>);
 
 impl Credential {
-    /// A credential whose caller is found out anew each time that it is asked for.
+    /// A credential whose caller is looked up again on each call.
     pub fn new(caller: impl Fn() -> Option<Caller> + Send + Sync + 'static) -> Self {
         Credential(Arc::new(caller))
     }
 
-    /// The caller that the credential stands for now; none once it was revoked or has expired.
+    /// The caller that the credential stands for now; `None` once it was revoked or has expired.
     pub fn caller(&self) -> Option<Caller> {
         (self.0)()
     }
@@ -115,7 +117,7 @@ impl Caller {
         }
     }
 
-    /// A part of Muster itself.
+    /// A component of Muster.
     pub fn component(name: &str) -> Self {
         Self::user(
             &format!("system:muster:{name}"),
@@ -137,7 +139,7 @@ impl Caller {
         )
     }
 
-    /// Whoever sends no credentials.
+    /// The caller of a request without credentials.
     pub fn anonymous() -> Self {
         Self {
             user: ANONYMOUS_USER.to_owned(),
@@ -146,22 +148,22 @@ impl Caller {
         }
     }
 
-    /// Is the caller in this group?
+    /// True if the caller is in this group.
     pub fn is_in(&self, group: &str) -> bool {
         self.groups.iter().any(|one| one == group)
     }
 
-    /// Is the caller a part of Muster itself?
+    /// True if the caller is a component of Muster.
     pub fn is_component(&self) -> bool {
         self.is_in(COMPONENTS_GROUP)
     }
 
-    /// May the caller do everything, whatever roles and bindings say?
+    /// True if the caller may do everything, whatever roles and bindings grant.
     pub fn is_unlimited(&self) -> bool {
         self.is_in(MASTERS_GROUP) || self.is_component()
     }
 
-    /// The node that the caller is the agent of.
+    /// The node whose agent the caller is.
     pub fn node_name(&self) -> Option<&str> {
         self.is_in(names::NODES_GROUP)
             .then(|| self.user.strip_prefix(names::NODE_USER_PREFIX))
@@ -169,7 +171,7 @@ impl Caller {
     }
 }
 
-/// The groups that a service account is in by its namespace.
+/// The groups of a service account of this namespace.
 pub fn service_account_groups(namespace: &str) -> [String; 2] {
     [
         SERVICE_ACCOUNTS_GROUP.to_owned(),
@@ -177,33 +179,33 @@ pub fn service_account_groups(namespace: &str) -> [String; 2] {
     ]
 }
 
-/// The namespace and the name of the service account that has this user name.
+/// The namespace and name of the service account with this user name.
 pub fn service_account_of(user: &str) -> Option<(&str, &str)> {
     let (namespace, name) = user.strip_prefix(SERVICE_ACCOUNT_PREFIX)?.split_once(':')?;
     let whole = !namespace.is_empty() && !name.is_empty() && !name.contains(':');
     whole.then_some((namespace, name))
 }
 
-/// The secret in an `Authorization` header's value of the scheme `Bearer`, whatever that is capitalised like.
+/// The token in the value of an `Authorization` header with the scheme `Bearer`, in any capitalisation.
 pub fn bearer_token(authorization: &str) -> Option<&str> {
     let (scheme, secret) = authorization.split_once(' ')?;
     scheme.eq_ignore_ascii_case("bearer").then(|| secret.trim())
 }
 
-/// What a request is about.
+/// The attributes of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Attributes<'a> {
     /// `get`, `list`, `watch`, `create`, `update`, `patch`, `delete`, `deletecollection`.
     pub verb: &'a str,
     /// API group; empty for the core group.
     pub group: &'a str,
-    /// The plural.
+    /// The resource's plural.
     pub resource: &'a str,
-    /// `status`, `scale`, `log`, ...; none for the object itself.
+    /// `status`, `scale`, `log`, ...; `None` for the object itself.
     pub subresource: Option<&'a str>,
-    /// The namespace; none for cluster-scoped objects and for requests over all namespaces.
+    /// The namespace; `None` for cluster-scoped objects and for requests over all namespaces.
     pub namespace: Option<&'a str>,
-    /// The object's name, where the request names one.
+    /// The object's name, if the request names one object.
     pub name: Option<&'a str>,
 }
 

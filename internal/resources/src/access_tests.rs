@@ -1,4 +1,5 @@
-//! Tests of callers. What users may do is tested with `rbac`, what nodes may do with `admission`.
+//! Tests of callers. The tests of `rbac` cover the rights of users, those of `admission` the rights
+//! of nodes.
 
 use super::*;
 

@@ -1,5 +1,5 @@
-//! Amounts of resources, for adding up and comparing: cpu in thousandths, everything else in whole units. All
-//! arithmetic saturates. Knows Kubernetes' rule for what a pod asks for; knows nothing of nodes or quotas.
+//! Amounts of resources, for addition and comparison: cpu in thousandths, everything else in whole units. All
+//! arithmetic saturates. Implements Kubernetes' rule for a pod's requests; it must not know nodes or quotas.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,26 +10,26 @@ use serde::{Deserialize, Serialize};
 
 use crate::quantity::Quantity;
 
-/// The resource that is counted in thousandths.
+/// The resource counted in thousandths.
 pub const CPU: &str = "cpu";
 /// Bytes of memory.
 pub const MEMORY: &str = "memory";
-/// How many pods.
+/// The number of pods.
 pub const PODS: &str = "pods";
 
-/// Resource name to amount: cpu in thousandths of a core, others in units (bytes, count). A resource that is absent
-/// counts as zero.
+/// Resource name to amount: cpu in thousandths of a core, others in units (bytes, count). An absent resource counts as
+/// zero.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Amounts(pub BTreeMap<String, i64>);
 
 impl Amounts {
-    /// Nothing of anything.
+    /// The empty set of amounts.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Reads a resource list. Quantities that do not parse count as zero: objects that were accepted have none.
+    /// Reads a resource list. Quantities that do not parse count as zero: validation admits none.
     pub fn from_k8s(list: &BTreeMap<String, K8sQuantity>) -> Self {
         Self(
             list.iter()
@@ -38,7 +38,7 @@ impl Amounts {
         )
     }
 
-    /// As a resource list: memory and other bytes with binary suffixes.
+    /// The amounts as a resource list: memory and other bytes with binary suffixes.
     pub fn to_k8s(&self) -> BTreeMap<String, K8sQuantity> {
         self.0
             .iter()
@@ -46,17 +46,17 @@ impl Amounts {
             .collect()
     }
 
-    /// How much of a resource.
+    /// The amount of a resource.
     pub fn get(&self, name: &str) -> i64 {
         self.0.get(name).copied().unwrap_or(0)
     }
 
-    /// Sets how much of a resource.
+    /// Sets the amount of a resource.
     pub fn set(&mut self, name: impl Into<String>, amount: i64) {
         self.0.insert(name.into(), amount);
     }
 
-    /// The resources of which `room` has less than this asks, in name order.
+    /// The resources of which `room` has less than these amounts, in name order.
     pub fn lacking<'a>(&'a self, room: &'a Amounts) -> impl Iterator<Item = &'a str> {
         self.0
             .iter()
@@ -71,21 +71,21 @@ impl Amounts {
         }
     }
 
-    /// Takes another set of amounts away; may go below zero.
+    /// Subtracts another set of amounts; results may be negative.
     pub fn sub(&mut self, other: &Amounts) {
         for (name, amount) in &other.0 {
             self.change(name, |had| had.saturating_sub(*amount));
         }
     }
 
-    /// Raises each resource to at least what `other` has.
+    /// Raises each resource to at least the amount in `other`.
     pub fn raise(&mut self, other: &Amounts) {
         for (name, amount) in &other.0 {
             self.change(name, |had| had.max(*amount));
         }
     }
 
-    /// So many times these amounts.
+    /// These amounts multiplied by `count`.
     pub fn times(&self, count: i64) -> Amounts {
         Self(
             self.0
@@ -100,7 +100,7 @@ impl Amounts {
         self.0.iter().map(|(name, amount)| (name.as_str(), *amount))
     }
 
-    /// Is there nothing of anything?
+    /// True if every amount is zero.
     pub fn is_empty(&self) -> bool {
         self.0.values().all(|amount| *amount == 0)
     }
@@ -131,7 +131,7 @@ impl fmt::Display for Amounts {
     }
 }
 
-/// An amount as the quantity it stands for.
+/// An amount as a quantity.
 pub fn quantity_of(name: &str, amount: i64) -> Quantity {
     if name == CPU {
         Quantity::from_milli(amount)
@@ -157,9 +157,9 @@ fn amount_of(name: &str, text: &str) -> i64 {
     }
 }
 
-/// What a pod asks for, by Kubernetes' rule: the larger of (all containers and restartable init containers together)
-/// and (each init container with the restartable ones started before it), plus overhead; pod-level requests replace
-/// the sum where they are given. Limits stand in for absent requests. Counts `pods: 1`.
+/// A pod's requests by Kubernetes' rule: the larger of (all containers and restartable init containers together) and
+/// (each init container with the restartable ones started before it), plus overhead; pod-level requests replace the sum
+/// of their resources. Limits stand in for absent requests. Counts `pods: 1`.
 pub fn pod_requests(spec: &PodSpec) -> Amounts {
     let mut running = Amounts::new();
     for container in &spec.containers {

@@ -1,4 +1,4 @@
-//! Tests of amounts and of what pods ask for.
+//! Tests of amounts and of pod requests.
 
 use proptest::prelude::*;
 use serde_json::json;
@@ -77,7 +77,7 @@ fn restartable_init_containers_run_beside_all_that_start_after_them() {
         ],
         "containers": [container("a", json!({"cpu": "2"}), json!({}))],
     }));
-    // after (5) beside the sidecar (1) is more than a (2) beside it (3), and than before (4).
+    // after (5) with the sidecar (1) is more than a (2) with it (3), and than before (4).
     assert_eq!(pod_requests(&spec).get("cpu"), 6000);
 }
 
@@ -162,7 +162,8 @@ proptest! {
             "containers": list(containers.iter().map(|c| (*c, false)).collect()),
             "initContainers": list(inits.clone()),
         }));
-        // At every moment of the pod's life what runs then must fit; the request is the most of any moment.
+        // At every moment of the pod's life its running containers must fit; the request is the maximum over all
+        // moments.
         let mut most = 0;
         let mut beside = 0;
         for (cpu, restarts) in inits {

@@ -1,5 +1,5 @@
-//! What a PodDisruptionBudget allows: how many of the pods that it is about must stay healthy, and
-//! how many may be evicted now. Counts what it is given; who is healthy is the caller's to say.
+//! The arithmetic of a PodDisruptionBudget: how many of the selected pods must stay healthy, and how many may be
+//! evicted now. The caller determines which pods are healthy.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use crate::selector::LabelSelector;
 
-/// How many pods of so many must be healthy. Parts of a hundred are rounded up, as Kubernetes does.
+/// The number of pods that must be healthy out of the expected ones. Percentages are rounded up, as in Kubernetes.
 #[must_use]
 pub fn desired_healthy(spec: &PodDisruptionBudgetSpec, expected: usize) -> usize {
     match (&spec.min_available, &spec.max_unavailable) {
@@ -29,8 +29,8 @@ fn amount(given: &IntOrString, of: usize) -> usize {
     }
 }
 
-/// Is the budget about pods of these labels? Without a selector it is about none, with an empty
-/// one about all of its namespace.
+/// True if the budget selects pods with these labels. A budget without a selector selects no pod, one with an empty
+/// selector every pod of its namespace.
 #[must_use]
 pub fn is_about(budget: &PodDisruptionBudget, labels: &BTreeMap<String, String>) -> bool {
     let selector = budget.spec.as_ref().and_then(|spec| spec.selector.as_ref());
@@ -39,17 +39,17 @@ pub fn is_about(budget: &PodDisruptionBudget, labels: &BTreeMap<String, String>)
         .is_some_and(|selector| selector.matches(labels))
 }
 
-/// What a pod is to the budgets that are about it.
+/// The state of a pod for the budgets that select it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Standing {
-    /// It has not ended: it is, or will be, part of what is expected.
+    /// The pod has not ended: it counts as expected.
     pub expected: bool,
-    /// It runs, is ready, and is not being deleted.
+    /// The pod runs, is ready, and is not being deleted.
     pub healthy: bool,
 }
 
 impl Standing {
-    /// Reads a pod. One whose containers say nothing of readiness is ready while it runs.
+    /// Reads a pod. A running pod without a Ready condition counts as ready.
     #[must_use]
     pub fn of(pod: &Pod) -> Standing {
         let status = pod.status.as_ref();
@@ -67,19 +67,19 @@ impl Standing {
     }
 }
 
-/// A budget's books.
+/// The counts of a budget.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Count {
-    /// Pods that it is about and that have not ended.
+    /// Selected pods that have not ended.
     pub expected: usize,
-    /// Those of them that are healthy.
+    /// The healthy ones among them.
     pub healthy: usize,
-    /// How many must be.
+    /// The number that must be healthy.
     pub desired: usize,
 }
 
 impl Count {
-    /// Counts the pods that a budget is about.
+    /// Counts the pods that a budget selects.
     #[must_use]
     pub fn of(budget: &PodDisruptionBudget, pods: impl Iterator<Item = Standing>) -> Count {
         let mut count = Count::default();
@@ -92,7 +92,7 @@ impl Count {
         count
     }
 
-    /// How many healthy pods may be evicted now.
+    /// The number of healthy pods that may be evicted now.
     #[must_use]
     pub fn allowed(&self) -> usize {
         self.healthy.saturating_sub(self.desired)

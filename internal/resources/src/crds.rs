@@ -9,7 +9,7 @@ use crate::kinds::{
     KnativeService, PodGroup, PyTorchJob, Queue, RayCluster, ScaledObject, VolcanoJob,
 };
 
-/// All of them, in name order.
+/// All CustomResourceDefinitions, in name order.
 pub fn all() -> Vec<CustomResourceDefinition> {
     let mut all = vec![
         PodGroup::crd(),
@@ -24,14 +24,14 @@ pub fn all() -> Vec<CustomResourceDefinition> {
     all
 }
 
-/// Marked as ours, so that the same kind of another operator is told apart.
+/// Adds Muster's label, which distinguishes the definition from another operator's of the same kind.
 fn kept_kind(mut crd: CustomResourceDefinition) -> CustomResourceDefinition {
     let labels = crd.metadata.labels.get_or_insert_default();
     labels.insert(kept::LABEL.0.to_owned(), kept::LABEL.1.to_owned());
     crd
 }
 
-/// Serves the same under the version that some manifests name; it is stored under the first.
+/// Serves the same schema under the version that some manifests use; objects are stored under the first version.
 fn also_v1beta1(mut crd: CustomResourceDefinition) -> CustomResourceDefinition {
     if let Some(mut version) = crd.spec.versions.first().cloned() {
         version.name = "v1beta1".to_owned();

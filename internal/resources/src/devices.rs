@@ -1,4 +1,4 @@
-//! What a node has, as its agent reports it, and which devices a pod was given. Data only: both travel as JSON in
+//! The devices of a node, as its agent reports them, and the devices chosen for a pod. Data only: both are JSON in
 //! annotations ([`crate::names::INVENTORY`], [`crate::names::DEVICES`]).
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,7 +11,7 @@ pub type ChosenDevices = BTreeMap<String, BTreeMap<String, Vec<String>>>;
 /// Annotation that carries [`ChosenDevices`].
 pub const DEVICES_ANNOTATION: &str = crate::names::DEVICES;
 
-/// What a machine has.
+/// The hardware of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NodeInventory {
@@ -21,13 +21,13 @@ pub struct NodeInventory {
     pub cpus: u32,
     /// Memory in bytes.
     pub memory_bytes: u64,
-    /// What pods together may use of the node's disk by volumes and logs, in bytes; absent where somebody else says it,
-    /// or it is not known.
+    /// The bytes of the node's disk that pods may use for volumes and logs; absent if another component reports them or
+    /// the size is unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disk_bytes: Option<u64>,
     /// NUMA nodes.
     pub numa_nodes: Vec<NumaNode>,
-    /// Network cards that do RDMA.
+    /// Network cards with RDMA.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub nics: Vec<NicDevice>,
     /// The machine's host name.
@@ -36,46 +36,46 @@ pub struct NodeInventory {
     pub kernel: String,
     /// The operating system's name.
     pub os: String,
-    /// Where the GPUs were learned from: `nvml`, `described` or `none`.
+    /// The source of the GPU data: `nvml`, `described` or `none`.
     pub source: String,
-    /// Devices that containers share, of which each that asks has all: how many may, by the resource, as
-    /// `rdma/hca_shared_devices_a`. None where somebody else counts them.
+    /// Shared devices, by resource, as `rdma/hca_shared_devices_a`: how many containers may share all devices of the
+    /// resource. Empty if another device plugin counts them.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub shared: BTreeMap<String, Shares>,
-    /// Other vendors' devices, each of which one container has, by their resource, as `amd.com/gpu`. None where somebody
-    /// else gives them out.
+    /// Other vendors' devices, by resource, as `amd.com/gpu`; each device is allocated to one container. Empty if
+    /// another device plugin allocates them.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub described: BTreeMap<String, Vec<DescribedDevice>>,
-    /// Resources of which a container gets one at most, as their devices are shared; `nvidia.com/gpu` is none of them:
-    /// each GPU says it of itself.
+    /// Resources of which a container may request at most one, because their devices are shared. For `nvidia.com/gpu`,
+    /// each GPU's `alone` says so instead.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub one_at_most: BTreeSet<String>,
-    /// How slices of GPUs are given out: [`MIG_SINGLE`], [`MIG_NONE`], or by their profile where it is anything else.
+    /// The MIG strategy for slices: [`MIG_SINGLE`], [`MIG_NONE`], or by profile for any other value.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub mig_strategy: String,
-    /// The node's labels that say the same (GPU Feature Discovery's); none where somebody else writes them.
+    /// The node's labels with the same facts (GPU Feature Discovery's); empty if another component writes them.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
 }
 
-/// The strategy under which a slice is given out as a GPU, where all slices of the machine have one profile.
+/// The strategy that offers a slice as a GPU, if all slices of the machine have one profile.
 pub const MIG_SINGLE: &str = "single";
-/// The strategy under which nobody looks at slices: each GPU is given out whole, also one that is cut.
+/// The strategy that ignores slices: each GPU is offered whole, even if it is partitioned.
 pub const MIG_NONE: &str = "none";
-/// The strategy under which slices are given out by their profile; also where no strategy is given.
+/// The strategy that offers slices by their profile; also the default.
 pub const MIG_MIXED: &str = "mixed";
 
-/// What of a machine's GPUs is given out, and as what.
+/// The allocatable GPUs and slices of a machine, by resource.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Offered {
-    /// As `nvidia.com/gpu`: GPUs that are not cut, and slices under the single strategy.
+    /// Under `nvidia.com/gpu`: GPUs without MIG, and slices under the single strategy.
     pub gpus: Vec<GpuDevice>,
     /// Slices by their resource, `nvidia.com/mig-1g.10gb`; each with the index of its GPU.
     pub slices: BTreeMap<String, Vec<(u32, MigSlice)>>,
 }
 
 impl NodeInventory {
-    /// The profiles that its GPUs are cut into.
+    /// The profiles of the GPUs' slices.
     fn profiles(&self) -> BTreeSet<&str> {
         let slices = self.gpus.iter().filter_map(|gpu| gpu.slices.as_ref());
         slices
@@ -84,8 +84,8 @@ impl NodeInventory {
             .collect()
     }
 
-    /// Why [`MIG_SINGLE`] can't be kept though it is asked for: slices of several profiles would be one resource. Their
-    /// slices are given out by profile then.
+    /// Why [`MIG_SINGLE`] can't be applied: the slices have several profiles but would be one resource. They are then
+    /// offered by profile. `None` if the strategy applies or another one is set.
     pub fn not_uniform(&self) -> Option<String> {
         let profiles = self.profiles();
         (self.mig_strategy == MIG_SINGLE && profiles.len() > 1).then(|| {
@@ -97,7 +97,7 @@ impl NodeInventory {
         })
     }
 
-    /// The ids of the GPUs whose work can't go on, and of their slices.
+    /// The ids of the GPUs, with their slices, on which running work cannot continue.
     pub fn failed(&self) -> impl Iterator<Item = &str> {
         let failed = self.gpus.iter().filter(|gpu| gpu.failed);
         failed.flat_map(|gpu| {
@@ -117,14 +117,14 @@ impl NodeInventory {
         })
     }
 
-    /// The resources that it offers beside CPUs, memory and GPUs by number.
+    /// The resources that the node offers besides CPUs, memory and GPUs by count.
     pub fn resources(&self) -> BTreeSet<String> {
         let shared = self.shared.keys().chain(self.described.keys());
         let slices = self.offered().slices.into_keys();
         shared.cloned().chain(slices).collect()
     }
 
-    /// Why some of the described devices are given to nobody, in a sentence; none where all may be.
+    /// Why some of the described devices are not allocatable, in a sentence; `None` if all are.
     pub fn unwell(&self) -> Option<String> {
         let all = self.described.iter();
         let devices = all
@@ -141,7 +141,7 @@ impl NodeInventory {
         (!said.is_empty()).then(|| said.join("; "))
     }
 
-    /// What is given out of its GPUs. A GPU that can be cut is given out whole under [`MIG_NONE`] only.
+    /// The allocatable GPUs and slices. A GPU in MIG mode is offered whole only under [`MIG_NONE`].
     pub fn offered(&self) -> Offered {
         let single = self.mig_strategy == MIG_SINGLE && self.profiles().len() <= 1;
         let whole = self.mig_strategy == MIG_NONE;
@@ -165,7 +165,7 @@ impl NodeInventory {
                         ..gpu.clone()
                     });
                 } else {
-                    // Names of resources can't have the `+` of `1g.10gb+me`.
+                    // Resource names can't contain the `+` of `1g.10gb+me`.
                     let profile = slice.profile.replace('+', ".");
                     let resource = format!("{}{profile}", crate::names::NVIDIA_MIG);
                     let slice = MigSlice {
@@ -184,44 +184,44 @@ impl NodeInventory {
     }
 }
 
-/// How many containers may share devices at once.
+/// The number of containers that may share devices at once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Shares {
-    /// So many.
+    /// The number of containers.
     pub count: u32,
-    /// May they be given out?
+    /// True if they are allocatable.
     pub healthy: bool,
 }
 
-/// A device of which an administrator's description says what it is.
+/// A device that an administrator's description lists.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct DescribedDevice {
-    /// What it is known by: its file on the node, as `/dev/dri/renderD128`.
+    /// Its id: the device file on the node, as `/dev/dri/renderD128`.
     pub id: String,
-    /// The NUMA node it hangs on, where known.
+    /// Its NUMA node, if known.
     pub numa: Option<u32>,
-    /// May it be given out?
+    /// True if it is allocatable.
     pub healthy: bool,
-    /// Why it may not; empty where it may.
+    /// Why it is not allocatable; empty if it is.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub why: String,
 }
 
-/// A slice of a GPU that the driver cut.
+/// A MIG slice of a GPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct MigSlice {
-    /// The id that containers are told (`MIG-...`).
+    /// The id that containers see (`MIG-...`).
     pub id: String,
-    /// How much of the GPU it is: `1g.10gb`.
+    /// Its profile: `1g.10gb`.
     pub profile: String,
     /// Memory in MiB.
     pub memory_mib: u64,
-    /// May it be given out, as far as it is up to itself?
+    /// True if the slice itself is healthy; the GPU's health counts as well.
     pub healthy: bool,
-    /// As a GPU's.
+    /// As for a GPU.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub alone: bool,
 }
@@ -230,7 +230,7 @@ pub struct MigSlice {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct GpuDevice {
-    /// The id that never changes (`GPU-...`).
+    /// The stable id (`GPU-...`).
     pub id: String,
     /// The driver's index.
     pub index: u32,
@@ -238,64 +238,64 @@ pub struct GpuDevice {
     pub model: String,
     /// Memory in MiB.
     pub memory_mib: u64,
-    /// The NUMA node it hangs on, where known.
+    /// Its NUMA node, if known.
     pub numa: Option<u32>,
-    /// May it be given out?
+    /// True if it is allocatable.
     pub healthy: bool,
-    /// Can what runs on it not go on? Never of one that is healthy.
+    /// True if running work cannot continue on it. Never true of a healthy GPU.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub failed: bool,
-    /// Has a container that has it no other beside it? So where it is shared by MPS, one of whose daemons serves one GPU,
-    /// or in turns by who refuses to give several.
+    /// True if a container with this GPU cannot have another one: the GPU is shared by MPS, where one daemon serves one
+    /// GPU, or by time slicing that refuses requests for several.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub alone: bool,
     /// PCI address.
     pub pci: String,
-    /// The PCIe switch that it hangs on, by its address; empty where it hangs on none, or nobody knows.
+    /// The PCI address of its PCIe switch; empty if it has none or it is unknown.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub switch: String,
-    /// CUDA compute capability, like `9.0`; empty if not known.
+    /// CUDA compute capability, like `9.0`; empty if unknown.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub compute_capability: String,
-    /// The driver's version; empty if not known.
+    /// The driver's version; empty if unknown.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub driver: String,
-    /// Its slices, where it can be cut (MIG mode): it is not given out whole then.
+    /// Its slices, if it is in MIG mode: it is not offered whole then.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slices: Option<Vec<MigSlice>>,
-    /// Its best path to each other GPU of the machine; empty if not known.
+    /// Its best path to each other GPU of the machine; empty if unknown.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub links: Vec<GpuLink>,
 }
 
-/// A GPU's path to another.
+/// A GPU's path to another GPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct GpuLink {
-    /// The other's id.
+    /// The other GPU's id.
     pub to: String,
-    /// The path's kind as `nvidia-smi topo` writes it: `NVL` (NVLinks straight to it), `NVS` (NVLinks to a switch that
-    /// joins both), `PIX` (one PCIe switch), `PXB` (several), `PHB` (the host's bridge), `NODE` (several bridges of one
-    /// NUMA node), `SYS` (between sockets).
+    /// The path's kind as `nvidia-smi topo` writes it: `NVL` (direct NVLinks), `NVS` (NVLinks to a switch that joins
+    /// both), `PIX` (one PCIe switch), `PXB` (several), `PHB` (the host bridge), `NODE` (several bridges of one NUMA
+    /// node), `SYS` (between sockets).
     pub kind: String,
-    /// How many NVLinks it has; 0 for other kinds.
+    /// The number of NVLinks; 0 for other kinds.
     pub count: u32,
 }
 
-/// A network card that does RDMA.
+/// A network card with RDMA.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NicDevice {
     /// Its RDMA device, `mlx5_0`.
     pub name: String,
-    /// The NUMA node it hangs on, where known.
+    /// Its NUMA node, if known.
     pub numa: Option<u32>,
-    /// The PCIe switch that it hangs on; as a GPU's.
+    /// Its PCIe switch, as for a GPU.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub switch: String,
-    /// What its ports that are up carry together, in Gb/s.
+    /// The total rate of its active ports, in Gb/s.
     pub gbits: u32,
-    /// `InfiniBand` or `Ethernet`; empty if not known.
+    /// `InfiniBand` or `Ethernet`; empty if unknown.
     pub layer: String,
 }
 
@@ -447,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_that_are_given_to_nobody_are_named_with_why() {
+    fn unallocatable_devices_are_named_with_the_reason() {
         let device = |id: &str, why: &str| DescribedDevice {
             id: id.into(),
             healthy: why.is_empty(),

@@ -1,11 +1,11 @@
-//! Field errors in Kubernetes' words, so that clients and people read what they know. Owns the wording only; who
-//! finds an error is elsewhere.
+//! Field errors in Kubernetes' wording, which clients and users know. Owns only the wording; validation finds the
+//! errors.
 
 use std::fmt;
 
 use serde_json::Value;
 
-/// Where a field is, built without allocating: only an error makes text of it.
+/// The path of a field, built without allocation: only an error converts it to text.
 #[derive(Clone, Copy, Debug)]
 pub struct Path<'a> {
     parent: Option<&'a Path<'a>>,
@@ -73,20 +73,20 @@ impl From<&Path<'_>> for String {
     }
 }
 
-/// What is wrong with a field.
+/// The kind of a field error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FieldErrorKind {
     /// The value is missing.
     Required,
     /// The value is malformed or out of bounds.
     Invalid,
-    /// The value is not among those known.
+    /// The value is not one of the supported ones.
     NotSupported,
     /// The value must be unique and is not.
     Duplicate,
-    /// The value is not allowed here and now.
+    /// The value is not allowed in this state.
     Forbidden,
-    /// The value is too long (it is not repeated in the message).
+    /// The value is too long (the message does not repeat it).
     TooLong,
     /// There are too many items.
     TooMany,
@@ -94,7 +94,7 @@ pub enum FieldErrorKind {
     TypeInvalid,
     /// The value names something that does not exist.
     NotFound,
-    /// The fault is ours, not the caller's.
+    /// The fault is the server's, not the caller's.
     Internal,
 }
 
@@ -130,16 +130,16 @@ impl FieldErrorKind {
     }
 }
 
-/// One thing wrong with one field. `Display` is Kubernetes' form: `spec.x: Invalid value: "v": detail`.
+/// An error in one field. `Display` is Kubernetes' form: `spec.x: Invalid value: "v": detail`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FieldError {
-    /// Where: `spec.containers[0].name`.
+    /// The path: `spec.containers[0].name`.
     pub path: String,
-    /// What kind of fault.
+    /// The kind of error.
     pub kind: FieldErrorKind,
-    /// The value found (null where the message does not repeat it).
+    /// The value (null if the message does not repeat it).
     pub value: Value,
-    /// What would be right; may be empty.
+    /// The valid form; may be empty.
     pub detail: String,
 }
 
@@ -227,7 +227,7 @@ impl FieldError {
         )
     }
 
-    /// A value names something that is not there.
+    /// A value names something that does not exist.
     pub fn not_found(path: impl Into<String>, value: impl Into<Value>) -> Self {
         Self::new(path, FieldErrorKind::NotFound, value.into(), "")
     }
@@ -237,7 +237,7 @@ impl FieldError {
         self.kind.cause_reason()
     }
 
-    /// The message without the path: what a Status' cause carries beside its `field`.
+    /// The message without the path, for a Status' cause, which has a separate `field`.
     pub fn body(&self) -> String {
         let mut out = String::from(self.kind.words());
         let repeats = !matches!(
@@ -270,7 +270,7 @@ impl fmt::Display for FieldError {
 
 impl std::error::Error for FieldError {}
 
-/// Several errors as one message, as kube-apiserver words an Invalid status: one alone, or `[a, b]` without repeats.
+/// Several errors as one message, worded like kube-apiserver's Invalid status: one alone, or `[a, b]` without repeats.
 pub fn aggregate(errors: &[FieldError]) -> String {
     let mut seen: Vec<String> = Vec::with_capacity(errors.len());
     for error in errors {
@@ -286,7 +286,7 @@ pub fn aggregate(errors: &[FieldError]) -> String {
     }
 }
 
-/// Go's `%q`, in which Kubernetes prints strings.
+/// Writes the text as Go's `%q`, which Kubernetes uses for strings.
 pub fn quote(text: &str, out: &mut String) {
     out.push('"');
     for c in text.chars() {

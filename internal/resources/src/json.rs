@@ -1,5 +1,5 @@
-//! Reading and changing JSON objects without panics, whatever their shape. A missing member, a null and a member of
-//! another type are all "not there" to a reader.
+//! Reading and changing JSON objects of any shape without panics. To a reader, a missing member, a null and a member of
+//! another type are all absent.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 static NULL: Value = Value::Null;
 
-/// The value at a path; null where there is none.
+/// The value at a path; null if absent.
 pub(crate) fn at<'a>(value: &'a Value, path: &[&str]) -> &'a Value {
     let mut now = value;
     for key in path {
@@ -19,7 +19,7 @@ pub(crate) fn at<'a>(value: &'a Value, path: &[&str]) -> &'a Value {
     now
 }
 
-/// The text at a path; empty where there is none.
+/// The text at a path; empty if absent.
 pub(crate) fn text<'a>(value: &'a Value, path: &[&str]) -> &'a str {
     at(value, path).as_str().unwrap_or_default()
 }
@@ -29,17 +29,17 @@ pub(crate) fn int(value: &Value, path: &[&str]) -> Option<i64> {
     at(value, path).as_i64()
 }
 
-/// The truth at a path; false where there is none.
+/// The boolean at a path; false if absent.
 pub(crate) fn truth(value: &Value, path: &[&str]) -> bool {
     at(value, path).as_bool().unwrap_or(false)
 }
 
-/// The items at a path; none where there is no list.
+/// The items at a path; empty if there is no list.
 pub(crate) fn items<'a>(value: &'a Value, path: &[&str]) -> &'a [Value] {
     at(value, path).as_array().map_or(&[], Vec::as_slice)
 }
 
-/// The members at a path, in order; none where there is no object.
+/// The members at a path, in order; empty if there is no object.
 pub(crate) fn members<'a>(
     value: &'a Value,
     path: &[&str],
@@ -54,12 +54,12 @@ pub(crate) fn texts(value: &Value, path: &[&str]) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// Is something there?
+/// True if the value at a path is present.
 pub(crate) fn has(value: &Value, path: &[&str]) -> bool {
     !at(value, path).is_null()
 }
 
-/// The object under a key, made when absent or null; none when something else is there or `value` is no object.
+/// The object under a key, created if absent or null; `None` if the key has another value or `value` is no object.
 pub(crate) fn object<'a>(value: &'a mut Value, key: &str) -> Option<&'a mut Value> {
     let map = value.as_object_mut()?;
     let child = map.entry(key).or_insert(Value::Null);
@@ -69,12 +69,12 @@ pub(crate) fn object<'a>(value: &'a mut Value, key: &str) -> Option<&'a mut Valu
     child.is_object().then_some(child)
 }
 
-/// The object under a key, where there is one.
+/// The object under a key, if there is one.
 pub(crate) fn child<'a>(value: &'a mut Value, key: &str) -> Option<&'a mut Value> {
     value.get_mut(key).filter(|child| child.is_object())
 }
 
-/// The items under a key, where there is a list.
+/// The items under a key, if there is a list.
 pub(crate) fn list<'a>(value: &'a mut Value, key: &str) -> impl Iterator<Item = &'a mut Value> {
     value
         .get_mut(key)
@@ -96,7 +96,7 @@ pub(crate) fn fill(value: &mut Value, key: &str, with: impl Into<Value>) {
     }
 }
 
-/// Like [`fill`], also over an empty text: how Kubernetes' defaulting sees strings.
+/// Like [`fill`], also over an empty text: Kubernetes' defaulting treats empty strings as absent.
 pub(crate) fn fill_text(value: &mut Value, key: &str, with: &str) {
     if let Some(map) = value.as_object_mut() {
         let absent = match map.get(key) {
@@ -110,7 +110,7 @@ pub(crate) fn fill_text(value: &mut Value, key: &str, with: &str) {
     }
 }
 
-/// Like [`fill`], also over a zero: numbers whose zero means "not given".
+/// Like [`fill`], also over a zero: for numbers whose zero means absent.
 pub(crate) fn fill_number(value: &mut Value, key: &str, with: i64) {
     if let Some(map) = value.as_object_mut()
         && map
@@ -121,7 +121,7 @@ pub(crate) fn fill_number(value: &mut Value, key: &str, with: i64) {
     }
 }
 
-/// Rewrites every quantity of a resource list in canonical form; what is no quantity stays for validation to name.
+/// Rewrites every quantity of a resource list in canonical form; validation reports the malformed ones.
 pub(crate) fn canonical_quantities(value: &mut Value, key: &str) {
     for (_, quantity) in value
         .get_mut(key)
@@ -143,7 +143,7 @@ pub(crate) fn canonical_quantity(quantity: &mut Value) {
     }
 }
 
-/// Are two values the same to Kubernetes, where an absent, null and empty member are one?
+/// True if two values are equal to Kubernetes, which treats absent, null and empty members alike.
 pub(crate) fn same(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::Object(x), Value::Object(y)) => {
@@ -167,7 +167,7 @@ fn is_empty(value: &Value) -> bool {
     }
 }
 
-/// The quantity that a JSON string or number stands for.
+/// The quantity in a JSON string or number.
 pub(crate) fn quantity_of(value: &Value) -> Option<crate::quantity::Quantity> {
     match value {
         Value::String(text) => text.parse().ok(),

@@ -1,5 +1,5 @@
-//! The kinds that are kept for their users while nothing here acts on them yet, and what their objects' statuses say
-//! of that, each in its kind's own words. Owns the words; who writes them is elsewhere.
+//! The kinds that Muster stores but does not run yet, and the status that their objects get, in each kind's own terms.
+//! Owns the texts; a controller writes them.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -8,38 +8,38 @@ use crate::json;
 use crate::registry::{self, Kind};
 use crate::times::seconds;
 
-/// The label of the CustomResourceDefinitions that Muster installed for these kinds. Where a kind's definition has
-/// another or none it is another operator's, and left alone.
+/// The label of the CustomResourceDefinitions that Muster installed for these kinds. A definition with another value or
+/// without the label belongs to another operator and is left alone.
 pub const LABEL: (&str, &str) = ("app.kubernetes.io/managed-by", "muster");
 /// The reason in conditions and events.
 pub const REASON: &str = "NotRunByMuster";
 
-/// One of them.
+/// A kind that Muster does not run.
 #[derive(Clone, Copy, Debug)]
 pub struct Kept {
     /// The group, the version that objects are stored under, and the plural.
     pub resource: (&'static str, &'static str, &'static str),
-    /// Is it a custom resource on Kubernetes, too? The others are Kubernetes' own there.
+    /// True if the kind is a custom resource on Kubernetes, too. The others are built in there.
     pub custom: bool,
-    /// What is not done, and what can be done instead.
+    /// What Muster does not do for the kind, and the alternative.
     pub message: &'static str,
     form: Form,
 }
 
-/// How a kind's status says how an object stands.
+/// How the status of a kind reports an object's state.
 #[derive(Clone, Copy, Debug)]
 enum Form {
     /// Volcano's `status.state`.
     State,
-    /// A condition of this type, which is false.
+    /// A condition of this type with status `False`.
     Condition(&'static str),
-    /// A HorizontalPodAutoscaler's condition; its status counts replicas as well.
+    /// A HorizontalPodAutoscaler's condition; the status counts replicas as well.
     Scaling(&'static str),
-    /// Not at all: there are only events.
+    /// The status has no place for it: there are only events.
     Silent,
 }
 
-/// All of them.
+/// All these kinds.
 pub const ALL: [Kept; 6] = [
     Kept {
         resource: ("ray.io", "v1", "rayclusters"),
@@ -80,24 +80,24 @@ pub const ALL: [Kept; 6] = [
 ];
 
 impl Kept {
-    /// Its registration.
+    /// The kind's registration.
     pub fn kind(&self) -> Option<&'static Kind> {
         let (group, version, plural) = self.resource;
         registry::find(group, version, plural)
     }
 
-    /// Its CustomResourceDefinition's name: `rayclusters.ray.io`.
+    /// The name of its CustomResourceDefinition: `rayclusters.ray.io`.
     pub fn definition(&self) -> String {
         let (group, _, plural) = self.resource;
         format!("{plural}.{group}")
     }
 
-    /// Whether the kind's status has a place for it.
+    /// True if the kind's status has a place for the report.
     pub fn has_status(&self) -> bool {
         !matches!(self.form, Form::Silent)
     }
 
-    /// What an object's status is to say; none where it says it, where somebody else has said something, and where
+    /// The status that an object should get; `None` if it has that status, if another writer has set a status, and if
     /// the kind's status has no place for it.
     pub fn status(&self, object: &Value, now: Timestamp) -> Option<Value> {
         let standing = |type_: &str| {
@@ -137,7 +137,7 @@ impl Kept {
         }
     }
 
-    /// Ours, in the words of another version.
+    /// True if another version of Muster wrote this status.
     fn is_stale(&self, said: &Value) -> bool {
         json::text(said, &["reason"]) == REASON && json::text(said, &["message"]) != self.message
     }
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn every_kept_kind_is_registered_and_the_custom_ones_have_a_definition_marked_as_ours() {
+    fn every_kind_is_registered_and_the_custom_ones_have_a_definition_with_the_label() {
         for kept in &ALL {
             assert!(kept.kind().is_some(), "{kept:?}");
             let crds = crate::crds::all();
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_says_once_that_nothing_runs_and_never_speaks_over_somebody_else() {
+    fn a_status_is_written_once_and_never_over_another_writers() {
         let clusters = of("rayclusters");
         let status = said(clusters, &json!({})).unwrap();
         let condition = &status["conditions"][0];

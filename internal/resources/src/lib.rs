@@ -1,9 +1,9 @@
-//! The resources that everything in Muster speaks: their types, names, defaults, validation, printing and the
-//! arithmetic of quantities. Pure: no clock, no randomness, no I/O, no async; what is the time is a parameter.
+//! The resources of Muster's API: their types, names, defaults, validation, printing and the arithmetic of quantities.
+//! Pure: no clock, no randomness, no I/O, no async; the current time is a parameter.
 //!
-//! Objects as users wrote them are `serde_json::Value`: the API keeps what it was given, and the functions of
-//! [`registry`] read and change such values without ever panicking on their shape. Typed views (`k8s_openapi`'s
-//! types and [`kinds`]) are for those who decide about objects that were accepted.
+//! Objects as users wrote them are `serde_json::Value`: the API stores them as given, and the functions of [`registry`]
+//! read and change such values of any shape without panics. Typed views (`k8s_openapi`'s types and [`kinds`]) are for
+//! code that decides about admitted objects.
 
 pub mod access;
 pub mod admission;

@@ -1,5 +1,6 @@
-//! What a node's GPUs are doing, as its agent saw it: the annotation [`crate::names::LOAD`], and
-//! when that says something. Data and thresholds; what follows from them is the scheduler's.
+//! The utilisation of a node's GPUs, as its agent measured it: the annotation
+//! [`crate::names::LOAD`], and the conditions for writing it again. Data and thresholds; the
+//! scheduler decides what follows from them.
 
 use std::collections::BTreeMap;
 
@@ -8,33 +9,33 @@ use serde::{Deserialize, Serialize};
 
 use crate::alerts::{FULL_POWER, HOT_CELSIUS};
 
-/// A GPU that computes this much, in percent, or holds this part of its memory, is in use.
+/// A GPU with at least this utilisation in percent, or this fraction of its memory in use, is busy.
 const BUSY_PERCENT: f64 = 20.0;
 const BUSY_MEMORY: f64 = 0.1;
-/// Changes of so many percent of utilisation, parts of memory and of the power limit, and degrees
-/// are worth a word.
+/// The smallest reported changes: of utilisation in percent, of the fractions of memory and of the
+/// power limit, and of the temperature in degrees.
 const MUCH_PERCENT: f64 = 25.0;
 const MUCH_PART: f64 = 0.1;
 const MUCH_POWER: f64 = 0.25;
 const MUCH_CELSIUS: f64 = 10.0;
 
-/// One GPU; what is not given is not known.
+/// One GPU; absent values are unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct GpuLoad {
-    /// Percent of the time in which it computed.
+    /// Utilisation in percent of the time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub utilisation: Option<f64>,
-    /// Part of its memory in use, from 0 to 1.
+    /// The fraction of its memory in use, from 0 to 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<f64>,
     /// Its temperature, in degrees Celsius.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub celsius: Option<f64>,
-    /// What it draws.
+    /// The power that it draws.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub watts: Option<f64>,
-    /// What it may draw.
+    /// Its power limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub watts_limit: Option<f64>,
 }
@@ -42,10 +43,10 @@ pub struct GpuLoad {
 /// A node's GPUs by id.
 pub type GpuLoads = BTreeMap<String, GpuLoad>;
 
-/// The annotation: what the GPUs did, and when that was seen.
+/// The annotation: the GPUs' utilisation, and the time of the measurement.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NodeLoad {
-    /// When it was seen.
+    /// The time of the measurement.
     pub at: Timestamp,
     /// The GPUs by id.
     #[serde(default)]
@@ -53,7 +54,7 @@ pub struct NodeLoad {
 }
 
 impl GpuLoad {
-    /// Is it too hot, or at its power limit?
+    /// True if the GPU is too hot or at its power limit.
     #[must_use]
     pub fn strained(&self) -> bool {
         let hot = self.celsius.is_some_and(|celsius| celsius >= HOT_CELSIUS);
@@ -61,7 +62,7 @@ impl GpuLoad {
         hot || drawn.is_some_and(|(watts, limit)| limit > 0.0 && watts >= FULL_POWER * limit)
     }
 
-    /// Does anything run on it?
+    /// True if the GPU is busy.
     #[must_use]
     pub fn busy(&self) -> bool {
         self.utilisation
@@ -69,7 +70,7 @@ impl GpuLoad {
             || self.memory.is_some_and(|part| part >= BUSY_MEMORY)
     }
 
-    /// Is it much different from what it was?
+    /// True if it differs from `before` by a reported change.
     #[must_use]
     pub fn differs_much(&self, before: &GpuLoad) -> bool {
         let apart = |now: Option<f64>, then: Option<f64>, much: f64| match (now, then) {
@@ -85,7 +86,7 @@ impl GpuLoad {
             || apart(self.watts, before.watts, MUCH_POWER * limit)
     }
 
-    /// In words, as the pages show it; nothing for what is not known.
+    /// As text for the web pages; empty if nothing is known.
     #[must_use]
     pub fn words(&self) -> String {
         let mut words = Vec::new();
@@ -105,7 +106,7 @@ impl GpuLoad {
     }
 }
 
-/// Is what GPUs do now worth telling, after what was told last?
+/// True if the current loads should be reported, given the last reported ones.
 #[must_use]
 pub fn worth_telling(now: &GpuLoads, before: &GpuLoads) -> bool {
     now.len() != before.len()
@@ -115,7 +116,8 @@ pub fn worth_telling(now: &GpuLoads, before: &GpuLoads) -> bool {
         })
 }
 
-/// Does any GPU do anything that counts? Only then must it be told again before it is too old.
+/// True if any GPU is busy, too hot or at its power limit. Only then must the report be renewed
+/// before it is too old.
 #[must_use]
 pub fn counts(loads: &GpuLoads) -> bool {
     loads.values().any(|load| load.busy() || load.strained())
@@ -140,13 +142,13 @@ mod tests {
     }
 
     #[test]
-    fn only_much_of_a_change_is_told() {
+    fn only_large_changes_are_reported() {
         let before = loads(&[load(50.0, 60.0), load(3.0, 40.0)]);
         for (now, told) in [
             (loads(&[load(60.0, 65.0), load(5.0, 42.0)]), false),
             (loads(&[load(80.0, 65.0), load(5.0, 42.0)]), true),
             (loads(&[load(50.0, 70.0), load(3.0, 40.0)]), true),
-            // Little, and across the line between idle and busy.
+            // A small change that crosses the threshold between idle and busy.
             (loads(&[load(50.0, 60.0), load(21.0, 40.0)]), true),
             (loads(&[load(50.0, 60.0)]), true),
         ] {
@@ -158,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_neither_written_nor_told_again() {
+    fn unknown_values_are_neither_written_nor_reported_again() {
         let nothing = GpuLoad::default();
         assert_eq!(serde_json::to_string(&nothing).unwrap(), "{}");
         assert!(!nothing.differs_much(&nothing) && !nothing.busy());

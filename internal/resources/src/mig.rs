@@ -1,5 +1,6 @@
-//! What a node's agent and a scheduler tell each other about cutting GPUs (MIG), in annotations of
-//! the Node. Data only. The wish itself is the label [`crate::names::MIG_CONFIG`], as for anybody else.
+//! The Node annotations through which a node's agent and a scheduler agree on the MIG partitioning of GPUs. Data only.
+//! The requested configuration is the label [`crate::names::MIG_CONFIG`], which administrators and other tools use,
+//! too.
 
 use std::collections::BTreeMap;
 
@@ -8,29 +9,28 @@ use serde::{Deserialize, Serialize};
 
 use crate::names::{MIG_CHOICE, MIG_CONFIGURATIONS};
 
-/// By the name of a configuration that the node's label may have: by resource (`nvidia.com/gpu`,
-/// `nvidia.com/mig-1g.10gb`) how many devices the node would give out.
+/// By name of a configuration for the node's label: by resource (`nvidia.com/gpu`, `nvidia.com/mig-1g.10gb`), the
+/// number of devices that the node would offer.
 pub type Possible = BTreeMap<String, BTreeMap<String, u32>>;
 
-/// Which configuration a scheduler chose for a node.
+/// The configuration that a scheduler chose for a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Choice {
-    /// Its name, as the node's label has it. Where the label has another, somebody else has asked
-    /// for that since.
+    /// Its name, as in the node's label. If the label has another name, another writer has requested that since.
     pub configuration: String,
     /// When it was chosen.
     pub at: Timestamp,
-    /// For whom, and why that node, in a sentence.
+    /// The gang that it was chosen for and the reason for this node, in a sentence.
     pub why: String,
 }
 
-/// What the node's agent says it can make of its GPUs; none where it cuts none, or that is unreadable.
+/// The configurations that the node's agent offers; `None` if it partitions no GPUs, or the annotation is unreadable.
 pub fn possible(annotations: Option<&BTreeMap<String, String>>) -> Option<Possible> {
     let text = annotations?.get(MIG_CONFIGURATIONS)?;
     serde_json::from_str(text).ok()
 }
 
-/// What a scheduler chose for the node last; none where none did, or that is unreadable.
+/// The scheduler's last choice for the node; `None` if there is none, or the annotation is unreadable.
 pub fn choice(annotations: Option<&BTreeMap<String, String>>) -> Option<Choice> {
     let text = annotations?.get(MIG_CHOICE)?;
     serde_json::from_str(text).ok()

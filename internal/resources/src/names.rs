@@ -1,16 +1,16 @@
-//! The labels, annotations, namespaces and well-known names that Muster's parts agree on. Constants only.
+//! The labels, annotations, namespaces and well-known names that Muster's components share. Constants only.
 
 /// Annotation on a pod: the PodGroup (gang) in its namespace that it belongs to. Volcano's.
 pub const GROUP_NAME: &str = "scheduling.k8s.io/group-name";
 /// Annotation on a pod: its task in the gang (the replica type in lower case), which `minTaskMember` counts. Volcano's.
 pub const TASK_SPEC: &str = "volcano.sh/task-spec";
-/// Label or annotation on a job or pod: the queue it asks for. On a namespace: the queue of its work that
-/// names none. Volcano's.
+/// Label or annotation on a job or pod: its queue. On a namespace: the default queue of its work. Volcano's.
 pub const QUEUE_NAME: &str = "scheduling.volcano.sh/queue-name";
-/// The queue that takes whatever names no other; created at start.
+/// The queue of work that names no queue; created at start.
 pub const DEFAULT_QUEUE: &str = "default";
 
-/// Annotation on a PodGroup, or a pod without one: how long it runs at least before it may be evicted, in seconds or as `1h30m`.
+/// Annotation on a PodGroup, or a pod without one: the time that it runs at least before it may be evicted, in seconds
+/// or as `1h30m`.
 pub const MIN_RUNTIME: &str = "muster.io/min-runtime";
 
 /// Label on a training job's pods and services: the job's name. Kubeflow's.
@@ -31,42 +31,44 @@ pub const JOB_ROLE: &str = "training.kubeflow.org/job-role";
 pub const DEVICES: &str = "muster.io/devices";
 /// Annotation on a node: JSON of [`crate::devices::NodeInventory`].
 pub const INVENTORY: &str = "muster.io/inventory";
-/// Annotation on a node: counts its agent's sessions, so that two of them can be put in order.
+/// Annotation on a node: the number of its agent's sessions, which orders two sessions.
 pub const SESSION: &str = "muster.io/session";
 /// Annotation on a PyTorchJob: its rendezvous port in the embedded engine.
 pub const RENDEZVOUS_PORT: &str = "muster.io/rendezvous-port";
-/// Annotation on a PyTorchJob: restarts counted by replica type (JSON), so that `backoffLimit` survives the controller.
+/// Annotation on a PyTorchJob: its restarts by replica type (JSON), so that `backoffLimit` survives a restart of the
+/// controller.
 pub const RESTARTS: &str = "muster.io/restarts";
-/// Annotation on a Job: how its ended attempts ended (JSON), so that `backoffLimit` survives the controller.
+/// Annotation on a Job: the results of its ended attempts (JSON), so that `backoffLimit` survives a restart of the
+/// controller.
 pub const ATTEMPTS: &str = "muster.io/attempts";
-/// The rendezvous ports that the embedded engine gives out, first and last.
+/// The rendezvous ports that the embedded engine allocates, first and last.
 pub const RENDEZVOUS_PORTS: std::ops::RangeInclusive<u16> = 20_000..=29_999;
-/// The container port name that says which port a PyTorchJob's rendezvous uses. Kubeflow's.
+/// The name of the container port that sets a PyTorchJob's rendezvous port. Kubeflow's.
 pub const PYTORCH_PORT_NAME: &str = "pytorchjob-port";
-/// The rendezvous port that Kubeflow's operator gives where pods have a network of their own.
+/// The default rendezvous port of Kubeflow's operator, for pods with a network of their own.
 pub const PYTORCH_DEFAULT_PORT: u16 = 23_456;
 
-/// Annotation on a pod of the embedded engine: the Pod Security Standard that was enforced when it was made
-/// (`privileged`, `baseline` or `restricted`; `privileged` where it was exempt). Admission writes it, and
-/// it never changes; the agent reads it to decide which user runs the pod's processes.
+/// Annotation on a pod of the embedded engine: the Pod Security Standard that was enforced at its creation
+/// (`privileged`, `baseline` or `restricted`; `privileged` for an exempt pod). Admission writes it, and it never
+/// changes; the agent reads it to choose the user of the pod's processes.
 pub const POD_SECURITY_LEVEL: &str = "muster.io/pod-security-level";
 
 /// Node label (`true` or `false`): the node runs pods as processes.
 pub const RUNTIME_PROCESS: &str = "muster.io/runtime.process";
 /// Node label (`true` or `false`): the node has a CRI container runtime.
 pub const RUNTIME_CRI: &str = "muster.io/runtime.cri";
-/// Node label (`true` or `false`): an administrator lets commands of pods that name an image run on the host.
+/// Node label (`true` or `false`): an administrator permits pods that name an image to run their commands on the host.
 pub const RUNTIME_HOST_IMAGES: &str = "muster.io/runtime.host-images";
 
 /// Extended resource: NVIDIA GPUs by count.
 pub const NVIDIA_GPU: &str = "nvidia.com/gpu";
-/// What the resources begin with that are slices of GPUs (MIG), by their profile: `nvidia.com/mig-1g.10gb`.
+/// The prefix of resources that are GPU slices (MIG), by profile: `nvidia.com/mig-1g.10gb`.
 pub const NVIDIA_MIG: &str = "nvidia.com/mig-";
 /// The namespace of Muster's own Secrets and ConfigMaps (users, tokens, certificates).
 pub const SYSTEM_NAMESPACE: &str = "muster-system";
 /// The namespace of the nodes' leases.
 pub const NODE_LEASES: &str = "kube-node-lease";
-/// The namespaces that exist from the start.
+/// The namespaces created at the first start.
 pub const FIRST_NAMESPACES: [&str; 5] = [
     "default",
     "kube-system",
@@ -77,29 +79,29 @@ pub const FIRST_NAMESPACES: [&str; 5] = [
 /// Namespace label: with the value `true`, pods of the namespace may have the classes of
 /// [`crate::admission::SYSTEM_CLASSES`].
 pub const CRITICAL_PODS: &str = "muster.io/critical-pods";
-/// Namespace label that only administrators set: the Unix account that the namespace's pods want on
-/// nodes of the embedded engine. Each agent's `--accounts` says which account a value means on its node.
+/// Namespace label that only administrators set: the Unix account for the namespace's pods on nodes of the embedded
+/// engine. Each agent's `--accounts` maps its value to an account on that node.
 pub const UNIX_ACCOUNT: &str = "muster.io/unix-account";
-/// Those of [`FIRST_NAMESPACES`] that are the system's own: what runs there, or lies there, is administrators'.
+/// Those of [`FIRST_NAMESPACES`] that belong to the system: only administrators may use them.
 pub const SYSTEM_NAMESPACES: [&str; 4] =
     ["kube-system", "kube-public", NODE_LEASES, SYSTEM_NAMESPACE];
-/// What a node's user name starts with; the node's name follows.
+/// The prefix of a node's user name; the node's name follows.
 pub const NODE_USER_PREFIX: &str = "system:node:";
-/// The group that nodes are in.
+/// The group of nodes.
 pub const NODES_GROUP: &str = "system:nodes";
-/// The `schedulerName` of pods that are Muster's to place.
+/// The `schedulerName` of pods that Muster places.
 pub const SCHEDULER: &str = "muster";
 /// `status.reason` of a pod whose node was lost.
 pub const NODE_LOST: &str = "NodeLost";
-/// `status.reason` of a pod that its node could not start for a fault of the node's own: it counts against no limit
-/// of the job.
+/// `status.reason` of a pod that its node could not start because of a fault of the node: it counts against no limit of
+/// the job.
 pub const NODE_UNFIT: &str = "NodeUnfit";
-/// `status.reason` of a pod that its node evicted, as the kubelet's.
+/// `status.reason` of a pod that its node evicted; the kubelet uses the same.
 pub const EVICTED: &str = "Evicted";
 
-/// Job labels of Kubernetes: the job's name.
+/// Kubernetes' label on a Job's pods: the job's name.
 pub const BATCH_JOB_NAME: &str = "batch.kubernetes.io/job-name";
-/// Job labels of Kubernetes: the job's uid.
+/// Kubernetes' label on a Job's pods: the job's uid.
 pub const BATCH_CONTROLLER_UID: &str = "batch.kubernetes.io/controller-uid";
 /// The older spelling of [`BATCH_JOB_NAME`], set beside it.
 pub const LEGACY_JOB_NAME: &str = "job-name";
@@ -108,18 +110,18 @@ pub const LEGACY_CONTROLLER_UID: &str = "controller-uid";
 /// Annotation and label on an Indexed Job's pods: the completion index.
 pub const COMPLETION_INDEX: &str = "batch.kubernetes.io/job-completion-index";
 
-/// Annotation on a Queue, JSON of resource to quantity: how far above its own `deserved` it may go.
+/// Annotation on a Queue, JSON of resource to quantity: the most that it may borrow above its own `deserved`.
 pub const BORROWING_LIMIT: &str = "muster.io/borrowing-limit";
-/// Annotation on a Queue, JSON of resource to quantity: how much of its `deserved` others may use while it is idle.
+/// Annotation on a Queue, JSON of resource to quantity: the part of its `deserved` that it lends while idle.
 pub const LENDING_LIMIT: &str = "muster.io/lending-limit";
-/// Annotation on a Queue: its weight in sharing what is beyond everybody's `deserved`; a quantity, or JSON of resource
-/// to quantity. The queue's weight unless given; 0 for no share of it.
+/// Annotation on a Queue: its weight in sharing the surplus beyond all queues' `deserved`; a quantity, or JSON of
+/// resource to quantity. Defaults to the queue's weight; 0 excludes the queue.
 pub const SURPLUS_WEIGHT: &str = "muster.io/surplus-weight";
-/// Annotation on a Queue, JSON: whom its gangs may evict (`withinQueue`, `reclaim`, `borrow`, `fair`).
+/// Annotation on a Queue, JSON: which gangs its gangs may evict (`withinQueue`, `reclaim`, `borrow`, `fair`).
 pub const PREEMPTION: &str = "muster.io/preemption";
-/// Annotation on a Queue: how its gangs follow each other: `priority`, `fifo`, `sjf`, `round-robin` or `fair`.
+/// Annotation on a Queue: the order of its gangs: `priority`, `fifo`, `sjf`, `round-robin` or `fair`.
 pub const QUEUE_POLICY: &str = "muster.io/policy";
-/// Annotation on a Queue: how long its gangs wait for room before room is reserved for them; seconds, or a time such as `1h30m`.
+/// Annotation on a Queue: how long its gangs wait before they get a reservation; seconds, or a time such as `1h30m`.
 pub const RESERVE_AFTER: &str = "muster.io/reserve-after";
 /// Annotation on a Queue, JSON of resource to quantity: the most that one user may hold in it.
 pub const USER_LIMIT: &str = "muster.io/user-limit";
@@ -129,34 +131,33 @@ pub const USER: &str = "muster.io/user";
 pub const TEAM_LIMIT: &str = "muster.io/team-limit";
 /// Annotation or label on a PodGroup or pod: the team it runs for.
 pub const TEAM: &str = "muster.io/team";
-/// Annotation on a PodGroup or pod (`true` or `false`): may it be evicted for others? True unless given.
+/// Annotation on a PodGroup or pod (`true` or `false`): whether it may be evicted for other gangs. Defaults to `true`.
 pub const PREEMPTIBLE: &str = "muster.io/preemptible";
-/// The same in Volcano's word; read where [`PREEMPTIBLE`] is not given.
+/// Volcano's name for the same; read if [`PREEMPTIBLE`] is absent.
 pub const VOLCANO_PREEMPTABLE: &str = "volcano.sh/preemptable";
-/// Annotation on a PodGroup or pod (`true` or `false`): may it be moved to another node? `false`: never. `true`: also to
-/// make nodes whole. Not given: for others who wait, and to make nodes whole where
-/// [`CHECKPOINT`] is given.
+/// Annotation on a PodGroup or pod (`true` or `false`): whether it may be moved to another node. `false`: never.
+/// `true`: also for defragmentation. Absent: for waiting gangs, and for defragmentation if [`CHECKPOINT`] is set.
 pub const MOVABLE: &str = "muster.io/movable";
-/// Annotation on a PodGroup or pod: how often it saves itself, in seconds or as `1h30m`. What has one may be moved to
-/// make nodes whole unless [`MOVABLE`] says no.
+/// Annotation on a PodGroup or pod: the interval of its checkpoints, in seconds or as `1h30m`. Work that has one may be
+/// moved for defragmentation unless [`MOVABLE`] is `false`.
 pub const CHECKPOINT: &str = "muster.io/checkpoint";
-/// Annotation on a PodGroup or pod: how long it needs to save itself once it is told to go: seconds, or like `10m`; at
-/// most an hour. An eviction gives it that long after SIGTERM (and its preStop hook), where its own grace period is
+/// Annotation on a PodGroup or pod: the time that it needs to save a checkpoint before it stops: seconds, or like
+/// `10m`; at most an hour. An eviction grants that time after SIGTERM (and its preStop hook) if its own grace period is
 /// shorter.
 pub const CHECKPOINT_GRACE: &str = "muster.io/checkpoint-grace";
 /// Pod annotation written before an eviction of a pod with a [`CHECKPOINT_GRACE`]: the time (RFC 3339) by which it must
-/// have saved itself.
+/// have saved its checkpoint.
 pub const CHECKPOINT_BY: &str = "muster.io/checkpoint-by";
-/// Annotation on a PodGroup or pod: how long it runs at most: seconds, or like `1h30m`. A PyTorchJob's or Job's goes
-/// for its gang or pods, and its `activeDeadlineSeconds` where it has none.
+/// Annotation on a PodGroup or pod: the longest time that it runs: seconds, or like `1h30m`. The annotation of a
+/// PyTorchJob or Job, or else its `activeDeadlineSeconds`, applies to its gang or pods.
 pub const WALLTIME: &str = "muster.io/walltime";
 
-/// Pod annotation: the part of one GPU that it asks for, like `0.5`, with or without `nvidia.com/gpu: 1`. With more than
-/// one GPU, that part of each.
+/// Pod annotation: the fraction of one GPU that it requests, like `0.5`, with or without `nvidia.com/gpu: 1`. With more
+/// than one GPU, that fraction of each.
 pub const GPU_FRACTION: &str = "muster.io/gpu-fraction";
-/// Pod annotation: the memory on one GPU that it asks for, in MiB, in place of a fraction.
+/// Pod annotation: the memory on one GPU that it requests, in MiB, in place of a fraction.
 pub const GPU_MEMORY: &str = "muster.io/gpu-memory";
-/// Pod annotation: on how many GPUs it asks for its part; one, unless it says otherwise or asks for more GPUs.
+/// Pod annotation: the number of GPUs on which it requests its part; defaults to the GPUs that it requests, or one.
 pub const GPU_COUNT: &str = "muster.io/gpu-count";
 /// Pod annotation of KAI: the same as [`GPU_FRACTION`].
 pub const KAI_GPU_FRACTION: &str = "gpu-fraction";
@@ -174,20 +175,21 @@ pub const ALIYUN_GPU_CORE: &str = "aliyun.com/gpu-core";
 pub const ALIYUN_GPU_CORE_PERCENTAGE: &str = "aliyun.com/gpu-core.percentage";
 /// Node label of NVIDIA's feature discovery: the memory of each GPU, in MiB.
 pub const NVIDIA_GPU_MEMORY: &str = "nvidia.com/gpu.memory";
-/// Pod annotation: which GPUs it may have: words of a product's name, like `H100` or `A100-80GB`; several with commas.
+/// Pod annotation: the GPU models that it accepts: words of a product's name, like `H100` or `A100-80GB`; several with
+/// commas.
 pub const GPU_MODEL: &str = "muster.io/gpu-model";
-/// Pod annotation: the least memory of each GPU that it gets, in MiB or as a quantity, like `40Gi`.
+/// Pod annotation: the minimum memory of each of its GPUs, in MiB or as a quantity, like `40Gi`.
 pub const GPU_MIN_MEMORY: &str = "muster.io/gpu-min-memory";
-/// Pod annotation: the least CUDA compute capability, like `8.0`.
+/// Pod annotation: the minimum CUDA compute capability, like `8.0`.
 pub const GPU_MIN_COMPUTE: &str = "muster.io/gpu-min-compute";
-/// Pod annotation: the oldest GPU driver, like `535.104`.
+/// Pod annotation: the minimum GPU driver version, like `535.104`.
 pub const GPU_MIN_DRIVER: &str = "muster.io/gpu-min-driver";
-/// What the name of a resource begins with that is the GPUs of one model, as in `nvidia.com/gpu.H100`: queues may have
-/// amounts of it, any words of a product's name may follow.
+/// The prefix of resources that count the GPUs of one model, as in `nvidia.com/gpu.H100`: queues may have amounts of
+/// them. Any words of a product's name may follow the prefix.
 pub const GPU_OF_MODEL: &str = "nvidia.com/gpu.";
-/// A resource of NVIDIA's device plugin, and no model.
+/// A resource of NVIDIA's device plugin that has this prefix but is not a model.
 pub const GPU_SHARED: &str = "nvidia.com/gpu.shared";
-/// Node label of NVIDIA's feature discovery: the product that its GPUs are.
+/// Node label of NVIDIA's feature discovery: the product name of its GPUs.
 pub const NVIDIA_GPU_PRODUCT: &str = "nvidia.com/gpu.product";
 /// Node labels of NVIDIA's feature discovery: the CUDA compute capability before and after the dot.
 pub const NVIDIA_COMPUTE_MAJOR: &str = "nvidia.com/gpu.compute.major";
@@ -195,7 +197,7 @@ pub const NVIDIA_COMPUTE_MAJOR: &str = "nvidia.com/gpu.compute.major";
 pub const NVIDIA_COMPUTE_MINOR: &str = "nvidia.com/gpu.compute.minor";
 /// Node label of NVIDIA's feature discovery: the driver's version.
 pub const NVIDIA_DRIVER: &str = "nvidia.com/cuda.driver-version.full";
-/// The same in three labels, as newer and as older versions of it write them.
+/// The driver's version in three labels, as newer and older releases of feature discovery write them.
 pub const NVIDIA_DRIVER_PARTS: [&[&str]; 2] = [
     &[
         "nvidia.com/cuda.driver-version.major",
@@ -209,78 +211,77 @@ pub const NVIDIA_DRIVER_PARTS: [&[&str]; 2] = [
     ],
 ];
 
-/// Annotation on a PodGroup or pod: what it asks of the network, JSON:
-/// `{"required": level, "preferred": level, "slices": [{"level": level, "size": n}]}`. Levels are node label keys.
+/// Annotation on a PodGroup or pod: its topology constraints, JSON: `{"required": level, "preferred": level, "slices":
+/// [{"level": level, "size": n}]}`. Levels are node label keys.
 pub const TOPOLOGY: &str = "muster.io/topology";
 /// Annotation on a PodGroup: its sub-groups, JSON: `[{"name", "parent"?, "minMember"?, "topology"?}]`.
 pub const SUB_GROUPS: &str = "muster.io/sub-groups";
 /// Label or annotation on a pod: its sub-group within the gang.
 pub const SUB_GROUP: &str = "muster.io/sub-group";
-/// Label or annotation on a pod: its rank in the gang; neighbours in rank are placed close on the network.
+/// Label or annotation on a pod: its rank in the gang; pods with adjacent ranks are placed close on the network.
 pub const RANK: &str = "muster.io/rank";
 /// Pod annotation of Kueue: all pods of the task in one domain of this level.
 pub const KUEUE_REQUIRED_TOPOLOGY: &str = "kueue.x-k8s.io/podset-required-topology";
 /// Pod annotation of Kueue: in one domain of this level if possible.
 pub const KUEUE_PREFERRED_TOPOLOGY: &str = "kueue.x-k8s.io/podset-preferred-topology";
-/// Pod annotation of Kueue: anywhere.
+/// Pod annotation of Kueue: in any domain.
 pub const KUEUE_UNCONSTRAINED_TOPOLOGY: &str = "kueue.x-k8s.io/podset-unconstrained-topology";
 /// Pod annotation of Kueue: every domain of this level holds whole slices.
 pub const KUEUE_SLICE_REQUIRED_TOPOLOGY: &str = "kueue.x-k8s.io/podset-slice-required-topology";
-/// Pod annotation of Kueue: pods of one slice.
+/// Pod annotation of Kueue: the number of pods in a slice.
 pub const KUEUE_SLICE_SIZE: &str = "kueue.x-k8s.io/podset-slice-size";
 /// Pod annotation of Kueue: tasks of the same name are placed in one domain together.
 pub const KUEUE_GROUP_NAME: &str = "kueue.x-k8s.io/podset-group-name";
-/// Annotation that `muster simulate` reads: when the object arrives, as seconds from the start, a span (`1h30m`) or a time.
+/// Annotation that `muster simulate` reads: when the object arrives, as seconds from the start, a span (`1h30m`) or a
+/// time.
 pub const ARRIVAL: &str = "muster.io/arrival";
-/// Annotation that `muster simulate` reads: how long the work runs once it is whole, in seconds or as `1h30m`.
+/// Annotation that `muster simulate` reads: how long the work runs once all its members run, in seconds or as `1h30m`.
 pub const DURATION: &str = "muster.io/duration";
 
-/// A node condition: `True` says that something is wrong there that does not stop it yet. Pods go
-/// elsewhere where there is room.
+/// A node condition: `True` means that the node has a fault that does not stop it yet. Pods are placed elsewhere if
+/// possible.
 pub const SUSPECT: &str = "muster.io/suspect";
-/// A node condition: `True` says that the node's RDMA fails. Gangs of several pods with GPUs are not
-/// placed there; others are.
+/// A node condition: `True` means that the node's RDMA fails. Gangs of several pods with GPUs are not placed there;
+/// other gangs are.
 pub const FABRIC_FAILED: &str = "muster.io/fabric-failed";
-/// The resource that is a node's disk, as pods use it by volumes and logs.
+/// The resource for a node's disk space that pods use through volumes and logs.
 pub const EPHEMERAL_STORAGE: &str = "ephemeral-storage";
-/// The condition of a node whose disk is too full for more pods, as the kubelet writes it.
+/// The condition of a node whose disk is too full for more pods; the kubelet writes the same.
 pub const DISK_PRESSURE: &str = "DiskPressure";
-/// A node condition: `True` says that the MIG strategy is `single` there and the slices are of several profiles.
+/// A node condition: `True` means that the node's MIG strategy is `single` but its slices have several profiles.
 pub const MIG_NOT_UNIFORM: &str = "muster.io/mig-not-uniform";
-/// A node condition: `True` says that some of the devices that the node's agent was given descriptions of are not well,
-/// or not known to be. Nobody is given them.
+/// A node condition: `True` means that some of the devices described to the node's agent are unhealthy, or that their
+/// health is unknown. They are not allocated.
 pub const DEVICES_UNHEALTHY: &str = "muster.io/devices-unhealthy";
-/// A node label: the configuration by which the node's GPUs are to be cut (NVIDIA's MIG manager's).
+/// A node label: the MIG configuration requested for the node's GPUs (NVIDIA's MIG manager's).
 pub const MIG_CONFIG: &str = "nvidia.com/mig.config";
-/// A node label: how far they are: `pending`, `rebooting`, `success` or `failed`.
+/// A node label: the progress of the MIG configuration: `pending`, `rebooting`, `success` or `failed`.
 pub const MIG_CONFIG_STATE: &str = "nvidia.com/mig.config.state";
-/// The value of [`MIG_CONFIG_STATE`] while the GPUs are cut, or who has them is waited for.
+/// The value of [`MIG_CONFIG_STATE`] while the GPUs are partitioned, or while their pods have not ended yet.
 pub const MIG_PENDING: &str = "pending";
 /// The value of [`MIG_CONFIG_STATE`] while a GPU must be reset, or the machine restarted, first.
 pub const MIG_REBOOTING: &str = "rebooting";
-/// The value of [`MIG_CONFIG_STATE`] once the GPUs are cut as [`MIG_CONFIG`] says.
+/// The value of [`MIG_CONFIG_STATE`] once the GPUs are partitioned as [`MIG_CONFIG`] requests.
 pub const MIG_SUCCESS: &str = "success";
-/// A node annotation of its agent's, where that cuts GPUs: what they can be made into, JSON of
-/// [`crate::mig::Possible`].
+/// A node annotation of an agent that partitions GPUs: the possible configurations, JSON of [`crate::mig::Possible`].
 pub const MIG_CONFIGURATIONS: &str = "muster.io/mig-configurations";
-/// A node annotation of a scheduler's that wrote [`MIG_CONFIG`]: for whom, JSON of [`crate::mig::Choice`].
+/// A node annotation of the scheduler that wrote [`MIG_CONFIG`]: its reason, JSON of [`crate::mig::Choice`].
 pub const MIG_CHOICE: &str = "muster.io/mig-choice";
-/// A node condition: `True` says that the GPUs can't be cut as [`MIG_CONFIG`] says, and why.
+/// A node condition: `True` means that the GPUs can't be partitioned as [`MIG_CONFIG`] requests, and gives the reason.
 pub const MIG_FAILED: &str = "muster.io/mig-config-failed";
-/// A node label: `true` keeps the node for pods that replace ones lost with their node.
+/// A node label: `true` reserves the node for pods that replace members lost with their node.
 pub const SPARE: &str = "muster.io/spare";
-/// A pod label: `true` says that the pod replaces one that was lost with its node.
+/// A pod label: `true` marks a pod that replaces a member lost with its node.
 pub const REPLACES_LOST: &str = "muster.io/replaces-lost";
-/// A node annotation with what its GPUs are doing, and when that was seen: JSON of
+/// A node annotation with the utilisation of its GPUs and the time of the measurement: JSON of
 /// [`crate::load::NodeLoad`].
 pub const LOAD: &str = "muster.io/load";
-/// A node annotation with the alerts that stand on its GPUs: a JSON list of
-/// [`crate::alerts::Alert`].
+/// A node annotation with the firing alerts of its GPUs: a JSON list of [`crate::alerts::Alert`].
 pub const ALERTS: &str = "muster.io/alerts";
-/// A node annotation with which the node's agent is asked for its part in a check of RDMA between two nodes, in a
-/// Kubernetes cluster: JSON of `hardware::rdma::pair::Question`.
+/// A node annotation that asks the node's agent to take part in an RDMA check between two nodes of a Kubernetes
+/// cluster: JSON of `hardware::rdma::pair::Question`.
 pub const RDMA_ASK: &str = "muster.io/rdma-ask";
-/// A node annotation with what its agent answers to [`RDMA_ASK`]: JSON of `hardware::rdma::pair::Reply`.
+/// A node annotation with the agent's answer to [`RDMA_ASK`]: JSON of `hardware::rdma::pair::Reply`.
 pub const RDMA_ANSWER: &str = "muster.io/rdma-answer";
-/// A node label: what the node draws when nothing runs on it, in watts.
+/// A node label: the node's idle power draw in watts.
 pub const IDLE_WATTS: &str = "muster.io/idle-watts";

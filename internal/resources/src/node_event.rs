@@ -1,5 +1,5 @@
-//! Events about nodes, as the agent beside a kubelet and the embedded engine's server write them, and
-//! about containers, as the former does. Pure; `kubectl describe` finds them.
+//! Events about nodes, which the agent beside a kubelet and the embedded engine's server write, and about containers,
+//! which that agent writes. Pure; `kubectl describe` shows them.
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Event;
@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::times::seconds;
 
-/// The namespace of events about what has none.
+/// The namespace of events about cluster-scoped objects.
 pub const NAMESPACE: &str = "default";
 /// The longest message, in bytes: what kube-apiserver accepts in an event.
 const MESSAGE_MAX: usize = 1024;
@@ -21,20 +21,20 @@ pub struct Container<'a> {
     pub pod: &'a str,
     /// Its pod's uid.
     pub uid: &'a str,
-    /// Its name; empty where the pod as a whole is meant.
+    /// Its name; empty for an event about the whole pod.
     pub container: &'a str,
 }
 
-/// An event about a node: something to look at, or the ordinary way of things.
+/// An event about a node: a warning or a normal event.
 #[must_use]
 pub fn of(node: &str, warning: bool, reason: &str, message: &str, now: Timestamp) -> Event {
-    // What looks for a node's events asks for its name as the uid, as kubelets write it.
+    // Clients that look for a node's events use its name as the uid, as kubelets do.
     let about = json!({"kind": "Node", "apiVersion": "v1", "name": node, "uid": node});
     let kind = if warning { "Warning" } else { "Normal" };
     written(node, NAMESPACE, node, &about, kind, (reason, message), now)
 }
 
-/// An event about a container of a node's pod: something to look at.
+/// A warning about a container of a node's pod.
 #[must_use]
 pub fn of_container(
     node: &str,
@@ -74,7 +74,7 @@ fn written(
     (reason, message): (&str, &str),
     now: Timestamp,
 ) -> Event {
-    // Unique without randomness: nothing has two events in the same nanosecond.
+    // Unique without randomness: no object has two events in the same nanosecond.
     let suffix = format!("{:x}", now.as_nanosecond());
     let now = seconds(now);
     let mut end = message.len().min(MESSAGE_MAX);

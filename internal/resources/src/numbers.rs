@@ -1,27 +1,27 @@
-//! The bounds of numbers that an object's author chooses. Validation refuses what lies beyond them in new objects;
-//! whoever computes with a number of a stored object applies the same bound again, because the object may be older than
+//! The bounds of numbers that an object's author chooses. Validation refuses new objects with numbers beyond them; code
+//! that computes with a number of a stored object applies the same bound again, because the object may be older than
 //! the bound or may come from an API server that does not know it.
 
 use jiff::{SignedDuration, Timestamp};
 
-/// The most pods that one gang may have: two on each node of the largest cluster that Muster is built for (10,000
-/// nodes). All members of a gang are created and placed at once, so their number is what a gang costs.
+/// The most pods of a gang: two on each node of the largest cluster that Muster is built for (10,000 nodes). All
+/// members of a gang are created and placed at once, so their number determines a gang's cost.
 pub const GANG_MEMBERS_MAX: i64 = 20_000;
 
-/// The longest time that a deletion waits for a pod to stop, in seconds: one day. Kubernetes accepts every number that
-/// is not negative, and so does Muster; a longer grace counts as this one.
+/// The longest grace period of a pod's deletion, in seconds: one day. Like Kubernetes, Muster accepts every number that
+/// is not negative; a longer grace period counts as this one.
 pub const POD_GRACE_MAX: i64 = 86_400;
 
-/// The most owners that one object may name. Kubernetes has no such bound; no controller writes more than a few.
+/// The most owners of an object. Kubernetes has no such bound; no controller writes more than a few.
 pub const OWNER_REFERENCES_MAX: usize = 1_000;
 
-/// The seconds that a deletion waits for a pod that asks for `asked` seconds.
+/// The grace period in seconds of a pod that requests `asked` seconds.
 #[must_use]
 pub fn pod_grace(asked: i64) -> i64 {
     asked.clamp(0, POD_GRACE_MAX)
 }
 
-/// `seconds` after `from`; the end of time, or its beginning, where the sum lies beyond it.
+/// `seconds` after `from`, saturating at the first and last timestamp.
 #[must_use]
 pub fn later(from: Timestamp, seconds: i64) -> Timestamp {
     let end = if seconds < 0 {

@@ -1,5 +1,5 @@
-//! Kubernetes' quantities: exact numbers with a suffix (`100m`, `1.5Gi`, `12e6`). Parses the whole grammar, counts in
-//! billionths without rounding, and prints the canonical form. Owns no unit: what a number counts is the caller's.
+//! Kubernetes' quantities: exact numbers with a suffix (`100m`, `1.5Gi`, `12e6`). Parses the entire grammar, counts in
+//! billionths without rounding, and prints the canonical form. Owns no unit: the caller defines the unit of a number.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -9,19 +9,19 @@ use std::str::FromStr;
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as K8sQuantity;
 
-/// Billionths in one.
+/// Billionths in one unit.
 const NANO: i128 = 1_000_000_000;
-/// The largest magnitude that is kept, in units; larger numbers are capped, as Kubernetes caps them.
+/// The largest stored magnitude, in units; larger numbers are capped, as in Kubernetes.
 const MAX_UNITS: i128 = 100_000_000_000_000_000_000_000_000_000;
 const MAX: i128 = MAX_UNITS * NANO;
 /// Binary quantities are capped at the largest 64-bit integer.
 const MAX_BINARY: i128 = (i64::MAX as i128) * NANO;
-/// Significant digits that are kept; what lies below rounds up. More would not fit 128 bits, and none needs more.
+/// The significant digits that are kept; the rest rounds up. More would not fit into 128 bits.
 const DIGITS_DECIMAL: usize = 37;
-/// As above where the number is multiplied by up to 2^60.
+/// The same for numbers that are multiplied by up to 2^60.
 const DIGITS_BINARY: usize = 20;
 
-/// Why a text is no quantity. The words are Kubernetes'.
+/// Why a text is no quantity; worded like Kubernetes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum QuantityError {
     /// The text is not a number with a suffix.
@@ -32,12 +32,12 @@ pub enum QuantityError {
     /// The number has no digits or two points.
     #[error("unable to parse numeric part of quantity")]
     Numeric,
-    /// The suffix is none of the known ones.
+    /// The suffix is unknown.
     #[error("unable to parse quantity's suffix")]
     Suffix,
 }
 
-/// Which family of suffixes a quantity is printed with: the one it was read with.
+/// The family of suffixes for printing a quantity: that of its input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 enum Format {
     #[default]
@@ -46,7 +46,7 @@ enum Format {
     DecimalExponent,
 }
 
-/// An exact number. Equality and order look at the number only, not at how it was written.
+/// An exact number. Equality and order compare the number only, not its notation.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Quantity {
     nanos: i128,
@@ -60,7 +60,7 @@ impl Quantity {
         format: Format::DecimalSi,
     };
 
-    /// So many whole units.
+    /// A number of whole units.
     pub fn from_value(units: i64) -> Self {
         Self {
             nanos: i128::from(units) * NANO,
@@ -68,7 +68,7 @@ impl Quantity {
         }
     }
 
-    /// So many thousandths.
+    /// A number of thousandths.
     pub fn from_milli(thousandths: i64) -> Self {
         Self {
             nanos: i128::from(thousandths) * (NANO / 1000),
@@ -76,7 +76,7 @@ impl Quantity {
         }
     }
 
-    /// So many whole units, printed with binary suffixes (`Ki`, `Mi`): bytes.
+    /// A number of whole units, printed with binary suffixes (`Ki`, `Mi`): bytes.
     pub fn from_bytes(bytes: i64) -> Self {
         Self {
             nanos: i128::from(bytes) * NANO,
@@ -92,12 +92,12 @@ impl Quantity {
         quantity.0.parse()
     }
 
-    /// As Kubernetes' type, in canonical form.
+    /// Converts to Kubernetes' type, in canonical form.
     pub fn to_k8s(self) -> K8sQuantity {
         K8sQuantity(self.to_string())
     }
 
-    /// In whole units, rounded up (away from what would grant less than was asked), saturating at 64 bits.
+    /// In whole units, rounded up (towards the larger request), saturating at 64 bits.
     pub fn value(&self) -> i64 {
         saturate(div_up(self.nanos, NANO))
     }
@@ -107,17 +107,17 @@ impl Quantity {
         saturate(div_up(self.nanos, NANO / 1000))
     }
 
-    /// Is it nothing?
+    /// True if it is zero.
     pub fn is_zero(&self) -> bool {
         self.nanos == 0
     }
 
-    /// Is it below nothing?
+    /// True if it is below zero.
     pub fn is_negative(&self) -> bool {
         self.nanos < 0
     }
 
-    /// Is it a whole number of units?
+    /// True if it is a whole number of units.
     pub fn is_whole(&self) -> bool {
         self.nanos % NANO == 0
     }
@@ -156,7 +156,7 @@ impl Ord for Quantity {
 impl Add for Quantity {
     type Output = Self;
     fn add(self, other: Self) -> Self {
-        // As Kubernetes does: nothing plus something is printed like the something.
+        // As in Kubernetes: the sum of zero and a quantity is printed like that quantity.
         let format = if self.is_zero() {
             other.format
         } else {
@@ -230,14 +230,14 @@ impl FromStr for Quantity {
     }
 }
 
-/// A suffix is letters of the known ones, then an optional signed number.
+/// True if the suffix consists of letters of the known suffixes, then an optional signed number.
 fn suffix_is_formed(suffix: &str) -> bool {
     let rest = suffix.trim_start_matches(|c: char| "eEinumkKMGTP".contains(c));
     let rest = rest.strip_prefix(['-', '+']).unwrap_or(rest);
     rest.bytes().all(|b| b.is_ascii_digit())
 }
 
-/// What a number is multiplied by.
+/// The factor of a suffix.
 #[derive(Clone, Copy)]
 enum Scale {
     Ten(i32),
@@ -269,14 +269,14 @@ fn interpret(suffix: &str) -> Result<(Scale, Format), QuantityError> {
                 .strip_prefix(['e', 'E'])
                 .ok_or(QuantityError::Suffix)?;
             let exponent: i64 = exponent.parse().map_err(|_| QuantityError::Suffix)?;
-            // Beyond this, every number is nothing (rounded up to a billionth) or the cap.
+            // Beyond this, every number is zero (rounded up to a billionth) or the cap.
             let exponent = exponent.clamp(-1000, 1000) as i32;
             Ok((Scale::Ten(exponent), Format::DecimalExponent))
         }
     }
 }
 
-/// The magnitude in billionths, rounded up to one where there is anything, capped.
+/// The magnitude in billionths, rounded up to one if it is not zero, capped.
 fn count(whole: &str, fraction: &str, scale: Scale) -> i128 {
     let (power, digits_kept, unit) = match scale {
         Scale::Ten(e) => (e, DIGITS_DECIMAL, 1),
@@ -299,7 +299,7 @@ fn count(whole: &str, fraction: &str, scale: Scale) -> i128 {
         .take(kept)
         .fold(0_i128, |n, d| n * 10 + d);
     let lost = digits().skip(leading + kept).any(|d| d != 0);
-    // In billionths the value is mantissa * unit * 10^exponent, and a little more where digits were lost.
+    // In billionths the value is mantissa * unit * 10^exponent, plus the value of any dropped digits.
     let point = i64::try_from(whole.len()).unwrap_or(i64::MAX / 4);
     let before = i64::try_from(leading + kept).unwrap_or(i64::MAX / 4);
     shift_ten(mantissa * unit, lost, point - before + i64::from(power) + 9)

@@ -1,12 +1,12 @@
-//! What was decided on a gang, kept for later questions: data and its words. Who keeps it, and how
-//! much of it, is the scheduler's shell.
+//! Past decisions about a gang, for later questions: data and its text. The shell of the scheduler
+//! stores the records and bounds their number.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::report::{Estimate, PlacementReport, Verdict};
 
-/// What kind of decision it was. The words are those of `muster simulate`'s decisions.
+/// The kind of a decision, in the terms of `muster simulate`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Decision {
@@ -15,20 +15,20 @@ pub enum Decision {
     Pending,
     /// Members were given nodes.
     Bound,
-    /// Room is held for members until others have left it.
+    /// Room is nominated for members until the victims have left it.
     Nominated,
-    /// Room is planned for members from a time on.
+    /// Room is reserved for members from a time on.
     Reserved,
     /// Members were evicted.
     Evicted,
-    /// Members of others were evicted for it.
+    /// Members of other gangs were evicted for it.
     Evicts,
-    /// The API refused what was decided.
+    /// The API refused the decision.
     Refused,
 }
 
 impl Decision {
-    /// Does it hold until another is taken?
+    /// True if the decision holds until another one replaces it.
     #[must_use]
     pub fn lasts(self) -> bool {
         matches!(
@@ -37,7 +37,7 @@ impl Decision {
         )
     }
 
-    /// In one word.
+    /// The decision as one word.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -62,44 +62,44 @@ pub struct Spot {
     pub node: String,
 }
 
-/// How many pods one record names.
+/// The most pods that one record names.
 pub const SPOTS_MAX: usize = 16;
 
 /// One decision.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Record {
-    /// When it fell.
+    /// When it was made.
     pub at: Timestamp,
-    /// Until when it was said again, if it was.
+    /// When it was last repeated, if it was.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub until: Option<Timestamp>,
-    /// What kind it is.
+    /// The kind of decision.
     pub decision: Decision,
-    /// What keeps it, where it waits.
+    /// Why the gang waits, if it waits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub verdict: Option<Verdict>,
-    /// What was decided, in a sentence.
+    /// The decision in a sentence.
     pub sentence: String,
-    /// What binds, where it waits; as last said.
+    /// The binding constraint, if it waits; as last reported.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub binding: String,
-    /// What would make it fit, where it waits; as last said.
+    /// What would make it fit, if it waits; as last reported.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub would_fit: String,
-    /// Why nobody was evicted for it; as last said.
+    /// Why no gang was evicted for it; as last reported.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub evictions: String,
-    /// When it was first expected to start, where that could be told: what came of it is below.
+    /// The first estimate of its start, if there was one; `estimate` is the last one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub first_estimate: Option<Estimate>,
-    /// When it was last expected to start.
+    /// The last estimate of its start.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub estimate: Option<Estimate>,
-    /// The pods that it is about, at most [`SPOTS_MAX`] of them.
+    /// The pods of the decision, at most [`SPOTS_MAX`] of them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub pods: Vec<Spot>,
-    /// How many pods it is about.
+    /// The number of pods of the decision.
     #[serde(skip_serializing_if = "is_none")]
     pub count: usize,
 }
@@ -109,7 +109,7 @@ fn is_none(count: &usize) -> bool {
 }
 
 impl Record {
-    /// That a gang waits.
+    /// The record of a waiting gang.
     #[must_use]
     pub fn pending(report: &PlacementReport, at: Timestamp) -> Record {
         Record {
@@ -125,7 +125,7 @@ impl Record {
         }
     }
 
-    /// All that it says, in one line, as the CLI and the pages show it.
+    /// The record in one line, as the CLI and the web pages show it.
     #[must_use]
     pub fn words(&self) -> String {
         let mut words = self.sentence.clone();
@@ -135,7 +135,7 @@ impl Record {
                 words.push_str(&format!("{dot} {label}{value}"));
             }
         };
-        // A sentence that has nothing else to say is what binds.
+        // A sentence without other content is the binding constraint itself.
         if !self.sentence.contains(&self.binding) {
             add("What binds: ", &self.binding);
         }
@@ -153,8 +153,9 @@ impl Record {
         words
     }
 
-    /// Takes in a later one if it says the same again, in whatever words: waiting for the same
-    /// reason, or room held or planned. False if it is another decision.
+    /// Merges a later record if it repeats this decision, in any wording: the gang waits for the
+    /// same reason, or its room is still nominated or reserved. Returns false if it is another
+    /// decision.
     pub fn goes_on(&mut self, later: &Record) -> bool {
         let same = self.decision == later.decision && self.verdict == later.verdict;
         if !same || !self.decision.lasts() {
@@ -171,7 +172,7 @@ impl Record {
     }
 }
 
-/// Pods in words: the first of them by name, and how many more.
+/// Pods as text: the first ones by name, and the number of the others.
 #[must_use]
 pub fn spots_words(spots: &[Spot], count: usize) -> String {
     let named: Vec<String> = spots

@@ -1,5 +1,5 @@
-//! Why a gang waits, in a form that people and programs read: what was tried, what binds, what would make it fit.
-//! Data and its one-line sentence; who fills it in is the scheduler.
+//! Why a gang waits, for users and programs: the checks, the binding constraint, and what would make the gang fit. Data
+//! and its one-line sentence; the scheduler fills it in.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -7,25 +7,25 @@ use std::fmt::Write as _;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-/// What keeps a gang from starting.
+/// The reason that a gang does not start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Verdict {
-    /// Nothing binds but its place in the line.
+    /// Only the gangs ahead of it in the queue delay it.
     #[default]
     Waiting,
     /// The queue's capability (or a quota) is used up.
     QuotaExceeded,
     /// Fewer members exist than the gang needs.
     NotEnoughMembers,
-    /// Some member fits no node even when empty (selector, taint, runtime, size).
+    /// No node fits some member even when empty (selector, taint, runtime, size).
     NoNodeFits,
-    /// The nodes that fit have too little free now.
+    /// The nodes that fit have too few free resources now.
     InsufficientResources,
     /// The queue takes no new work.
     QueueClosed,
     /// The queue named does not exist.
     QueueMissing,
-    /// No network domain of the level that it requires holds it.
+    /// No topology domain of the required level fits the gang.
     TopologyUnsatisfied,
     /// There is no node at all.
     NoNodes,
@@ -48,13 +48,13 @@ impl Verdict {
     }
 }
 
-/// How many nodes were left out for one reason.
+/// The number of nodes that one reason excludes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ReasonCount {
     /// The reason, as kube-scheduler words it (`Insufficient nvidia.com/gpu`).
     pub reason: String,
-    /// How many nodes.
+    /// The number of nodes.
     pub nodes: usize,
 }
 
@@ -62,32 +62,32 @@ pub struct ReasonCount {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct TaskReport {
-    /// The task's name; empty where the gang has only one.
+    /// The task's name; empty if the gang has only one.
     pub name: String,
     /// Members that must start together.
     pub wanted: usize,
     /// Members that exist.
     pub present: usize,
-    /// Members that would find room now.
+    /// Members that fit now.
     pub placeable: usize,
-    /// What one member asks for (cpu in thousandths).
+    /// The request of one member (cpu in thousandths).
     pub each: BTreeMap<String, i64>,
 }
 
-/// When something may start, as far as can be told from when others are expected to end.
+/// When a gang may start, estimated from the expected ends of running gangs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Estimate {
-    /// One of ten such answers turns out to be earlier than this.
+    /// The 10th percentile: one start in ten is earlier.
     pub earliest: Timestamp,
-    /// As it looks now.
+    /// The most likely time.
     pub likely: Timestamp,
-    /// One of ten turns out to be later than this.
+    /// The 90th percentile: one start in ten is later.
     pub latest: Timestamp,
 }
 
 impl Estimate {
-    /// In words, as the CLI, the API and the UI show it.
+    /// The estimate as text, as the CLI, the API and the UI show it.
     #[must_use]
     pub fn words(&self) -> String {
         format!(
@@ -97,7 +97,7 @@ impl Estimate {
     }
 }
 
-/// A gang that a waiting one could evict.
+/// A gang that a waiting gang could evict.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Preemptable {
@@ -105,16 +105,16 @@ pub struct Preemptable {
     pub namespace: String,
     /// Its PodGroup, or the pod's own name for a gang of one.
     pub group: String,
-    /// How many of its members would have to go.
+    /// The number of its members that would be evicted.
     pub members: usize,
-    /// By which right, in a word: `Preempted`, `Reclaimed`.
+    /// The reason of the eviction: `Preempted`, `Reclaimed`.
     pub why: String,
 }
 
-/// How many gangs are named in words.
+/// The most gangs that the text names.
 const NAMED_MAX: usize = 8;
 
-/// Whom a gang could evict, in words, as the CLI, the API and the UI show it; nothing for nobody.
+/// The gangs that a gang could evict, as text, as the CLI, the API and the UI show it; empty if there are none.
 #[must_use]
 pub fn preemptable_words(victims: &[Preemptable]) -> String {
     if victims.is_empty() {
@@ -140,7 +140,7 @@ pub fn preemptable_words(victims: &[Preemptable]) -> String {
     format!("it would start now if evicted: {words}")
 }
 
-/// Why one gang is not running, and what would change that.
+/// Why a gang does not run, and what would change that.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PlacementReport {
@@ -152,33 +152,33 @@ pub struct PlacementReport {
     pub queue: String,
     /// Members that must start together.
     pub members_wanted: usize,
-    /// Members for which there would be room now.
+    /// Members that would fit now.
     pub members_placed_possible: usize,
-    /// Since when it waits.
+    /// The time since which it waits.
     pub since: Option<Timestamp>,
-    /// What keeps it.
+    /// The reason that it waits.
     pub verdict: Verdict,
-    /// What binds, in a sentence.
+    /// The binding constraint, in a sentence.
     pub binding: String,
     /// What would make it fit, in a sentence.
     pub would_fit: String,
-    /// Nodes looked at.
+    /// The number of nodes checked.
     pub nodes: usize,
-    /// Why nodes were left out, most frequent first.
+    /// The reasons that exclude nodes, most frequent first.
     pub per_reason: Vec<ReasonCount>,
-    /// Gangs before it in its queue.
+    /// The number of gangs ahead of it in its queue.
     pub ahead: usize,
     /// Its tasks.
     pub tasks: Vec<TaskReport>,
-    /// When it may start, where that can be told.
+    /// When it may start, if that can be estimated.
     pub estimate: Option<Estimate>,
-    /// Why nobody is evicted for it, in a sentence; empty where that was not asked.
+    /// Why no gang is evicted for it, in a sentence; empty if evictions were not considered.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub evictions: String,
 }
 
 impl PlacementReport {
-    /// One line, as kube-scheduler writes it: `0/2 nodes are available: 2 Insufficient nvidia.com/gpu.`
+    /// One line in kube-scheduler's wording: `0/2 nodes are available: 2 Insufficient nvidia.com/gpu.`
     pub fn sentence(&self) -> String {
         let mut out = String::new();
         if self.members_wanted > 1 {
@@ -213,7 +213,7 @@ impl PlacementReport {
         out
     }
 
-    /// Nodes refused, when each node is counted under one reason; never more than there are.
+    /// The number of excluded nodes if each counts under one reason; at most the number of nodes.
     fn refused(&self) -> usize {
         self.per_reason
             .iter()

@@ -1,10 +1,10 @@
-//! Spans of time as people and clusters write them: one way of reading them for everything that is
-//! configured, annotated or traced, and one way of printing them.
+//! Time spans as users and clusters write them: one parser for all configuration, annotations and traces, and one
+//! printer.
 
-/// What a span may look like, for messages.
+/// The valid forms of a span, for messages.
 pub const FORMS: &str = "write seconds (5400), a span (1h30m), or hours, minutes and seconds (1:30:00, 2-06:00:00 with days)";
 
-/// Reads a span of time in seconds, rounded up; none where it can't be read or is negative.
+/// Reads a time span in seconds, rounded up; `None` if it is unreadable or negative.
 #[must_use]
 pub fn seconds(text: &str) -> Option<i64> {
     let text = text.trim();
@@ -32,7 +32,7 @@ pub fn seconds(text: &str) -> Option<i64> {
     (!text.is_empty()).then_some(total)
 }
 
-/// A finite number of a size that seconds can have.
+/// A finite number within the range of seconds.
 #[must_use]
 pub fn number(text: &str) -> Option<f64> {
     let number: f64 = text.parse().ok()?;
@@ -73,7 +73,7 @@ pub fn human_duration(seconds: i64) -> String {
             format!("{big}{unit}{rest}{rest_unit}")
         }
     };
-    // Clocks differ a little: a second in the future is now.
+    // Clocks differ a little: a second in the future counts as now.
     if seconds < -1 {
         return "<invalid>".to_owned();
     }
@@ -142,7 +142,7 @@ mod tests {
         const HOUR: i64 = 60 * MINUTE;
         const DAY: i64 = 24 * HOUR;
         const YEAR: i64 = 365 * DAY;
-        // Both sides of every bound at which the form changes, with and without a rest.
+        // Both sides of every bound at which the form changes, with and without a remainder.
         for (seconds, wanted) in [
             (i64::MIN, "<invalid>"),
             (-5, "<invalid>"),

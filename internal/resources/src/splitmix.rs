@@ -1,7 +1,7 @@
 //! Owns the one generator of pseudo-random numbers: SplitMix64 (Steele, Lea and Flood, "Fast Splittable Pseudorandom
 //! Number Generators", OOPSLA 2014). Equal seeds give equal numbers on every machine. Not for secrets.
 
-/// A stream of pseudo-random numbers that follows from its seed alone.
+/// A stream of pseudo-random numbers that its seed determines.
 #[derive(Clone, Debug)]
 pub struct SplitMix(u64);
 
@@ -31,7 +31,7 @@ impl SplitMix {
         self.next_u64() % bound.max(1)
     }
 
-    /// Brings items into an order that follows from the stream (Fisher and Yates).
+    /// Shuffles items by the stream (Fisher and Yates).
     pub fn shuffle<T>(&mut self, items: &mut [T]) {
         for last in (1..items.len()).rev() {
             items.swap(last, self.below(last as u64 + 1) as usize);

@@ -1,5 +1,5 @@
-//! How a queue stands: what it holds beside what it is entitled to, lends, borrows and may have at
-//! most, by resource and by user. Data; the scheduler fills it in.
+//! The status of a queue: its usage, its deserved share, lending, borrowing and upper bound, by
+//! resource and by user. Data; the scheduler fills it in.
 
 use std::collections::BTreeMap;
 
@@ -7,29 +7,30 @@ use serde::{Deserialize, Serialize};
 
 use crate::amounts::quantity_of;
 
-/// One resource of a queue: quantities as Kubernetes writes them. None: that bound is not said.
+/// One resource of a queue: quantities in Kubernetes' notation. `None`: the bound is not set.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ResourceStanding {
     /// The resource; `nvidia.com/gpu.MODEL` for the GPUs of one model.
     pub resource: String,
-    /// What the queue and those inside it hold.
+    /// The usage of the queue and of those below it.
     pub used: String,
-    /// What of it must not be evicted.
+    /// The part of the usage that must not be evicted.
     pub fixed: String,
-    /// What is held and waited for.
+    /// The usage plus the requests of waiting gangs.
     pub requested: String,
-    /// What it is entitled to now, given what all queues ask for.
+    /// The queue's current entitlement, given the demand of all queues.
     pub entitled: String,
-    /// What it deserves: its quota.
+    /// The queue's deserved amount: its quota.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deserved: Option<String>,
-    /// What is reserved for it: nobody else may use it.
+    /// The queue's guaranteed amount: no other queue may use it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub guaranteed: Option<String>,
-    /// What it holds beyond what it deserves; beyond its entitlement where it deserves nothing.
+    /// The usage beyond the deserved amount; beyond the entitlement if nothing is deserved.
     pub borrowed: String,
-    /// The most it may hold: its capability, or what it deserves and may borrow.
+    /// The upper bound of the usage: the capability, or the deserved amount plus the borrowing
+    /// limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub at_most: Option<String>,
     /// The most that one user may hold in it.
@@ -40,40 +41,41 @@ pub struct ResourceStanding {
     pub team_limit: Option<String>,
 }
 
-/// One queue.
+/// The status of a queue.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct QueueStanding {
     /// Its name.
     pub name: String,
-    /// The queue above it.
+    /// The parent queue.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parent: Option<String>,
     /// Its weight among its siblings.
     pub weight: f64,
-    /// The largest part of the cluster that it holds of any resource.
+    /// The queue's dominant share: its largest usage of a resource, as a fraction of the cluster.
     pub share: f64,
-    /// Which resource that is.
+    /// The resource of the dominant share.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dominant: Option<String>,
-    /// The largest part of its entitlement that it holds: above 1 it may lose some.
+    /// The largest usage as a fraction of the entitlement: above 1, other queues may reclaim some
+    /// of it.
     pub share_of_entitled: f64,
-    /// A resource of which it holds more than its share.
+    /// A resource whose usage exceeds the queue's share.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub above: Option<String>,
-    /// Resource by resource.
+    /// The status by resource.
     pub resources: Vec<ResourceStanding>,
-    /// What each user holds, in it and below where it limits them.
+    /// The usage of each user, in the queue and, if its user limit applies there, below it.
     pub users: BTreeMap<String, BTreeMap<String, String>>,
-    /// What each team holds.
+    /// The usage of each team.
     pub teams: BTreeMap<String, BTreeMap<String, String>>,
-    /// Gangs that wait, in the order of the line.
+    /// Waiting gangs, in queue order.
     pub waiting: Vec<(String, String)>,
-    /// What of the Queue could not be read.
+    /// Unreadable fields of the Queue.
     pub faults: Vec<String>,
 }
 
-/// An amount in thousandths of CPUs, bytes or pieces, as its quantity.
+/// An amount in thousandths of CPUs, bytes or units, as its quantity.
 #[must_use]
 pub fn amount(resource: &str, amount: i64) -> String {
     quantity_of(resource, amount).to_k8s().0

@@ -1,5 +1,5 @@
-//! The syntax of names, labels and keys, with the messages that Kubernetes gives when a text breaks it. Each function
-//! answers with what is wrong (nothing when the text is right). Looks at text only, never at objects.
+//! The syntax of names, labels and keys, with Kubernetes' messages for violations. Each function returns the messages
+//! (empty if the text is valid). Reads text only, never objects.
 
 /// Longest DNS-1123 label and label value.
 pub const LABEL_MAX: usize = 63;
@@ -245,7 +245,7 @@ pub fn port_number(port: i64) -> Vec<String> {
     }
 }
 
-/// What Kubernetes says of a number outside its range.
+/// Kubernetes' message for a number outside its range.
 pub fn in_range(low: i64, high: i64) -> String {
     format!("must be between {low} and {high}, inclusive")
 }

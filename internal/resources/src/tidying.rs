@@ -1,4 +1,4 @@
-//! What defragmentation would do, said before it does anything: data and its sentence.
+//! A preview of defragmentation: data and its sentence.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,38 +10,38 @@ pub struct TidyingMove {
     pub namespace: String,
     /// Its name.
     pub pod: String,
-    /// Its gang: a PodGroup's name, or its own.
+    /// Its gang: a PodGroup's name, or the pod's own.
     pub group: String,
     /// The node that it would leave.
     pub from: String,
-    /// The node that it would have a place on.
+    /// The node that it would move to.
     pub to: String,
 }
 
-/// What would be moved now, and what for.
+/// The moves that defragmentation would make now, and their gain.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct TidyingReport {
-    /// Would plans carry it out? Only where the scheduler's actions have `defragment`.
+    /// True if plans carry them out: the scheduler's actions include `defragment`.
     pub enabled: bool,
-    /// How many members may be moved in any hour.
+    /// The most members that may be moved in any hour.
     pub moves_an_hour: usize,
-    /// Who would be moved.
+    /// The pods that would be moved.
     pub moves: Vec<TidyingMove>,
     /// Nodes that would become whole: all their GPUs free.
     pub nodes: Vec<String>,
-    /// Whole nodes now.
+    /// The number of whole nodes now.
     pub whole_before: usize,
-    /// Whole nodes afterwards.
+    /// The number of whole nodes afterwards.
     pub whole_after: usize,
     /// GPUs of the nodes that would become whole.
     pub gpus_gained: i64,
-    /// GPU-hours of work since its last checkpoint, as far as is said, that would be lost.
+    /// GPU-hours of work since the last checkpoint that would be lost, as far as known.
     pub gpu_hours_lost: f64,
 }
 
 impl TidyingReport {
-    /// In words, as the CLI and the API show it.
+    /// The preview as text, as the CLI and the API show it.
     #[must_use]
     pub fn sentence(&self) -> String {
         if self.moves.is_empty() {
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_gained_and_lost_is_said_and_whether_it_is_on() {
+    fn the_sentence_states_gain_and_loss_and_whether_defragmentation_is_enabled() {
         let mut report = TidyingReport::default();
         assert!(report.sentence().contains("Nothing would be moved"));
         report.moves = vec![TidyingMove::default(); 2];

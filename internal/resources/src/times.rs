@@ -1,8 +1,8 @@
-//! Times as Kubernetes keeps them. Pure.
+//! Times in Kubernetes' form. Pure.
 
 use jiff::{RoundMode, Timestamp, TimestampRound, Unit};
 
-/// A time as most fields hold it: whole seconds, what is over cut off.
+/// A time in the precision of most fields: whole seconds, rounded down.
 #[must_use]
 pub fn whole(time: Timestamp) -> Timestamp {
     let whole = TimestampRound::new()
@@ -11,7 +11,7 @@ pub fn whole(time: Timestamp) -> Timestamp {
     time.round(whole).unwrap_or(time)
 }
 
-/// The same as it is written: `2025-03-04T05:06:07Z`.
+/// The time as text: `2025-03-04T05:06:07Z`.
 #[must_use]
 pub fn seconds(time: Timestamp) -> String {
     time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()

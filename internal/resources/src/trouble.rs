@@ -1,11 +1,11 @@
-//! The conditions of nodes that are true where there is trouble, in the words in which the agent beside a
-//! kubelet and the embedded engine's server write them. Pure.
+//! Node conditions that are true while there is a fault, as the agent beside a kubelet and the embedded engine's server
+//! write them. Pure.
 
 use crate::names::{
     DEVICES_UNHEALTHY, DISK_PRESSURE, FABRIC_FAILED, MIG_FAILED, MIG_NOT_UNIFORM, SUSPECT,
 };
 
-/// A condition, with its reason where there is trouble, and its reason and words where there is none.
+/// A condition, with its reason for `True`, and its reason and message for `False`.
 #[derive(Debug)]
 pub struct Trouble {
     /// The condition's type.
@@ -14,11 +14,11 @@ pub struct Trouble {
     pub reason: &'static str,
     /// Why it is false.
     pub well: &'static str,
-    /// What is said where it is false.
+    /// The message for `False`.
     pub words: &'static str,
 }
 
-/// Something is wrong that does not stop the node yet.
+/// A fault that does not stop the node yet.
 pub static SUSPICION: Trouble = Trouble {
     condition: SUSPECT,
     reason: "AgentSuspects",
@@ -34,7 +34,7 @@ pub static FABRIC: Trouble = Trouble {
     words: "nothing is known against its RDMA any more",
 };
 
-/// The file system of the agent's data has too little left.
+/// The file system of the agent's data has too little free space.
 pub static DISK: Trouble = Trouble {
     condition: DISK_PRESSURE,
     reason: "AgentHasDiskPressure",
@@ -42,7 +42,7 @@ pub static DISK: Trouble = Trouble {
     words: "the file system of the agent's data has enough left",
 };
 
-/// Slices are of several profiles where the strategy wants one.
+/// The slices have several profiles although the strategy requires one.
 pub static STRATEGY: Trouble = Trouble {
     condition: MIG_NOT_UNIFORM,
     reason: "SeveralProfiles",
@@ -50,7 +50,7 @@ pub static STRATEGY: Trouble = Trouble {
     words: "slices are given out as the strategy says",
 };
 
-/// Described devices are not well.
+/// Described devices are unhealthy.
 pub static DEVICES: Trouble = Trouble {
     condition: DEVICES_UNHEALTHY,
     reason: "DevicesUnhealthy",
@@ -58,7 +58,7 @@ pub static DEVICES: Trouble = Trouble {
     words: "all devices of which it has descriptions are given out",
 };
 
-/// The GPUs are not cut as the node's label says.
+/// The GPUs are not partitioned as the node's label requests.
 pub static MIG_CONFIG_FAILED: Trouble = Trouble {
     condition: MIG_FAILED,
     reason: "MigConfigFailed",
@@ -67,7 +67,7 @@ pub static MIG_CONFIG_FAILED: Trouble = Trouble {
 };
 
 impl Trouble {
-    /// Status, reason and words where this is wrong; where it is empty, nothing is.
+    /// Status, reason and message for this fault; an empty text means that there is none.
     #[must_use]
     pub fn says<'a>(&self, wrong: &'a str) -> (&'static str, &'static str, &'a str) {
         match wrong {

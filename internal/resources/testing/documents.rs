@@ -1,4 +1,4 @@
-//! Owns making broken documents and texts of sound ones, for the tests that no parser panics. Knows no parser.
+//! Owns the generation of broken documents and texts from valid ones, for tests that no parser panics. Knows no parser.
 #![allow(dead_code, reason = "each test breaks documents or texts, not both")]
 
 use proptest::collection::vec;
@@ -6,7 +6,7 @@ use proptest::prelude::{Just, Strategy, any, prop_oneof};
 use proptest::sample::{Index, select};
 use serde_json::{Map, Value};
 
-/// What stands in the place of a value: the ends of what values are.
+/// Replacement values: extremes of every type.
 fn end() -> impl Strategy<Value = Value> {
     let number = select(vec![i64::MIN, -1, 0, 1, i64::from(i32::MAX), i64::MAX]);
     let word = select(vec![
@@ -64,7 +64,7 @@ fn places(value: &Value) -> usize {
     below + 1
 }
 
-/// Puts a value into one place of another, counted from the outside.
+/// Replaces one value inside another one, counted from the outside.
 fn replace(value: &mut Value, at: &mut usize, with: &Value) -> bool {
     if *at == 0 {
         *value = with.clone();
@@ -78,7 +78,7 @@ fn replace(value: &mut Value, at: &mut usize, with: &Value) -> bool {
     }
 }
 
-/// One of these documents, in which some values are others.
+/// One of these documents with some values replaced.
 pub fn changed(sound: Vec<Value>) -> impl Strategy<Value = Value> {
     let changes = vec((any::<Index>(), tree()), 0..6);
     (select(sound), changes).prop_map(|(mut document, changes)| {
@@ -90,7 +90,7 @@ pub fn changed(sound: Vec<Value>) -> impl Strategy<Value = Value> {
     })
 }
 
-/// One of these texts, in which some words are others, missing or there twice.
+/// One of these texts with some words replaced, removed or repeated.
 pub fn broken(sound: Vec<&'static str>) -> impl Strategy<Value = String> {
     let word = prop_oneof![
         3 => end().prop_map(|end| match end {

@@ -1,6 +1,5 @@
-//! Owns what tests of several crates need to put every field of every kind at its ends: the fields as the kind's
-//! definition has them, the ends, and an object of each kind to begin with, which the API takes. Asserts nothing about
-//! what comes of it.
+//! Owns the generator of extreme values for every field of every kind, which tests of several crates share: the fields
+//! from the kind's definition, the extremes, and a valid base object of each kind. Makes no assertions.
 
 use resources::registry::Kind;
 use resources::{crds, names};
@@ -8,9 +7,9 @@ use serde_json::{Map, Value, json};
 
 /// The built-in kinds' definitions.
 const DEFINITIONS: &str = include_str!("../../../api/openapi/kubernetes-v1.34.json");
-/// No definition that is read here is nested more deeply, unless it names itself.
+/// The deepest nesting of the definitions that are read, except recursive ones.
 const DEPTH_MAX: usize = 24;
-/// The annotations that Muster reads numbers, spans and lists from.
+/// The annotations from which Muster reads numbers, spans and lists.
 const ANNOTATIONS: [&str; 10] = [
     names::WALLTIME,
     names::MIN_RUNTIME,
@@ -24,7 +23,7 @@ const ANNOTATIONS: [&str; 10] = [
     "muster.io/devices",
 ];
 
-/// One step of the way to a field.
+/// One step of the path to a field.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
     Member(String),
@@ -34,7 +33,7 @@ pub enum Step {
 
 pub type Way = Vec<Step>;
 
-/// What a field holds.
+/// The type of a field.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Holds {
     Number,
@@ -46,7 +45,7 @@ pub enum Holds {
 /// Finds the fields of a definition.
 struct Walk<'a> {
     definitions: &'a Map<String, Value>,
-    /// The definitions that lead here: one that names itself is not entered again.
+    /// The definitions on the path here: a recursive definition is not entered again.
     within: Vec<String>,
     found: Vec<(Way, Holds)>,
 }
@@ -150,7 +149,7 @@ pub fn fields(kind: &Kind) -> Vec<(Way, Holds)> {
     walk.found
 }
 
-/// The ends of what a field holds, as numbers.
+/// The extremes of a field's type, as numbers.
 pub fn numbers(holds: Holds) -> Vec<Value> {
     let ends = [i64::MIN, -1, 0, 1, i64::from(i32::MAX), i64::MAX];
     let plain = || ends.map(Value::from).to_vec();
@@ -172,7 +171,7 @@ pub fn numbers(holds: Holds) -> Vec<Value> {
     }
 }
 
-/// The ends of what a text field holds.
+/// The extremes of a text field.
 pub fn texts(holds: Holds) -> Vec<Value> {
     match holds {
         Holds::Number => Vec::new(),
@@ -187,7 +186,7 @@ pub fn texts(holds: Holds) -> Vec<Value> {
     }
 }
 
-/// The object with this there; what is on the way is made where it lacks.
+/// The object with this value at this path; absent parents are created.
 pub fn with(object: &Value, way: &[Step], end: &Value) -> Value {
     let mut changed = object.clone();
     let mut at = &mut changed;
@@ -222,7 +221,7 @@ pub fn pod_spec() -> Value {
     })
 }
 
-/// An object of the kind to begin with, which the API takes.
+/// A valid base object of the kind.
 pub fn plain(kind: &Kind) -> Value {
     let template = json!({"spec": pod_spec()});
     let rest = match (kind.group, kind.kind) {

@@ -1,4 +1,4 @@
-//! Properties of the admission rules, over all kinds and whatever JSON is in an object.
+//! Properties of the admission rules, over all kinds and arbitrary JSON.
 
 use std::collections::BTreeMap;
 
@@ -59,7 +59,7 @@ fn any_json() -> impl Strategy<Value = Value> {
     })
 }
 
-/// A pod with some of the system's notes.
+/// A pod with some of the system's annotations.
 fn any_pod() -> impl Strategy<Value = Value> {
     let notes = prop::sample::select(vec![DEVICES, CHECKPOINT_BY, "other"]);
     let labels = prop::sample::select(vec![REPLACES_LOST, "other"]);

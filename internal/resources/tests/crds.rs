@@ -22,7 +22,7 @@ fn the_files_are_what_the_types_generate() {
             std::fs::create_dir_all(folder()).unwrap();
             std::fs::write(&path, &text).unwrap();
         }
-        // Compared by meaning: the order of members is the serialiser's.
+        // Compared by meaning, because the serialiser chooses the order of members.
         let there = std::fs::read_to_string(&path).unwrap_or_default();
         let there: serde_json::Value = serde_norway::from_str(&there).unwrap_or_default();
         assert!(

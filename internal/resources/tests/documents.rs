@@ -1,4 +1,4 @@
-//! No document, annotation or text that people or other programs write makes the parsers of this crate panic.
+//! Documents, annotations and texts of users or other programs never make the parsers of this crate panic.
 #![allow(clippy::unwrap_used, reason = "what a test cannot unwrap fails it")]
 
 use std::collections::BTreeMap;

@@ -1,5 +1,5 @@
-//! The manifests that users come with: each passes defaulting and validation as it is, or is refused exactly as
-//! kube-apiserver refuses it.
+//! Users' manifests: each passes defaulting and validation unchanged, or is refused exactly as kube-apiserver refuses
+//! it.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use resources::registry;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-/// Defaulted, prepared and checked, as on create in namespace `team`.
+/// Defaults, prepares and checks an object, as on create in namespace `team`.
 fn admit(mut object: Value) -> (Value, Vec<String>) {
     let kind = registry::of(&object)
         .unwrap_or_else(|| panic!("no kind for {} {}", object["apiVersion"], object["kind"]));
@@ -92,7 +92,7 @@ fn no_users_manifest_and_no_example_violates_the_default_pod_security() {
     assert!(asked > 10, "{asked} pods and templates");
 }
 
-/// The one thing in the manifests that the standard alone would refuse, which the default allow-list is for.
+/// The default allow-list permits the only setting in the manifests that the standard alone refuses.
 #[test]
 fn the_default_allow_list_is_needed_by_a_manifest() {
     let mut security = PodSecurity::default();

@@ -1,4 +1,4 @@
-//! Others' queues in Muster's words: what each key becomes, and which have no counterpart.
+//! The mapping of other schedulers' queues: the result for each key, and the keys without a counterpart.
 #![allow(clippy::unwrap_used, reason = "a test's helpers may fail the test")]
 
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ fn mapped(text: &str) -> Mapped {
     queues(&documents(text)).unwrap()
 }
 
-/// The queue's spec, annotations read as JSON where they are that, state.
+/// The queue's spec, its annotations (parsed if they are JSON), and its state.
 fn said(mapped: &Mapped, name: &str) -> Value {
     let queue: &Queue = mapped
         .queues
@@ -36,7 +36,7 @@ fn said(mapped: &Mapped, name: &str) -> Value {
         })
         .collect();
     let mut said = serde_json::to_value(&queue.spec).unwrap();
-    // What nobody spoke of is there in plenty.
+    // Resources that no object mentions are deserved in plenty.
     if let Some(deserved) = said.get_mut("deserved").and_then(Value::as_object_mut) {
         for usual in ["memory", "pods"] {
             deserved.remove(usual);
@@ -172,7 +172,7 @@ fn kueues_cohorts_are_inner_queues_and_nominal_quota_is_deserved() {
         .map(|q| q.metadata.name.clone().unwrap())
         .collect();
     assert_eq!(names, ["org", "alone", "team", "a"], "parents come first");
-    // Its own two and what is below it; there is nobody to borrow from.
+    // Its own two and the sum below it; without a cohort it cannot borrow.
     let whole = json!({"cpu": "1500m", "nvidia.com/gpu": "13"});
     assert_eq!(
         said(&mapped, "org"),
@@ -203,7 +203,7 @@ fn kueues_cohorts_are_inner_queues_and_nominal_quota_is_deserved() {
         alone["capability"],
         json!({"cpu": "0", "nvidia.com/gpu": "5"})
     );
-    // Nobody is evicted unless it says so.
+    // Without a preemption setting, the queue evicts no gang.
     assert_eq!(alone["notes"]["preemption"]["reclaim"], "Never");
     assert_eq!(mapped.levels, ["block", "rack"]);
     assert_eq!(
@@ -218,7 +218,7 @@ fn kueues_cohorts_are_inner_queues_and_nominal_quota_is_deserved() {
 }
 
 #[test]
-fn kueues_fair_sharing_is_said_of_every_queue_and_a_cohort_may_be_named_like_one() {
+fn kueues_fair_sharing_applies_to_every_queue_and_a_cohort_may_have_a_queues_name() {
     let mapped = mapped(
         r"
 apiVersion: config.kueue.x-k8s.io/v1beta1
@@ -423,7 +423,7 @@ fn what_cannot_be_read_is_named_with_what_would_be_right() {
 }
 
 #[test]
-fn a_closed_queue_is_told_by_its_state() {
+fn a_closed_queue_is_recognised_by_its_state() {
     let mapped = mapped(
         "{apiVersion: kueue.x-k8s.io/v1beta1, kind: ClusterQueue, metadata: {name: a}, spec: {stopPolicy: HoldAndDrain}}",
     );

@@ -1,5 +1,5 @@
-//! What a definition finds wrong with a value: unknown fields, wrong types, broken limits. It
-//! must not change the value or know what fields mean.
+//! Checks a value against its definition: unknown fields, wrong types, violated limits. It must not change the value or
+//! know the meaning of fields.
 
 use serde_json::Value;
 
@@ -8,42 +8,40 @@ use crate::shape::{Extra, Limits, ListShape, Node, ObjectShape, Scalar, Schemas,
 /// The findings of [`Schemas::check`].
 #[derive(Debug, Default, PartialEq)]
 pub struct Checked {
-    /// Paths of fields that the definition doesn't know, e.g. `spec.containers[0].imagee`. The
-    /// server words them `unknown field "PATH"`.
+    /// Paths of unknown fields, e.g. `spec.containers[0].imagee`. The server words them `unknown field "PATH"`.
     pub unknown: Vec<String>,
     /// (path, message) of values that can't be decoded; the message is worded as the decoder of
     /// kube-apiserver words it (`json: cannot unmarshal string into Go struct field ...`). 400.
     pub errors: Vec<(String, String)>,
-    /// Broken rules of a custom resource's schema. 422.
+    /// Violations of a custom resource's schema. 422.
     pub invalid: Vec<Invalid>,
 }
 
-/// One broken rule of a custom resource's schema.
+/// A violation of a custom resource's schema.
 #[derive(Debug, PartialEq)]
 pub struct Invalid {
     /// The field, e.g. `spec.replicas`.
     pub path: String,
     /// The cause's reason, e.g. `FieldValueRequired`.
     pub reason: &'static str,
-    /// What is wrong, without the path: `Required value`.
+    /// The violation, without the path: `Required value`.
     pub message: String,
 }
 
 impl Checked {
-    /// Whether nothing was found.
+    /// True if there are no findings.
     pub fn is_clean(&self) -> bool {
         self.unknown.is_empty() && self.errors.is_empty() && self.invalid.is_empty()
     }
 }
 
-/// How many findings are collected before the rest is skipped, so that a hostile document can't
-/// make the answer huge.
+/// The most findings; further ones are skipped, so that a hostile document can't make the response huge.
 const MOST_FINDINGS: usize = 100;
 
-/// The most bytes of a path or a value in one finding, for the same reason: a caller chooses how long keys are.
+/// The most bytes of a path or a value in one finding, for the same reason: a caller chooses the length of keys.
 const MOST_QUOTED: usize = 1024;
 
-/// The text, cut to [`MOST_QUOTED`] bytes.
+/// The text, truncated to [`MOST_QUOTED`] bytes.
 fn quoted(text: &str) -> String {
     if text.len() <= MOST_QUOTED {
         return text.to_owned();
@@ -52,7 +50,7 @@ fn quoted(text: &str) -> String {
 }
 
 impl Schemas {
-    /// Compares a value with a definition. An unknown definition finds nothing.
+    /// Checks a value against a definition. An unknown definition causes no findings.
     pub fn check(&self, definition: &str, value: &Value) -> Checked {
         let root = self.root(definition).node;
         let mut walk = Walk {
@@ -108,9 +106,9 @@ impl Schemas {
 struct Walk<'s> {
     schemas: &'s Schemas,
     found: Checked,
-    /// With list indices, as unknown fields and validation errors are reported.
+    /// The path with list indices, for unknown fields and validation errors.
     path: String,
-    /// Without them, as decoding errors are reported.
+    /// The path without indices, for decoding errors.
     keys: Vec<String>,
     /// The innermost struct.
     owner: &'s Node,
@@ -217,7 +215,7 @@ impl<'s> Walk<'s> {
         }
     }
 
-    /// Whether the value is of the type; says so itself where the message is special.
+    /// True if the value is of the type; reports the error itself if its message is special.
     fn scalar(&mut self, scalar: Scalar, value: &Value) -> bool {
         match (scalar, value) {
             (Scalar::Text | Scalar::Time, Value::String(_))
@@ -391,8 +389,8 @@ fn wanted_type(node: &Node) -> &'static str {
     }
 }
 
-/// Where padded standard base64 stops being valid, as Go's decoder counts; `None` when it is
-/// valid. Line breaks are skipped as there.
+/// The position at which padded standard base64 becomes invalid, as Go's decoder counts; `None` if it is valid. Line
+/// breaks are skipped as in Go.
 fn broken_base64(text: &str) -> Option<usize> {
     let bytes = text.as_bytes();
     let mut digits = 0usize;

@@ -1,6 +1,7 @@
 //! The Swagger 2.0 document in protobuf, as message `openapi.v2.Document` of
-//! github.com/google/gnostic-models (openapiv2/OpenAPIv2.proto): field numbers are that file's.
-//! Only what the documents here hold is encoded. It must not decide what a document holds.
+//! github.com/google/gnostic-models (openapiv2/OpenAPIv2.proto), with that file's field numbers.
+//! Encodes only the parts that Muster's documents use. It must not decide the contents of a
+//! document.
 
 use serde_json::{Map, Value};
 
@@ -279,7 +280,7 @@ fn parameters(message: &mut Message, field: u64, map: &Map<String, Value>) {
             }
             either.message(1, &inner);
         } else {
-            // Query parameters have a field more than path parameters after the name.
+            // After the name, query parameters have one field more than path parameters.
             let (kind, shift, choice) = if place == "path" {
                 (5, 0, 4)
             } else {

@@ -1,6 +1,6 @@
-//! JSON patch, RFC 6902, with the errors of kube-apiserver. Operations run one after the other in a loop, and what
-//! an operation would add is measured before it is made, so that neither the number of operations nor what they copy
-//! decides how much memory, time or stack a patch takes. It must not know any schema.
+//! JSON patch, RFC 6902, with kube-apiserver's errors. Operations run one after the other in a loop, and the addition
+//! of an operation is measured before it is made, so that neither the number of operations nor the size of their copies
+//! determines a patch's memory, time or stack. It must not know any schema.
 
 use std::borrow::Cow;
 
@@ -9,21 +9,21 @@ use serde_json::Value;
 use crate::PatchError;
 use crate::size::measure;
 
-/// What a patch may come to.
+/// The bounds of a patch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bounds {
-    /// The most operations.
+    /// The maximum number of operations.
     pub operations: usize,
-    /// The most levels of objects and lists in the object, at any moment.
+    /// The maximum depth of objects and lists in the object, at any moment.
     pub depth: usize,
-    /// The most bytes that all `copy` operations add together.
+    /// The maximum number of bytes that all `copy` operations add together.
     pub copied_bytes: usize,
-    /// The most values that all operations together may look at or move, as items behind the place of an insertion
-    /// and what a `move` carries.
+    /// The maximum number of values that all operations together may visit or move, such as the items behind an
+    /// insertion and the contents of a `move`.
     pub work: usize,
 }
 
-/// One operation, read from the patch. Its value stays where it is in the patch.
+/// One operation, read from the patch. Its value is borrowed from the patch.
 enum Operation<'a> {
     Add(&'a str, &'a Value),
     Remove(&'a str),
@@ -33,20 +33,20 @@ enum Operation<'a> {
     Test(&'a str, &'a Value),
 }
 
-/// Why a place in the object can't be used.
+/// Why an operation's path can't be used.
 enum Missing {
-    /// The path leads nowhere.
+    /// The path does not exist.
     Path,
-    /// The path of `move` or `copy` that is read from leads nowhere.
+    /// The source path of `move` or `copy` does not exist.
     From,
 }
 
-/// Applies the operations in order; `target` stays as it was when one fails.
+/// Applies the operations in order; `target` stays as it was if one fails.
 ///
 /// # Errors
 /// [`PatchError::Malformed`] when `patch` is no JSON patch, [`PatchError::TooLarge`] when it has more operations than
-/// `bounds` allow, [`PatchError::Unprocessable`] when an operation doesn't fit the object (a path that isn't there, a
-/// test that fails) or would exceed another bound.
+/// `bounds` allow, [`PatchError::Unprocessable`] when an operation doesn't fit the object (a path that does not exist,
+/// a test that fails) or would exceed another bound.
 pub fn apply(target: &mut Value, patch: &Value, bounds: &Bounds) -> Result<(), PatchError> {
     let Some(operations) = patch.as_array() else {
         return Err(PatchError::Malformed(
@@ -79,7 +79,7 @@ pub fn apply(target: &mut Value, patch: &Value, bounds: &Bounds) -> Result<(), P
     Ok(())
 }
 
-/// Reads one operation. Members that the operation doesn't have are ignored, as RFC 6902 says.
+/// Reads one operation. Unknown members are ignored, as RFC 6902 requires.
 fn read(at: usize, operation: &Value) -> Result<Operation<'_>, PatchError> {
     let malformed =
         |why: String| PatchError::Malformed(format!("error decoding patch: operation {at}: {why}"));
@@ -178,7 +178,7 @@ impl Run<'_> {
             }
             Operation::Test(path, value) => {
                 let found = self.object.pointer(path);
-                // Kubernetes reads a member that isn't there as null.
+                // Kubernetes reads an absent member as null.
                 let absent = found.is_none() && value.is_null();
                 let parent = path.rsplit_once('/').map(|(parent, _)| parent);
                 let may_be_absent =
@@ -198,7 +198,7 @@ impl Run<'_> {
         self.allow_levels(path, measure(value).depth)
     }
 
-    /// Refuses a value of so many levels at a path where it would exceed the bound.
+    /// Refuses a value with this many levels at a path if it would exceed the bound.
     fn allow_levels(&self, path: &str, levels: usize) -> Result<(), PatchError> {
         let above = path.bytes().filter(|byte| *byte == b'/').count();
         if above + levels > self.bounds.depth {
@@ -277,7 +277,7 @@ impl Run<'_> {
     }
 }
 
-/// The index that a step of a pointer names; none for a text that RFC 6901 doesn't take for one.
+/// The index in a step of a pointer; `None` for a text that is no index by RFC 6901.
 fn index(step: &str) -> Option<usize> {
     let plain = step == "0" || !step.starts_with('0');
     (plain && step.bytes().all(|byte| byte.is_ascii_digit()))
@@ -285,7 +285,7 @@ fn index(step: &str) -> Option<usize> {
         .flatten()
 }
 
-/// Where in a list of so many items a step inserts.
+/// The position at which a step inserts into a list of `items` items.
 fn insertion(step: &str, items: usize) -> Option<usize> {
     if step == "-" {
         return Some(items);
@@ -301,7 +301,7 @@ fn unescaped(step: &str) -> Cow<'_, str> {
     }
 }
 
-/// What evanphx/json-patch says, which kube-apiserver passes on.
+/// The error message of evanphx/json-patch, which kube-apiserver passes on.
 fn worded(operation: &Operation<'_>, missing: &Missing) -> PatchError {
     let (word, what) = match operation {
         Operation::Add(path, _) => ("add", format!("path: \"{path}\"")),
@@ -331,7 +331,7 @@ mod tests {
 
     use super::*;
 
-    /// Small enough to be met by short patches.
+    /// Small bounds, which short patches can reach.
     const BOUNDS: Bounds = Bounds {
         operations: 100,
         depth: 20,
@@ -611,7 +611,7 @@ mod tests {
             let size = measure(&got);
             prop_assert!(size.depth <= BOUNDS.depth);
             let most = measure(&before).bytes + measure(&patch).bytes + BOUNDS.copied_bytes;
-            // What a copy adds beside its value is its key or comma, which the patch's path pays for.
+            // Besides its value, a copy adds its key or comma, which the length of the patch's path covers.
             prop_assert!(size.bytes <= most, "{} > {most}", size.bytes);
             if done.is_err() {
                 prop_assert_eq!(got, before);

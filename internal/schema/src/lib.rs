@@ -1,10 +1,10 @@
-//! OpenAPI definitions of every kind that is served, and everything that is decided by them:
+//! OpenAPI definitions of every served kind, and the functions that depend on them: checks for
 //! unknown fields and types, pruning, defaults, the published OpenAPI documents, JSON patch,
 //! strategic merge patch, server-side apply and the ownership of fields.
 //!
-//! Pure: works on `serde_json::Value`, with the time handed in. It must not know any kind by
-//! name beyond what its definition says, do I/O, or validate what a schema can't express (that
-//! is `resources`).
+//! Pure: works on `serde_json::Value`, and the caller passes in the time. It must not know any kind
+//! by name beyond its definition, do I/O, or validate rules that a schema can't express
+//! (`resources` does).
 
 pub mod apply;
 mod check;
@@ -31,12 +31,12 @@ pub enum SchemaError {
         "the embedded OpenAPI definitions don't parse ({0}); regenerate api/openapi with trim.py"
     )]
     Embedded(String),
-    /// A CustomResourceDefinition lacks something or holds something that can't be served.
+    /// A CustomResourceDefinition is incomplete or has content that can't be served.
     #[error("CustomResourceDefinition {name:?}: {problem}")]
     Definition {
         /// metadata.name of the definition, or `?`.
         name: String,
-        /// What is wrong and what would be right.
+        /// The fault and the valid form.
         problem: String,
     },
 }

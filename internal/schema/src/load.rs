@@ -77,13 +77,13 @@ enum Additional {
 }
 
 impl Schemas {
-    /// Loads the built-in definitions and those of the given CustomResourceDefinitions (as
-    /// JSON, apiextensions.k8s.io/v1); every served version of each becomes a definition named
-    /// as kube-apiserver names it: the group's parts reversed, version, kind.
+    /// Loads the built-in definitions and those of the given CustomResourceDefinitions (as JSON,
+    /// apiextensions.k8s.io/v1); each served version of a CustomResourceDefinition becomes a
+    /// definition with kube-apiserver's name for it: the group's parts reversed, version, kind.
     ///
     /// # Errors
-    /// [`SchemaError::Definition`] for a CustomResourceDefinition without group, version, kind
-    /// or schema.
+    /// [`SchemaError::Definition`] for a CustomResourceDefinition without group, version, kind or
+    /// schema.
     pub fn load(crds: &[Value]) -> Result<Schemas, SchemaError> {
         let mut arena = Arena::default();
         let mut reader = serde_json::Deserializer::from_str(BUILTIN);
@@ -249,7 +249,7 @@ fn build_list(arena: &mut Arena, written: &Written) -> ListShape {
         Some("map") => keyed(&written.list_keys),
         Some("set") => Relation::Set,
         Some(_) => Relation::Atomic,
-        // Before list types, the patch strategy said the same.
+        // Older schemas state the list type as a patch strategy.
         None => match (written.patch_strategy.as_deref(), &written.patch_key) {
             (Some("merge" | "merge,retainKeys"), Some(key)) => keyed(std::slice::from_ref(key)),
             (Some("merge" | "merge,retainKeys"), None) => Relation::Set,
@@ -265,7 +265,8 @@ fn keyed(keys: &[String]) -> Relation {
     Relation::Map(keys)
 }
 
-/// A schema where it is used: a reference (alone or the one entry of allOf) or an inline one.
+/// A schema at its place of use: a reference (alone or as the only entry of allOf) or an inline
+/// one.
 fn build_use(arena: &mut Arena, written: &Written) -> (TypeId, Option<bool>) {
     let reference =
         written
@@ -366,7 +367,8 @@ fn definition_name(group: &str, version: &str, kind: &str) -> String {
     format!("{}.{version}.{kind}", parts.join("."))
 }
 
-/// Every resource has apiVersion, kind and typed metadata, whatever its schema spells out.
+/// Adds apiVersion, kind and typed metadata, which every resource has, even if its schema omits
+/// them.
 fn complete_root(arena: &mut Arena, node: &mut Node) {
     let text = arena.intern(scalar(Scalar::Text));
     let meta = arena.named(OBJECT_META);

@@ -1,4 +1,4 @@
-//! The one error type of all patches but server-side apply.
+//! The error type of all patches except server-side apply.
 
 /// Why a patch could not be applied. `status` tells the HTTP code that kube-apiserver answers.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -6,7 +6,7 @@ pub enum PatchError {
     /// The patch document itself is malformed: 400.
     #[error("{0}")]
     Malformed(String),
-    /// The patch has more parts than are taken: 413.
+    /// The patch has too many parts: 413.
     #[error("{0}")]
     TooLarge(String),
     /// The patch is well-formed but doesn't fit this object: 422.
@@ -15,7 +15,7 @@ pub enum PatchError {
 }
 
 impl PatchError {
-    /// The HTTP status that kube-apiserver answers for it.
+    /// The HTTP status of kube-apiserver for this error.
     pub fn status(&self) -> u16 {
         match self {
             PatchError::Malformed(_) => 400,

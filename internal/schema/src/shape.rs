@@ -1,6 +1,6 @@
-//! The lean form of all definitions: what merging, checking and pruning need, interned so that
-//! equal inline schemas exist once. Descriptions stay in the embedded text and are touched only
-//! when an OpenAPI document is asked for. This file must not parse; `load` fills it.
+//! The lean form of all definitions: the data for merging, checking and pruning, interned so that
+//! equal inline schemas exist once. Descriptions stay in the embedded text and are read only for a
+//! request for an OpenAPI document. This file must not parse; `load` fills it.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -10,11 +10,11 @@ use serde_json::Value;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct TypeId(pub(crate) u32);
 
-/// What a JSON value of some type may look like and how it merges.
+/// The permitted form of a JSON value of some type, and its merge strategy.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Node {
     pub(crate) shape: Shape,
-    /// null is a value of its own (custom resources only; built-ins read null as absent).
+    /// null is a distinct value (custom resources only; built-ins read null as absent).
     pub(crate) nullable: bool,
     /// Constraints that custom resources declare; `None` for nearly all nodes.
     pub(crate) limits: Option<Box<Limits>>,
@@ -65,7 +65,7 @@ pub(crate) enum Scalar {
 pub(crate) struct ObjectShape {
     /// Sorted by name.
     pub(crate) fields: Vec<Field>,
-    /// What keys beyond `fields` hold.
+    /// The values of keys beyond `fields`.
     pub(crate) extra: Extra,
     /// Replaced as a whole.
     pub(crate) atomic: bool,
@@ -108,14 +108,14 @@ pub(crate) struct ListShape {
     pub(crate) relation: Relation,
 }
 
-/// How the items of a list relate.
+/// The relation of a list's items.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Relation {
     /// The list is one value.
     Atomic,
     /// Scalars, each its own key.
     Set,
-    /// Objects told apart by these fields, sorted by name.
+    /// Objects that these fields identify, sorted by name.
     Map(Vec<Box<str>>),
 }
 
@@ -130,21 +130,21 @@ impl ObjectShape {
 
 impl Field {
     pub(crate) fn default_value(&self) -> Option<Value> {
-        // Written by load from a parsed value, so it parses.
+        // `load` wrote it from a parsed value, so it parses.
         self.default
             .as_deref()
             .and_then(|text| serde_json::from_str(text).ok())
     }
 }
 
-/// A type where it is used: the node and whether this use overrides the object's atomicity.
+/// A type at its place of use: the node and whether this use overrides the object's atomicity.
 #[derive(Clone, Copy)]
 pub(crate) struct Use<'s> {
     pub(crate) node: &'s Node,
     pub(crate) atomic: Option<bool>,
 }
 
-/// A custom resource's definition as needed for the OpenAPI documents.
+/// The parts of a custom resource's definition for the OpenAPI documents.
 pub(crate) struct Custom {
     pub(crate) group: Box<str>,
     pub(crate) version: Box<str>,
@@ -162,7 +162,8 @@ pub struct Schemas {
     pub(crate) customs: Vec<Custom>,
     /// Definitions with a status subresource.
     pub(crate) with_status: std::collections::BTreeSet<Box<str>>,
-    /// Ownership of what an empty Go struct already holds is nobody's; see `apply::created`.
+    /// In built-in kinds, fields that an empty Go struct already holds have no owner; see
+    /// `apply::created`.
     pub(crate) builtin_names: std::collections::BTreeSet<Box<str>>,
     /// Changes whenever any definition changes.
     pub(crate) digest: u64,
@@ -177,7 +178,7 @@ impl std::fmt::Debug for Schemas {
     }
 }
 
-/// What a definition that isn't known stands for: anything goes, merged by key.
+/// The node for unknown definitions: it permits any value and merges by key.
 pub(crate) static UNTYPED: Node = Node {
     shape: Shape::Any,
     nullable: true,
@@ -195,18 +196,18 @@ impl Schemas {
             .map(|c| &*c.definition)
     }
 
-    /// Whether a definition of this name was loaded.
+    /// True if a definition of this name was loaded.
     pub fn has(&self, definition: &str) -> bool {
         self.names.contains_key(definition)
     }
 
-    /// Whether the definition is a custom resource's: its type errors are validation errors
-    /// (422), a built-in's are decoding errors (400).
+    /// True if the definition is a custom resource's: its type errors are validation errors (422),
+    /// those of a built-in are decoding errors (400).
     pub fn is_custom(&self, definition: &str) -> bool {
         self.has(definition) && !self.builtin_names.contains(definition)
     }
 
-    /// Resident size of the lean form in bytes, roughly: for the memory budget's test.
+    /// The approximate resident size of the lean form in bytes, for the memory budget's test.
     pub fn footprint(&self) -> usize {
         let nodes = self.nodes.len() * size_of::<Node>();
         let fields: usize = self
@@ -235,7 +236,7 @@ impl Schemas {
     }
 
     pub(crate) fn node(&self, id: TypeId) -> &Node {
-        // Ids are handed out by load for nodes that it also stores.
+        // `load` assigns ids only to nodes that it also stores.
         &self.nodes[id.0 as usize]
     }
 

@@ -1,11 +1,11 @@
-//! How large a JSON value is: bytes, values and levels, found without recursion. It must not know limits: who asks
+//! The size of a JSON value: bytes, values and levels, measured without recursion. It must not know limits: the caller
 //! compares.
 
 use std::fmt::{self, Write};
 
 use serde_json::Value;
 
-/// How large a value is.
+/// The size of a value.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Size {
     /// At most the length of its JSON text: characters that the text escapes count as they are.
@@ -17,7 +17,7 @@ pub struct Size {
 }
 
 impl Size {
-    /// The size of two values beside each other.
+    /// The size of two values together.
     #[must_use]
     pub fn beside(self, other: Size) -> Size {
         Size {
@@ -28,7 +28,7 @@ impl Size {
     }
 }
 
-/// Measures a value, however deep it is.
+/// Measures a value of any depth.
 #[must_use]
 pub fn measure(value: &Value) -> Size {
     let mut size = Size::default();
@@ -106,7 +106,7 @@ mod tests {
             deep = Value::Array(vec![deep]);
         }
         assert_eq!(measure(&deep).depth, 100_000);
-        // Dropping it would recurse as deep as it is.
+        // Dropping it would recurse to its full depth.
         std::mem::forget(deep);
     }
 

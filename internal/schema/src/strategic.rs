@@ -1,5 +1,5 @@
-//! Strategic merge patch: lists merge by the keys that definitions declare, and directives in
-//! the patch delete, replace and order. It must not know owners of fields.
+//! Strategic merge patch: lists merge by the keys of their definitions, and directives in the patch delete, replace and
+//! order items. It must not know owners of fields.
 
 use std::collections::{HashMap, HashSet};
 
@@ -16,8 +16,7 @@ const ORDER: &str = "$setElementOrder/";
 /// Applies `patch` to `original` by the definition's merge keys and strategies.
 ///
 /// # Errors
-/// [`PatchError::Malformed`] with kube-apiserver's words for a patch that contradicts itself or
-/// lacks merge keys.
+/// [`PatchError::Malformed`] with kube-apiserver's words for a contradictory patch or one without merge keys.
 pub fn apply(
     schemas: &Schemas,
     definition: &str,
@@ -55,7 +54,7 @@ fn no_key(map: &Map<String, Value>, key: &str) -> PatchError {
     ))
 }
 
-/// A value as Go's `%v` prints it, which kube-apiserver's messages show.
+/// A value as Go's `%v` prints it, for kube-apiserver's messages.
 fn go(value: &Value) -> String {
     match value {
         Value::Null => "<nil>".to_owned(),
@@ -77,7 +76,7 @@ fn go_map(map: &Map<String, Value>) -> String {
     format!("map[{}]", entries.join(" "))
 }
 
-/// What the definition says about one field.
+/// The definition's data for one field.
 struct Meta<'s> {
     used: Use<'s>,
     merge: bool,
@@ -173,7 +172,7 @@ fn merge_map(
     Ok(original)
 }
 
-/// `$retainKeys`: keys of the original that aren't listed go.
+/// `$retainKeys`: removes the unlisted keys of the original.
 fn retain_keys(
     original: &mut Map<String, Value>,
     patch: &mut Map<String, Value>,
@@ -245,7 +244,7 @@ fn merge_ordered(
     Ok(())
 }
 
-/// The items of a patch must come in the order that `$setElementOrder` says.
+/// Checks that the items of a patch are in the order of `$setElementOrder`.
 fn check_order(change: &[Value], order: &[Value], key: Option<&str>) -> Result<(), PatchError> {
     let mut at = 0;
     for item in change.iter().filter(|item| item.get(DIRECTIVE).is_none()) {
@@ -273,8 +272,8 @@ fn same_item(a: &Value, b: &Value, key: Option<&str>) -> bool {
     }
 }
 
-/// What tells an item of a list from the others, as text that is equal where [`same_item`] is true: its merge key's
-/// value, or without a merge key the item. None for an item that lacks its key.
+/// The identity of a list's item, as text that is equal if [`same_item`] is true: its merge key's value, or without a
+/// merge key the item. `None` for an item without its key.
 fn identity(item: &Value, key: Option<&str>) -> Option<String> {
     match key {
         Some(key) => item.get(key).map(Value::to_string),
@@ -282,8 +281,8 @@ fn identity(item: &Value, key: Option<&str>) -> Option<String> {
     }
 }
 
-/// Where each item of a list stands first, so that a list is merged in time proportional to its length and not to
-/// its square.
+/// The first position of each item of a list. The index makes a merge linear in the length of the list instead of
+/// quadratic.
 fn places(list: &[Value], key: Option<&str>) -> HashMap<String, usize> {
     let mut places = HashMap::with_capacity(list.len());
     for (at, item) in list.iter().enumerate() {
@@ -361,8 +360,7 @@ fn merge_list(
     arrange(merged, &changes, &server_order, Some(key))
 }
 
-/// Takes `$patch` items out of a patch and does what they say: the list to merge into, and the
-/// items to merge.
+/// Removes `$patch` items from a patch and executes them. Returns the list to merge into, and the items to merge.
 fn special_items(
     mut original: Vec<Value>,
     patch: Vec<Value>,
@@ -402,8 +400,8 @@ fn special_items(
     })
 }
 
-/// Puts the items that `order` names in its order, and the others, in the server's order, before
-/// the first of them that the server had behind them.
+/// Arranges the items that `order` names in that order. The other items keep the server's order; each comes before the
+/// first item that followed it on the server.
 fn arrange(
     items: Vec<Value>,
     order: &[Value],
@@ -432,7 +430,7 @@ fn arrange(
         }
     }
     ordered.sort_by_key(|(wanted, _, _)| *wanted);
-    // Stable: items that the server doesn't have stay behind.
+    // Stable: items that the server doesn't have come last, in their order.
     others.sort_by_key(|(here, _)| here.unwrap_or(usize::MAX));
     let mut merged = Vec::with_capacity(ordered.len() + others.len());
     let mut others = others.into_iter().peekable();
@@ -448,8 +446,8 @@ fn arrange(
     Ok(merged)
 }
 
-/// A value of a patch that meets nothing in the original: without directives and nulls. `None`
-/// for a map that carries `$patch`: there is nothing to delete or replace.
+/// A value of a patch without a counterpart in the original: without directives and nulls. `None` for a map with
+/// `$patch`: there is nothing to delete or replace.
 fn plain(value: Value) -> Option<Value> {
     match value {
         Value::Object(map) => {

@@ -1,14 +1,13 @@
-//! Pruning of unknown fields and filling in of declared defaults. It must not judge values:
-//! `check` reports what is wrong, this file only shapes what is kept.
+//! Prunes unknown fields and fills in declared defaults. It must not judge values: `check` reports invalid ones, this
+//! file only changes the stored form.
 
 use serde_json::Value;
 
 use crate::shape::{Extra, Node, ObjectShape, Scalar, Schemas, Shape};
 
 impl Schemas {
-    /// Drops every field that the definition doesn't know and, in built-in kinds, every null:
-    /// decoding into typed objects does the same in Kubernetes. An unknown definition prunes
-    /// nothing.
+    /// Drops every unknown field and, in built-in kinds, every null: decoding into typed objects does the same in
+    /// Kubernetes. An unknown definition prunes nothing.
     pub fn prune(&self, definition: &str, value: &mut Value) {
         let root = self.root(definition).node;
         self.prune_node(root, value);
@@ -17,12 +16,12 @@ impl Schemas {
         }
     }
 
-    /// Drops every field that the definition doesn't know and keeps nulls, which mean something in a patch.
+    /// Drops every unknown field and keeps nulls, which have a meaning in a patch.
     pub fn prune_unknown(&self, definition: &str, value: &mut Value) {
         self.prune_node(self.root(definition).node, value);
     }
 
-    /// Drops every null whose type doesn't take null for a value.
+    /// Drops every null whose type is not nullable.
     pub(crate) fn drop_nulls(&self, definition: &str, value: &mut Value) {
         self.drop_nulls_in(self.root(definition).node, value);
     }
@@ -52,17 +51,15 @@ impl Schemas {
         }
     }
 
-    /// Fills in the definition's declared defaults where a field is absent (or, in custom
-    /// resources, null without being nullable). Zero values that built-in definitions declare
-    /// (`""`, `0`, `{}`) say nothing about defaulting and are skipped.
+    /// Fills in the definition's declared defaults of absent fields (in custom resources, also of null fields that are
+    /// not nullable). Zero values in built-in definitions (`""`, `0`, `{}`) do not imply defaulting and are skipped.
     pub fn default(&self, definition: &str, value: &mut Value) {
         let custom = self.is_custom(definition);
         self.default_node(self.root(definition).node, value, custom);
     }
 
-    /// Fills in the zero of every text, number and truth below a member of the object that the definition requires and
-    /// that is absent. Kubernetes writes those of built-in kinds whether they were set or not, and its clients refuse
-    /// answers without them.
+    /// Fills in the zero value of each absent required text, number and boolean below a member of the object. For
+    /// built-in kinds, Kubernetes always writes these, and its clients refuse responses without them.
     pub fn fill_required(&self, definition: &str, member: &str, value: &mut Value) {
         let root = self.root(definition).node;
         if let (Some(found), Some(child)) = (self.member(root, member), value.get_mut(member)) {
@@ -163,7 +160,7 @@ impl Schemas {
     }
 }
 
-/// What Go writes for a scalar that was not set.
+/// Go's zero value of a scalar.
 fn zero(shape: &Shape) -> Option<Value> {
     match shape {
         Shape::Scalar(Scalar::Text) => Some("".into()),

@@ -1,6 +1,6 @@
-//! Owns the rule for the classes `system-node-critical` and `system-cluster-critical`, whose pods may evict every
-//! other pod: namespaces of the system have them, and namespaces that an administrator labels. Kubernetes states the
-//! same rule as a ResourceQuota's scope.
+//! Owns the rule for the classes `system-node-critical` and `system-cluster-critical`, whose pods may preempt every
+//! other pod: only pods in the system's namespaces, and in namespaces that an administrator labels, may use them.
+//! Kubernetes states the same rule as a ResourceQuota's scope.
 
 use std::collections::BTreeMap;
 
@@ -12,10 +12,10 @@ use crate::json;
 use crate::names;
 use crate::registry::Kind;
 
-/// The namespaces whose pods may have the system's classes without a label.
+/// The namespaces whose pods may use the system's classes without a label.
 const NAMESPACES: [&str; 2] = [names::SYSTEM_NAMESPACE, "kube-system"];
 
-/// An object asks for a priority that only system pods have.
+/// An object requests a priority that is reserved for system pods.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{field} {value:?}: only namespaces with the label {}=true may have it; name another PriorityClass, or have an \
@@ -23,26 +23,26 @@ const NAMESPACES: [&str; 2] = [names::SYSTEM_NAMESPACE, "kube-system"];
     names::CRITICAL_PODS
 )]
 pub struct Critical {
-    /// The field that asks.
+    /// The field with the request.
     pub field: String,
-    /// What it says.
+    /// The field's value.
     pub value: String,
 }
 
-/// May pods of this namespace have the system's classes?
+/// True if pods of this namespace may use the system's classes.
 pub fn takes_critical_pods(namespace: &str, labels: &BTreeMap<String, String>) -> bool {
     NAMESPACES.contains(&namespace)
         || labels.get(names::CRITICAL_PODS).map(String::as_str) == Some("true")
 }
 
-/// Finds a system class or priority that an object asks for and did not ask for before.
+/// Finds a system class or priority that an object requests and did not request before.
 pub fn critical(kind: &Kind, new: &Value, old: Option<&Value>) -> Option<Critical> {
     let before: Vec<Critical> = old.map(|old| asked(kind, old)).unwrap_or_default();
     let mut now = asked(kind, new).into_iter();
     now.find(|one| !before.iter().any(|had| had.value == one.value))
 }
 
-/// Every field that asks for a class or a priority of the system's.
+/// Every field that requests a class or priority of the system.
 fn asked(kind: &Kind, object: &Value) -> Vec<Critical> {
     let mut found = Vec::new();
     let mut class = |field: String, value: &str| {

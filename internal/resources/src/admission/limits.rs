@@ -11,8 +11,8 @@ use crate::quantity::Quantity;
 
 const ANNOTATION: &str = "kubernetes.io/limit-ranger";
 
-/// Fills in the defaults of every range, then answers with every bound that the pod breaks (nothing when it keeps
-/// them all). Runs after a pod's own defaults and before its validation.
+/// Fills in the defaults of every range, then returns every bound that the pod breaks (empty if it breaks none). Runs
+/// after the pod's defaulting and before its validation.
 pub fn limit_ranges(pod: &mut Value, ranges: &[LimitRange]) -> Vec<String> {
     if ranges.is_empty() {
         return Vec::new();
@@ -111,7 +111,8 @@ fn read(resources: &Value, list: &str) -> List {
         .collect()
 }
 
-/// What a pod's containers ask for together, with init containers counted as the larger of the two.
+/// The total that a pod's containers request: the larger of all containers with the sidecars, and each init container
+/// with the sidecars before it.
 pub(super) fn pod_total(pod: &Value, list: &str) -> List {
     let mut total = List::new();
     for container in json::items(pod, &["spec", "containers"]) {

@@ -1,6 +1,6 @@
-//! What admission decides beside validation: limit ranges, quotas, priorities, for whom work runs, what a node may
-//! do, which fields are the system's, who may use a queue, pod security. Pure: the objects that bind are given, and the atomicity
-//! of "look at usage, then write" is the caller's.
+//! Admission checks beyond validation: limit ranges, quotas, priorities, the user that work runs for, the writes of
+//! nodes, reserved fields, the use of queues, pod security. Pure: the caller passes in the objects that apply, and the
+//! caller makes "read usage, then write" atomic.
 
 mod critical;
 mod limits;

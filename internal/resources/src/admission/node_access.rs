@@ -1,6 +1,6 @@
-//! Owns what a node's certificate may ask of the API, as Kubernetes' Node authorizer has it: its own Node and lease,
-//! the pods bound to it, and the objects that these pods refer to, each by its name. Says what a request depends on;
-//! which pods are bound to which node is the API server's to know.
+//! Owns what a node's certificate may request from the API, as Kubernetes' Node authorizer defines it: its own Node and
+//! lease, the pods bound to it, and the objects that these pods refer to, each by name. Returns the condition of a
+//! request; the API server knows which pods are bound to which node.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use crate::json;
 use crate::names;
 use crate::selector::FieldSelector;
 
-/// The kind of an object that a pod takes something from, in the pod's own namespace.
+/// The kind of an object that a pod refers to in its own namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Source {
     /// A Secret.
@@ -33,21 +33,21 @@ pub struct Reference {
     pub name: String,
 }
 
-/// What a node's request depends on.
+/// The condition under which a node's request is permitted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Need<'a> {
-    /// On nothing: it is permitted.
+    /// No condition: the request is permitted.
     Nothing,
-    /// It is never permitted.
+    /// The request is never permitted.
     Never,
-    /// On this pod being bound to the node.
+    /// This pod must be bound to the node.
     Bound {
         /// The pod's namespace.
         namespace: &'a str,
         /// The pod's name.
         pod: &'a str,
     },
-    /// On a pod of this namespace that is bound to the node, has not ended, and refers to this object.
+    /// A pod of this namespace that is bound to the node and has not ended must refer to this object.
     Referred {
         /// The namespace of both.
         namespace: &'a str,
@@ -66,8 +66,8 @@ impl Need<'_> {
     }
 }
 
-/// What a request of the node depends on. `selector` is the request's field selector, empty where it has none: a
-/// list is permitted only where it selects by it.
+/// The condition for a request of the node. `selector` is the request's field selector, empty if it has none: a list is
+/// permitted only if the field selector restricts it.
 pub fn need<'a>(node: &str, request: &Attributes<'a>, selector: &str) -> Need<'a> {
     if node.is_empty() {
         return Need::Never;
@@ -137,7 +137,7 @@ fn referred<'a>(request: &Attributes<'a>, selector: &str, source: Source) -> Nee
     }
 }
 
-/// The one name that a request is about: in its path, or in the selector of a list.
+/// The one name that a request is restricted to: from its path, or from the selector of a list.
 fn selected(request: &Attributes<'_>, selector: &str, path: &str) -> Option<String> {
     match request.name {
         Some(name) => Some(name.to_owned()),
@@ -153,7 +153,7 @@ fn exactly(selector: &str, path: &str) -> Option<String> {
         .map(str::to_owned)
 }
 
-/// The sources of a volume that name a Secret, and where in them the name stands.
+/// The volume sources that name a Secret, with the path of the name in each.
 const VOLUME_SECRETS: [&[&str]; 10] = [
     &["secret", "secretName"],
     &["azureFile", "secretName"],
@@ -167,7 +167,7 @@ const VOLUME_SECRETS: [&[&str]; 10] = [
     &["storageos", "secretRef", "name"],
 ];
 
-/// Everything that a pod refers to, each once.
+/// Everything that a pod refers to, without repeats.
 pub fn references(pod: &Value) -> BTreeSet<Reference> {
     let mut all = BTreeSet::new();
     let mut add = |source: Source, name: &str| {
@@ -214,7 +214,7 @@ pub fn references(pod: &Value) -> BTreeSet<Reference> {
         let claim = json::text(volume, &["persistentVolumeClaim", "claimName"]);
         add(Source::Claim, claim);
         if json::has(volume, &["ephemeral"]) {
-            // The claim that the pod gets for itself.
+            // The claim that is created for the pod.
             let pod = json::text(pod, &["metadata", "name"]);
             let volume = json::text(volume, &["name"]);
             add(Source::Claim, &format!("{pod}-{volume}"));

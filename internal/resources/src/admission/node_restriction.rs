@@ -1,6 +1,6 @@
-//! Owns what a node may write in the objects that it may write at all, as Kubernetes' NodeRestriction admission has
-//! it: no other Node than its own, no label that others place work by, no taint, no lease of another node, no label
-//! of a pod. Which requests reach it is `node_access`'s.
+//! Owns what a node may write in the objects that it may write, as Kubernetes' NodeRestriction admission defines it: no
+//! Node but its own, no label that controls placement, no taint, no lease of another node, no label of a pod.
+//! `node_access` decides which requests get here.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use crate::json;
 use crate::names;
 use crate::registry::Kind;
 
-/// The labels of Kubernetes' own that a node may set on its Node.
+/// Kubernetes' own labels that a node may set on its Node.
 const NODES_OWN_LABELS: [&str; 13] = [
     "kubernetes.io/hostname",
     "kubernetes.io/instance-type",
@@ -28,13 +28,13 @@ const NODES_OWN_LABELS: [&str; 13] = [
 ];
 /// The domains in which a node may set any label.
 const NODES_OWN_DOMAINS: [&str; 2] = ["kubelet.kubernetes.io", "node.kubernetes.io"];
-/// The domains whose other labels a node may not set. `node-restriction.kubernetes.io` is among the first's.
+/// The domains whose other labels a node may not set. `node-restriction.kubernetes.io` lies in the first one.
 const RESERVED_DOMAINS: [&str; 2] = ["kubernetes.io", "k8s.io"];
-/// Muster's annotations on a Node that are not its agent's: the scheduler's choice of how GPUs are cut, the server's
-/// count of sessions, and a question of the server's.
+/// Muster's annotations on a Node that the agent may not write: the scheduler's MIG configuration, the server's session
+/// count, and the server's RDMA question.
 const NOT_THE_NODES: [&str; 3] = [names::MIG_CHOICE, names::SESSION, names::RDMA_ASK];
 
-/// Is this a label that an agent may not set on its Node, because work is placed by it?
+/// True if an agent may not set this label on its Node, because placement depends on it.
 pub fn is_reserved_node_label(key: &str) -> bool {
     let domain = key.split_once('/').map_or("", |(domain, _)| domain);
     let within = |all: &[&str]| {
@@ -47,7 +47,7 @@ pub fn is_reserved_node_label(key: &str) -> bool {
     within(&RESERVED_DOMAINS) && !within(&NODES_OWN_DOMAINS) && !NODES_OWN_LABELS.contains(&key)
 }
 
-/// Why the node may not write this; nothing where it may. `old` is what it replaces.
+/// Why the node may not write this; `None` if it may. `old` is the object before the write.
 pub fn node_restriction(
     node: &str,
     kind: &Kind,
@@ -92,7 +92,7 @@ fn own_node(node: &str, new: &Value, old: Option<&Value>) -> Option<String> {
             "metadata.annotations[{key}]: only the server sets it; node {node:?} must leave it as it is"
         ));
     }
-    // A new Node may bring taints: they keep work off, as where kubelets register with taints.
+    // A new Node may have taints: they keep pods off, as when a kubelet registers with taints.
     let old = old?;
     let fields: [&[&str]; 3] = [
         &["spec", "taints"],
@@ -108,7 +108,7 @@ fn own_node(node: &str, new: &Value, old: Option<&Value>) -> Option<String> {
     ))
 }
 
-/// The first key of a map, of those meant, that was set, changed or removed.
+/// The first of the given map keys that was set, changed or removed.
 fn changed(
     new: &Value,
     old: Option<&Value>,

@@ -1,5 +1,5 @@
-//! The user that work runs for: the one that makes it, unless somebody who may impersonate users names another.
-//! Queues bound what one user holds by it (`muster.io/user-limit`), so it can't be chosen freely.
+//! The user that work runs for: the user that creates it, unless a caller that may impersonate users names another one.
+//! Queues limit the usage of each user (`muster.io/user-limit`), so a user can't choose this freely.
 
 use serde_json::{Map, Value};
 
@@ -9,24 +9,24 @@ use crate::json;
 use crate::names::USER;
 use crate::registry::Kind;
 
-/// The kinds of what runs for somebody; what is made of them says the same.
+/// The kinds that carry the user; the objects that controllers create from them inherit it.
 pub const OWNED: [&str; 4] = ["Pod", "PodGroup", "PyTorchJob", "Job"];
 
-/// Somebody says that work runs for somebody else.
+/// A caller names another user as the one that work runs for.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "metadata.annotations[{USER}] {said:?}: work runs for whoever makes it; leave it out or say {caller:?}, or have an administrator say another"
 )]
 pub struct NotYours {
-    /// For whom it is said to run.
+    /// The user that the object names.
     pub said: String,
-    /// Who says so.
+    /// The caller that names it.
     pub caller: String,
 }
 
-/// Settles for whom an object of one of these kinds runs, by its annotation (or, where it has none, its
-/// label) `muster.io/user`: a new one that doesn't say runs for its maker, and one that is written again
-/// without it for whom it did. What parts of Muster make says already for whom.
+/// Sets the user that an object of one of these kinds runs for, in its annotation (or, if it has none, its label)
+/// `muster.io/user`. A new object without it runs for its creator; an update without it keeps the old user. Objects
+/// that Muster's components create already name the user.
 ///
 /// # Errors
 /// When the object names another user than the caller, and `impersonates` says that the caller may not act in that
@@ -55,24 +55,24 @@ pub fn owner(
     })
 }
 
-/// Somebody changes what runs for somebody else.
+/// A caller changes work that runs for another user.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "metadata.annotations[{USER}] {user:?}: what runs for a user is changed by that user; say {caller:?} there to have it run for you, or have an administrator change it"
 )]
 pub struct NotYourWork {
-    /// For whom it runs.
+    /// The user that the work runs for.
     pub user: String,
-    /// Who changes it.
+    /// The caller that changes it.
     pub caller: String,
 }
 
-/// Keeps what runs for a user from being changed by others, who would run what they like under that user's name, limits
-/// and Unix account. How many there are of it, and when it runs, others may change.
+/// Prevents other users from changing what a user's work runs: they could run their own commands under that user's
+/// name, limits and Unix account. Other users may still change replica counts and when the work runs.
 ///
 /// # Errors
-/// When the containers of a pod, or of a template, change that run for another user than the caller, and `impersonates`
-/// says that the caller may not act in that user's name.
+/// When the containers of a pod or template that runs for another user than the caller change, and `impersonates` says
+/// that the caller may not act in that user's name.
 pub fn keep_work(
     caller: &Caller,
     impersonates: impl FnOnce(&str) -> bool,
@@ -93,7 +93,7 @@ pub fn keep_work(
     })
 }
 
-/// Whether two states of an object run the same.
+/// True if two states of an object run the same containers.
 fn same_work(kind: &Kind, one: &Value, other: &Value) -> bool {
     let (one, other) = (work(kind, one), work(kind, other));
     one.len() == other.len()
@@ -103,7 +103,7 @@ fn same_work(kind: &Kind, one: &Value, other: &Value) -> bool {
             .all(|(a, b)| a.0 == b.0 && json::same(a.1, b.1))
 }
 
-/// What an object runs, by its field, in order.
+/// The containers that an object runs, by field, in order.
 fn work<'a>(kind: &Kind, object: &'a Value) -> Vec<(String, &'a Value)> {
     let of_template = |(path, template): (String, &'a Value)| (path, json::at(template, &["spec"]));
     let mut all: Vec<(String, &Value)> = templates(kind, object)
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn work_runs_for_whoever_makes_it_unless_an_administrator_says_another() {
+    fn work_runs_for_its_creator_unless_an_administrator_names_another_user() {
         let (ann, bob) = (json!({USER: "ann"}), json!({USER: "bob"}));
         let none = Value::Null;
         let member = (Caller::user("ann", []), false);
@@ -158,7 +158,7 @@ mod tests {
             (&member, &none, &ann, Ok(None)),
             (&member, &bob, &none, Err("bob")),
             (&member, &none, &bob, Err("bob")),
-            // The annotation is what counts, where there are both.
+            // If both are present, the annotation counts.
             (&member, &ann, &bob, Ok(Some("ann"))),
             (&admin, &none, &none, Ok(Some("ann"))),
             (&admin, &bob, &none, Ok(Some("bob"))),
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn whom_work_runs_for_is_kept_and_is_not_handed_on() {
+    fn the_user_of_work_is_kept_and_cannot_be_changed_to_another() {
         let live = object(json!({USER: "bob"}), Value::Null);
         let ann = Caller::user("ann", []);
         let settle = |object: &mut Value, live: &Value| owner(&ann, |_| false, object, Some(live));
@@ -197,7 +197,7 @@ mod tests {
             error.to_string(),
             "metadata.annotations[muster.io/user] \"carol\": work runs for whoever makes it; leave it out or say \"ann\", or have an administrator say another"
         );
-        // What was there before anybody asked says nothing, and goes on so.
+        // An object from before this rule names no user and stays without one.
         let mut old = object(Value::Null, Value::Null);
         settle(&mut old, &object(Value::Null, Value::Null)).unwrap();
         assert!(old["metadata"]["annotations"].is_null());
@@ -235,7 +235,7 @@ mod tests {
             assert!(!may(&ann, false, &next), "{name}");
             assert!(may(&ann, true, &next) && may(&bob, false, &next), "{name}");
             assert!(may(&Caller::component("controllers"), false, &next));
-            // It may be taken over, and what is beside the work may change.
+            // The work may be taken over, and fields other than the work may change.
             let mut mine = next.clone();
             mine["metadata"]["annotations"][USER] = "ann".into();
             assert!(may(&ann, false, &mine), "{name}");

@@ -1,4 +1,4 @@
-//! What priority a pod has: its class's, the default class's, or zero.
+//! The priority of a pod: that of its class, of the default class, or zero.
 
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use serde_json::Value;
@@ -7,35 +7,35 @@ use crate::json;
 
 /// The highest priority that a user's class may have.
 pub const HIGHEST_USER_PRIORITY: i64 = 1_000_000_000;
-/// The classes that are always there, and their priorities.
+/// The classes that always exist, and their priorities.
 pub const SYSTEM_CLASSES: [(&str, i64); 2] = [
     ("system-node-critical", 2_000_001_000),
     ("system-cluster-critical", 2_000_000_000),
 ];
 const DEFAULT_POLICY: &str = "PreemptLowerPriority";
 
-/// Why a pod's priority cannot be settled; the words are Kubernetes'.
+/// Why a pod's priority cannot be resolved; worded like Kubernetes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PriorityError {
     /// The class does not exist.
     #[error("no PriorityClass with name {0} was found")]
     NotFound(String),
-    /// The pod states another priority than its class has.
+    /// The pod sets another priority than its class has.
     #[error(
         "the integer value of priority ({given}) must not be provided in pod spec; priority admission controller computed {computed} from the given PriorityClass name"
     )]
     Contradiction {
-        /// What the pod states.
+        /// The pod's own value.
         given: i64,
-        /// What its class has.
+        /// The value of its class.
         computed: i64,
     },
 }
 
-/// Settles `spec.priority`, `spec.priorityClassName` and `spec.preemptionPolicy` of a new pod.
+/// Sets `spec.priority`, `spec.priorityClassName` and `spec.preemptionPolicy` of a new pod.
 ///
 /// # Errors
-/// When the class named does not exist, or the pod states another priority than its class has.
+/// When the class does not exist, or the pod sets another priority than its class has.
 pub fn priority(pod: &mut Value, classes: &[PriorityClass]) -> Result<(), PriorityError> {
     let Some(spec) = json::object(pod, "spec") else {
         return Ok(());
@@ -47,7 +47,7 @@ pub fn priority(pod: &mut Value, classes: &[PriorityClass]) -> Result<(), Priori
             .find(|class| class.metadata.name.as_deref() == Some(name))
     };
     let (name, value, policy) = if name.is_empty() {
-        // Of several defaults the lowest binds, as in Kubernetes.
+        // If there are several default classes, the lowest one applies, as in Kubernetes.
         let default = classes
             .iter()
             .filter(|class| class.global_default == Some(true))

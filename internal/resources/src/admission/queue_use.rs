@@ -1,6 +1,6 @@
-//! Owns who may use a queue: a Queue's `spec.namespaceSelector` says which namespaces, by their labels, and a
-//! namespace names the queue of what names none. Says which queues an object names; reading Queues and namespaces is
-//! the API server's.
+//! Owns the rule for the use of queues: a Queue's `spec.namespaceSelector` selects the namespaces that may use it, and
+//! a namespace may name the default queue of its work. Determines the queues that an object names; the API server reads
+//! Queues and namespaces.
 
 use std::collections::BTreeMap;
 
@@ -28,7 +28,7 @@ pub struct NotAdmitted {
     pub namespace: String,
 }
 
-/// The field of a kind that names its queue, beside its labels and annotations.
+/// The field of a kind that names its queue, besides labels and annotations.
 fn own_field(kind: &Kind) -> Option<&'static [&'static str]> {
     match (kind.group, kind.kind) {
         ("scheduling.volcano.sh", "PodGroup") | ("batch.volcano.sh", "Job") => {
@@ -39,7 +39,7 @@ fn own_field(kind: &Kind) -> Option<&'static [&'static str]> {
     }
 }
 
-/// Do labels and annotations of this kind name a queue? Of a PodGroup the scheduler reads its spec alone.
+/// True if labels and annotations of this kind name a queue. The scheduler reads only the spec of a PodGroup.
 fn is_labelled(kind: &Kind) -> bool {
     matches!(
         (kind.group, kind.kind),
@@ -50,8 +50,8 @@ fn is_labelled(kind: &Kind) -> bool {
     )
 }
 
-/// The queues that an object names, each with its field. Where it is work and names none, that is the queue
-/// `default`, unless it is a member of a gang, which waits where its gang does.
+/// The queues that an object names, each with its field. Work that names no queue is counted for the queue `default`,
+/// except members of a gang, which wait in the gang's queue.
 pub fn queues_named(kind: &Kind, object: &Value) -> Vec<(String, String)> {
     if own_field(kind).is_none() && !is_labelled(kind) {
         return Vec::new();
@@ -73,7 +73,7 @@ fn is_member(kind: &Kind, object: &Value) -> bool {
         && !json::text(object, &["metadata", "annotations", GROUP_NAME]).is_empty()
 }
 
-/// The queues that are named, an empty name standing for `default`: so the controllers read it.
+/// The queues that are named; an empty name counts as `default`, as the controllers read it.
 fn said(kind: &Kind, object: &Value) -> Vec<(String, String)> {
     let mut all = Vec::new();
     let mut add = |field: String, value: &Value| {
@@ -103,7 +103,7 @@ fn said(kind: &Kind, object: &Value) -> Vec<(String, String)> {
     all
 }
 
-/// The queue that a namespace's label, or else its annotation, names for what names none.
+/// The default queue in a namespace's label, or else in its annotation.
 pub fn default_queue(namespace: &Value) -> Option<&str> {
     ["labels", "annotations"]
         .into_iter()
@@ -111,7 +111,7 @@ pub fn default_queue(namespace: &Value) -> Option<&str> {
         .find(|queue| !queue.is_empty())
 }
 
-/// Names the queue in an object that is work and names none, before other defaults are filled in.
+/// Sets the queue of an object that is work and names none, before other defaults are filled in.
 pub fn name_queue(kind: &Kind, object: &mut Value, queue: &str) {
     let own = own_field(kind);
     let Some(path) = own.or_else(|| is_labelled(kind).then_some(&[] as &[&str])) else {
@@ -147,8 +147,8 @@ pub fn name_queue(kind: &Kind, object: &mut Value, queue: &str) {
     }
 }
 
-/// May a namespace with these labels use the queue? Every namespace may where the queue has no selector; none where
-/// its selector can't be read.
+/// True if a namespace with these labels may use the queue. A queue without a selector admits every namespace; a queue
+/// with an unreadable selector admits none.
 pub fn admits_namespace(queue: &Value, labels: &BTreeMap<String, String>) -> bool {
     let selector = json::at(queue, &["spec", "namespaceSelector"]);
     if selector.is_null() {
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_namespaces_label_goes_before_its_annotation() {
+    fn a_namespaces_label_takes_precedence_over_its_annotation() {
         let of = |labels: Value, notes: Value| {
             let namespace = json!({"metadata": {"labels": labels, "annotations": notes}});
             default_queue(&namespace).map(str::to_owned)

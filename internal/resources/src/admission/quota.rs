@@ -1,4 +1,4 @@
-//! Quotas: what an object counts as, which quotas take it in, and what kube-apiserver says when one is full.
+//! Quotas: the usage of an object, the quotas that match it, and kube-apiserver's messages for an exceeded quota.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +13,7 @@ use crate::registry::pod::{is_extended, qos_class};
 /// Amounts keyed by quota resource names: `pods`, `requests.cpu`, `count/jobs.batch`.
 pub type Usage = BTreeMap<String, Quantity>;
 
-/// If one of these is limited, every container must say how much of it it wants: a rule of Kubernetes' first quotas.
+/// If one of these is limited, every container must set it: a rule of Kubernetes' first quotas.
 const MUST_SPECIFY: [&str; 6] = [
     "cpu",
     "memory",
@@ -33,7 +33,7 @@ const COUNTED: [&str; 7] = [
     "pods",
 ];
 
-/// What an object counts as. A pod that has ended counts only as an object.
+/// The usage of an object. A pod that has ended counts only as an object.
 pub fn usage_of(kind: &Kind, object: &Value) -> Usage {
     let one = Quantity::from_value(1);
     let mut usage = Usage::new();
@@ -89,7 +89,7 @@ fn has_ended(pod: &Value) -> bool {
     )
 }
 
-/// A pod's requests and limits under the names that quotas use.
+/// A pod's requests and limits under the resource names of quotas.
 fn pod_usage(pod: &Value, usage: &mut Usage) {
     for (list, prefix) in [("requests", "requests."), ("limits", "limits.")] {
         for (name, amount) in super::limits::pod_total(pod, list) {
@@ -98,7 +98,7 @@ fn pod_usage(pod: &Value, usage: &mut Usage) {
             if list == "requests" && (native || huge) {
                 usage.insert(name.clone(), amount);
             }
-            // Kubernetes counts no limits of extended resources; whoever writes such a quota means it.
+            // Kubernetes does not count limits of extended resources; a quota that names them is enforced here.
             if native || is_extended(&name) || (huge && list == "requests") {
                 usage.insert(format!("{prefix}{name}"), amount);
             }
@@ -106,7 +106,7 @@ fn pod_usage(pod: &Value, usage: &mut Usage) {
     }
 }
 
-/// Does the quota take this object in? Its scopes must all fit, and only pods have scopes.
+/// True if the quota matches this object. All its scopes must match, and only pods have scopes.
 pub fn matches_scopes(quota: &ResourceQuota, kind: &Kind, object: &Value) -> bool {
     let Some(spec) = &quota.spec else { return true };
     let scopes = spec.scopes.iter().flatten();
@@ -167,7 +167,7 @@ fn crosses_namespaces(spec: &Value) -> bool {
     })
 }
 
-/// What a quota allows, from its spec.
+/// The amounts that a quota allows, from its spec.
 pub fn hard(quota: &ResourceQuota) -> Usage {
     let hard = quota
         .spec
@@ -178,8 +178,8 @@ pub fn hard(quota: &ResourceQuota) -> Usage {
         .collect()
 }
 
-/// The message when adding `requested` to `used` would pass `hard`; nothing when it fits. Only resources that `hard`
-/// names and of which something is requested count.
+/// The message if `used` plus `requested` exceeds `hard`; `None` if it fits. Only resources that `hard` names and that
+/// are requested count.
 pub fn exceeded(name: &str, hard: &Usage, used: &Usage, requested: &Usage) -> Option<String> {
     let nothing = Quantity::ZERO;
     let over: BTreeSet<&String> = requested
@@ -215,7 +215,7 @@ pub fn exceeded(name: &str, hard: &Usage, used: &Usage, requested: &Usage) -> Op
     ))
 }
 
-/// The message when a quota limits cpu or memory and some container of the pod does not say how much it wants.
+/// The message if a quota limits cpu or memory and a container of the pod does not set it.
 pub fn must_specify(name: &str, hard: &Usage, kind: &Kind, pod: &Value) -> Option<String> {
     if !kind.group.is_empty() || kind.plural != "pods" || json::has(pod, &["spec", "resources"]) {
         return None;
@@ -256,7 +256,7 @@ pub fn add(usage: &mut Usage, more: &Usage) {
     }
 }
 
-/// Takes one usage from another, never below nothing.
+/// Subtracts one usage from another; no amount falls below zero.
 pub fn subtract(usage: &mut Usage, less: &Usage) {
     for (name, amount) in less {
         let rest = usage.get(name).copied().unwrap_or_default() - *amount;

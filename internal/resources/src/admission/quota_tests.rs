@@ -1,4 +1,4 @@
-//! Tests of quotas: what counts, whom a quota takes in, wording.
+//! Tests of quotas: usage, matching, wording.
 
 use proptest::prelude::*;
 use serde_json::json;

@@ -1,6 +1,6 @@
-//! Owns the list of fields that decide where a pod runs, on which devices and as which Unix account, or that Muster's
-//! own parts take for their own notes: only their writers may set or change them. Says which of them a write sets, and who may; whether
-//! the caller is one of those is the API server's question.
+//! Owns the list of reserved fields: fields that decide where a pod runs, on which devices and as which Unix account,
+//! or that Muster's components use for their own records. Determines which reserved fields a write sets and which
+//! callers may set them; the API server checks whether the caller is one of these.
 //!
 //! Example: a member creates a pod with `muster.io/devices`. The agent would hand that pod the devices named, so the
 //! write is refused; the scheduler's Binding, whose caller is the system, sets it.
@@ -14,19 +14,20 @@ use crate::json;
 use crate::names;
 use crate::registry::Kind;
 
-/// How much of a value an error repeats, in characters.
+/// The number of characters of a value that an error repeats.
 const SHOWN_CHARS: usize = 64;
 
-/// Who may write a reserved field.
+/// The callers that may write a reserved field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Holder {
-    /// Muster's own parts.
+    /// Only Muster's components.
     System,
-    /// They, and callers that may `create pods/binding`: who binds pods chooses their nodes.
+    /// Components and callers that may `create pods/binding`, because binding a pod chooses its node.
     Binder,
-    /// They, the node itself, and callers that may `update nodes/status`: who says what a node has.
+    /// Components, the node itself, and callers that may `update nodes/status`, because that status reports what a node
+    /// has.
     NodeStatus,
-    /// They, and callers that may `impersonate` every user: such a caller may act as any account in any case.
+    /// Components and callers that may `impersonate` every user: such a caller may act as any account in any case.
     Administrator,
 }
 
@@ -36,9 +37,9 @@ pub enum Holder {
 pub struct Violation {
     /// The field.
     pub field: String,
-    /// What it would become; cut where it is long.
+    /// Its new value; truncated if it is long.
     pub value: String,
-    /// Who may write it.
+    /// The callers that may write it.
     pub holder: Holder,
 }
 
@@ -74,7 +75,7 @@ const fn annotation(key: &'static str, holder: Holder) -> Rule {
     }
 }
 
-/// What the agents and the scheduler believe of a pod.
+/// Facts about a pod that the agents and the scheduler rely on.
 const OF_PODS: &[Rule] = &[
     annotation(names::DEVICES, Holder::System),
     annotation(names::CHECKPOINT_BY, Holder::System),
@@ -84,14 +85,14 @@ const OF_PODS: &[Rule] = &[
         holder: Holder::System,
     },
 ];
-/// What the PyTorchJob controller keeps on its jobs.
+/// Records of the PyTorchJob controller on its jobs.
 const OF_PYTORCH_JOBS: &[Rule] = &[
     annotation(names::RESTARTS, Holder::System),
     annotation(names::RENDEZVOUS_PORT, Holder::System),
 ];
-/// What the Job controller keeps on its jobs.
+/// Records of the Job controller on its jobs.
 const OF_JOBS: &[Rule] = &[annotation(names::ATTEMPTS, Holder::System)];
-/// What the scheduler believes of a node.
+/// Facts about a node that the scheduler relies on.
 const OF_NODES: &[Rule] = &[
     annotation(names::INVENTORY, Holder::NodeStatus),
     annotation(names::LOAD, Holder::NodeStatus),
@@ -103,7 +104,7 @@ const OF_NODES: &[Rule] = &[
     annotation(names::RDMA_ANSWER, Holder::NodeStatus),
 ];
 
-/// What decides whom a namespace's pods run as.
+/// The labels that determine the Unix account of a namespace's pods.
 const OF_NAMESPACES: &[Rule] = &[Rule {
     map: "labels",
     key: names::UNIX_ACCOUNT,
@@ -121,7 +122,7 @@ fn rules(kind: &Kind) -> &'static [Rule] {
     }
 }
 
-/// The reserved fields that a new object sets, or that a write changes. What an object has already may stay.
+/// The reserved fields that a new object sets or that an update changes. Unchanged fields are permitted.
 pub fn reserved(kind: &Kind, new: &Value, old: Option<&Value>) -> Vec<Violation> {
     let before: BTreeSet<Mark> = old
         .map(|old| found(kind, old))
@@ -140,8 +141,8 @@ pub fn reserved(kind: &Kind, new: &Value, old: Option<&Value>) -> Vec<Violation>
         .collect()
 }
 
-/// Puts back the reserved labels and annotations that a write leaves out: somebody who sends a manifest anew does
-/// not take them off. `holds` says whose fields the caller may write.
+/// Restores the reserved labels and annotations that an update omits: applying a manifest again does not remove them.
+/// `holds` returns whether the caller may write a holder's fields.
 pub fn keep_reserved(kind: &Kind, new: &mut Value, old: &Value, holds: impl Fn(Holder) -> bool) {
     for rule in rules(kind) {
         let Some(had) = json::at(old, &["metadata", rule.map]).get(rule.key) else {
@@ -162,7 +163,7 @@ pub fn keep_reserved(kind: &Kind, new: &mut Value, old: &Value, holds: impl Fn(H
     }
 }
 
-/// What a reserved field says, wherever in the object it stands: templates may change places.
+/// The value of a reserved field without its position in the object: templates may be reordered.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Mark {
     in_template: bool,
@@ -244,7 +245,7 @@ mod tests {
             .unwrap()
     }
 
-    /// Group, kind, an object with one reserved field, its path and whose it is.
+    /// Group, kind, an object with one reserved field, the field's path and its holder.
     fn table() -> Vec<(&'static str, &'static str, Value, String, Holder)> {
         let mut all = Vec::new();
         let noted = |map: &str, key: &str| json!({"metadata": {map: {key: "x"}}});

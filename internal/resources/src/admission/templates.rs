@@ -1,12 +1,12 @@
-//! Owns where each kind keeps its pod templates, so that the rules of pods reach them before a controller makes
-//! pods of them. Does not judge a template.
+//! Owns the paths of each kind's pod templates, so that the rules for pods apply to them before a controller creates
+//! pods from them. Does not judge a template.
 
 use serde_json::Value;
 
 use crate::json;
 use crate::registry::Kind;
 
-/// One step of the way to a template.
+/// One step of the path to a template.
 #[derive(Clone, Copy)]
 enum Step {
     Member(&'static str),
@@ -16,7 +16,7 @@ enum Step {
 
 use Step::{Each, Member};
 
-/// Group, kind, and the way to a template from the object's root.
+/// Group, kind, and the path from the object's root to a template.
 const TEMPLATES: [(&str, &str, &[Step]); 7] = [
     ("batch", "Job", &[Member("spec"), Member("template")]),
     (
@@ -66,7 +66,7 @@ const TEMPLATES: [(&str, &str, &[Step]); 7] = [
     ),
 ];
 
-/// An object's pod templates, each with the path of its field.
+/// An object's pod templates, each with its field path.
 pub(super) fn templates<'a>(kind: &Kind, object: &'a Value) -> Vec<(String, &'a Value)> {
     let mut found = Vec::new();
     for (group, name, way) in TEMPLATES {

@@ -1,7 +1,6 @@
-//! The alerts that operators of GPUs start with, for where no Prometheus watches: what each means, how
-//! long it must hold, and its words; and the annotation [`crate::names::ALERTS`], in which agents
-//! write those that stand. Pure. `packaging/monitoring` has the same for Prometheus, from
-//! [`Rule::promql`].
+//! Built-in GPU alerts for clusters without Prometheus: the meaning, hold time and text of each, and the annotation
+//! [`crate::names::ALERTS`], in which agents write the firing alerts. Pure. `packaging/monitoring` has the same rules
+//! for Prometheus, from [`Rule::promql`].
 
 mod watch;
 
@@ -13,36 +12,36 @@ use serde::{Deserialize, Serialize};
 
 pub use watch::{GpuLook, Watcher};
 
-/// Percent of its time under which a GPU that somebody has is underused.
+/// The utilisation in percent below which an allocated GPU is underused.
 pub const UNDERUSED_PERCENT: f64 = 30.0;
-/// Degrees Celsius over which a GPU slows down or soon will.
+/// The temperature in degrees Celsius above which a GPU throttles or soon will.
 pub const HOT_CELSIUS: f64 = 85.0;
-/// The part of a GPU's memory over which it is nearly full.
+/// The fraction of a GPU's memory above which it is nearly full.
 pub const FULL_MEMORY: f64 = 0.9;
-/// The part of a GPU's power limit over which it has nothing to add.
+/// The fraction of a GPU's power limit above which it has no reserve.
 pub const FULL_POWER: f64 = 0.95;
-/// Single-bit errors within [`CORRECTED_WITHIN`] that are no more worth a word.
+/// The number of corrected single-bit errors within [`CORRECTED_WITHIN`] above which the alert fires.
 pub const CORRECTED: u64 = 10;
-/// The time in which they are counted.
+/// The window in which they are counted.
 pub const CORRECTED_WITHIN: Duration = Duration::from_secs(600);
 
-/// An alert.
+/// An alert rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Rule {
-    /// It is given out and hardly used.
+    /// The GPU is allocated and hardly used.
     GpuUnderused,
-    /// It is too hot.
+    /// The GPU is too hot.
     GpuHot,
-    /// Its memory is nearly full.
+    /// The GPU's memory is nearly full.
     GpuMemoryNearlyFull,
-    /// It draws nearly all that it may.
+    /// The GPU draws nearly its power limit.
     GpuPowerNearLimit,
-    /// Its memory corrects more and more errors.
+    /// The GPU's count of corrected memory errors grows.
     GpuCorrectedErrorsGrow,
 }
 
 impl Rule {
-    /// All of them.
+    /// All rules.
     pub const ALL: [Rule; 5] = [
         Rule::GpuUnderused,
         Rule::GpuHot,
@@ -51,7 +50,7 @@ impl Rule {
         Rule::GpuCorrectedErrorsGrow,
     ];
 
-    /// What it is called.
+    /// The rule's name.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -63,25 +62,25 @@ impl Rule {
         }
     }
 
-    /// Whether somebody should look at the machine; else the work on it may be worth a look.
+    /// True if the alert is a warning about the machine; otherwise it is a hint about the workload.
     #[must_use]
     pub fn warns(self) -> bool {
         matches!(self, Rule::GpuHot | Rule::GpuCorrectedErrorsGrow)
     }
 
-    /// How long it must hold, without a break, before the alert stands.
+    /// The time for which the condition must hold without a break before the alert fires.
     #[must_use]
     pub fn hold(self) -> Duration {
         Duration::from_secs(match self {
             Rule::GpuUnderused => 600,
             Rule::GpuHot => 60,
             Rule::GpuMemoryNearlyFull | Rule::GpuPowerNearLimit => 300,
-            // It looks back over a time of its own.
+            // This rule has its own window.
             Rule::GpuCorrectedErrorsGrow => 0,
         })
     }
 
-    /// Whether it holds at this value, which is in the rule's own unit (see the thresholds).
+    /// True if the condition holds at this value, which is in the rule's own unit (see the thresholds).
     #[must_use]
     pub fn holds(self, value: f64) -> bool {
         match self {
@@ -93,7 +92,7 @@ impl Rule {
         }
     }
 
-    /// The same for Prometheus, of what agents export.
+    /// The same condition as a Prometheus expression over the agents' metrics.
     #[must_use]
     pub fn promql(self) -> String {
         match self {
@@ -115,23 +114,23 @@ impl Rule {
     }
 }
 
-/// An alert that stands.
+/// A firing alert.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Alert {
-    /// Which.
+    /// The rule.
     pub alert: Rule,
     /// The GPU's id.
     pub id: String,
     /// Its index.
     pub gpu: u32,
-    /// Since when it has stood.
+    /// The time since which the alert fires.
     pub since: Timestamp,
-    /// What was measured then, in the rule's own unit.
+    /// The value measured at that time, in the rule's own unit.
     pub value: f64,
 }
 
 impl Alert {
-    /// What it says, in a sentence without its end.
+    /// The alert's text: a sentence without a full stop.
     #[must_use]
     pub fn words(&self) -> String {
         let (gpu, value) = (self.gpu, self.value);
@@ -163,7 +162,7 @@ impl Alert {
         }
     }
 
-    /// What is said when it stands no more.
+    /// The text for the end of the alert.
     #[must_use]
     pub fn end(&self) -> String {
         format!("{} of GPU {} stands no more", self.alert.name(), self.gpu)
@@ -174,20 +173,20 @@ impl Alert {
     }
 }
 
-/// What a node's events say of an alert that begins or ends.
+/// An event on a node about an alert that begins or ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct News {
-    /// It begins; else it ends.
+    /// True if the alert begins, false if it ends.
     pub begins: bool,
-    /// Whether it is a warning.
+    /// True if the event is a warning.
     pub warns: bool,
     /// The event's reason.
     pub reason: String,
-    /// The event's words.
+    /// The event's message.
     pub message: String,
 }
 
-/// What is to be told where these stood before and those stand now: the beginnings first.
+/// The events for the change from `before` to `now`: begun alerts first.
 #[must_use]
 pub fn news(before: &[Alert], now: &[Alert]) -> Vec<News> {
     let (begun, ended) = changes(before, now);
@@ -206,7 +205,7 @@ pub fn news(before: &[Alert], now: &[Alert]) -> Vec<News> {
     begun.chain(ended).collect()
 }
 
-/// Those that stand now and did not before, and those that did and do no more.
+/// The alerts that fire only now, and those that fired only before.
 fn changes<'a>(before: &'a [Alert], now: &'a [Alert]) -> (Vec<&'a Alert>, Vec<&'a Alert>) {
     let without = |these: &'a [Alert], those: &'a [Alert]| -> Vec<&'a Alert> {
         let is_not = |one: &&Alert| !those.iter().any(|other| other.is(one));
@@ -215,7 +214,7 @@ fn changes<'a>(before: &'a [Alert], now: &'a [Alert]) -> (Vec<&'a Alert>, Vec<&'
     (without(now, before), without(before, now))
 }
 
-/// The alerts that stand on a node, as its agent wrote them; none where nobody did.
+/// The firing alerts of a node, as its agent wrote them; empty without an annotation.
 #[must_use]
 pub fn of_node(node: &Node) -> Vec<Alert> {
     let annotations = node.metadata.annotations.as_ref();

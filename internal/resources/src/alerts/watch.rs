@@ -1,4 +1,4 @@
-//! Which alerts stand, from one look at GPUs after another.
+//! Evaluates the alert rules over successive samples of GPUs.
 
 use std::collections::BTreeMap;
 
@@ -6,30 +6,30 @@ use jiff::Timestamp;
 
 use super::{Alert, CORRECTED_WITHIN, Rule};
 
-/// What was seen of a GPU. What is not known is no reason for an alert, and ends one, as where
-/// Prometheus has no sample.
+/// One sample of a GPU. An unknown value causes no alert and ends one, as a missing sample does in
+/// Prometheus.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct GpuLook {
     /// Its id.
     pub id: String,
     /// Its index.
     pub gpu: u32,
-    /// Percent of the time in which it computed.
+    /// Utilisation in percent of the time.
     pub percent: Option<f64>,
-    /// The part of its memory in use.
+    /// The fraction of its memory in use.
     pub memory: Option<f64>,
     /// Its temperature, degrees Celsius.
     pub celsius: Option<f64>,
-    /// The part of its power limit that it draws.
+    /// The fraction of its power limit that it draws.
     pub power: Option<f64>,
-    /// Single-bit errors that its memory corrected in its life.
+    /// Single-bit errors corrected over the GPU's lifetime.
     pub corrected: Option<u64>,
-    /// Whether anybody has it.
+    /// True if the GPU is allocated.
     pub held: bool,
 }
 
-/// Remembers since when what holds. One that starts anew knows of nothing: alerts that stood begin
-/// again once they have held as long.
+/// Remembers since when each condition has held. A restarted watcher knows nothing: earlier alerts
+/// fire again once their conditions have held for the full time.
 #[derive(Clone, Debug, Default)]
 pub struct Watcher {
     gpus: BTreeMap<String, Past>,
@@ -37,16 +37,17 @@ pub struct Watcher {
 
 #[derive(Clone, Debug, Default)]
 struct Past {
-    /// Since when each rule has held.
+    /// The time since which each rule's condition has held.
     since: BTreeMap<Rule, Timestamp>,
     standing: BTreeMap<Rule, Alert>,
-    /// Counts of corrected errors: what it was at each change, and one from before the time that is
-    /// looked back over.
+    /// Counts of corrected errors: the value at each change within the window, and the last value
+    /// from before it.
     corrected: Vec<(Timestamp, u64)>,
 }
 
 impl Watcher {
-    /// Takes a look at all GPUs; answers the alerts that stand now. GPUs that are gone have none.
+    /// Evaluates a sample of all GPUs and returns the firing alerts. GPUs without a sample have
+    /// none.
     pub fn look(&mut self, gpus: &[GpuLook], now: Timestamp) -> Vec<Alert> {
         let here = |id: &String| gpus.iter().any(|gpu| gpu.id == *id);
         self.gpus.retain(|id, _| here(id));
@@ -90,10 +91,10 @@ impl Past {
         }
     }
 
-    /// How many errors were corrected in the time that is looked back over.
+    /// The number of errors corrected within the window.
     fn grown(&mut self, corrected: Option<u64>, now: Timestamp) -> Option<f64> {
         let corrected = corrected?;
-        // Another card, or one whose count was cleared.
+        // Another card, or the counter was reset.
         if self
             .corrected
             .last()
@@ -108,7 +109,7 @@ impl Past {
         {
             self.corrected.push((now, corrected));
         }
-        // Of those from before, the last says what it was when the time began.
+        // The last entry from before the window holds the count at its beginning.
         let begin = now.checked_sub(CORRECTED_WITHIN).ok()?;
         let before = self.corrected.iter().filter(|(at, _)| *at <= begin).count();
         self.corrected.drain(..before.saturating_sub(1));
@@ -168,7 +169,7 @@ mod tests {
             let later = seen(&mut watcher, &gpu, hold + 50);
             assert_eq!(later, standing, "it says since when it has stood");
             assert!(seen(&mut watcher, &quiet(), hold + 60).is_empty(), "{name}");
-            // It must hold anew.
+            // The condition must hold for the full time again.
             assert!(seen(&mut watcher, &gpu, hold + 61).is_empty(), "{name}");
         }
         let mut idle = quiet();
@@ -183,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn at_the_threshold_itself_nothing_is_said() {
+    fn no_alert_fires_at_the_threshold_itself() {
         let gpu = GpuLook {
             percent: Some(30.0),
             memory: Some(0.9),
@@ -208,11 +209,11 @@ mod tests {
             let standing = seen(&mut watcher, &gpu, second);
             standing.first().map(|alert| alert.value)
         };
-        // Many before the first look are of a long life.
+        // Errors from before the first sample do not count.
         assert_eq!(stands(0, 5000), None);
         assert_eq!(stands(300, 5010), None);
         assert_eq!(stands(400, 5011), Some(11.0));
-        // At 900 those of 300 are ten minutes old.
+        // At second 900, the errors of second 300 leave the window.
         assert_eq!(stands(899, 5011), Some(11.0));
         assert_eq!(stands(901, 5011), None);
         assert_eq!(stands(1000, 5021), None);
@@ -241,8 +242,8 @@ mod tests {
     }
 
     proptest! {
-        /// The slow way: every look is kept, and a rule's alert stands where all looks of its time
-        /// say so and the first of these is as old.
+        /// The slow model: all samples are kept, and an alert fires if the condition holds in all
+        /// samples of the hold time and the first of them is old enough.
         #[test]
         fn alerts_stand_where_every_look_for_as_long_says_so(
             looks in prop::collection::vec((1i64..200, prop::option::of(80u32..90)), 1..40)

@@ -1,5 +1,5 @@
-//! One line of the audit log: an Event of audit.k8s.io/v1, as kube-apiserver writes it, so that tools that read
-//! its log read Muster's.
+//! One line of the audit log: an Event of audit.k8s.io/v1 in kube-apiserver's format, so that tools for its log can
+//! read Muster's.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::access::Caller;
 /// The API version of events and policies.
 pub const API_VERSION: &str = "audit.k8s.io/v1";
 
-/// How far a request had come when its event was made.
+/// The stage of a request when its event was created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Stage {
     /// The headers of a long answer (a watch, a log) were sent.
@@ -66,7 +66,7 @@ pub struct ObjectReference {
     pub subresource: String,
 }
 
-/// What was answered.
+/// The status of the response.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ResponseStatus {
     /// Always empty; kube-apiserver writes it.
@@ -80,12 +80,12 @@ pub struct ResponseStatus {
     /// The machine-readable reason of a failure.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason: String,
-    /// What the client was told of a failure.
+    /// The message of a failure, as the client received it.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
 }
 
-/// One event.
+/// An audit event.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Event {
@@ -93,12 +93,12 @@ pub struct Event {
     pub kind: String,
     /// [`API_VERSION`].
     pub api_version: String,
-    /// How much is recorded.
+    /// The level of detail of the event.
     pub level: Level,
     /// The request's own id.
     #[serde(rename = "auditID")]
     pub audit_id: String,
-    /// How far the request had come.
+    /// The stage of the request.
     pub stage: Stage,
     /// The request's path and query.
     #[serde(rename = "requestURI")]
@@ -107,7 +107,7 @@ pub struct Event {
     pub verb: String,
     /// The user that made the request.
     pub user: UserInfo,
-    /// The user that the request was made as, where that is another one.
+    /// The impersonated user, if the request impersonates one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub impersonated_user: Option<UserInfo>,
     /// The addresses that the request came from; `in-process` for the server's own parts.
@@ -119,28 +119,28 @@ pub struct Event {
     /// The object, for requests about resources.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub object_ref: Option<ObjectReference>,
-    /// What was answered.
+    /// The status of the response.
     pub response_status: ResponseStatus,
-    /// What was sent, from level `Request` on.
+    /// The request body, from level `Request` on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request_object: Option<Value>,
-    /// What was answered, at level `RequestResponse`.
+    /// The response body, at level `RequestResponse`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub response_object: Option<Value>,
     /// When the request arrived: RFC 3339 with microseconds, UTC.
     pub request_received_timestamp: String,
-    /// When this stage was reached.
+    /// When the request reached this stage.
     pub stage_timestamp: String,
-    /// Further facts.
+    /// Further annotations.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub annotations: BTreeMap<String, String>,
 }
 
-/// On an answer: in whose name its request was carried out, where that is not who made it.
+/// An extension of a response: the impersonated user that the request was carried out as.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Impersonated(pub UserInfo);
 
-/// Marks an answer whose request was recorded, or left out by the policy, by the resource API: no other trace
-/// records it again.
+/// An extension of a response whose request the resource API has recorded or, by policy, omitted: no other log records
+/// it again.
 #[derive(Clone, Copy, Debug)]
 pub struct Recorded;

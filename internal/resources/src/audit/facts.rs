@@ -1,5 +1,5 @@
-//! How an event is made of a request, whatever the request is about: the resource API and the trace of all other
-//! requests make theirs here. Owns the bound on recorded texts. Pure.
+//! Builds an audit event from a request: the resource API and the log of all other requests share this code. Owns the
+//! bound on recorded texts. Pure.
 
 use std::collections::BTreeMap;
 
@@ -7,23 +7,23 @@ use jiff::Timestamp;
 
 use super::{API_VERSION, Event, Level, ResponseStatus, Stage, UserInfo};
 
-/// The longest path, program name or user name that is recorded, in bytes; the rest is cut off.
+/// The longest path, program name or user name that is recorded, in bytes; longer ones are truncated.
 pub const LONGEST_TEXT: usize = 2048;
 
-/// The text, cut to [`LONGEST_TEXT`] between two characters.
+/// The text, truncated to [`LONGEST_TEXT`] at a character boundary.
 #[must_use]
 pub fn shortened(text: &str) -> String {
     text[..text.floor_char_boundary(LONGEST_TEXT)].to_owned()
 }
 
-/// What is known of every request that is recorded.
+/// The facts of a recorded request.
 #[derive(Clone, Debug)]
 pub struct Facts<'a> {
     /// The request's own id.
     pub audit_id: String,
-    /// How much is recorded.
+    /// The level of detail of the event.
     pub level: Level,
-    /// How far the request had come.
+    /// The stage of the request.
     pub stage: Stage,
     /// The request's path and query.
     pub request_uri: &'a str,
@@ -31,7 +31,7 @@ pub struct Facts<'a> {
     pub verb: &'a str,
     /// The user that made the request.
     pub user: UserInfo,
-    /// The user that the request was made as, where that is another one.
+    /// The impersonated user, if the request impersonates one.
     pub impersonated_user: Option<UserInfo>,
     /// The address that the request came from.
     pub source: Option<String>,
@@ -96,7 +96,7 @@ mod tests {
             (String::new(), 0),
             (fits.clone(), LONGEST_TEXT),
             (format!("{fits}y"), LONGEST_TEXT),
-            // The bound is within a character of two bytes.
+            // The bound falls inside a two-byte character.
             (format!("x{}", "é".repeat(LONGEST_TEXT)), LONGEST_TEXT - 1),
         ] {
             let cut = shortened(&text);

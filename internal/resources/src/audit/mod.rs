@@ -1,5 +1,5 @@
-//! The audit log's words: events (audit.k8s.io/v1) and the policy that says which requests are recorded and how
-//! much of each. Decides and describes; writing the log is `identity`'s.
+//! The audit log's events (audit.k8s.io/v1) and the policy that selects the level of each request. Decides and formats;
+//! `identity` writes the log.
 
 mod event;
 mod facts;

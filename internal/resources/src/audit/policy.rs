@@ -1,28 +1,28 @@
-//! The audit policy: Kubernetes' format (audit.k8s.io/v1, kind Policy). The first rule that matches a request
-//! says at which level it is recorded; a request that no rule matches is not recorded.
+//! The audit policy: Kubernetes' format (audit.k8s.io/v1, kind Policy). The first rule that matches a request sets its
+//! level; a request that no rule matches is not recorded.
 //!
-//! One thing is Muster's own: an answer 401 or 403 is recorded whatever the policy says, so that no policy can
-//! hide an attempt.
+//! Muster differs in one point: a response 401 or 403 is recorded whatever the policy says, so that no policy can hide
+//! an attempt.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::API_VERSION;
 
-/// How much of a request is recorded.
+/// The level of detail of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Level {
     /// Nothing.
     None,
-    /// Who, what, when, from where and the answer's code.
+    /// The user, verb, object, time, source address and response code.
     Metadata,
-    /// The object sent, too.
+    /// Also the request body.
     Request,
-    /// The object answered, too.
+    /// Also the response body.
     RequestResponse,
 }
 
-/// What is wrong with a policy.
+/// Why a policy is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PolicyError {
     /// The text is not a policy in form.
@@ -33,7 +33,7 @@ pub enum PolicyError {
     Field {
         /// The field's path.
         field: String,
-        /// The value, what is wrong with it, and the valid form.
+        /// The value, the problem, and the valid form.
         problem: String,
     },
 }
@@ -45,16 +45,16 @@ fn wrong(field: impl Into<String>, problem: impl Into<String>) -> PolicyError {
     }
 }
 
-/// A request, as rules match it.
+/// The attributes of a request that rules match.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Request<'a> {
     /// The user's name.
     pub user: &'a str,
     /// The user's groups.
     pub groups: &'a [String],
-    /// The verb; for paths that are no resources the HTTP method in lower case.
+    /// The verb; for non-resource paths the HTTP method in lower case.
     pub verb: &'a str,
-    /// The API group and the plural; none where the path is no resource.
+    /// The API group and the plural; `None` for non-resource paths.
     pub resource: Option<(&'a str, &'a str)>,
     /// The subresource.
     pub subresource: Option<&'a str>,
@@ -95,12 +95,12 @@ struct Rule {
     non_resource_urls: Vec<String>,
     #[serde(default)]
     omit_stages: Vec<String>,
-    /// Taken from existing policies; Muster's events never hold field managers.
+    /// Accepted for compatibility with existing policies; Muster's events never hold managed fields.
     #[serde(default)]
     omit_managed_fields: Option<bool>,
 }
 
-/// A policy that was read and found valid.
+/// A valid policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
     rules: Vec<Rule>,
@@ -123,7 +123,7 @@ struct Document {
     omit_managed_fields: Option<bool>,
 }
 
-/// The stages that Kubernetes has; a policy may leave each out.
+/// Kubernetes' stages; a policy may omit each.
 const STAGES: [&str; 4] = [
     "RequestReceived",
     "ResponseStarted",
@@ -136,7 +136,7 @@ impl Policy {
     /// Reads a policy.
     ///
     /// # Errors
-    /// What is wrong, with the field, its value and the valid form.
+    /// The invalid field, its value and the valid form.
     pub fn read(document: &Value) -> Result<Policy, PolicyError> {
         let document: Document = serde_json::from_value(document.clone())
             .map_err(|error| PolicyError::Form(error.to_string()))?;
@@ -175,8 +175,8 @@ impl Policy {
         Ok(Policy { rules })
     }
 
-    /// The policy of a server that was given none: every change, but for what nodes and the server's own parts
-    /// write all the time (status, leases, events) and questions about rights; no reads.
+    /// The policy of a server without a configured one: it records every write, except the frequent writes of nodes and
+    /// of the server's own components (status, leases, events) and access reviews; it records no reads.
     #[must_use]
     pub fn built_in() -> Policy {
         let rule = |level| Rule {
@@ -230,7 +230,7 @@ impl Policy {
         }
     }
 
-    /// How much of a request is recorded.
+    /// The level of detail for a request.
     #[must_use]
     pub fn level(&self, request: &Request<'_>) -> Level {
         let rule = self.rules.iter().find(|rule| rule.matches(request));
@@ -346,7 +346,7 @@ impl GroupResources {
                 .is_some_and(|name| self.resource_names.iter().any(|one| one == name));
         let kind = |rule: &String| match (rule.split_once('/'), request.subresource) {
             (None, None) => rule == "*" || rule == resource,
-            // `*` alone stands for every resource with every subresource.
+            // `*` alone matches every resource with every subresource.
             (None, Some(_)) => rule == "*",
             (Some((of, sub)), Some(asked)) => {
                 (of == "*" || of == resource) && (sub == "*" || sub == asked)

@@ -1,4 +1,4 @@
-//! What the rules of an audit policy match, and what is wrong with one.
+//! Tests of the audit policy: matching of rules, and errors of invalid policies.
 
 use serde_json::json;
 

@@ -144,7 +144,7 @@ pub enum PodGroupPhase {
 }
 
 impl PodGroupPhase {
-    /// The word shown.
+    /// The phase as text.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Pending => "Pending",

@@ -86,7 +86,7 @@ pub struct QueueSpec {
 }
 
 impl QueueSpec {
-    /// What is kept for the queue, however it was written.
+    /// The guaranteed resources of the queue, from either field.
     pub fn guaranteed_resources(&self) -> Option<&ResourceList> {
         self.guarantee
             .as_ref()

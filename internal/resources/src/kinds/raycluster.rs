@@ -1,5 +1,5 @@
-//! RayCluster, `ray.io/v1`, as KubeRay 1.7 has it, but for what its users leave out and it refuses: a head without a
-//! template, a group without a name, a parameter that is written as a number.
+//! RayCluster, `ray.io/v1`, as in KubeRay 1.7, except for manifests that users write and KubeRay refuses: a head
+//! without a template, a group without a name, a parameter that is written as a number.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Schemas of fields whose shape is checked elsewhere or is too large to repeat in a CRD.
+//! Schemas of fields that validation checks elsewhere or that are too large to repeat in a CRD.
 
 use schemars::{Schema, SchemaGenerator, json_schema};
 
@@ -31,7 +31,7 @@ pub(super) fn int_or_string(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "x-kubernetes-int-or-string": true })
 }
 
-/// Names to texts, which users also write as numbers.
+/// Names to texts, which users may also write as numbers.
 pub(super) fn texts_or_numbers(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "object", "additionalProperties": { "x-kubernetes-int-or-string": true } })
 }

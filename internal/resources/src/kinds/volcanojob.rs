@@ -1,4 +1,4 @@
-//! Volcano's Job, `batch.volcano.sh/v1alpha1`. Users also paste `v1beta1`, which names the same.
+//! Volcano's Job, `batch.volcano.sh/v1alpha1`. Users also write `v1beta1` for the same kind.
 
 use std::collections::BTreeMap;
 

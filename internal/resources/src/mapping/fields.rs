@@ -1,5 +1,5 @@
-//! Owns the reading of one mapping's keys: each is asked for by name, and what nobody asked for
-//! is said to have no counterpart.
+//! Owns the reading of one mapping's keys: a mapping reads each key by name, and every unread key
+//! is reported as having no counterpart.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -37,7 +37,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// The value of a key, which is then not without a counterpart.
+    /// The value of a key; marks the key as read.
     pub(super) fn get(&self, key: &str) -> &'a Value {
         self.asked.borrow_mut().insert(key.to_owned());
         self.map.and_then(|map| map.get(key)).unwrap_or(&EMPTY)
@@ -61,7 +61,7 @@ impl<'a> Fields<'a> {
         self.get(key).as_str().filter(|word| !word.is_empty())
     }
 
-    /// A word or number or truth as text.
+    /// A string, number or boolean as text.
     pub(super) fn text(&self, key: &str) -> Option<String> {
         match self.get(key) {
             Value::Null => None,
@@ -70,7 +70,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// One of some words, as what it stands for.
+    /// The value for a key whose text must be one of `words`.
     pub(super) fn one_of<T: Copy>(
         &self,
         key: &str,
@@ -126,7 +126,7 @@ impl<'a> Fields<'a> {
         });
     }
 
-    /// Says what nobody asked for.
+    /// Warns of every key that was not read.
     pub(super) fn rest(&self, warnings: &mut Vec<Warning>) {
         let asked = self.asked.borrow();
         for (key, value) in self.map.into_iter().flatten() {

@@ -6,15 +6,15 @@ use super::{Draft, Fields, List, MappingError, USUAL, Warning, name_of};
 use crate::names::{NVIDIA_GPU, SURPLUS_WEIGHT};
 use crate::quantity::Quantity;
 
-/// Its resources, Muster's names for them, and thousandths of Muster's unit in one of its.
+/// KAI's resources, Muster's names for them, and thousandths of Muster's unit in one of KAI's.
 const RESOURCES: [(&str, &str, i64); 3] = [
     ("gpu", NVIDIA_GPU, 1000),
     ("cpu", "cpu", 1),
     ("memory", "memory", 1_000_000_000),
 ];
-/// The priority of a queue that says none.
+/// The priority of a queue without one.
 const PRIORITY: i32 = 100;
-/// More GPUs than a cluster has.
+/// More GPUs than any cluster has.
 const GPUS: i64 = 100_000_000;
 
 pub(super) fn read(
@@ -71,7 +71,7 @@ pub(super) fn read(
     Ok(())
 }
 
-/// An amount of its units; none for no bound.
+/// An amount in KAI's units; `None` for no bound.
 fn amount(number: f64, unit: i64) -> Option<Quantity> {
     (number >= 0.0).then(|| Quantity::from_milli((number * unit as f64).round() as i64))
 }

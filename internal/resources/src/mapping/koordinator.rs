@@ -6,11 +6,11 @@ use super::{Draft, Fields, List, MappingError, Warning, name_of};
 use crate::names::{LENDING_LIMIT, SURPLUS_WEIGHT};
 use crate::quantity::Quantity;
 
-/// What its labels and annotations begin with.
+/// The prefix of Koordinator's labels and annotations.
 const PREFIX: &str = "quota.scheduling.koordinator.sh/";
-/// The root of every tree, which nobody writes down.
+/// The root of every tree, which has no object.
 const ROOT: &str = "koordinator-root-quota";
-/// What it writes itself, to show how it is doing.
+/// Status that Koordinator writes itself.
 const SHOWN: [&str; 8] = [
     "runtime",
     "request",
@@ -81,7 +81,7 @@ pub(super) fn read(
     let mut own = Vec::new();
     labels.rest(&mut own);
     notes.rest(&mut own);
-    // Others' labels are none of ours.
+    // Labels of other programs need no counterpart.
     own.retain(|warning| warning.key.contains(PREFIX));
     warnings.append(&mut own);
     drafts.push(draft);

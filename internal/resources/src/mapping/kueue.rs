@@ -1,5 +1,5 @@
-//! Kueue's ClusterQueues, Cohorts, ResourceFlavors, Topologies, and what its Configuration says of
-//! fair sharing. A ClusterQueue or Cohort may name a cohort that nobody wrote down.
+//! Maps Kueue's ClusterQueues, Cohorts, ResourceFlavors, Topologies, and the fair sharing of its
+//! Configuration. A ClusterQueue or Cohort may name a cohort that has no object.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use crate::kinds::QueueState;
 use crate::names::{BORROWING_LIMIT, LENDING_LIMIT, PREEMPTION, SURPLUS_WEIGHT};
 use crate::quantity::Quantity;
 
-/// Its objects, by what they are.
+/// Kueue's objects by kind.
 #[derive(Default)]
 pub(super) struct Objects<'a> {
     queues: Vec<&'a Value>,
@@ -20,7 +20,7 @@ pub(super) struct Objects<'a> {
     configurations: Vec<&'a Value>,
 }
 
-/// What its resource groups say, flavors added up.
+/// The quotas of its resource groups, summed over flavors.
 #[derive(Default)]
 struct Quotas {
     nominal: List,
@@ -28,7 +28,7 @@ struct Quotas {
     lending: List,
 }
 
-/// One cohort or ClusterQueue.
+/// A cohort or ClusterQueue.
 struct Member {
     draft: Draft,
     nominal: List,
@@ -85,7 +85,7 @@ impl<'a> Objects<'a> {
         Ok(())
     }
 
-    /// The strategies of fair sharing, where it is on.
+    /// The strategies of fair sharing, if it is enabled.
     fn fair(&self, warnings: &mut Vec<Warning>) -> Result<Option<Value>, MappingError> {
         let mut fair = None;
         for object in &self.configurations {
@@ -230,7 +230,7 @@ fn add(list: &mut List, name: &str, amount: Quantity) {
     *own = *own + amount;
 }
 
-/// Its default is that nobody is evicted.
+/// In Kueue, a ClusterQueue preempts nothing by default.
 fn preemption(
     own: &Fields<'_>,
     fair: Option<&Value>,
@@ -261,7 +261,7 @@ fn preemption(
     }))
 }
 
-/// Cohorts that are only named.
+/// Adds cohorts that are named but have no object.
 fn add_unwritten(members: &mut Vec<Member>, fair: Option<&Value>) {
     let written: BTreeSet<String> = members
         .iter()
@@ -293,15 +293,15 @@ fn add_unwritten(members: &mut Vec<Member>, fair: Option<&Value>) {
     }
 }
 
-/// Gives each its place in the tree and its quota: an inner one's holds that of all below it, and
-/// who has nobody to borrow from may not go beyond it.
+/// Sets each member's parent and quota: the quota of an inner member sums all members below it, and
+/// a member without a parent cannot borrow, so its capability equals its quota.
 fn settle(members: Vec<Member>, drafts: &mut Vec<Draft>) {
     let queues: BTreeSet<String> = members
         .iter()
         .filter(|member| !member.inner)
         .map(|member| member.draft.name.clone())
         .collect();
-    // A cohort and a queue may have one name.
+    // A cohort and a queue may have the same name.
     let cohort_name = |name: &String| {
         if queues.contains(name) {
             format!("cohort-{name}")
@@ -323,7 +323,7 @@ fn settle(members: Vec<Member>, drafts: &mut Vec<Draft>) {
         } else {
             member.cohort.clone()
         };
-        // A circle is at most as long as there are cohorts.
+        // A cycle has at most as many members as there are cohorts.
         for _ in 0..=above.len() {
             let Some(name) = at else { break };
             for (resource, amount) in &member.nominal {

@@ -1,30 +1,32 @@
-//! Owns how others' queues are said in Muster's: Kueue's ClusterQueues, Cohorts and ResourceFlavors,
-//! YuniKorn's queue configuration, Koordinator's ElasticQuotas, and what of Volcano's Queue has no
-//! effect here. Pure; nothing is left out silently: each key without a counterpart is named.
+//! Maps the queues of other schedulers to Muster's: Kueue's ClusterQueues, Cohorts and
+//! ResourceFlavors, KAI's Queues, YuniKorn's queue configuration, Koordinator's ElasticQuotas, and
+//! fields of Volcano's Queue without effect here. Pure; each key without a counterpart causes a
+//! warning.
 //!
 //! | theirs | here |
 //! |---|---|
 //! | Volcano Queue | the same kind; `guaranteed` is `guarantee.resource` |
-//! | Kueue ClusterQueue; Cohort | a Queue; a Queue that others have as `parent` |
-//! | Kueue `nominalQuota` | `deserved`: its own of a ClusterQueue, a Cohort's with all below it |
-//! | Kueue: a root cohort, or a ClusterQueue without one | `capability` too: there is nobody to borrow from |
+//! | Kueue ClusterQueue; Cohort | a Queue; a Queue that is the `parent` of others |
+//! | Kueue `nominalQuota` | `deserved`: a ClusterQueue's own quota; the sum below and at a Cohort |
+//! | Kueue: a root cohort, or a ClusterQueue without one | `capability` too: it has no cohort to borrow from |
 //! | Kueue `borrowingLimit`, `lendingLimit` | `muster.io/borrowing-limit`, `muster.io/lending-limit` |
 //! | Kueue `fairSharing.weight` | `muster.io/surplus-weight` |
 //! | Kueue `preemption`; `fairSharing` of its Configuration | `muster.io/preemption`: `withinQueue`, `reclaim`, `borrow`; `fair` |
 //! | Kueue `stopPolicy` Hold, HoldAndDrain | state Closing, Closed |
-//! | Kueue flavors of one resource | added up, and said so |
+//! | Kueue flavors of one resource | summed, with a warning |
 //! | KAI `quota`, `limit`, `overQuotaWeight` | `deserved`, `capability`, `muster.io/surplus-weight`; -1 is no bound |
 //! | KAI `parentQueue`, `priority` (100 unless given) | `parent`, `priority` |
 //! | YuniKorn queue | a Queue named by its path, as `root.a.b` |
-//! | YuniKorn `guaranteed`, `max` | `deserved` (won back by preemption, not kept free), `capability` |
+//! | YuniKorn `guaranteed`, `max` | `deserved` (regained by preemption, not kept free), `capability` |
 //! | YuniKorn limits for user `*`, group `*` | `muster.io/user-limit`, `muster.io/team-limit` |
 //! | YuniKorn `application.sort.policy` | `muster.io/policy`: fifo with priorities is the default, else `fifo`; `fair` |
-//! | YuniKorn `priority.offset`; `preemption.policy: disabled` | `priority`; `reclaimable: false`, and evicts nobody |
+//! | YuniKorn `priority.offset`; `preemption.policy: disabled` | `priority`; `reclaimable: false`, and no evictions for it |
 //! | Koordinator `min`, `max`, parent | `deserved`, `capability`, `parent` |
 //! | Koordinator shared-weight (`max` unless given) | `muster.io/surplus-weight` |
 //! | Koordinator `allow-lent-resource: "false"` | `muster.io/lending-limit` of 0: kept free for it |
 //!
-//! Resources that none of them speaks of are deserved in plenty, as their owners count none there.
+//! Every queue deserves plenty of the usual resources that no object mentions: the other scheduler
+//! does not count them either.
 
 mod fields;
 mod kai;
@@ -44,33 +46,32 @@ use fields::Fields;
 /// Amounts by resource.
 pub(crate) type List = BTreeMap<String, Quantity>;
 
-/// Resources that pods always or nearly always ask for,
-/// each with more of it than a cluster has.
+/// Resources that nearly every pod requests, each with an amount that exceeds any cluster.
 const USUAL: [(&str, i64); 3] = [
     ("cpu", 100_000_000),
     ("memory", 1 << 50),
     ("pods", 100_000_000),
 ];
 
-/// What others' objects amount to.
+/// The result of the mapping.
 #[derive(Clone, Debug, Default)]
 pub struct Mapped {
-    /// The queues, parents before what is below them.
+    /// The queues, parents before children.
     pub queues: Vec<Queue>,
-    /// Node label keys of Kueue's Topology, widest first; empty where there is none.
+    /// Node label keys of Kueue's Topology, widest first; empty without a Topology.
     pub levels: Vec<String>,
-    /// What has no counterpart, or another meaning.
+    /// Keys without a counterpart or with another meaning.
     pub warnings: Vec<Warning>,
 }
 
-/// One key that is not as it was.
+/// A key that is not mapped as it stands.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Warning {
     /// The object, as kind and name.
     pub object: String,
     /// The key's path in it.
     pub key: String,
-    /// What becomes of it.
+    /// The effect of the key here.
     pub why: String,
 }
 
@@ -80,7 +81,7 @@ impl std::fmt::Display for Warning {
     }
 }
 
-/// A value that can't be read.
+/// An unreadable value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{object}: {key}: {value:?} is not right: {wanted}")]
 pub struct MappingError {
@@ -88,19 +89,19 @@ pub struct MappingError {
     pub object: String,
     /// The key's path in it.
     pub key: String,
-    /// What stands there.
+    /// The value.
     pub value: String,
-    /// What would be right.
+    /// The valid form.
     pub wanted: String,
 }
 
-/// Is this an object that [`queues`] takes?
+/// True if [`queues`] reads this object.
 #[must_use]
 pub fn takes(object: &Value) -> bool {
     Sort::of(object).is_some()
 }
 
-/// What an object is.
+/// The kind of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sort {
     Volcano,
@@ -135,10 +136,10 @@ impl Sort {
     }
 }
 
-/// Says the objects' queues in Muster's words. Objects that [`takes`] does not know are left out.
+/// Maps the objects to Muster's Queues. Objects that [`takes`] does not know are skipped.
 ///
 /// # Errors
-/// A quantity or word that can't be read.
+/// An unreadable quantity or word.
 pub fn queues(objects: &[Value]) -> Result<Mapped, MappingError> {
     let mut mapped = Mapped::default();
     let mut kueue = kueue::Objects::default();
@@ -166,7 +167,7 @@ pub fn queues(objects: &[Value]) -> Result<Mapped, MappingError> {
     Ok(mapped)
 }
 
-/// A queue before it is one of Muster's.
+/// A queue under construction.
 #[derive(Clone, Debug, Default)]
 struct Draft {
     name: String,
@@ -219,7 +220,7 @@ impl Draft {
     }
 }
 
-/// A resource of which nobody speaks is not what queues are measured by.
+/// Deserves every queue plenty of the usual resources that no object mentions, so that these do not count against it.
 fn plenty(drafts: &mut [Draft]) {
     let spoken: BTreeSet<String> = drafts
         .iter()
@@ -239,7 +240,7 @@ fn plenty(drafts: &mut [Draft]) {
     }
 }
 
-/// Parents before what is below them; circles last, as they are.
+/// Orders parents before children; cycles come last, unchanged.
 fn parents_first(drafts: Vec<Draft>) -> Vec<Queue> {
     let names: BTreeSet<String> = drafts.iter().map(|draft| draft.name.clone()).collect();
     let mut done: BTreeSet<String> = BTreeSet::new();
@@ -260,7 +261,7 @@ fn parents_first(drafts: Vec<Draft>) -> Vec<Queue> {
     }
 }
 
-/// What messages call an object: kind and name.
+/// The name of an object in messages: kind and name.
 #[must_use]
 pub fn name_of(object: &Value) -> String {
     let kind = object["kind"].as_str().unwrap_or("queue configuration");

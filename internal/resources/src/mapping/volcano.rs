@@ -1,4 +1,4 @@
-//! Volcano's Queue: the same kind, but for what has no effect here.
+//! Volcano's Queue: the same kind, except fields without effect here.
 
 use serde_json::Value;
 

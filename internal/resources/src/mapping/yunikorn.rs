@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::{Draft, Fields, List, MappingError, Warning};
 use crate::names::{PREEMPTION, QUEUE_POLICY, TEAM_LIMIT, USER_LIMIT};
 
-/// The deepest tree that is read.
+/// The maximum depth of the tree.
 const DEPTH_MAX: usize = 64;
 
 pub(super) fn read(
@@ -74,7 +74,7 @@ fn read_queue(
     Ok(())
 }
 
-/// Its word for cpu.
+/// Renames YuniKorn's `vcore` to `cpu`.
 fn cores(mut list: List) -> List {
     if let Some(cores) = list.remove("vcore") {
         list.insert("cpu".to_owned(), cores);

@@ -1,5 +1,5 @@
-//! Parts of GPUs asked for as resources of others' device plugins, read as the same that our
-//! annotations say: Aliyun's, Volcano's, HAMi's, Koordinator's.
+//! Requests for parts of GPUs in the resources of other device plugins (Aliyun's, Volcano's,
+//! HAMi's, Koordinator's), converted to the form of Muster's annotations.
 
 use k8s_openapi::api::core::v1 as k8s;
 
@@ -7,19 +7,19 @@ use super::{Part, Share, WHOLE};
 use crate::amounts::Amounts;
 use crate::names::{ALIYUN_GPU_CORE, ALIYUN_GPU_CORE_PERCENTAGE, ALIYUN_GPU_MEMORY, NVIDIA_GPU};
 
-/// All of a GPU, in percent.
+/// A whole GPU, in percent.
 const PERCENT: i64 = 100;
-/// GPUs that Aliyun's device plugin shares, on nodes.
+/// Node resource of Aliyun's device plugin: the number of shared GPUs.
 const ALIYUN_COUNT: &str = "aliyun.com/gpu-count";
 
-/// The words of one device plugin.
+/// The resource names of one device plugin.
 struct Dialect {
-    /// On how many GPUs; one where it has no such word.
+    /// The resource for the number of GPUs; one GPU if the plugin has no such resource.
     number: Option<&'static str>,
     memory: &'static str,
-    /// So many bytes is one of it.
+    /// The bytes in one unit of `memory`.
     unit: i64,
-    /// Percents of a GPU: the largest that is said counts.
+    /// Resources in percent of a GPU: the largest value counts.
     percents: &'static [&'static str],
 }
 
@@ -55,14 +55,14 @@ const DIALECTS: [Dialect; 4] = [
 ];
 
 impl Dialect {
-    /// Its own words: `nvidia.com/gpu` is everybody's.
+    /// The plugin's own resources: several plugins use `nvidia.com/gpu`.
     fn words(&self) -> impl Iterator<Item = &'static str> {
         let number = self.number.filter(|name| *name != NVIDIA_GPU);
         let percents = self.percents.iter().copied();
         number.into_iter().chain([self.memory]).chain(percents)
     }
 
-    /// None: something that cannot be.
+    /// `None` for an impossible request.
     fn read(&self, requests: &Amounts) -> Option<Share> {
         let memory = requests.get(self.memory).checked_mul(self.unit)?;
         let mib = memory.checked_add((1 << 20) - 1)? >> 20;
@@ -78,7 +78,7 @@ impl Dialect {
             gpus,
         };
         if percent > PERCENT {
-            // Several, each whole.
+            // Several whole GPUs.
             let several = self.number.is_none() && percent % PERCENT == 0;
             return several.then(|| whole(percent / PERCENT));
         }
@@ -95,8 +95,8 @@ impl Dialect {
     }
 }
 
-/// What a pod asks for in such words, and the container that does: none where it uses none, and
-/// nothing that can be read where it is more than one dialect, or makes no sense.
+/// A pod's request in these resources, with the container that makes it. `None` if the pod uses
+/// none of them, `Some(None)` if it mixes device plugins or the request is impossible.
 pub(super) fn asked(spec: &k8s::PodSpec, requests: &Amounts) -> Option<Option<(Share, String)>> {
     let uses = |dialect: &&Dialect| dialect.words().any(|name| requests.get(name) > 0);
     let mut used = DIALECTS.iter().filter(uses);
@@ -120,7 +120,7 @@ pub(super) fn asked(spec: &k8s::PodSpec, requests: &Amounts) -> Option<Option<(S
     Some(dialect.read(requests).zip(name))
 }
 
-/// Requests without these words.
+/// The requests without these resources.
 pub fn without(mut requests: Amounts) -> Amounts {
     for name in DIALECTS.iter().flat_map(Dialect::words) {
         if requests.get(name) != 0 {
@@ -130,8 +130,8 @@ pub fn without(mut requests: Amounts) -> Amounts {
     requests
 }
 
-/// What a node offers, with the GPUs that it only offers for sharing as GPUs; and what each of
-/// those has of memory, in MiB.
+/// A node's allocatable amounts, in which GPUs that the node offers only for sharing count as GPUs;
+/// and the memory of each of those, in MiB.
 pub fn offered(mut allocatable: Amounts) -> (Amounts, Option<i64>) {
     let count = allocatable.get(ALIYUN_COUNT);
     if count <= 0 {

@@ -1,6 +1,6 @@
-//! Parts of GPUs that pods ask for: by annotation (`muster.io/gpu-fraction`, or `muster.io/gpu-memory`
-//! in MiB; KAI's words are read too), or as resources of other device plugins ([`foreign`]). The
-//! scheduler reads it to place them, the agent to hold them to it.
+//! Requests of pods for parts of GPUs: by annotation (`muster.io/gpu-fraction`, or `muster.io/gpu-memory` in MiB; KAI's
+//! annotations are read too), or in the resources of other device plugins ([`foreign`]). The scheduler reads them to
+//! place the pods, the agent to enforce them.
 
 pub mod foreign;
 
@@ -15,26 +15,26 @@ use crate::names::{
 };
 use crate::quantity::Quantity;
 
-/// All of a GPU, in thousandths.
+/// A whole GPU, in thousandths.
 pub const WHOLE: i64 = 1000;
 
-/// Parts of a GPU's memory are rounded up to so many thousandths of it.
+/// Parts of a GPU's memory are rounded up to a multiple of this many thousandths.
 const MEMORY_STEP: i64 = 10;
 
-/// How much of one GPU is asked for.
+/// A part of one GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Part {
-    /// So many thousandths; less than a whole one.
+    /// Thousandths; at most a whole GPU.
     Milli(i64),
-    /// So many MiB of its memory.
+    /// MiB of its memory.
     Memory(i64),
-    /// At least so many thousandths and so many MiB.
+    /// At least these thousandths and these MiB.
     Both(i64, i64),
 }
 
 impl Part {
-    /// How many thousandths that is where each GPU has so many MiB. More than there are where it
-    /// asks for more than one has; a whole GPU where nobody knows what it has.
+    /// The part in thousandths on GPUs with this memory in MiB. More than a whole GPU if it exceeds that memory; a
+    /// whole GPU if the memory is unknown.
     pub fn of(self, memory: Option<i64>) -> i64 {
         let of_memory = |mib: i64, memory: i64| {
             let steps = i128::from(WHOLE / MEMORY_STEP);
@@ -52,31 +52,31 @@ impl Part {
         }
     }
 
-    /// Whether how much that is depends on the memory that a GPU has.
+    /// True if the thousandths depend on a GPU's memory.
     pub fn depends_on_memory(self) -> bool {
         matches!(self, Part::Memory(_) | Part::Both(..))
     }
 }
 
-/// A part of one GPU, or of each of several.
+/// The same part of one or several GPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Share {
-    /// How much of each.
+    /// The part of each GPU.
     pub part: Part,
-    /// Of how many.
+    /// The number of GPUs.
     pub gpus: i64,
 }
 
 impl Share {
-    /// How many whole GPUs it comes to, if it does.
+    /// The number of whole GPUs, if the share consists of whole GPUs.
     pub fn whole(share: Option<Share>) -> Option<i64> {
         share
             .filter(|share| share.part == Part::Milli(WHOLE))
             .map(|share| share.gpus)
     }
 
-    /// Its part of each GPU, in thousandths, where each has so many MiB; none where one has too
-    /// little for it, or nobody knows how much it has.
+    /// The part of each GPU in thousandths, on GPUs with this memory in MiB; `None` if the memory is too small or
+    /// unknown.
     pub fn of(&self, memory: Option<i64>) -> Option<i64> {
         match self.part {
             part if part.depends_on_memory() && memory.is_none() => None,
@@ -84,12 +84,12 @@ impl Share {
         }
     }
 
-    /// Whether how much it is depends on the memory that a node's GPUs have.
+    /// True if the thousandths depend on the memory of a node's GPUs.
     pub fn depends_on_memory(&self) -> bool {
         self.part.depends_on_memory()
     }
 
-    /// What a node lacks that has no room for it, in words.
+    /// The shortage of a node that cannot take it, as text.
     pub fn shortage(&self) -> String {
         let what = match self.part {
             Part::Milli(milli) => format!("{milli} of {WHOLE} free"),
@@ -102,7 +102,7 @@ impl Share {
         }
     }
 
-    /// What it asks for, in words.
+    /// The request as text.
     pub fn words(&self) -> String {
         let of = match self.gpus {
             1 => "a GPU".to_owned(),
@@ -118,19 +118,19 @@ impl Share {
     }
 }
 
-/// What a pod says of parts of GPUs.
+/// A pod's request for parts of GPUs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Asked {
-    /// None: whole ones, as many as its containers say.
+    /// `None` if it requests whole GPUs, as many as its containers state.
     pub share: Option<Share>,
-    /// Something is said that cannot be read.
+    /// True if the request cannot be read.
     pub unreadable: bool,
-    /// The container that gets them, where one is named.
+    /// The container that gets the GPUs, if the pod names one.
     pub container: Option<String>,
 }
 
 impl Asked {
-    /// Reads a pod's annotations, and what its containers ask for together.
+    /// Reads a pod's annotations and the total requests of its containers.
     pub fn read(
         notes: Option<&BTreeMap<String, String>>,
         spec: &k8s::PodSpec,
@@ -151,7 +151,7 @@ impl Asked {
         }
     }
 
-    /// Reads the annotations of a pod whose containers ask for so many GPUs.
+    /// Reads the annotations of a pod whose containers request `asked` GPUs.
     fn said(notes: Option<&BTreeMap<String, String>>, asked: i64) -> Asked {
         let none = BTreeMap::new();
         let notes = notes.unwrap_or(&none);

@@ -1,5 +1,5 @@
-//! ClusterRoles that are made of others: the rules of one with an `aggregationRule` are those of all other
-//! ClusterRoles that one of its selectors matches, in the order of names, each once.
+//! Aggregated ClusterRoles: the rules of a role with an `aggregationRule` are those of all other ClusterRoles that one
+//! of its selectors matches, in name order, without repeats.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
 use serde_json::Value;
@@ -7,8 +7,8 @@ use serde_json::Value;
 use crate::json;
 use crate::selector::LabelSelector;
 
-/// Sets the rules of the ClusterRoles that are aggregated, and answers which of them changed, by index. The roles are
-/// all that there are, in the order of their names. An aggregated role may be part of another one.
+/// Sets the rules of the aggregated ClusterRoles and returns the indices of the changed ones. `roles` holds all
+/// ClusterRoles in name order. An aggregated role may be part of another one.
 pub fn aggregate(roles: &mut [Value]) -> Vec<usize> {
     let selectors: Vec<(usize, Vec<LabelSelector>)> = roles
         .iter()
@@ -20,7 +20,7 @@ pub fn aggregate(roles: &mut [Value]) -> Vec<usize> {
         .map(|role| json::texts(role, &["metadata", "labels"]))
         .collect();
     let mut changed = Vec::new();
-    // A role is complete once those are that it is made of: each pass completes at least one more.
+    // A role is complete once all its parts are complete: each pass completes at least one more role.
     for _ in 0..=selectors.len() {
         let mut settled = true;
         for (at, selectors) in &selectors {
@@ -53,7 +53,7 @@ pub fn aggregate(roles: &mut [Value]) -> Vec<usize> {
     changed
 }
 
-/// The selectors of a role that is aggregated. One that can't be read matches nothing.
+/// The selectors of an aggregated role. An unreadable selector matches nothing.
 fn selectors_of(role: &Value) -> Option<Vec<LabelSelector>> {
     let rule = role
         .get("aggregationRule")

@@ -1,11 +1,11 @@
 //! The roles and bindings that exist from the start: Kubernetes' (`cluster-admin`, `admin`, `edit`, `view`, discovery)
-//! and Muster's. Roles that read "everything" list the kinds that are registered, so that a new kind is in them.
+//! and Muster's. Roles that read "everything" list the registered kinds, so that they include a new kind.
 //!
-//! Users get their rights by groups (`access::Role::groups`). What the cluster shares is read by `muster:users`. Who
-//! has a role everywhere reads all namespaces, except Secrets, by a ClusterRoleBinding to `muster:viewer`. All other
-//! rights come from three RoleBindings that every namespace gets when it is created, except Muster's and Kubernetes' own
-//! namespaces: RBAC has no "except", and a binding for the whole cluster would give everybody the Secrets of
-//! `muster-system`. Administrators and leads change these bindings as any others.
+//! Users get their rights through groups (`access::Role::groups`). The group `muster:users` reads what the cluster
+//! shares. A user with a role everywhere reads all namespaces, except Secrets, through a ClusterRoleBinding to
+//! `muster:viewer`. All other rights come from three RoleBindings that every namespace gets when it is created, except
+//! Muster's and Kubernetes' own namespaces: RBAC has no "except", and a cluster-wide binding would expose the Secrets
+//! of `muster-system` to every user. Administrators and leads may change these bindings like any others.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,18 +18,18 @@ use crate::json;
 use crate::names::SYSTEM_NAMESPACES;
 use crate::registry::{self, Kind};
 
-/// The ClusterRole of everything that the cluster shares, to be read.
+/// The ClusterRole for reading everything that the cluster shares.
 const SHARED_READER: &str = "muster:shared-reader";
 const READ: [&str; 3] = ["get", "list", "watch"];
 const WRITE: [&str; 5] = ["create", "update", "patch", "delete", "deletecollection"];
 
-/// Writes of these belong to administrators: they bound what a team may hold, or say that a node lives.
+/// Only administrators may write these: they bound a team's usage, or report that a node is alive.
 const RESERVED: [(&str, &str); 3] = [
     ("", "resourcequotas"),
     ("", "limitranges"),
     ("coordination.k8s.io", "leases"),
 ];
-/// What a member makes and changes.
+/// The kinds that a member creates and changes.
 const MEMBERS_OWN: [(&str, &str); 15] = [
     ("", "pods"),
     ("", "configmaps"),
@@ -72,7 +72,7 @@ fn is_secret(kind: &Kind) -> bool {
     kind.group.is_empty() && kind.plural == "secrets"
 }
 
-/// One rule for each API group over some kinds.
+/// A rule for each API group over the selected kinds.
 fn over(
     kept: impl Fn(&Kind) -> bool,
     resources: impl Fn(&Kind) -> Vec<String>,
@@ -89,7 +89,7 @@ fn over(
     groups.into_iter().map(one).collect()
 }
 
-/// A kind and the parts of it that are read.
+/// A kind and its readable subresources.
 fn read_parts(kind: &Kind) -> Vec<String> {
     let mut parts = written_parts(kind);
     if kind.status {
@@ -101,7 +101,7 @@ fn read_parts(kind: &Kind) -> Vec<String> {
     parts
 }
 
-/// A kind and the parts of it that its users write; `status` and `binding` are the system's.
+/// A kind and the subresources that its users write; only the system writes `status` and `binding`.
 fn written_parts(kind: &Kind) -> Vec<String> {
     let scale = kind
         .scale
@@ -121,7 +121,7 @@ fn reader_rules() -> Vec<Value> {
     )
 }
 
-/// Reads what the cluster shares.
+/// Reads the objects that the cluster shares.
 fn shared_rules() -> Vec<Value> {
     over(
         |kind| !kind.namespaced && kind.group != GROUP,
@@ -130,7 +130,7 @@ fn shared_rules() -> Vec<Value> {
     )
 }
 
-/// What a member may beside reading.
+/// The rights of a member beyond reading.
 fn member_rules() -> Vec<Value> {
     let mut rules = over(
         |kind| MEMBERS_OWN.contains(&(kind.group, kind.plural)),
@@ -142,7 +142,7 @@ fn member_rules() -> Vec<Value> {
     rules
 }
 
-/// What a lead may beside what a member may.
+/// The rights of a lead beyond a member's.
 fn lead_rules() -> Vec<Value> {
     let mut rules = over(
         |kind| kind.namespaced && !RESERVED.contains(&(kind.group, kind.plural)),
@@ -191,7 +191,7 @@ fn aggregation_label(to: &str) -> String {
     format!("{GROUP}/aggregate-to-{to}")
 }
 
-/// A ClusterRole that is made of those with its label, and part of `parent`.
+/// A ClusterRole that aggregates the roles with its label and is part of `parent`.
 fn aggregated(name: &str, parent: Option<&str>) -> Value {
     let mut role = object("ClusterRole", name);
     if let Some(parent) = parent {
@@ -241,9 +241,9 @@ pub fn cluster_roles() -> Vec<Value> {
     ]
 }
 
-/// The ClusterRoles for the users of a Kubernetes cluster: what Muster's roles say of Muster's kinds. Kubernetes' own
-/// `admin`, `edit` and `view` say the rest, and include these by their labels; none gives more of Kubernetes' kinds than
-/// the cluster's administrators chose. `muster-admin` is part of no other role.
+/// The ClusterRoles for the users of a Kubernetes cluster: the rights of Muster's roles on Muster's kinds. Kubernetes'
+/// own `admin`, `edit` and `view` grant the rest, and include these by their labels; none grants more rights on
+/// Kubernetes' kinds than the cluster's administrators chose. `muster-admin` is part of no other role.
 pub fn kubernetes_cluster_roles() -> Vec<Value> {
     let custom = |kind: &Kind| !kind.strategic;
     let groups: BTreeSet<&str> = registry::all()
@@ -312,7 +312,7 @@ pub fn cluster_role_bindings() -> Vec<Value> {
     ]
 }
 
-/// The RoleBindings that a namespace gets when it is created: none for the system's own namespaces.
+/// The RoleBindings that a namespace gets when it is created; empty for the system's namespaces.
 pub fn role_bindings(namespace: &str) -> Vec<Value> {
     if SYSTEM_NAMESPACES.contains(&namespace) {
         return Vec::new();
@@ -331,8 +331,8 @@ pub fn role_bindings(namespace: &str) -> Vec<Value> {
     [Role::Lead, Role::Member, Role::Viewer].map(one).into()
 }
 
-/// What a role or binding of these becomes when the server starts: what it lacks is added, what others added stays.
-/// None where nothing is missing, or where its annotation keeps it as it is.
+/// The new state of a default role or binding when the server starts: missing parts are added, and additions by others
+/// stay. `None` if nothing is missing, or if its annotation disables the update.
 pub fn completed(live: &Value, wanted: &Value) -> Option<Value> {
     if json::text(live, &["metadata", "annotations", AUTOUPDATE]) == "false" {
         return None;

@@ -1,5 +1,5 @@
-//! The chart's ClusterRoles for users are those that the defaults come to. `MUSTER_BLESS=1 cargo test -p resources`
-//! writes the template anew.
+//! The chart's ClusterRoles for users equal the defaults. `MUSTER_BLESS=1 cargo test -p resources` rewrites the
+//! template.
 
 use std::path::PathBuf;
 

@@ -1,7 +1,7 @@
-//! Kubernetes' role-based access control (`rbac.authorization.k8s.io/v1`): what rules permit, which rules a caller
-//! has by roles and bindings, whether some rules cover others (so that nobody grants more than what they have), how
-//! ClusterRoles are aggregated, and the roles and bindings that exist from the start. Pure; who is asked, and where
-//! roles and bindings are kept, is the API server's.
+//! Kubernetes' role-based access control (`rbac.authorization.k8s.io/v1`): the requests that rules permit, the rules of
+//! a caller from roles and bindings, the comparison of rules (which prevents privilege escalation), the aggregation of
+//! ClusterRoles, and the default roles and bindings. Pure; the API server stores roles and bindings and calls the
+//! checks.
 
 mod aggregation;
 pub mod defaults;
@@ -17,10 +17,9 @@ pub use rules::{
 
 /// The API group of roles and bindings.
 pub const GROUP: &str = "rbac.authorization.k8s.io";
-/// An annotation on roles and bindings that exist from the start: `false` keeps them from being completed when the
-/// server starts.
+/// An annotation on default roles and bindings: with `false`, the server does not complete them when it starts.
 pub const AUTOUPDATE: &str = "rbac.authorization.kubernetes.io/autoupdate";
-/// The label, with the value `rbac-defaults`, of roles and bindings that exist from the start.
+/// The label of default roles and bindings, with the value `rbac-defaults`.
 pub const BOOTSTRAPPING: &str = "kubernetes.io/bootstrapping";
 
 #[cfg(test)]

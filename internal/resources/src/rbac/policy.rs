@@ -1,5 +1,5 @@
-//! All roles and bindings together: which rules a caller has, and where. The bindings are indexed by user and by
-//! group, so that a request costs a look-up for each of the caller's groups, whatever other bindings there are.
+//! All roles and bindings together: the rules of a caller in a namespace. The bindings are indexed by user and by
+//! group, so that a request costs one look-up for each of the caller's groups, however many bindings there are.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use crate::access::{Attributes, Caller, SERVICE_ACCOUNT_PREFIX};
 
 type Rules = Arc<[PolicyRule]>;
 
-/// A role or a binding: its plural, its namespace (`-` where it has none) and its name.
+/// A role or a binding: its plural, its namespace (`-` without one) and its name.
 type Id = (String, String, String);
 
-/// The roles and bindings that a policy is made of.
+/// The roles and bindings of a policy.
 #[derive(Default)]
 pub struct Objects {
     roles: BTreeMap<Id, Rules>,
@@ -32,10 +32,10 @@ fn id_of(key: &str) -> Option<Id> {
 }
 
 impl Objects {
-    /// Takes in the object that is stored under a key, as JSON, in place of what was there before.
+    /// Stores the object of a key, given as JSON, in place of the previous one.
     ///
     /// # Errors
-    /// When the JSON is no object of the key's kind: then nothing is known under that key.
+    /// When the JSON is no object of the key's kind: the key has no object then.
     pub fn put(&mut self, key: &str, json: &[u8]) -> Result<(), serde_json::Error> {
         let Some(id) = id_of(key) else { return Ok(()) };
         self.drop_id(&id);
@@ -64,7 +64,7 @@ impl Objects {
         Ok(())
     }
 
-    /// Forgets the object under a key.
+    /// Removes the object of a key.
     pub fn remove(&mut self, key: &str) {
         if let Some(id) = id_of(key) {
             self.drop_id(&id);
@@ -84,7 +84,7 @@ struct Grants {
     namespaces: HashMap<String, Vec<Rules>>,
 }
 
-/// What every caller may do.
+/// The rights of every caller.
 #[derive(Default)]
 pub struct Policy {
     roles: BTreeMap<Id, Rules>,
@@ -92,7 +92,7 @@ pub struct Policy {
     groups: HashMap<String, Grants>,
 }
 
-/// The role that a binding in a namespace (none: for the whole cluster) refers to.
+/// The role that a binding in a namespace (`None`: cluster-wide) refers to.
 fn referred(role: &RoleRef, namespace: Option<&str>) -> Option<Id> {
     let plural = match (role.kind.as_str(), namespace) {
         ("ClusterRole", _) => "clusterroles",
@@ -106,7 +106,7 @@ fn referred(role: &RoleRef, namespace: Option<&str>) -> Option<Id> {
     Some((plural.to_owned(), of.to_owned(), role.name.clone()))
 }
 
-/// Leaves the rules of a role that is bound several times in the list once: each request looks through all of it.
+/// Removes repeated rules of a role that is bound several times: each request scans the entire list.
 fn each_once(list: &mut Vec<Rules>) {
     list.sort_by_key(|rules| Arc::as_ptr(rules).cast::<PolicyRule>() as usize);
     list.dedup_by(|a, b| Arc::ptr_eq(a, b));
@@ -165,8 +165,8 @@ impl Policy {
             .chain(groups.filter_map(move |group| self.groups.get(group)))
     }
 
-    /// The rules that a caller has in a namespace, those for the whole cluster among them; without a namespace, the
-    /// latter alone.
+    /// The rules of a caller in a namespace, including cluster-wide ones; without a namespace, only the cluster-wide
+    /// ones.
     pub fn rules<'a>(
         &'a self,
         caller: &'a Caller,
@@ -180,19 +180,19 @@ impl Policy {
             .flat_map(|rules| rules.iter())
     }
 
-    /// Do the caller's rules permit this request for a resource?
+    /// True if the caller's rules permit this request for a resource.
     pub fn permits(&self, caller: &Caller, request: &Attributes<'_>) -> bool {
         self.rules(caller, request.namespace)
             .any(|rule| rules::permits(rule, request))
     }
 
-    /// Do the caller's rules permit this verb on a path that is no resource?
+    /// True if the caller's rules permit this verb on a non-resource path.
     pub fn permits_path(&self, caller: &Caller, verb: &str, path: &str) -> bool {
         self.rules(caller, None)
             .any(|rule| rules::permits_path(rule, verb, path))
     }
 
-    /// The rules of the role that a binding in a namespace (none: for the whole cluster) refers to, where it exists.
+    /// The rules of the role that a binding in a namespace (`None`: cluster-wide) refers to, if it exists.
     pub fn role(&self, role: &RoleRef, namespace: Option<&str>) -> Option<&[PolicyRule]> {
         let id = referred(role, namespace)?;
         self.roles.get(&id).map(|rules| &**rules)

@@ -1,8 +1,8 @@
-//! One rule: what it permits, and whether rules cover other rules. The problem of covering: may somebody who has the
-//! rules A hand out the rules B? Method, as Kubernetes does it: each rule of B is broken into tuples of one verb,
-//! group, resource and name (or one verb and path), and each tuple must be covered whole by a single rule of A.
-//! Example: `get,list pods` is covered by {`get *`, `list pods`}, and not by {`get pods` named `a`}. It is sound, not
-//! complete: what is covered is permitted (held by the property in `tests`). Cost: tuples of B times entries of A.
+//! One rule: the requests that it permits, and whether rules cover other rules. The problem of covering: may a caller
+//! with the rules A grant the rules B? Method, as in Kubernetes: each rule of B is broken into tuples of one verb,
+//! group, resource and name (or one verb and path), and a single rule of A must cover each tuple. Example: `get,list
+//! pods` is covered by {`get *`, `list pods`}, and not by {`get pods` named `a`}. The method is sound, not complete:
+//! covered requests are permitted (the property in `tests` checks this). Cost: tuples of B times entries of A.
 
 use std::collections::BTreeMap;
 
@@ -11,11 +11,11 @@ use k8s_openapi::api::rbac::v1::PolicyRule;
 use crate::access::Attributes;
 use crate::field::quote;
 
-/// The most tuples that rules are broken into when they are compared. All of Muster's own roles have a few hundred.
+/// The most tuples of compared rules. All of Muster's own roles have a few hundred.
 pub const MOST_TUPLES: usize = 10_000;
 
-/// The most comparisons of such a tuple with a verb, group, resource, name or path that somebody holds. Who holds all of
-/// Muster's own roles has some 2,000 of these.
+/// The most comparisons of such a tuple with a verb, group, resource, name or path of the held rules. A caller with all
+/// of Muster's own roles has about 2,000 of these.
 pub const MOST_COMPARISONS: usize = 20_000_000;
 
 /// The rules combine more verbs, groups, resources and names than can be compared.
@@ -35,7 +35,7 @@ fn names(list: &[String], wanted: &str) -> bool {
     list.iter().any(|one| one == ALL || one == wanted)
 }
 
-/// Does the rule permit this request for a resource?
+/// True if the rule permits this request for a resource.
 pub fn permits(rule: &PolicyRule, request: &Attributes<'_>) -> bool {
     let named = list(&rule.resource_names);
     let name = request.name.unwrap_or_default();
@@ -47,7 +47,7 @@ pub fn permits(rule: &PolicyRule, request: &Attributes<'_>) -> bool {
         && (named.is_empty() || named.iter().any(|one| one == name))
 }
 
-/// Does an entry of `resources` name this resource, or this subresource of one?
+/// True if an entry of `resources` names this resource, or this subresource of one.
 fn is_resource(entry: &str, resource: &str, subresource: Option<&str>) -> bool {
     match (subresource, entry.split_once('/')) {
         _ if entry == ALL => true,
@@ -57,7 +57,7 @@ fn is_resource(entry: &str, resource: &str, subresource: Option<&str>) -> bool {
     }
 }
 
-/// Does the rule permit this verb on a path that is no resource?
+/// True if the rule permits this verb on a non-resource path.
 pub fn permits_path(rule: &PolicyRule, verb: &str, path: &str) -> bool {
     names(&rule.verbs, verb)
         && list(&rule.non_resource_urls)
@@ -65,12 +65,12 @@ pub fn permits_path(rule: &PolicyRule, verb: &str, path: &str) -> bool {
             .any(|entry| path_covers(entry, path))
 }
 
-/// Does an entry of `nonResourceURLs` hold everything that another entry, or a path, stands for?
+/// True if an entry of `nonResourceURLs` covers another entry or a path.
 fn path_covers(entry: &str, other: &str) -> bool {
     entry == other || (entry.ends_with('*') && other.starts_with(entry.trim_end_matches('*')))
 }
 
-/// One verb on one resource (of one name, where it has names) or on one path.
+/// One verb on one resource (with one name, if the rule has names) or on one path.
 #[derive(Clone, Copy)]
 enum Tuple<'a> {
     Resource {
@@ -136,7 +136,7 @@ impl Tuple<'_> {
     }
 }
 
-/// Does an entry of `resources` hold everything that another entry stands for?
+/// True if an entry of `resources` covers another entry.
 fn resource_covers(entry: &str, other: &str) -> bool {
     let any_parent = || {
         let (of, sub) = entry.split_once('/')?;
@@ -171,7 +171,7 @@ fn tuples(rule: &PolicyRule) -> Vec<Tuple<'_>> {
     out
 }
 
-/// How many tuples the rule is broken into; at most `usize::MAX`.
+/// The number of tuples of the rule; at most `usize::MAX`.
 fn count(rule: &PolicyRule) -> usize {
     let resources = list(&rule.api_groups)
         .len()
@@ -182,7 +182,7 @@ fn count(rule: &PolicyRule) -> usize {
         .saturating_mul(rule.verbs.len())
 }
 
-/// How many verbs, groups, resources, names and paths the rule has.
+/// The number of verbs, groups, resources, names and paths of the rule.
 fn entries(rule: &PolicyRule) -> usize {
     let lists = [
         rule.verbs.as_slice(),
@@ -194,10 +194,10 @@ fn entries(rule: &PolicyRule) -> usize {
     lists.into_iter().map(<[String]>::len).sum()
 }
 
-/// What the rules `held` do not cover of the rules `wanted`, each verb on each resource apart.
+/// The part of the rules `wanted` that the rules `held` do not cover, with a rule for each verb on each resource.
 ///
 /// # Errors
-/// When the wanted rules have more than [`MOST_TUPLES`] of these, or comparing them with what is held takes more than
+/// When the wanted rules have more than [`MOST_TUPLES`] tuples, or their comparison with the held rules takes more than
 /// [`MOST_COMPARISONS`].
 pub fn uncovered(
     held: &[&PolicyRule],
@@ -217,7 +217,7 @@ pub fn uncovered(
     Ok(missing.map(|tuple| tuple.as_rule()).collect())
 }
 
-/// The same rules with the verbs for one resource in one rule, in order.
+/// The same rules with the verbs for one resource in one rule, sorted.
 pub fn compact(rules: &[PolicyRule]) -> Vec<PolicyRule> {
     type About<'a> = [&'a [String]; 4];
     let mut verbs: BTreeMap<About<'_>, Vec<&String>> = BTreeMap::new();
@@ -245,7 +245,7 @@ pub fn compact(rules: &[PolicyRule]) -> Vec<PolicyRule> {
     verbs.into_iter().map(one).collect()
 }
 
-/// A rule in Kubernetes' words: `{APIGroups:[""], Resources:["pods"], Verbs:["get"]}`.
+/// A rule as Kubernetes prints it: `{APIGroups:[""], Resources:["pods"], Verbs:["get"]}`.
 pub fn show(rule: &PolicyRule) -> String {
     let parts = [
         ("APIGroups", list(&rule.api_groups)),

@@ -1,4 +1,4 @@
-//! Tests of RBAC: tables of what rules permit and of what Muster's roles may, and properties of covering.
+//! Tests of RBAC: tables of permitted requests for rules and for Muster's roles, and properties of covering.
 
 use k8s_openapi::api::rbac::v1::PolicyRule;
 use proptest::prelude::*;
@@ -444,7 +444,7 @@ fn bindings_reach_users_groups_and_service_accounts_in_their_namespace() {
     objects.remove("/rbac.authorization.k8s.io/rolebindings/a/b");
     let policy = Policy::new(&objects);
     check(&policy, &Caller::user("ann", []), &[], &["get /pods @a"]);
-    // What can't be read grants nothing, and takes away what was known under its key.
+    // An unreadable object grants nothing, and removes the previous object of its key.
     put(&mut objects, &binding);
     let key = "/rbac.authorization.k8s.io/roles/a/r";
     assert!(objects.put(key, b"{\"rules\": 1}").is_err());
@@ -567,7 +567,7 @@ fn some_rule() -> impl Strategy<Value = PolicyRule> {
 }
 
 proptest! {
-    /// Rules that cover others permit everything that these permit.
+    /// Rules that cover others permit every request that the others permit.
     #[test]
     fn what_covers_permits_as_much(
         held in prop::collection::vec(some_rule(), 0..4),
@@ -596,7 +596,7 @@ proptest! {
         }
     }
 
-    /// Rules cover themselves, and with more rules beside them still do.
+    /// Rules cover themselves, also with further rules added.
     #[test]
     fn rules_cover_themselves(
         rules in prop::collection::vec(some_rule(), 0..4),
@@ -607,7 +607,7 @@ proptest! {
         prop_assert_eq!(uncovered(&held, &rules), Ok(Vec::new()));
     }
 
-    /// Putting verbs together loses nothing.
+    /// Merging verbs keeps the meaning of the rules.
     #[test]
     fn compact_rules_mean_the_same(rules in prop::collection::vec(some_rule(), 0..4)) {
         let compacted = compact(&rules);

@@ -1,4 +1,4 @@
-//! What tables share: ages and the columns that every kind has.
+//! Columns that several kinds share, such as name and age.
 
 use jiff::Timestamp;
 use serde_json::Value;
@@ -17,7 +17,7 @@ pub(super) const NAME: Column = Column {
     value: |object, _| json::at(object, &["metadata", "name"]).clone(),
 };
 
-/// How long ago it was created.
+/// The time since its creation.
 pub(super) const AGE: Column = Column {
     name: "Age",
     type_: "string",
@@ -65,7 +65,7 @@ pub(super) const fn wide(
     }
 }
 
-/// How long ago a timestamp was, as kubectl prints it; `<unknown>` where there is none.
+/// The time since a timestamp, as kubectl prints it; `<unknown>` without one.
 pub(super) fn since(timestamp: &Value, now: Timestamp) -> String {
     match instant(timestamp) {
         Some(then) => human_duration(now.as_second() - then.as_second()),
@@ -78,7 +78,7 @@ pub(super) fn instant(timestamp: &Value) -> Option<Timestamp> {
     timestamp.as_str()?.parse().ok()
 }
 
-/// Text, or `<none>` where it is empty.
+/// The text, or `<none>` if it is empty.
 pub(super) fn or_none(text: &str) -> Value {
     Value::from(if text.is_empty() { "<none>" } else { text })
 }

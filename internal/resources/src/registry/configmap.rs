@@ -1,4 +1,4 @@
-//! ConfigMap: keys and sizes; immutable when it says so.
+//! ConfigMap: keys and sizes; unchangeable if it sets `immutable`.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use crate::field::{FieldError, Path};
 use crate::json;
 use crate::syntax;
 
-/// All values of a ConfigMap or Secret together, in bytes.
+/// The most bytes of all values of a ConfigMap or Secret together.
 pub(super) const DATA_MAX: usize = 1024 * 1024;
 const IMMUTABLE: &str = "field is immutable when `immutable` is set";
 
@@ -63,7 +63,7 @@ fn validate(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
     errors
 }
 
-/// Checks the keys of a bag and answers with the size of its values.
+/// Checks the keys of a map and returns the total size of its values.
 pub(super) fn check_keys(bag: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) -> usize {
     let mut size = 0;
     for (key, value) in json::members(bag, &[]) {
@@ -75,7 +75,7 @@ pub(super) fn check_keys(bag: &Value, path: &Path<'_>, errors: &mut Vec<FieldErr
     size
 }
 
-/// What may not change once `immutable` is set.
+/// Reports changes after `immutable` is set.
 pub(super) fn check_immutable(
     new: &Value,
     old: &Value,

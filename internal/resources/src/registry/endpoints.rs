@@ -1,4 +1,4 @@
-//! Endpoints: the addresses behind a service, as far as name resolution needs them.
+//! Endpoints: the addresses behind a service, in the form that name resolution needs.
 
 use serde_json::Value;
 
@@ -8,7 +8,7 @@ use super::{Column, Kind};
 use crate::field::{FieldError, Path};
 use crate::json;
 
-/// How many addresses a table shows.
+/// The number of addresses in a table.
 const SHOWN: usize = 3;
 
 const COLUMNS: &[Column] = &[
@@ -88,7 +88,7 @@ fn addresses(object: &Value) -> Value {
     or_none(&shortened(&all))
 }
 
-/// The first few of a list, and how many more there are.
+/// The first entries of a list, and the number of the others.
 pub(super) fn shortened(all: &[String]) -> String {
     let shown = all
         .iter()

@@ -1,4 +1,4 @@
-//! Event: something that happened to an object, for people to read.
+//! Event: a record of something that happened to an object.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};

@@ -1,4 +1,4 @@
-//! HorizontalPodAutoscaler, `autoscaling/v2`: replicas that follow what is measured.
+//! HorizontalPodAutoscaler, `autoscaling/v2`: replicas that follow metrics.
 
 use serde_json::{Value, json};
 
@@ -8,9 +8,9 @@ use super::{Column, Kind};
 use crate::field::{FieldError, Path};
 use crate::json;
 
-/// The CPU use that is aimed at where nothing is said, in percent of what is asked for.
+/// The default target for CPU utilisation, in percent of the request.
 const CPU_PERCENT: i64 = 80;
-/// Where a metric comes from, and the member that says more of it.
+/// The sources of a metric, with the member that holds the details of each.
 const SOURCES: [(&str, &str); 5] = [
     ("ContainerResource", "containerResource"),
     ("External", "external"),

@@ -1,4 +1,4 @@
-//! Job, `batch/v1`: a number of pods that run to their end.
+//! Job, `batch/v1`: a number of pods that run to completion.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -145,7 +145,7 @@ fn default(job: &mut Value) {
     }
 }
 
-/// The labels that make pods this job's, and the selector that finds them.
+/// Sets the labels that mark pods as this job's, and the selector for them.
 fn generate_selector(spec: &mut Value, name: &str, uid: &str) {
     if let Some(labels) = json::object(spec, "template")
         .and_then(|template| json::object(template, "metadata"))
@@ -193,7 +193,7 @@ pub(super) fn check_numbers(spec: &Value, path: &Path<'_>, errors: &mut Vec<Fiel
     }
 }
 
-/// Checks that the pods of a Job's spec can end; `path` is the template's.
+/// Checks that the pods of a Job's spec can complete; `path` is the template's.
 pub(super) fn check_restart_policy(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     let path = path.child("spec");
     let path = path.child("restartPolicy");
@@ -350,7 +350,7 @@ fn check_change(new: &Value, old: &Value, path: &Path<'_>, errors: &mut Vec<Fiel
         }
     }
     meta::immutable(new, old, &FIXED, path, errors);
-    // A job that has not started may still be sent elsewhere.
+    // A suspended job may still be placed elsewhere.
     let held = json::truth(old, &["suspend"]);
     if !same_template(
         json::at(new, &["template"]),

@@ -1,4 +1,4 @@
-//! Knative's Service: what its admission refuses.
+//! Knative's Service: the checks of its admission.
 
 use serde_json::Value;
 
@@ -9,9 +9,9 @@ use super::{Column, Kind};
 use crate::field::{FieldError, Path};
 use crate::json;
 
-/// What Knative calls a container that has no name.
+/// Knative's default name for a container.
 const CONTAINER: &str = "user-container";
-/// Members of a revision's spec that a pod's lacks.
+/// Members of a revision's spec that a pod's spec lacks.
 const OWN: [&str; 4] = [
     "containerConcurrency",
     "timeoutSeconds",
@@ -68,7 +68,7 @@ fn validate(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
         ));
         return errors;
     }
-    // Checked as the pod it will become, while the service keeps what was written.
+    // Checked in the form of the later pod, while the service stays as written.
     if let Some(spec) = json::child(&mut template, "spec") {
         for (i, container) in json::list(spec, "containers").enumerate() {
             let name = match i {

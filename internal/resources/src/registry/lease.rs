@@ -1,4 +1,5 @@
-//! Lease: who holds something, and since when; nodes show with theirs that they live.
+//! Lease: the holder of a resource, and since when; a node renews its lease to show that it is
+//! alive.
 
 use serde_json::Value;
 

@@ -1,4 +1,4 @@
-//! LimitRange: defaults and bounds for what a namespace's containers and pods ask for.
+//! LimitRange: defaults and bounds for the requests of a namespace's containers and pods.
 
 use std::collections::BTreeSet;
 
@@ -47,7 +47,7 @@ fn default(range: &mut Value) {
         if json::text(item, &["type"]) != "Container" {
             continue;
         }
-        // The limit defaults to the most; the request to the limit, else to the least.
+        // The limit defaults to the maximum; the request to the limit, else to the minimum.
         for (to, from) in [
             ("default", "max"),
             ("defaultRequest", "default"),

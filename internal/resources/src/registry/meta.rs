@@ -1,4 +1,4 @@
-//! The rules of `metadata` that every kind shares, in Kubernetes' words.
+//! The rules of `metadata` that all kinds share, with Kubernetes' messages.
 
 use serde_json::Value;
 
@@ -7,14 +7,14 @@ use crate::json;
 use crate::numbers::OWNER_REFERENCES_MAX;
 use crate::syntax;
 
-/// All annotations of an object together, in bytes.
+/// The most bytes of all annotations of an object together.
 const ANNOTATIONS_MAX: usize = 256 * 1024;
 const FOREGROUND: &str = "foregroundDeletion";
 const ORPHAN: &str = "orphan";
-/// What Kubernetes says of a field that may not change.
+/// Kubernetes' message for a change of an immutable field.
 pub const IMMUTABLE: &str = "field is immutable";
 
-/// What an object's name must be.
+/// The rule for an object's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NameRule {
     /// DNS-1123 subdomain: most kinds.
@@ -38,8 +38,7 @@ impl NameRule {
     }
 }
 
-/// A new object has no status, whatever its creator wrote there: for kinds whose status is a
-/// subresource of its own.
+/// Removes the status of a new object: for kinds with a status subresource.
 pub(super) fn without_status(new: &mut Value, old: Option<&Value>) {
     if old.is_none()
         && let Some(map) = new.as_object_mut()
@@ -48,7 +47,7 @@ pub(super) fn without_status(new: &mut Value, old: Option<&Value>) {
     }
 }
 
-/// A new object has this status, whatever its creator wrote there.
+/// Sets the first status of a new object, in place of the one in the request.
 pub(super) fn with_status(new: &mut Value, old: Option<&Value>, status: Value) {
     if old.is_none()
         && let Some(map) = new.as_object_mut()
@@ -57,8 +56,8 @@ pub(super) fn with_status(new: &mut Value, old: Option<&Value>, status: Value) {
     }
 }
 
-/// The longest name that is only a segment of a path, in bytes. Kubernetes has no bound; a name that is longer than a
-/// request's line could be created and then neither read nor deleted.
+/// The longest name that is only a path segment, in bytes. Kubernetes has no bound; an object whose name exceeds the
+/// longest request line could be created but neither read nor deleted.
 const SEGMENT_MAX: usize = 1024;
 
 pub(super) fn segment(name: &str) -> Vec<String> {
@@ -89,7 +88,7 @@ pub fn check(
     let meta = json::at(new, &["metadata"]);
     let generate = json::text(meta, &["generateName"]);
     if old.is_none() && !generate.is_empty() {
-        // The generated end follows a dash, so one may stand last.
+        // The generated suffix follows a dash, so the prefix may end in one.
         let shape = generate
             .strip_suffix('-')
             .map_or_else(|| generate.to_owned(), |rest| format!("{rest}a"));
@@ -175,7 +174,7 @@ fn check_change(new: &Value, old: &Value, path: &Path<'_>, errors: &mut Vec<Fiel
     }
 }
 
-/// Checks labels, or a node selector, which is the same shape.
+/// Checks labels, or a node selector, which has the same form.
 pub fn labels(labels: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     for (key, value) in json::members(labels, &[]) {
         for fault in syntax::qualified_name(key) {
@@ -200,7 +199,7 @@ pub fn annotations(annotations: &Value, path: &Path<'_>, errors: &mut Vec<FieldE
     let mut size = 0;
     for (key, value) in json::members(annotations, &[]) {
         size += key.len() + value.as_str().map_or(0, str::len);
-        // Capitals are allowed in an annotation's prefix, for no good reason but many users.
+        // Kubernetes permits capitals in an annotation's prefix; many users rely on it.
         let faults = if key.bytes().any(|b| b.is_ascii_uppercase()) {
             syntax::qualified_name(&key.to_lowercase())
         } else {
@@ -218,7 +217,7 @@ pub fn annotations(annotations: &Value, path: &Path<'_>, errors: &mut Vec<FieldE
 fn owners(meta: &Value, old: Option<&Value>, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     let path = path.child("ownerReferences");
     let owners = json::items(meta, &["ownerReferences"]);
-    // An object that was stored with more may keep them, or lose some: otherwise nobody could mend it.
+    // An object that was stored with more may keep or remove some: otherwise it could not be repaired.
     let before = old.map_or(0, |old| json::items(old, &["ownerReferences"]).len());
     if owners.len() > before.max(OWNER_REFERENCES_MAX) {
         errors.push(FieldError::too_many(
@@ -358,7 +357,7 @@ pub fn not_negative(value: &Value, key: &str, path: &Path<'_>, errors: &mut Vec<
     }
 }
 
-/// Reports a text that is not among those supported; an absent one is fine.
+/// Reports a text that is not supported; an absent one is valid.
 pub fn one_of(
     value: &Value,
     key: &str,

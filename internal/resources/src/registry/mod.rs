@@ -1,5 +1,5 @@
-//! Every kind that the API serves, one registration each: names, scope, schema, defaulting, validation, printing. To
-//! add a kind, write a file beside this one and name its `KIND` in [`ALL`]. Owns no state and does no I/O.
+//! All kinds of the API, with one registration each: names, scope, schema, defaulting, validation, printing. To add a
+//! kind, write a file in this directory and list its `KIND` in [`ALL`]. Owns no state and does no I/O.
 
 use std::collections::BTreeMap;
 
@@ -40,14 +40,14 @@ mod service;
 mod serviceaccount;
 mod volcanojob;
 
-/// One kind of resource.
+/// A kind of resource.
 #[derive(Clone, Copy)]
 pub struct Kind {
     /// API group; empty for the core group.
     pub group: &'static str,
     /// API version.
     pub version: &'static str,
-    /// Where this is another name of a version: the one that objects are stored under.
+    /// For an alternative version: the version that objects are stored under.
     pub stored: Option<&'static str>,
     /// `Pod`.
     pub kind: &'static str,
@@ -57,45 +57,45 @@ pub struct Kind {
     pub singular: &'static str,
     /// `PodList`.
     pub list_kind: &'static str,
-    /// What kubectl users may type instead.
+    /// The short names that kubectl accepts.
     pub short_names: &'static [&'static str],
-    /// Groups of kinds that kubectl knows: `all`.
+    /// Groups of kinds for kubectl: `all`.
     pub categories: &'static [&'static str],
-    /// Do objects live in namespaces?
+    /// True if objects live in namespaces.
     pub namespaced: bool,
-    /// The definition's name in the schemas: `io.k8s.api.core.v1.Pod`.
+    /// The name of its definition in the schemas: `io.k8s.api.core.v1.Pod`.
     pub schema: &'static str,
-    /// Is there a /status? Then a write to the object leaves `status` alone and the reverse.
+    /// True if there is a /status. A write to the object then leaves `status` alone and the reverse.
     pub status: bool,
-    /// Is there a /scale, and over which fields?
+    /// The fields of /scale, if there is a /scale.
     pub scale: Option<ScalePaths>,
     /// Other subresources: `binding`, `eviction`, `log`.
     pub extra_subresources: &'static [&'static str],
-    /// Built in (strategic merge patch works) or custom (it does not).
+    /// True if it is built in (strategic merge patch works), false if it is custom (it does not).
     pub strategic: bool,
-    /// Does deletion wait for a grace period (pods)?
+    /// True if deletion waits for a grace period (pods).
     pub graceful: bool,
-    /// Does a change of spec bump `metadata.generation`?
+    /// True if a change of the spec increments `metadata.generation`.
     pub generation: bool,
-    /// Fills in what was left out. Runs after name, namespace and uid are set, before validation; running it again
-    /// changes nothing.
+    /// Fills in absent fields. Runs after name, namespace and uid are set and before validation; a second run changes
+    /// nothing.
     pub default: fn(&mut Value),
-    /// Says what is wrong with a new object, or with a change of one. Includes `metadata`.
+    /// Validates a new object or an update, including `metadata`.
     pub validate: fn(new: &Value, old: Option<&Value>) -> Vec<FieldError>,
-    /// Says what is wrong with a write to /status.
+    /// Validates a write to /status.
     pub validate_status: fn(new: &Value, old: &Value) -> Vec<FieldError>,
-    /// Settles what the writer may not choose, after defaulting: on create, the first `status`.
+    /// Sets the fields that the writer may not choose, after defaulting: on create, the first `status`.
     pub prepare: fn(new: &mut Value, old: Option<&Value>),
     /// The columns of a table, the name first.
     pub columns: &'static [Column],
-    /// The fields that a field selector may name beside `metadata.name` and `metadata.namespace`, and their values.
+    /// The fields that a field selector may name besides `metadata.name` and `metadata.namespace`, and their values.
     pub fields: &'static [Field],
 }
 
 /// The fields of a /scale, as paths of member names.
 #[derive(Clone, Copy, Debug)]
 pub struct ScalePaths {
-    /// Wanted replicas in the spec: `.spec.replicas`.
+    /// The desired replicas in the spec: `.spec.replicas`.
     pub spec_replicas: &'static str,
     /// Replicas in the status.
     pub status_replicas: &'static str,
@@ -115,7 +115,7 @@ pub struct Column {
     pub type_: &'static str,
     /// `name` for the name; else empty.
     pub format: &'static str,
-    /// What it shows.
+    /// The description of its values.
     pub description: &'static str,
     /// 0: always; 1: with `-o wide`.
     pub priority: i32,
@@ -158,7 +158,7 @@ static ALL: [Kind; 31] = [
     knativeservice::KIND,
 ];
 
-/// The kinds that are served under a second version, too: the same objects.
+/// The kinds that are also served under a second version, with the same objects.
 static OTHER_VERSIONS: [Kind; 1] = [volcanojob::V1BETA1];
 
 /// Every kind, once.
@@ -166,8 +166,7 @@ pub fn all() -> &'static [Kind] {
     &ALL
 }
 
-/// Every kind under every version, in the order of discovery; the version that clients are to prefer comes first, as
-/// Kubernetes orders them.
+/// Every kind under every version, in the order of discovery; the preferred version comes first, as in Kubernetes.
 pub fn served() -> impl Iterator<Item = &'static Kind> {
     let others = |kind: &'static Kind| {
         let same = move |other: &&Kind| (other.group, other.plural) == (kind.group, kind.plural);
@@ -190,7 +189,7 @@ pub fn by_kind(group: &str, version: &str, kind: &str) -> Option<&'static Kind> 
         .find(|k| k.kind == kind && k.group == group && k.version == version)
 }
 
-/// The kind of an object, from its `apiVersion` and `kind`.
+/// The kind of an object, by its `apiVersion` and `kind`.
 pub fn of(object: &Value) -> Option<&'static Kind> {
     let api_version = json::text(object, &["apiVersion"]);
     let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
@@ -198,7 +197,7 @@ pub fn of(object: &Value) -> Option<&'static Kind> {
 }
 
 impl Kind {
-    /// What a registration leaves out.
+    /// Default values for registrations.
     const BASE: Kind = Kind {
         group: "",
         version: "v1",
@@ -234,7 +233,7 @@ impl Kind {
         }
     }
 
-    /// Whether both are the same resource, under whatever version.
+    /// True if both are the same resource, under any version.
     pub fn is(&self, other: &Kind) -> bool {
         (self.group, self.plural) == (other.group, other.plural)
     }
@@ -255,7 +254,7 @@ impl Kind {
         key
     }
 
-    /// What the store's keys of a namespace's objects (or, without one, of all the kind's objects) start with.
+    /// The prefix of the store's keys of a namespace's objects (or, without a namespace, of all objects of the kind).
     pub fn prefix(&self, namespace: Option<&str>) -> String {
         let group = if self.group.is_empty() {
             "core"
@@ -268,7 +267,7 @@ impl Kind {
         }
     }
 
-    /// What field selectors see of an object: the kind's own fields, its name and its namespace.
+    /// The fields of an object for field selectors: the kind's own fields, its name and its namespace.
     pub fn selectable(&self, object: &Value) -> BTreeMap<String, String> {
         let mut out = BTreeMap::new();
         out.insert(
@@ -287,14 +286,14 @@ impl Kind {
         out
     }
 
-    /// May a field selector name this path?
+    /// True if a field selector may name this path.
     pub fn is_selectable(&self, path: &str) -> bool {
         path == "metadata.name"
             || (self.namespaced && path == "metadata.namespace")
             || self.fields.iter().any(|(known, _)| *known == path)
     }
 
-    /// `pods` or `jobs.batch`: how errors name the resource.
+    /// `pods` or `jobs.batch`: the resource in error messages.
     pub fn qualified(&self) -> String {
         if self.group.is_empty() {
             self.plural.to_owned()

@@ -1,4 +1,4 @@
-//! Namespace: carries its own name as a label, and is Active until it is deleted.
+//! Namespace: has its own name as a label, and is Active until it is deleted.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! Node: taints are checked; what can be allocated is what there is unless said otherwise.
+//! Node: taints are checked; `allocatable` defaults to `capacity`.
 
 use std::collections::BTreeSet;
 

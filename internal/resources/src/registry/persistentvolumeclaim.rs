@@ -180,7 +180,7 @@ fn check_change(new: &Value, old: &Value, path: &Path<'_>, errors: &mut Vec<Fiel
         .map(|(k, _)| k.as_str());
     let changed = keys
         .filter(|key| match *key {
-            // A claim is bound once.
+            // A bound claim cannot be bound again.
             "volumeName" => !json::text(old, &["volumeName"]).is_empty(),
             "resources" | "volumeAttributesClassName" => false,
             "storageClassName" => json::has(old, &["storageClassName"]),

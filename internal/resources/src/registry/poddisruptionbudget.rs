@@ -1,5 +1,4 @@
-//! PodDisruptionBudget: how many of the pods that a selector finds must stay healthy while others
-//! are evicted.
+//! PodDisruptionBudget: how many of the pods that a selector matches must stay healthy during evictions.
 
 use serde_json::Value;
 
@@ -93,7 +92,7 @@ fn validate(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
     errors
 }
 
-/// What is wrong with a number or a percentage.
+/// Why a number or a percentage is invalid.
 fn fault(value: &Value) -> Option<&'static str> {
     match value {
         Value::Null => None,

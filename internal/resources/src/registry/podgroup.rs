@@ -1,4 +1,4 @@
-//! PodGroup: the gang. Defaults and checks as Volcano has them.
+//! PodGroup: the gang. Volcano's defaults and checks.
 
 use serde_json::{Value, json};
 

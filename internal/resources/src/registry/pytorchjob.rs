@@ -1,5 +1,5 @@
-//! PyTorchJob: defaults and checks as the training operator has them. Two of its demands are not made here: a
-//! container need not be called `pytorch` (the first one trains), and it need not name an image.
+//! PyTorchJob: the training operator's defaults and checks, except two: a container need not be called `pytorch` (the
+//! first container trains), and it need not name an image.
 
 use serde_json::Value;
 
@@ -206,7 +206,7 @@ fn replicas(job: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
             ));
             continue;
         }
-        // Checked as the pod it will become, while the job keeps what was written.
+        // Checked in the form of the later pod, while the job stays as written.
         let mut template = json::at(replica, &["template"]).clone();
         default_template(&mut template);
         let mut faults = Vec::new();
@@ -215,9 +215,8 @@ fn replicas(job: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     }
 }
 
-/// The training operator knows nothing of volumes: a job whose container mounts one that is not
-/// declared is taken, its pod is refused, and an event on the job says so. People's manifests
-/// count on that.
+/// The training operator does not check volumes: it accepts a job whose container mounts an undeclared volume, the API
+/// refuses the pod, and an event on the job reports this. Existing manifests rely on it.
 fn left_to_the_pod(fault: &FieldError) -> bool {
     fault.kind == FieldErrorKind::NotFound && fault.path.contains(".volumeMounts[")
 }
@@ -287,8 +286,8 @@ fn elastic(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     }
 }
 
-/// Checks that the whole job is no larger than a gang may be. A number that was stored before that bound stays
-/// as it is: the rest of its object can still be changed, and its finalizers taken away.
+/// Checks that the job is no larger than a gang may be. A number that was stored before that bound stays: the other
+/// fields of its object can still be changed, and its finalizers removed.
 fn size(spec: &Value, before: Option<&Value>, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     let said = |way: &[&str]| {
         let had = before.and_then(|before| json::int(before, way));
@@ -361,7 +360,7 @@ fn ready(job: &Value) -> String {
     format!("{there}/{wanted}")
 }
 
-/// The queue that a job asks for: its scheduling policy's, else its label's or annotation's, else the default.
+/// A job's queue: its scheduling policy's, else its label's or annotation's, else the default.
 fn queue(job: &Value) -> &str {
     let asked = [
         json::text(job, &["spec", "runPolicy", "schedulingPolicy", "queue"]),

@@ -1,5 +1,5 @@
-//! Queue: defaults and checks as Volcano has them. `guaranteed`, which many manifests write for `guarantee.resource`,
-//! is kept as written.
+//! Queue: Volcano's defaults and checks. `guaranteed`, which many manifests use for `guarantee.resource`, is stored as
+//! written.
 
 use serde_json::{Value, json};
 
@@ -177,7 +177,7 @@ fn validate(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
     errors
 }
 
-/// Reports resources of which `less` has more than `more`, where both name them.
+/// Reports resources of which `less` has more than `more`, if both name them.
 fn at_most(
     spec: &Value,
     less: (&str, &[&str]),

@@ -1,4 +1,4 @@
-//! RayCluster: what KubeRay refuses is refused, but for what users leave out and it insists on (see
+//! RayCluster: KubeRay's checks, except for fields that KubeRay requires and users omit (see
 //! [`crate::kinds::RayCluster`]).
 
 use std::collections::BTreeSet;
@@ -83,7 +83,7 @@ fn validate(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
         }
         template(group, &path, &mut errors);
     }
-    // A cluster that was stored with more can keep that many.
+    // A cluster that was stored with more pods can keep that many.
     let before = old.map_or(0, |old| pods_of(json::at(old, &["spec"])));
     let pods = pods_of(spec);
     if pods > before.max(GANG_MEMBERS_MAX) {
@@ -99,7 +99,7 @@ fn validate(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
     errors
 }
 
-/// How many workers all groups have together.
+/// The total number of workers of all groups.
 fn pods_of(spec: &Value) -> i64 {
     let groups = json::items(spec, &["workerGroupSpecs"]).iter();
     let pods = groups.map(|group| {
@@ -131,7 +131,7 @@ fn numbers(group: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     }
 }
 
-/// Checks a group's pod as what it will become, while the cluster keeps what was written.
+/// Checks a group's template in the form of the later pod, while the cluster stays as written.
 fn template(group: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     let mut template = json::at(group, &["template"]).clone();
     if template.is_null() {

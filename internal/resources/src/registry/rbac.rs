@@ -1,4 +1,4 @@
-//! Role, ClusterRole, RoleBinding and ClusterRoleBinding. What their rules permit is [`crate::rbac`]'s.
+//! Role, ClusterRole, RoleBinding and ClusterRoleBinding. [`crate::rbac`] decides what their rules permit.
 
 use serde_json::Value;
 
@@ -10,7 +10,7 @@ use crate::json;
 use crate::rbac::GROUP;
 use crate::syntax;
 
-/// The most rules of a role that is written: each request of its subjects looks through them.
+/// The most rules of a written role: each request of its subjects scans them.
 const MOST_RULES: usize = 1_000;
 
 const ROLE_COLUMNS: &[Column] = &[
@@ -187,8 +187,8 @@ fn rules(role: &Value, namespaced: bool, errors: &mut Vec<FieldError>) {
     }
 }
 
-/// Refuses more rules than [`MOST_RULES`]. What an older role has more may stay, and what is gathered from others is
-/// bounded there.
+/// Refuses more rules than [`MOST_RULES`]. An older role may keep more; the rules of an aggregated role are bounded in
+/// its parts.
 fn few(new: &Value, old: Option<&Value>, errors: &mut Vec<FieldError>) {
     let count = |role: &Value| json::items(role, &["rules"]).len();
     let (now, before) = (count(new), old.map_or(0, count));
@@ -301,7 +301,7 @@ mod tests {
         let faults = |new: &Value, old: Option<&Value>| (ROLE.validate)(new, old).len();
         assert_eq!(faults(&most, None), 0);
         assert_eq!(faults(&more, None), 1);
-        // An older role that has more may be changed otherwise.
+        // An older role with more rules may still be changed otherwise.
         assert_eq!(faults(&more, Some(&more)), 0);
     }
 }

@@ -1,4 +1,4 @@
-//! ResourceQuota: the most that a namespace may use.
+//! ResourceQuota: the usage limits of a namespace.
 
 use std::collections::BTreeSet;
 
@@ -62,7 +62,7 @@ pub(super) const KIND: Kind = Kind {
     ..Kind::BASE
 };
 
-/// Is this a name that a quota may limit without a prefix?
+/// True if a quota may limit this name without a prefix.
 pub(super) fn is_standard(name: &str) -> bool {
     matches!(
         name,
@@ -156,7 +156,7 @@ fn validate(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
 }
 
 fn used(quota: &Value, limits: bool) -> Value {
-    // Before its usage was counted for the first time, a quota shows what it allows.
+    // Until its usage is counted for the first time, a quota shows its limits.
     let counted = json::has(quota, &["status", "hard"]);
     let hard = if counted {
         ["status", "hard"]

@@ -1,4 +1,4 @@
-//! RuntimeClass: a name for a way of running containers.
+//! RuntimeClass: a name for a container runtime configuration.
 
 use serde_json::Value;
 

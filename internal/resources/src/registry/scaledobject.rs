@@ -1,4 +1,4 @@
-//! ScaledObject: what KEDA's admission refuses.
+//! ScaledObject: the checks of KEDA's admission.
 
 use serde_json::Value;
 
@@ -8,7 +8,7 @@ use super::{Column, Kind};
 use crate::field::{FieldError, Path};
 use crate::json;
 
-/// The most replicas where nothing is said.
+/// The default maximum of replicas.
 const MAX_REPLICAS: i64 = 100;
 const METRIC_TYPES: [&str; 3] = ["AverageValue", "Value", "Utilization"];
 

@@ -1,4 +1,5 @@
-//! Secret: like a ConfigMap, with a type and values in base64. `stringData` is turned into `data`.
+//! Secret: like a ConfigMap, with a type and values in base64. Defaulting moves `stringData` to
+//! `data`.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -52,7 +53,7 @@ fn default(secret: &mut Value) {
     }
 }
 
-/// The keys that a secret of a known type must have.
+/// The required keys of a secret of a known type.
 fn required_keys(kind: &str) -> &'static [&'static str] {
     match kind {
         "kubernetes.io/dockercfg" => &[".dockercfg"],
@@ -75,7 +76,7 @@ fn validate(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
     }
     let path = Path::new("data");
     let size = check_keys(json::at(new, &["data"]), &path, &mut errors);
-    // Base64 is four characters for three bytes.
+    // Base64 uses four characters for three bytes.
     if size / 4 * 3 > DATA_MAX {
         errors.push(FieldError::too_long(&path, DATA_MAX));
     }

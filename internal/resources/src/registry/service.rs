@@ -1,5 +1,5 @@
-//! Service: a name for pods. Names resolve through the pods' hosts files in the embedded engine, so there is no virtual
-//! address to hand out: `clusterIP` is `None` unless the manifest says otherwise.
+//! Service: a name for pods. In the embedded engine, names resolve through the pods' hosts files, so there is no
+//! virtual address to allocate: `clusterIP` is `None` unless the manifest sets it.
 
 use std::collections::BTreeSet;
 

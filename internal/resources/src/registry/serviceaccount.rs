@@ -1,4 +1,4 @@
-//! ServiceAccount: what pods and programs may be bound to roles as. Its tokens are the API server's.
+//! ServiceAccount: an identity for pods and programs that bindings may name. The API server issues its tokens.
 
 use serde_json::Value;
 

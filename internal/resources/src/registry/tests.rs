@@ -1,4 +1,4 @@
-//! Tests of the registrations, and of the rules of each kind but Pod, whose tests stand beside it.
+//! Tests of the registrations, and of the rules of each kind except Pod, whose tests are in its directory.
 
 use std::collections::BTreeSet;
 
@@ -206,7 +206,7 @@ fn a_training_job_is_completed_as_the_operator_completes_it() {
         json!({"cleanPodPolicy": "None", "suspend": false})
     );
     assert_eq!(job["spec"]["nprocPerNode"], "auto");
-    // The template stays as it was written: its pods are completed when they are made.
+    // The template stays as written: defaulting applies to its pods at their creation.
     assert!(
         specs["Master"]["template"]["spec"]
             .get("restartPolicy")
@@ -335,7 +335,7 @@ fn an_object_names_a_bounded_number_of_owners() {
         create(maps, owned(1_001)).1,
         ["metadata.ownerReferences: Too many: 1001: must have at most 1000 items"]
     );
-    // One that was stored before the bound may lose some of them, and gain none.
+    // An object that was stored before the bound may remove owners but not add any.
     let old = owned(15_000);
     let with = |count: usize| {
         let new = owned(count);
@@ -714,7 +714,7 @@ fn rules_need_verbs_and_are_about_resources_or_paths() {
         errors,
         ["metadata.name: Invalid value: \"system:a%b\": may not contain '%'"]
     );
-    // A longer name would not fit into the line of the request that deletes it.
+    // A longer name would exceed the line of the request that deletes it.
     let (_, errors) = create(cluster_roles, object(&"r".repeat(1024), json!({})));
     assert_eq!(errors, [""; 0]);
     let (_, errors) = create(cluster_roles, object(&"r".repeat(1025), json!({})));

@@ -1,6 +1,6 @@
-//! Volcano's Job: what its admission refuses. What it fills in is left to who runs the job, so that objects are the
-//! same on a Kubernetes cluster, where only the definition's schema is looked at. A task's `command` and `args` may be one string, as users
-//! write them: it is kept as written and counts as a list of one.
+//! Volcano's Job: the checks of its admission. The controller that runs the job sets the defaults, so that objects are
+//! the same on a Kubernetes cluster, where the API server checks only the definition's schema. A task's `command` and
+//! `args` may be one string, as users write them: it is stored as written and counts as a list of one.
 
 use std::collections::BTreeSet;
 
@@ -77,7 +77,7 @@ pub(super) const KIND: Kind = Kind {
     ..Kind::BASE
 };
 
-/// The same under the version that some manifests name.
+/// The same kind under the version that some manifests use.
 pub(super) const V1BETA1: Kind = Kind {
     version: "v1beta1",
     schema: "sh.volcano.batch.v1beta1.Job",
@@ -111,14 +111,14 @@ fn validate(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
     errors
 }
 
-/// How many pods the tasks have in all.
+/// The total number of pods of the tasks.
 fn pods_of(spec: &Value) -> i64 {
     let replicas = json::items(spec, &["tasks"]).iter();
     let replicas = replicas.map(|task| json::int(task, &["replicas"]).unwrap_or(1));
     replicas.fold(0, i64::saturating_add)
 }
 
-/// Checks the tasks; a job that was stored with more pods than it may have can keep that many.
+/// Checks the tasks; a job that was stored with more pods than the bound can keep that many.
 fn tasks(spec: &Value, before: i64, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     let list = path.child("tasks");
     let tasks = json::items(spec, &["tasks"]);
@@ -160,7 +160,7 @@ fn tasks(spec: &Value, before: i64, path: &Path<'_>, errors: &mut Vec<FieldError
     }
 }
 
-/// Reports a `minAvailable` that can't be reached.
+/// Reports a `minAvailable` that exceeds the number of pods.
 fn at_most(of: &Value, most: i64, what: &str, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     if let Some(least) = json::int(of, &["minAvailable"]).filter(|least| *least > most) {
         let detail = format!("must be less than or equal to {what} {most}");
@@ -215,7 +215,7 @@ fn template(template: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
         ));
         return;
     }
-    // Checked as the pod it will become, while the job keeps what was written.
+    // Checked in the form of the later pod, while the job stays as written.
     let mut template = template.clone();
     if let Some(spec) = json::child(&mut template, "spec") {
         for list in ["initContainers", "containers"] {

@@ -5,16 +5,16 @@ use std::fmt;
 
 use super::SelectorError;
 
-/// How a field compares.
+/// The operator of a condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FieldOp {
-    /// The field is the value.
+    /// The field equals the value.
     Eq,
-    /// The field is not the value.
+    /// The field differs from the value.
     Ne,
 }
 
-/// Conditions on fields that all must hold; none at all matches everything.
+/// Conditions on fields that must all hold; an empty selector matches everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct FieldSelector {
     terms: Vec<(String, FieldOp, String)>,
@@ -46,12 +46,12 @@ impl FieldSelector {
         &self.terms
     }
 
-    /// Does it match everything?
+    /// True if it matches everything.
     pub fn is_everything(&self) -> bool {
         self.terms.is_empty()
     }
 
-    /// Do these fields satisfy every condition? An absent field is empty.
+    /// True if these fields satisfy every condition. An absent field is empty.
     pub fn matches(&self, fields: &BTreeMap<String, String>) -> bool {
         self.terms.iter().all(|(path, op, value)| {
             let same = fields.get(path).map_or("", String::as_str) == value;
@@ -59,7 +59,7 @@ impl FieldSelector {
         })
     }
 
-    /// The value that a field must have, where the selector says so: for lookups by name or node.
+    /// The required value of a field, if the selector sets one: for lookups by name or node.
     pub fn exact(&self, path: &str) -> Option<&str> {
         self.terms
             .iter()

@@ -11,14 +11,14 @@ use super::SelectorError;
 use crate::field::{FieldError, aggregate};
 use crate::syntax;
 
-/// How a requirement compares.
+/// The operator of a requirement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Operator {
     /// The label is one of the values (also `=` and `==`).
     In,
     /// The label is none of the values, or absent (also `!=`).
     NotIn,
-    /// The label is there.
+    /// The label is present.
     Exists,
     /// The label is absent.
     DoesNotExist,
@@ -33,17 +33,17 @@ pub enum Operator {
 pub struct Requirement {
     /// The label's key.
     pub key: String,
-    /// How it compares.
+    /// The operator.
     pub operator: Operator,
-    /// With what; sorted, without repeats.
+    /// The values; sorted, without repeats.
     pub values: Vec<String>,
 }
 
 impl Requirement {
-    /// A checked requirement.
+    /// A validated requirement.
     ///
     /// # Errors
-    /// When the key, a value, or the number of values is wrong, in Kubernetes' words.
+    /// When the key, a value, or the number of values is wrong; worded like Kubernetes.
     pub fn new(key: &str, operator: Operator, values: Vec<String>) -> Result<Self, SelectorError> {
         let mut errors = Vec::new();
         let faults = syntax::qualified_name(key);
@@ -109,7 +109,7 @@ impl Requirement {
         })
     }
 
-    /// Do these labels satisfy it?
+    /// True if these labels satisfy it.
     pub fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
         let label = labels.get(&self.key);
         let among = |value: &String| self.values.binary_search(value).is_ok();
@@ -143,19 +143,19 @@ impl fmt::Display for Requirement {
     }
 }
 
-/// Requirements that all must hold; none at all matches everything.
+/// Requirements that must all hold; an empty selector matches everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct LabelSelector {
     requirements: Vec<Requirement>,
 }
 
 impl LabelSelector {
-    /// Matches everything.
+    /// The selector that matches everything.
     pub fn everything() -> Self {
         Self::default()
     }
 
-    /// From requirements; they are kept in key order.
+    /// A selector of these requirements, in key order.
     pub fn new(mut requirements: Vec<Requirement>) -> Self {
         requirements.sort();
         Self { requirements }
@@ -164,12 +164,12 @@ impl LabelSelector {
     /// Reads the query string's form: `a=b,c!=d,e in (f,g),h notin (i),j,!k`.
     ///
     /// # Errors
-    /// When the text breaks the grammar or a key or value its syntax, in Kubernetes' words.
+    /// When the text breaks the grammar or a key or value its syntax; worded like Kubernetes.
     pub fn parse(text: &str) -> Result<Self, SelectorError> {
         super::parse::parse(text).map(Self::new)
     }
 
-    /// From an object's selector. An empty one matches everything; what an absent one means is the caller's.
+    /// Reads an object's selector. An empty one matches everything; the caller decides about an absent one.
     ///
     /// # Errors
     /// When an operator is unknown or an expression is malformed.
@@ -199,14 +199,14 @@ impl LabelSelector {
         Ok(Self::new(requirements))
     }
 
-    /// Do these labels satisfy every requirement?
+    /// True if these labels satisfy every requirement.
     pub fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
         self.requirements
             .iter()
             .all(|requirement| requirement.matches(labels))
     }
 
-    /// Does it match everything?
+    /// True if it matches everything.
     pub fn is_everything(&self) -> bool {
         self.requirements.is_empty()
     }

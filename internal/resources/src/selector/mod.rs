@@ -1,4 +1,4 @@
-//! Label and field selectors: parsing what clients send, checking what objects carry, matching. Owns no index.
+//! Label and field selectors: parsing, validation, matching. Owns no index.
 
 mod fields;
 mod labels;
@@ -7,7 +7,7 @@ mod parse;
 pub use fields::{FieldOp, FieldSelector};
 pub use labels::{LabelSelector, Operator, Requirement};
 
-/// Why a selector is refused; the words are Kubernetes'.
+/// Why a selector is invalid; worded like Kubernetes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct SelectorError(pub String);

@@ -70,19 +70,19 @@ struct Parser<'a> {
     at: usize,
 }
 
-/// What is wrong with one requirement.
+/// Why a requirement is invalid.
 #[derive(Debug, thiserror::Error)]
 enum RequirementError {
-    /// Another token stands where one of these should.
+    /// The found token is not one of the expected ones.
     #[error("found '{found}', expected: {expected}")]
     Unexpected {
         found: String,
         expected: &'static str,
     },
-    /// Kubernetes' sentence for this one has no comma.
+    /// Kubernetes' message for this case has no comma.
     #[error("found '{found}' expected: '('")]
     NoOpening { found: String },
-    /// Its key or its values can't be such.
+    /// Its key or values are invalid.
     #[error(transparent)]
     Refused(#[from] SelectorError),
 }
@@ -99,7 +99,7 @@ impl RequirementError {
 type Parsed<T> = Result<T, RequirementError>;
 
 impl<'a> Parser<'a> {
-    /// The token ahead, where a keyword is a word like any other.
+    /// The next token, with keywords as identifiers.
     fn ahead(&self) -> (Token, &'a str) {
         let (token, literal) = self.items.get(self.at).copied().unwrap_or((Token::End, ""));
         match token {
@@ -171,7 +171,7 @@ impl<'a> Parser<'a> {
             return Err(RequirementError::NoOpening { found });
         }
         let mut values = Vec::new();
-        // Between commas there may be nothing: the empty value.
+        // Nothing between two commas is the empty value.
         let mut last_was_value = false;
         loop {
             match self.take() {

@@ -1,4 +1,4 @@
-//! Which fields differ between two objects of a kind. It must not know who owns them.
+//! Compares two objects of a kind field by field. It must not know the owners of fields.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ pub(crate) struct Comparison {
 }
 
 impl Comparison {
-    /// Forgets everything at and below the given paths.
+    /// Removes everything at and below the given paths.
     pub(crate) fn exclude(&mut self, ignored: &Set) {
         if !ignored.is_empty() {
             self.added = self.added.without_subtrees(ignored);
@@ -43,7 +43,7 @@ pub(crate) fn compare(
     walk.found
 }
 
-/// How a pair of values is looked at.
+/// The form in which a pair of values is compared.
 enum Form<'a> {
     Leaf,
     Maps(
@@ -122,8 +122,8 @@ impl Walk<'_> {
                     (_, None) => self.found.removed.insert(&self.path),
                     _ => self.found.modified.insert(&self.path),
                 }
-                // Where a free-form value turns into an object or back, what is inside the
-                // object counts too.
+                // If a free-form value becomes an object or ceases to be one, the fields inside the
+                // object count too.
                 if matches!(used.node.shape, Shape::Any) && before.is_some() && after.is_some() {
                     self.maps(used, present_map(before), present_map(after));
                 }
@@ -186,7 +186,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Items of one key; more than one each side can't be told apart and count as one value.
+    /// Compares the items of one key; several items with that key on one side count as one value.
     fn item(&mut self, used: Use<'_>, element: &Element, old: &[&Value], new: &[&Value]) {
         self.path.push(element.clone());
         match (old, new) {

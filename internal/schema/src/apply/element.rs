@@ -19,12 +19,12 @@ pub(crate) enum Element {
     Index(i64),
 }
 
-/// Why an item of a list has no place in a path.
+/// Why an item of a list cannot be addressed by a path.
 #[derive(Debug, PartialEq, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct NoElement(pub(crate) String);
 
-/// What is wrong with a fieldsV1 object.
+/// Why a fieldsV1 object is invalid.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FieldsError {
     #[error("fieldsV1 must be an object")]
@@ -39,7 +39,7 @@ pub(crate) enum FieldsError {
 }
 
 impl Element {
-    /// Parses one key of a fieldsV1 object. `None` for what a later version may know.
+    /// Parses one key of a fieldsV1 object. `None` for a prefix that a later version may define.
     pub(crate) fn parse(text: &str) -> Result<Option<Element>, FieldsError> {
         let (prefix, rest) = text
             .split_once(':')
@@ -120,7 +120,7 @@ fn push_json_text(text: &mut String, string: &str) {
 }
 
 impl std::fmt::Display for Element {
-    /// As conflicts and errors show it.
+    /// The form in conflicts and errors.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Element::Field(name) => write!(f, ".{name}"),
@@ -243,7 +243,7 @@ pub(crate) fn of_item(
     }
 }
 
-/// What an absent key field stands for, e.g. `TCP` for a port's protocol.
+/// The default of an absent key field, e.g. `TCP` for a port's protocol.
 pub(crate) fn key_default(schemas: &Schemas, list: &ListShape, name: &str) -> Option<Value> {
     match &schemas.node(list.items).shape {
         Shape::Object(object) => object

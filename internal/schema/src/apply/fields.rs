@@ -1,4 +1,4 @@
-//! Which fields an object sets: of an applied configuration, and of an object just created. It
+//! The fields that an object sets: for an applied configuration and for a newly created object. It
 //! must not know owners.
 
 use serde_json::{Map, Value};
@@ -13,8 +13,8 @@ pub(crate) fn applied(schemas: &Schemas, definition: &str, config: &Value) -> Se
     of_value(schemas, schemas.root(definition), config, false).below
 }
 
-/// The fields of an object in the middle of an apply: as [`applied`], and what was emptied, a
-/// list too, is still there.
+/// The fields of an object in the middle of an apply: those of [`applied`], plus containers that
+/// were emptied, including lists.
 pub(crate) fn held(schemas: &Schemas, definition: &str, object: &Value) -> Set {
     of_value(schemas, schemas.root(definition), object, true).below
 }
@@ -71,7 +71,7 @@ fn of_value(schemas: &Schemas, used: Use<'_>, value: &Value, empty_lists: bool) 
     Found { leaf, below }
 }
 
-/// Top-level and metadata fields that nobody owns.
+/// Top-level and metadata fields without an owner.
 const UNOWNED: [&str; 3] = ["apiVersion", "kind", "metadata"];
 const UNOWNED_METADATA: [&str; 9] = [
     "name",
@@ -85,7 +85,7 @@ const UNOWNED_METADATA: [&str; 9] = [
     "resourceVersion",
 ];
 
-/// The paths that nobody owns, as a set.
+/// The paths of fields without an owner, as a set.
 pub(crate) fn unowned() -> Set {
     let mut set = Set::default();
     for name in UNOWNED {
@@ -100,11 +100,11 @@ pub(crate) fn unowned() -> Set {
     set
 }
 
-/// The fieldsV1 of everything that a created object sets, written straight to JSON: this runs
-/// for every create. `skip` names top-level fields that this request can't set.
+/// The fieldsV1 of everything that a created object sets, written straight to JSON: this runs for
+/// every create. `skip` names top-level fields that this request can't set.
 ///
-/// A built-in kind's empty Go struct already holds its required fields, so their containers are
-/// nobody's there; a custom object starts from nothing.
+/// A built-in kind's empty Go struct already holds its required fields, so their containers have no
+/// owner there; a custom object starts empty.
 pub(crate) fn created(
     schemas: &Schemas,
     definition: &str,
@@ -151,7 +151,7 @@ fn field_key(name: &str) -> String {
     key
 }
 
-/// The state of a field in the empty object: absent, or already there with its zero value.
+/// The state of a field in the empty object: absent, or present with its zero value.
 #[derive(Clone, Copy, PartialEq)]
 enum Before {
     Absent,
@@ -171,8 +171,8 @@ fn member_of<'s>(
     match &parent.node.shape {
         Shape::Object(object) => match object.field(key) {
             Some(field) => {
-                // A default in a built-in definition marks a field that Go always writes, as
-                // does being a required list.
+                // Go always writes a field with a default in a built-in definition, and a required
+                // list.
                 let always = field
                     .default
                     .as_deref()
@@ -239,7 +239,7 @@ fn emit(
             for item in items {
                 if let Some(key) = item_key(schemas, list, item) {
                     if below.contains_key(&key) {
-                        // Items that can't be told apart are owned as one.
+                        // Several items with the same key are owned as one.
                         below.insert(key, Value::Object(Map::new()));
                     } else {
                         emit(schemas, item_type, item, Before::Absent, key, &mut below);

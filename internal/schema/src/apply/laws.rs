@@ -1,4 +1,4 @@
-//! What holds for all sets, applies and updates.
+//! Properties of all sets, applies and updates.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -116,7 +116,7 @@ proptest! {
 
     #[test]
     fn applying_nothing_takes_out_exactly_what_only_this_manager_owned(config in specs(), other in specs()) {
-        // Emptied containers go with what they held, whoever else named them.
+        // Emptied containers are removed with their contents, even if another manager named them.
         let (config, other) = (without_empty(config), without_empty(other));
         prop_assume!(config != json!({}) && other != json!({}));
         let mine = apply_as(WIDGET, "me", None, &widget(config), true, NOW).unwrap();
@@ -124,7 +124,7 @@ proptest! {
         let mut empty = widget(json!({}));
         empty.as_object_mut().unwrap().remove("spec");
         let after = apply_as(WIDGET, "me", Some(&both), &empty, true, LATER).unwrap();
-        // What the other applied is there, whole; nothing else is, but empty containers.
+        // Everything that the other manager applied remains; besides that, only empty containers do.
         let theirs = super::fields::applied(&SCHEMAS, WIDGET, &widget(other));
         let left = super::fields::applied(&SCHEMAS, WIDGET, &after).difference(&super::fields::unowned());
         let theirs = theirs.difference(&super::fields::unowned());

@@ -1,5 +1,5 @@
-//! The record of owners: `metadata.managedFields` decoded, changed and encoded. Entries that
-//! nothing touches keep their JSON and are never parsed. It must not compare objects.
+//! The record of owners: `metadata.managedFields` decoded, changed and encoded. Unchanged entries
+//! keep their JSON and are never parsed. It must not compare objects.
 
 use serde_json::{Map, Value};
 
@@ -7,25 +7,25 @@ use super::element::{Element, FieldsError};
 use super::set::Set;
 use super::{Manager, Operation};
 
-/// More Update entries than this are folded into one, oldest first.
+/// If there are more Update entries than this, the oldest ones are merged into one.
 const MOST_UPDATERS: usize = 10;
-/// The manager that stands for folded entries.
+/// The manager of merged entries.
 const ANCIENT: &str = "ancient-changes";
 
 #[derive(Clone, Debug)]
 struct Entry {
     who: Manager,
     time: Option<String>,
-    /// As stored; what counts unless `set` is there.
+    /// The stored JSON; valid unless `set` is present.
     json: Value,
-    /// As changed since.
+    /// The set after a change.
     set: Option<Set>,
     new: bool,
 }
 
 impl Entry {
     fn set(&self) -> Set {
-        // Checked when decoded: only what parses got in.
+        // Decoding has checked that the JSON parses.
         self.set
             .clone()
             .unwrap_or_else(|| Set::parse(&self.json).unwrap_or_default())
@@ -35,7 +35,7 @@ impl Entry {
         self.set = Some(set);
     }
 
-    /// The entry is new or its set differs from what was stored.
+    /// True if the entry is new or its set differs from the stored one.
     fn changed(&self) -> bool {
         match &self.set {
             Some(set) => self.new || Set::parse(&self.json).is_ok_and(|stored| stored != *set),
@@ -44,7 +44,7 @@ impl Entry {
     }
 
     fn is(&self, who: &Manager) -> bool {
-        // An applier is the same whatever version it applies in.
+        // An applier keeps its entry when it applies in another version.
         self.who.name == who.name
             && self.who.operation == who.operation
             && self.who.subresource == who.subresource
@@ -60,7 +60,7 @@ pub(crate) struct Contested {
     pub(crate) fields: Set,
 }
 
-/// What is wrong with an entry of an object's managed fields.
+/// Why an entry of an object's managed fields is invalid.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ManagersError {
     #[error("operation must be `Apply` or `Update`")]
@@ -75,7 +75,7 @@ pub(crate) enum ManagersError {
     Fields(#[from] FieldsError),
 }
 
-/// All owners of one object's fields.
+/// The owners of all fields of an object.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Managers {
     entries: Vec<Entry>,
@@ -83,7 +83,7 @@ pub(crate) struct Managers {
 
 impl Managers {
     /// # Errors
-    /// What is wrong with an entry, in kube-apiserver's words.
+    /// Why an entry is invalid, in kube-apiserver's words.
     pub(crate) fn decode(fields: &[Value]) -> Result<Managers, ManagersError> {
         let mut entries = Vec::with_capacity(fields.len());
         for (at, entry) in fields.iter().enumerate() {
@@ -146,7 +146,7 @@ impl Managers {
         }
     }
 
-    /// Gives a manager this set and answers the one it had.
+    /// Sets a manager's set and returns the previous one.
     pub(crate) fn replace(&mut self, who: &Manager, set: Set) -> Option<Set> {
         if let Some(entry) = self.entries.iter_mut().find(|entry| entry.is(who)) {
             let before = entry.set();
@@ -164,8 +164,7 @@ impl Managers {
         None
     }
 
-    /// Takes fields that nobody owns out of a manager's, once they have done their part in the
-    /// merge.
+    /// Removes fields without an owner from a manager's set, after they were used in the merge.
     pub(crate) fn strip(&mut self, who: &Manager, unowned: &Set) {
         for entry in self.entries.iter_mut().filter(|entry| entry.is(who)) {
             let stripped = entry.set().difference(unowned);
@@ -205,7 +204,7 @@ impl Managers {
             .collect()
     }
 
-    /// Takes changed and removed fields away from everybody but `keeper`.
+    /// Removes changed and removed fields from the sets of all managers except `keeper`.
     pub(crate) fn release(&mut self, keeper: Option<&Manager>, changed: &Set, removed: &Set) {
         for entry in &mut self.entries {
             if keeper.is_some_and(|keeper| entry.is(keeper)) {
@@ -218,7 +217,7 @@ impl Managers {
         }
     }
 
-    /// Adds fields to a manager's and says when.
+    /// Adds fields to a manager's set and updates its time.
     pub(crate) fn extend(&mut self, who: &Manager, mut fields: Set, now: &str) {
         if let Some(entry) = self.entries.iter_mut().find(|entry| entry.is(who)) {
             fields.absorb(entry.set());
@@ -235,7 +234,7 @@ impl Managers {
         });
     }
 
-    /// Versions that aren't served any more own nothing.
+    /// Removes the entries of versions that are no longer served.
     pub(crate) fn drop_other_versions(&mut self, api_version: &str) {
         self.entries
             .retain(|entry| entry.who.api_version == api_version);
@@ -258,7 +257,7 @@ impl Managers {
         }
     }
 
-    /// Folds the oldest Update entries of a version together while there are too many.
+    /// Merges the oldest Update entries of a version while there are too many.
     pub(crate) fn cap(&mut self) {
         let updates = |entries: &[Entry]| {
             entries
@@ -274,7 +273,7 @@ impl Managers {
             .into_iter()
             .partition(|e| e.who.operation == Operation::Update);
         updaters.sort_by(|a, b| (&a.time, &a.who.name).cmp(&(&b.time, &b.who.name)));
-        // The first entry of a version waits here until a second one comes to be folded.
+        // The first entry of a version waits here until there is a second one to merge it with.
         let mut folded: Vec<Entry> = Vec::new();
         for entry in updaters {
             let bucket = folded

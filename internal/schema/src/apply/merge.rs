@@ -1,5 +1,5 @@
-//! Merging an applied configuration into an object, and taking fields out of one. It must not
-//! know owners.
+//! Merges an applied configuration into an object, and removes fields from one. It must not know
+//! owners.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ pub(crate) struct MergeError {
     problem: MergeProblem,
 }
 
-/// What can't be merged.
+/// The cause of a failed merge.
 #[derive(Debug, thiserror::Error)]
 enum MergeProblem {
     #[error("expected {expected}, got &{{{found}}}")]
@@ -56,8 +56,8 @@ impl From<MergeProblem> for MergeError {
 /// Merges `config` over `live`.
 ///
 /// # Errors
-/// With the path: a field that the definition lacks, a list item without its key or
-/// twice the same, a value of another form than the definition's.
+/// With the path: an unknown field, a list item without its key or with a repeated key, a value of
+/// another type than the definition's.
 pub(crate) fn merge(
     schemas: &Schemas,
     definition: &str,
@@ -205,7 +205,7 @@ fn merge_lists(
     for item in live {
         old.push((of_item(schemas, list, item).ok(), item));
     }
-    // Duplicates can't be merged with; the configuration's item stands for them all.
+    // An item cannot be merged with duplicates; the configuration's item replaces them all.
     let mut partner: BTreeMap<&Element, Option<&Value>> = BTreeMap::new();
     for (element, item) in &old {
         if let Some(element) = element {
@@ -242,7 +242,7 @@ fn merge_lists(
                     .peek()
                     .is_some_and(|next| Some(*next) != left.as_ref())
             {
-                // It will come where the configuration has it.
+                // The item is added at its position in the configuration.
                 l += 1;
                 continue;
             }
@@ -269,8 +269,8 @@ fn merge_lists(
     Ok((!merged.is_empty()).then_some(Value::Array(merged)))
 }
 
-/// Takes the given fields out of an object. A container that is emptied stays, empty: it was not
-/// taken out itself.
+/// Removes the given fields from an object. An emptied container remains, because it was not
+/// removed itself.
 pub(crate) fn remove(schemas: &Schemas, definition: &str, object: &Value, fields: &Set) -> Value {
     remove_in(schemas, schemas.root(definition), object, fields)
         .unwrap_or_else(|| Value::Object(Map::new()))
@@ -322,7 +322,7 @@ fn remove_in(schemas: &Schemas, used: Use<'_>, value: &Value, fields: &Set) -> O
     }
 }
 
-/// The set with the named fields on the way to its members as members too.
+/// The set with the fields on the path to its members as additional members.
 pub(crate) fn with_parents(schemas: &Schemas, definition: &str, set: &Set) -> Set {
     parents_in(schemas, Some(schemas.root(definition)), set)
 }

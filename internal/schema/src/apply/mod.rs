@@ -1,6 +1,5 @@
-//! Server-side apply and the ownership of fields, with the semantics of structured-merge-diff
-//! as kube-apiserver uses it. It must not know kinds, admission or storage: the caller hands in
-//! objects and the time.
+//! Server-side apply and the ownership of fields, with the semantics of structured-merge-diff as kube-apiserver uses
+//! it. It must not know kinds, admission or storage: the caller passes in the objects and the time.
 
 mod compare;
 mod element;
@@ -21,21 +20,21 @@ use self::managers::{Contested, Managers};
 use self::set::Set;
 use crate::shape::Schemas;
 
-/// How a manager writes.
+/// The kind of a manager's write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Operation {
     /// Server-side apply.
     Apply,
-    /// Everything else.
+    /// Any other write.
     Update,
 }
 
-/// Who writes.
+/// The writing field manager.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Manager {
     /// The field manager's name; empty stands for `unknown`.
     pub name: String,
-    /// How it writes; `apply` and `track_update` set it themselves.
+    /// The kind of its write; `apply` and `track_update` set it themselves.
     pub operation: Operation,
     /// The version of the object that was written, e.g. `batch/v1`.
     pub api_version: String,
@@ -46,14 +45,14 @@ pub struct Manager {
 /// Why an apply failed.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum ApplyError {
-    /// Other managers own what would change: 409, one cause a conflict.
+    /// Other managers own fields that would change: 409, with a cause for each conflict.
     #[error("{}", worded(.0))]
     Conflicts(Vec<Conflict>),
-    /// The request can't be right: 400.
+    /// The request is invalid: 400.
     #[error("{0}")]
     BadRequest(String),
     /// The configuration doesn't fit the definition. kube-apiserver answers 500 with this text; the fault is the
-    /// caller's, so that 400 is the right answer.
+    /// caller's, so 400 is the right answer.
     #[error("{0}")]
     Typed(String),
 }
@@ -67,7 +66,7 @@ pub struct Conflict {
     pub field: String,
 }
 
-/// The most conflicts that an answer lists. Each names its whole path, which a caller can make long.
+/// The most conflicts in a response. Each names its full path, which a caller can make long.
 pub const MOST_CONFLICTS: usize = 100;
 
 /// The most bytes of a path in a conflict.
@@ -75,9 +74,9 @@ const LONGEST_FIELD: usize = 1024;
 
 /// Why one run of an apply ended.
 enum Stopped {
-    /// Other managers own what would change.
+    /// Other managers own fields that would change.
     Contested(Vec<Contested>),
-    /// The configuration can't be applied whatever others own.
+    /// The configuration can't be applied under any ownership.
     Failed(ApplyError),
 }
 
@@ -90,7 +89,7 @@ impl From<Stopped> for ApplyError {
     }
 }
 
-/// The first conflicts, by manager.
+/// The first conflicts, in manager order.
 fn listed(contested: &[Contested]) -> Vec<Conflict> {
     let mut conflicts = Vec::new();
     for Contested { manager, fields } in contested {
@@ -138,15 +137,15 @@ fn worded(conflicts: &[Conflict]) -> String {
 }
 
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
-/// The manager whose applies know the last-applied annotation.
+/// The manager whose applies maintain the last-applied annotation.
 const KUBECTL: &str = "kubectl";
-/// Owns what an object without managed fields held before the first apply.
+/// The owner of the fields that an object without managed fields had before the first apply.
 const BEFORE_FIRST_APPLY: &str = "before-first-apply";
 
-/// Applies a configuration: merges it over `live`, takes out what this manager applied before
-/// and nobody else owns, and records who owns what. `now` is RFC 3339 with seconds
-/// (`2025-01-02T03:04:05Z`). Answers the merged object with its managedFields; it equals `live`
-/// when nothing changed. Defaulting and validation are the caller's, before it stores the object.
+/// Applies a configuration: merges it over `live`, removes the fields that this manager applied before and no other
+/// manager owns, and records the owners. `now` is RFC 3339 with seconds (`2025-01-02T03:04:05Z`). Returns the merged
+/// object with its managedFields; it equals `live` if nothing changed. The caller defaults and validates the object
+/// before it stores it.
 ///
 /// # Errors
 /// [`ApplyError::Conflicts`] unless `force`; the others for a configuration that can't be merged.
@@ -203,7 +202,7 @@ pub fn apply(
         }
         other => other?,
     };
-    // Nulls in the configuration have done their part.
+    // Nulls in the configuration have no further effect.
     schemas.drop_nulls(definition, &mut merged);
     if me.name == KUBECTL {
         refresh_last_applied(&mut merged, applied);
@@ -252,18 +251,18 @@ impl Request<'_> {
         Ok((merged, owners))
     }
 
-    /// Takes out what this manager applied before, doesn't now, and nobody else owns.
+    /// Removes the fields that this manager applied before, does not apply now, and no other manager owns.
     fn take_out(&self, merged: &Value, before: &Set, owners: &Managers) -> Value {
         let (schemas, definition) = (self.schemas, self.definition);
         let named = |set: &Set| merge::with_parents(schemas, definition, set);
         let held = |value: &Value| named(&fields::held(schemas, definition, value));
         let before = named(before);
         let pruned = merge::remove(schemas, definition, merged, &before);
-        // Owned fields come back, also those of the items that went.
+        // Owned fields are restored, including those of removed items.
         let all = held(merged);
         let stay = held(&pruned).union(&named(&owners.all_owned()));
         let pruned = merge::remove(schemas, definition, merged, &all.difference(&stay));
-        // What goes must have been this manager's: nobody's fields stay too.
+        // Only fields that this manager owned are removed; fields without an owner stay too.
         let gone = all.difference(&held(&pruned)).intersection(&before);
         merge::remove(schemas, definition, merged, &gone)
     }
@@ -284,8 +283,8 @@ impl Request<'_> {
         ))
     }
 
-    /// `kubectl apply --server-side` on an object that client-side apply made: what the
-    /// last-applied annotation says and the object still holds is kubectl's to take.
+    /// `kubectl apply --server-side` on an object that client-side apply created: kubectl takes over the fields that
+    /// the last-applied annotation has and the object still holds.
     fn retry_after_client_side_apply(
         &self,
         owners: Managers,
@@ -331,7 +330,7 @@ fn annotation(object: &Value) -> Option<&str> {
         .filter(|text| !text.is_empty())
 }
 
-/// Keeps the annotation of client-side apply true after `kubectl apply --server-side`.
+/// Keeps the annotation of client-side apply up to date after `kubectl apply --server-side`.
 fn refresh_last_applied(merged: &mut Value, applied: &Value) {
     if annotation(merged).is_none() {
         return;
@@ -352,10 +351,10 @@ fn refresh_last_applied(merged: &mut Value, applied: &Value) {
     }
 }
 
-/// Records who owns what after a write that is no apply: `new` is the object about to be stored,
-/// `live` what it replaces (`None`: a create). Fields that changed move to the writer; a write
-/// that changes nothing leaves the record as it was. A client that sends `managedFields: []` or
-/// `[{}]` resets the record, and objects without one stay without one.
+/// Records the owners after a write that is no apply: `new` is the object about to be stored, `live` the object that it
+/// replaces (`None`: a create). The writer becomes the owner of changed fields; a write without changes leaves the
+/// record as it was. A client that sends `managedFields: []` or `[{}]` resets the record, and an object without a
+/// record stays without one.
 pub fn track_update(
     schemas: &Schemas,
     definition: &str,
@@ -437,7 +436,7 @@ fn identity(manager: &Manager, operation: Operation) -> Manager {
     }
 }
 
-/// The fields that a request through this (sub)resource can't set, as its storage resets them.
+/// The fields that a request through this (sub)resource can't set, because its storage resets them.
 fn ignored(schemas: &Schemas, definition: &str, manager: &Manager) -> Set {
     let mut set = Set::default();
     let field = |name: &str| Element::Field(name.into());

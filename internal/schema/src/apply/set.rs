@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use super::element::{Element, FieldsError};
 
-/// A path as messages show it, at most so many bytes of it.
+/// A path in its message form, truncated to `longest` bytes.
 fn text(path: &[&Element], longest: usize) -> String {
     let mut text = String::new();
     for element in path {
@@ -28,7 +28,7 @@ pub(crate) struct Set {
     branches: BTreeMap<Element, Branch>,
 }
 
-/// What a set holds at and below one element.
+/// The part of a set at and below one element.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Branch {
     /// The path that ends here is in the set.
@@ -48,7 +48,7 @@ impl Set {
         self.branches.is_empty()
     }
 
-    /// Adds a path; the empty path is the object itself, which nobody owns.
+    /// Adds a path; the empty path is the object itself, which has no owner.
     pub(crate) fn insert(&mut self, path: &[Element]) {
         let Some((first, rest)) = path.split_first() else {
             return;
@@ -101,7 +101,7 @@ impl Set {
         self.branches.get(element).is_some_and(|b| b.member)
     }
 
-    /// What is below an element.
+    /// The set below an element.
     pub(crate) fn below(&self, element: &Element) -> Option<&Set> {
         self.branches
             .get(element)
@@ -150,7 +150,7 @@ impl Set {
         })
     }
 
-    /// The paths that are not in `other`; a parent there doesn't take its children away.
+    /// The paths that are not in `other`; a parent in `other` doesn't remove its children.
     pub(crate) fn difference(&self, other: &Set) -> Set {
         let mut rest = Set::default();
         for (element, branch) in &self.branches {
@@ -187,9 +187,9 @@ impl Set {
         rest
     }
 
-    /// The first paths as messages show them, at each level members before what is below others: the order of
-    /// conflicts. At most `most` are written, each cut to `longest` bytes, because a caller chooses how long names
-    /// are and how many fields lie below them.
+    /// The first paths in their message form, in the order of conflicts: at each level, members come before the
+    /// children of other elements. At most `most` paths are written, each truncated to `longest` bytes, because a
+    /// caller chooses the length of names and the number of fields below them.
     pub(crate) fn shown(&self, most: usize, longest: usize) -> Vec<String> {
         let mut shown = Vec::new();
         self.show(&mut Vec::new(), most, longest, &mut shown);
@@ -244,7 +244,7 @@ impl Set {
     /// Reads a fieldsV1 object.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// Why it is invalid.
     pub(crate) fn parse(fields: &Value) -> Result<Set, FieldsError> {
         let Value::Object(map) = fields else {
             return Err(FieldsError::NotAnObject);
@@ -289,8 +289,8 @@ impl Set {
         Value::Object(map)
     }
 
-    /// The fieldsV1 text in canonical order, byte for byte as structured-merge-diff writes it
-    /// (but for the escaping of `<`, `>` and `&`). JSON objects have no order, so only tests ask.
+    /// The fieldsV1 text in canonical order, byte for byte as structured-merge-diff writes it (except the escaping of
+    /// `<`, `>` and `&`). JSON objects have no order, so only tests use it.
     #[cfg(test)]
     pub(crate) fn canonical(&self) -> String {
         fn write(set: &Set, own: bool, text: &mut String) {

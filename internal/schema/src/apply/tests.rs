@@ -1,4 +1,4 @@
-//! What server-side apply must do, by named cases from kube-apiserver's behaviour.
+//! Named cases of server-side apply from kube-apiserver's behaviour.
 
 use std::sync::LazyLock;
 
@@ -391,7 +391,7 @@ fn forcing_takes_the_field_from_its_owner() {
 }
 
 #[test]
-fn the_same_value_is_owned_together_and_goes_when_the_last_owner_lets_go() {
+fn the_same_value_is_owned_together_and_removed_with_its_last_owner() {
     let config = widget(json!({"replicas": 1, "labels": {"a": "x"}}));
     let one = apply_as(WIDGET, "one", None, &config, false, NOW).unwrap();
     let both = apply_as(WIDGET, "two", Some(&one), &config, false, NOW).unwrap();
@@ -404,7 +404,7 @@ fn the_same_value_is_owned_together_and_goes_when_the_last_owner_lets_go() {
 }
 
 #[test]
-fn applying_less_removes_only_what_nobody_else_owns() {
+fn applying_less_removes_only_fields_without_another_owner() {
     let live = apply_as(
         WIDGET,
         "me",
@@ -533,7 +533,7 @@ fn atomic_values_are_replaced_and_owned_whole() {
 }
 
 #[test]
-fn metadata_that_the_server_sets_is_nobodys() {
+fn metadata_that_the_server_sets_has_no_owner() {
     let config = json!({
         "apiVersion": "v1", "kind": "ConfigMap",
         "metadata": {"name": "c", "namespace": "n", "labels": {"a": "b"}, "finalizers": ["x/y"]},
@@ -644,7 +644,7 @@ fn kubectl_takes_over_what_its_client_side_apply_wrote() {
         .as_str()
         .unwrap();
     assert_eq!(serde_json::from_str::<Value>(annotation).unwrap(), config);
-    // Somebody changed the field since: not kubectl's any more.
+    // Another manager changed the field since: kubectl no longer owns it.
     let changed = update_as(
         WIDGET,
         "hpa",

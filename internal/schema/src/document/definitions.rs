@@ -1,5 +1,5 @@
-//! The definitions that a document needs, as version 3 JSON text. It must not parse the built-in
-//! ones: their text is passed on as embedded.
+//! The definitions of a document, as version 3 JSON text. It must not parse the built-in ones: it copies their embedded
+//! text.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,10 +14,10 @@ use crate::shape::{Custom, Schemas};
 const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.";
 const REFERENCE: &str = "\"$ref\":\"#/components/schemas/";
 
-/// What paths mention whatever the kind.
+/// The definitions that the paths of every kind refer to.
 const SHARED: [&str; 5] = ["DeleteOptions", "ListMeta", "Patch", "Status", "WatchEvent"];
 
-/// What a subresource's paths mention.
+/// The definition that a subresource's paths refer to.
 pub(crate) fn subresource_definition(subresource: &str) -> Option<&'static str> {
     match subresource {
         "scale" => Some("io.k8s.api.autoscaling.v1.Scale"),
@@ -38,9 +38,9 @@ pub(crate) fn list_definition(definition: &str) -> String {
 }
 
 impl Schemas {
-    /// Calls `each` with the name and text of every definition that the kinds reach, by name.
+    /// Calls `each` with the name and text of every definition that the kinds refer to, in name order.
     pub(super) fn each_definition(&self, kinds: &[&KindRoute], mut each: impl FnMut(&str, &str)) {
-        // The text was parsed by load, so it parses.
+        // `load` has parsed the same text, so it parses.
         let builtin: BTreeMap<&str, &RawValue> = serde_json::from_str(BUILTIN).unwrap_or_default();
         let mut texts: BTreeMap<String, Cow<'_, str>> = BTreeMap::new();
         let mut waiting: BTreeSet<String> =

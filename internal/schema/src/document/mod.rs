@@ -1,6 +1,6 @@
-//! The published OpenAPI documents, built when asked for from the embedded text and the custom
-//! definitions: nothing of them stays in memory. Version 3 is written one definition at a time
-//! straight from the text. It must not cache (the server does, as bytes) or know HTTP.
+//! The published OpenAPI documents, built on request from the embedded text and the custom
+//! definitions: they do not stay in memory. Version 3 is written one definition at a time straight
+//! from the text. It must not cache (the server does, as bytes) or know HTTP.
 
 mod definitions;
 mod paths;
@@ -27,7 +27,7 @@ pub struct KindRoute {
     pub namespaced: bool,
     /// The definition's name, e.g. `io.k8s.api.core.v1.Pod`.
     pub definition: String,
-    /// Whether it takes strategic merge patches; kubectl sends them where this is published.
+    /// True if it accepts strategic merge patches; kubectl sends them to kinds that publish this.
     pub strategic: bool,
     /// E.g. `status`, `scale`, `binding`, `eviction`, `log`.
     pub subresources: Vec<String>,
@@ -55,7 +55,7 @@ fn root(group: &str, version: &str) -> String {
 const TITLE: &str = "Muster";
 
 impl Schemas {
-    /// `/openapi/v3`: the documents there are, with a hash of each so that clients can keep them.
+    /// `/openapi/v3`: the list of documents, with a hash of each, so that clients can cache them.
     pub fn openapi_v3_index(&self, kinds: &[KindRoute]) -> Value {
         let mut paths = serde_json::Map::new();
         for kind in kinds {
@@ -70,8 +70,8 @@ impl Schemas {
         json!({ "paths": paths })
     }
 
-    /// The hash of one version 3 document: changes when the definitions or the kinds of the
-    /// group do. Upper-case hexadecimal, as kube-apiserver writes it.
+    /// The hash of one version 3 document: it changes with the definitions or the kinds of the
+    /// group. Upper-case hexadecimal, as kube-apiserver writes it.
     pub fn openapi_v3_hash(&self, group: &str, version: &str, kinds: &[KindRoute]) -> String {
         let mut state = fnv(FNV_START, &self.digest.to_be_bytes());
         for kind in kinds
@@ -84,8 +84,8 @@ impl Schemas {
         format!("{state:016X}{second:016X}")
     }
 
-    /// One group-version's document as JSON text: the kinds of `kinds` that are of this group
-    /// and version, their paths, and every definition that they reach.
+    /// One group-version's document as JSON text: those `kinds` that are of this group and version,
+    /// their paths, and every definition that they refer to.
     pub fn openapi_v3_json(&self, group: &str, version: &str, kinds: &[KindRoute]) -> Vec<u8> {
         let kinds: Vec<&KindRoute> = kinds
             .iter()

@@ -1,5 +1,5 @@
-//! The `paths` of both documents: what is served for each kind and which parameters it takes.
-//! kubectl reads the actions, the kinds and the parameters of PATCH. It must not know schemas.
+//! The `paths` of both documents: the operations of each kind and their parameters. kubectl reads the actions, the
+//! kinds and the parameters of PATCH. It must not know schemas.
 
 use serde_json::{Map, Value, json};
 
@@ -10,7 +10,7 @@ const STATUS: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.Status";
 const DELETE_OPTIONS: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions";
 const PATCH: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.Patch";
 const ANSWERS: [&str; 2] = ["application/json", "application/yaml"];
-/// The last of these is for built-in kinds only.
+/// The last one is for built-in kinds only.
 const PATCHES: [&str; 4] = [
     "application/apply-patch+yaml",
     "application/json-patch+json",
@@ -18,7 +18,7 @@ const PATCHES: [&str; 4] = [
     "application/strategic-merge-patch+json",
 ];
 
-/// Which of the two forms to write.
+/// The version of the document.
 #[derive(Clone, Copy, PartialEq)]
 enum Form {
     Swagger,
@@ -43,7 +43,7 @@ fn paths(kinds: &[&KindRoute], form: Form) -> Value {
     Value::Object(paths)
 }
 
-/// One operation before it is written.
+/// An operation before it is written.
 struct Action<'a> {
     method: &'static str,
     /// x-kubernetes-action.
@@ -330,7 +330,7 @@ fn operation(kind: &KindRoute, form: Form, suffix: &str, action: &Action<'_>) ->
                 operation["requestBody"] =
                     json!({"content": content(reads, &schema), "required": required});
             }
-            // A deletion is answered with the object where that stays for a while, and for some kinds always.
+            // The response to a deletion is the object if it stays for a while, and for some kinds always.
             let answered = |definition: &str| match action.name {
                 "delete" => json!({"anyOf": [reference(definition), reference(&kind.definition)]}),
                 _ => reference(definition),

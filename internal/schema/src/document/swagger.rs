@@ -1,5 +1,5 @@
-//! From OpenAPI 3 to Swagger 2.0, as kube-apiserver's published documents differ. It must not
-//! choose definitions.
+//! Converts OpenAPI 3 to Swagger 2.0 with the differences of kube-apiserver's published documents.
+//! It must not choose definitions.
 
 use serde_json::{Map, Value};
 
@@ -10,7 +10,7 @@ pub(crate) fn definition(schema: &str) -> Value {
     value
 }
 
-/// What version 2 lacks.
+/// The keywords that version 2 lacks.
 const UNKNOWN_TO_V2: [&str; 6] = ["anyOf", "oneOf", "allOf", "not", "nullable", "default"];
 
 fn convert(schema: &mut Value) {
@@ -30,11 +30,12 @@ fn convert(schema: &mut Value) {
     if let Some(Value::String(reference)) = map.get_mut("$ref") {
         *reference = reference.replace("#/components/schemas/", "#/definitions/");
     }
-    // Values of two types have no type in version 2 but text, which is how they are written.
+    // Version 2 has no type for values of two types; text comes closest, because they are written
+    // as text.
     if map.contains_key("oneOf") && !map.contains_key("type") && !map.contains_key("properties") {
         map.insert("type".to_owned(), Value::from("string"));
     }
-    // Clients that validate by version 2 would refuse what is fine: null, either type, any key.
+    // Clients that validate by version 2 would refuse valid values: null, either type, any key.
     if truth(map, "nullable")
         || truth(map, "x-kubernetes-int-or-string")
         || truth(map, "x-kubernetes-preserve-unknown-fields")

@@ -1,4 +1,4 @@
-//! The published documents: what kubectl and other clients look for in them.
+//! Tests of the published documents: the parts that kubectl and other clients read.
 
 use std::sync::LazyLock;
 
@@ -198,7 +198,7 @@ fn custom_kinds_are_published_with_metadata_and_a_list() {
         schemas["dev.example.v1.WidgetList"]["x-kubernetes-group-version-kind"][0]["kind"],
         "WidgetList"
     );
-    // kubectl sends strategic merge patches where they are published, and custom kinds take none.
+    // kubectl sends strategic merge patches to kinds that publish them; custom kinds don't accept them.
     let path = "/apis/example.dev/v1/namespaces/{namespace}/widgets/{name}";
     let takes = &document["paths"][path]["patch"]["requestBody"]["content"];
     let takes: Vec<&String> = takes.as_object().unwrap().keys().collect();
@@ -244,7 +244,7 @@ fn version_2_holds_all_kinds_in_its_own_dialect() {
     }
 }
 
-/// The length-delimited fields of a protobuf message, for looking into what was encoded.
+/// The length-delimited fields of a protobuf message.
 fn fields(mut bytes: &[u8]) -> Vec<(u64, &[u8])> {
     fn varint(bytes: &mut &[u8]) -> u64 {
         let mut value = 0;

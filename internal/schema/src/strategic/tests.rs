@@ -1,4 +1,4 @@
-//! Strategic merge patch by named cases (each checked against kube-apiserver's own code) and laws.
+//! Named cases of strategic merge patch (each checked against kube-apiserver's own code) and properties.
 
 use std::sync::LazyLock;
 
@@ -256,7 +256,7 @@ proptest! {
     }
 }
 
-/// Merging compared each entry with each until lists had an index: this took half a minute.
+/// Before lists had an index, merging compared each entry with each other one: this took half a minute.
 #[test]
 fn a_list_of_sixteen_thousand_entries_merges_by_its_keys() {
     const ENTRIES: usize = 16_000;

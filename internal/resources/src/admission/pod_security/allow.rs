@@ -1,6 +1,6 @@
 //! Owns the administrator's allow-list: host directories, the node's network and capabilities that pods of some
-//! namespaces may have although the standards forbid them. Decides by names and paths as they are written; where a
-//! path leads by symbolic links is the agent's to find out when it mounts it.
+//! namespaces may use although the standards forbid them. Compares names and paths as written; the agent resolves
+//! symbolic links when it mounts a path.
 
 use std::collections::BTreeMap;
 
@@ -10,12 +10,12 @@ use super::pod::{Pod, name};
 use crate::json;
 use crate::selector::LabelSelector;
 
-/// The namespaces that something is allowed in.
+/// The namespaces that an entry applies to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Namespaces {
-    /// These.
+    /// The namespaces with these names.
     Named(Vec<String>),
-    /// Those whose labels match; an empty selector matches all.
+    /// The namespaces whose labels match; an empty selector matches all.
     Labelled(LabelSelector),
 }
 
@@ -33,40 +33,40 @@ impl Namespaces {
     }
 }
 
-/// A directory of the nodes that pods may mount, with everything below it.
+/// A directory on the nodes that pods may mount, including everything below it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostDirectory {
-    /// Its path, cleaned: absolute, without empty steps, `.` and `..`.
+    /// Its path, cleaned: absolute, without empty components, `.` and `..`.
     pub path: String,
-    /// Must it be mounted read-only?
+    /// True if it must be mounted read-only.
     pub read_only: bool,
-    /// Whose pods may mount it.
+    /// The namespaces whose pods may mount it.
     pub namespaces: Namespaces,
 }
 
 /// Capabilities that containers may add.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Capabilities {
-    /// Their names without `CAP_`.
+    /// The names without `CAP_`.
     pub add: Vec<String>,
-    /// Whose pods may add them.
+    /// The namespaces whose pods may add them.
     pub namespaces: Namespaces,
 }
 
-/// What an administrator allows beyond the standards.
+/// Exceptions from the standards that an administrator allows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AllowList {
     /// Host directories.
     pub host_paths: Vec<HostDirectory>,
-    /// Namespaces whose pods may say `hostNetwork: true`.
+    /// Namespaces whose pods may set `hostNetwork: true`.
     pub host_network: Vec<Namespaces>,
     /// Capabilities.
     pub capabilities: Vec<Capabilities>,
 }
 
 impl Default for AllowList {
-    /// What the embedded engine allows without a file: `hostNetwork` everywhere. All its pods share their node's
-    /// network whatever they say, so it gives nothing more; and distributed training jobs say it everywhere.
+    /// The embedded engine's allow-list without a file: `hostNetwork` everywhere. All its pods share their node's
+    /// network in any case, so this grants nothing more, and distributed training jobs set it everywhere.
     fn default() -> Self {
         AllowList {
             host_paths: Vec::new(),
@@ -77,7 +77,7 @@ impl Default for AllowList {
 }
 
 impl AllowList {
-    /// What it allows in one namespace.
+    /// The entries that apply to one namespace.
     pub(super) fn within(&self, namespace: &str, labels: &BTreeMap<String, String>) -> Allowed<'_> {
         let here = |namespaces: &Namespaces| namespaces.have(namespace, labels);
         Allowed {
@@ -98,7 +98,7 @@ impl AllowList {
     }
 }
 
-/// What is allowed in one namespace.
+/// The entries that apply to one namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Allowed<'a> {
     host_paths: Vec<&'a HostDirectory>,
@@ -115,11 +115,11 @@ impl Allowed<'_> {
         self.capabilities.contains(&name)
     }
 
-    /// Whether a pod may have a hostPath volume as it mounts it. Of directories of the list that lie in each other the
-    /// innermost counts; of entries for the same one the one that allows more.
+    /// Whether the list allows a pod to mount a hostPath volume. If directories of the list are nested, the innermost
+    /// one counts; if several entries have the same directory, the most permissive one counts.
     ///
     /// # Errors
-    /// With what would be right, where the directory may be mounted but not so.
+    /// The permitted way, if the directory may be mounted but not in this way.
     pub(super) fn host_path(&self, pod: Pod<'_>, volume: &Value) -> Result<(), Option<String>> {
         let Some(path) = clean(json::text(volume, &["hostPath", "path"])) else {
             return Err(None);
@@ -156,8 +156,8 @@ impl Allowed<'_> {
     }
 }
 
-/// An absolute path without empty steps and `.`; none for a relative one, and for one with `..`, whose meaning depends
-/// on symbolic links.
+/// An absolute path without empty components and `.`; `None` for a relative path and for a path with `..`, whose
+/// meaning depends on symbolic links.
 pub(super) fn clean(path: &str) -> Option<String> {
     let steps = path.strip_prefix('/')?.split('/');
     let mut cleaned = String::with_capacity(path.len());
@@ -174,7 +174,7 @@ pub(super) fn clean(path: &str) -> Option<String> {
     Some(cleaned)
 }
 
-/// Whether a cleaned path is that of a directory or of something below it.
+/// Whether a cleaned path is a directory or lies below it.
 fn below(path: &str, directory: &str) -> bool {
     path.strip_prefix(directory)
         .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))

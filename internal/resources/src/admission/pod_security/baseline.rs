@@ -1,5 +1,5 @@
-//! Owns the checks of the baseline level: what is known to reach the host. Each looks at one thing and says what it
-//! finds in kube-apiserver's words; which of them count is decided in [`super::checks`].
+//! Owns the checks of the baseline level: fields that are known to give access to the host. Each check looks at one
+//! field and words its finding like kube-apiserver; [`super::checks`] decides which checks apply.
 
 use std::collections::BTreeSet;
 
@@ -15,8 +15,8 @@ const APP_ARMOR_ANNOTATION: &str = "container.apparmor.security.beta.kubernetes.
 const SECCOMP_POD_ANNOTATION: &str = "seccomp.security.alpha.kubernetes.io/pod";
 const SECCOMP_CONTAINER_ANNOTATION: &str = "container.seccomp.security.alpha.kubernetes.io/";
 
-/// What the standard lets a container add: what container runtimes give by default without `NET_RAW`. Not the list of
-/// what a container has that asks for nothing, which is the agent's (`agent::confinement`) and includes `NET_RAW`.
+/// The capabilities that the standard lets a container add: the default set of container runtimes without `NET_RAW`.
+/// The set that a container gets by default is the agent's (`agent::confinement`) and includes `NET_RAW`.
 const CAPABILITIES: [&str; 13] = [
     "AUDIT_WRITE",
     "CHOWN",
@@ -33,7 +33,7 @@ const CAPABILITIES: [&str; 13] = [
     "SYS_CHROOT",
 ];
 
-/// The sysctls that are the pod's own, each with the version of Kubernetes from which on it is allowed.
+/// The sysctls that are local to a pod, each with the Kubernetes version that first allows it.
 const SYSCTLS: [(&str, u32); 12] = [
     ("kernel.shm_rmid_forced", 0),
     ("net.ipv4.ip_local_port_range", 0),
@@ -49,7 +49,7 @@ const SYSCTLS: [(&str, u32); 12] = [
     ("net.ipv4.tcp_wmem", 32),
 ];
 
-/// The types that an SELinux context may have, each with the version from which on.
+/// The allowed types of an SELinux context, each with the version that first allows it.
 const SELINUX_TYPES: [(&str, u32); 5] = [
     ("", 0),
     ("container_t", 0),
@@ -164,7 +164,7 @@ pub(super) fn host_paths(look: &Look<'_>) -> Option<Violation> {
 }
 
 pub(super) fn host_ports(look: &Look<'_>) -> Option<Violation> {
-    // A pod in the node's own network has each of its ports there, as defaulting writes down.
+    // A pod in the node's network has each of its ports there; defaulting writes them as host ports.
     if look.allowed.host_network() && json::truth(look.pod.spec(), &["hostNetwork"]) {
         return None;
     }
@@ -194,7 +194,7 @@ pub(super) fn host_ports(look: &Look<'_>) -> Option<Violation> {
     })
 }
 
-/// The handlers of a container that reach another host where they name one.
+/// The handlers of a container that can connect to another host if they name one.
 const HANDLERS: [&[&str]; 5] = [
     &["livenessProbe"],
     &["readinessProbe"],
@@ -316,18 +316,18 @@ pub(super) fn selinux(look: &Look<'_>) -> Option<Violation> {
     })
 }
 
-/// The type of a security context's seccomp profile, where it has one.
+/// The type of a security context's seccomp profile, if it has one.
 pub(super) fn seccomp_type(context: &Value) -> Option<&str> {
     let profile = json::at(context, &["seccompProfile"]);
     (!profile.is_null()).then(|| json::text(profile, &["type"]))
 }
 
-/// Whether a seccomp profile of this type filters anything.
+/// True if a seccomp profile of this type filters system calls.
 pub(super) fn seccomp_filters(kind: &str) -> bool {
     matches!(kind, "RuntimeDefault" | "Localhost")
 }
 
-/// What both levels say of seccomp profiles that filter nothing.
+/// The violation of both levels for seccomp profiles that filter nothing.
 pub(super) fn seccomp_unconfined(wrong: &Wrong<'_>) -> Option<Violation> {
     let setters = wrong.setters()?;
     Some(Violation {
@@ -340,7 +340,7 @@ pub(super) fn seccomp_unconfined(wrong: &Wrong<'_>) -> Option<Violation> {
 }
 
 pub(super) fn seccomp(look: &Look<'_>) -> Option<Violation> {
-    // Kubernetes 1.19 made fields of what had been annotations.
+    // Kubernetes 1.19 replaced the annotations by fields.
     if look.version.since(19) {
         return seccomp_unconfined(&Wrong::find(look.pod, seccomp_type, seccomp_filters));
     }

@@ -1,4 +1,4 @@
-//! Owns which checks a level consists of, in the edition of each Kubernetes version, and their order in messages.
+//! Owns the list of checks of each level, by Kubernetes version, and their order in messages.
 
 use serde_json::Value;
 
@@ -7,23 +7,23 @@ use super::level::{Level, LevelVersion, Version};
 use super::pod::{Pod, Violation};
 use super::{baseline, restricted};
 
-/// What a check looks at.
+/// The input of a check.
 pub(super) struct Look<'a> {
     /// The pod or pod template.
     pub(super) pod: Pod<'a>,
-    /// What the administrator allows in the pod's namespace.
+    /// The allow-list's entries for the pod's namespace.
     pub(super) allowed: &'a Allowed<'a>,
-    /// Whose edition of the standards counts.
+    /// The version of the standards that applies.
     pub(super) version: Version,
 }
 
 type Check = fn(&Look<'_>) -> Option<Violation>;
 
-/// The minor version of Kubernetes that first has a check.
+/// The minor version of Kubernetes that introduced a check.
 type Since = u32;
 
-/// The baseline's checks, in the order of messages. The second version is the one from which on the restricted level
-/// has a stricter check in place of this one; none where it has this one, too.
+/// The baseline's checks, in the order of messages. The second version is the first in which the restricted level
+/// replaces this check by a stricter one; `None` if it uses this check, too.
 static BASELINE: [(Check, Since, Option<Since>); 12] = [
     (baseline::app_armor, 0, None),
     (baseline::capabilities, 0, Some(22)),
@@ -39,7 +39,7 @@ static BASELINE: [(Check, Since, Option<Since>); 12] = [
     (baseline::windows_host_process, 0, None),
 ];
 
-/// What the restricted level adds, in the order of messages.
+/// The checks that the restricted level adds, in the order of messages.
 static RESTRICTED: [(Check, Since); 6] = [
     (restricted::privilege_escalation, 8),
     (restricted::capabilities, 22),
@@ -49,7 +49,7 @@ static RESTRICTED: [(Check, Since); 6] = [
     (restricted::seccomp, 19),
 ];
 
-/// What of a pod, or of a pod template, violates a level.
+/// The violations of a level by a pod or pod template.
 pub(super) fn violations(
     policy: LevelVersion,
     pod: &Value,

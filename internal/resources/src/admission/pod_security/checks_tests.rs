@@ -1,4 +1,4 @@
-//! The checks against tables of pods, each with the violation that it is to be refused for, or none.
+//! Tables of pods for the checks, each with the expected violation, or none.
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,7 @@ use super::super::fixtures::{LISTS, baseline, host_pod, restricted, with};
 use super::super::pod::describe;
 use super::*;
 
-/// A level of an edition without anything that is allowed beyond it.
+/// The violations of a level of a version, with an empty allow-list.
 fn found(level: Level, version: &str, pod: &Value) -> String {
     let version = Version::parse(version).unwrap();
     let none = Allowed::default();
@@ -45,7 +45,7 @@ fn several_violations_are_worded_as_kube_apiserver_words_them() {
     );
 }
 
-/// What the pod itself may and may not say at the baseline; an empty text is no violation.
+/// Pod fields at the baseline level; an empty text is no violation.
 #[test]
 fn the_baseline_of_pods() {
     let context = "/spec/securityContext";
@@ -173,7 +173,7 @@ fn the_baseline_of_pods() {
     for (pointer, value, wanted) in table {
         let pod = with(baseline(), &[(pointer, value.clone())]);
         assert_eq!(at_baseline(&pod), wanted, "{pointer} {value}");
-        // What the baseline forbids the restricted level forbids, whatever its words are.
+        // The restricted level forbids everything that the baseline forbids, with any wording.
         let pod = with(restricted(), &[(pointer, value.clone())]);
         if !wanted.is_empty() {
             assert_ne!(at_restricted(&pod), "", "{pointer} {value}");
@@ -181,7 +181,7 @@ fn the_baseline_of_pods() {
     }
 }
 
-/// What containers may and may not say at the baseline, in each list of them. `{}` is the container's name.
+/// Container fields at the baseline level, in each container list. `{}` stands for the container's name.
 #[test]
 fn the_baseline_of_containers() {
     let context = "securityContext";
@@ -314,7 +314,7 @@ fn the_baseline_of_containers() {
     );
 }
 
-/// What the restricted level asks for beside the baseline: changes of a pod that passes it.
+/// The checks that the restricted level adds: changes of a pod that passes it.
 #[test]
 fn the_restricted_level() {
     let own = "/spec/securityContext";
@@ -409,7 +409,7 @@ fn the_restricted_level() {
             "seccompProfile (pod or containers \"i\", \"b\", \"e\" must set securityContext.seccompProfile.type to \
              \"RuntimeDefault\" or \"Localhost\")",
         ),
-        // Muster runs every pod on Linux: to say Windows lets through nothing.
+        // Muster runs every pod on Linux: naming Windows lifts no check.
         (
             vec![
                 ("/spec/os".into(), json!({"name": "windows"})),
@@ -464,7 +464,7 @@ fn an_older_edition_has_the_checks_of_its_version() {
         "/metadata/annotations",
         json!({"seccomp.security.alpha.kubernetes.io/pod": "unconfined"}),
     );
-    // A change of a restricted pod, and at which level and in which edition it is the first or last time refused.
+    // A change of a restricted pod, with the level and the first or last version that refuses it.
     let begins = [
         (Level::Baseline, probe, 34),
         (Level::Baseline, unconfined, 19),

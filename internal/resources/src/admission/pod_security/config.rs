@@ -1,6 +1,6 @@
-//! Owns the files that set pod security up: Kubernetes' PodSecurityConfiguration, alone or as a plugin of an
-//! AdmissionConfiguration, and Muster's PodSecurityAllowList. Reads documents that were parsed; opens nothing. All that
-//! is wrong is answered at once, each with its field.
+//! Owns the configuration files of pod security: Kubernetes' PodSecurityConfiguration, alone or as a plugin of an
+//! AdmissionConfiguration, and Muster's PodSecurityAllowList. Reads parsed documents and opens no files. Returns all
+//! errors at once, each with its field.
 
 use std::collections::BTreeSet;
 
@@ -27,7 +27,7 @@ const ALLOW_LIST: &str = "PodSecurityAllowList";
 
 type Errors = Vec<FieldError>;
 
-/// A member of a document or of something in it.
+/// A member of a document or of a value in it.
 fn child<'a>(of: Option<&'a Path<'a>>, name: &'a str) -> Path<'a> {
     match of {
         Some(path) => path.child(name),
@@ -35,7 +35,7 @@ fn child<'a>(of: Option<&'a Path<'a>>, name: &'a str) -> Path<'a> {
     }
 }
 
-/// Reports members that there are none of; a mistyped name must not leave its default in force.
+/// Reports unknown members; a mistyped name must not leave its default in force.
 fn only(value: &Value, known: &[&str], at: Option<&Path<'_>>, errors: &mut Errors) {
     for (name, _) in json::members(value, &[]) {
         if !known.contains(&name.as_str()) {
@@ -46,7 +46,7 @@ fn only(value: &Value, known: &[&str], at: Option<&Path<'_>>, errors: &mut Error
     }
 }
 
-/// The items of a list that may be left out.
+/// The items of an optional list.
 fn list<'a>(value: &'a Value, path: &Path<'_>, errors: &mut Errors) -> &'a [Value] {
     match value {
         Value::Null => &[],
@@ -59,7 +59,7 @@ fn list<'a>(value: &'a Value, path: &Path<'_>, errors: &mut Errors) -> &'a [Valu
     }
 }
 
-/// A text that was given; an empty one counts as left out.
+/// An optional text; an empty one counts as absent.
 fn text<'a>(value: &'a Value, path: &Path<'_>, errors: &mut Errors) -> Option<&'a str> {
     match value {
         Value::Null => None,
@@ -72,7 +72,7 @@ fn text<'a>(value: &'a Value, path: &Path<'_>, errors: &mut Errors) -> Option<&'
     }
 }
 
-/// A list of names, each checked and there once.
+/// A list of names; reports malformed and repeated ones.
 fn names(
     value: &Value,
     path: &Path<'_>,
@@ -105,11 +105,11 @@ fn finish<T>(read: T, errors: Errors) -> Result<T, Errors> {
 }
 
 impl PodSecurity {
-    /// Reads Kubernetes' configuration of pod security. What it leaves out stays as it is without a file; Kubernetes
-    /// would leave namespaces without labels unprotected there.
+    /// Reads Kubernetes' configuration of pod security. Absent settings keep Muster's defaults; Kubernetes would leave
+    /// namespaces without labels unprotected.
     ///
     /// # Errors
-    /// With every field that is wrong.
+    /// Every invalid field.
     pub fn configured(mut self, document: &Value) -> Result<PodSecurity, Vec<FieldError>> {
         let mut errors = Errors::new();
         match json::text(document, &["kind"]) {
@@ -237,11 +237,10 @@ fn defaults(value: &Value, path: &Path<'_>, policy: &mut Policy, errors: &mut Er
 }
 
 impl AllowList {
-    /// Reads a PodSecurityAllowList. A list that it leaves out stays as it is without a file; an empty one allows
-    /// nothing.
+    /// Reads a PodSecurityAllowList. An absent list keeps its default; an empty list allows nothing.
     ///
     /// # Errors
-    /// With every field that is wrong.
+    /// Every invalid field.
     pub fn read(document: &Value) -> Result<AllowList, Vec<FieldError>> {
         let mut errors = Errors::new();
         only(document, &["apiVersion", "kind", "spec"], None, &mut errors);
@@ -269,7 +268,7 @@ impl AllowList {
     }
 }
 
-/// The entries of a list that is there; what can't be read of them is reported.
+/// The entries of a list that is present; reports the unreadable ones.
 fn entries<T>(
     spec: &Value,
     key: &str,
@@ -359,7 +358,7 @@ fn capability(name: &str) -> Vec<String> {
     Vec::new()
 }
 
-/// The namespaces that an entry is for. They are required, so that an omission doesn't allow something everywhere.
+/// The namespaces that an entry applies to. They are required, so that an omission can't allow something everywhere.
 fn namespaces(entry: &Value, path: &Path<'_>, errors: &mut Errors) -> Option<Namespaces> {
     let named = json::at(entry, &["namespaces"]);
     let selector = json::at(entry, &["namespaceSelector"]);

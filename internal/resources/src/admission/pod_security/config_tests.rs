@@ -1,4 +1,4 @@
-//! Configuration files that can be read, and what is said of those that can't.
+//! Valid configuration files, and the errors of invalid ones.
 
 use serde_json::json;
 
@@ -42,7 +42,7 @@ fn kubernetes_configuration_is_read_alone_and_as_a_plugin() {
                     version: Version::Minor(30),
                 },
                 audit: LevelVersion::latest(Level::Privileged),
-                // What is left out is as without a file.
+                // Absent settings keep their defaults.
                 warn: LevelVersion::latest(Level::Baseline),
             }
         );
@@ -181,7 +181,7 @@ fn an_allow_list_is_read() {
             }],
         }
     );
-    // What it doesn't speak of stays.
+    // Absent settings keep their values.
     let least = yaml("{apiVersion: muster.io/v1alpha1, kind: PodSecurityAllowList}");
     assert_eq!(AllowList::read(&least).unwrap(), AllowList::default());
 }

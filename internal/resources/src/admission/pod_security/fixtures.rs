@@ -26,7 +26,7 @@ pub(super) fn restricted() -> Value {
     }})
 }
 
-/// A pod that asks for the whole host.
+/// A pod that requests access to the entire host.
 pub(super) fn host_pod() -> Value {
     with(
         baseline(),
@@ -40,8 +40,8 @@ pub(super) fn host_pod() -> Value {
     )
 }
 
-/// A pod with some members set anew, each by its JSON pointer; objects on the way are made, list items must be there. A
-/// null takes the member away.
+/// A pod with some members replaced, each by its JSON pointer; absent objects on the way are created, list items must
+/// exist. A null removes the member.
 pub(super) fn with(mut pod: Value, changes: &[(&str, Value)]) -> Value {
     for (pointer, value) in changes {
         let mut steps: Vec<&str> = pointer.split('/').skip(1).collect();

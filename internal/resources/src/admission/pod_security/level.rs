@@ -1,5 +1,5 @@
-//! Owns levels, versions and policies of the Pod Security Standards, and how a namespace's labels name them. Knows
-//! nothing of pods.
+//! Owns levels, versions and policies of the Pod Security Standards, and the labels of a namespace that name them. It
+//! must not know pods.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,26 +9,26 @@ use serde_json::Value;
 use crate::field::{FieldError, Path};
 use crate::json;
 
-/// What the keys of all labels and audit annotations of pod security begin with.
+/// The prefix of all labels and audit annotations of pod security.
 pub(super) const PREFIX: &str = "pod-security.kubernetes.io/";
-/// What is wrong with a level that is none.
+/// The error for an unknown level.
 pub(super) const LEVELS: &str = "must be one of privileged, baseline, restricted";
-/// What is wrong with a version that is none.
+/// The error for an unknown version.
 pub(super) const VERSIONS: &str = "must be \"latest\" or \"v1.x\"";
 
-/// How much a pod may ask for; from least to most strict.
+/// How much a pod may request; from least to most strict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Level {
-    /// Everything.
+    /// Permits everything.
     Privileged,
-    /// Nothing that is known to reach the host.
+    /// Forbids known ways to get access to the host.
     Baseline,
-    /// What is good practice for pods that need nothing special.
+    /// Requires current hardening practice.
     Restricted,
 }
 
 impl Level {
-    /// The level that a word names.
+    /// The level of this name.
     pub fn parse(word: &str) -> Option<Level> {
         match word {
             "privileged" => Some(Level::Privileged),
@@ -38,7 +38,7 @@ impl Level {
         }
     }
 
-    /// Its word.
+    /// Its name.
     pub fn as_str(self) -> &'static str {
         match self {
             Level::Privileged => "privileged",
@@ -54,7 +54,7 @@ impl fmt::Display for Level {
     }
 }
 
-/// The Kubernetes version whose edition of the standards counts.
+/// The Kubernetes version whose edition of the standards applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Version {
     /// `v1.N`.
@@ -64,7 +64,7 @@ pub enum Version {
 }
 
 impl Version {
-    /// The version that a word names: `latest`, or `v1.` and a number without leading zeros.
+    /// The version of this name: `latest`, or `v1.` and a number without leading zeros.
     pub fn parse(word: &str) -> Option<Version> {
         if word == "latest" {
             return Some(Version::Latest);
@@ -78,7 +78,7 @@ impl Version {
         digits.parse().ok().map(Version::Minor)
     }
 
-    /// Whether this is Kubernetes 1.`minor`'s edition, or a newer one.
+    /// True for Kubernetes 1.`minor` and later.
     pub(super) fn since(self, minor: u32) -> bool {
         self >= Version::Minor(minor)
     }
@@ -118,7 +118,7 @@ impl fmt::Display for LevelVersion {
     }
 }
 
-/// What becomes of a namespace's pods that violate a level.
+/// The levels at which a namespace's pods are refused, audited and warned about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
     /// Pods that violate this level are refused.
@@ -133,7 +133,7 @@ pub struct Policy {
 pub(super) const MODES: [&str; 3] = ["enforce", "audit", "warn"];
 
 impl Policy {
-    /// The same level for everything, in the newest edition.
+    /// The same level for every mode, in the newest edition.
     pub const fn all(level: Level) -> Policy {
         let latest = LevelVersion::latest(level);
         Policy {
@@ -151,8 +151,8 @@ impl Policy {
         }
     }
 
-    /// What a namespace's labels say, and `defaults` where they say nothing. Labels that can't be read, which only
-    /// a namespace from an older store can have, enforce the restricted level; they warn of nothing.
+    /// The policy of a namespace's labels, with `defaults` for absent ones. Unreadable labels, which only a namespace
+    /// from an older store can have, enforce the restricted level and cause no warning.
     pub fn of_labels(labels: &BTreeMap<String, String>, defaults: Policy) -> Policy {
         let mut policy = defaults;
         let label = |key: String| labels.get(&key).map(String::as_str);
@@ -169,7 +169,7 @@ impl Policy {
                 slot.version = Version::parse(word).unwrap_or(Version::Latest);
             }
         }
-        // A stricter level that is enforced by label is also warned about, because templates are never refused.
+        // A stricter level that a label enforces is also warned about, because templates are never refused.
         let enforced = label(format!("{PREFIX}enforce")).and_then(Level::parse);
         let silent = label(format!("{PREFIX}warn")).is_none();
         if silent && enforced.is_some_and(|level| level > policy.warn.level) {
@@ -182,8 +182,8 @@ impl Policy {
     }
 }
 
-/// Reports what a namespace's pod security labels say wrong; what was wrong before and is the same is let through, so
-/// that an old namespace can be changed otherwise.
+/// Reports invalid pod security labels of a namespace. An unchanged invalid label is accepted, so that other fields of
+/// an old namespace can be changed.
 pub fn check_labels(new: &Value, old: Option<&Value>, errors: &mut Vec<FieldError>) {
     let wrong = faults(new);
     if old.is_none_or(|old| faults(old) != wrong) {
@@ -275,7 +275,7 @@ mod tests {
         let table = [
             (labels(&[]), base, policy(b, b, b)),
             (labels(&[("enforce", "privileged")]), base, policy(p, b, b)),
-            // A level that is enforced by label is warned of, unless something else is said.
+            // A level that a label enforces is warned about, unless another label sets the warning level.
             (labels(&[("enforce", "baseline")]), free, policy(b, p, b)),
             (labels(&[("enforce", "restricted")]), base, policy(r, b, r)),
             (
@@ -298,7 +298,7 @@ mod tests {
                 free,
                 policy(p, b, r),
             ),
-            // What can't be read is enforced as strictly as can be.
+            // An unreadable label is enforced as the strictest level.
             (
                 labels(&[("enforce", "nope"), ("warn", "nope"), ("audit", "nope")]),
                 base,

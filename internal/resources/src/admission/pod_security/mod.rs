@@ -1,13 +1,13 @@
-//! Pod security admission: which pods a namespace takes, by the Pod Security Standards of Kubernetes 1.34 and its
+//! Pod security admission: which pods a namespace accepts, by the Pod Security Standards of Kubernetes 1.34 and its
 //! namespaces' labels, as kube-apiserver decides it, and by the administrator's allow-list.
 //!
 //! A pod that violates the level that its namespace enforces is refused. Objects with pod templates, such as jobs, are
-//! never refused: their author is warned, and their pods are refused when a controller creates them. Four things
-//! differ from Kubernetes. The allow-list lifts single checks, by default that of `hostNetwork` ([`AllowList::default`]).
-//! Pods with `spec.os.name: windows` pass no check that pods for Linux fail. A configuration that names no default
-//! level leaves namespaces at the baseline. Templates of custom kinds are looked at, too.
+//! never refused: their author is warned, and their pods are refused when a controller creates them. Four things differ
+//! from Kubernetes. The allow-list lifts single checks, by default that of `hostNetwork` ([`AllowList::default`]). Pods
+//! with `spec.os.name: windows` pass no check that pods for Linux fail. A configuration that names no default level
+//! leaves namespaces at the baseline. Templates of custom kinds are checked, too.
 //!
-//! Owns no state. What becomes of a security context that was admitted is the runtime's to decide.
+//! Owns no state. The runtime decides how an admitted security context takes effect.
 
 use std::collections::BTreeMap;
 
@@ -34,7 +34,7 @@ use allow::Allowed;
 use level::PREFIX;
 use pod::describe;
 
-/// What pod security leaves alone.
+/// Objects that pod security does not check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Exemptions {
     /// Objects written by these users. Exempting a controller's user exempts every pod that the controller creates.
@@ -45,14 +45,14 @@ pub struct Exemptions {
     pub namespaces: Vec<String>,
 }
 
-/// How pod security is set up.
+/// The configuration of pod security.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodSecurity {
-    /// What counts in namespaces whose labels say nothing.
+    /// The policy of namespaces without labels.
     pub defaults: Policy,
-    /// What is left alone.
+    /// The exemptions.
     pub exemptions: Exemptions,
-    /// What is allowed beyond the standards.
+    /// The exceptions from the standards.
     pub allow: AllowList,
 }
 
@@ -68,7 +68,7 @@ impl Default for PodSecurity {
     }
 }
 
-/// The namespace that an object is written to, and its author.
+/// The namespace that an object is written to, and the writing user.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
     /// The namespace.
@@ -79,16 +79,16 @@ pub struct Request<'a> {
     pub user: &'a str,
 }
 
-/// What pod security says of an object.
+/// The result of the checks of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
-    /// The level that was enforced; privileged for what is exempt.
+    /// The level that was enforced; privileged for exempt objects.
     pub level: Level,
-    /// Why a pod is refused.
+    /// Why the pod is refused.
     pub refused: Option<String>,
     /// Warnings for the object's author.
     pub warnings: Vec<String>,
-    /// What the audit log should say of the request, by the annotation's key.
+    /// The audit annotations of the request, by key.
     pub audit: BTreeMap<String, String>,
 }
 
@@ -113,7 +113,7 @@ impl Verdict {
 }
 
 impl PodSecurity {
-    /// Judges a pod that is written.
+    /// Checks a pod.
     pub fn pod(&self, request: &Request<'_>, pod: &Value) -> Verdict {
         if let Some(by) = self.exemption(request, pod) {
             return Verdict::exempt(by);
@@ -135,7 +135,7 @@ impl PodSecurity {
         verdict
     }
 
-    /// Judges the pods that an object has made by its templates: never refused, but warned of and noted.
+    /// Checks the pod templates of an object: violations cause warnings and audit annotations, never a refusal.
     pub fn templates(&self, request: &Request<'_>, kind: &Kind, object: &Value) -> Verdict {
         let policy = Policy::of_labels(request.labels, self.defaults);
         let mut verdict = Verdict::admitted(policy.enforce.level);
@@ -151,13 +151,13 @@ impl PodSecurity {
         verdict
     }
 
-    /// Whether objects of a kind have pods made by templates that are known here.
+    /// True if objects of a kind have known pod templates.
     pub fn has_templates(kind: &Kind) -> bool {
         templates::known(kind)
     }
 
-    /// Whether a change of a pod is one that pod security asks about: of images and of the list of containers. No
-    /// other change reaches what it looks at.
+    /// True if a change of a pod must be checked: a change of images or of the list of containers. The checks read no
+    /// other mutable field.
     pub fn matters(live: &Value, next: &Value) -> bool {
         let lists = ["containers", "initContainers", "ephemeralContainers"];
         let images = |pod: &Value| -> Vec<(String, String)> {
@@ -177,7 +177,7 @@ impl PodSecurity {
         images(live) != images(next)
     }
 
-    /// What exempts a pod or a template, if anything does.
+    /// The exemption of a pod or a template, if one applies.
     fn exemption(&self, request: &Request<'_>, pod: &Value) -> Option<&'static str> {
         let of = |all: &[String], one: &str| !one.is_empty() && all.iter().any(|name| name == one);
         let exemptions = &self.exemptions;
@@ -194,7 +194,7 @@ impl PodSecurity {
     }
 }
 
-/// A pod or template, and what was found about it: each level is looked at once.
+/// A pod or template with its results: each level is checked once.
 struct Judged<'a> {
     pod: &'a Value,
     allowed: &'a Allowed<'a>,
@@ -210,7 +210,7 @@ impl<'a> Judged<'a> {
         }
     }
 
-    /// How it violates a level, if it does.
+    /// The violation of a level, if any.
     fn fault(&mut self, policy: LevelVersion) -> Option<String> {
         if let Some((_, fault)) = self.found.iter().find(|(known, _)| *known == policy) {
             return fault.clone();
@@ -221,7 +221,7 @@ impl<'a> Judged<'a> {
         fault
     }
 
-    /// Adds to a verdict what is audited and, unless the request is refused, warned of.
+    /// Adds the audit annotation to a verdict and, unless the request is refused, the warning.
     fn note(&mut self, policy: Policy, verdict: &mut Verdict) {
         let would = |policy: LevelVersion, fault: String| {
             format!("would violate PodSecurity \"{policy}\": {fault}")
@@ -229,7 +229,7 @@ impl<'a> Judged<'a> {
         if let Some(fault) = self.fault(policy.audit) {
             let key = format!("{PREFIX}audit-violations");
             let text = would(policy.audit, fault);
-            // Of several templates with different faults all are named.
+            // If several templates have different violations, all are named.
             let slot = verdict.audit.entry(key).or_default();
             if slot.is_empty() {
                 *slot = text;

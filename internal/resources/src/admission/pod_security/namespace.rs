@@ -1,5 +1,5 @@
-//! Owns what is said when a namespace's labels begin to enforce a stricter level: which of its pods violate it. They
-//! run on; their successors will be refused.
+//! Owns the warnings for a namespace whose labels begin to enforce a stricter level: which of its pods violate it.
+//! These pods continue to run; their replacements will be refused.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,11 +10,11 @@ use super::pod::{name, reasons};
 use super::{PodSecurity, Request, checks};
 use crate::json;
 
-/// The most pods that a change of labels is checked against, so that one request costs a bounded time.
+/// The most pods that a change of labels is checked against, which bounds the cost of a request.
 pub const MAX_PODS: usize = 500;
 
 impl PodSecurity {
-    /// The level that a change of a namespace's labels begins to enforce, where pods that were fine may violate it.
+    /// The level that a change of a namespace's labels begins to enforce, if existing pods may violate it.
     pub fn tightened(
         &self,
         namespace: &str,

@@ -1,4 +1,4 @@
-//! Owns reading what the checks look at: a pod's containers and security contexts, and how checks word what they find.
+//! Owns the readers that the checks share, a pod's containers and security contexts, and the wording of findings.
 //! Decides nothing.
 
 use std::collections::BTreeSet;
@@ -7,12 +7,12 @@ use serde_json::Value;
 
 use crate::json;
 
-/// What one check found.
+/// The finding of one check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Violation {
-    /// What is violated, in a few words: `host namespaces`.
+    /// The violated rule in a few words: `host namespaces`.
     pub(super) reason: &'static str,
-    /// By what: `hostNetwork=true`.
+    /// The values that violate it: `hostNetwork=true`.
     pub(super) detail: String,
 }
 
@@ -49,12 +49,12 @@ impl<'a> Pod<'a> {
             .flat_map(move |list| json::items(spec, &[list]))
     }
 
-    /// The pod's own security context; null where it has none.
+    /// The pod's own security context; null if it has none.
     pub(super) fn context(self) -> &'a Value {
         context(self.spec())
     }
 
-    /// The names of the containers that are so.
+    /// The names of the containers for which `is` holds.
     pub(super) fn named(self, is: impl Fn(&'a Value) -> bool) -> Vec<&'a str> {
         self.containers()
             .filter(|&container| is(container))
@@ -98,7 +98,7 @@ pub(super) fn quoted<'a>(all: impl IntoIterator<Item = &'a str>) -> String {
     all.join(", ")
 }
 
-/// The word for one, or for another number of things.
+/// The singular or the plural, by count.
 pub(super) fn plural(one: &'static str, more: &'static str, count: usize) -> &'static str {
     if count == 1 { one } else { more }
 }
@@ -115,7 +115,7 @@ pub(super) fn volumes(names: &[&str]) -> String {
     format!("{word} {}", quoted(names.iter().copied()))
 }
 
-/// Which parts set something wrong: `pod`, containers by name, or both joined by `and`; none where no part does.
+/// The parts that set a wrong value: `pod`, containers by name, or both joined by `and`; `None` if no part does.
 pub(super) fn setters(pod: bool, names: &[&str]) -> Option<String> {
     let of_pod = pod.then(|| "pod".to_owned());
     let of_containers = (!names.is_empty()).then(|| containers(names));
@@ -123,9 +123,9 @@ pub(super) fn setters(pod: bool, names: &[&str]) -> Option<String> {
     (!all.is_empty()).then(|| all.join(" and "))
 }
 
-/// The values of a field that are wrong, of the pod's context and of its containers', in order and once each.
+/// The wrong values of a field in the pod's context and in its containers' contexts, sorted and without repeats.
 pub(super) struct Wrong<'a> {
-    /// Does the pod's own context have one?
+    /// True if the pod's own context has one.
     pub(super) pod: bool,
     /// The containers that have one.
     pub(super) containers: Vec<&'a str>,
@@ -134,7 +134,7 @@ pub(super) struct Wrong<'a> {
 }
 
 impl<'a> Wrong<'a> {
-    /// Looks at the text that `value` finds in each security context, and keeps those that aren't `fine`.
+    /// Applies `value` to each security context and keeps the texts that aren't `fine`.
     pub(super) fn find(
         pod: Pod<'a>,
         value: impl Fn(&'a Value) -> Option<&'a str>,
@@ -156,7 +156,7 @@ impl<'a> Wrong<'a> {
         found
     }
 
-    /// The parts that set them, in words; none where there are none.
+    /// The parts that set them, as text; `None` if no part does.
     pub(super) fn setters(&self) -> Option<String> {
         setters(self.pod, &self.containers)
     }

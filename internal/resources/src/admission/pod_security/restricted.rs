@@ -1,6 +1,6 @@
-//! Owns the checks that the restricted level adds to the baseline's. Kubernetes lets pods for Windows pass three of
-//! them (`allowPrivilegeEscalation`, capabilities, seccomp); they hold here for every pod, because Muster's nodes run
-//! Linux whatever `spec.os` says.
+//! Owns the checks that the restricted level adds to the baseline's. Kubernetes exempts pods for Windows from three of
+//! them (`allowPrivilegeEscalation`, capabilities, seccomp); here they apply to every pod, because Muster's nodes run
+//! Linux whatever `spec.os` names.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +16,7 @@ use crate::json;
 const ALL: &str = "ALL";
 const NET_BIND_SERVICE: &str = "NET_BIND_SERVICE";
 
-/// The sources of volumes that reach nothing of the host.
+/// The volume sources that give no access to the host.
 const VOLUMES: [&str; 9] = [
     "configMap",
     "csi",
@@ -106,7 +106,7 @@ pub(super) fn volume_types(look: &Look<'_>) -> Option<Violation> {
     let mut types = BTreeSet::new();
     let mut bad = Vec::new();
     for volume in look.pod.volumes() {
-        // Looked for first: a volume must not pass by a second source that is harmless.
+        // Checked first: a volume must not pass because of a second, harmless source.
         let on_host = json::has(volume, &["hostPath"]);
         if on_host && look.allowed.host_path(look.pod, volume).is_ok() {
             continue;

@@ -1,19 +1,19 @@
-//! Owns where objects of each kind keep the templates of the pods that are made for them.
+//! Owns the paths of the pod templates in objects of each kind.
 
 use serde_json::Value;
 
 use crate::json;
 use crate::registry::Kind;
 
-/// The most templates of one object that are looked at, so that one write has a bounded cost and a bounded answer. The
-/// pods of the others are judged when they are made, as all are.
+/// The most templates of one object that are checked, which bounds the cost and the answer of one write. The pods of
+/// the others are checked at creation, as all pods are.
 pub(super) const MAX_TEMPLATES: usize = 32;
 
-/// Where a kind's templates are.
+/// The path of a kind's templates.
 enum Place {
-    /// One, at a path.
+    /// One template, at a path.
     At(&'static [&'static str]),
-    /// One in each item of the list at the first path, or in each member of the object there, at the second path.
+    /// One template in each item of the list (or member of the object) at the first path, at the second path.
     Each(&'static [&'static str], &'static [&'static str]),
 }
 

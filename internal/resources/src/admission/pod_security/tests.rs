@@ -1,4 +1,4 @@
-//! What becomes of pods and templates by labels, exemptions and the allow-list, and properties of the checks.
+//! Results for pods and templates by labels, exemptions and the allow-list, and properties of the checks.
 
 use std::collections::BTreeMap;
 
@@ -225,7 +225,7 @@ fn the_allow_list_lets_through_what_it_names_where_it_says_so() {
         "violates PodSecurity \"baseline:latest\": hostPath volumes (volume \"v\" must be mounted with readOnly=true)"
     );
 
-    // The node's network comes with the ports that defaulting writes down, and with no others' ports.
+    // Allowing the node's network allows the ports that defaulting writes, and no ports of other pods.
     let port = json!([{"containerPort": 80, "hostPort": 80}]);
     let networked = with(
         baseline(),
@@ -263,7 +263,7 @@ fn only_changes_of_images_and_containers_matter() {
     }
 }
 
-/// Objects with members that the checks look at, in every place and of every type.
+/// Objects with members that the checks read, at every path and of every type.
 fn any_json() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         Just(Value::Null),
@@ -324,7 +324,7 @@ fn any_json() -> impl Strategy<Value = Value> {
 }
 
 proptest! {
-    /// What the baseline forbids the restricted level forbids, and no JSON makes a check panic.
+    /// The restricted level forbids everything that the baseline forbids, and no JSON makes a check panic.
     #[test]
     fn the_restricted_level_forbids_what_the_baseline_forbids(
         metadata in any_json(), spec in any_json(), change in any_json(), minor in 22_u32..40,
@@ -344,7 +344,7 @@ proptest! {
         }
     }
 
-    /// A path that isn't cleaned to something below a directory doesn't lie below it.
+    /// A cleaned path is absolute, has no empty, `.` or `..` component, and is not changed by cleaning again.
     #[test]
     fn a_cleaned_path_has_no_steps_that_lead_elsewhere(path in "(/|a|\\.|b){0,12}") {
         if let Some(cleaned) = allow::clean(&path) {

@@ -1,4 +1,4 @@
-//! CronJob, `batch/v1`: Jobs made at times that a schedule says.
+//! CronJob, `batch/v1`: Jobs created on a schedule.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -13,7 +13,7 @@ use crate::json;
 
 mod schedule;
 
-/// Its Jobs' names are its own with 11 characters more.
+/// A Job's name is the CronJob's with 11 more characters.
 const NAME_MAX: usize = 52;
 const POLICIES: [&str; 3] = ["Allow", "Forbid", "Replace"];
 const LIMITS: [&str; 3] = [
@@ -159,7 +159,7 @@ fn validate(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
     errors
 }
 
-/// Names of time zones are known where CronJobs are run; here only their shape is looked at.
+/// The controller that runs CronJobs knows the names of time zones; this function checks only their form.
 fn time_zone(zone: &str, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     let path = path.child("timeZone");
     let fine = |c: char| c.is_ascii_alphanumeric() || matches!(c, '/' | '_' | '-' | '+');

@@ -1,4 +1,4 @@
-//! The syntax of a CronJob's schedule, with the words that Kubernetes has for what is wrong (robfig/cron 3).
+//! The syntax of a CronJob's schedule, with Kubernetes' error messages (robfig/cron 3).
 
 const MONTHS: [&str; 12] = [
     "jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec",
@@ -15,11 +15,11 @@ const DESCRIPTORS: [&str; 7] = [
 ];
 const EVERY: &str = "@every ";
 
-/// What one of the five fields may hold.
+/// The range of one of the five fields.
 struct Bounds {
     min: u32,
     max: u32,
-    /// Names that stand for numbers, from this number on.
+    /// Names that stand for numbers, starting at this number.
     names: &'static [&'static str],
 }
 
@@ -36,7 +36,7 @@ const fn bounds(min: u32, max: u32, names: &'static [&'static str]) -> Bounds {
     Bounds { min, max, names }
 }
 
-/// What is wrong with a schedule.
+/// Why a schedule is invalid.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum ScheduleError {
     #[error("cannot use TZ or CRON_TZ in schedule, use timeZone field instead")]
@@ -71,7 +71,7 @@ pub(super) enum ScheduleError {
 ///
 /// # Errors
 ///
-/// What is wrong with it.
+/// Why the schedule is invalid.
 pub(super) fn check(schedule: &str) -> Result<(), ScheduleError> {
     if schedule.contains("TZ") {
         return Err(ScheduleError::TimeZone);
@@ -144,7 +144,7 @@ impl Bounds {
             return Err(ScheduleError::Slashes(text.to_owned()));
         }
         let step_by = step.map(number).transpose()?;
-        // `n/step` means from n on.
+        // `n/step` means from n to the maximum.
         let end = if step.is_some() && high.is_none() {
             self.max
         } else {
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_in_kubernetes_words() {
+    fn errors_are_worded_like_kubernetes() {
         let table = [
             ("60 * * * *", "end of range (60) above maximum (59): 60"),
             ("* * 0 * *", "beginning of range (0) below minimum (1): 0"),

@@ -1,4 +1,4 @@
-//! What must hold of a pod's containers.
+//! Validation of a pod's containers.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ use crate::syntax;
 const PROBES: [&str; 3] = ["livenessProbe", "readinessProbe", "startupProbe"];
 const PULL_POLICIES: [&str; 3] = ["Always", "IfNotPresent", "Never"];
 const PROTOCOLS: [&str; 3] = ["SCTP", "TCP", "UDP"];
-/// What Muster asks of a container that names no image: its command runs on the host.
+/// Muster's requirement for a container without an image: its command runs on the host.
 const NEEDS_COMMAND: &str = "a container without an image needs a command";
 const ENV_SOURCES: [&str; 5] = [
     "fieldRef",

@@ -1,18 +1,18 @@
-//! What kube-apiserver fills in of a pod. Images are optional in Muster (a container without one runs its command on
-//! the host), so only a container with an image gets a pull policy.
+//! The defaults that kube-apiserver sets in a pod. Images are optional in Muster (a container without one runs its
+//! command on the host), so only a container with an image gets a pull policy.
 
 use serde_json::{Value, json};
 
 use crate::json;
 
-/// Seconds a pod stays on a node that stopped answering, as Kubernetes' DefaultTolerationSeconds has it.
+/// Seconds that a pod stays on an unreachable node, as in Kubernetes' DefaultTolerationSeconds.
 const TOLERATION_SECONDS: i64 = 300;
 const GRACE_SECONDS: i64 = 30;
 /// 0644 in octal.
 const FILE_MODE: i64 = 420;
 const SERVICE_ACCOUNT_TOKEN_SECONDS: i64 = 3600;
 
-/// A whole pod.
+/// Sets the defaults of a pod.
 pub(super) fn pod(pod: &mut Value) {
     let Some(spec) = json::object(pod, "spec") else {
         return;
@@ -36,14 +36,14 @@ pub(super) fn pod(pod: &mut Value) {
     tolerations(spec);
 }
 
-/// What every pod spec gets, also in a template.
+/// Sets the defaults of a pod spec, also in a template.
 pub(super) fn pod_spec(spec: &mut Value) {
     json::fill_text(spec, "dnsPolicy", "ClusterFirst");
     json::fill_text(spec, "restartPolicy", "Always");
     json::fill(spec, "securityContext", json!({}));
     json::fill(spec, "terminationGracePeriodSeconds", GRACE_SECONDS);
     json::fill_text(spec, "schedulerName", "default-scheduler");
-    // The older name of the same field; what was written under either is kept under both.
+    // `serviceAccount` is the older name of the field; a value under either name is stored under both.
     let old_account = json::text(spec, &["serviceAccount"]).to_owned();
     let account = json::text(spec, &["serviceAccountName"]).to_owned();
     if account.is_empty() && !old_account.is_empty() {
@@ -218,7 +218,7 @@ fn tolerations(spec: &mut Value) {
     }
 }
 
-/// Does an image's name mean `latest`? It does without a tag and without a digest.
+/// True if an image's name means `latest`: it has no tag and no digest.
 fn tag_is_latest(image: &str) -> bool {
     let (name, digest) = image
         .split_once('@')

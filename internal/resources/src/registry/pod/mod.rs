@@ -100,14 +100,15 @@ fn prepare(new: &mut Value, old: Option<&Value>) {
     }
 }
 
-/// Fills in a pod template as Kubernetes does: what every pod spec gets, not what only pods get.
+/// Sets the defaults of a pod template as Kubernetes does: those of every pod spec, without those
+/// of pods only.
 pub fn default_template(template: &mut Value) {
     if let Some(spec) = json::object(template, "spec") {
         defaults::pod_spec(spec);
     }
 }
 
-/// Checks a pod template that was defaulted.
+/// Validates a pod template after defaulting.
 pub fn check_template(template: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     let meta_path = path.child("metadata");
     meta::labels(

@@ -1,4 +1,4 @@
-//! What must hold of a pod's wishes about where it runs: affinity, tolerations, spread, gates.
+//! Validation of a pod's placement constraints: affinity, tolerations, topology spread, scheduling gates.
 
 use std::collections::BTreeSet;
 
@@ -42,7 +42,7 @@ pub(super) fn affinity(affinity: &Value, path: &Path<'_>, errors: &mut Vec<Field
     }
 }
 
-/// The preferred terms of one kind of affinity: each has a weight, and a term under `key`.
+/// Validates the preferred terms of one kind of affinity: each has a weight, and a term under `key`.
 fn preferred(
     wishes: &Value,
     path: &Path<'_>,

@@ -1,4 +1,4 @@
-//! A pod's row in a table, with the status word that kubectl's users read: the phase, or what a container is up to.
+//! A pod's table row, with kubectl's status column: the phase, or the state of a container.
 
 use jiff::Timestamp;
 use serde_json::Value;
@@ -75,7 +75,7 @@ struct Summary {
     last_restart: Option<Timestamp>,
 }
 
-/// The word under STATUS: `Running`, `Completed`, `CrashLoopBackOff`, `Init:0/1`, `Terminating`, ...
+/// The text under STATUS: `Running`, `Completed`, `CrashLoopBackOff`, `Init:0/1`, `Terminating`, ...
 pub fn status_word(pod: &Value) -> String {
     summary(pod).word
 }

@@ -1,4 +1,4 @@
-//! What must hold of requests and limits, and the quality of service that follows from them.
+//! Validation of requests and limits, and the quality of service class.
 
 use serde_json::Value;
 
@@ -10,7 +10,7 @@ use crate::syntax;
 
 const NEGATIVE: &str = "must be greater than or equal to 0";
 
-/// Is this a resource of Kubernetes' own?
+/// True for a resource of Kubernetes' own.
 fn is_native(name: &str) -> bool {
     !name.contains('/')
         || name
@@ -18,7 +18,7 @@ fn is_native(name: &str) -> bool {
             .is_some_and(|(prefix, _)| prefix.contains("kubernetes.io"))
 }
 
-/// Is this an extended resource (`nvidia.com/gpu`)?
+/// True for an extended resource (`nvidia.com/gpu`).
 pub(crate) fn is_extended(name: &str) -> bool {
     !is_native(name)
         && !name.starts_with("requests.")
@@ -29,7 +29,7 @@ fn is_hugepages(name: &str) -> bool {
     name.starts_with("hugepages-")
 }
 
-/// May more be promised of it than there is?
+/// True if the resource may be overcommitted.
 pub(crate) fn is_overcommittable(name: &str) -> bool {
     is_native(name) && !is_hugepages(name)
 }
@@ -38,7 +38,7 @@ fn is_container_resource(name: &str) -> bool {
     matches!(name, "cpu" | "memory" | "ephemeral-storage") || is_hugepages(name)
 }
 
-/// Checks the names and quantities of a resource list, each alone.
+/// Checks the names and quantities of a resource list, each on its own.
 pub fn resource_list(list: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     for (name, value) in json::members(list, &[]) {
         let path = path.key(name);
@@ -47,14 +47,14 @@ pub fn resource_list(list: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>
     }
 }
 
-/// Checks quantities alone.
+/// Checks only quantities.
 pub(super) fn quantities(list: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     for (name, value) in json::members(list, &[]) {
         quantity(name, value, &path.key(name), errors);
     }
 }
 
-/// Checks one quantity: readable, not negative, whole where it counts devices.
+/// Checks one quantity: readable, not negative, whole for devices.
 pub(crate) fn quantity(name: &str, value: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     match json::quantity_of(value) {
         None => {

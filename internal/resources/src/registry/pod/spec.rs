@@ -1,4 +1,4 @@
-//! What must hold of a pod spec as a whole; containers, volumes and placement have files of their own.
+//! Validation of a pod spec as a whole; containers, volumes and placement have their own files.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ use crate::syntax;
 const RESTART_POLICIES: [&str; 3] = ["Always", "OnFailure", "Never"];
 const DNS_POLICIES: [&str; 4] = ["ClusterFirstWithHostNet", "ClusterFirst", "Default", "None"];
 
-/// Checks a pod spec that was defaulted.
+/// Validates a pod spec after defaulting.
 pub(super) fn check(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     let known = volumes::check(
         json::items(spec, &["volumes"]),

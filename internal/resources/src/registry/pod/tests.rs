@@ -1,4 +1,4 @@
-//! Tests of the Pod kind: defaults, refusals in kube-apiserver's words, changes, printing.
+//! Tests of the Pod kind: defaults, kube-apiserver's error messages, updates, printing.
 
 use jiff::Timestamp;
 use proptest::prelude::*;

@@ -1,5 +1,5 @@
-//! What may change of a pod that exists: images, the deadline (only down), tolerations (only more), scheduling gates
-//! (only fewer), and, while gated, more of a node selector.
+//! The fields of an existing pod that may change: images, the deadline (only down), tolerations (only more), scheduling
+//! gates (only fewer), and, while gated, additions to a node selector.
 
 use serde_json::Value;
 
@@ -77,7 +77,7 @@ fn same_but_images(new: &Value, old: &Value) -> bool {
                     Some(image) => map.insert("image".to_owned(), image.clone()),
                     None => map.remove("image"),
                 };
-                // The pull policy comes with the first image, by default.
+                // Defaulting adds the pull policy together with the first image.
                 if before.get("imagePullPolicy").is_none() {
                     map.remove("imagePullPolicy");
                 }
@@ -90,7 +90,7 @@ fn only_added(new: &Value, old: &Value) -> bool {
     json::members(old, &[]).all(|(key, value)| new.get(key) == Some(value))
 }
 
-/// Answers whether the rest is worth checking.
+/// Returns whether the rest is worth checking.
 fn deadline(new: &Value, old: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) -> bool {
     let path = path.child("activeDeadlineSeconds");
     let (now, before) = (

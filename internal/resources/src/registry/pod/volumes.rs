@@ -1,4 +1,4 @@
-//! What must hold of a pod's volumes and their mounts.
+//! Validation of a pod's volumes and their mounts.
 
 use std::collections::BTreeSet;
 
@@ -21,7 +21,7 @@ const HOST_PATH_TYPES: [&str; 8] = [
     "FileOrCreate",
     "Socket",
 ];
-/// In the order in which Kubernetes looks, so that the second one is the one refused.
+/// In Kubernetes' order of checks, so that the error names the second source.
 const SOURCES: [&str; 16] = [
     "emptyDir",
     "hostPath",
@@ -41,7 +41,7 @@ const SOURCES: [&str; 16] = [
     "ephemeral",
 ];
 
-/// Checks volumes and answers with the names of those that mounts may use.
+/// Checks volumes and returns the names that mounts may use.
 pub(super) fn check<'a>(
     volumes: &'a [Value],
     path: &Path<'_>,
@@ -172,7 +172,7 @@ fn mode(source: &Value, key: &str, path: &Path<'_>, errors: &mut Vec<FieldError>
     }
 }
 
-/// A path below something: relative, and never up.
+/// Checks a path below a directory: relative, without `..`.
 fn local_path(target: &str, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     if target.starts_with('/') {
         errors.push(FieldError::invalid(path, target, "must be a relative path"));
