@@ -1,9 +1,9 @@
-//! Which Unix account pods run as: an administrator's mapping of user names, namespaces and a label
-//! of namespaces, and what the node knows of the accounts named there. Gives out no ids: that is
-//! [`crate::tenants`]'s.
+//! The Unix accounts that pods run as: an administrator's mapping of user names, namespaces and a
+//! label of namespaces, and the node's data of the accounts named there. Assigns no ids:
+//! [`crate::tenants`] does.
 //!
 //! The server sends the user, the namespace and the label's value with each pod. Only this node's
-//! file turns them into an account, so no server can choose one that the file does not name.
+//! file maps them to an account, so no server can choose an account that the file does not name.
 
 use std::collections::BTreeMap;
 use std::ffi::CString;
@@ -14,29 +14,29 @@ use resources::names::UNIX_ACCOUNT;
 use serde::Deserialize;
 use serde_json::Value;
 
-/// The home directory of whoever has none on this node: private to each container.
+/// The home directory of a user without one on this node: private to each container.
 pub const HOME_OF_NONE: &str = "/tmp";
 
-/// The mapping, as its file says.
+/// The mapping in the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Accounts {
     /// Accounts by the name of the user that a pod runs for (`muster.io/user`).
     users: BTreeMap<String, String>,
-    /// Accounts by namespace, for pods of users that are not named.
+    /// Accounts by namespace, for pods of users that the file does not name.
     namespaces: BTreeMap<String, String>,
     /// Accounts by the value of their namespace's label `muster.io/unix-account`, for pods whose
-    /// namespace is not named either.
+    /// namespace the file does not name either.
     labels: BTreeMap<String, String>,
 }
 
 impl Accounts {
-    /// Reads the file's document. Names are checked here, accounts on the node at each pod's start:
-    /// directory services come and go.
+    /// Parses the file's document. Names are checked here, accounts on the node at each pod's
+    /// start, because directory services may be temporarily unavailable.
     pub fn read(document: &Value) -> Result<Accounts, String> {
         const FORM: &str =
             "use users: {NAME: ACCOUNT}, namespaces: {NAME: ACCOUNT} and labels: {VALUE: ACCOUNT}";
-        // A derived reader would take a list for the fields in their order.
+        // A derived deserializer would accept a list as the fields in their order.
         if !document.is_object() {
             return Err(format!("the file is not a mapping; {FORM}"));
         }
@@ -60,12 +60,12 @@ impl Accounts {
     }
 
     /// The account for pods of this user in this namespace, whose label [`UNIX_ACCOUNT`] has this
-    /// value; empty where it has none. The user goes before the namespace, and the namespace's name
-    /// before its label.
+    /// value; empty without a label. The user takes precedence over the namespace, and the
+    /// namespace's name over its label.
     ///
     /// # Errors
-    /// When only the label could say and the file has no rule for its value: the namespace's
-    /// administrator wants an account, which this node's does not allow.
+    /// When only the label could apply and the file has no rule for its value: the namespace's
+    /// administrator requests an account that this node's administrator does not allow.
     pub fn account(
         &self,
         user: Option<&str>,
@@ -87,26 +87,26 @@ impl Accounts {
     }
 }
 
-/// Whom a pod's processes run as.
+/// The user of a pod's processes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Owner {
-    /// The account's name, or one made up for an id without an account.
+    /// The account's name, or a generated name for an id without an account.
     pub name: String,
-    /// The user's number; never 0.
+    /// The user id; never 0.
     pub uid: u32,
-    /// The primary group.
+    /// The primary group id.
     pub gid: u32,
-    /// Every group that it is in.
+    /// All its groups.
     pub groups: Vec<u32>,
     /// The home directory.
     pub home: PathBuf,
-    /// The node gave the id to the pod's namespace: it is no account's, and no file of the host is
-    /// meant for it.
+    /// Whether the node assigned the id to the pod's namespace: it belongs to no account, and no
+    /// file of the host is meant for it.
     pub given: bool,
 }
 
 impl Owner {
-    /// Nobody's account: an id of its own, and a group of the same number.
+    /// An id without an account, and a group with the same id.
     pub fn of_id(id: u32) -> Owner {
         Owner {
             name: format!("pod-{id}"),
@@ -119,15 +119,15 @@ impl Owner {
     }
 }
 
-/// What is asked of the node's databases of users. A table in tests.
+/// The node's databases of users. A table in tests.
 pub trait Directory: Send + Sync {
     /// An account by its name.
     fn account(&self, name: &str) -> Result<Option<Owner>, String>;
-    /// Whether some account has this number.
+    /// Whether an account has this id.
     fn has_id(&self, id: u32) -> bool;
 }
 
-/// The node's own (`/etc/passwd`, LDAP and the like, by the C library).
+/// The node's own databases (`/etc/passwd`, LDAP and the like, through the C library).
 pub struct NodeDirectory;
 
 impl Directory for NodeDirectory {
@@ -159,7 +159,7 @@ impl Directory for NodeDirectory {
     }
 }
 
-/// An account that pods may run as; an error names it and what is wrong.
+/// An account that pods may run as; an error names it and the problem.
 pub fn usable(directory: &dyn Directory, name: &str) -> Result<Owner, String> {
     let found = directory
         .account(name)
@@ -216,7 +216,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_user_goes_before_its_namespace_and_the_namespace_before_its_label() {
+    fn a_user_takes_precedence_over_its_namespace_and_the_namespace_over_its_label() {
         let file = json!({"users": {"alice": "alice"}, "namespaces": {"team-a": "svc-team-a"},
             "labels": {"research": "svc-research"}});
         let accounts = Accounts::read(&file).unwrap();
@@ -229,7 +229,7 @@ pub(crate) mod tests {
             (None, "team-b", "research", Some("svc-research")),
             (Some("bob"), "team-b", "", None),
             (None, "", "", None),
-            // Another rule allows the account: the label's value is not looked at.
+            // Another rule allows the account: the label's value is not used.
             (Some("alice"), "team-b", "other", Some("alice")),
             (None, "team-a", "other", Some("svc-team-a")),
         ] {
@@ -243,7 +243,7 @@ pub(crate) mod tests {
     fn a_label_gives_no_account_that_the_file_does_not_allow() {
         let file = json!({"labels": {"research": "svc-research"}});
         for accounts in [Accounts::read(&file).unwrap(), Accounts::default()] {
-            // An account's own name is no rule for it, root's neither.
+            // The name of an account is no rule for it, and neither is root's.
             for label in ["svc-research", "root", "alice"] {
                 let why = accounts.account(Some("bob"), "team-b", label).unwrap_err();
                 assert!(
@@ -271,7 +271,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn an_account_must_exist_and_must_not_be_root_whatever_its_name() {
+    fn an_account_must_exist_and_must_not_be_root_under_any_name() {
         assert_eq!(usable(&Table, "alice").unwrap().uid, 1000);
         for (name, words) in [
             ("nobody-here", "does not exist"),

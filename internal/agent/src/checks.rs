@@ -1,4 +1,4 @@
-//! Asking a container how it is: commands, HTTP requests and connections, for probes and hooks.
+//! Queries a container for probes and hooks: commands, HTTP requests and connections.
 
 use std::time::Duration;
 
@@ -13,15 +13,15 @@ use tokio::net::TcpStream;
 use crate::engine::Engine;
 use crate::trust;
 
-/// The most that is read of an answer, in bytes; only its first line matters.
+/// The most that is read of a response, in bytes; only its first line matters.
 const MAX_ANSWER: usize = 1024;
 
 /// The most of a command's output that a message shows, in bytes.
 const MAX_OUTPUT: usize = 1024;
 
-/// Whom to ask.
+/// The container to query.
 pub struct Target<'a> {
-    /// The runtime that has it.
+    /// The runtime that runs it.
     pub engine: &'a dyn Engine,
     /// The run.
     pub id: &'a ContainerId,
@@ -32,7 +32,7 @@ pub struct Target<'a> {
 }
 
 impl Target<'_> {
-    /// One try of a probe; an error is how it failed.
+    /// One try of a probe; an error is the reason of the failure.
     pub async fn probe(&self, probe: &Probe, timeout: Duration) -> Result<(), String> {
         if let Some(exec) = &probe.exec {
             return self.exec(exec, timeout).await;
@@ -43,7 +43,7 @@ impl Target<'_> {
             } else if let Some(tcp) = &probe.tcp_socket {
                 self.tcp(tcp).await
             } else if let Some(grpc) = &probe.grpc {
-                // That something listens is all that is asked of a gRPC server here.
+                // Of a gRPC server, only the connection is checked here.
                 let port = u16::try_from(grpc.port).map_err(|_| "no such port".to_owned())?;
                 connect(self.ip, port).await.map(drop)
             } else {
@@ -55,7 +55,7 @@ impl Target<'_> {
             .unwrap_or_else(|_| Err(format!("no answer within {} s", timeout.as_secs())))
     }
 
-    /// Runs a hook; an error is how it failed.
+    /// Runs a hook; an error is the reason of the failure.
     pub async fn hook(&self, hook: &LifecycleHandler, timeout: Duration) -> Result<(), String> {
         if let Some(exec) = &hook.exec {
             return self.exec(exec, timeout).await;
@@ -125,7 +125,7 @@ async fn connect(host: &str, port: u16) -> Result<TcpStream, String> {
         .map_err(|error| format!("dial tcp {host}:{port}: {error}"))
 }
 
-/// A port by its number, or by its name among the container's.
+/// A port by its number, or by its name among the container's ports.
 fn port(port: &IntOrString, container: &Container) -> Result<u16, String> {
     let number = match port {
         IntOrString::Int(number) => Some(*number),
@@ -176,7 +176,7 @@ fn http_request(action: &HTTPGetAction, host: &str, port: u16) -> Result<String,
     Ok(request)
 }
 
-/// Sends a request; answers the status code.
+/// Sends a request; returns the status code.
 async fn ask(
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
     request: &str,

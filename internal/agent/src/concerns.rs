@@ -1,6 +1,6 @@
-//! What is wrong with GPUs and does not stop them: rows of memory that wait to be replaced, errors
-//! that grow, clocks that are held down, links that are not what they could be. Pure. What comes and
-//! goes is told for a while, so that a node's condition doesn't flap.
+//! Finds defects of GPUs that do not stop them: memory rows that wait to be remapped, growing error
+//! counts, reduced clocks, degraded links. Pure. A defect that comes and goes is reported for a
+//! while, so that a node's condition doesn't flap.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,35 +9,35 @@ use hardware::{Gpu, Inventory, LinkKind};
 use resources::alerts::{CORRECTED, CORRECTED_WITHIN};
 use tokio::time::Instant;
 
-/// For how long a passing sign is told: as long as the alert on corrected errors looks back.
+/// How long a passing sign is reported: as long as the alert on corrected errors looks back.
 const LATELY: Duration = CORRECTED_WITHIN;
-/// A link may sleep while its GPU does: busy from so many percent on.
+/// The GPU load in percent from which a link must not be in a power-saving state.
 const BUSY: u32 = 10;
-/// NVML's bits for clocks that are held down by heat, and by the machine's power supply; and for
-/// either, where the card doesn't tell them apart.
+/// NVML's bits for clocks reduced by heat, by the machine's power supply, and by either where the
+/// card doesn't tell them apart.
 const HOT: u64 = 0x20 | 0x40;
 const BRAKE: u64 = 0x80;
 const SLOWED: u64 = 0x08;
 
-/// What was seen of the node's GPUs.
+/// Observations of the node's GPUs.
 #[derive(Debug, Default)]
 pub struct Watch {
     gpus: BTreeMap<String, Past>,
 }
 
-/// What was seen of one GPU.
+/// Observations of one GPU.
 #[derive(Debug, Default)]
 struct Past {
     uncorrected: Option<u64>,
     recoveries: Option<u64>,
-    /// Corrected errors at the beginning of the present while.
+    /// Corrected errors at the start of the current period.
     corrected: Option<(Instant, u64)>,
-    /// What was seen, by when last.
+    /// The signs seen, each with the time it was seen last.
     lately: BTreeMap<&'static str, Instant>,
 }
 
 impl Watch {
-    /// Says what is wrong with GPUs that are not stopped.
+    /// Adds the defects of healthy GPUs to the inventory.
     pub fn judge(&mut self, found: &mut Inventory, now: Instant) {
         let links = missing_links(found);
         for (gpu, missing) in found.gpus.iter_mut().zip(links) {
@@ -57,7 +57,7 @@ impl Watch {
 }
 
 impl Past {
-    /// What passes by, in words that stay the same.
+    /// Passing signs, in words that stay the same.
     fn signs(&mut self, gpu: &Gpu, now: Instant) -> Vec<&'static str> {
         let mut signs = Vec::new();
         let mut say = |is: bool, words| signs.extend(is.then_some(words));
@@ -103,7 +103,7 @@ impl Past {
     }
 }
 
-/// What stays until somebody does something.
+/// Defects that last until an administrator acts.
 fn lasting(gpu: &Gpu) -> Vec<String> {
     let mut found = Vec::new();
     if gpu.signs.rows_pending {
@@ -123,8 +123,8 @@ fn lasting(gpu: &Gpu) -> Vec<String> {
     found
 }
 
-/// For each GPU, how many NVLinks it lacks that others of its kind have. Where a GPU does not
-/// answer, its neighbours' links to it are down too, and that is not their fault.
+/// For each GPU, how many NVLinks it lacks compared with others of its kind. If a GPU does not
+/// answer, its neighbours' links to it are also down; these do not count as theirs.
 fn missing_links(found: &Inventory) -> Vec<Option<String>> {
     let silent = found.gpus.iter().any(|gpu| !gpu.healthy);
     let missing = |gpu: &Gpu| {
@@ -132,7 +132,7 @@ fn missing_links(found: &Inventory) -> Vec<Option<String>> {
         let most = kin.map(|other| other.signs.nvlinks).max()?;
         let switched = |gpu: &Gpu| gpu.links.iter().any(|link| link.kind == LinkKind::Nvs);
         let have = gpu.signs.nvlinks;
-        // Bridges may join some cards of a kind and not others: those have none at all.
+        // Bridges may join only some cards of a kind; the others have no links at all.
         let fewer = have < most && (have > 0 || found.gpus.iter().any(switched));
         (fewer && !silent)
             .then(|| format!("{have} of its NVLinks are up, where others of its kind have {most}"))
@@ -171,7 +171,7 @@ mod tests {
         gpu
     }
 
-    /// What is said of the first of two GPUs that is so.
+    /// The messages for the first of two GPUs after this change.
     fn said(watch: &mut Watch, now: Instant, change: impl FnOnce(&mut Gpu)) -> Vec<String> {
         let mut found = Inventory {
             gpus: vec![gpu("a"), gpu("b")],
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn each_sign_is_said_in_words_of_its_own() {
+    fn each_sign_has_its_own_message() {
         type Sign = (fn(&mut Gpu), &'static str);
         let signs: [Sign; 9] = [
             (|gpu| gpu.signs.rows_pending = true, "wait to be replaced"),
@@ -218,15 +218,15 @@ mod tests {
     }
 
     #[test]
-    fn what_is_ordinary_is_not_said() {
+    fn ordinary_values_are_not_reported() {
         let (mut watch, now) = (Watch::default(), Instant::now());
         let ordinary: [fn(&mut Gpu); 4] = [
-            // A power cap, and clocks that were asked for.
+            // A power cap, and requested clocks.
             |gpu| gpu.signs.throttle = 0x01 | 0x02 | 0x04 | 0x10,
-            // Asleep.
+            // Idle.
             |gpu| (gpu.pcie.generation, gpu.load.percent) = (1, Some(0)),
             |gpu| gpu.ecc.get_or_insert_default().corrected = CORRECTED,
-            // Stopped: its problem is said, and no more.
+            // Unhealthy: only its problem is reported.
             |gpu| (gpu.healthy, gpu.pcie.width) = (false, 1),
         ];
         for change in ordinary {
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_passing_sign_is_said_for_a_while_and_growth_is_within_a_while() {
+    fn a_passing_sign_is_reported_for_a_while_and_growth_counts_within_a_period() {
         let (mut watch, start) = (Watch::default(), Instant::now());
         let corrected =
             |count: u64| move |gpu: &mut Gpu| gpu.ecc.get_or_insert_default().corrected = count;

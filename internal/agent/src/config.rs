@@ -1,4 +1,4 @@
-//! What an agent is started with, checked.
+//! The agent's configuration, checked.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -23,95 +23,96 @@ use crate::shares::OverShare;
 use crate::vendors::Vendor;
 use crate::xids::Hearing;
 
-/// Pods that a node takes.
+/// Default maximum number of pods on a node.
 pub const MAX_PODS: u32 = 250;
 
 /// Processes and threads that a container may have unless configured otherwise: the data loaders of
 /// eight ranks on a machine of many cores need thousands of threads.
 pub const POD_PROCESSES: u64 = 32_768;
 
-/// Of the process numbers that the kernel has, one container may have one in so many.
+/// A container may use one in so many of the kernel's process ids.
 const PROCESS_SHARE: u64 = 4;
 
-/// A private temporary directory has one in so many of the machine's bytes of memory,
+/// A private temporary directory may use one in so many bytes of the machine's memory,
 const TEMPORARY_SHARE: u64 = 8;
-/// and at most so many.
+/// and at most so many bytes.
 const TEMPORARY_MOST: u64 = 16 << 30;
 
-/// How often the hardware is looked at, unless configured otherwise.
+/// Default interval at which the hardware is read.
 pub const LOOK: Duration = Duration::from_secs(15);
 
-/// What the node says its agent is.
+/// The agent version that the node reports.
 pub const VERSION: &str = concat!("v", env!("CARGO_PKG_VERSION"), "+muster");
 
-/// How an agent is started.
+/// An agent's configuration.
 #[derive(Clone, Debug)]
 pub struct AgentConfig {
     /// The server, `https://HOST:PORT`.
     pub server: String,
     /// A join token; needed at the first start only.
     pub token: Option<String>,
-    /// The file with the server's authority's certificate; or
+    /// The file with the certificate of the server's authority; or
     pub ca: Option<PathBuf>,
     /// that certificate's SHA-256 fingerprint; one of them is needed at the first start only.
     pub ca_fingerprint: Option<String>,
-    /// Where everything of the agent lies (`DIR/agent`).
+    /// The directory of all of the agent's files (`DIR/agent`).
     pub data: PathBuf,
     /// The node's name.
     pub node_name: String,
     /// The address under which the node and its pods are reached.
     pub node_ip: IpAddr,
-    /// A file that describes a machine, in place of the GPUs that are there.
+    /// A file that describes a machine; it replaces the GPUs that are present.
     pub machine_description: Option<PathBuf>,
-    /// Commands of pods that name an image may run on the host.
+    /// Whether the commands of pods that name an image may run on the host.
     pub host_images: bool,
     /// A container runtime's CRI socket.
     pub cri_socket: Option<PathBuf>,
     /// Labels of the node.
     pub labels: BTreeMap<String, String>,
-    /// A file that describes which network cards there are to be, in place of what most of a kind have.
+    /// A file that describes the expected network cards; by default, what most cards of a kind
+    /// have.
     pub expected: Option<PathBuf>,
-    /// How slices of GPUs are given out: `none`, `single` or `mixed`; where absent as the machine's
+    /// How MIG slices are offered: `none`, `single` or `mixed`. If absent, as the machine's
     /// description says, else `mixed`.
     pub mig_strategy: Option<String>,
-    /// Other vendors' devices.
+    /// Devices of other vendors.
     pub vendors: Vec<Vendor>,
-    /// Which RDMA cards containers share, as which resources.
+    /// The RDMA cards that containers share, and the resource name of each.
     pub rdma: RdmaSettings,
-    /// When NCCL is told the PCIe tree, of the machine or as `expected` has it.
+    /// When NCCL gets a file with the PCIe tree, of the machine or as in `expected`.
     pub topology: Tell,
-    /// How often the hardware is looked at for changes, and for what it is doing.
+    /// Interval at which the hardware is read for changes and for its load.
     pub look: Duration,
-    /// Where XIDs of GPUs are heard, and what is done about them. Kept below `data` if it doesn't
-    /// say where.
+    /// Where XIDs of GPUs are read, and the action for each. State is kept below `data` if this
+    /// names no file.
     pub xids: Hearing,
-    /// Where metrics are served; nowhere if absent.
+    /// Where metrics are served; not served if absent.
     pub metrics: Option<Listen>,
-    /// Which GPUs are shared by MPS, by containers that have parts of them; else they have them in
-    /// turns.
+    /// Which GPUs containers share by MPS; the containers of other shared GPUs use them in turns.
     pub sharing: Sharing,
-    /// Where MPS daemons come from.
+    /// How MPS daemons are started.
     pub mps: MpsConfig,
-    /// What is done about containers that have more of a GPU than their share.
+    /// The action for containers that use more of a GPU than their share.
     pub over_share: OverShare,
-    /// Which Unix accounts pods run as.
+    /// The Unix accounts that pods run as.
     pub accounts: Accounts,
-    /// The ids that the namespaces of other pods get.
+    /// The range of ids for the namespaces of pods without an account.
     pub pod_ids: RangeInclusive<u32>,
-    /// Processes and threads that a container may have.
+    /// Maximum number of processes and threads of a container.
     pub pod_processes: u64,
-    /// What a pod may use of the disk that names no limit.
+    /// Disk limit of a pod that specifies none.
     pub pod_disk: PodDisk,
-    /// Pods that run as an id of `pod_ids` see the host's own files read-only.
+    /// Whether pods that run as an id of `pod_ids` see the host's own files read-only.
     pub read_only_host: bool,
-    /// Directories that no pod sees: `data`, and a server's on the same machine.
+    /// Directories that are hidden from pods: `data`, and a server's on the same machine.
     pub hidden: Vec<PathBuf>,
-    /// The command that is a container's shim once a directory is added.
+    /// The command that becomes a container's shim once a directory is appended.
     pub shim_command: Vec<OsString>,
 }
 
 impl AgentConfig {
-    /// How the server is known at the first start; a file goes before a fingerprint.
+    /// How the agent verifies the server at the first start; a file takes precedence over a
+    /// fingerprint.
     pub(crate) fn trust(&self) -> Option<Trust> {
         let file = self.ca.clone().map(Trust::AuthorityFile);
         file.or_else(|| self.ca_fingerprint.clone().map(Trust::Fingerprint))
@@ -134,11 +135,11 @@ impl AgentConfig {
         })
     }
 
-    /// What holds every pod on a machine of so much memory.
+    /// The limits of every pod on a machine with so much memory.
     pub(crate) fn bounds(&self, memory_bytes: u64) -> Bounds {
         let numbers = std::fs::read_to_string("/proc/sys/kernel/pid_max");
         let numbers = numbers.ok().and_then(|text| text.trim().parse().ok());
-        // Where the kernel has few, one container must leave some to the others.
+        // If the kernel has few process ids, a container must leave some to the others.
         let most = numbers.map_or(u64::MAX, |count: u64| (count / PROCESS_SHARE).max(1));
         let hidden = self.hidden.iter().chain([&self.data]);
         Bounds {
@@ -149,7 +150,7 @@ impl AgentConfig {
         }
     }
 
-    /// What was found, with what the administrator says of it.
+    /// Merges the administrator's settings into the inventory.
     pub(crate) fn take_in(&self, mut found: Inventory) -> Inventory {
         if let Some(strategy) = &self.mig_strategy {
             found.mig_strategy.clone_from(strategy);
@@ -204,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn what_holds_pods_follows_the_machine_within_bounds() {
+    fn the_limits_of_pods_follow_the_machine_within_bounds() {
         let mut config = named("a");
         config.data = "/tmp".into();
         config.hidden = vec!["/nowhere/at/all".into(), "/tmp".into()];
@@ -219,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_goes_before_a_fingerprint() {
+    fn a_file_takes_precedence_over_a_fingerprint() {
         let mut config = named("a");
         assert_eq!(config.trust(), None);
         config.ca_fingerprint = Some("sha256:x".to_owned());

@@ -1,11 +1,12 @@
-//! How a container is held: which user it runs as, what it keeps of root's rights, what it sees.
-//! By the Pod Security Standard that admission wrote on its pod and by what its security context
-//! asks for within that. Pure.
+//! How a container is isolated: its user, its capabilities, and the files that it sees. Determined
+//! by the Pod Security Standard that admission wrote on its pod and, within that, by the
+//! container's security context. Pure.
 //!
-//! Under `baseline` and `restricted` the user is the pod's owner on this node and no other: a
-//! process sees the node's own files, and so do the directories that are mounted into an image's
-//! container, so another number would be another owner's files. Under `privileged` the security
-//! context says; what says nothing runs as the owner, too. Only `privileged: true` is not held.
+//! Under `baseline` and `restricted` the user is always the pod's owner on this node: a process
+//! sees the node's own files, and so do the directories that are mounted into an image's container,
+//! so another id would be another owner's files. Under `privileged` the security context may set
+//! the user; the default is the owner, too. Only a container with `privileged: true` is not
+//! isolated.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -16,17 +17,19 @@ use runtime::{Isolation, User};
 
 use crate::accounts::Owner;
 
-/// Memory that a container without GPUs and RDMA cards may lock: systemd's own default.
+/// Memory that a container without GPUs and RDMA cards may lock: systemd's default.
 pub const LOCKED_MEMORY: u64 = 8 << 20;
 
-/// The capabilities that a held process may keep: all others reach files, processes or devices of
-/// the node, for a process is in the node's own user namespace. Admission takes `IPC_LOCK` only where
-/// an administrator's allow-list has it; locked memory counts as the container's.
+/// The capabilities that an isolated process may keep: all others give access to files, processes
+/// or devices of the node, because a process is in the node's own user namespace. Admission accepts
+/// `IPC_LOCK` only if it is on an administrator's allow-list; locked memory counts as the
+/// container's.
 const HARMLESS: [&str; 2] = ["IPC_LOCK", "NET_BIND_SERVICE"];
 
-/// What root in a container has of capabilities where nothing is said: the default of container runtimes. Not the list
-/// of what the `baseline` standard lets a container add (`resources`' `admission::pod_security::baseline`): runtimes give
-/// `NET_RAW` without being asked, and the standard lets no container ask for it.
+/// The default capabilities of root in a container, as in container runtimes. Differs from the list
+/// that the `baseline` standard lets a container add (`resources`'
+/// `admission::pod_security::baseline`): runtimes grant `NET_RAW` by default, and the standard lets
+/// no container add it.
 const DEFAULT: [&str; 14] = [
     "AUDIT_WRITE",
     "CHOWN",
@@ -44,30 +47,30 @@ const DEFAULT: [&str; 14] = [
     "SYS_CHROOT",
 ];
 
-/// How a container is held.
+/// How a container is isolated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Confinement {
-    /// Who it runs as.
+    /// Its user.
     pub user: User,
-    /// What keeps it apart; nothing for a privileged one.
+    /// Its isolation; `None` for a privileged container.
     pub isolation: Option<Isolation>,
 }
 
-/// What of the node matters.
+/// The node's settings that matter for isolation.
 #[derive(Clone, Debug, Default)]
 pub struct Ground<'a> {
-    /// Whom the pod runs as; nothing where the agent can run nothing as another user.
+    /// The user of the pod; `None` if the agent can't run processes as another user.
     pub owner: Option<&'a Owner>,
-    /// Directories of the node that no pod sees.
+    /// Directories of the node that are hidden from pods.
     pub hidden: &'a [PathBuf],
-    /// The host's own files are read-only for pods that run as an id which the node gave out.
+    /// Whether the host's own files are read-only for pods that run as an id assigned by the node.
     pub read_only_host: bool,
-    /// The container has devices that memory is registered with.
+    /// Whether the container has devices for which it registers (locks) memory.
     pub registers_memory: bool,
 }
 
-/// Settles how a container is held. An error is why it can't be made: what its security context
-/// asks for beyond its pod's standard.
+/// Determines how a container is isolated. An error is the reason why it can't be created: its
+/// security context requests more than its pod's standard allows.
 pub fn of(pod: &Pod, container: &Container, ground: &Ground) -> Result<Confinement, String> {
     let says = |why: String| format!("container {:?}: securityContext: {why}", container.name);
     let asked = Asked::of(pod, container).map_err(says)?;
@@ -82,8 +85,8 @@ pub fn of(pod: &Pod, container: &Container, ground: &Ground) -> Result<Confineme
     }
 }
 
-/// The group that a pod's volumes are given to: the `fsGroup` that it may have. With another one its
-/// containers are refused ([`of`]), and nothing of the node is changed for it before.
+/// The group of a pod's volumes: its `fsGroup`, if permitted. With another group its containers are
+/// refused ([`of`]), and no file of the node is changed before.
 pub fn fs_group(pod: &Pod, owner: Option<&Owner>) -> Option<u32> {
     let context = pod.spec.as_ref()?.security_context.as_ref()?;
     let group = u32::try_from(context.fs_group?).ok()?;
@@ -91,13 +94,13 @@ pub fn fs_group(pod: &Pod, owner: Option<&Owner>) -> Option<u32> {
     (own || level(pod) == Some("privileged")).then_some(group)
 }
 
-/// The standard that a pod was admitted by.
+/// The standard under which a pod was admitted.
 fn level(pod: &Pod) -> Option<&str> {
     let annotations = pod.metadata.annotations.as_ref()?;
     annotations.get(POD_SECURITY_LEVEL).map(String::as_str)
 }
 
-/// What a pod and its container ask for.
+/// The requests of a pod and its container.
 struct Asked<'a> {
     uid: Option<u32>,
     gid: Option<u32>,
@@ -155,7 +158,7 @@ impl<'a> Asked<'a> {
         })
     }
 
-    /// An agent that is not root: everything runs as its own user.
+    /// For an agent that is not root: everything runs as its own user.
     fn by_the_agents_user(self, ground: &Ground) -> Result<Confinement, String> {
         self.check_root(self.uid)?;
         let isolation = self.isolation(ground, Vec::new());
@@ -169,7 +172,7 @@ impl<'a> Asked<'a> {
         })
     }
 
-    /// A namespace in which an administrator allows everything.
+    /// For a namespace in which an administrator allows everything.
     fn by_administrators(self, owner: &Owner, ground: &Ground) -> Result<Confinement, String> {
         if self.privileged {
             self.check_root(self.uid)?;
@@ -199,7 +202,7 @@ impl<'a> Asked<'a> {
         })
     }
 
-    /// Everybody else.
+    /// For all other pods.
     fn held(self, owner: &Owner, ground: &Ground) -> Result<Confinement, String> {
         let refused = |field: &str, value: &dyn std::fmt::Display| {
             Err(format!(
@@ -257,7 +260,7 @@ impl<'a> Asked<'a> {
         Ok(())
     }
 
-    /// What is left of these capabilities, with those that are added.
+    /// The capabilities that remain of these, with the added ones.
     fn kept(&self, start: &[&str]) -> Vec<String> {
         let plain = |name: &String| {
             let upper = name.to_ascii_uppercase();
@@ -335,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_not_privileged_runs_as_the_pods_owner_with_nothing_of_roots() {
+    fn everything_unprivileged_runs_as_the_pods_owner_without_roots_rights() {
         for level in [
             None,
             Some("baseline"),
@@ -361,7 +364,7 @@ mod tests {
         for (owner, level, read_only) in [
             (Owner::of_id(2_000_000_000), "baseline", true),
             (Owner::of_id(2_000_000_000), "restricted", true),
-            // An administrator lets such a namespace write where it likes.
+            // In such a namespace an administrator allows writes to host files.
             (Owner::of_id(2_000_000_000), "privileged", false),
             (account, "baseline", false),
         ] {
@@ -372,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_standard_does_not_permit_is_refused_by_its_field() {
+    fn a_field_that_the_standard_does_not_permit_is_refused_by_name() {
         let none = || json!({});
         for (pod, container, words) in [
             (none(), json!({"runAsUser": 0}), "runAsUser: 0"),
@@ -444,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn what_says_the_same_as_the_node_is_fine() {
+    fn settings_equal_to_the_nodes_are_accepted() {
         let pod = json!({"securityContext": {"fsGroup": 500, "supplementalGroups": [100]}});
         let container = json!({"runAsUser": 1000, "runAsGroup": 500,
             "seccompProfile": {"type": "RuntimeDefault"},
@@ -457,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn a_privileged_namespace_says_for_itself_and_what_says_nothing_is_its_owners() {
+    fn a_privileged_namespace_sets_its_user_and_the_default_is_the_owner() {
         let level = Some("privileged");
         let quiet = settle(level, json!({}), json!({})).unwrap();
         assert_eq!(quiet.user.uid, Some(1000));

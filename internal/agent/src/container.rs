@@ -1,6 +1,6 @@
-//! One container's description for the runtime, from the pod's. Pure but for which device files and
-//! mounts of other vendors there are, the list of GPU device files, which is read from /dev, and the
-//! groups of the device files that are allocated.
+//! Builds one container's spec for the runtime from the pod's. Pure but for the existence of device
+//! files and mounts of other vendors, the list of GPU device files in /dev, and the groups of the
+//! allocated device files.
 
 use std::path::{Path, PathBuf};
 
@@ -25,13 +25,13 @@ use crate::shares::{Limit, share_of};
 use crate::temporary;
 use crate::volumes::Places;
 
-/// Where a container leaves its last words unless it says otherwise.
+/// Default path of a container's termination message file.
 pub const DEFAULT_MESSAGE_PATH: &str = "/dev/termination-log";
 
-/// A host name's greatest length.
+/// The maximum length of a host name.
 const MAX_HOSTNAME: usize = 63;
 
-/// What a container is made from.
+/// The inputs of a container's spec.
 pub struct Parts<'a> {
     /// Its pod.
     pub pod: &'a Pod,
@@ -47,46 +47,46 @@ pub struct Parts<'a> {
     pub places: &'a Places,
     /// The pod's hosts file.
     pub hosts_file: &'a Path,
-    /// The file for the container's last words.
+    /// The file for the container's termination message.
     pub message_file: &'a Path,
     /// Its log.
     pub log: PathBuf,
-    /// Run in an image by a container runtime, not as a process of the node.
+    /// Whether a container runtime runs it in an image, not the node as a process.
     pub in_image: bool,
-    /// Where device files are, normally /dev.
+    /// The directory of device files, normally /dev.
     pub dev: &'a Path,
-    /// Whom the pod runs as; nothing where the agent can run nothing as another user.
+    /// The user of the pod; `None` if the agent can't run processes as another user.
     pub owner: Option<&'a Owner>,
-    /// What holds every pod of the node.
+    /// The limits of every pod on the node.
     pub bounds: &'a Bounds,
 }
 
-/// What holds every pod of a node.
+/// The limits of every pod on a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Bounds {
-    /// Directories of the node that no pod sees.
+    /// Directories of the node that are hidden from pods.
     pub hidden: Vec<PathBuf>,
     /// Processes and threads that a container may have.
     pub processes: u64,
-    /// Bytes of each of its private temporary directories.
+    /// Size limit of each of its private temporary directories, in bytes.
     pub temporary: u64,
-    /// Pods that run as an id which the node gave out see the host's own files read-only.
+    /// Whether pods that run as an id assigned by the node see the host's own files read-only.
     pub read_only_host: bool,
 }
 
-/// The description; an error is why the container can't be made.
+/// The spec; an error is the reason why the container can't be created.
 pub fn describe(parts: &Parts, attempt: u32) -> Result<ContainerSpec, String> {
     let Parts { pod, container, .. } = parts;
     let uid = pod.metadata.uid.as_deref().unwrap_or_default();
     let id = ContainerId::of(uid, &container.name, attempt).map_err(|e| e.to_string())?;
     let mut variables = variables(parts)?;
     let held = confine(parts)?;
-    // A process that is held has nothing of root's: its home is its owner's.
+    // An isolated process has no rights of root: its home is its owner's.
     let owner = parts.owner.filter(|_| held.isolation.is_some());
     let home = owner.filter(|_| !parts.in_image);
     if let Some(owner) = home {
         variables.set_default("HOME", &owner.home.display().to_string());
-        // Or programs ask for the name of a number that has none.
+        // Without it programs look up the name of an id that has none.
         variables.set_default("USER", &owner.name);
         variables.set_default("LOGNAME", &owner.name);
     }
@@ -152,7 +152,7 @@ pub fn describe(parts: &Parts, attempt: u32) -> Result<ContainerSpec, String> {
     Ok(spec)
 }
 
-/// How the container is held.
+/// How the container is isolated.
 fn confine(parts: &Parts) -> Result<confinement::Confinement, String> {
     let gpus = devices::of(parts.pod, parts.container, parts.machine)?;
     let ground = Ground {
@@ -164,7 +164,7 @@ fn confine(parts: &Parts) -> Result<confinement::Confinement, String> {
     confinement::of(parts.pod, parts.container, &ground)
 }
 
-/// The pod's name for itself.
+/// The pod's host name.
 pub fn hostname(pod: &Pod, node: &NodeFacts) -> String {
     let spec = pod.spec.as_ref();
     if spec.and_then(|spec| spec.host_network) == Some(true) {
@@ -185,7 +185,7 @@ fn variables(parts: &Parts) -> Result<Variables, String> {
     if !parts.in_image {
         variables.set_default("PATH", DEFAULT_PATH);
     }
-    // After the author's: which devices a container sees isn't its own to say.
+    // After the author's variables: a container must not choose its own devices.
     let gpus = devices::of(parts.pod, parts.container, parts.machine)?;
     for (name, value) in gpus.variables(parts.in_image) {
         variables.set(name, value);
@@ -198,7 +198,8 @@ fn variables(parts: &Parts) -> Result<Variables, String> {
             variables.set(name, value);
         }
     }
-    // The pod is in the node's network. What its author says of NCCL goes before what was found.
+    // The pod uses the host network. The author's NCCL variables take precedence over the
+    // discovered ones.
     let address = parts.node.ip.parse().ok();
     let rdma = &parts.machine.rdma;
     let proposed = match cards(parts)? {
@@ -214,7 +215,7 @@ fn variables(parts: &Parts) -> Result<Variables, String> {
     Ok(variables)
 }
 
-/// What the container needs to share its GPU by MPS; an error where it can't.
+/// The MPS settings of a container that shares its GPU by MPS; an error if it can't.
 fn by_mps(parts: &Parts, devices: &[String]) -> Result<Option<mps::Equipment>, String> {
     let memory = |id: &String| parts.machine.inventory.memory_of(id);
     let memory = devices.first().and_then(memory).unwrap_or(0);
@@ -223,7 +224,7 @@ fn by_mps(parts: &Parts, devices: &[String]) -> Result<Option<mps::Equipment>, S
     equipped.map_err(|error| error.to_string())
 }
 
-/// The shared RDMA cards that the container asks for, if it does; an error where they are gone.
+/// The shared RDMA cards that the container requests, if any; an error if they are gone.
 fn cards(parts: &Parts) -> Result<Option<Pool>, String> {
     let asked = devices::limits(parts.container);
     rdma::equipment(&parts.machine.cards, &asked)
@@ -233,7 +234,7 @@ fn device_policy(parts: &Parts) -> Result<DevicePolicy, String> {
     let gpus = devices::of(parts.pod, parts.container, parts.machine)?;
     let mut policy = DevicePolicy::nvidia_except(parts.dev, &gpus.minors);
     let files = cards(parts)?.map(|pool| pool.files).unwrap_or_default();
-    // Processes of the node see them where they are.
+    // Processes of the node see them at their own paths.
     let files = files.iter().filter(|_| parts.in_image);
     let place = parts.dev.join("infiniband");
     policy.given = files.map(|file| place.join(file)).collect();
@@ -247,8 +248,8 @@ fn device_policy(parts: &Parts) -> Result<DevicePolicy, String> {
     Ok(policy)
 }
 
-/// The device files that the container is to open: of its GPUs, its shared RDMA cards and its devices
-/// of other vendors. Some may not be there.
+/// The device files that the container must open: of its GPUs, its shared RDMA cards and its
+/// devices of other vendors. Some may not exist.
 fn allocated(parts: &Parts) -> Result<Vec<PathBuf>, String> {
     let gpus = devices::of(parts.pod, parts.container, parts.machine)?;
     let mut files = Vec::new();
@@ -276,7 +277,7 @@ fn mounts(parts: &Parts, variables: &Variables) -> Result<Vec<Mount>, String> {
     {
         mounts.push(Mount::bind(topology, nccl::SEEN_AT).read_only());
     }
-    // Processes of the node see it where it is, unless they have that place for themselves.
+    // Processes of the node see it at its own path, unless that is private to them.
     if parts.in_image || parts.owner.is_some() {
         let gpus = devices::of(parts.pod, parts.container, parts.machine)?;
         let by_mps = by_mps(parts, &gpus.ids)?.unwrap_or_default();
@@ -284,8 +285,8 @@ fn mounts(parts: &Parts, variables: &Variables) -> Result<Vec<Mount>, String> {
         mounts.extend(bound);
     }
     let others = devices::others(parts.pod, parts.container, parts.machine)?;
-    // A process sees them where they are, but writes to them there only where the host's files are
-    // as permitted.
+    // A process sees them at their own paths, but may only write there if it may write the host's
+    // files.
     let frozen = parts.bounds.read_only_host && parts.owner.is_some_and(|owner| owner.given);
     let shown = (others.mounts.into_iter()).filter(|shown| {
         let mounted = parts.in_image || shown.to != shown.from || frozen && !shown.read_only;
@@ -476,7 +477,7 @@ mod tests {
         let isolation = held.isolation.unwrap();
         assert_eq!(isolation.hidden, bounds.hidden);
         assert!(isolation.read_only_host);
-        // An image has directories of its own.
+        // An image has its own directories.
         let image = made("baseline", true);
         assert_eq!(image.user.uid, Some(2_000_000_000));
         assert_eq!((env(&image, "HOME"), image.cwd.clone()), (None, None));
@@ -544,7 +545,7 @@ mod tests {
         assert_eq!(env("PATH"), Some(DEFAULT_PATH));
     }
 
-    /// A machine of one GPU and one network card, which a driver was found for.
+    /// A machine with one GPU and one network card with a driver.
     fn with_rdma() -> Machine {
         use hardware::rdma::{CardFiles, Files, Proposal};
         let found = hardware::Inventory {
@@ -578,7 +579,7 @@ mod tests {
     }
 
     #[test]
-    fn work_with_gpus_is_told_of_the_cards_unless_its_author_says_which() {
+    fn containers_with_gpus_get_the_cards_variables_unless_the_author_sets_them() {
         let told = |devices: &str, gpus: &str, env: Value| {
             let container = json!({"name": "main", "command": ["x"], "env": env,
                 "resources": {"limits": {"nvidia.com/gpu": gpus}}});
@@ -595,7 +596,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_for_another_vendors_devices_has_their_variables_and_in_an_image_their_files() {
+    fn containers_with_another_vendors_devices_get_their_variables_and_in_an_image_their_files() {
         let there = tempfile::tempdir().unwrap();
         let at = |name: &str| there.path().join(name).display().to_string();
         for name in ["card0", "card1", "ctl0", "driver"] {
@@ -642,7 +643,7 @@ mod tests {
         assert_eq!(told(&image), "0");
         assert_eq!(image.devices.given, paths(&["card0", "ctl0"]));
         assert_eq!(mounted(&image), ["/opt/driver".to_owned(), at("driver")]);
-        // A process sees the node's files where they are, but for others' devices.
+        // A process sees the node's files at their paths, except the devices of others.
         let process = has(false, &chosen, "1");
         assert_eq!(told(&process), "0");
         assert_eq!(process.devices.given, paths(&[]));
@@ -655,7 +656,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_for_cards_has_their_files_in_an_image_and_nccl_is_told_of_no_others() {
+    fn containers_with_cards_get_their_files_in_an_image_and_nccl_only_sees_these_cards() {
         let mut machine = with_rdma();
         let pool = |card: &str, file: &str| Pool {
             cards: [card.to_owned()].into(),
@@ -771,7 +772,7 @@ mod tests {
     }
 
     #[test]
-    fn work_with_gpus_sees_the_pcie_tree_that_nccl_is_told_unless_its_author_says_which() {
+    fn containers_with_gpus_see_the_pcie_tree_for_nccl_unless_the_author_sets_one() {
         let told = |devices: &str, gpus: &str, env: Value| {
             let machine = Machine {
                 topology: Some("/data/tree.xml".into()),
@@ -801,7 +802,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_made_says_why() {
+    fn a_container_that_cannot_be_created_has_a_reason() {
         for (container, pod, expected) in [
             (
                 json!({"name": "main"}),
@@ -844,7 +845,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_with_a_part_of_a_gpu_is_told_what_it_may_have_of_it() {
+    fn a_container_with_a_part_of_a_gpu_gets_its_limits() {
         let mut machine = Machine::default();
         machine.inventory.gpus = vec![resources::devices::GpuDevice {
             id: "GPU-1".into(),

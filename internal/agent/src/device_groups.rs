@@ -1,10 +1,10 @@
-//! Which groups a container's user needs to open the device files that were allocated to it. Drivers
-//! give such files to a group (mode 0660, as `/dev/kfd` and `/dev/dri/renderD128` to `render`), and a
+//! Finds the groups that a container's user needs to open its allocated device files. Drivers give
+//! such files to a group (mode 0660, as `/dev/kfd` and `/dev/dri/renderD128` to `render`), and a
 //! pod's user is in no group of the node.
 //!
 //! A container without an image sees all of the node's `/dev`: with a group it may open every other
-//! file of that group, too, except those devices that the agent counts and hides. So a group is given
-//! only for a file that the user could not open without it.
+//! file of that group, too, except those devices that the agent counts and hides. So a group is
+//! added only for a file that the user could not open without it.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -15,10 +15,10 @@ use runtime::User;
 
 /// Reading and writing, for a file's group.
 const GROUP_RW: u32 = 0o060;
-/// Reading and writing, for everybody.
+/// Reading and writing, for all users.
 const OTHERS_RW: u32 = 0o006;
 
-/// What says who may open a device file.
+/// The permissions of a device file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
     /// Its permission bits.
@@ -27,7 +27,7 @@ pub struct Access {
     pub gid: u32,
 }
 
-/// Looks at a device file; nothing where there is none, or a file that is no device.
+/// Reads a device file's permissions; `None` if there is no file, or it is not a device.
 pub fn look(file: &Path) -> Option<Access> {
     let found = fs::metadata(file).ok()?;
     let kind = found.file_type();
@@ -38,7 +38,7 @@ pub fn look(file: &Path) -> Option<Access> {
     })
 }
 
-/// The groups that may read and write these files, of files that not everybody may read and write.
+/// The groups that may read and write these files, except files that all users may read and write.
 /// Root's group is never among them: it owns more than devices.
 pub fn needed(files: &[PathBuf], look: impl Fn(&Path) -> Option<Access>) -> BTreeSet<u32> {
     let found = files.iter().filter_map(|file| look(file));
@@ -73,7 +73,7 @@ mod tests {
             (0o664, 44, true),
             (0o662, 44, true),
             (0o060, 44, true),
-            // Everybody may open it.
+            // All users may open it.
             (0o666, 44, false),
             (0o606, 44, false),
             // The group may not, either.

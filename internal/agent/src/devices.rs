@@ -1,5 +1,5 @@
-//! Which GPUs and devices of other vendors a container has, from those that the scheduler chose and the
-//! node's inventory. Pure.
+//! The GPUs and devices of other vendors of a container, from the scheduler's choice and the node's
+//! inventory. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,15 +15,15 @@ use crate::vendors::{self, Equipment};
 pub struct Gpus {
     /// Their ids, as chosen.
     pub ids: Vec<String>,
-    /// What CUDA is to see: their places in the inventory's order, which is CUDA's with
+    /// The devices for CUDA: their positions in the inventory's order, which is CUDA's with
     /// `CUDA_DEVICE_ORDER=PCI_BUS_ID`; slices by their ids, as CUDA takes them.
     pub seen: Vec<String>,
-    /// The numbers in their device files' names, where they have such files.
+    /// The numbers in their device files' names, if they have device files.
     pub minors: Vec<u32>,
 }
 
-/// The container's GPUs; an error when it was given one that the node doesn't have, or asks for
-/// more than it was given.
+/// The container's GPUs; an error if the scheduler chose one that the node doesn't have, or fewer
+/// than the container requests.
 pub fn of(pod: &Pod, container: &Container, machine: &Machine) -> Result<Gpus, String> {
     let mut given = given(pod, container);
     given.retain(|resource, _| is_nvidias(resource));
@@ -68,7 +68,7 @@ pub fn of(pod: &Pod, container: &Container, machine: &Machine) -> Result<Gpus, S
     Ok(Gpus { ids, seen, minors })
 }
 
-/// The resources that a container's limits name: what is shared or counted is asked for by those.
+/// The resources in a container's limits, by which shared and counted devices are requested.
 pub fn limits(container: &Container) -> BTreeSet<String> {
     let amounts = container.resources.as_ref();
     let limits = amounts.and_then(|amounts| amounts.limits.as_ref());
@@ -79,7 +79,7 @@ pub fn limits(container: &Container) -> BTreeSet<String> {
         .collect()
 }
 
-/// How many of each resource a container asks for, where that is a whole number.
+/// How many of each resource a container requests, if that is a whole number.
 fn asked(container: &Container) -> BTreeMap<String, usize> {
     let resources = container.resources.as_ref();
     let lists = resources.map(|all| [all.requests.as_ref(), all.limits.as_ref()]);
@@ -89,7 +89,7 @@ fn asked(container: &Container) -> BTreeMap<String, usize> {
         .collect()
 }
 
-/// The devices that were chosen for a container, by resource.
+/// The scheduler's choice of devices for a container, by resource.
 fn given(pod: &Pod, container: &Container) -> BTreeMap<String, Vec<String>> {
     let mut all = chosen(pod.metadata.annotations.as_ref());
     all.remove(&container.name).unwrap_or_default()
@@ -99,7 +99,7 @@ fn is_nvidias(resource: &str) -> bool {
     resource == NVIDIA_GPU || resource.starts_with(NVIDIA_MIG)
 }
 
-/// What the container has of other vendors' devices; an error as of GPUs.
+/// What the container gets of other vendors' devices; errors as for GPUs.
 pub fn others(pod: &Pod, container: &Container, machine: &Machine) -> Result<Equipment, String> {
     let mut given = given(pod, container);
     given.retain(|resource, _| !is_nvidias(resource));
@@ -108,8 +108,8 @@ pub fn others(pod: &Pod, container: &Container, machine: &Machine) -> Result<Equ
 }
 
 impl Gpus {
-    /// The variables that make the container see these and no others. `renumbered`: the runtime
-    /// gives the container a view in which its GPUs are counted from 0.
+    /// The variables that restrict the container to these devices. `renumbered`: the runtime
+    /// numbers the container's GPUs from 0.
     pub fn variables(&self, renumbered: bool) -> Vec<(&'static str, String)> {
         let ids = if self.ids.is_empty() {
             "void".to_owned()

@@ -1,6 +1,6 @@
-//! What the agent keeps on disk so that a restarted one finds its pods again, and where
-//! everything of a pod lies below the data directory. A pod's description and the state of its
-//! life are two files, each replaced whole.
+//! The agent's files on disk, by which a restarted agent finds its pods again, and the directories
+//! of a pod below the data directory. A pod's spec and its lifecycle state are two files, each
+//! replaced atomically.
 
 use std::fs;
 use std::io;
@@ -16,14 +16,14 @@ use crate::lifecycle::Machine;
 const ASSIGNED: &str = "assigned";
 const STATE: &str = "state.json";
 
-/// The places below the data directory.
+/// The paths below the data directory.
 #[derive(Clone, Debug)]
 pub struct Layout {
     data: PathBuf,
 }
 
 impl Layout {
-    /// Makes the directories that must exist.
+    /// Creates the required directories.
     pub fn open(data: &Path) -> Result<Layout, AgentError> {
         private_dir(data)?;
         let data = data.canonicalize().map_err(file("resolve", data))?;
@@ -45,8 +45,8 @@ impl Layout {
         Ok(layout)
     }
 
-    /// Removes what writes of a killed agent left: beside the agent's own files, its identity and each pod's record.
-    /// Where that is refused the agent goes on.
+    /// Removes temporary files that a killed agent left: beside the agent's own files, its identity
+    /// and each pod's record. If that fails the agent continues.
     fn sweep(&self) -> Result<(), AgentError> {
         let pods = self.pods();
         let mut directories = vec![self.data.clone(), self.identity()];
@@ -61,54 +61,54 @@ impl Layout {
         Ok(())
     }
 
-    /// All pods.
+    /// The directory of all pods.
     pub fn pods(&self) -> PathBuf {
         self.data.join("pods")
     }
 
-    /// One pod.
+    /// The directory of one pod.
     pub fn pod(&self, uid: &str) -> PodDir {
         PodDir {
             dir: self.pods().join(uid),
         }
     }
 
-    /// All logs; they outlast the pods.
+    /// The directory of all logs, which outlast the pods.
     pub fn logs(&self) -> PathBuf {
         self.data.join("logs")
     }
 
-    /// All claims; they outlast the pods too.
+    /// The directory of all claims, which outlast the pods too.
     pub fn claims(&self) -> PathBuf {
         self.data.join("volumes").join("claims")
     }
 
-    /// Key and certificates.
+    /// The directory of key and certificates.
     pub fn identity(&self) -> PathBuf {
         self.data.join("identity")
     }
 
-    /// The machine's PCIe tree, for NCCL.
+    /// The file with the machine's PCIe tree, for NCCL.
     pub fn topology(&self) -> PathBuf {
         self.data.join("nccl-topology.xml")
     }
 
-    /// The ids that namespaces have.
+    /// The file with the ids of namespaces.
     pub fn pod_ids(&self) -> PathBuf {
         self.data.join("pod-ids.json")
     }
 
-    /// Where subPaths are bound for a container runtime while containers start.
+    /// The directory where subPaths are bound for a container runtime while containers start.
     pub fn sub_paths(&self) -> PathBuf {
         self.data.join("sub-paths")
     }
 
-    /// The process runtime's own.
+    /// The process runtime's own directory.
     pub fn containers(&self) -> PathBuf {
         self.data.join("containers")
     }
 
-    /// The pods found on disk; what can't be read is logged and left alone.
+    /// The pods found on disk; a record that can't be read is logged and left alone.
     pub fn kept_pods(&self) -> Result<Vec<(Assign, Machine)>, AgentError> {
         let dir = self.pods();
         let mut found = Vec::new();
@@ -117,7 +117,7 @@ impl Layout {
             let pod = PodDir { dir: entry.path() };
             match pod.load() {
                 Ok(Some(kept)) => found.push(kept),
-                // The agent ended before the pod was described: it will be told again.
+                // The agent ended before the pod's spec was written: the server sends it again.
                 Ok(None) => drop(fs::remove_dir_all(&pod.dir)),
                 Err(error) => {
                     tracing::warn!(%error, "a pod's record can't be read; it is left alone")
@@ -128,7 +128,7 @@ impl Layout {
     }
 }
 
-/// Makes a directory that only its owner may enter; one that is there is made so.
+/// Creates a directory that only its owner may enter; an existing one gets that mode.
 pub fn private_dir(dir: &Path) -> Result<(), AgentError> {
     fs::DirBuilder::new()
         .recursive(true)
@@ -138,8 +138,8 @@ pub fn private_dir(dir: &Path) -> Result<(), AgentError> {
     tighten(dir, 0o700)
 }
 
-/// Takes away what a mode allows beyond `allowed`, and says so: an earlier version, or somebody by
-/// hand, left it open to others of this machine.
+/// Removes mode bits beyond `allowed`, and logs that: an earlier version or an administrator left
+/// the path open to other users of this machine.
 fn tighten(path: &Path, allowed: u32) -> Result<(), AgentError> {
     let mode = fs::symlink_metadata(path)
         .map_err(file("look at", path))?
@@ -158,7 +158,7 @@ fn tighten(path: &Path, allowed: u32) -> Result<(), AgentError> {
         .map_err(file("protect", path))
 }
 
-/// Whether a uid can name a directory: what the API gives out can.
+/// Whether a uid is a valid directory name; every uid from the API is.
 pub fn valid_uid(uid: &str) -> bool {
     !uid.is_empty()
         && uid.len() <= 64
@@ -172,7 +172,7 @@ pub struct PodDir {
 }
 
 impl PodDir {
-    /// Its volumes.
+    /// The directory of its volumes.
     pub fn volumes(&self) -> PathBuf {
         self.dir.join("volumes")
     }
@@ -182,45 +182,45 @@ impl PodDir {
         self.dir.join("hosts")
     }
 
-    /// Where all runs leave their last words.
+    /// The directory of all runs' termination messages.
     pub fn messages(&self) -> PathBuf {
         self.dir.join("messages")
     }
 
-    /// Where a container's run leaves its last words.
+    /// The file of a run's termination message.
     pub fn message(&self, container: &str, attempt: u32) -> PathBuf {
         self.messages().join(format!("{container}.{attempt}"))
     }
 
-    /// Makes an empty file for a run's last words.
+    /// Creates an empty file for a run's termination message.
     pub fn make_message(&self, container: &str, attempt: u32) -> io::Result<PathBuf> {
         let path = self.message(container, attempt);
         if let Some(parent) = path.parent() {
             fs::create_dir_all(parent)?;
         }
         fs::write(&path, "")?;
-        // Whoever the container runs as may write it.
+        // Any user as which the container runs may write it.
         fs::set_permissions(&path, fs::Permissions::from_mode(0o666))?;
         Ok(path)
     }
 
-    /// Keeps the description.
+    /// Saves the spec.
     pub fn keep_assigned(&self, assigned: &Assign) -> Result<(), AgentError> {
         private_dir(&self.dir)?;
         replace(&self.dir.join(ASSIGNED), &assigned.encode_to_vec())?;
-        // The directory may be new: its own name must outlast a power cut, too.
+        // The directory may be new: its entry must survive a power failure, too.
         let above = self.dir.parent().unwrap_or(&self.dir);
         durable::sync_directory(above).map_err(|error| file("sync", above)(error.into()))
     }
 
-    /// Keeps the state.
+    /// Saves the state.
     pub fn keep_state(&self, machine: &Machine) -> Result<(), AgentError> {
         let json =
             serde_json::to_vec(machine).expect("a pod's state is plain data and always JSON");
         replace(&self.dir.join(STATE), &json)
     }
 
-    /// Removes what its containers may have written: volumes and last words.
+    /// Removes the files that its containers may have written: volumes and termination messages.
     pub fn clear(&self) -> Result<(), AgentError> {
         let (volumes, messages) = (self.volumes(), self.messages());
         crate::volumes::remove(&volumes).map_err(file("remove", &volumes))?;
@@ -232,7 +232,7 @@ impl PodDir {
         }
     }
 
-    /// Removes all but the logs, which lie elsewhere.
+    /// Removes all but the logs, which are stored elsewhere.
     pub fn remove(&self) -> Result<(), AgentError> {
         let volumes = self.volumes();
         crate::volumes::remove(&volumes).map_err(file("remove", &volumes))?;
@@ -270,8 +270,8 @@ impl PodDir {
     }
 }
 
-/// Puts a file in the place of another, whole, on the disk when this returns, and readable by its
-/// owner only (descriptions hold Secrets' values).
+/// Replaces a file atomically; it is on disk when this returns, and readable by its owner only
+/// (specs contain Secrets' values).
 pub fn replace(path: &Path, content: &[u8]) -> Result<(), AgentError> {
     durable::replace(path, content).map_err(|error| file("write", path)(error.into()))
 }
@@ -281,7 +281,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_agent_keeps_is_its_owners_alone_also_where_it_was_not() {
+    fn the_agents_files_are_private_to_its_owner_also_after_a_wider_mode() {
         let dir = tempfile::tempdir().unwrap();
         let data = dir.path().join("agent");
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_record_is_left_alone_and_half_a_one_is_cleared() {
+    fn a_damaged_record_is_left_alone_and_an_incomplete_record_is_cleared() {
         let dir = tempfile::tempdir().unwrap();
         let layout = Layout::open(dir.path()).unwrap();
         fs::create_dir(layout.pods().join("half")).unwrap();

@@ -1,5 +1,5 @@
-//! What the agent needs of a container runtime, and the two that it has: processes of the node,
-//! and images through CRI. Tests bring their own.
+//! The interface between the agent and a container runtime, and its two implementations: processes
+//! of the node, and images through CRI. Tests have their own.
 
 use std::time::Duration;
 
@@ -12,35 +12,35 @@ use tokio::sync::broadcast;
 
 use crate::lifecycle::Hold;
 
-/// Why there is no container.
+/// Why a container was not started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NotStarted {
-    /// The run is over with this: another try is the restart policy's to say.
+    /// The run has failed: the restart policy decides on another try.
     Failed(String),
-    /// What it needs is not there; it is tried again whatever the restart policy.
+    /// A prerequisite is missing; the start is retried under any restart policy.
     Waiting(Hold),
 }
 
 /// Runs containers. Errors are sentences for the pod's status.
 pub trait Engine: Send + Sync + 'static {
-    /// How it names itself in the node's information.
+    /// Its name in the node's information.
     fn name(&self) -> String;
-    /// Its containers are counted GPUs from 0, whichever they were given.
+    /// Whether its containers see their GPUs numbered from 0, whichever they were allocated.
     fn renumbers_devices(&self) -> bool;
-    /// Fetches what a container needs to be started; may take minutes and can be called off by
-    /// dropping it.
+    /// Fetches the prerequisites of a container; may take minutes and is cancelled by dropping the
+    /// future.
     fn fetch<'a>(&'a self, _spec: &'a ContainerSpec) -> BoxFuture<'a, Result<(), NotStarted>> {
         Box::pin(std::future::ready(Ok(())))
     }
     /// Starts a container; returns when it runs or can't.
     fn start(&self, spec: ContainerSpec) -> BoxFuture<'_, Result<ContainerStatus, NotStarted>>;
-    /// Ends a container; returns when the request is safe, not when it has ended.
+    /// Ends a container; returns when the request is saved, not when the container has ended.
     fn stop<'a>(
         &'a self,
         id: &'a ContainerId,
         grace: Duration,
     ) -> BoxFuture<'a, Result<(), String>>;
-    /// Forgets a container that has ended.
+    /// Removes the records of a container that has ended.
     fn remove<'a>(&'a self, id: &'a ContainerId) -> BoxFuture<'a, Result<(), String>>;
     /// Runs a command in a container.
     fn exec<'a>(
@@ -49,10 +49,10 @@ pub trait Engine: Send + Sync + 'static {
         command: Vec<String>,
         timeout: Duration,
     ) -> BoxFuture<'a, Result<ExecOutcome, String>>;
-    /// Finds the containers of an agent that ran before this one.
+    /// Finds the containers of an earlier agent.
     fn recover(&self) -> BoxFuture<'_, Result<Vec<ContainerStatus>, String>>;
-    /// Why it can start no container that is to be held, where it can't; with `read_only_host` such a
-    /// container is to see the host's own files read-only.
+    /// Why it can start no isolated container, if it can't; `read_only_host`: such a container must
+    /// see the host's own files read-only.
     fn unfit(&self, _read_only_host: bool) -> Option<String> {
         None
     }
@@ -60,11 +60,11 @@ pub trait Engine: Send + Sync + 'static {
     fn changes_users(&self) -> bool {
         false
     }
-    /// What is known of all containers.
+    /// The state of all containers.
     fn list(&self) -> Vec<ContainerStatus>;
-    /// News of containers; a reader that falls behind reads [`Engine::list`].
+    /// Changes of containers; a receiver that lags reads [`Engine::list`].
     fn changes(&self) -> broadcast::Receiver<ContainerStatus>;
-    /// The pod has no containers any more.
+    /// Tells the engine that the pod has no containers any more.
     fn release<'a>(&'a self, _pod_uid: &'a str) -> BoxFuture<'a, ()> {
         Box::pin(std::future::ready(()))
     }
@@ -184,8 +184,8 @@ fn fetch_image<'a>(
     })
 }
 
-/// A container runtime that has no image or does not answer may do better later; what this node
-/// itself refuses will not change.
+/// A container runtime that lacks an image or does not answer may recover; a refusal by this node
+/// itself is permanent.
 fn not_started(error: RuntimeError) -> NotStarted {
     let reason = match &error {
         RuntimeError::Image { reason, .. } => reason,

@@ -1,5 +1,5 @@
-//! A container's environment, put together as Kubernetes does: envFrom first, then env in order
-//! with `$(VAR)` of what came before. Pure.
+//! A container's environment, composed as Kubernetes does: envFrom first, then env in order with
+//! `$(VAR)` of earlier variables. Pure.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use rpc::agent::v1::ContainerEnv;
 use crate::expand::expand;
 use crate::fields::{self, NodeFacts};
 
-/// Variables in order; a later value of the same name takes the place of the earlier.
+/// Variables in order; a later value of the same name replaces the earlier one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Variables {
     order: Vec<String>,
@@ -36,7 +36,7 @@ impl Variables {
         self.values.get(name).map(String::as_str)
     }
 
-    /// `$(VAR)` in a text.
+    /// Expands `$(VAR)` in a text.
     pub fn expand(&self, text: &str) -> String {
         expand(text, |name| self.get(name))
     }
@@ -54,8 +54,8 @@ impl Variables {
     }
 }
 
-/// What the pod's author wrote for a container, with `resolved` for what came from ConfigMaps
-/// and Secrets; an error is what the container waits for.
+/// The variables from the container's spec, with `resolved` for values from ConfigMaps and Secrets;
+/// an error is the reason why the container waits.
 pub fn variables(
     pod: &Pod,
     container: &Container,
@@ -68,7 +68,7 @@ pub fn variables(
             return Err(resolved.problem.clone());
         }
         for variable in &resolved.from {
-            // What can't be a variable's name is left out, as Kubernetes does.
+            // An invalid variable name is left out, as in Kubernetes.
             if valid(&variable.name) {
                 variables.set(&variable.name, variable.value.clone());
             }
@@ -88,7 +88,7 @@ pub fn variables(
         } else if let Some(value) = resolved.and_then(|resolved| resolved.values.get(&env.name)) {
             variables.set(&env.name, value.clone());
         }
-        // An optional key that isn't there leaves the variable unset.
+        // An optional key that doesn't exist leaves the variable unset.
     }
     Ok(variables)
 }
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_that_is_missing_is_what_the_container_waits_for() {
+    fn a_container_waits_for_a_missing_source() {
         let resolved = ContainerEnv {
             problem: "configmap \"c\" not found".to_owned(),
             ..ContainerEnv::default()

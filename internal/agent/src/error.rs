@@ -1,9 +1,9 @@
-//! What can stop an agent, and what to do about it. Troubles of single pods are in their status
-//! instead.
+//! Errors that stop an agent, and the remedy for each. Failures of single pods are in the pods'
+//! status instead.
 
 use std::path::PathBuf;
 
-/// An error that ends the agent, or one try of reaching the server.
+/// An error that ends the agent, or one attempt to reach the server.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
     /// A file can't be read or written.
@@ -13,7 +13,7 @@ pub enum AgentError {
         action: &'static str,
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The operating system's error.
         source: std::io::Error,
     },
     /// A setting can't be used.
@@ -21,48 +21,48 @@ pub enum AgentError {
     Setting {
         /// The setting.
         field: &'static str,
-        /// What was given.
+        /// The given value.
         value: String,
-        /// What would be right.
+        /// The accepted values.
         detail: String,
     },
-    /// There is neither an identity nor a token to get one with.
+    /// The agent has neither an identity nor a token to request one.
     #[error(
         "this node has not joined yet: no identity in {}; give a join token (--token, made with \
          `muster token join` on the server)",
         path.display()
     )]
     NotJoined {
-        /// Where the identity would be.
+        /// Where the identity is expected.
         path: PathBuf,
     },
-    /// The server won't have it.
+    /// The server refused to let the node join.
     #[error("the server refused to let node {node:?} join: {detail}")]
     JoinRefused {
         /// The node.
         node: String,
-        /// In the server's words.
+        /// The server's answer.
         detail: String,
     },
     /// The server couldn't be reached or the connection broke.
     #[error("{what} {server}: {detail}")]
     Connection {
-        /// What was being done.
+        /// The failed operation.
         what: &'static str,
         /// The server.
         server: String,
-        /// What went wrong.
+        /// The cause.
         detail: String,
     },
-    /// The server doesn't take the node's certificate any more.
+    /// The server no longer accepts the node's certificate.
     #[error("{server} refused the node's certificate: {detail}")]
     CertificateRefused {
         /// The server.
         server: String,
-        /// In the server's words.
+        /// The server's answer.
         detail: String,
     },
-    /// A certificate or key can't be read or made.
+    /// A certificate or key can't be read or created.
     #[error("{0}")]
     Certificate(String),
     /// The machine's hardware can't be read.
@@ -71,10 +71,10 @@ pub enum AgentError {
     /// The runtime can't be started.
     #[error(transparent)]
     Runtime(#[from] runtime::RuntimeError),
-    /// The port for metrics can't be had.
+    /// The port for metrics can't be opened.
     #[error(transparent)]
     Metrics(#[from] crate::metrics::NoPort),
-    /// The runtime can't say what runs.
+    /// The runtime can't list running containers.
     #[error("finding this node's containers again: {0}")]
     Recover(String),
 }

@@ -1,7 +1,7 @@
 //! `$(VAR)` in commands, arguments and values, as Kubernetes expands it. Pure.
 
-/// Replaces `$(NAME)` by what `lookup` knows of NAME; what it doesn't know stays as it is, and
-/// `$$` is one `$` that begins nothing.
+/// Replaces `$(NAME)` by the value of NAME from `lookup`; without a value it stays unchanged, and
+/// `$$` is an escaped `$`.
 pub fn expand<'a>(text: &str, lookup: impl Fn(&str) -> Option<&'a str>) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;

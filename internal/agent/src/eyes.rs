@@ -1,6 +1,6 @@
-//! Looks at the hardware from a thread of its own: a driver that holds a dead GPU may never answer,
-//! and must neither hold up the agent nor leave its GPUs looking well. Owns the thread; judges
-//! nothing else.
+//! Reads the hardware on a thread of its own: a driver with a hung GPU may never answer, and must
+//! neither block the agent nor leave its GPUs reported as healthy. Owns the thread; judges nothing
+//! else.
 
 use std::sync::mpsc as threads;
 use std::time::Duration;
@@ -9,23 +9,23 @@ use hardware::{HardwareError, Inventory, Machine, Source};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-/// How long a look may take. One at eight GPUs takes some milliseconds.
+/// How long a read may take. Eight GPUs take some milliseconds.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Sees what the machine has. What it saw once it misses when it is gone, so one is kept for as
+/// Reads the machine's hardware. It reports devices that disappear, so one instance is kept for as
 /// long as the agent runs.
 #[derive(Debug)]
 pub struct Eyes {
     ask: threads::Sender<()>,
     answers: mpsc::Receiver<Result<Inventory, HardwareError>>,
-    /// A look is under way.
+    /// Whether a read is in progress.
     asked: bool,
     last: Option<Inventory>,
     patience: Duration,
 }
 
 impl Eyes {
-    /// Opens nothing yet. The thread ends with this.
+    /// Opens no driver yet. The thread ends when this value is dropped.
     pub fn new(source: Source) -> Eyes {
         let mut machine = Machine::new(source);
         Eyes::seeing(PATIENCE, move || machine.look())
@@ -53,15 +53,15 @@ impl Eyes {
         }
     }
 
-    /// What there is now. Where the driver does not answer in time: what there was, and that none of
-    /// its GPUs is to be given out. The first look takes as long as it takes.
+    /// The current inventory. If the driver does not answer in time, the previous inventory with
+    /// all GPUs unhealthy. The first read has no time limit.
     ///
     /// # Errors
     ///
     /// When the machine can't be read.
     pub async fn look(&mut self) -> Result<Inventory, HardwareError> {
         if !self.asked {
-            // The thread is there as long as this is.
+            // The thread runs for as long as this value exists.
             let _ = self.ask.send(());
             self.asked = true;
         }
@@ -79,7 +79,7 @@ impl Eyes {
                 Ok(found)
             }
             Some(Err(error)) => Err(error),
-            // The thread failed, and with it what it knew.
+            // The thread failed and its state is lost.
             None => Ok(self.last.as_ref().map(silent).unwrap_or_default()),
         }
     }

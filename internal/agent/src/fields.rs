@@ -1,5 +1,4 @@
-//! What a pod can learn about itself: fieldRef and resourceFieldRef, in variables and in files.
-//! Pure.
+//! The fieldRef and resourceFieldRef values of a pod, for variables and files. Pure.
 
 use std::collections::BTreeMap;
 
@@ -8,20 +7,20 @@ use k8s_openapi::api::core::v1::{
 };
 use resources::quantity::Quantity;
 
-/// What of the node shows in its pods.
+/// The node's facts that its pods can read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeFacts {
     /// The node's name.
     pub name: String,
-    /// Its address, which its pods share.
+    /// Its address, which is also its pods' address.
     pub ip: String,
-    /// Its CPUs: what a container without a limit may use.
+    /// Its CPUs: the limit of a container without one.
     pub cpus: u32,
     /// Its memory in bytes.
     pub memory_bytes: u64,
 }
 
-/// The value of a fieldRef, or what is wrong with it.
+/// The value of a fieldRef, or the error.
 pub fn field(
     pod: &Pod,
     node: &NodeFacts,
@@ -78,7 +77,7 @@ fn lines(map: &Option<BTreeMap<String, String>>) -> String {
         .join("\n")
 }
 
-/// The value of a resourceFieldRef for a container of the pod, or what is wrong with it.
+/// The value of a resourceFieldRef for a container of the pod, or the error.
 pub fn resource(
     pod: &Pod,
     container: Option<&Container>,

@@ -1,5 +1,5 @@
-//! What the node's GPUs are doing and what is wrong with it, and when that is worth a message:
-//! what is much the same is told once, and again only before it is too old to go by.
+//! The state of the node's GPUs and its problems, and when a change is worth a message: a nearly
+//! equal state is sent once, and again only before it becomes stale.
 
 use std::time::Duration;
 
@@ -8,24 +8,24 @@ use resources::load::{GpuLoad, GpuLoads, counts, worth_telling};
 use rpc::agent::v1::Health;
 use tokio::time::Instant;
 
-/// While any GPU does anything that counts it is told this often: half of the time for which a
-/// scheduler goes by it unless configured otherwise.
+/// Interval of messages while a GPU is busy: half of the time for which a scheduler uses a message
+/// by default.
 const AGAIN: Duration = Duration::from_secs(60);
 
-/// What was seen at one look.
+/// The result of one look.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Seen {
-    /// What the GPUs do.
+    /// The load of the GPUs.
     pub loads: GpuLoads,
     suspect: String,
     fabric: String,
     disk: String,
-    /// The alerts that stand.
+    /// The active alerts.
     pub alerts: Vec<Alert>,
 }
 
 impl Seen {
-    /// Takes what was found, and the alerts that stand after it.
+    /// The result of an inventory and the alerts after it.
     pub fn of(found: &hardware::Inventory, alerts: Vec<Alert>) -> Seen {
         let loads = found.gpus.iter().map(|gpu| (gpu.id.clone(), load(gpu)));
         Seen {
@@ -37,13 +37,13 @@ impl Seen {
         }
     }
 
-    /// With how the node's disk is too full, which is empty where it is not.
+    /// Adds the message about a full disk, empty without one.
     pub fn with_disk(mut self, disk: String) -> Seen {
         self.disk = disk;
         self
     }
 
-    /// For the server.
+    /// The message to the server.
     pub fn message(&self) -> Health {
         Health {
             load_json: serde_json::to_string(&self.loads)
@@ -57,8 +57,8 @@ impl Seen {
     }
 }
 
-/// What the alerts are judged by. A GPU that does not answer has nothing that is known; what it has
-/// of memory and power without knowing the whole of it isn't either.
+/// The input of the alerts. A GPU that does not answer has no known values; its use of memory or
+/// power without the total is not known either.
 pub fn looks(found: &hardware::Inventory, held: impl Fn(&str) -> bool) -> Vec<GpuLook> {
     let part = |part: f64, whole: f64| (whole > 0.0).then_some(part / whole);
     let look = |gpu: &hardware::Gpu| {
@@ -99,8 +99,8 @@ fn load(gpu: &hardware::Gpu) -> GpuLoad {
     }
 }
 
-/// What is wrong and does not stop the node: a GPU that is not well, or what seems to be there and
-/// can't be found out.
+/// Problems that do not stop the node: an unhealthy GPU, or hardware that seems present and can't
+/// be read.
 pub fn suspicion(found: &hardware::Inventory) -> String {
     let unwell = found.gpus.iter().filter(|gpu| !gpu.healthy);
     let unwell = unwell.map(|gpu| format!("GPU {} is not well: {}", gpu.index, gpu.problem));
@@ -117,12 +117,12 @@ pub fn suspicion(found: &hardware::Inventory) -> String {
     }
 }
 
-/// What the server was told last.
+/// The last message to the server.
 #[derive(Debug, Default)]
 pub struct Told(Option<(Seen, Instant)>);
 
 impl Told {
-    /// What was seen, if it is worth a message.
+    /// Returns the result if it is worth a message.
     pub fn news(&mut self, seen: Seen, now: Instant) -> Option<Seen> {
         self.worth(&seen, now).then(|| {
             self.0 = Some((seen.clone(), now));
@@ -130,7 +130,7 @@ impl Told {
         })
     }
 
-    /// Whether what was seen is worth a message.
+    /// Whether the result is worth a message.
     fn worth(&self, seen: &Seen, now: Instant) -> bool {
         let Some((last, at)) = &self.0 else {
             return true;
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_seen_is_said_as_the_annotation_has_it() {
+    fn the_health_message_equals_the_annotation() {
         let message = Seen::of(&machine(93, true), Vec::new()).message();
         assert_eq!(
             message.load_json,
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_is_told_once_and_again_only_while_it_counts_and_grows_old() {
+    fn an_equal_state_is_sent_once_and_again_only_while_busy_and_before_it_is_stale() {
         let mut told = Told::default();
         let start = Instant::now();
         let mut news = |percent: u32, healthy: bool, second: u64| {
@@ -197,7 +197,7 @@ mod tests {
         assert!(news(90, true, 60));
         assert!(news(40, true, 75));
         assert!(news(40, false, 90));
-        // Idle, with its memory in use it still counts.
+        // Idle, but its used memory still counts.
         assert!(news(1, false, 105));
         assert!(!news(1, false, 120));
         assert!(news(1, false, 165));

@@ -3,8 +3,8 @@
 use k8s_openapi::api::core::v1::HostAlias;
 use rpc::agent::v1::HostsEntry;
 
-/// The file for a pod at `ip` under its own `names`, with the names that the server knows and
-/// those that the pod's author gave.
+/// The file for a pod at `ip` with its own `names`, the names from the server and those in the
+/// pod's spec.
 pub fn text(ip: &str, names: &[String], entries: &[HostsEntry], aliases: &[HostAlias]) -> String {
     let mut out = String::from(
         "# Kept by the node's agent; changes made here are lost.\n\
@@ -16,7 +16,7 @@ pub fn text(ip: &str, names: &[String], entries: &[HostsEntry], aliases: &[HostA
          ff02::2\tip6-allrouters\n",
     );
     let mut line = |ip: &str, names: &[String]| {
-        // A name or address with white space would make other lines of the file.
+        // White space in a name or address would create other lines in the file.
         let clean = |text: &str| {
             !text.is_empty() && !text.contains(|c: char| c.is_whitespace() || c == '#')
         };

@@ -1,5 +1,5 @@
-//! The node's identity: a key made here that never leaves, and the certificate that the server
-//! gave for it against a join token. Kept in the data directory; renewed while it is in use.
+//! The node's identity: a key that is created here and never leaves, and the certificate that the
+//! server issued for it on a join token. Stored in the data directory; renewed while in use.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,20 +16,20 @@ use crate::disk::{private_dir, replace};
 use crate::error::{AgentError, file};
 use crate::trust::{PinnedAuthority, parse_fingerprint};
 
-/// How long to wait before a renewal that failed is tried again.
+/// Pause before a failed renewal is retried.
 const RENEW_AGAIN: Duration = Duration::from_secs(60);
 
-/// The longest sleep until a renewal: the clock may be set, and the machine may be suspended.
+/// The longest sleep before a renewal: the clock may be changed, and the machine may be suspended.
 const RENEW_LOOK: Duration = Duration::from_secs(600);
 
 /// How long connecting may take.
 const CONNECT: Duration = Duration::from_secs(10);
 
-/// Signs of life on an idle connection, and how long to wait for an answer to one.
+/// Interval of keep-alive pings on an idle connection, and the timeout of an answer.
 const KEEP_ALIVE: Duration = Duration::from_secs(5);
 const KEEP_ALIVE_ANSWER: Duration = Duration::from_secs(10);
 
-/// How the server is known before there is an identity.
+/// How the server is verified before there is an identity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Trust {
     /// By its authority's certificate, a PEM file.
@@ -38,8 +38,8 @@ pub enum Trust {
     Fingerprint(String),
 }
 
-/// Key and certificates. All of it is one file, which is replaced whole: a renewal that is
-/// interrupted leaves the identity from before.
+/// Key and certificates in one file, which is replaced atomically: after an interrupted renewal the
+/// previous identity is intact.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Identity {
@@ -53,12 +53,12 @@ pub struct Identity {
 
 const FILE: &str = "identity.json";
 
-/// What earlier versions kept beside that file, which then held neither key nor certificates. Their
-/// certificates name no admission, so that no server takes them any more.
+/// Files of earlier versions, which stored key and certificates beside that file. Their
+/// certificates name no admission, so no server accepts them any more.
 const EARLIER: [&str; 3] = ["node.key", "node.pem", "ca.pem"];
 
 impl Identity {
-    /// Reads the identity of an earlier start; none if the node hasn't joined.
+    /// Reads the identity of an earlier start; `None` if the node hasn't joined.
     pub fn load(dir: &Path, node: &str) -> Result<Option<Identity>, AgentError> {
         let path = dir.join(FILE);
         if !path.exists() {
@@ -94,7 +94,7 @@ impl Identity {
         Ok(Some(identity))
     }
 
-    /// Joins with a token. [`AgentError::Connection`] is worth another try, others aren't.
+    /// Joins with a token. [`AgentError::Connection`] may be retried, other errors must not.
     pub async fn join(
         dir: &Path,
         server: &str,
@@ -130,13 +130,13 @@ impl Identity {
         Ok(identity)
     }
 
-    /// Whether the certificate's time is over: only a join gives another.
+    /// Whether the certificate has expired: only a join gives another.
     pub fn has_expired(&self, now: Timestamp) -> bool {
         self.not_after <= now
     }
 
-    /// Waits until the certificate is to be renewed, renews it, and hands back the new one; tries
-    /// again for as long as that fails.
+    /// Waits until the certificate is due for renewal, renews it, and returns the new identity;
+    /// retries for as long as that fails.
     pub async fn renew_in_time(&self, dir: &Path, server: &str) -> Identity {
         loop {
             let left = self.until_renewal(Timestamp::now());
@@ -154,13 +154,13 @@ impl Identity {
         }
     }
 
-    /// How long it is until the certificate is to be renewed.
+    /// The time until the certificate is due for renewal.
     fn until_renewal(&self, now: Timestamp) -> Duration {
         let due = rpc::renewal_second(self.issued.as_second(), self.not_after.as_second());
         Duration::from_secs(u64::try_from(due - now.as_second()).unwrap_or_default())
     }
 
-    /// Asks for a new certificate with this one.
+    /// Requests a new certificate with this one.
     async fn renew(&self, dir: &Path, server: &str) -> Result<Identity, AgentError> {
         let channel = self.connect(server).await?;
         let (key_pem, csr_pem) = request(&self.node)?;
@@ -174,7 +174,7 @@ impl Identity {
         Ok(identity)
     }
 
-    /// A connection on which both ends have shown who they are.
+    /// A mutually authenticated connection.
     pub async fn connect(&self, server: &str) -> Result<Channel, AgentError> {
         let tls = ClientTlsConfig::new()
             .ca_certificate(tonic::transport::Certificate::from_pem(&self.ca_pem))
@@ -204,7 +204,7 @@ impl Identity {
         let text = serde_json::to_string(self).expect("an identity is plain data and always JSON");
         replace(&dir.join(FILE), text.as_bytes())?;
         for name in EARLIER {
-            // Of no use to anybody any more; what is left is as private as the directory.
+            // The files are not used any more; a file that stays is as private as the directory.
             let _ = fs::remove_file(dir.join(name));
         }
         Ok(())
@@ -270,7 +270,7 @@ fn refused(server: &str, node: &str, status: &tonic::Status) -> AgentError {
     }
 }
 
-/// An error with all that caused it; the outermost alone says only "transport error".
+/// An error with all its causes; the outermost alone only says "transport error".
 pub fn deep(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

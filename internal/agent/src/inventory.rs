@@ -1,4 +1,4 @@
-//! The machine as the server is told of it, from what `hardware` finds.
+//! The machine's inventory as sent to the server, from the discovery of `hardware`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -14,35 +14,36 @@ use hardware::{Chooser, Graph};
 use resources::devices::{GpuDevice, GpuLink, MigSlice, NicDevice, NodeInventory, NumaNode};
 use resources::names::NVIDIA_GPU;
 
-/// What the node has.
+/// The node's hardware.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Machine {
-    /// As the server is told.
+    /// The inventory as sent to the server.
     pub inventory: NodeInventory,
     /// The numbers in the GPUs' device files' names, by id; described GPUs have none.
     pub minors: BTreeMap<String, u32>,
     /// The numbers in the names of slices' own device files, by the slices' ids.
     pub capabilities: BTreeMap<String, Vec<u32>>,
-    /// What is wrong and does not stop the node, in a sentence; empty if nothing is.
+    /// Problems that do not stop the node, in a sentence; empty without any.
     pub suspect: String,
-    /// How its RDMA fails, in a sentence; empty if nothing says so.
+    /// The failure of its RDMA, in a sentence; empty without any.
     pub fabric: String,
-    /// What work is told of its RDMA.
+    /// The RDMA variables for work.
     pub rdma: Proposal,
-    /// Other vendors' devices, by their resource; none where a kubelet gives them out.
+    /// Other vendors' devices, by their resource; empty where a kubelet allocates them.
     pub described: BTreeMap<String, Stock>,
-    /// RDMA cards that containers share, by their resource; none where a kubelet counts the shares.
+    /// RDMA cards that containers share, by their resource; empty where a kubelet counts the
+    /// shares.
     pub cards: BTreeMap<String, Pool>,
-    /// The file with its PCIe tree that NCCL is told of, where it is told one.
+    /// The file with its PCIe tree for NCCL, if there is one.
     pub topology: Option<PathBuf>,
     /// The GPUs that are shared by MPS.
     pub mps: Stands,
-    /// Which GPUs go well together.
+    /// Chooses GPUs with good links to each other.
     pub chooser: Arc<Chooser>,
 }
 
 impl Machine {
-    /// Takes what was found.
+    /// Converts a discovered inventory.
     pub fn of(found: &hardware::Inventory) -> Machine {
         let gpus = found.gpus.iter().map(|gpu| GpuDevice {
             id: gpu.id.clone(),
@@ -112,7 +113,7 @@ impl Machine {
         }
     }
 
-    /// The same with its node's labels, and what its sharing makes of its devices.
+    /// The same with its node's labels, and with sharing applied to its devices.
     pub fn labelled(found: &hardware::Inventory, sharing: &Sharing, since: i64) -> Machine {
         let mut machine = Machine::of(found);
         kubelet::mark(&mut machine.inventory, sharing);
@@ -120,7 +121,7 @@ impl Machine {
         machine
     }
 
-    /// Takes in the cards that containers share. A resource without cards is not offered.
+    /// Adds the cards that containers share. A resource without cards is not offered.
     pub fn share(&mut self, cards: &Cards) {
         for (resource, (pool, shares)) in cards.now() {
             if !pool.cards.is_empty() {
@@ -130,15 +131,15 @@ impl Machine {
         }
     }
 
-    /// Takes in other vendors' devices.
+    /// Adds other vendors' devices.
     pub fn describe(&mut self, described: &Described) {
         self.described = described.now();
         self.inventory.described = vendors::offered(&self.described);
     }
 
-    /// Has no slice or other vendor's device given out that somebody has by another resource than it is
-    /// offered as now: what is had is counted by the resource, and a strategy, cut or description that
-    /// changed would offer it again.
+    /// Withholds slices and other vendors' devices that are held under another resource than they
+    /// are offered as now: allocations are counted by resource, and after a change of strategy,
+    /// layout or description the device would be offered again.
     pub fn withhold(&mut self, held: &BTreeMap<String, String>) {
         let offered = self.inventory.offered();
         let by_profile = offered.slices.iter().flat_map(|(resource, slices)| {
@@ -179,7 +180,7 @@ fn slice(slice: &hardware::Slice) -> MigSlice {
     }
 }
 
-/// What a device hangs on, if that is a switch and no host bridge.
+/// The switch to which a device is attached; empty if that is a host bridge.
 fn switch(found: &hardware::Inventory, under: &str) -> String {
     let is_switch = found.switches.iter().any(|switch| switch.address == under);
     if is_switch {

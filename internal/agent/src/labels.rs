@@ -1,9 +1,9 @@
-//! The node's labels about its GPUs: those of NVIDIA's GPU Feature Discovery, under its names and
-//! with its spelling, so that selectors and affinities written for it hold. Pure. What is not
-//! known, or differs between the machine's GPUs, has no label.
+//! The node's labels about its GPUs: those of NVIDIA's GPU Feature Discovery, with its names and
+//! spelling, so that selectors and affinities written for it work. Pure. A value that is unknown,
+//! or differs between the machine's GPUs, has no label.
 //!
-//! One says less than theirs: `vgpu.present` is false, as guests of NVIDIA's virtual GPUs are not
-//! looked for.
+//! One label says less than theirs: `vgpu.present` is false, because guests of NVIDIA's virtual
+//! GPUs are not detected.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,9 +13,9 @@ use resources::names::{NVIDIA_GPU, NVIDIA_MIG};
 
 use crate::kubelet::{Sharing, Strategy};
 
-/// What all of the labels begin with.
+/// The prefix of all labels.
 const DOMAIN: &str = "nvidia.com/";
-/// The longest value that a label may have.
+/// The maximum length of a label's value.
 const LONGEST: usize = 63;
 
 /// The labels of a node, by name.
@@ -24,7 +24,7 @@ pub type Labels = BTreeMap<String, String>;
 struct Written(Labels);
 
 impl Written {
-    /// A value that no label can have is left out.
+    /// A value that is invalid in a label is left out.
     fn put(&mut self, name: &str, value: impl ToString) {
         let value = value.to_string();
         let end = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
@@ -39,8 +39,8 @@ impl Written {
     }
 }
 
-/// The labels of a machine, whose agent started at `since` (seconds since 1970). None where it has
-/// no GPUs.
+/// The labels of a machine, whose agent started at `since` (seconds since 1970). Empty if it has no
+/// GPUs.
 pub fn of(found: &Inventory, sharing: &Sharing, since: i64) -> Labels {
     let mut labels = Written(Labels::new());
     let Some(first) = found.gpus.first() else {
@@ -80,7 +80,7 @@ pub fn of(found: &Inventory, sharing: &Sharing, since: i64) -> Labels {
         .collect();
     let single = strategy == MIG_SINGLE && whole.is_empty();
     match (single, profiles.len()) {
-        // Every GPU is cut, and into slices of one profile: a slice is the GPU.
+        // Every GPU is partitioned into slices of one profile: a slice counts as the GPU.
         (true, 1) => {
             let model = model(found);
             sliced(
@@ -109,7 +109,7 @@ pub fn of(found: &Inventory, sharing: &Sharing, since: i64) -> Labels {
                 .filter(|(_, slice)| slice.profile == profile)
                 .copied()
                 .collect();
-            // Names of labels can't have the `+` of `1g.10gb+me`.
+            // Names of labels can't contain the `+` of `1g.10gb+me`.
             let profile = profile.replace('+', ".");
             let (prefix, resource) = (format!("mig-{profile}"), format!("{NVIDIA_MIG}{profile}"));
             let model = model(found);
@@ -151,7 +151,7 @@ fn runtime(labels: &mut Written, version: &str) {
     }
 }
 
-/// GPUs that are given out whole.
+/// GPUs that are offered whole.
 fn gpus(labels: &mut Written, whole: &[&Gpu], sharing: &Sharing) {
     labels.put("gpu.count", whole.len());
     let shared = replicas(labels, "gpu", NVIDIA_GPU, sharing);
@@ -164,7 +164,7 @@ fn gpus(labels: &mut Written, whole: &[&Gpu], sharing: &Sharing) {
     generation(labels, whole);
 }
 
-/// What GPUs of one kind have in common.
+/// The common values of GPUs of one kind.
 fn generation(labels: &mut Written, gpus: &[&Gpu]) {
     let Some(capability) = same(gpus.iter().copied(), |gpu| gpu.compute_capability.clone()) else {
         return;
@@ -177,7 +177,7 @@ fn generation(labels: &mut Written, gpus: &[&Gpu]) {
     labels.put("gpu.family", family(major, minor));
 }
 
-/// The name of the architecture of a compute capability; nothing of one that is not known here.
+/// The architecture's name for a compute capability; empty if unknown.
 pub fn family(major: &str, minor: &str) -> &'static str {
     match (major, minor) {
         ("3", _) => "kepler",
@@ -225,7 +225,7 @@ fn sliced(
         ("slices.ci", known.slices),
         ("engines.copy", known.copiers),
         ("engines.decoder", known.decoders),
-        // No GPU that can be cut encodes video.
+        // No GPU with MIG encodes video.
         ("engines.encoder", 0),
         ("engines.jpeg", media),
         ("engines.ofa", media),
@@ -234,12 +234,13 @@ fn sliced(
     }
 }
 
-/// How often each device of a resource counts; what its product's name ends with for that.
+/// The number of replicas of each device of a resource; returns the suffix of the product's name
+/// for that.
 fn replicas(labels: &mut Written, prefix: &str, resource: &str, sharing: &Sharing) -> &'static str {
     let shared = sharing.resources.iter().find(|one| one.name == resource);
     let count = shared.map_or(1, |one| one.replicas);
     labels.put(&format!("{prefix}.replicas"), count);
-    // By MPS a GPU may also be given out in parts of no fixed number.
+    // With MPS a GPU may also be offered in parts without a fixed number.
     let by_mps = shared.is_some() && sharing.strategy == Strategy::Mps;
     let strategy = if count > 1 || by_mps {
         sharing.strategy.label()
@@ -251,12 +252,12 @@ fn replicas(labels: &mut Written, prefix: &str, resource: &str, sharing: &Sharin
     if count > 1 && !renamed { "-SHARED" } else { "" }
 }
 
-/// The one product that all GPUs are.
+/// The product of all GPUs, if they have only one.
 fn model(found: &Inventory) -> Option<String> {
     same(&found.gpus, |gpu| plain(&gpu.model))
 }
 
-/// What is the same of all GPUs, if it is.
+/// The common value of all GPUs, if they have one.
 fn same<'a, T: PartialEq>(
     gpus: impl IntoIterator<Item = &'a Gpu>,
     value: impl Fn(&Gpu) -> T,
@@ -266,7 +267,7 @@ fn same<'a, T: PartialEq>(
     gpus.all(|gpu| value(gpu) == first).then_some(first)
 }
 
-/// A name as a label can have it: without what it can't, words joined by `-`.
+/// A name as a label's value: without invalid characters, words joined by `-`.
 fn plain(name: &str) -> String {
     let kept = |c: &char| c.is_ascii_alphanumeric() || "-_. ".contains(*c);
     let kept: String = name.chars().filter(kept).collect();
@@ -404,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_between_gpus_or_is_not_there_has_no_label() {
+    fn a_value_that_differs_between_gpus_or_is_missing_has_no_label() {
         let l4 = "[[gpu]]\nmodel = \"NVIDIA L4\"\nmemory_mib = 23034\n";
         let two = labels(&format!("{H100}{l4}"), &Sharing::default());
         assert_eq!(value(&two, "gpu.count"), Some("2"));

@@ -1,6 +1,6 @@
-//! The node's agent: joins the server, keeps a session with it, and runs the pods that it is
-//! given, with or without the server being there. Decides nothing about placement; what a pod's
-//! life looks like is decided by the pure state machine in [`lifecycle`].
+//! The node's agent: joins the server, keeps a session with it, and runs the pods that are assigned
+//! to it, also while the server is unreachable. Decides nothing about placement; the pure state
+//! machine in [`lifecycle`] controls each pod.
 
 mod accounts;
 mod cdi;
@@ -85,16 +85,16 @@ use identity::Identity;
 use node::{Node, Shared};
 use pods::Pods;
 
-/// What runs the pods' containers.
+/// The engines that run the pods' containers.
 pub struct Engines {
     /// Processes of this node.
     pub process: Arc<dyn Engine>,
-    /// Images, where there is a container runtime.
+    /// Images, if there is a container runtime.
     pub images: Option<Arc<dyn Engine>>,
 }
 
 /// Runs the agent with the node's process runtime until `stop` says true. The pods' processes
-/// go on after that; the next agent finds them again.
+/// continue after that; the next agent takes them over.
 pub async fn run(config: AgentConfig, stop: watch::Receiver<bool>) -> Result<(), AgentError> {
     let layout = Layout::open(&config.data)?;
     let process = runtime::ProcessRuntime::new(runtime::Config::new(
@@ -227,7 +227,7 @@ pub async fn run_with(
         running: Mutex::default(),
     });
     let pods = Pods::new(node.clone());
-    // Before the server is asked: what ran before is taken care of in any case.
+    // Before the first session: pods of an earlier agent are handled even without a server.
     pods.recover().await?;
     node.machine.lock().withhold(&pods.held_as());
     let sweeper = tokio::spawn(sweep(node.clone(), pods.clone()));
@@ -265,7 +265,7 @@ pub async fn run_with(
     outcome
 }
 
-/// The node's identity, by joining if there is none yet; nothing if told to stop meanwhile.
+/// The node's identity; joins if there is none yet. `None` if stopped meanwhile.
 async fn join(
     config: &AgentConfig,
     node: &Node,
@@ -273,7 +273,7 @@ async fn join(
 ) -> Result<Option<Identity>, AgentError> {
     let dir = node.layout.identity();
     if let Some(identity) = Identity::load(&dir, &config.node_name)? {
-        // What has expired is of use only where no token can give another.
+        // An expired identity is only used if there is no token for a new one.
         if config.token.is_none() || !identity.has_expired(jiff::Timestamp::now()) {
             return Ok(Some(identity));
         }
@@ -302,7 +302,7 @@ async fn join(
     }
 }
 
-/// Removes logs beyond their bounds, now and again.
+/// Removes logs beyond their limits periodically.
 async fn sweep(node: Arc<Node>, pods: Arc<Pods>) {
     let mut tick = tokio::time::interval(logs::SWEEP);
     loop {

@@ -1,21 +1,21 @@
-//! The pods' logs on disk: where they lie, which one is meant, and how long they are kept after
-//! their pod is gone. Reading and rotating is the runtime's.
+//! The pods' logs on disk: their paths, the search for a requested log, and how long logs are kept
+//! after their pod is gone. The runtime reads and rotates them.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-/// Pods whose logs are kept after they are gone.
+/// Maximum number of deleted pods whose logs are kept.
 pub const KEEP_PODS: usize = 1000;
 
-/// Bytes of such logs.
+/// Maximum number of bytes of such logs.
 pub const KEEP_BYTES: u64 = 10 * 1024 * 1024 * 1024;
 
 /// How long such logs are kept.
 pub const KEEP_AGE: Duration = Duration::from_secs(14 * 24 * 60 * 60);
 
-/// Between two looks at what can go.
+/// Interval of the removal of old logs.
 pub const SWEEP: Duration = Duration::from_secs(10 * 60);
 
 /// The logs of a node.
@@ -37,7 +37,7 @@ pub struct Found {
     pub attempt: u32,
 }
 
-/// Which log is meant.
+/// The request for a log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wanted<'a> {
     /// The pod's namespace.
@@ -48,11 +48,11 @@ pub struct Wanted<'a> {
     pub uid: &'a str,
     /// The container; empty if there is only one.
     pub container: &'a str,
-    /// The run before the last.
+    /// Whether the log of the run before the last is requested.
     pub previous: bool,
 }
 
-/// One pod's logs, as the retention sees them.
+/// One pod's logs, with the data for their retention.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Kept {
     dir: PathBuf,
@@ -66,8 +66,8 @@ impl LogStore {
         LogStore { root }
     }
 
-    /// Where a run's log lies. Namespaces and pod names have no underscore, so the parts can be
-    /// told apart.
+    /// The path of a run's log. Namespaces and pod names have no underscore, so the parts are
+    /// unambiguous.
     pub fn path(
         &self,
         namespace: &str,
@@ -80,14 +80,14 @@ impl LogStore {
             .join(format!("{attempt}.log"))
     }
 
-    /// Where the logs of a container's runs lie.
+    /// The directory of the logs of a container's runs.
     pub fn of_container(&self, namespace: &str, pod: &str, uid: &str, container: &str) -> PathBuf {
         self.root
             .join(format!("{namespace}_{pod}_{uid}"))
             .join(container)
     }
 
-    /// The log that is meant, if it is here.
+    /// The requested log, if it exists.
     pub fn find(&self, wanted: &Wanted) -> Option<Found> {
         let words = [wanted.namespace, wanted.pod, wanted.uid, wanted.container];
         if words
@@ -139,8 +139,8 @@ impl LogStore {
             .map(|(_, dir, uid)| (dir, uid))
     }
 
-    /// Removes the oldest logs of pods that are gone, as far as the bounds ask for it. `live`
-    /// are the uids of pods that are here.
+    /// Removes the oldest logs of deleted pods, as far as the limits require. `live` has the uids
+    /// of the node's pods.
     pub fn sweep(&self, live: &BTreeSet<String>, now: SystemTime) -> usize {
         let gone: Vec<Kept> = names(&self.root)
             .into_iter()
@@ -168,7 +168,7 @@ impl LogStore {
     }
 }
 
-/// Those beyond the bounds, oldest first to go.
+/// The logs beyond the limits, oldest first.
 fn too_many(mut all: Vec<Kept>) -> Vec<Kept> {
     all.sort_by(|a, b| a.age.cmp(&b.age).then(a.dir.cmp(&b.dir)));
     let mut bytes = 0_u64;
@@ -196,7 +196,7 @@ fn modified(path: &Path) -> SystemTime {
         .unwrap_or(SystemTime::UNIX_EPOCH)
 }
 
-/// Bytes below a pod's directory, and when something there last changed.
+/// Bytes below a pod's directory, and the time of the last change there.
 fn measure(dir: &Path) -> (u64, SystemTime) {
     let mut bytes = 0;
     let mut latest = modified(dir);
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_is_told_by_its_uid_and_no_name_leads_elsewhere() {
+    fn a_pod_is_identified_by_its_uid_and_no_name_leads_elsewhere() {
         let dir = tempfile::tempdir().unwrap();
         let store = LogStore::new(dir.path().to_owned());
         write(&store, "p", "u1", "main", 0);

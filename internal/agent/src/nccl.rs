@@ -1,5 +1,5 @@
-//! The file with the machine's PCIe tree that work is shown, for NCCL to read (`NCCL_TOPO_FILE`): kept as
-//! the machine is. What is in it, and when there is one, `hardware::nccl` says.
+//! The file with the machine's PCIe tree for NCCL (`NCCL_TOPO_FILE`), kept up to date with the
+//! machine. `hardware::nccl` decides on its content and whether there is one.
 
 use std::fs;
 use std::io;
@@ -10,25 +10,25 @@ use hardware::nccl::{self, Tell};
 use hardware::{Inventory, sysfs};
 use parking_lot::Mutex;
 
-/// The variable by which NCCL is told of it.
+/// The variable with the file's path.
 pub const VARIABLE: &str = "NCCL_TOPO_FILE";
-/// Where containers see it: beside their last words, where processes of the node have a view of their
-/// own already, and users other than the agent's may read.
+/// The file's path in containers: beside the termination message, where processes of the node
+/// already have a private view, and users other than the agent's may read.
 pub const SEEN_AT: &str = "/dev/nccl-topology.xml";
 
-/// The file, and when it is there.
+/// The file, and when it exists.
 pub struct TopologyFile {
     path: PathBuf,
     tell: Tell,
     described: Option<Inventory>,
     root: PathBuf,
-    /// The tree that was found last, and the file that was made of it.
+    /// The last tree, and the file with it.
     last: Mutex<Option<(String, Option<PathBuf>)>>,
 }
 
 impl TopologyFile {
-    /// At `path`, of a machine whose sysfs is below `root`, and of which somebody may have `described`
-    /// what it has.
+    /// The file at `path`, for a machine whose sysfs is below `root`; `described`: the
+    /// administrator's description of the machine.
     pub fn new(
         path: PathBuf,
         tell: Tell,
@@ -44,8 +44,8 @@ impl TopologyFile {
         }
     }
 
-    /// The file of a machine that has this, where NCCL is to be told its tree. What the kernel shows is
-    /// read only when something changed.
+    /// Updates and returns the file of a machine with these devices, if NCCL needs its tree. Reads
+    /// the kernel's files only after a change.
     pub async fn renew(&self, found: &Inventory) -> Option<PathBuf> {
         let now = nccl::xml(found);
         if let Some((before, file)) = &*self.last.lock()
@@ -80,7 +80,7 @@ impl TopologyFile {
         file
     }
 
-    /// Writes the file, or removes it where there is nothing to tell.
+    /// Writes the file, or removes it if there is no tree.
     fn put(&self, tree: Option<&Inventory>) -> io::Result<Option<PathBuf>> {
         let Some(tree) = tree else {
             return match fs::remove_file(&self.path) {
@@ -88,10 +88,10 @@ impl TopologyFile {
                 _ => Ok(None),
             };
         };
-        // In place of the one before, which who runs already goes on seeing.
+        // Replaces the previous file; running processes keep the old one.
         let partial = self.path.with_extension("xml.new");
         fs::write(&partial, nccl::xml(tree))?;
-        // It is for whoever containers run as.
+        // Containers run as any user.
         fs::set_permissions(&partial, fs::Permissions::from_mode(0o644))?;
         fs::rename(&partial, &self.path)?;
         Ok(Some(self.path.clone()))
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_file_is_as_the_machine_is_and_gone_where_there_is_nothing_to_tell() {
+    async fn the_file_follows_the_machine_and_is_removed_without_a_tree() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("tree.xml");
         let root = dir.path().join("root");
@@ -132,7 +132,7 @@ mod tests {
         }
         let mode = fs::metadata(&path).expect("the file").permissions().mode();
         assert_eq!(mode & 0o777, 0o644);
-        // Without GPUs, and by another agent that isn't asked for it.
+        // Without GPUs, and by another agent that does not provide the file.
         assert_eq!(always.renew(&Inventory::default()).await, None);
         assert_eq!(text(), None);
         assert_eq!(
@@ -142,7 +142,7 @@ mod tests {
         let hidden = file(Tell::Hidden);
         assert_eq!(hidden.renew(&machine("0000:01:00.0")).await, None);
         assert_eq!(text(), None);
-        // Where it can't be written nothing is told, and it is tried again.
+        // If it can't be written there is no file, and the next call retries.
         let nowhere = dir.path().join("nowhere");
         let lost = TopologyFile::new(nowhere.join("tree.xml"), Tell::Always, None, root.clone());
         assert_eq!(lost.renew(&machine("0000:01:00.0")).await, None);

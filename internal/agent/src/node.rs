@@ -1,4 +1,4 @@
-//! What all pods of a node share: where things lie, what runs containers, what is to be told.
+//! State that all pods of a node share: directories, engines, hardware, and messages to the server.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -31,43 +31,43 @@ use crate::xids::Xids;
 
 /// The node.
 pub struct Node {
-    /// Where things lie.
+    /// The agent's directories.
     pub layout: Layout,
-    /// What its pods may know of it.
+    /// The node's facts that its pods can read.
     pub facts: NodeFacts,
-    /// Its hardware, as last looked at.
+    /// The hardware at the last inventory.
     pub machine: Mutex<Machine>,
     /// How its GPUs are shared.
     pub shared: Shared,
-    /// What the driver reported of its GPUs.
+    /// The XIDs of its GPUs.
     pub xids: Arc<Mutex<Xids>>,
-    /// How its RDMA stands.
+    /// The state of its RDMA network.
     pub fabric: Arc<Fabric>,
-    /// Its RDMA cards that containers share.
+    /// The RDMA cards that containers share.
     pub cards: Cards,
-    /// Its devices of other vendors.
+    /// The devices of other vendors.
     pub described: Described,
-    /// What NCCL is told of its PCIe tree.
+    /// The file with the PCIe tree for NCCL.
     pub topology: TopologyFile,
-    /// Who looks at its hardware; one session at a time.
+    /// Reads the hardware; one session at a time.
     pub eyes: tokio::sync::Mutex<Eyes>,
-    /// Which alerts stand on its GPUs.
+    /// The alerts that are active on its GPUs.
     pub alerts: Mutex<Watcher>,
     /// When this agent started, seconds since 1970.
     pub started: i64,
-    /// What is to be told to the server.
+    /// Messages for the server.
     pub outbox: Outbox,
     /// Its pods' logs.
     pub logs: LogStore,
-    /// Where device files are.
+    /// The directory of device files.
     pub dev: PathBuf,
-    /// Whom its pods run as.
+    /// The accounts that its pods run as.
     pub tenants: Tenants,
-    /// What holds every pod.
+    /// The limits of every pod.
     pub bounds: Bounds,
-    /// Why it can't start processes, where it can't.
+    /// Why the node can't start processes, if it can't.
     pub unfit: Unfit,
-    /// What pods may request of its disk, in bytes, where that could be found out.
+    /// The disk bytes that pods may request, if known.
     pub disk_bytes: Option<u64>,
     /// Whether its disk is too full.
     pub pressure: Pressure,
@@ -75,16 +75,16 @@ pub struct Node {
     pub process: Arc<dyn Engine>,
     /// Runs images.
     pub images: Option<Arc<dyn Engine>>,
-    /// The administrator lets commands of pods with images run on the host.
+    /// Whether the administrator lets commands of pods with images run on the host.
     pub host_images: bool,
-    /// Held by the test between two nodes that this one takes part in.
+    /// Held while this node takes part in a test between two nodes.
     pub pairing: Arc<tokio::sync::Semaphore>,
-    /// Which pods still have something running, by uid.
+    /// The pods with running processes, by uid.
     pub running: Mutex<BTreeMap<String, bool>>,
 }
 
 impl Node {
-    /// What runs a pod's containers here, or why nothing does.
+    /// The engine that runs a pod's containers, or why there is none.
     pub fn engine_for(&self, pod: &Pod) -> Result<Arc<dyn Engine>, Hold> {
         let Some(image) = first_image(pod) else {
             return Ok(self.process.clone());
@@ -106,21 +106,21 @@ impl Node {
         })
     }
 
-    /// Its hardware, as last looked at, and how its GPUs are shared now.
+    /// The hardware at the last inventory, and how its GPUs are shared now.
     pub fn machine_now(&self) -> Machine {
         let mut machine = self.machine.lock().clone();
         machine.mps = self.shared.standing(&machine);
         machine
     }
 
-    /// Every engine there is.
+    /// All engines of the node.
     pub fn engines(&self) -> Vec<Arc<dyn Engine>> {
         let mut engines = vec![self.process.clone()];
         engines.extend(self.images.clone());
         engines
     }
 
-    /// Notes whether something of a pod still runs.
+    /// Records whether a pod still has running processes.
     pub fn note_running(&self, uid: &str, running: bool) {
         self.running.lock().insert(uid.to_owned(), running);
     }
@@ -128,20 +128,20 @@ impl Node {
 
 /// How a node's GPUs are shared.
 pub struct Shared {
-    /// Which, and by what.
+    /// Which GPUs are shared, and how.
     pub sharing: Sharing,
-    /// Where MPS daemons come from.
+    /// How MPS daemons are started.
     pub mps: MpsConfig,
-    /// Which GPUs are to have one.
+    /// The GPUs that need a daemon.
     pub want: watch::Sender<Wanted>,
-    /// How these stand.
+    /// The state of the daemons.
     pub stands: watch::Receiver<Stands>,
-    /// Whether nobody wants any more.
+    /// Whether no more daemons are wanted.
     pub ended: watch::Sender<bool>,
 }
 
 impl Shared {
-    /// Wants MPS on those GPUs of a machine that are to be shared so.
+    /// Requests MPS for the GPUs of a machine that are configured for it.
     pub fn look(&self, machine: &Machine) {
         let now = mps::wanted(&machine.inventory, &self.sharing);
         self.want.send_if_modified(|before| {
@@ -151,19 +151,19 @@ impl Shared {
         });
     }
 
-    /// Asks for no daemon any more, so that those end that nobody uses.
+    /// Requests no daemons any more, so that unused daemons end.
     pub fn stop(&self) {
         self.ended.send_replace(true);
     }
 
-    /// How a machine's GPUs that are shared by MPS stand.
+    /// The state of a machine's GPUs that are shared by MPS.
     fn standing(&self, machine: &Machine) -> Stands {
         let wanted = mps::wanted(&machine.inventory, &self.sharing);
         mps::standing(&wanted, &self.stands.borrow(), &self.mps)
     }
 }
 
-/// The first image that a pod names; none for a pod of processes.
+/// The first image that a pod names; `None` for a pod of processes.
 pub fn first_image(pod: &Pod) -> Option<&str> {
     let spec = pod.spec.as_ref()?;
     let init = spec.init_containers.iter().flatten();

@@ -1,5 +1,5 @@
-//! What is to be told to the server: the latest status of each pod, pods that are gone, and
-//! events. Kept while there is no session; a new session is told all of it again.
+//! The messages for the server: the latest status of each pod, pods that are gone, and events. Kept
+//! while there is no session; a new session gets all of it again.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -26,7 +26,7 @@ pub struct Outbox {
 }
 
 impl Outbox {
-    /// A pod's status; nothing is sent if it is the one already known.
+    /// A pod's status; not sent if it equals the last one.
     pub fn status(&self, status: PodStatus) {
         let mut content = self.content.lock();
         if content.statuses.get(&status.uid) == Some(&status) {
@@ -38,13 +38,13 @@ impl Outbox {
         self.news.notify_one();
     }
 
-    /// Nothing of the pod is left here; its last status is sent first.
+    /// No part of the pod is left on the node; its last status is sent first.
     pub fn gone(&self, gone: PodGone) {
         self.content.lock().gone.push(gone);
         self.news.notify_one();
     }
 
-    /// Something to tell about a pod.
+    /// Adds an event.
     pub fn event(&self, note: EventNote) {
         let mut content = self.content.lock();
         if content.events.len() >= MAX_EVENTS {
@@ -55,7 +55,7 @@ impl Outbox {
         self.news.notify_one();
     }
 
-    /// A new session knows nothing yet.
+    /// A new session starts without any status.
     pub fn begin_again(&self) {
         let mut content = self.content.lock();
         content.unsent = content.statuses.keys().cloned().collect();
@@ -68,7 +68,7 @@ impl Outbox {
         self.news.notified().await;
     }
 
-    /// Everything to be sent now, in order. What a breaking session loses of it is told again:
+    /// Takes all messages, in order. If a breaking session loses some, they are sent again:
     /// statuses by [`Outbox::begin_again`], the rest because the server asks again.
     pub fn take(&self) -> Vec<AgentMessage> {
         let mut content = self.content.lock();
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_status_goes_before_the_word_that_the_pod_is_gone() {
+    fn the_last_status_is_sent_before_pod_gone() {
         let outbox = Outbox::default();
         outbox.gone(PodGone {
             uid: "a".to_owned(),

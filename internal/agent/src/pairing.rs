@@ -1,6 +1,6 @@
-//! The node's part in a check of RDMA between two nodes: says what its end is, and runs perftest's
-//! programs as either end of a test. One test at a time, bounded in time, and none where pods have GPUs
-//! unless it is forced.
+//! The node's part in an RDMA test between two nodes: describes its end, and runs perftest's
+//! programs as either end of a test. One test at a time, of limited duration, and none while pods
+//! have GPUs unless it is forced.
 
 use std::process::Stdio;
 use std::sync::Arc;
@@ -18,31 +18,31 @@ use crate::metrics::Holder;
 use crate::node::Node;
 use crate::pods::Pods;
 
-/// How long a test may take, from its start at either end: three seconds of measuring, and what slow
-/// cards and soft-RoCE take to begin and end.
+/// Time limit of a test, from its start at either end: three seconds of measurement, and the time
+/// that slow cards and soft-RoCE need to start and end.
 const LIMIT: Duration = Duration::from_secs(30);
 /// How long a far end may take until it listens.
 const BEGIN: Duration = Duration::from_secs(10);
-/// How often it is looked whether it does.
+/// Interval of checks whether it listens.
 const LOOK: Duration = Duration::from_millis(50);
-/// The state of a socket that listens, in `/proc/net/tcp`.
+/// The state of a listening socket, in `/proc/net/tcp`.
 const LISTENS: &str = "0A";
 
-/// One end of a check: this node.
+/// One end of a test: this node.
 pub struct Here<'a> {
-    /// The node's name, for words to people.
+    /// The node's name, for messages.
     pub name: &'a str,
-    /// The address that other nodes reach it by.
+    /// The address by which other nodes reach it.
     pub address: String,
-    /// The pods that have GPUs here, each as `namespace/name`.
+    /// The pods with GPUs on this node, each as `namespace/name`.
     pub pods: Vec<String>,
-    /// Its RDMA.
+    /// Its RDMA network.
     pub fabric: &'a Fabric,
-    /// Held by the test that the node takes part in.
+    /// Held while the node takes part in a test.
     pub lone: &'a Arc<Semaphore>,
 }
 
-/// Answers what the server asked, when there is an answer.
+/// Answers the server's request, when the answer is ready.
 pub fn answer(
     node: &Arc<Node>,
     pods: &Arc<Pods>,
@@ -76,13 +76,13 @@ pub fn answer(
             Err(error) => (String::new(), error),
         };
         let id = ask.id;
-        // A session that ended meanwhile has nobody who waits.
+        // A session that ended meanwhile has no receiver.
         let _ = outbound.send(RdmaAnswer { id, json, error }.into()).await;
     });
 }
 
 impl Here<'_> {
-    /// What this end answers, or why it can't.
+    /// The answer of this end, or why it can't answer.
     pub async fn take(&self, ask: Ask) -> Result<Told, String> {
         let end = End {
             address: self.address.clone(),
@@ -103,7 +103,7 @@ impl Here<'_> {
         }
     }
 
-    /// Leave to run a test, which nobody else has as long as it is held.
+    /// The permit for a test; there is one at a time.
     fn begin(&self, run: &Run) -> Result<OwnedSemaphorePermit, String> {
         let name = self.name;
         if !self.pods.is_empty() && !run.force {
@@ -132,7 +132,7 @@ pub fn names(holders: impl Iterator<Item = Holder>) -> Vec<String> {
     names
 }
 
-/// The index of the address that a port is used by: of a port that work uses here, and no other.
+/// The GID index for a port: only for a port that work uses here.
 fn gid(end: &End, run: &Run) -> Result<Option<u32>, String> {
     let mut ports = end.ports.iter();
     let port = ports.find(|port| port.card == run.card && port.number == run.port);
@@ -144,7 +144,7 @@ fn gid(end: &End, run: &Run) -> Result<Option<u32>, String> {
     })
 }
 
-/// Starts a far end, which goes on without us until its test is over or its time is.
+/// Starts a far end, which runs in the background until its test ends or its time is over.
 async fn serve(
     name: &str,
     end: &End,
@@ -152,7 +152,7 @@ async fn serve(
     permit: OwnedSemaphorePermit,
 ) -> Result<Told, String> {
     let failed = |error: std::io::Error| format!("{name} has no TCP port for a test: {error}");
-    // The system says which port is free; perftest takes no socket, only its number.
+    // The kernel picks a free port; perftest accepts no socket, only a port number.
     let free = TcpListener::bind(("0.0.0.0", 0)).await.map_err(failed)?;
     let tcp = free.local_addr().map_err(failed)?.port();
     drop(free);
@@ -172,14 +172,14 @@ async fn serve(
         tokio::time::sleep(LOOK).await;
     }
     tokio::spawn(async move {
-        // One that is dropped is killed.
+        // A dropped child is killed.
         let _ = timeout(LIMIT, child.wait_with_output()).await;
         drop(permit);
     });
     Ok(Told::Serving(tcp))
 }
 
-/// Runs a test against who serves it.
+/// Runs a test against a serving far end.
 async fn measure(name: &str, program: &str, words: &[String], run: &Run) -> Result<Told, String> {
     let child = start(name, program, words)?;
     let ended = timeout(LIMIT, child.wait_with_output()).await;
@@ -214,7 +214,7 @@ fn start(name: &str, program: &str, words: &[String]) -> Result<Child, String> {
     })
 }
 
-/// Why a far end that has ended did.
+/// Why a far end has ended.
 async fn ended(name: &str, program: &str, child: Child) -> String {
     match child.wait_with_output().await {
         Ok(out) => said(
@@ -227,7 +227,7 @@ async fn ended(name: &str, program: &str, child: Child) -> String {
     }
 }
 
-/// A program's own last words: what it says as an error, else what it printed last.
+/// A program's error message, else its last line of output.
 fn said(name: &str, program: &str, printed: &str, errors: &[u8]) -> String {
     let errors = String::from_utf8_lossy(errors);
     let last = |text: &str| {
@@ -239,14 +239,14 @@ fn said(name: &str, program: &str, printed: &str, errors: &[u8]) -> String {
     format!("{program} on {name} gave no result and said: {words}; run muster doctor there")
 }
 
-/// Whether somebody listens at a TCP port here.
+/// Whether a process listens at a TCP port here.
 fn listens(tcp: u16) -> bool {
     let tables = ["/proc/self/net/tcp", "/proc/self/net/tcp6"];
     let read = |table: &str| std::fs::read_to_string(table).unwrap_or_default();
     tables.iter().any(|table| listed(&read(table), tcp))
 }
 
-/// Whether a table of sockets has one that listens at a port: number, own address, other's, state.
+/// Whether a socket table has a listener at a port: number, own address, other's, state.
 fn listed(table: &str, tcp: u16) -> bool {
     let port = format!(":{tcp:04X}");
     table.lines().skip(1).any(|line| {
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_a_program_said_last_is_why_it_gave_no_result() {
+    async fn a_programs_last_words_are_the_reason_for_its_missing_result() {
         let run = Run {
             test: Test::Bandwidth,
             card: "mlx5_0".into(),

@@ -1,5 +1,5 @@
-//! The node's pods: one worker each, found by uid. Takes the server's words and the runtime's
-//! news to the right worker, and keeps new pods waiting while others must still end.
+//! The node's pods: one worker each, found by uid. Routes the server's messages and the runtime's
+//! events to the right worker, and delays new pods while others must still end.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::PathBuf;
@@ -25,20 +25,20 @@ use crate::node::Node;
 use crate::shares::share_of;
 use crate::worker::{MAX_WORDS, Start, Word, Worker};
 
-/// Uids of pods that have left, remembered so that a late word can't bring one back.
+/// Uids of pods that are gone, remembered so that a late message can't restart one.
 const MAX_LEFT: usize = 4096;
 
-/// How long a container without a pod may take to end before the agent goes on.
+/// How long a container without a pod may take to end before the agent continues.
 const STRANGER_LIMIT: Duration = Duration::from_secs(30);
 
 struct Handle {
     namespace: String,
     name: String,
-    /// The devices that were chosen for its containers.
+    /// The scheduler's choice of devices for its containers.
     devices: ChosenDevices,
-    /// The part of each of them that it asks for, where it isn't all.
+    /// The part of each device that it requests; `None` for whole devices.
     share: Option<Share>,
-    /// What it may use of the disk.
+    /// Its disk limits.
     disk: Arc<DiskLimits>,
     words: mpsc::Sender<Word>,
 }
@@ -57,14 +57,14 @@ impl Handle {
 pub struct Pods {
     node: Arc<Node>,
     workers: Mutex<BTreeMap<String, Handle>>,
-    /// Pods that must be gone before anything new starts.
+    /// Pods that must be gone before a new pod starts.
     fenced: Mutex<BTreeSet<String>>,
     fence: watch::Sender<bool>,
     left: Mutex<VecDeque<String>>,
 }
 
 impl Pods {
-    /// None yet.
+    /// Starts without pods.
     pub fn new(node: Arc<Node>) -> Arc<Pods> {
         Arc::new(Pods {
             node,
@@ -75,7 +75,7 @@ impl Pods {
         })
     }
 
-    /// Takes up the pods and containers of an agent that ran before this one.
+    /// Takes over the pods and containers of an earlier agent.
     pub async fn recover(self: &Arc<Self>) -> Result<(), AgentError> {
         let mut found: Vec<(Arc<dyn Engine>, ContainerStatus)> = Vec::new();
         for engine in self.node.engines() {
@@ -94,7 +94,7 @@ impl Pods {
         }
         tracing::info!(pods = known.len(), containers = found.len(), "found again");
         found.retain(|(_, container)| !known.contains(&container.pod.uid));
-        // Awaited: a pod of the same uid that the server tells next finds its place free.
+        // Awaited, so that a pod of the same uid that the server sends next finds its place free.
         join_all(found.iter().map(|(engine, c)| end_stranger(engine, c))).await;
         for (engine, container) in &found {
             engine.release(&container.pod.uid).await;
@@ -102,7 +102,7 @@ impl Pods {
         Ok(())
     }
 
-    /// The server wants a pod to run here.
+    /// The server assigns a pod to this node.
     pub async fn assign(self: &Arc<Self>, assigned: Assign) {
         let Some((uid, pod)) = read(&assigned) else {
             return;
@@ -116,15 +116,15 @@ impl Pods {
             return;
         }
         if let Err(error) = self.node.layout.pod(&uid).keep_assigned(&assigned) {
-            // Not begun: a restarted agent could not find it again. The server tells it again
-            // with the next session.
+            // Not started: a restarted agent could not find it again. The server sends it again in
+            // the next session.
             tracing::error!(uid, %error, "a pod can't be kept on disk and is not begun");
             return;
         }
         self.spawn(uid, pod, assigned, Machine::default(), None);
     }
 
-    /// The server wants a pod to end.
+    /// The server requests a pod's end.
     pub async fn stop(self: &Arc<Self>, stop: Stop) {
         let Some(words) = self.words(&stop.uid) else {
             self.node.outbox.gone(PodGone {
@@ -145,14 +145,14 @@ impl Pods {
         let _ = words.send(word).await;
     }
 
-    /// A pod's hosts file is to have other names.
+    /// The server sends new names for a pod's hosts file.
     pub async fn update(&self, update: Update) {
         if let Some(words) = self.words(&update.uid) {
             let _ = words.send(Word::Hosts(update.hosts)).await;
         }
     }
 
-    /// Every pod that is here.
+    /// Every pod on this node.
     pub fn held(&self) -> Vec<HeldPod> {
         let running = self.node.running.lock();
         self.workers
@@ -167,7 +167,7 @@ impl Pods {
             .collect()
     }
 
-    /// The containers that have devices, with these: those of pods that still run.
+    /// The containers with devices, and these: those of pods that still run.
     pub fn holders(&self) -> Vec<(Holder, Vec<String>)> {
         let running = self.node.running.lock();
         let workers = self.workers.lock();
@@ -183,7 +183,7 @@ impl Pods {
         .collect()
     }
 
-    /// The devices that pods which still run have, each with the resource by which it has it.
+    /// The devices of pods that still run, each with its resource.
     pub fn held_as(&self) -> BTreeMap<String, String> {
         let running = self.node.running.lock();
         let workers = self.workers.lock();
@@ -194,8 +194,8 @@ impl Pods {
             .collect()
     }
 
-    /// The containers of pods that still run and ask for parts of GPUs: the pod's uid, who it is, how
-    /// much of each, and of which.
+    /// The containers of running pods that request parts of GPUs: the pod's uid, the container, the
+    /// part, and the GPUs.
     pub fn shares(&self) -> Vec<(String, Holder, Share, Vec<String>)> {
         let running = self.node.running.lock();
         let workers = self.workers.lock();
@@ -211,8 +211,7 @@ impl Pods {
             .collect()
     }
 
-    /// A container has more of a GPU than its share: it is told if that is news, and ended if it is
-    /// to be.
+    /// Handles a container over its GPU share: reports it if `tell`, and ends it if `end`.
     pub async fn over_share(&self, uid: &str, container: &str, why: String, tell: bool, end: bool) {
         if let Some(words) = self.words(uid) {
             let word = Word::OverShare {
@@ -225,7 +224,7 @@ impl Pods {
         }
     }
 
-    /// Every pod that is here, with the directories in which it may write to the disk.
+    /// Every pod on this node, with the directories in which it may write to the disk.
     pub fn disk_users(&self) -> Vec<DiskUser> {
         let running = self.node.running.lock();
         let workers = self.workers.lock();
@@ -259,7 +258,7 @@ impl Pods {
         }
     }
 
-    /// The uids of the pods that are here.
+    /// The uids of the pods on this node.
     pub fn uids(&self) -> BTreeSet<String> {
         self.workers.lock().keys().cloned().collect()
     }
@@ -336,7 +335,7 @@ impl Pods {
             .send_if_modified(|fence| std::mem::replace(fence, closed) != closed);
     }
 
-    /// Takes a runtime's news to the workers for as long as there are pods to tell.
+    /// Passes a runtime's events to the workers for as long as there are pods.
     fn follow(self: &Arc<Self>, engine: Arc<dyn Engine>) {
         let pods = Arc::downgrade(self);
         let mut changes = engine.changes();
@@ -344,7 +343,7 @@ impl Pods {
             loop {
                 let news = match changes.recv().await {
                     Ok(status) => vec![status],
-                    // Some were missed: everything is looked at instead.
+                    // Some events were missed: all containers are listed instead.
                     Err(broadcast::error::RecvError::Lagged(_)) => engine.list(),
                     Err(broadcast::error::RecvError::Closed) => return,
                 };
@@ -359,7 +358,7 @@ impl Pods {
     }
 }
 
-/// Ends a container whose pod is not ours any more: nothing may go on without one.
+/// Ends a container whose pod is no longer on this node: a container must not run without a pod.
 async fn end_stranger(engine: &Arc<dyn Engine>, found: &ContainerStatus) {
     let id = &found.id;
     tracing::warn!(container = %id, "a container without a pod is ended");

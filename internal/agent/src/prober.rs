@@ -1,5 +1,5 @@
-//! One probe of one run of a container, for as long as the run lasts. What its results mean is
-//! counted by `probes` and decided by the pod's state machine.
+//! One probe of one run of a container, for the duration of the run. `probes` counts its results,
+//! and the pod's state machine decides on them.
 
 use std::sync::Arc;
 
@@ -15,25 +15,25 @@ use crate::worker::Word;
 
 /// One probe of one run.
 pub struct Prober {
-    /// The runtime that has the container.
+    /// The runtime that runs the container.
     pub engine: Arc<dyn Engine>,
     /// The run.
     pub id: ContainerId,
-    /// The container as described.
+    /// The container's spec.
     pub container: Container,
     /// The pod's address.
     pub ip: String,
-    /// Which probe.
+    /// The kind of probe.
     pub kind: Kind,
     /// The container's name.
     pub name: String,
     /// The run's number.
     pub attempt: u32,
-    /// Where results go.
+    /// The receiver of results.
     pub to_worker: mpsc::Sender<Word>,
     /// Set by the startup probe.
     pub has_started: Arc<watch::Sender<bool>>,
-    /// What the other probes wait for.
+    /// The startup that the other probes wait for.
     pub wait_started: watch::Receiver<bool>,
 }
 

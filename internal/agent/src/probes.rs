@@ -1,23 +1,23 @@
-//! When a probe's results count: delays, periods and thresholds. Pure; what asks the container
-//! is in `checks`.
+//! When a probe's results count: delays, periods and thresholds. Pure; `checks` queries the
+//! container.
 
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Container, Probe};
 
-/// Which probe.
+/// The kind of probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Until it succeeds, the others wait; if it fails for good, the container ends.
+    /// Until it succeeds, the other probes wait; if it fails for good, the container ends.
     Startup,
     /// If it fails for good, the container ends.
     Liveness,
-    /// Says whether the container is ready.
+    /// Reports whether the container is ready.
     Readiness,
 }
 
 impl Kind {
-    /// As messages begin.
+    /// The start of its messages.
     pub fn title(self) -> &'static str {
         match self {
             Kind::Startup => "Startup",
@@ -82,7 +82,7 @@ pub struct Counter {
 }
 
 impl Counter {
-    /// Takes a result in; answers it when it has come often enough in a row to count.
+    /// Adds a result; returns it when it has occurred often enough in a row to count.
     pub fn add(&mut self, success: bool, schedule: &Schedule) -> Option<bool> {
         if self.last == Some(success) {
             self.row = self.row.saturating_add(1);

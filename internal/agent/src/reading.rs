@@ -1,9 +1,9 @@
-//! Reading of configuration that people write: what is not understood is refused with its field, its
-//! value and what would be right. Pure.
+//! Parses configuration files: a value that is not understood is refused with its field, the value
+//! and the accepted values. Pure.
 
 use serde_json::{Map, Value};
 
-/// The fields of a mapping, all of which must be known.
+/// The fields of a mapping; an unknown field is an error.
 pub(crate) fn fields<'a>(
     at: &str,
     value: &'a Value,
@@ -29,7 +29,7 @@ pub(crate) fn present<'a>(map: &'a Map<String, Value>, name: &str) -> Option<&'a
     map.get(name).filter(|value| !value.is_null())
 }
 
-/// Whether a field says true or false.
+/// The value of a boolean field.
 pub(crate) fn flag(at: &str, map: &Map<String, Value>, name: &str) -> Result<Option<bool>, String> {
     match present(map, name) {
         None => Ok(None),
@@ -46,7 +46,7 @@ pub(crate) fn join(at: &str, name: &str) -> String {
     format!("{at}.{name}")
 }
 
-/// What is wrong with a field.
+/// The error message for a field.
 pub(crate) fn wrong(at: &str, given: Option<&Value>, right: &str) -> String {
     match given {
         None => format!("{at}: missing; write {right}"),

@@ -1,6 +1,6 @@
-//! The beginning and the end of one run of a container, each a task of its own so that a pod's
-//! worker never waits: a start may take minutes (images), a stop as long as its grace. What came
-//! of it goes back to the worker as a word.
+//! The start and the end of one run of a container, each in a separate task so that a pod's worker
+//! never waits: a start may take minutes (images), a stop as long as its grace period. The result
+//! goes back to the worker as a message.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,19 +16,19 @@ use crate::engine::{Engine, NotStarted};
 use crate::lifecycle::ProbeVerdict;
 use crate::worker::Word;
 
-/// A container is left this long to end even when its preStop hook took all its grace.
+/// The grace period of a container whose preStop hook used up the pod's.
 const LEAST_GRACE: Duration = Duration::from_secs(2);
 
-/// A postStart hook may take this long.
+/// Time limit of a postStart hook.
 const POST_START: Duration = Duration::from_secs(120);
 
-/// Between two tries of a stop that failed.
+/// Pause between two tries of a stop that failed.
 const STOP_AGAIN: Duration = Duration::from_millis(500);
 
-/// How many times a stop is tried; together longer than a start may take.
+/// Maximum number of tries of a stop; together longer than a start may take.
 const STOP_TRIES: usize = 7200;
 
-/// A run that is on its way; it can be called off until the runtime has it.
+/// A starting run; it can be cancelled until the runtime has it.
 pub struct Beginning {
     /// The run's number.
     pub attempt: u32,
@@ -36,19 +36,19 @@ pub struct Beginning {
     done: watch::Receiver<bool>,
 }
 
-/// A run that may be there.
+/// A run that may exist.
 pub struct RunningContainer {
-    /// The runtime that has it.
+    /// The runtime that runs it.
     pub engine: Arc<dyn Engine>,
     /// The run.
     pub id: ContainerId,
-    /// The container as described.
+    /// The container's spec.
     pub container: Container,
     /// The run's number.
     pub attempt: u32,
     /// The pod's address.
     pub ip: String,
-    /// Where words go.
+    /// The receiver of messages.
     pub to_worker: mpsc::Sender<Word>,
 }
 
@@ -70,7 +70,7 @@ impl RunningContainer {
     }
 }
 
-/// Begins a run. The run before the last is forgotten by the runtime; its log stays.
+/// Starts a run. The runtime forgets the run before the last; its log stays.
 pub fn begin(
     engine: Arc<dyn Engine>,
     spec: Result<ContainerSpec, String>,
@@ -104,8 +104,8 @@ pub fn begin(
     beginning
 }
 
-/// Fetching ends when the run is called off; starting is over soon and is waited for, so that
-/// what was started is known.
+/// Fetching ends when the run is cancelled; starting is short and is awaited, so that the result is
+/// known.
 async fn start(
     engine: &dyn Engine,
     mut spec: ContainerSpec,
@@ -118,7 +118,7 @@ async fn start(
         }
         fetched = engine.fetch(&spec) => fetched?,
     }
-    // Just fetched: the newest one is here, and is not asked for twice.
+    // Just fetched: the newest image is here, and need not be fetched again.
     if spec.pull == PullPolicy::Always {
         spec.pull = PullPolicy::IfNotPresent;
     }
@@ -136,7 +136,7 @@ async fn forget_the_one_before(engine: &dyn Engine, spec: &ContainerSpec) {
     }
 }
 
-/// Ends a run: its preStop hook, then the signal, all within the grace.
+/// Ends a run: its preStop hook, then the signal, all within the grace period.
 pub fn end(run: RunningContainer, running: bool, grace: u32, beginning: Option<&Beginning>) {
     if let Some(beginning) = beginning {
         beginning.called_off.send_replace(true);
@@ -159,10 +159,10 @@ pub fn end(run: RunningContainer, running: bool, grace: u32, beginning: Option<&
     });
 }
 
-/// Asks for the end until the request is taken, or there is nothing to end.
+/// Requests the end until the request is accepted, or there is no run to end.
 async fn stop(run: &RunningContainer, grace: Duration, done: Option<watch::Receiver<bool>>) {
     for _ in 0..STOP_TRIES {
-        // Asked before the stop is tried: a run that began after that is known afterwards.
+        // Read before the stop is tried: a later start is known to the runtime afterwards.
         let begun = done.as_ref().is_none_or(|done| *done.borrow());
         let Err(why) = run.engine.stop(&run.id, grace).await else {
             return;

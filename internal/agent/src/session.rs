@@ -1,5 +1,5 @@
-//! The session with the server: connect, say Hello, then carry words both ways until the
-//! connection ends; and again. Pods go on whatever happens here.
+//! The session with the server: connects, sends Hello, then passes messages both ways until the
+//! connection ends, and starts again. Pods continue to run regardless.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -29,26 +29,26 @@ use crate::node::Node;
 use crate::pairing;
 use crate::pods::Pods;
 
-/// Messages on their way to the server.
+/// Capacity of the message channel to the server.
 const OUTBOUND: usize = 256;
 
-/// Waits between tries to reach the server, in seconds; the last one repeats.
+/// Pauses between attempts to reach the server, in seconds; the last one repeats.
 const RETRY_SECONDS: [u64; 6] = [1, 1, 2, 4, 8, 15];
 
-/// A session that lasted this long was a good one: the next try is at once.
+/// After a session of this length the next attempt is immediate.
 const GOOD: Duration = Duration::from_secs(30);
 
-/// Logs read at one time.
+/// Maximum number of logs that are read at the same time.
 const MAX_LOGS: usize = 256;
 
-/// How long to wait before try number `tries` (from 0).
+/// Pause before attempt number `tries` (from 0).
 pub fn pause(tries: usize) -> Duration {
     let last = RETRY_SECONDS.len() - 1;
     Duration::from_secs(RETRY_SECONDS[tries.min(last)])
 }
 
-/// Keeps a session with the server until `stop` says true. The certificate is renewed meanwhile;
-/// the session then begins again with the new one.
+/// Keeps a session with the server until `stop` says true. When the certificate is renewed, the
+/// session starts again with the new one.
 pub async fn keep(
     config: &AgentConfig,
     node: &Arc<Node>,
@@ -96,7 +96,7 @@ pub async fn keep(
     }
 }
 
-/// Joins anew where the certificate counts no more and a token was given.
+/// Joins again if the certificate is no longer accepted and a token is configured.
 async fn join_again(config: &AgentConfig, directory: &Path) -> Option<Identity> {
     let (token, trust) = (config.token.as_deref()?, config.trust()?);
     let joined = Identity::join(directory, &config.server, &trust, token, &config.node_name);
@@ -183,7 +183,7 @@ async fn one(
             },
         }
     };
-    // The receiver is here, so that there is room for the first message.
+    // The receiver still exists, so there is room for the first message.
     let _ = outbound.try_send(hello(config, node, pods).into());
     let mut inbound = client
         .session(ReceiverStream::new(stream))
@@ -251,7 +251,7 @@ async fn beat(outbound: &mpsc::Sender<AgentMessage>) {
     }
 }
 
-/// Looks at the hardware again and again; tells what has changed, and what it is doing.
+/// Reads the hardware periodically; reports changes and the load.
 async fn look(
     config: &AgentConfig,
     node: &Node,
@@ -268,13 +268,13 @@ async fn look(
     loop {
         tokio::select! {
             _ = tick.tick() => {}
-            // A GPU that fails is told of at once.
+            // A failed GPU is reported at once.
             () = news.notified() => {}
-            // So is a link that goes down.
+            // A link that goes down is reported at once.
             () = node.fabric.news() => {}
-            // And cards that come, go, or get their files.
+            // RDMA cards that appear, disappear or get device files are reported at once.
             () = cards.news() => {}
-            // And what becomes of other vendors' devices.
+            // Changes of other vendors' devices are reported at once.
             () = described.news() => {}
         }
         match eyes.look().await {
@@ -328,7 +328,7 @@ struct Logs {
     open: Arc<Mutex<BTreeMap<u64, OpenOne>>>,
 }
 
-/// The task that sends a log, and how much it may send.
+/// The task that sends a log, and its send window.
 type OpenOne = (AbortHandle, Arc<Semaphore>);
 
 impl Logs {
@@ -373,7 +373,7 @@ impl Logs {
 
     fn credit(&self, id: u64, chunks: u32) {
         if let Some((_, credit)) = self.open.lock().get(&id) {
-            // Never more than a whole window: a server that counts wrong floods only itself.
+            // Never more than a whole window, so that a wrong credit does not flood the connection.
             let room = (rpc::LOG_WINDOW_CHUNKS as usize).saturating_sub(credit.available_permits());
             credit.add_permits(room.min(chunks as usize));
         }
@@ -397,7 +397,7 @@ fn log_end(stream_id: u64, error: String, not_found: bool) -> AgentMessage {
     .into()
 }
 
-/// Sends a log; answers its last message, or nothing when there is nobody to send to.
+/// Sends a log; returns its last message, or `None` when the session is gone.
 async fn send_log(
     node: &Arc<Node>,
     outbound: &mpsc::Sender<AgentMessage>,
@@ -427,7 +427,7 @@ async fn send_log(
     };
     let engines = node.engines();
     let (uid, container, attempt) = (found.uid, found.container, found.attempt);
-    // A run that no engine knows any more has ended.
+    // A run that is unknown to all engines has ended.
     let finished = move || {
         !engines.iter().any(|engine| {
             engine.list().iter().any(|status| {

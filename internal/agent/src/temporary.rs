@@ -1,20 +1,19 @@
-//! The temporary directories that a held process has for itself, in place of the node's own. They
-//! are in memory, which counts as the container's and has an end: on disk a pod could fill the
-//! node's. Mounts nothing.
+//! The private temporary directories of an isolated process, which replace the node's own. They are
+//! in memory, which counts as the container's and is limited: on disk a pod could fill the node's.
+//! Mounts nothing.
 
 use std::path::Path;
 
 use runtime::{Mount, MountSource};
 
-/// Directories of the node in which everybody may write files.
+/// Directories of the node in which all users may write files.
 const TEMPORARY: [&str; 2] = ["/tmp", "/var/tmp"];
 
-/// Where processes share memory; as large as the kernel lets it be by default (half of
-/// the machine's memory), for data loaders put their batches there.
+/// The shared memory directory, with the kernel's default size (half of the machine's memory),
+/// because data loaders put their batches there.
 const SHARED_MEMORY: &str = "/dev/shm";
 
-/// The mounts of these directories, but for those in whose place it
-/// has a volume and those that are links, whose ends it has.
+/// The mounts of these directories, except those that a volume replaces and those that are links.
 pub fn private(mounts: &[Mount], temporary: u64) -> Vec<Mount> {
     let sizes = TEMPORARY.map(|path| (path, Some(temporary)));
     let all = sizes.into_iter().chain([(SHARED_MEMORY, None)]);

@@ -1,9 +1,9 @@
-//! Whom each pod of this node runs as: a mapped Unix account, else an id that this node gave the
-//! pod's namespace. Owns the ids given out and their file; decides nothing of a container's rights
-//! ([`crate::confinement`]).
+//! The user of each pod on this node: a mapped Unix account, else an id that this node assigned to
+//! the pod's namespace. Owns the assigned ids and their file; decides nothing of a container's
+//! rights ([`crate::confinement`]).
 //!
-//! An id is given once and never taken back: files of its namespace may lie in claims, homes and
-//! data directories for as long as the node does, and would become the next namespace's.
+//! An id is assigned once and never reused: files of its namespace may remain in claims, homes and
+//! data directories for as long as the node exists, and would become the next namespace's.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -20,30 +20,30 @@ use crate::accounts::{self, Accounts, Directory, Owner};
 use crate::disk::replace;
 use crate::error::{AgentError, file};
 
-/// The ids that namespaces get unless configured otherwise: far above those of accounts, and below
-/// 2^31, which some programs take for a negative number.
+/// The default range of ids for namespaces: far above those of accounts, and below 2^31, which some
+/// programs take for a negative number.
 pub const POD_IDS: RangeInclusive<u32> = 2_000_000_000..=2_000_065_535;
 
-/// The ids given out, as kept on disk.
+/// The assigned ids, as saved to disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Given {
     namespaces: BTreeMap<String, u32>,
 }
 
-/// Whom pods run as.
+/// Determines the users of pods.
 pub struct Tenants {
     accounts: Accounts,
     directory: Box<dyn Directory>,
     range: RangeInclusive<u32>,
     path: PathBuf,
-    /// Nothing where the agent is not root: its pods run as its own user.
+    /// `None` if the agent is not root: its pods run as its own user.
     given: Option<Mutex<Given>>,
 }
 
 impl Tenants {
-    /// Reads the ids that were given out before; `changes_users` says whether this agent can run
-    /// processes as others.
+    /// Reads the assigned ids; `changes_users` says whether this agent can run processes as other
+    /// users.
     pub fn open(
         path: PathBuf,
         accounts: Accounts,
@@ -64,8 +64,8 @@ impl Tenants {
         })
     }
 
-    /// Whom a pod runs as whose namespace's label [`UNIX_ACCOUNT`] has this value; nobody but the
-    /// agent's own user where it can't be another. An error is what the pod waits for.
+    /// The user of a pod whose namespace's label [`UNIX_ACCOUNT`] has this value; `None` if only
+    /// the agent's own user is possible. An error is the reason why the pod waits.
     ///
     /// [`UNIX_ACCOUNT`]: resources::names::UNIX_ACCOUNT
     pub fn owner(&self, pod: &Pod, label: &str) -> Result<Option<Owner>, String> {
@@ -90,14 +90,14 @@ impl Tenants {
         })?;
         let mut next = given.clone();
         next.namespaces.insert(namespace.to_owned(), id);
-        // On disk first: an id that is used and forgotten would be given to another namespace.
+        // Saved first: an id that is used and forgotten would be assigned to another namespace.
         keep(&self.path, &next).map_err(|error| error.to_string())?;
         *given = next;
         Ok(Some(Owner::of_id(id)))
     }
 }
 
-/// The user that a pod runs for, which admission has checked.
+/// The user for whom the pod runs, as checked by admission.
 fn user(pod: &Pod) -> Option<&str> {
     let maps = [&pod.metadata.annotations, &pod.metadata.labels];
     let mut said = maps.into_iter().flatten().filter_map(|map| map.get(USER));
@@ -118,7 +118,7 @@ fn load(path: &Path) -> Result<Given, AgentError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Given::default()),
         Err(error) => return Err(file("read", path)(error)),
     };
-    // Begun anew, other namespaces would get the ids of files that are there.
+    // With an empty file other namespaces would get the ids of existing files.
     serde_json::from_slice(&bytes).map_err(|error| {
         file("understand", path)(io::Error::new(io::ErrorKind::InvalidData, error))
     })
@@ -170,7 +170,7 @@ mod tests {
         assert_eq!(uid(&first, "a"), a);
         let second = open(&path, POD_IDS);
         assert_eq!((uid(&second, "b"), uid(&second, "a")), (b, a));
-        // Another range does not move those that have ids, and takes none of them.
+        // A new range keeps existing assignments and does not reuse them.
         let third = open(&path, b..=b + 1);
         assert_eq!((uid(&third, "a"), uid(&third, "c")), (a, b + 1));
     }
@@ -215,7 +215,7 @@ mod tests {
             let why = uid(None, label).unwrap_err();
             assert!(why.contains(words), "{why}");
         }
-        // A namespace that waits for an account takes no id meanwhile.
+        // A namespace that waits for an account gets no id meanwhile.
         assert!(!path.exists());
     }
 

@@ -1,5 +1,5 @@
-//! Whom the agent trusts: the server by its authority's certificate or that certificate's
-//! fingerprint. (The exception that Kubernetes makes too: HTTPS probes check nothing.)
+//! How the agent verifies the server: by its authority's certificate or that certificate's
+//! fingerprint. (As in Kubernetes, HTTPS probes verify nothing.)
 
 use std::sync::Arc;
 
@@ -43,8 +43,8 @@ pub fn parse_fingerprint(text: &str) -> Result<[u8; 32], AgentError> {
     Ok(bytes)
 }
 
-/// Accepts a server whose chain ends in the authority with this fingerprint, which has to be in
-/// the chain that the server sends.
+/// Accepts a server whose chain ends in the authority with this fingerprint, whose certificate must
+/// be in the chain that the server sends.
 #[derive(Debug)]
 pub struct PinnedAuthority {
     fingerprint: [u8; 32],
@@ -164,8 +164,8 @@ impl ServerCertVerifier for Anybody {
     }
 }
 
-/// TLS to a container's own server, whoever it says it is: an HTTPS probe asks whether it
-/// answers, not who it is.
+/// TLS to a container's own server without verification: an HTTPS probe checks whether the server
+/// answers, not its identity.
 pub async fn unverified(stream: TcpStream, host: &str) -> Result<TlsStream<TcpStream>, String> {
     let provider = provider();
     let config = rustls::ClientConfig::builder_with_provider(provider.clone())

@@ -1,6 +1,6 @@
-//! Why a node can't start the processes of pods: what its runtime found at the agent's start, and
-//! what a container failed for lately. Such a node says so in its label and condition, so that the
-//! scheduler sends it no more of them. Starts and ends nothing.
+//! Why a node can't start the processes of pods: a defect that its runtime found at the agent's
+//! start, or a recent failed start of a container. Such a node reports it in its label and
+//! condition, so that the scheduler places no more such pods there. Starts and ends nothing.
 
 use std::time::Duration;
 
@@ -10,8 +10,8 @@ use tokio::time::Instant;
 
 use crate::inventory::Machine;
 
-/// For how long a node is unfit after a container could not be started because of it. Then another
-/// is tried: what was wrong may have passed.
+/// How long a node is unfit after a container could not be started because of it. Then another
+/// start is tried: the defect may have passed.
 pub const LATELY: Duration = Duration::from_secs(300);
 
 /// Why a node is unfit, if it is.
@@ -22,7 +22,7 @@ pub struct Unfit {
 }
 
 impl Unfit {
-    /// As the runtime found it at its start.
+    /// With the defect that the runtime found at its start.
     pub fn new(standing: Option<String>) -> Unfit {
         Unfit {
             standing,
@@ -30,12 +30,12 @@ impl Unfit {
         }
     }
 
-    /// A container could not be started for this.
+    /// Records that a container could not be started for this reason.
     pub fn saw(&self, why: &str, now: Instant) {
         *self.lately.lock() = Some((why.to_owned(), now));
     }
 
-    /// Why no pod's process can be started here now.
+    /// Why no process of a pod can be started here now.
     pub fn why(&self, now: Instant) -> Option<String> {
         if self.standing.is_some() {
             return self.standing.clone();
@@ -45,14 +45,14 @@ impl Unfit {
         (now.duration_since(*at) < LATELY).then(|| why.clone())
     }
 
-    /// Has the machine's label say whether processes can be started, and its words why not.
+    /// Sets the machine's label for whether processes can be started, with the reason if not.
     pub fn judge(&self, machine: &mut Machine, now: Instant) {
         let fit = self.why(now).is_none().to_string();
         let labels = &mut machine.inventory.labels;
         labels.insert(RUNTIME_PROCESS.to_owned(), fit);
     }
 
-    /// The same for people, among what else is wrong with the machine.
+    /// Adds the reason to the machine's other problems, for users.
     pub fn tell(&self, found: &mut hardware::Inventory, now: Instant) {
         let why = self.why(now);
         let said = why.map(|why| format!("pods without an image can't be started: {why}"));
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failure_is_remembered_for_a_while_and_what_was_found_at_the_start_for_good() {
+    fn a_failed_start_counts_for_a_while_and_a_defect_at_the_agents_start_for_good() {
         let start = Instant::now();
         let unfit = Unfit::new(None);
         let label = |unfit: &Unfit, now| {

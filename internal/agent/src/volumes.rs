@@ -1,5 +1,5 @@
-//! A pod's volumes on disk: made before its first container starts, removed after its last one
-//! ended. Claims are directories that stay. Says where each volume is; mounting is the runtime's.
+//! A pod's volumes on disk: created before its first container starts, removed after its last one
+//! ended. Claims are directories that stay. Owns each volume's path; the runtime does the mounting.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,23 +16,23 @@ use crate::fields::{self, NodeFacts};
 /// Kubernetes' mode for the files of ConfigMap, Secret and similar volumes.
 const DEFAULT_FILE_MODE: u32 = 0o644;
 
-/// Where one volume is.
+/// The path of one volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     /// The directory or file.
     pub path: PathBuf,
-    /// It may only be read, whoever mounts it.
+    /// Whether it is read-only for every mount.
     pub read_only: bool,
 }
 
-/// Where a pod's volumes are, by name.
+/// The paths of a pod's volumes, by name.
 pub type Places = BTreeMap<String, Place>;
 
-/// What volumes are made from.
+/// The inputs for volumes.
 pub struct Sources<'a> {
     /// The pod.
     pub pod: &'a Pod,
-    /// What the server found in ConfigMaps, Secrets and claims.
+    /// The server's data from ConfigMaps, Secrets and claims.
     pub data: &'a [VolumeData],
     /// The node.
     pub node: &'a NodeFacts,
@@ -40,14 +40,14 @@ pub struct Sources<'a> {
     pub pod_dir: &'a Path,
     /// The directory of all claims of this node.
     pub claims_dir: &'a Path,
-    /// Whose the pod's own files are, by user and group; the agent's where it runs as nobody else.
+    /// The user and group of the pod's own files; the agent's if `None`.
     pub owner: Option<(u32, u32)>,
-    /// The group that writable volumes and files are given to.
+    /// The group of writable volumes and files.
     pub group: Option<u32>,
 }
 
-/// Makes the pod's volumes; what exists is left, so that it can be done again. An error is what
-/// the pod waits for.
+/// Creates the pod's volumes; existing ones are left, so that a retry is safe. An error is the
+/// reason why the pod waits.
 pub fn prepare(sources: &Sources) -> Result<Places, String> {
     let spec = sources.pod.spec.as_ref();
     let mut places = Places::new();
@@ -196,14 +196,14 @@ fn write_files(
         if let Some(parent) = path.parent() {
             make_dir(parent, 0o755)?;
         }
-        // A new file in the old one's place: a reader sees the one or the other, whole.
+        // Replaces the old file atomically: a reader sees either, whole.
         let mut temporary = path.clone();
         temporary.as_mut_os_string().push(".new");
         let written = (|| {
             fs::write(&temporary, &file.data)?;
             let mode = if file.mode == 0 { mode } else { file.mode };
             fs::set_permissions(&temporary, fs::Permissions::from_mode(mode & 0o777))?;
-            // A Secret of mode 0400 is for the pod, and the pod is not root.
+            // A Secret with mode 0400 is for the pod, and the pod is not root.
             if let Some((user, group)) = owner {
                 chown(&temporary, Some(user), Some(group))?;
             }
@@ -219,7 +219,7 @@ fn write_files(
     Ok(())
 }
 
-/// Checks a hostPath by its type, and makes it where the type says so.
+/// Checks a hostPath by its type, and creates it if the type requires that.
 fn host_path(path: &Path, kind: &str) -> Result<PathBuf, String> {
     if !path.is_absolute() || path.components().any(|c| c == Component::ParentDir) {
         return Err(format!(
@@ -237,7 +237,7 @@ fn host_path(path: &Path, kind: &str) -> Result<PathBuf, String> {
     let is = |test: fn(&fs::Metadata) -> bool| found.as_ref().is_some_and(test);
     match kind {
         "" => {
-            // Kubernetes leaves a missing one to the runtime, which makes a directory.
+            // Kubernetes leaves a missing path to the runtime, which creates a directory.
             if found.is_none() {
                 make_dir(path, 0o755)?;
             }
@@ -273,7 +273,7 @@ fn host_path(path: &Path, kind: &str) -> Result<PathBuf, String> {
     Ok(path.to_owned())
 }
 
-/// Removes a pod's volumes; memory ones are unmounted first.
+/// Removes a pod's volumes; memory-backed ones are unmounted first.
 pub fn remove(pod_dir: &Path) -> io::Result<()> {
     let entries = match fs::read_dir(pod_dir) {
         Ok(entries) => entries,
@@ -296,7 +296,7 @@ fn give_to_owner(path: &Path, owner: Option<(u32, u32)>) -> Result<(), String> {
 fn give_to_group(path: &Path, group: Option<u32>) -> Result<(), String> {
     let Some(group) = group else { return Ok(()) };
     chown(path, None, Some(group)).map_err(said(path))?;
-    // What is made inside belongs to the group too.
+    // Files that are created inside belong to the group too.
     fs::set_permissions(path, fs::Permissions::from_mode(0o2777)).map_err(said(path))
 }
 
@@ -314,7 +314,7 @@ fn said(path: &Path) -> impl FnOnce(io::Error) -> String {
     move |error| format!("{path}: {error}")
 }
 
-/// A name that is one directory's.
+/// Checks that a name is a single path component.
 fn plain(name: &str) -> Result<&str, String> {
     let mut parts = Path::new(name).components();
     match (parts.next(), parts.next()) {
@@ -323,7 +323,7 @@ fn plain(name: &str) -> Result<&str, String> {
     }
 }
 
-/// A path that stays below where it is put.
+/// Checks that a path stays below its directory.
 fn relative(path: &str) -> Result<&Path, String> {
     let path = Path::new(path);
     let fine = path.components().next().is_some()
@@ -475,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn a_downward_api_file_holds_what_it_names() {
+    fn a_downward_api_file_has_the_value_of_its_field() {
         let dir = tempfile::tempdir().unwrap();
         let volumes = json!([{"name": "v", "downwardAPI": {"items": [
             {"path": "labels", "fieldRef": {"fieldPath": "metadata.labels"}}]}}]);
@@ -487,7 +487,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_or_unsupported_is_named() {
+    fn missing_and_unsupported_sources_are_named() {
         let dir = tempfile::tempdir().unwrap();
         let data = vec![VolumeData {
             volume: "v".to_owned(),

@@ -1,5 +1,5 @@
-//! One pod at work: asks its state machine what is to be done and does it, keeps the state on
-//! disk before anything is started, and tells the server. Decides nothing itself.
+//! The worker of one pod: gets actions from the pod's state machine and does them, saves the state
+//! to disk before anything starts, and reports to the server. Decides nothing itself.
 
 mod act;
 mod report;
@@ -28,44 +28,44 @@ use crate::runs::Beginning;
 use crate::shares::OVER_SHARE;
 use crate::volumes::{self, Places};
 
-/// Words on their way to one pod's worker.
+/// Capacity of the message channel to one pod's worker.
 pub const MAX_WORDS: usize = 256;
 
-/// How long a problem of a pod's preparation waits to be tried again.
+/// Pause before a failed preparation of a pod is retried.
 const PREPARE_AGAIN: Duration = Duration::from_secs(5);
 
-/// What a worker is told.
+/// A message to a worker.
 #[derive(Debug)]
 pub enum Word {
-    /// The pod again, with what was missing.
+    /// The pod again, with data that was missing.
     Assigned(Box<Assign>),
-    /// Other names in the hosts file.
+    /// New names for the hosts file.
     Hosts(Vec<HostsEntry>),
-    /// To end.
+    /// The pod must end.
     Stop {
-        /// Seconds.
+        /// The grace period in seconds.
         grace: u32,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// News of a container.
+    /// A change of a container's state.
     Seen(Box<ContainerStatus>),
-    /// A run could not be begun.
+    /// A run could not be started.
     NotStarted(String, u32, NotStarted),
-    /// A container has more of a GPU's memory than its share.
+    /// A container uses more of a GPU's memory than its share.
     OverShare {
         /// The container.
         container: String,
-        /// In a sentence.
+        /// The reason, in a sentence.
         why: String,
-        /// It is news.
+        /// Whether to report it.
         tell: bool,
-        /// It is to end for that.
+        /// Whether to end the container.
         end: bool,
     },
-    /// It is evicted.
+    /// The pod is evicted.
     Evict(Eviction),
-    /// What a probe or hook found.
+    /// The result of a probe or hook.
     Probed(String, u32, ProbeVerdict),
 }
 
@@ -78,47 +78,47 @@ pub struct Worker {
     pod: Pod,
     plan: PodPlan,
     machine: Machine,
-    /// What of the state is on disk.
+    /// The state as saved to disk.
     kept: Machine,
     places: Option<Places>,
-    /// Whom it runs as, once that is settled.
+    /// The user that the pod runs as, once that is determined.
     owner: Option<Owner>,
     problem: Option<Hold>,
     gates: Gates,
-    /// Told to end for good: the pod's record goes when nothing of it runs.
+    /// The pod must end for good: its record is removed when nothing of it runs.
     leaving: bool,
     fence: watch::Receiver<bool>,
     words: mpsc::Receiver<Word>,
     to_self: mpsc::Sender<Word>,
     probing: BTreeMap<String, (u32, Vec<AbortHandle>)>,
-    /// The beginnings of the latest runs, by container.
+    /// The starts of the latest runs, by container.
     begun: BTreeMap<String, Beginning>,
-    /// Runs that were asked to end.
+    /// Runs whose end was requested.
     ending: BTreeSet<ContainerId>,
-    /// It has ended, and what it wrote is removed.
+    /// Whether the pod has ended and its written files are removed.
     cleared: bool,
 }
 
-/// How a worker is made.
+/// The parameters of a new worker.
 pub struct Start {
     /// The node.
     pub node: Arc<Node>,
     /// The pod as assigned.
     pub assigned: Assign,
-    /// The same, read.
+    /// The pod, parsed.
     pub pod: Pod,
-    /// Its state, of an earlier agent or new.
+    /// Its state, from an earlier agent or new.
     pub machine: Machine,
-    /// True while pods that must not run here still do.
+    /// True while pods that must end first still run.
     pub fence: watch::Receiver<bool>,
-    /// Its words.
+    /// The worker's messages.
     pub words: mpsc::Receiver<Word>,
-    /// To itself.
+    /// The sender to the worker itself.
     pub to_self: mpsc::Sender<Word>,
 }
 
 impl Worker {
-    /// A worker that hasn't begun.
+    /// A worker that hasn't started.
     pub fn new(start: Start) -> Worker {
         let plan = PodPlan::of(&start.pod);
         let dir = start.node.layout.pod(&plan.uid);
@@ -150,7 +150,7 @@ impl Worker {
         }
     }
 
-    /// Takes up the runs that an earlier agent began; to be called once, before `run`.
+    /// Takes over the runs of an earlier agent; called once, before `run`.
     pub fn recover(&mut self, found: &[ContainerStatus]) {
         let names: Vec<String> = self.machine.containers.keys().cloned().collect();
         for name in names {
@@ -162,20 +162,21 @@ impl Worker {
                 Some(status) => self.see(status),
                 None => self.machine.lost_sight(&name, Timestamp::now()),
             }
-            // What asked for an end may have died before it was carried out: it is asked again.
+            // The task that ended the run may have died before it was done: the end is requested
+            // again.
             if let Some(record) = self.machine.containers.get_mut(&name) {
                 record.killed = None;
             }
         }
     }
 
-    /// Works until the pod is over and to be forgotten.
+    /// Works until the pod is over and can be forgotten.
     pub async fn run(mut self) {
         loop {
             self.prepare().await;
             self.gates = self.gates();
             let step = self.machine.step(&self.plan, &self.gates, Timestamp::now());
-            // On disk first: what is started must be found again.
+            // Saved first: a restarted agent must find what was started.
             if !self.keep()
                 && step
                     .actions
@@ -199,7 +200,8 @@ impl Worker {
             if self.machine.is_over() {
                 self.clear().await;
             }
-            // What a container waits for may come without a word: a GPU's MPS daemon, say.
+            // The condition for which a container waits may change without a message, for instance
+            // a GPU's MPS daemon.
             let held = self.problem.is_some() || !self.gates.containers.is_empty();
             let retry = held.then(|| tokio::time::Instant::now() + PREPARE_AGAIN);
             let wake = step.wake.map(|wake| {
@@ -224,7 +226,7 @@ impl Worker {
                 changed = self.fence.changed() => if changed.is_err() { return },
                 () = sleep => {}
             }
-            // What else has come is taken in before the next step.
+            // Processes all pending messages before the next step.
             while let Ok(word) = self.words.try_recv() {
                 self.hear(word);
             }
@@ -234,7 +236,7 @@ impl Worker {
     fn hear(&mut self, word: Word) {
         match word {
             Word::Assigned(mut assigned) => {
-                // Its files have an owner: a label that has changed counts for other pods.
+                // The pod's files already have an owner: a changed label applies to other pods.
                 if self.owner.is_some() || self.machine.has_begun() {
                     assigned.unix_account = std::mem::take(&mut self.assigned.unix_account);
                 }
@@ -361,7 +363,7 @@ impl Worker {
         init.chain(&spec.containers).find(|c| c.name == name)
     }
 
-    /// Settles whom the pod runs as, and makes volumes and the hosts file, once.
+    /// Determines the pod's user, and creates volumes and the hosts file, once.
     async fn prepare(&mut self) {
         if self.places.is_some() || self.leaving || self.machine.verdict.is_some() {
             return;
@@ -369,7 +371,7 @@ impl Worker {
         let (node, dir) = (self.node.clone(), self.dir.clone());
         let (pod, data) = (self.pod.clone(), self.assigned.volumes.clone());
         let label = self.assigned.unix_account.clone();
-        // In the background: an account may be asked of a directory service, too.
+        // In the background, because the account lookup may ask a directory service.
         let made = tokio::task::spawn_blocking(move || {
             let owner = (node.tenants.owner(&pod, &label)).map_err(|why| ("NoPodUser", why))?;
             let places = volumes::prepare(&volumes::Sources {
@@ -412,7 +414,7 @@ impl Worker {
             .as_ref()
             .and_then(|spec| spec.host_aliases.as_deref());
         let mut names = vec![container::hostname(&self.pod, &self.node.facts)];
-        // An image's container has the machine's own host name, and must find itself by it.
+        // An image's container has the machine's own host name and must be able to resolve it.
         if crate::node::first_image(&self.pod).is_some() {
             names.push(self.node.machine.lock().inventory.hostname.clone());
         }
@@ -428,7 +430,7 @@ impl Worker {
         }
     }
 
-    /// What keeps containers from starting now.
+    /// The reasons that prevent containers from starting now.
     fn gates(&self) -> Gates {
         let hold = |reason: &str, message: &str| Hold {
             reason: reason.to_owned(),
@@ -471,7 +473,7 @@ impl Worker {
         gates
     }
 
-    /// Keeps the state if it changed; false if that failed.
+    /// Saves the state if it changed; false if that failed.
     fn keep(&mut self) -> bool {
         if self.machine == self.kept {
             return true;
@@ -488,8 +490,8 @@ impl Worker {
         }
     }
 
-    /// Removes what a pod that has ended wrote to the disk, as the kubelet does: its object may be kept for long. What
-    /// its termination logs said is in its status.
+    /// Removes the files that an ended pod wrote to the disk, as the kubelet does: the pod's object
+    /// may exist for long. Its status has the content of its termination logs.
     async fn clear(&mut self) {
         if std::mem::replace(&mut self.cleared, true) {
             return;
@@ -509,7 +511,7 @@ impl Worker {
         }
     }
 
-    /// Removes everything of the pod but its logs, and says so.
+    /// Removes everything of the pod but its logs, and reports that.
     async fn leave(&mut self) {
         for (_, (_, tasks)) in std::mem::take(&mut self.probing) {
             tasks.iter().for_each(AbortHandle::abort);

@@ -1,5 +1,5 @@
 //! The agent protocol's code, generated from api/proto, and the few conversions that both ends
-//! need. Owns the wire's bounds; decides nothing and keeps no state.
+//! need. Owns the protocol's limits; decides nothing and keeps no state.
 
 mod peer;
 
@@ -14,14 +14,14 @@ pub mod agent {
     }
 }
 
-/// What the kubelet speaks with those who know its node's devices.
+/// The kubelet's protocols for device plugins.
 pub mod kubelet {
     /// The device plugin protocol.
     #[allow(missing_docs, clippy::all, reason = "generated from api/proto")]
     pub mod v1beta1 {
         tonic::include_proto!("v1beta1");
     }
-    /// What it asks of a DRA driver.
+    /// The kubelet's protocol for DRA drivers.
     pub mod dra {
         /// Version 1, of Kubernetes 1.34 and later.
         #[allow(missing_docs, clippy::all, reason = "generated from api/proto")]
@@ -29,7 +29,7 @@ pub mod kubelet {
             tonic::include_proto!("k8s.io.kubelet.pkg.apis.dra.v1");
         }
     }
-    /// How it finds plugins.
+    /// The kubelet's protocol for plugin registration.
     #[allow(missing_docs, clippy::all, reason = "generated from api/proto")]
     pub mod registration {
         tonic::include_proto!("pluginregistration");
@@ -41,24 +41,24 @@ pub mod kubelet {
     }
 }
 
-/// The greatest message that an agent takes from the server, in bytes: a pod with several full
+/// The maximum size of a message from the server to an agent, in bytes: a pod with several full
 /// ConfigMaps and Secrets (1 MiB each by Kubernetes' own limit) fits.
 pub const MAX_MESSAGE_BYTES: usize = 16 * 1024 * 1024;
 
-/// The greatest message that the server takes from an agent, in bytes. The greatest that agents
-/// send are Hello and Inventory: a machine with 16 GPUs, each cut into slices, has some 200 KiB.
+/// The maximum size of a message from an agent to the server, in bytes. The largest messages are
+/// Hello and Inventory: some 200 KiB for a machine with 16 GPUs, each partitioned into slices.
 pub const MAX_AGENT_MESSAGE_BYTES: usize = 4 * 1024 * 1024;
 
 /// How often an agent sends a heartbeat, in seconds.
 pub const HEARTBEAT_SECONDS: u32 = 3;
 
-/// A session without a word from the other end for this long is over, in seconds.
+/// A session without a message from the other end for this long is over, in seconds.
 pub const SESSION_SILENCE_SECONDS: u64 = 20;
 
-/// The greatest piece of a log in one message, in bytes.
+/// The maximum size of a log chunk in one message, in bytes.
 pub const LOG_CHUNK_BYTES: usize = 32 * 1024;
 
-/// How many pieces of one log may be on their way before the reader has taken one.
+/// How many chunks of one log may be in flight before the reader has read one.
 pub const LOG_WINDOW_CHUNKS: u32 = 32;
 
 mod wrap {

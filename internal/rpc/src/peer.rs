@@ -1,32 +1,32 @@
-//! Who is at the other end of a connection, by its client certificate. The listener puts it into
-//! a request's extensions; nothing here checks a certificate.
+//! The identity of a connection's peer, from its client certificate. The listener adds it to a
+//! request's extensions; this module checks no certificate.
 
-/// What a node's common name starts with.
+/// The prefix of a node's common name.
 pub const NODE_PREFIX: &str = "system:node:";
 
 /// The organisation in a node's certificate.
 pub const NODE_GROUP: &str = "system:nodes";
 
-/// The verified client certificate's subject, put into the request's extensions by the listener.
+/// The verified client certificate's subject, added to the request's extensions by the listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerIdentity {
     /// The certificate's common name, for a node `system:node:NAME`.
     pub common_name: String,
-    /// Which admission of its node the certificate belongs to: its organisational unit. Each join
-    /// draws another, so that a certificate from before is told apart.
+    /// The admission of the node to which the certificate belongs: its organisational unit. Each
+    /// join creates a new admission, which invalidates earlier certificates.
     pub admission: Option<String>,
-    /// When the certificate ends, in seconds since 1970. TLS checks it in the handshake only; a
+    /// When the certificate expires, in seconds since 1970. TLS checks it in the handshake only; a
     /// connection may last longer.
     pub not_after: i64,
 }
 
 impl PeerIdentity {
-    /// The common name that a node's certificate carries.
+    /// The common name of a node's certificate.
     pub fn node_common_name(name: &str) -> String {
         format!("{NODE_PREFIX}{name}")
     }
 
-    /// The node's name, if a node is at the other end.
+    /// The node's name, if the peer is a node.
     pub fn node_name(&self) -> Option<&str> {
         self.common_name
             .strip_prefix(NODE_PREFIX)
@@ -34,8 +34,8 @@ impl PeerIdentity {
     }
 }
 
-/// When a certificate that was issued at `issued` and ends at `not_after` (both in seconds since
-/// 1970) is to be renewed: at two thirds of its life, so that a third is left for tries that fail.
+/// When a certificate is due for renewal: at two thirds of its lifetime, so that a third is left
+/// for retries. `issued` and `not_after` (its expiry) are in seconds since 1970, as is the result.
 pub fn renewal_second(issued: i64, not_after: i64) -> i64 {
     let life = not_after.saturating_sub(issued).max(0);
     issued.saturating_add(life / 3 * 2)
@@ -52,7 +52,7 @@ mod tests {
             (0, 300, 200),
             (1000, 1000 + 7 * 86_400, 1000 + 7 * 86_400 / 3 * 2),
             (1000, 1000, 1000),
-            // It ended before it began: at once.
+            // It expired before it was issued: at once.
             (1000, 500, 1000),
             (i64::MIN, i64::MAX, i64::MIN + i64::MAX / 3 * 2),
         ];

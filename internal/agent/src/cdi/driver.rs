@@ -1,13 +1,14 @@
-//! The driver's own files that programs on a GPU need, where a root has them, and where a container
-//! is to have them. No hook runs in the container and its linker's cache stays as it was, so each
-//! library is put where the linkers of common images look without being told: Debian's and Ubuntu's
-//! in the directory of the architecture, Red Hat's and SUSE's in `/usr/lib64`.
+//! The driver's files that programs on a GPU need: their place below a root, and their place in a
+//! container. No hook runs in the container and its linker's cache stays unchanged, so each library
+//! is mounted where the linkers of common images look by default: for Debian and Ubuntu in the
+//! directory of the architecture, for Red Hat and SUSE in `/usr/lib64`.
 
 use std::path::{Component, Path, PathBuf};
 
 use super::Mount;
 
-/// Libraries of computing, watching and video. What ends with `.*` has the driver's version there.
+/// Libraries for compute, monitoring and video. A name that ends with `.*` has the driver's version
+/// there.
 pub const LIBRARIES: [&str; 16] = [
     "libcuda.so",
     "libcuda.so.1",
@@ -27,7 +28,7 @@ pub const LIBRARIES: [&str; 16] = [
     "libnvidia-ptxjitcompiler.so.1",
 ];
 
-/// Programs; a container has them in `/usr/bin`.
+/// Programs, mounted in `/usr/bin`.
 pub const PROGRAMS: [&str; 1] = ["nvidia-smi"];
 
 /// Where the linkers of common images look for libraries.
@@ -37,7 +38,7 @@ const MULTIARCH: &str = "usr/lib/aarch64-linux-gnu";
 const MULTIARCH: &str = "usr/lib/x86_64-linux-gnu";
 const LIB64: &str = "usr/lib64";
 
-/// Links that are followed until a file is given up.
+/// Maximum number of links to follow before a file is skipped.
 const MAX_LINKS: usize = 40;
 
 /// The files below `seen`, which is the machine's `root` as this process sees it.
@@ -71,8 +72,8 @@ fn mount(root: &Path, file: &Path, container_path: PathBuf) -> Mount {
     }
 }
 
-/// A file of a directory by its name or, with `.*` at its end, by what the name begins with: the
-/// name it has there, and where it really lies below the root.
+/// Finds a file of a directory by its name or, with `.*` at the end, by its prefix: returns its
+/// name there, and its resolved path below the root.
 fn find(seen: &Path, directory: &str, wanted: &str) -> Option<(String, PathBuf)> {
     let name = match wanted.strip_suffix('*') {
         None => wanted.to_owned(),
@@ -86,8 +87,8 @@ fn find(seen: &Path, directory: &str, wanted: &str) -> Option<(String, PathBuf)>
     seen.join(&file).is_file().then_some((name, file))
 }
 
-/// Where a path below a root leads, its links followed as if the root were `/`; none where it leads
-/// nowhere, or in a circle.
+/// Resolves a path below a root, with links followed as if the root were `/`; `None` for a dangling
+/// link or a loop.
 fn resolve(root: &Path, path: &Path) -> Option<PathBuf> {
     let parts = |path: &Path| -> Vec<PathBuf> {
         let parts = path.components().rev();
@@ -134,7 +135,7 @@ mod tests {
         fs::write(path, "").expect("it is written");
     }
 
-    /// The mounts of a root as `FROM TO`, those of `/usr/lib64` left out: they are the others' again.
+    /// The mounts of a root as `FROM TO`, without those of `/usr/lib64`, which repeat the others.
     fn told(seen: &Path, root: &str) -> Vec<String> {
         let mounts = mounts(seen, root.as_ref());
         let of64 = |mount: &&Mount| mount.container_path.starts_with("/usr/lib64");
@@ -155,7 +156,7 @@ mod tests {
     fn libraries_are_found_by_the_links_of_each_distribution_and_never_outside_the_root() {
         let dir = tempfile::tempdir().expect("a directory");
         let root = dir.path();
-        // Debian's: a link to /etc/alternatives, from there into a directory of its own.
+        // Debian: a link to /etc/alternatives, from there into another directory.
         file(
             root,
             &format!("{MULTIARCH}/nvidia/current/libcuda.so.550.1"),
@@ -165,7 +166,7 @@ mod tests {
         symlink(real, root.join("etc/alternatives/cuda")).expect("a link");
         let soname = root.join(MULTIARCH).join("libcuda.so.1");
         symlink("/etc/alternatives/cuda", soname).expect("a link");
-        // Red Hat's, by the driver's version, in a directory that is itself a link.
+        // Red Hat: by the driver's version, in a directory that is itself a link.
         file(root, "usr/lib64/libnvidia-gpucomp.so.550.1");
         file(root, "usr/lib64/libnvidia-ml.so.550.1");
         symlink(
@@ -173,7 +174,7 @@ mod tests {
             root.join("usr/lib64/libnvidia-ml.so.1"),
         )
         .expect("a link");
-        // A circle, one that leads out of the root, and one to nothing.
+        // A loop, a link out of the root, and a dangling link.
         symlink(
             "libnvidia-cfg.so.1",
             root.join("usr/lib64/libnvidia-cfg.so.1"),

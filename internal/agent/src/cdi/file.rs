@@ -1,4 +1,4 @@
-//! Puts a kind's file in place, whole or not at all, and takes it away.
+//! Writes a kind's file atomically, and removes it.
 
 use std::fs;
 use std::io;
@@ -9,7 +9,7 @@ use super::Spec;
 /// Container runtimes may run as another user.
 const READABLE_BY_ALL: u32 = 0o644;
 
-/// The file of a kind: `muster.io-gpu.json`. One of several of a kind has a mark of its own:
+/// The file of a kind: `muster.io-gpu.json`. If a kind has several files, each has a suffix:
 /// `muster.io-gpu_MARK.json`.
 pub fn path(directory: &Path, kind: &str, mark: Option<&str>) -> PathBuf {
     let kind = kind.replace('/', "-");
@@ -17,26 +17,27 @@ pub fn path(directory: &Path, kind: &str, mark: Option<&str>) -> PathBuf {
     directory.join(format!("{kind}{mark}.json"))
 }
 
-/// Writes a kind's file, for all to read. Runtimes that look meanwhile see what was there before.
+/// Writes a kind's file atomically, readable by all. Runtimes that read meanwhile see the previous
+/// file.
 ///
 /// # Errors
 ///
-/// What the system said, on the directory or the file.
+/// The operating system's error, with the directory or the file.
 pub fn write(path: &Path, spec: &Spec) -> io::Result<()> {
     if let Some(directory) = path.parent() {
         fs::create_dir_all(directory)?;
     }
-    // Runtimes read files that end in json or yaml, and no others: not the temporary one. It is
-    // on the disk before a device is given out: a partition's spec says that this driver cut it.
+    // Runtimes read only files that end in json or yaml, so not the temporary one. The file is on
+    // disk before a device is allocated: a partition's spec says that this driver created it.
     durable::replace_with_mode(path, &serde_json::to_vec_pretty(spec)?, READABLE_BY_ALL)?;
     Ok(())
 }
 
-/// Takes a kind's file away; one that is not there is gone already.
+/// Removes a kind's file, if it exists.
 ///
 /// # Errors
 ///
-/// What the system said.
+/// The operating system's error.
 pub fn remove(path: &Path) -> io::Result<()> {
     durable::remove(path)?;
     Ok(())

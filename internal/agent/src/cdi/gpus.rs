@@ -1,19 +1,19 @@
-//! What a container gets with each of the machine's GPUs and their slices: their device files and
-//! the driver's. Asks the machine only which of these are there.
+//! The CDI edits for each of the machine's GPUs and their slices: their device files and the
+//! driver's. Only checks which of these files exist.
 
 use std::path::{Path, PathBuf};
 
 use super::{Device, DeviceNode, Edits, Spec, driver};
 use crate::inventory::Machine;
 
-/// What the devices are called in front of their own names. NVIDIA's tools write `nvidia.com/gpu`, and
-/// runtimes give nobody a device that two files name.
+/// The devices' kind. NVIDIA's tools write `nvidia.com/gpu`, and runtimes refuse a device that two
+/// files name.
 pub const KIND: &str = "muster.io/gpu";
 
-/// The device that is all GPUs and slices.
+/// The device that stands for all GPUs and slices.
 pub const ALL: &str = "all";
 
-/// Device files that every container with a GPU needs, where the machine has them.
+/// Device files that every container with a GPU needs, if the machine has them.
 pub const CONTROL_FILES: [&str; 4] = [
     "nvidiactl",
     "nvidia-uvm",
@@ -21,7 +21,7 @@ pub const CONTROL_FILES: [&str; 4] = [
     "nvidia-modeset",
 ];
 
-/// Where the machine has devices and driver, and where this process sees them.
+/// The directories of devices and driver, on the machine and as this process sees them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Roots {
     /// The root whose `dev` has the device files.
@@ -57,9 +57,9 @@ pub fn capability_files(numbers: &[u32]) -> impl Iterator<Item = String> {
     numbers.iter().map(name)
 }
 
-/// The machine's GPUs and slices by UUID and by index (a slice's is `GPU:PLACE`), and [`ALL`]. One
-/// without a device file, such as a described one, is left out. `hidden`: NVIDIA's own runtime is
-/// told to bring nothing, as all is here.
+/// The machine's GPUs and slices by UUID and by index (a slice's is `GPU:PLACE`), and [`ALL`]. A
+/// device without a device file, such as a described one, is left out. `hidden`: tells NVIDIA's own
+/// runtime to add nothing, because this spec is complete.
 pub fn spec(machine: &Machine, roots: &Roots, hidden: bool) -> Spec {
     let mut devices = Vec::new();
     let mut all: Vec<DeviceNode> = Vec::new();
@@ -81,7 +81,7 @@ pub fn spec(machine: &Machine, roots: &Roots, hidden: bool) -> Spec {
             let numbers = machine.capabilities.get(&slice.id);
             let caps = capability_files(numbers.map_or(&[], Vec::as_slice));
             let caps: Vec<DeviceNode> = caps.filter_map(|name| roots.node(&name)).collect();
-            // One without all of its files would be refused by the driver in the container.
+            // The driver in the container would refuse a slice without all of its files.
             if caps.is_empty() || Some(caps.len()) != numbers.map(Vec::len) {
                 continue;
             }
@@ -123,8 +123,8 @@ mod tests {
 
     use super::*;
 
-    /// GPU 0 is described; GPU 1 is nvidia4; GPU 2 is nvidia2 and cut in two, of which the second
-    /// slice lacks a file.
+    /// GPU 0 is described; GPU 1 is nvidia4; GPU 2 is nvidia2 with two slices, of which the second
+    /// lacks a file.
     fn machine() -> Machine {
         let slice = |id: &str| MigSlice {
             id: id.into(),

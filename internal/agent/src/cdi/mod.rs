@@ -1,6 +1,6 @@
-//! The Container Device Interface: files in which container runtimes read what a device's name means
-//! for a container. Owns the format, as far as it is used here, and how a file is put in place.
-//! Pure but for [`file`]. What GPUs need is `gpus`', what their driver needs `driver`'s.
+//! The Container Device Interface (CDI): files that tell container runtimes how to add a device to
+//! a container. Owns the part of the format that is used here, and how a file is written. Pure but
+//! for [`file`]. `gpus` has the edits for GPUs, `driver` those for their driver.
 
 pub mod driver;
 pub mod file;
@@ -11,21 +11,20 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize, Serializer};
 
-/// Where runtimes look for files that don't outlive a restart of the machine.
+/// The directory for files that don't outlive a reboot.
 pub const DIRECTORY: &str = "/var/run/cdi";
 
-/// One kind of devices, and what a container is given with each. Source: CNCF's
-/// container-device-interface, SPEC.md.
+/// One kind of devices, and the edits for each. Source: CNCF's container-device-interface, SPEC.md.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 pub struct Spec {
     /// Vendor and class: `muster.io/gpu`.
     pub kind: String,
-    /// What is to be known of it, which runtimes pass over.
+    /// Annotations, which runtimes ignore.
     #[serde(default)]
     pub annotations: BTreeMap<String, String>,
     /// The devices; runtimes refuse a file without any.
     pub devices: Vec<Device>,
-    /// What a container with any of them gets once.
+    /// The edits for a container with any of them, applied once.
     #[serde(rename = "containerEdits", default)]
     pub edits: Edits,
 }
@@ -33,21 +32,21 @@ pub struct Spec {
 /// A device of a kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Device {
-    /// Its name among its kind's: letters, digits and `_-.:`, a letter or digit at both ends.
+    /// Its name within the kind: letters, digits and `_-.:`, a letter or digit at both ends.
     pub name: String,
-    /// What is to be known of it, which runtimes pass over.
+    /// Annotations, which runtimes ignore.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub annotations: BTreeMap<String, String>,
-    /// What a container with it gets; runtimes refuse a device that changes nothing.
+    /// The edits for a container with it; runtimes refuse a device without edits.
     #[serde(rename = "containerEdits")]
     pub edits: Edits,
 }
 
-/// What a container gets.
+/// Edits to a container.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Edits {
-    /// Variables, `NAME=VALUE`; they go before the container's own.
+    /// Variables, `NAME=VALUE`; they take precedence over the container's own.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub env: Vec<String>,
     /// Device files.
@@ -58,40 +57,40 @@ pub struct Edits {
     pub mounts: Vec<Mount>,
 }
 
-/// A device file. What it is (its type and numbers) the runtime sees where it lies.
+/// A device file. The runtime reads its type and numbers from the machine's file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DeviceNode {
-    /// Where the container has it.
+    /// The path in the container.
     pub path: PathBuf,
-    /// Where the machine has it, if elsewhere.
+    /// The path on the machine, if different.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host_path: Option<PathBuf>,
-    /// Any of `r`, `w` and `m` (may make it).
+    /// Any of `r`, `w` and `m` (mknod).
     pub permissions: String,
 }
 
-/// A file or directory of the machine's in the container.
+/// A file or directory of the machine that is mounted in the container.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Mount {
-    /// Where the machine has it.
+    /// The path on the machine.
     pub host_path: PathBuf,
-    /// Where the container has it.
+    /// The path in the container.
     pub container_path: PathBuf,
-    /// As mount(8) has them.
+    /// Mount options, as in mount(8).
     pub options: Vec<String>,
 }
 
 impl Edits {
-    /// Whether a container gets nothing.
+    /// Whether there are no edits.
     pub fn is_empty(&self) -> bool {
         *self == Edits::default()
     }
 }
 
 impl Spec {
-    /// The name by which runtimes are asked for a device: `muster.io/gpu=GPU-...`.
+    /// The fully qualified name of a device: `muster.io/gpu=GPU-...`.
     pub fn qualified(&self, device: &str) -> String {
         format!("{}={device}", self.kind)
     }
@@ -101,9 +100,9 @@ impl Spec {
         self.devices.iter().any(|known| known.name == device)
     }
 
-    /// The lowest version of the format that has what is used here, so that old runtimes read it:
-    /// 0.5.0 let names begin with a digit, and gave device files another place on the machine; 0.6.0
-    /// has annotations.
+    /// The lowest version of the format that has the features used, so that old runtimes read it:
+    /// 0.5.0 allows names that begin with a digit, and another path for device files on the
+    /// machine; 0.6.0 has annotations.
     fn version(&self) -> &'static str {
         let mut noted = self.devices.iter().map(|device| &device.annotations);
         if !self.annotations.is_empty() || noted.any(|notes| !notes.is_empty()) {
@@ -201,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn the_version_is_the_lowest_that_has_what_is_used() {
+    fn the_version_is_the_lowest_with_the_used_features() {
         let plain = || node("/dev/a", None);
         let moved = || node("/dev/a", Some("/root/dev/a"));
         for (spec, version) in [

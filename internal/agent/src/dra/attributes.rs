@@ -1,19 +1,19 @@
-//! What a device of claims says of itself, in the API's own types. Pure.
+//! The attributes of a device for claims, in the API's own types. Pure.
 
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::resource::v1::{DeviceAttribute, DeviceCapacity};
 use resources::quantity::Quantity;
 
-/// The longest text of an attribute.
+/// The maximum length of an attribute's text.
 const TEXT_MAX: usize = 64;
 
-/// A device's attributes while they are written. What is not known is left out.
+/// Builds a device's attributes. Unknown values are left out.
 #[derive(Default)]
 pub struct Attributes(pub BTreeMap<String, DeviceAttribute>);
 
 impl Attributes {
-    /// A text, as far as one may be long.
+    /// A text, cut to the maximum length.
     pub fn text(&mut self, name: &str, value: &str) {
         let end = value.floor_char_boundary(TEXT_MAX);
         if !value.is_empty() {
@@ -49,7 +49,7 @@ impl Attributes {
 }
 
 /// A version in the three numbers that Kubernetes compares: `9.0` is `9.0.0`, and a driver's
-/// `535.104.05` is `535.104.5`. `None` of what is none.
+/// `535.104.05` is `535.104.5`. `None` if it is not a version.
 fn semantic(version: &str) -> Option<String> {
     let parts: Option<Vec<u64>> = version.split('.').map(|part| part.parse().ok()).collect();
     let mut parts = parts.filter(|parts| (1..=3).contains(&parts.len()))?;

@@ -1,8 +1,8 @@
-//! The machine's devices as claims choose among them: GPUs, slices of GPUs, and network cards that
-//! do RDMA, each with its attributes and capacity. Pure.
+//! The machine's devices for claims: GPUs, slices of GPUs, and network cards with RDMA, each with
+//! its attributes and capacity. Pure.
 //!
-//! Attributes bear the names that NVIDIA's DRA driver uses where it has them, so that a claim's
-//! expressions need a new domain only.
+//! Attributes have the names of NVIDIA's DRA driver if it has them, so that a claim's expressions
+//! only need another domain.
 
 use std::collections::BTreeMap;
 
@@ -15,26 +15,27 @@ use resources::quantity::Quantity;
 use super::attributes::{Attributes, capacity, memory};
 use crate::labels;
 
-/// Kubernetes' own attribute for what two devices of one PCIe root have in common.
+/// Kubernetes' own attribute for the PCIe root of a device.
 const PCIE_ROOT: &str = "resource.kubernetes.io/pcieRoot";
 
 /// The longest name of a device.
 const NAME_MAX: usize = 63;
 
-/// A device that a claim may get.
+/// A device that a claim may be allocated.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Claimable {
-    /// As the cluster is told: its name, attributes and capacity.
+    /// The device as published: its name, attributes and capacity.
     pub device: Device,
-    /// The UUID of a GPU or slice, of a partition that of its GPU; a network card's RDMA device.
+    /// The UUID of a GPU or slice; for a partition its GPU's UUID; for a network card its RDMA
+    /// device.
     pub id: String,
-    /// Why it is not to be given out; empty if it is.
+    /// Why it must not be allocated; empty if it may be.
     pub problem: String,
-    /// What it is.
+    /// The kind of device.
     pub what: What,
 }
 
-/// What a device is.
+/// The kind of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum What {
     /// A whole GPU.
@@ -46,14 +47,14 @@ pub enum What {
     Slice {
         /// The GPU's index.
         index: u32,
-        /// Its own place among the GPU's slices.
+        /// Its position among the GPU's slices.
         place: usize,
     },
-    /// A slice that a GPU is cut into when it is given out.
+    /// A slice that is created on a GPU when it is allocated.
     Partition {
         /// The GPU's index.
         index: u32,
-        /// Where it lies.
+        /// Its place on the GPU.
         place: Place,
         /// How many memory slices it takes.
         size: u32,
@@ -62,7 +63,7 @@ pub enum What {
     Nic,
 }
 
-/// A name that the API takes: lower case letters, digits and dashes.
+/// A name that the API accepts: lower case letters, digits and dashes.
 pub fn name_of(text: &str) -> String {
     let plain = text.to_ascii_lowercase();
     let plain = plain.replace(|c: char| !c.is_ascii_alphanumeric(), "-");
@@ -70,7 +71,8 @@ pub fn name_of(text: &str) -> String {
     plain[..end].trim_matches('-').to_owned()
 }
 
-/// Everything of a machine that claims may get, by name. A GPU in MIG mode is its slices.
+/// All devices of a machine that claims may get, by name. A GPU in MIG mode is represented by its
+/// slices.
 pub fn all(found: &Inventory) -> Vec<Claimable> {
     let tree = Tree::of(found);
     let mut all: BTreeMap<String, Claimable> = BTreeMap::new();
@@ -95,7 +97,7 @@ pub fn gpus(found: &Inventory) -> Vec<Claimable> {
     gpus.map(|gpu| whole(found, &tree, gpu)).collect()
 }
 
-/// What a GPU and its slices have in common.
+/// The attributes that a GPU and its slices share.
 fn common<'a>(found: &Inventory, tree: &Tree<'a>, gpu: &'a Gpu) -> Attributes {
     let mut attributes = Attributes::default();
     attributes.text("productName", &gpu.model);
@@ -182,7 +184,7 @@ fn card<'a>(tree: &Tree<'a>, nic: &'a Nic) -> Claimable {
         device: Device {
             name: name_of(&format!("nic-{}", nic.name)),
             attributes: Some(attributes.0),
-            // Bits a second, as links are sold.
+            // In bits a second, the usual unit of links.
             capacity: Some(capacity(
                 "bandwidth",
                 Quantity::from_value(gbits.saturating_mul(1_000_000_000)),
@@ -199,7 +201,7 @@ fn card<'a>(tree: &Tree<'a>, nic: &'a Nic) -> Claimable {
 }
 
 impl Claimable {
-    /// The index of the GPU that it is, or is a slice of.
+    /// The index of the GPU, or of the slice's GPU.
     pub fn gpu(&self) -> Option<u32> {
         match self.what {
             What::Gpu { index } | What::Slice { index, .. } | What::Partition { index, .. } => {
@@ -209,7 +211,8 @@ impl Claimable {
         }
     }
 
-    /// Whether two devices are one in part: a GPU and what is of it, or partitions that overlap.
+    /// Whether two devices share a part: a GPU and its slices or partitions, or partitions that
+    /// overlap.
     pub fn overlaps(&self, other: &Claimable) -> bool {
         let whole = |one: &Claimable| matches!(one.what, What::Gpu { .. });
         match (&self.what, &other.what) {
@@ -231,7 +234,7 @@ impl Claimable {
         }
     }
 
-    /// An environment variable that tells a program of it, and its value.
+    /// The environment variable that names the device to a program, and its value.
     pub fn variable(&self) -> (String, &str) {
         let name = match &self.what {
             What::Gpu { index } => format!("MUSTER_GPU_{index}"),
@@ -294,7 +297,7 @@ mod tests {
     "#;
 
     #[test]
-    fn gpus_slices_and_cards_say_what_they_are() {
+    fn gpus_slices_and_cards_have_their_attributes() {
         let all = machine(TWO);
         let by = |name: &str| {
             let found = all.iter().find(|one| one.device.name == name);
@@ -339,7 +342,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever a driver calls a card, the API takes its name.
+        /// For any name of a card from a driver, the result is valid for the API.
         #[test]
         fn names_are_what_the_api_takes(text in "\\PC{0,90}") {
             let name = name_of(&format!("GPU-{text}"));

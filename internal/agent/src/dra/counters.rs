@@ -1,6 +1,6 @@
-//! What a GPU's partitions share, as counters of one set: each of its memory slices, its slices of
-//! computing, and its engines for optical flow. Whoever takes devices only while every counter
-//! suffices, as kube-scheduler does, takes none that overlap. Pure.
+//! The shared resources of a GPU's partitions as counters of one set: each of its memory slices,
+//! its compute slices, and its optical flow engines. An allocator that respects the counters, as
+//! kube-scheduler does, allocates no partitions that overlap. Pure.
 
 use std::collections::BTreeMap;
 
@@ -11,9 +11,9 @@ use resources::quantity::Quantity;
 /// Counters by name.
 type Counters = BTreeMap<String, Counter>;
 
-/// Slices of computing.
+/// Compute slices.
 const COMPUTE: &str = "compute-slices";
-/// Engines for optical flow, of which a GPU has few.
+/// Optical flow engines, of which a GPU has few.
 const ENGINES: &str = "optical-flow-engines";
 
 fn add(counters: &mut Counters, name: String, value: u32) {
@@ -23,7 +23,7 @@ fn add(counters: &mut Counters, name: String, value: u32) {
     }
 }
 
-/// The counters of memory slices from `start` on, `size` of them, and the rest.
+/// The counters of `size` memory slices from `start` on, and the others.
 fn counters(start: u32, size: u32, compute: u32, engines: u32) -> Counters {
     let mut counters = Counters::new();
     for slice in start..start + size {
@@ -34,8 +34,8 @@ fn counters(start: u32, size: u32, compute: u32, engines: u32) -> Counters {
     counters
 }
 
-/// All that a GPU of these profiles has, which is what its largest and all of its places take. The set
-/// bears the GPU's name as a device.
+/// All counters of a GPU with these profiles: the memory slices of all places, the compute slices of
+/// the largest profile, and the engines. The set has the GPU's name as a device.
 pub fn set(name: &str, profiles: &[Profile]) -> CounterSet {
     let ends = profiles.iter().flat_map(|it| {
         let starts = it.starts.iter();
@@ -49,7 +49,7 @@ pub fn set(name: &str, profiles: &[Profile]) -> CounterSet {
     }
 }
 
-/// What the whole GPU takes of its set: everything.
+/// The consumption of the whole GPU: the entire set.
 pub fn whole(set: &CounterSet) -> Vec<DeviceCounterConsumption> {
     vec![DeviceCounterConsumption {
         counter_set: set.name.clone(),
@@ -57,7 +57,7 @@ pub fn whole(set: &CounterSet) -> Vec<DeviceCounterConsumption> {
     }]
 }
 
-/// What an instance of a profile at a place takes of its GPU's set.
+/// The consumption of an instance of a profile at a place.
 pub fn part(set: &CounterSet, profile: &Profile, start: u32) -> Vec<DeviceCounterConsumption> {
     vec![DeviceCounterConsumption {
         counter_set: set.name.clone(),
@@ -89,7 +89,7 @@ mod tests {
         i64::from_str(value).expect("a number")
     }
 
-    /// Takes what is asked for if all counters suffice, as kube-scheduler does.
+    /// Takes the requested counters if all suffice, as kube-scheduler does.
     fn take(left: &mut BTreeMap<String, i64>, asked: &[DeviceCounterConsumption]) -> bool {
         let [asked] = asked else { panic!("one set") };
         let enough = |name: &String| left.get(name).copied().unwrap_or(0);
@@ -129,8 +129,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever comes in whatever order: what the counters allow a driver can make beside what is
-        /// there, and what they refuse it would refuse.
+        /// For any order of requests: a driver can create what the counters allow beside the
+        /// present instances, and would refuse what they refuse.
         #[test]
         fn the_counters_allow_what_a_gpu_can_be_cut_into(
             model in 0..MODELS.len(), asked in prop::collection::vec((0..200_usize, any::<bool>()), 1..30),

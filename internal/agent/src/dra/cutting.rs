@@ -1,6 +1,6 @@
-//! Cuts GPUs for claims and takes the slices back, by the same hand as the MIG manager does. Owns the
-//! order: what the GPU says is asked first, whoever else has a part of it is left alone, and what was
-//! made is waited for until the inventory shows it.
+//! Partitions GPUs for claims and removes the slices, through the same cutter thread as the MIG
+//! manager. Owns the order: reads the GPU's present layout first, leaves the parts of other holders
+//! alone, and waits until the inventory shows the new slice.
 
 use std::time::Duration;
 
@@ -17,24 +17,24 @@ use super::prepared::Cut;
 use crate::inventory::Machine;
 use crate::kubelet::Hand;
 
-/// How long the inventory may take to show what was cut: several looks, and less than the kubelet
+/// How long the inventory may take to show a new slice: several looks, and less than the kubelet
 /// waits for an answer (45 seconds).
 const SHOWN_WITHIN: Duration = Duration::from_secs(15);
 
-/// How long the driver may take to say how GPUs are cut, before that counts as unknown.
+/// How long the driver may take to report the layout of GPUs, before it counts as unknown.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(20);
 
-/// What becomes of a claim whose GPU can't be cut now.
+/// The advice for a claim whose GPU can't be partitioned now.
 const AGAIN: &str = "the kubelet tries again; delete the pod to have it placed anew";
 
-/// Who cuts.
+/// Partitions GPUs for claims.
 pub struct Knife {
     hand: Hand,
     machine: watch::Receiver<Machine>,
 }
 
 impl Knife {
-    /// Opens nothing yet.
+    /// Opens no driver yet.
     pub fn new(source: &Source, machine: watch::Receiver<Machine>) -> Knife {
         Knife {
             hand: Hand::new(source),
@@ -42,7 +42,7 @@ impl Knife {
         }
     }
 
-    /// How these GPUs are cut, by UUID.
+    /// The layout of these GPUs, by UUID.
     pub async fn cards(&self, gpus: Vec<String>) -> Cards {
         let asked = gpus.clone();
         let look = move |cutter: &mut Cutter| {
@@ -64,12 +64,13 @@ impl Knife {
         })
     }
 
-    /// Cuts a slice at a place, if it isn't there, and answers its UUID once the inventory has it.
-    /// `own`: what was cut for claims before, this one too.
+    /// Creates a slice at a place, if it doesn't exist, and returns its UUID once the inventory
+    /// shows it. `own`: all slices created for claims so far, including this one.
     ///
     /// # Errors
     ///
-    /// A sentence for the pod's events. Nothing was cut then, or it is there and not shown yet.
+    /// A sentence for the pod's events. Then no slice was created, or it exists and is not shown
+    /// yet.
     pub async fn make(&self, gpu: &str, place: &Place, own: Vec<Cut>) -> Result<String, String> {
         let (of, at) = (gpu.to_owned(), place.clone());
         let make = move |cutter: &mut Cutter| make(cutter, &of, &at, &own);
@@ -82,7 +83,7 @@ impl Knife {
         Ok(slice)
     }
 
-    /// Sees to it that a GPU is a whole.
+    /// Ensures that a GPU is not partitioned.
     ///
     /// # Errors
     ///
@@ -94,17 +95,17 @@ impl Knife {
         self.shown(gpu, "a whole GPU", whole).await
     }
 
-    /// Ends a slice that was cut for a claim, if it is there.
+    /// Removes a slice that was created for a claim, if it exists.
     ///
     /// # Errors
     ///
-    /// A sentence: it is there yet.
+    /// A sentence: the slice still exists.
     pub async fn end(&self, cut: &Cut) -> Result<(), String> {
         let cut = cut.clone();
         self.hand.ask(move |cutter| end(cutter, &cut)).await
     }
 
-    /// Waits until the inventory shows a GPU so.
+    /// Waits until the inventory shows a GPU in this state.
     async fn shown(
         &self,
         gpu: &str,
@@ -125,7 +126,7 @@ impl Knife {
     }
 }
 
-/// That nobody may compute on a GPU whose mode is to change.
+/// Checks that no process uses a GPU whose mode is to change.
 fn idle(card: &Card) -> Result<(), String> {
     if card.processes.is_empty() {
         return Ok(());
@@ -209,7 +210,7 @@ fn end(cutter: &mut Cutter, cut: &Cut) -> Result<(), String> {
     let card = look_at(cutter, &cut.gpu)?;
     let there = place::instance(&card.profiles, &card.layout, &cut.place);
     let strange = strangers(&card, std::iter::once(cut));
-    // Another's that came to lie there since, such as after a reset.
+    // Another owner's slice at the same place, for instance after a reset.
     if there.is_none_or(|there| strange.iter().any(|other| other.id == there.id)) {
         return Ok(());
     }

@@ -1,4 +1,4 @@
-//! The driver's answers to the kubelet: devices for claims, as CDI specs.
+//! Answers the kubelet's requests: prepares devices for claims, as CDI specs.
 
 mod cut;
 
@@ -25,7 +25,7 @@ use crate::cdi::{Edits, Spec};
 use crate::inventory::Machine;
 use crate::kubelet::{self, KubeletConfig, LOOK_EVERY};
 
-/// How often specs of claims that are gone are looked for.
+/// Interval of the search for specs of deleted claims.
 const TIDY_EVERY: Duration = Duration::from_secs(60);
 
 /// The driver of one node.
@@ -42,16 +42,16 @@ struct Inner {
     found: watch::Receiver<Found>,
     offer: watch::Sender<Offer>,
     knife: Knife,
-    /// Whether GPUs are cut for claims.
+    /// Whether GPUs are partitioned for claims.
     partitions: bool,
-    /// A GPU could not be cut: it may be another than it was.
+    /// Notified when a GPU could not be partitioned: its layout may have changed.
     failed: Notify,
-    /// One claim at a time: what one gets the next must know of.
+    /// Locked for one claim at a time: the next claim must see its result.
     specs: Mutex<Specs>,
 }
 
 impl Driver {
-    /// A driver that knows what there is to give.
+    /// A driver with a first offer.
     pub(super) async fn new(
         config: &KubeletConfig,
         client: kube::Client,
@@ -76,12 +76,12 @@ impl Driver {
         driver
     }
 
-    /// What is offered, from now on.
+    /// The offer, and its changes.
     pub(super) fn offer(&self) -> watch::Receiver<Offer> {
         self.0.offer.subscribe()
     }
 
-    /// Offers what the machine has, as that changes.
+    /// Updates the offer when the machine changes.
     pub(super) async fn follow(&self) {
         let mut found = self.0.found.clone();
         loop {
@@ -94,7 +94,7 @@ impl Driver {
             };
             let goes_on = match known {
                 true => news.await,
-                // What a driver doesn't say now it may say soon.
+                // A driver that doesn't answer now may answer soon.
                 false => timeout(LOOK_EVERY, news).await.unwrap_or(true),
             };
             if !goes_on {
@@ -103,8 +103,8 @@ impl Driver {
         }
     }
 
-    /// Removes specs of claims that are gone and that no pod here uses, now and again: what a
-    /// kubelet that lost its own records will never ask to be undone.
+    /// Periodically removes specs of deleted claims that no pod here uses: a kubelet that lost its
+    /// own records never asks to unprepare them.
     pub(super) async fn tidy(&self) {
         let mut tick = tokio::time::interval(TIDY_EVERY);
         loop {
@@ -117,8 +117,8 @@ impl Driver {
 }
 
 impl Inner {
-    /// Offers what there is now; whether all of it is known. Meanwhile nothing is given out or taken
-    /// back, so that what is cut is held against what claims have.
+    /// Updates the offer; whether all layouts are known. Holds the lock, so that the layouts are
+    /// compared with the present claims.
     async fn look(&self) -> bool {
         let specs = self.specs.lock().await;
         let found = self.found.borrow().clone();
@@ -148,7 +148,7 @@ impl Inner {
                 .iter()
                 .for_each(|error| tracing::warn!("a GPU is not offered: {error}"));
         }
-        // A GPU whose mode waits shows nothing new when it no longer does.
+        // A GPU whose mode change is pending shows no change when it is done.
         unknown.is_empty() && !cards.values().flatten().any(|card| card.waits)
     }
 
@@ -182,7 +182,8 @@ impl Inner {
         };
         let cut = self.cut(&specs, &all, &offer, &mut prepared, &mut devices);
         cut.await.inspect_err(|_| self.failed.notify_one())?;
-        // NVIDIA's runtime must not add what an image asks for: images of CUDA ask for all GPUs.
+        // NVIDIA's runtime must not add the devices that an image requests: images of CUDA request
+        // all GPUs.
         let gpus = gpus::spec(&self.machine.borrow(), &self.roots, true);
         let edits = devices.iter().map(|device| self.edits(&gpus, device));
         let edits = edits.collect::<Result<Vec<Edits>, String>>()?;
@@ -214,13 +215,13 @@ impl Inner {
         let all = (specs.all()).map_err(|error| format!("CDI specs can't be read: {error}"))?;
         match all.iter().find(|it| it.uid == asked.uid) {
             Some(prepared) => self.let_go(&specs, prepared).await,
-            // One that can't be understood is none of a claim's any more.
+            // A spec that cannot be parsed belongs to no claim any more.
             None => (specs.remove(&asked.uid))
                 .map_err(|error| format!("its CDI spec can't be removed: {error}")),
         }
     }
 
-    /// What a container with a device gets. GPUs that are described and have no number have no files.
+    /// The edits to a container with a device. Described GPUs without a number have no files.
     fn edits(&self, gpus: &Spec, device: &Claimable) -> Result<Edits, String> {
         let mut edits = match device.what {
             What::Nic => {
@@ -259,7 +260,7 @@ impl Inner {
             if claim.is_some_and(|claim| claim.metadata.uid.as_ref() == Some(&prepared.uid)) {
                 continue;
             }
-            // A pod that was deleted by force may run on for a while.
+            // A pod that was deleted by force may still run for a while.
             let used = kubelet::claims(&self.pod_resources).await;
             let used = used.map_err(|error| error.to_string())?;
             if !used.contains(&(namespace.clone(), name.clone())) {

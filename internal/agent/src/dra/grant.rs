@@ -1,5 +1,5 @@
-//! What a claim gets of this node, from what was allocated to it. Pure. The scheduler sees to it
-//! that no two claims have the same device; this is the last who could notice that they do.
+//! Finds a claim's devices on this node from its allocation. Pure. The scheduler ensures that no
+//! two claims have the same device; this is the last check of that.
 
 use std::collections::BTreeSet;
 
@@ -9,11 +9,11 @@ use super::DRIVER;
 use super::claimable::Claimable;
 use super::prepared::{Given, Prepared};
 
-/// What this driver on this node is to give to a claim.
+/// The devices that this driver on this node must give to a claim.
 ///
 /// # Errors
 ///
-/// A sentence for the pod's events, where nothing is allocated here.
+/// A sentence for the pod's events, if nothing is allocated here.
 pub fn allocated(claim: &ResourceClaim, pool: &str) -> Result<Vec<Given>, String> {
     let allocation = claim.status.as_ref().and_then(|it| it.allocation.as_ref());
     let results = allocation.and_then(|it| it.devices.as_ref()?.results.as_ref());
@@ -42,12 +42,12 @@ pub fn allocated(claim: &ResourceClaim, pool: &str) -> Result<Vec<Given>, String
     Ok(all)
 }
 
-/// Which devices those are. Of a claim that is prepared already they stay what they are, well or
-/// not: what runs with them is the scheduler's to end.
+/// Looks up the devices. Those of a prepared claim stay, healthy or not: the scheduler ends the
+/// work that uses them.
 ///
 /// # Errors
 ///
-/// A sentence for the pod's events, where a device can't be had.
+/// A sentence for the pod's events, if a device is not available.
 pub fn devices<'a>(
     uid: &str,
     given: &[Given],
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_of_this_driver_and_node_is_given() {
+    fn only_devices_of_this_driver_and_node_are_given() {
         let result = |driver: &str, pool: &str, device: &str| json!({"driver": driver, "pool": pool, "device": device, "request": "r"});
         let of_others = result("nic.example.com", "elsewhere", "x");
         let got = allocated(
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn what_overlaps_is_given_once_by_whatever_name() {
+    fn overlapping_devices_are_given_once_under_any_name() {
         let part = |start: u32, size: u32| What::Partition {
             index: 0,
             place: Place {
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_is_given_once_and_while_it_is_well_and_what_is_given_stays_given() {
+    fn a_device_is_given_once_and_only_while_healthy_and_stays_given() {
         let machine = machine();
         let none = BTreeSet::new();
         let ask = |device: &str, prepared: &[Prepared], held: &BTreeSet<String>| {

@@ -1,10 +1,10 @@
 //! The agent beside a kubelet as a DRA driver (dynamic resource allocation, `resource.k8s.io/v1`):
-//! tells the cluster in ResourceSlices what the machine has, and gives containers what
-//! kube-scheduler allocated to their claims. Where it is to, it offers GPUs in every slice that they can
-//! be cut into, and cuts them for the claims that get one.
+//! publishes the machine's devices in ResourceSlices, and gives containers the devices that
+//! kube-scheduler allocated to their claims. If configured, it offers GPUs in every slice into
+//! which they can be partitioned, and partitions them for the claims that get one.
 //!
-//! Slices stay when the agent stops: the next one finds them as they should be, and where none
-//! comes the kubelet removes them after half a minute.
+//! ResourceSlices stay when the agent stops: the next agent updates them, and without a next agent
+//! the kubelet removes them after half a minute.
 
 mod attributes;
 mod claimable;
@@ -34,14 +34,14 @@ pub use prepared::{Prepared, Specs};
 use crate::inventory::Machine;
 use crate::kubelet::{KubeletConfig, KubeletError};
 
-/// The driver's name, which classes and claims choose it by.
+/// The driver's name, by which classes and claims select it.
 pub const DRIVER: &str = "gpu.muster.io";
 
-/// Gives out the machine's devices by claims until `stop` says true.
+/// Offers the machine's devices to claims until `stop` says true.
 ///
 /// # Errors
 ///
-/// When a socket can't be made. A kubelet or an API that is away is waited for.
+/// When a socket can't be created. The driver waits for a kubelet or an API that is not available.
 pub async fn run(
     config: &KubeletConfig,
     client: kube::Client,
@@ -59,11 +59,11 @@ pub async fn run(
     }
 }
 
-/// The GPUs and slices that pods have from the device plugin: what ran before `--devices dra` was
-/// asked for keeps what it has.
+/// The GPUs and slices that pods hold from the device plugin: pods from before `--devices dra` keep
+/// their devices.
 async fn held(socket: &Path) -> Result<BTreeSet<String>, tonic::Status> {
     let held = crate::kubelet::held(socket, false).await?.into_iter();
-    // Of a device that several have, each unit has a number after it.
+    // Each unit of a shared device has a number behind the device's UUID.
     let device = |(_, id): (_, String)| id.split("::").next().map(str::to_owned);
     Ok(held.filter_map(device).collect())
 }

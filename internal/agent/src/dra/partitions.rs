@@ -1,8 +1,9 @@
-//! What claims are offered of this machine: its devices as they are and, where its GPUs are cut for
-//! claims, each such GPU as a whole and in every slice that its driver can cut it into, with what
-//! these share. Pure.
+//! The devices that this machine offers to claims: its devices as they are and, if its GPUs are
+//! partitioned for claims, each such GPU as a whole and in every slice that its driver can create,
+//! with shared counters. Pure.
 //!
-//! A GPU that somebody else has cut is offered as it is cut, and never cut anew.
+//! A GPU that was partitioned by others is offered with its present slices, and never partitioned
+//! again.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +17,7 @@ use super::claimable::{Claimable, What, name_of};
 use super::counters;
 use super::prepared::{Cut, Prepared};
 
-/// The machine's devices, as they were found.
+/// The machine's devices, as discovered.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Found {
     /// Its GPUs, or the slices of those in MIG mode, and its cards.
@@ -25,12 +26,14 @@ pub struct Found {
     pub gpus: Vec<Claimable>,
 }
 
-/// What may be given out. What has a problem is not offered, and stays what claims have.
+/// The devices that may be allocated. A device with a problem is not offered; claims that have it
+/// keep it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Offer {
-    /// The devices, of which those of one GPU share counters where it is offered in partitions.
+    /// The devices; those of one partitionable GPU share counters.
     pub devices: Vec<Claimable>,
-    /// Those that don't overlap, without counters: for a cluster that has none.
+    /// The devices that don't overlap, without counters: for a cluster without support for
+    /// counters.
     pub apart: Vec<Claimable>,
     /// The counters of GPUs that are offered in partitions.
     pub shared: Vec<CounterSet>,
@@ -43,11 +46,11 @@ impl Offer {
     }
 }
 
-/// How GPUs are cut, by UUID; a GPU that doesn't say it has its error.
+/// The layout of each GPU by UUID, or the error of a GPU that doesn't report it.
 pub type Cards = BTreeMap<String, Result<Card, String>>;
 
-/// What to offer, from what was found, how the GPUs are cut (none where they are not cut for claims)
-/// and what claims have.
+/// Computes the offer from the discovered devices, the GPUs' layouts (empty if GPUs are not
+/// partitioned for claims) and the prepared claims.
 pub fn offer(found: &Found, cards: &Cards, prepared: &[Prepared]) -> Offer {
     let cuts: Vec<(&String, &Cut)> = prepared.iter().flat_map(|it| &it.cuts).collect();
     let mut offer = Offer::default();
@@ -79,11 +82,11 @@ pub fn offer(found: &Found, cards: &Cards, prepared: &[Prepared]) -> Offer {
 
 /// How a GPU is offered.
 enum Way {
-    /// As a whole and in every slice that it can be cut into.
+    /// As a whole and in every slice into which it can be partitioned.
     InParts,
-    /// As it was found, with why it is not offered in partitions.
+    /// As discovered, with the reason why it is not offered in partitions.
     AsFound(String),
-    /// Not at all, with why.
+    /// Not at all, with the reason.
     Withheld(String),
 }
 
@@ -115,7 +118,7 @@ fn way(card: Option<&Result<Card, String>>, own: &[(&String, &Cut)]) -> Way {
     }
 }
 
-/// That a GPU's mode waits for a reset, and what to do.
+/// The message that a GPU's mode change waits for a reset, and what to do.
 pub fn waits(card: &Card) -> String {
     let index = card.index;
     format!(
@@ -124,7 +127,7 @@ pub fn waits(card: &Card) -> String {
     )
 }
 
-/// The instances of a GPU that were not cut for these.
+/// The instances of a GPU that were not created for these claims.
 pub fn strangers<'a, 'b>(
     card: &'a Card,
     own: impl Iterator<Item = &'b Cut> + Clone,
@@ -135,7 +138,7 @@ pub fn strangers<'a, 'b>(
         if slices.contains(&&cut.slice) {
             return true;
         }
-        // While it is made there is no slice, or nobody has noted which it is.
+        // During its creation there is no slice, or its UUID is not recorded yet.
         let here = place::instance(&card.profiles, &card.layout, &cut.place);
         let here = cut.gpu == card.id && here.is_some_and(|here| here.id == instance.id);
         here && (slices.is_empty() || cut.slice.is_empty())
@@ -145,7 +148,7 @@ pub fn strangers<'a, 'b>(
         .collect()
 }
 
-/// Of a GPU in partitions, what doesn't overlap: what is cut already, else the whole.
+/// The partitions of a GPU that don't overlap: its present slices, else the whole GPU.
 fn apart(parts: &[Claimable], own: &[(&String, &Cut)]) -> Vec<Claimable> {
     let named = |part: &Claimable| own.iter().any(|(name, _)| **name == part.device.name);
     let is = |part: &&Claimable| match own.is_empty() {
@@ -159,7 +162,7 @@ fn apart(parts: &[Claimable], own: &[(&String, &Cut)]) -> Vec<Claimable> {
     apart
 }
 
-/// A GPU's devices as they were found, but for slices that were cut for claims: these stay known by
+/// A GPU's devices as discovered, except slices that were created for claims: these stay known by
 /// their claims' names, and are not offered.
 fn as_found(
     found: &Found,
@@ -186,7 +189,7 @@ fn as_found(
         Way::InParts => return all,
         Way::AsFound(why) => why,
         Way::Withheld(why) => {
-            // Who was given one of these is to be told why it can't be had.
+            // A claim with one of these devices must get the reason why it is not available.
             let set = |card: &Card| counters::set(&whole.device.name, &card.profiles);
             add(match card {
                 Some(card) => parts(whole, card, &set(card)),
@@ -220,11 +223,11 @@ fn as_found(
     all
 }
 
-/// A GPU in every slice that it can be cut into and as a whole: what leaves most to others first, as
+/// A GPU as a whole and in every slice, in an order that leaves the most to later claims, because
 /// kube-scheduler takes the first that fits.
 fn parts(whole: &Claimable, card: &Card, set: &CounterSet) -> Vec<Claimable> {
     let mut places: Vec<(&Profile, u32)> = place::all(&card.profiles).collect();
-    // The large ones can begin at the low slices only.
+    // The large profiles can only begin at the low slices.
     places.sort_by_key(|(profile, start)| {
         let taken = (profile.size, profile.slices, profile.engines);
         (taken, profile.id, std::cmp::Reverse(*start))
@@ -239,8 +242,8 @@ fn parts(whole: &Claimable, card: &Card, set: &CounterSet) -> Vec<Claimable> {
     all
 }
 
-/// The name of a partition: of its GPU's UUID, its profile and where it lies, so that every agent
-/// calls it the same.
+/// The name of a partition: from its GPU's UUID, its profile and its place, so that every agent
+/// uses the same.
 fn name(gpu: &str, profile: &str, start: u32) -> String {
     name_of(&format!("{gpu}-{profile}-{start}"))
 }

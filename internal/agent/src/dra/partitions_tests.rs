@@ -1,4 +1,4 @@
-//! What is offered of GPUs that are cut by nobody, for claims, or by somebody else.
+//! The offer of GPUs that are not partitioned, partitioned for claims, or partitioned by others.
 
 use std::path::Path;
 
@@ -126,10 +126,10 @@ fn a_gpu_is_offered_in_every_slice_and_as_a_whole_small_ones_and_high_places_fir
 }
 
 #[test]
-fn what_is_cut_for_claims_changes_nothing_and_what_is_apart_is_that_alone() {
+fn partitions_of_claims_do_not_change_the_offer_and_are_the_only_ones_apart() {
     let at = place("1g.10gb", 6);
     let whole = offer(&found("", ""), &cards(Ok(card(&[]))), &[]);
-    // Before it is cut, while its slice is not noted yet, and when it is.
+    // Before it is created, while its slice is not recorded yet, and afterwards.
     for (there, slice) in [(false, ""), (true, ""), (true, "MIG-1")] {
         let instances = [("1g.10gb", 6, "MIG-1")];
         let card = card(if there { &instances } else { &[] });
@@ -143,7 +143,7 @@ fn what_is_cut_for_claims_changes_nothing_and_what_is_apart_is_that_alone() {
 }
 
 #[test]
-fn what_somebody_else_has_cut_is_offered_as_it_is() {
+fn a_gpu_partitioned_by_others_is_offered_as_it_is() {
     let found = found("mig = [\"1g.10gb\", \"3g.40gb\"]", "");
     let slices: Vec<String> = (found.devices.iter())
         .filter(|one| one.gpu().is_some())
@@ -151,7 +151,8 @@ fn what_somebody_else_has_cut_is_offered_as_it_is() {
         .collect();
     let card = card(&[("1g.10gb", 6, &slices[0]), ("3g.40gb", 0, &slices[1])]);
     let at = place("1g.10gb", 6);
-    // None of them is a claim's; one is; one that lies there now is not what was cut.
+    // None of them is a claim's; one is; the slice at the place now is not the one that was
+    // created.
     for (claims, others) in [
         (vec![], vec![0, 1]),
         (vec![prepared(&at, &slices[0])], vec![1]),
@@ -165,7 +166,7 @@ fn what_somebody_else_has_cut_is_offered_as_it_is() {
         let mut expected: Vec<&str> = others.iter().map(|at| slices[*at].as_str()).collect();
         expected.push("mlx5_0");
         assert_eq!(ids, expected);
-        // What the claim has stays known.
+        // The claim's device stays known.
         let own = offer.devices.iter().find(|one| !one.problem.is_empty());
         assert_eq!(own.is_some(), !claims.is_empty());
         if let Some(own) = own {
@@ -176,7 +177,7 @@ fn what_somebody_else_has_cut_is_offered_as_it_is() {
 }
 
 #[test]
-fn what_can_not_be_cut_or_is_not_known_is_offered_as_found_or_not_at_all() {
+fn a_gpu_without_mig_or_with_unknown_layout_is_offered_as_found_or_not_at_all() {
     let not_capable = Card {
         capable: false,
         ..card(&[])
@@ -208,7 +209,7 @@ fn what_can_not_be_cut_or_is_not_known_is_offered_as_found_or_not_at_all() {
 }
 
 #[test]
-fn who_was_given_what_is_withheld_is_told_why() {
+fn the_claim_of_a_withheld_device_gets_the_reason() {
     let waiting = Card {
         waits: true,
         ..card(&[("1g.10gb", 6, "MIG-1")])

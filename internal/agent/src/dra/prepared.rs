@@ -1,7 +1,8 @@
-//! Claims that are prepared, on disk: for each a CDI spec, which the container runtime reads and
-//! which is at the same time the record of what the claim has. So there is nothing that could say
-//! something else, and an agent that starts anew knows what the one before gave. A partition's spec is
-//! there before it is cut and until it is gone, so what no spec names this driver didn't cut.
+//! Prepared claims on disk: for each a CDI spec, which the container runtime reads and which is
+//! also the record of the claim's devices. So the two cannot differ, and a restarted agent knows
+//! the allocations of the previous one. A partition's spec is written before the partition is
+//! created and removed after it is gone, so a slice that no spec names was not created by this
+//! driver.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -12,14 +13,14 @@ use hardware::partition::place::Place;
 use super::DRIVER;
 use crate::cdi::{Device, Edits, Spec, file};
 
-/// What a spec's devices are a kind of, after the driver's name.
+/// The class of a spec's devices, after the driver's name.
 const CLASS: &str = "claim";
 
 fn kind() -> String {
     format!("{DRIVER}/{CLASS}")
 }
 
-/// Devices given to a claim.
+/// The devices of a prepared claim.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Prepared {
     /// The claim's uid.
@@ -28,25 +29,25 @@ pub struct Prepared {
     pub namespace: String,
     /// Its name.
     pub name: String,
-    /// What it has.
+    /// Its devices.
     pub devices: Vec<Given>,
     /// The partitions among them, by the devices' names.
     pub cuts: BTreeMap<String, Cut>,
 }
 
-/// A partition that this driver cut, or was about to, for a claim.
+/// A partition that this driver created, or was about to create, for a claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cut {
     /// The GPU's UUID.
     pub gpu: String,
-    /// Where it lies.
+    /// Its place on the GPU.
     pub place: Place,
-    /// The UUID of the slice that it is; empty until it is cut.
+    /// The UUID of its slice; empty until it is created.
     pub slice: String,
 }
 
 impl Cut {
-    /// As it is noted: `GPU-.../1g.10gb/4`.
+    /// The form in the spec: `GPU-.../1g.10gb/4`.
     fn words(&self) -> String {
         let Place { profile, start } = &self.place;
         format!("{}/{profile}/{start}", self.gpu)
@@ -67,18 +68,18 @@ impl Cut {
     }
 }
 
-/// A device that a claim has.
+/// A device of a claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Given {
-    /// The request of the claim that it answers.
+    /// The request of the claim for which it was allocated.
     pub request: String,
     /// Its name in the node's pool.
     pub device: String,
-    /// Whether somebody only watches over it, and others may have it all the same.
+    /// Whether this is admin access, which leaves the device to others.
     pub admin: bool,
 }
 
-/// A note of ours in a spec.
+/// The name of Muster's annotation in a spec.
 fn note(name: &str) -> String {
     format!("{DRIVER}/{name}")
 }
@@ -91,8 +92,8 @@ fn notes<const N: usize>(all: [(&str, &str); N]) -> BTreeMap<String, String> {
 }
 
 impl Given {
-    /// The request without which of its alternatives (`REQUEST/ALTERNATIVE`) was allocated: pods
-    /// and the kubelet name requests so.
+    /// The request without the allocated alternative (`REQUEST/ALTERNATIVE`): pods and the kubelet
+    /// name requests so.
     pub fn main_request(&self) -> &str {
         let request = self.request.split('/').next();
         request.unwrap_or(&self.request)
@@ -100,14 +101,14 @@ impl Given {
 }
 
 impl Prepared {
-    /// The name by which a container runtime is told of one of its devices. Of a claim's own uid, as
-    /// a runtime may remember what it read under a name.
+    /// The CDI id of one of its devices. It contains the claim's uid, because a runtime may cache
+    /// what it read under a name.
     pub fn cdi_id(&self, given: &Given) -> String {
         format!("{}={}", kind(), self.device_name(given))
     }
 
     fn device_name(&self, given: &Given) -> String {
-        // A device may answer two requests.
+        // A device may serve two requests.
         format!(
             "{}_{}_{}",
             self.uid,
@@ -116,7 +117,7 @@ impl Prepared {
         )
     }
 
-    /// Its spec, with what a container gets for each device, and what it gets with any.
+    /// The claim's spec, with the edits for each device and those common to all.
     fn spec(&self, edits: Vec<Edits>, with_any: Edits) -> Spec {
         let devices = self.devices.iter().zip(edits).map(|(given, edits)| {
             let admin = given.admin.to_string();
@@ -148,7 +149,7 @@ impl Prepared {
         }
     }
 
-    /// What a spec says; `None` if it lacks something.
+    /// Parses a spec; `None` if it lacks something.
     fn of(spec: &Spec) -> Option<Prepared> {
         let said = |notes: &BTreeMap<String, String>, name| notes.get(&note(name)).cloned();
         let given = |device: &Device| {
@@ -177,21 +178,21 @@ impl Prepared {
     }
 }
 
-/// The directory with the specs, `/var/run/cdi`, in which others may have theirs.
+/// The directory with the specs, `/var/run/cdi`, which may contain specs of others.
 #[derive(Clone, Debug)]
 pub struct Specs {
     directory: PathBuf,
 }
 
 impl Specs {
-    /// Touches nothing yet.
+    /// Touches no file yet.
     pub fn new(directory: &Path) -> Specs {
         Specs {
             directory: directory.to_path_buf(),
         }
     }
 
-    /// The file of a claim's spec; an error where the uid is none.
+    /// The file of a claim's spec; an error if the uid is invalid.
     fn file(&self, uid: &str) -> io::Result<PathBuf> {
         let plain = |c: char| c.is_ascii_alphanumeric() || c == '-';
         if uid.is_empty() || !uid.chars().all(plain) {
@@ -201,11 +202,11 @@ impl Specs {
         Ok(file::path(&self.directory, &kind(), Some(uid)))
     }
 
-    /// All claims that are prepared. A file that can't be understood is left alone, and said.
+    /// All prepared claims. A file that cannot be parsed is left alone and logged.
     ///
     /// # Errors
     ///
-    /// When the directory can't be read; one that isn't there has no specs.
+    /// When the directory can't be read; a missing directory has no specs.
     pub fn all(&self) -> io::Result<Vec<Prepared>> {
         let entries = match std::fs::read_dir(&self.directory) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -232,7 +233,7 @@ impl Specs {
         Ok(all)
     }
 
-    /// Keeps a claim's spec, whole or not at all.
+    /// Writes a claim's spec atomically.
     ///
     /// # Errors
     ///
@@ -241,7 +242,7 @@ impl Specs {
         file::write(&self.file(&prepared.uid)?, &prepared.spec(edits, with_any))
     }
 
-    /// Forgets a claim; one that isn't known is none.
+    /// Removes a claim's spec, if it exists.
     ///
     /// # Errors
     ///
@@ -279,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_prepared_is_read_back_and_others_files_are_left_alone() {
+    fn prepared_claims_are_read_back_and_others_files_are_left_alone() {
         let directory = tempfile::tempdir().expect("a directory");
         let at = directory.path().join("cdi");
         let specs = Specs::new(&at);
@@ -304,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_cut_for_a_claim_is_noted_before_and_after() {
+    fn partitions_of_a_claim_are_recorded_before_and_after_their_creation() {
         let directory = tempfile::tempdir().expect("a directory");
         let specs = Specs::new(directory.path());
         let mut claim = prepared("1");

@@ -1,5 +1,5 @@
-//! Keeps the node's ResourceSlices at what the machine has, whoever removes or changes them: a
-//! kubelet that starts removes those of its node.
+//! Keeps the node's ResourceSlices equal to the machine's devices, also when others remove or
+//! change them: a starting kubelet removes those of its node.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,27 +17,27 @@ use super::slices::{Owner, Write};
 use super::{DRIVER, held};
 use crate::kubelet::{KubeletConfig, LOOK_EVERY};
 
-/// How often an API that drops counters is asked again.
+/// Interval at which an API that drops counters is asked again.
 const ASK_EVERY: Duration = Duration::from_secs(60);
-/// How often more may be left to write: counters, what has them, and once more without.
+/// Maximum number of rounds of writes: counters, the devices with them, and once more without.
 const ROUNDS: usize = 3;
 
-/// Whether the API keeps what partitions share.
+/// Whether the API keeps shared counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Counters {
-    /// It was not asked.
+    /// Not asked yet.
     Unknown,
-    /// It does.
+    /// The API keeps them.
     Kept,
-    /// It didn't then.
+    /// The API dropped them at this time.
     Dropped(Instant),
 }
 
-/// The slices of this driver and node, as last heard of.
+/// The slices of this driver and node, as last received.
 #[derive(Default)]
 struct Known {
     slices: BTreeMap<String, ResourceSlice>,
-    /// All have been told since the watch began.
+    /// Whether the watch has listed all slices.
     whole: bool,
 }
 
@@ -69,7 +69,7 @@ struct Publisher<'a> {
     counters: Counters,
 }
 
-/// Writes slices for as long as anybody says what the machine has.
+/// Publishes slices for as long as there is a source of offers.
 pub async fn publish(
     config: &KubeletConfig,
     client: kube::Client,
@@ -106,8 +106,7 @@ pub async fn publish(
                 Ok(()) => publisher.write(&offer).await,
                 Err(_) => return,
             },
-            // What could not be written is tried again, and what pods have from the device plugin
-            // becomes free.
+            // Retries failed writes, and publishes devices that the device plugin's pods have released.
             _ = tick.tick(), if again => publisher.write(&offer).await,
         };
         again = *done.as_ref().unwrap_or(&true);
@@ -122,8 +121,8 @@ pub async fn publish(
 }
 
 impl Publisher<'_> {
-    /// The devices that may be given out now, with the counters that they share, and whether pods have
-    /// some from the device plugin.
+    /// The devices that may be allocated now, with their shared counters, and whether pods have
+    /// devices from the device plugin.
     async fn offered(&self, offer: &Offer) -> Result<(Vec<Device>, Vec<CounterSet>, bool), String> {
         let held = (held(&self.config.pod_resources()).await)
             .map_err(|error| format!("the kubelet doesn't say which devices pods have: {error}"))?;
@@ -138,7 +137,7 @@ impl Publisher<'_> {
         Ok((offered, shared, !held.is_empty()))
     }
 
-    /// Writes what is not as it should be; whether to look again soon.
+    /// Writes the differences; whether to look again soon.
     async fn write(&mut self, offer: &watch::Receiver<Offer>) -> Result<bool, String> {
         if !self.known.whole {
             return Ok(false);
@@ -172,7 +171,7 @@ impl Publisher<'_> {
                 break;
             }
             for write in writes {
-                // What could not be written is looked at anew: a later event says what is there.
+                // After a failed write the next event has the actual state.
                 let written = self.carry_out(write).await;
                 if !written.map_err(|error| error.to_string())? {
                     self.dropped();
@@ -183,7 +182,7 @@ impl Publisher<'_> {
         Ok(held)
     }
 
-    /// Asks the API whether it keeps what partitions share, unless that is known.
+    /// Asks the API whether it keeps shared counters, unless that is known.
     async fn ask(&mut self, question: &ResourceSlice) -> Result<(), String> {
         let known = match self.counters {
             Counters::Unknown => false,
@@ -206,7 +205,7 @@ impl Publisher<'_> {
         Ok(())
     }
 
-    /// Says once that the API keeps no counters.
+    /// Logs once that the API keeps no counters.
     fn dropped(&mut self) {
         if !matches!(self.counters, Counters::Dropped(_)) {
             tracing::warn!(
@@ -219,7 +218,7 @@ impl Publisher<'_> {
         self.counters = Counters::Dropped(Instant::now());
     }
 
-    /// Whether the API kept what was written.
+    /// Does a write; whether the API kept all of it.
     async fn carry_out(&mut self, write: Write) -> Result<bool, kube::Error> {
         let as_usual = PostParams::default();
         let counted = |slice: &ResourceSlice| slice.spec.shared_counters.is_some();

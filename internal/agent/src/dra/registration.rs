@@ -1,9 +1,10 @@
-//! How the kubelet learns of the driver: its pluginregistration service, of two calls.
+//! Registers the driver with the kubelet: its pluginregistration service, with two calls.
 //!
-//! The kubelet dials this socket by its path and names it as the request's `:authority`
-//! (`%2Fvar%2Flib%2F...`), which is no authority, and which tonic's HTTP/2 refuses with
-//! PROTOCOL_ERROR before any of our code is asked. So the little of HTTP/2 that two calls need is
-//! here. Headers of requests are not read, as the messages tell the calls apart: a GetInfo is empty.
+//! The kubelet connects to this socket by its path and sends the path as the request's `:authority`
+//! (`%2Fvar%2Flib%2F...`), which is not a valid authority, and which tonic's HTTP/2 refuses with
+//! PROTOCOL_ERROR before any code of Muster runs. So this module implements the little of HTTP/2
+//! that two calls need. Headers of requests are not read, because the messages distinguish the
+//! calls: a GetInfo is empty.
 
 use std::io;
 use std::path::Path;
@@ -15,18 +16,17 @@ use tokio::net::UnixListener;
 
 use super::DRIVER;
 
-/// The kubelet's word for drivers like this, and for the service that it serves.
+/// The kubelet's type for DRA drivers, and the service that it calls.
 const KIND: &str = "DRAPlugin";
 const SERVICE: &str = "v1.DRAPlugin";
 
-/// What a client of HTTP/2 begins with (RFC 9113, 3.4).
+/// The client's connection preface of HTTP/2 (RFC 9113, 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// The largest frame that a client may send unless told otherwise, and the most that a request
-/// may hold.
+/// The default maximum size of a frame, and the maximum size of a request.
 const FRAME_MAX: usize = 16_384;
 
-/// Kinds of frames, and flags (RFC 9113, 6).
+/// Types of frames, and flags (RFC 9113, 6).
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
 const RESET: u8 = 3;
@@ -38,19 +38,20 @@ const ACK: u8 = 1;
 const END_HEADERS: u8 = 4;
 const PADDED: u8 = 8;
 
-/// `:status: 200` and `content-type: application/grpc` in HPACK, both by their names' numbers.
+/// `:status: 200` and `content-type: application/grpc` in HPACK, by their indices in the static
+/// table.
 const ANSWERED: &[u8] = b"\x88\x0f\x10\x10application/grpc";
 
 /// `grpc-status: 0` in HPACK.
 const WELL: &[u8] = b"\x00\x0bgrpc-status\x010";
 
-/// Who the driver is.
+/// The driver's identity.
 #[derive(Clone)]
 pub struct Registration {
     info: wire::PluginInfo,
 }
 
-/// A frame as it is read.
+/// A received frame.
 struct Frame {
     kind: u8,
     flags: u8,
@@ -80,7 +81,7 @@ async fn read(from: &mut (impl AsyncRead + Unpin)) -> io::Result<Frame> {
     })
 }
 
-/// A frame as it is written.
+/// A frame to send.
 fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).unwrap_or(0).to_be_bytes();
     let mut bytes = length[1..].to_vec();
@@ -90,7 +91,7 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The data of a frame without what it is padded with.
+/// The data of a frame without its padding.
 fn data(frame: &Frame) -> io::Result<&[u8]> {
     if frame.flags & PADDED == 0 {
         return Ok(&frame.payload);
@@ -101,7 +102,7 @@ fn data(frame: &Frame) -> io::Result<&[u8]> {
     Ok(&data[..end.ok_or_else(|| odd("more padding than data"))?])
 }
 
-/// A message as gRPC frames it: whether it is compressed, its length, itself.
+/// A gRPC message: whether it is compressed, its length, its bytes.
 fn message(body: &[u8]) -> io::Result<&[u8]> {
     match body {
         [0, a, b, c, d, message @ ..]
@@ -114,7 +115,7 @@ fn message(body: &[u8]) -> io::Result<&[u8]> {
 }
 
 impl Registration {
-    /// Of the driver that is served at this socket.
+    /// For the driver that is served at this socket.
     pub fn new(endpoint: &Path) -> Registration {
         Registration {
             info: wire::PluginInfo {
@@ -126,11 +127,11 @@ impl Registration {
         }
     }
 
-    /// Answers whoever connects.
+    /// Answers all connections.
     ///
     /// # Errors
     ///
-    /// When nobody can connect any more.
+    /// When the socket accepts no connections any more.
     pub async fn serve(&self, listener: UnixListener) -> Result<(), String> {
         loop {
             let accepted = listener.accept().await;
@@ -144,7 +145,7 @@ impl Registration {
         }
     }
 
-    /// What a call is answered.
+    /// The answer to a call.
     fn answer(&self, call: &[u8]) -> io::Result<Vec<u8>> {
         if call.is_empty() {
             return Ok(self.info.encode_to_vec());
@@ -171,7 +172,7 @@ impl Registration {
             return Err(odd("not HTTP/2"));
         }
         with.write_all(&frame(SETTINGS, 0, 0, &[])).await?;
-        // One call after the other is what the kubelet does.
+        // The kubelet sends one call after the other.
         let (mut stream, mut body) = (0, Vec::new());
         loop {
             let next = match read(&mut with).await {
@@ -221,7 +222,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_grpc_client_is_told_of_the_driver_and_tells_whether_it_is_taken() {
+    async fn a_grpc_client_gets_the_driver_and_reports_whether_it_was_accepted() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("reg.sock");
         let registration = Registration::new(Path::new("/var/lib/kubelet/plugins/x/dra.sock"));
@@ -254,7 +255,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever somebody sends, the connection ends or waits; nothing panics.
+        /// For any input the connection ends or waits; nothing panics.
         #[test]
         fn rubbish_is_survived(
             frames in prop::collection::vec((0_u8..12, any::<u8>(), 0_u32..4, prop::collection::vec(any::<u8>(), 0..40)), 0..8),

@@ -1,5 +1,5 @@
-//! The driver's two sockets: where the kubelet finds it, and where it asks it for devices. A kubelet
-//! that starts anew finds both again by itself.
+//! The driver's two sockets: one for registration with the kubelet, one for its requests. A
+//! restarted kubelet finds both again without help.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -34,7 +34,7 @@ pub(super) async fn driver(
     serve(&driver_socket(config), answer, stop).await
 }
 
-/// Tells the kubelet where the driver is, until `stop` says true.
+/// Registers the driver with the kubelet until `stop` says true.
 pub(super) async fn registration(
     config: &KubeletConfig,
     stop: watch::Receiver<bool>,
@@ -49,7 +49,8 @@ pub(super) async fn registration(
     serve(&socket, answer, stop).await
 }
 
-/// A socket's file, which ends with who serves it: a kubelet forgets a driver whose file is gone.
+/// A socket's file, removed when this value is dropped: a kubelet forgets a driver whose file is
+/// gone.
 struct Bound<'a> {
     path: &'a Path,
     inode: Option<u64>,
@@ -63,7 +64,7 @@ impl<'a> Bound<'a> {
         }
     }
 
-    /// Whether the file is still this one.
+    /// Whether the file is still the same one.
     fn is_there(&self) -> bool {
         inode(self.path) == self.inode
     }
@@ -81,7 +82,7 @@ fn inode(path: &Path) -> Option<u64> {
     std::fs::metadata(path).ok().map(|file| file.ino())
 }
 
-/// Serves at a socket, again where somebody removes its file.
+/// Serves on a socket, and recreates it if its file is removed.
 async fn serve<F>(
     path: &Path,
     answer: impl Fn(UnixListener) -> F,

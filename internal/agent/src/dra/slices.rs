@@ -1,13 +1,14 @@
-//! The node's ResourceSlices: what has to be written so that they say what the machine has. Pure.
+//! Computes the writes that bring the node's ResourceSlices to the machine's devices. Pure.
 //!
-//! A node's pool is one slice as long as it has room there, and one more for each GPU that is offered
-//! in partitions, which share its counters. A change in one of them is one write, which nobody can
-//! see half of. Where several change they are written under a new generation, and a scheduler takes
-//! nothing from the pool until all of them bear that.
+//! A node's pool is one slice as long as it has room there, and one more for each GPU that is
+//! offered in partitions, which share its counters. A change of one slice is one atomic write.
+//! Changes of several are written under a new generation, and a scheduler takes nothing from the
+//! pool until all slices have that generation.
 //!
-//! An API server without DRAPartitionableDevices drops counters, but not from a slice that has some.
-//! So counters are written first, without devices, and partitions only where they are: of several
-//! servers some may drop them, and partitions that overlap are never seen without.
+//! An API server without DRAPartitionableDevices drops counters, but not from a slice that already
+//! has some. So counters are written first, without devices, and partitions only to slices with
+//! counters: of several servers some may drop them, and overlapping partitions are never visible
+//! without counters.
 
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::resource::v1::{
@@ -18,28 +19,28 @@ use kube::api::ObjectMeta;
 
 use super::DRIVER;
 
-/// The most devices that one slice takes.
+/// The maximum number of devices in one slice.
 const DEVICES_MAX: usize = 128;
 
 /// One write.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Write {
-    /// A slice that isn't there.
+    /// Creates a missing slice.
     Create(Box<ResourceSlice>),
-    /// A slice that says something else.
+    /// Replaces a slice with other content.
     Replace(Box<ResourceSlice>),
-    /// A slice, by name, that there is one too many of.
+    /// Deletes a surplus slice, by name.
     Delete(String),
 }
 
-/// The node that the slices are of.
+/// The node that owns the slices.
 pub struct Owner {
     name: String,
     reference: OwnerReference,
 }
 
 impl Owner {
-    /// Of a node as the API has it: its slices go when it does.
+    /// The owner reference to a node: its slices are deleted with it.
     pub fn of(node: &Node) -> Owner {
         let name = node.metadata.name.clone().unwrap_or_default();
         Owner {
@@ -82,7 +83,7 @@ impl Owner {
         }
     }
 
-    /// A slice by which an API shows whether it keeps counters, if it is asked to make it in a dry run.
+    /// A slice for a dry-run creation, which shows whether the API keeps counters.
     pub fn question(&self, set: &CounterSet) -> ResourceSlice {
         let content = Content {
             devices: Vec::new(),
@@ -91,9 +92,9 @@ impl Owner {
         self.slice(self.spec(&content, 1, 1))
     }
 
-    /// What is to be written where these slices are there and these devices are. A node without
-    /// devices has an empty slice: its driver is there. What shares counters is written when its slice
-    /// is there with them, which an API then keeps: after these writes there may be more.
+    /// The writes from these present slices to these devices. A node without devices has an empty
+    /// slice, because its driver exists. Devices that share counters are written only after their
+    /// slice has the counters, which the API then keeps: after these writes there may be more.
     pub fn writes(
         &self,
         there: &[&ResourceSlice],
@@ -118,7 +119,7 @@ impl Owner {
         });
         match (&left[..], &others[..]) {
             ([], []) => return Vec::new(),
-            // One write, which nobody can see half of.
+            // One atomic write.
             ([slice], [content]) => {
                 let spec = self.spec(content, newest, count);
                 return vec![replace(slice, spec)];
@@ -142,7 +143,7 @@ impl Owner {
             });
         }
         let surplus = old.filter_map(|slice| slice.metadata.name.clone());
-        // What is gone goes first.
+        // Deletions come first.
         let mut all: Vec<Write> = surplus.map(Write::Delete).collect();
         all.append(&mut writes);
         all
@@ -156,7 +157,7 @@ fn replace(slice: &ResourceSlice, spec: ResourceSliceSpec) -> Write {
     }))
 }
 
-/// What one slice is to have.
+/// The wanted content of one slice.
 #[derive(Clone, Debug)]
 struct Content {
     devices: Vec<Device>,
@@ -164,15 +165,15 @@ struct Content {
 }
 
 impl Content {
-    /// Whether a slice has the same counters; never of one without.
+    /// Whether a slice has the same counters; false for content without counters.
     fn is_of(&self, slice: &ResourceSlice) -> bool {
         let sets = slice.spec.shared_counters.as_deref();
         self.shared.is_some() && sets == self.shared.as_ref().map(std::slice::from_ref)
     }
 }
 
-/// The devices that share nothing, as many in a slice as it takes, and those of each set: counters
-/// are their slice's own.
+/// The devices without counters, as many as fit into each slice, and those of each set: counters
+/// belong to one slice.
 fn contents(devices: &[Device], shared: &[CounterSet]) -> Vec<Content> {
     let set_of = |device: &Device| {
         let consumed = device.consumes_counters.iter().flatten().next();

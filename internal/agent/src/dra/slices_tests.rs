@@ -1,4 +1,4 @@
-//! Pools as an API keeps them and a scheduler reads them, by table and by property.
+//! Pools as an API stores them and a scheduler reads them, by table and by property.
 
 use std::collections::BTreeMap;
 
@@ -9,9 +9,9 @@ use proptest::prelude::*;
 use super::super::counters;
 use super::*;
 
-/// The most counters that a slice's sets have together.
+/// The maximum number of counters of a slice's sets together.
 const COUNTERS_MAX: usize = 32;
-/// The most counters that a slice's devices consume together.
+/// The maximum number of counter consumptions of a slice's devices together.
 const CONSUMED_MAX: usize = 1024;
 
 fn owner() -> Owner {
@@ -29,7 +29,7 @@ fn devices(count: usize) -> Vec<Device> {
     (0..count).map(one).collect()
 }
 
-/// What a node has to offer: so many devices as they are, and these GPUs in partitions.
+/// A node's offer: so many plain devices, and these GPUs in partitions.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Offered {
     devices: Vec<Device>,
@@ -68,7 +68,7 @@ fn offered(plain: usize, parted: usize) -> Offered {
     all
 }
 
-/// An API that keeps slices.
+/// An API that stores slices.
 #[derive(Default)]
 struct Kept {
     slices: BTreeMap<String, ResourceSlice>,
@@ -78,7 +78,7 @@ struct Kept {
 }
 
 impl Kept {
-    /// Carries out a write, and answers whether all was kept.
+    /// Does a write; whether all was kept.
     fn write(&mut self, write: Write) -> bool {
         match write {
             Write::Create(mut slice) => {
@@ -117,7 +117,8 @@ impl Kept {
         owner().writes(&there, &offered.devices, &offered.shared)
     }
 
-    /// All writes, as often as there are some, or until counters were dropped; whether they were kept.
+    /// Does all writes until there are none, or until counters were dropped; whether they were
+    /// kept.
     fn write_all(&mut self, offered: &Offered, mut seen: impl FnMut(&Kept)) -> bool {
         loop {
             let writes = self.writes(offered);
@@ -134,7 +135,7 @@ impl Kept {
         }
     }
 
-    /// The devices of the pool as a scheduler reads it; `None` while it is not whole.
+    /// The devices of the pool as a scheduler reads it; `None` while it is incomplete.
     fn pool(&self) -> Option<Vec<String>> {
         let all = self.slices.values();
         let newest = all.clone().map(|it| it.spec.pool.generation).max()?;
@@ -149,8 +150,8 @@ impl Kept {
         whole.then_some(names)
     }
 
-    /// What overlaps is told apart by counters: every partition that is there consumes some of its own
-    /// slice's.
+    /// Whether counters prevent overlaps: every partition consumes some of its own slice's
+    /// counters.
     fn counts(&self) -> bool {
         self.slices.values().all(|slice| {
             let sets = slice.spec.shared_counters.iter().flatten();
@@ -164,7 +165,7 @@ impl Kept {
         })
     }
 
-    /// Whether every slice is within what the API takes.
+    /// Whether every slice is within the API's limits.
     fn within_limits(&self) -> bool {
         self.slices.values().all(|slice| {
             let devices = slice.spec.devices.as_deref().unwrap_or_default();
@@ -229,7 +230,7 @@ fn eight_gpus_in_partitions_are_a_slice_each_beside_that_of_the_cards() {
     for slice in parted {
         assert_eq!(slice.spec.devices.as_ref().map(Vec::len), Some(26));
     }
-    // A card that fails is one write, as is a GPU's.
+    // A failed card is one write, and so is a failed GPU.
     let card = Offered {
         devices: all.devices[1..].to_vec(),
         ..all.clone()
@@ -238,9 +239,9 @@ fn eight_gpus_in_partitions_are_a_slice_each_beside_that_of_the_cards() {
 }
 
 proptest! {
-    /// Whatever came before: between the writes a pool is what it was, what it is to be, without what
-    /// is to share counters, or not whole; after them it is what it is to be, and nothing is left to
-    /// write.
+    /// For any earlier state: between the writes a pool is the old one, the new one, the new one
+    /// without the devices that share counters, or incomplete; after them it is the new one, and
+    /// nothing is left to write.
     #[test]
     fn a_pool_is_never_seen_half_written(
         all in prop::collection::vec((0_usize..400, 0_usize..4), 1..6),
@@ -268,8 +269,8 @@ proptest! {
         }
     }
 
-    /// Servers that keep counters and such that drop them, in any order: partitions are never seen
-    /// without.
+    /// For servers that keep counters and servers that drop them, in any order: partitions are
+    /// never visible without counters.
     #[test]
     fn what_overlaps_is_never_seen_without_counters(
         all in prop::collection::vec((any::<bool>(), 0_usize..3, 0_usize..4), 1..8),
@@ -279,7 +280,7 @@ proptest! {
             kept.drops = drops;
             let mut well = true;
             if !kept.write_all(&offered(plain, parted), |kept| well &= kept.counts()) {
-                // As they are, then.
+                // Then as plain devices.
                 prop_assert!(kept.write_all(&offered(plain, 0), |kept| well &= kept.counts()));
             }
             prop_assert!(well);

@@ -1,8 +1,8 @@
-//! The files of a network card by which programs do RDMA.
+//! The device files of a network card for RDMA.
 
 use std::path::Path;
 
-/// The files under `/dev` by which programs do RDMA through a card.
+/// The files under `/dev` through which programs do RDMA on a card.
 pub fn verbs(sysfs: &Path, card: &str) -> Vec<String> {
     let directory = sysfs.join(format!(
         "sys/class/infiniband/{card}/device/infiniband_verbs"

@@ -1,9 +1,10 @@
-//! What a pod says of the disk that it may use, and when it uses more. Pure.
+//! The disk limits of a pod, and when the pod exceeds them. Pure.
 //!
-//! The limits and the words are the kubelet's (pkg/kubelet/eviction, `localStorageEviction`): `emptyDir.sizeLimit` of
-//! each volume on disk, `limits.ephemeral-storage` of the pod and of each container. A pod counts by its volumes on
-//! disk, logs and termination logs. Where a pod names no total, it has the node's (`--pod-disk`) beside what its
-//! volumes' own limits allow. Example: with `--pod-disk 10Gi` and one volume with `sizeLimit: 100Gi` it may use 110Gi.
+//! The limits and the messages are the kubelet's (pkg/kubelet/eviction, `localStorageEviction`):
+//! `emptyDir.sizeLimit` of each volume on disk, `limits.ephemeral-storage` of the pod and of each
+//! container. A pod's use is that of its volumes on disk, logs and termination logs. A pod without
+//! a total limit has the node's (`--pod-disk`) plus the limits of its volumes. Example: with
+//! `--pod-disk 10Gi` and one volume with `sizeLimit: 100Gi` it may use 110Gi.
 
 use std::collections::BTreeMap;
 
@@ -12,25 +13,25 @@ use resources::names::EPHEMERAL_STORAGE;
 use resources::quantity::Quantity;
 use runtime::usage::Usage;
 
-/// How much of the node's disk a pod may use that names no limit.
+/// The default disk limit of a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PodDisk {
     /// A tenth of the file system of the agent's data, but at least [`LEAST_POD_DISK`].
     Share,
     /// So many bytes.
     Bytes(u64),
-    /// As much as there is.
+    /// No limit.
     Unlimited,
 }
 
-/// A pod's part of the file system, one in so many bytes.
+/// A pod's default part of the file system: one in so many bytes.
 const POD_DISK_SHARE: u64 = 10;
 
-/// The least that a pod has on a small file system.
+/// The minimum disk limit of a pod on a small file system.
 pub const LEAST_POD_DISK: u64 = 1 << 30;
 
 impl PodDisk {
-    /// In bytes, on a file system of so many.
+    /// The limit in bytes, on a file system with so many.
     pub fn bytes(self, file_system: u64) -> Option<u64> {
         match self {
             PodDisk::Share => Some((file_system / POD_DISK_SHARE).max(LEAST_POD_DISK)),
@@ -40,7 +41,7 @@ impl PodDisk {
     }
 }
 
-/// What a pod's description says of its disk.
+/// The disk limits and requests in a pod's spec.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DiskLimits {
     /// Its emptyDir volumes on disk, with their limits.
@@ -49,14 +50,14 @@ pub struct DiskLimits {
     pub containers: BTreeMap<String, Option<Quantity>>,
     /// The limit of all together.
     total: Option<Quantity>,
-    /// What was requested for it.
+    /// The request.
     request: Quantity,
     /// Its priority.
     pub priority: i32,
 }
 
 impl DiskLimits {
-    /// Reads a pod.
+    /// Reads the limits from a pod.
     pub fn of(pod: &Pod) -> DiskLimits {
         let Some(spec) = &pod.spec else {
             return DiskLimits::default();
@@ -83,13 +84,13 @@ impl DiskLimits {
         }
     }
 
-    /// Bytes that it uses beyond what was requested for it.
+    /// Bytes that it uses beyond its request.
     pub fn above_request(&self, used: u64) -> u64 {
         used.saturating_sub(bytes(self.request))
     }
 }
 
-/// What is known of a pod's use of the disk.
+/// The measured disk use of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodUsage {
     /// Its volumes.
@@ -101,7 +102,7 @@ pub struct PodUsage {
 }
 
 impl PodUsage {
-    /// All together.
+    /// The sum.
     pub fn total(&self) -> Usage {
         let mut total = self.messages.clone();
         let parts = self.volumes.values().chain(self.logs.values());
@@ -110,8 +111,8 @@ impl PodUsage {
     }
 }
 
-/// Why a pod that uses so much is evicted; nothing where it may use it. `default` is what a pod may use
-/// that names no total.
+/// Why a pod with this use is evicted; `None` if it is within its limits. `default` is the limit of
+/// a pod without a total.
 pub fn exceeded(limits: &DiskLimits, usage: &PodUsage, default: Option<u64>) -> Option<String> {
     for (name, limit) in &limits.volumes {
         let Some(used) = usage.volumes.get(name) else {
@@ -161,7 +162,8 @@ pub fn written(bytes: u64) -> Quantity {
     Quantity::from_bytes(i64::try_from(bytes).unwrap_or(i64::MAX))
 }
 
-/// The amount of a whole pod: of all containers that run at a time, or of the init container that has the most.
+/// The amount of a whole pod: the sum of all containers that run at a time, or the highest of an
+/// init container.
 fn of_pod<'a>(
     init: impl Iterator<Item = &'a Container> + Clone,
     main: &'a [Container],
@@ -179,14 +181,14 @@ fn limit(container: &Container) -> Option<Quantity> {
     read(&limits.get(EPHEMERAL_STORAGE)?.0)
 }
 
-/// Where only a limit is written, Kubernetes requests as much.
+/// If only a limit is given, Kubernetes requests as much.
 fn request(container: &Container) -> Option<Quantity> {
     let requests = container.resources.as_ref()?.requests.as_ref();
     let written = requests.and_then(|requests| read(&requests.get(EPHEMERAL_STORAGE)?.0));
     written.or_else(|| limit(container))
 }
 
-/// A positive amount; another limits nothing.
+/// A positive amount; any other value sets no limit.
 fn read(text: &str) -> Option<Quantity> {
     let amount = text.parse::<Quantity>().ok();
     amount.filter(|amount| *amount > Quantity::ZERO)
@@ -236,7 +238,7 @@ mod tests {
                 default,
                 Some("Usage of EmptyDir volume \"x\" exceeds the limit \"1Gi\". "),
             ),
-            // What its volumes' own limits allow comes on top of the node's.
+            // The limits of its volumes are added to the node's.
             (none(), [1000, 1000, 48], default, None),
             (
                 none(),
@@ -287,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_measured_is_not_taken_for_empty() {
+    fn a_directory_that_cannot_be_measured_does_not_count_as_empty() {
         let limits = limits(json!({}), json!([{"name": "x", "emptyDir": {}}]));
         let mut deep = of(1);
         deep.uncountable = Some("too deep".to_owned());

@@ -1,5 +1,5 @@
-//! Counts what pods use of the disk, a bounded part of it each turn: a count that is not done is gone on with at the
-//! next. Reads files' metadata, and is for a thread that may block; changes nothing.
+//! Measures the disk use of pods, a bounded part of it each turn: an unfinished count continues at
+//! the next turn. Reads files' metadata on a thread that may block; changes nothing.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
@@ -9,13 +9,13 @@ use runtime::usage::Count;
 
 use super::limits::{DiskLimits, PodUsage};
 
-/// Files and directories that are looked at in one turn, of all pods together: about 0.3 seconds of
-/// one CPU where the kernel remembers them.
+/// Files and directories that are read in one turn, of all pods together: about 0.3 seconds of one
+/// CPU if the kernel has them cached.
 pub const ENTRIES_PER_TURN: u64 = 100_000;
-/// Of which each pod has at least so many, however many pods there are.
+/// The minimum number of entries for each pod, for any number of pods.
 const LEAST_ENTRIES: u64 = 500;
 
-/// What of a pod lies in a directory.
+/// The kind of a pod's directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Part {
     /// A volume.
@@ -26,20 +26,20 @@ pub enum Part {
     Messages,
 }
 
-/// A pod that may use the disk.
+/// A pod that may use disk space.
 #[derive(Clone, Debug)]
 pub struct DiskUser {
     /// Its uid.
     pub uid: String,
-    /// What it may use.
+    /// Its limits.
     pub limits: Arc<DiskLimits>,
-    /// Where it does.
+    /// Its directories.
     pub parts: Vec<(Part, PathBuf)>,
     /// Whether it can still be evicted.
     pub running: bool,
 }
 
-/// What is known of all pods' use.
+/// The measured use of all pods.
 #[derive(Debug, Default)]
 pub struct Measure {
     pods: BTreeMap<String, Progress>,
@@ -50,14 +50,14 @@ pub struct Measure {
 struct Progress {
     left: VecDeque<(Part, PathBuf)>,
     now: Option<(Part, Count)>,
-    /// What the present count found so far.
+    /// The use found by the present count so far.
     found: PodUsage,
-    /// What the last whole one found.
+    /// The use found by the last complete count.
     last: Option<PodUsage>,
 }
 
 impl Measure {
-    /// Counts on for one turn; pods that are not among these any more are forgotten.
+    /// Counts for one turn; drops pods that are not in `users`.
     pub fn turn(&mut self, users: &[DiskUser]) {
         self.pods
             .retain(|uid, _| users.iter().any(|user| user.uid == *uid));
@@ -69,8 +69,8 @@ impl Measure {
         }
     }
 
-    /// What a pod uses as far as known: what the last whole count found, and what the present one did.
-    /// Neither is more than the pod used at some time of its count.
+    /// A pod's use as far as known: from the last complete count and from the present one. Neither
+    /// is more than the pod used at some time of its count.
     pub fn known(&self, uid: &str) -> Vec<&PodUsage> {
         let Some(progress) = self.pods.get(uid) else {
             return Vec::new();
@@ -152,7 +152,7 @@ mod tests {
         measure.turn(&users);
         assert_eq!(measure.known("small")[0].total().files, 3);
         assert_eq!(measure.known("large").len(), 1);
-        // What grew is seen at the next turn, and a pod that is gone is forgotten.
+        // The next turn sees the growth and drops a pod that is gone.
         fs::write(dir.path().join("small/more"), "x").unwrap();
         measure.turn(&users[1..]);
         assert_eq!(measure.known("small")[0].total().files, 4);

@@ -1,10 +1,11 @@
-//! Keeps pods from filling the node's disk. Every 10 seconds what each pod uses is counted ([`measure`]) and a pod is
-//! evicted that exceeds a limit ([`limits`]); every second it is asked how much the file system of the agent's data
-//! has left, and where that is too little the pod that takes most beyond its request is evicted ([`pressure`]).
+//! Keeps pods from filling the node's disk. Every 10 seconds the agent measures the use of each pod
+//! ([`measure`]) and evicts a pod that exceeds a limit ([`limits`]); every second it reads the free
+//! space of the file system of the agent's data, and if that is too low evicts the pod with the
+//! highest use beyond its request ([`pressure`]).
 //!
-//! Between two looks a pod can write as fast as the disk takes it, so it can fill the disk for seconds. Claims,
-//! `hostPath` volumes and images are not counted: they outlast pods, and are the administrator's. Nor are files that a
-//! process removed and keeps open.
+//! Between two looks a pod can write as fast as the disk accepts, so it can fill the disk for
+//! seconds. Claims, `hostPath` volumes and images are not counted: they outlast pods, and the
+//! administrator manages them. Files that a process removed and keeps open are not counted either.
 
 mod limits;
 mod measure;
@@ -25,21 +26,21 @@ use crate::pods::Pods;
 use measure::Measure;
 use pressure::Shortage;
 
-/// Between two looks at what is left.
+/// Interval at which the free space is read.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Between two turns of counting,
+/// Interval of measurement turns,
 const TURN_EVERY: Duration = Duration::from_secs(10);
-/// and where too little is left.
+/// and the interval while free space is too low.
 const URGENT_TURN_EVERY: Duration = Duration::from_secs(2);
-/// How long a pod that was evicted may take to make room before another one is.
+/// How long an evicted pod may take to free space before the next pod is evicted.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Why a pod is evicted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Eviction {
-    /// In the kubelet's words.
+    /// The message, in the kubelet's words.
     pub message: String,
-    /// For the node's sake, and not for a limit of its own.
+    /// Whether the node evicts the pod to protect itself, and not for a limit of the pod's own.
     pub by_node: bool,
 }
 
@@ -49,15 +50,15 @@ pub struct Watch {
     pods: Arc<Pods>,
     pod_disk: PodDisk,
     measure: Measure,
-    /// The pod that was evicted last to make room, and when.
+    /// The pod that was evicted last to free space, and when.
     making_room: Option<(String, Instant)>,
     counted: Option<Instant>,
-    /// Why the file system could not be asked, where that was said.
+    /// The logged reason why the file system could not be read.
     blind: Option<String>,
 }
 
 impl Watch {
-    /// Nothing is known yet.
+    /// A watch without measurements.
     pub fn new(node: Arc<Node>, pods: Arc<Pods>, pod_disk: PodDisk) -> Watch {
         Watch {
             node,
@@ -70,7 +71,7 @@ impl Watch {
         }
     }
 
-    /// Watches for ever.
+    /// Watches without end.
     pub async fn run(mut self) {
         let mut tick = tokio::time::interval(LOOK_EVERY);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -118,7 +119,7 @@ impl Watch {
         None
     }
 
-    /// Counts for a turn, on a thread that may block; the pods that were counted.
+    /// Measures for one turn, on a thread that may block; returns the measured pods.
     async fn count(&mut self) -> Vec<DiskUser> {
         let users = self.pods.disk_users();
         let mut measure = std::mem::take(&mut self.measure);

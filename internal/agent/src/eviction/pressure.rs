@@ -1,9 +1,10 @@
-//! When the file system of the agent's data has too little left, which pod is evicted for it, and for how long the
-//! node says so (condition `DiskPressure`). Pure but for the memory of the last time.
+//! When the free space of the agent's file system is too low, which pod is evicted for it, and how
+//! long the node reports it (condition `DiskPressure`). Pure but for the time of the last shortage.
 //!
-//! The reserve is small, so that nodes with a nearly full disk go on: 1 GiB or 2 % of the file system, whichever is
-//! less, and 1 % of its inodes. As in the kubelet, pods go that use more than they request, those of lower priority
-//! first, then those that use most. A pod that would free next to nothing is kept.
+//! The reserve is small, so that nodes with a nearly full disk continue to work: 1 GiB or 2 % of
+//! the file system, whichever is less, and 1 % of its inodes. As in the kubelet, pods above their
+//! request are evicted, those of lower priority first, then those with the highest use. A pod whose
+//! eviction would free next to nothing is kept.
 
 use std::time::Duration;
 
@@ -15,40 +16,40 @@ use tokio::time::Instant;
 use super::limits::{DiskLimits, written};
 use crate::inventory::Machine;
 
-/// Bytes that stay free, at most.
+/// Maximum number of bytes that stay free.
 pub const RESERVE_BYTES: u64 = 1 << 30;
-/// Of the file system's bytes one in so many stays free, where that is less.
+/// One in so many of the file system's bytes stays free, if that is less.
 const RESERVE_SHARE: u64 = 50;
-/// Of its inodes one in so many stays free.
+/// One in so many of its inodes stays free.
 const INODE_SHARE: u64 = 100;
-/// A pod is evicted only if that frees one in so many parts of the reserve.
+/// A pod is evicted only if that frees at least one part in so many of the reserve.
 const WORTH_SHARE: u64 = 16;
-/// For how long the node says that its disk was too full, as the kubelet's
+/// How long the node reports that its disk was too full, as the kubelet's
 /// `evictionPressureTransitionPeriod`.
 const HOLD: Duration = Duration::from_secs(300);
 
-/// What is short.
+/// The resource that is short.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shortage {
-    /// Bytes, of which so many have to be free and so many are.
+    /// Bytes: required free, and free.
     Bytes(u64, u64),
-    /// Inodes, likewise.
+    /// Inodes: required free, and free.
     Inodes(u64, u64),
 }
 
-/// Bytes of a file system that stay free.
+/// Bytes of a file system that must stay free.
 fn reserve(room: &Room) -> u64 {
     RESERVE_BYTES.min(room.bytes / RESERVE_SHARE)
 }
 
-/// Bytes of a file system that pods may request, all together: as for the kubelet's, what is on it of others does
-/// not matter.
+/// Bytes of a file system that all pods together may request: as with the kubelet, other use of the
+/// file system does not matter.
 pub fn allocatable(room: &Room) -> u64 {
     room.bytes - reserve(room)
 }
 
 impl Shortage {
-    /// Of a file system as it is now.
+    /// The shortage of a file system now.
     pub fn of(room: &Room) -> Option<Shortage> {
         let bytes = reserve(room);
         let inodes = room.inodes / INODE_SHARE;
@@ -61,7 +62,7 @@ impl Shortage {
         }
     }
 
-    /// In the kubelet's words.
+    /// The message, in the kubelet's words.
     pub fn words(self) -> String {
         match self {
             Shortage::Bytes(least, left) => format!(
@@ -75,8 +76,8 @@ impl Shortage {
         }
     }
 
-    /// How much of what is short a pod's eviction frees that it did not request; nothing where that
-    /// is not worth it.
+    /// How much of the scarce resource a pod's eviction frees beyond the pod's request; `None` if
+    /// that is too little.
     fn freed_by(self, limits: &DiskLimits, used: &Usage) -> Option<u64> {
         let (freed, least) = match self {
             Shortage::Bytes(least, _) => (limits.above_request(used.bytes), least),
@@ -85,7 +86,7 @@ impl Shortage {
         (freed > 0 && freed >= least / WORTH_SHARE).then_some(freed)
     }
 
-    /// Which of these pods is evicted.
+    /// The pod to evict among these.
     pub fn victim<'a>(
         self,
         pods: impl Iterator<Item = (&'a str, &'a DiskLimits, &'a Usage)>,
@@ -93,24 +94,24 @@ impl Shortage {
         let worth = pods.filter_map(|(uid, limits, used)| {
             Some((uid, limits.priority, self.freed_by(limits, used)?))
         });
-        // By uid at last, so that the same pods have the same order.
+        // The uid is the last criterion, so that the order is deterministic.
         let first =
             worth.min_by_key(|(uid, priority, freed)| (*priority, std::cmp::Reverse(*freed), *uid));
         first.map(|(uid, ..)| uid)
     }
 }
 
-/// Whether the node's disk was too full lately.
+/// Whether the node's disk was too full recently.
 #[derive(Debug, Default)]
 pub struct Pressure(Mutex<Option<(String, Instant)>>);
 
 impl Pressure {
-    /// It is.
+    /// Records a shortage.
     pub fn saw(&self, why: String, now: Instant) {
         *self.0.lock() = Some((why, now));
     }
 
-    /// What is said of it; empty where nothing is.
+    /// The message; empty without a recent shortage.
     pub fn why(&self, now: Instant) -> String {
         let seen = self.0.lock();
         let lately = seen
@@ -119,7 +120,8 @@ impl Pressure {
         lately.map_or_else(String::new, |(why, _)| why.trim().to_owned())
     }
 
-    /// Has the scheduler place no more pods of processes there meanwhile, by the machine's label.
+    /// Sets the machine's label so that the scheduler places no more pods of processes there
+    /// meanwhile.
     pub fn judge(&self, machine: &mut Machine, now: Instant) {
         if !self.why(now).is_empty() {
             let labels = &mut machine.inventory.labels;
@@ -151,7 +153,7 @@ mod tests {
         for (bytes, available, short) in [
             (1000 * GI, GI, None),
             (1000 * GI, GI - 1, Some(Shortage::Bytes(GI, GI - 1))),
-            // A small disk, of which a developer's machine may have little left.
+            // A small disk, for instance a developer's machine with little free space.
             (20 * GI, GI / 2, None),
             (20 * GI, GI / 4, Some(Shortage::Bytes(20 * GI / 50, GI / 4))),
             (0, 0, None),
@@ -161,7 +163,7 @@ mod tests {
         let mut few = room(1000 * GI, 500 * GI);
         few.inodes_available = 9;
         assert_eq!(Shortage::of(&few), Some(Shortage::Inodes(10, 9)));
-        // Where inodes are made as they are needed there are none to run out of.
+        // File systems that create inodes on demand report none.
         (few.inodes, few.inodes_available) = (0, 0);
         assert_eq!(Shortage::of(&few), None);
     }
@@ -179,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pod_goes_that_has_the_lowest_priority_and_the_most_above_its_request() {
+    fn the_victim_has_the_lowest_priority_and_the_highest_use_above_its_request() {
         let limits = |request: &str, priority: i32| {
             let pod: Pod = serde_json::from_value(json!({"metadata": {}, "spec": {
                 "priority": priority, "containers": [{"name": "c",
@@ -191,7 +193,7 @@ mod tests {
         for (pods, victim) in [
             (vec![], None),
             (vec![("a", "0", 0, GI), ("b", "0", 0, 2 * GI)], Some("b")),
-            // What is requested is the pod's own.
+            // The requested space is the pod's own.
             (
                 vec![("a", "0", 0, GI), ("b", "10Gi", 0, 10 * GI)],
                 Some("a"),
@@ -219,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn pressure_is_said_for_a_while_and_keeps_pods_away() {
+    fn pressure_is_reported_for_a_while_and_blocks_new_pods() {
         let start = Instant::now();
         let pressure = Pressure::default();
         let label = |now| {

@@ -1,12 +1,13 @@
-//! What is made of the checks of a node's RDMA. Pure.
+//! Judges the results of a node's RDMA checks. Pure.
 //!
-//! A node is out, for gangs on several nodes, for what a person said is to be (a description), for a
-//! card or port that was there and up and isn't, and for a port beside a GPU that is down where most
-//! of its like are up: work across machines would hang or fail there. What became worse (lanes, rates,
-//! counters that grow) makes the node suspect: it works, and others are better. How a machine is set
-//! up is in its log and in `muster doctor`'s table: it is the same on all machines like it, and to
-//! suspect all of them says nothing. Whoever runs there already is left alone: NCCL tries again for a
-//! while, and a link that comes back in time saves the work.
+//! A node is unfit for gangs on several nodes if a card or port differs from an administrator's
+//! description, if a card or port that was present and up is not any more, or if a port beside a
+//! GPU is down and most ports like it are up: work across machines would hang or fail there. If
+//! something became worse (lanes, rates, growing counters), the node is suspect: it works, and
+//! other nodes are better. The machine's setup is reported in its log and in `muster doctor`'s
+//! table only: it is the same on all machines of its kind, and marking all of them suspect says
+//! nothing. Work that already runs there continues: NCCL retries for a while, and a link that comes
+//! back in time saves the work.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -15,21 +16,21 @@ use hardware::Inventory;
 use hardware::rdma::{Answer, Check, Weight};
 use tokio::time::Instant;
 
-/// For how long a sign that has passed is told, so that a node's condition doesn't flap.
+/// How long a passed sign is reported, so that a node's condition doesn't flap.
 const LATELY: Duration = Duration::from_secs(600);
 
-/// Remembers what was there.
+/// Remembers the cards and ports seen.
 #[derive(Debug, Default)]
 pub struct Judge {
-    /// Cards that were there, and ports that were up.
+    /// Cards that were present, and ports that were up.
     cards: BTreeSet<String>,
     up: BTreeSet<String>,
-    /// What became worse, by the question and its place, and when it was seen last.
+    /// Signs of degradation, by the check and its place, with the time each was seen last.
     lately: BTreeMap<(String, &'static str), (String, Instant)>,
 }
 
 impl Judge {
-    /// Says what is wrong with a machine of which this was found.
+    /// Adds the problems of a machine with these check results to its inventory.
     pub fn judge(&mut self, found: &mut Inventory, checks: &[Check], now: Instant) {
         let failed = || checks.iter().filter(|check| check.answer == Answer::Fail);
         let mut out: Vec<String> = (failed())
@@ -50,7 +51,7 @@ impl Judge {
         };
     }
 
-    /// What was there and isn't, but for what is said already.
+    /// Cards and ports that are missing, except those already reported.
     fn missed(&mut self, found: &Inventory, checks: &[Check]) -> Vec<String> {
         let cards: BTreeSet<String> = found.nics.iter().map(|nic| nic.name.clone()).collect();
         let mut up = BTreeSet::new();
@@ -152,7 +153,7 @@ mod tests {
     const DOWN: &str = "DOWN";
 
     #[test]
-    fn what_was_up_and_is_not_takes_the_node_out_until_it_is_again() {
+    fn a_port_that_was_up_and_is_down_makes_the_node_unfit_until_it_is_up() {
         let (mut judge, now) = (Judge::default(), Instant::now());
         assert_eq!(judged(&mut judge, machine(&[UP], 0), now).fabric, "");
         let down = judged(&mut judge, machine(&[DOWN], 0), now);
@@ -175,7 +176,7 @@ mod tests {
         for (states, paired, out, suspect) in [
             (&[DOWN, UP, UP][..], 3, true, false),
             (&[DOWN, UP, UP], 0, false, true),
-            // As many are down: nobody knows which are used.
+            // As many are down as up: which ports are used is unknown.
             (&[DOWN, UP], 2, false, false),
             // RDMA is not used here.
             (&[DOWN, DOWN], 2, false, false),
@@ -188,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn what_became_worse_is_suspect_for_a_while_and_settings_never_are() {
+    fn degradation_is_suspect_for_a_while_and_settings_never_are() {
         let (mut judge, now) = (Judge::default(), Instant::now());
         let mut slow = machine(&[UP, UP], 2);
         slow.nics[0].ports[0].gbits = 200;
@@ -222,7 +223,7 @@ mod tests {
             judged(&mut judge, machine(&states(&before), paired.min(before.len())), now);
             let now_up = judged(&mut judge, machine(&states(&all), paired.min(before.len())), now);
             prop_assert_eq!(now_up.fabric, "");
-            // And one that lost any is.
+            // A node that lost any is unfit.
             for lost in 0..all.len() {
                 let mut some = all.clone();
                 some[lost] = false;

@@ -1,6 +1,6 @@
-//! Whether the node's RDMA works. Looked at from a thread of its own, as a card whose firmware hangs
-//! may hold whoever reads its files for a minute: whether ports are up often, everything else now
-//! and then. Owns the thread; [`judgement`] says what is made of it.
+//! Checks whether the node's RDMA works. A thread of its own reads the state, because a card whose
+//! firmware hangs may block a reader of its files for a minute: often for the ports' state, rarely
+//! for everything else. Owns the thread; [`judgement`] evaluates the results.
 
 mod judgement;
 
@@ -19,39 +19,40 @@ use tokio::time::{Instant, timeout};
 
 use judgement::Judge;
 
-/// How often it is looked at whether ports are up: a link that goes down is told within five seconds.
+/// Interval of port checks: a link that goes down is reported within five seconds.
 const GLANCE: Duration = Duration::from_secs(2);
-/// How often everything is read: some hundred small files a card.
+/// Interval of full readings: some hundred small files a card.
 const READ: Duration = Duration::from_secs(60);
-/// How long the first reading is waited for.
+/// How long the agent waits for the first reading.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// A reading that is so old was followed by none: the cards hold the reader.
+/// The age from which a reading is stale: the cards block the reader.
 const STALE: Duration = Duration::from_secs(180);
 
-/// What was read last, and when.
+/// The last reading and its time.
 #[derive(Debug)]
 struct Reading {
     files: Files,
-    /// What grew since the reading before.
+    /// Counters that grew since the reading before.
     growth: Vec<Check>,
     at: Instant,
 }
 
-/// What thread and agent share.
+/// State that the thread and the agent share.
 #[derive(Debug, Default)]
 struct Shared {
     reading: Mutex<Option<Reading>>,
-    /// Something is to be judged anew.
+    /// Notified when there are new results to judge.
     news: Notify,
-    /// The first reading is there.
+    /// Notified after the first reading.
     first: Notify,
 }
 
-/// Watches the node's RDMA for as long as it is there.
+/// Watches the node's RDMA while this value exists.
 #[derive(Debug)]
 pub struct Fabric {
     shared: Arc<Shared>,
-    /// Tells the thread what the machine has; none for a described machine, which has no files.
+    /// Sends the machine's devices to the thread; `None` for a described machine, which has no
+    /// files.
     tell: Option<Sender<Inventory>>,
     told: Mutex<Option<Inventory>>,
     expected: Option<Inventory>,
@@ -60,11 +61,11 @@ pub struct Fabric {
 }
 
 impl Fabric {
-    /// Begins to watch a machine that has this, and waits for the first reading.
+    /// Starts watching a machine with these devices, and waits for the first reading.
     ///
     /// # Errors
     ///
-    /// When the description of what is expected can't be read.
+    /// When the description of the expected cards can't be read.
     pub async fn watch(
         source: &Source,
         expected: Option<&Path>,
@@ -106,12 +107,12 @@ impl Fabric {
         Ok(Arc::new(fabric))
     }
 
-    /// Told whenever something is to be judged anew.
+    /// Waits until there are new results to judge.
     pub async fn news(&self) {
         self.shared.news.notified().await;
     }
 
-    /// Says of a machine what is wrong with its RDMA, and whether work that spans machines can come.
+    /// Adds a machine's RDMA problems to its inventory, and whether work across machines can come.
     pub fn judge(&self, found: &mut Inventory, now: Instant) {
         self.tell(found);
         let mut checks = self.checks(found);
@@ -128,20 +129,20 @@ impl Fabric {
         self.judge.lock().judge(found, &checks, now);
     }
 
-    /// What work on a machine is told of its RDMA: nothing of one that is described, as it may not
-    /// be there.
+    /// The RDMA variables for work on a machine: none for a described machine, whose cards may not
+    /// exist.
     pub fn proposal(&self, found: &Inventory) -> Proposal {
         let reading = self.shared.reading.lock();
         let files = reading.as_ref().map(|reading| &reading.files);
         files.map_or_else(Proposal::default, |files| Proposal::of(found, files))
     }
 
-    /// What the machine is described to have, where somebody says so.
+    /// The expected cards, if described.
     pub fn expected(&self) -> Option<&Inventory> {
         self.expected.as_ref()
     }
 
-    /// What it is as one end of a pair: nothing of a described machine.
+    /// The node as one end of a test between two nodes: empty for a described machine.
     pub fn end(&self) -> End {
         let (found, reading) = (self.told.lock(), self.shared.reading.lock());
         let known = found.as_ref().zip(reading.as_ref());
@@ -156,7 +157,7 @@ impl Fabric {
         rdma::examine(found, files, self.expected.as_ref())
     }
 
-    /// Tells the thread which devices there are, where those changed.
+    /// Sends the devices to the thread if they changed.
     fn tell(&self, found: &Inventory) {
         let Some(tell) = &self.tell else { return };
         let devices = Inventory {
@@ -172,14 +173,14 @@ impl Fabric {
         };
         let mut told = self.told.lock();
         if told.as_ref() != Some(&devices) {
-            // The thread is there as long as this is.
+            // The thread runs for as long as this value exists.
             let _ = tell.send(devices.clone());
             *told = Some(devices);
         }
     }
 }
 
-/// The thread: ends when nobody tells it of devices any more.
+/// The thread's loop: ends when the sender of devices is dropped.
 fn watch(root: &Path, told: &Receiver<Inventory>, shared: &Shared) {
     let Ok(mut found) = told.recv() else { return };
     let mut before: Option<(Counted, Instant)> = None;
@@ -189,7 +190,7 @@ fn watch(root: &Path, told: &Receiver<Inventory>, shared: &Shared) {
         let files = Files::read(root, &found);
         let counted = Counted::of(&hardware::ports::read(root));
         let at = Instant::now();
-        // Two looks just after each other say nothing of counters: what was said holds.
+        // Two readings in short succession say nothing of counters: the last result stays.
         let close = |since: Instant| at.duration_since(since) < rdma::LEAST;
         if before.as_ref().is_none_or(|(_, since)| !close(*since)) {
             if let Some((old, since)) = &before {

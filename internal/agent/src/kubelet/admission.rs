@@ -1,15 +1,15 @@
-//! Whom the kubelet asks devices for. Its requests name device ids and numbers only, never the
-//! pod, yet the scheduler chose devices for each pod. Pure.
+//! Finds the container for which the kubelet requests devices. Its requests contain device ids and
+//! counts only, never the pod, yet the scheduler chose devices for each pod. Pure.
 //!
-//! Why the answer can't be another pod's: the kubelet admits pods one after another, on one
-//! thread. It puts a pod into the list that its pod resources API shows before it admits it,
-//! asks for the devices of one container at a time, and has noted a container's devices in
-//! that list before it asks for the next one's; a pod that it refuses leaves the list
-//! (`HandlePodAdditions`, `rejectPod` and the device manager's `allocateContainerResources`
-//! of Kubernetes 1.34). So among the listed pods that ask for the resource exactly one lacks
-//! it: the one being admitted. Where that doesn't hold (a pod was admitted while no plugin was
-//! registered, and got nothing), the request's size decides, and if two are left, nobody is
-//! served: a pod that fails and is made anew is better than two with each other's devices.
+//! Why the answer cannot be another pod's devices: the kubelet admits pods one after another, on
+//! one thread. It adds a pod to the list that its pod resources API returns before it admits the
+//! pod, requests the devices of one container at a time, and records a container's devices in that
+//! list before it requests the next container's; a rejected pod leaves the list
+//! (`HandlePodAdditions`, `rejectPod` and the device manager's `allocateContainerResources` of
+//! Kubernetes 1.34). So among the listed pods that request the resource exactly one lacks it: the
+//! pod being admitted. If that doesn't hold (a pod was admitted while no plugin was registered, and
+//! got nothing), the request's size decides; if two candidates remain, the request fails: one pod
+//! that fails and is recreated is better than two pods with each other's devices.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -32,32 +32,32 @@ pub struct Listed {
     pub held: BTreeMap<String, Vec<String>>,
 }
 
-/// The container that the kubelet asks for.
+/// The container for which the kubelet requests devices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Asking {
     /// `namespace/name` of its pod.
     pub pod: String,
     /// The pod's uid.
     pub uid: String,
-    /// Its name.
+    /// The container's name.
     pub container: String,
-    /// How many devices it asks for.
+    /// How many devices it requests.
     pub count: usize,
-    /// What the scheduler chose for it; none when another scheduler placed the pod.
+    /// The devices that the scheduler chose for it; `None` when another scheduler placed the pod.
     pub chosen: Option<Vec<String>>,
-    /// The part of each of these that it asks for; none where that is all.
+    /// The part of each of these devices that it requests; `None` if it requests all.
     pub share: Option<Share>,
-    /// The variables that it sets itself.
+    /// The environment variables that the container sets itself.
     pub own: BTreeSet<String>,
-    /// Whether its pod is in the node's network.
+    /// Whether its pod uses the host network.
     pub in_nodes_network: bool,
-    /// Every resource that it asks for.
+    /// Every resource that it requests.
     pub asks: BTreeSet<String>,
 }
 
 impl Asking {
-    /// Those of the variables proposed that the container doesn't set itself. What it has of a
-    /// ConfigMap or Secret goes before them anyway, as the kubelet sets what a plugin says first.
+    /// The proposed variables that the container doesn't set itself. Variables from a ConfigMap or
+    /// Secret take precedence anyway, because the kubelet sets a plugin's variables first.
     pub fn takes(
         &self,
         proposed: Vec<(&'static str, String)>,
@@ -68,10 +68,10 @@ impl Asking {
     }
 }
 
-/// Containers that were answered, by uid and name: what the kubelet lists omits init containers.
+/// Containers that were answered, by pod uid and name: the kubelet's list omits init containers.
 pub type Answered = BTreeSet<(String, String)>;
 
-/// Finds the container that `size` devices are asked for.
+/// Finds the container for which `size` devices are requested.
 ///
 /// # Errors
 ///
@@ -109,8 +109,8 @@ pub fn asking(
     }
 }
 
-/// Devices that the scheduler chose for pods of this node, the asking one's aside: nobody else
-/// may be given them.
+/// Devices that the scheduler chose for the pods of this node except `except`: no other pod may get
+/// them.
 pub fn spoken_for(resource: &str, pods: &[Pod], except: &str) -> BTreeSet<String> {
     let live = |pod: &&Pod| {
         let phase = pod
@@ -146,7 +146,7 @@ fn named(pod: &Pod) -> (&str, &str) {
     )
 }
 
-/// The pod's first container, in the kubelet's order, that asks for the resource and has none.
+/// The pod's first container, in the kubelet's order, that requests the resource and has none.
 fn next_of(resource: &str, pod: &Pod, listed: &Listed, answered: &Answered) -> Option<Asking> {
     let spec = pod.spec.as_ref()?;
     let uid = pod.metadata.uid.clone().unwrap_or_default();
@@ -155,7 +155,7 @@ fn next_of(resource: &str, pod: &Pod, listed: &Listed, answered: &Answered) -> O
     let of = |container: &str| Some(by_container.get(container)?.get(written)?.clone());
     let all = || spec.containers.iter();
     let holds = |name: &str| listed.held.get(name).is_some_and(|held| !held.is_empty());
-    // Init containers come first, and use what the pod's others are given later.
+    // Init containers come first; the pod's later containers reuse their devices.
     let begun = all().any(|container| holds(&container.name));
     let inits = spec.init_containers.iter().flatten().filter(|_| !begun);
     let found = inits
@@ -190,7 +190,7 @@ fn next_of(resource: &str, pod: &Pod, listed: &Listed, answered: &Answered) -> O
     })
 }
 
-/// How many of the resource a container asks for.
+/// How many of the resource a container requests.
 fn asked(resource: &str, container: &Container) -> usize {
     let amounts = container.resources.as_ref();
     let limits = amounts.and_then(|amounts| amounts.limits.as_ref()?.get(resource));
@@ -210,7 +210,7 @@ mod tests {
 
     const GPU: &str = resources::names::NVIDIA_GPU;
 
-    /// A pod whose containers ask for these numbers; the chosen ids are `NAME-CONTAINER-N`.
+    /// A pod whose containers request these numbers; the chosen ids are `NAME-CONTAINER-N`.
     fn pod(name: &str, containers: &[(&str, usize)]) -> Pod {
         let devices: BTreeMap<_, _> = (containers.iter())
             .map(|(container, count)| {
@@ -250,7 +250,7 @@ mod tests {
             pod("b", &[("c", 2)]),
             pod("later", &[("c", 2)]),
         ];
-        // The kubelet has given a's devices and admits b; `later` is bound, but not listed yet.
+        // The kubelet has allocated a's devices and admits b; `later` is bound, but not listed yet.
         let kubelet = [listed("a", &[("c", &["a-c-0", "a-c-1"])]), listed("b", &[])];
         let found = asking(GPU, 2, &kubelet, &pods, &Answered::new()).expect("it is b");
         assert_eq!(found.pod, "n/b");
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_container_sets_itself_is_not_said_in_its_place() {
+    fn variables_that_a_container_sets_itself_are_not_overridden() {
         let mut pod = pod("a", &[("c", 1)]);
         let spec = pod.spec.as_mut().expect("a spec");
         spec.containers[0].env =
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_a_gpu_is_of_the_one_that_was_chosen() {
+    fn a_part_belongs_to_the_gpu_that_the_scheduler_chose() {
         let mut small = pod("a", &[("c", 1)]);
         let spec = small.spec.as_mut().expect("a spec");
         let memory = resources::names::ALIYUN_GPU_MEMORY;
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn the_size_tells_a_pod_apart_from_one_that_got_nothing() {
+    fn the_size_distinguishes_a_pod_from_one_without_devices() {
         let pods = [pod("bare", &[("c", 1)]), pod("now", &[("c", 2)])];
         let kubelet = [listed("bare", &[]), listed("now", &[])];
         let found = asking(GPU, 2, &kubelet, &pods, &Answered::new()).expect("by its size");
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_served_when_two_could_be_meant_or_none() {
+    fn a_request_that_matches_two_pods_or_none_fails() {
         let pods = [pod("a", &[("c", 1)]), pod("b", &[("c", 1)])];
         let kubelet = [listed("a", &[]), listed("b", &[])];
         let both = asking(GPU, 1, &kubelet, &pods, &Answered::new()).expect_err("ambiguous");
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_chosen_for_others_is_spoken_for_until_they_end() {
+    fn devices_chosen_for_other_pods_are_reserved_until_they_end() {
         let mut ended = pod("ended", &[("c", 1)]);
         ended.status = serde_json::from_value(json!({"phase": "Failed"})).expect("a status");
         let pods = [pod("a", &[("c", 1)]), pod("b", &[("c", 1)]), ended];

@@ -1,5 +1,5 @@
-//! Which GPUs and slices a container has by themselves, and of which resources it gets one at most, as the
-//! inventory says it: for whoever places containers. Pure.
+//! Marks in the inventory which GPUs and slices a container has exclusively, and which resources
+//! give a container at most one device, so that schedulers can take both into account. Pure.
 
 use std::collections::BTreeSet;
 
@@ -10,8 +10,8 @@ use super::offer;
 use super::sharing::Sharing;
 use crate::mps;
 
-/// Marks those of a machine's devices with which a container is refused that gets several: what is shared by MPS, and
-/// by who doesn't give several.
+/// Marks the devices of a machine for which a request for several is refused: those shared by MPS,
+/// and those of resources that give a container only one shared device.
 pub fn mark(inventory: &mut NodeInventory, sharing: &Sharing) {
     let by_mps = mps::wanted(inventory, sharing);
     let (mut alone, mut one_at_most) = (BTreeSet::new(), BTreeSet::new());
@@ -19,7 +19,7 @@ pub fn mark(inventory: &mut NodeInventory, sharing: &Sharing) {
         for unit in units {
             if sharing.one_at_most && unit.shared || by_mps.contains_key(&unit.device) {
                 alone.insert(unit.device);
-                // Which GPUs are chosen is known one by one.
+                // GPUs are chosen individually and therefore marked individually.
                 if resource != NVIDIA_GPU {
                     one_at_most.insert(resource.clone());
                 }
@@ -78,7 +78,7 @@ mod tests {
         }
     }
 
-    /// What is marked of a machine, and the resources.
+    /// The marked devices of a machine, and the marked resources.
     fn marked(mut machine: NodeInventory, sharing: &Sharing) -> (String, String) {
         mark(&mut machine, sharing);
         let mut ids = Vec::new();
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_container_cannot_have_several_of_is_marked() {
+    fn resources_that_give_a_container_one_device_are_marked() {
         use Strategy::{Mps, TimeSlicing};
         let renamed = |mut sharing: Sharing| {
             sharing.rename_by_default = true;
@@ -106,7 +106,7 @@ mod tests {
         let first = Selection::These(vec!["0".into()]);
         let cases = [
             (Sharing::default(), "", ""),
-            // The embedded engine's, whose parts are the pods' to say.
+            // On the embedded engine the pods request parts.
             (shared(Mps, false, NVIDIA_GPU, 1), both, ""),
             (
                 only(shared(Mps, false, NVIDIA_GPU, 1), first.clone()),
@@ -126,7 +126,7 @@ mod tests {
             ),
             (shared(TimeSlicing, false, NVIDIA_GPU, 4), "", ""),
             (shared(TimeSlicing, true, NVIDIA_GPU, 4), both, ""),
-            // One that counts once is given as it is.
+            // A device with one replica is offered unchanged.
             (shared(TimeSlicing, true, NVIDIA_GPU, 1), "", ""),
             (
                 renamed(only(shared(TimeSlicing, true, NVIDIA_GPU, 4), first)),
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn slices_that_are_given_as_gpus_are_marked_as_these_and_what_was_marked_before_is_not() {
+    fn slices_offered_as_gpus_are_marked_as_gpus_and_earlier_marks_are_removed() {
         let mut machine = machine();
         machine.mig_strategy = MIG_SINGLE.into();
         let sharing = shared(Strategy::TimeSlicing, true, NVIDIA_GPU, 2);

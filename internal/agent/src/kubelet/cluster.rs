@@ -1,5 +1,5 @@
-//! What the agent asks of the cluster's API, and tells it: the node's pods; the inventory, and
-//! what is wrong with it.
+//! The agent's requests to the cluster's API: reads the node's pods; writes the inventory and the
+//! node's conditions.
 
 use futures::{StreamExt, TryStreamExt};
 use jiff::Timestamp;
@@ -23,10 +23,10 @@ use crate::inventory::Machine;
 use crate::metrics::Holder;
 use crate::shares::Held;
 
-/// Whose the node's labels are.
+/// The field manager of the node's labels.
 const FIELD_MANAGER: &str = "muster-agent";
 
-/// The API, as one node's agent uses it.
+/// The API client of one node's agent.
 #[derive(Clone)]
 pub struct Cluster {
     client: kube::Client,
@@ -34,7 +34,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// For the node of this name.
+    /// A client for the node of this name.
     pub fn new(client: kube::Client, node: &str) -> Cluster {
         Cluster {
             client,
@@ -42,15 +42,15 @@ impl Cluster {
         }
     }
 
-    /// All pods that are bound to the node, as they are now.
+    /// All pods that are bound to the node now.
     pub async fn pods(&self) -> Result<Vec<Pod>, kube::Error> {
         let pods: Api<Pod> = Api::all(self.client.clone());
         let here = ListParams::default().fields(&format!("spec.nodeName={}", self.node));
         Ok(pods.list(&here).await?.items)
     }
 
-    /// Tells the node's labels and annotations as they are, and whenever it changes. What is heard so is named in
-    /// the log while it can't be.
+    /// Passes the node's metadata to `tell`, now and after each change. While the watch fails, the
+    /// log says that `what` can't be received.
     pub(super) async fn follow_node(&self, what: &str, mut tell: impl FnMut(ObjectMeta)) {
         let nodes: Api<PartialObjectMeta<Node>> = Api::all(self.client.clone());
         let this = format!("metadata.name={}", self.node);
@@ -68,7 +68,7 @@ impl Cluster {
         }
     }
 
-    /// The address that other nodes reach the node by, where its kubelet has said one.
+    /// The node's address as seen by other nodes, if its kubelet has published one.
     pub(super) async fn address(&self) -> Result<Option<String>, kube::Error> {
         let nodes: Api<Node> = Api::all(self.client.clone());
         let status = nodes.get(&self.node).await?.status.unwrap_or_default();
@@ -77,12 +77,12 @@ impl Cluster {
         Ok(own.map(|address| address.address))
     }
 
-    /// Writes one of the node's labels, or takes it away.
+    /// Writes one of the node's labels, or removes it.
     pub(super) async fn label(&self, name: &str, value: Option<&str>) -> Result<(), kube::Error> {
         self.mark("labels", name, value).await
     }
 
-    /// Writes one of the node's annotations, or takes it away.
+    /// Writes one of the node's annotations, or removes it.
     pub(super) async fn annotate(
         &self,
         name: &str,
@@ -101,12 +101,12 @@ impl Cluster {
             .map(|_| ())
     }
 
-    /// Asks for the eviction of the very pod of this uid, with a grace period in seconds where its own
-    /// is too short. One that is gone, or replaced by another of its name, needs none.
+    /// Requests the eviction of the pod with this uid, with a grace period in seconds if its own is
+    /// too short. A pod that is gone, or was replaced by another of its name, needs none.
     ///
     /// # Errors
     ///
-    /// What the API says against it.
+    /// The API's error.
     pub(crate) async fn evict(
         &self,
         namespace: &str,
@@ -125,7 +125,7 @@ impl Cluster {
             body["deleteOptions"]["gracePeriodSeconds"] = json!(grace);
         }
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
-        // Not `Api::evict`, whose options' name is one that no API reads.
+        // Not `Api::evict`: the API ignores the name under which it sends its options.
         let asked: kube::Result<Value> = pods
             .create_subresource("eviction", pod, &PostParams::default(), &body)
             .await;
@@ -137,7 +137,7 @@ impl Cluster {
         }
     }
 
-    /// Writes one of the node's conditions that are true where there is trouble.
+    /// Writes one of the node's conditions that are true while there is a problem.
     pub(super) async fn tell_trouble(
         &self,
         condition: &Trouble,
@@ -151,7 +151,7 @@ impl Cluster {
         let all = node.status.and_then(|status| status.conditions);
         let before = (all.into_iter().flatten()).find(|it| it.type_ == condition.condition);
         let same = before.as_ref().filter(|before| before.status == status);
-        // What an agent before this one said is not said again.
+        // The message of an earlier agent is not repeated.
         let spared = untroubled == Well::Silent && !troubled && before.is_none();
         if spared || same.is_some_and(|same| same.message.as_deref() == Some(message)) {
             return Ok(());
@@ -170,14 +170,15 @@ impl Cluster {
         (nodes
             .patch_status(&self.node, &as_us, &Patch::Strategic(&note))
             .await)?;
-        // That nothing is wrong is news only where something was.
+        // The absence of a problem is an event only after a problem.
         if troubled || before.is_some() {
             self.tell_event(troubled, reason, message).await;
         }
         Ok(())
     }
 
-    /// Says what changed as an event, too. One that can't be written is lost, as in Kubernetes.
+    /// Records a change as an event too. An event that can't be written is dropped, as in
+    /// Kubernetes.
     pub(super) async fn tell_event(&self, warning: bool, reason: &str, message: &str) {
         let events: Api<Event> = Api::namespaced(self.client.clone(), node_event::NAMESPACE);
         let event = node_event::of(&self.node, warning, reason, message, Timestamp::now());
@@ -186,7 +187,7 @@ impl Cluster {
         }
     }
 
-    /// Says something to look at of a container, as an event of its pod.
+    /// Records an event of a container's pod.
     pub(crate) async fn tell_of_pod(
         &self,
         about: &node_event::Container<'_>,
@@ -201,12 +202,12 @@ impl Cluster {
         }
     }
 
-    /// Evicts a container's pod for what it has of a GPU: that pod, and none that came after it.
+    /// Evicts the pod of a container over its GPU share; a later pod of the same name stays.
     pub(crate) async fn evict_over_share(&self, held: &Held) {
         let Holder { namespace, pod, .. } = &held.holder;
         match self.evict(namespace, pod, &held.uid, None).await {
             Ok(()) => tracing::info!(namespace, pod, "evicted for more than its share of a GPU"),
-            // It is tried again at the next look.
+            // The next look tries again.
             Err(error) => {
                 tracing::warn!(
                     error,
@@ -218,13 +219,13 @@ impl Cluster {
         }
     }
 
-    /// The alerts that the node says stand.
+    /// The alerts that the node's annotation lists.
     pub(super) async fn alerts(&self) -> Result<Vec<Alert>, kube::Error> {
         let nodes: Api<Node> = Api::all(self.client.clone());
         Ok(alerts::of_node(&nodes.get(&self.node).await?))
     }
 
-    /// Writes what the GPUs do, by this machine's clock, and which alerts stand.
+    /// Writes the GPUs' state, by this machine's clock, and the active alerts.
     pub(super) async fn tell_vitals(&self, seen: &Seen) -> Result<(), kube::Error> {
         let nodes: Api<Node> = Api::all(self.client.clone());
         let load = NodeLoad {
@@ -242,8 +243,9 @@ impl Cluster {
             .map(|_| ())
     }
 
-    /// Writes the inventory, and the labels. Those are applied: one that was ours and isn't said
-    /// any more goes, whichever agent wrote it, and nobody else's is touched.
+    /// Writes the inventory and the labels. Labels use server-side apply: a label of ours that is
+    /// no longer set is removed, whichever agent wrote it, and labels of other managers are not
+    /// changed.
     async fn tell(&self, machine: &Machine) -> Result<(), kube::Error> {
         let nodes: Api<Node> = Api::all(self.client.clone());
         let mut machine = machine.clone();
@@ -256,7 +258,7 @@ impl Cluster {
             .await)?;
         let note = json!({"apiVersion": "v1", "kind": "Node",
             "metadata": {"name": self.node, "labels": labels}});
-        // Labels that another discovery wrote before are taken over.
+        // Takes over labels that another discovery tool wrote before.
         let as_us = PatchParams::apply(FIELD_MANAGER).force();
         (nodes
             .patch_metadata(&self.node, &as_us, &Patch::Apply(&note))
@@ -265,16 +267,16 @@ impl Cluster {
     }
 }
 
-/// What a node does that never had such trouble.
+/// How a node without a problem so far shows that.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Well {
-    /// It says that it has none.
+    /// It writes the condition with status false.
     Said,
-    /// It says nothing.
+    /// It writes no condition.
     Silent,
 }
 
-/// Keeps the node's annotation, labels and conditions at what the machine has.
+/// Keeps the node's annotation, labels and conditions equal to the machine's state.
 pub async fn publish(cluster: Cluster, mut machine: watch::Receiver<Machine>) {
     let mut said: Option<Option<String>> = None;
     let mut suspected: Option<String> = None;
@@ -282,7 +284,7 @@ pub async fn publish(cluster: Cluster, mut machine: watch::Receiver<Machine>) {
     loop {
         let now = machine.borrow_and_update().clone();
         let trouble = now.inventory.not_uniform();
-        // Where nobody asked for `single`, only a condition written before is taken back.
+        // Unless `single` was requested, only a condition written before is cleared.
         let of_concern = said.is_some() || now.inventory.mig_strategy == MIG_SINGLE;
         let tell = async {
             cluster.tell(&now).await?;
@@ -302,7 +304,7 @@ pub async fn publish(cluster: Cluster, mut machine: watch::Receiver<Machine>) {
             Ok::<_, kube::Error>(())
         };
         if let Err(error) = tell.await {
-            // The kubelet may not have made the node yet.
+            // The kubelet may not have created the Node yet.
             tracing::debug!(%error, node = cluster.node, "the inventory can't be told yet");
             tokio::time::sleep(TRY_EVERY).await;
             continue;

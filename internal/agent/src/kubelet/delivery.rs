@@ -1,5 +1,5 @@
-//! By which ways devices reach a container: what of the device plugin's configuration says so, and
-//! the file that container runtimes read where it is by the Container Device Interface.
+//! The ways in which devices reach a container: the fields of the device plugin's configuration for
+//! them, and the file that container runtimes read for the Container Device Interface (CDI).
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -12,29 +12,29 @@ use crate::cdi::{Spec, file};
 use crate::inventory::Machine;
 use crate::reading::{join, present, wrong};
 
-/// What annotations begin with that runtimes read devices from.
+/// The prefix of annotations from which runtimes read devices.
 const ANNOTATION_PREFIX: &str = "cdi.k8s.io/";
 
-/// A way in which a container is told its devices.
+/// A way to pass devices to a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Way {
     /// By the variable `NVIDIA_VISIBLE_DEVICES`, which NVIDIA's container runtime reads.
     Envvar,
-    /// By an annotation that runtimes read which know CDI, also of before the kubelet did.
+    /// By an annotation that CDI-aware runtimes read, also with kubelets that do not support CDI.
     CdiAnnotations,
-    /// By the field for it in what the kubelet asks its runtime.
+    /// By the CDI field of the kubelet's request to its runtime.
     CdiCri,
 }
 
 impl Way {
-    /// All, by the names that NVIDIA's device plugin has for them.
+    /// All ways, with the names that NVIDIA's device plugin has for them.
     pub const NAMES: [(&'static str, Way); 3] = [
         ("envvar", Way::Envvar),
         ("cdi-annotations", Way::CdiAnnotations),
         ("cdi-cri", Way::CdiCri),
     ];
 
-    /// The way of this name.
+    /// The way with this name.
     pub fn named(name: &str) -> Option<Way> {
         let found = Way::NAMES.iter().find(|(known, _)| *known == name);
         found.map(|(_, way)| *way)
@@ -44,15 +44,16 @@ impl Way {
 /// How devices reach containers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Delivery {
-    /// The ways, of which there is one at least.
+    /// The ways; at least one.
     pub ways: BTreeSet<Way>,
-    /// What annotations begin with.
+    /// The prefix of annotations.
     pub annotation_prefix: String,
-    /// The root below which the machine has the driver's files, as a container runtime sees it.
+    /// The root directory of the driver's files, as a container runtime sees it.
     pub driver_root: PathBuf,
-    /// The same as the agent sees it, in a container of its own; else as it is.
+    /// The same directory as the agent sees it from its own container; if absent, the same path.
     pub driver_root_seen: Option<PathBuf>,
-    /// The root whose `dev` has the device files, as a container runtime sees it; else the driver's.
+    /// The root whose `dev` has the device files, as a container runtime sees it; if absent, the
+    /// driver's.
     pub dev_root: Option<PathBuf>,
 }
 
@@ -69,11 +70,11 @@ impl Default for Delivery {
 }
 
 impl Delivery {
-    /// Reads what `flags` and `flags.plugin` say of it.
+    /// Reads the fields of `flags` and `flags.plugin` for this.
     ///
     /// # Errors
     ///
-    /// A sentence with the field, its value and what would be right.
+    /// A sentence with the field, its value and the accepted values.
     pub(super) fn read(
         &mut self,
         flags: &Map<String, Value>,
@@ -117,12 +118,12 @@ impl Delivery {
         Ok(())
     }
 
-    /// Whether runtimes read a file of what devices mean.
+    /// Whether runtimes read a CDI specification.
     pub fn by_cdi(&self) -> bool {
         self.ways.iter().any(|way| *way != Way::Envvar)
     }
 
-    /// Where devices and driver are.
+    /// The roots of devices and driver.
     pub fn roots(&self) -> Roots {
         let driver_seen = self.driver_root_seen.as_ref().unwrap_or(&self.driver_root);
         let dev = self.dev_root.as_ref().unwrap_or(&self.driver_root);
@@ -147,17 +148,18 @@ fn directory(at: &str, map: &Map<String, Value>, name: &str) -> Result<Option<Pa
     good.map(|path| Some(path.to_owned())).ok_or_else(fault)
 }
 
-/// The file of the machine's GPUs, kept as the machine is.
+/// The CDI specification of the machine's GPUs, kept up to date with the machine.
 pub struct CdiFile {
     path: PathBuf,
     roots: Roots,
     hidden: bool,
-    /// What the file says; none where it isn't there. Or why it can't be.
+    /// The file's content, `None` without a file, or the error that prevented it.
     said: Mutex<Result<Option<Spec>, String>>,
 }
 
 impl CdiFile {
-    /// In `directory`, if any way needs it; one that an agent before left there goes otherwise.
+    /// The file in `directory`, if any way needs it; otherwise removes the file of an earlier
+    /// agent.
     pub fn new(directory: &Path, delivery: &Delivery) -> Option<CdiFile> {
         let path = file::path(directory, gpus::KIND, None);
         if !delivery.by_cdi() {
@@ -174,8 +176,8 @@ impl CdiFile {
         })
     }
 
-    /// Writes the file if the machine is no longer what it says, or it isn't there. It stays when the
-    /// agent ends: containers that are started again are started by what it says.
+    /// Writes the file if the machine has changed or the file is missing. It stays when the agent
+    /// ends, because restarted containers need it.
     pub fn renew(&self, machine: &Machine) {
         let spec = gpus::spec(machine, &self.roots, self.hidden);
         let spec = Some(spec).filter(|spec| !spec.devices.is_empty());
@@ -199,11 +201,11 @@ impl CdiFile {
         *said = now;
     }
 
-    /// What runtimes are asked for, for these devices.
+    /// The CDI names of these devices.
     ///
     /// # Errors
     ///
-    /// A sentence, where a runtime would not know one of them.
+    /// A sentence, if the specification lacks one of them.
     pub fn names(&self, devices: &[String]) -> Result<Vec<String>, String> {
         let said = self.said.lock();
         let spec = said.as_ref().map_err(Clone::clone)?.as_ref();
@@ -222,8 +224,8 @@ impl CdiFile {
     }
 }
 
-/// The annotation by which a container of a resource gets these devices. One for each resource: the
-/// kubelet puts those of all its plugins together.
+/// The annotation that gives a container of a resource these devices. One annotation for each
+/// resource, because the kubelet merges those of all its plugins.
 pub fn annotation(prefix: &str, resource: &str, names: &[String]) -> (String, String) {
     let resource = resource.replace('/', "_");
     (format!("{prefix}muster_{resource}"), names.join(","))
@@ -282,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_with_its_field_its_value_and_what_would_be_right() {
+    fn errors_name_the_field_its_value_and_the_accepted_values() {
         let strategy = "flags.plugin.deviceListStrategy";
         for (flags, words) in [
             (
@@ -314,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_is_as_the_machine_is_and_goes_when_nobody_needs_it() {
+    fn the_file_follows_the_machine_and_is_removed_when_unused() {
         let root = tempfile::tempdir().expect("a directory");
         std::fs::create_dir(root.path().join("dev")).expect("it is made");
         std::fs::write(root.path().join("dev/nvidia0"), "").expect("it is written");
@@ -340,7 +342,7 @@ mod tests {
         assert!((file.names(&given)).is_err_and(|why| why.contains("GPU-0 has no device files")));
         file.renew(&machine);
         assert_eq!(file.names(&given), Ok(vec!["muster.io/gpu=GPU-0".into()]));
-        // Somebody took it away.
+        // The file is removed from outside.
         std::fs::remove_file(&path).expect("it is there");
         file.renew(&machine);
         assert!(path.exists());

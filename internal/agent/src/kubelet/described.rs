@@ -1,5 +1,6 @@
-//! A described vendor's devices, as a device plugin offers them. Which of them a container gets is the
-//! kubelet's choice: the scheduler counts them, as it does any resource. What is wrong with them the node says.
+//! The device plugin of a described vendor's devices. The kubelet chooses which of them a container
+//! gets: the scheduler only counts them, as it does any resource. The node's condition lists their
+//! problems.
 
 use std::path::{Path, PathBuf};
 
@@ -14,10 +15,10 @@ use super::cluster::{Cluster, Well};
 use super::plain::{self, Offer};
 use crate::vendors::{self, Device, Vendor};
 
-/// What the plugin for one vendor's resource offers.
+/// The device plugin for one vendor's resource.
 pub struct Described {
     pub(super) vendor: Vendor,
-    /// Where the machine's root is seen.
+    /// Where the machine's root is mounted.
     pub(super) root: PathBuf,
     pub(super) devices: watch::Receiver<Vec<Device>>,
 }
@@ -69,7 +70,7 @@ impl Offer for Described {
     }
 }
 
-/// Keeps the node's condition at which of the devices are not well, and why.
+/// Keeps the node's condition equal to the unhealthy devices and their problems.
 pub async fn tell(cluster: Cluster, mut devices: vendors::Described) {
     devices.first().await;
     let mut said = None;
@@ -82,7 +83,7 @@ pub async fn tell(cluster: Cluster, mut devices: vendors::Described) {
         let wrong = inventory.unwell().unwrap_or_default();
         if said.as_ref() != Some(&wrong) {
             if let Err(error) = cluster.tell_trouble(&DEVICES, &wrong, Well::Silent).await {
-                // The kubelet may not have made the node yet.
+                // The kubelet may not have created the Node yet.
                 tracing::debug!(%error, "which devices are not well can't be told yet");
                 tokio::time::sleep(TRY_EVERY).await;
                 continue;

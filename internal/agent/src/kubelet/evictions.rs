@@ -1,5 +1,5 @@
-//! Pods that are asked to go by the Eviction API, so that their disruption budgets are kept: each again after a
-//! while, for as long as it is there.
+//! Evicts pods through the Eviction API, so that their disruption budgets are honoured: the request
+//! is repeated until the pod is gone.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -10,16 +10,16 @@ use super::cluster::Cluster;
 use super::mig::drain::Live;
 use super::mig::next::Held;
 
-/// How often a pod is asked to go.
+/// Interval between two eviction requests for a pod.
 pub const EVICT_EVERY: Duration = Duration::from_secs(10);
 
-/// Who was asked: when, and what the API said against it.
+/// The pods with a request: its time, and the API's refusal.
 #[derive(Default)]
 pub struct Evictions(BTreeMap<Held, (Instant, Option<String>)>);
 
 impl Evictions {
-    /// Asks those of the holders to go that are pods, have not been told to, and were not asked lately; answers
-    /// whom the API has told to go now.
+    /// Requests the eviction of those holders that are pods, are not terminating, and had no recent
+    /// request; returns the pods whose eviction the API has granted now.
     pub async fn ask<'a>(
         &mut self,
         cluster: &Cluster,
@@ -54,7 +54,7 @@ impl Evictions {
         gone
     }
 
-    /// What the API said last against a pod's eviction.
+    /// The API's last refusal to evict a pod.
     pub fn refused(&self, held: &Held) -> Option<&str> {
         self.0.get(held)?.1.as_deref()
     }

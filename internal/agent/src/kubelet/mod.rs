@@ -1,7 +1,8 @@
-//! The agent beside a kubelet: offers the node's GPUs as a device plugin, or by claims as `dra`
-//! does, gives each container the devices that the scheduler chose for its pod, and tells the
-//! cluster what the machine has. Which pod holds what is the kubelet's to know, and which GPUs are
-//! out is on disk (`xids::kept`), so an agent that dies and starts again changes nothing.
+//! The agent beside a kubelet: offers the node's GPUs through a device plugin, or through claims
+//! (`dra`), gives each container the devices that the scheduler chose for its pod, and publishes
+//! the machine's inventory to the cluster. The kubelet keeps which pod holds which device, and a
+//! file keeps which GPUs are withheld (`xids::kept`), so an agent that crashes and restarts changes
+//! nothing.
 
 mod admission;
 mod alone;
@@ -55,79 +56,80 @@ use crate::shares::{Board, OverShare, Watch};
 use crate::vendors::{Described as Stock, Vendor};
 use crate::xids::{Hearing, Xids};
 
-/// Where the kubelet keeps its sockets.
+/// The kubelet's directory of sockets.
 pub const KUBELET_DIR: &str = "/var/lib/kubelet";
 
-/// How often the machine is looked at, and the kubelet's socket.
+/// Interval at which the machine and the kubelet's socket are checked.
 pub const LOOK_EVERY: Duration = Duration::from_secs(2);
 
 /// How long to wait after a failure before the next try.
 const TRY_EVERY: Duration = Duration::from_secs(1);
 
-/// How a kubelet's pods get the machine's devices: one way or the other, as neither knows what the
-/// other gives.
+/// How a kubelet's pods get the machine's devices: one way only, because neither knows the
+/// allocations of the other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum GivenBy {
-    /// As resources that containers ask for by number.
+    /// As extended resources that containers request by count.
     #[default]
     Plugin,
-    /// By claims, which kube-scheduler allocates.
+    /// By resource claims, which kube-scheduler allocates.
     Claims,
 }
 
-/// How the agent stands beside a kubelet.
+/// The configuration of an agent beside a kubelet.
 #[derive(Clone, Debug)]
 pub struct KubeletConfig {
     /// The kubelet's directory; [`KUBELET_DIR`] unless it was started with another.
     pub directory: PathBuf,
     /// The node's name in the cluster.
     pub node: String,
-    /// Where GPUs are looked for.
+    /// Where GPUs are read from.
     pub source: Source,
-    /// A file that describes which network cards there are to be, in place of what most of a kind have.
+    /// A file that describes the expected network cards; by default, what most cards of a kind
+    /// have.
     pub expected: Option<PathBuf>,
     /// Where device files are.
     pub dev: PathBuf,
     /// How pods get devices.
     pub given_by: GivenBy,
-    /// Where container runtimes look for what devices mean (CDI); [`crate::CDI_DIRECTORY`] unless
-    /// they were told otherwise.
+    /// The directory in which container runtimes look for CDI specifications;
+    /// [`crate::CDI_DIRECTORY`] unless they are configured otherwise.
     pub cdi: PathBuf,
-    /// How the device plugin is set up. Without a MIG strategy: as a machine description says,
-    /// else slices are given out by their profile.
+    /// The device plugin's configuration. Without a MIG strategy: as a machine description says,
+    /// else slices are offered by their profile.
     pub settings: PluginSettings,
-    /// Other vendors' devices, each offered as a resource of its own.
+    /// Other vendors' devices, each kind offered as its own resource.
     pub vendors: Vec<Vendor>,
-    /// RDMA cards that containers share, each set of them as a resource of its own.
+    /// RDMA cards that containers share, each set of them offered as its own resource.
     pub rdma: RdmaSettings,
-    /// Where the machine's root is seen, below which other vendors' devices and RDMA cards' files
-    /// are looked for.
+    /// Where the machine's root is mounted; other vendors' devices and RDMA cards' files are looked
+    /// up below it.
     pub host_root: PathBuf,
-    /// How GPUs are cut where the node's label says it; not at all if absent.
+    /// How GPUs are partitioned when the node's label requests it; not at all if absent.
     pub mig: Option<MigSettings>,
-    /// Whether GPUs are offered to claims also in every slice that they can be cut into, and cut when
-    /// one is given out.
+    /// Whether GPUs are offered to claims also in every slice into which they can be partitioned,
+    /// and partitioned when a slice is allocated.
     pub partitions: bool,
-    /// Whether the node takes part in checks of RDMA between two nodes.
+    /// Whether the node takes part in RDMA tests between two nodes.
     pub pair: bool,
-    /// Where XIDs of GPUs are heard, and what is done about them.
+    /// Where XIDs of GPUs are read, and the action for each.
     pub xids: Hearing,
-    /// Where MPS daemons come from, for the GPUs that are shared so.
+    /// How MPS daemons are started, for the GPUs that are shared through MPS.
     pub mps: MpsConfig,
-    /// What is done about containers that have more of a GPU than their share.
+    /// The action for containers that use more of a GPU than their share.
     pub over_share: OverShare,
-    /// Where metrics are served; nowhere if absent.
+    /// Where metrics are served; not served if absent.
     pub metrics: Option<Listen>,
 }
 
 impl KubeletConfig {
-    /// Where the kubelet lists the devices that pods have.
+    /// The kubelet's pod resources socket.
     pub(crate) fn pod_resources(&self) -> PathBuf {
         self.directory.join("pod-resources/kubelet.sock")
     }
 
-    /// Refuses to give by number what claims have: a kubelet that was told of another way only
-    /// while pods run leaves them what they have.
+    /// Refuses to offer devices by count while claims hold some: after a change of this setting,
+    /// running pods keep their claims' devices.
     fn check_claims(&self) -> Result<(), KubeletError> {
         if self.given_by == GivenBy::Claims {
             return Ok(());
@@ -149,16 +151,16 @@ impl KubeletConfig {
     }
 }
 
-/// What can end an agent beside a kubelet.
+/// An error that ends an agent beside a kubelet.
 #[derive(Debug, thiserror::Error)]
 pub enum KubeletError {
     /// The machine can't be read.
     #[error(transparent)]
     Hardware(#[from] HardwareError),
-    /// The port for metrics can't be had.
+    /// The port for metrics can't be opened.
     #[error(transparent)]
     Metrics(#[from] NoPort),
-    /// Pods still have devices by claims.
+    /// Pods still hold devices by claims.
     #[error(
         "--devices plugin: pods of this node have devices by claims ({claims}), which the device \
          plugin would give out again; end these pods first, or go on with --devices dra"
@@ -167,15 +169,15 @@ pub enum KubeletError {
         /// The claims, each by namespace and name.
         claims: String,
     },
-    /// What claims have can't be read.
+    /// The CDI specifications of claims can't be read.
     #[error("the CDI specs in {}: {source}; --cdi-dir must be a directory that the agent can read", path.display())]
     Specs {
         /// The directory.
         path: PathBuf,
-        /// What the system said.
+        /// The operating system's error.
         source: std::io::Error,
     },
-    /// The plugin's socket can't be made.
+    /// The plugin's socket can't be created.
     #[error(
         "the plugin's socket {}: {source}; the agent must run as root, with the kubelet's \
          own directory (--kubelet-dir)", path.display()
@@ -183,7 +185,7 @@ pub enum KubeletError {
     Socket {
         /// The socket.
         path: PathBuf,
-        /// What the system said.
+        /// The operating system's error.
         source: std::io::Error,
     },
 }
@@ -192,8 +194,8 @@ pub enum KubeletError {
 ///
 /// # Errors
 ///
-/// When the machine can't be read at the start, or a socket or port can't be had. A kubelet
-/// or an API that is away is waited for.
+/// When the machine can't be read at the start, or a socket or port can't be opened. The agent
+/// waits for a kubelet or an API that is not available.
 pub async fn run_beside_kubelet(
     config: KubeletConfig,
     client: kube::Client,
@@ -246,7 +248,7 @@ pub async fn run_beside_kubelet(
     let sharing_by_mps = tokio::spawn(sharing_by_mps);
     first.chooser.prepare();
     let cdi = CdiFile::new(&config.cdi, &config.settings.delivery).map(Arc::new);
-    // Before anybody is given a device by it.
+    // The file must be current before the first device is allocated by it.
     let renew = |machine: &Machine| cdi.iter().for_each(|file| file.renew(machine));
     renew(&first);
     let (seen, machine) = watch::channel(first);
@@ -332,14 +334,15 @@ pub async fn run_beside_kubelet(
                     seen.send_if_modified(|before| {
                         let changed = *before != now;
                         if changed {
-                            // Before anybody asks: whoever is admitted waits for no table.
+                            // Prepared before the first request, so that admission of a pod does
+                            // not wait for the table.
                             now.chooser.prepare();
                             *before = now;
                         }
                         changed
                     });
                 }
-                // What was seen last holds until the machine can be read again.
+                // The last inventory stays valid until the machine can be read again.
                 Err(error) => tracing::warn!(%error, "the machine can't be read"),
             }
         }
@@ -359,7 +362,7 @@ pub async fn run_beside_kubelet(
         () = look => Ok(()),
         _ = stop.wait_for(|stop| *stop) => Ok(()),
     };
-    // Nobody asks for daemons any more: those that nobody uses end.
+    // No more daemons are requested: unused daemons end.
     drop(want);
     if sharing_by_mps.await.is_err() {
         tracing::warn!("the MPS control daemons were left as they are");

@@ -1,6 +1,5 @@
-//! Which devices are offered to the kubelet as which resource, from what the machine has. Pure.
-//! The resources are those that [`NodeInventory::offered`] tells everybody of: what the scheduler
-//! chooses is what the kubelet is asked for.
+//! Maps the machine's devices to the kubelet's resources. Pure. The resources are those of
+//! [`NodeInventory::offered`], which schedulers use, so that the scheduler and the kubelet agree.
 
 use std::collections::BTreeMap;
 
@@ -13,12 +12,12 @@ use super::settings::PluginSettings;
 use super::sharing::Sharing;
 use crate::inventory::Machine;
 
-/// A unit of [`ALIYUN_GPU_MEMORY`], in MiB.
+/// The unit of [`ALIYUN_GPU_MEMORY`], in MiB.
 const MEMORY_UNIT: u64 = 1024;
 /// Units of a GPU's time.
 const PERCENT: u64 = 100;
 
-/// Whether a resource is of parts of GPUs, each of whose units is a part of one.
+/// Whether each unit of a resource is a part of a GPU.
 pub fn is_part(resource: &str) -> bool {
     [
         ALIYUN_GPU_MEMORY,
@@ -28,7 +27,7 @@ pub fn is_part(resource: &str) -> bool {
     .contains(&resource)
 }
 
-/// The resource under which a scheduler writes which devices it chose.
+/// The resource under which a scheduler writes its chosen devices.
 pub fn chosen_as(resource: &str) -> &str {
     if is_part(resource) {
         NVIDIA_GPU
@@ -37,26 +36,25 @@ pub fn chosen_as(resource: &str) -> &str {
     }
 }
 
-/// One of the devices of a resource, as the kubelet counts them.
+/// One device of a resource, as the kubelet counts them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Unit {
-    /// The id that the kubelet knows it by: the UUID of a GPU or slice; where that is shared,
-    /// `UUID::N`.
+    /// The kubelet's id for it: the UUID of a GPU or slice; `UUID::N` if that is shared.
     pub id: String,
     /// The UUID of the GPU or slice.
     pub device: String,
-    /// Whether others may have the same device.
+    /// Whether other containers may use the same device.
     pub shared: bool,
-    /// May it be given out?
+    /// Whether the device may be allocated.
     pub healthy: bool,
-    /// The NUMA node that it hangs on, where known.
+    /// The NUMA node to which it is attached, if known.
     pub numa: Option<u32>,
 }
 
 /// The devices of each resource, in the machine's order.
 pub type Offers = BTreeMap<String, Vec<Unit>>;
 
-/// All that a machine offers, by its settings. A GPU that is shared by MPS is not given out while its
+/// All offers of a machine under these settings. A GPU that is shared by MPS is unhealthy while its
 /// daemon doesn't run.
 pub fn all(machine: &Machine, settings: &PluginSettings) -> Offers {
     let inventory = &machine.inventory;
@@ -71,7 +69,7 @@ pub fn all(machine: &Machine, settings: &PluginSettings) -> Offers {
     offers
 }
 
-/// GPUs in parts: as many units as each has of memory, and of time.
+/// GPUs in parts: one unit for each unit of memory and of time.
 fn parts(inventory: &NodeInventory) -> Offers {
     let gpus = inventory.offered().gpus;
     let of = |count: &dyn Fn(u64) -> u64| {
@@ -94,8 +92,8 @@ fn parts(inventory: &NodeInventory) -> Offers {
     ])
 }
 
-/// What a machine offers as devices. GPUs are always a resource, also where there are none: a kubelet that was
-/// told of some is told that they are gone.
+/// The devices that a machine offers. GPUs are always a resource, even without any: a kubelet that
+/// had some must learn that they are gone.
 pub fn offers(inventory: &NodeInventory, sharing: &Sharing) -> Offers {
     let offered = inventory.offered();
     let numa: BTreeMap<u32, Option<u32>> = (inventory.gpus.iter())
@@ -120,7 +118,7 @@ pub fn offers(inventory: &NodeInventory, sharing: &Sharing) -> Offers {
     sharing.apply(all, inventory)
 }
 
-/// The name of the socket that a resource is served at, in the kubelet's directory of plugins.
+/// The name of a resource's socket, in the kubelet's directory of plugins.
 pub fn socket_name(resource: &str) -> String {
     let plain = resource.replace("nvidia.com/", "nvidia-").replace('/', "-");
     format!("muster-{plain}.sock")

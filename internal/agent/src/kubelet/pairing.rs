@@ -1,5 +1,6 @@
-//! The node's part in a check of RDMA between two nodes of a cluster: it is asked by an annotation of its Node, which
-//! who may patch Nodes writes, and answers by another.
+//! The node's part in an RDMA test between two nodes of a cluster: the test is requested by an
+//! annotation of its Node, which needs the permission to patch Nodes, and answered by another
+//! annotation.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,24 +16,24 @@ use crate::inventory::Machine;
 use crate::metrics::Holders;
 use crate::pairing::{self, Here};
 
-/// A node that takes part in checks.
+/// A node that takes part in tests.
 #[derive(Clone)]
 pub struct Pairing {
     /// The node's name.
     pub node: String,
-    /// Its Node.
+    /// The client for its Node.
     pub cluster: Cluster,
-    /// Its RDMA.
+    /// Its RDMA network.
     pub fabric: Arc<Fabric>,
-    /// What it has.
+    /// Its inventory.
     pub machine: watch::Receiver<Machine>,
-    /// Where the kubelet lists who has what.
+    /// The kubelet's pod resources socket.
     pub pod_resources: PathBuf,
 }
 
 impl Pairing {
-    /// Answers what is asked, for as long as there is an agent. A question that was there before it is its
-    /// predecessor's: who asked has given up, or will.
+    /// Answers requests for as long as the agent runs. A request that is older than the agent
+    /// belongs to its predecessor: the requester has given up, or will.
     pub async fn answer(self) {
         let lone = Arc::new(Semaphore::new(1));
         let mut last = Last::default();
@@ -44,7 +45,7 @@ impl Pairing {
                 tracing::info!("this node takes part in checks of RDMA between nodes");
             }
             if let Some(question) = news {
-                // A test takes a while, and meanwhile somebody may ask whether it runs.
+                // A test takes a while; meanwhile a requester may ask whether it runs.
                 tokio::spawn(self.clone().reply(question, lone.clone()));
             }
         });
@@ -83,7 +84,7 @@ impl Pairing {
         here.take(question.ask.clone()).await
     }
 
-    /// The pods that have GPUs.
+    /// The pods that hold GPUs.
     async fn pods(&self) -> Result<Vec<String>, String> {
         let gpus: Vec<String> = {
             let machine = self.machine.borrow();
@@ -93,7 +94,7 @@ impl Pairing {
             let slices = slices.map(|slice| slice.id);
             gpus.map(|gpu| gpu.id.clone()).chain(slices).collect()
         };
-        // Nobody has what isn't there, whether the kubelet answers or not.
+        // A node without GPUs has no holders, whether the kubelet answers or not.
         if gpus.is_empty() {
             return Ok(Vec::new());
         }
@@ -115,7 +116,7 @@ impl Pairing {
     }
 }
 
-/// The question that was seen last.
+/// The last request seen.
 #[derive(Default)]
 struct Last {
     looked: bool,
@@ -123,7 +124,7 @@ struct Last {
 }
 
 impl Last {
-    /// The question that the annotation asks, where it is a new one and there has been a look before.
+    /// The annotation's request, if it is new and not the one found at the start.
     fn news(&mut self, annotation: Option<&str>) -> Option<Question> {
         let first = !std::mem::replace(&mut self.looked, true);
         let question: Question = match serde_json::from_str(annotation?) {
@@ -160,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn each_question_is_taken_once_and_none_that_was_there_before() {
+    fn each_request_is_taken_once_and_earlier_requests_are_ignored() {
         let mut last = Last::default();
         let mut news = |annotation: Option<&str>| {
             let question = last.news(annotation);

@@ -1,4 +1,5 @@
-//! The device plugin of what is counted and no more: which of them a container gets is the kubelet's choice.
+//! The device plugin for resources that are only counted: the kubelet chooses which devices a
+//! container gets.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -9,18 +10,18 @@ use tokio::sync::watch;
 use tokio_stream::wrappers::WatchStream;
 use tonic::{Request, Response, Status};
 
-/// What such a plugin offers.
+/// The offer of such a plugin.
 pub trait Offer: Send + Sync + 'static {
-    /// What it goes by.
+    /// The state that the offer depends on.
     type Seen: Clone + Send + Sync + 'static;
 
-    /// That, as it is and becomes.
+    /// The current state, and its changes.
     fn seen(&self) -> watch::Receiver<Self::Seen>;
 
-    /// What is offered then.
+    /// The devices offered in this state.
     fn offered(&self, now: &Self::Seen) -> Vec<wire::Device>;
 
-    /// What a container with these is started with.
+    /// The additions to a container with these devices.
     fn equipment(&self, ids: &[String]) -> Result<wire::ContainerAllocateResponse, Status>;
 }
 
@@ -81,7 +82,7 @@ impl<O: Offer> wire::device_plugin_server::DevicePlugin for Plain<O> {
     }
 }
 
-/// A device as the kubelet is told of it.
+/// A device in the kubelet's form.
 pub fn device(id: String, healthy: bool, numa: Option<u32>) -> wire::Device {
     wire::Device {
         id,
@@ -94,7 +95,7 @@ pub fn device(id: String, healthy: bool, numa: Option<u32>) -> wire::Device {
     }
 }
 
-/// A device file that a container has at the same place, to read and write.
+/// A device file, mounted at the same path, readable and writable.
 pub fn file(path: String) -> wire::DeviceSpec {
     wire::DeviceSpec {
         container_path: path.clone(),

@@ -29,7 +29,7 @@ pub struct Plugin {
     /// GPUs, or slices of one profile: `nvidia.com/gpu`, `nvidia.com/mig-1g.10gb`.
     pub(super) resource: String,
     pub(super) settings: PluginSettings,
-    /// The file of what devices mean, where they are given by it.
+    /// The CDI specification, if devices are passed by CDI.
     pub(super) cdi: Option<Arc<CdiFile>>,
     pub(super) cluster: Cluster,
     pub(super) machine: watch::Receiver<Machine>,
@@ -41,7 +41,7 @@ pub struct Plugin {
     pub(super) answered: Mutex<Answered>,
 }
 
-/// What the plugin offers beyond the least.
+/// The plugin's optional features.
 pub(super) fn options() -> wire::DevicePluginOptions {
     wire::DevicePluginOptions {
         pre_start_required: false,
@@ -62,7 +62,7 @@ fn offered(units: Vec<Unit>) -> wire::ListAndWatchResponse {
 }
 
 impl Plugin {
-    /// Who is asking for this many devices, and whose devices are taken.
+    /// The container that requests this many devices, and the devices that others hold.
     async fn asking(&self, size: usize) -> Result<(Asking, BTreeSet<String>), Status> {
         let listed = socket::listed(&self.resources_socket, &self.resource).await?;
         let pods = self.cluster.pods().await.map_err(|error| {
@@ -95,7 +95,7 @@ impl Plugin {
         ids.iter().map(one).collect()
     }
 
-    /// What a container with these GPUs or slices is started with.
+    /// The additions to a container with these GPUs or slices.
     fn equipment(&self, devices: &[String]) -> Result<wire::ContainerAllocateResponse, Status> {
         let delivery = &self.settings.delivery;
         let by = |way: Way| delivery.ways.contains(&way);
@@ -126,7 +126,7 @@ impl Plugin {
         Ok(equipment)
     }
 
-    /// What a container needs beside that to share a GPU by MPS, within its limits.
+    /// The further additions for a container that shares a GPU by MPS, with its limits.
     fn share(
         &self,
         asking: &Asking,
@@ -136,7 +136,7 @@ impl Plugin {
         let machine = self.machine.borrow();
         let memory = |id: &String| machine.inventory.memory_of(id);
         let memory = devices.first().and_then(memory).unwrap_or(0);
-        // What nobody chose is one of a GPU's equal parts.
+        // Without a scheduler's choice, a device is one of a GPU's equal parts.
         let limit = asking.chosen.as_ref().map(|_| match &asking.share {
             Some(share) => Limit::of_share(share, memory),
             None => Limit::default(),
@@ -161,7 +161,7 @@ impl Plugin {
         Ok(())
     }
 
-    /// Parts are kept apart by the scheduler that gives them out, and by nobody else.
+    /// The error for parts without a scheduler's choice: only the scheduler keeps parts apart.
     fn nobody_chose(&self, asking: &Asking) -> Status {
         Status::failed_precondition(format!(
             "container {} of pod {} asks for {}, and no scheduler chose a GPU for it; give the pod \
@@ -170,7 +170,7 @@ impl Plugin {
         ))
     }
 
-    /// The device files of these GPUs and slices that the machine has, and those that go with any.
+    /// The device files of these GPUs and slices, and those that every container needs.
     fn files(&self, devices: &[String]) -> Vec<wire::DeviceSpec> {
         let machine = self.machine.borrow();
         let minors: BTreeSet<_> = (devices.iter())
@@ -191,8 +191,8 @@ impl Plugin {
         there.collect()
     }
 
-    /// What a container with these GPUs or slices is told of the node's RDMA: of the cards that it
-    /// asks for; of all in the node's network, where it asks for none.
+    /// The RDMA variables for a container with these GPUs or slices: for the cards that it
+    /// requests; for all cards if it uses the host network and requests none.
     fn proposed(&self, asking: &Asking, devices: &[String]) -> Vec<(&'static str, String)> {
         let rdma = &self.machine.borrow().rdma;
         match (asking.in_nodes_network, self.cards.of(&asking.asks)) {
@@ -209,7 +209,7 @@ impl Plugin {
     ) -> Result<wire::ContainerAllocateResponse, Status> {
         let (asking, taken) = self.asking(ids.len()).await?;
         let units = self.known(ids)?;
-        // The kubelet may not have heard of it yet.
+        // The kubelet may not know of the failure yet.
         if let Some(unit) = units.iter().find(|unit| !unit.healthy) {
             return Err(Status::failed_precondition(format!(
                 "{} is not given out at present: its GPU is not well, or is being cut anew; delete \
@@ -252,7 +252,7 @@ impl Plugin {
             Some(_) => {}
             None if part => return Err(self.nobody_chose(&asking)),
             None => {
-                // Of a shared device there is more for others.
+                // Other containers may use the rest of a shared device.
                 let alone = |unit: &&Unit| !unit.shared && taken.contains(&unit.device);
                 if let Some(unit) = units.iter().find(alone) {
                     return Err(Status::failed_precondition(format!(
@@ -299,7 +299,7 @@ impl Plugin {
             return Ok(preference::parts_of(device, &units, &available, size));
         }
         if let Some(chosen) = asking.chosen {
-            // Allocate says what is wrong where these aren't free.
+            // If these aren't free, Allocate reports the error.
             let shared = units.iter().any(|unit| unit.shared);
             return Ok(if shared {
                 preference::standing_for(&chosen, &units, &available)
@@ -378,7 +378,7 @@ impl wire::device_plugin_server::DevicePlugin for Plugin {
     }
 }
 
-/// The kubelet's list, as [`admission`] reads it.
+/// The kubelet's list in the form of [`admission`].
 pub(super) fn as_listed(
     resource: &str,
     answer: rpc::kubelet::v1::ListPodResourcesResponse,

@@ -1,5 +1,5 @@
-//! Which of the free devices go well together, for pods whose devices no scheduler chose. Pure:
-//! whole GPUs are weighed by `hardware`'s tables; slices of GPUs have no links to weigh.
+//! Chooses free devices with good links to each other, for pods whose devices no scheduler chose.
+//! Pure: whole GPUs are compared by `hardware`'s tables; slices have no links to compare.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,8 +8,8 @@ use hardware::Chooser;
 
 use super::offer::Unit;
 
-/// The best `size` of the `available` devices, with all that `must` be among them; none where
-/// there are too few.
+/// The best `size` of the `available` devices that include all of `must`; empty if there are too
+/// few.
 pub fn best(
     chooser: &Chooser,
     offered: &[Unit],
@@ -35,7 +35,7 @@ pub fn best(
             .map(|place| gpus[place].id.clone())
             .collect();
     }
-    // Slices among them: those that must be, then the first in the machine's order.
+    // With slices: the required devices, then the first in the machine's order.
     let known = |id: &&String| available.contains(*id) || must.contains(*id);
     let ids = || offered.iter().map(|unit| &unit.id).filter(known);
     let (first, rest): (Vec<&String>, Vec<&String>) = ids().partition(|id| must.contains(*id));
@@ -49,8 +49,8 @@ pub fn best(
     chosen
 }
 
-/// Those of the available devices that are `near` something that goes with them, and those that `must`
-/// be among the chosen; all, where these are too few.
+/// The available devices that are `near` a device of another kind, and those that `must` be chosen;
+/// all available devices if these are too few.
 pub fn nearest(
     near: impl Fn(&Unit) -> bool,
     offered: &[Unit],
@@ -66,8 +66,8 @@ pub fn nearest(
     if close.len() < size { available } else { close }
 }
 
-/// Where devices count as several: each time one of the device that fewest have, others than were
-/// taken before first.
+/// Chooses among devices with replicas: each time a replica of the device that was chosen least so
+/// far, on a tie of the device with the most free replicas.
 fn spread(
     offered: &[Unit],
     available: &BTreeSet<String>,
@@ -87,7 +87,7 @@ fn spread(
             let mine = chosen.iter().filter(same).count();
             (mine, Reverse(free.iter().filter(same).count()))
         };
-        // The first of equals.
+        // The first on a tie.
         let Some(place) = (0..free.len()).min_by_key(|place| load(free[*place])) else {
             return Vec::new();
         };
@@ -97,7 +97,7 @@ fn spread(
     chosen.into_iter().map(|unit| unit.id.clone()).collect()
 }
 
-/// For each device one of the available units that stand for it; those that have none are left out.
+/// One available unit for each device; devices without an available unit are left out.
 pub fn standing_for(
     devices: &[String],
     offered: &[Unit],
@@ -117,7 +117,7 @@ pub fn standing_for(
     taken.into_iter().map(String::from).collect()
 }
 
-/// So many of the available units of one device, where it is to be given in parts.
+/// So many available units of one device, if the device is offered in parts.
 pub fn parts_of(
     device: &str,
     offered: &[Unit],
@@ -137,7 +137,7 @@ mod tests {
     use super::*;
     use crate::inventory::Machine;
 
-    /// Four GPUs, two on each socket; the pairs of a socket have NVLinks. The last may be cut.
+    /// Four GPUs, two on each socket; the pairs of a socket have NVLinks. `more` changes the last.
     fn two_pairs(more: &str) -> (Chooser, Vec<Unit>) {
         let text = format!(
             "[machine]\nmig_strategy = \"single\"\n\
@@ -170,11 +170,11 @@ mod tests {
         assert_eq!(best(&all, &[], 2), ["GPU-0", "GPU-1"]);
         assert_eq!(best(&all, &["GPU-3"], 2), ["GPU-2", "GPU-3"]);
         assert_eq!(best(&all[1..], &[], 2), ["GPU-2", "GPU-3"]);
-        // One alone: a pair is left to others.
+        // A single GPU is taken so that a linked pair stays free.
         assert_eq!(best(&all[1..], &[], 1), ["GPU-1"]);
     }
 
-    /// Two devices that count as three each.
+    /// Two devices with three replicas each.
     fn replicas() -> Vec<Unit> {
         let unit = |device: &str, n: usize| Unit {
             id: format!("{device}::{n}"),
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn shared_devices_are_taken_where_fewest_have_them_and_different_ones_first() {
+    fn shared_devices_with_the_fewest_holders_and_distinct_devices_are_chosen_first() {
         let units = replicas();
         let best = |free: &[&str], must: &[&str], size: usize| {
             best(&Chooser::default(), &units, &set(free), &set(must), size).join(" ")
@@ -235,7 +235,7 @@ mod tests {
         assert_eq!(best(&["GPU-2", "GPU-3"], &[], 2), "GPU-2 GPU-3");
         assert_eq!(best(&["GPU-3"], &[], 1), "GPU-3");
         assert_eq!(best(&["GPU-3"], &["GPU-0"], 2), "GPU-0 GPU-3");
-        // One that is near is less than two that go well together.
+        // A nearby device counts less than two linked devices.
         assert_eq!(best(&["GPU-3"], &[], 2), "GPU-0 GPU-1");
         assert_eq!(best(&[], &[], 2), "GPU-0 GPU-1");
     }

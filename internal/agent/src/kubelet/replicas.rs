@@ -1,5 +1,5 @@
-//! What the device plugin's configuration says of devices that count as several: `sharing.timeSlicing`
-//! or `sharing.mps`, in NVIDIA's format. Pure.
+//! Parses the device plugin's configuration for replicas of devices: `sharing.timeSlicing` or
+//! `sharing.mps`, in NVIDIA's format. Pure.
 
 use resources::names::{NVIDIA_GPU, NVIDIA_MIG};
 use serde_json::Value;
@@ -8,14 +8,14 @@ use super::sharing::{Replicated, Selection, Sharing, Strategy};
 use crate::mps::CLIENTS;
 use crate::reading::{fields, flag, is_resource, join, present, wrong};
 
-/// The most devices that one may count as.
+/// Maximum number of replicas of a device.
 const REPLICAS_MAX: u64 = 1024;
 
-/// Reads what is said of one strategy.
+/// Parses the configuration of one strategy.
 ///
 /// # Errors
 ///
-/// A sentence with the field, its value and what would be right.
+/// A sentence with the field, its value and the accepted values.
 pub(super) fn read(strategy: Strategy, value: &Value) -> Result<Sharing, String> {
     let mps = strategy == Strategy::Mps;
     let at = if mps {
@@ -129,7 +129,7 @@ fn is_device(text: &str) -> bool {
         || (text.split_once(':')).is_some_and(|(gpu, slice)| number(gpu) && number(slice))
 }
 
-/// A resource's name; one without a domain is NVIDIA's.
+/// A resource's name; a name without a domain is NVIDIA's.
 fn named(value: Option<&Value>) -> Option<String> {
     let text = value?.as_str()?;
     let name = if text.contains('/') {

@@ -1,6 +1,6 @@
-//! The device plugin's configuration, in the format that NVIDIA's device plugin reads
-//! (`version: v1`). Pure: what it means for devices is `offer`'s. What can't be kept is refused
-//! with its field, its value and what would be right; what has no counterpart here is named.
+//! The device plugin's configuration, in the format that NVIDIA's device plugin reads (`version:
+//! v1`). Pure: `offer` applies it to devices. An invalid value is refused with its field, the value
+//! and the accepted values; fields that Muster ignores are listed.
 
 use serde_json::{Map, Value};
 
@@ -9,10 +9,10 @@ use super::replicas;
 use super::sharing::{Sharing, Strategy};
 use crate::reading::{fields, flag, join, present, wrong};
 
-/// The strategies for slices of GPUs.
+/// The strategies for MIG slices.
 pub const MIG_STRATEGIES: [&str; 3] = ["none", "single", "mixed"];
 
-/// Fields of `flags` that the incumbent has and that mean nothing here.
+/// Fields of `flags` that NVIDIA's plugin has and that have no effect here.
 const FLAGS_UNUSED: [&str; 7] = [
     "deviceDiscoveryStrategy",
     "failOnInitError",
@@ -23,10 +23,10 @@ const FLAGS_UNUSED: [&str; 7] = [
     "useNodeFeatureAPI",
 ];
 
-/// Fields of `flags.plugin` that the incumbent has and that mean nothing here.
+/// Fields of `flags.plugin` that NVIDIA's plugin has and that have no effect here.
 const PLUGIN_UNUSED: [&str; 2] = ["cdiFeatureFlags", "nvidiaCTKPath"];
 
-/// Fields that say by which ways devices reach a container.
+/// Fields for the ways in which devices reach a container.
 const FLAGS_DELIVERY: [&str; 2] = ["nvidiaDevRoot", "nvidiaDriverRoot"];
 const PLUGIN_DELIVERY: [&str; 3] = [
     "cdiAnnotationPrefix",
@@ -34,32 +34,32 @@ const PLUGIN_DELIVERY: [&str; 3] = [
     "deviceListStrategy",
 ];
 
-/// What the configuration says.
+/// The parsed configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PluginSettings {
-    /// How slices of GPUs are given out: one of [`MIG_STRATEGIES`]; none where it isn't said.
+    /// How MIG slices are offered: one of [`MIG_STRATEGIES`]; `None` if not configured.
     pub mig_strategy: Option<String>,
-    /// Whether containers are given the device files themselves. NVIDIA's default is not; here it
-    /// is, where nothing is said, as runtimes without NVIDIA's hook need them, unless they come by
-    /// the Container Device Interface.
+    /// Whether containers get the device files directly. NVIDIA's default is false; here the
+    /// default is true, because runtimes without NVIDIA's hook need them, unless devices are passed
+    /// by the Container Device Interface.
     pub pass_device_specs: Option<bool>,
-    /// By which ways devices reach a container.
+    /// The ways in which devices reach a container.
     pub delivery: Delivery,
-    /// Which devices are given to several containers at once.
+    /// Which devices several containers share.
     pub sharing: Sharing,
-    /// Whether GPUs are offered in parts, too: as memory and percents of each, in Aliyun's words.
-    /// Not of the incumbent's format.
+    /// Whether GPUs are also offered in parts: as memory and percents of each, under Aliyun's
+    /// resource names. Not part of NVIDIA's format.
     pub parts: bool,
-    /// Fields that were read and have no counterpart here.
+    /// Fields that were read and have no effect here.
     pub unused: Vec<String>,
 }
 
 impl PluginSettings {
-    /// Reads a document.
+    /// Parses a document.
     ///
     /// # Errors
     ///
-    /// A sentence with the field, its value and what would be right.
+    /// A sentence with the field, its value and the accepted values.
     pub fn read(document: &Value) -> Result<PluginSettings, String> {
         let root = fields("", document, &["version", "flags", "resources", "sharing"])?;
         match root.get("version") {
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_with_its_field_its_value_and_what_would_be_right() {
+    fn errors_name_the_field_its_value_and_the_accepted_values() {
         let mps = |more: Value| json!({"version": "v1", "sharing": {"mps": more}});
         let cases: [(Value, &[&str]); 20] = [
             (json!([]), &["the document: []", "version, flags"]),

@@ -1,5 +1,5 @@
-//! RDMA cards that containers share, as a device plugin offers them. What the kubelet counts are shares,
-//! which are all alike: each has every card of the resource.
+//! The device plugin of RDMA cards that containers share. The kubelet counts identical shares: each
+//! contains every card of the resource.
 
 use hardware::rdma::Devices;
 use rpc::kubelet::v1beta1 as wire;
@@ -9,14 +9,14 @@ use tonic::Status;
 use super::plain::{self, Offer};
 use crate::rdma::SharedCards;
 
-/// What the plugin for one resource offers.
+/// The device plugin for one resource.
 pub struct Shared {
     pub(super) cards: SharedCards,
     pub(super) seen: watch::Receiver<Devices>,
 }
 
-/// The shares of these cards: none without a card. They are numbered as k8s-rdma-shared-dev-plugin
-/// numbers them, so that what the kubelet gave out by its word counts on.
+/// The shares of these cards: none without a card. They are numbered as by
+/// k8s-rdma-shared-dev-plugin, so that the kubelet's allocations from its time stay valid.
 fn offered(cards: &SharedCards, machine: &Devices) -> Vec<wire::Device> {
     let pool = cards.pool(machine);
     let shares = match pool.cards.len() {
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn shares_are_well_while_a_port_of_their_cards_is_up_and_there_are_none_without_cards() {
+    fn shares_are_healthy_while_a_port_of_their_cards_is_up_and_need_a_card() {
         let mut cards = RdmaSettings::usual().resources.remove(0);
         cards.containers = 3;
         let health = |machine: &Devices| -> Vec<(String, String)> {
@@ -94,7 +94,7 @@ mod tests {
         let all = |word: &str| ["0", "1", "2"].map(|id| (id.to_owned(), word.to_owned()));
         assert_eq!(health(&machine("ACTIVE")), all("Healthy"));
         assert_eq!(health(&machine("DOWN")), all("Unhealthy"));
-        // A port that does not say is not known to be up.
+        // A port without a state is not known to be up.
         assert_eq!(health(&machine("")), all("Unhealthy"));
         assert!(health(&Devices::default()).is_empty());
     }

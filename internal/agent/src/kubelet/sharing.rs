@@ -1,5 +1,6 @@
-//! Devices that count as several: which, how often, and under which name (as NVIDIA's device plugin has
-//! it), and how their processes share them. Pure. What keeps to shares by MPS is `mps`'.
+//! Devices with replicas: which devices, how many replicas, and under which resource name (as in
+//! NVIDIA's device plugin), and how their processes share them. Pure. `mps` enforces the shares by
+//! MPS.
 
 use std::collections::BTreeMap;
 
@@ -7,22 +8,22 @@ use resources::devices::NodeInventory;
 
 use super::offer::{Offers, Unit};
 
-/// What comes after the name of a resource whose devices are shared.
+/// The suffix of a resource whose devices are shared.
 const SHARED: &str = ".shared";
 
 /// How the processes on a device share it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Strategy {
-    /// In turns, by the GPU's own scheduler: neither memory nor faults are kept apart.
+    /// In turns, by the GPU's own scheduler, without isolation of memory or faults.
     #[default]
     TimeSlicing,
-    /// At once, through NVIDIA's Multi-Process Service, which holds each to its memory and its
-    /// multiprocessors. Faults are not kept apart.
+    /// At once, through NVIDIA's Multi-Process Service, which limits each to its memory and its
+    /// multiprocessors, without isolation of faults.
     Mps,
 }
 
 impl Strategy {
-    /// In the words of GPU Feature Discovery's labels.
+    /// The value in GPU Feature Discovery's labels.
     pub fn label(self) -> &'static str {
         match self {
             Strategy::TimeSlicing => "time-slicing",
@@ -31,16 +32,16 @@ impl Strategy {
     }
 }
 
-/// Which resources' devices are given to several containers at once.
+/// The resources whose devices several containers share.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sharing {
-    /// How.
+    /// How they are shared.
     pub strategy: Strategy,
-    /// Shared devices are the resource `NAME.shared` unless they have a name of their own.
+    /// Whether shared devices without a configured name become the resource `NAME.shared`.
     pub rename_by_default: bool,
-    /// A container that asks for several shared devices is refused: it would get no more of a GPU.
+    /// Whether a request for several shared devices is refused: it would get no more of a GPU.
     pub one_at_most: bool,
-    /// The resources; each once.
+    /// The resources, each once.
     pub resources: Vec<Replicated>,
 }
 
@@ -51,26 +52,28 @@ pub struct Replicated {
     pub name: String,
     /// The name under which its shared devices are offered.
     pub rename: Option<String>,
-    /// How many containers may have one of them at once.
+    /// How many containers may use one of its devices at once.
     pub replicas: usize,
-    /// Which of its devices.
+    /// Which of its devices are shared.
     pub devices: Selection,
 }
 
 /// Some of a resource's devices.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Selection {
-    /// All.
+    /// All devices.
     #[default]
     All,
-    /// So many, in the machine's order.
+    /// The first so many, in the machine's order.
     First(usize),
-    /// Those of these UUIDs or indices: `0`, or `0:1` for the second slice of the first GPU.
+    /// The devices with these UUIDs or indices: `0`, or `0:1` for the second slice of the first
+    /// GPU.
     These(Vec<String>),
 }
 
 impl Selection {
-    /// Whether the device of this UUID and index, at this place among the resource's, is one of them.
+    /// Whether the selection contains the device of this UUID and index, at this place of the
+    /// resource.
     fn has(&self, place: usize, id: &str, index: Option<&String>) -> bool {
         match self {
             Selection::All => true,
@@ -81,7 +84,7 @@ impl Selection {
 }
 
 impl Sharing {
-    /// The offers with what is shared. Devices that aren't selected stay what they were.
+    /// The offers with sharing applied. Devices that aren't selected stay unchanged.
     pub fn apply(&self, mut offers: Offers, inventory: &NodeInventory) -> Offers {
         let indices = indices(inventory);
         for shared in &self.resources {
@@ -110,7 +113,7 @@ impl Sharing {
         offers
     }
 
-    /// Those of a resource's devices that are shared, with how often each counts.
+    /// The shared devices of a resource, with the number of replicas.
     pub fn selected<'a>(
         &self,
         resource: &str,
@@ -127,7 +130,7 @@ impl Sharing {
             .collect()
     }
 
-    /// Devices that are named and that the machine doesn't have.
+    /// Selected devices that the machine doesn't have.
     pub fn missing(&self, inventory: &NodeInventory) -> Vec<String> {
         let indices = indices(inventory);
         let known = |name: &String| {
@@ -150,7 +153,7 @@ fn replica(unit: &Unit, number: usize) -> Unit {
     }
 }
 
-/// What each GPU and slice is called by number.
+/// The index of each GPU and slice.
 fn indices(inventory: &NodeInventory) -> BTreeMap<String, String> {
     let mut all = BTreeMap::new();
     for gpu in &inventory.gpus {
@@ -204,7 +207,7 @@ mod tests {
         let (shared, small) = ("nvidia.com/gpu.shared", "nvidia.com/mig-1g.10gb");
         let all = "GPU-0::0 GPU-0::1 GPU-1::0 GPU-1::1";
         let one = "GPU-1::0 GPU-1::1";
-        // The resource; is it renamed; which; what there is then.
+        // The resource; whether it is renamed; the selection; the offers.
         type Case<'a> = (&'a str, bool, Selection, &'a [(&'a str, &'a str)]);
         let cases: [Case<'_>; 7] = [
             (
@@ -287,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_that_are_named_and_not_there_are_told() {
+    fn selected_devices_that_do_not_exist_are_reported() {
         let sharing = Sharing {
             resources: vec![Replicated {
                 devices: these(&["1", "2:1", "MIG-a", "GPU-0", "3", "2:2", "GPU-9"]),
@@ -299,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_of_its_own_goes_before_the_default_one() {
+    fn a_configured_name_takes_precedence_over_the_default() {
         let sharing = Sharing {
             rename_by_default: true,
             resources: vec![Replicated {

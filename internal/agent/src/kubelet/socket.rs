@@ -1,5 +1,5 @@
-//! The sockets between the agent and its kubelet: one for each resource, made again whenever the
-//! kubelet starts anew, for a starting kubelet removes every plugin's socket.
+//! The sockets between the agent and its kubelet: one for each resource, recreated whenever the
+//! kubelet restarts, because a starting kubelet removes every plugin's socket.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
@@ -35,14 +35,14 @@ use crate::metrics::Holder;
 use crate::rdma::{Cards, SharedCards};
 use crate::vendors::{self, Device, State, Vendor};
 
-/// How long the kubelet may take to answer; it gives a plugin 5 s itself.
+/// How long the kubelet may take to answer; the kubelet allows a plugin 5 s.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 
 /// The largest list of pods' devices that is read, in bytes.
 const LIST_MAX: usize = 16 * 1024 * 1024;
 
-/// Serves a plugin for each resource that the machine has, or comes to have. One whose devices are
-/// all gone is served on: the kubelet hears that there are none.
+/// Serves a plugin for each resource that the machine has or gets later. A plugin whose devices are
+/// all gone still runs, so that the kubelet learns that there are none.
 pub async fn serve_all(
     config: &KubeletConfig,
     cdi: &Option<Arc<CdiFile>>,
@@ -92,8 +92,8 @@ pub async fn serve_all(
     }
 }
 
-/// Serves a plugin for each described vendor's resource, once the machine has any of its devices, and
-/// from then on.
+/// Serves a plugin for each described vendor's resource, from the time at which the machine first
+/// has one of its devices.
 pub async fn serve_described(
     config: &KubeletConfig,
     described: &vendors::Described,
@@ -117,12 +117,12 @@ pub async fn serve_described(
         keep_registered(config, resource, none, plugin, stop.clone()).await
     };
     futures::future::try_join_all(described.each().map(serve)).await?;
-    // Without any there is nothing that could end.
+    // Without any plugin there is no end to wait for.
     futures::future::pending().await
 }
 
-/// Serves a plugin for each resource of shared RDMA cards, once the machine has any of its cards, and
-/// from then on.
+/// Serves a plugin for each resource of shared RDMA cards, from the time at which the machine first
+/// has one of its cards.
 pub async fn serve_shared(
     config: &KubeletConfig,
     cards: &Cards,
@@ -144,12 +144,12 @@ pub async fn serve_shared(
         keep_registered(config, resource, none, plugin, stop.clone()).await
     };
     futures::future::try_join_all(cards.settings.resources.iter().map(serve)).await?;
-    // Without any there is nothing that could end.
+    // Without any plugin there is no end to wait for.
     futures::future::pending().await
 }
 
-/// Serves one resource's plugin and keeps it registered, through every restart of the kubelet. The
-/// kubelet opens its own connection to each, so `plugin` makes one anew.
+/// Serves one resource's plugin and keeps it registered across restarts of the kubelet. The kubelet
+/// opens a connection to each registration, so `plugin` creates a new instance each time.
 async fn keep_registered<P: wire::device_plugin_server::DevicePlugin>(
     config: &KubeletConfig,
     resource: String,
@@ -199,13 +199,13 @@ async fn keep_registered<P: wire::device_plugin_server::DevicePlugin>(
     Ok(())
 }
 
-/// What tells one kubelet's socket from the next one's at the same path.
+/// The identity of a kubelet's socket, which differs from that of a later socket at the same path.
 fn identity(socket: &Path) -> Option<(u64, i64, i64)> {
     let metadata = std::fs::metadata(socket).ok()?;
     Some((metadata.ino(), metadata.ctime(), metadata.ctime_nsec()))
 }
 
-/// A socket at this path, in the place of what is there.
+/// Listens on a socket at this path, replacing an existing file.
 pub fn listen(path: &Path) -> Result<UnixListener, KubeletError> {
     let failed = |source| KubeletError::Socket {
         path: path.to_path_buf(),
@@ -227,7 +227,7 @@ async fn connect(socket: &Path) -> Result<Channel, Status> {
             Ok::<_, std::io::Error>(hyper_util::rt::TokioIo::new(stream))
         }
     });
-    // The address is not used: the connector knows where to go.
+    // The address is not used: the connector has the path.
     let endpoint = Endpoint::from_static("http://localhost").timeout(ANSWER_LIMIT);
     let connected = endpoint.connect_with_connector(connector).await;
     connected.map_err(|error| Status::unavailable(format!("{}: {error}", socket.display())))
@@ -249,13 +249,13 @@ async fn register(
     client.register(request).await.map(|_| ())
 }
 
-/// The pods that the kubelet knows, with their devices of one resource.
+/// The kubelet's pods, with their devices of one resource.
 pub async fn listed(socket: &Path, resource: &str) -> Result<Vec<Listed>, Status> {
     Ok(as_listed(resource, list(socket).await?))
 }
 
-/// Every container that has devices, with each of them, whatever the resource. `claimed`: also those
-/// that it has by claims from our driver, by their names there.
+/// Every container with devices, with each of its devices, of any resource. `claimed` adds devices
+/// of claims from Muster's driver, by their names there.
 pub async fn held(socket: &Path, claimed: bool) -> Result<Vec<(Holder, String)>, Status> {
     let mut held = Vec::new();
     for pod in list(socket).await?.pod_resources {

@@ -1,6 +1,7 @@
-//! Pods whose claims' GPUs failed: what runs there can't go on, and holds what nobody can use. The agent evicts
-//! them, as the scheduler evicts those that it placed: of claims' devices kube-scheduler and the agent alone know
-//! who has them, and the former evicts nobody for that.
+//! Evicts pods whose claims' GPUs failed: their work can't continue, and they hold devices that no
+//! pod can use. The agent evicts them, as the scheduler evicts the pods that it placed: only
+//! kube-scheduler and the agent know the holders of claims' devices, and kube-scheduler does not
+//! evict pods for failed devices.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -18,23 +19,23 @@ use super::socket;
 use crate::dra::{Prepared, Specs};
 use crate::inventory::Machine;
 
-/// The reason of the event, as of those that the scheduler writes.
+/// The reason of the event, as the scheduler uses it.
 const REASON: &str = "FailedDevice";
 
-/// Where it is known what failed, and who has it.
+/// The sources of failed devices and their holders.
 pub struct Stranded {
-    /// The API.
+    /// The API client.
     pub cluster: Cluster,
-    /// What there is.
+    /// The inventory.
     pub machine: watch::Receiver<Machine>,
-    /// Where the kubelet lists who has what.
+    /// The kubelet's pod resources socket.
     pub pod_resources: PathBuf,
-    /// What claims have.
+    /// The devices of claims.
     pub specs: Specs,
 }
 
 impl Stranded {
-    /// Evicts who has a GPU that failed, for as long as there is an agent.
+    /// Evicts the holders of failed GPUs, for as long as the agent runs.
     pub async fn evict(mut self) {
         let mut evictions = Evictions::default();
         loop {
@@ -52,7 +53,7 @@ impl Stranded {
                     "a GPU has failed, and who has it by a claim isn't known"
                 );
             }
-            // Who is bound to it meanwhile is seen at the next look.
+            // A pod that is bound to the GPU meanwhile is seen at the next look.
             if let Ok(Err(_)) = timeout(EVICT_EVERY, self.machine.changed()).await {
                 return;
             }
@@ -96,7 +97,7 @@ impl Stranded {
     }
 }
 
-/// Who has a GPU that failed by a claim, or a part of one, where its pod is known.
+/// The pods that hold a failed GPU, or a part of one, by a claim.
 fn stranded(inventory: &NodeInventory, holders: &Holders, prepared: &[Prepared]) -> BTreeSet<Held> {
     let failed = inventory.gpus.iter().filter(|gpu| gpu.failed);
     let names = failed.flat_map(|gpu| {
@@ -129,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_a_failed_gpu_or_a_part_of_it_is_stranded_and_nobody_else() {
+    fn exactly_the_holders_of_a_failed_gpu_or_a_part_of_it_are_stranded() {
         let slice = MigSlice {
             id: "MIG-c".to_owned(),
             ..MigSlice::default()
@@ -145,7 +146,7 @@ mod tests {
                 gpu("GPU-a", true, None),
                 gpu("GPU-b", false, None),
                 gpu("GPU-c", true, Some(&slice)),
-                // Gone, and its slices with it.
+                // The GPU is gone, and its slices with it.
                 gpu("GPU-d", true, None),
             ],
             ..NodeInventory::default()

@@ -1,5 +1,5 @@
-//! What the node's GPUs do, and which alerts stand on them, told to the cluster as annotations of the
-//! Node, and as events when an alert begins or ends. The embedded engine's server writes the same.
+//! Publishes the state of the node's GPUs and their alerts as annotations of the Node, and as
+//! events when an alert begins or ends. The embedded engine's server writes the same.
 
 use std::path::PathBuf;
 
@@ -13,18 +13,18 @@ use super::{TRY_EVERY, socket};
 use crate::health::{Seen, Told, looks};
 use crate::metrics::Holders;
 
-/// Watches GPUs for what is worth telling.
+/// Watches GPUs for changes to publish.
 pub struct Vitals {
     watcher: Watcher,
     told: Told,
     last: Option<Instant>,
-    /// Where the kubelet lists who has what.
+    /// The kubelet's pod resources socket.
     pod_resources: PathBuf,
     news: watch::Sender<Option<Seen>>,
 }
 
 impl Vitals {
-    /// With whoever writes what is worth it.
+    /// The watcher, and the receiver of the values to publish.
     pub fn new(pod_resources: PathBuf) -> (Vitals, watch::Receiver<Option<Seen>>) {
         let (news, heard) = watch::channel(None);
         let vitals = Vitals {
@@ -37,7 +37,7 @@ impl Vitals {
         (vitals, heard)
     }
 
-    /// Takes in what was found, as often as the embedded engine's agents look.
+    /// Processes an inventory, as often as the embedded engine's agents do.
     pub async fn take(&mut self, found: &Inventory) {
         let now = Instant::now();
         if (self.last).is_some_and(|last| now.duration_since(last) < crate::LOOK) {
@@ -51,7 +51,7 @@ impl Vitals {
                     holders.note(&device, &holder);
                 }
             }
-            // A GPU of which nobody knows who has it may idle.
+            // A GPU with unknown holders may be idle without an alert.
             Err(error) => tracing::debug!(%error, "the kubelet does not say who has which device"),
         }
         let looks = looks(found, |gpu| !holders.of(gpu).is_empty());
@@ -62,9 +62,9 @@ impl Vitals {
     }
 }
 
-/// Keeps the node's annotations at what was told last.
+/// Keeps the node's annotations equal to the last values.
 pub async fn publish(cluster: Cluster, mut heard: watch::Receiver<Option<Seen>>) {
-    // Those that stood when this agent started: another may have told of them.
+    // The alerts at the start of this agent: an earlier agent may have written their events.
     let mut stood: Option<Vec<Alert>> = None;
     loop {
         let seen = heard.borrow_and_update().clone();
@@ -86,7 +86,7 @@ pub async fn publish(cluster: Cluster, mut heard: watch::Receiver<Option<Seen>>)
                 Ok::<_, kube::Error>(())
             };
             if let Err(error) = tell.await {
-                // The kubelet may not have made the node yet.
+                // The kubelet may not have created the Node yet.
                 tracing::debug!(%error, "what the GPUs do can't be told yet");
                 tokio::time::sleep(TRY_EVERY).await;
                 continue;

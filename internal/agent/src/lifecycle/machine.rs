@@ -1,5 +1,5 @@
-//! The transitions: from what a pod wants and what was seen of its containers to what is to be
-//! done now. Idempotent: a step without news asks for nothing that was asked for already.
+//! The transitions: from a pod's spec and the observed state of its containers to the next actions.
+//! Idempotent: a step without new observations does not repeat an action.
 
 use std::collections::BTreeMap;
 
@@ -10,129 +10,131 @@ use serde::{Deserialize, Serialize};
 use super::plan::{ContainerPlan, PodPlan};
 use super::record::{End, Record, Run, Seen};
 
-/// What an evicted pod has to end, in seconds, as the kubelet gives it: it takes from the others meanwhile.
+/// Grace period of an evicted pod in seconds, as the kubelet gives it: the pod takes resources from
+/// the others meanwhile.
 const EVICTION_GRACE_SECONDS: u32 = 1;
 
-/// A container that outlives the others gets at least this long to end, in seconds.
+/// A container that ends after the others gets at least this grace period, in seconds.
 const LEAST_GRACE_SECONDS: u32 = 2;
 
-/// Why a pod is brought down.
+/// Why a pod is terminated.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum StopCause {
-    /// The server said so.
+    /// The server requested it.
     Asked {
-        /// In its words.
+        /// The server's reason.
         reason: String,
     },
-    /// Its activeDeadlineSeconds are over.
+    /// The pod's activeDeadlineSeconds have passed.
     Deadline,
-    /// The node could not start one of its containers for a fault of its own.
+    /// The node could not start one of its containers because of a fault of the node.
     Unfit {
-        /// Which, in a sentence.
+        /// The fault, in a sentence.
         message: String,
     },
-    /// The node evicts it.
+    /// The node evicts the pod.
     Evicted {
-        /// Why, in a sentence.
+        /// The reason, in a sentence.
         message: String,
-        /// For the node's sake, and not for a limit of its own.
+        /// Whether the node evicts it to protect itself, and not for a limit of the pod's own.
         by_node: bool,
     },
 }
 
-/// A pod being brought down.
+/// The termination of a pod.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stopping {
-    /// Why.
+    /// The cause.
     pub cause: StopCause,
-    /// Seconds that it has.
+    /// The grace period in seconds.
     pub grace: u32,
-    /// Since when.
+    /// When it started.
     pub since: Timestamp,
 }
 
 /// How a pod ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Verdict {
-    /// All its containers did what they should.
+    /// Whether all its containers completed successfully.
     pub succeeded: bool,
-    /// In one word; empty when the containers say all.
+    /// The reason in one word; empty when the containers' states suffice.
     pub reason: String,
-    /// In a sentence.
+    /// The reason in a sentence.
     pub message: String,
 }
 
 /// Why a container that could start doesn't.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hold {
-    /// In one word, for the waiting state.
+    /// The reason in one word, for the waiting state.
     pub reason: String,
-    /// In a sentence.
+    /// The reason in a sentence.
     pub message: String,
 }
 
-/// What keeps containers from starting, apart from the pod's own course.
+/// What prevents containers from starting, apart from the pod's own lifecycle.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Gates {
-    /// The whole pod waits.
+    /// The reason for which the whole pod waits.
     pub pod: Option<Hold>,
-    /// Single containers wait.
+    /// The reasons for which single containers wait.
     pub containers: BTreeMap<String, Hold>,
 }
 
 impl Gates {
-    /// What holds a container.
+    /// The reason for which a container waits.
     pub fn hold(&self, container: &str) -> Option<&Hold> {
         self.pod.as_ref().or_else(|| self.containers.get(container))
     }
 }
 
-/// What a probe or a hook found.
+/// The result of a probe or hook.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProbeVerdict {
     /// The startup probe has succeeded.
     Started,
     /// The readiness probe succeeds or fails.
     Ready(bool),
-    /// The container has to end (liveness, startup or postStart), and why.
+    /// The container must end because of a liveness or startup probe or a postStart hook; with the
+    /// reason.
     Condemned(String),
 }
 
-/// What is to be done.
+/// An action of the worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Start a container's run.
     Start {
-        /// The container.
+        /// The container's name.
         container: String,
-        /// The run.
+        /// The run's number.
         attempt: u32,
     },
-    /// End a container's run.
+    /// Ends a container's run.
     Kill {
-        /// The container.
+        /// The container's name.
         container: String,
-        /// The run.
+        /// The run's number.
         attempt: u32,
         /// Seconds between SIGTERM and SIGKILL.
         grace: u32,
-        /// Why, for people.
+        /// The reason, as a message.
         why: String,
     },
-    /// Tell that a container waits to be restarted.
+    /// Reports that a container waits to be restarted.
     BackOff {
-        /// The container.
+        /// The container's name.
         container: String,
     },
 }
 
-/// What a step asks for.
+/// The result of a step.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Step {
-    /// To be done now, in order.
+    /// Actions to do now, in order.
     pub actions: Vec<Action>,
-    /// When to look again though nothing happened.
+    /// When to step again without a new observation.
     pub wake: Option<Timestamp>,
 }
 
@@ -142,16 +144,16 @@ impl Step {
     }
 }
 
-/// The state of a pod's life; kept on disk as it is.
+/// The state of a pod's lifecycle; saved to disk as it is.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Machine {
-    /// When this node took it.
+    /// When this node accepted the pod.
     pub start_time: Option<Timestamp>,
     /// Its containers.
     pub containers: BTreeMap<String, Record>,
-    /// It is being brought down.
+    /// Its termination, once started.
     pub stopping: Option<Stopping>,
-    /// It has ended.
+    /// Its result, once it has ended.
     pub verdict: Option<Verdict>,
 }
 
@@ -161,7 +163,7 @@ enum Init {
 }
 
 impl Machine {
-    /// The server wants it to end. A second word can only shorten the time.
+    /// The server requests its end. A second request can only shorten the grace period.
     pub fn stop(&mut self, grace: u32, reason: &str, now: Timestamp) {
         match &mut self.stopping {
             Some(stopping) => stopping.grace = stopping.grace.min(grace),
@@ -177,7 +179,7 @@ impl Machine {
         }
     }
 
-    /// The node evicts it. One that is brought down already has less time for that; true if it is not.
+    /// The node evicts it; true unless it is already terminating, which leaves it less time.
     pub fn evict(&mut self, message: &str, by_node: bool, now: Timestamp) -> bool {
         if self.verdict.is_some() {
             return false;
@@ -197,7 +199,7 @@ impl Machine {
         true
     }
 
-    /// Why the node evicted it for its own sake, if it did.
+    /// Why the node evicted it to protect itself, if it did.
     pub fn disrupted(&self) -> Option<&str> {
         match &self.stopping.as_ref()?.cause {
             StopCause::Evicted {
@@ -208,7 +210,7 @@ impl Machine {
         }
     }
 
-    /// Takes in what was seen of a container's run; true if it was news.
+    /// Records an observation of a container's run; true if it is new.
     pub fn observe(&mut self, plan: &PodPlan, container: &str, attempt: u32, seen: Seen) -> bool {
         let Some(described) = plan.container(container) else {
             return false;
@@ -224,8 +226,8 @@ impl Machine {
             )
     }
 
-    /// After the agent's restart: a run that the runtime knows nothing of. One that was only
-    /// asked for never began; one that ran has ended unseen.
+    /// Records, after the agent's restart, that the runtime has no such run. A run that was only
+    /// requested never started; a run that was running has ended unobserved.
     pub fn lost_sight(&mut self, container: &str, now: Timestamp) {
         let Some(record) = self.containers.get_mut(container) else {
             return;
@@ -245,15 +247,15 @@ impl Machine {
         }
     }
 
-    /// A run that was asked for did not come to be, for want of something that may be there
-    /// later (an image): it is tried again, whatever the restart policy. True if it was news.
+    /// Records that a requested run could not be created because something is missing that may
+    /// appear later (an image): it is retried under any restart policy. True if this is new.
     pub fn not_made(&mut self, container: &str, attempt: u32, why: Hold, now: Timestamp) -> bool {
         self.containers
             .get_mut(container)
             .is_some_and(|record| record.not_made(attempt, why, now))
     }
 
-    /// Takes in what a probe or hook of a run found; true if it was news.
+    /// Records the result of a probe or hook of a run; true if it is new.
     pub fn probed(&mut self, container: &str, attempt: u32, verdict: ProbeVerdict) -> bool {
         let Some(record) = self.containers.get_mut(container) else {
             return false;
@@ -272,7 +274,7 @@ impl Machine {
         *record != before
     }
 
-    /// After the startup probe of a container without readiness probe.
+    /// Sets readiness after the startup probe of a container without readiness probe.
     fn settle_readiness(&mut self, plan: &PodPlan) {
         for container in plan.all().filter(|c| !c.readiness_probe) {
             if let Some(record) = self.containers.get_mut(&container.name) {
@@ -281,23 +283,23 @@ impl Machine {
         }
     }
 
-    /// Nothing of it runs and nothing will.
+    /// Whether nothing of it runs or will run.
     pub fn is_over(&self) -> bool {
         self.verdict.is_some() && !self.is_alive()
     }
 
-    /// Something of it may run.
+    /// Whether a container of it may run.
     pub fn is_alive(&self) -> bool {
         self.containers.values().any(Record::is_alive)
     }
 
-    /// A container of it has been asked for, here or by an earlier agent.
+    /// Whether a container of it was requested, by this or an earlier agent.
     pub fn has_begun(&self) -> bool {
         let mut records = self.containers.values();
         records.any(|record| record.attempt > 0 || record.run != Run::Never)
     }
 
-    /// What is to be done now.
+    /// The actions to do now.
     pub fn step(&mut self, plan: &PodPlan, gates: &Gates, now: Timestamp) -> Step {
         let mut step = Step::default();
         let start_time = *self.start_time.get_or_insert(now);
@@ -314,7 +316,7 @@ impl Machine {
             self.bring_down(plan, now, &mut step);
             return step;
         }
-        // Before anything is started: a sidecar that has ended by our hand stays ended.
+        // Checked before anything starts: a sidecar that the agent ended must not restart.
         if self.course_is_run(plan) {
             self.wind_up(plan, &mut step);
             return step;
@@ -327,7 +329,7 @@ impl Machine {
         step
     }
 
-    /// The containers have all ended for good, or an init container has failed for good.
+    /// Whether the containers have all ended for good, or an init container has failed for good.
     fn course_is_run(&self, plan: &PodPlan) -> bool {
         let ended = |c: &ContainerPlan, failed_only: bool| {
             self.containers[&c.name].end().is_some_and(|end| {
@@ -366,7 +368,7 @@ impl Machine {
         }
     }
 
-    /// A container that this node can't start is not tried again here, whatever its restart policy.
+    /// A container that this node can't start is not retried here under any restart policy.
     fn check_node(&mut self, plan: &PodPlan, now: Timestamp) {
         if self.stopping.is_some() {
             return;
@@ -404,13 +406,13 @@ impl Machine {
                 if !record.is_alive() {
                     self.run(container, gates, now, step);
                 }
-                // Once the others run, a sidecar that restarts holds nobody up.
+                // Once the main containers run, a restarting sidecar delays no other container.
                 if !main_begun && !self.containers[&container.name].started {
                     return Init::Waiting;
                 }
                 continue;
             }
-            // Init containers that did their work aren't run again.
+            // Init containers that completed aren't run again.
             match &record.run {
                 Run::Ended(end) if end.code == 0 => {}
                 Run::Never | Run::Ended(_) => {
@@ -433,7 +435,7 @@ impl Machine {
         }
     }
 
-    /// Starts a container that isn't running, now or when its waiting time is over.
+    /// Starts a container that isn't running, now or at the end of its back-off.
     fn run(&mut self, container: &ContainerPlan, gates: &Gates, now: Timestamp, step: &mut Step) {
         if gates.hold(&container.name).is_some() {
             return;
@@ -460,7 +462,7 @@ impl Machine {
         });
     }
 
-    /// All is done but for sidecars: ends them, and when they have ended, gives the verdict.
+    /// Only sidecars are left: ends them, and sets the result when they have ended.
     fn wind_up(&mut self, plan: &PodPlan, step: &mut Step) {
         for container in plan.all().rev() {
             self.kill(
@@ -475,7 +477,8 @@ impl Machine {
         }
     }
 
-    /// Ends everything: the containers first, then the sidecars, last started first.
+    /// Ends everything: the main containers first, then the sidecars in reverse order of their
+    /// start.
     fn bring_down(&mut self, plan: &PodPlan, now: Timestamp, step: &mut Step) {
         let Some(stopping) = self.stopping.clone() else {
             return;
@@ -504,7 +507,7 @@ impl Machine {
         let left = u32::try_from(left.max(0)).unwrap_or(0);
         let left = left.max(LEAST_GRACE_SECONDS).min(stopping.grace.max(1));
         for container in plan.init.iter().rev().filter(sidecar) {
-            // One at a time and in order, as long as there is time.
+            // One at a time and in order, as long as the grace period lasts.
             let record = &self.containers[&container.name];
             let alive = record.is_alive();
             if record.killed.is_none_or(|sent| sent > stopping.grace) {

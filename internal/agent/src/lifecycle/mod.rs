@@ -1,6 +1,6 @@
-//! The life of a pod on its node, as a pure state machine: what is wanted and what was seen of
-//! its containers in, actions and the pod's status out. No clock, no I/O: time is a parameter,
-//! and what acts is the worker.
+//! The lifecycle of a pod on its node as a pure state machine: from a pod's spec and the observed
+//! state of its containers to actions and the pod's status. No clock, no I/O: time is a parameter,
+//! and the worker does the actions.
 
 pub mod machine;
 pub mod plan;

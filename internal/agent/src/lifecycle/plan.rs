@@ -1,23 +1,23 @@
-//! What of a pod's description steers its life. Owns the reading of it; decides nothing.
+//! The fields of a pod's spec that control its lifecycle. Owns their parsing; decides nothing.
 
 use k8s_openapi::api::core::v1::{Container, Pod};
 
 /// Kubernetes' default for spec.terminationGracePeriodSeconds.
 pub const DEFAULT_GRACE_SECONDS: u32 = 30;
 
-/// When containers that ended are started again.
+/// When ended containers are restarted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RestartPolicy {
-    /// Whatever their exit code.
+    /// After any exit code.
     Always,
-    /// After an exit code that isn't 0.
+    /// After an exit code other than 0.
     OnFailure,
     /// Never.
     Never,
 }
 
 impl RestartPolicy {
-    /// Whether a container that ended with `code` is started again.
+    /// Whether a container that ended with `code` is restarted.
     pub fn restarts(self, code: i32) -> bool {
         match self {
             RestartPolicy::Always => true,
@@ -34,13 +34,13 @@ pub struct ContainerPlan {
     pub name: String,
     /// Its image; empty for a process.
     pub image: String,
-    /// An init container that goes on beside the others (restartPolicy Always).
+    /// Whether it is an init container that runs beside the others (restartPolicy Always).
     pub sidecar: bool,
-    /// It counts as started only when a probe says so.
+    /// Whether it counts as started only after its startup probe succeeds.
     pub startup_probe: bool,
-    /// It counts as ready only when a probe says so.
+    /// Whether it counts as ready only while its readiness probe succeeds.
     pub readiness_probe: bool,
-    /// Grace when a probe kills it, where it differs from the pod's.
+    /// Grace period when a probe kills it, if it differs from the pod's.
     pub probe_grace: Option<u32>,
 }
 

@@ -1,21 +1,22 @@
-//! What is known of one container of a pod over its runs, and when it may run again. Pure, and
-//! kept on disk as it is.
+//! The state of one container of a pod over its runs, and when it may restart. Pure, and saved to
+//! disk as it is.
 
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use super::machine::Hold;
 
-/// The first wait between the end of a container and its next run, in seconds; Kubernetes' own.
+/// The first back-off between the end of a container and its next run, in seconds, as in
+/// Kubernetes.
 pub const BACKOFF_FIRST_SECONDS: i64 = 10;
 
-/// The longest such wait, in seconds.
+/// The longest back-off, in seconds.
 pub const BACKOFF_MAX_SECONDS: i64 = 300;
 
-/// After this long without a restart the waits begin anew, in seconds.
+/// The back-off starts anew when the last restart is this long ago, in seconds.
 pub const BACKOFF_RESET_SECONDS: i64 = 600;
 
-/// The exit code of a container whose end nobody saw.
+/// The exit code of a container whose end was not observed.
 pub const UNKNOWN_EXIT_CODE: i32 = 137;
 
 /// How a run ended.
@@ -25,9 +26,9 @@ pub struct End {
     pub code: i32,
     /// The signal.
     pub signal: Option<i32>,
-    /// In one word, as Kubernetes says it: Completed, Error, OOMKilled, StartError.
+    /// The reason in one word, as in Kubernetes: Completed, Error, OOMKilled, StartError.
     pub reason: String,
-    /// In a sentence, or what the container left in its termination message file.
+    /// The reason in a sentence, or the content of the container's termination message file.
     pub message: String,
     /// When it started, if it did.
     pub started_at: Option<Timestamp>,
@@ -36,7 +37,7 @@ pub struct End {
 }
 
 impl End {
-    /// An end that nobody saw.
+    /// An end that was not observed.
     pub fn unknown(message: &str, started_at: Option<Timestamp>, at: Timestamp) -> End {
         End {
             code: UNKNOWN_EXIT_CODE,
@@ -49,80 +50,80 @@ impl End {
     }
 }
 
-/// What was seen of a run.
+/// An observation of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Seen {
     /// It is being set up.
     Starting,
-    /// It runs.
+    /// It is running.
     Running {
-        /// Since then.
+        /// The start time.
         since: Timestamp,
     },
-    /// It is over.
+    /// It has ended.
     Ended(End),
 }
 
-/// Where the present run is.
+/// The state of the present run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Run {
-    /// There has been none yet.
+    /// There was no run yet.
     #[default]
     Never,
-    /// It was asked for.
+    /// It was requested.
     Starting,
-    /// It runs.
+    /// It is running.
     Running {
-        /// Since then.
+        /// The start time.
         since: Timestamp,
     },
-    /// It is over.
+    /// It has ended.
     Ended(End),
 }
 
-/// The waiting time between runs.
+/// The back-off between runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Backoff {
-    /// How long the next wait is, in seconds.
+    /// The length of the next wait, in seconds.
     pub seconds: i64,
-    /// When that was decided.
+    /// When the length was set.
     pub updated: Timestamp,
 }
 
-/// A run that did not come to be, to be tried again.
+/// A run that could not be created and is to be retried.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unmade {
-    /// For want of what.
+    /// The reason.
     pub why: Hold,
-    /// How long it waits, in seconds.
+    /// The length of the wait, in seconds.
     pub seconds: i64,
-    /// Until when.
+    /// The end of the wait.
     pub until: Timestamp,
 }
 
 /// One container.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
-    /// Counts the runs, from 0; also how often it was restarted.
+    /// The run's number, from 0; also the restart count.
     pub attempt: u32,
     /// The present run.
     pub run: Run,
-    /// How the run before ended.
+    /// The end of the previous run.
     pub last: Option<End>,
-    /// The waits.
+    /// The back-off state.
     pub backoff: Option<Backoff>,
-    /// Until when it waits now.
+    /// The end of the present wait.
     pub wait_until: Option<Timestamp>,
-    /// The present run did not come to be so far.
+    /// Why the present run could not be created so far.
     pub unmade: Option<Unmade>,
-    /// The startup probe has succeeded, or there is none.
+    /// Whether the startup probe has succeeded, or there is none.
     pub started: bool,
-    /// The readiness probe succeeds, or there is none.
+    /// Whether the readiness probe succeeds, or there is none.
     pub ready: bool,
-    /// A probe or hook wants it ended, and why.
+    /// The reason for which a probe or hook requires its end.
     pub condemned: Option<String>,
-    /// It was asked to end, with this grace in seconds.
+    /// The grace period in seconds with which its end was requested.
     pub killed: Option<u32>,
 }
 
@@ -145,7 +146,7 @@ impl Record {
         }
     }
 
-    /// Takes in what was seen of run `attempt`; true if that changed anything.
+    /// Records an observation of run `attempt`; true if that changed anything.
     pub fn observe(
         &mut self,
         attempt: u32,
@@ -179,8 +180,8 @@ impl Record {
         true
     }
 
-    /// Run `attempt` did not come to be; true if it was asked for. It waits as long as restarts
-    /// do, the first time too.
+    /// Records that run `attempt` could not be created; true if it was requested. The wait is as
+    /// long as for restarts, also the first time.
     pub fn not_made(&mut self, attempt: u32, why: Hold, now: Timestamp) -> bool {
         if attempt != self.attempt || self.run != Run::Starting {
             return false;
@@ -200,7 +201,7 @@ impl Record {
         true
     }
 
-    /// Begins the first run, or the next one.
+    /// Starts the first run, or the next one.
     pub fn begin(&mut self) {
         if let Run::Ended(end) = std::mem::take(&mut self.run) {
             self.last = Some(end);
@@ -214,8 +215,8 @@ impl Record {
         self.killed = None;
     }
 
-    /// When a container that ended may run again: `None` for now, else not before that time.
-    /// The first restart is at once, as in Kubernetes; each later one waits twice as long.
+    /// When an ended container may run again: `None` for now, else not before that time. The first
+    /// restart is immediate, as in Kubernetes; each later one waits twice as long.
     pub fn may_restart(&mut self, now: Timestamp) -> Option<Timestamp> {
         let end = self.end()?;
         let next = match self.backoff {

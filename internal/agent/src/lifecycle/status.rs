@@ -11,7 +11,7 @@ use super::machine::{Gates, Machine};
 use super::plan::{ContainerPlan, PodPlan};
 use super::record::{End, Record, Run};
 
-/// Kubernetes keeps at most this much of a container's last words, in bytes.
+/// The most that Kubernetes keeps of a container's termination message, in bytes.
 pub const MAX_MESSAGE_BYTES: usize = 4096;
 
 /// The addresses that a status shows.
@@ -99,7 +99,8 @@ fn init_done(machine: &Machine, container: &ContainerPlan) -> bool {
         })
 }
 
-/// A pod's conditions, and that the node evicted it for its own sake, as the kubelet says it.
+/// A pod's conditions, with DisruptionTarget as the kubelet sets it if the node evicted the pod to
+/// protect itself.
 fn all_conditions(
     machine: &Machine,
     plan: &PodPlan,
@@ -216,7 +217,7 @@ fn container_status(
         }
         Run::Ended(end) => terminated(end, &id),
         Run::Never if machine.verdict.is_some() => {
-            // A pod that ended before this container began: its end is as unknown as its start.
+            // The pod ended before this container started: its end is as unknown as its start.
             waiting("ContainerCreating", "")
         }
         Run::Never | Run::Starting if record.unmade.is_some() => {

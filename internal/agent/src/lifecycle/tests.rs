@@ -1,5 +1,5 @@
-//! The life of pods by table and by property: a small runtime in memory does what the machine
-//! asks for, in simulated time.
+//! The lifecycle of pods by table and by property: a small runtime in memory does the machine's
+//! actions, in simulated time.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ struct Stage {
     machine: Machine,
     gates: Gates,
     now: Timestamp,
-    /// What was asked for, in short: `+main/0`, `-main/0 30`.
+    /// The requested actions in short form: `+main/0`, `-main/0 30`.
     log: Vec<String>,
     wake: Option<Timestamp>,
 }
@@ -158,7 +158,7 @@ fn a_pod_runs_and_its_exit_code_and_policy_decide_its_phase() {
 }
 
 #[test]
-fn what_the_node_cannot_start_fails_the_pod_at_once_and_the_others_are_ended() {
+fn a_container_that_the_node_cannot_start_fails_the_pod_and_ends_the_others() {
     for policy in ["Never", "OnFailure", "Always"] {
         let containers = [container("main"), container("other")];
         let mut stage = Stage::new(json!({"restartPolicy": policy, "containers": containers}));
@@ -304,7 +304,7 @@ fn a_stop_ends_what_runs_and_starts_nothing_more() {
 }
 
 #[test]
-fn an_evicted_pod_fails_at_once_with_the_reason_whatever_its_restart_policy() {
+fn an_evicted_pod_fails_at_once_with_the_reason_under_any_restart_policy() {
     for (by_node, conditions) in [(false, 4), (true, 5)] {
         let mut stage = simple("Always");
         stage.runs("main");
@@ -327,7 +327,7 @@ fn an_evicted_pod_fails_at_once_with_the_reason_whatever_its_restart_policy() {
         assert_eq!(now.message.as_deref(), Some("too much. "));
         assert_eq!(now.conditions.map(|all| all.len()), Some(conditions));
     }
-    // One that is deleted ends sooner, and as what was asked for.
+    // A deleted pod ends sooner, and with the requested reason.
     let mut stage = simple("Always");
     stage.runs("main");
     stage.asked();
@@ -465,7 +465,7 @@ fn a_held_container_waits_with_its_reason_and_starts_when_let_go() {
 }
 
 #[test]
-fn what_the_runtime_has_lost_ended_unseen_or_never_began() {
+fn a_run_lost_by_the_runtime_ended_unobserved_or_never_started() {
     let mut stage = simple("Never");
     stage.asked();
     stage.machine.lost_sight("main", stage.now);
@@ -527,9 +527,9 @@ fn doing() -> impl Strategy<Value = Doing> {
 }
 
 proptest! {
-    /// Whatever happens: no run starts while one of the same container is alive, nothing starts
-    /// after a stop or a verdict, a step without news asks for nothing, and a pod that is
-    /// stopped and whose containers end is over.
+    /// For any sequence of events: no run starts while one of the same container is alive, nothing
+    /// starts after a stop or a result, a step without new observations does nothing, and a pod
+    /// that is stopped and whose containers end is over.
     #[test]
     fn no_container_runs_twice_and_a_stopped_pod_ends(
         policy in prop_oneof![Just("Always"), Just("OnFailure"), Just("Never")],
@@ -569,7 +569,7 @@ proptest! {
                 Doing::Stop(grace) => {
                     stopped = true;
                     stage.machine.stop(grace, "x", stage.now);
-                    // A kill that was asked for is carried out by whoever asked; the runs end below.
+                    // A requested kill was done by its requester; the runs end below.
                     stage.step();
                 }
                 _ => continue,
@@ -592,7 +592,7 @@ proptest! {
 }
 
 #[test]
-fn a_run_without_its_image_is_tried_again_whatever_the_restart_policy() {
+fn a_run_without_its_image_is_retried_under_any_restart_policy() {
     let mut stage = Stage::new(json!({"restartPolicy": "Never", "containers": [container("a")]}));
     assert_eq!(stage.asked(), ["+a/0"]);
     let why = Hold {

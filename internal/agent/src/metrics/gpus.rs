@@ -1,6 +1,6 @@
-//! The families about GPUs: dcgm-exporter's default list, and its counters of memory errors,
-//! under its names, with its types, words of help and labels, so that dashboards and alerts made
-//! for it go on. Pure. What a GPU does not measure has no value.
+//! The metric families of GPUs: dcgm-exporter's default list, and its counters of memory errors,
+//! with its names, types, help texts and labels, so that dashboards and alerts made for it keep
+//! working. Pure. A value that a GPU does not measure is absent.
 
 use hardware::reading::{Counters, Reading, SliceReading};
 
@@ -45,10 +45,10 @@ const fn counter(
     field(name, Kind::Counter, help, value)
 }
 
-/// Not on that list, but what the alert on power compares with.
+/// Not on that list, but needed by the alert on power.
 const POWER_LIMIT: &str = "DCGM_FI_DEV_ENFORCED_POWER_LIMIT";
 
-/// All but those of the memory, which slices have too.
+/// All fields except those of the memory, which slices have too.
 static FIELDS: [Field; 31] = [
     gauge(
         "DCGM_FI_DEV_SM_CLOCK",
@@ -203,7 +203,7 @@ fn watts(milli: u32) -> f64 {
     f64::from(milli) / 1000.0
 }
 
-/// Counts stay exact up to 2^53, as everywhere in Prometheus.
+/// Counts are exact up to 2^53, as in Prometheus itself.
 fn count(count: u64) -> f64 {
     count as f64
 }
@@ -212,7 +212,7 @@ fn share(counters: Counters, percent: impl Fn(&Counters) -> Option<f64>) -> Opti
     percent(&counters).map(|percent| percent / 100.0)
 }
 
-/// The driver counts MiB a second, whatever its reference says.
+/// The driver counts MiB a second, contrary to its reference.
 fn rate(mib: Option<f64>) -> Option<f64> {
     mib.map(|mib| mib * f64::from(1 << 20))
 }
@@ -248,11 +248,12 @@ pub fn write(page: &mut Page, gpus: &[Reading], holders: &Holders, hostname: &st
 /// A GPU with the labels of its values.
 struct About<'a> {
     gpu: &'a Reading,
-    /// Who has it; of several nobody is named, for its values are no single one's.
+    /// With its holder; without one if there are several, because the values are no single
+    /// holder's.
     labels: Labels,
-    /// The same without anybody.
+    /// The same without a holder.
     plain: Labels,
-    /// Whether several have it.
+    /// Whether it has several holders.
     shared: bool,
 }
 
@@ -267,12 +268,12 @@ impl<'a> About<'a> {
     }
 }
 
-/// Whether several use a GPU.
+/// Whether a GPU has several holders.
 pub fn shared(gpu: &Reading, holders: &Holders) -> bool {
     holders.of(&gpu.id).len() > 1 || gpu.processes.len() > 1
 }
 
-/// The labels that say which GPU it is and no more, for what only Muster says.
+/// The labels that identify a GPU, for families that only Muster has.
 pub fn plainly(gpu: &Reading, hostname: &str) -> Labels {
     Labels::default()
         .with("gpu", &gpu.index.to_string())
@@ -280,7 +281,7 @@ pub fn plainly(gpu: &Reading, hostname: &str) -> Labels {
         .with("Hostname", hostname)
 }
 
-/// A GPU's labels with who has it, if one has.
+/// A GPU's labels, with its holder if there is exactly one.
 pub fn held(gpu: &Reading, holders: &Holders, hostname: &str) -> Labels {
     let plain = named(gpu, None, hostname);
     match holders.of(&gpu.id) {
@@ -289,7 +290,7 @@ pub fn held(gpu: &Reading, holders: &Holders, hostname: &str) -> Labels {
     }
 }
 
-/// The labels that say which GPU or slice it is.
+/// The labels that identify a GPU or slice.
 fn named(gpu: &Reading, slice: Option<&SliceReading>, hostname: &str) -> Labels {
     let device = gpu.minor.unwrap_or(gpu.index);
     let labels = Labels::default()
@@ -312,7 +313,7 @@ fn named(gpu: &Reading, slice: Option<&SliceReading>, hostname: &str) -> Labels 
         .with("DCGM_FI_DRIVER_VERSION", &gpu.driver)
 }
 
-/// The same with a container that has it.
+/// The same with a container that holds it.
 pub fn held_by(labels: Labels, holder: &Holder) -> Labels {
     labels
         .with("container", &holder.container)
@@ -320,7 +321,7 @@ pub fn held_by(labels: Labels, holder: &Holder) -> Labels {
         .with("pod", &holder.pod)
 }
 
-/// sysfs writes four small digits of domain, NVML eight capital ones.
+/// sysfs writes the domain with four lower-case digits, NVML with eight upper-case ones.
 fn bus_id(pci: &str) -> String {
     let capital = pci.to_ascii_uppercase();
     match capital.split_once(':') {
@@ -329,7 +330,7 @@ fn bus_id(pci: &str) -> String {
     }
 }
 
-/// The memory of GPUs, or in the place of one that is cut, of its slices.
+/// The memory of GPUs, or of the slices of a partitioned GPU.
 fn memory(page: &mut Page, about: &[About<'_>], holders: &Holders, hostname: &str) {
     let mut all = Vec::new();
     for about in about {
@@ -373,8 +374,8 @@ fn memory(page: &mut Page, about: &[About<'_>], holders: &Holders, hostname: &st
     );
 }
 
-/// What each process has of a GPU that several use. Where one has it, the GPU's own values are
-/// that one's.
+/// The use of each process on a GPU with several holders. With one holder the GPU's own values are
+/// that holder's.
 fn processes(page: &mut Page, about: &[About<'_>], holders: &Holders) {
     let shared = about.iter().filter(|about| about.shared);
     let all: Vec<_> = shared

@@ -1,11 +1,11 @@
-//! Who has which device, and which pod a process is of. Pure; the kubelet's list and the agent's
-//! own pods are read elsewhere.
+//! Maps devices to the containers that hold them, and processes to containers. Pure; other modules
+//! read the kubelet's list and the agent's own pods.
 
 use std::collections::BTreeMap;
 
 use crate::dra;
 
-/// A container that has devices.
+/// A container that holds devices.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Holder {
     /// Its pod's namespace.
@@ -16,7 +16,7 @@ pub struct Holder {
     pub container: String,
 }
 
-/// Who has what on this node.
+/// The holders of this node's devices.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Holders {
     devices: BTreeMap<String, Vec<Holder>>,
@@ -24,8 +24,8 @@ pub struct Holders {
 }
 
 impl Holders {
-    /// Notes that a container has a device. The kubelet's ids of shared devices have a number
-    /// behind them, `UUID::N`, that is no part of the device's.
+    /// Records that a container holds a device. The kubelet's ids of shared devices have a suffix,
+    /// `UUID::N`, that is not part of the device's id.
     pub fn note(&mut self, device: &str, holder: &Holder) {
         let id = device.split_once("::").map_or(device, |(id, _)| id);
         let held = self.devices.entry(id.to_owned()).or_default();
@@ -34,27 +34,27 @@ impl Holders {
         }
     }
 
-    /// Notes that who has a device by one name, as a claim's, has it by another as well.
+    /// Records the holders of a device under another name as well, for instance its name in claims.
     pub fn has_too(&mut self, device: &str, other: &str) {
         for holder in self.devices.get(device).cloned().unwrap_or_default() {
             self.note(other, &holder);
         }
     }
 
-    /// Notes that a process is of a container.
+    /// Records that a process belongs to a container.
     pub fn note_process(&mut self, pid: u32, holder: Holder) {
         self.processes.insert(pid, holder);
     }
 
-    /// The containers that have a GPU or slice. What one has by a claim the kubelet knows by its name
-    /// as a claim's device.
+    /// The containers that hold a GPU or slice. For a device held by a claim, the kubelet knows
+    /// only its name in claims.
     pub fn of(&self, device: &str) -> &[Holder] {
         let by_name = || self.devices.get(&dra::name_of(device));
         let held = self.devices.get(device).or_else(by_name);
         held.map_or(&[], Vec::as_slice)
     }
 
-    /// The container that a process is of, where that is known.
+    /// The container of a process, if known.
     pub fn of_process(&self, pid: u32) -> Option<&Holder> {
         self.processes.get(&pid)
     }
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn replicas_of_a_device_are_the_device_and_a_holder_of_two_is_one() {
+    fn replicas_count_as_their_device_and_a_holder_of_two_counts_once() {
         let mut holders = Holders::default();
         holders.note("GPU-1::0", &holder("a"));
         holders.note("GPU-1::1", &holder("a"));

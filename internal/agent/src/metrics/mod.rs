@@ -1,6 +1,6 @@
-//! The agent's metrics: what GPUs and RDMA ports do, and who has them, as one page for Prometheus.
-//! Owns when that is read: at a request, and not more often than [`FRESH`]. Nothing is kept
-//! between, so metrics that nobody asks for cost nothing.
+//! The agent's metrics: the state of GPUs and RDMA ports, and their holders, as one page for
+//! Prometheus. Owns when the hardware is read: at a request, and not more often than [`FRESH`].
+//! Nothing is read between requests, so unused metrics cost nothing.
 
 mod gpus;
 mod holders;
@@ -37,24 +37,24 @@ use crate::pods::Pods;
 use crate::shares::Board;
 use crate::xids::Xids;
 
-/// The port that is usual for metrics of GPUs.
+/// The usual port for GPU metrics.
 pub const PORT: u16 = 9400;
-/// A page so young is given to whoever asks: several servers that scrape at once cost one reading.
+/// The age up to which a page is reused: several servers that scrape at once cost one reading.
 const FRESH: Duration = Duration::from_secs(1);
-/// How long a driver may take; one that holds a dead GPU may never answer.
+/// How long a driver may take; a driver with a hung GPU may never answer.
 const PATIENCE: Duration = Duration::from_secs(8);
 
-/// Whose pods have this node's devices.
+/// The source of the node's pods and their devices.
 #[derive(Clone)]
 pub enum Whose {
-    /// The agent's own.
+    /// The agent's own pods.
     Own(Arc<Node>, Arc<Pods>),
-    /// The kubelet's, which lists them at this socket; their processes are found by what the
-    /// cluster says of them, and what was cut for their claims by its CDI specs.
+    /// The kubelet's pods, listed at this socket; their processes are found through the pods'
+    /// statuses, and the slices of their claims through the CDI specs.
     Kubelet(PathBuf, Cluster, Specs),
 }
 
-/// Makes the page.
+/// Produces the page.
 pub struct Exporter {
     meter: Arc<Mutex<Meter>>,
     root: PathBuf,
@@ -66,7 +66,7 @@ pub struct Exporter {
 }
 
 impl Exporter {
-    /// For a node of this name, whose GPUs are found at `source`.
+    /// For a node of this name, whose GPUs are read from `source`.
     pub fn new(
         source: Source,
         hostname: &str,
@@ -85,9 +85,9 @@ impl Exporter {
         }
     }
 
-    /// The page as of now or a moment ago; or why there is none.
+    /// The page, at most [`FRESH`] old; or why there is none.
     async fn page(&self) -> Result<Bytes, String> {
-        // Held while reading: who comes meanwhile gets the same.
+        // Locked during the reading: concurrent requests get the same page.
         let mut last = self.last.lock().await;
         if let Some((at, page)) = &*last
             && at.elapsed() < FRESH
@@ -110,7 +110,7 @@ impl Exporter {
     async fn read(&self) -> Result<(Vec<Reading>, Vec<PortReading>), String> {
         let (meter, root) = (self.meter.clone(), self.root.clone());
         let reading = tokio::task::spawn_blocking(move || {
-            // Only a reading that was given up can still have it: no second one waits behind.
+            // Only an abandoned reading can still hold the lock: no second one queues behind it.
             let mut meter = meter.try_lock().ok_or(SILENT)?;
             let gpus = meter.read().map_err(|error| error.to_string())?;
             Ok((gpus, hardware::ports::read(&root)))
@@ -124,7 +124,8 @@ impl Exporter {
 }
 
 impl Whose {
-    /// Who has what. A list that can't be had costs the names in the labels, not the values.
+    /// The holders of devices. Without the kubelet's list the labels lack the holders; the values
+    /// stay.
     async fn holders(&self, gpus: &[Reading]) -> Holders {
         let mut holders = Holders::default();
         match self {
@@ -150,7 +151,7 @@ impl Whose {
                 }
             },
         }
-        // Where one uses a GPU, all of it is that one's: no process need be looked for.
+        // A GPU with one holder belongs to it entirely: its processes need not be looked up.
         let shared = gpus.iter().filter(|gpu| gpus::shared(gpu, &holders));
         let pids: Vec<u32> = shared
             .flat_map(|gpu| gpu.processes.iter().map(|process| process.pid))
@@ -166,7 +167,7 @@ impl Whose {
         holders
     }
 
-    /// The containers that processes may be of.
+    /// The containers to which processes may belong.
     pub async fn containers(&self) -> Containers {
         match self {
             Whose::Own(node, _) => {

@@ -1,12 +1,12 @@
-//! What the agent itself uses, under the names that every Prometheus client has for it.
+//! The agent's own resource use, under the standard names of Prometheus clients.
 
 use super::page::{Kind, Labels, Page};
 use crate::config::VERSION;
 
-/// Ticks of the kernel's clock of processes in a second; the same on every Linux that runs this.
+/// The kernel's clock ticks in a second for process times; the same on every supported Linux.
 const TICKS: f64 = 100.0;
 
-/// Writes what this process uses.
+/// Writes the use of this process.
 pub fn write(page: &mut Page) {
     let version = Labels::default().with("version", VERSION);
     page.family(
@@ -40,7 +40,7 @@ fn resident(status: &str) -> Option<f64> {
     Some(kib * 1024.0)
 }
 
-/// Fields 14 and 15 of `/proc/PID/stat`, counted behind the name, which may hold spaces.
+/// Fields 14 and 15 of `/proc/PID/stat`, counted after the name, which may contain spaces.
 fn seconds(stat: &str) -> Option<f64> {
     let (_, fields) = stat.rsplit_once(')')?;
     let mut fields = fields.split_ascii_whitespace().skip(11);

@@ -2,21 +2,21 @@
 
 use std::fmt::Write as _;
 
-/// What a family's values are.
+/// The type of a family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A value that goes up and down.
     Gauge,
-    /// A count that only grows, but for restarts.
+    /// A count that only grows, except for restarts.
     Counter,
 }
 
-/// Labels of one value, written already: `a="1",b="2"`.
+/// Labels of one value, already formatted: `a="1",b="2"`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Labels(String);
 
 impl Labels {
-    /// With one more; one without a value is left out, as absent and empty are the same.
+    /// Adds a label; one with an empty value is left out, because absent and empty are the same.
     #[must_use]
     pub fn with(mut self, name: &str, value: &str) -> Labels {
         if value.is_empty() {
@@ -45,7 +45,7 @@ impl Labels {
 pub struct Page(String);
 
 impl Page {
-    /// Writes a family and its values; nothing of one that has none.
+    /// Writes a family and its values; writes nothing without values.
     pub fn family(
         &mut self,
         name: &str,
@@ -61,7 +61,7 @@ impl Page {
             Kind::Gauge => "gauge",
             Kind::Counter => "counter",
         };
-        // Writing to a text can't fail.
+        // Writing to a string can't fail.
         let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
         for (Labels(labels), value) in values {
             let _ = if labels.is_empty() {

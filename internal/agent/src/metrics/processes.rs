@@ -1,6 +1,6 @@
-//! Which container a process is of: by its control group, whose path names the container, or by
-//! its ancestors. Reads `/proc`; where the agent sees other process numbers than the driver (in a
-//! container without the host's), it finds nothing, and says nothing.
+//! Finds the container of a process: by its control group, whose path names the container, or by
+//! its ancestors. Reads `/proc`; if the agent sees other process ids than the driver (in a
+//! container without the host's), it finds no containers.
 
 use std::collections::BTreeMap;
 
@@ -8,20 +8,20 @@ use k8s_openapi::api::core::v1::Pod;
 
 use super::holders::Holder;
 
-/// Ancestors that are looked at.
+/// Maximum number of ancestors to examine.
 const MOST_ANCESTORS: usize = 64;
 
-/// The containers that processes may be of.
+/// The containers to which processes may belong.
 #[derive(Debug, Default)]
 pub struct Containers {
-    /// By what the path of their control group has in it.
+    /// By a part of their control group's path.
     groups: BTreeMap<String, Holder>,
     /// By their first process.
     first: BTreeMap<i32, Holder>,
 }
 
 impl Containers {
-    /// The agent's own.
+    /// The agent's own containers.
     pub fn own(running: &[runtime::ContainerStatus]) -> Containers {
         let mut containers = Containers::default();
         for status in running {
@@ -39,7 +39,7 @@ impl Containers {
         containers
     }
 
-    /// A kubelet's: by the containers' ids, as their pods' statuses say them.
+    /// A kubelet's containers: by the container ids in their pods' statuses.
     pub fn of_pods(pods: &[Pod]) -> Containers {
         let mut containers = Containers::default();
         for pod in pods {
@@ -78,8 +78,8 @@ impl Containers {
         None
     }
 
-    /// By the lines of `/proc/PID/cgroup`. Runtimes write a container's id as a directory, or as a
-    /// unit of systemd's: `cri-containerd-ID.scope`.
+    /// Finds the container from the lines of `/proc/PID/cgroup`. Runtimes write a container's id as
+    /// a directory, or as a systemd unit: `cri-containerd-ID.scope`.
     fn of_groups(&self, groups: &str) -> Option<&Holder> {
         let parts = groups.split(['/', '\n']);
         parts.filter(|part| !part.is_empty()).find_map(|part| {

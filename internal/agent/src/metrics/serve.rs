@@ -1,4 +1,4 @@
-//! The metrics' port: plain HTTP, and nothing on it but `GET /metrics` and `GET /healthz`.
+//! The metrics' port: plain HTTP with only `GET /metrics` and `GET /healthz`.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -17,13 +17,13 @@ use tokio::sync::Semaphore;
 
 use super::Exporter;
 
-/// What Prometheus asks for, in its own words for it.
+/// The content type that Prometheus requests.
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
-/// Connections at once; more wait to be accepted.
+/// Maximum number of concurrent connections; more wait to be accepted.
 const MOST_CONNECTIONS: usize = 32;
-/// How long a client may take over its request's head, also over the next one's.
+/// How long a client may take to send a request's head, also for later requests on a connection.
 const HEAD: Duration = Duration::from_secs(60);
-/// After a connection that could not be accepted: out of file descriptors, most likely.
+/// Pause after a connection that could not be accepted, most likely for lack of file descriptors.
 const REST: Duration = Duration::from_millis(50);
 
 /// Where metrics are served.
@@ -31,12 +31,12 @@ const REST: Duration = Duration::from_millis(50);
 pub struct Listen {
     /// The address.
     pub address: SocketAddr,
-    /// Whether the agent is not to start where the address can't be had: it was asked for, and
-    /// is not merely the usual one.
+    /// Whether the agent must not start if the address is unavailable: it was configured, and is
+    /// not merely the default.
     pub required: bool,
 }
 
-/// A port that can't be had.
+/// A port that can't be opened.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "--metrics: {address} can't be listened on: {source}; choose another address, or off for no metrics"
@@ -46,8 +46,8 @@ pub struct NoPort {
     source: std::io::Error,
 }
 
-/// Opens the port. The usual address taken by somebody else (an exporter that ran here before) is
-/// no reason not to run pods: that is logged, and nothing is served.
+/// Opens the port. If the default address is in use (for instance by an exporter that ran here
+/// before), pods still run: the conflict is logged, and no metrics are served.
 pub async fn open(listen: Option<Listen>) -> Result<Option<TcpListener>, NoPort> {
     let Some(Listen { address, required }) = listen else {
         return Ok(None);
@@ -70,7 +70,7 @@ pub async fn open(listen: Option<Listen>) -> Result<Option<TcpListener>, NoPort>
     }
 }
 
-/// Answers for as long as it is polled; for ever without a port.
+/// Answers requests for as long as it is polled; without a port it waits without end.
 pub async fn serve(listener: Option<TcpListener>, exporter: Exporter) {
     let Some(listener) = listener else {
         return std::future::pending().await;

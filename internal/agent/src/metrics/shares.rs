@@ -1,10 +1,10 @@
-//! The families about shares of GPUs: what containers may have, have, and have too much of. Pure.
+//! The metric families of GPU shares: limits, use and excess of containers. Pure.
 
 use super::gpus::held_by;
 use super::page::{Kind, Labels, Page};
 use crate::shares::Sight;
 
-/// Writes what was seen last.
+/// Writes the last result.
 pub fn write(page: &mut Page, sight: &Sight, hostname: &str) {
     let gpu = |id: &str| {
         Labels::default()

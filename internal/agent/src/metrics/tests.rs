@@ -1,4 +1,4 @@
-//! The families about described GPUs, as a scrape shows them.
+//! The metric families of described GPUs, as a scrape shows them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use super::gpus;
 use super::holders::{Holder, Holders};
 use super::page::Page;
 
-/// What dcgm-exporter exports unless configured otherwise, with its two counters of memory errors.
+/// The default metrics of dcgm-exporter, with its two counters of memory errors.
 const DCGM: [(&str, &str); 27] = [
     ("DCGM_FI_DEV_SM_CLOCK", "gauge"),
     ("DCGM_FI_DEV_MEM_CLOCK", "gauge"),
@@ -39,7 +39,7 @@ const DCGM: [(&str, &str); 27] = [
     ("DCGM_FI_DEV_ENFORCED_POWER_LIMIT", "gauge"),
 ];
 
-/// Three H100: one that measures everything, one at rest, and one that two have.
+/// Three H100: one that measures everything, one idle, and one with two holders.
 const MACHINE: &str = r#"
 [machine]
 driver = "550.54.15"
@@ -112,7 +112,7 @@ fn page() -> String {
     page.text()
 }
 
-/// The value of each line that begins so.
+/// The value of each line with this prefix.
 fn values<'a>(page: &'a str, begin: &str) -> Vec<&'a str> {
     let lines = page.lines().filter(|line| line.starts_with(begin));
     lines
@@ -147,7 +147,7 @@ fn a_gpu_that_measures_everything_has_every_value_that_dashboards_look_for() {
 }
 
 #[test]
-fn what_a_gpu_does_not_measure_has_no_value_rather_than_zero() {
+fn a_value_that_a_gpu_does_not_measure_is_absent_and_not_zero() {
     let page = page();
     for name in [
         "DCGM_FI_DEV_GPU_UTIL",
@@ -161,7 +161,7 @@ fn what_a_gpu_does_not_measure_has_no_value_rather_than_zero() {
             "{name}"
         );
     }
-    // Its memory has no error correction at all, so there are no errors to count.
+    // Its memory has no error correction, so there are no errors to count.
     assert!(values(&page, "DCGM_FI_DEV_ECC_SBE_AGG_TOTAL{gpu=\"3\"").is_empty());
     assert_eq!(
         values(&page, "DCGM_FI_DEV_ECC_SBE_AGG_TOTAL{gpu=\"1\""),
@@ -170,7 +170,7 @@ fn what_a_gpu_does_not_measure_has_no_value_rather_than_zero() {
 }
 
 #[test]
-fn a_gpu_that_several_have_is_nobodys_and_each_process_has_its_own_values() {
+fn a_gpu_with_several_holders_names_none_and_each_process_has_its_own_values() {
     let page = page();
     let shared: BTreeSet<&str> = (page.lines())
         .filter(|line| line.starts_with("DCGM_") && line.contains("gpu=\"2\""))

@@ -1,5 +1,5 @@
-//! The families about GPUs' faults: XIDs, and whether each is given out. Also of GPUs that don't
-//! answer any more, which have no other values. Pure.
+//! The metric families of GPU faults: XIDs, and whether each GPU is offered. They include GPUs that
+//! don't answer any more, which have no other values. Pure.
 
 use tokio::time::Instant;
 
@@ -8,8 +8,8 @@ use super::holders::Holders;
 use super::page::{Kind, Page};
 use crate::xids::Xids;
 
-/// Writes them. dcgm-exporter's keeps its last value for ever; this one is 0 again after a while,
-/// and the counter beside it forgets none.
+/// Writes the families. dcgm-exporter keeps its last XID without end; this metric returns to 0
+/// after a while, and the counter beside it counts all.
 pub fn write(page: &mut Page, xids: &Xids, holders: &Holders, hostname: &str) {
     let now = Instant::now();
     let last = xids.known().iter().filter_map(|(gpu, _)| {

@@ -1,5 +1,5 @@
-//! One GPU's MPS control daemon: started, asked, ended through NVIDIA's control program. Owns the
-//! daemon's directories; decides nothing.
+//! One GPU's MPS control daemon: started, queried and ended through NVIDIA's control program. Owns
+//! the daemon's directories; decides nothing.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,12 +15,12 @@ use crate::shares::Limit;
 
 /// How long the control program may take.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// What it says a daemon's number in, below the directory in which that listens.
+/// The file with a daemon's process id, below the directory in which it listens.
 const PID_FILE: &str = "nvidia-cuda-mps-control.pid";
-/// What the daemon was told, so that an agent that finds one knows what it is.
+/// The file with the daemon's settings, so that a restarted agent knows them.
 const TOLD_FILE: &str = "told";
 
-/// Why a control daemon can't be started, asked or ended.
+/// Why a control daemon can't be started, queried or ended.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
     /// The daemon's directory or a file in it can't be used.
@@ -28,15 +28,15 @@ pub enum ControlError {
     Directory {
         /// The directory.
         directory: PathBuf,
-        /// The kernel's answer.
+        /// The operating system's error.
         source: io::Error,
     },
-    /// The control program does not start a daemon.
+    /// The control program did not start a daemon.
     #[error("{} -d: {status}; see {}", program.display(), log.display())]
     NotStarted {
         /// The control program.
         program: PathBuf,
-        /// How it ended.
+        /// Its exit status.
         status: ExitStatus,
         /// Where the daemon writes its log.
         log: PathBuf,
@@ -49,7 +49,7 @@ pub enum ControlError {
     NotRun {
         /// The control program.
         program: PathBuf,
-        /// The kernel's answer.
+        /// The operating system's error.
         source: io::Error,
     },
     /// The control program takes too long.
@@ -58,23 +58,23 @@ pub enum ControlError {
         /// The control program.
         program: PathBuf,
     },
-    /// The daemon was started, and is gone.
+    /// The daemon was started and has ended since.
     #[error("its control daemon ended at once; see {}", log.display())]
     Ended {
         /// Where the daemon writes its log.
         log: PathBuf,
     },
-    /// The daemon refuses a command.
+    /// The daemon refused a command.
     #[error("its control daemon refuses {command:?}: {status}")]
     Refused {
         /// The command.
         command: String,
-        /// How the control program ended.
+        /// The control program's exit status.
         status: ExitStatus,
     },
 }
 
-/// A GPU's control daemon, whether it runs or not.
+/// A GPU's control daemon, running or not.
 #[derive(Clone, Debug)]
 pub struct Control {
     program: PathBuf,
@@ -83,7 +83,7 @@ pub struct Control {
 }
 
 impl Control {
-    /// Of the GPU of this UUID, by this program, with what it needs below a directory of all daemons.
+    /// For the GPU of this UUID, with this program; `all` is the directory of all daemons.
     pub fn new(program: &Path, gpu: &str, all: &Path) -> Control {
         Control {
             program: program.to_owned(),
@@ -92,7 +92,7 @@ impl Control {
         }
     }
 
-    /// Where it listens.
+    /// The directory in which it listens.
     pub fn pipe(&self) -> PathBuf {
         self.directory.join("pipe")
     }
@@ -104,7 +104,7 @@ impl Control {
         process.is_alive().then_some(process)
     }
 
-    /// The daemon that an agent before this one left, with what it was told: one that answers.
+    /// The running daemon of an earlier agent that answers, with its settings.
     pub async fn found(&self) -> Option<(ProcessId, String)> {
         let process = self.process()?;
         let told = std::fs::read_to_string(self.directory.join(TOLD_FILE)).ok()?;
@@ -114,23 +114,23 @@ impl Control {
         Some((process, told))
     }
 
-    /// Starts it, and tells it what any process may have.
+    /// Starts it, and sets the limits of each process.
     pub async fn start(&self, limit: &Limit) -> Result<ProcessId, ControlError> {
         let failed = |source: io::Error| ControlError::Directory {
             directory: self.directory.clone(),
             source,
         };
         for directory in [self.pipe(), self.log()] {
-            // Its clients run as whoever containers run as.
+            // Its clients run as the users of containers.
             runtime::volumes::open_dir(&directory).map_err(failed)?;
         }
-        // That of one which died would be taken for this one's.
+        // The file of a dead daemon would be taken for this one's.
         match std::fs::remove_file(self.pipe().join(PID_FILE)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
             _ => {}
         }
         let mut command = self.command();
-        // It outlives the agent, and with it whatever it had of the agent's.
+        // The daemon outlives the agent and must not inherit the agent's files.
         command.arg("-d").stdin(Stdio::null()).stdout(Stdio::null());
         let status = timeout(PATIENCE, command.stderr(Stdio::null()).status());
         match status.await {
@@ -168,12 +168,12 @@ impl Control {
         true
     }
 
-    /// Ends it. It goes once nobody uses it any more.
+    /// Ends it. It exits once no process uses it.
     pub async fn stop(&self) -> Result<(), ControlError> {
         self.tell("quit").await.map(|_| ())
     }
 
-    /// Says one of its commands to the daemon; its answer.
+    /// Sends a command to the daemon; returns its answer.
     async fn tell(&self, words: &str) -> Result<String, ControlError> {
         let ran = async {
             let mut command = self.command();
@@ -226,7 +226,7 @@ impl Control {
     }
 }
 
-/// What a daemon is told of what any process may have. It sees one GPU, which it counts as 0.
+/// The commands that set the limits of each process. The daemon sees one GPU, with index 0.
 fn commands(limit: &Limit) -> Vec<String> {
     let memory = limit.memory_mib;
     let memory = memory.map(|mib| format!("set_default_device_pinned_mem_limit 0 {mib}M"));
@@ -235,12 +235,12 @@ fn commands(limit: &Limit) -> Vec<String> {
     memory.into_iter().chain(percent).collect()
 }
 
-/// The same as it is kept.
+/// The same as saved to the file.
 pub fn told(limit: &Limit) -> String {
     commands(limit).join("\n")
 }
 
-/// The process numbers in an answer.
+/// The process ids in an answer.
 fn numbers(answer: &str) -> impl Iterator<Item = u32> {
     answer
         .split_whitespace()
@@ -252,7 +252,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_daemon_is_told_what_any_process_may_have_of_its_only_gpu() {
+    fn a_daemon_gets_the_limits_of_each_process_on_its_only_gpu() {
         assert_eq!(
             told(&Limit::of_replica(4, 81_559)),
             "set_default_device_pinned_mem_limit 0 20389M\nset_default_active_thread_percentage 25"

@@ -1,9 +1,9 @@
-//! GPUs that are shared through NVIDIA's Multi-Process Service: one control daemon for each, so that
-//! what goes wrong on one GPU, or a reset, disturbs no other. Owns the daemons' lives; which GPUs
-//! and what for containers is `plan`'s.
+//! GPUs that are shared through NVIDIA's Multi-Process Service: one control daemon for each, so
+//! that a fault or a reset of one GPU does not affect the others. Owns the daemons' lifecycle;
+//! `plan` chooses the GPUs and the containers' settings.
 //!
-//! A daemon outlives the agent while anybody uses it, as pods do, and the next agent takes it up. It
-//! ends when its GPU isn't to be shared any more, or when the agent ends and nobody uses it.
+//! A daemon outlives the agent while a process uses it, as pods do, and the next agent takes it
+//! over. It ends when its GPU is no longer shared, or when the agent ends and no process uses it.
 
 mod control;
 mod plan;
@@ -26,25 +26,25 @@ pub use plan::{CLIENTS, Equipment, Stand, Stands, Wanted, equip, wanted};
 
 use control::Control;
 
-/// Where daemons have their directories unless it is said otherwise: not on a disk, as sockets and
-/// process numbers mean nothing after a restart of the machine.
+/// Default directory of the daemons: not on a disk, because sockets and process ids are invalid
+/// after a reboot.
 pub const DIRECTORY: &str = "/run/muster/mps";
 /// NVIDIA's control program.
 pub const PROGRAM: &str = "nvidia-cuda-mps-control";
 
-/// How often it is looked whether a daemon runs.
+/// Interval of checks whether a daemon runs.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 /// How long the driver may take.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long one that could not be started rests.
+/// Pause before a daemon that could not be started is retried.
 const REST: Duration = Duration::from_secs(10);
 
-/// Where daemons come from.
+/// How daemons are started.
 #[derive(Clone, Debug)]
 pub struct MpsConfig {
     /// The control program.
     pub program: PathBuf,
-    /// Where each daemon has a directory, by its GPU's UUID.
+    /// The directory that contains each daemon's directory, named by its GPU's UUID.
     pub directory: PathBuf,
 }
 
@@ -57,8 +57,8 @@ impl Default for MpsConfig {
     }
 }
 
-/// How the GPUs that are wanted stand, by what is known of their daemons. One of which nothing is known
-/// yet waits.
+/// The state of the wanted GPUs, from the known state of their daemons. A GPU without a known state
+/// waits.
 pub fn standing(wanted: &Wanted, known: &Stands, config: &MpsConfig) -> Stands {
     let stand = |(gpu, limit): (&String, &Result<Limit, String>)| {
         let unknown = || Stand {
@@ -72,8 +72,8 @@ pub fn standing(wanted: &Wanted, known: &Stands, config: &MpsConfig) -> Stands {
     wanted.iter().map(stand).collect()
 }
 
-/// Keeps a daemon for each GPU that is wanted, says how each stands, and ends those that nobody uses
-/// when `stop` says true.
+/// Keeps a daemon for each wanted GPU, publishes the state of each, and ends unused daemons when
+/// `stop` says true.
 pub async fn keep(
     config: MpsConfig,
     source: Source,
@@ -111,14 +111,14 @@ struct Keeper {
     daemons: BTreeMap<String, Daemon>,
 }
 
-/// A GPU's daemon as the agent knows it.
+/// A GPU's daemon and its state.
 struct Daemon {
     control: Control,
     process: Option<ProcessId>,
-    /// What it was told.
+    /// Its settings.
     told: String,
     problem: Option<String>,
-    /// When it may be tried again.
+    /// When the next start may be tried.
     rests_until: Option<Instant>,
 }
 
@@ -127,7 +127,7 @@ impl Keeper {
         Control::new(&self.config.program, gpu, &self.config.directory)
     }
 
-    /// Ends what an agent before this one started for GPUs that are not shared any more.
+    /// Ends daemons of an earlier agent for GPUs that are not shared any more.
     async fn end_strangers(&self, wanted: &Wanted) {
         let entries = std::fs::read_dir(&self.config.directory).into_iter();
         for entry in entries.flatten().flatten() {
@@ -171,7 +171,7 @@ impl Keeper {
         stands
     }
 
-    /// Sees to one GPU's daemon; why it can't be used.
+    /// Checks and starts one GPU's daemon; returns why the GPU can't be used.
     async fn mind(&mut self, gpu: &str, limit: &Limit) -> Option<String> {
         if !self.daemons.contains_key(gpu) {
             let control = self.control(gpu);
@@ -217,7 +217,7 @@ impl Keeper {
         {
             return daemon.problem.clone();
         }
-        // Else a process that doesn't ask MPS would share the GPU without any limit.
+        // Otherwise a process that does not use MPS would share the GPU without any limit.
         if let Err(why) = set_exclusive(&source, gpu, true).await {
             let why = why.to_string();
             tracing::warn!(gpu, why, "processes may go round MPS");
@@ -270,20 +270,20 @@ impl Keeper {
     }
 }
 
-/// Why it is not changed how many processes use a GPU.
+/// Why the compute mode of a GPU was not changed.
 #[derive(Debug, thiserror::Error)]
 enum ExclusiveError {
     #[error(transparent)]
     Driver(#[from] ComputeModeError),
-    /// The task that asks the driver ended early.
+    /// The task that calls the driver ended early.
     #[error(transparent)]
     Task(#[from] JoinError),
     #[error("the driver did not answer within {} s", PATIENCE.as_secs())]
     Silent,
 }
 
-/// Lets one process at a time use a GPU, or any number. A driver that holds a dead GPU may never
-/// answer, which holds up nobody else.
+/// Sets a GPU's compute mode to one process or any number. A driver with a hung GPU may never
+/// answer, which blocks no other GPU.
 async fn set_exclusive(source: &Source, gpu: &str, exclusive: bool) -> Result<(), ExclusiveError> {
     let (source, id) = (source.clone(), gpu.to_owned());
     let set = tokio::task::spawn_blocking(move || {
@@ -296,7 +296,7 @@ async fn set_exclusive(source: &Source, gpu: &str, exclusive: bool) -> Result<()
     }
 }
 
-/// Whether a program is there to be run: at its path, or found as a shell would.
+/// The path of a program, if it can be run: at its path, or in the directories of `PATH`.
 pub fn program_found(program: &Path) -> Option<PathBuf> {
     if program.components().count() > 1 {
         return program.is_file().then(|| program.to_owned());

@@ -1,5 +1,5 @@
-//! Which GPUs are shared by MPS and within which limits, and what a container that has one is
-//! started with. Pure.
+//! Which GPUs are shared by MPS and with which limits, and the settings of a container on one.
+//! Pure.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -10,17 +10,18 @@ use resources::names::NVIDIA_GPU;
 use crate::kubelet::{Sharing, Strategy};
 use crate::shares::Limit;
 
-/// The processes that one MPS server takes, on GPUs of these compute capabilities: as NVIDIA's device
-/// plugin counts them.
+/// Maximum number of processes of one MPS server on GPUs of these compute capabilities, as in
+/// NVIDIA's device plugin.
 pub const CLIENTS: usize = 48;
 const CLIENTS_BEFORE: usize = 16;
 const MANY_CLIENTS_FROM: (u32, u32) = (7, 5);
 
-/// Where processes that share by MPS meet, on the node and in containers: POSIX shared memory.
+/// The shared memory directory through which MPS clients communicate, on the node and in
+/// containers.
 const SHARED_MEMORY: &str = "/dev/shm";
 
-/// GPUs that are to be shared by MPS, by UUID: what each process on one may have at most, or why one
-/// can't be shared so.
+/// GPUs that are to be shared by MPS, by UUID: the limits of each process on it, or why it can't be
+/// shared.
 pub type Wanted = BTreeMap<String, Result<Limit, String>>;
 
 /// The GPUs of a machine that are shared by MPS.
@@ -54,7 +55,7 @@ pub fn wanted(inventory: &NodeInventory, sharing: &Sharing) -> Wanted {
         .collect()
 }
 
-/// How many processes MPS takes on a GPU; of one that is not known, as on newer ones.
+/// The maximum number of MPS processes on a GPU; an unknown capability counts as a newer one.
 fn clients(capability: &str) -> usize {
     let version = capability
         .split_once('.')
@@ -65,33 +66,33 @@ fn clients(capability: &str) -> usize {
     }
 }
 
-/// How a GPU that is shared by MPS stands.
+/// The state of a GPU that is shared by MPS.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stand {
     /// The directory in which its control daemon listens.
     pub pipe: PathBuf,
-    /// What each process may have at most.
+    /// The limits of each process.
     pub limit: Limit,
-    /// Why nothing can be started on it now.
+    /// Why no container can be started on it now.
     pub problem: Option<String>,
 }
 
 /// The GPUs that are shared by MPS, by UUID.
 pub type Stands = BTreeMap<String, Stand>;
 
-/// What a container is started with to share a GPU by MPS.
+/// The settings of a container that shares a GPU by MPS.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Equipment {
     /// Names and values.
     pub variables: Vec<(&'static str, String)>,
-    /// What it must see of the node, each at the same place.
+    /// Paths of the node to mount, each at the same place.
     pub mounts: Vec<PathBuf>,
 }
 
 /// Why a container can't be started on a GPU that is shared by MPS.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EquipError {
-    /// The container has more than the one GPU that a daemon has.
+    /// The container has more devices than the one GPU of a daemon.
     #[error(
         "GPU {gpu} is shared by MPS, each of whose daemons has one GPU, and the container has {count} \
          devices; let it ask for one, or place it on a node without MPS"
@@ -102,15 +103,15 @@ pub enum EquipError {
         /// How many devices the container has.
         count: usize,
     },
-    /// Nothing can be started on the GPU now.
+    /// No container can be started on the GPU now.
     #[error("GPU {gpu} is shared by MPS, and {problem}")]
     NotReady {
         /// The GPU.
         gpu: String,
-        /// Why not.
+        /// The reason.
         problem: String,
     },
-    /// The container is to have more than a process gets.
+    /// The container's limits are above those of a process.
     #[error(
         "the container is to have {wanted} of GPU {gpu}, where each process gets {most} at most; use fewer \
          replicas in sharing.mps, 1 for a GPU that is shared by parts alone"
@@ -118,15 +119,15 @@ pub enum EquipError {
     TooMuch {
         /// The GPU.
         gpu: String,
-        /// What the container is to have.
+        /// The container's limits.
         wanted: String,
-        /// What a process gets at most.
+        /// The limits of each process.
         most: String,
     },
 }
 
-/// What a container is started with that has these devices, and of each no more than its limit; where
-/// nobody said how much it is for, what any process gets. Nothing where none of them is shared by MPS.
+/// The settings of a container with these devices, within its limit on each; without a limit,
+/// within that of each process. `None` if none of them is shared by MPS.
 ///
 /// # Errors
 ///
@@ -161,7 +162,7 @@ pub fn equip(
         });
     }
     let mut variables = vec![
-        // By its UUID: the daemon sees this GPU alone, and counts from 0.
+        // By its UUID: the daemon sees only this GPU, with index 0.
         ("CUDA_VISIBLE_DEVICES", id.clone()),
         ("CUDA_MPS_PIPE_DIRECTORY", stand.pipe.display().to_string()),
     ];
@@ -232,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn what_mps_cannot_share_is_said() {
+    fn gpus_that_mps_cannot_share_are_reported() {
         for (capability, replicas, fits) in
             [("7.0", 16, true), ("7.0", 17, false), ("7.5", 48, true)]
         {

@@ -1,4 +1,5 @@
-//! Daemons' lives, with a stand-in for NVIDIA's control program (`testing/mps-control-standin`).
+//! The daemons' lifecycle, with a stand-in for NVIDIA's control program
+//! (`testing/mps-control-standin`).
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,7 +13,7 @@ use super::*;
 
 const GPU: &str = "GPU-1";
 
-/// An agent's keeping of daemons.
+/// An agent's daemon keeper.
 struct Keeping {
     want: watch::Sender<Wanted>,
     stands: watch::Receiver<Stands>,
@@ -73,7 +74,7 @@ fn parts(replicas: usize) -> Wanted {
     Wanted::from([(GPU.to_owned(), Ok(Limit::of_replica(replicas, 80_000)))])
 }
 
-/// What the daemons were told.
+/// The daemons' settings.
 fn told(directory: &TempDir) -> Vec<String> {
     let log = directory.path().join(GPU).join("log/control.log");
     let text = std::fs::read_to_string(log).unwrap_or_default();
@@ -99,7 +100,7 @@ fn clients(directory: &TempDir, text: Option<&str>) {
 }
 
 #[tokio::test]
-async fn a_daemon_is_told_its_limits_comes_back_when_it_dies_and_goes_with_the_agent() {
+async fn a_daemon_gets_its_limits_is_restarted_when_it_dies_and_ends_with_the_agent() {
     let directory = tempfile::tempdir().expect("a directory");
     let mut keeping = Keeping::begin(&directory, parts(4));
     let stand = keeping.until_ready().await;
@@ -144,7 +145,7 @@ async fn a_daemon_that_is_used_outlives_the_agent_and_is_taken_up_by_the_next() 
     assert_eq!(control(&directory).process(), Some(process));
     assert_eq!(count(&directory, "starts for GPU-1"), 1);
 
-    // Other limits are for those who come once these have gone.
+    // New limits apply after these processes have ended.
     next.want.send_replace(parts(2));
     let stand = next.until(|stand| stand.problem.is_some()).await;
     let why = stand.problem.expect("it waits");
@@ -157,7 +158,7 @@ async fn a_daemon_that_is_used_outlives_the_agent_and_is_taken_up_by_the_next() 
         1
     );
 
-    // A GPU that is not shared any more has none, also where another agent started it.
+    // A GPU that is no longer shared has no daemon, also if another agent started it.
     let process = control(&directory).process().expect("it runs");
     next.want.send_replace(Wanted::new());
     until(|| !process.is_alive()).await;
@@ -201,7 +202,7 @@ async fn a_daemon_that_does_not_start_says_why_and_is_tried_again() {
 }
 
 #[test]
-fn a_gpu_whose_daemon_nobody_knows_of_yet_waits() {
+fn a_gpu_without_a_known_daemon_waits() {
     let directory = tempfile::tempdir().expect("a directory");
     let mut wanted = parts(2);
     wanted.insert("GPU-2".into(), Err("too many".into()));

@@ -1,5 +1,5 @@
-//! Which RDMA cards the machine has now, from a thread of its own: a card whose firmware hangs may
-//! hold whoever reads its files.
+//! Reads the machine's RDMA cards on a thread of its own: a card whose firmware hangs may block a
+//! reader of its files.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -7,10 +7,11 @@ use std::time::Duration;
 use hardware::rdma::{self, Devices};
 use tokio::sync::watch as channel;
 
-/// How often the machine is looked at.
+/// Interval at which the machine is read.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
-/// Looks at the cards of the machine whose root is seen here, for as long as anybody listens.
+/// Watches the cards of the machine whose root is mounted at `root`, for as long as there is a
+/// receiver.
 pub fn watch(root: PathBuf) -> channel::Receiver<Devices> {
     let (seen, devices_now) = channel::channel(Devices::default());
     std::thread::spawn(move || {

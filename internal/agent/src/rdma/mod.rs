@@ -1,6 +1,6 @@
-//! RDMA cards that containers share: which cards go by which resource, in the format that
+//! RDMA cards that containers share: the cards of each resource, in the format that
 //! k8s-rdma-shared-dev-plugin reads, and what a container with one of them gets. Pure but for
-//! [`watch`], whose thread looks at the machine.
+//! [`watch`], whose thread reads the machine.
 
 mod look;
 mod settings;
@@ -16,32 +16,33 @@ use tokio::sync::watch as channel;
 pub use look::watch;
 pub use settings::RdmaSettings;
 
-/// How long the first look at the cards is waited for.
+/// How long the agent waits for the first reading of the cards.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Cards that are offered as one resource, and shared by those who ask for it: each has all of them.
+/// Cards that are offered as one resource and shared: each container that requests it gets all
+/// cards.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SharedCards {
     /// The resource's name, `rdma/hca_shared_devices_a`.
     pub resource: String,
-    /// How many containers may have them at once.
+    /// How many containers may use them at once.
     pub containers: usize,
-    /// Which cards they are.
+    /// The criteria for the cards.
     pub selectors: Selectors,
 }
 
-/// What a card must be: one of each list that is not empty.
+/// The criteria for a card: it matches one entry of each list that is not empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selectors {
-    /// Makers' PCI numbers, `15b3`.
+    /// PCI vendor ids, `15b3`.
     pub vendors: Vec<String>,
-    /// Models' PCI numbers, `101b`.
+    /// PCI device ids, `101b`.
     pub models: Vec<String>,
     /// Drivers of PCI devices, `mlx5_core`.
     pub drivers: Vec<String>,
-    /// Network interfaces, of which it has one.
+    /// Network interfaces; the card has one of them.
     pub interfaces: Vec<String>,
-    /// `infiniband` or `ether`, which one of its ports is.
+    /// `infiniband` or `ether`; one of its ports has this type.
     pub link_types: Vec<String>,
 }
 
@@ -66,21 +67,21 @@ impl Selectors {
     }
 }
 
-/// A resource's cards as they are now.
+/// A resource's present cards.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pool {
     /// Their names.
     pub cards: BTreeSet<String>,
-    /// The files of a container that has them, below `/dev/infiniband`.
+    /// The device files of a container with them, below `/dev/infiniband`.
     pub files: Vec<String>,
-    /// Whether a port of theirs is up.
+    /// Whether one of their ports is up.
     pub healthy: bool,
-    /// The NUMA node that all of them are on, if they are on one.
+    /// The NUMA node of all of them, if they share one.
     pub numa: Option<u32>,
 }
 
 impl SharedCards {
-    /// The cards that a machine has of these: such as programs can open.
+    /// The machine's cards that match and that programs can open.
     pub fn pool(&self, machine: &Devices) -> Pool {
         let fit = |card: &&Device| machine.rdma_cm && card.opens() && self.selectors.fit(card);
         let cards: Vec<&Device> = machine.cards.iter().filter(fit).collect();
@@ -99,12 +100,12 @@ impl SharedCards {
     }
 }
 
-/// What a container has that asks for these resources, of a node's pools by their resource; nothing
-/// where it asks for none of them.
+/// What a container gets that requests these resources, from a node's pools by resource; `None` if
+/// it requests none of them.
 ///
 /// # Errors
 ///
-/// A sentence, where a resource has no card any more.
+/// A sentence, if a resource has no card any more.
 pub fn equipment(
     pools: &BTreeMap<String, Pool>,
     asked: &BTreeSet<String>,
@@ -129,18 +130,18 @@ pub fn equipment(
     Ok(all)
 }
 
-/// The node's shared cards, to be asked for what a container has of them.
+/// The node's shared cards.
 #[derive(Clone, Debug)]
 pub struct Cards {
     /// The resources.
     pub settings: RdmaSettings,
-    /// What the machine has now.
+    /// The machine's present devices.
     pub seen: channel::Receiver<Devices>,
 }
 
 impl Cards {
-    /// The cards of the machine whose root is seen here, looked at once, if the machine answers. None
-    /// are looked for where there are no resources.
+    /// Watches the cards of the machine whose root is mounted at `root`, after one reading if the
+    /// machine answers. Without resources no cards are read.
     pub async fn watch(settings: RdmaSettings, root: PathBuf) -> Cards {
         if settings.resources.is_empty() {
             let (_, seen) = channel::channel(Devices::default());
@@ -154,14 +155,14 @@ impl Cards {
         Cards { settings, seen }
     }
 
-    /// Waits until the machine's cards are others than when this was last told.
+    /// Waits for a change of the machine's cards since the last call.
     pub async fn news(&mut self) {
         if self.seen.changed().await.is_err() {
             std::future::pending::<()>().await;
         }
     }
 
-    /// Each resource's cards as they are now, and how many containers may share them.
+    /// Each resource's present cards, and how many containers may share them.
     pub fn now(&self) -> BTreeMap<String, (Pool, Shares)> {
         let machine = self.seen.borrow();
         let all = self.settings.resources.iter().map(|shared| {
@@ -175,7 +176,7 @@ impl Cards {
         all.collect()
     }
 
-    /// The cards of a container that asks for these resources; none where it asks for no card.
+    /// The cards of a container that requests these resources; `None` if it requests no card.
     pub fn of(&self, asked: &BTreeSet<String>) -> Option<BTreeSet<String>> {
         let machine = self.seen.borrow();
         let mut pools = (self.settings.resources.iter())

@@ -1,31 +1,31 @@
-//! Which cards are shared under which name, as people write it: the configuration of
-//! k8s-rdma-shared-dev-plugin. Pure. What can't be kept is refused with its field, its value and what
-//! would be right; what has no counterpart here is named.
+//! The configuration of shared cards and their resource names, in the format of
+//! k8s-rdma-shared-dev-plugin. Pure. An invalid value is refused with its field, the value and the
+//! accepted values; fields that Muster ignores are listed.
 
 use serde_json::{Map, Value};
 
 use super::{Selectors, SharedCards};
 use crate::reading::{fields, is_resource, present, wrong};
 
-/// The resource of a machine whose cards nobody sorted: the name that k8s-rdma-shared-dev-plugin's
-/// own configurations begin with.
+/// The default resource of all cards: the name in the sample configurations of
+/// k8s-rdma-shared-dev-plugin.
 const RESOURCE: &str = "hca_shared_devices_a";
 const PREFIX: &str = "rdma";
-/// How many containers share cards where nothing is said, as in those configurations.
+/// How many containers share cards by default, as in those configurations.
 const CONTAINERS: usize = 1000;
-/// The most that may: the kubelet keeps each as a device.
+/// The maximum: the kubelet keeps each share as a device.
 const CONTAINERS_MAX: u64 = 10_000;
 
-/// Fields that mean nothing here: the machine is looked at every other second, and --kubelet-dir says
-/// where the kubelet is.
+/// Fields that have no effect here: the machine is read every other second, and --kubelet-dir gives
+/// the kubelet's directory.
 const UNUSED: [&str; 2] = ["kubeletRootDir", "periodicUpdateInterval"];
 
-/// What the configuration says.
+/// The parsed configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RdmaSettings {
-    /// The resources, each by another name.
+    /// The resources, with distinct names.
     pub resources: Vec<SharedCards>,
-    /// Fields that were read and have no counterpart here.
+    /// Fields that were read and have no effect here.
     pub unused: Vec<String>,
 }
 
@@ -43,11 +43,11 @@ impl RdmaSettings {
         }
     }
 
-    /// Reads a document.
+    /// Parses a document.
     ///
     /// # Errors
     ///
-    /// A sentence with the field, its value and what would be right.
+    /// A sentence with the field, its value and the accepted values.
     pub fn read(document: &Value) -> Result<RdmaSettings, String> {
         let known = [&["configList"][..], &UNUSED].concat();
         let root = fields("", document, &known)?;
@@ -157,7 +157,7 @@ fn selectors(at: &str, one: &Map<String, Value>) -> Result<Selectors, String> {
     Ok(selectors)
 }
 
-/// PCI numbers as sysfs has them.
+/// PCI ids in the form of sysfs.
 fn numbers(words: Vec<String>) -> Vec<String> {
     let plain = |word: String| word.trim_start_matches("0x").to_ascii_lowercase();
     words.into_iter().map(plain).collect()

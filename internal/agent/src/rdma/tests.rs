@@ -1,4 +1,4 @@
-//! Configurations, good and bad, and the cards that they choose.
+//! Configurations, valid and invalid, and the cards that they select.
 
 use hardware::Port;
 use serde_json::{Value, json};
@@ -106,7 +106,7 @@ fn the_incumbents_own_configuration_is_read() {
 }
 
 #[test]
-fn what_is_wrong_is_said_with_its_field_its_value_and_what_would_be_right() {
+fn errors_name_the_field_its_value_and_the_accepted_values() {
     let cases = [
         (
             json!({}),
@@ -166,7 +166,7 @@ fn what_is_wrong_is_said_with_its_field_its_value_and_what_would_be_right() {
 }
 
 #[test]
-fn a_pool_is_what_can_be_opened_and_is_where_all_of_it_is() {
+fn a_pool_has_the_cards_that_can_be_opened_and_their_common_numa_node() {
     let usual = RdmaSettings::usual().resources.remove(0);
     let mut machine = machine();
     assert_eq!(usual.pool(&machine).numa, None);

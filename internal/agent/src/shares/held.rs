@@ -1,4 +1,4 @@
-//! Which containers have a share of a GPU's memory now, on either engine. Pure.
+//! Which containers hold a share of a GPU's memory, on the embedded engine or a kubelet. Pure.
 
 use k8s_openapi::api::core::v1::Pod;
 use resources::devices::chosen;
@@ -9,18 +9,19 @@ use super::{Limit, share_of};
 use crate::inventory::Machine;
 use crate::metrics::Holder;
 
-/// The GPU of a shared device's id, as the kubelet knows it; none of a whole one's.
+/// The GPU of a shared device's id, as the kubelet knows it; `None` for a whole GPU's id.
 pub fn shared(id: &str) -> Option<&str> {
     id.split_once("::").map(|(gpu, _)| gpu)
 }
 
-/// What a share is on one of the machine's GPUs, MiB; none where it is all of its memory.
+/// The size of a share on one of the machine's GPUs, in MiB; `None` if it is all of the GPU's
+/// memory.
 fn memory_of(share: &Share, gpu: &str, machine: &Machine) -> Option<u64> {
     let memory = machine.inventory.memory_of(gpu)?;
     Limit::of_share(share, memory).memory_mib
 }
 
-/// Of the agent's own pods: each container with its pod's uid, its share, and the GPUs chosen for it.
+/// The shares of the agent's own pods: each container with its pod's uid, its share, and its GPUs.
 pub fn of_own(shares: &[(String, Holder, Share, Vec<String>)], machine: &Machine) -> Vec<Held> {
     let of = |(uid, holder, share, gpus): &(String, Holder, Share, Vec<String>)| {
         let one = |gpu: &String| {
@@ -36,9 +37,9 @@ pub fn of_own(shares: &[(String, Holder, Share, Vec<String>)], machine: &Machine
     shares.iter().flat_map(of).collect()
 }
 
-/// Of a kubelet's pods, which lists who has which shared device. Where a scheduler chose it, the share
-/// is what the pod asks for; else what MPS gives each. Who shares a GPU in turns and said no more has
-/// no share that he could exceed.
+/// The shares of a kubelet's pods, which lists the shared devices of each. If the scheduler chose
+/// the devices, the share is the pod's request; otherwise it is the part that MPS gives each
+/// container. A container that uses a time-sliced GPU and requests no share has no limit to exceed.
 pub fn of_kubelet(pods: &[Pod], listed: &[(Holder, String)], machine: &Machine) -> Vec<Held> {
     let mut held: Vec<Held> = Vec::new();
     for (holder, id) in listed {
@@ -67,7 +68,7 @@ pub fn of_kubelet(pods: &[Pod], listed: &[(Holder, String)], machine: &Machine) 
             gpu: gpu.to_owned(),
             may_mib,
         };
-        // A part is many of the kubelet's devices.
+        // A part consists of many of the kubelet's devices.
         if !held.contains(&one) {
             held.push(one);
         }
@@ -122,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kubelets_container_has_what_its_pod_asked_for_or_what_mps_gives_each() {
+    fn a_kubelets_container_has_its_pods_request_or_the_mps_part() {
         let chosen = |gpu: &str| json!({"c": {"nvidia.com/gpu": [gpu]}}).to_string();
         let memory = json!({"aliyun.com/gpu-mem": "2"});
         let part = json!({"muster.io/devices": chosen("GPU-1")});

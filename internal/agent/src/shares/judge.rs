@@ -1,5 +1,5 @@
-//! Whether containers keep to their shares of GPUs' memory: what each has is held against what it may
-//! have, at several looks before anything is said or done. Pure.
+//! Judges whether containers stay within their shares of GPU memory: compares each container's use
+//! with its limit over several looks before it reports or ends the container. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,21 +7,21 @@ use hardware::Reading;
 
 use crate::metrics::Holder;
 
-/// At so many looks in a row a container has more than it may before that counts: memory is taken
-/// and given back all the time.
+/// A container counts as over its share after so many looks in a row, because processes allocate
+/// and free memory all the time.
 pub const LOOKS: u32 = 3;
-/// What a container may have beyond its share, of which no program knows that it has it: a CUDA
-/// context and its libraries' code, MiB, or for large shares so many percent of them.
+/// Memory that a container may use beyond its share because programs do not account for it: a CUDA
+/// context and the code of its libraries, in MiB, or for large shares a percentage of the share.
 const SPARE_MIB: u64 = 512;
 const SPARE_PERCENT: u64 = 5;
 
-/// What is done about a container that has more than its share.
+/// The action for a container over its share.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OverShare {
-    /// It is said.
+    /// The agent reports it.
     #[default]
     Report,
-    /// It is said, and the container ended.
+    /// The agent reports it and ends the container.
     End,
 }
 
@@ -34,27 +34,27 @@ pub struct Held {
     pub uid: String,
     /// The GPU's UUID.
     pub gpu: String,
-    /// What it may have of its memory, MiB.
+    /// The container's limit of the GPU's memory, MiB.
     pub may_mib: u64,
 }
 
-/// What a container has of its share.
+/// A container's use of its share.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Use {
     /// The share.
     pub held: Held,
-    /// What its processes have of the GPU's memory together, MiB.
+    /// The GPU memory that the container's processes use together, MiB.
     pub used_mib: u64,
 }
 
 impl Use {
-    /// Whether that is more than it may have.
+    /// Whether the use exceeds the limit.
     fn is_over(&self) -> bool {
         let may = self.held.may_mib;
         self.used_mib > may + SPARE_MIB.max(may * SPARE_PERCENT / 100)
     }
 
-    /// In words.
+    /// The use as a message.
     pub fn words(&self) -> String {
         let Held {
             holder,
@@ -69,15 +69,15 @@ impl Use {
     }
 }
 
-/// What one look found.
+/// The result of one look.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sight {
-    /// What each share's container has.
+    /// The use of each share.
     pub uses: Vec<Use>,
-    /// The processes on shared GPUs of which it isn't known whose they are or what they have, by the
-    /// GPU: whether shares are kept there is unknown.
+    /// The number of processes on each shared GPU whose container or memory use is unknown: whether
+    /// shares are kept there is unknown.
     pub unknown: BTreeMap<String, usize>,
-    /// Who has had too much for long enough, by pod's uid, container and GPU.
+    /// Containers that were over their share for long enough, by pod uid, container and GPU.
     pub over: BTreeSet<Key>,
 }
 
@@ -89,8 +89,8 @@ fn key(held: &Held) -> Key {
 }
 
 impl Sight {
-    /// From what the GPUs say of their processes, and whose these are: `Ok(None)` where a process is
-    /// nobody's that has a share, an error where that isn't known.
+    /// Builds the result from the GPUs' processes and their owners: `Ok(None)` for a process of no
+    /// container with a share, an error for a process whose owner is unknown.
     pub fn of(
         held: Vec<Held>,
         readings: &[Reading],
@@ -124,28 +124,28 @@ impl Sight {
         }
     }
 
-    /// Whether a share's container has had too much for long enough.
+    /// Whether a share's container was over its limit for long enough.
     pub fn is_over(&self, held: &Held) -> bool {
         self.over.contains(&key(held))
     }
 }
 
-/// It is not known whose a process is.
+/// The owner of a process is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unknown;
 
-/// A container that has had too much for long enough.
+/// A container that was over its share for long enough.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// What it has.
+    /// The use.
     pub has: Use,
-    /// It is news.
+    /// Whether this is the first look that found it.
     pub new: bool,
-    /// It is to be ended.
+    /// Whether the container must be ended.
     pub end: bool,
 }
 
-/// Judges one look after another.
+/// Judges a series of looks.
 #[derive(Debug, Default)]
 pub struct Judge {
     policy: OverShare,
@@ -153,7 +153,7 @@ pub struct Judge {
 }
 
 impl Judge {
-    /// By this policy.
+    /// Creates a judge with this policy.
     pub fn new(policy: OverShare) -> Judge {
         Judge {
             policy,
@@ -161,8 +161,8 @@ impl Judge {
         }
     }
 
-    /// Who has had too much for long enough, which the sight is told, too. Who is to be ended is found
-    /// again at each look until he is gone.
+    /// Returns the containers that were over their shares for long enough, and records them in the
+    /// sight. A container that must be ended is returned at each look until it is gone.
     pub fn look(&mut self, sight: &mut Sight) -> Vec<Finding> {
         let before = std::mem::take(&mut self.looks);
         let mut findings = Vec::new();
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_containers_processes_have_of_its_gpu_is_added_up() {
+    fn the_use_of_a_containers_processes_is_added_up() {
         let process = |pid, memory_mib| ProcessReading {
             pid,
             memory_mib,
@@ -258,13 +258,13 @@ mod tests {
         let found = Sight::of(all, &readings, whose);
         let used: Vec<u64> = found.uses.iter().map(|has| has.used_mib).collect();
         assert_eq!(used, [120, 7, 0]);
-        // One of whom nobody knows, and one of which the driver doesn't say what it has.
+        // One process has no known owner; of the other the driver does not report the memory use.
         assert_eq!(found.unknown, BTreeMap::from([("GPU-1".to_owned(), 2)]));
     }
 
     #[test]
-    fn more_than_a_share_counts_after_several_looks_in_a_row_and_is_told_once() {
-        // What a share is; what is had at one look after another; at which looks it is told.
+    fn excess_counts_after_several_looks_in_a_row_and_is_reported_once() {
+        // The share; the use at each look; the looks that report it.
         let table: [(u64, &[u64], &[usize]); 6] = [
             (1000, &[1512, 1512, 1512, 1512], &[]),
             (1000, &[1513, 1513, 1513, 1513], &[2]),
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_to_be_ended_is_found_until_he_is_gone() {
+    fn a_container_to_be_ended_is_found_until_it_is_gone() {
         let mut judge = Judge::new(OverShare::End);
         let mut look = || {
             let mut sight = sight(1000, 5000);

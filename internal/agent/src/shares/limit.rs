@@ -1,27 +1,27 @@
-//! What a container may have of a GPU that others have, too. Pure.
+//! The limits of a container on a GPU that it shares. Pure.
 
 use k8s_openapi::api::core::v1::Pod;
 use resources::amounts::pod_requests;
 use resources::parts::{Asked, Part, Share, WHOLE};
 
-/// What a container may have of each of its GPUs.
+/// The limits of a container on each of its GPUs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limit {
-    /// Of its memory, MiB; all if absent.
+    /// GPU memory, MiB; all if absent.
     pub memory_mib: Option<u64>,
-    /// Of its multiprocessors, percent; all if absent.
+    /// Multiprocessors, percent; all if absent.
     pub percent: Option<u32>,
 }
 
 impl Limit {
-    /// A share of GPUs with so much memory. Who asks for memory alone gets no less of the
-    /// multiprocessors for it; who asks for a fraction gets that of both.
+    /// The limits of a share of GPUs with so much memory. A request for memory alone does not limit
+    /// the multiprocessors; a request for a fraction limits both.
     pub fn of_share(share: &Share, memory_mib: u64) -> Limit {
         let memory = |mib: i64| u64::try_from(mib).unwrap_or(0).min(memory_mib);
         let part = |milli: i64| {
             let milli = u64::try_from(milli.clamp(0, WHOLE)).unwrap_or(0);
             let of_memory = memory_mib * milli / WHOLE.unsigned_abs();
-            // No process can do with none.
+            // A process needs at least one percent.
             let percent = u32::try_from(milli / 10).unwrap_or(100).max(1);
             (of_memory, percent)
         };
@@ -45,7 +45,7 @@ impl Limit {
         }
     }
 
-    /// One of so many equal parts of a GPU with so much memory.
+    /// The limits of one of `replicas` equal parts of a GPU with so much memory.
     pub fn of_replica(replicas: usize, memory_mib: u64) -> Limit {
         match u32::try_from(replicas) {
             Ok(0 | 1) => Limit::default(),
@@ -59,7 +59,7 @@ impl Limit {
         }
     }
 
-    /// Whether there is more of anything in it than in another.
+    /// Whether any of these limits is higher than the other's.
     pub fn exceeds(&self, other: &Limit) -> bool {
         fn more<T: PartialOrd>(this: Option<T>, other: Option<T>) -> bool {
             match (this, other) {
@@ -71,7 +71,7 @@ impl Limit {
         more(self.memory_mib, other.memory_mib) || more(self.percent, other.percent)
     }
 
-    /// In words.
+    /// The limits as a message.
     pub fn words(&self) -> String {
         let memory = self.memory_mib.map(|mib| format!("{mib} MiB"));
         let percent = (self.percent).map(|percent| format!("{percent}% of its multiprocessors"));
@@ -83,8 +83,8 @@ impl Limit {
     }
 }
 
-/// The part of each of its GPUs that a pod asks for; none where it asks for whole ones, or in words
-/// that can't be read.
+/// The part of each of its GPUs that a pod requests; `None` if it requests whole GPUs or the
+/// request cannot be parsed.
 pub fn share_of(pod: &Pod) -> Option<Share> {
     let spec = pod.spec.as_ref()?;
     let notes = pod.metadata.annotations.as_ref();
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_pod_asks_for_is_read_as_the_scheduler_reads_it() {
+    fn a_pods_request_is_read_as_the_scheduler_reads_it() {
         let pod = |notes: serde_json::Value, limits: serde_json::Value| -> Pod {
             serde_json::from_value(json!({
                 "metadata": {"name": "p", "annotations": notes},

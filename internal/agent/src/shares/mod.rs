@@ -1,5 +1,5 @@
-//! GPUs that several containers have: what each may have of one (`limit`), and whether it keeps to
-//! that (`held`: who has a share now; `judge`; `watch`).
+//! GPUs that several containers share: the limits of each container (`limit`), and whether it stays
+//! within them (`held`: which container holds which share; `judge`; `watch`).
 
 mod held;
 mod judge;
@@ -14,5 +14,5 @@ pub use judge::{Held, OverShare, Sight};
 pub use limit::{Limit, share_of};
 pub use watch::{REASON as OVER_SHARE, Watch};
 
-/// What was seen last, for the metrics.
+/// The last result, for the metrics.
 pub type Board = Arc<Mutex<Sight>>;

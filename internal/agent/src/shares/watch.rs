@@ -1,5 +1,5 @@
-//! Watches what containers have of the GPUs that they share, and sees to it that it is said, and by
-//! policy that they end. Looks at GPUs only while somebody shares one.
+//! Watches the use of shared GPUs, reports containers over their shares and ends them if the policy
+//! says so. Looks at GPUs only while a container shares one.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,12 +16,12 @@ use crate::inventory::Machine;
 use crate::kubelet;
 use crate::metrics::{Containers, Holder, Whose};
 
-/// How often it is looked.
+/// Interval between two looks.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// How long the driver may take.
 const PATIENCE: Duration = Duration::from_secs(8);
-/// What MPS's own processes are called, as far as the kernel keeps a name. They have memory of a GPU
-/// that is no container's.
+/// The name of MPS's own processes, as far as the kernel keeps a name. They use GPU memory that
+/// belongs to no container.
 const MPS: &str = "nvidia-cuda-mps";
 /// The reason of the events.
 pub const REASON: &str = "OverGpuShare";
@@ -33,14 +33,14 @@ pub struct Watch {
     meter: Arc<Mutex<Meter>>,
     judge: Judge,
     board: Board,
-    /// What was said of processes that are nobody's.
+    /// The last log message about processes without a known owner, by GPU.
     unknown: BTreeMap<String, usize>,
-    /// Why nothing could be seen, where that was said.
+    /// The logged reason why nothing could be read.
     blind: Option<String>,
 }
 
 impl Watch {
-    /// Of the shares of these pods on the machine as it is now.
+    /// A watch of the shares of these pods on the present machine.
     pub fn new(
         policy: OverShare,
         source: Source,
@@ -59,7 +59,7 @@ impl Watch {
         }
     }
 
-    /// Watches for ever.
+    /// Watches without end.
     pub async fn run(mut self) {
         let mut tick = tokio::time::interval(LOOK_EVERY);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -76,7 +76,7 @@ impl Watch {
                     }
                 }
                 Err(why) => {
-                    // What isn't seen has no values.
+                    // Without a reading there are no values.
                     *self.board.lock() = Sight::default();
                     if self.blind.as_ref() != Some(&why) {
                         tracing::warn!(why, "whether shares of GPUs are kept is unknown");
@@ -114,7 +114,7 @@ impl Watch {
         }
     }
 
-    /// Every share of a GPU's memory that a container has now, and the containers.
+    /// Every present share of a GPU's memory, and the containers.
     async fn held(&self) -> Result<(Vec<Held>, Containers), String> {
         let machine = (self.machine)();
         match &self.whose {
@@ -126,7 +126,7 @@ impl Watch {
                 let listed = kubelet::held(socket, false).await;
                 let mut listed = listed.map_err(|error| error.message().to_owned())?;
                 listed.retain(|(_, id)| held::shared(id).is_some());
-                // The API is asked only where somebody shares a GPU.
+                // The API is only asked while a container shares a GPU.
                 if listed.is_empty() {
                     return Ok(Default::default());
                 }

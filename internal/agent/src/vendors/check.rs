@@ -1,5 +1,5 @@
-//! Runs a vendor's command on each of its devices, all at once, and gives up those that take too
-//! long. For a thread that may wait.
+//! Runs a vendor's health command on each of its devices, all at once, and abandons commands that
+//! take too long. Blocks its thread.
 
 use std::collections::BTreeMap;
 use std::process::{Child, Command, Stdio};
@@ -8,15 +8,15 @@ use std::time::{Duration, Instant};
 use super::look::{Device, State};
 use super::{Health, NUMBER};
 
-/// How often a running command is looked at.
+/// Interval at which a running command is polled.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// What is known of each device's health, by number.
+/// The known health of each device, by number.
 pub(super) struct Checks {
     health: Health,
     last: Option<Instant>,
     known: BTreeMap<u32, Result<(), String>>,
-    /// Commands that were ended and are still there: what waits for a dead device can't be.
+    /// Killed commands that still exist: a process that waits for a hung device can't be killed.
     stuck: BTreeMap<u32, Child>,
 }
 
@@ -30,8 +30,8 @@ impl Checks {
         }
     }
 
-    /// Says of each device whether it is well, by a new check where one is due: at a device that was
-    /// not there before, or when the time has come.
+    /// Sets each device's health, by a new check if one is due: for a new device, or when the
+    /// interval has passed.
     pub(super) fn judge(&mut self, devices: &mut [Device], now: Instant) {
         let known = |device: &Device| self.known.contains_key(&device.number);
         let due = (self.last).is_none_or(|last| now.duration_since(last) >= self.health.every);
@@ -57,7 +57,7 @@ impl Checks {
         }
     }
 
-    /// One check of each device, side by side.
+    /// One check of each device, in parallel.
     fn run(&mut self, devices: &[Device]) -> BTreeMap<u32, Result<(), String>> {
         self.stuck
             .retain(|_, child| matches!(child.try_wait(), Ok(None)));
@@ -104,7 +104,7 @@ impl Checks {
             let seconds = self.health.timeout.as_secs();
             let why = format!("its check took more than {seconds} s (health.timeoutSeconds)");
             found.insert(number, Err(why));
-            // It may be gone by now.
+            // It may have ended already.
             let _ = child.kill();
             self.stuck.insert(number, child);
         }

@@ -1,5 +1,5 @@
-//! Which of a description's devices the machine has now, from a thread of its own, since a device's
-//! check may take long or never end.
+//! Finds a description's devices on the machine, on a thread of its own, because a device's check
+//! may take long or never end.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use tokio::sync::watch as channel;
 use super::check::Checks;
 use super::{Pattern, Vendor};
 
-/// How often the machine is looked at.
+/// Interval at which the machine is read.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
 /// A device.
@@ -19,31 +19,32 @@ pub struct Device {
     pub number: u32,
     /// Its name: `renderD128`.
     pub id: String,
-    /// The NUMA node that it hangs on, where known.
+    /// The NUMA node to which it is attached, if known.
     pub numa: Option<u32>,
-    /// How it is.
+    /// Its health.
     pub state: State,
 }
 
-/// How a device is.
+/// A device's health.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
-    /// Nobody knows yet.
+    /// Not checked yet.
     Unchecked,
-    /// It may be given out.
+    /// It may be allocated.
     Well,
-    /// It may not, for this reason.
+    /// It must not be allocated, for this reason.
     Unwell(String),
 }
 
 impl Device {
-    /// Whether it may be given out.
+    /// Whether it may be allocated.
     pub fn healthy(&self) -> bool {
         self.state == State::Well
     }
 }
 
-/// The devices that there are, by number; none is known to be well yet where that is checked.
+/// The present devices, by number; with a health check none counts as healthy before its first
+/// check.
 pub(super) fn devices(vendor: &Vendor, root: &Path) -> Vec<Device> {
     let says =
         |pattern: &Pattern, number| std::fs::read_to_string(below(root, &pattern.of(number))).ok();
@@ -56,7 +57,7 @@ pub(super) fn devices(vendor: &Vendor, root: &Path) -> Vec<Device> {
         Device {
             number,
             id: vendor.device.name(number),
-            // The kernel says -1 where it doesn't know.
+            // The kernel says -1 if it doesn't know.
             numa: numa.and_then(|text| text.trim().parse().ok()),
             state: match vendor.health {
                 None => State::Well,
@@ -83,13 +84,13 @@ fn numbers(pattern: &Pattern, root: &Path) -> Vec<u32> {
     numbers
 }
 
-/// Where a path of the machine's is, whose root is seen here.
+/// The path of a machine's file when the machine's root is mounted at `root`.
 pub fn below(root: &Path, path: &Path) -> PathBuf {
     root.join(path.strip_prefix("/").unwrap_or(path))
 }
 
-/// Looks at a vendor's devices, of the machine whose root is seen here, for as long as anybody
-/// listens. Of the first that there are it tells before they are checked, too.
+/// Watches a vendor's devices on the machine whose root is mounted at `root`, for as long as there
+/// is a receiver. The first list is sent before the checks, too.
 pub fn watch(vendor: Vendor, root: PathBuf) -> channel::Receiver<Vec<Device>> {
     let (seen, devices_now) = channel::channel(Vec::new());
     std::thread::spawn(move || {

@@ -1,6 +1,6 @@
-//! Devices of any vendor, by a description: which files are one, what goes with it into a container,
-//! and how it is known to be well. Owns the description and its reading; pure but for [`watch`],
-//! whose thread looks at the machine, and [`Described`], who listens to it.
+//! Devices of any vendor, by a description: the files of a device, the files and variables that a
+//! container with it gets, and its health check. Owns the description and its parsing; pure but for
+//! [`watch`], whose thread reads the machine, and [`Described`], which receives the results.
 
 mod check;
 mod look;
@@ -17,77 +17,77 @@ pub use stock::{Described, Equipment, Stock, equipment, offered};
 
 use crate::reading::{fields, is_resource, join, present, wrong};
 
-/// What stands for a device's number in paths, variables and commands.
+/// Placeholder for a device's number in paths, variables and commands.
 const NUMBER: &str = "{number}";
-/// What stands for the numbers of all of a container's devices, with commas, in variables.
+/// Placeholder for the numbers of all of a container's devices, with commas, in variables.
 const NUMBERS: &str = "{numbers}";
-/// The same of their files.
+/// The same for their files.
 const FILES: &str = "{files}";
 
-/// How long a check may take, and how often it is made, unless the description says otherwise.
+/// Default timeout and interval of a check, in seconds.
 const TIMEOUT: u64 = 5;
 const EVERY: u64 = 30;
-/// The most seconds that either may be.
+/// Maximum of either, in seconds.
 const SECONDS_MAX: u64 = 3600;
 
 /// A vendor's devices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Vendor {
-    /// The resource that they are offered as: `amd.com/gpu`.
+    /// The resource as which they are offered: `amd.com/gpu`.
     pub resource: String,
-    /// The file that a device is.
+    /// The file of a device.
     pub device: Pattern,
-    /// What a device must be, beyond having the file.
+    /// A condition for a device, beyond the existence of its file.
     pub only: Option<Only>,
-    /// Further files of a device, where it has them.
+    /// Further files of a device, if they exist.
     pub with: Vec<Pattern>,
-    /// Files that a container with any of them has, where the machine does.
+    /// Files that a container with any of them gets, if the machine has them.
     pub always: Vec<PathBuf>,
     /// Variables of a container.
     pub environment: BTreeMap<String, String>,
-    /// Files and directories of the machine that a container has, where the machine does.
+    /// Files and directories of the machine that a container gets, if the machine has them.
     pub mounts: Vec<Shown>,
-    /// The file that says on which NUMA node a device is.
+    /// The file with a device's NUMA node.
     pub numa: Option<Pattern>,
-    /// How a device is known to be well; else it is as long as its file is there.
+    /// The health check; without one a device is healthy as long as its file exists.
     pub health: Option<Health>,
 }
 
-/// An absolute path in which one place stands for a device's number.
+/// An absolute path with one placeholder for a device's number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pattern {
     before: String,
     after: String,
 }
 
-/// What a file about a device must say.
+/// The required content of a file about a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Only {
     /// The file.
     pub file: Pattern,
-    /// What it says, but for space around it.
+    /// The content, without surrounding space.
     pub is: String,
 }
 
-/// A file or directory of the machine in a container.
+/// A file or directory of the machine that is mounted in a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shown {
-    /// Where the machine has it.
+    /// The path on the machine.
     pub from: PathBuf,
-    /// Where the container has it.
+    /// The path in the container.
     pub to: PathBuf,
-    /// Whether the container may not write it.
+    /// Whether the container has it read-only.
     pub read_only: bool,
 }
 
-/// A command that ends with 0 where a device is well.
+/// A command that exits with 0 if a device is healthy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Health {
     /// The program and its arguments.
     pub command: Vec<String>,
-    /// How long it may take; a device whose check takes longer is not known to be well.
+    /// The timeout; a device whose check takes longer is unhealthy.
     pub timeout: Duration,
-    /// How often it is run.
+    /// The interval.
     pub every: Duration,
 }
 
@@ -106,8 +106,8 @@ impl Pattern {
         format!("{}{number}{}", self.before, self.after).into()
     }
 
-    /// The directory whose entries have the number in their names, and what is around it there; what
-    /// follows below those entries is [`Pattern::of`]'s.
+    /// The directory whose entries have the number in their names, and the prefix and suffix of the
+    /// number there; [`Pattern::of`] adds the path below those entries.
     fn entries(&self) -> (&Path, &str, &str) {
         let (directory, before) = self.before.rsplit_once('/').unwrap_or(("", &self.before));
         let after = self.after.split('/').next().unwrap_or_default();
@@ -115,13 +115,13 @@ impl Pattern {
         (Path::new(directory), before, after)
     }
 
-    /// What a device is called: the entry's name that has its number.
+    /// A device's name: the name of the entry with its number.
     fn name(&self, number: u32) -> String {
         let (_, before, after) = self.entries();
         format!("{before}{number}{after}")
     }
 
-    /// The number in an entry's name, as it is written: neither signs nor leading zeros.
+    /// The number in an entry's name, without sign and leading zeros.
     fn number(&self, entry: &str) -> Option<u32> {
         let (_, before, after) = self.entries();
         let digits = entry.strip_prefix(before)?.strip_suffix(after)?;
@@ -131,11 +131,11 @@ impl Pattern {
 }
 
 impl Vendor {
-    /// Reads a description.
+    /// Parses a description.
     ///
     /// # Errors
     ///
-    /// A sentence with the field, its value and what would be right.
+    /// A sentence with the field, its value and the accepted values.
     pub fn read(document: &Value) -> Result<Vendor, String> {
         let known = [
             "resource",
@@ -191,13 +191,13 @@ impl Vendor {
         filled.collect()
     }
 
-    /// The files that a container with these devices has; some may not be there.
+    /// The files of a container with these devices; some may not exist.
     pub fn files(&self, devices: &[Device]) -> Vec<PathBuf> {
         let own = devices.iter().flat_map(|device| self.own(device.number));
         own.chain(self.always.iter().cloned()).collect()
     }
 
-    /// The files of one device alone; some may not be there.
+    /// The files of one device alone; some may not exist.
     fn own(&self, number: u32) -> Vec<PathBuf> {
         let patterns = std::iter::once(&self.device).chain(&self.with);
         patterns.map(|pattern| pattern.of(number)).collect()
@@ -226,7 +226,7 @@ fn text(at: &str, value: Option<&Value>, right: &str) -> Result<String, String> 
         .ok_or_else(|| wrong(at, value, right))
 }
 
-/// A list's entries, none where there is no list.
+/// A list's entries, empty if there is no list.
 fn list<T>(
     name: &str,
     map: &Map<String, Value>,

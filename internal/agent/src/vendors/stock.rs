@@ -1,5 +1,6 @@
-//! Described devices on the embedded engine: what the server is told of them, and what a container has of
-//! those that the scheduler chose for it. Pure but for [`Described`], which holds what was seen.
+//! Described devices on the embedded engine: which devices the server gets to know, and what a
+//! container gets for the devices that the scheduler chose. Pure but for [`Described`], which holds
+//! the last results.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -12,20 +13,20 @@ use tokio::sync::watch as channel;
 
 use super::{Device, Shown, State, Vendor, watch};
 
-/// How long the first checks are waited for.
+/// How long the agent waits for the first checks.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A resource's devices as they are now.
+/// A resource's present devices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stock {
-    /// What they are.
+    /// Their description.
     pub vendor: Arc<Vendor>,
-    /// Those that there are.
+    /// The present devices.
     pub devices: Vec<Device>,
 }
 
 impl Stock {
-    /// What a device is known by to others than its agent: its file.
+    /// A device's id outside the agent: its file.
     fn id(&self, device: &Device) -> String {
         let file = self.vendor.device.of(device.number);
         file.display().to_string()
@@ -36,8 +37,8 @@ impl Stock {
     }
 }
 
-/// What is told of a machine's devices, by resource. One that several descriptions mean is the first
-/// resource's, and a resource without devices is not offered.
+/// The published devices of a machine, by resource. A device in several descriptions belongs to the
+/// first resource, and a resource without devices is not offered.
 pub fn offered(stocks: &BTreeMap<String, Stock>) -> BTreeMap<String, Vec<DescribedDevice>> {
     let mut known = BTreeSet::new();
     let mut all = BTreeMap::new();
@@ -66,25 +67,25 @@ pub fn offered(stocks: &BTreeMap<String, Stock>) -> BTreeMap<String, Vec<Describ
     all
 }
 
-/// What a container has for its devices, and must not open.
+/// What a container gets for its devices, and which files it must not open.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Equipment {
     /// Its variables.
     pub variables: BTreeMap<String, String>,
-    /// Its device files; some may not be there.
+    /// Its device files; some may not exist.
     pub files: Vec<PathBuf>,
-    /// Files and directories of the machine that it sees; some may not be there.
+    /// Files and directories of the machine to mount; some may not exist.
     pub mounts: Vec<Shown>,
-    /// The files of all other devices; some may not be there.
+    /// The files of all other devices; some may not exist.
     pub denied: Vec<PathBuf>,
 }
 
-/// What a container has of a machine's devices that asks for so many of each resource, and for which
-/// these were chosen.
+/// What a container gets that requests so many of each resource and for which the scheduler chose
+/// these devices.
 ///
 /// # Errors
 ///
-/// A sentence, where it got fewer than it asks for, or one that the machine doesn't have.
+/// A sentence, if fewer devices were chosen than requested, or the machine lacks one of them.
 pub fn equipment(
     stocks: &BTreeMap<String, Stock>,
     container: &str,
@@ -138,12 +139,12 @@ pub fn equipment(
     Ok(equipment)
 }
 
-/// The devices of all descriptions, as they are seen.
+/// The present devices of all descriptions.
 #[derive(Clone, Debug)]
 pub struct Described(Vec<(Arc<Vendor>, channel::Receiver<Vec<Device>>)>);
 
 impl Described {
-    /// Those of the machine whose root is seen here, from now on.
+    /// Starts watching the machine whose root is mounted at `root`.
     pub fn begin(vendors: &[Vendor], root: &Path) -> Described {
         let all = vendors.iter().map(|vendor| {
             let seen = watch(vendor.clone(), root.to_owned());
@@ -152,14 +153,15 @@ impl Described {
         Described(all.collect())
     }
 
-    /// The same, each checked once, if the checks end.
+    /// The same, after each device was checked once, if the checks end.
     pub async fn watch(vendors: &[Vendor], root: &Path) -> Described {
         let mut described = Described::begin(vendors, root);
         described.first().await;
         described
     }
 
-    /// Waits until each was checked once, if the checks end, and says what the descriptions have twice.
+    /// Waits until each device was checked once, if the checks end, and logs devices with two
+    /// descriptions.
     pub async fn first(&mut self) {
         let first = tokio::time::timeout(PATIENCE, self.checked()).await;
         if first.is_err() {
@@ -170,7 +172,7 @@ impl Described {
         self.warn_of_overlaps();
     }
 
-    /// Each description, and what is seen of its devices.
+    /// Each description, with the receiver of its devices.
     pub fn each(&self) -> impl Iterator<Item = (&Vendor, channel::Receiver<Vec<Device>>)> {
         (self.0.iter()).map(|(vendor, seen)| (&**vendor, seen.clone()))
     }
@@ -182,7 +184,7 @@ impl Described {
         }
     }
 
-    /// One that several descriptions mean is given out by one of them alone.
+    /// A device in several descriptions is offered by only one of them.
     fn warn_of_overlaps(&self) {
         let now = self.now();
         let mut known: BTreeMap<String, &str> = BTreeMap::new();
@@ -198,7 +200,7 @@ impl Described {
         }
     }
 
-    /// Waits until something is other than when this was last told.
+    /// Waits for a change since the last call.
     pub async fn news(&mut self) {
         let mut all: Vec<_> = (self.0.iter_mut())
             .map(|(_, seen)| Box::pin(seen.changed()))
@@ -213,7 +215,7 @@ impl Described {
         std::future::pending().await
     }
 
-    /// Each resource's devices as they are now.
+    /// Each resource's present devices.
     pub fn now(&self) -> BTreeMap<String, Stock> {
         let all = self.0.iter().map(|(vendor, seen)| {
             let stock = Stock {

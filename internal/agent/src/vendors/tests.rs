@@ -1,4 +1,4 @@
-//! Descriptions, good and bad, and machines that have what they describe.
+//! Descriptions, valid and invalid, and machines with the described devices.
 
 use std::fs;
 use std::time::Instant;
@@ -8,7 +8,7 @@ use serde_json::json;
 use super::check::Checks;
 use super::*;
 
-/// A description of what lies in a directory, with these fields as well.
+/// A description of files in a directory, with these additional fields.
 fn described(directory: &Path, more: Value) -> Vendor {
     let at = |name: &str| directory.join(name).display().to_string();
     let mut document = json!({"resource": "example.com/card", "device": at("dev/card{number}")});
@@ -32,7 +32,7 @@ fn machine(files: &[(&str, &str)]) -> tempfile::TempDir {
 }
 
 #[test]
-fn what_is_wrong_is_said_with_its_field_its_value_and_what_would_be_right() {
+fn errors_name_the_field_its_value_and_the_accepted_values() {
     let with = |more: Value| {
         let mut document = json!({"resource": "amd.com/gpu", "device": "/dev/x{number}"});
         let fields = document.as_object_mut().expect("a mapping");
@@ -128,7 +128,7 @@ fn what_is_wrong_is_said_with_its_field_its_value_and_what_would_be_right() {
 }
 
 #[test]
-fn the_devices_are_the_files_with_a_number_that_say_what_they_must() {
+fn the_devices_are_the_numbered_files_that_meet_the_condition() {
     let directory = machine(&[
         ("dev/card0", ""),
         ("dev/card10", ""),
@@ -166,7 +166,7 @@ fn the_devices_are_the_files_with_a_number_that_say_what_they_must() {
     vendor.device = Pattern::read(&at("sys/{number}/numa")).expect("a pattern");
     let named: Vec<_> = devices(&vendor).into_iter().map(|it| it.id).collect();
     assert_eq!(named, ["0", "10"]);
-    // The machine's root is elsewhere for an agent in a container.
+    // For an agent in a container, the machine's root is elsewhere.
     vendor.device = Pattern::read("/dev/card{number}").expect("a pattern");
     assert_eq!(super::look::devices(&vendor, directory.path()).len(), 3);
     vendor.device = Pattern::read(&at("nowhere/{number}")).expect("a pattern");
@@ -230,12 +230,12 @@ fn a_device_is_well_only_where_its_check_says_so() {
         now.iter().map(Device::healthy).collect()
     };
     assert_eq!(well(&mut checks, 0), [true, false]);
-    // What was found holds until the next check is due.
+    // The result stays until the next check is due.
     fs::write(directory.path().join("state0"), "broken").expect("it is written");
     fs::write(directory.path().join("state1"), "well").expect("it is written");
     assert_eq!(well(&mut checks, 59), [true, false]);
     assert_eq!(well(&mut checks, 60), [false, true]);
-    // A device that comes is checked at once.
+    // A new device is checked at once.
     fs::write(directory.path().join("dev/card3"), "").expect("it is written");
     fs::write(directory.path().join("state3"), "well").expect("it is written");
     assert_eq!(well(&mut checks, 61), [false, true, true]);
@@ -258,7 +258,7 @@ fn a_check_that_does_not_end_or_cannot_be_run_leaves_its_device_out() {
     }
 }
 
-/// A resource whose device N is `/dev/NAME`N, with these of them: how each is.
+/// A resource whose device N is `/dev/NAME`N, with these devices and their health.
 fn stock(resource: &str, name: &str, devices: &[(u32, State)]) -> (String, Stock) {
     let vendor = json!({"resource": resource, "device": format!("/dev/{name}{{number}}"),
         "with": [format!("/dev/{name}ctl{{number}}")], "always": ["/dev/all"],
@@ -307,7 +307,7 @@ fn each_device_is_offered_once_by_its_file_with_why_it_is_not_well() {
 }
 
 #[test]
-fn a_container_has_what_was_chosen_for_it_and_no_other_device() {
+fn a_container_has_its_allocated_devices_and_no_others() {
     let all = [0, 1, 2].map(|number| (number, State::Well));
     let stocks = BTreeMap::from([
         stock("a.com/x", "x", &all),
@@ -369,7 +369,7 @@ fn a_container_has_what_was_chosen_for_it_and_no_other_device() {
 }
 
 #[tokio::test]
-async fn what_becomes_of_devices_is_news_and_without_descriptions_there_is_none() {
+async fn device_changes_are_notified_and_without_descriptions_there_are_none() {
     let directory = machine(&[("dev/card0", ""), ("state0", "well")]);
     let state = directory.path().join("state{number}").display().to_string();
     let health =

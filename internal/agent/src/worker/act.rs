@@ -1,5 +1,5 @@
-//! What the state machine asks for, set going: runs begun and ended, hooks, probes. Waits for none
-//! of it; what comes of it is told to the worker.
+//! Starts the state machine's actions: starts and ends of runs, hooks, probes. Waits for none of
+//! them; their results are sent to the worker.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -54,7 +54,7 @@ impl Worker {
         container::describe(&parts, attempt)
     }
 
-    /// Does what the state machine asks.
+    /// Starts an action of the state machine.
     pub(super) fn act(&mut self, action: Action) {
         match action {
             Action::Start { container, attempt } => self.start(container, attempt),
@@ -96,7 +96,7 @@ impl Worker {
             return;
         };
         let record = self.machine.containers.get(&container);
-        // The hook runs once, however often the time left is shortened.
+        // The hook runs once, even if the grace period is shortened again.
         let first = self.ending.insert(run.id.clone());
         let running = first && record.is_some_and(|record| record.is_running());
         let beginning = self
@@ -106,7 +106,7 @@ impl Worker {
         runs::end(run, running, grace, beginning);
     }
 
-    /// Runs the hook of a run that has begun, if it has one.
+    /// Runs the postStart hook of a started run, if it has one.
     pub(super) fn post_start(&self, name: &str, attempt: u32) {
         if let Some(run) = self.run_of(name, attempt) {
             runs::post_start(run);
@@ -124,7 +124,7 @@ impl Worker {
         })
     }
 
-    /// Has each running container's probes run, and no others.
+    /// Starts the probes of each running container and stops all others.
     pub(super) fn follow_probes(&mut self) {
         let running: BTreeMap<String, u32> = self
             .machine

@@ -1,5 +1,5 @@
-//! What the server is told of a pod: its status, events, and the last words of its containers.
-//! Changes nothing of the pod.
+//! Reports a pod to the server: its status, events, and the termination messages of its containers.
+//! Does not change the pod.
 
 use std::io::Read;
 use std::path::Path;
@@ -13,12 +13,12 @@ use super::Worker;
 use crate::lifecycle::Machine;
 use crate::lifecycle::status::{Addresses, MAX_MESSAGE_BYTES, status};
 
-/// How much of a log's end explains a failure (`FallbackToLogsOnError`).
+/// How many lines of a log's end explain a failure (`FallbackToLogsOnError`).
 const FALLBACK_LINES: u64 = 80;
 const FALLBACK_BYTES: usize = 2048;
 
 impl Worker {
-    /// What a container left in its termination message file, or the end of its log.
+    /// The content of a container's termination message file, or the end of its log.
     pub(super) fn last_words(&self, status: &ContainerStatus, failed: bool) -> Option<String> {
         let container = self.container(&status.name)?;
         let path = self.dir.message(&status.name, status.attempt);
@@ -45,7 +45,7 @@ impl Worker {
         (!text.is_empty()).then_some(text)
     }
 
-    /// Tells the pod's status as it is now.
+    /// Reports the pod's present status.
     pub(super) fn report(&self) {
         let addresses = Addresses {
             host: self.node.facts.ip.clone(),
@@ -58,7 +58,7 @@ impl Worker {
             &addresses,
             Timestamp::now(),
         );
-        // The server keeps the times of conditions; here they would make equal statuses differ.
+        // The server sets the times of conditions; here they would make equal statuses differ.
         for condition in now.conditions.iter_mut().flatten() {
             if let Some(start) = self.machine.start_time {
                 condition.last_transition_time = Some(Time(last_change(&self.machine, start)));
@@ -79,7 +79,7 @@ impl Worker {
         );
     }
 
-    /// Tells of an event of the pod, or of one of its containers.
+    /// Reports an event of the pod, or of one of its containers.
     pub(super) fn note(
         &self,
         warning: bool,

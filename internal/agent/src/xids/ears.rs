@@ -1,5 +1,5 @@
-//! The threads that listen: to the driver, and to the kernel's log. They end with whoever wants to
-//! know. Nothing is judged here.
+//! Threads that read XIDs from the driver and from the kernel's log. A thread ends when the last
+//! reader of its results is gone. This module judges nothing.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
@@ -12,12 +12,12 @@ use tokio::time::Instant;
 
 use super::{Teller, Xids};
 
-/// How long a thread waits at a time: so soon it ends with the agent.
+/// How long a thread waits at a time, and so the longest time it outlives the agent.
 const WAIT: Duration = Duration::from_secs(1);
-/// Between two tries to listen, also to GPUs that did not answer.
+/// Pause between two attempts to listen, also to GPUs that did not answer.
 const AGAIN: Duration = Duration::from_secs(10);
 
-/// Begins to listen.
+/// Starts listening.
 pub fn open(heard: &Arc<Mutex<Xids>>, source: Source, kmsg: Option<PathBuf>) {
     let ears = Arc::downgrade(heard);
     spawn("xids", move || hear_driver(&ears, &source));
@@ -40,8 +40,8 @@ fn hear_driver(ears: &Weak<Mutex<Xids>>, source: &Source) {
     while let Some(heard) = ears.upgrade() {
         let complete = events.as_ref().is_some_and(Events::complete);
         if !complete && tried.is_none_or(|tried| tried.elapsed() >= AGAIN) {
-            // The old one goes first: what happens between the two is lost, and told by the next
-            // look at what the driver wants done.
+            // The old event set is dropped first. XIDs between the two sets are missed; the next
+            // read of the driver's recovery action shows them.
             drop(events.take());
             events = Events::listen(source);
             tried = Some(std::time::Instant::now());
@@ -50,7 +50,8 @@ fn hear_driver(ears: &Weak<Mutex<Xids>>, source: &Source) {
                 None => heard.lock().ends(),
             }
         }
-        // Not held while waiting, so that whoever has it can end.
+        // The lock is released during the wait, so that the last owner can drop it and end this
+        // thread.
         drop(heard);
         let Some(listening) = &mut events else {
             std::thread::sleep(WAIT);

@@ -1,6 +1,6 @@
-//! Which GPUs are out, on disk: an agent that starts anew must not give out what the one before
-//! took out. What was kept before the machine was restarted counts no more, as every GPU was reset
-//! then.
+//! The file of GPUs that are withheld because of an XID: a restarted agent must not allocate a GPU
+//! that the previous agent withheld. Entries from before the last boot are ignored, because a boot
+//! resets every GPU.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -8,15 +8,15 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-/// The kernel's name for the time since the machine was started.
+/// The kernel's id of the current boot.
 const BOOT: &str = "/proc/sys/kernel/random/boot_id";
 
-/// Why a GPU is out.
+/// Why a GPU is withheld.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Kept {
-    /// The XID that took it out.
+    /// The XID for which the GPU is withheld.
     pub xid: u64,
-    /// Whether it has been gone since.
+    /// Whether the GPU has disappeared since.
     pub gone: bool,
 }
 
@@ -26,17 +26,17 @@ struct File {
     out: BTreeMap<String, Kept>,
 }
 
-/// The file.
+/// The state file.
 #[derive(Debug)]
 pub struct Keep {
     path: Option<PathBuf>,
     boot: String,
-    /// Whether it was said that it can't be written.
+    /// Whether the failure to write the file was logged.
     said: bool,
 }
 
 impl Keep {
-    /// Opens it, with what it says by GPU. One that can't be understood says nothing.
+    /// Opens the file and returns its entries by GPU. A file that cannot be parsed has no entries.
     pub fn open(path: Option<PathBuf>) -> (Keep, BTreeMap<String, Kept>) {
         let boot = std::fs::read_to_string(BOOT).unwrap_or_default();
         let boot = boot.trim().to_owned();
@@ -51,7 +51,7 @@ impl Keep {
         (keep, out.unwrap_or_default())
     }
 
-    /// Writes who is out now.
+    /// Writes the GPUs that are withheld now.
     pub fn write(&mut self, out: BTreeMap<String, Kept>) {
         let Some(path) = &self.path else { return };
         let boot = self.boot.clone();

@@ -1,6 +1,6 @@
-//! What the driver reports of GPUs that fail (XIDs), and what follows: a GPU whose XID asks for more
-//! than a restart of its application is not given out until it is well again. Owns what was heard;
-//! the listening is `ears`', what outlives the agent is `kept`'s. The judgement is pure.
+//! Handles XIDs, the errors that the driver reports of GPUs: a GPU whose XID needs more than a
+//! restart of its application is withheld until it is healthy again. Owns the XIDs that were
+//! reported; `ears` reads them and `kept` saves them for the next agent. The judgement is pure.
 
 mod ears;
 mod kept;
@@ -22,23 +22,24 @@ pub use policy::{Action, Policy};
 use crate::concerns::Watch;
 use kept::Keep;
 
-/// For how long the last XID is a metric's value: an old one says nothing of now.
+/// How long the last XID is a metric's value; an older XID says nothing of the current state.
 const RECENT: Duration = Duration::from_secs(300);
-/// Lines of the kernel's log that wait for somebody to know which GPU they are about.
+/// Maximum number of kernel log lines that are kept until their GPU is known.
 const UNPLACED_MAX: usize = 64;
 
-/// Where it is listened, and what is done about what is heard.
+/// Where XIDs are read, and which action follows each.
 #[derive(Clone, Debug, Default)]
 pub struct Hearing {
-    /// What each XID means.
+    /// The action for each XID.
     pub policy: Policy,
-    /// The kernel's log, or a file that grows like it; absent: only the driver is listened to.
+    /// The kernel's log, or a file that grows like it. If absent, only the driver's events are
+    /// read.
     pub kmsg: Option<PathBuf>,
-    /// Where it is kept which GPUs are out, so that another agent knows; nowhere if absent.
+    /// The file that keeps withheld GPUs for the next agent; not kept if absent.
     pub state: Option<PathBuf>,
 }
 
-/// Who told of an XID. Both tell of most.
+/// The source of an XID. Most XIDs arrive from both sources.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Teller {
     /// NVML's events.
@@ -47,42 +48,42 @@ pub enum Teller {
     Kernel,
 }
 
-/// What was heard of the node's GPUs, and which are out for it.
+/// XIDs reported for the node's GPUs, and the GPUs withheld because of them.
 #[derive(Debug)]
 pub struct Xids {
     policy: Policy,
     listening: bool,
     gpus: BTreeMap<String, Heard>,
-    /// The node's GPUs when they were last looked at: who they are, and whether they are well.
+    /// Identity and health of the node's GPUs at the last inventory.
     known: Vec<(Reading, bool)>,
-    /// What the kernel's log had of GPUs that nobody had looked at yet, by their places.
+    /// XIDs from the kernel's log for GPUs that no inventory has listed yet, by PCI address.
     unplaced: VecDeque<(String, u64)>,
     watch: Watch,
     keep: Keep,
-    /// Told when a GPU goes out.
+    /// Notified when a GPU is withheld.
     news: Arc<Notify>,
 }
 
-/// What was heard of one GPU.
+/// The XIDs of one GPU.
 #[derive(Debug, Default)]
 struct Heard {
     last: Option<(u64, Instant)>,
-    /// How often each XID was told of, by teller.
+    /// How often each XID was reported, by source.
     counts: BTreeMap<u64, [u64; 2]>,
     out: Option<Out>,
 }
 
-/// Why a GPU is out.
+/// Why a GPU is withheld.
 #[derive(Clone, Copy, Debug)]
 struct Out {
     xid: u64,
     since: Instant,
-    /// Whether it has been gone since, as it is while it is reset.
+    /// Whether the GPU has disappeared since, as it does during a reset.
     gone: bool,
 }
 
 impl Xids {
-    /// Nothing was heard yet but what another agent has kept.
+    /// Starts with the entries that the previous agent saved and with no other XIDs.
     pub fn new(policy: Policy, state: Option<PathBuf>, now: Instant) -> Xids {
         let (keep, kept) = Keep::open(state);
         let out = |xid, gone| Out {
@@ -109,7 +110,7 @@ impl Xids {
         }
     }
 
-    /// Listens to the GPUs at `source` for as long as somebody has the answer.
+    /// Listens to the GPUs at `source` until the returned value is dropped.
     pub fn listen(hearing: Hearing, source: Source) -> Arc<Mutex<Xids>> {
         let xids = Xids::new(hearing.policy, hearing.state, Instant::now());
         let heard = Arc::new(Mutex::new(xids));
@@ -117,7 +118,7 @@ impl Xids {
         heard
     }
 
-    /// An XID was told of. What both tellers tell of is one.
+    /// Records an XID. If both sources report it, it counts once.
     pub fn note(&mut self, gpu: &str, xid: u64, teller: Teller, now: Instant) {
         let heard = self.gpus.entry(gpu.to_owned()).or_default();
         let counts = heard.counts.entry(xid).or_default();
@@ -149,12 +150,13 @@ impl Xids {
         }
     }
 
-    /// What is told when a GPU goes out, for one who waits to look at once.
+    /// The notification that a GPU was withheld, for a caller that then takes the inventory at
+    /// once.
     pub fn news(&self) -> Arc<Notify> {
         self.news.clone()
     }
 
-    /// The kernel's log has an XID of the GPU at this place.
+    /// Records an XID from the kernel's log for the GPU at this PCI address.
     pub fn note_at(&mut self, at: &str, xid: u64, now: Instant) {
         let known = self.known.iter().map(|(gpu, _)| gpu);
         let gpu = (known.filter(|gpu| place(&gpu.pci) == at).map(|gpu| &gpu.id)).next();
@@ -167,7 +169,7 @@ impl Xids {
         }
     }
 
-    /// A teller begins to tell, and knows nothing of what was before: the other's count holds.
+    /// A source starts and does not know earlier XIDs: the other source's counts apply to these.
     pub fn begins(&mut self, teller: Teller) {
         self.listening |= teller == Teller::Driver;
         let heard = self
@@ -180,15 +182,16 @@ impl Xids {
         }
     }
 
-    /// The driver tells nothing any more.
+    /// The driver delivers no more events.
     pub fn ends(&mut self) {
         self.listening = false;
     }
 
-    /// Takes GPUs out of what was found for their XIDs, and lets those back in that a probe finds
-    /// well: they are quiet, and the driver, where it says what it wants done, wants nothing; where
-    /// it doesn't, they were gone and have come back, as after a reset. Then says what else is wrong
-    /// with them.
+    /// Marks GPUs in the inventory as unhealthy because of their XIDs. A withheld GPU is released
+    /// when a probe finds it healthy, it has reported no XID for the policy's quiet time, and the
+    /// driver requests no recovery action; if the driver does not report recovery actions, the GPU
+    /// must have disappeared and come back, as after a reset. Then adds the other concerns of each
+    /// GPU.
     pub fn judge(&mut self, found: &mut Inventory, now: Instant) {
         self.known = found.gpus.iter().map(identity).collect();
         for (at, xid) in std::mem::take(&mut self.unplaced) {
@@ -229,19 +232,19 @@ impl Xids {
         }
     }
 
-    /// The node's GPUs, as far as who they are, and whether each is well.
+    /// Identity and health of the node's GPUs.
     pub fn known(&self) -> &[(Reading, bool)] {
         &self.known
     }
 
-    /// The last XID of a GPU, 0 where there was none lately; nothing where nobody listens.
+    /// The last XID of a GPU, 0 without a recent XID, `None` if no source is read.
     pub fn last(&self, gpu: &str, now: Instant) -> Option<u64> {
         let last = self.gpus.get(gpu).and_then(|heard| heard.last);
         let recent = last.filter(|(_, at)| now.duration_since(*at) < RECENT);
         self.listening.then(|| recent.map_or(0, |(xid, _)| xid))
     }
 
-    /// How often each XID of a GPU happened since the agent started.
+    /// How often each XID of a GPU was reported since the agent started.
     pub fn counts(&self, gpu: &str) -> impl Iterator<Item = (u64, u64)> {
         let counts = self.gpus.get(gpu).map(|heard| &heard.counts);
         let counts = counts.into_iter().flatten();
@@ -262,7 +265,7 @@ impl Xids {
     }
 }
 
-/// Takes a GPU out for its XID; what is wrong with it by itself goes before that.
+/// Marks a GPU as unhealthy for its XID; a problem that the GPU already has takes precedence.
 fn take_out(gpu: &mut Gpu, xid: u64, action: Action, meaning: &str) {
     let colon = if meaning.is_empty() { "" } else { ": " };
     let reported = format!("XID {xid}{colon}{meaning}");
@@ -276,7 +279,7 @@ fn take_out(gpu: &mut Gpu, xid: u64, action: Action, meaning: &str) {
     gpu.failed |= action.is_fatal();
 }
 
-/// Who a GPU is, without any value.
+/// A GPU's identity without any readings, and its health.
 fn identity(gpu: &Gpu) -> (Reading, bool) {
     let reading = Reading {
         id: gpu.id.clone(),

@@ -1,4 +1,4 @@
-//! What an XID means, as data: a file of numbers and what is to be done, whose defaults follow
+//! The policy for XIDs as data: a file that maps XID numbers to actions. Its defaults follow
 //! NVIDIA's list of XIDs (`defaults.json`). Pure.
 
 use std::collections::BTreeMap;
@@ -6,22 +6,23 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-/// What is to be done about an XID.
+/// The action for an XID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Nothing: it is counted.
+    /// The XID is only counted.
     Ignore,
-    /// The application failed and is to be started again; the GPU is well.
+    /// The application failed and must be restarted; the GPU is healthy.
     RestartApp,
-    /// The GPU must be reset before it is given out again, and what runs on it can't go on.
+    /// The GPU must be reset before it is allocated again; running work cannot continue.
     Reset,
-    /// The machine must be restarted before it is, and what runs on it can't go on.
+    /// The machine must be rebooted before the GPU is allocated again; running work cannot
+    /// continue.
     Reboot,
-    /// It gets no new work, and somebody is to look at it. What runs may end by itself.
+    /// The GPU gets no new work and an administrator must inspect it. Running work may finish.
     Drain,
 }
 
-/// All of them.
+/// All actions.
 const ACTIONS: [Action; 5] = [
     Action::Ignore,
     Action::RestartApp,
@@ -30,21 +31,21 @@ const ACTIONS: [Action; 5] = [
     Action::Drain,
 ];
 
-/// The longest that a GPU may have to be quiet: a day.
+/// The longest quiet time that a policy can require of a GPU: a day.
 const QUIET_MAX: u64 = 24 * 60 * 60;
 
 impl Action {
-    /// Whether a GPU with such an XID is not given out until it is well again.
+    /// Whether a GPU with such an XID is withheld until it is healthy again.
     pub fn takes_out(self) -> bool {
         !matches!(self, Action::Ignore | Action::RestartApp)
     }
 
-    /// Whether what runs on such a GPU can't go on.
+    /// Whether the work that runs on such a GPU cannot continue.
     pub fn is_fatal(self) -> bool {
         matches!(self, Action::Reset | Action::Reboot)
     }
 
-    /// Its word.
+    /// The action's name in the policy file.
     pub fn as_str(self) -> &'static str {
         match self {
             Action::Ignore => "ignore",
@@ -55,7 +56,7 @@ impl Action {
         }
     }
 
-    /// What somebody is to do.
+    /// What the administrator must do.
     pub fn advice(self) -> &'static str {
         match self {
             Action::Ignore => "nothing is to be done",
@@ -67,7 +68,7 @@ impl Action {
     }
 }
 
-/// What each XID means, and what follows.
+/// The meaning and the action of each XID.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
     known: BTreeMap<u64, (Action, String)>,
@@ -82,7 +83,7 @@ impl Default for Policy {
             otherwise: Action::Drain,
             quiet: Duration::from_secs(30),
         };
-        // A test reads it, so that this can't fail.
+        // This cannot fail: a test parses the defaults.
         if let Ok(defaults) = serde_json::from_str(include_str!("defaults.json")) {
             let _ = policy.take(&defaults);
         }
@@ -91,18 +92,18 @@ impl Default for Policy {
 }
 
 impl Policy {
-    /// The defaults with what a file says in their place.
+    /// The defaults, overridden by the entries of a document.
     ///
     /// # Errors
     ///
-    /// A sentence with the field, its value, and what would be right.
+    /// A sentence with the field, its value, and the accepted values.
     pub fn read(document: &Value) -> Result<Policy, String> {
         let mut policy = Policy::default();
         policy.take(document)?;
         Ok(policy)
     }
 
-    /// What is to be done about an XID, and what it means where that is known.
+    /// The action for an XID, and its meaning if known.
     pub fn of(&self, xid: u64) -> (Action, &str) {
         match self.known.get(&xid) {
             Some((action, meaning)) => (*action, meaning),
@@ -110,7 +111,7 @@ impl Policy {
         }
     }
 
-    /// How long a GPU that is out must have reported nothing before it is given out again.
+    /// How long a withheld GPU must report no XID before it is allocated again.
     pub fn quiet(&self) -> Duration {
         self.quiet
     }
@@ -242,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_changes_what_it_names_and_what_is_wrong_in_it_is_said() {
+    fn a_file_changes_the_xids_that_it_names_and_its_errors_are_reported() {
         let read = Policy::read(&json!({"otherwise": "ignore",
             "xids": {"74": "drain", "79": {"action": "reset"}}}));
         let policy = read.expect("a policy");

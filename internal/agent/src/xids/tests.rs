@@ -1,10 +1,10 @@
-//! Who is out for which XID, and until when.
+//! Which GPUs are withheld for which XID, and until when.
 
 use hardware::Signs;
 
 use super::*;
 
-/// Two GPUs: whether the first answers, and what the driver wants done about it.
+/// Two GPUs; the arguments give the first one's health and the driver's recovery action for it.
 fn found(healthy: bool, recovery: Option<Recovery>) -> Inventory {
     let gpu = |id: &str, pci: &str, healthy: bool, recovery| Gpu {
         id: id.to_owned(),
@@ -64,7 +64,7 @@ fn a_gpu_comes_back_once_it_is_quiet_and_the_driver_wants_nothing() {
     for word in ["XID 48", "double-bit", "--gpu-reset"] {
         assert!(gpu.problem.contains(word), "{}", gpu.problem);
     }
-    // Well too soon: another may follow.
+    // Healthy too soon: another XID may follow.
     let well = found(true, Some(Recovery::None));
     assert!(!judged(&mut xids, well.clone(), start + QUIET / 2).healthy);
     assert!(!xids.known()[0].1);
@@ -86,7 +86,7 @@ fn where_the_driver_does_not_say_a_gpu_must_have_been_gone() {
 }
 
 #[test]
-fn what_runs_on_a_gpu_that_is_drained_may_go_on() {
+fn work_on_a_drained_gpu_may_continue() {
     let start = Instant::now();
     let mut xids = xids(start);
     xids.note("GPU-a", 54, Teller::Driver, start);
@@ -95,17 +95,17 @@ fn what_runs_on_a_gpu_that_is_drained_may_go_on() {
 }
 
 #[test]
-fn what_driver_and_kernel_both_tell_is_counted_once() {
+fn an_xid_from_both_driver_and_kernel_is_counted_once() {
     let start = Instant::now();
     let mut xids = xids(start);
-    // The kernel's log names places, which are known from the first look on.
+    // The kernel's log gives PCI addresses, which are known after the first inventory.
     xids.note_at("0000:c2:00", 63, start);
     judged(&mut xids, found(true, None), start);
     xids.note("GPU-b", 63, Teller::Driver, start);
     xids.note("GPU-b", 63, Teller::Driver, start);
     xids.note_at("0000:c2:00", 63, start);
     assert_eq!(xids.counts("GPU-b").collect::<Vec<_>>(), [(63, 2)]);
-    // What the driver missed while nobody listened is not waited for.
+    // An XID that the driver missed before it was read is not waited for.
     xids.note_at("0000:c2:00", 63, start);
     xids.begins(Teller::Driver);
     xids.note("GPU-b", 63, Teller::Driver, start);
@@ -115,7 +115,7 @@ fn what_driver_and_kernel_both_tell_is_counted_once() {
 }
 
 #[test]
-fn another_agent_knows_who_is_out() {
+fn a_restarted_agent_knows_the_withheld_gpus() {
     let dir = tempfile::tempdir().unwrap();
     let state = Some(dir.path().join("agent").join("xids.json"));
     let start = Instant::now();
@@ -126,7 +126,7 @@ fn another_agent_knows_who_is_out() {
     let mut second = Xids::new(Policy::default(), state.clone(), start);
     let gpu = judged(&mut second, found(true, None), start + 2 * QUIET);
     assert!(gpu.problem.contains("XID 79"), "{}", gpu.problem);
-    // It was reset: the next agent has nothing to remember.
+    // The GPU was reset: the next agent has no entry for it.
     judged(&mut second, found(false, None), start + 2 * QUIET);
     assert!(judged(&mut second, found(true, None), start + 3 * QUIET).healthy);
     let mut third = Xids::new(Policy::default(), state, start);

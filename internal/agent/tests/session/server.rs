@@ -1,4 +1,4 @@
-//! A server and agents for one test, each in a directory and on a port of its own.
+//! A server and agents for one test, each with its own directory and port.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -21,10 +21,10 @@ use tonic::transport::{Certificate, Identity, Server as TonicServer, ServerTlsCo
 
 use crate::stand_in::StandIn;
 
-/// Looked at often, so that nobody waits for it.
+/// Poll interval, short so that tests do not wait.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// How long anything may take before a test gives up; nothing is measured by it.
+/// Time limit of every wait; no test measures by it.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub struct Server {
@@ -41,13 +41,13 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// Ends the agent, not what it runs.
+    /// Ends the agent, not the pods that it runs.
     pub async fn end(self) -> Result<(), AgentError> {
         self.stop.send_replace(true);
         self.running.await.unwrap()
     }
 
-    /// What the agent ended with by itself.
+    /// Waits for the agent to end without a stop request; returns its result.
     pub async fn ended(self) -> Result<(), AgentError> {
         self.running.await.unwrap()
     }
@@ -95,7 +95,7 @@ impl Server {
         self.token_for(None).await
     }
 
-    /// A token for one join, of this node where one is named.
+    /// A token for one join, restricted to this node if one is given.
     pub async fn token_for(&self, node: Option<&str>) -> String {
         let options = JoinTokenOptions {
             ttl: SignedDuration::from_mins(5),
@@ -145,7 +145,7 @@ impl Server {
         self.dir.path().join("agents").join(node)
     }
 
-    /// An agent that joins with a token if it has to.
+    /// An agent that joins with a token if it has no identity.
     pub async fn agent(&self, node: &str, engine: &Arc<StandIn>) -> Agent {
         let token = self.token().await;
         self.agent_with(self.config(node, Some(token)), engine)
@@ -167,7 +167,7 @@ impl Server {
         Api::namespaced(self.client.clone(), "default")
     }
 
-    /// Makes a pod that is bound to a node already.
+    /// Creates a pod that is already bound to a node.
     pub async fn bound_pod(&self, name: &str, node: &str, extra: Value) -> Pod {
         let mut spec = json!({
             "nodeName": node,
@@ -186,7 +186,7 @@ impl Server {
             .unwrap()
     }
 
-    /// Waits until a pod is as wanted.
+    /// Waits until a pod meets a condition.
     pub async fn pod_until(&self, name: &str, wanted: impl Fn(&Value) -> bool) -> Value {
         until(&format!("pod {name}"), async || {
             let pod = self.pods().get_opt(name).await.unwrap()?;
@@ -228,7 +228,7 @@ impl Server {
     }
 }
 
-/// Waits for a condition; says what was waited for if it doesn't come.
+/// Waits for a condition; the panic names `what` if it isn't met.
 pub async fn until<T>(what: &str, mut check: impl AsyncFnMut() -> Option<T>) -> T {
     let waiting = async {
         loop {
@@ -243,7 +243,7 @@ pub async fn until<T>(what: &str, mut check: impl AsyncFnMut() -> Option<T>) -> 
         .unwrap_or_else(|_| panic!("waited in vain for {what}"))
 }
 
-/// What the server's listener does: who the certificate is of goes with the request.
+/// As in the server's listener: adds the certificate's subject to the request.
 fn show_peer<B>(mut request: http::Request<B>) -> http::Request<B> {
     let peer = request
         .extensions()

@@ -19,9 +19,9 @@ pub struct StandIn {
     changes: broadcast::Sender<ContainerStatus>,
     /// Every start and end, in order.
     pub history: Mutex<Vec<String>>,
-    /// Containers asked to stop do so only when told.
+    /// Whether containers that were asked to stop wait for the test to end them.
     pub stubborn: Mutex<bool>,
-    /// It can run containers as other users.
+    /// Whether it can run containers as other users.
     pub root: Mutex<bool>,
 }
 
@@ -36,7 +36,7 @@ impl StandIn {
         })
     }
 
-    /// The description of a pod's container, if it was started.
+    /// The spec of a pod's container, if it was started.
     pub fn spec(&self, pod: &str) -> Option<ContainerSpec> {
         let table = self.table.lock().unwrap();
         let mut found = table.values().filter(|(spec, _)| spec.pod.name == pod);

@@ -1,4 +1,4 @@
-//! What a node and its pods go through, from joining to the log of a pod that is gone.
+//! The lifecycle of a node and its pods, from joining to the log of a deleted pod.
 
 use fleet::{LogError, LogQuery};
 use k8s_openapi::api::coordination::v1::Lease;
@@ -52,7 +52,7 @@ async fn a_node_that_joins_with_a_fingerprint_becomes_ready_with_its_inventory()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_token_that_is_wrong_or_a_server_that_is_another_lets_nobody_join() {
+async fn a_wrong_token_or_another_server_prevents_a_join() {
     let server = Server::start().await;
     let engine = StandIn::new();
     let token = server.token().await;
@@ -70,7 +70,7 @@ async fn a_token_that_is_wrong_or_a_server_that_is_another_lets_nobody_join() {
     let error = none.ended().await.unwrap_err().to_string();
     assert!(error.contains("has not joined yet"), "{error}");
 
-    // With another fingerprint nothing is sent; the agent goes on trying.
+    // With another fingerprint nothing is sent; the agent keeps trying.
     let mut config = server.config("n1", Some(server.token().await));
     config.ca_fingerprint = Some(format!("sha256:{}", "00".repeat(32)));
     let trying = server.agent_with(config, &engine);
@@ -129,7 +129,7 @@ async fn a_token_that_names_no_node_takes_no_name_of_a_node_that_is_away() {
     connected(&server, &["n1"]).await;
     agent.end().await.unwrap();
     connected(&server, &[]).await;
-    // Another machine, which has nothing of the node's.
+    // Another machine, without the node's files.
     let thief = |token: String| {
         let mut config = server.config("n1", Some(token));
         config.data = server.data("elsewhere");
@@ -154,7 +154,7 @@ async fn a_removed_node_is_out_at_once_and_its_key_opens_nothing_any_more() {
     assert!(nodes.get_opt("n1").await.unwrap().is_none());
     assert!(!server.fleet.remove_node("n1").await.unwrap());
     agent.end().await.unwrap();
-    // The key and the certificate, taken away by somebody: they say who they are, and are refused.
+    // A stolen key and certificate identify the node, and are refused.
     let stolen = server.agent_with(server.config("n1", None), &engine);
     let token = server.token_for(Some("n1")).await;
     let rejoined = server.data("elsewhere");
@@ -162,14 +162,14 @@ async fn a_removed_node_is_out_at_once_and_its_key_opens_nothing_any_more() {
     config.data = rejoined;
     let returned = server.agent_with(config, &engine);
     connected(&server, &["n1"]).await;
-    // The one that joined again is the node from now on: the stolen key never takes its place.
+    // The agent that joined again is the node from now on: the stolen key never takes its place.
     stolen.end().await.unwrap();
     connected(&server, &["n1"]).await;
     returned.end().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_agent_whose_certificate_counts_no_more_joins_again_with_a_token_that_is_left() {
+async fn an_agent_without_a_valid_certificate_joins_again_with_a_remaining_token() {
     let server = Server::start().await;
     let engine = StandIn::new();
     let token = server.fleet.own_join_token("n1").unwrap();
@@ -254,8 +254,8 @@ async fn a_pod_waits_for_its_config_map_and_starts_when_it_is_there() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_namespaces_label_says_whom_its_pods_run_as_where_the_node_allows_it() {
-    // An account that every node has.
+async fn a_namespaces_label_sets_its_pods_account_if_the_node_allows_it() {
+    // An account that exists on every node.
     const ACCOUNT: &str = "nobody";
     let server = Server::start().await;
     let engine = StandIn::new();
@@ -279,7 +279,7 @@ async fn a_namespaces_label_says_whom_its_pods_run_as_where_the_node_allows_it()
     let account = nix::unistd::User::from_name(ACCOUNT).unwrap().unwrap();
     let user = engine.spec("allowed").unwrap().user;
     assert_eq!(user.uid, Some(account.uid.as_raw()));
-    // The label's value is looked up in the node's file; it is no account's name.
+    // The label's value is looked up in the node's file; it is not an account's name.
     label(ACCOUNT).await;
     server.bound_pod("refused", "n1", json!({})).await;
     let waiting = server
@@ -364,7 +364,7 @@ async fn an_agent_that_comes_back_reports_what_happened_meanwhile() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_container_whose_pod_is_forgotten_is_ended_before_the_pod_begins_again() {
+async fn a_container_of_a_forgotten_pod_is_ended_before_the_pod_starts_again() {
     let server = Server::start().await;
     let engine = StandIn::new();
     let agent = server.agent("n1", &engine).await;
@@ -450,7 +450,7 @@ async fn a_pod_with_an_image_says_why_it_waits_on_a_node_without_a_container_run
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_the_gpus_do_and_what_is_wrong_comes_to_the_node_and_goes_again() {
+async fn load_and_problems_of_gpus_appear_on_the_node_and_disappear() {
     let server = Server::start().await;
     let described = |healthy: bool, percent: u32| {
         format!(

@@ -1,5 +1,6 @@
-//! A claim's partitions: cut when it is prepared, and ended when it is let go. Owns the order in which
-//! its spec and its GPUs are written, by which a spec names all that there is of it.
+//! A claim's partitions: created when it is prepared, and removed when it is unprepared. Owns the
+//! order of writes to its spec and its GPUs, so that a spec always names all partitions of the
+//! claim.
 
 use super::Inner;
 use crate::cdi::Edits;
@@ -8,8 +9,8 @@ use crate::dra::partitions::Offer;
 use crate::dra::prepared::{Cut, Prepared, Specs};
 
 impl Inner {
-    /// Cuts GPUs as far as a claim's devices are partitions, and makes whole those that it gets whole.
-    /// Before anything is cut its spec says so.
+    /// Partitions GPUs for a claim's devices that are partitions, and removes the partitions of GPUs
+    /// that it gets as a whole. The claim's spec is written before.
     pub(super) async fn cut(
         &self,
         specs: &Specs,
@@ -47,7 +48,7 @@ impl Inner {
             return Ok(());
         }
         if had != prepared.cuts {
-            // A container would get nothing by it.
+            // With these edits a container would get no device.
             let nothing = Edits {
                 env: vec!["NVIDIA_VISIBLE_DEVICES=void".to_owned()],
                 ..Edits::default()
@@ -73,7 +74,8 @@ impl Inner {
                     made += 1;
                 }
                 Err(error) => {
-                    // What was cut the spec must name, until the kubelet asks again or gives up.
+                    // The spec must name the created slices until the kubelet asks again or gives
+                    // up.
                     if before.is_none() && made == 0 {
                         let removed = specs.remove(&prepared.uid);
                         removed
@@ -86,7 +88,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Ends what was cut for a claim, and forgets the claim.
+    /// Removes a claim's slices and its spec.
     pub(super) async fn let_go(&self, specs: &Specs, prepared: &Prepared) -> Result<(), String> {
         for cut in prepared.cuts.values() {
             let Err(error) = self.knife.end(cut).await else {

@@ -1,6 +1,6 @@
-//! The configurations that a node's label can name, in the format that NVIDIA's MIG manager reads
-//! (`version: v1`, `mig-configs`), or made of the GPUs' own profiles where no file is given. Pure.
-//! What can't be kept is refused with its field, its value and what would be right.
+//! The MIG configurations that a node's label can name, in the format that NVIDIA's MIG manager
+//! reads (`version: v1`, `mig-configs`), or derived from the GPUs' own profiles if there is no
+//! file. Pure. An invalid value is refused with its field, the value and the accepted values.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,36 +12,36 @@ use serde_json::{Map, Value};
 
 use crate::reading::{fields, join, present, wrong};
 
-/// Each configuration that is made of the GPUs' own profiles begins with this.
+/// The prefix of each configuration that is derived from the GPUs' own profiles.
 const ALL: &str = "all-";
 
-/// What labels can name.
+/// The configurations that labels can name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Configurations {
-    /// Made of the node's own profiles: `all-disabled`, `all-enabled`, `all-balanced`, and `all-`
-    /// with each profile's name, its `+` a dot, as labels can't have one.
+    /// Derived from the node's own profiles: `all-disabled`, `all-enabled`, `all-balanced`, and
+    /// `all-` with each profile's name, with a dot for its `+`, which labels can't contain.
     #[default]
     OfProfiles,
-    /// Those of a file.
+    /// The configurations of a file.
     Given(BTreeMap<String, Vec<Entry>>),
 }
 
-/// What a configuration says of some GPUs.
+/// The configuration of some GPUs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Only of products with one of these PCI device numbers (`0x233010DE`); of all where empty.
+    /// Only products with one of these PCI device numbers (`0x233010DE`); all if empty.
     products: BTreeSet<u32>,
-    /// Only of these indices; of all where nothing is said.
+    /// Only GPUs with these indices; all if `None`.
     devices: Option<BTreeSet<u32>>,
     wanted: Wanted,
 }
 
 impl Configurations {
-    /// Reads a document.
+    /// Parses a document.
     ///
     /// # Errors
     ///
-    /// A sentence with the field, its value and what would be right.
+    /// A sentence with the field, its value and the accepted values.
     pub fn read(document: &Value) -> Result<Configurations, String> {
         let root = fields("", document, &["version", "mig-configs"])?;
         match root.get("version") {
@@ -72,12 +72,11 @@ impl Configurations {
         Ok(Configurations::Given(all.collect::<Result<_, String>>()?))
     }
 
-    /// How each GPU is to be cut under this name, by its UUID. GPUs that aren't named stay as they
-    /// are.
+    /// The layout of each GPU under this name, by its UUID. GPUs that aren't named stay unchanged.
     ///
     /// # Errors
     ///
-    /// A sentence: there is no such name, or it asks for what these GPUs can't.
+    /// A sentence: there is no such name, or these GPUs don't support the layout.
     pub fn wanted(&self, name: &str, cards: &[Card]) -> Result<BTreeMap<String, Wanted>, String> {
         match self {
             Configurations::OfProfiles => of_profiles(name, cards),
@@ -95,8 +94,8 @@ impl Configurations {
     }
 }
 
-/// How many devices the node would give out under each name that these GPUs can be cut by, by resource.
-/// GPUs that a configuration leaves alone count as they are.
+/// How many devices of each resource the node would offer under each name that fits these GPUs.
+/// GPUs that a configuration leaves unchanged count as they are.
 pub fn possible(configurations: &Configurations, cards: &[Card]) -> Possible {
     let names: BTreeSet<String> = match configurations {
         Configurations::Given(all) => all.keys().cloned().collect(),
@@ -120,7 +119,7 @@ pub fn possible(configurations: &Configurations, cards: &[Card]) -> Possible {
                 *devices.entry(NVIDIA_GPU.to_owned()).or_default() += 1;
                 continue;
             }
-            // What doesn't fit in it is none of what can be.
+            // A configuration that doesn't fit is not possible.
             steps(
                 &card.profiles,
                 &Layout::default(),
@@ -193,7 +192,7 @@ fn is_label(name: &str) -> bool {
     name.len() <= 63 && ends && name.chars().all(inner)
 }
 
-/// As a label's value has a profile's name.
+/// A profile's name as a label's value.
 fn label(profile: &str) -> String {
     profile.replace('+', ".")
 }
@@ -201,7 +200,7 @@ fn label(profile: &str) -> String {
 /// One large instance and smaller ones beside it: of seven slices three, two and twice one, of four
 /// two and twice one.
 fn balanced(profiles: &[Profile]) -> Option<BTreeMap<String, u32>> {
-    // Of several with as many slices the plain one is that of which there are the most.
+    // Of several profiles with as many slices, the standard one is the one with the most instances.
     let plain = |slices: u32| {
         let of_size = profiles.iter().filter(|profile| profile.slices == slices);
         of_size.max_by_key(|profile| (profile.most, std::cmp::Reverse(profile.name.len())))
@@ -290,7 +289,7 @@ fn entry(at: &str, value: &Value) -> Result<Entry, String> {
     })
 }
 
-/// How many instances of each profile.
+/// The number of instances of each profile.
 fn instances(at: &str, entry: &Map<String, Value>) -> Result<BTreeMap<String, u32>, String> {
     let given = match present(entry, "mig-devices") {
         None => return Ok(BTreeMap::new()),

@@ -1,4 +1,4 @@
-//! Configurations from files and from profiles, for described machines; what is wrong in a file.
+//! Configurations from files and from profiles, for described machines, and errors in files.
 
 use hardware::mig::profiles;
 use serde_json::json;
@@ -26,7 +26,7 @@ fn machine(models: &[&str]) -> Vec<Card> {
     models.iter().zip(0..).map(card).collect()
 }
 
-/// In a few words what is wanted of each.
+/// The layout of each GPU in short form.
 fn words(wanted: Result<BTreeMap<String, Wanted>, String>) -> Result<Vec<String>, String> {
     let one = |(gpu, wanted): (String, Wanted)| format!("{gpu}: {}", wanted.words());
     Ok(wanted?.into_iter().map(one).collect())
@@ -47,7 +47,7 @@ fn without_a_file_configurations_are_made_of_the_gpus_own_profiles() {
                 ("GPU-1", "2 of 1g.5gb and 1 of 2g.10gb and 1 of 3g.20gb"),
             ],
         ),
-        // Both have a profile of this name, the one of half the slices.
+        // Both products have a profile of this name, on one of them with half the slices.
         (
             "all-1g.10gb",
             &[("GPU-0", "7 of 1g.10gb"), ("GPU-1", "4 of 1g.10gb")],
@@ -105,7 +105,7 @@ fn a_file_says_it_by_product_and_by_index() {
     let seven = |gpu: usize, profile: &str| format!("GPU-{gpu}: 7 of {profile}");
     assert_eq!(named("off"), Ok(vec![off(0), off(1), off(2)]));
     let by_product = vec![seven(0, "1g.10gb"), seven(1, "1g.5gb"), seven(2, "1g.5gb")];
-    // Of its number the L4 is an H100.
+    // By its PCI device number the L4 counts as an H100.
     assert!(
         named("by-product")
             .unwrap_err()
@@ -141,7 +141,7 @@ fn a_file_says_it_by_product_and_by_index() {
 }
 
 #[test]
-fn what_is_wrong_in_a_file_is_named() {
+fn errors_in_a_file_are_named() {
     let with = |entry: Value| {
         let file = json!({"version": "v1", "mig-configs": {"x": [entry]}});
         Configurations::read(&file).unwrap_err()
@@ -206,7 +206,7 @@ fn what_is_wrong_in_a_file_is_named() {
 }
 
 #[test]
-fn what_a_node_can_be_made_into_is_told_by_what_it_would_give_out() {
+fn possible_layouts_are_published_by_the_resources_that_they_offer() {
     let two = machine(&[H100, H100]);
     let mixed = machine(&[H100, "NVIDIA L4"]);
     let by_profiles = Configurations::default();
@@ -234,12 +234,12 @@ fn what_a_node_can_be_made_into_is_told_by_what_it_would_give_out() {
     let balanced = ["1g.10gb", "2g.20gb", "3g.40gb"].map(|it| format!("nvidia.com/mig-{it}"));
     let counts: Vec<(String, u32)> = balanced.into_iter().zip([4, 2, 2]).collect();
     assert_eq!(of(&all, "all-balanced"), counts);
-    // What can't be cut is given out whole, whatever the name.
+    // A GPU without MIG is offered whole under any name.
     let all = possible(&by_profiles, &mixed);
     let both = named(&[("nvidia.com/gpu", 1), ("nvidia.com/mig-3g.40gb", 2)]);
     assert_eq!(of(&all, "all-3g.40gb"), both);
     assert!(possible(&by_profiles, &machine(&["NVIDIA L4"])).is_empty());
-    // By a file's names, of which what does not fit is none.
+    // Names of a file, without those that do not fit.
     let file = json!({"version": "v1", "mig-configs": {
         "first": [{"devices": [0], "mig-enabled": true, "mig-devices": {"3g.40gb": 1}}],
         "much": [{"devices": "all", "mig-enabled": true, "mig-devices": {"7g.80gb": 2}}],

@@ -1,4 +1,4 @@
-//! Who has the node's GPUs, and how long they may take to go. Pure.
+//! The holders of the node's GPUs, and how long they may take to end. Pure.
 
 use std::collections::BTreeMap;
 
@@ -11,19 +11,19 @@ use super::next::{Held, Holders};
 use crate::dra::Prepared;
 use crate::metrics::Holder;
 
-/// The longest time that a pod is given to save itself, in seconds: as the scheduler has it.
+/// The longest grace period that a pod gets, in seconds; the scheduler has the same.
 const GRACE_MAX: i64 = 3600;
-/// A pod's grace period where it says none, in seconds.
+/// The grace period of a pod that specifies none, in seconds.
 const GRACE: i64 = 30;
 
 /// A pod of this node that has not ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Live {
-    /// Which pod of its name it is.
+    /// The pod's uid.
     pub uid: String,
-    /// Whether it has been told to go.
+    /// Whether it is terminating.
     pub going: bool,
-    /// How long it needs to go, in seconds, where that is longer than its own grace period.
+    /// How long it needs to end, in seconds, if that is longer than its own grace period.
     pub grace: Option<i64>,
 }
 
@@ -62,9 +62,9 @@ fn grace(pod: &Pod) -> Option<i64> {
     Some(asked).filter(|asked| *asked > own.unwrap_or(GRACE))
 }
 
-/// Who has what: by the kubelet's list, by the scheduler's choice for pods that the kubelet may not
-/// have heard of yet, and by claims that are prepared. A pod that the kubelet lists and the API
-/// doesn't know was deleted by force, and may run yet.
+/// The holders of devices: from the kubelet's list, from the scheduler's choice for pods that the
+/// kubelet may not know yet, and from prepared claims. A pod that the kubelet lists and the API
+/// doesn't know was deleted by force, and may still run.
 pub fn holders(listed: &[(Holder, String)], pods: &[Pod], prepared: &[Prepared]) -> Holders {
     let live = live(pods);
     let ended =
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_hold_what_the_kubelet_or_the_scheduler_says_until_they_end() {
+    fn pods_hold_the_devices_of_the_kubelet_or_the_scheduler_until_they_end() {
         let listed = |pod: &str, device: &str| {
             let holder = Holder {
                 namespace: "team".to_owned(),

@@ -1,5 +1,5 @@
-//! The thread on which GPUs are cut: a driver takes seconds for it, and one that never answers must
-//! hold up nothing but this.
+//! The thread that partitions GPUs: a driver takes seconds for it, and a driver that never answers
+//! must block nothing else.
 
 use std::fmt::Display;
 use std::sync::mpsc;
@@ -10,12 +10,12 @@ use tokio::sync::oneshot;
 
 type Job = Box<dyn FnOnce(&mut Cutter) + Send>;
 
-/// Cuts GPUs, one thing after another.
+/// Partitions GPUs, one request after another.
 #[derive(Debug)]
 pub struct Hand(mpsc::Sender<Job>);
 
 impl Hand {
-    /// Opens nothing yet. The thread ends with this.
+    /// Opens no driver yet. The thread ends when this value is dropped.
     pub fn new(source: &Source) -> Hand {
         let (jobs, asked) = mpsc::channel::<Job>();
         let mut cutter = Cutter::new(source);
@@ -27,18 +27,18 @@ impl Hand {
         Hand(jobs)
     }
 
-    /// What the cutter answers.
+    /// Sends a request to the cutter and returns its answer.
     ///
     /// # Errors
     ///
-    /// What it says, or that its thread failed.
+    /// The cutter's error, or that its thread failed.
     pub async fn ask<T: Send + 'static, E: Display + 'static>(
         &self,
         ask: impl FnOnce(&mut Cutter) -> Result<T, E> + Send + 'static,
     ) -> Result<T, String> {
         let (answer, answered) = oneshot::channel();
         let job: Job = Box::new(move |cutter| {
-            // Who asked may have gone.
+            // The caller may have gone.
             let _ = answer.send(ask(cutter).map_err(|error| error.to_string()));
         });
         let failed = "the thread that cuts GPUs failed; start the agent anew";

@@ -1,4 +1,4 @@
-//! The rounds in which the node's GPUs come to be as its label says.
+//! Rounds that bring the node's GPUs to the MIG layout of its label.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -23,23 +23,24 @@ use crate::kubelet::cluster::{Cluster, Well};
 use crate::kubelet::evictions::Evictions;
 use crate::kubelet::{GivenBy, KubeletConfig, LOOK_EVERY, Sharing, TRY_EVERY, socket};
 
-/// How often a GPU is cut for one configuration: its mode, once more after a reset, its instances.
+/// Maximum number of cuts of a GPU for one configuration: its mode, once more after a reset, its
+/// instances.
 const CUTS_MAX: u32 = 3;
-/// How long to wait where the driver doesn't answer.
+/// Pause before the next try if the driver doesn't answer.
 const AGAIN: Duration = Duration::from_secs(60);
 
-/// The node's labels about this: what is wanted, and what was said of it last.
+/// The node's labels for MIG: the wanted configuration, and the last state written.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Labels {
     wanted: Option<String>,
     state: Option<String>,
 }
 
-/// How a round ended.
+/// The result of a round.
 enum Round {
     /// Nothing is to be done until the label names another configuration.
     Over,
-    /// There is more to do, after this long.
+    /// There is more to do after this time.
     Again(Duration),
 }
 
@@ -51,24 +52,24 @@ struct Manager<'a> {
     machine: watch::Receiver<Machine>,
     pod_resources: PathBuf,
     specs: Specs,
-    /// The state that the node's label has.
+    /// The value of the node's state label.
     state: Option<String>,
-    /// The label was written by others since: what it has may be something else.
+    /// Whether others wrote the label since, so that its value is uncertain.
     unsure: bool,
-    /// Whether schedulers are told what the GPUs can be made into: not where other resources come of it
-    /// than those that they were told of.
+    /// Whether the possible layouts are published to schedulers: not if their resources would
+    /// differ from the published ones.
     tells: bool,
-    /// What they were told last.
+    /// The possible layouts published last.
     possible: Option<Possible>,
-    /// What was said last of who is in the way.
+    /// The last message about holders in the way.
     said: String,
-    /// Pods that were asked to go.
+    /// Pods with an eviction request.
     evictions: Evictions,
-    /// How often each GPU was cut for what the label says now.
+    /// How often each GPU was cut for the label's present value.
     cuts: BTreeMap<String, u32>,
 }
 
-/// Keeps the node's GPUs cut as its label says, for as long as there is an agent.
+/// Keeps the node's GPUs partitioned as its label says, for as long as the agent runs.
 pub async fn manage(
     config: &KubeletConfig,
     settings: &MigSettings,
@@ -94,7 +95,7 @@ pub async fn manage(
         cuts: BTreeMap::new(),
     };
     let rounds = async {
-        // Before the first label is heard nothing is known of what is wanted.
+        // Before the first label arrives the wanted configuration is unknown.
         let Ok(first) = labels.wait_for(Option::is_some).await.map(|it| it.clone()) else {
             return;
         };
@@ -122,7 +123,7 @@ pub async fn manage(
             match heard {
                 Some(heard) => {
                     now = heard.unwrap_or_default();
-                    // Who writes the label may write its state with it.
+                    // The author of the label may write its state with it.
                     manager.state = now.state.take();
                     manager.unsure = true;
                     manager.cuts.clear();
@@ -137,7 +138,8 @@ pub async fn manage(
     }
 }
 
-/// Takes back what an agent before this one, which cut GPUs, told schedulers that they can be made into.
+/// Removes the possible layouts that an earlier agent published, for an agent that does not cut
+/// GPUs.
 pub async fn cut_nothing(cluster: &Cluster) {
     while let Err(error) = cluster.annotate(MIG_CONFIGURATIONS, None).await {
         tracing::debug!(%error, "what the GPUs could be made into can't be taken back yet");
@@ -146,7 +148,7 @@ pub async fn cut_nothing(cluster: &Cluster) {
     std::future::pending().await
 }
 
-/// Hears what the node's labels say.
+/// Receives the node's labels.
 async fn listen(cluster: &Cluster, told: &watch::Sender<Option<Labels>>) {
     let follow = cluster.follow_node("the node's labels", |node| {
         let all = node.labels.unwrap_or_default();
@@ -175,7 +177,7 @@ impl Manager<'_> {
             if self.state.is_some() || self.unsure {
                 self.tell(None, "").await?;
             }
-            // Nobody asks for anything, so that a driver which doesn't answer is no trouble yet.
+            // No configuration is requested, so a driver that doesn't answer is no problem yet.
             self.tell_possible(cards.as_deref().unwrap_or_default())
                 .await?;
             return Ok(match cards {
@@ -183,7 +185,7 @@ impl Manager<'_> {
                 Err(_) => Round::Again(AGAIN),
             });
         };
-        // Those that were withheld before who has what is asked: nobody has been given one since.
+        // GPUs that were withheld before the holders are read: no pod has been given one since.
         let free = self.withheld.seen_in(&self.machine.borrow());
         let cards = match self.hand.ask(|cutter| cutter.look()).await {
             Ok(cards) => cards,
@@ -220,7 +222,7 @@ impl Manager<'_> {
             self.evictions = Evictions::default();
             return Ok(Round::Over);
         }
-        // Not before they are offered to nobody: whoever is made in a pod's place would get them.
+        // Not before the GPUs are withheld: a replacement pod would get them.
         let all_out = next.withheld.keys().all(|gpu| free.contains(gpu));
         if self.settings.drain == Drain::Evict && all_out {
             let why = "its GPU is to be cut anew";
@@ -246,7 +248,7 @@ impl Manager<'_> {
         Ok(Round::Again(LOOK_EVERY))
     }
 
-    /// Who has what now, and the pods that have not ended; nothing while that isn't known.
+    /// The current holders, and the pods that have not ended; `None` while these are unknown.
     async fn holders(&self) -> Option<(super::next::Holders, BTreeMap<Held, Live>)> {
         let listed = socket::held(&self.pod_resources, true).await;
         let listed = listed.map_err(|error| error.to_string());
@@ -264,7 +266,7 @@ impl Manager<'_> {
         }
     }
 
-    /// Tells schedulers what the GPUs can be made into.
+    /// Publishes the possible layouts to schedulers.
     async fn tell_possible(&mut self, cards: &[Card]) -> Result<(), kube::Error> {
         let strategy = self.machine.borrow().inventory.mig_strategy.clone();
         let by_profile = self.tells && strategy != MIG_SINGLE && strategy != MIG_NONE;
@@ -282,7 +284,7 @@ impl Manager<'_> {
         Ok(())
     }
 
-    /// Says that it is under way, and who or what is waited for.
+    /// Reports that the change is in progress, and which holders it waits for.
     async fn tell_pending(&mut self, name: &str, next: &Next) -> Result<(), kube::Error> {
         let resets: Vec<String> = next.resets.iter().map(u32::to_string).collect();
         let stuck = next.held.is_empty() && next.ready.is_empty();
@@ -320,7 +322,8 @@ impl Manager<'_> {
         Ok(())
     }
 
-    /// Says that it can't be; until the label names another configuration nothing more is tried.
+    /// Reports that the change is impossible; the next try is after the label names another
+    /// configuration.
     async fn give_up(&mut self, name: &str, why: &str) -> Result<Round, kube::Error> {
         let again = "when the label changes or the agent starts anew";
         self.fail(name, why, again).await?;
@@ -343,7 +346,7 @@ impl Manager<'_> {
         if self.state.as_deref() == state && trouble.is_empty() && !self.unsure {
             return Ok(());
         }
-        // The reason first: whoever sees the label finds it.
+        // The reason is written first, so that a reader of the label finds it.
         let (condition, well) = (&MIG_CONFIG_FAILED, Well::Silent);
         (self.cluster.tell_trouble(condition, trouble, well)).await?;
         self.cluster.label(MIG_CONFIG_STATE, state).await?;

@@ -1,8 +1,8 @@
-//! Cuts the node's GPUs as its label `nvidia.com/mig.config` says: GPUs that are to be cut anew are
-//! given to nobody any more, who has them is waited for or evicted, the driver cuts them, and what
-//! there is then is offered as any other look finds it. How far it is the label
-//! `nvidia.com/mig.config.state` says. Owns the decision and the order; the driver is asked through
-//! `hardware`'s cutter, on a thread of its own.
+//! Partitions the node's GPUs as its label `nvidia.com/mig.config` says: withholds the GPUs to be
+//! partitioned, waits for their holders or evicts them, lets the driver partition the GPUs, and
+//! offers the new devices after the next inventory. The label `nvidia.com/mig.config.state` has the
+//! progress. Owns the decisions and their order; `hardware`'s cutter calls the driver, on its own
+//! thread.
 
 mod configurations;
 pub(super) mod drain;
@@ -23,35 +23,35 @@ pub use manager::{cut_nothing, manage};
 use crate::dra::Claimable;
 use crate::inventory::Machine;
 
-/// What is done about pods that have a GPU that is to be cut anew.
+/// The action for pods that hold a GPU that is to be partitioned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Drain {
-    /// They are waited for.
+    /// The agent waits for their end.
     Wait,
-    /// They are evicted, as far as their disruption budgets allow.
+    /// The agent evicts them, as far as their disruption budgets allow.
     Evict,
 }
 
-/// How GPUs are cut.
+/// How GPUs are partitioned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MigSettings {
-    /// What the node's label may name.
+    /// The configurations that the node's label may name.
     pub configurations: Configurations,
-    /// What is done about pods that are in the way.
+    /// The action for pods that hold such a GPU.
     pub drain: Drain,
 }
 
-/// The GPUs that are not given out because they are to be cut, by UUID, each with its index.
+/// The GPUs that are withheld because they are to be partitioned, by UUID, each with its index.
 #[derive(Clone, Debug, Default)]
 pub struct Withheld(Arc<Mutex<BTreeMap<String, u32>>>);
 
 impl Withheld {
-    /// From the next look on, these.
+    /// Withholds these GPUs from the next look on.
     fn set(&self, gpus: BTreeMap<String, u32>) {
         *self.0.lock() = gpus;
     }
 
-    /// Of these, those that a machine shows to be given to nobody any more.
+    /// The withheld GPUs that a machine's inventory shows as such.
     fn seen_in(&self, machine: &Machine) -> Vec<String> {
         let withheld = self.0.lock();
         let gpus = machine.inventory.gpus.iter();
@@ -59,8 +59,8 @@ impl Withheld {
         out.map(|gpu| gpu.id.clone()).collect()
     }
 
-    /// Takes them out of what is offered, by number and by claims. Nothing is wrong with them, so
-    /// nothing else is said of them, and what runs on them goes on.
+    /// Removes the GPUs from what is offered, as extended resources and to claims. They are
+    /// healthy, so no problem is reported, and running work continues.
     pub fn take_out(&self, machine: &mut Machine, claimables: &mut [Claimable]) {
         let withheld = self.0.lock();
         for gpu in &mut machine.inventory.gpus {
@@ -76,7 +76,7 @@ impl Withheld {
     }
 }
 
-/// Whether a machine shows these GPUs as they are cut.
+/// Whether a machine shows these GPUs with their present layout.
 fn shows(machine: &Machine, cards: &[Card]) -> bool {
     cards.iter().all(|card| {
         let gpu = machine.inventory.gpus.iter().find(|gpu| gpu.id == card.id);
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_withheld_is_offered_to_nobody_and_nothing_else_is_said_of_it() {
+    fn a_withheld_gpu_is_not_offered_and_has_no_problem() {
         let found = found();
         let withheld = Withheld::default();
         let look = || {

@@ -1,6 +1,7 @@
-//! What is to be done next to have the GPUs cut as the node's label says: who has to be gone first,
-//! which GPUs are out of use meanwhile, and which can be cut now. Pure. It goes by what the GPUs say
-//! and remembers nothing, so an agent that died half way is gone on from.
+//! Plans the next steps to the MIG layout that the node's label requests: which holders must end
+//! first, which GPUs are withheld meanwhile, and which can be partitioned now. Pure. The plan
+//! depends only on the GPUs' present state, so a restarted agent continues where the last one
+//! stopped.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -10,26 +11,26 @@ use hardware::partition::{LayoutError, Step, Wanted, steps};
 
 use crate::dra;
 
-/// Who has to be gone before a GPU can be cut.
+/// A holder that must be gone before a GPU can be partitioned.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Held {
-    /// A pod that has the GPU or a slice of it.
+    /// A pod that holds the GPU or a slice of it.
     Pod {
         /// Its namespace.
         namespace: String,
         /// Its name.
         name: String,
     },
-    /// A claim that has it, of a pod that isn't known.
+    /// A claim that holds it, of an unknown pod.
     Claim {
         /// Its namespace.
         namespace: String,
         /// Its name.
         name: String,
     },
-    /// A process of which no pod is known.
+    /// A process of no known pod.
     Process {
-        /// Its number.
+        /// Its process id.
         pid: u32,
         /// The GPU's index.
         gpu: u32,
@@ -46,36 +47,36 @@ impl fmt::Display for Held {
     }
 }
 
-/// Who has which GPU or slice, by its UUID or by its name as a claim's device.
+/// The holders of each GPU or slice, by its UUID or by its name as a claim's device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Holders(BTreeMap<String, BTreeSet<Held>>);
 
 impl Holders {
-    /// Notes that somebody has a device. Units of a shared one have a number behind its UUID.
+    /// Records a holder of a device. Units of a shared device have a number behind its UUID.
     pub fn note(&mut self, device: &str, held: Held) {
         let id = device.split_once("::").map_or(device, |(id, _)| id);
         self.0.entry(id.to_owned()).or_default().insert(held);
     }
 
-    /// Whether anybody has the device of this name.
+    /// Whether the device of this name has a holder.
     pub fn has(&self, device: &str) -> bool {
         self.0.contains_key(device)
     }
 
-    /// Notes that who has a device by one name has it by another as well.
+    /// Records the holders of a device by one name under another name as well.
     pub fn has_too(&mut self, device: &str, other: &str) {
         let held: Vec<Held> = self.0.get(device).into_iter().flatten().cloned().collect();
         held.into_iter().for_each(|held| self.note(other, held));
     }
 
-    /// Who has it, by either name.
+    /// The holders of a device, by either name.
     pub fn of(&self, device: &str) -> impl Iterator<Item = &Held> {
         let by_name = self.0.get(&dra::name_of(device));
         self.0.get(device).into_iter().chain(by_name).flatten()
     }
 }
 
-/// Something to do to a GPU now, as nobody uses what it ends.
+/// Steps that a GPU is ready for, because the devices that they remove have no holder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cut {
     /// The GPU's UUID.
@@ -86,24 +87,24 @@ pub struct Cut {
     pub steps: Vec<Step>,
 }
 
-/// What is to be done next. Nothing at all: the GPUs are as they are to be.
+/// The plan. An empty plan: the GPUs have the wanted layout.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Next {
-    /// The GPUs that are not to be given out meanwhile, by UUID, each with its index.
+    /// The GPUs to withhold meanwhile, by UUID, each with its index.
     pub withheld: BTreeMap<String, u32>,
-    /// Who has to be gone.
+    /// The holders that must end.
     pub held: BTreeSet<Held>,
-    /// The GPUs that have to be reset before anything else, by index.
+    /// The GPUs that must be reset first, by index.
     pub resets: BTreeSet<u32>,
-    /// What can be done.
+    /// The GPUs that can be partitioned now.
     pub ready: Vec<Cut>,
 }
 
-/// What is to be done next.
+/// Plans the next steps.
 ///
 /// # Errors
 ///
-/// A sentence with the GPU that can't be cut so, and what would fit.
+/// A sentence with the GPU that can't be partitioned so, and what would fit.
 pub fn next(
     cards: &[Card],
     wanted: &BTreeMap<String, Wanted>,
@@ -120,7 +121,7 @@ pub fn next(
     Ok(next)
 }
 
-/// What one GPU needs.
+/// The needs of one GPU.
 enum Need {
     Nothing,
     Reset,
@@ -151,7 +152,7 @@ fn add(next: &mut Next, card: &Card, need: Need) {
     }
 }
 
-/// Whether a step ends what somebody may use.
+/// Whether a step removes a device that may have a holder.
 fn ends(step: &Step) -> bool {
     step.ends().is_some() || matches!(step, Step::Switch { .. })
 }
@@ -168,11 +169,11 @@ fn one(card: &Card, wanted: &Wanted, holders: &Holders) -> Result<Need, LayoutEr
         .collect();
     let off = !card.layout.enabled;
     let steps = match off && wanted.enabled && !card.is_known() {
-        // Where its profiles may lie it says when it is in MIG mode.
+        // A GPU reports the possible places of its profiles only in MIG mode.
         true => vec![Step::Switch { on: true }],
         false => steps(&card.profiles, &card.layout, wanted, &used)?,
     };
-    // Whatever it waits for, it can't be cut before.
+    // A GPU that waits for a reset can't be partitioned before.
     if card.waits {
         return Ok(Need::Reset);
     }
@@ -185,7 +186,7 @@ fn one(card: &Card, wanted: &Wanted, holders: &Holders) -> Result<Need, LayoutEr
     let slices = card.slices.iter().filter(|(_, instance)| goes(**instance));
     let ids = slices.map(|(id, _)| id).chain(switched.then_some(&card.id));
     let mut held: BTreeSet<Held> = ids.flat_map(|id| holders.of(id)).cloned().collect();
-    // Of pods' own processes the pods tell more.
+    // For pods' processes the pods are listed instead.
     if held.is_empty() && (switched || !ended.is_empty()) {
         let processes = card.processes.iter();
         let here = processes.filter(|(_, instance)| instance.is_none_or(goes));

@@ -1,4 +1,4 @@
-//! What is next for GPUs in each state, with holders of each kind.
+//! The plan for GPUs in each state, with holders of each kind.
 
 use hardware::mig::profiles;
 use hardware::partition::{Instance, Layout, Profile};
@@ -9,8 +9,8 @@ const H100: &str = "NVIDIA H100 80GB HBM3";
 const SMALL: &str = "1g.10gb";
 const LARGE: &str = "3g.40gb";
 
-/// An H100 with these instances, numbered from 1, whose slices are `MIG-GPU-NUMBER`; none: it is not
-/// in MIG mode.
+/// An H100 with these instances, numbered from 1, whose slices are `MIG-GPU-NUMBER`; `None`: it is
+/// not in MIG mode.
 fn card(index: u32, instances: Option<&[(&str, u32)]>) -> Card {
     let all: Vec<Profile> = profiles(H100).iter().map(Profile::from).collect();
     let instances_of = instances.unwrap_or_default().iter().zip(1..);
@@ -65,7 +65,8 @@ fn held(devices: &[(&str, &str)]) -> Holders {
     holders
 }
 
-/// In a few words: GPUs withheld, who has to be gone, resets, and GPUs with how many steps.
+/// The plan in short form: withheld GPUs, holders that must end, resets, and GPUs with the number
+/// of steps.
 fn short(next: &Next) -> String {
     let list = |all: Vec<String>| all.join(" ");
     format!(
@@ -83,7 +84,7 @@ fn short(next: &Next) -> String {
 }
 
 #[test]
-fn gpus_leave_when_they_are_to_be_cut_and_are_cut_when_nobody_has_what_goes() {
+fn gpus_are_withheld_before_a_cut_and_cut_once_the_removed_devices_have_no_holder() {
     let two_small: &[(&str, u32)] = &[(SMALL, 0), (SMALL, 1)];
     let mut waiting = card(0, None);
     waiting.waits = true;
@@ -95,7 +96,7 @@ fn gpus_leave_when_they_are_to_be_cut_and_are_cut_when_nobody_has_what_goes() {
     unknown.profiles.iter_mut().for_each(|it| it.starts.clear());
     let one = wanted(&[(SMALL, 1)]);
     let off = Wanted::default();
-    // What there is, what is wanted, who has what, what is next.
+    // The present layout, the wanted one, the holders, the plan.
     type Case<'a> = (Card, &'a Wanted, &'a [(&'a str, &'a str)], &'a str);
     let cases: [Case<'_>; 13] = [
         (
@@ -135,7 +136,7 @@ fn gpus_leave_when_they_are_to_be_cut_and_are_cut_when_nobody_has_what_goes() {
             &[("GPU-1", "a")],
             "-0 held  reset  cut 0x2",
         ),
-        // The slice that is used stays: the other goes, and nobody has to.
+        // The used slice stays: the other is removed, and no holder must end.
         (
             card(0, Some(two_small)),
             &one,
@@ -161,7 +162,7 @@ fn gpus_leave_when_they_are_to_be_cut_and_are_cut_when_nobody_has_what_goes() {
 }
 
 #[test]
-fn what_is_only_added_beside_others_takes_nothing_out() {
+fn adding_an_instance_beside_others_withholds_no_gpu() {
     let cut = card(0, Some(&[(LARGE, 0)]));
     let all = BTreeMap::from([(cut.id.clone(), wanted(&[(LARGE, 1), (SMALL, 2)]))]);
     let next = next(&[cut], &all, &held(&[("MIG-0-1", "a")])).expect("it can be");
