@@ -1,5 +1,5 @@
-//! Starting again what failed: how soon an interrupted watch is asked for anew, a loop that ends
-//! with whoever runs it, and a panic over one object that ends nothing else.
+//! Retries: the growing wait before an interrupted watch is started again, a task that is aborted
+//! when its owner drops it, and the containment of a panic over one object.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -9,14 +9,14 @@ use futures::FutureExt as _;
 use kube::runtime::utils::Backoff;
 use tokio::task::{JoinError, JoinSet};
 
-/// How long the first wait is.
+/// The first wait.
 const FIRST: Duration = Duration::from_millis(100);
-/// The longest: for so long after the API is there again a loop may not know it, and go by what it
-/// knew before. client-go's half a minute is for thousands of watchers; these are a few dozen.
+/// The longest wait. It bounds how long a loop works from stale state after the API is back.
+/// client-go uses 30 s because it serves thousands of watchers; here there are a few dozen.
 const LONGEST: Duration = Duration::from_secs(2);
 
-/// The waits before an interrupted watch is asked for again: each is twice as long as the one before.
-/// What comes through starts them anew.
+/// The waits before an interrupted watch is started again. Each is twice as long as the one before;
+/// a received event resets them.
 pub(crate) struct Waits(Duration);
 
 impl Default for Waits {
@@ -41,18 +41,18 @@ impl Backoff for Waits {
     }
 }
 
-/// Runs a loop as a task of its own, so that its panic is an answer; it is cut off when this is
-/// dropped.
+/// Runs a loop as a task of its own, so that a panic becomes a result. Dropping the future aborts
+/// the task.
 pub(crate) async fn apart(run: impl Future<Output = ()> + Send + 'static) -> Result<(), JoinError> {
     let mut tasks = JoinSet::new();
     tasks.spawn(run);
     tasks.join_next().await.unwrap_or(Ok(()))
 }
 
-/// The event's reason on an object that a loop panicked over.
+/// The reason of the event on an object whose reconciliation panicked.
 pub(crate) const PANICKED: &str = "ReconcilePanicked";
 
-/// What an event says of an object that a loop panicked over.
+/// The message of the event on an object whose reconciliation panicked.
 pub(crate) fn panicked_note(panic: &str) -> String {
     format!(
         "The controller panicked over this object, left it as it is, and will try again: {panic}. \
@@ -60,14 +60,14 @@ pub(crate) fn panicked_note(panic: &str) -> String {
     )
 }
 
-/// Decides about one object; the panic's message where that panicked. The caller must give up whatever
-/// `decide` may have changed in part.
+/// Decides about one object; if that panics, the result is the panic's message. The caller must
+/// discard all state that `decide` may have changed in part.
 pub(crate) fn caught<T>(decide: impl FnOnce() -> T) -> Result<T, Panicked> {
     catch_unwind(AssertUnwindSafe(decide)).map_err(|panic| Panicked(words_of(&*panic)))
 }
 
-/// Does the work about one object; its panic is an error like any other, which the loop logs, and after
-/// which it tries again later.
+/// Does the work about one object. A panic becomes an ordinary error, which the loop logs and
+/// retries.
 pub(crate) async fn guarded<T>(work: impl Future<Output = kube::Result<T>>) -> kube::Result<T> {
     match AssertUnwindSafe(work).catch_unwind().await {
         Ok(outcome) => outcome,
@@ -83,7 +83,7 @@ pub(crate) async fn guarded<T>(work: impl Future<Output = kube::Result<T>>) -> k
 #[error("panicked: {0}")]
 pub(crate) struct Panicked(pub(crate) String);
 
-/// What the panic said, if the work failed by one.
+/// The panic's message, if the work failed by a panic.
 pub(crate) fn panic_in(error: &kube::Error) -> Option<&str> {
     match error {
         kube::Error::Service(error) => {
@@ -94,7 +94,7 @@ pub(crate) fn panic_in(error: &kube::Error) -> Option<&str> {
     }
 }
 
-/// What a panic said.
+/// The message of a panic.
 pub(crate) fn words_of(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().copied();
     let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_loop_ends_with_whoever_runs_it() {
+    async fn a_loop_is_aborted_when_its_owner_drops_it() {
         let held = Arc::new(());
         let inside = held.clone();
         let outer = tokio::spawn(apart(async move {

@@ -1,5 +1,5 @@
-//! What a Kubernetes cluster must have before the loops run: Muster's kinds, and the default
-//! queue. The embedded engine has both from its first start.
+//! The preconditions in a Kubernetes cluster: Muster's kinds and the default queue. The embedded
+//! engine has both from its first start.
 
 use kube::api::PostParams;
 use kube::{Api, Client};
@@ -9,18 +9,18 @@ use serde_json::json;
 
 use crate::jobs::JobKind;
 
-/// Why a cluster can't be worked on yet.
+/// Why the loops cannot run against a cluster yet.
 #[derive(Debug, thiserror::Error)]
 pub enum NotReady {
-    /// Kinds that it does not serve.
+    /// The cluster does not serve these kinds.
     #[error("the cluster does not know {0}; install them with `muster crds`")]
     KindsMissing(String),
-    /// It did not answer, or said no.
+    /// The API did not answer, or refused.
     #[error("{0}")]
     Api(#[from] kube::Error),
 }
 
-/// The group's version and the plural name of what the loops over these kinds need.
+/// The group version and the plural name of each kind that these controllers need.
 fn needed(jobs: impl Iterator<Item = JobKind>) -> Vec<(&'static str, &'static str)> {
     let scheduling = "scheduling.volcano.sh/v1beta1";
     let mut needed = vec![(scheduling, "podgroups"), (scheduling, "queues")];
@@ -31,11 +31,11 @@ fn needed(jobs: impl Iterator<Item = JobKind>) -> Vec<(&'static str, &'static st
     needed
 }
 
-/// Looks whether the cluster serves the kinds that are needed.
+/// Checks that the cluster serves the kinds that are needed.
 ///
 /// # Errors
 ///
-/// Those that are missing, by name; or what the API said.
+/// The missing kinds by name, or the API's error.
 pub async fn check_kinds(
     client: &Client,
     jobs: impl Iterator<Item = JobKind>,
@@ -64,11 +64,11 @@ pub async fn check_kinds(
     Err(NotReady::KindsMissing(missing.join(", ")))
 }
 
-/// Makes the queue that takes whatever names no other, where there is none.
+/// Creates the default queue, for jobs that name no queue, if it does not exist.
 ///
 /// # Errors
 ///
-/// What the API said against it.
+/// The API's error.
 pub async fn ensure_default_queue(client: &Client) -> kube::Result<()> {
     let queues: Api<Queue> = Api::all(client.clone());
     if queues.get_opt(names::DEFAULT_QUEUE).await?.is_some() {
@@ -84,7 +84,7 @@ pub async fn ensure_default_queue(client: &Client) -> kube::Result<()> {
             tracing::info!("made the queue `{}`", names::DEFAULT_QUEUE);
             Ok(())
         }
-        // Another was quicker.
+        // Another client created it first.
         Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
         Err(error) => Err(error),
     }

@@ -1,6 +1,7 @@
-//! Says of objects whose kinds are kept and not acted on (`resources::kept`) that nothing runs them: in their status,
-//! and in an event. It makes and deletes nothing. In a Kubernetes cluster it speaks only of kinds whose definition
-//! Muster installed: where another operator owns one, its objects are left alone.
+//! Reports on objects whose kinds are stored and not acted on (`resources::kept`) that no
+//! controller runs them: in their status, and by an event. It creates and deletes nothing. In a
+//! Kubernetes cluster it reports only on kinds whose definition Muster installed: where another
+//! operator owns the kind, it leaves the objects alone.
 
 use std::time::Duration;
 
@@ -20,10 +21,10 @@ use tokio::task::JoinHandle;
 use crate::Context;
 use crate::notes::{Kind as NoteKind, Notes};
 
-/// How often it is looked again whose a kind is.
+/// How often the loop checks again which operator owns a kind.
 const LOOK_AGAIN: Duration = Duration::from_secs(60);
 
-/// Starts a loop for each kind that is kept here. Must be called within a tokio runtime.
+/// Starts a loop for each stored kind. Must be called within a tokio runtime.
 pub(crate) fn spawn(ctx: &Context) -> Vec<JoinHandle<()>> {
     let built_in = ctx.config.upkeep;
     let notes = Notes::new(ctx.client.clone(), "muster");
@@ -48,7 +49,7 @@ async fn run(ctx: Context, notes: Notes, kept: &'static Kept, kind: &'static Kin
         }
         told = !ours;
         tokio::select! {
-            // Told, or nobody is left to tell.
+            // Stop was requested, or its sender is gone.
             _ = stop.wait_for(|stop| *stop) => return,
             () = tokio::time::sleep(LOOK_AGAIN), if !ours || !built_in => {}
             () = watch(&ctx, &notes, kept, kind), if ours => {}
@@ -71,7 +72,7 @@ async fn is_ours(client: &Client, kept: &Kept) -> bool {
     }
 }
 
-/// Looks at every object there is and to come, until dropped.
+/// Reports on every present and future object, until dropped.
 async fn watch(ctx: &Context, notes: &Notes, kept: &Kept, kind: &Kind) {
     let resource = resource(kind);
     let all: Api<DynamicObject> = Api::all_with(ctx.client.clone(), &resource);
@@ -92,7 +93,7 @@ fn resource(kind: &Kind) -> ApiResource {
     ApiResource::from_gvk_with_plural(&gvk, kind.plural)
 }
 
-/// Says it of one object, unless it was said.
+/// Reports on one object, unless its status says so already.
 async fn say(
     client: &Client,
     notes: &Notes,
@@ -104,7 +105,7 @@ async fn say(
         return;
     }
     let about = ObjectReference {
-        // An event about an object is found by its kind: a watch's items may leave it out.
+        // An event's object is found by its kind, which a watch's items may leave out.
         api_version: Some(resource.api_version.clone()),
         kind: Some(resource.kind.clone()),
         ..object.object_ref(resource)
@@ -118,7 +119,8 @@ async fn say(
     let namespace = object.namespace().unwrap_or_default();
     let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), &namespace, resource);
     let patch = Patch::Merge(json!({
-        // Not of an object that was made anew under the same name, nor over what was written meanwhile.
+        // The uid and version exclude an object that was created anew under the same name, and keep
+        // others' writes from being overwritten.
         "metadata": {"uid": object.metadata.uid, "resourceVersion": object.metadata.resource_version},
         "status": status,
     }));
@@ -127,7 +129,7 @@ async fn say(
         .await
     {
         Ok(_) => notes.note(&about, NoteKind::Warning, REASON, kept.message),
-        // It changed, and comes again; or it is gone.
+        // The object changed, and comes again; or it is gone.
         Err(kube::Error::Api(status)) if [404, 409].contains(&status.code) => {}
         Err(error) => {
             tracing::warn!(%error, kind = %resource.kind, %namespace, name = %object.name_any(), "its status could not be written");

@@ -1,6 +1,5 @@
-//! The controllers' shell: watches feed pure reconcilers and the scheduler; what they
-//! answer is written back. It decides nothing itself: decisions live in `scheduler` and
-//! `workloads`.
+//! The controllers' shell. Watches feed the pure reconcilers and the scheduler; the loops write
+//! back their decisions. The decisions themselves are made in `scheduler` and `workloads`.
 
 mod again;
 pub mod cluster;
@@ -21,7 +20,7 @@ use tokio::task::JoinHandle;
 pub use scheduler::Config as SchedulerConfig;
 pub use scheduler::settings as scheduler_settings;
 
-/// What every control loop is given.
+/// The context of every control loop.
 #[derive(Clone)]
 pub struct Context {
     /// The resource API: the embedded engine in process, or a real kube-apiserver.
@@ -35,24 +34,25 @@ pub struct Context {
 /// Settings of the control loops.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// How the scheduler is set up: which pods it answers for, and what it does with them. Pods that
-    /// a job controller makes from templates that name no scheduler get the first of its names.
+    /// The scheduler's settings: its scheduler names and its policies. A pod that a job controller
+    /// creates from a template without `schedulerName` gets the first of the names.
     pub scheduler: SchedulerConfig,
-    /// The kinds of jobs that are controlled; others are another operator's.
+    /// The kinds of jobs to control; other kinds belong to other operators.
     pub jobs: BTreeSet<jobs::JobKind>,
-    /// Whether to do here what Kubernetes' own controllers and kubelets do in a cluster: garbage
-    /// collection, namespaces, endpoints, claims, nodes' life cycle, budgets' statuses.
+    /// Whether to run the loops that Kubernetes' own controllers and kubelets run in a cluster:
+    /// garbage collection, namespaces, endpoints, claims, node life cycle, disruption budget
+    /// statuses.
     pub upkeep: bool,
     /// How long a node may be silent before its pods are declared lost.
     pub node_grace: std::time::Duration,
-    /// The first and last port handed out for rendezvous on nodes whose pods share the
-    /// host's network. An empty range says that every pod has a network of its own.
+    /// The first and last rendezvous port for nodes whose pods share the host's network. An empty
+    /// range means that every pod has a network of its own.
     pub rendezvous_ports: std::ops::RangeInclusive<u16>,
 }
 
 /// The running control loops.
 pub struct Handle {
-    /// Why each pending gang waits, and what would become of one that is not submitted.
+    /// Why each pending gang waits, and answers to what-if questions.
     pub board: Arc<scheduling::ReportBoard>,
     stop: tokio::sync::watch::Sender<bool>,
     tasks: Vec<JoinHandle<()>>,
@@ -77,7 +77,7 @@ pub fn start(client: kube::Client, config: Config) -> Handle {
 }
 
 impl Handle {
-    /// Cuts the loops off where they stand, as a crash would.
+    /// Aborts the loops at once, as a crash would.
     pub fn cut_off(self) {
         let _ = self.stop.send(true);
         for task in self.tasks {
@@ -85,10 +85,10 @@ impl Handle {
         }
     }
 
-    /// Asks the loops to stop and waits for them; those that have not stopped after
-    /// `patience` are cut off, which loses nothing that was acknowledged.
+    /// Asks the loops to stop and waits for them. Loops that run on after `patience` are aborted,
+    /// which loses nothing that was acknowledged.
     pub async fn shutdown(self, patience: Duration) {
-        // A loop that is gone needs no telling.
+        // The send fails only if no loop is left to stop.
         let _ = self.stop.send(true);
         let deadline = tokio::time::Instant::now() + patience;
         for mut task in self.tasks {

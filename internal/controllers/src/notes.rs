@@ -1,7 +1,6 @@
-//! Owns the writing of core/v1 Events: what control loops want a person to know.
-//! The same remark about the same object becomes one event whose count grows. It must
-//! never hold up or fail a control loop: notes are handed over without waiting, and what
-//! cannot be written is dropped and counted.
+//! Records core/v1 Events for the control loops. Equal notes about the same object become one event
+//! whose count grows. Recording never delays or fails a control loop: `note` returns without
+//! waiting, and a note that cannot be written is dropped and counted.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -16,25 +15,25 @@ use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use tokio::sync::mpsc;
 
-/// How many notes may wait to be taken up before new ones are dropped: some hundred bytes each.
+/// How many notes may wait before new ones are dropped; a note takes a few hundred bytes.
 const WAITING_MAX: usize = 16_384;
-/// How many distinct remarks are remembered for counting repeats.
+/// How many distinct notes are remembered for counting repeats.
 const REMEMBERED_MAX: usize = 4096;
-/// How many event writes may be under way at once.
+/// How many event writes may be in flight at once.
 const IN_FLIGHT_MAX: usize = 8;
-/// The same while what the notes are about is under way itself.
+/// The same limit while the writes that the notes are about are in flight.
 const IN_FLIGHT_BESIDE: usize = 1;
-/// How often the grown counts of repeated remarks are written.
+/// How often the increased counts of repeated notes are written.
 const REPEATS_EVERY: Duration = Duration::from_secs(1);
-/// The longest message kept, in bytes: what kube-apiserver accepts in an event.
+/// The longest message kept, in bytes: the limit that kube-apiserver sets for an event.
 const MESSAGE_MAX: usize = 1024;
 
-/// Whether a note reports the ordinary way of things or something to look at.
+/// Whether a note reports normal operation or a problem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
-    /// Nothing needs doing.
+    /// No action is needed.
     Normal,
-    /// Somebody may want to act.
+    /// A user may have to act.
     Warning,
 }
 
@@ -49,7 +48,7 @@ impl Kind {
     }
 }
 
-/// A handle for recording events under one component's name; clones share its memory.
+/// A handle for recording events under one component's name; clones share its state.
 #[derive(Clone)]
 pub struct Notes {
     waiting: mpsc::Sender<Note>,
@@ -72,14 +71,13 @@ impl Notes {
         }
     }
 
-    /// Whether there is something more urgent to write than remarks: for so long they wait, but for
-    /// one at a time.
+    /// Sets whether more urgent writes are in flight. While they are, event writes go out one at a
+    /// time.
     pub fn give_way(&self, gives_way: bool) {
         self.gives_way.store(gives_way, Ordering::Relaxed);
     }
 
-    /// Records one remark about an object. Returns at once; when too many wait, the
-    /// remark is dropped.
+    /// Records one note about an object. Returns at once; when too many wait, the note is dropped.
     pub fn note(&self, about: &ObjectReference, kind: Kind, reason: &str, message: &str) {
         let note = Note {
             about: about.clone(),
@@ -93,14 +91,14 @@ impl Notes {
         }
     }
 
-    /// How many remarks were dropped because too many waited.
+    /// How many notes were dropped because too many waited.
     #[must_use]
     pub fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }
 }
 
-/// Cuts a message to what an event may hold, at a character's edge.
+/// Cuts a message to the size limit of an event, at a character boundary.
 fn shortened(message: &str) -> String {
     if message.len() <= MESSAGE_MAX {
         return message.to_owned();
@@ -120,7 +118,7 @@ struct Note {
     at: Timestamp,
 }
 
-/// What makes two notes the same remark.
+/// The identity of a note: notes with equal keys are repeats.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Key {
     object: String,
@@ -154,7 +152,7 @@ struct Remark {
     count: i32,
     first: Timestamp,
     last: Timestamp,
-    /// The event exists with this count; zero while it was never written.
+    /// The count in the stored event; zero if the event was never written.
     written: i32,
     in_flight: bool,
 }
@@ -163,7 +161,7 @@ struct Writer {
     client: Client,
     component: String,
     remarks: BTreeMap<Key, Remark>,
-    /// Keys from the longest known to the newest, for forgetting.
+    /// The remembered keys, the oldest first, for eviction from memory.
     order: VecDeque<Key>,
     named: u64,
     gives_way: Arc<AtomicBool>,
@@ -188,7 +186,7 @@ impl Writer {
         }
     }
 
-    /// How many writes may be under way now.
+    /// How many writes may be in flight now.
     fn in_flight_max(&self) -> usize {
         if self.gives_way.load(Ordering::Relaxed) {
             IN_FLIGHT_BESIDE
@@ -216,13 +214,13 @@ impl Writer {
                 _ = repeats.tick(), if open => self.flush(&mut writes),
             }
             if !open {
-                // Nobody is left to say it again: what is not written yet is written now.
+                // The handles are gone and no repeat can come: everything unwritten is written now.
                 self.flush(&mut writes);
             }
         }
     }
 
-    /// Counts a note in; a remark not seen before is returned to be written at once.
+    /// Counts a note; returns its key if it is new and must be written at once.
     fn take(&mut self, note: Note) -> Option<Key> {
         let key = Key::of(&note);
         if let Some(remark) = self.remarks.get_mut(&key) {
@@ -252,7 +250,7 @@ impl Writer {
         Some(key)
     }
 
-    /// `<object>.<hex>`, the way kubectl's users know event names.
+    /// `<object>.<hex>`, the form of event names that kubectl's users know.
     fn fresh_name(&mut self, about: &ObjectReference, at: Timestamp) -> String {
         self.named = self.named.wrapping_add(1);
         let object = about.name.as_deref().unwrap_or("cluster");
@@ -267,7 +265,7 @@ impl Writer {
         )
     }
 
-    /// Starts writes for remarks that grew since they were last written.
+    /// Starts writes for notes whose count grew since they were last written.
     fn flush(&mut self, writes: &mut FuturesUnordered<WriteFuture>) {
         let grown: Vec<Key> = self
             .remarks
@@ -306,7 +304,7 @@ impl Writer {
         match done.result {
             Ok(()) => remark.written = done.count,
             Err(error) => {
-                // Not tried again until the remark is made again: events are a courtesy.
+                // A failed write is retried only when the note is repeated: events are best effort.
                 remark.count = remark.written.max(remark.count - done.count);
                 tracing::debug!(%error, reason = done.key.reason, "an event could not be written");
                 if remark.written == 0 && remark.count == 0 {
@@ -332,7 +330,7 @@ async fn write_event(api: &Api<Event>, event: Event, exists: bool) -> Result<(),
             .await
         {
             Ok(_) => return Ok(()),
-            // Expired meanwhile: write it anew.
+            // The event expired meanwhile: write it anew.
             Err(kube::Error::Api(status)) if status.code == 404 => {}
             Err(error) => return Err(error),
         }

@@ -1,5 +1,5 @@
-//! Where a job would go if it were submitted now: its controller's own answer for a job
-//! that has nothing yet, tried out on the scheduler's own state. Writes nothing.
+//! Where a job would be placed if it were submitted now: the job controller's decision for a job
+//! without dependents, tried out on the scheduler's own state. Writes nothing.
 
 use std::collections::BTreeSet;
 
@@ -15,13 +15,13 @@ use workloads::{Action, job, pytorch};
 
 use crate::scheduling::ReportBoard;
 
-/// The uid of what does not exist yet; owner references need one.
+/// A placeholder uid for the job, which does not exist yet; owner references need one.
 const NO_UID: &str = "00000000-0000-0000-0000-000000000000";
 
-/// Pods with the nodes that they would go to, or why they would wait.
+/// The pods with the nodes where they would be placed, or why they would wait.
 pub type Preview = Result<Vec<(String, String)>, Box<PlacementReport>>;
 
-/// Tries an object as admission would leave it; none for a kind that has no pods.
+/// Tries an object as admission would store it; none for a kind without pods.
 pub async fn preview(board: &ReportBoard, object: &Value) -> Option<Preview> {
     let (group, pods) = wanted(object, Timestamp::now())?;
     let trial = board.would_place(group, pods).await;
@@ -57,7 +57,7 @@ fn wanted(object: &Value, now: Timestamp) -> Option<(Option<PodGroup>, Vec<Pod>)
                 pod_group: None,
                 services: &[],
                 taken_ports: &BTreeSet::new(),
-                // Ports don't decide where pods go.
+                // Ports do not influence placement.
                 network: &Network::PerPod,
                 scheduler_name: names::SCHEDULER,
             };
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_pods_has_no_preview() {
+    fn an_object_without_pods_has_no_preview() {
         let queue = json!({"kind": "Queue", "metadata": {"name": "q"}});
         assert!(wanted(&queue, Timestamp::UNIX_EPOCH).is_none());
     }

@@ -1,5 +1,5 @@
-//! The job controllers against the embedded resource API, in this process: what a user
-//! submits becomes pods, services and a gang, and the job's status tells how they do.
+//! The job controllers against the embedded resource API, in this process: a submitted job becomes
+//! pods, Services and a PodGroup, and the job's status shows their state.
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers may fail the test")]
 
@@ -21,7 +21,7 @@ use tokio::task::JoinHandle;
 
 use served::served;
 
-/// Far beyond what anything here takes: a test that waits this long has failed.
+/// Far longer than any step here takes: a test that waits this long has failed.
 const PATIENCE: Duration = Duration::from_secs(60);
 const NAMESPACE: &str = "default";
 
@@ -122,7 +122,7 @@ impl Cluster {
         self.until_pod(name, |pod| pod.is_some()).await.unwrap()
     }
 
-    /// What the node's agent would report.
+    /// Reports a pod's status as the node's agent would.
     async fn report(&self, pod: &str, status: Value) {
         let patch = Patch::Merge(json!({"status": status}));
         self.api::<Pod>()
@@ -238,7 +238,7 @@ async fn a_submitted_job_becomes_pods_and_succeeds_with_its_master() {
     assert!(job.status.unwrap().completion_time.is_some());
     cluster.stop_controllers().await;
 
-    // Events were recorded about it; they are written behind the loop's back.
+    // Events are written asynchronously, so the test waits for them.
     let seen = async {
         loop {
             let events = cluster
@@ -270,7 +270,7 @@ async fn a_submitted_job_becomes_pods_and_succeeds_with_its_master() {
 }
 
 #[tokio::test]
-async fn controllers_that_start_again_go_on_from_what_is_stored() {
+async fn restarted_controllers_go_on_from_the_stored_state() {
     let mut cluster = Cluster::start().await;
     let mut spec = master_and_workers(1, "ExitCode");
     spec["runPolicy"] = json!({"backoffLimit": 1});
@@ -289,7 +289,7 @@ async fn controllers_that_start_again_go_on_from_what_is_stored() {
         })
         .await;
     cluster.stop_controllers().await;
-    // The second failure exceeds the budget, though this controller never saw the first.
+    // The second failure exceeds the limit, although this controller did not see the first.
     cluster.start_controllers();
     cluster.run("demo-worker-0").await;
     cluster.exit("demo-worker-0", 137).await;

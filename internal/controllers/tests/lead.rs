@@ -1,4 +1,4 @@
-//! Of several candidates one leads, by a Lease, against the resource API in process.
+//! One of several candidates leads, by a Lease, against the resource API in process.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod served;
@@ -59,12 +59,12 @@ async fn one_leads_and_the_other_only_once_its_writes_have_ended() {
     soon(known.wait_for(|leader| leader == "first"))
         .await
         .unwrap();
-    // It renews for longer than the lease lasts: the other goes on waiting.
+    // The leader renews for longer than the lease lasts: the other candidate waits on.
     let held = tokio::time::timeout(TIMES.lease * 3, first.hold()).await;
     assert!(held.is_err() && !waiting.is_finished());
     assert_eq!(holder(&client).await.as_deref(), Some("first"));
-    // It renews no more, as if the process were held up: the other leads, and its own writes are
-    // refused before they are sent, though nobody has told it.
+    // The leader stops renewing, as if the process had stalled. The other candidate leads, and the
+    // old leader's writes are refused before they are sent, although it was not notified.
     let second = soon(waiting).await.unwrap();
     assert_eq!(holder(&client).await.as_deref(), Some("second"));
     let late = write(&writer, "too-late").await.unwrap_err();
@@ -81,7 +81,7 @@ async fn one_leads_and_the_other_only_once_its_writes_have_ended() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lease_let_go_is_taken_at_once_and_a_lost_one_ends_the_term() {
+async fn a_released_lease_is_taken_at_once_and_a_lost_one_ends_the_term() {
     let (_data, client) = served("controllers").await;
     let first = soon(candidate(&client, "first").lead()).await;
     first.release().await;
@@ -101,9 +101,9 @@ async fn a_lease_let_go_is_taken_at_once_and_a_lost_one_ends_the_term() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_writes_a_note_on_the_lease_of_a_dead_leader_holds_up_nobody() {
+async fn an_annotation_on_a_dead_leaders_lease_delays_no_candidate() {
     let (_data, client) = served("controllers").await;
-    // Its term is never renewed.
+    // This term is never renewed.
     let _dead = soon(candidate(&client, "first").lead()).await;
     let leases: Api<Lease> = Api::namespaced(client.clone(), "default");
     let meddling = tokio::spawn(async move {
@@ -119,14 +119,14 @@ async fn who_writes_a_note_on_the_lease_of_a_dead_leader_holds_up_nobody() {
     });
     let mut second = soon(candidate(&client, "second").lead()).await;
     assert_eq!(holder(&client).await.as_deref(), Some("second"));
-    // Nor does it end the term of one that lives.
+    // Nor does it end the term of a live leader.
     let held = tokio::time::timeout(TIMES.lease, second.hold()).await;
     assert!(held.is_err(), "it leads on");
     meddling.abort();
 }
 
 #[tokio::test]
-async fn a_fence_that_was_shut_opens_for_nobody() {
+async fn a_fence_that_was_shut_never_opens_again() {
     let fence = Fence::open_until(Instant::now() + PATIENCE);
     assert!(fence.is_open());
     fence.shut();

@@ -1,5 +1,5 @@
 //! The scheduler's loop against the embedded resource API, in this process, where answers get lost:
-//! what was asked for may have been done, and the watch that would tell is interrupted, too.
+//! a request may have succeeded, and the watch that would show it is interrupted, too.
 #![allow(clippy::unwrap_used, reason = "a test's helpers may fail the test")]
 
 mod served;
@@ -20,12 +20,12 @@ use tokio::sync::watch;
 
 use served::served;
 
-/// Far beyond what anything here takes: a test that waits this long has failed.
+/// Far longer than any step here takes: a test that waits this long has failed.
 const PATIENCE: Duration = Duration::from_secs(60);
 const NAMESPACE: &str = "default";
 
-/// Does what it is asked, and while it is bad loses the answers to bindings of one pod, refuses to say
-/// how that pod stands, and tells of no changes to pods.
+/// Passes requests on. While it is bad, it drops the answers to one pod's bindings, refuses to
+/// return that pod, and reports no changes of pods.
 #[derive(Clone, Default)]
 struct Line {
     bad: Arc<AtomicBool>,
@@ -101,7 +101,7 @@ fn is_bound(pod: &Pod) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn while_nobody_knows_whether_a_pod_is_bound_its_room_is_nobody_elses() {
+async fn while_a_binding_is_unknown_no_other_pod_gets_its_devices() {
     let (_data, client) = served("controllers").await;
     with_one_gpu(&client).await;
     let line = Line::default();
@@ -132,7 +132,7 @@ async fn while_nobody_knows_whether_a_pod_is_bound_its_room_is_nobody_elses() {
     );
     asked.expect("it is asked how the first pod stands until that is known");
     line.bad.store(false, Ordering::SeqCst);
-    // It was bound, and once that is known its end makes room.
+    // The pod was bound, and once the loop knows that, the pod's end frees its resources.
     assert!(is_bound(&pods.get("first").await.unwrap()));
     let at_once = DeleteParams::default().grace_period(0);
     pods.delete("first", &at_once).await.unwrap();

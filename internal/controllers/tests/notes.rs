@@ -13,7 +13,7 @@ use kube::{Api, Client};
 
 use served::served;
 
-/// Far beyond what anything here takes: a test that waits this long has failed.
+/// Far longer than any step here takes: a test that waits this long has failed.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn pod(name: &str) -> ObjectReference {
@@ -105,7 +105,7 @@ async fn a_namespace_that_does_not_exist_stops_nothing() {
 async fn more_remarks_than_can_wait_are_dropped_and_counted() {
     let (_data, client) = served("test").await;
     let notes = Notes::new(client.clone(), "scheduler");
-    // Nothing is written while this does not give way.
+    // This loop never yields, so no event is written meanwhile.
     for n in 0..20_000 {
         notes.note(&pod(&format!("p{n}")), Kind::Normal, "Looked", "at it");
     }

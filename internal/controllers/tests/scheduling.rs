@@ -1,5 +1,5 @@
-//! The scheduler's loop against the embedded resource API, in this process: what is
-//! submitted gets bound with its devices, or says everywhere why not.
+//! The scheduler's loop against the embedded resource API, in this process: a submitted gang is
+//! bound with its devices, or its status, conditions and events say why not.
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers may fail the test")]
 
@@ -27,7 +27,7 @@ use tokio::task::JoinHandle;
 
 use served::served;
 
-/// Far beyond what anything here takes: a test that waits this long has failed.
+/// Far longer than any step here takes: a test that waits this long has failed.
 const PATIENCE: Duration = Duration::from_secs(60);
 const NAMESPACE: &str = "default";
 
@@ -39,7 +39,7 @@ struct Cluster {
     _data: tempfile::TempDir,
 }
 
-/// Refuses the first bindings of a name, then lets them through.
+/// Refuses the first bindings of a name, then passes them on.
 #[derive(Clone, Default)]
 struct Refusals {
     of: Option<&'static str>,
@@ -195,7 +195,7 @@ impl Cluster {
             .expect("the event came")
     }
 
-    /// Waits until the board's reports are as wanted.
+    /// Waits until the board's reports meet a condition.
     async fn until_board(&self, met: impl Fn(&ReportBoard) -> bool) {
         let mut changes = self.board.changes();
         let waiting = async {
@@ -379,7 +379,7 @@ async fn a_single_pod_waits_with_an_event_and_is_bound_when_a_node_comes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_queue_shows_what_it_holds_and_how_its_gangs_stand() {
+async fn a_queue_shows_its_allocation_and_the_phases_of_its_gangs() {
     let cluster = Cluster::start().await;
     cluster.node("n1", 4).await;
     cluster.gang("g", 2).await;
@@ -402,7 +402,7 @@ async fn a_queue_shows_what_it_holds_and_how_its_gangs_stand() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn after_a_restart_what_was_bound_stays_and_what_waits_is_placed() {
+async fn after_a_restart_bound_pods_stay_and_waiting_pods_are_placed() {
     let mut cluster = Cluster::start().await;
     cluster.node("n1", 4).await;
     cluster.gang("first", 3).await;
@@ -423,7 +423,7 @@ async fn after_a_restart_what_was_bound_stays_and_what_waits_is_placed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_refused_binding_is_told_and_tried_again() {
+async fn a_refused_binding_is_reported_and_retried() {
     let refusals = Refusals {
         of: Some("g-1"),
         left: Arc::new(AtomicUsize::new(2)),
@@ -465,7 +465,7 @@ async fn a_dry_run_says_where_a_gang_would_go_and_why_not() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_gang_of_higher_priority_gets_room_and_the_evicted_are_told_why() {
+async fn a_gang_of_higher_priority_preempts_and_the_victims_show_the_reason() {
     let cluster = Cluster::start().await;
     cluster.node("n1", 2).await;
     let classes: Api<PriorityClass> = Api::all(cluster.client.clone());
@@ -528,7 +528,7 @@ async fn a_gang_of_higher_priority_gets_room_and_the_evicted_are_told_why() {
             report.is_some_and(|report| report.binding.contains("nominated nodes"))
         })
         .await;
-    // Their node lets them go: only then the others come.
+    // The other pods come only once the node has ended these.
     assert_eq!(cluster.bound_pods().await, 2);
     for i in 0..2 {
         let now = DeleteParams::default().grace_period(0);
@@ -544,7 +544,7 @@ async fn a_gang_of_higher_priority_gets_room_and_the_evicted_are_told_why() {
     assert_eq!(cluster.board.violations(), 0);
 }
 
-/// Why a pod is told to go.
+/// The reason and message of a pod's disruption condition.
 fn disruption(pod: &Pod) -> Option<(&str, &str)> {
     let conditions = pod.status.as_ref()?.conditions.as_ref()?;
     let condition = conditions.iter().find(|c| {
@@ -566,7 +566,7 @@ async fn decisions_on_gangs_that_are_gone_are_forgotten_and_on_those_that_are_th
     }
     let long_after = jiff::Timestamp::MAX;
     assert_eq!(cluster.board.forget_gone(long_after).await, 0);
-    // There is no agent that would end them first.
+    // No agent runs here that would end them first.
     let delete = DeleteParams::default().grace_period(0);
     for name in ["gone-0", "gone-1", "left"] {
         cluster.api::<Pod>().delete(name, &delete).await.unwrap();

@@ -1,5 +1,5 @@
-//! Every control loop together: a submitted job is made into a gang, placed whole, and
-//! a second one that does not fit waits whole until the first has gone.
+//! All control loops together: a submitted job becomes a gang that is placed as a whole, and a
+//! second job that does not fit waits as a whole until the first has ended.
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers may fail the test")]
 
@@ -16,7 +16,7 @@ use serde_json::json;
 
 use served::served;
 
-/// Far beyond what anything here takes: a test that waits this long has failed.
+/// Far longer than any step here takes: a test that waits this long has failed.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 async fn add_node(client: &Client, name: &str, gpus: u32) {
@@ -113,7 +113,7 @@ async fn a_gang_runs_whole_and_the_next_one_waits_whole() {
         let name = pod.metadata.name.clone().unwrap();
         assert_eq!(is_bound(Some(&pod)), name.starts_with("first-"), "{name}");
     }
-    // The first ends; there is no agent here, so what was told to go is taken away.
+    // No agent runs here, so the test reports the end of the first job.
     let done = Patch::Merge(json!({"status": {"phase": "Succeeded"}}));
     for name in members("first") {
         pods.patch_status(&name, &PatchParams::default(), &done)

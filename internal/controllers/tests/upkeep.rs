@@ -1,4 +1,4 @@
-//! The upkeep loops against the embedded resource API, in this process.
+//! The core controllers against the embedded resource API, in this process.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -26,7 +26,7 @@ use tokio::sync::watch;
 
 use served::served;
 
-/// Far beyond what anything here takes: a test that waits this long has failed.
+/// Far longer than any step here takes: a test that waits this long has failed.
 const PATIENCE: Duration = Duration::from_secs(60);
 const NS: &str = "default";
 
@@ -166,7 +166,7 @@ async fn an_owner_goes_after_its_dependents_in_the_foreground() {
         object.is_some_and(|o| o.metadata.deletion_timestamp.is_some())
     })
     .await;
-    // The one that is held holds those above it.
+    // The object with a finalizer keeps its owners from being deleted.
     for name in ["owner", "child"] {
         let object = api.get(name).await.unwrap();
         assert!(object.metadata.deletion_timestamp.is_some(), "{name}");
@@ -300,7 +300,7 @@ async fn a_headless_service_has_its_ready_pods_addresses() {
     });
     let slice = slice.await.unwrap();
     assert_eq!(slice.labels()["kubernetes.io/service-name"], "svc");
-    // What somebody else does to it is undone.
+    // The loop reverts another client's change.
     patch(&api, "svc", json!({ "subsets": null })).await;
     until(&api, "svc", has(&["10.0.0.2", "10.0.0.3"])).await;
     delete(&services, "svc", PropagationPolicy::Background).await;
@@ -430,7 +430,7 @@ async fn a_silent_nodes_pods_are_lost_and_it_may_return() {
     );
     until_event(&cluster, "n1", "NodeNotReady").await;
     until_event(&cluster, "runs", "NodeLost").await;
-    // Heard of again: kept alive until the taints are gone.
+    // The node gives signs of life until the taints are gone.
     let back = until(&nodes, "n1", |n| n.is_some_and(|n| taints(n).is_empty()));
     tokio::select! {
         _ = back => {}

@@ -1,5 +1,5 @@
-//! What a container gets one at most of: GPUs that it can have no other device beside, and resources whose
-//! devices are shared so. Read here from the objects anew.
+//! Exclusive resources: GPUs that a container can use with no other device, and resources whose
+//! devices are shared so. A container gets at most one of them. Read anew from the objects.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use resources::names::{NVIDIA_GPU, NVIDIA_MIG};
 use crate::cluster::{Cluster, NodeFacts, PodFacts};
 use crate::{Invariant, Placement, Violation};
 
-/// The resources, but for GPUs, of which one of the pod's containers asks for more than one.
+/// The resources, except GPUs, of which one of the pod's containers requests more than one.
 pub(crate) fn several(spec: &k8s::PodSpec) -> Vec<String> {
     let inits = spec.init_containers.iter().flatten();
     let resources = (spec.containers.iter().chain(inits)).filter_map(|it| it.resources.as_ref());
@@ -25,7 +25,8 @@ pub(crate) fn several(spec: &k8s::PodSpec) -> Vec<String> {
     names.into_iter().collect()
 }
 
-/// Why a bind gives a container what it can't have several of; once for each container and resource.
+/// Why a bind gives a container more than one exclusive device; one entry for each container and
+/// resource.
 fn wrong(bind: &Placement, pod: &PodFacts, node: &NodeFacts) -> Vec<String> {
     let mut all = Vec::new();
     for (container, given) in &bind.devices {
@@ -48,7 +49,7 @@ fn wrong(bind: &Placement, pod: &PodFacts, node: &NodeFacts) -> Vec<String> {
     all
 }
 
-/// No container gets several devices where it can have one by itself only.
+/// No container gets another device beside an exclusive one.
 pub(crate) fn by_itself(before: &Cluster, binds: &[Placement], out: &mut Vec<Violation>) {
     for bind in binds {
         let (pod, node) = (before.pods.get(&bind.pod), before.nodes.get(&bind.node));

@@ -1,5 +1,6 @@
-//! An account of the cluster from the objects themselves: who holds what, where, for whom. Kept
-//! event by event so that checking a plan costs what the plan touches.
+//! An account of the cluster from the objects themselves: which pod holds which resources, where,
+//! and for which gang and queue. Updated event by event, so that checking a plan costs only as much
+//! as the objects that the plan touches.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -32,7 +33,7 @@ impl fmt::Display for PodId {
     }
 }
 
-/// A gang: the PodGroup's namespace and name; pods without one have none.
+/// A gang: the PodGroup's namespace and name; a pod without a PodGroup has no gang.
 pub(crate) type GroupId = (String, String);
 
 pub(crate) struct NodeFacts {
@@ -41,17 +42,18 @@ pub(crate) struct NodeFacts {
     pub(crate) taints: Vec<k8s::Taint>,
     pub(crate) cordoned: bool,
     pub(crate) not_ready: bool,
-    /// Device id to health; none where devices are only counted.
+    /// Device id to health; none if devices are only counted.
     pub(crate) devices: Option<BTreeMap<String, bool>>,
-    /// GPUs beside which a container can have no other device.
+    /// Exclusive GPUs: a container can use no other device beside one of these.
     pub(crate) alone: BTreeSet<String>,
-    /// Resources of which a container gets one at most.
+    /// Resources of which a container gets at most one.
     pub(crate) one_at_most: BTreeSet<String>,
-    /// MiB of each GPU, where known.
+    /// The memory of each GPU in MiB, if known.
     pub(crate) gpu_memory: Option<i64>,
-    /// Slices of its GPUs and other vendors' devices by id: their resource, and whether they may be given out.
+    /// Slices of its GPUs and other vendors' devices by id: their resource, and whether they may be
+    /// allocated.
     pub(crate) listed: BTreeMap<String, (String, bool)>,
-    /// The words of each product among its GPUs.
+    /// The words of each product name among its GPUs.
     pub(crate) products: BTreeSet<Vec<String>>,
     /// The least compute capability and the oldest driver among them.
     pub(crate) compute: Option<Vec<u64>>,
@@ -61,20 +63,20 @@ pub(crate) struct NodeFacts {
 pub(crate) struct PodFacts {
     pub(crate) uid: String,
     pub(crate) demands: Demands,
-    /// Parts of GPUs are not among them.
+    /// The requests, without fractions of GPUs.
     pub(crate) requests: Amounts,
     pub(crate) gpus: GpuAsk,
     pub(crate) needs: GpuNeeds,
-    /// Resources beside GPUs of which a container asks for more than one.
+    /// Resources except GPUs of which a container requests more than one.
     pub(crate) several: Vec<String>,
-    /// Thousandths of GPUs on its queue's account.
+    /// Thousandths of GPUs charged to its queue.
     charged: i64,
     pub(crate) group: Option<GroupId>,
     own_queue: Option<String>,
     pub(crate) task: String,
-    /// Node whose room it takes, with the devices.
+    /// The node whose resources it holds, with the devices.
     pub(crate) at: Option<(String, ChosenDevices)>,
-    /// It is on its way out: on its node still, and on nobody's account.
+    /// It is terminating: still on its node, but no longer charged to a queue or gang.
     pub(crate) leaving: bool,
     pub(crate) succeeded: bool,
     pub(crate) ended: bool,
@@ -99,15 +101,15 @@ pub struct Cluster {
     pub(crate) on_node: BTreeMap<String, BTreeSet<PodId>>,
     pub(crate) capability: BTreeMap<String, Amounts>,
     pub(crate) queue_held: BTreeMap<String, Amounts>,
-    /// Thousandths of GPUs: what queues may hold, and what they do.
+    /// Thousandths of GPUs that each queue may hold.
     pub(crate) gpu_capability: BTreeMap<String, i64>,
     pub(crate) gpus_held: BTreeMap<String, i64>,
-    /// Thousandths of GPUs of a model that queues may hold, by the model's resource.
+    /// Thousandths of GPUs of a model that each queue may hold, by the model's resource.
     pub(crate) model_capability: BTreeMap<String, BTreeMap<String, i64>>,
 }
 
 impl Cluster {
-    /// An empty account. Pods of other schedulers than those named are on no queue's account.
+    /// An empty account. Pods that name other schedulers than these are charged to no queue.
     #[must_use]
     pub fn new(scheduler_names: Vec<String>) -> Cluster {
         Cluster {
@@ -116,7 +118,7 @@ impl Cluster {
         }
     }
 
-    /// A node as it is.
+    /// Adds or updates a node.
     pub fn put_node(&mut self, node: &k8s::Node) {
         let Some(name) = node.metadata.name.clone() else {
             return;
@@ -175,7 +177,7 @@ impl Cluster {
         self.change_node(name, Some(facts));
     }
 
-    /// A node that is gone.
+    /// Removes a node.
     pub fn drop_node(&mut self, name: &str) {
         self.change_node(name.to_owned(), None);
     }
@@ -197,7 +199,8 @@ impl Cluster {
         }
     }
 
-    /// A pod as it is. One that was assumed stays where it was assumed until it says otherwise.
+    /// Adds or updates a pod. An assumed pod stays on its assumed node until the API shows it
+    /// bound, ended or replaced.
     pub fn put_pod(&mut self, pod: &k8s::Pod) {
         let Some(spec) = &pod.spec else { return };
         let meta = &pod.metadata;
@@ -263,7 +266,7 @@ impl Cluster {
         self.enter(id, facts);
     }
 
-    /// Counts a pod as on its way out before the API shows it so, or takes that back.
+    /// Counts a pod as terminating before the API shows it so, or reverts that.
     pub fn see_leave(&mut self, id: &PodId, uid: &str, leaves: bool) {
         if self.pods.get(id).is_none_or(|pod| pod.uid != uid) {
             return;
@@ -275,7 +278,7 @@ impl Cluster {
         self.count(id, 1);
     }
 
-    /// A pod that is gone.
+    /// Removes a pod.
     pub fn drop_pod(&mut self, id: &PodId) {
         self.count(id, -1);
         let Some(facts) = self.pods.remove(id) else {
@@ -289,7 +292,7 @@ impl Cluster {
         }
     }
 
-    /// A PodGroup as it is.
+    /// Adds or updates a PodGroup.
     pub fn put_group(&mut self, group: &PodGroup) {
         let meta = &group.metadata;
         let namespace = meta
@@ -309,12 +312,12 @@ impl Cluster {
         self.change_group(&id, Some(facts));
     }
 
-    /// A PodGroup that is gone.
+    /// Removes a PodGroup.
     pub fn drop_group(&mut self, namespace: &str, name: &str) {
         self.change_group(&(namespace.to_owned(), name.to_owned()), None);
     }
 
-    /// A queue as it is.
+    /// Adds or updates a queue.
     pub fn put_queue(&mut self, queue: &Queue) {
         let name = queue.metadata.name.clone().unwrap_or_default();
         let capability = queue.spec.capability.as_ref();
@@ -336,7 +339,7 @@ impl Cluster {
         self.capability.insert(name, capability.unwrap_or_default());
     }
 
-    /// A queue that is gone.
+    /// Removes a queue.
     pub fn drop_queue(&mut self, name: &str) {
         self.capability.remove(name);
         self.gpu_capability.remove(name);
@@ -364,15 +367,15 @@ impl Cluster {
         self.count(id, 1);
     }
 
-    /// Where a pod is, or is assumed to be.
+    /// The node where a pod is bound, or assumed to be.
     #[must_use]
     pub fn node_of(&self, id: &PodId, uid: &str) -> Option<&str> {
         let pod = self.pods.get(id).filter(|pod| pod.uid == uid)?;
         pod.at.as_ref().map(|(node, _)| node.as_str())
     }
 
-    /// Takes an assumption back. Does nothing, and says so by false, once the API has shown the pod
-    /// bound or gone.
+    /// Reverts an assumption. Does nothing and returns false once the API has shown the pod bound
+    /// or gone.
     pub fn retract(&mut self, id: &PodId, uid: &str) -> bool {
         if self
             .pods
@@ -408,7 +411,7 @@ impl Cluster {
         self.count(&id, 1);
     }
 
-    /// The queue on whose account a pod is; none for pods of other schedulers.
+    /// The queue that a pod is charged to; none for pods of other schedulers.
     pub(crate) fn queue_of(&self, pod: &PodFacts) -> Option<String> {
         if !pod.ours {
             return None;

@@ -1,4 +1,5 @@
-//! May this pod be on this node? Kubernetes' rules for selectors, affinity, taints, read afresh.
+//! Whether a pod may run on a node: Kubernetes' rules for selectors, affinity and taints,
+//! implemented separately from the scheduler.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +8,8 @@ use resources::names;
 
 use crate::cluster::NodeFacts;
 
-/// What a pod asks of its node, cut out of its spec: a whole one for each pod would be most of the account's size.
+/// A pod's node constraints, extracted from its spec: a whole spec for each pod would be most of
+/// the account's size.
 pub(crate) struct Demands {
     tolerations: Vec<k8s::Toleration>,
     selector: BTreeMap<String, String>,
@@ -39,7 +41,7 @@ impl Demands {
     }
 }
 
-/// The first rule that says no, in words.
+/// The first rule that forbids the node, as a message.
 pub(crate) fn forbidden(demands: &Demands, name: &str, node: &NodeFacts) -> Option<String> {
     let tolerations = &demands.tolerations;
     let cordon = k8s::Taint {

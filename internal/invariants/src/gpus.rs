@@ -1,5 +1,5 @@
-//! What pods ask for of GPUs, read here from their annotations anew, and whether any GPU would be
-//! given out more than once over. Parts are counted in thousandths of a GPU.
+//! Pods' GPU requests, read here anew from their annotations, and whether any GPU would be
+//! overcommitted. Fractions are counted in thousandths of a GPU.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,24 +14,24 @@ use crate::cluster::{Cluster, NodeFacts, PodFacts, PodId};
 use crate::products::{goes_by, words};
 use crate::{Invariant, Placement, Violation};
 
-/// All of a GPU.
+/// A whole GPU.
 pub(crate) const WHOLE: i64 = 1000;
 
-/// What a pod asks for.
+/// A pod's GPU request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum GpuAsk {
-    /// So many, each for itself.
+    /// This many whole GPUs.
     Whole(i64),
-    /// Thousandths of each of so many.
+    /// Thousandths of each GPU, and the number of GPUs.
     Part(i64, i64),
-    /// MiB of the memory of each of so many.
+    /// MiB of each GPU's memory, and the number of GPUs.
     Memory(i64, i64),
-    /// At least thousandths and MiB of each of so many.
+    /// At least these thousandths and MiB of each GPU, and the number of GPUs.
     Both(i64, i64, i64),
 }
 
-/// Parts of GPUs in the words of others' device plugins: how many of them, what one of its memory
-/// is in bytes, percents.
+/// Fractions of GPUs in the resource names of other device plugins: the count, the memory, the
+/// bytes in one unit of memory, the percentages.
 type Words = (&'static str, &'static str, i64, &'static [&'static str]);
 
 const OTHERS: [Words; 4] = [
@@ -67,7 +67,7 @@ const OTHERS: [Words; 4] = [
 const ALIYUN_COUNT: &str = "aliyun.com/gpu-count";
 const ALIYUN_MEMORY: &str = "aliyun.com/gpu-mem";
 
-/// What is asked for in such words, which are taken out of the requests.
+/// The GPU request under such names, which are removed from the requests.
 fn others(requests: &mut Amounts) -> Option<GpuAsk> {
     let mut ask = None;
     for (number, memory, unit, percents) in OTHERS {
@@ -95,7 +95,7 @@ fn others(requests: &mut Amounts) -> Option<GpuAsk> {
     ask
 }
 
-/// What a node gives, with GPUs that it only gives in parts.
+/// A node's allocatable, with the GPUs that it offers only in fractions.
 pub(crate) fn with_shared(mut allocatable: Amounts) -> Amounts {
     let count = allocatable.get(ALIYUN_COUNT);
     if allocatable.get(names::NVIDIA_GPU) == 0 && count > 0 {
@@ -105,7 +105,7 @@ pub(crate) fn with_shared(mut allocatable: Amounts) -> Amounts {
 }
 
 impl GpuAsk {
-    /// Reads a pod. What it asks for in parts is taken out of its other requests.
+    /// Reads a pod's GPU request. Fractions are removed from its other requests.
     pub(crate) fn read(meta: &ObjectMeta, requests: &mut Amounts) -> GpuAsk {
         if let Some(ask) = others(requests) {
             if let GpuAsk::Whole(count) = ask {
@@ -155,7 +155,7 @@ impl GpuAsk {
         !matches!(self, GpuAsk::Whole(_))
     }
 
-    /// Thousandths of each GPU on a node; all of it where nobody knows what its GPUs have.
+    /// Thousandths of each GPU on a node; a whole GPU if the memory of the node's GPUs is unknown.
     pub(crate) fn each(self, node: Option<&NodeFacts>) -> i64 {
         let of = |mib: i64, memory: i64| {
             let hundredths = (i128::from(mib) * 100).div_euclid(i128::from(memory));
@@ -170,13 +170,13 @@ impl GpuAsk {
         }
     }
 
-    /// Thousandths in all, for the queue's account.
+    /// Thousandths in total, to charge to the queue.
     pub(crate) fn charge(self, node: Option<&NodeFacts>) -> i64 {
         self.each(node).saturating_mul(self.count())
     }
 }
 
-/// The memory of each of a node's GPUs, in MiB: of the smallest one known, or as labelled.
+/// The memory of each of a node's GPUs, in MiB: that of the smallest known one, or as labelled.
 pub(crate) fn memory(node: &k8s::Node, known: &[resources::devices::GpuDevice]) -> Option<i64> {
     let smallest = known.iter().map(|gpu| gpu.memory_mib).min();
     let smallest = smallest.and_then(|mib| i64::try_from(mib).ok());
@@ -201,15 +201,15 @@ fn ids(chosen: &ChosenDevices) -> BTreeSet<&String> {
     lists.flatten().collect()
 }
 
-/// The slices and other vendors' devices that a pod has or gets, with their resource.
+/// The slices and other vendors' devices chosen for a pod, with their resource.
 fn listed(chosen: &ChosenDevices) -> impl Iterator<Item = (&String, &String)> {
     let lists = chosen.values().flatten();
     let lists = lists.filter(|(resource, _)| *resource != names::NVIDIA_GPU);
     lists.flat_map(|(resource, ids)| ids.iter().map(move |id| (resource, id)))
 }
 
-/// No slice or other vendor's device is given to two pods, unknown, unhealthy, or of another resource
-/// than asked for.
+/// No slice or other vendor's device is allocated to two pods, unknown, unhealthy, or of another
+/// resource than requested.
 pub(crate) fn one_by_one(
     before: &Cluster,
     name: &str,
@@ -246,18 +246,18 @@ pub(crate) fn one_by_one(
     }
 }
 
-/// One node's GPUs as they are given out.
+/// The allocations of one node's GPUs.
 #[derive(Default)]
 struct Given<'a> {
     held: BTreeMap<&'a String, (i64, &'a PodId)>,
-    /// Whole ones of which nobody says which they are.
+    /// Whole GPUs whose ids are unknown.
     unnamed: i64,
-    /// Does anybody share one?
+    /// Whether any pod shares a GPU.
     shares: bool,
 }
 
 impl<'a> Given<'a> {
-    /// Adds a pod; who had some already of what is too much now.
+    /// Adds a pod; returns the earlier holders of GPUs that are overcommitted now.
     fn add(
         &mut self,
         pod: &'a PodId,
@@ -286,8 +286,8 @@ impl<'a> Given<'a> {
     }
 }
 
-/// No GPU is given out beyond what it has, unknown, or unhealthy; a pod gets as many as it asks
-/// for. Where a node's GPUs are only counted, the numbers must do.
+/// No GPU is overcommitted, unknown, or unhealthy; a pod gets as many as it requests. Where a
+/// node's GPUs are only counted, the counts are checked.
 pub(crate) fn given(before: &Cluster, name: &str, new: &[&Placement], out: &mut Vec<Violation>) {
     let Some(node) = before.nodes.get(name) else {
         return;
@@ -358,7 +358,7 @@ pub(crate) fn given(before: &Cluster, name: &str, new: &[&Placement], out: &mut 
     }
 }
 
-/// No queue holds more GPUs of a model than it may.
+/// No queue holds more GPUs of a model than its capability for the model.
 pub(crate) fn by_model(
     before: &Cluster,
     queue: &str,
@@ -404,7 +404,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn others_words_for_parts_are_parts() {
+    fn resource_names_of_other_plugins_request_fractions() {
         type Case<'a> = (&'a [(&'a str, i64)], Option<GpuAsk>);
         let table: [Case; 6] = [
             (&[("nvidia.com/gpu", 2)], None),

@@ -1,17 +1,18 @@
-//! What must hold of a cluster whatever the scheduler decides, as numbered predicates. Shares no
-//! code with the scheduler: it keeps its own account of the same objects, and every plan is held
-//! against it before anything is written. Pure. It repairs nothing: it says what is wrong and
-//! with which binds.
+//! Invariants of a cluster, independent of the scheduler's decisions, as numbered predicates. The
+//! crate shares no code with the scheduler: it keeps its own account of the same objects, and every
+//! plan is checked against it before anything is written. Pure. It repairs nothing: it reports each
+//! violation with the binds that cause it.
 //!
-//! | number | what must hold |
+//! | number | invariant |
 //! |---|---|
-//! | I1 | no node gives more than it has, of any resource |
-//! | I2 | no device is given beyond what it has (twice, or in parts), unknown, or unhealthy; a pod gets as many as it asks for |
-//! | I3 | no gang holds room with less than its minimum, in all and by task |
+//! | I1 | no node allocates more than its allocatable, of any resource |
+//! | I2 | no device is overcommitted (twice, or in fractions), unknown, or unhealthy; a pod gets as
+//! many as it requests |
+//! | I3 | no gang holds resources with less than its minimum, in total and by task |
 //! | I4 | no queue holds more than its capability |
-//! | I5 | a pod is bound once, and is the one that was meant |
-//! | I6 | a pod goes where its selector, affinity and tolerations let it, to a node that takes pods |
-//! | I7 | no container gets several devices where it can have one by itself only |
+//! | I5 | a pod is bound once, and is the pod that was planned |
+//! | I6 | a pod's selector, affinity and tolerations allow its node, and the node accepts pods |
+//! | I7 | no container gets another device beside an exclusive one |
 
 mod alone;
 mod cluster;
@@ -30,27 +31,27 @@ use std::fmt;
 
 use resources::devices::ChosenDevices;
 
-/// A pod that a plan wants bound.
+/// A bind that a plan proposes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placement {
     /// The pod.
     pub pod: PodId,
-    /// Which one of that name.
+    /// Its uid.
     pub uid: String,
     /// The node's name.
     pub node: String,
-    /// The devices chosen.
+    /// The chosen devices.
     pub devices: ChosenDevices,
 }
 
-/// Which predicate.
+/// The predicate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Invariant {
     /// No node over its allocatable.
     NodeCapacity = 1,
-    /// Devices given once, known, healthy, and as many as asked for.
+    /// Devices allocated once, known, healthy, and as many as requested.
     Devices = 2,
-    /// No half gang.
+    /// No incomplete gang.
     WholeGangs = 3,
     /// No queue over its capability.
     QueueCapability = 4,
@@ -58,7 +59,7 @@ pub enum Invariant {
     BoundOnce = 5,
     /// Constraints of pod and node.
     Constraints = 6,
-    /// Devices that a container has by themselves.
+    /// Exclusive devices.
     ByItself = 7,
 }
 
@@ -71,11 +72,11 @@ impl fmt::Display for Invariant {
 /// A predicate that a plan would break.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// Which.
+    /// The predicate.
     pub invariant: Invariant,
-    /// What is wrong, naming the objects and the numbers.
+    /// The violation, with the objects and the numbers.
     pub what: String,
-    /// The pods whose binds have a part in it: leave those out, with their gangs.
+    /// The pods whose binds contribute to it: drop those, with their gangs.
     pub pods: Vec<PodId>,
 }
 

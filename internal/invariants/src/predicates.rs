@@ -1,4 +1,4 @@
-//! The predicates: each looks at the account as it would be with the binds in it.
+//! The predicates: each examines the account with the binds applied.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,8 +12,8 @@ use crate::constraints::forbidden;
 use crate::gpus;
 use crate::{Invariant, Placement, Violation};
 
-/// Says what the binds would break. `before` is the cluster without them. Only what the binds
-/// have a part in is a violation: what was wrong before is not theirs.
+/// Returns the violations of the binds. `before` is the cluster without them. A violation counts
+/// only if a bind contributes to it; existing faults are not attributed to the binds.
 #[must_use]
 pub fn check(before: &Cluster, binds: &[Placement]) -> Vec<Violation> {
     let mut violations = Vec::new();
@@ -117,7 +117,7 @@ fn node_capacity(before: &Cluster, binds: &[Placement], out: &mut Vec<Violation>
     }
 }
 
-/// The pods among the binds that ask for a resource.
+/// The pods among the binds that request a resource.
 fn asking(before: &Cluster, binds: &[&Placement], resource: &str) -> Vec<PodId> {
     let asks = |id: &PodId| {
         before
@@ -216,7 +216,7 @@ fn queue_capability(before: &Cluster, binds: &[Placement], out: &mut Vec<Violati
     }
 }
 
-/// The same for GPUs, by their parts.
+/// The same for GPUs, in thousandths.
 fn gpu_capability(before: &Cluster, queue: &str, binds: &[&Placement], out: &mut Vec<Violation>) {
     let Some(allowed) = before.gpu_capability.get(queue).copied() else {
         return;

@@ -1,5 +1,5 @@
-//! What a pod asks its GPUs to be, and what a node's are: product, memory, compute capability,
-//! driver, read afresh from annotations, labels and inventory.
+//! A pod's requirements for its GPUs and the properties of a node's: product, memory, compute
+//! capability, driver. Read here anew from annotations, labels and inventory.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,14 +10,14 @@ use resources::quantity::Quantity;
 
 use crate::cluster::NodeFacts;
 
-/// A name's words in capitals.
+/// The words of a name, in capitals.
 pub(crate) fn words(name: &str) -> Vec<String> {
     let words = name.split(|c: char| !c.is_ascii_alphanumeric());
     let words = words.filter(|word| !word.is_empty());
     words.map(str::to_uppercase).collect()
 }
 
-/// Do a product's words have those of a shorter name among them, in their order?
+/// Whether a product's words contain those of a shorter name, in the same order.
 pub(crate) fn goes_by(product: &[String], name: &[String]) -> bool {
     let mut left = name.iter().peekable();
     for word in product {
@@ -26,7 +26,7 @@ pub(crate) fn goes_by(product: &[String], name: &[String]) -> bool {
     left.peek().is_none()
 }
 
-/// The words of the products that a node's GPUs are.
+/// The words of the product names of a node's GPUs.
 pub(crate) fn products(
     labels: Option<&BTreeMap<String, String>>,
     known: &[GpuDevice],
@@ -43,7 +43,7 @@ pub(crate) fn products(
         .collect()
 }
 
-/// Numbers between dots, without zeros at the end; none for other words.
+/// A version's numbers without trailing zeros; none for other text.
 fn version(text: &str) -> Option<Vec<u64>> {
     let mut parts = Vec::new();
     for part in text.trim().split('.') {
@@ -81,7 +81,7 @@ pub(crate) fn versions(
     (compute, driver)
 }
 
-/// What a pod asks of its GPUs, as written.
+/// A pod's requirements for its GPUs, as written.
 #[derive(Default)]
 pub(crate) struct GpuNeeds(Vec<(&'static str, String)>);
 
@@ -101,7 +101,7 @@ impl GpuNeeds {
         GpuNeeds(said.collect())
     }
 
-    /// The first of them that a node does not meet; one that cannot be read is never met.
+    /// The first requirement that a node does not meet; an unreadable one is never met.
     pub(crate) fn unmet(&self, node: &NodeFacts) -> Option<String> {
         let meets = |name: &str, text: &str| match name {
             names::GPU_MODEL => {
@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_product_goes_by_some_of_its_words() {
+    fn a_product_matches_some_of_its_words() {
         let is = |product: &str, name: &str| goes_by(&words(product), &words(name));
         assert!(is("NVIDIA A100-SXM4-80GB", "a100"));
         assert!(is("NVIDIA-A100-SXM4-80GB", "A100-80GB"));

@@ -1,4 +1,4 @@
-//! Each predicate stays silent on a sound plan and fires on a planted fault.
+//! Each predicate accepts a sound plan and reports a planted fault.
 
 mod alone;
 
@@ -283,7 +283,7 @@ fn i2_counts_the_gpus_of_nodes_that_name_none() {
         broken(&cluster, &[bind("a", "n3", "1")]),
         [Invariant::Devices]
     );
-    // A node that does not say what its GPUs have.
+    // A node whose GPU memory is unknown.
     assert_eq!(
         broken(&cluster, &[bind("a", "n1", "n1-0")]),
         [Invariant::Devices]
@@ -384,7 +384,7 @@ fn i4_counts_gpus_by_their_model() {
 }
 
 #[test]
-fn gpus_are_what_the_pod_asks_them_to_be() {
+fn gpus_meet_the_pods_requirements() {
     let table = [
         ("gpu-model", "H100", true),
         ("gpu-model", "A100,H100", true),

@@ -1,23 +1,24 @@
 //! Utilisation against the wait of large gangs, under every policy, on several kinds of load:
-//! `cargo bench -p simulator --bench frontier -- [SYNTHETIC...]` (`make bench-frontier`). The same
-//! every time. A load without a seed is run with each of `SEEDS`, and the means are shown: a month
-//! has too few large gangs for one to say much. `openb=DIR` is the trace of that directory (see
-//! `read::openb`). `POLICY=` asks for one policy alone.
+//! `cargo bench -p simulator --bench frontier -- [SYNTHETIC...]` (`make bench-frontier`). The
+//! results are deterministic. A load without a seed is run with each of `SEEDS`, and the means are
+//! shown: one month has too few large gangs to be significant. `openb=DIR` is the trace of that
+//! directory (see `read::openb`). `POLICY=` selects one policy.
 
 use simulator::read::{ReadOptions, Source, read};
 use simulator::report::{Standing, frontier};
 use simulator::{Options, Policy, Scenario, Summary, run, synthetic};
 
-/// A month of a cluster that keeps up; of one that hardly does; of one that hardly does where all
-/// jobs are of one queue and priority, so that no policy has to honour what others don't know of;
-/// and the first without anybody saying how long work takes (the others then know it exactly).
+/// The loads, a month each. First a cluster with spare capacity, then a nearly saturated one. Then
+/// a nearly saturated one with a single queue and priority, where the production scheduler has no
+/// queues or priorities to honour that the reference schedulers ignore. Last the first load without
+/// walltimes (the reference schedulers then know the durations exactly).
 const LOADS: [&str; 4] = [
     "jobs=10000,days=30,gpus=1024,load=0.85",
     "jobs=10000,days=30,gpus=1024,load=0.95",
     "jobs=10000,days=30,gpus=1024,load=0.95,queues=1,priorities=0",
     "jobs=10000,days=30,gpus=1024,load=0.85,walltimes=0",
 ];
-/// The seeds of each.
+/// The seeds of each load.
 const SEEDS: std::ops::RangeInclusive<u64> = 1..=8;
 /// Plans are made at most this often, seconds.
 const GATHER: i64 = 30;
@@ -44,7 +45,7 @@ fn scenario(text: &str) -> Scenario {
     synthetic::generate(&made).expect("a scenario")
 }
 
-/// The scenarios of a load: one, or one a seed.
+/// The scenarios of a load: a single one, or one per seed.
 fn scenarios(text: &str) -> Vec<Scenario> {
     if text.contains("seed=") || text.starts_with("openb=") {
         return vec![scenario(text)];

@@ -1,14 +1,14 @@
-//! What simulating costs: `cargo bench -p simulator --bench year -- [POLICY] [SYNTHETIC] [GATHER]`.
-//! Without arguments a year of 10,000 GPUs with 200,000 jobs under the production scheduler.
-//! `CHECK=1` holds every plan against the invariants; `DECISIONS=FILE` writes what
-//! `muster simulate --decisions` does, by which a change is seen to decide nothing else.
+//! The cost of a simulation: `cargo bench -p simulator --bench year -- [POLICY] [SYNTHETIC]
+//! [GATHER]`. Without arguments a year of 10,000 GPUs with 200,000 jobs under the production
+//! scheduler. `CHECK=1` checks every plan against the invariants; `DECISIONS=FILE` writes the same
+//! as `muster simulate --decisions`, to verify that a change alters no decision.
 
 use std::io::{BufWriter, Write};
 use std::time::Instant;
 
 use simulator::{Decision, Options, Policy, Summary, report, run, synthetic};
 
-/// What `muster simulate` allocates with, too.
+/// The allocator of `muster simulate`.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

@@ -1,4 +1,4 @@
-//! Owns the record of what was decided and what came of it: one value for each line of output.
+//! The record of decisions and their effects: one value for each line of output.
 
 use jiff::Timestamp;
 use resources::devices::ChosenDevices;
@@ -7,26 +7,26 @@ use serde::Serialize;
 
 use crate::scenario::Seconds;
 
-/// One decision, or one thing that came of one, with its time.
+/// One decision, or one effect of a decision, with its time.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Decision<'a> {
     /// The policy that decided.
     pub policy: &'a str,
-    /// When, as wall time.
+    /// The wall time.
     pub at: Timestamp,
-    /// When, in seconds from the start.
+    /// The simulated time, in seconds from the start.
     pub second: Seconds,
     /// The gang's namespace.
     pub namespace: &'a str,
     /// The gang: a PodGroup, or a pod without one.
     pub group: &'a str,
-    /// What.
+    /// The decision or effect.
     #[serde(flatten)]
     pub what: What<'a>,
 }
 
-/// What was decided or happened.
+/// A decision or its effect.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(
     tag = "decision",
@@ -34,7 +34,7 @@ pub struct Decision<'a> {
     rename_all_fields = "camelCase"
 )]
 pub enum What<'a> {
-    /// A pod goes to a node.
+    /// A pod is bound to a node.
     Bound {
         /// The pod.
         pod: &'a str,
@@ -43,59 +43,59 @@ pub enum What<'a> {
         /// Container to resource to device ids; empty where devices are only counted.
         devices: &'a ChosenDevices,
     },
-    /// A pod has to go.
+    /// A pod is evicted.
     Evicted {
         /// The pod.
         pod: &'a str,
-        /// Where it is.
+        /// The pod's node.
         node: &'a str,
-        /// Why, in a word.
+        /// The reason, in a word.
         reason: &'a str,
-        /// The gang it makes room for, as namespace/name.
+        /// The preemptor, as namespace/name.
         by: Option<&'a str>,
-        /// Why, in a sentence.
+        /// The reason, in a sentence.
         message: &'a str,
     },
-    /// An evicted pod is gone; whoever made it makes another, which waits.
+    /// An evicted pod is gone; its controller creates another, which waits.
     Gone {
         /// The pod.
         pod: &'a str,
-        /// Where it was.
+        /// The node where it ran.
         node: &'a str,
     },
-    /// Room is held for a pod: others are leaving it.
+    /// A pod is nominated to a node: its victims there are still terminating.
     Nominated {
         /// The pod.
         pod: &'a str,
         /// The node.
         node: &'a str,
-        /// As of a pod that is bound.
+        /// As for a bound pod.
         devices: &'a ChosenDevices,
     },
-    /// Room is planned for a pod: it will be free later, as far as can be told.
+    /// A future reservation for a pod: its resources are expected to become free.
     Reserved {
         /// The pod.
         pod: &'a str,
         /// The node.
         node: &'a str,
-        /// When it will be free.
+        /// When they are expected to be free.
         from: Timestamp,
     },
-    /// Room that was held or planned for a pod is so no more, and the pod did not get it.
+    /// A nomination or reservation ended, and the pod was not bound.
     Released {
         /// The pod.
         pod: &'a str,
         /// The node.
         node: &'a str,
     },
-    /// A gang waits, or members of it beyond its minimum do; said when what it waits for changes.
+    /// A gang waits, or members beyond its minimum do; recorded when the reason changes.
     Pending {
         /// Its queue.
         queue: &'a str,
-        /// Why, and what would make it fit.
+        /// Why it waits, and what would make it fit.
         report: &'a PlacementReport,
     },
-    /// A gang became whole and runs.
+    /// A gang is complete and runs.
     Started {
         /// Its queue.
         queue: &'a str,
@@ -104,19 +104,19 @@ pub enum What<'a> {
         /// Seconds since it arrived.
         waited: Seconds,
     },
-    /// A gang lost members that it can't do without.
+    /// A gang lost members that it needs.
     Interrupted {
-        /// GPU-seconds of work that have to be done again.
+        /// GPU-seconds of work that must be repeated.
         lost_gpu_seconds: i64,
     },
-    /// A gang's work is done.
+    /// A gang finished its work.
     Ended {
-        /// Seconds from its arrival.
+        /// Seconds since its arrival.
         completion: Seconds,
     },
-    /// A part of a plan would have broken an invariant and was left out.
+    /// A part of a plan would have broken an invariant and was dropped.
     Violation {
-        /// Which, and how.
+        /// The invariant, and how it would have been broken.
         what: &'a str,
     },
 }

@@ -1,17 +1,17 @@
-//! Owns what can be wrong with what a simulation is given, and how that is said: where, what
-//! was found, what would be right.
+//! The errors of a simulation's input. Each gives the place, the value found, and the accepted
+//! values.
 
 use std::fmt;
 use std::num::NonZeroU32;
 
-/// Where in the input: a file's line, or a document of a manifest.
+/// A place in the input: a file's line, or a document of a manifest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// The file, as it was named.
+    /// The file, as given by the user.
     pub file: String,
     /// The line in it, from 1; for manifests the number of the document.
     pub number: usize,
-    /// Is `number` a document's?
+    /// Whether `number` is a document's.
     pub document: bool,
     /// The item of a List, from 1.
     pub item: Option<NonZeroU32>,
@@ -50,7 +50,7 @@ impl fmt::Display for Place {
     }
 }
 
-/// What keeps a simulation from being run.
+/// Why a simulation cannot run.
 #[derive(Debug, thiserror::Error)]
 pub enum SimulatorError {
     /// One value can't be read.
@@ -60,9 +60,9 @@ pub enum SimulatorError {
         place: Place,
         /// The column or field.
         field: String,
-        /// What stands there.
+        /// The value found.
         value: String,
-        /// What would be right.
+        /// The accepted values.
         wanted: String,
     },
     /// A line or document is not of the format at all.
@@ -70,12 +70,12 @@ pub enum SimulatorError {
     Form {
         /// Where.
         place: Place,
-        /// What is wrong.
+        /// The fault.
         what: String,
-        /// What would be right.
+        /// The accepted format.
         wanted: String,
     },
-    /// A column that the reader needs is not there.
+    /// A column that the reader needs is missing.
     #[error(
         "{file}: no column says the {meaning}: write one of {accepted} in the header, or name it with --column {meaning}=NAME; the columns are {found}"
     )]
@@ -84,9 +84,9 @@ pub enum SimulatorError {
         file: String,
         /// What the column is needed for.
         meaning: String,
-        /// Header words that would be taken.
+        /// The accepted header words.
         accepted: String,
-        /// The columns that are there.
+        /// The present columns.
         found: String,
     },
     /// An option can't be read.
@@ -94,9 +94,9 @@ pub enum SimulatorError {
     Option {
         /// The option.
         option: String,
-        /// What was given.
+        /// The value given.
         value: String,
-        /// What would be right.
+        /// The accepted values.
         wanted: String,
     },
     /// There is nothing to simulate.

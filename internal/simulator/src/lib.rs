@@ -1,9 +1,9 @@
-//! The production scheduler over simulated time, and plain reference schedulers beside it: what
-//! would become of this work on this cluster? Pure: it reads no clock and no file, writes none,
-//! and the same input gives the same output.
+//! Runs the production scheduler, and plain reference schedulers for comparison, over simulated
+//! time: how would this work fare on this cluster? Pure: it reads no clock and no file, writes
+//! none, and the same input gives the same output.
 //!
-//! `read` makes a [`Scenario`] of manifests or a trace, [`run`] simulates it under a policy,
-//! [`Summary`] sums the [`Outcome`] up, `report` writes it for people.
+//! `read` turns manifests or a trace into a [`Scenario`], [`run`] simulates it under a policy,
+//! [`Summary`] aggregates the [`Outcome`], `report` renders it.
 
 mod decision;
 mod engine;

@@ -1,4 +1,4 @@
-//! Owns what a simulation leaves behind: what became of each gang, and the account of the whole.
+//! The results of a simulation: the outcome of each gang, and the account of the whole.
 
 use jiff::Timestamp;
 use resources::report::Verdict;
@@ -6,42 +6,42 @@ use resources::report::Verdict;
 pub use crate::engine::account::Point;
 use crate::scenario::Seconds;
 
-/// What became of one gang.
+/// The outcome of one gang.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct GangOutcome {
     /// Its namespace.
     pub namespace: String,
     /// Its PodGroup's name, or its pod's.
     pub name: String,
-    /// Its queue's place in [`Outcome::queues`].
+    /// Its queue's index in [`Outcome::queues`].
     pub queue: usize,
-    /// GPUs that it asks for, in thousandths.
+    /// GPUs that it requests, in thousandths.
     pub gpu_milli: i64,
     /// Its members.
     pub members: usize,
     /// When it arrived.
     pub arrived: Seconds,
-    /// When it first became whole.
+    /// When it first became complete.
     pub started: Option<Seconds>,
     /// When its work was done.
     pub ended: Option<Seconds>,
     /// How long its work takes; none for ever.
     pub duration: Option<Seconds>,
-    /// It ran when the simulation began: its wait is not this one's.
+    /// It ran when the simulation began: its wait does not count.
     pub ran_before: bool,
     /// Members evicted.
     pub evictions: u32,
-    /// Times that it had to stop.
+    /// How many times it had to stop.
     pub interruptions: u32,
-    /// GPU-seconds of work that had to be done again.
+    /// GPU-seconds of work that had to be repeated.
     pub lost_gpu_seconds: i64,
-    /// What kept it when it last said so.
+    /// The last reported reason for waiting.
     pub verdict: Option<Verdict>,
-    /// What was first said of when it would start: seconds, from the earliest to the latest.
+    /// The first estimate of its start, in seconds: earliest, likely and latest.
     pub foretold: Option<[Seconds; 3]>,
 }
 
-/// What a simulation leaves behind.
+/// The results of a simulation.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Outcome {
     /// The policy.
@@ -52,7 +52,7 @@ pub struct Outcome {
     pub gangs: Vec<GangOutcome>,
     /// Queue names.
     pub queues: Vec<String>,
-    /// Queue weights, beside them.
+    /// Queue weights, in the same order.
     pub weights: Vec<i64>,
     /// GPUs of all nodes, in thousandths.
     pub gpu_milli: i64,
@@ -60,17 +60,18 @@ pub struct Outcome {
     pub nodes: usize,
     /// Second of the first arrival.
     pub first: Seconds,
-    /// Second of the last thing that happened.
+    /// Second of the last event.
     pub last: Seconds,
     /// The account over the whole time.
     pub whole: Point,
     /// The account until the last arrival.
     pub arriving: Option<Point>,
-    /// The same in stretches of `width` seconds.
+    /// The same by intervals of `width` seconds.
     pub series: Vec<Point>,
     /// Seconds that one point of the series covers.
     pub width: Seconds,
-    /// Jain's index of what waiting queues held by weight, over the time in which several waited.
+    /// Jain's index of the waiting queues' allocations per weight, over the time in which several
+    /// waited.
     pub fairness: Option<f64>,
     /// Plans made.
     pub plans: u64,

@@ -1,28 +1,28 @@
-//! Owns the names of those who can decide.
+//! The names of the policies.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::error::SimulatorError;
 
-/// Who decides.
+/// The scheduler of a simulation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Policy {
     /// The production scheduler with its defaults.
     #[default]
     Muster,
-    /// First come, first served; whoever does not fit holds up all behind.
+    /// First come, first served; a gang that does not fit blocks all behind it.
     Fifo,
-    /// The shortest first, by expected duration; what does not fit holds up nobody.
+    /// The shortest first, by expected duration; a gang that does not fit blocks none.
     Sjf,
-    /// The highest priority first, then the oldest; whoever does not fit holds up all behind.
+    /// The highest priority first, then the oldest; a gang that does not fit blocks all behind it.
     Priority,
-    /// As `Priority`, and others go ahead where they don't delay the first that waits.
+    /// As `Priority`, with backfill that does not delay the first waiting gang.
     Easy,
-    /// As `Easy`, but of one priority those whose queue holds the least for its weight go before
-    /// the oldest: backfill that honours shares.
+    /// As `Easy`, but among gangs of one priority, those of the queue with the smallest allocation
+    /// per weight come before the oldest: backfill that honours shares.
     EasyShares,
-    /// As `Priority`, and others go ahead where they delay none of those before them.
+    /// As `Priority`, with backfill that delays no gang ahead in the queue.
     Conservative,
 }
 
@@ -52,7 +52,7 @@ impl Policy {
         }
     }
 
-    /// The reference scheduler that it is; none for the production scheduler.
+    /// The reference scheduler of this policy; none for the production scheduler.
     pub(crate) fn reference(self) -> Option<Policy> {
         (self != Policy::Muster).then_some(self)
     }

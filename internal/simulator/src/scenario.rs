@@ -1,4 +1,4 @@
-//! Owns what is simulated: a cluster and the work that arrives, however it was written down.
+//! The input of a simulation: a cluster and the arriving work, independent of the file format.
 //! Decides nothing.
 
 use std::sync::Arc;
@@ -23,46 +23,46 @@ pub type Seconds = i64;
 /// A cluster and the work that arrives there.
 #[derive(Clone, Debug, Default)]
 pub struct Scenario {
-    /// What to call it.
+    /// Its name.
     pub name: String,
     /// The wall time of second 0.
     pub start: Timestamp,
     /// The nodes.
     pub nodes: Vec<Node>,
-    /// The queues. Queues that only work names are made by the engine, with weight 1.
+    /// The queues. The engine creates queues that only work names, with weight 1.
     pub queues: Vec<Queue>,
     /// Priority classes.
     pub priority_classes: Vec<PriorityClass>,
     /// PodDisruptionBudgets.
     pub budgets: Vec<PodDisruptionBudget>,
-    /// What pods' volumes are claimed by.
+    /// PersistentVolumeClaims of pods.
     pub claims: Vec<PersistentVolumeClaim>,
-    /// Volumes, and from where they are reached.
+    /// PersistentVolumes, with their node affinity.
     pub volumes: Vec<PersistentVolume>,
-    /// Where volumes can be made.
+    /// StorageClasses.
     pub storage_classes: Vec<StorageClass>,
-    /// What drivers of volumes say.
+    /// The objects of volume drivers.
     pub storage: Storage,
     /// Quotas of namespaces.
     pub quotas: Vec<ResourceQuota>,
     /// The work, in any order.
     pub jobs: Vec<Job>,
-    /// How the production scheduler is set up, as far as it was said.
+    /// The production scheduler's settings, as far as the input sets them.
     pub settings: Settings,
-    /// What the reader left out or assumed, in sentences.
+    /// Notes on omissions and assumptions of the reader, in sentences.
     pub notes: Vec<String>,
 }
 
-/// What drivers of volumes say.
+/// The objects of volume drivers.
 #[derive(Clone, Debug, Default)]
 pub struct Storage {
-    /// How many disks each node takes.
+    /// How many volumes can be attached to each node.
     pub nodes: Vec<CSINode>,
     /// The drivers themselves.
     pub drivers: Vec<CSIDriver>,
-    /// Where there is how much room.
+    /// The free capacity of storage, by topology.
     pub capacities: Vec<CSIStorageCapacity>,
-    /// What is attached where.
+    /// Current attachments of volumes to nodes.
     pub attachments: Vec<VolumeAttachment>,
 }
 
@@ -71,36 +71,36 @@ pub struct Storage {
 pub struct Job {
     /// Its namespace.
     pub namespace: String,
-    /// Its name; unique in its namespace among jobs of its sort.
+    /// Its name; unique in its namespace among jobs of the same kind.
     pub name: String,
     /// The queue that it names.
     pub queue: String,
-    /// Whose it is, where that is known.
+    /// Its user, if known.
     pub user: Option<String>,
-    /// Its priority, where the work is given by numbers.
+    /// Its priority, if the work is given by numbers.
     pub priority: i32,
     /// When it arrives.
     pub arrival: Seconds,
-    /// How long it runs once whole; none for ever.
+    /// How long it runs once complete; none for ever.
     pub duration: Option<Seconds>,
-    /// How long its owner says that it may run.
+    /// The walltime that its owner requests.
     pub walltime: Option<Seconds>,
-    /// For work that runs at the start: for how long it has.
+    /// For work that runs at the start: how long it has run.
     pub elapsed: Seconds,
-    /// What it is.
+    /// Its content.
     pub work: Work,
 }
 
-/// What a job consists of.
+/// The content of a job.
 #[derive(Clone, Debug)]
 pub enum Work {
-    /// A gang by numbers: so many pods of each shape, all of which start together.
+    /// A gang by numbers: a count of pods for each shape, all of which start together.
     Shaped(Vec<(Arc<Shape>, u32)>),
-    /// Pods as they were written, with their PodGroup if they have one.
+    /// Pods as written in the input, with their PodGroup if they have one.
     Pods(Option<Box<PodGroup>>, Vec<Pod>),
-    /// A PyTorchJob, taken apart by its controller.
+    /// A PyTorchJob, which its controller expands.
     PyTorch(Box<PyTorchJob>),
-    /// A Job, taken apart by its controller.
+    /// A Job, which its controller expands.
     Batch(Box<BatchJob>),
 }
 
@@ -110,7 +110,7 @@ impl Default for Work {
     }
 }
 
-/// What one pod of a trace asks for.
+/// The requests of one pod of a trace.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Shape {
     /// Thousandths of a core.
@@ -119,14 +119,14 @@ pub struct Shape {
     pub memory_mib: i64,
     /// Whole GPUs.
     pub gpus: i64,
-    /// Thousandths of one GPU, where it asks for a part of one.
+    /// Thousandths of one GPU, if it requests a part of one.
     pub gpu_milli: i64,
-    /// GPU models that it takes; any if empty.
+    /// GPU models that it accepts; any if empty.
     pub models: Vec<String>,
 }
 
 impl Job {
-    /// How long schedulers that plan ahead may expect it to run.
+    /// The duration that schedulers with reservations may expect.
     #[must_use]
     pub fn estimate(&self) -> Option<Seconds> {
         self.walltime.or(self.duration)
@@ -142,7 +142,7 @@ impl Scenario {
             .collect()
     }
 
-    /// The nodes that written pods are on at the start, once for each pod.
+    /// The nodes of bound pods in the input, once for each pod.
     pub(crate) fn pods_on_nodes(&self) -> impl Iterator<Item = &str> {
         let pods = self.jobs.iter().filter_map(|job| match &job.work {
             Work::Pods(_, pods) => Some(pods),

@@ -1,5 +1,5 @@
-//! How the production scheduler is set up for a simulation: the same [`Settings`] that a server
-//! reads, from a `SchedulerConfig` among the files or from the command line.
+//! The production scheduler's settings for a simulation: the same [`Settings`] that a server reads,
+//! from a `SchedulerConfig` among the files or from the command line.
 
 use scheduler::settings::Wrong;
 use scheduler::{Actions, Strategy, settings};
@@ -8,7 +8,7 @@ use crate::error::SimulatorError;
 
 pub use scheduler::settings::{KIND, Settings, read, takes};
 
-/// Reads `--actions`: words with commas between.
+/// Reads `--actions`: words separated by commas.
 pub fn actions_option(text: &str) -> Result<Actions, SimulatorError> {
     let words: Vec<String> = text.split(',').map(|word| word.trim().to_owned()).collect();
     settings::actions("--actions", &words).map_err(of_option)

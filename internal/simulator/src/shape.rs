@@ -1,5 +1,5 @@
-//! Owns the making of objects from numbers: nodes from a catalogue of machines, pods and
-//! PodGroups from a trace's figures.
+//! Creates objects from numbers: nodes from a catalogue of machines, pods and PodGroups from a
+//! trace's figures.
 
 use std::collections::BTreeMap;
 
@@ -18,9 +18,9 @@ use crate::scenario::{Job, Shape};
 pub const GPU_PRODUCT: &str = "nvidia.com/gpu.product";
 /// Node label: one GPU's memory in MiB, as NVIDIA's feature discovery writes it.
 const GPU_MEMORY: &str = "nvidia.com/gpu.memory";
-/// The most nodes that one option may ask for.
+/// The most nodes that one option may request.
 const NODES_MAX: usize = 200_000;
-/// Pods that a node takes.
+/// The pod limit of a node.
 const PODS: i64 = 110;
 
 /// A machine that can be bought.
@@ -81,7 +81,7 @@ pub fn machine_named(name: &str) -> Option<Machine> {
     MACHINES.into_iter().find(|machine| machine.name == name)
 }
 
-/// Reads `4xhgx-h100`: how many of what.
+/// Reads `4xhgx-h100`: a count and a name.
 pub fn counted<'a>(option: &str, text: &'a str) -> Result<(usize, &'a str), SimulatorError> {
     let refuse = || SimulatorError::Option {
         option: option.to_owned(),
@@ -123,7 +123,7 @@ pub(crate) fn unknown_machine(option: &str, value: &str) -> SimulatorError {
     }
 }
 
-/// One node of a machine; `place` is where it stands: 4 nodes a rack, 8 racks a leaf, 8 leaves a
+/// One node of a machine; `place` is its position: 4 nodes a rack, 8 racks a leaf, 8 leaves a
 /// spine.
 #[must_use]
 pub fn machine_node(machine: &Machine, name: &str, place: usize) -> Node {
@@ -150,7 +150,7 @@ pub fn machine_node(machine: &Machine, name: &str, place: usize) -> Node {
     node
 }
 
-/// What a node has.
+/// A node's capacity.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeFigures {
     /// Thousandths of a core.
@@ -165,7 +165,7 @@ pub struct NodeFigures {
     pub gpu_memory_mib: u64,
 }
 
-/// A node that is ready and has this.
+/// A ready node with this capacity.
 #[must_use]
 pub fn node(name: &str, figures: &NodeFigures) -> Node {
     let mut labels = BTreeMap::from([("kubernetes.io/hostname".to_owned(), name.to_owned())]);
@@ -229,7 +229,7 @@ pub fn node(name: &str, figures: &NodeFigures) -> Node {
     }
 }
 
-/// A pod of this shape; its name and times are the caller's to set.
+/// A pod of this shape; the caller sets its name and times.
 #[must_use]
 pub fn pod(shape: &Shape, job: &Job, group: Option<&str>) -> Pod {
     use k8s_openapi::api::core::v1 as k8s;
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_cluster_is_refused_with_what_would_be_one() {
+    fn text_that_is_no_cluster_is_refused_with_the_accepted_form() {
         for (text, word) in [
             ("hgx-h100", "a number"),
             ("0xhgx-h100", "between 1"),

@@ -1,16 +1,16 @@
-//! Owns the figures that sum a simulation up. What each means is said at its field.
+//! The figures that summarize a simulation. Each field's comment defines its figure.
 
 use serde::Serialize;
 
 use crate::outcome::{GangOutcome, Outcome, Point};
 use crate::scenario::Seconds;
 
-/// Runs shorter than this count as this long in slowdowns: a wait of a minute is no matter of
-/// hundreds for a job of a second.
+/// Shorter runs count as this long in slowdowns, so that a minute's wait of a one-second job does
+/// not count as a slowdown of 60.
 const SHORT: Seconds = 10;
 /// Gangs of more GPUs than this are large.
 const LARGE_MILLI: i64 = 64_000;
-/// Size classes: the most GPUs (thousandths) and what they are called.
+/// Size classes: the most GPUs (thousandths) and the label.
 const SIZES: [(i64, &str); 8] = [
     (0, "no GPU"),
     (999, "part of a GPU"),
@@ -22,7 +22,7 @@ const SIZES: [(i64, &str); 8] = [
     (i64::MAX, "over 1024 GPUs"),
 ];
 
-/// How values are spread.
+/// The distribution of values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Distribution {
@@ -30,7 +30,8 @@ pub struct Distribution {
     pub count: usize,
     /// Their mean.
     pub mean: f64,
-    /// The median; percentiles are the smallest value that so many percent do not exceed.
+    /// The median; a percentile is the smallest value that at least this fraction of values does
+    /// not exceed.
     pub p50: f64,
     /// The 90th percentile.
     pub p90: f64,
@@ -100,7 +101,7 @@ pub struct QueueSummary {
     pub bounded_slowdown: Distribution,
 }
 
-/// All of it.
+/// The whole summary.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Summary {
@@ -112,48 +113,49 @@ pub struct Summary {
     pub gpus: f64,
     /// Gangs that arrived.
     pub gangs: usize,
-    /// Those whose work was done.
+    /// Gangs whose work was done.
     pub ended: usize,
-    /// Those that ran when the simulation ended.
+    /// Gangs that ran when the simulation ended.
     pub running: usize,
-    /// Those that waited when it ended.
+    /// Gangs that waited when it ended.
     pub waiting: usize,
     /// Seconds from the first arrival to the last end.
     pub makespan_seconds: Seconds,
-    /// Part of all GPU time that was held.
+    /// The fraction of all GPU time that was allocated.
     pub allocation: f64,
-    /// Part of all GPU time that did work which counted: of whole gangs, and not lost.
+    /// The fraction of all GPU time that did useful work: of complete gangs, and not lost.
     pub utilisation: f64,
-    /// Allocation from the first arrival to the last one: without the tail in which a finite
-    /// trace runs dry. None where all arrive at once.
+    /// Allocation from the first arrival to the last one: without the tail in which a finite trace
+    /// runs dry. None if all arrive at once.
     pub allocation_while_arriving: Option<f64>,
-    /// Part of all GPU time that was free on nodes which were partly used.
+    /// The fraction of all GPU time that was free on partly used nodes.
     pub fragmentation: f64,
-    /// Mean number of gangs that waited.
+    /// Mean number of waiting gangs.
     pub mean_waiting: f64,
     /// Seconds from arrival to the first start.
     pub wait_seconds: Distribution,
     /// The same for gangs of more than 64 GPUs.
     pub large_wait_seconds: Distribution,
-    /// Gangs that were told when they would start, and did.
+    /// Gangs that had an estimate of their start, and started.
     pub foretold: usize,
-    /// How far off that was, in seconds either way.
+    /// The absolute error of those estimates, in seconds.
     pub estimate_error_seconds: Distribution,
-    /// Part of them that started within the range they were told.
+    /// The fraction of those gangs that started within the estimated range.
     pub within_estimate: Option<f64>,
     /// Seconds from arrival to end.
     pub completion_seconds: Distribution,
     /// Bounded slowdown.
     pub bounded_slowdown: Distribution,
-    /// Jain's index (1 is even) of what waiting queues held by weight, while several waited.
+    /// Jain's index (1 is even) of the waiting queues' allocations per weight, while several
+    /// waited.
     pub fairness_of_shares: Option<f64>,
     /// Jain's index of the queues' mean bounded slowdown.
     pub fairness_of_slowdown: Option<f64>,
     /// Pods evicted.
     pub evictions: u64,
-    /// Times that gangs had to stop.
+    /// How many times gangs had to stop.
     pub preemptions: u64,
-    /// GPU-hours of work that had to be done again.
+    /// GPU-hours of work that had to be repeated.
     pub gpu_hours_lost: f64,
     /// Parts of plans that would have broken an invariant.
     pub violations: u64,
@@ -163,7 +165,7 @@ pub struct Summary {
     pub binds: u64,
     /// By size.
     pub by_size: Vec<SizeSummary>,
-    /// By queue; queues that no gang named are left out.
+    /// By queue; queues without gangs are left out.
     pub by_queue: Vec<QueueSummary>,
 }
 
@@ -201,7 +203,7 @@ fn jain(values: &[f64]) -> Option<f64> {
 }
 
 impl Summary {
-    /// Sums an outcome up.
+    /// Summarizes an outcome.
     #[must_use]
     pub fn of(outcome: &Outcome) -> Summary {
         let gangs = &outcome.gangs;

@@ -1,5 +1,5 @@
-//! A made-up year: long large gangs among many small jobs, day and night, by a seed. The shares
-//! follow what is published of large clusters: most jobs are small, most GPU time is not.
+//! A synthetic workload: long large gangs among many small jobs, day and night, by a seed. The
+//! shares follow published figures of large clusters: most jobs are small, most GPU time is not.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::read::{add_queues, default_start};
 use crate::scenario::{Job, Scenario, Seconds, Shape, Work};
 use crate::shape;
 
-/// What to make up.
+/// The parameters of the workload.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Synthetic {
     /// The seed: the same seed makes the same scenario.
@@ -21,13 +21,13 @@ pub struct Synthetic {
     pub days: f64,
     /// GPUs of the cluster, in nodes of 8.
     pub gpus: usize,
-    /// GPU time asked for, as a part of what the cluster has in those days.
+    /// Requested GPU time, as a fraction of the cluster's in those days.
     pub load: f64,
     /// Queues.
     pub queues: usize,
-    /// Do people say how long their jobs may run?
+    /// Whether jobs request walltimes.
     pub walltimes: bool,
-    /// Is one job in ten more urgent than the others?
+    /// Whether one job in ten has a higher priority than the others.
     pub priorities: bool,
 }
 
@@ -46,8 +46,8 @@ impl Default for Synthetic {
     }
 }
 
-/// How often a size is, and how long such jobs run: the median in seconds and the spread of its
-/// logarithm.
+/// The frequency of each size, and the duration of such jobs: the median in seconds and the spread
+/// of its logarithm.
 const SIZES: [(i64, f64, f64, f64); 11] = [
     (1, 0.46, 1500.0, 1.7),
     (2, 0.10, 2400.0, 1.6),
@@ -64,8 +64,8 @@ const SIZES: [(i64, f64, f64, f64); 11] = [
 /// The longest job, seconds.
 const LONGEST: f64 = 14.0 * 86_400.0;
 
-/// Reads `seed=1,jobs=200000,days=365,gpus=10000,load=0.85,queues=8`; what is left out has its
-/// default.
+/// Reads `seed=1,jobs=200000,days=365,gpus=10000,load=0.85,queues=8`; omitted parameters have their
+/// defaults.
 pub fn parse(text: &str) -> Result<Synthetic, SimulatorError> {
     let mut made = Synthetic::default();
     for part in text.split(',').filter(|part| !part.is_empty()) {
@@ -98,7 +98,7 @@ pub fn parse(text: &str) -> Result<Synthetic, SimulatorError> {
     Ok(made)
 }
 
-/// Makes it.
+/// Generates the workload.
 pub fn generate(what: &Synthetic) -> Result<Scenario, SimulatorError> {
     let nodes = shape::cluster(
         "--synthetic",
@@ -114,7 +114,7 @@ pub fn generate(what: &Synthetic) -> Result<Scenario, SimulatorError> {
         asked += gpus as f64 * duration;
         drafts.push((arrival(&mut dice, span), gpus, duration));
     }
-    // Durations are stretched so that all together ask for just the load.
+    // Durations are scaled so that their total matches the load.
     let stretch = what.load * what.gpus as f64 * span / asked.max(1.0);
     let shapes: Vec<Arc<Shape>> = [1, 2, 4, 8].map(|gpus| Arc::new(of(gpus))).to_vec();
     drafts.sort_by(|a, b| a.0.total_cmp(&b.0));
@@ -130,7 +130,7 @@ pub fn generate(what: &Synthetic) -> Result<Scenario, SimulatorError> {
                 4 => 2,
                 _ => 3,
             };
-            // People ask for more time than they need, and round it up to hours.
+            // Users request more time than they need, rounded up to hours.
             let walltime = ((duration as f64 * (1.1 + 2.0 * dice.unit() * dice.unit())) / 3600.0)
                 .ceil() as Seconds
                 * 3600;
@@ -200,7 +200,7 @@ fn size(dice: &mut SplitMix, most: i64) -> (i64, f64, f64) {
     (SIZES[0].0, SIZES[0].2, SIZES[0].3)
 }
 
-/// Twice as many come by day as by night.
+/// Twice as many jobs arrive by day as by night.
 fn arrival(dice: &mut SplitMix, span: f64) -> f64 {
     loop {
         let at = dice.unit() * span;

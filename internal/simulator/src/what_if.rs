@@ -1,4 +1,4 @@
-//! What if the cluster were another: more nodes, fewer, other weights.
+//! Changes of a cluster for what-if simulations: more nodes, fewer, other weights.
 
 use std::collections::BTreeSet;
 
@@ -12,11 +12,12 @@ use crate::shape::{counted, machine_named, machine_node, unknown_machine};
 /// One change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// So many more of a machine, or of a node that is there.
+    /// Adds this many nodes of a machine, or like an existing node.
     AddNodes(usize, String),
-    /// So many fewer of those whose names begin so, the last ones by name; or one by its name.
+    /// Removes this many of the nodes with this name prefix, the last ones by name; or one node by
+    /// its name.
     RemoveNodes(usize, String),
-    /// A queue's weight.
+    /// Sets a queue's weight.
     Weight(String, i32),
 }
 
@@ -53,7 +54,7 @@ pub fn change(text: &str) -> Result<Change, SimulatorError> {
 }
 
 impl Change {
-    /// Changes a scenario.
+    /// Applies the change to a scenario.
     pub fn apply(&self, scenario: &mut Scenario) -> Result<(), SimulatorError> {
         match self {
             Change::AddNodes(count, name) => add(scenario, *count, name),
@@ -109,7 +110,7 @@ fn add(scenario: &mut Scenario, count: usize, name: &str) -> Result<(), Simulato
     Ok(())
 }
 
-/// A node like another, with a name and devices of its own.
+/// A copy of a node with its own name and devices.
 fn renamed(like: &Node, old: &str, new: &str) -> Node {
     let mut node = like.clone();
     node.metadata.name = Some(new.to_owned());

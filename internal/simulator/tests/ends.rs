@@ -1,6 +1,7 @@
-//! Every field of every kind at its ends, as its definition has them: through defaulting, validation and printing; through
-//! the job controllers' decisions, as if it had been stored without validation; and through the scheduler's plans, with
-//! an eviction and previews. Nothing panics, and nothing does work in proportion to a number.
+//! Every field of every kind at its limits, as its definition has them: through defaulting,
+//! validation and printing; through the job controllers' decisions, as if it had been stored
+//! without validation; and through the scheduler's plans, with an eviction and previews. Nothing
+//! panics, and no work grows in proportion to a number.
 #![allow(clippy::unwrap_used, reason = "a test's helpers may fail the test")]
 
 use std::collections::BTreeSet;
@@ -27,7 +28,7 @@ fn now() -> Timestamp {
     "2026-01-01T00:00:00Z".parse().unwrap()
 }
 
-/// Runs all cases; which of them panicked.
+/// Runs all cases and fails if any panicked.
 fn run(cases: impl Iterator<Item = (String, Box<dyn FnOnce()>)>) {
     let mut failed = Vec::new();
     let mut count = 0;
@@ -42,7 +43,7 @@ fn run(cases: impl Iterator<Item = (String, Box<dyn FnOnce()>)>) {
     assert!(failed.is_empty(), "these panicked: {failed:#?}");
 }
 
-/// What the API does with an object, new and changed.
+/// The API's processing of an object, new and changed.
 fn serve(kind: &'static Kind, before: &Value, object: Value) {
     let mut new = object.clone();
     (kind.default)(&mut new);
@@ -77,7 +78,7 @@ fn every_text_passes_through_the_registry() {
     let cases = registry::all().iter().flat_map(|kind| {
         let before = plain(kind);
         let template = Step::Member("template".to_owned());
-        // The pods of all jobs are looked at by the same rules.
+        // One set of rules covers the pods of all jobs.
         let twice = move |way: &Way| kind.kind != "Pod" && way.contains(&template);
         let fields = fields(kind).into_iter().filter(move |(way, _)| !twice(way));
         fields.flat_map(move |(way, holds)| {
@@ -92,7 +93,7 @@ fn every_text_passes_through_the_registry() {
     run(cases);
 }
 
-/// What the controllers decide about a job that was stored as it is.
+/// The controllers' decisions about a job that was stored unvalidated.
 fn decide(object: Value) {
     let actions = match object["kind"].as_str().unwrap() {
         "Job" => {
@@ -121,7 +122,7 @@ fn decide(object: Value) {
             pytorch::reconcile(&observed, now()).actions.len()
         }
     };
-    // A pod and a service for each member, and the gang.
+    // A pod and a Service for each member, and the PodGroup.
     let most = usize::try_from(GANG_MEMBERS_MAX).unwrap() * 2 + 1;
     assert!(actions <= most, "{actions}");
 }
@@ -149,7 +150,8 @@ fn every_number_of_a_stored_job_is_decided_about_with_bounded_work() {
     run(cases);
 }
 
-/// A node full of a junior's work, and a senior that waits for all of it.
+/// A node full of a low-priority gang's pods, and a high-priority gang that waits for the whole
+/// node.
 fn world() -> Vec<Value> {
     let pod = |name: &str, group: &str, node: Option<&str>| {
         let mut pod = json!({
@@ -214,7 +216,7 @@ fn event(object: &Value) -> Option<Event> {
     }
 }
 
-/// Plans, asks and previews, and plans again; how many evictions there were.
+/// Plans, asks what-if questions, previews, and plans again; returns the number of evictions.
 fn schedule(objects: &[Value]) -> usize {
     let mut scheduler = Scheduler::new(Config::default());
     for event in objects.iter().filter_map(event) {
@@ -243,7 +245,7 @@ fn the_world_that_is_changed_plans_an_eviction() {
 }
 
 #[test]
-fn every_number_that_the_scheduler_is_told_of_leaves_it_at_work() {
+fn every_number_in_the_schedulers_input_leaves_it_working() {
     let mut objects: Vec<Value> = world();
     objects.push(json!({
         "apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "Queue",

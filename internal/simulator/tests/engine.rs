@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use serde_json::Value;
 use simulator::{Job, Options, Outcome, Policy, Scenario, Shape, Work, run, shape};
 
-/// Runs it; says what came of it and every decision as a value.
+/// Runs the scenario; returns the outcome and every decision as a value.
 fn simulate(scenario: &Scenario, options: &Options) -> (Outcome, Vec<Value>) {
     let mut lines = Vec::new();
     let outcome = run(scenario, options, &mut |decision| {
@@ -73,7 +73,7 @@ fn options(policy: Policy) -> Options {
     }
 }
 
-/// Every device of every bound pod has one holder at a time, and every pod goes where there is room.
+/// Every device of every bound pod has one holder at a time, and every pod is placed where it fits.
 fn one_holder(lines: &[Value], grace: i64) {
     let mut holder: BTreeMap<String, (String, String)> = BTreeMap::new();
     let mut held: BTreeMap<String, Vec<(String, String)>> = BTreeMap::new();
@@ -227,12 +227,13 @@ proptest! {
 
     #[test]
     fn easy_backfill_never_delays_the_first_that_waits(jobs in jobs()) {
-        // With estimates that hold, the head of the line starts no later than under strict order.
+        // With exact estimates, the head of the list starts no later than under strict order.
         let exact: Vec<Job> = jobs.into_iter().map(|job| Job { walltime: None, priority: 0, arrival: 0, ..job }).collect();
         let scenario = scenario(3, exact);
         let first = |policy| {
             let (outcome, _) = simulate(&scenario, &options(policy));
-            // All arrive at once: the head is the first that did not start at once under strict order.
+            // All arrive at once: the head is the first gang that does not start at once under
+            // strict order.
             outcome.gangs.into_iter().map(|gang| (gang.name, gang.started.unwrap())).collect::<BTreeMap<_, _>>()
         };
         let (strict, easy) = (first(Policy::Priority), first(Policy::Easy));
@@ -268,8 +269,9 @@ fn strict_order_waits_and_backfill_goes_round() {
 }
 
 #[test]
-fn backfill_that_honours_shares_goes_by_what_queues_hold_before_age() {
-    // One node, full for 100 s with work of one queue, in which more waits than in the other.
+fn backfill_that_honours_shares_orders_by_allocation_before_age() {
+    // One node, full for 100 s with work of one queue, which also has more waiting work than the
+    // other queue.
     let of = |queue: &str, job: Job| Job {
         queue: queue.to_owned(),
         ..job
@@ -293,7 +295,7 @@ fn backfill_that_honours_shares_goes_by_what_queues_hold_before_age() {
 }
 
 #[test]
-fn a_cluster_without_nodes_and_a_file_without_work_are_refused_with_what_to_do() {
+fn a_cluster_without_nodes_and_a_file_without_work_are_refused_with_a_remedy() {
     let none = Scenario {
         nodes: Vec::new(),
         ..scenario(1, vec![job("a".into(), 1, 1, 0, 1)])
@@ -309,7 +311,7 @@ fn a_cluster_without_nodes_and_a_file_without_work_are_refused_with_what_to_do()
 }
 
 #[test]
-fn simulation_stops_when_told_and_says_who_waits() {
+fn a_simulation_stops_at_its_limit_and_reports_waiting_gangs() {
     let jobs = vec![job("a".into(), 8, 1, 0, 100), job("b".into(), 8, 1, 0, 100)];
     let scenario = scenario(1, jobs);
     let (outcome, lines) = simulate(

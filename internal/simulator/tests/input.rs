@@ -1,5 +1,5 @@
-//! What a file of manifests may say beyond pods that arrive: how the scheduler is set up, pods
-//! that run or leave, others' queues; and how input that can't be read is refused.
+//! The content of a manifest file beyond arriving pods: scheduler settings, running and terminating
+//! pods, queues of other schedulers; and how unreadable input is refused.
 #![allow(clippy::unwrap_used, reason = "a test's helpers may fail the test")]
 
 use serde_json::Value;
@@ -18,7 +18,7 @@ fn scenario(text: &str) -> Scenario {
     read(&[Source { file, text }], &ReadOptions::default()).unwrap()
 }
 
-/// What was said of pods and gangs, a line each.
+/// The decisions on pods and gangs, a line each.
 fn lines(text: &str, until: i64) -> Vec<String> {
     let mut lines = Vec::new();
     let options = Options {
@@ -62,7 +62,7 @@ fn a_pod_that_is_leaving_holds_its_room_until_its_grace_is_over() {
         &pod("old", 8, leaving, "nodeName: n1,"),
         &pod("new", 8, "", ""),
     ]);
-    // Nobody makes another of a pod without group or owner.
+    // No controller recreates a pod without group or owner.
     assert_eq!(
         lines(&text, 100),
         [
@@ -189,7 +189,7 @@ fn one_action_alone_can_be_asked_for() {
 }
 
 #[test]
-fn a_disruption_budget_protects_what_it_is_about() {
+fn a_disruption_budget_protects_the_pods_it_selects() {
     let file = |least: u32| {
         with(&[
             NODE,
@@ -285,7 +285,7 @@ fn hypernodes_are_the_topology_and_limits_are_in_their_tiers() {
         parts.extend(pods);
         parts.push(domain("leaf0", 2, "Node", ["n1", "n2"]));
         parts.push(domain("leaf1", 2, "Node", ["n3", "n4"]));
-        // Tiers need not follow each other.
+        // Tier numbers need not be consecutive.
         parts.push(domain("spine", 5, "HyperNode", ["leaf0", "leaf1"]));
         parts.push(format!(
             "{{kind: PodGroup, metadata: {{name: g}}, spec: {{minMember: 3, networkTopology: {{mode: hard, highestTierAllowed: {limit}}}}}}}\n"
@@ -328,13 +328,13 @@ fn when_a_pod_started_is_kept() {
 }
 
 #[test]
-fn what_a_pod_has_run_before_the_start_counts_in_its_end_and_in_what_others_are_told() {
+fn a_pods_runtime_before_the_start_counts_in_its_end_and_in_estimates() {
     let times = "annotations: {muster.io/duration: '1000', muster.io/walltime: '1000'}";
     let text = with(&[
         NODE,
         &(pod("runs", 8, times, "nodeName: n1,")
             + "status: {phase: Running, startTime: '2025-12-31T00:00:00Z'}\n"),
-        // The last thing that happened: the simulation starts then.
+        // The last event in the objects: the simulation starts then.
         &pod("wants", 8, "creationTimestamp: '2025-12-31T00:10:00Z'", ""),
     ]);
     let mut told = None;
@@ -356,7 +356,7 @@ fn what_a_pod_has_run_before_the_start_counts_in_its_end_and_in_what_others_are_
 }
 
 #[test]
-fn input_that_cannot_be_read_is_refused_with_place_field_value_and_what_would_be_right() {
+fn unreadable_input_is_refused_with_place_field_value_and_accepted_form() {
     let config = "apiVersion: muster.io/v1alpha1\nkind: SchedulerConfig\n";
     let queue = |text: &str| format!("kind: Queue\nmetadata: {{name: q{text}}}\n");
     let note = |name: &str, value: &str| {
@@ -436,7 +436,7 @@ fn input_that_cannot_be_read_is_refused_with_place_field_value_and_what_would_be
 }
 
 #[test]
-fn what_only_makes_a_gang_wait_is_noted() {
+fn a_value_that_only_makes_a_gang_wait_is_noted() {
     let slices = "annotations: {muster.io/topology: '{\"slices\": [{\"level\": \"rack\"}]}'}";
     let text = with(&[
         NODE,

@@ -1,4 +1,4 @@
-//! The openb benchmark, as far as it is quick: the baselines are what was published, the
+//! The quick part of the openb benchmark: the baselines match the published results, the
 //! scheduler's own policy is better and keeps the rules. `make bench-openb` runs all of it.
 
 #[path = "../benches/openb/files.rs"]
@@ -23,8 +23,7 @@ struct Input {
 }
 
 impl Input {
-    /// None, and a word about it, where the benchmark's data is not there: it is not part of the
-    /// project.
+    /// None, with a message, if the benchmark's data is absent: it is not part of the project.
     fn of(variant: &str, seed: u64) -> Option<Input> {
         let Some(dir) = files::folder() else {
             eprintln!("skipped: the data of openb is not there; OPENB names its folder");

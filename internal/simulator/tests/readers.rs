@@ -1,4 +1,4 @@
-//! The readers by table: what each format says, and what is said of what is wrong in it.
+//! Tables of the readers: what each format yields, and the message for each fault.
 #![allow(clippy::unwrap_used, reason = "a test's helpers may fail the test")]
 
 use std::collections::BTreeMap;
@@ -257,7 +257,7 @@ spec:
 }
 
 #[test]
-fn what_is_wrong_is_said_with_its_place_its_value_and_what_would_be_right() {
+fn faults_are_reported_with_place_value_and_accepted_form() {
     let swf = "1 0 5 100 4 -1 -1 4 200 -1 1 3 1 -1 2 -1 -1 -1\n1 x 5 100 4 -1 -1 4 200 -1 1 3 1 -1 2 -1 -1 -1\n";
     for (file, text, words) in [
         (

@@ -1,4 +1,4 @@
-//! One small cluster from a manifest to the report: what starts when, and what is said.
+//! One small cluster from a manifest to the report: start times and messages.
 #![allow(clippy::unwrap_used, reason = "a test's helpers may fail the test")]
 
 use simulator::read::{ReadOptions, Source, read};
@@ -53,12 +53,12 @@ fn each_piece_of_work_starts_and_ends_when_it_should() {
             ("runs", 0, Some(0), Some(600)),
             ("too", 10, None, None),
             ("large", 60, Some(600), Some(2400)),
-            // Three of a sweep, two at a time.
+            // Three pods of a sweep, two at a time.
             ("sweep-", 3000, Some(3000), Some(3100)),
             ("sweep-", 3000, Some(3000), Some(3100)),
             ("sweep-", 3100, Some(3100), Some(3200)),
             ("guest-1", 4000, Some(4000), Some(4050)),
-            // The namespace's quota lets it in when the other has ended.
+            // The namespace's quota admits it when the other has ended.
             ("guest-2", 4010, Some(4050), Some(4100)),
         ]
     );

@@ -1,4 +1,4 @@
-//! Owns the vocabulary in which a reconciliation answers. It carries out nothing.
+//! The vocabulary of reconciliation results. It carries out nothing.
 
 use std::collections::BTreeMap;
 
@@ -6,11 +6,11 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, Service};
 use resources::kinds::PodGroup;
 
-/// One change to make in the job's namespace. Each may be repeated: creating what exists
-/// and deleting what is gone count as done.
+/// One change in the job's namespace. Each is idempotent: creating an existing object and deleting
+/// an absent one count as done.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
-    /// Create this pod; its name is decided, so repeating it cannot make a second one.
+    /// Create this pod; its name is fixed, so a repetition cannot create a second one.
     CreatePod(Box<Pod>),
     /// Delete the pod of this name if it still has this uid.
     DeletePod {
@@ -18,7 +18,7 @@ pub enum Action {
         name: String,
         /// The uid it was observed with.
         uid: String,
-        /// Seconds to stop in; the pod's own grace when absent.
+        /// The grace period in seconds; the pod's own if absent.
         grace: Option<u32>,
     },
     /// Create this service.
@@ -30,8 +30,7 @@ pub enum Action {
         /// The uid it was observed with.
         uid: String,
     },
-    /// Make the pod group be this: replace it where it carries a resourceVersion, create
-    /// it where it carries none.
+    /// Apply this pod group: replace it if it carries a resourceVersion, else create it.
     ApplyPodGroup(Box<PodGroup>),
     /// Delete the pod group of this name if it still has this uid.
     DeletePodGroup {
@@ -40,7 +39,7 @@ pub enum Action {
         /// The uid it was observed with.
         uid: String,
     },
-    /// Delete the job itself, and with it all that it owns.
+    /// Delete the job itself, and with it all its dependents.
     DeleteJob {
         /// The job's name.
         name: String,
@@ -49,12 +48,12 @@ pub enum Action {
     },
 }
 
-/// Whether an event reports the ordinary course or something to look at.
+/// Whether an event reports normal operation or a problem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoteKind {
-    /// The ordinary course.
+    /// Normal operation.
     Normal,
-    /// Something to look at.
+    /// A problem.
     Warning,
 }
 
@@ -65,7 +64,7 @@ pub struct EventNote {
     pub kind: NoteKind,
     /// The reason in CamelCase.
     pub reason: String,
-    /// One sentence for people.
+    /// A message of one sentence.
     pub message: String,
 }
 
@@ -87,24 +86,24 @@ impl EventNote {
     }
 }
 
-/// What one reconciliation answers. Annotations are to be written before the actions are
-/// taken (they hold the counts that make actions happen once), the status after them.
+/// The result of one reconciliation. Annotations are to be written before the actions are taken
+/// (they hold the counts that make actions happen once), the status after them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome<Status> {
     /// The changes to make.
     pub actions: Vec<Action>,
-    /// The job's whole status from now on.
+    /// The job's complete new status.
     pub status: Status,
-    /// The job's annotations to set, or to remove where the value is `None`.
+    /// The job's annotations to set, or to remove if the value is `None`.
     pub annotations: BTreeMap<String, Option<String>>,
-    /// When to reconcile again though nothing changes.
+    /// When to reconcile again even if nothing changes.
     pub requeue_at: Option<Timestamp>,
     /// The events to record.
     pub events: Vec<EventNote>,
 }
 
 impl<Status> Outcome<Status> {
-    /// Nothing to do, and this status.
+    /// A result without changes, with this status.
     pub(crate) fn keep(status: Status) -> Outcome<Status> {
         Outcome {
             actions: Vec::new(),
@@ -115,7 +114,7 @@ impl<Status> Outcome<Status> {
         }
     }
 
-    /// Asks to be called again at this time, or earlier if that was asked for already.
+    /// Requests the next reconciliation at this time, unless an earlier one was requested.
     pub(crate) fn requeue(&mut self, at: Timestamp) {
         self.requeue_at = Some(self.requeue_at.map_or(at, |known| known.min(at)));
     }

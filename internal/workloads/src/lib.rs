@@ -1,6 +1,6 @@
-//! What the workload kinds decide: given what is observed of a job and the time, which
-//! actions to take and what its status is. Pure: no clock, no I/O, no randomness; the
-//! control loops in `controllers` observe, ask and apply.
+//! The reconcilers of the workload kinds: given the observed state of a job and the time, they
+//! decide the actions to take and the job's status. Pure: no clock, no I/O, no randomness. The
+//! control loops in `controllers` observe, call them and carry out the actions.
 
 mod action;
 pub mod job;

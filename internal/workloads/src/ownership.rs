@@ -1,8 +1,8 @@
-//! Owns the tie between a job and what it made: the controller's owner reference.
+//! The link between a job and its dependents: the controller's owner reference.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 
-/// The reference that makes `owner` the controller of what carries it.
+/// The reference that makes `owner` the controller of the object that carries it.
 pub(crate) fn controller_reference(
     api_version: &str,
     kind: &str,

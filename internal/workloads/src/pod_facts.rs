@@ -1,13 +1,13 @@
-//! Owns the reading of a pod's status: its phase, how it ended, how often it restarted.
+//! Reads a pod's status: its phase, its end, its restarts.
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use resources::names;
 
-/// A pod's phase, as far as a workload tells phases apart.
+/// A pod's phase, as far as workloads distinguish phases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PodPhase {
-    /// Not started, or in a phase that says nothing.
+    /// Not started, or in an unknown phase.
     Pending,
     Running,
     Succeeded,
@@ -41,17 +41,18 @@ pub(crate) fn uid(pod: &Pod) -> &str {
     pod.metadata.uid.as_deref().unwrap_or_default()
 }
 
-/// Somebody asked for the pod's deletion; it may still be stopping.
+/// Whether the pod has a deletion request; it may still be terminating.
 pub(crate) fn is_leaving(pod: &Pod) -> bool {
     pod.metadata.deletion_timestamp.is_some()
 }
 
-/// The pod was given up with its node.
+/// Whether the pod was declared failed because its node was lost.
 pub(crate) fn is_lost(pod: &Pod) -> bool {
     reason(pod) == Some(names::NODE_LOST)
 }
 
-/// The pod's node could not start it for a fault of its own: that says nothing about the work.
+/// Whether the pod's node could not start it because of a fault of the node: that says nothing
+/// about the program.
 pub(crate) fn is_unfit(pod: &Pod) -> bool {
     PodPhase::of(pod) == PodPhase::Failed && reason(pod) == Some(names::NODE_UNFIT)
 }
@@ -60,7 +61,7 @@ fn reason(pod: &Pod) -> Option<&str> {
     pod.status.as_ref().and_then(|s| s.reason.as_deref())
 }
 
-/// A node was chosen for the pod.
+/// Whether the pod has a node.
 pub(crate) fn is_bound(pod: &Pod) -> bool {
     let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
     node.is_some_and(|node| !node.is_empty())
@@ -88,7 +89,7 @@ fn init_containers(pod: &Pod) -> impl Iterator<Item = &ContainerStatus> {
         .flat_map(|status| status.init_container_statuses.iter().flatten())
 }
 
-/// Exit code of a terminated container, by container.
+/// Exit codes of terminated containers, by container.
 pub(crate) fn exit_codes(pod: &Pod) -> impl Iterator<Item = (&str, i32)> {
     init_containers(pod)
         .chain(containers(pod))
@@ -98,16 +99,16 @@ pub(crate) fn exit_codes(pod: &Pod) -> impl Iterator<Item = (&str, i32)> {
         })
 }
 
-/// The code that says why the pod failed: the main container's, else the first other
-/// container's that is not zero. `None` where no container reported an end, as when the
-/// node was lost.
+/// The exit code that explains the pod's failure: the main container's, else the first other
+/// container's that is not zero. `None` if no container reported an end, for example when the node
+/// was lost.
 pub(crate) fn failure_code(pod: &Pod, main: &str) -> Option<i32> {
     let failed: Vec<(&str, i32)> = exit_codes(pod).filter(|(_, code)| *code != 0).collect();
     let of_main = failed.iter().find(|(name, _)| *name == main);
     of_main.or_else(|| failed.first()).map(|(_, code)| *code)
 }
 
-/// How often the pod's containers were restarted in place.
+/// How many times the pod's containers were restarted in place.
 pub(crate) fn restart_count(pod: &Pod) -> u32 {
     init_containers(pod)
         .chain(containers(pod))
@@ -115,7 +116,7 @@ pub(crate) fn restart_count(pod: &Pod) -> u32 {
         .fold(0, u32::saturating_add)
 }
 
-/// When the pod ended, as well as its status tells.
+/// When the pod ended, as far as its status shows it.
 pub(crate) fn finished_at(pod: &Pod) -> Option<Timestamp> {
     let ends = containers(pod)
         .chain(init_containers(pod))
@@ -137,13 +138,13 @@ pub(crate) fn finished_at(pod: &Pod) -> Option<Timestamp> {
     ends.max().or_else(changed).or_else(created)
 }
 
-/// When the pod was taken up by its node.
+/// When the pod's node accepted it.
 pub(crate) fn started_at(pod: &Pod) -> Option<Timestamp> {
     let status = pod.status.as_ref()?;
     status.start_time.as_ref().map(|time| time.0)
 }
 
-/// How the pod's failure is told to people.
+/// The pod's failure as a message.
 pub(crate) fn failure_story(pod: &Pod, main: &str) -> String {
     let reason = pod
         .status

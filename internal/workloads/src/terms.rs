@@ -1,12 +1,12 @@
-//! What a job's own annotations, or labels, say to the scheduler, for what is made of the job: its
-//! gang, or its pods where these stand alone. Copies; the scheduler reads.
+//! The scheduler's annotations and labels on a job, and their copies on its dependents: its
+//! PodGroup, or its pods if it has no PodGroup. This module copies them; the scheduler reads them.
 
 use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use resources::names;
 
-/// What holds for each part of a job.
+/// The annotations that apply to each part of a job.
 const OF_EACH: [&str; 8] = [
     names::WALLTIME,
     names::MIN_RUNTIME,
@@ -17,21 +17,21 @@ const OF_EACH: [&str; 8] = [
     names::USER,
     names::TEAM,
 ];
-/// What holds for its gang as a whole.
+/// The annotations that apply to its gang as a whole.
 const OF_GANG: [&str; 2] = [names::TOPOLOGY, names::SUB_GROUPS];
 
-/// What each pod of the job says.
+/// The annotations of each pod of the job.
 pub(crate) fn of_each(job: &ObjectMeta) -> BTreeMap<String, String> {
     said(job, OF_EACH.iter())
 }
 
-/// What the job's gang says.
+/// The annotations of the job's gang.
 pub(crate) fn of_gang(job: &ObjectMeta) -> BTreeMap<String, String> {
     said(job, OF_EACH.iter().chain(&OF_GANG))
 }
 
-/// Has a pod run for whom its job runs. What its template says of it is dropped: nobody checked
-/// that, and a node runs the pod under the Unix account of whoever is named here.
+/// Sets the job's user on a pod. A user in the pod's template is dropped, because admission did not
+/// check it, and a node runs the pod under the Unix account of the user named here.
 pub(crate) fn run_for(
     job: &ObjectMeta,
     labels: &mut BTreeMap<String, String>,
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pod_runs_for_whom_its_job_runs_whatever_its_template_says() {
+    fn a_pod_runs_as_its_jobs_user_regardless_of_its_template() {
         let one = |value: &str| BTreeMap::from([(names::USER.to_owned(), value.to_owned())]);
         let job = |user: Option<&str>| ObjectMeta {
             annotations: user.map(one),

@@ -1,5 +1,5 @@
-//! Owns the carrying out of what was decided about one job: its annotations first, then
-//! the actions, then its status. Doing it twice does no harm.
+//! Carries out the decision about one job: annotations first, then the actions, then the status.
+//! Every step is idempotent.
 
 use futures::stream::{self, StreamExt as _};
 use k8s_openapi::api::core::v1::{ObjectReference, Pod, Service};
@@ -17,10 +17,10 @@ use crate::notes::{Kind, Notes};
 
 /// How many objects of one job are written at once.
 const AT_ONCE: usize = 16;
-/// Up to this many pods are told of one by one, more in one event.
+/// Up to this many pods get an event each; more share one event.
 const TOLD_SINGLY: usize = 16;
 
-/// What is to be done about one job.
+/// The decided writes for one job.
 pub(crate) struct Work {
     annotations: Option<Value>,
     actions: Vec<Action>,
@@ -28,13 +28,13 @@ pub(crate) struct Work {
     events: Vec<EventNote>,
 }
 
-/// How it went.
+/// The result of applying the work.
 pub(crate) struct Applied<K> {
     /// The job as last written.
     pub(crate) written: Option<K>,
-    /// What could not be done; it is to be tried again.
+    /// The failure, to be retried.
     pub(crate) trouble: Option<String>,
-    /// Something was in the way that may go away by itself.
+    /// Another object was in the way and may go away; the job is to be checked again.
     pub(crate) recheck: bool,
 }
 
@@ -49,7 +49,7 @@ impl<K> Applied<K> {
 }
 
 impl Work {
-    /// The writes that lead from the job as it is to what was decided.
+    /// The writes that lead from the job's current state to the decided one.
     pub(crate) fn new<W: Workload>(job: &W::Kind, outcome: Outcome<W::Status>) -> Work {
         let status = serde_json::to_value(&outcome.status).unwrap_or_default();
         let mut known = W::status_of(job);
@@ -84,7 +84,7 @@ pub(crate) async fn apply<W: Workload>(
     let name = job.name_any();
     let jobs: Api<W::Kind> = api(client, &namespace);
     let about = reference(job.as_ref());
-    // A job of the same name that came since is another job: the uid says which is meant.
+    // A new job may have the same name: the uid identifies the job that was decided on.
     let uid = job.uid();
 
     if let Some(annotations) = work.annotations {
@@ -129,7 +129,7 @@ pub(crate) async fn apply<W: Workload>(
         }
     }
 
-    // A job must not be called ended while what should be gone is not.
+    // A job must not become terminal while objects that it must delete still exist.
     if deleting_failed {
         return applied;
     }
@@ -162,19 +162,19 @@ pub(crate) async fn apply<W: Workload>(
     applied
 }
 
-/// What an action came to.
+/// The effect of an action.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Effect {
     Created,
     Deleted,
     Changed,
-    /// It was so already.
+    /// The state was already as decided.
     Already,
-    /// Another object bears the name.
+    /// Another object has the name.
     InTheWay,
 }
 
-/// One action, carried out or not.
+/// One action and its result.
 struct Did {
     what: String,
     pod: Option<String>,
@@ -261,8 +261,8 @@ impl Hands {
 async fn create<K: Object>(objects: &Api<K>, object: &K) -> Result<Effect, kube::Error> {
     match objects.create(&PostParams::default(), object).await {
         Ok(_) => Ok(Effect::Created),
-        // Most often it is ours and the watch has not shown it yet. It may also be what an
-        // earlier job of the name left behind, so the job is looked at again soon.
+        // Most often the object is this job's own and the watch has not shown it yet. It may also
+        // be left over from an earlier job of the same name, so the job is checked again soon.
         Err(kube::Error::Api(status)) if status.reason == "AlreadyExists" => Ok(Effect::InTheWay),
         Err(error) => Err(error),
     }
@@ -280,7 +280,7 @@ async fn delete<K: Object>(
     };
     match objects.delete(name, &params.preconditions(only)).await {
         Ok(_) => Ok(Effect::Deleted),
-        // Gone, or another object of the name by now.
+        // The object is gone, or another object has its name now.
         Err(error) if is_gone(&error) => Ok(Effect::Already),
         Err(error) => Err(error),
     }
@@ -293,13 +293,13 @@ async fn put_group(groups: &Api<PodGroup>, group: &PodGroup) -> Result<Effect, k
     let name = group.name_any();
     match groups.replace(&name, &PostParams::default(), group).await {
         Ok(_) => Ok(Effect::Changed),
-        // It changed or went meanwhile; the watch will show what it is now.
+        // The object changed or is gone; the watch will show its current state.
         Err(error) if is_gone(&error) => Ok(Effect::InTheWay),
         Err(error) => Err(error),
     }
 }
 
-/// The object is not there any more, or not the one that was meant.
+/// The object no longer exists, or another object has its name.
 fn is_gone(error: &kube::Error) -> bool {
     match error {
         kube::Error::Api(status) => status.code == 404 || status.code == 409,
@@ -307,7 +307,7 @@ fn is_gone(error: &kube::Error) -> bool {
     }
 }
 
-/// Tells of the pods created and deleted, and of those that could not be created.
+/// Records events for the pods created and deleted, and for those that could not be created.
 fn tell_of_pods<W: Workload>(notes: &Notes, about: &ObjectReference, done: &[Did]) {
     let pods = |effect: Effect| -> Vec<&str> {
         let did = done
@@ -347,7 +347,7 @@ fn tell_of_pods<W: Workload>(notes: &Notes, about: &ObjectReference, done: &[Did
     }
 }
 
-/// How an event names a job.
+/// The reference to a job for events.
 pub(crate) fn reference<K: Object>(job: &K) -> ObjectReference {
     ObjectReference {
         api_version: Some(K::api_version(&()).into_owned()),

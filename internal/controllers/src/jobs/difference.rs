@@ -24,7 +24,7 @@ pub(crate) fn merge_patch(from: &Value, to: &Value) -> Option<Value> {
             }
         }
     }
-    // Values that differ only where a patch cannot say so (an explicit null) need none.
+    // Values that differ only in an explicit null, which a patch cannot express, need no patch.
     (!patch.is_empty()).then_some(Value::Object(patch))
 }
 
@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_patch_says_only_what_changes_and_removes_what_is_gone() {
+    fn a_patch_holds_only_changes_and_removes_absent_fields() {
         let from = json!({"a": 1, "b": {"c": 2, "d": 3}, "e": [1], "f": 0});
         let to = json!({"a": 1, "b": {"c": 4}, "e": [1, 2], "g": {"h": 1}});
         let patch = merge_patch(&from, &to).unwrap();

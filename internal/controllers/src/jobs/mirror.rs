@@ -1,4 +1,4 @@
-//! Owns the picture that a watch paints: the objects of one kind, as last seen.
+//! The cache of one watch: the objects of one kind, as last seen.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,12 +11,12 @@ use super::{Key, Object, key_of};
 /// The objects of one kind, by namespace and name.
 pub(crate) struct Mirror<K> {
     objects: BTreeMap<Key, Arc<K>>,
-    /// While a listing comes in, what it has shown so far.
+    /// During a listing, the objects that it has shown so far.
     listing: Option<BTreeSet<Key>>,
     complete: bool,
 }
 
-/// One object as it was and as it is.
+/// One object before and after an event.
 pub(crate) struct Change<K> {
     pub(crate) key: Key,
     pub(crate) before: Option<Arc<K>>,
@@ -32,7 +32,7 @@ impl<K: Object> Mirror<K> {
         }
     }
 
-    /// Whether a whole listing was seen.
+    /// Whether a complete listing was received.
     pub(crate) fn is_complete(&self) -> bool {
         self.complete
     }
@@ -41,7 +41,7 @@ impl<K: Object> Mirror<K> {
         self.objects.get(key)
     }
 
-    /// Takes in one event; objects that `keep` turns down are treated as not there.
+    /// Applies one event; objects that `keep` rejects count as absent.
     pub(crate) fn take(&mut self, event: Event<K>, keep: impl Fn(&K) -> bool) -> Vec<Change<K>> {
         match event {
             Event::Init => {
@@ -72,8 +72,8 @@ impl<K: Object> Mirror<K> {
         }
     }
 
-    /// Takes in one event of a watch whose objects may be unreadable, where somebody else installed
-    /// the kind: such an object counts as not there, and is left alone.
+    /// Applies one event of a watch whose objects may be unreadable, because another operator
+    /// installed the kind. An unreadable object counts as absent and is left alone.
     pub(crate) fn take_readable(&mut self, event: Event<DeserializeGuard<K>>) -> Vec<Change<K>> {
         let event = match event {
             Event::Init => Event::Init,
@@ -98,7 +98,7 @@ impl<K: Object> Mirror<K> {
         if !keep(&object) {
             return self.leave(key);
         }
-        // Nothing here reads them, and they are half of many an object's size.
+        // No code here reads managed fields, and they are half the size of many objects.
         object.meta_mut().managed_fields = None;
         let after = Arc::new(object);
         let before = self.objects.insert(key.clone(), after.clone());
@@ -154,7 +154,7 @@ impl<K: Object> Owned<K> {
             .collect()
     }
 
-    /// Takes in one event; answers the jobs of this kind that it concerns.
+    /// Applies one event and returns the jobs of this kind that it concerns.
     pub(crate) fn take(&mut self, event: Event<K>, owner_kind: &str) -> Vec<Key> {
         let mut concerned = Vec::new();
         for change in self
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_listing_forgets_what_it_does_not_show() {
+    fn a_new_listing_drops_objects_that_it_does_not_show() {
         let mut owned = Owned::new();
         owned.take(Event::Init, "Job");
         owned.take(Event::InitApply(pod("a", Some("u1"))), "Job");

@@ -1,6 +1,6 @@
-//! The job controllers: watches of jobs and of what they made feed the pure reconcilers
-//! of `workloads`; their answers are carried out. Owns the wiring; it decides nothing
-//! about jobs itself.
+//! The job controllers. Watches of jobs and of their dependents feed the pure reconcilers of
+//! `workloads`; the runner carries out the reconcilers' decisions. This module wires them together
+//! and decides nothing about jobs.
 
 mod apply;
 mod batch;
@@ -20,26 +20,26 @@ use tokio::task::JoinHandle;
 
 use crate::Context;
 
-/// A namespaced object's place: namespace and name.
+/// A namespaced object's key: namespace and name.
 pub(crate) type Key = (String, String);
 
-/// How long a controller that panicked is left alone before it is started again.
+/// The wait before a controller that panicked is started again.
 const RESTART_AFTER: Duration = Duration::from_secs(1);
 
-/// A kind of job that can be controlled here.
+/// A kind of job that has a controller here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum JobKind {
-    /// `batch/v1` Job. In a Kubernetes cluster it is kube-controller-manager's.
+    /// `batch/v1` Job. In a Kubernetes cluster kube-controller-manager controls it.
     Job,
     /// `kubeflow.org/v1` PyTorchJob.
     PyTorchJob,
 }
 
 impl JobKind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [JobKind; 2] = [JobKind::Job, JobKind::PyTorchJob];
 
-    /// As manifests spell it.
+    /// The kind's name as manifests spell it.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -49,7 +49,7 @@ impl JobKind {
     }
 }
 
-/// Starts the controllers of the configured kinds; they end when the context says so. Must be
+/// Starts the controllers of the configured kinds; they stop when `ctx.stop` turns true. Must be
 /// called within a tokio runtime.
 #[must_use]
 pub fn spawn(ctx: &Context) -> Vec<JoinHandle<()>> {
@@ -67,8 +67,8 @@ pub fn spawn(ctx: &Context) -> Vec<JoinHandle<()>> {
     ctx.config.jobs.iter().map(start).collect()
 }
 
-/// Runs a controller until the context says stop, again after a panic: it starts from
-/// what the API says, so nothing is lost with it.
+/// Runs a controller until `ctx.stop` turns true, and restarts it after a panic. A restart loses
+/// nothing: the controller rebuilds its state from the API.
 async fn kept_running<W: runner::Workload>(mut ctx: Context, make: impl Fn() -> W) {
     loop {
         let ended = crate::again::apart(runner::run(ctx.clone(), make())).await;
@@ -78,14 +78,14 @@ async fn kept_running<W: runner::Workload>(mut ctx: Context, make: impl Fn() -> 
             "a job controller ended unexpectedly and is started again"
         );
         tokio::select! {
-            // Told, or nobody is left to tell: either way it is over.
+            // Stop was requested, or its sender is gone: both end the controller.
             _ = ctx.stop.wait_for(|stop| *stop) => return,
             () = tokio::time::sleep(RESTART_AFTER) => {}
         }
     }
 }
 
-/// What the runner needs of an object's type.
+/// The bounds that the runner needs on an object's type.
 pub(crate) trait Object:
     Resource<DynamicType = (), Scope = NamespaceResourceScope>
     + Clone

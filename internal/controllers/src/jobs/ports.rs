@@ -1,5 +1,5 @@
-//! Owns which job holds which rendezvous port. The jobs' annotations are the record; this
-//! is what is known of them, and what was handed out and is not yet seen there.
+//! Which job holds which rendezvous port. The jobs' annotations are the record. This book caches
+//! them, with the ports handed out since that no annotation shows yet.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
@@ -23,36 +23,36 @@ impl Book {
         }
     }
 
-    /// A job's annotation says that it holds a port. The first to say so holds it; what
-    /// was handed out since outweighs an annotation that may be older.
+    /// Records that a job's annotation claims a port. The first job to claim a port holds it. A
+    /// port handed out since takes precedence over the annotation, which may be older.
     pub(crate) fn seen(&mut self, key: &Key, port: u16) {
         if !self.held.contains_key(key) && !self.taken.contains(&port) {
             self.hold(key, port);
         }
     }
 
-    /// The job holds this port now, and no other.
+    /// Records that the job holds this port now, and no other.
     pub(crate) fn hold(&mut self, key: &Key, port: u16) {
         self.release(key);
         self.held.insert(key.clone(), port);
         self.taken.insert(port);
     }
 
-    /// The job needs its port no more.
+    /// The job no longer needs its port.
     pub(crate) fn release(&mut self, key: &Key) {
         if let Some(port) = self.held.remove(key) {
             self.taken.remove(&port);
         }
     }
 
-    /// Asks with the ports that jobs other than this one hold.
+    /// Calls `ask` with the ports that other jobs hold.
     pub(crate) fn with_others<T>(&mut self, key: &Key, ask: impl FnOnce(&BTreeSet<u16>) -> T) -> T {
         let own = self.held.get(key).copied();
         if let Some(own) = own {
             self.taken.remove(&own);
         }
         let answer = catch_unwind(AssertUnwindSafe(|| ask(&self.taken)));
-        // The job holds its port on, also where asking panicked.
+        // The job keeps its port even if `ask` panicked.
         self.taken.extend(own);
         answer.unwrap_or_else(|panic| resume_unwind(panic))
     }

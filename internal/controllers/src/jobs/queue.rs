@@ -1,32 +1,32 @@
-//! Owns which job is looked at when: each at most once at a time, soon after something
-//! changed, at the time it asked for, and after a failure with growing patience.
+//! The workqueue of a job controller. It runs each job at most once at a time: shortly after a
+//! change, at a requested time, and after a failure with exponential backoff.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use super::Key;
 
-/// Changes that come this close together are looked at together.
+/// Changes within this time are handled in one reconciliation.
 const GATHER: Duration = Duration::from_millis(10);
-/// A job that takes long to look at is left alone for this many times as long, so that a
-/// gang of thousands whose pods all change keeps the loop free for others.
+/// A job waits this many times as long as its last reconciliation took, so that a gang of thousands
+/// whose pods all change leaves the loop free for others.
 const GATHER_TIMES: u32 = 10;
-/// The longest time that changes are gathered for.
+/// The longest time for which changes are gathered.
 const GATHER_MAX: Duration = Duration::from_secs(1);
-/// The wait after the first failure; it doubles with each more in a row.
+/// The wait after the first failure; it doubles with each further failure in a row.
 const RETRY_FIRST: Duration = Duration::from_millis(200);
 /// The longest wait after a failure.
 const RETRY_MAX: Duration = Duration::from_secs(60);
 
-/// The queue of jobs. Holds each key at most once.
+/// The workqueue. It holds each key at most once.
 #[derive(Default)]
 pub(crate) struct Queue {
     due: BTreeSet<(Instant, Key)>,
     at: BTreeMap<Key, Instant>,
-    /// Keys that are being looked at, and when to look again if something came up.
+    /// Keys in reconciliation, and when to run each again if something changed meanwhile.
     busy: BTreeMap<Key, Option<Instant>>,
     failures: BTreeMap<Key, u32>,
-    /// How long changes are gathered for, where it is longer than usual.
+    /// The gathering time of jobs for which it is longer than usual.
     gather: BTreeMap<Key, Duration>,
 }
 
@@ -37,7 +37,7 @@ impl Queue {
         self.wake(key, now + gather);
     }
 
-    /// Looking at the job took this long; zero for one that is gone.
+    /// Records how long the job's reconciliation took; zero for a job that is gone.
     pub(crate) fn cost(&mut self, key: &Key, took: Duration) {
         let gather = took.saturating_mul(GATHER_TIMES).min(GATHER_MAX);
         if gather > GATHER {
@@ -47,7 +47,7 @@ impl Queue {
         }
     }
 
-    /// The job is to be looked at by this time.
+    /// The job is to be reconciled by this time.
     pub(crate) fn wake(&mut self, key: &Key, at: Instant) {
         if let Some(again) = self.busy.get_mut(key) {
             *again = Some(again.map_or(at, |known| known.min(at)));
@@ -64,7 +64,7 @@ impl Queue {
         self.due.insert((at, key.clone()));
     }
 
-    /// The next job that is due; it stays busy until `done` or `failed`.
+    /// The next due job; it stays busy until `done` or `failed`.
     pub(crate) fn take(&mut self, now: Instant) -> Option<Key> {
         let first = self.due.first().filter(|(at, _)| *at <= now)?.clone();
         self.due.remove(&first);
@@ -78,13 +78,13 @@ impl Queue {
         self.due.first().map(|(at, _)| *at)
     }
 
-    /// The job was looked at; it may have asked to be looked at again.
+    /// The job's reconciliation ended; it may have requested the next one.
     pub(crate) fn done(&mut self, key: &Key, again: Option<Instant>) {
         self.failures.remove(key);
         self.release(key, again);
     }
 
-    /// Looking at the job failed; it is looked at again after a while, and no earlier.
+    /// The job's reconciliation failed; it runs again after the backoff, and no earlier.
     pub(crate) fn failed(&mut self, key: &Key, now: Instant) {
         let failures = self.failures.entry(key.clone()).or_default();
         let wait = RETRY_FIRST

@@ -1,6 +1,6 @@
-//! Owns the loop of one job controller: watch, keep the picture, ask what to do about the
-//! jobs that something happened to, have it done, and come back when a job asked for it.
-//! After a restart it starts from what is stored, like any other time.
+//! The loop of one job controller: watches, caches, asks the reconciler about changed jobs, has its
+//! decisions applied, and requeues a job at the time it requested. After a restart it rebuilds
+//! everything from the API.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Debug;
@@ -29,16 +29,16 @@ use crate::Context;
 use crate::again::{self, caught};
 use crate::notes::{Kind, Notes};
 
-/// How many jobs are being written about at once.
+/// How many jobs have writes in flight at once.
 const AT_ONCE: usize = 32;
-/// The longest a job is left alone that asked for a later time: clocks may be set.
+/// The longest wait for a job that requested a later time: the wall clock may be set.
 const LONGEST_WAIT: Duration = Duration::from_secs(3600);
-/// How soon a job is looked at again whose writes met something unexpected.
+/// The wait before a job is reconciled again whose writes met something unexpected.
 const RECHECK: Duration = Duration::from_secs(2);
-/// How long writes that are under way may take when the server stops.
+/// How long writes in flight may take when the server stops.
 const STOPPING: Duration = Duration::from_secs(5);
 
-/// What is seen of one job.
+/// The cached state of one job.
 pub(crate) struct Seen<'a, K> {
     pub(crate) job: &'a K,
     pub(crate) pods: Vec<&'a Pod>,
@@ -51,17 +51,17 @@ pub(crate) trait Workload: Send + 'static {
     type Kind: Object;
     type Status: Serialize + Send;
 
-    /// The name that its events bear.
+    /// The component that its events name.
     const COMPONENT: &'static str;
-    /// Whether it makes services and a pod group.
+    /// Whether this kind creates Services and a PodGroup.
     const HAS_GANG: bool;
-    /// The label that each of its pods bears: pods without it are not even decoded.
+    /// The label on each of its pods; pods without it are not decoded.
     const POD_LABEL: &'static str;
 
-    /// A job was seen, or seen to be gone.
+    /// The job was seen, or seen to be gone.
     fn noticed(&mut self, key: &Key, job: Option<&Self::Kind>);
 
-    /// What to do about a job.
+    /// Decides about a job.
     fn decide(
         &mut self,
         key: &Key,
@@ -72,7 +72,7 @@ pub(crate) trait Workload: Send + 'static {
     /// The job's stored status.
     fn status_of(job: &Self::Kind) -> Value;
 
-    /// The reason of the event that tells of a pod created, or deleted.
+    /// The event reason for a created, or a deleted, pod.
     fn pod_event(created: bool) -> &'static str;
 }
 
@@ -82,7 +82,7 @@ enum Heard<K> {
     Pod(Box<watcher::Event<Pod>>),
     Service(Box<watcher::Event<Service>>),
     Group(Box<watcher::Event<DeserializeGuard<PodGroup>>>),
-    /// A watch is in trouble; it tries again by itself.
+    /// A watch failed; it retries on its own.
     Trouble(watcher::Error),
 }
 
@@ -97,7 +97,7 @@ pub(crate) async fn run<W: Workload>(ctx: Context, workload: W) {
     let mut writes = JoinSet::new();
     while !*stop.borrow() {
         runner.start_due(&mut writes);
-        // When as many writes are under way as may be, the next to end is the wake-up.
+        // When the limit of writes in flight is reached, the next one to end wakes the loop.
         let due = runner
             .queue
             .next()
@@ -181,7 +181,7 @@ struct Runner<W: Workload> {
     /// Jobs as last written, until the watch shows them.
     written: BTreeMap<Key, Arc<W::Kind>>,
     queue: Queue,
-    /// Which job each write under way is about.
+    /// The job that each write in flight belongs to.
     writing: HashMap<Id, Key>,
 }
 
@@ -201,7 +201,7 @@ impl<W: Workload> Runner<W> {
         }
     }
 
-    /// Before the whole picture was seen once, nothing can be judged.
+    /// Until every kind was listed once, the state of a job cannot be judged.
     fn ready(&self) -> bool {
         let gang = self.services.is_complete() && self.groups.is_complete();
         self.jobs.is_complete() && self.pods.is_complete() && (gang || !W::HAS_GANG)
@@ -220,7 +220,7 @@ impl<W: Workload> Runner<W> {
             }
             Heard::Pod(event) => self.pods.take(*event, &kind),
             Heard::Service(event) => self.services.take(*event, &kind),
-            // A group bears its job's name.
+            // A PodGroup has its job's name.
             Heard::Group(event) => self
                 .groups
                 .take_readable(*event)
@@ -278,7 +278,7 @@ impl<W: Workload> Runner<W> {
             self.queue.done(&key, again);
             return;
         }
-        // The time it asked for holds whatever becomes of the writes.
+        // The requested time stands, whatever the result of the writes.
         if let Some(again) = again {
             self.queue.wake(&key, again);
         }
@@ -288,7 +288,7 @@ impl<W: Workload> Runner<W> {
         self.writing.insert(write.id(), key);
     }
 
-    /// A job that the decision panicked over waits, longer each time; the others go on.
+    /// A job whose decision panicked backs off; the others go on.
     fn set_aside(&self, key: &Key, job: &W::Kind, panic: &str) {
         tracing::error!(
             controller = W::COMPONENT,
@@ -357,8 +357,8 @@ impl<W: Workload> Runner<W> {
     }
 }
 
-/// Resource versions of one store grow; one that is no number counts as the oldest, so
-/// that what the watch shows is believed.
+/// Resource versions of one store grow. One that is not a number counts as the oldest, so that the
+/// watch's object wins.
 fn version<K: Object>(object: &K) -> u64 {
     object
         .meta()
@@ -385,7 +385,7 @@ mod tests {
 
     use super::*;
 
-    /// Panics over one job, and counts how often it is asked about the others.
+    /// Panics over one job, and counts the calls for the others.
     struct Frail(Arc<AtomicUsize>);
 
     impl Workload for Frail {
@@ -448,7 +448,7 @@ mod tests {
             runner.start_due(&mut writes);
             tokio::task::yield_now().await;
         }
-        // The bad one waits for its next turn; it is not forgotten.
+        // The failing job waits for its retry; it is not forgotten.
         let next = runner.queue.next().unwrap();
         assert_eq!(runner.queue.take(next).unwrap().1, "bad");
     }

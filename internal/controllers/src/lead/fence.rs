@@ -1,6 +1,6 @@
-//! Owns the fence around a leader's client: until when it may write. Past that moment every
-//! write is refused before it is sent, whoever in the process wants it sent: a process that was
-//! held up, or a task that has not heard, can't act for a term that is over. Reads pass.
+//! The fence around a leader's client: until when it may write. After that moment the client
+//! refuses every write before it is sent, for every task of the process. So neither a stalled
+//! process nor a task that has not noticed can act for a term that is over. Reads pass.
 
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -13,41 +13,41 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 use tower::{BoxError, Service};
 
-/// Until when writes may go out; clones share it.
+/// The time until which writes may go out; clones share it.
 #[derive(Clone)]
 pub struct Fence(Arc<Mutex<Option<Instant>>>);
 
-/// A write was kept from being sent.
+/// The fence refused a write.
 #[derive(Debug, thiserror::Error)]
 #[error("not written: this server does not lead any more")]
 pub struct Fenced;
 
 impl Fence {
-    /// Open until this moment.
+    /// A fence that is open until this moment.
     #[must_use]
     pub fn open_until(moment: Instant) -> Fence {
         Fence(Arc::new(Mutex::new(Some(moment))))
     }
 
-    /// Opens it for longer. One that was shut stays so.
+    /// Keeps the fence open until this later moment. A fence that was shut stays shut.
     pub fn extend(&self, moment: Instant) {
         if let Some(until) = &mut *self.0.lock() {
             *until = moment;
         }
     }
 
-    /// Shuts it for good.
+    /// Shuts the fence for good.
     pub fn shut(&self) {
         *self.0.lock() = None;
     }
 
-    /// May writes go out now?
+    /// Whether writes may go out now.
     #[must_use]
     pub fn is_open(&self) -> bool {
         self.0.lock().is_some_and(|until| Instant::now() < until)
     }
 
-    /// A client whose writes this fence lets through or not.
+    /// A client whose writes pass only while this fence is open.
     #[must_use]
     pub fn around(&self, client: Client) -> Client {
         let namespace = client.default_namespace().to_owned();
@@ -70,7 +70,7 @@ impl Service<Request<Body>> for Gate {
     type Future = BoxFuture<'static, Result<Response<Body>, BoxError>>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
-        // The client sends when it can; it takes any number of requests.
+        // The inner client queues requests itself and accepts any number of them.
         Poll::Ready(Ok(()))
     }
 

@@ -1,4 +1,4 @@
-//! What a Lease says about who leads, and what it should say: pure.
+//! Reads from a Lease which server leads, and computes its next state: pure.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 
-/// The one who holds it; none where it was released or never held.
+/// The holder's identity; none if the lease was released or never held.
 pub(super) fn holder(lease: &Lease) -> Option<&str> {
     let spec = lease.spec.as_ref()?;
     spec.holder_identity
@@ -14,13 +14,13 @@ pub(super) fn holder(lease: &Lease) -> Option<&str> {
         .filter(|holder| !holder.is_empty())
 }
 
-/// How long it holds after each renewal, as its holder wrote.
+/// How long the lease holds after each renewal, as its holder wrote.
 pub(super) fn duration(lease: &Lease) -> Option<Duration> {
     let seconds = lease.spec.as_ref()?.lease_duration_seconds?;
     u64::try_from(seconds).ok().map(Duration::from_secs)
 }
 
-/// A lease that nobody has held yet, taken.
+/// A new lease, held by `identity`.
 pub(super) fn fresh(name: &str, identity: &str, length: Duration, now: Timestamp) -> Lease {
     let empty = Lease {
         metadata: ObjectMeta {
@@ -32,7 +32,7 @@ pub(super) fn fresh(name: &str, identity: &str, length: Duration, now: Timestamp
     taken(&empty, identity, length, now)
 }
 
-/// The lease as its new holder, or the one who renews it, writes it.
+/// The lease as a new holder takes it, or as its holder renews it.
 pub(super) fn taken(lease: &Lease, identity: &str, length: Duration, now: Timestamp) -> Lease {
     let mut lease = lease.clone();
     let changes_hands = holder(&lease) != Some(identity);
@@ -47,7 +47,7 @@ pub(super) fn taken(lease: &Lease, identity: &str, length: Duration, now: Timest
     lease
 }
 
-/// The lease as it is let go: whoever comes next need not wait.
+/// The lease as its holder releases it: the next holder need not wait.
 pub(super) fn released(lease: &Lease, now: Timestamp) -> Lease {
     let mut lease = lease.clone();
     lease.spec = Some(LeaseSpec {

@@ -1,7 +1,7 @@
-//! Which of several servers acts: the one that holds a `coordination.k8s.io/v1` Lease. Owns
-//! taking, renewing and letting go of it. No two clocks are compared: a holder counts from when
-//! it asked for its last renewal, a candidate from when it saw that renewal, which is later; and
-//! the holder's count (after which its [`Fence`] lets no write out) is the shorter.
+//! Leader election: of several servers, the one that holds a `coordination.k8s.io/v1` Lease acts.
+//! This module takes, renews and releases the lease. It compares no two clocks: a holder counts
+//! from when it sent its last renewal, a candidate from when it saw that renewal, which is later.
+//! The holder's count is the shorter, and after it the [`Fence`] lets no write out.
 
 mod fence;
 mod lease;
@@ -17,21 +17,22 @@ use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
 pub use fence::{Fence, Fenced};
 
-/// How long things take.
+/// The durations of leader election.
 #[derive(Clone, Copy, Debug)]
 pub struct Times {
-    /// How long after a renewal was seen others leave the lease alone; in whole seconds.
+    /// How long other candidates leave the lease alone after they saw a renewal; in whole seconds.
     pub lease: Duration,
-    /// How long after a renewal was asked for the holder acts; shorter than `lease`, by more than a
-    /// request that was sent takes to arrive.
+    /// How long the holder acts after it sent a renewal. Shorter than `lease` by more than the time
+    /// that a sent request takes to arrive.
     pub renew: Duration,
-    /// How often it is renewed, or looked at, and how soon it is tried again.
+    /// The interval of renewals, of a candidate's checks, and of retries.
     pub retry: Duration,
 }
 
 impl Default for Times {
-    /// Whoever takes over from a holder that died does so 10 to 12 seconds after its last renewal: with
-    /// client-go's 15, 10 and 2 seconds that would be up to 19, and what it does then comes on top.
+    /// A candidate takes over from a dead holder 10 to 12 seconds after the last renewal. With
+    /// client-go's 15, 10 and 2 seconds that would be up to 19, and the new leader's start comes on
+    /// top.
     fn default() -> Times {
         Times {
             lease: Duration::from_secs(10),
@@ -41,20 +42,20 @@ impl Default for Times {
     }
 }
 
-/// One who may lead.
+/// A candidate for leadership.
 pub struct Candidate {
     leases: Api<Lease>,
     client: Client,
     name: String,
     identity: String,
     times: Times,
-    /// What the lease said as last seen, and since when it has been seen so. Not its version: who
-    /// writes a label or a note on it renews nothing.
+    /// The lease's spec as last seen, and since when it is unchanged. The resource version does not
+    /// count: a write of a label or an annotation is no renewal.
     seen: Option<(LeaseSpec, Instant)>,
     leader: watch::Sender<String>,
 }
 
-/// A time of leading; it ends when the lease is lost or let go.
+/// A term of leadership; it ends when the lease is lost or released.
 pub struct Term {
     fence: Fence,
     client: Client,
@@ -62,13 +63,13 @@ pub struct Term {
     identity: String,
     times: Times,
     lease: Lease,
-    /// Until when writes may go out.
+    /// The time until which writes may go out.
     until: Instant,
 }
 
 impl Candidate {
-    /// One who may lead by the lease of this name. `identity` must be nobody else's, nor that of an
-    /// earlier start.
+    /// A candidate for the lease of this name. `identity` must be unique to this server and this
+    /// start of it.
     #[must_use]
     pub fn new(
         client: Client,
@@ -88,13 +89,13 @@ impl Candidate {
         }
     }
 
-    /// Who leads, as last seen; empty while nobody is known to.
+    /// The leader as last seen; empty if none is known.
     #[must_use]
     pub fn leader(&self) -> watch::Receiver<String> {
         self.leader.subscribe()
     }
 
-    /// Waits until this one leads. Errors are logged and tried again.
+    /// Waits until this candidate leads. Errors are logged and retried.
     pub async fn lead(&mut self) -> Term {
         loop {
             let asked = Instant::now();
@@ -139,7 +140,8 @@ impl Candidate {
         };
         let said = lease.spec.clone().unwrap_or_default();
         if self.seen.as_ref().is_none_or(|(seen, _)| *seen != said) {
-            // Not when it was asked for but when it came: never earlier than the renewal.
+            // Counts from when the answer came, not from when it was requested: never earlier than
+            // the renewal.
             self.seen = Some((said, Instant::now()));
         }
         if let Some(holder) = lease::holder(&lease) {
@@ -161,7 +163,7 @@ impl Candidate {
         self.answered(put)
     }
 
-    /// Somebody else may have been quicker.
+    /// Another candidate may have been faster.
     fn answered(&self, answer: kube::Result<Lease>) -> kube::Result<Step> {
         match answer {
             Ok(lease) => Ok(Step::Taken(Box::new(lease))),
@@ -173,22 +175,22 @@ impl Candidate {
     }
 }
 
-/// What came of asking for the lease.
+/// The result of trying to take the lease.
 enum Step {
     Taken(Box<Lease>),
-    /// It is another's, at least until this moment.
+    /// Another candidate holds it, at least until this moment.
     Held(Instant),
 }
 
 impl Term {
-    /// A client that can write for as long as the term lasts, and read for ever.
+    /// A client that can write while the term lasts, and read at any time.
     #[must_use]
     pub fn client(&self) -> Client {
         self.fence.around(self.client.clone())
     }
 
-    /// Renews the lease for as long as that works; when this returns, it is lost and no write goes
-    /// out any more.
+    /// Renews the lease for as long as that works. When this returns, the lease is lost and the
+    /// fence refuses every write.
     pub async fn hold(&mut self) {
         let mut wait = self.times.retry;
         let why = loop {
@@ -216,8 +218,8 @@ impl Term {
                 }
                 Ok(Err(kube::Error::Api(status))) if matches!(status.code, 404 | 409) => {
                     match timeout_at(self.until, self.leases.get_opt(&name)).await {
-                        // An answer got lost, or somebody labelled it: still ours, and renewed before
-                        // whoever labels it does so again.
+                        // A renewal's answer was lost, or another client changed the object: the
+                        // lease is still ours, and is renewed before it changes again.
                         Ok(Ok(Some(lease))) if lease::holder(&lease) == Some(&self.identity) => {
                             self.lease = lease;
                             wait = Duration::ZERO;
@@ -238,7 +240,8 @@ impl Term {
         tracing::error!(why, "the lease is lost: nothing is written any more");
     }
 
-    /// Lets go of the lease, so that another server need not wait. Nothing is written any more.
+    /// Releases the lease, so that another server need not wait. The fence refuses every later
+    /// write.
     pub async fn release(self) {
         self.fence.shut();
         match timeout(self.times.renew, self.let_go()).await {
@@ -250,7 +253,7 @@ impl Term {
 
     async fn let_go(&self) -> kube::Result<()> {
         let name = self.lease.metadata.name.clone().unwrap_or_default();
-        // A renewal may have been broken off: what is there now is what is let go.
+        // A renewal may have been interrupted, so the stored lease is the one to release.
         let Some(lease) = self.leases.get_opt(&name).await? else {
             return Ok(());
         };

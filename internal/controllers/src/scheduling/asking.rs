@@ -1,37 +1,37 @@
-//! Asking the API until it says yes or no. An answer that does not come is asked for again, a
-//! bounded number of times, with waits that double. What an answer means is the asker's to say.
+//! Retries of API requests until the API accepts or refuses. If an answer is lost, the request is
+//! sent again, a bounded number of times, with waits that double. The caller interprets the answer.
 
 use std::time::Duration;
 
 use crate::lead::Fenced;
 
-/// How often something is asked whose answer does not come.
+/// How often a request is sent if no answer comes.
 const TRIES_MAX: u32 = 5;
-/// How often what came of a write is asked whose answer got lost: for some ten minutes, which no
-/// leader leads without the API.
+/// How often the state is read after the answer to a write was lost: for about ten minutes. A
+/// server without the API loses its lease much sooner.
 const TRIES_AFTER: u32 = 600;
 /// The wait after the first try; it doubles.
 const FIRST_WAIT: Duration = Duration::from_millis(100);
 /// The longest wait.
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
-/// What came of asking once.
+/// The result of one try.
 pub(super) enum Answer<T> {
-    /// An answer, whatever it is.
+    /// The API answered, with success or refusal.
     Given(T),
-    /// Nobody can tell, for this reason.
+    /// The outcome is unknown, for this reason.
     Lost(String),
 }
 
-/// No try brought an answer; the reason of the last try.
+/// No try brought an answer; holds the reason of the last try.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub(super) struct NoAnswer(String);
 
-/// Asks until there is an answer.
+/// Tries until there is an answer.
 ///
 /// # Errors
-/// Why there was none, in the last try.
+/// The reason why the last try had none.
 pub(super) async fn until_answered<T, F>(ask: impl Fn() -> F) -> Result<T, NoAnswer>
 where
     F: Future<Output = Answer<T>>,
@@ -39,11 +39,11 @@ where
     waiting(TRIES_MAX, FIRST_WAIT, ask).await
 }
 
-/// The same for what came of a write whose answer got lost: for as long as nobody knows, nothing may
-/// be decided by it.
+/// Like `until_answered`, for reading the state after a write whose answer was lost. It tries for
+/// much longer, because no decision may depend on an unknown outcome.
 ///
 /// # Errors
-/// Why there was none, in the last try.
+/// The reason why the last try had none.
 pub(super) async fn until_known<T, F>(ask: impl Fn() -> F) -> Result<T, NoAnswer>
 where
     F: Future<Output = Answer<T>>,
@@ -51,7 +51,7 @@ where
     waiting(TRIES_AFTER, FIRST_WAIT, ask).await
 }
 
-/// Was a write kept back, since this server does not lead any more? Then nothing was sent.
+/// Whether the fence refused a write because this server no longer leads. Then nothing was sent.
 pub(super) fn kept_back(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Service(cause) if cause.is::<Fenced>())
 }
@@ -81,8 +81,8 @@ mod tests {
 
     use super::*;
 
-    /// What comes of asking somebody whose answers are these, the last again and again; and how
-    /// often he is asked.
+    /// The result of asking an API that gives these answers, the last one repeatedly; and how often
+    /// it was asked.
     async fn asked(answers: &[fn() -> Answer<bool>]) -> (Result<bool, NoAnswer>, usize) {
         let times = Cell::new(0);
         let ask = || {
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_answer_is_waited_for_and_a_no_is_one() {
+    async fn requests_are_retried_until_answered_and_a_refusal_is_an_answer() {
         let yes = || Answer::Given(true);
         let no = || Answer::Given(false);
         let none = || Answer::Lost("lost".into());

@@ -1,6 +1,6 @@
-//! What a stock kube-scheduler asks when it lets Muster judge nodes and bind pods for it (its
-//! extender protocol): the board's answers, and the binding with the devices chosen. The pods are
-//! that scheduler's; Muster's own are refused. How the questions come over the wire is the server's.
+//! Muster as the extender of a stock kube-scheduler: the board's answers about nodes, and the
+//! binding with chosen devices. It handles that scheduler's pods and refuses Muster's own. The
+//! server owns the extender's wire protocol.
 
 use std::collections::BTreeSet;
 
@@ -14,24 +14,24 @@ use super::binder::{self, is_bound};
 use super::board::ReportBoard;
 use super::brain::Brain;
 
-/// Pods of one node that would go for another pod's sake: the node, and their uids.
+/// The victims of one node: its name, and the uids of the pods that would be evicted.
 pub type Victims = (String, BTreeSet<String>);
 
-/// Why a pod of kube-scheduler's was not bound. Each names the pod.
+/// Why a pod of kube-scheduler was not bound. Each variant names the pod.
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
-    /// The API did not answer with the pod.
+    /// The API did not return the pod.
     #[error("{pod} can't be read: {reason}")]
     Unread {
         /// The pod.
         pod: String,
-        /// What the API answered.
+        /// The API's error.
         reason: Box<kube::Error>,
     },
-    /// A pod of the same name has taken its place.
+    /// A pod of the same name has replaced it.
     #[error("{0} is another one by now")]
     Replaced(String),
-    /// The pod has a node.
+    /// The pod has a node already.
     #[error("{0} is bound already")]
     Bound(String),
     /// The pod is one of Muster's own.
@@ -45,7 +45,7 @@ pub enum BindError {
         /// The scheduler that it names.
         scheduler: String,
     },
-    /// The node does not take the pod.
+    /// The node cannot take the pod.
     #[error("{pod}: {reason}")]
     Infeasible {
         /// The pod.
@@ -58,7 +58,7 @@ pub enum BindError {
     Refused {
         /// The pod.
         pod: String,
-        /// What the API answered.
+        /// The API's answer.
         reason: String,
     },
     /// The task that binds the pod ended early.
@@ -66,7 +66,7 @@ pub enum BindError {
     Task(#[from] JoinError),
 }
 
-/// Why a node does not take a pod of kube-scheduler's.
+/// Why a node cannot take a pod of kube-scheduler.
 #[derive(Debug, thiserror::Error)]
 pub enum NoBind {
     /// The cluster was not listed yet.
@@ -86,8 +86,8 @@ pub enum NoBind {
 }
 
 impl ReportBoard {
-    /// Whether each of these nodes takes a pod that kube-scheduler places, or why not; in their
-    /// order. None before the cluster was listed: nobody knows yet who holds what.
+    /// Whether each of these nodes can take a pod that kube-scheduler places, or why not; in their
+    /// order. None before the cluster was listed, because allocations are unknown until then.
     pub async fn extender_filter(
         &self,
         pod: Pod,
@@ -100,7 +100,8 @@ impl ReportBoard {
         .await
     }
 
-    /// How much each of these nodes is to be preferred for such a pod, from 0 to 10. None as above.
+    /// The score of each of these nodes for such a pod, from 0 to 10. None before the cluster was
+    /// listed.
     pub async fn extender_scores(&self, pod: Pod, nodes: Vec<String>) -> Option<Vec<i64>> {
         self.beside(move |brain| {
             let names: Vec<&str> = nodes.iter().map(String::as_str).collect();
@@ -109,7 +110,8 @@ impl ReportBoard {
         .await
     }
 
-    /// Which nodes take such a pod once their victims are gone. None as above.
+    /// Which nodes can take such a pod once their victims are gone. None before the cluster was
+    /// listed.
     pub async fn extender_filter_without(
         &self,
         pod: Pod,
@@ -124,8 +126,8 @@ impl ReportBoard {
         .await
     }
 
-    /// Binds a pod to the node that kube-scheduler chose, with devices chosen there. Goes on to its
-    /// end once begun: run it where it is not dropped.
+    /// Binds a pod to the node that kube-scheduler chose, with devices chosen there. The caller
+    /// must run it to its end and not drop it once begun.
     ///
     /// # Errors
     /// Why the pod is not bound; kube-scheduler then tries it again.
@@ -157,7 +159,7 @@ impl ReportBoard {
         let Some(refused) = outcome.refused else {
             return Ok(());
         };
-        // What the API says now is what counts: it may be bound elsewhere.
+        // The API's current state decides: the pod may be bound to another node.
         let now = match refused.found {
             Some(found) if is_bound(&found) => Event::PodChanged(Box::new(found)),
             _ => Event::PodGone(pod.namespace, pod.name),
@@ -189,7 +191,7 @@ impl ReportBoard {
         Ok(())
     }
 
-    /// Asks, once all was listed.
+    /// Asks the planner, once everything was listed.
     async fn beside<T: Send + 'static>(
         &self,
         question: impl FnOnce(&mut Brain) -> T + Send + 'static,
@@ -202,8 +204,8 @@ impl ReportBoard {
 }
 
 impl Brain {
-    /// Chooses the devices for a pod of another scheduler on the node that this one chose, and counts
-    /// it as bound there.
+    /// Chooses devices for a pod of another scheduler on the node that this scheduler chose, and
+    /// counts the pod as bound there.
     fn bind_beside(&mut self, pod: Pod, node: &str) -> Result<Bind, NoBind> {
         let devices = self.scheduler().extender_devices(&pod, node);
         let devices = devices.map_err(|no| NoBind::Node {
@@ -281,14 +283,14 @@ mod tests {
         );
         let full = brain.bind_beside(pod("c", 1), "n1").unwrap_err();
         assert_eq!(full.to_string(), "node n1: Insufficient nvidia.com/gpu");
-        // The API refused the first: what it had is free.
+        // The API refused the first binding: its devices are free again.
         brain.apply(Event::PodGone("ns".to_owned(), "a".to_owned()));
         let third = brain.bind_beside(pod("c", 1), "n1").unwrap();
         assert_eq!(given(&third), ["g0"]);
     }
 
     #[test]
-    fn what_would_break_an_invariant_is_not_bound_and_holds_nothing() {
+    fn a_bind_that_would_break_an_invariant_is_refused_and_holds_nothing() {
         let mut brain = brain();
         brain.tell_check_alone(&read(json!({
             "metadata": {"name": "n1"}, "status": {"allocatable": {"cpu": "8", "pods": "110"}},

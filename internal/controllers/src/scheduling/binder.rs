@@ -1,5 +1,6 @@
-//! Writes bindings: POST, with the devices chosen. Where the answer gets lost the pod is asked after
-//! until the API says how it stands, and counts as bound for so long: its room is nobody else's.
+//! Writes bindings: POST, with the chosen devices. If the answer to a binding is lost, the binder
+//! reads the pod until the API returns its state. Until then the pod counts as bound, and its
+//! resources are not given to another.
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::PostParams;
@@ -13,24 +14,24 @@ use super::asking::{Answer, kept_back, until_answered, until_known};
 /// How a binding ended.
 pub(super) struct Outcome {
     pub(super) bind: Bind,
-    /// Why the pod is not bound so.
+    /// Why the pod is not bound as planned.
     pub(super) refused: Option<Refused>,
 }
 
-/// A pod is not bound as it was to be.
+/// A pod was not bound as planned.
 pub(super) struct Refused {
-    /// What the API said against it.
+    /// The API's reason.
     pub(super) why: String,
-    /// The pod as it stood after that, where the API was asked.
+    /// The pod's state after the refusal, if the API was asked.
     pub(super) found: Option<Pod>,
 }
 
-/// What came of asking once.
+/// The result of one request.
 enum Asked {
     Bound,
     /// Nothing was written, for this reason.
     Refused(String),
-    /// It may be bound: by this, by an earlier request, or by somebody else.
+    /// The pod may be bound: by this request, by an earlier one, or by another client.
     Unclear(String),
 }
 
@@ -45,7 +46,7 @@ pub(super) async fn bind(client: Client, bind: Bind) -> Outcome {
     Outcome { bind, refused }
 }
 
-/// Asks for the binding; again only where the API has said that it did not look at it.
+/// Requests the binding; retries only where the API has said that it did not process the request.
 async fn ask(api: &Api<Pod>, meant: &Bind) -> Asked {
     let (binding, params) = (&binding(meant), &PostParams::default());
     let answer = until_answered(|| async move {
@@ -70,7 +71,7 @@ async fn ask(api: &Api<Pod>, meant: &Bind) -> Asked {
     answer.unwrap_or_else(|none| Asked::Refused(none.to_string()))
 }
 
-/// Asks how the pod stands after an answer that leaves it open.
+/// Reads the pod's state after an inconclusive answer.
 async fn ask_after(api: &Api<Pod>, meant: &Bind, why: String) -> Option<Refused> {
     let known = until_known(|| async move {
         match api.get_opt(&meant.pod.name).await {
@@ -89,7 +90,7 @@ async fn ask_after(api: &Api<Pod>, meant: &Bind, why: String) -> Option<Refused>
     }
 }
 
-/// The pod as the API will tell it once it is bound so.
+/// The pod as the API will show it once it is bound.
 pub(super) fn bound(mut pod: Pod, bind: &Bind) -> Pod {
     if let Some(spec) = &mut pod.spec {
         spec.node_name = Some(bind.node.clone());
@@ -101,13 +102,13 @@ pub(super) fn bound(mut pod: Pod, bind: &Bind) -> Pod {
     pod
 }
 
-/// What the annotation says of the devices chosen, if any are.
+/// The value of the device annotation, if devices were chosen.
 fn devices(bind: &Bind) -> Option<String> {
     let chosen = Some(&bind.devices).filter(|devices| !devices.is_empty());
     chosen.map(|devices| serde_json::to_string(devices).unwrap_or_default())
 }
 
-/// Does the pod have a node?
+/// Whether the pod has a node.
 pub(super) fn is_bound(pod: &Pod) -> bool {
     let spec = pod.spec.as_ref();
     let node = spec.and_then(|spec| spec.node_name.as_deref());

@@ -1,6 +1,6 @@
-//! What others may ask the scheduler: why a gang waits and whom it could evict, what was decided
-//! on it before, where pods would go, how queues stand, what defragmentation would do. Holds the
-//! latest reports and the history; decides nothing.
+//! Questions to the scheduler: why a gang waits and which gangs it could evict, earlier decisions
+//! on it, where pods would be placed, the queues' status, and the plan of defragmentation. Holds
+//! the latest reports and the history; decides nothing.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,26 +23,26 @@ use super::history::{self, History};
 use super::standing;
 use super::tally::{Counts, Tally};
 
-/// How long an answer on whom a gang could evict is good, and how many are kept.
+/// How long an answer about possible victims stays valid, and how many answers are cached.
 const ASKED_GOOD: Duration = Duration::from_secs(5);
 const ASKED_MAX: usize = 1024;
-/// How many copies of the scheduler's state may exist at a time for questions: a copy takes as much
-/// memory as the state, about 390 MiB for 10,000 nodes.
+/// How many copies of the scheduler's state may exist at a time for what-if questions. A copy takes
+/// as much memory as the state, about 390 MiB for 10,000 nodes.
 const WHAT_IFS_MAX: usize = 2;
 
-/// An answer on whom a gang could evict.
+/// A cached answer about the gangs that a gang could evict.
 struct Asked {
     at: Instant,
-    /// What was reported on the gang then: where that differs now, the answer may too.
+    /// The gang's report at the time: if the report changes, the answer is stale.
     report: Option<PlacementReport>,
     victims: Vec<Preemptable>,
 }
 
-/// The latest report on each waiting gang, and a way to ask what-ifs.
+/// The latest report on each waiting gang, and an interface for what-if questions.
 pub struct ReportBoard {
     reports: RwLock<Reports>,
     history: Mutex<History>,
-    /// Whom gangs could evict, as was lately asked.
+    /// Recent answers about possible victims, by gang.
     asked: Mutex<BTreeMap<(String, String), Asked>>,
     config: scheduler::Config,
     brain: Arc<Mutex<Brain>>,
@@ -65,8 +65,8 @@ impl ReportBoard {
         }
     }
 
-    /// Why a gang waits: by its PodGroup's name, or the pod's for a pod without one. None for
-    /// a gang that waits for nothing, or is not known.
+    /// Why a gang waits: by its PodGroup's name, or the pod's for a pod without one. None for a
+    /// gang that does not wait or is unknown.
     #[must_use]
     pub fn get(&self, namespace: &str, group: &str) -> Option<PlacementReport> {
         let reports = self.reports.read();
@@ -89,7 +89,7 @@ impl ReportBoard {
         self.reports.read().len()
     }
 
-    /// Does nobody wait?
+    /// Whether no gang waits.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.reports.read().is_empty()
@@ -101,35 +101,35 @@ impl ReportBoard {
         self.version.subscribe()
     }
 
-    /// How many violations of the invariants were found in plans, and kept from being
-    /// written, since the server started. Anything but zero is a fault in the scheduler.
+    /// How many invariant violations were found in plans, and removed before writing, since the
+    /// server started. A value above zero means a fault in the scheduler.
     #[must_use]
     pub fn violations(&self) -> u64 {
         self.counts().violations
     }
 
-    /// What the loop did since the server started, for metrics.
+    /// The loop's counters since the server started, for metrics.
     #[must_use]
     pub fn counts(&self) -> Counts {
         self.tally.counts()
     }
 
-    /// Where pods would go if they were there now, and why not. Those that name `group` are
-    /// placed as that gang, each other one by itself. Changes nothing.
+    /// Where pods would be placed now, or why not. Pods that name `group` are placed as that gang,
+    /// each other pod alone. Changes nothing.
     pub async fn would_place(&self, group: Option<PodGroup>, pods: Vec<Pod>) -> Trial {
         self.ask_copy(move |copy| copy.would_place(group.as_ref(), &pods, Timestamp::now()))
             .await
     }
 
-    /// What was decided on a gang as far as it is kept, the oldest first; by its PodGroup's name,
-    /// or the pod's for a pod without one. Bounded: see the history's own bounds.
+    /// The retained decisions on a gang, the oldest first; by its PodGroup's name, or the pod's for
+    /// a pod without one. The history's own limits bound them.
     #[must_use]
     pub fn history(&self, namespace: &str, group: &str) -> Vec<Record> {
         self.history.lock().of(namespace, group)
     }
 
-    /// Takes in the decisions that are kept of earlier servers, each under its number, and has
-    /// those to come handed out by [`ReportBoard::unwritten`]. Gives how many could not be read.
+    /// Loads the decisions stored by earlier servers, each under its number, and makes
+    /// [`ReportBoard::unwritten`] return new ones from then on. Returns how many could not be read.
     pub fn recall(&self, records: Vec<(u64, Vec<u8>)>) -> usize {
         let lines = history::lines(records);
         let unread = lines.iter().filter(|(_, line)| line.is_none()).count();
@@ -137,22 +137,22 @@ impl ReportBoard {
         unread
     }
 
-    /// Decisions to keep, at most so many, each under its number: none says that it is forgotten.
-    /// They are handed out once. Those that were handed out and merely hold on since are among
-    /// them if `went_on` says so. Nothing without [`ReportBoard::recall`].
+    /// Decisions to store, at most `most`, each under its number; none means that the record is
+    /// deleted. Each is returned once. Stored decisions that were merely repeated since are
+    /// included if `went_on` says so. Returns nothing before [`ReportBoard::recall`].
     #[must_use]
     pub fn unwritten(&self, went_on: bool, most: usize) -> Vec<(u64, Option<Vec<u8>>)> {
         let changes = self.history.lock().unwritten(went_on, most);
         history::bytes(changes)
     }
 
-    /// Nobody keeps the decisions any more.
+    /// Stops collecting decisions for storage.
     pub fn keep_no_more(&self) {
         self.history.lock().keep_no_more();
     }
 
-    /// Forgets the decisions on gangs that are gone and on which none was taken since `then`.
-    /// How many gangs those were; none before everything there is was seen once.
+    /// Deletes the decisions on gangs that are gone and had no decision since `then`. Returns the
+    /// number of those gangs; none before everything was listed.
     pub async fn forget_gone(&self, then: Timestamp) -> usize {
         let silent = self.history.lock().silent_since(then);
         if silent.is_empty() || !self.counts().listed {
@@ -171,8 +171,8 @@ impl ReportBoard {
         gone.len()
     }
 
-    /// Whose eviction would let a waiting gang start now. Changes nothing. An answer is good for
-    /// [`ASKED_GOOD`] unless the gang's report changes: pages ask whenever anything changed.
+    /// Which gangs a waiting gang could evict to start now. Changes nothing. An answer stays valid
+    /// for [`ASKED_GOOD`] unless the gang's report changes: pages ask again after every change.
     pub async fn could_evict(&self, namespace: &str, group: &str) -> Vec<Preemptable> {
         let key = (namespace.to_owned(), group.to_owned());
         let at = Instant::now();
@@ -203,13 +203,13 @@ impl ReportBoard {
         victims
     }
 
-    /// How every queue stands.
+    /// The status of every queue.
     pub async fn standings(&self) -> BTreeMap<String, QueueStanding> {
         let views = self.ask(|brain| brain.queues()).await;
         standing::standings(&views)
     }
 
-    /// What defragmentation would do now. Changes nothing.
+    /// The moves that defragmentation would make now. Changes nothing.
     pub async fn defragmentation(&self) -> TidyingReport {
         let proposal = self
             .ask_copy(|copy| copy.defragmentation(Timestamp::now()))
@@ -234,20 +234,20 @@ impl ReportBoard {
         }
     }
 
-    /// Asks off the runtime's threads: an answer may take a while.
+    /// Asks outside the runtime's threads: an answer may take a while.
     pub(super) async fn ask<T: Default + Send + 'static>(
         &self,
         question: impl FnOnce(&mut Brain) -> T + Send + 'static,
     ) -> T {
         let brain = self.brain.clone();
         let answer = tokio::task::spawn_blocking(move || question(&mut brain.lock()));
-        // Only a panic in the scheduler ends it early: then there is nothing to say.
+        // Only a panic in the scheduler ends the task early: then the answer is empty.
         answer.await.unwrap_or_default()
     }
 
-    /// Asks a copy of the scheduler's state, off the runtime's threads. The scheduler's loop waits while
-    /// the copy is made, and goes on while the answer is worked out. At most [`WHAT_IFS_MAX`] copies
-    /// exist at a time; further questions wait.
+    /// Asks a copy of the scheduler's state, outside the runtime's threads. The scheduler's loop
+    /// waits while the copy is made, and goes on while the answer is computed. At most
+    /// [`WHAT_IFS_MAX`] copies exist at a time; further questions wait.
     async fn ask_copy<T: Default + Send + 'static>(
         &self,
         question: impl FnOnce(WhatIf) -> T + Send + 'static,
@@ -261,16 +261,17 @@ impl ReportBoard {
             let copy = brain.lock().what_if();
             question(copy)
         });
-        // A panic in the search ends it without an answer; the scheduler's own state has no part in it.
+        // A panic in the search ends it without an answer, and does not touch the scheduler's own
+        // state.
         answer.await.unwrap_or_default()
     }
 
-    /// Takes in what a plan decided to do.
+    /// Records a plan's decisions.
     pub(super) fn decided(&self, plan: &Plan, now: Timestamp) {
         self.history.lock().decide(plan, now);
     }
 
-    /// Takes in that the API refused what was decided.
+    /// Records that the API refused a decision.
     pub(super) fn refused(&self, group: &GroupRef, pod: &str, node: &str, what: &str) {
         let mut history = self.history.lock();
         history.refuse(group, pod, node, what, Timestamp::now());

@@ -1,5 +1,5 @@
-//! The scheduler and the account that checks it, side by side: both are told the same, and
-//! what the one plans the other must find sound before anybody sees it.
+//! The scheduler and the invariant check, side by side. Both receive the same events, and the check
+//! must accept each of the scheduler's plans before the plan leaves this module.
 
 use std::collections::BTreeSet;
 
@@ -8,12 +8,12 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use scheduler::{Bind, Event, Eviction, GroupRef, Plan, PodRef, QueueView, Scheduler, WhatIf};
 
-/// How long a gang is left alone whose binds would have broken an invariant.
+/// How long a gang waits after its binds would have broken an invariant.
 const VIOLATOR_REST: jiff::SignedDuration = jiff::SignedDuration::from_secs(30);
-/// How often binds are left out and the rest is checked again before all are left out.
+/// How many rounds of dropping binds and checking the rest there are before all are dropped.
 const ROUNDS_MAX: usize = 8;
 
-/// Scheduler and check.
+/// The scheduler and the check.
 pub(super) struct Brain {
     scheduler: Scheduler,
     cluster: invariants::Cluster,
@@ -60,8 +60,8 @@ impl Brain {
         self.scheduler.apply(event);
     }
 
-    /// Plans, and leaves out of the plan whatever would break an invariant. Says how many
-    /// violations there were.
+    /// Makes a plan and drops from it all binds that would break an invariant. Returns the number
+    /// of violations too.
     pub(super) fn plan(&mut self, now: Timestamp) -> (Plan, usize) {
         let mut plan = self.scheduler.plan(now);
         let violations = self.gate(&mut plan, now);
@@ -89,7 +89,7 @@ impl Brain {
                 tracing::error!(%violation, "a plan would break an invariant; its part is not carried out");
                 guilty.extend(violation.pods);
             }
-            // A gang is left out whole: half of it would be the next violation.
+            // A gang is dropped whole: half of it would be the next violation.
             let groups: BTreeSet<GroupRef> = plan
                 .binds
                 .iter()
@@ -116,7 +116,7 @@ impl Brain {
         &mut self.scheduler
     }
 
-    /// Holds a bind of another scheduler's pod against the invariants; what they say against it.
+    /// Checks the bind of another scheduler's pod against the invariants; returns the violation.
     pub(super) fn check_beside(&mut self, pod: &Pod, bind: &Bind) -> Result<(), Violation> {
         let mut alone = pod.clone();
         if let Some(notes) = &mut alone.metadata.annotations {
@@ -133,14 +133,14 @@ impl Brain {
         Err(violation)
     }
 
-    /// Tells the check of a node, and not the scheduler.
+    /// Gives the check a node that the scheduler does not get.
     #[cfg(test)]
     pub(super) fn tell_check_alone(&mut self, node: &k8s_openapi::api::core::v1::Node) {
         self.cluster.put_node(node);
     }
 
-    /// A bind could not be written: the pod waits again, its gang not before `until`; or it stands as
-    /// it was found after that, if the watch has not said more since.
+    /// A bind could not be written. The pod waits again, and its gang not before `until`. If
+    /// `found` is given and the watch has shown nothing newer, that becomes the pod's state.
     pub(super) fn bind_failed(
         &mut self,
         pod: &PodRef,
@@ -157,7 +157,8 @@ impl Brain {
         }
     }
 
-    /// The node that an event is news about: it changed, or somebody else put a pod there.
+    /// The node whose free resources an event may change: the node changed, or another client bound
+    /// a pod there.
     pub(super) fn news_of<'a>(&self, event: &'a Event) -> Option<&'a str> {
         match event {
             Event::NodeChanged(node) => node.metadata.name.as_deref(),
@@ -173,8 +174,8 @@ impl Brain {
         }
     }
 
-    /// What speaks against a bind that was planned and is not written yet, by what was told since:
-    /// its node is gone, cordoned or full, or the pod is not what it was.
+    /// The reason why a planned, unwritten bind is no longer valid after later events: its node is
+    /// gone, cordoned or full, or the pod has changed.
     pub(super) fn objection(&mut self, bind: &Bind) -> Option<String> {
         let placement = placement(bind);
         if !self.cluster.retract(&placement.pod, &placement.uid) {
@@ -182,7 +183,7 @@ impl Brain {
         }
         let violations = invariants::check(&self.cluster, std::slice::from_ref(&placement));
         self.cluster.assume(&placement);
-        // Whether the gang is whole, and what its queue holds, was the plan's to see to.
+        // The plan already ensured that the gang is complete and its queue within limits.
         let heeded = [
             Invariant::NodeCapacity,
             Invariant::Devices,
@@ -193,14 +194,14 @@ impl Brain {
         found.map(|violation| violation.what)
     }
 
-    /// A gang's volumes could not be bound, for this reason: it is said until it is tried again, and
-    /// so is what its PodGroup's status is.
+    /// A gang's volumes could not be bound, for this reason. The gang reports the reason until its
+    /// next attempt, and its PodGroup's status is written again.
     pub(super) fn volumes_failed(&mut self, group: &GroupRef, until: Timestamp, why: &str) {
         self.scheduler.hold_because(group, until, Some(why));
         self.scheduler.forget_status(group);
     }
 
-    /// An eviction could not be written: the pod stays, and whoever it was for is not tried before
+    /// An eviction could not be written: the pod stays, and its preemptor is not tried before
     /// `until`.
     pub(super) fn eviction_failed(&mut self, eviction: &Eviction, until: Timestamp) {
         let pod = &eviction.pod;
@@ -212,7 +213,7 @@ impl Brain {
             .see_leave(&pod_id(&pod.namespace, &pod.name), &pod.uid, false);
     }
 
-    /// A status could not be written: it is to be said again.
+    /// A status could not be written and must be reported again.
     pub(super) fn status_failed(&mut self, group: &GroupRef) {
         self.scheduler.forget_status(group);
     }
@@ -265,7 +266,7 @@ mod tests {
         }))
     }
 
-    /// A pod with one GPU, or none for the one that is alone.
+    /// A pod with one GPU in gang `group`; the pod `alone` requests no GPU.
     fn gpu_pod(name: &str, group: &str) -> Pod {
         *read(json!({
             "metadata": {"name": name, "namespace": "ns", "uid": name,
@@ -289,9 +290,9 @@ mod tests {
     }
 
     #[test]
-    fn what_would_break_an_invariant_is_left_out_whole_and_the_rest_is_carried_out() {
+    fn a_gang_that_would_break_an_invariant_is_dropped_whole_and_the_rest_is_kept() {
         let mut brain = brain();
-        // The check alone is told that the node has less: to it, the scheduler is at fault.
+        // Only the check sees a smaller node, so it finds the scheduler's plan in violation.
         brain.cluster.put_node(&node("1"));
         let now = Timestamp::UNIX_EPOCH;
         let (plan, violations) = brain.plan(now);
@@ -306,7 +307,7 @@ mod tests {
             plan.groups.is_empty(),
             "nothing is said of a gang that was left out"
         );
-        // It is not tried again in a tight loop, and is tried again.
+        // The gang is retried, but not in a tight loop.
         let (rest, violations) = brain.plan(now);
         assert!(rest.binds.is_empty() && violations == 0);
         assert_eq!(rest.wake, Some(now + VIOLATOR_REST));
@@ -316,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_somebody_else_bound_is_where_it_was_found() {
+    fn a_pod_that_another_client_bound_stays_on_its_node() {
         let mut brain = brain();
         brain.apply(Event::NodeChanged(named("n2", "1")));
         let now = Timestamp::UNIX_EPOCH;
@@ -329,7 +330,7 @@ mod tests {
         found.metadata.uid = Some("another".to_owned());
         found.spec.as_mut().unwrap().node_name = Some("n2".to_owned());
         let held = |brain: &Brain| brain.queues()["default"].allocated.get("nvidia.com/gpu");
-        // Another of the name: it says nothing of the one that was meant.
+        // Another pod of the same name says nothing about the planned one.
         brain.bind_failed(&bind.pod, &bind.group, now, Some(found.clone()));
         assert_eq!(held(&brain), 1);
         let bind = meant(brain.plan(now).0);
@@ -338,7 +339,7 @@ mod tests {
         assert_eq!(held(&brain), 2);
         let (plan, violations) = brain.plan(now);
         assert!(plan.binds.is_empty() && violations == 0, "{:?}", plan.binds);
-        // Once the watch has shown a pod, what was found before says nothing against that.
+        // Once the watch has shown a pod, an older state found by a read does not replace it.
         found.status.get_or_insert_default().phase = Some("Succeeded".to_owned());
         brain.apply(Event::PodChanged(Box::new(found.clone())));
         found.status = None;
@@ -347,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bind_that_waits_is_objected_to_once_its_node_is_gone_shut_or_full() {
+    fn a_waiting_bind_is_invalid_once_its_node_is_gone_cordoned_or_full() {
         let now = Timestamp::UNIX_EPOCH;
         let planned = || {
             let mut brain = brain();
@@ -379,7 +380,7 @@ mod tests {
             let said = brain.objection(&bind).unwrap_or_default();
             assert!(said.contains(why), "{said} for {why}");
         }
-        // What it did itself is no news.
+        // The loop's own binding is not an outside change.
         let (brain, bind) = planned();
         let mut own = gpu_pod("g-0", "g");
         own.spec.as_mut().unwrap().node_name = Some(bind.node.clone());

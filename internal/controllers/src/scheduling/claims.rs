@@ -1,8 +1,8 @@
-//! Gangs that have a place and wait for their volumes: what must become of their claims is written
-//! down (a free volume is kept for its claim, a claim is told the node for which its volume is to be
-//! made), and nobody of a gang is bound before all claims of its members are, as kube-scheduler
-//! does it for a pod before it binds it. What can't be had in time is given up for the whole gang.
-//! Whose volume is which, and whether a claim is bound, is decided in `scheduler`.
+//! Gangs that are placed and wait for their volumes. Their claims are prepared first: a free volume
+//! is reserved for its claim, and a claim gets the node for which its volume is to be provisioned.
+//! No member is bound before all claims of the gang's members are bound, as kube-scheduler does it
+//! for a single pod. If a volume is not bound in time, the placement of the whole gang is given up.
+//! `scheduler` decides which volume belongs to which claim, and whether a claim is bound.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -12,34 +12,34 @@ use tokio::time::Instant;
 
 use super::keeper::{Write, Written};
 
-/// How many claims and volumes may be written at once.
+/// How many claims and volumes may be written concurrently.
 pub(super) const IN_FLIGHT: usize = 32;
 /// How long a gang's claims may take to be bound (kube-scheduler's `bindTimeoutSeconds`).
 pub(super) const BIND_TIMEOUT: Duration = Duration::from_secs(600);
-/// How many claims are named in words.
+/// How many claims a message names.
 const NAMED_MAX: usize = 4;
 
-/// A binding, and whether the pod is told of it by an event of its own.
+/// A binding, and whether the pod gets an event of its own for it.
 type Binding = (Bind, bool);
-/// Gangs that wait for their claims, and which these are.
+/// Gangs that wait for claims, with the names of the claims.
 pub(super) type Needy = BTreeMap<GroupRef, BTreeSet<String>>;
 
 /// One gang whose claims are being bound.
 struct Gang {
     binds: Vec<Binding>,
-    /// What its PodGroup's status is to say once it is bound.
+    /// The PodGroup status to write once the gang is bound.
     update: Option<GroupUpdate>,
     until: Instant,
     refused: Option<String>,
 }
 
-/// What became of a gang.
+/// The outcome for a gang.
 pub(super) struct Settled {
     pub(super) group: GroupRef,
-    /// Its bindings, and whether each pod is told of its own.
+    /// Its bindings, and whether each pod gets an event of its own.
     pub(super) binds: Vec<(Bind, bool)>,
     pub(super) update: Option<GroupUpdate>,
-    /// Why its volumes can't be had; none where all are bound.
+    /// Why its volumes are not available; none if all are bound.
     pub(super) refused: Option<String>,
 }
 
@@ -48,13 +48,13 @@ pub(super) struct Settled {
 pub(super) struct Claims {
     gangs: BTreeMap<GroupRef, Gang>,
     writes: VecDeque<Write>,
-    /// Something was told that may have settled one.
+    /// An event arrived that may have settled a gang.
     stirred: bool,
 }
 
 impl Claims {
-    /// Takes from a plan's bindings those of gangs that need volumes first; says which gangs those
-    /// are, and how many claims each waits for.
+    /// Takes from a plan's bindings those of gangs that need volumes first. Returns the other
+    /// bindings, and the claims that each waiting gang needs.
     pub(super) fn take(&mut self, binds: Vec<Binding>, now: Instant) -> (Vec<Binding>, Needy) {
         let mut needy = Needy::new();
         for (bind, _) in &binds {
@@ -93,12 +93,12 @@ impl Claims {
         (ready, needy)
     }
 
-    /// Is such a gang's binding held back?
+    /// Whether the bindings of such a gang are held back.
     pub(super) fn holds(&self, group: &GroupRef) -> bool {
         self.gangs.contains_key(group)
     }
 
-    /// Keeps what a PodGroup's status is to say until its members are bound; what is to be said now.
+    /// Holds a PodGroup's status until its members are bound; returns the status to write now.
     pub(super) fn keep(&mut self, update: GroupUpdate) -> Option<GroupUpdate> {
         match self.gangs.get_mut(&update.group) {
             Some(gang) if update.running == 0 => {
@@ -142,7 +142,7 @@ impl Claims {
         }
     }
 
-    /// Takes in what is told of claims, volumes, nodes, and of pods that wait for them.
+    /// Handles an event of a claim, a volume, a node, or a pod that waits for them.
     pub(super) fn heed(&mut self, event: &Event) {
         if self.gangs.is_empty() {
             return;
@@ -173,17 +173,17 @@ impl Claims {
         }
     }
 
-    /// When a gang has waited for too long.
+    /// When the next gang's wait times out.
     pub(super) fn next_due(&self) -> Option<Instant> {
         self.gangs.values().map(|gang| gang.until).min()
     }
 
-    /// Is there something to look at?
+    /// Whether gangs must be examined now.
     pub(super) fn stirred(&self, now: Instant) -> bool {
         self.stirred || self.next_due().is_some_and(|due| due <= now)
     }
 
-    /// Takes out the gangs whose volumes are all bound, and those that won't be.
+    /// Removes and returns the gangs whose volumes are all bound or will not be.
     pub(super) fn settle(&mut self, scheduler: &Scheduler, now: Instant) -> Vec<Settled> {
         self.stirred = false;
         let mut settled = Vec::new();
@@ -214,7 +214,7 @@ impl Claims {
     }
 }
 
-/// How a gang's claims stand.
+/// The state of a gang's claims.
 fn look(gang: &Gang, scheduler: &Scheduler, now: Instant) -> VolumesReady {
     let mut unbound: BTreeSet<&str> = BTreeSet::new();
     for (bind, _) in &gang.binds {
@@ -243,7 +243,7 @@ fn look(gang: &Gang, scheduler: &Scheduler, now: Instant) -> VolumesReady {
     ))
 }
 
-/// Some names in words.
+/// A list of names for a message, shortened.
 pub(super) fn names(all: &[&str]) -> String {
     let mut words = all[..all.len().min(NAMED_MAX)].join(", ");
     if all.len() > NAMED_MAX {
@@ -290,7 +290,7 @@ mod tests {
         (bind, true)
     }
 
-    /// A node, and a pod of a gang whose claim waits for its pod.
+    /// A node, and a pod of a gang whose claim waits for its first consumer.
     fn waiting() -> Scheduler {
         let mut scheduler = Scheduler::new(Config {
             volumes_told: true,
@@ -334,7 +334,7 @@ mod tests {
         assert!(claims.holds(&bind("g", "g-0", None).0.group));
         assert_eq!(claims.next_write().unwrap().claim, "data");
         assert!(claims.next_write().is_none());
-        // One that is placed later waits for those before it.
+        // A member that is placed later waits for the gang's earlier members.
         let (ready, _) = claims.take(vec![bind("g", "g-2", None)], Instant::now());
         assert!(ready.is_empty());
     }
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn a_member_that_goes_or_a_write_that_is_refused_ends_it_for_all() {
+    fn a_deleted_member_or_a_refused_write_ends_the_wait_of_the_whole_gang() {
         let now = Instant::now();
         let (mut claims, _) = gang(now);
         claims.heed(&Event::PodGone("ns".to_owned(), "g-1".to_owned()));

@@ -1,7 +1,7 @@
-//! Writes evictions: through the pod's `eviction`, with its own grace period and only for the very
-//! pod that was meant, until the API has said yes or no. A pod that says how long it needs to save
-//! itself is told by when it must have, and gets that long. What protects a pod there (a disruption
-//! budget) is heeded: a no is an answer. Then the pod is told who it made room for.
+//! Writes evictions through the pod's `eviction` subresource, with the pod's own grace period and
+//! its uid as a precondition, until the API accepts or refuses. A pod that declares how long its
+//! checkpoint takes is notified of its deadline and gets that long. The API enforces disruption
+//! budgets; a refusal is final. Afterwards the pod's condition names the preemptor.
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
@@ -15,23 +15,23 @@ use serde_json::{Value, json};
 
 use super::asking::{Answer, until_answered};
 
-/// A pod's grace period where it says none, in seconds.
+/// The grace period of a pod that sets none, in seconds.
 const GRACE: i64 = 30;
 
 /// How an eviction ended.
 pub(super) struct Evicted {
     pub(super) eviction: Eviction,
-    /// What the API said against it.
+    /// The API's reason for refusing.
     pub(super) refused: Option<String>,
 }
 
-/// Evicts one pod. One that is gone, or replaced by another of the name, needs no eviction.
+/// Evicts one pod. A pod that is gone, or replaced by another of the same name, needs no eviction.
 pub(super) async fn evict(client: Client, eviction: Eviction) -> Evicted {
     let api: Api<Pod> = Api::namespaced(client, &eviction.pod.namespace);
     let request = request(&eviction, grace(&api, &eviction).await);
     let (api, request, meant) = (&api, &request, &eviction);
     let answer = until_answered(|| async move {
-        // Not `Api::evict`, whose options' name is one that no API reads.
+        // Not `Api::evict`, which sends its options under a name that no API reads.
         let asked: kube::Result<Value> = api
             .create_subresource("eviction", &meant.pod.name, &PostParams::default(), request)
             .await;
@@ -54,7 +54,8 @@ pub(super) async fn evict(client: Client, eviction: Eviction) -> Evicted {
     Evicted { eviction, refused }
 }
 
-/// The body that asks for the eviction of the very pod, with a grace where its own is too short.
+/// The request body that evicts exactly this pod, with a longer grace period if its own is too
+/// short.
 fn request(eviction: &Eviction, grace: Option<u32>) -> Value {
     let mut request = json!({
         "apiVersion": "policy/v1", "kind": "Eviction",
@@ -70,8 +71,8 @@ fn request(eviction: &Eviction, grace: Option<u32>) -> Value {
     request
 }
 
-/// The grace of a pod that saves itself, where that is longer than its own; writes on the pod by
-/// when it must have saved itself. None: its own grace.
+/// The grace period of a pod that checkpoints on eviction, if longer than its own; also writes the
+/// deadline on the pod. None: the pod's own grace period applies.
 async fn grace(api: &Api<Pod>, eviction: &Eviction) -> Option<u32> {
     let asked = eviction.grace?;
     let own = match api.get(&eviction.pod.name).await {
@@ -79,7 +80,7 @@ async fn grace(api: &Api<Pod>, eviction: &Eviction) -> Option<u32> {
             let spec = pod.spec.unwrap_or_default();
             pod_grace(spec.termination_grace_period_seconds.unwrap_or(GRACE))
         }
-        // Gone, or another of its name: the eviction will say so.
+        // The pod is gone or replaced: the eviction request will report it.
         _ => return None,
     };
     let grace = asked.max(own);
@@ -91,7 +92,7 @@ async fn grace(api: &Api<Pod>, eviction: &Eviction) -> Option<u32> {
     u32::try_from(grace).ok().filter(|_| asked > own)
 }
 
-/// What is written on a pod that has so many seconds to save itself.
+/// The annotation for a pod that has this many seconds to checkpoint.
 fn notice(eviction: &Eviction, grace: i64, now: Timestamp) -> Value {
     let by = now.checked_add(SignedDuration::from_secs(grace));
     let by = by.unwrap_or(Timestamp::MAX);
@@ -101,7 +102,7 @@ fn notice(eviction: &Eviction, grace: i64, now: Timestamp) -> Value {
     }})
 }
 
-/// Says on the pod why it goes. It may be gone already: then nobody is left to know.
+/// Writes the reason for the eviction on the pod. A pod that is already gone needs no reason.
 async fn tell(api: &Api<Pod>, eviction: &Eviction) {
     let patch = Patch::Strategic(condition(eviction, Timestamp::now()));
     let params = PatchParams::default();
@@ -130,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_condition_names_the_very_pod_and_who_it_makes_room_for() {
+    fn the_condition_names_the_pod_and_its_preemptor() {
         let eviction = Eviction {
             pod: PodRef {
                 namespace: "ns".into(),

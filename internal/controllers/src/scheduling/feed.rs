@@ -1,7 +1,7 @@
-//! The watches, as one stream of the scheduler's events. A watch that is interrupted goes on
-//! after a growing while, and what vanished meanwhile is told as gone. In a cluster whose kinds
-//! somebody else installed, an object may be unreadable: it counts as not there, and holds up
-//! no other.
+//! The watches, merged into one stream of the scheduler's events. An interrupted watch resumes
+//! after a growing wait, and objects that vanished meanwhile are reported as gone. In a cluster
+//! whose kinds another operator installed, an object may be unreadable: it counts as absent and
+//! delays no other.
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
@@ -23,19 +23,19 @@ use serde::de::DeserializeOwned;
 
 use super::binder::is_bound;
 
-/// What the watches say.
+/// A message of the watches.
 #[derive(Debug)]
 pub(super) enum Told {
     /// Something changed.
     Change(Event),
-    /// All objects of this kind have been told.
+    /// All objects of this kind have been delivered.
     Listed(&'static str),
 }
 
-/// Everything that the scheduler must know of, and of how many kinds that is: planning starts when each was
-/// listed once. A pod that waits for a scheduler of none of these names is nothing to
-/// it: it holds no room, and gets none from here. Claims, volumes and storage classes are watched where
-/// `settings` say that they are told of.
+/// The stream of everything that the scheduler needs, and the number of kinds in it: planning
+/// starts when each was listed once. A waiting pod that names none of these schedulers is left out:
+/// it holds no resources and gets none here. Claims, volumes and storage classes are watched if
+/// `settings` enables them.
 pub(super) fn feed(
     client: &Client,
     settings: &scheduler::Config,
@@ -92,7 +92,7 @@ pub(super) fn feed(
     (stream::select_all(all).boxed(), kinds)
 }
 
-/// What tells where claims let their pods run, and what they get there.
+/// The kinds that determine where claims let their pods run, and which volumes they get.
 fn volumes(client: &Client) -> [BoxStream<'static, Told>; 7] {
     [
         told(
@@ -147,7 +147,7 @@ fn volumes(client: &Client) -> [BoxStream<'static, Told>; 7] {
     ]
 }
 
-/// Whether a pod takes room or wants it from a scheduler of these names.
+/// Whether a pod holds resources or requests them from a scheduler of these names.
 fn concerns(pod: &Pod, scheduler_names: &[String]) -> bool {
     pod.spec.as_ref().is_none_or(|spec| {
         let scheduler = spec.scheduler_name.as_deref().unwrap_or_default();
@@ -193,7 +193,7 @@ where
         .boxed()
 }
 
-/// The names known of one kind, to tell what vanished while a watch was interrupted.
+/// The names known of one kind, to detect objects that vanished while a watch was interrupted.
 struct Known<K> {
     kind: &'static str,
     all: BTreeSet<Key>,
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_waits_for_another_scheduler_concerns_nobody_here() {
+    fn a_pod_that_waits_for_another_scheduler_is_left_out() {
         let names = ["muster".to_owned(), String::new()];
         let pod = |scheduler: Option<&str>, node: Option<&str>| Pod {
             spec: Some(PodSpec {
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_list_tells_what_vanished_meanwhile() {
+    fn a_new_list_reports_objects_that_vanished_meanwhile() {
         let mut known = Known {
             kind: "pods",
             all: BTreeSet::new(),
@@ -352,7 +352,7 @@ mod tests {
             known.take(watcher::Event::InitDone)[..],
             [Told::Listed("podgroups")]
         ));
-        // It was readable, and is no more.
+        // The object was readable and no longer is.
         let told = known.take(watcher::Event::Apply(group("good", "two".into())));
         assert!(
             matches!(&told[..], [Told::Change(Event::PodGroupGone(_, name))] if name == "good")

@@ -1,5 +1,5 @@
-//! What was decided on each gang, kept in memory for later questions: so many records a gang and
-//! so many in all, the oldest forgotten first. `kept` is how it outlives the server.
+//! The decisions on each gang, kept in memory for later questions. There is a limit per gang and a
+//! limit in total; the oldest are dropped first. The submodule hands the records to storage.
 
 mod kept;
 
@@ -12,9 +12,9 @@ use resources::record::{Decision, Record, SPOTS_MAX, Spot, spots_words};
 use resources::report::PlacementReport;
 use scheduler::{Bind, Eviction, GroupRef, Plan, Reservation, ReservationKind};
 
-/// Records kept of one gang.
+/// The limit of records per gang.
 const OF_ONE_MAX: usize = 64;
-/// Records kept in all: some 50 MB at the most.
+/// The limit of records in total: about 50 MB at most.
 const IN_ALL_MAX: usize = 65_536;
 
 /// Namespace and name of a gang.
@@ -24,11 +24,11 @@ type Key = (String, String);
 #[derive(Default)]
 pub(super) struct History {
     gangs: BTreeMap<Key, VecDeque<(u64, Record)>>,
-    /// Whose record came when, the oldest first; those forgotten meanwhile are passed over.
+    /// The gang of each record in order, the oldest first; records dropped since are skipped.
     order: VecDeque<(u64, Key)>,
     kept: usize,
     next: u64,
-    /// What storage was not told of yet, where somebody keeps the records there.
+    /// The changes not yet handed to storage, if records are stored.
     unwritten: Option<Unwritten>,
 }
 
@@ -40,7 +40,7 @@ impl History {
         records.map(|(_, record)| record.clone()).collect()
     }
 
-    /// Takes in that gangs wait; those whose report is another than before.
+    /// Records that gangs wait; `reports` holds the reports that changed.
     pub(super) fn wait<'a>(
         &mut self,
         reports: impl Iterator<Item = &'a PlacementReport>,
@@ -52,7 +52,7 @@ impl History {
         }
     }
 
-    /// Takes in what a plan decides to do.
+    /// Records a plan's decisions.
     pub(super) fn decide(&mut self, plan: &Plan, now: Timestamp) {
         for (group, record) in reserved(&plan.reservations, now) {
             self.put(group, record);
@@ -65,7 +65,7 @@ impl History {
         }
     }
 
-    /// Takes in that the API refused something.
+    /// Records that the API refused a decision.
     pub(super) fn refuse(
         &mut self,
         group: &GroupRef,
@@ -87,7 +87,7 @@ impl History {
 
     fn put(&mut self, key: Key, record: Record) {
         let records = self.gangs.entry(key.clone()).or_default();
-        // What lasts goes on beside what else lasts, until something happens.
+        // An ongoing state continues beside other ongoing states, until an action is recorded.
         let mut lasting = records
             .iter_mut()
             .rev()
@@ -114,7 +114,7 @@ impl History {
         self.forget();
     }
 
-    /// Forgets the oldest of all while there are too many.
+    /// Drops the oldest records of all while there are too many.
     fn forget(&mut self) {
         while self.kept > IN_ALL_MAX || self.order.len() > 2 * IN_ALL_MAX {
             let Some((number, key)) = self.order.pop_front() else {
@@ -136,7 +136,7 @@ impl History {
         }
     }
 
-    /// A record is no longer kept.
+    /// A record was dropped.
     fn dropped(&mut self, number: u64) {
         self.kept -= 1;
         if let Some(unwritten) = &mut self.unwritten {
@@ -156,7 +156,7 @@ fn spot(pod: &str, node: &str) -> Spot {
     }
 }
 
-/// A record of pods, the first of them by name.
+/// A record of pods, with the first of them by name.
 fn of_pods(decision: Decision, mut pods: Vec<Spot>, now: Timestamp) -> Record {
     pods.sort_by(|a, b| a.pod.cmp(&b.pod));
     let count = pods.len();
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gangs_way_from_waiting_to_running_to_eviction_is_told_in_order() {
+    fn a_gangs_records_from_waiting_to_eviction_are_in_order() {
         let mut history = History::default();
         history.wait(
             [report("g", "no room"), report("g", "less room")].iter(),
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn only_so_much_is_kept_and_the_oldest_goes_first() {
+    fn records_are_limited_and_the_oldest_is_dropped_first() {
         let mut history = History::default();
         let mut plan = Plan::default();
         for second in 0..200 {

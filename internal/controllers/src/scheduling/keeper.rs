@@ -1,6 +1,6 @@
-//! Writes down what must become of claims: a free volume is kept for its claim, a claim is told the
-//! node for which its volume is to be made. Each is read first and written only as it was read, so
-//! that nobody's volume is taken from him.
+//! Writes the volume decisions to the API: reserves a free volume for its claim, and sets on a
+//! claim the node for which its volume is to be provisioned. Each object is read first and written
+//! with its resource version, so that a volume reserved for another claim is not overwritten.
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::api::{Patch, PatchParams};
@@ -10,11 +10,11 @@ use serde_json::{Value, json};
 
 use super::asking::{Answer, NoAnswer, kept_back, until_answered};
 
-/// What says that a claim was bound by a scheduler, not by whoever made the volume.
+/// The annotation which says that a scheduler bound the claim, not the volume's creator.
 const BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
 const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
 
-/// A claim, or the volume for it, to be written.
+/// A claim, or its volume, to be written.
 pub(super) struct Write {
     pub(super) group: GroupRef,
     pub(super) claim: String,
@@ -23,7 +23,7 @@ pub(super) struct Write {
     pub(super) node: String,
 }
 
-/// Why a claim, or the volume for it, was not written.
+/// Why a claim or its volume was not written.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum KeepError {
     #[error("PersistentVolume {0} is gone")]
@@ -34,14 +34,14 @@ pub(super) enum KeepError {
     ClaimGone,
     #[error("it is another one by now")]
     ClaimReplaced,
-    /// The API refused it, or it was kept back.
+    /// The API refused it, or the fence did.
     #[error(transparent)]
     Refused(kube::Error),
     #[error(transparent)]
     NoAnswer(#[from] NoAnswer),
 }
 
-/// A claim's write that failed, and why.
+/// A failed write of a claim, and why it failed.
 #[derive(Debug, thiserror::Error)]
 #[error("PersistentVolumeClaim {claim}: {reason}")]
 pub(super) struct NotWritten {
@@ -49,14 +49,14 @@ pub(super) struct NotWritten {
     pub(super) reason: KeepError,
 }
 
-/// How such a write ended: which version it made, or why it made none.
+/// The outcome of a write: the new version, or the error.
 pub(super) struct Written {
     pub(super) group: GroupRef,
     pub(super) claim: String,
     pub(super) said: Result<u64, NotWritten>,
 }
 
-/// Writes one.
+/// Performs one write.
 pub(super) async fn write(client: Client, write: Write) -> Written {
     let (meant, client) = (&write, &client);
     let answer = until_answered(|| async move {
@@ -66,7 +66,7 @@ pub(super) async fn write(client: Client, write: Write) -> Written {
         };
         match answer {
             Ok(said) => Answer::Given(said),
-            // Somebody else wrote meanwhile: it is looked at again.
+            // Another client wrote meanwhile: read and try again.
             Err(kube::Error::Api(status)) if status.code == 409 => Answer::Lost(status.message),
             Err(error) if kept_back(&error) || is_refusal(&error) => {
                 Answer::Given(Err(KeepError::Refused(error)))
@@ -87,12 +87,12 @@ pub(super) async fn write(client: Client, write: Write) -> Written {
     }
 }
 
-/// The API looked at the request and says no: to ask again would not help.
+/// The API processed the request and refused it, so a retry would not help.
 fn is_refusal(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if (400..500).contains(&status.code) && status.code != 429)
 }
 
-/// Keeps a free volume for its claim; which version of it says so, or why not.
+/// Reserves a free volume for its claim. Returns the volume's new version, or why not.
 async fn keep_volume(
     client: &Client,
     write: &Write,
@@ -116,12 +116,12 @@ async fn keep_volume(
     }
 }
 
-/// Whom a volume is kept for.
+/// The claim that a volume is reserved for.
 #[derive(Debug, PartialEq)]
 enum Kept {
     Already,
     ByOther(String),
-    /// Nobody, or not for this very claim; what makes it so.
+    /// None, or not this very claim; holds the value that reserves it.
     Not(Value),
 }
 
@@ -135,7 +135,7 @@ fn kept_for(volume: &PersistentVolume, write: &Write) -> Kept {
     let mut metadata = json!({"resourceVersion": said(&volume.metadata.resource_version)});
     match of {
         None => {
-            // The cluster may let go of it again with its claim.
+            // This lets the cluster release the volume again with its claim.
             metadata["annotations"] = json!({ BY_CONTROLLER: "yes" });
         }
         Some(of) if said(&of.namespace) != *namespace || said(&of.name) != *claim => {
@@ -156,7 +156,8 @@ fn kept_for(volume: &PersistentVolume, write: &Write) -> Kept {
     }))
 }
 
-/// Has a claim's volume made for a node; which version of the claim says so, or why not.
+/// Sets the node for which a claim's volume is provisioned. Returns the claim's new version, or why
+/// not.
 async fn select_node(client: &Client, write: &Write) -> kube::Result<Result<u64, KeepError>> {
     let api: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), &write.group.namespace);
     let Some(claim) = api.get_opt(&write.claim).await? else {
@@ -169,7 +170,7 @@ async fn select_node(client: &Client, write: &Write) -> kube::Result<Result<u64,
         .spec
         .as_ref()
         .is_some_and(|spec| spec.volume_name.is_some());
-    // For whichever node it is being made, its other users wait for that one.
+    // The volume is already being provisioned for a node; its other users wait for that one.
     if bound || claim.annotations().contains_key(SELECTED_NODE) {
         return Ok(Ok(version(claim.resource_version())));
     }

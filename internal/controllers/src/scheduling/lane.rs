@@ -1,20 +1,20 @@
-//! What is to be written about each of many things, the latest only: a newer word replaces
-//! one that still waits, words of little news wait a while, and one thing is written about
-//! by one write at a time. So a cluster where much changes costs few writes.
+//! A coalescing write queue: only the latest value per key is written. A newer value replaces one
+//! that still waits, unimportant values wait a while, and each key has at most one write in flight.
+//! So a cluster with many changes causes few writes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Words waiting to be written, by what they are about.
+/// Values waiting to be written, by key.
 pub(super) struct Lane<K, V> {
-    /// How long after a write the next one about the same thing waits, if it has little news.
+    /// The least time between two writes of a key if the newer value is not urgent.
     every: Duration,
     waiting: BTreeMap<K, (Instant, V)>,
     by_due: BTreeSet<(Instant, K)>,
     in_flight: BTreeSet<K>,
-    /// What was last handed out, and when.
+    /// The value last handed out, and when.
     last: BTreeMap<K, (Instant, V)>,
 }
 
@@ -29,15 +29,15 @@ impl<K: Ord + Clone, V: Clone> Lane<K, V> {
         }
     }
 
-    /// Puts in a word. `news` says whether it must go out at once, given what was last
-    /// written.
+    /// Queues a value. `news` says, given the value last written, whether this one must go out at
+    /// once.
     pub(super) fn put(&mut self, key: K, value: V, now: Instant, news: impl Fn(&V, &V) -> bool) {
         let mut due = match self.last.get(&key) {
             Some((at, last)) if !news(last, &value) => now.max(*at + self.every),
             _ => now,
         };
         if let Some((old, _)) = self.waiting.get(&key) {
-            // Who is told of often is not to wait the longer for it.
+            // Frequent updates must not delay the write.
             due = due.min(*old);
             self.by_due.remove(&(*old, key.clone()));
         }
@@ -45,7 +45,7 @@ impl<K: Ord + Clone, V: Clone> Lane<K, V> {
         self.by_due.insert((due, key));
     }
 
-    /// The next word that has been due for so long, marked as being written.
+    /// The next value that has been due for at least `patience`, marked as in flight.
     pub(super) fn take(&mut self, now: Instant, patience: Duration) -> Option<(K, V)> {
         let due = self.by_due.iter();
         let due = due.take_while(|(due, _)| *due + patience <= now);
@@ -65,8 +65,8 @@ impl<K: Ord + Clone, V: Clone> Lane<K, V> {
         self.in_flight.remove(key);
     }
 
-    /// What was last handed out about it was not written, and is due again at this time; unless a newer
-    /// word waits, or it was forgotten.
+    /// The value last handed out was not written, and is due again at this time, unless a newer
+    /// value waits or the key was forgotten.
     pub(super) fn again(&mut self, key: &K, due: Instant) {
         let Some((_, value)) = self
             .last
@@ -79,12 +79,12 @@ impl<K: Ord + Clone, V: Clone> Lane<K, V> {
         self.by_due.insert((due, key.clone()));
     }
 
-    /// Is something being written about it?
+    /// Whether a write of this key is in flight.
     pub(super) fn busy(&self, key: &K) -> bool {
         self.in_flight.contains(key)
     }
 
-    /// Drops what waits to be said, and what was.
+    /// Drops the waiting value of a key, and the last one written.
     pub(super) fn forget(&mut self, key: &K) {
         self.last.remove(key);
         if let Some((due, _)) = self.waiting.remove(key) {
@@ -92,7 +92,7 @@ impl<K: Ord + Clone, V: Clone> Lane<K, V> {
         }
     }
 
-    /// When the next word has been due for so long that is not held up by a write under way.
+    /// When the next value without a write in flight will have been due for `patience`.
     pub(super) fn next_due(&self, patience: Duration) -> Option<Instant> {
         let free = self
             .by_due
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn the_latest_word_replaces_one_that_waits() {
+    fn the_latest_value_replaces_one_that_waits() {
         let now = Instant::now();
         let mut lane = Lane::new(EVERY);
         lane.put("a", (1, "x"), now, news);
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn one_thing_is_written_about_by_one_write_at_a_time() {
+    fn each_key_has_at_most_one_write_in_flight() {
         let now = Instant::now();
         let mut lane = Lane::new(EVERY);
         lane.put("a", (1, "x"), now, news);
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_not_be_written_is_said_again_unless_a_newer_word_waits() {
+    fn a_failed_write_is_retried_unless_a_newer_value_waits() {
         let now = Instant::now();
         let mut lane = Lane::new(EVERY);
         lane.put("a", (1, "x"), now, news);
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn with_patience_a_word_is_taken_so_long_after_it_was_due() {
+    fn with_patience_a_value_is_taken_that_long_after_it_was_due() {
         let now = Instant::now();
         let mut lane = Lane::new(EVERY);
         let patience = Duration::from_secs(3);
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_forgotten_is_not_said() {
+    fn a_forgotten_key_is_not_written() {
         let now = Instant::now();
         let mut lane = Lane::new(EVERY);
         lane.put("a", (1, "x"), now, news);

@@ -1,6 +1,6 @@
-//! The scheduler's loop: watches feed the pure scheduler, its plans are held against the
-//! invariants and written down: evictions, volumes' claims, bindings, statuses, conditions, events. Owns the writing
-//! and its order; whom to place where is decided in `scheduler`.
+//! The scheduler's loop. Watches feed the pure scheduler, the invariants check its plans, and the
+//! loop writes them: evictions, volume claims, bindings, statuses, conditions, events. This module
+//! owns the writes and their order; `scheduler` decides on placement.
 
 mod asking;
 mod beside;
@@ -37,14 +37,15 @@ pub use board::ReportBoard;
 pub use scheduler::{Infeasible, PodRef};
 pub use tally::{Counts, Tally};
 
-/// How long a loop that panicked is left alone before it is started again; doubles while it panics again
-/// and again, and what it panics over is not found.
+/// The wait before a loop that panicked is started again; it doubles while the loop panics
+/// repeatedly and the cause is not found.
 const RESTART_FIRST: Duration = Duration::from_secs(1);
-/// The longest that it is left alone. A loop that ran for longer starts with the shortest wait again.
+/// The longest wait before a restart. A loop that ran for longer starts with the shortest wait
+/// again.
 const RESTART_LONGEST: Duration = Duration::from_secs(30);
 
-/// Starts the scheduler; it ends when the context says stop. The board has its latest
-/// reports, and answers what-ifs. Must be called within a tokio runtime.
+/// Starts the scheduler; it stops when `ctx.stop` turns true. The board holds its latest reports
+/// and answers what-if questions. Must be called within a tokio runtime.
 #[must_use]
 pub fn spawn(ctx: &Context) -> (Arc<ReportBoard>, Vec<JoinHandle<()>>) {
     let board = Arc::new(ReportBoard::new(&ctx.config.scheduler));
@@ -52,8 +53,8 @@ pub fn spawn(ctx: &Context) -> (Arc<ReportBoard>, Vec<JoinHandle<()>>) {
     (board, vec![task])
 }
 
-/// Runs the loop until the context says stop, again after a panic: it starts from what the
-/// API says, so nothing is lost with it.
+/// Runs the loop until `ctx.stop` turns true, and restarts it after a panic. A restart loses
+/// nothing: the loop rebuilds its state from the API.
 async fn kept_running(mut ctx: Context, board: Arc<ReportBoard>) {
     let aside = Arc::new(Mutex::new(SetAside::default()));
     let mut wait = RESTART_FIRST;
@@ -74,7 +75,7 @@ async fn kept_running(mut ctx: Context, board: Arc<ReportBoard>) {
     }
 }
 
-/// Resolves when the server is stopping, or when nobody can say so any more.
+/// Resolves when the server is stopping, or when the sender of that signal is gone.
 async fn stopped(stop: &mut tokio::sync::watch::Receiver<bool>) {
     while !*stop.borrow_and_update() {
         if stop.changed().await.is_err() {

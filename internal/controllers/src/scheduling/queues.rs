@@ -1,5 +1,5 @@
-//! Queues' statuses: what each holds and how its gangs stand. Written when it changed, at
-//! most so often as the loop asks.
+//! Queues' statuses: the resources that each queue holds, and how many of its gangs are in each
+//! phase. A status is written when it changed, at the interval that the loop sets.
 
 use std::collections::BTreeMap;
 
@@ -10,14 +10,14 @@ use resources::kinds::{Queue, QueueState};
 use scheduler::QueueView;
 use serde_json::{Map, Value, json};
 
-/// What is known of the queues that exist.
+/// The known statuses of the existing queues.
 #[derive(Default)]
 pub(super) struct Book(BTreeMap<String, Entry>);
 
 #[derive(Default)]
 struct Entry {
     state: Option<QueueState>,
-    /// What the API shows, or was last told.
+    /// The status in the API, or the one last written.
     status: Status,
 }
 
@@ -25,7 +25,7 @@ struct Entry {
 struct Status {
     allocated: Amounts,
     entitled: Amounts,
-    /// The largest part of the cluster that it holds, in words.
+    /// The queue's dominant share of the cluster, as text.
     share: Option<String>,
     phases: [i64; 5],
     state: Option<QueueState>,
@@ -35,7 +35,7 @@ const PHASES: [&str; 5] = ["Unknown", "Pending", "Running", "Inqueue", "Complete
 const FIELDS: [&str; 5] = ["unknown", "pending", "running", "inqueue", "completed"];
 
 impl Book {
-    /// Takes in what the API shows.
+    /// Records the status in the API.
     pub(super) fn see(&mut self, queue: &Queue) {
         let name = queue.metadata.name.clone().unwrap_or_default();
         let entry = self.0.entry(name).or_default();
@@ -69,14 +69,14 @@ impl Book {
         self.0.remove(name);
     }
 
-    /// What was last told did not arrive.
+    /// The status last written did not arrive.
     pub(super) fn unsay(&mut self, name: &str) {
         if let Some(entry) = self.0.get_mut(name) {
             entry.status = Status::default();
         }
     }
 
-    /// The patches for queues whose status is another by now.
+    /// The patches for queues whose status changed.
     pub(super) fn news(&mut self, views: &BTreeMap<String, QueueView>) -> Vec<(String, Value)> {
         let none = QueueView::default();
         let mut patches = Vec::new();
@@ -99,7 +99,7 @@ impl Book {
     }
 }
 
-/// A queue that is closing is closed once it holds nothing; one that says nothing is open.
+/// A queue that is closing is closed once it holds nothing; a queue without a state is open.
 fn state(shown: Option<QueueState>, view: &QueueView) -> QueueState {
     match shown {
         Some(QueueState::Closing) if view.allocated.is_empty() => QueueState::Closed,
@@ -122,7 +122,7 @@ fn patch(old: &Status, new: &Status) -> Value {
 }
 
 fn amounts(old: &Amounts, new: &Amounts) -> Map<String, Value> {
-    // A merge leaves alone what it does not name.
+    // A merge patch leaves keys alone that it does not name.
     let gone = old.iter().map(|(name, _)| (name.to_owned(), Value::Null));
     let mut list: Map<String, Value> = gone.collect();
     for (name, quantity) in new.to_k8s() {
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queues_share_and_what_it_is_entitled_to_are_shown() {
+    fn a_queues_share_and_entitlement_are_shown() {
         let mut book = Book::default();
         book.see(&queue(json!({})));
         let mut views = view(2, 1);
@@ -196,7 +196,7 @@ mod tests {
         assert_eq!(status["share"], "0.333");
         assert_eq!(status["entitled"], json!({"nvidia.com/gpu": "4"}));
         assert!(book.news(&views).is_empty());
-        // A restarted server reads it back and has nothing to say.
+        // A restarted server reads the status back and has nothing to write.
         let mut again = Book::default();
         again.see(&queue(status));
         assert!(again.news(&views).is_empty());

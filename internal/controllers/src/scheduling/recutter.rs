@@ -1,5 +1,5 @@
-//! Tells nodes how their GPUs are to be cut (MIG): the label that their agents go by, and for whom it
-//! is. Only of a node whose label still is what it was when that was decided.
+//! Sets the MIG partitioning of nodes' GPUs: the label that a node's agent follows, and the gang
+//! that it serves. It writes only to a node whose label is unchanged since the decision.
 
 use k8s_openapi::api::core::v1::{Node, ObjectReference};
 use kube::api::{Patch, PatchParams};
@@ -8,10 +8,10 @@ use resources::names::{MIG_CHOICE, MIG_CONFIG, MIG_CONFIG_STATE, MIG_PENDING};
 use scheduler::Recut;
 use serde_json::json;
 
-/// How often a node that others write to meanwhile is read anew.
+/// How many times a node is read anew because other clients write to it.
 const TRIES: usize = 5;
 
-/// Why a node was not told.
+/// Why a node's label was not written.
 #[derive(Debug, thiserror::Error)]
 enum RecutError {
     #[error(transparent)]
@@ -29,14 +29,14 @@ enum RecutError {
     Contended,
 }
 
-/// How telling a node ended.
+/// The outcome for a node.
 pub(super) struct Told {
     pub(super) recut: Recut,
-    /// What speaks against it.
+    /// Why the label was not written.
     pub(super) refused: Option<String>,
 }
 
-/// Tells one node.
+/// Writes the label of one node.
 pub(super) async fn tell(client: Client, recut: Recut) -> Told {
     let refused = write(client, &recut).await.err();
     let refused = refused.map(|error| error.to_string());
@@ -54,7 +54,8 @@ async fn write(client: Client, recut: &Recut) -> Result<(), RecutError> {
             let now = now.map_or("nothing", String::as_str).to_owned();
             return Err(RecutError::Changed { now });
         }
-        // With its state: until the agent says more, nothing of it is given out.
+        // The pending state comes with it: until the agent reports more, none of the node's devices
+        // are allocated.
         let note = json!({"metadata": {
             "resourceVersion": meta.resource_version,
             "labels": {MIG_CONFIG: recut.choice.configuration, MIG_CONFIG_STATE: MIG_PENDING},
@@ -74,13 +75,13 @@ async fn write(client: Client, recut: &Recut) -> Result<(), RecutError> {
     Err(RecutError::Contended)
 }
 
-/// A node, for events about it.
+/// The reference to a node for events.
 pub(super) fn about_node(name: &str) -> ObjectReference {
     ObjectReference {
         api_version: Some("v1".to_owned()),
         kind: Some("Node".to_owned()),
         name: Some(name.to_owned()),
-        // As kubelets write it, and `kubectl describe` asks.
+        // kubelets write the name here, and `kubectl describe` selects events by it.
         uid: Some(name.to_owned()),
         ..ObjectReference::default()
     }

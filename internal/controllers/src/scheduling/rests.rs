@@ -1,5 +1,5 @@
-//! How long gangs rest for which something failed: twice as long after each attempt that failed like
-//! the one before. Pure: the caller says what time it is.
+//! Backoff of gangs for which a write failed: each failed attempt doubles the wait. Pure: the
+//! caller passes the time.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,18 +7,18 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use scheduler::GroupRef;
 
-/// How long a gang rests after a binding failed; doubles with each failure in a row.
+/// The backoff after the first failure of a binding; it doubles with each failure in a row.
 const FIRST: Duration = Duration::from_secs(1);
-/// The longest such rest.
+/// The longest backoff.
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// Attempts that failed in a row, by gang, and until when it rests after the last.
+/// The failed attempts in a row of each gang, and until when it backs off.
 #[derive(Default)]
 pub(super) struct Rests(BTreeMap<GroupRef, (u32, Timestamp)>);
 
 impl Rests {
-    /// Until when a gang rests for which something failed now. What fails while it rests was part of
-    /// the same attempt: all members of a large one fail together.
+    /// Until when a gang backs off after a failure now. A failure during the backoff belongs to the
+    /// same attempt: all members of a large gang fail together.
     pub(super) fn after_failure(&mut self, group: &GroupRef, now: Timestamp) -> Timestamp {
         let known = self.0.entry(group.clone()).or_insert((0, now));
         let (failures, until) = known;
@@ -32,7 +32,7 @@ impl Rests {
         *until
     }
 
-    /// It went well, or the gang is gone.
+    /// Resets a gang's backoff: its attempt succeeded, or the gang is gone.
     pub(super) fn forget(&mut self, group: &GroupRef) {
         self.0.remove(group);
     }

@@ -1,6 +1,6 @@
-//! The loop: takes changes in, plans shortly after the first of them, and keeps a bounded
-//! number of writes under way. Everything it must remember is in the API: it may be stopped
-//! at any time and starts by listing.
+//! The loop: applies changes, plans shortly after the first of them, and keeps a bounded number of
+//! writes in flight. All lasting state is in the API, so the loop may be stopped at any time and
+//! starts by listing.
 
 mod outcomes;
 
@@ -37,36 +37,35 @@ use crate::again::{self, caught};
 use crate::notes::{Kind, Notes};
 use crate::{Config, Context};
 
-/// Changes are gathered for so long before they are planned for, or for as long as the last
-/// plan took.
+/// How long changes are gathered before planning, unless the last plan took longer.
 const GATHER: Duration = Duration::from_millis(5);
-/// The same while bindings wait to be written: what a plan decided would come after them, and each of
-/// them is told of as a change.
+/// The same while bindings wait to be written: the bindings of a new plan would come after them,
+/// and each written binding comes back as a change.
 const GATHER_BESIDE_BINDS: Duration = Duration::from_millis(50);
-/// How many changes are taken in before the loop looks at anything else.
+/// How many changes are applied before the loop turns to anything else.
 const CHANGES_AT_ONCE: usize = 1024;
-/// How many bindings may be under way at once.
+/// How many bindings may be in flight at once.
 const BINDS_IN_FLIGHT: usize = 128;
-/// How many evictions may be under way at once.
+/// How many evictions may be in flight at once.
 const EVICTIONS_IN_FLIGHT: usize = 32;
-/// No new plan is made while so many binds wait to be written.
+/// No new plan is made while this many bindings wait to be written.
 const BINDS_WAITING_MAX: usize = 65_536;
-/// How many statuses and conditions may be under way at once.
+/// How many statuses and conditions may be in flight at once.
 const WRITES_IN_FLIGHT: usize = 16;
-/// The same while bindings wait: what the API can take goes to them first. Words that wait
-/// meanwhile become one.
+/// The same while bindings wait: bindings have priority over the API's capacity. Statuses of one
+/// object that wait meanwhile become one write.
 const WRITES_BESIDE_BINDS: usize = 1;
-/// And so long statuses and conditions wait for the bindings to be through, before they are written
-/// beside them: many small gangs that start at once have a status each.
+/// How long statuses and conditions wait for bindings before they are written concurrently: many
+/// small gangs that start at once have a status each.
 const WORDS_GIVE_WAY: Duration = Duration::from_secs(5);
-/// Up to so many members of gangs that one plan binds, each has an event of its own: who starts
-/// more at once reads their PodGroup's, and their pods'.
+/// If one plan binds at most this many members of gangs, each pod gets an event. In a larger plan,
+/// the PodGroups and the pods themselves show it.
 const MEMBERS_TOLD: usize = 64;
-/// How long a PodGroup's new wording waits when nothing else is new.
+/// How long a PodGroup's new message waits if nothing else in its status changed.
 const GROUP_WORDS_EVERY: Duration = Duration::from_secs(5);
-/// How long a pod's new reason waits.
+/// How long a change of a pod's reason waits.
 const POD_WORDS_EVERY: Duration = Duration::from_secs(10);
-/// How often queues' statuses are written at most.
+/// The least time between two writes of queues' statuses.
 const QUEUES_EVERY: Duration = Duration::from_secs(1);
 
 /// Namespace and name of a pod.
@@ -76,7 +75,7 @@ type PodKey = (String, String);
 #[derive(Clone)]
 struct PodWord {
     pod: PodRef,
-    /// A pod without a PodGroup: the event is about it.
+    /// The pod has no PodGroup, so the event is about the pod.
     lone: bool,
     message: String,
 }
@@ -89,7 +88,7 @@ enum Written {
     Recut(Box<recutter::Told>),
 }
 
-/// A plan that is being made: when it was begun, and what comes of it.
+/// A plan in progress: its start and its future result.
 struct Planning {
     started: Instant,
     made: JoinHandle<(Plan, usize)>,
@@ -98,7 +97,7 @@ struct Planning {
 struct Loop {
     client: kube::Client,
     config: Arc<Config>,
-    /// What is left out for a while, because the loop panicked over it.
+    /// The objects left out for a while because the loop panicked over them.
     aside: Arc<Mutex<SetAside>>,
     board: Arc<ReportBoard>,
     brain: Arc<Mutex<Brain>>,
@@ -109,31 +108,32 @@ struct Loop {
     planning: Option<Planning>,
     /// How many kinds must be listed.
     kinds: usize,
-    /// Gangs whose volumes are bound first.
+    /// Gangs whose volumes must be bound before their pods.
     claims: Claims,
     claiming: FuturesUnordered<BoxFuture<'static, keeper::Written>>,
-    /// Bindings to write; and whether the pod is told by an event of its own.
+    /// Bindings to write, and whether each pod gets an event of its own.
     binds: VecDeque<(Bind, bool)>,
     binding: FuturesUnordered<BoxFuture<'static, (Outcome, bool)>>,
     evictions: VecDeque<Eviction>,
-    /// Nodes to tell how their GPUs are to be cut.
+    /// Nodes whose MIG label must be written.
     recuts: VecDeque<Recut>,
     evicting: FuturesUnordered<BoxFuture<'static, Evicted>>,
     groups: Lane<GroupRef, GroupUpdate>,
     pods: Lane<PodKey, PodWord>,
     writes: FuturesUnordered<BoxFuture<'static, Written>>,
     transitions: Transitions,
-    /// What each PodGroup's events last said.
+    /// The last event message of each PodGroup.
     said: BTreeMap<GroupRef, String>,
-    /// Gangs for which something failed.
+    /// The backoff of gangs for which a write failed.
     rests: Rests,
-    /// Nodes that were told of, or that others took room of, while bindings wait to be written.
+    /// Nodes that changed, or on which another client bound a pod, while bindings wait to be
+    /// written.
     touched: BTreeSet<String>,
     queues: Book,
     queues_due: Option<Instant>,
 }
 
-/// Runs until the context says stop.
+/// Runs until `ctx.stop` turns true.
 pub(super) async fn run(mut ctx: Context, board: Arc<ReportBoard>, aside: Arc<Mutex<SetAside>>) {
     aside.lock().begin();
     let brain = board.brain();
@@ -173,7 +173,7 @@ pub(super) async fn run(mut ctx: Context, board: Arc<ReportBoard>, aside: Arc<Mu
         let next = this.next_due();
         tokio::select! {
             () = stopped(&mut ctx.stop) => return this.finish().await,
-            // The plan has what it is made from to itself.
+            // The planner is locked for the plan, so no change is applied meanwhile.
             made = made(&mut this.planning), if this.planning.is_some() => this.planned(made),
             told = changes.next(), if this.planning.is_none() => match told {
                 Some(told) => this.take_changes(told, &mut changes),
@@ -189,7 +189,7 @@ pub(super) async fn run(mut ctx: Context, board: Arc<ReportBoard>, aside: Arc<Mu
     }
 }
 
-/// What comes of the plan that is being made, once that is known.
+/// The result of the plan in progress, once it is known.
 async fn made(planning: &mut Option<Planning>) -> Result<(Plan, usize), JoinError> {
     match planning {
         Some(planning) => (&mut planning.made).await,
@@ -198,15 +198,15 @@ async fn made(planning: &mut Option<Planning>) -> Result<(Plan, usize), JoinErro
 }
 
 impl Loop {
-    /// May plans be made? Not before everything was listed: a plan over part of the cluster
-    /// would give away what others hold.
+    /// Whether plans may be made. Not before everything was listed: a plan over part of the cluster
+    /// would allocate resources that unlisted pods hold.
     fn ready(&self) -> bool {
         self.listed.len() == self.kinds
             && self.binds.len() < BINDS_WAITING_MAX
             && self.planning.is_none()
     }
 
-    /// How long changes are gathered now before they are planned for.
+    /// How long changes are gathered now before planning.
     fn gathers(&self) -> Duration {
         if self.binds.is_empty() {
             self.gather
@@ -280,8 +280,8 @@ impl Loop {
         }
     }
 
-    /// The scheduler panicked: its state may be changed in part, and is not used again. The loop ends, and
-    /// begins with a list and without these.
+    /// The scheduler panicked. Its state may be changed in part and is discarded. The loop ends and
+    /// restarts from a list, without these objects.
     fn give_up(&self, brain: &mut Brain, subjects: &[Subject], panic: &str) -> ! {
         *brain = Brain::new(&self.config.scheduler);
         tracing::error!(
@@ -297,7 +297,7 @@ impl Loop {
         std::panic::resume_unwind(Box::new(panic.to_owned()))
     }
 
-    /// Takes in what was told of those that have been left out for long enough.
+    /// Applies the withheld changes of objects that have been left out for long enough.
     fn try_again(&mut self, now: Instant) {
         let events = self.aside.lock().release(now);
         if events.is_empty() {
@@ -312,8 +312,7 @@ impl Loop {
         self.plan_by(now + self.gathers());
     }
 
-    /// Keeps back those of the bindings that wait to be written that what was told since speaks
-    /// against.
+    /// Drops unwritten bindings that later changes made invalid.
     fn reconsider(&mut self, brain: &mut Brain) {
         let touched = std::mem::take(&mut self.touched);
         if touched.is_empty() {
@@ -338,8 +337,8 @@ impl Loop {
         }
     }
 
-    /// The server stops: what was begun is written to its end, and of what was decided the bindings,
-    /// since a gang is not to be left half bound. The rest is decided anew at the next start.
+    /// The server stops. Writes in flight are completed, and so are the planned bindings, since a
+    /// gang must not stay half bound. The rest is decided anew at the next start.
     async fn finish(mut self) {
         self.evictions.clear();
         loop {
@@ -353,7 +352,7 @@ impl Loop {
         }
     }
 
-    /// What the loop itself must know of a change.
+    /// Updates the loop's own state for a change.
     fn heed(&mut self, event: &Event) {
         self.claims.heed(event);
         match event {
@@ -405,7 +404,8 @@ impl Loop {
         if self.ready() && self.plan_due.is_some_and(|due| due <= now) {
             self.plan_due = None;
             let brain = self.brain.clone();
-            // Off the runtime's threads: a large plan takes a while, and bindings go on meanwhile.
+            // Outside the runtime's threads: a large plan takes a while, and bindings go on
+            // meanwhile.
             let plan = move || brain.lock().plan(Timestamp::now());
             self.planning = Some(Planning {
                 started: now,
@@ -426,7 +426,7 @@ impl Loop {
         }
     }
 
-    /// May queues' statuses be made now?
+    /// Whether queues' statuses may be computed now.
     fn reckons_queues(&self) -> bool {
         self.listed.len() == self.kinds && self.planning.is_none()
     }
@@ -514,7 +514,7 @@ impl Loop {
                 break;
             };
             let evicted = evictor::evict(self.client.clone(), eviction.clone());
-            // One that panics was refused: the pod stays, and the others are evicted.
+            // A write that panics counts as refused: the pod stays, and the other evictions go on.
             let evicted = AssertUnwindSafe(evicted).catch_unwind().map(|evicted| {
                 evicted.unwrap_or_else(|panic| Evicted {
                     eviction,
@@ -547,7 +547,7 @@ impl Loop {
         }
     }
 
-    /// How many statuses and conditions may be under way now.
+    /// How many statuses and conditions may be in flight now.
     fn writes_max(&self) -> usize {
         if self.binds.is_empty() {
             WRITES_IN_FLIGHT
@@ -556,7 +556,7 @@ impl Loop {
         }
     }
 
-    /// How long after it is due a status or a condition is written now.
+    /// How long past its due time a status or a condition waits now.
     fn patience(&self) -> Duration {
         if self.binds.is_empty() {
             Duration::ZERO
@@ -566,7 +566,8 @@ impl Loop {
     }
 
     fn start_binds(&mut self) {
-        // A pod's condition under way would undo what its binding says: that one waits its turn.
+        // A pod's condition in flight would overwrite its binding's condition, so that binding
+        // waits.
         for _ in 0..self.binds.len() {
             if self.binding.len() >= BINDS_IN_FLIGHT {
                 break;
@@ -592,7 +593,8 @@ impl Loop {
         let patch = self.transitions.patch(update, Timestamp::now());
         let (kind, reason, message) = statuses::words(update);
         let last = self.said.get(&group);
-        // That a gang is whole is news to whoever was told that it waits; else its condition says it.
+        // A gang's completion gets an event only after an event that it waits; otherwise the
+        // condition alone reports it.
         let news = match kind {
             Kind::Warning => last != Some(&message),
             Kind::Normal => !message.is_empty() && last.is_some_and(|last| *last != message),

@@ -1,16 +1,16 @@
-//! Owns what the scheduler's loop leaves out for a while, because it panicked over it. Pure: the caller
-//! says what time it is.
+//! The objects that the scheduler's loop leaves out for a while because it panicked over them.
+//! Pure: the caller passes the time.
 //!
-//! After a panic the scheduler's state may be changed in part, so the loop throws it away and starts
-//! from a list; that alone would panic again. A panic while one object's change is taken in is that
-//! object's. A panic while a plan is made names nothing: it is put on the gangs with waiting pods that
-//! were told of since the last plan that went well. Of several, each half comes back in a turn of its
-//! own, so that of 1,000 gangs the guilty one is alone after ten panics. One that is alone waits twice
-//! as long after each.
+//! After a panic the scheduler's state may be changed in part, so the loop discards it and starts
+//! from a list. That alone would panic again. A panic while a change is applied is attributed to
+//! the change's object. A panic while a plan is made names no object. It is attributed to the gangs
+//! with waiting pods that changed since the last successful plan. If there are several, each half
+//! is retried in a turn of its own, so that of 1,000 gangs the guilty one is isolated after ten
+//! panics. Once isolated, its wait doubles after each panic.
 //!
-//! Limits. A plan that panics over a node, a queue, or a running pod is put on waiting gangs, which
-//! then wait without being guilty; running pods are never left out. Two gangs that are only together
-//! too much are both left out. What is known of the guilty is not kept over a restart of the server.
+//! Limits. A plan that panics over a node, a queue, or a running pod is attributed to waiting
+//! gangs, which then wait without cause; running pods are never left out. If two gangs panic only
+//! in combination, both are left out. A restart of the server forgets the suspects.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::hash::{BuildHasher as _, RandomState};
@@ -22,56 +22,56 @@ use resources::names::GROUP_NAME;
 use scheduler::{Event, GroupRef};
 use tokio::time::Instant;
 
-/// How long what the loop panicked over is left out first; doubles with each panic in a row.
+/// How long a suspect is left out first; doubles with each panic in a row.
 const FIRST: Duration = Duration::from_secs(2);
-/// The longest that it is left out.
+/// The longest time that a suspect is left out.
 const LONGEST: Duration = Duration::from_secs(600);
-/// How many gangs are remembered as parts of plans that went well.
+/// How many gangs are remembered as parts of successful plans.
 const CLEARED_MAX: usize = 1_000_000;
 
 /// An object: its plural, namespace and name.
 type Object = (&'static str, String, String);
 
-/// What is left out together.
+/// The unit that is left out as a whole.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Subject {
-    /// A gang: its PodGroup, and its pods that have no node.
+    /// A gang: its PodGroup, and its unbound pods.
     Gang(GroupRef),
     /// One object.
     Object(Object),
 }
 
-/// How one of them stands.
+/// The state of one suspect.
 #[derive(Default)]
 struct Aside {
     failures: u32,
-    /// Until when it is left out; none while it is tried again.
+    /// Until when it is left out; none while it is retried.
     until: Option<Instant>,
-    /// What was left out together is tried again together, and nothing else with it.
+    /// Suspects left out together are retried together, and no others with them.
     batch: u64,
-    /// The last of each object that was told of meanwhile.
+    /// The last withheld change of each object.
     events: BTreeMap<Object, Event>,
 }
 
-/// What is left out, and who is under suspicion.
+/// The objects left out, and the suspects for the next panic.
 #[derive(Default)]
 pub(super) struct SetAside {
     aside: BTreeMap<Subject, Aside>,
-    /// Gangs with waiting pods that were told of since the last plan that went well.
+    /// Gangs with waiting pods that changed since the last successful plan.
     since: BTreeSet<GroupRef>,
-    /// Gangs, hashed, that were told of before a plan that went well, and not since.
+    /// The hashes of gangs that were part of a successful plan and have not changed since.
     cleared: HashSet<u64>,
     hasher: RandomState,
-    /// The loop has begun and made no plan yet: what it is told is the list.
+    /// The loop has begun and made no plan yet: its changes are the list.
     listing: bool,
     /// The number of the last batch.
     batches: u64,
-    /// A batch is tried again, and no plan was made with it yet.
+    /// A batch is being retried, and no plan was made with it yet.
     trying: bool,
 }
 
 impl SetAside {
-    /// The loop begins anew, and is told of everything again.
+    /// The loop restarts and receives everything again.
     pub(super) fn begin(&mut self) {
         self.listing = true;
         self.trying = false;
@@ -81,11 +81,12 @@ impl SetAside {
         }
     }
 
-    /// Lets a change through, or keeps it where its object is left out.
+    /// Returns a change to apply, or withholds it if its object is left out.
     pub(super) fn admit(&mut self, event: Event) -> Option<Event> {
         let (object, gone) = object_of(&event);
-        // What was kept of it is out of date, also where this change is let through: a pod that was bound
-        // meanwhile waits no more, and its older state would give its devices away a second time.
+        // A withheld change is out of date then, also if this change is let through. A pod that was
+        // bound meanwhile no longer waits, and its older state would allocate its devices a second
+        // time.
         for aside in self.aside.values_mut() {
             aside.events.remove(&object);
         }
@@ -118,8 +119,8 @@ impl SetAside {
         Some(event)
     }
 
-    /// An object is gone: one of the same name that comes later is another one. A gang of several keeps
-    /// what is known of its pods.
+    /// An object is gone: a later one of the same name is another object. A gang of several pods
+    /// keeps what is known of its other pods.
     fn forget(&mut self, object: Object) {
         if let ("pods", namespace, name) = &object {
             self.aside.remove(&Subject::Gang(GroupRef {
@@ -131,8 +132,8 @@ impl SetAside {
         self.aside.remove(&Subject::Object(object));
     }
 
-    /// The loop panicked while it took this change in. A pod with a node takes that out with it: what
-    /// is free there is not known without the pod.
+    /// The loop panicked while it applied this change. A pod with a node takes that node out too:
+    /// without the pod, the node's free resources are unknown.
     pub(super) fn blame(&mut self, subjects: Vec<Subject>, now: Instant) {
         self.batches += 1;
         self.trying = false;
@@ -141,7 +142,8 @@ impl SetAside {
         }
     }
 
-    /// The loop panicked while it made a plan; what is left out for that, if anything.
+    /// The loop panicked while it made a plan. Returns the suspects that are left out for it, if
+    /// any.
     pub(super) fn blame_plan(&mut self, now: Instant) -> Vec<Subject> {
         self.trying = false;
         let since = std::mem::take(&mut self.since);
@@ -149,7 +151,7 @@ impl SetAside {
         let tried = self.aside.iter().filter(|(_, aside)| aside.until.is_none());
         suspects.extend(tried.map(|(subject, _)| subject.clone()));
         if suspects.is_empty() {
-            // It is none that came or changed: next time any may be guilty.
+            // No changed gang is the cause, so next time any gang may be.
             self.cleared.clear();
             return Vec::new();
         }
@@ -178,7 +180,7 @@ impl SetAside {
         aside.batch = self.batches;
     }
 
-    /// A plan went well, with all that was told of and not left out.
+    /// A plan with every change that was not withheld succeeded.
     pub(super) fn went_well(&mut self) {
         self.listing = false;
         self.trying = false;
@@ -192,14 +194,14 @@ impl SetAside {
         }
     }
 
-    /// When something is due to be tried again; none while a batch is tried and no plan was made with it.
+    /// When the next retry is due; none while a batch is retried and no plan was made with it.
     pub(super) fn next_due(&self) -> Option<Instant> {
         let due = self.aside.values().filter_map(|aside| aside.until);
         due.min().filter(|_| !self.trying)
     }
 
-    /// What was told of the batch whose time was over first: it is tried again. Two batches are never tried
-    /// together: of both halves of a suspect set none would be cleared.
+    /// The withheld changes of the batch that became due first: it is retried. Two batches are
+    /// never retried together, because then neither half of a suspect set would be cleared.
     pub(super) fn release(&mut self, now: Instant) -> Vec<Event> {
         let mut events = Vec::new();
         if self.trying {
@@ -219,7 +221,7 @@ impl SetAside {
                 events.extend(std::mem::take(&mut aside.events).into_values());
             }
         }
-        // Without events no plan follows that could clear them: the next batch may come.
+        // Without changes no plan follows that could clear the batch: the next batch may come.
         self.trying = !events.is_empty();
         events
     }
@@ -234,7 +236,7 @@ fn wait_after(failures: u32) -> Duration {
     FIRST.saturating_mul(1 << doublings).min(LONGEST)
 }
 
-/// What is left out where taking this change in panicked.
+/// The subjects to leave out if applying this change panicked.
 pub(super) fn subjects_of(event: &Event) -> Vec<Subject> {
     let (object, _) = object_of(event);
     match (gang_of(event), event) {
@@ -247,7 +249,7 @@ pub(super) fn subjects_of(event: &Event) -> Vec<Subject> {
     }
 }
 
-/// How an event names it; none for kinds that no event is written about, which the log names.
+/// The reference to a subject for events; none for kinds without events, which only the log names.
 pub(super) fn reference(subject: &Subject) -> Option<ObjectReference> {
     let (version, kind, namespace, name) = match subject {
         Subject::Gang(gang) if gang.lone => ("v1", "Pod", &gang.namespace, &gang.name),
@@ -278,7 +280,7 @@ fn node_of(pod: &Pod) -> &str {
     node.unwrap_or_default()
 }
 
-/// The gang whose waiting part a change is about.
+/// The gang whose waiting part a change concerns.
 fn gang_of(event: &Event) -> Option<GroupRef> {
     let text = |field: &Option<String>| field.clone().unwrap_or_default();
     match event {
@@ -304,7 +306,7 @@ fn gang_of(event: &Event) -> Option<GroupRef> {
     }
 }
 
-/// The object that a change is about, and whether it is gone.
+/// The object that a change concerns, and whether it is gone.
 fn object_of(event: &Event) -> (Object, bool) {
     let there = |plural: &'static str, meta: &ObjectMeta| {
         let text = |field: &Option<String>| field.clone().unwrap_or_default();

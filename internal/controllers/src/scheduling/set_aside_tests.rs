@@ -1,4 +1,4 @@
-//! What is left out after a panic, and for how long.
+//! Which objects are left out after a panic, and for how long.
 
 use serde_json::json;
 
@@ -30,7 +30,7 @@ fn an_object_that_panicked_is_left_out_twice_as_long_each_time() {
     let mut waits = Vec::new();
     for _ in 0..12 {
         aside.begin();
-        // It is told of while it is left out, or is tried again.
+        // The change comes while the gang is left out, or while it is retried.
         if aside.admit(pod("a", "")).is_none() {
             now = aside.next_due().unwrap();
             assert!(aside.release(now - Duration::from_millis(1)).is_empty());
@@ -43,7 +43,7 @@ fn an_object_that_panicked_is_left_out_twice_as_long_each_time() {
     }
     assert_eq!(waits[..4], [2, 4, 8, 16]);
     assert_eq!(waits.last(), Some(&600));
-    // Tried again, and a plan went well: it is like any other.
+    // After a retry and a successful plan the gang is like any other.
     now = aside.next_due().unwrap();
     aside.release(now);
     aside.went_well();
@@ -52,7 +52,7 @@ fn an_object_that_panicked_is_left_out_twice_as_long_each_time() {
 }
 
 #[test]
-fn of_many_gangs_the_guilty_one_is_soon_alone() {
+fn of_many_gangs_the_guilty_one_is_soon_isolated() {
     let (mut aside, mut now) = (SetAside::default(), Instant::now());
     let all: Vec<String> = (0..1000).map(|n| format!("p-{n:04}")).collect();
     let (mut panics, mut placed): (u32, BTreeSet<String>) = (0, BTreeSet::new());
@@ -98,7 +98,7 @@ fn a_pod_with_a_node_takes_its_node_out_with_it() {
     assert!(aside.admit(node).is_none());
     assert!(aside.admit(pod("a", "n1")).is_none());
     assert!(aside.admit(pod("b", "n2")).is_some());
-    // What is gone is told on, and never comes back.
+    // The deletion is passed on, and the object never comes back.
     assert!(
         aside
             .admit(Event::PodGone("ns".into(), "a".into()))
@@ -122,7 +122,7 @@ fn a_plan_that_panics_without_a_suspect_suspects_all_the_next_time() {
     aside.begin();
     assert!(aside.admit(pod("a", "")).is_some());
     assert_eq!(aside.blame_plan(now), [lone("a")]);
-    // One that changed after a plan that went well is a suspect.
+    // A gang that changed after a successful plan is a suspect.
     let mut aside = SetAside::default();
     aside.begin();
     assert!(aside.admit(pod("a", "")).is_some() && aside.admit(pod("b", "")).is_some());
@@ -136,7 +136,7 @@ fn a_pod_that_was_bound_while_its_gang_is_left_out_does_not_wait_again() {
     let (mut aside, now) = (SetAside::default(), Instant::now());
     aside.blame(vec![lone("a")], now);
     assert!(aside.admit(pod("a", "")).is_none());
-    // A binding that was under way when the loop panicked reaches the API after the list.
+    // A binding that was in flight when the loop panicked reaches the API after the list.
     assert!(aside.admit(pod("a", "n1")).is_some());
     assert_eq!(names(&aside.release(now + LONGEST)), Vec::<String>::new());
 }

@@ -1,4 +1,4 @@
-//! How queues stand, from the scheduler's own view, in the form that the CLI, the API and the
+//! The queues' status from the scheduler's own view, in the form that the CLI, the API and the
 //! pages show.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_beyond_the_quota_is_borrowed_and_bounds_that_are_not_said_are_none() {
+    fn an_allocation_beyond_the_quota_is_borrowed_and_absent_bounds_are_none() {
         let mut view = QueueView::default();
         for (list, gpus) in [
             (&mut view.allocated, 6),

@@ -1,5 +1,5 @@
-//! The words for PodGroups and pods: statuses, conditions, and the objects that events are
-//! about. Turns what the scheduler says into patches; writes none itself.
+//! The statuses and conditions of PodGroups and pods, and the objects of their events. Turns the
+//! scheduler's updates into patches and writes them when the loop asks.
 
 use std::collections::BTreeMap;
 
@@ -14,12 +14,12 @@ use serde_json::{Value, json};
 
 use crate::notes::Kind;
 
-/// How far each condition of each PodGroup's status goes back.
+/// Since when each condition of each PodGroup holds.
 #[derive(Default)]
 pub(super) struct Transitions(BTreeMap<GroupRef, BTreeMap<String, (bool, Timestamp)>>);
 
 impl Transitions {
-    /// Takes in what the API shows.
+    /// Records the conditions in the API.
     pub(super) fn see(&mut self, group: &PodGroup) {
         let Some(PodGroupStatus { conditions, .. }) = &group.status else {
             return;
@@ -37,7 +37,7 @@ impl Transitions {
         self.0.remove(group);
     }
 
-    /// Since when the condition has been as it is now.
+    /// Since when the condition has had its current state.
     fn since(&mut self, group: &GroupRef, condition: &GroupCondition, now: Timestamp) -> Timestamp {
         let known = self.0.entry(group.clone()).or_default();
         let entry = known
@@ -49,7 +49,7 @@ impl Transitions {
         entry.1
     }
 
-    /// The patch that says it.
+    /// The status patch for an update.
     pub(super) fn patch(&mut self, update: &GroupUpdate, now: Timestamp) -> Value {
         let conditions: Vec<Value> = update
             .conditions
@@ -65,7 +65,7 @@ impl Transitions {
             })
             .collect();
         json!({
-            // Another PodGroup of the same name is not what this is about.
+            // The uid excludes another PodGroup of the same name.
             "metadata": {"uid": update.uid},
             "status": {
                 "phase": update.phase,
@@ -78,7 +78,7 @@ impl Transitions {
     }
 }
 
-/// The PodGroup as the scheduler names it.
+/// The scheduler's name for a PodGroup.
 pub(super) fn group_ref(group: &PodGroup) -> GroupRef {
     let meta = &group.metadata;
     GroupRef {
@@ -88,7 +88,7 @@ pub(super) fn group_ref(group: &PodGroup) -> GroupRef {
     }
 }
 
-/// Must a new status go out at once? Anything but the wording of a message must.
+/// Whether a new status must go out at once: if anything but a message's wording changed.
 pub(super) fn is_news(old: &GroupUpdate, new: &GroupUpdate) -> bool {
     let facts = |update: &GroupUpdate| -> Vec<(String, bool, String)> {
         let all = update.conditions.iter();
@@ -101,7 +101,7 @@ pub(super) fn is_news(old: &GroupUpdate, new: &GroupUpdate) -> bool {
         || facts(old) != facts(new)
 }
 
-/// What the group's condition says now, if it says that it cannot be placed.
+/// The message of the group's condition, if that says that the group cannot be placed.
 pub(super) fn complaint(update: &GroupUpdate) -> Option<&str> {
     let unschedulable = |c: &&GroupCondition| c.kind == "Unschedulable" && c.status;
     update
@@ -111,7 +111,7 @@ pub(super) fn complaint(update: &GroupUpdate) -> Option<&str> {
         .map(|c| c.message.as_str())
 }
 
-/// What an event about the PodGroup says, and whether it is a warning.
+/// The event about the PodGroup: its kind, reason and message.
 pub(super) fn words(update: &GroupUpdate) -> (Kind, &'static str, String) {
     if let Some(complaint) = complaint(update) {
         return (Kind::Warning, "Unschedulable", complaint.to_owned());
@@ -141,7 +141,7 @@ pub(super) async fn write_group(
     )
 }
 
-/// Tells a pod why it waits. A pod that is gone need not know.
+/// Writes on a pod why it waits. A pod that is gone needs no condition.
 pub(super) async fn write_pod(
     client: Client,
     pod: PodRef,
@@ -165,7 +165,7 @@ pub(super) async fn write_pod(
     )
 }
 
-/// Not there any more, or replaced by another of the name: no failure of the write's.
+/// An object that is gone, or replaced by another of the same name, is no failure of the write.
 fn ignore_gone<T>(answer: Result<T, kube::Error>) -> Result<(), kube::Error> {
     match answer {
         Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409 | 422) => Ok(()),
@@ -173,7 +173,7 @@ fn ignore_gone<T>(answer: Result<T, kube::Error>) -> Result<(), kube::Error> {
     }
 }
 
-/// A pod, for events about it.
+/// The reference to a pod for events.
 pub(super) fn about_pod(pod: &PodRef) -> ObjectReference {
     ObjectReference {
         api_version: Some("v1".to_owned()),
@@ -185,7 +185,7 @@ pub(super) fn about_pod(pod: &PodRef) -> ObjectReference {
     }
 }
 
-/// A PodGroup, for events about it.
+/// The reference to a PodGroup for events.
 pub(super) fn about_group(group: &GroupRef, uid: &str) -> ObjectReference {
     ObjectReference {
         api_version: Some("scheduling.volcano.sh/v1beta1".to_owned()),

@@ -1,10 +1,9 @@
-//! Counts of what the scheduler's loop did, for metrics. They start at zero with each start of
-//! the loops.
+//! Counters of the scheduler's loop, for metrics. They start at zero with each start of the loops.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-/// What was done so far.
+/// The counters.
 #[derive(Debug, Default)]
 pub struct Tally {
     listed: AtomicBool,
@@ -17,14 +16,14 @@ pub struct Tally {
     violations: AtomicU64,
 }
 
-/// The counts at one moment.
+/// The counters at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Counts {
-    /// Everything there is was seen once: plans are made.
+    /// Everything was listed once: plans are made.
     pub listed: bool,
     /// Plans made.
     pub plans: u64,
-    /// The time that they took together.
+    /// The total time of planning.
     pub planning: Duration,
     /// Pods bound.
     pub binds: u64,
@@ -34,7 +33,7 @@ pub struct Counts {
     pub evictions: u64,
     /// Evictions that the API refused.
     pub evictions_refused: u64,
-    /// Violations of the invariants that were found in plans and kept from being written.
+    /// Invariant violations that were found in plans and removed before writing.
     pub violations: u64,
 }
 

@@ -1,5 +1,5 @@
-//! Owns how the loops reach any registered kind through the API, and how its answers are
-//! told apart. No decisions.
+//! Access to any registered kind through the API, and helpers to classify the API's answers. No
+//! decisions.
 
 use futures::StreamExt as _;
 use futures::future::BoxFuture;
@@ -11,10 +11,10 @@ use resources::registry::Kind;
 
 use crate::again::guarded;
 
-/// How many writes of one loop are under way at once.
+/// How many writes of one loop are in flight at once.
 pub(super) const WRITES_MAX: usize = 8;
 
-/// An object of any kind, its metadata only.
+/// An object of any kind, metadata only.
 pub(super) type Metadata = PartialObjectMeta<DynamicObject>;
 
 /// How the client names a kind.
@@ -42,7 +42,7 @@ pub(super) fn answered(error: &kube::Error, code: u16) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == code)
 }
 
-/// A write that found its object gone did what it should.
+/// A write whose object is gone counts as successful.
 pub(super) fn unless_gone<T>(outcome: kube::Result<T>) -> kube::Result<Option<T>> {
     match outcome {
         Ok(answer) => Ok(Some(answer)),
@@ -51,8 +51,8 @@ pub(super) fn unless_gone<T>(outcome: kube::Result<T>) -> kube::Result<Option<T>
     }
 }
 
-/// Does all of these writes, some of them at a time; the first error of any, once all
-/// were tried. One that panics has failed like any other.
+/// Performs all of these writes, a bounded number at a time. Returns the first error, once all were
+/// tried. A write that panics counts as failed.
 pub(super) async fn together(writes: Vec<BoxFuture<'_, kube::Result<()>>>) -> kube::Result<()> {
     let mut caught: Vec<BoxFuture<'_, kube::Result<()>>> = Vec::with_capacity(writes.len());
     for write in writes {

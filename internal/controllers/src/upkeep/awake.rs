@@ -1,47 +1,47 @@
-//! Owns the clock that nodes' silence is measured by. It runs only while this server was awake and
-//! listening. Pure: readings of the machine's clock come in; it reads none itself.
+//! The clock that measures nodes' silence. It runs only while this server is awake and listening.
+//! Pure: the caller passes the readings of the machine's clock.
 //!
 //! A server that is stopped (SIGSTOP), suspended with its machine, or so busy that its tasks do not
 //! run, hears no node, however alive these are. It cannot notice that while it lasts. It notices
-//! afterwards, because two readings that follow each other lie further apart than a working server
-//! leaves them. The whole time between the two does not count as silence. After a long gap the
-//! sessions of the agents may have ended as well, and each node has a full grace period to return.
+//! afterwards, because two successive readings lie further apart than a working server leaves them.
+//! The whole time between the two does not count as silence. After a long gap the sessions of the
+//! agents may have ended as well, and each node has a full grace period to return.
 //!
-//! A server that is stopped again and again must still notice a dead node. So a new grace period after
-//! a gap is given only while the silence, over all the time that the server was awake, is shorter than
+//! A server that is stopped repeatedly must still notice a dead node. So a gap starts a new grace
+//! period only while the silence, over all the time that the server was awake, is shorter than
 //! [`GRACES_MAX`] grace periods.
 //!
-//! Example: with a grace of 40 s a node was silent for 39 s, and then the server is stopped for 60 s.
-//! The node has 40 s from when the server goes on. After a stop of 5 s it has 1 s: its session
+//! Example: with a grace of 40 s a node was silent for 39 s, and then the server is stopped for 60
+//! s. The node has 40 s from when the server goes on. After a stop of 5 s it has 1 s: its session
 //! has outlasted the stop, and it had not renewed its lease for 39 s in which the server listened.
 
 use std::time::Duration;
 
-/// The least gap that is noticed. Below it, a busy machine cannot be told from a stopped one.
+/// The shortest gap that is noticed. Below it, a busy machine cannot be told from a stopped one.
 const TOLERANCE_LEAST: Duration = Duration::from_secs(1);
-/// How many readings may be missed before that is a gap.
+/// How many missed readings make a gap.
 const READINGS_MISSED: u32 = 3;
-/// After a gap of this part of the grace period, nodes get a full grace period anew. At the usual 40 s
-/// that is a gap of 10 s, half of what ends an agent's session.
+/// A gap of at least this fraction of the grace period gives every node a full grace period. At the
+/// usual 40 s that is a gap of 10 s, half of the time that ends an agent's session.
 const LONG_GAPS_PER_GRACE: u32 = 4;
-/// After so many grace periods of silence while the server was awake, gaps start no new one.
+/// After this many grace periods of silence while the server was awake, gaps start no new one.
 const GRACES_MAX: u32 = 4;
 
 /// The time that this server was awake.
 #[derive(Debug)]
 pub(super) struct AwakeClock {
-    /// Readings that lie further apart than this have a gap between them.
+    /// Readings further apart than this have a gap between them.
     tolerance: Duration,
     /// A gap this long starts every node's grace period anew.
     long_gap: Duration,
     /// The last reading of the machine's clock.
     last: Option<Duration>,
     awake: Duration,
-    /// No silence counts from before this, where it is shorter than `silence_max`.
+    /// Silence before this time does not count, unless it reaches `silence_max`.
     counts_from: Duration,
-    /// No silence counts from before this: nothing could be recorded until then.
+    /// Silence before this time does not count: no sign of life could be recorded until then.
     deaf_until: Duration,
-    /// Silence of this length counts whatever gaps there were.
+    /// Silence of this length counts regardless of gaps.
     silence_max: Duration,
 }
 
@@ -60,8 +60,8 @@ impl AwakeClock {
         }
     }
 
-    /// Takes in a reading of a clock that is never set, and that also runs while the machine is
-    /// suspended. Answers with the gap since the last reading, if there is one.
+    /// Takes a reading of a clock that is never set, and that also runs while the machine is
+    /// suspended. Returns the gap since the last reading, if there is one.
     pub(super) fn read(&mut self, clock: Duration) -> Option<Duration> {
         let passed = clock.saturating_sub(self.last.unwrap_or(clock));
         self.last = Some(clock);
@@ -80,7 +80,7 @@ impl AwakeClock {
         self.awake
     }
 
-    /// How long a node was silent that was last heard at this time.
+    /// How long a node that was last heard at this time has been silent.
     pub(super) fn silence(&self, heard: Duration) -> Duration {
         let heard = heard.max(self.deaf_until);
         let whole = self.since(heard);
@@ -90,13 +90,13 @@ impl AwakeClock {
         self.since(heard.max(self.counts_from))
     }
 
-    /// How long this server was awake since then, whether it could hear or not.
+    /// How long this server has been awake since then, whether or not it could hear.
     pub(super) fn since(&self, then: Duration) -> Duration {
         self.awake.saturating_sub(then)
     }
 
-    /// The server was awake and could not have recorded what it heard: every node's grace period
-    /// starts anew.
+    /// The server was awake and could not record signs of life: every node's grace period starts
+    /// anew.
     pub(super) fn was_deaf(&mut self) {
         self.deaf_until = self.awake;
     }
@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn only_the_time_that_the_server_was_awake_is_silence() {
-        /// What happened, the seconds awake and stopped in turn, and the silence in seconds.
+        /// The case's name, the seconds awake and stopped in turn, and the silence in seconds.
         type Row<'a> = (&'a str, &'a [(u64, u64)], u64);
         let table: [Row<'_>; 11] = [
             ("never stopped", &[(39, 0)], 39),
@@ -224,7 +224,7 @@ mod tests {
                 }
                 prop_assert!(clock.silence(Duration::ZERO) <= close);
             }
-            // A clock that goes backward is not believed, and counts nothing.
+            // A clock that goes backward is ignored, and counts nothing.
             let before = clock.now();
             clock.read(Duration::ZERO);
             prop_assert_eq!(clock.now(), before);

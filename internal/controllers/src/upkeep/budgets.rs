@@ -1,5 +1,5 @@
-//! Owns the loop that keeps PodDisruptionBudgets' statuses as [`resources::budget`] counts them.
-//! Pods are watched only once there is a budget.
+//! The loop that keeps PodDisruptionBudgets' statuses as [`resources::budget`] computes them. Pods
+//! are watched only once there is a budget.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -21,12 +21,12 @@ use super::work::Work;
 use crate::Context;
 use crate::again::guarded;
 
-/// How many budgets are looked at before the watches are read again.
+/// How many budgets are reconciled before the watches are read again.
 const TAKE_MAX: usize = 64;
 /// How long a change waits for others of the same budget: gangs start and end many pods at once.
 const SETTLE: Duration = Duration::from_millis(200);
 
-/// What matters of a pod.
+/// The fields of a pod that budgets need.
 #[derive(Clone, Debug, PartialEq)]
 struct Member {
     labels: BTreeMap<String, String>,
@@ -127,7 +127,7 @@ impl State {
     }
 }
 
-/// What the status should say, if it does not.
+/// The new status, if it differs.
 fn status(budget: &PodDisruptionBudget, count: Count) -> Option<Value> {
     let number = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
     let wanted = (
@@ -159,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_status_is_written_only_where_it_says_something_else() {
+    fn a_status_is_written_only_if_it_changed() {
         let mut budget: PodDisruptionBudget = serde_json::from_value(json!({
             "metadata": {"name": "b", "generation": 1},
             "spec": {"minAvailable": 2, "selector": {}},

@@ -1,5 +1,5 @@
-//! Owns the loop over PersistentVolumeClaims: each is bound to a volume named after it,
-//! a directory that the agent makes where a pod needs it. It makes no directories.
+//! The loop over PersistentVolumeClaims. Each claim is bound to a volume named after it, a
+//! directory that the agent creates where a pod needs it. This loop creates no directories.
 
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolumeClaim};
@@ -16,27 +16,27 @@ use crate::Context;
 use crate::again::guarded;
 use crate::notes::{Kind as NoteKind, Notes};
 
-/// How many claims are looked at before the watch is read again.
+/// How many claims are reconciled before the watch is read again.
 const TAKE_MAX: usize = 64;
 
-/// What to do about a claim.
+/// The next step for a claim.
 #[derive(Debug, PartialEq)]
 enum Step {
     Nothing,
-    /// Give it its volume.
+    /// Set the claim's volume name.
     Name(String),
-    /// Say that it is bound.
+    /// Mark the claim as bound.
     Bind(Value),
-    /// It stays pending; why.
+    /// Leave the claim pending, for this reason.
     Refuse(String),
 }
 
-/// The volume of a claim.
+/// The name of a claim's volume.
 fn volume_name(key: &Key) -> String {
     format!("muster-{}-{}", key.0, key.1)
 }
 
-/// What to do about a claim; `taken` says whether another claim has a volume.
+/// The next step for a claim; `taken` says whether another claim has a volume.
 fn decide(key: &Key, claim: &PersistentVolumeClaim, taken: impl Fn(&str) -> bool) -> Step {
     let phase = claim.status.as_ref().and_then(|s| s.phase.as_ref());
     if claim.metadata.deletion_timestamp.is_some() || text(phase) == "Bound" {
@@ -45,7 +45,7 @@ fn decide(key: &Key, claim: &PersistentVolumeClaim, taken: impl Fn(&str) -> bool
     let own = volume_name(key);
     let spec = claim.spec.clone().unwrap_or_default();
     match text(spec.volume_name.as_ref()) {
-        // Both a-b/c and a/b-c would have it: a volume has one claim.
+        // The claims a-b/c and a/b-c map to the same name, and a volume has only one claim.
         "" if taken(&own) => Step::Refuse(format!(
             "volume {own} belongs to another claim; use another name for this one"
         )),
@@ -55,7 +55,7 @@ fn decide(key: &Key, claim: &PersistentVolumeClaim, taken: impl Fn(&str) -> bool
             "accessModes": spec.access_modes,
             "capacity": spec.resources.and_then(|r| r.requests),
         })),
-        // A volume of somebody else's must not be had by naming it.
+        // A claim must not obtain another claim's volume by naming it.
         name => Step::Refuse(format!(
             "volume {name} cannot be asked for by name; leave spec.volumeName out"
         )),

@@ -1,6 +1,5 @@
-//! Owns the loop that keeps Services' Endpoints and EndpointSlices as
-//! [`subsets`](super::subsets) says they should be. Selectorless Services' are their
-//! authors'.
+//! The loop that keeps Services' Endpoints and EndpointSlices as [`subsets`](super::subsets)
+//! computes them. For a Service without a selector, its author maintains them.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +18,7 @@ use super::work::Work;
 use crate::Context;
 use crate::again::guarded;
 
-/// How many Services are looked at before the watches are read again.
+/// How many Services are reconciled before the watches are read again.
 const TAKE_MAX: usize = 64;
 
 pub(crate) async fn run(mut ctx: Context) {
@@ -91,7 +90,7 @@ impl State {
             && self.slices.synced()
     }
 
-    /// The Services that select a pod, or did, have to be looked at.
+    /// Queues the Services that select a pod, or did.
     fn take_pod(&mut self, event: watcher::Event<Pod>) {
         for change in self.pods.take(event, Backend::of) {
             let now = self.pods.get(&change.key);
@@ -131,7 +130,7 @@ impl State {
         let Some((service, selector)) = selected else {
             return self.clear(key).await;
         };
-        // A namespace that is emptied takes its Services with it.
+        // A namespace that is being emptied takes its Services with it.
         if service.metadata.deletion_timestamp.is_some() {
             return Ok(());
         }
@@ -172,7 +171,7 @@ impl State {
         let mut found = self.slices_of(key);
         for mut slice in wanted {
             let slice_key = key_of(&slice);
-            // What kind of addresses a slice holds cannot be changed.
+            // A slice's address type cannot be changed.
             let of_the_kind = |old: &&EndpointSlice| old.address_type == slice.address_type;
             match found.remove(&slice_key) {
                 Some(old) if of_the_kind(&old) => {
@@ -218,7 +217,7 @@ impl State {
         Ok(())
     }
 
-    /// Deletes what was kept for a Service that is gone or selects no more.
+    /// Deletes the Endpoints and slices of a Service that is gone or has no selector any more.
     async fn clear(&self, key: &Key) -> kube::Result<()> {
         let slices: Api<EndpointSlice> = Api::namespaced(self.client.clone(), &key.0);
         for slice in self.slices_of(key).into_values() {

@@ -1,6 +1,6 @@
-//! Owns the garbage collection loop: watches every registered kind's metadata, asks
-//! [`graph`](super::graph) what follows, and does it. Every write carries the uid or the
-//! resource version that it was decided on.
+//! The garbage collection loop: watches every registered kind's metadata, asks
+//! [`graph`](super::graph) for the next steps, and performs them. Every write carries the uid or
+//! the resource version that the decision was based on.
 
 use std::collections::BTreeSet;
 
@@ -23,11 +23,11 @@ use crate::Context;
 use crate::again::{PANICKED, caught, guarded, panic_in, panicked_note};
 use crate::notes::{Kind as NoteKind, Notes};
 
-/// How many objects are looked at before the watches are read again.
+/// How many objects are processed before the watches are read again.
 const TAKE_MAX: usize = 256;
-/// From how many absent owners on those are forgotten that no object names any more. What remains is
-/// bounded by the references that the graph holds, and is never forgotten: the API is asked once about an
-/// owner, however many others are absent. An absent uid never comes back.
+/// From this number of absent owners on, those that no object names any more are forgotten. The
+/// rest is bounded by the references in the graph and is never forgotten: the API is asked once
+/// about each owner, however many are absent. An absent uid never comes back.
 const ABSENT_FEW: usize = 10_000;
 
 pub(crate) async fn run(mut ctx: Context) {
@@ -55,20 +55,20 @@ struct Collector {
     graph: Graph,
     work: Work<Uid>,
     absent: BTreeSet<Uid>,
-    /// How many absent owners there may be before those that no object names are forgotten.
+    /// At this number of absent owners, those that no object names are forgotten.
     absent_max: usize,
     notes: Notes,
-    /// Kinds that were not listed yet; until then nothing is known to have no dependents.
+    /// Kinds that were not listed yet; until then no object is known to have no dependents.
     unsynced: BTreeSet<&'static str>,
-    /// The objects seen in the lists that are coming in.
+    /// The objects seen in the lists in progress.
     listing: BTreeSet<Uid>,
 }
 
-/// What came of one step.
+/// The result of one step.
 enum Outcome {
     Done,
     OwnerAbsent(Uid),
-    /// The API has what the graph has not seen yet.
+    /// The API has an object that the graph has not seen yet.
     GraphBehind,
 }
 
@@ -89,7 +89,7 @@ impl Collector {
     fn take(&mut self, kind: &'static Kind, event: watcher::Event<Metadata>) {
         let look = match event {
             watcher::Event::Init => {
-                // A list that broke off is forgotten.
+                // Objects of an interrupted list are discarded.
                 for uid in self.graph.of_kind(kind) {
                     self.listing.remove(&uid);
                 }
@@ -149,7 +149,7 @@ impl Collector {
         (uid, step, outcome)
     }
 
-    /// An object that the loop panicked over waits, longer each time; the others go on.
+    /// An object that the loop panicked over backs off; the others go on.
     fn set_aside(&mut self, uid: Uid, panic: &str) {
         if let Some(node) = self.graph.get(&uid) {
             tracing::error!(
@@ -166,13 +166,14 @@ impl Collector {
         self.work.failed(uid);
     }
 
-    /// Remembers that an owner is not there.
+    /// Remembers that an owner does not exist.
     fn is_absent(&mut self, owner: Uid) {
         self.absent.insert(owner);
         if self.absent.len() > self.absent_max {
             let graph = &self.graph;
             self.absent.retain(|owner| graph.is_owner(owner));
-            // Twice as many as are left: each look through all of them pays for as many additions.
+            // Twice the remaining number: each scan of all entries is paid for by as many
+            // additions.
             self.absent_max = self.absent.len().saturating_mul(2).max(ABSENT_FEW);
         }
     }
@@ -190,7 +191,7 @@ impl Collector {
                 self.set_aside(uid, panic_in(&error).unwrap_or_default());
             }
             Err(error) => {
-                // What changed meanwhile is decided anew; that is no trouble.
+                // The object changed meanwhile: the step is decided anew, without an error.
                 if !answered(&error, 409) {
                     tracing::warn!(?step, %error, "garbage collection is tried again");
                 }
@@ -304,7 +305,7 @@ async fn ask_owner(
     })
 }
 
-/// Asks the API whether anything still names this object as its owner.
+/// Asks the API whether any object still names this one as its owner.
 async fn has_dependents(client: &kube::Client, owner: &Node) -> kube::Result<bool> {
     let scoped = !owner.namespace.is_empty();
     for kind in registry::all().iter().filter(|kind| is_collected(kind)) {
@@ -343,7 +344,7 @@ async fn delete(client: &kube::Client, node: &Node, cascade: Cascade) -> kube::R
     Ok(())
 }
 
-/// A list that holds nothing is not written at all, as Kubernetes leaves it out.
+/// An empty list is omitted, as Kubernetes does.
 fn absent_if_empty<T: serde::Serialize>(list: Vec<T>) -> serde_json::Value {
     if list.is_empty() {
         serde_json::Value::Null
@@ -352,7 +353,7 @@ fn absent_if_empty<T: serde::Serialize>(list: Vec<T>) -> serde_json::Value {
     }
 }
 
-/// Changes part of an object's metadata, as it was when that was decided.
+/// Patches part of an object's metadata, if the object is unchanged since the decision.
 async fn patch(
     client: &kube::Client,
     node: &Node,

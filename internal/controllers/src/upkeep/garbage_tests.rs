@@ -1,4 +1,4 @@
-//! The garbage collector against an API that counts what it is asked.
+//! The garbage collector against an API that counts its requests.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::*;
 
-/// How often the API was asked for an object, and told to delete one.
+/// How many times the API was asked for an object, and how many times to delete one.
 #[derive(Clone, Default)]
 struct Asked {
     gets: Arc<AtomicUsize>,
@@ -17,7 +17,7 @@ struct Asked {
 }
 
 impl Asked {
-    /// An API that has nothing, and that does not know what it should delete either.
+    /// An API that has no objects, and so nothing to delete either.
     fn client(&self) -> kube::Client {
         let asked = self.clone();
         let service = tower::service_fn(move |request: Request<Body>| {
@@ -63,7 +63,7 @@ fn config_maps() -> &'static Kind {
     registry::by_kind("", "v1", "ConfigMap").unwrap()
 }
 
-/// Acts until nothing is due any more.
+/// Performs steps until none is due.
 async fn settle(collector: &mut Collector) {
     while !collector.work.is_empty() {
         collector.work.ready().await;
@@ -87,7 +87,8 @@ async fn absent_owners_are_asked_for_once_however_many_there_are() {
         (many, 1),
         "each owner once, then the object goes"
     );
-    // A change of the object asks for nobody again, and an owner that is named twice is asked for once.
+    // A change of the object causes no new request, and an owner that is named twice is requested
+    // once.
     let mut more = owners(many);
     more.extend([owner("Secret", "new"), owner("Secret", "new")]);
     collector.take(config_maps(), watcher::Event::Apply(map(2, more)));

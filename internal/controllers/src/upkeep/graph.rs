@@ -1,26 +1,25 @@
-//! Owns the decisions of garbage collection: who owns whom, and what follows from an
-//! owner that is gone or going. Pure: it is fed what the API shows and answers with
-//! steps. The rules are Kubernetes': background, foreground (`foregroundDeletion`) and
-//! orphan.
+//! The decisions of garbage collection: ownership, and the steps that follow from an owner that is
+//! gone or being deleted. Pure: it takes the API's objects and returns steps. The rules are
+//! Kubernetes': background, foreground (`foregroundDeletion`) and orphan.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use resources::registry::{self, Kind};
 
-/// The finalizer of an object that goes after its dependents.
+/// The finalizer of an object that is deleted after its dependents.
 pub(super) const FOREGROUND: &str = "foregroundDeletion";
-/// The finalizer of an object whose dependents are to stay.
+/// The finalizer of an object whose dependents are orphaned.
 pub(super) const ORPHAN: &str = "orphan";
 
-/// The most owners of one object that are asked for at once: the others' turn comes when these have
-/// been answered.
+/// The most owners of one object that are requested at once; the next follow when these have been
+/// answered.
 const ASKED_AT_ONCE: usize = 256;
 
 /// An object's uid.
 pub(super) type Uid = String;
 
-/// What matters of an object.
+/// The fields of an object that garbage collection needs.
 #[derive(Clone)]
 pub(super) struct Node {
     pub(super) uid: Uid,
@@ -52,22 +51,22 @@ pub(super) enum Cascade {
     Orphan,
 }
 
-/// What is to be done about an object.
+/// The next step for an object.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Step {
-    /// Ask the API whether this owner is there; the graph has not seen it.
+    /// Ask the API whether this owner exists; the graph has not seen it.
     AskOwner(OwnerReference),
     /// Delete the object.
     Delete(Uid, Cascade),
-    /// Take these owners out of the object's references.
+    /// Remove these owners from the object's references.
     DropOwners(Uid, Vec<Uid>),
-    /// Let its owners go before it: `blockOwnerDeletion` becomes false.
+    /// Set `blockOwnerDeletion` to false, so that its owners can be deleted before it.
     Unblock(Uid),
-    /// Take this finalizer out of the object's.
+    /// Remove this finalizer from the object.
     DropFinalizer(Uid, &'static str),
 }
 
-/// All objects, and who depends on whom.
+/// All objects with their owners and dependents.
 #[derive(Default)]
 pub(super) struct Graph {
     nodes: BTreeMap<Uid, Node>,
@@ -86,7 +85,7 @@ impl Graph {
         found.map(|node| node.uid.clone()).collect()
     }
 
-    /// Takes an object in; what has to be looked at because of it.
+    /// Adds or updates an object; returns the objects to process because of it.
     pub(super) fn apply(&mut self, node: Node) -> Vec<Uid> {
         let mut look = Vec::new();
         if !node.owners.is_empty() || node.deleting {
@@ -126,7 +125,7 @@ impl Graph {
         look
     }
 
-    /// Takes an object out; what has to be looked at because of it.
+    /// Removes an object; returns the objects to process because of it.
     pub(super) fn remove(&mut self, uid: &str) -> Vec<Uid> {
         let Some(node) = self.nodes.remove(uid) else {
             return Vec::new();
@@ -157,7 +156,7 @@ impl Graph {
         }
     }
 
-    /// What to do about an object. `absent` are owners that the API said are not there.
+    /// The next steps for an object. `absent` holds the owners that do not exist, as the API said.
     pub(super) fn decide(&self, uid: &str, absent: &BTreeSet<Uid>) -> Vec<Step> {
         match self.nodes.get(uid) {
             None => Vec::new(),
@@ -194,14 +193,14 @@ impl Graph {
         let mut seen: BTreeSet<&str> = BTreeSet::new();
         for owner in node.owners.iter().filter(|owner| seen.insert(&owner.uid)) {
             match self.nodes.get(&owner.uid) {
-                // A namespaced owner elsewhere is not an owner.
+                // A namespaced owner in another namespace is not an owner.
                 Some(found) if found.kind.namespaced && found.namespace != node.namespace => {
                     dangling.push(owner.uid.clone());
                 }
                 Some(found) if found.awaits_dependents() => waiting.push(owner.uid.clone()),
                 Some(_) => solid += 1,
                 None if absent.contains(&owner.uid) => dangling.push(owner.uid.clone()),
-                // Not a kind of ours: it is for others to judge.
+                // The kind is not registered here: another operator judges the owner.
                 None if owner_kind(owner).is_none() => solid += 1,
                 None => {
                     unknown.push(Step::AskOwner(owner.clone()));
@@ -225,7 +224,7 @@ impl Graph {
         if !waiting.is_empty() {
             let mut own = self.dependents_of(&node.uid).peekable();
             if own.peek().is_some() {
-                // A ring of owners would wait for itself.
+                // A cycle of owners would wait for itself.
                 let ring = own.any(|uid| self.nodes.get(uid).is_some_and(Node::awaits_dependents));
                 let mut steps = Vec::new();
                 if ring && blocked_owners(node).next().is_some() {
@@ -249,7 +248,7 @@ impl Graph {
     }
 }
 
-/// The owners that cannot go before this object.
+/// The owners whose deletion this object blocks.
 fn blocked_owners(node: &Node) -> impl Iterator<Item = &str> {
     let blocked = node.owners.iter();
     blocked
@@ -266,7 +265,8 @@ pub(super) fn owner_kind(owner: &OwnerReference) -> Option<&'static Kind> {
     registry::by_kind(group, version, &owner.kind).filter(|kind| is_collected(kind))
 }
 
-/// Kinds that nothing owns and that are too many to watch for it are not in the graph.
+/// Whether the graph holds objects of this kind: not if nothing owns them and they are too many to
+/// watch.
 pub(super) fn is_collected(kind: &Kind) -> bool {
     kind.kind != "Event"
 }

@@ -1,4 +1,4 @@
-//! Tables of garbage collection: what is in the graph, and what follows.
+//! Tables of garbage collection: the graph's objects, and the steps that follow.
 
 use super::*;
 
@@ -57,11 +57,11 @@ fn delete(uid: &str, cascade: Cascade) -> Step {
     Step::Delete(uid.to_owned(), cascade)
 }
 
-/// What it shows, what is in the graph, which owners are absent, what follows.
+/// The case's name, the graph's objects, the absent owners, the expected steps.
 type Case = (&'static str, Vec<Node>, BTreeSet<Uid>, Vec<Step>);
 
 #[test]
-fn what_follows_from_the_owners() {
+fn steps_that_follow_from_the_owners() {
     let foreign = OwnerReference {
         api_version: "example.com/v1".to_owned(),
         kind: "Thing".to_owned(),
@@ -167,7 +167,7 @@ fn what_follows_from_the_owners() {
 }
 
 #[test]
-fn what_follows_for_an_object_that_is_going() {
+fn steps_for_an_object_that_is_being_deleted() {
     let cases: Vec<(&str, Vec<Node>, Vec<Step>)> = vec![
         (
             "foreground without dependents",
@@ -210,15 +210,16 @@ fn what_follows_for_an_object_that_is_going() {
 }
 
 #[test]
-fn changes_say_what_to_look_at() {
+fn changes_return_the_objects_to_process() {
     let mut graph = graph(&[node("o", &[]), node("d", &[owner("o", true)])]);
-    // The owner begins to wait: itself and its dependents.
+    // The owner begins to wait: it and its dependents are processed.
     assert_eq!(graph.apply(going("o", &[], FOREGROUND)), ["o", "d"]);
-    // A dependent no longer blocks, then is no dependent at all: its owner.
+    // When a dependent no longer blocks, and when it is no dependent at all, the owner is
+    // processed.
     assert_eq!(graph.apply(node("d", &[owner("o", false)])), ["d", "o"]);
     assert_eq!(graph.apply(node("d", &[])), ["o"]);
     assert_eq!(graph.apply(node("d", &[owner("o", true)])), ["d"]);
-    // A dependent goes: its owner. An owner goes: its dependents.
+    // When a dependent goes, its owner is processed; when an owner goes, its dependents.
     assert_eq!(graph.remove("d"), ["o"]);
     graph.apply(node("d", &[owner("o", true)]));
     assert_eq!(graph.remove("o"), ["d"]);

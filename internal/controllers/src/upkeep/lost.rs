@@ -1,4 +1,4 @@
-//! Owns how a pod whose node is lost is declared so. It does not judge whether it is.
+//! Declares a pod on a lost node as failed. It does not judge whether the node is lost.
 
 use jiff::Timestamp;
 use k8s_openapi::NamespaceResourceScope;
@@ -13,8 +13,8 @@ use serde_json::{Value, json};
 use super::access::unless_gone;
 use super::mirror::{Key, uid_of};
 
-/// The part of a pod that [`BoundPod`] is made of: reading the rest of every pod, to throw it away, would cost most
-/// of what these loops cost.
+/// The part of a pod from which [`BoundPod`] is made. Decoding the rest of every pod, only to drop
+/// it, would be most of these loops' cost.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub(super) struct PodPart {
     metadata: ObjectMeta,
@@ -60,7 +60,7 @@ impl k8s_openapi::Metadata for PodPart {
     }
 }
 
-/// What matters of a pod for the nodes' and the leftover pods' sake.
+/// The fields of a pod that the loops over nodes and leftover pods need.
 pub(super) struct BoundPod {
     pub(super) uid: String,
     /// Empty while the pod is not bound.
@@ -110,7 +110,7 @@ pub(super) fn lost_status(conditions: &[PodCondition], message: &str, now: Times
             condition.last_transition_time = Some(Time(now));
         }
     }
-    // What a Job's failure policy looks for to tell a lost pod from a failed program.
+    // A Job's failure policy uses this condition to tell a lost pod from a failed program.
     conditions.push(PodCondition {
         type_: "DisruptionTarget".to_owned(),
         status: "True".to_owned(),
@@ -127,8 +127,8 @@ pub(super) fn lost_status(conditions: &[PodCondition], message: &str, now: Times
     })
 }
 
-/// Declares a pod failed because its node is lost. One that was being deleted is deleted
-/// for good: nobody is left who could say that it ended.
+/// Declares a pod failed because its node is lost. A pod that was being deleted is deleted at once:
+/// no agent is left to report its end.
 pub(super) async fn declare(
     client: &Client,
     key: &Key,

@@ -1,5 +1,5 @@
-//! Owns the in-memory copy of a kind that a loop works from: what the loop needs of each
-//! object, kept up to date by a watch, with what changed told apart. Decides nothing.
+//! The in-memory copy of a kind that a loop works from: the fields that the loop needs of each
+//! object, kept up to date by a watch, with the changes reported. Decides nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
@@ -22,7 +22,7 @@ pub(super) fn key_of<K: Resource>(object: &K) -> Key {
     )
 }
 
-/// Watches a kind for ever: errors are logged and retried after a growing while.
+/// Watches a kind for ever; errors are logged and retried with backoff.
 pub(super) fn watch<K>(
     api: Api<K>,
     config: watcher::Config,
@@ -40,14 +40,14 @@ where
         .boxed()
 }
 
-/// What a loop keeps of each object of a kind.
+/// The retained fields of each object of a kind.
 pub(super) struct Mirror<T> {
     objects: BTreeMap<Key, T>,
     incoming: BTreeMap<Key, T>,
     synced: bool,
 }
 
-/// An object that changed: what was kept of it before. What is kept of it now is in the
+/// An object that changed, with its retained fields from before. The current ones are in the
 /// mirror.
 pub(super) struct Change<T> {
     pub(super) key: Key,
@@ -86,7 +86,7 @@ impl<T> Mirror<T> {
             .take_while(move |((of, _), _)| of == namespace)
     }
 
-    /// Takes an event in and says what changed; `keep` makes what is kept of an object.
+    /// Applies an event and returns the changes; `keep` extracts the retained fields of an object.
     pub(super) fn take<K: Resource>(
         &mut self,
         event: watcher::Event<K>,
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_relist_tells_what_vanished_in_between() {
+    fn a_relist_reports_objects_that_vanished_in_between() {
         let mut mirror = Mirror::new();
         for event in [
             Event::Init,
@@ -174,7 +174,7 @@ mod tests {
         assert_eq!(mirror.take(Event::InitDone, version).len(), 2);
         assert!(mirror.synced());
         mirror.take(Event::Init, version);
-        // What was known stays known while the new list comes in.
+        // Known objects stay known while a new list comes in.
         assert_eq!(mirror.get(&key("a", "x")).unwrap(), "1");
         mirror.take(Event::InitApply(object("a", "y", "5")), version);
         let changes = mirror.take(Event::InitDone, version);

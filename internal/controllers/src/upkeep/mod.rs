@@ -1,6 +1,6 @@
-//! Owns the loops that keep the cluster tidy: garbage collection, namespaces, endpoints,
-//! claims, silent nodes, leftover pods and disruption budgets. What they decide is in small pure functions;
-//! the loops watch, ask those, and write. They start no work and place none.
+//! The core controllers: garbage collection, namespaces, endpoints, claims, silent nodes, leftover
+//! pods and disruption budgets. Small pure functions decide; the loops watch, ask those, and write.
+//! They create no workloads and place none.
 
 mod access;
 mod awake;
@@ -25,11 +25,11 @@ use tokio::task::JoinHandle;
 
 use crate::Context;
 
-/// How long a loop that panicked is left alone before it is started again.
+/// The wait before a loop that panicked is started again.
 const RESTART_AFTER: Duration = Duration::from_secs(1);
 
-/// Starts the upkeep loops; each ends when the context says stop. Must be called within
-/// a tokio runtime.
+/// Starts the core controllers; each stops when `ctx.stop` turns true. Must be called within a
+/// tokio runtime.
 pub fn spawn(ctx: &Context) -> Vec<JoinHandle<()>> {
     vec![
         kept_running(ctx, "garbage", garbage::run),
@@ -42,8 +42,8 @@ pub fn spawn(ctx: &Context) -> Vec<JoinHandle<()>> {
     ]
 }
 
-/// Runs a loop until the context says stop, again after a panic: it starts from what the
-/// API says, so nothing is lost with it.
+/// Runs a loop until `ctx.stop` turns true, and restarts it after a panic. A restart loses nothing:
+/// the loop rebuilds its state from the API.
 fn kept_running<F, R>(ctx: &Context, name: &'static str, run: F) -> JoinHandle<()>
 where
     F: Fn(Context) -> R + Send + 'static,
@@ -65,6 +65,6 @@ where
 
 /// Resolves once the server is stopping.
 async fn stopped(stop: &mut tokio::sync::watch::Receiver<bool>) {
-    // An error means that whoever could say stop is gone: as good as a stop.
+    // An error means that the sender of the signal is gone, which counts as a stop.
     let _ = stop.wait_for(|stop| *stop).await;
 }

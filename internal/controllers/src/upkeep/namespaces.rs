@@ -1,5 +1,5 @@
-//! Owns the loop over namespaces: each gets its `default` ServiceAccount, and one that is
-//! deleted is emptied, then let go.
+//! The loop over namespaces: it creates the `default` ServiceAccount in each, empties a namespace
+//! that is being deleted, and then finalizes it.
 
 use std::time::Duration;
 
@@ -18,15 +18,15 @@ use crate::Context;
 use crate::again::{PANICKED, guarded, panic_in, panicked_note};
 use crate::notes::{Kind as NoteKind, Notes};
 
-/// The finalizer in a namespace's spec that this loop takes out.
+/// The finalizer in a namespace's spec that this loop removes.
 const FINALIZER: &str = "kubernetes";
 const SERVICE_ACCOUNT: &str = "default";
-/// How many namespaces are looked at before the watches are read again.
+/// How many namespaces are reconciled before the watches are read again.
 const TAKE_MAX: usize = 16;
-/// How long what was deleted may take before the namespace is looked at again.
+/// The wait for deletions before the namespace is checked again.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
-/// What to do about a namespace.
+/// The next step for a namespace.
 #[derive(Debug, PartialEq, Eq)]
 enum Step {
     Nothing,
@@ -51,7 +51,7 @@ fn finalizers(namespace: &Namespace) -> impl Iterator<Item = &String> {
         .flatten()
 }
 
-/// The namespace with its last hold taken away.
+/// The namespace without its last finalizer.
 fn finalized(mut namespace: Namespace) -> Namespace {
     if let Some(spec) = &mut namespace.spec
         && let Some(finalizers) = &mut spec.finalizers
@@ -126,7 +126,7 @@ fn reference(namespace: &Namespace) -> ObjectReference {
     }
 }
 
-/// Does what is to be done; whether nothing is left to do.
+/// Performs the next step; returns whether nothing is left to do.
 async fn settle(client: &Client, namespace: &Namespace, has_account: bool) -> kube::Result<bool> {
     let name = text(namespace.metadata.name.as_ref());
     match decide(namespace, has_account) {
@@ -143,7 +143,7 @@ async fn settle(client: &Client, namespace: &Namespace, has_account: bool) -> ku
         Step::Empty => {
             let (mut empty, mut failed) = (true, None);
             for kind in registry::all().iter().filter(|kind| kind.namespaced) {
-                // One kind that cannot be emptied keeps no other kind's objects.
+                // A kind that cannot be emptied does not keep other kinds from being emptied.
                 match guarded(emptied(client, kind, name)).await {
                     Ok(emptied) => empty &= emptied,
                     Err(error) => failed = failed.or(Some((kind.plural, error))),
@@ -166,7 +166,7 @@ async fn settle(client: &Client, namespace: &Namespace, has_account: bool) -> ku
     }
 }
 
-/// Deletes a kind's objects in a namespace; whether there were none.
+/// Deletes a kind's objects in a namespace; returns whether there were none.
 async fn emptied(client: &Client, kind: &Kind, namespace: &str) -> kube::Result<bool> {
     let api = within(client, kind, namespace);
     let first = api.list(&ListParams::default().limit(1)).await?;
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_namespace_needs() {
+    fn steps_of_a_namespace() {
         let cases = [
             (false, vec![FINALIZER], false, Step::GiveServiceAccount),
             (false, vec![FINALIZER], true, Step::Nothing),

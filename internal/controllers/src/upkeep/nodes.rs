@@ -1,7 +1,6 @@
-//! Owns the loop over nodes: listens to their leases, declares silent ones and their
-//! pods lost, and takes that back when a node is heard of again. What counts as silent
-//! is decided in [`silence`](super::silence), and by which clock in [`awake`](super::awake). Ready is the
-//! agent's own to set again.
+//! The loop over nodes: watches their leases, declares silent nodes and their pods lost, and
+//! reverts that when a node renews its lease again. [`silence`](super::silence) decides when a node
+//! counts as silent, by the clock of [`awake`](super::awake). Only the agent sets Ready again.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -28,16 +27,16 @@ use crate::Context;
 use crate::again::{PANICKED, guarded, panic_in, panicked_note};
 use crate::notes::{Kind as NoteKind, Notes};
 
-/// How often nodes are judged, as a part of the grace period, and its bounds.
+/// How many times per grace period nodes are judged, and the bounds of the interval.
 const LOOKS_PER_GRACE: u32 = 10;
 const LOOK_SOONEST: Duration = Duration::from_millis(100);
 const LOOK_LATEST: Duration = Duration::from_secs(1);
-/// After this part of the grace period without a sign of life the store is asked whether it takes writes
-/// at all: on a full disk no node can renew its lease. So each node has the rest of its grace period to be
-/// heard once there is room again.
+/// After this fraction of the grace period without a sign of life, the loop asks the store whether
+/// it takes writes at all: on a full disk no node can renew its lease. So each node has the rest of
+/// its grace period to be heard once there is room again.
 const DOUBT_PER_GRACE: u32 = 2;
 
-/// What matters of a node.
+/// The fields of a node that this loop needs.
 struct Member {
     uid: String,
     resource_version: String,
@@ -66,12 +65,12 @@ impl Member {
     }
 }
 
-/// When a node was last heard of.
+/// When a node last gave a sign of life.
 struct Heard {
     renewed: Option<Timestamp>,
     /// By the clock that runs while this server is awake.
     at: Duration,
-    /// Whether that was a sign of life, not just the first look at it.
+    /// Whether that was a sign of life, and not the first sight of the lease.
     alive: bool,
 }
 
@@ -83,7 +82,7 @@ struct Watcher {
     pods: Mirror<BoundPod>,
     heard: BTreeMap<String, Heard>,
     clock: AwakeClock,
-    /// How often this server was asleep.
+    /// How many gaps this server's clock has had.
     gaps: u64,
 }
 
@@ -115,7 +114,7 @@ pub(crate) async fn run(mut ctx: Context) {
     look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         tokio::select! {
-            // What was heard counts before it is judged who was silent.
+            // Received lease renewals count before silence is judged.
             biased;
             () = stopped(&mut ctx.stop) => return,
             Some(event) = leases.next() => state.take_lease(event),
@@ -127,7 +126,7 @@ pub(crate) async fn run(mut ctx: Context) {
 }
 
 impl Watcher {
-    /// Reads the machine's clock, and notes whether this server was asleep since it was last read.
+    /// Reads the machine's clock, and counts a gap since the last reading.
     fn read_clock(&mut self) {
         let Some(gap) = self.clock.read(since_boot()) else {
             return;
@@ -165,14 +164,14 @@ impl Watcher {
         self.hear(&name, renew_time(&leases));
     }
 
-    /// A lease says that a node was alive; the same time twice says nothing.
+    /// Records a lease's renewal; an unchanged time is no sign of life.
     fn hear(&mut self, name: &str, renewed: Option<Timestamp>) {
         self.read_clock();
         let now = self.clock.now();
         match self.heard.get_mut(name) {
             Some(heard) if heard.renewed == renewed => {}
             Some(heard) => {
-                // The first look at a lease does not tell when it was renewed.
+                // The first sight of a lease does not tell when it was renewed.
                 heard.alive = heard.renewed.is_some() || heard.alive;
                 heard.renewed = renewed;
                 heard.at = now;
@@ -202,12 +201,12 @@ impl Watcher {
         }
         let names: Vec<Key> = self.nodes.iter().map(|(key, _)| key.clone()).collect();
         for key in names {
-            // The time that it took to write about the nodes before is not held against this one.
+            // The time spent on writes about earlier nodes does not count against this one.
             self.read_clock();
             let Err(error) = guarded(self.look_at(&key)).await else {
                 continue;
             };
-            // Where nothing can be written, no sign of life of any node can be, either.
+            // While the store takes no writes, no node can give a sign of life.
             if answered(&error, 503) {
                 self.clock.was_deaf();
             }
@@ -221,7 +220,7 @@ impl Watcher {
         }
     }
 
-    /// Where a node is silent, tries out the write that would declare it lost.
+    /// If a node is silent, dry-runs the write that would declare it lost.
     async fn try_to_write(&self) -> kube::Result<()> {
         let doubt = self.grace / DOUBT_PER_GRACE;
         let silent = self.nodes.iter().filter(|((_, name), _)| {
@@ -265,7 +264,8 @@ impl Watcher {
             return Ok(());
         };
         let silent = self.clock.silence(heard.at);
-        // A new grace period after a gap is no sign of life: a lost node is back when it says so.
+        // A new grace period after a gap is no sign of life: a lost node returns when it renews its
+        // lease.
         let alive = heard.alive && self.clock.since(heard.at) < self.grace;
         match silence::judge(silent, alive, self.grace, &node.taints) {
             Verdict::Fine => Ok(()),
@@ -276,7 +276,7 @@ impl Watcher {
                     let gaps = self.gaps;
                     let heard = self.was_heard_after_all(key).await?;
                     self.read_clock();
-                    // An API that takes long to answer has kept the node's own words waiting, too.
+                    // An API that answers slowly has delayed the node's renewals, too.
                     if heard || self.gaps != gaps {
                         return Ok(());
                     }
@@ -286,7 +286,7 @@ impl Watcher {
         }
     }
 
-    /// Asks the API before a node is declared lost: a watch may be behind.
+    /// Reads the lease from the API before a node is declared lost: a watch may be behind.
     async fn was_heard_after_all(&mut self, key: &Key) -> kube::Result<bool> {
         let api: Api<Lease> = Api::namespaced(self.client.clone(), NODE_LEASES);
         let Some(lease) = api.get_opt(&key.1).await? else {
@@ -370,8 +370,8 @@ impl Watcher {
     }
 }
 
-/// How long ago the machine started, by a clock that is never set and that also runs while the machine
-/// is suspended.
+/// The time since the machine started, by a clock that is never set and that also runs while the
+/// machine is suspended.
 fn since_boot() -> Duration {
     clock_gettime(ClockId::CLOCK_BOOTTIME)
         .expect("Linux has had this clock since 2.6.39")
@@ -393,7 +393,7 @@ mod tests {
 
     use super::*;
 
-    /// An API that answers dry runs with a code of its own, knows no lease, and counts real writes.
+    /// An API that answers dry runs with a given code, has no lease, and counts real writes.
     fn api(dry_runs: &Arc<AtomicU16>, writes: &Arc<AtomicUsize>) -> Client {
         let (dry_runs, writes) = (dry_runs.clone(), writes.clone());
         let service = tower::service_fn(move |request: Request<Body>| {
@@ -450,7 +450,7 @@ mod tests {
             .take(watcher::Event::<PodPart>::InitDone, BoundPod::of);
         state.look().await;
         assert_eq!(writes.load(Ordering::SeqCst), 0);
-        // Once it takes them, silence counts: taints and conditions are written.
+        // Once the store takes writes, silence counts: taints and conditions are written.
         dry_runs.store(404, Ordering::SeqCst);
         state.look().await;
         assert_eq!(writes.load(Ordering::SeqCst), 2);

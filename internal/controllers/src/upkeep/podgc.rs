@@ -1,5 +1,5 @@
-//! Owns the loop over leftover pods: those whose node was deleted, those that end
-//! without ever having been placed, and ended ones that pile up without an owner.
+//! The loop over leftover pods: pods whose node was deleted, pods that are deleted before they were
+//! placed, and ended pods without an owner beyond the limit.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -18,9 +18,9 @@ use super::stopped;
 use super::work::Work;
 use crate::Context;
 
-/// How many ended pods without an owner are kept, as Kubernetes does.
+/// How many ended pods without an owner are kept; Kubernetes' default.
 const ENDED_MAX: usize = 12_500;
-/// How often pods are looked over without a reason.
+/// How often all pods are checked without a change.
 const LOOK_EVERY: Duration = Duration::from_secs(20);
 
 pub(crate) async fn run(mut ctx: Context) {
@@ -73,12 +73,12 @@ pub(crate) async fn run(mut ctx: Context) {
     }
 }
 
-/// A pod that is being deleted and has no node that could say it ended.
+/// Whether a pod is being deleted and has no node that could report its end.
 fn never_placed(pod: &BoundPod) -> bool {
     pod.deleting && pod.node.is_empty()
 }
 
-/// The names of nodes that pods are bound to and that are not among these.
+/// The names of nodes that pods are bound to and for which `has` is false.
 fn missing_nodes<'a>(
     pods: impl Iterator<Item = &'a BoundPod>,
     has: impl Fn(&str) -> bool,
@@ -88,7 +88,7 @@ fn missing_nodes<'a>(
     missing.map(str::to_owned).collect()
 }
 
-/// The oldest ended pods without an owner, beyond so many.
+/// The oldest ended pods without an owner, beyond the limit.
 fn excess<'a>(
     pods: impl Iterator<Item = (&'a Key, &'a BoundPod)>,
     most: usize,
@@ -107,14 +107,14 @@ async fn look(client: &Client, nodes: &Mirror<()>, pods: &Mirror<BoundPod>) -> k
     let known = |name: &str| nodes.get(&(String::new(), name.to_owned())).is_some();
     let (mut gone, mut failed) = (BTreeSet::new(), None);
     for name in missing_nodes(pods.iter().map(|(_, pod)| pod), known) {
-        // The pods' watch may be ahead of the nodes'.
+        // The pods' watch may be ahead of the nodes' watch.
         match api.get_opt(&name).await {
             Ok(None) => {
                 gone.insert(name);
             }
             Ok(Some(_)) => {}
-            // Nothing is known of this node, as where its record is damaged: its pods stay, and the others'
-            // are looked at.
+            // The node's state is unknown, for example because its record is damaged: its pods
+            // stay, and the pods of other nodes are processed.
             Err(error) => failed = Some(error),
         }
     }

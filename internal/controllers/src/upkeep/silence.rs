@@ -1,9 +1,9 @@
-//! Owns the decisions about silent nodes: when one counts as lost or returned, and what
-//! its status and taints are then. Pure.
+//! The decisions about silent nodes: when a node counts as lost or returned, and its status and
+//! taints then. Pure.
 //!
-//! What counts is how long this server was awake and has heard nothing
-//! ([`awake`](super::awake)): not the time in the lease, which is the node's clock, nor the time that
-//! this server was down or stopped, when no node could be heard.
+//! Silence is the time that this server was awake and has received no renewal
+//! ([`awake`](super::awake)). Neither the time in the lease counts, which is the node's clock, nor
+//! the time that this server was down or stopped, when it could receive none.
 
 use std::time::Duration;
 
@@ -11,23 +11,23 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{NodeCondition, Taint};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-/// The taint of a node that is not heard of.
+/// The taint of a silent node.
 pub(super) const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
 const EFFECTS: [&str; 2] = ["NoSchedule", "NoExecute"];
 
-/// What to make of a node.
+/// The verdict on a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// Nothing to do.
     Fine,
-    /// Silent for too long.
+    /// The node was silent for too long.
     Lost,
-    /// Heard of again after it was lost.
+    /// The node gave a sign of life after it was lost.
     Returned,
 }
 
-/// Judges a node by how long it was silent, and whether it was heard of at all since
-/// this server looks.
+/// Judges a node by how long it was silent, and whether it gave any sign of life since this server
+/// started watching.
 pub(super) fn judge(silent: Duration, heard: bool, grace: Duration, taints: &[Taint]) -> Verdict {
     let marked = taints.iter().any(|taint| taint.key == UNREACHABLE);
     if silent >= grace {
@@ -39,7 +39,7 @@ pub(super) fn judge(silent: Duration, heard: bool, grace: Duration, taints: &[Ta
     }
 }
 
-/// A lost node's conditions; none where they say it already.
+/// A lost node's conditions; none if they are set already.
 pub(super) fn lost_conditions(
     conditions: &[NodeCondition],
     now: Timestamp,
@@ -64,7 +64,7 @@ pub(super) fn lost_conditions(
     Some(conditions)
 }
 
-/// A lost node's taints; none where it has them already.
+/// A lost node's taints; none if they are set already.
 pub(super) fn lost_taints(taints: &[Taint], now: Timestamp) -> Option<Vec<Taint>> {
     let has = |effect: &str| {
         taints
@@ -117,7 +117,7 @@ mod tests {
             (400, false, false, Verdict::Lost),
             (400, false, true, Verdict::Lost),
             (1, true, true, Verdict::Returned),
-            // Just started, and it was lost before: not heard of yet.
+            // The server just started, and the node was lost before: no sign of life yet.
             (1, false, true, Verdict::Fine),
         ];
         for (silent, heard, is_marked, expected) in cases {
@@ -149,7 +149,7 @@ mod tests {
         let lost = lost_taints(std::slice::from_ref(&own), now()).unwrap();
         assert_eq!(lost.len(), 3);
         assert_eq!(lost_taints(&lost, now()), None);
-        // One that somebody removed comes back.
+        // A taint that another client removed is added again.
         assert_eq!(lost_taints(&lost[..2], now()).map(|t| t.len()), Some(3));
         assert_eq!(returned_taints(&lost), [own]);
     }

@@ -1,5 +1,5 @@
-//! Owns the decision which addresses a Service has: Endpoints and EndpointSlices from
-//! the Service and its pods. Pure.
+//! The decision which addresses a Service has: its Endpoints and EndpointSlices from the Service
+//! and its pods. Pure.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -16,19 +16,19 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use super::mirror::{text, uid_of};
 
-/// The most endpoints that the API takes in a slice.
+/// The most endpoints in a slice that the API accepts.
 const SLICE_MAX: usize = 1000;
-/// Names the Service that a slice belongs to.
+/// The label that names the Service of a slice.
 pub(super) const SERVICE_NAME: &str = "kubernetes.io/service-name";
-/// Names who keeps a slice.
+/// The label that names the controller of a slice.
 pub(super) const SLICE_KEEPER: &str = "endpointslice.kubernetes.io/managed-by";
 pub(super) const SLICE_KEEPER_NAME: &str = "endpointslice-controller.k8s.io";
-/// Names who keeps an Endpoints.
+/// The label that names the controller of an Endpoints object.
 pub(super) const ENDPOINTS_KEEPER: &str = "endpoints.kubernetes.io/managed-by";
 pub(super) const ENDPOINTS_KEEPER_NAME: &str = "endpoint-controller";
 const HEADLESS: &str = "service.kubernetes.io/headless";
 
-/// What matters of a pod behind a Service.
+/// The fields of a pod that its Services need.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Backend {
     namespace: String,
@@ -91,7 +91,7 @@ impl Backend {
         }
     }
 
-    /// The name that the pod has within the Service.
+    /// The pod's host name within the Service.
     fn hostname_in(&self, service: &str) -> Option<String> {
         let within = self.subdomain.as_deref() == Some(service);
         self.hostname
@@ -100,7 +100,7 @@ impl Backend {
     }
 }
 
-/// A port as a pod has it. Ordered, so that pods with the same ports come together.
+/// A Service's port as resolved for a pod. Ordered, so that pods with the same ports are grouped.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Port {
     name: Option<String>,
@@ -109,7 +109,7 @@ struct Port {
     app_protocol: Option<String>,
 }
 
-/// Whether a Service's addresses come from pods.
+/// The Service's selector, if its addresses come from pods.
 pub(super) fn selects(service: &Service) -> Option<&BTreeMap<String, String>> {
     let spec = service.spec.as_ref()?;
     let selector = spec.selector.as_ref()?;
@@ -117,7 +117,7 @@ pub(super) fn selects(service: &Service) -> Option<&BTreeMap<String, String>> {
     (!selector.is_empty() && !by_name).then_some(selector)
 }
 
-/// Whether labels are what a selector asks for.
+/// Whether labels satisfy a selector.
 pub(super) fn matches(
     selector: &BTreeMap<String, String>,
     labels: &BTreeMap<String, String>,
@@ -138,7 +138,7 @@ fn target_port(port: &ServicePort, backend: &Backend) -> Option<i32> {
     }
 }
 
-/// The Service's ports as a pod has them; those it does not have are left out.
+/// The Service's ports as resolved for a pod; ports that the pod lacks are left out.
 fn ports_of(service: &Service, backend: &Backend) -> Vec<Port> {
     let spec = service.spec.as_ref();
     let ports = spec.and_then(|spec| spec.ports.as_deref()).unwrap_or(&[]);
@@ -169,7 +169,7 @@ fn publishes_all(service: &Service) -> bool {
     spec.and_then(|spec| spec.publish_not_ready_addresses) == Some(true)
 }
 
-/// The pods that have an address, by the ports that they have.
+/// The pods with an address, grouped by their resolved ports.
 fn grouped<'a>(
     service: &Service,
     backends: &[&'a Backend],
@@ -252,8 +252,8 @@ pub(super) fn endpoints(service: &Service, backends: &[&Backend]) -> Endpoints {
     }
 }
 
-/// The EndpointSlices that a Service should have; one without endpoints where it has no
-/// pods, so that there is something to look at.
+/// The EndpointSlices that a Service should have. A Service without pods gets one empty slice, so
+/// that its state is visible.
 pub(super) fn slices(service: &Service, backends: &[&Backend]) -> Vec<EndpointSlice> {
     let mut slices = Vec::new();
     for (ports, group) in grouped(service, backends) {

@@ -1,6 +1,5 @@
-//! Owns the list of what a loop has to look at: each thing once, a moment after it
-//! changed so that changes that come together are looked at together, and again later,
-//! each time after a longer while, when it could not be settled.
+//! The workqueue of a core controller. It holds each key once, gathers changes that come close
+//! together into one pass, and retries failures with exponential backoff.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -9,12 +8,12 @@ use tokio::time::Instant;
 
 /// How long a change waits for others.
 const BATCH: Duration = Duration::from_millis(20);
-/// How long the first retry waits; each further one twice as long.
+/// The wait before the first retry; it doubles with each further one.
 const RETRY_FIRST: Duration = Duration::from_millis(100);
-/// The longest that a retry waits.
+/// The longest wait before a retry.
 const RETRY_LONGEST: Duration = Duration::from_secs(30);
 
-/// What is to be looked at, and when.
+/// The keys to process, and when.
 pub(super) struct Work<K> {
     due: BTreeMap<K, Instant>,
     order: BTreeSet<(Instant, K)>,
@@ -30,12 +29,12 @@ impl<K: Ord + Clone> Work<K> {
         }
     }
 
-    /// Looks at it soon.
+    /// Queues a key for the next pass.
     pub(super) fn add(&mut self, key: K) {
         self.add_after(key, BATCH);
     }
 
-    /// Looks at it after a while, or sooner where that was asked for.
+    /// Queues a key after a wait, or sooner if it is queued for an earlier time.
     pub(super) fn add_after(&mut self, key: K, wait: Duration) {
         let at = Instant::now() + wait;
         match self.due.get(&key) {
@@ -49,12 +48,12 @@ impl<K: Ord + Clone> Work<K> {
         self.order.insert((at, key));
     }
 
-    /// It is settled: the next failure counts as a first one.
+    /// The key was processed: the next failure counts as its first.
     pub(super) fn done(&mut self, key: &K) {
         self.failures.remove(key);
     }
 
-    /// It could not be settled: looks at it again later.
+    /// Processing failed: retries after the backoff.
     pub(super) fn failed(&mut self, key: K) {
         let failures = self.failures.entry(key.clone()).or_insert(0);
         let wait = retry_after(*failures);
@@ -62,7 +61,7 @@ impl<K: Ord + Clone> Work<K> {
         self.add_after(key, wait);
     }
 
-    /// Takes what is due, at most so many.
+    /// Takes the due keys, at most `most`.
     pub(super) fn take(&mut self, most: usize) -> Vec<K> {
         let now = Instant::now();
         let mut taken = Vec::new();

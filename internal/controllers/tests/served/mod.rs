@@ -5,7 +5,7 @@ use kube::Client;
 use resources::access::Caller;
 use tempfile::TempDir;
 
-/// A new API, as this component of Muster is let in. It lasts as long as its folder is held.
+/// A new API, with the access of this component of Muster. It lasts as long as the folder is held.
 pub async fn served(component: &str) -> (TempDir, Client) {
     let data = tempfile::tempdir().unwrap();
     let dir = data.path().to_owned();

@@ -1,8 +1,8 @@
-//! The predicate about what a container has by itself.
+//! The predicate about exclusive devices.
 
 use super::*;
 
-/// A container with the GPUs and slices that it gets.
+/// A container with its GPUs and slices.
 type Gets<'a> = (&'a str, &'a [&'a str], &'a [&'a str]);
 
 #[test]
@@ -29,7 +29,7 @@ fn i7_fires_on_a_gpu_that_a_container_has_by_itself_beside_another_device() {
     cluster.put_node(&has);
     cluster.put_group(&group(1, json!({})));
     cluster.put_queue(&queue("4"));
-    // What each container asks for: GPUs, and slices.
+    // The requests of each container: GPUs and slices.
     let mut try_out = |containers: &[Gets<'_>]| {
         let list = containers.iter().map(|(name, gpus, slices)| {
             let asks = json!({"nvidia.com/gpu": gpus.len().to_string(),

@@ -11,7 +11,7 @@ pub enum FileError {
     Io {
         /// The file, and what was done with it.
         what: String,
-        /// What the system said.
+        /// The system's error.
         error: std::io::Error,
     },
     /// There is no such file, packed or not.
@@ -22,7 +22,7 @@ pub enum FileError {
     Packed {
         /// The file.
         path: String,
-        /// What `gzip` said.
+        /// The error output of `gzip`.
         reason: String,
     },
     /// The folder has no file of these names.

@@ -22,11 +22,11 @@ use simulator::openb::{
     first_difference, lists_of, placements, play, read_pods, typical,
 };
 
-/// What the server allocates with, too.
+/// The server's allocator.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// What keeps the benchmark from running to its end.
+/// Why the benchmark could not run to its end.
 #[derive(Debug, thiserror::Error)]
 enum BenchError {
     #[error("the data is not there: name its folder in OPENB")]
@@ -47,7 +47,7 @@ enum BenchError {
     Save { path: String, error: std::io::Error },
 }
 
-/// What to run.
+/// The runs to make.
 struct Plan {
     data: PathBuf,
     arrivals: PathBuf,
@@ -57,7 +57,7 @@ struct Plan {
     out: PathBuf,
 }
 
-/// Chooses what was chosen before: what a run costs without its policy.
+/// Replays earlier choices, to measure a run's cost without its policy.
 struct Again(std::vec::IntoIter<Option<Choice>>);
 
 impl Policy for Again {
@@ -134,7 +134,7 @@ fn policies(named: &str) -> Result<Vec<Which>, BenchError> {
     })
 }
 
-/// Plays all and prints. False if a baseline is not what was published.
+/// Runs and prints everything. False if a baseline differs from the published results.
 fn run(plan: &Plan) -> Result<bool, BenchError> {
     let name = "nodes/openb_node_list_gpu_node.csv";
     let cluster = Cluster::read(name, &files::text(&plan.data, name)?)?;
@@ -217,7 +217,7 @@ fn save(dir: &Path, name: &str, text: &str) -> Result<(), BenchError> {
         })
 }
 
-/// CPU time this thread has had, waiting left out (Linux; zero elsewhere).
+/// CPU time of this thread, without waits (Linux; zero elsewhere).
 fn thread_cpu() -> Duration {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     let nanos = text.split(' ').next().and_then(|n| n.parse().ok());

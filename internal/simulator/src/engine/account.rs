@@ -1,28 +1,28 @@
-//! Owns the running account of the simulated cluster: GPUs in use, in useful work, stranded,
-//! asked for; each integrated over time and kept as a series of bounded length.
+//! The running account of the simulated cluster: GPUs allocated, in useful work, stranded,
+//! requested. Each is integrated over time and kept as a series of bounded length.
 
 use crate::engine::gang::{Host, NodeIx};
 use crate::scenario::Seconds;
 
-/// The most points that a series keeps; when time outgrows them, neighbours are merged.
+/// The most points of a series; beyond it, neighbouring points are merged.
 const POINTS_MAX: usize = 480;
 
-/// One stretch of time; the values are sums over its seconds, GPUs in thousandths.
+/// One interval; the values are sums over its seconds, GPUs in thousandths.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Point {
-    /// Seconds that it covers so far.
+    /// Seconds that the interval covers so far.
     pub seconds: f64,
-    /// GPUs held.
+    /// Allocated GPUs.
     pub held: f64,
-    /// GPUs of gangs that are whole.
+    /// GPUs of complete gangs.
     pub working: f64,
     /// Free GPUs on nodes that are partly used.
     pub stranded: f64,
-    /// GPUs asked for by gangs that wait.
+    /// GPUs requested by waiting gangs.
     pub asked: f64,
-    /// Gangs that wait.
+    /// Waiting gangs.
     pub waiting: f64,
-    /// GPUs held, by queue.
+    /// Allocated GPUs, by queue.
     pub queues: Vec<f64>,
 }
 
@@ -43,7 +43,7 @@ impl Point {
     }
 }
 
-/// What one queue stands at.
+/// The current figures of one queue.
 #[derive(Clone, Debug, Default)]
 struct Standing {
     weight: f64,
@@ -90,7 +90,7 @@ impl Account {
         }
     }
 
-    /// The account begins at this time; what was before is nobody's.
+    /// The account begins at this time; earlier time is not counted.
     pub(crate) fn begin(&mut self, at: Seconds) {
         self.now = at;
         self.from = at;
@@ -108,7 +108,7 @@ impl Account {
         self.total
     }
 
-    /// Lets time pass until `to` as things stand.
+    /// Advances time to `to` with the current figures.
     pub(crate) fn advance(&mut self, to: Seconds) {
         while self.now < to {
             let mut at = usize::try_from((self.now - self.from) / self.width).unwrap_or(0);
@@ -154,7 +154,7 @@ impl Account {
         self.points = merged.collect();
     }
 
-    /// Jain's index of what the waiting queues hold by weight: 1 when even.
+    /// Jain's index of the waiting queues' allocations per weight: 1 when even.
     fn weigh(&mut self, seconds: f64) {
         let (mut sum, mut squares, mut count) = (0.0, 0.0, 0.0);
         for queue in self.queues.iter().filter(|queue| queue.waiting > 0) {
@@ -186,7 +186,7 @@ impl Account {
         }
     }
 
-    /// A gang became whole (or is not any more, with a negative number).
+    /// A gang became complete (or, with a negative number, incomplete).
     pub(crate) fn work(&mut self, milli: i64) {
         self.working += milli;
     }
@@ -204,12 +204,13 @@ impl Account {
         *own = own.saturating_sub(1);
     }
 
-    /// The whole until now.
+    /// The sums until now.
     pub(crate) fn so_far(&self) -> Point {
         self.sum.clone()
     }
 
-    /// The whole, the series with its width, and the fairness of contended times if there were any.
+    /// The sums, the series with its interval length, and the fairness of contended times if there
+    /// were any.
     pub(crate) fn close(self) -> (Point, Vec<Point>, Seconds, Option<f64>) {
         let fairness = (self.contended > 0.0).then(|| self.fairness / self.contended);
         (self.sum, self.points, self.width, fairness)

@@ -1,11 +1,11 @@
-//! Reads the production scheduler's evictions.
+//! Converts the production scheduler's evictions for the engine.
 
 use scheduler::Eviction;
 
 use crate::engine::muster::place_of;
 use crate::engine::planner::Evict;
 
-/// What an eviction asks of the engine.
+/// The eviction in the engine's terms.
 pub(crate) fn read(eviction: &Eviction) -> Option<Evict> {
     let (gang, member) = place_of(&eviction.pod)?;
     Some(Evict {

@@ -1,5 +1,4 @@
-//! Owns what the engine knows of one gang: its objects, where each member stands, how far its
-//! work is.
+//! The engine's state of one gang: its objects, the stage of each member, the progress of its work.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,26 +16,26 @@ use resources::names::{
 use crate::scenario::Seconds;
 use crate::shape::GPU_PRODUCT;
 
-/// A gang's place in the engine's table.
+/// A gang's index in the engine's table.
 pub(crate) type GangIx = usize;
-/// A node's place in the engine's table.
+/// A node's index in the engine's table.
 pub(crate) type NodeIx = usize;
 
-/// What a pod takes, in the few dimensions that accounts and reference schedulers know.
+/// A pod's requests, in the few dimensions that accounts and reference schedulers use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Ask {
     pub(crate) cpu_milli: i64,
     pub(crate) memory_mib: i64,
-    /// GPUs it holds, counted whole.
+    /// Requested GPUs, as whole devices.
     pub(crate) gpus: i64,
-    /// GPUs it uses, in thousandths.
+    /// Requested GPUs, in thousandths.
     pub(crate) gpu_milli: i64,
-    /// GPU models that it takes; any if empty.
+    /// GPU models that it accepts; any if empty.
     pub(crate) models: Vec<String>,
 }
 
 impl Ask {
-    /// `gpu_memory` is what one of the cluster's GPUs has, in MiB, where that is known.
+    /// `gpu_memory` is the memory of one of the cluster's GPUs, in MiB, if known.
     pub(crate) fn of(pod: &Pod, gpu_memory: Option<i64>) -> Ask {
         let Some(spec) = &pod.spec else {
             return Ask::default();
@@ -100,7 +99,7 @@ fn models(spec: &k8s_openapi::api::core::v1::PodSpec) -> Vec<String> {
         .collect()
 }
 
-/// What a node has, in the same dimensions.
+/// A node's capacity, in the same dimensions.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Host {
     pub(crate) name: Arc<str>,
@@ -108,16 +107,17 @@ pub(crate) struct Host {
     pub(crate) memory_mib: i64,
     pub(crate) gpus: i64,
     pub(crate) model: String,
-    /// Device ids, where they are known.
+    /// Device ids, if known.
     pub(crate) devices: Vec<String>,
-    /// What each of its GPUs has, in MiB, where that is known.
+    /// The memory of each of its GPUs, in MiB, if known.
     pub(crate) gpu_memory: Option<i64>,
-    /// Does it take pods?
+    /// Whether the node accepts pods.
     pub(crate) open: bool,
 }
 
 impl Host {
-    /// A node that pods name and nobody describes: what is there stays, nothing else goes there.
+    /// A node that pods name but the input does not describe: its pods stay, and no others are
+    /// placed there.
     pub(crate) fn unknown(name: &str) -> Host {
         Host {
             name: Arc::from(name),
@@ -175,14 +175,14 @@ impl Host {
     }
 }
 
-/// Where a member stands.
+/// The stage of a member.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
     Waiting,
     Placed {
         node: NodeIx,
     },
-    /// Evicted, and still there until its grace is over.
+    /// Evicted, and still running until its grace period ends.
     Leaving {
         node: NodeIx,
     },
@@ -191,18 +191,18 @@ pub(crate) enum Stage {
 /// One pod of a gang.
 #[derive(Clone, Debug)]
 pub(crate) struct Member {
-    /// As the API would show it while it waits.
+    /// The pod as the API would show it while it waits.
     pub(crate) pod: Pod,
     pub(crate) ask: Ask,
     pub(crate) stage: Stage,
     pub(crate) devices: ChosenDevices,
-    /// How often it was made again.
+    /// How many times the pod was recreated.
     pub(crate) generation: u32,
-    /// Since when it is where it is.
+    /// The start of its current stage.
     pub(crate) since: Option<Timestamp>,
-    /// Somebody keeps it from going once it is told to: it has a finalizer.
+    /// The pod has a finalizer, so it is not removed after its eviction.
     pub(crate) stays: bool,
-    /// It was leaving from the start, and nobody makes another.
+    /// The pod was terminating from the start, and no controller recreates it.
     pub(crate) last: bool,
 }
 
@@ -234,7 +234,7 @@ impl Member {
     }
 }
 
-/// One gang: what waits, starts and ends together.
+/// One gang: the unit that waits, starts and ends together.
 #[derive(Clone, Debug)]
 pub(crate) struct Gang {
     pub(crate) namespace: String,
@@ -247,24 +247,24 @@ pub(crate) struct Gang {
     pub(crate) members: Vec<Member>,
     pub(crate) arrived: Seconds,
     pub(crate) duration: Option<Seconds>,
-    /// How long those who plan ahead may expect it to run.
+    /// The duration that schedulers with reservations may expect.
     pub(crate) estimate: Option<Seconds>,
-    /// Work done that an interruption does not undo.
+    /// Work done that survives an interruption.
     pub(crate) kept: Seconds,
     pub(crate) whole_since: Option<Seconds>,
-    /// Counts its runs, so that the end of an interrupted one is known as stale.
+    /// The number of its current run, to detect the stale end of an interrupted one.
     pub(crate) run: u32,
     pub(crate) ended: bool,
-    /// The controller that made it, if one did.
+    /// The controller that created it, if any.
     pub(crate) owner: Option<usize>,
-    /// The last reason said for waiting.
+    /// The last reported reason for waiting.
     pub(crate) said: Option<resources::report::Verdict>,
-    /// Its place in the results.
+    /// Its index in the results.
     pub(crate) result: usize,
 }
 
 impl Gang {
-    /// Are there enough members in place to run?
+    /// Whether enough members are placed for the gang to run.
     pub(crate) fn whole(&self) -> bool {
         let placed = || {
             self.members
@@ -296,7 +296,7 @@ impl Gang {
         self.members.iter().map(|member| member.ask.gpu_milli).sum()
     }
 
-    /// GPUs of the members in place, in thousandths.
+    /// GPUs of the placed members, in thousandths.
     pub(crate) fn placed_milli(&self) -> i64 {
         let placed = self
             .members

@@ -1,4 +1,4 @@
-//! Owns what is said of room that is held or planned: only what is new, and what is held no more.
+//! Records changes of nominations and reservations: only new and ended ones.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use crate::engine::planner::{Hold, Start};
 use crate::engine::stage::Stage;
 
 impl Stage<'_> {
-    /// What is held now; `starts` are the members that get theirs.
+    /// Takes the current holds; `starts` are the members that are bound now.
     pub(super) fn hold(&mut self, holds: Vec<Hold>, starts: &[Start]) {
         let now: BTreeMap<_, _> = holds
             .iter()

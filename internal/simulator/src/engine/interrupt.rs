@@ -1,4 +1,5 @@
-//! Evictions carried out: the pod stops, its gang goes on without it or loses what was not saved.
+//! Carries out evictions: the pod stops, and its gang goes on without it or loses the work since
+//! its last checkpoint.
 
 use crate::decision::What;
 use crate::engine::Happening;
@@ -46,7 +47,7 @@ impl Stage<'_> {
         self.leave(at, evict.member, self.now, grace);
     }
 
-    /// A member will be gone when its grace is over, unless somebody keeps it.
+    /// Schedules a member's removal for the end of its grace period, unless a finalizer keeps it.
     pub(super) fn leave(&mut self, at: GangIx, member: usize, since: Seconds, grace: Seconds) {
         if self.gangs[at].members[member].stays {
             return;
@@ -55,7 +56,8 @@ impl Stage<'_> {
             .put(since + grace.max(0), Happening::Gone { gang: at, member });
     }
 
-    /// A gang can't go on: what was not saved is lost, nothing where it saves itself now.
+    /// A gang cannot go on: it loses the work since its last checkpoint, or nothing if it
+    /// checkpoints now.
     fn interrupt(&mut self, at: GangIx, since: Seconds, placed: i64, saved: bool) {
         let gang = &mut self.gangs[at];
         gang.whole_since = None;

@@ -1,5 +1,5 @@
-//! Owns the making of gangs from work: numbers become objects, jobs are taken apart by their
-//! controllers, and objects get what an API would have given them.
+//! Creates the objects of gangs: from a trace's numbers, and from jobs through their controllers,
+//! with the fields that an API server would have set.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +14,7 @@ use crate::read::duration;
 use crate::scenario::{Job, Scenario, Seconds, Shape};
 use crate::shape;
 
-/// How often a controller is asked again until it has nothing more to do.
+/// How many times a controller is asked again until it has no more actions.
 pub(crate) const ROUNDS_MAX: usize = 16;
 
 /// A gang's objects.
@@ -23,7 +23,7 @@ pub(crate) struct Made {
     pub(crate) pods: Vec<Pod>,
 }
 
-/// Makes objects as of a moment.
+/// Creates objects as of a moment.
 pub(crate) struct Maker {
     start: Timestamp,
 }
@@ -86,7 +86,7 @@ impl Maker {
         Made { group, pods }
     }
 
-    /// Objects as they were written, with what an API would have added.
+    /// Objects as written in the input, with the fields that an API server would have set.
     pub(crate) fn written(&self, group: Option<&PodGroup>, pods: &[Pod], at: Seconds) -> Made {
         let mut group = group.cloned().map(Box::new);
         if let Some(group) = &mut group {
@@ -118,7 +118,7 @@ impl Maker {
         self.time(second).0
     }
 
-    /// What the training job's controller makes of it.
+    /// The objects that the PyTorchJob controller creates for a job.
     pub(crate) fn pytorch(&self, job: &PyTorchJob, at: Seconds) -> Made {
         let mut job = job.clone();
         self.complete(&mut job.metadata, at);
@@ -175,7 +175,7 @@ impl Maker {
     }
 }
 
-/// Annotations as a controller wants them.
+/// Sets annotations as a controller requests them.
 pub(crate) fn annotate(
     annotations: &mut BTreeMap<String, String>,
     wanted: &BTreeMap<String, Option<String>>,
@@ -188,7 +188,7 @@ pub(crate) fn annotate(
     }
 }
 
-/// What an owner says of all its work holds for each part of it.
+/// Copies an owner's annotations that apply to all its work to each part of it.
 pub(crate) fn inherit(meta: &mut ObjectMeta, owner: &ObjectMeta) {
     for name in [WALLTIME, USER, TEAM] {
         if let Some(value) = owner.annotations.as_ref().and_then(|map| map.get(name)) {
@@ -220,7 +220,7 @@ pub(crate) fn queue_of(made: &Made) -> String {
         .unwrap_or_else(|| DEFAULT_QUEUE.to_owned())
 }
 
-/// The duration that a gang's objects name themselves, before their job's.
+/// The duration in the annotations of a gang's own objects, which overrides its job's.
 pub(crate) fn own_duration(made: &Made) -> Option<Seconds> {
     let group = made.group.as_ref().map(|group| &group.metadata);
     let metas = group

@@ -1,5 +1,5 @@
-//! Simulated time: what arrives, ends and returns, in order; a planner is asked after what
-//! changed. Owns the order of things and the settings; what is done with each is in `stage`.
+//! Simulated time: processes arrivals, ends and returns in order, and asks a planner for a plan
+//! after changes. Owns the order of events and the settings; `stage` processes each event.
 
 pub(crate) mod account;
 mod eviction;
@@ -27,27 +27,27 @@ use crate::policy::Policy;
 use crate::reference::Reference;
 use crate::scenario::{Job, Scenario, Seconds, Work};
 
-/// How many plans in a row may follow from nothing but the planner's own wish to be asked again.
+/// How many plans in a row may result only from the planner's own request to be asked again.
 const IDLE_WAKES_MAX: u32 = 1000;
 
-/// How to simulate.
+/// The options of a simulation.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Who decides.
+    /// The scheduler's policy.
     pub policy: Policy,
-    /// What to call it in results; its policy's name if none is given.
+    /// The name in results; the policy's name if none is given.
     pub label: Option<String>,
-    /// A plan is made at most once in so many seconds; what happens meanwhile is gathered.
+    /// The least seconds between two plans; changes meanwhile are gathered.
     pub gather: Seconds,
-    /// Hold every plan of the production scheduler against the invariants.
+    /// Check every plan of the production scheduler against the invariants.
     pub check: bool,
     /// Seconds from an eviction until the pod is gone.
     pub grace: Seconds,
-    /// Work is saved every so many seconds; without it an interruption loses all.
+    /// The seconds between checkpoints; without checkpoints an interruption loses all work.
     pub checkpoint: Option<Seconds>,
     /// Stop at this second.
     pub until: Option<Seconds>,
-    /// Say why gangs wait.
+    /// Record why gangs wait.
     pub reports: bool,
     /// The production scheduler's own settings.
     pub scheduler: scheduler::Config,
@@ -69,16 +69,16 @@ impl Default for Options {
     }
 }
 
-/// What happens at a moment, in the order in which things of one moment happen.
+/// An event, in the order in which events of one second are processed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Happening {
-    /// A gang's work is done, if it is still the same run.
+    /// A gang's work is done, if this is still the same run.
     End { gang: GangIx, run: u32 },
     /// An evicted member is gone.
     Gone { gang: GangIx, member: usize },
 }
 
-/// What is to happen.
+/// The future events.
 #[derive(Default)]
 pub(crate) struct Agenda {
     heap: BinaryHeap<Reverse<(Seconds, Happening)>>,
@@ -100,7 +100,7 @@ impl Agenda {
     }
 }
 
-/// Runs a scenario under a policy. `record` is told each decision as it falls.
+/// Runs a scenario under a policy. `record` receives each decision as it is made.
 pub fn run(
     scenario: &Scenario,
     options: &Options,
@@ -186,7 +186,7 @@ pub fn run(
     Ok(stage.close(options.until))
 }
 
-/// Nodes that pods are on, and that the scenario does not have.
+/// Nodes that pods are bound to and that the scenario lacks.
 fn unknown_nodes(scenario: &Scenario) -> BTreeSet<&str> {
     let known: BTreeSet<&str> = scenario
         .nodes

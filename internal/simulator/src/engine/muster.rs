@@ -1,5 +1,5 @@
-//! The production scheduler as a planner: told of objects as the API would show them, its plans
-//! held against the invariants before they count, as the server does.
+//! The production scheduler as a planner. It receives objects as the API would show them, and the
+//! invariants check its plans before they count, as in the server.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -18,22 +18,22 @@ use crate::engine::gang::{Gang, GangIx, Host, Member, NodeIx, Stage};
 use crate::engine::planner::{Decided, Gangs, Hold, Planner, Start};
 use crate::scenario::{Scenario, Seconds};
 
-/// How long a gang is left alone whose binds would have broken an invariant.
+/// How long a gang waits after its binds would have broken an invariant.
 const VIOLATOR_REST: SignedDuration = SignedDuration::from_secs(30);
-/// How often binds are left out and the rest is checked again before all are left out.
+/// How many rounds of dropping binds and checking the rest there are before all are dropped.
 const ROUNDS_MAX: usize = 8;
 
 /// The production scheduler.
 pub(crate) struct Muster {
     start: Timestamp,
     scheduler: Scheduler,
-    /// The account that checks its plans, unless checking is off.
+    /// The invariant check of its plans, unless checking is off.
     cluster: Option<invariants::Cluster>,
     nodes: BTreeMap<String, NodeIx>,
     names: Vec<std::sync::Arc<str>>,
-    /// Gangs by namespace, name and whether they are a pod without a group.
+    /// Gangs by namespace, name and whether they are a pod without a PodGroup.
     gangs: BTreeMap<(String, String, bool), GangIx>,
-    /// The members' pods of those who are there, as the API shows them.
+    /// The pods of present gangs' members, as the API shows them.
     pods: HashMap<GangIx, Vec<Pod>>,
     reports: bool,
 }
@@ -102,7 +102,7 @@ impl Muster {
         }
     }
 
-    /// Tells how a member's pod stands now.
+    /// Reports a member's current pod to the scheduler.
     fn show(&mut self, at: GangIx, place: usize, member: &Member, now: Seconds) {
         let now = self.time(now);
         let pods = self.pods.get_mut(&at);
@@ -143,7 +143,7 @@ impl Muster {
                 said.push(violation.to_string());
                 guilty.extend(violation.pods);
             }
-            // A gang is left out whole: half of it would be the next violation.
+            // A gang is dropped whole: half of it would be the next violation.
             let groups: BTreeSet<GroupRef> = binds
                 .iter()
                 .filter(|bind| guilty.contains(&pod_id(&bind.pod.namespace, &bind.pod.name)))
@@ -167,7 +167,7 @@ impl Muster {
         said
     }
 
-    /// What is new of those who wait.
+    /// Collects the changed reports of waiting gangs.
     fn read_reports(&self, plan: &Plan, decided: &mut Decided) {
         if plan.unscheduled.is_empty() {
             return;
@@ -264,7 +264,7 @@ impl Planner for Muster {
     }
 
     fn ended(&mut self, at: GangIx, gang: &Gang, _: Seconds) {
-        // Seen as succeeded first: what is learnt from ends is learnt from that.
+        // The pods first show as succeeded, because the scheduler learns durations from that.
         let pods = self.pods.get_mut(&at).into_iter().flatten();
         for status in pods.filter_map(|pod| pod.status.as_mut()) {
             status.phase = Some("Succeeded".to_owned());
@@ -327,14 +327,15 @@ impl Planner for Muster {
     }
 }
 
-/// A member's pod as it is made: it waits.
+/// A member's pod as it is created: it waits.
 fn made(at: GangIx, place: usize, of: &Member) -> Pod {
     let mut pod = of.pod.clone();
     pod.metadata.uid = Some(format!("{at}-{place}-{}", of.generation));
     pod
 }
 
-/// Lets a pod stand as its member does: on this node, or waiting. Where it once was it stays until it goes.
+/// Sets a pod's state to its member's: on this node, or waiting. A terminating pod keeps its node
+/// until it is gone.
 fn stand(pod: &mut Pod, of: &Member, node: Option<&str>, now: Timestamp) {
     let phase = if node.is_some() { "Running" } else { "Pending" };
     pod.status = Some(PodStatus {
@@ -358,7 +359,7 @@ fn stand(pod: &mut Pod, of: &Member, node: Option<&str>, now: Timestamp) {
     }
 }
 
-/// Gang and member, as the pod's uid says.
+/// Gang and member, from the pod's uid.
 pub(crate) fn place_of(pod: &PodRef) -> Option<(GangIx, usize)> {
     let mut parts = pod.uid.split('-');
     Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))

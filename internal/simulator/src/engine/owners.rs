@@ -1,5 +1,4 @@
-//! Jobs of `batch/v1` while they are at work: their controller is asked after each end what to
-//! do next.
+//! Running Jobs of `batch/v1`: after each pod's end, the Job controller decides the next step.
 
 use k8s_openapi::api::batch::v1::Job as BatchJob;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
@@ -10,7 +9,7 @@ use crate::scenario::Seconds;
 
 /// One Job and all the pods it had.
 pub(crate) struct Owner {
-    /// The scenario's job that it is.
+    /// The index of its job in the scenario.
     pub(crate) written: usize,
     job: BatchJob,
     pods: Vec<Pod>,
@@ -41,7 +40,7 @@ impl Owner {
         }
     }
 
-    /// The pods that the controller makes now.
+    /// The pods that the controller creates now.
     pub(crate) fn reconcile(&mut self, maker: &Maker, at: Seconds) -> Vec<Made> {
         let now = maker.now(at);
         let mut made = Vec::new();

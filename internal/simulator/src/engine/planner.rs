@@ -1,5 +1,5 @@
-//! The seam between simulated time and whoever decides: the production scheduler, or one of the
-//! reference schedulers it is compared with.
+//! The interface between simulated time and a scheduler: the production scheduler, or one of the
+//! reference schedulers that it is compared with.
 
 use jiff::Timestamp;
 use resources::devices::ChosenDevices;
@@ -8,7 +8,7 @@ use resources::report::PlacementReport;
 use crate::engine::gang::{Gang, GangIx, NodeIx};
 use crate::scenario::Seconds;
 
-/// All gangs by place.
+/// All gangs by index.
 pub(crate) type Gangs = [Gang];
 
 /// A member that a plan places.
@@ -26,50 +26,50 @@ pub(crate) struct Evict {
     pub(crate) reason: String,
     pub(crate) by: Option<String>,
     pub(crate) message: String,
-    /// How long it needs to save itself, where it does so on being told to go.
+    /// The time that it needs for a checkpoint on eviction, if it makes one.
     pub(crate) grace: Option<Seconds>,
 }
 
-/// Room that is held for a member, or planned for it.
+/// A nomination or a future reservation of a member.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Hold {
     pub(crate) gang: GangIx,
     pub(crate) member: usize,
     pub(crate) node: NodeIx,
     pub(crate) devices: ChosenDevices,
-    /// When it will be free; none: as soon as those who are there have left.
+    /// When the resources will be free; none: as soon as the terminating pods are gone.
     pub(crate) from: Option<Timestamp>,
 }
 
-/// What a plan decided.
+/// A plan's decisions.
 #[derive(Default)]
 pub(crate) struct Decided {
     pub(crate) starts: Vec<Start>,
     pub(crate) evictions: Vec<Evict>,
-    /// Gangs that wait and have something new to say.
+    /// Waiting gangs whose report changed.
     pub(crate) reports: Vec<(GangIx, PlacementReport)>,
-    /// What was first said of when gangs would start: the earliest, likely and latest second.
+    /// The first estimates of gangs' starts: the earliest, likely and latest second.
     pub(crate) estimates: Vec<(GangIx, [Seconds; 3])>,
-    /// Room that is held or planned now; none if nothing changed since the last plan.
+    /// The current nominations and reservations; none if unchanged since the last plan.
     pub(crate) holds: Option<Vec<Hold>>,
-    /// What was left out because it would have broken an invariant.
+    /// The parts of the plan that were dropped because they would have broken an invariant.
     pub(crate) violations: Vec<String>,
     /// When to plan again even if nothing changes.
     pub(crate) wake: Option<Seconds>,
 }
 
-/// Somebody who decides. It is told what happened, in order, and asked to plan.
+/// A scheduler. It receives the events in order, and is asked for plans.
 pub(crate) trait Planner {
-    /// A gang's objects are there; members that are placed already hold their room.
+    /// A gang's objects exist; members that are placed already hold their resources.
     fn arrived(&mut self, at: GangIx, gang: &Gang, now: Seconds);
-    /// These members are in place and run.
+    /// These members are placed and run.
     fn running(&mut self, at: GangIx, gang: &Gang, members: &[usize], now: Seconds);
-    /// A member was evicted and is stopping.
+    /// A member was evicted and is terminating.
     fn leaving(&mut self, at: GangIx, gang: &Gang, member: usize, now: Seconds);
-    /// A member that was stopping is gone; another takes its place and waits (`gang` shows it).
+    /// A terminating member is gone; its successor waits (`gang` shows it).
     fn returned(&mut self, at: GangIx, gang: &Gang, member: usize, now: Seconds);
-    /// A gang's work is done: whatever it held is free.
+    /// A gang's work is done: its resources are free.
     fn ended(&mut self, at: GangIx, gang: &Gang, now: Seconds);
-    /// Decides.
+    /// Makes a plan.
     fn plan(&mut self, gangs: &Gangs, now: Seconds) -> Decided;
 }

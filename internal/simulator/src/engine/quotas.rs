@@ -1,5 +1,5 @@
-//! Quotas of namespaces, as admission counts them: a gang whose pods would exceed one is not let
-//! in until others have ended.
+//! ResourceQuotas of namespaces, as admission counts them: a gang whose pods would exceed a quota
+//! is not admitted until others have ended.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use resources::report::{PlacementReport, Verdict};
 
 use crate::engine::make::Made;
 
-/// A quota that has no room for a gang.
+/// A quota without room for a gang.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "quota {quota} of namespace {namespace} allows {resource}: {allowed}, of which {used} are used; with this it would be {would}"
@@ -25,7 +25,7 @@ pub(crate) struct OverQuota {
     would: Quantity,
 }
 
-/// One quota and what counts against it.
+/// One quota and its current use.
 struct Held {
     quota: ResourceQuota,
     hard: Usage,
@@ -64,17 +64,17 @@ impl Quotas {
         all
     }
 
-    /// Are there quotas in this namespace at all?
+    /// Whether this namespace has quotas.
     pub(crate) fn bind(&self, namespace: &str) -> bool {
         self.by_namespace.contains_key(namespace)
     }
 
-    /// Counts a gang's pods, or says which quota has no room for them.
+    /// Counts a gang's pods, or returns the quota that has no room for them.
     pub(crate) fn take(&mut self, namespace: &str, pods: &[Pod]) -> Result<(), Box<OverQuota>> {
         self.count(namespace, pods, true)
     }
 
-    /// Counts a gang's pods no more.
+    /// Stops counting a gang's pods.
     pub(crate) fn give_back(&mut self, namespace: &str, pods: &[Pod]) {
         let _ = self.count(namespace, pods, false);
     }
@@ -86,7 +86,7 @@ impl Quotas {
         let Some(kind) = registry::by_kind("", "v1", "Pod") else {
             return Ok(());
         };
-        // Requests that only limits imply count too: the API writes them in.
+        // Requests that only limits imply count too: the API defaults them.
         let values = pods.iter().filter_map(|pod| {
             let mut value = serde_json::to_value(pod).ok()?;
             (kind.default)(&mut value);
@@ -134,7 +134,7 @@ fn get(usage: &Usage, name: &str) -> Quantity {
     usage.get(name).copied().unwrap_or_default()
 }
 
-/// The report on a gang that a quota keeps out.
+/// The report on a gang that a quota does not admit.
 pub(crate) fn over(
     namespace: &str,
     name: &str,

@@ -1,5 +1,5 @@
-//! What is done with each thing that happens: gangs come, are placed, run, are interrupted, end;
-//! accounts and results are kept on the way.
+//! Processes each event of the simulation: gangs arrive, are placed, run, are interrupted, end.
+//! Updates the account and the results on the way.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -17,7 +17,7 @@ use crate::engine::{Agenda, Happening, Options};
 use crate::outcome::{GangOutcome, Outcome};
 use crate::scenario::{Job, Scenario, Seconds, Work};
 
-/// A gang that a quota keeps out: what it needs to be let in later.
+/// A gang that a quota does not admit, with everything needed to admit it later.
 struct KeptOut {
     made: Made,
     job: usize,
@@ -35,7 +35,7 @@ pub(crate) struct Stage<'a> {
     maker: Maker,
     pub(crate) agenda: Agenda,
     pub(super) hosts: Vec<Host>,
-    /// What the smallest GPU of the cluster has, in MiB, where that is known.
+    /// The memory of the cluster's smallest GPU, in MiB, if known.
     gpu_memory: Option<i64>,
     nodes: BTreeMap<String, NodeIx>,
     queues: BTreeMap<String, usize>,
@@ -45,7 +45,7 @@ pub(crate) struct Stage<'a> {
     owners: Vec<Owner>,
     pub(super) gangs: Vec<Gang>,
     pub(super) outcome: Outcome,
-    /// Room that is held or planned, as was last said.
+    /// Nominations and reservations, as last recorded.
     pub(super) holds: BTreeMap<(GangIx, usize), (NodeIx, Option<Timestamp>)>,
     pub(super) now: Seconds,
 }
@@ -154,7 +154,7 @@ impl<'a> Stage<'a> {
         at
     }
 
-    /// A job's time has come.
+    /// A job arrives.
     pub(crate) fn arrive(&mut self, at: usize) {
         let scenario = self.scenario;
         let job = &scenario.jobs[at];
@@ -162,7 +162,7 @@ impl<'a> Stage<'a> {
             Work::Shaped(shapes) => (vec![self.maker.shaped(job, shapes)], None),
             Work::Pods(group, pods) => {
                 let mut made = self.maker.written(group.as_deref(), pods, job.arrival);
-                // Where pods of the file already are stays with them.
+                // Pods that the input shows as bound stay where they are.
                 for (pod, written) in made.pods.iter_mut().zip(pods) {
                     pod.status.clone_from(&written.status);
                 }
@@ -181,7 +181,7 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// Lets a gang in, or keeps it where a quota has no room.
+    /// Admits a gang, or keeps it aside while a quota has no room.
     fn admit(&mut self, made: Made, job: usize, owner: Option<usize>, known: Option<usize>) {
         let written = &self.scenario.jobs[job];
         if made.pods.is_empty() && made.group.is_none() {
@@ -316,7 +316,7 @@ impl<'a> Stage<'a> {
                 member.stage = Standing::Leaving { node };
                 let owners = member.pod.metadata.owner_references.as_ref();
                 member.last = gang.lone && owners.is_none_or(Vec::is_empty);
-                // The timestamp is when the grace that it was given ends.
+                // The deletion timestamp is the end of the grace period.
                 let until = deleted.0.as_second() - self.scenario.start.as_second();
                 let since = self.now.max(until - self.options.grace.max(0));
                 leaving.push((place, since));
@@ -337,7 +337,7 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// A gang became whole; `elapsed` of its work was done before.
+    /// A gang became complete; `elapsed` of its work was done before.
     fn begin(&mut self, at: GangIx, elapsed: Seconds) {
         let gang = &mut self.gangs[at];
         gang.whole_since = Some(self.now);
@@ -374,7 +374,7 @@ impl<'a> Stage<'a> {
         );
     }
 
-    /// Something of the agenda happens. Says whether anything changed.
+    /// Processes an event. Returns whether anything changed.
     pub(crate) fn happen(&mut self, what: Happening) -> bool {
         match what {
             Happening::End { gang, run } => {
@@ -433,7 +433,7 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// An evicted member's grace is over: its room is free, and its successor waits.
+    /// An evicted member's grace period is over: its resources are free, and its successor waits.
     fn gone(&mut self, at: GangIx, place: usize) -> bool {
         let gang = &mut self.gangs[at];
         if gang.ended {
@@ -479,7 +479,7 @@ impl<'a> Stage<'a> {
         self.outcome.arriving = Some(self.account.so_far());
     }
 
-    /// Asks for a plan and carries it out. Says when to ask again.
+    /// Asks for a plan and carries it out. Returns when to ask again.
     pub(crate) fn plan(&mut self) -> Option<Seconds> {
         let decided = self.planner.plan(&self.gangs, self.now);
         self.outcome.plans += 1;

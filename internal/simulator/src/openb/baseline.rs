@@ -37,7 +37,7 @@ impl Policy for BestFit {
     }
 }
 
-/// A kept score: below 0 where the pod doesn't fit.
+/// A cached score: below 0 if the pod does not fit.
 #[derive(Clone, Copy, Debug)]
 struct Cell {
     version: u32,
@@ -62,7 +62,7 @@ pub struct Fgd {
 }
 
 impl Fgd {
-    /// For the classes it expects and empty nodes.
+    /// For the expected classes and empty nodes.
     #[must_use]
     pub fn new(mix: Mix, shapes: &[Shape]) -> Fgd {
         let value = |shape| fragmentation(&mix, &Room::empty(shape));
@@ -75,7 +75,8 @@ impl Fgd {
         }
     }
 
-    /// Works a cell out: a share tries every GPU that it fits, the lowest index winning.
+    /// Computes the score: for a share of a GPU it tries every GPU that fits; the lowest index wins
+    /// ties.
     fn score(mix: &Mix, before: f64, room: &Room, demand: &Demand, version: u32) -> Cell {
         let mut best = Cell { version, ..BLANK };
         if !room.fits(demand) {

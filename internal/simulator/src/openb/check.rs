@@ -4,10 +4,11 @@ use super::data::{Arrivals, Csv};
 use super::play::Played;
 use crate::error::SimulatorError;
 
-/// How far an allocation or an amount of fragmentation may be off: it is rounded to 0.01 there.
+/// The tolerance for an allocation or an amount of fragmentation, which is published rounded to
+/// 0.01.
 const ROUNDING: f64 = 0.0101;
 
-/// The same for the ratio of fragmentation, which is rounded to 0.1 of what it divides by.
+/// The tolerance for the ratio of fragmentation, which is published rounded to 0.1 of its divisor.
 const RATIO_ROUNDING: f64 = 0.0501;
 
 /// The published results of each variant, policy and seed.
@@ -15,12 +16,12 @@ pub struct Expected<'a> {
     table: Csv<'a>,
 }
 
-/// What a comparison found.
+/// The result of a comparison.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Compared {
-    /// Cells looked at.
+    /// Compared cells.
     pub cells: usize,
-    /// The cells that differ, in words.
+    /// The cells that differ, as messages.
     pub differences: Vec<String>,
 }
 
@@ -33,7 +34,7 @@ impl<'a> Expected<'a> {
         }
     }
 
-    /// Compares a run. A run that the table doesn't have has no cells.
+    /// Compares a run. A run that the table lacks has no cells.
     ///
     /// # Errors
     /// A cell that is no number, or a column of an unknown name.
@@ -65,7 +66,7 @@ impl<'a> Expected<'a> {
     }
 }
 
-/// A column's value in a run, and how far the published one may be off.
+/// A column's value in a run, and the tolerance for the published one.
 fn cell(name: &str, arrivals: &Arrivals, run: &Played) -> Option<(f64, f64)> {
     match name {
         "n_arrivals" => return Some((arrivals.rows.len() as f64, 0.0)),
@@ -83,7 +84,7 @@ fn cell(name: &str, arrivals: &Arrivals, run: &Played) -> Option<(f64, f64)> {
     }
 }
 
-/// The first line in which two lists of placements differ, both as they stand there.
+/// The first line in which two lists of placements differ, from both lists.
 #[must_use]
 pub fn first_difference<'a>(wanted: &'a str, found: &'a str) -> Option<(&'a str, &'a str)> {
     let (mut wanted, mut found) = (wanted.lines(), found.lines());

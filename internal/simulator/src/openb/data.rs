@@ -1,5 +1,5 @@
-//! Reads the benchmark's files (nodes, pods, arrival lists, ranks of nodes) and tells the classes
-//! that FGD expects. What the columns mean: see the benchmark's own description.
+//! Reads the benchmark's files (nodes, pods, arrival lists, ranks of nodes) and derives the pod
+//! classes that FGD expects. The benchmark's own description defines the columns.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -29,7 +29,7 @@ pub const VARIANTS: [&str; 17] = [
     "multigpu50",
 ];
 
-/// Part of the pods that the classes expected by FGD must hold.
+/// The fraction of the pods that the classes expected by FGD must hold.
 const TYPICAL: f64 = 0.95;
 
 /// One pod of a list.
@@ -37,7 +37,7 @@ const TYPICAL: f64 = 0.95;
 pub struct Pod {
     /// Name in the trace.
     pub name: String,
-    /// What it asks.
+    /// Its requests.
     pub demand: Demand,
     /// Admissible GPU models as written in the file, empty for any.
     pub models: String,
@@ -46,7 +46,7 @@ pub struct Pod {
 /// The nodes.
 #[derive(Clone, Debug, Default)]
 pub struct Cluster {
-    /// What each node has, in the order of the file.
+    /// The capacity of each node, in the order of the file.
     pub shapes: Vec<Shape>,
     /// Their names.
     pub names: Vec<String>,
@@ -239,7 +239,7 @@ pub fn counts(pods: &[Pod]) -> BTreeMap<Demand, u64> {
     out
 }
 
-/// The names of the lists of arrivals that serve for a variant, the best first: the variants with
+/// The names of the arrival lists usable for a variant, the preferred one first: the variants with
 /// admissible models share those of `default`.
 #[must_use]
 pub fn lists_of(variant: &str) -> Vec<String> {

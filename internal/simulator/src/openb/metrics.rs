@@ -1,10 +1,10 @@
-//! Allocation and fragmentation by how much has arrived, as the benchmark's description defines
-//! them (its section 5).
+//! Allocation and fragmentation by the amount of arrived work, as the benchmark's description
+//! defines them (its section 5).
 
 /// Last bin that is kept; later arrivals are counted into it.
 const LAST: usize = 131;
 
-/// Means over the arrivals of each bin. A bin is 1 % of the cluster's GPUs, arrived.
+/// Means over the arrivals of each bin. A bin covers arrivals of 1 % of the cluster's GPUs.
 #[derive(Clone, Debug)]
 pub struct Bins {
     sums: Vec<[f64; 3]>,
@@ -26,8 +26,8 @@ pub(super) fn bin_of(arrived: f64) -> usize {
 }
 
 impl Bins {
-    /// Counts one arrival: what has arrived, what is allocated, the amount of fragmentation (all
-    /// in % of the cluster's GPUs) and its ratio (% of the idle GPUs).
+    /// Counts one arrival: the arrived and the allocated GPUs, the amount of fragmentation (all in
+    /// % of the cluster's GPUs) and its ratio (% of the idle GPUs).
     pub fn add(&mut self, arrived: f64, allocated: f64, amount: f64, ratio: f64) {
         let round = |x: f64| (x * 100.0).round() / 100.0;
         let bin = bin_of(arrived).min(LAST);
@@ -74,7 +74,7 @@ impl Bins {
     }
 }
 
-/// Mean and sample standard deviation; zeros for what there is too little for.
+/// Mean and sample standard deviation; zero where there are too few values.
 #[must_use]
 pub fn mean_and_deviation(values: &[f64]) -> (f64, f64) {
     let n = values.len() as f64;

@@ -1,8 +1,8 @@
-//! The openb benchmark: how much of a cluster's GPUs a placement policy can give out while pods of
-//! a production trace arrive one at a time, none is refused that fits, and none leaves or moves.
-//! The protocol is that of Weng et al., "Beware of Fragmentation" (USENIX ATC 2023); its policies
-//! FGD and BestFit are here as baselines; beside them the scheduler as it ships. Pure: texts come
-//! in, tables go out; whoever calls has the files and the clock, and the data is not part of this
+//! The openb benchmark: how much of a cluster's GPUs a placement policy can allocate while pods of
+//! a production trace arrive one at a time. No pod that fits is refused, and none leaves or moves.
+//! The protocol is that of Weng et al., "Beware of Fragmentation" (USENIX ATC 2023). Its policies
+//! FGD and BestFit are implemented here as baselines for the production scheduler. Pure: texts come
+//! in, tables go out. The caller owns the files and the clock, and the data is not part of this
 //! program.
 
 mod baseline;

@@ -1,5 +1,5 @@
-//! One run of the protocol: offers the arrivals to a policy one after another, holds it to the
-//! rules, and measures.
+//! One run of the protocol: offers the arrivals to a policy one after another, enforces the rules,
+//! and measures.
 
 use scheduler::fragment::{Demand, Mix, Room, fragmentation};
 
@@ -8,29 +8,29 @@ use super::metrics::{Bins, bin_of};
 use super::policy::{Choice, Policy};
 use crate::error::SimulatorError;
 
-/// Most pods a node takes. The artefact's nodes have that many pod slots.
+/// The most pods per node: the artefact's nodes have this many pod slots.
 const PODS_MAX: u32 = 1001;
 
-/// Where failed shares are counted, behind 0 to 8 whole GPUs.
+/// The index of failed shares, after 0 to 8 whole GPUs.
 const SHARES: usize = 9;
 
-/// What a run gave.
+/// The results of a run.
 #[derive(Clone, Debug)]
 pub struct Played {
     /// The metrics.
     pub bins: Bins,
-    /// Failed pods until 100 % had arrived by number of GPUs 0..=8, shares apart.
+    /// Failed pods until 100 % had arrived by number of GPUs 0..=8, shares separately.
     failed: [u32; SHARES + 1],
     /// Failed pods over the whole run.
     pub failed_in_all: u32,
     /// Each placement, none for a failed pod.
     pub placements: Vec<Option<Choice>>,
-    /// GPU in use after each arrival, in 1/1000.
+    /// GPUs in use after each arrival, in 1/1000.
     pub used: Vec<u64>,
 }
 
 impl Played {
-    /// Failed pods with so many whole GPUs until 100 % had arrived.
+    /// Failed pods with this many whole GPUs until 100 % had arrived.
     #[must_use]
     pub fn failed(&self, gpus: usize) -> u32 {
         self.failed.get(gpus.min(SHARES - 1)).copied().unwrap_or(0)
@@ -49,11 +49,11 @@ impl Played {
     }
 }
 
-/// Plays one list of arrivals. Fragmentation is measured against `typical`.
+/// Runs one list of arrivals. Fragmentation is measured against `typical`.
 ///
 /// # Errors
-/// The policy broke the rules (what it chose doesn't fit, or it refused what fits), or the list
-/// names a pod that isn't there.
+/// The policy broke the rules (its choice does not fit, or it refused a pod that fits), or the list
+/// names an unknown pod.
 pub fn play(
     cluster: &Cluster,
     pods: &[Pod],
@@ -121,7 +121,7 @@ pub fn play(
     Ok(out)
 }
 
-/// What the node has left, if the pod may go there.
+/// The node's free resources after the placement, if the pod may be placed there.
 fn allowed(
     nodes: &[Room],
     count: &[u32],

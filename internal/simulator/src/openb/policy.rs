@@ -1,4 +1,4 @@
-//! What a policy is to the benchmark, and which there are.
+//! The interface of a policy in the benchmark, and the list of policies.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use super::baseline::{BestFit, Fgd};
 use super::data::{Cluster, Pod, typical};
 use super::production::Production;
 
-/// Where a pod goes.
+/// The placement of a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Choice {
     /// Index of the node.
@@ -21,7 +21,7 @@ pub struct Choice {
 pub trait Policy {
     /// Picks a node among those where the pod fits; none only if there is none.
     fn choose(&mut self, nodes: &[Room], rank: &[u32], demand: &Demand) -> Option<Choice>;
-    /// Told after each placement what the node has left.
+    /// Receives the node's free resources after each placement.
     fn placed(&mut self, _node: usize, _room: &Room) {}
 }
 
@@ -32,9 +32,10 @@ pub enum Which {
     Fgd,
     /// The paper's best fit.
     BestFit,
-    /// The scheduler as it ships; of the pods to come it knows those that came.
+    /// The scheduler as it ships; it learns the expected pods from those that arrived.
     Muster,
-    /// The same, told which pods to expect as FGD is: `Config::expected` is the variant's list.
+    /// The same with FGD's knowledge of the expected pods: `Config::expected` is the variant's
+    /// list.
     MusterTold,
 }
 

@@ -1,6 +1,6 @@
-//! The scheduler under the benchmark's rules: nodes and pods are the objects that an API would
-//! show it, each arrival is an event and a plan, and what does not fit is withdrawn. Nothing here
-//! says where a pod goes.
+//! The scheduler under the benchmark's rules: nodes and pods are the objects that an API would show
+//! it, each arrival is an event and a plan, and a pod that does not fit is withdrawn. This module
+//! makes no placement decision.
 
 use std::collections::BTreeMap;
 
@@ -17,26 +17,26 @@ use super::policy::{Choice, Policy};
 use crate::scenario::{Job, Shape};
 use crate::shape::{self, NodeFigures};
 
-/// Where the pods are.
+/// The namespace of the pods.
 const NAMESPACE: &str = "default";
 
-/// Pods that a node of the benchmark takes.
+/// The pod limit of a node of the benchmark.
 const PODS: &str = "1001";
 
-/// The scheduler as it ships, with its defaults but that nothing is evicted: the protocol knows no
-/// such thing.
+/// The scheduler as it ships with its defaults, except that evictions are off: the protocol has
+/// none.
 pub struct Production {
     scheduler: Scheduler,
-    /// Nodes by the name that the scheduler knows them by.
+    /// Nodes by the scheduler's names for them.
     nodes: BTreeMap<String, usize>,
     models: Vec<String>,
     arrived: i64,
 }
 
 impl Production {
-    /// For empty nodes. Nodes are named by their rank, so that who breaks ties by name breaks
-    /// them as the protocol does. The scheduler is told to expect pods such as these, and as many
-    /// of each kind; if there are none, it has only what it sees.
+    /// For empty nodes. Nodes are named by their rank, so that a scheduler that breaks ties by name
+    /// follows the protocol. `expected` are the pods that the scheduler is to expect, with how many
+    /// of each kind; if it is empty, the scheduler knows only the pods that arrived.
     #[must_use]
     pub fn new(cluster: &Cluster, rank: &[u32], expected: &[Pod]) -> Production {
         let expected = counts(expected).into_iter();
@@ -116,7 +116,7 @@ impl Policy for Production {
     }
 }
 
-/// A pod without a name that asks for this.
+/// An unnamed pod with these requests.
 fn pod(demand: &Demand, models: &[String]) -> k8s::Pod {
     let job = Job {
         namespace: NAMESPACE.to_owned(),
@@ -126,7 +126,7 @@ fn pod(demand: &Demand, models: &[String]) -> k8s::Pod {
     shape::pod(&asked(demand, models), &job, None)
 }
 
-/// What a pod asks for, as traces say it.
+/// A pod's requests, in the form of traces.
 fn asked(demand: &Demand, models: &[String]) -> Shape {
     let named = models.iter().enumerate();
     let admissible = named.filter(|(bit, _)| demand.models >> bit & 1 == 1);
@@ -143,7 +143,7 @@ fn asked(demand: &Demand, models: &[String]) -> Shape {
             Vec::new()
         } else {
             let names: Vec<String> = admissible.map(|(_, name)| name.clone()).collect();
-            // An empty list would say any.
+            // An empty list would mean any model.
             if names.is_empty() {
                 vec!["none".to_owned()]
             } else {

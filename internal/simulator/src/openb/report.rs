@@ -1,5 +1,5 @@
-//! The tables: a line for each variant and policy, FGD beside the scheduler at the end; and every
-//! placement of a run in the columns of the published ones.
+//! The tables: a line for each variant and policy, then FGD and the scheduler side by side; and
+//! every placement of a run in the columns of the published ones.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -10,10 +10,10 @@ use super::metrics::{Bins, mean_and_deviation};
 use super::play::Played;
 use super::policy::Which;
 
-/// How much has arrived where the tables look, in % of the cluster's GPUs.
+/// The arrived work at which the tables report, in % of the cluster's GPUs.
 const LEVELS: [usize; 4] = [80, 90, 100, 130];
 
-/// What stands side by side at the end.
+/// The policies of the side-by-side table.
 const BESIDE: [Which; 3] = [Which::Fgd, Which::Muster, Which::MusterTold];
 
 /// One run, without its placements.
@@ -34,7 +34,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Adds a run that took so much CPU time.
+    /// Adds a run with its CPU time.
     pub fn add(&mut self, variant: &str, which: Which, played: &Played, cpu: Duration) {
         let known = self.variants.iter().position(|v| v == variant);
         let at = known.unwrap_or_else(|| {
@@ -51,7 +51,7 @@ impl Report {
         });
     }
 
-    /// The line of the last variant for a policy: allocation, failed 8-GPU pods, time a pod.
+    /// The line of the last variant for a policy: allocation, failed 8-GPU pods, time per pod.
     #[must_use]
     pub fn last_line(&self, which: Which) -> String {
         let at = self.variants.len().saturating_sub(1);
@@ -69,7 +69,7 @@ impl Report {
         line
     }
 
-    /// What stands over the lines of [`Report::last_line`].
+    /// The header of the lines of [`Report::last_line`].
     #[must_use]
     pub fn head() -> &'static str {
         "GPU allocation in % of the cluster when so many % have arrived: mean (deviation) over seeds;\n\
@@ -78,8 +78,8 @@ impl Report {
          |---|---|---|---|---|---|---|---|"
     }
 
-    /// FGD beside the scheduler for each variant, their means, and fragmentation with failures by
-    /// size.
+    /// FGD and the scheduler side by side for each variant, their means, and fragmentation with
+    /// failures by size.
     #[must_use]
     pub fn tables(&self) -> String {
         let names = BESIDE.map(|which| which.to_string()).join(" / ");

@@ -1,6 +1,6 @@
-//! Owns what may stand in Muster's annotations: where the scheduler would leave out what it can't
-//! read, a simulation's input is refused with what would be right. Where the scheduler lets the
-//! gang wait and says why, so does the simulation, and a note says it too.
+//! Validates Muster's annotations. Where the scheduler would ignore an unreadable value, a
+//! simulation refuses the input and states the accepted values. Where the scheduler would make the
+//! gang wait and report why, the simulation does the same, and adds a note.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use super::duration;
 use super::trace;
 use crate::error::{Place, SimulatorError};
 
-/// An annotation's value that can't be read; the text says what would be right.
+/// An annotation's value that can't be read; the text states the accepted values.
 #[derive(Debug, thiserror::Error)]
 enum Misformed {
     #[error("{}", .0.wanted())]
@@ -26,18 +26,18 @@ enum Misformed {
     },
 }
 
-/// What an annotation's value must be.
+/// The form of an annotation's value.
 #[derive(Clone, Copy, Debug)]
 enum Form {
     /// JSON of resource to quantity.
     Amounts,
     /// A quantity, or JSON of resource to quantity.
     Weights,
-    /// JSON of whom gangs may evict.
+    /// JSON of a preemption rule: which gangs may be evicted.
     Preemption,
     /// One of these words.
     Word(&'static [&'static str]),
-    /// JSON of what is asked of the network.
+    /// JSON of network topology requirements.
     Topology,
     /// JSON of sub-groups.
     SubGroups,
@@ -45,13 +45,13 @@ enum Form {
     Span,
     /// Seconds or a time.
     Moment,
-    /// A part of one, more than 0.
+    /// A fraction, more than 0 and at most 1.
     Part,
     /// A whole number that is not negative.
     Count,
     /// JSON of container to resource to device ids.
     Devices,
-    /// JSON of what a node has.
+    /// JSON of a node's device inventory.
     Inventory,
     /// Anything.
     Text,
@@ -59,7 +59,7 @@ enum Form {
 
 const TRUTH: Form = Form::Word(&["true", "false"]);
 
-/// The annotations that are read, and on what kinds; empty: on work of any kind.
+/// The known annotations, and the kinds they apply to; empty: work of any kind.
 const KNOWN: [(&str, &[&str], Form); 32] = [
     (names::BORROWING_LIMIT, &["Queue"], Form::Amounts),
     (names::LENDING_LIMIT, &["Queue"], Form::Amounts),
@@ -98,21 +98,21 @@ const KNOWN: [(&str, &[&str], Form); 32] = [
     (names::CHECKPOINT_GRACE, &[], Form::Span),
     (names::TEAM_LIMIT, &["Queue"], Form::Amounts),
 ];
-/// What controllers and clients write for themselves.
+/// Annotations that controllers and clients write for their own use.
 const OTHERS: [&str; 2] = [names::RENDEZVOUS_PORT, names::RESTARTS];
-/// What Muster's own words begin with.
+/// The prefix of Muster's annotations.
 const OURS: &str = "muster.io/";
 
-/// What is not as it should be, and no reason to refuse the input.
+/// Irregularities that are no reason to refuse the input.
 #[derive(Default)]
 pub(super) struct Doubts {
-    /// Annotations of Muster's that mean nothing on this kind.
+    /// Annotations of Muster's that have no meaning on this kind.
     pub(super) unknown: Vec<String>,
-    /// What makes a gang wait for ever, in sentences.
+    /// Why gangs would wait for ever, in sentences.
     pub(super) hopeless: Vec<String>,
 }
 
-/// Reads an object's annotations.
+/// Checks an object's annotations.
 pub(super) fn annotations(
     kind: &str,
     value: &Value,
@@ -158,7 +158,7 @@ pub(super) fn annotations(
 }
 
 impl Form {
-    /// Can this be read? An error says what would be right.
+    /// Whether this value can be read. An error states the accepted values.
     fn read(self, text: &str) -> Result<(), Misformed> {
         let text = text.trim();
         let good = match self {
@@ -240,7 +240,7 @@ fn amounts(text: &str) -> bool {
     })
 }
 
-// The shapes of what the scheduler reads; the fields are there to be checked.
+// The shapes of the scheduler's annotations; the fields exist only to be checked.
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]

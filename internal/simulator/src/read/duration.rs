@@ -1,13 +1,13 @@
-//! Reads spans and moments as people and clusters write them.
+//! Parses spans and moments in the forms that people and clusters write.
 
 use jiff::{Timestamp, civil, tz::TimeZone};
 use resources::span;
 
 use crate::scenario::Seconds;
 
-/// What a span may look like, for messages.
+/// The accepted forms of a span, for messages.
 pub(crate) const SPAN: &str = span::FORMS;
-/// What a moment may look like, for messages.
+/// The accepted forms of a moment, for messages.
 pub(crate) const MOMENT: &str = "write seconds (5400) or a time (2026-01-31T08:00:00Z)";
 
 /// Reads a span of time; parts of a second are rounded up.
@@ -22,7 +22,7 @@ pub fn seconds(text: &str) -> Result<Seconds, ()> {
 /// A moment: seconds on a clock of the file's own, or a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Moment {
-    /// Seconds since whatever the file counts from.
+    /// Seconds since the file's own origin.
     Second(Seconds),
     /// A time.
     Time(Timestamp),

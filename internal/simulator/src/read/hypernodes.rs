@@ -1,5 +1,5 @@
-//! Volcano's HyperNodes: network domains that name their members become labels of the nodes in
-//! them, tiers become levels of the topology, and limits in tiers are counted as Muster does.
+//! Volcano's HyperNodes: each network domain becomes a label on its nodes, tiers become levels of
+//! the topology, and limits in tiers are converted to Muster's counting.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ use crate::scenario::Scenario;
 
 /// The kind.
 pub(super) const KIND: &str = "HyperNode";
-/// What the label of a tier without a name begins with; its number follows.
+/// The label prefix of a tier without a name; the tier's number follows.
 const TIER: &str = "muster.io/tier-";
 
 /// One domain.
@@ -22,15 +22,15 @@ struct Domain {
     members: Vec<Member>,
 }
 
-/// Who is in a domain: nodes, or all that is in another domain.
+/// A member of a domain: a node, or all members of another domain.
 enum Member {
     Node(String),
     Labelled(BTreeMap<String, String>),
     Domain(String),
 }
 
-/// Labels the scenario's nodes and sets its topology, unless that is said otherwise; limits of
-/// the PodGroups are counted anew.
+/// Labels the scenario's nodes and sets its topology, unless the settings define one; renumbers the
+/// PodGroups' limits.
 pub(super) fn apply<'a>(
     objects: &[(Value, Place)],
     groups: impl Iterator<Item = &'a mut PodGroup>,
@@ -80,7 +80,7 @@ pub(super) fn apply<'a>(
     Ok(())
 }
 
-/// Muster counts the tiers that there are, from 1.
+/// Renumbers a limit: Muster counts the existing tiers from 1.
 fn count(limits: &mut NetworkTopologySpec, tiers: &BTreeSet<i64>) {
     if let Some(highest) = limits.highest_tier_allowed {
         let count = tiers.range(..=i64::from(highest)).count();
@@ -140,7 +140,7 @@ fn read(
     Ok(Domain { tier, key, members })
 }
 
-/// Is the node in the domain, or in one within it?
+/// Whether the node is in the domain, or in a domain within it.
 fn holds(domain: &Domain, node: &Node, all: &BTreeMap<String, Domain>, depth: usize) -> bool {
     let meta = &node.metadata;
     domain.members.iter().any(|member| match member {
@@ -149,7 +149,7 @@ fn holds(domain: &Domain, node: &Node, all: &BTreeMap<String, Domain>, depth: us
             let labels = meta.labels.as_ref();
             labels.and_then(|labels| labels.get(key)) == Some(value)
         }),
-        // A circle is at most as long as there are domains.
+        // A cycle has at most as many domains as there are.
         Member::Domain(name) => all
             .get(name)
             .is_some_and(|inner| depth < all.len() && holds(inner, node, all, depth + 1)),

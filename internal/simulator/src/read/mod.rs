@@ -1,5 +1,5 @@
-//! Input: manifests of ordinary objects, and traces. Tells formats apart and puts together what
-//! several files say; the formats themselves are in the files beside it.
+//! Input: manifests of ordinary objects, and traces. Detects formats and combines several files;
+//! the sibling modules read the formats.
 
 mod check;
 pub mod duration;
@@ -24,9 +24,9 @@ use crate::error::SimulatorError;
 use crate::scenario::Scenario;
 use crate::shape::{self, NodeFigures};
 
-/// GPUs of a node where no node says.
+/// GPUs of a node if the input describes none.
 const GPUS_PER_NODE: i64 = 8;
-/// The most nodes that are made up for a trace that says how large its machine was.
+/// The most nodes that are generated for a trace that states its machine's size.
 const NODES_MAX: i64 = 100_000;
 
 /// A format of input.
@@ -38,7 +38,7 @@ pub enum Format {
     Openb,
     /// openb's node list.
     OpenbNodes,
-    /// A CSV with arrival, duration and GPUs, as the Philly trace's descendants have it.
+    /// A CSV with arrival, duration and GPUs, as the Philly trace and its descendants have it.
     Philly,
     /// Slurm's accounting.
     Sacct,
@@ -67,7 +67,7 @@ impl Format {
         })
     }
 
-    /// Tells by a file's name and its first lines.
+    /// Detects the format from a file's name and its first lines.
     fn of(source: &Source<'_>) -> Format {
         let extension = source.file.rsplit('.').next().unwrap_or_default();
         let first = source
@@ -93,22 +93,22 @@ impl Format {
 /// One file.
 #[derive(Clone, Copy, Debug)]
 pub struct Source<'a> {
-    /// What to call it.
+    /// Its name.
     pub file: &'a str,
-    /// What it says.
+    /// Its content.
     pub text: &'a str,
 }
 
-/// How to read.
+/// The options of reading.
 #[derive(Clone, Debug, Default)]
 pub struct ReadOptions {
-    /// The format of all files; told from each file if none is given.
+    /// The format of all files; detected per file if none is given.
     pub format: Option<Format>,
     /// Columns that the user chose, by meaning.
     pub columns: BTreeMap<String, String>,
-    /// Nodes beside those in the files.
+    /// Nodes in addition to those in the files.
     pub nodes: Vec<Node>,
-    /// The wall time of second 0, where the files don't say.
+    /// The wall time of second 0, if the files don't define it.
     pub start: Option<Timestamp>,
 }
 
@@ -167,7 +167,7 @@ pub fn read(sources: &[Source<'_>], options: &ReadOptions) -> Result<Scenario, S
     Ok(scenario)
 }
 
-/// Says which nodes pods are on that are not in the input.
+/// Adds a note about nodes that pods are bound to and that the input lacks.
 fn note_unknown_nodes(scenario: &mut Scenario) {
     let known: BTreeSet<Option<&str>> = scenario
         .nodes
@@ -188,7 +188,7 @@ fn note_unknown_nodes(scenario: &mut Scenario) {
     scenario.notes.extend(said);
 }
 
-/// Second 0 where nothing says when: some new year.
+/// Second 0 if the input defines none: a fixed new year.
 #[must_use]
 pub fn default_start() -> Timestamp {
     Timestamp::from_second(1_767_225_600).unwrap_or(Timestamp::UNIX_EPOCH)
@@ -203,9 +203,9 @@ fn largest(nodes: &[Node]) -> Option<i64> {
     gpus.max().filter(|gpus| *gpus > 0)
 }
 
-/// Nodes for a trace that says how many the machine had.
+/// Generates nodes for a trace that states how many the machine had.
 fn make_machine(scenario: &mut Scenario, nodes: i64, processors: i64) {
-    // A node with a hundred GPUs is none: such files count cores or whole partitions.
+    // No node has a hundred GPUs: such files count cores or whole partitions.
     let nodes = if processors / nodes > 64 {
         processors.div_euclid(GPUS_PER_NODE).max(1)
     } else {

@@ -1,5 +1,5 @@
-//! Manifests: documents and Lists of ordinary objects, as `kubectl get -o yaml` prints them, each
-//! read as its kind or refused with its place. What they amount to is `work`'s.
+//! Manifests: documents and Lists of ordinary objects, as `kubectl get -o yaml` prints them. Each
+//! is read as its kind, or refused with its place. `work` assembles them.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -27,9 +27,9 @@ use crate::error::{Place, SimulatorError};
 use crate::scenario::Scenario;
 use crate::settings;
 
-/// What Muster's Queues are of.
+/// The API version of Muster's Queues.
 const QUEUE_VERSION: &str = "scheduling.volcano.sh/v1beta1";
-/// The kinds that say something to a scheduler, and what they are of.
+/// The kinds that matter to a scheduler, and their API versions.
 const KINDS: [(&str, &str); 16] = [
     ("Node", "v1"),
     ("Queue", QUEUE_VERSION),
@@ -60,21 +60,21 @@ pub(super) struct Found {
     pub(super) training: Vec<(PyTorchJob, Place)>,
     pub(super) batch: Vec<(BatchJob, Place)>,
     ignored: BTreeMap<String, usize>,
-    /// What makes gangs wait for ever.
+    /// Why gangs would wait for ever.
     hopeless: Vec<String>,
     /// Volcano's network domains.
     hypernodes: Vec<(Value, Place)>,
-    /// Others' queues.
+    /// Queues of other schedulers.
     foreign: Vec<(Value, Place)>,
-    /// Every object by kind, namespace and name, with where it stands.
+    /// Every object by kind, namespace and name, with its place in the input.
     seen: BTreeMap<(String, Key), Place>,
-    /// Annotations of Muster's that it does not know, and who has them first.
+    /// Unknown annotations with Muster's prefix, and the first object that has each.
     unknown: BTreeMap<String, String>,
-    /// Fields that a kind does not have, and who has them first.
+    /// Fields that a kind does not define, and the first object that has each.
     lost: BTreeMap<(String, String), String>,
 }
 
-/// Reads all documents into the scenario. Says when second 0 is, where the objects tell.
+/// Reads all documents into the scenario. Returns second 0, if the objects define it.
 pub(super) fn read(
     sources: &[&Source<'_>],
     start: Option<Timestamp>,
@@ -114,7 +114,7 @@ pub(super) fn read(
     work::assemble(found, start, scenario)
 }
 
-/// Others' queues in Muster's words, and what of them has none.
+/// Maps queues of other schedulers to Muster's, and notes the fields that have no equivalent.
 fn add_foreign(found: &mut Found, scenario: &mut Scenario) -> Result<(), SimulatorError> {
     let (objects, places): (Vec<Value>, Vec<Place>) =
         std::mem::take(&mut found.foreign).into_iter().unzip();
@@ -174,7 +174,7 @@ fn take(
     {
         let one = kind.trim_end_matches("List");
         for (at, mut item) in items.into_iter().enumerate() {
-            // `kubectl get --raw` leaves the kind of items out.
+            // `kubectl get --raw` omits the kind of items.
             if item["kind"].is_null() && !one.is_empty() {
                 item["kind"] = Value::from(one);
                 item["apiVersion"] = value["apiVersion"].clone();
@@ -214,7 +214,7 @@ fn take(
             scenario
                 .queues
                 .push(typed::<Queue>(with_spec(value.clone()), place, found)?);
-            // The kind is Muster's own; only what has no effect is said.
+            // The kind is Muster's own, so only fields without effect are noted.
             let mapped = mapping::queues(&[value]).unwrap_or_default();
             let words = mapped.warnings.iter().map(ToString::to_string);
             scenario.notes.extend(words);
@@ -279,7 +279,7 @@ fn take(
     Ok(())
 }
 
-/// How the scheduler is set up; said once.
+/// Applies the scheduler's settings, which may be given once.
 fn set(
     value: &Value,
     place: &Place,
@@ -297,7 +297,7 @@ fn set(
         wanted: wrong.wanted,
     })?;
     let mut said = read.settings;
-    // A described node's GPUs stay as they are described: there is no agent that would cut them.
+    // A described node's GPUs keep their partitioning: no agent runs that would change it.
     if said.mig.take().flatten().is_some() {
         let note =
             "spec.mig: no GPUs are cut anew in a simulation; nodes keep the slices that they have";
@@ -310,7 +310,7 @@ fn set(
     Ok(())
 }
 
-/// Takes note of an object: each comes once, and says of Muster's words only what can be read.
+/// Registers an object: each may come once, and its Muster annotations must be readable.
 fn note(kind: &str, value: &Value, place: &Place, found: &mut Found) -> Result<(), SimulatorError> {
     let text = |field: &str| value["metadata"][field].as_str().unwrap_or_default();
     let name = text("name").to_owned();
@@ -358,7 +358,7 @@ fn once(
     }
 }
 
-/// With the namespace that the API would have given it.
+/// The object with the namespace that the API would have set.
 fn namespaced(mut value: Value) -> Value {
     if value["metadata"]["namespace"].is_null() {
         value["metadata"]["namespace"] = Value::from("default");
@@ -412,7 +412,7 @@ fn typed<T: DeserializeOwned + Serialize>(
     Ok(read)
 }
 
-/// Quantities that can't be read would count as nothing later: they are refused here.
+/// Refuses quantities that can't be read; later code would count them as zero.
 fn quantities(value: &Value, path: &str, place: &Place) -> Result<(), SimulatorError> {
     const LISTS: [&str; 10] = [
         "requests",

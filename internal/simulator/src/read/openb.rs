@@ -77,7 +77,7 @@ pub(crate) fn openb(
     all.finish(file)
 }
 
-/// A column that openb's lists call by just this name.
+/// A column with exactly this name in openb's lists.
 fn openb_column(name: &'static str) -> Meaning {
     static NAMES: [&str; 10] = [
         "name",

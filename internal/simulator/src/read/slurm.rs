@@ -89,7 +89,7 @@ pub(crate) fn sacct(
     all.finish(file)
 }
 
-/// GPUs in `cpu=8,gres/gpu=2,gres/gpu:a100=2` or `gpu:a100:2`; none if it says nothing of GPUs.
+/// GPUs in `cpu=8,gres/gpu=2,gres/gpu:a100=2` or `gpu:a100:2`; none if the text mentions no GPUs.
 fn tres_gpus(text: &str) -> Result<Option<i64>, ()> {
     let mut typed = None;
     for part in text.split(',') {

@@ -1,5 +1,5 @@
-//! Tables in text: a header, one record a line, values separated by one character, perhaps in
-//! quotes. Finds columns by what they are called and says where a value is wrong.
+//! Tables in text: a header, one record a line, values separated by one character, perhaps quoted.
+//! Finds columns by their names and reports where a value is wrong.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use crate::error::{Place, SimulatorError};
 use crate::read::duration::{self, Moment};
 use crate::scenario::Seconds;
 
-/// What a column is for, and the header words that say so.
+/// The meaning of a column, and the header words for it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Meaning {
     pub(crate) name: &'static str,
@@ -37,7 +37,7 @@ pub(crate) struct Column {
 }
 
 impl<'a> Table<'a> {
-    /// Splits a text. `given` names columns that the user chose, by meaning.
+    /// Splits a text. `given` maps meanings to the columns that the user chose.
     pub(crate) fn split(
         file: &'a str,
         text: &str,
@@ -66,7 +66,7 @@ impl<'a> Table<'a> {
                 what: "a quoted value does not end".to_owned(),
                 wanted: "close the quotes in the same line".to_owned(),
             })?;
-            // A separator behind the last value, as `sacct -p` writes it.
+            // A separator after the last value, as `sacct -p` writes it.
             if values.len() == header.len() + 1 && values.last().is_some_and(String::is_empty) {
                 values.pop();
             }
@@ -99,7 +99,7 @@ impl<'a> Table<'a> {
         })
     }
 
-    /// The column for this, if there is one.
+    /// The column with this meaning, if there is one.
     pub(crate) fn column(&self, meaning: Meaning) -> Result<Option<Column>, SimulatorError> {
         let find = |word: &str| {
             self.header
@@ -127,7 +127,7 @@ impl<'a> Table<'a> {
             .map(|at| Column { at }))
     }
 
-    /// The column for this, which must be there.
+    /// The column with this meaning, which must exist.
     pub(crate) fn needed(&self, meaning: Meaning) -> Result<Column, SimulatorError> {
         self.column(meaning)?.ok_or_else(|| SimulatorError::Column {
             file: self.file.to_owned(),
@@ -149,7 +149,7 @@ impl<'a> Row<'a> {
             .filter(|text| !absent(text))
     }
 
-    /// Reads the value of a column where there is the column and a value in it.
+    /// Parses the value of a column, if both the column and the value are present.
     pub(crate) fn given<T>(
         self,
         column: Option<Column>,
@@ -195,7 +195,7 @@ impl<'a> Row<'a> {
     }
 }
 
-/// Words that clusters write where there is nothing.
+/// Words that clusters write for an absent value.
 fn absent(text: &str) -> bool {
     text.is_empty()
         || ["none", "null", "nan", "unknown", "n/a", "-"]

@@ -1,5 +1,5 @@
-//! Traces: what all have in common, and CSVs as the Philly trace and its descendants write them.
-//! Each line becomes a job; lines that never ran are left out and counted.
+//! Traces: the common parts, and CSVs as the Philly trace and its descendants write them. Each line
+//! becomes a job; lines that never ran are left out and counted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,24 +13,24 @@ use crate::scenario::{Job, Seconds, Shape, Work};
 
 /// The namespace of a trace's jobs.
 const NAMESPACE: &str = "default";
-/// The most GPUs that one job of a trace may ask for.
+/// The most GPUs that one job of a trace may request.
 pub(super) const GPUS_MAX: i64 = 1_000_000;
 
-/// What a trace says.
+/// The content of a trace.
 #[derive(Default)]
 pub(crate) struct Trace {
     pub(crate) jobs: Vec<Job>,
-    /// The wall time of second 0, where the trace has times.
+    /// The wall time of second 0, if the trace has times.
     pub(crate) start: Option<Timestamp>,
     pub(crate) notes: Vec<String>,
-    /// Nodes and processors that the file says the machine had.
+    /// The machine's nodes and processors, as the file states them.
     pub(crate) machine: Option<(i64, i64)>,
 }
 
 /// How a trace's numbers become pods.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Packing {
-    /// GPUs of the largest node: a job that asks for more becomes several pods.
+    /// GPUs of the largest node: a job that requests more becomes several pods.
     pub(crate) gpus_per_node: i64,
 }
 
@@ -63,7 +63,7 @@ impl Gatherer {
             .clone()
     }
 
-    /// Pods for so many GPUs: whole nodes' worth, and one with the rest.
+    /// Pods for this many GPUs: full nodes, and one pod with the rest.
     pub(super) fn pods(
         &mut self,
         gpus: i64,
@@ -72,7 +72,8 @@ impl Gatherer {
     ) -> Vec<(Arc<Shape>, u32)> {
         let most = packing.gpus_per_node.max(1);
         let of = |gpus: i64, cpus: i64| Shape {
-            // Room for what feeds the GPUs, little enough not to bind where the trace says nothing.
+            // If the trace states no CPUs or memory, requests that are too small to constrain
+            // placement.
             cpu_milli: if cpus > 0 {
                 cpus * 1000
             } else {
@@ -139,7 +140,7 @@ impl Gatherer {
                 "{file}: some arrivals are times and others seconds: write all in one way"
             )));
         }
-        // Seconds as large as this count from 1970.
+        // Seconds this large count from 1970.
         let start = (times > 0 || first > 1_000_000_000)
             .then(|| Timestamp::from_second(first).ok())
             .flatten();
@@ -224,7 +225,7 @@ const WALLTIME: Meaning = meaning(
 );
 pub(super) const PRIORITY: Meaning = meaning("priority", &["priority"]);
 
-/// When the work of a line ran for how long; none if it never did.
+/// The start and duration of a line's work; none if it never ran.
 pub(super) fn ran(
     row: Row<'_>,
     duration: Option<Column>,
@@ -250,7 +251,7 @@ pub(super) fn ran(
     Ok(Some(ran))
 }
 
-/// A CSV whose columns say arrival, duration and GPUs.
+/// Reads a CSV with columns for arrival, duration and GPUs.
 pub(crate) fn philly(
     file: &str,
     text: &str,
@@ -325,7 +326,7 @@ pub(super) fn priority_of(row: Row<'_>, column: Column) -> Result<i32, Simulator
         .ok_or_else(|| row.wrong(column, "write a number between -2000000000 and 2000000000"))
 }
 
-/// A queue's name as objects may have it.
+/// The text as a valid queue name.
 pub(super) fn queue_name(text: &str) -> String {
     let name: String = text
         .chars()
@@ -345,7 +346,7 @@ pub(super) fn queue_name(text: &str) -> String {
     }
 }
 
-/// What a moment written as an annotation may be: seconds, a span, or a time.
+/// Parses a moment in an annotation: seconds, a span, or a time.
 pub(crate) fn arrival(text: &str) -> Result<Moment, ()> {
     duration::moment(text).or_else(|()| duration::seconds(text).map(Moment::Second))
 }

@@ -1,10 +1,10 @@
-//! Owns what a manifest may say that its kind's type does not check: fields with a few words to
-//! choose from, and fields that the kind does not have. An odd word is refused with those that
-//! would be right; an odd field is a note, for live clusters may be newer than these types.
+//! Checks that the types of a manifest's kind do not make: fields with a fixed set of values, and
+//! unknown fields. An invalid value is refused with the accepted ones. An unknown field is noted
+//! only, because live clusters may be newer than these types.
 
 use serde_json::Value;
 
-/// A field, the object or list that it stands in (any where empty), and the words that it takes.
+/// A field, its parent object or list (any if empty), and its accepted values.
 type Choice = (&'static str, &'static str, &'static [&'static str]);
 
 const EFFECTS: &[&str] = &["NoSchedule", "PreferNoSchedule", "NoExecute"];
@@ -43,16 +43,16 @@ const CHOICES: [Choice; 13] = [
     ),
 ];
 
-/// A word that its field does not take.
+/// A value that its field does not accept.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Odd {
-    /// Where it stands.
+    /// The path of the field.
     pub(super) field: String,
     pub(super) value: String,
     pub(super) wanted: String,
 }
 
-/// The first odd word of an object.
+/// The first invalid value of an object.
 pub(super) fn odd(kind: &str, object: &Value) -> Option<Odd> {
     let fields = object.as_object().into_iter().flatten();
     let mut found = fields
@@ -94,8 +94,8 @@ fn word(name: &str, within: &str, value: &Value, path: &str) -> Option<Odd> {
     })
 }
 
-/// Fields of what was written that were not kept, without the numbers of list items. Metadata and
-/// status are others' business.
+/// Fields of the input that were not kept, without the numbers of list items. Metadata and status
+/// are not checked.
 pub(super) fn lost(written: &Value, kept: &Value) -> Vec<String> {
     let mut found = Vec::new();
     for (name, value) in written.as_object().into_iter().flatten() {

@@ -1,5 +1,5 @@
-//! Owns what the documents' objects amount to: pods put with their gangs and jobs, what has ended
-//! left out, what runs taken over where it is, arrivals set beside second 0.
+//! Assembles the scenario's work from objects: groups pods with their gangs and jobs, drops ended
+//! ones, keeps running ones where they are, and sets arrivals relative to second 0.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,7 +18,7 @@ use crate::scenario::{Job, Scenario, Seconds, Work};
 /// A gang's pods, when they come and go, and the job that owns them.
 type Members = (Vec<Pod>, Times, Option<(String, Key)>);
 
-/// What an object's annotations say of its time.
+/// The times in an object's annotations.
 #[derive(Clone, Copy, Default)]
 struct Times {
     arrival: Option<Moment>,
@@ -71,7 +71,7 @@ fn user(meta: &ObjectMeta) -> Option<String> {
         .cloned()
 }
 
-/// The jobs in the input that made this, so that it is not made a second time.
+/// The job in the input that created this object, so that it is not created a second time.
 fn owner(meta: &ObjectMeta) -> Option<(String, Key)> {
     let owners = meta.owner_references.iter().flatten();
     let owner = owners
@@ -88,15 +88,15 @@ fn ended(pod: &Pod) -> bool {
     matches!(phase, Some("Succeeded" | "Failed"))
 }
 
-/// A job before second 0 is known.
+/// A job whose times are not yet relative to second 0.
 struct Draft {
     job: Job,
     arrival: Option<Moment>,
-    /// Since when it runs.
+    /// When it began to run.
     since: Option<Timestamp>,
 }
 
-/// Puts the objects together as work, and says when second 0 is, where they tell.
+/// Assembles the objects to work. Returns second 0, if the objects define it.
 pub(super) fn assemble(
     found: Found,
     start: Option<Timestamp>,
@@ -199,7 +199,7 @@ pub(super) fn assemble(
         .map(|(job, _)| key(&job.metadata))
         .collect();
     for (name, (group, place)) in groups {
-        // What a job of the input will make itself, or what has ended, is not a gang to wait for.
+        // A group that a job of the input will create itself, or that has ended, does not wait.
         let done = group.status.as_ref().and_then(|status| status.phase)
             == Some(resources::kinds::PodGroupPhase::Completed);
         if !done && !jobs_named.contains(&name) && owner(&group.metadata).is_none() {
@@ -298,8 +298,8 @@ fn of_job(meta: &ObjectMeta, times: Times, work: Work) -> Draft {
     }
 }
 
-/// Sets arrivals beside second 0: the first arrival that is a time, else the last thing that
-/// happened in the cluster the objects are from.
+/// Sets arrivals relative to second 0: the first arrival that is a time, else the last event in the
+/// objects' cluster.
 fn settle(
     drafts: Vec<Draft>,
     start: Option<Timestamp>,

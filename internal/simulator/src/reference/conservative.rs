@@ -1,6 +1,6 @@
-//! Conservative backfill: everyone that waits gets a date in turn, and nobody starts where that
-//! would move the date of one before it. Time is looked at to a horizon, in steps where much
-//! happens, and only so many are given dates, as Slurm's backfill does.
+//! Conservative backfill: every waiting gang gets a start date in turn, and no gang starts if that
+//! would delay the date of one before it. As in Slurm's backfill, the timeline has a horizon and,
+//! for many gangs, a coarse resolution, and the number of dates is limited.
 
 use crate::engine::gang::{GangIx, NodeIx};
 use crate::engine::planner::Decided;
@@ -8,17 +8,17 @@ use crate::reference::Reference;
 use crate::reference::free::{Free, Need};
 use crate::scenario::Seconds;
 
-/// Seconds of one step where much happens: Slurm's `bf_resolution`, wider as its manual advises
+/// The resolution in seconds with many gangs: Slurm's `bf_resolution`, wider as its manual advises
 /// for long windows.
 const STEP: Seconds = 600;
-/// How many may run and wait for their ends to be looked at to the second.
+/// Up to this many running and waiting gangs, ends are exact to the second.
 const FEW: usize = 64;
-/// Seconds looked at: a day, Slurm's `bf_window`.
+/// The horizon in seconds: a day, Slurm's `bf_window`.
 const WINDOW: Seconds = 86_400;
-/// How many are given dates in one plan.
+/// How many gangs get dates in one plan.
 const DEPTH: usize = 100;
 
-/// What is free from a second on, until the next one's.
+/// The free resources from a second until the next entry's.
 type Moment = (Seconds, Free);
 
 impl Reference {
@@ -36,7 +36,7 @@ impl Reference {
             };
             let needs = waiting.needs.clone();
             let Some((from, nodes)) = date(&times, &needs, waiting.estimate) else {
-                // Its date is beyond the horizon: nobody within it can be in its way.
+                // Its date is beyond the horizon, so it conflicts with no start within it.
                 continue;
             };
             let start = times[from].0;
@@ -56,11 +56,11 @@ impl Reference {
         }
     }
 
-    /// What is free from now on, by the expected ends of those that run.
+    /// The timeline of free resources, by the expected ends of running gangs.
     fn times(&self, now: Seconds, step: Seconds) -> Vec<Moment> {
         let mut times = vec![(now, self.free.clone())];
         for (end, gang) in &self.ends {
-            // Who should have ended already may do so at any moment.
+            // A gang past its expected end may end at any moment.
             let end = now + round_up((*end - now).max(1), step);
             if end > now + WINDOW {
                 break;
@@ -85,7 +85,7 @@ fn round_up(seconds: Seconds, step: Seconds) -> Seconds {
     seconds.saturating_add(step - 1) / step * step
 }
 
-/// Makes a moment at this second, if it lies before the last one.
+/// Splits the timeline at this second, unless that is before the first entry or has one already.
 fn split(times: &mut Vec<Moment>, at: Seconds) {
     let place = times.partition_point(|(second, _)| *second < at);
     if place > 0 && times.get(place).is_none_or(|(second, _)| *second > at) {
@@ -94,7 +94,7 @@ fn split(times: &mut Vec<Moment>, at: Seconds) {
     }
 }
 
-/// The first moment from which these fit for so long, and the nodes.
+/// The first entry from which these fit for this duration, and the nodes.
 fn date(times: &[Moment], needs: &[Need], seconds: Seconds) -> Option<(usize, Vec<NodeIx>)> {
     'next: for (from, (start, free)) in times.iter().enumerate() {
         let end = start.saturating_add(seconds.max(1));

@@ -1,5 +1,6 @@
-//! EASY backfill: the first that waits gets a date, by the expected ends of those that run, and
-//! the nodes it will have then; others start now if they end before it or leave it its room.
+//! EASY backfill: the first waiting gang gets a start date, by the expected ends of running gangs,
+//! and the nodes it will have then. Other gangs start now if they end before that date or leave the
+//! reserved resources free.
 
 use crate::engine::gang::GangIx;
 use crate::engine::planner::Decided;
@@ -10,7 +11,8 @@ use crate::scenario::Seconds;
 impl Reference {
     pub(super) fn backfill_easily(&mut self, now: Seconds, decided: &mut Decided) {
         let Some(head) = self.first() else { return };
-        // What is left beside the head at its date; none if it can never start.
+        // The resources beside the head's reservation at its date; none if the head can never
+        // start.
         let (date, beside) = match self.date(head, now) {
             Some((date, beside)) => (date, beside),
             None => (Seconds::MAX, self.free.clone()),
@@ -41,7 +43,8 @@ impl Reference {
         }
     }
 
-    /// When the head can start if nothing else does, and what is free beside it then.
+    /// When the head can start if no other gang does, and the resources that are free beside it
+    /// then.
     fn date(&self, head: GangIx, now: Seconds) -> Option<(Seconds, Free)> {
         let (_, waiting) = self.waiting.get(&head)?;
         let mut then = self.free.clone();
@@ -56,7 +59,7 @@ impl Reference {
                 continue;
             }
             if then.place(&waiting.needs).is_some() {
-                // Who should have ended already may do so at any moment.
+                // A gang past its expected end may end at any moment.
                 return Some(((*end).max(now + 1), then));
             }
         }

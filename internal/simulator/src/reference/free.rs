@@ -1,15 +1,15 @@
-//! What nodes have free, found quickly by the number of free GPUs. Best fit: the node with the
-//! fewest free GPUs that are enough.
+//! The nodes' free resources, indexed by the number of free GPUs. Best fit: the node with the
+//! fewest free GPUs that suffice.
 
 use std::rc::Rc;
 
 use crate::engine::gang::{Ask, Host, NodeIx};
 
-/// What one pod needs: cores (thousandths), MiB, GPUs, and the nodes that have the right model.
+/// The requests of one pod: cores (thousandths), MiB, GPUs, and the GPU models it accepts.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Need {
     amounts: [i64; 3],
-    /// Models it takes, by place among all models; none if any will do.
+    /// Accepted models, by index among all models; none if any is accepted.
     models: Option<Rc<[u16]>>,
 }
 
@@ -19,13 +19,13 @@ impl Need {
     }
 }
 
-/// Free room of all nodes. Cheap to copy, for trying things out.
+/// The free resources of all nodes. Cheap to copy, for trial placements.
 #[derive(Clone, Debug)]
 pub(crate) struct Free {
     rooms: Vec<[i64; 3]>,
     models: Rc<[u16]>,
     names: Rc<[String]>,
-    /// For each number of free GPUs the nodes that have just so many, as bits.
+    /// For each number of free GPUs, the nodes with exactly that many, as bits.
     buckets: Vec<Vec<u64>>,
     gpus: i64,
 }
@@ -73,7 +73,7 @@ impl Free {
     }
 
     fn file(&mut self, at: NodeIx, gpus: i64, there: bool) {
-        // A node that others overfilled has less than nothing: it is filed under nothing.
+        // A node that existing pods overcommit has negative free GPUs and is indexed under zero.
         let bucket = gpus.clamp(0, self.buckets.len() as i64 - 1) as usize;
         let bit = 1_u64 << (at % 64);
         let word = &mut self.buckets[bucket][at / 64];
@@ -133,7 +133,7 @@ impl Free {
         None
     }
 
-    /// Takes room for all, or for none of them. Says where, in their order.
+    /// Places all pods, or none of them. Returns their nodes, in the same order.
     pub(crate) fn place(&mut self, needs: &[Need]) -> Option<Vec<NodeIx>> {
         let asked: i64 = needs.iter().map(Need::gpus).sum();
         if asked > self.gpus {
@@ -157,7 +157,7 @@ impl Free {
         Some(nodes)
     }
 
-    /// Node by node the lesser of the two.
+    /// The minimum of the two, node by node.
     pub(crate) fn lesser(&self, other: &Free) -> Free {
         let mut least = self.clone();
         for at in 0..least.rooms.len() {
@@ -166,7 +166,7 @@ impl Free {
         least
     }
 
-    /// Has any node here less than there?
+    /// Whether any node has less free than in `other`.
     pub(crate) fn below(&self, other: &Free) -> bool {
         self.rooms
             .iter()
@@ -174,7 +174,7 @@ impl Free {
             .any(|(own, other)| own.iter().zip(other).any(|(a, b)| a < b))
     }
 
-    /// Lowers one node's room to at most this.
+    /// Limits one node's free resources to at most this.
     pub(crate) fn lower(&mut self, at: NodeIx, most: &[i64; 3]) {
         let old = self.rooms[at][2];
         for (own, other) in self.rooms[at].iter_mut().zip(most) {

@@ -1,6 +1,6 @@
-//! Reference schedulers to compare with: plain, over GPUs, cores and memory of nodes, one line
-//! for all queues, each gang whole. They evict nobody. A pod that asks for a part of a GPU gets
-//! a whole one, as Slurm gives it without sharing.
+//! Reference schedulers to compare with: plain, over GPUs, cores and memory of nodes, with one
+//! waiting list for all queues, each gang placed whole. They evict no pods. A pod that requests a
+//! part of a GPU gets a whole one, as in Slurm without sharing.
 
 mod conservative;
 mod easy;
@@ -17,19 +17,19 @@ use crate::policy::Policy;
 use crate::reference::free::{Free, Need};
 use crate::scenario::Seconds;
 
-/// How many that wait are looked at behind the first: Slurm's `bf_max_job_test`.
+/// How many waiting gangs are tried behind the first: Slurm's `bf_max_job_test`.
 const BACKFILL_DEPTH: usize = 500;
-/// How finely shares are compared.
+/// The resolution at which shares are compared.
 const SHARE_PARTS: i64 = 1_000_000;
-/// What those who plan ahead expect of work that never ends: a year.
+/// The expected duration of work that never ends: a year.
 const FOR_EVER: Seconds = 365 * 24 * 3600;
 
-/// A gang's place in the line; lesser comes first.
+/// A gang's position in the waiting list; lesser comes first.
 type Place = (i64, Seconds, GangIx);
 
 /// A gang that waits.
 struct Waiting {
-    /// What each member asks for, in the order of the members.
+    /// The requests of each member, in the order of the members.
     needs: Vec<Need>,
     estimate: Seconds,
     queue: usize,
@@ -42,11 +42,11 @@ struct Running {
     held: Vec<(NodeIx, Need)>,
 }
 
-/// One of them.
+/// A reference scheduler.
 pub(crate) struct Reference {
     kind: Policy,
     free: Free,
-    /// What was never there to give: the nodes empty.
+    /// The waiting gangs in order.
     line: BTreeSet<Place>,
     waiting: BTreeMap<GangIx, (Place, Waiting)>,
     running: BTreeMap<GangIx, Running>,
@@ -58,7 +58,7 @@ pub(crate) struct Reference {
 }
 
 impl Reference {
-    /// For nodes, and queues of these weights.
+    /// For these nodes, and queues of these weights.
     pub(crate) fn new(kind: Policy, hosts: &[Host], weights: &[i64]) -> Reference {
         Reference {
             kind,
@@ -83,7 +83,7 @@ impl Reference {
         (key, gang.arrived, at)
     }
 
-    /// Takes room for a gang now if there is room for all of it.
+    /// Starts a gang now if all of it fits.
     fn start(&mut self, at: GangIx, now: Seconds, decided: &mut Decided) -> bool {
         let Some((_, waiting)) = self.waiting.get(&at) else {
             return false;
@@ -95,7 +95,7 @@ impl Reference {
         true
     }
 
-    /// Notes that a gang runs on these nodes, whose room was taken already.
+    /// Records that a gang runs on these nodes, whose resources were taken already.
     fn commit(&mut self, at: GangIx, nodes: Vec<NodeIx>, now: Seconds, decided: &mut Decided) {
         let Some((place, waiting)) = self.waiting.remove(&at) else {
             return;
@@ -121,11 +121,11 @@ impl Reference {
         self.running.insert(at, running);
     }
 
-    /// Counts what a gang holds in (`sign` 1) or out (-1).
+    /// Adds a gang's allocation to its queue's (`sign` 1) or subtracts it (-1).
     fn charge(&mut self, running: &Running, sign: i64) {
         let gpus: i64 = running.held.iter().map(|(_, need)| need.gpus()).sum();
         if self.queues.len() <= running.queue {
-            // A queue that nobody defined.
+            // The queue has no definition.
             self.queues.resize(running.queue + 1, (1, 0));
         }
         if let Some((_, held)) = self.queues.get_mut(running.queue) {
@@ -133,7 +133,7 @@ impl Reference {
         }
     }
 
-    /// What a gang's queue holds for its weight, where that matters.
+    /// The allocation of a gang's queue per weight, if the policy uses it.
     fn share(&self, at: GangIx) -> i64 {
         let waiting = self.waiting.get(&at).map(|(_, waiting)| waiting.queue);
         let queue = waiting.filter(|_| self.kind == Policy::EasyShares);
@@ -141,7 +141,7 @@ impl Reference {
         queue.map_or(0, |(weight, held)| held * SHARE_PARTS / weight.max(&1))
     }
 
-    /// Those that wait in the order of their turns.
+    /// The waiting gangs in their current order.
     fn in_turn(&self) -> Vec<GangIx> {
         let mut line: Vec<&Place> = self.line.iter().collect();
         if self.kind == Policy::EasyShares {
@@ -158,7 +158,7 @@ impl Reference {
         self.line.iter().min_by_key(turn).map(|place| place.2)
     }
 
-    /// Starts from the front of the line until one does not fit.
+    /// Starts gangs from the front of the list until one does not fit.
     fn start_in_order(&mut self, now: Seconds, decided: &mut Decided) {
         while let Some(at) = self.first() {
             if !self.start(at, now, decided) {
@@ -174,7 +174,8 @@ impl Reference {
             let Some((_, waiting)) = self.waiting.get(&at) else {
                 continue;
             };
-            // What did not fit a moment ago does not fit now: room only gets less.
+            // Equal requests did not fit earlier in this pass, and free resources only shrink in
+            // it.
             if refused.contains(&waiting.needs) {
                 continue;
             }
@@ -216,7 +217,7 @@ impl Planner for Reference {
             })
             .collect();
         if gang.whole() {
-            // Its members beyond the minimum that wait are nothing to a scheduler of whole gangs.
+            // Waiting members beyond the minimum are ignored: this scheduler places whole gangs.
             let until = now.saturating_add((estimate - gang.kept).max(1));
             for (node, need) in &placed {
                 self.free.take(*node, need);
@@ -266,7 +267,7 @@ impl Planner for Reference {
     }
 }
 
-/// Which device ids are whose, where nodes name them.
+/// Which gang holds which device ids, for nodes that name their devices.
 struct Devices {
     ids: Vec<Vec<String>>,
     holder: Vec<Vec<Option<GangIx>>>,
@@ -304,7 +305,8 @@ impl Devices {
         ChosenDevices::from([("main".to_owned(), by_resource)])
     }
 
-    /// Marks what a gang that ran before holds; where its objects do not say, any will do.
+    /// Marks the devices of a gang that ran before the start; if its objects name none, any free
+    /// ones.
     fn take_known(&mut self, node: NodeIx, count: i64, at: GangIx, gang: &Gang) {
         let said: BTreeSet<&String> = gang
             .members

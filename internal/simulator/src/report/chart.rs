@@ -54,7 +54,7 @@ fn down(axes: &Axes<'_>, y: f64) -> f64 {
     HEIGHT - BOTTOM - (y / axes.y_max.max(1e-9)).clamp(0.0, 1.0) * (HEIGHT - TOP - BOTTOM)
 }
 
-/// The figure around a drawing: title, axes, legend.
+/// The figure around a chart: title, axes, legend.
 fn frame(axes: &Axes<'_>, names: &[&str], ticks: bool, inner: &str) -> String {
     let mut out = String::new();
     let _ = write!(

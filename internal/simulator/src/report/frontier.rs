@@ -1,18 +1,18 @@
-//! Utilisation beside what it costs those who wait: where each policy stands, over one run or the
-//! mean of several, and whom it is beaten by.
+//! Utilisation against its cost for waiting gangs: the figures of each policy, over one run or the
+//! mean of several, and which policies dominate it.
 
 use crate::report::text::table;
 use crate::report::{percent, span};
 use crate::summary::Summary;
 
-/// Where a policy stands in one run, or on the mean of several.
+/// The figures of a policy in one run, or the mean of several.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Standing {
     /// The policy.
     pub policy: String,
-    /// Part of all GPU time that did work which counted.
+    /// The fraction of all GPU time that did useful work.
     pub utilisation: f64,
-    /// Allocation while work arrives; none where all arrives at once.
+    /// Allocation while work arrives; none if all arrives at once.
     pub while_arriving: Option<f64>,
     /// Mean time from arrival to end, seconds.
     pub completion_mean: f64,
@@ -22,9 +22,9 @@ pub struct Standing {
     pub large_wait_p50: f64,
     /// Its 95th percentile.
     pub large_wait_p95: f64,
-    /// Jain's index of what waiting queues held by weight; none where there was one queue.
+    /// Jain's index of the waiting queues' allocations per weight; none with a single queue.
     pub fairness: Option<f64>,
-    /// GPU-hours of work that had to be done again.
+    /// GPU-hours of work that had to be repeated.
     pub lost: f64,
 }
 
@@ -45,8 +45,8 @@ impl From<&Summary> for Standing {
 }
 
 impl Standing {
-    /// The mean of each figure over runs of one policy that differ in their seed alone: one run of
-    /// a month has so few large gangs that its percentile says little. None of no runs.
+    /// The mean of each figure over runs of one policy that differ only in their seed: a month's
+    /// run has so few large gangs that its percentile is not significant. None without runs.
     #[must_use]
     pub fn mean(runs: &[Standing]) -> Option<Standing> {
         let first = runs.first()?;
@@ -70,8 +70,8 @@ impl Standing {
         })
     }
 
-    /// Is it beyond the other: no less utilisation, no longer a wait of large gangs, and one of both
-    /// strictly better?
+    /// Whether it dominates the other: no less utilisation, no longer a wait of large gangs, and at
+    /// least one of both strictly better.
     #[must_use]
     pub fn beats(&self, other: &Standing) -> bool {
         let used = self.utilisation - other.utilisation;
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn who_uses_less_and_waits_longer_is_beaten_and_who_does_one_of_both_is_not() {
+    fn a_policy_is_dominated_only_if_it_is_worse_in_both_figures() {
         let all = [
             standing("busy", 0.9, 7200.0),
             standing("quick", 0.8, 3600.0),
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mean_is_of_all_runs_and_what_one_run_does_not_know_is_not_known() {
+    fn a_mean_covers_all_runs_and_is_absent_if_one_run_lacks_the_figure() {
         let mut runs = [standing("one", 0.8, 3600.0), standing("one", 0.9, 7200.0)];
         let mean = Standing::mean(&runs).unwrap();
         assert!((mean.utilisation - 0.85).abs() < 1e-9);

@@ -8,7 +8,7 @@ use crate::report::text::{by_queue, by_size, figures};
 use crate::report::{percent, span};
 use crate::summary::Summary;
 
-/// Queues that a chart shows apart; the rest are one.
+/// Queues that a chart shows separately; the rest are combined.
 const QUEUES_SHOWN: usize = 7;
 /// Points of a cumulative curve.
 const CURVE: usize = 100;
@@ -242,7 +242,7 @@ fn waiting(out: &mut String, results: &[(Summary, Outcome)]) {
         y_text: &days,
     };
     out.push_str(&chart::bars(&axes, &labels, &series));
-    // Waits span seconds to weeks: their logarithm is what is drawn.
+    // Waits span seconds to weeks, so the axis is logarithmic.
     let curves: Vec<Series> = results
         .iter()
         .map(|(summary, outcome)| {

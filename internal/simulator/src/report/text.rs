@@ -103,7 +103,7 @@ pub(super) fn figures(summary: &Summary) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// All summaries, beside each other.
+/// All summaries, side by side.
 #[must_use]
 pub fn text(title: &str, notes: &[String], summaries: &[Summary]) -> String {
     let mut out = String::new();
@@ -156,7 +156,7 @@ pub fn text(title: &str, notes: &[String], summaries: &[Summary]) -> String {
     out
 }
 
-/// What the tables by size and by queue show of gangs, after what they are told apart by.
+/// The columns of the tables by size and by queue, after the key column.
 const OF_GANGS: [&str; 9] = [
     "gangs",
     "wait mean",

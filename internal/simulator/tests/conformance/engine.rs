@@ -1,5 +1,5 @@
-//! The engine of the cases that knows nothing but files and lines: what it is told becomes the
-//! YAML of `muster simulate`, what it decides is read from the lines of decisions.
+//! An engine of the conformance cases that uses only files and lines: objects become the YAML of
+//! `muster simulate`, and decisions are read from its output lines.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ pub use crate::asked::{Action, Decisions, Evicted, Placed, Placing, Settings};
 
 /// Seconds between two plans of a case, and from an eviction until the pod is gone.
 pub const ROUND: i64 = 60;
-/// More rounds than any case has.
+/// The limit of rounds, above any case's number.
 const ROUNDS_MAX: i64 = 100;
 
 /// The simulator under test.
@@ -35,14 +35,14 @@ impl Engine {
         }
     }
 
-    /// Tells of an object as it is at the start; what becomes of it later is the simulator's.
+    /// Adds an object in its initial state; the simulator computes its later states.
     pub fn tell(&mut self, object: &Value) {
         if self.plans == 0 {
             self.told.push(object.clone());
         }
     }
 
-    /// The simulator knows that itself.
+    /// The simulator tracks this itself.
     pub fn pod_gone(&mut self, _namespace: &str, _name: &str) {}
 
     pub fn plan(&mut self, _now: Timestamp) -> Decisions {
@@ -93,7 +93,7 @@ impl Engine {
         json!({"apiVersion": "muster.io/v1alpha1", "kind": "SchedulerConfig", "spec": spec})
     }
 
-    /// What was decided in the round that begins then.
+    /// The decisions in the round that begins then.
     fn decided(&mut self, from: i64) -> Decisions {
         let mut decisions = Decisions::default();
         let round = self.lines.iter().filter(|line| {

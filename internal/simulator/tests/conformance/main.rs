@@ -1,9 +1,9 @@
-//! The cases of other schedulers' suites once more, through the files that `muster simulate`
-//! takes and the lines that it writes: whatever a case says can be said there, and the verdict is
-//! the one that the scheduler's own runner has listed.
+//! The conformance cases of other schedulers' suites again, through the files that `muster
+//! simulate` reads and the lines that it writes. Every statement of a case must be expressible
+//! there, and the expected verdict is the one in the scheduler's own runner.
 //!
-//! The cases, how they become objects and how outcomes are compared is that runner's; only the
-//! engine is another. `MUSTER_CONFORMANCE_ONLY` runs the cases whose id contains it.
+//! That runner defines the cases, their conversion to objects and the comparison of outcomes; only
+//! the engine differs. `MUSTER_CONFORMANCE_ONLY` runs the cases whose id contains it.
 #![allow(clippy::unwrap_used, reason = "a test's helpers may fail the test")]
 
 #[path = "../../../scheduler/tests/conformance/asked.rs"]
@@ -31,7 +31,7 @@ use serde_json::Value;
 use simulator::read::{ReadOptions, Source, read};
 use simulator::{Options, run};
 
-/// The lines of decisions that a file leads to.
+/// The decision lines that a file leads to.
 fn simulate(text: &str, until: i64) -> Vec<Value> {
     let options = ReadOptions {
         start: Some(cluster::start()),
@@ -53,11 +53,11 @@ fn simulate(text: &str, until: i64) -> Vec<Value> {
 }
 
 #[test]
-fn every_case_said_in_a_file_ends_as_it_does_without_one() {
+fn every_case_written_as_a_file_ends_as_it_does_without_one() {
     cases::settle_all("do not end as listed");
 }
 
 #[test]
-fn our_own_cases_said_in_files_end_as_they_ask() {
+fn our_own_cases_written_as_files_end_as_expected() {
     cases::settle_own();
 }

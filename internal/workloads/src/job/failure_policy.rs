@@ -1,5 +1,5 @@
-//! Owns `podFailurePolicy`: what a failed pod means for the job. The first rule that
-//! matches decides; where none does, the failure counts.
+//! `podFailurePolicy`: the effect of a failed pod on the job. The first matching rule decides; if
+//! none matches, the failure counts.
 
 use k8s_openapi::api::batch::v1::{PodFailurePolicyOnExitCodesRequirement, PodFailurePolicyRule};
 use k8s_openapi::api::core::v1::Pod;
@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::Pod;
 use super::plan::Plan;
 use crate::pod_facts;
 
-/// The meaning of a failed pod.
+/// The effect of a failed pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Meaning {
     /// It counts against the backoff limit.
@@ -20,9 +20,9 @@ pub(crate) enum Meaning {
     FailsJob(String),
 }
 
-/// Judges a failed pod.
+/// Applies the policy to a failed pod.
 pub(crate) fn judge(plan: &Plan<'_>, pod: &Pod) -> Meaning {
-    // The node could not start it: no rule about the work's own failures speaks of that.
+    // The node could not start the pod: rules about the program's own failures do not apply.
     if pod_facts::is_unfit(pod) {
         return Meaning::Ignored;
     }
@@ -52,7 +52,7 @@ pub(crate) fn judge(plan: &Plan<'_>, pod: &Pod) -> Meaning {
     Meaning::Counts
 }
 
-/// What in the pod the rule matches, told with `%pod` for the pod.
+/// The part of the pod that the rule matches, as a message with `%pod` for the pod.
 fn matches(rule: &PodFailurePolicyRule, pod: &Pod) -> Option<String> {
     if let Some(codes) = &rule.on_exit_codes {
         return pod_facts::exit_codes(pod)

@@ -1,6 +1,6 @@
-//! Owns sets of small numbers and their short text, `1,3-5,7`: what Kubernetes writes in
-//! `completedIndexes`. A set is kept as runs of neighbours, so it costs what its text costs: anyone
-//! who may write a Job's status may write `0-4294967295` there.
+//! Sets of small numbers and their short text, `1,3-5,7`: the form of Kubernetes'
+//! `completedIndexes`. A set is stored as runs of consecutive numbers, so its cost is that of its
+//! text: any client that may write a Job's status may write `0-4294967295` there.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,12 +8,12 @@ use std::fmt;
 /// A set of numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Indexes {
-    /// The first number of each run and its last. Runs neither overlap nor touch.
+    /// The first number of each run and its last. Runs neither overlap nor are adjacent.
     runs: BTreeMap<u32, u32>,
 }
 
 impl Indexes {
-    /// Reads the text; what cannot be read is left out.
+    /// Reads the text; unreadable parts are left out.
     pub(crate) fn parse(text: &str) -> Indexes {
         let mut set = Indexes::default();
         for part in text.split(',') {
@@ -45,14 +45,14 @@ impl Indexes {
         }
     }
 
-    /// Adds `from` to `to`, both included; nothing where `from` is the greater one.
+    /// Adds `from` to `to`, both included; nothing if `from` is greater.
     fn insert_run(&mut self, from: u32, to: u32) {
         if from > to {
             return;
         }
         let (mut from, mut to) = (from, to);
-        // The last run that begins no later than one beyond the new end may overlap or touch it; so
-        // may the one before it, until one ends too early.
+        // The last run that begins no later than one beyond the new end may overlap it or be
+        // adjacent; so may the one before it, until a run ends too early.
         while let Some((&start, &end)) = self.runs.range(..=to.saturating_add(1)).next_back() {
             if end.saturating_add(1) < from {
                 break;
@@ -83,11 +83,11 @@ impl Indexes {
         self.runs.is_empty()
     }
 
-    /// Keeps what lies below `end`.
+    /// Keeps the numbers below `end`.
     pub(crate) fn truncate(&mut self, end: u32) {
         drop(self.runs.split_off(&end));
         if let Some((_, last)) = self.runs.iter_mut().next_back() {
-            // A run that is left begins below `end`, so `end` is not zero.
+            // A remaining run begins below `end`, so `end` is not zero.
             *last = (*last).min(end.saturating_sub(1));
         }
     }
@@ -110,8 +110,8 @@ impl Indexes {
         shared
     }
 
-    /// The numbers below `end` that are not in the set, in order. Each costs a step, and so does
-    /// each run between them; numbers in runs cost nothing.
+    /// The numbers below `end` that are not in the set, in order. The cost is a step for each of
+    /// them and for each run between them, regardless of the runs' lengths.
     pub(crate) fn missing_below(&self, end: u32) -> impl Iterator<Item = u32> {
         let mut next = Some(0_u32);
         std::iter::from_fn(move || {

@@ -1,5 +1,5 @@
-//! Job, `batch/v1`: pods that run to completion, a number of them at a time. Owns the
-//! order of the decision; the parts are in the files beside it.
+//! Job, `batch/v1`: pods that run to completion, a number of them at a time. Owns the order of the
+//! decision; the sibling modules own its parts.
 
 mod failure_policy;
 mod indexes;
@@ -29,25 +29,26 @@ use crate::action::{Action, Outcome};
 use crate::ownership::controlled_by;
 use crate::pod_facts;
 
-/// The most pods that one reconciliation creates; the next ones follow when these are seen.
+/// The most pods that one reconciliation creates; the next ones follow when these have been
+/// observed.
 const CREATED_AT_ONCE: u32 = 500;
 /// The most pods of one Job that wait for a node at a time. A further pod would wait behind these;
-/// it is created once one of them has a node. Pods of a gang are an exception: they wait for each other, so
-/// as many may wait as a gang has members. So a Job costs what can run of it, whatever number its
-/// `parallelism` is.
+/// it is created once one of them has a node. Pods of a gang are an exception: they wait for each
+/// other, so as many may wait as a gang has members. So a Job costs as much as its pods that can
+/// run, however large its `parallelism` is.
 pub const WAITING_MAX: u32 = 2_000;
 
-/// What there is to decide on.
+/// The observed state to decide on.
 #[derive(Clone, Copy)]
 pub struct Observed<'a> {
     /// The job, with its status and annotations as last written.
     pub job: &'a Job,
-    /// Pods of the job; others are left alone.
+    /// Pods of the job; other pods are ignored.
     pub pods: &'a [&'a Pod],
 }
 
-/// Decides what to do about a Job now. Asking again once the answer was carried out gives
-/// the same status and no actions, until something changes.
+/// Decides the next actions for a Job. Once the result was carried out, another call gives the same
+/// status and no actions, until something changes.
 #[must_use]
 pub fn reconcile(observed: &Observed<'_>, now: Timestamp) -> Outcome<JobStatus> {
     let job = observed.job;
@@ -127,8 +128,8 @@ fn expiry(plan: &Plan<'_>, status: &JobStatus) -> Option<Timestamp> {
     Some(later(status::ended_at(status)?, i64::from(seconds)))
 }
 
-/// How many of its pods may wait for a node at a time. Pods that name a gang are bound together: with fewer
-/// of them than the gang needs none would ever be bound.
+/// How many of its pods may wait for a node at a time. Pods that name a gang are bound together:
+/// with fewer pods than the gang needs, none would ever be bound.
 fn waiting_max(plan: &Plan<'_>) -> u32 {
     let template = plan.spec.template.metadata.as_ref();
     let notes = template.and_then(|meta| meta.annotations.as_ref());
@@ -140,7 +141,7 @@ fn waiting_max(plan: &Plan<'_>) -> u32 {
     }
 }
 
-/// Keeps as many pods at work as the spec asks for.
+/// Keeps as many pods active as the spec requests.
 fn keep_up(
     plan: &Plan<'_>,
     tally: &Tally,
@@ -216,7 +217,7 @@ fn keep_up(
     }
 }
 
-/// The active pods to keep, one an index that is still to be done, and the others.
+/// The active pods to keep, one for each unfinished index, and the others.
 fn sort_out_indexes<'a>(
     plan: &Plan<'_>,
     tally: &Tally,

@@ -1,15 +1,15 @@
-//! Owns a Job's phases and the one function that says which follows which.
+//! A Job's phases and the transition function between them.
 
 use k8s_openapi::api::batch::v1::JobStatus;
 
-/// Where a Job stands.
+/// The phase of a Job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
     Active,
     Suspended,
-    /// It has succeeded; the rest of its pods are stopping.
+    /// The job has succeeded; its remaining pods are terminating.
     Succeeding(Verdict),
-    /// It has failed; the rest of its pods are stopping.
+    /// The job has failed; its remaining pods are terminating.
     Failing(Verdict),
     Complete(Verdict),
     Failed(Verdict),
@@ -18,9 +18,9 @@ pub(crate) enum Phase {
 /// Why a Job ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Verdict {
-    /// In a word.
+    /// The reason in CamelCase.
     pub(crate) reason: String,
-    /// In a sentence.
+    /// The message.
     pub(crate) message: String,
 }
 
@@ -33,18 +33,18 @@ impl Verdict {
     }
 }
 
-/// What bears on the next phase.
+/// The inputs of the transition function.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Signals {
     pub(crate) suspend: bool,
     pub(crate) failure: Option<Verdict>,
     pub(crate) success: Option<Verdict>,
-    /// Pods that run, wait or stop.
+    /// Pods that run, wait or terminate.
     pub(crate) remaining: usize,
 }
 
 impl Phase {
-    /// The phase that the stored conditions tell.
+    /// The phase according to the stored conditions.
     pub(crate) fn of(status: &JobStatus) -> Phase {
         let holding = |type_: &str| {
             let conditions = status.conditions.iter().flatten();
@@ -70,7 +70,7 @@ impl Phase {
         }
     }
 
-    /// The phase that follows this one. A verdict, once given, stands.
+    /// The phase that follows this one. A verdict is final.
     pub(crate) fn next(self, signals: Signals) -> Phase {
         let decided = match self {
             Phase::Complete(_) | Phase::Failed(_) => return self,

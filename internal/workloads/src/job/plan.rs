@@ -1,14 +1,14 @@
-//! Owns the reading of a Job's spec, with Kubernetes' defaults.
+//! Reads a Job's spec, with Kubernetes' defaults.
 
 use k8s_openapi::api::batch::v1::{Job, JobSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-/// The `managedBy` value under which this controller works, as under none.
+/// The `managedBy` value for which this controller works, as it does if the field is absent.
 const MANAGED_BY: &str = "kubernetes.io/job-controller";
-/// `backoffLimit` where the spec gives none.
+/// `backoffLimit` if the spec has none.
 const DEFAULT_BACKOFF_LIMIT: u32 = 6;
 
-/// A Job's spec, read.
+/// A Job's parsed spec.
 pub(crate) struct Plan<'a> {
     pub(crate) meta: &'a ObjectMeta,
     pub(crate) spec: &'a JobSpec,
@@ -16,16 +16,16 @@ pub(crate) struct Plan<'a> {
     pub(crate) completions: Option<u32>,
     pub(crate) indexed: bool,
     pub(crate) backoff_limit: u32,
-    /// Failures that each index may have, where indexes are judged one by one.
+    /// The failures allowed per index, if the limit is per index.
     pub(crate) backoff_limit_per_index: Option<u32>,
 }
 
 impl<'a> Plan<'a> {
-    /// `None` where there is nothing to run.
+    /// `None` if there is nothing to run.
     pub(crate) fn of(job: &'a Job) -> Option<Plan<'a>> {
         let spec = job.spec.as_ref()?;
         let indexed = spec.completion_mode.as_deref() == Some("Indexed");
-        // Without either both are one; an Indexed Job always says its completions.
+        // Without either field both are one; an Indexed Job always sets its completions.
         let neither = spec.completions.is_none() && spec.parallelism.is_none();
         let completions = count(spec.completions).or((neither || indexed).then_some(1));
         let per_index = count(spec.backoff_limit_per_index).filter(|_| indexed);
@@ -53,13 +53,13 @@ impl<'a> Plan<'a> {
         self.spec.suspend == Some(true)
     }
 
-    /// The node restarts containers, and such restarts count as failures.
+    /// Whether the node restarts containers, which counts as failures.
     pub(crate) fn restarts_in_place(&self) -> bool {
         let pod = self.spec.template.spec.as_ref();
         pod.and_then(|pod| pod.restart_policy.as_deref()) == Some("OnFailure")
     }
 
-    /// A pod that is stopping holds its place until it has stopped.
+    /// Whether a terminating pod keeps its slot until it has ended.
     pub(crate) fn waits_for_stopping(&self) -> bool {
         match self.spec.pod_replacement_policy.as_deref() {
             Some(policy) => policy == "Failed",
@@ -68,7 +68,7 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// Another controller was named to run this job.
+/// Whether `managedBy` names another controller for this job.
 pub(crate) fn managed_elsewhere(job: &Job) -> bool {
     let manager = job
         .spec

@@ -1,4 +1,4 @@
-//! Owns the making of a Job's pod, and the reading back of its attempt and index.
+//! Creates a Job's pod, and reads back its attempt and index.
 
 use k8s_openapi::api::core::v1::{Container, EnvVar, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -11,21 +11,21 @@ use crate::terms;
 
 /// The annotation on a pod that holds its attempt.
 const ATTEMPT: &str = "muster.io/attempt";
-/// The annotation on a pod that says how often its index failed before.
+/// The annotation on a pod that holds its index's earlier failures.
 const INDEX_FAILURES: &str = "batch.kubernetes.io/job-index-failure-count";
-/// What an Indexed Job's containers learn their index by.
+/// The variable that holds the index in an Indexed Job's containers.
 const INDEX_VARIABLE: &str = "JOB_COMPLETION_INDEX";
 /// The longest pod name that is still a host name.
 const NAME_MAX: usize = 63;
-/// The letters that Kubernetes makes random suffixes of.
+/// The letters of Kubernetes' random suffixes.
 const LETTERS: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
 const SUFFIX_LENGTH: usize = 5;
-/// 27 to the fifth: how many suffixes there are.
+/// 27 to the fifth: the number of suffixes.
 const SUFFIXES: u64 = 14_348_907;
-/// Shares no factor with the number of suffixes, so that no two attempts share one.
+/// Shares no factor with the number of suffixes, so that no two attempts share a suffix.
 const SPREAD: u64 = 5_323_619;
 
-/// The pod of one attempt; `failures` is how often its index failed before.
+/// The pod of one attempt; `failures` is the number of its index's earlier failures.
 pub(crate) fn pod(plan: &Plan<'_>, attempt: u32, index: Option<u32>, failures: u32) -> Pod {
     let template = &plan.spec.template;
     let template_meta = template.metadata.clone().unwrap_or_default();
@@ -87,7 +87,7 @@ pub(crate) fn pod(plan: &Plan<'_>, attempt: u32, index: Option<u32>, failures: u
     }
 }
 
-/// The pod's attempt, if it is one of ours.
+/// The pod's attempt, if this controller created the pod.
 pub(crate) fn attempt_of(pod: &Pod) -> Option<u32> {
     pod.metadata
         .annotations
@@ -107,7 +107,7 @@ pub(crate) fn index_of(pod: &Pod) -> Option<u32> {
         .ok()
 }
 
-/// Stopping or ended pods aside, what makes a pod the first to go when there are too many.
+/// The order in which surplus pods are deleted, terminating and ended ones aside.
 pub(crate) fn expendable_first(pod: &Pod) -> impl Ord + use<> {
     (
         pod_facts::is_bound(pod),
@@ -117,8 +117,8 @@ pub(crate) fn expendable_first(pod: &Pod) -> impl Ord + use<> {
     )
 }
 
-/// `<job>-<suffix>` or `<job>-<index>-<suffix>`. The suffix looks random as Kubernetes'
-/// does, but an attempt always has the same one: creating it twice makes one pod.
+/// `<job>-<suffix>` or `<job>-<index>-<suffix>`. The suffix looks random as Kubernetes' does, but
+/// is fixed for an attempt: creating the pod twice makes one pod.
 fn pod_name(plan: &Plan<'_>, uid: &str, attempt: u32, index: Option<u32>) -> String {
     let index = index.map(|index| format!("-{index}")).unwrap_or_default();
     let room = NAME_MAX - SUFFIX_LENGTH - 1 - index.len();
@@ -157,7 +157,7 @@ fn tell_index(container: &mut Container, index: u32) {
     }
 }
 
-/// The seconds until the job's deadline or its pod's own.
+/// The seconds until the earlier of the job's deadline and its pod's own.
 fn deadline(plan: &Plan<'_>, own: Option<i64>) -> Option<i64> {
     plan.spec
         .active_deadline_seconds

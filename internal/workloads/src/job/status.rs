@@ -1,5 +1,5 @@
-//! Owns a Job's status: the counts, the times, and the telling of each change of phase as
-//! Kubernetes 1.34 tells it.
+//! A Job's status: the counts, the times, and the conditions and events of each phase change as
+//! Kubernetes 1.34 writes them.
 
 use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::{JobCondition, JobStatus, UncountedTerminatedPods};
@@ -14,12 +14,12 @@ use super::tally::Tally;
 use crate::action::EventNote;
 use crate::pod_facts::{self, PodPhase};
 
-/// A pod that waits or runs and was not told to go.
+/// Whether a pod waits or runs, without a deletion request.
 pub(crate) fn is_active(pod: &Pod) -> bool {
     !PodPhase::of(pod).is_finished() && !pod_facts::is_leaving(pod)
 }
 
-/// A pod that was told to go and has not ended.
+/// Whether a pod has a deletion request and has not ended.
 pub(crate) fn is_terminating(pod: &Pod) -> bool {
     !PodPhase::of(pod).is_finished() && pod_facts::is_leaving(pod)
 }
@@ -52,7 +52,7 @@ pub(crate) fn count(plan: &Plan<'_>, tally: &Tally, pods: &[&Pod], status: &mut 
         .get_or_insert_with(UncountedTerminatedPods::default);
 }
 
-/// Tells the change from one phase to the next.
+/// Reports the change from one phase to the next.
 pub(crate) fn moved(
     status: &mut JobStatus,
     from: &Phase,

@@ -1,6 +1,6 @@
-//! Owns the count of a Job's ended pods. Every pod has a number of its own, its attempt;
-//! which attempts ended how is kept in the job's annotation, so that an end counts once
-//! and stays counted when its pod is gone.
+//! The count of a Job's ended pods. Every pod has its own number, its attempt. The job's annotation
+//! records the outcome of each ended attempt, so that an end counts once and stays counted when its
+//! pod is gone.
 
 use std::collections::BTreeMap;
 
@@ -24,14 +24,14 @@ struct Written {
     succeeded: String,
     #[serde(skip_serializing_if = "String::is_empty")]
     failed: String,
-    /// Failures by index, where indexes are judged one by one.
+    /// Failures by index, if the limit is per index.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     failures: BTreeMap<u32, u32>,
     #[serde(skip_serializing_if = "String::is_empty")]
     failed_indexes: String,
 }
 
-/// How a Job's attempts ended.
+/// The outcomes of a Job's attempts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
     succeeded: Indexes,
@@ -44,7 +44,7 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    /// Reads what is stored and takes in the pods.
+    /// Reads the stored counts and adds the observed pods.
     pub(crate) fn of(plan: &Plan<'_>, completed: Option<&str>, pods: &[&Pod]) -> Tally {
         let mut tally = Tally::read(plan, completed);
         for pod in pods {
@@ -92,7 +92,7 @@ impl Tally {
     }
 
     fn fail(&mut self, plan: &Plan<'_>, attempt: u32, pod: &Pod) {
-        // One that was told to go fails for that reason; it is not held against the job.
+        // A pod with a deletion request fails because of it; that does not count against the job.
         if self.failed.contains(attempt) || pod_facts::is_leaving(pod) {
             return;
         }
@@ -115,7 +115,7 @@ impl Tally {
         }
     }
 
-    /// The annotation's text; empty where nothing has ended.
+    /// The annotation's text; empty if no attempt has ended.
     pub(crate) fn write(&self) -> String {
         let written = Written {
             succeeded: self.succeeded.to_string(),
@@ -146,7 +146,7 @@ impl Tally {
         self.failures.get(&index).copied().unwrap_or_default()
     }
 
-    /// The attempts that are used: by ended pods, and by those that are there.
+    /// The used attempts: those of ended pods and of present ones.
     pub(crate) fn used_attempts(&self, pods: &[&Pod]) -> Indexes {
         let mut used: Indexes = pods.iter().filter_map(|pod| attempt_of(pod)).collect();
         used.insert_all(&self.succeeded);

@@ -1,5 +1,5 @@
-//! Job's reconciliation, by scenario and by property, against a small world that carries
-//! the actions out.
+//! Job's reconciliation, by scenario and by property, against a simulated namespace that carries
+//! out the actions.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -290,7 +290,7 @@ fn an_indexed_job_gives_each_pod_its_index() {
             .iter()
             .all(|name| [1, 3, 4].contains(&super::index_of(&world.pods[name]).unwrap()))
     );
-    // A failed index is tried again after a wait, by another pod.
+    // A failed index is retried after a wait, by another pod.
     let failed = world.with_index(1);
     world.exit(&failed, 1, at(4));
     world.settle(at(4));
@@ -503,7 +503,7 @@ fn a_finished_job_goes_after_its_time_to_live() {
 }
 
 #[test]
-fn less_parallelism_stops_what_has_come_least_far() {
+fn less_parallelism_stops_the_least_advanced_pods() {
     let mut world = World::new(json!({"parallelism": 3, "completions": 9}));
     world.settle(at(0));
     let runs = world.live()[1].clone();
@@ -515,7 +515,7 @@ fn less_parallelism_stops_what_has_come_least_far() {
 }
 
 #[test]
-fn the_failure_policy_decides_what_a_failed_pod_means() {
+fn the_failure_policy_decides_the_effect_of_a_failed_pod() {
     let policy = json!({"rules": [
         {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [42]}},
         {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
@@ -555,7 +555,7 @@ fn the_failure_policy_decides_what_a_failed_pod_means() {
 }
 
 #[test]
-fn what_a_node_cannot_start_is_no_failure_of_the_job() {
+fn a_pod_that_its_node_cannot_start_is_no_failure_of_the_job() {
     let mut world = World::new(json!({"backoffLimit": 0}));
     world.settle(at(0));
     let name = world.live()[0].clone();
@@ -616,7 +616,7 @@ fn a_job_has_no_more_waiting_pods_than_the_bound_whatever_its_parallelism() {
             assert!(steps < 100, "{mode}: pods are made without end");
         }
         assert_eq!(world.pods.len(), most, "{mode}");
-        // A pod that has a node waits no more: one other is created for each.
+        // A pod that has a node no longer waits: another is created for each.
         for name in world.live().into_iter().take(3) {
             world
                 .pods
@@ -651,7 +651,7 @@ fn a_job_whose_pods_are_a_gang_has_as_many_waiting_pods_as_the_gang_may_have() {
 }
 
 #[test]
-fn a_job_with_numbers_at_their_ends_costs_what_its_text_costs() {
+fn a_job_with_extreme_numbers_costs_as_much_as_its_text() {
     let all = "0-4294967295";
     for completions in [0, 1, i32::MAX] {
         for policy in [

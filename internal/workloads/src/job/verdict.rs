@@ -1,5 +1,5 @@
-//! Owns the judgement of a Job as a whole: has it failed, has it succeeded, and the time
-//! to let pass before a failed pod is replaced.
+//! The verdict on a Job as a whole: whether it has failed or succeeded, and the wait before a
+//! failed pod is replaced.
 
 use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::JobStatus;
@@ -12,7 +12,7 @@ use super::plan::Plan;
 use super::tally::Tally;
 use crate::pod_facts::{self, PodPhase};
 
-/// The wait after the first failure, in seconds; it doubles with each more in a row.
+/// The wait after the first failure, in seconds; it doubles with each further failure in a row.
 const WAIT_FIRST: i64 = 10;
 /// The longest wait, in seconds.
 const WAIT_MAX: i64 = 600;
@@ -61,7 +61,7 @@ pub(crate) fn success(plan: &Plan<'_>, tally: &Tally, live: usize) -> Option<Ver
     let successes = tally.successes(plan);
     let reached = match plan.completions {
         Some(completions) => successes >= completions,
-        // Any success ends the work; the pods at work finish theirs.
+        // Any success ends the work; the active pods complete theirs.
         None => successes > 0 && live == 0,
     };
     reached.then(|| {
@@ -101,8 +101,8 @@ fn success_policy(plan: &Plan<'_>, tally: &Tally) -> Option<Verdict> {
     ))
 }
 
-/// When the job runs out of time, if it is held to one. A job that is or was just held is
-/// not: its clock starts anew when it resumes.
+/// When the job exceeds its deadline, if one applies. None applies while the job is suspended or
+/// was until now: its clock restarts when it resumes.
 pub(crate) fn deadline(plan: &Plan<'_>, status: &JobStatus) -> Option<Timestamp> {
     let held = plan.suspended() || Phase::of(status) == Phase::Suspended;
     let seconds = plan.spec.active_deadline_seconds.filter(|_| !held)?;
@@ -110,7 +110,8 @@ pub(crate) fn deadline(plan: &Plan<'_>, status: &JobStatus) -> Option<Timestamp>
     Some(later(started, seconds))
 }
 
-/// Restarts in place count like failures: as many as the limit are too many, at zero any.
+/// Whether restarts in place exceed the limit. They count like failures: the limit's number is
+/// already too many, and with a limit of zero any restart is.
 fn too_many_restarts(plan: &Plan<'_>, pods: &[&Pod]) -> bool {
     if !plan.restarts_in_place() {
         return false;

@@ -1,5 +1,5 @@
-//! Owns what goes when a job ends or is held: pods by policy, the services whose pods are
-//! gone, the gang, and in time the job itself.
+//! Deletions when a job ends or is suspended: pods by policy, Services whose pods are gone, the
+//! PodGroup, and eventually the job itself.
 
 use k8s_openapi::api::core::v1::{Pod, Service};
 use resources::kinds::{CleanPodPolicy, PodGroup};
@@ -10,18 +10,18 @@ use crate::action::Action;
 use crate::ownership::controlled_by;
 use crate::pod_facts::{self, PodPhase};
 
-/// Why pods are cleared away.
+/// Why pods are deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Why {
-    /// The job is held: all go.
+    /// The job is suspended: all pods are deleted.
     Held,
     /// The job ended by its pods: the policy decides.
     Ended,
-    /// The job ran out of time or restarts: what still runs must stop, whatever the policy.
+    /// The job exceeded its deadline or backoff limit: running pods must stop, whatever the policy.
     LimitReached,
 }
 
-/// The deletions due, given why.
+/// The due deletions for this cause.
 pub(crate) fn actions(
     plan: &Plan<'_>,
     roster: &Roster<'_>,
@@ -57,7 +57,7 @@ fn goes(plan: &Plan<'_>, pod: &Pod, why: Why) -> bool {
     if why == Why::Held {
         return true;
     }
-    // What waits for a node would start after the end; it has nothing to show either.
+    // An unbound pod would start after the end, and it has no logs to keep.
     if phase == PodPhase::Pending && !pod_facts::is_bound(pod) {
         return true;
     }

@@ -1,5 +1,5 @@
-//! Owns the conditions' list: one per type, the newest last, with the kind's rules of
-//! which excludes which. A failure stays whatever comes.
+//! The list of conditions: one per type, the newest last, with the kind's rules for which types
+//! exclude each other. A Failed condition is never removed.
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -12,8 +12,7 @@ pub(crate) fn is_true(status: &PyTorchJobStatus, type_: JobConditionType) -> boo
         .any(|condition| condition.type_ == type_ && condition.status == "True")
 }
 
-/// Sets one condition; its reason is the kind's name and `word`. Answers whether anything
-/// changed.
+/// Sets one condition; its reason is the kind's name and `word`. Returns whether anything changed.
 pub(crate) fn set(
     status: &mut PyTorchJobStatus,
     type_: JobConditionType,
@@ -49,7 +48,7 @@ pub(crate) fn set(
     true
 }
 
-/// Removes what the new condition replaces and what it excludes.
+/// Removes the conditions that the new one replaces or excludes.
 fn make_room(status: &mut PyTorchJobStatus, type_: JobConditionType, holds: bool, now: Timestamp) {
     use JobConditionType::{Failed, Restarting, Running, Succeeded, Suspended};
     status.conditions.retain(|known| known.type_ != type_);

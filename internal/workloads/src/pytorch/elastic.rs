@@ -1,4 +1,4 @@
-//! Owns what an elastic policy means for torchrun: the rendezvous variables.
+//! The elastic policy for torchrun: the rendezvous variables.
 
 use k8s_openapi::api::core::v1::EnvVar;
 
@@ -6,7 +6,7 @@ use super::environment::variable;
 use super::plan::{Elastic, Plan, Role};
 use super::rendezvous::Ports;
 
-/// torchrun's backend where the policy names none.
+/// torchrun's backend if the policy names none.
 const DEFAULT_BACKEND: &str = "c10d";
 
 /// The `PET_*` variables of an elastic job, the same for every replica.
@@ -46,7 +46,7 @@ pub(crate) fn variables(plan: &Plan<'_>, elastic: &Elastic<'_>, ports: &Ports) -
     variables
 }
 
-/// `min:max`, or the plain number of workers where the policy bounds nothing.
+/// `min:max`, or the plain number of workers if the policy has no bounds.
 fn nodes(plan: &Plan<'_>, elastic: &Elastic<'_>) -> String {
     if elastic.policy.min_replicas.is_none() && elastic.policy.max_replicas.is_none() {
         let workers = plan

@@ -1,5 +1,5 @@
-//! Owns the environment that a replica's containers are given: how torch.distributed and
-//! torchrun find each other. What the user set under one of these names stays.
+//! The environment of a replica's containers: the addresses by which torch.distributed and torchrun
+//! form the group. A variable that the user set is kept.
 
 use k8s_openapi::api::core::v1::{Container, EnvVar};
 
@@ -35,8 +35,8 @@ pub(crate) fn variables(plan: &Plan<'_>, role: Role, index: u32, ports: &Ports) 
     variables
 }
 
-/// Puts the variables before the container's own, so that the user's `$(MASTER_ADDR)` and
-/// the like resolve; names that the user set are left out.
+/// Puts the variables before the container's own, so that references such as `$(MASTER_ADDR)` in
+/// the user's variables resolve; names that the user set are left out.
 pub(crate) fn add(container: &mut Container, variables: &[EnvVar]) {
     let own = container.env.take().unwrap_or_default();
     let mut all: Vec<EnvVar> = variables

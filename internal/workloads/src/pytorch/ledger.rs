@@ -1,6 +1,6 @@
-//! Owns the count of restarts and failures, which lives in the job's annotation so that a
-//! controller that restarts does not forget it. Each failure is counted once, by the uid
-//! of the pod it happened to; what a pod that is gone had used up stays counted.
+//! The count of restarts and failures. It is stored in the job's annotation, so that it survives a
+//! restart of the controller. Each failure is counted once, by the uid of its pod, and the counts
+//! of deleted pods are kept.
 
 use std::collections::BTreeMap;
 
@@ -13,30 +13,30 @@ use super::plan::{Plan, Role};
 use super::roster::Roster;
 use crate::pod_facts::{self, PodPhase};
 
-/// What one replica has used up.
+/// The counts of one replica.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Used {
-    /// Restarts in place, by pods that are gone.
+    /// Restarts in place, of pods that are gone.
     #[serde(skip_serializing_if = "is_zero")]
     restarts: u32,
     /// Failed pods that are gone.
     #[serde(skip_serializing_if = "is_zero")]
     failures: u32,
-    /// The present pod's uid, once it has used anything up.
+    /// The present pod's uid, once it has a restart or failure.
     #[serde(skip_serializing_if = "Option::is_none")]
     pod: Option<String>,
     #[serde(skip_serializing_if = "is_zero")]
     pod_restarts: u32,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pod_failed: bool,
-    /// Of the failures, those that nothing is held against the job for.
+    /// Those of the failures that do not count against the job.
     #[serde(skip_serializing_if = "is_zero")]
     excused: u32,
-    /// The present pod's failure is one of these: its node could not start it.
+    /// The present pod's failure does not count: its node could not start it.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pod_excused: bool,
-    /// The last failure was the node's: it was lost with the pod.
+    /// The last failure was caused by the loss of the pod's node.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     lost: bool,
 }
@@ -46,7 +46,7 @@ fn is_zero(count: &u32) -> bool {
 }
 
 impl Used {
-    /// The pod is gone: what it used up becomes the replica's.
+    /// The pod is gone: its counts are added to the replica's.
     fn fold(&mut self) {
         self.restarts = self.restarts.saturating_add(self.pod_restarts);
         self.failures = self.failures.saturating_add(u32::from(self.pod_failed));
@@ -70,7 +70,7 @@ impl Used {
             self.fold();
         }
         let restarts = pod_facts::restart_count(pod).max(self.pod_restarts);
-        // A pod that was told to go fails for that reason; it is not held against the job.
+        // A pod with a deletion request fails because of it; that does not count against the job.
         let failed = self.pod_failed
             || (PodPhase::of(pod) == PodPhase::Failed && !pod_facts::is_leaving(pod));
         if failed && !self.pod_failed {
@@ -90,7 +90,7 @@ impl Used {
 #[serde(transparent)]
 pub(crate) struct Ledger(BTreeMap<String, BTreeMap<u32, Used>>);
 
-/// What counts against the backoff limit.
+/// The counts that the backoff limit applies to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Spent {
     /// Containers restarted in place.
@@ -100,7 +100,7 @@ pub(crate) struct Spent {
 }
 
 impl Ledger {
-    /// Reads the job's annotation; one that cannot be read counts as none.
+    /// Reads the job's annotation; an unreadable one counts as absent.
     pub(crate) fn read(plan: &Plan<'_>) -> Ledger {
         let annotations = plan.meta.annotations.as_ref();
         let text = annotations.and_then(|annotations| annotations.get(names::RESTARTS));
@@ -108,7 +108,7 @@ impl Ledger {
             .unwrap_or_default()
     }
 
-    /// Takes in what the pods have used up since.
+    /// Adds the new restarts and failures of the observed pods.
     pub(crate) fn observe(&mut self, roster: &Roster<'_>) {
         for slot in &roster.slots {
             let Some(pod) = slot.pod else {
@@ -133,7 +133,7 @@ impl Ledger {
         serde_json::to_string(self).expect("maps with number keys and plain counts serialize")
     }
 
-    /// What the replicas whose policy restarts anything have used up.
+    /// The total of the replicas whose policy allows restarts.
     pub(crate) fn spent(&self, plan: &Plan<'_>) -> Spent {
         let mut spent = Spent::default();
         for replicas in &plan.replicas {
@@ -164,7 +164,7 @@ impl Ledger {
         })
     }
 
-    /// Did the replica's last failed pod go with its node?
+    /// Whether the replica's last failed pod was lost with its node.
     pub(crate) fn lost(&self, role: Role, index: u32) -> bool {
         let used = self.0.get(role.lower()).and_then(|role| role.get(&index));
         used.is_some_and(|used| used.lost)
@@ -176,8 +176,8 @@ impl Ledger {
 }
 
 impl Spent {
-    /// Whether the job has used up more than its limit allows: as many restarts in place
-    /// as the limit says (at zero, any), or one failure more than could be answered.
+    /// Whether the job exceeds its limit: by as many restarts in place as the limit (any, if it is
+    /// zero), or by one failure more than may be retried.
     pub(crate) fn exceeds(self, limit: u32) -> bool {
         self.restarts >= limit.max(1) || self.restarts.saturating_add(self.failures) > limit
     }

@@ -1,5 +1,5 @@
-//! PyTorchJob, `kubeflow.org/v1`: what the training operator promises, decided from what
-//! is observed. Owns the order of the decision; the parts are in the files beside it.
+//! PyTorchJob, `kubeflow.org/v1`: the training operator's contract, decided from the observed
+//! state. Owns the order of the decision; the sibling modules own its parts.
 
 mod cleanup;
 mod conditions;
@@ -34,33 +34,33 @@ use self::roster::{Roster, Standing};
 use crate::action::{Action, EventNote, Outcome};
 use crate::ownership::controlled_by;
 
-/// The kind's name, also the first half of every reason.
+/// The kind's name, also the prefix of every reason.
 const KIND: &str = "PyTorchJob";
 const API_VERSION: &str = "kubeflow.org/v1";
-/// Seconds until a job that found no free rendezvous port looks again.
+/// Seconds until a job that found no free rendezvous port tries again.
 const NO_PORT_RETRY: i64 = 30;
 
-/// What there is to decide on.
+/// The observed state to decide on.
 #[derive(Clone, Copy)]
 pub struct Observed<'a> {
     /// The job, with its status and annotations as last written.
     pub job: &'a PyTorchJob,
-    /// Pods of the job; others are left alone.
+    /// Pods of the job; other pods are ignored.
     pub pods: &'a [&'a Pod],
-    /// The pod group that bears the job's name, whoever made it.
+    /// The pod group with the job's name, of any owner.
     pub pod_group: Option<&'a PodGroup>,
-    /// Services of the job; others are left alone.
+    /// Services of the job; other Services are ignored.
     pub services: &'a [&'a Service],
     /// Rendezvous ports that other jobs hold.
     pub taken_ports: &'a BTreeSet<u16>,
-    /// Whose network the pods use.
+    /// The network of the pods.
     pub network: &'a Network,
     /// The scheduler that places pods whose template names none.
     pub scheduler_name: &'a str,
 }
 
-/// Decides what to do about a job now. Asking again once the answer was carried out gives
-/// the same status and no actions, until something changes.
+/// Decides the next actions for a job. Once the result was carried out, another call gives the same
+/// status and no actions, until something changes.
 #[must_use]
 pub fn reconcile(observed: &Observed<'_>, now: Timestamp) -> Outcome<PyTorchJobStatus> {
     let job = observed.job;
@@ -88,7 +88,7 @@ pub fn reconcile(observed: &Observed<'_>, now: Timestamp) -> Outcome<PyTorchJobS
     proceed(&plan, observed, &roster, phase, status, now)
 }
 
-/// Whether the job has ended, well or not; nothing of it starts again.
+/// Whether the job has succeeded or failed; none of its pods starts again.
 #[must_use]
 pub fn is_finished(job: &PyTorchJob) -> bool {
     job.status
@@ -96,7 +96,7 @@ pub fn is_finished(job: &PyTorchJob) -> bool {
         .is_some_and(|status| Phase::of(status).is_terminal())
 }
 
-/// A job that has ended: what its policy leaves goes, and the job itself in its time.
+/// A job that has ended: deletes pods by its policy, and the job itself after its TTL.
 fn finished(
     plan: &Plan<'_>,
     observed: &Observed<'_>,
@@ -127,7 +127,7 @@ fn finished(
     outcome
 }
 
-/// A job that has not ended: judge its pods, move it on, and do what its phase asks for.
+/// A job that has not ended: judges its pods, advances its phase, and acts on the phase.
 fn proceed(
     plan: &Plan<'_>,
     observed: &Observed<'_>,
@@ -205,7 +205,7 @@ fn proceed(
     outcome
 }
 
-/// Keeps a live job's gang, services and pods as they should be.
+/// Keeps a live job's PodGroup, Services and pods in the desired state.
 fn keep_up(
     plan: &Plan<'_>,
     observed: &Observed<'_>,
@@ -268,7 +268,7 @@ fn keep_up(
     }
 }
 
-/// Pods and services beyond the replicas wanted go, the highest index first.
+/// Deletes pods and Services beyond the desired replicas, the highest index first.
 fn surplus(plan: &Plan<'_>, observed: &Observed<'_>, roster: &Roster<'_>) -> Vec<Action> {
     let wanted: BTreeSet<String> = roster
         .slots
@@ -290,7 +290,7 @@ fn surplus(plan: &Plan<'_>, observed: &Observed<'_>, roster: &Roster<'_>) -> Vec
         .collect()
 }
 
-/// Why the job may not go on though its pods could, if so.
+/// The limit that the job exceeded, if any, although its pods could go on.
 fn limit_reached(
     plan: &Plan<'_>,
     ledger: &Ledger,
@@ -312,8 +312,8 @@ fn limit_reached(
     })
 }
 
-/// The master's success is the job's. Without a master all workers have to succeed, or
-/// any of them where the job is elastic.
+/// The master's success is the job's. Without a master all workers have to succeed, or any of them
+/// if the job is elastic.
 fn has_succeeded(plan: &Plan<'_>, roster: &Roster<'_>) -> bool {
     let role = if plan.has_master() {
         Role::Master

@@ -1,13 +1,13 @@
-//! Owns the job's phases and the one function that says which follows which.
+//! The job's phases and the transition function between them.
 
 use resources::kinds::{JobConditionType, PyTorchJobStatus};
 
 use super::conditions::is_true;
 
-/// Where a job stands.
+/// The phase of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// Accepted; its pods wait or are not there yet.
+    /// Accepted; its pods wait or do not exist yet.
     Created,
     Running,
     /// A replica failed and gets a new pod.
@@ -17,23 +17,23 @@ pub(crate) enum Phase {
     Failed,
 }
 
-/// What bears on the next phase.
+/// The inputs of the transition function.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Signals {
-    /// The user wants the job held.
+    /// The job's spec requests suspension.
     pub(crate) suspend: bool,
-    /// The replicas whose success is the job's have succeeded.
+    /// The replicas that determine the job's success have succeeded.
     pub(crate) succeeded: bool,
-    /// A failure that nothing answers: for good, out of time, out of restarts.
+    /// The job has failed: permanently, by its deadline, or by its backoff limit.
     pub(crate) failed: bool,
     /// A failed replica is to be replaced.
     pub(crate) restarting: bool,
-    /// The replica whose running is the job's runs.
+    /// The replica that determines whether the job runs is running.
     pub(crate) running: bool,
 }
 
 impl Phase {
-    /// The phase that the stored conditions tell.
+    /// The phase according to the stored conditions.
     pub(crate) fn of(status: &PyTorchJobStatus) -> Phase {
         let holds = |condition| is_true(status, condition);
         if holds(JobConditionType::Failed) {
@@ -51,13 +51,13 @@ impl Phase {
         }
     }
 
-    /// Nothing follows.
+    /// Whether no phase follows.
     pub(crate) fn is_terminal(self) -> bool {
         matches!(self, Phase::Succeeded | Phase::Failed)
     }
 
-    /// The phase that follows this one. A success that is there outweighs a failure: the
-    /// work is done.
+    /// The phase that follows this one. A success takes precedence over a failure: the work is
+    /// done.
     pub(crate) fn next(self, signals: Signals) -> Phase {
         match self {
             Phase::Succeeded | Phase::Failed => self,

@@ -1,5 +1,5 @@
-//! Owns the reading of a PyTorchJob's spec: defaults filled in, replicas as roles, what
-//! makes no sense refused with its field. Everything after this works on a [`Plan`].
+//! Reads a PyTorchJob's spec: sets defaults, reads replicas as roles, and refuses an invalid spec
+//! with its field. All later code works on a [`Plan`].
 
 use std::fmt;
 
@@ -13,9 +13,9 @@ use resources::kinds::{
 use resources::names;
 use resources::numbers::{GANG_MEMBERS_MAX, later};
 
-/// The container that the training runs in, when a pod has several.
+/// The container that runs the training, if a pod has several.
 const MAIN_CONTAINER: &str = "pytorch";
-/// The `managedBy` value under which this controller works, as under none.
+/// The `managedBy` value for which this controller works, as it does if the field is absent.
 const MANAGED_BY: &str = "kubeflow.org/training-operator";
 
 /// A replica type.
@@ -26,7 +26,7 @@ pub(crate) enum Role {
 }
 
 impl Role {
-    /// As a key of the spec and the status.
+    /// The role as a key of the spec and the status.
     pub(crate) fn key(self) -> &'static str {
         match self {
             Role::Master => "Master",
@@ -34,7 +34,7 @@ impl Role {
         }
     }
 
-    /// As in names and labels.
+    /// The role in names and labels.
     pub(crate) fn lower(self) -> &'static str {
         match self {
             Role::Master => "master",
@@ -49,7 +49,7 @@ impl Role {
     }
 }
 
-/// Why a job cannot be run as it is: the field and what would be right.
+/// Why a job cannot run: the field and its accepted values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Refusal(pub(crate) String);
 
@@ -75,7 +75,7 @@ impl<'a> Replicas<'a> {
             .map_or(&[], |spec| spec.containers.as_slice())
     }
 
-    /// The container that the training runs in: the one named `pytorch`, else the first.
+    /// The container that runs the training: the one named `pytorch`, else the first.
     pub(crate) fn main_container(&self) -> Option<&'a Container> {
         let containers = self.containers();
         containers
@@ -89,7 +89,7 @@ impl<'a> Replicas<'a> {
             .map_or(MAIN_CONTAINER, |container| container.name.as_str())
     }
 
-    /// The port that a container names `pytorchjob-port`: the user's own choice.
+    /// The port that a container names `pytorchjob-port`, which the user chose.
     pub(crate) fn named_port(&self) -> Option<u16> {
         let main = self.main_container();
         let ports = main
@@ -109,7 +109,7 @@ pub(crate) struct Elastic<'a> {
     pub(crate) max: u32,
 }
 
-/// A job's spec, read.
+/// A job's parsed spec.
 pub(crate) struct Plan<'a> {
     pub(crate) meta: &'a ObjectMeta,
     pub(crate) job: &'a PyTorchJob,
@@ -119,7 +119,7 @@ pub(crate) struct Plan<'a> {
 }
 
 impl<'a> Plan<'a> {
-    /// Reads the spec, or says which field stands in the way.
+    /// Reads the spec, or returns the invalid field.
     pub(crate) fn of(job: &'a PyTorchJob) -> Result<Plan<'a>, Refusal> {
         let spec = &job.spec;
         let mut roles: Vec<(Role, &ReplicaSpec)> = Vec::new();
@@ -165,8 +165,8 @@ impl<'a> Plan<'a> {
         Ok(plan)
     }
 
-    /// Refuses a job with more pods than a gang may have: everything after this costs as much as
-    /// there are pods.
+    /// Refuses a job with more pods than a gang may have: the cost of all later code is
+    /// proportional to the pods.
     fn check_size(&self) -> Result<(), Refusal> {
         let total = self.total();
         if i64::from(total) <= GANG_MEMBERS_MAX {
@@ -202,7 +202,7 @@ impl<'a> Plan<'a> {
         format!("{}-{}-{index}", self.name(), role.lower())
     }
 
-    /// `nprocPerNode` as it is handed to torchrun: a number, `auto`, `cpu` or `gpu`.
+    /// `nprocPerNode` as passed to torchrun: a number, `auto`, `cpu` or `gpu`.
     pub(crate) fn processes(&self) -> String {
         let elastic = self
             .elastic
@@ -242,7 +242,7 @@ impl<'a> Plan<'a> {
         self.job.spec.run_policy.scheduling_policy.as_ref()
     }
 
-    /// When the job runs out of time, given when it started.
+    /// When the job exceeds its deadline, given its start.
     pub(crate) fn deadline(&self, started: Timestamp) -> Option<Timestamp> {
         let seconds = self.job.spec.run_policy.active_deadline_seconds?;
         Some(later(started, seconds))
@@ -255,7 +255,7 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// Another controller was named to run this job.
+/// Whether `managedBy` names another controller for this job.
 pub(crate) fn managed_elsewhere(job: &PyTorchJob) -> bool {
     let manager = job.spec.run_policy.managed_by.as_deref();
     manager.is_some_and(|manager| manager != MANAGED_BY)

@@ -1,5 +1,5 @@
-//! Owns the gang: which of the job's pods must start together, in which queue, and on which terms
-//! (what the job's own annotations say to the scheduler is said on the gang).
+//! The gang: which of the job's pods must start together, in which queue, and with which
+//! annotations for the scheduler (copied from the job's own).
 
 use std::collections::BTreeMap;
 
@@ -14,8 +14,8 @@ use super::{API_VERSION, KIND};
 use crate::ownership::{controlled_by, controller_reference};
 use crate::terms;
 
-/// The change that makes the group what it should be; `None` where it is. A group of this
-/// name that is somebody else's is left alone.
+/// The change that brings the group to its desired state; `None` if it is there. A group of this
+/// name with another owner is left alone.
 pub(crate) fn change(plan: &Plan<'_>, observed: Option<&PodGroup>) -> Option<PodGroup> {
     let wanted = wanted_spec(plan);
     let mut said = terms::of_gang(plan.meta);
@@ -37,7 +37,7 @@ pub(crate) fn change(plan: &Plan<'_>, observed: Option<&PodGroup>) -> Option<Pod
             status: None,
         });
     };
-    // What somebody wrote on the group itself stays, unless the job says another thing.
+    // Annotations set on the group itself are kept, unless the job sets them differently.
     let there = observed.metadata.annotations.as_ref();
     let told = said
         .iter()
@@ -59,8 +59,8 @@ pub(crate) fn change(plan: &Plan<'_>, observed: Option<&PodGroup>) -> Option<Pod
     Some(changed)
 }
 
-/// The seconds until the job's own or its pods' deadline, where its templates do not say how long
-/// they run.
+/// The seconds until the job's own or its pods' deadline, if its templates do not state their
+/// walltime.
 fn deadline(plan: &Plan<'_>) -> Option<i64> {
     let templates = || plan.replicas.iter().map(|replicas| replicas.template);
     let metas = templates().filter_map(|template| template.metadata.as_ref());
@@ -73,7 +73,7 @@ fn deadline(plan: &Plan<'_>) -> Option<i64> {
     own.into_iter().chain(pods).min()
 }
 
-/// Whether the group says what is wanted, however its quantities are written.
+/// Whether the group's spec equals the desired one, regardless of how quantities are written.
 fn agrees(observed: &PodGroupSpec, wanted: &PodGroupSpec) -> bool {
     let amounts = |spec: &PodGroupSpec| spec.min_resources.as_ref().map(Amounts::from_k8s);
     observed.min_member == wanted.min_member
@@ -113,7 +113,7 @@ fn wanted_spec(plan: &Plan<'_>) -> PodGroupSpec {
     }
 }
 
-/// All replicas; of an elastic job's workers only as many as it cannot do without.
+/// All replicas; of an elastic job's workers only the required minimum.
 fn smallest_gang(plan: &Plan<'_>) -> u32 {
     let count = |role: Role, count: u32| match (role, &plan.elastic) {
         (Role::Worker, Some(elastic)) => count.min(elastic.min),
@@ -125,7 +125,7 @@ fn smallest_gang(plan: &Plan<'_>) -> u32 {
         .fold(0, u32::saturating_add)
 }
 
-/// The gang's members by task: the master first, since nothing goes without it.
+/// The gang's members by task: the master first, since no task works without it.
 fn members_by_task(plan: &Plan<'_>, members: u32) -> Vec<(Role, u32)> {
     let mut left = members;
     let mut tasks = Vec::new();

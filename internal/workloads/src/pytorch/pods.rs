@@ -1,4 +1,4 @@
-//! Owns the making of a replica's pod from its template.
+//! Creates a replica's pod from its template.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ use crate::terms;
 /// The longest host name.
 const HOSTNAME_MAX: usize = 63;
 
-/// The pod of one replica. One that replaces a pod `lost` with its node may use spare nodes.
+/// The pod of one replica. A pod that replaces one `lost` with its node may use spare nodes.
 pub(crate) fn pod(
     plan: &Plan<'_>,
     replicas: &Replicas<'_>,
@@ -86,7 +86,7 @@ pub(crate) fn role_labels(job: &str, role: Role) -> BTreeMap<String, String> {
     .collect()
 }
 
-/// The labels that single one replica out.
+/// The labels that select one replica.
 pub(crate) fn replica_labels(plan: &Plan<'_>, role: Role, index: u32) -> BTreeMap<String, String> {
     let mut labels = role_labels(plan.name(), role);
     labels.insert(names::REPLICA_INDEX.to_owned(), index.to_string());
@@ -96,8 +96,8 @@ pub(crate) fn replica_labels(plan: &Plan<'_>, role: Role, index: u32) -> BTreeMa
     labels
 }
 
-/// What the node does when a container ends. Under `ExitCode` the controller judges, so
-/// the node must not restart anything.
+/// The kubelet's action when a container ends. Under `ExitCode` the controller decides, so the
+/// kubelet must not restart anything.
 fn pod_restart_policy(policy: RestartPolicy) -> &'static str {
     match policy {
         RestartPolicy::Always => "Always",

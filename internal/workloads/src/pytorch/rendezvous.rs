@@ -1,5 +1,5 @@
-//! Owns the rendezvous port: the user's where a container names one, a fixed one where
-//! every pod has its own network, one of the cluster's where pods share their nodes'.
+//! The rendezvous port: the user's if a container names one, a fixed one if every pod has its own
+//! network, one from the cluster's range if pods share their nodes' network.
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
@@ -8,26 +8,26 @@ use resources::names;
 
 use super::plan::{Plan, Role};
 
-/// Whose network a job's pods use.
+/// The network that a job's pods use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Network {
-    /// Every pod has an address of its own, so that equal ports do not clash.
+    /// Every pod has its own address, so that equal ports do not conflict.
     PerPod,
     /// Pods share their node's address: each job needs a port that no other job uses.
     HostShared {
-        /// The ports to choose from.
+        /// The range of ports.
         ports: RangeInclusive<u16>,
     },
 }
 
-/// The ports that the replicas are told.
+/// The ports that the replicas are given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ports {
-    /// Where the master listens.
+    /// The master's port.
     pub(crate) master: u16,
-    /// Where the first worker of an elastic job listens.
+    /// The port of an elastic job's first worker.
     pub(crate) elastic: u16,
-    /// What the job's annotation has to say, where the cluster's ports are used.
+    /// The value of the job's port annotation, if the port is from the cluster's range.
     pub(crate) handed_out: Option<u16>,
 }
 
@@ -35,7 +35,7 @@ pub(crate) struct Ports {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Exhausted;
 
-/// Decides the ports. `renew` asks for another than the one the job has.
+/// Decides the ports. `renew` requests another port than the job's current one.
 pub(crate) fn ports(
     plan: &Plan<'_>,
     network: &Network,
@@ -75,7 +75,7 @@ pub fn annotated_port(
     annotations?.get(names::RENDEZVOUS_PORT)?.parse().ok()
 }
 
-/// The job's own port as long as it is good, else the next free one after it.
+/// The job's own port while it is valid, else the next free one after it.
 fn hand_out(
     plan: &Plan<'_>,
     range: &RangeInclusive<u16>,

@@ -1,5 +1,5 @@
-//! Owns the answer to failed replicas: fail the job, or put new pods in their places, and
-//! when. A replica whose new pods keep failing early is given more and more time.
+//! The response to failed replicas: fail the job, or recreate the pods, and when. The wait grows
+//! for a replica whose new pods keep failing early.
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
@@ -10,36 +10,36 @@ use super::plan::Plan;
 use super::roster::{Roster, Slot, Standing};
 use crate::pod_facts;
 
-/// The wait before the second new pod in a row, in seconds; it doubles with each more.
+/// The wait before the second new pod in a row, in seconds; it doubles with each further one.
 const WAIT_FIRST: i64 = 10;
 /// The longest wait, in seconds.
 const WAIT_MAX: i64 = 300;
-/// A pod that ran this long was healthy: its failure is answered at once.
+/// A pod that ran this long was healthy: after its failure it is replaced at once.
 const HEALTHY_AFTER: SignedDuration = SignedDuration::from_secs(600);
 
-/// How far a restart reaches.
+/// The scope of a restart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reach {
-    /// Only the failed replicas, each at its own index: what the kind promises.
+    /// Only the failed replicas, each at its own index: the kind's contract.
     Replica,
-    /// No member is left: all start anew, with a rendezvous of their own.
+    /// Every member has failed: all start anew, with a new rendezvous.
     Gang,
 }
 
-/// What is to be done about failed replicas.
+/// The response to failed replicas.
 pub(crate) struct Answer<'a> {
     /// Why the job fails, if it does.
     pub(crate) failure: Option<String>,
     /// Why the job counts as restarting, if it does.
     pub(crate) restarting: Option<String>,
-    /// Failed pods to clear away now.
+    /// Failed pods to delete now.
     pub(crate) replace: Vec<&'a Pod>,
-    /// When the next of the failed pods is due.
+    /// When the next of the failed pods is due for replacement.
     pub(crate) next_at: Option<Timestamp>,
     pub(crate) reach: Reach,
 }
 
-/// Judges the failed replicas.
+/// Decides the response to the failed replicas.
 pub(crate) fn answer<'a>(
     plan: &Plan<'_>,
     roster: &Roster<'a>,
@@ -62,8 +62,8 @@ pub(crate) fn answer<'a>(
         .iter()
         .filter_map(|slot| slot.pod.map(|pod| (due_at(slot, pod, ledger, now), pod)))
         .collect();
-    // Nobody is left to wait for: members that return one by one would only find a
-    // rendezvous that no other member knows any more.
+    // No member is left to rejoin: members that return at different times would look for a
+    // rendezvous that no longer exists.
     if failed.len() == roster.slots.len() && roster.slots.len() > 1 {
         answer.reach = Reach::Gang;
         let last = due.iter().map(|(at, _)| *at).max().unwrap_or(now);
@@ -132,7 +132,7 @@ fn restarting_message(plan: &Plan<'_>, failed: &[&Slot<'_>]) -> String {
     )
 }
 
-/// When a failed pod's place is given to a new one.
+/// When a failed pod is replaced by a new one.
 fn due_at(slot: &Slot<'_>, pod: &Pod, ledger: &Ledger, now: Timestamp) -> Timestamp {
     let Some(finished) = pod_facts::finished_at(pod) else {
         return now;

@@ -1,5 +1,5 @@
-//! Owns the comparison of the replicas wanted with the pods there are: which replica has
-//! which pod, which is vacant, which pod nobody wants any more.
+//! Compares the desired replicas with the existing pods: the pod of each replica, vacant replicas,
+//! and surplus pods.
 
 use k8s_openapi::api::core::v1::Pod;
 use resources::kinds::RestartPolicy;
@@ -8,35 +8,35 @@ use super::plan::{Plan, Replicas, Role};
 use crate::ownership::controlled_by;
 use crate::pod_facts::{self, PodPhase};
 
-/// One wanted replica and its pod.
+/// One desired replica and its pod.
 pub(crate) struct Slot<'a> {
     pub(crate) role: Role,
     pub(crate) index: u32,
     pub(crate) pod: Option<&'a Pod>,
 }
 
-/// How a replica stands.
+/// The state of a replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
     /// No pod.
     Vacant,
-    /// Its pod was told to go, but is still there.
+    /// Its pod is terminating.
     Leaving,
     /// Its pod waits or starts.
     Waiting,
     Running,
     Succeeded,
-    /// Its pod failed in a way that its policy answers with a new pod.
+    /// Its pod failed in a way for which the policy creates a new pod.
     FailedRetryable,
-    /// Its pod failed in a way that its policy answers with the job's failure.
+    /// Its pod failed in a way for which the policy fails the job.
     FailedForGood,
 }
 
-/// All wanted replicas with their pods, and the pods of ours that are not wanted.
+/// All desired replicas with their pods, and the job's surplus pods.
 pub(crate) struct Roster<'a> {
     /// Master first, then workers by index.
     pub(crate) slots: Vec<Slot<'a>>,
-    /// Pods beyond the replicas wanted, the highest index first.
+    /// Pods beyond the desired replicas, the highest index first.
     pub(crate) surplus: Vec<&'a Pod>,
 }
 
@@ -99,7 +99,7 @@ impl Slot<'_> {
             return Standing::Vacant;
         };
         match PodPhase::of(pod) {
-            // A success counts even if the pod is being cleared away.
+            // A success counts even if the pod is being deleted.
             PodPhase::Succeeded => Standing::Succeeded,
             _ if pod_facts::is_leaving(pod) => Standing::Leaving,
             PodPhase::Pending => Standing::Waiting,
@@ -110,10 +110,11 @@ impl Slot<'_> {
     }
 }
 
-/// The restart policy's judgement of a failed pod. Codes from 128 on are signals and what
-/// the platform did to it, as is the absence of a code; 1 to 127 are the program's own.
+/// Whether the restart policy makes a failed pod's failure permanent. Codes from 128 on mean
+/// signals, and like a missing code they are attributed to the platform; 1 to 127 are the program's
+/// own.
 fn for_good(pod: &Pod, replicas: &Replicas<'_>) -> bool {
-    // What never started because of its node is started elsewhere under every policy.
+    // A pod that never started because of its node is replaced under every policy.
     if pod_facts::is_unfit(pod) {
         return false;
     }

@@ -1,4 +1,4 @@
-//! Owns the headless service of each replica: the name under which the others find it.
+//! The headless Service of each replica: the DNS name under which the other replicas find it.
 
 use k8s_openapi::api::core::v1::{Service, ServicePort, ServiceSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -11,7 +11,7 @@ use super::rendezvous::Ports;
 use super::{API_VERSION, KIND};
 use crate::ownership::controller_reference;
 
-/// The service of one replica; it bears the pod's name.
+/// The Service of one replica; it has the pod's name.
 pub(crate) fn service(
     plan: &Plan<'_>,
     replicas: &Replicas<'_>,
@@ -41,7 +41,7 @@ pub(crate) fn service(
     }
 }
 
-/// The main container's ports, and the rendezvous port where it is not among them.
+/// The main container's ports, and the rendezvous port if it is not among them.
 fn service_ports(replicas: &Replicas<'_>, ports: &Ports) -> Vec<ServicePort> {
     let declared = replicas
         .main_container()

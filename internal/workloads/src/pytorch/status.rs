@@ -1,5 +1,5 @@
-//! Owns the job's status: counts by replica type, times, and the telling of each change
-//! of phase as a condition and an event.
+//! The job's status: counts by replica type, times, and a condition and an event for each change of
+//! phase.
 
 use std::collections::BTreeMap;
 
@@ -48,7 +48,7 @@ fn selector(job: &str, role: Role) -> String {
     pairs.join(",")
 }
 
-/// Who is active no more: the job succeeded, or its pods are being cleared away.
+/// Sets the active counts to zero, and adds them to the succeeded ones if the job succeeded.
 pub(crate) fn settle(status: &mut PyTorchJobStatus, succeeded: bool) {
     for counts in status.replica_statuses.values_mut() {
         if succeeded {
@@ -58,7 +58,7 @@ pub(crate) fn settle(status: &mut PyTorchJobStatus, succeeded: bool) {
     }
 }
 
-/// The first sight of a job.
+/// Records the first sight of a job.
 pub(crate) fn created(
     plan: &Plan<'_>,
     status: &mut PyTorchJobStatus,
@@ -75,7 +75,7 @@ pub(crate) fn created(
     tell(status, JobConditionType::Created, "Created", message, now)
 }
 
-/// Tells the change from one phase to the next.
+/// Reports the change from one phase to the next.
 pub(crate) fn moved(
     plan: &Plan<'_>,
     status: &mut PyTorchJobStatus,
@@ -148,7 +148,7 @@ pub(crate) fn moved(
     events
 }
 
-/// The status of a job that cannot be run as it is.
+/// The status of a job whose spec is refused.
 pub(crate) fn refused(
     name: &str,
     mut status: PyTorchJobStatus,

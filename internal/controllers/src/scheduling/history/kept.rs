@@ -1,6 +1,6 @@
-//! How the records outlive the server: what is to be written is handed out in batches, each record
-//! under a number of its own, and what was read at the start is taken in before anything else.
-//! Where the bytes go is the caller's.
+//! Persistence of the records across restarts of the server. Changes are handed out in batches,
+//! each record under its own number; stored records are loaded at the start before any other. The
+//! caller owns the storage.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,17 +10,17 @@ use serde::{Deserialize, Serialize};
 
 use super::{History, Key};
 
-/// A record under its number, or none: it is forgotten.
+/// Each record under its number; none means that the record is deleted.
 pub(in crate::scheduling) type Changes<T> = Vec<(u64, Option<T>)>;
 
-/// What storage was not told of yet, each under its number. No more than there are records here,
-/// and records there.
+/// The changes not yet handed to storage, by record number. Bounded by the records in memory and in
+/// storage.
 #[derive(Default)]
 pub(super) struct Unwritten {
     new: BTreeMap<u64, Key>,
-    /// That are there, and said again since.
+    /// Stored records that were repeated since.
     went_on: BTreeMap<u64, Key>,
-    /// That are there, and forgotten here.
+    /// Stored records that were dropped from memory.
     gone: BTreeSet<u64>,
 }
 
@@ -42,8 +42,8 @@ impl Unwritten {
         }
     }
 
-    /// Whatever comes first, at most so many: what is gone, what is new, and if asked for what
-    /// went on.
+    /// At most `most` changes, in this order: deletions, new records, and repeated records if
+    /// requested.
     fn take(&mut self, went_on: bool, most: usize) -> Vec<(u64, Option<Key>)> {
         let mut taken = Vec::new();
         while taken.len() < most {
@@ -62,7 +62,7 @@ impl Unwritten {
     }
 }
 
-/// A record as it is kept.
+/// A record as it is stored.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(in crate::scheduling) struct Line {
@@ -72,8 +72,8 @@ pub(in crate::scheduling) struct Line {
 }
 
 impl History {
-    /// Takes in what is kept of earlier servers, and has what comes from now on written. What was
-    /// decided meanwhile comes after it. Records that could not be read are forgotten.
+    /// Loads the records stored by earlier servers, and has all later changes written. Decisions
+    /// made meanwhile are ordered after them. Records that could not be read are deleted.
     pub(in crate::scheduling) fn recall(&mut self, lines: Changes<Line>) {
         let meanwhile = std::mem::take(self);
         let mut unwritten = Unwritten::default();
@@ -90,7 +90,7 @@ impl History {
             self.order.push_back((number, key));
         }
         self.unwritten = Some(unwritten);
-        // Another binary may have kept more.
+        // Another version may have stored more than the limit.
         self.forget();
         let mut later = BTreeMap::new();
         for (key, records) in meanwhile.gangs {
@@ -103,13 +103,14 @@ impl History {
         }
     }
 
-    /// Has nothing written any more.
+    /// Stops handing out changes.
     pub(in crate::scheduling) fn keep_no_more(&mut self) {
         self.unwritten = None;
     }
 
-    /// What is to be written, at most so many records, and only once: who is handed them sees to
-    /// it. Records that were written and merely said again since are among them if asked for.
+    /// The changes to write, at most `most`, each only once: the caller must write what it
+    /// receives. Records that were written before and merely repeated since are included on
+    /// request.
     pub(in crate::scheduling) fn unwritten(&mut self, went_on: bool, most: usize) -> Changes<Line> {
         let Some(unwritten) = &mut self.unwritten else {
             return Vec::new();
@@ -130,7 +131,7 @@ impl History {
         taken.into_iter().map(line).collect()
     }
 
-    /// Gangs on which nothing was decided since then.
+    /// Gangs without a decision since then.
     pub(in crate::scheduling) fn silent_since(&self, then: Timestamp) -> Vec<Key> {
         let all = self.gangs.keys();
         let silent = all.filter(|key| self.is_silent_since(key, then));
@@ -143,7 +144,7 @@ impl History {
         said.all(|said| said < then)
     }
 
-    /// Forgets all of a gang, unless something was decided on it since then.
+    /// Drops all records of a gang, unless a decision on it was recorded since then.
     pub(in crate::scheduling) fn drop_silent(&mut self, key: &Key, then: Timestamp) {
         if !self.is_silent_since(key, then) {
             return;
@@ -154,14 +155,14 @@ impl History {
     }
 }
 
-/// From bytes, in the order of their numbers; none for one that can't be read.
+/// Decodes records in the order of their numbers; none for a record that can't be read.
 pub(in crate::scheduling) fn lines(mut records: Vec<(u64, Vec<u8>)>) -> Changes<Line> {
     records.sort_unstable_by_key(|(number, _)| *number);
     let line = |(number, bytes): (u64, Vec<u8>)| (number, serde_json::from_slice(&bytes).ok());
     records.into_iter().map(line).collect()
 }
 
-/// As bytes; one that can't be written is forgotten.
+/// Encodes records; one that can't be encoded is deleted.
 pub(in crate::scheduling) fn bytes(changes: Changes<Line>) -> Changes<Vec<u8>> {
     let bytes = |(number, line): (u64, Option<Line>)| {
         let bytes = line.and_then(|line| serde_json::to_vec(&line).ok());
@@ -194,7 +195,7 @@ mod tests {
         }
     }
 
-    /// Storage as the server has it: what was handed out, under its number.
+    /// Storage as the server keeps it: the records handed out, under their numbers.
     #[derive(Default)]
     struct Storage(BTreeMap<u64, Vec<u8>>);
 
@@ -264,7 +265,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
         #[test]
-        fn once_all_is_written_the_next_server_has_what_this_one_had(steps in steps()) {
+        fn the_next_server_loads_all_records_once_all_are_written(steps in steps()) {
             let (mut history, mut storage) = (kept(), Storage::default());
             for (second, step) in (1..).zip(steps) {
                 match step {
@@ -289,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_decided_before_the_kept_was_read_comes_after_it_or_goes_on_with_it() {
+    fn decisions_made_before_the_load_are_ordered_after_it_or_continue_it() {
         let (mut before, mut storage) = (kept(), Storage::default());
         before.put(key(0), record(Decision::Bound, 1));
         before.put(key(1), record(Decision::Pending, 2));
@@ -316,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn what_merely_goes_on_is_written_when_asked_for_and_nothing_is_written_twice() {
+    fn repeated_records_are_written_on_request_and_none_is_written_twice() {
         let (mut history, mut storage) = (kept(), Storage::default());
         history.put(key(0), record(Decision::Pending, 1));
         assert_eq!(storage.take(&mut history, false, 9), 1);
@@ -329,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_noted_where_nobody_keeps_it() {
+    fn no_changes_are_collected_without_storage() {
         let mut history = History::default();
         history.put(key(0), record(Decision::Bound, 1));
         assert!(history.unwritten(true, 9).is_empty());
@@ -341,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_forgotten_and_the_rest_is_there() {
+    fn unreadable_records_are_deleted_and_the_rest_is_loaded() {
         let (mut before, mut storage) = (kept(), Storage::default());
         before.put(key(0), record(Decision::Bound, 1));
         storage.take_all(&mut before);
@@ -374,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn gangs_are_silent_by_what_was_last_said_of_them() {
+    fn gangs_are_silent_by_the_time_of_their_last_record() {
         let mut history = History::default();
         history.put(key(0), record(Decision::Pending, 1));
         history.put(key(0), record(Decision::Pending, 50));

@@ -1,5 +1,5 @@
-//! What came of what the loop wrote, or waited for: said where people look, and taken back where it
-//! was refused.
+//! The outcomes of the loop's writes and waits: reports each one by events, and reverts the
+//! decision where the API refused it.
 
 use std::time::Duration;
 
@@ -15,9 +15,9 @@ use crate::scheduling::evictor::Evicted;
 use crate::scheduling::recutter::{self, Told};
 use crate::scheduling::statuses::{self, about_group, about_pod};
 
-/// How long a node is left alone that could not be told how its GPUs are to be cut.
+/// How long a node is left alone after its MIG label could not be written.
 const RECUT_REST: SignedDuration = SignedDuration::from_secs(60);
-/// How long a failed status write is left before it is said again.
+/// The wait before a failed status write is retried.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 impl Loop {
@@ -49,7 +49,7 @@ impl Loop {
         self.plan_by(Instant::now() + self.gathers());
     }
 
-    /// A gang's volumes are all bound, or can't be.
+    /// A gang's volumes are all bound, or cannot be.
     pub(super) fn settled(&mut self, gang: Settled, now: Instant) {
         let Settled {
             group,
@@ -58,7 +58,7 @@ impl Loop {
             refused,
         } = gang;
         let Some(said) = refused else {
-            // Much may have been told of their nodes while they waited.
+            // Their nodes may have changed while they waited.
             let nodes = binds.iter().map(|(bind, _)| bind.node.clone());
             self.touched.extend(nodes);
             self.binds.extend(binds);
@@ -86,7 +86,7 @@ impl Loop {
         self.plan_by(Instant::now() + self.gathers());
     }
 
-    /// Until when a gang rests for which something failed.
+    /// Until when a gang backs off after a failure.
     fn rest(&mut self, group: &GroupRef) -> Timestamp {
         self.rests.after_failure(group, Timestamp::now())
     }
@@ -119,7 +119,7 @@ impl Loop {
         self.plan_by(Instant::now() + self.gathers());
     }
 
-    /// A node was told how its GPUs are to be cut, or could not be.
+    /// A node's MIG label was written, or could not be.
     fn recut(&mut self, told: Told) {
         let Told { recut, refused } = told;
         let Recut {

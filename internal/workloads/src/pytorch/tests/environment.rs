@@ -1,4 +1,4 @@
-//! What each replica is told, variable by variable.
+//! The environment of each replica, variable by variable.
 
 use serde_json::json;
 
@@ -14,7 +14,7 @@ fn told(world: &World, pod: &str) -> Vec<String> {
 }
 
 #[test]
-fn master_and_workers_are_told_of_the_master_and_their_ranks() {
+fn master_and_workers_get_the_masters_address_and_their_ranks() {
     let mut world = World::new(master_and_workers(2, "OnFailure"));
     world.step(at(0));
     let expected = |rank: u32| {
@@ -62,7 +62,7 @@ fn processes_per_node_multiply_the_world() {
 }
 
 #[test]
-fn without_a_master_no_ranks_are_told() {
+fn without_a_master_no_ranks_are_set() {
     let mut world = World::new(json!({"pytorchReplicaSpecs": {"Worker": replica(3, "OnFailure")}}));
     world.step(at(0));
     assert_eq!(
@@ -76,7 +76,7 @@ fn without_a_master_no_ranks_are_told() {
 }
 
 #[test]
-fn an_elastic_job_is_told_its_rendezvous() {
+fn an_elastic_job_gets_its_rendezvous() {
     let mut world = World::new(json!({
         "elasticPolicy": {
             "minReplicas": 1, "maxReplicas": 4, "maxRestarts": 10, "rdzvId": "run-7",
@@ -149,7 +149,7 @@ fn a_value_that_the_user_set_stays_and_may_use_ours() {
 }
 
 #[test]
-fn every_container_is_told() {
+fn every_container_gets_the_environment() {
     let mut spec = master_and_workers(0, "OnFailure");
     spec["pytorchReplicaSpecs"]["Master"]["template"]["spec"]["containers"] =
         json!([{"name": "pytorch"}, {"name": "sidecar"}]);

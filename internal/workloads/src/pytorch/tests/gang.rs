@@ -1,4 +1,4 @@
-//! The pods, services and the gang that a job asks for.
+//! The pods, Services and the PodGroup of a job.
 
 use serde_json::json;
 
@@ -113,7 +113,7 @@ fn the_queue_may_be_named_by_label_or_annotation() {
 }
 
 #[test]
-fn the_gang_says_how_long_it_may_run_as_its_job_does_or_by_its_deadline() {
+fn the_gang_has_the_walltime_of_its_job_or_its_deadline() {
     let walltime = |said: Option<&str>, template: Option<&str>, deadlines: [Option<i64>; 2]| {
         let mut spec = master_and_workers(1, "OnFailure");
         let worker = &mut spec["pytorchReplicaSpecs"]["Worker"]["template"];
@@ -145,7 +145,7 @@ fn the_gang_says_how_long_it_may_run_as_its_job_does_or_by_its_deadline() {
 }
 
 #[test]
-fn a_deadline_that_changes_changes_what_the_gang_says() {
+fn a_changed_deadline_changes_the_gangs_walltime() {
     let mut world = World::new(master_and_workers(1, "OnFailure"));
     world.settle(at(0));
     world.job.spec.run_policy.active_deadline_seconds = Some(900);
@@ -174,7 +174,7 @@ fn exit_code_leaves_judging_to_the_controller_and_the_rest_passes_through() {
 }
 
 #[test]
-fn a_group_that_somebody_else_made_is_left_alone() {
+fn a_group_of_another_owner_is_left_alone() {
     let mut world = World::new(master_and_workers(1, "OnFailure"));
     world.group = Some(
         serde_json::from_value(json!({
@@ -250,7 +250,7 @@ fn a_job_managed_by_another_controller_is_left_alone() {
 }
 
 #[test]
-fn what_the_job_says_to_the_scheduler_is_said_on_its_gang_also_when_it_is_said_later() {
+fn the_jobs_scheduler_annotations_are_copied_to_its_gang_also_when_set_later() {
     let mut world = World::new(master_and_workers(1, "OnFailure"));
     let says = |world: &mut World, name: &str, value: &str| {
         let annotations = world.job.metadata.annotations.get_or_insert_default();
@@ -266,7 +266,7 @@ fn what_the_job_says_to_the_scheduler_is_said_on_its_gang_also_when_it_is_said_l
     let first = annotations(&world);
     assert_eq!(first["muster.io/walltime"], "2h");
     assert!(!first.contains_key("example.com/other"));
-    // What somebody wrote on the gang stays.
+    // Annotations that a user set on the PodGroup are kept.
     let group = world.group.as_mut().unwrap();
     let own = group.metadata.annotations.get_or_insert_default();
     own.insert("muster.io/checkpoint".to_owned(), "10m".to_owned());

@@ -1,4 +1,4 @@
-//! A job's life: from created to its end, held and resumed, out of time, and cleared away.
+//! A job's life cycle: creation, suspension and resumption, deadline, end, and cleanup.
 
 use resources::kinds::JobConditionType::{Failed, Running, Succeeded, Suspended};
 use serde_json::json;
@@ -104,7 +104,8 @@ fn an_end_is_final() {
 
 #[test]
 fn the_clean_pod_policy_decides_which_pods_go() {
-    // The master ends well; a worker runs, another waits on its node, a third for a node.
+    // The master succeeds; a worker runs, another is bound and waits on its node, a third waits for
+    // a node.
     for (policy, left) in [
         (
             "None",
@@ -249,7 +250,7 @@ fn pods_that_are_still_stopping_are_waited_for() {
         3,
         "no second pod beside a stopping one"
     );
-    // Stopped by a signal: not the program's failure.
+    // Stopped by a signal, so not a failure of the program.
     world.exit("demo-worker-0", 143, at(4));
     world.settle(at(4));
     assert!(!world.holds(Failed));

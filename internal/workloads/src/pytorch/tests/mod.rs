@@ -1,5 +1,5 @@
-//! PyTorchJob's reconciliation, by scenario and by property, against a small world that
-//! carries the actions out.
+//! PyTorchJob's reconciliation, by scenario and by property, against a simulated namespace that
+//! carries out the actions.
 
 mod elastic;
 mod environment;

@@ -1,4 +1,4 @@
-//! Properties over random lives of a job.
+//! Properties over random life cycles of a job.
 
 use proptest::prelude::*;
 use resources::kinds::JobConditionType;
@@ -7,7 +7,7 @@ use serde_json::json;
 use super::world::{World, at, master_and_workers, replica};
 use crate::pytorch::Network;
 
-/// Something that happens to a job between reconciliations.
+/// An event between two reconciliations of a job.
 #[derive(Clone, Debug)]
 enum Happening {
     Start(usize),
@@ -172,7 +172,7 @@ proptest! {
         let mut ended = None;
         let mut seen_failures = std::collections::BTreeSet::new();
         for happening in &happenings {
-            // A replica that fails as it is scaled away was not answered with a new pod.
+            // A replica that fails while it is scaled away gets no new pod.
             if setup.limit.is_some() && matches!(happening, Happening::Scale(_)) {
                 continue;
             }
@@ -185,19 +185,19 @@ proptest! {
             }
             let before = world.created.len();
             world.settle(at(now));
-            // Settled: asking again changes nothing.
+            // The state is stable: another reconciliation changes nothing.
             let again = world.ask(at(now));
             prop_assert!(again.actions.is_empty());
             prop_assert!(again.annotations.is_empty());
             prop_assert!(again.events.is_empty() || again.events.iter().all(|event| event.reason == "NoRendezvousPort"));
             prop_assert_eq!(Some(&again.status), world.job.status.as_ref());
             prop_assert!(again.requeue_at.is_none_or(|time| time > at(now)));
-            // Never more pods than replicas, but for those that are stopping.
+            // There are never more pods than replicas, terminating ones aside.
             let present = world.pods.values().filter(|pod| pod.metadata.deletion_timestamp.is_none()).count();
             if ended.is_none() && !world.holds(JobConditionType::Succeeded) && !world.holds(JobConditionType::Failed) {
                 prop_assert!(present <= wanted_at_most(&world));
             }
-            // Failures are answered with new pods only as long as the budget lasts.
+            // Failed pods are replaced only within the backoff limit.
             if let Some(limit) = setup.limit {
                 let failures = seen_failures.len();
                 if failures > usize::try_from(limit).unwrap() && !world.holds(JobConditionType::Succeeded)
@@ -205,7 +205,7 @@ proptest! {
                     prop_assert!(world.holds(JobConditionType::Failed), "{failures} failures of {limit}");
                 }
             }
-            // An end is final, and nothing starts after it.
+            // A terminal phase is final, and no pod starts after it.
             if let Some(ended) = &ended {
                 prop_assert_eq!(Some(ended), world.job.status.as_ref());
                 prop_assert_eq!(before, world.created.len());

@@ -1,4 +1,4 @@
-//! What happens when replicas fail: policies, exit codes, budgets, waits, lost nodes.
+//! Failing replicas: policies, exit codes, backoff limits, waits, lost nodes.
 
 use resources::kinds::JobConditionType::{Failed, Restarting, Running, Succeeded};
 use serde_json::json;
@@ -101,7 +101,7 @@ fn a_lost_nodes_replicas_come_back_under_every_policy_that_restarts() {
 }
 
 #[test]
-fn what_a_node_cannot_start_is_held_against_no_job_under_any_policy() {
+fn a_pod_that_its_node_cannot_start_counts_against_no_job_under_any_policy() {
     for policy in ["Always", "OnFailure", "ExitCode", "Never"] {
         let mut world = running(policy, Some(0));
         for round in 0..3_i64 {
@@ -109,7 +109,7 @@ fn what_a_node_cannot_start_is_held_against_no_job_under_any_policy() {
             let before = world.pods["demo-worker-0"].metadata.uid.clone();
             world.cannot_start("demo-worker-0");
             world.settle(now);
-            // Later failures wait for longer; all of these waits are over by the next round.
+            // Later failures wait longer; all of these waits are over by the next round.
             world.settle(at(1000 * (round + 1) + 400));
             assert!(!world.holds(Failed), "{policy}, round {round}");
             assert_ne!(world.pods["demo-worker-0"].metadata.uid, before, "{policy}");
@@ -218,7 +218,7 @@ fn replicas_that_keep_failing_wait_longer_each_time() {
 }
 
 #[test]
-fn a_gang_that_died_whole_comes_back_whole_with_another_port() {
+fn a_gang_that_failed_as_a_whole_restarts_with_another_port() {
     let mut world = World::new(master_and_workers(2, "OnFailure"));
     world.network = Network::HostShared {
         ports: 20_000..=20_009,

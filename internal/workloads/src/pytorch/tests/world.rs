@@ -1,4 +1,4 @@
-//! A job's namespace in memory: carries actions out the way an API server would.
+//! A job's namespace in memory: carries out actions as an API server would.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,7 +26,7 @@ pub fn job(spec: serde_json::Value) -> PyTorchJob {
     .unwrap()
 }
 
-/// One replica type with a container that asks for a CPU and a GPU.
+/// One replica type with a container that requests a CPU and a GPU.
 pub fn replica(count: u32, policy: &str) -> serde_json::Value {
     serde_json::json!({
         "replicas": count,
