@@ -1,5 +1,5 @@
-//! A development aid: serves the resource API over plain HTTP to whoever connects from this machine, as an
-//! administrator, so that a client can be tried against it:
+//! A development aid: serves the resource API over plain HTTP to local clients, with an
+//! administrator as the caller, so that a client can be tested against it:
 //!
 //! ```text
 //! cargo run -p apiserver --example serve -- /tmp/data 8080

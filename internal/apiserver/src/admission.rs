@@ -1,5 +1,6 @@
-//! Owns what a new object must pass beside validation, and what is added to it: the namespace takes new objects,
-//! for whom work runs, a pod's priority, limit ranges. The rules themselves are `resources::admission`; quotas are in `quota`.
+//! Owns the admission of new objects beyond validation, and the fields that admission adds: the
+//! namespace must accept new objects, the user of the workload, a pod's priority, limit ranges. The
+//! rules themselves are in `resources::admission`; quotas are in `quota`.
 
 use std::sync::Arc;
 
@@ -17,13 +18,13 @@ use crate::call::Call;
 use crate::object::{self, DELETING};
 use crate::status::Failure;
 
-/// What this module keeps between requests.
+/// The state that this module keeps between requests.
 #[derive(Default)]
 pub(crate) struct Memory {
     classes: Mutex<Classes>,
 }
 
-/// The priority classes as they were last read; classes rarely change and every pod asks for them.
+/// The cached priority classes; they rarely change and every pod's admission reads them.
 #[derive(Default)]
 struct Classes {
     revisions: Vec<Revision>,
@@ -34,8 +35,8 @@ pub(crate) fn kind_of(group: &str, kind: &str) -> &'static Kind {
     registry::by_kind(group, "v1", kind).expect("the kinds that admission reads are registered")
 }
 
-/// Refuses an object whose namespace is missing or going away. Asked before anything else about an object, and
-/// again inside the transaction, where the answer binds.
+/// Refuses an object whose namespace is missing or being deleted. Called before every other check
+/// of the object, and again inside the transaction, where the result is binding.
 pub(crate) fn namespace_takes(
     get: impl Fn(&str) -> Option<Arc<Entry>>,
     kind: &Kind,
@@ -52,7 +53,7 @@ pub(crate) fn namespace_takes(
     }
 }
 
-/// Adds to a new object what policies add, or refuses it.
+/// Adds the fields that policies set on a new object, or refuses the object.
 pub(crate) fn mutate(call: &Call, object: &mut Value) -> Result<(), Failure> {
     let refused =
         |object: &Value, why: &str| Failure::forbidden(call.kind, object::name(object), why);
@@ -71,7 +72,7 @@ pub(crate) fn mutate(call: &Call, object: &mut Value) -> Result<(), Failure> {
     }
 }
 
-/// Settles for whom an object runs, new or written again.
+/// Sets the user of an object's workload, on creation and on update.
 pub(crate) fn own(call: &Call, object: &mut Value, live: Option<&Value>) -> Result<(), Failure> {
     if !OWNED.contains(&call.kind.kind) {
         return Ok(());

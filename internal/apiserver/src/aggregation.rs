@@ -1,5 +1,6 @@
-//! Owns when the rules of aggregated ClusterRoles are worked out anew: in the transaction that writes a ClusterRole,
-//! so that no reader sees one without the other. How is `resources::rbac`'s.
+//! Owns the update of aggregated ClusterRoles: their rules are recomputed in the transaction that
+//! writes a ClusterRole, so that no reader sees one without the other. `resources::rbac` computes
+//! them.
 
 use resources::rbac::{GROUP, aggregate};
 use resources::registry::Kind;
@@ -13,7 +14,7 @@ fn is_cluster_role(kind: &Kind) -> bool {
     kind.group == GROUP && kind.kind == "ClusterRole"
 }
 
-/// After a write of an object of this kind: brings the rules of aggregated ClusterRoles up to date.
+/// After a write of an object of this kind: updates the rules of aggregated ClusterRoles.
 pub(crate) fn settle(view: &mut View<'_>, kind: &Kind) {
     if is_cluster_role(kind) {
         settle_all(view);
@@ -22,7 +23,7 @@ pub(crate) fn settle(view: &mut View<'_>, kind: &Kind) {
 
 fn settle_all(view: &mut View<'_>) {
     let kind = kind_of(GROUP, "ClusterRole");
-    // One that is stored damaged grants nothing, and is no part of another.
+    // A damaged ClusterRole grants nothing and is not aggregated.
     let (keys, mut roles): (Vec<_>, Vec<Value>) = view
         .list(&kind.prefix(None))
         .into_iter()

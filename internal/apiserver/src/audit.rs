@@ -1,4 +1,5 @@
-//! The trace of requests for resources: which are recorded, and their events. Writing the log is the receiver's.
+//! Audits requests for resources: selects the requests to record and builds their events. The
+//! receiver writes the log.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -25,25 +26,25 @@ use crate::path::{ResourcePath, Target};
 use crate::request::{self, Params};
 use crate::status::Failure;
 
-/// The largest object that is recorded whole, in bytes; of larger ones an annotation tells.
+/// The largest object that is recorded completely, in bytes; an annotation marks larger ones.
 const LARGEST_OBJECT: u64 = 256 << 10;
-/// The annotation on an event whose object was too large to be recorded.
+/// The annotation of an event whose object was too large to be recorded.
 const OMITTED: &str = "audit.muster.io/object-omitted";
 
-/// Where events go, and which are made.
+/// The destination of events, and the policy.
 #[derive(Clone)]
 pub struct Auditor {
-    /// What is recorded.
+    /// The audit policy.
     pub policy: Arc<Policy>,
     /// The log.
     pub events: mpsc::Sender<Event>,
 }
 
-/// The name of the object that a creation made, where the path names none.
+/// The name of a created object, if the path contains none.
 #[derive(Clone, Debug)]
 pub(crate) struct Created(pub(crate) String);
 
-/// A request whose event is being made.
+/// A request with an unfinished event.
 pub(crate) struct Record {
     auditor: Auditor,
     received: Timestamp,
@@ -54,7 +55,7 @@ pub(crate) struct Record {
     omitted: bool,
 }
 
-/// Begins a request's record. From level `Request` on the body is read here and handed on.
+/// Begins a request's event. From level `Request` on it reads the body and passes it on.
 pub(crate) async fn begin(
     auditor: Option<Auditor>,
     parts: &Parts,
@@ -66,7 +67,7 @@ pub(crate) async fn begin(
     let Target::Resource(target) = crate::path::parse(parts.uri.path()) else {
         return Ok((None, body));
     };
-    // A query that cannot be read is refused later; the refusal is recorded like any other.
+    // An invalid query is refused later; the refusal is recorded like any other.
     let watches =
         Params::parse(parts.uri.query()).is_ok_and(|params| params.switch("watch") == Some(true));
     let watching = watches && target.subresource.is_none();
@@ -100,7 +101,7 @@ pub(crate) async fn begin(
     Ok((Some(record), Body::from(bytes)))
 }
 
-/// Who really made the request, where it is carried out in the name of another.
+/// The authenticated user of an impersonated request.
 fn author(parts: &Parts) -> Option<&Caller> {
     let impersonator = parts.extensions.get::<Impersonator>();
     impersonator
@@ -108,13 +109,14 @@ fn author(parts: &Parts) -> Option<&Caller> {
         .or_else(|| parts.extensions.get::<Caller>())
 }
 
-/// In whose name it is carried out, where that is another.
+/// The impersonated user, if any.
 fn impersonated(parts: &Parts) -> Option<&Caller> {
     parts.extensions.get::<Impersonator>()?;
     parts.extensions.get::<Caller>()
 }
 
-/// Text as an object, and whether it was left out for its size. What is not JSON is left out, too.
+/// Parses text as an object; also returns true if it was omitted for its size. Text that is not
+/// JSON is omitted too.
 fn object(bytes: &Bytes) -> (Option<Value>, bool) {
     if bytes.is_empty() {
         return (None, false);
@@ -126,7 +128,8 @@ fn object(bytes: &Bytes) -> (Option<Value>, bool) {
 }
 
 impl Record {
-    /// Ends a request's record: sends its event where the policy has one, or where the answer is a refusal.
+    /// Completes a request's event: sends it if the policy records it, or if the response is a
+    /// refusal.
     pub(crate) async fn finish(mut self, parts: &Parts, answer: Response<Body>) -> Response<Body> {
         let code = answer.status().as_u16();
         if self.level == Level::None {
@@ -136,7 +139,7 @@ impl Record {
             self.level = Level::Metadata;
         }
         let (head, body) = answer.into_parts();
-        // Long answers have no exact size and are never held here.
+        // Long responses have no exact size and are never buffered here.
         let short = body
             .size_hint()
             .exact()

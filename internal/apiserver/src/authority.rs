@@ -1,6 +1,6 @@
-//! Owns the decision whether a caller may do something: unlimited callers, what a node's agent may, and roles and
-//! bindings as they are stored. Keeps these parsed and indexed, and follows the store so that a request sees every
-//! role and binding whose write was acknowledged before it. What rules mean is `resources::rbac`'s.
+//! Owns the authorisation of callers: unlimited callers, a node's agent, and stored roles and
+//! bindings. Keeps these parsed and indexed, and follows the store so that a request sees every
+//! role and binding whose write was acknowledged before it. `resources::rbac` interprets the rules.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -17,10 +17,10 @@ use crate::node_authorizer;
 use crate::server::ApiServer;
 use crate::status::Failure;
 
-/// Under which the store keeps roles and bindings.
+/// The store's prefixes of roles and bindings.
 const PREFIX: &str = "/rbac.authorization.k8s.io/";
 
-/// Counts how often the store told of changes of roles and bindings.
+/// Counts the store's notifications about changes of roles and bindings.
 #[derive(Default)]
 struct Changes(AtomicU64);
 
@@ -30,13 +30,13 @@ impl Wake for Changes {
     }
 }
 
-/// The roles and bindings as they were last read, and the watch that tells of changes.
+/// The cached roles and bindings, and the watch that reports changes.
 struct Source {
     objects: Objects,
     watch: Watch,
 }
 
-/// The policy, and which count of changes it includes.
+/// The policy, and the notification count that it includes.
 struct Known {
     changes: u64,
     policy: Arc<Policy>,
@@ -50,7 +50,7 @@ pub(crate) struct Authority {
 }
 
 impl Authority {
-    /// Reads the roles and bindings of a store, and follows them from now on.
+    /// Reads the roles and bindings of a store, and follows later changes.
     pub(crate) fn open(store: &Store) -> Authority {
         let authority = Authority {
             changes: Arc::default(),
@@ -60,12 +60,12 @@ impl Authority {
                 policy: Arc::default(),
             }),
         };
-        // The first look takes in what the store holds, and asks the watch to tell of changes.
+        // The first poll reads the store's events and registers the waker with the watch.
         authority.changes.0.fetch_add(1, Ordering::Release);
         authority
     }
 
-    /// What roles and bindings permit now.
+    /// The current policy of roles and bindings.
     pub(crate) fn policy(&self, store: &Store) -> Arc<Policy> {
         let now = self.changes.0.load(Ordering::Acquire);
         {
@@ -88,7 +88,7 @@ impl Authority {
 
 impl Source {
     fn read(store: &Store) -> Source {
-        // The watch begins first: what changes between the two is in both.
+        // Starts the watch first: a change between the two appears in both.
         let watch = store
             .watch(PREFIX, None)
             .expect("a watch that begins now is within the history");
@@ -99,14 +99,14 @@ impl Source {
         Source { objects, watch }
     }
 
-    /// Takes in what changed; the waker is called at the next change after that.
+    /// Applies changes; the waker is called at the next change after that.
     fn follow(&mut self, store: &Store, context: &mut Context<'_>) {
         loop {
             match Pin::new(&mut self.watch).poll_next(context) {
                 Poll::Ready(Some(Ok(event))) => self.apply(&event),
-                // Nobody asked for so long that changes were forgotten.
+                // The cache was not read for so long that the history has dropped changes.
                 Poll::Ready(Some(Err(_))) => *self = Source::read(store),
-                // None: the store is closed, and nothing changes any more.
+                // None: the store is closed, and no more changes follow.
                 Poll::Ready(None) | Poll::Pending => return,
             }
         }
@@ -130,13 +130,13 @@ fn take(objects: &mut Objects, key: &str, json: &[u8]) {
 }
 
 impl ApiServer {
-    /// May this caller do this?
+    /// True if the caller may do this.
     pub fn permits(&self, caller: &Caller, request: &Attributes<'_>) -> bool {
         self.permits_selected(caller, request, "")
     }
 
-    /// The same for a request with a field selector, which is empty where it has none: what a node may list depends
-    /// on it.
+    /// The same for a request with a field selector, which is empty if the request has none: a
+    /// node's right to list depends on it.
     pub(crate) fn permits_selected(
         &self,
         caller: &Caller,
@@ -150,22 +150,24 @@ impl ApiServer {
             || self.policy().permits(caller, request)
     }
 
-    /// May this caller use this verb (an HTTP method in lower case) on a path that is no resource?
+    /// True if the caller may use this verb (an HTTP method in lower case) on a path that is not a
+    /// resource.
     pub(crate) fn permits_path(&self, caller: &Caller, verb: &str, path: &str) -> bool {
         caller.is_unlimited() || self.policy().permits_path(caller, verb, path)
     }
 
-    /// What roles and bindings permit now.
+    /// The current policy of roles and bindings.
     pub(crate) fn policy(&self) -> Arc<Policy> {
         self.0.authority.policy(&self.0.store)
     }
 
-    /// Refuses what the caller may not do.
+    /// Refuses an action that the caller is not permitted to do.
     pub(crate) fn require(&self, caller: &Caller, wanted: &Attributes<'_>) -> Result<(), Failure> {
         self.require_selected(caller, wanted, "")
     }
 
-    /// Refuses what the caller may not do, for a request with a field selector.
+    /// Refuses an action that the caller is not permitted to do, for a request with a field
+    /// selector.
     pub(crate) fn require_selected(
         &self,
         caller: &Caller,
@@ -178,8 +180,8 @@ impl ApiServer {
         Err(Failure::not_permitted(caller, wanted))
     }
 
-    /// Refuses a path that is no resource to callers without the right to it. Requests without a caller are those of
-    /// the anonymous user.
+    /// Refuses a path that is not a resource to callers without the right to it. A request without
+    /// a caller belongs to the anonymous user.
     pub(crate) fn require_path(
         &self,
         caller: Option<&Caller>,
@@ -248,13 +250,13 @@ mod tests {
         assert!(!may("get"));
         put(&store, BINDING, binding()).await;
         assert!(may("get") && !may("list"));
-        // What does not change is not read again.
+        // Unchanged objects are not read again.
         let before = authority.policy(&store);
         put(&store, "/core/configmaps/a/x", json!({})).await;
         assert!(Arc::ptr_eq(&before, &authority.policy(&store)));
         put(&store, ROLE, role("list")).await;
         assert!(may("list") && !may("get"));
-        // A role that can't be read grants nothing.
+        // An unreadable role grants nothing.
         put(&store, ROLE, json!({"rules": 1})).await;
         assert!(!may("list"));
         put(&store, ROLE, role("get")).await;

@@ -1,4 +1,5 @@
-//! Owns the binding of a pod to a node: once, with the devices chosen for it. Who chooses is the scheduler.
+//! Owns the binding of a pod to a node: once, with the devices selected for it. The scheduler
+//! selects them.
 
 use axum::body::Body;
 use http::{Response, StatusCode};
@@ -21,7 +22,7 @@ pub(crate) async fn create(call: &Call, body: Body) -> Result<Response<Body>, Fa
     bind(call, &sent).await
 }
 
-/// Carries out a Binding for the pod that the call names.
+/// Applies a Binding to the pod in the call's path.
 pub(crate) async fn bind(call: &Call, binding: &Value) -> Result<Response<Body>, Failure> {
     fields::typed(
         &call.server,

@@ -1,6 +1,6 @@
-//! Owns the objects that exist from the start: namespaces, the default queue, the system's priority classes, roles and
-//! bindings, the key of service accounts' tokens. Writes those that are missing; of those that are there it completes
-//! roles and bindings, and touches no other.
+//! Owns the objects that every server has: namespaces, the default queue, the system's priority
+//! classes, roles and bindings, and the signing key of service accounts' tokens. Creates missing
+//! objects; of existing ones it completes only roles and bindings.
 
 use resources::access::Role;
 use resources::names;
@@ -53,7 +53,7 @@ fn first_objects() -> Vec<Value> {
         .collect()
 }
 
-/// The names of the namespaces that there are, and of those that are written first.
+/// The names of the existing namespaces, and of those that this module creates.
 fn namespaces(server: &ApiServer) -> Vec<String> {
     let kind = kind_of("", "Namespace");
     let page = server.0.store.list(&kind.prefix(None), None, usize::MAX);
@@ -67,8 +67,8 @@ fn namespaces(server: &ApiServer) -> Vec<String> {
     all
 }
 
-/// The RoleBindings of every namespace, where no server with roles has run before: from then on a namespace gets its
-/// own when it is created, and one that was taken away is not written again.
+/// The RoleBindings of every namespace, if no server with roles has run before: from then on a
+/// namespace gets its RoleBindings at creation, and a deleted one is not created again.
 fn first_role_bindings(server: &ApiServer) -> Vec<Value> {
     let role = kind_of(GROUP, "ClusterRole").key(None, Role::Member.group());
     if server.0.store.get(&role).is_some() {
@@ -101,7 +101,7 @@ pub(crate) fn write(server: &ApiServer) -> Result<(), ApiError> {
         match store.get(&key) {
             None => complete(server, kind, &mut object, &now),
             Some(entry) if kind.group == GROUP => {
-                // One that is stored damaged is left for an administrator to look at.
+                // A damaged record stays for an administrator to examine.
                 let live = object::parse(&entry).ok();
                 match live.and_then(|live| defaults::completed(&live, &object)) {
                     Some(completed) => object = completed,
@@ -115,8 +115,8 @@ pub(crate) fn write(server: &ApiServer) -> Result<(), ApiError> {
     if writes.is_empty() {
         return Ok(());
     }
-    // Few and small: a server starts on a full disk, too, so that somebody can make room. Nobody else
-    // writes before the server is open.
+    // The objects are few and small: a server starts on a full disk too, so that an administrator
+    // can free space. No other writer exists before the server is open.
     let written = store.commit_for(Purpose::MakeRoom, move |view| {
         for (key, encoded) in writes {
             encoded.put(view, key);
@@ -124,11 +124,12 @@ pub(crate) fn write(server: &ApiServer) -> Result<(), ApiError> {
         aggregation::settle(view, kind_of(GROUP, "ClusterRole"));
         Ok::<(), std::convert::Infallible>(())
     });
-    // The store's own thread does the work, so that waiting here holds nobody up who could help.
+    // The store's own thread does the work, so that blocking here delays no task that it depends
+    // on.
     futures::executor::block_on(written).map_err(|error| ApiError::FirstObjects(error.to_string()))
 }
 
-/// What is written together with a new object: the RoleBindings of a namespace.
+/// The objects written together with a new object: the RoleBindings of a namespace.
 pub(crate) fn companions(server: &ApiServer, kind: &Kind, name: &str) -> Vec<(String, Encoded)> {
     if !namespace::is_namespace(kind) {
         return Vec::new();

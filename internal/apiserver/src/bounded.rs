@@ -1,4 +1,4 @@
-//! Owns holding decoded and patched values to the bounds: what a body came to, and what is about to be stored. The
+//! Owns the size checks of decoded and patched values: after decoding, and before storing. The
 //! bounds themselves are in `limits`.
 
 use schema::size::{Size, measure};
@@ -9,7 +9,7 @@ use crate::limits::{
 };
 use crate::status::Failure;
 
-/// Refuses a decoded body beyond the bounds, whose reader counts nothing itself.
+/// Refuses a decoded body beyond the bounds, for decoders that do not count.
 pub(crate) fn decoded(value: &Value) -> Result<(), Failure> {
     let size = measure(value);
     if size.depth > MOST_DEPTH {
@@ -25,8 +25,9 @@ pub(crate) fn decoded(value: &Value) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Refuses an object that could not be stored, before definitions are compared with it. Its `managedFields` don't
-/// count: the server writes them, and their bytes count when the object is written.
+/// Refuses an object that is too large to be stored, before definitions are compared with it. Its
+/// `managedFields` do not count: the server writes them, and their bytes count when the object is
+/// written.
 pub(crate) fn object(object: &Value) -> Result<(), Failure> {
     let mut size = Size::default();
     for (key, member) in object.as_object().into_iter().flatten() {
@@ -52,7 +53,7 @@ pub(crate) fn object(object: &Value) -> Result<(), Failure> {
     stored_bytes(size.bytes)
 }
 
-/// Refuses an object of more bytes than are stored.
+/// Refuses an object with more bytes than the maximum for stored objects.
 pub(crate) fn stored_bytes(bytes: usize) -> Result<(), Failure> {
     if bytes > MOST_STORED_BYTES {
         return Err(Failure::too_large_because(&format!(

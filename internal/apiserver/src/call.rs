@@ -1,4 +1,4 @@
-//! Owns what is known about a request once its path, caller and headers have been read. Does nothing with it.
+//! Owns a request's attributes once its path, caller and headers have been read. Executes nothing.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ use crate::request::Params;
 use crate::server::ApiServer;
 use crate::status::Failure;
 
-/// The longest name of a field manager that is kept, in characters.
+/// The maximum length of a field manager's name, in characters.
 const MAX_MANAGER: usize = 128;
 
 /// One request for a resource.
@@ -22,7 +22,7 @@ const MAX_MANAGER: usize = 128;
 pub(crate) struct Call {
     pub(crate) server: ApiServer,
     pub(crate) caller: Caller,
-    /// What the caller was authenticated by, where that may end before the request does.
+    /// The caller's credential, if it may end before the request does.
     pub(crate) credential: Option<Credential>,
     pub(crate) kind: &'static Kind,
     pub(crate) namespace: Option<String>,
@@ -31,29 +31,29 @@ pub(crate) struct Call {
     pub(crate) headers: HeaderMap,
     pub(crate) form: Form,
     pub(crate) dry_run: bool,
-    /// Whether lists and watches leave field managers out; see [`crate::client::InProcess`].
+    /// True if lists and watches omit field managers; see [`crate::client::InProcess`].
     pub(crate) without_managers: bool,
     /// The annotations of its audit event.
     pub(crate) audit: AuditNotes,
 }
 
-/// The annotations of a request's audit event, by their keys. The response has them in its extensions, also where the
-/// request was refused; a response without any has no such extension.
+/// The annotations of a request's audit event, by their keys. They are in the response's
+/// extensions, also for a refused request; a response without annotations has no such extension.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuditAnnotations(pub BTreeMap<String, String>);
 
-/// Collects a request's [`AuditAnnotations`]. Clones share what they collect.
+/// Collects a request's [`AuditAnnotations`]. Clones share the collection.
 #[derive(Clone, Default)]
 pub(crate) struct AuditNotes(Arc<Mutex<BTreeMap<String, String>>>);
 
 impl AuditNotes {
-    /// Adds annotations; of two with one key the later one stays.
+    /// Adds annotations; a later one replaces an earlier one with the same key.
     pub(crate) fn add(&self, more: &BTreeMap<String, String>) {
         let more = more.iter().map(|(key, value)| (key.clone(), value.clone()));
         self.0.lock().extend(more);
     }
 
-    /// What was collected, if anything was.
+    /// The collected annotations, if any.
     pub(crate) fn take(&self) -> Option<AuditAnnotations> {
         let all = std::mem::take(&mut *self.0.lock());
         (!all.is_empty()).then_some(AuditAnnotations(all))
@@ -61,17 +61,17 @@ impl AuditNotes {
 }
 
 impl Call {
-    /// The object's name; the dispatcher calls verbs on objects only with one.
+    /// The object's name; the dispatcher calls object verbs only if the path has one.
     pub(crate) fn object_name(&self) -> &str {
         self.name.as_deref().unwrap_or_default()
     }
 
-    /// The store's key of the object that the path names.
+    /// The store's key of the object in the path.
     pub(crate) fn key(&self) -> String {
         self.kind.key(self.namespace.as_deref(), self.object_name())
     }
 
-    /// The same call, or one that writes nothing.
+    /// The same call as a dry run or not.
     pub(crate) fn dry(&self, dry: bool) -> Cow<'_, Call> {
         if dry && !self.dry_run {
             Cow::Owned(Call {
@@ -83,7 +83,7 @@ impl Call {
         }
     }
 
-    /// Who writes, as field management knows it: the `fieldManager` parameter or the program's name.
+    /// The field manager: the `fieldManager` parameter or the program's name.
     pub(crate) fn manager(&self) -> Result<String, Failure> {
         if let Some(name) = self.params.get("fieldManager") {
             if name.chars().count() > MAX_MANAGER {

@@ -6,12 +6,13 @@ use http::Request;
 use resources::access::Caller;
 use tower::ServiceExt;
 
-/// The namespace a client falls back to.
+/// The default namespace of a client.
 const DEFAULT_NAMESPACE: &str = "default";
 
-/// Marks a request as coming from this process: its lists and watches leave `metadata.managedFields` out. Muster's
-/// parts keep thousands of objects decoded, of which field managers would be most, and none reads them; a write
-/// without them keeps those that are stored.
+/// Marks a request as coming from this process: its lists and watches omit
+/// `metadata.managedFields`. Muster's components keep thousands of decoded objects, which would
+/// consist mostly of field managers, and never read them; a write without them keeps the stored
+/// ones.
 #[derive(Clone, Copy)]
 pub(crate) struct InProcess;
 

@@ -1,4 +1,5 @@
-//! Owns POST to a collection, and the creation that a server-side apply or a controller's first write comes to.
+//! Owns POST to a collection, and the creation that a server-side apply or a controller's first
+//! write results in.
 
 use axum::body::Body;
 use bytes::Bytes;
@@ -19,12 +20,13 @@ use crate::rewrite::{Refusal, unavailable};
 use crate::status::Failure;
 use crate::{admission, bounded, decode, request};
 
-/// How many generated names are tried, and how often a creation that ran into a new quota is tried again.
+/// How many generated names are tried, and how often a creation is retried after a new quota made
+/// it stale.
 const MAX_ATTEMPTS: usize = 8;
 
-/// Who keeps users, sessions and tokens.
+/// The component that stores users, sessions and tokens.
 const IDENTITY: &str = "system:muster:identity";
-/// How large the Secret of a session or token may be to be taken on a full disk, in bytes.
+/// The maximum size of a session's or token's Secret that is accepted on a full disk, in bytes.
 const MAX_CREDENTIAL: usize = 8192;
 
 pub(crate) async fn create(call: &Call, body: Body) -> Result<Response<Body>, Failure> {
@@ -38,7 +40,7 @@ pub(crate) async fn create(call: &Call, body: Body) -> Result<Response<Body>, Fa
     Ok(response)
 }
 
-/// Creates the object given, which has been decoded and nothing else. Gives its name, which may have been drawn.
+/// Creates the given object, which has only been decoded. Returns its name, which may be generated.
 pub(crate) async fn new_object(
     call: &Call,
     sent: Value,
@@ -46,7 +48,7 @@ pub(crate) async fn new_object(
     tracking: Tracking,
 ) -> Result<(Written, String), Failure> {
     let generates = call.name.is_none() && object::name(&sent).is_empty();
-    // Defaults follow from the name, so that another name is another object.
+    // Defaults depend on the name, so that another name requires another object.
     let again = generates.then(|| sent.clone());
     let (mut object, mut warnings) = prepare::creation(call, sent, duplicates, tracking)?;
     for _ in 0..MAX_ATTEMPTS {
@@ -76,8 +78,8 @@ pub(crate) async fn new_object(
     )))
 }
 
-/// Whether an object lets somebody sign in: the Secrets of sessions and tokens. They are taken on a full disk, too,
-/// where they are small: who can't sign in can't make room.
+/// True if an object lets a user sign in: the Secrets of sessions and tokens. Small ones are
+/// accepted on a full disk too, because an administrator has to sign in to free space.
 fn lets_somebody_in(call: &Call, size: usize) -> bool {
     call.kind.kind == "Secret" && call.caller.user == IDENTITY && size <= MAX_CREDENTIAL
 }
@@ -115,7 +117,7 @@ async fn insert(call: &Call, object: &Value) -> Result<Bytes, Refusal> {
         if dry_run {
             return Err(Refusal::DryRun(encoded.bytes.with("")));
         }
-        // The object comes last: its revision is that of the whole write.
+        // The object is written last: its revision is that of the whole write.
         for (key, companion) in companions {
             if view.get(&key).is_none() {
                 companion.put(view, key);

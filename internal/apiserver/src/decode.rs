@@ -1,5 +1,6 @@
-//! Owns turning a body's bytes into a JSON value: JSON, YAML and protobuf, telling of keys given twice, and leaving
-//! null members out, which typed Kubernetes objects never keep. Does not check the value against a schema.
+//! Owns the decoding of a body into a JSON value: JSON, YAML and protobuf. It reports duplicate
+//! keys and drops null members, which typed Kubernetes objects never have. Does not check the value
+//! against a schema.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -15,33 +16,33 @@ use crate::status::Failure;
 use crate::yaml::{self, Excess};
 use crate::{bounded, protobuf};
 
-/// An object as it was sent.
+/// A decoded object.
 #[derive(Debug)]
 pub struct Decoded {
     /// The object, without null members.
     pub value: Value,
-    /// What is said of keys that stood twice; the last one won, as in Kubernetes.
+    /// Warnings about duplicate keys; the last value wins, as in Kubernetes.
     pub duplicates: Vec<String>,
 }
 
-/// Why a YAML text can't be read as manifests; the text is for the person that wrote it.
+/// Why a YAML text cannot be read as manifests, worded for its author.
 #[derive(Debug, thiserror::Error)]
 pub enum ManifestsError {
     /// It nests too deep.
     #[error("nested deeper than {MOST_DEPTH} levels")]
     Depth,
-    /// It holds more than a body may.
+    /// It exceeds the size of a body.
     #[error("{0}")]
     Amount(String),
-    /// One of its documents is no YAML.
+    /// One of its documents is not valid YAML.
     #[error("document {number}: this is not YAML: {reason}")]
     Document {
         /// The document's number, from 1.
         number: usize,
-        /// What the parser says, cut to a bound.
+        /// The parser's message, cut to a bound.
         reason: String,
     },
-    /// The server has no room to read it now.
+    /// The server cannot accept the text now.
     #[error("{0}")]
     NotRead(String),
 }
@@ -70,15 +71,15 @@ pub fn object(bytes: &[u8], format: Format) -> Result<Decoded, Failure> {
     Ok(decoded)
 }
 
-/// Decodes a patch, in which null means "remove".
+/// Decodes a patch, in which null removes a member.
 pub fn patch(bytes: &[u8], format: Format) -> Result<Decoded, Failure> {
     decode(bytes, format, true)
 }
 
-/// Decodes the documents of a YAML text, of which all together are held to the bounds of one body.
+/// Decodes the documents of a YAML text; together they must fit the bounds of one body.
 ///
 /// # Errors
-/// What is wrong, and in which document.
+/// The problem, and the document.
 pub(crate) fn manifests(text: &str) -> Result<Vec<Value>, ManifestsError> {
     yaml::survey(text.as_bytes()).map_err(|excess| match excess {
         Excess::Depth => ManifestsError::Depth,
@@ -103,7 +104,8 @@ fn decode(bytes: &[u8], format: Format, keep_nulls: bool) -> Result<Decoded, Fai
     let seed = Node::root(&tally, keep_nulls);
     let value = match format {
         Format::Yaml | Format::Apply => {
-            // Most of what says YAML is JSON, which the JSON reader takes several times faster.
+            // Most bodies declared as YAML are JSON, which the JSON reader reads several times
+            // faster.
             if bytes.first() == Some(&b'{') {
                 json(bytes, &seed).or_else(|_| {
                     tally.take();
@@ -157,18 +159,18 @@ fn yaml(bytes: &[u8], seed: &Node<'_>) -> Result<Value, Failure> {
         .map_err(|error| refuse(&error.to_string()))
 }
 
-/// What has been read of a body so far.
+/// The counters of a body that is being read.
 #[derive(Debug, Default)]
 struct Tally {
-    /// Paths of keys that stood twice, the first [`MOST_DUPLICATES`].
+    /// Paths of duplicate keys, the first [`MOST_DUPLICATES`].
     duplicates: Vec<String>,
-    /// How many more there were.
+    /// How many further duplicates there were.
     more_duplicates: usize,
-    /// Keys and values.
+    /// The number of keys and values.
     values: usize,
-    /// About the length of their JSON text.
+    /// The approximate length of their JSON text.
     bytes: usize,
-    /// Why reading ended.
+    /// Why reading stopped.
     excess: Option<String>,
 }
 
@@ -188,7 +190,8 @@ impl Tally {
         Err(error)
     }
 
-    /// Notes that a key stood twice. A path can be as long as the body, so that few are kept, and of each the end.
+    /// Records a duplicate key. A path can be as long as the body, so only a few are stored, and
+    /// only the end of each.
     fn duplicate(&mut self, node: &Node<'_>) {
         if self.duplicates.len() == MOST_DUPLICATES {
             self.more_duplicates += 1;
@@ -222,7 +225,7 @@ enum Step<'a> {
     Index(usize),
 }
 
-/// One place in the document; the chain of parents is walked only to name a duplicate.
+/// A position in the document; the chain of parents is read only to name a duplicate.
 #[derive(Clone, Copy)]
 struct Node<'a> {
     tally: &'a RefCell<Tally>,
@@ -243,7 +246,7 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// Counts a scalar whose JSON text has about so many bytes.
+    /// Counts a scalar whose JSON text has approximately this many bytes.
     fn count<E: de::Error>(&self, bytes: usize) -> Result<(), E> {
         self.tally.borrow_mut().count(bytes)
     }
@@ -371,7 +374,7 @@ impl<'de> Visitor<'de> for &Node<'_> {
     }
 }
 
-/// A key of a mapping. YAML writes some as numbers or booleans (`on:`, `1:`); JSON keys are text.
+/// A mapping's key. YAML parses some as numbers or booleans (`on:`, `1:`); JSON keys are text.
 struct Key(String);
 
 impl<'de> de::Deserialize<'de> for Key {
@@ -479,7 +482,7 @@ mod tests {
             let zeros = vec!["0"; items].join(",");
             format!("{{\"a\":[{zeros}]}}")
         };
-        // The object, its key and the list are three.
+        // The object, its key and the list count as three.
         object(list(MOST_VALUES - 3).as_bytes(), Format::Json).unwrap();
         for format in [Format::Json, Format::Yaml] {
             let refused = object(list(MOST_VALUES - 2).as_bytes(), format).unwrap_err();
@@ -499,7 +502,7 @@ mod tests {
         let refused = expanded(MOST_EXPANDED_BYTES / 1024).unwrap_err();
         assert_eq!(refused.code().as_u16(), 413);
 
-        // Each line has the one before ten times.
+        // Each line contains the previous one ten times.
         let lines = (1..12).map(|at| {
             let before = format!("*l{},", at - 1).repeat(10);
             format!("l{at}: &l{at} [{before}]\n")

@@ -1,5 +1,6 @@
-//! Owns the deletion of one object: preconditions, finalizers, the grace that running pods get. Who collects an
-//! owner's objects and who confirms that a pod has ended is elsewhere; both come back here to say so.
+//! Owns the deletion of one object: preconditions, finalizers, the grace of running pods. The
+//! garbage collector deletes an owner's objects and the agent confirms that a pod has ended; both
+//! call this module for that.
 
 use axum::body::Body;
 use http::{Response, StatusCode};
@@ -19,9 +20,9 @@ use crate::{namespace, request};
 
 const FOREGROUND: &str = "foregroundDeletion";
 const ORPHAN: &str = "orphan";
-/// What a pod gets that names no grace of its own, in seconds.
+/// The grace of a pod that sets none, in seconds.
 const DEFAULT_GRACE: i64 = 30;
-/// Kinds whose deletion is answered with the object; the others' with a Status, as in Kubernetes.
+/// Kinds whose deletion returns the object; other kinds return a Status, as in Kubernetes.
 const ANSWERED_WITH_OBJECT: [&str; 5] = [
     "Pod",
     "Service",
@@ -30,7 +31,7 @@ const ANSWERED_WITH_OBJECT: [&str; 5] = [
     "ResourceQuota",
 ];
 
-/// Kubernetes' own Jobs, whose pods outlive them unless asked.
+/// Kubernetes' own Jobs, whose pods are orphaned by default.
 fn is_job(kind: &Kind) -> bool {
     (kind.group, kind.kind) == ("batch", "Job")
 }
@@ -66,7 +67,7 @@ pub(crate) async fn delete(call: &Call, body: Body) -> Result<Response<Body>, Fa
     Ok(response)
 }
 
-/// Deletes, or begins to delete, the object under a key. Answers also with its last state before.
+/// Deletes the object under a key, or begins to. Also returns its last state before.
 pub(crate) async fn delete_one(
     call: &Call,
     name: &str,
@@ -109,7 +110,7 @@ fn require(kind: &Kind, live: &Value, options: &DeleteOptions) -> Result<(), Fai
     Ok(())
 }
 
-/// What a deletion makes of an object now.
+/// The result of a deletion on the current object.
 fn next(kind: &Kind, live: &Value, options: &DeleteOptions, now: Timestamp) -> Next {
     let finalizers = finalizers_for(kind, live, options.propagation);
     let grace = if kind.graceful {
@@ -131,7 +132,7 @@ fn next(kind: &Kind, live: &Value, options: &DeleteOptions, now: Timestamp) -> N
     let generation = live["metadata"]["generation"].as_i64();
     let meta = meta_mut(&mut marked);
     let due = match begun {
-        // Grace is only ever shortened.
+        // The grace can only be shortened.
         Some(_) if grace >= earlier => None,
         Some(begun) => Some(later(later(begun, -earlier), grace)),
         None => Some(later(now, grace)),
@@ -153,7 +154,7 @@ fn next(kind: &Kind, live: &Value, options: &DeleteOptions, now: Timestamp) -> N
     }
 }
 
-/// How long a pod gets: nothing when it never ran or has ended, and never longer than
+/// A pod's grace: zero if it never ran or has ended, and at most
 /// [`POD_GRACE_MAX`](resources::numbers::POD_GRACE_MAX).
 fn pod_grace(pod: &Value, asked: Option<i64>) -> i64 {
     let unassigned = pod["spec"]["nodeName"]
@@ -177,7 +178,7 @@ fn pod_grace(pod: &Value, asked: Option<i64>) -> i64 {
     underway.map_or(grace, |underway| grace.min(bounded_grace(underway)))
 }
 
-/// The finalizers that a deletion with this policy leaves on the object.
+/// The finalizers that remain on the object after a deletion with this policy.
 fn finalizers_for(kind: &Kind, live: &Value, propagation: Option<Propagation>) -> Vec<String> {
     let had = object::finalizers(live);
     let has = |name: &str| had.iter().any(|one| one == name);
@@ -187,7 +188,7 @@ fn finalizers_for(kind: &Kind, live: &Value, propagation: Option<Propagation>) -
         } else if has(FOREGROUND) {
             Propagation::Foreground
         } else if is_job(kind) && !object::deleting(live) {
-            // Kubernetes leaves a Job's pods where they are unless asked.
+            // Kubernetes orphans a Job's pods by default.
             Propagation::Orphan
         } else {
             Propagation::Background

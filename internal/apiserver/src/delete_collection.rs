@@ -12,7 +12,7 @@ use crate::select::Selection;
 use crate::status::Failure;
 use crate::{delete, request};
 
-/// How many deletions run at once, so that one flush serves many.
+/// The maximum number of concurrent deletions; concurrent ones share a flush.
 const AT_ONCE: usize = 64;
 
 pub(crate) async fn delete_collection(call: &Call, body: Body) -> Result<Response<Body>, Failure> {
@@ -36,7 +36,7 @@ pub(crate) async fn delete_collection(call: &Call, body: Body) -> Result<Respons
                 Ok((rewritten, _)) => serde_json::from_slice(&rewritten.bytes)
                     .map(Some)
                     .map_err(Failure::internal),
-                // Somebody else was faster, and it is gone as was wanted.
+                // Another request deleted it first.
                 Err(failure) if failure.reason() == "NotFound" => Ok(None),
                 Err(failure) => Err(failure),
             }

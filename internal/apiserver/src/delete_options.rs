@@ -1,4 +1,4 @@
-//! Owns reading how something is to be deleted, from the body or the query.
+//! Owns reading the deletion options from the body or the query.
 
 use bytes::Bytes;
 use serde_json::Value;
@@ -7,18 +7,18 @@ use crate::call::Call;
 use crate::status::Failure;
 use crate::{decode, request};
 
-/// What becomes of the objects that the deleted one owns.
+/// The propagation policy for the deleted object's dependents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Propagation {
-    /// They are collected after it.
+    /// Background: the dependents are deleted afterwards.
     Background,
-    /// They are collected before it.
+    /// Foreground: the dependents are deleted first.
     Foreground,
-    /// They stay.
+    /// Orphan: the dependents stay.
     Orphan,
 }
 
-/// How to delete.
+/// The options of a deletion.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct DeleteOptions {
     pub(crate) grace: Option<i64>,
@@ -29,7 +29,7 @@ pub(crate) struct DeleteOptions {
 }
 
 impl DeleteOptions {
-    /// Reads the request's options; a body counts before the query.
+    /// Reads the request's options; a body takes precedence over the query.
     pub(crate) fn of(call: &Call, body: &Bytes) -> Result<Self, Failure> {
         if body.is_empty() {
             return Self::of_query(call);

@@ -1,5 +1,5 @@
-//! Owns what the server says of itself: versions, groups, resources, health. All of it follows from the registry;
-//! only the resources that are asked and not kept are named here.
+//! Owns discovery: versions, groups, resources, health. All of it follows from the registry; only
+//! the resources that are not stored are listed here.
 
 use axum::Json;
 use axum::body::Body;
@@ -28,7 +28,7 @@ const VERBS: [&str; 8] = [
 ];
 const READ_AND_WRITE: &[&str] = &["get", "patch", "update"];
 
-/// A resource that is asked and not kept.
+/// A resource that is not stored.
 pub(crate) struct Virtual {
     pub(crate) group: &'static str,
     pub(crate) version: &'static str,
@@ -97,7 +97,7 @@ pub(crate) static VIRTUAL: [Virtual; 7] = [
     },
 ];
 
-/// A subresource as discovery tells of it: name, the group, version and kind of its body, verbs.
+/// A subresource in discovery: name, the group, version and kind of its body, verbs.
 struct Sub {
     name: &'static str,
     response: (&'static str, &'static str, &'static str),
@@ -175,7 +175,7 @@ fn group_version(group: &str, version: &str) -> String {
     }
 }
 
-/// Answers GET of what is no resource.
+/// Answers GET of paths that are not resources.
 pub(crate) fn answer(target: &Target, headers: &HeaderMap) -> Result<Response<Body>, Failure> {
     let form = negotiate::discovery(headers);
     match (target, form) {
@@ -327,7 +327,7 @@ fn aggregated_resources(group: &str, version: &str) -> Vec<Value> {
     kept.chain(asked).collect()
 }
 
-/// `/version`: open to all by the ClusterRole `system:public-info-viewer`, as in Kubernetes.
+/// `/version`: the ClusterRole `system:public-info-viewer` opens it to all users, as in Kubernetes.
 pub(crate) async fn version(State(server): State<ApiServer>) -> Json<Value> {
     let text = &server.0.config.git_version;
     let mut numbers = text.trim_start_matches('v').split(['.', '+', '-']);
@@ -342,7 +342,7 @@ pub(crate) async fn version(State(server): State<ApiServer>) -> Json<Value> {
     }))
 }
 
-/// The processor as Go names it.
+/// The processor architecture under Go's name.
 fn platform() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",
@@ -351,7 +351,7 @@ fn platform() -> &'static str {
     }
 }
 
-/// `/healthz`, `/livez`, `/readyz`: whoever can ask is answered by a server that has its store open.
+/// `/healthz`, `/livez`, `/readyz`: a server that answers has its store open.
 pub(crate) async fn healthy() -> impl IntoResponse {
     "ok"
 }

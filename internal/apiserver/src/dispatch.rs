@@ -1,5 +1,5 @@
-//! Owns the way from an HTTP request to a verb: who calls, what the path names, whether it is permitted. Every
-//! answer passes [`observe`]. Carries out no verb itself.
+//! Owns the path from an HTTP request to a verb: the caller, the resource in the path, the
+//! authorisation. Every response passes [`observe`]. Executes no verb itself.
 
 use std::time::Instant;
 
@@ -49,7 +49,7 @@ pub(crate) async fn resources(
     answer
 }
 
-/// Middleware of the paths that are no resources: refuses callers without the right to them.
+/// Middleware of the paths that are not resources: refuses callers without the right to them.
 pub(crate) async fn permitted_path(
     State(server): State<ApiServer>,
     request: Request<Body>,
@@ -68,7 +68,8 @@ async fn answer(server: &ApiServer, parts: &Parts, body: Body) -> Answer {
         .extensions
         .get::<Caller>()
         .ok_or_else(Failure::unauthorized)?;
-    // Impersonation is a layer further out: where there is none, such a request is not carried out as somebody else's.
+    // An outer layer handles impersonation: if it is missing, such a request must not be executed
+    // as the caller's own.
     if impersonation::asked(&parts.headers) {
         let why = "there is no impersonation on this way to the API";
         return Err(impersonation::refused(Some(caller), why));
@@ -89,7 +90,7 @@ async fn answer(server: &ApiServer, parts: &Parts, body: Body) -> Answer {
     }
 }
 
-/// What a request does, as authorisation and the verbs name it.
+/// The operation of a request, as used by authorisation and the verbs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verb {
     Get,
@@ -116,7 +117,7 @@ impl Verb {
         }
     }
 
-    /// Whether nothing is written, so that a body would not be read.
+    /// True if the verb writes nothing, so that a body would not be read.
     fn reads(self) -> bool {
         matches!(self, Verb::Get | Verb::List | Verb::Watch)
     }
@@ -136,7 +137,8 @@ impl Verb {
     }
 }
 
-/// The namespace that a request is about. A namespace is within itself, so that a role in it may be about it.
+/// The namespace of a request. A Namespace object belongs to itself, so that a role in it can cover
+/// it.
 pub(crate) fn within<'a>(
     kind: &Kind,
     namespace: Option<&'a str>,
@@ -183,7 +185,7 @@ async fn on_resource(
         },
         params.get("fieldSelector").unwrap_or_default(),
     )?;
-    // Logs are bytes, in whatever form: their reader negotiates nothing.
+    // Logs are raw bytes in any format: their handler does not negotiate.
     let form = match subresource.as_deref() {
         Some("log") => negotiate::PLAIN,
         _ => negotiate::objects(&parts.headers)?,
@@ -222,13 +224,13 @@ async fn on_resource(
     Ok(response)
 }
 
-/// What a write counts for: its body, and the object that it is about.
+/// The size of a write: its body, and the stored object.
 fn size(call: &Call, verb: Verb, body: &[u8]) -> usize {
     let format = match verb {
         Verb::Patch => request::patch_format(&call.headers),
         _ => request::object_format(&call.headers),
     };
-    // A format that is not spoken here is refused before it is read.
+    // An unsupported format is refused before the body is read.
     let sent = format.map_or(0, |format| weight(body, format));
     let live = match call.name {
         Some(_) => call.server.0.store.get(&call.key()),
@@ -289,7 +291,8 @@ async fn on_subresource(call: &Call, subresource: &str, verb: Verb, body: Body) 
     }
 }
 
-/// The one place that every answer about a resource passes: who asked for what, and what came of it.
+/// The single function that every response about a resource passes: it records the caller, the
+/// request and the result.
 fn observe(parts: &Parts, answer: &Response<Body>, started: Instant) {
     tracing::debug!(
         user = parts.extensions.get::<Caller>().map(|caller| caller.user.as_str()),

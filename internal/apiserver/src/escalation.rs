@@ -1,5 +1,6 @@
-//! Owns the rule that nobody hands out more than what they have: a role or binding is written only by who has all of
-//! its rules already, or has the verb `escalate` on the role, or `bind` on the role that is bound. As in Kubernetes.
+//! Owns the prevention of privilege escalation: a caller may write a role or binding only if the
+//! caller already has all of its rules, or has the verb `escalate` on the role, or `bind` on the
+//! bound role. As in Kubernetes.
 
 use k8s_openapi::api::rbac::v1::{PolicyRule, RoleRef};
 use resources::access::Attributes;
@@ -11,10 +12,10 @@ use crate::call::Call;
 use crate::object;
 use crate::status::Failure;
 
-/// How many rules that a caller lacks are named in a refusal.
+/// The maximum number of missing rules in a refusal.
 const MOST_NAMED: usize = 20;
 
-/// Refuses a new role or binding, or a change of one, that grants more than what the caller may do.
+/// Refuses a new or changed role or binding that grants more than the caller's own rights.
 pub(crate) fn check(call: &Call, wanted: &Value, live: Option<&Value>) -> Result<(), Failure> {
     if call.kind.group != GROUP
         || call.caller.is_unlimited()
@@ -28,7 +29,7 @@ pub(crate) fn check(call: &Call, wanted: &Value, live: Option<&Value>) -> Result
     }
 }
 
-/// Whether nothing changed but what the garbage collector and field management need.
+/// True if only fields of the garbage collector and field management changed.
 fn grants_the_same(live: &Value, wanted: &Value) -> bool {
     let granting = |object: &Value| {
         let mut object = object.clone();
@@ -57,7 +58,8 @@ fn role(call: &Call, wanted: &Value, live: Option<&Value>) -> Result<(), Failure
         let selectors = role["aggregationRule"]["clusterRoleSelectors"].as_array();
         selectors.is_some_and(|list| !list.is_empty())
     };
-    // An aggregated role gathers what others write later: only who may do everything decides on that.
+    // An aggregated role collects rules that other users write later: only an unlimited caller may
+    // create it.
     if (aggregated(wanted) || live.is_some_and(aggregated))
         && covers(call, name, &everything()).is_err()
     {
@@ -128,7 +130,7 @@ fn may(call: &Call, verb: &str, resource: &str, name: &str) -> bool {
     )
 }
 
-/// Refuses rules that the caller's own, where the object is written, don't cover.
+/// Refuses rules that the caller's rights in the object's namespace do not cover.
 fn covers(call: &Call, name: &str, wanted: &[PolicyRule]) -> Result<(), Failure> {
     let refused = |why: &str| Failure::forbidden(call.kind, name, why);
     let policy = call.server.policy();

@@ -1,6 +1,6 @@
-//! Owns `POST pods/NAME/eviction`: a deletion that leaves the reason on the pod, and that no
-//! PodDisruptionBudget has anything against. Evictions of one namespace's pods come one after the
-//! other where there is a budget, so that each sees what the one before took.
+//! Owns `POST pods/NAME/eviction`: a deletion that records the reason on the pod and respects every
+//! PodDisruptionBudget. If a namespace has a budget, evictions of its pods run one after another,
+//! so that each sees the effect of the previous one.
 
 use std::collections::BTreeMap;
 
@@ -80,7 +80,7 @@ fn listed<T: DeserializeOwned>(call: &Call, prefix: &str) -> Result<Vec<T>, Fail
     read.collect::<Result<_, _>>().map_err(Failure::internal)
 }
 
-/// Refuses with 429 where a budget would be broken. A pod that does not run breaks none.
+/// Refuses with 429 if the eviction would violate a budget. A pod that does not run violates none.
 fn check(call: &Call, budgets: &[PodDisruptionBudget]) -> Result<(), Failure> {
     let pods: Vec<Pod> = listed(call, &call.kind.prefix(call.namespace.as_deref()))?;
     let name = call.object_name();
@@ -97,7 +97,7 @@ fn check(call: &Call, budgets: &[PodDisruptionBudget]) -> Result<(), Failure> {
     for budget in budgets.iter().filter(|budget| is_about(budget, &mine)) {
         let members = pods.iter().filter(|pod| is_about(budget, &labels(pod)));
         let mut count = Count::of(budget, members.map(Standing::of));
-        // Its controllers may want more than there are just now.
+        // Its controllers may want more replicas than exist now.
         let wanted = budget
             .status
             .as_ref()

@@ -1,5 +1,5 @@
-//! Owns `fieldValidation`: what becomes of fields that the schema does not know, that stand twice, or that have
-//! the wrong type.
+//! Owns `fieldValidation`: the treatment of unknown fields, duplicate fields and fields with the
+//! wrong type.
 
 use serde_json::Value;
 
@@ -27,8 +27,7 @@ fn level(call: &Call) -> Result<Level, Failure> {
     }
 }
 
-/// Checks an object against its definition and leaves only fields that the definition knows. Answers with the
-/// warnings to give.
+/// Checks an object against its definition and drops unknown fields. Returns the warnings.
 pub(crate) fn check(
     call: &Call,
     object: &mut Value,
@@ -56,7 +55,7 @@ pub(crate) fn check(
         return Err(Failure::invalid(call.kind, object::name(object), causes));
     }
     if call.kind.strategic {
-        // What nothing else completes: validation asks for what a spec lacks.
+        // No other step sets required zero values of the status; validation checks the spec.
         schemas.fill_required(definition, "status", object);
     } else {
         schemas.default(definition, object);
@@ -64,8 +63,9 @@ pub(crate) fn check(
     Ok(complaints)
 }
 
-/// Leaves only fields that the definition knows in a configuration about to be applied, which the merge would refuse
-/// otherwise. Answers with the warnings to give. Nulls stay: they mean something until the configuration is merged.
+/// Drops unknown fields from a configuration that is about to be applied, because the merge would
+/// refuse them. Returns the warnings. Nulls stay: they are significant until the configuration is
+/// merged.
 pub(crate) fn declared(call: &Call, config: &mut Value) -> Result<Vec<String>, Failure> {
     bounded::object(config)?;
     let level = level(call)?;
@@ -83,8 +83,8 @@ pub(crate) fn declared(call: &Call, config: &mut Value) -> Result<Vec<String>, F
     Ok(complaints)
 }
 
-/// Refuses a body whose fields have other types than its definition says, where no kind is registered for it: a review,
-/// a binding, an eviction.
+/// Refuses a body with fields of the wrong type if no kind is registered for it: a review, a
+/// binding, an eviction.
 pub(crate) fn typed(
     server: &ApiServer,
     definition: &str,

@@ -1,6 +1,6 @@
-//! Owns what becomes of a request's caller between authentication and the handlers, whichever handlers these are:
-//! bearer tokens of service accounts, and impersonation by Kubernetes' headers. Authentication by users' own
-//! credentials happens elsewhere; users' groups are asked of [`Users`].
+//! Owns the changes of a request's caller between authentication and all handlers: bearer tokens of
+//! service accounts, and impersonation by Kubernetes' headers. Another module authenticates users
+//! by their own credentials; [`Users`] provides users' groups.
 
 use std::collections::BTreeMap;
 
@@ -22,28 +22,28 @@ use crate::status::Failure;
 const USER: HeaderName = HeaderName::from_static("impersonate-user");
 const GROUP: HeaderName = HeaderName::from_static("impersonate-group");
 const UID: HeaderName = HeaderName::from_static("impersonate-uid");
-/// What the names of all these headers start with.
+/// The common prefix of these headers' names.
 const PREFIX: &str = "impersonate-";
-/// What the headers' names start with that carry extra fields; the percent-encoded key follows.
+/// The prefix of the headers for extra fields; the percent-encoded key follows.
 const EXTRA: &str = "impersonate-extra-";
 const AUTHENTICATION: &str = "authentication.k8s.io";
 
-/// Finds the caller that a bearer token belongs to.
+/// Finds the caller of a bearer token.
 type BearerOf = dyn Fn(&str) -> Option<Caller> + Send + Sync;
 /// Finds the groups of a user.
 type GroupsOf = dyn Fn(&str) -> Vec<String> + Send + Sync;
 
-/// The users that are kept outside of this crate.
+/// The users that another crate manages.
 pub struct Users {
-    /// The caller that a bearer token belongs to, for TokenReviews.
+    /// The caller of a bearer token, for TokenReviews.
     pub bearer: Box<BearerOf>,
-    /// The groups of a user that signs in: none for names without a record. One who impersonates a user without naming
-    /// groups acts in these.
+    /// The groups of a user that can sign in: none for names without a record. Impersonating a user
+    /// without groups in the headers uses these groups.
     pub groups: Box<GroupsOf>,
 }
 
-/// Middleware, before the one that authenticates users: a service account's bearer token makes the request that
-/// account's. One that is not valid (any more) is answered 401.
+/// Middleware before the authentication of users: a service account's bearer token sets that
+/// account as the request's caller. An invalid or expired token is answered with 401.
 pub async fn authenticate(
     State(server): State<ApiServer>,
     mut request: Request<Body>,
@@ -71,9 +71,9 @@ fn account(server: &ApiServer, token: &str) -> Option<Caller> {
     audiences.iter().any(|one| one == ISSUER).then_some(caller)
 }
 
-/// Middleware, behind the one that authenticates users: carries a request out in the name of another where its headers
-/// ask for it and its caller may. The [`Caller`] is then the one that is impersonated, and the one that asked stands
-/// beside it as [`Impersonator`].
+/// Middleware behind the authentication of users: executes a request as another user if its headers
+/// ask for that and its caller is permitted to. The [`Caller`] is then the impersonated user, and
+/// [`Impersonator`] contains the authenticated one.
 pub async fn impersonate(
     State(server): State<ApiServer>,
     mut request: Request<Body>,
@@ -121,8 +121,8 @@ pub async fn impersonate(
     }
 }
 
-/// What tells of the one that is impersonated for as long as a request lasts: as long as the caller's own credential is
-/// good, and the caller may impersonate it.
+/// The credential of an impersonated request: valid while the caller's own credential is valid and
+/// the caller may impersonate the user.
 fn still(server: &ApiServer, caller: &Caller, request: &Request<Body>) -> Credential {
     let (server, caller) = (server.clone(), caller.clone());
     let own = request.extensions().get::<Credential>().cloned();
@@ -136,7 +136,7 @@ fn still(server: &ApiServer, caller: &Caller, request: &Request<Body>) -> Creden
     })
 }
 
-/// Whether a request asks to be carried out in the name of another.
+/// True if a request asks for impersonation.
 pub(crate) fn asked(headers: &HeaderMap) -> bool {
     headers.keys().any(is_ours)
 }
@@ -145,7 +145,7 @@ fn is_ours(name: &HeaderName) -> bool {
     name.as_str().starts_with(PREFIX)
 }
 
-/// 403 for a request that can't impersonate anybody.
+/// 403 for a request that cannot impersonate any user.
 pub(crate) fn refused(caller: Option<&Caller>, why: &str) -> Failure {
     let user = caller.map_or(ANONYMOUS_USER, |caller| caller.user.as_str());
     Failure::not_impersonating(user, why)
@@ -155,7 +155,7 @@ fn bearer(headers: &HeaderMap) -> Option<&str> {
     bearer_token(headers.get(header::AUTHORIZATION)?.to_str().ok()?)
 }
 
-/// The caller that the headers ask for, where this caller may impersonate it.
+/// The caller in the headers, if this caller may impersonate it.
 fn impersonated(
     server: &ApiServer,
     caller: &Caller,
@@ -185,7 +185,7 @@ fn impersonated(
     Ok(other)
 }
 
-/// What the headers ask for.
+/// The content of the headers.
 #[derive(Debug, Default, PartialEq)]
 struct Wanted {
     user: String,
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_say_who_is_impersonated() {
+    fn headers_contain_the_impersonated_user() {
         let wanted = Wanted::read(&headers(&[
             ("impersonate-user", "ann"),
             ("impersonate-group", "a"),

@@ -1,9 +1,11 @@
-//! Owns where a request is worked on. Parsing, patching, merging and checking take time that grows with what a caller
-//! sent and with the object it is about; from a named size on that happens on a thread of its own, of which there are
-//! few, so that the runtime's threads go on answering. Does not know what the work is.
+//! Owns the choice of thread for a request's work. The time for parsing, patching, merging and
+//! checking grows with the body and with the stored object; above a threshold the work runs on a
+//! separate thread, of which there are few, so that the runtime's threads stay responsive. Does not
+//! know the work.
 //!
-//! Work includes the wait for the store, so a turn lasts as long as a commit. One caller has at most half of the turns,
-//! and half of the places to wait, so that others' large requests are worked on beside it.
+//! Work includes the wait for the store, so a turn lasts as long as a commit. One caller has at
+//! most half of the turns and half of the waiting places, so that other callers' large requests
+//! proceed concurrently.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -25,13 +27,13 @@ use crate::limits::{
 use crate::request::Format;
 use crate::status::Failure;
 
-/// The caller that a request is worked on for.
+/// The caller of a request, for the limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum By {
-    /// A part of this process. It has no share: it is one of few, and a control loop that is refused comes again at
-    /// once.
+    /// A component of this process. It has no share: there are few components, and a refused
+    /// control loop would retry at once.
     Own,
-    /// A user, by name. Requests whose user is not known here have the empty name, and one share together.
+    /// A user, by name. Requests without a known user have the empty name and share one limit.
     User(String),
 }
 
@@ -45,20 +47,20 @@ impl By {
     }
 }
 
-/// One user's part of the turns, for as long as the user has a request here.
+/// One user's share of the turns, while the user has a request here.
 struct Share {
     free: Arc<Semaphore>,
     waiting: AtomicUsize,
 }
 
-/// The turns that large requests take.
+/// The turns of large requests.
 pub(crate) struct Turns {
     free: Arc<Semaphore>,
     waiting: AtomicUsize,
     shares: Mutex<HashMap<String, Weak<Share>>>,
 }
 
-/// One turn; it ends when this is dropped.
+/// One turn; it ends when dropped.
 pub(crate) struct Turn {
     _all: OwnedSemaphorePermit,
     _own: Option<(OwnedSemaphorePermit, Arc<Share>)>,
@@ -74,7 +76,7 @@ impl Default for Turns {
     }
 }
 
-/// What a body counts for, in bytes of JSON. YAML is read twice, and each time by a slower reader.
+/// The cost of a body, in bytes of JSON. YAML is read twice, each time by a slower reader.
 pub(crate) fn weight(bytes: &[u8], format: Format) -> usize {
     let yaml = matches!(format, Format::Yaml | Format::Apply) && bytes.first() != Some(&b'{');
     if yaml {
@@ -84,7 +86,7 @@ pub(crate) fn weight(bytes: &[u8], format: Format) -> usize {
     }
 }
 
-/// Counts a request as waiting for as long as it exists, also where the client goes away meanwhile.
+/// Counts a request as waiting while it exists, also after the client has disconnected.
 struct Waiting<'a>(&'a AtomicUsize);
 
 impl Drop for Waiting<'_> {
@@ -99,8 +101,8 @@ async fn acquired(free: &Arc<Semaphore>) -> OwnedSemaphorePermit {
 }
 
 impl Turns {
-    /// Waits for a turn; refuses where too many wait already, of all users or of this one. Requests of this process's
-    /// own parts always wait.
+    /// Waits for a turn; refuses if too many requests of all users or of this user wait already.
+    /// Requests of this process's own components are never refused.
     async fn next(&self, by: &By) -> Result<Turn, Failure> {
         let share = match by {
             By::Own => None,
@@ -119,7 +121,8 @@ impl Turns {
                 if before >= LARGE_WAITING || of_user >= LARGE_WAITING_PER_CALLER {
                     return Err(Failure::too_many_large_requests());
                 }
-                // First a turn of the user's own: what waits for one of all is no more than the user may have.
+                // First a turn of the user's share: then a user's requests waiting for the common
+                // turns never exceed the share.
                 Some((acquired(&share.free).await, share.clone()))
             }
         };
@@ -129,7 +132,7 @@ impl Turns {
         })
     }
 
-    /// A turn that is free now, of all and of the share.
+    /// A turn that is free now, both in total and in the share.
     fn at_once(&self, share: Option<&Arc<Share>>) -> Option<Turn> {
         let own = match share {
             None => None,
@@ -141,7 +144,7 @@ impl Turns {
         })
     }
 
-    /// The user's share. Those of users without a request here are forgotten.
+    /// The user's share. Shares of users without a request here are removed.
     fn share(&self, user: &str) -> Arc<Share> {
         let mut shares = self.shares.lock();
         if let Some(share) = shares.get(user).and_then(Weak::upgrade) {
@@ -156,8 +159,8 @@ impl Turns {
         share
     }
 
-    /// Carries out work on a request and an object of so many bytes together: here when they are few, else on
-    /// another thread once it is its turn.
+    /// Executes work on a request and an object of this many bytes in total: here if they are few,
+    /// otherwise on another thread after getting a turn.
     pub(crate) async fn carry_out(
         &self,
         bytes: usize,
@@ -171,7 +174,8 @@ impl Turns {
             .await?
     }
 
-    /// Decodes an object, here when it has few bytes, else on another thread once it is its turn.
+    /// Decodes an object, here if it has few bytes, otherwise on another thread after getting a
+    /// turn.
     pub(crate) async fn decode(
         &self,
         bytes: Bytes,
@@ -185,8 +189,8 @@ impl Turns {
             .await?
     }
 
-    /// Carries out work on another thread once it is its turn. The turn ends with the work, also where nobody waits
-    /// for it any more.
+    /// Executes work on another thread after getting a turn. The turn ends with the work, even if
+    /// the caller has stopped waiting.
     pub(crate) async fn elsewhere<T: Send + 'static>(
         &self,
         by: &By,
@@ -284,7 +288,7 @@ mod tests {
         }
         let refused = turns.next(&ann()).await.err().unwrap();
         assert_eq!(refused.code().as_u16(), 429);
-        // Another user takes the turns that are left.
+        // Another user takes the remaining turns.
         for _ in LARGE_AT_ONCE_PER_CALLER..LARGE_AT_ONCE {
             held.push(turns.next(&user("bob")).await.unwrap());
         }
@@ -293,7 +297,7 @@ mod tests {
             one.await.unwrap().unwrap();
         }
         assert_eq!(turns.free.available_permits(), LARGE_AT_ONCE);
-        // What is known of users ends with their requests.
+        // A user's share is removed with the last request.
         drop(turns.next(&user("carol")).await.unwrap());
         assert_eq!(turns.shares.lock().len(), 1);
     }

@@ -1,9 +1,10 @@
 //! The embedded resource API: Kubernetes' REST conventions over Muster's store, served by an axum router and by
 //! an in-process `kube::Client`.
 //!
-//! It is driven wholly by `resources::registry`: a kind registered there is served with every verb, validated,
-//! printed as a table, discovered and explained, without a line here. This crate must not know what any kind is
-//! for, beyond the few subresources that Kubernetes gives to pods, namespaces and service accounts.
+//! `resources::registry` drives it completely: a kind registered there is served with every verb,
+//! validated, printed as a table, discovered and explained, without code here. This crate must not
+//! depend on the purpose of a kind, beyond the few subresources that Kubernetes gives to pods,
+//! namespaces and service accounts.
 
 mod admission;
 mod aggregation;

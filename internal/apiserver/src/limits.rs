@@ -1,32 +1,35 @@
-//! Owns the bounds on what a caller may send: bytes, depth, values, operations, parameters, warnings, and how much
-//! of it is worked on at once. Every other file takes its bound from here; this one enforces none but the length of
-//! a text in an answer.
+//! Owns the bounds on requests: bytes, depth, values, operations, parameters, warnings, and the
+//! number of large requests in progress. Every other module uses the bounds defined here; this one
+//! enforces only the length of a text in a response.
 
 use std::time::Duration;
 
-/// The most bytes of a body, as in kube-apiserver.
+/// The maximum size of a body in bytes, as in kube-apiserver.
 pub const MOST_BODY_BYTES: usize = 3 * 1024 * 1024;
 
-/// The most bytes of an object as it is stored: etcd's default limit for one request.
+/// The maximum size of a stored object in bytes: etcd's default limit for one request.
 pub const MOST_STORED_BYTES: usize = 1_572_864;
 
-/// The most levels of objects and lists in a body. The JSON reader stops at 127, and a watch's frame, a list and a
-/// table put up to four levels around a stored object.
+/// The maximum depth of objects and lists in a body. The JSON reader stops at 127, and a watch's
+/// frame, a list and a table add up to four levels around a stored object.
 pub const MOST_DEPTH: usize = 120;
 
-/// The most levels in an object about to be stored, its `managedFields` apart. They repeat the object's levels
-/// below five of their own, so that an object of this depth stays within [`MOST_DEPTH`] with them.
+/// The maximum depth of an object about to be stored, without its `managedFields`. They repeat the
+/// object's levels below five levels of their own, so that an object of this depth stays within
+/// [`MOST_DEPTH`] with them.
 pub const MOST_OBJECT_DEPTH: usize = 100;
 
-/// The most keys and values in a body after its aliases are expanded: as many as [`MOST_STORED_BYTES`] hold of
-/// three bytes each, the length of `"",` in a list and half of `"":1,` and a comma in an object.
+/// The maximum number of keys and values in a body after its aliases are expanded:
+/// [`MOST_STORED_BYTES`] divided by three bytes each, the length of `"",` in a list and half of
+/// `"":1,` and a comma in an object.
 pub const MOST_VALUES: usize = 524_288;
 
-/// The most bytes of a body once its YAML aliases are expanded: what its JSON form could have had.
+/// The maximum size of a body in bytes after its YAML aliases are expanded: the maximum size of its
+/// JSON form.
 pub const MOST_EXPANDED_BYTES: usize = MOST_BODY_BYTES;
 
-/// What a JSON patch may come to. The numbers of operations and of copied bytes are kube-apiserver's; the work is
-/// what 10,000 insertions at the front of a list of 1,500 items take.
+/// The bounds of a JSON patch. The numbers of operations and of copied bytes are kube-apiserver's;
+/// the work is that of 10,000 insertions at the front of a list of 1,500 items.
 pub const JSON_PATCH: schema::json_patch::Bounds = schema::json_patch::Bounds {
     operations: 10_000,
     depth: MOST_DEPTH,
@@ -34,64 +37,67 @@ pub const JSON_PATCH: schema::json_patch::Bounds = schema::json_patch::Bounds {
     work: 64 * 1024 * 1024,
 };
 
-/// The most lines that begin with `%` in a YAML body. libyaml compares each `%TAG` directive with all before it,
-/// and each tag with all of them.
+/// The maximum number of lines that begin with `%` in a YAML body. libyaml compares each `%TAG`
+/// directive with all previous ones, and each tag with all of them.
 pub const MOST_YAML_DIRECTIVES: usize = 64;
 
-/// The most work that runs of white space may cost in a YAML body: the longest run times the number of runs.
-/// libyaml clears a buffer as long as a scalar's longest run once for each of the scalar's runs.
+/// The maximum cost of runs of white space in a YAML body: the longest run times the number of
+/// runs. libyaml clears a buffer of the length of a scalar's longest run once for each of the
+/// scalar's runs.
 pub const MOST_YAML_FOLDING: u64 = 1 << 33;
 
-/// The most duplicate keys that are named; the rest are counted.
+/// The maximum number of duplicate keys that are named; further ones are counted.
 pub const MOST_DUPLICATES: usize = 32;
 
-/// The most bytes of a field's path, a parser's complaint or a value that an answer repeats.
+/// The maximum size in bytes of a field's path, a parser's message or a value quoted in a response.
 pub const MOST_QUOTED_BYTES: usize = 1024;
 
-/// The most Warning headers of an answer. HTTP clients written in Rust refuse more than 100 headers.
+/// The maximum number of Warning headers in a response. Rust HTTP clients refuse more than 100
+/// headers.
 pub const MOST_WARNINGS: usize = 32;
 
-/// The most bytes of an answer's warnings, as in kube-apiserver.
+/// The maximum size of a response's warnings in bytes, as in kube-apiserver.
 pub const MOST_WARNING_BYTES: usize = 4096;
 
-/// The most causes that a refusal lists.
+/// The maximum number of causes in an error response.
 pub const MOST_CAUSES: usize = 128;
 
-/// The most bytes of a query string.
+/// The maximum size of a query string in bytes.
 pub const MOST_QUERY_BYTES: usize = 64 * 1024;
 
-/// The most parameters of a query string.
+/// The maximum number of parameters in a query string.
 pub const MOST_PARAMETERS: usize = 64;
 
-/// The most requirements of a label selector or a field selector: each is compared with every object of a list.
+/// The maximum number of requirements in a label selector or a field selector: each is compared
+/// with every object of a list.
 pub const MOST_REQUIREMENTS: usize = 128;
 
-/// A request whose body and stored object together have at most this many bytes is worked on where it arrived. A
-/// larger one goes to a thread of its own.
+/// A request whose body and stored object together have at most this many bytes is processed on the
+/// thread that received it. A larger one moves to a separate thread.
 pub const SMALL_REQUEST_BYTES: usize = 16 * 1024;
 
 /// How many bytes of JSON take as long to read as one byte of YAML.
 pub const YAML_WEIGHT: usize = 4;
 
-/// How many large requests are worked on at once.
+/// The maximum number of large requests in progress.
 pub const LARGE_AT_ONCE: usize = 4;
 
-/// How many of them may be one user's, so that others' are worked on, too.
+/// How many of them one user may have, so that other users' requests proceed.
 pub const LARGE_AT_ONCE_PER_CALLER: usize = 2;
 
-/// How many large requests may wait for their turn; one more is answered 429.
+/// The maximum number of waiting large requests; further ones are answered with 429.
 pub const LARGE_WAITING: usize = 32;
 
-/// How many of them may be one user's.
+/// How many of them one user may have.
 pub const LARGE_WAITING_PER_CALLER: usize = 16;
 
-/// When a client may try again that was answered 429.
+/// The retry delay of a response 429.
 pub const TRY_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
-/// How long a watch goes on at most after its caller's credential has ended, or its caller's right to it.
+/// The maximum time that a watch continues after its caller's credential or right has ended.
 pub const WATCH_RECHECK: Duration = Duration::from_secs(10);
 
-/// The text, cut to [`MOST_QUOTED_BYTES`] with a mark where something is missing.
+/// The text, cut to [`MOST_QUOTED_BYTES`] with a mark at the cut.
 pub(crate) fn quoted(text: &str) -> String {
     if text.len() <= MOST_QUOTED_BYTES {
         return text.to_owned();

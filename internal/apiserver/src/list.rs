@@ -1,5 +1,5 @@
-//! Owns GET of a collection: selection, pages that are consistent with the first one's revision, and the list's
-//! bytes, which are the stored ones put one after another.
+//! Owns GET of a collection: selection, pages that are consistent with the first page's revision,
+//! and the list's bytes, which are the concatenated stored bytes.
 
 use std::sync::Arc;
 
@@ -17,18 +17,18 @@ use crate::select::Selection;
 use crate::status::Failure;
 use crate::{object, respond, stored, table};
 
-/// How many stored objects are looked at for one page of selected ones at a time.
+/// How many stored objects are read at a time while filling a page with selected ones.
 const SCAN: usize = 2_000;
-/// Lists of more bytes than this are sent in pieces of this size instead of being put together first.
+/// Larger lists (in bytes) are sent in pieces of this size instead of being assembled first.
 const PIECE: usize = 64 * 1024;
 
-/// What a list comes to.
+/// The result of a list.
 struct Found {
     entries: Vec<Arc<Entry>>,
     revision: Revision,
-    /// The key to go on after, when there is more.
+    /// The key to continue after, if there is more.
     next: Option<String>,
-    /// How many more there are, when that is known.
+    /// The number of remaining objects, if it is known.
     remaining: Option<usize>,
 }
 
@@ -124,7 +124,7 @@ fn objects(call: &Call, found: Found) -> Body {
     ))
 }
 
-/// A list's bytes, made piece by piece.
+/// A list's bytes, produced piece by piece.
 struct Pieces {
     head: Option<String>,
     entries: std::vec::IntoIter<Arc<Entry>>,
@@ -212,7 +212,7 @@ fn find(call: &Call, selection: &Selection) -> Result<Found, Failure> {
             let next = (more || spare)
                 .then(|| entries.last().map(|entry| entry.key.to_string()))
                 .flatten();
-            // A count of what selectors would let through would cost a look at everything.
+            // Counting the objects that match selectors would require reading all of them.
             let remaining = selection.is_everything().then_some(page.remaining);
             return Ok(Found {
                 entries,
@@ -255,7 +255,7 @@ fn page(
         })
 }
 
-/// The revision that a list must show exactly, if any; refuses one that is still to come.
+/// The revision that a list must show exactly, if any; refuses a future one.
 fn revision_asked(call: &Call, continues: bool) -> Result<Option<Revision>, Failure> {
     let params = &call.params;
     let version = params.get("resourceVersion");
@@ -318,11 +318,11 @@ pub(crate) fn parse_revision(text: &str) -> Result<Revision, Failure> {
     Ok(Revision::from(number))
 }
 
-/// Where a list goes on. Clients must not look into it, and cannot leave their prefix with it.
+/// The continuation of a list. It is opaque to clients, and cannot leave their prefix.
 struct Token {
-    /// None: from whatever is there now.
+    /// None: continue from the current state.
     revision: Option<Revision>,
-    /// The key to go on after.
+    /// The key to continue after.
     start: String,
 }
 

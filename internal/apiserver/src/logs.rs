@@ -1,5 +1,5 @@
-//! Owns `GET pods/NAME/log`: reading what is asked for, finding the container, passing the bytes on. The logs
-//! themselves lie with the nodes' agents; a [`LogOpener`] reaches them.
+//! Owns `GET pods/NAME/log`: parses the request, finds the container, passes the bytes on. The
+//! nodes' agents store the logs; a [`LogOpener`] reads them.
 
 use std::sync::Arc;
 
@@ -16,30 +16,30 @@ use crate::object;
 use crate::rewrite::absent;
 use crate::status::Failure;
 
-/// What is asked for of a container's log.
+/// The options of a log request.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LogRequest {
     /// The pod's namespace.
     pub namespace: String,
     /// The pod's name.
     pub pod: String,
-    /// The pod's uid: a later pod of the same name is another one.
+    /// The pod's uid: excludes a later pod of the same name.
     pub uid: String,
-    /// The node that runs or ran it.
+    /// The node that runs or ran the pod.
     pub node: String,
     /// The container, init containers included.
     pub container: String,
-    /// Whether to go on as the log grows.
+    /// True to follow the log.
     pub follow: bool,
-    /// Only this many of the last lines.
+    /// Only this many last lines.
     pub tail: Option<u64>,
-    /// Only what is at most this old, in seconds.
+    /// Only lines that are at most this old, in seconds.
     pub since_seconds: Option<u64>,
-    /// Only what was written at or after this.
+    /// Only lines written at or after this time.
     pub since_time: Option<Timestamp>,
-    /// Whether each line begins with its time.
+    /// True to prefix each line with its time.
     pub timestamps: bool,
-    /// Whether the container's run before the current one is meant.
+    /// True for the container's previous run.
     pub previous: bool,
     /// At most this many bytes.
     pub limit_bytes: Option<u64>,
@@ -48,13 +48,13 @@ pub struct LogRequest {
 /// Why a log cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LogError {
-    /// There is none (yet); the text says why.
+    /// The log does not exist (yet); the text says why.
     #[error("{0}")]
     NotFound(String),
-    /// The request makes no sense for this pod; the text says what would.
+    /// The request is invalid for this pod; the text names the valid values.
     #[error("{0}")]
     BadRequest(String),
-    /// The node cannot be reached now; the text says which.
+    /// The node cannot be reached now; the text names it.
     #[error("{0}")]
     Unavailable(String),
 }
@@ -76,7 +76,7 @@ pub(crate) async fn get(call: &Call) -> Result<Response<Body>, Failure> {
     let entry = entry.ok_or_else(|| absent(call, &key, call.object_name()))?;
     let request = read(call, &object::parse(&entry)?)?;
     if request.node.is_empty() {
-        // Kubernetes has nothing to say about a pod without a node, either.
+        // Kubernetes returns an empty log for a pod without a node too.
         return Ok(plain(Body::empty()));
     }
     let opener = call.server.0.logs.read().clone();
@@ -126,7 +126,7 @@ fn read(call: &Call, pod: &Value) -> Result<LogRequest, Failure> {
     })
 }
 
-/// The container meant: the one named, or the only one.
+/// The requested container: the named one, or the only one.
 fn container(call: &Call, pod: &Value) -> Result<String, Failure> {
     let names = |list: &str| -> Vec<String> {
         let containers = pod["spec"][list].as_array().into_iter().flatten();

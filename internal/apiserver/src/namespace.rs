@@ -1,5 +1,5 @@
-//! Owns what is special about namespaces: the finalizers in their spec, which their controller takes away once
-//! all content is gone, and the namespaces that stay.
+//! Owns the special rules of namespaces: the finalizers in their spec, which their controller
+//! removes after all content is gone, and the namespaces that cannot be deleted.
 
 use axum::body::Body;
 use http::Response;
@@ -13,7 +13,8 @@ use crate::rewrite::{Next, rewrite};
 use crate::status::Failure;
 use crate::{decode, fields, request, respond};
 
-/// `PUT /finalize`: replaces `spec.finalizers`; the last one gone, the namespace goes.
+/// `PUT /finalize`: replaces `spec.finalizers`; after the last one is removed, the namespace is
+/// deleted.
 pub(crate) async fn finalize(call: &Call, body: Body) -> Result<Response<Body>, Failure> {
     let format = request::object_format(&call.headers)?;
     let sent = decode::object(&request::read(body).await?, format)?.value;
@@ -36,12 +37,12 @@ pub(crate) async fn finalize(call: &Call, body: Body) -> Result<Response<Body>, 
     respond::written(call, rewritten.with(Vec::new()))
 }
 
-/// Whether objects of a kind are namespaces.
+/// True if objects of a kind are namespaces.
 pub(crate) fn is_namespace(kind: &Kind) -> bool {
     kind.kind == "Namespace" && kind.group.is_empty()
 }
 
-/// Whether finalizers in the spec hold a namespace.
+/// True if finalizers in the spec hold a namespace.
 pub(crate) fn holds(kind: &Kind, object: &Value) -> bool {
     is_namespace(kind)
         && object["spec"]["finalizers"]
@@ -49,14 +50,14 @@ pub(crate) fn holds(kind: &Kind, object: &Value) -> bool {
             .is_some_and(|list| !list.is_empty())
 }
 
-/// A namespace being deleted says so in its phase.
+/// Sets the phase of a namespace that is being deleted.
 pub(crate) fn mark(kind: &Kind, object: &mut Value) {
     if is_namespace(kind) {
         object::member_mut(object, "status").insert("phase".into(), "Terminating".into());
     }
 }
 
-/// Refuses to delete the namespaces that exist from the start.
+/// Refuses to delete the namespaces that every server has.
 pub(crate) fn may_be_deleted(kind: &Kind, name: &str) -> Result<(), Failure> {
     if is_namespace(kind) && names::FIRST_NAMESPACES.contains(&name) {
         return Err(Failure::forbidden(

@@ -1,20 +1,20 @@
-//! Owns the choice of an answer's form from the Accept header: the object, a table, or its metadata alone, as
-//! JSON or YAML. Does not build any of them.
+//! Owns the choice of a response's format from the Accept header: the object, a table, or only its
+//! metadata, as JSON or YAML. Does not build any of them.
 
 use http::{HeaderMap, header};
 
 use crate::status::Failure;
 
-/// The form of an answer.
+/// The format of a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Form {
-    /// What is shown of the object.
+    /// The representation of the object.
     pub view: View,
-    /// Whether the answer is written as YAML.
+    /// True if the response is YAML.
     pub yaml: bool,
 }
 
-/// What is shown of an object.
+/// The representation of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum View {
     /// All of it.
@@ -25,16 +25,16 @@ pub enum View {
     Metadata(&'static str),
 }
 
-/// What discovery may be asked for.
+/// The formats of discovery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Discovery {
     /// One document for each group and version.
     Legacy,
-    /// All in one; the text is the version asked for.
+    /// All groups in one document; the text is the requested version.
     Aggregated(&'static str),
 }
 
-/// The whole object as JSON: what is answered when nothing is asked for.
+/// The whole object as JSON: the default.
 pub const PLAIN: Form = Form {
     view: View::Object,
     yaml: false,
@@ -56,7 +56,7 @@ impl Clause<'_> {
     }
 }
 
-/// The clauses of an Accept header, the most wanted first.
+/// The clauses of an Accept header, ordered by preference.
 fn clauses(headers: &HeaderMap) -> Vec<Clause<'_>> {
     let mut found: Vec<(f32, Clause<'_>)> = Vec::new();
     for value in headers
@@ -92,7 +92,7 @@ fn yaml(media: &str) -> Option<bool> {
     }
 }
 
-/// Chooses the form of objects and lists; 406 when nothing asked for is spoken here.
+/// Chooses the format of objects and lists; 406 if none of the requested formats is supported.
 pub fn objects(headers: &HeaderMap) -> Result<Form, Failure> {
     if !headers.contains_key(header::ACCEPT) {
         return Ok(PLAIN);
@@ -119,7 +119,7 @@ pub fn objects(headers: &HeaderMap) -> Result<Form, Failure> {
     Err(Failure::not_acceptable(ACCEPTED))
 }
 
-/// Chooses the form of `/api` and `/apis`.
+/// Chooses the format of `/api` and `/apis`.
 pub fn discovery(headers: &HeaderMap) -> Discovery {
     for clause in clauses(headers) {
         if clause.media != "application/json" {
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn aggregated_discovery_is_given_to_those_who_ask() {
+    fn aggregated_discovery_is_returned_on_request() {
         let asked =
             "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json";
         assert_eq!(discovery(&accept(asked)), Discovery::Aggregated("v2"));

@@ -1,9 +1,11 @@
-//! Owns what a node may ask of the API: the pods bound to it are found in an index by node, kept from the store's own
-//! watch, and what they refer to is read from these pods alone. The rules are `resources::admission::need`.
+//! Owns the authorisation of nodes: an index by node, fed by the store's own watch, finds the pods
+//! bound to a node, and only these pods are read for their references. The rules are in
+//! `resources::admission::need`.
 //!
-//! The index is made at the first question that needs it and brought up to date at each: that costs the changes of
-//! pods since the last question, and a list of all pods where the store's history no longer reaches back. It holds
-//! one key for each bound pod. `tests/api/nodes.rs` holds it.
+//! The index is built at the first check that needs it and updated at each later one. An update
+//! costs the changes of pods since the previous check, or a list of all pods if the store's history
+//! no longer contains the changes. The index has one key for each bound pod. Test:
+//! `tests/api/nodes.rs`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,7 +20,7 @@ use store::{EntryMeta, Event, EventKind, Store, Watch};
 use crate::admission::kind_of;
 use crate::server::ApiServer;
 
-/// What this module keeps between requests.
+/// The state that this module keeps between requests.
 #[derive(Default)]
 pub(crate) struct Memory(Mutex<Option<PodsByNode>>);
 
@@ -28,7 +30,7 @@ struct PodsByNode {
     keys: BTreeMap<String, BTreeSet<Arc<str>>>,
 }
 
-/// May the node do this? `selector` is the request's field selector, empty where it has none.
+/// True if the node may do this. `selector` is the request's field selector, empty if it has none.
 pub(crate) fn permits(
     server: &ApiServer,
     node: &str,
@@ -47,7 +49,7 @@ pub(crate) fn permits(
     }
 }
 
-/// Whether a pod of the namespace that is bound to the node and has not ended refers to the object.
+/// True if an unfinished pod in the namespace that is bound to the node refers to the object.
 fn refers(server: &ApiServer, node: &str, namespace: &str, to: &Reference) -> bool {
     let store = &server.0.store;
     let prefix = kind_of("", "Pod").prefix(Some(namespace));
@@ -70,13 +72,13 @@ fn refers(server: &ApiServer, node: &str, namespace: &str, to: &Reference) -> bo
     })
 }
 
-/// The node that an entry's pod is bound to; empty where it is bound to none.
+/// The node that an entry's pod is bound to; empty if it is unbound.
 fn node_of(meta: &EntryMeta) -> &str {
     meta.fields.get("spec.nodeName").map_or("", String::as_str)
 }
 
 impl Memory {
-    /// The keys of the node's pods that begin with the prefix. None where the store can't be watched any more.
+    /// The keys of the node's pods with the prefix. None if the store cannot be watched any more.
     fn of(&self, store: &Store, node: &str, prefix: &str) -> Vec<Arc<str>> {
         let mut kept = self.0.lock();
         let current = kept.as_mut().is_some_and(PodsByNode::catch_up);
@@ -95,7 +97,8 @@ impl Memory {
 impl PodsByNode {
     fn read(store: &Store) -> Option<Self> {
         let prefix = kind_of("", "Pod").prefix(None);
-        // The watch first: a change between both is in the list and told again, which changes nothing.
+        // Starts the watch first: a change in between is in the list and reported again, without
+        // effect.
         let changes = match store.watch(&prefix, None) {
             Ok(changes) => changes,
             Err(error) => {
@@ -113,7 +116,7 @@ impl PodsByNode {
         index.catch_up().then_some(index)
     }
 
-    /// Takes in the changes since the last time; false where some were missed.
+    /// Applies the changes since the last call; false if changes were missed.
     fn catch_up(&mut self) -> bool {
         loop {
             match self.changes.next_batch().now_or_never() {
@@ -214,7 +217,7 @@ mod tests {
             (pods("n1"), pods("n2")),
             (vec!["b".into()], vec!["a".into()])
         );
-        // More changes than the history keeps.
+        // More changes than the history contains.
         for _ in 0..6 {
             write(&store, "b", None).await;
             write(&store, "b", Some("n3")).await;

@@ -1,5 +1,5 @@
-//! Owns where a node's writes are held to what is its own: before an object that exists is changed or deleted, and
-//! once it is known what a write makes of an object. The rules are `resources::admission::node_restriction`.
+//! Owns the enforcement of NodeRestriction: before an existing object is changed or deleted, and
+//! after the result of a write is known. The rules are in `resources::admission::node_restriction`.
 
 use resources::admission::node_restriction;
 use serde_json::Value;
@@ -8,8 +8,8 @@ use crate::call::Call;
 use crate::object;
 use crate::status::Failure;
 
-/// Refuses a node's change or deletion of a pod that is not bound to it. Asked of the very state that the write
-/// replaces: the pod that the request was permitted for may have made room for another of its name.
+/// Refuses a node's change or deletion of a pod that is not bound to it. Checks the state that the
+/// write replaces: another pod of the same name may have replaced the pod that was authorised.
 pub(crate) fn existing(call: &Call, live: &Value) -> Result<(), Failure> {
     let Some(node) = call.caller.node_name() else {
         return Ok(());
@@ -22,7 +22,7 @@ pub(crate) fn existing(call: &Call, live: &Value) -> Result<(), Failure> {
     Err(Failure::forbidden(call.kind, object::name(live), &why))
 }
 
-/// Refuses what a node may not write.
+/// Refuses a write that NodeRestriction forbids.
 pub(crate) fn written(call: &Call, next: &Value, live: Option<&Value>) -> Result<(), Failure> {
     let Some(node) = call.caller.node_name() else {
         return Ok(());

@@ -1,5 +1,5 @@
-//! Owns how an object lies in the store: its bytes with room for the revision, and what selectors read. Also
-//! the small readers of `metadata`. Knows no verbs.
+//! Owns the stored form of an object: its bytes with a gap for the revision, and its selector
+//! fields. Also the small readers of `metadata`. Contains no verbs.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,15 +14,15 @@ use crate::status::Failure;
 /// Field of an [`EntryMeta`], not selectable, that is set while the object is being deleted.
 pub const DELETING: &str = "~deleting";
 
-/// The bytes that most objects take at most, field managers included.
+/// The size that most objects do not exceed, in bytes, field managers included.
 const TYPICAL: usize = 4096;
 
-/// An object ready to be written: only its revision is missing.
+/// An object ready to be written, except for its revision.
 #[derive(Debug)]
 pub struct Encoded {
-    /// Its bytes, around the revision.
+    /// The object's bytes before and after the revision.
     pub bytes: Halves,
-    /// What selectors read.
+    /// The selector fields.
     pub meta: EntryMeta,
 }
 
@@ -39,7 +39,7 @@ impl Encoded {
         let mut head = Vec::with_capacity(96);
         let mut tail = Vec::with_capacity(TYPICAL);
         head.push(b'{');
-        // These come first, so that the revision stands near the start whatever else there is.
+        // These come first, so that the revision is near the start in every object.
         for key in ["apiVersion", "kind"] {
             if let Some(value) = object.get(key) {
                 member(&mut head, key, value);
@@ -81,7 +81,7 @@ impl Encoded {
 }
 
 impl Halves {
-    /// How many bytes it has, but for its revision.
+    /// The number of bytes, without the revision.
     pub fn size(&self) -> usize {
         self.head.len() + self.tail.len()
     }
@@ -91,7 +91,7 @@ impl Halves {
         self.with(&revision.to_string())
     }
 
-    /// The bytes that an object not written is answered with.
+    /// The bytes of a response for an object that was not written.
     pub fn with(&self, revision: &str) -> Bytes {
         let mut out = Vec::with_capacity(self.head.len() + revision.len() + self.tail.len());
         out.extend_from_slice(&self.head);
@@ -139,7 +139,7 @@ pub fn parse(entry: &Entry) -> Result<Value, Failure> {
     })
 }
 
-/// Text of `metadata`, empty when absent.
+/// A text field of `metadata`, empty if absent.
 pub fn meta_text<'a>(object: &'a Value, field: &str) -> &'a str {
     object["metadata"][field].as_str().unwrap_or_default()
 }
@@ -149,7 +149,7 @@ pub fn name(object: &Value) -> &str {
     meta_text(object, "name")
 }
 
-/// Whether deletion has begun.
+/// True if deletion has begun.
 pub fn deleting(object: &Value) -> bool {
     object["metadata"]["deletionTimestamp"].is_string()
 }
@@ -163,7 +163,7 @@ pub fn finalizers(object: &Value) -> Vec<String> {
         .collect()
 }
 
-/// Sets the finalizers; none leaves the field out.
+/// Sets the finalizers; an empty list removes the field.
 pub fn set_finalizers(object: &mut Value, finalizers: &[String]) {
     let meta = meta_mut(object);
     if finalizers.is_empty() {
@@ -173,12 +173,12 @@ pub fn set_finalizers(object: &mut Value, finalizers: &[String]) {
     }
 }
 
-/// `metadata` to change; made when it is absent or no object.
+/// `metadata`, mutable; created if it is absent or not an object.
 pub fn meta_mut(object: &mut Value) -> &mut Map<String, Value> {
     member_mut(object, "metadata")
 }
 
-/// A member to change as an object; made when it is absent or no object.
+/// A member as a mutable object; created if it is absent or not an object.
 pub fn member_mut<'a>(object: &'a mut Value, key: &str) -> &'a mut Map<String, Value> {
     if !object.is_object() {
         *object = Value::Object(Map::new());
@@ -191,7 +191,7 @@ pub fn member_mut<'a>(object: &'a mut Value, key: &str) -> &'a mut Map<String, V
         .expect("the slot was just made an object")
 }
 
-/// Copies a member from `from`, or removes it where `from` has none.
+/// Copies a member from `from`, or removes it if `from` has none.
 pub fn carry(from: &Value, to: &mut Map<String, Value>, key: &str) {
     match from.get(key) {
         Some(value) => to.insert(key.to_string(), value.clone()),

@@ -1,5 +1,5 @@
-//! Owns the paths of the OpenAPI documents: which form, how long a client may keep it. The documents
-//! are the `schema` crate's, made anew when asked for, because clients keep them and the server need not.
+//! Owns the routes of the OpenAPI documents: their format and cache lifetime. The `schema` crate
+//! builds the documents on each request: clients cache them, so the server does not.
 
 use axum::body::Body;
 use axum::extract::{Path, State};
@@ -47,7 +47,7 @@ fn wants(headers: &HeaderMap, media: &str) -> bool {
         .any(|value| value.to_str().is_ok_and(|text| text.contains(media)))
 }
 
-/// `/openapi/v2`: in protobuf for Go clients, which read no other form, else in JSON.
+/// `/openapi/v2`: protobuf for Go clients, which accept no other format, otherwise JSON.
 pub(crate) async fn v2(State(server): State<ApiServer>, request: Request<Body>) -> Response<Body> {
     let schemas = &server.0.schemas;
     if !wants(request.headers(), V2_PROTOBUF) {
@@ -61,12 +61,13 @@ pub(crate) async fn v2(State(server): State<ApiServer>, request: Request<Body>) 
     response
 }
 
-/// `/openapi/v3`: the documents there are.
+/// `/openapi/v3`: the list of documents.
 pub(crate) async fn v3_index(State(server): State<ApiServer>) -> Response<Body> {
     respond::json(&server.0.schemas.openapi_v3_index(&routes()))
 }
 
-/// `/openapi/v3/apis/GROUP/VERSION`: one group's document. With the right hash it may be kept for good.
+/// `/openapi/v3/apis/GROUP/VERSION`: one group's document. With the right hash it is immutable for
+/// caches.
 pub(crate) async fn v3(
     State(server): State<ApiServer>,
     Path(path): Path<String>,

@@ -1,5 +1,6 @@
-//! Owns PATCH in its four kinds: JSON patch, merge patch, strategic merge patch, server-side apply. How each is
-//! computed is the `schema` crate's, and json-patch's for merge patch; here is what is patched and when.
+//! Owns PATCH in its four kinds: JSON patch, merge patch, strategic merge patch, server-side apply.
+//! The `schema` crate computes them, and json-patch the merge patch; this module selects the object
+//! and the time.
 
 use axum::body::Body;
 use http::Response;
@@ -20,7 +21,8 @@ use crate::rewrite::rewrite;
 use crate::status::{Cause, Failure};
 use crate::{create, fields, limits};
 
-/// How often an apply that finds the object gone creates it, and the reverse.
+/// How often an apply switches between patching and creating because the object was deleted or
+/// created meanwhile.
 const MAX_APPEARANCES: usize = 4;
 
 pub(crate) async fn patch(call: &Call, body: Body, part: Part) -> Result<Response<Body>, Failure> {
@@ -91,7 +93,7 @@ pub(crate) fn plain(format: Format, live: &Value, patch: &Value) -> Result<Value
         Format::JsonPatch => {
             json_patch::apply(&mut wanted, patch, &limits::JSON_PATCH).map_err(refused)?;
         }
-        // RFC 7386. It recurses as deep as the patch, whose depth was bounded when it was decoded.
+        // RFC 7386. The recursion is as deep as the patch, whose depth was checked at decoding.
         Format::MergePatch if patch.is_object() => ::json_patch::merge(&mut wanted, patch),
         Format::MergePatch => return Err(Failure::bad_request("a merge patch must be an object")),
         _ => {
@@ -107,7 +109,7 @@ pub(crate) fn plain(format: Format, live: &Value, patch: &Value) -> Result<Value
     Ok(wanted)
 }
 
-/// Null members say nothing in an object, as in a body.
+/// Drops null members, which have no meaning in an object, as in a body.
 fn drop_nulls(value: &mut Value) {
     match value {
         Value::Object(members) => {
@@ -165,7 +167,7 @@ async fn applied(call: &Call, decoded: Decoded, part: Part) -> Result<Written, F
     Err(Failure::modified(call.kind, call.object_name()))
 }
 
-/// Applies to an object that exists.
+/// Applies a configuration to an existing object.
 async fn onto(
     call: &Call,
     config: &Value,
@@ -195,7 +197,8 @@ async fn onto(
     Ok(rewritten.with(warnings))
 }
 
-/// Creates the object that is applied. That takes the right to create it beside the right to patch, as in Kubernetes.
+/// Creates the applied object. Requires the right to create in addition to the right to patch, as
+/// in Kubernetes.
 async fn anew(
     call: &Call,
     config: &Value,
@@ -262,7 +265,8 @@ fn merged(
     })
 }
 
-/// The part of an applied configuration that this endpoint writes; the rest is not owned by applying here.
+/// The part of an applied configuration that this endpoint writes; an apply here does not own the
+/// rest.
 fn owned_part(call: &Call, mut config: Value, part: Part) -> Value {
     let kind = call.kind;
     config["apiVersion"] = config

@@ -1,15 +1,15 @@
-//! Owns the shape of the API's paths: text to a [`Target`]. Does not look resources up or decide verbs.
+//! Owns the parsing of API paths: text to a [`Target`]. Does not look up resources or decide verbs.
 
 use std::borrow::Cow;
 
 use percent_encoding::percent_decode_str;
 
-/// What a request path names.
+/// The target of a request path.
 #[derive(Debug, PartialEq)]
 pub enum Target {
     /// `/api`: the legacy group's versions.
     LegacyVersions,
-    /// `/apis`: every named group.
+    /// `/apis`: the list of named groups.
     Groups,
     /// `/apis/GROUP`.
     Group(String),
@@ -22,7 +22,7 @@ pub enum Target {
     },
     /// A resource, or one of its objects, or a subresource of one.
     Resource(ResourcePath),
-    /// Nothing that this API has.
+    /// An unknown path.
     Unknown,
 }
 
@@ -33,13 +33,13 @@ pub struct ResourcePath {
     pub group: String,
     /// Such as `v1`.
     pub version: String,
-    /// The namespace, when the path has one.
+    /// The namespace, if the path has one.
     pub namespace: Option<String>,
     /// The plural name.
     pub resource: String,
-    /// The object's name; absent for a collection.
+    /// The object's name; none for a collection.
     pub name: Option<String>,
-    /// What follows the name, such as `status`.
+    /// The part after the name, such as `status`.
     pub subresource: Option<String>,
 }
 
@@ -96,7 +96,7 @@ fn below_version(group: &str, version: &str, rest: &[Cow<'_, str>]) -> Target {
     })
 }
 
-/// Percent-decodes one segment; a malformed escape stays as it is, and then names nothing.
+/// Percent-decodes one segment; a malformed escape stays unchanged, and then matches nothing.
 pub fn decode(text: &str) -> Cow<'_, str> {
     percent_decode_str(text).decode_utf8_lossy()
 }
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_name_what_kubernetes_says_they_name() {
+    fn paths_have_kubernetes_targets() {
         assert_eq!(parse("/api"), Target::LegacyVersions);
         assert_eq!(parse("/apis/"), Target::Groups);
         assert_eq!(parse("/apis/batch"), Target::Group("batch".into()));

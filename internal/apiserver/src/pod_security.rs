@@ -1,6 +1,6 @@
-//! Owns where requests meet pod security: pods that are made or changed, objects whose templates make pods, and
-//! namespaces whose labels become stricter. Also the annotation that says which level a pod was admitted at. What is a
-//! violation is `resources::admission::pod_security`'s to say.
+//! Owns the pod security checks of requests: for created or changed pods, for objects with pod
+//! templates, and for namespaces whose labels become stricter. Also the annotation with the level
+//! that a pod was admitted at. `resources::admission::pod_security` defines the violations.
 
 use resources::admission::pod_security::{MAX_PODS, PodSecurity, Request, Verdict};
 use resources::names::POD_SECURITY_LEVEL;
@@ -13,7 +13,8 @@ use crate::namespace;
 use crate::object::{self, meta_mut};
 use crate::status::Failure;
 
-/// Judges a new object, and writes on a pod the level that it was admitted at. Returns the warnings for the caller.
+/// Checks a new object, and records on a pod the level that it was admitted at. Returns the
+/// warnings.
 pub(crate) fn created(call: &Call, object: &mut Value) -> Result<Vec<String>, Failure> {
     if is_pod(call.kind) {
         let verdict = judged(call, |security, request| security.pod(request, object))?;
@@ -26,7 +27,7 @@ pub(crate) fn created(call: &Call, object: &mut Value) -> Result<Vec<String>, Fa
     of_templates(call, object)
 }
 
-/// Judges a change of an object. Returns the warnings for the caller.
+/// Checks a change of an object. Returns the warnings.
 pub(crate) fn changed(call: &Call, live: &Value, next: &Value) -> Result<Vec<String>, Failure> {
     if namespace::is_namespace(call.kind) {
         return of_namespace(call, live, next);
@@ -43,7 +44,7 @@ pub(crate) fn changed(call: &Call, live: &Value, next: &Value) -> Result<Vec<Str
     Ok(verdict.warnings)
 }
 
-/// Keeps a pod's level what it was, whatever a change says: the agent trusts it.
+/// Keeps a pod's recorded level, whatever a change contains: the agent trusts it.
 pub(crate) fn keep_level(kind: &Kind, live: &Value, next: &mut Value) {
     if is_pod(kind) {
         let kept = live["metadata"]["annotations"].get(POD_SECURITY_LEVEL);
@@ -84,7 +85,7 @@ fn of_templates(call: &Call, object: &Value) -> Result<Vec<String>, Failure> {
     Ok(verdict.warnings)
 }
 
-/// Says which pods a namespace has that violate the level which it begins to enforce.
+/// Warns about the namespace's existing pods that violate the newly enforced level.
 fn of_namespace(call: &Call, live: &Value, next: &Value) -> Result<Vec<String>, Failure> {
     let security = &call.server.0.config.pod_security;
     let name = object::name(next);

@@ -1,5 +1,6 @@
-//! Owns what an object goes through between being decoded and being written: identity, unknown fields, defaults,
-//! admission, what the server alone sets, validation, field managers. Reads snapshots only and writes nothing.
+//! Owns the steps of an object between decoding and writing: identity, unknown fields, defaults,
+//! admission, server-set fields, validation, field managers. Reads only snapshots and writes
+//! nothing.
 
 use resources::times;
 use schema::apply::{Manager, Operation, track_update};
@@ -17,34 +18,34 @@ use crate::reserved;
 use crate::rewrite::Next;
 use crate::status::{Cause, Failure};
 
-/// How long a generated name may be, with its suffix.
+/// The maximum length of a generated name, with its suffix.
 const MAX_GENERATED: usize = 63;
-/// How long the suffix of a generated name is.
+/// The length of a generated name's suffix.
 const SUFFIX: usize = 5;
-/// Kinds whose creator reports their first status: an agent registers its node whole.
+/// Kinds whose creator reports their first status: an agent registers its node completely.
 const KEEPS_FIRST_STATUS: [&str; 1] = ["Node"];
-/// Letters that make no words, as Kubernetes uses them.
+/// Letters that form no words, as in Kubernetes.
 const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
 
-/// Which part of an object a write is about.
+/// The part of an object that a write changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Part {
-    /// All but the status.
+    /// Everything except the status.
     Main,
-    /// The status alone.
+    /// Only the status.
     Status,
 }
 
-/// Whether field managers still have to be worked out.
+/// How the write's field managers are computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tracking {
-    /// By comparing with what was there.
+    /// By comparison with the stored object.
     Update,
-    /// Server-side apply has done so.
+    /// Server-side apply has already computed them.
     Applied,
 }
 
-/// The manager of this request's fields.
+/// The request's field manager.
 pub(crate) fn manager(call: &Call, operation: Operation, part: Part) -> Result<Manager, Failure> {
     Ok(Manager {
         name: call.manager()?,
@@ -54,7 +55,7 @@ pub(crate) fn manager(call: &Call, operation: Operation, part: Part) -> Result<M
     })
 }
 
-/// Makes a decoded object ready to be created, under a generated name where it asks for one.
+/// Prepares a decoded object for creation, under a generated name if it requests one.
 pub(crate) fn creation(
     call: &Call,
     mut object: Value,
@@ -125,7 +126,7 @@ pub(crate) fn creation(
     Ok((object, warnings))
 }
 
-/// Works out what an object becomes when a client wants it to be `wanted`.
+/// Computes the new state of an object from the client's `wanted` state.
 pub(crate) fn change(
     call: &Call,
     part: Part,
@@ -185,11 +186,11 @@ pub(crate) fn change(
     Ok(Next::Put(Box::new(next)))
 }
 
-/// Settles apiVersion, kind, namespace and name against the path.
+/// Checks apiVersion, kind, namespace and name against the path, and fills them in.
 fn identify(call: &Call, object: &mut Value) -> Result<(), Failure> {
     let kind = call.kind;
     let api_version = kind.api_version();
-    // One version's name for what another one's objects are: they are written as the latter.
+    // An object under another served version's name is written under the stored version.
     let stored = kind.stored_api_version();
     if object["apiVersion"] == stored.as_str() {
         object["apiVersion"] = api_version.as_str().into();
@@ -241,7 +242,7 @@ fn identify(call: &Call, object: &mut Value) -> Result<(), Failure> {
     }
 }
 
-/// Whether a name is to be generated; refuses objects that have neither a name nor the start of one.
+/// True if a name is to be generated; refuses objects with neither a name nor a `generateName`.
 fn name_wanted(call: &Call, object: &Value) -> Result<bool, Failure> {
     if !object::name(object).is_empty() {
         return Ok(false);
@@ -257,7 +258,7 @@ fn name_wanted(call: &Call, object: &Value) -> Result<bool, Failure> {
     Err(Failure::invalid(call.kind, "", vec![cause]))
 }
 
-/// Gives the object a name made from its `generateName`.
+/// Sets a name generated from the object's `generateName`.
 fn generate_name(object: &mut Value) {
     let prefix: String = meta_text(object, "generateName")
         .chars()
@@ -272,7 +273,7 @@ fn generate_name(object: &mut Value) {
     meta_mut(object).insert("name".into(), name.into());
 }
 
-/// Refuses a write made from another state of the object, or from another object of the name.
+/// Refuses a write that is based on another state of the object, or on another object of the name.
 fn require_current(call: &Call, live: &Value, wanted: &Value) -> Result<(), Failure> {
     let name = object::name(live);
     let (had, has) = (meta_text(wanted, "uid"), meta_text(live, "uid"));
@@ -296,7 +297,7 @@ fn require_current(call: &Call, live: &Value, wanted: &Value) -> Result<(), Fail
     Ok(())
 }
 
-/// What the server alone decides about `metadata` stays as it was.
+/// Keeps the fields of `metadata` that only the server sets.
 const SERVERS_OWN: [&str; 5] = [
     "uid",
     "creationTimestamp",
@@ -328,7 +329,8 @@ fn status_part(call: &Call, live: &Value, mut wanted: Value) -> Value {
             None => to.remove("status"),
         };
     }
-    // Kubelets and agents annotate nodes and pods along with their status; custom kinds do not allow it.
+    // Kubelets and agents annotate nodes and pods together with their status; custom kinds do not
+    // allow that.
     if call.kind.strategic {
         for field in ["labels", "annotations"] {
             carry(&wanted["metadata"], meta_mut(&mut next), field);
@@ -338,7 +340,7 @@ fn status_part(call: &Call, live: &Value, mut wanted: Value) -> Value {
     next
 }
 
-/// Whether anything but `metadata` and `status` differs.
+/// True if any field outside `metadata` and `status` differs.
 fn intent_differs(live: &Value, next: &Value) -> bool {
     let intent = |object: &Value, other: &Value| {
         object
@@ -352,14 +354,14 @@ fn intent_differs(live: &Value, next: &Value) -> bool {
     intent(live, next) || intent(next, live)
 }
 
-/// Whether two states differ in nothing but when field managers wrote.
+/// True if two states differ at most in the times of field managers.
 fn same_but_times(live: &Value, next: &Value) -> bool {
     let same_metadata =
         |live: &Value, next: &Value| same_members(live, next, "managedFields", same_managers);
     same_members(live, next, "metadata", same_metadata)
 }
 
-/// Whether two objects have equal members, where `same` says it of one of them.
+/// True if two objects have equal members; `same` compares one member.
 fn same_members(
     live: &Value,
     next: &Value,

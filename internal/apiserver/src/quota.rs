@@ -1,5 +1,6 @@
-//! Owns the books of ResourceQuota: every write that changes what a namespace uses changes `status.used` in the
-//! same transaction, or is refused there. What an object counts as is `resources::admission::quota`'s to say.
+//! Owns the accounting of ResourceQuota: every write that changes a namespace's usage changes
+//! `status.used` in the same transaction, or is refused there. `resources::admission::quota`
+//! defines what an object counts as.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use crate::object::{self, Encoded};
 use crate::rewrite::Refusal;
 use crate::status::Failure;
 
-/// What a write does to the namespace's use of things.
+/// The change of a namespace's usage by a write.
 pub(crate) struct Change {
     before: Option<Counted>,
     after: Option<Counted>,
@@ -39,7 +40,7 @@ impl Counted {
 }
 
 impl Change {
-    /// An object that was not there.
+    /// A created object.
     pub(crate) fn created(kind: &Kind, object: &Value) -> Self {
         Change {
             before: None,
@@ -47,7 +48,7 @@ impl Change {
         }
     }
 
-    /// An object that changes.
+    /// A changed object.
     pub(crate) fn updated(kind: &Kind, live: &Value, next: &Value) -> Self {
         Change {
             before: Some(Counted::new(kind, live)),
@@ -55,7 +56,7 @@ impl Change {
         }
     }
 
-    /// An object that goes.
+    /// A deleted object.
     pub(crate) fn removed(kind: &Kind, live: &Value) -> Self {
         Change {
             before: Some(Counted::new(kind, live)),
@@ -64,12 +65,12 @@ impl Change {
     }
 }
 
-/// Whether the namespace has a quota, so that a [`Change`] is worth working out.
+/// True if the namespace has a quota, so that a [`Change`] has to be computed.
 pub(crate) fn concerns(store: &Store, kind: &Kind, namespace: Option<&str>) -> bool {
     kind.namespaced && !store.list(&prefix(namespace), None, 1).entries.is_empty()
 }
 
-/// Whether objects of a kind are quotas, whose books are made anew when they are written.
+/// True if objects of a kind are quotas, whose usage is recomputed when they are written.
 pub(crate) fn is_quota(kind: &Kind) -> bool {
     kind.kind == "ResourceQuota" && kind.group.is_empty()
 }
@@ -78,8 +79,8 @@ fn prefix(namespace: Option<&str>) -> String {
     kind_of("", "ResourceQuota").prefix(namespace)
 }
 
-/// Enters a change into the books of every quota of the namespace, or refuses it. Runs inside the transaction;
-/// a quota that appeared since the change was worked out makes it stale.
+/// Adds a change to the usage of every quota of the namespace, or refuses it. Runs inside the
+/// transaction; a quota that was created since the change was computed makes it stale.
 pub(crate) fn settle(
     view: &mut View<'_>,
     kind: &Kind,
@@ -154,8 +155,8 @@ fn settle_one(
     Ok(())
 }
 
-/// A quota that is itself being written: its books are made anew from all that the namespace holds. Runs inside
-/// the transaction, so that nothing slips in between.
+/// A written quota: its usage is recomputed from all objects of the namespace. Runs inside the
+/// transaction, so that no concurrent write is missed.
 pub(crate) fn measured(view: &View<'_>, object: Value) -> Result<Encoded, Refusal> {
     let quota: ResourceQuota = serde_json::from_value(object.clone()).map_err(|error| {
         Failure::bad_request(format!("the ResourceQuota cannot be read: {error}"))
@@ -181,9 +182,10 @@ pub(crate) fn measured(view: &View<'_>, object: Value) -> Result<Encoded, Refusa
     Ok(with_status(object, &limits, &used))
 }
 
-/// Whether objects of a kind can count towards any of these limits.
+/// True if objects of a kind can count towards any of these limits.
 fn counts(kind: &Kind, hard: &Usage) -> bool {
-    // What a pod or a claim counts as depends on the object; everything else counts by being there.
+    // Usage of a pod or a claim depends on the object; every other kind counts by its number of
+    // objects.
     kind.namespaced
         && (matches!(kind.kind, "Pod" | "PersistentVolumeClaim" | "Service")
             || usage_of(kind, &json!({}))
@@ -208,7 +210,7 @@ fn used_of(quota: &ResourceQuota) -> Usage {
         .iter()
         .filter_map(|status| status.used.as_ref())
         .flatten();
-    // This file wrote them, so that they can be read.
+    // This module wrote them, so they are valid.
     used.filter_map(|(resource, amount)| {
         Some((resource.clone(), Quantity::parse_k8s(amount).ok()?))
     })

@@ -1,4 +1,4 @@
-//! Owns reading what a client sent: query parameters and bodies. Does not know what a parameter is for.
+//! Owns reading a request: query parameters and bodies. Does not interpret parameters.
 
 use std::str::FromStr;
 
@@ -16,8 +16,8 @@ use crate::status::Failure;
 pub struct Params(Vec<(String, String)>);
 
 impl Params {
-    /// Reads a query string; pairs keep their order, and the first of a name counts. Refuses one that is longer or
-    /// has more parameters than any client needs.
+    /// Parses a query string; pairs keep their order, and the first of a name counts. Refuses a
+    /// query string beyond the bounds on length and parameters.
     pub fn parse(query: Option<&str>) -> Result<Self, Failure> {
         let text = query.unwrap_or_default();
         if text.len() > MOST_QUERY_BYTES {
@@ -35,7 +35,7 @@ impl Params {
         Ok(Params(pairs.collect()))
     }
 
-    /// The value of a parameter that is given and not empty.
+    /// The value of a parameter, if it is given and not empty.
     pub fn get(&self, name: &str) -> Option<&str> {
         self.0
             .iter()
@@ -52,7 +52,7 @@ impl Params {
             .map(|(_, value)| value.as_str())
     }
 
-    /// A number, or 400 that names the parameter.
+    /// A number; 400 with the parameter's name if it is not one.
     pub fn number<N: FromStr>(&self, name: &str) -> Result<Option<N>, Failure> {
         self.get(name)
             .map(|text| {
@@ -65,7 +65,7 @@ impl Params {
             .transpose()
     }
 
-    /// A switch. Kubernetes reads `0` and `false` as off, and anything else that is given as on.
+    /// A boolean. Kubernetes reads `0` and `false` as false, and any other given value as true.
     pub fn switch(&self, name: &str) -> Option<bool> {
         self.0
             .iter()
@@ -73,7 +73,7 @@ impl Params {
             .map(|(_, value)| !matches!(value.as_str(), "0" | "false"))
     }
 
-    /// Whether nothing may be written. Only `All` is known.
+    /// True for a dry run. The only valid value is `All`.
     pub fn dry_run(&self) -> Result<bool, Failure> {
         let mut dry = false;
         for value in self.all("dryRun") {
@@ -99,7 +99,7 @@ fn plain(text: &str) -> String {
 /// The format of a body, or of a patch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
-    /// JSON, also when nothing is said.
+    /// JSON, the default.
     Json,
     /// YAML.
     Yaml,
@@ -115,13 +115,13 @@ pub enum Format {
     Apply,
 }
 
-/// The media types a body of an object may have.
+/// The media types of an object's body.
 const OBJECT_TYPES: &[&str] = &[
     "application/json",
     "application/yaml",
     "application/vnd.kubernetes.protobuf",
 ];
-/// The media types a patch may have.
+/// The media types of a patch.
 const PATCH_TYPES: &[&str] = &[
     "application/json-patch+json",
     "application/merge-patch+json",
@@ -160,7 +160,7 @@ pub fn patch_format(headers: &HeaderMap) -> Result<Format, Failure> {
     }
 }
 
-/// 415 in the words that patches get.
+/// 415 with the text for patches.
 pub fn patch_not_supported(accepted: &[&str]) -> Failure {
     Failure::unsupported_media_type(accepted)
 }

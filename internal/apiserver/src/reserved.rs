@@ -1,6 +1,7 @@
-//! Owns where the rules about the system's fields, its priority classes and queues' users meet a request: who the
-//! caller is, what the namespace and the queue say. The rules are `resources::admission`'s. Muster's own parts pass:
-//! what they write, they made from objects that passed.
+//! Owns the checks of requests against the rules for the system's fields, its priority classes and
+//! queues' users, with the caller, the namespace and the queue. The rules are in
+//! `resources::admission`. Muster's own components are exempt: they write objects derived from
+//! checked ones.
 
 use resources::access::Attributes;
 use resources::admission::{
@@ -15,8 +16,8 @@ use crate::object;
 use crate::prepare::Part;
 use crate::status::Failure;
 
-/// Names the namespace's queue in an object that names none; before the kind's own defaults. Once written, only a
-/// PodGroup is looked at again, whose default would otherwise be the queue `default`.
+/// Sets the namespace's queue on an object without one, before the kind's own defaults. On update
+/// it applies only to a PodGroup, whose default would otherwise be the queue `default`.
 pub(crate) fn queue(call: &Call, object: &mut Value, live: Option<&Value>) -> Result<(), Failure> {
     let again = live.is_some() && call.kind.kind != "PodGroup";
     if call.caller.is_component() || again || queues_named(call.kind, object).is_empty() {
@@ -31,7 +32,8 @@ pub(crate) fn queue(call: &Call, object: &mut Value, live: Option<&Value>) -> Re
     Ok(())
 }
 
-/// Refuses an object that sets what its writer may not set, and puts back what a write left out of the system's.
+/// Refuses an object whose writer may not set one of its fields, and restores the system's fields
+/// that a write omitted.
 pub(crate) fn check(
     call: &Call,
     part: Part,
@@ -52,7 +54,7 @@ pub(crate) fn check(
     refuse_queues(call, object, live)
 }
 
-/// Refuses a write that sets a field which others hold.
+/// Refuses a write that sets a field reserved for another writer.
 pub(crate) fn refuse_reserved(
     call: &Call,
     object: &Value,
@@ -72,7 +74,7 @@ fn refused(call: &Call, object: &Value, why: &str) -> Failure {
     Failure::forbidden(call.kind, object::name(object), why)
 }
 
-/// May the caller, who is no part of Muster, write the fields of this holder?
+/// True if the caller, who is not a component of Muster, may write the fields of this owner.
 fn holds(call: &Call, holder: Holder) -> bool {
     let may = |wanted: &Attributes<'_>| call.server.permits(&call.caller, wanted);
     match holder {
@@ -112,8 +114,8 @@ fn refuse_critical(call: &Call, object: &Value, live: Option<&Value>) -> Result<
     Err(refused(call, object, &found.to_string()))
 }
 
-/// Refuses an object that names a queue which its namespace may not use, unless it did so before. A queue that does
-/// not exist is not checked: its work waits.
+/// Refuses an object with a queue that its namespace may not use, unless it had the queue before. A
+/// queue that does not exist is not checked: its workloads wait.
 fn refuse_queues(call: &Call, object: &Value, live: Option<&Value>) -> Result<(), Failure> {
     let named = queues_named(call.kind, object);
     if named.is_empty() {

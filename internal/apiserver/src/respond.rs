@@ -1,4 +1,4 @@
-//! Owns the answers that are not refusals: an object in the form asked for, warnings, plain JSON.
+//! Owns the successful responses: an object in the requested format, warnings, plain JSON.
 
 use axum::body::Body;
 use bytes::Bytes;
@@ -13,17 +13,17 @@ use crate::table;
 
 const WARNING: HeaderName = header::WARNING;
 
-/// What a write came to.
+/// The result of a write.
 pub(crate) struct Written {
     /// 200 or 201.
     pub(crate) code: StatusCode,
     /// The object's bytes.
     pub(crate) bytes: Bytes,
-    /// What the client should know.
+    /// Warnings for the client.
     pub(crate) warnings: Vec<String>,
 }
 
-/// Answers with one object.
+/// Responds with one object.
 pub(crate) fn written(call: &Call, written: Written) -> Result<Response<Body>, Failure> {
     let mut response = one(call, written.bytes)?;
     *response.status_mut() = written.code;
@@ -31,7 +31,7 @@ pub(crate) fn written(call: &Call, written: Written) -> Result<Response<Body>, F
     Ok(response)
 }
 
-/// Answers with one stored object, in the form asked for.
+/// Responds with one stored object, in the requested format.
 pub(crate) fn one(call: &Call, bytes: Bytes) -> Result<Response<Body>, Failure> {
     match call.form.view {
         View::Object if !call.form.yaml => Ok(json_bytes(bytes)),
@@ -41,7 +41,7 @@ pub(crate) fn one(call: &Call, bytes: Bytes) -> Result<Response<Body>, Failure> 
     }
 }
 
-/// Answers with a value, as JSON or YAML.
+/// Responds with a value, as JSON or YAML.
 pub(crate) fn value(call: &Call, value: &Value) -> Result<Response<Body>, Failure> {
     if !call.form.yaml {
         return Ok(json(value));
@@ -55,12 +55,12 @@ pub(crate) fn value(call: &Call, value: &Value) -> Result<Response<Body>, Failur
     Ok(response)
 }
 
-/// Answers with a value as JSON.
+/// Responds with a value as JSON.
 pub(crate) fn json(value: &Value) -> Response<Body> {
     json_bytes(Bytes::from(value.to_string()))
 }
 
-/// Answers with JSON text.
+/// Responds with JSON text.
 pub(crate) fn json_bytes(bytes: Bytes) -> Response<Body> {
     let mut response = Response::new(Body::from(bytes));
     response.headers_mut().insert(
@@ -70,7 +70,7 @@ pub(crate) fn json_bytes(bytes: Bytes) -> Response<Body> {
     response
 }
 
-/// Answers with JSON text that is made while it is sent.
+/// Responds with JSON text that is produced while it is sent.
 pub(crate) fn json_stream(body: Body) -> Response<Body> {
     let mut response = Response::new(body);
     response.headers_mut().insert(
@@ -80,13 +80,13 @@ pub(crate) fn json_stream(body: Body) -> Response<Body> {
     response
 }
 
-/// Adds `Warning: 299` headers, as many as fit within the bounds, and one that says how many more there are.
+/// Adds `Warning: 299` headers within the bounds, and one with the number of omitted warnings.
 pub(crate) fn warn(response: &mut Response<Body>, warnings: &[String]) {
     let mut bytes = 0;
     for (at, text) in warnings.iter().enumerate() {
         let text = quoted(text);
         bytes += text.len();
-        // The last header is kept for what is left out.
+        // The last header is reserved for the number of omitted warnings.
         let last = at + 1 == MOST_WARNINGS && warnings.len() > MOST_WARNINGS;
         if last || bytes > MOST_WARNING_BYTES {
             let more = warnings.len() - at;

@@ -1,4 +1,4 @@
-//! Owns the resources that are asked and not kept: what a caller may do, whose a token is, and bindings posted to
+//! Owns the resources that are not stored: access reviews, token reviews, and bindings posted to
 //! their own collection.
 
 use std::collections::BTreeMap;

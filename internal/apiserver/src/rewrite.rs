@@ -1,5 +1,5 @@
-//! Owns the change of an object that exists: read, compute outside the store's thread, commit only if nobody
-//! was faster, else again. Does not know what the change is.
+//! Owns the change of an existing object: read it, compute the change outside the store's thread,
+//! commit only if the object is unchanged, otherwise retry. Does not know the change.
 
 use axum::http::StatusCode;
 use bytes::Bytes;
@@ -16,20 +16,20 @@ use crate::quota::{self, Change};
 use crate::respond::Written;
 use crate::status::Failure;
 
-/// How often a change is computed anew because another one came first.
+/// How often a change is recomputed after a concurrent write.
 const MAX_ATTEMPTS: usize = 16;
 
-/// How much an object that is being deleted may grow by one write on a disk that is nearly full: enough for the
-/// words of a pod's end, in bytes.
+/// How much an object that is being deleted may grow by one write on a nearly full disk, in bytes:
+/// enough for the texts of a pod's termination.
 const GROWTH_WHILE_DELETED: usize = 4096;
 
 /// Why a transaction wrote nothing.
 pub(crate) enum Refusal {
-    /// The client is told.
+    /// An error for the client.
     Failure(Failure),
-    /// What the change was computed from is no longer so.
+    /// The state that the change was computed from has changed.
     Stale,
-    /// Everything would have passed, and this would have been written.
+    /// A dry run: all checks passed, and this would have been written.
     DryRun(Bytes),
 }
 
@@ -39,26 +39,26 @@ impl From<Failure> for Refusal {
     }
 }
 
-/// What is to become of an object.
+/// The decision about an object.
 pub(crate) enum Next {
-    /// Nothing: it already is what was wanted.
+    /// No change: the object already is in the wanted state.
     Keep,
-    /// It is replaced.
+    /// The object is replaced.
     Put(Box<Value>),
-    /// It is gone, and this is its last state.
+    /// The object is deleted; this is its last state.
     Remove(Box<Value>),
 }
 
-/// What became of it.
+/// The result of a change.
 pub(crate) struct Rewritten {
     /// The object's bytes after the change.
     pub(crate) bytes: Bytes,
-    /// Whether it is gone.
+    /// True if the object was deleted.
     pub(crate) removed: bool,
 }
 
 impl Rewritten {
-    /// The answer to an update or a patch.
+    /// The response to an update or a patch.
     pub(crate) fn with(self, warnings: Vec<String>) -> Written {
         Written {
             code: StatusCode::OK,
@@ -68,8 +68,8 @@ impl Rewritten {
     }
 }
 
-/// Changes the object that the call names, as `decide` says from its current state. `decide` may run several
-/// times; a client that pinned a resourceVersion is refused by `decide` itself on the second run.
+/// Changes the object in the call's path as `decide` returns for its current state. `decide` may
+/// run several times; if the client set a resourceVersion, `decide` refuses on the second run.
 pub(crate) async fn rewrite(
     call: &Call,
     decide: impl FnMut(&Value) -> Result<Next, Failure> + Send,
@@ -77,7 +77,7 @@ pub(crate) async fn rewrite(
     rewrite_key(call, call.object_name(), call.key(), decide).await
 }
 
-/// The same for an object of the call's kind that the path does not name.
+/// The same for an object of the call's kind that is not in the path.
 pub(crate) async fn rewrite_key(
     call: &Call,
     name: &str,
@@ -115,7 +115,8 @@ pub(crate) async fn rewrite_key(
     Err(Failure::modified(call.kind, name))
 }
 
-/// Whether an object being deleted has nothing left that holds it, so that this write is its last.
+/// True if an object is being deleted and neither a finalizer nor an agent holds it any more, so
+/// that this write is its last.
 fn is_released(call: &Call, next: &Value) -> bool {
     let waits_for_agent =
         call.kind.graceful && next["metadata"]["deletionGracePeriodSeconds"].as_i64() != Some(0);
@@ -136,7 +137,7 @@ async fn commit(
     let store = &call.server.0.store;
     let expected = entry.revision;
     let encoded = Encoded::new(kind, next);
-    // An object from before the bound may shrink to it in several steps, and may always be deleted.
+    // An object from before the bound may shrink to it in several steps, and can always be deleted.
     let begins_to_go = object::deleting(next) && !object::deleting(live);
     if !removed && !begins_to_go && encoded.bytes.size() > entry.value.len() {
         bounded::stored_bytes(encoded.bytes.size())?;
@@ -152,7 +153,8 @@ async fn commit(
     let dry_run = call.dry_run;
     let own_books = quota::is_quota(kind).then(|| next.clone());
     let (key, name) = (key.to_string(), name.to_string());
-    // On a full disk what ends an object goes on to its end: its deletion, its finalizers, a pod's last status.
+    // On a full disk an object's termination continues: its deletion, its finalizers, a pod's last
+    // status.
     let ends = object::deleting(next)
         && encoded.bytes.size() <= entry.value.len().saturating_add(GROWTH_WHILE_DELETED);
     let purpose = if removed || ends {
@@ -192,8 +194,8 @@ async fn commit(
     }
 }
 
-/// What is answered where there is no object: 404, or 500 where its record is damaged. Who reads 404 takes it that
-/// the object is gone, and may delete what belongs to it.
+/// The error for a missing object: 404, or 500 if its record is damaged. A client concludes from
+/// 404 that the object is gone, and may delete its dependents.
 pub(crate) fn absent(call: &Call, key: &str, name: &str) -> Failure {
     match call.server.0.store.damaged(key) {
         None => Failure::not_found(call.kind, name),
@@ -207,7 +209,7 @@ pub(crate) fn absent(call: &Call, key: &str, name: &str) -> Failure {
     }
 }
 
-/// 503 with what the store says to do about it.
+/// 503 with the store's remedy.
 pub(crate) fn unavailable(error: &StoreError) -> Failure {
     Failure::unavailable(error.to_string())
 }

@@ -1,4 +1,5 @@
-//! Owns the scale subresource: an autoscaling/v1 Scale over the fields that the kind names for it.
+//! Owns the scale subresource: an autoscaling/v1 Scale that maps to the fields configured for the
+//! kind.
 
 use axum::body::Body;
 use http::Response;
@@ -65,7 +66,7 @@ pub(crate) async fn update(call: &Call, body: Body) -> Result<Response<Body>, Fa
 
 pub(crate) async fn patch(call: &Call, body: Body) -> Result<Response<Body>, Failure> {
     let format = match request::patch_format(&call.headers)? {
-        // A Scale holds no lists, so that the two merges are the same.
+        // A Scale contains no lists, so that the two merges are equal.
         Format::StrategicMergePatch => Format::MergePatch,
         other => other,
     };
@@ -107,7 +108,7 @@ async fn resize(
 
 fn replicas(scale: &Value) -> Result<i64, Failure> {
     match &scale["spec"]["replicas"] {
-        // Absent is zero: the field is left out when it is.
+        // Absent means zero: a zero field is omitted.
         Value::Null => Ok(0),
         value => value.as_i64().filter(|count| (0..=i64::from(i32::MAX)).contains(count)).ok_or_else(|| {
             Failure::unprocessable(format!(

@@ -1,4 +1,5 @@
-//! Owns which objects of a kind a list, a watch or a collection's deletion is about: the prefix and the selectors.
+//! Owns the selection of a kind's objects for a list, a watch or a collection's deletion: the
+//! prefix and the selectors.
 
 use resources::selector::{FieldSelector, LabelSelector};
 use store::EntryMeta;
@@ -7,10 +8,10 @@ use crate::call::Call;
 use crate::limits::MOST_REQUIREMENTS;
 use crate::status::Failure;
 
-/// A choice of objects.
+/// A selection of objects.
 #[derive(Debug, Clone)]
 pub(crate) struct Selection {
-    /// What the keys of the objects begin with.
+    /// The key prefix of the objects.
     pub(crate) prefix: String,
     labels: LabelSelector,
     fields: FieldSelector,
@@ -46,7 +47,7 @@ impl Selection {
             )));
         }
         if let Some(name) = &call.name {
-            // A watch of one object; the name is checked as a selector would.
+            // A watch of one object; the name is matched like a field selector.
             let terms = [text, &format!("metadata.name={name}")].join(",");
             fields = FieldSelector::parse(&terms)
                 .map_err(|error| Failure::bad_request(error.to_string()))?;
@@ -58,12 +59,12 @@ impl Selection {
         })
     }
 
-    /// Whether every object under the prefix is chosen.
+    /// True if every object under the prefix is selected.
     pub(crate) fn is_everything(&self) -> bool {
         self.labels.is_everything() && self.fields.is_everything()
     }
 
-    /// Whether an object is chosen.
+    /// True if an object is selected.
     pub(crate) fn takes(&self, meta: &EntryMeta) -> bool {
         self.labels.matches(&meta.labels) && self.fields.matches(&meta.fields)
     }

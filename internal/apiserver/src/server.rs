@@ -1,4 +1,5 @@
-//! Owns the server's parts and how it opens: store, schemas, configuration. Request handling is elsewhere.
+//! Owns the server's components and its start: store, schemas, configuration. Other modules handle
+//! requests.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,18 +24,18 @@ use crate::logs::LogOpener;
 use crate::request::Format;
 use crate::{admission, bootstrap, client, decode, discovery, dispatch, node_authorizer, openapi};
 
-/// What may be set about the API.
+/// The configuration of the API.
 #[derive(Debug, Clone)]
 pub struct ApiConfig {
-    /// What `/version` says; Kubernetes clients read the minor version from it.
+    /// The version in `/version`; Kubernetes clients read the minor version from it.
     pub git_version: String,
-    /// How often a watch that asked for bookmarks gets one.
+    /// The interval of bookmarks in a watch that requested them.
     pub bookmark_every: Duration,
-    /// How long a watch lasts that names no timeout.
+    /// The duration of a watch without a timeout.
     pub watch_timeout: Duration,
-    /// How often a watch looks whether its caller may still have it.
+    /// How often a watch checks that its caller is still authorised.
     pub watch_recheck: Duration,
-    /// Which pods are admitted.
+    /// The pod security configuration.
     pub pod_security: PodSecurity,
     /// The clock.
     pub now: fn() -> Timestamp,
@@ -53,13 +54,13 @@ impl Default for ApiConfig {
     }
 }
 
-/// Why the API could not open.
+/// Why the API could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum ApiError {
-    /// The definitions of the kinds do not fit together: a fault of the build.
+    /// The kinds' definitions are inconsistent: a bug in the build.
     #[error("the API's schemas do not load: {0}; this build is broken, use another")]
     Schemas(#[from] SchemaError),
-    /// The objects that must exist from the start could not be written.
+    /// The initial objects could not be written.
     #[error("the API's first objects could not be written: {0}; check the data directory's disk")]
     FirstObjects(String),
 }
@@ -74,9 +75,9 @@ pub(crate) struct Inner {
     pub(crate) pods_by_node: node_authorizer::Memory,
     pub(crate) authority: Authority,
     pub(crate) users: RwLock<Option<Arc<Users>>>,
-    /// Where large requests wait for their turn.
+    /// The queue of large requests.
     pub(crate) large: Turns,
-    /// Held by the eviction whose turn it is, where budgets count.
+    /// The lock of evictions that count against budgets.
     pub(crate) evictions: tokio::sync::Mutex<()>,
 }
 
@@ -90,7 +91,7 @@ const RESOURCE_PATHS: [&str; 6] = [
     "/apis/{*path}",
 ];
 
-/// The other paths, and what answers there.
+/// The other paths and their handlers.
 fn other_paths() -> [(&'static str, MethodRouter<ApiServer>); 8] {
     [
         ("/version", any(discovery::version)),
@@ -104,7 +105,7 @@ fn other_paths() -> [(&'static str, MethodRouter<ApiServer>); 8] {
     ]
 }
 
-/// The paths that [`ApiServer::router`] answers, whatever the method. A path's parameters stand in braces.
+/// The paths of [`ApiServer::router`], for any method. Path parameters are in braces.
 pub fn paths() -> Vec<&'static str> {
     let others = other_paths().map(|(path, _)| path);
     RESOURCE_PATHS.into_iter().chain(others).collect()
@@ -115,11 +116,12 @@ pub fn paths() -> Vec<&'static str> {
 pub struct ApiServer(pub(crate) Arc<Inner>);
 
 impl ApiServer {
-    /// Opens the API over a store and writes what must exist from the start: namespaces, the default queue, the
-    /// system's priority classes, roles and bindings. Doing so again changes nothing. Blocks while they are written.
+    /// Starts the API over a store and writes the initial objects: namespaces, the default queue,
+    /// the system's priority classes, roles and bindings. Idempotent. Blocks while they are
+    /// written.
     ///
     /// # Errors
-    /// When the kinds' schemas do not load or the store takes no writes.
+    /// If the kinds' schemas cannot be loaded or the store accepts no writes.
     pub fn open(store: Store, config: ApiConfig) -> Result<ApiServer, ApiError> {
         let crds: Vec<serde_json::Value> = resources::crds::all()
             .iter()
@@ -143,9 +145,9 @@ impl ApiServer {
         Ok(server)
     }
 
-    /// The routes, to be merged with others. A layer outside puts the [`Caller`] into the request's extensions;
-    /// a request without one is the anonymous user's, who may ask for health and version only. Another layer outside
-    /// is [`crate::impersonate`].
+    /// The routes, to be merged with others. An outer layer puts the [`Caller`] into the request's
+    /// extensions; a request without one belongs to the anonymous user, who may read only health
+    /// and version. Another outer layer is [`crate::impersonate`].
     pub fn router(&self) -> Router {
         let mut others = Router::new();
         for (path, handler) in other_paths() {
@@ -159,16 +161,16 @@ impl ApiServer {
         resources.merge(others).with_state(self.clone())
     }
 
-    /// A client in this process, as the caller given: no socket, the same rules.
+    /// An in-process client for the given caller: no socket, the same rules.
     pub fn client(&self, caller: Caller) -> kube::Client {
         client::in_process(self.router(), caller)
     }
 
-    /// Reads the manifests in a YAML text, within the bounds of a request's body and with the same care for the
-    /// runtime's threads. Documents without content are left out.
+    /// Parses the manifests in a YAML text, within the bounds of a request's body and off the
+    /// runtime's threads if it is large. Documents without content are skipped.
     ///
     /// # Errors
-    /// What is wrong, in which document, or that too many wait.
+    /// The problem and the document, or that too many requests wait.
     pub async fn read_manifests(
         &self,
         text: String,
@@ -188,18 +190,18 @@ impl ApiServer {
         })
     }
 
-    /// Sets who opens pods' logs. Until then `pods/log` says that none can be read.
+    /// Sets the opener of pods' logs. Until then `pods/log` answers that no log can be read.
     pub fn set_log_opener(&self, opener: LogOpener) {
         *self.0.logs.write() = Some(opener);
     }
 
-    /// Sets where requests are recorded; none is without.
+    /// Sets the destination of audit events; without it requests are not recorded.
     pub fn set_auditor(&self, auditor: Option<Auditor>) {
         *self.0.auditor.write() = auditor;
     }
 
-    /// Sets who knows the users. Until then TokenReviews know service accounts' tokens only, and a user that is
-    /// impersonated without groups is in none.
+    /// Sets the source of users. Until then TokenReviews know only service accounts' tokens, and a
+    /// user that is impersonated without groups has none.
     pub fn set_users(&self, users: Users) {
         *self.0.users.write() = Some(Arc::new(users));
     }
@@ -208,7 +210,7 @@ impl ApiServer {
         self.0.users.read().clone()
     }
 
-    /// The groups that a user is in by its own record.
+    /// The groups in a user's own record.
     pub(crate) fn groups_of(&self, user: &str) -> Vec<String> {
         self.users()
             .map_or_else(Vec::new, |users| (users.groups)(user))

@@ -1,7 +1,8 @@
-//! Owns the tokens of service accounts: POST to `serviceaccounts/NAME/token` issues one (TokenRequest), bound to the
-//! account, to a pod or Secret where one is named, to its audiences and to a time; [`ApiServer::service_account`] tells
-//! whose a token is. A token is a JWT signed with this server's own key (HS256). Whether what it is bound to is still
-//! there is asked of the store at each use, so that deleting the account or the pod revokes it.
+//! Owns the tokens of service accounts. POST to `serviceaccounts/NAME/token` issues one
+//! (TokenRequest), bound to the account, to a pod or Secret if the request names one, to its
+//! audiences and to a lifetime; [`ApiServer::service_account`] finds the account of a token. A
+//! token is a JWT signed with this server's own key (HS256). Each use checks in the store that the
+//! bound objects still exist, so that deleting the account or the pod revokes the token.
 
 use axum::body::Body;
 use base64::Engine;
@@ -21,27 +22,27 @@ use crate::server::ApiServer;
 use crate::status::{Cause, Failure};
 use crate::{decode, fields, request, respond, token_key};
 
-/// Who issues the tokens, and the audience of one that names none.
+/// The issuer of the tokens, and the default audience.
 pub(crate) const ISSUER: &str = "https://kubernetes.default.svc";
-/// The JWT's first part: what it is and how it is signed. No other is taken.
+/// The JWT's header: type and algorithm. No other header is accepted.
 const HEADER: &str = r#"{"alg":"HS256","typ":"JWT"}"#;
-/// How long a token lives that names no time, in seconds.
+/// The default lifetime of a token, in seconds.
 const LIFE: i64 = 3600;
-/// The bounds of the time that may be named, in seconds: as in Kubernetes.
+/// The bounds of a requested lifetime, in seconds: as in Kubernetes.
 const LIVES: std::ops::RangeInclusive<i64> = 600..=(1 << 32);
-/// The longest token that is looked at, in bytes; one of ours with a few audiences has under 2,000.
+/// The maximum length of a token, in bytes; an issued one with a few audiences has under 2,000.
 const LONGEST: usize = 16 * 1024;
-/// The most audiences of a token.
+/// The maximum number of a token's audiences.
 const MOST_AUDIENCES: usize = 32;
 
-/// An object that a token names.
+/// An object that a token is bound to.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Named {
     name: String,
     uid: String,
 }
 
-/// What Kubernetes' tokens say beside what every JWT says.
+/// Kubernetes' claims, in addition to the standard ones.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Bound {
     namespace: String,
@@ -65,14 +66,14 @@ struct Claims {
     bound: Bound,
 }
 
-/// Whether a bearer token has the form of these tokens (and not of Muster's own).
+/// True if a bearer token has the form of these tokens (and not of Muster's own).
 pub(crate) fn is_jwt(token: &str) -> bool {
     token.len() <= LONGEST && token.split('.').count() == 3
 }
 
 impl ApiServer {
-    /// The service account whose token this is, with the token's audiences: none where it was not issued here, has
-    /// expired, or the account or what else it is bound to is gone.
+    /// The service account of a token, with the token's audiences: none if this server did not
+    /// issue the token, if it has expired, or if the account or another bound object is gone.
     pub(crate) fn service_account(&self, token: &str) -> Option<(Caller, Vec<String>)> {
         if !is_jwt(token) {
             return None;
@@ -106,12 +107,12 @@ impl ApiServer {
         whole.then(|| (caller_of(&claims), claims.aud.clone()))
     }
 
-    /// An object of the core group that is there and is not being deleted.
+    /// An object of the core group that exists and is not being deleted.
     fn live(&self, kind: &str, namespace: &str, name: &str) -> Option<Value> {
         let key = kind_of("", kind).key(Some(namespace), name);
         let stored = self.0.store.get(&key)?;
         let live = object::parse(&stored).ok()?;
-        // A pod that is being deleted runs on for its grace, and keeps its rights.
+        // A pod that is being deleted runs during its grace, and keeps its rights.
         (kind == "Pod" || !object::deleting(&live)).then_some(live)
     }
 }
@@ -211,8 +212,8 @@ fn claims(call: &Call, spec: &Value, account: &Value, now: Timestamp) -> Result<
     })
 }
 
-/// Refuses a node a token that is not bound to a pod on it, as Kubernetes' NodeRestriction does: such a token would
-/// outlive the pod, and the node's own certificate.
+/// Refuses a node a token that is not bound to a pod on it, as Kubernetes' NodeRestriction does:
+/// such a token would outlive the pod, and the node's own certificate.
 fn refuse_unbound(call: &Call, bound: &Bound) -> Result<(), Failure> {
     let Some(node) = call.caller.node_name() else {
         return Ok(());
@@ -280,7 +281,7 @@ fn audiences(call: &Call, spec: &Value) -> Result<Vec<String>, Failure> {
     })
 }
 
-/// Binds a token to the pod or Secret that the request names.
+/// Binds a token to the pod or Secret in the request.
 fn bind(call: &Call, bound: &mut Bound, reference: &Value) -> Result<(), Failure> {
     let text = |field: &str| reference[field].as_str().unwrap_or_default();
     let (kind, name, uid) = (text("kind"), text("name"), text("uid"));

@@ -1,5 +1,5 @@
-//! Owns every refusal the API gives: the `Status` object and its words, which clients match on, so they
-//! are the Kubernetes API's own. Knows nothing of requests or the store.
+//! Owns every error response of the API: the `Status` object and its texts. Clients match on the
+//! texts, so they are the Kubernetes API's own. Does not depend on requests or the store.
 
 use std::collections::HashSet;
 
@@ -12,14 +12,14 @@ use serde_json::{Map, Value, json};
 
 use crate::limits::{MOST_CAUSES, TRY_AGAIN_AFTER, quoted};
 
-/// One reason among several why an object was refused.
+/// One of the reasons why an object was refused.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Cause {
     /// Machine-readable reason, such as `FieldValueInvalid`.
     pub reason: String,
-    /// What a person reads.
+    /// The text for users.
     pub message: String,
-    /// Path of the field at fault; empty when no one field is.
+    /// The path of the invalid field; empty if no single field is invalid.
     pub field: String,
 }
 
@@ -67,7 +67,7 @@ impl Failure {
         self
     }
 
-    /// The details of a refusal that is about no object, which clients written in Go look for all the same.
+    /// The details of an error without an object; Go clients expect them in every error.
     fn without_subject(mut self) -> Self {
         self.0.details = Some(Details::default());
         self
@@ -83,7 +83,7 @@ impl Failure {
         self
     }
 
-    /// The HTTP status this failure is answered with.
+    /// The HTTP status of this failure.
     #[cfg(test)]
     pub fn code(&self) -> StatusCode {
         self.0.code
@@ -94,7 +94,7 @@ impl Failure {
         self.0.reason
     }
 
-    /// What a person reads.
+    /// The text for users.
     pub fn message(&self) -> &str {
         &self.0.message
     }
@@ -109,12 +109,12 @@ impl Failure {
         .about(kind, name)
     }
 
-    /// 404 for a log that is not there; the text says why.
+    /// 404 for a log that does not exist; the text gives the reason.
     pub fn log_not_found(why: String) -> Self {
         Self::new(StatusCode::NOT_FOUND, "NotFound", why).without_subject()
     }
 
-    /// 404 for a path that is no resource here.
+    /// 404 for a path that is not a resource.
     pub fn no_such_resource() -> Self {
         Self::new(
             StatusCode::NOT_FOUND,
@@ -124,7 +124,7 @@ impl Failure {
         .without_subject()
     }
 
-    /// 409 for a name already taken.
+    /// 409 for a name that is already used.
     pub fn already_exists(kind: &Kind, name: &str) -> Self {
         Self::new(
             StatusCode::CONFLICT,
@@ -143,7 +143,7 @@ impl Failure {
         Self::new(StatusCode::CONFLICT, "Conflict", message).about(kind, name)
     }
 
-    /// 409 by a subresource.
+    /// 409 from a subresource.
     pub fn conflict_on(kind: &Kind, subresource: &str, name: &str, why: &str) -> Self {
         let resource = format!("{}/{subresource}", kind.qualified());
         let message = format!("Operation cannot be fulfilled on {resource} \"{name}\": {why}");
@@ -159,12 +159,12 @@ impl Failure {
         )
     }
 
-    /// 409 for a server-side apply that other managers' fields stand against.
+    /// 409 for a server-side apply that conflicts with other managers' fields.
     pub fn apply_conflict(message: String, causes: Vec<Cause>) -> Self {
         Self::new(StatusCode::CONFLICT, "Conflict", message).causes(causes)
     }
 
-    /// 422 with one cause for each field at fault.
+    /// 422 with one cause for each invalid field.
     pub fn invalid(kind: &Kind, name: &str, causes: Vec<Cause>) -> Self {
         let joined = aggregate(&causes);
         let qualified = if kind.group.is_empty() {
@@ -185,12 +185,12 @@ impl Failure {
         failure
     }
 
-    /// 422 when a patch cannot be carried out on the object.
+    /// 422 for a patch that cannot be applied to the object.
     pub fn unprocessable(message: impl Into<String>) -> Self {
         Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message)
     }
 
-    /// 403 by admission (quota, limits, a namespace going away).
+    /// 403 by admission (quota, limits, a namespace being deleted).
     pub fn forbidden(kind: &Kind, name: &str, why: &str) -> Self {
         let subject = if name.is_empty() {
             kind.qualified()
@@ -205,7 +205,7 @@ impl Failure {
         .about(kind, name)
     }
 
-    /// 403 because the namespace is going away; controllers look for the cause.
+    /// 403 because the namespace is being deleted; controllers check the cause.
     pub fn namespace_terminating(kind: &Kind, name: &str, namespace: &str) -> Self {
         let why = format!(
             "unable to create new content in namespace {namespace} because it is being terminated"
@@ -250,7 +250,7 @@ impl Failure {
         failure
     }
 
-    /// 403 by authorisation, of a path that is no resource.
+    /// 403 by authorisation, for a path that is not a resource.
     pub fn path_not_permitted(caller: &Caller, verb: &str, path: &str) -> Self {
         let message = format!(
             "forbidden: User \"{}\" cannot {verb} path \"{path}\"",
@@ -259,13 +259,13 @@ impl Failure {
         Self::new(StatusCode::FORBIDDEN, "Forbidden", message)
     }
 
-    /// 403 for a request that asks for impersonation where there is none.
+    /// 403 for a request that asks for impersonation if it is not available.
     pub fn not_impersonating(user: &str, why: &str) -> Self {
         let message = format!("forbidden: User \"{user}\" cannot impersonate: {why}");
         Self::new(StatusCode::FORBIDDEN, "Forbidden", message)
     }
 
-    /// 401: nobody said who is calling.
+    /// 401: the request has no caller.
     pub fn unauthorized() -> Self {
         Self::new(StatusCode::UNAUTHORIZED, "Unauthorized", "Unauthorized")
     }
@@ -275,7 +275,7 @@ impl Failure {
         Self::new(StatusCode::BAD_REQUEST, "BadRequest", message)
     }
 
-    /// 405 for a verb a path does not have.
+    /// 405 for a verb that the path does not support.
     pub fn method_not_allowed() -> Self {
         Self::new(
             StatusCode::METHOD_NOT_ALLOWED,
@@ -284,7 +284,7 @@ impl Failure {
         )
     }
 
-    /// 415 for a body in a format that is not spoken here.
+    /// 415 for a body in an unsupported format.
     pub fn unsupported_media_type(accepted: &[&str]) -> Self {
         Self::new(
             StatusCode::UNSUPPORTED_MEDIA_TYPE,
@@ -296,7 +296,7 @@ impl Failure {
         )
     }
 
-    /// 406 for an Accept header that nothing here satisfies.
+    /// 406 for an Accept header without a supported format.
     pub fn not_acceptable(accepted: &[&str]) -> Self {
         Self::new(
             StatusCode::NOT_ACCEPTABLE,
@@ -308,7 +308,7 @@ impl Failure {
         )
     }
 
-    /// 429: an eviction would break a PodDisruptionBudget; it may be tried again later.
+    /// 429: an eviction would violate a PodDisruptionBudget; the client may retry later.
     pub fn disruption_budget(budget: &str, needs: usize, has: usize) -> Self {
         Self::new(
             StatusCode::TOO_MANY_REQUESTS,
@@ -324,12 +324,13 @@ impl Failure {
         }])
     }
 
-    /// 410: the revision asked for is no longer kept.
+    /// 410: the history no longer contains the requested revision.
     pub fn expired(message: impl Into<String>) -> Self {
         Self::new(StatusCode::GONE, "Expired", message)
     }
 
-    /// 410 for a list that took too long to be read; `token` goes on with what is there now.
+    /// 410 for a list whose revision expired between pages; `token` continues with the current
+    /// state.
     pub fn expired_continue(token: &str) -> Self {
         let mut failure = Self::expired(
             "The provided continue parameter is too old to display a consistent list result. You can start a new \
@@ -342,7 +343,7 @@ impl Failure {
         failure
     }
 
-    /// 504: the revision asked for has not happened yet.
+    /// 504: the requested revision lies in the future.
     pub fn too_large_resource_version(asked: u64, current: u64) -> Self {
         let message = format!("Too large resource version: {asked}, current: {current}");
         let mut failure = Self::new(
@@ -370,7 +371,7 @@ impl Failure {
         )
     }
 
-    /// 413 for what is too large in another way than in bytes of the body.
+    /// 413 for a request that exceeds a bound other than the body's bytes.
     pub fn too_large_because(why: &str) -> Self {
         Self::new(
             StatusCode::PAYLOAD_TOO_LARGE,
@@ -379,7 +380,7 @@ impl Failure {
         )
     }
 
-    /// 414 for a query that is longer than any client needs.
+    /// 414 for a query string that is too long.
     pub fn query_too_long(limit: usize) -> Self {
         Self::new(
             StatusCode::URI_TOO_LONG,
@@ -388,7 +389,7 @@ impl Failure {
         )
     }
 
-    /// 429: too many large requests are being worked on.
+    /// 429: too many large requests are in progress.
     pub fn too_many_large_requests() -> Self {
         let mut failure = Self::new(
             StatusCode::TOO_MANY_REQUESTS,
@@ -402,7 +403,7 @@ impl Failure {
         failure
     }
 
-    /// 503: the store takes no writes; the message says what to do.
+    /// 503: the store accepts no writes; the message contains the remedy.
     pub fn unavailable(message: impl Into<String>) -> Self {
         Self::new(
             StatusCode::SERVICE_UNAVAILABLE,
@@ -411,7 +412,7 @@ impl Failure {
         )
     }
 
-    /// 500: a fault of this server's own.
+    /// 500: an internal error.
     pub fn internal(message: impl std::fmt::Display) -> Self {
         Self::new(
             StatusCode::INTERNAL_SERVER_ERROR,
@@ -435,7 +436,7 @@ impl Failure {
         status
     }
 
-    /// The HTTP answer.
+    /// The HTTP response.
     pub fn into_response(self) -> Response<Body> {
         let mut response = Response::new(Body::from(self.to_value().to_string()));
         *response.status_mut() = self.0.code;
@@ -517,7 +518,8 @@ impl From<schema::Invalid> for Cause {
     }
 }
 
-/// The causes as one message: one alone, or `[a, b]` without repeats, and how many more there are above a bound.
+/// The causes as one message: a single one alone, or `[a, b]` without duplicates, and the number of
+/// further causes above a bound.
 fn aggregate(causes: &[Cause]) -> String {
     let mut seen = HashSet::new();
     let mut words: Vec<String> = Vec::new();
@@ -537,7 +539,7 @@ fn aggregate(causes: &[Cause]) -> String {
     }
 }
 
-/// The `Status` that a finished deletion is answered with.
+/// The `Status` of a completed deletion.
 pub fn deleted(kind: &Kind, name: &str, uid: &str) -> Value {
     let details = Details {
         name: name.into(),

@@ -1,5 +1,6 @@
-//! Owns reading parts of a stored object where they stand, without decoding it: its metadata, and all of it but
-//! its field managers. It relies on what `object` writes (JSON without white space), and knows no kinds.
+//! Owns reading parts of a stored object in place, without decoding it: its metadata, and
+//! everything except its field managers. It relies on the output of `object` (JSON without white
+//! space), and contains no kinds.
 
 /// The bytes of an object's `metadata`.
 pub(crate) fn metadata(stored: &[u8]) -> Option<&[u8]> {
@@ -7,8 +8,8 @@ pub(crate) fn metadata(stored: &[u8]) -> Option<&[u8]> {
     Some(&stored[start..after_value(stored, start)?])
 }
 
-/// The object without `metadata.managedFields`, as what stands before and what stands behind. They are most of a
-/// small object's members, and what only reads does not need them.
+/// The object without `metadata.managedFields`, as the part before and the part after them. They
+/// are most of a small object's members, and readers do not need them.
 pub(crate) fn without_managers(stored: &[u8]) -> [&[u8]; 2] {
     let metadata = member(stored, 0, "metadata");
     metadata
@@ -21,7 +22,7 @@ pub(crate) fn metadata_without_managers(metadata: &[u8]) -> [&[u8]; 2] {
     cut(metadata, 0, "managedFields").unwrap_or([metadata, &[]])
 }
 
-/// Cuts a member, with a comma, out of the object that begins at `object`.
+/// Removes a member, with a comma, from the object that begins at `object`.
 fn cut<'a>(bytes: &'a [u8], object: usize, name: &str) -> Option<[&'a [u8]; 2]> {
     let Member { key, value } = member(bytes, object, name)?;
     let end = after_value(bytes, value)?;
@@ -34,13 +35,14 @@ fn cut<'a>(bytes: &'a [u8], object: usize, name: &str) -> Option<[&'a [u8]; 2]> 
     })
 }
 
-/// Where a member's key and its value begin.
+/// The positions of a member's key and value.
 struct Member {
     key: usize,
     value: usize,
 }
 
-/// A member of the object that begins at `object`; none where it is not there, or where this is no object.
+/// A member of the object that begins at `object`; none if the member is absent or this is not an
+/// object.
 fn member(bytes: &[u8], object: usize, name: &str) -> Option<Member> {
     if bytes.get(object) != Some(&b'{') {
         return None;
@@ -64,7 +66,7 @@ fn member(bytes: &[u8], object: usize, name: &str) -> Option<Member> {
     None
 }
 
-/// The place behind the value that begins at `at`.
+/// The position after the value that begins at `at`.
 fn after_value(bytes: &[u8], mut at: usize) -> Option<usize> {
     let mut depth = 0_usize;
     loop {
@@ -97,7 +99,7 @@ fn after_value(bytes: &[u8], mut at: usize) -> Option<usize> {
     }
 }
 
-/// The place behind the text whose opening quotation mark is at `at`.
+/// The position after the text whose opening quotation mark is at `at`.
 fn after_string(bytes: &[u8], at: usize) -> Option<usize> {
     let mut at = at + 1;
     loop {

@@ -1,4 +1,5 @@
-//! Owns the printed forms of objects that the server makes: tables with a kind's columns, and metadata alone.
+//! Owns the printed forms of objects that the server builds: tables with a kind's columns, and
+//! metadata alone.
 
 use jiff::Timestamp;
 use resources::registry::Kind;
@@ -7,7 +8,7 @@ use serde_json::{Value, json};
 use crate::call::Call;
 use crate::status::Failure;
 
-/// How much of an object a table's row carries beside the cells.
+/// How much of an object a table's row contains in addition to the cells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Inclusion {
     None,
@@ -45,7 +46,7 @@ pub(crate) fn of_one(call: &Call, version: &str, object: &Value) -> Result<Value
     Ok(table)
 }
 
-/// Puts columns and rows into a list's head.
+/// Adds columns and rows to a list's head.
 pub(crate) fn fill(
     call: &Call,
     version: &str,
@@ -66,7 +67,7 @@ pub(crate) fn fill(
     Ok(())
 }
 
-/// A table of objects, with its columns described or not.
+/// A table of objects, with or without column definitions.
 pub(crate) fn table(
     kind: &Kind,
     version: &str,
@@ -111,7 +112,7 @@ fn row(kind: &Kind, version: &str, inclusion: Inclusion, now: Timestamp, object:
     row
 }
 
-/// A table without rows that only tells a revision.
+/// A table without rows that only contains a revision.
 pub(crate) fn bookmark(kind: &Kind, version: &str, meta: &Value) -> Value {
     let object = json!({"kind": kind.kind, "apiVersion": kind.api_version(), "metadata": meta});
     json!({
@@ -121,7 +122,7 @@ pub(crate) fn bookmark(kind: &Kind, version: &str, meta: &Value) -> Value {
     })
 }
 
-/// An object's metadata as an object of its own.
+/// An object's metadata as a separate object.
 pub(crate) fn metadata_of(version: &str, object: &Value) -> Value {
     json!({
         "kind": "PartialObjectMetadata", "apiVersion": format!("meta.k8s.io/{version}"),

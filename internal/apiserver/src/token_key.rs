@@ -1,6 +1,7 @@
-//! Owns the key that service accounts' tokens are signed with: a Secret in `muster-system`, so that it is as durable
-//! as everything else, goes along in backups, and is read by administrators only. Without it no token is valid; the
-//! server draws a new one when it starts. Signs and checks bytes; what a token says is `service_account`'s.
+//! Owns the signing key of service accounts' tokens: a Secret in `muster-system`, with the same
+//! durability as all objects, included in backups, and readable only by administrators. Without it
+//! no token is valid; the server generates a new one at its start. Signs and verifies bytes;
+//! `service_account` interprets tokens.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -15,10 +16,10 @@ use crate::object;
 
 const NAME: &str = "service-account-key";
 const FIELD: &str = "key";
-/// As long as the digest that it keys, in bytes (RFC 2104).
+/// The key's length, equal to the digest's, in bytes (RFC 2104).
 const BYTES: usize = 32;
 
-/// No new key could be drawn.
+/// No new key could be generated.
 #[derive(Debug, thiserror::Error)]
 #[error("the operating system gave no random bytes")]
 pub(crate) struct NoRandomBytes;
@@ -42,7 +43,7 @@ pub(crate) fn draw() -> Result<Value, NoRandomBytes> {
     }))
 }
 
-/// The key, where the Secret is there and whole.
+/// The key, if the Secret exists and is valid.
 fn read(store: &Store) -> Option<hmac::Key> {
     let stored = store.get(&key())?;
     let secret = object::parse(&stored).ok()?;
@@ -56,7 +57,7 @@ pub(crate) fn sign(store: &Store, text: &str) -> Option<Vec<u8>> {
     Some(tag.as_ref().to_vec())
 }
 
-/// Whether this server signed the text so.
+/// True if this server signed the text with this signature.
 pub(crate) fn signed(store: &Store, text: &str, signature: &[u8]) -> bool {
     read(store).is_some_and(|key| hmac::verify(&key, text.as_bytes(), signature).is_ok())
 }

@@ -1,4 +1,4 @@
-//! Owns PUT: a whole object, or its whole status, takes the place of the one that is there.
+//! Owns PUT: a whole object, or its whole status, replaces the stored one.
 
 use axum::body::Body;
 use http::Response;

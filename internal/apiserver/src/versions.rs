@@ -1,5 +1,5 @@
-//! Owns serving a kind's objects under a second version's name: they are stored under one, and an answer to who asked
-//! for the other has them under that. Nothing but `apiVersion` differs.
+//! Owns serving a kind's objects under a second version: they are stored under one version, and a
+//! response to a request for the other version has them under that one. Only `apiVersion` differs.
 
 use axum::body::Body;
 use bytes::Bytes;
@@ -7,7 +7,8 @@ use futures::StreamExt as _;
 use http::{Response, header};
 use resources::registry::Kind;
 
-/// The answer with its objects under the version that was asked for. Every piece of a body holds objects whole.
+/// The response with its objects under the requested version. Every piece of a body contains whole
+/// objects.
 pub(crate) fn shown(kind: &'static Kind, response: Response<Body>) -> Response<Body> {
     if kind.stored.is_none() {
         return response;
@@ -19,7 +20,7 @@ pub(crate) fn shown(kind: &'static Kind, response: Response<Body>) -> Response<B
     Response::from_parts(parts, Body::from_stream(renamed))
 }
 
-/// An object begins with its version and kind, in every form: nothing inside of it is touched.
+/// An object begins with its version and kind, in every format: nothing inside it is changed.
 fn renamed(kind: &Kind, piece: &[u8]) -> Bytes {
     let Ok(text) = std::str::from_utf8(piece) else {
         return Bytes::copy_from_slice(piece);

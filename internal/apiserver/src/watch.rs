@@ -1,5 +1,5 @@
-//! Owns WATCH: where a stream of changes starts, how long it lasts, its bookmarks. What a frame looks like is
-//! `watch_frames`; the changes come from the store.
+//! Owns WATCH: the start of a stream of changes, its duration, its bookmarks. `watch_frames` writes
+//! the frames; the store delivers the changes.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -21,20 +21,22 @@ use crate::status::Failure;
 use crate::watch_frames::Frames;
 use crate::watch_rights::Rights;
 
-/// The longest a watch may ask to last.
+/// The maximum duration of a watch.
 const MAX_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
-/// A bookmark comes this long before a watch ends, so that the next one starts where this one stopped.
+/// A bookmark is sent this long before a watch ends, so that the next one starts where this one
+/// stopped.
 const LAST_BOOKMARK: Duration = Duration::from_secs(2);
 
-/// How many bytes of frames are made before the client has taken them; one frame may have more.
+/// How many bytes of frames are buffered before the client has read them; a single frame may be
+/// longer.
 const PIECE: usize = 64 * 1024;
 
-/// Where a watch begins.
+/// The start of a watch.
 struct Start {
-    /// What is there already, to be sent as additions first.
+    /// The existing objects, to be sent as additions first.
     initial: Option<Page>,
     watch: Watch,
-    /// The initial additions are followed by a bookmark that says so.
+    /// A bookmark marks the end of the initial additions.
     marks_initial_end: bool,
 }
 
@@ -44,7 +46,8 @@ pub(crate) fn watch(call: &Call) -> Result<Response<Body>, Failure> {
     let start = match start(call, &selection)? {
         Ok(start) => start,
         Err(expired) => {
-            // Kubernetes answers 200 and tells inside the stream; clients list again on this code.
+            // Kubernetes answers 200 and reports the error inside the stream; clients list again on
+            // this code.
             return Ok(respond::json_stream(Body::from(frames.error(&expired))));
         }
     };
@@ -95,7 +98,7 @@ fn ticks(every: Duration, timeout: Duration) -> Interval {
     ticks
 }
 
-/// Finds where to start; the inner error is one that the stream itself tells.
+/// Finds the start; the inner error is reported inside the stream.
 fn start(call: &Call, selection: &Selection) -> Result<Result<Start, Failure>, Failure> {
     let params = &call.params;
     let rule = params.get("resourceVersionMatch");
@@ -160,20 +163,20 @@ fn expired(error: WatchError, asked: Revision) -> Failure {
     }
 }
 
-/// A watch while it runs.
+/// A running watch.
 struct Streaming {
     selection: Selection,
     frames: Frames,
     watch: Watch,
-    /// What was there already and is not sent yet. The objects are the store's; their frames are made when the
-    /// client takes them.
+    /// Existing objects that are not sent yet. The objects are the store's; their frames are built
+    /// when the client reads them.
     initial: IntoIter<Arc<Entry>>,
     /// The revision of the bookmark that ends the initial additions, until it is sent.
     initial_end: Option<Revision>,
-    /// Changes that were taken from the store and are not sent yet: one batch at most.
+    /// Changes that were read from the store and are not sent yet: one batch at most.
     pending: VecDeque<Event>,
     bookmarks: Option<Interval>,
-    /// What the watch is permitted by, where that can end before it does.
+    /// The authorisation of the watch, if it can end before the watch does.
     rights: Option<Rights>,
     ends: Instant,
     ended: bool,
@@ -186,10 +189,11 @@ impl Streaming {
         })
     }
 
-    /// The next bytes to send; none when the watch is over.
+    /// The next bytes to send; none after the end of the watch.
     async fn next(&mut self) -> Option<Bytes> {
         loop {
-            // Also while there is something to send: a client that never catches up is not to see more, either.
+            // Checked also while data is pending: a client that never catches up must not receive
+            // more either.
             if self.rights.as_mut().is_some_and(|rights| !rights.stand()) {
                 return None;
             }
@@ -237,8 +241,8 @@ impl Streaming {
         }
     }
 
-    /// Frames of what is known and not sent yet, about [`PIECE`] bytes of them, so that a client that takes nothing
-    /// holds no more than that. None are left when this answers nothing.
+    /// Frames of pending changes, about [`PIECE`] bytes of them, so that a client that does not
+    /// read uses no more memory than that. If this returns nothing, none are pending.
     fn taken(&mut self) -> Vec<u8> {
         let mut out = Vec::new();
         while out.len() < PIECE {
@@ -257,8 +261,8 @@ impl Streaming {
         out
     }
 
-    /// Writes a change as this watcher sees it: an object that begins to match is added, one that ceases to is
-    /// deleted.
+    /// Writes a change from this watcher's view: an object that begins to match is added, one that
+    /// ceases to match is deleted.
     fn change(&mut self, out: &mut Vec<u8>, event: &Event) {
         let now = event.kind != EventKind::Deleted && self.selection.takes(&event.entry.meta);
         let before = event

@@ -1,4 +1,5 @@
-//! Owns how a watch's frames are written: the object as it is stored, or as a table's row, or its metadata.
+//! Owns the encoding of a watch's frames: the object as it is stored, or as a table's row, or its
+//! metadata.
 
 use jiff::Timestamp;
 use resources::registry::Kind;
@@ -21,7 +22,7 @@ pub(crate) struct Frames {
     inclusion: Inclusion,
     now: fn() -> Timestamp,
     without_managers: bool,
-    /// A table's columns are sent once.
+    /// A table's column definitions are sent once.
     columns_sent: bool,
 }
 
@@ -37,7 +38,7 @@ impl Frames {
         })
     }
 
-    /// Appends a change of an object, given as stored.
+    /// Appends a change of a stored object.
     pub(crate) fn change(&mut self, out: &mut Vec<u8>, what: &str, stored: &[u8]) {
         match self.view {
             View::Object if self.without_managers => {
@@ -98,7 +99,7 @@ impl Frames {
         frame(out, "BOOKMARK", &[object.to_string().as_bytes()]);
     }
 
-    /// The frame that tells why a watch ends.
+    /// The frame with the error that ends a watch.
     pub(crate) fn error(&self, failure: &Failure) -> Vec<u8> {
         let mut out = Vec::new();
         frame(

@@ -1,8 +1,8 @@
-//! Owns whether a watch may go on: its caller's credential and right, looked at again at an interval. A watch lasts for
-//! up to a day, and a token may be revoked, a user deleted or a binding removed meanwhile.
+//! Owns the periodic check that a watch may continue: its caller's credential and rights. A watch
+//! lasts up to a day, and meanwhile a token may be revoked, a user deleted or a binding removed.
 //!
-//! A look costs one lookup of the credential. The right is decided anew only where roles and bindings, or the caller,
-//! are others than at the last look.
+//! A check costs one lookup of the credential. The rights are checked again only if the roles and
+//! bindings, or the caller, have changed since the previous check.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::call::Call;
 use crate::dispatch::{Verb, within};
 use crate::server::ApiServer;
 
-/// What a watch was permitted by.
+/// The authorisation of a watch.
 pub(crate) struct Rights {
     server: ApiServer,
     credential: Option<Credential>,
@@ -24,16 +24,16 @@ pub(crate) struct Rights {
     namespace: Option<String>,
     name: Option<String>,
     selector: String,
-    /// The caller at the last look.
+    /// The caller at the previous check.
     caller: Caller,
-    /// What roles and bindings permitted at the last look.
+    /// The policy of roles and bindings at the previous check.
     policy: Arc<Policy>,
     every: Duration,
     next: Instant,
 }
 
 impl Rights {
-    /// Those of a watch that was permitted just now; none where nothing can end them before the process does.
+    /// The authorisation of a new watch; none if it cannot end before the process does.
     pub(crate) fn of(call: &Call) -> Option<Rights> {
         if call.credential.is_none() && call.caller.is_unlimited() {
             return None;
@@ -58,12 +58,12 @@ impl Rights {
         })
     }
 
-    /// When to look again.
+    /// The time of the next check.
     pub(crate) fn next(&self) -> Instant {
         self.next
     }
 
-    /// Whether the watch may go on. Looks only once it is time.
+    /// True if the watch may continue. Checks only if the interval has passed.
     pub(crate) fn stand(&mut self) -> bool {
         let now = Instant::now();
         if now < self.next {
@@ -80,7 +80,7 @@ impl Rights {
         let policy = self.server.policy();
         let same = caller == self.caller && Arc::ptr_eq(&policy, &self.policy);
         (self.caller, self.policy) = (caller, policy);
-        // What a node may see follows its pods, too, which change without any role or binding.
+        // A node's rights also depend on its pods, which change without any role or binding.
         same && self.caller.node_name().is_none() || self.permitted()
     }
 

@@ -1,14 +1,16 @@
-//! Owns the look at a YAML text before it is read: how deep it nests and how much it holds, found event by event, so
-//! that a text beyond the bounds is refused before anything is kept of it. Does not read values.
+//! Owns the check of a YAML text before it is read: its depth and its size, determined event by
+//! event, so that a text beyond the bounds is refused before any of it is stored. Does not read
+//! values.
 //!
-//! serde_norway, which reads the values, first collects every event of a document. Its scanner, libyaml's, goes
-//! through all open flow levels (`[`, `{`) for every token, because a level whose key has been seen is never skipped.
-//! `{a: ` 150,000 times therefore takes more than a minute, and the depth is known only afterwards. Here the same
-//! scanner runs first and stops at the bound of depth, so that each token costs at most [`MOST_DEPTH`] steps. What
-//! two scans agree on needs no second opinion about where a bracket is text and where it nests.
+//! serde_norway, which reads the values, first collects every event of a document. Its scanner,
+//! libyaml's, visits all open flow levels (`[`, `{`) for every token, because a level whose key has
+//! been seen is never skipped. `{a: ` 150,000 times therefore takes more than a minute, and the
+//! depth is known only afterwards. This module first runs the same scanner and stops at the maximum
+//! depth, so that each token costs at most [`MOST_DEPTH`] steps. Because both scans use the same
+//! scanner, they always agree on whether a bracket is text or nests.
 //!
-//! Two other costs of the scanner grow with the square of a text and are bounded from its bytes alone: `%TAG`
-//! directives, and runs of white space inside a scalar.
+//! Two other costs of the scanner grow quadratically and are bounded from the text's bytes alone:
+//! `%TAG` directives, and runs of white space inside a scalar.
 
 use std::ffi::CStr;
 use std::mem::MaybeUninit;
@@ -23,16 +25,16 @@ use crate::limits::{
     MOST_DEPTH, MOST_EXPANDED_BYTES, MOST_VALUES, MOST_YAML_DIRECTIVES, MOST_YAML_FOLDING,
 };
 
-/// Why a text is not read.
+/// Why a text is refused.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Excess {
-    /// It nests deeper than the bound.
+    /// It is nested deeper than the bound.
     Depth,
-    /// It holds more than the bound; in words.
+    /// It exceeds the bound on size; contains the message.
     Amount(String),
 }
 
-/// One event, as far as it matters here.
+/// The relevant content of an event.
 enum Step {
     Open,
     Close,
@@ -41,7 +43,8 @@ enum Step {
     End,
 }
 
-/// Refuses a text beyond the bounds. A text that is no YAML passes up to its error: who reads it says what is wrong.
+/// Refuses a text beyond the bounds. An invalid YAML text passes if it is within the bounds up to
+/// its error: the decoder reports the error.
 pub(crate) fn survey(text: &[u8]) -> Result<(), Excess> {
     survey_bytes(text)?;
     let mut events = Events::of(text);
@@ -75,11 +78,12 @@ pub(crate) fn survey(text: &[u8]) -> Result<(), Excess> {
     Ok(())
 }
 
-/// The bounds that need no scanner.
+/// The checks that need no scanner.
 fn survey_bytes(text: &[u8]) -> Result<(), Excess> {
     let (mut directives, mut runs, mut longest, mut run) = (0_usize, 0_u64, 0_u64, 0_u64);
     for (at, byte) in text.iter().enumerate() {
-        // The bytes of every line break that YAML 1.1 knows, and of a few letters: that counts too much at worst.
+        // The bytes of every line break in YAML 1.1, and of a few letters: at worst this counts too
+        // many.
         if matches!(
             byte,
             b' ' | b'\t' | b'\n' | b'\r' | 0xC2 | 0x85 | 0xE2 | 0x80 | 0xA8 | 0xA9
@@ -105,7 +109,7 @@ fn survey_bytes(text: &[u8]) -> Result<(), Excess> {
     Ok(())
 }
 
-/// Whether a line begins after these bytes.
+/// True if a line begins after these bytes.
 fn begins_line(before: &[u8]) -> bool {
     const BREAKS: [&[u8]; 5] = [
         b"\n",
@@ -119,9 +123,9 @@ fn begins_line(before: &[u8]) -> bool {
         || BREAKS.iter().any(|end| before.ends_with(end))
 }
 
-/// libyaml's events of a text, which has to outlive them.
+/// libyaml's events of a text, which must outlive them.
 struct Events<'t> {
-    /// On the heap, because libyaml keeps the parser's own address in it.
+    /// On the heap, because libyaml stores the parser's own address in it.
     parser: *mut libyaml::yaml_parser_t,
     failed: bool,
     text: std::marker::PhantomData<&'t [u8]>,
@@ -218,7 +222,7 @@ mod tests {
 
     #[test]
     fn depth_is_taken_to_its_bound_in_every_way_to_nest() {
-        /// A way to nest by its name, and the text that nests so deep.
+        /// A kind of nesting by its name, and the text with that depth.
         type Way = (&'static str, fn(usize) -> String);
         let ways: [Way; 6] = [
             ("flow lists", |n| "[".repeat(n) + &"]".repeat(n)),
@@ -309,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_yaml_passes_to_who_reads_it() {
+    fn invalid_yaml_passes_to_the_decoder() {
         for text in ["a: [", "\t- b: {", "'", "%", "a: *b", "\u{0}", ""] {
             assert_eq!(survey(text.as_bytes()), Ok(()), "{text:?}");
         }

@@ -1,54 +1,54 @@
-//! The disk's seam: the few operations that a durable write consists of, and the real ones. Tests
-//! put a disk there that loses what was not synced. It decides nothing about their order.
+//! The disk interface: the few operations of a durable write, and their implementation on the file
+//! system. Tests use a disk that loses unsynced data. It does not decide their order.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::Path;
 
-/// What a durable write asks of a disk. A test's disk may lose or reorder everything that no sync
-/// has covered.
+/// The operations of a durable write. A test's disk may lose or reorder everything that no sync has
+/// covered.
 pub trait Disk {
     /// An open file.
     type File;
 
-    /// Creates an empty file with this mode; a file that is there is replaced by a new one.
+    /// Creates an empty file with this mode; replaces an existing file.
     ///
     /// # Errors
-    /// What the system said.
+    /// The operating system's error.
     fn create(&self, path: &Path, mode: u32) -> io::Result<Self::File>;
 
     /// Appends to the file.
     ///
     /// # Errors
-    /// What the system said.
+    /// The operating system's error.
     fn write(&self, file: &mut Self::File, content: &[u8]) -> io::Result<()>;
 
     /// Returns once the file's content is on the disk.
     ///
     /// # Errors
-    /// What the system said.
+    /// The operating system's error.
     fn sync_file(&self, file: &Self::File) -> io::Result<()>;
 
-    /// Gives a file another name in its directory, in place of the file that has it.
+    /// Renames a file within its directory, replacing an existing file of the new name.
     ///
     /// # Errors
-    /// What the system said.
+    /// The operating system's error.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
 
     /// Removes a file.
     ///
     /// # Errors
-    /// What the system said; `NotFound` where there is none.
+    /// The operating system's error; `NotFound` if the file does not exist.
     fn remove(&self, path: &Path) -> io::Result<()>;
 
     /// Returns once the names in the directory are on the disk.
     ///
     /// # Errors
-    /// What the system said.
+    /// The operating system's error.
     fn sync_dir(&self, path: &Path) -> io::Result<()>;
 
-    /// Whether there is such a directory.
+    /// True if the directory exists.
     fn has_directory(&self, path: &Path) -> bool;
 }
 
@@ -64,13 +64,14 @@ impl Disk for System {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
-        // Created for its owner alone: it is never open to others, not even until its mode is set.
+        // Creates the file for its owner only, so that it is never readable by others, not even
+        // until its mode is set.
         let file = OpenOptions::new()
             .write(true)
             .create_new(true)
             .mode(mode & 0o600)
             .open(path)?;
-        // The umask takes bits away; the mode that was asked for counts.
+        // The umask clears bits; this sets the requested mode.
         file.set_permissions(Permissions::from_mode(mode))?;
         Ok(file)
     }

@@ -1,5 +1,5 @@
-//! Owns the one durable file write: a file is replaced whole, and it is on the disk when the call
-//! returns. It must not know what the files hold, and it must not retry.
+//! Owns the durable file write: a file is replaced as a whole, and it is on the disk when the call
+//! returns. It does not interpret the content and does not retry.
 //!
 //! The method: write a new file in the same directory, sync it, rename it over the old one, sync
 //! the directory. Without the first sync a power cut may leave an empty file under the right name;
@@ -20,7 +20,7 @@ pub use sweep::sweep;
 /// The mode of a file that only its owner may read and write.
 pub const PRIVATE: u32 = 0o600;
 
-/// Tells the temporary files of one process apart.
+/// Distinguishes the temporary files of one process.
 static WRITES: AtomicU64 = AtomicU64::new(0);
 
 /// A step of a durable write or removal.
@@ -28,11 +28,11 @@ static WRITES: AtomicU64 = AtomicU64::new(0);
 pub enum Step {
     /// The temporary file is created.
     Create,
-    /// The content is written to it.
+    /// The content is written to the temporary file.
     Write,
-    /// It is synced to the disk.
+    /// The temporary file is synced to the disk.
     SyncFile,
-    /// It is renamed to its final name.
+    /// The temporary file is renamed to its final name.
     Rename,
     /// A file is removed.
     Remove,
@@ -64,7 +64,7 @@ pub struct Error {
     pub step: Step,
     /// The file or directory that the step was about.
     pub path: PathBuf,
-    /// What the system said.
+    /// The operating system's error.
     pub source: io::Error,
 }
 
@@ -100,16 +100,17 @@ pub fn remove(path: &Path) -> Result<(), Error> {
     remove_on(&System, path)
 }
 
-/// Returns once the names in a directory are on the disk: of files or directories made in it.
+/// Returns once the names in a directory are on the disk: call it after creating files or
+/// directories there.
 ///
 /// # Errors
-/// That the directory can't be synced.
+/// If the directory cannot be synced.
 pub fn sync_directory(path: &Path) -> Result<(), Error> {
     System.sync_dir(path).map_err(at(Step::SyncDirectory, path))
 }
 
 /// Gives a finished file its final name: syncs it, renames it and syncs the directory. For files
-/// that are too large to be handed over as one piece; both paths are in the same directory.
+/// that are too large to pass as one buffer; both paths are in the same directory.
 ///
 /// # Errors
 /// The step that failed, with its path.
@@ -135,7 +136,7 @@ pub fn replace_on<D: Disk>(disk: &D, path: &Path, content: &[u8], mode: u32) -> 
     if let Err(error) = &written
         && error.step != Step::SyncDirectory
     {
-        // Its own failure adds nothing to the one that led here.
+        // A failed removal adds nothing to the error that is being returned.
         let _ = disk.remove(&temporary);
     }
     written
@@ -179,8 +180,8 @@ fn directory(path: &Path) -> &Path {
         .unwrap_or(Path::new("."))
 }
 
-/// A name beside the file's own: `.NAME.PID-NUMBER.new`, which [`sweep`] knows. It ends in `.new`: a reader that
-/// looks in the directory for files of some kind does not take it for one.
+/// A name in the file's directory: `.NAME.PID-NUMBER.new`, which [`sweep`] recognises. It ends in
+/// `.new`, so that a reader that selects files by their ending skips it.
 fn temporary(path: &Path) -> PathBuf {
     let mut name = std::ffi::OsString::from(".");
     name.push(path.file_name().unwrap_or_default());

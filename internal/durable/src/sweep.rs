@@ -1,5 +1,5 @@
-//! Removes the temporary files that killed writes left. Owns which files those are: regular files named as this crate
-//! names them, whose writer is gone. It touches no other file and looks into no subdirectory.
+//! Removes the temporary files of killed writes: regular files named as this crate names them,
+//! whose writer has ended. It touches no other file and does not descend into subdirectories.
 
 use std::path::Path;
 use std::sync::atomic::Ordering;
@@ -7,11 +7,11 @@ use std::{fs, io};
 
 use crate::{Error, Step, WRITES, at};
 
-/// Removes from a directory the temporary files of writes that were killed, and says how many there were. For the
-/// directory's owner, when it starts. A directory that does not exist has none.
+/// Removes from a directory the temporary files of killed writes, and returns their number. The
+/// directory's owner calls it when it starts. A directory that does not exist has none.
 ///
-/// A file stays where its writer may still be at work: where a process with the number in its name exists, or where
-/// this process gave out the name itself.
+/// A file stays if its writer may still be running: if a process with the number in its name
+/// exists, or if this process gave out the name itself.
 ///
 /// # Errors
 /// The step that failed, with its path.
@@ -41,7 +41,7 @@ pub fn sweep(directory: &Path) -> Result<usize, Error> {
     Ok(removed)
 }
 
-/// What a temporary file's name says of the write that made it.
+/// The parts of a temporary file's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Writer {
     process: u32,
@@ -49,7 +49,7 @@ struct Writer {
 }
 
 impl Writer {
-    /// Reads a temporary file's name; none for every other name.
+    /// Parses a temporary file's name; none for every other name.
     fn of(name: &str) -> Option<Writer> {
         let (file, mark) = name
             .strip_prefix('.')?
@@ -60,18 +60,19 @@ impl Writer {
             process: process.parse().ok()?,
             number: number.parse().ok()?,
         };
-        // What is read must be what is written: no sign, no leading zero.
+        // Accepts only the written form: no sign, no leading zero.
         let same = format!("{}-{}", writer.process, writer.number) == mark;
         (same && !file.is_empty()).then_some(writer)
     }
 
-    /// Whether the write cannot be under way any more.
+    /// True if the write cannot be in progress any more.
     fn is_gone(self) -> bool {
         if self.process != std::process::id() {
             return !Path::new("/proc").join(self.process.to_string()).exists();
         }
-        // An earlier process had the same number, as the first one of a container always does. Numbers that this
-        // process has not given out are the earlier one's; it gives them out no more.
+        // An earlier process had the same number, as the first process of a container always does.
+        // Numbers that this process has not given out belong to the earlier process, and are no
+        // longer in use.
         let next = self.number.saturating_add(1);
         WRITES.fetch_max(next, Ordering::Relaxed) <= self.number
     }

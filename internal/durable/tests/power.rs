@@ -1,6 +1,7 @@
-//! The power is cut after every step of durable writes and removals, with every subset of the
-//! unsynced operations lost: a file has its old content or its new one, whole, and once a call has
-//! returned, the new one. Disks that skip a sync must be caught, or the test proves nothing.
+//! Cuts the power after every step of durable writes and removals, with every subset of the
+//! unsynced operations lost. A file has its old content or its new one, whole, and once a call has
+//! returned, the new one. The test must also detect disks that skip a sync; otherwise it proves
+//! nothing.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -11,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use durable::{Disk, PRIVATE, Step, remove_on, replace_on};
 
-/// What the file system has been told about the names in a directory.
+/// A change of the names in a directory.
 #[derive(Clone, Debug)]
 enum Naming {
     Create(PathBuf, usize),
@@ -26,7 +27,7 @@ struct Inode {
     current: Vec<u8>,
 }
 
-/// The whole disk. What is not synced is known to the running system only.
+/// The whole disk. Only the running system sees unsynced state.
 #[derive(Clone, Debug, Default)]
 struct State {
     inodes: Vec<Inode>,
@@ -44,7 +45,7 @@ impl State {
         self.pending.push(naming);
     }
 
-    /// Everything that a power cut now may leave: each file's content by its name.
+    /// All states that a power cut now may leave: each file's content by its name.
     fn after_power_cuts(&self) -> Vec<BTreeMap<PathBuf, Vec<u8>>> {
         let mut left = Vec::new();
         for subset in 0_u32..1 << self.pending.len() {
@@ -54,7 +55,7 @@ impl State {
                     apply(&mut names, naming);
                 }
             }
-            // Of unsynced content nothing, half or all may be there, for each file by itself.
+            // None, half or all of the unsynced content may remain, for each file independently.
             let named: Vec<(PathBuf, usize)> = names.into_iter().collect();
             for variant in 0..3_u32.pow(u32::try_from(named.len()).unwrap()) {
                 let contents = named.iter().enumerate().map(|(place, (path, inode))| {
@@ -97,7 +98,7 @@ fn apply(names: &mut BTreeMap<PathBuf, usize>, naming: &Naming) {
     }
 }
 
-/// What a simulated disk leaves out, to show that the test notices.
+/// The sync that a simulated disk skips, to show that the test detects it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fault {
     None,
@@ -249,8 +250,8 @@ fn take(files: &mut Files, action: Action) {
 }
 
 /// Runs a sequence, cuts the power after each step in all ways, and counts the states that are
-/// neither what was acknowledged nor that with the one change in flight. Answers also how many
-/// states were looked at.
+/// neither the acknowledged state nor that state with the one change in flight. Also returns the
+/// number of states that were checked.
 fn violations(actions: &[Action], fault: Fault) -> (usize, usize) {
     let disk = Simulated::new(fault, None);
     let mut acknowledged = Files::new();
@@ -290,7 +291,7 @@ const SEQUENCES: &[&[Action]] = &[
         Action::Remove("a"),
         Action::Replace("a", "3"),
     ],
-    // A key before its certificate: whoever finds the second finds the first.
+    // Writes a key before its certificate: a process that finds the certificate also finds the key.
     &[
         Action::Replace("key", "k"),
         Action::Replace("certificate", "cc"),

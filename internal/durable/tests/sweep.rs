@@ -13,7 +13,7 @@ fn names(directory: &Path) -> BTreeSet<String> {
         .collect()
 }
 
-/// The number of a process that has ended.
+/// The number of an ended process.
 fn ended() -> u32 {
     let mut child = std::process::Command::new("true").spawn().unwrap();
     let number = child.id();
@@ -33,7 +33,7 @@ fn files_of_writers_that_are_gone_are_removed_and_no_others() {
     let removed = [
         format!(".format.{gone}-0.new"),
         format!(".state.json.{gone}-17.new"),
-        // As if an earlier process had this one's number.
+        // As if an earlier process had this process's number.
         format!(".format.{own}-900.new"),
     ];
     let kept = [
@@ -57,7 +57,7 @@ fn files_of_writers_that_are_gone_are_removed_and_no_others() {
     left.extend([below, link]);
     assert_eq!(names(directory), left);
 
-    // A name that this process has given out is not taken from the write that has it.
+    // A name that this process has given out may belong to a running write.
     let under_way = format!(".format.{own}-5.new");
     fs::write(directory.join(&under_way), "x").unwrap();
     assert_eq!(durable::sweep(directory).unwrap(), 0);

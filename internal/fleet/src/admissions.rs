@@ -1,10 +1,10 @@
-//! Which nodes may connect: for each node that joined, the admission whose certificates count.
+//! Which nodes may connect: the current admission of each joined node.
 //!
-//! Every join draws an admission, a random name that goes into the node's certificates (as their
-//! organisational unit) and into a Secret of the system namespace. A certificate counts while that
-//! Secret names its admission. So removing a node, or joining it anew, revokes every certificate
-//! from before, renewed ones too, without a list that grows. Owns the Secrets and their mirror;
-//! ends no session itself.
+//! Every join generates an admission, a random name that goes into the node's certificates (as
+//! their organisational unit) and into a Secret of the system namespace. A certificate is valid
+//! while that Secret contains its admission. Removing a node, or joining it again, therefore
+//! revokes all its earlier certificates, renewed ones too, without a growing revocation list. Owns
+//! the Secrets and their mirror; does not end sessions.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Weak;
@@ -22,7 +22,7 @@ use tokio::sync::watch;
 use crate::error::{FleetError, api, status_code};
 use crate::tokens::random_text;
 
-/// The type of the Secrets that hold admissions.
+/// The type of the Secrets that contain admissions.
 pub const SECRET_TYPE: &str = "muster.io/node-admission";
 
 const NAME_PREFIX: &str = "node-admission-";
@@ -32,29 +32,29 @@ const ADMISSION_KEY: &str = "admission";
 /// The longest name of an object.
 const LONGEST_NAME: usize = 253;
 
-/// Characters of an admission; 100 random bits, so that none is drawn twice.
+/// Characters of an admission; 100 random bits, so that no value repeats.
 const ADMISSION_LENGTH: usize = 20;
 
-/// What a certificate is worth now.
+/// The state of a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Worth {
-    /// It is the node's, and good.
+    /// The certificate is valid for the node.
     Good,
-    /// The node was removed, or joined again since.
+    /// The node was removed, or has joined again since.
     Revoked,
-    /// Its time is over.
+    /// The certificate has expired.
     Expired,
-    /// The server has not read its records yet.
+    /// The server has not read the admissions yet.
     Unknown,
 }
 
-/// What is known of one node.
+/// The recorded state of one node.
 #[derive(Clone, Debug)]
 struct Entry {
-    /// None once the node was removed.
+    /// None after the node was removed.
     admission: Option<String>,
-    /// The revision of the Secret that says so: older ones, which a watch may still bring, say
-    /// nothing any more.
+    /// The revision of the Secret with this state: older revisions, which a watch may still
+    /// deliver, are ignored.
     revision: u64,
 }
 
@@ -72,7 +72,7 @@ pub struct Admissions {
 }
 
 impl Admissions {
-    /// The admissions kept in `namespace`; nothing is known until [`follow`] runs.
+    /// The admissions stored in `namespace`; none are known until [`follow`] runs.
     pub fn new(client: kube::Client, namespace: &str) -> Self {
         Admissions {
             secrets: Api::namespaced(client, namespace),
@@ -81,25 +81,25 @@ impl Admissions {
         }
     }
 
-    /// Counts changes: who holds a connection of a node's looks again at each.
+    /// Counts changes: the owner of a node's connection checks its certificate again at each.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.changed.subscribe()
     }
 
-    /// A name for one more admission.
+    /// A name for a new admission.
     pub fn draw() -> Result<String, FleetError> {
         random_text(ADMISSION_LENGTH)
     }
 
-    /// Whether a node of this name has joined and was not removed since; by the API, for the mirror
-    /// may be late.
+    /// True if a node of this name has joined and was not removed since. Reads the API, because the
+    /// mirror may be behind.
     pub async fn has(&self, node: &str) -> Result<bool, FleetError> {
         let found = self.secrets.get_opt(&secret_name(node)).await;
         let found = found.map_err(api(format!("looking up the admission of node {node:?}")))?;
         Ok(found.is_some())
     }
 
-    /// Makes this the node's admission, in place of one from before.
+    /// Makes this the node's admission, replacing an earlier one.
     pub async fn admit(&self, node: &str, admission: &str) -> Result<(), FleetError> {
         let name = secret_name(node);
         let secret = secret_of(node, admission);
@@ -120,7 +120,7 @@ impl Admissions {
         Ok(())
     }
 
-    /// Revokes every certificate of a node; true if it had one that counted.
+    /// Revokes every certificate of a node; true if the node had a valid one.
     pub async fn remove(&self, node: &str) -> Result<bool, FleetError> {
         let deleted = self
             .secrets
@@ -136,7 +136,7 @@ impl Admissions {
             }
         };
         if there {
-            // No event from before the deletion brings the admission back: only a join does.
+            // No event from before the deletion restores the admission: only a join does.
             let entry = Entry {
                 admission: None,
                 revision: u64::MAX,
@@ -147,7 +147,7 @@ impl Admissions {
         Ok(there)
     }
 
-    /// What a node's certificate is worth at `now` (seconds since 1970).
+    /// The state of a node's certificate at `now` (seconds since 1970).
     pub fn worth(&self, node: &str, peer: &PeerIdentity, now: i64) -> Worth {
         if peer.not_after < now {
             return Worth::Expired;
@@ -164,7 +164,7 @@ impl Admissions {
         }
     }
 
-    /// Takes in what a Secret says; the node that it is of.
+    /// Applies a Secret's content; returns the name of its node.
     fn put(&self, secret: &Secret) -> Option<String> {
         let (node, admission) = stored(secret)?;
         let entry = Entry {
@@ -194,8 +194,8 @@ impl Admissions {
         }
     }
 
-    /// After a list: a node that was known before the list began and isn't in it was removed. One
-    /// that joined while the list was read isn't in it either, and stays.
+    /// After a list: a node that was known before the list began and is not in it was removed. A
+    /// node that joined while the list was read is not in it either, and stays.
     fn retain(&self, known: &BTreeSet<String>, listed: &BTreeSet<String>) {
         let mut mirror = self.mirror.write();
         (mirror.nodes).retain(|node, _| listed.contains(node) || !known.contains(node));
@@ -209,12 +209,12 @@ impl Admissions {
     }
 }
 
-/// Keeps the mirror current for as long as somebody else holds it.
+/// Keeps the mirror current while another owner holds it.
 pub async fn follow(admissions: Weak<Admissions>) {
     let Some(secrets) = admissions.upgrade().map(|all| all.secrets.clone()) else {
         return;
     };
-    // The watcher lists again by itself after errors, with a growing pause.
+    // The watcher lists again after errors, with exponential backoff.
     let mut events = std::pin::pin!(watcher(secrets, watcher::Config::default()).default_backoff());
     let (mut known, mut listed) = (BTreeSet::new(), BTreeSet::new());
     while let Some(event) = events.next().await {
@@ -265,7 +265,7 @@ fn secret_of(node: &str, admission: &str) -> Secret {
     }
 }
 
-/// The node and the admission that a Secret names, if it is one of ours.
+/// The node and the admission in a Secret of this server's type.
 fn stored(secret: &Secret) -> Option<(String, String)> {
     if secret.type_.as_deref() != Some(SECRET_TYPE) {
         return None;
@@ -275,7 +275,8 @@ fn stored(secret: &Secret) -> Option<(String, String)> {
     Some((text(NODE_KEY)?, text(ADMISSION_KEY)?))
 }
 
-/// Muster's own API counts revisions; 0 where they can't be read, which everything follows.
+/// Muster's own API numbers revisions; 0 if a revision is not a number, so that any other one is
+/// newer.
 fn revision_of(secret: &Secret) -> u64 {
     let version = secret.metadata.resource_version.as_deref();
     version
@@ -321,12 +322,12 @@ mod tests {
         admissions.put(&secret("b", 6));
         assert_eq!(worth(Some("a"), 0), Worth::Revoked);
         assert_eq!(worth(Some("b"), 0), Worth::Good);
-        // What a watch brings late says nothing any more.
+        // Late events of a watch are ignored.
         admissions.put(&secret("a", 5));
         assert_eq!(worth(Some("b"), 0), Worth::Good);
         admissions.deleted(&secret("a", 5));
         assert_eq!(worth(Some("b"), 0), Worth::Good);
-        // A certificate of a version that knew no admissions.
+        // A certificate from a version without admissions.
         assert_eq!(worth(None, 0), Worth::Revoked);
         admissions.deleted(&secret("b", 7));
         admissions.retain(&BTreeSet::new(), &BTreeSet::new());
@@ -335,7 +336,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn every_change_is_told_and_a_list_ends_what_it_lacks() {
+    async fn every_change_is_reported_and_a_list_removes_missing_nodes() {
         let admissions = admissions();
         let mut changes = admissions.changes();
         admissions.put(&secret("a", 5));

@@ -1,5 +1,5 @@
-//! Questions to a node that it answers once, through its session: its part in a check of RDMA between
-//! two nodes. What is asked and answered is the agent's and the asker's own.
+//! Requests to a node that it answers once, through its session: its part in a check of RDMA
+//! between two nodes. Only the agent and the requester interpret the content.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,10 +11,10 @@ use tokio::sync::oneshot;
 use crate::Fleet;
 use crate::error::AskError;
 
-/// How long a node may take; a test that it runs takes half of that at most.
+/// How long a node may take; a test that it runs takes at most half of that.
 const ANSWER: Duration = Duration::from_secs(60);
 
-/// Questions that a node has not answered yet, by id.
+/// Requests that a node has not answered yet, by id.
 #[derive(Default)]
 pub struct Asks(Mutex<BTreeMap<u64, oneshot::Sender<RdmaAnswer>>>);
 
@@ -22,12 +22,12 @@ impl Asks {
     /// The node has answered.
     pub fn answered(&self, answer: RdmaAnswer) {
         if let Some(asker) = self.0.lock().remove(&answer.id) {
-            // Who gave up meanwhile doesn't hear it.
+            // A requester that has given up does not receive the answer.
             let _ = asker.send(answer);
         }
     }
 
-    /// The session is over; nobody will answer.
+    /// The session has ended; no answer will come.
     pub fn clear(&self) {
         self.0.lock().clear();
     }
@@ -38,7 +38,7 @@ impl Fleet {
     ///
     /// # Errors
     ///
-    /// When the node isn't connected, does not answer in time, or says why it can't.
+    /// If the node is not connected, does not answer in time, or reports an error.
     pub async fn ask_rdma(&self, node: &str, json: String) -> Result<String, AskError> {
         let away = || AskError::NodeAway {
             node: node.to_owned(),

@@ -1,5 +1,5 @@
-//! What one session has told its agent, and what there is to tell it next. Pure: it compares
-//! the node's pods with what was said, and answers with what to say.
+//! The state that one session has sent to its agent, and the difference that is still to be sent.
+//! Pure: it compares the node's pods with the earlier instructions and returns the next ones.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -8,20 +8,20 @@ use k8s_openapi::api::core::v1::Pod;
 use resources::names::NODE_LOST;
 use rpc::agent::v1::{HeldPod, Stop};
 
-/// Grace for a pod whose object is gone already: somebody forced its deletion.
+/// Grace for a pod whose object is already gone: its deletion was forced.
 const GRACE_OF_THE_DELETED: u32 = 2;
 
 /// Kubernetes' default for spec.terminationGracePeriodSeconds.
 const DEFAULT_GRACE: i64 = 30;
 
-/// What to tell the agent.
+/// An instruction for the agent.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Tell {
     /// Run this pod.
     Assign(Arc<Pod>),
-    /// End this pod.
+    /// Stop this pod.
     Stop(Stop),
-    /// The pod isn't among the node's any more. To be confirmed, then stopped.
+    /// The pod is no longer among the node's pods. The session verifies that, then stops the pod.
     Vanished {
         /// Its namespace.
         namespace: String,
@@ -37,24 +37,24 @@ struct Told {
     namespace: String,
     name: String,
     assigned: bool,
-    /// The least grace that a Stop was sent with.
+    /// The shortest grace that a Stop was sent with.
     stopping: Option<u32>,
-    /// The agent reported that it ended by itself.
+    /// The agent reported that the pod ended on its own.
     finished: bool,
-    /// The agent has nothing of it any more.
+    /// The agent has removed the pod completely.
     gone: bool,
 }
 
-/// One session's account.
+/// The instructions sent in one session.
 #[derive(Debug, Default)]
 pub struct Book {
     told: BTreeMap<String, Told>,
 }
 
 impl Book {
-    /// Starts from what the agent says it holds. What it holds and shouldn't is to be stopped,
-    /// before anything else is told; what it holds and should, it is told again by
-    /// [`Book::review`], which does no harm.
+    /// Starts from the pods that the agent reports. Pods that it should not have are stopped before
+    /// any other instruction; pods that it should have are assigned again by [`Book::review`],
+    /// which is harmless.
     pub fn open(held: &[HeldPod], pods: &[Arc<Pod>]) -> (Book, Vec<Stop>) {
         let mut book = Book::default();
         let mut stops = Vec::new();
@@ -91,7 +91,7 @@ impl Book {
         (book, stops)
     }
 
-    /// Compares the pods now bound to the node with what was told.
+    /// Compares the pods now bound to the node with the instructions sent.
     pub fn review(&mut self, pods: &[Arc<Pod>]) -> Vec<Tell> {
         let mut tells = Vec::new();
         let mut present = BTreeSet::new();
@@ -113,13 +113,13 @@ impl Book {
                 });
             }
         }
-        // What the agent has let go of and the node no longer has is of no more use.
+        // Entries of pods that the agent has removed and the node no longer has are dropped.
         self.told
             .retain(|uid, told| present.contains(uid.as_str()) || !told.gone);
         tells
     }
 
-    /// The Stop for a pod that has vanished, once that is confirmed.
+    /// The Stop for a vanished pod, after its absence was confirmed.
     pub fn confirm_vanished(&mut self, uid: &str) -> Option<Stop> {
         let told = self.told.get_mut(uid)?;
         told.stopping = Some(GRACE_OF_THE_DELETED);
@@ -140,14 +140,14 @@ impl Book {
         }
     }
 
-    /// The agent has nothing of the pod any more.
+    /// The agent has removed the pod completely.
     pub fn gone(&mut self, uid: &str) {
         if let Some(told) = self.told.get_mut(uid) {
             told.gone = true;
         }
     }
 
-    /// Whether the agent was told to run this pod and may still have it.
+    /// True if the agent was instructed to run this pod and may still have it.
     pub fn has(&self, uid: &str) -> bool {
         self.told
             .get(uid)
@@ -168,12 +168,12 @@ impl Book {
             Some((grace_of(pod), "the pod is being deleted".to_owned()))
         } else {
             match ended(pod) {
-                // Ended by somebody else's word while the agent may still run it.
+                // The API shows the pod as ended although the agent may still run it.
                 Some(reason) if told.assigned && !told.finished => Some((
                     GRACE_OF_THE_DELETED,
                     format!("the pod was declared ended ({reason})"),
                 )),
-                // Ended, and nothing to run: never to be assigned (again).
+                // Ended, with nothing to run: never assigned (again).
                 Some(_) => return None,
                 None => None,
             }
@@ -200,7 +200,7 @@ impl Book {
     }
 }
 
-/// Why a pod counts as ended, if the API says it has.
+/// Why a pod counts as ended, if the API shows that.
 fn ended(pod: &Pod) -> Option<String> {
     let status = pod.status.as_ref()?;
     let phase = status.phase.as_deref()?;
@@ -208,7 +208,7 @@ fn ended(pod: &Pod) -> Option<String> {
         .then(|| status.reason.clone().unwrap_or_else(|| phase.to_owned()))
 }
 
-/// Whether the pod was declared lost with its node.
+/// True if the pod was declared lost together with its node.
 pub fn is_lost(pod: &Pod) -> bool {
     pod.status
         .as_ref()
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_declared_ended_by_somebody_else_is_stopped() {
+    fn a_pod_declared_ended_by_another_component_is_stopped() {
         let (mut book, _) = Book::open(&[], &[]);
         book.review(&[running("a")]);
         book.reported("a", "Running");
@@ -316,14 +316,14 @@ mod tests {
     }
 
     #[test]
-    fn an_ended_pod_that_this_session_never_ran_is_never_told() {
+    fn an_ended_pod_that_this_session_never_ran_is_never_assigned() {
         let (mut book, _) = Book::open(&[], &[]);
         let pods = [pod("a", json!({"phase": "Failed"}), None)];
         assert_eq!(book.review(&pods), []);
     }
 
     #[test]
-    fn a_deletion_is_told_with_its_grace_and_again_only_when_shorter() {
+    fn a_stop_is_sent_with_its_grace_and_again_only_when_shorter() {
         let (mut book, _) = Book::open(&[], &[]);
         book.review(&[running("a")]);
         let deleting = |grace| [pod("a", json!({"phase": "Running"}), Some(grace))];

@@ -1,6 +1,6 @@
-//! The server's own certificate authority: made once, kept with the server's data, and trusted
-//! by the nodes that joined. It signs the server's certificate and those of nodes and people; it
-//! checks nobody's right to one.
+//! The server's own certificate authority: created once, stored with the server's data, and trusted
+//! by the nodes that joined. It signs the certificates of the server, of nodes and of users; it
+//! does not check permissions.
 
 use std::fs;
 use std::net::IpAddr;
@@ -18,20 +18,21 @@ use sha2::{Digest, Sha256};
 
 use crate::error::FleetError;
 
-/// How long the authority itself is good. It is replaced by hand (stop the server, remove
-/// `ca.pem` and `ca.key`, let every node join again): agents and kubeconfigs pin it.
+/// The validity of the authority's certificate. An administrator replaces it by hand (stop the
+/// server, remove `ca.pem` and `ca.key`, let every node join again): agents and kubeconfigs pin it.
 const AUTHORITY_LIFE: SignedDuration = SignedDuration::from_hours(3650 * 24);
 
-/// How long the server's certificate is good. The server renews it while it runs, so that the
-/// life only bounds how long a copy of the key is of use to somebody else.
+/// The validity of the server's certificate. The server renews it while it runs; the limit only
+/// bounds how long a stolen copy of the key is usable.
 pub const SERVER_LIFE: SignedDuration = SignedDuration::from_hours(90 * 24);
 
-/// How long a node's certificate is good. Agents renew it while they run. A node that was off for
-/// longer needs a new join token, so a week: a machine that is off over a long weekend returns by
-/// itself, and a copied key that nobody reported ends within the week unless it is renewed.
+/// The validity of a node's certificate. Agents renew it while they run. A node that was off for
+/// longer needs a new join token. With a week, a machine that is off over a long weekend reconnects
+/// without one, and an unreported stolen key expires within the week unless it is renewed.
 pub const NODE_LIFE: SignedDuration = SignedDuration::from_hours(7 * 24);
 
-/// How far the clocks of machines may be apart: certificates start that much earlier.
+/// The tolerated difference between the clocks of machines: certificates are valid from that much
+/// earlier.
 const CLOCK_SLACK: SignedDuration = SignedDuration::from_hours(24);
 
 const CERTIFICATE_FILE: &str = "ca.pem";
@@ -47,25 +48,25 @@ pub struct CertificateAuthority {
 /// A certificate with its private key.
 #[derive(Clone)]
 pub struct IssuedKey {
-    /// The certificate and then the authority's, as PEM.
+    /// The certificate followed by the authority's, as PEM.
     pub chain_pem: String,
     /// The private key as PEM (PKCS#8).
     pub key_pem: String,
-    /// When the certificate ends.
+    /// When the certificate expires.
     pub not_after: Timestamp,
 }
 
-/// A certificate for a key that its owner kept.
+/// A certificate for a key that the requester keeps.
 #[derive(Clone, Debug)]
 pub struct SignedCertificate {
     /// The certificate as PEM.
     pub certificate_pem: String,
-    /// When it ends.
+    /// When the certificate expires.
     pub not_after: Timestamp,
 }
 
 impl CertificateAuthority {
-    /// Reads the authority of a data directory, or makes it: `ca.pem` and `ca.key` (mode 0600).
+    /// Reads the authority of a data directory, or creates it: `ca.pem` and `ca.key` (mode 0600).
     pub fn load_or_create(dir: &Path) -> Result<Self, FleetError> {
         let certificate_path = dir.join(CERTIFICATE_FILE);
         let key_path = dir.join(KEY_FILE);
@@ -85,13 +86,13 @@ impl CertificateAuthority {
                         source,
                     })?;
                 let (certificate_pem, key_pem) = make_authority(Timestamp::now())?;
-                // The key first: a certificate without its key would be half an authority.
+                // Writes the key first: a certificate without its key would be unusable.
                 write_private(&key_path, key_pem.as_bytes())?;
                 write_private(&certificate_path, certificate_pem.as_bytes())?;
                 Self::from_pem(certificate_pem, &key_pem)
             }
             (true, false) => Err(FleetError::HalfAuthority { path: key_path }),
-            // A crash between the two writes leaves a key that nobody has trusted yet.
+            // A crash between the two writes leaves a key that no node has trusted yet.
             (false, true) => {
                 fs::remove_file(&key_path).map_err(|source| FleetError::File {
                     path: key_path.clone(),
@@ -121,13 +122,14 @@ impl CertificateAuthority {
         &self.certificate_pem
     }
 
-    /// What an agent pins: `sha256:` and the hex digest of the certificate (DER).
+    /// The fingerprint that agents pin: `sha256:` and the hex digest of the certificate (DER).
     pub fn fingerprint(&self) -> String {
         format!("sha256:{}", hex(&Sha256::digest(&self.certificate_der)))
     }
 
-    /// A certificate for the server under these DNS names and addresses. The chain carries the
-    /// authority's certificate too, so that an agent that knows only its fingerprint can check it.
+    /// A certificate for the server under these DNS names and addresses. The chain includes the
+    /// authority's certificate, so that an agent that knows only its fingerprint can verify the
+    /// chain.
     pub fn issue_server(&self, names: &[String], ips: &[IpAddr]) -> Result<IssuedKey, FleetError> {
         let mut params = leaf(
             subject("muster server", None, None),
@@ -146,8 +148,8 @@ impl CertificateAuthority {
         self.issue(params)
     }
 
-    /// Signs a node's certificate request, for one admission of the node. Subject, usage and life
-    /// are decided here; only the key, whose possession the request proves, is taken from it.
+    /// Signs a node's certificate request, for one admission of the node. The server sets subject,
+    /// usage and validity; it takes only the key from the request, which proves its possession.
     pub fn sign_node(
         &self,
         csr_pem: &str,
@@ -211,7 +213,7 @@ fn make_authority(now: Timestamp) -> Result<(String, String), FleetError> {
     Ok((signed.pem(), key.serialize_pem()))
 }
 
-/// Who a client certificate, which TLS has verified, says is at the other end.
+/// The peer's identity according to a client certificate that TLS has verified.
 pub fn peer_identity(certificate_der: &[u8]) -> Option<PeerIdentity> {
     let (_, certificate) = x509_parser::parse_x509_certificate(certificate_der).ok()?;
     let subject = certificate.subject();
@@ -252,7 +254,7 @@ fn subject(common_name: &str, organisation: Option<&str>, unit: Option<&str>) ->
 }
 
 fn valid(params: &mut CertificateParams, now: Timestamp, life: SignedDuration) {
-    // rcgen takes another crate's times; whole seconds since 1970 lead to them.
+    // rcgen uses another crate's time type; whole seconds since 1970 convert to it.
     let at = |time: i64| {
         let since_1970 = Duration::from_secs(u64::try_from(time).unwrap_or_default());
         rcgen::date_time_ymd(1970, 1, 1) + since_1970
@@ -287,7 +289,7 @@ fn read(path: &Path) -> Result<String, FleetError> {
     })
 }
 
-/// Writes a file that only its owner may read; it is on the disk when this returns.
+/// Writes a file that only its owner may read, and returns once it is on the disk.
 fn write_private(path: &Path, content: &[u8]) -> Result<(), FleetError> {
     durable::replace(path, content).map_err(|error| FleetError::File {
         path: path.to_owned(),

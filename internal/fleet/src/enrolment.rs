@@ -1,4 +1,5 @@
-//! The Enrollment service: a join token, or the certificate in use, against a new certificate.
+//! The Enrollment service: it exchanges a join token, or the current certificate, for a new
+//! certificate.
 
 use std::sync::Arc;
 
@@ -13,12 +14,12 @@ use crate::admissions::Admissions;
 use crate::error::{FleetError, TokenError};
 use crate::node::valid_name;
 
-/// The greatest request that is read from somebody not known yet, in bytes.
+/// The maximum size of a request from an unauthenticated peer, in bytes.
 const MAX_REQUEST_BYTES: usize = 64 * 1024;
 
 struct Service(Arc<Fleet>);
 
-/// The service, for the fleet's routes.
+/// The service, as part of the fleet's routes.
 pub fn service(fleet: &Arc<Fleet>) -> EnrollmentServer<impl Enrollment> {
     EnrollmentServer::new(Service(fleet.clone())).max_decoding_message_size(MAX_REQUEST_BYTES)
 }
@@ -32,17 +33,17 @@ impl Enrollment for Service {
         if !valid_name(name) {
             return Err(refused(FleetError::NodeName { name: name.clone() }));
         }
-        // A token must not be enough to take over a node that is at work.
+        // A token must not suffice to take over a connected node.
         if fleet.session(name).is_some() {
             return Err(Status::already_exists(format!(
                 "node {name:?} is connected; stop its agent first, or give this machine another \
                  name with --node-name"
             )));
         }
-        // Signed first: a request that can't be signed uses up no token.
+        // Signs first: a request that cannot be signed does not use up the token.
         let admission = Admissions::draw().map_err(refused)?;
         let certificate = self.sign(name, &request.csr_pem, &admission)?;
-        // Nor over one that is away: its pods' Secrets would go to whoever comes first.
+        // Nor a disconnected node: an attacker would receive its pods' Secrets.
         let known = fleet.admissions.has(name).await.map_err(refused)?;
         let token = fleet
             .tokens

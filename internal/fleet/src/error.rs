@@ -1,4 +1,4 @@
-//! What can go wrong at the server's end of the fleet, and what to do about it.
+//! The errors of the fleet's server side, with their remedies.
 
 use std::path::PathBuf;
 
@@ -10,10 +10,10 @@ pub enum FleetError {
     File {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The operating system's error.
         source: std::io::Error,
     },
-    /// Half of the certificate authority is there.
+    /// One file of the certificate authority is missing.
     #[error(
         "{} is missing but its counterpart is there; restore it from a backup, or remove both to \
          make a new authority (every node must then join again)",
@@ -23,24 +23,24 @@ pub enum FleetError {
         /// The file that is missing.
         path: PathBuf,
     },
-    /// A certificate or key doesn't parse, or can't be made.
+    /// A certificate or key cannot be parsed or created.
     #[error("{what}: {source}")]
     Certificate {
-        /// What was being done.
+        /// The operation.
         what: String,
-        /// What the certificate library said.
+        /// The certificate library's error.
         source: rcgen::Error,
     },
-    /// A certificate file isn't what it should be.
+    /// The content of a certificate file is invalid.
     #[error("{what}")]
     Malformed {
-        /// What is wrong, and what would be right.
+        /// The problem and the expected content.
         what: String,
     },
-    /// A join token isn't known, has expired, or isn't a token.
+    /// A join token is unknown, expired or malformed.
     #[error("{0}")]
     Token(#[from] TokenError),
-    /// A node's name can't be used.
+    /// A node's name is invalid.
     #[error(
         "node name {name:?} is not valid: lower case letters, digits, '-' and '.', starting and \
          ending with a letter or digit, at most 253 characters"
@@ -49,26 +49,26 @@ pub enum FleetError {
         /// The name.
         name: String,
     },
-    /// A join token can't be made so.
+    /// The options of a join token are invalid.
     #[error("join token: {field}: {value} is out of range; use {valid}")]
     TokenOption {
         /// The option.
         field: &'static str,
-        /// What was asked for.
+        /// The given value.
         value: String,
-        /// What can be asked for.
+        /// The accepted values.
         valid: String,
     },
-    /// The resource API refused or didn't answer.
+    /// The resource API refused a request or did not answer.
     #[error("{what}: {source}")]
     Api {
-        /// What was being done.
+        /// The operation.
         what: String,
-        /// What the API said.
+        /// The API's error.
         #[source]
         source: Box<kube::Error>,
     },
-    /// The system has no random numbers to give.
+    /// The operating system returned no random bytes.
     #[error("no random numbers from the system: {0}")]
     Random(getrandom::Error),
 }
@@ -76,48 +76,48 @@ pub enum FleetError {
 /// Why a join token was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TokenError {
-    /// It doesn't look like a token.
+    /// The token is malformed.
     #[error(
         "the join token has the wrong form; it reads ID.SECRET, as `muster token join` prints it"
     )]
     Malformed,
-    /// No such token, or it was used up or revoked.
+    /// The token does not exist, or was used up or revoked.
     #[error(
         "the join token is not known: it was used already, revoked, or never made; make one with \
          `muster token join`"
     )]
     Unknown,
-    /// Its time is over.
+    /// The token has expired.
     #[error("the join token has expired; make a new one with `muster token join`")]
     Expired,
-    /// It was made for another node.
+    /// The token was made for another node.
     #[error(
         "the join token is for another node; `muster token list` says for which, and \
          `muster token join --node NAME` makes one for this node"
     )]
     OtherNode,
-    /// It names no node, and a node of that name has joined before.
+    /// The token names no node, and a node of that name has joined before.
     #[error(
         "a node of this name has joined before, and the join token names no node; \
          `muster token join --node NAME` makes one for this node, or give this machine another \
          name with --node-name"
     )]
     NameTaken,
-    /// Too many nodes use it at the same moment.
+    /// Too many nodes use the token at the same moment.
     #[error("too many nodes join with this token at the same moment; try again")]
     Busy,
 }
 
-/// Why a log can't be read.
+/// Why a log cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LogError {
-    /// The pod isn't there and no connected node keeps a log of it.
+    /// The pod does not exist and no connected node has a log of it.
     #[error("{0}")]
     NotFound(String),
-    /// The pod has no node yet, or its container hasn't started.
+    /// The pod has no node yet, or its container has not started.
     #[error("{0}")]
     NotReady(String),
-    /// The node that has the log isn't connected.
+    /// The node with the log is not connected.
     #[error(
         "node {node:?} is not connected, so logs of pod {pod:?} can't be read now; check that its \
          agent runs and reaches the server"
@@ -128,31 +128,31 @@ pub enum LogError {
         /// The pod.
         pod: String,
     },
-    /// The node couldn't read it.
+    /// The node could not read the log.
     #[error("{0}")]
     Failed(String),
 }
 
-/// Why a node didn't answer a question.
+/// Why a node did not answer a request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AskError {
-    /// It isn't connected.
+    /// The node is not connected.
     #[error("node {node:?} is not connected; check that its agent runs and reaches the server")]
     NodeAway {
         /// The node.
         node: String,
     },
-    /// It said nothing.
+    /// The node did not answer in time.
     #[error(
         "node {node:?} did not answer within {seconds} s; check that its agent is as new as the server"
     )]
     Silent {
         /// The node.
         node: String,
-        /// How long it was waited for.
+        /// The timeout.
         seconds: u64,
     },
-    /// It says why it can't, and what to do.
+    /// The node reported an error, with its remedy.
     #[error("{0}")]
     Refused(String),
 }
@@ -165,7 +165,7 @@ pub(crate) fn api(what: impl Into<String>) -> impl FnOnce(kube::Error) -> FleetE
     }
 }
 
-/// The status code of an error that the API answered with.
+/// The status code of an error from the API.
 pub(crate) fn status_code(error: &kube::Error) -> Option<u16> {
     match error {
         kube::Error::Api(status) => Some(status.code),

@@ -1,5 +1,6 @@
-//! What agents say of their nodes' health: the annotation and the condition that the scheduler
-//! reads. The latest is written, so that a slow store is never behind; decides nothing.
+//! Writes the node health that agents report: the annotation and the condition that the scheduler
+//! reads. Only the latest report is written, so that a slow store never falls behind. Makes no
+//! decisions.
 
 use std::time::Duration;
 
@@ -19,31 +20,31 @@ use crate::Fleet;
 use crate::error::{FleetError, api};
 use crate::node::Nodes;
 
-/// The wait before what could not be written is tried again.
+/// The delay before a failed write is retried.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// The most of an agent's sentence that is kept, in characters.
+/// The maximum length of an agent's text that is stored, in characters.
 const SAID_CHARS: usize = 512;
 
-/// What an agent says of its node's health, checked.
+/// The health that an agent reports for its node, validated.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Health {
-    /// When it was heard, by the server's clock: agents' clocks differ.
+    /// When the report arrived, by the server's clock: agents' clocks differ.
     pub at: Timestamp,
-    /// What the GPUs are doing, by id.
+    /// The GPUs' activity, by id.
     pub loads: GpuLoads,
-    /// What is wrong and does not stop the node; empty if nothing is.
+    /// A problem that does not stop the node; empty if there is none.
     pub suspect: String,
-    /// How its RDMA fails; empty if nothing says so.
+    /// How the node's RDMA fails; empty if no failure was reported.
     pub fabric: String,
-    /// How its disk is too full; empty if it is not.
+    /// Why the node's disk is too full; empty if it is not.
     pub disk: String,
-    /// The alerts that stand on its GPUs.
+    /// The active alerts of the node's GPUs.
     pub alerts: Vec<Alert>,
 }
 
 impl Health {
-    /// Reads a message that was heard just now.
+    /// Validates a message that has just arrived.
     pub fn of(message: &rpc::agent::v1::Health) -> Result<Self, serde_json::Error> {
         let cut = |text: &str| text.chars().take(SAID_CHARS).collect();
         Ok(Health {
@@ -53,7 +54,7 @@ impl Health {
             fabric: cut(&message.fabric),
             disk: cut(&message.disk),
             alerts: match message.alerts_json.as_str() {
-                // An agent of before there were any.
+                // An agent of a version without alerts.
                 "" => Vec::new(),
                 text => serde_json::from_str(text)?,
             },
@@ -61,7 +62,7 @@ impl Health {
     }
 }
 
-/// Takes in what an agent says, for whoever writes it.
+/// Stores an agent's report for the writer.
 pub fn hear(node: &str, said: &rpc::agent::v1::Health, latest: &watch::Sender<Option<Health>>) {
     match Health::of(said) {
         Ok(health) => {
@@ -71,7 +72,7 @@ pub fn hear(node: &str, said: &rpc::agent::v1::Health, latest: &watch::Sender<Op
     }
 }
 
-/// Writes what an agent says, for as long as its session lasts.
+/// Writes an agent's reports while its session lasts.
 pub async fn write(fleet: &Fleet, node: &str, mut said: watch::Receiver<Option<Health>>) {
     loop {
         let health = said.borrow_and_update().clone();
@@ -80,7 +81,7 @@ pub async fn write(fleet: &Fleet, node: &str, mut said: watch::Receiver<Option<H
         {
             tracing::warn!(node, %error, "a node's health was not written yet");
             tokio::time::sleep(AGAIN).await;
-            // Tried again, with what was said last, while the session lasts.
+            // Retried with the latest report while the session lasts.
             if said.has_changed().is_ok() {
                 continue;
             }
@@ -92,7 +93,7 @@ pub async fn write(fleet: &Fleet, node: &str, mut said: watch::Receiver<Option<H
 }
 
 impl Nodes {
-    /// Writes what a node's GPUs are doing, and whether it is suspect.
+    /// Writes the activity of a node's GPUs, and whether the node is suspect.
     pub async fn write_health(&self, name: &str, health: &Health) -> Result<(), FleetError> {
         let load = NodeLoad {
             at: health.at,
@@ -124,7 +125,7 @@ impl Nodes {
         Ok(())
     }
 
-    /// Writes what is said of a node's trouble, which is nothing where it is empty, where that is news.
+    /// Writes a node's trouble, which is empty if there is none, if it changed.
     pub(crate) async fn write_trouble(
         &self,
         name: &str,
@@ -141,7 +142,7 @@ impl Nodes {
         Ok(())
     }
 
-    /// Says what changed as an event, too. One that can't be written is lost, as in Kubernetes.
+    /// Records the change as an event too. A failed write loses the event, as in Kubernetes.
     async fn write_event(&self, name: &str, warning: bool, reason: &str, message: &str) {
         let event = node_event::of(name, warning, reason, message, Timestamp::now());
         let written = self.events.create(&PostParams::default(), &event).await;
@@ -151,7 +152,7 @@ impl Nodes {
     }
 }
 
-/// The node's conditions with what is said among them; none where that says what they say.
+/// The node's conditions with the reported ones; none if nothing changes.
 fn condition(node: &Node, subject: &Trouble, now: &str, at: Timestamp) -> Option<Vec<Value>> {
     let current = node
         .status
@@ -238,7 +239,7 @@ mod tests {
         );
         let suspect = node(all);
         assert_eq!(suspicion(&suspect, "GPU 2 is lost", 5), None);
-        // What is said of something else stands beside it.
+        // Conditions of other types stay.
         let at = Timestamp::from_second(7).unwrap();
         let both = condition(&suspect, &FABRIC, "mlx5_0/1: down", at).unwrap();
         assert_eq!((both.len(), &both[2]["type"]), (3, &json!(FABRIC_FAILED)));

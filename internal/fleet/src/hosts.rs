@@ -1,5 +1,5 @@
-//! The names that a pod's hosts file gives: the gang's members, pods with a host name, and
-//! services. Pure; the index is what it reads.
+//! The names in a pod's hosts file: the gang's members, pods with a host name, and services. Pure;
+//! reads the index.
 
 use std::collections::BTreeMap;
 
@@ -9,10 +9,10 @@ use rpc::agent::v1::HostsEntry;
 
 use crate::index::Index;
 
-/// The domain under which a cluster's names live.
+/// The domain of a cluster's names.
 const DOMAIN: &str = "cluster.local";
 
-/// What of a pod can show in hosts files; a change of it is a change of names.
+/// The fields of a pod that hosts files show; a change of them changes names.
 #[derive(Debug, PartialEq, Eq)]
 pub struct PodFacts<'a> {
     node: Option<&'a str>,
@@ -61,9 +61,10 @@ fn ended(pod: &Pod) -> bool {
     matches!(phase, Some("Succeeded" | "Failed"))
 }
 
-/// The entries for the pods of one gang in a namespace, or for those of none.
+/// The entries for the pods of one gang in a namespace, or for pods without a gang.
 pub fn entries(index: &Index, namespace: &str, gang: Option<&str>) -> Vec<HostsEntry> {
-    // By address, so that the file has one line for each; names keep their first order.
+    // Ordered by address, so that the file has one line for each; names stay in the order they were
+    // added.
     let mut by_ip: BTreeMap<String, Vec<String>> = BTreeMap::new();
     let mut add = |ip: String, names: Vec<String>| {
         let line = by_ip.entry(ip).or_default();
@@ -77,8 +78,8 @@ pub fn entries(index: &Index, namespace: &str, gang: Option<&str>) -> Vec<HostsE
         let Some(spec) = &pod.spec else { continue };
         let same_gang = gang.is_some() && gang_of(pod) == gang;
         let named = spec.hostname.is_some() || spec.subdomain.is_some();
-        // Members that have ended keep their names until they are deleted: the others may
-        // still be saying goodbye.
+        // Ended members keep their names until they are deleted: the other members may still close
+        // their connections.
         if !same_gang && (!named || ended(pod)) {
             continue;
         }
@@ -252,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_service_without_selector_names_nobody() {
+    fn a_service_without_selector_names_no_pod() {
         let mut index = index();
         index.put_pod(pod("a", "n1", json!({})));
         let service: Service = serde_json::from_value(json!({

@@ -1,6 +1,5 @@
-//! What the sessions need to know of the cluster: pods by node and by namespace, services, and
-//! the nodes' addresses. Kept by the one watch of each kind; a plain in-memory state that reads
-//! nothing itself.
+//! The part of the cluster's state that sessions need: pods by node and by namespace, services, and
+//! the nodes' addresses. One watch of each kind updates it; the index itself reads nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,7 +11,7 @@ use crate::hosts::PodFacts;
 /// A namespaced name.
 pub type Key = (String, String);
 
-/// The cluster as far as sessions need it.
+/// The state of the cluster that sessions need.
 #[derive(Default)]
 pub struct Index {
     pods: BTreeMap<Key, Arc<Pod>>,
@@ -21,11 +20,11 @@ pub struct Index {
     addresses: BTreeMap<String, String>,
     /// Counts the changes in a namespace that hosts files may show.
     names_version: BTreeMap<String, u64>,
-    /// Each of pods, services and nodes has been listed once.
+    /// True for each of pods, services and nodes after its first list.
     synced: [bool; 3],
 }
 
-/// Which list has been read.
+/// The kind of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Listed {
     /// The pods.
@@ -36,10 +35,10 @@ pub enum Listed {
     Nodes,
 }
 
-/// Whose sessions should look again.
+/// The sessions that should check their pods again.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Touched {
-    /// Nodes with a pod that changed, came or went.
+    /// Nodes with a pod that was added, changed or removed.
     pub nodes: BTreeSet<String>,
 }
 
@@ -52,17 +51,17 @@ impl Touched {
 }
 
 impl Index {
-    /// Every list has been read once, so that what isn't here isn't there.
+    /// True after every list has been read once: an object that is absent here does not exist.
     pub fn is_synced(&self) -> bool {
         self.synced.iter().all(|synced| *synced)
     }
 
-    /// Notes that a list has been read whole.
+    /// Records that a list has been read completely.
     pub fn set_synced(&mut self, listed: Listed) {
         self.synced[listed as usize] = true;
     }
 
-    /// Takes a pod in, unless what is known of it is newer.
+    /// Stores a pod, unless the known version is newer.
     pub fn put_pod(&mut self, pod: Pod) -> Touched {
         let mut touched = Touched::default();
         let key = key_of(&pod.metadata);
@@ -99,7 +98,7 @@ impl Index {
         touched
     }
 
-    /// Forgets a pod, if it is still the one with this uid.
+    /// Removes a pod, if it still has this uid.
     pub fn remove_pod(&mut self, key: &Key, uid: Option<&str>) -> Touched {
         let mut touched = Touched::default();
         let Some(pod) = self.pods.get(key).cloned() else {
@@ -117,7 +116,7 @@ impl Index {
         touched
     }
 
-    /// After a list read anew: forgets every pod that isn't in it.
+    /// After a new list: removes every pod that is not in it.
     pub fn retain_pods(&mut self, seen: &BTreeSet<Key>) -> Touched {
         let mut touched = Touched::default();
         for key in without(&self.pods, seen) {
@@ -126,7 +125,7 @@ impl Index {
         touched
     }
 
-    /// Takes a service in.
+    /// Stores a service.
     pub fn put_service(&mut self, service: Service) -> Touched {
         let mut touched = Touched::default();
         let key = key_of(&service.metadata);
@@ -138,7 +137,7 @@ impl Index {
         touched
     }
 
-    /// Forgets a service.
+    /// Removes a service.
     pub fn remove_service(&mut self, key: &Key) -> Touched {
         let mut touched = Touched::default();
         if self.services.remove(key).is_some() {
@@ -147,7 +146,7 @@ impl Index {
         touched
     }
 
-    /// After a list read anew: forgets every service that isn't in it.
+    /// After a new list: removes every service that is not in it.
     pub fn retain_services(&mut self, seen: &BTreeSet<Key>) -> Touched {
         let mut touched = Touched::default();
         for key in without(&self.services, seen) {
@@ -156,7 +155,7 @@ impl Index {
         touched
     }
 
-    /// Takes a node's address in: hosts files name pods by it before they report their own.
+    /// Stores a node's address: hosts files use it for pods that have not reported an address yet.
     pub fn put_node(&mut self, node: &Node) -> Touched {
         let mut touched = Touched::default();
         let Some(name) = node.metadata.name.as_deref() else {
@@ -190,12 +189,12 @@ impl Index {
         touched
     }
 
-    /// Forgets a node's address.
+    /// Removes a node's address.
     pub fn remove_node(&mut self, name: &str) {
         self.addresses.remove(name);
     }
 
-    /// A pod by its name.
+    /// Returns the pod with a name.
     pub fn pod(&self, namespace: &str, name: &str) -> Option<Arc<Pod>> {
         self.pods
             .get(&(namespace.to_owned(), name.to_owned()))
@@ -231,7 +230,7 @@ impl Index {
             .map(|(_, service)| service)
     }
 
-    /// Where a pod is reached: what it reported, or its node's address until then.
+    /// The address of a pod: the one it reported, or its node's address until then.
     pub fn address_of(&self, pod: &Pod) -> Option<String> {
         pod.status
             .as_ref()
@@ -240,7 +239,7 @@ impl Index {
             .or_else(|| self.addresses.get(node_of(pod)?).cloned())
     }
 
-    /// Changes whenever a hosts file of the namespace may have to.
+    /// Changes whenever a hosts file of the namespace may have to change.
     pub fn names_version(&self, namespace: &str) -> u64 {
         self.names_version.get(namespace).copied().unwrap_or(0)
     }
@@ -283,14 +282,14 @@ pub fn key_of(metadata: &kube::api::ObjectMeta) -> Key {
     )
 }
 
-/// The keys of objects that a list read anew does not hold.
+/// The keys of objects that a new list does not contain.
 fn without<V>(known: &BTreeMap<Key, V>, seen: &BTreeSet<Key>) -> Vec<Key> {
     let gone = known.keys().filter(|key| !seen.contains(*key));
     gone.cloned().collect()
 }
 
-/// Whether resource version `a` is later than `b`. Both engines count with numbers; where they
-/// aren't numbers nothing is known, and what came last is taken.
+/// True if resource version `a` is later than `b`. Both engines use numbers; if a version is not a
+/// number, the last one received wins.
 fn newer(a: Option<&str>, b: Option<&str>) -> bool {
     let number = |text: Option<&str>| text.and_then(|text| text.parse::<u64>().ok());
     match (number(a), number(b)) {

@@ -1,7 +1,7 @@
-//! The server's end of the agents: enrolment and the certificate authority, each node's session,
-//! the Node objects and leases that follow from it, and the way of pods and logs between the
-//! API and the nodes. Decides nothing about placement, restarts or lost nodes: it carries out
-//! bindings and reports what is.
+//! The server side of the agents: enrolment and the certificate authority, each node's session, its
+//! Node object and lease, and the transport of pods and logs between the API and the nodes. Does
+//! not decide about placement, restarts or lost nodes: it carries out bindings and reports the
+//! nodes' state.
 
 mod admissions;
 mod asks;
@@ -51,17 +51,17 @@ use admissions::{Admissions, Worth};
 use index::{Index, Touched};
 use session::Session;
 
-/// What the fleet is started with.
+/// The parameters of the fleet.
 #[derive(Clone)]
 pub struct FleetConfig {
     /// Signs the nodes' certificates.
     pub ca: Arc<CertificateAuthority>,
-    /// Where join tokens and the nodes' admissions are kept.
+    /// The namespace of join tokens and of the nodes' admissions.
     pub namespace: String,
 }
 
 impl FleetConfig {
-    /// The usual: tokens in the system namespace.
+    /// The defaults: tokens in the system namespace.
     pub fn new(ca: Arc<CertificateAuthority>) -> Self {
         FleetConfig {
             ca,
@@ -70,7 +70,7 @@ impl FleetConfig {
     }
 }
 
-/// The connected nodes and what serves them.
+/// The connected nodes and the services for them.
 pub struct Fleet {
     client: Client,
     ca: Arc<CertificateAuthority>,
@@ -87,7 +87,7 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    /// Starts the watches that sessions are fed from. `client` acts as the fleet itself.
+    /// Starts the watches that feed the sessions. `client` acts as the fleet itself.
     pub fn start(client: Client, config: FleetConfig) -> Arc<Fleet> {
         let fleet = Arc::new(Fleet {
             tokens: JoinTokens::new(client.clone(), &config.namespace),
@@ -108,13 +108,13 @@ impl Fleet {
         fleet
     }
 
-    /// The gRPC services, to be served beside the rest of the server's port; a request's
-    /// [`rpc::PeerIdentity`] extension says whose certificate the connection showed.
+    /// The gRPC services, to be served on the server's port with the other routes; a request's
+    /// [`rpc::PeerIdentity`] extension contains the identity in the connection's certificate.
     pub fn routes(self: &Arc<Self>) -> tonic::service::Routes {
         session::routes(self).add_service(enrolment::service(self))
     }
 
-    /// Ends every session and watch; agents will come again when there is a server.
+    /// Ends every session and watch; agents reconnect once a server runs again.
     pub fn shutdown(&self) {
         for task in self.tasks.lock().drain(..) {
             task.abort();
@@ -124,7 +124,7 @@ impl Fleet {
         }
     }
 
-    /// Makes a join token; its text is shown only now.
+    /// Creates a join token and returns its text, which cannot be read later.
     pub async fn create_join_token(
         &self,
         options: &JoinTokenOptions,
@@ -132,7 +132,7 @@ impl Fleet {
         self.tokens.create(options).await
     }
 
-    /// A token with which the agent in this process joins as `node`; nothing of it is stored.
+    /// A token with which the agent in this process joins as `node`; it is not stored.
     pub fn own_join_token(&self, node: &str) -> Result<String, FleetError> {
         self.tokens.draw_own(node)
     }
@@ -142,14 +142,14 @@ impl Fleet {
         self.tokens.list().await
     }
 
-    /// Ends a join token; true if there was one.
+    /// Revokes a join token; true if it existed.
     pub async fn revoke_join_token(&self, id: &str) -> Result<bool, FleetError> {
         self.tokens.revoke(id).await
     }
 
-    /// Removes a node: its certificates count no more, its session ends, its Node object and its
-    /// lease are deleted. True if there was anything to remove. What its agent still runs goes on
-    /// until somebody stops it there: the server can't reach it any more.
+    /// Removes a node: revokes its certificates, ends its session, and deletes its Node object and
+    /// its lease. True if any of them existed. Containers that its agent still runs continue until
+    /// an administrator stops them there: the server cannot reach the agent any more.
     pub async fn remove_node(&self, name: &str) -> Result<bool, FleetError> {
         if !node::valid_name(name) {
             return Err(FleetError::NodeName {
@@ -185,8 +185,8 @@ impl Fleet {
         Ok(admitted || there)
     }
 
-    /// Whether a client certificate counts: a node's only while the node was not removed and did
-    /// not join again since. Certificates of others are not the fleet's to judge.
+    /// True if a client certificate is valid. A node's certificate is valid while the node was
+    /// neither removed nor joined again since. The fleet does not judge other certificates.
     pub fn counts(&self, peer: &PeerIdentity) -> bool {
         let now = Timestamp::now().as_second();
         match peer.node_name() {
@@ -195,13 +195,13 @@ impl Fleet {
         }
     }
 
-    /// Changes whenever a certificate may have stopped counting: whoever serves a connection of a
-    /// node's asks [`Fleet::counts`] again.
+    /// Changes whenever a certificate may have been revoked: the owner of a node's connection then
+    /// calls [`Fleet::counts`] again.
     pub fn revocations(&self) -> tokio::sync::watch::Receiver<u64> {
         self.admissions.changes()
     }
 
-    /// Refuses a peer without a node's certificate that counts; the node's name otherwise.
+    /// Returns the node's name; refuses a peer without a valid node certificate.
     #[allow(clippy::result_large_err, reason = "tonic's own error type")]
     fn admitted<'a>(&self, peer: Option<&'a PeerIdentity>) -> Result<&'a str, Status> {
         let Some(peer) = peer else {
@@ -233,17 +233,17 @@ impl Fleet {
         }
     }
 
-    /// The nodes that have a session now.
+    /// The nodes that have a session.
     pub fn connected_nodes(&self) -> Vec<String> {
         self.sessions.lock().keys().cloned().collect()
     }
 
-    /// What agents pin at their first contact.
+    /// The fingerprint that agents pin at their first contact.
     pub fn ca_fingerprint(&self) -> String {
         self.ca.fingerprint()
     }
 
-    /// The authority that nodes' certificates come from.
+    /// The authority that signs nodes' certificates.
     pub fn ca(&self) -> &Arc<CertificateAuthority> {
         &self.ca
     }
@@ -252,7 +252,7 @@ impl Fleet {
         self.next_id.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Ends the sessions whose certificate counts no more.
+    /// Ends the sessions whose certificate was revoked.
     fn end_revoked(&self) {
         let sessions: Vec<_> = self.sessions.lock().values().cloned().collect();
         for session in sessions
@@ -268,7 +268,7 @@ impl Fleet {
         self.sessions.lock().get(node).cloned()
     }
 
-    /// Changes the index and wakes the sessions that the change concerns.
+    /// Changes the index and wakes the affected sessions.
     fn change(&self, change: impl FnOnce(&mut Index) -> Touched) {
         let (touched, synced) = {
             let mut index = self.index.lock();

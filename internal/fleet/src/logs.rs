@@ -1,5 +1,5 @@
-//! Reading a container's log through its node's session. The agent may send only as much as the
-//! reader has taken (credit), so a slow reader holds up nothing but its own log.
+//! Reads a container's log through its node's session. The agent may send only as much as the
+//! reader has consumed (credit), so that a slow reader delays only its own log.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -25,37 +25,37 @@ use crate::session::Session;
 /// How long a node may take to open a log.
 const OPEN: Duration = Duration::from_secs(15);
 
-/// Logs read from one node at a time.
+/// The maximum number of logs read from one node at a time.
 const MAX_STREAMS: usize = 256;
 
-/// Which log, and which part of it.
+/// The log, and the part of it to read.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LogQuery {
     /// The pod's namespace.
     pub namespace: String,
     /// The pod's name.
     pub pod: String,
-    /// This pod and no later one of the same name.
+    /// The pod's uid: excludes a later pod of the same name.
     pub uid: Option<String>,
-    /// The node to ask, where the caller knows better than the pod object.
+    /// The node to ask, if the caller knows it better than the pod object.
     pub node: Option<String>,
     /// The container; empty for the pod's first.
     pub container: String,
-    /// Go on as the log grows, until the container ends.
+    /// Follow the log until the container ends.
     pub follow: bool,
     /// Only the last lines.
     pub tail_lines: Option<i64>,
-    /// Only what was written at this time or later.
+    /// Only lines written at this time or later.
     pub since: Option<Timestamp>,
-    /// Begin each line with its time.
+    /// Prefix each line with its time.
     pub timestamps: bool,
-    /// The container's run before the present one.
+    /// The container's previous run.
     pub previous: bool,
     /// At most this many bytes.
     pub limit_bytes: Option<i64>,
 }
 
-/// A log's bytes as they come.
+/// A log's bytes as they arrive.
 pub type LogStream = Pin<Box<dyn Stream<Item = Result<Bytes, io::Error>> + Send>>;
 
 enum Piece {
@@ -76,7 +76,7 @@ impl LogSinks {
         if sinks.len() >= MAX_STREAMS {
             return None;
         }
-        // Room for the whole window, Opened and End: a well-behaved agent never finds it full.
+        // Room for the whole window, Opened and End: a correct agent never fills it.
         let (sender, receiver) = mpsc::channel(LOG_WINDOW_CHUNKS as usize + 2);
         sinks.insert(id, sender);
         Some(receiver)
@@ -91,7 +91,7 @@ impl LogSinks {
         }
     }
 
-    /// The agent has the log.
+    /// The agent has opened the log.
     pub fn opened(&self, id: u64) {
         self.give(id, Piece::Opened);
     }
@@ -106,13 +106,13 @@ impl LogSinks {
         self.give(end.stream_id, Piece::End(end));
     }
 
-    /// The session is over; readers see their logs break off.
+    /// The session has ended; all readers get an error.
     pub fn clear(&self) {
         self.sinks.lock().clear();
     }
 }
 
-/// One open log; tells the agent when nobody reads it any more.
+/// One open log; tells the agent when the reader is dropped.
 struct Reader {
     session: Arc<Session>,
     id: u64,
@@ -138,7 +138,7 @@ impl Drop for Reader {
 }
 
 impl Fleet {
-    /// Opens a container's log. When the pod object is gone, every connected node is asked: logs
+    /// Opens a container's log. If the pod object is gone, every connected node is asked: logs
     /// outlast the pods.
     pub async fn open_log(&self, query: LogQuery) -> Result<LogStream, LogError> {
         let pod = self
@@ -178,7 +178,7 @@ impl Fleet {
         }
     }
 
-    /// A pod that the index doesn't have: it keeps only those that have a node.
+    /// A pod that the index lacks, because the index contains only pods with a node.
     async fn unlisted_pod(&self, query: &LogQuery) -> Option<Arc<Pod>> {
         let api: Api<Pod> = Api::namespaced(self.client.clone(), &query.namespace);
         let found = api.get_opt(&query.pod).await.unwrap_or_else(|error| {
@@ -331,7 +331,7 @@ fn open_message(query: &LogQuery, container: String, uid: Option<String>) -> Ope
     }
 }
 
-/// The container asked for, or the one that kubectl would take.
+/// The container requested, or kubectl's default.
 fn default_container(pod: &Pod, asked: &str) -> String {
     if !asked.is_empty() {
         return asked.to_owned();
@@ -349,7 +349,7 @@ fn default_container(pod: &Pod, asked: &str) -> String {
     })
 }
 
-/// Why a container hasn't started, if it hasn't.
+/// Why a container has not started, if it has not.
 fn waiting_reason(pod: &Pod, container: &str) -> Option<String> {
     let status = pod.status.as_ref()?;
     if matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")) {

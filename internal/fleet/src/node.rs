@@ -1,5 +1,5 @@
-//! The Node object that stands for a connected agent, and its lease. Says what the agent said;
-//! whether a node that fell silent is lost is decided elsewhere, by the lease.
+//! The Node object of a connected agent, and its lease. Writes what the agent reports; another
+//! component uses the lease to decide whether a silent node is lost.
 
 use std::collections::BTreeMap;
 
@@ -18,19 +18,19 @@ use serde_json::{Value, json};
 
 use crate::error::{FleetError, api, status_code};
 
-/// How often a node's status is written that others change meanwhile.
+/// How often a conflicting write of a node's status is retried.
 const TRIES_MAX: u32 = 10;
 
-/// How long a lease is good without being renewed, in seconds; Kubernetes' own.
+/// How long a lease is valid without being renewed, in seconds; Kubernetes' own value.
 pub const LEASE_SECONDS: i32 = 40;
 
-/// Counts a node's sessions, so that two of them can be put in order.
+/// Counts a node's sessions, so that two of them can be ordered.
 pub const SESSION_ANNOTATION: &str = resources::names::SESSION;
 
-/// The GPU's product on a node of one kind of GPU, as NVIDIA's feature discovery labels it.
+/// The GPU's product on a node with one kind of GPU, under the label of NVIDIA's feature discovery.
 const GPU_PRODUCT_LABEL: &str = "nvidia.com/gpu.product";
 
-/// What an agent's Hello says about its node, checked.
+/// The node's data in an agent's Hello, validated.
 #[derive(Clone, Debug)]
 pub struct Description {
     /// The node's name.
@@ -42,7 +42,7 @@ pub struct Description {
 }
 
 impl Description {
-    /// Reads a Hello.
+    /// Validates a Hello.
     pub fn of(hello: &Hello, inventory: &NodeInventory) -> Self {
         let name = hello.node_name.clone();
         let architecture = match hello.architecture.as_str() {
@@ -97,7 +97,7 @@ impl Description {
     }
 }
 
-/// The one product that all GPUs are, fit for a label's value.
+/// The product of all GPUs, if it is the same, as a valid label value.
 fn product(inventory: &NodeInventory) -> Option<String> {
     let first = &inventory.gpus.first()?.model;
     if first.is_empty() || inventory.gpus.iter().any(|gpu| gpu.model != *first) {
@@ -118,12 +118,12 @@ fn product(inventory: &NodeInventory) -> Option<String> {
     )
 }
 
-/// What the node has, and of that what may be given out.
+/// The node's capacity and its allocatable part.
 fn capacity(inventory: &NodeInventory, max_pods: u32) -> (Value, Value) {
     let offered = inventory.offered();
     let amounts = |healthy: bool| {
         let counts = |fit: bool| fit || !healthy;
-        // First, so that none takes the place of what follows.
+        // First, so that no other resource overwrites the following ones.
         let mut all = json!({});
         for (resource, shares) in &inventory.shared {
             let count = if counts(shares.healthy) {
@@ -156,8 +156,8 @@ fn capacity(inventory: &NodeInventory, max_pods: u32) -> (Value, Value) {
     (amounts(false), amounts(true))
 }
 
-/// What takes the resources out of a node's status that it offered before and offers no more; nothing
-/// where there are none.
+/// The patch that removes resources from a node's status that it no longer offers; nothing if there
+/// are none.
 fn withdrawn(before: Option<&Node>, now: &NodeInventory) -> Option<Value> {
     let before = inventory(before?.metadata.annotations.as_ref())?;
     let gone: BTreeMap<String, Value> = (before.resources().into_iter())
@@ -176,7 +176,7 @@ pub struct Nodes {
 }
 
 impl Nodes {
-    /// With the fleet's client.
+    /// Uses the fleet's client.
     pub fn new(client: &Client) -> Self {
         Nodes {
             nodes: Api::all(client.clone()),
@@ -185,7 +185,7 @@ impl Nodes {
         }
     }
 
-    /// Makes or updates the Node of a session that begins; answers the session's epoch.
+    /// Creates or updates the Node of a new session; returns the session's epoch.
     pub async fn register(
         &self,
         description: &Description,
@@ -213,7 +213,7 @@ impl Nodes {
                 })?;
             match self.nodes.create(&PostParams::default(), &node).await {
                 Ok(_) => {}
-                // Somebody else was faster; the patch below does the rest.
+                // Another writer created it first; the patch below does the rest.
                 Err(error) if status_code(&error) == Some(409) => {}
                 Err(error) => return Err(api(format!("creating node {name:?}"))(error)),
             }
@@ -224,13 +224,13 @@ impl Nodes {
             .patch(name, &PatchParams::default(), &Patch::Merge(&patch))
             .await
             .map_err(api(format!("updating node {name:?}")))?;
-        // The lease first: a node that is ready without one would look lost.
+        // Writes the lease first: a node that is ready without one would look lost.
         self.renew_lease(name).await?;
         self.write_status(description, inventory).await?;
         Ok(epoch)
     }
 
-    /// Puts the Node right if it doesn't say Ready or is missing; the session is alive.
+    /// Corrects the Node if it is missing or not Ready; the session is alive.
     pub async fn keep_ready(
         &self,
         description: &Description,
@@ -273,8 +273,8 @@ impl Nodes {
         self.write_status(description, inventory).await
     }
 
-    /// Takes what the node offers no more out of its status. To be done before its inventory is
-    /// written, by whose last version that is known.
+    /// Removes resources that the node no longer offers from its status. Called before its
+    /// inventory is written, because the last written version names them.
     async fn withdraw(
         &self,
         name: &str,
@@ -317,9 +317,9 @@ impl Nodes {
         Ok(())
     }
 
-    /// Writes a node's status with conditions made of those it has; others write some too, so
-    /// what was read must still stand. Nothing is written where there are none to write; answers
-    /// whether something was.
+    /// Writes a node's status with conditions computed from its present ones. Other components
+    /// write conditions too, so the write requires the version that was read. Writes nothing if
+    /// there are no changes; returns true if it wrote.
     pub(crate) async fn write_conditions(
         &self,
         name: &str,
@@ -353,7 +353,7 @@ impl Nodes {
         }
     }
 
-    /// Renews the node's lease, or makes it.
+    /// Renews the node's lease, or creates it.
     pub async fn renew_lease(&self, name: &str) -> Result<(), FleetError> {
         let spec = json!({
             "holderIdentity": name,
@@ -369,7 +369,7 @@ impl Nodes {
             Ok(_) => return Ok(()),
             Err(error) => error,
         };
-        // 500 is answered where the lease's record is damaged: a new one takes its place.
+        // The API answers 500 for a damaged lease record: a new one replaces it.
         if !matches!(status_code(&failed), Some(404 | 500)) {
             return Err(api(format!("renewing the lease of node {name:?}"))(failed));
         }
@@ -390,8 +390,8 @@ impl Nodes {
     }
 }
 
-/// The node's labels: what was found at its GPUs, and before that what whoever runs it says. One
-/// that was found before and isn't any more is null, for a merge to remove it.
+/// The node's labels: those found on its GPUs, overridden by those that the administrator
+/// configured. A label that was found earlier and no longer is is null, so that a merge removes it.
 fn labels(description: &Description, found: &NodeInventory, before: Option<&Node>) -> Value {
     let mut all: BTreeMap<String, Value> = BTreeMap::new();
     let earlier = before.and_then(|node| inventory(node.metadata.annotations.as_ref()));
@@ -427,7 +427,7 @@ fn is_ready(node: &Node) -> bool {
         .any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
-/// The node's conditions with Ready=True among them; the others as they are.
+/// The node's conditions with Ready=True; the others are unchanged.
 fn conditions(node: &Node, now: Timestamp) -> Vec<Value> {
     let current = node
         .status
@@ -460,7 +460,7 @@ pub fn micros(time: Timestamp) -> String {
     time.strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string()
 }
 
-/// Whether a name can be a node's: a DNS subdomain.
+/// True if a name is valid for a node: a DNS subdomain.
 pub fn valid_name(name: &str) -> bool {
     let label = |label: &str| {
         let alphanumeric = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
@@ -687,7 +687,7 @@ mod tests {
         }
     }
 
-    /// What comes of renewing a lease where the API answers these codes.
+    /// The result of renewing a lease if the API answers with these codes.
     async fn renewed(patched: u16, created: u16) -> bool {
         let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
             let code = match *request.method() {
@@ -715,11 +715,11 @@ mod tests {
         for (patched, created, well) in [
             (200, 500, true),
             (404, 201, true),
-            // Another one made it meanwhile.
+            // Another writer created it meanwhile.
             (404, 409, true),
             // The record is damaged.
             (500, 201, true),
-            // It is there, and can't be renewed for another reason.
+            // It exists, and cannot be renewed for another reason.
             (500, 409, false),
             (503, 201, false),
         ] {

@@ -1,6 +1,6 @@
-//! What a pod takes from ConfigMaps, Secrets, claims and its namespace, fetched for the agent, which
-//! has no access of its own. Something missing is a problem in words that the pod's status shows; the
-//! session asks again later.
+//! Fetches the data that a pod uses from ConfigMaps, Secrets, claims and its namespace, for the
+//! agent, which cannot read them. A missing object becomes a text in the pod's status; the session
+//! retries later.
 
 use std::collections::BTreeMap;
 
@@ -15,22 +15,22 @@ use rpc::agent::v1::{ContainerEnv, EnvVar, VolumeData, VolumeFile};
 use crate::error::status_code;
 use crate::node::valid_name;
 
-/// What was found for a pod.
+/// The data found for a pod.
 #[derive(Debug, Default, PartialEq)]
 pub struct Resolved {
     /// Its volumes' contents.
     pub volumes: Vec<VolumeData>,
     /// Its containers' values.
     pub env: Vec<ContainerEnv>,
-    /// The Unix account that its namespace's label asks for; empty if the label is not there.
+    /// The Unix account in the namespace's label; empty if the namespace has no such label.
     pub unix_account: String,
-    /// Why the namespace could not be read; empty if it was. Until it is, nothing says whom the pod
-    /// runs as, and the agent must not choose.
+    /// Why the namespace could not be read; empty if it was. Until then the pod's Unix account is
+    /// unknown, and the agent must not choose one.
     pub no_namespace: String,
 }
 
 impl Resolved {
-    /// Something was missing.
+    /// True if data was missing.
     pub fn has_problem(&self) -> bool {
         self.volumes.iter().any(|v| !v.problem.is_empty())
             || self.env.iter().any(|e| !e.problem.is_empty())
@@ -38,13 +38,13 @@ impl Resolved {
     }
 }
 
-/// The objects that a pod refers to, as far as they exist.
+/// The objects that a pod refers to, if they exist.
 #[derive(Default)]
 pub struct Sources {
     config_maps: BTreeMap<String, Option<ConfigMap>>,
     secrets: BTreeMap<String, Option<Secret>>,
     claims: BTreeMap<String, bool>,
-    /// What couldn't even be asked.
+    /// The objects whose request failed.
     failures: BTreeMap<String, Problem>,
 }
 
@@ -54,7 +54,7 @@ enum Problem {
     /// The object doesn't exist.
     #[error("{kind} {name:?} not found")]
     NotFound { kind: &'static str, name: String },
-    /// The API did not say whether the object exists.
+    /// The API did not report whether the object exists.
     #[error("{kind} {name:?}: {detail}")]
     Unread {
         kind: &'static str,
@@ -69,7 +69,7 @@ enum Problem {
         namespace: String,
         name: String,
     },
-    /// The object that a volume is filled from lacks the key.
+    /// The object that is the source of a volume lacks the key.
     #[error("{kind} {name:?} references non-existent key: {key}")]
     NoItem {
         kind: &'static str,
@@ -78,7 +78,7 @@ enum Problem {
     },
 }
 
-/// Fetches what the pod refers to, each object once.
+/// Fetches the objects that the pod refers to, each once.
 pub async fn resolve(client: &Client, pod: &Pod) -> Resolved {
     let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
     let mut sources = Sources::default();
@@ -99,7 +99,7 @@ async fn namespace_object(client: &Client, name: &str) -> Result<Option<Namespac
     found.map_err(|error| format!("namespace {name:?}: {}", detail(&error)))
 }
 
-/// What a namespace's label says; one that is gone says nothing, and its pods go, too.
+/// The account in a namespace's label. A deleted namespace has none, and its pods are deleted too.
 fn unix_account(namespace: Option<&Namespace>) -> String {
     let labels = namespace.and_then(|namespace| namespace.metadata.labels.as_ref());
     let account = labels.and_then(|labels| labels.get(UNIX_ACCOUNT));
@@ -181,7 +181,7 @@ impl Reference {
     }
 }
 
-/// Init containers and then the others.
+/// Init containers, then the others.
 fn containers(pod: &Pod) -> impl Iterator<Item = &Container> {
     let spec = pod.spec.as_ref();
     spec.and_then(|spec| spec.init_containers.as_ref())
@@ -241,14 +241,15 @@ fn references(pod: &Pod) -> Vec<Reference> {
             }
         }
     }
-    // What is no name could lead elsewhere in a request's path. It isn't found, as nothing has such a name.
+    // An invalid name could change a request's path. It counts as not found, because no object has
+    // such a name.
     found.retain(|reference| valid_name(reference.words().1));
     found.sort();
     found.dedup();
     found
 }
 
-/// Puts together what the agent needs from what was fetched.
+/// Assembles the agent's data from the fetched objects.
 fn assemble(pod: &Pod, sources: &Sources) -> Resolved {
     Resolved {
         volumes: volumes(pod)
@@ -435,7 +436,7 @@ fn projected_files(
     Ok(files)
 }
 
-/// All keys as files, or those that `items` names under the paths that it gives.
+/// All keys as files, or the keys in `items` under their paths.
 fn choose(
     mut all: BTreeMap<String, Vec<u8>>,
     items: Option<&[KeyToPath]>,

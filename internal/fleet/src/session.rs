@@ -1,7 +1,7 @@
-//! One node's session: from Hello to the end of the connection. Nothing is read before the
-//! certificate was found to count. A reader takes what the agent
-//! says, a driver tells it what its pods are to be, a keeper renews its lease; none of them waits
-//! for another, so that neither end can block the other.
+//! One node's session: from Hello to the end of the connection. The server reads nothing before the
+//! certificate has been validated. A reader receives the agent's messages, a driver sends the
+//! desired pods, a keeper renews the lease; they never wait for each other, so that neither peer
+//! can block the other.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -38,29 +38,29 @@ use crate::node::Description;
 use crate::resolve::{Resolved, resolve};
 use crate::status::Reports;
 
-/// Messages on their way to one agent.
+/// The capacity of the queue of messages to one agent.
 const OUTBOUND: usize = 256;
 
-/// How long an agent may take to say Hello.
+/// How long an agent may take to send its Hello.
 const HELLO: Duration = Duration::from_secs(10);
 
-/// Sessions of one node that may be opening at a time: an agent opens one, and another when it
-/// gave that up.
+/// The maximum number of sessions of one node that may be opening at a time: an agent opens one,
+/// and another after it abandoned the first.
 const OPENING_MAX: usize = 4;
 
 /// How long a session may wait for the first lists after the server's start.
 const SYNC: Duration = Duration::from_secs(30);
 
-/// Changes within this time are told together.
+/// Changes within this time are sent together.
 const COALESCE: Duration = Duration::from_millis(20);
 
-/// How long to wait before what could not be done, or what a pod lacks, is tried again.
+/// The delay before a failed operation, or data that a pod lacks, is retried.
 const AGAIN: Duration = Duration::from_secs(3);
 
 /// How often a live node's lease is renewed.
 const RENEW: Duration = Duration::from_secs(5);
 
-/// A node that was heard this recently is alive.
+/// A node with a message this recent is alive.
 const ALIVE: Duration = Duration::from_secs(12);
 
 type Outbound = mpsc::Sender<Result<ServerMessage, Status>>;
@@ -69,7 +69,7 @@ type Outbound = mpsc::Sender<Result<ServerMessage, Status>>;
 pub struct Session {
     /// The node's name.
     pub node: String,
-    /// Whose certificate the connection showed.
+    /// The identity in the connection's certificate.
     pub peer: PeerIdentity,
     id: u64,
     outbound: Outbound,
@@ -77,19 +77,19 @@ pub struct Session {
     ended: watch::Sender<bool>,
     /// The logs being read from the node.
     pub logs: LogSinks,
-    /// What the node has not answered yet.
+    /// Requests that the node has not answered yet.
     pub asks: Asks,
     book: Mutex<Book>,
     heard: Mutex<Instant>,
-    /// What the node has; written by a task of its own, the latest only.
+    /// The node's inventory; a separate task writes the latest.
     inventory: watch::Sender<NodeInventory>,
-    /// What the agent last said of its health; written by a task of its own, the latest only.
+    /// The agent's latest health report; a separate task writes the latest.
     health: watch::Sender<Option<health::Health>>,
     description: Description,
 }
 
 impl Session {
-    /// Something that concerns the node has changed.
+    /// Wakes the driver: an object that concerns the node has changed.
     pub fn wake(&self) {
         self.wake.notify_one();
     }
@@ -99,12 +99,12 @@ impl Session {
         self.ended.send_replace(true);
     }
 
-    /// Sends a message; false if the session is over.
+    /// Sends a message; false if the session has ended.
     pub async fn send(&self, message: impl Into<ServerMessage>) -> bool {
         self.outbound.send(Ok(message.into())).await.is_ok()
     }
 
-    /// Sends a message if there is room for it now.
+    /// Sends a message if the queue has room for it now.
     pub fn try_send(&self, message: impl Into<ServerMessage>) -> bool {
         self.outbound.try_send(Ok(message.into())).is_ok()
     }
@@ -187,7 +187,7 @@ async fn read_hello(inbound: &mut Streaming<AgentMessage>) -> Result<Hello, Stat
     }
 }
 
-/// The peer, if it is the node that the Hello is of.
+/// Returns the peer, if it is the node in the Hello.
 #[allow(clippy::result_large_err, reason = "tonic's own error type")]
 fn own(peer: Option<PeerIdentity>, node: &str) -> Result<PeerIdentity, Status> {
     let Some(peer) = peer else {
@@ -226,7 +226,7 @@ async fn begin(
         .map_err(|_| Status::unavailable("the server is ending"))?;
     let description = Description::of(&hello, &inventory);
     let node = description.name.clone();
-    // The one before must not write a word after the new epoch began.
+    // The previous session must not write after the new epoch began.
     if let Some(before) = fleet.sessions.lock().remove(&node) {
         tracing::info!(node, "a new session replaces the one before");
         before.end();
@@ -257,7 +257,8 @@ async fn begin(
     if let Some(before) = fleet.sessions.lock().insert(node.clone(), session.clone()) {
         before.end();
     }
-    // It may have been revoked since it was looked at; from here on the fleet ends the session.
+    // The certificate may have been revoked since the check; from here on the fleet ends the
+    // session.
     if !fleet.counts(&session.peer) {
         session.end();
     }
@@ -276,7 +277,7 @@ async fn begin(
         };
         let reports = Reports::new(fleet.client.clone(), session.node.clone());
         let mut ended = session.ended.subscribe();
-        // Before anything is heard that could be missed.
+        // Subscribes before any message arrives that could be missed.
         let inventories = session.inventory.subscribe();
         let why = tokio::select! {
             why = read(&fleet, &session, &reports, inbound) => why,
@@ -309,8 +310,8 @@ async fn begin(
     Ok(ReceiverStream::new(stream))
 }
 
-/// Returns when a certificate that ends at `not_after` (seconds since 1970) has ended. Looks at the
-/// clock again and again: it may be set, and the machine may sleep.
+/// Returns when a certificate that ends at `not_after` (seconds since 1970) has expired. Checks the
+/// clock periodically: it may be set, and the machine may sleep.
 async fn expiry(not_after: i64) {
     const LOOK: Duration = Duration::from_secs(60);
     while Timestamp::now().as_second() <= not_after {
@@ -318,7 +319,7 @@ async fn expiry(not_after: i64) {
     }
 }
 
-/// The node's pods, read from the API rather than the index, which may be a moment late.
+/// The node's pods, read from the API rather than the index, which may be behind.
 async fn pods_of(fleet: &Fleet, node: &str) -> Result<Vec<Arc<Pod>>, crate::FleetError> {
     let api: Api<Pod> = Api::all(fleet.client.clone());
     let parameters = ListParams::default().fields(&format!("spec.nodeName={node}"));
@@ -339,7 +340,7 @@ async fn pods_of(fleet: &Fleet, node: &str) -> Result<Vec<Arc<Pod>>, crate::Flee
     Ok(pods.into_iter().map(Arc::new).collect())
 }
 
-/// Takes in what the agent says until the connection ends; answers why it did.
+/// Receives the agent's messages until the connection ends; returns the reason.
 async fn read(
     fleet: &Fleet,
     session: &Arc<Session>,
@@ -395,7 +396,8 @@ async fn read(
     }
 }
 
-/// Whether an event is about a pod that is bound to the node. Others are not the node's to speak of.
+/// True if an event is about a pod that is bound to the node. A node may not report about other
+/// pods.
 fn is_about_own_pod(fleet: &Fleet, node: &str, note: &EventNote) -> bool {
     let pod = fleet.index.lock().pod(&note.namespace, &note.name);
     pod.is_some_and(|pod| {
@@ -403,8 +405,8 @@ fn is_about_own_pod(fleet: &Fleet, node: &str, note: &EventNote) -> bool {
     })
 }
 
-/// Writes what the node has whenever that changes, for as long as its session lasts: one after the other, so
-/// that what stands is what was said last. The first was written with the Hello.
+/// Writes the node's inventory whenever it changes, while its session lasts, in sequence, so that
+/// the last report is the one that remains. The first was written with the Hello.
 async fn write_inventories(
     fleet: &Fleet,
     session: &Session,
@@ -419,7 +421,7 @@ async fn write_inventories(
         if let Err(error) = written {
             tracing::warn!(node = session.node, %error, "an inventory was not written yet");
             tokio::time::sleep(AGAIN).await;
-            // Tried again, with what was said last.
+            // Retried with the latest report.
             said.mark_changed();
         }
     }
@@ -433,16 +435,16 @@ fn phase_of(status_json: &str) -> Option<String> {
     serde_json::from_str::<Phase>(status_json).ok()?.phase
 }
 
-/// What the driver has sent of a pod, to send only what changed.
+/// The data that the driver has sent for a pod, so that it sends only changes.
 #[derive(Default)]
 struct Sent {
     names_version: u64,
     hosts: Vec<HostsEntry>,
-    /// What was found for a pod that lacks something; looked for again until it lacks nothing.
+    /// The data found for an incomplete pod; fetched again until it is complete.
     lacking: Option<Resolved>,
 }
 
-/// Tells the agent what its pods are to be, for as long as there is somebody to tell.
+/// Sends the agent its desired pods until the session ends.
 async fn drive(fleet: &Arc<Fleet>, session: &Arc<Session>) {
     let mut sent: BTreeMap<String, Sent> = BTreeMap::new();
     let mut complete = false;
@@ -497,7 +499,7 @@ async fn carry_out(
             name,
             uid,
         } => {
-            // Killing work is not done on a view that may be stale.
+            // A stop must not rely on a view that may be stale.
             let api: Api<Pod> = Api::namespaced(fleet.client.clone(), &namespace);
             match api.get_opt(&name).await {
                 Ok(Some(pod))
@@ -579,7 +581,7 @@ fn names_of(fleet: &Fleet, pod: &Pod) -> (u64, Vec<HostsEntry>) {
     )
 }
 
-/// A namespace and a gang in it, if any: pods whose hosts files say the same.
+/// A namespace and optionally a gang in it: the pods share one hosts file.
 type Gang<'a> = (&'a str, Option<&'a str>);
 
 /// Sends the hosts entries that changed, computed once for each gang.
@@ -625,7 +627,7 @@ async fn send_changes(
     true
 }
 
-/// Looks again for what pods lack, and tells what has changed.
+/// Fetches again the data that pods lack, and sends the changes.
 async fn resolve_again(
     fleet: &Arc<Fleet>,
     session: &Arc<Session>,
@@ -654,7 +656,7 @@ async fn resolve_again(
     true
 }
 
-/// Renews the lease of a node that is heard, and keeps its Node object right.
+/// Renews the lease of a live node, and corrects its Node object.
 async fn keep(fleet: &Arc<Fleet>, session: &Arc<Session>) {
     let mut tick = tokio::time::interval_at(Instant::now() + RENEW, RENEW);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);

@@ -1,6 +1,6 @@
-//! What the agents report of their pods, written to the API: statuses (the latest of each pod
-//! only), the end of deletions, and events. A report about a pod that was declared ended by
-//! somebody else is dropped: what was said to users stays said.
+//! Writes the agents' pod reports to the API: statuses (only the latest of each pod), the end of
+//! deletions, and events. A report about a pod that another component declared ended is dropped:
+//! the status that users have seen stays.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,22 +20,22 @@ use tokio::sync::Notify;
 use crate::error::status_code;
 use crate::index::node_of;
 
-/// Pods with something still to be written, for one session.
+/// The maximum number of pods with pending writes, for one session.
 const MAX_PENDING_PODS: usize = 4096;
 
-/// Events waiting to be written, for one session; more are dropped.
+/// The maximum number of pending events, for one session; more are dropped.
 const MAX_PENDING_EVENTS: usize = 512;
 
-/// Writes at one time, for one session.
+/// The maximum number of concurrent writes, for one session.
 const CONCURRENT_WRITES: usize = 8;
 
-/// How often a conflicting write is tried again at once.
+/// How often a conflicting write is retried at once.
 const MAX_CONFLICTS: usize = 5;
 
-/// How long a write that the API couldn't take waits to be tried again.
+/// The delay before a write that the API could not accept is retried.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Conditions that the agent owns; others on the pod are somebody else's and stay.
+/// Conditions that the agent owns; other conditions of the pod stay.
 const OWN_CONDITIONS: [&str; 5] = [
     "Initialized",
     "PodReadyToStartContainers",
@@ -44,7 +44,7 @@ const OWN_CONDITIONS: [&str; 5] = [
     "PodScheduled",
 ];
 
-/// Fields of a status that a new one without them removes.
+/// Fields of a status that a new status without them removes.
 const OPTIONAL_FIELDS: [&str; 3] = ["message", "reason", "initContainerStatuses"];
 
 #[derive(Default)]
@@ -54,7 +54,7 @@ struct Pending {
     events: Vec<EventNote>,
 }
 
-/// One session's reports on their way to the API.
+/// One session's pending reports.
 pub struct Reports {
     client: Client,
     node: String,
@@ -62,15 +62,15 @@ pub struct Reports {
     work: Notify,
 }
 
-/// What became of a write.
+/// The result of a write.
 enum Written {
     Done,
-    /// To be tried again.
+    /// The write is to be retried.
     Later,
 }
 
 impl Reports {
-    /// For the session of `node`.
+    /// Creates the queue for the session of `node`.
     pub fn new(client: Client, node: String) -> Arc<Self> {
         Arc::new(Reports {
             client,
@@ -80,7 +80,7 @@ impl Reports {
         })
     }
 
-    /// A pod's status; replaces one not yet written.
+    /// A pod's status; replaces a pending one.
     pub fn status(&self, status: PodStatus) {
         let mut pending = self.pending.lock();
         if pending.statuses.len() < MAX_PENDING_PODS || pending.statuses.contains_key(&status.uid) {
@@ -106,7 +106,7 @@ impl Reports {
         self.work.notify_one();
     }
 
-    /// Something to tell about a pod.
+    /// An event about a pod.
     pub fn event(&self, note: EventNote) {
         let mut pending = self.pending.lock();
         if pending.events.len() < MAX_PENDING_EVENTS {
@@ -116,7 +116,7 @@ impl Reports {
         self.work.notify_one();
     }
 
-    /// Writes until dropped; what is still pending then is reported again by the next session.
+    /// Writes until dropped; the next session reports again anything still pending.
     pub async fn run(self: Arc<Self>) {
         loop {
             self.work.notified().await;
@@ -126,7 +126,7 @@ impl Reports {
         }
     }
 
-    /// Writes everything now pending; true if something has to be tried again.
+    /// Writes all pending reports; true if any has to be retried.
     async fn write_batch(&self) -> bool {
         let batch = std::mem::take(&mut *self.pending.lock());
         let mut uids: BTreeSet<String> = batch.statuses.keys().cloned().collect();
@@ -138,7 +138,7 @@ impl Reports {
                 let status = statuses.get(&uid).cloned();
                 let gone = gone.get(&uid).cloned();
                 async move {
-                    // The last status first: it holds the exit codes that a watcher wants to see.
+                    // Writes the last status first: it contains the exit codes that watchers need.
                     if let Some(status) = &status
                         && let Written::Later = self.write_status(status).await
                     {
@@ -163,7 +163,7 @@ impl Reports {
         let mut pending = self.pending.lock();
         for uid in &again {
             if let Some(status) = statuses.get(uid) {
-                // A newer one may have come meanwhile.
+                // A newer one may have arrived meanwhile.
                 pending
                     .statuses
                     .entry(uid.clone())
@@ -244,7 +244,7 @@ impl Reports {
     async fn write_event(&self, note: &EventNote) {
         let events: Api<Event> = Api::namespaced(self.client.clone(), &note.namespace);
         let event = event_of(note, &self.node, Timestamp::now());
-        // An event that can't be written is lost, as in Kubernetes; it is only a note.
+        // A failed write loses the event, as in Kubernetes.
         if let Err(error) = events.create(&PostParams::default(), &event).await {
             tracing::debug!(node = self.node, pod = note.name, %error, "an event could not be written");
         }
@@ -252,7 +252,7 @@ impl Reports {
 
     fn failed(&self, what: &str, pod: &str, error: &kube::Error) -> Written {
         match status_code(error) {
-            // The API won't take it, however often it is asked.
+            // The API rejects the write permanently.
             Some(400 | 403 | 422) => {
                 tracing::warn!(node = self.node, pod, %error, "{what} a pod was refused");
                 Written::Done
@@ -265,7 +265,7 @@ impl Reports {
     }
 }
 
-/// Whether a report may be written over what the API has, and why not.
+/// Checks if a report may overwrite the API's status, and why not.
 fn accepts(current: &Pod, uid: &str, node: &str, new: &Value) -> Result<(), &'static str> {
     if current.metadata.uid.as_deref() != Some(uid) {
         return Err("it is about an earlier pod of that name");
@@ -287,7 +287,7 @@ fn accepts(current: &Pod, uid: &str, node: &str, new: &Value) -> Result<(), &'st
     Ok(())
 }
 
-/// The merge patch that makes the pod's status what the agent says, and fails if the pod was
+/// The merge patch that sets the pod's status to the agent's report. It fails if the pod was
 /// changed since it was read.
 fn status_patch(current: &Pod, new: &Value) -> Value {
     let mut status = new.clone();
@@ -321,7 +321,7 @@ fn merge_conditions(existing: &[Value], reported: &Value) -> Vec<Value> {
         .filter(|old| {
             let own = OWN_CONDITIONS.iter().any(|name| old["type"] == *name);
             let again = reported.iter().any(|new| new["type"] == old["type"]);
-            // PodScheduled is the binder's when it is there; the agent only fills it in.
+            // If the binder wrote PodScheduled, it stays; the agent only adds a missing one.
             old["type"] == "PodScheduled" && old["status"] == "True" || !own && !again
         })
         .cloned()
@@ -330,7 +330,7 @@ fn merge_conditions(existing: &[Value], reported: &Value) -> Vec<Value> {
         if all.iter().any(|kept| kept["type"] == new["type"]) {
             continue;
         }
-        // The time of the last change is kept by who sees all changes: the API's copy.
+        // The API's copy has the time of the last change, because the API sees all changes.
         let same = existing
             .iter()
             .find(|old| old["type"] == new["type"] && old["status"] == new["status"]);
@@ -343,7 +343,7 @@ fn merge_conditions(existing: &[Value], reported: &Value) -> Vec<Value> {
 }
 
 fn event_of(note: &EventNote, node: &str, now: Timestamp) -> Event {
-    // Unique without randomness: no two events of a pod are noted in the same nanosecond.
+    // Unique without randomness: no two events of a pod are recorded in the same nanosecond.
     let suffix = format!("{:x}", now.as_nanosecond());
     let mut involved = json!({
         "kind": "Pod",

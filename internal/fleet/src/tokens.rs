@@ -1,8 +1,8 @@
-//! Join tokens: what an administrator hands to a new node. Kept as Secrets in the system
-//! namespace, the secret half only as its SHA-256 digest; shown in clear once, when made. A token
-//! is good for a number of joins (one, unless told otherwise), for a time, and, where one was
-//! named, for one node. The agent that runs in the server's own process joins with a token that
-//! only this process's memory holds.
+//! Join tokens, with which an administrator enrols a new node. They are stored as Secrets in the
+//! system namespace, the secret half only as its SHA-256 digest, and shown in clear once, at
+//! creation. A token is valid for a number of joins (one by default), for a limited time, and, if
+//! it names a node, for that node only. The agent in the server's own process joins with a token
+//! that exists only in this process's memory.
 
 use std::collections::BTreeMap;
 
@@ -17,13 +17,13 @@ use subtle::ConstantTimeEq;
 use crate::error::{FleetError, TokenError, api, status_code};
 use crate::node::valid_name;
 
-/// The type of the Secrets that hold join tokens.
+/// The type of the Secrets that contain join tokens.
 pub const SECRET_TYPE: &str = "muster.io/join-token";
 
-/// The longest that a join token can be good.
+/// The longest validity of a join token.
 pub const LONGEST_TTL: SignedDuration = SignedDuration::from_hours(7 * 24);
 
-/// The most joins that one token can be good for: as many machines as are set up in one go.
+/// The maximum number of joins of one token: as many machines as are installed together.
 pub const MOST_USES: u32 = 1000;
 
 const NAME_PREFIX: &str = "join-token-";
@@ -39,31 +39,31 @@ const ID_LENGTH: usize = 6;
 /// Random bytes of the secret half; 160 bits.
 const SECRET_BYTES: usize = 20;
 
-/// How often a use is counted anew because another use was counted at the same moment. Of so many
-/// writers at once one succeeds each time.
+/// How often a use is counted again after a conflict. Of this many concurrent writers one succeeds
+/// each time.
 const COUNT_TRIES_MAX: u32 = 64;
 
-/// What a token should be.
+/// The options of a token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JoinTokenOptions {
-    /// How long it is good.
+    /// How long the token is valid.
     pub ttl: SignedDuration,
-    /// What it is for, for people.
+    /// The token's purpose, for administrators.
     pub description: String,
-    /// The only node that may join with it; any node if none is named.
+    /// The only node that may join with the token; any node if none.
     pub node: Option<String>,
-    /// How many joins it is good for.
+    /// How many joins the token is valid for.
     pub uses: u32,
 }
 
-/// A token just made; the only time that it is seen in clear.
+/// A new token; its text cannot be read later.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewJoinToken {
     /// The public half, by which it is listed and revoked.
     pub id: String,
     /// The whole token, to be given to the agent.
     pub token: String,
-    /// When it ends.
+    /// When the token expires.
     pub expires: Timestamp,
 }
 
@@ -72,31 +72,31 @@ pub struct NewJoinToken {
 pub struct JoinToken {
     /// The public half.
     pub id: String,
-    /// What it was made for.
+    /// The token's purpose.
     pub description: String,
-    /// When it ends.
+    /// When the token expires.
     pub expires: Timestamp,
-    /// The only node that may join with it.
+    /// The only node that may join with the token.
     pub node: Option<String>,
-    /// How many joins it is still good for.
+    /// How many joins remain.
     pub uses: u32,
 }
 
-/// The token of the agent in the server's own process.
+/// The token of the agent in the server's process.
 struct OwnToken {
     id: String,
     digest: String,
     node: String,
 }
 
-/// The join tokens kept in a namespace.
+/// The join tokens stored in a namespace.
 pub struct JoinTokens {
     secrets: Api<Secret>,
     own: Mutex<Option<OwnToken>>,
 }
 
 impl JoinTokens {
-    /// The tokens kept in `namespace`.
+    /// The tokens stored in `namespace`.
     pub fn new(client: kube::Client, namespace: &str) -> Self {
         JoinTokens {
             secrets: Api::namespaced(client, namespace),
@@ -104,7 +104,7 @@ impl JoinTokens {
         }
     }
 
-    /// Makes a token.
+    /// Creates a token.
     pub async fn create(&self, options: &JoinTokenOptions) -> Result<NewJoinToken, FleetError> {
         check_options(options)?;
         self.drop_expired(Timestamp::now()).await;
@@ -140,9 +140,9 @@ impl JoinTokens {
         })
     }
 
-    /// Draws the token with which the agent in this process joins as `node`: good for as long as
-    /// the process runs, for any number of joins. It needs no disk, so that a full one keeps no
-    /// server from starting. A later call replaces it.
+    /// Generates the token with which the agent in this process joins as `node`: valid while the
+    /// process runs, for any number of joins. It needs no disk, so that the server can start with a
+    /// full one. A later call replaces the token.
     pub fn draw_own(&self, node: &str) -> Result<String, FleetError> {
         let id = random_text(ID_LENGTH)?;
         let secret = random_text(SECRET_BYTES * 8 / 5)?;
@@ -169,7 +169,7 @@ impl JoinTokens {
             .collect())
     }
 
-    /// Ends a token; true if there was one.
+    /// Revokes a token; true if it existed.
     pub async fn revoke(&self, id: &str) -> Result<bool, FleetError> {
         if !well_formed(id, ID_LENGTH) {
             return Ok(false);
@@ -182,9 +182,9 @@ impl JoinTokens {
         }
     }
 
-    /// Uses a token for one join of `node`; its id if that is allowed now. A node that is `known`
-    /// from before joins again only with a token that names it. Of two joins that use the last use
-    /// at the same moment one is refused: the API's revisions decide which.
+    /// Uses a token for one join of `node`; returns its id if the join is allowed. A node that is
+    /// already `known` may join again only with a token that names it. If two concurrent joins
+    /// compete for the last use, one is refused: the API's revisions decide which.
     pub async fn take(
         &self,
         token: &str,
@@ -220,7 +220,7 @@ impl JoinTokens {
         Err(TokenError::Busy.into())
     }
 
-    /// Writes that a token was used, unless it was changed since it was read.
+    /// Records the use of a token, unless the token was changed since it was read.
     async fn count(
         &self,
         name: &str,
@@ -234,7 +234,7 @@ impl JoinTokens {
                 ..token
             };
             read.data = Some(data_of(&left, digest));
-            // The object names the revision that was read.
+            // The object contains the revision that was read.
             let written = self
                 .secrets
                 .replace(name, &PostParams::default(), &read)
@@ -257,7 +257,7 @@ impl JoinTokens {
         })
     }
 
-    /// Removes what can't be used any more. Whatever goes wrong here keeps nobody from anything.
+    /// Removes tokens that cannot be used any more. A failure here prevents nothing.
     async fn drop_expired(&self, now: Timestamp) {
         let Ok(tokens) = self.list().await else {
             return;
@@ -305,7 +305,7 @@ fn data_of(token: &JoinToken, digest: String) -> BTreeMap<String, ByteString> {
     data
 }
 
-/// Checks a secret against what is kept; the comparison takes as long whatever differs.
+/// Compares a secret with the stored digest, in constant time.
 fn check(
     kept: &JoinToken,
     kept_digest: &str,
@@ -328,7 +328,7 @@ fn check(
     Ok(())
 }
 
-/// What a Secret says about a token, with the digest of its secret half.
+/// Parses a token's Secret; returns the token and the digest of its secret half.
 fn stored(secret: &Secret) -> Option<(JoinToken, String)> {
     if secret.type_.as_deref() != Some(SECRET_TYPE) {
         return None;
@@ -341,7 +341,7 @@ fn stored(secret: &Secret) -> Option<(JoinToken, String)> {
         description: text(DESCRIPTION_KEY).unwrap_or_default(),
         expires: text(EXPIRES_KEY)?.parse().ok()?,
         node: text(NODE_KEY),
-        // Tokens of earlier versions don't say: one use, as is the default.
+        // Tokens of earlier versions lack the field: one use, the default.
         uses: text(USES_KEY).map_or(Some(1), |uses| uses.parse().ok())?,
     };
     Some((token, text(DIGEST_KEY)?))
@@ -368,7 +368,7 @@ fn digest(secret: &str) -> String {
         .collect()
 }
 
-/// 32 characters, so that five random bits choose one evenly; none that are easily confused.
+/// 32 characters, so that five random bits choose one uniformly; none that are easily confused.
 const ALPHABET: &[u8; 32] = b"abcdefghijkmnpqrstuvwxyz23456789";
 
 pub(crate) fn random_text(length: usize) -> Result<String, FleetError> {

@@ -1,4 +1,4 @@
-//! The fleet's watches: one for each kind, however many sessions there are. They only feed the
+//! The fleet's watches: one for each kind, whatever the number of sessions. They only feed the
 //! index.
 
 use std::collections::BTreeSet;
@@ -16,7 +16,7 @@ use crate::Fleet;
 use crate::admissions;
 use crate::index::{Index, Key, Listed, Touched, key_of};
 
-/// How the index takes the events of one kind.
+/// How the index applies the events of one kind.
 struct Feed<K> {
     listed: Listed,
     put: fn(&mut Index, K) -> Touched,
@@ -46,12 +46,12 @@ pub fn spawn(fleet: &Arc<Fleet>) -> Vec<AbortHandle> {
             index.remove_node(&key.1);
             Touched::default()
         },
-        // A node's address is of no harm when the node is gone.
+        // The address of a deleted node is harmless.
         retain: |_, _| Touched::default(),
     };
     let weak = Arc::downgrade(fleet);
     let any = watcher::Config::default();
-    // A pod that waits for a node is no session's business.
+    // Sessions do not need pods without a node.
     let bound = any.clone().fields("spec.nodeName!=");
     vec![
         tokio::spawn(follow(weak.clone(), Api::all(client.clone()), bound, pods)).abort_handle(),
@@ -66,8 +66,8 @@ pub fn spawn(fleet: &Arc<Fleet>) -> Vec<AbortHandle> {
     ]
 }
 
-/// Keeps the nodes' admissions current, and ends the sessions of nodes whose certificate stopped
-/// counting.
+/// Keeps the nodes' admissions current, and ends the sessions of nodes whose certificate was
+/// revoked.
 pub fn spawn_admissions(fleet: &Arc<Fleet>) -> [AbortHandle; 2] {
     let (weak, mut changes) = (Arc::downgrade(fleet), fleet.admissions.changes());
     let following = tokio::spawn(admissions::follow(Arc::downgrade(&fleet.admissions)));
@@ -84,7 +84,7 @@ async fn follow<K>(fleet: Weak<Fleet>, api: Api<K>, chosen: watcher::Config, fee
 where
     K: kube::Resource + Clone + Debug + DeserializeOwned + Send + 'static,
 {
-    // The watcher lists again by itself after errors, with a growing pause.
+    // The watcher lists again after errors, with exponential backoff.
     let mut events = std::pin::pin!(watcher(api, chosen).default_backoff());
     let mut seen = BTreeSet::new();
     while let Some(event) = events.next().await {

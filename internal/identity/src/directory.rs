@@ -1,7 +1,7 @@
 //! The users and tokens: Secrets in `muster-system`, mirrored in memory.
 //!
-//! A write of our own goes to the resource API first and to the mirror when it was acknowledged.
-//! What others write (with `kubectl`, say) the mirror learns from a watch.
+//! The directory's own writes go to the resource API first and to the mirror after they were
+//! acknowledged. A watch updates the mirror after other clients' writes (for example `kubectl`).
 
 use std::collections::BTreeMap;
 use std::sync::Weak;
@@ -31,27 +31,27 @@ const TOKEN_PREFIX: &str = "token-";
 const RECORD: &str = "record";
 const HASH: &str = "hash";
 
-/// A user as asked for.
+/// The fields of a new user.
 #[derive(Clone, Debug)]
 pub struct NewUser {
-    /// The name to sign in with.
+    /// The name for signing in.
     pub name: String,
     /// The first password.
     pub password: String,
-    /// What the user may do.
+    /// The user's role.
     pub role: Role,
-    /// Where: all namespaces when none are listed.
+    /// The namespaces of the role: all if the list is empty.
     pub namespaces: Option<Vec<String>>,
 }
 
-/// A user as known.
+/// An existing user.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct User {
-    /// The name to sign in with.
+    /// The name for signing in.
     pub name: String,
-    /// What the user may do.
+    /// The user's role.
     pub role: Role,
-    /// Where: all namespaces when none are listed.
+    /// The namespaces of the role: all if the list is empty.
     pub namespaces: Option<Vec<String>>,
 }
 
@@ -62,7 +62,7 @@ impl User {
     }
 }
 
-/// Refuses names and passwords that can't be used.
+/// Refuses invalid names and passwords.
 pub(crate) fn check_new(user: &NewUser) -> Result<(), IdentityError> {
     let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
     let name = &user.name;
@@ -76,22 +76,22 @@ pub(crate) fn check_new(user: &NewUser) -> Result<(), IdentityError> {
     passwords::check_strength(&user.password)
 }
 
-/// The users and tokens, and where they are kept.
+/// The users and tokens, and the client of their Secrets.
 pub(crate) struct Directory {
     secrets: Api<Secret>,
     events: Api<Event>,
     mirror: RwLock<Mirror>,
-    /// The Secrets that can't be read, by name, with the revision that was told of.
+    /// The unreadable Secrets, by name, with the revision that was reported.
     damaged: Mutex<BTreeMap<String, u64>>,
 }
 
-/// What a Secret turned out to be.
+/// The meaning of a Secret.
 enum Content {
     User(KnownUser),
     Token(KnownToken),
-    /// A user or a token that can't be read.
+    /// A user or a token that cannot be read.
     Damaged(IdentityError),
-    /// Somebody else's.
+    /// A Secret of another type.
     Other,
 }
 
@@ -147,7 +147,8 @@ fn name_of(secret: &Secret) -> &str {
     secret.metadata.name.as_deref().unwrap_or_default()
 }
 
-/// Muster's own API counts revisions; 0 where they can't be read, which everything follows.
+/// Muster's own API numbers revisions; 0 if a revision is not a number, so that any other one is
+/// newer.
 fn revision_of(secret: &Secret) -> u64 {
     let version = secret.metadata.resource_version.as_deref();
     version
@@ -155,7 +156,8 @@ fn revision_of(secret: &Secret) -> u64 {
         .unwrap_or_default()
 }
 
-/// A record counts only in the Secret that is named after it: no other may replace it.
+/// A record is valid only in the Secret that is named after it, so that no other Secret can replace
+/// it.
 fn read(secret: &Secret) -> Content {
     let misnamed = |name: &str| {
         let other = name != name_of(secret);
@@ -189,15 +191,15 @@ fn read(secret: &Secret) -> Content {
     }
 }
 
-/// Whether the store takes nothing now, as on a full disk.
+/// True if the store accepts no writes now, as on a full disk.
 fn takes_nothing(error: &IdentityError) -> bool {
     matches!(error, IdentityError::Store(error)
         if matches!(&**error, kube::Error::Api(status) if matches!(status.code, 503 | 507)))
 }
 
 impl Directory {
-    /// Reads what there is. A Secret that can't be read is set aside: it is named in the log and
-    /// in an event, and keeps nobody else out.
+    /// Reads all users and tokens. An unreadable Secret is skipped and reported in the log and in
+    /// an event; it does not affect other users.
     pub(crate) async fn load(client: kube::Client) -> Result<Self, IdentityError> {
         let directory = Directory {
             secrets: Api::namespaced(client.clone(), NAMESPACE),
@@ -211,7 +213,7 @@ impl Directory {
         Ok(directory)
     }
 
-    /// Takes in what a Secret says now, and notes it as seen.
+    /// Applies a Secret's content, and records it as seen.
     async fn take_in(&self, secret: &Secret, listed: &mut Listed) {
         let name = name_of(secret);
         let ended = match read(secret) {
@@ -241,7 +243,7 @@ impl Directory {
         self.delete_tokens(ended).await;
     }
 
-    /// A Secret was deleted.
+    /// Applies the deletion of a Secret.
     async fn deleted(&self, secret: &Secret) {
         let name = name_of(secret);
         let ours = matches!(secret.type_.as_deref(), Some(USER_TYPE | TOKEN_TYPE));
@@ -262,7 +264,7 @@ impl Directory {
         }
     }
 
-    /// Names a Secret that can't be read, once for each of its revisions.
+    /// Reports an unreadable Secret, once for each of its revisions.
     async fn set_aside(&self, secret: &Secret, error: &IdentityError) {
         let revision = revision_of(secret);
         let told = self
@@ -286,13 +288,13 @@ impl Directory {
             "firstTimestamp": second, "lastTimestamp": second, "count": 1,
         }));
         let event = event.expect("an event of plain text is always an Event");
-        // An event that can't be written is lost, as in Kubernetes; the log has it.
+        // A failed write loses the event, as in Kubernetes; the log has the message.
         if let Err(error) = self.events.create(&PostParams::default(), &event).await {
             tracing::debug!(%error, "an event could not be written");
         }
     }
 
-    /// Whether there is a Secret of this user that can't be read.
+    /// True if this user's Secret exists and is unreadable.
     pub(crate) fn is_damaged(&self, user: &str) -> bool {
         self.damaged.lock().contains_key(&user_secret(user))
     }
@@ -315,7 +317,7 @@ impl Directory {
         mirror.user(user).map(|known| known.hash.clone())
     }
 
-    /// Keeps a user: a new one, or in the place of one that can't be read.
+    /// Stores a user: a new one, or one that replaces an unreadable one.
     pub(crate) async fn insert_user(
         &self,
         new: NewUser,
@@ -354,13 +356,13 @@ impl Directory {
             .secrets
             .replace(&user_secret(name), &PostParams::default(), &secret)
             .await?;
-        // The sessions of the old password end with it.
+        // The sessions of the old password end.
         self.take_in(&written, &mut Listed::default()).await;
         Ok(())
     }
 
-    /// Keeps a token. A session is held in memory alone while the store takes nothing, so that
-    /// somebody can sign in and make room.
+    /// Stores a token. While the store accepts no writes, a session exists only in memory, so that
+    /// an administrator can sign in and free space.
     pub(crate) async fn insert_token(
         &self,
         info: TokenInfo,
@@ -387,8 +389,8 @@ impl Directory {
         Ok(())
     }
 
-    /// Ends a token at once, and then deletes what is stored of it. Where the store refuses that,
-    /// the token stays ended until the server starts again.
+    /// Ends a token at once, and then deletes its Secret. If the store refuses the deletion, the
+    /// token stays ended until the server restarts.
     pub(crate) async fn remove_token(&self, id: &str) -> Result<(), IdentityError> {
         let ended = self.mirror.write().end_token(id);
         match ended {
@@ -410,7 +412,7 @@ impl Directory {
         }
     }
 
-    /// Deletes what is stored of tokens that have ended.
+    /// Deletes the Secrets of tokens that have ended.
     async fn delete_tokens(&self, ids: Vec<String>) {
         for id in ids {
             if let Err(error) = self.delete_token(&id).await {
@@ -429,13 +431,13 @@ impl Directory {
     }
 }
 
-/// Keeps the mirror current for as long as somebody else holds the directory: what is changed or
-/// deleted through the API, by whomever, counts at once.
+/// Keeps the mirror current while another owner holds the directory: every change or deletion
+/// through the API takes effect at once.
 pub(crate) async fn follow(directory: Weak<Directory>) {
     let Some(secrets) = directory.upgrade().map(|held| held.secrets.clone()) else {
         return;
     };
-    // The watcher lists again by itself after errors, with a growing pause.
+    // The watcher lists again after errors, with exponential backoff.
     let mut changes =
         std::pin::pin!(watcher(secrets, watcher::Config::default()).default_backoff());
     let (mut known, mut listed) = (Known::default(), Listed::default());
@@ -506,7 +508,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_in_a_secret_of_another_name_replaces_nobody() {
+    fn a_record_in_a_secret_of_another_name_is_ignored() {
         let user = User {
             name: "admin".to_string(),
             role: Role::Admin,

@@ -1,37 +1,37 @@
-//! What can go wrong with identities, in words that say what to do.
+//! The errors of identities, with their remedies.
 
 use std::time::Duration;
 
 /// An error of this crate.
 #[derive(Debug, thiserror::Error)]
 pub enum IdentityError {
-    /// The name and the password don't belong together.
+    /// The user name or the password is wrong.
     #[error("the user name or the password is wrong; an administrator can set a new password")]
     WrongPassword,
-    /// Too many wrong passwords from this address.
+    /// Too many wrong passwords came from this address.
     #[error("too many failed attempts from this address; try again in {} s", wait.as_secs().max(1))]
     TooManyAttempts {
         /// How long to wait.
         wait: Duration,
     },
-    /// Too many sign in at the same moment.
+    /// Too many sign-ins are in progress.
     #[error("too many people sign in at this moment; try again in {} s", wait.as_secs().max(1))]
     Busy {
         /// How long to wait.
         wait: Duration,
     },
-    /// The password can't be used.
+    /// The password is invalid.
     #[error("password: {reason}")]
     WeakPassword {
-        /// What is wrong and what would be right.
+        /// The problem and the expected form.
         reason: String,
     },
-    /// The user's name can't be used.
+    /// The user's name is invalid.
     #[error(
         "user name {name:?}: use 1 to 40 lower-case letters, digits and '-', beginning and ending with a letter or digit"
     )]
     BadName {
-        /// The name that was offered.
+        /// The given name.
         name: String,
     },
     /// The name is taken.
@@ -40,56 +40,56 @@ pub enum IdentityError {
         /// The name.
         name: String,
     },
-    /// No such user.
+    /// The user does not exist.
     #[error("there is no user {name:?}; see the list of users for the names that exist")]
     NoSuchUser {
         /// The name.
         name: String,
     },
-    /// No such token.
+    /// The token does not exist.
     #[error("there is no token {id:?}; see `muster token list` for those that exist")]
     NoSuchToken {
         /// The token's public id.
         id: String,
     },
-    /// A life that tokens don't get.
+    /// The requested lifetime of a token is not allowed.
     #[error("a token can't live for {} s; choose between 1 s and 366 days", asked.as_secs())]
     TokenLifetime {
-        /// The life that was asked for.
+        /// The requested lifetime.
         asked: Duration,
     },
     /// A token's label is too long.
     #[error("label: it has {bytes} bytes; use at most {}", crate::TOKEN_LABEL_MAX)]
     TokenLabel {
-        /// How many it has.
+        /// The label's length.
         bytes: usize,
     },
-    /// A user has as many access tokens as one may.
+    /// The user has the maximum number of access tokens.
     #[error(
         "the user has {held} access tokens, and no more than {} are issued to one; end some with `muster token revoke`",
         crate::TOKENS_PER_USER_MAX
     )]
     TooManyTokens {
-        /// How many there are.
+        /// The maximum number.
         held: usize,
     },
-    /// A stored user or token can't be read.
+    /// A stored user or token cannot be read.
     #[error(
         "the stored identity {secret:?} in namespace muster-system can't be read ({reason}); delete that Secret, or restore a backup"
     )]
     Damaged {
         /// The Secret's name.
         secret: String,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// The operating system gave no random bytes.
+    /// The operating system returned no random bytes.
     #[error("the operating system gave no random bytes: {0}; retry, or look at the system's log")]
     Entropy(String),
     /// Hashing failed.
     #[error("the password could not be hashed: {0}")]
     Hashing(String),
-    /// The work was cut off by a shutdown.
+    /// A shutdown interrupted the work.
     #[error("the server is stopping; try again when it is back")]
     Interrupted,
     /// The resource API refused.
@@ -98,7 +98,7 @@ pub enum IdentityError {
 }
 
 impl IdentityError {
-    /// How many seconds to wait before trying again, where waiting helps.
+    /// How many seconds to wait before a retry, if a retry can succeed.
     pub fn retry_after(&self) -> Option<u64> {
         match self {
             IdentityError::TooManyAttempts { wait } | IdentityError::Busy { wait } => {

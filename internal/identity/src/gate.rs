@@ -1,6 +1,6 @@
-//! The gate in front of every request: finds out who calls and says so in the request's
-//! extensions. It refuses credentials that are wrong; a request without any goes on
-//! without a caller, and the router behind decides what that may see.
+//! The gate in front of every request: authenticates the caller and stores it in the request's
+//! extensions. It refuses wrong credentials; a request without credentials continues without a
+//! caller, and the router behind decides whether it is permitted.
 
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, Method, StatusCode, Uri, header};
@@ -16,9 +16,9 @@ pub const SESSION_COOKIE: &str = "muster_session";
 
 /// Middleware for `axum::middleware::from_fn_with_state(identity, require_caller)`.
 ///
-/// A [`Caller`] that is there already (set by the listener from a client certificate)
-/// stays. A bearer token comes before a cookie. A cookie alone may change something only
-/// when the browser says that the request comes from our own pages.
+/// A [`Caller`] that the listener has already set from a client certificate stays. A bearer token
+/// takes precedence over a cookie. A request with only a cookie may change state only if the
+/// browser reports that it comes from the server's own pages.
 pub async fn require_caller(
     State(identity): State<Identity>,
     mut request: Request,
@@ -65,7 +65,7 @@ pub async fn require_caller(
     next.run(request).await
 }
 
-/// What tells of the bearer of this secret for as long as a request lasts.
+/// The credential with this secret, to be checked while a request lasts.
 fn credential(identity: &Identity, secret: &str) -> Credential {
     let (identity, secret) = (identity.clone(), secret.to_owned());
     Credential::new(move || identity.bearer(&secret).map(|(caller, _)| caller))
@@ -75,7 +75,7 @@ fn bearer(headers: &HeaderMap) -> Option<&str> {
     bearer_token(headers.get(header::AUTHORIZATION)?.to_str().ok()?)
 }
 
-/// The session's secret among the cookies.
+/// The session's secret in the cookies.
 pub(crate) fn cookie(headers: &HeaderMap) -> Option<&str> {
     headers
         .get_all(header::COOKIE)
@@ -90,8 +90,8 @@ fn changes_something(method: &Method) -> bool {
     !matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS)
 }
 
-/// Whether `Origin`, which browsers send with every request that changes something, is
-/// the host that was asked: in HTTP/2 the URI says it in place of `Host`.
+/// True if `Origin`, which browsers send with every mutating request, is the requested host. HTTP/2
+/// has the host in the URI instead of `Host`.
 fn same_origin(headers: &HeaderMap, uri: &Uri) -> bool {
     let text = |name| headers.get(name).and_then(|v| v.to_str().ok());
     let host = text(header::HOST).or_else(|| uri.authority().map(|host| host.as_str()));
@@ -104,8 +104,8 @@ fn same_origin(headers: &HeaderMap, uri: &Uri) -> bool {
     }
 }
 
-/// Whether a browser says that another site's page sends the request. Who is signed in by such a request would go on
-/// under a name that the other site chose.
+/// True if the browser reports that another site's page sends the request. A sign-in by such a
+/// request would continue under a name that the other site chose.
 pub fn from_elsewhere(headers: &HeaderMap, uri: &Uri) -> bool {
     let site = headers.get(header::HeaderName::from_static("sec-fetch-site"));
     let says = headers.contains_key(header::ORIGIN) || site.is_some_and(|site| site != "none");
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_signed_in_by_another_sites_page() {
+    fn another_sites_page_cannot_sign_in_a_user() {
         let path: Uri = "/ui/sign-in".parse().unwrap();
         let host = ("host", "gpu1:8443");
         for own in [

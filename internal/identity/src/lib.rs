@@ -1,11 +1,10 @@
-//! Who is calling: users, passwords, sessions and access tokens, and the gate in front of
-//! every HTTP request that turns them into a [`resources::access::Caller`].
+//! Authentication: users, passwords, sessions and access tokens, and the gate in front of every
+//! HTTP request that turns them into a [`resources::access::Caller`].
 //!
-//! A user's role becomes the groups that roles are bound to (`resources::access::Role`); what these may do is decided
-//! by the resource API, never here. Users and tokens
-//! are Secrets in the `muster-system` namespace, so they are as durable as everything
-//! else; nothing secret is stored in the clear (argon2id for passwords, SHA-256 for
-//! tokens, which are 256 random bits).
+//! A user's role becomes the groups that roles are bound to (`resources::access::Role`); only the
+//! resource API decides what the groups permit. Users and tokens are Secrets in the `muster-system`
+//! namespace, with the same durability as all objects. Nothing secret is stored in clear (argon2id
+//! for passwords, SHA-256 for tokens, which are 256 random bits).
 
 pub mod audit;
 mod directory;
@@ -35,30 +34,31 @@ use throttle::Throttle;
 /// How long a browser's session lasts without signing in again.
 pub const SESSION_TTL: Duration = Duration::from_secs(12 * 3600);
 
-/// The most sessions of one user; the oldest ends when one more begins.
+/// The maximum number of sessions of one user; a further session ends the oldest one.
 pub const SESSIONS_PER_USER_MAX: usize = 64;
 
-/// The longest life an access token may be given: one year.
+/// The longest lifetime of an access token: one year.
 pub const LONGEST_TOKEN_TTL: Duration = Duration::from_secs(366 * 24 * 3600);
 
-/// The most access tokens of one user; one must be revoked before another is issued.
+/// The maximum number of access tokens of one user; the user must revoke one before another is
+/// issued.
 pub const TOKENS_PER_USER_MAX: usize = 256;
 
 /// The longest label of an access token, in bytes.
 pub const TOKEN_LABEL_MAX: usize = 256;
 
-/// The name of the administrator who exists from the first start.
+/// The name of the administrator that exists from the first start.
 pub const FIRST_ADMIN: &str = "admin";
 
-/// What [`Identity::open`] needs to know.
+/// The parameters of [`Identity::open`].
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// The first administrator's password, used only while no user exists. Without one, a
-    /// password is drawn and handed back once in [`Opened::first_admin`].
+    /// The first administrator's password, used only while no user exists. Without it, a password
+    /// is generated and returned once in [`Opened::first_admin`].
     pub first_password: Option<String>,
 }
 
-/// The password drawn for the first administrator; it can't be read again later.
+/// The generated password of the first administrator; it cannot be read again later.
 #[derive(Clone, Debug)]
 pub struct FirstAdmin {
     /// The user's name.
@@ -67,11 +67,11 @@ pub struct FirstAdmin {
     pub password: String,
 }
 
-/// What opening the directory of users gives.
+/// The result of opening the directory of users.
 pub struct Opened {
     /// The identities.
     pub identity: Identity,
-    /// Set when this start created the first administrator with a drawn password.
+    /// Set if this start created the first administrator with a generated password.
     pub first_admin: Option<FirstAdmin>,
 }
 
@@ -86,9 +86,9 @@ struct Inner {
 }
 
 impl Identity {
-    /// Reads users and tokens, drops expired ones, and creates the first administrator
-    /// when there is no user yet, or when what is stored of that one can't be read: so whoever
-    /// has this machine's data has a way in.
+    /// Reads users and tokens, deletes expired ones, and creates the first administrator if no user
+    /// exists, or if that user's Secret is unreadable. Access to this machine's data is therefore
+    /// sufficient to sign in.
     pub async fn open(client: kube::Client, options: Options) -> Result<Opened, IdentityError> {
         let directory = Arc::new(Directory::load(client).await?);
         tokio::spawn(directory::follow(Arc::downgrade(&directory)));
@@ -121,7 +121,7 @@ impl Identity {
                         password,
                     });
                 }
-                // The server starts in any case; the next start tries again.
+                // The server starts in any case; the next start retries.
                 Err(error) if damaged => {
                     tracing::error!(%error, "the administrator was not made anew");
                 }
@@ -160,9 +160,9 @@ impl Identity {
 
     /// Checks a password, offered from an address, and opens a session for a browser.
     ///
-    /// A wrong password and an unknown user are told apart neither by the answer nor by the time
-    /// it takes. Repeated failures make the address wait; what others fail for a name makes
-    /// nobody else wait longer than a second.
+    /// The response and its timing are the same for a wrong password and an unknown user. Repeated
+    /// failures make the address wait; failures from other addresses for the same name delay a
+    /// caller by at most a second.
     pub async fn sign_in(
         &self,
         user: &str,
@@ -181,7 +181,7 @@ impl Identity {
         let right = match self.0.hashing.run(verify).await {
             Ok(right) => right,
             Err(error) => {
-                // No guess was made.
+                // No password was checked.
                 attempt.take_back();
                 return Err(error);
             }
@@ -210,7 +210,7 @@ impl Identity {
         }
     }
 
-    /// Issues an access token that acts as `user` until `ttl` is over.
+    /// Issues an access token that acts as `user` until `ttl` has passed.
     pub async fn create_token(
         &self,
         user: &str,
@@ -267,14 +267,14 @@ impl Identity {
         self.0.directory.remove_token(id).await
     }
 
-    /// Who the bearer of this secret is, if it is known and not expired.
+    /// The user with this secret, if the secret is known and not expired.
     pub fn bearer(&self, secret: &str) -> Option<(Caller, TokenInfo)> {
         let (info, user) = self.0.directory.find_token(secret, Timestamp::now())?;
         Some((user.caller(), info))
     }
 
-    /// Removes what has expired. It works no more in any case: what can't be removed now is
-    /// tried again with the next token.
+    /// Removes expired tokens. They are invalid in any case: a failed removal is retried with the
+    /// next token.
     async fn drop_expired(&self, now: Timestamp) {
         for token in self.tokens() {
             if token.expires <= now

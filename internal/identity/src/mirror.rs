@@ -1,24 +1,24 @@
-//! What the server knows of users and tokens, in memory. Pure: the directory feeds it with what it
-//! wrote itself and with what a watch of the Secrets shows, and carries out what follows.
+//! The users and tokens in memory. Pure: the directory feeds it with its own writes and with a
+//! watch of the Secrets, and carries out the returned deletions.
 //!
-//! Both come from the same store, but a watch may show what was before a write of the directory's
-//! own. Revisions tell which is newer; a token that was ended here stays ended whatever a watch
-//! still shows of it, for the ids of tokens don't come back.
+//! Both come from the same store, but a watch may deliver the state from before the directory's own
+//! write. Revisions tell which is newer. A token that was ended here stays ended whatever a watch
+//! still delivers, because ids of tokens are never reused.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::directory::User;
 use crate::tokens::{TokenInfo, TokenPurpose};
 
-/// The most sessions that are held in memory alone, while the store takes nothing. The oldest
-/// ends when one more is needed.
+/// The maximum number of sessions that exist only in memory, while the store accepts no writes. A
+/// further session ends the oldest one.
 pub(crate) const MEMORY_SESSIONS_MAX: usize = 256;
 
-/// A user with what is checked at sign-in.
+/// A user with the data for sign-in.
 pub(crate) struct KnownUser {
     pub(crate) user: User,
     pub(crate) hash: String,
-    /// The Secret's uid: another one is another user of the same name.
+    /// The Secret's uid: another uid means another user of the same name.
     pub(crate) uid: Option<String>,
     pub(crate) revision: u64,
 }
@@ -27,7 +27,7 @@ pub(crate) struct KnownUser {
 pub(crate) struct KnownToken {
     pub(crate) info: TokenInfo,
     pub(crate) digest: String,
-    /// Whether there is a Secret of it; a session may be in memory alone.
+    /// True if the token has a Secret; a session may exist only in memory.
     pub(crate) stored: bool,
 }
 
@@ -36,19 +36,19 @@ pub(crate) struct KnownToken {
 pub(crate) struct Mirror {
     users: BTreeMap<String, KnownUser>,
     tokens: BTreeMap<String, KnownToken>,
-    /// Tokens that were ended here; their Secrets may still be there for a moment, or for longer
-    /// where the store refused to delete them.
+    /// Tokens that were ended here; their Secrets may still exist, longer if the store refused to
+    /// delete them.
     ended: BTreeSet<String>,
 }
 
-/// What was known when a list began.
+/// The state when a list began.
 #[derive(Default)]
 pub(crate) struct Known {
     users: BTreeSet<String>,
     tokens: BTreeSet<String>,
 }
 
-/// What a list has shown.
+/// The content of a list.
 #[derive(Default)]
 pub(crate) struct Listed {
     pub(crate) users: BTreeSet<String>,
@@ -72,8 +72,8 @@ impl Mirror {
         self.tokens.get(id)
     }
 
-    /// Takes in a user. Hands back the tokens that this ends: all where the user is another one
-    /// of the same name, the sessions where the password is another.
+    /// Stores a user. Returns the tokens that this ends: all of them if it is another user of the
+    /// same name, the sessions if the password changed.
     pub(crate) fn put_user(&mut self, new: KnownUser) -> Vec<String> {
         let name = new.user.name.clone();
         let (another, password) = match self.users.get(&name) {
@@ -87,7 +87,7 @@ impl Mirror {
         })
     }
 
-    /// A user is gone since `revision`, and with it all of its tokens, which are handed back.
+    /// Removes a user as of `revision`, with all its tokens, which are returned.
     pub(crate) fn remove_user(&mut self, name: &str, revision: u64) -> Vec<String> {
         if !self.forget_user(name, revision) {
             return Vec::new();
@@ -95,7 +95,8 @@ impl Mirror {
         self.end_where(|info| info.user == name)
     }
 
-    /// A user can't be read since `revision`: neither the user nor its tokens work until it can.
+    /// Marks a user as unreadable as of `revision`: the user and its tokens are invalid until it is
+    /// readable again.
     pub(crate) fn forget_user(&mut self, name: &str, revision: u64) -> bool {
         let newer = |known: &KnownUser| known.revision > revision;
         if self.users.get(name).is_some_and(newer) {
@@ -105,15 +106,15 @@ impl Mirror {
         true
     }
 
-    /// Takes in a token, unless it was ended here.
+    /// Stores a token, unless it was ended here.
     pub(crate) fn put_token(&mut self, token: KnownToken) {
         if !self.ended.contains(&token.info.id) {
             self.tokens.insert(token.info.id.clone(), token);
         }
     }
 
-    /// Keeps a session that the store did not take; ends the oldest such one where there are too
-    /// many.
+    /// Stores a session that the store did not accept; ends the oldest such session if there are
+    /// too many.
     pub(crate) fn keep_in_memory(&mut self, info: TokenInfo, digest: String) {
         let in_memory = || self.tokens.values().filter(|token| !token.stored);
         if in_memory().count() >= MEMORY_SESSIONS_MAX {
@@ -131,7 +132,7 @@ impl Mirror {
         });
     }
 
-    /// Ends a token; whether there is a Secret of it to delete. None if there is no such token.
+    /// Ends a token; returns true if it has a Secret to delete. None if the token does not exist.
     pub(crate) fn end_token(&mut self, id: &str) -> Option<bool> {
         let token = self.tokens.remove(id)?;
         if token.stored {
@@ -140,7 +141,7 @@ impl Mirror {
         Some(token.stored)
     }
 
-    /// A token's Secret is gone, or can't be read any more.
+    /// Removes a token whose Secret is gone or unreadable.
     pub(crate) fn token_gone(&mut self, id: &str) {
         self.ended.remove(id);
         if self.tokens.get(id).is_some_and(|token| token.stored) {
@@ -148,7 +149,7 @@ impl Mirror {
         }
     }
 
-    /// What is known when a list begins.
+    /// The state when a list begins.
     pub(crate) fn known(&self) -> Known {
         let stored = self.tokens.iter().filter(|(_, token)| token.stored);
         Known {
@@ -157,8 +158,9 @@ impl Mirror {
         }
     }
 
-    /// After a list: what was known before it and isn't in it is gone. What was made while it was
-    /// read isn't in it either, and stays. Hands back the tokens that this ends.
+    /// After a list: an entry that was known before the list and is not in it is removed. An entry
+    /// created while the list was read is not in it either, and stays. Returns the tokens that this
+    /// ends.
     pub(crate) fn listed(&mut self, known: &Known, listed: &Listed) -> Vec<String> {
         for id in known.tokens.difference(&listed.tokens) {
             self.token_gone(id);
@@ -172,7 +174,7 @@ impl Mirror {
         ended
     }
 
-    /// Ends the tokens for which this holds; hands back those of which there is a Secret.
+    /// Ends the tokens that satisfy the predicate; returns those with a Secret.
     fn end_where(&mut self, ends: impl Fn(&TokenInfo) -> bool) -> Vec<String> {
         let ids: Vec<String> = self
             .tokens
@@ -245,11 +247,11 @@ mod tests {
     #[test]
     fn a_new_password_ends_sessions_and_another_user_of_the_name_ends_all() {
         let cases = [
-            // hash, uid, revision, what is left
+            // hash, uid, revision, remaining tokens
             ("old", "1", 6, vec!["access", "session"]),
             ("new", "1", 6, vec!["access"]),
             ("old", "2", 6, vec![]),
-            // A watch that shows what was before.
+            // A watch that delivers the earlier state.
             ("new", "2", 4, vec!["access", "session"]),
         ];
         for (hash, uid, revision, left) in cases {

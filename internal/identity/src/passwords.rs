@@ -1,4 +1,4 @@
-//! Passwords: argon2id hashes in the PHC string format, and what a password must be like.
+//! Passwords: argon2id hashes in the PHC string format, and the requirements for passwords.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,23 +10,24 @@ use tokio::sync::Semaphore;
 
 use crate::IdentityError;
 
-/// The most passwords hashed at once: each takes 19 MiB and a core for tens of milliseconds.
+/// The maximum number of passwords hashed at once: each takes 19 MiB and a core for tens of
+/// milliseconds.
 pub(crate) const HASHES_MAX: usize = 4;
 
-/// The most that wait for that; more are refused and told to come back.
+/// The maximum number of waiting requests; further ones are refused with a retry delay.
 pub(crate) const WAITING_MAX: usize = 64;
 
-/// How long somebody who was refused should wait, in seconds: by then the queue is through.
+/// The retry delay of a refused request, in seconds: by then the queue is empty.
 const COME_BACK_SECONDS: u64 = 3;
 
 /// The least number of characters in a password (NIST SP 800-63B).
 const SHORTEST: usize = 8;
 
-/// The most bytes hashed, so that a huge body can't keep a core busy.
+/// The maximum number of bytes that are hashed, so that a huge body cannot occupy a core.
 const LONGEST: usize = 1024;
 
-/// The hash of nobody's password, verified against when the user doesn't exist, so that
-/// both answers take the same time.
+/// A hash without a user, verified if the user does not exist, so that both responses take the same
+/// time.
 pub(crate) const DECOY: &str = "$argon2id$v=19$m=19456,t=2,p=1$bXVzdGVyLWRlY295LXNhbHQ$Vgd0dY0gQ0tZbnA6f3xHkM0eZ0s1Y9w0nQm6mJ2q1xI";
 
 /// Refuses passwords that are too short or too long.
@@ -47,9 +48,9 @@ pub(crate) fn check_strength(password: &str) -> Result<(), IdentityError> {
 
 /// Hashes a bounded number of passwords at once, off the async threads.
 pub(crate) struct Hashing {
-    /// One permit for each that is hashed or waits.
+    /// One permit for each request that is hashed or waits.
     queue: Arc<Semaphore>,
-    /// One permit for each that is hashed.
+    /// One permit for each request that is hashed.
     slots: Arc<Semaphore>,
 }
 
@@ -79,7 +80,7 @@ impl Hashing {
         })?;
         let slot = self.slots.clone().acquire_owned().await;
         let slot = slot.expect("the semaphore is never closed");
-        // The permits go along: a caller that gives up leaves a hash that is still computed.
+        // The permits move with the work: if the caller gives up, the hash is still computed.
         let hashed = tokio::task::spawn_blocking(move || {
             let _permits = (queued, slot);
             work()
@@ -94,7 +95,7 @@ fn hasher() -> Argon2<'static> {
     Argon2::new(Algorithm::Argon2id, Version::V0x13, params)
 }
 
-/// Hashes with a fresh salt. Takes tens of milliseconds: call it off the async threads.
+/// Hashes with a fresh salt. Takes tens of milliseconds: do not call it on an async thread.
 pub(crate) fn hash(password: &str) -> Result<String, IdentityError> {
     let mut salt = [0u8; 16];
     getrandom::fill(&mut salt).map_err(|e| IdentityError::Entropy(e.to_string()))?;
@@ -105,7 +106,7 @@ pub(crate) fn hash(password: &str) -> Result<String, IdentityError> {
         .map_err(|e| IdentityError::Hashing(e.to_string()))
 }
 
-/// Whether the password belongs to the hash; a hash that can't be read belongs to none.
+/// True if the password matches the hash; an unreadable hash matches none.
 pub(crate) fn verify(password: &str, stored: &str) -> bool {
     if password.len() > LONGEST {
         return false;
@@ -119,7 +120,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn so_many_hash_so_many_wait_and_one_more_is_told_to_come_back() {
+    async fn hashing_and_waiting_are_bounded_and_further_requests_are_refused() {
         let hashing = Arc::new(Hashing::of(2, 3));
         let (open, gate) = std::sync::mpsc::channel::<()>();
         let gate = Arc::new(std::sync::Mutex::new(gate));

@@ -1,9 +1,10 @@
-//! Slows down guessing of passwords, so that nobody can keep somebody else out.
+//! Slows down the guessing of passwords without locking legitimate users out.
 //!
 //! Failures are counted by address and by name together with the address: both make that address
-//! wait, longer each time. They are counted by name, too, but that only delays an answer by up to
-//! [`LONGEST_DELAY`]: whoever fails on purpose for `admin` keeps nobody else from signing in as
-//! `admin`. An attempt counts as failed from its begin, so that many at once gain nothing.
+//! wait, longer each time. They are also counted by name, but that only delays a response by up to
+//! [`LONGEST_DELAY`]: an attacker that fails deliberately for `admin` cannot prevent other
+//! addresses from signing in as `admin`. An attempt counts as failed from its start, so that
+//! concurrent attempts gain nothing.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -14,10 +15,10 @@ use parking_lot::Mutex;
 
 use crate::IdentityError;
 
-/// Failures for one name from one address that cost nothing.
+/// Failures for one name from one address before the first wait.
 const FREE_FAILURES: u32 = 5;
 
-/// Failures from one address, for whatever names, that cost nothing: several people may share it.
+/// Failures from one address, for any names, before the first wait: several users may share it.
 const FREE_FAILURES_OF_ADDRESS: u32 = 20;
 
 /// The longest wait for one name from one address.
@@ -26,17 +27,17 @@ const LONGEST_WAIT: Duration = Duration::from_secs(300);
 /// The longest wait of an address for all names.
 const LONGEST_WAIT_OF_ADDRESS: Duration = Duration::from_secs(60);
 
-/// What each failure for a name beyond the free ones delays the next answer for it.
+/// The delay that each further failure for a name adds to the next response for it.
 const DELAY_STEP: Duration = Duration::from_millis(100);
 
 /// The longest such delay.
 const LONGEST_DELAY: Duration = Duration::from_secs(1);
 
-/// The most names, addresses and pairs of them that are remembered, of each; past it the one that
-/// failed longest ago is forgotten.
+/// The maximum number of names, addresses and pairs that are stored, of each; beyond it the entry
+/// with the oldest last failure is dropped.
 const REMEMBERED: usize = 10_000;
 
-/// The longest name that is looked at, in bytes: no user has a longer one.
+/// The maximum length of a name, in bytes: no user has a longer one.
 const LONGEST_NAME: usize = 40;
 
 #[derive(Default)]
@@ -53,7 +54,7 @@ struct Counts {
 struct Failures {
     count: u32,
     last: Timestamp,
-    /// Its place in the order of failures.
+    /// Its position in the order of failures.
     place: u64,
 }
 
@@ -86,7 +87,7 @@ impl<K> Default for Table<K> {
 }
 
 impl<K: Ord + Clone> Table<K> {
-    /// How much of a wait is left.
+    /// The remaining wait.
     fn left(&self, key: &K, free: u32, longest: Duration, now: Timestamp) -> Duration {
         let Some(failures) = self.failures.get(key) else {
             return Duration::ZERO;
@@ -132,7 +133,7 @@ impl<K: Ord + Clone> Table<K> {
     }
 }
 
-/// An attempt to sign in that was let through. It counts as failed unless it says otherwise.
+/// An admitted attempt to sign in. It counts as failed until its owner reports otherwise.
 pub(crate) struct Attempt<'a> {
     throttle: &'a Throttle,
     name: String,
@@ -141,13 +142,13 @@ pub(crate) struct Attempt<'a> {
 }
 
 impl Attempt<'_> {
-    /// How long to wait before the password is looked at.
+    /// The delay before the password is checked.
     pub(crate) fn delay(&self) -> Duration {
         self.delay
     }
 
-    /// The password was right: failures for this name are forgotten; those of the address for
-    /// other names aren't, which whoever has one password could undo.
+    /// The password was right: resets the failures for this name. The failures of the address for
+    /// other names stay: otherwise an attacker with one valid password could reset them.
     pub(crate) fn succeeded(self) {
         let mut counts = self.throttle.0.lock();
         counts.addresses.take_back(&self.address);
@@ -155,7 +156,7 @@ impl Attempt<'_> {
         counts.pairs.forget(&(self.name, self.address));
     }
 
-    /// No password was looked at.
+    /// No password was checked.
     pub(crate) fn take_back(self) {
         let mut counts = self.throttle.0.lock();
         counts.addresses.take_back(&self.address);
@@ -165,7 +166,7 @@ impl Attempt<'_> {
 }
 
 impl Throttle {
-    /// Lets an attempt through, or says how long its address has to wait.
+    /// Admits an attempt, or returns how long its address has to wait.
     pub(crate) fn begin(
         &self,
         name: &str,
@@ -181,7 +182,7 @@ impl Throttle {
             now,
         );
         if name.len() > LONGEST_NAME {
-            // Nobody has such a name, and nothing of it is kept.
+            // No user has such a name, and nothing is recorded.
             counts.addresses.add(address, now);
             if of_address.is_zero() {
                 return Err(IdentityError::WrongPassword);
@@ -209,8 +210,8 @@ impl Throttle {
     }
 }
 
-/// The address that failures are counted for: whoever has an IPv6 address usually has its whole
-/// network of 64 bits.
+/// The address that failures are counted for. An IPv6 client usually controls its whole network of
+/// 64 bits.
 fn origin(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V4(v4) => v4.into(),
@@ -233,7 +234,7 @@ mod tests {
         Some(IpAddr::from([10, 0, 0, last]))
     }
 
-    /// Fails so often at once as is free.
+    /// Fails as often as is allowed without a wait, concurrently.
     fn fail_freely(throttle: &Throttle, name: &str, address: Option<IpAddr>) {
         for _ in 0..FREE_FAILURES {
             throttle.begin(name, address, at(0)).unwrap();
@@ -251,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_kept_out_by_what_others_fail() {
+    fn failures_of_other_addresses_do_not_lock_a_user_out() {
         let throttle = Throttle::default();
         for address in 1..=200 {
             fail_freely(&throttle, "admin", from(address));

@@ -13,7 +13,7 @@ use crate::{IdentityError, TOKEN_LABEL_MAX, TOKENS_PER_USER_MAX};
 
 const PREFIX: &str = "muster_";
 
-/// What a token is for.
+/// The kind of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TokenPurpose {
@@ -23,33 +23,34 @@ pub enum TokenPurpose {
     Access,
 }
 
-/// What is known of a token besides its secret.
+/// A token's data except its secret.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct TokenInfo {
     /// The public id.
     pub id: String,
     /// The user it acts as.
     pub user: String,
-    /// What the user calls it.
+    /// The user's label for the token.
     pub label: String,
-    /// What it is for.
+    /// The token's kind.
     pub purpose: TokenPurpose,
     /// When it was issued.
     pub created: Timestamp,
-    /// When it stops working.
+    /// When it expires.
     pub expires: Timestamp,
 }
 
-/// A token as it is handed out, once.
+/// A new token, returned once.
 #[derive(Clone, Debug)]
 pub struct IssuedToken {
-    /// What the bearer shows.
+    /// The secret for the client.
     pub secret: String,
-    /// What is kept.
+    /// The data that is stored.
     pub info: TokenInfo,
 }
 
-/// Refuses an access token with a label that is too long, or for a user who holds as many as one may.
+/// Refuses an access token if the label is too long or if the user has the maximum number of
+/// tokens.
 pub(crate) fn check_new(label: &str, held: usize) -> Result<(), IdentityError> {
     if label.len() > TOKEN_LABEL_MAX {
         return Err(IdentityError::TokenLabel { bytes: label.len() });
@@ -83,7 +84,7 @@ pub(crate) fn draw() -> Result<Drawn, IdentityError> {
     Ok(Drawn { id, secret, digest })
 }
 
-/// A password of 20 letters and digits (over 100 bits), without ones that look alike.
+/// A password of 20 letters and digits (over 100 bits), without characters that look alike.
 pub(crate) fn draw_password() -> Result<String, IdentityError> {
     const ALPHABET: &[u8; 32] = b"abcdefghijkmnpqrstuvwxyz23456789";
     Ok(random::<20>()?
@@ -102,7 +103,7 @@ pub(crate) fn id_of(secret: &str) -> Option<&str> {
     (id.len() == 12 && rest.len() == 64).then_some(id)
 }
 
-/// `now + ttl`, or the end of time when that can't be written.
+/// `now + ttl`, or the latest representable time.
 pub(crate) fn expiry(now: Timestamp, ttl: Duration) -> Timestamp {
     now.checked_add(ttl).unwrap_or(Timestamp::MAX)
 }

@@ -1,7 +1,7 @@
-//! The platform's faces: REST under `/api/v1` for what is not a resource, and the web UI.
+//! The user interfaces: REST under `/api/v1` for data that is not a resource, and the web UI.
 //!
-//! Both read and write through the resource API in the caller's own name, so what a
-//! person may see or do is decided there and only there.
+//! Both read and write through the resource API as the caller, which alone decides on the caller's
+//! permissions.
 
 mod board;
 mod problem;
@@ -26,7 +26,7 @@ pub fn router(portal: Portal) -> axum::Router {
     all().into_router().with_state(portal)
 }
 
-/// The methods and paths that [`router`] answers. A path's parameters stand in braces.
+/// The methods and paths that [`router`] answers. Path parameters are in braces.
 pub fn routes() -> Vec<(axum::http::Method, &'static str)> {
     all().into_list()
 }

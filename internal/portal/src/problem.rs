@@ -11,12 +11,12 @@ pub struct Problem {
     status: StatusCode,
     code: &'static str,
     detail: String,
-    /// How many seconds to wait before trying again.
+    /// How many seconds to wait before a retry.
     retry_after: Option<u64>,
 }
 
 impl Problem {
-    /// A problem with its stable code, for programs, and its words, for people.
+    /// A problem with its stable code, for programs, and its text, for users.
     pub fn new(status: StatusCode, code: &'static str, detail: impl Into<String>) -> Self {
         let detail = detail.into();
         Problem {
@@ -27,28 +27,28 @@ impl Problem {
         }
     }
 
-    /// Nobody is signed in.
+    /// The request is not authenticated.
     pub fn unauthorized() -> Self {
         let detail = "sign in, or send a bearer token (`muster token create`)";
         Problem::new(StatusCode::UNAUTHORIZED, "unauthorized", detail)
     }
 
-    /// The caller may not.
+    /// The caller is not permitted to do this.
     pub fn forbidden(detail: impl Into<String>) -> Self {
         Problem::new(StatusCode::FORBIDDEN, "forbidden", detail)
     }
 
-    /// A field is wrong: its name, its value, what would be right.
+    /// A field is invalid: its name, its value, the expected value.
     pub fn invalid(detail: impl Into<String>) -> Self {
         Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid", detail)
     }
 
-    /// The words for people.
+    /// The text for users.
     pub fn detail(&self) -> &str {
         &self.detail
     }
 
-    /// How many seconds to wait before trying again, where waiting helps.
+    /// How many seconds to wait before a retry, if a retry can succeed.
     pub fn retry_after(&self) -> Option<u64> {
         self.retry_after
     }

@@ -1,5 +1,5 @@
-//! The portal's routes as they are written down: a router, and beside it the list of what the router answers, which
-//! tests hold against who may ask what. A route can't be in one and not in the other. Owns no handler.
+//! The portal's routes: a router together with the list of its methods and paths, which tests
+//! compare with the access rules. A route cannot be in only one of the two. Owns no handler.
 
 use axum::Router;
 use axum::handler::Handler;
@@ -8,7 +8,7 @@ use axum::routing::{MethodFilter, on};
 
 use crate::state::Portal;
 
-/// Routes, and the list of them.
+/// The routes and their list.
 #[derive(Default)]
 pub struct Routes {
     router: Router<Portal>,

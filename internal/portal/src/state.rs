@@ -1,5 +1,5 @@
-//! What the handlers are given: identities, and hooks into the shells that the binary
-//! wires together.
+//! The state of the handlers: identities, and interfaces to other components that the binary
+//! connects.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use resources::tidying::TidyingReport;
 use crate::Problem;
 use crate::board::{Board, JobRow, NodeCard, Picture, QueueRow};
 
-/// The API group that roles name Muster's own resources in that are no objects.
+/// The API group that roles use for Muster's own resources that are not objects.
 const OWN_GROUP: &str = "muster.io";
 
 /// The API group of queues and gangs.
@@ -32,109 +32,109 @@ const VOLCANO_GROUP: &str = "scheduling.volcano.sh";
 pub struct Portal {
     /// Users, sessions and tokens.
     pub identity: Identity,
-    /// What the pages show, kept current.
+    /// The data that the pages show, kept current.
     pub board: Board,
-    /// Ways into the other shells.
+    /// Interfaces to the other components.
     pub hooks: Arc<Hooks>,
 }
 
-/// A log as it comes.
+/// A log's bytes as they arrive.
 pub type LogStream = BoxStream<'static, Result<Bytes, std::io::Error>>;
 
-/// Which log, and how much of it.
+/// The log, and the part of it to read.
 #[derive(Clone, Debug, Default)]
 pub struct LogQuery {
     /// The pod's namespace.
     pub namespace: String,
-    /// The pod's name; the pod itself may be gone.
+    /// The pod's name; the pod may be deleted.
     pub pod: String,
-    /// The container; the first when not named.
+    /// The container; the first by default.
     pub container: Option<String>,
-    /// Stay until the container ends.
+    /// Follow the log until the container ends.
     pub follow: bool,
     /// Only the last lines.
     pub tail_lines: Option<u64>,
-    /// With each line's time.
+    /// Prefix each line with its time.
     pub timestamps: bool,
-    /// Of the run before this one.
+    /// The container's previous run.
     pub previous: bool,
 }
 
-/// Why a log can't be read.
+/// Why a log cannot be read.
 #[derive(Clone, Debug)]
 pub struct LogProblem {
     /// HTTP status.
     pub status: u16,
-    /// What is wrong and what to do.
+    /// The problem and its remedy.
     pub detail: String,
 }
 
-/// Why a node did not answer, or what was asked of the nodes' keeper was refused.
+/// Why a node did not answer, or why a request about nodes was refused.
 #[derive(Clone, Debug)]
 pub struct AskProblem {
     /// HTTP status.
     pub status: u16,
-    /// What is wrong and what to do.
+    /// The problem and its remedy.
     pub detail: String,
 }
 
-/// Why no backup was written; the text is for the administrator that asked for it.
+/// Why no backup was written; the text is for the administrator that requested it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}")]
 pub struct BackupFailed {
-    /// What failed, on which file, and what to do.
+    /// The failed step, the file, and the remedy.
     pub reason: String,
 }
 
-/// Why a YAML text can't be read as manifests; the text is for the person that wrote it.
+/// Why a YAML text cannot be read as manifests; the text is for its author.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}")]
 pub struct UnreadableManifests {
-    /// What is wrong, and where.
+    /// The problem and its position.
     pub reason: String,
 }
 
-/// What a token with which agents join should be.
+/// The options of a new join token for agents.
 #[derive(Clone, Debug)]
 pub struct NewJoinToken {
-    /// How long it works.
+    /// How long it is valid.
     pub ttl: Duration,
-    /// The only node that may join with it; any node if none is named.
+    /// The only node that may join with it; any node if none.
     pub node: Option<String>,
-    /// How many joins it is good for.
+    /// How many joins it is valid for.
     pub uses: u32,
 }
 
-/// A token with which an agent joins.
+/// A new join token for an agent.
 #[derive(Clone, Debug)]
 pub struct JoinToken {
-    /// What the agent shows, once.
+    /// The secret for the agent, returned once.
     pub secret: String,
-    /// By what it is listed and revoked.
+    /// The id for listing and revoking it.
     pub id: String,
-    /// When it stops working.
+    /// When it expires.
     pub expires: Timestamp,
 }
 
-/// A token with which agents join, as it is listed.
+/// A join token in a list.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct ListedJoinToken {
-    /// By what it is revoked.
+    /// The id for revoking it.
     pub id: String,
-    /// What it was made for.
+    /// Its purpose.
     pub description: String,
     /// The only node that may join with it.
     pub node: Option<String>,
-    /// How many joins it is still good for.
+    /// How many joins remain.
     pub uses: u32,
-    /// When it stops working.
+    /// When it expires.
     pub expires: Timestamp,
 }
 
-/// A backup that is to be made.
+/// The parameters of a backup.
 #[derive(Clone, serde::Deserialize)]
 pub struct BackupRequest {
-    /// The file to make, on the server's disk.
+    /// The path of the new file on the server's disk.
     pub path: std::path::PathBuf,
     /// Encrypts it.
     pub passphrase: Option<String>,
@@ -162,60 +162,60 @@ type ReadManifests = dyn Fn(String) -> BoxFuture<'static, Result<Vec<serde_json:
     + Sync;
 type Preview = dyn Fn(serde_json::Value) -> BoxFuture<'static, Option<Previewed>> + Send + Sync;
 
-/// Where the pods of a job would go if it were submitted now, as (pod, node), or the
-/// reason why it would wait.
+/// Where the pods of a job would be placed if it were submitted now, as (pod, node), or the reason
+/// why it would be pending.
 pub type Previewed = Result<Vec<(String, String)>, Box<PlacementReport>>;
 
-/// Ways into the other shells, so that this crate needs no arrow to them.
+/// Interfaces to the other components, so that this crate does not depend on them.
 pub struct Hooks {
-    /// The resource API in a caller's name.
+    /// The resource API as a caller.
     pub client_for: Box<ClientFor>,
-    /// Whether a caller may do something, as the resource API decides it.
+    /// Asks the resource API whether a caller may do something.
     pub permits: Box<Permits>,
-    /// The report of a gang (namespace, PodGroup or pod) that waits.
+    /// The report of a pending gang (namespace, PodGroup or pod).
     pub explain: Box<Explain>,
-    /// Whose eviction would let a gang (namespace, PodGroup or pod) start that waits.
+    /// The gangs whose eviction would let a pending gang (namespace, PodGroup or pod) start.
     pub could_evict: Box<CouldEvict>,
-    /// What was decided on a gang (namespace, PodGroup or pod), the oldest first.
+    /// The scheduling decisions about a gang (namespace, PodGroup or pod), the oldest first.
     pub history: Box<History>,
-    /// How every queue stands, by name.
+    /// The status of every queue, by name.
     pub queues: Box<Queues>,
-    /// What defragmentation would do now; changes nothing.
+    /// The current plan of defragmentation; changes nothing.
     pub defragmentation: Box<Defragmentation>,
-    /// Opens a log, also of a pod that is gone.
+    /// Opens a log, also of a deleted pod.
     pub open_log: Box<OpenLog>,
     /// Asks a node (by name) for its part in a check of RDMA between two nodes.
     pub ask_rdma: Box<AskRdma>,
-    /// Issues a token with which an agent joins.
+    /// Issues a join token for an agent.
     pub issue_join_token: Box<IssueJoinToken>,
-    /// Lists the tokens with which agents may join.
+    /// Lists the join tokens.
     pub list_join_tokens: Box<ListJoinTokens>,
-    /// Ends a join token by its id; false if there is none.
+    /// Revokes a join token by its id; false if it does not exist.
     pub revoke_join_token: Box<ByName>,
-    /// Removes a node by its name and revokes its certificates; false if there is none.
+    /// Removes a node by its name and revokes its certificates; false if it does not exist.
     pub remove_node: Box<ByName>,
-    /// Reads the manifests in a YAML text as the resource API reads bodies, within its bounds.
+    /// Parses the manifests in a YAML text as the resource API parses bodies, within its bounds.
     pub read_manifests: Box<ReadManifests>,
-    /// Asks the scheduler where a job's pods would go, changing nothing; none for a kind
-    /// that has no pods.
+    /// Asks the scheduler where a job's pods would be placed, without changes; none for a kind
+    /// without pods.
     pub preview: Box<Preview>,
-    /// Writes a backup of everything to a new file on the server's disk.
+    /// Writes a backup of all data to a new file on the server's disk.
     pub backup: Box<Backup>,
 }
 
 impl Portal {
-    /// The resource API in a caller's name.
+    /// The resource API as a caller.
     pub fn client(&self, caller: &Caller) -> kube::Client {
         (self.hooks.client_for)(caller)
     }
 
-    /// May this caller do this?
+    /// True if this caller may do this.
     pub fn permits(&self, caller: &Caller, wanted: &Attributes<'_>) -> bool {
         (self.hooks.permits)(caller, wanted)
     }
 
-    /// May this caller do this to Muster's own resources that are no objects (`backups`, `jointokens`, ...)? Roles grant
-    /// them in the API group `muster.io`.
+    /// True if this caller may do this to Muster's own resources that are not objects (`backups`,
+    /// `jointokens`, ...). Roles grant them in the API group `muster.io`.
     pub fn permits_own(&self, caller: &Caller, verb: &str, resource: &str) -> bool {
         let wanted = Attributes {
             verb,
@@ -226,7 +226,8 @@ impl Portal {
         self.permits(caller, &wanted)
     }
 
-    /// The nodes, for a caller who may list them; the pods on them by name only where the caller may read pods.
+    /// The nodes, for a caller that may list them; pods on them are named only if the caller may
+    /// read pods.
     pub fn nodes(&self, caller: &Caller) -> Result<Vec<NodeCard>, Problem> {
         self.require(caller, "list", "", "nodes", None)?;
         Ok(self
@@ -234,7 +235,7 @@ impl Portal {
             .nodes(|namespace| self.sees(caller, "", "pods", namespace)))
     }
 
-    /// The same for one node, with the picture of it; none where there is no such node.
+    /// The same for one node, with its picture; none if the node does not exist.
     pub fn node(
         &self,
         caller: &Caller,
@@ -245,20 +246,20 @@ impl Portal {
         Ok(self.board.node(name, sees))
     }
 
-    /// The queues, for a caller who may list them.
+    /// The queues, for a caller that may list them.
     pub fn queues(&self, caller: &Caller) -> Result<Vec<QueueRow>, Problem> {
         self.require(caller, "list", VOLCANO_GROUP, "queues", None)?;
         Ok(self.board.queues())
     }
 
-    /// One queue, for a caller who may read it; none where there is no such queue.
+    /// One queue, for a caller that may read it; none if the queue does not exist.
     pub fn queue(&self, caller: &Caller, name: &str) -> Result<Option<QueueRow>, Problem> {
         self.require(caller, "get", VOLCANO_GROUP, "queues", Some(name))?;
         let mut rows = self.board.queues().into_iter();
         Ok(rows.find(|row| row.name == name))
     }
 
-    /// Refuses a caller who may not do this to a kind without namespaces.
+    /// Refuses a caller that may not do this to a kind without namespaces.
     fn require(
         &self,
         caller: &Caller,
@@ -283,7 +284,7 @@ impl Portal {
         )))
     }
 
-    /// Whose eviction would let a gang start that waits: those gangs that the caller may see.
+    /// The gangs whose eviction would let a pending gang start, as far as the caller may see them.
     pub async fn could_evict(
         &self,
         caller: &Caller,
@@ -296,7 +297,7 @@ impl Portal {
         victims
     }
 
-    /// May this caller read a pod's log?
+    /// True if this caller may read a pod's log.
     pub fn reads_log(&self, caller: &Caller, namespace: &str, pod: &str) -> bool {
         let wanted = Attributes {
             verb: "get",
@@ -317,7 +318,7 @@ impl Portal {
         self.board.jobs(sees, now)
     }
 
-    /// May this caller see a job or gang of this kind in a namespace?
+    /// True if this caller may see a job or gang of this kind in a namespace.
     pub fn sees(&self, caller: &Caller, group: &str, resource: &str, namespace: &str) -> bool {
         let wanted = Attributes {
             verb: "get",
@@ -330,7 +331,7 @@ impl Portal {
     }
 }
 
-/// The caller of a request; without one the answer is 401.
+/// The caller of a request; 401 if there is none.
 pub struct SignedIn(pub Caller);
 
 impl<S: Sync> FromRequestParts<S> for SignedIn {

@@ -1,6 +1,5 @@
-//! Measures the store: commits a second from many writers, every one flushed before it
-//! is acknowledged, with watchers looking on; what a list and a reopening take; the
-//! memory that is resident.
+//! Measures the store: commits a second from many writers, each flushed before it is acknowledged,
+//! with active watchers; the time of a list and of reopening; the resident memory.
 //!
 //! `cargo run --release -p store --example writes -- [DIR] [WRITERS] [SECONDS] [BYTES]`
 

@@ -1,6 +1,7 @@
 //! Owns the backup file: a consistent copy of all objects at one revision, with the files that a
-//! server needs to come back on another machine. It is written while the store runs and read back
-//! into an empty directory. It knows nothing of sled, and nothing of what the files mean.
+//! server needs to start on another machine. The store writes a backup while it runs; a restore
+//! reads it into an empty directory. This module does not use sled and does not interpret the
+//! files.
 //!
 //! The file is a line that names the format, then frames: a length and a checksum (four
 //! bytes each, big-endian) and the content. The first frame holds the revision, the number of
@@ -31,46 +32,48 @@ const FORMAT: u32 = 2;
 const SEALED_FORMAT: u32 = 1;
 /// The format from which on a backup has files.
 const FORMAT_WITH_FILES: u32 = 2;
-/// The most files in a backup.
+/// The maximum number of files in a backup.
 const FILES_MAX: u64 = 256;
-/// How far revisions jump at a restore: more than were ever taken between a backup and
-/// the loss that it heals, so that no revision means two things.
+/// How far the revision jumps at a restore. The jump exceeds the number of changes between a backup
+/// and the loss of the store, so that no revision is given out twice.
 const RESTORE_SKIP: u64 = 1 << 32;
 /// How many revisions a millisecond of the clock stands for. A restore begins at the present time
-/// in these units where that is more than the jump: one backup that is restored twice begins at two
-/// revisions, and no server makes a million changes a second. In the year 2100 that is below 2^52.
+/// in these units if that exceeds the jump. Two restores of the same backup thus begin at different
+/// revisions, because no server makes a million changes a second. In the year 2100 the value is
+/// below 2^52.
 const REVISIONS_PER_MILLISECOND: u64 = 1 << 10;
-/// How many objects are restored in one write.
+/// How many objects a restore writes in one batch.
 const RESTORE_BATCH: usize = 500;
-/// The longest first line that is read.
+/// The longest first line that the reader accepts.
 const LINE_MAX: u64 = 64;
-/// The largest frame that is believed.
+/// The largest frame that the reader accepts.
 const FRAME_MAX: u32 = 1 << 30;
 
-/// What a backup holds.
+/// The contents of a backup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BackupSummary {
-    /// The revision it shows.
+    /// The revision that the backup shows.
     pub revision: Revision,
-    /// How many objects it has.
+    /// The number of objects.
     pub objects: u64,
 }
 
-/// A file that a backup holds beside the objects.
+/// A file that a backup contains in addition to the objects.
 #[derive(Clone, PartialEq, Eq)]
 pub struct BackupFile {
-    /// Its name, without a directory.
+    /// The file's name, without a directory.
     pub name: String,
-    /// Its content.
+    /// The file's content.
     pub content: Vec<u8>,
 }
 
-/// What goes into a backup beside the objects, and how it is protected.
+/// What a backup contains in addition to the objects, and how it is protected.
 #[derive(Clone, Default)]
 pub struct BackupOptions {
-    /// Files to hold.
+    /// The files to include.
     pub files: Vec<BackupFile>,
-    /// Encrypts the backup; without one everybody who can read it has all Secrets and keys.
+    /// Encrypts the backup. A backup without a passphrase exposes all Secrets and keys to every
+    /// reader.
     pub passphrase: Option<String>,
 }
 
@@ -120,7 +123,7 @@ pub(crate) fn write(
     let written = write_file(&staged, objects, revision, options)
         .and_then(|()| durable::publish(&staged, path).map_err(io::Error::from));
     if let Err(error) = written {
-        // Its own failure adds nothing to the one that led here.
+        // A failed removal adds nothing to the error that is being returned.
         let _ = fs::remove_file(&staged);
         return Err(io_error("cannot write the backup", path)(error));
     }
@@ -130,7 +133,7 @@ pub(crate) fn write(
     })
 }
 
-/// A new file that only its owner may read.
+/// Creates a file that only its owner may read.
 fn private(path: &Path) -> io::Result<File> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -185,7 +188,7 @@ fn write_content<W: Write>(
     Ok(frames.file)
 }
 
-/// What a backup's first frame says.
+/// The content of a backup's first frame.
 struct Summary {
     summary: BackupSummary,
     files: u64,
@@ -275,7 +278,7 @@ impl<'a> Reader<'a> {
     }
 
     fn exactly(&mut self, length: usize) -> Result<Bytes, BackupError> {
-        // Read through a limit: a length that lies must not become an allocation.
+        // Reads through a limit: a wrong length must not become an allocation.
         let mut bytes = Vec::new();
         let read = self
             .file
@@ -332,7 +335,7 @@ impl<'a> Reader<'a> {
         }
         let name = String::from_utf8(content.split_to(length).to_vec())
             .map_err(|_| self.damaged("a file's name is not text"))?;
-        // A name is one component: a forged backup writes nowhere else.
+        // A name has one component, so that a forged backup cannot write to another directory.
         if name.is_empty() || name == "." || name == ".." || name.contains(['/', '\0']) {
             return Err(self.damaged(format!("{name:?} is no name of a file")));
         }
@@ -366,7 +369,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// A backup that was read from its first byte to its last and is whole.
+/// A backup that was read completely and passed all checks.
 pub struct Backup {
     path: PathBuf,
     seal: Option<Seal>,
@@ -375,10 +378,10 @@ pub struct Backup {
 }
 
 impl Backup {
-    /// Reads a backup and checks all of it; one that was made with a passphrase needs the same.
+    /// Reads a backup and verifies all of it. A backup made with a passphrase needs the same one.
     ///
     /// # Errors
-    /// When the file is not a whole backup, or the passphrase is not the one it was made with.
+    /// If the file is not a complete backup, or if the passphrase is wrong.
     pub fn open(path: &Path, passphrase: Option<&str>) -> Result<Backup, BackupError> {
         let seal = seal_of(path, passphrase)?;
         let mut reader = Reader::open(path, seal.as_ref())?;
@@ -398,22 +401,22 @@ impl Backup {
         })
     }
 
-    /// What it holds.
+    /// The contents of the backup.
     #[must_use]
     pub fn summary(&self) -> BackupSummary {
         self.summary
     }
 
-    /// The files beside the objects.
+    /// The files that the backup contains in addition to the objects.
     #[must_use]
     pub fn files(&self) -> &[BackupFile] {
         &self.files
     }
 
-    /// Checks that a store can be made in a directory: it is empty, or is made.
+    /// Checks that a store can be created in a directory: the directory is empty or can be created.
     ///
     /// # Errors
-    /// When it is not empty or cannot be made.
+    /// If the directory is not empty or cannot be created.
     pub fn check_target(dir: &Path) -> Result<(), BackupError> {
         fs::create_dir_all(dir).map_err(io_error("cannot create", dir))?;
         let mut there = fs::read_dir(dir).map_err(io_error("cannot read", dir))?;
@@ -425,12 +428,12 @@ impl Backup {
         Ok(())
     }
 
-    /// Makes a store of the objects in an empty directory. Its revisions begin above every one that
-    /// an earlier server may have given out, and its history is empty: each watch from before the
-    /// restore is told to list again.
+    /// Creates a store from the objects in an empty directory. Its revisions begin above every
+    /// revision that an earlier server may have given out, and its history is empty: each watch
+    /// that began before the restore has to list again.
     ///
     /// # Errors
-    /// When the directory is not empty or cannot be written.
+    /// If the directory is not empty or cannot be written.
     pub fn restore(&self, dir: &Path, options: Options) -> Result<BackupSummary, BackupError> {
         Self::check_target(dir)?;
         let mut reader = Reader::open(&self.path, self.seal.as_ref())?;
@@ -466,8 +469,8 @@ impl Backup {
     }
 }
 
-/// The revision that a restored store begins at: above the backup's, and above that of every store
-/// that was restored earlier, from whatever backup.
+/// The first revision of a restored store: above the backup's revision, and above the first
+/// revision of every earlier restore from any backup.
 fn restored_revision(backup: Revision, now: SystemTime) -> Revision {
     let milliseconds = now
         .duration_since(UNIX_EPOCH)
@@ -489,11 +492,11 @@ mod tests {
         let at = |milliseconds| UNIX_EPOCH + Duration::from_millis(milliseconds);
         let year_2026 = 1_780_000_000_000;
         let first = restored_revision(Revision::new(70_000), at(year_2026));
-        // The server that was restored first took a million revisions within the next second.
+        // The first restored server made a million changes within the next second.
         let later = Revision::new(first.get() + 1_000_000);
         let second = restored_revision(Revision::new(70_000), at(year_2026 + 1_000));
         assert!(second > later, "{second} is not above {later}");
-        // With a clock that stands at its beginning the jump alone counts.
+        // If the clock is at its epoch, only the jump counts.
         let jumped = restored_revision(Revision::new(70_000), at(0));
         assert_eq!(jumped.get(), 70_000 + RESTORE_SKIP);
         let high = Revision::new(first.get() * 2);

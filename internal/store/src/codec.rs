@@ -1,6 +1,6 @@
-//! Owns the bytes of a record: how an object, a stretch of history and the store's own
-//! state are written and read back. It never touches the disk. Every record carries its
-//! checksum and its length, so that a damaged one is told from a whole one.
+//! Owns the bytes of a record: how an object, a range of history and the store's own state are
+//! encoded and decoded. It does no disk I/O. Every record contains its checksum and its length, so
+//! that damage is detected.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::entry::{Entry, EntryMeta, Event, EventKind, Revision};
 /// The checksum and the length that every record begins with.
 pub(crate) const HEADER: usize = 8;
 
-/// A record that does not hold together, and why.
+/// Why a record is invalid.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct Broken(pub(crate) &'static str);
@@ -38,7 +38,7 @@ fn sealed(mut record: Vec<u8>, name: &[u8]) -> (Vec<u8>, u32) {
     (record, crc)
 }
 
-/// The record's content once its checksum and its length agree.
+/// The record's content, after its checksum and its length were verified.
 fn opened(mut record: Bytes, name: &[u8]) -> Result<(Bytes, u32), Broken> {
     if record.len() < HEADER {
         return Err(Broken("it is cut short"));
@@ -139,14 +139,14 @@ pub(crate) fn object(
     sealed(record, key.as_bytes())
 }
 
-/// The object of a record; `parts` is how many parts it was read from.
+/// Decodes an object's record; `parts` is the number of parts that the record was read from.
 pub(crate) fn read_object(key: &str, record: Bytes, parts: u16) -> Result<Entry, Broken> {
     let (mut content, crc) = opened(record, key.as_bytes())?;
     let revision = Revision::new(take_u64(&mut content)?);
     let meta = take_meta(&mut content)?;
     Ok(Entry {
         key: key.into(),
-        // A copy of its own: a slice would keep the whole record alive.
+        // Copies the bytes: a slice would keep the whole record allocated.
         value: Bytes::copy_from_slice(&content),
         revision,
         meta: Arc::new(meta),
@@ -174,7 +174,7 @@ pub(crate) fn history(events: &[Event]) -> Vec<u8> {
         put_meta(&mut record, &event.entry.meta);
         match &event.previous {
             None => record.put_u8(0),
-            // Most changes leave what selectors look at as it was.
+            // Most changes do not change the fields that selectors use.
             Some(previous) if **previous == *event.entry.meta => record.put_u8(1),
             Some(previous) => {
                 record.put_u8(2);
@@ -235,10 +235,10 @@ pub(crate) struct State {
     pub(crate) revision: Revision,
     /// How many objects there are.
     pub(crate) objects: u64,
-    /// The sum of [`fingerprint`] over all objects: no object can vanish, or fall back
-    /// to an earlier state, unnoticed.
+    /// The sum of [`fingerprint`] over all objects. It reveals an object that disappeared or
+    /// returned to an earlier state.
     pub(crate) digest: u64,
-    /// The first revision that the history on disk still has.
+    /// The first revision in the history on disk.
     pub(crate) history_from: Revision,
 }
 
@@ -263,7 +263,7 @@ pub(crate) fn read_state(record: Bytes) -> Result<State, Broken> {
     })
 }
 
-/// What one object adds to the store's digest.
+/// The contribution of one object to the store's digest.
 pub(crate) fn fingerprint(entry: &Entry) -> u64 {
     // splitmix64's finaliser: sums of neighbouring revisions must not cancel out.
     let mut x = (entry.revision.get() << 32) ^ u64::from(entry.crc) ^ (entry.revision.get() >> 32);

@@ -1,6 +1,6 @@
-//! Owns the commit thread: transactions run one after another against staged state, a
-//! group of them becomes one write, and only what is on the disk is published and
-//! acknowledged. It decides nothing about what the transactions mean.
+//! Owns the commit thread. Transactions run one after another against staged state; a group of them
+//! becomes one write; a change is published and acknowledged only after it is on the disk. The
+//! thread does not interpret the transactions.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -18,34 +18,34 @@ use crate::memory::{Changes, Memory, Objects, Shared, overlaid};
 use crate::quarantine;
 use crate::space::Room;
 
-/// How many transactions may wait for the commit thread; more wait outside.
+/// How many transactions the queue of the commit thread holds; further callers wait for a place.
 pub(crate) const QUEUE_MAX: usize = 1024;
-/// The most transactions in one group.
+/// The maximum number of transactions in one group.
 const GROUP_MAX: usize = 256;
-/// The most bytes of objects in one group.
+/// The maximum number of bytes of objects in one group.
 const GROUP_BYTES_MAX: usize = 4 << 20;
-/// The same while the disk is nearly full: a group must fit above the second floor.
+/// The same limit while the disk is nearly full: a group must fit above the second floor.
 const GROUP_BYTES_SCARCE: usize = 512 << 10;
-/// A group of so many transactions says that there are many writers at once.
+/// A group of this many transactions indicates many concurrent writers.
 const MANY: usize = 8;
-/// While there are many writers, how long a group is left open for more of them: a flush costs the same for a few as
-/// for all. A lone writer never waits.
+/// How long a group stays open while there are many concurrent writers: a flush costs the same for
+/// a few transactions as for many. A single writer never waits.
 const GATHER: Duration = Duration::from_millis(1);
 
-/// The state that a transaction sees: everything committed before it, and its own
-/// changes. Changes are kept when the transaction answers Ok, and dropped otherwise.
+/// The state that a transaction sees: everything committed before it, and its own changes. The
+/// changes are kept if the transaction returns Ok, and dropped otherwise.
 pub struct View<'a> {
     base: &'a Objects,
     group: &'a mut Group,
-    /// What this transaction changed, with what was staged there before.
+    /// The keys that this transaction changed, with the earlier staged value of each.
     undo: Vec<(Arc<str>, Staged)>,
     first_event: usize,
 }
 
-/// What a group has staged for a key: nothing, an object, or that there is none.
+/// The staged value of a key: not staged, an object, or a deletion.
 type Staged = Option<Option<Arc<Entry>>>;
 
-/// What the transactions of one group have staged.
+/// The staged changes of one group's transactions.
 struct Group {
     changes: Changes,
     events: Vec<Event>,
@@ -77,8 +77,8 @@ impl View<'_> {
         self.group.revision.next()
     }
 
-    /// Writes an object; `encode` is given the revision that the write takes and answers
-    /// with the object's final bytes.
+    /// Writes an object; `encode` receives the revision of the write and returns the object's final
+    /// bytes.
     pub fn put(
         &mut self,
         key: String,
@@ -90,7 +90,7 @@ impl View<'_> {
         let value = encode(revision);
         let (record, crc) = codec::object(&key, revision, &meta, &value);
         let entry = Arc::new(Entry {
-            // One copy of the key for as long as the object lives.
+            // One copy of the key for the lifetime of the object.
             key: previous
                 .as_ref()
                 .map_or_else(|| key.into(), |previous| Arc::clone(&previous.key)),
@@ -108,9 +108,8 @@ impl View<'_> {
         entry
     }
 
-    /// Deletes an object; `final_encode` is given the deletion's revision and the object,
-    /// and answers with its last state as watchers will see it. None when there is no
-    /// such object.
+    /// Deletes an object; `final_encode` receives the deletion's revision and the object, and
+    /// returns the last state that watchers receive. Returns None if the object does not exist.
     pub fn delete(
         &mut self,
         key: &str,
@@ -145,7 +144,7 @@ impl View<'_> {
         });
     }
 
-    /// Takes back everything this transaction staged.
+    /// Reverts everything that this transaction staged.
     fn roll_back(&mut self) {
         for (key, staged) in self.undo.drain(..).rev() {
             match staged {
@@ -164,27 +163,27 @@ fn previous(revision: Revision) -> Revision {
     Revision::new(revision.get() - 1)
 }
 
-/// What a transaction is for.
+/// The purpose of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// Anything. It is refused where the disk is nearly full.
+    /// A write without a special purpose. The store refuses it if the disk is nearly full.
     Ordinary,
-    /// It makes room on the disk, or is small and lets somebody in who can. It may use what is kept
-    /// free for that.
+    /// A write that frees disk space, or a small write that lets an administrator sign in to do so.
+    /// It may use the space reserved for that.
     MakeRoom,
 }
 
 /// A transaction in the queue.
 pub(crate) trait Job: Send {
-    /// Whether its purpose is to make room.
+    /// True if the transaction frees disk space.
     fn makes_room(&self) -> bool;
-    /// Runs it; whether its changes are to be kept.
+    /// Runs the transaction; returns true if its changes are to be kept.
     fn run(&mut self, view: &mut View<'_>) -> bool;
-    /// Tells whoever waits for it, after the flush.
+    /// Sends the result to the waiting caller, after the flush.
     fn finish(self: Box<Self>, flushed: Result<(), StoreError>);
 }
 
-/// A transaction with whoever waits for it.
+/// A transaction with its waiting caller.
 pub(crate) struct Transaction<F, T, E> {
     body: Option<F>,
     purpose: Purpose,
@@ -230,7 +229,7 @@ where
                 .map_err(CommitError::Refused),
             Err(error) => Err(CommitError::Unavailable(error)),
         };
-        // Whoever asked may have gone away; what was written stays written.
+        // The caller may have dropped its future; the write remains.
         let _ = self.reply.send(answer);
     }
 }
@@ -265,7 +264,8 @@ pub(crate) fn run(shared: &Shared, mut disk: Disk, mut queue: mpsc::Receiver<Box
     shared.memory.write().close();
 }
 
-/// Stages what is in the queue, writes it, publishes it and acknowledges it. Answers how many transactions that were.
+/// Stages the queued transactions, writes the group, publishes it and acknowledges it. Returns the
+/// number of transactions in the group.
 fn run_group(
     shared: &Shared,
     disk: &mut Disk,
@@ -332,7 +332,7 @@ fn run_group(
     written.map(|()| size)
 }
 
-/// Runs one transaction; of one that refuses or panics nothing stays.
+/// Runs one transaction. If it refuses or panics, all its changes are reverted.
 fn run_job(base: &Objects, group: &mut Group, job: &mut dyn Job) -> Result<(), StoreError> {
     let first_event = group.events.len();
     let mut view = View {
@@ -374,7 +374,7 @@ fn state_after(memory: &Memory, group: &Group) -> State {
         revision: group.revision,
         objects,
         digest,
-        // The disk knows what it still has.
+        // `Disk::write` sets it from the history on disk.
         history_from: Revision::ZERO,
     }
 }

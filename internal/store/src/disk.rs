@@ -1,21 +1,22 @@
 //! Owns the disk: sled, the format's version, and the one write that a group of commits becomes.
-//! What is read is judged in `load`. Only this file and `ledger` name sled. It keeps no objects in
-//! memory.
+//! `load` judges the records that are read. Only this file and `ledger` use sled. The module keeps
+//! no objects in memory.
 //!
-//! sled's own writes are below every seam that a test could cut: what is assumed of it is that
-//! `flush` has handed a batch to the kernel, whole, when it returns (the file is synced here), that
-//! a log cut at any byte comes up with a prefix of the batches, and that damage within the log is
-//! an error and not a value. The kill test and `tests/damage.rs` hold it to the last two; what it
-//! loses all the same is noticed by revision, count and digest, and the store is refused.
+//! Tests cannot intercept sled's own writes. The store assumes three properties of sled: when
+//! `flush` returns, it has handed a whole batch to the kernel (this module then syncs the file); a
+//! log cut at any byte is recovered as a prefix of the batches; damage within the log is reported
+//! as an error and not as a value. The kill test and `tests/damage.rs` check the last two. The
+//! revision, the number of objects and the digest reveal a remaining loss, and the store then
+//! refuses to open.
 //!
-//! One sled tree holds everything, so that a group is one atomic batch:
+//! One sled tree contains everything, so that a group is one atomic batch:
 //!
 //! - `o` + key + part number: an object's record
 //! - `e` + first revision + part number: the events of one group
 //! - `m`: the store's own state
 //!
-//! Records are cut into parts so that no page of sled's grows past what it keeps in its
-//! log; larger ones would go to files that it does not sync.
+//! Records are cut into parts so that no page of sled's exceeds the size that sled keeps in its
+//! log; sled writes larger pages to files that it does not sync.
 
 use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -34,7 +35,7 @@ use crate::options::Options;
 use crate::quarantine::{self, Quarantined};
 use crate::space::{Room, Space};
 
-/// The format this binary writes; a store with a newer one is not opened.
+/// The format that this binary writes. The binary does not open a store with a newer format.
 pub(crate) const FORMAT: u32 = 1;
 const FORMAT_NAME: &str = "muster-store";
 
@@ -47,43 +48,42 @@ pub(crate) const OBJECT: u8 = b'o';
 pub(crate) const HISTORY: u8 = b'e';
 pub(crate) const STATE: &[u8] = b"m";
 
-/// The most bytes in one sled value. A leaf holds at most 17 of them, and what is larger
+/// The maximum number of bytes in one sled value. A leaf has at most 17 values, and a leaf larger
 /// than a quarter of a segment leaves the log: 17 * 24 KiB < 2 MiB / 4.
 const PART_MAX: usize = 24 << 10;
 const SEGMENT_BYTES: usize = 2 << 20;
-/// How often sled reclaims what was overwritten. Commits do not wait for it: they flush
-/// themselves.
+/// How often sled reclaims overwritten space. Commits do not wait for it: they flush explicitly.
 const RECLAIM_EVERY_MS: u64 = 500;
 
-/// How often, and after which time, sled's lock is tried again.
+/// How often, and at which interval, the store retries to take sled's lock.
 const SLED_LOCK_TRIES: u32 = 200;
 const SLED_LOCK_WAIT: Duration = Duration::from_millis(10);
 
-/// What was found on disk.
+/// The state that was read from disk.
 pub(crate) struct Loaded {
     pub(crate) objects: Objects,
     pub(crate) events: Vec<Event>,
     pub(crate) state: State,
-    /// Damaged records whose keys are held.
+    /// Damaged records whose keys are quarantined.
     pub(crate) held: Vec<Quarantined>,
 }
 
-/// The open store on disk. The process that has it holds a lock on it.
+/// The open store on disk. Its process holds a lock on the store.
 pub(crate) struct Disk {
     dir: PathBuf,
     sled: sled::Db,
-    /// sled's own file: sled asks the kernel to write its pages out, but neither the
-    /// file's length nor the drive's cache are covered by that.
+    /// sled's own file. sled asks the kernel to write its pages, but that covers neither the file's
+    /// length nor the drive's cache.
     data: File,
-    /// The last acknowledged revision, written behind the flush: should sled come up
-    /// with an earlier one, the end of its log was damaged.
+    /// The last acknowledged revision, written after the flush. If sled recovers an earlier
+    /// revision, the end of its log was damaged.
     acknowledged: File,
     history: VecDeque<HistoryRecord>,
     space: Space,
     _lock: File,
 }
 
-/// sled with its files, and what was read, before anything was made of it.
+/// sled with its files, and the pairs that were read, before they are interpreted.
 struct Opened {
     sled: sled::Db,
     data: File,
@@ -114,7 +114,7 @@ fn write_format(dir: &Path) -> Result<(), durable::Error> {
     durable::replace(&dir.join(FORMAT_FILE), text.as_bytes())
 }
 
-/// Whether a directory already has a store of a format that is known.
+/// True if a directory already contains a store of a known format.
 fn check_format(dir: &Path) -> Result<bool, OpenError> {
     let text = match fs::read_to_string(dir.join(FORMAT_FILE)) {
         Ok(text) => text,
@@ -165,7 +165,7 @@ fn lock(dir: &Path) -> Result<File, OpenError> {
     }
 }
 
-/// sled panics on some damage; whatever it does becomes an error here.
+/// sled panics on some kinds of damage; this function turns each panic into an error.
 pub(crate) fn guarded<T>(work: impl FnOnce() -> sled::Result<T>) -> Result<T, sled::Error> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
         Err(sled::Error::ReportableBug(format!(
@@ -175,8 +175,8 @@ pub(crate) fn guarded<T>(work: impl FnOnce() -> sled::Result<T>) -> Result<T, sl
     })
 }
 
-/// Opens sled. This process has the store's lock; where sled's own is still taken, an
-/// earlier handle of this very process is about to let go of it.
+/// Opens sled. This process holds the store's lock; if sled's own lock is still taken, an earlier
+/// handle of this process is about to release it.
 pub(crate) fn open_sled(config: &sled::Config) -> Result<sled::Db, sled::Error> {
     let mut tries = 0;
     loop {
@@ -192,7 +192,7 @@ pub(crate) fn open_sled(config: &sled::Config) -> Result<sled::Db, sled::Error> 
     }
 }
 
-/// What a panic said.
+/// The message of a panic.
 pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
     panic
         .downcast_ref::<&str>()
@@ -203,7 +203,8 @@ pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
 
 fn open_error(dir: &Path, error: sled::Error) -> OpenError {
     match error {
-        // sled reads its files as far as they go: these kinds are about what they hold, not about reading them.
+        // sled reads its files to their end: these kinds report damaged content and not a failed
+        // read.
         sled::Error::Io(error)
             if matches!(
                 error.kind(),
@@ -218,8 +219,8 @@ fn open_error(dir: &Path, error: sled::Error) -> OpenError {
 }
 
 impl Disk {
-    /// Opens the store, or creates it. With `finish` false the `format` file is left to
-    /// be written by the caller once the store is complete.
+    /// Opens the store, or creates it. If `finish` is false, the caller writes the `format` file
+    /// once the store is complete.
     pub(crate) fn open(
         dir: &Path,
         options: Options,
@@ -242,7 +243,7 @@ impl Disk {
         } = outcome;
         apply(dir, &sled, &data, &state, &repair)?;
         let mut held = quarantine::held(dir).map_err(io_error(dir))?;
-        // The server may have ended between a write under a held key and its release.
+        // The server may have ended between a write under a quarantined key and the key's release.
         for record in held.extract_if(.., |record| objects.contains_key(record.key.as_str())) {
             quarantine::release(&record.file).map_err(io_error(dir))?;
         }
@@ -264,7 +265,7 @@ impl Disk {
         Ok((disk, loaded))
     }
 
-    /// Reads a store and says what was found, changing none of its records.
+    /// Reads a store and reports damage, without changing a record.
     pub(crate) fn check(dir: &Path, options: Options) -> Result<Outcome, OpenError> {
         if !dir.join(FORMAT_FILE).exists() && !dir.join(SLED_DIR).exists() {
             return Err(OpenError::Missing {
@@ -274,19 +275,19 @@ impl Disk {
         open_files(dir, options, true).map(|opened| opened.outcome)
     }
 
-    /// Whether an ordinary write may be made now; see [`Disk::room`].
+    /// Checks if an ordinary write may be made now; see [`Disk::room`].
     pub(crate) fn check_space(&mut self) -> Result<(), StoreError> {
         self.room(false).map(drop)
     }
 
-    /// What the disk has room for. It refuses when it is too full to write to safely: sled does
-    /// not recover from a write that found no room.
+    /// Which writes the disk has room for. Fails if the disk is too full for any write: sled does
+    /// not recover from a write that found no space.
     pub(crate) fn room(&mut self, makes_room: bool) -> Result<Room, StoreError> {
         self.space.check(makes_room)
     }
 
-    /// Writes a group of commits as one batch and returns once it is on the disk.
-    /// `base` is the state before it, `compacted` what the history has let go.
+    /// Writes a group of commits as one batch and returns once it is on the disk. `base` is the
+    /// state before the group, `compacted` the last revision that the history has dropped.
     pub(crate) fn write(
         &mut self,
         base: &Objects,
@@ -342,13 +343,13 @@ impl Disk {
             .map_err(|error| failed(&error))
     }
 
-    /// Says that the store is complete; see [`Disk::open`].
+    /// Marks the store as complete; see [`Disk::open`].
     pub(crate) fn finish(&self) -> Result<(), durable::Error> {
         write_format(&self.dir)
     }
 }
 
-/// Removes what writes of a killed server left. Where that is refused the store is opened all the same.
+/// Removes the temporary files of a killed server. If that fails, the store opens nevertheless.
 fn sweep(dir: &Path) {
     for directory in [dir.to_owned(), dir.join(quarantine::DIRECTORY)] {
         if let Err(error) = durable::sweep(&directory) {
@@ -405,8 +406,8 @@ fn open_files(dir: &Path, options: Options, finish: bool) -> Result<Opened, Open
     })
 }
 
-/// Makes a directory that only its owner may enter, also where it was made with other permissions:
-/// what is in it holds every Secret.
+/// Creates a directory that only its owner may enter, and corrects the permissions of an existing
+/// one: the store contains every Secret.
 pub(crate) fn private_directory(dir: &Path) -> io::Result<()> {
     use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
     fs::DirBuilder::new()
@@ -422,7 +423,8 @@ pub(crate) fn private_directory(dir: &Path) -> io::Result<()> {
 fn read_all(dir: &Path, sled: &sled::Db, acknowledged: Revision) -> Result<Outcome, OpenError> {
     let mut loading = Loading::default();
     let mut pairs = sled.iter();
-    // `guarded` around each step: what the loading itself finds is not sled's.
+    // `guarded` encloses each step of sled, so that errors found by `load` are not attributed to
+    // sled.
     while let Some((key, bytes)) =
         guarded(|| pairs.next().transpose()).map_err(|error| open_error(dir, error))?
     {
@@ -435,8 +437,9 @@ fn read_all(dir: &Path, sled: &sled::Db, acknowledged: Revision) -> Result<Outco
         .map_err(|damage| damaged(dir, damage.to_string()))
 }
 
-/// Names what was damaged, puts what is lost into the quarantine, and writes the rest as it is now.
-/// A crash on the way leaves the damaged records where they were, to be found again.
+/// Logs the damage, moves lost records into the quarantine, and writes the repaired state. If the
+/// process ends in between, the damaged records are still in place, and the next start finds them
+/// again.
 fn apply(
     dir: &Path,
     sled: &sled::Db,
@@ -448,7 +451,8 @@ fn apply(
         return Ok(());
     }
     let kept = quarantine::held(dir).map_err(io_error(dir))?;
-    // A start that ended after it had kept the records, and before it removed them, finds them again.
+    // A start that ended after it had quarantined the records, and before it removed them, finds
+    // them again.
     let again = |record: &&Quarantined| repair.lost.iter().any(|lost| lost.key == record.key);
     let kept = kept.iter().filter(|record| !again(record)).count();
     if kept + repair.lost.len() > quarantine::RECORDS_MAX {
@@ -520,7 +524,7 @@ fn history_key(first: Revision, part: u16) -> Vec<u8> {
     bytes
 }
 
-/// How many parts a record of this many bytes takes.
+/// The number of parts that a record of this many bytes takes.
 pub(crate) fn part_count(bytes: usize) -> u16 {
     u16::try_from(bytes.div_ceil(PART_MAX)).expect("a record is below 1.5 GiB")
 }
@@ -544,8 +548,8 @@ fn acknowledged_bytes(revision: Revision) -> [u8; 12] {
     bytes
 }
 
-/// The last acknowledged revision. The file is not synced with each commit, so after a
-/// power cut it may be behind or empty: it then proves less, never something wrong.
+/// The last acknowledged revision. The file is not synced with each commit, so after a power cut it
+/// may be outdated or empty: the check is then weaker, but never wrong.
 fn read_acknowledged(file: &File) -> Revision {
     let mut bytes = [0; 12];
     let revision = |bytes: &[u8; 12]| {

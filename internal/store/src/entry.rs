@@ -1,5 +1,5 @@
-//! Owns what the store hands out: revisions, entries, events, pages. Plain data; nothing
-//! here touches the disk or a lock.
+//! Owns the types that the store returns: revisions, entries, events, pages. They are plain data,
+//! without disk access or locks.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-/// A point in the store's history. Every change of one object takes the next one; zero
-/// is the empty store that nothing was written to.
+/// A point in the store's history. Every change of an object takes the next revision; zero is the
+/// empty store before the first write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Revision(u64);
 
@@ -22,7 +22,7 @@ impl Revision {
         Revision(number)
     }
 
-    /// Its number.
+    /// The revision's number.
     #[must_use]
     pub const fn get(self) -> u64 {
         self.0
@@ -45,7 +45,7 @@ impl fmt::Display for Revision {
     }
 }
 
-/// What selectors look at, kept beside the object so that nothing has to be parsed.
+/// The fields that selectors use, kept with the object so that a list does not parse it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EntryMeta {
     /// The object's labels.
@@ -57,39 +57,39 @@ pub struct EntryMeta {
 /// One object as it was at its last write.
 #[derive(Debug)]
 pub struct Entry {
-    /// Where it is kept.
+    /// The object's key.
     pub key: Arc<str>,
     /// The object's final bytes (JSON).
     pub value: Bytes,
-    /// The revision of the write that made it so.
+    /// The revision of the last write.
     pub revision: Revision,
-    /// What selectors look at.
+    /// The fields that selectors use.
     pub meta: Arc<EntryMeta>,
-    /// The checksum of its record on disk.
+    /// The checksum of the record on disk.
     pub(crate) crc: u32,
-    /// How many parts its record takes on disk.
+    /// The number of parts of the record on disk.
     pub(crate) parts: u16,
 }
 
 /// What happened to an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventKind {
-    /// There was none under the key before.
+    /// The key was free before.
     Added,
-    /// It replaced an earlier state.
+    /// The object replaced an earlier state.
     Modified,
-    /// It is gone; the event's entry is its last state at the deletion's revision.
+    /// The object was deleted; the event's entry is its last state at the deletion's revision.
     Deleted,
 }
 
-/// One change, as watchers see it.
+/// One change, as a watcher receives it.
 #[derive(Clone, Debug)]
 pub struct Event {
-    /// What happened.
+    /// The kind of change.
     pub kind: EventKind,
     /// The object after the change (its last state where it was deleted).
     pub entry: Arc<Entry>,
-    /// What selectors saw before the change; none where the object was added.
+    /// The selector fields before the change; none if the object was added.
     pub previous: Option<Arc<EntryMeta>>,
 }
 

@@ -1,4 +1,4 @@
-//! Owns the store's errors. Their messages say what to do.
+//! Owns the store's errors. Their messages contain the remedy.
 
 use std::path::PathBuf;
 
@@ -18,19 +18,19 @@ pub enum StoreError {
         free: u64,
         /// Bytes that must stay free.
         reserve: u64,
-        /// Where.
+        /// The store's directory.
         path: PathBuf,
     },
-    /// The disk failed while writing; the store is read-only from then on.
+    /// The disk failed during a write; the store is read-only from then on.
     #[error(
         "the store could not write and is read-only until the server is started again: {reason}; \
          check the disk and the kernel's log first"
     )]
     Failed {
-        /// What the disk said.
+        /// The operating system's error.
         reason: String,
     },
-    /// The transaction's own code panicked; nothing of it was kept.
+    /// The transaction's own code panicked; all its changes were reverted.
     #[error("the change was dropped because preparing it panicked: {reason}; nothing was written")]
     Panicked {
         /// The panic's message.
@@ -41,13 +41,13 @@ pub enum StoreError {
     Closed,
 }
 
-/// Why a transaction did not happen.
+/// Why a transaction was not committed.
 #[derive(Debug, thiserror::Error)]
 pub enum CommitError<E> {
-    /// The transaction itself said no; nothing of it was kept.
+    /// The transaction itself returned an error; all its changes were reverted.
     #[error("{0}")]
     Refused(E),
-    /// The store could not take it; nothing of it was kept.
+    /// The store could not accept the transaction; all its changes were reverted.
     #[error(transparent)]
     Unavailable(StoreError),
 }
@@ -55,7 +55,7 @@ pub enum CommitError<E> {
 /// Why a store could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// Another process has it.
+    /// Another process has the store open.
     #[error(
         "another process is using the store at {path}; stop it, or give this one its own --data directory"
     )]
@@ -63,13 +63,13 @@ pub enum OpenError {
         /// The store's directory.
         path: PathBuf,
     },
-    /// There is no store.
+    /// The directory contains no store.
     #[error("there is no store at {path}; name the server's data directory with --data")]
     Missing {
-        /// Where one was looked for.
+        /// The directory that was searched.
         path: PathBuf,
     },
-    /// A newer binary wrote it.
+    /// A newer binary wrote the store.
     #[error(
         "the store at {path} has format {found}, and this binary knows formats up to {known}; \
          run the newer muster that wrote it, or restore a backup made in format {known} into an empty directory"
@@ -77,12 +77,12 @@ pub enum OpenError {
     NewerFormat {
         /// The store's directory.
         path: PathBuf,
-        /// The format found.
+        /// The store's format.
         found: u32,
-        /// The newest format this binary knows.
+        /// The newest format that this binary supports.
         known: u32,
     },
-    /// What is on disk does not hold together.
+    /// The store on disk is inconsistent.
     #[error(
         "the store at {path} is damaged: {what}; the server does not start with it: move {path} aside \
          (keep it for analysis), run `muster restore` with the latest backup, and verify the result with \
@@ -91,7 +91,7 @@ pub enum OpenError {
     Damaged {
         /// The store's directory.
         path: PathBuf,
-        /// What was found.
+        /// The inconsistency.
         what: String,
     },
     /// The directory could not be read or written.
@@ -101,7 +101,7 @@ pub enum OpenError {
     Io {
         /// The store's directory.
         path: PathBuf,
-        /// What the system said.
+        /// The operating system's error.
         source: std::io::Error,
     },
 }
@@ -109,16 +109,15 @@ pub enum OpenError {
 /// Why a watch, or a list at an earlier revision, cannot be served.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WatchError {
-    /// The history no longer reaches back that far.
+    /// The history no longer contains the revision.
     #[error(
         "the history before revision {oldest} is gone; list again and watch from the list's revision"
     )]
     Expired {
-        /// The oldest revision that a watch can still start from.
+        /// The oldest revision that a watch can start from.
         oldest: Revision,
     },
-    /// The revision lies in the future: it is from another store, or from before a
-    /// restore.
+    /// The revision lies in the future: it comes from another store, or from before a restore.
     #[error(
         "the store is at revision {current} and has not reached {asked}; list again and watch from the list's revision"
     )]
@@ -136,40 +135,40 @@ pub enum BackupError {
     /// A file could not be read or written.
     #[error("{action} {path}: {source}")]
     Io {
-        /// What was tried.
+        /// The operation.
         action: &'static str,
-        /// With which file.
+        /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The operating system's error.
         source: std::io::Error,
     },
-    /// The file is not a backup, or not a whole one.
+    /// The file is not a backup, or is an incomplete one.
     #[error("{path} is not a whole backup: {what}; use another one")]
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What was found.
+        /// The inconsistency.
         what: String,
     },
-    /// A newer binary made it.
+    /// A newer binary made the backup.
     #[error(
         "{path} was made in backup format {found}, and this binary knows formats up to {known}; use the newer muster that made it"
     )]
     NewerFormat {
         /// The file.
         path: PathBuf,
-        /// The format found.
+        /// The backup's format.
         found: u32,
-        /// The newest format this binary knows.
+        /// The newest format that this binary supports.
         known: u32,
     },
-    /// It needs a passphrase.
+    /// The backup needs a passphrase.
     #[error("{path} is encrypted; give the passphrase it was made with (--passphrase-file)")]
     Sealed {
         /// The file.
         path: PathBuf,
     },
-    /// A passphrase was given, and it needs none: anybody could have made it.
+    /// A passphrase was given, but the backup is not encrypted: its origin is not authenticated.
     #[error(
         "{path} is not encrypted; leave --passphrase-file out if you trust where it comes from"
     )]
@@ -177,7 +176,7 @@ pub enum BackupError {
         /// The file.
         path: PathBuf,
     },
-    /// There is something in the directory already.
+    /// The directory is not empty.
     #[error("{path} is not empty; restore into an empty directory")]
     NotEmpty {
         /// The directory.
@@ -204,7 +203,7 @@ pub enum LedgerError {
         free: u64,
         /// Bytes that must stay free.
         reserve: u64,
-        /// Where.
+        /// The ledger's directory.
         path: PathBuf,
     },
     /// The disk failed.
@@ -212,7 +211,7 @@ pub enum LedgerError {
     Failed {
         /// The ledger's directory.
         path: PathBuf,
-        /// What the disk said.
+        /// The operating system's error.
         reason: String,
     },
 }

@@ -1,6 +1,6 @@
-//! Numbered records that are worth keeping and not worth waiting for: written in batches, read
-//! once at the start. What the last batches held may be lost with the machine's power, and a
-//! ledger that can't be read is put aside and begun anew.
+//! Numbered records that callers do not wait for: written in batches, read once at the start. A
+//! power cut may lose the last batches. A ledger that cannot be read is renamed, and an empty one
+//! is created.
 
 use std::fs;
 use std::io;
@@ -10,25 +10,26 @@ use crate::disk::{guarded, open_sled, private_directory};
 use crate::error::LedgerError;
 use crate::options::Options;
 
-/// A record under its number, or none: it is forgotten.
+/// A record under its number; `None` deletes the record.
 pub type Change = (u64, Option<Vec<u8>>);
 
 /// Records, each under its number.
 pub type Records = Vec<(u64, Vec<u8>)>;
 
-/// The longest record, bytes: sled syncs only what stays in its log, and of these 17 do.
+/// The longest record, in bytes: sled syncs only the values in its log, and 17 values of this size
+/// stay there.
 const RECORD_MAX: usize = 24 << 10;
-/// sled's unit of space that it takes and gives back, bytes.
+/// The unit in which sled allocates and reclaims space, in bytes.
 const SEGMENT_BYTES: usize = 2 << 20;
-/// How often sled gives back what was overwritten.
+/// How often sled reclaims overwritten space.
 const RECLAIM_EVERY_MS: u64 = 500;
 
-/// What was read when a ledger was opened.
+/// The result of opening a ledger.
 #[derive(Debug, Default)]
 pub struct Read {
-    /// Every record that is kept, by number.
+    /// All records, by number.
     pub records: Records,
-    /// Where an earlier ledger was put aside because it could not be read, and why it could not.
+    /// The new path of an earlier ledger that could not be read, and the reason.
     pub put_aside: Option<(PathBuf, String)>,
 }
 
@@ -41,12 +42,12 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Opens the ledger in a directory, or creates it there. One that can't be read is renamed to
-    /// `DIRECTORY.damaged`, in the place of an earlier one of that name. The caller sees to it
-    /// that no other process has the directory.
+    /// Opens the ledger in a directory, or creates it there. A ledger that cannot be read is
+    /// renamed to `DIRECTORY.damaged`, replacing an earlier directory of that name. The caller
+    /// ensures that no other process has the directory open.
     ///
     /// # Errors
-    /// When the directory can't be used, or the disk is too full.
+    /// If the directory cannot be used, or if the disk is too full.
     pub fn open(dir: &Path, options: Options) -> Result<(Ledger, Read), LedgerError> {
         private_directory(dir).map_err(|error| failed(dir, &error))?;
         check_space(dir, &options)?;
@@ -69,12 +70,12 @@ impl Ledger {
         Ok((ledger, Read { records, put_aside }))
     }
 
-    /// Writes and forgets records, all of them or none, and returns once the kernel has them. It
-    /// blocks for as long as that takes. A record of more than 24 KiB is forgotten instead.
+    /// Writes and deletes records, all of them or none, and returns once the kernel has them.
+    /// Blocks until then. A record of more than 24 KiB is deleted instead.
     ///
     /// # Errors
-    /// [`LedgerError::NoSpace`] while the disk is too full: nothing was written, and it may be
-    /// tried again. [`LedgerError::Failed`] when it failed: it is of no use any more.
+    /// [`LedgerError::NoSpace`] if the disk is too full: nothing was written, and the caller may
+    /// retry. [`LedgerError::Failed`] if the disk failed: the ledger cannot be used any more.
     pub fn write(&self, changes: &[Change]) -> Result<(), LedgerError> {
         check_space(&self.dir, &self.options)?;
         let mut batch = sled::Batch::default();
@@ -101,7 +102,7 @@ fn open(dir: &Path, options: &Options) -> sled::Result<(sled::Db, Records)> {
         .path(dir)
         .segment_size(SEGMENT_BYTES)
         .cache_capacity(options.cache_bytes)
-        // What was overwritten is given back with it; each batch flushes itself.
+        // Reclaims overwritten space too; each batch is flushed explicitly.
         .flush_every_ms(Some(RECLAIM_EVERY_MS));
     let sled = open_sled(&config)?;
     let mut records = Vec::new();
@@ -116,7 +117,7 @@ fn open(dir: &Path, options: &Options) -> sled::Result<(sled::Db, Records)> {
     Ok((sled, records))
 }
 
-/// Makes room for a ledger where one is that can't be read. Where that is now.
+/// Renames a ledger that cannot be read. Returns its new path.
 fn put_aside(dir: &Path) -> io::Result<PathBuf> {
     let aside = dir.with_extension("damaged");
     if aside.exists() {
@@ -127,7 +128,8 @@ fn put_aside(dir: &Path) -> io::Result<PathBuf> {
     Ok(aside)
 }
 
-/// Is it about what a file holds? That a disk can't be reached says nothing of what is on it.
+/// True if the error is about the content of a file. An unreachable disk says nothing about the
+/// content.
 fn is_of_contents(error: &io::Error) -> bool {
     matches!(
         error.kind(),

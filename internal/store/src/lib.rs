@@ -2,10 +2,10 @@
 //! each change, a bounded history that watches resume from, all of it on disk before a
 //! write is acknowledged.
 //!
-//! Beside it a [`Ledger`]: numbered records that may be lost with the last moments.
+//! It also contains a [`Ledger`]: numbered records, of which a power cut may lose the last ones.
 //!
-//! This is the only crate that names sled. It knows nothing of Kubernetes: keys, bytes
-//! and the few strings that selectors look at are all that it is given.
+//! This is the only crate that uses sled. It knows nothing of Kubernetes: it receives keys, bytes
+//! and the few strings that selectors use.
 
 mod backup;
 mod codec;

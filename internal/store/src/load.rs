@@ -1,12 +1,12 @@
-//! Owns what is made of the pairs found on disk: objects, history and state, and what is to be done
-//! about records that are damaged. It must not touch the disk.
+//! Owns the interpretation of the pairs found on disk: objects, history and state, and the repair
+//! of damaged records. It does no disk I/O.
 //!
-//! A damaged object is taken from the history where that still has its last state; otherwise it is
-//! lost, and goes to the quarantine. Damaged history is cut off with all before it: a watch from
-//! there is told to list again. At the end the number of objects must be the one that the state
-//! names, and, where none is lost, the sum of their fingerprints too: a store that lost something
-//! it cannot name is refused. Cost: one pass over everything. `tests/damage.rs` and the tests below
-//! damage each kind of record.
+//! A damaged object is restored from the history if that contains its last state; otherwise it is
+//! lost and goes to the quarantine. If a part of the history is damaged, that part and everything
+//! before it are removed: a watch from there has to list again. At the end the number of objects
+//! must equal the number in the state record, and, if no object is lost, the sum of their
+//! fingerprints must agree too: a store that lost an object without a known key is refused. Cost:
+//! one pass over everything. `tests/damage.rs` and the tests below damage each kind of record.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -18,17 +18,17 @@ use crate::disk::{HISTORY, OBJECT, STATE, part_count, part_key};
 use crate::entry::{Entry, Event, EventKind, Revision};
 use crate::memory::Objects;
 
-/// Where one group's events are on disk.
+/// The keys of one group's events on disk.
 pub(crate) struct HistoryRecord {
     pub(crate) first: Revision,
     pub(crate) last: Revision,
     pub(crate) parts: u16,
 }
 
-/// What a damaged record costs.
+/// The consequence of a damaged record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// The object was taken from the history: nothing is lost.
+    /// The object was restored from the history: nothing is lost.
     Recovered,
     /// The object is lost; its record goes to the quarantine.
     Lost,
@@ -48,7 +48,7 @@ impl std::fmt::Display for Effect {
     }
 }
 
-/// Why the records found on disk make no store.
+/// Why the records found on disk do not form a store.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Damage {
     #[error("a key is too short")]
@@ -70,18 +70,18 @@ pub(crate) enum Damage {
     Outdated,
 }
 
-/// A damaged record, and what follows from it.
+/// A damaged record, and the consequence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     /// The object's key, or `history`.
     pub key: String,
     /// What is wrong with the record.
     pub reason: String,
-    /// What it costs.
+    /// The consequence.
     pub effect: Effect,
 }
 
-/// A record that cannot be had any more.
+/// A record that cannot be recovered.
 pub(crate) struct Lost {
     pub(crate) key: String,
     pub(crate) reason: &'static str,
@@ -89,7 +89,7 @@ pub(crate) struct Lost {
     pub(crate) raw: Vec<u8>,
 }
 
-/// What has to be changed on disk so that the rest holds together.
+/// The changes on disk that make the store consistent again.
 #[derive(Default)]
 pub(crate) struct Repair {
     /// Pairs to remove, before the recovered objects are written.
@@ -98,7 +98,7 @@ pub(crate) struct Repair {
     pub(crate) recovered: Vec<Arc<Entry>>,
     /// Records for the quarantine.
     pub(crate) lost: Vec<Lost>,
-    /// What was found, for people.
+    /// The damage found, for the log and the report.
     pub(crate) findings: Vec<Finding>,
 }
 
@@ -112,7 +112,7 @@ impl Repair {
     }
 }
 
-/// What was found, as it is once the repair has been made.
+/// The store's content after the repair.
 pub(crate) struct Outcome {
     pub(crate) objects: Objects,
     pub(crate) events: Vec<Event>,
@@ -121,7 +121,7 @@ pub(crate) struct Outcome {
     pub(crate) repair: Repair,
 }
 
-/// A record, put together from the parts that are there.
+/// A record, assembled from the parts that were found.
 struct RawRecord {
     name: Vec<u8>,
     bytes: Vec<u8>,
@@ -139,19 +139,19 @@ impl RawRecord {
         self.parts.iter().map(|part| part_key(&self.name, *part))
     }
 
-    /// How many parts it has, as an entry notes it.
+    /// The number of parts, as an entry stores it.
     fn count(&self) -> u16 {
         u16::try_from(self.parts.len()).unwrap_or(u16::MAX)
     }
 
-    /// The revision that stands after checksum and length, which may be damaged itself.
+    /// The revision that follows the checksum and the length; it may be damaged too.
     fn revision(&self) -> Option<Revision> {
         let bytes = self.bytes.get(codec::HEADER..codec::HEADER + 8)?;
         Some(Revision::new(u64::from_be_bytes(bytes.try_into().ok()?)))
     }
 }
 
-/// The history of one group, whole or not.
+/// The history of one group, complete or damaged.
 struct Stretch {
     first: Option<Revision>,
     keys: Vec<Vec<u8>>,
@@ -160,7 +160,7 @@ struct Stretch {
 }
 
 impl Stretch {
-    /// Its first revision, where it holds every revision from there to before `next`.
+    /// The group's first revision, if the group has every revision from there to before `next`.
     fn until(&self, next: Revision) -> Result<Revision, Broken> {
         let events = self.events.as_ref().map_err(|broken| Broken(broken.0))?;
         let first = self.first.ok_or(Broken("its key is no revision"))?;
@@ -179,7 +179,7 @@ impl Stretch {
     }
 }
 
-/// Takes in what is on disk, pair by pair in the order of the keys.
+/// Reads the pairs on disk, one by one in the order of the keys.
 #[derive(Default)]
 pub(crate) struct Loading {
     current: Option<RawRecord>,
@@ -259,7 +259,7 @@ impl Loading {
         });
     }
 
-    /// Checks that everything belongs together, once the last pair was taken.
+    /// Checks that everything is consistent, after the last pair.
     pub(crate) fn finish(mut self, acknowledged: Revision) -> Result<Outcome, Damage> {
         if let Some(last) = self.current.take() {
             self.record(last)?;
@@ -293,7 +293,7 @@ impl Loading {
         }
         let fingerprints = objects.values().map(|entry| codec::fingerprint(entry));
         let digest = fingerprints.fold(0, u64::wrapping_add);
-        // The fingerprint of what is lost is not known.
+        // The fingerprint of a lost object is unknown.
         if repair.lost.is_empty() && digest != state.digest {
             return Err(Damage::Outdated);
         }
@@ -312,8 +312,8 @@ impl Loading {
         })
     }
 
-    /// The longest stretch of history that ends at the last revision without a gap, and the
-    /// revision it begins at. What lies before it is to be removed.
+    /// The longest range of history that ends at the last revision without a gap, and the revision
+    /// it begins at. The caller removes everything before it.
     fn intact_history(
         &mut self,
         state: &State,
@@ -358,8 +358,7 @@ impl Loading {
         (events, history, next)
     }
 
-    /// Brings every object to the last state that the history has of it, and sorts out the damaged
-    /// ones.
+    /// Brings every object to its last state in the history, and separates the damaged ones.
     fn recover(&mut self, events: &[Event], repair: &mut Repair) {
         let mut last: BTreeMap<&str, &Event> = BTreeMap::new();
         for event in events {
@@ -399,7 +398,7 @@ impl Loading {
         }
     }
 
-    /// Puts an object into the state that an event left it in.
+    /// Sets an object to the state after an event.
     fn take_last(&mut self, event: &Event, repair: &mut Repair) {
         let event_entry = &event.entry;
         if let Some(old) = self.objects.remove(&event_entry.key) {

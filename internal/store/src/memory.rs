@@ -1,5 +1,5 @@
-//! Owns what readers see: the live objects, the revision and the recent history, all of
-//! it flushed. Only the commit thread changes it. It must not touch the disk.
+//! Owns the state that readers see: the live objects, the revision and the recent history, all of
+//! it flushed. Only the commit thread changes it. It does no disk I/O.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Bound;
@@ -14,13 +14,13 @@ use crate::quarantine::Quarantined;
 use crate::watch::Topic;
 
 pub(crate) type Objects = BTreeMap<Arc<str>, Arc<Entry>>;
-/// Objects that differ from a base: what they are there instead, or that they are gone.
+/// Objects that differ from a base: the other state, or `None` for a deleted object.
 pub(crate) type Changes = BTreeMap<Arc<str>, Option<Arc<Entry>>>;
 
-/// What an event costs beside its object's bytes, in bytes, about.
+/// The approximate overhead of an event in addition to its object, in bytes.
 const EVENT_OVERHEAD: usize = 256;
 
-/// What readers, watchers and the commit thread share.
+/// The state that readers, watchers and the commit thread share.
 pub(crate) struct Shared {
     pub(crate) memory: RwLock<Memory>,
 }
@@ -50,7 +50,7 @@ pub(crate) struct Memory {
     history_max: usize,
     history_bytes_max: usize,
     topics: Vec<Arc<Topic>>,
-    /// Damaged objects by key: they are neither there nor known to be gone.
+    /// Damaged objects by key: the store can neither return them nor report them as deleted.
     held: BTreeMap<String, Quarantined>,
     pub(crate) closed: bool,
 }
@@ -80,10 +80,11 @@ impl Memory {
             held: held.map(|record| (record.key.clone(), record)).collect(),
             closed: false,
         };
-        // The state before an event is an earlier event's, where the history has it.
+        // The state before an event is the state after an earlier event, if the history contains
+        // that.
         let mut latest: HashMap<Arc<str>, Arc<Entry>> = HashMap::new();
         for mut event in events {
-            // One copy of what is both in the history and live.
+            // One copy of an object that is both in the history and live.
             if let Some(live) = memory.objects.get(&event.entry.key)
                 && live.revision == event.entry.revision
             {
@@ -123,13 +124,13 @@ impl Memory {
         }
     }
 
-    /// The damaged object that holds a key, where no object has taken its place.
+    /// The damaged object that holds a key, if no object has replaced it.
     pub(crate) fn held(&self, key: &str) -> Option<&Quarantined> {
         self.held.get(key)
     }
 
-    /// Lets go of the keys under which objects were written; answers the damaged records that
-    /// they replace.
+    /// Releases the keys under which objects were written; returns the damaged records that they
+    /// replace.
     pub(crate) fn replaced(&mut self, changes: &Changes) -> Vec<Quarantined> {
         if self.held.is_empty() {
             return Vec::new();
@@ -139,7 +140,7 @@ impl Memory {
         keys.filter_map(|key| self.held.remove(&**key)).collect()
     }
 
-    /// Takes over a flushed group of changes.
+    /// Publishes a flushed group of changes.
     pub(crate) fn publish(&mut self, changes: Changes, events: Vec<Event>, digest: u64) {
         self.digest = digest;
         self.topics.retain(|topic| Arc::strong_count(topic) > 1);
@@ -177,7 +178,7 @@ impl Memory {
         }
     }
 
-    /// The events under a prefix, shared by all who watch it; those after `compacted`.
+    /// The events under a prefix after `compacted`, shared by all watches of the prefix.
     pub(crate) fn topic(&mut self, prefix: &str) -> Arc<Topic> {
         if let Some(topic) = self.topics.iter().find(|topic| topic.prefix() == prefix) {
             return Arc::clone(topic);
@@ -193,7 +194,7 @@ impl Memory {
         topic
     }
 
-    /// Refuses revisions that the history does not reach.
+    /// Refuses revisions that the history does not contain.
     pub(crate) fn check_reach(&self, asked: Revision) -> Result<(), WatchError> {
         if asked < self.compacted {
             return Err(WatchError::Expired {
@@ -209,7 +210,7 @@ impl Memory {
         Ok(())
     }
 
-    /// The list as it is now.
+    /// The current list.
     pub(crate) fn list(&self, prefix: &str, after: Option<&str>, limit: usize) -> Page {
         page(
             overlaid(&self.objects, &Changes::new(), prefix, after),
@@ -218,7 +219,7 @@ impl Memory {
         )
     }
 
-    /// The list as it was at an earlier revision: what happened since is undone.
+    /// The list at an earlier revision: later changes are undone.
     pub(crate) fn list_at(
         &self,
         revision: Revision,
@@ -237,7 +238,7 @@ impl Memory {
                 continue;
             }
             if logged.before.is_none() && logged.event.kind != EventKind::Added {
-                // The state before was written before the server's last start.
+                // The earlier state was written before the server's last start.
                 return Err(WatchError::Expired {
                     oldest: self.compacted,
                 });

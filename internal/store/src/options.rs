@@ -1,4 +1,4 @@
-//! Owns the store's settings and how free disk space is asked for.
+//! Owns the store's settings and the query for free disk space.
 
 use std::io;
 use std::path::Path;
@@ -8,24 +8,24 @@ use std::sync::Arc;
 const HISTORY: usize = 20_000;
 /// How much history a watch can resume from, in bytes.
 const HISTORY_BYTES: usize = 32 << 20;
-/// What must stay free on the disk.
+/// The space that must stay free on the disk.
 const RESERVE_BYTES: u64 = 64 << 20;
-/// What must stay free below that for writes that make room: four of the disk engine's segments.
+/// The lower floor for writes that make room: four of the disk engine's segments.
 const RELIEF_FLOOR_BYTES: u64 = 8 << 20;
-/// How large the file is that is given up on a full disk: thousands of deletions.
+/// The size of the file that is removed on a full disk: enough for thousands of deletions.
 const RESERVE_FILE_BYTES: u64 = 16 << 20;
-/// What the disk engine may keep in memory; every object is in memory anyway.
+/// The memory limit of the disk engine; every object is in memory anyway.
 const CACHE_BYTES: u64 = 4 << 20;
 
-/// Says how many bytes are free on the disk that holds a path.
+/// Returns how many bytes are free on the disk that contains a path.
 pub type FreeBytes = Arc<dyn Fn(&Path) -> io::Result<u64> + Send + Sync>;
 
 /// Settings of a store.
 #[derive(Clone)]
 pub struct Options {
-    /// The most events kept for watches to resume from.
+    /// The maximum number of events kept for watches to resume from.
     pub history: usize,
-    /// The most bytes kept for watches to resume from.
+    /// The maximum number of bytes kept for watches to resume from.
     pub history_bytes: usize,
     /// Writes are refused while fewer bytes than this are free on the disk.
     pub reserve_bytes: u64,
@@ -34,9 +34,9 @@ pub struct Options {
     /// The size of the file that is removed when the disk is full, so that there is room to delete;
     /// 0 for none.
     pub reserve_file_bytes: u64,
-    /// The most bytes that the disk engine keeps in memory.
+    /// The maximum number of bytes that the disk engine keeps in memory.
     pub cache_bytes: u64,
-    /// How free space is asked for; the file system by default.
+    /// The query for free space; asks the file system by default.
     pub free_bytes: FreeBytes,
 }
 

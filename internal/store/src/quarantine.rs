@@ -1,12 +1,12 @@
-//! Owns the quarantine: records that were found damaged, each kept in a file of its own beside the
-//! store, with its key and the reason. It must not decide what is damaged, and nothing reads an
-//! object from here.
+//! Owns the quarantine: records that were found damaged, each in a separate file next to the store,
+//! with its key and the reason. It does not decide which records are damaged, and the store never
+//! reads an object from here.
 //!
 //! A file has lines of text (`muster-quarantine 1`, `key`, `reason`, `revision`), an empty line and
-//! the record's raw bytes. Records may hold Secrets: only their owner may read them. While a key is
-//! here and no object has taken its place, reads of it fail: to answer "not found" would let the
-//! garbage collector delete what the object owns. An object that is created under the key releases
-//! it, and the file is kept under the ending `.released`.
+//! the record's raw bytes. Records may contain Secrets: only their owner may read them. While a key
+//! is quarantined and no object has replaced it, reads of the key fail: after a "not found" the
+//! garbage collector would delete the objects that the lost object owns. A new object under the key
+//! releases it, and the file is kept under the ending `.released`.
 
 use std::fs;
 use std::io::{self, BufRead as _, BufReader, Read as _};
@@ -17,9 +17,9 @@ use crate::entry::Revision;
 
 /// The directory's name in the store's directory.
 pub(crate) const DIRECTORY: &str = "quarantine";
-/// The most records that are kept here. A store with more damage is no longer worth serving.
+/// The maximum number of records in the quarantine. A store with more damage is refused.
 pub(crate) const RECORDS_MAX: usize = 1000;
-/// The longest text in front of a record that is read, in bytes.
+/// The maximum length of the text before a record, in bytes.
 const TEXT_MAX: u64 = 64 << 10;
 const FIRST_LINE: &str = "muster-quarantine 1";
 const HELD: &str = "held";
@@ -30,15 +30,15 @@ const RELEASED: &str = "released";
 pub struct Quarantined {
     /// The object's key.
     pub key: String,
-    /// What was wrong with its record.
+    /// The reason why the record is damaged.
     pub reason: String,
-    /// The revision that the damaged record names, which may be wrong itself.
+    /// The revision in the damaged record, which may be wrong too.
     pub revision: Option<Revision>,
-    /// Where it is kept.
+    /// The path of the file.
     pub file: PathBuf,
 }
 
-/// Keeps a record. Doing so again changes nothing: the name follows from key and content.
+/// Stores a record. The name follows from key and content, so that a repeated call has no effect.
 pub(crate) fn keep(
     dir: &Path,
     key: &str,
@@ -71,8 +71,8 @@ pub(crate) fn keep(
     })
 }
 
-/// A key in one line. Keys of objects have no control characters and stay as they are: they are compared
-/// with the store's keys.
+/// A key in one line. Keys of objects have no control characters and stay unchanged, because they
+/// are compared with the store's keys.
 fn escaped(key: &str) -> String {
     if key.chars().any(char::is_control) {
         key.escape_debug().to_string()
@@ -81,8 +81,8 @@ fn escaped(key: &str) -> String {
     }
 }
 
-/// The records whose keys are held, in the order of their keys. A file that can't be understood is
-/// logged and left alone.
+/// The records whose keys are quarantined, in the order of their keys. A file that cannot be parsed
+/// is logged and skipped.
 pub(crate) fn held(dir: &Path) -> io::Result<Vec<Quarantined>> {
     let entries = match fs::read_dir(dir.join(DIRECTORY)) {
         Ok(entries) => entries,
@@ -127,7 +127,7 @@ fn read(file: &Path) -> io::Result<Quarantined> {
     })
 }
 
-/// Lets go of a key: an object has taken the damaged one's place. The record stays.
+/// Releases a key after a new object replaced the damaged one. The record is kept.
 pub(crate) fn release(file: &Path) -> io::Result<()> {
     fs::rename(file, file.with_extension(RELEASED))?;
     durable::sync_directory(file.parent().unwrap_or(Path::new(".")))?;

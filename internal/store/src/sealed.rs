@@ -1,5 +1,5 @@
-//! Owns the encryption of a backup by a passphrase: a stream of bytes in, sealed chunks out, and
-//! back. It knows nothing of what the bytes mean.
+//! Owns the encryption of a backup by a passphrase: it turns a stream of bytes into sealed chunks,
+//! and back. It does not interpret the bytes.
 //!
 //! The format, so that another program can read it:
 //!
@@ -24,7 +24,7 @@ use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
 pub(crate) const LINE: &str = "muster-backup-sealed 1";
 const SALT: usize = 16;
 const TAG: usize = 16;
-/// How much content a chunk has.
+/// The bytes of content in a chunk.
 const CHUNK: usize = 64 << 10;
 /// argon2id's memory in KiB.
 const MEMORY_KIB: u32 = 64 << 10;
@@ -32,14 +32,15 @@ const MEMORY_KIB: u32 = 64 << 10;
 const PASSES: u32 = 3;
 /// argon2id's lanes.
 const LANES: u32 = 4;
-/// The most memory that a file may ask for, in KiB: a forged file must not take the machine's.
+/// The maximum memory that a file may request, in KiB: a forged file must not exhaust the machine's
+/// memory.
 const MEMORY_KIB_MAX: u32 = 1 << 20;
-/// The most passes that a file may ask for.
+/// The maximum number of passes that a file may request.
 const PASSES_MAX: u32 = 16;
-/// The most lanes that a file may ask for.
+/// The maximum number of lanes that a file may request.
 const LANES_MAX: u32 = 64;
 
-/// Salt and costs, and the key that follows from them and the passphrase.
+/// Salt and costs, and the key derived from them and the passphrase.
 #[derive(Clone)]
 pub(crate) struct Seal {
     header: Vec<u8>,
@@ -104,7 +105,7 @@ impl Seal {
         derive(passphrase, &salt, memory, passes, lanes)
     }
 
-    /// How many bytes precede the chunks.
+    /// The number of bytes before the chunks.
     pub(crate) fn header_len(&self) -> u64 {
         self.header.len() as u64
     }
@@ -167,7 +168,7 @@ impl<W: Write> Sealer<W> {
 
 impl<W: Write> Write for Sealer<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        // A full chunk waits for the next byte: it may be the last one.
+        // A full chunk is held back until the next byte arrives: it may be the last chunk.
         if self.chunk.len() == CHUNK && !bytes.is_empty() {
             self.put_chunk(false)?;
         }
@@ -181,7 +182,7 @@ impl<W: Write> Write for Sealer<W> {
     }
 }
 
-/// Opens what a [`Sealer`] wrote. What it gives out has been authenticated.
+/// Opens the output of a [`Sealer`]. All returned bytes have been authenticated.
 pub(crate) struct Opener<R> {
     file: R,
     seal: Seal,
@@ -193,7 +194,7 @@ pub(crate) struct Opener<R> {
 }
 
 impl<R: BufRead> Opener<R> {
-    /// `file` stands after the header.
+    /// `file` is positioned after the header.
     pub(crate) fn new(file: R, seal: Seal) -> Opener<R> {
         let key = seal.aead();
         Opener {
@@ -247,7 +248,7 @@ impl<R: BufRead> Read for Opener<R> {
 mod tests {
     use super::*;
 
-    /// A seal whose key costs little: what is tested is the stream.
+    /// A seal with a cheap key derivation: the test is about the stream.
     fn cheap(passphrase: &str) -> Seal {
         derive(passphrase, &[7; SALT], 8, 1, 1).unwrap()
     }
@@ -291,7 +292,7 @@ mod tests {
         for at in (0..file.len()).step_by(997).chain(0..begin + 40) {
             let mut bad = file.clone();
             bad[at] ^= 1;
-            // A cost that was changed may be dear: the bounds are tested below.
+            // A changed cost may be expensive: another test covers the bounds.
             let cost = (begin - 12..begin).contains(&at);
             assert!(cost || opened(&bad, "right").is_err(), "byte {at}");
             assert!(opened(&file[..at], "right").is_err(), "cut at {at}");

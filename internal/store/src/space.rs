@@ -1,11 +1,11 @@
-//! Owns the question whether the disk has room for a write, and the reserve file that is given up
-//! where it has none. It must not decide which writes make room: the caller says so.
+//! Owns the check for free disk space before a write, and the reserve file that is removed on a
+//! full disk. It does not decide which writes make room: the caller states that.
 //!
-//! There are two floors of free space. Below the first (`reserve_bytes`) ordinary writes are
-//! refused: sled does not recover from a write that found no room. Writes that make room, such as
-//! deletions, go on down to the second one (`relief_floor_bytes`). Where another program filled the
-//! disk to its last byte, the first write that makes room removes the reserve file, which gives
-//! back `reserve_file_bytes`. The file is made again once the disk has room for it.
+//! There are two floors of free space. Below the first (`reserve_bytes`) the store refuses ordinary
+//! writes: sled does not recover from a write that found no space. Writes that make room, such as
+//! deletions, continue down to the second floor (`relief_floor_bytes`). If another program filled
+//! the disk completely, the first write that makes room removes the reserve file, which frees
+//! `reserve_file_bytes`. The store creates the file again once the disk has room for it.
 //!
 //! Example with the defaults: a disk with 0 bytes free. `kubectl create` is refused. `kubectl
 //! delete` removes the reserve file, 16 MiB become free, and deletions may use 8 MiB of them.
@@ -21,33 +21,33 @@ use crate::options::Options;
 
 /// The reserve file's name in the store's directory.
 const RESERVE_FILE: &str = "reserve";
-/// How long after a reserve file could not be made it is tried again.
+/// The delay before a failed creation of the reserve file is retried.
 const RETRY_AFTER: Duration = Duration::from_secs(30);
 
-/// What the disk has room for.
+/// Which writes the disk has room for.
 pub(crate) enum Room {
     /// Every write.
     Ample,
-    /// Writes that make room; ordinary ones are refused with this.
+    /// Only writes that make room; ordinary writes fail with this error.
     Scarce(StoreError),
 }
 
-/// The disk's free space, and the reserve file.
+/// The disk's free space and the reserve file.
 pub(crate) struct Space {
     dir: PathBuf,
     options: Options,
-    /// Whether the reserve file is there.
+    /// True if the reserve file exists.
     reserved: bool,
-    /// When the reserve file could not be made.
+    /// When the creation of the reserve file last failed.
     failed: Option<Instant>,
 }
 
 impl Space {
-    /// Looks at the disk before the store on it is opened. A disk without any room gets some: opening
-    /// the store writes, too.
+    /// Checks the disk before the store on it is opened. On a full disk it removes the reserve
+    /// file, because opening the store writes too.
     ///
     /// # Errors
-    /// When free space can't be asked for.
+    /// If free space cannot be queried.
     pub(crate) fn open(dir: &Path, options: Options) -> io::Result<Space> {
         let mut space = Space {
             dir: dir.to_owned(),
@@ -67,10 +67,10 @@ impl Space {
         Ok(space)
     }
 
-    /// Whether a write may be made now; `makes_room` says which floor holds for it.
+    /// Checks if a write may be made now; `makes_room` selects the floor.
     ///
     /// # Errors
-    /// When the disk is too full for it, or can't be asked.
+    /// If the disk is too full for the write, or if free space cannot be queried.
     pub(crate) fn check(&mut self, makes_room: bool) -> Result<Room, StoreError> {
         let mut free = self.free()?;
         let reserve = self.options.reserve_bytes;
@@ -116,7 +116,7 @@ impl Space {
         }
     }
 
-    /// Removes the reserve file. Whether that gave room.
+    /// Removes the reserve file. Returns true if that freed space.
     fn give_up(&mut self) -> bool {
         if !self.reserved {
             return false;
@@ -135,7 +135,7 @@ impl Space {
         }
     }
 
-    /// Makes the reserve file where it is missing and the disk has room for it.
+    /// Creates the reserve file if it is missing and the disk has room for it.
     fn renew(&mut self, free: u64) {
         let wanted = self.options.reserve_file_bytes;
         let enough = free >= self.options.reserve_bytes.saturating_add(wanted);
@@ -153,7 +153,7 @@ impl Space {
     }
 }
 
-/// Makes a file whose blocks are taken from the disk now.
+/// Creates a file whose blocks are allocated now.
 fn allocate(path: &Path, bytes: u64) -> io::Result<()> {
     let length = i64::try_from(bytes).map_err(io::Error::other)?;
     let made = (|| {
@@ -167,7 +167,7 @@ fn allocate(path: &Path, bytes: u64) -> io::Result<()> {
         file.sync_all()
     })();
     if made.is_err() {
-        // Its own failure adds nothing to the one that led here.
+        // A failed removal adds nothing to the error that is being returned.
         let _ = fs::remove_file(path);
     }
     made

@@ -1,5 +1,5 @@
-//! Owns the handle that everybody else holds: reads from memory, transactions to the
-//! commit thread, watches, backups. It has no logic of its own.
+//! Owns the handle that other crates use: reads from memory, transactions through the commit
+//! thread, watches, backups. It delegates all logic.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -19,23 +19,23 @@ use crate::options::Options;
 use crate::quarantine::{self, Quarantined};
 use crate::watch::Watch;
 
-/// The store. Clones are handles of the same one; when the last is dropped, what waits
-/// is committed and the directory is free for another process.
+/// The store. Clones share the same state. When the last clone is dropped, queued transactions are
+/// committed and the directory is released for another process.
 #[derive(Clone)]
 pub struct Store(Arc<Inner>);
 
-/// What [`Store::check`] found.
+/// The result of [`Store::check`].
 #[derive(Debug)]
 pub struct CheckReport {
-    /// How many objects can be served.
+    /// The number of objects that can be served.
     pub objects: u64,
     /// The last revision.
     pub revision: Revision,
-    /// The first revision that a watch can resume from is the one before this.
+    /// The first revision in the history; a watch can resume from the one before it.
     pub history_from: Revision,
-    /// Damaged records, and what they cost.
+    /// Damaged records and their consequences.
     pub findings: Vec<Finding>,
-    /// Records that went to the quarantine earlier and that no object has replaced.
+    /// Records that were quarantined earlier and that no object has replaced.
     pub quarantined: Vec<Quarantined>,
 }
 
@@ -49,7 +49,7 @@ impl Drop for Inner {
     fn drop(&mut self) {
         self.queue = None;
         if let Some(thread) = self.thread.lock().take() {
-            // A transaction may hold the last handle.
+            // A transaction may own the last handle.
             if thread.thread().id() != std::thread::current().id() && thread.join().is_err() {
                 tracing::error!("the commit thread ended with a panic");
             }
@@ -61,8 +61,8 @@ impl Store {
     /// Opens the store in a directory, or creates it there.
     ///
     /// # Errors
-    /// When another process has it, when a newer binary wrote it, when it is damaged, or
-    /// when the directory cannot be used.
+    /// If another process has the store open, if a newer binary wrote it, if it is damaged, or if
+    /// the directory cannot be used.
     pub fn open(dir: &Path, options: Options) -> Result<Store, OpenError> {
         let limits = (options.history, options.history_bytes);
         let (disk, loaded) = Disk::open(dir, options, true)?;
@@ -106,11 +106,10 @@ impl Store {
         self.read().list(prefix, after, limit)
     }
 
-    /// The same list as it was at an earlier revision, to go on with a list that was
-    /// begun then.
+    /// The same list at an earlier revision, for the next page of a list that began then.
     ///
     /// # Errors
-    /// When the history does not reach back that far: list from the start.
+    /// If the history no longer contains the revision: list from the start.
     pub fn list_at(
         &self,
         revision: Revision,
@@ -121,19 +120,19 @@ impl Store {
         self.read().list_at(revision, prefix, after, limit)
     }
 
-    /// Why nothing can be said about a key: the record of its object is damaged and in quarantine,
-    /// and no object has been created in its place. [`Store::get`] finds nothing there, and that
-    /// does not mean that the object is gone.
+    /// Why the state of a key is unknown: the record of its object is damaged and in quarantine,
+    /// and no object has replaced it. [`Store::get`] returns nothing for such a key, which does not
+    /// mean that the object was deleted.
     #[must_use]
     pub fn damaged(&self, key: &str) -> Option<Quarantined> {
         self.read().held(key).cloned()
     }
 
-    /// Reads a store that no server uses and says what is damaged. It changes no record: the next
-    /// start of the server does what is said.
+    /// Reads a store that no server uses and reports its damage. Changes no record: the next start
+    /// of the server makes the reported repairs.
     ///
     /// # Errors
-    /// When there is none, when a process has it, or when it cannot be served at all.
+    /// If the directory has no store, if a process has it open, or if it cannot be served at all.
     pub fn check(dir: &Path, options: Options) -> Result<CheckReport, OpenError> {
         let outcome = Disk::check(dir, options)?;
         let quarantined = quarantine::held(dir).map_err(|source| OpenError::Io {
@@ -152,14 +151,14 @@ impl Store {
         })
     }
 
-    /// Runs a transaction and returns once what it did is on disk. Transactions run one
-    /// after another; a refused or panicking one leaves nothing behind. It runs on the
-    /// commit thread, which all writers share: what is slow belongs outside. It runs
-    /// even when the returned future is dropped once it was queued.
+    /// Runs a transaction and returns once its changes are on disk. Transactions run one after
+    /// another; a refused or panicking one changes nothing. It runs on the commit thread, which all
+    /// writers share: do slow work before. Once it is queued, it runs even if the returned future
+    /// is dropped.
     ///
     /// # Errors
-    /// [`CommitError::Refused`] with the transaction's own error, or
-    /// [`CommitError::Unavailable`] when the store cannot take writes.
+    /// [`CommitError::Refused`] with the transaction's own error, or [`CommitError::Unavailable`]
+    /// if the store cannot accept writes.
     pub async fn commit<T, E>(
         &self,
         transaction: impl FnOnce(&mut View<'_>) -> Result<T, E> + Send + 'static,
@@ -171,11 +170,11 @@ impl Store {
         self.commit_for(Purpose::Ordinary, transaction).await
     }
 
-    /// Like [`Store::commit`], saying what the transaction is for: one that makes room is taken also
-    /// where the disk is too full for others, down to a second floor.
+    /// Like [`Store::commit`], with the purpose of the transaction: one that makes room is also
+    /// accepted on a disk that is too full for others, down to a second floor.
     ///
     /// # Errors
-    /// As of [`Store::commit`].
+    /// As for [`Store::commit`].
     pub async fn commit_for<T, E>(
         &self,
         purpose: Purpose,
@@ -193,11 +192,11 @@ impl Store {
         answer.await.map_err(|_| closed())?
     }
 
-    /// Watches the changes under a prefix after a revision; after now where none is
+    /// Watches the changes under a prefix after a revision, or after the current one if none is
     /// given.
     ///
     /// # Errors
-    /// When the history does not reach back that far, or has not come that far.
+    /// If the history no longer contains the revision, or if the revision lies in the future.
     pub fn watch(&self, prefix: &str, from: Option<Revision>) -> Result<Watch, WatchError> {
         let mut memory = self.0.shared.memory.write();
         let from = from.unwrap_or(memory.revision);
@@ -206,11 +205,11 @@ impl Store {
         Ok(Watch::new(Arc::clone(&self.0.shared), topic, from))
     }
 
-    /// Writes everything as it is at one revision to a file, while the store is in use.
-    /// It blocks for as long as that takes.
+    /// Writes a consistent copy of one revision to a file, while the store is in use. Blocks until
+    /// the file is written.
     ///
     /// # Errors
-    /// When the file cannot be written; nothing is left under its name then.
+    /// If the file cannot be written; no file remains under its name.
     pub fn backup(
         &self,
         file: &Path,
@@ -226,8 +225,8 @@ impl Store {
         backup::write(file, &objects, revision, options)
     }
 
-    // Recursive: a transaction that asks the store itself must not wait for a writer that
-    // waits for it.
+    // Recursive: a transaction that reads the store itself must not wait for a writer that waits
+    // for the transaction.
     fn read(&self) -> parking_lot::RwLockReadGuard<'_, Memory> {
         self.0.shared.memory.read_recursive()
     }

@@ -1,6 +1,6 @@
-//! Owns watches: the recent events under a prefix, shared by all who watch it, and each
-//! watcher's place in them. A watcher has no queue of its own: it reads from where it
-//! stands, and one that falls behind the history is told so and ends.
+//! Owns watches: the recent events under a prefix, which all watches of the prefix share, and each
+//! watcher's position in them. A watcher has no queue: it reads from its position. A watcher that
+//! falls behind the history gets an error and ends.
 
 use std::collections::{HashMap, VecDeque};
 use std::pin::Pin;
@@ -15,10 +15,10 @@ use crate::entry::{Event, Revision};
 use crate::error::WatchError;
 use crate::memory::Shared;
 
-/// The most events that a watcher takes up at once.
+/// The maximum number of events that a watcher reads at once.
 const BATCH_MAX: usize = 256;
 
-/// Tells watchers of one topic apart.
+/// Identifies watchers of one topic.
 static WATCHERS: AtomicU64 = AtomicU64::new(0);
 
 /// The recent events under one prefix.
@@ -29,7 +29,7 @@ pub(crate) struct Topic {
 
 struct TopicState {
     events: VecDeque<Event>,
-    /// The newest event under the prefix that the history has let go.
+    /// The newest event under the prefix that the history has dropped.
     trimmed: Revision,
     waiting: HashMap<u64, Waker>,
     closed: bool,
@@ -93,9 +93,8 @@ impl Topic {
     }
 }
 
-/// The changes under a prefix from a revision on, each once, in order. It ends with an
-/// error when it has fallen behind the history that is kept, and without one when the
-/// store closes.
+/// The changes under a prefix from a revision on, each once, in order. Ends with an error if it has
+/// fallen behind the history, and without one if the store closes.
 pub struct Watch {
     shared: Arc<Shared>,
     topic: Arc<Topic>,
@@ -117,15 +116,13 @@ impl Watch {
         }
     }
 
-    /// The revision up to which this watcher has been handed everything: what a bookmark
-    /// may name.
+    /// The revision up to which this watcher has received all events; a bookmark may report it.
     #[must_use]
     pub fn progress(&self) -> Revision {
         if let Some(next) = self.taken.front() {
             return Revision::new(next.revision().get() - 1);
         }
-        // Events are published with the memory's lock held: the revision and the topic
-        // belong together.
+        // Events are published under the memory's lock, so that the revision and the topic agree.
         let memory = self.shared.memory.read_recursive();
         let state = self.topic.state.lock();
         match state.events.back() {
@@ -135,8 +132,8 @@ impl Watch {
         }
     }
 
-    /// The next events, at least one, as many as are there up to a bound. None once the
-    /// store is closed or after an error.
+    /// The next events, at least one, up to a bound. None after the store has closed or after an
+    /// error.
     pub async fn next_batch(&mut self) -> Option<Result<Vec<Event>, WatchError>> {
         std::future::poll_fn(|cx| {
             Poll::Ready(match std::task::ready!(self.poll_taken(cx)) {
@@ -148,7 +145,7 @@ impl Watch {
         .await
     }
 
-    /// Sees to it that there are events in `taken`.
+    /// Waits until `taken` has events.
     fn poll_taken(&mut self, cx: &Context<'_>) -> Poll<Option<Result<(), WatchError>>> {
         if !self.taken.is_empty() {
             return Poll::Ready(Some(Ok(())));

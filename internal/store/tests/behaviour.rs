@@ -1,4 +1,4 @@
-//! What the store promises, one promise a test.
+//! The store's guarantees, one a test.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -309,7 +309,7 @@ async fn a_watcher_that_lags_behind_the_history_ends_with_an_error() {
         Some(Err(WatchError::Expired { .. }))
     ));
     assert!(slow.next().await.is_none());
-    // Nothing was missed here, however old the place it stands at.
+    // Nothing was missed here, however old the watcher's position is.
     put(&store, "/quiet/1", "x").await;
     let event = quiet.next().await.unwrap().unwrap();
     assert_eq!(event.revision(), Revision::new(21));
@@ -475,7 +475,7 @@ async fn a_backup_restores_into_an_empty_directory_and_revisions_go_on_above() {
         assert_eq!(original.meta, entry.meta);
         assert_eq!(original.revision, entry.revision);
     }
-    // A client from before the loss is told to list again, whatever it saw.
+    // A client from before the loss has to list again, whatever revision it saw.
     assert!(matches!(
         copy.watch("/", Some(store.revision())),
         Err(WatchError::Expired { .. })
@@ -583,7 +583,7 @@ async fn a_backup_with_a_passphrase_opens_with_that_one_only_and_brings_its_file
     let new = dir.path().join("new");
     backup.restore(&new, Options::default()).unwrap();
     assert_eq!(text(&open(&new).get("/a/1").unwrap()), "a secret value@1");
-    // Without a passphrase the same files are in it, to be read by everybody who has it.
+    // A backup without a passphrase contains the same files in plain text.
     let plain = BackupOptions {
         passphrase: None,
         ..options
@@ -659,12 +659,12 @@ async fn on_a_full_disk_deletions_go_on_and_other_writes_wait() {
     assert!(delete(0).await.unwrap(), "the reserve file makes room");
     assert!(!dir.path().join("reserve").exists());
     assert!(delete(1).await.unwrap());
-    // In one group with a deletion an ordinary write is refused as well.
+    // An ordinary write in the same group as a deletion is refused too.
     let (deleted, created) = tokio::join!(delete(2), create());
     assert!(deleted.unwrap());
     assert!(created.is_err());
     assert_eq!(keys(&store.list("/a/", None, 10)), Vec::<String>::new());
-    // The server comes up on the full disk.
+    // The server starts on the full disk.
     drop(store);
     let store = Store::open(dir.path(), options).unwrap();
     left.store(1 << 40, Ordering::SeqCst);

@@ -1,5 +1,5 @@
-//! A store whose files were damaged is refused, or it is whole but for what it names: it never
-//! comes up with something changed, or with something missing that it does not say.
+//! A store with damaged files either refuses to open, or is complete except for the damage that it
+//! reports: it never opens with an unreported change or loss.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -20,7 +20,7 @@ fn contents(store: &Store) -> Contents {
         .collect()
 }
 
-/// Settings without a reserve file: it would be copied each time.
+/// Settings without a reserve file, which every test would copy.
 fn options() -> Options {
     Options {
         reserve_file_bytes: 0,
@@ -72,7 +72,7 @@ fn files(dir: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// Opens what is there; whether it was refused. If not, it must be whole.
+/// Opens the store and returns true if it was refused. An opened store must be complete.
 fn refused_or_whole(dir: &Path, whole: &Contents, what: &str) -> bool {
     match Store::open(dir, options()) {
         Ok(store) => {
@@ -95,7 +95,7 @@ fn refused_or_whole(dir: &Path, whole: &Contents, what: &str) -> bool {
     }
 }
 
-/// A refused store's error names each step, and the directory that it is about.
+/// A refused store's error names each step and the directory.
 fn says_what_to_do(dir: &Path, error: &OpenError) {
     let (at, message) = (dir.display(), error.to_string());
     let steps = format!(
@@ -155,7 +155,7 @@ async fn a_log_cut_short_is_refused_or_whole() {
         copy(&good, &bad_dir);
         let length = log.len() * eighths / 8;
         fs::write(bad_dir.join("sled/db"), &log[..length]).unwrap();
-        // sled trusts a snapshot of its page table over the log where there is one.
+        // sled prefers a snapshot of its page table to the log.
         refused_or_whole(&bad_dir, &whole, &format!("cut at {length}"));
         fs::remove_dir_all(&bad_dir).unwrap();
     }
@@ -188,12 +188,12 @@ async fn a_log_that_lost_its_last_commits_is_refused() {
     }
 }
 
-/// Changes a record below the store's feet: sled finds nothing wrong with it.
+/// Changes a record through sled, which therefore finds no damage.
 fn tamper(dir: &Path, change: impl FnOnce(&sled::Db)) {
     let config = sled::Config::new()
         .path(dir.join("sled"))
         .segment_size(2 << 20);
-    // The store that was dropped lets go of sled's lock a moment later.
+    // The dropped store releases sled's lock a moment later.
     let db = loop {
         match config.open() {
             Ok(db) => break db,
@@ -330,7 +330,7 @@ async fn damaged_history_costs_old_watches_only() {
     drop(store);
     let stretch =
         |revision: Revision| [&b"e"[..], &revision.get().to_be_bytes()[..], &[0, 0]].concat();
-    // The fifth change's, and then, as if it had never been there, the eighth's.
+    // The fifth change's record; then the eighth's is removed.
     tamper(dir.path(), |db| flip(db, &stretch(revisions[4])));
     let cut = Effect::HistoryCut(revisions[5]);
     assert_eq!(effects(dir.path()), [("history".to_owned(), cut)]);
@@ -377,7 +377,8 @@ async fn what_is_lost_without_a_name_is_refused() {
 
 #[tokio::test]
 async fn a_quarantine_that_is_full_takes_no_more() {
-    // One that was kept by a start that ended before it removed the record does not count twice.
+    // A record that an earlier start quarantined, but did not remove before it ended, does not
+    // count twice.
     for (there, again, taken) in [(999, false, true), (1000, false, false), (999, true, true)] {
         let dir = tempfile::tempdir().unwrap();
         ten(dir.path()).await;

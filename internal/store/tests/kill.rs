@@ -1,6 +1,6 @@
-//! Kills a process that writes to the store, at random moments, again and again, and
-//! opens what it left: every acknowledged write is there, no transaction is half there,
-//! revisions only grow, and a watch goes on where the killed one stopped.
+//! Kills a process that writes to the store, at random moments, repeatedly, and opens the store
+//! afterwards: every acknowledged write is present, no transaction is partially present, revisions
+//! only increase, and a watch resumes at the last event of the killed process.
 //!
 //! `STORE_KILLS` sets how many times (20), `MUSTER_KILL_SEED` repeats a run's moments.
 
@@ -21,7 +21,7 @@ const CHILD_DIR: &str = "STORE_KILL_DIR";
 /// Each writer keeps this many pairs alive, and deletes the ones before.
 const PAIRS_KEPT: u64 = 20;
 
-/// A history short enough that it is trimmed while it is written to.
+/// A history short enough to be trimmed during the writes.
 fn options() -> Options {
     Options {
         history: 4_000,
@@ -30,7 +30,7 @@ fn options() -> Options {
 }
 
 fn value(writer: usize, number: u64, revision: Revision) -> Bytes {
-    // Some span several records on disk.
+    // Some objects span several records on disk.
     let size = if number % 50 == 7 { 60_000 } else { 400 };
     let mut value = format!("{writer} {number} {revision} ").into_bytes();
     value.resize(value.len() + size, b'.');
@@ -104,7 +104,7 @@ async fn watcher(store: Store, from: Revision) {
     }
 }
 
-/// Not a test of its own: what the other one starts and kills.
+/// Not a test: the child process that the other test starts and kills.
 #[test]
 #[ignore = "started by the kill test"]
 fn the_process_that_is_killed() {
@@ -126,12 +126,12 @@ fn the_process_that_is_killed() {
     });
 }
 
-/// What the test knows of the store from what the killed processes said.
+/// The expected state, according to the output of the killed processes.
 #[derive(Default)]
 struct Known {
     /// Per writer: the last acknowledged number and its revision.
     acknowledged: BTreeMap<usize, (u64, u64)>,
-    /// What the watchers' events add up to: the revision of each live key.
+    /// The sum of the watchers' events: the revision of each live key.
     watched: BTreeMap<String, u64>,
     /// The last event seen.
     seen: u64,
@@ -183,7 +183,7 @@ impl Random {
     }
 }
 
-/// Starts the writing process, kills it after a while, and takes in all it said.
+/// Starts the writing process, kills it after a while, and reads all its output.
 fn one_life(dir: &Path, known: &mut Known, lifetime: Duration) {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args([
@@ -207,7 +207,7 @@ fn one_life(dir: &Path, known: &mut Known, lifetime: Duration) {
         let mut lines = Vec::new();
         let mut line = Vec::new();
         while said.read_until(b'\n', &mut line).unwrap() > 0 {
-            // The last line may be cut: it was not said.
+            // The last line may be incomplete and is then ignored.
             if line.last() == Some(&b'\n') {
                 lines.push(String::from_utf8(line.clone()).unwrap());
             }
@@ -250,7 +250,7 @@ async fn check(dir: &Path, known: &mut Known) {
             assert_eq!(text.split(' ').nth(2), Some(revision.as_str()));
         }
     }
-    // A watch goes on where the killed one stopped.
+    // A watch resumes at the last event of the killed process.
     let mut watch = store.watch("/", Some(Revision::new(known.seen))).unwrap();
     while watch.progress() < store.revision() {
         for event in watch.next_batch().await.unwrap().unwrap() {

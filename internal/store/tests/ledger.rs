@@ -1,5 +1,5 @@
-//! A ledger has after its end what was written to it before, and one that can't be read stands in
-//! nobody's way.
+//! A reopened ledger contains what was written before, and an unreadable ledger does not prevent a
+//! start.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::collections::BTreeMap;
@@ -83,7 +83,7 @@ fn one_that_cannot_be_read_is_put_aside_and_begun_anew() {
 }
 
 #[test]
-fn a_full_disk_takes_nothing_and_says_so_and_takes_it_later() {
+fn a_full_disk_refuses_records_and_accepts_them_later() {
     let dir = tempfile::tempdir().unwrap();
     let free = Arc::new(std::sync::atomic::AtomicU64::new(u64::MAX));
     let asked = free.clone();

@@ -1,5 +1,5 @@
-//! Random transactions against a plain map: the store, its lists at earlier revisions,
-//! its watches and its reopened self all say the same.
+//! Random transactions against a plain map: the store, its lists at earlier revisions, its watches
+//! and the reopened store all agree with the map.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -184,7 +184,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_store_says_what_a_plain_map_says(changes in prop::collection::vec(change(), 1..30)) {
+    fn the_store_agrees_with_a_plain_map(changes in prop::collection::vec(change(), 1..30)) {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(check(changes));
     }

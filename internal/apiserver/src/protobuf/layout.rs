@@ -1,33 +1,34 @@
-//! Owns the layouts in `messages.txt`, read when the first protobuf body comes. A message's line is its name, each
-//! field's is ` NUMBER NAME TYPE`; before the type, `*` marks a pointer, `[` a list, `{` a map from text, `<` a
-//! message whose fields JSON writes beside those of the message around it.
+//! Owns the layouts in `messages.txt`, read at the first protobuf body. A message's line is its
+//! name, each field's line is ` NUMBER NAME TYPE`; before the type, `*` marks a pointer, `[` a
+//! list, `{` a map with text keys, `<` a message whose fields JSON inlines into the enclosing
+//! message.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
-/// How often a field's type stands in it.
+/// The cardinality of a field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
-    /// Once, and zero means absent.
+    /// Once; zero means absent.
     Plain,
     /// Once or not at all.
     Pointer,
     /// Any number of times.
     List,
-    /// By a text key.
+    /// A map with text keys.
     Map,
-    /// As part of the message around it.
+    /// Inlined into the enclosing message.
     Inline,
 }
 
-/// What a field holds.
+/// The type of a field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Type {
     /// Text.
     Text,
     /// Bytes, base64 in JSON.
     Bytes,
-    /// Truth.
+    /// Boolean.
     Bool,
     /// A whole number.
     Int,
@@ -54,9 +55,9 @@ pub struct Field {
     pub number: u64,
     /// Its name in JSON.
     pub name: &'static str,
-    /// How often it stands.
+    /// Its cardinality.
     pub form: Form,
-    /// What it holds.
+    /// Its type.
     pub of: Type,
 }
 

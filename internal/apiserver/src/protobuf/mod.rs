@@ -1,6 +1,7 @@
-//! Owns reading the Kubernetes objects that Go programs send as protobuf (their typed clients send no other form)
-//! into the JSON that everything here works on. Answers are JSON: those clients take both. Knows no kind: the
-//! layout of every message is in `messages.txt`, which `extract.py` writes.
+//! Owns the decoding of the Kubernetes objects that Go programs send as protobuf (their typed
+//! clients send no other format) into the JSON that this crate works on. Responses are JSON: those
+//! clients accept both. Contains no kinds: the layout of every message is in `messages.txt`, which
+//! `extract.py` writes.
 
 mod layout;
 mod wire;
@@ -14,73 +15,73 @@ use self::layout::{Field, Form, Type};
 use self::wire::{Raw, Reader, WireError};
 use crate::limits::MOST_DEPTH;
 
-/// What every object begins with.
+/// The prefix of every object.
 const MAGIC: &[u8] = b"k8s\0";
 
-/// Why bytes are no object.
+/// Why bytes are not a valid object.
 #[derive(Debug, thiserror::Error)]
 pub enum ProtobufError {
-    /// They are no object in its envelope.
+    /// The bytes lack the envelope of an object.
     #[error("it does not begin with the protobuf objects' mark \"k8s\\0\"")]
     NoMark,
-    /// The layout of the kind is not known here.
+    /// The kind's layout is unknown.
     #[error("the kind {kind} of {api_version} has no protobuf form here; send it as JSON")]
     UnknownKind {
-        /// The kind that was sent.
+        /// The kind in the envelope.
         kind: String,
         /// Its group and version.
         api_version: String,
     },
-    /// The layout of a message within the object is not known here.
+    /// The layout of a nested message is unknown.
     #[error("the message {0} is not known")]
     UnknownMessage(String),
     /// Messages nest too deep.
     #[error("nested deeper than {MOST_DEPTH} levels")]
     Depth,
-    /// A text is none.
+    /// A text is not UTF-8.
     #[error("a text is not UTF-8")]
     NotText,
-    /// A field is a list in one place and no list in another.
+    /// A field occurs both as a list and as a single value.
     #[error("a list and something else")]
     NotOnlyList,
-    /// A field is a map in one place and no map in another.
+    /// A field occurs both as a map and as another type.
     #[error("a map and something else")]
     NotOnlyMap,
-    /// Something else stands where a message should.
+    /// Another value is in the place of a message.
     #[error("no message")]
     NoMessage,
-    /// Something else stands where a map's entry should.
+    /// Another value is in the place of a map's entry.
     #[error("no map")]
     NoMap,
-    /// The field's type has another wire type.
+    /// The field's wire type does not match its type.
     #[error("its wire type is another")]
     WireType,
-    /// A time's nanoseconds are no number of 32 bits.
+    /// A time's nanoseconds do not fit into 32 bits.
     #[error("nanoseconds out of range")]
     Nanoseconds,
-    /// A time is too far away.
+    /// A time is out of range.
     #[error(transparent)]
     Time(#[from] jiff::Error),
-    /// A field of JSON holds none.
+    /// A field of type JSON contains invalid JSON.
     #[error(transparent)]
     Json(#[from] serde_json::Error),
-    /// The bytes are no fields.
+    /// The bytes are not valid protobuf fields.
     #[error(transparent)]
     Wire(#[from] WireError),
-    /// What is wrong within a field.
+    /// The error of a field.
     #[error("{field}: {reason}")]
     Field {
         /// The field's name in JSON.
         field: &'static str,
-        /// What is wrong.
+        /// The error.
         reason: Box<ProtobufError>,
     },
 }
 
-/// Reads an object in its envelope.
+/// Decodes an object in its envelope.
 ///
 /// # Errors
-/// When the bytes are no object or one of a kind that is not known here.
+/// If the bytes are not a valid object, or if its kind is unknown.
 pub fn decode(bytes: &[u8]) -> Result<Value, ProtobufError> {
     let Some(bytes) = bytes.strip_prefix(MAGIC) else {
         return Err(ProtobufError::NoMark);
@@ -112,10 +113,10 @@ pub fn decode(bytes: &[u8]) -> Result<Value, ProtobufError> {
     Ok(Value::Object(object))
 }
 
-/// `authorization.k8s.io/v1` and a kind to the message's name.
+/// Maps a group and version such as `authorization.k8s.io/v1` and a kind to the message's name.
 fn message_name(api_version: &str, kind: &str) -> String {
     if kind == "DeleteOptions" {
-        // Served under every group, and one message.
+        // Every group serves this kind with the same message.
         return "meta.v1.DeleteOptions".into();
     }
     match api_version.split_once('/') {
@@ -131,7 +132,7 @@ fn text(bytes: &[u8]) -> Result<String, ProtobufError> {
     String::from_utf8(bytes.to_vec()).map_err(|_| ProtobufError::NotText)
 }
 
-/// Reads a message's fields into `out`.
+/// Decodes a message's fields into `out`.
 fn message(
     fields: &[Field],
     bytes: &[u8],
@@ -143,7 +144,7 @@ fn message(
     }
     for item in Reader::new(bytes) {
         let (number, raw) = item?;
-        // A newer client's field; JSON clients' unknown fields are dropped, too.
+        // A newer client's field; unknown fields of JSON clients are dropped too.
         let Some(field) = fields.iter().find(|field| field.number == number) else {
             continue;
         };
@@ -178,7 +179,7 @@ fn message(
                 }
             }
             Form::Plain => {
-                // Go writes every field, set or not; what is zero was not set, or says the same.
+                // Go writes every field, set or not; zero means unset, or has the same meaning.
                 let found = value(&field.of, raw, depth).map_err(named)?;
                 if !is_zero(&found) {
                     out.insert(field.name.into(), found);

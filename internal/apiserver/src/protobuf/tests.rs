@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::*;
 
-/// A field with bytes in it, for messages shorter than 128 bytes.
+/// A field that contains bytes, for messages shorter than 128 bytes.
 fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
     let mut out = vec![number << 3 | 2, u8::try_from(bytes.len()).unwrap()];
     out.extend_from_slice(bytes);
@@ -39,7 +39,7 @@ fn an_object_is_read_and_what_go_writes_for_nothing_is_left_out() {
 }
 
 #[test]
-fn pointers_to_zero_empty_messages_and_inlined_ones_are_told_from_nothing() {
+fn pointers_to_zero_empty_messages_and_inlined_ones_differ_from_absent_fields() {
     let empty_dir = field(2, b"");
     let volume = [field(1, b"scratch"), field(2, &empty_dir)].concat();
     let spec = [field(1, &volume), [4 << 3, 0].to_vec(), number(11, 0)].concat();

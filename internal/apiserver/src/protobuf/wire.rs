@@ -1,26 +1,26 @@
-//! Owns protobuf's wire format: numbered fields from bytes. Knows no message.
+//! Owns protobuf's wire format: numbered fields from bytes. Contains no messages.
 
-/// Why bytes are no fields.
+/// Why bytes are not valid fields.
 #[derive(Debug, thiserror::Error)]
 pub enum WireError {
-    /// The bytes end before a number does.
+    /// The bytes end within a number.
     #[error("it ends within a number")]
     InNumber,
-    /// A number goes on after its tenth byte.
+    /// A number is longer than ten bytes.
     #[error("a number is longer than ten bytes")]
     LongNumber,
-    /// The bytes end before a field does.
+    /// The bytes end within a field.
     #[error("it ends within a field")]
     InField,
     /// A field's length does not fit in memory.
     #[error("a field is too long")]
     LongField,
-    /// Kubernetes has no fields of this wire type.
+    /// Kubernetes uses no fields of this wire type.
     #[error("wire type {0} is not used by Kubernetes")]
     Type(u64),
 }
 
-/// A field's value as it lies on the wire.
+/// A field's value on the wire.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Raw<'a> {
     /// Wire type 0.
@@ -33,12 +33,12 @@ pub enum Raw<'a> {
     Fixed32(u32),
 }
 
-/// The number that a varint of an int32 or int64 field stands for: two's complement.
+/// The number in a varint of an int32 or int64 field: two's complement.
 pub fn signed(number: u64) -> i64 {
     i64::from_le_bytes(number.to_le_bytes())
 }
 
-/// Reads the fields of a message one after another; ends after an error.
+/// Reads the fields of a message in sequence; ends after an error.
 pub struct Reader<'a> {
     rest: &'a [u8],
 }

@@ -1,4 +1,4 @@
-//! Who may do what: Muster's roles as RBAC, escalation, aggregation, impersonation, the reviews.
+//! Authorisation: Muster's roles as RBAC, escalation, aggregation, impersonation, the reviews.
 
 use axum::body::Body;
 use axum::http::Request;
@@ -113,7 +113,7 @@ async fn a_namespaces_bindings_are_there_with_it_and_hold_only_there() {
         message,
         "pods is forbidden: User \"bob\" cannot create resource \"pods\" in API group \"\" in the namespace \"default\""
     );
-    // An administrator takes the right away by the binding, and the next request sees it.
+    // An administrator removes the right by deleting the binding, and the next request sees that.
     api.delete(&format!("{bindings}/muster:member"), None)
         .await
         .is(200);
@@ -158,7 +158,7 @@ async fn rights_follow_roles_and_bindings_at_once() {
 }
 
 #[tokio::test]
-async fn nobody_grants_more_than_what_they_have() {
+async fn a_caller_cannot_grant_more_than_its_own_rights() {
     let api = Api::new();
     namespace(&api, "team").await;
     let lead = || user("lea", Role::Lead, Some(&["team"]));
@@ -199,7 +199,7 @@ async fn nobody_grants_more_than_what_they_have() {
         .await
         .refused(404, "NotFound");
 
-    // The verbs `bind` and `escalate` say otherwise.
+    // The verbs `bind` and `escalate` permit it.
     let mut may = role("may", &["clusterroles"], &["bind"]);
     may["rules"][0]["apiGroups"] = json!(["rbac.authorization.k8s.io"]);
     may["rules"][0]["resourceNames"] = json!(["cluster-admin"]);
@@ -208,7 +208,7 @@ async fn nobody_grants_more_than_what_they_have() {
         .await
         .is(201);
     api.send_as(lead(), post(&bindings, &all)).await.is(201);
-    // With it the lead has everything in the namespace, and still nothing elsewhere.
+    // Now the lead has every right in the namespace, and still none elsewhere.
     api.send_as(lead(), post(&roles, &limits)).await.is(201);
     api.send_as(lead(), get("/api/v1/namespaces/default/pods"))
         .await
@@ -247,7 +247,7 @@ async fn aggregated_roles_follow_their_parts() {
     };
     assert!(!has("view").await);
     api.post(&roles, &part).await.is(201);
-    // A role that is part of another one passes it on.
+    // An aggregated role passes its rules on.
     assert!(has("view").await && has("edit").await && has("admin").await);
     let own = json!({
         "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "own"},
@@ -263,14 +263,14 @@ async fn aggregated_roles_follow_their_parts() {
 }
 
 #[tokio::test]
-async fn an_aggregation_rule_is_set_by_who_may_do_everything() {
+async fn an_aggregation_rule_requires_unlimited_rights() {
     let api = Api::new();
     let roles = format!("{RBAC}/clusterroles");
     let mut editor = json!({
         "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "editor"},
         "rules": [{"apiGroups": ["rbac.authorization.k8s.io"], "resources": ["clusterroles"], "verbs": ["*"]}],
     });
-    // Every verb but the one that lifts the check.
+    // Every verb except the one that disables the check.
     editor["rules"][0]["verbs"] = json!(["create", "update", "get"]);
     api.post(&roles, &editor).await.is(201);
     let bound = json!({
@@ -314,7 +314,7 @@ async fn whoami(api: &Api, caller: Caller, headers: &[(&'static str, &str)]) -> 
 }
 
 #[tokio::test]
-async fn an_administrator_acts_in_the_name_of_others_and_nobody_else_does() {
+async fn only_an_administrator_impersonates() {
     let api = Api::new();
     let admin = || user("root", Role::Admin, None);
     let who = whoami(&api, admin(), &[("impersonate-user", "bob")])
@@ -339,7 +339,7 @@ async fn an_administrator_acts_in_the_name_of_others_and_nobody_else_does() {
             "uid": "u-1", "extra": {"scopes": ["x"]},
         })
     );
-    // The rights are the other's, not the administrator's.
+    // The rights are the impersonated user's, not the administrator's.
     let pods = || with_headers(post(PODS, &pod("p")), &all);
     let message = api.send_as(admin(), pods()).await.refused(403, "Forbidden");
     assert!(message.contains("User \"bob\" cannot create"), "{message}");
@@ -413,7 +413,7 @@ async fn each_part_of_an_impersonation_needs_its_own_right() {
 async fn impersonation_headers_are_never_ignored() {
     let api = Api::new();
     let headers = [("impersonate-user", "bob")];
-    // Where no layer impersonates: the harness's own way in.
+    // Without the impersonation layer: the harness's own access.
     for path in [PODS, "/apis"] {
         api.send(with_headers(get(path), &headers))
             .await
@@ -454,7 +454,7 @@ async fn one_may_ask_what_another_may() {
         .await
         .refused(400, "BadRequest");
 
-    // A lead asks in its namespace only, a member not at all.
+    // A lead may create reviews in its namespace only, a member none.
     let local = "/apis/authorization.k8s.io/v1/namespaces/default/localsubjectaccessreviews";
     let body = review("eve", &["muster:member"], "create");
     let lead = || user("lea", Role::Lead, Some(&["default"]));
@@ -551,7 +551,7 @@ async fn a_nodes_agent_goes_by_the_rules_of_nodes() {
     api.send_as(node(), post(PODS, &pod("p")))
         .await
         .refused(403, "Forbidden");
-    // The name alone makes no node.
+    // The user name alone does not make a caller a node.
     let named = Caller::user("system:node:n1", []);
     api.send_as(named, get("/api/v1/services"))
         .await
@@ -595,7 +595,7 @@ async fn who_may_only_patch_makes_nothing_by_applying() {
 }
 
 #[tokio::test]
-async fn who_binds_pods_does_not_choose_for_whom_they_run() {
+async fn the_binder_of_a_pod_does_not_choose_its_user() {
     let api = Api::new();
     let role = json!({
         "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": {"name": "binds"},

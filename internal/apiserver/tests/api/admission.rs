@@ -1,4 +1,4 @@
-//! What admission adds and refuses: priorities and limit ranges.
+//! Fields that admission adds and objects that it refuses: priorities and limit ranges.
 
 use resources::access::Role;
 use serde_json::{Value, json};
@@ -30,7 +30,7 @@ async fn a_pods_priority_is_its_classs() {
 }
 
 #[tokio::test]
-async fn work_runs_for_whoever_makes_it() {
+async fn a_workload_runs_for_its_creator() {
     let api = Api::new();
     let ann = || user("ann", Role::Member, None);
     let send = async |method: &str, path: &str, object: &Value| {
@@ -58,7 +58,7 @@ async fn work_runs_for_whoever_makes_it() {
     let taken = json!({"metadata": {"annotations": {"muster.io/user": null}}});
     let kept = send("PATCH", &path, &taken).await.is(200);
     assert_eq!(kept["metadata"]["annotations"]["muster.io/user"], "ann");
-    // An administrator may have work run for others; a service runs for nobody.
+    // An administrator may set another user for a workload; a service's workload has no user.
     let given = api.merge(&path, &handed).await.is(200);
     assert_eq!(given["metadata"]["annotations"]["muster.io/user"], "bob");
     let made = api.post(PODS, &other).await.is(201);

@@ -1,4 +1,4 @@
-//! What the audit trace records of requests for resources.
+//! The audit events of requests for resources.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ fn recording(policy: Policy) -> (Api, mpsc::Receiver<Event>) {
 }
 
 #[tokio::test]
-async fn a_change_is_recorded_with_who_what_and_the_answer_and_a_read_is_not() {
+async fn a_change_is_recorded_with_user_object_and_response_and_a_read_is_not() {
     let (api, mut recorded) = recording(Policy::built_in());
     let sent = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"generateName": "c-"}});
     let made = api.post(CONFIG_MAPS, &sent).await.is(201);
@@ -49,7 +49,7 @@ async fn a_change_is_recorded_with_who_what_and_the_answer_and_a_read_is_not() {
 }
 
 #[tokio::test]
-async fn a_refusal_is_recorded_whatever_the_policy_says() {
+async fn a_refusal_is_recorded_under_every_policy() {
     let nothing =
         json!({"apiVersion": API_VERSION, "kind": "Policy", "rules": [{"level": "None"}]});
     let (api, mut recorded) = recording(Policy::read(&nothing).unwrap());
@@ -114,7 +114,7 @@ async fn objects_are_recorded_from_level_request_on_and_large_ones_are_left_out(
 }
 
 #[tokio::test]
-async fn a_request_in_the_name_of_another_is_recorded_with_who_really_made_it() {
+async fn an_impersonated_request_is_recorded_with_its_authenticated_user() {
     let (api, mut recorded) = recording(Policy::built_in());
     let groups = Role::Member.groups(Some(&["default".to_owned()]));
     let sent = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}});

@@ -20,7 +20,7 @@ async fn a_pod_is_bound_once_with_the_devices_chosen_for_it() {
         "application/json",
         binding.to_string(),
     );
-    // Only Muster's own parts set devices.
+    // Only Muster's own components set devices.
     let status = api
         .send_as(Caller::component("scheduler"), sent)
         .await

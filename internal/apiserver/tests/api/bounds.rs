@@ -1,5 +1,5 @@
-//! What a caller may send and what it comes to: each attack that once ended or stalled the server, and each bound
-//! at its edge.
+//! The bounds of requests and their effects: each attack that once crashed or stalled the server,
+//! and each bound at its limit.
 
 use apiserver::ApiConfig;
 use apiserver::limits::{
@@ -38,7 +38,7 @@ async fn sixteen_copies_that_nest_the_last_into_itself_are_refused() {
         let (from, path) = ("/data/d", format!("/data/d{inside}/c{at}"));
         patch.push(json!({"op": "copy", "from": from, "path": path}));
     }
-    // As large as the one that was sent: a bound of depth, not of bytes, ends it.
+    // As large as the previous one: the bound of depth, not of bytes, refuses it.
     patch.push(json!({"op": "test", "path": "/data/d", "value": text(125_000)}));
     let (code, status) = patched(&api, &patch.into()).await;
     assert_eq!(code, 422, "{status}");
@@ -148,7 +148,7 @@ async fn unknown_fields_make_few_warnings_and_the_last_counts_the_rest() {
     );
 }
 
-/// An object of a kind that keeps anything in one of its fields.
+/// An object of a kind with a free-form field.
 fn scaled_object(kept: Value) -> Value {
     json!({
         "apiVersion": "keda.sh/v1alpha1", "kind": "ScaledObject", "metadata": {"name": "a"},
@@ -164,7 +164,7 @@ async fn an_object_is_stored_up_to_its_bound_however_it_is_written() {
     const TOO_LARGE: (u16, &str) = (413, "RequestEntityTooLarge");
     let api = Api::new();
     let filled = |bytes: usize| scaled_object(json!({"a": text(bytes)}));
-    // More than the server adds to it: identity, times, managers.
+    // More than the server adds to the object: identity, times, managers.
     let added = 4000;
     let fits = filled(MOST_STORED_BYTES - added);
     let mut over = filled(MOST_STORED_BYTES);
@@ -211,7 +211,7 @@ async fn an_object_near_the_bound_of_bytes_can_be_deleted() {
 #[tokio::test]
 async fn an_object_nests_up_to_its_bound_and_comes_back() {
     let api = Api::new();
-    // The object and its spec are two levels more.
+    // The object and its spec add two levels.
     let deep =
         |levels: usize| scaled_object((3..levels).fold(json!({}), |inner, _| json!({"a": inner})));
     api.post(SCALED_OBJECTS, &deep(MOST_OBJECT_DEPTH + 1))
@@ -223,7 +223,7 @@ async fn an_object_nests_up_to_its_bound_and_comes_back() {
         .is(201);
     let path = format!("{SCALED_OBJECTS}/a");
     assert_eq!(api.get(&path).await.is(200), made);
-    // Its field managers nest deeper than it does and may be sent back.
+    // Its field managers are deeper than the object and may be sent back.
     let mut same = made.clone();
     same["spec"]["pollingInterval"] = 7.into();
     let put = api.put(&path, &same).await.is(200);
@@ -232,7 +232,7 @@ async fn an_object_nests_up_to_its_bound_and_comes_back() {
     api.get_as(SCALED_OBJECTS, table).await.is(200);
 }
 
-/// As many as an object's field managers leave room for; comparing each with each took seconds.
+/// As many as an object's field managers have room for; comparing all pairs took seconds.
 #[tokio::test]
 async fn an_environment_of_eight_thousand_entries_is_patched() {
     let api = Api::new();
@@ -248,7 +248,7 @@ async fn an_environment_of_eight_thousand_entries_is_patched() {
     same.is(200);
 }
 
-/// Of every kind that is served: apply-patch with an unknown top-level field was answered 500.
+/// For every served kind: an apply patch with an unknown top-level field was answered with 500.
 #[tokio::test]
 async fn an_unknown_top_level_field_of_an_applied_object_is_the_callers_fault() {
     let api = Api::new();
@@ -364,7 +364,7 @@ async fn a_selector_is_compared_up_to_a_bound_of_requirements() {
 }
 
 #[tokio::test]
-async fn a_watcher_that_takes_nothing_falls_behind_the_history_and_is_told() {
+async fn a_watcher_that_does_not_read_falls_behind_the_history_and_gets_an_error() {
     let options = Options {
         history: 4,
         ..Options::default()

@@ -119,7 +119,7 @@ async fn an_invalid_object_names_each_field_at_fault() {
 }
 
 #[tokio::test]
-async fn a_dry_run_says_what_would_be_and_writes_nothing() {
+async fn a_dry_run_returns_the_result_and_writes_nothing() {
     let api = Api::new();
     let before = api.get(CONFIG_MAPS).await.is(200)["metadata"]["resourceVersion"].clone();
     let made = api
@@ -166,7 +166,7 @@ async fn an_unknown_field_warns_is_refused_or_is_ignored_as_the_client_says() {
 }
 
 #[tokio::test]
-async fn a_key_given_twice_is_told_like_an_unknown_field() {
+async fn a_duplicate_key_is_reported_like_an_unknown_field() {
     let api = Api::new();
     let body = r#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a"},"data":{"x":"1","x":"2"}}"#;
     let strict = format!("{CONFIG_MAPS}?fieldValidation=Strict");
@@ -312,7 +312,7 @@ async fn on_a_full_disk_deletions_go_on_to_their_end_and_a_session_is_kept() {
     let full = Arc::new(AtomicBool::new(false));
     let seen = full.clone();
     let options = Options {
-        // Between the two floors: the reserve file has been given up.
+        // Between the two floors: the reserve file has been removed.
         free_bytes: Arc::new(move |_: &Path| {
             Ok(if seen.load(Ordering::Relaxed) {
                 16 << 20
@@ -332,7 +332,7 @@ async fn on_a_full_disk_deletions_go_on_to_their_end_and_a_session_is_kept() {
     api.get(&format!("{CONFIG_MAPS}/a"))
         .await
         .refused(404, "NotFound");
-    // What is being deleted may lose its finalizers, and may not grow.
+    // An object that is being deleted may lose its finalizers, but may not grow.
     let at = format!("{CONFIG_MAPS}/held");
     let mut held = api.delete(&at, None).await.is(200);
     held["data"] = json!({"much": "x".repeat(5000)});
@@ -341,7 +341,7 @@ async fn on_a_full_disk_deletions_go_on_to_their_end_and_a_session_is_kept() {
     held["metadata"]["finalizers"] = json!([]);
     api.put(&at, &held).await.is(200);
     api.get(&at).await.refused(404, "NotFound");
-    // The Secret of a session is taken, another one is not.
+    // A session's Secret is accepted, another one is not.
     let secrets = "/api/v1/namespaces/muster-system/secrets";
     let secret = |name: &str, size: usize| {
         json!({
@@ -372,7 +372,8 @@ async fn an_object_whose_record_is_damaged_is_neither_there_nor_gone_until_it_is
     std::fs::write(quarantine.join("1.held"), record).unwrap();
     let api = Api::over(dir, Options::default(), ApiConfig::default());
     let at = format!("{CONFIG_MAPS}/a");
-    // Not 404: the garbage collector would take it that the object is gone, and what it owns with it.
+    // Not 404: the garbage collector would conclude that the object is gone, and delete its
+    // dependents.
     let message = api.get(&at).await.refused(500, "InternalError");
     assert!(message.contains("its checksum is wrong"), "{message}");
     assert!(message.contains("create the object anew"), "{message}");

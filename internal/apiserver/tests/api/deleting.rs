@@ -1,4 +1,4 @@
-//! DELETE, of one object and of many.
+//! DELETE of one object and of collections.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What the server says of itself.
+//! Discovery: versions, groups, resources, health.
 
 use resources::access::Role;
 use serde_json::json;
@@ -126,7 +126,7 @@ async fn openapi_documents_exist_for_every_group_and_are_kept_by_their_hash() {
 }
 
 #[tokio::test]
-async fn callers_can_ask_who_they_are_and_what_they_may_do() {
+async fn callers_can_review_their_identity_and_rights() {
     let api = Api::new();
     let member = user("eve", Role::Viewer, None);
     let ask = |verb: &str| {

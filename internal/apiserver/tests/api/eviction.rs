@@ -62,7 +62,7 @@ async fn an_eviction_that_would_break_a_budget_is_refused_until_it_would_not() {
     api.post(&format!("{PODS}/a/eviction"), &evict("a"))
         .await
         .is(201);
-    // One of them is on its way out: the other must stay.
+    // One of them is terminating: the other must stay.
     api.post(&format!("{PODS}/b/eviction"), &evict("b"))
         .await
         .refused(429, "TooManyRequests");

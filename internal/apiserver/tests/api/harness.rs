@@ -1,4 +1,4 @@
-//! A server over a throw-away store, and short ways to ask it things.
+//! A server over a temporary store, and helpers for requests to it.
 
 use apiserver::{ApiConfig, ApiServer};
 use axum::body::Body;
@@ -75,7 +75,7 @@ impl Api {
         Self::over(tempfile::tempdir().unwrap(), options, config)
     }
 
-    /// Over a store that is there, or is made.
+    /// Over an existing store, or a new one.
     pub fn over(dir: tempfile::TempDir, options: Options, config: ApiConfig) -> Self {
         let store = Store::open(dir.path(), options).unwrap();
         let server = ApiServer::open(store, config).unwrap();
@@ -105,7 +105,7 @@ impl Api {
         answer(self.server.router().layer(authenticate), request).await
     }
 
-    /// Without anybody having said who calls.
+    /// Without a caller.
     pub async fn send_unknown(&self, request: Request<Body>) -> Answer {
         answer(self.server.router(), request).await
     }

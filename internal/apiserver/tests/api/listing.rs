@@ -70,7 +70,7 @@ async fn pages_of_a_selection_hold_what_was_selected() {
 }
 
 #[tokio::test]
-async fn a_page_from_too_long_ago_is_gone_and_says_how_to_go_on() {
+async fn an_expired_page_answers_gone_with_a_new_token() {
     let options = Options {
         history: 4,
         ..Options::default()

@@ -1,4 +1,4 @@
-//! The resource API as its clients see it, in process: one file for each verb or theme.
+//! The resource API from its clients' view, in process: one file for each verb or topic.
 
 #![expect(clippy::unwrap_used, reason = "what a test cannot unwrap fails it")]
 

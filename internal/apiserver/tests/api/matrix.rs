@@ -1,7 +1,7 @@
-//! Who may what in the resource API: every resource and subresource that discovery names, every verb and scope, every
-//! kind of caller. What is expected stands in [`ROWS`] and [`NODE_ROWS`], which are written by hand and not derived from
-//! the roles that the server writes; a route without a row fails the test by its name. No request changes anything, so
-//! that their order doesn't matter.
+//! The access matrix of the resource API: every resource and subresource in discovery, every verb
+//! and scope, every kind of caller. The expected results are in [`ROWS`] and [`NODE_ROWS`], which
+//! are written by hand and not derived from the roles that the server writes; a route without a row
+//! fails the test with its name. No request changes state, so their order does not matter.
 
 use std::collections::BTreeSet;
 
@@ -16,14 +16,14 @@ use tower::ServiceExt;
 
 use crate::harness::{Api, CONFIG_MAPS, config_map, request, user};
 
-/// The least that a caller must be.
+/// The least privileged caller that is permitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Least {
-    /// Anybody who was authenticated.
+    /// Any authenticated caller.
     Authenticated,
     /// A user with a record, whatever the role and the namespaces.
     User,
-    /// A user with at least this role, where the object is.
+    /// A user with at least this role in the object's namespace.
     Role(Role),
 }
 
@@ -34,7 +34,8 @@ const MEMBER: Least = Least::Role(Role::Member);
 const LEAD: Least = Least::Role(Role::Lead);
 const ADMIN: Least = Least::Role(Role::Admin);
 
-/// What a resource (`plural.group/subresource`) takes to be read, created and otherwise written.
+/// The callers required to read, create and otherwise write a resource
+/// (`plural.group/subresource`).
 type Row = (&'static str, Least, Least, Least);
 
 const ROWS: [Row; 61] = [
@@ -151,14 +152,15 @@ const ROWS: [Row; 61] = [
     ("services.serving.knative.dev/status", VIEWER, ADMIN, ADMIN),
 ];
 
-/// Where a node may do something.
+/// The scope of a node's permission.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Near {
     /// Everywhere.
     Anywhere,
-    /// With what belongs to the node [`NODE`].
+    /// On objects of the node [`NODE`].
     Own,
-    /// In the namespace [`TEAM`], where a pod of the node [`NODE`] refers to everything that is called [`NAME`].
+    /// In the namespace [`TEAM`], if a pod of the node [`NODE`] refers to objects with the name
+    /// [`NAME`].
     Pods,
 }
 
@@ -200,7 +202,8 @@ const NODE_ROWS: [(&str, &[&str], Near); 15] = [
     ),
 ];
 
-/// Whether a request is refused whatever the role: the namespaces that exist from the start can't be deleted.
+/// True if a request is refused for every role: the namespaces that every server has cannot be
+/// deleted.
 fn protected(resource: &str, verb: &str, namespace: Option<&str>) -> bool {
     resource == "namespaces"
         && match verb {
@@ -213,7 +216,7 @@ const TEAM: &str = "a";
 const OTHERS: &str = "b";
 const SYSTEM: &str = "muster-system";
 const LEASES: &str = "kube-node-lease";
-/// The name of every object that is asked for, except of nodes and their leases.
+/// The name of every requested object, except of nodes and their leases.
 const NAME: &str = "mine";
 const NODE: &str = "n1";
 
@@ -221,12 +224,12 @@ const ON_COLLECTIONS: [&str; 4] = ["list", "watch", "create", "deletecollection"
 const ON_OBJECTS: [&str; 4] = ["get", "update", "patch", "delete"];
 const ON_SUBRESOURCES: [&str; 5] = ["get", "create", "update", "patch", "delete"];
 
-/// What a caller is, as the rows speak of it.
+/// A kind of caller, as used in the rows.
 #[derive(Clone, Copy)]
 enum Is {
     /// Without credentials.
     Nobody,
-    /// Authenticated, and nothing more.
+    /// Authenticated, without further rights.
     Stranger,
     /// A user with a role in one namespace, or everywhere.
     User(Role, Option<&'static str>),
@@ -245,7 +248,7 @@ impl Is {
         }
     }
 
-    /// Whether the rows permit it; `namespace` is where the object is.
+    /// True if the rows permit it; `namespace` is the object's.
     fn may(self, resource: &str, verb: &str, namespace: Option<&str>) -> bool {
         let Some((_, read, create, write)) = ROWS.iter().find(|row| row.0 == resource) else {
             return false;
@@ -278,7 +281,8 @@ impl Is {
                 Least::Role(_) if role == Role::Admin => true,
                 Least::Role(least) => match within {
                     Some(own) => namespace == Some(own) && role <= least,
-                    // A role everywhere is that role in teams' namespaces, and a viewer's in all others.
+                    // A cluster-wide role is that role in teams' namespaces, and a viewer's in all
+                    // others.
                     None if matches!(namespace, Some(TEAM | OTHERS)) => role <= least,
                     None => least == Role::Viewer,
                 },
@@ -287,7 +291,7 @@ impl Is {
     }
 }
 
-/// Who asks, by a name for messages.
+/// A caller, with a name for messages.
 const CALLERS: [(&str, Is); 15] = [
     ("nobody", Is::Nobody),
     ("a user without a role", Is::Stranger),
@@ -315,7 +319,7 @@ const CALLERS: [(&str, Is); 15] = [
     ("another node", Is::Node("n2")),
 ];
 
-/// A resource or subresource, as discovery names it.
+/// A resource or subresource in discovery.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Route {
     /// `/api/v1` or `/apis/GROUP/VERSION`.
@@ -324,12 +328,12 @@ struct Route {
     plural: String,
     subresource: Option<String>,
     namespaced: bool,
-    /// Whether objects of it are kept; what is only asked has no verb but `create`.
+    /// True if its objects are stored; other resources have only the verb `create`.
     kept: bool,
 }
 
 impl Route {
-    /// As the rows name it.
+    /// The name in the rows.
     fn resource(&self) -> String {
         let mut name = self.plural.clone();
         if !self.group.is_empty() {
@@ -341,11 +345,11 @@ impl Route {
         }
     }
 
-    /// What may be asked of it, and in which namespace.
+    /// The requests for it, with their namespaces.
     fn asks(&self) -> Vec<(&'static str, Option<&'static str>)> {
         let named = match (self.namespaced, self.plural.as_str()) {
             (true, "leases") => vec![Some(TEAM), Some(OTHERS), Some(SYSTEM), Some(LEASES)],
-            // A Namespace is within itself.
+            // A Namespace object belongs to itself.
             (true, _) | (false, "namespaces") => vec![Some(TEAM), Some(OTHERS), Some(SYSTEM)],
             (false, _) => vec![None],
         };
@@ -402,7 +406,7 @@ fn every(
     pairs
 }
 
-/// The routes that the server itself tells of.
+/// The routes in the server's discovery.
 async fn discovered(api: &Api) -> BTreeSet<Route> {
     let mut versions = vec!["/api/v1".to_owned()];
     let groups = api.get("/apis").await.is(200);
@@ -464,7 +468,8 @@ fn registered() -> BTreeSet<Route> {
     routes
 }
 
-/// Two teams' namespaces, and in the first a pod on the node that refers to one object of each sort.
+/// Two teams' namespaces, and in the first one a pod on the node that refers to one object of each
+/// kind.
 async fn with_a_pod_on_the_node() -> Api {
     let api = Api::new();
     for name in [TEAM, OTHERS] {
@@ -536,7 +541,7 @@ impl Ask {
         let body = match verb {
             "create" if route.subresource.as_deref() == Some("token") => "{}".to_owned(),
             "create" => new(),
-            // What is there replaces itself.
+            // An existing object replaces itself.
             "update" => match api.get(&path).await {
                 live if live.status == 200 => live.text,
                 _ => new(),
@@ -559,14 +564,14 @@ impl Ask {
         request(self.method, &self.path, self.media, self.body.clone())
     }
 
-    /// What is wrong with a caller's answer.
+    /// The problem with a caller's response.
     async fn wrong(&self, who: &str, is: Is, router: &Router) -> Option<String> {
         let response = router.clone().oneshot(self.request()).await.unwrap();
         let code = response.status().as_u16();
         let (right, want) = match is {
             Is::Nobody => (code == 401, "401"),
             _ if is.may(&self.resource, self.verb, self.namespace) => {
-                // No agent is there to read a log from.
+                // No agent exists to read a log from.
                 let no_agent = code == 503 && self.resource == "pods/log";
                 let carried_out = !matches!(code, 401 | 403) && code < 500;
                 (carried_out || no_agent, "permitted")
@@ -637,7 +642,7 @@ async fn every_caller_may_what_its_rows_say_and_nothing_else() {
 
     let routes = discovered(&api).await;
     let (mut verbs, mut requests, mut wrong) = (BTreeSet::new(), 0_usize, Vec::new());
-    // Lists are of the store's newest revision.
+    // Lists show the store's newest revision.
     let revision = async || {
         let list = api.get("/api/v1/namespaces").await.is(200);
         list["metadata"]["resourceVersion"].clone()

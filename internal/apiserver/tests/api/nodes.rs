@@ -1,4 +1,5 @@
-//! What a node's certificate may do: its own objects, its own pods, and what these refer to.
+//! The rights of a node's certificate: its own objects, its own pods, and the objects that these
+//! refer to.
 
 use resources::access::Caller;
 use serde_json::{Value, json};
@@ -19,7 +20,8 @@ async fn ask(api: &Api, node: &str, method: &str, path: &str, body: Option<&Valu
         .await
 }
 
-/// A pod on `node` that mounts the Secret and takes its variables from the ConfigMap of the same name.
+/// A pod on `node` that mounts the Secret and reads its variables from the ConfigMap of the same
+/// name.
 async fn bound(api: &Api, name: &str, node: &str, source: &str) {
     let mut object = pod(name);
     object["spec"]["nodeName"] = node.into();
@@ -51,7 +53,7 @@ async fn a_node_reads_what_pods_bound_to_it_refer_to_for_as_long_as_they_need_it
     let map = |name: &str| format!("/api/v1/namespaces/default/configmaps/{name}");
     assert_eq!(code("n1", &map("s1")).await, 200);
     assert_eq!(code("n1", &map("s2")).await, 403);
-    // Lists are of one name.
+    // Lists are restricted to one name.
     assert_eq!(code("n1", SECRETS).await, 403);
     let one = format!("{SECRETS}?fieldSelector=metadata.name%3Ds1");
     let list = ask(&api, "n1", "GET", &one, None).await.is(200);
@@ -60,7 +62,7 @@ async fn a_node_reads_what_pods_bound_to_it_refer_to_for_as_long_as_they_need_it
     // Another namespace's Secret of the same name is another Secret.
     let away = "/api/v1/namespaces/muster-system/secrets/s1";
     assert_eq!(code("n1", away).await, 403);
-    // The pod's end is the end of it.
+    // The right ends with the pod.
     let ended = json!({"status": {"phase": "Succeeded"}});
     let status = format!("{PODS}/mine/status");
     ask(&api, "n1", "PATCH", &status, Some(&ended))
@@ -207,7 +209,7 @@ async fn a_node_has_its_own_lease() {
 }
 
 #[tokio::test]
-async fn a_review_says_what_the_node_may_by_its_pods() {
+async fn a_review_covers_a_nodes_rights_from_its_pods() {
     let api = two_nodes().await;
     let path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
     for (name, want) in [("s1", true), ("s2", false)] {
@@ -241,7 +243,7 @@ async fn a_node_gets_tokens_only_for_pods_on_it() {
         |name: &str| json!({"boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": name}});
     token(to("mine")).await.is(201);
     token(to("theirs")).await.refused(403, "Forbidden");
-    // Without a pod it would be good for as long as is asked.
+    // Without a pod it would be valid for as long as requested.
     let message = token(json!({"expirationSeconds": 1i64 << 32}))
         .await
         .refused(403, "Forbidden");

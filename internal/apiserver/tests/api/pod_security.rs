@@ -1,4 +1,5 @@
-//! Pod security as clients meet it: refusals, warnings, what the audit log is told, and the level that a pod bears.
+//! Pod security from clients' view: refusals, warnings, audit annotations, and a pod's recorded
+//! level.
 
 use apiserver::{ApiConfig, AuditAnnotations};
 use axum::Extension;
@@ -104,7 +105,7 @@ async fn a_jobs_template_is_warned_of_and_never_refused() {
 }
 
 #[tokio::test]
-async fn a_pods_level_is_admissions_to_write_and_nobodys_to_change() {
+async fn only_admission_writes_a_pods_level() {
     let api = Api::new();
     let mut object = pod("a");
     object["metadata"]["annotations"] = json!({LEVEL: "privileged", "mine": "x"});
@@ -149,7 +150,7 @@ async fn a_pods_level_is_admissions_to_write_and_nobodys_to_change() {
     assert_eq!(level(&bound), "baseline");
     assert_eq!(bound["metadata"]["annotations"]["muster.io/devices"], "{}");
 
-    // One that apply makes has its namespace's level, too.
+    // A pod created by apply has its namespace's level too.
     let path = format!("{PODS}/b?fieldManager=test");
     let mut applied = pod("b");
     applied["metadata"]["annotations"] = json!({LEVEL: "privileged"});
@@ -190,7 +191,7 @@ async fn a_namespaces_labels_are_checked_and_stricter_ones_tell_which_pods_viola
         ]
     );
     answer.is(200);
-    // They run on and may be labelled; another image is another thing.
+    // They continue to run and may be labelled; a new image is checked.
     let path = format!("{PODS}/a");
     let label = labelled(json!({"x": "y"}));
     let kept = api.merge(&path, &label).await.is(200);
@@ -231,7 +232,7 @@ async fn what_is_exempt_is_admitted_as_privileged() {
 }
 
 #[tokio::test]
-async fn the_audit_log_is_told_of_levels_and_violations() {
+async fn the_audit_log_contains_levels_and_violations() {
     let api = Api::new();
     let sent = async |path: &str, object: &Value| -> Response<Body> {
         let request = request("POST", path, "application/json", object.to_string());

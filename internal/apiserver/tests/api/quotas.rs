@@ -36,7 +36,7 @@ async fn sixty_four_creates_at_once_against_a_quota_of_ten_make_exactly_ten() {
 }
 
 #[tokio::test]
-async fn a_full_quota_is_told_in_kubernetes_words() {
+async fn a_full_quota_is_reported_with_kubernetes_text() {
     let api = Api::new();
     api.post(QUOTAS, &quota(json!({"pods": "1"}))).await.is(201);
     api.post(PODS, &pod("a")).await.is(201);

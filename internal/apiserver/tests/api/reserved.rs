@@ -1,4 +1,4 @@
-//! Fields that only the system sets, its priority classes, and who may use a queue.
+//! Fields that only the system sets, its priority classes, and the permitted users of a queue.
 
 use resources::access::{Caller, Role};
 use serde_json::{Value, json};
@@ -84,7 +84,7 @@ async fn only_the_system_writes_its_notes() {
             );
         }
     }
-    // Nor by way of a template, of which the system would make pods.
+    // Nor through a template, from which the system would create pods.
     let mut job = batch_job("a");
     job["spec"]["template"]["metadata"] = json!({"labels": {"muster.io/replaces-lost": "true"}});
     send(&api, member(), "POST", BATCH_JOBS, &job)
@@ -133,7 +133,7 @@ async fn the_systems_notes_hold_against_every_way_to_write() {
         ops.to_string(),
     );
     api.send(json_patch).await.refused(403, "Forbidden");
-    // A manifest sent anew does not take them off, and other notes may change beside them.
+    // A repeated manifest does not remove them, and other annotations may change.
     let mut live = api.get(&path).await.is(200);
     live["metadata"]["annotations"] = json!({"other": "x"});
     let put = send(&api, member(), "PUT", &path, &live).await.is(200);
@@ -161,7 +161,7 @@ async fn only_administrators_choose_the_unix_account_of_a_namespaces_pods() {
         "metadata": {"name": "namespaces"},
         "rules": [
             {"apiGroups": [""], "resources": ["namespaces"], "verbs": ["*"]},
-            // Bob's account alone does not make an administrator.
+            // Bob's account alone does not make the caller an administrator.
             {"apiGroups": [""], "resources": ["users"], "verbs": ["impersonate"], "resourceNames": ["bob"]},
         ],
     });
@@ -199,7 +199,8 @@ async fn only_administrators_choose_the_unix_account_of_a_namespaces_pods() {
         .await
         .refused(403, "Forbidden");
     send(&api, admin(), "PATCH", one, &set).await.is(200);
-    // Who may write the namespace changes other labels and takes this one neither away nor to another value.
+    // A caller that may write the namespace can change other labels, but can neither remove this
+    // one nor change its value.
     let other = json!({"metadata": {"labels": {label: "root"}}});
     send(&api, member(), "PATCH", one, &other)
         .await
@@ -313,7 +314,8 @@ async fn a_queue_says_which_namespaces_may_use_it() {
             );
         }
     }
-    // A queue without a selector takes work of every namespace; a queue that does not exist is not checked.
+    // A queue without a selector accepts workloads of every namespace; a queue that does not exist
+    // is not checked.
     for queue in ["open", "none"] {
         for (path, object) in of(queue, queue) {
             send(&api, member(), "POST", path, &object).await.is(201);
@@ -329,7 +331,7 @@ async fn a_queue_says_which_namespaces_may_use_it() {
     for (path, object) in of("a", "closed") {
         send(&api, member(), "POST", path, &object).await.is(201);
     }
-    // What is there goes on where the label was taken away again.
+    // Existing objects continue after the label was removed.
     api.merge(DEFAULT, &json!({"metadata": {"labels": {"team": null}}}))
         .await
         .is(200);
@@ -358,7 +360,7 @@ async fn a_namespace_names_the_queue_of_what_names_none() {
         "metadata": {"name": "g"}, "spec": {}});
     let made = send(&api, member(), "POST", GROUPS, &group).await.is(201);
     assert_eq!(made["spec"]["queue"], "team");
-    // Applied without a queue it stays there.
+    // After an apply without a queue it stays there.
     let applied = send(
         &api,
         member(),
@@ -373,7 +375,7 @@ async fn a_namespace_names_the_queue_of_what_names_none() {
     named["metadata"]["annotations"] = json!({name: "default"});
     let made = send(&api, member(), "POST", PODS, &named).await.is(201);
     assert_eq!(made["metadata"]["annotations"][name], "default");
-    // The system's own objects say already what they mean.
+    // The default does not apply to the system's own objects.
     let made = send(&api, scheduler(), "POST", PODS, &pod("c"))
         .await
         .is(201);
@@ -393,7 +395,7 @@ async fn the_queue_of_what_names_none_may_be_closed_too() {
     send(&api, member(), "POST", JOBS, &pytorch_job("j", 1))
         .await
         .refused(403, "Forbidden");
-    // Of a gang's member it is the gang that counts.
+    // For a member of a gang, the gang decides.
     let mut of_gang = pod("b");
     of_gang["metadata"]["annotations"] = json!({"scheduling.k8s.io/group-name": "g"});
     send(&api, member(), "POST", PODS, &of_gang).await.is(201);

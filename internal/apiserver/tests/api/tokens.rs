@@ -74,7 +74,7 @@ async fn a_service_account_has_its_own_rights_by_its_token() {
 }
 
 #[tokio::test]
-async fn only_who_may_asks_for_a_token() {
+async fn a_token_requires_the_right_to_create_it() {
     let api = Api::new();
     account(&api).await;
     let body = json!({"spec": {}});
@@ -124,7 +124,7 @@ async fn what_a_token_is_bound_to_ends_it() {
 
     api.delete(&format!("{PODS}/worker"), None).await.is(200);
     assert!(!accepted(&api, &bound).await);
-    // Another pod of the name is another pod.
+    // A new pod of the same name is a different pod.
     api.post(PODS, &worker).await.is(201);
     assert!(!accepted(&api, &bound).await);
     assert!(accepted(&api, &plain).await);
@@ -154,7 +154,7 @@ async fn a_token_that_was_changed_is_none() {
     for token in forged {
         assert!(!accepted(&api, &token).await, "{token}");
     }
-    // Another server's key signs nothing here.
+    // A signature with another server's key is invalid here.
     let other = Api::new();
     account(&other).await;
     assert!(!accepted(&other, &token).await);

@@ -1,4 +1,5 @@
-//! Watches whose callers lose their credential or their right: they end, and others go on.
+//! Watches whose callers lose their credential or their right: they end, and other watches
+//! continue.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,10 +16,10 @@ use crate::harness::{Api, CONFIG_MAPS, Frames, admin, config_map};
 const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1/namespaces/default";
 const ACCOUNTS: &str = "/api/v1/namespaces/default/serviceaccounts";
 
-/// So long that a watch that does not end fails the test.
+/// Long enough that a watch that does not end fails the test.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// An API whose watches look again at once, with a role that reads ConfigMaps.
+/// An API whose watches check their rights again at once, with a role that reads ConfigMaps.
 async fn api() -> Api {
     let config = ApiConfig {
         watch_recheck: Duration::from_millis(10),
@@ -49,7 +50,7 @@ async fn bind(api: &Api, name: &str, subject: Value) {
         .is(201);
 }
 
-/// A credential that always stands for this caller.
+/// A credential that is always valid for this caller.
 fn lasting(caller: &Caller) -> Credential {
     let caller = caller.clone();
     Credential::new(move || Some(caller.clone()))
@@ -60,7 +61,7 @@ async fn watch(api: &Api, caller: &Caller, credential: Credential) -> Frames {
     api.watch_by(caller.clone(), credential, &path).await
 }
 
-/// Reads to the watch's end, which comes without an error.
+/// Reads until the watch ends, which happens without an error.
 async fn ends(frames: &mut Frames) {
     let reading = async {
         while let Some(frame) = frames.next().await {
@@ -72,7 +73,7 @@ async fn ends(frames: &mut Frames) {
         .expect("the watch ends");
 }
 
-/// The watch tells of what is created now.
+/// The watch reports an object created now.
 async fn goes_on(api: &Api, frames: &mut Frames, name: &str) {
     api.post(CONFIG_MAPS, &config_map(name)).await.is(201);
     loop {

@@ -128,7 +128,7 @@ async fn bookmarks_tell_of_progress_elsewhere() {
 }
 
 #[tokio::test]
-async fn a_revision_too_old_is_told_in_the_stream_and_one_to_come_is_refused() {
+async fn an_expired_revision_is_reported_in_the_stream_and_a_future_one_is_refused() {
     let options = Options {
         history: 4,
         ..Options::default()

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::ground::{Asked, BASE, Ground, base, collection, object, try_all};
 use crate::texts::{bomb, damage, damaged, manifest, protobuf, tree};
 
-/// As many cases as every run has time for.
+/// A number of cases that every run has time for.
 const CASES: u32 = 256;
 const OBJECTS: [&str; 4] = [
     "application/json",
@@ -26,17 +26,17 @@ const PATCHES: [&str; 4] = [
     "application/apply-patch+yaml",
 ];
 
-/// Something that reads a body.
+/// An endpoint that reads a body.
 struct Target {
     method: &'static str,
     path: String,
-    /// The kind whose object it is about.
+    /// The kind of its object.
     kind: Option<&'static Kind>,
-    /// A body as it should be.
+    /// A valid body.
     right: Value,
 }
 
-/// Everything that reads a body.
+/// All endpoints that read a body.
 static TARGETS: LazyLock<Vec<Target>> = LazyLock::new(|| {
     let mut all: Vec<Target> = registry::all().iter().flat_map(of_kind).collect();
     let reviews = [
@@ -116,7 +116,7 @@ fn of_kind(kind: &'static Kind) -> Vec<Target> {
                 json!({"metadata": {"name": BASE}, "deleteOptions": {"gracePeriodSeconds": 1}})
             }
             "token" => json!({"spec": {"audiences": ["a"], "expirationSeconds": 600}}),
-            // A log is read.
+            // A log is only read.
             _ => continue,
         };
         all.push(target("POST", format!("{path}/{subresource}"), right));
@@ -133,7 +133,7 @@ fn of_kind(kind: &'static Kind) -> Vec<Target> {
     all
 }
 
-/// A body for a target: as it should be, in any format, or anything; and then damaged.
+/// A body for a target: valid, in any format, or arbitrary; then damaged.
 fn body(target: &Target) -> BoxedStrategy<Vec<u8>> {
     let right = target.right.clone();
     let yaml = serde_norway::to_string(&right).unwrap().into_bytes();
@@ -163,7 +163,7 @@ fn body(target: &Target) -> BoxedStrategy<Vec<u8>> {
         .boxed()
 }
 
-/// A request, and which target it is for.
+/// A request and its target.
 fn asked() -> impl Strategy<Value = (usize, Asked)> {
     (0..TARGETS.len()).prop_flat_map(|at| {
         let target = &TARGETS[at];
@@ -228,7 +228,8 @@ fn every_target_takes_what_it_is_meant_for() {
         }
         let asked = Asked::json(target.method, &target.path, &target.right);
         let answer = ground.try_out(&asked).unwrap().unwrap();
-        // A right body may still be refused for what the object is by then; never for its form or its path.
+        // A valid body may still be refused because of the object's current state, but never for
+        // its form or its path.
         let misled = matches!(answer.code, 400 | 404 | 405 | 415);
         assert!(!misled, "{asked:?}: {}", answer.value());
     }

@@ -1,4 +1,5 @@
-//! Every field of every kind at its ends, as its definition has them, through creation, update, patch and deletion.
+//! Every field of every kind at its boundary values, according to its definition, through creation,
+//! update, patch and deletion.
 
 use proptest::prelude::TestCaseError;
 use resources::registry::{self, Kind};
@@ -7,10 +8,10 @@ use serde_json::{Value, json};
 use crate::fields::{Holds, Step, Way, fields, name, numbers, plain, texts, with};
 use crate::ground::{Asked, BASE, Ground, NAMESPACE, collection, object, unowned};
 
-/// Where this is set every field is put at every end; else at one of them, which the seed chooses.
+/// If set, every field is tested at every boundary value; otherwise at one that the seed selects.
 const ALL: &str = "MUSTER_FUZZ_ENDS";
 
-/// The ends to try of those that a field has.
+/// The boundary values of a field to test.
 fn chosen(ends: Vec<Value>, field: usize) -> Vec<Value> {
     if ends.is_empty() || std::env::var_os(ALL).is_some() {
         return ends;
@@ -21,7 +22,7 @@ fn chosen(ends: Vec<Value>, field: usize) -> Vec<Value> {
     vec![ends[at].clone()]
 }
 
-/// The fields that are tried. The pods of all jobs are looked at by the same rules as a Pod.
+/// The fields to test. The pods of all jobs are validated by the same rules as a Pod.
 fn tried(kind: &Kind) -> Vec<(Way, Holds)> {
     let template = Step::Member("template".to_owned());
     let all = fields(kind).into_iter();
@@ -29,7 +30,7 @@ fn tried(kind: &Kind) -> Vec<(Way, Holds)> {
         .collect()
 }
 
-/// Creates, reads, changes and deletes an object that has this there.
+/// Creates, reads, changes and deletes an object with this value in this field.
 fn live(ground: &Ground, kind: &Kind, way: &Way, end: &Value) -> Result<(), TestCaseError> {
     let mut new = with(&plain(kind), way, end);
     unowned(&mut new);
@@ -39,7 +40,8 @@ fn live(ground: &Ground, kind: &Kind, way: &Way, end: &Value) -> Result<(), Test
     if answer.is_some_and(|answer| answer.taken()) {
         let made = ground.try_out(&Asked::json("POST", &all, &new))?;
         let made = made.map_or(Value::Null, |made| made.value());
-        // What is taken in a dry run and then refused has counted against a quota meanwhile.
+        // An object that a dry run accepts and a write refuses has counted against a quota
+        // meanwhile.
         if let Some(made) = made["metadata"]["name"].as_str() {
             ground.stands(&object(kind, made))?;
             let label = json!({"metadata": {"labels": {"touched": "yes"}}});
@@ -48,7 +50,7 @@ fn live(ground: &Ground, kind: &Kind, way: &Way, end: &Value) -> Result<(), Test
         }
     }
 
-    // The same as a change of an object that is there, and of its status.
+    // The same as a change of an existing object, and of its status.
     let path = object(kind, BASE);
     let part = match way.first() == Some(&Step::Member("status".to_owned())) && kind.status {
         true => "/status",
@@ -83,7 +85,7 @@ fn try_ends(ends: fn(Holds) -> Vec<Value>) {
     emptied(&ground);
 }
 
-/// The namespace can be emptied, and goes.
+/// The namespace can be emptied, and is then deleted.
 fn emptied(ground: &Ground) {
     for kind in registry::all().iter().filter(|kind| kind.namespaced) {
         let list = ground.get(&collection(kind)).value();

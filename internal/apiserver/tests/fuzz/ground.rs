@@ -1,4 +1,4 @@
-//! Owns the server that is asked, the objects that are there to begin with, and what must hold for every answer.
+//! Owns the tested server, its initial objects, and the invariants of every response.
 
 use std::fmt;
 use std::fmt::Write as _;
@@ -23,15 +23,15 @@ use tower::ServiceExt;
 
 use crate::fields;
 
-/// The namespace in which everything happens, as [`fields::plain`] has it.
+/// The namespace of all requests, as in [`fields::plain`].
 pub const NAMESPACE: &str = "ns";
-/// The name of the objects that are there to begin with.
+/// The name of the initial objects.
 pub const BASE: &str = "base";
-/// The bytes that an object's revision may take beyond the bound of what is stored.
+/// The bytes that an object's revision may take beyond the bound of stored objects.
 const REVISION_BYTES: usize = 64;
 /// How much of a body a failure shows.
 const SHOWN_BYTES: usize = 4096;
-/// How often a failing case is made smaller.
+/// How often a failing case is reduced.
 const SHRINKS: u32 = 1024;
 
 /// A request.
@@ -78,7 +78,7 @@ impl fmt::Debug for Asked {
     }
 }
 
-/// An answer.
+/// A response.
 pub struct Answer {
     pub code: u16,
     pub media: String,
@@ -86,7 +86,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// The answer's JSON, or null.
+    /// The response's JSON, or null.
     pub fn value(&self) -> Value {
         serde_json::from_slice(&self.bytes).unwrap_or_default()
     }
@@ -96,7 +96,7 @@ impl Answer {
     }
 }
 
-/// A server over a store of its own, asked by an administrator.
+/// A server over its own store, with an administrator as the caller.
 pub struct Ground {
     runtime: Runtime,
     router: Router,
@@ -132,7 +132,7 @@ impl Ground {
         ground
     }
 
-    /// Sends a request; none where it is none that HTTP could carry.
+    /// Sends a request; none if HTTP cannot carry it.
     pub fn send(&self, asked: &Asked) -> Option<Answer> {
         let mut request = Request::builder()
             .method(asked.method.as_str())
@@ -149,7 +149,7 @@ impl Ground {
             let media = parts.headers.get("content-type");
             let media = media.and_then(|media| media.to_str().ok());
             let media = media.unwrap_or_default().to_owned();
-            // A watch goes on for longer than a test.
+            // A watch lasts longer than a test.
             if watching && code == 200 {
                 return Answer {
                     code,
@@ -167,7 +167,7 @@ impl Ground {
         self.send(&asked).unwrap()
     }
 
-    /// Sends what the server must take.
+    /// Sends a request that the server must accept.
     #[track_caller]
     pub fn must(&self, method: &str, path: &str, body: &Value) -> Value {
         let answer = self.send(&Asked::json(method, path, body)).unwrap();
@@ -176,7 +176,7 @@ impl Ground {
         value
     }
 
-    /// Sends what may be refused, and holds the answer to what every answer is held to.
+    /// Sends a request that may be refused, and checks the invariants of every response.
     pub fn try_out(&self, asked: &Asked) -> Result<Option<Answer>, TestCaseError> {
         let Some(answer) = self.send(asked) else {
             return Ok(None);
@@ -185,15 +185,15 @@ impl Ground {
         Ok(Some(answer))
     }
 
-    /// Makes the kind's base object anew where an earlier request deleted it.
+    /// Creates the kind's base object again after an earlier request deleted it.
     pub fn restore(&self, kind: &Kind) {
         if self.get(&object(kind, BASE)).code == 404 {
             self.send(&Asked::json("POST", &collection(kind), &base(kind)));
         }
     }
 
-    /// What is stored under a path is within the bounds and is taken as it is: it can be read and written back. The
-    /// server answers others as before.
+    /// A stored object is within the bounds and can be read and written back, and the server still
+    /// answers other requests.
     pub fn stands(&self, path: &str) -> Result<(), TestCaseError> {
         let plain = self.get("/api/v1/namespaces/default");
         check(plain.code == 200, || "a plain request fails".to_owned())?;
@@ -222,7 +222,7 @@ impl Ground {
         })
     }
 
-    /// Deletes an object to its end, and fails where it stays.
+    /// Deletes an object completely, and fails if it remains.
     pub fn remove(&self, kind: &Kind, name: &str) -> Result<(), TestCaseError> {
         let path = object(kind, name);
         let now = json!({"gracePeriodSeconds": 0, "propagationPolicy": "Background"});
@@ -244,7 +244,7 @@ impl Ground {
     }
 }
 
-/// The object of a kind that is there to begin with.
+/// The initial object of a kind.
 pub fn base(kind: &Kind) -> Value {
     let mut object = fields::plain(kind);
     object["metadata"]["name"] = BASE.into();
@@ -252,7 +252,7 @@ pub fn base(kind: &Kind) -> Value {
     object
 }
 
-/// Takes away what the server gives an object.
+/// Removes the fields that the server sets on an object.
 pub fn unowned(object: &mut Value) {
     if let Some(metadata) = object["metadata"].as_object_mut() {
         metadata.remove("uid");
@@ -283,7 +283,7 @@ pub fn object(kind: &Kind, name: &str) -> String {
     format!("{}/{name}", collection(kind))
 }
 
-/// Fails with these words unless it holds.
+/// Fails with this message unless the condition holds.
 pub fn check(holds: bool, why: impl FnOnce() -> String) -> Result<(), TestCaseError> {
     if holds {
         return Ok(());
@@ -291,14 +291,14 @@ pub fn check(holds: bool, why: impl FnOnce() -> String) -> Result<(), TestCaseEr
     Err(TestCaseError::fail(why()))
 }
 
-/// What holds for every answer: it is no fault of the server's own; a refusal is a whole Status; everything else has
-/// a kind.
+/// The invariants of every response: it is not an internal error; an error is a complete Status;
+/// every other response has a kind.
 pub fn judge(asked: &Asked, answer: &Answer) -> Result<(), TestCaseError> {
     let text = String::from_utf8_lossy(&answer.bytes);
     let said = || format!("{asked:?} is answered {}: {text}", answer.code);
     let value = answer.value();
     let expected = match answer.code {
-        // A revision that has not happened yet; a log without an agent that could read it.
+        // A revision in the future; a log without an agent that could read it.
         504 => value["reason"] == "Timeout",
         503 => asked.path.contains("/log"),
         code => code < 500,
@@ -319,7 +319,8 @@ pub fn judge(asked: &Asked, answer: &Answer) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// Runs so many cases, or PROPTEST_CASES; a seed that failed is kept beside the tests and tried first from then on.
+/// Runs this many cases, or PROPTEST_CASES; a failed seed is stored next to the tests and tried
+/// first from then on.
 #[track_caller]
 pub fn try_all<S: Strategy>(
     name: &'static str,

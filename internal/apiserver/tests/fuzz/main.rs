@@ -1,6 +1,6 @@
-//! Whatever is sent to the resource API, in process: bodies in every format, patches and applies, every field of every
-//! kind at its ends, parameters, paths and headers. No answer is a fault of the server's own, each is well formed,
-//! and what was stored can be read and written back.
+//! Random requests to the resource API, in process: bodies in every format, patches and applies,
+//! every field of every kind at its boundary values, parameters, paths and headers. No response is
+//! an internal error, each is well formed, and stored objects can be read and written back.
 
 #![expect(clippy::unwrap_used, reason = "what a test cannot unwrap fails it")]
 

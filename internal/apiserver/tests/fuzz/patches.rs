@@ -1,4 +1,5 @@
-//! Patches of the four kinds, made from the definitions of the kinds that they are for, onto objects that are there.
+//! Patches of the four kinds, generated from the definitions of their kinds, applied to existing
+//! objects.
 
 use std::sync::LazyLock;
 
@@ -12,12 +13,12 @@ use crate::fields::{Step, Way, fields, numbers, plain, texts, with};
 use crate::ground::{Asked, BASE, Ground, object, try_all};
 use crate::texts::{key, text, tree};
 
-/// As many cases as every run has time for.
+/// A number of cases that every run has time for.
 const CASES: u32 = 256;
-/// The longest text at an end that a patch has: the longer ones are tried field by field.
+/// The longest boundary value in a patch: longer ones are tested field by field.
 const LONGEST: usize = 1024;
 
-/// A kind's fields, each with values at its ends.
+/// A kind's fields, each with its boundary values.
 type Ends = Vec<(Way, Vec<Value>)>;
 
 static ENDS: LazyLock<Vec<Ends>> = LazyLock::new(|| registry::all().iter().map(ends).collect());
@@ -50,7 +51,7 @@ fn part(kind: usize) -> impl Strategy<Value = Value> {
     })
 }
 
-/// A member that a strategic merge patch reads as an order.
+/// A member that a strategic merge patch interprets as a directive.
 fn order() -> impl Strategy<Value = (String, Value)> {
     let list = vec(prop_oneof![text().prop_map(Value::from), tree()], 0..4)
         .prop_map(Value::from)
@@ -66,7 +67,7 @@ fn order() -> impl Strategy<Value = (String, Value)> {
     ]
 }
 
-/// Puts members into some object or list item within a value.
+/// Inserts members into an object or list item within a value.
 fn scatter(value: &mut Value, orders: Vec<(Index, (String, Value))>) {
     for (at, (key, order)) in orders {
         let mut places = Vec::new();
@@ -78,7 +79,7 @@ fn scatter(value: &mut Value, orders: Vec<(Index, (String, Value))>) {
     }
 }
 
-/// Every place in a value, as JSON pointers. The objects that this is called with are a few levels deep.
+/// Every position in a value, as JSON pointers. The objects passed here are a few levels deep.
 fn pointers(value: &Value, here: String, out: &mut Vec<String>) {
     out.push(here.clone());
     match value {
@@ -97,7 +98,7 @@ fn pointers(value: &Value, here: String, out: &mut Vec<String>) {
     }
 }
 
-/// Pointers into a kind's object: those that are there, those of its fields, and others.
+/// Pointers into a kind's object: existing ones, those of its fields, and others.
 fn places(kind: usize) -> BoxedStrategy<String> {
     let mut there = Vec::new();
     pointers(&plain(&registry::all()[kind]), String::new(), &mut there);
@@ -173,7 +174,7 @@ fn patch(kind: usize) -> BoxedStrategy<(&'static str, &'static str, Value)> {
     prop_oneof![strategic, merged, operations, applied].boxed()
 }
 
-/// Puts members into an object, those of objects within it one by one.
+/// Inserts members into an object; merges nested objects member by member.
 fn merge(object: &mut Value, members: Map<String, Value>) {
     for (key, member) in members {
         match member {

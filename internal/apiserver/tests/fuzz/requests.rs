@@ -9,10 +9,10 @@ use resources::registry;
 use crate::ground::{Asked, BASE, Ground, NAMESPACE, collection, object, try_all};
 use crate::texts::text;
 
-/// As many cases as every run has time for.
+/// A number of cases that every run has time for.
 const CASES: u32 = 512;
 
-/// A text as a part of a path or query: every byte escaped that is not plain, or hardly any.
+/// A text as a part of a path or query: with all special bytes escaped, or hardly any.
 fn escaped(text: &str, all: bool) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~=,!()*".contains(&byte);
     text.bytes()

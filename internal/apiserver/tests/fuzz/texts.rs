@@ -1,4 +1,5 @@
-//! Owns what bodies are made of: JSON trees, YAML that is meant to hurt, protobuf messages, and damage to any of them.
+//! Owns the components of bodies: JSON trees, adversarial YAML, protobuf messages, and damage to
+//! any of them.
 
 use proptest::collection::vec;
 use proptest::prelude::{Just, Strategy, any, prop_oneof};
@@ -69,18 +70,18 @@ const PIECES: &[&[u8]] = &[
     b"0x7fffffffffffffff",
 ];
 
-/// What is done to a body.
+/// A modification of a body.
 #[derive(Clone, Debug)]
 pub enum Damage {
-    /// The end is cut off.
+    /// The end is removed.
     Cut(Index),
-    /// A piece is put in.
+    /// A piece is inserted.
     Insert(Index, &'static [u8]),
-    /// Some bytes are left out.
+    /// Some bytes are removed.
     Drop(Index, u8),
-    /// Some bytes stand there many times.
+    /// Some bytes are repeated many times.
     Repeat(Index, u8, u16),
-    /// One byte is another.
+    /// One byte is replaced.
     Flip(Index, u8),
 }
 
@@ -114,7 +115,7 @@ impl Damage {
     }
 }
 
-/// The bytes with all of this done to them.
+/// The bytes after all these modifications.
 pub fn damaged(mut bytes: Vec<u8>, all: &[Damage]) -> Vec<u8> {
     for one in all {
         one.apply(&mut bytes);
@@ -135,7 +136,7 @@ pub fn damage() -> impl Strategy<Value = Vec<Damage>> {
     vec(one, 0..5)
 }
 
-/// A text with whatever is in it.
+/// A text with arbitrary content.
 pub fn text() -> impl Strategy<Value = String> {
     let any_text = vec(any::<char>(), 0..12).prop_map(|all| all.into_iter().collect::<String>());
     prop_oneof![
@@ -170,7 +171,7 @@ pub fn tree() -> impl Strategy<Value = Value> {
     })
 }
 
-/// A member's name: often one that means something.
+/// A member's name, often one with a meaning.
 pub fn key() -> impl Strategy<Value = String> {
     let known = vec![
         "apiVersion",
@@ -288,7 +289,7 @@ fn bytes_field(number: u64, bytes: &[u8]) -> Vec<u8> {
     [varint(number << 3 | 2), varint(length), bytes.to_vec()].concat()
 }
 
-/// An object in Kubernetes' protobuf envelope, whose fields hold anything.
+/// An object in Kubernetes' protobuf envelope, with arbitrary fields.
 pub fn protobuf(api_version: String, kind: String) -> impl Strategy<Value = Vec<u8>> {
     message().prop_map(move |raw| envelope(&api_version, &kind, &raw))
 }

@@ -1,4 +1,4 @@
-//! The chain over the log's lines: what a line says of the one before it. Pure.
+//! The hash chain over the log's lines: each line contains the hash of the line before it. Pure.
 
 use resources::audit::Event;
 use sha2::{Digest, Sha256};
@@ -7,10 +7,10 @@ use sha2::{Digest, Sha256};
 pub(super) const SEQUENCE: &str = "audit.muster.io/sequence";
 /// The annotation with the SHA-256 of the line before, in hexadecimal.
 pub(super) const PREVIOUS: &str = "audit.muster.io/previous";
-/// The annotation that says how many events could not be written before this one.
+/// The annotation with the number of events that could not be written before this one.
 pub(super) const LOST: &str = "audit.muster.io/events-lost";
 
-/// What stands for the line before the first.
+/// The previous hash in the first line.
 pub(super) const FIRST: &str = "";
 
 /// The end of a chain: the number and hash of its last line.
@@ -47,7 +47,7 @@ impl Head {
         Ok((line, Head { sequence, hash }))
     }
 
-    /// What a line says of itself: its number and the hash of the line before.
+    /// A line's own number, and its hash of the line before.
     pub(super) fn named_by(line: &[u8]) -> Option<(u64, String)> {
         let event: Event = serde_json::from_slice(line).ok()?;
         let sequence = event.annotations.get(SEQUENCE)?.parse().ok()?;

@@ -1,4 +1,5 @@
-//! The log's files: appending lines, syncing, rotation, and going on after a restart. One thread owns them.
+//! The log's files: appending lines, syncing, rotation, and resuming after a restart. A single
+//! thread owns them.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -12,21 +13,22 @@ use tokio::sync::mpsc;
 use super::AuditOptions;
 use super::chain::{self, Head};
 
-/// The file that is written to.
+/// The current file.
 pub(super) const CURRENT: &str = "audit.log";
-/// The file with the end of the chain as it was last synced.
+/// The file with the end of the chain at the last sync.
 pub(super) const HEAD: &str = "audit.head";
-/// How long an event may be in the file and not synced.
+/// How long a written event may remain unsynced.
 const SYNC_EVERY: Duration = Duration::from_secs(1);
-/// The shortest time between two syncs. One for each request would make the store's own syncs wait, which are on the
-/// same disk.
+/// The shortest time between two syncs. A sync for each request would delay the store's own syncs
+/// on the same disk.
 const SYNC_PAUSE: Duration = Duration::from_millis(50);
-/// How many events are written at once.
+/// The maximum number of events in one write.
 const BATCH: usize = 1024;
-/// The longest line that is looked for at a file's end; an event with request and response of 1.5 MiB each fits.
+/// The longest line that is searched for at a file's end; an event with request and response of 1.5
+/// MiB each fits.
 pub(super) const LONGEST_LINE: u64 = 8 << 20;
 
-/// Why the log cannot be opened.
+/// Why the log could not be opened.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "the audit log: could not {what} {path}: {error}; check the disk and the directory's owner"
@@ -47,7 +49,7 @@ impl AuditError {
     }
 }
 
-/// The files, and where the chain stands.
+/// The files, and the end of the chain.
 pub(super) struct LogFile {
     directory: PathBuf,
     file_bytes: u64,
@@ -76,7 +78,8 @@ impl LogFile {
         let path = directory.join(CURRENT);
         let failed = |error| AuditError::new("go on with", &path, error);
         let mut file = append(&path).map_err(failed)?;
-        // Without its name on the disk a power cut would take the file with all that was synced into it.
+        // If the file's name were not on the disk, a power cut would remove the file with all its
+        // synced lines.
         sync_names(&directory).map_err(failed)?;
         let (mut length, last) = complete_lines(&mut file).map_err(failed)?;
         let last = match last {
@@ -127,12 +130,12 @@ impl LogFile {
         })
     }
 
-    /// Writes events until nobody can send any more, then syncs.
+    /// Writes events until all senders are gone, then syncs.
     pub(super) fn write_all_of(&mut self, events: &mut mpsc::Receiver<Event>) {
         let mut batch = Vec::with_capacity(BATCH);
         while events.blocking_recv_many(&mut batch, BATCH) > 0 {
             self.write(batch.drain(..));
-            // A sync covers what came meanwhile; without load it follows at once.
+            // A sync covers all events that arrived meanwhile; without load it follows at once.
             let pause = SYNC_PAUSE.saturating_sub(self.synced.elapsed());
             if events.is_empty() && !pause.is_zero() {
                 std::thread::sleep(pause);
@@ -176,7 +179,7 @@ impl LogFile {
         }
     }
 
-    /// Appends bytes whole, or takes back what was written of them.
+    /// Appends all the bytes, or removes those that were written.
     fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
         let written = self.file.write_all(bytes);
         match written {
@@ -198,7 +201,7 @@ impl LogFile {
         self.synced = Instant::now();
     }
 
-    /// Keeps the chain's end. It may be behind the log after a power cut, never ahead of it.
+    /// Stores the chain's end. After a power cut it may be behind the log, never ahead of it.
     fn keep_head(&self) -> io::Result<()> {
         let text = serde_json::to_vec(&self.head).map_err(io::Error::other)?;
         durable::replace(&self.directory.join(HEAD), &text)?;
@@ -213,12 +216,12 @@ impl LogFile {
         match append(&current) {
             Ok(file) => self.file = file,
             Err(error) => {
-                // The file that is still written to gets its name back, so that the next try finds it.
+                // Renames the current file back, so that the next attempt finds it.
                 fs::rename(&closed, &current)?;
                 return Err(error);
             }
         }
-        // Before anything else can fail: the next rotation must not take this name again.
+        // Before any step that can fail: the next rotation must not reuse this name.
         (self.length, self.first) = (0, self.head.sequence + 1);
         sync_names(&self.directory)?;
         let closed = closed_files(&self.directory)?;
@@ -243,8 +246,8 @@ fn sync_names(directory: &Path) -> io::Result<()> {
     File::open(directory)?.sync_all()
 }
 
-/// Where a new chain begins behind a damaged line: with a number above all that were given out, as far as
-/// that is known, so that the gap is found and no closed file's name is taken again.
+/// The start of a new chain after a damaged line: its number exceeds all known numbers, so that the
+/// gap is detected and no closed file's name is reused.
 fn after_damage(directory: &Path, line: &[u8]) -> io::Result<Head> {
     let kept = read_head(directory)?.map_or(0, |head| head.sequence);
     let closed = closed_files(directory)?.pop();
@@ -259,7 +262,7 @@ fn after_damage(directory: &Path, line: &[u8]) -> io::Result<Head> {
     })
 }
 
-/// The end of the chain as it was last synced, where there is one that can be read.
+/// The end of the chain at the last sync, if it exists and is readable.
 pub(super) fn read_head(directory: &Path) -> io::Result<Option<Head>> {
     match fs::read(directory.join(HEAD)) {
         Ok(bytes) => Ok(serde_json::from_slice(&bytes).ok()),
@@ -268,7 +271,7 @@ pub(super) fn read_head(directory: &Path) -> io::Result<Option<Head>> {
     }
 }
 
-/// The number of the first line in a closed file, by its name; none for another file.
+/// The number of the first line in a closed file, from the file's name; none for another file.
 fn number_of(path: &Path) -> Option<u64> {
     let name = path.file_name()?.to_str()?;
     let number = name.strip_prefix("audit-")?.strip_suffix(".log")?;
@@ -293,7 +296,8 @@ pub(super) fn closed_files(directory: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Cuts off a line that was being written when the server died. Gives the length that is left and the last line.
+/// Removes a line that was incomplete when the server died. Returns the remaining length and the
+/// last line.
 fn complete_lines(file: &mut File) -> io::Result<(u64, Option<Vec<u8>>)> {
     let length = file.metadata()?.len();
     let from = length.saturating_sub(LONGEST_LINE);

@@ -1,12 +1,13 @@
 //! The audit log: a file with one audit.k8s.io/v1 event a line, a hash chain over the lines, and rotation.
 //!
-//! Each line names the SHA-256 of the line before it and its own number, so a line that is changed, removed or
-//! put in is found by [`verify`]. The number and hash of the last line that was synced are kept in a file of their
-//! own, so that cutting the end off is found, too. What the chain cannot show is a log that somebody with the
-//! server's own rights wrote anew as a whole: for that, compare the head with a copy kept elsewhere.
+//! Each line contains the SHA-256 of the line before it and its own number, so that [`verify`]
+//! detects a changed, removed or inserted line. A separate file contains the number and hash of the
+//! last synced line, so that truncation is detected too. The chain cannot detect that an attacker
+//! with the server's own rights rewrote the whole log: for that, compare the head with a copy
+//! stored elsewhere.
 //!
-//! A request waits while the writer is behind by [`QUEUE`] events. A disk that takes no writes stops nothing: the
-//! events are counted, and the next one that is written says how many were lost.
+//! A request waits while the writer is behind by [`QUEUE`] events. If the disk accepts no writes,
+//! requests continue: lost events are counted, and the next written event contains their number.
 
 mod chain;
 mod log;
@@ -23,23 +24,24 @@ pub use log::AuditError;
 pub use trace::{CallerSlot, Recorder, SignInName, trace};
 pub use verify::{Verdict, verify};
 
-/// How many events may wait to be written.
+/// The maximum number of queued events.
 const QUEUE: usize = 4096;
 
-/// Where the log is and how much of it is kept.
+/// The log's directory, size and policy.
 #[derive(Clone, Debug)]
 pub struct AuditOptions {
     /// The log's directory.
     pub directory: PathBuf,
-    /// A file is closed and another begun when it has this many bytes.
+    /// A file of this many bytes is closed and a new one begins.
     pub file_bytes: u64,
-    /// How many closed files are kept.
+    /// How many closed files are retained.
     pub files: usize,
-    /// What is recorded.
+    /// The audit policy.
     pub policy: Policy,
 }
 
-/// The log of a running server. Dropping it, and every recorder made of it, ends the writer after what waits.
+/// The log of a running server. When it and every recorder made from it are dropped, the writer
+/// ends after the queued events.
 pub struct AuditLog {
     events: mpsc::Sender<Event>,
     policy: Arc<Policy>,
@@ -47,11 +49,11 @@ pub struct AuditLog {
 }
 
 impl AuditLog {
-    /// Opens the log, going on with the chain that is there, and starts its writer. Blocks while it reads the
-    /// newest file's end.
+    /// Opens the log, continues the existing chain, and starts its writer. Blocks while it reads
+    /// the end of the newest file.
     ///
     /// # Errors
-    /// When the directory cannot be made or the newest file cannot be read.
+    /// If the directory cannot be created or the newest file cannot be read.
     pub fn open(options: AuditOptions) -> Result<AuditLog, AuditError> {
         let policy = Arc::new(options.policy.clone());
         let mut file = log::LogFile::open(&options)?;
@@ -67,20 +69,20 @@ impl AuditLog {
         })
     }
 
-    /// What is recorded.
+    /// The audit policy.
     #[must_use]
     pub fn policy(&self) -> Arc<Policy> {
         self.policy.clone()
     }
 
-    /// Where events go.
+    /// The sender of events to the writer.
     #[must_use]
     pub fn events(&self) -> mpsc::Sender<Event> {
         self.events.clone()
     }
 
-    /// Waits until everything that was recorded is on disk; every other sender must be gone, or the wait has no
-    /// end. Blocks.
+    /// Waits until all recorded events are on disk. Every other sender must be dropped first, or
+    /// the call never returns. Blocks.
     pub fn finish(self) {
         drop(self.events);
         if self.writer.join().is_err() {

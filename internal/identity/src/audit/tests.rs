@@ -1,4 +1,4 @@
-//! The log over restarts, rotation and crashes, and what checking it finds.
+//! The log across restarts, rotation and crashes, and the problems that a check finds.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -126,7 +126,7 @@ fn files_are_closed_at_their_size_only_so_many_are_kept_and_the_chain_runs_throu
     assert!(verdict.sound(), "{verdict:?}");
     assert!(verdict.first > 1, "the oldest files are gone");
     assert_eq!(verdict.last, 72);
-    // A closed file that is missing from between the others.
+    // A closed file between two others is missing.
     let middle = &log::closed_files(&audit).unwrap()[1];
     fs::remove_file(middle).unwrap();
     assert!(verify(&audit).unwrap().problems[0].contains("removed"));
@@ -184,7 +184,7 @@ fn a_rotation_that_fails_is_tried_again_and_overwrites_no_closed_file() {
     let (_keep, audit) = directory();
     let log = AuditLog::open(options(&audit, 2000)).unwrap();
     let events = log.events();
-    // A directory has the name of the first closed file, so that it can't be taken.
+    // A directory has the name of the first closed file, so that the rename fails.
     let closed = audit.join(format!("audit-{:020}.log", 1));
     fs::create_dir(&closed).unwrap();
     for i in 0..20 {

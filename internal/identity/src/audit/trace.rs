@@ -1,5 +1,5 @@
-//! The trace of requests that are not about resources: signing in, tokens, the portal's REST API, refused
-//! credentials. Requests about resources are recorded by the resource API, which knows their object.
+//! Records requests that are not about resources: sign-in, tokens, the portal's REST API, refused
+//! credentials. The resource API records requests about resources, because it knows their objects.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
@@ -15,32 +15,32 @@ use resources::audit::{
 };
 use tokio::sync::mpsc;
 
-/// Where events go, and which.
+/// The destination of events, and the policy.
 #[derive(Clone)]
 pub struct Recorder {
-    /// What is recorded.
+    /// The audit policy.
     pub policy: Arc<Policy>,
     /// The log.
     pub events: mpsc::Sender<Event>,
 }
 
-/// The name that somebody signed in by, or tried to; set on the answer by the page that took it.
+/// The user name of a sign-in attempt; the sign-in page sets it on its response.
 #[derive(Clone, Debug)]
 pub struct SignInName(pub String);
 
-/// Filled by the gate with the caller that it found, for the trace outside of it.
+/// The gate stores the authenticated caller here, for the trace outside of it.
 #[derive(Clone, Debug, Default)]
 pub struct CallerSlot(Arc<OnceLock<Caller>>);
 
 impl CallerSlot {
-    /// Notes the caller; the first counts.
+    /// Stores the caller; only the first call counts.
     pub fn fill(&self, caller: &Caller) {
         let _ = self.0.set(caller.clone());
     }
 }
 
-/// Middleware around everything: records requests that change something and answers 401 and 403, unless they are
-/// recorded already.
+/// Middleware around all routes: records mutating requests and responses 401 and 403, unless they
+/// are already recorded.
 pub async fn trace(State(recorder): State<Recorder>, mut request: Request, next: Next) -> Response {
     let received = Timestamp::now();
     let slot = CallerSlot::default();
@@ -96,7 +96,8 @@ pub async fn trace(State(recorder): State<Recorder>, mut request: Request, next:
     answer
 }
 
-/// A random id in the form of a UUID of version 4. Without randomness an id that is not unique is better than none.
+/// A random id in the form of a UUID of version 4. Without random bytes it returns an id that is
+/// not unique.
 fn draw_id() -> String {
     let mut bytes = [0u8; 16];
     if getrandom::fill(&mut bytes).is_err() {

@@ -1,4 +1,4 @@
-//! Checking the log: every line's number and hash, over all files that are kept. Reads; changes nothing.
+//! Checks the log: every line's number and hash, over all retained files. Reads only.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -7,34 +7,34 @@ use std::path::Path;
 use super::chain::{self, Head};
 use super::log::{self, AuditError, LONGEST_LINE};
 
-/// How many problems are told; the rest is counted.
+/// The maximum number of reported problems; further ones are counted.
 const PROBLEMS_MAX: usize = 100;
-/// How often the log is read anew because it was rotated meanwhile.
+/// How often the log is read again after a concurrent rotation.
 const TRIES: u32 = 5;
 
-/// What checking found.
+/// The result of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Verdict {
     /// Files read.
     pub files: usize,
     /// Lines read.
     pub events: u64,
-    /// The number of the first line that is kept; higher than 1 where rotation removed older files.
+    /// The number of the first retained line; higher than 1 after rotation removed older files.
     pub first: u64,
     /// The number of the last line.
     pub last: u64,
-    /// The hash of the last line, to be compared with a copy kept elsewhere.
+    /// The hash of the last line, to be compared with a copy stored elsewhere.
     pub head: String,
-    /// Events that the log itself says could not be written.
+    /// The number of events that the log reports as lost.
     pub lost: u64,
-    /// What is wrong, at most [`PROBLEMS_MAX`] of it.
+    /// The problems, at most [`PROBLEMS_MAX`].
     pub problems: Vec<String>,
-    /// Problems that are not told.
+    /// The number of further problems.
     pub more: u64,
 }
 
 impl Verdict {
-    /// Is the log whole?
+    /// True if the log has no problems.
     #[must_use]
     pub fn sound(&self) -> bool {
         self.problems.is_empty()
@@ -49,17 +49,17 @@ impl Verdict {
     }
 }
 
-/// Checks the log in a directory. The server may go on writing it meanwhile.
+/// Checks the log in a directory. The server may write it meanwhile.
 ///
 /// # Errors
-/// When the directory or a file in it cannot be read.
+/// If the directory or a file in it cannot be read.
 pub fn verify(directory: &Path) -> Result<Verdict, AuditError> {
     let failed = |error| AuditError::new("read", directory, error);
     let mut tries = 1;
     loop {
         let before = log::closed_files(directory).map_err(failed)?;
         let verdict = verify_files(directory);
-        // A rotation moves lines from a file that is not read yet to one that was read.
+        // A rotation moves lines from a file that was not read yet to one that was already read.
         let rotated = log::closed_files(directory).map_err(failed)? != before;
         if !rotated || tries == TRIES {
             return verdict;
@@ -70,7 +70,7 @@ pub fn verify(directory: &Path) -> Result<Verdict, AuditError> {
 
 fn verify_files(directory: &Path) -> Result<Verdict, AuditError> {
     let failed = |error| AuditError::new("read", directory, error);
-    // Read before the files: the log may grow meanwhile, never the other way round.
+    // Read before the files: the log may only grow meanwhile.
     let kept = log::read_head(directory).map_err(failed)?;
     let mut files = log::closed_files(directory).map_err(failed)?;
     files.push(directory.join(log::CURRENT));
@@ -153,7 +153,8 @@ fn lost(line: &[u8]) -> u64 {
     lost.unwrap_or_default()
 }
 
-/// The next whole line without its line feed; a part of one at the end is being written.
+/// The next complete line without its line feed; an incomplete one at the end is still being
+/// written.
 fn next_line(reader: &mut BufReader<File>) -> io::Result<Option<Vec<u8>>> {
     let mut line = Vec::new();
     reader

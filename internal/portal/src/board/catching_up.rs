@@ -1,4 +1,4 @@
-//! Waiting for the board where the API is ahead of it. Knows nothing of what is waited for.
+//! Waits for the board if the API is ahead of it. Independent of the type that is awaited.
 
 use std::time::Duration;
 
@@ -7,9 +7,10 @@ use tokio::sync::watch;
 /// How long a page waits for the board to show what the API already has.
 const LAG_MAX: Duration = Duration::from_secs(10);
 
-/// What the board shows, waiting for it where it exists and the board has not heard of it yet:
-/// whoever submits a job is led to its page at once, the board's watch tells a moment later.
-/// None where it doesn't exist, or the board doesn't show it within [`LAG_MAX`].
+/// Returns an object from the board, and waits for the board if the object exists in the API but
+/// not yet there: after a submission the browser is redirected to the job's page at once, while the
+/// board's watch reports the job a moment later. None if the object does not exist, or if the board
+/// does not show it within [`LAG_MAX`].
 pub async fn caught_up<T>(
     mut version: watch::Receiver<u64>,
     shown: impl Fn() -> Option<T>,

@@ -1,4 +1,4 @@
-//! Jobs as the pages show them: rows, and one job whole.
+//! Jobs as the pages show them: rows, and the details of one job.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -12,17 +12,17 @@ use super::Board;
 use super::pods::Sight;
 use crate::rest::state_of;
 
-/// How a state looks.
+/// The display category of a state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Tone {
-    /// It went well.
+    /// Success.
     Good,
-    /// It is at work.
+    /// Running.
     Busy,
-    /// It waits.
+    /// Pending.
     Idle,
-    /// It went wrong.
+    /// Failure.
     Bad,
 }
 
@@ -51,7 +51,7 @@ pub fn tone_of(state: &str) -> Tone {
 /// One line of the list of jobs.
 #[derive(Clone, Debug, Serialize)]
 pub struct JobRow {
-    /// The kind's plural, as in addresses.
+    /// The kind's plural, as in URLs.
     pub plural: &'static str,
     /// Its kind.
     pub kind: &'static str,
@@ -59,45 +59,45 @@ pub struct JobRow {
     pub namespace: String,
     /// Its name.
     pub name: String,
-    /// The condition that holds.
+    /// The current condition.
     pub state: String,
-    /// How that looks.
+    /// The condition's display category.
     pub tone: Tone,
     /// Its queue.
     pub queue: String,
-    /// Replicas wanted.
+    /// The number of desired replicas.
     pub wanted: i64,
-    /// Pods that run now.
+    /// The number of running pods.
     pub running: usize,
-    /// GPUs asked for by all its replicas.
+    /// GPUs requested by all its replicas.
     pub gpus: i64,
     /// When it was created.
     pub created: Option<Timestamp>,
-    /// How long ago that was.
+    /// Its age.
     pub age: String,
-    /// How long it has run, or ran.
+    /// How long it has run, or ran until it ended.
     pub duration: String,
 }
 
 impl JobRow {
-    /// The job's page.
+    /// The URL of the job's page.
     pub fn href(&self) -> String {
         format!("/ui/jobs/{}/{}/{}", self.namespace, self.plural, self.name)
     }
 }
 
-/// One condition of a job, in the order in which they came about.
+/// One condition of a job, in chronological order.
 #[derive(Clone, Debug, Serialize)]
 pub struct Step {
     /// The condition.
     pub name: String,
-    /// Whether it still holds.
+    /// True if the condition still holds.
     pub holds: bool,
-    /// How it looks.
+    /// The condition's display category.
     pub tone: Tone,
     /// When it last changed.
     pub at: String,
-    /// Why.
+    /// The reason.
     pub message: String,
 }
 
@@ -108,40 +108,40 @@ pub struct Replica {
     pub rank: usize,
     /// Its pod's name.
     pub pod: String,
-    /// What it is in the job.
+    /// Its role in the job.
     pub role: String,
-    /// Its pod's phase, or the reason that says more.
+    /// Its pod's phase, or a more specific reason.
     pub state: String,
-    /// How that looks.
+    /// The display category.
     pub tone: Tone,
     /// Its node.
     pub node: String,
-    /// The devices it was given.
+    /// The devices allocated to it.
     pub devices: Vec<String>,
-    /// How often its containers were started again.
+    /// The number of restarts of its containers.
     pub restarts: i32,
-    /// Its exit code, when it ended.
+    /// Its exit code, if it ended.
     pub exit: String,
 }
 
 /// A job's page.
 #[derive(Clone, Debug, Serialize)]
 pub struct JobDetail {
-    /// The line that lists show.
+    /// The row in lists.
     pub row: JobRow,
-    /// What happened so far.
+    /// The conditions so far.
     pub steps: Vec<Step>,
     /// Its replicas by rank.
     pub replicas: Vec<Replica>,
-    /// Whether it is suspended by its owner.
+    /// True if its owner suspended it.
     pub suspended: bool,
-    /// Whether it is over.
+    /// True if it has ended.
     pub over: bool,
     /// The manifest, as YAML.
     pub manifest: String,
 }
 
-/// What of a job does not depend on its kind.
+/// The parts of a job that do not depend on its kind.
 struct Facts {
     plural: &'static str,
     kind: &'static str,
@@ -185,7 +185,7 @@ impl Facts {
         found.unwrap_or("default").to_string()
     }
 
-    /// Replicas wanted and GPUs asked for by each.
+    /// The desired replicas and the GPUs that each requests.
     fn parts(&self) -> Vec<(i64, i64)> {
         let gpus = |template: &Value| -> i64 {
             let containers = template["spec"]["containers"].as_array();
@@ -316,7 +316,7 @@ fn replica(rank: usize, pod: &Sight) -> Replica {
 }
 
 impl Board {
-    /// What is known of the jobs that `sees` (API group, plural, namespace) lets be seen.
+    /// The jobs that `sees` (API group, plural, namespace) permits the reader to see.
     fn facts(&self, sees: impl Fn(&str, &str, &str) -> bool) -> Vec<Facts> {
         let seen = |group: &str, plural: &str, namespace: &Option<String>| {
             namespace
@@ -369,7 +369,7 @@ impl Board {
         pods
     }
 
-    /// Every job that `sees` (API group, plural, namespace) lets be seen, newest first.
+    /// All jobs that `sees` (API group, plural, namespace) permits the reader to see, newest first.
     pub fn jobs(&self, sees: impl Fn(&str, &str, &str) -> bool, now: Timestamp) -> Vec<JobRow> {
         let facts = self.facts(sees);
         let mut rows: Vec<JobRow> = facts
@@ -380,7 +380,7 @@ impl Board {
         rows
     }
 
-    /// One job whole.
+    /// The details of one job.
     pub fn job(
         &self,
         sees: impl Fn(&str, &str, &str) -> bool,

@@ -1,7 +1,7 @@
-//! The board: what the pages show, kept current by watches and read from memory.
+//! The board: the state that the pages show, kept current by watches and read from memory.
 //!
-//! It only reads. A change bumps a version at most every [`COALESCE`], which is what
-//! pages are pushed.
+//! It only reads. Changes increment a version at most every [`COALESCE`], and the pages receive
+//! that version.
 
 mod catching_up;
 mod jobs;
@@ -31,10 +31,10 @@ pub use nodes::{Cluster, NodeCard, Standing};
 pub use picture::Picture;
 pub use queues::QueueRow;
 
-/// How long changes are gathered before pages are told.
+/// How long changes are collected before the pages are notified.
 const COALESCE: Duration = Duration::from_millis(200);
 
-/// Everything the pages read. Cheap to clone.
+/// The data source of all pages. Cheap to clone.
 #[derive(Clone)]
 pub struct Board {
     pods: Store<Sight>,
@@ -46,11 +46,12 @@ pub struct Board {
 }
 
 impl Board {
-    /// Starts the watches; they run until the board's last clone and the runtime end.
+    /// Starts the watches; they run until the board's last clone is dropped or the runtime ends.
     pub fn start(client: &Client) -> Board {
         let (bump, version) = watch::channel(0u64);
         let bump = Arc::new(bump);
-        // Pages show what the scheduler says of a gang: its changes reach them, and nothing reads the copies.
+        // Pages show the scheduler's report of a gang: gangs are watched for their changes only;
+        // their copies are not read.
         drop(follow::<PodGroup>(client, &bump));
         Board {
             pods: follow(client, &bump),
@@ -62,13 +63,13 @@ impl Board {
         }
     }
 
-    /// Changes by one or more whenever something on the board changed.
+    /// Increases whenever the board changes.
     pub fn version(&self) -> watch::Receiver<u64> {
         self.version.clone()
     }
 }
 
-/// Mirrors one kind; a watch that fails is tried again with kube's own bounded backoff.
+/// Mirrors one kind; a failed watch is retried with kube's own bounded backoff.
 fn follow<K>(client: &Client, bump: &Arc<watch::Sender<u64>>) -> Store<K>
 where
     K: Resource<DynamicType = ()>
@@ -92,7 +93,7 @@ where
                 tracing::warn!(kind = %K::kind(&()), %error, "the board's watch failed; trying again");
                 continue;
             }
-            // Take in what comes close behind, then tell the pages once.
+            // Collects changes that follow closely, then notifies the pages once.
             let gather = async { while let Ok(Some(_)) = changes.try_next().await {} };
             let _ = tokio::time::timeout(COALESCE, gather).await;
             bump.send_modify(|version| *version += 1);

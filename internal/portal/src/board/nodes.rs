@@ -18,10 +18,10 @@ use super::{Board, Tone};
 
 const GIB: f64 = (1u64 << 30) as f64;
 
-/// How a pod is shown that the reader may not read.
+/// The text for a pod that the reader may not read.
 const UNNAMED: &str = "another namespace's pod";
 
-/// By node, which pod has each device, as namespace/name.
+/// The pod that has each device, by node, as namespace/name.
 type Holders = BTreeMap<String, BTreeMap<String, String>>;
 
 /// One GPU of a node.
@@ -33,11 +33,12 @@ pub struct GpuSquare {
     pub model: String,
     /// Its memory.
     pub memory_mib: u64,
-    /// Whether it may be given out.
+    /// True if the GPU is healthy and can be allocated.
     pub healthy: bool,
-    /// The pod that has it, as namespace/name, or that it is one which the reader may not read.
+    /// The pod that has the GPU, as namespace/name, or a placeholder for one that the reader may
+    /// not read.
     pub holder: String,
-    /// What it was doing when last seen, in words; empty where nobody said.
+    /// Its last reported activity, as text; empty if none was reported.
     pub load: String,
 }
 
@@ -51,7 +52,7 @@ impl GpuSquare {
         }
     }
 
-    /// The words for it, for pointers and for readers that see no colour.
+    /// The state as text, for tooltips and for readers that do not see colours.
     pub fn words(&self) -> String {
         let state = match (self.healthy, self.holder.as_str()) {
             (false, _) => "unhealthy".to_string(),
@@ -72,61 +73,61 @@ impl GpuSquare {
 pub struct NodeCard {
     /// Its name.
     pub name: String,
-    /// Ready, NotReady or Unknown; with what keeps work away.
+    /// Ready, NotReady or Unknown, with the reasons that exclude workloads.
     pub status: String,
-    /// How that looks.
+    /// The display category.
     pub tone: Tone,
     /// Its address.
     pub address: String,
-    /// Its kernel and system.
+    /// Its kernel and operating system.
     pub system: String,
-    /// How it runs pods.
+    /// Its container runtime.
     pub runtimes: String,
-    /// Pods on it.
+    /// The number of its pods.
     pub pods: i64,
-    /// CPUs promised.
+    /// Requested CPUs.
     pub cpu_used: f64,
-    /// CPUs there are.
+    /// Allocatable CPUs.
     pub cpu_room: f64,
-    /// GiB promised.
+    /// Requested memory in GiB.
     pub memory_used: f64,
-    /// GiB there are.
+    /// Allocatable memory in GiB.
     pub memory_room: f64,
     /// Its GPUs.
     pub gpus: Vec<GpuSquare>,
     /// Its devices of other vendors.
     pub others: Vec<OtherDevice>,
-    /// Where the list of GPUs comes from.
+    /// The source of the list of GPUs.
     pub source: String,
-    /// When what its GPUs do was last seen; empty where nobody said.
+    /// When its GPUs' activity was last reported; empty if never.
     pub load_seen: String,
-    /// What is wrong there that does not stop it; empty if nothing is known to be.
+    /// A problem that does not stop the node; empty if none is known.
     pub suspect: String,
-    /// The alerts that stand on its GPUs.
+    /// The active alerts of its GPUs.
     pub alerts: Vec<Standing>,
 }
 
-/// An alert that stands.
+/// An active alert.
 #[derive(Clone, Debug, Serialize)]
 pub struct Standing {
-    /// Which.
+    /// The alert's name.
     pub alert: &'static str,
-    /// `warning`, or `info` where the work may be worth a look and the machine isn't.
+    /// `warning`, or `info` if the workload rather than the machine may need attention.
     pub severity: &'static str,
     /// The GPU's index.
     pub gpu: u32,
     /// Its id.
     pub id: String,
-    /// Since when.
+    /// When it began.
     pub since: String,
-    /// In a sentence.
+    /// The description.
     pub message: String,
-    /// Whether its agent still says so; nobody knows of a node that is silent.
+    /// True if its agent still reports it; unknown for a silent node.
     pub known: bool,
 }
 
 impl Standing {
-    /// Those of a node.
+    /// The alerts of a node.
     fn of(node: &Node) -> Vec<Standing> {
         let known = ready(node) == Some("True");
         let all = alerts::of_node(node);
@@ -153,12 +154,12 @@ impl Standing {
 }
 
 impl NodeCard {
-    /// How much of the CPUs is promised, in percent.
+    /// The requested share of the CPUs, in percent.
     pub fn cpu_percent(&self) -> u32 {
         percent(self.cpu_used, self.cpu_room)
     }
 
-    /// How much of the memory is promised, in percent.
+    /// The requested share of the memory, in percent.
     pub fn memory_percent(&self) -> u32 {
         percent(self.memory_used, self.memory_room)
     }
@@ -184,17 +185,17 @@ fn percent(part: f64, whole: f64) -> u32 {
 /// Sums over all nodes.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Cluster {
-    /// Nodes that are ready.
+    /// The number of ready nodes.
     pub nodes_ready: usize,
-    /// Nodes there are.
+    /// The number of nodes.
     pub nodes: usize,
-    /// GPUs in use.
+    /// Allocated GPUs.
     pub gpus_used: usize,
-    /// GPUs that work.
+    /// Healthy GPUs.
     pub gpus: usize,
-    /// CPUs promised.
+    /// Requested CPUs.
     pub cpu_used: f64,
-    /// CPUs there are.
+    /// Allocatable CPUs.
     pub cpu_room: f64,
 }
 
@@ -223,7 +224,7 @@ impl Cluster {
     }
 }
 
-/// What the node's condition on being ready says; none where nobody has said it.
+/// The node's Ready condition; none if it has not been reported.
 fn ready(node: &Node) -> Option<&str> {
     let conditions = node.status.as_ref()?.conditions.as_ref()?;
     let ready = conditions.iter().find(|c| c.type_ == "Ready")?;
@@ -250,7 +251,7 @@ fn status_of(node: &Node) -> (String, Tone) {
 fn suspicion(node: &Node) -> String {
     let status = node.status.iter();
     let conditions = status.flat_map(|status| status.conditions.iter().flatten());
-    // What keeps gangs off comes first.
+    // Reasons that exclude gangs come first.
     let said = [names::FABRIC_FAILED, names::SUSPECT].map(|name| {
         let mut all = conditions.clone();
         let found = all.find(|c| c.type_ == name && c.status == "True")?;
@@ -281,7 +282,7 @@ fn runtimes(node: &Node) -> String {
 }
 
 impl Board {
-    /// Every node, by name. `sees` says of which namespaces pods may be named.
+    /// All nodes, by name. `sees` selects the namespaces whose pods may be named.
     pub fn nodes(&self, sees: impl Fn(&str) -> bool) -> Vec<NodeCard> {
         let (used, holders) = held(&self.pods.state(), sees);
         let mut cards: Vec<NodeCard> = self
@@ -294,7 +295,7 @@ impl Board {
         cards
     }
 
-    /// One node, and the picture of it where it has devices to show; none where there is no such node.
+    /// One node, with the picture of its devices if it has any; none if the node does not exist.
     pub fn node(
         &self,
         name: &str,
@@ -311,12 +312,12 @@ impl Board {
     }
 }
 
-/// What pods hold on each node, and which pod holds each device there. `sees` says of which namespaces pods may be
-/// named.
+/// The resources that pods hold on each node, and the pod of each device. `sees` selects the
+/// namespaces whose pods may be named.
 fn held(pods: &[Arc<Sight>], sees: impl Fn(&str) -> bool) -> (BTreeMap<String, Amounts>, Holders) {
     let mut used: BTreeMap<String, Amounts> = BTreeMap::new();
     let mut holders = Holders::new();
-    // Asked once for each namespace: there may be thousands of pods.
+    // `sees` is called once for each namespace: there may be thousands of pods.
     let mut seen: BTreeMap<&str, bool> = BTreeMap::new();
     for pod in pods {
         let Some(node) = &pod.node else {
@@ -434,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_names_its_pod_only_to_those_who_may_read_it() {
+    fn a_device_names_its_pod_only_to_permitted_readers() {
         let pod = |namespace: &str, device: &str| -> Arc<Sight> {
             let devices = serde_json::json!({"main": {names::NVIDIA_GPU: [device]}});
             let pod = serde_json::json!({
@@ -455,7 +456,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gpu_says_in_words_what_its_colour_means() {
+    fn a_gpu_has_a_text_for_its_colour() {
         let mut gpu = GpuSquare {
             index: 1,
             model: "H100".into(),

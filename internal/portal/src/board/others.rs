@@ -5,21 +5,21 @@ use std::collections::BTreeMap;
 use resources::devices::NodeInventory;
 use serde::Serialize;
 
-/// One of a node's devices of another vendor than NVIDIA.
+/// A node's device from a vendor other than NVIDIA.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct OtherDevice {
-    /// The resource that it is given out as.
+    /// The resource name under which it is allocated.
     pub resource: String,
-    /// What it is known by: its file.
+    /// Its identifier: the device file.
     pub id: String,
-    /// Why it is given to nobody; empty where it may be given out.
+    /// Why it is not allocatable; empty if it is.
     pub unhealthy: String,
     /// The pod that has it, as namespace/name.
     pub holder: String,
 }
 
 impl OtherDevice {
-    /// Those of a node, with who has which by its id.
+    /// The devices of a node, with the pod of each by its id.
     pub fn of(inventory: &NodeInventory, holders: &BTreeMap<String, String>) -> Vec<OtherDevice> {
         let all = inventory.described.iter();
         let all = all.flat_map(|(resource, list)| list.iter().map(move |one| (resource, one)));
@@ -32,7 +32,7 @@ impl OtherDevice {
         .collect()
     }
 
-    /// Who has it, and whether it is well, in words.
+    /// The device's pod and its health, as text.
     pub fn state(&self) -> String {
         match (self.unhealthy.as_str(), self.holder.as_str()) {
             ("", "") => "free".to_owned(),
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_device_says_who_has_it_and_why_it_is_not_well() {
+    fn a_device_shows_its_pod_and_its_fault() {
         let device = |id: &str, why: &str| DescribedDevice {
             id: id.to_owned(),
             healthy: why.is_empty(),

@@ -1,28 +1,29 @@
-//! A node's devices as a picture: its NUMA nodes, what hangs on which PCIe switch, how its GPUs are joined,
-//! and who uses what. Pure: says where each part stands, and draws nothing.
+//! A node's devices as a picture: its NUMA nodes, the devices on each PCIe switch, the links
+//! between GPUs, and the pods that use them. Pure: computes positions, and draws nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use resources::devices::{GpuDevice, NicDevice, NodeInventory};
 
-/// A device's width and height, and the room between two, in pixels: eight GPUs and eight cards fit a page.
+/// A device's width and height, and the gap between two, in pixels: eight GPUs and eight cards fit
+/// a page.
 const WIDTH: u32 = 66;
 const HEIGHT: u32 = 46;
 const GAP: u32 = 6;
-/// Between what hangs on different NUMA nodes.
+/// The gap between devices on different NUMA nodes.
 const APART: u32 = 20;
-/// Where the rows begin, and how high bars are.
+/// Where the rows begin, and the height of bars.
 const BAR: u32 = 26;
 const SWITCHES: u32 = 50;
 const DEVICES: u32 = 100;
 const BELOW: u32 = 186;
-/// How far an arc between two neighbours hangs down, and the farthest one.
+/// The depth of an arc between two neighbours, and the maximum depth.
 const ARC: u32 = 14;
 const ARC_MAX: u32 = 92;
-/// How many letters of a name a device has room for.
+/// How many letters of a name fit into a device.
 const LETTERS: usize = 10;
 
-/// A part that stands somewhere.
+/// A positioned part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part {
     /// Its left edge.
@@ -33,31 +34,31 @@ pub struct Part {
     pub width: u32,
     /// Its height.
     pub height: u32,
-    /// How it looks: `numa`, `switch`, `nic`, `down`, or a GPU's `free`, `busy`, `bad`.
+    /// Its style: `numa`, `switch`, `nic`, `down`, or a GPU's `free`, `busy`, `bad`.
     pub class: &'static str,
-    /// What it is.
+    /// Its label.
     pub name: String,
-    /// What is to be said of it, as far as there is room; empty if nothing is.
+    /// The text below the label, as far as it fits; empty if there is none.
     pub more: String,
-    /// All of it in words.
+    /// The complete text.
     pub words: String,
 }
 
 impl Part {
-    /// Where its middle is.
+    /// The x coordinate of its centre.
     pub fn middle(&self) -> u32 {
         self.x + self.width / 2
     }
 }
 
-/// A way between parts, as SVG draws it.
+/// A link between parts, as an SVG path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Way {
     /// The path.
     pub path: String,
     /// `pcie` or `nvlink`.
     pub class: &'static str,
-    /// What it is, in words; empty where the parts say it.
+    /// The description; empty if the parts contain it.
     pub words: String,
 }
 
@@ -68,13 +69,13 @@ pub struct Picture {
     pub width: u32,
     /// Its height.
     pub height: u32,
-    /// What stands where.
+    /// The parts.
     pub parts: Vec<Part>,
-    /// What joins them.
+    /// The links.
     pub ways: Vec<Way>,
 }
 
-/// A device that is to be placed.
+/// A device without a position.
 enum Device<'a> {
     Gpu(&'a GpuDevice),
     Nic(&'a NicDevice),
@@ -97,7 +98,8 @@ impl Device<'_> {
 }
 
 impl Picture {
-    /// Of a node's devices, and who holds each by its id; none where it has nothing to show.
+    /// The picture of a node's devices, with the pod of each by its id; none if there is nothing to
+    /// show.
     pub fn of(inventory: &NodeInventory, holders: &BTreeMap<String, String>) -> Option<Picture> {
         let gpus = inventory.gpus.iter().map(Device::Gpu);
         let devices: Vec<Device<'_>> = gpus.chain(inventory.nics.iter().map(Device::Nic)).collect();
@@ -110,7 +112,7 @@ impl Picture {
         let numa: BTreeSet<Option<u32>> = devices.iter().map(Device::numa).collect();
         for numa in numa {
             let here = devices.iter().filter(|device| device.numa() == numa);
-            // What shares a switch stands together; what has none stands alone, after it.
+            // Devices on the same switch are adjacent; devices without a switch follow.
             let mut groups: BTreeMap<(bool, &str, usize), Vec<&Device<'_>>> = BTreeMap::new();
             for (place, device) in here.enumerate() {
                 let switch = device.switch();
@@ -168,7 +170,7 @@ impl Picture {
         Some(picture)
     }
 
-    /// Draws the NVLinks, by where each GPU's middle is.
+    /// Draws the NVLinks, given each GPU's centre.
     fn join(&mut self, inventory: &NodeInventory, seen: &BTreeMap<&str, (u32, u32)>) {
         let foot = DEVICES + HEIGHT;
         let switched = |gpu: &&GpuDevice| gpu.links.iter().any(|link| link.kind == "NVS");
@@ -196,7 +198,7 @@ impl Picture {
                 else {
                     continue;
                 };
-                // Each is said from both ends.
+                // Both ends report each link.
                 if one >= other {
                     continue;
                 }
@@ -300,7 +302,7 @@ fn nic_part(nic: &NicDevice, x: u32) -> Part {
     }
 }
 
-/// As much of a name as there is room for.
+/// A name, cut to the available width.
 fn short(name: &str) -> String {
     if name.chars().count() <= LETTERS {
         return name.to_owned();
@@ -353,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gpu_stands_beside_the_card_of_its_switch_and_says_who_uses_it() {
+    fn a_gpu_is_next_to_the_card_of_its_switch_and_shows_its_pod() {
         let mut inventory = NodeInventory {
             gpus: vec![
                 gpu(0, Some(0), "s1"),

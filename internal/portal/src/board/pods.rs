@@ -1,5 +1,5 @@
-//! What the board keeps of a pod. Pods are by far the most objects it follows, so only what pages show is read and
-//! kept. It must not know how a page looks.
+//! The part of a pod that the board stores. Pods are by far the most frequent objects there, so
+//! only displayed fields are parsed and stored. Independent of the display.
 
 use std::collections::BTreeMap;
 
@@ -11,14 +11,14 @@ use resources::amounts::{Amounts, pod_requests};
 use resources::names;
 use serde::Deserialize;
 
-/// A pod as the pages see it.
+/// A pod for the pages.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(from = "Wire")]
 pub(super) struct Sight {
-    /// Without owners, finalizers, and annotations but the chosen devices.
+    /// Without owners and finalizers, and of the annotations only the allocated devices.
     pub(super) metadata: ObjectMeta,
     pub(super) node: Option<String>,
-    /// What it asks for; counted only for pods that have a node.
+    /// Its requests; counted only for pods that have a node.
     pub(super) requests: Amounts,
     pub(super) phase: Option<String>,
     pub(super) reason: Option<String>,
@@ -37,7 +37,7 @@ impl Sight {
             .map_or("", String::as_str)
     }
 
-    /// The devices it was given, as the annotation has them.
+    /// The devices in its annotation.
     pub(super) fn devices(&self) -> Vec<String> {
         let annotations = self.metadata.annotations.as_ref();
         let chosen: resources::devices::ChosenDevices = annotations
@@ -72,7 +72,7 @@ impl Metadata for Sight {
     }
 }
 
-/// The members of a pod that are read.
+/// The fields of a pod that are parsed.
 #[derive(Deserialize)]
 struct Wire {
     metadata: ObjectMeta,

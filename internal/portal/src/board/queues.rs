@@ -12,19 +12,19 @@ pub struct QueueRow {
     pub name: String,
     /// Open, Closing or Closed.
     pub state: String,
-    /// Its weight among its siblings.
+    /// Its weight relative to its siblings.
     pub weight: i64,
-    /// Gangs that wait.
+    /// The number of pending gangs.
     pub pending: i64,
-    /// Gangs that run.
+    /// The number of running gangs.
     pub running: i64,
-    /// What its running pods were given, resource by resource.
+    /// The resources allocated to its running pods.
     pub allocated: Vec<(String, String)>,
-    /// The largest part of the cluster that it holds, in percent; empty until that is known.
+    /// Its dominant share of the cluster, in percent; empty until it is known.
     pub share: String,
-    /// What it is entitled to now, resource by resource.
+    /// Its present entitlement, by resource.
     pub entitled: Vec<(String, String)>,
-    /// What it may have at most, resource by resource.
+    /// Its capability, by resource.
     pub capability: Vec<(String, String)>,
 }
 
@@ -42,14 +42,14 @@ fn amounts(value: &Value) -> Vec<(String, String)> {
         .collect()
 }
 
-/// A part as written, `0.25`, in percent.
+/// A fraction such as `0.25`, in percent.
 fn percent(part: &Value) -> String {
     let part: Option<f64> = part.as_str().and_then(|text| text.parse().ok());
     part.map_or_else(String::new, |part| format!("{:.1}%", part * 100.0))
 }
 
 impl Board {
-    /// Every queue, by name.
+    /// All queues, by name.
     pub fn queues(&self) -> Vec<QueueRow> {
         let row = |object: Value| {
             let (spec, status) = (&object["spec"], &object["status"]);

@@ -8,11 +8,12 @@ use serde_json::{Value, json};
 use crate::Problem;
 use crate::state::{BackupRequest, Portal, SignedIn};
 
-/// The fewest characters of a passphrase, and its most bytes: deriving a key from it costs the server.
+/// The minimum length of a passphrase in characters, and its maximum in bytes: deriving a key from
+/// it costs the server time.
 const PASSPHRASE: std::ops::RangeInclusive<usize> = 8..=1024;
 
-/// Writes a backup to a file on the server's disk; administrators only, for it holds
-/// every Secret and the server's keys.
+/// Writes a backup to a file on the server's disk. Administrators only, because it contains every
+/// Secret and the server's keys.
 pub async fn backup(
     State(portal): State<Portal>,
     SignedIn(caller): SignedIn,

@@ -1,4 +1,4 @@
-//! What defragmentation would move now, gain and lose: asked, not done.
+//! The current plan of defragmentation with its benefits and costs, without executing it.
 
 use axum::Json;
 use axum::extract::State;
@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 use crate::Problem;
 use crate::state::{Portal, SignedIn};
 
-/// Answers `GET /api/v1/defragmentation`; administrators only, for it names everyone's pods.
+/// Answers `GET /api/v1/defragmentation`. Administrators only, because it contains the names of all
+/// users' pods.
 pub async fn proposal(
     State(portal): State<Portal>,
     SignedIn(caller): SignedIn,

@@ -1,5 +1,5 @@
-//! Why a job waits: the scheduler's report of its gang, in the words that the CLI and the
-//! UI show too.
+//! Why a job is pending: the scheduler's report of its gang, with the same texts as the CLI and the
+//! UI.
 
 use axum::Json;
 use axum::extract::{Path, State};
@@ -35,8 +35,8 @@ pub async fn explain(
     Ok(Json(answer))
 }
 
-/// Answers `GET /api/v1/gangs/{namespace}/{name}/explain`, for gangs that no job made: by the
-/// PodGroup's name, or the pod's for a pod without one. Without a report it waits for nothing.
+/// Answers `GET /api/v1/gangs/{namespace}/{name}/explain`, for gangs without a job: by the
+/// PodGroup's name, or the pod's for a pod without one. A gang without a report is not pending.
 pub async fn explain_gang(
     State(portal): State<Portal>,
     SignedIn(caller): SignedIn,
@@ -49,7 +49,7 @@ pub async fn explain_gang(
     }))
 }
 
-/// The report of a gang that waits, whole and in words.
+/// The report of a pending gang, as data and as text.
 async fn waiting(portal: &Portal, caller: &Caller, state: &str, report: &PlacementReport) -> Value {
     let victims = portal
         .could_evict(caller, &report.namespace, &report.group)
@@ -85,7 +85,7 @@ pub fn job_kind(plural: &str) -> Result<&'static Kind, Problem> {
         })
 }
 
-/// The gang's own report, or that of one of the job's pods that waits alone.
+/// The gang's own report, or that of one of the job's pods that waits without a gang.
 async fn find_report(
     portal: &Portal,
     client: kube::Client,
@@ -106,7 +106,7 @@ async fn find_report(
     Ok(None)
 }
 
-/// The last condition that holds, or Pending.
+/// The last condition that is true, or Pending.
 pub fn state_of(status: &Value) -> String {
     let conditions = status["conditions"].as_array();
     conditions

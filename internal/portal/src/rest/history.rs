@@ -1,5 +1,5 @@
-//! What was decided on a job, or on a gang by its own name: the records that the scheduler's
-//! shell keeps, the oldest first. A job that is gone is answered for as well.
+//! The scheduling decisions about a job, or about a gang by its own name: the records of the
+//! scheduling controllers, the oldest first. Also answers for deleted jobs.
 
 use axum::Json;
 use axum::extract::{Path, State};
@@ -15,12 +15,12 @@ use super::explain::job_kind;
 use crate::Problem;
 use crate::state::{Portal, SignedIn};
 
-/// A record and the gang that it is of.
+/// A record and its gang.
 #[derive(Serialize)]
 pub struct Line {
     /// The PodGroup's name, or the pod's for a pod without one.
     pub group: String,
-    /// What was decided.
+    /// The decision.
     #[serde(flatten)]
     pub record: Record,
 }
@@ -47,7 +47,7 @@ pub async fn of_gang(
     Ok(Json(json!({ "items": lines })))
 }
 
-/// The records of a job's gang, and of its pods that stand alone.
+/// The records of a job's gang, and of its pods without a gang.
 pub async fn lines(
     portal: &Portal,
     caller: &Caller,

@@ -1,4 +1,4 @@
-//! Logs by pod name, also of pods that are gone: nodes keep what their pods printed.
+//! Logs by pod name, also of deleted pods: nodes keep their pods' logs.
 
 use axum::body::Body;
 use axum::extract::{Path, Query, State};

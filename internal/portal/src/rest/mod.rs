@@ -1,5 +1,5 @@
-//! REST under `/api/v1`. The names used here are none of the core API's own, so both
-//! live under one prefix.
+//! REST under `/api/v1`. The names used here differ from the core API's, so that both share one
+//! prefix.
 
 mod backup;
 mod defragmentation;
@@ -67,7 +67,7 @@ async fn whoami(State(portal): State<Portal>, SignedIn(caller): SignedIn) -> Jso
     }))
 }
 
-/// What of the cluster, its nodes, queues and jobs the caller may see.
+/// The parts of the cluster, its nodes, queues and jobs that the caller may see.
 async fn overview(State(portal): State<Portal>, SignedIn(caller): SignedIn) -> Json<Value> {
     let nodes = portal.nodes(&caller).unwrap_or_default();
     let jobs = portal.jobs(&caller, Timestamp::now());
@@ -87,7 +87,7 @@ struct OnNode<'a> {
     alert: &'a Standing,
 }
 
-/// The alerts that stand on nodes' GPUs, by node.
+/// The active alerts of nodes' GPUs, by node.
 async fn alerts(
     State(portal): State<Portal>,
     SignedIn(caller): SignedIn,

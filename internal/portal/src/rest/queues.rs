@@ -1,4 +1,4 @@
-//! How queues stand: shares, entitlements, what is borrowed, limits by resource and by user.
+//! The status of queues: shares, entitlements, borrowed resources, limits by resource and by user.
 
 use axum::Json;
 use axum::extract::{Path, State};
@@ -12,17 +12,17 @@ use crate::Problem;
 use crate::board::QueueRow;
 use crate::state::{Portal, SignedIn};
 
-/// A queue as its object and the scheduler say it stands.
+/// A queue with its object's and the scheduler's status.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct QueueAnswer {
     /// Open, Closing or Closed.
     pub state: String,
-    /// Gangs that wait.
+    /// The number of pending gangs.
     pub pending: i64,
-    /// Gangs that run.
+    /// The number of running gangs.
     pub running: i64,
-    /// What the scheduler says. Of those who wait, whom the caller may see.
+    /// The scheduler's status. Of the pending gangs it contains those that the caller may see.
     #[serde(flatten)]
     pub standing: QueueStanding,
 }
@@ -50,7 +50,7 @@ pub async fn one(
     answer(&portal, &caller, &name).await.map(Json)
 }
 
-/// How one queue stands.
+/// The status of one queue.
 pub async fn answer(portal: &Portal, caller: &Caller, name: &str) -> Result<QueueAnswer, Problem> {
     let row = portal.queue(caller, name)?;
     let row = row.ok_or_else(|| {

@@ -8,8 +8,8 @@ use serde_json::Value;
 use crate::Problem;
 use crate::state::{Portal, SignedIn};
 
-/// Asks a node what RDMA it has, or to take part in a test; administrators only, for a test takes
-/// bandwidth from what runs.
+/// Asks a node for its RDMA devices, or to take part in a test. Administrators only, because a test
+/// takes bandwidth from running workloads.
 pub async fn ask(
     State(portal): State<Portal>,
     SignedIn(caller): SignedIn,

@@ -15,10 +15,10 @@ use crate::state::{AskProblem, NewJoinToken, Portal, SignedIn};
 
 const DAY: u64 = 24 * 3600;
 
-/// The longest life of a join token, in minutes: a week.
+/// The longest validity of a join token, in minutes: a week.
 const LONGEST_JOIN_MINUTES: u64 = 7 * 24 * 60;
 
-/// What a new token should be.
+/// The options of a new token.
 #[derive(Deserialize)]
 pub struct NewToken {
     #[serde(default)]
@@ -27,23 +27,23 @@ pub struct NewToken {
     user: Option<String>,
 }
 
-/// What a join token should be.
+/// The options of a join token.
 #[derive(Deserialize)]
 pub struct JoinRequest {
-    /// How long it works.
+    /// How long it is valid.
     minutes: u64,
-    /// The only node that may join with it; any if none is named.
+    /// The only node that may join with it; any node if none.
     node: Option<String>,
-    /// How many joins it is good for; one unless said.
+    /// How many joins it is valid for; one by default.
     uses: Option<u32>,
 }
 
-/// May the caller do this to tokens of other users?
+/// True if the caller may do this to other users' tokens.
 fn others(portal: &Portal, caller: &Caller, verb: &str) -> bool {
     portal.permits_own(caller, verb, "tokens")
 }
 
-/// Lists the caller's tokens; an administrator sees everyone's.
+/// Lists the caller's tokens; for an administrator all users' tokens.
 pub async fn list(State(portal): State<Portal>, SignedIn(caller): SignedIn) -> Json<Value> {
     let mut items = portal.identity.tokens();
     let all = others(&portal, &caller, "list");
@@ -53,8 +53,9 @@ pub async fn list(State(portal): State<Portal>, SignedIn(caller): SignedIn) -> J
     Json(json!({"items": items}))
 }
 
-/// Why a caller gets no access token, if it gets none. A token that could issue another would outlive its own end: what
-/// was issued by a token that leaked would go on after that one is revoked.
+/// Why a caller may not get an access token, if so. A token that could issue another would outlive
+/// its own revocation: a token issued by a leaked one would stay valid after the leaked one is
+/// revoked.
 fn refusal(
     credential: Option<TokenPurpose>,
     own: bool,
@@ -97,7 +98,7 @@ pub async fn create(
     Ok((StatusCode::CREATED, Json(body)))
 }
 
-/// Ends a token of the caller's own, or any for an administrator.
+/// Revokes one of the caller's tokens, or any token for an administrator.
 pub async fn revoke(
     State(portal): State<Portal>,
     SignedIn(caller): SignedIn,
@@ -130,7 +131,7 @@ fn require(
     Err(Problem::forbidden(format!("only an administrator {what}")))
 }
 
-/// A refusal in the words of whoever keeps the nodes.
+/// Converts an error of a request about nodes; keeps its text.
 fn refused(problem: AskProblem) -> Problem {
     let status = StatusCode::from_u16(problem.status).unwrap_or(StatusCode::BAD_GATEWAY);
     let code = match status {
@@ -140,7 +141,7 @@ fn refused(problem: AskProblem) -> Problem {
     Problem::new(status, code, problem.detail)
 }
 
-/// Issues a join token; administrators only, for a node that joins runs everyone's pods.
+/// Issues a join token. Administrators only, because a node that joins runs all users' pods.
 pub async fn join(
     State(portal): State<Portal>,
     SignedIn(caller): SignedIn,
@@ -181,7 +182,7 @@ pub async fn list_joins(
     Ok(Json(json!({"items": items})))
 }
 
-/// Ends a join token.
+/// Revokes a join token.
 pub async fn revoke_join(
     State(portal): State<Portal>,
     SignedIn(caller): SignedIn,

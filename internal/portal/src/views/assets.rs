@@ -21,7 +21,7 @@ pub async fn asset(Path(file): Path<String>) -> Response {
         ),
         _ => return (StatusCode::NOT_FOUND, "there is no such file").into_response(),
     };
-    // A new binary may bring new files, so browsers ask again each time.
+    // A new binary may contain new files, so browsers revalidate each time.
     (
         [
             (header::CONTENT_TYPE, kind),

@@ -1,4 +1,4 @@
-//! Signing in and out.
+//! Sign-in and sign-out.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -23,14 +23,14 @@ struct SignIn {
     next: String,
 }
 
-/// Where to go after signing in.
+/// The page after signing in.
 #[derive(Deserialize)]
 pub struct Next {
     #[serde(default)]
     next: String,
 }
 
-/// What the form sends.
+/// The form's fields.
 #[derive(Deserialize)]
 pub struct Credentials {
     user: String,
@@ -39,13 +39,13 @@ pub struct Credentials {
     next: String,
 }
 
-/// Only our own pages are gone to, so that a link can't lead elsewhere through here.
+/// Accepts only the server's own pages, so that a link cannot redirect to another site.
 fn own_page(next: &str) -> &str {
     let own = next.starts_with("/ui/") && !next.contains("//") && !next.contains('\\');
     if own { next } else { "/ui/" }
 }
 
-/// The form.
+/// The sign-in form.
 pub async fn form(Query(next): Query<Next>) -> Response {
     page(&SignIn {
         problem: String::new(),
@@ -122,7 +122,7 @@ pub async fn sign_out(
     ([(header::SET_COOKIE, cookie)], Redirect::to("/ui/sign-in")).into_response()
 }
 
-/// Browsers name the scheme of the page that a form was sent from.
+/// Browsers report the scheme of the page that a form was sent from.
 fn is_https(headers: &HeaderMap) -> bool {
     let origin = headers
         .get(header::ORIGIN)

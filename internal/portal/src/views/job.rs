@@ -1,4 +1,4 @@
-//! One job's page, and what can be done there.
+//! One job's page and its actions.
 
 use askama::Template;
 use axum::extract::{Path, Query, State};
@@ -25,10 +25,10 @@ use crate::state::{LogQuery, Portal};
 /// How many lines of a log a page without scripts shows.
 const SHOWN_LINES: u64 = 200;
 
-/// How many events are shown.
+/// The maximum number of events on the page.
 const SHOWN_EVENTS: usize = 50;
 
-/// A job's address.
+/// A job's path.
 #[derive(Deserialize)]
 pub struct Address {
     namespace: String,
@@ -36,14 +36,14 @@ pub struct Address {
     name: String,
 }
 
-/// Which rank's log is open.
+/// The rank whose log is open.
 #[derive(Deserialize, Default)]
 #[serde(default)]
 pub struct Open {
     rank: usize,
 }
 
-/// How many decisions are shown, the latest first.
+/// The maximum number of decisions on the page, the latest first.
 const SHOWN_DECISIONS: usize = 20;
 
 struct EventLine {
@@ -135,7 +135,7 @@ pub async fn page_of(
     }))
 }
 
-/// The job, as the board shows it; waits for the board where only the API has it yet.
+/// The job on the board; waits for the board if only the API has it yet.
 async fn find(portal: &Portal, caller: &Caller, address: &Address) -> Option<JobDetail> {
     let Address {
         namespace,
@@ -219,7 +219,7 @@ async fn events(
     Ok(events.into_iter().take(SHOWN_EVENTS).map(line).collect())
 }
 
-/// What the buttons send.
+/// The fields of the buttons.
 #[derive(Deserialize)]
 pub struct Action {
     namespace: String,

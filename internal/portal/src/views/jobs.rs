@@ -12,10 +12,10 @@ use super::{Frame, Reader, escape, page};
 use crate::board::JobRow;
 use crate::state::Portal;
 
-/// Jobs on one page.
+/// The number of jobs on one page.
 const PAGE: usize = 50;
 
-/// The ways to sort, with their words.
+/// The sort orders with their labels.
 const SORTS: [(&str, &str); 4] = [
     ("", "newest"),
     ("name", "name"),
@@ -23,7 +23,7 @@ const SORTS: [(&str, &str); 4] = [
     ("gpus", "most GPUs"),
 ];
 
-/// What the reader asked for.
+/// The reader's query.
 #[derive(Deserialize, Default, Clone)]
 #[serde(default)]
 pub struct Filter {

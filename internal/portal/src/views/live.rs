@@ -1,4 +1,4 @@
-//! Tells open pages that something changed; they then ask for themselves again.
+//! Notifies open pages of changes; they then reload their content.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use futures::stream;
 use super::Reader;
 use crate::state::Portal;
 
-/// The least time between two hints to one page.
+/// The shortest time between two notifications of one page.
 const PACE: Duration = Duration::from_millis(400);
 
 /// A stream of `changed` events, each with the board's version.

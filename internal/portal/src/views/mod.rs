@@ -1,5 +1,5 @@
-//! The web UI's pages: HTML rendered here from the templates in `web/`, pushed a hint by
-//! server-sent events when something changed, usable without scripts.
+//! The web UI's pages: HTML rendered from the templates in `web/`, notified of changes by
+//! server-sent events, usable without scripts.
 
 mod assets;
 mod door;
@@ -21,7 +21,7 @@ use resources::access::Caller;
 use crate::Problem;
 use crate::routes::Routes;
 
-/// Adds the pages' addresses.
+/// Adds the pages' routes.
 pub fn routes(routes: Routes) -> Routes {
     routes
         .get("/", async || Redirect::to("/ui/"))
@@ -44,7 +44,7 @@ pub fn routes(routes: Routes) -> Routes {
         .get("/ui/assets/{file}", assets::asset)
 }
 
-/// What every page's frame shows.
+/// The content of every page's frame.
 pub struct Frame {
     user: String,
     here: &'static str,
@@ -68,7 +68,7 @@ impl Frame {
     }
 }
 
-/// The caller of a page; without one the browser is sent to sign in and back.
+/// The caller of a page; a browser without a session is redirected to sign in and back.
 pub struct Reader(Caller);
 
 impl<S: Sync> FromRequestParts<S> for Reader {
@@ -90,7 +90,8 @@ impl<S: Sync> FromRequestParts<S> for Reader {
     }
 }
 
-/// What a query's value may hold as it is: RFC 3986's unreserved characters, and the slash of a path.
+/// Characters that a query's value contains unescaped: RFC 3986's unreserved characters, and the
+/// slash of a path.
 const VALUE: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
     .remove(b'.')
@@ -103,7 +104,7 @@ fn escape(text: &str) -> String {
     utf8_percent_encode(text, VALUE).to_string()
 }
 
-/// Renders a page with the headers that all pages get.
+/// Renders a page with the headers that all pages have.
 fn page<T: Template>(template: &T) -> Response {
     page_with(StatusCode::OK, template)
 }
@@ -144,7 +145,7 @@ struct Message<'a> {
     detail: &'a str,
 }
 
-/// A page that says why something can't be shown or done.
+/// A page with the reason of a failure.
 fn message(caller: &Caller, here: &'static str, problem: &Problem) -> Response {
     let title = match problem.status() {
         StatusCode::NOT_FOUND => "Not found",

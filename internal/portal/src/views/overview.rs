@@ -11,7 +11,7 @@ use crate::Problem;
 use crate::board::{Cluster, JobRow, NodeCard, Picture, QueueRow, Tone};
 use crate::state::Portal;
 
-/// How many jobs the overview shows.
+/// The number of jobs on the overview.
 const RECENT: usize = 8;
 
 #[derive(Template)]
@@ -49,7 +49,7 @@ struct Nodes {
     cards: Vec<NodeCard>,
 }
 
-/// Every node.
+/// All nodes.
 pub async fn nodes(State(portal): State<Portal>, Reader(caller): Reader) -> Response {
     match portal.nodes(&caller) {
         Ok(cards) => page(&Nodes {
@@ -97,7 +97,7 @@ struct Queues {
     queues: Vec<QueueRow>,
 }
 
-/// Every queue.
+/// All queues.
 pub async fn queues(State(portal): State<Portal>, Reader(caller): Reader) -> Response {
     match portal.queues(&caller) {
         Ok(queues) => page(&Queues {

@@ -8,7 +8,7 @@ use super::{Frame, Reader, message, page};
 use crate::rest::{QueueAnswer, queue_answer};
 use crate::state::Portal;
 
-/// How many of those who wait are shown.
+/// The maximum number of pending gangs on the page.
 const SHOWN_WAITING: usize = 50;
 
 #[derive(Template)]

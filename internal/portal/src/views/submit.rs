@@ -1,5 +1,5 @@
-//! Submitting work: a form that writes YAML, and an editor that checks it, says where it
-//! would go, and submits it. The server's own admission does all the checking.
+//! Job submission: a form that writes YAML, and an editor that checks it, shows the placement, and
+//! submits it. The server's own admission does all checks.
 
 use askama::Template;
 use axum::Form;
@@ -122,13 +122,13 @@ fn shown(portal: &Portal, caller: &Caller, form: Command, yaml: String) -> Submi
     }
 }
 
-/// Why manifests are not submitted; the page shows the text.
+/// Why manifests were not submitted; the page shows the text.
 #[derive(Debug, PartialEq, thiserror::Error)]
 enum Refused {
-    /// The text can't be read.
+    /// The text cannot be parsed.
     #[error(transparent)]
     Unreadable(#[from] UnreadableManifests),
-    /// A manifest doesn't say what it is.
+    /// A manifest lacks its apiVersion or kind.
     #[error("manifest {number}: {field}: Required value")]
     Incomplete { number: usize, field: &'static str },
     #[error("the editor holds no manifest")]
@@ -139,10 +139,10 @@ enum Refused {
     UnknownKind { object: String, api_version: String },
     #[error("{object}: metadata.name: Required value")]
     NoName { object: String },
-    /// The API refused it, or did not answer.
+    /// The API refused the manifest, or did not answer.
     #[error("{object}: {detail}")]
     NotApplied { object: String, detail: String },
-    /// What the API answered can't be read.
+    /// The API's answer cannot be parsed.
     #[error("{0}")]
     Answer(String),
 }
@@ -185,7 +185,7 @@ pub async fn submit(
             return page(&answer);
         }
     };
-    // Everything is checked before anything is written.
+    // Checks all manifests before writing any.
     for manifest in &manifests {
         match apply(&portal, &caller, manifest, namespace, true).await {
             Ok(checked) => answer.notes.extend(notes_on(&portal, &checked).await),
@@ -213,10 +213,11 @@ pub async fn submit(
     Redirect::to(&next).into_response()
 }
 
-/// The most manifests that are submitted at once: each is checked and then written in a request of its own.
+/// The maximum number of manifests in one submission: each is checked and then written in a
+/// separate request.
 const MOST_MANIFESTS: usize = 256;
 
-/// Refuses manifests that don't say what they are.
+/// Refuses manifests without apiVersion or kind, and too many or none.
 fn complete(manifests: Vec<Value>) -> Result<Vec<Value>, Refused> {
     for (at, manifest) in manifests.iter().enumerate() {
         for field in ["apiVersion", "kind"] {
@@ -271,7 +272,7 @@ async fn apply(
         true => Api::namespaced_with(client, namespace, &resource),
         false => Api::all_with(client, &resource),
     };
-    // A field with a wrong name is an error here and not a warning that nobody reads.
+    // A field with a wrong name is an error here, because a warning would be overlooked.
     let mut parameters = PatchParams::apply(FIELD_MANAGER).validation_strict();
     parameters.dry_run = dry_run;
     let applied = api.patch(name, &parameters, &Patch::Apply(manifest)).await;
@@ -290,7 +291,7 @@ async fn apply(
     }
 }
 
-/// What a dry run says: that it is valid, and where it would go.
+/// The result of a dry run: that the manifest is valid, and its placement.
 async fn notes_on(portal: &Portal, checked: &Value) -> Vec<String> {
     let kind = checked["kind"].as_str().unwrap_or("");
     let name = checked["metadata"]["name"].as_str().unwrap_or("");
