@@ -5,7 +5,7 @@ cd "$(dirname "$0")/.."
 data=${MUSTER_DATA:-$PWD/.muster}
 pidfile=$data/muster.pid
 
-# The most tenths of a second to wait for an orderly end.
+# Limit on the wait for an orderly stop, in tenths of a second.
 stop_bound=150
 
 if [ ! -f "$pidfile" ] || ! kill -0 "$(cat "$pidfile")" 2>/dev/null; then

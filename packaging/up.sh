@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# `make up`: starts server and agent on this machine, submits a real distributed training
-# job, shows it run to its end, and leaves the platform up. Run again, it finds the
-# platform there and submits another.
+# `make up`: starts server and agent on this machine, submits a real distributed training job, follows
+# it to its end, and leaves the platform running. A second run uses the running platform and submits
+# another job.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 data=${MUSTER_DATA:-$PWD/.muster}
@@ -10,13 +10,13 @@ muster=${MUSTER_BINARY:-$PWD/target/release/muster}
 export MUSTER_DATA=$data
 unset MUSTER_LISTEN
 
-# The most half seconds to wait for the node to be ready.
+# Limit on the wait for a ready node, in half seconds.
 ready_bound=120
 
 is_up() { "$muster" get nodes >/dev/null 2>&1; }
 
 start() {
-  # What the platform keeps is its owner's alone, its log too.
+  # Only the owner may read the platform's files, including its log.
   umask 077
   mkdir -p "$data"
   if [ -e "$data/muster.log" ]; then chmod 600 "$data/muster.log"; fi

@@ -1,6 +1,5 @@
-//! The resource API beside a real kube-apiserver with etcd: the same client code over
-//! HTTPS, in one run, alternating, compared as ratios. Ours flushes every acknowledged
-//! write; etcd runs with its defaults (it does too).
+//! Compares the resource API with a real kube-apiserver and etcd: the same client code over HTTPS,
+//! alternating in one run, as ratios. Both flush every acknowledged write (etcd by default).
 //!
 //! `make bench` runs it with the release binary.
 
@@ -15,17 +14,17 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 /// Writers at once.
 const WRITERS: usize = 32;
 
-/// Pods created for each measure of ours, and of theirs; the rate is what counts.
+/// Pods created per measurement, of Muster and of kube-apiserver; the rate is compared.
 const OUR_PODS: usize = 12_000;
 const THEIR_PODS: usize = 3_000;
 
 /// Pods created before anything is measured.
 const WARM: usize = 200;
 
-/// How often the two take turns.
+/// How often the two alternate.
 const TURNS: usize = 3;
 
-/// How long both are left alone before their idle size is read.
+/// How long both stay idle before their idle size is read.
 const SETTLE: Duration = Duration::from_secs(5);
 
 /// The length of the list.
@@ -160,8 +159,8 @@ async fn fan_out(client: &Client) -> f64 {
     begin.elapsed().as_secs_f64()
 }
 
-/// The table that is printed: one measure a row, ours, theirs, and how many times better
-/// ours is.
+/// The printed table: one measurement per row, with Muster's value, kube-apiserver's, and the
+/// ratio.
 struct Table(Vec<[String; 4]>);
 
 impl Table {
@@ -181,7 +180,7 @@ impl Table {
             figure(theirs),
             format!("{better:.1}"),
         ];
-        // The run takes minutes: whoever waits sees each figure as it comes.
+        // The run takes minutes, so that each figure is printed as soon as it is known.
         eprintln!("{}: {} beside {}", row[0], row[1], row[2]);
         self.0.push(row);
     }

@@ -1,8 +1,8 @@
-//! What it costs that pods are held, and that requests are bounded, authorised and recorded: the start of a pod and
-//! creates a second, of two binaries by turns in one run, compared.
+//! The cost of pod isolation, and of request limits, authorization and audit: the start time of a pod and the rate of
+//! creates, compared for two binaries that alternate in one run.
 //!
-//! `e2e/bench-closed BEFORE` runs it. `MUSTER_BEFORE` and `MUSTER_AFTER` name the binaries; each turn of a binary is a
-//! process of its own (`MUSTER_BINARY`, which the harness reads), with servers of its own.
+//! `e2e/bench-closed BEFORE` runs it. `MUSTER_BEFORE` and `MUSTER_AFTER` name the binaries; each turn of a binary is
+//! its own process (`MUSTER_BINARY`, which the harness reads) with its own servers.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -18,14 +18,14 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
-/// How often each binary has its turn.
+/// Turns of each binary.
 const TURNS: usize = 3;
 
-/// Pods that are started one after the other in a turn, and those before them that don't count.
+/// Pods that are started in sequence in a turn, after the uncounted warm-up pods.
 const STARTS: usize = 30;
 const WARM_STARTS: usize = 3;
 
-/// Objects created of each kind in a turn, those before them that don't count, and writers at once.
+/// Objects created of each kind in a turn, after uncounted warm-up objects, and the concurrent writers.
 const CREATES: usize = 6_000;
 const WARM_CREATES: usize = 300;
 const WRITERS: usize = 32;
@@ -68,7 +68,7 @@ async fn pods_of(platform: &Platform) -> Api<Pod> {
     Api::default_namespaced(Client::try_from(config).expect("a client"))
 }
 
-/// From the request that creates a pod to the event that it runs.
+/// The time from the create request of a pod to the event that it runs.
 async fn start(pods: &Api<Pod>, name: &str) -> Duration {
     let pod = serde_json::from_value(pod(name, "default-scheduler")).expect("a pod");
     let begin = Instant::now();
@@ -110,7 +110,7 @@ fn median(mut all: Vec<f64>) -> f64 {
     all[all.len() / 2]
 }
 
-/// One turn of the binary that `MUSTER_BINARY` names: a line for each measure, its value behind a tab.
+/// One turn of the binary in `MUSTER_BINARY`: prints a line for each measurement, with the value after a tab.
 async fn turn() {
     let platform = Platform::up(&[]);
     let pods = pods_of(&platform).await;
@@ -141,7 +141,7 @@ async fn turn() {
     println!("resident afterwards, MiB\t{}", resident_mib(platform.pid()));
 }
 
-/// Which binary, as the table names it, and where it is.
+/// The two binaries: their names in the table and their paths.
 fn binaries() -> [(&'static str, PathBuf); 2] {
     [("before", "MUSTER_BEFORE"), ("after", "MUSTER_AFTER")].map(|(name, variable)| {
         let path = std::env::var_os(variable).map(PathBuf::from);

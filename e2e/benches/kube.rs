@@ -1,19 +1,19 @@
-//! Muster in a Kubernetes cluster, in a hurry: gangs that wait when it starts, bound as fast as it can,
-//! beside what the API server itself takes from a plain client and beside kube-scheduler. Each measure
-//! has a cluster of its own, all on this machine: etcd (without fsync), kube-apiserver, the binder.
+//! Muster in a Kubernetes cluster at full speed: gangs that wait when it starts, bound as fast as possible, compared
+//! with the limit of the API server for a plain client, and with kube-scheduler. Each measurement has its own cluster
+//! on this machine: etcd (without fsync), kube-apiserver, the binder.
 //!
-//! `make bench-kube` runs it with the release binary and says which variables choose what.
+//! `make bench-kube` runs it with the release binary and prints the variables that configure it.
 
 use std::time::Duration;
 
 use e2e::rush::{Binder, Outcome, Rush, Shape};
 
-/// What is asked for: a part of the API server's limit, seconds from the start to the last binding of
-/// one gang of all pods (of 5,000), MiB, and writes a pod beside its binding.
+/// The targets: a part of the API server's limit, seconds from the start to the last binding of one gang of all pods
+/// (of 5,000), MiB, and writes per pod besides its binding.
 const ASKED: &str = "asked for: 80 % of the limit, 1x5000 within 4 s of the start, 150 MiB, \
     1 write a pod beside the binding";
 
-/// A variable's value, or what it is without one.
+/// A variable's value, or a default.
 fn chosen(name: &str, otherwise: &str) -> String {
     let value = std::env::var(name).unwrap_or_default();
     let value = value.trim();
@@ -132,7 +132,7 @@ fn main() {
             shape,
             outcome,
         };
-        // The run takes minutes: whoever waits sees each figure as it comes.
+        // The run takes minutes, so that each figure is printed as soon as it is known.
         eprintln!("{}", row.cells(None).join("  "));
         eprintln!("    other writes: {:?}", row.outcome.writes);
         rows.push(row);

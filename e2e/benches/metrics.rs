@@ -1,9 +1,9 @@
-//! What the agent's metrics cost: resident memory, and time of a core at a scrape every 15 s, on the
-//! described HGX H100 through the stand-in for the GPU driver's library, with all eight GPUs at
-//! work. Beside it the same agent without metrics, and Debian's node exporter as the yardstick.
+//! The cost of the agent's metrics: resident memory, and CPU time for a scrape every 15 s, on the
+//! described HGX H100 with the stand-in for the GPU driver's library and eight busy GPUs. The same
+//! agent without metrics, and Debian's node exporter, are the references.
 //!
-//! Scrapes follow each other as fast as each is a reading of its own; what one costs is divided by
-//! 15 s. The stand-in's own work (it looks at its file before each answer) counts as the agent's.
+//! Scrapes follow each other as fast as each gets a new reading; the cost of one is divided by 15
+//! s. The stand-in's own work (it checks its file before each answer) counts as the agent's.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -11,17 +11,17 @@ use std::time::Duration;
 
 use e2e::{Platform, cpu_seconds, eventually, free_address, get, repository, resident_mib};
 
-/// Scrapes that are counted.
+/// Counted scrapes.
 const SCRAPES: u32 = 40;
-/// Between two of them: a younger page would be given out again.
+/// Interval between scrapes: the agent would return a younger page again.
 const APART: Duration = Duration::from_millis(1020);
-/// What Prometheus leaves between two.
+/// Prometheus' usual interval between scrapes.
 const USUAL: f64 = 15.0;
-/// What may be had: MiB, and percent of a core.
+/// The limits: MiB, and percent of a core.
 const LIMITS: (f64, f64) = (20.0, 1.0);
 const START: Duration = Duration::from_secs(60);
 
-/// All eight GPUs measure everything that one can.
+/// All eight GPUs have a value of every kind.
 fn states() -> String {
     let one = |gpu: u32| {
         format!(
@@ -37,7 +37,7 @@ fn states() -> String {
     (0..8).map(one).collect()
 }
 
-/// Scrapes an address; answers the page's lines.
+/// Scrapes an address; returns the number of the page's lines.
 fn scrape(address: &str) -> usize {
     let (status, page) = get(address, "/metrics").expect("an answer");
     assert_eq!(status, 200, "{page}");

@@ -1,4 +1,4 @@
-//! A containerd of a test's own, with one image made of busybox.
+//! A containerd for one test, with one image made of busybox.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -8,20 +8,20 @@ use crate::{Mounts, Ran, part, require_root, run};
 /// The image that it holds.
 pub const IMAGE: &str = "localhost/muster-test:1";
 
-/// The names that busybox has in the image.
+/// The names of busybox in the image.
 const NAMES: &str = "sh sleep cat echo grep hostname touch ls env true ip nc wget";
 
-/// What tells one containerd from another.
+/// Settings that differ between containerds.
 #[derive(Clone, Debug, Default)]
 pub struct Variant {
-    /// Further lines of its CRI section, on the pods' network.
+    /// Further lines of its CRI section, about the pods' network.
     pub network: String,
-    /// Where it looks for CDI files. Debian's containerd doesn't know them: this one is built from
-    /// its Go module.
+    /// The directory of its CDI files. Debian's containerd does not support CDI: this one is built
+    /// from its Go module.
     pub cdi: Option<PathBuf>,
 }
 
-/// A daemon with its own state, ended (with what it ran) when dropped.
+/// A daemon with its own state; it and its containers end when it is dropped.
 pub struct Containerd {
     directory: PathBuf,
     inside: Option<PathBuf>,
@@ -30,7 +30,7 @@ pub struct Containerd {
 }
 
 impl Containerd {
-    /// One whose pods share the host's network, in a directory of its own.
+    /// A containerd in its own directory whose pods share the host's network.
     pub fn start() -> Containerd {
         let keep = tempfile::tempdir().expect("a directory");
         let mut containerd = Containerd::start_in(keep.path(), None, &Variant::default());
@@ -38,7 +38,7 @@ impl Containerd {
         containerd
     }
 
-    /// The same inside a mount namespace, by its file.
+    /// Like `start`, inside a mount namespace, given by its file.
     pub fn start_inside(namespace: &Path) -> Containerd {
         let keep = tempfile::tempdir().expect("a directory");
         let variant = Variant::default();
@@ -47,7 +47,7 @@ impl Containerd {
         containerd
     }
 
-    /// One in `directory`, inside a mount namespace (its file) when one is given.
+    /// A containerd in `directory`, inside a mount namespace (its file) if one is given.
     pub fn start_in(directory: &Path, inside: Option<&Path>, variant: &Variant) -> Containerd {
         require_root();
         let at = |name: &str| directory.join(name).display().to_string();
@@ -85,7 +85,7 @@ state = "{state}"
                 let newer = part("containerd");
                 let mut daemon =
                     command_inside(inside, &newer.join("containerd").display().to_string());
-                // Its own shim, before Debian's.
+                // Its own shim takes precedence over Debian's.
                 let path = std::env::var("PATH").unwrap_or_default();
                 daemon.env("PATH", format!("{}:{path}", newer.display()));
                 daemon
@@ -108,19 +108,19 @@ state = "{state}"
         containerd
     }
 
-    /// Where its state is, and a test's own files may be.
+    /// The directory of its state, also for the test's own files.
     pub fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// Where the container runtime interface is served.
+    /// The socket of the container runtime interface.
     pub fn socket(&self) -> PathBuf {
         self.directory.join("socket")
     }
 
     fn script(&self, script: &str) -> Ran {
         let mut shell = command_inside(self.inside.as_deref(), "sh");
-        // nsenter begins at the root of what it enters, which tests share.
+        // nsenter starts at the root of its target, which tests share.
         shell
             .args(["-c", &format!("cd \"$DIR\" || exit 1\n{script}")])
             .env("DIR", &self.directory)
@@ -151,14 +151,14 @@ state = "{state}"
         assert_eq!(ran.code, Some(0), "{log}\n{}", ran.err);
     }
 
-    /// The ids of all containers, sandboxes' own too.
+    /// The ids of all containers, including sandboxes.
     pub fn containers(&self) -> Vec<String> {
         let ran = self.script("ctr -a \"$SOCKET\" -n k8s.io containers ls -q");
         ran.ok().lines().map(String::from).collect()
     }
 }
 
-/// A command, inside a mount namespace when one is given.
+/// A command, inside a mount namespace if one is given.
 pub(crate) fn command_inside(namespace: Option<&Path>, program: &str) -> Command {
     match namespace {
         Some(file) => Mounts::command_in(file, program),
@@ -168,11 +168,12 @@ pub(crate) fn command_inside(namespace: Option<&Path>, program: &str) -> Command
 
 impl Drop for Containerd {
     fn drop(&mut self) {
-        // What a failed test left running, and what is still mounted.
+        // Ends the containers that a failed test left, and their mounts.
         self.script("ctr -a \"$SOCKET\" -n k8s.io tasks ls -q | xargs -r -n1 ctr -a \"$SOCKET\" -n k8s.io tasks rm -f");
         run(Command::new("kill").arg(self.daemon.id().to_string()));
         let _ = self.daemon.wait();
-        // A newer daemon's sandboxes keep their shims, which name the daemon's socket.
+        // The sandboxes of a newer daemon keep their shims, whose arguments name the daemon's
+        // socket.
         self.script("pgrep -f -- \"-address $SOCKET\" | xargs -r kill -9");
         self.script("for mount in $(cut -d' ' -f5 /proc/self/mountinfo | grep \"^$DIR/\" | sort -r); do umount -l \"$mount\"; done");
     }

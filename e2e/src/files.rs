@@ -1,4 +1,4 @@
-//! Device files of no device.
+//! Device files without a device.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,7 +10,7 @@ use crate::run;
 pub fn make_device(path: &Path, minor: u32) {
     std::fs::create_dir_all(path.parent().expect("a directory")).expect("it is made");
     let mut mknod = Command::new("mknod");
-    // Drivers' files are everyone's: pods do not run as root.
+    // Drivers make their files accessible to all users, and pods do not run as root.
     run(mknod
         .args(["-m", "666"])
         .arg(path)

@@ -1,6 +1,5 @@
-//! What was written in a cluster, in the order in which it was: etcd's own record, followed from its
-//! first revision on, across restarts of etcd and of kube-apiserver. Owns the reading; what it means
-//! is the test's to say.
+//! The writes in a cluster in their order: etcd's own record, followed from its first revision,
+//! across restarts of etcd and of kube-apiserver. Owns the reading; the test interprets it.
 
 use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::net::TcpStream;
@@ -14,10 +13,10 @@ use serde_json::{Value, json};
 
 use crate::cluster::post;
 
-/// What is followed: everything that kube-apiserver keeps.
+/// The followed prefix: all objects of kube-apiserver.
 const FROM: &str = "/registry/";
 const TO: &str = "/registry0";
-/// How soon an etcd that does not answer is asked again, and how often it is looked whether to stop.
+/// Interval of retries while etcd does not answer, and of checks whether to stop.
 const PACE: Duration = Duration::from_millis(20);
 
 /// One write.
@@ -25,15 +24,15 @@ const PACE: Duration = Duration::from_millis(20);
 pub struct Change {
     /// etcd's revision: the object's `resourceVersion`.
     pub revision: i64,
-    /// When it was heard of, some milliseconds after it was written.
+    /// The time at which it was received, some milliseconds after the write.
     pub at: Instant,
-    /// Where the object is kept: `/registry/pods/NAMESPACE/NAME`, `/registry/minions/NAME`.
+    /// The object's key: `/registry/pods/NAMESPACE/NAME`, `/registry/minions/NAME`.
     pub key: String,
-    /// What it says since; none once it is deleted. Null for what is not kept as JSON.
+    /// The object after the write; none if it was deleted. Null if it is not stored as JSON.
     pub object: Option<Value>,
 }
 
-/// Follows a cluster that is [`crate::Setup::plain_json`], until it is dropped.
+/// Follows a cluster with [`crate::Setup::plain_json`], until it is dropped.
 pub struct History {
     seen: Arc<AtomicI64>,
     stop: Arc<AtomicBool>,
@@ -41,7 +40,7 @@ pub struct History {
 }
 
 impl History {
-    /// Tells of every change, those before now included, in a thread of its own.
+    /// Reports every change, including earlier ones, from its own thread.
     pub fn follow(etcd: &str, mut tell: impl FnMut(Change) + Send + 'static) -> History {
         let seen = Arc::new(AtomicI64::new(0));
         let stop = Arc::new(AtomicBool::new(false));
@@ -62,7 +61,7 @@ impl History {
         }
     }
 
-    /// The last revision that was told of: a compaction up to it takes nothing from this record.
+    /// The last reported revision: a compaction up to it loses no change.
     pub fn seen(&self) -> i64 {
         self.seen.load(Ordering::Relaxed)
     }
@@ -77,7 +76,7 @@ impl Drop for History {
     }
 }
 
-/// One watch, for as long as it lasts; none once it has ended.
+/// One watch until it ends; then none.
 fn watch(
     etcd: &str,
     seen: &AtomicI64,
@@ -104,7 +103,7 @@ fn watch(
             }
             // The stream broke off within a line.
             Ok(_) => return None,
-            // What there is of a line is kept.
+            // The partial line is kept.
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(_) => return None,
@@ -113,7 +112,7 @@ fn watch(
     None
 }
 
-/// One line of the answer: the head's, or some changes.
+/// One line of the answer: the header, or some changes.
 fn take(line: &[u8], seen: &AtomicI64, tell: &mut impl FnMut(Change)) {
     let Ok(mut said) = serde_json::from_slice::<Value>(line) else {
         return;
@@ -147,6 +146,6 @@ fn take(line: &[u8], seen: &AtomicI64, tell: &mut impl FnMut(Change)) {
         });
         last = last.max(revision);
     }
-    // Told of first: who asks may count on having heard it.
+    // Stored after the report, so that a caller may rely on having received it.
     seen.store(last, Ordering::Relaxed);
 }

@@ -1,7 +1,7 @@
-//! The harness of the whole-flow tests: real servers and agents of the `muster` binary,
-//! each with a data directory and a port of its own, and the real clients beside them.
+//! The harness of the end-to-end tests: real servers and agents of the `muster` binary, each with
+//! its own data directory and port, and real clients.
 //!
-//! It starts, stops and waits; what is expected stands in the tests.
+//! It starts, stops and waits; the tests hold the expectations.
 
 mod cluster;
 mod containerd;

@@ -1,18 +1,18 @@
-//! A mount namespace of a test's own, in which machines' files are others'.
+//! A mount namespace for one test, in which files of the machine are replaced.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::run;
 
-/// A mount namespace that is kept by a file, until it is dropped.
+/// A mount namespace that a file keeps alive until it is dropped.
 pub struct Mounts {
     directory: PathBuf,
 }
 
 impl Mounts {
-    /// One, kept in `directory`/namespace, in which a shell has run this script, with `directory` as
-    /// `$DIR`.
+    /// A mount namespace, kept in `directory`/namespace, in which a shell has run this script with
+    /// `directory` as `$DIR`.
     #[track_caller]
     pub fn new(directory: &Path, script: &str) -> Mounts {
         crate::require_root();

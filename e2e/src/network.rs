@@ -1,14 +1,14 @@
-//! Several nodes on one machine: network namespaces joined by a bridge.
+//! Several nodes on one machine: network namespaces connected by a bridge.
 
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::run;
 
-/// Tells apart the networks that one process makes.
+/// Numbers the networks of one process.
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
-/// A bridge on this host with namespaces hanging on it; gone when dropped.
+/// A bridge on this host with attached namespaces; removed when dropped.
 pub struct Network {
     bridge: String,
     prefix: String,
@@ -36,10 +36,10 @@ impl Network {
     /// A bridge and this many namespaces.
     pub fn new(count: u32) -> Network {
         crate::require_root();
-        // Names hold 15 characters at most, so the process and a counter are folded.
+        // Names hold at most 15 characters, so that the process id and a counter are combined.
         let number = std::process::id().wrapping_mul(31) + NEXT.fetch_add(1, Ordering::Relaxed);
         let prefix = format!("m{:05}", number % 100_000);
-        // 10.64.0.0/10's upper part, one /24 for each network.
+        // One /24 of the upper part of 10.64.0.0/10 for each network.
         let subnet = format!("10.{}.{}", 96 + (number / 256) % 32, number % 256);
         let mut network = Network {
             bridge: format!("{prefix}br"),

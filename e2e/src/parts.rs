@@ -1,4 +1,4 @@
-//! Where the real parts are.
+//! Paths of the real programs.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ pub fn repository() -> PathBuf {
         .to_path_buf()
 }
 
-/// The binary under test: the dev build, or what MUSTER_BINARY names.
+/// The binary under test: the dev build, or the one in MUSTER_BINARY.
 pub fn muster() -> PathBuf {
     match std::env::var_os("MUSTER_BINARY") {
         Some(path) => path.into(),
@@ -49,7 +49,7 @@ fn existing(path: PathBuf, how: &str) -> PathBuf {
     path
 }
 
-/// Fails, saying why, where a test needs root (network namespaces, cgroups, mounts).
+/// Fails with the reason if a test needs root (network namespaces, cgroups, mounts).
 pub fn require_root() {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let root = status.lines().any(|line| line.starts_with("Uid:\t0\t"));

@@ -1,5 +1,5 @@
-//! The leanest client of a resource API: it knows HTTP, TLS and a token, and nothing else. With the
-//! server on the same cores, whatever a client does beyond that would be measured as the server's.
+//! A minimal client of a resource API: HTTP, TLS and a token, nothing else. With the server on the
+//! same cores, any further work of the client would be measured as the server's.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-/// Where requests go, and what is needed to get there.
+/// The server's address and the credentials.
 #[derive(Clone)]
 pub struct Target {
     address: String,
@@ -37,7 +37,7 @@ pub struct Write {
 }
 
 impl Write {
-    /// Makes an object of a collection.
+    /// Creates an object in a collection.
     pub fn create(path: &str, object: &serde_json::Value) -> Write {
         Write {
             method: Method::POST,
@@ -56,7 +56,7 @@ impl Write {
     }
 }
 
-/// What a request was answered.
+/// The response to a request.
 #[derive(Debug)]
 pub struct Answer {
     /// The status code.
@@ -68,7 +68,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// The body as JSON; null where it is none.
+    /// The body as JSON; null if it is not JSON.
     pub fn json(&self) -> serde_json::Value {
         serde_json::from_slice(&self.body).unwrap_or_default()
     }
@@ -80,7 +80,7 @@ impl Answer {
 }
 
 impl Target {
-    /// The server and the user that a kubeconfig names.
+    /// The server and the user of a kubeconfig.
     pub fn of(kubeconfig: &Path) -> Target {
         let kubeconfig = Kubeconfig::read_from(kubeconfig).expect("a kubeconfig");
         let text = serde_json::to_value(&kubeconfig).expect("a kubeconfig");
@@ -120,7 +120,7 @@ impl Target {
         }
     }
 
-    /// A TLS connection on which nothing has been asked.
+    /// A TLS connection without any request yet.
     pub async fn open(&self) -> TlsStream<TcpStream> {
         let stream = TcpStream::connect(&self.address)
             .await
@@ -140,7 +140,7 @@ impl Target {
         sender
     }
 
-    /// Sends one request on a connection of its own. An error says how the exchange broke off.
+    /// Sends one request on its own connection. An error says how the exchange failed.
     pub async fn ask(
         &self,
         method: &str,
@@ -201,8 +201,8 @@ impl Target {
         }
     }
 
-    /// Sends them all, so many at once, each on a connection of its own that is there before the
-    /// clock starts; fails unless every one is accepted. Answers how long it took.
+    /// Sends all writes, `in_flight` at once, each on its own connection that is open before the
+    /// clock starts; fails unless every write is accepted. Returns the time taken.
     pub async fn send_all(self: &Arc<Target>, in_flight: usize, writes: Vec<Write>) -> Duration {
         let writes = Arc::new(writes);
         let next = Arc::new(AtomicUsize::new(0));

@@ -13,14 +13,14 @@ use crate::{eventually, kubectl, muster};
 /// How long a start may take on a busy machine.
 const START: Duration = Duration::from_secs(90);
 
-/// What a command printed and answered.
+/// The output and the exit status of a command.
 #[derive(Debug)]
 pub struct Ran {
     /// Standard output.
     pub out: String,
     /// Standard error.
     pub err: String,
-    /// Exit status; none when a signal ended it.
+    /// Exit status; none if a signal ended it.
     pub code: Option<i32>,
 }
 
@@ -33,7 +33,7 @@ impl Ran {
         }
     }
 
-    /// Standard output, when the command succeeded.
+    /// Standard output; fails unless the command succeeded.
     #[track_caller]
     pub fn ok(self) -> String {
         assert_eq!(
@@ -61,7 +61,7 @@ pub fn resident_mib(pid: u32) -> f64 {
     memory_mib(pid, "VmRSS:")
 }
 
-/// The most resident memory that a process has had, in MiB; 0 once it has ended.
+/// A process's peak resident memory, in MiB; 0 once it has ended.
 pub fn peak_resident_mib(pid: u32) -> f64 {
     memory_mib(pid, "VmHWM:")
 }
@@ -73,11 +73,10 @@ fn memory_mib(pid: u32, line: &str) -> f64 {
     kib.and_then(|kib| kib.parse::<f64>().ok()).unwrap_or(0.0) / 1024.0
 }
 
-/// The CPU time that a process has taken, its own and the kernel's for it, in seconds; 0 once it
-/// has ended.
+/// A process's CPU time in user and kernel mode, in seconds; 0 once it has ended.
 pub fn cpu_seconds(pid: u32) -> f64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // Behind the name, which may have spaces: user and system time are the 14th and 15th fields, in hundredths.
+    // After the name, which may contain spaces: user and system time are the 14th and 15th fields, in hundredths.
     let behind = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
     let fields = behind.split(' ').skip(11).take(2);
     fields
@@ -93,15 +92,14 @@ pub struct Platform {
     pub data: PathBuf,
     /// The address it listens on.
     pub listen: String,
-    /// The words before the program's.
+    /// The command's words before the program.
     inside: Vec<String>,
     arguments: Vec<String>,
     keep: Option<tempfile::TempDir>,
 }
 
 impl Platform {
-    /// `muster up` with these further arguments, in a directory of its own; the node is
-    /// ready when this returns.
+    /// `muster up` with these further arguments, in its own directory; the node is ready when this returns.
     pub fn up(arguments: &[&str]) -> Platform {
         let platform = Platform::start("up", arguments, &free_address());
         platform.await_nodes(1);
@@ -118,13 +116,13 @@ impl Platform {
         Platform::start("server", arguments, listen)
     }
 
-    /// `muster server` with its data on a disk of the test's own.
+    /// `muster server` with its data on a disk of the test.
     pub fn server_in(disk: &Path, arguments: &[&str]) -> Platform {
         let listen = free_address();
         Platform::start_in("server", arguments, &listen, Some(disk), &[])
     }
 
-    /// `muster server`, run by a command that these words begin and that becomes the server.
+    /// `muster server`, run by a wrapper command with these words that executes the server.
     pub fn server_by(inside: &[&str], arguments: &[&str]) -> Platform {
         Platform::start_in("server", arguments, &free_address(), None, inside)
     }
@@ -144,7 +142,7 @@ impl Platform {
             .prefix("muster-")
             .tempdir_in(ground())
             .expect("a directory");
-        // Pods run as other users, and tests leave them signs beside the data.
+        // Pods run as other users, and tests write files for them beside the data.
         open_to_all(keep.path());
         let root = disk.unwrap_or(keep.path());
         let mut all = vec![
@@ -165,7 +163,7 @@ impl Platform {
         platform
     }
 
-    /// Starts it (again) with the data that is there.
+    /// Starts it (again) with the existing data.
     pub fn restart(&mut self) {
         assert!(self.child.is_none(), "it runs already");
         let log = self.log();
@@ -207,18 +205,18 @@ impl Platform {
             .expect("the log can be written")
     }
 
-    /// What the server has logged so far.
+    /// The server's log so far.
     pub fn logged(&self) -> String {
         let directory = self.data.parent().expect("data lies in a directory");
         std::fs::read_to_string(directory.join("server.log")).unwrap_or_default()
     }
 
-    /// The server's process.
+    /// The server's process id.
     pub fn pid(&self) -> u32 {
         self.child.as_ref().expect("it runs").id()
     }
 
-    /// Ends the server at once, as a crash would.
+    /// Kills the server, as a crash would.
     pub fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
             let _ = child.kill();
@@ -255,24 +253,24 @@ impl Platform {
         run(&mut self.command(&kubectl(), arguments))
     }
 
-    /// A command whose environment leads to this server.
+    /// A command with an environment for this server.
     pub fn command<S: AsRef<OsStr>>(&self, program: &Path, arguments: &[S]) -> CommandBox {
         let mut command = Command::new(program);
         command
             .args(arguments)
             .env("MUSTER_DATA", &self.data)
             .env("KUBECONFIG", self.kubeconfig())
-            // kubectl caches discovery by host and port, and ports are used again.
+            // kubectl caches discovery by host and port, and ports are reused.
             .env("KUBECACHEDIR", self.data.join("kubectl-cache"))
             .env("HOME", self.data.parent().unwrap_or(&self.data))
-            // `muster run` works in the directory that it is called from, and pods do not run as root: the
-            // repository may lie where others may not look.
+            // `muster run` uses the current directory, and pods do not run as root: other users may lack access to
+            // the repository.
             .current_dir(self.shared("work"));
         CommandBox(command)
     }
 
-    /// A directory beside the data that everybody may write to. Pods see it under this path; those of an id that
-    /// the node gives out only read it.
+    /// A world-writable directory beside the data. Pods see it under this path; pods under an id of the node's id
+    /// range can only read it.
     pub fn shared(&self, name: &str) -> PathBuf {
         let path = self.data.with_file_name(name);
         std::fs::create_dir_all(&path).expect("a directory can be made");
@@ -280,8 +278,8 @@ impl Platform {
         path
     }
 
-    /// The number, as the machine counts, of the process that a pod's container is; none while it
-    /// has none. In the container it has another.
+    /// The process id on the host of a pod's container; none while it has none. Inside the container it has another
+    /// one.
     pub fn pod_process(&self, pod: &str) -> Option<u32> {
         let uid = self.get("pod", pod)["metadata"]["uid"].as_str()?.to_owned();
         let group = format!("/{uid}_");
@@ -294,7 +292,7 @@ impl Platform {
         own.next()
     }
 
-    /// Writes a manifest beside the data and hands back its path.
+    /// Writes a manifest beside the data and returns its path.
     pub fn manifest(&self, name: &str, text: &str) -> PathBuf {
         let directory = self.data.parent().expect("data lies in a directory");
         let path = directory.join(name);
@@ -324,17 +322,17 @@ impl Platform {
         });
     }
 
-    /// A token with which agents join.
+    /// A join token for agents.
     pub fn join_token(&self) -> String {
         self.cli(&["token", "join"]).ok().trim().to_string()
     }
 
-    /// Starts `muster agent` with a data directory of its own.
+    /// Starts `muster agent` with its own data directory.
     pub fn agent(&self, name: &str, inside: Option<&NodeNamespace>, arguments: &[&str]) -> Agent {
         self.agent_with(name, inside, &[], arguments)
     }
 
-    /// The same with these variables in its environment.
+    /// Like `agent`, with these variables in its environment.
     pub fn agent_with(
         &self,
         name: &str,
@@ -347,7 +345,7 @@ impl Platform {
         self.agent_by(name, inside, environment, arguments)
     }
 
-    /// The same, run by a command that these words begin.
+    /// Like `agent`, run by a wrapper command with these words.
     pub fn agent_by(
         &self,
         name: &str,
@@ -377,7 +375,7 @@ impl Platform {
     }
 }
 
-/// A command that is run once.
+/// A command for a single run.
 pub struct CommandBox(pub Command);
 
 impl std::ops::Deref for CommandBox {
@@ -408,7 +406,7 @@ impl Drop for Platform {
     }
 }
 
-/// An agent of its own.
+/// An agent in its own process.
 pub struct Agent {
     child: Option<Child>,
     /// The node's name.
@@ -417,14 +415,14 @@ pub struct Agent {
     pub data: PathBuf,
     server: String,
     token: String,
-    /// The words before the program's.
+    /// The command's words before the program.
     inside: Vec<String>,
     arguments: Vec<String>,
     environment: Vec<(String, PathBuf)>,
 }
 
 impl Agent {
-    /// Starts it (again) with the data that is there.
+    /// Starts it (again) with the existing data.
     pub fn restart(&mut self) {
         assert!(self.child.is_none(), "it runs already");
         std::fs::create_dir_all(&self.data).expect("a directory can be made");
@@ -448,7 +446,7 @@ impl Agent {
         self.child = Some(command.spawn().expect("the muster binary starts"));
     }
 
-    /// Ends the agent's process at once; its pods run on.
+    /// Kills the agent's process; its pods keep running.
     pub fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
             let _ = child.kill();
@@ -456,12 +454,12 @@ impl Agent {
         }
     }
 
-    /// The agent's process.
+    /// The agent's process id.
     pub fn pid(&self) -> u32 {
         self.child.as_ref().expect("it runs").id()
     }
 
-    /// What the agent has logged so far.
+    /// The agent's log so far.
     pub fn logged(&self) -> String {
         std::fs::read_to_string(self.data.join("agent.log")).unwrap_or_default()
     }
@@ -477,7 +475,7 @@ impl Drop for Agent {
     }
 }
 
-/// The binary under test, behind these words if there are any.
+/// The binary under test, after these words if there are any.
 fn program(inside: &[String]) -> Command {
     match inside.split_first() {
         Some((program, words)) => {
@@ -489,7 +487,7 @@ fn program(inside: &[String]) -> Command {
     }
 }
 
-/// Where platforms' directories are made: not in /tmp, of which every pod has its own.
+/// The parent of the platforms' directories: not /tmp, because every pod has its own.
 fn ground() -> PathBuf {
     let shown = Path::new("/var/lib");
     let writable = tempfile::tempdir_in(shown).is_ok();
@@ -506,11 +504,11 @@ fn open_to_all(directory: &Path) {
     std::fs::set_permissions(directory, all).expect("a directory of the test's own");
 }
 
-/// Pods outlive their agent; a test's pods must not outlive the test.
+/// Pods outlive their agent, but a test's pods must not outlive the test.
 fn end_shims(data: &Path) {
     let pattern = format!("shim .*{}", data.display());
     run(Command::new("pkill").args(["-TERM", "-f", &pattern]));
-    // A test that failed before its pods went leaves their memory volumes mounted.
+    // A test that failed before its pods ended leaves their memory volumes mounted.
     let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     let points = mounts.lines().filter_map(|line| line.split(' ').nth(1));
     for point in points.filter(|point| Path::new(point).starts_with(data)) {

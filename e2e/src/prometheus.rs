@@ -14,7 +14,7 @@ use crate::{eventually, repository};
 
 const START: Duration = Duration::from_secs(60);
 
-/// A plain GET; the answer's status and body.
+/// Sends a plain GET; returns the status and the body.
 pub fn get(address: &str, path: &str) -> std::io::Result<(u16, String)> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_read_timeout(Some(Duration::from_secs(20)))?;
@@ -32,7 +32,7 @@ pub fn get(address: &str, path: &str) -> std::io::Result<(u16, String)> {
     Ok((status.unwrap_or(0), body.to_owned()))
 }
 
-/// Debian's Prometheus, in a directory of its own.
+/// Debian's Prometheus, in its own directory.
 pub struct Prometheus {
     child: Child,
     address: String,
@@ -78,10 +78,10 @@ impl Prometheus {
         prometheus
     }
 
-    /// What its API answers to a GET; fails where it refuses.
+    /// The API's answer to a GET; fails on an error.
     pub fn api(&self, path: &str) -> Value {
         let (_, body) = get(&self.address, path).expect("Prometheus answers");
-        // Its larger answers come in chunks, whose sizes stand on lines of their own.
+        // Larger answers come in chunks, whose sizes are on separate lines.
         let plain: String = match body.starts_with('{') {
             true => body,
             false => body.split("\r\n").filter(|line| line.len() > 8).collect(),
@@ -92,7 +92,7 @@ impl Prometheus {
         answer["data"].clone()
     }
 
-    /// The values of a query now.
+    /// The current values of a query.
     pub fn query(&self, query: &str) -> Vec<Value> {
         let encoded = utf8_percent_encode(query, NON_ALPHANUMERIC);
         let data = self.api(&format!("/api/v1/query?query={encoded}"));

@@ -1,4 +1,4 @@
-//! A machine of two GPUs, each with an InfiniBand card under its switch, made of a fixture tree.
+//! A machine with two GPUs, each with an InfiniBand card under its switch, built from a fixture tree.
 
 use std::path::{Path, PathBuf};
 
@@ -7,8 +7,8 @@ use crate::{make_device, repository};
 #[path = "../../internal/hardware/testing/unpack.rs"]
 mod unpack;
 
-/// Shell commands that give a mount namespace a `/dev` with what is in this machine's and the files of
-/// the cards that [`make_rdma`] made in `$DIR`.
+/// Shell commands that give a mount namespace a `/dev` with this machine's files and those of the cards that
+/// [`make_rdma`] created in `$DIR`.
 pub const RDMA_DEV: &str = r#"
     mkdir "$DIR/dev"
     mount -t tmpfs none "$DIR/dev"
@@ -23,7 +23,7 @@ pub const RDMA_DEV: &str = r#"
     mount --rbind "$DIR/dev" /dev
 "#;
 
-/// Makes the machine's root, `directory`/rdma, whose device files are those of others by number.
+/// Creates the machine's root, `directory`/rdma, whose device files have the numbers of other devices.
 #[track_caller]
 pub fn make_rdma(directory: &Path) -> PathBuf {
     let machine = directory.join("rdma");

@@ -1,16 +1,16 @@
-//! Waiting for what must come about, with a bound and a reason.
+//! Waits for a condition, with a time limit and a reason.
 
 use std::time::{Duration, Instant};
 
-/// How often it is looked.
+/// Interval of checks.
 const PACE: Duration = Duration::from_millis(100);
 
-/// Looks until there is something, and fails naming what was waited for.
+/// Checks until `look` returns a value; the failure names the awaited event.
 pub fn eventually<T>(what: &str, bound: Duration, mut look: impl FnMut() -> Option<T>) -> T {
     eventually_ok(what, bound, || look().ok_or_else(String::new))
 }
 
-/// The same for a look that says why there is nothing yet: the last reason is told where it fails.
+/// Like `eventually`, with a reason for each failed check: the failure shows the last reason.
 pub fn eventually_ok<T>(
     what: &str,
     bound: Duration,
@@ -30,7 +30,7 @@ pub fn eventually_ok<T>(
     }
 }
 
-/// The same for a look that waits.
+/// Like `eventually`, with an asynchronous check.
 pub async fn eventually_async<T, F>(what: &str, bound: Duration, mut look: impl FnMut() -> F) -> T
 where
     F: Future<Output = Option<T>>,

@@ -1,5 +1,5 @@
-//! Pods that attack: other namespaces' files and processes, the platform's secrets, devices, and
-//! the machine's room. What they see and get is printed by them and judged here; no secret is.
+//! Pods that attack other namespaces' files and processes, the platform's secrets, devices, and
+//! the machine's resources. They print their results, which the tests judge; no secret is printed.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use serde_json::{Value, json};
 
 const SOON: Duration = Duration::from_secs(90);
 
-/// What a victim holds, and attackers look for.
+/// The victim's secret, for which attackers search.
 const TREASURE: &str = "treasure-4711";
 
-/// A pod of a process, in a namespace; the script is a shell's.
+/// A pod without an image in a namespace, which runs a shell script.
 fn pod(namespace: &str, name: &str, script: &str, more: &Value) -> String {
     let mut pod = json!({
         "apiVersion": "v1", "kind": "Pod",
@@ -28,7 +28,7 @@ fn pod(namespace: &str, name: &str, script: &str, more: &Value) -> String {
     pod.to_string()
 }
 
-/// Runs an attacker to its end; what it printed.
+/// Runs an attacker to its end and returns its output.
 fn attack(platform: &Platform, name: &str, script: &str) -> String {
     attack_with(platform, name, script, &Value::Null)
 }
@@ -46,7 +46,7 @@ fn two_namespaces() -> Platform {
     e2e::require_root();
     let machine = repository().join("packaging/examples/machines/4x-h100.toml");
     let machine = machine.display().to_string();
-    // Few, so that a fork bomb meets its bound before the test's patience ends.
+    // A low limit, so that a fork bomb reaches it before the test times out.
     let platform = Platform::up(&["--machine", &machine, "--pod-pids-limit", "64"]);
     for name in ["attackers", "victims"] {
         platform.apply(&format!(
@@ -56,8 +56,8 @@ fn two_namespaces() -> Platform {
     platform
 }
 
-/// A pod of another namespace that holds the treasure in its environment, its command, its
-/// temporary directory and a volume, and goes on.
+/// A pod of another namespace that has the secret in its environment, its command, its temporary
+/// directory and a volume, and keeps running.
 fn victim(platform: &Platform) -> u32 {
     let script = "echo $TREASURE > /tmp/held; echo $TREASURE > /held/file; chmod -R a+rwX /tmp/held /held; \
                   echo ready; exec sleep 600";
@@ -172,10 +172,10 @@ fn a_pod_forks_within_its_bound_and_fills_its_own_room_alone() {
     platform.apply(&pod("attackers", "forks", bomb, &Value::Null));
     eventually("it forks", SOON, || {
         let log = platform.cli(&["-n", "attackers", "logs", "forks"]).out;
-        // A shell that gets no process more says so.
+        // A shell that cannot fork says so.
         log.contains("fork").then_some(())
     });
-    // The machine and its server go on meanwhile, and the bomb can be ended.
+    // The machine and its server keep working, and the fork bomb can be ended.
     platform.cli(&["get", "pods", "-A"]).ok();
     platform
         .kubectl(&[
@@ -267,7 +267,7 @@ fn a_pod_that_fills_the_disk_is_evicted_and_what_it_wrote_is_gone() {
         json!({"ephemeral-storage": "1Mi"}),
         &megabytes(5, "/dev/termination-log"),
     );
-    // Deeper than a path can say, where a count would not follow.
+    // Deeper than a path can be long, where a naive count would not follow.
     let deep = "cd /held; i=0; while [ $i -lt 900 ]; do mkdir inside && cd -P inside || break; i=$((i+1)); done; \
                 head -c 5000000 /dev/zero > file; cd /; sleep 600";
     volume("deep", json!({"sizeLimit": "1Mi"}), deep);
@@ -286,7 +286,7 @@ fn a_pod_that_fills_the_disk_is_evicted_and_what_it_wrote_is_gone() {
     let [_, reason, message] = failed(&platform, "deep");
     assert_eq!(reason, "Evicted");
     assert!(message.contains("EmptyDir volume \"held\""), "{message}");
-    // Its neighbour within its limit goes on.
+    // A neighbour within its limit keeps running.
     let log = platform.kubectl(&[
         "-n",
         "attackers",
@@ -357,7 +357,7 @@ fn a_pod_asks_for_no_more_than_its_namespace_permits() {
         let file = platform.manifest(&format!("{name}.json"), &manifest);
         let made = platform.kubectl(&["create", "-f", &file.display().to_string()]);
         if made.code != Some(0) {
-            // Refused by the namespace's standard already.
+            // The namespace's standard refuses it already.
             assert!(
                 words.iter().any(|word| made.err.contains(word)),
                 "{}",

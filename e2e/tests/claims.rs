@@ -19,7 +19,7 @@ const SOON: Duration = Duration::from_secs(120);
 const GPU: &str = "gpu.muster.io";
 const ROOT: &str = "resource.kubernetes.io/pcieRoot";
 
-/// Each device file with the number that tells it in a container: its minor, of major 1.
+/// Each device file with its number in a container: its minor, of major 1.
 const FILES: [(&str, u32); 6] = [
     ("nvidia0", 3),
     ("nvidia1", 5),
@@ -29,11 +29,11 @@ const FILES: [(&str, u32); 6] = [
     ("infiniband/rdma_cm", 11),
 ];
 
-/// One node of four GPUs, each under a PCIe root of its own, and two network cards: with the second
-/// GPU and with the last.
+/// One node with four GPUs, each under its own PCIe root, and two network cards: next to the
+/// second GPU and next to the last.
 struct Ground {
     agent: Option<Child>,
-    /// Where its metrics are.
+    /// The address of its metrics.
     metrics: String,
     kubelet: Kubelet,
     cluster: Cluster,
@@ -72,7 +72,7 @@ impl Ground {
         self.cluster.directory().join(name)
     }
 
-    /// Describes the machine, of whose GPUs these are ill.
+    /// Describes the machine with these GPUs unhealthy.
     fn describe(&self, ill: &[usize]) {
         let gpu = |at: usize| {
             format!(
@@ -92,7 +92,7 @@ impl Ground {
         self.describe_as(&text);
     }
 
-    /// The same machine, of whose GPUs one is gone.
+    /// Describes the machine with one GPU lost.
     fn lose(&self, gpu: usize) {
         self.describe(&[]);
         let text = std::fs::read_to_string(self.at("machine.toml")).unwrap();
@@ -104,13 +104,13 @@ impl Ground {
         std::fs::rename(self.at("machine.partial"), self.at("machine.toml")).unwrap();
     }
 
-    /// The agent, which gives out devices this way.
+    /// The agent with this way of allocating devices.
     fn command(&self, devices: &str) -> Command {
         let account = self
             .cluster
             .kubeconfig_of_account("muster-system", "muster-agent");
         let mut command = self.kubelet.inside(std::path::Path::new("setpriv"));
-        // As the DaemonSet has it: root, without capabilities.
+        // As in the DaemonSet: root, without capabilities.
         command.args(["--no-new-privs", "--inh-caps=-all", "--bounding-set=-all"]);
         command.arg(muster()).arg("--kubeconfig").arg(account);
         command.arg("--data").arg(self.at("agent-data"));
@@ -151,7 +151,7 @@ impl Ground {
         all.into_iter().filter(ours).collect()
     }
 
-    /// Until the node's one slice has these devices and no others; that slice.
+    /// Waits until the node's one slice lists exactly these devices, and returns the slice.
     fn until_offered(&self, devices: &[&str]) -> Value {
         let wanted: BTreeSet<&str> = devices.iter().copied().collect();
         let mut seen = String::new();
@@ -169,7 +169,7 @@ impl Ground {
         })
     }
 
-    /// A pod that says what it sees and goes on, with these claims.
+    /// A pod with these claims that prints its devices and keeps running.
     fn pod(&self, name: &str, claims: &Value, limits: &Value) {
         let script = "env | grep '^MUSTER_'; echo told $NVIDIA_VISIBLE_DEVICES; \
             for file in $(busybox find /dev -name 'nvidia*' -o -name rdma_cm | busybox sort); do \
@@ -187,14 +187,15 @@ impl Ground {
         self.cluster.apply(&pod.to_string());
     }
 
-    /// What a pod sees, once it runs.
+    /// The devices that a pod sees, once it runs.
     fn seen(&self, pod: &str) -> Vec<String> {
         let mut lines = self.cluster.said(pod, SOON);
         lines.sort();
         lines
     }
 
-    /// Makes a claim with these requests, and what must match among their devices.
+    /// Creates a claim with these requests, and the attributes that must match among their
+    /// devices.
     fn claim(&self, name: &str, kind: &str, requests: &[(&str, &str, &str)], matching: &[&str]) {
         let requests = requests.iter().map(|(name, class, expression)| {
             let selectors = match *expression {
@@ -253,7 +254,7 @@ const ALL: [&str; 6] = [
     "nic-mlx5-1",
 ];
 
-/// What a container with a GPU of this index sees.
+/// The devices that a container with this GPU sees.
 fn alone(index: usize) -> Vec<String> {
     let number = FILES[index].1;
     vec![
@@ -275,12 +276,12 @@ fn containers_have_what_kube_scheduler_allocated_to_their_claims() {
     let slice = ground.until_offered(&ALL);
     assert_eq!(slice["spec"]["nodeName"], "box");
     assert_eq!(slice["metadata"]["ownerReferences"][0]["name"], "box");
-    // The kubelet counts no GPUs: what claims have can't be given out by number as well.
+    // The kubelet counts no GPUs, so that the device plugin cannot allocate claimed ones as well.
     let node = ground.cluster.get(&["node", "box"]);
     let counted = &node["status"]["allocatable"]["nvidia.com/gpu"];
     assert!(counted.is_null(), "{counted}");
 
-    // The examples are such that the API takes them.
+    // The API accepts the examples.
     let example = repository().join("packaging/examples/claims.yaml");
     let example = example.display().to_string();
     let strictly = ["apply", "--dry-run=server", "--validate=strict", "-f"];
@@ -301,7 +302,7 @@ fn containers_have_what_kube_scheduler_allocated_to_their_claims() {
     let lines = page.lines().filter(its);
     assert!(lines.count() > 0, "{page}");
 
-    // A test of RDMA would take bandwidth from it.
+    // A test of RDMA would use a part of its bandwidth.
     let question = json!({"id": "a", "asked": 0, "ask": "examine"});
     let note = format!("muster.io/rdma-ask={question}");
     (ground.cluster.kubectl(&["annotate", "node", "box", &note])).ok();
@@ -339,7 +340,7 @@ fn containers_have_what_kube_scheduler_allocated_to_their_claims() {
     }
     assert_eq!(given, BTreeSet::from([1, 3]));
 
-    // Of two more one gets the last GPU, and the other waits until one is free.
+    // Of two more pods one gets the last GPU, and the other waits until one is free.
     let one = json!([{"name": "gpu", "resourceClaimTemplateName": "one"}]);
     ground.claim("one", "ResourceClaimTemplate", &[("gpu", GPU, "")], &[]);
     ground.pod("fourth", &one, &json!({}));
@@ -361,7 +362,7 @@ fn containers_have_what_kube_scheduler_allocated_to_their_claims() {
 #[test]
 fn what_is_given_outlives_the_agent_and_a_failed_gpu_leaves_the_slices() {
     let mut ground = Ground::start();
-    // What a pod has from the device plugin is offered to no claim.
+    // A GPU that a pod has from the device plugin is offered to no claim.
     ground.agent("plugin");
     eventually("the GPUs are counted", SOON, || {
         let node = ground.cluster.get(&["node", "box"]);
@@ -383,7 +384,7 @@ fn what_is_given_outlives_the_agent_and_a_failed_gpu_leaves_the_slices() {
     let first = ground.seen("first");
     assert_eq!(ground.specs(), 1);
 
-    // While there is a claim the device plugin is refused.
+    // While a claim is allocated, the agent refuses to run the device plugin.
     ground.end_agent();
     let refused = run(&mut ground.command("plugin"));
     assert_ne!(refused.code, Some(0));
@@ -394,14 +395,16 @@ fn what_is_given_outlives_the_agent_and_a_failed_gpu_leaves_the_slices() {
         refused.err
     );
 
-    // A pod that comes while there is no agent waits for the next, which knows what the first has.
+    // A pod that arrives without an agent waits for the next agent, which knows the first pod's
+    // devices.
     ground.pod("second", &one, &json!({}));
     ground.agent("dra");
     let second = ground.seen("second");
     assert_ne!(first, second);
     assert_eq!(ground.seen("first"), first);
 
-    // A kubelet that starts anew removes the node's slices; they come back, and it the claims.
+    // A restarted kubelet removes the node's slices; they come back, and the kubelet prepares its
+    // claims again.
     ground.kubelet.stop();
     ground.kubelet.restart();
     ground.until_offered(&ALL);
@@ -436,7 +439,7 @@ fn what_is_given_outlives_the_agent_and_a_failed_gpu_leaves_the_slices() {
     ground.until_offered(&ALL);
     assert_eq!(ground.seen("late"), alone(free));
 
-    // A GPU is gone with what runs on it: its pod is evicted, and others aren't.
+    // A lost GPU takes its pod with it: the pod is evicted, and the others are not.
     let lost = (0..4).find(|index| alone(*index) == first).unwrap();
     ground.lose(lost);
     eventually("who has it is evicted", SOON, || {
@@ -455,7 +458,7 @@ fn what_is_given_outlives_the_agent_and_a_failed_gpu_leaves_the_slices() {
     let rest: Vec<&str> = ALL.into_iter().filter(|it| *it != name).collect();
     ground.until_offered(&rest);
 
-    // What ends gives back what it had.
+    // A pod's end frees its devices.
     for pod in ["second", "third", "late"] {
         ground.delete(pod);
     }

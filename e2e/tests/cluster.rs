@@ -1,5 +1,5 @@
-//! The real Kubernetes that other tests stand on: its programs work together as they should
-//! before anything of ours joins them.
+//! The real Kubernetes under the other tests: its own programs work together before Muster joins
+//! them.
 
 use std::time::Duration;
 

@@ -1,8 +1,8 @@
-//! Which devices containers have, and what the node says of them: by the Container Device Interface,
-//! whose file a real containerd reads for pods of a real kubelet, another vendor's by description, and RDMA
-//! cards that containers share, of a machine whose sysfs is a tree of files.
-//! The GPUs are the driver's library's stand-in's; device files are those of /dev/null and its like
-//! under other names, and the driver's libraries are text.
+//! The devices of containers, and the node's report of them: by the Container Device Interface, whose file a real
+//! containerd reads for pods of a real kubelet; another vendor's devices by description; and RDMA cards that
+//! containers share, on a machine whose sysfs is a tree of files. The stand-in for the driver's library provides the
+//! GPUs; the device files are copies of /dev/null and similar ones under other names, and the driver's libraries are
+//! text files.
 
 use std::fs::File;
 use std::os::unix::fs::symlink;
@@ -20,7 +20,7 @@ const SOON: Duration = Duration::from_secs(120);
 const GPU: &str = "nvidia.com/gpu";
 const SLICE: &str = "nvidia.com/mig-1g.10gb";
 
-/// Each device file with the number that tells it in a container: its minor, of major 1.
+/// Each device file with its number in a container: its minor, of major 1.
 const FILES: [(&str, u32); 6] = [
     ("nvidia0", 3),
     ("nvidia1", 5),
@@ -30,7 +30,7 @@ const FILES: [(&str, u32); 6] = [
     ("nvidia-caps/nvidia-cap31", 11),
 ];
 
-/// A node with a GPU, and one that is cut into slices.
+/// A node with a whole GPU, and one with slices.
 struct Ground {
     agent: Option<Child>,
     kubelet: Kubelet,
@@ -84,8 +84,8 @@ impl Ground {
         let machine = gpu(whole, "") + &gpu(second, cut) + hot;
         std::fs::write(self.at("machine.toml"), machine).expect("a machine");
 
-        // What the driver says in proc of the slice's files: its instances' numbers are the
-        // stand-in's, so all that there can be are written.
+        // The files of slices that the driver lists in proc: the stand-in chooses the instances' numbers, so that all
+        // possible files are created.
         let script = r#"
             set -e
             for instance in $(seq 0 14); do
@@ -101,7 +101,7 @@ impl Ground {
         run(shell.args(["-c", script]).env("DIR", dir)).ok();
     }
 
-    /// Starts the agent with this strategy, in place of the one before.
+    /// Starts the agent with this strategy, instead of the previous one.
     fn agent_by(&mut self, strategy: &str) {
         let configuration = format!(
             "version: v1\nflags:\n  nvidiaDriverRoot: {}\n  plugin:\n    deviceListStrategy: [{strategy}]\n",
@@ -112,14 +112,14 @@ impl Ground {
         self.agent(&["--device-plugin-config", &plugin], 2);
     }
 
-    /// Starts the agent with these arguments, in place of the one before, and waits until it is the
-    /// plugin for so many resources.
+    /// Starts the agent with these arguments, instead of the previous one, and waits until it has registered this
+    /// many resources.
     fn agent(&mut self, more: &[&str], resources: usize) {
         let program = self.kubelet.inside(&muster());
         self.agent_by_command(program, more, resources);
     }
 
-    /// The same on a machine whose sysfs is in this directory.
+    /// Like `agent`, on a machine whose sysfs is in this directory.
     fn agent_seeing(&mut self, sys: &Path, more: &[&str], resources: usize) {
         let mut program = self.kubelet.inside(Path::new("unshare"));
         let script = "mount --bind \"$0\" /sys && exec \"$@\"";
@@ -174,8 +174,8 @@ impl Ground {
         });
     }
 
-    /// What a pod with one of a resource sees: its device files with their numbers, what NVIDIA's
-    /// runtime would be told, and the driver's library.
+    /// The devices of a pod with one of a resource: its device files with their numbers, the variable for NVIDIA's
+    /// runtime, and the driver's library.
     fn seen(&self, pod: &str, resource: &str) -> Vec<String> {
         self.until_allocatable(resource, 1);
         let script = "for file in $(busybox find /dev -name 'nvidia*' -type c | busybox sort); do \
@@ -194,12 +194,12 @@ impl Ground {
         said
     }
 
-    /// What a pod with one of a resource prints. It runs on.
+    /// The output of a pod with one of a resource, which keeps running.
     fn said(&self, pod: &str, resource: &str, script: &str) -> Vec<String> {
         self.said_with(pod, &json!({resource: "1"}), script)
     }
 
-    /// The same with all of these.
+    /// Like `said`, with all of these resources.
     fn said_with(&self, pod: &str, limits: &Value, script: &str) -> Vec<String> {
         let script = format!("{script}; echo end; trap 'exit 0' TERM; while :; do sleep 1; done");
         let pod_object = json!({"apiVersion": "v1", "kind": "Pod",
@@ -257,11 +257,11 @@ fn a_container_has_the_device_files_that_the_cdi_file_names_and_the_drivers_libr
     ];
     assert_eq!(ground.seen("slice", SLICE), [&slice[..], &library].concat());
 
-    // By annotations the same.
+    // The same with annotations.
     ground.agent_by("cdi-annotations");
     assert_eq!(ground.seen("noted", GPU), [&whole[..], &library].concat());
 
-    // What is told by the variable as well, a runtime of NVIDIA's may bring too.
+    // With the variable as well, NVIDIA's runtime may add the same devices.
     ground.agent_by("envvar, cdi-cri");
     let both = ground.seen("both", GPU);
     assert_eq!(both[..3], whole[..3]);
@@ -271,11 +271,11 @@ fn a_container_has_the_device_files_that_the_cdi_file_names_and_the_drivers_libr
         .expect("the first GPU");
     assert_eq!(both[3], format!("told {id}"));
 
-    // A file that nobody needs goes.
+    // An unused CDI file is removed.
     ground.agent_by("envvar");
     assert!(!file.exists());
 
-    // What the GPUs do is told beside a kubelet, too, and the alert that stands on a hot one.
+    // GPU metrics are served next to a kubelet too, and so is the alert on a hot GPU.
     let said = |name: &str| {
         eventually(&format!("the node has {name}"), SOON, || {
             let node = ground.cluster.get(&["node", "box"]);
@@ -314,7 +314,7 @@ fn a_described_vendors_devices_are_given_to_pods_while_they_are_well() {
         std::fs::create_dir_all(path.parent().expect("a directory")).expect("it is made");
         std::fs::write(path, says).expect("it is written");
     };
-    // The third is not Gaudi's.
+    // The third device is not Gaudi's.
     for (number, vendor) in [(0, "0x1da3\n"), (1, "0x1da3\n"), (2, "0x8086\n")] {
         let dev = ground.at("machine/dev/accel");
         make_device(&dev.join(format!("accel{number}")), 3 + number * 2);
@@ -345,7 +345,7 @@ fn a_described_vendors_devices_are_given_to_pods_while_they_are_well() {
         assert!(message.contains(word), "{message}");
     }
 
-    // A pod gets the one that is well: both of its files, nothing of the others', and its number.
+    // A pod gets the healthy device: both of its files, none of the others', and its number.
     let script = format!(
         "for file in $(busybox find {root}/dev -type c | busybox sort); do \
          busybox stat -c '%n %t:%T' $file; done; echo sees $HABANA_VISIBLE_DEVICES"
@@ -357,7 +357,7 @@ fn a_described_vendors_devices_are_given_to_pods_while_they_are_well() {
     ];
     assert_eq!(ground.said("first", resource, &script), wanted);
 
-    // The other comes back when its check says so, and is not given twice.
+    // The other device comes back when its check succeeds, and is not allocated twice.
     about(1, "status", "Operational\n");
     ground.until_allocatable(resource, 2);
     says("False");
@@ -365,7 +365,7 @@ fn a_described_vendors_devices_are_given_to_pods_while_they_are_well() {
     assert_eq!(second.last().map(String::as_str), Some("sees 1"));
 }
 
-/// What a pod says of its RDMA: its cards' files, its GPU, and which ports NCCL is told of.
+/// A pod's RDMA: its cards' files, its GPU, and NCCL's ports.
 const RDMA: &str = "for file in $(busybox find /dev/infiniband -type c | busybox sort); do \
     busybox stat -c '%n %t:%T' $file; done; echo told $NVIDIA_VISIBLE_DEVICES $NCCL_IB_HCA";
 
@@ -410,7 +410,7 @@ fn shared_rdma_cards_reach_pods_with_their_files_while_a_port_is_up_and_go_with_
     ground.until_allocatable(all, 20);
     ground.until_allocatable(second, 10);
 
-    // Of the second card alone: its own files, the GPU that is near it, and NCCL told of it.
+    // The second card alone: its own files, the GPU near it, and NCCL's setting for it.
     ground.until_allocatable(GPU, 2);
     let both = json!({GPU: "1", second: "1"});
     let own = [
@@ -423,14 +423,14 @@ fn shared_rdma_cards_reach_pods_with_their_files_while_a_port_is_up_and_go_with_
     let said = ground.said_with("near", &both, RDMA);
     assert_eq!(said[..4], own);
     assert_eq!(said[4], format!("told {} =mlx5_1:1", gpu(1)));
-    // Of all: every card's files, and of these NCCL is told of the one near its GPU.
+    // All cards: every card's files, and NCCL's setting for the one near the GPU.
     let said = ground.said_with("all", &json!({GPU: "1", all: "1"}), RDMA);
     assert_eq!(said.len(), 8, "{said:?}");
     assert_eq!(said[7], format!("told {} =mlx5_0:1", gpu(0)));
-    // Without a GPU nothing is told.
+    // Without a GPU, NCCL gets no setting.
     assert_eq!(ground.said("plain", second, RDMA)[4], "told");
 
-    // A resource all of whose ports are down is given to nobody until one is up.
+    // If all ports of a resource are down, it is not allocated until one is up.
     let state = machine.join("sys/class/infiniband/mlx5_1/ports/1/state");
     std::fs::write(&state, "1: DOWN\n").expect("it is written");
     ground.until_allocatable(second, 0);

@@ -1,5 +1,5 @@
-//! Pods that name an image: as containers of a real containerd where a node has one, on the
-//! host where an administrator allows it, and explained where neither is so.
+//! Pods with an image: as containers of a real containerd if the node has one, on the host if an
+//! administrator allows it, and with an explanation otherwise.
 
 use std::time::Duration;
 
@@ -104,7 +104,7 @@ fn status(pod: &Value) -> &Value {
     &pod["status"]["containerStatuses"][0]
 }
 
-/// What the scheduler says on the pod.
+/// The scheduler's message on the pod.
 fn unschedulable(platform: &Platform, pod: &str) -> Option<String> {
     let pod = platform.get("pod", pod);
     let condition = pod["status"]["conditions"]
@@ -116,7 +116,7 @@ fn unschedulable(platform: &Platform, pod: &str) -> Option<String> {
     condition["message"].as_str().map(String::from)
 }
 
-/// One containerd serves all that follows: starting one takes seconds.
+/// One containerd serves all checks: its start takes seconds.
 #[test]
 fn a_pod_that_names_an_image_runs_as_a_container() {
     let daemon = Containerd::start();
@@ -325,7 +325,7 @@ fn a_container_runs_on_while_its_agent_is_dead_and_is_found_again() {
     );
     assert_eq!(status(&after)["restartCount"], 0);
 
-    // What ends while the agent is dead is reported when it is back.
+    // Containers that end while the agent is dead are reported when it is back.
     agent.kill();
     std::fs::write(out.join("go"), "").unwrap();
     eventually("it ended", SOON, || out.join("done").exists().then_some(()));
@@ -338,7 +338,7 @@ fn a_container_runs_on_while_its_agent_is_dead_and_is_found_again() {
     let log = platform.cli(&["logs", "steady", "--tail", "1"]).ok();
     assert_eq!(log, "end\n");
 
-    // An agent that has forgotten its pods leaves nothing of them in the runtime.
+    // An agent that has lost its pods' records removes their containers from the runtime.
     assert!(!daemon.containers().is_empty());
     agent.kill();
     std::fs::remove_dir_all(agent.data.join("agent/pods")).unwrap();
@@ -354,7 +354,7 @@ fn an_image_that_no_node_can_run_is_explained_and_runs_on_the_host_where_that_is
     let platform = Platform::server(&[]);
     let _plain = platform.agent("plain", None, &[]);
     platform.await_nodes(1);
-    // The same manifest then runs on the host, so its command is one that the host has.
+    // The same manifest then runs on the host, so that its command must exist there.
     let script = "echo on $(cat /proc/1/comm); exit 0";
     platform.apply(&pod("lone", "Never", script, "").replace("[sh,", "[/bin/sh,"));
     platform.apply(&job("batch", script));

@@ -1,6 +1,6 @@
-//! `muster agent --engine kubernetes` beside a real kubelet, with the rights that packaging
-//! gives it, in the cluster and on the node. The GPUs are described in a file, as no machine of
-//! the tests has any: containers print which ones they were given.
+//! `muster agent --engine kubernetes` next to a real kubelet, with the packaged rights in the
+//! cluster and on the node. The GPUs are described in a file, because the test machines have none:
+//! containers print the GPUs that they got.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -59,12 +59,12 @@ impl Ground {
         });
     }
 
-    /// Until the node's condition on its MIG strategy has this status; its message.
+    /// Waits until the node's condition on its MIG strategy has this status; returns its message.
     fn strategy_told(&self, status: &str) -> String {
         self.told("muster.io/mig-not-uniform", status)
     }
 
-    /// Until a condition of the node has this status; its message.
+    /// Waits until a condition of the node has this status; returns its message.
     fn told(&self, condition: &str, status: &str) -> String {
         let what = format!("{condition} is {status}");
         eventually(&what, SOON, || {
@@ -88,12 +88,12 @@ impl Ground {
         gpus.iter().map(id).collect()
     }
 
-    /// Makes pods as a binder leaves them, all in one request: on the node, with their devices.
+    /// Creates pods as a binder leaves them, all in one request: on the node, with their devices.
     fn place(&self, pods: &[(&str, &[&str])]) {
         self.place_of(GPU, pods);
     }
 
-    /// The same with devices of another resource.
+    /// Like `place`, with devices of another resource.
     fn place_of(&self, resource: &str, pods: &[(&str, &[&str])]) {
         let pods = pods.iter().map(|(name, devices)| {
             let chosen = json!({"c": {resource: devices}}).to_string();
@@ -110,7 +110,7 @@ impl Ground {
         self.cluster.apply(&list.to_string());
     }
 
-    /// What a pod was given, once it runs.
+    /// The devices that a pod got, once it runs.
     fn given(&self, pod: &str) -> Vec<String> {
         let log = eventually(&format!("{pod} says what it has"), SOON, || {
             let ran = self.cluster.kubectl(&["logs", pod]);
@@ -142,19 +142,19 @@ fn description(cluster: &Cluster) -> PathBuf {
     cluster.directory().join("machine.toml")
 }
 
-/// Puts another description in place, whole or not at all: the agent reads it every other second.
+/// Replaces the description atomically: the agent reads it every other second.
 fn replace(cluster: &Cluster, text: &str) {
     let partial = cluster.directory().join("machine.partial");
     std::fs::write(&partial, text).expect("a description is written");
     std::fs::rename(partial, description(cluster)).expect("a description is put in place");
 }
 
-/// Describes 8 GPUs, of which these are ill.
+/// Describes 8 GPUs, of which these are unhealthy.
 fn describe(cluster: &Cluster, ill: &[usize]) {
     describe_with(cluster, ill, "");
 }
 
-/// The same with these states.
+/// Like `describe`, with these states.
 fn describe_with(cluster: &Cluster, ill: &[usize], states: &str) {
     let gpu = |at: usize| {
         format!(
@@ -173,7 +173,7 @@ fn agent(cluster: &Cluster, kubelet: &Kubelet) -> Child {
     agent_with(cluster, kubelet, &[])
 }
 
-/// The agent with these arguments, too.
+/// The agent with these additional arguments.
 fn agent_with(cluster: &Cluster, kubelet: &Kubelet, more: &[&str]) -> Child {
     let log = File::options()
         .create(true)
@@ -181,7 +181,7 @@ fn agent_with(cluster: &Cluster, kubelet: &Kubelet, more: &[&str]) -> Child {
         .open(cluster.directory().join("agent.log"))
         .expect("a log");
     let account = cluster.kubeconfig_of_account("muster-system", "muster-agent");
-    // As the DaemonSet has it: root, without capabilities.
+    // As in the DaemonSet: root, without capabilities.
     kubelet
         .inside(Path::new("setpriv"))
         .args(["--no-new-privs", "--inh-caps=-all", "--bounding-set=-all"])
@@ -216,8 +216,8 @@ fn pods_that_start_at_once_each_get_the_devices_chosen_for_them_and_metrics_name
     ground.agent = agent_with(&ground.cluster, &ground.kubelet, &["--metrics", &address]);
     let ids = ground.ids();
     let id = |at: usize| ids[at].as_str();
-    // Each choice differs from what a plugin that doesn't know the pod would give, and pods of
-    // the same size start together.
+    // Each choice differs from that of a plugin that doesn't know the pod, and pods of the same
+    // size start together.
     let pairs = [[id(5), id(2)], [id(7), id(0)]];
     let singles = [[id(6)], [id(1)], [id(4)], [id(3)]];
     ground.place(&[
@@ -248,7 +248,7 @@ fn pods_that_start_at_once_each_get_the_devices_chosen_for_them_and_metrics_name
     shown(&["get", "pods", "-o", "wide"]);
     shown(&["exec", "pair-a", "--", "env"]);
 
-    // The kubelet says who has what.
+    // The kubelet reports the pod of each device.
     let (status, page) = get(&address, "/metrics").expect("the agent has metrics");
     assert_eq!(status, 200, "{page}");
     let free: Vec<&str> = (page.lines())
@@ -286,7 +286,7 @@ fn devices_outlive_the_agent_and_the_kubelet_and_an_ill_one_leaves_until_it_is_w
     ground.place(&[("first", &[id(3), id(4)])]);
     assert_eq!(ground.given("first").len(), 2);
 
-    // The agent dies and another starts: what was given stays given.
+    // The agent dies and another one starts: allocations are kept.
     ground.agent.kill().expect("the agent can be killed");
     ground.agent.wait().expect("the agent ends");
     ground.agent = agent(&ground.cluster, &ground.kubelet);
@@ -294,7 +294,7 @@ fn devices_outlive_the_agent_and_the_kubelet_and_an_ill_one_leaves_until_it_is_w
     ground.place(&[("second", &[id(7)])]);
     assert_eq!(ground.given("second"), [id(7)]);
 
-    // A kubelet that starts anew finds the plugin again.
+    // A restarted kubelet finds the plugin again.
     ground.kubelet.stop();
     ground.kubelet.restart();
     ground.until_allocatable(8);
@@ -302,13 +302,13 @@ fn devices_outlive_the_agent_and_the_kubelet_and_an_ill_one_leaves_until_it_is_w
     ground.place(&[("third", &[id(0), id(7)])]);
     assert_eq!(ground.given("third").len(), 2);
 
-    // An ill GPU is not given out until it is well again.
+    // An unhealthy GPU is not allocated until it is healthy again.
     describe(&ground.cluster, &[6]);
     ground.until_allocatable(7);
     describe(&ground.cluster, &[]);
     ground.until_allocatable(8);
 
-    // One that the driver wants reset leaves alone too, which the node says, and comes back.
+    // A GPU with a pending reset is withdrawn alone, with a condition of the node, and comes back.
     describe_with(&ground.cluster, &[], "[[state]]\ngpu = 6\nrecovery = 1\n");
     ground.until_allocatable(7);
     let why = ground.told("muster.io/suspect", "True");
@@ -320,7 +320,7 @@ fn devices_outlive_the_agent_and_the_kubelet_and_an_ill_one_leaves_until_it_is_w
     ground.until_allocatable(8);
     ground.told("muster.io/suspect", "False");
 
-    // A link that was up and goes down is told of the node, and takes no GPU out.
+    // A link that goes down is reported on the node, and withdraws no GPU.
     let card = |state: &str| {
         format!(
             "[[nic]]\nname = \"mlx5_0\"\nports = [{{ gbits = 400, layer = \"InfiniBand\", state = \"{state}\" }}]\n"
@@ -335,7 +335,7 @@ fn devices_outlive_the_agent_and_the_kubelet_and_an_ill_one_leaves_until_it_is_w
     describe_with(&ground.cluster, &[], &card("ACTIVE"));
     ground.told("muster.io/fabric-failed", "False");
 
-    // An application's error takes no GPU out; the GPU's own does until it is quiet.
+    // An application's error withdraws no GPU; a GPU's own error does until the GPU is quiet.
     describe_with(
         &ground.cluster,
         &[],
@@ -352,8 +352,8 @@ fn devices_outlive_the_agent_and_the_kubelet_and_an_ill_one_leaves_until_it_is_w
         .ok();
     assert!(events.contains("XID 48"), "{events}");
 
-    // Of a driver that doesn't say when a GPU is well, another agent still knows that it is not;
-    // it has to be gone and come back.
+    // If the driver does not report recovery, another agent still knows that the GPU is unhealthy:
+    // it has to disappear and come back.
     let old = |state: &str| format!("[[state]]\ngpu = 6\nold_driver = true\n{state}\n");
     describe_with(&ground.cluster, &[], &old("xids = [48, 79]"));
     ground.until_allocatable(7);
@@ -379,7 +379,7 @@ fn devices_outlive_the_agent_and_the_kubelet_and_an_ill_one_leaves_until_it_is_w
     ground.told("muster.io/suspect", "False");
     assert!(log()[before..].contains("well again"), "it knew");
 
-    // Devices that another pod holds are given to nobody else.
+    // Devices of another pod are not allocated again.
     ground.place(&[("late", &[id(3)])]);
     let why = eventually("the pod is refused", SOON, || {
         let pod = ground.cluster.get(&["pod", "late"]);
@@ -410,7 +410,7 @@ fn slices_are_resources_by_their_profile_or_gpus_as_the_strategy_says_and_follow
     ground.until_allocatable_of(media, 1);
     ground.until_allocatable(1);
 
-    // Each gets the slice that was chosen for it, of its own resource.
+    // Each pod gets the slice that was chosen for it, of its own resource.
     let node = ground.cluster.get(&["node", "box"]);
     let inventory = node["metadata"]["annotations"]["muster.io/inventory"].as_str();
     let inventory: Value =
@@ -424,7 +424,7 @@ fn slices_are_resources_by_their_profile_or_gpus_as_the_strategy_says_and_follow
         ground.delete(pod);
     }
 
-    // As GPUs there must be one profile only, which the node says.
+    // With the strategy `single` there must be one profile only, which the node's condition says.
     cut("single", r#"["1g.10gb", "1g.10gb+me"]"#);
     let why = ground.strategy_told("True");
     assert!(why.contains("1g.10gb, 1g.10gb+me"), "{why}");
@@ -435,7 +435,7 @@ fn slices_are_resources_by_their_profile_or_gpus_as_the_strategy_says_and_follow
     ground.until_allocatable_of(small, 0);
     ground.until_allocatable_of(media, 0);
 
-    // Nobody looks at slices: both GPUs are whole.
+    // Slices are ignored: both GPUs are whole.
     cut("none", r#"["1g.10gb"]"#);
     ground.until_allocatable(2);
 }
@@ -466,7 +466,7 @@ fn shared_gpus_are_given_to_several_pods_under_their_own_name_and_the_others_as_
         (inventory["oneAtMost"] == json!([shared]) && alone == [&ids[6], &ids[7]]).then_some(())
     });
 
-    // One after another, as the numbers of those who have each are looked at.
+    // One after another, because the test reads the processes of each pod.
     let pod = |name: &str, count: usize| {
         json!({"apiVersion": "v1", "kind": "Pod",
             "metadata": {"name": name, "namespace": "default"},
@@ -494,7 +494,7 @@ fn shared_gpus_are_given_to_several_pods_under_their_own_name_and_the_others_as_
     ground.place(&[("whole", &[&ids[2]])]);
     assert_eq!(ground.given("whole"), [ids[2].clone()]);
 
-    // Several replicas are no more of a GPU.
+    // Several replicas do not enlarge the share of a GPU.
     ground.cluster.apply(&pod("greedy", 2));
     let why = eventually("the pod is refused", SOON, || {
         let pod = ground.cluster.get(&["pod", "greedy"]);
@@ -504,7 +504,7 @@ fn shared_gpus_are_given_to_several_pods_under_their_own_name_and_the_others_as_
     assert!(why.contains("failRequestsGreaterThanOne"), "{why}");
 }
 
-/// The process that the pod's only container was started with, as the node numbers it.
+/// The process of the pod's only container, by the node's process id.
 fn process_of(cluster: &Cluster, pod: &str) -> u32 {
     eventually(&format!("{pod} has a process"), SOON, || {
         let found = cluster.get(&["pod", pod]);
@@ -573,7 +573,7 @@ fn parts_of_a_gpu_are_of_the_chosen_one_within_mps_limits_and_who_takes_more_is_
         ground.cluster.apply(&pod(name, resource, amount, Some(id)));
         ground.given(name).join(",")
     };
-    // Two of one GPU, and one of another: the chosen ones, though others are free.
+    // Two of one GPU, and one of another: the chosen GPUs, though others are free.
     let (sixth, seventh) = (&ids[6], &ids[7]);
     let pipe = |id: &str| format!("{daemons}/{id}/pipe");
     let tens = format!("{},{sixth},{sixth},0=10240M,", pipe(sixth));
@@ -582,7 +582,7 @@ fn parts_of_a_gpu_are_of_the_chosen_one_within_mps_limits_and_who_takes_more_is_
     let quarter = format!("{},{seventh},{seventh},0=20389M,25", pipe(seventh));
     assert_eq!(place("quarter", time, "25", seventh), quarter);
 
-    // Nobody but Muster's scheduler keeps parts apart.
+    // Only Muster's scheduler keeps shares apart.
     ground.cluster.apply(&pod("stray", memory, "1", None));
     let why = eventually("the pod is refused", SOON, || {
         let pod = ground.cluster.get(&["pod", "stray"]);
@@ -591,7 +591,7 @@ fn parts_of_a_gpu_are_of_the_chosen_one_within_mps_limits_and_who_takes_more_is_
     });
     assert!(why.contains("no scheduler chose a GPU"), "{why}");
 
-    // One takes more than its part.
+    // One pod takes more than its share.
     let [greedy, modest] = ["greedy", "modest"].map(|name| process_of(&ground.cluster, name));
     describe_with(
         &ground.cluster,
@@ -621,7 +621,7 @@ fn parts_of_a_gpu_are_of_the_chosen_one_within_mps_limits_and_who_takes_more_is_
     let used = used.unwrap_or_else(|| panic!("no share of modest: {page}"));
     assert!(used.ends_with(&format!(" {}", 9000u64 << 20)), "{used}");
 
-    // The daemons go with the agent, as nobody uses them.
+    // The unused daemons end with the agent.
     let pid = std::fs::read_to_string(format!("{}/nvidia-cuda-mps-control.pid", pipe(sixth)));
     let daemon = PathBuf::from(format!("/proc/{}", pid.expect("a daemon").trim()));
     assert!(daemon.exists(), "it runs");

@@ -1,6 +1,6 @@
-//! What work on the embedded engine is given of its node's devices. Machines are described in files, for
-//! the driver's library's stand-in too; one with RDMA cards has a tree of files for its sysfs, and device
-//! files that are those of /dev/null and its like under other names.
+//! The devices of pods on the embedded engine. Machines are described in files, also for the stand-in for the
+//! driver's library; a machine with RDMA cards has a tree of files as its sysfs, and device files that are copies of
+//! /dev/null and similar ones under other names.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 const SOON: Duration = Duration::from_secs(120);
 
-/// What a pod prints, whose one container runs this script with these fields beside it.
+/// The output of a pod with one container that runs this script with these additional fields.
 fn said(platform: &Platform, name: &str, script: &str, container: &Value, spec: &Value) -> String {
     let script = format!("{script}; echo end; exec sleep 600");
     let mut pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
@@ -41,7 +41,7 @@ fn nccl_is_told_the_tree_of_a_machine_that_hides_it_unless_the_author_says_one()
     let platform = Platform::server(&[]);
     let _told = platform.agent("told", None, &["--machine", &machine, "--metrics", "off"]);
     platform.await_nodes(1);
-    // Pods run as other users than the agent, whose directories nobody else may look into.
+    // Pods run under other users than the agent, whose directories are private.
     let gpu = json!({"resources": {"limits": {"nvidia.com/gpu": "2"}}});
     let script = "echo $NCCL_TOPO_FILE; cat $NCCL_TOPO_FILE";
     let log = said(&platform, "told", script, &gpu, &json!({}));
@@ -58,7 +58,7 @@ fn nccl_is_told_the_tree_of_a_machine_that_hides_it_unless_the_author_says_one()
     let log = said(&platform, "plain", script, &plain, &json!({}));
     assert_eq!(log, "told nothing\n");
 
-    // Where the administrator wants none, a GPU changes nothing.
+    // If the administrator disables it, a GPU changes nothing.
     let more = [
         "--machine",
         &machine,
@@ -78,7 +78,7 @@ fn nccl_is_told_the_tree_of_a_machine_that_hides_it_unless_the_author_says_one()
     );
 }
 
-/// The stand-in under the driver's library's name, in a directory of its own in this one.
+/// The stand-in under the driver's library's name, in a subdirectory.
 fn library(directory: &Path) -> PathBuf {
     let library = directory.join("library");
     std::fs::create_dir(&library).unwrap();
@@ -104,7 +104,7 @@ impl Rdma {
         let gpus = "[[gpu]]\nmodel = \"NVIDIA H100 80GB HBM3\"\nmemory_mib = 81559\ncount = 2\n\
                     pci = [\"0000:18:00.0\", \"0000:3a:00.0\"]\n";
         std::fs::write(directory.path().join("machine.toml"), gpus).unwrap();
-        // The tree's sysfs has nothing of control groups.
+        // The tree's sysfs has no control groups.
         let script = format!(
             "mkdir \"$DIR/rdma/sys/fs\"; mount --rbind /sys/fs \"$DIR/rdma/sys/fs\"; {RDMA_DEV}"
         );
@@ -121,7 +121,7 @@ impl Rdma {
         self.directory.path().join(name)
     }
 
-    /// Starts the node's agent, in place of the one before.
+    /// Starts the node's agent, instead of the previous one.
     fn agent(&mut self, platform: &Platform, more: &[&str]) {
         if let Some(mut before) = self.agent.take() {
             before.kill();
@@ -145,7 +145,7 @@ impl Rdma {
     }
 }
 
-/// Until the node has these of a resource and gives those out; `null` where it has no such resource.
+/// Waits until the node has this capacity and allocatable amount of a resource; `null` if it lacks the resource.
 fn until_offered(platform: &Platform, resource: &str, capacity: &Value, allocatable: &Value) {
     let what = format!("{resource} is {capacity}, of which {allocatable} are given out");
     eventually(&what, SOON, || {
@@ -158,8 +158,8 @@ fn until_offered(platform: &Platform, resource: &str, capacity: &Value, allocata
     });
 }
 
-/// Makes a pod that asks for one of a resource and writes its devices' variable, and waits until it waits
-/// for the resource.
+/// Creates a pod that requests one of a resource and prints its devices' variable, and waits until it waits for the
+/// resource.
 fn waits(platform: &Platform, name: &str, resource: &str) {
     let script = "echo has $CARDS; exec sleep 600";
     let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
@@ -195,7 +195,7 @@ fn rdma_cards_are_shared_by_those_who_ask_and_reach_containers_with_their_files(
     until_offered(&platform, all, &count("20"), &count("20"));
     until_offered(&platform, second, &count("2"), &count("2"));
 
-    // In an image: the files of its cards, with their numbers, and NCCL told of none but these.
+    // In an image: the files of its cards with their numbers, and NCCL's setting for these only.
     let script = "for file in $(busybox find /dev/infiniband -type c | busybox sort); do \
         busybox stat -c '%n %t:%T' $file; done; echo told $NCCL_IB_HCA";
     let limits = |resource: &str, gpus: &str| json!({"resources": {"limits": {resource: "1", "nvidia.com/gpu": gpus}}, "image": IMAGE});
@@ -203,7 +203,7 @@ fn rdma_cards_are_shared_by_those_who_ask_and_reach_containers_with_their_files(
     let own = "/dev/infiniband/issm1 1:6\n/dev/infiniband/rdma_cm 1:7\n\
                /dev/infiniband/umad1 1:4\n/dev/infiniband/uverbs1 1:2\n";
     assert_eq!(log, format!("{own}told =mlx5_1:1\n"));
-    // A process sees what the node has, and is told the same.
+    // A process sees the node's files, and gets the same setting.
     let process = json!({"resources": {"limits": {second: "1"}}});
     let script = "ls /dev/infiniband | tr '\\n' ' '; echo told $NCCL_IB_HCA";
     let log = said(&platform, "process", script, &process, &json!({}));
@@ -212,10 +212,10 @@ fn rdma_cards_are_shared_by_those_who_ask_and_reach_containers_with_their_files(
         "issm0 issm1 rdma_cm umad0 umad1 uverbs0 uverbs1 told\n"
     );
 
-    // Both shares are had: a third pod waits, and says for what.
+    // Both shares are taken: a third pod waits, with a message that names the resource.
     waits(&platform, "third", second);
 
-    // A resource all of whose ports are down is given to nobody until one is up.
+    // If all ports of a resource are down, it is not allocated until one is up.
     let state = node.at("rdma/sys/class/infiniband/mlx5_1/ports/1/state");
     std::fs::write(&state, "1: DOWN\n").unwrap();
     until_offered(&platform, second, &count("2"), &count("0"));
@@ -223,7 +223,7 @@ fn rdma_cards_are_shared_by_those_who_ask_and_reach_containers_with_their_files(
     std::fs::write(&state, "4: ACTIVE\n").unwrap();
     until_offered(&platform, second, &count("2"), &count("2"));
 
-    // What is offered no more goes.
+    // A resource that is no longer offered is removed.
     node.agent(&platform, &["--rdma-config", "off"]);
     until_offered(&platform, second, &Value::Null, &Value::Null);
     until_offered(&platform, all, &Value::Null, &Value::Null);
@@ -235,7 +235,7 @@ fn slices_of_gpus_are_offered_by_profile_or_as_gpus_and_their_containers_see_the
     let directory = tempfile::tempdir().unwrap();
     let library = library(directory.path());
     let machine = directory.path().join("machine.toml");
-    // One GPU that is whole, and one that is cut as its state says.
+    // One whole GPU, and one with the slices of its state.
     let describe = |slices: &str| {
         let h100 = "[[gpu]]\nmodel = \"NVIDIA H100 80GB HBM3\"\nmemory_mib = 81559\n";
         let whole = format!("{h100}id = [\"GPU-00000000-0000-4000-8000-000000000001\"]\n");
@@ -272,7 +272,7 @@ fn slices_of_gpus_are_offered_by_profile_or_as_gpus_and_their_containers_see_the
         let one = json!({"resources": {"limits": {resource: "1"}}});
         let log = said(&platform, name, script, &one, &json!({}));
         let words: Vec<&str> = log.split_whitespace().collect();
-        // CUDA is told a whole GPU by its place, and a slice by its id.
+        // CUDA selects a whole GPU by its index, and a slice by its id.
         let [id, cuda] = words[..] else {
             panic!("{log}")
         };
@@ -287,13 +287,13 @@ fn slices_of_gpus_are_offered_by_profile_or_as_gpus_and_their_containers_see_the
     assert_ne!(first, second);
     assert!(sees("whole", gpu).starts_with("GPU-"));
 
-    // As GPUs: the slices are numbered among them, and a pod gets one of those that nobody has.
+    // As GPUs: the slices are numbered among them, and a pod gets a free one.
     for pod in ["second", "whole"] {
         platform.cli(&["delete", "pod", pod]).ok();
     }
     mixed.kill();
     let _single = agent("single");
-    // What a pod has by another name is not given out again.
+    // A slice that a pod has under another name is not allocated again.
     until_offered(&platform, gpu, &count("3"), &count("2"));
     until_offered(&platform, small, &Value::Null, &Value::Null);
     let mut given = ["third", "fourth"].map(|name| sees(name, gpu));
@@ -301,7 +301,7 @@ fn slices_of_gpus_are_offered_by_profile_or_as_gpus_and_their_containers_see_the
     let whole = "GPU-00000000-0000-4000-8000-000000000001".to_owned();
     assert_eq!(given, [whole, second]);
 
-    // Slices of several profiles are not GPUs: they are offered by profile, and the node says why.
+    // Slices of several profiles are not GPUs: they are offered by profile, and the node's condition says why.
     describe("[\"1g.10gb\", \"1g.10gb\", \"3g.40gb\"]");
     until_offered(
         &platform,
@@ -329,7 +329,7 @@ fn another_vendors_devices_are_had_by_one_pod_each_while_they_are_well_and_over_
     let directory = platform.shared("vendor");
     let at = |name: &str| directory.join(name).display().to_string();
     let resource = "example.com/card";
-    // They are /dev/full and /dev/random, each with a file that says how it is.
+    // They are /dev/full and /dev/random, each with a status file.
     make_device(Path::new(&at("dev/card0")), 7);
     make_device(Path::new(&at("dev/card1")), 8);
     let says =
@@ -348,7 +348,7 @@ fn another_vendors_devices_are_had_by_one_pod_each_while_they_are_well_and_over_
     let count = |count: &str| json!(count);
     until_offered(&platform, resource, &count("2"), &count("2"));
 
-    // In an image: its own device's file and number. A process has these too, and can open no other.
+    // In an image: its own device's file and number. A process has these too, and can open no other device.
     let files = format!(
         "for file in $(busybox find {0} -type c); do busybox stat -c '%n' $file; done; echo $CARDS",
         at("dev")
@@ -379,7 +379,7 @@ fn another_vendors_devices_are_had_by_one_pod_each_while_they_are_well_and_over_
         (held.len() == 2 && has(&first, "first") && has(second, "second")).then_some(())
     });
 
-    // A device that goes bad is offered no more until it is well, and the node says why.
+    // A device that becomes unhealthy is not offered until it is healthy, and the node's condition says why.
     let condition = |status: &str| {
         let what = format!("that devices are unhealthy is {status}");
         eventually(&what, SOON, || {
@@ -399,8 +399,7 @@ fn another_vendors_devices_are_had_by_one_pod_each_while_they_are_well_and_over_
     until_offered(&platform, resource, &count("2"), &count("2"));
     condition("False");
 
-    // An agent that starts anew gives nobody's device to another: the third gets the first's, once that
-    // has gone.
+    // A restarted agent allocates no device twice: the third pod gets the first's device after the first pod's end.
     agent.kill();
     agent.restart();
     eventually("the agent has found its pods again", SOON, || {
@@ -425,7 +424,7 @@ fn another_vendors_devices_are_had_by_one_pod_each_while_they_are_well_and_over_
         [&json!("Running"), &json!(0)]
     );
 
-    // A description that is taken away leaves the node.
+    // A removed description removes the resource from the node.
     agent.kill();
     let _without = platform.agent("box", None, &common);
     until_offered(&platform, resource, &Value::Null, &Value::Null);

@@ -28,7 +28,7 @@ fn two_nodes() -> (Network, Platform, Vec<Agent>) {
     (network, platform, agents)
 }
 
-/// A gang of one-GPU replicas that run until their file is there.
+/// A gang of one-GPU replicas that run until their file exists.
 fn gang(name: &str, restart: &str, script: &str) -> String {
     let template = format!(
         r#"
@@ -82,7 +82,7 @@ fn one_gang_runs_whole_the_other_waits_whole_and_runs_when_the_first_ends() {
     let flag = platform.manifest("go", "");
     std::fs::remove_file(&flag).unwrap();
     let flag = flag.display().to_string();
-    // Every rank names its node, its devices and its master, then waits for the flag.
+    // Every rank prints its node, its devices and its master, then waits for the flag.
     let script = format!(
         "echo rank $RANK gpu $CUDA_VISIBLE_DEVICES; getent hosts $MASTER_ADDR; while [ ! -e {flag} ]; do sleep 0.2; done"
     );
@@ -114,7 +114,7 @@ fn one_gang_runs_whole_the_other_waits_whole_and_runs_when_the_first_ends() {
         "Running"
     );
 
-    // No device is given twice, and both nodes take part.
+    // No device is allocated twice, and both nodes take part.
     let mut given = std::collections::BTreeSet::new();
     let mut nodes = std::collections::BTreeSet::new();
     for pod in pods(&platform, "first") {
@@ -143,7 +143,7 @@ fn one_gang_runs_whole_the_other_waits_whole_and_runs_when_the_first_ends() {
     platform
         .cli(&["wait", "pytorchjob/second", "--timeout", "90"])
         .ok();
-    // The master's end is the job's; the workers end by themselves.
+    // The job ends with its master; the workers end themselves.
     eventually("all ranks of the second gang succeed", SOON, || {
         all_are(&phases(&platform, "second"), 6, "Succeeded").then_some(())
     });
@@ -172,7 +172,7 @@ fn a_rank_killed_by_sigkill_is_restarted_or_fails_the_job_as_its_policy_says() {
         });
     };
 
-    // OnFailure: the rank comes back in its own pod, the job goes on.
+    // OnFailure: the rank restarts in its own pod, and the job continues.
     platform.apply(&gang(
         "again",
         "OnFailure",
@@ -195,7 +195,7 @@ fn a_rank_killed_by_sigkill_is_restarted_or_fails_the_job_as_its_policy_says() {
         pods(&platform, "again").is_empty().then_some(())
     });
 
-    // ExitCode: 137 is retryable, so the pod is made anew at its own index.
+    // ExitCode: 137 is retryable, so that the pod is created again with its index.
     platform.apply(&gang(
         "anew",
         "ExitCode",
@@ -272,7 +272,7 @@ fn a_node_that_is_cut_off_loses_its_pods_and_is_fenced_when_it_returns() {
             .any(|c| c["type"] == "Ready" && c["status"] == "Unknown")
             .then_some(())
     });
-    // The lost replicas are made anew; node-0 has room for four of the six only, so they wait.
+    // The lost replicas are created again; node-0 has room for only four of the six, so they wait.
     eventually("the lost pods were replaced", SOON, || {
         let now = pods(&platform, "cut");
         let stale = |pod: &serde_json::Value| {
@@ -286,7 +286,7 @@ fn a_node_that_is_cut_off_loses_its_pods_and_is_fenced_when_it_returns() {
     eventually("all ranks run again", SOON, || {
         all_are(&phases(&platform, "cut"), 6, "Running").then_some(())
     });
-    // Nothing runs twice: as many processes as ranks.
+    // No rank runs twice: there are as many processes as ranks.
     eventually("the stale pods were ended", SOON, || {
         let out = run(std::process::Command::new("pgrep").args(["-f", "^sleep 3199$"])).out;
         (out.lines().count() == 6).then_some(())

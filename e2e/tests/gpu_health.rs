@@ -1,5 +1,6 @@
-//! GPUs that fail under a gang: each leaves alone, its node says so, who had it starts anew on
-//! another, and it comes back once it is well. The GPUs are described in a file.
+//! GPUs that fail under a gang: each is withdrawn alone with a condition of its node, its pod
+//! starts again on another GPU, and it comes back once it is healthy. The GPUs are described in a
+//! file.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::io::Write;
@@ -82,7 +83,7 @@ impl Ground {
         });
     }
 
-    /// Until the node's suspicion has this status and these words.
+    /// Waits until the node's condition `suspect` has this status and a message with this text.
     fn until_suspect(&self, status: &str, words: &str) {
         self.until_condition("muster.io/suspect", status, words);
     }
@@ -128,7 +129,7 @@ impl Ground {
     }
 }
 
-/// Four GPUs in these states, put in place whole or not at all.
+/// Four GPUs in these states, replaced atomically.
 fn describe(file: &Path, states: &str) {
     let gpus = "[machine]\ndriver = \"570.124.06\"\n[[gpu]]\nmodel = \"NVIDIA H100 80GB HBM3\"\n\
         memory_mib = 81559\ncount = 4\necc = true\npcie_generation = 5\npcie_width = 16\n";
@@ -145,7 +146,7 @@ fn a_gpu_that_fails_leaves_alone_its_pod_starts_anew_elsewhere_and_it_comes_back
     let (master, sick) = ground.running("train-master-0", "");
     let (worker, other) = ground.running("train-worker-0", "");
 
-    // The kernel's log has it, which says where the GPU is.
+    // The kernel's log has the XID with the GPU's address.
     let mut log = std::fs::File::options()
         .append(true)
         .open(&ground.kmsg)
@@ -183,7 +184,7 @@ fn a_gpu_that_fails_leaves_alone_its_pod_starts_anew_elsewhere_and_it_comes_back
         let line = ours.next().unwrap_or_else(|| panic!("{name} {page}"));
         assert!(line.contains(labels) && line.ends_with(value), "{line}");
     }
-    // It is quiet, and the driver wants nothing done.
+    // The GPU is quiet, and the driver requests no recovery.
     ground.until_allocatable(4);
     ground.until_suspect("False", "");
     let events = ground.platform.cli(&["describe", "node", "gpus"]).ok();
@@ -192,7 +193,7 @@ fn a_gpu_that_fails_leaves_alone_its_pod_starts_anew_elsewhere_and_it_comes_back
         "{events}"
     );
 
-    // What the driver wants reset, and what it has lost.
+    // GPUs with a pending reset, and lost ones.
     describe(
         &ground.description,
         &format!("[[state]]\ngpu = {elsewhere}\nrecovery = 1\n"),
@@ -210,7 +211,7 @@ fn a_gpu_that_fails_leaves_alone_its_pod_starts_anew_elsewhere_and_it_comes_back
     ground.until_allocatable(4);
     ground.until_suspect("False", "");
 
-    // What only may become worse is said, and takes nothing out.
+    // A warning that may become worse is reported, and withdraws no GPU.
     let grows = format!("[[state]]\ngpu = {on}\nuncorrected = 2\npcie_width = 8\n");
     describe(&ground.description, &grows);
     ground.until_suspect("True", "8 of 16 lanes");
@@ -244,7 +245,7 @@ fn the_policy_that_is_printed_is_read_and_what_is_wrong_in_one_is_said() {
     }
 }
 
-/// Two network cards, of which the first's port is in this state.
+/// Two network cards, the first with its port in this state.
 fn cards(state: &str) -> String {
     let card = |at: u32, state: &str| {
         format!(

@@ -1,6 +1,6 @@
-//! Pods that share a GPU on the embedded engine: the scheduler's choice, MPS with its limits, and what
-//! becomes of one that takes more than its part. GPUs and their processes are described in a file, and
-//! NVIDIA's control program is a stand-in, as no machine of the tests has a GPU.
+//! Pods that share a GPU on the embedded engine: the scheduler's choice, MPS with its limits, and the action on a pod
+//! that takes more than its share. GPUs and their processes are described in a file, and NVIDIA's control program is
+//! a stand-in, because the test machines have no GPU.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::path::{Path, PathBuf};
@@ -13,12 +13,12 @@ const SOON: Duration = Duration::from_secs(120);
 const UUIDS: [&str; 2] = ["GPU-first", "GPU-second"];
 const OTHERS: [&str; 2] = ["GPU-third", "GPU-fourth"];
 
-/// Two GPUs in these states, put in place whole or not at all.
+/// Two GPUs in these states, replaced atomically.
 fn describe(file: &Path, states: &str) {
     describe_as(file, UUIDS, states);
 }
 
-/// The same of these UUIDs.
+/// Like `describe`, with these UUIDs.
 fn describe_as(file: &Path, ids: [&str; 2], states: &str) {
     let gpus = format!(
         "[machine]\n[[gpu]]\nmodel = \"NVIDIA H100 80GB HBM3\"\nmemory_mib = 80000\ncount = 2\n\
@@ -29,7 +29,7 @@ fn describe_as(file: &Path, ids: [&str; 2], states: &str) {
     std::fs::rename(partial, file).unwrap();
 }
 
-/// A pod with such a part of a GPU, which says its name and what it was told of MPS.
+/// A pod with this share of a GPU, which prints its name and its MPS settings.
 fn pod(name: &str, fraction: &str) -> String {
     format!(
         "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}, annotations: {{muster.io/gpu-fraction: '{fraction}'}}}}\n\
@@ -69,7 +69,7 @@ fn pods_share_a_gpu_by_mps_within_their_limits_and_one_that_takes_more_is_ended(
     let strategy = &node["metadata"]["labels"]["nvidia.com/gpu.sharing-strategy"];
     assert_eq!(strategy, "mps");
 
-    // Both are on one GPU, as the scheduler packs them, each within its own limits.
+    // Both pods are on one GPU, as the scheduler packs them, each within its own limits.
     for (name, fraction) in [("small", "0.25"), ("large", "0.5")] {
         platform.apply(&pod(name, fraction));
     }
@@ -87,7 +87,7 @@ fn pods_share_a_gpu_by_mps_within_their_limits_and_one_that_takes_more_is_ended(
     assert_eq!(small[1..], [&*gpu, &pipe, "0=20000M", "25"]);
     assert_eq!(large[1..], [&*gpu, &pipe, "0=40000M", "50"]);
 
-    // What each has is watched; one takes more than it may.
+    // The agent watches each pod's memory; one takes more than its share.
     let place = UUIDS.iter().position(|id| *id == gpu).unwrap();
     let process = |name: &str| {
         let runs = format!("{name} runs");
@@ -134,7 +134,7 @@ fn pods_share_a_gpu_by_mps_within_their_limits_and_one_that_takes_more_is_ended(
     }
     assert_eq!(phase("large"), "Running");
 
-    // A container with two GPUs has none that is shared so. It waits, says so, and is placed elsewhere.
+    // A container with two GPUs gets none that is shared this way. It waits with a message, and is placed elsewhere.
     platform.apply(
         "apiVersion: v1\nkind: Pod\nmetadata: {name: pair}\nspec:\n  restartPolicy: Never\n  containers:\n    \
          - name: main\n      command: [sh, -c, 'echo $NVIDIA_VISIBLE_DEVICES; exec sleep 600']\n      \
@@ -166,7 +166,7 @@ fn pods_share_a_gpu_by_mps_within_their_limits_and_one_that_takes_more_is_ended(
     });
     assert_eq!(seen, ["GPU-fourth", "GPU-third"]);
 
-    // The agent ends, and with it the daemon that nobody uses.
+    // The unused daemon ends with the agent.
     let number =
         std::fs::read_to_string(daemons.join("GPU-first/pipe/nvidia-cuda-mps-control.pid"));
     let number: i32 = number.unwrap().trim().parse().unwrap();

@@ -1,4 +1,4 @@
-//! The house's rules: who may name whom, what lies at the top, and how files look.
+//! The rules of the repository: dependencies between crates, entries at the top, and the format of files.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,7 +29,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("workloads", &[]),
 ];
 
-/// Crates that decide and do nothing else, and what they must not be built on.
+/// Crates without input or output, and the crates that they must not depend on.
 const PURE: [&str; 6] = [
     "invariants",
     "resources",
@@ -40,7 +40,7 @@ const PURE: [&str; 6] = [
 ];
 const IMPURE: [&str; 6] = ["axum", "hyper", "nix", "reqwest", "sled", "tokio"];
 
-/// What may lie at the repository's top.
+/// The entries allowed at the repository's top.
 const TOP: [&str; 18] = [
     "ARCHITECTURE.md",
     "CHANGELOG.md",
@@ -192,8 +192,8 @@ fn no_file_of_product_code_is_too_long_and_each_says_what_it_owns() {
     }
 }
 
-/// What a number in the code or in the table of limits comes to, in its unit or in milliseconds: `3 * 1024`,
-/// `1 << 20`, `Duration::from_secs(5)`, `64 KiB`, `5 s`.
+/// The value of a number in the code or in the table of limits, in its unit or in milliseconds: `3 * 1024`, `1 <<
+/// 20`, `Duration::from_secs(5)`, `64 KiB`, `5 s`.
 fn amount(text: &str) -> Option<u64> {
     let text = text.trim();
     let within = |begin: &str| text.strip_prefix(begin)?.strip_suffix(')');
@@ -222,7 +222,7 @@ fn amount(text: &str) -> Option<u64> {
     number.checked_mul(unit)
 }
 
-/// What a constant is declared as.
+/// The declared value of a constant.
 fn declared<'a>(source: &'a str, name: &str) -> Option<&'a str> {
     let (_, declaration) = source.split_once(&format!("const {name}: "))?;
     let (_, value) = declaration.split_once('=')?;

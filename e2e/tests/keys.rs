@@ -1,5 +1,5 @@
-//! Keys and files with the real binary: who may read what the server keeps, and what ends with a
-//! token, a user or a node.
+//! Keys and files with the real binary: access to the server's files, and the effects of removing
+//! a token, a user or a node.
 
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -10,7 +10,7 @@ use e2e::{Platform, eventually, run};
 
 const SOON: Duration = Duration::from_secs(60);
 
-/// What lies below a directory, itself included; no link is followed.
+/// A directory and everything below it; follows no links.
 fn below(path: &Path, found: &mut Vec<PathBuf>) {
     found.push(path.to_path_buf());
     if path.symlink_metadata().is_ok_and(|meta| meta.is_dir()) {
@@ -20,7 +20,7 @@ fn below(path: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// What others than the owner may do with the server's own, and with what the agent keeps keys in.
+/// The files of the server, and the agent's key files, that users other than the owner can access.
 fn open_to_others(platform: &Platform) -> Vec<PathBuf> {
     let mut ours = vec![platform.data.clone()];
     for part in ["server", "store", "decisions", "agent/identity"] {
@@ -29,7 +29,7 @@ fn open_to_others(platform: &Platform) -> Vec<PathBuf> {
     for part in ["agent", "agent/pods", "agent/logs", "agent/volumes"] {
         ours.push(platform.data.join(part));
     }
-    // A file of the store's may go while this looks.
+    // A file of the store may disappear during the check.
     ours.retain(|path| {
         (path.symlink_metadata()).is_ok_and(|meta| meta.permissions().mode() & 0o077 != 0)
     });
@@ -44,7 +44,7 @@ fn what_the_platform_keeps_is_its_owners_alone_and_the_password_is_in_its_file_o
     assert!(password.len() >= 20, "it is long");
     assert!(!platform.logged().contains(&password));
     assert!(platform.logged().contains("server/first-password"));
-    // What an earlier version left open is closed, and said.
+    // The server closes files that an earlier version left open, and logs that.
     platform.stop();
     let open = platform.data.join("store");
     std::fs::set_permissions(&open, std::fs::Permissions::from_mode(0o755)).expect("it is ours");
@@ -135,7 +135,8 @@ fn a_damaged_user_keeps_neither_the_server_nor_others_out() {
     assert!(platform.logged().contains("a user or token is set aside"));
 }
 
-/// One request over plain HTTP, as a browser on the server's machine sends it; the whole answer.
+/// Sends one request over plain HTTP, as a browser on the server's machine does; returns the whole
+/// answer.
 fn ask(platform: &Platform, head: &str, body: &str) -> String {
     let mut stream = std::net::TcpStream::connect(&platform.listen).expect("it listens");
     let length = body.len();

@@ -1,6 +1,6 @@
-//! Server and agent are killed again and again, at random moments, and stopped for a while
-//! (SIGSTOP), under concurrent writers, a watcher and a running pod: every acknowledged write is
-//! there, no batch is half there, the watch resumes without a gap or a repeat, and the pod runs on.
+//! Server and agent are killed repeatedly at random times, and paused (SIGSTOP), under concurrent
+//! writers, a watcher and a running pod: every acknowledged write exists, no batch is half
+//! written, the watch resumes without a gap or a repetition, and the pod keeps running.
 //!
 //! `MUSTER_KILLS` sets how many kills there are (200), `MUSTER_KILL_SEED` their moments, and
 //! `MUSTER_KILL_PAUSE_MAX` the longest pause of the server in seconds (2). With
@@ -66,8 +66,8 @@ async fn client(platform: &Platform) -> Client {
     Client::try_from(config).unwrap()
 }
 
-/// What a writer knows of its objects: the value last acknowledged (none: deleted), and
-/// the one in flight when the server died, which may or may not have been written.
+/// A writer's knowledge of its objects: the last acknowledged value (none: deleted), and the value
+/// in flight when the server died, which may or may not have been written.
 #[derive(Default, Clone)]
 struct Known {
     acknowledged: Option<i64>,
@@ -150,7 +150,7 @@ async fn write(
             }
             Err(kube::Error::Api(status)) => panic!("writer {writer}: {name}: {}", status.message),
             Err(_) => {
-                // A create answers for its value even where a delete was meant.
+                // A create reports its value even if a delete was intended.
                 if now.is_none() {
                     book.lock().unwrap().entry(name).or_default().in_flight = Some(Some(value));
                 }
@@ -220,7 +220,7 @@ async fn follow(client: Client, seen: Arc<Mutex<Seen>>, stop: Arc<AtomicBool>) {
     }
 }
 
-/// What is really there: the writers' objects, and pods against their quota.
+/// The actual objects of the writers, and pods against their quota.
 async fn audit(client: &Client, book: &Book, round: u64) -> BTreeMap<String, i64> {
     let maps: Api<ConfigMap> = Api::default_namespaced(client.clone());
     let list = maps.list(&ListParams::default()).await.unwrap();
@@ -405,7 +405,7 @@ async fn killed_again_and_again_nothing_acknowledged_is_lost_and_no_pod_ends() {
             // Short ones are more frequent than long ones.
             let most = 1000 + moments.below(most.saturating_sub(1) * 1000 + 1);
             pause(pid, Duration::from_millis(1000 + moments.below(most - 999))).await;
-            // What a server does that wakes up and takes others for silent, it does now.
+            // Reactions of a resumed server that takes others for silent happen within this time.
             tokio::time::sleep(Duration::from_millis(moments.below(500))).await;
         }
         if moments.below(AGENT_EVERY) == 0 {
@@ -421,7 +421,7 @@ async fn killed_again_and_again_nothing_acknowledged_is_lost_and_no_pod_ends() {
         stop.store(true, Ordering::Relaxed);
         watcher.await.expect("the watch went on in order");
         platform.restart();
-        // The server writes too (its tokens), but no write of ours is between kill and audit.
+        // The server writes too (its tokens), but no client writes between kill and audit.
         let connected = client(&platform).await;
         audit(&connected, &book, round).await;
         let runs = started(&connected).await;

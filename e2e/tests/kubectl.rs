@@ -241,7 +241,7 @@ fn bad_input_gets_the_same_words_as_from_kube_apiserver() {
         "{amount}"
     );
     let namespace = platform.kubectl(&["get", "pod", "none", "-n", "nowhere"]);
-    // kubectl asks for the namespace before it says what is missing.
+    // kubectl reads the namespace before it reports a missing object.
     assert!(
         namespace
             .err

@@ -1,6 +1,6 @@
-//! Who may what on the one port of a running server, beside the resources that `apiserver`'s own matrix is about: every
-//! route of the portal, every other path of the API, every procedure of the agents' protocol, each with every method,
-//! from every kind of caller. The routes are read from the routers and from the protocol's definition; one without a
+//! Rights on the one port of a running server, apart from the resources in `apiserver`'s own matrix: every route of
+//! the portal, every other path of the API, every procedure of the agents' protocol, each with every method, from
+//! every kind of caller. The routes are read from the routers and from the protocol's definition; a route without a
 //! row fails the test by its name.
 
 use std::collections::BTreeSet;
@@ -25,24 +25,24 @@ const METHODS: [&str; 6] = ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
 const FORM: &str = "application/x-www-form-urlencoded";
 const GRPC: &str = "application/grpc";
 
-/// Who may use a route.
+/// The callers that may use a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Who {
-    /// Everybody, also without credentials.
+    /// All callers, also without credentials.
     All,
-    /// Everybody with credentials; what is seen depends on them.
+    /// All callers with credentials; the answer depends on them.
     Authenticated,
-    /// The users that Muster keeps a record of.
+    /// Users with a record in Muster.
     Users,
-    /// Those with a role in the team's namespace.
+    /// Users with a role in the team's namespace.
     Team,
-    /// Those of them who may change its jobs.
+    /// Users that may change jobs in the team's namespace.
     Workers,
     /// Administrators.
     Admins,
 }
 
-/// What a caller is.
+/// The kind of a caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Is {
     Nobody,
@@ -68,8 +68,8 @@ impl Who {
     }
 }
 
-/// A route of the portal: method, path as the router has it, path that is asked, body, who may, and what others with
-/// credentials are answered.
+/// A route of the portal: method, path in the router, requested path, body, permitted callers, and the answer to
+/// other callers with credentials.
 type Row = (
     &'static str,
     &'static str,
@@ -106,11 +106,11 @@ const PORTAL: [Row; 39] = [
     ("GET", "/ui", "", "", Who::All, 403),
     ("GET", "/ui/", "", "", Who::Authenticated, 403),
     ("GET", "/ui/sign-in", "", "", Who::All, 403),
-    // Without a name and a password: no attempt that counts.
+    // Without a name and a password: not a counted attempt.
     ("POST", "/ui/sign-in", "", "", Who::All, 403),
     ("POST", "/ui/sign-out", "", "", Who::All, 403),
     ("GET", "/ui/jobs", "", "", Who::Authenticated, 403),
-    // A job that may not be seen is one that is not there.
+    // A job without read permission looks like a missing one.
     ("GET", "/ui/jobs/{namespace}/{kind}/{name}", "/ui/jobs/a/jobs/there", "", Who::Team, 404),
     ("POST", "/ui/jobs/{namespace}/{kind}/{name}/{action}", "/ui/jobs/a/jobs/there/suspend", "", Who::Workers, 403),
     ("GET", "/ui/nodes", "", "", Who::Users, 403),
@@ -124,8 +124,8 @@ const PORTAL: [Row; 39] = [
     ("GET", "/ui/assets/{file}", "/ui/assets/muster.css", "", Who::All, 403),
 ];
 
-/// A path of the resource API that is no resource: as the router has it, as it is asked, who may GET, who may use other
-/// methods.
+/// A path of the resource API that is no resource: in the router, as requested, callers permitted to GET, and callers
+/// permitted to use other methods.
 const API: [(&str, &str, Who, Who); 14] = [
     ("/api", "", Who::Authenticated, Who::Authenticated),
     ("/api/", "", Who::Authenticated, Who::Authenticated),
@@ -158,7 +158,7 @@ const API: [(&str, &str, Who, Who); 14] = [
     ),
 ];
 
-/// The agents' procedures, and whether anybody may call them who has no node's certificate: joining takes a token.
+/// The agents' procedures, and whether callers without a node's certificate may call them: joining needs a token.
 const PROCEDURES: [(&str, bool); 3] = [
     ("/muster.agent.v1.Enrollment/Join", true),
     ("/muster.agent.v1.Enrollment/Renew", false),
@@ -188,7 +188,7 @@ fn procedures() -> BTreeSet<String> {
     found
 }
 
-/// How a caller shows who it is.
+/// The credentials of a caller.
 enum Credentials {
     None,
     Token(String),
@@ -300,7 +300,7 @@ impl Ground {
             (Is::Viewer, of("vi")),
             (Is::Member, of("mo")),
             (Is::Lead, of("lea")),
-            // Signing out ends a token: not the one that the others are made with.
+            // Signing out ends a token: not the one that the other requests use.
             (Is::Admin, of("admin")),
         ]
     }
@@ -404,7 +404,7 @@ impl Ground {
     }
 }
 
-/// What an answer begins with.
+/// The head of an answer.
 struct Head {
     code: u16,
     lines: Vec<String>,
@@ -440,7 +440,7 @@ fn find(directory: &Path, name: &str) -> Option<PathBuf> {
     })
 }
 
-/// What was asked, and what was wrong.
+/// The requests so far, and the faults found.
 #[derive(Default)]
 struct Tally {
     routes: usize,
@@ -489,7 +489,7 @@ fn ask_portal(ground: &Ground, callers: &[(Is, Credentials)], tally: &mut Tally)
         }
     }
 
-    // Signing out ends the token that it is asked with.
+    // Signing out ends the token of the request.
     let last = |row: &&Row| row.1 == "/ui/sign-out";
     let rows = PORTAL.iter().filter(|row| !last(row));
     for row in rows.chain(PORTAL.iter().filter(last)) {
@@ -501,7 +501,7 @@ fn ask_portal(ground: &Ground, callers: &[(Is, Credentials)], tally: &mut Tally)
             let head = ground.head(credentials, method, asked, media, body.as_bytes());
             let to_sign_in = head.header("location").starts_with("/ui/sign-in");
             let (right, want) = match (who.includes(*is), *is) {
-                // What is asked of nodes by name may fail where there is no such node.
+                // Requests to a named node may fail if there is no such node.
                 (true, _) => (!head.refuses() && head.code != 500, "permitted"),
                 (false, Is::Nobody) if page => (head.code == 303 && to_sign_in, "to sign in"),
                 (false, Is::Nobody) => (head.code == 401, "401"),
@@ -603,7 +603,7 @@ fn every_route_answers_those_who_may_and_refuses_the_others() {
     ask_api(&ground, &callers, &mut tally);
     ask_agents(&ground, &callers, &mut tally);
 
-    // Others' tokens are theirs to end.
+    // Users may end only their own tokens.
     let (id, _) = ground.token("lea");
     let path = format!("/api/v1/tokens/{id}");
     for (is, credentials) in &callers {

@@ -14,7 +14,7 @@ use serde_json::Value;
 
 const SOON: Duration = Duration::from_secs(120);
 
-/// A GPU at work and hot, one that idles, and what both measure that have no counters of their own.
+/// A busy, hot GPU, an idle one, and the values of both that come from no other counters.
 const BUSY: &str = "[[state]]\ngpu = 0\nutilisation = 97\nmemory_utilisation = 50\nencoder = 0\ndecoder = 0\n\
     watts = 690\ncelsius = 88\nmemory_celsius = 90\nenergy_mj = 1000\nsm_mhz = 1980\nmemory_mhz = 2619\n\
     memory_used_mib = 79000\nnvlink_kib = 4096\ncorrected = 3\n\
@@ -54,7 +54,7 @@ impl Ground {
         page
     }
 
-    /// Runs a pod and says its process's number, once it runs.
+    /// Runs a pod and returns its process id once it runs.
     fn pod(&self, name: &str, metadata: &str, gpus: usize) -> u32 {
         let limits = match gpus {
             0 => String::new(),
@@ -72,7 +72,7 @@ impl Ground {
     }
 }
 
-/// The described HGX H100 in these states, put in place whole or not at all.
+/// The described HGX H100 in these states, replaced atomically.
 fn describe(file: &Path, states: &str) {
     let machine = repository().join("packaging/examples/machines/hgx-h100.toml");
     let text = std::fs::read_to_string(machine).unwrap();
@@ -93,7 +93,7 @@ fn monitoring(file: &str) -> PathBuf {
     repository().join("packaging/monitoring").join(file)
 }
 
-/// Every expression of the dashboard, with its variables taken for everything.
+/// Every expression of the dashboard, with its variables set to match everything.
 fn drawn() -> Vec<String> {
     let text = std::fs::read_to_string(monitoring("dashboard.json")).unwrap();
     let dashboard: Value = serde_json::from_str(&text).unwrap();
@@ -131,8 +131,8 @@ fn a_real_prometheus_scrapes_what_the_alerts_judge_and_the_dashboard_draws() {
         "counter"
     );
 
-    // Every panel has something to draw, but those of processes that share and of RDMA cards,
-    // which this machine has none of.
+    // Every panel has data, except those of processes that share a GPU and of RDMA cards, which
+    // this machine lacks.
     for expression in drawn() {
         if ["muster_gpu_process_", "muster_rdma_"]
             .iter()
@@ -146,7 +146,7 @@ fn a_real_prometheus_scrapes_what_the_alerts_judge_and_the_dashboard_draws() {
         });
     }
 
-    // The GPU at work is hot, full and at its limit; the one that idles was given out all the same.
+    // The busy GPU is hot, full and at its power limit; the idle one is allocated.
     let standing = eventually("four alerts stand", SOON, || {
         let alerts = prometheus.api("/api/v1/alerts")["alerts"].clone();
         let standing: BTreeSet<(String, String)> = (alerts.as_array()?.iter())
@@ -166,8 +166,8 @@ fn a_real_prometheus_scrapes_what_the_alerts_judge_and_the_dashboard_draws() {
     let expected = expected.map(|(alert, gpu)| (alert.to_owned(), gpu.to_owned()));
     assert_eq!(standing, BTreeSet::from(expected));
 
-    // Where no Prometheus watches, the agent says so itself: to programs, on the pages, by the
-    // command line, and as the node's event.
+    // Without Prometheus, the agent itself raises the alert: in its metrics, in the web UI, in the
+    // command line, and as an event of the node.
     let alert = eventually("the agent's own alert stands", SOON, || {
         let asked = ["get", "--raw", "/api/v1/alerts"];
         let answer: Value = serde_json::from_str(&ground.platform.kubectl(&asked).ok()).ok()?;
@@ -254,7 +254,7 @@ fn gpus_are_named_after_their_pods_and_of_a_shared_one_each_process_is() {
         .collect();
     assert_eq!(whole.len(), 2, "{page}");
 
-    // The driver tells processes by their numbers; the pods are found by these.
+    // The driver reports process ids; the agent finds the pods by these.
     describe(
         &ground.description,
         &format!(
@@ -363,7 +363,7 @@ fn promtool_finds_nothing_wrong_but_what_dcgm_exporters_names_are() {
     let said = check.wait_with_output().unwrap();
     let said = [said.stdout, said.stderr].concat();
     let said = String::from_utf8(said).unwrap();
-    // Names that begin with DCGM_FI_, and the label modelName, are what they are.
+    // Names that begin with DCGM_FI_, and the label modelName, are exceptions.
     let odd: Vec<&str> = said
         .lines()
         .filter(|line| !line.starts_with("DCGM_FI_") && !line.contains("camelCase"))
@@ -399,7 +399,7 @@ fn a_port_that_is_taken_ends_an_agent_that_was_told_to_use_it_and_no_other() {
     }
     let (status, _) = get(&ground.address, "/nothing").unwrap();
     assert_eq!(status, 404);
-    // A description that can't be read is no page of zeros.
+    // An unreadable description does not produce a page of zeros.
     std::fs::write(&ground.description, "[[gpu]]\nmodel = 7\n").unwrap();
     let why = eventually("the page is refused", SOON, || {
         let (status, why) = get(&ground.address, "/metrics").ok()?;

@@ -1,6 +1,6 @@
-//! `muster agent --mig-manager`: a label on the node cuts its GPUs, and a real kubelet, kube-scheduler
-//! and their pods have what there is then. The driver is its library's stand-in, which makes and removes
-//! instances by the products' own profiles and placements.
+//! `muster agent --mig-manager`: a label on the node partitions its GPUs, and a real kubelet, kube-scheduler and
+//! their pods use the result. The stand-in for the driver's library creates and removes instances by the products'
+//! own profiles and placements.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::fs::File;
@@ -31,7 +31,7 @@ impl Ground {
         let address = network.host().parse().unwrap();
         let cluster = Setup::default().at(address).kubelet("box").start();
         let cluster = cluster.with_controller_manager().with_scheduler(None);
-        // The rights that the chart gives an agent that is to evict.
+        // The chart's rights for an agent that may evict.
         cluster.apply_chart(
             "agent-rbac.yaml",
             "server.enabled=false,agent.mig.manager=evict",
@@ -70,7 +70,7 @@ impl Ground {
         std::fs::rename(self.at("machine.partial"), self.at("machine.toml")).unwrap();
     }
 
-    /// Starts the agent, in the place of the one before. Its driver is its own: GPUs are whole again.
+    /// Starts the agent, instead of the previous one. Its driver is its own: GPUs are whole again.
     fn agent(&mut self, more: &[&str]) {
         self.end_agent();
         let account = (self.cluster).kubeconfig_of_account("muster-system", "muster-agent");
@@ -88,7 +88,7 @@ impl Ground {
         self.agent = Some(command.stderr(log.unwrap()).spawn().unwrap());
     }
 
-    /// Starts Muster's own scheduler, with the rights of the chart's `server.mig`, set up so.
+    /// Starts Muster's own scheduler with this configuration, and the rights of the chart's `server.mig`.
     fn schedule(&mut self, mig: &Value) {
         self.cluster.install_muster();
         self.cluster.apply_packaged(&["mig/rbac.yaml"]);
@@ -128,7 +128,7 @@ impl Ground {
         self.cluster.get(&["node", "box"])
     }
 
-    /// Asks for a configuration.
+    /// Requests a configuration.
     fn configure(&self, name: &str) {
         let label = format!("nvidia.com/mig.config={name}");
         let all = ["label", "node", "box", "--overwrite", &label];
@@ -142,7 +142,7 @@ impl Ground {
         });
     }
 
-    /// Until the node has so many of each resource to give.
+    /// Waits until the node has this allocatable amount of each resource.
     fn until_allocatable(&self, wanted: &[(&str, usize)]) {
         eventually(&format!("{wanted:?} are allocatable"), SOON, || {
             let node = self.node();
@@ -154,7 +154,7 @@ impl Ground {
         });
     }
 
-    /// Until the node's condition on it has this status; its message.
+    /// Waits until the node's MIG condition has this status; returns its message.
     fn until_condition(&self, status: &str) -> String {
         eventually(&format!("the condition is {status}"), SOON, || {
             let node = self.node();
@@ -165,7 +165,7 @@ impl Ground {
         })
     }
 
-    /// Until an event of the node that says who is waited for has these words.
+    /// Waits until an event of the node that names the awaited pods contains this text.
     fn until_waited(&self, words: &str) {
         let about = "involvedObject.kind=Node,reason=MigConfigPending";
         eventually(&format!("an event says {words:?}"), SOON, || {
@@ -180,12 +180,12 @@ impl Ground {
         });
     }
 
-    /// Makes a pod that asks for one of a resource, and waits until it runs; what it was given.
+    /// Creates a pod that requests one of a resource, waits until it runs, and returns its devices.
     fn run(&self, name: &str, resource: &str) -> String {
         self.run_by("default-scheduler", name, resource)
     }
 
-    /// The same where this scheduler places it.
+    /// Like `run`, with this scheduler.
     fn run_by(&self, scheduler: &str, name: &str, resource: &str) -> String {
         let pod = json!({"apiVersion": "v1", "kind": "Pod",
             "metadata": {"name": name, "namespace": "default", "labels": {"app": name}},
@@ -246,7 +246,7 @@ fn a_label_cuts_the_gpus_pods_get_slices_and_what_has_them_is_waited_for() {
     let state = ground.node()["metadata"]["labels"]["nvidia.com/mig.config.state"].clone();
     assert_eq!(state, Value::Null, "nobody asked");
 
-    // The other GPU goes on, with what runs on it.
+    // The other GPU and its pod keep running.
     ground.configure("first");
     ground.until_state("success");
     ground.until_allocatable(&[(GPU, 1), (SMALL, 2), (LARGE, 1)]);
@@ -257,7 +257,7 @@ fn a_label_cuts_the_gpus_pods_get_slices_and_what_has_them_is_waited_for() {
     let large = ground.run("large", LARGE);
     assert!(large.starts_with("MIG-"), "{large}");
 
-    // What stays is not touched, nor waited for.
+    // Kept instances are neither touched nor waited for.
     ground.configure("fewer");
     ground.until_state("success");
     ground.until_allocatable(&[(GPU, 1), (SMALL, 1), (LARGE, 1)]);
@@ -265,7 +265,7 @@ fn a_label_cuts_the_gpus_pods_get_slices_and_what_has_them_is_waited_for() {
     assert!(inventory.as_str().unwrap().contains(&large), "{inventory}");
     assert_eq!(ground.phase("large"), "Running");
 
-    // To make it whole both GPUs' pods matter, of which one has a slice.
+    // To make the GPUs whole, the pods of both matter; one of them has a slice.
     ground.configure("whole");
     ground.until_waited("these must be gone: pod default/large");
     ground.until_state("pending");
@@ -277,7 +277,7 @@ fn a_label_cuts_the_gpus_pods_get_slices_and_what_has_them_is_waited_for() {
     ground.until_allocatable(&[(GPU, 2), (SMALL, 0), (LARGE, 0)]);
     assert_eq!(ground.phase("whole"), "Running");
 
-    // Without the label nothing is said.
+    // Without the label there is no condition.
     let none = ["label", "node", "box", "nvidia.com/mig.config-"];
     ground.cluster.kubectl(&none).ok();
     eventually("the state is gone", SOON, || {
@@ -303,7 +303,7 @@ fn pods_are_evicted_as_budgets_allow_and_what_fails_is_told_and_put_back() {
         (budget["status"]["currentHealthy"] == 1).then_some(())
     });
 
-    // The GPU that nobody has is cut meanwhile.
+    // The free GPU is partitioned meanwhile.
     ground.configure("all-1g.10gb");
     ground.until_waited(
         "pod default/kept (its eviction is refused: Cannot evict pod as it would violate",
@@ -319,7 +319,7 @@ fn pods_are_evicted_as_budgets_allow_and_what_fails_is_told_and_put_back() {
     ground.until_allocatable(&[(GPU, 0), (SMALL, 14)]);
     assert!(held.starts_with("GPU-"), "{held}");
 
-    // What can't be is told, and what would be right.
+    // An impossible configuration is reported with the possible ones.
     ground.configure("all-9g.90gb");
     ground.until_state("failed");
     let why = ground.until_condition("True");
@@ -329,7 +329,7 @@ fn pods_are_evicted_as_budgets_allow_and_what_fails_is_told_and_put_back() {
     );
     ground.until_allocatable(&[(GPU, 0), (SMALL, 14)]);
 
-    // What the driver refuses is put back.
+    // If the driver refuses a step, the earlier partitioning is restored.
     ground.describe("[[state]]\ngpu = 1\nmig_refused = [\"3g.40gb\"]\n");
     ground.configure("all-3g.40gb");
     eventually("the driver's refusal is told", SOON, || {
@@ -345,7 +345,7 @@ fn pods_are_evicted_as_budgets_allow_and_what_fails_is_told_and_put_back() {
     );
     ground.until_allocatable(&[(SMALL, 7), (LARGE, 2)]);
 
-    // A mode that waits for a reset.
+    // A MIG mode that changes at a reset.
     ground.describe("[[state]]\ngpu = 0\nmig_waits = true\n");
     ground.configure("all-disabled");
     ground.until_state("rebooting");
@@ -356,7 +356,7 @@ fn pods_are_evicted_as_budgets_allow_and_what_fails_is_told_and_put_back() {
     ground.until_state("success");
     ground.until_allocatable(&[(GPU, 2), (SMALL, 0), (LARGE, 0)]);
 
-    // Another agent finds what is asked for, and does it by itself.
+    // A new agent reads the requested configuration, and applies it.
     ground.configure("all-balanced");
     ground.until_state("success");
     ground.agent(&["--mig-manager", "evict"]);
@@ -425,7 +425,7 @@ fn an_idle_gpu_is_cut_for_a_pod_that_waits_for_a_slice_and_made_whole_for_one_th
         (about("Pod") && about("Node")).then_some(())
     });
 
-    // As long as somebody has a slice it stays; then it is whole for who waits for that.
+    // A used slice is kept; after its end the GPU becomes whole for the waiting pod.
     let whole = |ground: &Ground| ground.run_by("muster", "whole", GPU);
     let (whole, small) = std::thread::scope(|scope| {
         let ran = scope.spawn(|| whole(&ground));

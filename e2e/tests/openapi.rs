@@ -1,13 +1,13 @@
-//! Schemathesis over the served OpenAPI documents: no answer is a fault of the server's own, none breaks the schema
-//! that the documents give it, and every refusal is a Status.
+//! Schemathesis over the served OpenAPI documents: no answer is an internal error, none violates the documents'
+//! schema, and every refusal is a Status.
 
 use e2e::{Platform, python, repository, run};
 
-/// How many examples of each operation are tried; where it is set, every operation is.
+/// Examples per operation; if it is set, every operation is tried.
 const EXAMPLES: &str = "MUSTER_SCHEMATHESIS_EXAMPLES";
-/// Which examples, and in a short round which operations.
+/// The seed of the examples and, in a short round, of the operations.
 const SEED: &str = "MUSTER_SCHEMATHESIS_SEED";
-/// What a short round has time for: so many examples of one operation in so many.
+/// The size of a short round: examples per operation, and one of this many operations.
 const SHORT: (&str, &str) = ("4", "5");
 
 #[test]

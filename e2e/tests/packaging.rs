@@ -1,7 +1,8 @@
-//! What packaging/kubernetes has for clusters: the chart as helm checks and renders it, the plain
-//! manifests as rendered from it, and both before a real kube-apiserver. Server and agent run as
-//! the manifests say, with their accounts' rights, but on this machine and not in containers.
-//! `MUSTER_BLESS=1 cargo test -p e2e --test packaging` renders the plain manifests anew.
+//! The content of packaging/kubernetes: the chart as helm checks and renders it, the plain
+//! manifests as rendered from it, and both against a real kube-apiserver. Server and agent run
+//! with the arguments and the accounts' rights of the manifests, but on this machine and not in
+//! containers. `MUSTER_BLESS=1 cargo test -p e2e --test packaging` renders the plain manifests
+//! anew.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::collections::BTreeMap;
@@ -49,7 +50,7 @@ fn packaging() -> PathBuf {
 }
 
 fn helm(arguments: &[&str]) -> Ran {
-    // Nothing of whoever runs the test: no repositories, no plugins, no cluster.
+    // Without the user's helm settings: no repositories, no plugins, no cluster.
     let nowhere = tempfile::tempdir().unwrap();
     run(Command::new(part("helm"))
         .args(arguments)
@@ -79,7 +80,7 @@ fn one<'a>(all: &'a [Value], kind: &str, name: &str) -> &'a Value {
     first.unwrap_or_else(|| panic!("no {kind} {name}"))
 }
 
-/// The words that the only container of a Deployment or DaemonSet is started with.
+/// The arguments of the only container of a Deployment or DaemonSet.
 fn words(workload: &Value) -> Vec<String> {
     let containers = &workload["spec"]["template"]["spec"]["containers"];
     assert_eq!(containers.as_array().unwrap().len(), 1);
@@ -90,7 +91,7 @@ fn words(workload: &Value) -> Vec<String> {
         .collect()
 }
 
-/// Other values than the defaults, each with what some user would want it for.
+/// Values other than the defaults, each with its purpose.
 fn variants() -> Vec<(&'static str, Vec<String>)> {
     let of = |all: &[&str]| all.iter().map(|word| format!("--set={word}")).collect();
     let file = |value: &str, path: &str| {
@@ -196,7 +197,7 @@ fn the_plain_manifests_are_what_the_chart_renders_with_its_defaults() {
         let template = format!("templates/{template}.yaml");
         let set = ["--set", "createNamespace=true", "--set", without];
         let text = rendered(&[&set[..], &["--show-only", &template]].concat());
-        // Which template it is from, the head says once.
+        // The header names the template once.
         let origin = format!("# Source: muster/{template}\n");
         let text = text.trim_start_matches("---\n").replace(&origin, "");
         let text = format!("{head}{text}");
@@ -211,7 +212,7 @@ fn the_plain_manifests_are_what_the_chart_renders_with_its_defaults() {
             path.display()
         );
     }
-    // `kubectl apply -f` takes a folder, and not those in it.
+    // `kubectl apply -f` reads the files of a directory, but not of its subdirectories.
     let mut files = Vec::new();
     for folder in ["", "dra/", "mig/"] {
         let mut objects = BTreeMap::new();
@@ -437,7 +438,7 @@ fn values_reach_what_they_are_for() {
     }
     let security = &agent["spec"]["template"]["spec"]["containers"][0]["securityContext"];
     assert_eq!(security["capabilities"], capabilities);
-    // Who has a GPU that failed.
+    // To evict pods with a failed GPU.
     assert_eq!(may(&parted, "pods/eviction"), Some(json!(["create"])));
 
     let claims = all("devices by claims");
@@ -475,7 +476,7 @@ fn a_real_api_server_takes_the_manifests_and_server_and_agent_work_as_they_say()
         try_out(what, &file);
     }
 
-    // The last of them for good.
+    // The last variant stays installed.
     let chart = packaging().join("chart").display().to_string();
     let config = cluster.kubeconfig().display().to_string();
     let install = [
@@ -523,7 +524,7 @@ fn a_real_api_server_takes_the_manifests_and_server_and_agent_work_as_they_say()
     }
 }
 
-/// What a workload's only container runs, on this machine.
+/// The program of a workload's only container, on this machine.
 struct Program {
     child: Child,
     workload: Value,
@@ -535,7 +536,7 @@ impl Program {
     fn start(cluster: &Cluster, kind: &str, name: &str, log: &str) -> Program {
         let at = |name: &str| cluster.directory().join(name);
         let workload = cluster.get(&["-n", NAMESPACE, kind, name]);
-        // What is mounted is in a directory here.
+        // The mounts are directories here.
         let mounted = at(&format!("{log}-mounted"));
         let kubelet = at(&format!("{log}-kubelet"));
         std::fs::create_dir_all(&mounted).unwrap();
@@ -580,7 +581,7 @@ impl Program {
         Some(answer)
     }
 
-    /// By the probes that the manifest names.
+    /// Waits until the manifest's probes succeed.
     fn until_ready(&self) {
         let container = &self.workload["spec"]["template"]["spec"]["containers"][0];
         for probe in ["livenessProbe", "readinessProbe"] {

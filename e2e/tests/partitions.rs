@@ -1,7 +1,7 @@
-//! `muster agent --devices dra --mig-partitions` beside a real kubelet: kube-scheduler allocates slices
-//! that nobody has cut yet, by counters that they share, and the agent cuts the GPU when a pod comes and
-//! takes them back when it ends. The driver is its library's stand-in, which keeps how it is cut in a
-//! file; device files are of no device.
+//! `muster agent --devices dra --mig-partitions` next to a real kubelet: kube-scheduler allocates slices that do not
+//! exist yet, with shared counters; the agent partitions the GPU when a pod starts and removes the slices when it
+//! ends. The stand-in for the driver's library stores the partitioning in a file; the device files belong to no
+//! device.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::collections::BTreeSet;
@@ -24,7 +24,7 @@ const WHOLE: &str = "gpu-00000000-0000-4000-8000-000000000000";
 /// A node of one H100.
 struct Ground {
     agent: Option<Child>,
-    /// Where its metrics are.
+    /// The address of its metrics.
     metrics: String,
     kubelet: Kubelet,
     cluster: Cluster,
@@ -32,7 +32,7 @@ struct Ground {
 }
 
 impl Ground {
-    /// In a cluster with these feature gates.
+    /// Starts in a cluster with these feature gates.
     fn start(gates: &str) -> Ground {
         let network = Network::new(0);
         let address = network.host().parse().unwrap();
@@ -55,8 +55,8 @@ impl Ground {
         self.cluster.directory().join(name)
     }
 
-    /// The stand-in and its machine, device files, and what the driver says of those of slices: of GPU
-    /// instance 3 nvidia-cap30 and nvidia-cap31.
+    /// The stand-in with its machine, device files, and the driver's list of slices' device files: those of GPU
+    /// instance 3 are nvidia-cap30 and nvidia-cap31.
     fn make_root(&self) {
         for name in ["nvidia0", "nvidiactl"] {
             make_device(&self.at("root/dev").join(name), 3);
@@ -99,7 +99,7 @@ impl Ground {
         std::fs::rename(self.at("machine.partial"), self.at("machine.toml")).unwrap();
     }
 
-    /// Starts the agent, in the place of the one before.
+    /// Starts the agent, instead of the previous one.
     fn agent(&mut self) {
         self.end_agent();
         let account = (self.cluster).kubeconfig_of_account("muster-system", "muster-agent");
@@ -133,7 +133,7 @@ impl Ground {
         std::fs::read_to_string(self.at("agent.log")).unwrap_or_default()
     }
 
-    /// How the driver has the GPU cut: its mode, then a line for each instance.
+    /// The driver's partitioning of the GPU: its mode, then a line for each instance.
     fn cuts(&self) -> Vec<String> {
         let text = std::fs::read_to_string(self.at("cuts")).unwrap_or_default();
         let lines = text.lines().filter_map(|line| line.strip_prefix("0 "));
@@ -145,7 +145,7 @@ impl Ground {
         eventually(&what, SOON, || (self.cuts() == wanted).then_some(()));
     }
 
-    /// The node's slices, once they have so many devices.
+    /// The node's slices, once they list this many devices.
     fn until_offered(&self, count: usize) -> Vec<Value> {
         let mut seen = String::new();
         eventually(&format!("{count} devices are offered"), SOON, || {
@@ -175,7 +175,7 @@ impl Ground {
         self.cluster.apply(&template.to_string());
     }
 
-    /// A pod with such a claim, which says what it sees and goes on.
+    /// A pod with such a claim, which prints its devices and keeps running.
     fn pod(&self, name: &str, template: &str) {
         let script = "env | grep '^MUSTER_'; busybox find /dev -name 'nvidia*' -type c; echo end; \
             trap 'exit 0' TERM; while :; do sleep 1; done";
@@ -188,12 +188,12 @@ impl Ground {
         self.cluster.apply(&pod.to_string());
     }
 
-    /// What a pod sees, once it runs.
+    /// The devices that a pod sees, once it runs.
     fn seen(&self, pod: &str) -> BTreeSet<String> {
         self.cluster.said(pod, SOON).into_iter().collect()
     }
 
-    /// Until kube-scheduler has found that nothing is left for a pod.
+    /// Waits until kube-scheduler has found no room for a pod.
     fn until_it_waits(&self, pod: &str) {
         eventually(&format!("{pod} waits"), SOON, || {
             let pod = self.cluster.get(&["pod", pod]);
@@ -203,7 +203,7 @@ impl Ground {
         });
     }
 
-    /// Until a pod's events say this of why it doesn't start.
+    /// Waits until a pod's events contain this reason for not starting.
     fn until_told(&self, words: &str) {
         eventually(&format!("an event says {words:?}"), SOON, || {
             let events = (self.cluster).get(&["events", "--field-selector", "type=Warning"]);
@@ -238,7 +238,7 @@ fn devices(slices: &[Value]) -> Vec<&Value> {
     devices.flatten().collect()
 }
 
-/// What a pod sees with the slice that begins at this memory slice, and is this GPU instance.
+/// The devices that a pod sees with the slice that begins at this memory slice and has this GPU instance.
 fn slice(start: u32, instance: u32) -> BTreeSet<String> {
     let id = format!(
         "MIG-00000000-0000-4000-8000-{:012x}",
@@ -253,7 +253,7 @@ fn slice(start: u32, instance: u32) -> BTreeSet<String> {
     ])
 }
 
-/// What a pod sees with the whole GPU.
+/// The devices that a pod sees with the whole GPU.
 fn whole() -> BTreeSet<String> {
     let seen = ["/dev/nvidia0", "/dev/nvidiactl"].map(str::to_owned);
     let told = format!("MUSTER_GPU_0={GPU}");
@@ -294,18 +294,18 @@ fn a_gpu_is_cut_for_the_claims_that_get_slices_and_whole_again_for_one_that_gets
         (whose("large-a") && whose("large-b")).then_some(())
     });
 
-    // Nothing is left for a third, until one of them ends.
+    // No room for a third pod, until one of them ends.
     ground.pod("small-a", "small");
     ground.until_it_waits("small-a");
     ground.delete("large-a", true);
     assert_eq!(ground.seen("small-a"), slice(6, 1));
     ground.until_cut(&["on", "1 1g.10gb 6 1", "2 3g.40gb 0 3"]);
 
-    // The GPU is nobody's while it is cut.
+    // The whole GPU is not allocated while it has slices.
     ground.pod("all", "whole");
     ground.until_it_waits("all");
 
-    // Another agent leaves what runs, and knows whose it is.
+    // A new agent keeps running slices, and knows their pods.
     ground.agent();
     ground.pod("small-b", "small");
     assert_eq!(ground.seen("small-b"), slice(5, 3));
@@ -315,7 +315,7 @@ fn a_gpu_is_cut_for_the_claims_that_get_slices_and_whole_again_for_one_that_gets
         assert_eq!(phase, "Running", "{pod}");
     }
 
-    // A kubelet that starts anew removes the node's slices and asks for every claim again.
+    // A restarted kubelet removes the node's slices and prepares every claim again.
     ground.kubelet.stop();
     ground.kubelet.restart();
     let again = ground.until_offered(26);
@@ -325,7 +325,7 @@ fn a_gpu_is_cut_for_the_claims_that_get_slices_and_whole_again_for_one_that_gets
     ground.delete("small-c", true);
     ground.until_cut(&["on", "1 1g.10gb 6 1", "2 3g.40gb 0 3", "3 1g.10gb 5 1"]);
 
-    // What ends while there is none, the next takes back.
+    // A new agent removes the slices of claims that ended without an agent.
     ground.end_agent();
     ground.delete("small-b", false);
     ground.delete("large-b", false);
@@ -339,7 +339,7 @@ fn a_gpu_is_cut_for_the_claims_that_get_slices_and_whole_again_for_one_that_gets
     ground.pod("middle", "middle");
     ground.until_it_waits("middle");
 
-    // What the driver refuses is told, and tried again.
+    // If the driver refuses, the agent reports it and retries.
     ground.describe("[[state]]\ngpu = 0\nmig_refused = [\"2g.20gb\"]\n");
     ground.delete("all", true);
     ground.until_told("GPU 0 can't be cut so: making 2g.20gb at memory slice 4");
@@ -347,7 +347,7 @@ fn a_gpu_is_cut_for_the_claims_that_get_slices_and_whole_again_for_one_that_gets
     ground.describe("");
     assert_eq!(ground.seen("middle"), slice(4, 1));
 
-    // A mode that waits for a reset is told; until then nobody else is given the GPU.
+    // A MIG mode that waits for a reset is reported; until then the GPU is not allocated to other claims.
     ground.delete("middle", true);
     ground.until_cut(&["on"]);
     ground.describe("[[state]]\ngpu = 0\nmig_waits = true\n");
@@ -359,7 +359,7 @@ fn a_gpu_is_cut_for_the_claims_that_get_slices_and_whole_again_for_one_that_gets
     ground.until_offered(26);
     ground.delete("last", true);
 
-    // What somebody else cuts is offered as it is, and stays.
+    // GPUs that another program has partitioned are offered as they are, and stay so.
     ground.end_agent();
     std::fs::write(ground.at("cuts"), "0 on\n0 4 2g.20gb 2 2\n").unwrap();
     ground.agent();

@@ -1,4 +1,4 @@
-//! The benchmark's own code on a small scale, so that it works when somebody measures with it.
+//! The benchmark's own code on a small scale, so that it works when needed.
 
 use e2e::rush::{Binder, Rush};
 

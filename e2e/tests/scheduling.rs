@@ -1,5 +1,6 @@
-//! The scheduler as those who run it meet it: set up by a file, asked why, whom, when and what
-//! before, by the CLI and by REST in the same words.
+//! The scheduler from its operator's view: configured by a file; the CLI and REST explain in the
+//! same terms why a job waits, which pods it could evict, when it may start, and the earlier
+//! decisions.
 
 use std::process::Command;
 use std::time::Duration;
@@ -9,7 +10,7 @@ use serde_json::Value;
 
 const SOON: Duration = Duration::from_secs(60);
 
-/// Nobody is evicted, and nothing starts out of order.
+/// No evictions, and no start out of order.
 const CONFIG: &str = "apiVersion: muster.io/v1alpha1
 kind: SchedulerConfig
 spec:
@@ -148,7 +149,7 @@ fn who_waits_is_told_why_whom_it_could_evict_when_it_may_start_and_what_was_deci
         "evictions",
         "could_evict",
     ] {
-        // Only the estimate moves between two questions.
+        // Only the estimate changes between two requests.
         if field != "may_start" {
             assert!(shown.contains(&text(field)), "{field} is not in\n{shown}");
         }
@@ -212,7 +213,7 @@ fn who_waits_is_told_why_whom_it_could_evict_when_it_may_start_and_what_was_deci
     assert!(tidy.starts_with("Nothing would be moved"), "{tidy}");
     assert_eq!(json(&["defragmentation"])["report"]["enabled"], false);
 
-    // A pod that no job made is told the same.
+    // A pod without a job gets the same explanation.
     platform.apply(
         "apiVersion: v1
 kind: Pod
@@ -233,7 +234,7 @@ spec:
     );
     out(&["delete", "pod", "alone"]);
 
-    // What is gone is still answered for.
+    // A deleted job still has its history.
     out(&["delete", "pytorchjob", "first"]);
     eventually("the second runs", SOON, || {
         let history = platform.cli(&["explain", "second", "--history"]).out;

@@ -1,5 +1,5 @@
-//! The doctor and agents on machines with real RDMA: Debian's kernel with soft-RoCE, in QEMU guests. What the kernel's
-//! own files say is what is read, a link that goes down shows, and perftest's programs measure between two.
+//! The doctor and agents on machines with real RDMA: Debian's kernel with soft-RoCE, in QEMU guests. The values come
+//! from the kernel's own files, a link that goes down shows, and perftest's programs measure between two guests.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::fs;
@@ -10,7 +10,7 @@ use std::time::Duration;
 use e2e::{Cluster, Ran, eventually, muster, part, run};
 use serde_json::{Value, json};
 
-/// What every guest begins with.
+/// The beginning of every guest's script.
 const BEGIN: &str = "#!/bin/busybox sh
 export PATH=/bin:/usr/bin
 /bin/busybox --install -s /bin
@@ -31,8 +31,8 @@ until_node() {
 }
 ";
 
-/// Runs the doctor with the link up, down, and the card gone, and then a server and an agent while
-/// the link goes down and up; what each printed is between marks.
+/// Runs the doctor with the link up, down, and the card gone, and then a server and an agent while the link goes down
+/// and up; the outputs are between marks.
 const ALONE: &str = "
 ip link add d0 type dummy
 ip link set d0 up
@@ -70,8 +70,8 @@ echo \"END agent 0\"
 poweroff -f
 ";
 
-/// Two nodes on one network with soft-RoCE, the first with the server: what the doctor says of the pair, of
-/// a far end without perftest, and while it is refused.
+/// Two nodes on one network with soft-RoCE, the first with the server: the doctor's report on the pair, on a far end
+/// without perftest, and while it is refused.
 const FIRST: &str = "
 hostname first
 ip link set eth0 up
@@ -114,8 +114,7 @@ muster agent --data /tmp/d --server https://10.9.0.1:8443 --token $(cat /token) 
 sleep 1000
 ";
 
-/// A node of a cluster whose API is on the host: an agent without a kubelet, for none is asked where there are no
-/// GPUs.
+/// A node of a cluster whose API is on the host: an agent without a kubelet, which it does not call without GPUs.
 const BESIDE_KUBELET: &str = "
 ip link set eth0 up
 ip address add 10.9.0.NUMBER/24 dev eth0
@@ -127,17 +126,16 @@ muster agent --engine kubernetes --node-name NAME --pair --kubeconfig /kubeconfi
 poweroff -f
 ";
 
-/// Puts a program there with the libraries that it is linked with.
+/// Installs a program there with its linked libraries.
 fn install(program: &Path, root: &Path, name: &str) {
     libraries(program, root);
     let to = root.join("bin").join(name);
     fs::create_dir_all(to.parent().unwrap()).unwrap();
-    // Without what only a debugger reads.
+    // Without debug information.
     run(Command::new("strip").arg("-o").arg(to).arg(program)).ok();
 }
 
-/// Puts the libraries there that a program is linked with and that this machine has; those that lie among
-/// the guest's own are there.
+/// Installs the libraries of a program that this machine has; the guest's own libraries exist already.
 fn libraries(program: &Path, root: &Path) {
     let own = part("guest/root");
     let places = ["lib", "usr/lib"].map(|lib| own.join(lib).join("x86_64-linux-gnu"));
@@ -157,7 +155,7 @@ fn libraries(program: &Path, root: &Path) {
     }
 }
 
-/// A guest's files: our program, and what it needs.
+/// A guest's files: the muster program and its dependencies.
 fn archive(dir: &Path, name: &str, script: &str) -> PathBuf {
     let root = dir.join(format!("root-{name}"));
     let programs = part("guest/root");
@@ -187,7 +185,7 @@ fn archive(dir: &Path, name: &str, script: &str) -> PathBuf {
     archive
 }
 
-/// A guest that prints until it is off.
+/// A guest that prints until it shuts down.
 fn guest(archive: &Path, network: &[String]) -> Command {
     let kernel = part("guest/vmlinuz");
     let mut qemu = Command::new("qemu-system-x86_64");
@@ -218,7 +216,7 @@ fn wire(dir: &Path, own: &str, other: &str, number: u32) -> [String; 4] {
     ]
 }
 
-/// What the doctor printed under a mark.
+/// The doctor's output under a mark.
 fn said<'a>(console: &'a str, mark: &str) -> &'a str {
     let begin = console.find(&format!("BEGIN {mark}"));
     let end = console.find(&format!("END {mark} "));
@@ -237,11 +235,11 @@ fn answers(table: &str, answer: &str) -> Vec<String> {
     ours.map(|row| row.join(" ")).collect()
 }
 
-/// Asserts that the table has a figure of each way between the two nodes, and of the latency.
+/// Asserts that the table has a bandwidth for each direction between the two nodes, and the latency.
 #[track_caller]
 fn measures(table: &str) {
     let measured = answers(table, "unknown");
-    // Two ways that come to the same are one row.
+    // Two directions with equal values share a row.
     for (way, unit) in [
         ("rxe0/1 from first to second", "Gb/s;"),
         ("rxe0/1 from second to first", "Gb/s;"),
@@ -331,7 +329,7 @@ fn the_doctor_compares_two_nodes_and_measures_what_goes_between_them() {
     ] {
         assert!(passed.iter().any(|it| it == row), "{row}: {pair}");
     }
-    // Its interface has a smaller MTU, on purpose, and fits the same packets.
+    // Its interface has a smaller MTU, on purpose, which fits the same packet size.
     measures(pair);
 
     let itself = said("itself");
@@ -351,7 +349,7 @@ fn the_doctor_compares_two_nodes_and_measures_what_goes_between_them() {
     );
 }
 
-/// Two nodes of a cluster in guests, and one that has no agent.
+/// Two nodes of a cluster in guests, and one without an agent.
 struct Nodes {
     guests: Vec<Child>,
     cluster: Cluster,
@@ -367,7 +365,7 @@ impl Nodes {
         let mut config: Value =
             serde_json::from_str(&fs::read_to_string(account).unwrap()).unwrap();
         let reached = &mut config["clusters"][0]["cluster"];
-        // How a guest reaches this machine's own address.
+        // The address under which a guest reaches this machine.
         let url = cluster.url().replace("127.0.0.1", "10.0.2.2");
         reached["server"] = json!(url);
         reached["tls-server-name"] = json!("127.0.0.1");
@@ -387,7 +385,7 @@ impl Nodes {
         nodes
     }
 
-    /// What a kubelet says of its node.
+    /// The Node that a kubelet writes.
     fn join(&self, name: &str, number: usize) {
         let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}});
         self.cluster.apply(&node.to_string());
@@ -427,7 +425,7 @@ impl Nodes {
         run(doctor.arg("doctor").args(arguments))
     }
 
-    /// What is asked of a node and answered there.
+    /// The request annotations of a node and its answers.
     fn notes(&self, name: &str) -> Vec<String> {
         let node = self.cluster.get(&["node", name]);
         let all = node["metadata"]["annotations"].as_object().cloned();
@@ -477,7 +475,7 @@ fn the_doctor_compares_two_nodes_of_a_kubernetes_cluster_and_measures_between_th
         assert_eq!(nodes.notes(name), [""; 0], "nobody is asked any more");
     }
 
-    // Who isn't there, who has no agent, and who is asked by somebody else.
+    // A missing node, a node without an agent, and a node with another user's pending request.
     let nobody = nodes.pair(&["--node", "first", "--pair", "fourth"]);
     assert_ne!(nobody.code, Some(0));
     assert!(nobody.err.contains("no node \"fourth\""), "{nobody:?}");

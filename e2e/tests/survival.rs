@@ -1,4 +1,4 @@
-//! What survives: agents and servers that are killed, and what they had promised.
+//! Survival of killed agents and servers: their acknowledged state is kept.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use e2e::{Platform, eventually, run};
 
 const SOON: Duration = Duration::from_secs(90);
 
-/// A pod that counts, and ends well when its file is there.
+/// A pod that counts, and succeeds when its file exists.
 fn counting(name: &str, flag: &str) -> String {
     format!(
         r#"apiVersion: v1
@@ -66,7 +66,7 @@ fn a_pod_runs_on_while_its_agent_is_dead_and_is_found_again() {
     let status = platform.get("pod", "steady");
     assert_eq!(status["status"]["containerStatuses"][0]["restartCount"], 0);
 
-    // What ends while the agent is dead is reported when it is back.
+    // Pods that end while the agent is dead are reported when it is back.
     agent.kill();
     std::fs::write(&flag, "").unwrap();
     eventually("the process ended", SOON, || {
@@ -136,7 +136,7 @@ fn a_sealed_backup_brings_server_and_nodes_back_on_a_machine_that_has_nothing_el
     assert!(!sealed.err.contains("not encrypted"), "{}", sealed.err);
     sealed.ok();
     let authority = std::fs::read(platform.data.join("server/ca.pem")).unwrap();
-    // A store in use is not read by another process.
+    // Another process cannot read a store in use.
     let busy = platform.cli(&["store", "check"]);
     assert_ne!(busy.code, Some(0));
     assert!(busy.err.contains("another process"), "{}", busy.err);
@@ -157,7 +157,7 @@ fn a_sealed_backup_brings_server_and_nodes_back_on_a_machine_that_has_nothing_el
     assert_eq!(platform.get("configmap", "kept")["data"]["a"], "b");
     let back = std::fs::read(platform.data.join("server/ca.pem")).unwrap();
     assert_eq!(back, authority);
-    // The node's certificate is good at the server that came back: it says so by itself.
+    // The returned server accepts the node's certificate: the agent reconnects by itself.
     platform.apply(&counting("after", "/etc/passwd"));
     eventually("the node runs a pod", SOON, || {
         (phase(&platform, "after") == "Succeeded").then_some(())
@@ -188,7 +188,7 @@ fn a_full_disk_refuses_writes_clearly_and_reads_and_deletions_go_on() {
     assert_ne!(refused.code, Some(0));
     assert!(refused.err.contains("free"), "{}", refused.err);
     assert_eq!(platform.get("configmap", "kept")["data"]["a"], "b");
-    // Who has to make room can: deletions and new sessions are taken.
+    // On a full disk, deletions and new sessions are accepted, so that users can free space.
     platform.kubectl(&["delete", "configmap", "spare"]).ok();
     assert!(platform.get("configmap", "spare").is_null());
     platform.cli(&["token", "create", "--label", "robot"]).ok();
@@ -227,7 +227,7 @@ fn what_was_decided_is_told_by_the_server_that_comes_after_one_that_was_killed()
         let waits = told(&platform, "vast")["items"][0]["decision"] == "pending";
         waits.then_some(())
     });
-    // What is gone is answered for as well.
+    // A deleted object still has its history.
     platform.cli(&["delete", "pod", "placed"]).ok();
     let before = ["placed", "vast"].map(|pod| told(&platform, pod));
     assert_eq!(before[0]["items"][0]["decision"], "bound", "{before:?}");
@@ -247,7 +247,7 @@ fn what_was_decided_is_told_by_the_server_that_comes_after_one_that_was_killed()
     assert_eq!(first(&after[1]), first(&before[1]), "{after:?}");
     assert_eq!(after[1]["items"][0]["decision"], "pending", "{after:?}");
 
-    // New decisions come after the old ones, and a server that is stopped writes its last.
+    // New decisions follow the old ones, and a stopping server writes its last ones.
     platform.apply(&placed);
     eventually("it is placed again", SOON, || {
         let twice = told(&platform, "placed")["items"].as_array()?.len() == 2;

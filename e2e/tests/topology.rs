@@ -1,5 +1,5 @@
-//! What people see of a machine's devices: `muster topology` and `muster doctor`, on described
-//! machines, and through the GPU driver's library with the stand-in in its place.
+//! The printed devices of a machine: `muster topology` and `muster doctor`, on described machines,
+//! and with the stand-in for the GPU driver's library.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ fn topology(described: &Path) -> String {
     .ok()
 }
 
-/// A folder with the stand-in under the driver's library's name.
+/// A directory with the stand-in under the driver's library's name.
 fn library() -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     let beside = std::env::current_exe().unwrap();
@@ -42,7 +42,7 @@ fn a_machine_that_is_saved_is_drawn_as_it_was() {
     let dir = tempfile::tempdir().unwrap();
     let saved = dir.path().join("saved.toml");
     let described = machine("dgx-a100.toml");
-    // Whether pods could be isolated here as well is no matter of this test.
+    // This test does not depend on whether pods could be isolated here.
     let doctor = run(Command::new(muster())
         .args(["doctor", "--machine"])
         .arg(&described)
@@ -62,7 +62,7 @@ fn the_drivers_library_is_asked_for_gpus_and_their_links() {
         .env("MUSTER_NVML_MACHINE", &described))
     .ok();
     let expected = topology(&described);
-    // Sockets are this machine's own, so only NVLinks can be compared.
+    // Sockets are this machine's own, so that only NVLinks can be compared.
     let links = |rows: Vec<Vec<&str>>| -> Vec<Vec<bool>> {
         let row = |row: Vec<&str>| row.iter().map(|word| word.starts_with("NV")).collect();
         rows.into_iter().map(row).collect()
@@ -89,7 +89,7 @@ fn a_description_with_a_fault_is_refused_with_what_would_be_right() {
     }
 }
 
-/// What a RoCE machine says, and two GPUs for its driver's library to answer of.
+/// A RoCE machine's files, and two GPUs for the driver's library.
 struct Roce {
     root: tempfile::TempDir,
     library: tempfile::TempDir,
@@ -117,7 +117,7 @@ impl Roce {
     }
 }
 
-/// The rows of the doctor's table that begin with an answer, and what they say.
+/// The rows of the doctor's table with this answer.
 fn answers(ran: &Ran, answer: &str) -> Vec<String> {
     let rows = ran
         .out

@@ -1,4 +1,4 @@
-//! The command line: what can be typed, and what it means when left out.
+//! The command line: commands, options and their defaults.
 
 mod audit;
 mod device_plugin;
@@ -24,7 +24,7 @@ pub use until::{SUCCEEDED, Until};
 use self::invalid::InvalidValue;
 use crate::client::{HELP, RUN_HELP, WAIT_HELP};
 
-/// Runs AI work on machines that people own: gangs start whole or not at all.
+/// Schedules AI workloads on your own machines: a gang starts with all its pods or not at all.
 #[derive(Parser, Debug)]
 #[command(
     name = "muster",
@@ -43,15 +43,15 @@ pub struct Arguments {
 /// Options that every command takes.
 #[derive(Args, Debug, Clone)]
 pub struct Global {
-    /// Muster's data directory; client commands find the administrator's kubeconfig there
-    /// [default: ./.muster if it exists, else /var/lib/muster]
+    /// Data directory; client commands read the administrator's kubeconfig from it [default: ./.muster if it exists,
+    /// else /var/lib/muster]
     #[arg(long, global = true, env = "MUSTER_DATA", value_name = "DIR")]
     pub data: Option<PathBuf>,
-    /// Which server to talk to, and as whom [default: server/admin.kubeconfig under --data,
-    /// else the KUBECONFIG that kubectl would use]
+    /// Kubeconfig with the server's address and the user's credentials [default: server/admin.kubeconfig under
+    /// --data, else the KUBECONFIG that kubectl would use]
     #[arg(long, global = true, env = "MUSTER_KUBECONFIG", value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
-    /// The namespace to work in [default: the kubeconfig's, else `default`]
+    /// Namespace of the resources [default: the kubeconfig's, else `default`]
     #[arg(short, long, global = true, value_name = "NAME")]
     pub namespace: Option<String>,
 }
@@ -59,16 +59,15 @@ pub struct Global {
 /// Commands.
 #[derive(Subcommand, Debug)]
 pub enum Command {
-    /// Run server and agent on this machine
+    /// Run the server and an agent on this machine
     Up(Up),
-    /// Run the server: API, scheduler, controllers and web UI; or scheduler and controllers for
-    /// a Kubernetes cluster
+    /// Run the server: API, scheduler, controllers and web UI; or scheduler and controllers for a Kubernetes cluster
     Server(Server),
     /// Run this machine's agent, which joins a server and runs pods
     Agent(Agent),
-    /// Create or update what manifests describe (server-side apply)
+    /// Create or update the objects in manifests (server-side apply)
     Apply(Apply),
-    /// List resources, or show some
+    /// List resources, or print the named ones
     Get(Get),
     /// Show one resource with its events
     Describe(Target),
@@ -76,68 +75,67 @@ pub enum Command {
     Delete(Delete),
     /// Print the logs of a pod, or of one rank of a job
     Logs(Logs),
-    /// Say why a job waits, what binds it, what would make it fit, whom it could evict, and when
-    /// it may start; or what was decided on it (--history)
+    /// Show why a job waits: the limits that hold it, changes that would let it fit, pods that it could preempt, and
+    /// its estimated start; or the decisions on it (--history)
     Explain(Subject),
     /// Wait until a resource has a condition
     Wait(Wait),
-    /// Suspend a job: its pods go, its place in the queue is given up
+    /// Suspend a job: delete its pods and give up its place in the queue
     Suspend(JobTarget),
     /// Resume a suspended job
     Resume(JobTarget),
     /// Cancel a job: delete it and its pods
     Cancel(JobTarget),
-    /// Run a command as a job of several replicas, a gang
+    /// Run a command as a job of several replicas, scheduled as one gang
     Run(Run),
-    /// Show what nodes have and what is in use
+    /// Show the allocatable and allocated resources of nodes
     Top(Listing),
     /// List nodes with their devices
     Nodes(Listing),
-    /// Remove nodes that are gone, or whose keys may be stolen
+    /// Remove nodes that are gone or whose keys may be compromised
     #[command(subcommand)]
     Node(Node),
-    /// List queues with their shares, or show how one stands: weight, entitlement, guarantee,
-    /// what it borrows, limits by resource and by user, who waits
+    /// List queues with their shares, or show one queue: weight, deserved and guaranteed resources, borrowing, limits
+    /// by resource and by user, waiting jobs
     Queue(Queue),
-    /// Say what defragmentation would move now, what that gains and what it loses; moves nothing
+    /// Show which pods defragmentation would move now, with gain and loss; move nothing
     Defragmentation(Listing),
-    /// Say what would become of work on a cluster: the scheduler over simulated time
+    /// Simulate the scheduler on a cluster and a workload over simulated time
     Simulate(Box<crate::simulate::Simulate>),
-    /// Manage tokens: for programs (`create`) and for agents that join (`join`)
+    /// Manage tokens: access tokens for programs (`create`) and join tokens for agents (`join`)
     #[command(subcommand)]
     Token(Token),
-    /// Check the audit log
+    /// Verify the audit log
     #[command(subcommand)]
     Audit(Audit),
     /// Print a kubeconfig for kubectl and SDKs
     Kubeconfig(Kubeconfig),
-    /// Install Muster's kinds in a Kubernetes cluster (server-side apply), and wait until it
-    /// serves them. Kinds that Muster keeps and does not run yet (Volcano Jobs, RayClusters,
-    /// ScaledObjects, Knative Services) are left alone where another operator has them
+    /// Install Muster's custom resource definitions in a Kubernetes cluster (server-side apply), and wait until the
+    /// cluster serves them. Definitions of kinds that Muster stores but does not run (Volcano Jobs, RayClusters,
+    /// ScaledObjects, Knative Services) are skipped if another operator has installed them
     Crds(Crds),
-    /// Check this machine: what the agent can isolate, which devices it sees, and whether its RDMA
-    /// works, with what to do where it doesn't
+    /// Check this machine: isolation that the agent can give to pods, devices, and RDMA; name a remedy for each fault
     Doctor(Doctor),
-    /// Draw how this machine's GPUs and network cards are joined, as `nvidia-smi topo -m` does,
-    /// and what each kind of path carries
+    /// Draw the links between this machine's GPUs and network cards, as `nvidia-smi topo -m` does, with the bandwidth
+    /// of each kind of path
     Topology(Topology),
-    /// Print what is done about a GPU for each error (XID) that its driver reports, as a file for
-    /// --xid-policy of `muster agent`
+    /// Print the action for each GPU error (XID) that the driver reports, as a file for --xid-policy of `muster
+    /// agent`
     Xids(Xids),
-    /// Write everything the server knows to one file, while it runs: all objects, and the keys that
-    /// it needs to come back on another machine
+    /// Write a backup of the running server to one file: all objects, and the keys needed for a restore on another
+    /// machine
     Backup {
-        /// The file to make, on the server's disk
+        /// File to create, on the server's disk
         file: PathBuf,
-        /// Encrypt it with the passphrase on this file's first line [default: not encrypted]
+        /// File with the passphrase on its first line; encrypts the backup [default: not encrypted]
         #[arg(long, value_name = "FILE")]
         passphrase_file: Option<PathBuf>,
     },
-    /// Fill an empty data directory from a backup; the server must not be running
+    /// Restore a backup into an empty data directory; the server must be stopped
     Restore {
-        /// The backup
+        /// Backup file
         file: PathBuf,
-        /// The file with the passphrase that it was made with
+        /// File with the passphrase that the backup was encrypted with
         #[arg(long, value_name = "FILE")]
         passphrase_file: Option<PathBuf>,
     },
@@ -148,15 +146,15 @@ pub enum Command {
     Version,
     /// Print shell completions
     Completions {
-        /// The shell
+        /// Shell
         shell: clap_complete::Shell,
     },
     /// Write man pages
     Man {
-        /// The directory to write them to
+        /// Directory for the pages
         directory: PathBuf,
     },
-    /// One container's parent process; started by the agent, never by hand
+    /// Parent process of one container; started by the agent, never by hand
     #[command(hide = true)]
     Shim {
         /// The container's directory
@@ -165,8 +163,7 @@ pub enum Command {
 }
 
 impl Command {
-    /// How many worker threads the command needs; none for the client's commands, which
-    /// wait for one server.
+    /// Number of worker threads of the command. None for client commands, which only wait for one server.
     pub fn worker_threads(&self) -> Option<usize> {
         let cores = std::thread::available_parallelism().map_or(2, |n| n.get());
         match self {
@@ -184,14 +181,14 @@ fn name_and_value(text: &str) -> Result<(String, String), InvalidValue> {
         .ok_or_else(|| InvalidValue::NameAndValue(text.to_owned()))
 }
 
-/// How to print.
+/// Output formats.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Output {
     /// One JSON document
     Json,
     /// YAML
     Yaml,
-    /// The table with all columns
+    /// Table with all columns
     Wide,
     /// kind/name
     Name,
@@ -199,13 +196,13 @@ pub enum Output {
 
 #[derive(Args, Debug)]
 pub struct Apply {
-    /// A file or directory of manifests, or - for standard input (repeatable)
+    /// Manifest file or directory, or - for standard input (repeatable)
     #[arg(short, long = "filename", required = true, value_name = "FILE")]
     pub files: Vec<PathBuf>,
-    /// Ask the server to check it all and change nothing
+    /// Let the server validate the objects without changing them
     #[arg(long)]
     pub dry_run: bool,
-    /// Take over fields that another manager owns
+    /// Take ownership of fields that another field manager owns
     #[arg(long)]
     pub force_conflicts: bool,
     #[arg(short, long, value_enum)]
@@ -214,30 +211,30 @@ pub struct Apply {
 
 #[derive(Args, Debug)]
 pub struct Crds {
-    /// Write them to standard output as YAML instead
+    /// Print the definitions as YAML instead of installing them
     #[arg(long)]
     pub print: bool,
-    /// Take over fields that another manager owns, such as those of an operator's own CRDs
+    /// Take ownership of fields that another field manager owns, such as those of another operator's CRDs
     #[arg(long, conflicts_with = "print")]
     pub force_conflicts: bool,
 }
 
 #[derive(Args, Debug)]
 pub struct Get {
-    /// What: a kind (pods, pytorchjob, pg), or KIND/NAME
+    /// Kind (pods, pytorchjob, pg), or KIND/NAME
     pub what: String,
-    /// Names; none means all
+    /// Names [default: all]
     pub names: Vec<String>,
-    /// In all namespaces
+    /// List all namespaces
     #[arg(short = 'A', long)]
     pub all_namespaces: bool,
-    /// Only those with these labels
+    /// Label selector
     #[arg(short = 'l', long, value_name = "SELECTOR")]
     pub selector: Option<String>,
-    /// Keep watching for changes
+    /// Watch for changes
     #[arg(short, long)]
     pub watch: bool,
-    /// Show in JSON and YAML who owns which field, too
+    /// Include managedFields in JSON and YAML
     #[arg(long)]
     pub show_managed_fields: bool,
     #[arg(short, long, value_enum)]
@@ -246,56 +243,56 @@ pub struct Get {
 
 #[derive(Args, Debug)]
 pub struct Target {
-    /// What: a kind, or KIND/NAME
+    /// Kind, or KIND/NAME
     pub what: String,
-    /// The name
+    /// Name
     pub name: Option<String>,
 }
 
 #[derive(Args, Debug)]
 pub struct Delete {
-    /// What: a kind, or KIND/NAME
+    /// Kind, or KIND/NAME
     pub what: Option<String>,
-    /// The names
+    /// Names
     pub names: Vec<String>,
-    /// Delete what these manifests describe (repeatable)
+    /// Manifest file or directory of the objects to delete (repeatable)
     #[arg(short, long = "filename", value_name = "FILE")]
     pub files: Vec<PathBuf>,
-    /// Seconds that pods get to end by themselves
+    /// Termination grace period of the pods, in seconds
     #[arg(long, value_name = "SECONDS")]
     pub grace_period: Option<u32>,
-    /// Leave the dependents alone
+    /// Keep the dependent objects
     #[arg(long)]
     pub orphan: bool,
 }
 
 #[derive(Args, Debug)]
 pub struct Logs {
-    /// A job's or a pod's name
+    /// Name of a job or a pod
     pub name: String,
-    /// Keep following until the container ends
+    /// Follow the log until the container ends
     #[arg(short, long)]
     pub follow: bool,
-    /// The rank, for a job
+    /// Rank of a job's replica
     #[arg(long, default_value_t = 0)]
     pub rank: u32,
-    /// Only the last lines
+    /// Number of lines from the end of the log
     #[arg(long, value_name = "LINES")]
     pub tail: Option<i64>,
-    /// The container [default: the first]
+    /// Container [default: the first]
     #[arg(short, long)]
     pub container: Option<String>,
-    /// With each line's time
+    /// Print each line's timestamp
     #[arg(long)]
     pub timestamps: bool,
-    /// Of the container's run before this one
+    /// Print the log of the container's previous run
     #[arg(long)]
     pub previous: bool,
 }
 
 #[derive(Args, Debug)]
 pub struct JobTarget {
-    /// The job's name, or KIND/NAME
+    /// Name of the job, or KIND/NAME
     pub name: String,
     #[arg(short, long, value_enum)]
     pub output: Option<Output>,
@@ -303,9 +300,9 @@ pub struct JobTarget {
 
 #[derive(Args, Debug)]
 pub struct Subject {
-    /// A job's, pod's or gang's name, or KIND/NAME
+    /// Name of a job, pod or gang, or KIND/NAME
     pub name: String,
-    /// What was decided on it, the oldest first; also when it is gone, and by earlier servers
+    /// Show past decisions, oldest first, including those on deleted objects and those of earlier servers
     #[arg(long)]
     pub history: bool,
     #[arg(short, long, value_enum)]
@@ -315,9 +312,9 @@ pub struct Subject {
 #[derive(Args, Debug)]
 #[command(after_help = WAIT_HELP)]
 pub struct Wait {
-    /// KIND/NAME, or a job's name
+    /// KIND/NAME, or the name of a job
     pub target: String,
-    /// condition=NAME, or delete
+    /// condition=NAME or delete
     #[arg(
         long = "for",
         default_value_t = Until::Condition(SUCCEEDED.to_string()),
@@ -325,7 +322,7 @@ pub struct Wait {
         value_parser = until::until
     )]
     pub until: Until,
-    /// Seconds to wait
+    /// Timeout in seconds
     #[arg(long, default_value_t = 600, value_name = "SECONDS")]
     pub timeout: u64,
 }
@@ -333,37 +330,37 @@ pub struct Wait {
 #[derive(Args, Debug)]
 #[command(after_help = RUN_HELP)]
 pub struct Run {
-    /// The job's name [default: drawn by the server]
+    /// Name of the job [default: generated by the server]
     #[arg(long)]
     pub name: Option<String>,
-    /// How many replicas: rank 0 is the master
+    /// Number of replicas; rank 0 is the master
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub replicas: u32,
-    /// GPUs for each replica
+    /// GPUs per replica
     #[arg(long, default_value_t = 0)]
     pub gpus: u32,
-    /// CPUs for each replica, such as 2 or 500m
+    /// CPUs per replica, such as 2 or 500m
     #[arg(long, default_value = "1")]
     pub cpus: String,
-    /// Memory for each replica, such as 4Gi
+    /// Memory per replica, such as 4Gi
     #[arg(long, default_value = "1Gi")]
     pub memory: String,
-    /// The queue
+    /// Queue of the job
     #[arg(long)]
     pub queue: Option<String>,
-    /// A container image, where a node has a CRI runtime
+    /// Container image; needs nodes with a CRI runtime
     #[arg(long)]
     pub image: Option<String>,
-    /// An environment variable, as NAME=VALUE (repeatable)
+    /// Environment variable, as NAME=VALUE (repeatable)
     #[arg(long = "env", value_name = "NAME=VALUE", value_parser = name_and_value)]
     pub env: Vec<(String, String)>,
-    /// The working directory [default: this one, without an image]
+    /// Working directory [default: the current directory, if no image is given]
     #[arg(long, value_name = "DIR")]
     pub workdir: Option<PathBuf>,
-    /// Return at once instead of following rank 0 to the end
+    /// Return at once instead of following rank 0 until it ends
     #[arg(long)]
     pub detach: bool,
-    /// The command, after --
+    /// Command, after --
     #[arg(last = true, required = true)]
     pub command: Vec<String>,
 }
@@ -376,7 +373,7 @@ pub struct Listing {
 
 #[derive(Args, Debug)]
 pub struct Queue {
-    /// The queue to show [default: all, in a list]
+    /// Queue to show [default: list all]
     pub name: Option<String>,
     #[arg(short, long, value_enum)]
     pub output: Option<Output>,
@@ -384,77 +381,76 @@ pub struct Queue {
 
 #[derive(Subcommand, Debug)]
 pub enum StoreCommand {
-    /// Say what the store under --data holds, which records are damaged, and which objects are lost with
-    /// them; changes nothing. The server must not be running. Ends with 1 where anything is damaged
+    /// Check the store under --data: list its contents, damaged records and the objects lost with them; change
+    /// nothing. The server must be stopped. Exit status 1 if any record is damaged
     Check,
 }
 
 #[derive(Subcommand, Debug)]
 pub enum Token {
-    /// Issue an access token for a program; printed once
+    /// Issue an access token for a program and print it once
     Create {
-        /// What it is for
+        /// Label of the token
         #[arg(long, default_value = "access token")]
         label: String,
-        /// Days until it expires
+        /// Lifetime in days
         #[arg(long, default_value_t = 90, value_parser = clap::value_parser!(u64).range(1..=366))]
         days: u64,
-        /// The user it acts as [default: you]
+        /// User of the token [default: you]
         #[arg(long)]
         user: Option<String>,
     },
-    /// Issue a short-lived token with which an agent joins; printed once
+    /// Issue a short-lived join token for agents and print it once
     Join {
-        /// The only node that may join with it [default: any one node]
+        /// Only node that may join with the token [default: any one node]
         #[arg(long, value_name = "NAME")]
         node: Option<String>,
-        /// How many nodes may join with it
+        /// Number of nodes that may join with the token
         #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(fleet::MOST_USES)))]
         uses: u32,
-        /// Minutes until it expires
+        /// Lifetime in minutes
         #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=10_080))]
         minutes: u64,
     },
-    /// List tokens that have not expired; administrators see join tokens, too
+    /// List valid tokens; administrators also see join tokens
     List,
-    /// End a token at once, an access token or a join token
+    /// Revoke an access token or a join token at once
     Revoke {
-        /// Its id, as listed
+        /// Id of the token, as listed
         id: String,
     },
 }
 
 #[derive(Subcommand, Debug)]
 pub enum Audit {
-    /// Check the audit log's hash chain: whether a line was changed, removed or inserted, or the end
-    /// cut off. Reads the files on this machine, also while the server runs. Ends with 1 where the
-    /// chain is broken
+    /// Verify the audit log's hash chain: detect changed, removed or inserted lines and a truncated end. Reads the
+    /// files on this machine, also while the server runs. Exit status 1 if the chain is broken
     Verify {
-        /// The log's directory [default: audit under --data]
+        /// Directory of the log [default: audit under --data]
         directory: Option<PathBuf>,
     },
 }
 
 #[derive(Subcommand, Debug)]
 pub enum Node {
-    /// Remove a node and revoke its certificates: its agent is refused until it joins again with a
-    /// new token (`muster token join --node NAME`). Jobs replace the pods that it ran elsewhere; on the
-    /// machine itself stop its agent and its pods by hand
+    /// Remove a node and revoke its certificates: the server refuses its agent until the agent joins with a new token
+    /// (`muster token join --node NAME`). Jobs replace the node's pods on other nodes; stop the agent and the pods on
+    /// the machine itself by hand
     Remove {
-        /// Its name
+        /// Name of the node
         name: String,
     },
 }
 
 #[derive(Args, Debug)]
 pub struct Kubeconfig {
-    /// The server's address to write [default: the one in use]
+    /// Server address to write [default: the one in use]
     #[arg(long, value_name = "URL")]
     pub server: Option<String>,
-    /// The user whose token goes in [default: you]
+    /// User of the token [default: you]
     #[arg(long)]
     pub user: Option<String>,
-    /// Days until the token expires
+    /// Lifetime of the token in days
     #[arg(long, default_value_t = 90, value_parser = clap::value_parser!(u64).range(1..=366))]
     pub days: u64,
 }

@@ -1,5 +1,5 @@
-//! The `muster` binary: arguments and files into validated configuration, then wiring.
-//! Nothing is decided here that a library crate could decide.
+//! The `muster` binary: turns arguments and files into a validated configuration and wires the crates. Decisions
+//! belong to the library crates.
 
 mod arguments;
 mod client;
@@ -14,8 +14,9 @@ use clap::Parser;
 use arguments::{Arguments, Audit, Command, StoreCommand};
 use client::{Answer, Exit};
 
-/// The server makes and frees millions of small pieces on many threads, which the C library's allocator takes three
-/// times as long for. Without huge pages, of which it would touch a little each: an idle server stays small.
+/// The server allocates and frees millions of small objects on many threads, which takes the C library's allocator
+/// three times as long. Huge pages are off: the server would touch only a part of each, and an idle server would
+/// grow.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -53,7 +54,7 @@ fn main() -> ExitCode {
         Ok(Answer::Ended(status)) => ExitCode::from(status),
         Err(error) => {
             let exit = client::exit_of(&error);
-            // Whoever closed the pipe had read enough: nothing went wrong.
+            // If the reader closed the pipe, it has read enough: that is no error.
             if exit != Exit::ClosedPipe {
                 eprintln!("muster: {error:#}");
             }

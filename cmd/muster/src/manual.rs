@@ -53,7 +53,7 @@ fn all(command: &clap::Command, directory: &Path) -> Result<()> {
     std::fs::write(directory.join(name), text)
 }
 
-/// One page, and the name of its file.
+/// One page, and its file name.
 fn page(command: &clap::Command, text: &mut Vec<u8>) -> Result<String> {
     let man = Man::new(command.clone());
     man.render_title(text)?;
@@ -69,8 +69,8 @@ fn page(command: &clap::Command, text: &mut Vec<u8>) -> Result<String> {
     Ok(man.get_filename())
 }
 
-/// What help shows after the options, as sections: a line that ends with a colon and is not
-/// indented begins one.
+/// The text after the options as sections: an unindented line that ends with a colon begins a
+/// section.
 fn sections(after: &str) -> Roff {
     let mut roff = Roff::new();
     let mut filled = true;

@@ -1,5 +1,5 @@
-//! `muster simulate`: reads files, runs the simulator, writes what came of it. What is simulated,
-//! and how, is the `simulator` crate's.
+//! `muster simulate`: reads files, runs the simulator and writes the results. The `simulator` crate decides what is
+//! simulated and how.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -21,33 +21,32 @@ use crate::client::Answer;
 #[derive(Args, Debug)]
 #[command(after_long_help = EXAMPLES)]
 pub struct Simulate {
-    /// What to simulate, `-` for standard input: manifests (Nodes, Queues, PodGroups, Pods,
-    /// PyTorchJobs, Jobs, PriorityClasses, ResourceQuotas, PodDisruptionBudgets, PersistentVolumes and claims, StorageClasses, what CSI drivers say of nodes and room, or a List as `kubectl get -o yaml`
-    /// prints it; and a SchedulerConfig, see below), or a trace: a CSV with arrival, duration and GPUs, `sacct --parsable2`, the
-    /// Standard Workload Format, openb. The annotations muster.io/arrival and
-    /// muster.io/duration say when an object's work comes and how long it runs
+    /// Input files, `-` for standard input. Either manifests (Nodes, Queues, PodGroups, Pods, PyTorchJobs, Jobs,
+    /// PriorityClasses, ResourceQuotas, PodDisruptionBudgets, PersistentVolumes and claims, StorageClasses, CSINodes,
+    /// CSIDrivers and CSIStorageCapacities, or a List as `kubectl get -o yaml` prints it; and a SchedulerConfig, see
+    /// below), with arrival and duration of the work in the annotations muster.io/arrival and muster.io/duration; or
+    /// a trace: a CSV with arrival, duration and GPUs, `sacct --parsable2`, the Standard Workload Format, openb
     #[arg(value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// The files' format: objects, csv (philly), sacct, swf, openb, openb-nodes [default: told
-    /// from each file]
+    /// Format of the files: objects, csv (philly), sacct, swf, openb, openb-nodes [default: detected for each file]
     #[arg(long, value_name = "FORMAT")]
     format: Option<String>,
-    /// Which column of a trace says what: arrival=when_submitted. What can be named: name,
-    /// arrival, duration, start, end, gpus, cpus, queue, user, walltime, priority
+    /// Column of a trace for a field: arrival=when_submitted. Fields: name, arrival, duration, start, end, gpus,
+    /// cpus, queue, user, walltime, priority
     #[arg(long = "column", value_name = "MEANING=NAME")]
     columns: Vec<String>,
-    /// The cluster, for traces that don't say: 1250xhgx-h100,20xcpu-96
+    /// Cluster for traces without one: 1250xhgx-h100,20xcpu-96
     #[arg(long, value_name = "NODES")]
     cluster: Option<String>,
-    /// Make work up instead of reading it: seed=1,jobs=10000,days=30,gpus=1024,load=0.85,queues=4
-    /// or a part of it
+    /// Generate the workload instead of reading it: seed=1,jobs=10000,days=30,gpus=1024,load=0.85,queues=4 or some of
+    /// these
     #[arg(long, value_name = "SETTINGS", conflicts_with = "files")]
     synthetic: Option<String>,
-    /// Simulate also what would be if: add-nodes=4xhgx-h100, remove-nodes=2xNAME-PREFIX,
-    /// weight=QUEUE:4. Several change together
+    /// Also simulate a variant: add-nodes=4xhgx-h100, remove-nodes=2xNAME-PREFIX, weight=QUEUE:4. Several changes
+    /// form one variant
     #[arg(long = "what-if", value_name = "CHANGE")]
     what_if: Vec<String>,
-    /// Who decides, for comparing: muster, fifo, sjf, priority, easy, easy-shares, conservative, or all
+    /// Scheduling policy to compare: muster, fifo, sjf, priority, easy, easy-shares, conservative, or all
     #[arg(
         long,
         value_name = "NAMES",
@@ -55,52 +54,51 @@ pub struct Simulate {
         default_value = "muster"
     )]
     policy: Vec<String>,
-    /// What plans may do: allocate, consolidate, reclaim, preempt, backfill, defragment, with commas
-    /// between [default: what the files say, or all but consolidate and defragment]
+    /// Allowed actions: allocate, consolidate, reclaim, preempt, backfill, defragment, separated by commas [default:
+    /// as in the files, or all but consolidate and defragment]
     #[arg(long, value_name = "ACTIONS")]
     actions: Option<String>,
-    /// Node label keys that name network domains, widest first, with commas between
-    /// [default: what the files say, or zone, spine, leaf, rack and NVLink domain]
+    /// Node label keys of the topology domains, widest first, separated by commas [default: as in the files, or zone,
+    /// spine, leaf, rack and NVLink domain]
     #[arg(long, value_name = "KEYS", value_delimiter = ',')]
     topology: Option<Vec<String>>,
-    /// Which nodes are taken first: fragmentation, pack or spread [default: what the files say,
-    /// or fragmentation]
+    /// Node order of placement: fragmentation, pack or spread [default: as in the files, or fragmentation]
     #[arg(long, value_name = "STRATEGY")]
     placement: Option<String>,
-    /// How long a gang that lost members below its minimum is left running
-    /// [default: what the files say, or 60s]
+    /// How long a gang with fewer members than its minimum keeps running [default: as in the files, or 60s]
     #[arg(long, value_name = "SPAN")]
     stale_after: Option<String>,
-    /// Plan at most once in so much simulated time; what happens meanwhile is gathered
+    /// Shortest simulated time between two plans; events in between are batched
     #[arg(long, value_name = "SPAN", default_value = "1s")]
     gather: String,
-    /// How long an evicted pod takes to stop
+    /// Time that an evicted pod takes to stop
     #[arg(long, value_name = "SPAN", default_value = "30s")]
     grace: String,
-    /// Work saves itself this often, and an interruption loses no more [default: it loses all]
+    /// Checkpoint interval of jobs; an interruption loses at most this much work [default: an interruption loses all
+    /// work]
     #[arg(long, value_name = "SPAN")]
     checkpoint: Option<String>,
     /// Stop after this much simulated time
     #[arg(long, value_name = "SPAN")]
     until: Option<String>,
-    /// The wall time of the first second [default: what the files say]
+    /// Wall-clock time of the simulation's start [default: as in the files]
     #[arg(long, value_name = "TIME")]
     start: Option<Timestamp>,
-    /// Don't hold each plan against the invariants: faster
+    /// Skip the check of each plan against the invariants, for speed
     #[arg(long)]
     no_check: bool,
-    /// Write every decision with its time as a line of JSON; `-` for standard output
+    /// Write each decision with its time as a JSON line; `-` for standard output
     #[arg(long, value_name = "FILE")]
     decisions: Option<PathBuf>,
     /// Write a report with charts as one HTML page
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// How to print the summary
+    /// Format of the summary
     #[arg(short, long, value_enum, default_value_t = Form::Text)]
     output: Form,
 }
 
-/// How the summary is printed.
+/// Formats of the summary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Form {
     Text,
@@ -185,7 +183,7 @@ struct Case<'a> {
     options: Options,
 }
 
-/// Simulates.
+/// Runs the simulations and prints their summary.
 pub fn simulate(arguments: &Simulate) -> Result<Answer> {
     let mut scenario = scenario(arguments)?;
     let said = std::mem::take(&mut scenario.settings);
@@ -345,7 +343,7 @@ fn options(arguments: &Simulate, policy: Policy) -> Result<Options> {
     })
 }
 
-/// One after the other, each decision written as it falls.
+/// Runs the cases in sequence and writes each decision as it is made.
 fn in_turn(cases: &[Case<'_>], file: &Path) -> Result<Vec<Outcome>> {
     let sink: Box<dyn Write> = if file == Path::new("-") {
         Box::new(std::io::stdout().lock())
@@ -377,7 +375,7 @@ fn in_turn(cases: &[Case<'_>], file: &Path) -> Result<Vec<Outcome>> {
     }
 }
 
-/// Each on a thread of its own.
+/// Runs each case on its own thread.
 fn side_by_side(cases: &[Case<'_>]) -> Result<Vec<Outcome>> {
     std::thread::scope(|scope| {
         let threads: Vec<_> = cases

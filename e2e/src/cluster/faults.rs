@@ -1,5 +1,5 @@
-//! What may befall a cluster's own programs: killed, held up, started again, and etcd's history cut
-//! off. When and how often is the test's to say.
+//! Faults of a cluster's own programs: killed, paused, restarted, and a compaction of etcd's
+//! history. The test decides when and how often.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -11,29 +11,29 @@ use serde_json::{Value, json};
 use super::Cluster;
 use crate::run;
 
-/// How long etcd may take to answer what is not a watch.
+/// How long etcd may take to answer a request other than a watch.
 const ANSWER: Duration = Duration::from_secs(30);
 
 impl Cluster {
-    /// Ends one of the cluster's programs at once, as a crash would.
+    /// Kills one of the cluster's programs, as a crash would.
     #[track_caller]
     pub fn kill(&self, program: &str) {
         self.program(program).kill();
     }
 
-    /// Starts it again as before: on the same ports, with what it had written.
+    /// Restarts it: on the same ports, with its data.
     #[track_caller]
     pub fn start_again(&self, program: &str) {
         self.program(program).start_again();
     }
 
-    /// Holds a program up: it keeps its connections and does nothing.
+    /// Pauses a program: it keeps its connections and does nothing.
     #[track_caller]
     pub fn pause(&self, program: &str) {
         signal(self.program(program).pid(), "STOP");
     }
 
-    /// Lets it go on.
+    /// Resumes a program.
     #[track_caller]
     pub fn resume(&self, program: &str) {
         signal(self.program(program).pid(), "CONT");
@@ -44,13 +44,13 @@ impl Cluster {
         self.program(program).log_end()
     }
 
-    /// Where etcd is: host and port.
+    /// etcd's host and port.
     pub fn etcd_address(&self) -> &str {
         &self.etcd_address
     }
 
-    /// Has etcd forget all that was before this revision: who would go on from there is told that
-    /// it is gone. None where etcd does not answer.
+    /// Compacts etcd's history up to this revision: a watch that continues from an earlier
+    /// revision gets an error. None if etcd does not answer.
     pub fn compact(&self, revision: i64) -> Option<Value> {
         let body = json!({"revision": revision.to_string(), "physical": true}).to_string();
         let mut stream = TcpStream::connect(&self.etcd_address).ok()?;
@@ -72,7 +72,7 @@ pub(crate) fn post(path: &str, host: &str, body: &str) -> String {
     )
 }
 
-/// Sends a process a signal by its name.
+/// Sends a signal to a process by the signal's name.
 fn signal(pid: u32, name: &str) {
     run(Command::new("kill").args([format!("-{name}"), pid.to_string()])).ok();
 }

@@ -1,6 +1,6 @@
-//! A real kubelet with a containerd of its own, both in a mount namespace where
-//! `/var/lib/kubelet` is theirs alone: device plugins register in a fixed place there, and
-//! several kubelets run on one machine.
+//! A real kubelet with its own containerd, both in a mount namespace with a private
+//! `/var/lib/kubelet`: device plugins register at a fixed path there, and several kubelets run on
+//! one machine.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,12 +14,13 @@ use crate::containerd::{Containerd, Variant, command_inside};
 use crate::ports::free_port;
 use crate::{Mounts, eventually, part, require_root, run};
 
-/// Tells apart the pod networks of one process's kubelets.
+/// Numbers the pod networks of one process's kubelets.
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
-/// A node of a cluster, with what runs on it; all ends when it is dropped.
+/// A node of a cluster, with its programs and pods; all end when it is dropped.
 pub struct Kubelet {
-    // Dropped in this order: the kubelet would start again what containerd ends.
+    // Dropped in this order: otherwise the kubelet would restart the containers that containerd
+    // ends.
     process: Option<Process>,
     containerd: Option<Containerd>,
     /// The node's name.
@@ -37,7 +38,7 @@ impl Cluster {
         self.kubelet_with(node, None)
     }
 
-    /// The same with a container runtime that reads CDI files in this directory.
+    /// Like `kubelet`, with a container runtime that reads CDI files in this directory.
     pub fn kubelet_with_cdi(&self, node: &str, specs: &Path) -> Kubelet {
         self.kubelet_with(node, Some(specs.to_path_buf()))
     }
@@ -111,7 +112,7 @@ impl Kubelet {
             "authentication": {"anonymous": {"enabled": true}, "webhook": {"enabled": false}},
             "authorization": {"mode": "AlwaysAllow"},
             "containerRuntimeEndpoint": format!("unix://{}", containerd.socket().display()),
-            // Kubelets that share a machine would end each other's pods as orphans.
+            // Kubelets on one machine would otherwise end each other's pods as orphans.
             "cgroupDriver": "cgroupfs", "cgroupsPerQOS": false, "enforceNodeAllocatable": [],
             "failCgroupV1": false, "failSwapOn": false, "localStorageCapacityIsolation": false,
             "evictionHard": {"memory.available": nothing, "nodefs.available": nothing,
@@ -135,7 +136,7 @@ impl Kubelet {
         ];
     }
 
-    /// Starts the kubelet's process (again); containers run on in between.
+    /// Starts the kubelet's process (again); containers keep running in between.
     pub fn restart(&mut self) {
         self.process = None;
         let mut command = self.inside(&part("kubelet"));
@@ -143,13 +144,13 @@ impl Kubelet {
         self.process = Some(Process::of("kubelet", command, &self.directory).start());
     }
 
-    /// Ends the kubelet's process; containers run on.
+    /// Ends the kubelet's process; containers keep running.
     pub fn stop(&mut self) {
         self.process = None;
     }
 }
 
-/// A mount namespace where `/var/lib/kubelet` is the kubelet's own.
+/// A mount namespace with the kubelet's own `/var/lib/kubelet`.
 fn own_mounts(directory: &Path) -> Mounts {
     for path in ["cni", "kubelet"].map(|name| directory.join(name)) {
         std::fs::create_dir_all(path).expect("a directory");

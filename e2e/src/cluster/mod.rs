@@ -1,6 +1,6 @@
-//! A real Kubernetes 1.34: etcd and kube-apiserver with its own authorization, and whichever
-//! of its other programs a test asks for, each on a free port with a directory of its own,
-//! so that several clusters run side by side. Everything ends when it is dropped.
+//! A real Kubernetes 1.34: etcd, kube-apiserver with its own authorization, and the other programs
+//! that a test requests, each on a free port with its own directory, so that several clusters run
+//! side by side. All programs end when it is dropped.
 //!
 //! Nodes are plain objects, unless a test starts a kubelet ([`Kubelet`]).
 
@@ -28,7 +28,7 @@ use process::Process;
 /// How long a program may take to be ready on a busy machine.
 const START: Duration = Duration::from_secs(120);
 
-/// Who may act as whom: a static token for each of the cluster's own users.
+/// Static tokens for the cluster's own users.
 const USERS: &[(&str, &str, &str)] = &[
     ("admin", "admin", "system:masters"),
     ("controller-manager", "system:kube-controller-manager", ""),
@@ -37,22 +37,22 @@ const USERS: &[(&str, &str, &str)] = &[
 
 /// A running cluster.
 pub struct Cluster {
-    // Dropped in this order: what talks to the API ends before the API does.
+    // Dropped in this order: clients of the API end before the API does.
     others: Vec<Process>,
     apiserver: Process,
     etcd: Process,
     address: Ipv4Addr,
     port: u16,
-    /// Where etcd is: host and port.
+    /// etcd's host and port.
     etcd_address: String,
     /// Whether its nodes have kubelets.
     kubelets: bool,
-    /// The feature gates that it has set.
+    /// The enabled feature gates.
     gates: String,
     directory: tempfile::TempDir,
 }
 
-/// What a cluster is started with.
+/// The settings of a cluster's start.
 #[derive(Debug, Clone)]
 pub struct Setup {
     address: Ipv4Addr,
@@ -78,17 +78,17 @@ impl Default for Setup {
     }
 }
 
-/// What a program of a cluster has taken so far.
+/// The resources that a program of a cluster has used so far.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Cost {
     /// CPU time, in seconds.
     pub cpu: f64,
-    /// The most resident memory, in MiB.
+    /// Peak resident memory, in MiB.
     pub peak_mib: f64,
 }
 
 impl Setup {
-    /// etcd flushes what it acknowledges, as in production; else what a test writes needn't
+    /// Makes etcd flush acknowledged writes, as in production. Otherwise a test's writes need not
     /// outlive the machine.
     #[must_use]
     pub fn durable(mut self) -> Setup {
@@ -96,21 +96,22 @@ impl Setup {
         self
     }
 
-    /// New nodes are not marked as not ready: they are what they say from their first moment on.
+    /// New nodes are not marked as not ready: they have their own state from the start.
     #[must_use]
     pub fn unmarked(mut self) -> Setup {
         self.unmarked = true;
         self
     }
 
-    /// kube-apiserver writes down every write that it was asked for ([`Cluster::audit_log`]).
+    /// kube-apiserver logs every write request ([`Cluster::audit_log`]).
     #[must_use]
     pub fn audited(mut self) -> Setup {
         self.audited = true;
         self
     }
 
-    /// kube-apiserver keeps every object as JSON in etcd, so that a [`crate::History`] can be read.
+    /// kube-apiserver stores every object as JSON in etcd, so that a [`crate::History`] can read
+    /// it.
     #[must_use]
     pub fn plain_json(mut self) -> Setup {
         self.plain_json = true;
@@ -124,7 +125,7 @@ impl Setup {
         self
     }
 
-    /// The API on an address that other network namespaces reach.
+    /// The API listens on an address that other network namespaces reach.
     #[must_use]
     pub fn at(mut self, address: Ipv4Addr) -> Setup {
         self.address = address;
@@ -144,7 +145,7 @@ impl Setup {
     }
 }
 
-/// Who wrote what and when; not what it said.
+/// Logs the author and the time of writes, without their bodies.
 fn audit_policy() -> Value {
     json!({
         "apiVersion": "audit.k8s.io/v1", "kind": "Policy",
@@ -175,7 +176,7 @@ impl Cluster {
         let etcd_url = format!("http://{etcd_address}");
         let peer_url = format!("http://127.0.0.1:{peers}");
         let etcd = Process::part("etcd", directory.path())
-            // What a test writes needn't outlive the machine.
+            // A test's writes need not outlive the machine.
             .flag("data-dir", &at("etcd"))
             .flag("unsafe-no-fsync", "true")
             .flag("log-level", "error")
@@ -202,7 +203,7 @@ impl Cluster {
             .flag("secure-port", &port.to_string())
             .flag("token-auth-file", &at("tokens.csv"))
             .flag("authorization-mode", "Node,RBAC")
-            // As every distribution has it; what MPS's daemons need.
+            // As in every distribution; MPS's daemons need it.
             .flag("allow-privileged", "true")
             .flag("enable-admission-plugins", "NodeRestriction")
             .flag(
@@ -252,7 +253,8 @@ impl Cluster {
     }
 
     fn await_api(&self) {
-        // Written after the certificate, which may be there and not be whole yet.
+        // kube-apiserver writes the key after the certificate, which may be incomplete when it
+        // appears.
         let key = self.directory.path().join("certs/apiserver.key");
         eventually("kube-apiserver's certificate and key", START, || {
             key.exists().then_some(())
@@ -266,17 +268,17 @@ impl Cluster {
             let ran = self.kubectl(&["get", "--raw", "/readyz"]);
             (ran.code == Some(0)).then_some(()).ok_or(ran.err)
         });
-        // Made by kube-apiserver itself after it is ready.
+        // kube-apiserver creates it after it is ready.
         eventually("the default namespace", START, || {
             let ran = self.kubectl(&["get", "namespace", "default", "kube-system"]);
             (ran.code == Some(0)).then_some(())
         });
-        // Pods need it, also where no kube-controller-manager makes it.
+        // Pods need it, even without a kube-controller-manager that creates it.
         self.kubectl(&["create", "serviceaccount", "default"]).ok();
     }
 
-    /// kube-controller-manager; where the nodes are plain objects, without what would call
-    /// nodes dead that no kubelet stands behind.
+    /// kube-controller-manager; if the nodes are plain objects, without the controllers that mark
+    /// nodes without a kubelet as not ready.
     #[must_use]
     pub fn with_controller_manager(mut self) -> Cluster {
         let key = self.directory.path().join("sa.key");
@@ -301,7 +303,7 @@ impl Cluster {
             .flag("root-ca-file", &self.authority().display().to_string())
             .flag("leader-elect", "false")
             .flag("secure-port", "0")
-            // Their usual 15 s are long for a test.
+            // The default of 15 s is long for a test.
             .flag("horizontal-pod-autoscaler-sync-period", "2s")
             .flag("pvclaimbinder-sync-period", "1s")
             .start();
@@ -352,8 +354,8 @@ impl Cluster {
         self
     }
 
-    /// Muster's kinds, and its server's account with the rights that the package gives it. Answers
-    /// what `muster crds` said.
+    /// Installs Muster's kinds, and its server's account with the packaged rights. Returns the
+    /// output of `muster crds`.
     pub fn install_muster(&self) -> String {
         let mut crds = Command::new(crate::muster());
         let said = run(crds.arg("--kubeconfig").arg(self.kubeconfig()).arg("crds")).ok();
@@ -374,12 +376,12 @@ impl Cluster {
         self
     }
 
-    /// Where the writes are written down of a cluster that is [`Setup::audited`]: JSON, a line each.
+    /// The log of write requests of a cluster with [`Setup::audited`]: one JSON object per line.
     pub fn audit_log(&self) -> PathBuf {
         self.directory.path().join("audit.log")
     }
 
-    /// What one of the cluster's programs has taken so far, by its name.
+    /// The resources that one of the cluster's programs has used so far.
     #[track_caller]
     pub fn cost(&self, program: &str) -> Cost {
         let process = self.program(program);
@@ -387,7 +389,7 @@ impl Cluster {
         process.cost()
     }
 
-    /// When one of the cluster's programs was started.
+    /// The start time of one of the cluster's programs.
     #[track_caller]
     pub fn started(&self, program: &str) -> Timestamp {
         self.program(program).started
@@ -400,17 +402,17 @@ impl Cluster {
         found.unwrap_or_else(|| panic!("{name} was not started"))
     }
 
-    /// Where the API is.
+    /// The API's URL.
     pub fn url(&self) -> String {
         format!("https://{}:{}", self.address, self.port)
     }
 
-    /// The certificate that clients trust.
+    /// The certificate authority that clients trust.
     pub fn authority(&self) -> PathBuf {
         self.directory.path().join("certs/apiserver.crt")
     }
 
-    /// A directory of the test's own, removed with the cluster.
+    /// A directory for the test, removed with the cluster.
     pub fn directory(&self) -> &Path {
         self.directory.path()
     }
@@ -424,7 +426,7 @@ impl Cluster {
         self.directory.path().join(format!("{user}.kubeconfig"))
     }
 
-    /// A kubeconfig for who has this token, under a name of its own.
+    /// A kubeconfig with this token, in a file of this name.
     pub fn write_kubeconfig(&self, name: &str, token: &str) -> PathBuf {
         let authority = std::fs::read(self.authority()).expect("its certificate");
         let config = json!({
@@ -472,7 +474,7 @@ impl Cluster {
         serde_json::from_str(&self.kubectl(&all).out).unwrap_or_default()
     }
 
-    /// The lines that a pod has logged, once it has said `end` after them.
+    /// The lines that a pod has logged before the line `end`.
     #[track_caller]
     pub fn said(&self, pod: &str, within: Duration) -> Vec<String> {
         let log = eventually(&format!("{pod} says what it sees"), within, || {
@@ -485,7 +487,7 @@ impl Cluster {
         lines.map(str::to_owned).collect()
     }
 
-    /// A ready node that no kubelet stands behind: this many CPUs and GPUs.
+    /// A ready node without a kubelet, with this many CPUs and GPUs.
     pub fn plain_node(&self, name: &str, cpus: u32, gpus: u32, labels: &Value) {
         let room = json!({
             "cpu": cpus.to_string(), "memory": format!("{}Gi", cpus * 8), "pods": "250",
@@ -511,8 +513,8 @@ impl Cluster {
         ];
         self.kubectl(&[&arguments[..], &[patch.as_str()]].concat())
             .ok();
-        // Admission marks a new node as not ready; the controller that takes the mark away
-        // also calls nodes without a kubelet dead, and is off.
+        // Admission marks a new node as not ready; the controller that removes the mark would also
+        // mark nodes without a kubelet, and is off.
         let untaint = ["taint", "node", name, "node.kubernetes.io/not-ready-"];
         self.kubectl(&untaint);
     }

@@ -1,4 +1,4 @@
-//! What packaging/kubernetes has for a cluster, and what its chart renders.
+//! The files of packaging/kubernetes for a cluster, and the rendered chart.
 
 use std::process::Command;
 
@@ -16,8 +16,8 @@ impl Cluster {
         }
     }
 
-    /// Applies what one of the chart's templates renders with these values, in the namespace that
-    /// the packaged files have.
+    /// Renders one of the chart's templates with these values and applies it, in the namespace of
+    /// the packaged files.
     #[track_caller]
     pub fn apply_chart(&self, template: &str, values: &str) {
         let template = format!("templates/{template}");

@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard};
 
 use jiff::Timestamp;
 
-/// How much of a log a failure shows.
+/// Lines of a log that a failure shows.
 const SHOWN: usize = 40;
 
 /// A program that is about to be started.
@@ -51,12 +51,12 @@ fn spawned(name: &str, command: &mut Command) -> Child {
 /// A running program.
 pub(super) struct Process {
     child: Mutex<Child>,
-    /// When it was started.
+    /// The start time.
     pub(super) started: Timestamp,
     what: Box<What>,
 }
 
-/// What a program is started as.
+/// The command of a program.
 struct What {
     name: String,
     command: Mutex<Command>,
@@ -84,7 +84,7 @@ impl Process {
             .unwrap_or_else(|broken| broken.into_inner())
     }
 
-    /// Fails with the log's end when the program has ended.
+    /// Fails with the log's end if the program has ended.
     #[track_caller]
     pub(super) fn must_run(&self) {
         let ended = self.child().try_wait();
@@ -106,12 +106,12 @@ impl Process {
         crate::resident_mib(self.pid())
     }
 
-    /// Is this its name?
+    /// Whether this is its name.
     pub(super) fn is(&self, name: &str) -> bool {
         self.what.name == name
     }
 
-    /// What it has taken so far.
+    /// The resources that it has used so far.
     pub(super) fn cost(&self) -> super::Cost {
         let pid = self.pid();
         super::Cost {
@@ -120,14 +120,14 @@ impl Process {
         }
     }
 
-    /// Ends it at once.
+    /// Kills it.
     pub(super) fn kill(&self) {
         let mut child = self.child();
         let _ = child.kill();
         let _ = child.wait();
     }
 
-    /// Starts it again as it was started, once it has ended.
+    /// Starts it again with the same command, once it has ended.
     pub(super) fn start_again(&self) {
         let command = self.what.command.lock();
         let mut command = command.unwrap_or_else(|broken| broken.into_inner());
@@ -135,7 +135,7 @@ impl Process {
         *self.child() = child;
     }
 
-    /// Its process.
+    /// Its process id.
     pub(super) fn pid(&self) -> u32 {
         self.child().id()
     }

@@ -1,4 +1,4 @@
-//! kube-apiserver's audit log, read as it grows: who wrote what, and when it was through.
+//! kube-apiserver's audit log, read as it grows: the author and the completion time of each write.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 /// One write that the API server accepted.
 pub(super) struct Entry {
-    /// When its answer was complete.
+    /// The time at which its answer was complete.
     pub(super) at: Timestamp,
     user: String,
     /// The resource, with its subresource: `pods/binding`.
@@ -18,18 +18,18 @@ pub(super) struct Entry {
     pub(super) name: String,
 }
 
-/// What was accepted since the log was opened.
+/// The writes that were accepted since the log was opened.
 pub(super) struct Audit {
     log: File,
-    /// Lines that were not read yet, and the start of one whose end is not written yet.
+    /// Data that has not been parsed yet, up to an incomplete last line.
     rest: Vec<u8>,
-    /// How many lines there were.
+    /// The number of lines so far.
     lines: usize,
     entries: Vec<Entry>,
 }
 
 impl Audit {
-    /// What will be written from now on.
+    /// Reads the log from its current end.
     pub(super) fn behind(path: &Path) -> Audit {
         let mut log = File::open(path).expect("the audit log is there");
         log.seek(SeekFrom::End(0)).expect("a file has an end");
@@ -41,8 +41,7 @@ impl Audit {
         }
     }
 
-    /// How many writes there were, whatever became of them. Costs whoever is measured beside it next to
-    /// nothing, as reading each line would not.
+    /// The number of writes, accepted or not. Cheap for the measured binder, unlike parsing each line.
     pub(super) fn tried(&mut self) -> usize {
         let before = self.rest.len();
         let read = self.log.read_to_end(&mut self.rest);
@@ -52,7 +51,7 @@ impl Audit {
         self.lines
     }
 
-    /// Takes in what was written since.
+    /// Reads the new lines.
     pub(super) fn read(&mut self) {
         self.tried();
         let Some(end) = self.rest.iter().rposition(|byte| *byte == b'\n') else {
@@ -64,18 +63,18 @@ impl Audit {
         self.rest.drain(..=end);
     }
 
-    /// What one user wrote, but for leases: those are renewed by time, for as long as it runs.
+    /// The writes of one user except leases, which are renewed by time as long as it runs.
     pub(super) fn by(&self, user: &str) -> impl Iterator<Item = &Entry> {
         (self.entries.iter()).filter(move |entry| entry.user == user && entry.what != "leases")
     }
 
-    /// Every binding, whoever wrote it.
+    /// Every binding, by any author.
     pub(super) fn bindings(&self) -> impl Iterator<Item = &Entry> {
         (self.entries.iter()).filter(|entry| entry.what == "pods/binding")
     }
 }
 
-/// A line's write; none where it was refused, or is about a review and changes nothing.
+/// A line's write; none if it was refused, or is a review, which changes nothing.
 fn entry(line: &[u8]) -> Option<Entry> {
     let line: Value = serde_json::from_slice(line).expect("the audit log has JSON in each line");
     let code = line["responseStatus"]["code"].as_u64()?;

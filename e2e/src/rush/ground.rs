@@ -1,11 +1,11 @@
-//! What a rush is made of: nodes, PodGroups and pods, as requests to send.
+//! The objects of a rush: nodes, PodGroups and pods, as requests.
 
 use serde_json::{Value, json};
 
 use super::Rush;
 use crate::Write;
 
-/// What is to be sent, in stages: one is through before the next begins.
+/// The requests in stages: a stage ends before the next begins.
 pub(super) fn stages(rush: &Rush, scheduler: &str) -> Vec<Vec<Write>> {
     let nodes = || (0..rush.nodes).map(node_name);
     let groups = rush.shape.groups();
@@ -14,7 +14,7 @@ pub(super) fn stages(rush: &Rush, scheduler: &str) -> Vec<Vec<Write>> {
         nodes()
             .map(|name| Write::create("/api/v1/nodes", &node(&name, rush.gpus)))
             .collect(),
-        // Admission marks a new node as not ready, and no controller runs here that would take the mark away.
+        // Admission marks a new node as not ready, and no controller runs here that would remove the mark.
         nodes()
             .map(|name| {
                 let path = format!("/api/v1/nodes/{name}");

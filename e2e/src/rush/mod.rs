@@ -1,6 +1,5 @@
-//! A rush: nodes that nobody uses yet, pods that wait for one GPU each, and one who binds them all.
-//! Owns making it and measuring it at a real kube-apiserver, by the apiserver's own audit log; what is
-//! good enough stands with whoever asks.
+//! A rush: empty nodes, pods that each request one GPU, and one binder for all of them. Owns the setup and the
+//! measurement at a real kube-apiserver, from its own audit log; the callers hold the limits.
 
 mod audit;
 mod ground;
@@ -17,29 +16,29 @@ use crate::{Cluster, Setup, Target, Write, cpu_seconds, eventually};
 use audit::{Audit, Entry};
 pub use shape::Shape;
 
-/// Requests in flight while the ground is made.
+/// Requests in flight during the setup.
 const MAKERS: usize = 32;
-/// Bindings in flight of the plain client.
+/// Concurrent bindings of the plain client.
 const PLAIN_IN_FLIGHT: usize = 64;
 /// How long after its last write a binder counts as done.
 const QUIET: Duration = Duration::from_secs(3);
-/// The longest that binding, or what is written after it, may take.
+/// The longest time for the bindings, or for the writes after them.
 const LONGEST: Duration = Duration::from_secs(900);
 
-/// Who binds the pods.
+/// The binder of the pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Binder {
-    /// A client that knows where each pod goes and does nothing but say so, 64 at once: what the API
-    /// server itself can take.
+    /// A client that knows each pod's node and only sends the bindings, 64 at once: the limit of the API server
+    /// itself.
     Plain,
-    /// Kubernetes' own scheduler, its client's limits lifted. It knows no gangs.
+    /// kube-scheduler, without its client's rate limits. It does not support gangs.
     KubeScheduler,
     /// `muster server --engine kubernetes`.
     Muster,
 }
 
 impl Binder {
-    /// What it is called in a table.
+    /// Its name in a table.
     pub fn name(self) -> &'static str {
         match self {
             Binder::Plain => "API server's limit",
@@ -64,7 +63,7 @@ impl Binder {
         }
     }
 
-    /// Its program, unless it is this process.
+    /// Its program, unless it runs in this process.
     fn program(self) -> Option<&'static str> {
         match self {
             Binder::Plain => None,
@@ -74,7 +73,7 @@ impl Binder {
     }
 }
 
-/// What is to be bound, and where.
+/// The nodes and the pods of a rush.
 #[derive(Clone, Debug)]
 pub struct Rush {
     /// Nodes.
@@ -83,11 +82,11 @@ pub struct Rush {
     pub gpus: usize,
     /// The pods, in gangs.
     pub shape: Shape,
-    /// kwok marks what is bound as running.
+    /// Whether kwok marks bound pods as running.
     pub kwok: bool,
 }
 
-/// What came of it.
+/// The result of a rush.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// Pods bound, each once.
@@ -96,13 +95,13 @@ pub struct Outcome {
     pub span: Duration,
     /// From the binder's start to the last binding.
     pub after_start: Duration,
-    /// The most resident memory of the binder, in MiB; none for the plain client.
+    /// Peak resident memory of the binder, in MiB; none for the plain client.
     pub peak_mib: Option<f64>,
-    /// CPU time of the binder until it had nothing left to write, in seconds.
+    /// CPU time of the binder until its last write, in seconds.
     pub cpu: f64,
     /// CPU time of kube-apiserver and etcd until the last binding, in seconds.
     pub api_cpu: f64,
-    /// What the binder wrote beside bindings, by resource. Its lease is left out: that is by time.
+    /// The binder's writes other than bindings, by resource. Its lease is left out, because it is renewed by time.
     pub writes: BTreeMap<String, usize>,
 }
 
@@ -112,15 +111,15 @@ impl Outcome {
         self.bound as f64 / self.span.as_secs_f64()
     }
 
-    /// Writes beside the binding, for each pod bound.
+    /// Writes per bound pod besides the binding.
     pub fn writes_a_pod(&self) -> f64 {
         self.writes.values().sum::<usize>() as f64 / self.bound as f64
     }
 }
 
 impl Rush {
-    /// Makes a cluster of its own with nodes, gangs and pods, and lets one bind them all. Fails where a
-    /// pod is bound twice, or not all are within a quarter of an hour.
+    /// Creates a cluster with nodes, gangs and pods, and lets one binder bind them all. Fails if a pod is bound
+    /// twice, or if not all are bound within a quarter of an hour.
     pub fn run(&self, binder: Binder) -> Outcome {
         let (pods, room) = (self.shape.pods(), self.nodes * self.gpus);
         assert!(pods <= room, "{pods} pods of one GPU don't fit {room} GPUs");
@@ -156,7 +155,7 @@ impl Rush {
         };
         let own = cpu_seconds(std::process::id()) - own_before;
         eventually("every pod is bound", LONGEST, || {
-            // A binder that has ended is told of here.
+            // This fails if the binder has ended.
             let _ = binder.program().map(|program| cluster.cost(program));
             if audit.tried() < pods {
                 return None;
@@ -175,7 +174,7 @@ impl Rush {
         self.outcome(&audit, binder, started, cost, own, api_cpu)
     }
 
-    /// A Binding for each pod, the nodes in turn.
+    /// A Binding for each pod, over the nodes in turn.
     fn bindings(&self) -> Vec<Write> {
         let names = self.shape.members();
         let all = names.enumerate().map(|(i, (_, pod))| {

@@ -1,9 +1,9 @@
-//! How pods are divided into gangs, and what they are called.
+//! The division of pods into gangs, and their names.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// So many gangs of so many pods: `10x500`; or pods in no gang: `5000`.
+/// A number of gangs of a size: `10x500`; or pods without gangs: `5000`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     gangs: usize,
@@ -13,8 +13,8 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// The four shapes that a number of pods is measured in: one gang, gangs of 500 and of 20, and
-    /// gangs of one.
+    /// The four shapes in which a number of pods is measured: one gang, gangs of 500 and of 20,
+    /// and gangs of one.
     pub fn usual(pods: usize) -> Vec<Shape> {
         let sizes = [pods, 500, 20, 1];
         let fits = sizes.into_iter().filter(|size| *size <= pods && *size > 0);
@@ -26,18 +26,18 @@ impl Shape {
         .collect()
     }
 
-    /// How many pods there are.
+    /// The number of pods.
     pub fn pods(self) -> usize {
         self.gangs * self.size
     }
 
-    /// The PodGroups' names, and how many members each has.
+    /// The PodGroups' names and sizes.
     pub(super) fn groups(self) -> impl Iterator<Item = (String, usize)> {
         let gangs = if self.grouped { self.gangs } else { 0 };
         (0..gangs).map(move |gang| (format!("g{gang}"), self.size))
     }
 
-    /// The PodGroup of each pod, where it has one, and its name.
+    /// The PodGroup of each pod, if any, and the pod's name.
     pub(super) fn members(self) -> impl Iterator<Item = (Option<String>, String)> {
         (0..self.gangs).flat_map(move |gang| {
             (0..self.size).map(move |member| {

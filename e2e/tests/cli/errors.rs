@@ -1,4 +1,4 @@
-//! Errors: each is a sentence with what to do, and has its exit status.
+//! Errors: each is a sentence with a remedy and has its exit status.
 
 use e2e::{eventually, run};
 
@@ -17,7 +17,7 @@ fn every_error_is_a_sentence_with_what_to_do_and_has_its_exit_status() {
         ran
     };
 
-    // What was typed makes no sense.
+    // Invalid arguments.
     says(2, &["gett"], &["unrecognized subcommand"]);
     says(
         2,
@@ -46,7 +46,7 @@ fn every_error_is_a_sentence_with_what_to_do_and_has_its_exit_status() {
         &["/nope", "must name a file"],
     );
 
-    // What belongs to the other engine is not taken in silence.
+    // Options of the other engine are refused, not ignored.
     for option in [
         ["--advertise", "gpu.example"],
         ["--first-password-file", "/nope"],
@@ -68,7 +68,7 @@ fn every_error_is_a_sentence_with_what_to_do_and_has_its_exit_status() {
     let kinds = &["server", "--kinds", "none"];
     says(1, kinds, &["--kinds is an option of --engine kubernetes"]);
 
-    // What was named does not exist.
+    // The named object does not exist.
     says(
         3,
         &["get", "gadgets"],
@@ -103,7 +103,7 @@ fn every_error_is_a_sentence_with_what_to_do_and_has_its_exit_status() {
         &["apply", "-f", &old],
         &["PyTorchJob is in apiVersion kubeflow.org/v1"],
     );
-    // Of several, what is there is shown all the same.
+    // Of several names, the existing objects are printed all the same.
     platform.apply(CONFIG);
     let ran = says(
         3,

@@ -14,7 +14,7 @@ fn run_follows_a_job_and_ends_with_its_status_and_its_logs_outlast_it() {
     let gang = ["run", "--name", "two", "--replicas", "2", "--gpus", "1"];
     let cpus = ["--cpus", "100m", "--memory", "64Mi", "--", "sh", "-c"];
     let ran = ends(&platform, 0, &[&gang[..], &cpus, &[script]].concat());
-    // Standard output is rank 0's alone; what else there is to say is beside it.
+    // Standard output has rank 0's log only; all other messages go to standard error.
     assert!(
         ran.out.starts_with("rank 0 of 2 gpu ") && ran.out.lines().count() == 1,
         "{ran:?}"
@@ -54,7 +54,7 @@ fn run_follows_a_job_and_ends_with_its_status_and_its_logs_outlast_it() {
     let described = ends(&platform, 0, &["describe", "pytorchjob/two"]).out;
     holds(&described, &["nvidia.com/gpu=1", "(NVIDIA H100 80GB HBM3)"]);
     let (_, timeline) = described.split_once("Conditions:").unwrap();
-    // A short job may end before it is seen running.
+    // A short job may end before its running state is seen.
     let conditions = ["  Created ", "  Succeeded "];
     let places = conditions.map(|condition| timeline.find(condition).unwrap());
     assert!(places.is_sorted(), "{described}");
@@ -78,8 +78,8 @@ fn run_follows_a_job_and_ends_with_its_status_and_its_logs_outlast_it() {
 #[test]
 fn the_logs_of_pods_that_a_policy_removed_are_found_by_rank() {
     let platform = platform();
-    // The job has succeeded when its first worker has, and then the policy ends the other: the first waits until
-    // that has said its word.
+    // The job succeeds with its first worker, and then the policy ends the other one: the first worker waits for the
+    // other's output.
     platform.apply(
         r#"apiVersion: v1
 kind: PersistentVolumeClaim

@@ -1,4 +1,4 @@
-//! What there is, in every form; access, and what the binary says about itself.
+//! Listings in every output format; access; and the binary's own information.
 
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
@@ -65,7 +65,7 @@ fn what_there_is_is_listed_in_every_form_watched_and_shown_in_colour_on_terminal
     });
     holds(&out(&["queue", "-o", "wide"]), &["RECLAIMABLE"]);
 
-    // A terminal of its own, made by script(1).
+    // A separate terminal, created by script(1).
     let terminal = |more: &str| {
         let line = format!("{} {more} describe cm c", muster().display());
         let arguments = ["-qec", &line, "/dev/null"];
@@ -81,7 +81,7 @@ fn what_there_is_is_listed_in_every_form_watched_and_shown_in_colour_on_terminal
     assert!(!run(plain.env("TERM", "xterm")).ok().contains('\u{1b}'));
 }
 
-/// A watch shows what there is, then what comes, in columns that line up.
+/// A watch prints the current objects, then changes, in aligned columns.
 fn watched(platform: &Platform) {
     let mut command = platform.command(&muster(), &["get", "cm", "-l", "app=x", "-w"]);
     let mut child = command

@@ -1,4 +1,4 @@
-//! Who may what: the fields that are the system's, other people's names, and the trace that refusals leave.
+//! Rights: the system's own fields, other users' names, and the audit of refusals.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ use super::{
     refused_for, send,
 };
 
-/// A pod with one more thing in it.
+/// A pod with one change.
 fn with(change: impl FnOnce(&mut Value)) -> Value {
     let mut pod = pod("odd", "true");
     change(&mut pod);
@@ -61,7 +61,7 @@ async fn a_member_chooses_no_node_no_devices_no_critical_class_and_no_queue_of_o
     let jobs = "/apis/batch/v1/namespaces/default/jobs";
     refused_for(&post(&ground.member, jobs, &job).await, 403, "nodeName");
 
-    // What is there already is not changed to it either.
+    // An update of an existing object is refused too.
     create(&ground.member, PODS, &with(|_| {})).await;
     let patch = json!({"metadata": {"annotations": {"muster.io/devices": "{}"}}}).to_string();
     let path = format!("{PODS}/odd");

@@ -1,5 +1,4 @@
-//! The machine: a server that is stopped for a while, clients that take all connections, and a node that can't do
-//! what pods need.
+//! The machine: a paused server, clients that take all connections, and a node without the means for pods.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -13,7 +12,7 @@ use tokio_rustls::client::TlsStream;
 
 use super::{Ground, SOON, pod};
 
-/// How long a node may be silent, and for how much longer the server is stopped; agents say something every three
+/// How long a node may be silent, and for how much longer the server is paused; agents send a report every three
 /// seconds.
 const GRACE_SECONDS: &str = "8";
 const PAUSE: Duration = Duration::from_secs(16);
@@ -53,7 +52,7 @@ fn a_server_that_was_stopped_for_longer_than_the_grace_loses_no_node_and_ends_no
     signal("-STOP");
     std::thread::sleep(PAUSE);
     signal("-CONT");
-    // Every node has been judged once the server has heard of this one again, twice.
+    // After two more reports of this node, every node has been judged.
     let renewed = || {
         let lease = ["-n", "kube-node-lease", "get", "lease", "n1", "-o"];
         let path = ["jsonpath={.spec.renewTime}"];
@@ -75,15 +74,15 @@ fn a_server_that_was_stopped_for_longer_than_the_grace_loses_no_node_and_ends_no
     assert!(metadata["deletionTimestamp"].is_null(), "{metadata}");
 }
 
-/// The files that the server may open; its bounds follow from it (`Limits::of`): half of three quarters of these are
+/// The files that the server may open; its limits follow from it (`Limits::of`): half of three quarters of these are
 /// the connections from one address of this machine.
 const OPEN_FILES: usize = 256;
 const PER_LOOPBACK: usize = OPEN_FILES / 4 * 3 / 2;
 
-/// How many of the connections the server has not closed.
+/// The number of connections that the server has not closed.
 async fn still_open(connections: &mut [TlsStream<tokio::net::TcpStream>]) -> usize {
     let looks = connections.iter_mut().map(|stream| {
-        // The server says nothing on them: what does not end within this time is open.
+        // The server sends nothing on them: a connection that does not end within this time is open.
         tokio::time::timeout(Duration::from_millis(200), stream.read_u8())
     });
     let looks = futures::future::join_all(looks).await;

@@ -1,6 +1,6 @@
-//! What once ended the server, let somebody in or lost something, tried again with the real binary. Each test sends
-//! what was sent then, and looks at the answer and at the server behind it: that it lives, answers others meanwhile,
-//! and has not grown. Holds what the tests share; the bounds themselves are tested at their edges beside their code.
+//! Former attacks that ended the server, gave access or lost data, repeated with the real binary. Each test sends the
+//! original requests, and checks the answer and the server: it runs, answers other requests meanwhile, and has not
+//! grown. This module holds the shared parts; tests next to the code cover the limits at their edges.
 
 mod access;
 mod machine;
@@ -12,15 +12,15 @@ use std::time::Duration;
 use e2e::{Answer, Platform, Target, eventually_async, peak_resident_mib, resident_mib};
 use serde_json::{Value, json};
 
-/// How long something that must come about may take on a busy machine.
+/// How long an expected event may take on a busy machine.
 const SOON: Duration = Duration::from_secs(90);
 
-/// How long `/healthz` may take while other requests are worked on: far above what a busy machine needs, far below
-/// the 69 seconds that it once took.
+/// How long `/healthz` may take during other requests: far above the time on a busy machine, far below the 69 seconds
+/// that it once took.
 const HEALTHZ_MAX: Duration = Duration::from_secs(15);
 
-/// How much the server's memory may grow while it refuses one request, at its peak. The requests have at most 1 MB,
-/// and the least of the attacks once took 490 MiB.
+/// How much the server's peak memory may grow while it refuses one request. The requests have at most 1 MB, and the
+/// least of the attacks once took 490 MiB.
 const GROWTH_MAX_MIB: f64 = 192.0;
 
 const JSON: &str = "application/json";
@@ -29,7 +29,7 @@ const PODS: &str = "/api/v1/namespaces/default/pods";
 const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const SYSTEM_SECRETS: &str = "/api/v1/namespaces/muster-system/secrets";
 
-/// A member of a team, in every namespace, and the member's token with the digest that is stored of it.
+/// A member of a team, in every namespace, and the member's token with its stored digest.
 const MEMBER: &str = "ann";
 const MEMBER_TOKEN: &str =
     "muster_0123456789ab_5555555555555555555555555555555555555555555555555555555555555555";
@@ -44,7 +44,7 @@ fn identity(kind: &str, name: &str, record: &Value, hash: &str) -> Value {
     })
 }
 
-/// The record of a token of the member's.
+/// The record of one of the member's tokens.
 fn token_record(id: &str, expires: &str) -> Value {
     json!({"id": id, "user": MEMBER, "label": "test", "purpose": "access",
         "created": "2020-01-01T00:00:00Z", "expires": expires})
@@ -81,14 +81,14 @@ impl Ground {
         }
     }
 
-    /// The server lives, and answers others.
+    /// The server runs and answers other requests.
     async fn healthy(&self) {
         let asked = tokio::time::timeout(HEALTHZ_MAX, get(&self.admin, "/healthz"));
         let answer = asked.await.expect("/healthz is answered meanwhile");
         assert_eq!(answer.status, 200, "{}", answer.text());
     }
 
-    /// Sends a request, and asks the server how it is until the answer is there.
+    /// Sends a request, and checks the server's health until the answer arrives.
     async fn beside_others(
         &self,
         target: &Target,
@@ -108,12 +108,12 @@ impl Ground {
         }
     }
 
-    /// The server's memory now, to be compared by [`Ground::has_not_grown`].
+    /// The server's current memory, for [`Ground::has_not_grown`].
     fn memory(&self) -> f64 {
         resident_mib(self.platform.pid())
     }
 
-    /// At no time since then has the server taken much more.
+    /// The server's memory has not grown much since then at any time.
     fn has_not_grown(&self, before: f64) {
         let peak = peak_resident_mib(self.platform.pid());
         assert!(
@@ -138,21 +138,21 @@ async fn post(target: &Target, path: &str, object: &Value) -> Answer {
     send(target, "POST", path, JSON, object.to_string()).await
 }
 
-/// Creates an object that is taken.
+/// Creates an object that the server accepts.
 async fn create(target: &Target, path: &str, object: &Value) -> Value {
     let answer = post(target, path, object).await;
     assert_eq!(answer.status, 201, "{path}: {}", answer.text());
     answer.json()
 }
 
-/// The request was refused for a reason of its own, in few words.
+/// The request was refused with a short message of its specific reason.
 #[track_caller]
 fn refused(answer: &Answer) {
     let few = answer.body.len() < 64 * 1024;
     assert!((400..500).contains(&answer.status) && few, "{answer:?}");
 }
 
-/// The request was refused with this code, and words that name the reason.
+/// The request was refused with this code and a message that names the reason.
 #[track_caller]
 fn refused_for(answer: &Answer, status: u16, words: &str) {
     let text = answer.text();
@@ -160,7 +160,7 @@ fn refused_for(answer: &Answer, status: u16, words: &str) {
     assert!(text.contains(words), "{words:?} is missing in {text}");
 }
 
-/// Waits until an object is gone.
+/// Waits until an object is deleted.
 async fn gone(target: &Target, path: &str) {
     eventually_async(&format!("{path} is gone"), SOON, || async {
         (get(target, path).await.status == 404).then_some(())
@@ -168,7 +168,7 @@ async fn gone(target: &Target, path: &str) {
     .await;
 }
 
-/// A pod of a shell's script; the scheduler is Muster's unless the manifest is changed.
+/// A pod with a shell script; the scheduler is Muster's unless the manifest is changed.
 fn pod(name: &str, script: &str) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},

@@ -1,5 +1,5 @@
-//! One object: what a job may ask for, how long a pod may take to stop, how many owners a thing may name, and what
-//! lies in the store at a start.
+//! One object: the limits of a job, of a pod's grace period, of the number of owners, and damaged objects in the
+//! store at a start.
 
 use std::process::Command;
 
@@ -11,11 +11,11 @@ use super::{
     post, refused_for, send, token_record,
 };
 
-/// The most pods of one Job that wait for a node: `workloads::job::WAITING_MAX`.
+/// The maximum number of pending pods of one Job: `workloads::job::WAITING_MAX`.
 const WAITING_MAX: u64 = 2_000;
-/// The most owners that one object may name: `resources::numbers::OWNER_REFERENCES_MAX`.
+/// The maximum number of owners of one object: `resources::numbers::OWNER_REFERENCES_MAX`.
 const OWNER_REFERENCES_MAX: usize = 1_000;
-/// The longest grace of a pod, in seconds: `resources::numbers::POD_GRACE_MAX`.
+/// The longest grace period of a pod, in seconds: `resources::numbers::POD_GRACE_MAX`.
 const POD_GRACE_MAX: i64 = 86_400;
 
 /// Pods in the default namespace.
@@ -30,7 +30,7 @@ async fn count(ground: &Ground) -> u64 {
 async fn a_job_of_two_thousand_million_pods_costs_what_can_wait_and_a_gang_of_them_is_refused() {
     let ground = Ground::server().await;
     let before = ground.memory();
-    // No scheduler takes these pods: the test counts what the controller makes.
+    // No scheduler takes these pods: the test counts the controller's pods.
     let mut template = json!({"spec": pod("x", "true")["spec"].clone()});
     template["spec"]["schedulerName"] = "nobody".into();
     let gang = json!({
@@ -54,7 +54,7 @@ async fn a_job_of_two_thousand_million_pods_costs_what_can_wait_and_a_gang_of_th
     };
     eventually_async("as many wait as may", SOON, &full).await;
     ground.healthy().await;
-    // The controller makes one for each that goes, and no more.
+    // The controller replaces each ended pod, and creates no more.
     let list = get(&ground.admin, &format!("{PODS}?limit=1")).await.json();
     let first = &list["items"][0]["metadata"]["name"];
     let path = format!("{PODS}/{}", first.as_str().expect("a pod"));
@@ -100,7 +100,7 @@ async fn a_pod_with_the_longest_grace_is_deleted_and_so_is_its_namespace() {
     let answer = send(&ground.admin, "DELETE", path, JSON, String::new()).await;
     assert!([200, 202].contains(&answer.status), "{}", answer.text());
     gone(&ground.admin, path).await;
-    // The scheduler goes on.
+    // The scheduler keeps working.
     create(&ground.member, PODS, &pod("next", obeys)).await;
     let path = format!("{PODS}/next");
     eventually_async("the next pod runs", SOON, || running(&ground, &path)).await;

@@ -1,4 +1,4 @@
-//! One request: what is parsed, patched and answered, and how much it may cost.
+//! One request: parsing, patches, answers, and their limits.
 
 use std::io::{Read, Write};
 
@@ -94,7 +94,7 @@ async fn duplicate_keys_below_a_long_key_and_aliases_cost_little_and_answers_sta
     ground.has_not_grown(before);
 }
 
-/// The variables of a container: so many, each with this value.
+/// The variables of a container: this many, each with this value.
 fn variables(count: usize, value: &str) -> Value {
     let one = |at: usize| json!({"name": format!("V{at}"), "value": value});
     (0..count).map(one).collect()
@@ -148,7 +148,7 @@ async fn a_refusal_reaches_a_client_that_still_sends_its_megabyte() {
             (&ground.member, "/apis/none/v1/things", JSON, [403, 404]),
             (&ground.member, CONFIG_MAPS, JSON, [400, 400]),
         ] {
-            // A connection that breaks off fails in here.
+            // A broken connection fails in here.
             let answer = send(target, "POST", path, media, big.clone()).await;
             assert!(codes.contains(&answer.status), "{path}: {answer:?}");
         }
@@ -182,7 +182,7 @@ async fn unknown_fields_make_few_warnings_and_no_server_error() {
     assert_eq!(details["kind"], "configmaps");
 }
 
-/// One request over plain HTTP, as a browser on the server's machine sends it; the whole answer.
+/// Sends one request over plain HTTP, as a browser on the server's machine does; returns the whole answer.
 fn plain(listen: &str, host: &str, path: &str) -> String {
     let mut stream = std::net::TcpStream::connect(listen).expect("it listens");
     stream

@@ -1,6 +1,6 @@
-//! Muster and a real kube-scheduler on the same random nodes and pods: where Muster binds a pod,
-//! kube-scheduler's own filters must agree, and where kube-scheduler finds a node for a lone pod, so must
-//! Muster; and neither where the other finds none.
+//! Compares Muster with a real kube-scheduler on the same random nodes and pods: kube-scheduler's own filters must
+//! accept the node to which Muster binds a pod; if kube-scheduler finds a node for a single pod, Muster must too; and
+//! both must agree that there is none.
 
 use std::time::{Duration, Instant};
 
@@ -19,18 +19,18 @@ use crate::stores::MAKER;
 use crate::worlds::{World, worlds};
 use e2e::{Cluster, Setup};
 
-/// Worlds that are tried; MUSTER_AGREEMENT_WORLDS asks for more, MUSTER_AGREEMENT_SEED for others.
+/// Number of worlds; MUSTER_AGREEMENT_WORLDS sets it, and MUSTER_AGREEMENT_SEED selects others.
 const WORLDS: u32 = 12;
 /// How long a verdict may take on a busy machine.
 const VERDICT: Duration = Duration::from_secs(60);
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
-/// Each pod is put to one after the other under these names, with claims of its own.
+/// Each pod is submitted to both schedulers in turn under these names, with its own claims.
 const COPIES: [&str; 3] = ["theirs", "ours", "pinned"];
-/// On which node a claim's volume is to be made, as schedulers tell provisioners.
+/// The annotation with which schedulers tell provisioners the node of a claim's volume.
 const SELECTED: &str = "volume.kubernetes.io/selected-node";
 const SCHEDULERS: [&str; 2] = ["default-scheduler", "muster"];
 
-/// What became of a pod.
+/// The verdict on a pod.
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict {
     On(String),
@@ -39,7 +39,7 @@ enum Verdict {
 
 struct Arena {
     client: Client,
-    /// Nodes so far: a verdict on fewer is one on what was known before.
+    /// Number of nodes so far: a verdict on fewer nodes rests on earlier knowledge.
     nodes: usize,
 }
 
@@ -58,7 +58,7 @@ impl Arena {
         }
     }
 
-    /// The driver that says how much room it has; the ones that say nothing need no object.
+    /// Creates the objects of the driver that publishes its capacity; drivers without capacity need none.
     async fn introduce(&self) {
         let drivers: Api<CSIDriver> = Api::all(self.client.clone());
         let maker = json!({"metadata": {"name": MAKER},
@@ -72,7 +72,7 @@ impl Arena {
         let all: Api<Namespace> = Api::all(self.client.clone());
         let object = json!({"metadata": {"name": namespace}});
         all.create(&params, &read(object)).await.unwrap();
-        // Before all else: no verdict waits for these to be known.
+        // Created first, because no verdict waits for these.
         let said: Api<CSINode> = Api::all(self.client.clone());
         for one in world.csi_nodes(namespace) {
             said.create(&params, &read(one)).await.unwrap();
@@ -89,8 +89,8 @@ impl Arena {
         self.furnish(namespace, world).await;
     }
 
-    /// Makes the claims of a world's pods, with their volumes, and sees to it that both schedulers know
-    /// of them: a pod that is put to them then gets no answer from before.
+    /// Creates the claims of a world's pods with their volumes, and waits until both schedulers know them, so that no
+    /// verdict rests on earlier knowledge.
     async fn furnish(&self, namespace: &str, world: &World) {
         let params = PostParams::default();
         let classes: Api<StorageClass> = Api::all(self.client.clone());
@@ -108,7 +108,7 @@ impl Arena {
             claims.create(&params, &read(claim)).await.unwrap();
         }
         self.until_found(namespace).await;
-        // Both tell of objects in their order: whoever knows the last one knows them all.
+        // Both schedulers get objects in order: a scheduler that knows the last one knows them all.
         let last = format!("{namespace}-last");
         let volume = json!({"metadata": {"name": last}, "spec": {
             "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"],
@@ -138,7 +138,7 @@ impl Arena {
         }
     }
 
-    /// Waits until kube-controller-manager has seen to every volume, and to every claim that names one.
+    /// Waits until kube-controller-manager has processed every volume, and every claim that names one.
     async fn until_found(&self, namespace: &str) {
         let volumes: Api<PersistentVolume> = Api::all(self.client.clone());
         let claims: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), namespace);
@@ -174,7 +174,7 @@ impl Arena {
         }
     }
 
-    /// Makes what claims wait for whose node is chosen, in place of drivers' provisioners.
+    /// Creates the volumes of claims whose node is chosen, instead of the drivers' provisioners.
     async fn provision(&self, namespace: &str) {
         let claims: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), namespace);
         let volumes: Api<PersistentVolume> = Api::all(self.client.clone());
@@ -197,7 +197,7 @@ impl Arena {
                         {"key": "kubernetes.io/hostname", "operator": "In", "values": [node]}]}]}}},
             });
             match volumes.create(&PostParams::default(), &read(volume)).await {
-                // Made, and not bound yet.
+                // The volume exists and is not bound yet.
                 Err(kube::Error::Api(status)) if status.code == 409 => {}
                 made => {
                     made.unwrap();
@@ -206,7 +206,7 @@ impl Arena {
         }
     }
 
-    /// What the scheduler of this name makes of the pod, which is left.
+    /// The verdict of the scheduler of this name on the pod, which stays.
     async fn verdict(
         &self,
         namespace: &str,
@@ -243,7 +243,7 @@ impl Arena {
         }
     }
 
-    /// The pods of a world that are bound, and where.
+    /// The bound pods of a world, with their nodes.
     async fn there(&self, namespace: &str) -> Value {
         let api: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
         let all = api.list(&ListParams::default()).await.unwrap();
@@ -262,14 +262,14 @@ impl Arena {
     }
 }
 
-/// The same pod where it may go to this node only.
+/// The same pod, restricted to this node.
 fn pinned(pod: &Value, node: &str) -> Value {
     let mut pod = pod.clone();
     let only = json!([{"key": "metadata.name", "operator": "In", "values": [node]}]);
     let required = &mut pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
         ["nodeSelectorTerms"];
     match required.as_array_mut() {
-        // Terms are alternatives: each must hold with it.
+        // Terms are alternatives: each must include the restriction.
         Some(terms) => terms
             .iter_mut()
             .for_each(|term| term["matchFields"] = only.clone()),
@@ -334,7 +334,7 @@ fn muster_binds_a_lone_pod_just_where_kube_schedulers_filters_would() {
                 };
                 match (&theirs, &ours) {
                     (Verdict::On(_), Verdict::On(node)) => {
-                        // It stays: the next pod finds it there.
+                        // The pod stays, so that the next pod competes with it.
                         let pinned = pinned(&copy("pinned"), node);
                         let agreed = arena
                             .verdict(&namespace, pinned, &name("pinned"), "default-scheduler")

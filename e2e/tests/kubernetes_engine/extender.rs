@@ -1,5 +1,4 @@
-//! A stock kube-scheduler that asks Muster by its extender protocol, set up by the file that is
-//! packaged for it.
+//! A stock kube-scheduler with Muster as its extender, configured by the packaged file.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::ground::{Ground, SOON, job, node_of};
 
-/// The packaged configuration's extenders, pointed at this address.
+/// The packaged configuration's extenders, with this address.
 fn extenders(address: &str) -> Value {
     let file = repository().join("packaging/examples/kube-scheduler.yaml");
     let text = std::fs::read_to_string(file).unwrap();
@@ -32,7 +31,7 @@ fn pod(name: &str, gpus: u32, class: Option<&str>) -> Value {
     })
 }
 
-/// The pod's node and devices, once it is bound.
+/// The pod's node and devices once it is bound.
 fn bound(cluster: &Cluster, name: &str) -> (String, Vec<String>) {
     eventually(&format!("{name} is bound"), SOON, || {
         let pod = cluster.get(&["pod", name]);
@@ -59,7 +58,7 @@ fn a_stock_kube_scheduler_places_by_musters_word_and_its_pods_get_devices_of_the
     let server = ground.server("server", &["--extender", &address]);
     server.until_leading();
 
-    // kube-scheduler by itself would spread them; Muster keeps a node whole.
+    // kube-scheduler alone would spread the pods; Muster keeps a node whole.
     for i in 0..3 {
         cluster.apply(&pod(&format!("p{i}"), 1, None).to_string());
         bound(cluster, &format!("p{i}"));
@@ -71,7 +70,7 @@ fn a_stock_kube_scheduler_places_by_musters_word_and_its_pods_get_devices_of_the
     let given: BTreeSet<&String> = places.iter().flat_map(|(_, ids)| ids).collect();
     assert_eq!(given.len(), 3, "{places:?}");
 
-    // A gang that Muster places itself gets none of them, and no pod of kube-scheduler's what it holds.
+    // A gang that Muster places gets none of these GPUs, and no pod of kube-scheduler gets the gang's.
     cluster.apply(&job("gang", 2));
     let gang = ground.until_bound("gang", 3);
     let mut held: BTreeSet<String> = gang.iter().flat_map(crate::ground::devices_of).collect();
@@ -85,7 +84,7 @@ fn a_stock_kube_scheduler_places_by_musters_word_and_its_pods_get_devices_of_the
     }
     assert_eq!(held.len(), 8);
 
-    // Nothing is free: it waits and says whose word that is; one of higher priority evicts.
+    // No GPU is free: the pod waits, and its condition names the extender; a pod of higher priority preempts.
     cluster.apply(&pod("waits", 1, None).to_string());
     let told = || {
         let waits = cluster.get(&["pod", "waits"]);
@@ -115,7 +114,7 @@ fn a_gpu_that_is_ill_is_not_given_to_a_pod_of_kube_schedulers() {
     let ground = Ground::on(cluster);
     let cluster = &ground.cluster;
     ground.node("n1", 2);
-    // The kubelet still counts two; the agent says that one of them is ill.
+    // The kubelet still reports two GPUs; the agent reports one of them as unhealthy.
     let gpus = json!([{"id": "n1-0", "index": 0, "healthy": false}, {"id": "n1-1", "index": 1, "healthy": true}]);
     let inventory = format!("muster.io/inventory={}", json!({ "gpus": gpus }));
     cluster

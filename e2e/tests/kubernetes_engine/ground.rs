@@ -1,5 +1,5 @@
-//! What the tests of `muster server --engine kubernetes` stand on: a cluster with Muster's kinds and
-//! rights, servers, and objects to try them with.
+//! The setup of the tests of `muster server --engine kubernetes`: a cluster with Muster's kinds
+//! and rights, servers, and test objects.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -17,7 +17,7 @@ pub const SOON: Duration = Duration::from_secs(90);
 pub struct Ground {
     pub cluster: Cluster,
     account: PathBuf,
-    /// What `muster crds` said.
+    /// The output of `muster crds`.
     pub installed: String,
 }
 
@@ -38,7 +38,7 @@ impl Ground {
         }
     }
 
-    /// A node with GPUs that an agent has described.
+    /// A node with GPUs and an agent's description of them.
     pub fn node(&self, name: &str, gpus: u32) {
         self.cluster.plain_node(name, 64, gpus, &json!({}));
         let list: Vec<Value> = (0..gpus)
@@ -165,18 +165,18 @@ impl Server {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }
 
-    /// Asks it to stop and answers its exit status.
+    /// Stops it and returns its exit status.
     pub fn stop(mut self) -> Option<i32> {
         run(Command::new("kill").arg(self.child.id().to_string())).ok();
         self.child.wait().unwrap().code()
     }
 
-    /// Holds it up: it keeps its connections and does nothing.
+    /// Pauses it: it keeps its connections and does nothing.
     pub fn pause(&self) {
         self.signal("STOP");
     }
 
-    /// Lets it go on.
+    /// Resumes it.
     pub fn resume(&self) {
         self.signal("CONT");
     }

@@ -19,10 +19,11 @@ use serde_json::{Value, json};
 
 use ground::{Ground, SOON, devices_of, job, node_of};
 
-/// How soon another server leads after the leader died.
+/// How soon another server leads after the leader's death.
 const TAKEOVER: Duration = Duration::from_secs(15);
 
-/// Loosens the kind as another operator's CRD has it, and makes a job that Muster can't read.
+/// Loosens the kind's schema as in another operator's CRD, and creates a job that Muster cannot
+/// parse.
 fn unreadable_job(ground: &Ground) {
     let policy = "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties\
         /pytorchReplicaSpecs/additionalProperties/properties/restartPolicy";
@@ -61,7 +62,7 @@ fn a_gang_is_bound_whole_beside_what_others_placed_and_one_too_large_waits_and_s
     let ground = Ground::start();
     ground.node("n1", 4);
     ground.node("n2", 4);
-    // Somebody else's, placed by somebody else: two GPUs of n2 are gone.
+    // A foreign pod, placed by another scheduler: two GPUs of n2 are taken.
     let others = json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "others", "namespace": "default"},
         "spec": {"nodeName": "n2", "schedulerName": "other", "containers": [{
@@ -184,7 +185,7 @@ fn a_pod_of_higher_priority_gets_its_room_by_eviction() {
         (target && victim["metadata"]["deletionTimestamp"].is_string()).then_some(())
     };
     eventually("the victim is evicted and told why", SOON, told);
-    // No kubelet ends it: its room is not free before it is gone.
+    // No kubelet ends the pod: its room is not free before its deletion.
     assert_eq!(is_bound("urgent"), None);
     ground
         .cluster
@@ -307,7 +308,7 @@ fn when_the_leader_dies_the_other_goes_on_and_no_device_is_given_twice() {
     second.until_ready();
     assert!(!second.leads());
     let before = ground.holder();
-    // Killed while it binds: part of the gang is bound by it, or all, or nothing.
+    // Killed during the binding: a part of the gang is bound, or all, or none.
     ground.cluster.apply(&job("gang", 19));
     eventually("it is at work", SOON, || {
         (ground.pods_of("gang").len() > 10).then_some(())
@@ -325,7 +326,7 @@ fn when_the_leader_dies_the_other_goes_on_and_no_device_is_given_twice() {
     assert_eq!((given.len(), distinct.len()), (32, 32));
     second.until_leading();
 
-    // One that comes back stands by; one that is stopped lets go at once.
+    // A returning server stands by; a stopping server releases the lease at once.
     let third = ground.server("third", &[]);
     third.until_ready();
     assert!(!third.leads());

@@ -1,6 +1,5 @@
-//! Random claims for random pods, and the volumes and storage classes that they may have: bound ones
-//! with zones and node affinity, such as wait for their first consumer, such as are made where there is
-//! room, and such as keep a pod waiting.
+//! Random claims for random pods, with possible volumes and storage classes: bound ones with zones and node affinity,
+//! ones that wait for their first consumer, ones provisioned where there is room, and ones that keep a pod waiting.
 
 use proptest::collection::vec;
 use proptest::option::weighted;
@@ -8,37 +7,37 @@ use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
 use serde_json::{Value, json};
 
-/// Whose disks nodes take only so many of.
+/// The driver whose disks are limited per node.
 pub const DRIVER: &str = "disk.example.com";
-/// Who makes volumes, and says where how much room is left for them.
+/// The provisioner that publishes its capacity.
 pub const MAKER: &str = "room.example.com";
-/// Who makes volumes and says nothing of room.
+/// The provisioner that publishes no capacity.
 const SILENT_MAKER: &str = "any.example.com";
 
-/// One claim, and what there is for it.
+/// A claim with its volumes and class.
 #[derive(Clone, Debug)]
 pub struct Store {
-    /// How its class binds claims; none where the claim is not there at all.
+    /// The binding mode of its class; none if the claim does not exist.
     mode: Option<&'static str>,
-    /// Its first volume is bound to it.
+    /// Whether its first volume is bound to it.
     bound: bool,
     claim: Value,
     volumes: Vec<Value>,
-    /// Who makes a volume for it, if anybody does.
+    /// How a provisioner creates a volume for it, if any does.
     made: Option<Made>,
 }
 
-/// How volumes of a class are made.
+/// How a provisioner creates volumes of a class.
 #[derive(Clone, Debug)]
 struct Made {
     by: &'static str,
-    /// The zones where they can be had, if not everywhere.
+    /// The zones of these volumes, if they are restricted.
     zones: Option<Vec<&'static str>>,
-    /// What the driver says of its room.
+    /// The capacities that the driver publishes.
     spaces: Vec<Value>,
 }
 
-/// Objects to be made.
+/// Objects to create.
 #[derive(Default)]
 pub struct Objects {
     pub classes: Vec<Value>,
@@ -48,7 +47,7 @@ pub struct Objects {
 }
 
 impl Store {
-    /// The claim of that name, its class and volumes, in a world whose nodes' names begin with its own.
+    /// The claim of this name, its class and volumes, in a world whose nodes' names begin with the world's name.
     pub fn put(&self, world: &str, name: &str, all: &mut Objects) {
         let Some(mode) = self.mode else { return };
         let class = format!("{world}-{name}");
@@ -92,7 +91,7 @@ impl Store {
     }
 }
 
-/// An object whose nodes are those of this world.
+/// The object, restricted to nodes of this world.
 fn of_world(object: &Value, world: &str) -> Value {
     serde_json::from_str(&object.to_string().replace("WORLD", world)).unwrap()
 }
@@ -147,7 +146,7 @@ fn volume(affine: f64) -> impl Strategy<Value = Value> {
     })
 }
 
-/// What is attached to the node where it is used: a disk of its own, or one that others have too.
+/// A volume that is attached to the node of its use: a separate disk, or a shared one.
 fn disk() -> impl Strategy<Value = Value> {
     let handle = select(vec!["own", "own", "own", "one", "two"]);
     prop_oneof![
@@ -196,7 +195,7 @@ fn waiting() -> impl Strategy<Value = Store> {
     })
 }
 
-/// Room for volumes on some nodes, as a driver says it.
+/// Capacity for volumes on some nodes, as a driver publishes it.
 fn space() -> impl Strategy<Value = Value> {
     let size = || select(vec!["0", "1Gi", "2Gi", "8Gi"]);
     let nodes = prop_oneof![
@@ -213,7 +212,7 @@ fn space() -> impl Strategy<Value = Value> {
     })
 }
 
-/// One whose volume is made once a pod has its node, and that may find one there before.
+/// A volume that is provisioned once a pod has its node, unless an existing one fits.
 fn made() -> impl Strategy<Value = Store> {
     let by = select(vec![MAKER, MAKER, MAKER, SILENT_MAKER]);
     let zones = weighted(0.3, subsequence(vec!["a", "b", "c"], 1..3));
@@ -224,7 +223,7 @@ fn made() -> impl Strategy<Value = Store> {
     })
 }
 
-/// One that keeps its pod waiting.
+/// A claim that keeps its pod waiting.
 fn useless(mode: Option<&'static str>) -> Store {
     Store {
         mode,

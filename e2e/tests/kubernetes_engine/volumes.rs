@@ -1,5 +1,5 @@
-//! Pods with claims in a real cluster: kube-controller-manager binds what Muster keeps for a claim,
-//! and nobody of a gang is bound before all its claims are.
+//! Pods with claims in a real cluster: kube-controller-manager binds the volumes that Muster
+//! reserves, and no pod of a gang is bound before all claims of the gang are.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -72,7 +72,7 @@ fn pod(name: &str, group: Option<&str>, claim: &str) -> Value {
     pod
 }
 
-/// Pods of a gang, each with a claim of its own: `NAME-0` with `NAME-0`.
+/// The pods of a gang, each with its own claim: `NAME-0` with `NAME-0`.
 fn gang(ground: &Ground, name: &str, members: usize) {
     let group = json!({
         "apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "PodGroup",
@@ -87,7 +87,7 @@ fn gang(ground: &Ground, name: &str, members: usize) {
     }
 }
 
-/// Where the pods are, once all are bound.
+/// The nodes of the pods, once all are bound.
 fn placed(ground: &Ground, names: &[&str]) -> BTreeMap<String, String> {
     eventually(&format!("{names:?} are bound"), SOON, || {
         let found = names.iter().map(|name| {
@@ -98,7 +98,7 @@ fn placed(ground: &Ground, names: &[&str]) -> BTreeMap<String, String> {
     })
 }
 
-/// What a waiting pod is told.
+/// The message of a waiting pod's condition.
 fn told(ground: &Ground, name: &str, words: &str) -> String {
     eventually(&format!("{name} is told of {words}"), SOON, || {
         let pod = ground.cluster.get(&["pod", name]);
@@ -161,7 +161,7 @@ fn a_gang_gets_a_local_volume_for_each_claim_and_goes_where_they_are() {
         taken.insert(volume["metadata"]["name"].to_string());
     }
     assert_eq!(taken.len(), 3, "one each");
-    // Nothing is left: the next claim waits, with the words of kube-scheduler.
+    // No volume is left: the next claim waits, with kube-scheduler's message.
     claim(&ground, "late", "local");
     ground.cluster.apply(&pod("late", None, "late").to_string());
     let waits = told(&ground, "late", "node(s)");
@@ -206,7 +206,7 @@ fn a_pod_goes_to_the_zone_of_its_bound_volume() {
     rights_are_enough(&server);
 }
 
-/// Makes the volume that a claim asks for, as an external provisioner does.
+/// Creates the volume for a claim, as an external provisioner does.
 fn provision(ground: &Ground, name: &str, node: &str) {
     let claim = ground.cluster.get(&["pvc", name]);
     let of = json!({"spec": {"claimRef": {"apiVersion": "v1", "kind": "PersistentVolumeClaim",
@@ -214,7 +214,7 @@ fn provision(ground: &Ground, name: &str, node: &str) {
     volume(ground, &format!("made-{name}"), "made", Some(node), &of);
 }
 
-/// The node that a claim's volume is to be made for.
+/// The selected node for a claim's volume.
 fn selected(ground: &Ground, name: &str) -> Option<String> {
     let claim = ground.cluster.get(&["pvc", name]);
     let node = &claim["metadata"]["annotations"]["volume.kubernetes.io/selected-node"];
@@ -245,7 +245,7 @@ fn nobody_of_a_gang_is_bound_before_the_volumes_of_all_are_made() {
         let claim = ground.cluster.get(&["pvc", "g-0"]);
         (claim["status"]["phase"] == "Bound").then_some(())
     });
-    // Others are placed meanwhile; what came before is decided by then.
+    // Other pods are placed meanwhile, after which all earlier ones have been decided.
     let alone = json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "alone", "namespace": "default"},
         "spec": {"schedulerName": "muster", "containers": [{"name": "c", "image": "example.com/c:1"}]},
@@ -254,7 +254,7 @@ fn nobody_of_a_gang_is_bound_before_the_volumes_of_all_are_made() {
     placed(&ground, &["alone"]);
     let is_bound = |name: &str| node_of(&ground.cluster.get(&["pod", name])).is_some();
     assert!(!is_bound("g-0") && !is_bound("g-1"));
-    // The provisioner gives up, as it says by taking the node away: it is asked again.
+    // The provisioner gives up by removing the node annotation: the scheduler asks it again.
     ground
         .cluster
         .kubectl(&[

@@ -1,4 +1,4 @@
-//! Random nodes, and pods that ask for what kube-scheduler's filters judge: room, selectors, affinity,
+//! Random nodes, and pods with the constraints that kube-scheduler's filters check: room, selectors, affinity,
 //! taints, other pods, spread, ports, and volumes (`stores`).
 
 use proptest::collection::vec;
@@ -9,13 +9,13 @@ use serde_json::{Value, json};
 
 use crate::stores::{DRIVER, Objects, Store, stores};
 
-/// Nodes and the pods that come one after the other.
+/// Nodes, and the pods in the order of their arrival.
 #[derive(Clone, Debug)]
 pub struct World {
     nodes: Vec<Value>,
-    /// How many disks of two drivers each node takes, where it says.
+    /// The disk limits of each node for two drivers, if it has any.
     limits: Vec<Option<(u32, u32)>>,
-    /// Each with the claims that it has.
+    /// Each pod with its claims.
     pods: Vec<(Value, Vec<Store>)>,
 }
 
@@ -33,7 +33,7 @@ impl World {
         self.nodes.iter().enumerate().map(named).collect()
     }
 
-    /// What the nodes say of drivers of volumes, as their kubelets would.
+    /// The CSINodes, as the nodes' kubelets would write them.
     pub fn csi_nodes(&self, world: &str) -> Vec<Value> {
         let said = self.nodes.iter().zip(&self.limits).enumerate();
         let said = said.filter_map(|(at, (_, limit))| {
@@ -61,7 +61,7 @@ impl World {
         self.pods.iter().map(kept).collect()
     }
 
-    /// What the claims of the pods need, so many times: each of a pod's copies has claims of its own.
+    /// The objects for the pods' claims, once per copy: each copy of a pod has its own claims.
     pub fn objects(&self, world: &str, copies: &[&str]) -> Objects {
         let mut all = Objects::default();
         for copy in copies {
@@ -74,7 +74,7 @@ impl World {
         all
     }
 
-    /// In words, what a pod's claims are and what there is for them.
+    /// A description of a pod's claims and their volumes.
     pub fn claims(&self, at: usize) -> String {
         format!("{:?}", self.pods[at].1)
     }

@@ -1,5 +1,5 @@
-//! What an engine made of the manifests, as lines that read the same wherever it is the same:
-//! without times, ids, generated names and numbers of replicas that differ in nothing else.
+//! The effects of the manifests on an engine, as lines that are equal for equal effects: without times, ids,
+//! generated names and the numbers of otherwise equal replicas.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,31 +8,31 @@ use serde_json::Value;
 use crate::Seed;
 use crate::ground::Ground;
 
-/// The kinds that are looked at in every namespace.
+/// The kinds that are read in every namespace.
 const NAMESPACED: &str = "pods,services,configmaps,resourcequotas,limitranges,\
     podgroups.scheduling.volcano.sh,pytorchjobs.kubeflow.org,jobs.batch,cronjobs,\
     horizontalpodautoscalers,jobs.batch.volcano.sh,rayclusters.ray.io,scaledobjects.keda.sh,\
     services.serving.knative.dev,events";
-/// And those without one.
+/// The kinds without a namespace that are read.
 const CLUSTER: &str = "queues.scheduling.volcano.sh,priorityclasses";
 
-/// Why somebody waits.
+/// The reasons for waiting.
 const WAITING: [&str; 2] = ["Unschedulable", "FailedScheduling"];
 
 /// Kind, namespace and name.
 type Named<'a> = (&'a str, &'a str, &'a str);
 
-/// How `kubectl apply` answered.
+/// The answer of `kubectl apply`.
 pub(crate) struct Applied {
     pub(crate) taken: bool,
     pub(crate) out: String,
     pub(crate) err: String,
 }
 
-/// What an engine has.
+/// The objects of an engine.
 pub(crate) type Objects = Vec<Value>;
 
-/// What both engines have now.
+/// The current objects of both engines.
 pub(crate) fn look(grounds: &[Ground; 2]) -> [Objects; 2] {
     let all = |ground: &Ground| {
         let mut all = ground.items(&[NAMESPACED, "-A"]);
@@ -51,7 +51,7 @@ fn text<'a>(value: &'a Value, path: &str) -> &'a str {
     value.pointer(path).and_then(Value::as_str).unwrap_or("")
 }
 
-/// What became of a manifest.
+/// The effects of a manifest.
 pub(crate) fn lines(seed: &Seed, applied: &Applied, objects: &Objects) -> Vec<String> {
     let mut lines = Vec::new();
     for line in applied.out.lines() {
@@ -89,7 +89,7 @@ pub(crate) fn lines(seed: &Seed, applied: &Applied, objects: &Objects) -> Vec<St
     lines
 }
 
-/// Whether an object came of this manifest: where several share a namespace, only those that it names.
+/// Whether an object belongs to this manifest: if several manifests share a namespace, only objects that it names.
 fn belongs(seed: &Seed, kind: &str, namespace: &str, name: &str) -> bool {
     let named = seed
         .documents
@@ -100,7 +100,7 @@ fn belongs(seed: &Seed, kind: &str, namespace: &str, name: &str) -> bool {
         || !shared && namespace == seed.namespace
 }
 
-/// A name without what was drawn for it, nor the number of a replica.
+/// A name without its generated part and without the number of a replica.
 fn told(name: &str, generated: Option<&str>) -> String {
     if let Some(prefix) = generated {
         return format!("{prefix}*");
@@ -115,8 +115,8 @@ fn told(name: &str, generated: Option<&str>) -> String {
     }
 }
 
-/// What an event says; nothing where it says of what has its place now that it had to wait before,
-/// or that a gang's waiting is over: whether it had to is a matter of moments.
+/// An event's text; none if it says that a placed object had to wait before, or that a gang's wait is over: whether
+/// it had to wait depends on timing.
 fn event(seed: &Seed, event: &Value, placed: &BTreeSet<Named<'_>>) -> Option<String> {
     let about = &event["involvedObject"];
     let (kind, name) = (text(about, "/kind"), text(about, "/name"));
@@ -130,13 +130,13 @@ fn event(seed: &Seed, event: &Value, placed: &BTreeSet<Named<'_>>) -> Option<Str
     }
     let line = format!("event {kind} {}: {type_} {reason}", told(name, None));
     Some(match type_ {
-        // Why a pod waits counts machines: what else waits changes the words.
+        // The reason for a pod's wait counts machines: other waiting pods change the text.
         "Warning" if !WAITING.contains(&reason) => format!("{line}: {}", text(event, "/message")),
         _ => line,
     })
 }
 
-/// Whether a pod or a gang has its place.
+/// Whether a pod or a gang is placed.
 fn is_placed(object: &Value) -> bool {
     let conditions = object
         .pointer("/status/conditions")
@@ -148,7 +148,7 @@ fn is_placed(object: &Value) -> bool {
     conditions.into_iter().flatten().any(scheduled)
 }
 
-/// An object and how it stands.
+/// An object and its state.
 fn standing(seed: &Seed, object: &Value) -> Option<String> {
     let (kind, name) = (text(object, "/kind"), text(object, "/metadata/name"));
     let every_namespace_has_it = kind == "ConfigMap" && name == "kube-root-ca.crt";
@@ -164,7 +164,7 @@ fn standing(seed: &Seed, object: &Value) -> Option<String> {
     }
     for path in ["/status/phase", "/status/state", "/status/state/phase"] {
         let word = text(object, path);
-        // No kubelet stands behind the nodes: no pod gets further than its node.
+        // The nodes have no kubelets: no pod gets further than its node.
         if !word.is_empty() && kind != "Pod" {
             parts.push(word.to_owned());
         }
@@ -172,7 +172,7 @@ fn standing(seed: &Seed, object: &Value) -> Option<String> {
     let conditions = object
         .pointer("/status/conditions")
         .and_then(Value::as_array);
-    // Nor is it told here of a gang with its place that it had to wait before.
+    // Nor is it listed that a placed gang had to wait before.
     let had_to_wait = |one: &Value| text(one, "/type") == "Unschedulable" && is_placed(object);
     let conditions = (conditions.into_iter().flatten()).filter(|one| !had_to_wait(one));
     let mut told_of: Vec<String> = conditions.map(condition).collect();
@@ -197,7 +197,7 @@ fn condition(condition: &Value) -> String {
     }
 }
 
-/// Whether a pod has a node, and how many devices were chosen for it.
+/// Whether a pod has a node, and its number of chosen devices.
 fn placed(pod: &Value) -> String {
     if text(pod, "/spec/nodeName").is_empty() {
         return "not bound".to_owned();

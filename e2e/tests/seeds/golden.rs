@@ -1,5 +1,5 @@
-//! What is expected of each manifest, as files that people read: lines of both engines, lines of
-//! one of them marked with its name, and why.
+//! The expected effects of each manifest, as readable files: lines of both engines, lines of one
+//! of them marked with its name, and the reasons.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ fn folder() -> PathBuf {
     repository().join("e2e/tests/seeds/golden")
 }
 
-/// Both engines' lines as one text; those that only one has are marked.
+/// Both engines' lines as one text; lines of only one engine are marked.
 fn merged(lines: &[Vec<String>; 2]) -> Vec<String> {
     let mut out: Vec<String> = Vec::new();
     for line in &lines[0] {
@@ -59,7 +59,7 @@ impl Golden {
         Golden(files.map(|file| read(file.unwrap().path())).collect())
     }
 
-    /// What differs from the files, in words; nothing when all is as they say.
+    /// The differences from the files, as text; empty if there are none.
     pub(crate) fn compare(&self, seen: &Lines) -> Vec<String> {
         let mut wrong = Vec::new();
         for name in self.0.keys().filter(|name| !seen.contains_key(*name)) {
@@ -93,7 +93,7 @@ impl Golden {
         wrong
     }
 
-    /// Writes the files anew, with the remarks that they have.
+    /// Writes the files anew, and keeps their remarks.
     pub(crate) fn bless(&mut self, seen: &Lines) {
         for (name, lines) in seen {
             let now = merged(lines);
@@ -108,7 +108,7 @@ impl Golden {
         }
     }
 
-    /// File, embedded, Kubernetes, same or not, why.
+    /// The table: file, embedded, Kubernetes, equal or not, reason.
     pub(crate) fn table(&self, seen: &Lines) -> String {
         let mut out = format!(
             "{:<40} {:<34} {:<34} {:<5} why\n",
@@ -124,7 +124,7 @@ impl Golden {
     }
 }
 
-/// What became of a manifest, in a few words.
+/// The effects of a manifest, in a few words.
 fn outcome(lines: &[String]) -> String {
     let [mut objects, mut pods, mut bound] = [0, 0, 0];
     let mut refused = false;

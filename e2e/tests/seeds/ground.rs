@@ -13,11 +13,11 @@ use crate::facts::Applied;
 use crate::{Seed, WHOLE};
 
 const SOON: Duration = Duration::from_secs(90);
-/// The same machines for both: enough for everything, whatever comes first.
+/// The same machines for both: enough for everything, in any order.
 const FLEET: usize = 24;
-/// In MiB, as an H100 says it.
+/// In MiB, as an H100 reports it.
 const GPU_MEMORY: u64 = 81_559;
-/// The names that pods in the manifests ask for, and Muster's own.
+/// The scheduler names in the manifests, and Muster's own.
 const SCHEDULERS: [&str; 3] = ["muster", "default-scheduler", "volcano"];
 
 /// One engine that manifests are applied to.
@@ -77,7 +77,7 @@ impl Ground {
             .ok();
     }
 
-    /// Namespaces, machines and claims that the manifests count on.
+    /// The namespaces, machines and claims that the manifests need.
     fn furnish(&self, seeds: &[Seed]) {
         let namespaces: BTreeSet<&str> = seeds.iter().map(|seed| seed.namespace.as_str()).collect();
         let mut objects: Vec<Value> = namespaces
@@ -104,7 +104,8 @@ impl Ground {
         }
         self.make(objects);
         if matches!(self, Ground::Kubernetes(..)) {
-            // Admission marks new nodes; what takes the mark away is off (see `Cluster`).
+            // Admission marks new nodes; the controller that removes the mark is off (see
+            // `Cluster`).
             self.kubectl(&["taint", "nodes", "--all", "node.kubernetes.io/not-ready-"])
                 .ok();
             eventually("namespaces have their service account", SOON, || {
@@ -119,7 +120,7 @@ impl Ground {
         }
     }
 
-    /// Applies every manifest in the order of their names, and says how each was answered.
+    /// Applies every manifest in the order of their names, and returns the answers.
     pub(crate) fn apply_all(&self, seeds: &[Seed]) -> BTreeMap<String, Applied> {
         let apply = |seed: &Seed| {
             let path = seed.path.display().to_string();
@@ -159,7 +160,7 @@ impl Ground {
         });
     }
 
-    /// Nothing that Muster needed was forbidden, and it decided nothing that must not be.
+    /// Muster was denied no right that it needs, and its log has no broken invariant.
     pub(crate) fn must_be_well(&self) {
         let log = match self {
             Ground::Embedded(platform) => platform.logged(),
@@ -172,7 +173,7 @@ impl Ground {
 }
 
 fn embedded(seeds: &[Seed]) -> Ground {
-    // The machines are objects that no agent stands behind, as on the other engine.
+    // The machines are objects without agents, as on the other engine.
     let ground = Ground::Embedded(Platform::server(&["--node-grace", "86400"]));
     ground.furnish(seeds);
     ground
@@ -200,7 +201,8 @@ fn kubernetes(seeds: &[Seed]) -> Ground {
     ground
 }
 
-/// Nodes with eight GPUs each: a fleet alike, and one each of what some manifests ask for.
+/// Nodes with eight GPUs each: a uniform fleet, and single nodes for the requests of some
+/// manifests.
 fn machines() -> Vec<Value> {
     let fleet = json!({
         "gpu-tier": "high-performance", "gpu-type": "H100", "topology.kubernetes.io/zone": "zone-a",
@@ -246,7 +248,7 @@ fn machine(name: &str, labels: &Value, taints: &Value) -> Value {
     })
 }
 
-/// Kubernetes binds a claim to a volume that is there; the embedded engine makes volumes itself.
+/// Kubernetes binds a claim to an existing volume; the embedded engine creates volumes itself.
 fn volume(name: &str) -> Value {
     json!({
         "apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name},

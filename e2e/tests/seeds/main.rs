@@ -1,7 +1,7 @@
-//! The manifests that users bring, each by `kubectl apply` as it is, on both engines: what is
-//! made, what becomes of it, what is said and what is refused. `golden/` has it, a file a
-//! manifest; a line that only one engine has is marked with the engine, and the file says why.
-//! `MUSTER_BLESS=1` writes the files anew, and keeps what they say of why.
+//! Users' manifests, each by `kubectl apply` as it is, on both engines: the created objects, their
+//! outcome, messages and refusals. `golden/` has one file per manifest; a line of only one engine
+//! is marked with the engine, and the file gives the reason. `MUSTER_BLESS=1` writes the files
+//! anew, and keeps the reasons.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod facts;
@@ -19,23 +19,23 @@ use golden::Golden;
 use ground::Ground;
 use serde_json::Value;
 
-/// How long both engines together may take until everything is as the files say.
+/// How long both engines together may take to reach the expected state.
 const SETTLED: Duration = Duration::from_secs(120);
-/// When files are written anew nothing says what must come: so long nothing may have changed.
+/// When files are written anew there is no expected state: nothing may have changed for this long.
 const QUIET: Duration = Duration::from_secs(6);
-/// The elastic job as its author must have meant it: its master mounts a volume that the manifest
-/// declares for the workers only, so that Kubernetes refuses the master's pod.
+/// The elastic job as its author probably intended it: its master mounts a volume that the
+/// manifest declares for the workers only, so that Kubernetes refuses the master's pod.
 const WHOLE: &str = "001-pytorchjob-elastic-with-its-volume";
 const PACE: Duration = Duration::from_millis(300);
 
-/// A manifest that users bring.
+/// A user's manifest.
 struct Seed {
     /// Its file's name without the ending.
     name: String,
     path: PathBuf,
-    /// Whether the documents say themselves which namespace they belong to.
+    /// Whether the documents name their namespace themselves.
     placed: bool,
-    /// Where its objects are: what it says, or a namespace of its own.
+    /// The namespace of its objects: the one it names, or its own.
     namespace: String,
     /// Kind and name of every document.
     documents: Vec<(String, String)>,
@@ -86,7 +86,7 @@ fn seed(path: PathBuf) -> Seed {
     }
 }
 
-/// What each engine made of each manifest, as lines.
+/// The effects of each manifest on each engine, as lines.
 type Lines = BTreeMap<String, [Vec<String>; 2]>;
 
 #[test]
@@ -147,7 +147,8 @@ fn every_manifest_that_users_bring_ends_the_same_on_both_engines() {
     };
     settle();
     println!("everything is as expected after {:.0?}", begin.elapsed());
-    // What comes last is through on both: so is what was applied before it, and nothing changed.
+    // The last gang is placed on both engines: so all manifests before it have taken effect, and
+    // nothing changed.
     for ground in &grounds {
         ground.last_in_line();
     }

@@ -1,4 +1,4 @@
-//! The kinds that are kept and not run yet, as kubectl's users meet them: shown, described, applied
+//! The kinds that Muster stores but does not run yet, through kubectl: shown, described, applied
 //! again, refused, changed under either version, deleted.
 
 use std::time::Duration;
@@ -26,7 +26,7 @@ const KEPT: [(&str, &str, &str, bool); 7] = [
     ("002-hpa-gpu", "hpa", "gpu-node-autoscaler", false),
 ];
 
-/// Walks through all of it on one engine; the objects are gone when this returns.
+/// Runs all of it on one engine; the objects are deleted when this returns.
 pub(crate) fn walk(ground: &Ground, seeds: &[Seed]) {
     let own = matches!(ground, Ground::Embedded(_));
     for (manifest, resource, name, custom) in KEPT {
@@ -63,7 +63,7 @@ pub(crate) fn walk(ground: &Ground, seeds: &[Seed]) {
     }
 }
 
-/// Muster's own commands don't take one Job for another, and what an event advises works.
+/// Muster's own commands distinguish the kinds named Job, and an event's advice works.
 fn other_commands(platform: &Platform) {
     let place = ["-n", "004-volcano-job-v1alpha1"];
     let told = platform.cli(&[&["describe", "vcjob/gpu-job"], &place[..]].concat());
@@ -127,7 +127,7 @@ fn versions(ground: &Ground) {
     }
 }
 
-/// What is wrong is named with its field, on both engines.
+/// A refusal names the invalid field, on both engines.
 fn refusals(ground: &Ground) {
     let table: [(&str, &str, &str, &[&str]); 6] = [
         (

@@ -108,7 +108,7 @@ fn a_live_clusters_list_is_simulated_with_decisions_summary_and_page() {
         });
         all.next().map(|line| line["second"].clone())
     };
-    // What runs is taken to begin its hour now; with a third node nobody waits for it.
+    // A running job counts as starting its hour now; with a third node no job waits for it.
     assert_eq!(started("muster"), Some(json!(3600)));
     assert_eq!(started("muster if add-nodes=1xn2"), Some(json!(0)));
     let pending = decisions(&lines)

@@ -1,5 +1,5 @@
-//! `muster simulate`, the program itself: what it takes, what it writes, what it refuses. A
-//! handful of other schedulers' cases goes through its files and lines too.
+//! `muster simulate`, the program itself: its input, its output, its errors. Some cases of other
+//! schedulers' suites go through its files and lines too.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 #[path = "../../../internal/scheduler/tests/conformance/asked.rs"]
@@ -27,18 +27,18 @@ use std::process::{Command, Stdio};
 use e2e::{muster, repository};
 use serde_json::Value;
 
-/// How a case went.
+/// The result of a case.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// As asked.
+    /// As expected.
     Pass,
-    /// Another answer, which the suite's notes call as good or better.
+    /// Another answer, which the suite's notes accept as equal or better.
     Noted(String),
     /// Neither.
     Fail(String),
 }
 
-/// Of each suite, one case in so many.
+/// Of each suite, one case in this many.
 const EVERY: usize = 17;
 
 /// Runs the program on a text from standard input: standard output, standard error, status.
@@ -92,7 +92,7 @@ fn simulate(text: &str, until: i64) -> Vec<Value> {
     lines.collect()
 }
 
-/// A suite's name, and what runs one of its cases.
+/// A suite's name, and the function that runs one of its cases.
 type Suite = (&'static str, fn(&Value) -> Outcome);
 
 #[test]

@@ -1,16 +1,16 @@
-//! The device files by which programs reach a slice of a GPU (`/dev/nvidia-caps/nvidia-capN`):
-//! NVIDIA's driver gives each GPU instance and each compute instance in it one, and says its number
-//! in proc, under a root.
+//! The device files through which programs use a MIG slice (`/dev/nvidia-caps/nvidia-capN`). NVIDIA's driver creates
+//! one for each GPU instance and one for each compute instance in it, and lists their numbers in proc. Paths are
+//! below a root.
 
 use std::fs;
 use std::path::Path;
 
-/// Where the driver says so.
+/// The driver's directory with those numbers.
 const CAPABILITIES: &str = "proc/driver/nvidia/capabilities";
 
-/// The numbers of the files that whoever uses a compute instance needs: its GPU instance's, then its
-/// own. `gpu` is the number in the GPU's device file's name. Empty where the driver doesn't say both,
-/// as one without the other opens nothing.
+/// The numbers of the files that a user of a compute instance needs: its GPU instance's, then its own. `gpu` is the
+/// number in the GPU's device file's name. Empty unless the driver lists both, because one without the other opens
+/// nothing.
 pub(crate) fn of_slice(root: &Path, gpu: u32, instance: u32, compute: u32) -> Vec<u32> {
     let instance = (root.join(CAPABILITIES))
         .join(format!("gpu{gpu}/mig/gi{instance}"))

@@ -1,11 +1,12 @@
-//! Which of the free GPUs go well together. Pure; answers from tables that are made once for a
-//! machine, so that nobody who is admitted waits for a driver.
+//! Chooses which of the free GPUs to allocate together. Pure; reads tables that are computed once
+//! for a machine, so that no admission waits for a driver.
 //!
-//! Sets are ordered by what a ring over them carries ([`crate::ring`]), what the network cards
-//! near them carry, over how few NUMA nodes they are spread, and what is left to others: the
-//! ring over the rest, then the sum of the bandwidths between its pairs. Of equal sets the first
-//! in the machine's order. On machines of up to [`ring::MOST`](crate::ring::MOST) GPUs every set
-//! is weighed; beyond, sets are grown from each GPU by what joins best.
+//! Sets are ordered by the bandwidth of a ring over them ([`crate::ring`]), then the bandwidth of
+//! the network cards near them, then the number of NUMA nodes that they span, then the rest: the
+//! ring over the remaining GPUs, and the sum of the bandwidths of the remaining pairs. Of equal
+//! sets the first in the machine's order wins. On machines of up to
+//! [`ring::MOST`](crate::ring::MOST) GPUs every set is evaluated; on larger ones, sets are grown
+//! greedily from each GPU along the best links.
 
 use std::cmp::Reverse;
 use std::sync::OnceLock;
@@ -15,27 +16,27 @@ use crate::inventory::LinkKind;
 use crate::ring::{MOST, Rings};
 use crate::wiring::Bandwidth;
 
-/// Network cards that count; a machine has fewer.
+/// The most network cards that are considered; a machine has fewer.
 const NICS: usize = 64;
 /// GPUs up to which a grown set's ring is found exactly.
 const EXACT: usize = 8;
 
-/// What a set of GPUs is worth; the greater the better, the fields in this order.
+/// The quality of a set of GPUs; greater is better, and fields compare in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Quality {
-    /// What a ring over the set carries.
+    /// Bandwidth of a ring over the set.
     pub ring: Bandwidth,
-    /// What the network cards carry that one of the set reaches over PCIe switches alone.
+    /// Bandwidth of the network cards that a GPU of the set reaches over PCIe switches alone.
     pub nics: Bandwidth,
-    /// Over how many NUMA nodes the set is spread.
+    /// Number of NUMA nodes that the set spans.
     pub spread: Reverse<u32>,
-    /// What a ring over the GPUs that are left carries.
+    /// Bandwidth of a ring over the remaining GPUs.
     pub left: Bandwidth,
-    /// The sum of the bandwidths between the pairs that are left.
+    /// Sum of the bandwidths of the remaining pairs.
     pub pairs_left: u64,
 }
 
-/// Chooses among a machine's GPUs. Two are equal when their machines' paths are.
+/// Chooses among a machine's GPUs. Two choosers are equal if their machines' paths are.
 #[derive(Clone, Debug, Default)]
 pub struct Chooser {
     graph: Graph,
@@ -50,22 +51,22 @@ impl PartialEq for Chooser {
 
 impl Eq for Chooser {}
 
-/// What is known of the GPUs beforehand.
+/// Facts about the GPUs that are computed beforehand.
 #[derive(Clone, Debug)]
 struct Tables {
     rings: Option<Rings>,
-    /// The sums of pairs' bandwidths in each set; as `rings`, by set.
+    /// The sum of pairs' bandwidths in each set; indexed by set, like `rings`.
     pairs: Vec<u64>,
     /// The cards near each GPU, as bits.
     near: Vec<u64>,
-    /// What each card carries at best to a GPU near it.
+    /// The best bandwidth of each card to a GPU near it.
     cards: Vec<Bandwidth>,
-    /// The NUMA node of each GPU, as a bit; none where it is not known.
+    /// The NUMA node of each GPU, as a bit; none if unknown.
     nodes: Vec<u64>,
 }
 
 impl Chooser {
-    /// For a machine; makes no tables yet.
+    /// A chooser for a machine; computes no tables yet.
     pub fn new(graph: Graph) -> Chooser {
         Chooser {
             graph,
@@ -78,7 +79,8 @@ impl Chooser {
         &self.graph
     }
 
-    /// Makes the tables, if they aren't: milliseconds for sixteen GPUs that are all unlike.
+    /// Computes the tables unless they exist: milliseconds for sixteen GPUs that are all
+    /// different.
     pub fn prepare(&self) {
         self.tables();
     }
@@ -87,8 +89,8 @@ impl Chooser {
         self.tables.get_or_init(|| Tables::of(&self.graph))
     }
 
-    /// The best `size` of the `free` GPUs with all that `must` be among them, as places in the
-    /// graph, ascending; none where there are too few, or `must` are more than `size`.
+    /// The best `size` of the `free` GPUs that include all of `must`, as places in the graph,
+    /// ascending; none if there are too few, or if `must` has more than `size`.
     pub fn choose(&self, free: &[usize], must: &[usize], size: usize) -> Vec<usize> {
         let gpus = self.graph.gpus.len();
         let mut free: Vec<usize> = (free.iter().chain(must))
@@ -123,7 +125,7 @@ impl Chooser {
         (0..MOST).filter(|gpu| best >> gpu & 1 == 1).collect()
     }
 
-    /// Grows a set from each free GPU, or from those that must be in it.
+    /// Grows a set from each free GPU, or from the required ones.
     fn grow(&self, free: &[usize], must: &[usize], size: usize) -> Vec<usize> {
         let starts: Vec<Vec<usize>> = if must.is_empty() {
             free.iter().map(|gpu| vec![*gpu]).collect()
@@ -137,7 +139,7 @@ impl Chooser {
                     each.map(|bandwidth| u64::from(bandwidth.0)).sum()
                 };
                 let open = free.iter().copied().filter(|gpu| !set.contains(gpu));
-                // Of equal ones the first.
+                // Of equal GPUs the first.
                 match open.max_by_key(|gpu| (joins(*gpu), Reverse(*gpu))) {
                     Some(next) => set.push(next),
                     None => break,
@@ -150,8 +152,8 @@ impl Chooser {
         best.unwrap_or_default()
     }
 
-    /// What a set of the free GPUs is worth. Exact for up to eight GPUs on any machine, and on
-    /// machines of up to sixteen; else its ring is the one that goes to the nearest next.
+    /// The quality of a set of the free GPUs. Exact for up to eight GPUs on any machine, and on
+    /// machines of up to sixteen; otherwise its ring always goes on to the nearest GPU.
     pub fn quality(&self, set: &[usize], free: &[usize]) -> Quality {
         let tables = self.tables();
         let left: Vec<usize> = free
@@ -226,7 +228,7 @@ impl Tables {
         }
     }
 
-    /// What these cards carry together.
+    /// The total bandwidth of these cards.
     fn carried(&self, cards: u64) -> Bandwidth {
         let these = self.cards.iter().enumerate();
         let these = these.filter(|(nic, _)| cards >> nic & 1 == 1);
@@ -234,7 +236,7 @@ impl Tables {
     }
 }
 
-/// The sum of pairs' bandwidths in each set, each from a set that lacks one of its devices.
+/// The sum of pairs' bandwidths in each set, computed from a set with one device less.
 fn pairs(graph: &Graph) -> Vec<u64> {
     let mut sums = vec![0u64; 1 << graph.gpus.len()];
     for set in 1..sums.len() {
@@ -247,15 +249,15 @@ fn pairs(graph: &Graph) -> Vec<u64> {
     sums
 }
 
-/// Weighs sets by tables alone. What a set's halves of eight GPUs have near is kept, so that a
-/// set costs a few look-ups.
+/// Evaluates sets from the tables alone. The cards near each half of eight GPUs are stored, so
+/// that a set costs a few look-ups.
 struct Weights<'a> {
     rings: &'a Rings,
     pairs: &'a [u64],
     free: u16,
     near: [[u64; 256]; 2],
     nodes: [[u64; 256]; 2],
-    /// What each byte of cards carries.
+    /// The bandwidth of each byte of cards.
     carried: Vec<[u32; 256]>,
 }
 
@@ -306,7 +308,7 @@ impl<'a> Weights<'a> {
     }
 }
 
-/// Goes through all sets of a size.
+/// The search through all sets of a size.
 struct Search<'a> {
     weights: Weights<'a>,
     /// The GPUs that may be added, ascending.
@@ -322,13 +324,13 @@ impl Search<'_> {
                 return;
             }
             let quality = self.weights.of_set(set, ring);
-            // Sets come in the machine's order: of equal ones the first stays.
+            // Sets come in the machine's order: of equal sets the first stays.
             if self.best.is_none_or(|(best, _)| quality > best) {
                 self.best = Some((quality, set));
             }
             return;
         }
-        // As many must be left as are lacking.
+        // As many GPUs must remain as are still missing.
         for next in from..=self.open.len().saturating_sub(lacking) {
             let Some(gpu) = self.open.get(next) else {
                 return;

@@ -1,4 +1,4 @@
-//! How many processes a GPU takes at once: NVML's compute mode.
+//! The number of processes that may use a GPU at once: NVML's compute mode.
 
 use nvml_wrapper::enum_wrappers::device::ComputeMode;
 use nvml_wrapper::error::NvmlError;
@@ -6,22 +6,22 @@ use nvml_wrapper::error::NvmlError;
 use crate::Source;
 use crate::gpus::open;
 
-/// The driver does not change how many processes a GPU takes.
+/// The driver refuses to change a GPU's compute mode.
 #[derive(Debug, thiserror::Error)]
 #[error("the compute mode of GPU {gpu} can't be set: {error}")]
 pub struct ComputeModeError {
     /// The GPU's UUID.
     pub gpu: String,
-    /// What the driver says.
+    /// The driver's error.
     pub error: NvmlError,
 }
 
-/// Lets one process at a time use a GPU, as MPS wants it, whose server is that one; or any number.
-/// A described GPU takes any.
+/// Limits a GPU to one process at a time, as MPS requires (that process is its server), or lifts
+/// the limit. A described GPU has no limit.
 ///
 /// # Errors
 ///
-/// Why the driver doesn't.
+/// The driver's error.
 pub fn set_exclusive(source: &Source, gpu: &str, exclusive: bool) -> Result<(), ComputeModeError> {
     if source.description.is_some() || !source.nvml {
         return Ok(());
@@ -37,7 +37,7 @@ pub fn set_exclusive(source: &Source, gpu: &str, exclusive: bool) -> Result<(), 
     };
     let nvml = open(source.library.as_deref()).map_err(failed)?;
     let mut device = nvml.device_by_uuid(gpu).map_err(failed)?;
-    // Nobody is asked for a right that isn't needed.
+    // Without a change, no privilege is needed.
     if device.compute_mode().is_ok_and(|now| now == mode) {
         return Ok(());
     }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-/// Why a machine's inventory cannot be had.
+/// Why a machine's inventory cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum HardwareError {
     /// A file that every machine has cannot be read.
@@ -10,15 +10,15 @@ pub enum HardwareError {
     Read {
         /// The file.
         path: PathBuf,
-        /// The kernel's answer.
+        /// The kernel's error.
         source: std::io::Error,
     },
-    /// A file does not hold what it should.
+    /// A file has an unexpected content.
     #[error("{}: {detail}", path.display())]
     Content {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The fault.
         detail: String,
     },
     /// A machine description is not usable.
@@ -30,7 +30,7 @@ pub enum HardwareError {
         line: usize,
         /// The field, as `gpu[0].count`.
         field: String,
-        /// What is wrong and what would be right.
+        /// The fault, and the valid values.
         detail: String,
     },
 }

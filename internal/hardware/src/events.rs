@@ -1,6 +1,6 @@
-//! XIDs as they happen, from NVML or from a described machine whose lists of them grow. Owns an
-//! opened library of its own and what it listens to. All calls but the opening are raw: the
-//! wrapper's lose what was registered before on any refusal, and drop the number of the slice.
+//! XIDs as they happen, from NVML or from a described machine whose XID lists grow. Owns its own
+//! open library and its event set. All calls except the opening are raw: the wrapper's calls lose
+//! earlier registrations on any error, and drop the number of the slice.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -16,52 +16,52 @@ use crate::inventory::Inventory;
 
 /// NVML's bit for XIDs (`nvmlEventTypeXidCriticalError`).
 const XIDS: u64 = 8;
-/// NVML's answer where nothing happened in time.
+/// NVML's code for no event within the time limit.
 const TIMEOUT: u32 = 10;
-/// What NVML writes where an event is no slice's.
+/// NVML's value for an event without a slice.
 const NO_INSTANCE: u32 = u32::MAX;
-/// How often a description is looked at.
+/// Interval at which a description is read.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
-/// An error that the driver reported of a GPU.
+/// An error that the driver reported for a GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Xid {
     /// The GPU's UUID.
     pub gpu: String,
     /// Its number in NVIDIA's list of XIDs.
     pub number: u64,
-    /// The GPU instance that it is of, where it is a slice's.
+    /// The GPU instance, if the error belongs to a slice.
     pub instance: Option<u32>,
 }
 
-/// Nothing more will be heard: the driver was unloaded, or a GPU is lost. Listen anew.
+/// No more events will arrive: the driver was unloaded, or a GPU is lost. Listen anew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deaf;
 
-/// Listens to a machine's GPUs. What happened before is not told.
+/// Listens to a machine's GPUs. Reports no events from before its start.
 pub enum Events {
     /// Through the driver.
     Driver(Box<Listener>),
-    /// By reading a description again and again: how many XIDs of each GPU were told.
+    /// By reading a description repeatedly: the number of reported XIDs of each GPU.
     Described(PathBuf, BTreeMap<String, usize>),
 }
 
-/// A set of events of the driver's.
+/// An event set of the driver.
 pub struct Listener {
     nvml: Nvml,
     set: nvmlEventSet_t,
-    /// Each GPU that is listened to, by its handle.
+    /// Each registered GPU, by its handle.
     ids: BTreeMap<usize, String>,
-    /// GPUs that there are.
+    /// The number of GPUs.
     count: u32,
 }
 
-// SAFETY: NVML may be called from any thread; the set is used by one at a time, as waiting takes
-// `&mut self`, and freed once.
+// SAFETY: NVML may be called from any thread; one thread uses the set at a time, because waiting
+// takes `&mut self`, and it is freed once.
 unsafe impl Send for Listener {}
 
 impl Events {
-    /// Listens to the GPUs that answer; nothing where there are none to listen to.
+    /// Listens to the GPUs that answer; none if there are none.
     pub fn listen(source: &Source) -> Option<Events> {
         if let Some(path) = &source.description {
             let told = described(path)?.into_iter();
@@ -76,7 +76,7 @@ impl Events {
         Some(Events::Driver(Box::new(listener)))
     }
 
-    /// Whether every GPU is listened to that there was at the beginning.
+    /// Whether every GPU present at the start is registered.
     pub fn complete(&self) -> bool {
         match self {
             Events::Driver(listener) => listener.ids.len() as u64 == u64::from(listener.count),
@@ -84,7 +84,7 @@ impl Events {
         }
     }
 
-    /// The next XID, waited for not longer than this.
+    /// The next XID, within this time limit.
     pub fn wait(&mut self, limit: Duration) -> Result<Option<Xid>, Deaf> {
         match self {
             Events::Driver(listener) => listener.wait(limit),
@@ -99,7 +99,7 @@ impl Events {
     }
 }
 
-/// Each described GPU's XIDs; nothing while the description can't be read.
+/// Each described GPU's XIDs; none while the description is unreadable.
 fn described(path: &std::path::Path) -> Option<Vec<(String, Vec<u64>)>> {
     let machine = Description::load(path).ok()?.machine(Inventory::default());
     let gpus = machine.inventory.gpus.into_iter().zip(machine.cards);
@@ -109,7 +109,7 @@ fn described(path: &std::path::Path) -> Option<Vec<(String, Vec<u64>)>> {
 fn next(machine: Vec<(String, Vec<u64>)>, told: &mut BTreeMap<String, usize>) -> Option<Xid> {
     for (gpu, xids) in machine {
         let told = told.entry(gpu.clone()).or_insert(0);
-        // A list that became shorter is a driver that was loaded anew.
+        // A list that became shorter means that the driver was reloaded.
         *told = (*told).min(xids.len());
         if let Some(number) = xids.get(*told) {
             *told += 1;
@@ -128,7 +128,7 @@ impl Listener {
         let count = nvml.device_count().ok()?;
         let mut set: nvmlEventSet_t = std::ptr::null_mut();
         let create = nvml.lib().nvmlEventSetCreate.as_ref().ok()?;
-        // SAFETY: `set` may be written.
+        // SAFETY: `set` is writable.
         if unsafe { create(&raw mut set) } != 0 {
             return None;
         }
@@ -143,16 +143,16 @@ impl Listener {
                 listener.ids.insert(handle as usize, id);
             }
         }
-        // Where nobody can be listened to, there is nothing to wait for.
+        // Without a registered GPU there is nothing to wait for.
         (!listener.ids.is_empty()).then_some(listener)
     }
 
-    /// Listens to one GPU; one that refuses costs the others nothing.
+    /// Registers one GPU; an error does not affect the others.
     fn register(&self, index: u32) -> Option<(nvmlDevice_t, String)> {
         let device = self.nvml.device_by_index(index).ok()?;
         let id = device.uuid().ok()?;
         let call = self.nvml.lib().nvmlDeviceRegisterEvents.as_ref().ok()?;
-        // SAFETY: handle and set are the library's own, which is open.
+        // SAFETY: handle and set belong to the library, which is open.
         let handle = unsafe { device.handle() };
         let answer = unsafe { call(handle, XIDS, self.set) };
         (answer == 0).then_some((handle, id))
@@ -169,7 +169,7 @@ impl Listener {
             computeInstanceId: NO_INSTANCE,
         };
         let limit = u32::try_from(limit.as_millis()).unwrap_or(u32::MAX);
-        // SAFETY: the set is the library's own and not freed; the event may be written.
+        // SAFETY: the set belongs to the library and is not freed; the event is writable.
         match unsafe { call(self.set, &raw mut event, limit) } {
             0 => {}
             TIMEOUT => return Ok(None),
@@ -187,7 +187,7 @@ impl Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         if let Ok(free) = self.nvml.lib().nvmlEventSetFree.as_ref() {
-            // SAFETY: the library's own, and freed here only.
+            // SAFETY: the set belongs to the library, and is freed here only.
             let _ = unsafe { free(self.set) };
         }
     }

@@ -1,6 +1,5 @@
-//! GPUs from NVML. A machine without the library has none, and that is no fault; a driver
-//! that is there and does not answer is told in the inventory's warnings. Owns the opened
-//! library.
+//! GPUs from NVML. A machine without the library has none, which is no error; if a driver is
+//! loaded and does not answer, the inventory's warnings say so. Owns the open library.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -24,23 +23,24 @@ use crate::signs::{Fault, Signs};
 use crate::system::numa_of_pci;
 use crate::wiring::PcieLink;
 
-/// NVLinks that are asked for; the library refuses those beyond a GPU's own.
+/// The most NVLinks that are queried; the library refuses those that a GPU lacks.
 const MAX_LINKS: u32 = 36;
-/// The second version of the driver's structure for fabrics: its size, and the version above.
+/// The second version of the driver's structure for fabrics: its size, with the version in the
+/// bits above.
 const FABRIC_INFO_V2: u32 = size_of::<nvmlGpuFabricInfo_v2_t>() as u32 | 2 << 24;
 
-/// The driver's library, opened when first needed and kept.
+/// The driver's library, opened at first use and kept.
 #[derive(Default)]
 pub struct Driver {
     nvml: Option<Nvml>,
-    /// Where the library is; absent: where the system finds it.
+    /// The library's path; if absent, the system's search path applies.
     library: Option<PathBuf>,
-    /// Each GPU when it last answered, by its id.
+    /// The last answer of each GPU, by its id.
     known: BTreeMap<String, Gpu>,
 }
 
 impl Driver {
-    /// With the library in a file of one's own choice: a stand-in, or one in an odd place.
+    /// A driver whose library is in the given file: a stand-in, or one in an unusual place.
     pub fn with_library(library: PathBuf) -> Driver {
         Driver {
             nvml: None,
@@ -49,7 +49,7 @@ impl Driver {
         }
     }
 
-    /// Adds the GPUs there are now.
+    /// Adds the GPUs that exist now.
     pub fn look(&mut self, root: &Path, inventory: &mut Inventory) {
         let driver_is_there = root.join("proc/driver/nvidia/version").exists();
         if self.nvml.is_none() {
@@ -71,7 +71,7 @@ impl Driver {
                 inventory.warnings.push(format!(
                     "the NVIDIA driver does not say how many GPUs there are: {error}"
                 ));
-                // Opened anew the next time: the driver may have been reloaded.
+                // The next look opens the library again: the driver may have been reloaded.
                 self.nvml = None;
                 self.silent(inventory, &error);
                 return;
@@ -93,7 +93,7 @@ impl Driver {
                     inventory.gpus.push(gpu);
                     devices.push(device);
                 }
-                // One dead GPU must not hide the others, nor be forgotten.
+                // A dead GPU must neither hide the others nor be forgotten.
                 Err(error) => unanswered.push((index, Fault::silent(&error))),
             }
         }
@@ -108,8 +108,8 @@ impl Driver {
         self.give(inventory, lost);
     }
 
-    /// Those that were there and are not any more: they don't answer, or the driver doesn't list
-    /// them. Says of those that never were that they are not offered.
+    /// The known GPUs that no longer answer, or that the driver no longer lists. GPUs that never
+    /// answered get a warning that they are not offered.
     fn lost(
         &self,
         root: &Path,
@@ -143,11 +143,11 @@ impl Driver {
         lost.collect()
     }
 
-    /// All GPUs that were there, where the driver does not answer at all.
+    /// Marks all known GPUs if the driver does not answer at all.
     fn silent(&self, inventory: &mut Inventory, error: &NvmlError) {
         let fault = Fault {
             problem: format!("the NVIDIA driver does not answer: {error}"),
-            // What runs may have its driver still: a library can be missing for a while.
+            // Running pods may still have the driver: a library can be missing for a while.
             fatal: false,
         };
         let all = self.known.values().map(|gpu| stopped(gpu, fault.clone()));
@@ -163,7 +163,7 @@ impl Driver {
     }
 }
 
-/// A GPU that answered once and has this fault now.
+/// A known GPU that now has this fault.
 fn stopped(gpu: &Gpu, fault: Fault) -> Gpu {
     Gpu {
         healthy: false,
@@ -175,13 +175,13 @@ fn stopped(gpu: &Gpu, fault: Fault) -> Gpu {
     }
 }
 
-/// Whether there is a PCIe device at this address, as far as one can see.
+/// Whether there is a PCIe device at this address, as far as sysfs shows.
 fn on_bus(root: &Path, pci: &str) -> bool {
     let devices = root.join("sys/bus/pci/devices");
     !devices.exists() || devices.join(pci).exists()
 }
 
-/// Opens the library: this one, or the one that the system finds.
+/// Opens the given library, or the one that the system finds.
 pub(crate) fn open(library: Option<&Path>) -> Result<Nvml, NvmlError> {
     match library {
         None => Nvml::init(),
@@ -189,7 +189,7 @@ pub(crate) fn open(library: Option<&Path>) -> Result<Nvml, NvmlError> {
     }
 }
 
-/// What an opening that failed is worth saying.
+/// The warning for a failed opening, if it deserves one.
 fn complaint(error: &NvmlError, driver_is_there: bool) -> Option<String> {
     match error {
         NvmlError::LibloadingError(_) if driver_is_there => Some(
@@ -206,7 +206,7 @@ fn describe(device: &Device<'_>, index: u32, driver: &str, root: &Path) -> Resul
     let capability = device.cuda_compute_capability();
     let (fabric, clique) = fabric(device);
     let signs = Signs::read(device);
-    // Not every card has every fact; the id it must have.
+    // A card may lack any value except the id.
     let memory = device.memory_info();
     let fault = match &memory {
         Err(error @ (NvmlError::GpuLost | NvmlError::Unknown)) => Some(Fault::silent(error)),
@@ -245,7 +245,7 @@ fn describe(device: &Device<'_>, index: u32, driver: &str, root: &Path) -> Resul
     })
 }
 
-/// The error correction of a GPU's memory; none where the card has none.
+/// The error correction of a GPU's memory; none if the card has none.
 pub(crate) fn ecc(device: &Device<'_>) -> Option<Ecc> {
     let enabled = device.is_ecc_enabled().ok()?.currently_enabled;
     let errors = |kind| device.total_ecc_errors(kind, EccCounter::Aggregate);
@@ -256,8 +256,8 @@ pub(crate) fn ecc(device: &Device<'_>) -> Option<Ecc> {
     })
 }
 
-/// How far a GPU has joined its fabric; the wrapper has no call for it. Drivers before 535 have
-/// none either, and then a GPU is taken as needing none.
+/// A GPU's state in its fabric; the wrapper has no call for it. Drivers before 535 have none
+/// either, and then a GPU counts as needing no fabric.
 fn fabric(device: &Device<'_>) -> (Fabric, String) {
     let none = String::new();
     let Ok(call) = device.nvml().lib().nvmlDeviceGetGpuFabricInfoV.as_ref() else {
@@ -271,8 +271,8 @@ fn fabric(device: &Device<'_>) -> (Fabric, String) {
         state: 0,
         healthMask: 0,
     };
-    // SAFETY: the handle is the driver's own and valid as long as its library is open; `info` is
-    // of the version that its first field says, and the driver writes nothing beyond.
+    // SAFETY: the handle belongs to the driver and is valid as long as its library is open; `info`
+    // has the version that its first field states, and the driver writes nothing beyond it.
     let answer = unsafe { call(device.handle(), (&raw mut info).cast()) };
     match (answer, u32::from(info.state)) {
         (0, NVML_GPU_FABRIC_STATE_COMPLETED) if info.status == 0 => {
@@ -287,7 +287,7 @@ fn fabric(device: &Device<'_>) -> (Fabric, String) {
     }
 }
 
-/// As everybody writes UUIDs.
+/// A UUID in its usual form.
 fn uuid(bytes: &[u8; 16]) -> String {
     let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     let parts = [
@@ -300,7 +300,7 @@ fn uuid(bytes: &[u8; 16]) -> String {
     parts.join("-")
 }
 
-/// What a card's PCI class is for: 3D controllers only compute, VGA controllers draw too.
+/// The purpose of a card by its PCI class: 3D controllers only compute, VGA controllers also draw.
 fn mode(root: &Path, pci: &str) -> String {
     let class = crate::system::line(&root.join("sys/bus/pci/devices").join(pci).join("class"));
     let mode = match class.as_deref().map(|class| class.get(..6)) {
@@ -311,7 +311,7 @@ fn mode(root: &Path, pci: &str) -> String {
     mode.to_owned()
 }
 
-/// What a GPU is doing. A card may lack a sensor, and a driver a call.
+/// A GPU's load. A card may lack a sensor, and a driver a call.
 fn load(device: &Device<'_>, memory_mib: Option<u64>) -> Load {
     Load {
         percent: device.utilization_rates().ok().map(|rates| rates.gpu),
@@ -322,14 +322,14 @@ fn load(device: &Device<'_>, memory_mib: Option<u64>) -> Load {
     }
 }
 
-/// The slices of a GPU in MIG mode; none of one that is not, or cannot be.
+/// The slices of a GPU in MIG mode; none if it is not in MIG mode, or does not support it.
 fn slices(device: &Device<'_>, root: &Path) -> Option<Vec<Slice>> {
     let mode = device.mig_mode().ok()?;
     if mode.current == 0 {
         return None;
     }
     let places = 0..device.mig_device_count().unwrap_or(0);
-    // There are fewer than there could be: the others' places do not answer.
+    // The driver returns the maximum number: unused places do not answer.
     let cut = places.filter_map(|place| device.mig_device_by_index(place).ok());
     let slices = cut.filter_map(|slice| {
         Some(Slice {
@@ -342,13 +342,13 @@ fn slices(device: &Device<'_>, root: &Path) -> Option<Vec<Slice>> {
     Some(slices.collect())
 }
 
-/// By which device files a slice is reached; the wrapper has no calls for its instances' numbers.
+/// The device files of a slice; the wrapper has no calls for its instances' numbers.
 fn capabilities(gpu: &Device<'_>, slice: &Device<'_>, root: &Path) -> Option<Vec<u32>> {
     let lib = slice.nvml().lib();
     let ask_instance = lib.nvmlDeviceGetGpuInstanceId.as_ref().ok()?;
     let ask_compute = lib.nvmlDeviceGetComputeInstanceId.as_ref().ok()?;
     let (mut instance, mut compute) = (0, 0);
-    // SAFETY: the handle is the driver's own, and both numbers may be written.
+    // SAFETY: the handle belongs to the driver, and both numbers are writable.
     let answers = unsafe {
         [
             ask_instance(slice.handle(), &raw mut instance),
@@ -365,7 +365,8 @@ pub(crate) fn slice_profile(name: &str) -> Option<&str> {
     Some(profile.trim()).filter(|profile| profile_mib(profile).is_some())
 }
 
-/// NVML writes eight digits of domain in capitals; sysfs four in small letters.
+/// Converts NVML's address (eight digits of domain, upper case) to that of sysfs (four digits,
+/// lower case).
 pub(crate) fn address(bus_id: &str) -> String {
     let small = bus_id.to_ascii_lowercase();
     match small.split_once(':') {
@@ -414,11 +415,11 @@ fn link(nvml: &Nvml, devices: &[Device<'_>], gpus: &mut [Gpu]) {
 /// A GPU's NVLinks that are up.
 #[derive(Default)]
 struct NvLinks {
-    /// How many lead straight to the GPU at that place.
+    /// Number of links directly to the GPU at each place.
     direct: BTreeMap<usize, u32>,
-    /// How many lead to a switch.
+    /// Number of links to a switch.
     switched: u32,
-    /// How many there are, wherever they lead.
+    /// Number of links that are up, whatever their other end.
     up: u32,
 }
 
@@ -429,7 +430,7 @@ impl NvLinks {
             let nvlink = device.link_wrapper_for(number);
             match nvlink.is_active() {
                 Ok(true) => found.up += 1,
-                // There are no links beyond.
+                // The GPU has no more links.
                 Err(NvmlError::InvalidArg) => break,
                 _ => continue,
             }
@@ -448,13 +449,13 @@ impl NvLinks {
     }
 }
 
-/// Whether a link that leads to none of the GPUs leads to a switch. The wrapper's own call for
-/// this answers Unknown whatever the driver says; of a driver that doesn't say it is assumed.
+/// Whether a link that leads to none of the GPUs leads to a switch. The wrapper's own call always
+/// answers Unknown; if the driver does not say, a switch is assumed.
 fn leads_to_switch(device: &Device<'_>, link: u32) -> bool {
     let mut kind = nvmlIntNvLinkDeviceType_enum_NVML_NVLINK_DEVICE_TYPE_UNKNOWN;
     if let Ok(call) = (device.nvml().lib().nvmlDeviceGetNvLinkRemoteDeviceType).as_ref() {
-        // SAFETY: the handle is the driver's own and valid as long as its library is open, and
-        // `kind` may be written.
+        // SAFETY: the handle belongs to the driver and is valid as long as its library is open,
+        // and `kind` is writable.
         let answer = unsafe { call(device.handle(), link, &raw mut kind) };
         if answer == 0 && kind != nvmlIntNvLinkDeviceType_enum_NVML_NVLINK_DEVICE_TYPE_UNKNOWN {
             return kind == nvmlIntNvLinkDeviceType_enum_NVML_NVLINK_DEVICE_TYPE_SWITCH;

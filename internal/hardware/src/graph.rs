@@ -1,5 +1,5 @@
 //! A machine's GPUs and network cards as a graph whose edges are effective bandwidths. Pure:
-//! made of an [`Inventory`], asks nobody.
+//! computed from an [`Inventory`].
 
 use crate::inventory::{Fabric, Gpu, Inventory, LinkKind};
 use crate::pcie::{Place, Tree};
@@ -8,15 +8,15 @@ use crate::wiring::{Bandwidth, Nic};
 /// A path between two devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Edge {
-    /// What it is.
+    /// Its kind.
     pub kind: LinkKind,
     /// Its NVLinks; 0 for other kinds.
     pub links: u32,
-    /// What it carries.
+    /// Its bandwidth.
     pub bandwidth: Bandwidth,
 }
 
-/// A GPU, as far as paths go.
+/// A GPU as a node of the graph.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GpuNode {
     /// Its id.
@@ -27,14 +27,14 @@ pub struct GpuNode {
     pub numa: Option<u32>,
 }
 
-/// A network card, as far as paths go.
+/// A network card as a node of the graph.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NicNode {
     /// Its name.
     pub name: String,
     /// Its NUMA node.
     pub numa: Option<u32>,
-    /// What its ports that are up carry.
+    /// The bandwidth of its ports that are up.
     pub bandwidth: Bandwidth,
 }
 
@@ -51,7 +51,7 @@ pub struct Graph {
 }
 
 impl Graph {
-    /// Of what a machine has.
+    /// The graph of a machine.
     pub fn of(inventory: &Inventory) -> Graph {
         let tree = Tree::of(inventory);
         let places: Vec<Place<'_>> = (inventory.gpus.iter().map(gpu_place))
@@ -97,12 +97,13 @@ impl Graph {
         }
     }
 
-    /// How many devices there are.
+    /// The number of devices.
     pub fn size(&self) -> usize {
         self.gpus.len() + self.nics.len()
     }
 
-    /// The path between two devices; none from one to itself or beyond the last.
+    /// The path between two devices; none between a device and itself, or for a number without a
+    /// device.
     pub fn edge(&self, one: usize, other: usize) -> Option<Edge> {
         let size = self.size();
         if one >= size || other >= size {
@@ -111,7 +112,7 @@ impl Graph {
         self.edges[one * size + other]
     }
 
-    /// What the path between two GPUs carries; nothing where there is none.
+    /// The bandwidth between two GPUs; zero without a path.
     pub fn between(&self, one: usize, other: usize) -> Bandwidth {
         self.edge(one, other)
             .map_or(Bandwidth(0), |edge| edge.bandwidth)
@@ -140,7 +141,7 @@ fn between(one: &Gpu, other: &Gpu, pcie: Edge) -> Edge {
         let link = from.links.iter().find(|link| link.to == to.id)?;
         Some((link.kind, link.count))
     };
-    // Both ends are asked: a link that only one of them believes in carries nothing.
+    // Both ends are checked: a link that only one of them reports carries nothing.
     let (found, back) = (there(one, other), there(other, one));
     let (Some((kind, count)), Some((back, count_back))) = (found, back) else {
         return pcie;
@@ -175,7 +176,7 @@ fn between(one: &Gpu, other: &Gpu, pcie: Edge) -> Edge {
     }
 }
 
-/// What one NVLink carries, by the GPU's compute capability (NCCL's figures).
+/// The bandwidth of one NVLink, by the GPU's compute capability (NCCL's figures).
 fn nvlink(capability: &str) -> Bandwidth {
     let (major, minor) = capability.split_once('.').unwrap_or((capability, "0"));
     let number = |text: &str| text.parse::<u32>().unwrap_or(0);

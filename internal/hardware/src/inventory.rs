@@ -1,11 +1,11 @@
-//! The inventory as data. Owns the types; finds out nothing.
+//! The inventory as data. Owns the types; detects nothing.
 
 use serde::{Deserialize, Serialize};
 
 use crate::signs::Signs;
 use crate::wiring::{Bandwidth, Nic, PcieLink, PcieSwitch};
 
-/// What a machine has.
+/// A machine's hardware.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Inventory {
     /// Its host name.
@@ -26,10 +26,10 @@ pub struct Inventory {
     /// Its processors' model as they name it; empty if not known.
     #[serde(default)]
     pub cpu_model: String,
-    /// What goes between two of its sockets; `None` if not known.
+    /// The bandwidth between two of its sockets; `None` if not known.
     #[serde(default)]
     pub between_sockets: Option<Bandwidth>,
-    /// PCIe switches on the ways to GPUs and network cards, by address.
+    /// PCIe switches on the paths to GPUs and network cards, by address.
     #[serde(default)]
     pub switches: Vec<PcieSwitch>,
     /// GPUs, by index.
@@ -37,39 +37,39 @@ pub struct Inventory {
     /// Network cards that do RDMA, by name.
     #[serde(default)]
     pub nics: Vec<Nic>,
-    /// The newest CUDA version that the driver can, `12.4`; empty if not known.
+    /// The newest CUDA version that the driver supports, `12.4`; empty if not known.
     #[serde(default)]
     pub cuda: String,
-    /// How slices of GPUs are to be given out: `none`, `single`, `mixed`, or empty where nobody says.
+    /// The strategy for offering MIG slices: `none`, `single`, `mixed`, or empty if not configured.
     #[serde(default)]
     pub mig_strategy: String,
-    /// Where the GPUs were learned of.
+    /// The source of the GPU data.
     pub origin: Origin,
-    /// What could not be found out though it seems to be there; in sentences.
+    /// Data that could not be read although the hardware seems to exist; in sentences.
     pub warnings: Vec<String>,
-    /// What is wrong with it beside its GPUs, and does not stop it; in sentences.
+    /// Faults other than those of its GPUs that do not stop it; in sentences.
     #[serde(default)]
     pub concerns: Vec<String>,
-    /// Why work that spans machines can't be expected to go on here; empty if nothing says so.
+    /// Why work that spans machines is not expected to run here; empty without a known reason.
     #[serde(default)]
     pub fabric: String,
 }
 
-/// Where GPUs were learned of.
+/// The source of the GPU data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Origin {
-    /// There are none.
+    /// There are no GPUs.
     #[default]
     None,
     /// The driver's library.
     Nvml,
-    /// A machine description: they may not exist.
+    /// A machine description: the GPUs may not exist.
     Described,
 }
 
 impl Origin {
-    /// In one word.
+    /// The source as one word.
     pub fn as_str(self) -> &'static str {
         match self {
             Origin::None => "none",
@@ -93,7 +93,7 @@ pub struct NumaNode {
 /// A GPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gpu {
-    /// Its UUID, `GPU-...`: the same as long as the card is.
+    /// Its UUID, `GPU-...`: constant for the life of the card.
     pub id: String,
     /// Its place in the driver's order now.
     pub index: u32,
@@ -109,46 +109,46 @@ pub struct Gpu {
     pub driver: String,
     /// Its PCI address, `0000:1b:00.0`.
     pub pci: String,
-    /// The PCIe switch or the host's bridge that it hangs on; empty if not known.
+    /// The PCIe switch or host bridge above it; empty if not known.
     #[serde(default)]
     pub under: String,
     /// Its PCIe link.
     #[serde(default)]
     pub pcie: PcieLink,
-    /// The NUMA node of its PCI slot, where the machine says so.
+    /// The NUMA node of its PCI slot, if the machine reports it.
     pub numa: Option<u32>,
-    /// Its memory's error correction; `None` where it has none.
+    /// Its memory's error correction; `None` if it has none.
     #[serde(default)]
     pub ecc: Option<Ecc>,
-    /// How far it is part of a fabric of NVLink switches.
+    /// Its state in a fabric of NVLink switches.
     #[serde(default)]
     pub fabric: Fabric,
-    /// Its NVLink domain's UUID and its clique in that, `UUID.N`, once it has joined one that spans
+    /// Its NVLink domain's UUID and its clique in that domain, `UUID.N`, once it has joined a domain that spans
     /// machines; empty otherwise.
     #[serde(default)]
     pub clique: String,
-    /// What its PCI class is for: `compute` or `graphics`; empty if not known.
+    /// The purpose of its PCI class: `compute` or `graphics`; empty if not known.
     #[serde(default)]
     pub mode: String,
-    /// Whether it answers and may be given out.
+    /// Whether it answers and may be allocated.
     pub healthy: bool,
     /// Why it is not healthy; empty if it is.
     pub problem: String,
-    /// Whether what runs on it can't go on; never of one that is healthy.
+    /// Whether running work on it cannot continue; always false if it is healthy.
     #[serde(default)]
     pub failed: bool,
-    /// What is wrong with it and does not stop it.
+    /// A fault that does not stop it.
     #[serde(default)]
     pub concerns: Vec<String>,
-    /// What it shows of faults.
+    /// Its signs of faults.
     #[serde(default)]
     pub signs: Signs,
-    /// What it is doing; what the driver does not say is not known.
+    /// Its load; values that the driver does not report are unknown.
     pub load: Load,
-    /// Its slices, where it is in MIG mode.
+    /// Its slices, if it is in MIG mode.
     #[serde(default)]
     pub slices: Option<Vec<Slice>>,
-    /// Its links to the machine's other GPUs, best kind only.
+    /// Its links to the machine's other GPUs, each of the best kind only.
     pub links: Vec<Link>,
 }
 
@@ -157,26 +157,26 @@ pub struct Gpu {
 pub struct Ecc {
     /// Whether it is on.
     pub enabled: bool,
-    /// Errors corrected in the card's life.
+    /// Corrected errors in the card's life.
     pub corrected: u64,
-    /// Errors that could not be corrected in the card's life.
+    /// Uncorrected errors in the card's life.
     pub uncorrected: u64,
 }
 
-/// Whether a GPU has joined its NVLink fabric; before that its switched links carry nothing.
+/// Whether a GPU has joined its NVLink fabric; before that, its links to switches carry no data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Fabric {
-    /// It need not: it has no switches, or such as need no registration.
+    /// It does not need to: it has no switches, or switches without registration.
     #[default]
     None,
-    /// It must, and has not.
+    /// It needs to, and has not joined.
     Starting,
-    /// It has.
+    /// It has joined.
     Completed,
 }
 
-/// What a GPU is doing now, in the driver's own units.
+/// A GPU's current load, in the driver's own units.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Load {
     /// Percent of the last sampling period in which it computed.
@@ -185,23 +185,23 @@ pub struct Load {
     pub memory_mib: Option<u64>,
     /// Its temperature, degrees Celsius.
     pub celsius: Option<u32>,
-    /// What it draws, thousandths of watts.
+    /// Its power draw, milliwatts.
     pub milliwatts: Option<u32>,
-    /// What it may draw, thousandths of watts.
+    /// Its power limit, milliwatts.
     pub milliwatts_limit: Option<u32>,
 }
 
-/// A slice of a GPU that the driver cut (MIG).
+/// A MIG slice of a GPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Slice {
     /// Its UUID, `MIG-...`.
     pub id: String,
-    /// How much of the GPU it is: `1g.10gb`.
+    /// Its profile: `1g.10gb`.
     pub profile: String,
     /// Its memory, MiB.
     pub memory_mib: u64,
-    /// The numbers in the names of the device files by which it is reached beside its GPU's,
-    /// `/dev/nvidia-caps/nvidia-capN`; none where the driver doesn't say, and of described ones.
+    /// The numbers in the names of the device files that it needs besides its GPU's, `/dev/nvidia-caps/nvidia-capN`;
+    /// none if the driver does not list them, and for described slices.
     #[serde(default)]
     pub capabilities: Vec<u32>,
 }
@@ -211,9 +211,9 @@ pub struct Slice {
 pub struct Link {
     /// The other's id.
     pub to: String,
-    /// What the path is.
+    /// Its kind.
     pub kind: LinkKind,
-    /// How many NVLinks it has: direct ones, or to the switch; 0 for other kinds.
+    /// Number of its NVLinks: direct ones, or to the switch; 0 for other kinds.
     pub count: u32,
 }
 
@@ -221,9 +221,9 @@ pub struct Link {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum LinkKind {
-    /// NVLinks straight to the other.
+    /// NVLinks directly between the GPUs.
     Nvl,
-    /// NVLinks to a switch that joins both.
+    /// NVLinks to a switch that connects both.
     Nvs,
     /// One PCIe switch.
     Pix,
@@ -238,7 +238,7 @@ pub enum LinkKind {
 }
 
 impl LinkKind {
-    /// As `nvidia-smi topo` writes it, but for the two kinds of NVLink.
+    /// The name in `nvidia-smi topo`, except for the two kinds of NVLink.
     pub fn as_str(self) -> &'static str {
         match self {
             LinkKind::Nvl => "NVL",

@@ -1,6 +1,6 @@
-//! XIDs in the kernel's log, a second source beside NVML's events: those that NVML doesn't tell,
-//! and those of a GPU that it has lost. Owns the reading of `/dev/kmsg`, or of a file that grows
-//! like it; what was there before is not told.
+//! XIDs in the kernel's log, a second source besides NVML's events: XIDs that NVML does not
+//! report, and those of a GPU that NVML has lost. Owns reading `/dev/kmsg`, or a file in the same
+//! format; earlier records are not reported.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom};
@@ -9,35 +9,36 @@ use std::path::Path;
 
 /// Where the kernel's log is.
 pub const KMSG: &str = "/dev/kmsg";
-/// Linux's flag on the machines that have GPUs: reading does not wait for the next record.
+/// Linux's flag for reads that do not wait for the next record, on the architectures that have
+/// GPUs.
 const O_NONBLOCK: i32 = 0o4000;
-/// The kernel's log gives one record at a time and refuses to give part of one.
+/// The largest record: the kernel's log returns whole records only.
 const RECORD_MAX: usize = 16 * 1024;
-/// Reads at a time: a log that grows faster is read on at the next.
+/// Reads per call: the next call continues with a log that grows faster.
 const READS_MAX: usize = 1024;
-/// The longest line kept while its end is not there.
+/// The longest incomplete line that is kept.
 const LINE_MAX: usize = 64 * 1024;
-/// What the driver begins such a line with.
+/// The start of the driver's message.
 const MARK: &str = "NVRM: Xid (";
 
-/// An XID as the kernel's log has it.
+/// An XID in the kernel's log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
-    /// The GPU's place, domain, bus and device, in small letters: `0000:3b:00`.
+    /// The GPU's place: domain, bus and device, in lower case: `0000:3b:00`.
     pub place: String,
     /// Its number in NVIDIA's list of XIDs.
     pub number: u64,
 }
 
-/// A GPU's place as these lines have it: its PCI address without the function.
+/// A GPU's place in these lines: its PCI address without the function.
 pub fn place(pci: &str) -> String {
     let small = pci.to_ascii_lowercase();
     let (place, _) = small.split_once('.').unwrap_or((&small, ""));
     place.to_owned()
 }
 
-/// The XID in a line, if it has one: `NVRM: Xid (PCI:0000:3b:00): 79, pid=...`. Old drivers leave
-/// `PCI:` out, and of a slice its number follows the address.
+/// The XID in a line, if it has one: `NVRM: Xid (PCI:0000:3b:00): 79, pid=...`. Old drivers omit
+/// `PCI:`, and for a slice its number follows the address.
 pub fn xid(line: &str) -> Option<Line> {
     let (_, rest) = line.split_once(MARK)?;
     let (inside, rest) = rest.split_once("): ")?;
@@ -50,19 +51,19 @@ pub fn xid(line: &str) -> Option<Line> {
     })
 }
 
-/// The log's end, as far as it was read.
+/// The end of the log, as far as it was read.
 pub struct Tail {
     file: File,
-    /// A line that has no end yet.
+    /// An incomplete line.
     rest: Vec<u8>,
 }
 
 impl Tail {
-    /// From here on.
+    /// Opens the log at its end.
     ///
     /// # Errors
     ///
-    /// When it can't be opened: containers have none, and the kernel may keep it for
+    /// The file cannot be opened: containers have none, and the kernel may reserve it for
     /// administrators (CAP_SYSLOG).
     pub fn open(path: &Path) -> io::Result<Tail> {
         let mut options = File::options();
@@ -74,11 +75,11 @@ impl Tail {
         })
     }
 
-    /// The XIDs that came since, at once.
+    /// The XIDs since the last call, without waiting.
     ///
     /// # Errors
     ///
-    /// When it can't be read any more: open it anew.
+    /// The file cannot be read any more: open it again.
     pub fn read(&mut self) -> io::Result<Vec<Line>> {
         let mut found = Vec::new();
         let mut record = [0; RECORD_MAX];
@@ -88,7 +89,8 @@ impl Tail {
                 Ok(count) => self.take(&record[..count], &mut found),
                 Err(error) => match error.kind() {
                     ErrorKind::WouldBlock => break,
-                    // Records were overwritten before they were read: the next is given then.
+                    // Records were overwritten before they were read: the next read continues
+                    // after them.
                     ErrorKind::BrokenPipe | ErrorKind::Interrupted => {}
                     _ => return Err(error),
                 },

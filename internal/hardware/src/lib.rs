@@ -1,11 +1,10 @@
-//! What a machine has: CPUs, memory, NUMA nodes, GPUs and how these are linked, as one
-//! [`Inventory`].
+//! A machine's hardware: CPUs, memory, NUMA nodes, GPUs and their links, as one [`Inventory`].
 //!
-//! Owns the finding out: CPUs and memory from sysfs and proc ([`system`]), the PCIe tree and
-//! network cards from sysfs ([`sysfs`]), GPUs from NVML ([`gpus`]); or all from a description of
-//! a machine in a file ([`description`]), which stands in where there are no GPUs to test or
-//! show things with; whether its RDMA works ([`rdma`]). And the pure knowledge of what was found:
-//! paths and what they carry ([`graph`]), as a table ([`matrix`]), as NCCL reads it ([`nccl`]).
+//! Owns the detection: CPUs and memory from sysfs and proc ([`system`]), the PCIe tree and network
+//! cards from sysfs ([`sysfs`]), GPUs from NVML ([`gpus`]); or everything from a machine
+//! description in a file ([`description`]), which replaces GPUs in tests and demos; and the checks
+//! of RDMA ([`rdma`]). Also the pure evaluation of the result: paths and their bandwidths
+//! ([`graph`]), as a table ([`matrix`]) and in NCCL's format ([`nccl`]).
 //!
 //! Must not: decide what runs where, or what a GPU's state means for a pod.
 
@@ -48,16 +47,16 @@ pub use reading::Reading;
 pub use signs::{Fault, NvlinkErrors, Recovery, Signs};
 pub use wiring::{Bandwidth, Nic, PcieLink, PcieSwitch, Port};
 
-/// Where to look.
+/// The sources of the inventory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
-    /// Whether to ask NVML for GPUs.
+    /// Whether to read GPUs from NVML.
     pub nvml: bool,
-    /// The driver's library, where it is not where the system looks for it.
+    /// The driver's library, if it is not on the system's search path.
     pub library: Option<PathBuf>,
-    /// A machine description to use in place of NVML; see [`description`].
+    /// A machine description that replaces NVML; see [`description`].
     pub description: Option<PathBuf>,
-    /// Where `sys`, `proc` and `etc` are found: `/`, or a fixture tree.
+    /// The directory of `sys`, `proc` and `etc`: `/`, or a fixture tree.
     pub sysfs_root: PathBuf,
 }
 
@@ -72,12 +71,12 @@ impl Default for Source {
     }
 }
 
-/// Finds out what there is, once. To ask again and again, keep a [`Machine`].
+/// Detects the hardware once. For repeated detection, keep a [`Machine`].
 pub fn discover(source: Source) -> Result<Inventory, HardwareError> {
     Machine::new(source).look()
 }
 
-/// Asks repeatedly without opening the GPU driver's library each time.
+/// Detects the hardware repeatedly without opening the GPU driver's library each time.
 pub struct Machine {
     source: Source,
     driver: gpus::Driver,
@@ -93,8 +92,8 @@ impl Machine {
         Machine { source, driver }
     }
 
-    /// What there is now. A description is read again each time, so that an edit of the
-    /// file (a GPU that turns unhealthy) shows.
+    /// The current hardware. A description is read again each time, so that an edit of the file (a
+    /// GPU that becomes unhealthy) takes effect.
     pub fn look(&mut self) -> Result<Inventory, HardwareError> {
         let mut inventory = system::look(&self.source.sysfs_root)?;
         if let Some(path) = &self.source.description {

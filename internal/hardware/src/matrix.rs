@@ -1,12 +1,12 @@
-//! A machine's paths as a table, in the words of `nvidia-smi topo -m`. Pure.
+//! A machine's paths as a table, in the terms of `nvidia-smi topo -m`. Pure.
 
 use std::fmt::Write;
 
 use crate::graph::{Edge, Graph};
 use crate::inventory::{Inventory, LinkKind};
 
-/// Draws the table: GPUs and network cards against each other, their CPUs and NUMA nodes, what
-/// the words mean, which card a `NIC` is, and what the ways carry.
+/// Draws the table: the paths between GPUs and network cards, their CPUs and NUMA nodes, a legend,
+/// the card of each `NIC`, and the bandwidths of the paths.
 pub fn draw(inventory: &Inventory) -> String {
     let graph = Graph::of(inventory);
     if graph.size() == 0 {
@@ -55,7 +55,7 @@ fn table(inventory: &Inventory, graph: &Graph) -> String {
     for (at, name) in names.iter().enumerate() {
         let mut row = vec![name.clone()];
         row.extend((0..names.len()).map(|to| graph.edge(at, to).map_or("X".into(), word)));
-        // As nvidia-smi does, for GPUs only.
+        // As in nvidia-smi, for GPUs only.
         if let Some(gpu) = graph.gpus.get(at) {
             row.push(affinity(inventory, gpu.numa));
             row.push(gpu.numa.map_or("N/A".into(), |numa| numa.to_string()));
@@ -80,7 +80,7 @@ fn table(inventory: &Inventory, graph: &Graph) -> String {
     text
 }
 
-/// A path in the table's words.
+/// A path as the table's abbreviation.
 pub fn word(edge: Edge) -> String {
     match edge.kind {
         LinkKind::Nvl | LinkKind::Nvs => format!("NV{}", edge.links),
@@ -88,7 +88,7 @@ pub fn word(edge: Edge) -> String {
     }
 }
 
-/// The CPUs of a NUMA node; all of the machine where the node is not known.
+/// The CPUs of a NUMA node; all of the machine if the node is not known.
 fn affinity(inventory: &Inventory, numa: Option<u32>) -> String {
     let nodes = inventory.numa_nodes.iter();
     let mut cpus: Vec<u32> = nodes
@@ -121,7 +121,7 @@ pub fn ranges(numbers: &[u32]) -> String {
     parts.iter().map(part).collect::<Vec<_>>().join(",")
 }
 
-/// What each kind of path in the table carries.
+/// The bandwidth of each kind of path in the table.
 fn carried(graph: &Graph) -> String {
     let mut seen: Vec<(LinkKind, Edge)> = Vec::new();
     for one in 0..graph.gpus.len() {

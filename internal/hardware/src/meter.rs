@@ -1,6 +1,6 @@
-//! Reads what GPUs measure, again and again, from NVML or from a described machine. Owns an
-//! opened library of its own, and what it must remember between two readings: samples of
-//! performance counters, and until when processes were looked at.
+//! Reads the GPUs' measurements repeatedly, from NVML or from a described machine. Owns its own
+//! open library, and the state between two readings: samples of performance counters, and the time
+//! of the last look at processes.
 
 use std::collections::BTreeMap;
 use std::mem::MaybeUninit;
@@ -26,42 +26,42 @@ use crate::inventory::Inventory;
 use crate::reading::{Counters, Memory, ProcessReading, Reading, Rows, SliceReading};
 use crate::signs::NvlinkErrors;
 
-/// NVML's numbers of fields: the memory's temperature, rows replaced for corrected and for
-/// uncorrected errors, a replacement that waits, and one that failed; errors on NVLinks.
+/// NVML's field numbers: the memory's temperature, rows remapped for corrected and for uncorrected
+/// errors, a pending remapping, and a failed one; errors on NVLinks.
 const FIELDS: [u32; 9] = [82, 142, 143, 144, 145, 38, 45, 52, 59];
-/// What was sent over NVLinks, and received; KiB.
+/// Data sent and received over NVLinks; KiB.
 const NVLINK_FIELDS: [u32; 2] = [138, 139];
-/// In place of a link's number: all of them.
+/// The value for all links, instead of a link's number.
 const ALL_LINKS: u32 = u32::MAX;
 /// NVML's type of 64-bit values.
 const LONG: u32 = 3;
 
-/// Reads GPUs' values.
+/// Reads the values of GPUs.
 pub struct Meter {
     source: Source,
     library: Option<Library>,
 }
 
-/// The opened library. Samples are its own and go before it does.
+/// The open library. Samples belong to it and are freed before it.
 struct Library {
     nvml: Nvml,
     /// Each GPU's last sample of its performance counters.
     samples: BTreeMap<String, Sample>,
-    /// Until when each GPU's processes were looked at, by the driver's clock.
+    /// Time of the last look at each GPU's processes, by the driver's clock.
     seen: BTreeMap<String, u64>,
 }
 
-/// A sample that outlives the call which took it.
+/// A sample that outlives the call that took it.
 struct Sample(nvmlGpmSample_t);
 
-// SAFETY: NVML lets any thread use a sample as long as it is one at a time; it is reached through
-// its library's owner only, of which there is one.
+// SAFETY: NVML lets any thread use a sample, one at a time; it is reachable only through its
+// library's single owner.
 unsafe impl Send for Sample {}
 
 impl Drop for Library {
     fn drop(&mut self) {
         for Sample(handle) in std::mem::take(&mut self.samples).into_values() {
-            // SAFETY: taken from this library, and freed here only.
+            // SAFETY: the sample comes from this library, and is freed here only.
             drop(unsafe { GpmSample::from_handle(&self.nvml, handle) });
         }
     }
@@ -100,7 +100,7 @@ impl Meter {
         match library.read() {
             Ok(readings) => Ok(readings),
             Err(_) => {
-                // Opened anew the next time: the driver may have been reloaded.
+                // The next reading opens the library again: the driver may have been reloaded.
                 self.library = None;
                 Ok(Vec::new())
             }
@@ -126,7 +126,7 @@ impl Library {
         let driver = nvml.sys_driver_version().unwrap_or_default();
         let mut readings = Vec::new();
         for index in 0..nvml.device_count()? {
-            // One that doesn't answer measures nothing, and hides no other.
+            // A GPU that doesn't answer has no reading, and does not hide the others.
             let Ok(device) = nvml.device_by_index(index) else {
                 continue;
             };
@@ -142,7 +142,7 @@ impl Library {
     }
 }
 
-/// All that one look at a GPU tells.
+/// All values of a GPU.
 fn whole(device: &Device<'_>, index: u32, driver: &str) -> Result<Reading, NvmlError> {
     let rates = device.utilization_rates().ok();
     let fields = fields(device, &FIELDS);
@@ -197,7 +197,7 @@ fn memory(device: &Device<'_>) -> Option<Memory> {
     })
 }
 
-/// Those of these fields that the GPU has, by number.
+/// The values of these fields that the GPU has, by number.
 pub(crate) fn fields(device: &Device<'_>, wanted: &[u32]) -> BTreeMap<u32, u64> {
     let wanted: Vec<FieldId> = wanted.iter().copied().map(FieldId).collect();
     let answers = device.field_values_for(&wanted);
@@ -215,7 +215,7 @@ pub(crate) fn fields(device: &Device<'_>, wanted: &[u32]) -> BTreeMap<u32, u64> 
         .collect()
 }
 
-/// What went over all NVLinks. The wrapper's call can't ask for all links in one.
+/// Data that all NVLinks carried. The wrapper's call cannot ask for all links at once.
 fn nvlink(device: &Device<'_>) -> Option<u64> {
     let call = (device.nvml().lib().nvmlDeviceGetFieldValues.as_ref()).ok()?;
     let mut values = NVLINK_FIELDS.map(|field| nvmlFieldValue_t {
@@ -227,8 +227,8 @@ fn nvlink(device: &Device<'_>) -> Option<u64> {
         nvmlReturn: 0,
         value: nvmlValue_t { ullVal: 0 },
     });
-    // SAFETY: the handle is the driver's own and valid as long as its library is open; as many
-    // values may be written as is said.
+    // SAFETY: the handle belongs to the driver and is valid as long as its library is open; the
+    // array has the stated number of values.
     let answer = unsafe { call(device.handle(), values.len() as i32, values.as_mut_ptr()) };
     let good = |value: &nvmlFieldValue_t| value.nvmlReturn == 0 && value.valueType == LONG;
     if answer != 0 || !values.iter().all(good) {
@@ -239,7 +239,7 @@ fn nvlink(device: &Device<'_>) -> Option<u64> {
     Some(each[0].saturating_add(each[1]))
 }
 
-/// Whether a virtual GPU has got its licence. The wrapper has no call for it, and has no version of
+/// Whether a virtual GPU has a licence. The wrapper has no call for it, and lacks the version of
 /// the list that the driver fills in.
 fn licensed(device: &Device<'_>) -> Option<bool> {
     let call = (device
@@ -249,12 +249,12 @@ fn licensed(device: &Device<'_>) -> Option<bool> {
         .as_ref())
     .ok()?;
     let mut features = MaybeUninit::<nvmlGridLicensableFeatures_t>::zeroed();
-    // SAFETY: the handle is the driver's own, and the list may be written.
+    // SAFETY: the handle belongs to the driver, and the list is writable.
     let answer = unsafe { call(device.handle(), features.as_mut_ptr()) };
     if answer != 0 {
         return None;
     }
-    // SAFETY: all of it are numbers and texts, for which zeros will do where the driver wrote none.
+    // SAFETY: all fields are numbers and texts, for which zero is valid if the driver wrote none.
     let features = unsafe { features.assume_init() };
     let count = usize::try_from(features.licensableFeaturesCount).unwrap_or(0);
     let mut all = features.gridLicensableFeatures.iter().take(count);
@@ -282,13 +282,13 @@ fn slices(device: &Device<'_>) -> Vec<SliceReading> {
 fn instance(slice: &Device<'_>) -> Option<u32> {
     let call = (slice.nvml().lib().nvmlDeviceGetGpuInstanceId.as_ref()).ok()?;
     let mut number = 0;
-    // SAFETY: the handle is the driver's own, and `number` may be written.
+    // SAFETY: the handle belongs to the driver, and `number` is writable.
     let answer = unsafe { call(slice.handle(), &raw mut number) };
     (answer == 0).then_some(number)
 }
 
-/// What the performance counters show since the last sample, which is replaced. There is nothing
-/// to show at the first reading.
+/// The performance counters since the last sample, which is replaced. The first reading has no
+/// counters.
 fn counters(device: &Device<'_>, kept: &mut BTreeMap<String, Sample>, id: &str) -> Counters {
     if !device.gpm_support().unwrap_or(false) {
         return Counters::default();
@@ -297,7 +297,7 @@ fn counters(device: &Device<'_>, kept: &mut BTreeMap<String, Sample>, id: &str) 
         return Counters::default();
     };
     let nvml = device.nvml();
-    // SAFETY: taken from this library and in nobody else's hands since.
+    // SAFETY: the sample comes from this library, and no other code holds it.
     let before =
         (kept.remove(id)).map(|Sample(handle)| unsafe { GpmSample::from_handle(nvml, handle) });
     let metrics = Counters::METRICS.map(GpmMetricId::try_from);
@@ -313,7 +313,7 @@ fn counters(device: &Device<'_>, kept: &mut BTreeMap<String, Sample>, id: &str) 
     })
 }
 
-/// Who computes on a GPU, and how much since `since`, which becomes now.
+/// The compute processes of a GPU, and their utilisation since `since`, which becomes now.
 fn processes(device: &Device<'_>, since: &mut u64) -> Vec<ProcessReading> {
     let lists = [
         device.running_compute_processes(),
@@ -340,7 +340,7 @@ fn processes(device: &Device<'_>, since: &mut u64) -> Vec<ProcessReading> {
     if memory.is_empty() {
         return Vec::new();
     }
-    // Several samples of each, of which the driver keeps those of a second or so.
+    // Several samples of each process; the driver keeps those of about a second.
     let samples = match device.process_utilization_stats(*since) {
         Ok(samples) => Some(samples),
         Err(NvmlError::NotFound) => Some(Vec::new()),

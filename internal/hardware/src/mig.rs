@@ -1,7 +1,7 @@
-//! MIG: the profiles that GPUs can be cut into, where in a GPU each can lie, and what is left.
-//! Pure. Numbers are those that `nvidia-smi mig -lgip` and `-lgipp` print on such cards.
+//! MIG: the profiles of products, their placements in a GPU, and the remaining room. Pure. The
+//! numbers are those that `nvidia-smi mig -lgip` and `-lgipp` print on such cards.
 
-/// A profile of GPU instances of one product.
+/// A GPU instance profile of one product.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Profile {
     /// Its name, `1g.10gb`.
@@ -20,15 +20,15 @@ pub struct Profile {
     pub copiers: u32,
     /// Its video decoders.
     pub decoders: u32,
-    /// Whether it has the GPU's engines for pictures and optical flow.
+    /// Whether it has the GPU's engines for JPEG and optical flow.
     pub media: bool,
-    /// The memory slices that it can begin at, of the GPU's eight.
+    /// The memory slices, of the GPU's eight, at which it can begin.
     pub starts: &'static [u32],
-    /// How many memory slices it takes.
+    /// Its size in memory slices.
     pub size: u32,
 }
 
-/// Slices of memory that a GPU has.
+/// Memory slices of a GPU.
 const MEMORY_SLICES: u32 = 8;
 
 const ANY: &[u32] = &[0, 1, 2, 3, 4, 5, 6];
@@ -37,7 +37,7 @@ const EVEN: &[u32] = &[0, 2, 4, 6];
 const HALVES: &[u32] = &[0, 4];
 const WHOLE: &[u32] = &[0];
 
-/// What the profiles of one shape have in common on all products.
+/// The values that the profiles of one shape share on all products.
 const fn shaped(
     (name, memory_mib, multiprocessors): (&'static str, u64, u32),
     (shape, id, slices): (u32, u32, u32),
@@ -144,7 +144,7 @@ static H100_80: [Profile; 7] = [
     ),
 ];
 
-/// The profiles of a product; none where it can't be cut, or isn't known.
+/// The profiles of a product; none if it does not support MIG, or is not known.
 pub fn profiles(model: &str) -> &'static [Profile] {
     let mut words = model.split([' ', '-']);
     let has = |word: &str| model.split([' ', '-']).any(|other| other == word);
@@ -156,31 +156,31 @@ pub fn profiles(model: &str) -> &'static [Profile] {
     }
 }
 
-/// The profile of this name of a product.
+/// The product's profile of this name.
 pub fn profile(model: &str, name: &str) -> Option<&'static Profile> {
     profiles(model).iter().find(|profile| profile.name == name)
 }
 
-/// The memory of a slice in MiB: what the product gives it, or else what its name says.
+/// The memory of a slice in MiB: the product's value, or else the one in its name.
 pub fn slice_mib(model: &str, name: &str) -> Option<u64> {
     let known = profile(model, name).map(|profile| profile.memory_mib);
     known.or_else(|| profile_mib(name))
 }
 
-/// Instances that lie in a GPU, each a profile and where its memory begins.
+/// Instances in a GPU: the profile and the first memory slice of each.
 pub type Placed = Vec<(&'static Profile, u32)>;
 
 impl Profile {
-    /// How many of it a GPU can have.
+    /// The most instances of it in a GPU.
     pub fn most(&self) -> u32 {
-        // There is one set of engines for media.
+        // A GPU has one set of media engines.
         if self.media {
             return 1;
         }
         u32::try_from(self.starts.len()).unwrap_or(u32::MAX)
     }
 
-    /// Whether it can begin at `start` beside those that are placed.
+    /// Whether it can begin at `start` beside the placed instances.
     pub fn fits(&self, start: u32, placed: &[(&'static Profile, u32)]) -> bool {
         let own = start..start + self.size;
         let apart =
@@ -192,13 +192,13 @@ impl Profile {
             && !(self.media && media)
     }
 
-    /// The first place where it can begin.
+    /// The first position at which it can begin.
     pub fn first(&self, placed: &[(&'static Profile, u32)]) -> Option<u32> {
         let mut starts = self.starts.iter().copied();
         starts.find(|start| self.fits(*start, placed))
     }
 
-    /// How many more of it fit beside those that are placed.
+    /// How many more instances fit beside the placed ones.
     pub fn room(&'static self, placed: &[(&'static Profile, u32)]) -> u32 {
         let mut all = placed.to_vec();
         let mut count = 0;
@@ -210,8 +210,8 @@ impl Profile {
     }
 }
 
-/// Places profiles one after the other, each at its first place. The first that has none is
-/// the error.
+/// Places profiles in order, each at its first free position. Fails with the first profile that
+/// has none.
 pub fn place(profiles: &[&'static Profile]) -> Result<Placed, &'static Profile> {
     let mut placed: Placed = Vec::new();
     for profile in profiles {
@@ -221,7 +221,7 @@ pub fn place(profiles: &[&'static Profile]) -> Result<Placed, &'static Profile> 
     Ok(placed)
 }
 
-/// The memory in MiB that a profile's name says: `1g.10gb`, `1g.10gb+me`.
+/// The memory in MiB in a profile's name: `1g.10gb`, `1g.10gb+me`.
 pub fn profile_mib(profile: &str) -> Option<u64> {
     let (parts, rest) = profile.split_once("g.")?;
     let (gigabytes, more) = rest.split_once("gb")?;

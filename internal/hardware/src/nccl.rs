@@ -1,10 +1,10 @@
-//! A machine's PCIe tree in the words that NCCL reads from the file `NCCL_TOPO_FILE`, and when it is to
-//! be told one. Pure.
+//! A machine's PCIe tree in the format of NCCL's topology file (`NCCL_TOPO_FILE`), and the decision when NCCL gets
+//! one. Pure.
 //!
-//! NCCL finds the tree by itself wherever the kernel shows it. A virtual machine's often doesn't: then
-//! every GPU seems as far from every card as from any other. What the file says NCCL believes, so it has
-//! nothing that NCCL asks drivers, cards and processors for in any case: GPUs' numbers (a container's
-//! begin anew), NVLinks, ports, the processor's model.
+//! NCCL detects the tree itself if the kernel shows it. In a virtual machine the kernel often hides it: then every
+//! GPU seems equally far from every card. NCCL trusts the file, so the file omits everything that NCCL reads from
+//! drivers, cards and processors in any case: GPUs' numbers (a container's begin at 0), NVLinks, ports, the
+//! processor's model.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -13,30 +13,30 @@ use crate::inventory::{Gpu, Inventory, NumaNode, Origin};
 use crate::pcie::Tree;
 use crate::wiring::{Nic, PcieLink};
 
-/// The PCI class of a bridge, as which NCCL knows a switch.
+/// The PCI class of a bridge, by which NCCL recognises a switch.
 const SWITCH: &str = "0x060400";
-/// Of a GPU that computes.
+/// The PCI class of a compute GPU.
 const GPU: &str = "0x030200";
-/// Of a card for InfiniBand.
+/// The PCI class of an InfiniBand card.
 const INFINIBAND: &str = "0x020700";
-/// Of one for Ethernet.
+/// The PCI class of an Ethernet card.
 const ETHERNET: &str = "0x020000";
 /// The longest value that NCCL reads.
 const MAX_VALUE: usize = 254;
 
-/// Whether NCCL is told a machine's tree.
+/// When NCCL gets a machine's tree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Tell {
-    /// Where the machine doesn't show what a description knows.
+    /// If the machine hides a tree that a description lists.
     #[default]
     Hidden,
-    /// Wherever there are GPUs: as a description has it, else as it was found.
+    /// If there are GPUs: the described tree, else the detected one.
     Always,
-    /// Nowhere.
+    /// Never.
     Never,
 }
 
-/// A description lacks a device that the machine has, so that NCCL can't be told of a tree.
+/// A description lacks a device of the machine, so that it cannot give NCCL a tree.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "NCCL is told no PCIe tree (NCCL_TOPO_FILE), as the description lacks {device} at {address:?}; give each \
@@ -49,14 +49,13 @@ pub struct Lacking {
     pub address: String,
 }
 
-/// The tree that NCCL is to be told of a machine with these devices, in the same words as the machine;
-/// nothing where it finds out better by itself. `shown` is what its kernel shows of the tree, and
-/// `described` what a description of it says; one that was `found` in a description is that itself.
+/// The tree for NCCL on a machine with these devices, under the machine's own names; none if NCCL detects it better
+/// itself. `shown` is the tree that its kernel shows, and `described` the one in a description; for a machine `found`
+/// in a description, that description is the tree.
 ///
 /// # Errors
 ///
-/// Where a tree is described that lacks a device: what NCCL took from the file and what it
-/// found itself would be two trees.
+/// A described tree lacks a device: NCCL would combine the file and its own detection into two different trees.
 pub fn tree(
     tell: Tell,
     found: &Inventory,
@@ -77,13 +76,13 @@ pub fn tree(
     Ok(Some(tree).filter(|tree| tell == Tell::Always || is_hidden(shown, tree)))
 }
 
-/// Whether it says of each GPU where it hangs.
+/// Whether the position of each GPU is known.
 fn has_tree(machine: &Inventory) -> bool {
     let gpus = &machine.gpus;
     !gpus.is_empty() && gpus.iter().all(|gpu| !gpu.under.is_empty())
 }
 
-/// Whether the kernel shows no GPU's switch, or no GPU's link, where a description knows one.
+/// Whether the kernel shows no GPU's switch, or no GPU's link, although a description lists one.
 fn is_hidden(shown: &Inventory, described: &Inventory) -> bool {
     let switched = |machine: &Inventory| {
         let tree = Tree::of(machine);
@@ -98,7 +97,7 @@ fn is_hidden(shown: &Inventory, described: &Inventory) -> bool {
     lacks(&switched) || lacks(&linked)
 }
 
-/// What a description says of the devices that were found, which are told by their PCI addresses.
+/// A description's data for the detected devices, matched by their PCI addresses.
 fn devices_of(described: &Inventory, found: &Inventory) -> Result<Inventory, Lacking> {
     let lacking = |device: String, address: &str| {
         Err(Lacking {
@@ -135,7 +134,7 @@ fn same(one: &str, other: &str) -> bool {
     !one.is_empty() && one.eq_ignore_ascii_case(other)
 }
 
-/// A device of the tree, and what is under it.
+/// A device of the tree, and the devices below it.
 #[derive(Default)]
 struct Branch {
     class: &'static str,
@@ -152,13 +151,13 @@ struct Leaf<'a> {
     class: &'static str,
 }
 
-/// A machine's tree in NCCL's format: NUMA nodes, the switches above its GPUs and network cards, and
-/// these, each once, in the order of their addresses, which NCCL wants. What has no PCI address is left
-/// out; a NUMA node that is not known is -1, as the kernel has it.
+/// A machine's tree in NCCL's format: NUMA nodes, the switches above its GPUs and network cards, and these, each once
+/// and sorted by address, as NCCL requires. Devices without a PCI address are left out; an unknown NUMA node is -1,
+/// as in the kernel.
 pub fn xml(machine: &Inventory) -> String {
     let tree = Tree::of(machine);
     let leaves = leaves(machine);
-    // A switch that doesn't say where it is, is where a device under it is.
+    // A switch without a NUMA node gets that of a device below it.
     let tops: BTreeMap<&str, u32> = (leaves.iter().rev())
         .filter_map(|leaf| {
             let top = *tree.way_down(leaf.under).first()?;
@@ -243,16 +242,16 @@ fn write_below(text: &mut String, depth: usize, branch: &Branch) {
 }
 
 fn line(text: &mut String, depth: usize, content: &str) {
-    // A String takes all that is written to it.
+    // Writing to a String cannot fail.
     let _ = writeln!(text, "{:1$}{content}", "", depth * 2);
 }
 
-/// ` name="value"`; nothing where the value is not known.
+/// ` name="value"`; empty if the value is not known.
 fn attribute(name: &str, value: Option<String>) -> String {
     value.map_or_else(String::new, |value| format!(" {name}=\"{value}\""))
 }
 
-/// A link's speed as the kernel writes it: what it runs at when it is at work.
+/// A link's speed as the kernel writes it: the speed under load.
 fn speed(link: PcieLink) -> Option<String> {
     let generation = match link.max_generation {
         0 => link.generation,
@@ -264,14 +263,14 @@ fn speed(link: PcieLink) -> Option<String> {
         3 => "8.0",
         4 => "16.0",
         5 => "32.0",
-        // NCCL knows no faster one.
+        // NCCL knows no faster generation.
         6.. => "64.0",
         0 => return None,
     };
     Some(format!("{transfers} GT/s PCIe"))
 }
 
-/// Its lanes: a missing one does not come back under load.
+/// A link's current lanes: a missing lane does not come back under load.
 fn width(link: PcieLink) -> Option<String> {
     let lanes = match link.width {
         0 => link.max_width,
@@ -280,8 +279,8 @@ fn width(link: PcieLink) -> Option<String> {
     (lanes > 0).then(|| lanes.to_string())
 }
 
-/// A node's CPUs as the kernel writes their mask: 32 to a number, the highest first. NCCL reads them
-/// from the machine where this says nothing, as of a node whose mask would be too long for it.
+/// A node's CPUs in the kernel's mask format: 32 per number, the highest first. If this is none, as for a node whose
+/// mask would exceed NCCL's limit, NCCL reads them from the machine.
 fn mask(node: &NumaNode) -> Option<String> {
     let last = node.cpus.iter().max()?;
     let mut words = vec![0_u32; usize::try_from(last / 32).ok()? + 1];
@@ -294,7 +293,7 @@ fn mask(node: &NumaNode) -> Option<String> {
     (mask.len() <= MAX_VALUE).then_some(mask)
 }
 
-/// An address that is one needs none of this.
+/// An address in its usual form needs no escaping.
 fn escaped(address: &str) -> String {
     let address = address.replace('&', "&amp;").replace('<', "&lt;");
     address.replace('>', "&gt;").replace('"', "&quot;")

@@ -1,18 +1,18 @@
-//! The PCIe tree: what a path between two devices is, and what it carries. Pure.
+//! The PCIe tree: the kind and the bandwidth of a path between two devices. Pure.
 
 use std::collections::BTreeMap;
 
 use crate::inventory::{Inventory, LinkKind};
 use crate::wiring::{Bandwidth, PcieLink, PcieSwitch};
 
-/// Switches one above the other that are followed; a damaged description may hold a circle.
+/// The most switches on a path; a damaged description may contain a cycle.
 const DEEPEST: usize = 16;
-/// What a path is taken to carry where no link on it is known: 16 lanes of generation 3.
+/// The assumed bandwidth of a path without any known link: 16 lanes of generation 3.
 const ASSUMED: Bandwidth = Bandwidth(12_000);
-/// What is taken to go between sockets of a processor that is not known: a Skylake's.
+/// The assumed bandwidth between sockets of an unknown processor: a Skylake's.
 const ASSUMED_SOCKETS: Bandwidth = Bandwidth(10_000);
 
-/// A device's place: what it hangs on, its NUMA node and its own link.
+/// A device's place: its parent, its NUMA node and its own link.
 #[derive(Clone, Copy, Debug)]
 pub struct Place<'a> {
     /// A switch's address or a host bridge; empty if not known.
@@ -23,14 +23,14 @@ pub struct Place<'a> {
     pub link: PcieLink,
 }
 
-/// The switches of a machine by address, and what goes between its sockets.
+/// The switches of a machine by address, and the bandwidth between its sockets.
 pub struct Tree<'a> {
     switches: BTreeMap<&'a str, &'a PcieSwitch>,
     sockets: Bandwidth,
 }
 
 impl<'a> Tree<'a> {
-    /// Of a machine.
+    /// The tree of a machine.
     pub fn of(inventory: &'a Inventory) -> Tree<'a> {
         Tree {
             switches: (inventory.switches.iter())
@@ -40,7 +40,7 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// The switches above a device, the nearest first, and the host's bridge above them.
+    /// The switches above a device, the nearest first, and the host bridge above them.
     fn way_up(&self, under: &'a str) -> (Vec<&'a PcieSwitch>, &'a str) {
         let (mut way, mut at) = (Vec::new(), under);
         while let Some(switch) = self.switches.get(at).filter(|_| way.len() < DEEPEST) {
@@ -50,7 +50,7 @@ impl<'a> Tree<'a> {
         (way, at)
     }
 
-    /// The switches above a device, from the host's bridge down; none where they go round in a circle.
+    /// The switches above a device, from the host bridge down; none if they form a cycle.
     pub(crate) fn way_down(&self, under: &'a str) -> Vec<&'a PcieSwitch> {
         let (mut way, root) = self.way_up(under);
         if self.switches.contains_key(root) {
@@ -60,14 +60,13 @@ impl<'a> Tree<'a> {
         way
     }
 
-    /// The host's bridge above a device, as the kernel names it (`pci0000:15`); `None` if not known.
+    /// The host bridge above a device, as the kernel names it (`pci0000:15`); `None` if not known.
     pub fn root(&self, under: &'a str) -> Option<&'a str> {
         let (_, root) = self.way_up(under);
         root.starts_with("pci").then_some(root)
     }
 
-    /// The path between two devices, as `nvidia-smi topo` names it, and the narrowest link's
-    /// bandwidth on it.
+    /// The path between two devices, as `nvidia-smi topo` names it, and the bandwidth of its narrowest link.
     pub fn path(&self, one: Place<'a>, other: Place<'a>) -> (LinkKind, Bandwidth) {
         let (mut mine, my_root) = self.way_up(one.under);
         let (mut its, its_root) = self.way_up(other.under);
@@ -85,7 +84,7 @@ impl<'a> Tree<'a> {
             (Some(_), 0) => LinkKind::Pix,
             (Some(_), _) => LinkKind::Pxb,
             (None, _) if same_root => LinkKind::Phb,
-            // Without a tree a NUMA node is taken for one host bridge.
+            // Without a tree, a NUMA node counts as one host bridge.
             (None, _) if my_root.is_empty() || its_root.is_empty() => {
                 if one.numa == other.numa {
                     LinkKind::Phb

@@ -1,5 +1,5 @@
-//! What the ports of RDMA cards count, from sysfs under a root. Owns which counters are read, and
-//! in which unit; what a card does not count is not there.
+//! Counters of RDMA cards' ports, from sysfs under a root. Owns the list of counters and their
+//! units; a counter that a card lacks is absent.
 
 use std::path::Path;
 
@@ -7,11 +7,11 @@ use crate::sysfs::{entries, ports};
 use crate::system::line;
 use crate::wiring::Port;
 
-/// A counter: its file below the port's directory, its name, and by how much what the file says
-/// is multiplied (the standard counters of data are in words of four bytes: IBTA 16.1.3.5).
+/// A counter: its file below the port's directory, its name, and the factor for the file's value
+/// (the standard data counters are in words of four bytes: IBTA 16.1.3.5).
 pub type Counter = (&'static str, &'static str, u64);
 
-/// The counters that are read; all only grow.
+/// The counters that are read; all are monotonic.
 pub const COUNTERS: [Counter; 22] = [
     ("counters/port_xmit_data", "data_transmitted_bytes", 4),
     ("counters/port_rcv_data", "data_received_bytes", 4),
@@ -57,14 +57,14 @@ pub const COUNTERS: [Counter; 22] = [
     ("hw_counters/rx_icrc_encapsulated", "icrc_errors", 1),
 ];
 
-/// A port and what it has counted.
+/// A port and its counters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PortReading {
     /// Its card, `mlx5_0`.
     pub device: String,
-    /// What it is and how it stands.
+    /// Its number and state.
     pub port: Port,
-    /// The value of each of [`COUNTERS`] that it has.
+    /// The values of those [`COUNTERS`] that it has.
     pub counters: Vec<(Counter, u64)>,
 }
 
@@ -76,7 +76,7 @@ pub fn read(root: &Path) -> Vec<PortReading> {
             let at = dir.join("ports").join(port.number.to_string());
             let counted = COUNTERS.into_iter().filter_map(|counter| {
                 let (file, _, unit) = counter;
-                // Soft-RoCE has a standard counter among its own.
+                // Soft-RoCE has a standard counter among its own counters.
                 let own = || line(&at.join(format!("hw_{file}")));
                 let value: u64 = line(&at.join(file)).or_else(own)?.parse().ok()?;
                 Some((counter, value.saturating_mul(unit)))
@@ -91,8 +91,8 @@ pub fn read(root: &Path) -> Vec<PortReading> {
     found
 }
 
-/// A word for each port of this machine's cards that changes when one comes up or goes down: a few
-/// small files, where [`read`] reads some dozens a port.
+/// A text for each port of this machine's cards that changes when the port comes up or goes down.
+/// It reads a few small files; [`read`] reads some dozens per port.
 pub fn states(root: &Path) -> Vec<(String, String)> {
     let cards = entries(&root.join("sys/class/infiniband")).into_iter();
     let ports = cards.flat_map(|(card, dir)| {

@@ -1,5 +1,5 @@
-//! What GPUs measure at one moment, as data. Owns the types, and the reading of a described GPU;
-//! asks no driver. What a GPU does not measure is `None`, never 0.
+//! Measurements of GPUs at one moment, as data. Owns the types, and the reading of a described
+//! GPU; calls no driver. A value that a GPU does not measure is `None`, never 0.
 
 use crate::description::{Card, State};
 use crate::inventory::{Ecc, Gpu};
@@ -28,11 +28,11 @@ pub struct Reading {
     pub celsius: Option<u32>,
     /// Its memory's temperature, degrees Celsius.
     pub memory_celsius: Option<u32>,
-    /// What it draws, thousandths of watts.
+    /// Its power draw, milliwatts.
     pub milliwatts: Option<u32>,
-    /// What it may draw, thousandths of watts.
+    /// Its power limit, milliwatts.
     pub milliwatts_limit: Option<u32>,
-    /// What it has drawn since the driver was loaded, millijoules.
+    /// Its energy consumption since the driver was loaded, millijoules.
     pub energy_mj: Option<u64>,
     /// Percent of the last sampling period in which it computed.
     pub percent: Option<u32>,
@@ -44,25 +44,25 @@ pub struct Reading {
     pub decoder: Option<u32>,
     /// Its memory.
     pub memory: Option<Memory>,
-    /// PCIe packets sent again.
+    /// PCIe packets that were sent again.
     pub pcie_replays: Option<u32>,
-    /// What went over all its NVLinks both ways since the driver was loaded, KiB.
+    /// Data that all its NVLinks carried in both directions since the driver was loaded, KiB.
     pub nvlink_kib: Option<u64>,
     /// Errors on its NVLinks since the driver was loaded.
     pub nvlink_errors: Option<NvlinkErrors>,
     /// Why its clocks are low: NVML's bits.
     pub throttle: Option<u64>,
-    /// Errors of its memory, where it corrects them.
+    /// Errors of its memory, if it has error correction.
     pub ecc: Option<Ecc>,
-    /// Rows of memory that were replaced, where it can do that.
+    /// Remapped rows of its memory, if it supports that.
     pub rows: Option<Rows>,
-    /// Whether it is a virtual GPU that has got its licence; a GPU of the machine itself needs none.
+    /// Whether it is a virtual GPU with a licence; other GPUs need none.
     pub licensed: Option<bool>,
-    /// What its performance counters show since the reading before; GPUs from Hopper on have some.
+    /// Its performance counters since the previous reading; GPUs from Hopper on have some.
     pub counters: Counters,
-    /// Its slices, where it is in MIG mode.
+    /// Its slices, if it is in MIG mode.
     pub slices: Vec<SliceReading>,
-    /// Who computes on it.
+    /// Its compute processes.
     pub processes: Vec<ProcessReading>,
 }
 
@@ -73,20 +73,20 @@ pub struct Memory {
     pub used: u64,
     /// Not in use.
     pub free: u64,
-    /// Kept by the driver for itself; in neither of the others.
+    /// Reserved by the driver; not part of the others.
     pub reserved: u64,
 }
 
-/// Rows of memory that were replaced in the card's life.
+/// Rows of memory that were remapped in the card's life.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rows {
-    /// For errors that could be corrected.
+    /// For corrected errors.
     pub corrected: u64,
-    /// For errors that could not.
+    /// For uncorrected errors.
     pub uncorrected: u64,
-    /// Whether a replacement waits for a reset.
+    /// Whether a remapping is pending until a reset.
     pub pending: bool,
-    /// Whether a replacement has failed.
+    /// Whether a remapping has failed.
     pub failed: bool,
 }
 
@@ -109,7 +109,7 @@ impl Counters {
     /// The counters by NVML's numbers (`NVML_GPM_METRIC_*`).
     pub const METRICS: [u32; 5] = [1, 5, 10, 20, 21];
 
-    /// From the value of each of [`Counters::METRICS`].
+    /// The counters with the given value of each of [`Counters::METRICS`].
     pub fn of(value: impl Fn(u32) -> Option<f64>) -> Counters {
         let [graphics, tensor, dram, pcie_sent, pcie_received] = Counters::METRICS.map(value);
         Counters {
@@ -127,7 +127,7 @@ impl Counters {
 pub struct SliceReading {
     /// Its UUID.
     pub id: String,
-    /// How much of the GPU it is: `1g.10gb`.
+    /// Its profile: `1g.10gb`.
     pub profile: String,
     /// The number of its GPU instance; not known of described slices.
     pub instance: Option<u32>,
@@ -142,12 +142,12 @@ pub struct ProcessReading {
     pub pid: u32,
     /// Its memory on the GPU, MiB.
     pub memory_mib: Option<u64>,
-    /// Percent of the time in which it computed since the reading before.
+    /// Percent of the time since the previous reading in which it computed.
     pub percent: Option<u32>,
 }
 
 impl Reading {
-    /// A described GPU's; none of one that is lost.
+    /// A described GPU's reading; none for a lost GPU.
     pub(crate) fn described(gpu: &Gpu, card: &Card) -> Option<Reading> {
         let state = &card.state;
         if state.lost {

@@ -1,29 +1,29 @@
-//! What a ring over a set of devices carries: collective operations go round in rings, and a
-//! ring is as good as its worst link. So a set is worth the smallest bandwidth on the best
-//! round trip through all of it, a Hamiltonian cycle. Pure.
+//! The bandwidth of a ring over a set of devices. Collective operations go round in rings, and a
+//! ring is as fast as its slowest link. So the value of a set is the smallest bandwidth on the
+//! best round trip through all of it, a Hamiltonian cycle. Pure.
 //!
-//! Whether there is a cycle over links of at least some bandwidth is found for every set at
-//! once, by Held and Karp's dynamic programming over sets as bits: a set's state is itself the
-//! set of devices at which a path through it can end. One pass for each bandwidth that occurs,
-//! the smallest aside, which every cycle has; where all links are alike there is no pass at all.
+//! Held and Karp's dynamic programming over sets as bits finds for all sets at once whether there
+//! is a cycle over links of at least some bandwidth: a set's state is the set of devices at which
+//! a path through it can end. One pass is needed for each distinct bandwidth except the smallest,
+//! which every cycle has; if all links are alike there is no pass.
 
 use crate::wiring::Bandwidth;
 
-/// The most devices whose sets can all be known: 65,536 sets.
+/// The most devices for which all sets are computed: 65,536 sets.
 pub const MOST: usize = 16;
 
-/// What a ring over each set of up to [`MOST`] devices carries.
+/// The bandwidth of a ring over each set of up to [`MOST`] devices.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rings {
-    /// The bandwidths that occur, ascending.
+    /// The distinct bandwidths, ascending.
     levels: Vec<Bandwidth>,
-    /// The place in `levels` of each set's ring; sets as bits.
+    /// The index in `levels` of each set's ring; sets as bits.
     table: Vec<u8>,
 }
 
 impl Rings {
-    /// Finds all rings over `size` devices; none where there are more than [`MOST`]. `between`
-    /// is asked for each pair, the smaller number first.
+    /// Computes all rings over `size` devices; none if there are more than [`MOST`]. `between` is
+    /// called for each pair, the smaller number first.
     pub fn of(size: usize, between: impl Fn(usize, usize) -> Bandwidth) -> Option<Rings> {
         if size > MOST {
             return None;
@@ -46,7 +46,7 @@ impl Rings {
         Some(Rings { levels, table })
     }
 
-    /// What a ring over the set carries; one device, or none, limits nothing.
+    /// The bandwidth of a ring over the set; a set of one device or none is unlimited.
     pub fn carries(&self, set: u16) -> Bandwidth {
         if set.count_ones() < 2 {
             return Bandwidth::UNLIMITED;
@@ -57,7 +57,7 @@ impl Rings {
     }
 }
 
-/// Marks with `level` every set that has a cycle over `near`. `ends` is room to work in.
+/// Marks with `level` every set that has a cycle over `near`. `ends` is scratch space.
 fn mark(near: &[u16; MOST], ends: &mut [u16], table: &mut [u8], level: u8) {
     for set in 1..table.len() {
         // Sets are numbers below 65,536.
@@ -72,13 +72,13 @@ fn mark(near: &[u16; MOST], ends: &mut [u16], table: &mut [u8], level: u8) {
         while rest != 0 {
             let last = rest & rest.wrapping_neg();
             rest ^= last;
-            // A path through the others can end beside the last.
+            // A path through the other devices can end next to the last one.
             if ends[set ^ usize::from(last)] & near[last.trailing_zeros() as usize] != 0 {
                 found |= last;
             }
         }
         ends[set] = found;
-        // For two devices the way back is the way there.
+        // For two devices the way back equals the way there.
         if found & near[start.trailing_zeros() as usize] != 0 {
             table[set] = level;
         }
@@ -99,7 +99,7 @@ mod tests {
 
     #[test]
     fn a_ring_is_as_good_as_its_worst_link() {
-        // A square with one thin side; its diagonals carry next to nothing.
+        // A square with one narrow side; its diagonals have almost no bandwidth.
         let square = rings(4, &[(0, 1, 9), (1, 2, 9), (2, 3, 9), (0, 3, 5)]);
         assert_eq!(square.carries(0b1111), Bandwidth(5));
         // Three of its corners need a diagonal.

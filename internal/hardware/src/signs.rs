@@ -1,6 +1,6 @@
-//! What a GPU shows of faults: what its driver wants done about it, rows of memory, throttling,
-//! NVLinks. Owns the types, the words for what stops a GPU, and the reading; whether a sign is one
-//! of a fault at all is judged elsewhere where it takes two looks to tell.
+//! A GPU's signs of faults: the driver's recovery action, remapped rows, throttling, NVLinks. Owns
+//! the types, the messages for faults that stop a GPU, and the reading; other code judges signs
+//! that need two readings.
 
 use nvml_wrapper::device::Device;
 use nvml_wrapper::error::NvmlError;
@@ -8,46 +8,46 @@ use serde::{Deserialize, Serialize};
 
 use crate::description::State;
 
-/// NVML's numbers of fields: what the driver wants done, whether a replacement of rows waits, and
-/// whether one has failed; then errors on all NVLinks, as [`NvlinkErrors`] has them.
+/// NVML's field numbers: recovery action, pending row remapping, failed row remapping; then errors
+/// on all NVLinks, in the order of [`NvlinkErrors`].
 const FIELDS: [u32; 7] = [230, 144, 145, 38, 45, 52, 59];
 
-/// What a GPU shows of faults now.
+/// A GPU's current signs of faults.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Signs {
-    /// What the driver would have done about it; `None` where it doesn't say (before 570).
+    /// The driver's recovery action; `None` if it does not report one (before 570).
     pub recovery: Option<Recovery>,
-    /// Whether rows of its memory wait for a reset to be replaced.
+    /// Whether a row remapping is pending until a reset.
     pub rows_pending: bool,
-    /// Whether rows of its memory could not be replaced.
+    /// Whether a row remapping has failed.
     pub rows_failed: bool,
     /// Why its clocks are low: NVML's bits (`nvmlClocksEventReasons`).
     pub throttle: u64,
-    /// Its NVLinks that are up.
+    /// Number of its NVLinks that are up.
     pub nvlinks: u32,
-    /// Errors on its NVLinks since the driver was loaded; `None` where it doesn't say.
+    /// Errors on its NVLinks since the driver was loaded; `None` if not reported.
     pub nvlink_errors: Option<NvlinkErrors>,
 }
 
 /// Errors on all NVLinks of a GPU, by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NvlinkErrors {
-    /// Damaged units of flow control (CRC).
+    /// Flow control CRC errors.
     pub flits: u64,
-    /// Damaged data (CRC).
+    /// Data CRC errors.
     pub data: u64,
-    /// What was sent again.
+    /// Replays.
     pub replays: u64,
-    /// How often a link had to be trained anew.
+    /// Recoveries: how often a link was trained again.
     pub recoveries: u64,
 }
 
 impl NvlinkErrors {
-    /// NVML's numbers of their fields, in the order above.
+    /// NVML's field numbers, in the order above.
     pub(crate) const FIELDS: [u32; 4] = [38, 45, 52, 59];
 
-    /// From the value of each of [`NvlinkErrors::FIELDS`].
+    /// The errors with the given value of each of [`NvlinkErrors::FIELDS`].
     pub(crate) fn of(value: impl Fn(u32) -> Option<u64>) -> Option<NvlinkErrors> {
         let [flits, data, replays, recoveries] = NvlinkErrors::FIELDS.map(value);
         Some(NvlinkErrors {
@@ -69,7 +69,7 @@ impl NvlinkErrors {
     }
 }
 
-/// What the driver would have done about a GPU before it is used again.
+/// The recovery action that a GPU needs before it is used again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Recovery {
@@ -80,14 +80,15 @@ pub enum Recovery {
     Reset,
     /// A restart of the machine.
     Reboot,
-    /// That nobody sends over its NVLinks any more.
+    /// Stop all traffic over its NVLinks.
     DrainPeers,
-    /// That it gets no new work, and a reset once what runs has ended.
+    /// Give it no new work, and reset it when the running work has ended.
     DrainAndReset,
 }
 
 impl Recovery {
-    /// By NVML's number (`nvmlDeviceGpuRecoveryAction_t`); one that isn't known here wants nothing.
+    /// The action of NVML's number (`nvmlDeviceGpuRecoveryAction_t`); an unknown number means
+    /// none.
     pub fn of(number: u64) -> Recovery {
         match number {
             1 => Recovery::Reset,
@@ -99,17 +100,17 @@ impl Recovery {
     }
 }
 
-/// What stops a GPU.
+/// A fault that stops a GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// In words, with what is to be done.
+    /// The fault with its remedy.
     pub problem: String,
-    /// Whether what runs on it can't go on. Else it may end by itself.
+    /// Whether running work on it cannot continue. Otherwise the work may finish.
     pub fatal: bool,
 }
 
 impl Fault {
-    /// A GPU's that does not answer.
+    /// The fault of a GPU that does not answer.
     pub(crate) fn silent(error: &NvmlError) -> Fault {
         Fault {
             problem: format!("it does not answer: {error}"),
@@ -119,7 +120,7 @@ impl Fault {
 }
 
 impl Signs {
-    /// A GPU's, from its driver.
+    /// A GPU's signs, from its driver.
     pub(crate) fn read(device: &Device<'_>) -> Signs {
         let fields = crate::meter::fields(device, &FIELDS);
         let field = |number: u32| fields.get(&number).copied();
@@ -133,7 +134,7 @@ impl Signs {
         }
     }
 
-    /// A described GPU's, whose memory corrects its errors or not.
+    /// A described GPU's signs; `corrects` says whether its memory has error correction.
     pub(crate) fn described(state: &State, corrects: bool) -> Signs {
         if state.lost {
             return Signs::default();
@@ -148,7 +149,7 @@ impl Signs {
         }
     }
 
-    /// What stops the GPU, if anything does.
+    /// The fault that stops the GPU, if any.
     pub fn fault(&self) -> Option<Fault> {
         let (problem, fatal) = match (self.recovery.unwrap_or_default(), self.rows_failed) {
             (Recovery::Reset, _) => ("the driver wants it reset (nvidia-smi --gpu-reset)", true),

@@ -1,5 +1,5 @@
-//! The PCIe tree and the network cards that do RDMA, from sysfs under a root. Owns the parsing;
-//! what cannot be read is not known, which is no fault.
+//! The PCIe tree and the RDMA network cards, from sysfs under a root. Owns the parsing; an unreadable value is
+//! unknown, which is no error.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -10,10 +10,10 @@ use crate::inventory::{Gpu, Inventory};
 use crate::system::{line, numa_of_pci};
 use crate::wiring::{Nic, PcieLink, PcieSwitch, Port};
 
-/// Ports that a card is believed to have.
+/// The most ports of a card; a higher number is damaged.
 const MAX_PORTS: u32 = 16;
 
-/// What the kernel alone shows of a machine's tree: of these GPUs, by their addresses, and its cards.
+/// The part of a machine's tree that the kernel shows: for GPUs at these addresses, and its cards.
 pub fn shown(root: &Path, addresses: &[String]) -> Inventory {
     let gpus = addresses.iter().map(|pci| Gpu {
         pci: pci.clone(),
@@ -27,14 +27,14 @@ pub fn shown(root: &Path, addresses: &[String]) -> Inventory {
     inventory
 }
 
-/// Adds network cards, and says of these and of the GPUs where they hang.
+/// Adds network cards, and their parents and those of the GPUs.
 pub fn look(root: &Path, inventory: &mut Inventory) {
     let mut switches = BTreeMap::new();
     inventory.nics = nics(root, &mut switches);
     for gpu in &mut inventory.gpus {
         if let Some(place) = place(root, &gpu.pci, &mut switches) {
             gpu.under = place.under;
-            // The driver's own word comes first: it sees links that sysfs is not told of.
+            // The driver's values take precedence: it sees links that sysfs hides.
             let (own, seen) = (&mut gpu.pcie, place.link);
             *own = PcieLink {
                 generation: or(own.generation, seen.generation),
@@ -51,13 +51,13 @@ fn or(known: u32, otherwise: u32) -> u32 {
     if known > 0 { known } else { otherwise }
 }
 
-/// Where a PCI device hangs.
+/// A PCI device's place in the tree.
 struct PciPlace {
     under: String,
     link: PcieLink,
 }
 
-/// A PCI device's host bridge, and the way down from it: bridges, then the device itself.
+/// A PCI device's host bridge, and the path down from it: bridges, then the device itself.
 pub fn way(root: &Path, address: &str) -> Option<(String, Vec<String>)> {
     let target = fs::read_link(root.join("sys/bus/pci/devices").join(address)).ok()?;
     let names: Vec<&str> = (target.components())
@@ -66,15 +66,14 @@ pub fn way(root: &Path, address: &str) -> Option<(String, Vec<String>)> {
             _ => None,
         })
         .collect();
-    // Where bridges hide more bridges (Intel's VMD), the last one is the device's.
+    // If bridges hide further bridges (Intel's VMD), the last host bridge is the device's.
     let host = names.iter().rposition(|name| name.starts_with("pci"))?;
     let down = names[host + 1..].iter().map(|name| (*name).to_owned());
     Some((names[host].to_owned(), down.collect()))
 }
 
-/// Follows a device's path through the kernel's tree, and notes the switches on it. The kernel
-/// shows each port of a switch as a bridge: after the root port come, in turns, a switch's port
-/// upwards and its port downwards.
+/// Follows a device's path through the kernel's tree, and collects its switches. The kernel shows each port of a
+/// switch as a bridge: after the root port, a switch's upstream and downstream ports alternate.
 fn place(
     root: &Path,
     address: &str,
@@ -99,7 +98,7 @@ fn place(
     Some(PciPlace { under, link })
 }
 
-/// A device's link; what it and the port above it both can.
+/// A device's link, with the maximum that both it and the port above support.
 fn link(root: &Path, address: &str, port: Option<&str>) -> PcieLink {
     let read = |address: &str, file: &str| {
         let path = root.join("sys/bus/pci/devices").join(address).join(file);
@@ -121,7 +120,7 @@ fn link(root: &Path, address: &str, port: Option<&str>) -> PcieLink {
     }
 }
 
-/// `32.0 GT/s PCIe` is generation 5; 0 where the kernel does not know.
+/// `32.0 GT/s PCIe` is generation 5; 0 if the kernel does not know.
 fn generation(speed: &str) -> u32 {
     match speed.split_whitespace().next() {
         Some("2.5") => 1,
@@ -135,12 +134,12 @@ fn generation(speed: &str) -> u32 {
     }
 }
 
-/// Lanes; 0 where the kernel does not know, for which it writes 0 or 255.
+/// Lanes; 0 if the kernel does not know, which it writes as 0 or 255.
 fn width(text: &str) -> u32 {
     text.parse().ok().filter(|width| *width <= 32).unwrap_or(0)
 }
 
-/// The entries of a directory, by name; none where there is no such directory.
+/// The entries of a directory, by name; none if the directory does not exist.
 pub(crate) fn entries(dir: &Path) -> Vec<(String, PathBuf)> {
     let read = fs::read_dir(dir).into_iter().flatten().flatten();
     let named = |entry: fs::DirEntry| Some((entry.file_name().into_string().ok()?, entry.path()));
@@ -153,7 +152,7 @@ pub(crate) fn nics(root: &Path, switches: &mut BTreeMap<String, PcieSwitch>) -> 
     let mut nics = Vec::new();
     for (name, dir) in entries(&root.join("sys/class/infiniband")) {
         let device = fs::canonicalize(dir.join("device")).ok();
-        // A virtual function is its card's, not a card.
+        // A virtual function belongs to its card.
         if (device.as_ref()).is_some_and(|device| device.join("physfn").exists()) {
             continue;
         }
@@ -348,7 +347,7 @@ mod tests {
             (machine.nics[0].pci.as_str(), machine.nics[0].numa),
             ("", None)
         );
-        // What its port does not say is not known, and not up.
+        // A state that a port lacks is unknown, and not up.
         assert_eq!(machine.nics[0].ports[0].state, "");
         assert!(!machine.nics[0].ports[0].is_up());
     }

@@ -1,5 +1,5 @@
-//! CPUs, memory, NUMA nodes and names, from sysfs, proc and etc under a root. Owns the
-//! parsing; knows nothing of GPUs.
+//! CPUs, memory, NUMA nodes and names, from sysfs, proc and etc under a root. Owns the parsing;
+//! GPUs are elsewhere.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,13 +8,13 @@ use crate::error::HardwareError;
 use crate::inventory::{Inventory, NumaNode};
 use crate::wiring::{Bandwidth, between_sockets};
 
-/// The highest CPU number believed: a list beyond it is damaged.
+/// The highest valid CPU number: a list beyond it is damaged.
 const MAX_CPUS: u32 = 1 << 16;
 
-/// What is wrong with a list of CPUs.
+/// A fault in a list of CPUs.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CpuListError {
-    /// A part of it is no CPU and no range.
+    /// A part of it is neither a CPU nor a range.
     #[error("{0:?} is not a CPU or a range of CPUs such as 0-3")]
     NotACpu(String),
     /// A range ends before it begins.
@@ -22,7 +22,7 @@ pub enum CpuListError {
     Reversed(String),
 }
 
-/// Everything but GPUs.
+/// The inventory except GPUs.
 pub fn look(root: &Path) -> Result<Inventory, HardwareError> {
     let memory_path = root.join("proc/meminfo");
     let memory_bytes =
@@ -54,7 +54,7 @@ pub fn look(root: &Path) -> Result<Inventory, HardwareError> {
     })
 }
 
-/// The first processor's model, and what goes between such.
+/// The first processor's model, and the bandwidth between two of its sockets.
 fn processor(root: &Path) -> (String, Option<Bandwidth>) {
     let text = fs::read_to_string(root.join("proc/cpuinfo")).unwrap_or_default();
     let value = |key: &str| {
@@ -95,7 +95,7 @@ fn numa_nodes(root: &Path) -> Result<Vec<NumaNode>, HardwareError> {
     Ok(nodes)
 }
 
-/// The NUMA node of a PCI device; `None` where the machine does not say (-1).
+/// The NUMA node of a PCI device; `None` if the machine does not report it (-1).
 pub fn numa_of_pci(root: &Path, address: &str) -> Option<u32> {
     line(
         &root
@@ -170,7 +170,7 @@ fn os_name(root: &Path) -> Option<String> {
     Some(value.trim().trim_matches(['"', '\'']).to_string())
 }
 
-/// A file's text without its line's end.
+/// A file's text without its final newline.
 pub(crate) fn line(path: &Path) -> Option<String> {
     Some(fs::read_to_string(path).ok()?.trim().to_string())
 }

@@ -1,19 +1,19 @@
-//! What joins a machine's parts, as data: PCIe links and switches, network cards, bandwidths.
-//! Owns the types and the arithmetic of single links; finds out nothing.
+//! The connections between a machine's parts, as data: PCIe links and switches, network cards,
+//! bandwidths. Owns the types and the arithmetic of single links; detects nothing.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// What a path carries, in millions of bytes a second and direction: what programs get of it,
-/// not the wire's rate.
+/// The bandwidth of a path, in millions of bytes a second and direction: the rate that programs
+/// get, not the wire's.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 pub struct Bandwidth(pub u32);
 
 impl Bandwidth {
-    /// Where nothing is known to limit a path.
+    /// A path without a known limit.
     pub const UNLIMITED: Bandwidth = Bandwidth(u32::MAX);
 
     /// `count` times as much.
@@ -33,24 +33,24 @@ impl fmt::Display for Bandwidth {
     }
 }
 
-/// A device's PCIe link: now, and at best in its slot. 0 where it is not known.
+/// A device's PCIe link: its current state, and the maximum in its slot. 0 if not known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PcieLink {
-    /// The generation that it runs at now; idle GPUs lower it to save power.
+    /// Its current generation; idle GPUs lower it to save power.
     pub generation: u32,
-    /// Its lanes now.
+    /// Its current lanes.
     pub width: u32,
-    /// The highest generation that device and slot can.
+    /// The highest generation that device and slot support.
     pub max_generation: u32,
-    /// The most lanes that device and slot can.
+    /// The most lanes that device and slot support.
     pub max_width: u32,
 }
 
 impl PcieLink {
-    /// What it carries when it is at work: at its highest generation, but with the lanes that it
-    /// has now, since a missing lane does not come back under load. `None` where nothing is known.
+    /// Its bandwidth under load: at its highest generation, but with its current lanes, because a
+    /// missing lane does not come back under load. `None` if nothing is known.
     ///
-    /// 16 lanes of generation 3, 4, 5 and 6 carry 12, 24, 48 and 96 GB/s (NCCL's figures).
+    /// 16 lanes of generation 3, 4, 5 and 6 have 12, 24, 48 and 96 GB/s (NCCL's figures).
     pub fn bandwidth(self) -> Option<Bandwidth> {
         let generation = if self.max_generation > 0 {
             self.max_generation
@@ -77,16 +77,16 @@ impl PcieLink {
     }
 }
 
-/// A PCIe switch. What hangs on it names its address as what it is `under`.
+/// A PCIe switch. Devices below it have its address in `under`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PcieSwitch {
     /// Its upstream port's PCI address, `0000:15:00.0`.
     pub address: String,
-    /// Another switch's address, or the host's bridge as the kernel names it, `pci0000:15`.
+    /// The address of the switch above, or the host bridge as the kernel names it, `pci0000:15`.
     pub under: String,
-    /// The NUMA node it is on, where the machine says so.
+    /// The NUMA node it is on, if the machine reports it.
     pub numa: Option<u32>,
-    /// Its link upwards.
+    /// Its upstream link.
     pub link: PcieLink,
 }
 
@@ -99,11 +99,11 @@ pub struct Nic {
     pub model: String,
     /// Its firmware's version; empty if not known.
     pub firmware: String,
-    /// Its PCI address; empty where it is no card (soft-RoCE).
+    /// Its PCI address; empty if it is no card (soft-RoCE).
     pub pci: String,
-    /// The switch or host bridge it hangs on; see [`PcieSwitch`]. Empty if not known.
+    /// The switch or host bridge above it; see [`PcieSwitch`]. Empty if not known.
     pub under: String,
-    /// The NUMA node it is on, where the machine says so.
+    /// The NUMA node it is on, if the machine reports it.
     pub numa: Option<u32>,
     /// Its PCIe link.
     pub link: PcieLink,
@@ -114,7 +114,7 @@ pub struct Nic {
 }
 
 impl Nic {
-    /// What its ports that are up carry together: a gigabit is an eighth of a gigabyte.
+    /// The total bandwidth of its ports that are up: a gigabit is an eighth of a gigabyte.
     pub fn bandwidth(&self) -> Bandwidth {
         let up = self.ports.iter().filter(|port| port.is_up());
         Bandwidth(up.fold(0, |sum: u32, port| {
@@ -123,7 +123,7 @@ impl Nic {
     }
 }
 
-/// A port of a network card, in the kernel's words.
+/// A port of a network card, in the kernel's terms.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Port {
     /// Its number, from 1.
@@ -145,8 +145,8 @@ impl Port {
     }
 }
 
-/// What goes between two sockets of a processor, by the vendor, family and model in
-/// `/proc/cpuinfo`: NCCL's figures. `None` for one that is not known.
+/// The bandwidth between two sockets of a processor, by the vendor, family and model in
+/// `/proc/cpuinfo`: NCCL's figures. `None` for an unknown processor.
 pub fn between_sockets(vendor: &str, family: u32, model: u32) -> Option<Bandwidth> {
     let megabytes = match (vendor, family, model) {
         ("AuthenticAMD" | "HygonGenuine", _, _) => 16_000,

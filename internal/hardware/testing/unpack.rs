@@ -1,10 +1,10 @@
-//! Makes folders of the files in `trees`, which say what sysfs, proc and dev say on a machine.
+//! Creates directories from the files in `trees`, which list a machine's sysfs, proc and dev.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-/// Makes what a text says below `root`.
+/// Creates the listed files below `root`.
 pub fn unpack(text: &str, root: &Path) {
     let lines = text
         .lines()

@@ -1,4 +1,4 @@
-//! The chosen GPUs against every set there is, weighed anew by going through all orders.
+//! Compares the chosen GPUs with every possible set, evaluated by brute force.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::cmp::Reverse;
@@ -31,7 +31,7 @@ fn described(text: &str) -> Graph {
     Graph::of(&inventory)
 }
 
-/// The best round trip through the set, of all orders.
+/// The best round trip through the set, over all orders.
 fn ring(graph: &Graph, set: &[usize]) -> Bandwidth {
     fn go(
         graph: &Graph,
@@ -97,7 +97,7 @@ fn quality(graph: &Graph, set: &[usize], free: &[usize]) -> Quality {
     }
 }
 
-/// What the best set is worth, of all.
+/// The quality of the best set.
 fn best(graph: &Graph, free: &[usize], must: &[usize], size: usize) -> Option<Quality> {
     let sets = (0u32..1 << graph.gpus.len()).filter(|set| set.count_ones() as usize == size);
     let sets = sets.map(|set| {
@@ -112,7 +112,7 @@ fn best(graph: &Graph, free: &[usize], must: &[usize], size: usize) -> Option<Qu
     .max()
 }
 
-/// Asks for `size` of the `free`, and compares with the best there is.
+/// Chooses `size` of the `free` GPUs, and compares the result with the best set.
 fn check(graph: &Graph, free: &BTreeSet<usize>, must: &BTreeSet<usize>, size: usize) {
     let free: Vec<usize> = free.union(must).copied().collect();
     let must: Vec<usize> = must.iter().copied().collect();
@@ -170,7 +170,7 @@ proptest! {
 
     #[test]
     fn on_meshes_of_any_kind_no_set_is_better_than_the_chosen(
-        // Few kinds of links, so that sets tie and what comes after the ring decides.
+        // Few kinds of links, so that sets tie and the criteria after the ring decide.
         links in proptest::collection::vec(0u32..3, 21),
         numa in proptest::collection::vec(0u32..2, 7),
         away in proptest::collection::btree_set(0usize..7, 0..2),
@@ -201,8 +201,8 @@ fn in_the_hybrid_mesh_pairs_have_two_links_fours_one_and_all_eight_a_ring_of_two
     let two = chosen(graph.clone(), &all, 2);
     assert_eq!(graph.edge(two[0], two[1]).unwrap().links, 2);
     assert_eq!(ring(&graph, &all), Bandwidth(40_000));
-    // The double links are one ring of eight: no four have a ring of them. Of the fours with
-    // single links one is chosen that is near all four cards.
+    // The double links form one ring of eight: no four GPUs have a ring of them. Of the sets of
+    // four with single links, one near all four cards is chosen.
     let four = chosen(graph.clone(), &all, 4);
     let quality = quality(&graph, &four, &all);
     assert_eq!(
@@ -213,7 +213,7 @@ fn in_the_hybrid_mesh_pairs_have_two_links_fours_one_and_all_eight_a_ring_of_two
 
 #[test]
 fn a_bridge_between_two_cards_is_kept_whole_for_who_comes_later() {
-    // One of three: the one without its other.
+    // The one GPU without its double-linked partner.
     assert_eq!(chosen(machine("4x-a40.toml"), &[0, 2, 3], 1), [0]);
     assert_eq!(chosen(machine("4x-a40.toml"), &[0, 1, 3], 1), [3]);
     assert_eq!(chosen(machine("4x-a40.toml"), &[0, 1, 3], 2), [0, 1]);
@@ -230,7 +230,7 @@ fn links_to_switches_count_and_a_gpu_that_lost_some_is_left_out() {
     assert_eq!(chosen(worn.clone(), &all, 7), [0, 1, 3, 4, 5, 6, 7]);
     assert_eq!(worn.between(0, 1).to_string(), "370.8 GB/s");
     assert_eq!(worn.between(0, 2).to_string(), "329.6 GB/s");
-    // Alike otherwise: those of one socket, with the others' socket left whole.
+    // All else equal: GPUs of one socket, so that the other socket stays whole.
     assert_eq!(chosen(machine("hgx-h100.toml"), &all, 4), [0, 1, 2, 3]);
 }
 

@@ -1,5 +1,5 @@
-//! The PCIe tree as NCCL reads it: of described machines against files that are kept, and of machines
-//! drawn at random by a reader with NCCL's own rules.
+//! The PCIe tree in NCCL's format: of described machines against golden files, and of random machines with a reader
+//! that follows NCCL's own rules.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::path::Path;
@@ -17,7 +17,7 @@ fn described(name: &str) -> Inventory {
     inventory
 }
 
-/// An element with its attributes and what is in it.
+/// An element with its attributes and its content.
 #[derive(Debug, Default)]
 struct Element {
     name: String,
@@ -44,8 +44,8 @@ impl Element {
     }
 }
 
-/// Reads elements as NCCL does, which takes neither a declaration nor text, as many attributes,
-/// elements below one, and bytes in a value as it has room for, and nothing that is not closed.
+/// Reads elements as NCCL does: it accepts neither a declaration nor text nor unclosed elements, and limits the
+/// number of attributes, the number of child elements and the length of values.
 fn read(text: &str) -> Element {
     let mut open = vec![Element::default()];
     for part in text.split('<').skip(1) {
@@ -101,8 +101,7 @@ fn described_machines_are_told_as_their_files_have_them() {
     }
 }
 
-/// A device at random: what it hangs on, by its place among switches, bridges and nothing, its NUMA
-/// node, and its link.
+/// A random device: its parent, by place among switches, bridges and none, its NUMA node, and its link.
 fn place() -> impl Strategy<Value = (usize, Option<u32>, PcieLink)> {
     let link = (0_u32..8, 0_u32..33, 0_u32..8, 0_u32..33);
     let link = link.prop_map(|(generation, width, max_generation, max_width)| PcieLink {
@@ -114,7 +113,7 @@ fn place() -> impl Strategy<Value = (usize, Option<u32>, PcieLink)> {
     (0_usize..8, prop::option::of(0_u32..3), link)
 }
 
-/// A machine of switches that may hang on each other in circles, GPUs and cards.
+/// A machine of GPUs, cards, and switches that may form cycles.
 fn machine() -> impl Strategy<Value = Inventory> {
     let places = |most| prop::collection::vec(place(), 0..most);
     let nodes = prop::collection::vec(prop::collection::btree_set(0_u32..9000, 0..5), 0..3);
@@ -166,7 +165,7 @@ fn machine() -> impl Strategy<Value = Inventory> {
     })
 }
 
-/// The switches on the way down to what is `under` this; none where they go round in a circle.
+/// The switches on the path down to the parent `under`; none if they form a cycle.
 fn way<'a>(machine: &'a Inventory, under: &str) -> Vec<&'a str> {
     let switch = |address: &str| machine.switches.iter().find(|it| it.address == address);
     let mut way = Vec::new();
@@ -214,7 +213,7 @@ proptest! {
             prop_assert_eq!(device.get("class").map(|class| &class[..4] == "0x06"), Some(false));
             prop_assert_eq!(above, &way(&machine, under));
         }
-        // Switches are there for what hangs on them alone.
+        // A switch is listed only if a device is below it.
         for (_, device) in &devices {
             let leaf = leaves.iter().any(|(address, _)| Some(address.as_str()) == device.get("busid"));
             prop_assert_eq!(leaf, device.inside.is_empty());
@@ -222,7 +221,7 @@ proptest! {
     }
 }
 
-/// The HGX H100 with its devices as a virtual machine shows them: on one bridge, with no links.
+/// The HGX H100 with its devices as a virtual machine shows them: on one bridge, without links.
 fn flat() -> Inventory {
     let mut machine = described("hgx-h100.toml");
     machine.origin = Origin::Nvml;
@@ -348,7 +347,7 @@ fn a_tree_is_told_where_the_kernel_hides_it_and_a_description_knows_it() {
 fn a_description_that_lacks_a_device_is_no_tree_and_what_is_not_here_is_not_told() {
     let (mut known, found) = (described("hgx-h100.toml"), flat());
     let told = |known: &Inventory| tree(Tell::Hidden, &found, &found, Some(known));
-    // Other letters are the same address.
+    // Upper case is the same address.
     known.gpus[5].pci = known.gpus[5].pci.to_uppercase();
     known.gpus.push(Gpu {
         pci: "0000:ff:00.0".into(),
@@ -400,7 +399,7 @@ fn what_is_not_known_is_left_to_nccl() {
                 <pci busid=\"0001:00:00.0\" class=\"0x030200\"/>\n    \
                 <pci busid=\"0101:00:00.0\" class=\"0x020000\"/>\n  </cpu>\n</system>\n";
     assert_eq!(xml(&machine), text);
-    // Where there is one node, all is there; CPUs beyond what NCCL reads are its own to find.
+    // With a single node the mask has all CPUs; NCCL reads CPUs beyond its limit itself.
     let node = |cpus: &[u32]| NumaNode {
         id: 0,
         cpus: cpus.to_vec(),

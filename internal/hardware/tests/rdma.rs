@@ -1,5 +1,5 @@
 //! Every check of a machine's RDMA, on the trees of an InfiniBand and of a RoCE machine with one
-//! thing changed at a time.
+//! change at a time.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::fs;
@@ -15,7 +15,7 @@ mod unpack;
 const INFINIBAND: &str = include_str!("../testing/trees/infiniband.txt");
 const ROCE: &str = include_str!("../testing/trees/roce.txt");
 
-/// The first card's and its port's folders.
+/// The directories of the first card and its port.
 const CARD: &str = "sys/bus/pci/devices/0000:19:00.0";
 const PORT: &str = "sys/class/infiniband/mlx5_0/ports/1";
 
@@ -45,7 +45,7 @@ impl Tree {
         }
     }
 
-    /// With two GPUs, which no file tells of.
+    /// The inventory with two GPUs, which no file lists, and the files.
     fn look(&self) -> (Inventory, Files) {
         let gpu = |(index, pci): (u32, &str)| Gpu {
             id: format!("GPU-{index}"),
@@ -124,8 +124,8 @@ fn a_described_machine_has_no_files_and_is_asked_only_what_it_says() {
     assert!(checks.iter().all(|check| check.name != "GID"));
 }
 
-/// What is changed, and the one answer that must change with it: question, place, answer, and words
-/// of what was found or is to be done.
+/// A change, and the only answer that it must change: question, place, answer, and a part of the
+/// found value or the remedy.
 type Case = (
     &'static str,
     fn(&Tree),
@@ -461,7 +461,7 @@ fn each_fault_of_a_roce_machine_shows_in_its_check_alone() {
     );
 }
 
-/// The first port's check after its files were written so.
+/// The first port's check with these values in its files.
 fn state(tree: &Tree, state: &str, physical: &str, expected: Option<&Inventory>) -> Check {
     tree.write(&format!("{PORT}/state"), state);
     tree.write(&format!("{PORT}/phys_state"), physical);
@@ -484,7 +484,7 @@ fn a_port_that_is_down_says_what_is_to_be_done() {
         let found = state(&tree, files.0, files.1, Some(&itself));
         assert_eq!(found.answer, Answer::Fail, "{found:?}");
         assert!(found.advice.contains(words), "{found:?}");
-        // Its rate is no matter while it is down.
+        // The rate does not matter while the port is down.
         assert!(
             tree.checks(None)
                 .iter()
@@ -504,7 +504,7 @@ fn whether_a_port_is_to_be_up_is_told_by_its_like_or_by_a_description() {
     let down = ("1: DOWN", "3: Disabled");
     let one = Tree::of(ROCE);
     let (itself, _) = one.look();
-    // Of two one is down: nobody knows which is right.
+    // One of two ports is down: the correct one is unknown.
     assert_eq!(state(&one, down.0, down.1, None).answer, Answer::Unknown);
     let (unused, _) = one.look();
     assert_eq!(
@@ -515,7 +515,7 @@ fn whether_a_port_is_to_be_up_is_told_by_its_like_or_by_a_description() {
         state(&one, down.0, down.1, Some(&unused)).answer,
         Answer::Pass
     );
-    // None is up: no RDMA works here.
+    // No port is up: RDMA does not work here.
     one.write("sys/class/infiniband/mlx5_1/ports/1/state", "1: DOWN");
     assert_eq!(state(&one, down.0, down.1, None).answer, Answer::Fail);
 }
@@ -614,14 +614,14 @@ fn work_is_told_of_the_ports_near_its_gpus_and_how_they_are_used() {
     assert_eq!(proposed(&roce, &["GPU-0"])[0].1, "=mlx5_0:1");
     assert_eq!(proposed(&roce, &["MIG-1"])[0].1, "=mlx5_1:1");
     assert_eq!(proposed(&roce, &[]), []);
-    // A GPU without a card nearby uses what there is, and not straight.
+    // A GPU without a card nearby uses all ports, without a direct path.
     let all = pairs(
         &[both[0].clone(), both[1].clone()]
             .each_ref()
             .map(|(n, v)| (*n, v.as_str())),
     );
     assert_eq!(proposed(&roce, &["GPU-0", "GPU-9"]), all);
-    // Two ports that say it differently can't be told one index.
+    // Two ports with different indices have no common one.
     roce.write(&format!("{PORT}/gid_attrs/types/2"), "RoCE v2");
     let names: Vec<&str> = proposed(&roce, &["GPU-0", "GPU-1"])
         .iter()
@@ -652,7 +652,7 @@ fn work_is_told_of_the_ports_near_its_gpus_and_how_they_are_used() {
     );
     infiniband.remove("sys/module/nvidia_peermem");
     assert_eq!(proposed(&infiniband, &["GPU-0"]).len(), 1);
-    // A port that is down or slower than others is none of those between GPUs.
+    // A port that is down or slower than others does not serve GPUs.
     infiniband.write(&format!("{PORT}/rate"), "100 Gb/sec (4X EDR)");
     assert_eq!(proposed(&infiniband, &["GPU-0"])[0].1, "=mlx5_1:1");
     infiniband.write("sys/class/infiniband/mlx5_1/ports/1/state", "1: DOWN");
@@ -661,16 +661,15 @@ fn work_is_told_of_the_ports_near_its_gpus_and_how_they_are_used() {
     assert_eq!(proposed(&infiniband, &["GPU-0"]), []);
 }
 
-/// Checks that pass with less than all of their files, and say so: a port that is up without a
-/// word of its link.
+/// Checks that pass although some of their files are missing, and say so: a port that is up
+/// without its link state.
 const SPARED: [&str; 1] = ["port state"];
 
 proptest! {
-    // Each case makes two hundred files.
+    // Each case creates two hundred files.
     #![proptest_config(ProptestConfig::with_cases(16))]
 
-    /// Whatever files are missing, no check says for it that something is wrong: what can't be
-    /// read is unknown.
+    /// For any missing files, no check reports a fault: an unreadable value is unknown.
     #[test]
     fn what_cannot_be_read_is_unknown(
         roce in any::<bool>(), gone in proptest::collection::vec(any::<proptest::sample::Index>(), 1..12),
@@ -694,9 +693,9 @@ proptest! {
         let _ = rdma::draw(&rdma::examine(&itself_again, Some(&files), None));
         let before = rdma::examine(&itself, Some(&itself_files), Some(&itself));
         for check in rdma::examine(&itself_again, Some(&files), Some(&itself)) {
-            // A GID that lost its file is an address that isn't there.
+            // A GID without its file is an unused address.
             prop_assert!(check.answer != Answer::Fail || check.name == "GID", "{check:?}");
-            // What still passes was read as it was.
+            // A check that still passes has read the same value.
             let same = before.iter().any(|it| it.name == check.name && it.found == check.found);
             prop_assert!(check.answer != Answer::Pass || same || SPARED.contains(&check.name), "{check:?}");
         }
@@ -720,7 +719,7 @@ fn a_container_that_has_some_cards_is_told_of_those_and_elsewhere_only_what_hold
     let one = all.among(&cards(&["mlx5_1", "mlx5_7"]));
     assert!(one.is_near("GPU-1") && one.is_near("MIG-1") && !one.is_near("GPU-0"));
     assert_eq!(one.elsewhere(&second), [hca("mlx5_1:1"), level]);
-    // Its GPUs' own cards are not its: it has those it has.
+    // The pod's GPUs have other cards nearby, but the pod uses its own.
     for devices in [&first[..], &pair] {
         assert_eq!(one.elsewhere(devices), [hca("mlx5_1:1")]);
     }
@@ -743,7 +742,7 @@ fn priorities_that_pause_pass_none_fails_and_what_the_kernel_does_not_say_is_unk
         let its = |check: &&Check| (check.name, check.place.as_str()) == ("PFC", "mlx5_0/1");
         checks.iter().find(its).unwrap().clone()
     };
-    // Of another machine's tree this kernel is not asked.
+    // For another machine's tree, this kernel's settings are not read.
     assert_eq!(asked(None).answer, Answer::Unknown);
     let on = asked(Some(0b1001));
     assert_eq!(

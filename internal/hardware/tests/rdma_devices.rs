@@ -31,7 +31,7 @@ fn cards_are_known_by_their_pci_numbers_driver_and_interfaces_with_the_files_tha
     assert_eq!(second.files, ["uverbs1", "issm1", "umad1"]);
     assert!(second.ports[0].is_up() && second.opens());
 
-    // What nobody made is not given.
+    // A missing device file is not listed.
     fs::remove_file(root.path().join("dev/infiniband/uverbs1")).unwrap();
     fs::remove_file(root.path().join("dev/infiniband/rdma_cm")).unwrap();
     let found = devices(root.path());

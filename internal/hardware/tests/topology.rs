@@ -1,4 +1,4 @@
-//! The table of a described machine, as people see it.
+//! The printed table of a described machine.
 
 use std::path::Path;
 

@@ -1,6 +1,6 @@
-//! What help says of the audit log's policy.
+//! The help text on the audit log's policy.
 
-/// Of the policy's format; what it shows is the default.
+/// Format of the policy; the example is the default policy.
 pub const AUDIT: &str = "Audit log (--audit-policy-file), as kube-apiserver reads it; not with --engine kubernetes. The first rule
 that matches a request says how much of it is recorded: None, Metadata, Request or RequestResponse
 (with the object sent, with the one answered, too). A request that no rule matches is not recorded;

@@ -1,6 +1,6 @@
-//! What help says of the files that describe a node's devices.
+//! The help text on the files that describe a node's devices.
 
-/// Of the device plugin's configuration, and of other vendors' devices.
+/// Formats of the device plugin's configuration, of other vendors' devices and of RDMA cards.
 pub const DEVICE_PLUGIN: &str = "Device plugin (--device-plugin-config), with --engine kubernetes:
   version: v1
   flags:                         # may be left out

@@ -1,6 +1,6 @@
-//! What is wrong with an option's value, and what would be right.
+//! Errors for invalid option values, each with the valid form.
 
-/// Why an option's value can't be read. clap puts the option and the value before the text.
+/// Why an option's value is invalid. clap prints the option and the value before this text.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidValue {
     #[error("{0:?} is not NAME=VALUE")]

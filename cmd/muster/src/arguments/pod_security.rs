@@ -1,6 +1,6 @@
-//! What help says of the files that set pod security up.
+//! The help text on the pod security files.
 
-/// Of Kubernetes' configuration, and of the allow-list.
+/// Formats of the Kubernetes configuration and of the allow-list.
 pub const POD_SECURITY: &str = "Pod security (--pod-security-config), as kube-apiserver's admission reads it, alone or as a plugin
 of an AdmissionConfiguration; not with --engine kubernetes. Namespaces say by labels what counts there:
 pod-security.kubernetes.io/enforce, audit and warn, each with -version too:

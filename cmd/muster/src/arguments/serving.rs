@@ -1,4 +1,4 @@
-//! What the commands take that run something on this machine: server, agent, checks.
+//! Options of the commands that run on this machine: server, agent and checks.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -14,10 +14,10 @@ use super::pod_security::POD_SECURITY;
 use super::sharing::{ISOLATION, SharingOptions};
 use super::tenancy::TenancyOptions;
 
-/// Where the server listens when nothing else is said.
+/// The server's default listen address.
 pub const DEFAULT_LISTEN: &str = "127.0.0.1:8443";
 
-/// What help says of the scheduler's configuration; everything in it is the default.
+/// Help text on the scheduler's configuration; the example shows the defaults.
 const SCHEDULER: &str = "Scheduler (--scheduler-config; `muster simulate` reads the same):
   apiVersion: muster.io/v1alpha1
   kind: SchedulerConfig
@@ -59,7 +59,7 @@ pub struct Up {
 #[derive(Args, Debug)]
 #[command(after_long_help = format!("{SCHEDULER}\n\n{POD_SECURITY}\n\n{AUDIT}"))]
 pub struct Server {
-    /// Where resources are kept and who runs pods
+    /// Engine that stores resources and runs pods
     #[arg(long, value_enum, default_value_t = Engine::Embedded)]
     pub engine: Engine,
     #[command(flatten)]
@@ -68,26 +68,23 @@ pub struct Server {
     pub kubernetes: KubernetesOptions,
 }
 
-/// Where resources are kept and who runs pods.
+/// The engine that stores resources and runs pods.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Engine {
-    /// This server itself: its own API and store; agents run pods
+    /// This server: own API and store; agents run the pods
     Embedded,
-    /// A Kubernetes cluster (--kubeconfig, else the one that this runs in): scheduler and job
-    /// controllers only; of several such servers one acts, by a Lease. Pods' claims are bound
-    /// before the pods are, where their StorageClass waits for them. --listen serves /metrics,
-    /// /healthz and /readyz over plain HTTP
+    /// A Kubernetes cluster (--kubeconfig, else the cluster of this pod): scheduler and job controllers only; a Lease
+    /// elects one active server among several. If a StorageClass waits for the first consumer, claims are bound
+    /// before their pods. --listen serves /metrics, /healthz and /readyz over plain HTTP
     Kubernetes,
 }
 
 #[derive(Args, Debug, Clone, Default)]
 pub struct KubernetesOptions {
-    /// A schedulerName to answer to (repeatable); the pods of jobs whose template names none
-    /// get the first [default: muster]
+    /// schedulerName to serve (repeatable); pods of jobs whose template names none get the first [default: muster]
     #[arg(long = "scheduler-name", value_name = "NAME")]
     pub scheduler_names: Vec<String>,
-    /// The kinds of jobs to control, with commas: leave out what another operator controls
-    /// [default: PyTorchJob]
+    /// Job kinds to control, separated by commas; omit kinds that another operator controls [default: PyTorchJob]
     #[arg(
         long,
         value_name = "KINDS",
@@ -96,19 +93,18 @@ pub struct KubernetesOptions {
         value_delimiter = ','
     )]
     pub kinds: Vec<ControlledKind>,
-    /// The namespace of the Lease, the same for all servers of one cluster [default:
-    /// muster-system]
+    /// Namespace of the Lease, the same for all servers of a cluster [default: muster-system]
     #[arg(long, value_name = "NAME")]
     pub lease_namespace: Option<String>,
-    /// Let a stock kube-scheduler ask here, by its extender protocol, which nodes' GPUs a pod
-    /// fits, and have its pods bound with devices chosen: packaging/examples/kube-scheduler.yaml
-    /// sets it up. Plain HTTP without accounts: whoever reaches the address can have pods bound
+    /// Address of the extender for a stock kube-scheduler: it filters nodes by their GPUs, and binds pods with their
+    /// devices; configuration: packaging/examples/kube-scheduler.yaml. Plain HTTP without authentication: every
+    /// client that reaches the address can bind pods
     #[arg(long, value_name = "ADDR")]
     pub extender: Option<SocketAddr>,
 }
 
 impl KubernetesOptions {
-    /// The first of these options that was given, to refuse it where it means nothing.
+    /// The first of these options that is set, so that the embedded engine can refuse it.
     pub fn given(&self) -> Option<&'static str> {
         [
             (!self.scheduler_names.is_empty(), "--scheduler-name"),
@@ -121,7 +117,7 @@ impl KubernetesOptions {
     }
 }
 
-/// A kind of job that can be controlled in a cluster.
+/// A job kind that the server can control in a cluster.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ControlledKind {
     /// kubeflow.org/v1 PyTorchJob
@@ -134,48 +130,48 @@ pub enum ControlledKind {
 
 #[derive(Args, Debug, Clone)]
 pub struct ServerOptions {
-    /// The address for everything: API, web UI and agents
+    /// Listen address of the API, the web UI and the agents' sessions
     #[arg(long, env = "MUSTER_LISTEN", default_value = DEFAULT_LISTEN, value_name = "ADDR")]
     pub listen: SocketAddr,
-    /// Another name or address that the server's certificate is for (repeatable)
+    /// Additional DNS name or IP address in the server's certificate (repeatable)
     #[arg(long = "advertise", value_name = "NAME")]
     pub advertise: Vec<String>,
-    /// A file with the first administrator's password, used at the first start only
-    /// [default: draw one, and keep it in server/first-password under --data]
+    /// File with the first administrator's password, read at the first start only [default: generate one and store it
+    /// in server/first-password under --data]
     #[arg(long, value_name = "FILE")]
     pub first_password_file: Option<PathBuf>,
-    /// Seconds a node may be silent before its pods are declared lost [default: 40]
+    /// Seconds without contact after which a node's pods are declared lost [default: 40]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(3..))]
     pub node_grace: Option<u64>,
-    /// How the scheduler is set up: a SchedulerConfig in YAML, see below [default: as below]
+    /// Scheduler configuration: a SchedulerConfig in YAML, see below [default: as below]
     #[arg(long, env = "MUSTER_SCHEDULER_CONFIG", value_name = "FILE")]
     pub scheduler_config: Option<PathBuf>,
     #[command(flatten)]
     pub audit: AuditFlags,
-    /// Which pods namespaces without labels take, and what is exempt: a PodSecurityConfiguration of
-    /// Kubernetes in YAML, see below [default: the baseline everywhere, and no exemptions]
+    /// Pod security levels for namespaces without labels, and exemptions: a Kubernetes PodSecurityConfiguration in
+    /// YAML, see below [default: baseline for all namespaces, no exemptions]
     #[arg(long, env = "MUSTER_POD_SECURITY_CONFIG", value_name = "FILE")]
     pub pod_security_config: Option<PathBuf>,
-    /// The host directories, capabilities and use of the node's network that pods of some namespaces
-    /// may have beyond that: a PodSecurityAllowList in YAML, see below [default: as below]
+    /// Host directories, capabilities and host network access that pods of some namespaces may use in addition: a
+    /// PodSecurityAllowList in YAML, see below [default: as below]
     #[arg(long, env = "MUSTER_POD_SECURITY_ALLOW", value_name = "FILE")]
     pub pod_security_allow: Option<PathBuf>,
 }
 
-/// The audit log of the embedded engine; the names are kube-apiserver's where it has the option.
+/// Options of the embedded engine's audit log, named as kube-apiserver names them if it has them.
 #[derive(Args, Debug, Clone)]
 pub struct AuditFlags {
-    /// What the audit log records: a Policy of audit.k8s.io/v1 in YAML, see below [default: every change,
-    /// sign-in and token; answers 401 and 403 are always recorded]
+    /// Audit policy: a Policy of audit.k8s.io/v1 in YAML, see below [default: every change, sign-in and token;
+    /// responses 401 and 403 are always recorded]
     #[arg(long, value_name = "FILE")]
     pub audit_policy_file: Option<PathBuf>,
-    /// Where the audit log is kept, readable for the server's user only [default: audit under --data]
+    /// Directory of the audit log, readable only by the server's user [default: audit under --data]
     #[arg(long, value_name = "DIR")]
     pub audit_log_dir: Option<PathBuf>,
-    /// The size in MiB at which a file of the audit log is closed and the next one begun
+    /// File size in MiB at which the audit log starts a new file
     #[arg(long, value_name = "MIB", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=4096))]
     pub audit_log_maxsize: u64,
-    /// How many full files of the audit log are kept
+    /// Number of full audit log files to keep
     #[arg(long, value_name = "FILES", default_value_t = 10, value_parser = backups)]
     pub audit_log_maxbackup: usize,
 }
@@ -193,13 +189,13 @@ fn backups(text: &str) -> Result<usize, InvalidValue> {
 }
 
 impl ServerOptions {
-    /// How long a node may be silent before its pods are declared lost.
+    /// How long a node may be out of contact before its pods are declared lost.
     pub fn node_grace(&self) -> Duration {
         Duration::from_secs(self.node_grace.unwrap_or(40))
     }
 
-    /// The first of these options that was given and means nothing where a Kubernetes cluster
-    /// keeps the resources and runs the pods, to refuse it there.
+    /// The first of these options that is set and has no meaning if a Kubernetes cluster stores the resources and
+    /// runs the pods, so that the server can refuse it.
     pub fn embedded_only(&self) -> Option<&'static str> {
         [
             (!self.advertise.is_empty(), "--advertise"),
@@ -221,13 +217,13 @@ impl ServerOptions {
 #[derive(Args, Debug)]
 #[command(after_long_help = format!("{DEVICE_PLUGIN}\n\n{ISOLATION}"))]
 pub struct Agent {
-    /// Who runs this machine's pods
+    /// Engine that runs this machine's pods
     #[arg(long, value_enum, default_value_t = PodsOf::Embedded)]
     pub engine: PodsOf,
-    /// The server's address, as https://HOST:PORT; needed unless a kubelet runs the pods
+    /// Server address, as https://HOST:PORT; required unless a kubelet runs the pods
     #[arg(long, env = "MUSTER_SERVER", value_name = "URL")]
     pub server: Option<String>,
-    /// A join token (`muster token join`); needed until the agent has its certificate
+    /// Join token (`muster token join`); required until the agent has its certificate
     #[arg(
         long,
         env = "MUSTER_JOIN_TOKEN",
@@ -235,55 +231,54 @@ pub struct Agent {
         hide_env_values = true
     )]
     pub token: Option<String>,
-    /// The file with the server's CA certificate (server/ca.pem on the server)
-    /// [default: the fingerprint inside the join token]
+    /// File with the server's CA certificate (server/ca.pem on the server) [default: check the fingerprint in the
+    /// join token]
     #[arg(long, value_name = "FILE")]
     pub ca: Option<PathBuf>,
-    /// The kubelet's directory, with --engine kubernetes
+    /// Directory of the kubelet, with --engine kubernetes
     #[arg(long, value_name = "DIR", default_value = agent::KUBELET_DIR)]
     pub kubelet_dir: PathBuf,
-    /// How the kubelet's pods get this machine's devices, with --engine kubernetes: as resources that
-    /// containers ask for by number (nvidia.com/gpu), or by ResourceClaims (driver gpu.muster.io, which
-    /// kube-scheduler of Kubernetes 1.34 or later allocates). Never both on one node
+    /// How the kubelet's pods get this machine's devices, with --engine kubernetes: as extended resources
+    /// (nvidia.com/gpu), or through ResourceClaims (driver gpu.muster.io, allocated by kube-scheduler of Kubernetes
+    /// 1.34 or later). Never both on one node
     #[arg(long, value_enum, value_name = "WAY")]
     pub devices: Option<DevicesBy>,
-    /// Cut this node's GPUs (MIG) as its label nvidia.com/mig.config says, see below, and wait for pods
-    /// that have them, or evict them by the Eviction API, with their grace and as their disruption
-    /// budgets allow; with --engine kubernetes. Beside no other MIG manager [default: GPUs are not cut]
+    /// Partition this node's GPUs (MIG) by its label nvidia.com/mig.config, see below; either wait for the pods that
+    /// use them, or evict these through the Eviction API, with their grace period and within their disruption
+    /// budgets; with --engine kubernetes. Not together with another MIG manager [default: GPUs are not partitioned]
     #[arg(long, value_enum, value_name = "PODS")]
     pub mig_manager: Option<MigDrain>,
-    /// What that label may name, in YAML as NVIDIA's MIG manager reads it, see below; with
-    /// --mig-manager [default: configurations made of the GPUs' own profiles]
+    /// Configurations that the label may name, in YAML in the format of NVIDIA's MIG manager, see below; with
+    /// --mig-manager [default: configurations of the GPUs' own profiles]
     #[arg(long, value_name = "FILE")]
     pub mig_config: Option<PathBuf>,
-    /// Also offer claims every slice (MIG) that GPUs can be cut into, beside the whole GPU, and cut the GPU
-    /// when kube-scheduler has given one out; with --devices dra, and a cluster with the feature gate
-    /// DRAPartitionableDevices (alpha in Kubernetes 1.34). Slices end with their claims, and MIG mode when a
-    /// claim gets the whole GPU; GPUs that somebody else has cut are offered as they are. Beside no MIG
-    /// manager [default: GPUs are not cut for claims]
+    /// Also offer to ResourceClaims every MIG slice that the GPUs can be partitioned into, besides the whole GPU, and
+    /// create a slice when kube-scheduler allocates it; with --devices dra, in a cluster with the feature gate
+    /// DRAPartitionableDevices (alpha in Kubernetes 1.34). A slice is deleted with its claim, and MIG mode ends when
+    /// a claim gets the whole GPU; GPUs that another program has partitioned are offered as they are. Not together
+    /// with a MIG manager [default: GPUs are not partitioned for claims]
     #[arg(long)]
     pub mig_partitions: bool,
-    /// Take part in `muster doctor --pair` of the cluster, with --engine kubernetes: who may patch Nodes has
-    /// this node run perftest's ib_write_bw and ib_write_lat, one test at a time and none where pods have
-    /// GPUs unless forced. The agent must be in the node's own network, and may watch its Node
+    /// Take part in `muster doctor --pair` of the cluster, with --engine kubernetes: every user that may patch Nodes
+    /// can have this node run perftest's ib_write_bw and ib_write_lat, one test at a time and, unless forced, only
+    /// while no pod has GPUs. The agent must use the node's network and be allowed to watch its Node
     #[arg(long)]
     pub pair: bool,
-    /// The device plugin's configuration as NVIDIA's reads it, in YAML, see below; with
-    /// --engine kubernetes
+    /// Device plugin configuration in YAML, in the format of NVIDIA's device plugin, see below; with --engine
+    /// kubernetes
     #[arg(long, value_name = "FILE")]
     pub device_plugin_config: Option<PathBuf>,
-    /// Also offer the kubelet GPUs in parts, for pods that Muster's scheduler places: aliyun.com/gpu-mem
-    /// (GiB of a GPU's memory), aliyun.com/gpu-core and aliyun.com/gpu-core.percentage (100 for each
-    /// GPU); with --engine kubernetes
+    /// Also offer fractions of GPUs to the kubelet, for pods that Muster's scheduler places: aliyun.com/gpu-mem (GiB
+    /// of GPU memory), aliyun.com/gpu-core and aliyun.com/gpu-core.percentage (100 per GPU); with --engine kubernetes
     #[arg(long)]
     pub gpu_parts: bool,
-    /// Where an agent in a container of its own sees the node's root: below it other vendors'
-    /// devices and RDMA cards' files are looked for; with --engine kubernetes
+    /// Mount point of the node's root in the agent's container, searched for other vendors' devices and the files of
+    /// RDMA cards; with --engine kubernetes
     #[arg(long, value_name = "DIR", default_value = "/")]
     pub host_root: PathBuf,
-    /// By which ways containers are told their devices, with commas: the variable that NVIDIA's
-    /// runtime reads, or the Container Device Interface, by annotations or by the kubelet's own
-    /// field; with --engine kubernetes [default: what --device-plugin-config says, else envvar]
+    /// How containers learn their devices, separated by commas: the environment variable of NVIDIA's runtime, or the
+    /// Container Device Interface by annotations or by the kubelet's own field; with --engine kubernetes [default: as
+    /// in --device-plugin-config, else envvar]
     #[arg(
         long,
         value_name = "WAYS",
@@ -291,125 +286,122 @@ pub struct Agent {
         value_parser = ["envvar", "cdi-annotations", "cdi-cri"]
     )]
     pub device_list_strategy: Vec<String>,
-    /// Where container runtimes look for CDI files, with --engine kubernetes
+    /// Directory in which container runtimes look for CDI files, with --engine kubernetes
     #[arg(long, value_name = "DIR", default_value = agent::CDI_DIRECTORY)]
     pub cdi_dir: PathBuf,
     #[command(flatten)]
     pub machine: MachineOptions,
 }
 
-/// What is done about pods whose GPU is to be cut anew.
+/// What the agent does with pods whose GPU it is to partition anew.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MigDrain {
-    /// They are waited for
+    /// Wait for them to end
     Wait,
-    /// They are evicted
+    /// Evict them
     Evict,
 }
 
 /// How a kubelet's pods get devices.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DevicesBy {
-    /// The device plugin: the default
+    /// Device plugin (the default)
     Plugin,
     /// Dynamic resource allocation
     Dra,
 }
 
-/// Who runs a machine's pods.
+/// The engine that runs a machine's pods.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PodsOf {
-    /// The agent itself, for the server that it joins
+    /// The agent, for the server that it joins
     Embedded,
-    /// A kubelet: the agent offers it the GPUs, hands out those that the scheduler chose, and
-    /// describes the machine on its Node (--kubeconfig, else the cluster
-    /// that this runs in)
+    /// The kubelet: the agent offers it the GPUs, allocates those that the scheduler chose, and describes the machine
+    /// on its Node (--kubeconfig, else the cluster of this pod)
     Kubernetes,
 }
 
 #[derive(Args, Debug, Clone)]
 pub struct MachineOptions {
-    /// The node's name [default: the host's name]
+    /// Name of the node [default: the hostname]
     #[arg(long, value_name = "NAME")]
     pub node_name: Option<String>,
-    /// The address that other nodes reach this one by [default: the one that leads to the
-    /// server]
+    /// IP address at which other nodes reach this node [default: the address of the route to the server]
     #[arg(long, value_name = "IP")]
     pub node_address: Option<IpAddr>,
-    /// A machine description (TOML) that stands in for this machine's GPUs, for tests and
-    /// demos
+    /// Machine description (TOML) that replaces this machine's GPUs, for tests and demos
     #[arg(long, value_name = "FILE")]
     pub machine: Option<PathBuf>,
-    /// A machine description that says which network cards there are to be, with which ports up and
-    /// at which rates: one that `muster doctor --save-machine` wrote where all is well. Without it,
-    /// cards are held against each other and against what they were
+    /// Machine description with the expected network cards, their ports and rates: a file that `muster doctor
+    /// --save-machine` wrote while all cards were healthy. Without it, cards are compared with each other and with
+    /// their earlier state
     #[arg(long, value_name = "FILE")]
     pub expect: Option<PathBuf>,
-    /// How slices of GPUs (MIG) are offered: not at all, as nvidia.com/gpu where all are of one profile,
-    /// or as nvidia.com/mig-PROFILE [default: what --machine says or, of `muster agent`,
-    /// --device-plugin-config, else mixed]
+    /// How MIG slices are offered: not at all, as nvidia.com/gpu if all have one profile, or as
+    /// nvidia.com/mig-PROFILE [default: as in --machine or, for `muster agent`, in --device-plugin-config, else
+    /// mixed]
     #[arg(long, value_name = "STRATEGY", value_parser = ["none", "single", "mixed"])]
     pub mig_strategy: Option<String>,
-    /// The description of another vendor's devices, in YAML (`muster agent --help` has the fields), which
-    /// are offered as the resource that it names (repeatable)
+    /// Description of another vendor's devices in YAML (fields: `muster agent --help`), offered as the resource that
+    /// it names (repeatable)
     #[arg(long = "vendor", value_name = "FILE")]
     pub vendors: Vec<PathBuf>,
-    /// The RDMA cards that containers share, in YAML or JSON (`muster agent --help` has the fields), each
-    /// set of which is offered as the resource that it names; or off. Not with --devices dra [default:
-    /// all cards as rdma/hca_shared_devices_a, and none with --machine]
+    /// RDMA cards that containers share, in YAML or JSON (fields: `muster agent --help`), each set offered as the
+    /// resource that it names; or off. Not with --devices dra [default: all cards as rdma/hca_shared_devices_a, and
+    /// none with --machine]
     #[arg(long, value_name = "FILE")]
     pub rdma_config: Option<PathBuf>,
-    /// When NCCL is told this machine's PCIe tree (NCCL_TOPO_FILE, unless the pod says one itself), in
-    /// containers with GPUs: where the kernel shows no switches or links of GPUs, as in many virtual
-    /// machines, and --expect or --machine has them, by PCI addresses as they are here; always, as
-    /// described there, else as found; or never. Elsewhere NCCL finds the tree itself [default: hidden]
+    /// When containers with GPUs get this machine's PCIe tree for NCCL (NCCL_TOPO_FILE, unless the pod sets it): only
+    /// if the kernel hides the GPUs' switches or links, as in many virtual machines, and --expect or --machine lists
+    /// them under the same PCI addresses; always, from that description or else as detected; or never. Otherwise NCCL
+    /// detects the tree itself [default: hidden]
     #[arg(long, value_enum, value_name = "WHEN")]
     pub nccl_topology: Option<NcclTopology>,
     /// Let pods that name an image run their command on the host, without the image
     #[arg(long)]
     pub host_images: bool,
-    /// The CRI runtime's socket, such as /run/containerd/containerd.sock
+    /// Socket of the CRI runtime, such as /run/containerd/containerd.sock
     #[arg(long, value_name = "SOCKET")]
     pub cri: Option<PathBuf>,
-    /// Where metrics of GPUs and RDMA ports are served for Prometheus (/metrics, plain HTTP), as
-    /// IP:PORT, or off [default: port 9400, of `muster agent` on all addresses, of `muster up` on
-    /// 127.0.0.1; an agent starts without metrics where that port is taken]
+    /// Address for the Prometheus metrics of GPUs and RDMA ports (/metrics, plain HTTP), as IP:PORT, or off [default:
+    /// port 9400, on all addresses for `muster agent`, on 127.0.0.1 for `muster up`; the agent starts without metrics
+    /// if that port is in use]
     #[arg(long, env = "MUSTER_METRICS", value_name = "ADDR", value_parser = metrics)]
     pub metrics: Option<Metrics>,
-    /// What is done about GPUs for the errors (XIDs) that the driver reports of them, in YAML, in
-    /// place of what `muster xids` prints
+    /// Actions on GPUs for the errors (XIDs) that the driver reports, in YAML; replaces the policy that `muster xids`
+    /// prints
     #[arg(long, value_name = "FILE")]
     pub xid_policy: Option<PathBuf>,
-    /// The kernel's log, a second source of XIDs, or a file that grows like it; or off
-    /// [default: /dev/kmsg where it can be read, and none with --machine]
+    /// Kernel log, a second source of XIDs, or a file with the same format; or off [default: /dev/kmsg if readable,
+    /// and none with --machine]
     #[arg(long, value_name = "FILE")]
     pub kmsg: Option<PathBuf>,
     #[command(flatten)]
     pub sharing: SharingOptions,
     #[command(flatten)]
     pub tenancy: TenancyOptions,
-    /// A label for the node, as NAME=VALUE (repeatable)
+    /// Label of the node, as NAME=VALUE (repeatable)
     #[arg(long = "label", value_name = "NAME=VALUE", value_parser = name_and_value)]
     pub labels: Vec<(String, String)>,
 }
 
-/// When NCCL is told a machine's PCIe tree.
+/// When containers get a machine's PCIe tree for NCCL.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NcclTopology {
-    /// Where the kernel hides what a description knows
+    /// If the kernel hides a tree that a description lists
     Hidden,
-    /// Wherever there are GPUs
+    /// In every container with GPUs
     Always,
-    /// Nowhere
+    /// Never
     Never,
 }
 
-/// Where metrics are served, as given.
+/// The address of the metrics endpoint, as given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Metrics {
-    /// Nowhere.
+    /// No endpoint.
     Off,
-    /// Here.
+    /// This address.
     At(SocketAddr),
 }
 
@@ -423,45 +415,44 @@ fn metrics(text: &str) -> Result<Metrics, InvalidValue> {
 
 #[derive(Args, Debug)]
 pub struct Doctor {
-    /// A machine description to check in place of this machine's devices
+    /// Machine description to check instead of this machine's devices
     #[arg(long, value_name = "FILE")]
     pub machine: Option<PathBuf>,
-    /// Write what was seen to FILE as a machine description, for --machine here or elsewhere
+    /// Write the detected devices to FILE as a machine description, for --machine here or elsewhere
     #[arg(long, value_name = "FILE")]
     pub save_machine: Option<PathBuf>,
-    /// A machine description that says which network cards there are to be, with which firmware
-    /// and rates: one saved on a machine that is well. Without it, cards are held against each
-    /// other
+    /// Machine description with the expected network cards, firmware and rates: a file saved on a healthy machine.
+    /// Without it, cards are compared with each other
     #[arg(long, value_name = "FILE")]
     pub expect: Option<PathBuf>,
-    /// Look for sys, proc, etc and dev below DIR: a host's as a container has it, or a copy
+    /// Root directory for sys, proc, etc and dev: a host's root mounted in a container, or a copy
     #[arg(long, value_name = "DIR", default_value = "/")]
     pub root: PathBuf,
-    /// Check RDMA between this node and NODE, of the same server or cluster, instead: what must be alike on both,
-    /// and the bandwidth each way and latency of each pair of ports, by perftest's ib_write_bw and
-    /// ib_write_lat, which both agents must have in their PATH. The nodes must reach each other by TCP.
-    /// For administrators; some 10 seconds a pair of ports. In a Kubernetes cluster agents take part that
-    /// run with --pair (chart: agent.pair)
+    /// Check RDMA between this node and NODE of the same server or cluster instead: the settings that must match on
+    /// both, and for each pair of ports the bandwidth in each direction and the latency, measured by perftest's
+    /// ib_write_bw and ib_write_lat from the PATH of both agents. The nodes must reach each other over TCP. For
+    /// administrators; about 10 seconds per pair of ports. In a Kubernetes cluster, only agents with --pair take part
+    /// (chart: agent.pair)
     #[arg(long, value_name = "NODE", conflicts_with_all = ["machine", "save_machine", "expect", "root"])]
     pub pair: Option<String>,
-    /// The first node of --pair [default: the host's name]
+    /// First node of --pair [default: the hostname]
     #[arg(long, value_name = "NODE", requires = "pair")]
     pub node: Option<String>,
-    /// Measure although pods with GPUs run on one of the nodes
+    /// Measure even if pods with GPUs run on one of the nodes
     #[arg(long, requires = "pair")]
     pub force: bool,
 }
 
 #[derive(Args, Debug)]
 pub struct Xids {
-    /// A file with other answers, as --xid-policy of `muster agent` takes it
+    /// XID policy file, as for --xid-policy of `muster agent`
     #[arg(long, value_name = "FILE")]
     pub xid_policy: Option<PathBuf>,
 }
 
 #[derive(Args, Debug)]
 pub struct Topology {
-    /// A machine description to draw in place of this machine
+    /// Machine description to draw instead of this machine
     #[arg(long, value_name = "FILE")]
     pub machine: Option<PathBuf>,
 }

@@ -1,4 +1,4 @@
-//! How GPUs are shared: what `muster agent` and `muster up` take, and what help says of each way.
+//! Options of `muster agent` and `muster up` for GPU sharing, and the help text on its isolation.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 
 use super::invalid::InvalidValue;
 
-/// What each way of sharing a GPU keeps apart, and what not; the lines are a terminal's.
+/// Isolation of each way of sharing a GPU; wrapped for a terminal.
 pub const ISOLATION: &str = "Sharing GPUs: what is kept apart, and what is not
   whole      a GPU that one container has. What others do on other GPUs reaches it over PCIe,
              NVLinks, power and cooling alone.
@@ -32,34 +32,35 @@ pub const ISOLATION: &str = "Sharing GPUs: what is kept apart, and what is not
   time but MPS. Who shares in turns by replicas alone has no part that he could exceed, and
   the memory of slices is not watched.";
 
-/// How an agent has GPUs shared.
+/// Options for GPU sharing.
 #[derive(Args, Debug, Clone, Default)]
 pub struct SharingOptions {
-    /// GPUs that containers share by NVIDIA's Multi-Process Service (MPS), which holds each to the
-    /// part that it asks for: all, or indices and UUIDs with commas. A container gets one of them, or a
-    /// part of one; who asks for several is placed where others are. Beside a kubelet, sharing.mps of --device-plugin-config says it [default: none, containers
-    /// have parts of GPUs in turns]
+    /// GPUs that containers share through NVIDIA's Multi-Process Service (MPS), which limits each container to its
+    /// requested share: all, or indices and UUIDs with commas. A container gets one of these GPUs or a share of one;
+    /// a container that requests more than one GPU is placed only on nodes with enough GPUs that are not shared
+    /// through MPS. With --engine kubernetes, set sharing.mps in --device-plugin-config instead [default: none,
+    /// containers share GPUs by time slicing]
     #[arg(long, value_name = "GPUS", value_parser = selection)]
     pub mps: Option<Selection>,
-    /// NVIDIA's control program for MPS
+    /// NVIDIA's MPS control program
     #[arg(long, value_name = "PROGRAM", default_value = agent::MPS_PROGRAM)]
     pub mps_control: PathBuf,
-    /// Where each MPS control daemon has its directory; the same path is seen in containers
+    /// Directory for the MPS control daemons; containers see it under the same path
     #[arg(long, value_name = "DIR", default_value = agent::MPS_DIRECTORY)]
     pub mps_dir: PathBuf,
-    /// What is done about a container that has more of a GPU's memory than the part that it asks for:
-    /// it is told of, or it is also ended (beside a kubelet its pod is evicted)
+    /// Action on a container that uses more GPU memory than its requested share: report it, or also end it (with
+    /// --engine kubernetes its pod is evicted)
     #[arg(long, value_enum, value_name = "POLICY", default_value_t)]
     pub over_share: OverShareBy,
 }
 
-/// What is done about a container that has more than its share.
+/// Actions on a container that uses more than its share.
 #[derive(ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OverShareBy {
-    /// It is told of
+    /// Report it
     #[default]
     Report,
-    /// It is told of and ended
+    /// Report it and end it
     End,
 }
 

@@ -1,5 +1,5 @@
-//! Arguments about whom pods run as on this machine, what of its files they may write, and how many
-//! processes and how much of its disk they may have.
+//! Options for the Unix accounts of pods on this machine, their write access to the host's files, and their limits on
+//! processes and disk.
 
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
@@ -12,19 +12,17 @@ use super::invalid::InvalidValue;
 
 #[derive(Args, Debug, Clone)]
 pub struct TenancyOptions {
-    /// Which Unix accounts pods run as, in YAML: users: {NAME: ACCOUNT} by the user that a pod runs
-    /// for (muster.io/user), namespaces: {NAME: ACCOUNT} for pods of users that are not listed, and
-    /// labels: {VALUE: ACCOUNT} by the namespace's label muster.io/unix-account where neither is. Root
-    /// is refused; packaging/examples/accounts.yaml is one to start from [default: every namespace
-    /// gets an id of --pod-ids]
+    /// Unix accounts of pods, in YAML: users: {NAME: ACCOUNT} by the pod's user (muster.io/user), namespaces: {NAME:
+    /// ACCOUNT} for pods of users that are not listed, and labels: {VALUE: ACCOUNT} by the namespace's label
+    /// muster.io/unix-account if neither is listed. Root is refused; example: packaging/examples/accounts.yaml
+    /// [default: each namespace gets an id of --pod-ids]
     #[arg(long, value_name = "FILE")]
     pub accounts: Option<PathBuf>,
-    /// The user ids that namespaces without an account get on this node, one each and for good, as
-    /// FIRST-LAST; ids of the machine's accounts are skipped [default: 2000000000-2000065535]
+    /// User ids for namespaces without an account on this node, as FIRST-LAST; each namespace keeps its id for good,
+    /// and ids of the machine's accounts are skipped [default: 2000000000-2000065535]
     #[arg(long, value_name = "RANGE", value_parser = ids)]
     pub pod_ids: Option<RangeInclusive<u32>>,
-    /// The most processes and threads of one container; never more than a quarter of the kernel's
-    /// process numbers (kernel.pid_max)
+    /// Maximum number of processes and threads per container; capped at a quarter of kernel.pid_max
     #[arg(
         long,
         value_name = "COUNT",
@@ -32,25 +30,24 @@ pub struct TenancyOptions {
         value_parser = clap::value_parser!(u64).range(16..)
     )]
     pub pod_pids_limit: u64,
-    /// Whether pods that run as an id of --pod-ids, and see the machine's own files, may write to
-    /// those that everybody may write to; volumes and their own /tmp, /var/tmp and /dev/shm they may
-    /// write to in any case. Pods of Unix accounts (--accounts) write where their account may
-    /// [default: read-only]
+    /// Access to world-writable host files for pods that run under an id of --pod-ids and see the host's files. Their
+    /// volumes and their own /tmp, /var/tmp and /dev/shm are writable in any case; pods of Unix accounts (--accounts)
+    /// write wherever their account may [default: read-only]
     #[arg(long, value_enum, value_name = "HOW")]
     pub host_files: Option<HostFiles>,
-    /// How much of the disk a pod may use by volumes and logs if it names no limit of its own
-    /// (limits.ephemeral-storage), like 50Gi, or `unlimited`; a pod that uses more is evicted
-    /// [default: a tenth of the file system of the agent's data, at least 1Gi]
+    /// Disk limit of a pod's volumes and logs if the pod sets no limits.ephemeral-storage, such as 50Gi, or
+    /// `unlimited`; a pod that uses more is evicted [default: a tenth of the file system of the agent's data, at
+    /// least 1Gi]
     #[arg(long, value_name = "SIZE", value_parser = pod_disk)]
     pub pod_disk: Option<PodDisk>,
 }
 
-/// What pods without a Unix account may do with the machine's own files.
+/// Access to the host's files for pods without a Unix account.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostFiles {
-    /// Read what everybody may read
+    /// Read world-readable files
     ReadOnly,
-    /// Write to what everybody may write to, too
+    /// Also write to world-writable files
     AsPermitted,
 }
 
@@ -64,9 +61,9 @@ fn pod_disk(text: &str) -> Result<PodDisk, String> {
     fine.ok_or_else(|| "use a size above 0 like 50Gi, or unlimited".to_owned())
 }
 
-/// The least id that a pod may have: those below are the system's own.
+/// The smallest id of a pod: ids below it belong to the system.
 const LEAST_ID: u32 = 1000;
-/// The greatest: the last two numbers mean nobody and no change.
+/// The largest id: the two above it stand for the user `nobody` (-2) and for "no change" (-1).
 const GREATEST_ID: u32 = u32::MAX - 2;
 
 fn ids(text: &str) -> Result<RangeInclusive<u32>, InvalidValue> {

@@ -1,16 +1,16 @@
-//! What `muster wait` may wait for.
+//! The events that `muster wait` can wait for.
 
 use super::invalid::InvalidValue;
 
-/// The condition that means success.
+/// The condition of a successful job.
 pub const SUCCEEDED: &str = "Succeeded";
 
-/// What a wait is for.
+/// The event that ends a wait.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Until {
-    /// It is deleted.
+    /// The object is deleted.
     Gone,
-    /// A condition is true, or a pod's phase is this.
+    /// The condition is true, or the pod is in this phase.
     Condition(String),
 }
 

@@ -11,7 +11,7 @@ use crate::arguments;
 /// The field manager that this command applies as.
 pub const FIELD_MANAGER: &str = "muster";
 
-/// Applies; stops at the first error, having said what was done before it.
+/// Applies the manifests in order. Stops at the first error, after printing the results so far.
 pub async fn apply(connection: &Connection, arguments: arguments::Apply) -> Result<Answer> {
     for manifest in manifests::read(&arguments.files)? {
         let (kind, object, word) = apply_one(connection, &manifest, &arguments)
@@ -64,7 +64,7 @@ async fn apply_one(
         .unwrap_or(&connection.namespace);
     let api = connection.api_in(kind, namespace);
     let Some(name) = manifest.value["metadata"]["name"].as_str() else {
-        // generateName asks for a new object each time: apply means create then.
+        // Each object with generateName is new, so that it is created, not applied.
         let object: DynamicObject = serde_json::from_value(manifest.value.clone())?;
         let parameters = PostParams {
             dry_run: arguments.dry_run,
@@ -73,7 +73,7 @@ async fn apply_one(
         return Ok((kind, api.create(&parameters, &object).await?, "created"));
     };
     let before = api.get_opt(name).await?;
-    // A field with a wrong name is an error here and not a warning that nobody reads.
+    // An unknown field is an error here, not a warning that is easily overlooked.
     let mut parameters = PatchParams::apply(FIELD_MANAGER).validation_strict();
     parameters.dry_run = arguments.dry_run;
     parameters.force = arguments.force_conflicts;

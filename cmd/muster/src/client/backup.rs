@@ -8,9 +8,9 @@ use serde_json::json;
 use super::connection::absolute;
 use super::{Answer, Connection, output};
 
-/// The shortest passphrase that is taken, in characters.
+/// The minimum length of a passphrase, in characters.
 const SHORTEST: usize = 8;
-/// The longest, in bytes.
+/// The maximum length, in bytes.
 const LONGEST: usize = 1024;
 
 /// Reads a passphrase: the file's first line.

@@ -1,4 +1,4 @@
-//! Finds the server to talk to, and as whom.
+//! Finds the server's address and the user's credentials.
 
 use std::io::ErrorKind::NotFound;
 use std::path::{Path, PathBuf};
@@ -20,15 +20,15 @@ pub struct Connection {
     pub client: kube::Client,
     /// The namespace to work in.
     pub namespace: String,
-    /// The server's address, for words to people.
+    /// The server's address, for messages.
     pub server: String,
     /// The kubeconfig that was used.
     pub kubeconfig: Kubeconfig,
-    /// Where it was read from, for words to people.
+    /// The path of that kubeconfig, for messages.
     pub origin: String,
 }
 
-/// The data directory when none was named.
+/// The data directory if no option names one.
 pub fn default_data() -> PathBuf {
     let here = PathBuf::from(".muster");
     if here.is_dir() {
@@ -38,8 +38,8 @@ pub fn default_data() -> PathBuf {
     }
 }
 
-/// The data directory of a server or agent when none was named: where packages put it for
-/// root's services, else here.
+/// The default data directory of a server or agent: the packages' directory for root's services,
+/// else one in the working directory.
 pub fn default_data_to_make() -> PathBuf {
     let packaged = PathBuf::from("/var/lib/muster");
     if packaged.is_dir() && !Path::new(".muster").is_dir() {
@@ -58,7 +58,7 @@ fn kubeconfig_file(global: &Global) -> Option<PathBuf> {
     (global.data.is_some() || file.is_file()).then_some(file)
 }
 
-/// Reads the kubeconfig, and says where it was.
+/// Reads the kubeconfig and returns the path it came from.
 fn read(global: &Global) -> Result<(Kubeconfig, String)> {
     let Some(file) = kubeconfig_file(global) else {
         let kubeconfig = Kubeconfig::read().map_err(|error| {
@@ -95,19 +95,19 @@ fn read(global: &Global) -> Result<(Kubeconfig, String)> {
         let text = format!("there is no kubeconfig at {shown}\n  {advice}");
         return Err(failure::with(exit, text));
     }
-    // The error's own words name the file already.
+    // The error already names the file.
     Ok((Kubeconfig::read_from(&file)?, shown))
 }
 
 impl Connection {
-    /// Reads the kubeconfig and prepares the client; nothing is sent yet.
+    /// Reads the kubeconfig and prepares the client without sending a request.
     pub async fn open(global: &Global) -> Result<Connection> {
         let (kubeconfig, origin) = read(global)?;
         let mut config =
             kube::Config::from_custom_kubeconfig(kubeconfig.clone(), &KubeConfigOptions::default())
                 .await
                 .context("the kubeconfig names no usable server")?;
-        // Logs are followed and watches stay open for as long as they are wanted.
+        // Followed logs and watches stay open without limit.
         config.read_timeout = None;
         config.connect_timeout = Some(CONNECT);
         let namespace = global
@@ -178,7 +178,7 @@ pub fn kubeconfig_text(server: &str, authority_pem: &str, user: &str, token: &st
     serde_norway::to_string(&document).expect("plain JSON is always YAML")
 }
 
-/// Makes a path absolute without asking that it exists.
+/// Makes a path absolute; the path need not exist.
 pub fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf())
 }

@@ -1,4 +1,4 @@
-//! `muster crds`: Muster's kinds for a Kubernetes cluster, generated from their types.
+//! `muster crds`: Muster's custom resource definitions for a Kubernetes cluster, generated from their Rust types.
 
 use std::time::Duration;
 
@@ -14,10 +14,10 @@ use super::apply::FIELD_MANAGER;
 use super::{Answer, Connection, output};
 use crate::arguments::Crds;
 
-/// How long the cluster may take until it serves a kind.
+/// How long to wait until the cluster serves a kind.
 const ESTABLISHED: Duration = Duration::from_secs(60);
 
-/// Writes all of them as YAML documents.
+/// Writes all definitions as YAML documents.
 pub fn print() -> Result<Answer> {
     for crd in resources::crds::all() {
         output::put_line(&format!(
@@ -28,8 +28,8 @@ pub fn print() -> Result<Answer> {
     Ok(Answer::Yes)
 }
 
-/// Whether a kind is there and another operator's, though Muster could do without it: the definitions of kinds that
-/// are kept and not run bear a label when they are ours.
+/// Whether another operator owns the installed definition of a kind that Muster can do without. Muster labels its own
+/// definitions of kinds that it stores but does not run.
 async fn is_others(
     crds: &Api<CustomResourceDefinition>,
     crd: &CustomResourceDefinition,
@@ -43,7 +43,7 @@ async fn is_others(
     Ok(found.is_some_and(|found| found.labels().get(label).map(String::as_str) != Some(ours)))
 }
 
-/// Applies all of them but those that another operator owns, then waits until the cluster serves each.
+/// Applies all definitions except those of other operators, then waits until the cluster serves each kind.
 pub async fn install(connection: &Connection, arguments: &Crds) -> Result<Answer> {
     let crds: Api<CustomResourceDefinition> = Api::all(connection.client.clone());
     let mut all = resources::crds::all();

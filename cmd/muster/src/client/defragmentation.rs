@@ -1,4 +1,5 @@
-//! `muster defragmentation`: what defragmentation would move now, gain and lose. Moves nothing.
+//! `muster defragmentation`: which pods defragmentation would move now, with gain and loss. Moves
+//! nothing.
 
 use anyhow::{Context, Result};
 use resources::tidying::TidyingReport;
@@ -7,7 +8,7 @@ use super::output::{self, Table};
 use super::{Answer, Connection};
 use crate::arguments::{Listing, Output};
 
-/// Asks the server and prints the answer.
+/// Requests the proposal from the server and prints it.
 pub async fn proposal(connection: &Connection, listing: Listing) -> Result<Answer> {
     let answer = connection.ask("/api/v1/defragmentation").await?;
     if let Some(form @ (Output::Json | Output::Yaml)) = listing.output {

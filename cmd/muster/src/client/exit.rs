@@ -1,27 +1,27 @@
-//! The exit statuses, and the words that help and man pages have for them. Scripts rely on
-//! these numbers: they may grow, and never change their meaning.
+//! Exit statuses and their descriptions in help texts and man pages. Scripts rely on the numbers:
+//! new ones may be added, and existing ones never change their meaning.
 
-/// Why a command did not end with 0.
+/// Why a command ends with a status other than 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
-    /// The answer is no, or the work could not be done.
+    /// The answer is no, or the command failed.
     Failed,
-    /// What was typed makes no sense.
+    /// The arguments are invalid.
     Usage,
-    /// What was named does not exist.
+    /// The named object does not exist.
     NotFound,
-    /// The server refused.
+    /// The server refused the request.
     Refused,
     /// No server answered.
     Unreachable,
-    /// A wait's time was over.
+    /// A wait timed out.
     TimedOut,
-    /// Standard output's reader went away.
+    /// The reader closed standard output.
     ClosedPipe,
 }
 
 impl Exit {
-    /// The number.
+    /// The exit status.
     pub fn code(self) -> u8 {
         match self {
             Exit::Failed => 1,
@@ -30,13 +30,13 @@ impl Exit {
             Exit::Refused => 4,
             Exit::Unreachable => 5,
             Exit::TimedOut => 124,
-            // What a shell shows for a program that SIGPIPE ended.
+            // The status that a shell shows for a program ended by SIGPIPE.
             Exit::ClosedPipe => 141,
         }
     }
 }
 
-/// The statuses as help shows them.
+/// The statuses for the help text.
 pub const HELP: &str = "\
 Exit status:
   0    done, or yes
@@ -48,7 +48,7 @@ Exit status:
   124  a wait's time was over
   `muster run` ends with the exit status of its job's command.";
 
-/// What `muster run` adds.
+/// Addition for `muster run`.
 pub const RUN_HELP: &str = "\
 Exit status:
   0 when the job succeeded; when it failed, the exit status of the replica that failed first
@@ -58,7 +58,7 @@ Examples:
   muster run -- hostname
   muster run --replicas 4 --gpus 1 --queue research -- python3 train.py --epochs 3";
 
-/// What `muster wait` adds.
+/// Addition for `muster wait`.
 pub const WAIT_HELP: &str = "\
 Exit status:
   0 when it came about, 1 when it can't any more, 124 when the time was over.

@@ -1,4 +1,4 @@
-//! `muster explain`: why a job or a pod waits, in the words that the API and the UI use.
+//! `muster explain`: why a job or a pod waits, in the same terms as the API and the UI.
 
 use anyhow::Result;
 use kube::api::DynamicObject;
@@ -52,8 +52,8 @@ async fn ask(connection: &Connection, kind: &Kind, name: &str) -> Result<Value> 
     connection.ask(&path).await
 }
 
-/// The job that an object waits with: itself, or the one that made it. A pod or gang that
-/// has started, and one that no job made, stand for themselves.
+/// The job that an object waits with: the object itself, or the job that owns it. A pod or gang
+/// that has started, or that has no job, stands for itself.
 pub async fn waits_with(
     connection: &Connection,
     kind: &'static Kind,
@@ -72,7 +72,7 @@ pub async fn waits_with(
         let Some(job) = jobs.iter().find(|job| job.kind == owner.kind) else {
             continue;
         };
-        // A job that is just being deleted explains nothing.
+        // A job that is being deleted has no explanation.
         if connection.api(job).get_opt(&owner.name).await?.is_some() {
             return Ok(Some((job, owner.name.clone())));
         }
@@ -80,8 +80,7 @@ pub async fn waits_with(
     Ok(None)
 }
 
-/// What the scheduler says of a gang or pod that no job made, where it waits; what its own status
-/// says otherwise.
+/// The scheduler's report on a waiting gang or pod without a job; else the object's own status.
 async fn by_itself(connection: &Connection, object: &DynamicObject) -> Result<Value> {
     let (state, _) = kinds::state(object);
     if matches!(state.as_str(), "Pending" | "Inqueue") {
@@ -102,12 +101,12 @@ async fn by_itself(connection: &Connection, object: &DynamicObject) -> Result<Va
     Ok(alone(object))
 }
 
-/// What a pod's or a gang's own status says.
+/// The status of a pod or gang as an explanation.
 fn alone(object: &DynamicObject) -> Value {
     let (state, message) = kinds::state(object);
     let status = &object.data["status"];
     let conditions = status["conditions"].as_array();
-    // The newest word on why it is not placed, or its container not started.
+    // The latest condition that says why the object is not placed, or its container not started.
     let refused = conditions.into_iter().flatten().rfind(|condition| {
         let (name, value) = (&condition["type"], &condition["status"]);
         name == "Unschedulable" && value == "True" || name == "PodScheduled" && value == "False"
@@ -131,7 +130,7 @@ fn alone(object: &DynamicObject) -> Value {
     json!({"state": state, "sentence": sentence})
 }
 
-/// The one sentence on why something waits; none where it does not.
+/// One sentence on why an object waits; none if it does not wait.
 pub async fn sentence(connection: &Connection, kind: &Kind, name: &str) -> Option<String> {
     let answer = ask(connection, kind, name).await.ok()?;
     answer.get("report")?;
@@ -143,7 +142,7 @@ fn words(name: &str, answer: &Value) -> String {
     let text = |field: &str| answer[field].as_str().unwrap_or("");
     let report = &answer["report"];
     let state = match text("state") {
-        // What is only created and has a report waits.
+        // A created object with a report waits.
         "Created" if report.is_object() => "Pending",
         state => state,
     };

@@ -1,5 +1,5 @@
-//! What people read when a command could not do its work: a sentence, then what to do about
-//! it; and the exit status that goes with it. It prints nothing itself.
+//! Error messages of commands, each with a remedy, and the exit status that goes with the error.
+//! Prints nothing.
 
 use anyhow::Error;
 use kube::core::Status;
@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::Connection;
 use super::exit::Exit;
 
-/// An error in words for people, with its exit status.
+/// An error message with its exit status.
 #[derive(Debug)]
 pub struct Failure {
     exit: Exit,
@@ -24,23 +24,23 @@ impl std::fmt::Display for Failure {
     }
 }
 
-/// An error that says its exit status itself.
+/// An error with an explicit exit status.
 pub fn with(exit: Exit, text: impl Into<String>) -> Error {
     let text = text.into();
     Failure { exit, text }.into()
 }
 
-/// What was typed makes no sense.
+/// Invalid arguments.
 pub fn usage(text: impl Into<String>) -> Error {
     with(Exit::Usage, text)
 }
 
-/// What was named does not exist.
+/// The named object does not exist.
 pub fn not_found(text: impl Into<String>) -> Error {
     with(Exit::NotFound, text)
 }
 
-/// The exit status that an error ends the program with.
+/// The exit status for an error.
 pub fn exit_of(error: &Error) -> Exit {
     if closed_pipe(error) {
         return Exit::ClosedPipe;
@@ -66,7 +66,8 @@ pub fn exit_of(error: &Error) -> Exit {
     error.chain().find_map(told).unwrap_or(Exit::Failed)
 }
 
-/// Puts an error in words for people. A closed pipe stays as it is: the reader had enough.
+/// Turns an error into a message for the user. A closed pipe stays as it is, because its reader
+/// had enough.
 pub fn in_words(error: Error, connection: &Connection) -> Error {
     if closed_pipe(&error) {
         return error;
@@ -78,12 +79,12 @@ pub fn in_words(error: Error, connection: &Connection) -> Error {
         } else if let Some(status) = cause.downcast_ref::<Status>() {
             (refusal(status, connection), true)
         } else if cause.is::<kube::runtime::watcher::Error>() {
-            // Its words repeat those of its source, which comes next.
+            // This message repeats its source, which comes next.
             continue;
         } else {
             (cause.to_string(), false)
         };
-        // Libraries often repeat the source's words in their own.
+        // Libraries often repeat the source's message in their own.
         if !parts.last().is_some_and(|outer| outer.ends_with(&part)) {
             parts.push(part);
         }
@@ -94,7 +95,7 @@ pub fn in_words(error: Error, connection: &Connection) -> Error {
     with(exit_of(&error), parts.join(": "))
 }
 
-/// Whether standard output's reader has gone away, as `| head` does.
+/// Whether the reader of standard output has closed it, as `| head` does.
 pub fn closed_pipe(error: &Error) -> bool {
     error.chain().any(|cause| {
         cause
@@ -103,15 +104,15 @@ pub fn closed_pipe(error: &Error) -> bool {
     })
 }
 
-/// Whether this is an answer of the server with this HTTP status.
+/// Whether the error is a response of the server with this HTTP status.
 pub fn has_code(error: &Error, code: u16) -> bool {
     error.chain().any(|cause| {
         matches!(cause.downcast_ref::<kube::Error>(), Some(kube::Error::Api(status)) if status.code == code)
     })
 }
 
-/// Whether trying again would be answered in the same way. History that is gone (410) and
-/// too many requests (429) pass.
+/// Whether a retry would get the same response. Expired history (410) and too many requests (429)
+/// are temporary.
 pub fn lasts(error: &Error) -> bool {
     error.chain().any(|cause| {
         matches!(cause.downcast_ref::<kube::Error>(), Some(kube::Error::Api(status))
@@ -148,7 +149,7 @@ fn innermost(error: &dyn std::error::Error) -> String {
     inner.to_string()
 }
 
-/// The server's own words, whether the resource API or the platform's REST API refused.
+/// The server's message, from the resource API or from the platform's REST API.
 fn message(status: &Status) -> String {
     let problem: Option<Value> = serde_json::from_str(&status.message).ok();
     let detail = problem.as_ref().and_then(|p| p["detail"].as_str());
@@ -158,7 +159,7 @@ fn message(status: &Status) -> String {
     }
 }
 
-/// A refusal as a sentence, its causes one to a line, and what to do.
+/// A refusal as a sentence, followed by its causes, one per line, and a remedy.
 fn refusal(status: &Status, connection: &Connection) -> String {
     if let Some(missing) = missing(status, &connection.namespace) {
         return missing;
@@ -171,7 +172,7 @@ fn refusal(status: &Status, connection: &Connection) -> String {
     let mut text = message(status);
     let causes = status.details.as_ref().map_or(&[][..], |d| &d.causes);
     if !causes.is_empty() {
-        // The message repeats what the causes say, all on one line.
+        // The message repeats all causes in one line.
         let ends = [" is invalid", " conflict", " conflicts"];
         let end = ends
             .iter()
@@ -198,7 +199,7 @@ fn kind_of(status: &Status) -> Option<&'static Kind> {
     registry::all().iter().find(same)
 }
 
-/// What is missing, when an object is.
+/// Which object is missing.
 fn missing(status: &Status, namespace: &str) -> Option<String> {
     let kind = kind_of(status).filter(|_| status.code == 404)?;
     let name = &status.details.as_ref()?.name;
@@ -214,8 +215,8 @@ fn missing(status: &Status, namespace: &str) -> Option<String> {
     ))
 }
 
-/// The fields that a manifest has and its kind has not. A kube-apiserver words this as an
-/// internal error of server-side apply, though it is the manifest's.
+/// The fields of a manifest that its kind does not have. A kube-apiserver reports these as an
+/// internal error of server-side apply, though the manifest is at fault.
 fn undeclared(status: &Status) -> Option<&str> {
     if let Some((_, found)) = status.message.split_once("strict decoding error: ") {
         return found.starts_with("unknown field").then_some(found);

@@ -1,5 +1,5 @@
-//! `muster get --watch`: what there is, then each change as it comes. It knows nothing of
-//! any kind; tables are the server's.
+//! `muster get --watch`: the current objects, then each change. Independent of kinds: the server
+//! makes the tables.
 
 use anyhow::{Result, bail};
 use futures::{AsyncBufReadExt, TryStreamExt};
@@ -12,20 +12,20 @@ use super::show::{dress, escape, http, none_found, table};
 use super::{Answer, Connection, failure, output};
 use crate::arguments::{Get, Output};
 
-/// What is watched, and how it is shown.
+/// A watched collection and its output format.
 struct Watched<'a> {
     connection: &'a Connection,
     kind: &'a Kind,
     arguments: &'a Get,
     path: String,
-    /// Columns come with a watch's first table only.
+    /// The server sends columns with a watch's first table only.
     columns: Value,
-    /// Rows that come one by one stand under the headings all the same.
+    /// Column widths, so that later rows stay aligned with the headings.
     widths: Vec<usize>,
     version: String,
 }
 
-/// Prints what there is and every change to it, until interrupted.
+/// Prints the current objects and every change, until interrupted.
 pub async fn get(
     connection: &Connection,
     kind: &Kind,
@@ -80,7 +80,7 @@ impl Watched<'_> {
         self.arguments.output.filter(|form| *form != Output::Wide)
     }
 
-    /// Prints what there is; whether there was anything.
+    /// Prints the current objects; returns whether there are any.
     async fn list(&mut self) -> Result<bool> {
         let listed = table(self.connection, &self.path).await?;
         self.version = version_of(&listed);
@@ -88,8 +88,8 @@ impl Watched<'_> {
             .as_array()
             .is_some_and(|rows| !rows.is_empty());
         match self.form() {
-            // Tables carry only metadata: the objects come from the watch, which begins
-            // with those there are when it names no version.
+            // Tables carry only metadata. The objects come from the watch: without a version, it
+            // begins with the existing ones.
             Some(_) => self.version.clear(),
             None => self.rows(listed)?,
         }
@@ -118,7 +118,7 @@ impl Watched<'_> {
         output::put(&shown.body(&self.widths))
     }
 
-    /// Follows one watch to its end; the next one goes on from where it was.
+    /// Follows one watch to its end; the next watch continues from the last version.
     async fn changes(&mut self) -> Result<()> {
         let path = format!(
             "{}watch=true&allowWatchBookmarks=true&resourceVersion={}",
@@ -136,7 +136,7 @@ impl Watched<'_> {
             let object = event["object"].take();
             match event["type"].as_str() {
                 Some("ERROR") => {
-                    // History that is gone: begin with what there is now.
+                    // The history has expired: begin again with the current objects.
                     self.version.clear();
                     bail!(
                         "{}",
@@ -173,7 +173,7 @@ impl Watched<'_> {
     }
 }
 
-/// The version a list, an object or a table of one row is at.
+/// The version of a list, an object or a table of one row.
 fn version_of(value: &Value) -> String {
     let of = |value: &Value| {
         let version = value["metadata"]["resourceVersion"].as_str();

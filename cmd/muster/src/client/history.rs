@@ -1,4 +1,4 @@
-//! `muster explain NAME --history`: what the scheduler decided on a job or gang, the oldest first.
+//! `muster explain NAME --history`: the scheduler's decisions on a job or gang, oldest first.
 
 use anyhow::Result;
 use resources::record::Record;
@@ -10,7 +10,7 @@ use super::show::escape;
 use super::{Answer, Connection, explain, failure, kinds};
 use crate::arguments::{Output, Subject};
 
-/// Prints the records of one job, gang or pod; also of one that is gone.
+/// Prints the records of a job, gang or pod, including a deleted one.
 pub async fn history(
     connection: &Connection,
     subject: &Subject,

@@ -8,7 +8,7 @@ use serde_json::json;
 use super::{Answer, Connection, failure, kinds, output};
 use crate::arguments::JobTarget;
 
-/// Suspends a job, or resumes it; no when it is over.
+/// Suspends or resumes a job; answers no if the job has ended.
 pub async fn suspend(connection: &Connection, target: JobTarget, suspend: bool) -> Result<Answer> {
     let (kind, job) = kinds::find_job(connection, &target.name).await?;
     if let Some(end) = kinds::ended(&job) {

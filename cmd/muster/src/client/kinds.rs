@@ -1,4 +1,4 @@
-//! What users call a kind, and the API calls for it.
+//! Names of kinds on the command line, and the API calls for each kind.
 
 use anyhow::Result;
 use kube::api::{ApiResource, DynamicObject};
@@ -49,7 +49,7 @@ pub fn split(what: &str, names: &[String]) -> Result<(&'static Kind, Vec<String>
     }
 }
 
-/// A kind as kube's client wants it.
+/// A kind in the form of kube's client.
 pub fn api_resource(kind: &Kind) -> ApiResource {
     let gvk = GroupVersionKind::gvk(kind.group, kind.version, kind.kind);
     ApiResource::from_gvk_with_plural(&gvk, kind.plural)
@@ -85,7 +85,7 @@ impl Connection {
     }
 }
 
-/// The kinds that are jobs, in the order in which a bare name is looked for.
+/// The kinds of jobs, in the order of the search for a bare name.
 pub fn job_kinds() -> Vec<&'static Kind> {
     ["pytorchjobs", "jobs"]
         .iter()
@@ -107,8 +107,8 @@ pub async fn find_job(
     }
 }
 
-/// Finds an object of one of these kinds, by `KIND/NAME` or by its bare name; the first
-/// kind that has one of that name wins.
+/// Finds an object of one of these kinds by `KIND/NAME` or by its bare name. The first kind with
+/// an object of that name wins.
 pub async fn find(
     connection: &Connection,
     name: &str,
@@ -139,7 +139,7 @@ pub async fn find(
     Ok(None)
 }
 
-/// Which end a job or a pod has come to, if it has: a condition's name, or a pod's phase.
+/// How a job or a pod ended, if it did: a condition's name, or a pod's phase.
 pub fn ended(object: &DynamicObject) -> Option<&'static str> {
     ["Succeeded", "Failed", "Complete"]
         .into_iter()
@@ -158,7 +158,7 @@ pub fn has_condition(object: &DynamicObject, name: &str) -> bool {
             .any(|condition| condition["status"] == "True" && same(&condition["type"]))
 }
 
-/// The newest condition that holds, with its message, or the phase.
+/// The latest true condition with its message, or the phase.
 pub fn state(object: &DynamicObject) -> (String, String) {
     let status = &object.data["status"];
     let text = |value: &Value| value.as_str().unwrap_or("").to_string();

@@ -1,4 +1,4 @@
-//! `muster kubeconfig`: a file for kubectl and SDKs, with a token of its own.
+//! `muster kubeconfig`: a file for kubectl and SDKs, with its own token.
 
 use anyhow::Result;
 

@@ -1,4 +1,4 @@
-//! `muster logs`: of a pod, or of one rank of a job; also after the pod is gone.
+//! `muster logs`: the log of a pod or of one rank of a job, also after the pod's deletion.
 
 use std::pin::Pin;
 
@@ -14,10 +14,10 @@ use super::show::escape;
 use super::{Answer, Connection, failure, kinds};
 use crate::arguments::Logs;
 
-/// How much is read at a time.
+/// Bytes per read.
 const CHUNK_BYTES: usize = 32 * 1024;
 
-/// A log as it comes.
+/// A log stream.
 type Log = Pin<Box<dyn AsyncRead + Send>>;
 
 /// Prints or follows logs.
@@ -28,7 +28,7 @@ pub async fn logs(connection: &Connection, arguments: Logs) -> Result<Answer> {
     let sought = arguments.name.as_str();
     let bare = sought.rsplit('/').next().unwrap_or(sought);
     let found = match kinds::find(connection, sought, &among).await {
-        // What is gone by name may have left its log.
+        // The log of a deleted object may still exist.
         Err(error) if failure::has_code(&error, 404) => None,
         other => other?,
     };
@@ -61,9 +61,9 @@ pub async fn logs(connection: &Connection, arguments: Logs) -> Result<Answer> {
     Ok(Answer::Yes)
 }
 
-/// A job's rank that has no log yet: how the job is, and what can be done.
+/// The error for a job's rank without a log: the job's state and a remedy.
 fn not_yet(error: Error, connection: &Connection, kind: &Kind, job: &DynamicObject) -> Error {
-    // No node yet, or not even a pod.
+    // The pod has no node yet, or does not exist yet.
     let early = failure::has_code(&error, 400) || failure::has_code(&error, 404);
     if !early || kinds::ended(job).is_some() {
         return error;
@@ -81,14 +81,14 @@ fn not_yet(error: Error, connection: &Connection, kind: &Kind, job: &DynamicObje
     )
 }
 
-/// Nodes keep the logs of pods that are gone, by the pods' names; those of a PyTorchJob
-/// follow from its own.
+/// The log of a deleted pod. Nodes keep these logs by pod name; the pod names of a PyTorchJob
+/// follow from its own name.
 async fn of_what_is_gone(connection: &Connection, name: &str, arguments: &Logs) -> Result<Answer> {
     let rank = arguments.rank;
     let worker = |index: u32| format!("{name}-worker-{index}");
     let candidates = match rank {
         0 => vec![name.to_string(), format!("{name}-master-0"), worker(0)],
-        // A master, where there was one, is rank 0.
+        // If the job had a master, the master is rank 0.
         _ if is_kept(connection, &format!("{name}-master-0")).await? => vec![worker(rank - 1)],
         _ => vec![worker(rank)],
     };
@@ -131,8 +131,8 @@ async fn open(connection: &Connection, pod: &str, query: &[String]) -> Result<Lo
     Ok(Box::pin(connection.client.request_stream(request).await?))
 }
 
-/// Copies the log to standard output as it comes. One that is followed and breaks off, as
-/// when the server is started anew, is taken up again where it was.
+/// Copies the log to standard output as it arrives. If a followed log breaks off, as on a restart
+/// of the server, the copy resumes at the same position.
 pub async fn stream(connection: &Connection, pod: &str, arguments: &Logs) -> Result<()> {
     let mut query = vec![format!("follow={}", arguments.follow)];
     if let Some(lines) = arguments.tail {
@@ -153,7 +153,7 @@ pub async fn stream(connection: &Connection, pod: &str, arguments: &Logs) -> Res
             Exit::Failed,
             "the log broke off: the server or the node went away",
         );
-        // The last lines of a log that grew meanwhile are others.
+        // With --tail, the last lines of a growing log have changed meanwhile.
         if !arguments.follow || arguments.tail.is_some() {
             return Err(broke);
         }
@@ -165,7 +165,7 @@ pub async fn stream(connection: &Connection, pod: &str, arguments: &Logs) -> Res
     }
 }
 
-/// Copies until the log ends, or breaks off: then no.
+/// Copies until the log ends. Returns false if the log breaks off.
 async fn copy(log: &mut Log, shown: &mut u64) -> Result<bool> {
     let mut chunk = vec![0u8; CHUNK_BYTES];
     loop {
@@ -179,14 +179,14 @@ async fn copy(log: &mut Log, shown: &mut u64) -> Result<bool> {
     }
 }
 
-/// Passes over what was shown already; no when there is not as much any more.
+/// Skips the bytes that were already printed. Returns false if the log has become shorter.
 async fn skip(log: &mut Log, bytes: u64) -> bool {
     let mut passed = log.take(bytes);
     let copied = futures::io::copy(&mut passed, &mut futures::io::sink()).await;
     copied.is_ok_and(|copied| copied == bytes)
 }
 
-/// Opens a log whose server or node has just gone away, and may come back.
+/// Reopens a log whose server or node has just gone away and may come back.
 async fn open_again(connection: &Connection, pod: &str, query: &[String]) -> Result<Log> {
     let mut errors = 0;
     loop {

@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::exit::Exit;
 use super::failure;
 
-/// A manifest and where it came from, for messages.
+/// A manifest and its origin, for messages.
 pub struct Manifest {
     /// The object.
     pub value: Value,
@@ -80,7 +80,7 @@ fn parse(text: &str, origin: &str, into: &mut Vec<Manifest>) -> Result<()> {
     Ok(())
 }
 
-/// Takes Lists apart and drops empty documents.
+/// Unpacks Lists and drops empty documents.
 fn flatten(mut value: Value, origin: &str, into: &mut Vec<Manifest>) -> Result<()> {
     if value.is_null() {
         return Ok(());

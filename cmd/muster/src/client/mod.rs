@@ -1,4 +1,4 @@
-//! The client's commands: each asks the server over the same API that kubectl uses.
+//! The client's commands, which use the same API as kubectl.
 
 mod apply;
 mod backup;
@@ -41,16 +41,16 @@ pub use connection::{Connection, default_data_to_make, kubeconfig_text};
 
 use crate::arguments::{Command, Global};
 
-/// What a command that ran found out.
+/// The result of a command that ran.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// Done, or yes.
+    /// The command succeeded, or the answer is yes.
     Yes,
-    /// No: the job failed, a check found something.
+    /// The answer is no: the job failed, or a check found a fault.
     No,
-    /// What was waited for did not come in time.
+    /// The awaited event did not happen in time.
     TimedOut,
-    /// A command that ran as a job ended with this status.
+    /// The command of a job ended with this exit status.
     Ended(u8),
 }
 
@@ -90,7 +90,7 @@ async fn dispatch(connection: &Connection, command: Command) -> Result<Answer> {
             None => queues::queues(connection, queue.output).await,
         },
         Command::Defragmentation(listing) => defragmentation::proposal(connection, listing).await,
-        // Without --pair it asks no server, and main runs it.
+        // Without --pair, main runs this command without a server.
         Command::Doctor(doctor) => pair::pair(connection, doctor).await,
         Command::Token(command) => tokens::token(connection, command).await,
         Command::Kubeconfig(arguments) => kubeconfig::print(connection, arguments).await,

@@ -1,5 +1,5 @@
-//! `muster nodes` and `muster top`: what nodes are, what they have, and what of it is
-//! promised to pods.
+//! `muster nodes` and `muster top`: state of nodes, their allocatable resources, and the part that is allocated to
+//! pods.
 
 use std::collections::BTreeMap;
 
@@ -19,8 +19,7 @@ use crate::arguments::{Listing, Output};
 
 const GIB: i64 = 1 << 30;
 
-/// A node with what is used of it; nothing is known of its use to callers who may not see
-/// all pods.
+/// A node with its allocated resources; these are unknown if the user may not list all pods.
 struct Used {
     node: Node,
     used: Option<Amounts>,
@@ -134,7 +133,8 @@ fn gpus(row: &Used, inventory: Option<&NodeInventory>) -> String {
     }
 }
 
-/// What a node has beside GPUs by number that has a vendor's name: slices of GPUs, RDMA cards, other vendors'.
+/// A node's devices other than numbered GPUs that have a vendor's resource name: GPU slices, RDMA cards, other
+/// vendors' devices.
 fn others(row: &Used) -> String {
     let all = row.room.iter().map(|(name, _)| name);
     let devices = all.filter(|name| name.contains('/') && *name != NVIDIA_GPU);
@@ -148,7 +148,7 @@ fn others(row: &Used) -> String {
     }
 }
 
-/// The models of a node's GPUs, each once with how many there are of it.
+/// The models of a node's GPUs, each with its count.
 fn models(inventory: Option<&NodeInventory>) -> String {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     for gpu in inventory.into_iter().flat_map(|inventory| &inventory.gpus) {
@@ -165,7 +165,7 @@ fn models(inventory: Option<&NodeInventory>) -> String {
     }
 }
 
-/// Prints a line for each node, and one for all.
+/// Prints a line for each node, and a total.
 pub async fn top(connection: &Connection, listing: Listing) -> Result<Answer> {
     let rows = read(connection).await?;
     if let Some(form @ (Output::Json | Output::Yaml)) = listing.output {
@@ -241,10 +241,10 @@ fn status(node: &Node) -> String {
     words.join(",")
 }
 
-/// What is wrong with a node that does not stop it.
+/// A warning about a node that keeps running.
 fn suspicion(node: &Node) -> Option<String> {
     let conditions = node.status.as_ref()?.conditions.as_ref()?;
-    // What keeps gangs off comes first.
+    // Warnings that keep gangs off the node come first.
     let all = [FABRIC_FAILED, SUSPECT, DEVICES_UNHEALTHY].into_iter();
     let said = all.filter_map(|name| {
         let mut all = conditions.iter();
@@ -255,7 +255,7 @@ fn suspicion(node: &Node) -> Option<String> {
     (!said.is_empty()).then(|| said.join("; "))
 }
 
-/// What a node's GPUs were doing when that was last seen: how many were at work, and the hottest.
+/// The load of a node's GPUs at the last report: the number of busy GPUs and the highest temperature.
 fn load(node: &Node) -> Option<String> {
     let annotation = node.metadata.annotations.as_ref()?.get(LOAD)?;
     let load: NodeLoad = serde_json::from_str(annotation).ok()?;
@@ -270,12 +270,12 @@ fn load(node: &Node) -> Option<String> {
     Some(format!("{busy} of {} GPUs at work{heat}", load.gpus.len()))
 }
 
-/// Thousandths of a CPU in CPUs.
+/// Converts thousandths of a CPU to CPUs.
 pub fn cores(milli: i64) -> String {
     format!("{:.1}", milli as f64 / 1000.0)
 }
 
-/// Bytes in GiB.
+/// Converts bytes to GiB.
 pub fn gib(bytes: i64) -> String {
     format!("{:.1}", bytes as f64 / GIB as f64)
 }

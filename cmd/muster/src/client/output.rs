@@ -12,13 +12,13 @@ use serde_json::Value;
 
 use crate::arguments::Output;
 
-/// Writes text to standard output. A reader that went away is an error like others, not
-/// the panic that `print!` makes of it.
+/// Writes text to standard output. A closed reader is an ordinary error, not the panic of
+/// `print!`.
 pub fn put(text: &str) -> Result<()> {
     put_bytes(text.as_bytes())
 }
 
-/// Writes bytes as they are, such as a log's.
+/// Writes raw bytes, such as a log's.
 pub fn put_bytes(bytes: &[u8]) -> Result<()> {
     let mut out = std::io::stdout().lock();
     out.write_all(bytes)?;
@@ -30,20 +30,20 @@ pub fn put_line(line: &str) -> Result<()> {
     put(&format!("{line}\n"))
 }
 
-/// Writes a line for people to standard error, beside what programs read.
+/// Writes a message to standard error, apart from the output for programs.
 pub fn tell(line: &str) -> Result<()> {
     eprintln!("{line}");
     Ok(())
 }
 
-/// Tells how long work goes, on standard error; a line is said once until it changes.
+/// Reports progress on standard error; prints a line only if it differs from the last one.
 #[derive(Default)]
 pub struct Progress {
     last: String,
 }
 
 impl Progress {
-    /// Says where things are.
+    /// Reports the current state.
     pub fn say(&mut self, line: &str) {
         if self.last != line && !line.is_empty() {
             eprintln!("{}", Paint::stderr().dim(line));
@@ -72,7 +72,7 @@ impl Table {
         self.rows.push(cells.into_iter().map(Into::into).collect());
     }
 
-    /// The text, every line ended.
+    /// The table as text; every line ends with a newline.
     pub fn render(&self) -> String {
         let widths = self.widths(&[]);
         let mut text = self.headings(&widths);
@@ -80,7 +80,7 @@ impl Table {
         text
     }
 
-    /// How wide each column is, and at least this wide.
+    /// The width of each column, at least the given one.
     pub fn widths(&self, least: &[usize]) -> Vec<usize> {
         let width = |column: usize| {
             let cells = self.rows.iter().filter_map(|row| row.get(column));
@@ -126,7 +126,7 @@ fn lines<'a>(rows: impl Iterator<Item = &'a Vec<String>>, widths: &[usize]) -> S
     text
 }
 
-/// How long ago something was, as kubectl prints ages; a dash where the time is not known.
+/// The age since a time, as kubectl prints ages; a dash if the time is unknown.
 pub fn age(since: Option<&Time>) -> String {
     since.map_or_else(
         || "-".to_string(),
@@ -134,7 +134,7 @@ pub fn age(since: Option<&Time>) -> String {
     )
 }
 
-/// Reads the server's Table into one of ours; `wide` keeps the columns of low priority.
+/// Converts the server's Table; `wide` keeps the columns of low priority.
 pub fn server_table(table: &Value, wide: bool, with_namespace: bool) -> Table {
     let none = Vec::new();
     let columns = table["columnDefinitions"].as_array().unwrap_or(&none);
@@ -213,8 +213,8 @@ pub fn name_of(object: &DynamicObject, kind: &Kind) -> String {
 #[derive(Clone, Copy)]
 pub struct Paint(bool);
 
-/// Colours suit a terminal that can show them, unless NO_COLOR (https://no-color.org) is
-/// set to anything but nothing.
+/// Use colours on a terminal that supports them, unless NO_COLOR (https://no-color.org) is set to
+/// a non-empty value.
 fn wanted(terminal: bool) -> bool {
     let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
     terminal && set("NO_COLOR").is_none() && set("TERM").is_none_or(|term| term != "dumb")

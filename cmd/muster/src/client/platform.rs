@@ -1,4 +1,4 @@
-//! Calls to the platform's REST API, `/api/v1/...`, for what is not a resource.
+//! Calls to the platform's REST API, `/api/v1/...`, which serves data that are not resources.
 
 use anyhow::{Context, Result};
 use serde_json::Value;
@@ -6,12 +6,12 @@ use serde_json::Value;
 use super::Connection;
 
 impl Connection {
-    /// GET, answered with JSON.
+    /// Sends a GET and returns the JSON response.
     pub async fn ask(&self, path: &str) -> Result<Value> {
         self.call("GET", path, &Value::Null).await
     }
 
-    /// Any method with a JSON body (none when it is null), answered with JSON or nothing.
+    /// Sends any method with a JSON body (no body if null) and returns the JSON response, if any.
     pub async fn call(&self, method: &str, path: &str, body: &Value) -> Result<Value> {
         let bytes = if body.is_null() {
             Vec::new()

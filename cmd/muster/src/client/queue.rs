@@ -1,4 +1,4 @@
-//! `muster queue NAME`: how one queue stands.
+//! `muster queue NAME`: the state of one queue.
 
 use std::collections::BTreeMap;
 
@@ -11,10 +11,10 @@ use super::show::escape;
 use super::{Answer, Connection};
 use crate::arguments::Output;
 
-/// How many of those who wait are named.
+/// The maximum number of waiting gangs that are listed.
 const NAMED_MAX: usize = 20;
 
-/// Asks for one queue and prints how it stands.
+/// Requests one queue's state and prints it.
 pub async fn queue(connection: &Connection, name: &str, form: Option<Output>) -> Result<Answer> {
     let path = format!("/api/v1/queues/{}", escape(name));
     let answer = connection.ask(&path).await?;

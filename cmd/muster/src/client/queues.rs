@@ -15,8 +15,8 @@ use super::output::{self, Table};
 use super::{Answer, Connection, show};
 use crate::arguments::Output;
 
-/// Lists queues: weight and share among siblings, state, and what is allocated of what
-/// each may have.
+/// Lists queues: weight and share among siblings, state, and allocated resources against the
+/// limits.
 pub async fn queues(connection: &Connection, form: Option<Output>) -> Result<Answer> {
     let wide = match form {
         None => false,
@@ -104,7 +104,7 @@ fn list(resources: Option<&BTreeMap<String, Quantity>>) -> String {
     }
 }
 
-/// The largest part of the cluster that a queue holds, in percent.
+/// The largest fraction of a cluster resource that a queue holds, in percent.
 fn holds(share: Option<&str>) -> String {
     let share: Option<f64> = share.and_then(|share| share.parse().ok());
     share.map_or_else(|| "-".to_string(), |share| format!("{:.1}%", share * 100.0))
@@ -114,8 +114,8 @@ fn weight(queue: &Queue) -> i64 {
     i64::from(queue.spec.weight.unwrap_or(1))
 }
 
-/// A queue's part, in percent, of what it and its siblings divide by weight when all of
-/// them have work.
+/// A queue's share, in percent, of the resources that it and its siblings divide by weight if all
+/// of them have work.
 fn share(queue: &Queue, all: &[Queue]) -> i64 {
     let parent = |queue: &Queue| queue.spec.parent.clone().filter(|parent| parent != "root");
     let siblings = all.iter().filter(|other| parent(other) == parent(queue));

@@ -1,4 +1,4 @@
-//! Which pod is a job's rank, and waiting until it runs.
+//! Finds the pod of a job's rank and waits until it runs.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,22 +15,22 @@ use resources::registry::Kind;
 use super::output::Progress;
 use super::{Connection, failure, kinds};
 
-/// How often in a row a watch may fail before it is given up.
+/// Consecutive failures of a watch after which it is given up.
 pub const MOST_ERRORS: u32 = 40;
 
-/// How long to rest before a failed watch is tried again.
+/// Pause before a failed watch is retried.
 pub const REST: Duration = Duration::from_millis(500);
 
-/// What became of waiting for a pod's start.
+/// The result of waiting for a pod's start.
 pub enum Start {
-    /// It runs or has run: its name.
+    /// The pod runs or has run: its name.
     Started(String),
-    /// It won't start any more, and why.
+    /// The pod cannot start any more: the reason.
     Over(String),
 }
 
-/// The next state of a watched object: it, or that there is none. Watches that fail are
-/// taken up again, up to a bound.
+/// The next state of a watched object, or none if it does not exist. Failed watches are restarted,
+/// up to a limit.
 pub async fn next<K>(
     changes: &mut (impl Stream<Item = watcher::Result<Option<K>>> + Unpin),
 ) -> Result<Option<K>> {
@@ -54,8 +54,8 @@ pub async fn next<K>(
     }
 }
 
-/// The name of the pod that runs a rank: the master is rank 0, workers come after it; a
-/// Job's ranks are its completion indexes, or its pods by age.
+/// The name of the pod that runs a rank. The master is rank 0 and workers follow; a Job's ranks
+/// are its completion indexes, or its pods by age.
 pub async fn pod_of(
     connection: &Connection,
     kind: &Kind,
@@ -128,8 +128,8 @@ fn order(pod: &Pod) -> (bool, u32) {
     )
 }
 
-/// The exit status of the replica that failed first, as a program may end with it; none
-/// when no pod tells one.
+/// The exit status of the replica that failed first, as an exit status of this program; none if no
+/// pod reports one.
 pub fn first_failure(pods: &[Pod]) -> Option<u8> {
     let ends = pods.iter().flat_map(|pod| {
         let statuses = pod
@@ -142,13 +142,13 @@ pub fn first_failure(pods: &[Pod]) -> Option<u8> {
             .filter_map(|c| c.state.as_ref());
         states.filter_map(|state| state.terminated.as_ref())
     });
-    // The pods come by rank, and of equals the first is the least.
+    // The pods come by rank, so that the lowest rank wins a tie.
     ends.filter(|end| end.exit_code != 0)
         .min_by_key(|end| end.finished_at.clone())
         .map(|end| u8::try_from(end.exit_code).unwrap_or(u8::MAX))
 }
 
-/// Waits until a job's rank runs, or until it can't any more.
+/// Waits until a job's rank runs, or until it cannot run any more.
 pub async fn await_rank(
     connection: &Connection,
     kind: &'static Kind,
@@ -157,7 +157,7 @@ pub async fn await_rank(
 ) -> Result<Start> {
     let name = job.metadata.name.clone().unwrap_or_default();
     let mut changes = std::pin::pin!(watch_object(connection.api(kind), &name));
-    // A Job's pods have names that are drawn: each change of the job is a reason to look.
+    // The pods of a Job have generated names: check after each change of the job.
     let pod = loop {
         let Some(job) = next(&mut changes).await? else {
             return Ok(Start::Over(format!("the job {name:?} is gone")));
@@ -174,8 +174,8 @@ pub async fn await_rank(
     until_started(connection, &pod, Some((kind, &name))).await
 }
 
-/// Waits until a pod has started or is over, so that its log can be followed; or until the
-/// job it belongs to has ended without it.
+/// Waits until a pod has started or ended, so that its log can be followed; or until its job has
+/// ended without it.
 pub async fn until_started(
     connection: &Connection,
     pod: &str,
@@ -206,7 +206,7 @@ pub async fn until_started(
         loop {
             match next(&mut changes).await? {
                 None => return Ok(Start::Over(format!("the job {name:?} is gone"))),
-                // A job that is over has no more to start: what it left can be read at once.
+                // An ended job starts no more pods: its logs can be read at once.
                 Some(job) if kinds::ended(&job).is_some() => {
                     return Ok(Start::Started(pod.to_string()));
                 }
@@ -228,7 +228,7 @@ fn has_log(pod: &Pod) -> bool {
     matches!(phase, Some("Running" | "Succeeded" | "Failed"))
 }
 
-/// Why a pod does not run yet, in the scheduler's words.
+/// Why a pod does not run yet, as reported by the scheduler.
 fn waits_for(name: &str, pod: &Pod) -> String {
     let conditions = pod.status.as_ref().and_then(|s| s.conditions.as_ref());
     let unscheduled = conditions

@@ -7,7 +7,7 @@ use resources::registry::{self, Kind};
 use super::{Answer, Connection, failure, kinds, manifests, output};
 use crate::arguments;
 
-/// Deletes what is named, or what manifests describe; dependents go with it.
+/// Deletes the named objects or those in manifests, together with their dependents.
 pub async fn delete(connection: &Connection, arguments: arguments::Delete) -> Result<Answer> {
     let parameters = DeleteParams {
         grace_period_seconds: arguments.grace_period,

@@ -10,7 +10,7 @@ use super::ranks::{self, Start};
 use super::{Answer, Connection, failure, kinds, logs, wait};
 use crate::arguments::{Logs, Run};
 
-/// Submits the job; follows rank 0 unless told otherwise.
+/// Submits the job and follows rank 0, unless --detach is given.
 pub async fn run(connection: &Connection, arguments: Run) -> Result<Answer> {
     let kind = kinds::kind("pytorchjobs")?;
     let here = std::env::current_dir().context("the current directory can't be read")?;
@@ -26,7 +26,7 @@ pub async fn run(connection: &Connection, arguments: Run) -> Result<Answer> {
         output::put_line(&created)?;
         return Ok(Answer::Yes);
     }
-    // Standard output is the command's own.
+    // Standard output belongs to the command.
     output::tell(&created)?;
     output::tell(&Paint::stderr().dim(&format!(
         "following rank 0; Ctrl-C leaves it running (`muster logs -f {name}`, `muster cancel {name}`)"
@@ -41,8 +41,8 @@ pub async fn run(connection: &Connection, arguments: Run) -> Result<Answer> {
     }
 }
 
-/// Shows rank 0's log as it comes. A log that breaks off is said and no more: the job's
-/// fate does not hang on it.
+/// Prints rank 0's log as it arrives. If the log breaks off, that is reported only: the job's
+/// outcome does not depend on it.
 async fn follow(connection: &Connection, kind: &'static Kind, job: &DynamicObject) -> Result<()> {
     let pod = match ranks::await_rank(connection, kind, job, 0).await? {
         Start::Started(pod) => pod,

@@ -13,7 +13,7 @@ use crate::arguments::{Get, Output};
 
 const TABLE: &str = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json";
 
-/// Lists or shows.
+/// Lists objects or shows named ones.
 pub async fn get(connection: &Connection, arguments: Get) -> Result<Answer> {
     let (kind, names) = kinds::split(&arguments.what, &arguments.names)?;
     if !names.is_empty() && (arguments.all_namespaces || arguments.selector.is_some()) {
@@ -68,8 +68,8 @@ async fn objects(
     missing.map_or(Ok(Answer::Yes), Err)
 }
 
-/// What is there of several names is shown all the same: keeps the first error that says
-/// that something is not, and says the one before it.
+/// Prints the found objects although others are missing: keeps the last not-found error as the result, and prints the
+/// one before it.
 fn note(missing: &mut Option<Error>, error: Error, connection: &Connection) -> Result<()> {
     if !failure::has_code(&error, 404) {
         return Err(error);
@@ -80,8 +80,7 @@ fn note(missing: &mut Option<Error>, error: Error, connection: &Connection) -> R
     Ok(())
 }
 
-/// Completes and thins what is printed: items of a list carry no type of their own on the
-/// wire, and who owns which field is more than most readers want.
+/// Adds the type, which items of a list lack, and removes managedFields unless requested.
 pub fn dress(item: &mut DynamicObject, kind: &Kind, arguments: &Get) {
     item.types.get_or_insert_with(|| kube::core::TypeMeta {
         api_version: kind.api_version(),
@@ -92,7 +91,7 @@ pub fn dress(item: &mut DynamicObject, kind: &Kind, arguments: &Get) {
     }
 }
 
-/// Lists all of one kind as `get` would.
+/// Lists all objects of a kind as `get` does.
 pub async fn list_of(connection: &Connection, what: &str, form: Output) -> Result<Answer> {
     let arguments = Get {
         what: what.to_string(),
@@ -160,14 +159,14 @@ async fn tables(
     missing.map_or(Ok(Answer::Yes), Err)
 }
 
-/// Says that there is nothing, where it does not get into a program's input.
+/// Reports an empty result on standard error, away from a program's input.
 pub async fn none_found(connection: &Connection, kind: &Kind, namespace: Option<&str>) {
     let Some(namespace) = namespace.filter(|_| kind.namespaced) else {
         eprintln!("No {} found.", kind.plural);
         return;
     };
     let spaces: Api<Namespace> = Api::all(connection.client.clone());
-    // Only a plain no counts: some callers may not ask.
+    // Only a definite "not found" counts: some users may not read namespaces.
     let why = match spaces.get_opt(namespace).await {
         Ok(None) => ": there is no such namespace, `muster get namespaces` lists those there are",
         _ => ".",
@@ -175,13 +174,13 @@ pub async fn none_found(connection: &Connection, kind: &Kind, namespace: Option<
     eprintln!("No {} found in namespace {namespace}{why}", kind.plural);
 }
 
-/// Asks for a collection or an object as the server's Table.
+/// Requests a collection or an object as the server's Table.
 pub async fn table(connection: &Connection, path: &str) -> Result<Value> {
     let request = http(path)?;
     Ok(connection.client.request::<Value>(request).await?)
 }
 
-/// A GET of a path that would rather have Tables.
+/// A GET request that prefers Tables.
 pub fn http(path: &str) -> Result<axum::http::Request<Vec<u8>>> {
     axum::http::Request::get(path)
         .header("accept", TABLE)
@@ -189,14 +188,14 @@ pub fn http(path: &str) -> Result<axum::http::Request<Vec<u8>>> {
         .context("the request could not be made")
 }
 
-/// What one segment of a path or one value of a query may hold as it is: RFC 3986's unreserved characters.
+/// The characters that need no encoding in a path segment or a query value: RFC 3986's unreserved characters.
 const COMPONENT: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
     .remove(b'.')
     .remove(b'_')
     .remove(b'~');
 
-/// Percent-encodes one segment of a path or one value of a query.
+/// Percent-encodes a path segment or a query value.
 pub fn escape(text: &str) -> String {
     utf8_percent_encode(text, COMPONENT).to_string()
 }

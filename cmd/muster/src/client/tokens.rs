@@ -8,10 +8,10 @@ use super::show::escape;
 use super::{Answer, Connection};
 use crate::arguments::Token;
 
-/// Characters of a join token's id; an access token's has twice as many.
+/// Length of a join token's id in characters; an access token's is twice as long.
 const JOIN_ID_LENGTH: usize = 6;
 
-/// Issues, lists and ends tokens.
+/// Issues, lists and revokes tokens.
 pub async fn token(connection: &Connection, command: Token) -> Result<Answer> {
     match command {
         Token::Create { label, days, user } => {
@@ -46,7 +46,7 @@ pub async fn token(connection: &Connection, command: Token) -> Result<Answer> {
                 let text = |field: &str| token[field].as_str().unwrap_or("").to_string();
                 table.row(["id", "user", "purpose", "label", "expires"].map(text));
             }
-            // Others than administrators are refused them, and see none.
+            // The server refuses join tokens to users other than administrators, who see none.
             let joins = connection.ask("/api/v1/join-tokens").await;
             let joins = joins.unwrap_or_default();
             for token in joins["items"].as_array().into_iter().flatten() {
@@ -79,7 +79,7 @@ pub async fn token(connection: &Connection, command: Token) -> Result<Answer> {
     Ok(Answer::Yes)
 }
 
-/// Issues an access token and hands back its secret.
+/// Issues an access token and returns its secret.
 pub async fn issue(
     connection: &Connection,
     label: &str,

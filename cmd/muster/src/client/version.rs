@@ -1,11 +1,11 @@
-//! `muster version`: this binary's, and the server's when one answers.
+//! `muster version`: the version of this binary, and the server's if one answers.
 
 use anyhow::Result;
 
 use super::{Answer, Connection, failure, output};
 use crate::arguments::Global;
 
-/// Prints both versions; a server that does not answer is said, and is no error.
+/// Prints both versions. An unreachable server is reported, and is no error.
 pub async fn version(global: &Global) -> Result<Answer> {
     output::put_line(concat!("muster ", env!("CARGO_PKG_VERSION")))?;
     let server = async {
@@ -19,7 +19,7 @@ pub async fn version(global: &Global) -> Result<Answer> {
             output::put_line(&format!("server {version}"))?;
         }
         Err(error) => {
-            // What to do about it is on the lines after the first.
+            // The remedy is on the lines after the first.
             let text = format!("{error:#}");
             let first = text.lines().next().unwrap_or_default();
             output::put_line(&format!("server none ({first})"))?;

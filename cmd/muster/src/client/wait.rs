@@ -1,4 +1,4 @@
-//! `muster wait`: until a condition is true, or until something is gone.
+//! `muster wait`: waits until a condition is true, or until an object is deleted.
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use super::output::{self, Paint, Progress};
 use super::{Answer, Connection, failure, kinds, ranks};
 use crate::arguments::{SUCCEEDED, Until, Wait};
 
-/// Where what came of a wait is said.
+/// Prints the result of a wait.
 type Say = fn(&str) -> Result<()>;
 
-/// Waits; yes when it happened, no when it can't happen any more.
+/// Waits. Answers yes if the event happened, no if it cannot happen any more.
 pub async fn wait(connection: &Connection, arguments: Wait) -> Result<Answer> {
     let until = &arguments.until;
     let found = find(connection, &arguments.target).await;
@@ -43,14 +43,14 @@ pub async fn wait(connection: &Connection, arguments: Wait) -> Result<Answer> {
     }
 }
 
-/// Waits for a job's end, however long it takes, and says it on standard error; yes when it
+/// Waits for a job's end without a limit and reports it on standard error; answers yes if the job
 /// succeeded.
 pub async fn until_success(connection: &Connection, kind: &Kind, name: &str) -> Result<Answer> {
     let success = Until::Condition(SUCCEEDED.to_string());
     follow(connection, kind, name, &success, output::tell).await
 }
 
-/// What is waited for exists when the wait begins; a bare name is a job's.
+/// Finds the object, which must exist when the wait begins; a bare name is a job's.
 async fn find(connection: &Connection, target: &str) -> Result<(&'static Kind, String)> {
     let Some((word, name)) = target.split_once('/') else {
         let (kind, _) = kinds::find_job(connection, target).await?;
@@ -107,7 +107,7 @@ fn judge(object: &DynamicObject, kind: &Kind, wanted: &str, say: Say) -> Result<
         say(&format!("{name} {words}"))?;
         return Ok(Some(Answer::Yes));
     }
-    // What is over can't get there any more: say so instead of waiting on.
+    // An ended object cannot reach the condition any more: report that instead of waiting on.
     let Some(over) = kinds::ended(object) else {
         return Ok(None);
     };
@@ -117,7 +117,7 @@ fn judge(object: &DynamicObject, kind: &Kind, wanted: &str, say: Say) -> Result<
     Ok(Some(Answer::No))
 }
 
-/// A Job's success is called Complete.
+/// The success condition of a Job is called Complete.
 fn meets(object: &DynamicObject, wanted: &str) -> bool {
     kinds::has_condition(object, wanted)
         || wanted == SUCCEEDED && kinds::has_condition(object, "Complete")

@@ -1,4 +1,4 @@
-//! The administrator's kubeconfig: made at the first start, kept while it works.
+//! The administrator's kubeconfig: created at the first start, kept while it is valid.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -11,18 +11,18 @@ use jiff::{SignedDuration, Timestamp};
 use super::layout::{Layout, write_private};
 use crate::client::kubeconfig_text;
 
-/// How long its token is good.
+/// Lifetime of its token.
 const LIFE: Duration = identity::LONGEST_TOKEN_TTL;
 
-/// It is made anew when less than this is left of it.
+/// A kubeconfig with less time left than this is replaced.
 const RENEW_BEFORE: SignedDuration = SignedDuration::from_hours(30 * 24);
 
-/// The label of that token, by which an older one is found and ended.
+/// Label of that token, by which a start finds and revokes the previous one.
 const LABEL: &str = "admin.kubeconfig";
 
-/// Writes the kubeconfig, unless the one that is there still fits. It is this machine's own way in:
-/// a token, which no failed sign-in of anybody slows down. Where it can't be made (on a full disk,
-/// or where nobody is called `admin` any more) the server starts all the same, and says so.
+/// Writes the kubeconfig, unless the existing one is still valid. It is this machine's own access:
+/// a token, which failed sign-ins of others do not slow down. If it cannot be created (the disk is
+/// full, or no user is called `admin` any more), the server logs that and starts all the same.
 pub async fn write_kubeconfig(
     layout: &Layout,
     identity: &Identity,

@@ -1,4 +1,4 @@
-//! The audit log's options as a log, its wiring, and `muster audit verify`.
+//! Opens the audit log from its options, connects it to the APIs, and runs `muster audit verify`.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -12,11 +12,11 @@ use super::layout::Layout;
 use crate::arguments::{AuditFlags, Global};
 use crate::client::Answer;
 
-/// How long the end of the server waits for the last events to be on disk.
+/// How long a stop waits until the last events are on disk.
 const PATIENCE: Duration = Duration::from_secs(2);
 const MEBIBYTE: u64 = 1 << 20;
 
-/// Opens the log and has the resource API record in it.
+/// Opens the log and makes the resource API record to it.
 pub async fn open(layout: &Layout, flags: &AuditFlags, api: &ApiServer) -> Result<AuditLog> {
     let options = AuditOptions {
         directory: flags
@@ -37,7 +37,7 @@ pub async fn open(layout: &Layout, flags: &AuditFlags, api: &ApiServer) -> Resul
     Ok(log)
 }
 
-/// What records the requests that are not about resources.
+/// The recorder of requests that are not for resources.
 pub fn recorder(log: &AuditLog) -> Recorder {
     Recorder {
         policy: log.policy(),
@@ -45,7 +45,7 @@ pub fn recorder(log: &AuditLog) -> Recorder {
     }
 }
 
-/// Writes what waits, for so long as that is to be expected to take.
+/// Writes the pending events, within a time limit.
 pub async fn close(log: AuditLog, api: &ApiServer) {
     api.set_auditor(None);
     let finished = tokio::task::spawn_blocking(move || log.finish());
@@ -54,7 +54,7 @@ pub async fn close(log: AuditLog, api: &ApiServer) {
     }
 }
 
-/// Reads the policy; without a file, the built-in one.
+/// Reads the policy; without a file, the built-in policy.
 pub fn policy(file: Option<&Path>) -> Result<Policy> {
     let Some(file) = file else {
         return Ok(Policy::built_in());
@@ -65,7 +65,7 @@ pub fn policy(file: Option<&Path>) -> Result<Policy> {
     Policy::read(&document).with_context(place)
 }
 
-/// Checks a log's chain and says what is wrong with it.
+/// Verifies a log's hash chain and reports every break.
 pub fn verified(global: &Global, directory: Option<PathBuf>) -> Result<Answer> {
     let directory = match directory {
         Some(directory) => directory,

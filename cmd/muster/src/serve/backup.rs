@@ -1,5 +1,5 @@
-//! Which of the server's files go into a backup, how they come back with the store, and the check of
-//! a store that no server uses. The formats are the store crate's.
+//! Selects the server's files for a backup, restores them together with the store, and checks a
+//! store that no server has open. The store crate owns the formats.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,18 +13,18 @@ use super::process;
 use crate::arguments::Global;
 use crate::client::{Answer, passphrase};
 
-/// The endings of files that a server needs to come back on another machine: keys, certificates and
-/// settings. What a start makes anew (the administrator's kubeconfig) stays out.
+/// Extensions of the files that a server needs on another machine: keys, certificates and
+/// settings. Files that each start creates again (the administrator's kubeconfig) are left out.
 const KEPT: [&str; 5] = ["json", "key", "pem", "toml", "yaml"];
 /// The largest such file, in bytes.
 const FILE_MAX: u64 = 1 << 20;
-/// What the names of the authority's files begin with: a restore never replaces these.
+/// Prefix of the authority's file names: a restore never replaces these files.
 const AUTHORITY: &str = "ca.";
 
 /// The files of a server's directory that go into a backup, by name.
 ///
 /// # Errors
-/// When one can't be read or is larger than such files are.
+/// A file cannot be read, or is larger than `FILE_MAX`.
 pub fn files(server: &Path) -> Result<Vec<BackupFile>> {
     let mut found = Vec::new();
     let entries = fs::read_dir(server).with_context(|| server.display().to_string())?;
@@ -55,8 +55,8 @@ pub fn files(server: &Path) -> Result<Vec<BackupFile>> {
     Ok(found)
 }
 
-/// Puts files back, in place of those that are there. Nothing is written where another authority is
-/// there: it may be one that nodes trust.
+/// Restores files over the existing ones. If another authority's files exist, nothing is written:
+/// nodes may trust that authority.
 fn put_back(server: &Path, files: &[BackupFile]) -> Result<()> {
     for file in files.iter().filter(|file| file.name.starts_with(AUTHORITY)) {
         let path = server.join(&file.name);
@@ -77,7 +77,7 @@ fn put_back(server: &Path, files: &[BackupFile]) -> Result<()> {
     Ok(())
 }
 
-/// Fills an empty data directory's store, and its keys, from a backup.
+/// Restores a backup's store and keys into an empty data directory.
 pub async fn restore(
     global: Global,
     file: PathBuf,
@@ -103,7 +103,7 @@ pub async fn restore(
     Ok(Answer::Yes)
 }
 
-/// Says what a store holds and what of it is damaged. No where anything is.
+/// Prints what a store holds and which records are damaged. Answers no if any record is damaged.
 pub async fn check_store(global: Global) -> Result<Answer> {
     let directory = data(&global).join("store");
     let of = directory.clone();

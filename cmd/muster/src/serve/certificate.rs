@@ -1,6 +1,6 @@
-//! The server's own certificate: issued at the start by the server's authority, and issued anew at
-//! two thirds of its life while the server runs. Connections that are open keep theirs; new ones
-//! get the new one.
+//! The server's own certificate: the server's authority issues it at the start, and a new one
+//! after two thirds of its lifetime. Open connections keep the old certificate; new ones get the
+//! new one.
 
 use std::net::IpAddr;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -15,10 +15,11 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{ClientHello, ResolvesServerCert, WebPkiClientVerifier};
 use rustls::sign::CertifiedKey;
 
-/// The longest sleep until a renewal: the clock may be set, and the machine may be suspended.
+/// The longest sleep until a renewal, because the clock may be set and the machine may be
+/// suspended.
 const LOOK: Duration = Duration::from_secs(600);
 
-/// How the server is reached.
+/// The server's names and addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Names {
     /// DNS names.
@@ -30,7 +31,7 @@ pub struct Names {
 #[derive(Debug)]
 struct Issued {
     key: Arc<CertifiedKey>,
-    /// When it is to be issued anew, in seconds since 1970.
+    /// Time of the renewal, in seconds since 1970.
     renewal: i64,
 }
 
@@ -44,8 +45,8 @@ impl Certificate {
         Ok(Arc::new(Certificate(RwLock::new(issue(authority, names)?))))
     }
 
-    /// Issues it anew whenever it is time, for as long as this is polled; the names are asked for
-    /// each time, for a machine's addresses change.
+    /// Renews the certificate on time, as long as the future is polled. The names are determined
+    /// anew each time, because a machine's addresses change.
     pub async fn renew_in_time(
         &self,
         authority: &CertificateAuthority,
@@ -96,7 +97,7 @@ impl ResolvesServerCert for Certificate {
     }
 }
 
-/// TLS with this certificate; clients may show one of the same authority.
+/// TLS with this certificate; clients may present a certificate of the same authority.
 pub fn tls(
     authority: &CertificateAuthority,
     certificate: Arc<Certificate>,

@@ -1,5 +1,6 @@
-//! Keeps the scheduler's decisions on disk, so that a server answers for those of the servers before
-//! it. They are written shortly after they fell, in batches, and nobody waits for it.
+//! Stores the scheduler's decisions on disk, so that a server can answer for those of earlier
+//! servers. A background task writes them in batches shortly after they are made; no request waits
+//! for it.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -12,26 +13,26 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-/// How long after it fell a decision is written.
+/// Interval of writes.
 const EVERY: Duration = Duration::from_secs(2);
-/// How often those are written again that merely hold on.
+/// Interval at which decisions that merely continue are written again.
 const HOLDING_ON_EVERY: Duration = Duration::from_secs(60);
-/// How many decisions one batch has: the scheduler waits while they are copied.
+/// Decisions per batch: the scheduler waits while a batch is copied.
 const BATCH: usize = 512;
-/// How often gangs that are gone are looked for.
+/// Interval of the search for deleted gangs.
 const FORGET_EVERY: Duration = Duration::from_secs(3600);
-/// How long after the last decision on a gang that is gone all on it are forgotten.
+/// How long the decisions on a deleted gang are kept after the last one.
 const KEPT_FOR: SignedDuration = SignedDuration::from_hours(30 * 24);
 
-/// The loop that keeps them.
+/// The background task that stores decisions.
 pub struct Decisions {
     end: oneshot::Sender<()>,
     keeping: JoinHandle<()>,
 }
 
 impl Decisions {
-    /// Hands the scheduler what is kept in a directory, and keeps there what comes. Where that
-    /// can't be done it is logged: no job waits for it.
+    /// Loads the stored decisions of a directory into the scheduler's reports, and stores new ones
+    /// there. An error is only logged: no job depends on the history.
     pub async fn keep(directory: PathBuf, board: Arc<ReportBoard>) -> Decisions {
         let (end, ended) = oneshot::channel();
         let open = move || Ledger::open(&directory, store::Options::default());
@@ -65,9 +66,9 @@ impl Decisions {
         Decisions { end, keeping }
     }
 
-    /// Writes what is left. Nothing is to be decided any more.
+    /// Writes the remaining decisions. The scheduler must have stopped.
     pub async fn finish(self) {
-        // Who failed has ended before.
+        // The task has already ended if it failed.
         let _ = self.end.send(());
         if let Err(error) = self.keeping.await {
             tracing::error!(%error, "the last decisions are not kept");
@@ -107,9 +108,9 @@ async fn run(mut writer: Writer, mut ended: oneshot::Receiver<()>) {
 struct Writer {
     ledger: Arc<Ledger>,
     board: Arc<ReportBoard>,
-    /// What was taken and could not be written yet.
+    /// Changes that were taken from the board and could not be written yet.
     left: Arc<Vec<Change>>,
-    /// That the disk is full was said.
+    /// Whether the full disk has been logged.
     said: bool,
 }
 
@@ -123,8 +124,8 @@ impl Writer {
         }
     }
 
-    /// Writes what there is to write, or as much of it as the disk takes. False when no more can
-    /// ever be written.
+    /// Writes all pending changes, or as many as the disk takes. Returns false if no write can
+    /// succeed any more.
     async fn write(&mut self, holding_on: bool) -> bool {
         loop {
             if self.left.is_empty() {

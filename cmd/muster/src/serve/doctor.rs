@@ -1,5 +1,5 @@
-//! `muster doctor`: what the agent could isolate here, which devices it sees, and whether its RDMA
-//! works; and `muster topology`, how these are joined; and `muster xids`, what follows from their
+//! `muster doctor` checks the isolation that the agent can give to pods, the devices and RDMA;
+//! `muster topology` draws the links between devices; `muster xids` prints the actions for GPU
 //! errors.
 
 use std::io::Write;
@@ -13,7 +13,7 @@ use hardware::{Inventory, Source};
 use crate::arguments::{Doctor, Topology, Xids};
 use crate::client::Answer;
 
-/// Checks this machine; no when something that pods rely on is missing.
+/// Checks this machine; answers no if something is missing that pods need.
 pub async fn doctor(arguments: Doctor) -> Result<Answer> {
     let expected = arguments.expect.as_deref().map(expected).transpose()?;
     let described = arguments.machine.is_some();
@@ -82,7 +82,7 @@ pub async fn doctor(arguments: Doctor) -> Result<Answer> {
     Ok(answer)
 }
 
-/// Draws how a machine's devices are joined.
+/// Draws the links between a machine's devices.
 pub fn topology(arguments: Topology) -> Result<Answer> {
     let inventory = look(arguments.machine, Path::new("/"))?;
     let text = hardware::matrix::draw(&inventory);
@@ -93,7 +93,7 @@ pub fn topology(arguments: Topology) -> Result<Answer> {
     Ok(Answer::Yes)
 }
 
-/// Prints what is done about each XID.
+/// Prints the action for each XID.
 pub fn xids(arguments: &Xids) -> Result<Answer> {
     let policy = super::machine::xid_policy(arguments.xid_policy.as_deref())?;
     let text = policy.yaml();
@@ -109,7 +109,7 @@ fn look(description: Option<PathBuf>, root: &Path) -> Result<Inventory> {
     })?)
 }
 
-/// What a machine is to have, as a file describes it.
+/// The expected inventory of a machine, from a description file.
 fn expected(file: &Path) -> Result<Inventory> {
     let mut inventory = Inventory::default();
     let description = Description::load(file).context("--expect")?;
@@ -117,8 +117,8 @@ fn expected(file: &Path) -> Result<Inventory> {
     Ok(inventory)
 }
 
-/// Everything about RDMA; of a described machine, what it says. Where there are ports, their
-/// counters are looked at twice.
+/// The RDMA checks; for a described machine, from its description. If there are ports, their
+/// counters are read twice.
 async fn fabric(
     found: &Inventory,
     root: Option<&Path>,
@@ -185,7 +185,8 @@ fn of_nic(nic: &hardware::Nic) -> String {
     )
 }
 
-/// Prints what pods' processes can be given, found out by trying it; whether all of it.
+/// Tries which isolation pods' processes can get and prints the results; returns whether all of it
+/// works.
 async fn isolation() -> Result<bool> {
     let scratch = std::env::temp_dir().join(format!("muster-doctor-{}", std::process::id()));
     let shim = vec![std::env::current_exe()?.into(), "shim".into()];

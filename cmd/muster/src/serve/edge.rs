@@ -1,6 +1,6 @@
-//! The layer around every route: a panic ends one request and no more, the rest of a body that nobody read is read
-//! before the answer goes out, and every answer has the headers that keep browsers from misreading it. Decides
-//! nothing about what is asked.
+//! The layer around every route. A panic ends one request only; the unread rest of a request's body is read before
+//! the response is sent; every response has headers that keep browsers from misinterpreting it. The layer does not
+//! interpret requests.
 
 use std::future::poll_fn;
 use std::panic::AssertUnwindSafe;
@@ -19,15 +19,15 @@ use futures::FutureExt;
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
 use tokio::sync::oneshot;
 
-/// The most bytes of an unread body that are read and thrown away. A client that still sends when the connection
-/// closes may never see the answer; one whose body has more than the largest that is taken has to live with that.
+/// The most bytes of an unread body that are read and discarded. A client that still sends when the connection closes
+/// may never see the response; for a body with more than the largest accepted size that is tolerated.
 const MOST_DISCARDED: usize = MOST_BODY_BYTES;
 
-/// How long reading an unread body may hold up its answer.
+/// How long reading an unread body may delay its response.
 const LONGEST_DISCARD: Duration = Duration::from_secs(5);
 
-/// What a browser may do with an answer that is no page of ours: show it, and nothing else. Pages name a policy of
-/// their own.
+/// What a browser may do with a response that is not a page of the web UI: display it, nothing else. Pages set their
+/// own policy.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'; form-action 'none'; base-uri 'none'";
 
 /// The routes with this layer around them.
@@ -40,7 +40,7 @@ pub fn around(routes: Router) -> Router {
 async fn guarded(request: Request, next: Next) -> Response {
     let (parts, body) = request.into_parts();
     let (method, path) = (parts.method.clone(), parts.uri.path().to_owned());
-    // An agent's stream has no end to read to.
+    // An agent's stream is endless, so that its body is not read to the end.
     let streams = parts
         .headers
         .get(header::CONTENT_TYPE)
@@ -108,20 +108,20 @@ async fn discard(mut body: Body) {
             }
         }
     };
-    // Too slow is as good as too long: the answer goes out either way.
+    // A body that takes too long counts as too large: the response is sent either way.
     let _ = tokio::time::timeout(LONGEST_DISCARD, reading).await;
 }
 
-/// A request's body that comes back when it is dropped before its end.
+/// A request's body that is handed back if it is dropped before its end.
 struct Returned {
     body: Option<Body>,
     back: Option<oneshot::Sender<Body>>,
-    /// The client sends it: it did not wait to be asked, or has been asked.
+    /// Whether the client sends the body: it sends without `Expect`, or has been asked for it.
     sent: bool,
 }
 
 impl Returned {
-    /// `waits`: the client sends the body only once somebody reads it (`Expect: 100-continue`).
+    /// `waits`: the client sends the body only after the first read (`Expect: 100-continue`).
     fn around(body: Body, waits: bool) -> (Returned, oneshot::Receiver<Body>) {
         let (back, unread) = oneshot::channel();
         let returned = Returned {
@@ -169,7 +169,7 @@ impl Drop for Returned {
             && self.sent
             && !body.is_end_stream()
         {
-            // Nobody listens any more where the request itself was given up.
+            // If the request itself was cancelled, the receiver is gone.
             let _ = back.send(body);
         }
     }
@@ -186,7 +186,7 @@ mod tests {
 
     use super::*;
 
-    /// A body of so many pieces of 1 KiB, and how many have been read.
+    /// A body of `count` pieces of 1 KiB, and a counter of the pieces read.
     fn pieces(count: usize) -> (Body, Arc<AtomicUsize>) {
         let read = Arc::new(AtomicUsize::new(0));
         let counted = read.clone();

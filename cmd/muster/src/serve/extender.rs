@@ -1,6 +1,6 @@
-//! kube-scheduler's extender protocol (`k8s.io/kube-scheduler/extender/v1`, 1.34), over plain HTTP:
-//! a stock kube-scheduler asks which nodes a pod fits, how much each is to be preferred, which evictions
-//! would do, and has the pod bound. Reads and writes the messages; the answers are the scheduler's.
+//! kube-scheduler's extender protocol (`k8s.io/kube-scheduler/extender/v1`, 1.34) over plain HTTP: a stock
+//! kube-scheduler asks Muster to filter nodes for a pod, to score them, to filter victims of a preemption and to bind
+//! the pod. This module reads and writes the messages; the scheduler decides.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -23,17 +23,17 @@ use tokio::time::Instant;
 
 use super::health::{NotLeading, State};
 
-/// The largest question: some thousands of whole nodes, from a kube-scheduler that is not told that
-/// names suffice (`nodeCacheCapable`).
+/// The largest request: some thousands of whole nodes, from a kube-scheduler that is not configured to send names
+/// only (`nodeCacheCapable`).
 const QUESTION_MAX: usize = 128 << 20;
 
-/// kube-scheduler, which evicted for a pod, asks about the node that it cleared when it has seen the
-/// victims go. Our watch may be behind its: a no would have it evict others, elsewhere. So long it is
-/// looked at again before that is said, and so often.
+/// After a preemption, kube-scheduler asks about the node as soon as it has seen its victims' deletion. Muster's
+/// watch may lag behind; a refusal would make kube-scheduler preempt again on another node. So a refusal is delayed
+/// by `CATCH_UP`, and the node is checked every `LOOK_AGAIN`.
 const CATCH_UP: Duration = Duration::from_secs(2);
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
-/// What is asked of nodes. Go's encoding of it names fields as the type does.
+/// A request about nodes. The field names are those of the Go type's JSON encoding.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct Question {
@@ -44,7 +44,7 @@ struct Question {
     node_names: Option<Vec<String>>,
 }
 
-/// A NodeList; whole nodes are answered as they came.
+/// A NodeList; whole nodes are returned unchanged.
 #[derive(Deserialize, Serialize)]
 struct Nodes {
     #[serde(default)]
@@ -110,7 +110,7 @@ struct MetaPod {
 }
 
 impl Preemption {
-    /// Each node's victims by uid.
+    /// The victims of each node by uid.
     fn victims(self) -> (Pod, BTreeMap<String, Victims<MetaPod>>) {
         let whole = self.node_name_to_victims.into_iter().flatten();
         let whole = whole.map(|(node, victims)| {
@@ -149,7 +149,7 @@ struct Bound {
     error: String,
 }
 
-/// Nobody can answer here and now: kube-scheduler tries the pod again after a while.
+/// This server cannot answer now: kube-scheduler retries the pod later.
 struct NotNow(String);
 
 impl IntoResponse for NotNow {
@@ -265,7 +265,8 @@ async fn bind(
         name: asked.pod_name,
         uid: asked.pod_uid,
     };
-    // Not dropped with the connection: a device would stay taken for a pod that was never bound.
+    // A separate task survives the end of the connection; otherwise a device could stay allocated to a pod that was
+    // never bound.
     let bound = tokio::spawn(async move { board.bind_beside(&client, pod, asked.node).await });
     let bound = bound.await.unwrap_or_else(|error| Err(error.into()));
     let error = bound.err().map(|error| error.to_string());
@@ -276,7 +277,7 @@ async fn bind(
     Ok(Json(Bound { error }))
 }
 
-/// Listens for kube-scheduler.
+/// Binds the listener for kube-scheduler.
 pub async fn listen(address: SocketAddr) -> Result<TcpListener> {
     let socket = TcpListener::bind(address).await.with_context(|| {
         format!("--extender: {address} can't be listened on; choose another address or port")
@@ -293,14 +294,14 @@ pub async fn listen(address: SocketAddr) -> Result<TcpListener> {
     Ok(socket)
 }
 
-/// Answers until told to stop.
+/// Serves requests until `stop`.
 pub async fn serve(
     socket: TcpListener,
     state: Arc<State>,
     mut stop: watch::Receiver<bool>,
 ) -> Result<()> {
     let stopped = async move {
-        // Whoever could say stop is gone: as good as a stop.
+        // A dropped sender counts as a stop.
         let _ = stop.wait_for(|stop| *stop).await;
     };
     axum::serve(socket, router(state))

@@ -1,6 +1,6 @@
-//! What of the program stays in memory once it has started. An agent runs for months in a small part of
-//! its program: reading arguments, the first inventory and joining are done once, and the kernel maps
-//! sixteen pages around each that they touched.
+//! Returns the program's unused code pages to the kernel after the start. An agent runs for months in a small part of
+//! its code: it parses arguments, takes the first inventory and joins only once, and the kernel maps sixteen pages
+//! around each page that these touched.
 
 use std::ffi::c_void;
 use std::ops::Range;
@@ -10,11 +10,11 @@ use std::time::Duration;
 
 use nix::sys::mman::{MmapAdvise, madvise};
 
-/// By then an agent has joined, and looked at its machine once.
+/// By this time an agent has joined and taken its first inventory.
 const STARTED: Duration = Duration::from_secs(20);
 
-/// Gives back the pages of the program's code, once, when starting is over. What goes on being used
-/// comes back from the page cache at once.
+/// Releases the pages of the program's code once, when the start is over. Pages in use return from the page cache at
+/// once.
 pub fn shrink_once_started() {
     tokio::spawn(async {
         tokio::time::sleep(STARTED).await;
@@ -31,8 +31,8 @@ fn give_back() {
         let Some(start) = NonNull::new(with_exposed_provenance_mut::<c_void>(range.start)) else {
             continue;
         };
-        // SAFETY: code is mapped from its file and never written to, so that whoever needs a page of it
-        // that is not there gets the same again.
+        // SAFETY: the code is mapped from its file and never written, so that a later access to a released page reads
+        // the same content again.
         let given = unsafe { madvise(start, range.len(), MmapAdvise::MADV_DONTNEED) };
         if let Err(error) = given {
             tracing::debug!(%error, "the program's code stays in memory");
@@ -40,7 +40,7 @@ fn give_back() {
     }
 }
 
-/// Where a program's code is, by `/proc/PID/maps`: what is mapped of its file to be executed.
+/// The address ranges of a program's code in `/proc/PID/maps`: the executable mappings of its file.
 fn code(maps: &str, program: &Path) -> Vec<Range<usize>> {
     let of_line = |line: &str| {
         // address, permissions, offset, device, inode, path
@@ -79,7 +79,7 @@ mod tests {
         assert!(code(maps, Path::new("/usr/bin/mus")).is_empty());
     }
 
-    /// What of the code is in memory, KiB, by `/proc/self/smaps`.
+    /// Resident code in KiB, from `/proc/self/smaps`.
     fn resident() -> u64 {
         let program = std::fs::read_link("/proc/self/exe").unwrap();
         let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
@@ -99,7 +99,7 @@ mod tests {
 
     #[test]
     fn a_program_that_gave_its_code_back_goes_on_in_less_memory() {
-        // Parsing arguments is among what only starting needs.
+        // Parsing arguments is work that only the start needs.
         let parsed =
             <crate::arguments::Arguments as clap::Parser>::try_parse_from(["muster", "get"]);
         assert!(parsed.is_err());

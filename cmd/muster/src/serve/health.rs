@@ -1,5 +1,5 @@
-//! What a server for a Kubernetes cluster says of itself, over plain HTTP: whether it lives,
-//! whether it is of use, and counts in Prometheus' text format.
+//! Health endpoints of a server for a Kubernetes cluster, over plain HTTP: liveness, readiness,
+//! and metrics in Prometheus' text format.
 
 use std::fmt::Write as _;
 use std::sync::{Arc, RwLock};
@@ -14,17 +14,17 @@ use kube::Client;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
-/// Where the server stands.
+/// The server's state.
 pub enum Standing {
-    /// The cluster is not ready for it; why.
+    /// The cluster is not ready for the server: the reason.
     Waits(String),
-    /// Another leads, or nobody does yet: the holder's name, or nothing.
+    /// Another server leads, or none yet: the holder's name, or an empty string.
     Follows(watch::Receiver<String>),
-    /// It leads; what its scheduler does, and the client that writes for it.
+    /// This server leads: its scheduler's reports, and the client that it writes with.
     Leads(Arc<ReportBoard>, Client),
 }
 
-/// Why a server is not asked as the leader.
+/// Why a server cannot answer as the leader.
 #[derive(Debug, thiserror::Error)]
 pub enum NotLeading {
     #[error("this server is broken: restart it")]
@@ -37,15 +37,15 @@ pub enum NotLeading {
     Follows(String),
 }
 
-/// What is said.
+/// The state behind the endpoints.
 pub struct State {
     standing: RwLock<Standing>,
-    /// Each kind of job, and whether it is controlled here.
+    /// Each kind of job, and whether this server controls it.
     kinds: Vec<(JobKind, bool)>,
 }
 
 impl State {
-    /// A server that has looked at nothing yet.
+    /// The state before the first look at the cluster.
     pub fn new(kinds: Vec<(JobKind, bool)>) -> State {
         State {
             standing: RwLock::new(Standing::Waits("starting".to_owned())),
@@ -53,14 +53,14 @@ impl State {
         }
     }
 
-    /// It stands so now.
+    /// Sets the state.
     pub fn set(&self, standing: Standing) {
         if let Ok(mut now) = self.standing.write() {
             *now = standing;
         }
     }
 
-    /// The leader's board and client; who else is to be asked, if it is not this server.
+    /// The leader's board and client; the error names the leader if it is another server.
     pub fn leader(&self) -> Result<(Arc<ReportBoard>, Client), NotLeading> {
         let Ok(standing) = self.standing.read() else {
             return Err(NotLeading::Broken);
@@ -75,7 +75,7 @@ impl State {
         }
     }
 
-    /// Ready: it acts, or would where the leader goes.
+    /// Ready: the server leads, or would take over from the leader.
     fn ready(&self) -> (StatusCode, String) {
         let unready = |why: &str| (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n"));
         let Ok(standing) = self.standing.read() else {
@@ -180,7 +180,7 @@ impl Page {
     }
 }
 
-/// Serves until told to stop.
+/// Serves requests until `stop`.
 pub async fn serve(
     socket: TcpListener,
     state: Arc<State>,
@@ -192,7 +192,7 @@ pub async fn serve(
         .route("/readyz", get(move || async move { readiness.ready() }))
         .route("/metrics", get(move || async move { metrics.metrics() }));
     let stopped = async move {
-        // Whoever could say stop is gone: as good as a stop.
+        // A dropped sender counts as a stop.
         let _ = stop.wait_for(|stop| *stop).await;
     };
     axum::serve(socket, router)

@@ -1,4 +1,4 @@
-//! The ways between shells that have no arrow to each other.
+//! Connections between crates that do not depend on each other.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use portal::{
 
 use super::backup;
 
-/// Lets the pods' `log` subresource read from the nodes.
+/// Makes the pods' `log` subresource read from the nodes.
 pub fn connect_logs(api: &ApiServer, fleet: &Arc<Fleet>) {
     let fleet = fleet.clone();
     api.set_log_opener(Arc::new(move |request| {
@@ -69,7 +69,7 @@ fn status_of(error: &fleet::LogError) -> u16 {
     }
 }
 
-/// Lets the resource API ask who users are.
+/// Makes the resource API look up users in the identity store.
 pub fn connect_users(api: &ApiServer, identity: &Identity) {
     let (tokens, records) = (identity.clone(), identity.clone());
     api.set_users(apiserver::Users {
@@ -81,7 +81,7 @@ pub fn connect_users(api: &ApiServer, identity: &Identity) {
     });
 }
 
-/// What the portal asks of the other shells.
+/// The functions of other crates that the portal calls.
 pub fn hooks(
     api: &ApiServer,
     fleet: &Arc<Fleet>,
@@ -182,8 +182,7 @@ async fn issue_join_token(fleet: &Fleet, new: NewJoinToken) -> Result<JoinToken,
         })
         .await
         .map_err(problem)?;
-    // The authority's fingerprint goes along, so that the agent can tell the server from another
-    // one.
+    // The authority's fingerprint is part of the token, so that the agent can verify the server.
     Ok(JoinToken {
         secret: format!("{}@{}", made.token, fleet.ca_fingerprint()),
         id: made.id,
@@ -244,7 +243,7 @@ async fn ask_rdma(
 ) -> Result<serde_json::Value, AskProblem> {
     let answer = fleet.ask_rdma(node, ask.to_string()).await;
     let answer = answer.map_err(|error| AskProblem {
-        // Not 503 and 504, which clients try again for minutes.
+        // Not 503 or 504, because clients retry these for minutes.
         status: match error {
             fleet::AskError::NodeAway { .. } | fleet::AskError::Silent { .. } => 502,
             fleet::AskError::Refused(_) => 409,

@@ -1,4 +1,4 @@
-//! What this host is called and where it is reached.
+//! The host's name and addresses.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
@@ -22,8 +22,8 @@ pub fn addresses() -> Vec<IpAddr> {
     interfaces.filter_map(address).collect()
 }
 
-/// The address of ours that leads to another: what the kernel would send from. Nothing is
-/// sent to find out.
+/// This host's address on the route to another host: the kernel's source address. Nothing is sent
+/// to find it.
 pub fn address_towards(other: SocketAddr) -> Option<IpAddr> {
     let any: SocketAddr = match other {
         SocketAddr::V4(_) => ([0, 0, 0, 0], 0).into(),

@@ -1,5 +1,5 @@
-//! `muster server --engine kubernetes`: scheduler and job controllers for a cluster that a real
-//! kube-apiserver keeps. Of several such servers one acts at a time.
+//! `muster server --engine kubernetes`: scheduler and job controllers for a cluster with its own
+//! kube-apiserver. One of several such servers is active at a time.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -21,21 +21,21 @@ use crate::arguments::{ControlledKind, Global, KubernetesOptions, ServerOptions}
 
 /// The Lease that servers of one cluster contend for.
 const LEASE: &str = "muster-server";
-/// How long the control loops get to finish their writes at a stop.
+/// How long the control loops may take to finish their writes at a stop.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How often a cluster that is not ready is looked at again.
+/// Interval of the checks of a cluster that is not ready.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
-/// The kinds that can be controlled in a cluster; plain Jobs are kube-controller-manager's.
+/// The kinds that Muster can control in a cluster; kube-controller-manager controls plain Jobs.
 const CONTROLLABLE: [JobKind; 1] = [JobKind::PyTorchJob];
 
-/// Runs until told to stop.
+/// Runs until a stop signal.
 pub async fn run(
     global: &Global,
     server: &ServerOptions,
     options: &KubernetesOptions,
     mut stop: watch::Receiver<bool>,
 ) -> Result<()> {
-    // What is wrong in a file is said before anything is asked for.
+    // Errors in files are reported before any request to the cluster.
     let config = config(server, options)?;
     let (client, address) = client(global).await?;
     let socket = TcpListener::bind(server.listen).await.with_context(|| {
@@ -91,7 +91,7 @@ pub async fn run(
     serving.await?
 }
 
-/// Leads whenever it is this server's turn, until told to stop.
+/// Leads whenever this server holds the Lease, until `stop`.
 async fn lead(
     mut candidate: Candidate,
     config: &controllers::Config,
@@ -119,7 +119,7 @@ async fn lead(
             _ = stopping.wait_for(|stop| *stop) => {}
         }
         queue.abort();
-        // What is under way may be written to its end, for as long as the lease is ours.
+        // Pending writes may finish as long as this server holds the Lease.
         let lost = tokio::select! {
             () = controllers.shutdown(PATIENCE) => false,
             () = term.hold() => true,
@@ -131,7 +131,7 @@ async fn lead(
     }
 }
 
-/// Makes the default queue where there is none, however often that fails.
+/// Creates the default queue if it is missing; retries without limit.
 async fn make_default_queue(client: Client) {
     while let Err(error) = cluster::ensure_default_queue(&client).await {
         tracing::warn!(%error, "the default queue could not be made and is tried again; gangs without a queue wait");
@@ -153,10 +153,10 @@ async fn until_kinds_are_there(client: &Client, config: &controllers::Config, st
 }
 
 fn config(server: &ServerOptions, options: &KubernetesOptions) -> Result<controllers::Config> {
-    // A cluster's own scheduler answers to the usual name.
+    // The cluster's own scheduler serves `default-scheduler`.
     let defaults = controllers::SchedulerConfig {
         scheduler_names: vec![names::SCHEDULER.to_owned()],
-        // The cluster says which claims there are.
+        // The cluster lists its claims.
         volumes_told: true,
         ..controllers::SchedulerConfig::default()
     };
@@ -180,12 +180,12 @@ fn config(server: &ServerOptions, options: &KubernetesOptions) -> Result<control
         jobs,
         upkeep: false,
         node_grace: server.node_grace(),
-        // Every pod has a network of its own.
+        // Each pod has its own network.
         rendezvous_ports: std::ops::RangeInclusive::new(1, 0),
     })
 }
 
-/// A client, and the cluster's address for words to people.
+/// A client, and the cluster's address for messages.
 pub async fn client(global: &Global) -> Result<(Client, String)> {
     let mut config = match &global.kubeconfig {
         Some(file) => {
@@ -199,14 +199,14 @@ pub async fn client(global: &Global) -> Result<(Client, String)> {
             "no cluster is known: name a kubeconfig with --kubeconfig, or run this in a cluster",
         )?,
     };
-    // The loops try again by themselves, within bounds of their own, and heed an answer that says no.
+    // The control loops retry within their own limits, and do not retry definite refusals.
     config.default_retry = false;
     let address = config.cluster_url.to_string();
     let client = Client::try_from(config).context("the client could not be made")?;
     Ok((client, address.trim_end_matches('/').to_owned()))
 }
 
-/// Nobody else's, nor that of an earlier start.
+/// An identity that differs from those of other servers and of earlier starts.
 fn identity() -> String {
     let host = host::name().unwrap_or_else(|| "muster".to_owned());
     let drawn = std::fs::read_to_string("/proc/sys/kernel/random/uuid");

@@ -1,4 +1,4 @@
-//! The data directory: who keeps what where, and with which permissions.
+//! The data directory: the owner, the path and the permissions of each file.
 
 use std::fs;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
@@ -13,14 +13,14 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// The directory as it is; nothing is made.
+    /// The paths below a root; creates nothing.
     pub fn of(root: &Path) -> Result<Layout> {
         let root = std::path::absolute(root)?;
         Ok(Layout { root })
     }
 
-    /// Opens the directory, creating it for its owner alone. What is there already and others
-    /// could read is its owner's alone from now on.
+    /// Opens the directory and creates it if needed, accessible to its owner only. Existing files
+    /// that others could read become private.
     pub fn open(root: &Path) -> Result<Layout> {
         let layout = Layout::of(root)?;
         for directory in [&layout.root, &layout.server(), &layout.agent()] {
@@ -42,7 +42,7 @@ impl Layout {
             tighten_all(directory, DEPTH_MAX);
         }
         for path in entries(&layout.root) {
-            // Of directories the agent's has its own rules: pods' users read some of it.
+            // Among the directories, the agent's has its own rules: pods' users read parts of it.
             if fs::symlink_metadata(&path).is_ok_and(|meta| meta.is_file()) {
                 tighten(&path);
             }
@@ -63,7 +63,7 @@ impl Layout {
         self.root.join("store")
     }
 
-    /// The directory of the decisions that are kept.
+    /// The directory of the stored decisions.
     pub fn decisions(&self) -> PathBuf {
         self.root.join("decisions")
     }
@@ -88,7 +88,7 @@ impl Layout {
         self.server().join("admin.kubeconfig")
     }
 
-    /// The first administrator's drawn password.
+    /// The file with the first administrator's generated password.
     pub fn first_password(&self) -> PathBuf {
         self.server().join("first-password")
     }
@@ -99,11 +99,11 @@ impl Layout {
     }
 }
 
-/// How deep below the data directory's own directories anything of ours lies.
+/// The deepest level of Muster's files below the directories of the data directory.
 const DEPTH_MAX: usize = 8;
 
-/// Takes away from others of this machine what they may do with a file or directory, and says so.
-/// Where that is refused the server goes on: it is no worse than it was.
+/// Removes the permissions of other users on a file or directory and logs that. If the kernel
+/// refuses, the server goes on: the permissions are no worse than before.
 fn tighten(path: &Path) {
     let Ok(meta) = fs::symlink_metadata(path) else {
         return;
@@ -126,7 +126,7 @@ fn tighten(path: &Path) {
     }
 }
 
-/// The same for all that lies below, too; no link is followed.
+/// Like `tighten`, for all files below a directory; follows no links.
 fn tighten_all(path: &Path, depth: usize) {
     tighten(path);
     let is_directory = fs::symlink_metadata(path).is_ok_and(|meta| meta.is_dir());
@@ -144,7 +144,7 @@ fn entries(directory: &Path) -> Vec<PathBuf> {
     entries.flatten().map(|entry| entry.path()).collect()
 }
 
-/// Writes a file that only its owner may read; it is on the disk when this returns.
+/// Writes a file that only its owner may read; returns once it is on disk.
 pub fn write_private(path: &Path, text: &str) -> Result<()> {
     durable::replace(path, text.as_bytes())
         .with_context(|| format!("{} can't be written", path.display()))

@@ -1,13 +1,12 @@
 //! The one port: TLS for everyone (HTTP API, web UI, agents' gRPC), and plain HTTP for
 //! browsers on this machine.
 //!
-//! Each connection's first byte tells TLS from plain HTTP. Plain HTTP from another
-//! machine is sent to the https address instead, so that no password crosses a network
-//! in the clear.
+//! The first byte of each connection tells TLS from plain HTTP. Plain HTTP from another machine is
+//! redirected to the https address, so that no password crosses a network in clear text.
 //!
-//! Every connection has a place (`places`) and bounds (`limits`): one that does nothing is closed,
-//! and when there are too many it makes room for a new one. The loop that accepts waits for no
-//! connection.
+//! Every connection takes a place (`places`) and has limits (`limits`): an idle connection is
+//! closed, and if there are too many connections an idle one makes room for a new one. The accept
+//! loop waits for no connection.
 
 mod body;
 mod limits;
@@ -48,43 +47,43 @@ use unread::Impatient;
 /// The first byte of a TLS record that carries a handshake (RFC 8446, section 5.1).
 const TLS_HANDSHAKE: u8 = 0x16;
 
-/// What the agents' sessions are asked for by; their requests last as long as the connection.
+/// The path prefix of the agents' sessions; these requests last as long as the connection.
 const SESSIONS: &str = "/muster.agent.v1.Fleet/";
 
-/// How long an idle connection gets to end by itself.
+/// How long an idle connection may take to end after a shutdown notice.
 const GOODBYE: Duration = Duration::from_secs(1);
 
-/// How often a node's certificate is looked at again while its connection lasts: it may expire.
+/// Interval at which a node's certificate is checked again during its connection: it may expire.
 const LOOK_AGAIN: Duration = Duration::from_secs(60);
 
-/// Tells which client certificates count now.
+/// Tells which client certificates are valid now.
 #[derive(Clone)]
 pub struct Certificates {
-    /// Whether this one does.
+    /// Whether this certificate is valid.
     pub counts: Arc<dyn Fn(&PeerIdentity) -> bool + Send + Sync>,
-    /// Changes whenever one may have stopped counting.
+    /// Changes whenever a certificate may have become invalid.
     pub changes: watch::Receiver<u64>,
 }
 
-/// What the listener serves, and how.
+/// What the listener serves: certificates, routes and limits.
 pub struct Front {
     /// The server's certificate, and how clients' are verified.
     pub tls: Arc<rustls::ServerConfig>,
-    /// What answers.
+    /// The routes.
     pub router: Router,
-    /// The bounds.
+    /// The limits.
     pub limits: Limits,
-    /// Which of the clients' certificates count.
+    /// The validity of client certificates.
     pub certificates: Certificates,
 }
 
-/// Who gets how many handshakes.
+/// Permits for TLS handshakes.
 struct Handshakes {
     loopback: Semaphore,
     others: Semaphore,
 }
 
-/// Serves until told to stop.
+/// Serves until `stop`.
 pub async fn serve(
     listener: TcpListener,
     front: Front,
@@ -104,7 +103,7 @@ pub async fn serve(
         let (stream, peer) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
-                // Out of file descriptors, most likely: rest, so as not to spin.
+                // Probably out of file descriptors: pause, so as not to spin.
                 tracing::warn!(%error, "a connection could not be accepted");
                 tokio::time::sleep(Duration::from_millis(50)).await;
                 continue;
@@ -187,7 +186,8 @@ where
     let service = hyper::service::service_fn(move |mut request: Request<Incoming>| {
         let in_progress = busy.begin();
         if let Some(identity) = &identity {
-            // Whose certificate counts no more is nobody to the API; the fleet says why.
+            // A caller with an invalid certificate is anonymous to the API; the fleet reports the
+            // reason.
             if let Some(node) = identity.node_name()
                 && counts(identity)
             {
@@ -235,13 +235,13 @@ where
         () = revoked => return Ok(()),
         () = activity.idle(limits.idle, limits.headers) => {}
     }
-    // Told to the client, which may just have sent a request.
+    // The shutdown notice goes to the client, which may just have sent a request.
     serving.as_mut().graceful_shutdown();
     let _ = tokio::time::timeout(GOODBYE, serving).await;
     Ok(())
 }
 
-/// Returns when a certificate that counted does so no more.
+/// Returns when a valid certificate becomes invalid.
 async fn revoked(certificates: Certificates, identity: Option<PeerIdentity>) {
     let Certificates {
         counts,
@@ -259,7 +259,7 @@ async fn revoked(certificates: Certificates, identity: Option<PeerIdentity>) {
         counted = now;
         tokio::select! {
             changed = changes.changed() => if changed.is_err() {
-                // The server is ending.
+                // The server is stopping.
                 return std::future::pending().await;
             },
             () = tokio::time::sleep(LOOK_AGAIN) => {}

@@ -1,4 +1,4 @@
-//! The agent's configuration, from arguments and from what this host is.
+//! The agent's configuration, from the arguments and this host's properties.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
@@ -20,7 +20,7 @@ use crate::arguments::{
     Agent, DevicesBy, HostFiles, MachineOptions, Metrics, MigDrain, NcclTopology,
 };
 
-/// The agent that runs beside a server in one process.
+/// The configuration of an agent in the server's process.
 pub fn beside(server: &Server, layout: &Layout, options: &MachineOptions) -> Result<AgentConfig> {
     let address = match options.node_address {
         Some(address) => address,
@@ -34,7 +34,7 @@ pub fn beside(server: &Server, layout: &Layout, options: &MachineOptions) -> Res
     Ok(config)
 }
 
-/// An agent of its own.
+/// The configuration of an agent in its own process.
 pub fn alone(layout: &Layout, arguments: &Agent) -> Result<AgentConfig> {
     let unused = [
         (arguments.mig_manager.is_some(), "--mig-manager"),
@@ -129,7 +129,7 @@ fn common(
     })
 }
 
-/// Which Unix accounts pods run as: as the file says.
+/// Unix accounts of pods, from the file.
 fn accounts(file: Option<&Path>) -> Result<Accounts> {
     let Some(file) = file else {
         return Ok(Accounts::default());
@@ -140,7 +140,8 @@ fn accounts(file: Option<&Path>) -> Result<Accounts> {
         .with_context(named)
 }
 
-/// Where metrics are served: as asked for, or at the usual port of `usual` if that can be had.
+/// The address of the metrics endpoint: the given one, or `usual` with the default port if that
+/// port is free.
 fn listen(options: &MachineOptions, usual: Ipv4Addr) -> Option<Listen> {
     match options.metrics {
         Some(Metrics::Off) => None,
@@ -164,7 +165,7 @@ fn node_name(options: &MachineOptions) -> Result<String> {
     }
 }
 
-/// An agent that a kubelet's pods get their devices from.
+/// The configuration of an agent that gives devices to a kubelet's pods.
 pub fn beside_kubelet(data: &Path, arguments: &Agent) -> Result<KubeletConfig> {
     let machine = &arguments.machine;
     let unused = [
@@ -241,7 +242,7 @@ pub fn beside_kubelet(data: &Path, arguments: &Agent) -> Result<KubeletConfig> {
     })
 }
 
-/// The GPUs that are shared by MPS. In how many parts is the pods' to say.
+/// The GPUs that are shared through MPS. The pods determine the number of shares.
 fn by_mps(gpus: Option<&Selection>) -> Sharing {
     let Some(devices) = gpus.cloned() else {
         return Sharing::default();
@@ -265,11 +266,11 @@ fn daemons(options: &MachineOptions) -> MpsConfig {
     }
 }
 
-/// Where XIDs are heard, and what is done about them.
+/// The sources of XIDs, and the actions on them.
 fn hearing(options: &MachineOptions) -> Result<Hearing> {
     let kmsg = match &options.kmsg {
         Some(file) => Some(file.clone()).filter(|file| file.as_os_str() != "off"),
-        // A described machine's faults are not in this one's log.
+        // A described machine's faults are not in this machine's log.
         None => (options.machine.is_none()).then(|| hardware::kmsg::KMSG.into()),
     };
     Ok(Hearing {
@@ -279,7 +280,7 @@ fn hearing(options: &MachineOptions) -> Result<Hearing> {
     })
 }
 
-/// What is done about GPUs for their XIDs: as a file says, or by default.
+/// The actions on GPUs for their XIDs: the file's, or the default ones.
 pub fn xid_policy(file: Option<&Path>) -> Result<XidPolicy> {
     let Some(file) = file else {
         return Ok(XidPolicy::default());
@@ -290,14 +291,14 @@ pub fn xid_policy(file: Option<&Path>) -> Result<XidPolicy> {
         .with_context(named)
 }
 
-/// A file of YAML, called so in errors.
+/// Reads a YAML file; errors use the name that `named` returns.
 fn document(file: &Path, named: impl Fn() -> String) -> Result<serde_json::Value> {
     let text =
         std::fs::read_to_string(file).with_context(|| format!("{} can't be read", named()))?;
     serde_norway::from_str(&text).with_context(|| format!("{} is not YAML", named()))
 }
 
-/// How the device plugin is set up: as the file says, and the MIG strategy as the argument does.
+/// The device plugin's settings: from the file, with the argument's MIG strategy.
 fn plugin_settings(arguments: &Agent) -> Result<PluginSettings> {
     let mut settings = PluginSettings::default();
     if let Some(file) = &arguments.device_plugin_config {
@@ -324,7 +325,8 @@ fn plugin_settings(arguments: &Agent) -> Result<PluginSettings> {
     Ok(settings)
 }
 
-/// Refuses to cut GPUs for claims where there are no claims, or no GPUs, or somebody else cuts.
+/// Refuses to partition GPUs for claims if there are no claims or no GPUs, or if another program
+/// partitions them.
 fn check_partitions(arguments: &Agent, by: GivenBy) -> Result<()> {
     if !arguments.mig_partitions {
         return Ok(());
@@ -345,7 +347,7 @@ fn check_partitions(arguments: &Agent, by: GivenBy) -> Result<()> {
     Ok(())
 }
 
-/// How GPUs are cut by the node's label; not at all unless asked for.
+/// The settings for partitioning GPUs by the node's label; none unless requested.
 fn mig_settings(pods: Option<MigDrain>, file: Option<&Path>) -> Result<Option<MigSettings>> {
     let Some(pods) = pods else {
         if let Some(file) = file {
@@ -372,7 +374,7 @@ fn mig_settings(pods: Option<MigDrain>, file: Option<&Path>) -> Result<Option<Mi
     }))
 }
 
-/// Other vendors' devices, as their files describe them.
+/// Other vendors' devices, from their description files.
 fn vendors(files: &[PathBuf]) -> Result<Vec<Vendor>> {
     let mut all: Vec<Vendor> = Vec::new();
     for file in files {
@@ -392,12 +394,13 @@ fn vendors(files: &[PathBuf]) -> Result<Vec<Vendor>> {
     Ok(all)
 }
 
-/// RDMA cards that containers share: as the file says, or all of this machine's.
+/// The RDMA cards that containers share: the file's, or all of this machine's.
 fn shared_cards(options: &MachineOptions, by: GivenBy, vendors: &[Vendor]) -> Result<RdmaSettings> {
     let file = options.rdma_config.as_deref();
     let off = file.is_some_and(|file| file.as_os_str() == "off");
     let Some(file) = file.filter(|_| !off) else {
-        // By claims cards are one container's, and a described machine's are not this one's.
+        // Claims allocate a card to one container only, and a described machine's cards are not
+        // this machine's.
         let usual = !off && by == GivenBy::Plugin && options.machine.is_none();
         return Ok(match usual {
             true => RdmaSettings::usual(),
@@ -428,7 +431,7 @@ fn shared_cards(options: &MachineOptions, by: GivenBy, vendors: &[Vendor]) -> Re
     Ok(settings)
 }
 
-/// The address that the server sees this host under.
+/// This host's address as the server sees it.
 fn own_address(server: &str) -> Result<IpAddr> {
     let Some(authority) = server.strip_prefix("https://") else {
         bail!("--server: Invalid value: {server:?}: use https://HOST:PORT");
@@ -558,7 +561,7 @@ mod tests {
         };
         assert!(!partitions(&["--devices=dra"]).unwrap());
         assert!(partitions(&["--devices=dra", "--mig-partitions"]).unwrap());
-        // What is given beside; what is to be said.
+        // The additional arguments, and the expected part of the error.
         let refused: [(&[&str], &str); 3] = [
             (&[], "--devices dra"),
             (&["--devices=dra", "--mig-manager=wait"], "--mig-manager"),

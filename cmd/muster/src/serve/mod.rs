@@ -1,5 +1,5 @@
-//! The long-running commands: configuration in, shells wired together, run until told to
-//! stop.
+//! The long-running commands: they read the configuration, wire the crates together, and run until
+//! a stop signal.
 
 mod admin;
 mod audit;
@@ -72,7 +72,7 @@ pub async fn up(global: Global, arguments: Up) -> Result<Answer> {
     let config = machine::beside(&server, &layout, &arguments.machine)?;
     let agent = tokio::spawn(agent::run(config, stop));
     let ended = server.run_to_end().await;
-    // The agent hears of the stop too; its pods run on under their shims.
+    // The agent gets the stop signal too; its pods keep running under their shims.
     match agent.await {
         Ok(Ok(())) => ended.map(|()| Answer::Yes),
         Ok(Err(error)) => bail!("the agent ended: {error}"),
@@ -110,7 +110,7 @@ fn data(global: &Global) -> std::path::PathBuf {
         .unwrap_or_else(crate::client::default_data_to_make)
 }
 
-/// Logs to standard error; MUSTER_LOG says how much, in tracing's filter syntax.
+/// Logs to standard error; MUSTER_LOG sets the level, in tracing's filter syntax.
 fn logging() {
     use std::io::IsTerminal;
     let filter = tracing_subscriber::EnvFilter::try_from_env("MUSTER_LOG")

@@ -1,6 +1,6 @@
-//! Which names plain HTTP answers to. It is served to this machine's own browsers only, but a page from elsewhere can
-//! have its own name resolve to a loopback address (DNS rebinding) and then read what this server answers as if it
-//! were its own. Such a request carries the page's name in `Host`, so that name decides.
+//! The hostnames that plain HTTP accepts. Plain HTTP serves only this machine's own browsers, but a foreign page can
+//! make its own hostname resolve to a loopback address (DNS rebinding) and then read this server's responses as if
+//! they were its own. Such a request has the page's hostname in `Host`, so that the hostname decides.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ pub fn marked(routes: Router) -> Router {
 pub struct Names(Arc<[String]>);
 
 impl Names {
-    /// Keeps names as they are compared.
+    /// Stores names in the form in which they are compared.
     pub fn new(names: &[String], addresses: &[IpAddr]) -> Names {
         let names = names.iter().map(|name| canonical(name));
         let addresses = addresses.iter().map(IpAddr::to_string);
@@ -47,14 +47,14 @@ impl Names {
     }
 }
 
-/// In small letters, without a final dot, and an IPv6 address without its brackets.
+/// In lower case, without a final dot, and an IPv6 address without its brackets.
 fn canonical(host: &str) -> String {
     let host = host.trim_start_matches('[').trim_end_matches(']');
     host.trim_end_matches('.').to_ascii_lowercase()
 }
 
-/// Middleware: refuses a request over plain HTTP that names another host. A request that names none passes, as no
-/// browser sends one.
+/// Middleware: refuses a request over plain HTTP for another host. A request without a host passes, because browsers
+/// always send one.
 pub async fn refuse_other_hosts(
     State(names): State<Names>,
     request: Request,
@@ -68,7 +68,7 @@ pub async fn refuse_other_hosts(
     next.run(request).await
 }
 
-/// The first host that a request names and that is not this server.
+/// The first host in a request that is not this server.
 fn foreign_host(names: &Names, request: &Request) -> Option<String> {
     let headers = request.headers().get_all(header::HOST).iter();
     let named = headers.map(|host| String::from_utf8_lossy(host.as_bytes()).into_owned());

@@ -1,4 +1,4 @@
-//! How pod security is set up: from the files that the server is started with.
+//! The pod security configuration, from the server's files.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use resources::field::{FieldError, aggregate};
 
 use crate::arguments::ServerOptions;
 
-/// What the files say, and the defaults for the rest.
+/// The configuration of the files, with defaults for the rest.
 pub fn config(options: &ServerOptions) -> Result<PodSecurity> {
     let mut security = PodSecurity::default();
     if let Some(file) = &options.pod_security_config {

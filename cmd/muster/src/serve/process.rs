@@ -1,18 +1,18 @@
-//! What a server or agent asks of its own process before it does anything else.
+//! Settings of the process that a server or agent makes first.
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::stat::{Mode, umask};
 
-/// Files that a process may open where the system doesn't say.
+/// The number of files that a process may open if the system does not say.
 const OPEN_FILES: u64 = 1024;
 
-/// Makes every file and directory that is made from now on its owner's alone, unless the code that
-/// makes it says otherwise. Containers get the usual umask back from their shim.
+/// Makes new files and directories accessible to their owner only, unless the code sets other
+/// permissions. Containers get the usual umask back from their shim.
 pub fn keep_files_private() {
     umask(Mode::from_bits_truncate(0o077));
 }
 
-/// Raises the number of files that may be open as far as the system allows; how many that is.
+/// Raises the limit on open files as far as the system allows; returns the limit.
 pub fn raise_open_files() -> u64 {
     let raised = getrlimit(Resource::RLIMIT_NOFILE).and_then(|(soft, hard)| {
         if soft < hard {

@@ -1,14 +1,14 @@
-//! What a person is told when the server is ready.
+//! The message for the user when the server is ready.
 
 use super::layout::Layout;
 use super::server::Server;
 
-/// Prints where to go and what to type.
+/// Prints the web UI's address and the next commands.
 pub fn announce(server: &Server, layout: &Layout) {
     let url = server.browser_url();
     println!("muster is up: {url}");
     println!("  kubeconfig  {}", layout.admin_kubeconfig().display());
-    // Never the password itself: what is printed here is kept in logs.
+    // Never the password itself, because logs keep this output.
     if layout.first_password().is_file() {
         println!(
             "  sign in as  {} with the password in {}",

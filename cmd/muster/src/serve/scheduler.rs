@@ -1,4 +1,4 @@
-//! The scheduler's configuration: from the file that the server is started with.
+//! The scheduler's configuration, from the server's file.
 
 use anyhow::{Context, Result, bail};
 use controllers::SchedulerConfig;
@@ -6,7 +6,7 @@ use controllers::scheduler_settings;
 
 use crate::arguments::ServerOptions;
 
-/// What the file says, and the defaults for the rest; the defaults alone without a file.
+/// The configuration of the file, with defaults for the rest; the defaults without a file.
 pub fn config(options: &ServerOptions, defaults: SchedulerConfig) -> Result<SchedulerConfig> {
     let Some(file) = &options.scheduler_config else {
         return Ok(defaults);
@@ -32,7 +32,7 @@ pub fn config(options: &ServerOptions, defaults: SchedulerConfig) -> Result<Sche
     Ok(config)
 }
 
-/// Refuses that idle GPUs are cut where no agent would cut them.
+/// Refuses to partition idle GPUs if no agent would do it.
 pub fn refuse_cutting(config: &SchedulerConfig) -> Result<()> {
     if config.cutting.is_some() {
         bail!(

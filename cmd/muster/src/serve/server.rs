@@ -28,7 +28,7 @@ use crate::arguments::ServerOptions;
 /// range, which begins at 32768.
 const RENDEZVOUS_PORTS: std::ops::RangeInclusive<u16> = 20_000..=29_999;
 
-/// How long the control loops get to stop.
+/// How long the control loops may take to stop.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A running server.
@@ -45,13 +45,13 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts everything; when this returns, requests are answered.
+    /// Starts all parts; when this returns, the server answers requests.
     pub async fn start(
         layout: &Layout,
         options: &ServerOptions,
         stop: watch::Receiver<bool>,
     ) -> Result<Server> {
-        // What is wrong in a file is said before anything is touched.
+        // Errors in files are reported before anything is changed.
         let scheduler = scheduler::config(options, controllers::SchedulerConfig::default())?;
         scheduler::refuse_cutting(&scheduler)?;
         let api_config = ApiConfig {
@@ -121,7 +121,7 @@ impl Server {
             .merge(portal::router(portal))
             .merge(fleet.routes().into_axum_router().reset_fallback())
             .fallback_service(api.router())
-            // The last of these is asked first.
+            // The last layer handles a request first.
             .layer(from_fn_with_state(api.clone(), apiserver::impersonate))
             .layer(from_fn_with_state(
                 identity.clone(),
@@ -151,7 +151,7 @@ impl Server {
                 certificate.renew_in_time(&ca, names).await;
             })
         };
-        // Written before anything is answered: who reads it can use it.
+        // Written before the first request is answered: a user who can read the file can use it.
         admin::write_kubeconfig(layout, &identity, &ca, local(address)).await;
         let listening = tokio::spawn(listener::serve(socket, front, stop));
         Ok(Server {
@@ -171,8 +171,8 @@ impl Server {
         local(self.address)
     }
 
-    /// What to open in a browser on this machine: plain HTTP on loopback, where a
-    /// certificate of our own authority would only be warned about.
+    /// The URL for a browser on this machine: plain HTTP on loopback, where the browser would warn
+    /// of a certificate from the server's own authority.
     pub fn browser_url(&self) -> String {
         let scheme = if self.local_address().ip().is_loopback() {
             "http"
@@ -182,7 +182,7 @@ impl Server {
         format!("{scheme}://{}/", self.local_address())
     }
 
-    /// Runs until told to stop, then ends what must be ended in order.
+    /// Runs until a stop signal, then shuts the parts down in order.
     pub async fn run_to_end(self) -> Result<()> {
         let ended = self.listening.await.context("the listener's task ended")?;
         self.renewing.abort();
@@ -194,7 +194,7 @@ impl Server {
     }
 }
 
-/// Which clients' certificates count, as the fleet has it.
+/// The validity of client certificates, according to the fleet.
 fn certificates(fleet: &Arc<Fleet>) -> Certificates {
     let changes = fleet.revocations();
     let fleet = fleet.clone();

@@ -1,18 +1,18 @@
-//! What `muster doctor` says of sharing this machine's GPUs.
+//! The report of `muster doctor` on sharing this machine's GPUs.
 
 use std::path::Path;
 
 use hardware::{Inventory, mig};
 
-/// What no way keeps apart, in short; the agent's help has it in full.
+/// A short list of what no sharing mode isolates; the agent's help has the full list.
 const APART: &str =
     "           MIG keeps all apart but PCIe, power, heat, and what happens to the whole GPU;
            MPS keeps neither faults nor memory bandwidth, caches and PCIe apart;
            taking turns (time slicing) keeps neither memory nor time nor faults of the GPU apart;
            `muster agent --help` says more";
 
-/// The lines: by which ways its GPUs can be shared, and what each keeps apart. Nothing of a machine
-/// without GPUs.
+/// The lines of the report: the sharing modes of the machine's GPUs, and the isolation of each.
+/// Empty for a machine without GPUs.
 pub fn of(inventory: &Inventory, control: Option<&Path>) -> String {
     if inventory.gpus.is_empty() {
         return String::new();

@@ -1,4 +1,4 @@
-//! SIGTERM and SIGINT, as a value that every shell can wait for.
+//! SIGTERM and SIGINT as a value that every part of the server can await.
 
 use anyhow::{Context, Result};
 use tokio::signal::unix::{SignalKind, signal};

@@ -1,6 +1,5 @@
-//! Who else is at work in a round, each by what it reads in the ledger and each trying again whatever
-//! fails: the one who wants the work done, the kubelets, a client that binds pods of its own, and one
-//! who meddles with everything.
+//! The other actors of a round, each of which reads the ledger and retries every failed request: the owner of the
+//! work, the kubelets, a client that binds its own pods, and one that interferes with every object.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -14,13 +13,13 @@ use serde_json::{Value, json};
 use super::draw::{Draw, GPUS, NAMES, Placer, Room, Round, Work};
 use super::ledger::{Ledger, Pod};
 
-/// How often each looks at the ledger.
+/// Interval at which each actor reads the ledger.
 const PACE: Duration = Duration::from_millis(25);
-/// Requests of one actor under way at once.
+/// Concurrent requests of one actor.
 const IN_FLIGHT: usize = 16;
-/// How long one request may take; it is asked again then.
+/// Time limit of one request; it is retried afterwards.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// A pod whose node has been gone for so long is removed, as the garbage collector does.
+/// A pod is removed this long after its node, as by the garbage collector.
 const ORPHANED: Duration = Duration::from_millis(300);
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
@@ -61,14 +60,14 @@ pub fn merge(path: String, body: Value) -> Ask {
     }
 }
 
-/// Deletes the very pod that is meant.
+/// Deletes exactly this pod, by uid.
 fn remove(pod: &Pod) -> Ask {
     let mut ask = delete(format!("{PODS}/{}", pod.name));
     ask.body["preconditions"] = json!({"uid": pod.uid});
     ask
 }
 
-/// A round's stage: everybody's client and ledger.
+/// A round's shared state: the client and the ledger for all actors.
 #[derive(Clone)]
 pub struct Stage {
     pub client: Client,
@@ -91,7 +90,7 @@ impl Stage {
         self.ledger.lock().unwrap()
     }
 
-    /// Sends them all, and heeds no answer: who asked looks again.
+    /// Sends all requests and ignores the answers: the actor reads the ledger again.
     pub async fn send(&self, asks: Vec<Ask>) {
         let sending = asks.into_iter().map(|ask| {
             let kind = match ask.method {
@@ -110,7 +109,7 @@ impl Stage {
         while sending.next().await.is_some() {}
     }
 
-    /// Does this again and again, for as long as it is not dropped.
+    /// Repeats this until it is dropped.
     async fn forever(&self, mut look: impl FnMut(&Ledger) -> Vec<Ask>) {
         loop {
             let asks = look(&self.ledger());
@@ -120,7 +119,7 @@ impl Stage {
     }
 }
 
-/// The nodes' objects, to make (again).
+/// A request to create the node's object (again).
 pub fn node(name: &str, has: Room) -> Ask {
     let room: BTreeMap<&str, Value> = NAMES.into_iter().zip(amounts(has)).collect();
     let gpu =
@@ -139,7 +138,7 @@ pub fn node(name: &str, has: Room) -> Ask {
     )
 }
 
-/// As quantities.
+/// The room as quantities.
 fn amounts(room: Room) -> [Value; 4] {
     let [cores, gib, gpus, pods] = room.map(|n| n.to_string());
     [
@@ -161,7 +160,7 @@ pub fn node_gone(name: &str) -> Ask {
     delete(format!("{NODES}/{name}"))
 }
 
-/// A pod that somebody put on a node without asking anyone.
+/// A pod that is bound to a node without a scheduler.
 pub fn forced(name: &str, node: &str, gpus: i64) -> Ask {
     let mut pod = pod(name, None, "crowd", [1, 1, gpus, 1]);
     pod["spec"]["nodeName"] = json!(node);
@@ -195,7 +194,7 @@ fn container(name: &str, asks: Room) -> Value {
         "resources": {"requests": requests, "limits": limits}})
 }
 
-/// A job that makes the work's gang. However often pods are lost, it goes on.
+/// A job that creates the work's gang. It continues however often its pods are lost.
 fn pytorch(work: &Work, minimum: usize) -> Value {
     let replica = |count: usize| {
         json!({"replicas": count, "restartPolicy": "OnFailure", "template": {"spec": {
@@ -212,9 +211,9 @@ fn pytorch(work: &Work, minimum: usize) -> Value {
     })
 }
 
-/// Wants the work done: makes jobs, PodGroups and pods when their time has come, those pods that are no
-/// job's again where they failed, were evicted or lost their node, ends what has run long enough, and takes
-/// back what is cancelled. Does the garbage collector's work beside it.
+/// Owns the work: creates jobs, PodGroups and pods at their time; creates pods without a job again if they failed,
+/// were evicted or lost their node; ends work that has run long enough; and deletes cancelled work. It also acts as
+/// the garbage collector.
 pub async fn owner(stage: Stage) {
     let mut whole_since: BTreeMap<String, Instant> = BTreeMap::new();
     let mut ended: BTreeMap<String, bool> = BTreeMap::new();
@@ -242,7 +241,7 @@ pub async fn owner(stage: Stage) {
                         asks.push(delete(format!("{JOBS}/{}", work.name)));
                         continue;
                     }
-                    // What a job leaves behind is the garbage collector's to remove.
+                    // The garbage collector removes the dependents of a job.
                     asks.extend(pods().map(remove));
                     if work.minimum.is_some() && ledger.has_gang(&work.name) {
                         asks.push(delete(group));
@@ -255,7 +254,7 @@ pub async fn owner(stage: Stage) {
                     ledger.has_gang(&work.name)
                 };
                 if let Some(minimum) = work.minimum.filter(|_| !head) {
-                    // Not asked for again before the first answer may have come.
+                    // No second request before the answer to the first may have arrived.
                     let asked = asked_for.insert(work.name.clone(), Instant::now());
                     if asked.is_none_or(|at| at.elapsed() > PACE * 4) {
                         asks.push(match work.job {
@@ -314,8 +313,8 @@ fn phase(pod: &Pod, phase: &str, reason: &str) -> Ask {
     )
 }
 
-/// What every kubelet does: it takes the pods that were bound to its node in their order, and fails one
-/// that finds no room there any more.
+/// The part of every kubelet: it admits the pods that were bound to its node in order, and fails a pod that finds no
+/// room any more.
 pub async fn kubelets(stage: Stage) {
     let mut admitted: BTreeMap<String, bool> = BTreeMap::new();
     stage
@@ -325,7 +324,7 @@ pub async fn kubelets(stage: Stage) {
                 let mut pods: Vec<&Pod> = (ledger.pods.values())
                     .filter(|pod| pod.holds() && pod.node.as_ref() == Some(name))
                     .collect();
-                // Those that run were there first, whatever else has changed.
+                // Running pods come first, whatever else has changed.
                 pods.sort_by_key(|pod| (!admitted.contains_key(&pod.uid), pod.bound.0));
                 let mut used = Room::default();
                 for pod in pods {
@@ -347,7 +346,7 @@ pub async fn kubelets(stage: Stage) {
         .await;
 }
 
-/// Binds its own pods wherever it sees room, whoever else may want that; in some rounds Muster's, too.
+/// Binds its own pods wherever it sees room, without regard to others; in some rounds also Muster's pods.
 pub async fn rival(stage: Stage) {
     let mut draw = Draw::new(stage.round.seed ^ 0x0072_6976_616c);
     let thieving = stage.round.thieving;
@@ -360,7 +359,7 @@ pub async fn rival(stage: Stage) {
                 let prey = pod.scheduler == Placer::Muster.scheduler_name() && pod.asks[GPUS] > 0;
                 (mine || steals && prey) && pod.node.is_none() && !pod.ended()
             };
-            // One at a time, by what is known then.
+            // One at a time, by the current state.
             let Some(pod) = ledger.pods.values().find(wanted) else {
                 return asks;
             };
@@ -422,7 +421,7 @@ pub async fn meddler(stage: Stage) {
     }
 }
 
-/// Removes all that a round made; what is left is asked for again.
+/// Removes all objects of a round; retries for those that remain.
 pub async fn sweep(stage: &Stage) {
     let asks = {
         let ledger = stage.ledger();
@@ -440,7 +439,7 @@ pub async fn sweep(stage: &Stage) {
     stage.send(asks).await;
 }
 
-/// Removes those whom nobody asked.
+/// Removes the pods that were bound without a scheduler.
 pub async fn disperse(stage: &Stage) {
     let asks = {
         let ledger = stage.ledger();

@@ -1,5 +1,5 @@
-//! What a round is made of, drawn from its seed and nothing else: nodes, work and when it comes, who
-//! else schedules, what goes wrong and when. The nodes hold all the work however it is spread.
+//! Draws a round from its seed alone: nodes, work and its arrival, other schedulers, faults and their times. The
+//! nodes can hold all the work however it is spread.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,25 +8,25 @@ use resources::splitmix::SplitMix;
 
 /// Room in cores, GiB, GPUs and pods.
 pub type Room = [i64; 4];
-/// Which of them are GPUs.
+/// The index of GPUs.
 pub const GPUS: usize = 2;
-/// Which are pods.
+/// The index of pods.
 pub const PODS: usize = 3;
 /// Their names.
 pub const NAMES: [&str; 4] = ["cpu", "memory", "nvidia.com/gpu", "pods"];
 
-/// How long work goes on coming and things go wrong.
+/// How long work keeps arriving and faults happen, in milliseconds.
 const LONG: u64 = 6_000;
-/// Of what the nodes surely hold, in percent.
+/// Fill level of the nodes' guaranteed capacity, in percent.
 const FILLED: i64 = 90;
-/// How often it is tried to add work that fits.
+/// Number of attempts to add work that fits.
 const TRIES: usize = 40;
-/// How long a leader sleeps: longer than others respect its lease.
+/// How long a paused leader sleeps: longer than its lease lasts.
 const SLEEP: u64 = 13_000;
 /// How long there is no room: longer than a gang may be half bound.
 const SQUEEZED: u64 = 12_000;
 
-/// Numbers that follow from a seed.
+/// Random numbers from a seed.
 #[derive(Clone, Debug)]
 pub struct Draw(SplitMix);
 
@@ -40,7 +40,7 @@ impl Draw {
         low + self.0.below(high - low)
     }
 
-    /// True in so many of a hundred cases.
+    /// True in `percent` of a hundred cases.
     pub fn chance(&mut self, percent: u64) -> bool {
         self.0.below(100) < percent
     }
@@ -50,13 +50,13 @@ impl Draw {
     }
 }
 
-/// Who places pods.
+/// The placer of pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placer {
     Muster,
     /// kube-scheduler.
     Stock,
-    /// A plain client that takes what it sees free.
+    /// A plain client that binds wherever it sees room.
     Rival,
 }
 
@@ -70,27 +70,27 @@ impl Placer {
     }
 }
 
-/// Pods that come together.
+/// Pods that arrive together.
 #[derive(Clone, Debug)]
 pub struct Work {
     pub name: String,
     pub comes: Duration,
     pub placer: Placer,
-    /// Members; and how many must start together, where it is a gang.
+    /// The number of members, and for a gang the number that must start together.
     pub size: usize,
     pub minimum: Option<usize>,
-    /// Somebody wants a PyTorchJob, and Muster makes the gang of it.
+    /// Whether the owner creates a PyTorchJob, from which Muster makes the gang.
     pub job: bool,
-    /// What each asks for.
+    /// The request of each pod.
     pub asks: Room,
-    /// It ends so long after all of it runs, and is removed.
+    /// The time from the start of all its pods to its end and removal.
     pub runs: Option<Duration>,
-    /// It is taken back at that time, wherever it stands.
+    /// The time at which it is cancelled, in any state.
     pub cancelled: Option<Duration>,
 }
 
 impl Work {
-    /// Names of its pods.
+    /// The names of its pods.
     pub fn members(&self) -> Vec<String> {
         let name = |at: usize| match (self.job, at) {
             (false, at) => format!("{}-{at}", self.name),
@@ -100,40 +100,39 @@ impl Work {
         (0..self.size).map(name).collect()
     }
 
-    /// Is it there when all is over?
+    /// Whether it still exists at the end of the round.
     pub fn stays(&self) -> bool {
         self.runs.is_none() && self.cancelled.is_none()
     }
 }
 
-/// What goes wrong.
+/// A fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// Killed, and started again after a while.
+    /// Killed, and restarted after a while.
     Killed(&'static str),
     /// kube-apiserver and etcd at once.
     BothKilled,
-    /// Held up for a while.
+    /// Paused for a while.
     Paused(&'static str),
-    /// The servers sleep while etcd's history is cut off and kube-apiserver starts anew: no watch can
-    /// go on from where it was.
+    /// The servers are paused while etcd's history is compacted and kube-apiserver restarts: no watch can continue.
     WatchesExpired,
-    /// Nodes with bindings under way are deleted, and come back after a while.
+    /// Nodes with bindings in progress are deleted, and come back after a while.
     NodesVanish(usize),
     /// Nodes are cordoned for a while.
     NodesCordoned(usize),
-    /// Somebody fills nodes by force for a while.
+    /// Nodes are filled with pods that no scheduler placed, for a while.
     Crowd(usize),
-    /// The same to all nodes, and one where a gang runs goes: its lost members find no room, so that the
-    /// gang must go whole.
+    /// All nodes are filled, and a node with a running gang is deleted: the gang's lost members find no room, so that
+    /// the whole gang must be evicted.
     Squeezed,
-    /// The leading server is killed, and started again after a while.
+    /// The leading server is killed, and restarted after a while.
     LeaderKilled,
-    /// The leading server sleeps until another has taken over, and wakes up.
+    /// The leading server is paused until another one has taken over, and resumes.
     LeaderSleeps,
 }
 
-/// A fault, when, and for how long.
+/// A fault with its time and duration.
 #[derive(Clone, Copy, Debug)]
 pub struct Event {
     pub at: Duration,
@@ -146,16 +145,16 @@ pub struct Event {
 pub struct Round {
     pub seed: u64,
     pub nodes: usize,
-    /// What each has.
+    /// The room of each node.
     pub room: Room,
     pub work: Vec<Work>,
     pub events: Vec<Event>,
     pub servers: usize,
-    /// Of a hundred times that it looks, how often somebody binds one of Muster's pods himself.
+    /// How often, in percent of its looks, the rival binds one of Muster's pods.
     pub thieving: u64,
-    /// How many writes a second somebody makes to objects that others write, too.
+    /// Writes per second to objects that others also write.
     pub meddling: u32,
-    /// Says which gangs are jobs', and nothing else.
+    /// The generator that decides only which gangs belong to jobs.
     jobs: Draw,
 }
 
@@ -187,7 +186,7 @@ impl Round {
         round
     }
 
-    /// More work, while the nodes surely hold it.
+    /// Adds work as long as the nodes can certainly hold it.
     fn add_work(&mut self, draw: &mut Draw, others: &[Placer]) {
         let placer = match draw.chance(25) && !others.is_empty() {
             true => draw.one_of(others),
@@ -228,8 +227,8 @@ impl Round {
         }
     }
 
-    /// Does all the work fit however it is spread? A node is shut to a pod only once less is free of
-    /// something than the largest pod asks for; were all nodes shut, more would be used than is asked for.
+    /// Whether all the work fits however it is spread. A node rejects a pod only if it has less room than the largest
+    /// pod requests; if all nodes rejected it, more room would be used than all the work requests.
     fn surely_fits(&self) -> bool {
         let mut shut = 0.0;
         for (at, has) in self.room.iter().enumerate() {

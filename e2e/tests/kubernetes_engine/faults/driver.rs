@@ -1,5 +1,5 @@
-//! What goes wrong in a round, done to the real programs and objects at the drawn moments. It says in
-//! the ledger when something stops working and when it works again.
+//! Applies a round's faults to the real programs and objects at the drawn times. It records in the ledger when a
+//! program stops working and when it works again.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,22 +13,22 @@ use super::draw::{Draw, Event, Fault, GPUS, PODS};
 use super::ledger::Ledger;
 use crate::ground::{Ground, Server};
 
-/// How soon the API answers again, and somebody leads.
+/// How soon the API answers again and a server leads.
 const HEALED: Duration = Duration::from_secs(90);
-/// Where a pod was bound so lately others of its gang may be under way.
+/// If a pod was bound this recently, other members of its gang may be in progress.
 const JUST_NOW: Duration = Duration::from_millis(40);
-/// How often it is looked whether somebody is bound, and for how long.
+/// Interval and duration of the search for recent bindings.
 const GLANCE: Duration = Duration::from_millis(2);
 const NOBODY: Duration = Duration::from_secs(3);
 const LONG_AGO: Duration = Duration::from_secs(3600);
 
-/// The servers of a round; none where one is dead just now.
+/// The servers of a round; none for a server that is currently dead.
 pub struct Servers {
     seats: Vec<Option<Server>>,
-    /// The configuration that they are started with.
+    /// The arguments of their start.
     arguments: Vec<String>,
     started: usize,
-    /// Words of those that are gone.
+    /// The logs of ended servers.
     logged: String,
 }
 
@@ -56,7 +56,7 @@ impl Servers {
         self.seats.iter().flatten().any(Server::leads)
     }
 
-    /// Who leads, or the first that lives.
+    /// The leader, or the first running server.
     fn leader(&self) -> Option<usize> {
         let lives = |seat: &usize| self.seats[*seat].is_some();
         let leads = |seat: &usize| self.seats[*seat].as_ref().is_some_and(Server::leads);
@@ -71,7 +71,7 @@ impl Servers {
         }
     }
 
-    /// Asks all to stop, and answers what they have logged.
+    /// Stops all servers, and returns their logs.
     pub fn stop(mut self) -> String {
         for server in self.seats.into_iter().flatten() {
             self.logged += &server.logged();
@@ -81,14 +81,14 @@ impl Servers {
     }
 }
 
-/// Who brings the faults about.
+/// The driver of the faults.
 #[derive(Clone)]
 pub struct Driver {
     pub stage: Stage,
     pub ground: Arc<Ground>,
     pub history: Arc<History>,
     pub servers: Arc<Mutex<Servers>>,
-    /// One fault of the API at a time.
+    /// Limits the API to one fault at a time.
     api: Arc<Mutex<()>>,
 }
 
@@ -109,7 +109,7 @@ impl Driver {
         }
     }
 
-    /// Brings all of a round's faults about; all have passed when this returns.
+    /// Applies all of a round's faults; all are over when this returns.
     pub async fn drive(&self) {
         let round = self.stage.round.clone();
         let all = round.events.iter().enumerate().map(|(at, event)| {
@@ -210,7 +210,7 @@ impl Driver {
             .iter()
             .for_each(|program| self.ground.cluster.kill(program));
         tokio::time::sleep(lasts).await;
-        // etcd first: kube-apiserver ends where it finds none.
+        // etcd starts first, because kube-apiserver ends without it.
         for program in programs.iter().rev() {
             self.ground.cluster.start_again(program);
         }
@@ -236,7 +236,7 @@ impl Driver {
         drop(alone);
     }
 
-    /// Waits until the API answers and somebody leads.
+    /// Waits until the API answers and a server leads.
     async fn healed(&self, trouble: usize) {
         eventually_async("the API is ready again", HEALED, || async {
             let request = http::Request::get("/readyz").body(Vec::new()).unwrap();
@@ -252,7 +252,7 @@ impl Driver {
         self.stage.ledger().healed(trouble);
     }
 
-    /// Asks until the ledger says so.
+    /// Sends the requests until the ledger satisfies the condition.
     async fn until(&self, so: impl Fn(&Ledger) -> bool, asks: impl Fn() -> Vec<actors::Ask>) {
         let begun = Instant::now();
         while !so(&self.stage.ledger()) {
@@ -264,8 +264,7 @@ impl Driver {
         }
     }
 
-    /// Nodes to which somebody has just been bound, once there are such; where nobody is bound for a
-    /// while, others.
+    /// Nodes with a very recent binding, as soon as there are any; other nodes if there is no binding for a while.
     async fn busy_nodes(&self, count: usize, draw: &mut Draw) -> Vec<String> {
         let begun = Instant::now();
         loop {
@@ -298,7 +297,7 @@ impl Driver {
         nodes.into_iter().take(count).collect()
     }
 
-    /// Takes nodes away for a while.
+    /// Deletes nodes for a while.
     async fn without(&self, nodes: &[String], lasts: Duration) {
         let there = |ledger: &Ledger| {
             let there = nodes.iter().filter(|name| ledger.nodes.contains_key(*name));
@@ -313,7 +312,7 @@ impl Driver {
             .await;
     }
 
-    /// Fills nodes up with pods that nobody scheduled.
+    /// Fills nodes with pods that no scheduler placed.
     async fn crowd(&self, count: usize, draw: &mut Draw) {
         let asks = {
             let ledger = self.stage.ledger();
@@ -334,7 +333,7 @@ impl Driver {
         self.stage.send(asks).await;
     }
 
-    /// Sends all such pods away.
+    /// Removes all these pods.
     async fn disperse(&self) {
         let forced = |ledger: &Ledger| ledger.pods.values().any(|pod| pod.scheduler == "crowd");
         let begun = Instant::now();

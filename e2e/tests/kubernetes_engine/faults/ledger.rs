@@ -1,6 +1,6 @@
-//! The account of a round, kept from etcd's own record of it: where each pod was and is, what each node
-//! holds, and whether what must hold did at every revision. It knows when something was wrong with the
-//! API, and so since when Muster could have seen what it should have.
+//! The ledger of a round, kept from etcd's own record: each pod's current and former node, each node's allocations,
+//! and whether the invariants held at every revision. It records when the API was impaired, and so since when Muster
+//! could have seen the state that it should act on.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -10,10 +10,9 @@ use serde_json::Value;
 
 use super::draw::{GPUS, NAMES, PODS, Room};
 
-/// So soon after something was written Muster acts by it, on a busy machine; what it binds until then
-/// it may bind in ignorance.
+/// How long Muster may take to act on a write on a busy machine; until then it may bind without knowing it.
 const HEARD: Duration = Duration::from_secs(4);
-/// How long after its timeout a gang may take to be gone, on a busy machine.
+/// How long a gang may take to be evicted after its timeout, on a busy machine.
 const SLACK: Duration = Duration::from_secs(6);
 
 /// A pod.
@@ -23,7 +22,7 @@ pub struct Pod {
     pub name: String,
     pub scheduler: String,
     pub node: Option<String>,
-    /// When it was bound, by revision and by the clock.
+    /// The binding's revision and time.
     pub bound: (i64, Option<Instant>),
     pub phase: String,
     pub asks: Room,
@@ -32,7 +31,7 @@ pub struct Pod {
 }
 
 impl Pod {
-    /// Does it hold room on its node?
+    /// Whether it holds room on its node.
     pub fn holds(&self) -> bool {
         self.node.is_some() && !self.ended()
     }
@@ -41,47 +40,47 @@ impl Pod {
         matches!(self.phase.as_str(), "Succeeded" | "Failed")
     }
 
-    /// Did Muster bind it? Others choose no devices.
+    /// Whether Muster bound it: other binders choose no devices.
     fn by_muster(&self) -> bool {
         self.scheduler == "muster" && (self.asks[GPUS] == 0 || !self.devices.is_empty())
     }
 }
 
-/// A node that is there.
+/// An existing node.
 #[derive(Clone, Debug)]
 pub struct Node {
     pub room: Room,
     pub cordoned: Option<Instant>,
 }
 
-/// A gang whose PodGroup is there.
+/// A gang with an existing PodGroup.
 #[derive(Clone, Debug, Default)]
 struct Gang {
     minimum: usize,
-    /// Since when it holds room with fewer members than that.
+    /// Since when it has held room with fewer members than its minimum.
     half: Option<Instant>,
-    /// It was said already that it does so for too long.
+    /// Whether the violation of that limit was already reported.
     told: bool,
 }
 
-/// What happened in a round.
+/// The events of a round.
 #[derive(Clone, Debug, Default)]
 pub struct Counts {
-    /// Bindings by Muster; by others.
+    /// Bindings by Muster, and by others.
     pub bound: usize,
     pub bound_by_others: usize,
-    /// Bindings beyond what a node has: by others; by Muster, which could not have known.
+    /// Bindings beyond a node's room: by others, and by Muster before it could know.
     pub over_by_others: usize,
     pub over_by_race: usize,
-    /// The longest time after which Muster still bound beyond a node's room, with the API in order.
+    /// The longest delay after which Muster still bound beyond a node's room with a working API.
     pub lag: Duration,
-    /// Bindings by Muster to nodes that were just gone or cordoned.
+    /// Bindings by Muster to nodes that had just been deleted or cordoned.
     pub late: usize,
-    /// The longest that a gang was half bound.
+    /// The longest time for which a gang was half bound.
     pub half: Duration,
 }
 
-/// See the file's head.
+/// See the module's head.
 pub struct Ledger {
     /// How long gangs may be half bound.
     timeout: Duration,
@@ -89,12 +88,12 @@ pub struct Ledger {
     pub nodes: BTreeMap<String, Node>,
     pub gone: BTreeMap<String, Instant>,
     gangs: BTreeMap<String, Gang>,
-    /// PyTorchJobs, and services, which are made of them.
+    /// PyTorchJobs, and the services that belong to them.
     pub jobs: BTreeSet<String>,
     pub services: BTreeSet<String>,
-    /// Where each pod was ever bound, by uid.
+    /// The node to which each pod was ever bound, by uid.
     ever: BTreeMap<String, String>,
-    /// Times when Muster or the API could not do what it should; the last may go on.
+    /// Periods in which Muster or the API was impaired; the last one may still continue.
     troubles: Vec<(Instant, Option<Instant>)>,
     pub counts: Counts,
     pub wrong: Vec<String>,
@@ -117,21 +116,21 @@ impl Ledger {
         }
     }
 
-    /// Something stops working. Answers what to end it by.
+    /// A program stops working. Returns the number that ends this trouble.
     pub fn trouble(&mut self) -> usize {
         self.troubles.push((Instant::now(), None));
         self.troubles.len() - 1
     }
 
-    /// It works again.
+    /// The program works again.
     pub fn healed(&mut self, trouble: usize) {
         self.troubles[trouble].1 = Some(Instant::now());
     }
 
-    /// Since when Muster need not have heard of anything.
+    /// The time since which Muster need not have heard of any write.
     fn heard(&self, now: Instant) -> Option<Instant> {
         let mut since = now.checked_sub(HEARD)?;
-        // Troubles one after the other make one.
+        // Adjacent troubles count as one.
         for (begin, end) in self.troubles.iter().rev() {
             if end.is_none_or(|end| end > since) {
                 since = since.min(begin.checked_sub(HEARD)?);
@@ -140,7 +139,7 @@ impl Ledger {
         Some(since)
     }
 
-    /// Takes in one write.
+    /// Processes one write.
     pub fn take(&mut self, change: &Change) {
         let mut parts = change.key.split('/').skip(2);
         let note = |known: &mut BTreeSet<String>| {
@@ -218,7 +217,7 @@ impl Ledger {
         self.pods.get(name)?.gang.clone()
     }
 
-    /// A pod got its node: what does the node hold now?
+    /// A pod was bound: recomputes the node's allocations.
     fn bound(&mut self, pod: &Pod, change: &Change) {
         let node = pod.node.clone().unwrap_or_default();
         if let Some(before) = self.ever.insert(pod.uid.clone(), node.clone()) {
@@ -261,7 +260,7 @@ impl Ledger {
         };
         let over = |taken: Room| (0..has.len()).find(|at| taken[*at] > has[*at]);
         if over(taken(&|_| true)).is_some() {
-            // What Muster placed it knows; what others did, once it has heard of it.
+            // Muster knows its own placements, and those of others once it could have heard of them.
             let told = taken(&|other| other.by_muster() || known(other.bound.1));
             match over(told) {
                 _ if !ours => self.counts.over_by_others += 1,
@@ -301,7 +300,7 @@ impl Ledger {
         }
     }
 
-    /// Is a gang half bound, and since when?
+    /// Whether a gang is half bound, and since when.
     fn weigh(&mut self, name: &str, now: Instant) {
         let members = self
             .pods
@@ -327,8 +326,8 @@ impl Ledger {
         }
     }
 
-    /// Notes gangs that have been half bound for too long by now. A trouble starts the clock anew:
-    /// whoever leads then counts from when it saw them.
+    /// Records gangs that have been half bound for too long. A trouble restarts the clock: the next leader counts
+    /// from when it first saw them.
     pub fn look(&mut self, now: Instant) {
         let mut calm = None;
         for (_, end) in &self.troubles {
@@ -348,7 +347,7 @@ impl Ledger {
         }
     }
 
-    /// Is any gang half bound now?
+    /// The number of half-bound gangs.
     pub fn half_bound(&self) -> usize {
         self.gangs
             .values()
@@ -356,7 +355,7 @@ impl Ledger {
             .count()
     }
 
-    /// Is there a PodGroup of this name?
+    /// Whether a PodGroup of this name exists.
     pub fn has_gang(&self, name: &str) -> bool {
         self.gangs.contains_key(name)
     }
@@ -373,7 +372,7 @@ impl Ledger {
         found.and_then(|pod| pod.node.clone())
     }
 
-    /// What is used of a node by pods that hold room there.
+    /// The allocations of a node by pods that hold room there.
     pub fn used(&self, node: &str) -> Room {
         let mut all = Room::default();
         let here = |pod: &&Pod| pod.holds() && pod.node.as_deref() == Some(node);

@@ -1,13 +1,12 @@
-//! Rounds in which everything goes wrong that may: kube-apiserver and etcd are killed and held up,
-//! watches expire, nodes vanish while pods are bound to them, servers die and sleep, others schedule
-//! on the same nodes and write to the same objects. After each round, by etcd's own record of it: no
-//! node had more bound to it by Muster than it has, of what Muster could know; no device was given
-//! twice; no pod was bound twice; no gang stayed half bound for longer than its timeout; and when all
-//! is over, everything is placed.
+//! Rounds with every kind of fault: kube-apiserver and etcd are killed and paused, watches expire, nodes vanish while
+//! pods are bound to them, servers die and pause, other schedulers bind on the same nodes and other clients write to
+//! the same objects. After each round, by etcd's own record of it: Muster bound no more to a node than its room, as
+//! far as Muster could know; no device was allocated twice; no pod was bound twice; no gang stayed half bound for
+//! longer than its timeout; and in the end everything is placed.
 //!
-//! Two schedulers that don't ask each other can both bind to the last free room, and kube-apiserver
-//! lets them: nobody's fault, and settled by the kubelet, which fails the pod that came second (so
-//! do the kubelets here), and by the pod's owner, which makes it anew. Those are counted and printed.
+//! Two independent schedulers can both bind to the last free room, and kube-apiserver accepts both. Neither is at
+//! fault: the kubelet fails the second pod (as the kubelets here do), and the pod's owner creates it again. These
+//! cases are counted and printed.
 
 mod actors;
 mod draw;
@@ -31,12 +30,12 @@ use draw::Round;
 use driver::{Driver, Servers};
 use ledger::Ledger;
 
-/// Rounds that are tried; MUSTER_FAULTS_ROUNDS asks for more (`make fault-rounds` for a hundred),
-/// MUSTER_FAULTS_SEED says which is the first: a round's seed alone has that round again.
+/// Number of rounds; MUSTER_FAULTS_ROUNDS sets more (`make fault-rounds` runs a hundred), and MUSTER_FAULTS_SEED sets
+/// the first seed: a round's seed alone reproduces the round.
 const ROUNDS: u64 = 5;
 /// How long a gang may be half bound: the servers' `staleAfter`.
 const TIMEOUT: Duration = Duration::from_secs(4);
-/// How long it may take until everything is placed, once nothing goes wrong any more.
+/// How long it may take until everything is placed after the last fault.
 const SETTLED: Duration = Duration::from_secs(120);
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
@@ -45,7 +44,7 @@ fn asked(variable: &str, usual: u64) -> u64 {
     said.map_or(usual, |text| text.parse().unwrap())
 }
 
-/// What stands while rounds come and go.
+/// The state that persists across rounds.
 struct Arena {
     ground: Arc<Ground>,
     history: Arc<History>,
@@ -56,16 +55,16 @@ struct Arena {
     configuration: PathBuf,
 }
 
-/// What came of a round.
+/// The result of a round.
 #[derive(Default)]
 struct Outcome {
     pods: usize,
     gangs: usize,
-    /// How many of the gangs are jobs'.
+    /// The number of gangs that belong to jobs.
     jobs: usize,
     conflicts: usize,
     conflicts_of_others: usize,
-    /// Watches of Muster's that broke off; and those that could not go on from where they were.
+    /// Muster's watches that broke off, and those that could not continue from their last revision.
     interrupted: usize,
     expired: usize,
     settled: Duration,
@@ -131,7 +130,7 @@ impl Arena {
         at_work.spawn(actors::rival(stage.clone()));
         at_work.spawn(actors::meddler(stage.clone()));
         driver.drive().await;
-        // kube-scheduler waits for up to a minute after faults; how it gets over them is not tried here.
+        // kube-scheduler waits for up to a minute after faults; this test does not cover its recovery.
         self.ground.cluster.kill("kube-scheduler");
         self.ground.cluster.start_again("kube-scheduler");
         let settling = Instant::now();
@@ -157,7 +156,7 @@ impl Arena {
         outcome
     }
 
-    /// Waits until everything is placed and runs, and holds the ledger against what must be.
+    /// Waits until everything is placed and runs, and checks the ledger.
     async fn settle(&self, stage: &Stage, settling: Instant) -> Outcome {
         let round = &stage.round;
         loop {
@@ -187,7 +186,7 @@ impl Arena {
         }
     }
 
-    /// Removes what the round made.
+    /// Removes the objects of the round.
     async fn tidy(&self, stage: &Stage) {
         e2e::eventually_async("the round's objects are gone", SETTLED, || async {
             actors::sweep(stage).await;
@@ -200,7 +199,7 @@ impl Arena {
     }
 }
 
-/// What is not yet as it is to be in the end: where it stands instead.
+/// The objects that have not reached their final state, with their current state.
 fn lacking(round: &Round, ledger: &Ledger, begun: Instant) -> BTreeMap<String, String> {
     let mut lacking = BTreeMap::new();
     let passed = |at: Duration| begun.elapsed() > at;
@@ -232,8 +231,7 @@ fn there(ledger: &Ledger, pod: &ledger::Pod) -> bool {
     node.is_some_and(|node| ledger.nodes.contains_key(node))
 }
 
-/// How many writes were refused since as in conflict with another's: Muster's, and others'. And how
-/// far the log was read.
+/// The number of writes since then that were refused as conflicts, Muster's and others', and the position in the log.
 fn conflicts(log: &Path, from: u64) -> ((usize, usize), u64) {
     let mut file = std::fs::File::open(log).unwrap();
     file.seek(SeekFrom::Start(from)).unwrap();
@@ -242,7 +240,7 @@ fn conflicts(log: &Path, from: u64) -> ((usize, usize), u64) {
     let mut line = Vec::new();
     while lines.read_until(b'\n', &mut line).unwrap() > 0 {
         read += line.len() as u64;
-        // One that was killed while it wrote left half a line.
+        // A program that was killed during a write left half a line.
         let entry: Value = serde_json::from_slice(&line).unwrap_or_default();
         if entry["responseStatus"]["code"] == 409 {
             let user = entry["user"]["username"].as_str().unwrap_or_default();

@@ -1,5 +1,5 @@
-//! The driver's calls about instances (MIG). Most are raw: the wrapper has none for instances, and its
-//! own for placements answers an empty list.
+//! The driver's calls for MIG instances. Most are raw: the wrapper has none for instances, and its own call for
+//! placements returns an empty list.
 
 use std::mem::zeroed;
 use std::ptr::null_mut;
@@ -18,22 +18,22 @@ use super::{Card, Done};
 use crate::mig;
 use crate::partition::{Instance, Profile, Step};
 
-/// The second version of the driver's structure for profiles: its size, and the version above.
+/// The second version of the driver's structure for profiles: its size, with the version in the bits above.
 const PROFILE_INFO_V2: u32 = size_of::<nvmlGpuInstanceProfileInfo_v2_t>() as u32 | 2 << 24;
-/// Room for what a GPU has of one kind: it has at most eight slices.
+/// Room for a GPU's instances of one kind: a GPU has at most eight slices.
 const ROOM: usize = 16;
 
-/// Calls a function of the driver's that the wrapper has none for.
+/// Calls a function of the driver's library that the wrapper lacks.
 macro_rules! call {
     ($lib:expr, $name:ident($($argument:expr),*)) => {{
         let function = nvml_sym($lib.$name.as_ref())?;
-        // SAFETY: handles are the driver's own and used while its library is open; what is written
-        // to is there, as large as the call wants it, and no longer used when it returns.
+        // SAFETY: handles belong to the driver and are used while its library is open; output pointers are valid, as
+        // large as the call requires, and unused after it returns.
         nvml_try(unsafe { function($($argument),*) })?;
     }};
 }
 
-/// A GPU, and how it is cut.
+/// A GPU and its partitioning.
 pub fn card(nvml: &Nvml, device: &Device<'_>, index: u32) -> Result<Card, NvmlError> {
     let mut card = Card {
         id: device.uuid()?,
@@ -46,7 +46,7 @@ pub fn card(nvml: &Nvml, device: &Device<'_>, index: u32) -> Result<Card, NvmlEr
     card.processes = processes.map(|it| (it.pid, it.gpu_instance_id)).collect();
     let mode = match device.mig_mode() {
         Ok(mode) => mode,
-        // It is of those that can't be cut, or the driver is from before there were others.
+        // The GPU cannot be partitioned, or its driver predates MIG.
         Err(NvmlError::NotSupported | NvmlError::FailedToLoadSymbol(_)) => return Ok(card),
         Err(error) => return Err(error),
     };
@@ -60,7 +60,7 @@ pub fn card(nvml: &Nvml, device: &Device<'_>, index: u32) -> Result<Card, NvmlEr
         }
         card.layout.instances.sort_by_key(|instance| instance.id);
         for place in 0..device.mig_device_count()? {
-            // There are fewer than there could be: the others' places do not answer.
+            // The call returns the maximum number: unused places do not answer.
             let Ok(slice) = device.mig_device_by_index(place) else {
                 continue;
             };
@@ -75,7 +75,7 @@ pub fn card(nvml: &Nvml, device: &Device<'_>, index: u32) -> Result<Card, NvmlEr
     Ok(card)
 }
 
-/// A product's profiles. The driver numbers them by shapes, of which a product has some.
+/// A product's profiles. The driver numbers them by shape, and a product has some of the shapes.
 fn profiles(nvml: &Nvml, device: &Device<'_>, model: &str) -> Result<Vec<Profile>, NvmlError> {
     let mut all = Vec::new();
     for shape in 0..NVML_GPU_INSTANCE_PROFILE_COUNT {
@@ -122,7 +122,7 @@ fn profile_info(
     Ok(info)
 }
 
-/// Where instances of a profile may begin, and how many memory slices each takes.
+/// The start positions of a profile's instances, and their size in memory slices.
 fn placements(
     nvml: &Nvml,
     device: &Device<'_>,
@@ -248,7 +248,7 @@ fn instance(nvml: &Nvml, device: &Device<'_>, id: u32) -> Result<nvmlGpuInstance
     Ok(handle)
 }
 
-/// Takes a step.
+/// Executes a step.
 pub fn take(nvml: &Nvml, device: &Device<'_>, step: &Step) -> Result<Done, NvmlError> {
     match step {
         Step::RemoveCompute {
@@ -265,7 +265,7 @@ pub fn take(nvml: &Nvml, device: &Device<'_>, step: &Step) -> Result<Done, NvmlE
             call!(nvml.lib(), nvmlGpuInstanceDestroy(handle));
         }
         Step::Switch { on } => {
-            // Where somebody else has the GPU open the call is well, and what it says beside is not.
+            // If another program has the GPU open, the call succeeds, and its second result is meaningless.
             let status = device.set_mig_mode(*on)?;
             let mode = device.mig_mode()?;
             if mode.current == u32::from(*on) {
@@ -304,10 +304,10 @@ pub fn take(nvml: &Nvml, device: &Device<'_>, step: &Step) -> Result<Done, NvmlE
     Ok(Done::Now)
 }
 
-/// Makes a compute instance that is all of a GPU instance: the largest that it may have.
+/// Creates a compute instance of a whole GPU instance: the largest possible one.
 fn fill(nvml: &Nvml, instance: nvmlGpuInstance_t) -> Result<(), NvmlError> {
     let all = compute_profiles(nvml, instance)?;
-    // Of several that are all of it the first is the plain one.
+    // Of several compute profiles of the whole instance, the first is the plain one.
     let whole = all.iter().rev().max_by_key(|it| it.sliceCount);
     let whole = whole.ok_or(NvmlError::NotSupported)?;
     let mut handle: nvmlComputeInstance_t = null_mut();

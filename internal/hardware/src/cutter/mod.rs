@@ -1,5 +1,5 @@
-//! Cuts GPUs by NVML (MIG), and says how they are cut. Owns an opened library of its own, and the
-//! putting back where a step fails; what is to be done is [`partition`](crate::partition)'s.
+//! Partitions GPUs through NVML (MIG), and reads their partitioning. Owns its own open library, and restores a GPU if
+//! a step fails; [`partition`](crate::partition) plans the steps.
 
 mod calls;
 
@@ -13,7 +13,7 @@ use crate::Source;
 use crate::gpus::open;
 use crate::partition::{Layout, LayoutError, Profile, Step, Wanted, steps};
 
-/// A GPU, as far as it can be cut.
+/// A GPU and its MIG state.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Card {
     /// Its UUID.
@@ -26,30 +26,30 @@ pub struct Card {
     pub device: u32,
     /// Whether it can be in MIG mode at all.
     pub capable: bool,
-    /// Whether its MIG mode is to change at its next reset, or when the machine is restarted.
+    /// Whether its MIG mode changes at its next reset or at the machine's next restart.
     pub waits: bool,
-    /// Its profiles. Of products whose driver says where they may lie only in MIG mode, and of which
-    /// nobody else knows it, none may lie anywhere until then.
+    /// Its profiles. If the driver lists placements in MIG mode only, and the product is not known, the profiles have
+    /// no placements until MIG mode is on.
     pub profiles: Vec<Profile>,
-    /// How it is cut.
+    /// Its current partitioning.
     pub layout: Layout,
     /// The UUID of each slice that programs can use, with its GPU instance's number.
     pub slices: BTreeMap<String, u32>,
-    /// Who computes on it: each process, with its GPU instance's number where the driver says it.
+    /// Its compute processes, each with its GPU instance's number if the driver reports it.
     pub processes: Vec<(u32, Option<u32>)>,
 }
 
 impl Card {
-    /// Whether it is known where its profiles may lie.
+    /// Whether the placements of its profiles are known.
     pub fn is_known(&self) -> bool {
         self.profiles.iter().all(|it| !it.starts.is_empty())
     }
 }
 
-/// Why a GPU is not cut, or does not say how it is.
+/// Why a GPU cannot be partitioned, or its partitioning cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum CutterError {
-    /// There is no GPU to cut.
+    /// There is no GPU to partition.
     #[error(
         "the machine is described in a file (--machine), and what isn't there can't be cut; describe its \
          GPUs as cut there"
@@ -58,47 +58,47 @@ pub enum CutterError {
     /// There is no driver, or it does not answer.
     #[error("the NVIDIA driver does not answer: {0}")]
     NoDriver(NvmlError),
-    /// The driver does not say how the GPU is cut.
+    /// The driver does not report the GPU's partitioning.
     #[error("{gpu} does not say how it is cut: {error}")]
     Unread {
         /// The GPU: its UUID, or its index.
         gpu: String,
-        /// What the driver says.
+        /// The driver's error.
         error: NvmlError,
     },
-    /// A step failed; the GPU is left so.
+    /// A step failed; the GPU was left in the given state.
     #[error("{step}: {error}; {left}")]
     Step {
-        /// What was tried.
+        /// The failed step.
         step: String,
-        /// What the driver says.
+        /// The driver's error.
         error: NvmlError,
-        /// How the GPU is now.
+        /// The GPU's current state.
         left: String,
     },
-    /// A step of putting it back failed.
+    /// A step of the restoration failed.
     #[error("{step}: {error}")]
     PutBack {
-        /// What was tried.
+        /// The failed step.
         step: String,
-        /// What the driver says.
+        /// The driver's error.
         error: NvmlError,
     },
-    /// It can't be cut as it was.
+    /// The earlier partitioning cannot be restored.
     #[error(transparent)]
     Layout(#[from] LayoutError),
 }
 
-/// Whether what was done holds.
+/// When an executed change takes effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Done {
-    /// It does.
+    /// At once.
     Now,
-    /// The mode changes when the GPU is reset, or the machine restarted; nothing after that was done.
+    /// The mode changes when the GPU is reset or the machine restarted; the later steps were not executed.
     AfterReset,
 }
 
-/// Cuts a machine's GPUs. One that nobody asks holds nothing.
+/// Partitions a machine's GPUs. Holds no resources until the first call.
 #[derive(Debug, Default)]
 pub struct Cutter {
     nvml: Option<Nvml>,
@@ -116,11 +116,11 @@ impl Cutter {
         }
     }
 
-    /// The GPUs, and how each is cut.
+    /// The GPUs and their partitioning.
     ///
     /// # Errors
     ///
-    /// The driver doesn't answer, or there is none to ask.
+    /// The driver doesn't answer, or there is none.
     pub fn look(&mut self) -> Result<Vec<Card>, CutterError> {
         self.must_be_real()?;
         let asked = self.ask(|nvml| {
@@ -143,11 +143,11 @@ impl Cutter {
         all.collect()
     }
 
-    /// One GPU, by its UUID, and how it is cut: what another one doesn't say is no hindrance.
+    /// One GPU, by its UUID, and its partitioning: errors of other GPUs do not matter.
     ///
     /// # Errors
     ///
-    /// It doesn't answer, or there is no driver to ask.
+    /// The GPU doesn't answer, or there is no driver.
     pub fn look_at(&mut self, gpu: &str) -> Result<Card, CutterError> {
         self.must_be_real()?;
         self.card(gpu)
@@ -160,12 +160,12 @@ impl Cutter {
         Ok(())
     }
 
-    /// Takes these steps on a GPU. Where one fails, the GPU is cut again as it was, as far as that
-    /// goes: its slices have other UUIDs then.
+    /// Executes these steps on a GPU. If one fails, the GPU's earlier partitioning is restored as far as possible:
+    /// its slices then have other UUIDs.
     ///
     /// # Errors
     ///
-    /// The step that failed, what the driver said, and how the GPU was left.
+    /// The failed step, the driver's error, and the GPU's state afterwards.
     pub fn take(&mut self, gpu: &str, steps: &[Step]) -> Result<Done, CutterError> {
         let before = self.card(gpu)?;
         let (step, error) = match self.try_all(gpu, steps) {
@@ -176,7 +176,7 @@ impl Cutter {
         Err(CutterError::Step { step, error, left })
     }
 
-    /// The steps one after the other; the one that failed, in words, and why.
+    /// Executes the steps in order; the error names the failed step, with the driver's error.
     fn try_all(&mut self, gpu: &str, steps: &[Step]) -> Result<Done, (String, NvmlError)> {
         for step in steps {
             tracing::info!(gpu, "{}", words(step));
@@ -188,10 +188,10 @@ impl Cutter {
         Ok(Done::Now)
     }
 
-    /// Cuts a GPU as it was, and says how it is.
+    /// Restores a GPU's partitioning, and describes the result.
     fn put_back(&mut self, before: &Card) -> String {
         let wanted = Wanted::of(&before.profiles, &before.layout);
-        // What was there before and still is stays: somebody may have it.
+        // Instances that still exist are kept: another program may use them.
         let was = before.layout.instances.iter().map(|it| it.id).collect();
         let tried = self.card(&before.id).and_then(|now| {
             let back = steps(&now.profiles, &now.layout, &wanted, &was)?;
@@ -224,7 +224,7 @@ impl Cutter {
         })
     }
 
-    /// Asks the driver, whose library is opened when first needed, and anew after it was gone.
+    /// Calls the driver. Opens its library when first needed, and again after it was gone.
     fn ask<T>(&mut self, ask: impl FnOnce(&Nvml) -> Result<T, NvmlError>) -> Result<T, NvmlError> {
         let nvml = match self.nvml.take() {
             Some(nvml) => nvml,
@@ -241,7 +241,7 @@ impl Cutter {
     }
 }
 
-/// A step in words that go before what was said to it.
+/// A step as text, for the start of an error message.
 fn words(step: &Step) -> String {
     match step {
         Step::RemoveCompute { instance, compute } => {

@@ -1,4 +1,4 @@
-//! From a checked description to the machine that it describes.
+//! Builds the described machine from a checked description.
 
 use super::format::{GpuTable, NicTable, State, SwitchTable};
 use super::{Description, MAX_SLICES};
@@ -11,29 +11,30 @@ use crate::wiring::{Bandwidth, Nic, PcieLink, PcieSwitch, Port};
 /// A described machine.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Described {
-    /// What it has.
+    /// Its inventory.
     pub inventory: Inventory,
-    /// What the driver's library knows of each GPU beyond that, in the same order.
+    /// Data of each GPU that the driver's library knows and the inventory lacks, in the same
+    /// order.
     pub cards: Vec<Card>,
     /// Whether the driver does not answer.
     pub driver_gone: bool,
 }
 
-/// What a described GPU is beyond what an inventory says.
+/// Data of a described GPU that an inventory lacks.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Card {
     /// Its NVLinks, by number.
     pub nvlinks: Vec<NvlinkEnd>,
-    /// What it is doing and suffering.
+    /// Its current load and faults.
     pub state: State,
 }
 
 /// A GPU's end of an NVLink.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NvlinkEnd {
-    /// The GPU's place at the other end; none where a switch is there.
+    /// The place of the GPU at the other end; none if that is a switch.
     pub to: Option<usize>,
-    /// Whether it is up.
+    /// Whether the link is up.
     pub up: bool,
 }
 
@@ -326,7 +327,7 @@ fn link(inventory: &mut Inventory, cards: &[Card]) {
     }
 }
 
-/// A UUID's shape from a host name and a place: FNV-1a, twice with different starts.
+/// An id in the form of a UUID from a host name and a place: FNV-1a, twice with different starts.
 fn id(hostname: &str, index: u32) -> String {
     let hash = |start: u64| {
         hostname

@@ -1,5 +1,5 @@
-//! Whether a machine description makes sense. Each fault names its line, its field, the value,
-//! and what would be right.
+//! Validates a machine description. Each error names its line, its field, the value, and the valid
+//! values.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use crate::system::cpu_list;
 /// A field's fault.
 type Fault = (&'static str, String);
 
-/// Checks a text; `path` is what errors call it.
+/// Checks a text; `path` is its name in errors.
 pub fn parse(text: &str, path: &Path) -> Result<Description, HardwareError> {
     let fault = |at: usize, field: String, detail: String| HardwareError::Description {
         path: PathBuf::from(path),
@@ -129,7 +129,7 @@ pub fn parse(text: &str, path: &Path) -> Result<Description, HardwareError> {
     })
 }
 
-/// What of the file was gone through.
+/// The parts of the file that have been visited.
 #[derive(Default)]
 struct Seen {
     nodes: BTreeSet<u32>,
@@ -333,7 +333,7 @@ fn slices(model: &str, slices: &[String]) -> Result<(), Fault> {
     let mut profiles = Vec::new();
     for slice in slices {
         let Some(profile) = mig::profile(model, slice) else {
-            // Drivers name more variants of a profile than are known here.
+            // Drivers name more variants of a profile than this crate knows.
             if slice.contains('+') {
                 continue;
             }
@@ -375,7 +375,7 @@ fn link(generation: u32, width: u32) -> Result<(), Fault> {
     Ok(())
 }
 
-/// `0000:1b:00.0`, in small letters as the kernel writes it.
+/// `0000:1b:00.0`, in lower case as the kernel writes it.
 fn is_address(text: &str) -> bool {
     let hex = |text: &str, digits: std::ops::RangeInclusive<usize>| {
         digits.contains(&text.len())

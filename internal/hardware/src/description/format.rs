@@ -1,5 +1,5 @@
-//! The tables of a machine description, as they are written. Owns their names and defaults;
-//! what makes sense is `check`'s to say.
+//! The tables of a machine description, as written in the file. Owns their names and defaults;
+//! `check` validates their values.
 
 use serde::{Deserialize, Serialize};
 use toml::Spanned;
@@ -157,8 +157,8 @@ pub struct PortTable {
     pub physical: String,
 }
 
-/// What one GPU is doing and suffering now; what is absent is as its `[[gpu]]` table says, or
-/// the card at rest.
+/// The current load and faults of one GPU; absent fields are as in its `[[gpu]]` table, or those
+/// of an idle card.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct State {
@@ -167,14 +167,14 @@ pub struct State {
     /// Whether it has fallen off the bus.
     #[serde(default)]
     pub lost: bool,
-    /// The XIDs that the driver has reported of it, in order.
+    /// The XIDs that the driver has reported for it, in order.
     #[serde(default)]
     pub xids: Vec<u64>,
-    /// What `nvidia-smi` would have one do about it: 0 nothing, 1 reset, 2 reboot, 3 drain,
-    /// 4 drain and reset.
+    /// The recovery action that `nvidia-smi` shows: 0 none, 1 reset, 2 reboot, 3 drain, 4 drain
+    /// and reset.
     #[serde(default)]
     pub recovery: u32,
-    /// Whether its driver is one that doesn't say so.
+    /// Whether its driver does not report a recovery action.
     #[serde(default)]
     pub old_driver: bool,
     /// Percent of the time in which it computed.
@@ -187,15 +187,15 @@ pub struct State {
     pub decoder: Option<u32>,
     /// Memory in use, MiB.
     pub memory_used_mib: Option<u64>,
-    /// Its temperature.
+    /// Its temperature, degrees Celsius.
     pub celsius: Option<u32>,
-    /// Its memory's temperature.
+    /// Its memory's temperature, degrees Celsius.
     pub memory_celsius: Option<u32>,
-    /// What it draws.
+    /// Its power draw, watts.
     pub watts: Option<u32>,
-    /// What it may draw.
+    /// Its power limit, watts.
     pub watts_limit: Option<u32>,
-    /// What it has drawn since the driver was loaded, millijoules.
+    /// Its energy consumption since the driver was loaded, millijoules.
     pub energy_mj: Option<u64>,
     /// The clock of its multiprocessors, MHz.
     pub sm_mhz: Option<u32>,
@@ -213,45 +213,45 @@ pub struct State {
     /// Rows remapped for corrected and for uncorrected errors.
     #[serde(default)]
     pub remapped: [u32; 2],
-    /// Whether a remap waits for a reset.
+    /// Whether a row remapping is pending until a reset.
     #[serde(default)]
     pub remap_pending: bool,
-    /// Whether a remap has failed.
+    /// Whether a row remapping has failed.
     #[serde(default)]
     pub remap_failed: bool,
-    /// Whether it is a virtual GPU that has got its licence.
+    /// Whether it is a virtual GPU with a licence.
     #[serde(default)]
     pub licensed: bool,
-    /// What went over its NVLinks both ways since the driver was loaded, KiB.
+    /// Data that its NVLinks carried in both directions since the driver was loaded, KiB.
     pub nvlink_kib: Option<u64>,
-    /// PCIe packets sent again.
+    /// PCIe packets that were sent again.
     #[serde(default)]
     pub pcie_replays: u32,
     /// The generation that its PCIe link runs at.
     pub pcie_generation: Option<u32>,
     /// The lanes that its PCIe link has.
     pub pcie_width: Option<u32>,
-    /// Errors on its NVLinks since the driver was loaded: damaged flow control, damaged data, what
-    /// was sent again, links trained anew.
+    /// Errors on its NVLinks since the driver was loaded: flow control CRC errors, data CRC
+    /// errors, replays, recoveries.
     pub nvlink_errors: Option<[u64; 4]>,
     /// The numbers of its NVLinks that are down.
     #[serde(default)]
     pub nvlinks_down: Vec<usize>,
-    /// How far it is part of its fabric.
+    /// Its state in its fabric.
     pub fabric: Option<Fabric>,
-    /// Its slices, in the place of its `[[gpu]]` table's; an empty list is a GPU in MIG mode
-    /// that is not cut.
+    /// Its slices, instead of those of its `[[gpu]]` table; an empty list is a GPU in MIG mode
+    /// without slices.
     pub mig: Option<Vec<String>>,
-    /// Whether a change of its MIG mode waits until this isn't so any more, as for a reset.
+    /// Whether a change of its MIG mode is pending until this is false again, as until a reset.
     #[serde(default)]
     pub mig_waits: bool,
-    /// The profiles of which its driver makes no instance.
+    /// The profiles whose instances its driver refuses to create.
     #[serde(default)]
     pub mig_refused: Vec<String>,
-    /// Who computes on it.
+    /// Its compute processes.
     #[serde(default)]
     pub processes: Vec<Process>,
-    /// What its performance counters show.
+    /// The values of its performance counters.
     #[serde(default)]
     pub gpm: Vec<Metric>,
 }
@@ -280,7 +280,7 @@ pub struct Process {
     /// Percent of the time in which it computed.
     #[serde(default)]
     pub utilisation: u32,
-    /// Whether it goes through the MPS server.
+    /// Whether it uses the GPU through the MPS server.
     #[serde(default)]
     pub mps: bool,
 }

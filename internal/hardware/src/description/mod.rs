@@ -1,5 +1,5 @@
-//! A machine described in a file, to stand in for one with GPUs in tests and demos. Any machine
-//! can be written down so ([`save`]).
+//! A machine described in a file, which replaces a machine with GPUs in tests and demos. [`save`]
+//! can describe any machine.
 //!
 //! ```toml
 //! [machine]                    # all optional; the real machine's facts otherwise
@@ -99,7 +99,7 @@ pub const MAX_NVLINKS: u32 = 36;
 /// Slices a described GPU may have.
 pub const MAX_SLICES: usize = 7;
 
-/// A machine description, checked.
+/// A checked machine description.
 #[derive(Debug)]
 pub struct Description {
     machine: MachineTable,
@@ -121,17 +121,17 @@ impl Description {
         Description::parse(&text, path)
     }
 
-    /// Checks a text; `path` is what errors call it.
+    /// Checks a text; `path` is its name in errors.
     pub fn parse(text: &str, path: &Path) -> Result<Description, HardwareError> {
         check::parse(text, path)
     }
 
-    /// Puts what is described in the place of what was found.
+    /// Replaces the detected hardware by the described hardware.
     pub fn apply(self, inventory: &mut Inventory) {
         *inventory = self.machine(std::mem::take(inventory)).inventory;
     }
 
-    /// The same, with what an inventory doesn't say of the GPUs.
+    /// Like `apply`, with the GPUs' data that an inventory lacks.
     pub fn machine(self, found: Inventory) -> Described {
         build::build(self, found)
     }

@@ -1,4 +1,4 @@
-//! Writes a machine down as a description.
+//! Writes a machine as a description.
 
 use std::cmp::Reverse;
 
@@ -10,7 +10,7 @@ use super::format::{
 use crate::inventory::{Fabric, Gpu, Inventory, LinkKind};
 use crate::matrix::ranges;
 
-/// The machine can't be written down.
+/// The machine cannot be described.
 #[derive(Debug, thiserror::Error)]
 #[error("the machine can't be written down: {0}")]
 pub struct SaveError(toml::ser::Error);
@@ -31,12 +31,12 @@ struct File {
     nic: Vec<NicTable>,
 }
 
-/// The machine as a description's text, which read again gives the same machine: its parts and
-/// how they are joined, not what the GPUs are doing at the moment.
+/// A description of the machine, from which reading restores the same machine: its parts and their
+/// links, without the GPUs' current load.
 ///
 /// # Errors
 ///
-/// Where the text can't be made.
+/// The text cannot be serialised.
 pub fn save(machine: &Inventory) -> Result<String, SaveError> {
     let text = |text: &String| (!text.is_empty()).then(|| text.clone());
     let driver = machine.gpus.first().map(|gpu| gpu.driver.clone());
@@ -124,7 +124,7 @@ fn gpu(gpu: &Gpu) -> GpuTable {
         nvlinks,
         nvswitch: nvlinks > 0,
         fabric: match gpu.fabric {
-            // A moment's state, which passes.
+            // A transient state.
             Fabric::Starting => Fabric::Completed,
             settled => settled,
         },
@@ -136,7 +136,7 @@ fn gpu(gpu: &Gpu) -> GpuTable {
         watts_limit: gpu.load.milliwatts_limit.map(|limit| limit / 1000),
         mig: gpu.slices.as_ref().map(|slices| {
             let mut slices: Vec<_> = slices.iter().collect();
-            // The larger ones first, as they are placed when this is read.
+            // Larger slices first, which is the order of placement when the text is read.
             slices.sort_by_key(|slice| Reverse(slice.memory_mib));
             (slices.iter()).map(|slice| slice.profile.clone()).collect()
         }),

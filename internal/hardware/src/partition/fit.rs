@@ -1,11 +1,11 @@
-//! Where profiles can lie beside each other in a GPU: every way is tried, which are few. Pure.
+//! Finds positions for profiles in a GPU by trying all of them, which are few. Pure.
 
 use super::Profile;
 
 /// More instances than any GPU holds: it has at most eight slices.
 pub const MOST: u32 = 9;
 
-/// A profile at its place.
+/// A profile at its position.
 #[derive(Clone, Copy, Debug)]
 pub struct Span<'a> {
     /// The profile.
@@ -21,15 +21,15 @@ impl Span<'_> {
     }
 }
 
-/// Places for all of these beside what is kept in a GPU with so many engines for optical flow, or
-/// none where there is no way.
+/// Positions for all of these beside the kept instances in a GPU with this many optical flow
+/// engines; none if there is no solution.
 pub fn fitting_beside<'a>(
     kept: &[Span<'a>],
     profiles: &[&'a Profile],
     engines: u32,
 ) -> Option<Vec<Span<'a>>> {
     let mut profiles = profiles.to_vec();
-    // The large have the fewest places; equal ones follow each other.
+    // Large profiles have the fewest positions; equal ones are adjacent.
     profiles.sort_by(|a, b| (b.size, a.id).cmp(&(a.size, b.id)));
     let all = kept.iter().map(|span| span.profile);
     let all: Vec<&Profile> = all.chain(profiles.iter().copied()).collect();
@@ -45,8 +45,8 @@ pub fn fitting_beside<'a>(
     place(&mut placed, &profiles, None).then(|| placed.split_off(kept.len()))
 }
 
-/// Places the rest, the first of them behind `before` where that is of its profile, too: the other
-/// order would be the same.
+/// Places the rest. The first goes after `before` if both have the same profile: the other order
+/// would be equivalent.
 fn place<'a>(placed: &mut Vec<Span<'a>>, rest: &[&'a Profile], before: Option<Span<'a>>) -> bool {
     let Some((profile, rest)) = rest.split_first() else {
         return true;

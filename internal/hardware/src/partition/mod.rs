@@ -1,6 +1,6 @@
-//! From how a GPU is cut (MIG) to how it is to be: the steps in an order that succeeds, or why there
-//! are none. Pure. The profiles are those that the GPU's own driver lists, so a product that nobody
-//! described is cut as well as one that is.
+//! Plans the steps from a GPU's current partitioning (MIG) to the wanted one, in an order that
+//! succeeds, or says why there is none. Pure. The profiles are those that the GPU's own driver
+//! lists, so that unknown products are supported too.
 
 mod fit;
 pub mod place;
@@ -10,24 +10,24 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::mig;
 use fit::{Span, fitting, fitting_beside};
 
-/// A profile of GPU instances, as a GPU's driver lists it.
+/// A GPU instance profile, as a GPU's driver lists it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Profile {
     /// Its name, `1g.10gb`.
     pub name: String,
     /// The product's number for it.
     pub id: u32,
-    /// Its slices of the GPU's computing.
+    /// Its compute slices.
     pub slices: u32,
     /// Its memory, MiB.
     pub memory_mib: u64,
-    /// How many memory slices it takes.
+    /// Its size in memory slices.
     pub size: u32,
-    /// The memory slices that it can begin at.
+    /// The memory slices at which it can begin.
     pub starts: Vec<u32>,
-    /// How many of it a GPU can have.
+    /// The most instances of it in a GPU.
     pub most: u32,
-    /// How many of the GPU's few engines for optical flow it takes.
+    /// Its use of the GPU's few optical flow engines.
     pub engines: u32,
 }
 
@@ -46,20 +46,20 @@ impl From<&mig::Profile> for Profile {
     }
 }
 
-/// A GPU instance that is there.
+/// An existing GPU instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Instance {
     /// Its number.
     pub id: u32,
     /// Its profile's number.
     pub profile: u32,
-    /// The memory slice that it begins at.
+    /// Its first memory slice.
     pub start: u32,
-    /// Its compute instances: the number of each, and its slices.
+    /// Its compute instances: the number and the slices of each.
     pub computes: Vec<(u32, u32)>,
 }
 
-/// How a GPU is cut.
+/// A GPU's current partitioning.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Layout {
     /// Whether it is in MIG mode.
@@ -68,18 +68,18 @@ pub struct Layout {
     pub instances: Vec<Instance>,
 }
 
-/// How a GPU is to be cut.
+/// A GPU's wanted partitioning.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wanted {
-    /// Whether it is to be in MIG mode.
+    /// Whether MIG mode is wanted.
     pub enabled: bool,
-    /// How many GPU instances of each profile, by name, each with one compute instance that is all
-    /// of it.
+    /// Number of GPU instances of each profile, by name, each with one compute instance of the
+    /// whole GPU instance.
     pub instances: BTreeMap<String, u32>,
 }
 
 impl Wanted {
-    /// What is there: as many instances of each profile, wherever they lie.
+    /// The current partitioning: the number of instances of each profile, regardless of position.
     pub fn of(profiles: &[Profile], layout: &Layout) -> Wanted {
         let mut wanted = Wanted {
             enabled: layout.enabled,
@@ -94,7 +94,7 @@ impl Wanted {
         wanted
     }
 
-    /// In words: `MIG mode off`, or `2 of 1g.10gb and 1 of 3g.40gb`.
+    /// As text: `MIG mode off`, or `2 of 1g.10gb and 1 of 3g.40gb`.
     pub fn words(&self) -> String {
         let instances = self.instances.iter();
         match (self.enabled, self.instances.is_empty()) {
@@ -105,38 +105,38 @@ impl Wanted {
     }
 }
 
-/// One thing to do to a GPU.
+/// One change to a GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Removes a compute instance.
     RemoveCompute {
-        /// The GPU instance that it is in.
+        /// Its GPU instance.
         instance: u32,
         /// Its number.
         compute: u32,
     },
-    /// Removes a GPU instance, which has no compute instance any more.
+    /// Removes a GPU instance without compute instances.
     Remove {
         /// Its number.
         instance: u32,
     },
-    /// Switches MIG mode on, or off when nothing is left.
+    /// Switches MIG mode on, or off if there are no instances.
     Switch {
-        /// Whether it is to be on.
+        /// Whether to switch it on.
         on: bool,
     },
-    /// Makes a GPU instance, and a compute instance that is all of it.
+    /// Creates a GPU instance, and a compute instance of the whole of it.
     Make {
         /// The profile's number.
         profile: u32,
         /// Its name.
         name: String,
-        /// The memory slice that it begins at.
+        /// Its first memory slice.
         start: u32,
-        /// How many memory slices it takes.
+        /// Its size in memory slices.
         size: u32,
     },
-    /// Makes a compute instance that is all of a GPU instance which has none.
+    /// Creates a compute instance of a whole GPU instance that has none.
     MakeCompute {
         /// The GPU instance's number.
         instance: u32,
@@ -144,7 +144,7 @@ pub enum Step {
 }
 
 impl Step {
-    /// The instance that this ends or switches off; none where it makes something.
+    /// The instance that this step removes or makes unusable; none for a step that creates one.
     pub fn ends(&self) -> Option<u32> {
         match self {
             Step::RemoveCompute { instance, .. } | Step::Remove { instance } => Some(*instance),
@@ -153,36 +153,36 @@ impl Step {
     }
 }
 
-/// Why a GPU can't be cut as wanted.
+/// Why the wanted partitioning is impossible.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LayoutError {
     /// The GPU's driver lists no profiles.
     #[error("no {0} can be made of it, as its driver lists no profiles")]
     NoProfiles(String),
-    /// The GPU has no such profile.
+    /// The GPU lacks this profile.
     #[error("it has no profile {name}; there are {known}")]
     UnknownProfile {
-        /// The profile that is wanted.
+        /// The wanted profile.
         name: String,
-        /// Those that there are.
+        /// The existing profiles.
         known: String,
     },
     /// The instances do not fit.
     #[error("{wanted} do not fit in one GPU; {fitting} would")]
     NoRoom {
-        /// The instances that are wanted.
+        /// The wanted instances.
         wanted: String,
         /// As many of them as fit.
         fitting: String,
     },
 }
 
-/// The steps that make a GPU be cut as wanted; none where it is. As many instances as can be are
-/// kept, first of all those in use (`used`, by their numbers), and what is kept is not touched.
+/// The steps to the wanted partitioning; none if it is reached. As many instances as possible are
+/// kept, first of all those in use (`used`, by their numbers), and kept instances are not touched.
 ///
 /// # Errors
 ///
-/// The profile that the GPU doesn't have, or what would fit.
+/// The profile that the GPU lacks, or the instances that would fit.
 pub fn steps(
     profiles: &[Profile],
     now: &Layout,
@@ -228,7 +228,7 @@ pub fn steps(
     Ok(steps)
 }
 
-/// How an instance is ended: what computes in it goes first.
+/// The steps that remove an instance: its compute instances go first.
 fn removal(instance: &Instance) -> impl Iterator<Item = Step> {
     let id = instance.id;
     let computes = instance.computes.iter();
@@ -239,7 +239,7 @@ fn removal(instance: &Instance) -> impl Iterator<Item = Step> {
     computes.chain([Step::Remove { instance: id }])
 }
 
-/// The profiles that are asked for, each with how many.
+/// The wanted profiles, each with its number.
 fn asked<'a>(
     profiles: &'a [Profile],
     wanted: &Wanted,
@@ -263,8 +263,8 @@ fn asked<'a>(
     found.collect()
 }
 
-/// Which instances stay, by their numbers, and what is made beside them: of all choices that can
-/// be, the one that keeps the most that are used, and then the most.
+/// Chooses the instances to keep, by their numbers, and the new ones beside them: of all possible
+/// choices the one that keeps the most used instances, and then the most instances.
 fn arrange<'a>(
     profiles: &'a [Profile],
     now: &Layout,
@@ -294,7 +294,7 @@ fn arrange<'a>(
             .collect();
         choices.extend(with);
     }
-    // Stable, so that of equal choices it is always the same one.
+    // A stable sort, so that ties always resolve alike.
     choices.sort_by_key(|choice| {
         let in_use = choice
             .iter()
@@ -321,14 +321,14 @@ fn arrange<'a>(
     })
 }
 
-/// How many engines for optical flow a GPU has: as many as it gives away.
+/// The number of a GPU's optical flow engines: the total that its profiles can take.
 pub fn engines(profiles: &[Profile]) -> u32 {
     let most = profiles.iter().map(|it| it.engines.saturating_mul(it.most));
     most.max().unwrap_or(0)
 }
 
 fn repeat(profile: &Profile, count: u32) -> impl Iterator<Item = &Profile> {
-    // More than a GPU can hold of anything is as much too many as any number.
+    // More instances than a GPU can hold fail like any larger number.
     (0..count.min(fit::MOST)).map(move |_| profile)
 }
 

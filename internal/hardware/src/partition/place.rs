@@ -1,19 +1,19 @@
-//! One GPU instance at one place: what makes it where nothing lies, and what ends it. Pure. Nothing
-//! else in the GPU is touched, so that whoever has the rest goes on.
+//! Plans one GPU instance at one position: the steps that create it on free memory slices, and
+//! those that remove it. Pure. The rest of the GPU is untouched, so that its users go on.
 
 use super::fit::Span;
 use super::{Instance, Layout, Profile, Step, engines, removal};
 
-/// A place that an instance of a profile may have in a GPU.
+/// A possible position of a profile's instance in a GPU.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
     /// The profile's name, `1g.10gb`.
     pub profile: String,
-    /// The memory slice that it begins at.
+    /// The first memory slice.
     pub start: u32,
 }
 
-/// Why no instance can be made at a place.
+/// Why no instance can be created at a position.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlaceError {
     /// The profile does not exist, or not at this place.
@@ -24,7 +24,7 @@ pub enum PlaceError {
         /// The memory slice.
         start: u32,
     },
-    /// The instance is there, and not all of it computes as one.
+    /// The instance exists, but not with a single compute instance of the whole.
     #[error(
         "GPU instance {instance} ({profile} at memory slice {start}) was split into several compute \
          instances by somebody else; remove these (nvidia-smi mig -dci -gi {instance})"
@@ -34,41 +34,41 @@ pub enum PlaceError {
         instance: u32,
         /// Its profile.
         profile: String,
-        /// The memory slice that it begins at.
+        /// Its first memory slice.
         start: u32,
     },
-    /// Another instance lies there.
+    /// Another instance occupies the position.
     #[error(
         "{profile} at memory slice {start} would lie in {other} at memory slice {other_start}, which \
          must be gone first"
     )]
     Occupied {
-        /// The profile that is wanted.
+        /// The wanted profile.
         profile: String,
-        /// The memory slice that it would begin at.
+        /// The wanted first memory slice.
         start: u32,
         /// The other instance's profile.
         other: String,
-        /// The memory slice that the other begins at.
+        /// The other instance's first memory slice.
         other_start: u32,
     },
-    /// Other instances have the engines.
+    /// Other instances use the engines.
     #[error(
         "the engines that {profile} takes beside its slices are another instance's, which must be gone \
          first"
     )]
     NoEngines {
-        /// The profile that is wanted.
+        /// The wanted profile.
         profile: String,
     },
 }
 
-/// Every place that instances may have, as the driver lists them.
+/// All possible positions of instances, as the driver lists them.
 pub fn all(profiles: &[Profile]) -> impl Iterator<Item = (&Profile, u32)> {
     (profiles.iter()).flat_map(|profile| profile.starts.iter().map(move |start| (profile, *start)))
 }
 
-/// The instance that lies at a place, if it is of that profile.
+/// The instance at a position, if it has that profile.
 pub fn instance<'a>(
     profiles: &[Profile],
     layout: &'a Layout,
@@ -79,12 +79,12 @@ pub fn instance<'a>(
     all.find(|it| it.profile == profile.id && it.start == place.start)
 }
 
-/// The steps that make an instance at a place, all of which computes; none where it is there. MIG
-/// mode is switched on where it is off.
+/// The steps that create an instance at a position, with a compute instance of the whole; none if
+/// it exists. Switches MIG mode on if it is off.
 ///
 /// # Errors
 ///
-/// It can't lie there, or something lies in its way.
+/// The position is impossible, or another instance is in the way.
 pub fn made(profiles: &[Profile], layout: &Layout, place: &Place) -> Result<Vec<Step>, PlaceError> {
     let Place { profile, start } = place;
     let known = profiles.iter().find(|it| it.name == *profile);
@@ -141,7 +141,7 @@ pub fn made(profiles: &[Profile], layout: &Layout, place: &Place) -> Result<Vec<
     Ok(on.into_iter().chain([make]).collect())
 }
 
-/// The steps that end the instance at a place; none where there is none.
+/// The steps that remove the instance at a position; none if there is none.
 pub fn ended(profiles: &[Profile], layout: &Layout, place: &Place) -> Vec<Step> {
     let there = instance(profiles, layout, place);
     there.map(|it| removal(it).collect()).unwrap_or_default()

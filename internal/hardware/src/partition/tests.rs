@@ -26,7 +26,7 @@ fn profile<'a>(profiles: &'a [Profile], name: &str) -> &'a Profile {
     found.unwrap_or_else(|| panic!("{name}"))
 }
 
-/// A GPU in MIG mode with these instances, numbered from 1, each all of which computes.
+/// A GPU in MIG mode with these instances, numbered from 1, each with one compute instance.
 fn cut(model: &str, instances: &[(&str, u32)]) -> Layout {
     let profiles = profiles(model);
     let instances = instances.iter().zip(1..).map(|((name, start), id)| {
@@ -44,7 +44,7 @@ fn cut(model: &str, instances: &[(&str, u32)]) -> Layout {
     }
 }
 
-/// A step in a word or two.
+/// A step, abbreviated.
 fn short(step: &Step) -> String {
     match step {
         Step::RemoveCompute { instance, .. } => format!("-c{instance}"),
@@ -70,7 +70,7 @@ fn steps_go_from_what_is_there_to_what_is_wanted() {
     bare.instances[2].computes.clear();
     let mut split = cut(H100, &[("2g.20gb", 0)]);
     split.instances[0].computes = vec![(0, 1), (1, 1)];
-    // What is there; what is wanted; which are in use; the steps.
+    // The current layout; the wanted one; the instances in use; the steps.
     type Case<'a> = (&'a Layout, Wanted, &'a [u32], &'a str);
     let cases: [Case<'_>; 11] = [
         (&off, whole.clone(), &[], ""),
@@ -81,7 +81,7 @@ fn steps_go_from_what_is_there_to_what_is_wanted() {
             &[],
             "on 3g.40gb@0 3g.40gb@4",
         ),
-        // With the large one in front there would be no place for the second small one.
+        // With the large instance first there would be no position for the second small one.
         (
             &off,
             wanted(&[("1g.10gb", 2), ("2g.20gb", 1), ("3g.40gb", 1)]),
@@ -91,7 +91,7 @@ fn steps_go_from_what_is_there_to_what_is_wanted() {
         (&small, whole, &[], "-c1 -1 -c2 -2 -c3 -3 off"),
         (&small, wanted(&[]), &[], "-c1 -1 -c2 -2 -c3 -3"),
         (&small, wanted(&[("1g.10gb", 2), ("3g.40gb", 1)]), &[2], ""),
-        // One of the two goes: the one that nobody uses.
+        // One of the two is removed: the unused one.
         (
             &small,
             wanted(&[("1g.10gb", 1), ("3g.40gb", 1)]),
@@ -104,9 +104,9 @@ fn steps_go_from_what_is_there_to_what_is_wanted() {
             &[2],
             "-c1 -1",
         ),
-        // A start before this one was interrupted: nothing computes there yet.
+        // An earlier attempt was interrupted: the instance has no compute instance yet.
         (&bare, wanted(&[("1g.10gb", 2), ("3g.40gb", 1)]), &[], "+c3"),
-        // Several that compute in one is not what is asked for.
+        // Several compute instances in one GPU instance are not the wanted layout.
         (
             &split,
             wanted(&[("2g.20gb", 1)]),
@@ -169,7 +169,7 @@ fn a_product_may_give_every_instance_engines_of_its_own() {
     assert_eq!(steps.map(|steps| steps.len()), Ok(5));
 }
 
-/// A GPU that does what it is told, or refuses as a driver does.
+/// A GPU that executes steps, or refuses them as a driver does.
 struct Card {
     profiles: Vec<Profile>,
     layout: Layout,
@@ -240,7 +240,7 @@ impl Card {
         }
     }
 
-    /// Whether a profile can lie there: counted slice by slice, not as the plan does.
+    /// Whether a profile fits there: counted slice by slice, unlike in the plan.
     fn lies(&self, profile: &Profile, start: u32) -> bool {
         let mut taken = [false; 8];
         for it in &self.layout.instances {
@@ -253,7 +253,7 @@ impl Card {
             && !(profile.engines > 0 && media)
     }
 
-    /// How many of each there are, all whole.
+    /// The number of complete instances of each profile.
     fn counts(&self) -> BTreeMap<String, u32> {
         let mut counts = BTreeMap::new();
         for it in &self.layout.instances {
@@ -264,7 +264,7 @@ impl Card {
         counts
     }
 
-    /// Whether these fit in some order and at some places, by trying them all.
+    /// Whether these fit in some order at some positions, by trying all.
     fn holds(&mut self, names: &[String]) -> bool {
         let Some((first, rest)) = names.split_first() else {
             return true;
@@ -287,8 +287,8 @@ impl Card {
     }
 }
 
-/// A product, where its instances lie as far as they fit, how many compute in each, which are in
-/// use, and how many of each profile are wanted.
+/// A product, random positions of its instances, the compute instances in each, the instances in use, and the wanted
+/// number of each profile.
 fn case() -> impl Strategy<Value = (Vec<Profile>, Layout, BTreeSet<u32>, Vec<u32>)> {
     let models = prop_oneof![Just(H100), Just(A100), Just("NVIDIA A100-SXM4-80GB")];
     let tries = proptest::collection::vec((0..7_usize, 0..8_u32, 0..4_u32, any::<bool>()), 0..9);
@@ -353,7 +353,7 @@ proptest! {
         prop_assert_eq!(card.layout.enabled, enabled);
         let expected = if enabled { instances } else { BTreeMap::new() };
         prop_assert_eq!(card.counts(), expected);
-        // What is kept was not touched, and nothing is made that was just ended.
+        // Kept instances are untouched, and no new instance is removed again.
         let ended: BTreeSet<u32> = steps.iter().filter_map(Step::ends).collect();
         for it in &now.instances {
             let after = card.layout.instances.iter().find(|after| after.id == it.id);
@@ -363,7 +363,7 @@ proptest! {
                 prop_assert!(it.computes.is_empty() || it.computes == after.computes);
             }
         }
-        // Done is done.
+        // A second plan is empty.
         let again = super::steps(&profiles, &card.layout, &wanted, &used);
         prop_assert_eq!(again, Ok(Vec::new()));
     }

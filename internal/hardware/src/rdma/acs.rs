@@ -1,31 +1,31 @@
-//! Access control services of PCIe bridges, from their configuration space: whether what one device
-//! sends to another goes straight, or up to the host's bridge and back. Pure.
+//! Access control services (ACS) of PCIe bridges, from their configuration space: whether traffic
+//! between two devices goes directly, or up to the host bridge and back. Pure.
 
-/// Where extended capabilities begin; a device that shows less has none, or may not show them.
+/// The offset of extended capabilities; a shorter configuration space has none, or hides them.
 const EXTENDED: usize = 0x100;
 /// The capability's number (PCI Express base specification, 7.7.11).
 const ACS: u32 = 0x000d;
-/// Where its control register is.
+/// The offset of its control register.
 const CONTROL: usize = 6;
-/// Requests to peers, and their answers, are sent up instead.
+/// Requests to peers and their completions are redirected upwards.
 const REDIRECT: u16 = 0x4 | 0x8;
-/// Capabilities that are followed; a damaged list may be a circle.
+/// The most capabilities that are followed; a damaged list may contain a cycle.
 const MOST: usize = 64;
-/// What is shown to who may not see all.
+/// The part of the configuration space that unprivileged users can read.
 const PUBLIC: usize = 64;
 
-/// What a bridge does with what goes from one device below it to another.
+/// The path of traffic between two devices below a bridge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Acs {
-    /// It goes straight.
+    /// Directly.
     Straight,
-    /// It is sent up to the host's bridge.
+    /// Up to the host bridge.
     Redirects,
-    /// Its configuration can't be read, or not far enough.
+    /// The bridge's configuration cannot be read, or not far enough.
     Unknown,
 }
 
-/// By a bridge's configuration space, as far as it could be read.
+/// The setting in a bridge's configuration space, as far as it is readable.
 pub fn of(config: &[u8]) -> Acs {
     if config.len() <= PUBLIC {
         return Acs::Unknown;
@@ -58,8 +58,8 @@ pub fn of(config: &[u8]) -> Acs {
     Acs::Unknown
 }
 
-/// The bridges between two devices: what is above one and not above the other. Both ways begin at
-/// the host's bridge.
+/// The bridges between two devices: those above one of them only. Both paths begin at the host
+/// bridge.
 pub fn between<'a>(one: &'a [String], other: &'a [String]) -> Vec<&'a str> {
     let same = |(a, b): &(&String, &String)| a == b;
     let shared = one.iter().zip(other).take_while(same).count();

@@ -1,4 +1,5 @@
-//! Checks of cards, their ports and their places, from the inventory and what is expected. Pure.
+//! Checks of cards, their ports and their positions, against the inventory and the expected
+//! machine. Pure.
 
 use std::collections::BTreeMap;
 
@@ -9,20 +10,19 @@ use crate::wiring::{Nic, Port};
 const CARDS: Question = Question("cards", Weight::Breaks);
 const FIRMWARE: Question = Question("firmware", Weight::Setting);
 const STATE: Question = Question("port state", Weight::Breaks);
-/// The same of a port that no GPU is near to, where others are up.
+/// A port without a GPU near it, while other ports are up.
 const STATE_ASIDE: Question = Question("port state", Weight::Harms);
-/// The same where no port is up at all, and nobody says that one is to be: it may be that RDMA is
-/// not used here.
+/// No port is up at all, and no description expects one: RDMA may be unused here.
 const STATE_UNUSED: Question = Question("port state", Weight::Setting);
 const LAYER: Question = Question("link layer", Weight::Setting);
 const RATE: Question = Question("rate", Weight::Harms);
 const PCIE: Question = Question("PCIe link", Weight::Harms);
 const PAIRING: Question = Question("GPU to card", Weight::Setting);
 
-/// How one makes known what is to be.
+/// The remedy for a missing expectation.
 const WRITE_DOWN: &str = "write a good machine down with --save-machine, and give that as --expect";
 
-/// All of them.
+/// All checks of cards.
 pub fn all(found: &Inventory, expected: Option<&Inventory>, near: &Near) -> Vec<Check> {
     let mut checks = vec![cards(found, expected)];
     for (at, nic) in found.nics.iter().enumerate() {
@@ -49,7 +49,7 @@ pub fn all(found: &Inventory, expected: Option<&Inventory>, near: &Near) -> Vec<
     checks
 }
 
-/// A card among those of another look at the same machine, or of its like.
+/// The same card in another inventory of the machine, or of a machine of the same kind.
 fn same<'a>(among: &'a Inventory, nic: &Nic) -> Option<&'a Nic> {
     let by_address = |it: &&Nic| !nic.pci.is_empty() && it.pci == nic.pci;
     let mut all = among.nics.iter();
@@ -82,20 +82,20 @@ fn cards(found: &Inventory, expected: Option<&Inventory>) -> Check {
     )
 }
 
-/// A card beside others of its kind, and what it is expected to be.
+/// A card, the others of its model, and its expected properties.
 struct Kin<'a> {
     found: &'a Inventory,
     near: &'a Near,
     /// The card's place in the inventory.
     at: usize,
     expected: Option<&'a Nic>,
-    /// Somebody says what is to be.
+    /// Whether a description states the expected properties.
     described: bool,
 }
 
 impl Kin<'_> {
-    /// Other cards of the model that are as near to GPUs as this one: those between GPUs and those
-    /// for storage are often of one model and not alike.
+    /// Other cards of the model at the same distance to GPUs: cards for GPUs and cards for storage
+    /// often have the same model and differ in their settings.
     fn others(&self) -> impl Iterator<Item = &Nic> {
         let (nics, near) = (&self.found.nics, self.near);
         let paired = near.paired(self.at);
@@ -228,13 +228,13 @@ impl Kin<'_> {
         }
     }
 
-    /// The ports of a card and its like.
+    /// The ports of a card and of the others of its model.
     fn ports<'b>(&'b self, nic: &'b Nic) -> impl Iterator<Item = &'b Port> {
         self.others().chain([nic]).flat_map(|nic| &nic.ports)
     }
 }
 
-/// The value that is there most often; of several the last in order.
+/// The most frequent value; of several the last in order.
 fn most(values: impl Iterator<Item = String>) -> Option<String> {
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
     for value in values.filter(|value| !value.is_empty()) {
@@ -244,7 +244,7 @@ fn most(values: impl Iterator<Item = String>) -> Option<String> {
     all.max().map(|(_, value)| value)
 }
 
-/// What is to be done about a port that isn't up.
+/// The remedy for a port that isn't up.
 fn remedy(port: &Port) -> &'static str {
     let infiniband = port.layer == "InfiniBand";
     match (port.state.as_str(), port.physical.as_str()) {
@@ -282,7 +282,7 @@ fn pcie(nic: &Nic) -> Check {
     )
 }
 
-/// How near each GPU's nearest card is.
+/// The distance between each GPU and its nearest card.
 fn pairing(found: &Inventory, near: &Near) -> Vec<Check> {
     if found.nics.is_empty() {
         return Vec::new();

@@ -1,5 +1,5 @@
-//! On which priorities a network interface has its sender pause (PFC), as the kernel's data centre
-//! bridging says it by netlink: the request, the answer, and the asking.
+//! The priorities on which a network interface pauses its sender (PFC), from the kernel's data centre bridging over
+//! netlink: the request, the answer, and the socket.
 
 use std::os::fd::AsRawFd;
 
@@ -22,15 +22,15 @@ const DCB_ATTR_IEEE_PFC: u16 = 2;
 const HEADER: usize = 16;
 const BRIDGING: usize = 4;
 const ATTRIBUTE: usize = 4;
-/// What tells an attribute's kind beside flags.
+/// The bits of an attribute's kind, without flags.
 const KIND: u16 = 0x3fff;
-/// The longest name of an interface, with its end.
+/// The longest name of an interface, including the final zero.
 const NAME: usize = 16;
-/// More than the kernel answers.
+/// More than the longest answer of the kernel.
 const ANSWER: usize = 16 * 1024;
 
-/// A bit for each priority whose sender is paused; `None` where the driver doesn't say, or the interface
-/// is not in this network.
+/// A bit for each priority whose sender is paused; `None` if the driver doesn't report them, or the interface is in
+/// another network namespace.
 pub fn paused_priorities(interface: &str) -> Option<u8> {
     let request = request(interface)?;
     let asked = || -> nix::Result<Option<u8>> {
@@ -40,7 +40,7 @@ pub fn paused_priorities(interface: &str) -> Option<u8> {
             SockFlag::SOCK_CLOEXEC,
             SockProtocol::NetlinkRoute,
         )?;
-        // The kernel answers at once, or there is something wrong with it.
+        // The kernel answers at once, or there is an error.
         setsockopt(&kernel, ReceiveTimeout, &TimeVal::new(1, 0))?;
         let (to, none) = (NetlinkAddr::new(0, 0), MsgFlags::empty());
         sendto(kernel.as_raw_fd(), &request, &to, none)?;
@@ -51,7 +51,7 @@ pub fn paused_priorities(interface: &str) -> Option<u8> {
     asked().ok().flatten()
 }
 
-/// Asks for an interface's settings by IEEE 802.1Qaz.
+/// The request for an interface's IEEE 802.1Qaz settings.
 fn request(interface: &str) -> Option<Vec<u8>> {
     let name = interface.as_bytes();
     if name.is_empty() || name.len() >= NAME || name.contains(&0) {
@@ -63,7 +63,7 @@ fn request(interface: &str) -> Option<Vec<u8>> {
     words.extend(u32::try_from(whole).ok()?.to_ne_bytes());
     words.extend(RTM_GETDCB.to_ne_bytes());
     words.extend(NLM_F_REQUEST.to_ne_bytes());
-    // The sequence's number and the sender's, which one request needs not.
+    // The sequence number and the sender's, which a single request does not need.
     words.extend([0; 8]);
     words.extend([0, DCB_CMD_IEEE_GET, 0, 0]);
     words.extend(u16::try_from(attribute).ok()?.to_ne_bytes());
@@ -73,14 +73,14 @@ fn request(interface: &str) -> Option<Vec<u8>> {
     Some(words)
 }
 
-/// What an answer says; nothing where it is an error, or damaged.
+/// The priorities in an answer; none for an error, or a damaged answer.
 fn paused(answer: &[u8]) -> Option<u8> {
     let kind = u16::from_ne_bytes(answer.get(4..6)?.try_into().ok()?);
     if kind != RTM_GETDCB {
         return None;
     }
     let settings = attribute(answer.get(HEADER + BRIDGING..)?, DCB_ATTR_IEEE)?;
-    // What the card can, and then what is on.
+    // The card's capability comes first, the enabled priorities second.
     attribute(settings, DCB_ATTR_IEEE_PFC)?.get(1).copied()
 }
 
@@ -114,7 +114,7 @@ mod tests {
         words
     }
 
-    /// As the kernel answers (`dcbnl_ieee_fill`): the interface, and nested what its driver knows.
+    /// An answer of the kernel (`dcbnl_ieee_fill`): the interface, and nested the settings that its driver reports.
     fn answer(nested: u16, pfc: &[u8]) -> Vec<u8> {
         let inside = [attribute_of(1, &[0; 59]), attribute_of(2, pfc)].concat();
         let all = [attribute_of(1, b"ens1\0"), attribute_of(nested, &inside)].concat();
@@ -137,7 +137,7 @@ mod tests {
         assert_eq!(paused(&answer(DCB_ATTR_IEEE | 0x8000, &pfc)), Some(0b1000));
         pfc[1] = 0;
         assert_eq!(paused(&answer(DCB_ATTR_IEEE, &pfc)), Some(0));
-        // Another attribute, and an error of the kernel's.
+        // Another attribute, and an error of the kernel.
         assert_eq!(paused(&answer(14, &pfc)), None);
         let mut refused = answer(DCB_ATTR_IEEE, &pfc);
         refused[4..6].copy_from_slice(&2_u16.to_ne_bytes());

@@ -1,5 +1,5 @@
-//! RDMA cards as programs use them: what tells one from another, and the device files that it has.
-//! Owns the reading; what is not there is left out.
+//! RDMA cards as programs use them: their identity and their device files. Owns the reading;
+//! missing files are left out.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,12 +10,12 @@ use crate::sysfs::{self, entries};
 use crate::system::line;
 use crate::wiring::Port;
 
-/// What a machine's cards offer to programs.
+/// The cards that a machine offers to programs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Devices {
     /// The cards, by name; virtual functions are not among them.
     pub cards: Vec<Device>,
-    /// Whether `/dev/infiniband/rdma_cm` is there, by which programs make connections.
+    /// Whether `/dev/infiniband/rdma_cm` exists, through which programs make connections.
     pub rdma_cm: bool,
 }
 
@@ -24,20 +24,20 @@ pub struct Devices {
 pub struct Device {
     /// Its RDMA device, `mlx5_0`.
     pub name: String,
-    /// Its maker's PCI number in four hexadecimal digits, `15b3`; empty where it is no card.
+    /// Its vendor's PCI id in four hexadecimal digits, `15b3`; empty if it is no card.
     pub vendor: String,
-    /// Its model's, `101b`.
+    /// Its device's PCI id, `101b`.
     pub model: String,
-    /// The driver of the PCI device, `mlx5_core`; empty where it is no card.
+    /// The driver of the PCI device, `mlx5_core`; empty if it is no card.
     pub driver: String,
     /// Its network interfaces.
     pub netdevs: Vec<String>,
-    /// The NUMA node it is on, where the machine says so.
+    /// The NUMA node it is on, if the machine reports it.
     pub numa: Option<u32>,
     /// Its ports, by number.
     pub ports: Vec<Port>,
-    /// Its files below `/dev/infiniband` that are there: `uverbs0`, and for those that manage a
-    /// subnet `umad0` and `issm0`.
+    /// Its existing files below `/dev/infiniband`: `uverbs0` and, for subnet management, `umad0`
+    /// and `issm0`.
     pub files: Vec<String>,
 }
 
@@ -48,7 +48,7 @@ impl Device {
     }
 }
 
-/// What there is below `root`.
+/// The cards below `root`.
 pub fn devices(root: &Path) -> Devices {
     let verbs = verbs(root);
     let managers = managers(root);
@@ -87,12 +87,12 @@ pub fn devices(root: &Path) -> Devices {
     }
 }
 
-/// `0x15b3` as people write it.
+/// `0x15b3` in its usual form.
 fn hexadecimal(number: &str) -> String {
     number.trim_start_matches("0x").to_ascii_lowercase()
 }
 
-/// The files by which programs manage a subnet, by card.
+/// The device files for subnet management, by card.
 fn managers(root: &Path) -> BTreeMap<String, Vec<String>> {
     let mut found: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for (name, dir) in entries(&root.join("sys/class/infiniband_mad")) {

@@ -1,5 +1,5 @@
-//! What sysfs, proc and dev say of a machine's RDMA beyond its inventory. Owns the reading; what is
-//! not there or can't be read is `None`. Judges nothing.
+//! A machine's RDMA state in sysfs, proc and dev, beyond its inventory. Owns the reading; a missing or unreadable
+//! value is `None`. Judges nothing.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,94 +17,94 @@ use crate::system::line;
 /// The configuration space of a PCIe device, in bytes.
 const CONFIG: u64 = 4096;
 
-/// What was read of a machine.
+/// The values that were read from a machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Files {
     /// Its RDMA cards, by name.
     pub cards: BTreeMap<String, CardFiles>,
-    /// PCI addresses of InfiniBand cards that no driver made an RDMA device of.
+    /// PCI addresses of InfiniBand cards for which no driver created an RDMA device.
     pub unbound: Vec<String>,
-    /// For GPUs and cards by PCI address: the bridges above each, the host's first.
+    /// For GPUs and cards by PCI address: the bridges above each, the topmost first.
     pub ways: BTreeMap<String, Vec<String>>,
-    /// What each bridge does with what goes from one device below it to another.
+    /// The path that each bridge gives to traffic between two devices below it.
     pub bridges: BTreeMap<String, Acs>,
-    /// How network cards could reach GPUs' memory.
+    /// The means by which network cards could reach GPUs' memory.
     pub direct: GpuDirect,
-    /// How much memory a process may lock: `unlimited`, or bytes.
+    /// The limit on a process's locked memory: `unlimited`, or bytes.
     pub memlock: Option<String>,
-    /// Whether there is a `/dev/infiniband`: a container without cards has none, whatever its host has.
+    /// Whether `/dev/infiniband` exists: a container without cards has none, whatever its host has.
     pub dev: bool,
-    /// Whether `/dev/infiniband/rdma_cm` is there.
+    /// Whether `/dev/infiniband/rdma_cm` exists.
     pub rdma_cm: bool,
     /// Whether every network namespace may use every card.
     pub shared_netns: Option<bool>,
     /// The kernel's release.
     pub kernel: String,
-    /// The version of NVIDIA's driver for network cards, where it is not the kernel's own.
+    /// The version of NVIDIA's network driver, if it replaces the kernel's own.
     pub driver_version: Option<String>,
-    /// Networks that are reached without a gateway.
+    /// Networks that are reachable without a gateway.
     pub routes: Vec<Route>,
 }
 
-/// What was read of one card.
+/// The values that were read for one card.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CardFiles {
-    /// The addresses of each of its ports that can be read, by port.
+    /// The readable addresses of each of its ports, by port.
     pub gids: BTreeMap<u32, Vec<Gid>>,
     /// Its network interfaces, in the inventory's order.
     pub netdevs: Vec<Netdev>,
-    /// How its memory accesses are translated.
+    /// The translation of its memory accesses.
     pub iommu: Iommu,
-    /// Its device for programs, `uverbs0`; `None` where the kernel made none.
+    /// Its device for programs, `uverbs0`; `None` if the kernel created none.
     pub verbs: Option<String>,
-    /// Whether that is there below `/dev/infiniband`.
+    /// Whether that device exists below `/dev/infiniband`.
     pub verbs_file: bool,
 }
 
-/// What was read of a network interface.
+/// The values that were read for a network interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Netdev {
     /// Its name.
     pub name: String,
     /// The largest packet that it sends, bytes.
     pub mtu: Option<u32>,
-    /// The port of the card that it is of, counted from 0.
+    /// Its port on the card, counted from 0.
     pub port: Option<u32>,
-    /// Whether RoCE heeds congestion marks: as receiver and as sender, on any priority.
+    /// Whether RoCE reacts to congestion marks, as receiver and as sender, on any priority.
     pub ecn: Option<(bool, bool)>,
-    /// A bit for each priority on which it has its sender pause instead of losing packets (PFC). No file
-    /// says that: it is the kernel's own word of this machine, and of another root's nothing.
+    /// A bit for each priority on which it pauses its sender instead of losing packets (PFC). No file has it: it
+    /// comes from this machine's kernel, and is absent for another root.
     pub pfc: Option<u8>,
 }
 
-/// How a card's memory accesses are translated.
+/// The translation of a card's memory accesses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Iommu {
-    /// It can't be read.
+    /// It cannot be read.
     #[default]
     Unknown,
     /// There is no IOMMU, or it is off.
     Off,
-    /// In the kernel's word: `identity` is none, `DMA` and `DMA-FQ` are each access.
+    /// The kernel's term: with `identity`, accesses are not translated; with `DMA` and `DMA-FQ`, each access is.
     Type(String),
 }
 
-/// How network cards could reach GPUs' memory.
+/// The means by which network cards could reach GPUs' memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GpuDirect {
     /// The NVIDIA driver is loaded.
     pub driver: bool,
-    /// Its module for it is loaded, too.
+    /// Its peer memory module is also loaded.
     pub peermem: bool,
-    /// The driver's kernel modules are the open ones, which share memory by dma-buf.
+    /// The driver's kernel modules are the open ones, which export memory through dma-buf.
     pub open: bool,
 }
 
-/// The first kernel that shares GPUs' memory with network cards by dma-buf.
+/// The first kernel that exports GPUs' memory to network cards through dma-buf.
 const DMA_BUF: (u32, u32) = (5, 12);
 
 impl GpuDirect {
-    /// Whether GPUs' memory can be shared by dma-buf under this kernel.
+    /// Whether GPUs' memory can be exported through dma-buf under this kernel.
     pub fn by_dma_buf(&self, kernel: &str) -> bool {
         let mut numbers = (kernel.split(['.', '-'])).map_while(|it| it.parse::<u32>().ok());
         let kernel = numbers.next().zip(numbers.next());
@@ -118,7 +118,7 @@ impl GpuDirect {
 }
 
 impl Files {
-    /// Reads what there is below `root` of a machine that was found to have this.
+    /// Reads the values below `root` of a machine with this inventory.
     pub fn read(root: &Path, found: &Inventory) -> Files {
         let devices = (found.gpus.iter().map(|gpu| &gpu.pci))
             .chain(found.nics.iter().map(|nic| &nic.pci))
@@ -169,7 +169,7 @@ impl Files {
     }
 }
 
-/// The entries of a port's table that are in use; `None` where it can't be read.
+/// The used entries of a port's GID table; `None` if it cannot be read.
 fn gids(root: &Path, card: &str, port: u32) -> Option<Vec<Gid>> {
     let port = root.join(format!("sys/class/infiniband/{card}/ports/{port}"));
     let table = port.join("gids");
@@ -198,7 +198,7 @@ fn gids(root: &Path, card: &str, port: u32) -> Option<Vec<Gid>> {
 fn netdev(root: &Path, name: &str) -> Netdev {
     let dir = root.join("sys/class/net").join(name);
     let number = |file: &str| line(&dir.join(file))?.parse().ok();
-    // As NVIDIA's driver shows it; the kernel's own has no file for it.
+    // NVIDIA's driver has these files; the kernel's own driver has none.
     let heeds = |side: &str| {
         let priorities = entries(&dir.join("ecn").join(side).join("enable"));
         let read: Vec<String> = priorities.iter().filter_map(|(_, at)| line(at)).collect();
@@ -232,14 +232,14 @@ fn iommu(root: &Path, pci: &str) -> Iommu {
     }
 }
 
-/// Cards' devices for programs, by card.
+/// The device for programs of each card.
 pub(super) fn verbs(root: &Path) -> BTreeMap<String, String> {
     let all = entries(&root.join("sys/class/infiniband_verbs")).into_iter();
     all.filter_map(|(name, dir)| Some((line(&dir.join("ibdev"))?, name)))
         .collect()
 }
 
-/// InfiniBand cards by their PCI class, less virtual functions, that have no RDMA device.
+/// InfiniBand cards by their PCI class, except virtual functions, that have no RDMA device.
 fn unbound(root: &Path) -> Vec<String> {
     let all = entries(&root.join("sys/bus/pci/devices")).into_iter();
     let infiniband = |dir: &Path| {
@@ -251,7 +251,7 @@ fn unbound(root: &Path) -> Vec<String> {
         .collect()
 }
 
-/// The bridges above a PCI device, the host's first.
+/// The bridges above a PCI device, the topmost first.
 fn bridges(root: &Path, address: &str) -> Option<Vec<String>> {
     let (_, mut way) = sysfs::way(root, address)?;
     way.pop()?;
@@ -268,7 +268,7 @@ fn access_control(root: &Path, bridge: &str) -> Acs {
     }
 }
 
-/// What this process may lock, which is what those that it starts may.
+/// The limit on this process's locked memory, which child processes inherit.
 fn memlock(root: &Path) -> Option<String> {
     let limits = fs::read_to_string(root.join("proc/self/limits")).ok()?;
     let found = (limits.lines()).find_map(|line| line.strip_prefix("Max locked memory"))?;

@@ -2,16 +2,16 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// An entry that is in use.
+/// A used entry.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Gid {
-    /// Its place in the table, which `NCCL_IB_GID_INDEX` means.
+    /// Its index in the table, the value of `NCCL_IB_GID_INDEX`.
     pub index: u32,
     /// The address, as the kernel writes it: eight groups of four digits.
     pub address: String,
-    /// What goes on the wire: `RoCE v2`, `IB/RoCE v1`; empty if not known.
+    /// Its protocol: `RoCE v2`, `IB/RoCE v1`; empty if not known.
     pub kind: String,
-    /// The interface that it is of; empty if not known.
+    /// Its interface; empty if not known.
     pub netdev: String,
 }
 
@@ -21,14 +21,14 @@ impl Gid {
         self.kind == "RoCE v2"
     }
 
-    /// The IPv4 address that it stands for, if it stands for one.
+    /// The IPv4 address that it maps, if any.
     pub fn ipv4(&self) -> Option<Ipv4Addr> {
         let address: Ipv6Addr = self.address.parse().ok()?;
         address.to_ipv4_mapped()
     }
 }
 
-/// The entry that RoCE is used by: the first that is routed and stands for an IPv4 address.
+/// The entry for RoCE: the first that is routed and maps an IPv4 address.
 pub fn best(gids: &[Gid]) -> Option<(&Gid, Ipv4Addr)> {
     let mut fit = (gids.iter()).filter_map(|gid| Some((gid, gid.ipv4().filter(|_| gid.is_v2())?)));
     fit.next()

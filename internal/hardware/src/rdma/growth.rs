@@ -1,4 +1,4 @@
-//! Counters of ports that should stand still, held against what they were. Pure.
+//! The growth between two readings of port counters that should stand still. Pure.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,15 +6,15 @@ use std::time::Duration;
 use crate::ports::PortReading;
 use crate::rdma::{Check, Question, Weight};
 
-/// How long two looks are apart at least: over less, a rate says nothing.
+/// The least time between two readings: over less, a rate means nothing.
 pub const LEAST: Duration = Duration::from_secs(1);
 
-/// A counter that should stand still: its name in [`crate::ports::COUNTERS`], how much of it a
-/// minute is no sign of anything, and what its growing means.
+/// A counter that should stand still: its name in [`crate::ports::COUNTERS`], the growth per
+/// minute that is harmless, and the meaning of more.
 ///
-/// 120 symbol errors an hour are what InfiniBand's bit error rate of 10^-12 allows. Packets out of
-/// order and slow restarts come with every burst and with adaptive routing; ten a second that go on
-/// don't.
+/// 120 symbol errors an hour are within InfiniBand's bit error rate of 10^-12. Packets out of
+/// order and slow restarts come with every burst and with adaptive routing; a sustained rate of
+/// ten a second does not.
 const STILL: [(&str, u64, &str); 4] = [
     (
         "link_downed",
@@ -40,12 +40,12 @@ const STILL: [(&str, u64, &str); 4] = [
 
 const COUNTERS: Question = Question("counters", Weight::Harms);
 
-/// What ports have counted, by card and port.
+/// The counters of ports, by card and port.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counted(BTreeMap<String, BTreeMap<&'static str, u64>>);
 
 impl Counted {
-    /// Takes what was read of ports.
+    /// The counters in these readings.
     pub fn of(ports: &[PortReading]) -> Counted {
         let still = |name: &str| STILL.iter().any(|(still, ..)| *still == name);
         let counts = |port: &PortReading| {
@@ -63,7 +63,7 @@ impl Counted {
     }
 }
 
-/// What grew between two looks that lie this far apart.
+/// The checks of the growth between two readings at this distance.
 pub fn growth(before: &Counted, now: &Counted, apart: Duration) -> Vec<Check> {
     let minutes = apart.as_secs().div_ceil(60).max(1);
     let mut checks = Vec::new();
@@ -80,7 +80,7 @@ pub fn growth(before: &Counted, now: &Counted, apart: Duration) -> Vec<Check> {
             let (Some(was), Some(is)) = (was, counts.get(name)) else {
                 continue;
             };
-            // One that is less was set back.
+            // A counter with a smaller value was reset.
             let grown = is.saturating_sub(*was);
             if grown > allowed * minutes {
                 let found = format!("{name} grew by {grown} in {} s", apart.as_secs());

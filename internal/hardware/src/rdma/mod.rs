@@ -1,7 +1,7 @@
-//! Whether a machine's RDMA works and works well: checks that are answered from its [`Inventory`],
-//! from [`Files`] of sysfs, proc and dev under a root, and from what its ports counted between two
-//! looks. Owns the questions, the answers and what to do about them; who takes which node out for
-//! them is decided elsewhere. What can't be read is unknown, which is neither good nor bad.
+//! Checks whether a machine's RDMA works and works well, from its [`Inventory`], from [`Files`] of
+//! sysfs, proc and dev under a root, and from its ports' counters at two times. Owns the
+//! questions, the answers and the remedies; other code decides whether a node is taken out of
+//! service. An unreadable value is unknown, which is neither good nor bad.
 
 mod acs;
 mod cards;
@@ -31,19 +31,19 @@ pub use proposal::Proposal;
 pub use routes::Route;
 pub use table::draw;
 
-/// What a check found.
+/// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Answer {
-    /// It is as it should be.
+    /// The value is as expected.
     Pass,
-    /// It can't be found out, or nobody says what it should be.
+    /// The value cannot be read, or no expectation exists.
     Unknown,
-    /// It is not as it should be.
+    /// The value is not as expected.
     Fail,
 }
 
 impl Answer {
-    /// In one word.
+    /// The result as one word.
     pub fn as_str(self) -> &'static str {
         match self {
             Answer::Pass => "pass",
@@ -53,36 +53,36 @@ impl Answer {
     }
 }
 
-/// What it means where a check fails.
+/// The meaning of a failed check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Weight {
-    /// The machine is set up so, and is since it was started: worth changing, no sign of a fault.
+    /// A configuration since the start: worth a change, no sign of a fault.
     Setting,
-    /// Something became worse than it was made to be.
+    /// A value has become worse than its original state.
     Harms,
-    /// Work that spans machines can't be expected to go on here.
+    /// Work that spans machines is not expected to run here.
     Breaks,
 }
 
-/// A question, its answer, and what to do.
+/// A question, its answer, and a remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Check {
-    /// What was asked, in two or three words: `port state`.
+    /// The question in two or three words: `port state`.
     pub name: &'static str,
-    /// Of what: `mlx5_0/1` is a card's port, `GPU 3` a GPU; empty for the machine.
+    /// The place: `mlx5_0/1` is a card's port, `GPU 3` a GPU; empty for the machine.
     pub place: String,
     /// The answer.
     pub answer: Answer,
-    /// What was seen.
+    /// The value that was found.
     pub found: String,
-    /// What to do about it; empty where it passes.
+    /// The remedy; empty for a passed check.
     pub advice: String,
-    /// What it means where it fails.
+    /// The meaning of a failure.
     pub weight: Weight,
 }
 
 impl Check {
-    /// What is wrong and what to do, in a sentence for people who see neither table nor machine.
+    /// The fault and the remedy in one sentence, for users who see neither table nor machine.
     pub fn sentence(&self) -> String {
         let place = match self.place.as_str() {
             "" => "RDMA",
@@ -92,7 +92,7 @@ impl Check {
     }
 }
 
-/// A check's question and what its failing means, to which answers are given.
+/// A check's question and the meaning of its failure, from which answers are made.
 #[derive(Clone, Copy, Debug)]
 struct Question(&'static str, Weight);
 
@@ -121,10 +121,10 @@ impl Question {
     }
 }
 
-/// Everything that can be said of a machine's RDMA but for what its ports count: from its
-/// inventory, from its files where it has any (a described machine has none), and held against
-/// what it is `expected` to have; without that against the most that others of its kind have.
-/// Nothing for a machine that has no RDMA and is expected to have none.
+/// All checks of a machine's RDMA except those of its counters: against its inventory, against its
+/// files if it has any (a described machine has none), and against the `expected` inventory, or
+/// without one against the best values of cards of the same kind. Empty for a machine without RDMA
+/// and without an expectation of it.
 pub fn examine(
     found: &Inventory,
     files: Option<&Files>,
@@ -143,12 +143,12 @@ pub fn examine(
     checks
 }
 
-/// How a port is called in answers.
+/// The name of a port in answers.
 fn port_name(nic: &Nic, port: &Port) -> String {
     format!("{}/{}", nic.name, port.number)
 }
 
-/// Which cards are nearest to each GPU.
+/// The nearest cards of each GPU.
 #[derive(Clone, Debug, Default)]
 struct Near {
     /// By GPU, in the inventory's order: the best kind of path to a card, and the cards at its
@@ -174,7 +174,7 @@ impl Near {
         }
     }
 
-    /// Whether a card is one that a GPU reaches without the host's bridge.
+    /// Whether a GPU reaches a card without the host bridge.
     fn paired(&self, nic: usize) -> bool {
         let gpus = self.gpus.iter().flatten();
         let mut close = gpus.filter(|(kind, _)| *kind <= LinkKind::Pxb);

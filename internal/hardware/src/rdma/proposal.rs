@@ -1,4 +1,4 @@
-//! What NCCL is told of a machine's RDMA, for the GPUs that a container was given. Pure.
+//! NCCL's settings for a machine's RDMA and the GPUs of a container. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
@@ -8,22 +8,22 @@ use crate::rdma::routes::{self, Route};
 use crate::rdma::{Files, Near, gid};
 use crate::wiring::{Nic, Port};
 
-/// What may be proposed to work on a machine.
+/// The RDMA settings that a machine can propose to containers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Proposal {
-    /// Ports that work can use.
+    /// The usable ports.
     ports: Vec<Usable>,
-    /// For each GPU and slice by id, the ports under its switch, by their places above.
+    /// For each GPU and slice by id, the ports under its PCIe switch, by their places above.
     near: BTreeMap<String, Vec<usize>>,
     /// Whether cards reach GPUs' memory.
     direct: bool,
-    /// Networks that are reached without a gateway.
+    /// Networks that are reachable without a gateway.
     routes: Vec<Route>,
-    /// Every network namespace may use every card, as far as is known.
+    /// Whether every network namespace may use every card, as far as is known.
     shared: bool,
 }
 
-/// What holds in every network namespace: addresses' indices and interfaces are each one's own.
+/// Variables that are valid in every network namespace: GID indices and interfaces differ between namespaces.
 const EVERYWHERE: [&str; 2] = [HCA, LEVEL];
 const HCA: &str = "NCCL_IB_HCA";
 const LEVEL: &str = "NCCL_NET_GDR_LEVEL";
@@ -32,22 +32,21 @@ const LEVEL: &str = "NCCL_NET_GDR_LEVEL";
 struct Usable {
     /// Its card, `mlx5_0`.
     card: String,
-    /// As NCCL names it, `mlx5_0:1`.
+    /// Its name for NCCL, `mlx5_0:1`.
     name: String,
-    /// Its RoCE address's index; none where it needs none or has none.
+    /// The index of its RoCE address; none if it needs none or has none.
     gid: Option<u32>,
-    /// It needs one.
+    /// Whether it needs one.
     routed: bool,
 }
 
-/// The ports that work across machines uses, each with its card and that one's place in the inventory:
-/// those that are up and as fast as any. They are the ones between GPUs, where others are there for
-/// storage and management.
+/// The ports for work across machines, each with its card and the card's place in the inventory: those that are up
+/// and have the highest rate. These connect GPUs; the others serve storage and management.
 pub(super) fn usable<'a>(
     found: &'a Inventory,
     files: &'a Files,
 ) -> impl Iterator<Item = (usize, &'a Nic, &'a Port)> {
-    // Its file may be where this can't be seen: an agent in a container has a /dev of its own.
+    // The file may be invisible here: an agent in a container has its own /dev.
     let fits = |card: &str| (files.cards.get(card)).is_some_and(|card| card.verbs.is_some());
     let all = (found.nics.iter().enumerate())
         .filter(move |(_, nic)| fits(&nic.name))
@@ -61,7 +60,7 @@ pub(super) fn usable<'a>(
 }
 
 impl Proposal {
-    /// Of a machine: of its ports that work across machines uses.
+    /// The proposal of a machine: its ports for work across machines.
     pub fn of(found: &Inventory, files: &Files) -> Proposal {
         let mut ports = Vec::new();
         let mut of_card: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
@@ -108,7 +107,7 @@ impl Proposal {
         }
     }
 
-    /// The same where only these cards can be used.
+    /// The same proposal, restricted to these cards.
     #[must_use]
     pub fn among(&self, cards: &BTreeSet<String>) -> Proposal {
         let kept: Vec<usize> = (0..self.ports.len())
@@ -133,22 +132,21 @@ impl Proposal {
         self.near.contains_key(device)
     }
 
-    /// The variables for a container that has a network of its own and these cards' device files,
-    /// with these GPUs or slices: which ports, and how they reach its GPUs, as [`Proposal::variables`]
-    /// has them. Nothing where cards are only one network namespace's.
+    /// The variables for a container with its own network, these cards' device files, and these GPUs or slices: the
+    /// ports and how they reach its GPUs, as in [`Proposal::variables`]. Empty if each card belongs to a single
+    /// network namespace.
     pub fn elsewhere(&self, devices: &[String]) -> Vec<(&'static str, String)> {
         let all = self.variables(devices, None).into_iter();
         all.filter(|(name, _)| self.shared && EVERYWHERE.contains(name))
             .collect()
     }
 
-    /// The variables for a container with these GPUs or slices: the ports under the switches of
-    /// its GPUs, or all where one of its GPUs has none there; for all that goes another way, the
-    /// interface of the node's `address`, where that is known. Nothing where there is no RDMA, or for
-    /// a container without GPUs.
+    /// The variables for a container with these GPUs or slices: the ports under the switches of its GPUs, or all
+    /// ports if one of its GPUs has none there; and for other traffic, the interface of the node's `address`, if
+    /// known. Empty without RDMA, or for a container without GPUs.
     ///
-    /// They are for containers in the node's own network: another has other interfaces and mostly no
-    /// cards, and NCCL doesn't start where an interface that it was told of is not there.
+    /// They apply to containers in the node's own network: other networks have other interfaces and mostly no cards,
+    /// and NCCL doesn't start if a named interface is missing.
     pub fn variables(
         &self,
         devices: &[String],
@@ -165,7 +163,7 @@ impl Proposal {
         };
         let ports = || chosen.iter().map(|at| &self.ports[*at]);
         let names: Vec<&str> = ports().map(|port| port.name.as_str()).collect();
-        // '=': these names and none that begin so.
+        // '=': exactly these names, no longer names with the same prefix.
         let mut variables = vec![(HCA, format!("={}", names.join(",")))];
         let indices: BTreeSet<Option<u32>> = ports().map(|port| port.gid).collect();
         let mut indices = indices.into_iter();

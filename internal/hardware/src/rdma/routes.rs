@@ -1,10 +1,10 @@
-//! Which network interface an address of this machine is on, by the kernel's table of routes. Pure
+//! Finds the network interface of an address of this machine in the kernel's routing table. Pure
 //! apart from reading the table.
 
 use std::net::Ipv4Addr;
 use std::path::Path;
 
-/// A network that is reached without a gateway.
+/// A network that is reachable without a gateway.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
     /// The interface's name.
@@ -13,14 +13,14 @@ pub struct Route {
     mask: u32,
 }
 
-/// The networks that are reached without a gateway; none where the table can't be read.
+/// The networks that are reachable without a gateway; none if the table cannot be read.
 pub fn read(root: &Path) -> Vec<Route> {
     let text = std::fs::read_to_string(root.join("proc/net/route")).unwrap_or_default();
     text.lines().skip(1).filter_map(route).collect()
 }
 
 /// `eth0 0000000A 00000000 0001 0 0 0 00FFFFFF ...`: interface, network, gateway, flags, three
-/// numbers, mask; addresses as the processor has them in memory.
+/// numbers, mask; addresses are in the processor's byte order.
 fn route(line: &str) -> Option<Route> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let [interface, network, gateway, _, _, _, _, mask, ..] = words[..] else {
@@ -36,8 +36,8 @@ fn route(line: &str) -> Option<Route> {
     .filter(|_| direct)
 }
 
-/// The interface whose network an address is in, the narrowest first; none where none is known, or
-/// several have it alike.
+/// The interface whose network contains an address, the narrowest first; none if no interface is
+/// known, or several have equal networks.
 pub fn interface(routes: &[Route], address: Ipv4Addr) -> Option<&str> {
     let bits = u32::from(address);
     let has = |route: &&Route| bits & route.mask == route.network;
@@ -51,7 +51,7 @@ pub fn interface(routes: &[Route], address: Ipv4Addr) -> Option<&str> {
     same.then_some(one.interface.as_str())
 }
 
-/// The network that an interface's address is in, `10.0.0.0/24`, the narrowest; none where it is not known.
+/// The network of an interface's address, `10.0.0.0/24`, the narrowest; none if not known.
 pub fn network(routes: &[Route], interface: &str, address: Ipv4Addr) -> Option<String> {
     let bits = u32::from(address);
     let has = |route: &&Route| route.interface == interface && bits & route.mask == route.network;

@@ -1,4 +1,4 @@
-//! Checks of how a machine is set up for RDMA, from its files. Pure.
+//! Checks of a machine's configuration for RDMA, from its files. Pure.
 
 use std::collections::BTreeSet;
 
@@ -20,12 +20,12 @@ const MEMLOCK: Question = Question("locked memory", Weight::Setting);
 const DEVICES: Question = Question("device files", Weight::Setting);
 const NETNS: Question = Question("network namespaces", Weight::Setting);
 
-/// What RoCE adds to each packet: the kernel's `iboe_get_mtu`.
+/// Bytes that RoCE adds to each packet: the kernel's `iboe_get_mtu`.
 const OVERHEAD: u32 = 96;
-/// The sizes of packets that RDMA knows, the largest first.
+/// RDMA's packet sizes, the largest first.
 const SIZES: [u32; 5] = [4096, 2048, 1024, 512, 256];
 
-/// All of them.
+/// All checks of the configuration.
 pub fn all(found: &Inventory, files: &Files, near: &Near) -> Vec<Check> {
     let mut checks: Vec<Check> = (files.unbound.iter())
         .map(|address| {
@@ -62,7 +62,7 @@ pub fn all(found: &Inventory, files: &Files, near: &Near) -> Vec<Check> {
     checks
 }
 
-/// The interface of a card's port: the port that it says, or the only one.
+/// The interface of a card's port: the interface that names the port, or the only one.
 pub(super) fn interface<'a>(port: &Port, card: &'a CardFiles) -> Option<&'a Netdev> {
     if let [only] = &card.netdevs[..] {
         return Some(only);
@@ -92,7 +92,7 @@ fn gid(nic: &Nic, port: &Port, card: &CardFiles) -> Check {
     GID.fail(&place, found, advice)
 }
 
-/// The largest packet of RDMA that fits into an interface's packets, bytes.
+/// The largest RDMA packet that fits into an interface's packets, bytes.
 pub(super) fn active_mtu(mtu: u32) -> Option<u32> {
     let room = mtu.checked_sub(OVERHEAD)?;
     SIZES.into_iter().find(|size| *size <= room)
@@ -223,7 +223,8 @@ fn device_files(nic: &Nic, card: &CardFiles, files: &Files) -> Check {
     DEVICES.pass(&nic.name, "its own and rdma_cm are there")
 }
 
-/// For each GPU that has cards nearby: whether bridges on the way send what goes between them up.
+/// For each GPU with cards nearby: whether bridges on the path redirect the traffic between them
+/// upwards.
 fn acs(found: &Inventory, files: &Files, near: &Near) -> Vec<Check> {
     let mut checks = Vec::new();
     for (gpu, nearest) in found.gpus.iter().zip(&near.gpus) {
@@ -268,7 +269,7 @@ fn acs(found: &Inventory, files: &Files, near: &Near) -> Vec<Check> {
     checks
 }
 
-/// Whether cards can reach GPUs' memory; nothing is asked where there are no GPUs.
+/// Whether cards can reach GPUs' memory; no check without GPUs.
 fn direct(found: &Inventory, files: &Files) -> Option<Check> {
     if found.gpus.is_empty() {
         return None;

@@ -1,20 +1,20 @@
-//! Answers as a table for people: what fails first, and what is alike in one row. Pure.
+//! Answers as a table for the terminal: failures first, equal answers in one row. Pure.
 
 use std::fmt::Write as _;
 
 use crate::rdma::{Answer, Check};
 
-/// Places that a row without a fault names; the rest are counted.
+/// The most places that a row without a fault names; the others are counted.
 const NAMED: usize = 3;
 
-/// A row, and the places that it is about.
+/// A row and its places.
 struct Row<'a> {
     check: &'a Check,
     places: Vec<&'a str>,
 }
 
-/// Draws a table of four columns: the answer, the question, the place, what was found. What to do
-/// about it is in a line below.
+/// Draws a table of four columns: answer, question, place, found value. A remedy is in a line
+/// below its row.
 pub fn draw(checks: &[Check]) -> String {
     let mut rows: Vec<Row<'_>> = Vec::new();
     for check in checks {
@@ -30,7 +30,7 @@ pub fn draw(checks: &[Check]) -> String {
             }),
         }
     }
-    // Stable: within an answer as they were asked.
+    // A stable sort keeps the order of the questions within an answer.
     rows.sort_by_key(|row| std::cmp::Reverse(row.check.answer));
     let places: Vec<String> = rows.iter().map(places).collect();
     let width = |texts: &mut dyn Iterator<Item = &str>| {

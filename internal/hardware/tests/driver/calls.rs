@@ -1,4 +1,4 @@
-//! The wrapper's calls that metrics and health are made of, answered by the stand-in.
+//! The wrapper's calls behind metrics and health, answered by the stand-in.
 
 use nvml_wrapper::enum_wrappers::device::{Clock, ComputeMode, EccCounter, MemoryError};
 use nvml_wrapper::enums::gpm::GpmMetricId;
@@ -35,7 +35,7 @@ fn what_a_gpu_does_is_answered_in_the_drivers_units() {
     let errors = |kind| gpu.total_ecc_errors(kind, EccCounter::Aggregate).unwrap();
     assert_eq!(errors(MemoryError::Corrected), 12);
     assert_eq!(errors(MemoryError::Uncorrected), 1);
-    // A card at rest has no such sensors: what is not described is not faked.
+    // An idle card lacks these values: the stand-in invents nothing that is not described.
     let idle = nvml.device_by_index(0).unwrap();
     assert!(matches!(idle.power_usage(), Err(NvmlError::NotSupported)));
     assert!(matches!(

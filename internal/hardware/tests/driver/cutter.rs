@@ -1,4 +1,4 @@
-//! GPUs are cut as they are to be, by the driver's own profiles and placements.
+//! GPUs are partitioned as planned, with the driver's own profiles and placements.
 
 use std::collections::BTreeSet;
 
@@ -72,7 +72,7 @@ fn a_gpu_is_cut_cut_anew_around_what_stays_and_made_whole() {
         "nothing is to be done"
     );
 
-    // The larger stays, with its id.
+    // The larger instance stays, with its id.
     let large = seen
         .iter()
         .find(|slice| slice.profile == "3g.40gb")
@@ -109,7 +109,7 @@ fn where_a_step_fails_the_gpu_is_left_as_it_was_and_both_are_told() {
     let after = card(&mut cutter, 0);
     assert_eq!(Wanted::of(&after.profiles, &after.layout), before);
 
-    // What was there can't be made again either.
+    // The earlier instance cannot be created again either.
     standin.with("[[state]]\ngpu = 0\nmig_refused = [\"1g.20gb\", \"3g.40gb\"]\n");
     let error = cut(&mut cutter, 0, &wanted(&[("1g.20gb", 1)]));
     let error = error.unwrap_err().to_string();
@@ -135,7 +135,7 @@ fn where_a_step_fails_what_was_there_before_is_not_made_anew() {
     cutter.take(&two.id, &one).unwrap();
     let before = cutter.look_at(&two.id).unwrap();
 
-    // The first that is made takes the lower number, of the same profile.
+    // Of two instances of one profile, the first one created gets the lower number.
     standin.with("[[state]]\ngpu = 0\nmig_refused = [\"3g.40gb\"]\n");
     let places = [(SMALL, 3), ("3g.40gb", 4)].map(|(profile, start)| Place {
         profile: profile.to_owned(),
@@ -176,7 +176,7 @@ fn what_an_agent_that_died_has_begun_another_finishes() {
     assert_eq!(plan.len(), 8);
     for done in 1..plan.len() {
         first.take(&whole.id, &plan[..done]).unwrap();
-        // It died between an instance and what computes in it, too.
+        // An attempt that died between a GPU instance and its compute instance.
         let last = card(&mut first, 4).layout.instances.pop();
         if let Some(last) = last {
             let (instance, compute) = (last.id, last.computes[0].0);

@@ -1,4 +1,4 @@
-//! XIDs are told to who listens, as they happen.
+//! Listeners get XIDs as they happen.
 
 use nvml_wrapper::bitmasks::event::EventTypes;
 use nvml_wrapper::enums::event::XidError;
@@ -47,7 +47,7 @@ fn what_cannot_be_listened_for_is_refused() {
     ));
 }
 
-/// What comes within ten seconds.
+/// The next XID within ten seconds.
 fn heard(events: &mut Events) -> Option<(String, u64)> {
     let xid = events.wait(std::time::Duration::from_secs(10)).unwrap();
     xid.map(|xid| (xid.gpu, xid.number))
@@ -72,7 +72,7 @@ fn the_agents_ears_hear_each_xid_once_though_a_gpu_is_lost_also_of_a_described_m
         standin.with(&format!("{lost}[13]\n"));
         let through_driver = source.description.is_none();
         let mut events = Events::listen(&source).unwrap();
-        // One can't be listened to, which costs the others nothing.
+        // One GPU refuses the registration, which does not affect the others.
         assert_eq!(events.complete(), !through_driver);
         assert_eq!(events.wait(std::time::Duration::from_millis(1)), Ok(None));
         standin.with(&format!("{lost}[13, 79, 94]\n"));

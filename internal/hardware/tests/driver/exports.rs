@@ -1,8 +1,8 @@
-//! The stand-in has every call that node agents make.
+//! The stand-in has every call that node agents use.
 
 use crate::standin::StandIn;
 
-/// Names of those calls that a library lacks.
+/// The names of the calls that a library lacks.
 macro_rules! lacking {
     ($library:expr, $($name:ident),* $(,)?) => {{
         let library = $library;

@@ -5,7 +5,7 @@ use hardware::{Gpu, Inventory, LinkKind};
 use crate::standin::StandIn;
 use crate::tree;
 
-/// Four H100 on a switch, and an L4 that shares none of it.
+/// Four H100 on a switch, and an L4 without a link to it.
 const FIVE: &str = "[machine]\ndriver = \"550.54.15\"\n\
     [[gpu]]\nmodel = \"NVIDIA H100 80GB HBM3\"\nmemory_mib = 81559\ncount = 4\n\
     compute_capability = \"9.0\"\nnvlinks = 18\nnvswitch = true\n\
@@ -29,7 +29,7 @@ fn a_gpu_that_is_lost_from_the_start_does_not_hide_the_others() {
     let standin = five();
     standin.with("[[state]]\ngpu = 2\nlost = true\n");
     let mut machine = standin.machine();
-    // Asked twice: the second look is like the first.
+    // Two looks: the second one equals the first.
     for _ in 0..2 {
         let found = look(&mut machine);
         let [warning] = &found.warnings[..] else {
@@ -128,7 +128,7 @@ fn gpus_of_a_driver_that_goes_away_stay_and_are_not_well_until_it_is_back() {
     standin.replace(FIVE);
     assert!(look(&mut machine).gpus.iter().all(|gpu| gpu.healthy));
     standin.replace(&gone);
-    // The library that is open says so, and then one that can't be opened.
+    // First the open library reports the fault, then a library that cannot be opened.
     for _ in 0..2 {
         let found = look(&mut machine);
         assert_eq!((found.gpus.len(), found.warnings.len()), (5, 1));
@@ -228,7 +228,7 @@ fn links_to_a_gpu_that_is_lost_are_not_taken_for_links_to_a_switch() {
     assert_eq!(found.gpus.len(), 7);
     let links = || found.gpus.iter().flat_map(|gpu| &gpu.links);
     assert!(links().all(|link| link.kind != LinkKind::Nvs));
-    // GPU 3's neighbours have lost a link each; all others have theirs.
+    // GPU 3's neighbours have lost a link each; all others keep theirs.
     assert_eq!(
         links().filter(|link| link.kind == LinkKind::Nvl).count(),
         32 - 2 * 4

@@ -1,4 +1,4 @@
-//! What is read through the driver and sysfs is what is described.
+//! The inventory from the driver and sysfs equals the description.
 
 use hardware::{Inventory, Origin, matrix};
 use proptest::prelude::*;
@@ -6,8 +6,8 @@ use proptest::prelude::*;
 use crate::standin::{MACHINES, StandIn};
 use crate::tree;
 
-/// A described machine as one finds it: from the driver, whose device files are numbered, and
-/// which says of idle GPUs that they use nothing.
+/// A described machine as detection finds it: from the driver, whose device files are numbered,
+/// and which reports no use for idle GPUs.
 fn as_found(mut described: Inventory) -> Inventory {
     described.origin = Origin::Nvml;
     described.os = "Linux".into();

@@ -1,5 +1,5 @@
-//! GPUs from a driver's library, with the stand-in (`testing/nvml`) in its place: the wrapper,
-//! the calls and the reading are those that real GPUs get.
+//! GPUs from a driver's library, replaced by the stand-in (`testing/nvml`): the wrapper, the calls
+//! and the reading are those for real GPUs.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod calls;

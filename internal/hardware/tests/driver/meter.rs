@@ -1,11 +1,11 @@
-//! What the meter reads through the driver's library is what is described.
+//! The meter's readings through the driver's library equal the description.
 
 use hardware::reading::{Counters, Memory, Rows};
 use hardware::{Meter, Reading, Source};
 
 use crate::standin::{MACHINES, StandIn};
 
-/// A GPU at work that has suffered, one that computes for two, and one that is gone.
+/// A busy GPU with errors, one with two processes, and a lost one.
 const STATES: &str = "[[state]]\ngpu = 1\nutilisation = 93\nmemory_utilisation = 41\nencoder = 3\n\
     decoder = 4\nwatts = 640\ncelsius = 78\nmemory_celsius = 91\nenergy_mj = 123456789\n\
     sm_mhz = 1980\nmemory_mhz = 2619\ncorrected = 12\nuncorrected = 1\nremapped = [2, 1]\n\
@@ -25,7 +25,8 @@ fn meter(standin: &StandIn) -> Meter {
     })
 }
 
-/// The described machine's, with the numbers of slices' instances, which only a driver gives.
+/// The described machine's readings, with the numbers of slices' instances, which only a driver
+/// has.
 fn described(standin: &StandIn, like: &[Reading]) -> Vec<Reading> {
     let mut readings = Meter::new(Source {
         description: Some(standin.description()),
@@ -49,7 +50,7 @@ fn every_described_machine_measures_what_is_described() {
         standin.with(STATES);
         let mut meter = meter(&standin);
         let mut first = meter.read().unwrap();
-        // Performance counters show what lies between two readings.
+        // Performance counters have the values between two readings.
         assert!(first.iter().all(|gpu| gpu.counters == Counters::default()));
         first = meter.read().unwrap();
         assert_eq!(first, described(&standin, &first), "{machine}");

@@ -1,4 +1,4 @@
-//! GPUs are cut and made whole again, by the calls that the wrapper has none for.
+//! GPUs are partitioned and made whole again, by calls that the wrapper lacks.
 
 use std::mem::zeroed;
 
@@ -21,7 +21,7 @@ struct Raw<'a> {
     gpu: nvmlDevice_t,
 }
 
-// SAFETY, in all of these: the handles are the library's own, and what it writes to is there.
+// SAFETY, in all of these: the handles belong to the library, and its output pointers are valid.
 impl Raw<'_> {
     fn of(nvml: &Nvml, index: u32) -> Raw<'_> {
         let gpu = unsafe { nvml.device_by_index(index).unwrap().handle() };
@@ -92,7 +92,7 @@ fn a_gpu_is_cut_seen_so_and_made_whole_again() {
     assert_eq!(slices(), None);
     assert_eq!(raw.mode(true), 0);
     assert_eq!(slices(), Some(vec![]));
-    // 3g.40gb (9), then as many 1g.10gb (19) as the driver says there is room for.
+    // 3g.40gb (9), then as many 1g.10gb (19) as the driver reports room for.
     let half = raw.make(9).unwrap();
     assert_eq!(
         (
@@ -104,11 +104,11 @@ fn a_gpu_is_cut_seen_so_and_made_whole_again() {
     assert_eq!((raw.room(9), raw.room(5), raw.room(19)), (1, 0, 3));
     let small: Vec<_> = (0..3).map(|_| raw.make(19).unwrap()).collect();
     assert_eq!(raw.make(19), Err(NO_ROOM));
-    // Programs see an instance when there is something in it to compute on.
+    // Programs see a GPU instance once it has a compute instance.
     assert_eq!(slices(), Some(vec![]));
     let whole = raw.make_compute(half, 2).unwrap();
     let first = raw.make_compute(small[0], 0).unwrap();
-    // By which device files the second is reached, the driver says in proc.
+    // The driver lists the second slice's device files in proc.
     let access = standin
         .root()
         .join("proc/driver/nvidia/capabilities/gpu3/mig");
@@ -127,7 +127,7 @@ fn a_gpu_is_cut_seen_so_and_made_whole_again() {
     assert!(device.mig_is_mig_device_handle().unwrap());
     assert_eq!(device.mig_parent_device().unwrap().index().unwrap(), 3);
     assert_eq!(device.attributes().unwrap().multiprocessor_count, 16);
-    // Nothing goes that is in use.
+    // No used instance can be removed.
     assert_eq!((raw.remove(half), raw.mode(false)), (IN_USE, IN_USE));
     assert_eq!((raw.remove_compute(whole), raw.remove(half)), (0, 0));
     assert_eq!(slices().unwrap().len(), 1);
@@ -151,7 +151,7 @@ fn profiles_and_placements_are_the_products() {
             (info.memory_size_mb, info.instance_count),
             (profile.memory_mib, profile.most())
         );
-        // The wrapper's own call for these always answers an empty list.
+        // The wrapper's own call for these always returns an empty list.
         let mut count = 16;
         let mut places: [nvmlGpuInstancePlacement_t; 16] = unsafe { zeroed() };
         let code = unsafe {

@@ -1,4 +1,4 @@
-//! The stand-in in a folder of its own, with the machine that it speaks of.
+//! The stand-in in its own directory, with its machine description.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +7,7 @@ use hardware::{Inventory, Machine, Source};
 use nvml_wrapper::Nvml;
 use tempfile::TempDir;
 
-/// The machines that are described.
+/// The described machines.
 pub const MACHINES: [&str; 6] = [
     "hgx-h100.toml",
     "dgx-a100.toml",
@@ -17,21 +17,21 @@ pub const MACHINES: [&str; 6] = [
     "gb200-tray.toml",
 ];
 
-/// A folder with the library, the description beside it, and a root for sysfs.
+/// A directory with the library, the description beside it, and a root for sysfs.
 pub struct StandIn {
     dir: TempDir,
     text: String,
 }
 
 impl StandIn {
-    /// Speaks of one of the described machines.
+    /// A stand-in for one of the described machines.
     pub fn of(machine: &str) -> StandIn {
         let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/examples/machines");
         StandIn::saying(&std::fs::read_to_string(dir.join(machine)).unwrap())
     }
 
-    /// Speaks of a machine in these words. A library of its own, since what is loaded twice
-    /// from one file is one library.
+    /// A stand-in for a machine with this description. It has its own copy of the library, because
+    /// the loader loads one file only once.
     pub fn saying(text: &str) -> StandIn {
         let dir = tempfile::tempdir().unwrap();
         let beside = std::env::current_exe().unwrap();
@@ -51,12 +51,12 @@ impl StandIn {
         standin
     }
 
-    /// Now with these tables as well, in the place of those before.
+    /// Replaces the additional tables by these.
     pub fn with(&self, states: &str) {
         self.replace(&format!("{}\n{states}", self.text));
     }
 
-    /// Now speaks of another machine.
+    /// Replaces the machine by another one.
     pub fn replace(&self, text: &str) {
         let partial = self.dir.path().join("machine.partial");
         std::fs::write(&partial, text).unwrap();
@@ -67,7 +67,7 @@ impl StandIn {
         self.dir.path().join("machine.toml")
     }
 
-    /// Where sysfs and proc are looked for.
+    /// The root of sysfs and proc.
     pub fn root(&self) -> PathBuf {
         self.dir.path().join("root")
     }
@@ -76,18 +76,18 @@ impl StandIn {
         self.dir.path().join("libnvidia-ml.so.1")
     }
 
-    /// What is described now.
+    /// The current description.
     pub fn described(&self) -> Described {
         let description = Description::load(&self.description()).unwrap();
         description.machine(Inventory::default())
     }
 
-    /// The machine as everybody asks for it.
+    /// The machine as product code reads it.
     pub fn machine(&self) -> Machine {
         Machine::new(self.source())
     }
 
-    /// Where everybody looks.
+    /// The source that product code uses.
     pub fn source(&self) -> Source {
         Source {
             library: Some(self.library()),

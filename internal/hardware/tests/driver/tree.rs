@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use hardware::matrix::ranges;
 use hardware::{Inventory, Nic, PcieLink};
 
-/// Makes the tree under `root`.
+/// Creates the tree under `root`.
 pub fn make(root: &Path, machine: &Inventory) {
     let mut tree = Tree { root, ports: 0 };
     tree.host(machine);
@@ -28,7 +28,7 @@ pub fn make(root: &Path, machine: &Inventory) {
 
 struct Tree<'a> {
     root: &'a Path,
-    /// Ports made so far: each way down has its own.
+    /// Number of ports created so far: each downstream path has its own.
     ports: u32,
 }
 
@@ -39,7 +39,7 @@ impl Tree<'_> {
         fs::write(path, format!("{text}\n")).unwrap();
     }
 
-    /// The place of a device in the kernel's tree, below a port for each way down.
+    /// The path of a device in the kernel's tree, below its own downstream port.
     fn path(&mut self, machine: &Inventory, under: &str, address: &str) -> PathBuf {
         let above = machine
             .switches
@@ -50,7 +50,7 @@ impl Tree<'_> {
                 let all = fs::read_link(self.all().join(&switch.address));
                 match all {
                     Ok(target) => PathBuf::from(target.strip_prefix("../../../devices").unwrap()),
-                    // Described below its own devices: made now, and found later.
+                    // Described below its own devices: created now, and found later.
                     Err(_) => {
                         let dir = self.path(machine, &switch.under, &switch.address);
                         self.device(&dir, switch.numa, switch.link);

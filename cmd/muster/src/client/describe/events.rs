@@ -1,4 +1,4 @@
-//! The events of an object and of what belongs to it, oldest first.
+//! The events of an object and of its dependents, oldest first.
 
 use std::collections::BTreeSet;
 
@@ -34,7 +34,7 @@ pub async fn of(
         let kind = object.kind.as_deref().unwrap_or_default();
         wanted.contains(&(kind, object.name.as_deref().unwrap_or_default()))
     });
-    // Times are of whole seconds; within one, the order of writing is the order of things.
+    // Timestamps have whole seconds; within one second, the order of writing counts.
     list.sort_by_cached_key(|event| {
         let version = event.metadata.resource_version.as_deref();
         let written: Option<u64> = version.and_then(|version| version.parse().ok());

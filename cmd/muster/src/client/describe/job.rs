@@ -1,5 +1,5 @@
-//! A job's page: what it asks for, where its pods are, what has become of them. It reads
-//! and words; nothing is decided here.
+//! A job's page: its requests, its pods' nodes, its history. The module reads and formats; it
+//! decides nothing.
 
 use std::collections::BTreeMap;
 
@@ -16,20 +16,20 @@ use super::super::output::{self, Paint, Table};
 use super::super::{Connection, explain, kinds, ranks};
 use super::words::{dash, exit, policy_words, replica};
 
-/// Everything that the page shows.
+/// The data of the page.
 pub struct Page {
     kind: &'static Kind,
     job: DynamicObject,
     group: Option<DynamicObject>,
     pods: Vec<Pod>,
-    /// Devices by node, to call them by number.
+    /// Device inventories by node, which give devices their numbers.
     inventories: BTreeMap<String, NodeInventory>,
-    /// Why it waits, when it does.
+    /// Why the job waits, if it does.
     waits: Option<String>,
 }
 
 impl Page {
-    /// Reads what belongs to a job.
+    /// Reads the job's pods, gang and node inventories.
     pub async fn read(
         connection: &Connection,
         kind: &'static Kind,
@@ -40,7 +40,7 @@ impl Page {
         let group = connection.api(groups).get_opt(&name).await?;
         let pods = ranks::pods_of(connection, kind, &name).await?;
         let nodes: Api<Node> = Api::all(connection.client.clone());
-        // Callers who may not see nodes read their devices by id.
+        // Users who may not list nodes see devices by id.
         let nodes = nodes.list(&ListParams::default()).await;
         let inventories = nodes
             .into_iter()
@@ -64,7 +64,7 @@ impl Page {
         })
     }
 
-    /// Kind and name of what belongs to the job and has events of its own.
+    /// Kind and name of the job's dependents that have events of their own.
     pub fn related(&self) -> Vec<(String, String)> {
         let group = self.group.iter().map(|group| ("PodGroup", &group.metadata));
         let pods = self.pods.iter().map(|pod| ("Pod", &pod.metadata));
@@ -179,7 +179,7 @@ impl Page {
         for (role, spec) in specs.into_iter().flatten() {
             let wanted = spec["replicas"].as_i64().unwrap_or(1).to_string();
             let mut template = spec["template"]["spec"].clone();
-            // A replica's policy is its own, not its template's.
+            // A replica has its own restart policy, which differs from its template's.
             template["restartPolicy"] = spec["restartPolicy"].clone();
             let status = &data["status"]["replicaStatuses"][role];
             table.row(replica(role, wanted, status, &template));

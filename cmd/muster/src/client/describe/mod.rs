@@ -1,5 +1,4 @@
-//! `muster describe`: a job as a page of what matters about it, anything else as an
-//! outline, and the events of both.
+//! `muster describe`: a page for a job, an outline for every other object, each with its events.
 
 mod events;
 mod job;

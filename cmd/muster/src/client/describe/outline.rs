@@ -1,11 +1,11 @@
-//! Any object as an indented outline, for kinds that have no page of their own.
+//! An indented outline of any object, for kinds without a page.
 
 use serde_json::Value;
 
-/// What is left out of the outline: bookkeeping that no reader looks for.
+/// Metadata that the outline omits.
 const HIDDEN: [&str; 3] = ["managedFields", "resourceVersion", "uid"];
 
-/// An object's outline, without its bookkeeping.
+/// An object's outline, without the hidden metadata.
 pub fn of(mut value: Value) -> String {
     if let Some(metadata) = value["metadata"].as_object_mut() {
         metadata.retain(|key, _| !HIDDEN.contains(&key.as_str()));
@@ -29,7 +29,7 @@ fn outline(value: &Value, depth: usize, text: &mut String) {
                 match item {
                     Value::Object(fields) if !fields.is_empty() => {
                         outline(item, depth + 1, &mut inner);
-                        // Its first field stands beside the dash.
+                        // The first field of a list entry stands on the line of the dash.
                         inner.replace_range(indent.len()..indent.len() + 1, "-");
                     }
                     _ => field_line(&format!("{indent}-"), item, depth, &mut inner),

@@ -1,10 +1,9 @@
-//! The words of a job's page: what replicas ask for, how they ended, which policy they go
-//! by.
+//! Texts of a job's page: requests of the replicas, exits of their containers, run policy.
 
 use k8s_openapi::api::core::v1::{Container, ContainerState};
 use serde_json::Value;
 
-/// A line of the table of replicas.
+/// One row of the table of replicas.
 pub fn replica(role: &str, wanted: String, status: &Value, template: &Value) -> [String; 8] {
     let count = |field: &str| status[field].as_i64().unwrap_or(0).to_string();
     let restarts = template["restartPolicy"].as_str().unwrap_or("Never");
@@ -22,7 +21,7 @@ pub fn replica(role: &str, wanted: String, status: &Value, template: &Value) -> 
     ]
 }
 
-/// What a container asks for.
+/// The resource requests of a container.
 fn asks(container: &Container) -> String {
     let resources = container.resources.as_ref();
     let mut all = resources.and_then(|r| r.limits.clone()).unwrap_or_default();
@@ -38,10 +37,10 @@ fn asks(container: &Container) -> String {
     dash(words.join(","))
 }
 
-/// How much of a command is shown; the rest is in `-o yaml`.
+/// Characters of a command that are printed; `-o yaml` prints all of it.
 const COMMAND_CHARACTERS: usize = 60;
 
-/// A container's command, cut where it is long.
+/// A container's command, truncated if it is long.
 fn command(container: &Container) -> String {
     let words: Vec<&str> = [&container.command, &container.args]
         .into_iter()
@@ -57,7 +56,7 @@ fn command(container: &Container) -> String {
     format!("{start}…")
 }
 
-/// How a container ended, or why it waits.
+/// How a container ended, or why it has not started.
 pub fn exit(state: &ContainerState) -> Option<String> {
     if let Some(over) = &state.terminated {
         let reason = over.reason.as_deref().unwrap_or("Ended");
@@ -66,7 +65,7 @@ pub fn exit(state: &ContainerState) -> Option<String> {
     state.waiting.as_ref()?.reason.clone()
 }
 
-/// The limits and wishes that a job's run goes by, in words.
+/// The run policy of a job, as text.
 pub fn policy_words(policy: &Value) -> String {
     let fields = [
         ("suspend", "suspended"),
@@ -92,7 +91,7 @@ pub fn policy_words(policy: &Value) -> String {
     dash(words.join(", "))
 }
 
-/// A dash in the place of nothing.
+/// A dash for an empty text.
 pub fn dash(text: String) -> String {
     if text.is_empty() {
         "-".to_string()

@@ -1,5 +1,5 @@
-//! How a node's agent is asked for its part: by the server that has its session, or in a Kubernetes cluster by an
-//! annotation of its Node, which the agent answers by another.
+//! Requests to a node's agent: through the server that holds the agent's session or, in a Kubernetes cluster, through
+//! an annotation of its Node that the agent answers with another annotation.
 
 use std::time::Duration;
 
@@ -16,25 +16,25 @@ use tokio::time::{Instant, sleep};
 use crate::client::Connection;
 use crate::client::show::escape;
 
-/// How long an agent may take to say what its end is: it looks at nothing for that.
+/// How long an agent may take to describe its end, which needs no measurement.
 const EXAMINE: Duration = Duration::from_secs(15);
-/// How long it may take for a test; one takes half of that at most.
+/// How long an agent may take for a test; a test takes at most half of that.
 const RUN: Duration = Duration::from_secs(60);
-/// How often it is looked for an answer.
+/// Interval between checks for an answer.
 const LOOK: Duration = Duration::from_millis(200);
-/// How often a write is tried again because the Node was written meanwhile.
+/// Number of retries of a write that conflicts with another write to the Node.
 const TRIES: u32 = 10;
-/// What the embedded engine's version has in it.
+/// A part of the embedded engine's version string.
 const OWN: &str = "+muster";
 
-/// Asks agents.
+/// Sends requests to agents.
 pub struct Asker<'a> {
     pub connection: &'a Connection,
     cluster: bool,
 }
 
 impl<'a> Asker<'a> {
-    /// The way that goes with whoever answers.
+    /// Chooses the way that fits the answering server.
     pub async fn of(connection: &'a Connection) -> Result<Asker<'a>> {
         let version = connection.ask("/version").await?;
         let version = version["gitVersion"].as_str().unwrap_or_default();
@@ -44,7 +44,7 @@ impl<'a> Asker<'a> {
         })
     }
 
-    /// What a node answers.
+    /// Sends a request to a node's agent and returns the answer.
     pub async fn ask(&self, node: &str, ask: &Ask) -> Result<Told> {
         if self.cluster {
             return self.by_annotation(node, ask).await;
@@ -66,7 +66,8 @@ impl<'a> Asker<'a> {
         };
         put(&nodes, node, &question).await?;
         let answered = answer(&nodes, node, &question).await;
-        // Nobody is asked any more; what a command that was killed left is overwritten once it is old.
+        // The request is over. A command that was killed leaves its request behind; later commands overwrite an old
+        // one.
         let gone = json!({"metadata": {"annotations": {RDMA_ASK: null, RDMA_ANSWER: null}}});
         let removed = write(&nodes, node, &gone).await;
         let answered = answered?;
@@ -78,7 +79,7 @@ impl<'a> Asker<'a> {
     }
 }
 
-/// How long an answer is waited for.
+/// How long to wait for an answer.
 fn patience(ask: &Ask) -> Duration {
     match ask {
         Ask::Examine => EXAMINE,
@@ -86,7 +87,7 @@ fn patience(ask: &Ask) -> Duration {
     }
 }
 
-/// Writes a question where nobody else's stands.
+/// Writes a question unless another user's question is pending.
 async fn put(nodes: &Api<Node>, node: &str, question: &Question) -> Result<()> {
     let json = serde_json::to_string(question)?;
     for _ in 0..TRIES {
@@ -97,7 +98,7 @@ async fn put(nodes: &Api<Node>, node: &str, question: &Question) -> Result<()> {
                 "node {node:?}: somebody else has it checked; try again when they have ended, in {wait} s at most"
             );
         }
-        // Only as it was read: of two who ask at once one is told of the other.
+        // The write names the version that was read: of two concurrent commands, the second one gets a conflict.
         let note = json!({"metadata": {
             "resourceVersion": found.resource_version,
             "annotations": {RDMA_ASK: json, RDMA_ANSWER: null},
@@ -110,8 +111,8 @@ async fn put(nodes: &Api<Node>, node: &str, question: &Question) -> Result<()> {
     bail!("node {node:?} is written so often that nothing can be asked of it; try again");
 }
 
-/// For how many seconds more a question that stands may be waited for, at a time in seconds since 1970; none if
-/// who asked it has given up.
+/// For how many more seconds a pending question may be awaited, at a time in seconds since 1970; none if its author
+/// has given up.
 fn busy(stands: &str, now: i64) -> Option<i64> {
     let question: Question = serde_json::from_str(stands).ok()?;
     let limit = patience(&question.ask).as_secs().cast_signed();
@@ -169,7 +170,7 @@ mod tests {
             (1014, Some(1)),
             (1015, None),
             (5000, None),
-            // Asked by a clock that is ahead, by more than anybody waits.
+            // The author's clock is ahead by more than the longest wait.
             (900, None),
         ] {
             assert_eq!(busy(&stands, now), left, "{now}");

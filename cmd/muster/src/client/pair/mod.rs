@@ -1,5 +1,5 @@
-//! `muster doctor --pair NODE`: whether the RDMA of two nodes goes together, and what goes between them.
-//! Each end is asked and measured by its own agent.
+//! `muster doctor --pair NODE`: whether the RDMA settings of two nodes match, and the bandwidth and latency between
+//! them. Each node's own agent describes and measures its end.
 
 mod ask;
 
@@ -14,13 +14,13 @@ use super::{Answer, Connection, failure, output};
 use crate::arguments::Doctor;
 use crate::serve::host;
 
-/// A node and its end.
+/// A node and the description of its end.
 struct Side {
     name: String,
     end: End,
 }
 
-/// Checks and measures between two nodes, and prints a table.
+/// Checks and measures RDMA between two nodes, and prints a table.
 pub async fn pair(connection: &Connection, arguments: Doctor) -> Result<Answer> {
     let there = arguments.pair.context("--pair: which node?")?;
     let here = match arguments.node {
@@ -35,7 +35,7 @@ pub async fn pair(connection: &Connection, arguments: Doctor) -> Result<Answer> 
         );
     }
     let asker = Asker::of(connection).await?;
-    // Both to their ends: who was asked must not stay so.
+    // Waits for both answers even if one fails, so that no question stays on a Node.
     let (one, other) = tokio::join!(examine(&asker, &here), examine(&asker, &there));
     let (one, other) = (one?, other?);
     for side in [&one, &other] {
@@ -97,7 +97,7 @@ async fn measurements(asker: &Asker<'_>, one: &Side, other: &Side, force: bool) 
     checks
 }
 
-/// Why there is no result of a test.
+/// Why a test has no result.
 #[derive(Debug, thiserror::Error)]
 enum NoResult {
     #[error("{node} says no address of its own; give its agent --node-address")]
@@ -106,7 +106,7 @@ enum NoResult {
     NoPort { node: String },
     #[error("{node} does not say what it measured")]
     NotMeasured { node: String },
-    /// An agent could not be asked, or refused.
+    /// The agent is unreachable, or refused.
     #[error("{0}")]
     NoAnswer(String),
 }

@@ -1,5 +1,5 @@
-//! Bodies on their way through the listener: a request's is read within its time, and a response's
-//! keeps its connection busy until it has ended.
+//! Bodies that pass the listener: a request's body is read within a time limit, and a response's body keeps its
+//! connection busy until it ends.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -24,18 +24,18 @@ impl std::fmt::Display for TooSlow {
 
 impl std::error::Error for TooSlow {}
 
-/// A request's body that has to come within its time.
+/// A request's body with a time limit.
 pub struct Upload {
     body: Incoming,
     limits: Limits,
-    /// When all of it has to be there; set when it was first waited for.
+    /// Deadline of the whole body; set at the first read.
     ends: Option<Instant>,
-    /// Ends while a piece is waited for.
+    /// Deadline of the next piece.
     pause: Option<Pin<Box<Sleep>>>,
 }
 
 impl Upload {
-    /// This body, within these bounds.
+    /// The body with these limits.
     pub fn new(body: Incoming, limits: Limits) -> Upload {
         Upload {
             body,
@@ -80,22 +80,23 @@ impl HttpBody for Upload {
     }
 }
 
-/// The largest piece of an answer that is handed to an HTTP/2 stream at once. hyper asks for the next one once the
-/// client's window has taken it, and lets go of the body with the last one: no more than this is held after that.
+/// The largest piece of a response that an HTTP/2 stream gets at once. hyper asks for the next piece once the
+/// client's window has taken the last one, and drops the body with the last piece: at most this much is held after
+/// that.
 const PIECE: usize = 64 * 1024;
 
-/// A response's body; its request is in progress for as long as this lasts.
+/// A response's body; its request counts as in progress until the body is dropped.
 pub struct Answer {
     body: Body,
-    /// What was read of the body and is not handed over yet.
+    /// Data that was read from the body and not yet handed over.
     rest: Bytes,
-    /// Set on HTTP/2: on HTTP/1 the connection itself says whether the client reads.
+    /// Set on HTTP/2; on HTTP/1 the connection itself shows whether the client reads.
     progress: Option<Progress>,
     _in_progress: InProgress,
 }
 
 impl Answer {
-    /// This body, of this request, with its stream's progress on HTTP/2.
+    /// A body for this request, with its stream's progress on HTTP/2.
     pub fn new(body: Body, in_progress: InProgress, progress: Option<Progress>) -> Answer {
         Answer {
             body,

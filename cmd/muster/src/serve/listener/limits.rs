@@ -1,60 +1,58 @@
-//! The listener's bounds. A test may choose smaller ones; a server derives its own from how many
-//! files it may open.
+//! The listener's limits. A test may choose smaller ones; a server derives its limits from the number of files that
+//! it may open.
 
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// The most connections, however many files may be open.
+/// The most connections, regardless of the limit on open files.
 const CONNECTIONS_MAX: usize = 8192;
 
-/// The most connections of one address: agents have one each, browsers six, client-go a few, and
-/// many of them may come from behind one address.
+/// The most connections of one address: an agent has one, a browser six, client-go a few, and many of them may share
+/// an address.
 const PER_ADDRESS_MAX: usize = 1024;
 
-/// How long a client may take nothing of what is sent to it: on its connection, or on one HTTP/2 stream. A person who
-/// pages through a log that is followed reads in pieces.
+/// How long a client may accept no data, on its connection or on one HTTP/2 stream. A user who pages through a
+/// followed log reads in bursts.
 const UNREAD: Duration = Duration::from_secs(300);
 
-/// What one connection may take and how long, and how many there may be.
+/// Limits on one connection's resources and times, and on the number of connections.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Connections in all.
     pub connections: usize,
     /// Connections of one other machine's address.
     pub per_address: usize,
-    /// Connections of one address of this machine. Half of all, so that a program here leaves
-    /// room for others.
+    /// Connections of one address of this machine. Half of all, so that a local program leaves room for others.
     pub per_loopback: usize,
-    /// TLS handshakes at once, of other machines and of this one each. More than one address may
-    /// have connections, so that slow ones of one address leave room for others.
+    /// Concurrent TLS handshakes, for other machines and for this one separately. More than the connections of one
+    /// address, so that one address with slow handshakes leaves room for others.
     pub handshakes: usize,
     /// How long a client may take over its first byte, and over its TLS handshake.
     pub greeting: Duration,
-    /// How long an HTTP/1 connection may take from the end of one request to the end of the next
-    /// one's headers, and so how long it may be idle; and how long any connection may take over its first
-    /// request.
+    /// The time limit from the end of one request on an HTTP/1 connection to the end of the next request's headers,
+    /// and so the limit on idle time; also the limit on the first request of any connection.
     pub headers: Duration,
     /// How long a connection may have no request in progress.
     pub idle: Duration,
     /// The longest pause within a request's body.
     pub body_pause: Duration,
-    /// The longest that a request's body may take in all: 3 MiB at 30 kB a second.
+    /// The time limit on a request's body in total: 3 MiB at 30 kB a second.
     pub body_total: Duration,
-    /// How long a client may take nothing of what is sent to it. One HTTP/2 stream may last twice as long.
+    /// How long a client may accept no data. One HTTP/2 stream may take twice as long.
     pub unread: Duration,
-    /// How often an HTTP/2 client is asked for a sign of life.
+    /// Interval of HTTP/2 pings.
     pub ping: Duration,
-    /// How long it may take to answer.
+    /// The time limit on a ping's answer.
     pub pong: Duration,
-    /// Requests at once on one HTTP/2 connection; client-go opens another connection for more.
+    /// Concurrent requests on one HTTP/2 connection; client-go opens another connection for more.
     pub streams: u32,
     /// Bytes of a request's headers.
     pub header_bytes: u32,
 }
 
 impl Limits {
-    /// The bounds of a process that may have this many files open: connections take three
-    /// quarters of them, and the rest is the store's and the logs'.
+    /// The limits of a process that may have this many files open: connections get three quarters of them, the store
+    /// and the logs the rest.
     pub fn of(open_files: u64) -> Limits {
         let files = usize::try_from(open_files).unwrap_or(usize::MAX);
         let connections = CONNECTIONS_MAX.min(files / 4 * 3).max(1);

@@ -1,6 +1,5 @@
-//! Which connections there are, and whose place a new one takes when there are too many: that of
-//! the connection that has been idle longest, of the same address where that one has too many. Where
-//! none is idle the new one is refused.
+//! The places of connections. If all places are taken, a new connection evicts the one that has been idle longest, of
+//! its own address if that address has too many. If none is idle, the new connection is refused.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -12,8 +11,7 @@ use tokio::time::Instant;
 
 use super::limits::Limits;
 
-/// The address that a connection is counted for: whoever has an IPv6 address usually has its whole
-/// network of 64 bits.
+/// The address that a connection counts for. A client with an IPv6 address usually has the whole 64-bit network.
 pub fn origin(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(v6) if !v6.is_loopback() => {
@@ -26,15 +24,15 @@ pub fn origin(address: IpAddr) -> IpAddr {
 /// What a connection is doing.
 #[derive(Clone, Copy, Debug)]
 struct Progress {
-    /// Requests in progress; a watch and a gRPC stream are, for as long as they last.
+    /// Requests in progress; a watch and a gRPC stream count until they end.
     requests: usize,
-    /// Whether there was a request ever.
+    /// Whether any request has begun.
     begun: bool,
-    /// When the number of requests changed last.
+    /// Time of the last change of the number of requests.
     since: Instant,
 }
 
-/// One connection, as seen by its requests.
+/// A connection's activity, as its requests report it.
 pub struct Activity {
     progress: watch::Sender<Progress>,
     evicted: Notify,
@@ -52,7 +50,7 @@ impl Activity {
         })
     }
 
-    /// A request begins; it ends when what is handed back is dropped.
+    /// Begins a request, which ends when the returned value is dropped.
     pub fn begin(self: &Arc<Self>) -> InProgress {
         self.change(|requests| requests + 1);
         InProgress(self.clone())
@@ -71,7 +69,7 @@ impl Activity {
         (progress.requests == 0).then_some(progress.since)
     }
 
-    /// Returns once no request has been in progress for this long, or none has begun for as long as `first`.
+    /// Returns once no request has been in progress for `limit`, or none has begun for `first`.
     pub async fn idle(&self, limit: Duration, first: Duration) {
         let mut progress = self.progress.subscribe();
         loop {
@@ -91,7 +89,7 @@ impl Activity {
         }
     }
 
-    /// Returns when another connection takes this one's place.
+    /// Returns when another connection takes this place.
     pub async fn evicted(&self) {
         self.evicted.notified().await;
     }
@@ -134,7 +132,7 @@ impl Taken {
         Some(connection)
     }
 
-    /// Ends the connection that has been idle longest; false if none is idle.
+    /// Ends the connection that has been idle longest; returns false if none is idle.
     fn evict(&mut self, of: Option<IpAddr>) -> bool {
         let idle = (self.connections.iter())
             .filter(|(_, connection)| of.is_none_or(|address| address == connection.address))
@@ -156,7 +154,7 @@ pub struct Places {
 }
 
 impl Places {
-    /// None taken yet.
+    /// An empty set of places.
     pub fn new(limits: Limits) -> Arc<Places> {
         Arc::new(Places {
             limits,
@@ -164,7 +162,7 @@ impl Places {
         })
     }
 
-    /// A place for a connection from this address; none if it is refused.
+    /// A place for a connection from this address; none if the connection is refused.
     pub fn take(self: &Arc<Self>, address: IpAddr) -> Option<Place> {
         let mut taken = self.taken();
         let full = taken.of(address) >= self.limits.of_address(address);
@@ -192,7 +190,7 @@ impl Places {
     }
 
     fn taken(&self) -> MutexGuard<'_, Taken> {
-        // Nothing in here panics half way; a poisoned lock would shut everybody out.
+        // No code under the lock panics half way, and refusing a poisoned lock would refuse every client.
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -279,7 +277,7 @@ mod tests {
         let places = places(2, 2);
         let first = places.take(address(1)).unwrap();
         let second = places.take(address(2)).unwrap();
-        // It was at work meanwhile, so the other has been idle for longer.
+        // This connection was busy meanwhile, so that the other has been idle for longer.
         drop(first.activity.begin());
         let third = places.take(address(3)).unwrap();
         second.activity.evicted().await;

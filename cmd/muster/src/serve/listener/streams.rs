@@ -1,11 +1,11 @@
-//! Answers on HTTP/2 connections whose clients take nothing of them. Such a client may answer pings and leave its flow
-//! control window at zero: the connection is alive, nothing waits to be written to it, and each answer would be held
-//! for ever. Owns the time; which pieces an answer has is `body`'s.
+//! Responses on HTTP/2 connections whose clients accept no data. Such a client may answer pings and leave its flow
+//! control window at zero: the connection is alive, nothing is waiting to be written, and each response would be held
+//! for ever. This module owns the timing; `body` owns the pieces of a response.
 //!
-//! hyper asks an answer's body for the next piece once the client's window has taken the one before. So a piece that
-//! was handed over and not asked beyond is one that the client does not take; a body that was asked and has nothing (a
-//! quiet watch) waits for nobody. hyper carries out each request of a connection as a task: the task ends when its
-//! answer stalls, which resets the stream and leaves the connection's others alone.
+//! hyper asks a response's body for the next piece once the client's window has taken the last one. So if a piece was
+//! handed over and no next one is asked for, the client does not accept it; a body that was asked and has no data (a
+//! quiet watch) does not wait for the client. hyper runs each request of a connection as a task: the task ends when
+//! its response stalls, which resets the stream and leaves the connection's other streams alone.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -14,31 +14,31 @@ use hyper::rt::Executor;
 use tokio::time::Instant;
 
 tokio::task_local! {
-    /// The progress of the answer that this task sends.
+    /// The progress of the response that this task sends.
     static PROGRESS: Progress;
 }
 
-/// How far an answer has come.
+/// How far a response has been sent.
 #[derive(Clone, Debug, Default)]
 pub struct Progress(Arc<Mutex<Option<Instant>>>);
 
 impl Progress {
-    /// That of the answer that the current task sends; none outside of an HTTP/2 connection's tasks.
+    /// The progress of the current task's response; none outside of an HTTP/2 connection's tasks.
     pub fn current() -> Option<Progress> {
         PROGRESS.try_with(Clone::clone).ok()
     }
 
-    /// A piece was handed over, and waits for the client from now on.
+    /// Records that a piece was handed over and now waits for the client.
     pub fn handed_over(&self) {
         *self.since() = Some(Instant::now());
     }
 
-    /// The next piece is asked for: the client has taken the one before.
+    /// Records that the next piece is asked for: the client has taken the last one.
     pub fn asked(&self) {
         *self.since() = None;
     }
 
-    /// Returns once the client has not taken a piece for this long; at the latest after twice that time.
+    /// Returns once the client has accepted no piece for `limit`; after twice that time at the latest.
     async fn stalls(&self, limit: Duration) {
         loop {
             let since = *self.since();
@@ -54,7 +54,7 @@ impl Progress {
     }
 }
 
-/// Runs the requests of HTTP/2 connections, and ends each whose answer stalls for this long.
+/// Runs the requests of HTTP/2 connections, and ends each whose response stalls for this long.
 #[derive(Clone, Copy, Debug)]
 pub struct Streams(pub Duration);
 
@@ -97,7 +97,7 @@ mod tests {
             () = stuck.stalls(LIMIT) => {}
             () = quiet.stalls(LIMIT) => panic!("nothing waits for the client"),
         }
-        // It is the client's turn again, and it takes its time, but less than the limit.
+        // The client has to read again, and takes less than the limit.
         quiet.handed_over();
         let slow = tokio::time::timeout(LIMIT, quiet.stalls(LONG)).await;
         assert!(slow.is_err());

@@ -1,5 +1,5 @@
-//! The listener with real sockets: what is closed, and what is left alone. Nothing is timed: each
-//! waits for what has to happen.
+//! The listener with real sockets: which connections it closes and which it keeps. No test depends on timing: each
+//! waits for the expected event.
 
 use std::convert::Infallible;
 
@@ -9,10 +9,10 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::*;
 
-/// So long that no test gets there.
+/// Longer than any test runs.
 const NEVER: Duration = Duration::from_secs(3600);
 
-/// So short that a test doesn't notice.
+/// Too short to slow a test down.
 const SOON: Duration = Duration::from_millis(20);
 
 fn patient() -> Limits {
@@ -27,7 +27,7 @@ fn patient() -> Limits {
     }
 }
 
-/// A listener, and pieces for the bodies of `/watch`, one watch after the other.
+/// A listener, and senders for the bodies of `/watch`, one watch after the other.
 struct Served {
     address: SocketAddr,
     watches: mpsc::UnboundedSender<mpsc::UnboundedReceiver<Result<&'static str, Infallible>>>,
@@ -91,7 +91,7 @@ impl Served {
         TcpStream::connect(self.address).await.unwrap()
     }
 
-    /// A connection on which a request was answered.
+    /// A connection after one answered request.
     async fn answered(&self) -> TcpStream {
         let mut stream = self.connect().await;
         send(&mut stream, "GET / HTTP/1.1\r\nHost: a\r\n\r\n").await;
@@ -99,7 +99,7 @@ impl Served {
         stream
     }
 
-    /// A watch that has begun, and what sends its pieces.
+    /// A watch that has begun, and the sender of its pieces.
     async fn watch(
         &self,
     ) -> (
@@ -120,7 +120,7 @@ async fn send(stream: &mut TcpStream, text: &str) {
     stream.write_all(text.as_bytes()).await.unwrap();
 }
 
-/// Reads until this text came.
+/// Reads until this text arrives.
 async fn until(stream: &mut TcpStream, text: &str) {
     let mut read = Vec::new();
     while !String::from_utf8_lossy(&read).contains(text) {
@@ -131,11 +131,11 @@ async fn until(stream: &mut TcpStream, text: &str) {
     }
 }
 
-/// Reads until the other end closes; what came before.
+/// Reads until the other end closes; returns the data before that.
 async fn closed(mut stream: TcpStream) -> String {
     let mut read = Vec::new();
     let mut piece = [0; 1024];
-    // A reset is an end as well.
+    // A reset counts as an end.
     while let Ok(count @ 1..) = stream.read(&mut piece).await {
         read.extend_from_slice(&piece[..count]);
     }
@@ -168,11 +168,11 @@ async fn an_idle_connection_is_dropped_and_a_quiet_watch_is_not() {
     })
     .await;
     let (mut watch, pieces) = served.watch().await;
-    // By then the watch has been quiet for as long as the other was idle.
+    // By now the watch has been quiet for as long as the other connection was idle.
     closed(served.answered().await).await;
     pieces.send(Ok("second")).unwrap();
     until(&mut watch, "second").await;
-    // Once it has ended the connection is as idle as any.
+    // After the watch's end the connection counts as idle.
     drop(pieces);
     closed(watch).await;
 }
@@ -188,7 +188,7 @@ async fn an_address_with_too_many_connections_loses_its_oldest_idle_one() {
     let idle = served.answered().await;
     let (_second, _pieces) = served.watch().await;
     assert_eq!(closed(idle).await, "");
-    // Both are at work: the next is refused at once, and neither is disturbed.
+    // Both are busy: the next connection is refused at once, and neither is disturbed.
     assert_eq!(closed(served.connect().await).await, "");
     pieces.send(Ok("on")).unwrap();
     until(&mut watch, "on").await;
@@ -243,7 +243,7 @@ async fn a_certificate_that_stops_counting_ends_what_it_opened() {
         revoked(certificates, Some(identity)).await;
         end.send(()).unwrap();
     });
-    // It doesn't count yet, then it does, then no more: only the last ends the connection.
+    // The certificate is invalid, then valid, then invalid: only the last change ends the connection.
     tokio::task::yield_now().await;
     changed.send_modify(|count| *count += 1);
     tokio::task::yield_now().await;
@@ -256,7 +256,7 @@ async fn a_certificate_that_stops_counting_ends_what_it_opened() {
     ended.await.unwrap();
 }
 
-/// An HTTP/2 connection whose streams begin with a window of so many bytes, by hand: no client leaves one at zero.
+/// A hand-written HTTP/2 connection whose streams begin with this window, because no client leaves a window at zero.
 async fn http2(served: &Served, window: u32) -> TcpStream {
     let mut stream = served.connect().await;
     let mut opening = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
@@ -267,7 +267,7 @@ async fn http2(served: &Served, window: u32) -> TcpStream {
     stream
 }
 
-/// Asks for `/watch` on a stream.
+/// Requests `/watch` on a stream.
 async fn ask(connection: &mut TcpStream, stream: u8) {
     // :method GET, :scheme http, :path /watch, :authority a (RFC 7541, appendix A).
     let mut fields = vec![0x82, 0x86, 0x04, 6];
@@ -280,7 +280,7 @@ async fn ask(connection: &mut TcpStream, stream: u8) {
     connection.write_all(&frame).await.unwrap();
 }
 
-/// The type of the next frame on this stream that is none of headers, and what it carries.
+/// The type and the payload of the next frame on this stream other than HEADERS.
 async fn next_frame(connection: &mut TcpStream, stream: u8) -> (u8, Vec<u8>) {
     loop {
         let mut head = [0; 9];
@@ -299,7 +299,7 @@ const HEADERS: u8 = 1;
 const RST_STREAM: u8 = 3;
 
 impl Served {
-    /// The pieces of the next watch, of which the first is there.
+    /// The sender of the next watch's pieces, after the first one has arrived.
     fn next_watch(&self) -> mpsc::UnboundedSender<Result<&'static str, Infallible>> {
         let (sender, pieces) = mpsc::unbounded_channel();
         sender.send(Ok("first")).unwrap();
@@ -331,7 +331,7 @@ async fn an_http2_stream_whose_window_stays_at_zero_is_reset_and_a_quiet_watch_g
     quiet.send(Ok("second")).unwrap();
     let second = next_frame(&mut reading, 1).await;
     assert_eq!(second, (DATA, b"second".to_vec()));
-    // The connection itself goes on.
+    // The connection itself stays open.
     let _third = served.next_watch();
     ask(&mut closed_window, 3).await;
     let (what, _) = next_frame(&mut closed_window, 3).await;
@@ -348,7 +348,7 @@ async fn a_client_that_reads_nothing_of_its_answer_is_let_go_and_one_with_nothin
     let (mut quiet, pieces) = served.watch().await;
     let (_stuck, flood) = served.watch().await;
     let much: &'static str = Box::leak("x".repeat(1 << 20).into_boxed_str());
-    // More than the system buffers.
+    // More data than the kernel buffers.
     for _ in 0..64 {
         let _ = flood.send(Ok(much));
     }

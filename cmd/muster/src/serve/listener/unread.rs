@@ -1,5 +1,5 @@
-//! Connections whose clients don't read what is sent to them: each ends after a while, for it can
-//! be neither idle nor done. Owns the time; the bytes are the stream's.
+//! Connections whose clients do not read: each ends after a time limit, because it can become
+//! neither idle nor done. This module owns the timing; the stream owns the bytes.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -9,16 +9,16 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
-/// A stream that fails once nothing could be written to it for so long.
+/// A stream that fails once no data could be written for `limit`.
 pub struct Impatient<S> {
     stream: S,
     limit: Duration,
-    /// Ends while there is something to write and no room for it.
+    /// Deadline of a pending write that has no room.
     waits: Option<Pin<Box<Sleep>>>,
 }
 
 impl<S> Impatient<S> {
-    /// This stream, with this limit.
+    /// The stream with this limit.
     pub fn new(stream: S, limit: Duration) -> Impatient<S> {
         Impatient {
             stream,

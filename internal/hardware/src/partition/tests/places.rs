@@ -1,4 +1,4 @@
-//! Instances at places of their own: what is made lies where it was asked to, and beside nothing else.
+//! Instances at given positions: a new one lies at the requested position and leaves the others alone.
 
 use super::*;
 use crate::partition::place::{self, Place, PlaceError};
@@ -21,7 +21,7 @@ fn an_instance_is_made_at_its_place_once_and_ended_there() {
         let steps = place::made(&profiles, layout, place)?;
         Ok(steps.iter().map(short).collect::<Vec<_>>().join(" "))
     };
-    // What is there, what is to be, the steps or words of the refusal.
+    // The current layout, the wanted position, and the steps or a part of the refusal.
     type Case<'a> = (&'a Layout, Place, Result<&'a str, &'a str>);
     let cases: [Case<'_>; 7] = [
         (&off, at("3g.40gb", 4), Ok("on 3g.40gb@4")),
@@ -66,8 +66,8 @@ fn an_instance_is_made_at_its_place_once_and_ended_there() {
 }
 
 proptest! {
-    /// Whatever is there: a place is refused where a GPU would refuse it, what is made lies there and
-    /// all else stays, and what is ended leaves the GPU as it was.
+    /// For any layout: a position is refused if a GPU would refuse it, a new instance lies there while all others
+    /// stay, and its removal restores the GPU.
     #[test]
     fn what_is_made_at_a_place_fits_there_and_nothing_else_changes(
         (profiles, now, _, _) in case(), number in 0..7_usize, start in 0..8_u32,

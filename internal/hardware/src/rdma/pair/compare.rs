@@ -1,4 +1,4 @@
-//! What two ends of a pair must have in common.
+//! The properties that two ends of a pair must share.
 
 use std::fmt::Display;
 
@@ -14,8 +14,8 @@ const MTU: Question = Question("MTU", Weight::Setting);
 const GID: Question = Question("GID index", Weight::Setting);
 const NETWORK: Question = Question("network", Weight::Setting);
 
-/// Holds two machines' ends against each other: what is the same passes, what differs fails, and what
-/// one of them doesn't say is unknown.
+/// Compares two machines' ends: an equal value passes, a different one fails, and a value that one end does not
+/// report is unknown.
 pub fn compare(here: (&str, &End), there: (&str, &End)) -> Vec<Check> {
     let names = [here.0, there.0];
     let (one, other) = (here.1, there.1);
@@ -44,7 +44,7 @@ pub fn compare(here: (&str, &End), there: (&str, &End)) -> Vec<Check> {
     checks
 }
 
-/// What two ports must have in common.
+/// The properties that two ports must share.
 fn rail(names: [&str; 2], one: &EndPort, other: &EndPort) -> Vec<Check> {
     let place = place(one, other);
     let pair = Pair {
@@ -92,7 +92,7 @@ fn rail(names: [&str; 2], one: &EndPort, other: &EndPort) -> Vec<Check> {
     checks
 }
 
-/// Different subnets of InfiniBand don't reach each other; different networks of RoCE may, by a router.
+/// Different InfiniBand subnets do not reach each other; different RoCE networks may, through a router.
 fn network(pair: &Pair<'_>, one: &EndPort, other: &EndPort) -> Check {
     let networks = [one, other].map(|port| port.network.clone());
     let advice = "look whether both are cabled to the same fabric";
@@ -105,7 +105,7 @@ fn network(pair: &Pair<'_>, one: &EndPort, other: &EndPort) -> Check {
     check
 }
 
-/// What a pair of ports is called: by one name where both have it.
+/// The name of a pair of ports: one name if both share it.
 pub(super) fn place(one: &EndPort, other: &EndPort) -> String {
     match (one.name(), other.name()) {
         (one, other) if one == other => one,
@@ -113,7 +113,7 @@ pub(super) fn place(one: &EndPort, other: &EndPort) -> String {
     }
 }
 
-/// Two nodes, and the place that is asked about.
+/// Two nodes and the place of a check.
 struct Pair<'a> {
     names: [&'a str; 2],
     place: &'a str,

@@ -1,5 +1,5 @@
-//! Two machines' RDMA, held against each other and measured between them. Owns what is asked of each
-//! machine and what it answers, which ports belong together, and what is made of the answers. Pure.
+//! Compares two machines' RDMA, and measures between them. Owns the requests to each machine and the answers, the
+//! matching of ports, and the evaluation. Pure.
 
 mod compare;
 mod perftest;
@@ -16,75 +16,75 @@ use crate::wiring::{Nic, Port};
 pub use compare::compare;
 pub use perftest::{arguments, judge_bandwidth, judge_latencies, read, unmeasured};
 
-/// What is asked of a machine.
+/// A request to a machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Ask {
-    /// What its end of a pair is.
+    /// Describe its end of a pair.
     Examine,
-    /// To be the far end of one test.
+    /// Act as the server of one test.
     Serve(Run),
-    /// To run a test against who serves it.
+    /// Run a test against its server.
     Measure {
         /// The test.
         run: Run,
-        /// Where the other end is.
+        /// The server's address.
         address: IpAddr,
-        /// The TCP port at which it listens there.
+        /// The server's TCP port.
         tcp: u16,
     },
 }
 
-/// What is asked of a machine where questions and answers are left for each other to find.
+/// A request that is stored until the machine finds it, like its answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Question {
-    /// Tells it from all others.
+    /// Unique among all requests.
     pub id: String,
-    /// When it was asked, in seconds since 1970 by the asker's clock.
+    /// Time of the request, in seconds since 1970 by the requester's clock.
     pub asked: i64,
-    /// What is asked.
+    /// The request.
     pub ask: Ask,
 }
 
-/// Why a machine does not answer as it was asked, in a sentence. It travels as text.
+/// Why a machine refuses a request, in a sentence. It is sent as text.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[serde(transparent)]
 #[error("{0}")]
 pub struct Refusal(pub String);
 
-/// The answer to the question of the same id.
+/// The answer to the request of the same id.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Reply {
-    /// The question's.
+    /// The request's id.
     pub id: String,
-    /// What the machine answers, or why it can't.
+    /// The machine's answer, or the reason for a refusal.
     pub answer: Result<Told, Refusal>,
 }
 
 /// A test on one of a machine's ports.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Run {
-    /// Which.
+    /// The test.
     pub test: Test,
     /// The card, `mlx5_0`.
     pub card: String,
     /// Its port's number.
     pub port: u32,
-    /// Also where pods with GPUs run.
+    /// Run the test even if pods with GPUs run here.
     pub force: bool,
 }
 
-/// What is measured.
+/// The measured quantity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Test {
-    /// What one connection carries in one direction.
+    /// Bandwidth of one connection in one direction.
     Bandwidth,
-    /// How long a small write takes.
+    /// Latency of a small write.
     Latency,
 }
 
-/// What a machine answers.
+/// A machine's answer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Told {
@@ -92,7 +92,7 @@ pub enum Told {
     End(End),
     /// It listens at this TCP port.
     Serving(u16),
-    /// Gigabits a second, or microseconds.
+    /// The result: gigabits a second, or microseconds.
     Measured(f64),
 }
 
@@ -100,9 +100,9 @@ pub enum Told {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct End {
-    /// The address that other nodes reach it by.
+    /// The address at which other nodes reach it.
     pub address: String,
-    /// Its kernel's release, and the version of a driver that is not the kernel's own.
+    /// Its kernel's release, and the version of the network driver if that is not the kernel's own.
     pub driver: String,
     /// The pods that have GPUs here, each as `namespace/name`.
     pub pods: Vec<String>,
@@ -126,27 +126,26 @@ pub struct EndPort {
     pub layer: String,
     /// Its rate in gigabits a second; 0 if not known.
     pub gbits: u32,
-    /// What the card's PCIe link carries, gigabits a second, where that is known.
+    /// The bandwidth of the card's PCIe link, gigabits a second, if known.
     pub pcie_gbits: Option<u32>,
-    /// It is software on a network interface (soft-RoCE), whose rate says nothing.
+    /// Whether it is software on a network interface (soft-RoCE), whose rate means nothing.
     pub soft: bool,
-    /// The largest packet of RDMA that its interface leaves room for, bytes; known of RoCE.
+    /// The largest RDMA packet for which its interface has room, bytes; known for RoCE.
     pub mtu: Option<u32>,
     /// The index of the address that RoCE uses.
     pub gid: Option<u32>,
-    /// The network that it is in: of RoCE its address's, `10.0.0.0/24`, of InfiniBand its subnet's
-    /// prefix.
+    /// Its network: for RoCE that of its address, `10.0.0.0/24`; for InfiniBand its subnet's prefix.
     pub network: Option<String>,
 }
 
 impl EndPort {
-    /// What it is called in answers.
+    /// Its name in answers.
     pub fn name(&self) -> String {
         format!("{}/{}", self.card, self.number)
     }
 }
 
-/// The end that a machine is, but for its address and pods.
+/// A machine's end, without its address and pods.
 pub fn end(found: &Inventory, files: &Files) -> End {
     let version = files.driver_version.as_ref();
     let version = version.map_or_else(String::new, |version| format!(", driver {version}"));
@@ -187,11 +186,11 @@ fn end_port(nic: &Nic, port: &Port, files: &Files) -> EndPort {
     }
 }
 
-/// How many characters of an InfiniBand port's first address say its subnet: four groups of four digits.
+/// Length of the subnet prefix in an InfiniBand port's first address: four groups of four digits.
 const PREFIX: usize = 19;
 
-/// Which ports of two ends belong together: those of the same name, or without any, those in the same
-/// place. Pairs of places in [`End::ports`].
+/// The matching ports of two ends: those of the same name, or if no names match, those at the same place. Pairs of
+/// places in [`End::ports`].
 pub fn rails(here: &End, there: &End) -> Vec<(usize, usize)> {
     let same = |port: &EndPort| there.ports.iter().position(|it| it.name() == port.name());
     let named: Vec<(usize, usize)> = (here.ports.iter().enumerate())

@@ -1,5 +1,4 @@
-//! The tests of perftest (`ib_write_bw`, `ib_write_lat`): how they are called, what they print, and
-//! what is made of it.
+//! The tests of perftest (`ib_write_bw`, `ib_write_lat`): their arguments, their output, and its evaluation.
 
 use std::net::IpAddr;
 
@@ -10,14 +9,13 @@ use crate::rdma::{Check, Question, Weight};
 const BANDWIDTH: Question = Question("bandwidth", Weight::Harms);
 const LATENCY: Question = Question("latency", Weight::Harms);
 
-/// Of what a port carries at least so much must arrive, in hundredths: RoCE's headers take 7 of each
-/// 100 bytes of packets of 1024, and one connection is to fill the rest.
+/// The least acceptable part of a port's bandwidth, in hundredths: RoCE's headers take 7 of each 100 bytes of
+/// 1024-byte packets, and one connection should fill the rest.
 const LEAST: f64 = 80.0;
-/// A rail may take so many times as long as the fastest of the pair.
+/// The largest acceptable latency of a rail, as a multiple of the pair's fastest.
 const SLOWER: f64 = 2.0;
 
-/// The program of a test, and what it is told: to listen at a TCP port, or to run the test against
-/// who listens there.
+/// The program of a test, and its arguments: to listen at a TCP port, or to run the test against the server there.
 pub fn arguments(
     run: &Run,
     gid: Option<u32>,
@@ -25,7 +23,7 @@ pub fn arguments(
     to: Option<IpAddr>,
 ) -> (&'static str, Vec<String>) {
     let (program, own): (_, &[&str]) = match run.test {
-        // Three seconds, of which the middle one counts: neither 400 Gb/s nor soft-RoCE takes longer.
+        // Three seconds, of which the middle one counts: enough for 400 Gb/s and for soft-RoCE.
         Test::Bandwidth => (
             "ib_write_bw",
             &["--report_gbits", "--duration=3", "--margin=1"],
@@ -36,16 +34,16 @@ pub fn arguments(
     words.push(format!("--ib-dev={}", run.card));
     words.push(format!("--ib-port={}", run.port));
     words.push(format!("--port={tcp}"));
-    // Changing clock rates are no reason to give up.
+    // Changing clock rates must not abort the test.
     words.push("--CPU-freq".to_owned());
     words.extend(gid.map(|gid| format!("--gid-index={gid}")));
     words.extend(to.map(|to| to.to_string()));
     (program, words)
 }
 
-/// What a test printed as its result: gigabits a second, or the typical time in microseconds. The last
-/// line that begins with a size in bytes has it: size, iterations, peak and average, or size, iterations,
-/// least, most and typical.
+/// The result in a test's output: gigabits a second, or the typical time in microseconds. It is in the last line that
+/// begins with a size in bytes: size, iterations, peak and average; or size, iterations, minimum, maximum and
+/// typical.
 pub fn read(test: Test, printed: &str) -> Option<f64> {
     let column = match test {
         Test::Bandwidth => 3,
@@ -61,16 +59,16 @@ pub fn read(test: Test, printed: &str) -> Option<f64> {
     results.next().filter(|result| result.is_finite())
 }
 
-/// Gigabits a second that a port carries of programs' data, as far as it says.
+/// Gigabits a second of payload that a port carries, if its rate is known.
 fn carries(port: &EndPort) -> Option<f64> {
-    // Up to QDR InfiniBand sends ten bits for eight.
+    // Up to QDR, InfiniBand encodes eight bits as ten.
     let coded = port.layer == "InfiniBand" && [10, 20, 40].contains(&port.gbits);
     let rate = f64::from(port.gbits) * if coded { 0.8 } else { 1.0 };
     let rate = (port.gbits > 0 && !port.soft).then_some(rate)?;
     Some(port.pcie_gbits.map_or(rate, |pcie| rate.min(pcie.into())))
 }
 
-/// Judges what went from one port to another.
+/// Checks the measured bandwidth from one port to another.
 pub fn judge_bandwidth(from: (&str, &EndPort), to: (&str, &EndPort), gbits: f64) -> Check {
     let place = format!("{} from {} to {}", place(from.1, to.1), from.0, to.0);
     if from.1.soft || to.1.soft {
@@ -96,8 +94,8 @@ pub fn judge_bandwidth(from: (&str, &EndPort), to: (&str, &EndPort), gbits: f64)
     )
 }
 
-/// Judges the times that small writes took on all of a pair's rails, in microseconds: each against the
-/// fastest. One alone is held against nothing.
+/// Checks the latencies of small writes on all rails of a pair, in microseconds: each against the fastest. A single
+/// rail has no comparison.
 pub fn judge_latencies(rails: &[(&EndPort, &EndPort, f64)]) -> Vec<Check> {
     let fastest = rails.iter().map(|(.., micros)| *micros);
     let fastest = fastest.fold(f64::INFINITY, f64::min);
@@ -121,14 +119,14 @@ pub fn judge_latencies(rails: &[(&EndPort, &EndPort, f64)]) -> Vec<Check> {
     rails.iter().map(judge).collect()
 }
 
-/// A test that gave no result, and why.
+/// A test without a result, and the reason.
 pub fn unmeasured(test: Test, from: (&str, &EndPort), to: (&str, &EndPort), why: &str) -> Check {
     let question = match test {
         Test::Bandwidth => BANDWIDTH,
         Test::Latency => LATENCY,
     };
     let place = format!("{} from {} to {}", place(from.1, to.1), from.0, to.0);
-    // What went wrong comes first, then what to do, as in all words of ours.
+    // Messages put the fault first, then the remedy.
     let (found, advice) = why.split_once("; ").unwrap_or((
         why,
         "look whether the nodes reach each other by TCP, and at muster doctor on both",

@@ -1,4 +1,4 @@
-//! Ends that agree and that don't, and what perftest prints.
+//! Ends that match and ends that differ, and perftest's output.
 
 use proptest::prelude::*;
 
@@ -29,7 +29,7 @@ fn machine() -> End {
     }
 }
 
-/// What is not passed, as question, place, answer and what was found.
+/// The checks that did not pass, as question, place, answer and found value.
 fn faults(one: &End, other: &End) -> Vec<(&'static str, String, Answer, String)> {
     let all = compare(("a", one), ("b", other)).into_iter();
     all.filter(|check| check.answer != Answer::Pass)
@@ -99,7 +99,7 @@ fn ends_that_are_alike_pass_and_each_difference_shows_in_its_check_alone() {
             Answer::Fail,
             "a: 20.1, b: 20.2",
         ),
-        // A router may join them.
+        // A router may connect them.
         (
             |end| end.ports[0].network = Some("10.0.1.0/24".into()),
             "network",
@@ -171,7 +171,7 @@ fn ports_go_together_by_name_or_else_by_place() {
     assert_eq!(rails(&one, &End::default()), []);
 }
 
-/// As `ib_write_bw` and `ib_write_lat` of perftest 4.5 print it.
+/// Output of `ib_write_bw` and `ib_write_lat` of perftest 4.5.
 const BANDWIDTH: &str = "\
 ---------------------------------------------------------------------------------------
                     RDMA_Write BW Test

@@ -1,4 +1,4 @@
-//! Which CPUs and which memory are near a GPU.
+//! The CPUs and the memory near a GPU.
 
 use std::ffi::{c_uint, c_ulong};
 

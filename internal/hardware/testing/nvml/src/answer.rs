@@ -1,11 +1,10 @@
-//! How calls answer: codes, what is written through callers' pointers, and the shape that all
-//! exports have.
+//! Answers of calls: codes, output through callers' pointers, and the common form of all exports.
 
 use std::ffi::{c_char, c_uint};
 
 use nvml_wrapper_sys::bindings::nvmlReturn_t;
 
-/// Why a call says no.
+/// Why a call fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum No {
@@ -22,7 +21,7 @@ pub enum No {
     VersionMismatch = 25,
 }
 
-/// What every call has for an answer.
+/// The result of every call.
 pub type Answer = Result<(), No>;
 
 /// As NVML's code.
@@ -67,12 +66,13 @@ pub unsafe fn put_text(out: *mut c_char, size: c_uint, text: &str) -> Answer {
     Ok(())
 }
 
-/// Writes a list for the caller, by NVML's protocol for lists: `count` says how many fit and is
-/// told how many there are; too few is `InsufficientSize`, with the number told.
+/// Writes a list for the caller, by NVML's protocol for lists: `count` holds the caller's room and
+/// receives the list's length; if the room is too small, the result is `InsufficientSize` and only
+/// `count` is written.
 ///
 /// # Safety
 ///
-/// `count` is null or may be read and written; `out` is null or has room for so many.
+/// `count` is null or may be read and written; `out` is null or has room for `count` items.
 pub unsafe fn put_list<T: Copy>(out: *mut T, count: *mut c_uint, list: &[T]) -> Answer {
     if count.is_null() {
         return Err(No::InvalidArgument);
@@ -84,13 +84,13 @@ pub unsafe fn put_list<T: Copy>(out: *mut T, count: *mut c_uint, list: &[T]) -> 
         return Err(No::InsufficientSize);
     }
     if there > 0 {
-        // SAFETY: there is room for at least as many as there are.
+        // SAFETY: the caller's room is at least the list's length.
         unsafe { out.copy_from_nonoverlapping(list.as_ptr(), list.len()) };
     }
     Ok(())
 }
 
-/// A text in an array of a structure, cut to what fits.
+/// A text in an array of a structure, truncated if necessary.
 pub fn array<const N: usize>(text: &str) -> [c_char; N] {
     let mut array = [0; N];
     for (to, byte) in array.iter_mut().zip(text.bytes()).take(N.saturating_sub(1)) {
@@ -99,16 +99,16 @@ pub fn array<const N: usize>(text: &str) -> [c_char; N] {
     array
 }
 
-/// Exports calls under the driver's names. Each has the world, as its description says it is
-/// now, under the name before the bar.
+/// Exports calls under the driver's names. In each, the name before the bar is the world in its
+/// currently described state.
 macro_rules! calls {
     ($($(#[$note:meta])* $name:ident($world:ident | $($argument:ident: $kind:ty),*) $body:block)*) => {$(
         $(#[$note])*
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($argument: $kind),*) -> nvml_wrapper_sys::bindings::nvmlReturn_t {
             $crate::answer::code($crate::world::with(|$world| {
-                // SAFETY: whoever calls keeps to NVML's reference: pointers may be written, and
-                // lists are as long as is said.
+                // SAFETY: callers follow NVML's reference: pointers are writable, and lists have
+                // the stated length.
                 #[allow(unused_unsafe, reason = "some bodies write nothing themselves")]
                 unsafe { $body }
             }))

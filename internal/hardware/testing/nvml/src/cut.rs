@@ -1,21 +1,21 @@
-//! How a GPU is cut: its GPU instances, and the compute instances in them. A compute instance is
-//! what programs see as a slice.
+//! A GPU's partitioning: its GPU instances, and the compute instances in them. Programs see a compute instance as a
+//! slice.
 
 use hardware::mig::{Placed, Profile, profile};
 use hardware::{Gpu, Slice};
 
 use crate::answer::No;
 
-/// How one GPU is cut.
+/// The partitioning of one GPU.
 #[derive(Clone, Debug, Default)]
 pub struct Cut {
     model: String,
     gpu: String,
-    /// As the description has it.
+    /// The slices in the description.
     pub described: Option<Vec<Slice>>,
     /// Whether it is in MIG mode.
     pub enabled: bool,
-    /// Whether it is to be, where that waits for a reset.
+    /// The pending MIG mode, if it changes at a reset.
     pub pending: Option<bool>,
     /// Its instances, by number.
     pub instances: Vec<Instance>,
@@ -26,9 +26,9 @@ pub struct Cut {
 pub struct Instance {
     /// Its number.
     pub id: u32,
-    /// Its profile; none on products whose profiles aren't known.
+    /// Its profile; none on products with unknown profiles.
     pub profile: Option<&'static Profile>,
-    /// Where its memory begins.
+    /// Its first memory slice.
     pub start: u32,
     /// Its compute instances, by number.
     pub computes: Vec<Compute>,
@@ -41,12 +41,12 @@ pub struct Compute {
     pub id: u32,
     /// Its slices of its GPU instance's.
     pub slices: u32,
-    /// What programs see.
+    /// The slice that programs see.
     pub slice: Slice,
 }
 
 impl Cut {
-    /// As the description has it: each slice is all of a GPU instance of its own.
+    /// The partitioning in the description: each slice is a whole GPU instance.
     pub fn of(gpu: &Gpu) -> Cut {
         let mut cut = Cut {
             model: gpu.model.clone(),
@@ -83,13 +83,13 @@ impl Cut {
         })
     }
 
-    /// What programs see, where the GPU is in MIG mode.
+    /// The slices that programs see, if the GPU is in MIG mode.
     pub fn slices(&self) -> Option<Vec<Slice>> {
         let slices = self.all().map(|(_, compute)| compute.slice.clone());
         self.enabled.then(|| slices.collect())
     }
 
-    /// Where instances of known profiles lie.
+    /// The positions of instances with known profiles.
     pub fn placed(&self) -> Placed {
         let known = |instance: &Instance| Some((instance.profile?, instance.start));
         self.instances.iter().filter_map(known).collect()
@@ -111,7 +111,7 @@ impl Cut {
             .ok_or(No::NotFound)
     }
 
-    /// Switches MIG mode, which a GPU that is cut cannot leave.
+    /// Switches MIG mode; a GPU with instances cannot leave it.
     pub fn switch(&mut self, on: bool) -> Result<(), No> {
         if !on && !self.instances.is_empty() {
             return Err(No::InUse);
@@ -126,14 +126,14 @@ impl Cut {
         Ok(())
     }
 
-    /// What a reset does: the mode is what it was to become, and instances are gone.
+    /// Resets the GPU: the pending mode takes effect, and instances are removed.
     pub fn reset(&mut self) {
         if let Some(on) = self.pending.take() {
             (self.enabled, self.instances) = (on, Vec::new());
         }
     }
 
-    /// Makes an instance, at a place or the first that there is; its number.
+    /// Creates an instance at the given or the first free position; returns its number.
     pub fn make(&mut self, profile: &'static Profile, start: Option<u32>) -> Result<u32, No> {
         if !self.enabled {
             return Err(No::NotSupported);
@@ -155,7 +155,7 @@ impl Cut {
         Ok(id)
     }
 
-    /// Makes a compute instance of so many slices; its number.
+    /// Creates a compute instance with this number of slices; returns its number.
     pub fn make_compute(&mut self, instance: u32, slices: u32) -> Result<u32, No> {
         let name = self.gpu.clone();
         let found = (self.instances.iter_mut()).find(|found| found.id == instance);
@@ -207,8 +207,8 @@ impl Cut {
         Ok(())
     }
 
-    /// As one line each: the mode, then every instance with its number, profile, place and the slices of
-    /// its compute instances.
+    /// The partitioning as text lines: the mode, then every instance with its number, profile, position and the
+    /// slices of its compute instances.
     pub fn lines(&self) -> Vec<String> {
         let mode = if self.enabled { "on" } else { "off" }.to_owned();
         let known = self.instances.iter().filter_map(|it| {
@@ -222,7 +222,7 @@ impl Cut {
         std::iter::once(mode).chain(known).collect()
     }
 
-    /// Takes over how it was cut, from such lines.
+    /// Restores a partitioning from such lines.
     pub fn restore<'a>(&mut self, lines: impl Iterator<Item = &'a str>) -> Option<()> {
         (self.enabled, self.instances) = (false, Vec::new());
         for line in lines {
@@ -245,14 +245,14 @@ impl Cut {
         Some(())
     }
 
-    /// The lowest number that no instance has; they begin with 1.
+    /// The lowest unused instance number; numbers begin with 1.
     fn unused(&self) -> u32 {
         let free = |id: &u32| self.instances.iter().all(|instance| instance.id != *id);
         (1..).find(free).unwrap_or(u32::MAX)
     }
 }
 
-/// A slice's id, made of the GPU's and its instances' numbers.
+/// A slice's id, derived from the numbers of the GPU and of its instances.
 fn uuid(gpu: &str, instance: u32, compute: u32) -> String {
     let rest = gpu.strip_prefix("GPU-").unwrap_or(gpu);
     let (head, _) = rest.rsplit_once('-').unwrap_or((rest, ""));

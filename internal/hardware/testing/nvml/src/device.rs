@@ -1,4 +1,4 @@
-//! Which devices there are, and what each is.
+//! The devices and their properties.
 
 use std::ffi::{CStr, c_char, c_int, c_uint};
 
@@ -10,7 +10,7 @@ use nvml_wrapper_sys::bindings::{
 use crate::answer::{Answer, No, array, calls, put, put_text};
 use crate::world::{Target, World, handle, slice_handle};
 
-/// Writes the handle of the GPU that is told apart by `is`.
+/// Writes the handle of the first GPU for which `is` holds.
 ///
 /// # Safety
 ///

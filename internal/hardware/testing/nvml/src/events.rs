@@ -1,4 +1,4 @@
-//! Who waits for what happens to GPUs: XIDs, as the description's lists grow.
+//! Event sets for XIDs, which appear as the description's lists grow.
 
 use std::collections::BTreeMap;
 use std::ffi::{c_uint, c_ulonglong};
@@ -11,18 +11,18 @@ use crate::world::{self, World, handle};
 
 /// An XID happened.
 const XID: c_ulonglong = 8;
-/// What can be listened for: errors in memory, one bit or two, and XIDs.
+/// The supported events: memory errors of one bit or two, and XIDs.
 const SUPPORTED: c_ulonglong = 1 | 2 | XID;
-/// How often the description is looked at while somebody waits.
+/// Interval at which the description is read during a wait.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
-/// What NVML writes where an event is no slice's.
+/// NVML's value for an event without a slice.
 const NO_INSTANCE: c_uint = u32::MAX;
 
-/// The sets of events that were made.
+/// The existing event sets.
 #[derive(Default)]
 pub struct Sets {
     made: usize,
-    /// By number: each GPU listened to, with how many of its XIDs were told.
+    /// By number: each registered GPU, with the number of its reported XIDs.
     open: BTreeMap<usize, BTreeMap<usize, usize>>,
 }
 
@@ -32,7 +32,7 @@ fn set_of(world: &mut World, set: nvmlEventSet_t) -> Result<&mut BTreeMap<usize,
         .ok_or(No::InvalidArgument)
 }
 
-/// The next XID that a set has not been told of, if there is one.
+/// The next XID that a set has not reported, if there is one.
 fn next(world: &mut World, set: nvmlEventSet_t) -> Result<Option<nvmlEventData_t>, No> {
     let reported: Vec<Vec<u64>> = (world.machine.cards.iter())
         .map(|card| card.state.xids.clone())
@@ -41,7 +41,7 @@ fn next(world: &mut World, set: nvmlEventSet_t) -> Result<Option<nvmlEventData_t
         let Some(xids) = reported.get(*place) else {
             continue;
         };
-        // A list that became shorter is a driver that was loaded anew.
+        // A list that became shorter means that the driver was reloaded.
         *told = (*told).min(xids.len());
         if let Some(xid) = xids.get(*told) {
             *told += 1;
@@ -83,14 +83,14 @@ calls! {
         }
         let listened = set_of(world, set)?;
         if types & XID != 0 {
-            // What happened before is not told.
+            // Earlier XIDs are not reported.
             listened.entry(place).or_insert(past);
         }
         Ok(())
     }
 }
 
-/// Waits for the next event, and not longer than is said.
+/// Waits for the next event within the given time.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlEventSetWait_v2(
     set: nvmlEventSet_t,
@@ -108,7 +108,7 @@ pub unsafe extern "C" fn nvmlEventSetWait_v2(
             return code(asked);
         }
         if let Some(event) = found {
-            // SAFETY: the caller's, by NVML's reference: it may be written.
+            // SAFETY: the caller's pointer is writable, by NVML's reference.
             return code(unsafe { put(out, event) });
         }
         let left = until.saturating_duration_since(Instant::now());

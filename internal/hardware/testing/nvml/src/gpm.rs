@@ -1,4 +1,4 @@
-//! Performance monitoring: samples, and what lies between two of them.
+//! Performance monitoring: samples, and the values between two samples.
 
 use std::collections::BTreeMap;
 use std::ffi::c_uint;
@@ -11,14 +11,14 @@ use nvml_wrapper_sys::bindings::{
 use crate::answer::{No, calls, put};
 use crate::world::World;
 
-/// The samples that were made, by number; each is empty until it is taken.
+/// The allocated samples, by number; each is empty until it is taken.
 #[derive(Default)]
 pub struct Samples {
     made: usize,
     open: BTreeMap<usize, Option<Vec<Metric>>>,
 }
 
-/// Whether a GPU has such counters: those from Hopper on have.
+/// Whether a GPU has these counters: GPUs from Hopper on have them.
 fn has(world: &World, device: nvmlDevice_t) -> Result<bool, No> {
     let capability = &world.whole(device)?.compute_capability;
     let major = capability
@@ -28,7 +28,7 @@ fn has(world: &World, device: nvmlDevice_t) -> Result<bool, No> {
     Ok(major.is_some_and(|major| major >= 9))
 }
 
-/// Takes a sample of what a GPU's counters show.
+/// Takes a sample of a GPU's counters.
 fn take(world: &mut World, device: nvmlDevice_t, sample: nvmlGpmSample_t) -> Result<(), No> {
     if !has(world, device)? {
         return Err(No::NotSupported);
@@ -79,7 +79,7 @@ calls! {
             let taken = world.samples.open.get(&(sample as usize));
             taken.and_then(Option::as_ref).ok_or(No::InvalidArgument)
         };
-        // Both must have been taken; what the later one shows is what lies between.
+        // Both must have been taken; the later sample has the values in between.
         sample(request.sample1)?;
         let shown = sample(request.sample2)?;
         let count = request.numMetrics as usize;

@@ -1,14 +1,15 @@
 //! A stand-in for the NVIDIA driver's library, `libnvidia-ml.so.1`, for tests and demos: it
-//! answers from a machine description (`hardware::description`), so that what reads real GPUs
-//! can be run where there are none. It is in no package.
+//! answers from a machine description (`hardware::description`), so that code for real GPUs runs
+//! on machines without any. No package contains it.
 //!
-//! The description is the file that `MUSTER_NVML_MACHINE` names or else `machine.toml` beside
-//! the library. It is looked at before every answer and read again when it has changed: a test
-//! edits it to let a GPU fall off the bus, report an XID, or be cut anew. One that can't be read
-//! leaves things as they were, and is complained of on stderr.
+//! The description is the file in `MUSTER_NVML_MACHINE`, or else `machine.toml` beside the
+//! library. It is checked before every answer and read again if it has changed: a test edits it to
+//! let a GPU fall off the bus, report an XID, or change its slices. An unreadable description
+//! leaves the state as it was, with a message on stderr.
 //!
-//! Owns what the driver's calls answer, by NVML's own protocol; must not: decide what a machine
-//! has, which is the description's to say. A call that isn't here is one the driver lacks.
+//! Owns the answers to the driver's calls, by NVML's own protocol. Must not decide a machine's
+//! hardware, which the description does. A call without an implementation here is one that the
+//! driver lacks.
 
 #![allow(non_snake_case, reason = "the driver's own names")]
 #![allow(

@@ -1,4 +1,4 @@
-//! PCIe and NVLink: what joins the GPUs.
+//! PCIe and NVLink: the connections between GPUs.
 
 use std::ffi::c_uint;
 
@@ -16,7 +16,7 @@ use crate::answer::{No, array, calls, put, put_list};
 use crate::device::pci_info;
 use crate::world::{World, handle};
 
-/// What links to switches say of the other end where the driver hides the switches.
+/// The other end of a link to a switch if the driver hides the switches.
 const HIDDEN: &str = "FFFFFFFF:FF:FF.0";
 
 fn place(gpu: &Gpu) -> Place<'_> {
@@ -168,7 +168,7 @@ calls! {
     }
 }
 
-/// Writes a number, of which 0 is one that is not known.
+/// Writes a number; 0 stands for an unknown one.
 ///
 /// # Safety
 ///

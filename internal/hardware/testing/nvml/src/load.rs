@@ -1,4 +1,4 @@
-//! What GPUs are doing: utilisation, clocks, power, temperatures, throttling.
+//! The load of GPUs: utilisation, clocks, power, temperatures, throttling.
 
 use std::ffi::{c_uint, c_ulonglong};
 
@@ -11,7 +11,7 @@ use nvml_wrapper_sys::bindings::{
 use crate::answer::{No, calls, put};
 use crate::world::World;
 
-/// The period that shares of time are of, microseconds.
+/// The sampling period, microseconds.
 const SAMPLED: c_uint = 167_000;
 /// Every reason for low clocks that NVML knows.
 const REASONS: c_ulonglong = 0x1ff;

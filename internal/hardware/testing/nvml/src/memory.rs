@@ -1,4 +1,4 @@
-//! Memory: how much, how used, and what went wrong in it.
+//! Memory: its size, its use, and its errors.
 
 use std::ffi::{c_uint, c_ulonglong};
 
@@ -11,10 +11,10 @@ use nvml_wrapper_sys::bindings::{
 use crate::answer::{No, calls, put};
 use crate::world::{Target, World};
 
-/// MiB that the driver keeps for itself.
+/// MiB that the driver reserves.
 const RESERVED: u64 = 0;
 
-/// A device's memory in bytes, and what of it is used.
+/// A device's memory and its used part, in bytes.
 fn memory(world: &World, device: nvmlDevice_t) -> Result<(u64, u64), No> {
     let (total, used) = match world.target(device)? {
         Target::Whole(gpu) => (gpu.memory_mib, gpu.load.memory_mib.unwrap_or(0)),
@@ -27,8 +27,8 @@ fn ecc(world: &World, device: nvmlDevice_t) -> Result<Ecc, No> {
     world.whole(device)?.ecc.ok_or(No::NotSupported)
 }
 
-/// The count of an error: 0 is corrected, 1 is not. One count serves for both of NVML's, since
-/// the driver was loaded and in the card's life.
+/// The count of an error: 0 is corrected, 1 is uncorrected. The same count serves as NVML's
+/// volatile and as its aggregate count.
 fn errors(world: &World, device: nvmlDevice_t, kind: nvmlMemoryErrorType_t) -> Result<u64, No> {
     let ecc = ecc(world, device)?;
     match kind {

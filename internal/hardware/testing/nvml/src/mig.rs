@@ -1,5 +1,5 @@
-//! MIG: the mode, profiles and placements, making and removing instances, and slices as devices.
-//! What is made holds until the description says otherwise of the GPU's slices.
+//! MIG: the mode, profiles and placements, creating and removing instances, and slices as devices.
+//! A change holds until the description changes the GPU's slices.
 
 use std::ffi::c_uint;
 
@@ -17,7 +17,7 @@ use crate::answer::{Answer, No, array, calls, code, put};
 use crate::cut::{Compute, Cut, Instance};
 use crate::world::{Target, World, handle, number, parts, slice_handle};
 
-/// Handles of instances have this bit: none is null.
+/// The bit in the handles of instances, so that none is null.
 const INSTANCE: usize = 1 << 30;
 /// Slices of compute instances' profiles, by NVML's numbers of these.
 const COMPUTE: [u32; 5] = [1, 2, 3, 4, 7];
@@ -27,7 +27,7 @@ fn instance_handle(place: usize, instance: u32, compute: u32) -> usize {
     INSTANCE | number(place, instance, compute)
 }
 
-/// What an instance's handle stands for, as numbers.
+/// The numbers in an instance's handle.
 fn named(handle: usize) -> Result<(usize, u32, u32), No> {
     if handle & INSTANCE == 0 {
         return Err(No::InvalidArgument);
@@ -46,14 +46,14 @@ fn instance(world: &World, handle: nvmlGpuInstance_t) -> Result<(usize, &Instanc
     Ok((place, cut(world, place)?.instance(instance)?))
 }
 
-/// The profile of a product that `is` tells apart.
+/// The first profile of a product for which `is` holds.
 fn profile_of(gpu: &Gpu, is: impl Fn(&Profile) -> bool) -> Result<&'static Profile, No> {
     let mut known = profiles(&gpu.model).iter();
     known.find(|profile| is(profile)).ok_or(No::NotSupported)
 }
 
-/// The profile of compute instances that `shape` numbers, if it fits in an instance at all: its
-/// slices, and the share of multiprocessors.
+/// The compute profile of number `shape`, if it fits in an instance at all: its slices, and the
+/// share of multiprocessors.
 fn compute_profile(instance: &Instance, shape: c_uint) -> Result<(u32, u32), No> {
     let profile = instance.profile.ok_or(No::NotSupported)?;
     let slices = COMPUTE.get(shape as usize).copied();
@@ -62,7 +62,7 @@ fn compute_profile(instance: &Instance, shape: c_uint) -> Result<(u32, u32), No>
     Ok((slices, profile.multiprocessors * slices / profile.slices))
 }
 
-/// Writes a list whose room the caller knows from the profile, and its length.
+/// Writes a list and its length; the caller knows the needed room from the profile.
 ///
 /// # Safety
 ///
@@ -215,7 +215,7 @@ calls! {
         });
         let places: Vec<_> = places.collect();
         if out.is_null() {
-            // Who has no room asks for the number, and is told that all is well.
+            // A caller without room asks for the number only, and the call succeeds.
             return put(count, c_uint::try_from(places.len()).unwrap_or(0));
         }
         put_all(out, count, &places)
@@ -372,7 +372,7 @@ calls! {
     }
 }
 
-/// The version that a caller's structure says it is of, if it is the second.
+/// The version in a caller's structure, if it is the second.
 ///
 /// # Safety
 ///

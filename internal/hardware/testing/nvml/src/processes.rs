@@ -1,4 +1,4 @@
-//! Who computes on the GPUs.
+//! The compute processes of the GPUs.
 
 use std::ffi::{c_uint, c_ulonglong};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -9,7 +9,7 @@ use nvml_wrapper_sys::bindings::{nvmlDevice_t, nvmlProcessInfo_t, nvmlProcessUti
 use crate::answer::{No, calls, put_list};
 use crate::world::World;
 
-/// What NVML writes where a process is on no slice.
+/// NVML's value for a process without a slice.
 const NO_INSTANCE: c_uint = u32::MAX;
 
 /// The time of a sample that is taken now, microseconds since 1970.
@@ -66,7 +66,7 @@ calls! {
             })
             .collect();
         if samples.is_empty() {
-            // As the driver has it where it sampled nobody since.
+            // The driver's answer if it took no sample since.
             return Err(No::NotFound);
         }
         put_list(out, count, &samples)

@@ -13,7 +13,7 @@ pub unsafe extern "C" fn nvmlInit_v2() -> nvmlReturn_t {
     code(world::open())
 }
 
-/// Opens the library; the flags say what to do without GPUs, where it does the same.
+/// Opens the library; the flags concern machines without GPUs, where it does the same.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlInitWithFlags(_flags: c_uint) -> nvmlReturn_t {
     code(world::open())
@@ -25,7 +25,7 @@ pub unsafe extern "C" fn nvmlShutdown() -> nvmlReturn_t {
     code(world::close())
 }
 
-/// What a code means.
+/// The text of a code.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlErrorString(code: nvmlReturn_t) -> *const c_char {
     let text = match code {

@@ -1,4 +1,4 @@
-//! What virtual GPUs need: a licence.
+//! Licences of virtual GPUs.
 
 use std::ffi::c_uint;
 
@@ -9,10 +9,10 @@ use nvml_wrapper_sys::bindings::{
 
 use crate::answer::{array, calls, put};
 
-/// NVML's number for what a virtual GPU is licensed for.
+/// NVML's number for the licensed feature of a virtual GPU.
 const VGPU: c_uint = 1;
 
-/// The licence, which is there or isn't; one that is has no end.
+/// The licence, valid without end or absent.
 fn feature(code: c_uint, licensed: bool) -> nvmlGridLicensableFeature_t {
     nvmlGridLicensableFeature_t {
         featureCode: code,

@@ -1,4 +1,4 @@
-//! The one machine that the library speaks of. Owns the reading of its description.
+//! The machine behind the library. Owns the reading of its description.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, OsStr, c_char, c_int, c_void};
@@ -17,40 +17,42 @@ use crate::cut::Cut;
 use crate::events::Sets;
 use crate::gpm::Samples;
 
-/// Names the description's file.
+/// The variable with the description's file.
 const VARIABLE: &str = "MUSTER_NVML_MACHINE";
-/// Names a file in which it is kept how GPUs are cut: with the driver it outlasts who cut them.
+/// The variable with a file that stores the GPUs' partitioning, which outlasts the process that
+/// made it, as with the driver.
 const CUTS: &str = "MUSTER_NVML_CUTS";
-/// The description beside the library, where the variable is not set.
+/// The description beside the library, if the variable is not set.
 const BESIDE: &str = "machine.toml";
-/// Handles of slices have this bit. Below it is the GPU's place, then the GPU instance's number,
-/// then the compute instance's.
+/// The bit in the handles of slices. Below it are the GPU's place, the GPU instance's number and
+/// the compute instance's number.
 const SLICE: usize = 1 << 31;
 
 static WORLD: Mutex<Option<World>> = Mutex::new(None);
 
-/// The machine, as it was last read, and who listens.
+/// The machine, as it was last read, and its event sets.
 #[derive(Default)]
 pub struct World {
     path: PathBuf,
     stamp: Option<(SystemTime, u64, u64)>,
-    /// Whether a description was ever read.
+    /// Whether a description has ever been read.
     read: bool,
-    /// What is described.
+    /// The described machine.
     pub machine: Described,
-    /// How each GPU is cut, in their order.
+    /// The partitioning of each GPU, in their order.
     pub cuts: Vec<Cut>,
-    /// Who waits for events.
+    /// The event sets.
     pub sets: Sets,
-    /// What performance counters showed when they were read.
+    /// The samples of performance counters.
     pub samples: Samples,
-    /// The compute modes that were set, by index; they outlast who set them, as the driver's do.
+    /// The compute modes that were set, by index; they outlast the process that set them, as with
+    /// the driver.
     pub modes: BTreeMap<u32, u32>,
-    /// How many have initialised the library and not shut it down.
+    /// The number of initialisations without a shutdown.
     users: u32,
 }
 
-/// What a device's handle stands for.
+/// The device behind a handle.
 #[derive(Clone, Copy)]
 pub enum Target<'a> {
     /// A GPU.
@@ -71,7 +73,7 @@ pub fn open() -> Answer {
         (world.stamp, world.read) = (None, false);
         world.refresh();
         if !world.read {
-            // As if there were no driver.
+            // The answer without a driver.
             return Err(No::NotFound);
         }
         if world.machine.driver_gone {
@@ -84,7 +86,7 @@ pub fn open() -> Answer {
     Ok(())
 }
 
-/// One user fewer.
+/// Closes the library for one user.
 pub fn close() -> Answer {
     let mut world = WORLD.lock();
     let world = world.as_mut().filter(|world| world.users > 0);
@@ -134,7 +136,7 @@ fn beside() -> Option<PathBuf> {
 }
 
 impl World {
-    /// Reads the description if it is another than last time.
+    /// Reads the description if it has changed.
     fn refresh(&mut self) {
         let facts = std::fs::metadata(&self.path);
         let stamp = facts.and_then(|facts| Ok((facts.modified()?, facts.len(), facts.ino())));
@@ -142,7 +144,7 @@ impl World {
         if self.stamp == Some(stamp) {
             return;
         }
-        // One that can't be read is not tried again until it changes.
+        // An unreadable description is not tried again until it changes.
         self.stamp = Some(stamp);
         match Description::load(&self.path) {
             Ok(description) => {
@@ -162,7 +164,7 @@ impl World {
         &self.machine.inventory.gpus
     }
 
-    /// What a handle stands for.
+    /// The device behind a handle.
     pub fn target(&self, handle: nvmlDevice_t) -> Result<Target<'_>, No> {
         let number = handle as usize;
         let bad = || No::InvalidArgument;
@@ -178,7 +180,7 @@ impl World {
         Ok(Target::Slice(&self.gpus()[place], slice))
     }
 
-    /// Takes over how GPUs are described as cut, where that is another than it was.
+    /// Takes over the described partitioning of GPUs if it has changed.
     fn cut_anew(&mut self) {
         let gpus = self.machine.inventory.gpus.iter_mut();
         let mut before = std::mem::take(&mut self.cuts).into_iter();
@@ -194,7 +196,7 @@ impl World {
         }
     }
 
-    /// Changes how a GPU is cut, and what the inventory says of it.
+    /// Changes a GPU's partitioning, also in the inventory.
     pub fn recut<T>(
         &mut self,
         place: usize,
@@ -208,7 +210,7 @@ impl World {
         Ok(changed)
     }
 
-    /// Notes how GPUs are cut, where a file is named for it.
+    /// Stores the GPUs' partitioning, if a file is configured.
     fn keep(&self) {
         let Some(path) = std::env::var_os(CUTS) else {
             return;
@@ -223,7 +225,7 @@ impl World {
         }
     }
 
-    /// Takes over how GPUs were cut, where a file says it.
+    /// Loads the GPUs' partitioning, if a file is configured.
     fn restore(&mut self) {
         let text = std::env::var_os(CUTS).and_then(|path| std::fs::read_to_string(path).ok());
         let Some(text) = text else { return };
@@ -244,7 +246,7 @@ impl World {
         }
     }
 
-    /// The GPU that a handle stands for; what is asked doesn't exist for slices.
+    /// The GPU behind a handle; fails for slices, which lack the requested value.
     pub fn whole(&self, handle: nvmlDevice_t) -> Result<&Gpu, No> {
         match self.target(handle)? {
             Target::Whole(gpu) => Ok(gpu),
@@ -252,7 +254,7 @@ impl World {
         }
     }
 
-    /// The same, with what the description says beyond the inventory.
+    /// Like `whole`, with the description's data that the inventory lacks.
     pub fn card(&self, handle: nvmlDevice_t) -> Result<(&Gpu, &Card), No> {
         let gpu = self.whole(handle)?;
         let card = self.machine.cards.get(gpu.index as usize);
@@ -279,12 +281,12 @@ pub fn slice_handle(place: usize, instance: u32, compute: u32) -> nvmlDevice_t {
     (SLICE | number(place, instance, compute)) as nvmlDevice_t
 }
 
-/// A GPU's place and its instances' numbers in one; those of instances are below 256.
+/// A GPU's place and its instances' numbers in one number; instances' numbers are below 256.
 pub fn number(place: usize, instance: u32, compute: u32) -> usize {
     place << 16 | (instance as usize & 0xff) << 8 | (compute as usize & 0xff)
 }
 
-/// The same taken apart.
+/// The parts of such a number.
 pub fn parts(number: usize) -> (usize, u32, u32) {
     let byte = |shift: usize| (number >> shift & 0xff) as u32;
     (number >> 16, byte(8), byte(0))
