@@ -108,7 +108,7 @@ pub const MUTANTS: &[Mutant] = &[
         property: "nothing is evicted unless the gang that it is for then starts",
         file: "src/evict/search.rs",
         find: "        let Some(mut placed) = placed else {
-            self.undo(txn);
+            self.undo(transaction);
             return None;
         };",
         replace: "        let Some(mut placed) = placed else {
@@ -117,7 +117,7 @@ pub const MUTANTS: &[Mutant] = &[
                 placed: Vec::new(),
                 places: Vec::new(),
                 first: false,
-                txn,
+                transaction,
             });
         };",
         test: ("evictions_properties", EVICTIONS),
