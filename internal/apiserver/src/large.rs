@@ -15,7 +15,7 @@ use axum::body::Body;
 use bytes::Bytes;
 use http::Response;
 use parking_lot::Mutex;
-use resources::access::Caller;
+use resources::access::{Caller, SERVICE_ACCOUNT_PREFIX, service_account_of};
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -42,7 +42,11 @@ impl By {
     pub(crate) fn of(caller: &Caller) -> By {
         match caller.is_component() {
             true => By::Own,
-            false => By::User(caller.user.clone()),
+            // A lead of a namespace creates any number of service accounts in it: they share one limit.
+            false => By::User(match service_account_of(&caller.user) {
+                Some((namespace, _)) => format!("{SERVICE_ACCOUNT_PREFIX}{namespace}"),
+                None => caller.user.clone(),
+            }),
         }
     }
 }

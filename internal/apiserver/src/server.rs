@@ -173,14 +173,15 @@ impl ApiServer {
     /// The problem and the document, or that too many requests wait.
     pub async fn read_manifests(
         &self,
+        caller: &Caller,
         text: String,
     ) -> Result<Vec<serde_json::Value>, ManifestsError> {
         let read = if weight(text.as_bytes(), Format::Yaml) <= SMALL_REQUEST_BYTES {
             decode::manifests(&text)
         } else {
             let turns = &self.0.large;
-            let no_user = By::User(String::new());
-            let read = turns.elsewhere(&no_user, move || decode::manifests(&text));
+            let by = By::of(caller);
+            let read = turns.elsewhere(&by, move || decode::manifests(&text));
             read.await
                 .map_err(|failure| ManifestsError::NotRead(failure.message().to_owned()))?
         };

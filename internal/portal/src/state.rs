@@ -157,7 +157,7 @@ type ListJoinTokens =
     dyn Fn() -> BoxFuture<'static, Result<Vec<ListedJoinToken>, AskProblem>> + Send + Sync;
 type ByName = dyn Fn(String) -> BoxFuture<'static, Result<bool, AskProblem>> + Send + Sync;
 type Backup = dyn Fn(BackupRequest) -> BoxFuture<'static, Result<(), BackupFailed>> + Send + Sync;
-type ReadManifests = dyn Fn(String) -> BoxFuture<'static, Result<Vec<serde_json::Value>, UnreadableManifests>>
+type ReadManifests = dyn Fn(Caller, String) -> BoxFuture<'static, Result<Vec<serde_json::Value>, UnreadableManifests>>
     + Send
     + Sync;
 type Preview = dyn Fn(serde_json::Value) -> BoxFuture<'static, Option<Previewed>> + Send + Sync;

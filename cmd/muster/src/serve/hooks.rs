@@ -113,10 +113,10 @@ pub fn hooks(
             let board = defragmentation.clone();
             Box::pin(async move { board.defragmentation().await })
         }),
-        read_manifests: Box::new(move |text| {
+        read_manifests: Box::new(move |caller, text| {
             let reader = reader.clone();
             Box::pin(async move {
-                let read = reader.read_manifests(text).await;
+                let read = reader.read_manifests(&caller, text).await;
                 read.map_err(|error| UnreadableManifests {
                     reason: error.to_string(),
                 })

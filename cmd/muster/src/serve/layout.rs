@@ -47,10 +47,15 @@ impl Layout {
                 tighten(&path);
             }
         }
-        if let Err(error) = durable::sweep(&layout.server()) {
+        Ok(layout)
+    }
+
+    /// Removes what killed writes left among the server's files. Only the holder of the store's lock calls this: the
+    /// files of a server that runs are its own.
+    pub fn sweep_server(&self) {
+        if let Err(error) = durable::sweep(&self.server()) {
             tracing::warn!(%error, "temporary files of an earlier server are left over");
         }
-        Ok(layout)
     }
 
     /// The directory itself.

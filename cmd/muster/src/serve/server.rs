@@ -70,6 +70,7 @@ impl Server {
             store::Store::open(&store_directory, store::Options::default())
         })
         .await??;
+        layout.sweep_server();
         let of_api = store.clone();
         let api =
             tokio::task::spawn_blocking(move || ApiServer::open(of_api, api_config)).await??;

@@ -5,6 +5,7 @@ use apiserver::ApiConfig;
 use apiserver::limits::{
     JSON_PATCH, MOST_OBJECT_DEPTH, MOST_REQUIREMENTS, MOST_STORED_BYTES, MOST_WARNINGS,
 };
+use resources::access::Caller;
 use resources::registry;
 use serde_json::{Map, Value, json};
 use store::Options;
@@ -422,7 +423,8 @@ async fn a_watch_of_more_than_one_piece_loses_and_repeats_nothing() {
 #[tokio::test]
 async fn manifests_are_read_within_the_bounds_of_a_body() {
     let api = Api::new();
-    let read = |text: String| api.server.read_manifests(text);
+    let caller = Caller::component("test");
+    let read = |text: String| api.server.read_manifests(&caller, text);
     let read_two = read("a: 1\n---\n# nothing\n---\nb: 2\n".to_owned()).await;
     assert_eq!(read_two.unwrap(), [json!({"a": 1}), json!({"b": 2})]);
     let deep = read("{a: ".repeat(150_000)).await.unwrap_err().to_string();

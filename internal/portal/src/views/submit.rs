@@ -177,7 +177,7 @@ pub async fn submit(
         ..Command::default()
     };
     let mut answer = shown(&portal, &caller, form, editor.yaml.clone());
-    let read = (portal.hooks.read_manifests)(editor.yaml).await;
+    let read = (portal.hooks.read_manifests)(caller.clone(), editor.yaml).await;
     let manifests = match read.map_err(Refused::from).and_then(complete) {
         Ok(manifests) => manifests,
         Err(problem) => {

@@ -81,8 +81,8 @@ impl HttpBody for Upload {
 }
 
 /// The largest piece of a response that an HTTP/2 stream gets at once. hyper asks for the next piece once the
-/// client's window has taken the last one, and drops the body with the last piece: at most this much is held after
-/// that.
+/// client's window has room for one byte of the last one, and drops the body with the last piece: at most this much
+/// is held after that, because the last piece is a copy.
 const PIECE: usize = 64 * 1024;
 
 /// A response's body; its request counts as in progress until the body is dropped.
@@ -129,7 +129,12 @@ impl HttpBody for Answer {
                 ended => return Poll::Ready(ended),
             }
         }
-        let piece = this.rest.split_to(this.rest.len().min(PIECE));
+        let mut piece = this.rest.split_to(this.rest.len().min(PIECE));
+        if this.rest.is_empty() {
+            // A slice keeps the whole buffer in memory, and nothing ends a stream whose last piece waits in h2.
+            piece = Bytes::copy_from_slice(&piece);
+            this.rest = Bytes::new();
+        }
         progress.handed_over();
         Poll::Ready(Some(Ok(Frame::data(piece))))
     }
