@@ -273,7 +273,7 @@ fn a_gang_keeps_off_a_node_whose_rdma_fails_until_it_works_again() {
     ground.platform.apply(GANG);
     eventually("the gang says why it waits", SOON, || {
         let said = ground.platform.cli(&["explain", "train"]).out;
-        said.contains("had failing RDMA").then_some(())
+        said.contains("had failed RDMA").then_some(())
     });
     describe(&ground.description, &cards("ACTIVE"));
     ground.until_condition(fabric, "False", "");

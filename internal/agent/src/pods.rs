@@ -251,10 +251,10 @@ impl Pods {
         parts
     }
 
-    /// Evicts a pod.
-    pub async fn evict(&self, uid: &str, eviction: Eviction) {
+    /// Evicts a pod. A worker that hangs must not stop the caller, which asks again at its next turn.
+    pub fn evict(&self, uid: &str, eviction: Eviction) {
         if let Some(words) = self.words(uid) {
-            let _ = words.send(Word::Evict(eviction)).await;
+            let _ = words.try_send(Word::Evict(eviction));
         }
     }
 

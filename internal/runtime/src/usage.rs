@@ -21,6 +21,9 @@ use nix::sys::statvfs::statvfs;
 /// bytes of memory.
 pub const MAX_REMEMBERED: usize = 500_000;
 
+/// Bytes of the paths of directories that may wait to be read: a pod chooses how long each is.
+const MAX_PATH_BYTES: usize = 64 << 20;
+
 /// Bytes of a block in which the kernel counts what a file takes.
 const BLOCK_BYTES: u64 = 512;
 
@@ -53,6 +56,8 @@ pub struct Count {
     found: Usage,
     /// Directories that are to be read, from the top.
     waiting: Vec<PathBuf>,
+    /// The bytes of their paths.
+    path_bytes: usize,
     /// The one that is being read.
     reading: Option<(PathBuf, ReadDir)>,
     /// Files of several links that were counted.
@@ -63,10 +68,11 @@ impl Count {
     /// Begins to count a directory; one that is not there takes nothing.
     pub fn begin(top: &Path) -> Count {
         let opened = File::open(top).inspect_err(|error| skipped(top, error));
-        let waiting = opened.iter().map(|_| PathBuf::from(".")).collect();
+        let waiting: Vec<PathBuf> = opened.iter().map(|_| PathBuf::from(".")).collect();
         Count {
             top: opened.ok(),
             found: Usage::default(),
+            path_bytes: waiting.iter().map(|path| path.as_os_str().len()).sum(),
             waiting,
             reading: None,
             linked: HashSet::new(),
@@ -86,6 +92,7 @@ impl Count {
                 let Some(next) = self.waiting.pop() else {
                     return true;
                 };
+                self.path_bytes -= next.as_os_str().len();
                 self.read(next);
                 continue;
             };
@@ -121,11 +128,12 @@ impl Count {
 
     fn take(&mut self, path: PathBuf, metadata: &fs::Metadata) {
         if metadata.is_dir() {
-            if self.waiting.len() >= MAX_REMEMBERED {
+            if self.waiting.len() >= MAX_REMEMBERED || self.path_bytes >= MAX_PATH_BYTES {
                 self.give_up(format!(
-                    "more than {MAX_REMEMBERED} directories lie side by side"
+                    "more than {MAX_REMEMBERED} directories, or {MAX_PATH_BYTES} bytes of their paths, lie side by side"
                 ));
             } else {
+                self.path_bytes += path.as_os_str().len();
                 self.waiting.push(path);
             }
         } else if metadata.nlink() > 1

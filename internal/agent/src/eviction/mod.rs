@@ -93,10 +93,9 @@ impl Watch {
             }
             let users = self.count().await;
             self.counted = Some(Instant::now());
-            self.hold_to_limits(&users, self.pod_disk.bytes(room.bytes))
-                .await;
+            self.hold_to_limits(&users, self.pod_disk.bytes(room.bytes));
             if let Some(short) = short {
-                self.make_room(&users, short).await;
+                self.make_room(&users, short);
             }
         }
     }
@@ -139,7 +138,7 @@ impl Watch {
         }
     }
 
-    async fn hold_to_limits(&self, users: &[DiskUser], default: Option<u64>) {
+    fn hold_to_limits(&self, users: &[DiskUser], default: Option<u64>) {
         for user in users.iter().filter(|user| user.running) {
             let mut known = self.measure.known(&user.uid).into_iter();
             let why = known.find_map(|usage| limits::exceeded(&user.limits, usage, default));
@@ -148,12 +147,12 @@ impl Watch {
                     message,
                     by_node: false,
                 };
-                self.pods.evict(&user.uid, eviction).await;
+                self.pods.evict(&user.uid, eviction);
             }
         }
     }
 
-    async fn make_room(&mut self, users: &[DiskUser], short: Shortage) {
+    fn make_room(&mut self, users: &[DiskUser], short: Shortage) {
         if let Some((uid, since)) = &self.making_room {
             let ends = users.iter().any(|user| user.uid == *uid && user.running);
             if ends && since.elapsed() < PATIENCE {
@@ -178,7 +177,7 @@ impl Watch {
             message: short.words(),
             by_node: true,
         };
-        self.pods.evict(&victim, eviction).await;
+        self.pods.evict(&victim, eviction);
         self.making_room = Some((victim, Instant::now()));
     }
 }

@@ -86,8 +86,13 @@ pub fn apply(mounts: &[Mount], staging: &Path, read_only_host: bool) -> Result<(
         sources.push(source);
     }
     if read_only_host {
-        // In this order: what is bound from a read-only mount is read-only, too.
-        sources.iter_mut().try_for_each(Source::keep_writable)?;
+        // In this order: what is bound from a read-only mount is read-only, too. So a read-only volume is not copied:
+        // the mounts below it then are read-only as well.
+        for (source, volume) in sources.iter_mut().zip(mounts) {
+            if !volume.read_only {
+                source.keep_writable()?;
+            }
+        }
         freeze_host()?;
     }
     let steps = plan(&wanted, &RealTree)?;
