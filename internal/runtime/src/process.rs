@@ -187,7 +187,7 @@ impl ProcessRuntime {
         match outcome {
             Ok(status) => status,
             Err(_) => {
-                // Whatever it waits for, it is not to start when nobody expects it any more.
+                // The caller gets a timeout, so the container must not start later.
                 let _ = self.request_stop(&id, Duration::ZERO).await;
                 Err(RuntimeError::Timeout {
                     what: format!("starting container {id}"),
@@ -373,7 +373,7 @@ async fn blocking<T: Send + 'static>(
         })
 }
 
-/// The end given to a container whose end nobody saw.
+/// The end given to a container whose end no process observed.
 fn lost(message: &str, started_at: Option<Timestamp>) -> Exit {
     Exit::unknown(message, started_at, Timestamp::now())
 }

@@ -27,7 +27,7 @@ pub const FORMAT: u32 = 1;
 
 /// Exit code reported when a container never ran.
 pub const START_ERROR_CODE: i32 = 128;
-/// Exit code reported when nobody saw the container end.
+/// Exit code reported when no process observed the container's end.
 pub const UNKNOWN_CODE: i32 = 137;
 
 /// Where a container is in its life.
@@ -84,7 +84,7 @@ pub enum ExitReason {
     StartError,
     /// It could not be started for want of something that every container needs of the node.
     NodeUnfit,
-    /// Nobody saw it end: its shim died or the machine restarted.
+    /// No process observed its end: its shim died or the machine restarted.
     ContainerStatusUnknown,
 }
 
@@ -130,7 +130,7 @@ impl Exit {
         }
     }
 
-    /// A container whose end nobody saw.
+    /// A container whose end no process observed.
     pub fn unknown(
         message: impl Into<String>,
         started_at: Option<Timestamp>,

@@ -1,5 +1,5 @@
-//! The umask of programs that are not Muster's own: servers and agents run with a strict one, for
-//! what they write is nobody else's.
+//! The umask of programs that are not Muster's own: servers and agents run with a strict one, so
+//! that no other user can read what they write.
 
 use nix::sys::stat::{Mode, umask};
 use tokio::process::Command;

@@ -1,10 +1,11 @@
-//! What a directory takes of the disk, counted in steps so that a caller bounds each step, and what is left on its
+//! Counts the disk space that a directory uses, in steps that the caller bounds, and reads the free space of its
 //! file system.
 //!
-//! A pod changes the directory while it is counted, and the caller is root: no link is followed, no other file
-//! system is entered, and what cannot be counted is said ([`Usage::uncountable`]) instead of left out, or a pod
-//! could hide what it takes. Cost: one look at each entry. A file that has several links counts once. Example: with
-//! a budget of 100,000 entries a directory of 250,000 is counted in three steps. `tests` below hold it.
+//! A pod changes the directory during the count, and the caller is root. So the count follows no link and enters no
+//! other file system, and [`Usage::uncountable`] names directories that are too deep or too many to count. A
+//! directory that is renamed between its listing and its reading is not counted: the next count tries again. Cost:
+//! one system call for each entry. A file with several links counts once. Example: with a budget of 100,000 entries
+//! a directory of 250,000 entries is counted in three steps. Test: `tests` below.
 
 use std::collections::HashSet;
 use std::fs::{self, File, ReadDir};
@@ -17,11 +18,10 @@ use nix::errno::Errno;
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
 use nix::sys::statvfs::statvfs;
 
-/// Directories that may wait to be read, and files with several links that are remembered. Each takes about 100
-/// bytes of memory.
+/// The most directories that wait to be read, and the most files with several links that are remembered.
 pub const MAX_REMEMBERED: usize = 500_000;
 
-/// Bytes of the paths of directories that may wait to be read: a pod chooses how long each is.
+/// The most bytes that the paths of waiting directories take together: a pod chooses the length of each.
 const MAX_PATH_BYTES: usize = 64 << 20;
 
 /// Bytes of a block in which the kernel counts what a file takes.

@@ -84,7 +84,7 @@ pub fn open_dir(dir: &Path) -> io::Result<()> {
 /// Removes a directory and all in it, however deep. What is below is brought up to `dir` level by
 /// level, so that neither this process's stack nor its open files bound how deep a pod may nest.
 ///
-/// Nobody but this process may change the entries of `dir` itself; below them anybody may, and
+/// Only this process may change the entries of `dir` itself; pods may change what is below them, and
 /// no link is followed.
 pub fn remove_tree(dir: &Path) -> io::Result<()> {
     let mut brought: u64 = 0;
@@ -157,7 +157,7 @@ pub fn write_in_place(path: &Path, contents: &[u8]) -> Result<(), RuntimeError> 
             .create(true)
             .truncate(false)
             .open(path)?;
-        // Whoever the container runs as may read it, whatever the umask here.
+        // The container's user must be able to read it, whatever this process' umask is.
         file.set_permissions(fs::Permissions::from_mode(0o644))?;
         file.write_all(contents)?;
         file.set_len(contents.len() as u64)

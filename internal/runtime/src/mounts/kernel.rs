@@ -35,7 +35,7 @@ pub const READ_ONLY: [&str; 6] = [
     "/proc/sysrq-trigger",
 ];
 
-/// The options of the file system that takes a hidden directory's place: nobody may enter it.
+/// The options of the file system that takes a hidden directory's place: no user without capabilities may enter it.
 const HIDDEN: &str = "mode=0,size=4k";
 /// The options of the one that takes a masked directory's place.
 const EMPTY: &str = "mode=0555,size=4k";
@@ -52,7 +52,8 @@ pub fn own_proc() -> Result<(), MountError> {
     .map_err(MountError::OwnProc)
 }
 
-/// Puts an empty directory that nobody may enter in the place of one; what is not there needs none.
+/// Replaces a directory by an empty one that no user without capabilities may enter. Does nothing if
+/// the directory does not exist.
 pub fn hide(directory: &Path) -> Result<(), MountError> {
     if !directory.is_dir() {
         return Ok(());

@@ -61,7 +61,7 @@ pub struct Identity {
     groups: Vec<Gid>,
 }
 
-/// Looks up who a container runs as; nothing where that is the caller's own user.
+/// Looks up the user that a container runs as; `None` if that is the caller's own user.
 ///
 /// Call it before the container's volumes are mounted: the C library reads `/etc/passwd` and
 /// `/etc/group` and loads libraries for it, as root, and a volume may lie in the place of each.
@@ -101,8 +101,8 @@ pub fn look_up(user: &User) -> Result<Option<Identity>, PrivilegeError> {
     Ok(Some(Identity { uid, gid, groups }))
 }
 
-/// Keeps every open file but the three standard ones from the command that follows: whoever
-/// started the agent may have left it some, and through an open directory all of the node is seen.
+/// Closes every open file but the three standard ones when the command that follows is executed: the
+/// agent may have inherited some, and an open directory would show the command the whole node.
 pub fn keep_files() -> Result<(), PrivilegeError> {
     let refused = PrivilegeError::Files;
     for entry in fs::read_dir("/proc/self/fd").map_err(refused)? {

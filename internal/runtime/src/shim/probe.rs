@@ -17,7 +17,7 @@ use crate::mounts::apply::{hide_device, try_read_only_host};
 use crate::mounts::kernel;
 use crate::spec::{Isolation, User};
 
-/// Whom the trial becomes: nobody's number on most systems, and nobody's files.
+/// The user id that the trial takes. Most systems give it to no account, and no file belongs to it.
 const TRIAL_USER: u32 = 65_533;
 /// Longest reason read from the trial.
 const MAX_REASON: u64 = 4096;

@@ -97,7 +97,7 @@ fn fork_for_parent(what: &'static str) -> Result<Option<Pid>, ProcessError> {
 /// The namespace's first process: reaps what its parents left, until it is killed.
 fn init(report: &mut File) -> ! {
     let tied = prctl::set_pdeathsig(Signal::SIGKILL).is_ok();
-    // A pipe that nobody reads says that the shim is gone already.
+    // If the pipe has no reader, the shim is gone already.
     if !tied || report.write_all(b"init\n").is_err() {
         std::process::exit(1);
     }

@@ -37,7 +37,7 @@ impl Record {
         for _ in 0..SAVE_ATTEMPTS {
             match self.save() {
                 Ok(()) => return Ok(()),
-                // Removed under our feet: nobody wants to know any more.
+                // The container was removed meanwhile, so its record is not needed.
                 Err(_) if !self.dir.exists() => return Ok(()),
                 Err(e) => eprintln!("{} {e}", Timestamp::now()),
             }

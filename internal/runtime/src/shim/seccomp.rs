@@ -2,7 +2,7 @@
 //!
 //! It is a list of what is refused and not, as container runtimes have it, of what is allowed: a
 //! process pod runs the node's own programs (drivers, profilers, libraries of any age) under a
-//! user without capabilities, for whom the kernel refuses most of this list already. What the
+//! user without capabilities, to which the kernel refuses most of this list already. What the
 //! list adds is the kernel's attack surface that an ordinary user does reach (user namespaces,
 //! bpf, perf, keyrings, userfaultfd, io_uring, file handles), after the profile that Kubernetes
 //! calls RuntimeDefault. NUMA calls (`mbind`, `set_mempolicy`), `process_vm_readv` and `ptrace`

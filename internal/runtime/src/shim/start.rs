@@ -64,9 +64,9 @@ pub fn run(dir: &Path) -> ExitCode {
 /// Another process becomes the container; this one has nothing more to do.
 struct HandedOver;
 
-/// A container begins with every signal let through and none ignored: the shim that it
-/// comes from blocks those that it reads itself, and whoever started the agent (nohup, a
-/// script's `&`) may have had some ignored, both of which the exec would hand on.
+/// Unblocks every signal and restores its default action, because exec keeps both settings: the
+/// shim blocks the signals that it reads itself, and the agent's parent (nohup, a script's `&`) may
+/// have ignored some.
 fn default_signals() {
     let _ = SigSet::empty().thread_set_mask();
     for signal in Signal::iterator() {
