@@ -151,7 +151,7 @@ fn complete(server: &ApiServer, kind: &Kind, object: &mut Value, now: &str) {
     if kind.generation {
         meta.insert("generation".into(), 1.into());
     }
-    if !kind.strategic {
+    if kind.is_custom() {
         server.0.schemas.default(kind.schema, object);
     }
     (kind.default)(object);

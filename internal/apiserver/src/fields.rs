@@ -54,11 +54,11 @@ pub(crate) fn check(
         let causes = found.invalid.into_iter().map(Cause::from).collect();
         return Err(Failure::invalid(call.kind, object::name(object), causes));
     }
-    if call.kind.strategic {
+    if call.kind.is_custom() {
+        schemas.default(definition, object);
+    } else {
         // No other step sets required zero values of the status; validation checks the spec.
         schemas.fill_required(definition, "status", object);
-    } else {
-        schemas.default(definition, object);
     }
     Ok(complaints)
 }

@@ -287,14 +287,7 @@ fn once(name: &HeaderName, had: &str, value: &str) -> Result<String, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {
-        let mut headers = HeaderMap::new();
-        for (name, value) in pairs {
-            headers.append(*name, value.parse().unwrap());
-        }
-        headers
-    }
+    use crate::headers::headers;
 
     #[test]
     fn headers_contain_the_impersonated_user() {

@@ -25,6 +25,9 @@ mod dispatch;
 mod escalation;
 mod eviction;
 mod fields;
+#[cfg(test)]
+#[path = "../../resources/testing/headers.rs"]
+mod headers;
 mod impersonation;
 mod large;
 pub mod limits;

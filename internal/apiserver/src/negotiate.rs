@@ -142,11 +142,10 @@ pub fn discovery(headers: &HeaderMap) -> Discovery {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::headers::headers;
 
     fn accept(value: &str) -> HeaderMap {
-        let mut headers = HeaderMap::new();
-        headers.insert(header::ACCEPT, value.parse().unwrap());
-        headers
+        headers(&[("accept", value)])
     }
 
     #[test]

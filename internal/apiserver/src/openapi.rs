@@ -28,7 +28,7 @@ fn routes() -> Vec<KindRoute> {
             plural: kind.plural.into(),
             namespaced: kind.namespaced,
             definition: kind.schema.into(),
-            strategic: kind.strategic,
+            strategic: !kind.is_custom(),
             subresources: status
                 .into_iter()
                 .chain(scale)

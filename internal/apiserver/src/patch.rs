@@ -71,7 +71,7 @@ pub(crate) fn transform(
     live: &Value,
     patch: &Value,
 ) -> Result<Value, Failure> {
-    if format == Format::StrategicMergePatch && !call.kind.strategic {
+    if format == Format::StrategicMergePatch && call.kind.is_custom() {
         return Err(request::patch_not_supported(
             &request::patch_types_without_strategic(),
         ));

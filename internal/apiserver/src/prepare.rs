@@ -283,7 +283,7 @@ fn require_current(call: &Call, live: &Value, wanted: &Value) -> Result<(), Fail
         return Err(Failure::conflict(call.kind, name, &why));
     }
     let sent = meta_text(wanted, "resourceVersion");
-    if sent.is_empty() && !call.kind.strategic {
+    if sent.is_empty() && call.kind.is_custom() {
         let cause = Cause {
             reason: "FieldValueInvalid".into(),
             message: "Invalid value: 0: must be specified for an update".into(),
@@ -331,7 +331,7 @@ fn status_part(call: &Call, live: &Value, mut wanted: Value) -> Value {
     }
     // Kubelets and agents annotate nodes and pods together with their status; custom kinds do not
     // allow that.
-    if call.kind.strategic {
+    if !call.kind.is_custom() {
         for field in ["labels", "annotations"] {
             carry(&wanted["metadata"], meta_mut(&mut next), field);
         }

@@ -188,6 +188,7 @@ pub async fn read(body: Body) -> Result<Bytes, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::headers::headers;
 
     #[test]
     fn parameters_are_decoded_and_empty_ones_count_as_absent() {
@@ -223,11 +224,7 @@ mod tests {
 
     #[test]
     fn formats_follow_the_content_type_and_unknown_ones_are_refused() {
-        let with = |value: &'static str| {
-            let mut headers = HeaderMap::new();
-            headers.insert(header::CONTENT_TYPE, value.parse().unwrap());
-            headers
-        };
+        let with = |value: &str| headers(&[("content-type", value)]);
         assert_eq!(object_format(&HeaderMap::new()).unwrap(), Format::Json);
         assert_eq!(
             object_format(&with("application/json; charset=utf-8")).unwrap(),

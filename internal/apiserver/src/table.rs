@@ -101,7 +101,7 @@ fn row(kind: &Kind, version: &str, inclusion: Inclusion, now: Timestamp, object:
     let cells = kind
         .columns
         .iter()
-        .map(|column| (column.value)(object, now))
+        .map(|column| column.cell(object, now))
         .collect();
     let mut row = json!({"cells": Value::Array(cells)});
     match inclusion {

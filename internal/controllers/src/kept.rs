@@ -29,7 +29,7 @@ pub(crate) fn spawn(ctx: &Context) -> Vec<JoinHandle<()>> {
     let built_in = ctx.config.upkeep;
     let notes = Notes::new(ctx.client.clone(), "muster");
     let start = |kept: &'static Kept| {
-        let kind = kept.kind().filter(|_| built_in || kept.custom)?;
+        let kind = kept.kind().filter(|kind| built_in || kind.is_custom())?;
         Some(tokio::spawn(run(ctx.clone(), notes.clone(), kept, kind)))
     };
     ALL.iter().filter_map(start).collect()

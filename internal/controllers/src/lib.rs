@@ -5,6 +5,7 @@ mod again;
 pub mod cluster;
 pub mod jobs;
 mod kept;
+mod key;
 pub mod lead;
 pub mod notes;
 pub mod preview;

@@ -58,6 +58,9 @@ struct Entry {
     revision: u64,
 }
 
+/// The entries as last written here or shown by the watch, whichever is newer. Differs from the
+/// controllers' mirrors, which only follow a watch: an own write counts at once, and a node that was
+/// removed here keeps an entry without an admission until the watch has shown the removal.
 #[derive(Default)]
 struct Mirror {
     nodes: BTreeMap<String, Entry>,

@@ -72,7 +72,6 @@ impl Enrollment for Service {
 }
 
 impl Service {
-    #[allow(clippy::result_large_err, reason = "tonic's own error type")]
     fn sign(
         &self,
         name: &str,

@@ -202,7 +202,6 @@ impl Fleet {
     }
 
     /// Returns the node's name; refuses a peer without a valid node certificate.
-    #[allow(clippy::result_large_err, reason = "tonic's own error type")]
     fn admitted<'a>(&self, peer: Option<&'a PeerIdentity>) -> Result<&'a str, Status> {
         let Some(peer) = peer else {
             return Err(Status::unauthenticated(

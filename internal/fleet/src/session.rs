@@ -148,7 +148,6 @@ struct Opening<'a> {
 }
 
 impl<'a> Opening<'a> {
-    #[allow(clippy::result_large_err, reason = "tonic's own error type")]
     fn of(fleet: &'a Fleet, node: &str) -> Result<Self, Status> {
         let mut opening = fleet.opening.lock();
         let count = opening.entry(node.to_owned()).or_default();
@@ -188,7 +187,6 @@ async fn read_hello(inbound: &mut Streaming<AgentMessage>) -> Result<Hello, Stat
 }
 
 /// Returns the peer, if it is the node in the Hello.
-#[allow(clippy::result_large_err, reason = "tonic's own error type")]
 fn own(peer: Option<PeerIdentity>, node: &str) -> Result<PeerIdentity, Status> {
     let Some(peer) = peer else {
         return Err(Status::unauthenticated(
@@ -204,7 +202,6 @@ fn own(peer: Option<PeerIdentity>, node: &str) -> Result<PeerIdentity, Status> {
     Ok(peer)
 }
 
-#[allow(clippy::result_large_err, reason = "tonic's own error type")]
 fn read_inventory(json: &str) -> Result<NodeInventory, Status> {
     serde_json::from_str(json).map_err(|error| {
         Status::invalid_argument(format!("Hello's inventory can't be read: {error}"))

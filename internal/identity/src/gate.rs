@@ -127,14 +127,7 @@ fn refuse(code: StatusCode, reason: &str, message: &str) -> Response {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {
-        let mut headers = HeaderMap::new();
-        for (name, value) in pairs {
-            headers.append(*name, value.parse().unwrap());
-        }
-        headers
-    }
+    use crate::headers::headers;
 
     #[test]
     fn the_session_is_found_among_other_cookies() {

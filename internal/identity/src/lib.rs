@@ -10,6 +10,9 @@ pub mod audit;
 mod directory;
 mod error;
 mod gate;
+#[cfg(test)]
+#[path = "../../resources/testing/headers.rs"]
+mod headers;
 mod mirror;
 mod passwords;
 mod throttle;

@@ -4,6 +4,10 @@
 //! Both come from the same store, but a watch may deliver the state from before the directory's own
 //! write. Revisions tell which is newer. A token that was ended here stays ended whatever a watch
 //! still delivers, because ids of tokens are never reused.
+//!
+//! Differs from the controllers' mirrors, which only follow a watch, and from the admissions in
+//! `fleet`, which have one kind of entry: here users own tokens, the removal of a user ends them,
+//! and sessions may exist without a Secret.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -19,8 +19,6 @@ pub const REASON: &str = "NotRunByMuster";
 pub struct Kept {
     /// The group, the version that objects are stored under, and the plural.
     pub resource: (&'static str, &'static str, &'static str),
-    /// True if the kind is a custom resource on Kubernetes, too. The others are built in there.
-    pub custom: bool,
     /// What Muster does not do for the kind, and the alternative.
     pub message: &'static str,
     form: Form,
@@ -43,37 +41,31 @@ enum Form {
 pub const ALL: [Kept; 6] = [
     Kept {
         resource: ("ray.io", "v1", "rayclusters"),
-        custom: true,
         message: "Muster keeps RayClusters and does not run them yet: no head and no worker is made",
         form: Form::Condition("RayClusterProvisioned"),
     },
     Kept {
         resource: ("batch.volcano.sh", "v1alpha1", "jobs"),
-        custom: true,
         message: "Muster keeps Volcano Jobs and does not run them yet: no pod is made. PyTorchJobs, and pods of a PodGroup, start as gangs now",
         form: Form::State,
     },
     Kept {
         resource: ("keda.sh", "v1alpha1", "scaledobjects"),
-        custom: true,
         message: "Muster keeps ScaledObjects and does not scale by them yet: the target keeps the replicas that it has",
         form: Form::Condition("Ready"),
     },
     Kept {
         resource: ("serving.knative.dev", "v1", "services"),
-        custom: true,
         message: "Muster keeps Knative Services and does not serve them yet: no revision, no route and no pod is made",
         form: Form::Condition("Ready"),
     },
     Kept {
         resource: ("batch", "v1", "cronjobs"),
-        custom: false,
         message: "Muster keeps CronJobs and does not run them yet: no Job is made when one is due. `kubectl create job NAME --from=cronjob/NAME` makes one now",
         form: Form::Silent,
     },
     Kept {
         resource: ("autoscaling", "v2", "horizontalpodautoscalers"),
-        custom: false,
         message: "Muster keeps HorizontalPodAutoscalers and does not scale by them yet: the target keeps the replicas that it has",
         form: Form::Scaling("AbleToScale"),
     },
@@ -164,8 +156,10 @@ mod tests {
                 .iter()
                 .filter(|crd| crd.metadata.name.as_deref() == Some(&kept.definition()));
             let crd = named.next();
-            assert_eq!(crd.is_some(), kept.custom, "{kept:?}");
-            if let Some(labels) = crd.and_then(|crd| crd.metadata.labels.as_ref()) {
+            let custom = kept.kind().is_some_and(Kind::is_custom);
+            assert_eq!(crd.is_some(), custom, "{kept:?}");
+            if let Some(crd) = crd {
+                let labels = crd.metadata.labels.as_ref().unwrap();
                 assert_eq!(labels.get(LABEL.0).map(String::as_str), Some(LABEL.1));
             }
         }

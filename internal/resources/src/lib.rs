@@ -13,6 +13,7 @@ pub mod audit;
 pub mod budget;
 pub mod crds;
 pub mod devices;
+pub mod exposition;
 pub mod field;
 mod json;
 pub mod kept;

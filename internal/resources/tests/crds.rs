@@ -1,5 +1,6 @@
 //! `api/crds/*.yaml` is what the types generate. `MUSTER_BLESS=1 cargo test -p resources --test crds` rewrites it.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use resources::{crds, registry};
@@ -42,44 +43,128 @@ fn the_files_are_what_the_types_generate() {
 }
 
 #[test]
-fn every_custom_kind_is_registered_under_the_same_names() {
-    for crd in crds::all() {
-        let version = &crd.spec.versions[0];
-        let kind = registry::find(&crd.spec.group, &version.name, &crd.spec.names.plural)
-            .expect("registered");
-        assert_eq!(kind.kind, crd.spec.names.kind);
-        assert_eq!(kind.singular, crd.spec.names.singular.as_deref().unwrap());
+fn every_kind_that_kubernetes_lacks_has_a_definition_under_the_same_names() {
+    for kind in registry::all() {
+        let built_in = kind.schema.starts_with("io.k8s.");
+        assert_eq!(kind.is_custom(), !built_in, "{kind:?}");
+        let Some(crd) = crds::of(kind) else {
+            continue;
+        };
+        // The attributes of the Rust type, which the API's clients use, against the registration.
+        let (names, version) = (&crd.spec.names, &crd.spec.versions[0]);
         assert_eq!(
-            kind.list_kind,
-            crd.spec
-                .names
-                .list_kind
-                .clone()
-                .unwrap_or_else(|| format!("{}List", kind.kind))
+            (
+                crd.spec.group.as_str(),
+                version.name.as_str(),
+                names.kind.as_str(),
+                names.plural.as_str(),
+                crd.spec.scope == "Namespaced",
+            ),
+            (
+                kind.group,
+                kind.version,
+                kind.kind,
+                kind.plural,
+                kind.namespaced
+            )
         );
-        assert_eq!(kind.namespaced, crd.spec.scope == "Namespaced");
-        let short: Vec<&str> = crd
-            .spec
-            .names
-            .short_names
-            .iter()
-            .flatten()
-            .map(String::as_str)
-            .collect();
-        assert_eq!(kind.short_names, short);
-        let scale = version.subresources.as_ref().and_then(|s| s.scale.as_ref());
-        assert_eq!(
-            kind.scale.map(|s| s.spec_replicas),
-            scale.map(|s| s.spec_replicas_path.as_str())
-        );
+        let subresources = version.subresources.as_ref();
         assert_eq!(
             kind.status,
-            version
-                .subresources
-                .as_ref()
-                .is_some_and(|s| s.status.is_some())
+            subresources.is_some_and(|s| s.status.is_some()),
+            "{kind:?}"
         );
-        assert!(!kind.strategic);
+        assert_eq!(
+            kind.scale.is_some(),
+            subresources.is_some_and(|s| s.scale.is_some()),
+            "{kind:?}: a kind with /scale has /status, too"
+        );
+        let served: BTreeSet<&str> = registry::served()
+            .filter(|other| other.is(kind))
+            .map(|other| other.version)
+            .collect();
+        let defined = crd
+            .spec
+            .versions
+            .iter()
+            .map(|version| version.name.as_str());
+        assert_eq!(defined.collect::<BTreeSet<_>>(), served, "{kind:?}");
+    }
+}
+
+#[test]
+fn every_kind_has_columns_whose_paths_are_fields_of_its_schema() {
+    for kind in registry::all() {
+        let names = kind.columns.iter().filter(|c| c.format == "name").count();
+        assert_eq!(names, 1, "{kind:?}");
+        let Some(crd) = crds::of(kind) else {
+            continue;
+        };
+        for version in &crd.spec.versions {
+            let columns = version.additional_printer_columns.as_deref();
+            let columns = columns.unwrap_or_default();
+            assert!(!columns.is_empty(), "{kind:?}");
+            let schema = version
+                .schema
+                .as_ref()
+                .and_then(|s| s.open_api_v3_schema.as_ref())
+                .unwrap();
+            let schema = serde_json::to_value(schema).unwrap();
+            for column in columns {
+                let path = &column.json_path;
+                assert!(has(&schema, path), "{kind:?}: {path} is no field");
+            }
+        }
+    }
+}
+
+/// True if the schema has a field at a JSON path; what stands in brackets selects an item of a list.
+fn has(schema: &serde_json::Value, path: &str) -> bool {
+    let mut now = schema;
+    let mut rest = path;
+    while let Some(after) = rest.strip_prefix('.') {
+        let end = after.find(['.', '[']).unwrap_or(after.len());
+        let (member, mut tail) = after.split_at(end);
+        if member == "metadata" {
+            return true;
+        }
+        if now.get("x-kubernetes-preserve-unknown-fields").is_some() {
+            return true;
+        }
+        match now.get("properties").and_then(|all| all.get(member)) {
+            Some(next) => now = next,
+            None => return false,
+        }
+        if tail.starts_with('[') {
+            match (now.get("items"), tail.find(']')) {
+                (Some(items), Some(close)) => {
+                    now = items;
+                    tail = &tail[close + 1..];
+                }
+                _ => return false,
+            }
+        }
+        rest = tail;
+    }
+    rest.is_empty()
+}
+
+#[test]
+fn a_path_that_the_schema_lacks_is_found() {
+    let schema = serde_json::json!({"properties": {
+        "spec": {"properties": {"a": {"type": "string"}}},
+        "status": {"properties": {"list": {"items": {"properties": {"type": {}, "word": {}}}}}},
+    }});
+    for (path, there) in [
+        (".spec.a", true),
+        (".spec.b", false),
+        (".status.list[?(@.type==\"Ready\")].word", true),
+        (".status.list[-1:].type", true),
+        (".status.list[-1:].kind", false),
+        (".spec.a[-1:].type", false),
+        ("spec.a", false),
+    ] {
+        assert_eq!(has(&schema, path), there, "{path}");
     }
 }
 

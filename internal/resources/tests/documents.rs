@@ -87,7 +87,7 @@ proptest! {
         (kind.default)(&mut job);
         let _ = (kind.validate)(&job, None);
         for column in kind.columns {
-            let _ = (column.value)(&job, "2026-01-01T00:00:00Z".parse().unwrap());
+            let _ = column.cell(&job, "2026-01-01T00:00:00Z".parse().unwrap());
         }
     }
 }

@@ -52,7 +52,7 @@ fn serve(kind: &'static Kind, before: &Value, object: Value) {
     let _ = (kind.validate)(&object, Some(before));
     let _ = (kind.validate_status)(&object, before);
     for column in kind.columns {
-        let _ = (column.value)(&object, now());
+        let _ = column.cell(&object, now());
     }
     let _ = kind.selectable(&object);
 }

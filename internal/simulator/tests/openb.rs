@@ -67,7 +67,7 @@ fn best_fit_and_fgd_place_every_pod_as_published() {
     };
     let text = |name: &str| files::text(&input.dir, name).expect("a file of the benchmark");
     let published = text(EXPECTED);
-    let expected = Expected::read(EXPECTED, &published);
+    let expected = Expected::read(EXPECTED, &published).expect("a table");
     for which in [Which::BestFit, Which::Fgd] {
         let run = input.play(which);
         let golden = text(&format!("expected/golden_{which}_default_s42.csv"));
@@ -104,4 +104,24 @@ fn the_classes_that_fgd_expects_are_those_published() {
     let (first, weight) = mix.classes()[0];
     assert_eq!((first.cpu, first.milli, first.gpus), (3152, 810, 1));
     assert!((weight - 0.134_818_439_351).abs() < 1e-9);
+}
+
+#[test]
+fn a_fault_in_the_benchmarks_files_is_reported_with_its_line_and_column() {
+    let head = "sn,cpu_milli,memory_mib,gpu,model\n";
+    for (lines, expected) in [
+        (
+            "n1,64000,1,2\n",
+            "n.csv, line 2: the line has 4 values and the header 5",
+        ),
+        (
+            "n1,64000,1,2,T4\n\nn2,many,1,2,T4\n",
+            "n.csv, line 4: cpu_milli: \"many\" is not right: write a number",
+        ),
+    ] {
+        let error = Cluster::read("n.csv", &format!("{head}{lines}")).expect_err(lines);
+        assert!(error.to_string().starts_with(expected), "{error}");
+    }
+    let error = Cluster::read("n.csv", "sn,cpu_milli\n").expect_err("columns are missing");
+    assert!(error.to_string().contains("memory_mib"), "{error}");
 }

@@ -1,16 +1,16 @@
 //! Health endpoints of a server for a Kubernetes cluster, over plain HTTP: liveness, readiness,
 //! and metrics in Prometheus' text format.
 
-use std::fmt::Write as _;
 use std::sync::{Arc, RwLock};
 
 use anyhow::{Context, Result};
 use axum::Router;
-use axum::http::StatusCode;
+use axum::http::{HeaderName, StatusCode, header};
 use axum::routing::get;
 use controllers::jobs::JobKind;
 use controllers::scheduling::{Counts, ReportBoard};
 use kube::Client;
+use resources::exposition::{self, Kind, Labels, Page};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
@@ -98,8 +98,8 @@ impl State {
         }
     }
 
-    fn metrics(&self) -> String {
-        let mut page = Page(String::new());
+    /// The page of metrics, with its content type.
+    fn metrics(&self) -> ([(HeaderName, &'static str); 1], String) {
         let mut leads = false;
         let mut pending = 0;
         let mut counts = Counts::default();
@@ -110,73 +110,60 @@ impl State {
             pending = board.len();
             counts = board.counts();
         }
-        page.one(
+        let mut page = Page::default();
+        let number = |yes: bool| f64::from(u8::from(yes));
+        page.single(
             "muster_leader",
-            "gauge",
+            Kind::Gauge,
             "This server leads.",
-            u64::from(leads),
+            number(leads),
         );
-        page.head(
+        let controls = self.kinds.iter().map(|(kind, controlled)| {
+            let labels = Labels::default().with("kind", kind.as_str());
+            (labels, number(*controlled))
+        });
+        page.family(
             "muster_controls",
-            "gauge",
+            Kind::Gauge,
             "This server controls jobs of the kind.",
+            controls,
         );
-        for (kind, controlled) in &self.kinds {
-            let name = format!("muster_controls{{kind=\"{}\"}}", kind.as_str());
-            page.value(&name, u64::from(*controlled));
-        }
-        let counter = "counter";
-        page.one("muster_pending_gangs", "gauge", "Gangs that wait.", pending);
-        page.one("muster_plans_total", counter, "Plans made.", counts.plans);
-        page.one(
+        page.single(
+            "muster_pending_gangs",
+            Kind::Gauge,
+            "Gangs that wait.",
+            pending as f64,
+        );
+        page.single(
             "muster_planning_seconds_total",
-            counter,
+            Kind::Counter,
             "Time spent planning.",
             counts.planning.as_secs_f64(),
         );
-        page.one("muster_binds_total", counter, "Pods bound.", counts.binds);
-        page.one(
-            "muster_binds_refused_total",
-            counter,
-            "Bindings that the API refused.",
-            counts.binds_refused,
-        );
-        page.one(
-            "muster_evictions_total",
-            counter,
-            "Pods evicted.",
-            counts.evictions,
-        );
-        page.one(
-            "muster_evictions_refused_total",
-            counter,
-            "Evictions that the API refused.",
-            counts.evictions_refused,
-        );
-        page.one(
-            "muster_invariant_violations_total",
-            counter,
-            "Faults found in plans and kept from being written.",
-            counts.violations,
-        );
-        page.0
-    }
-}
-
-struct Page(String);
-
-impl Page {
-    fn head(&mut self, name: &str, kind: &str, help: &str) {
-        let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
-    }
-
-    fn value(&mut self, name: &str, value: impl std::fmt::Display) {
-        let _ = writeln!(self.0, "{name} {value}");
-    }
-
-    fn one(&mut self, name: &str, kind: &str, help: &str, value: impl std::fmt::Display) {
-        self.head(name, kind, help);
-        self.value(name, value);
+        for (name, help, count) in [
+            ("muster_plans_total", "Plans made.", counts.plans),
+            ("muster_binds_total", "Pods bound.", counts.binds),
+            (
+                "muster_binds_refused_total",
+                "Bindings that the API refused.",
+                counts.binds_refused,
+            ),
+            ("muster_evictions_total", "Pods evicted.", counts.evictions),
+            (
+                "muster_evictions_refused_total",
+                "Evictions that the API refused.",
+                counts.evictions_refused,
+            ),
+            (
+                "muster_invariant_violations_total",
+                "Faults found in plans and kept from being written.",
+                counts.violations,
+            ),
+        ] {
+            page.single(name, Kind::Counter, help, count as f64);
+        }
+        let kind = [(header::CONTENT_TYPE, exposition::CONTENT_TYPE)];
+        (kind, page.text())
     }
 }
 
@@ -224,7 +211,14 @@ mod tests {
     #[test]
     fn metrics_say_who_leads_and_which_kinds_are_left_alone() {
         let state = State::new(vec![(JobKind::PyTorchJob, false)]);
-        let text = state.metrics();
+        let (kind, text) = state.metrics();
+        assert_eq!(
+            kind,
+            [(
+                header::CONTENT_TYPE,
+                "text/plain; version=0.0.4; charset=utf-8"
+            )]
+        );
         assert!(text.contains("\nmuster_leader 0\n"), "{text}");
         assert!(
             text.contains("\nmuster_controls{kind=\"PyTorchJob\"} 0\n"),

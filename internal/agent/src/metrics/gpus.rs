@@ -3,9 +3,9 @@
 //! working. Pure. A value that a GPU does not measure is absent.
 
 use hardware::reading::{Counters, Reading, SliceReading};
+use resources::exposition::{Kind, Labels, Page};
 
 use super::holders::{Holder, Holders};
-use super::page::{Kind, Labels, Page};
 
 /// A value of whole GPUs.
 struct Field {

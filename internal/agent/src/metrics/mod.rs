@@ -5,7 +5,6 @@
 mod gpus;
 mod holders;
 mod own;
-mod page;
 mod ports;
 mod processes;
 mod serve;
@@ -22,13 +21,12 @@ use hardware::ports::PortReading;
 use hardware::{Meter, Reading, Source};
 use hyper::body::Bytes;
 use parking_lot::Mutex;
+use resources::exposition::Page;
 use tokio::time::{Instant, timeout};
 
 pub use holders::{Holder, Holders};
 pub use processes::Containers;
 pub use serve::{Listen, NoPort, open, serve};
-
-use page::Page;
 
 use crate::dra::Specs;
 use crate::kubelet::{self, Cluster};

@@ -1,6 +1,7 @@
 //! The agent's own resource use, under the standard names of Prometheus clients.
 
-use super::page::{Kind, Labels, Page};
+use resources::exposition::{Kind, Labels, Page};
+
 use crate::config::VERSION;
 
 /// The kernel's clock ticks in a second for process times; the same on every supported Linux.
@@ -23,12 +24,15 @@ pub fn write(page: &mut Page) {
         "Resident memory size in bytes.",
         one(resident(&status)),
     );
-    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let pid = i32::try_from(std::process::id()).ok();
+    let ticks = pid
+        .and_then(runtime::proc::stat)
+        .map(|stat| stat.cpu_ticks as f64);
     page.family(
         "process_cpu_seconds_total",
         Kind::Counter,
         "Total user and system CPU time spent in seconds.",
-        one(seconds(&stat)),
+        one(ticks.map(|ticks| ticks / TICKS)),
     );
 }
 
@@ -40,24 +44,14 @@ fn resident(status: &str) -> Option<f64> {
     Some(kib * 1024.0)
 }
 
-/// Fields 14 and 15 of `/proc/PID/stat`, counted after the name, which may contain spaces.
-fn seconds(stat: &str) -> Option<f64> {
-    let (_, fields) = stat.rsplit_once(')')?;
-    let mut fields = fields.split_ascii_whitespace().skip(11);
-    let mut ticks = || fields.next()?.parse::<f64>().ok();
-    Some((ticks()? + ticks()?) / TICKS)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn memory_and_time_are_read_as_the_kernel_writes_them() {
+    fn memory_is_read_as_the_kernel_writes_it() {
         let status = "Name:\tmuster\nVmHWM:\t   99 kB\nVmRSS:\t   12 kB\nThreads:\t4\n";
         assert_eq!(resident(status), Some(12_288.0));
-        let stat = "1 (a (b) c) S 1 2 3 4 5 6 7 8 9 10 250 50 0 0 20 0 1 0 77 0 0";
-        assert_eq!(seconds(stat), Some(3.0));
-        assert_eq!((resident(""), seconds("")), (None, None));
+        assert_eq!(resident(""), None);
     }
 }

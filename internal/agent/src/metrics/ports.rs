@@ -1,8 +1,7 @@
 //! The families about RDMA ports. Pure.
 
 use hardware::ports::{COUNTERS, PortReading};
-
-use super::page::{Kind, Labels, Page};
+use resources::exposition::{Kind, Labels, Page};
 
 /// Writes all families about these ports.
 pub fn write(page: &mut Page, ports: &[PortReading], hostname: &str) {

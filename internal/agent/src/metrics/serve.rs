@@ -7,18 +7,17 @@ use std::time::Duration;
 
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
-use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::header::{self, HeaderValue};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use resources::exposition::CONTENT_TYPE;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
 use super::Exporter;
 
-/// The content type that Prometheus requests.
-const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// Maximum number of concurrent connections; more wait to be accepted.
 const MOST_CONNECTIONS: usize = 32;
 /// How long a client may take to send a request's head, also for later requests on a connection.
@@ -132,7 +131,7 @@ async fn answer(request: &Request<Incoming>, exporter: &Exporter) -> Response<Fu
     };
     let mut response = Response::new(Full::new(text));
     *response.status_mut() = status;
-    let text = HeaderValue::from_static(TEXT);
-    response.headers_mut().insert(CONTENT_TYPE, text);
+    let kind = HeaderValue::from_static(CONTENT_TYPE);
+    response.headers_mut().insert(header::CONTENT_TYPE, kind);
     response
 }

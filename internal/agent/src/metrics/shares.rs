@@ -1,7 +1,8 @@
 //! The metric families of GPU shares: limits, use and excess of containers. Pure.
 
+use resources::exposition::{Kind, Labels, Page};
+
 use super::gpus::held_by;
-use super::page::{Kind, Labels, Page};
 use crate::shares::Sight;
 
 /// Writes the last result.

@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use hardware::{Meter, Reading, Source};
+use resources::exposition::Page;
 
 use super::gpus;
 use super::holders::{Holder, Holders};
-use super::page::Page;
 
 /// The default metrics of dcgm-exporter, with its two counters of memory errors.
 const DCGM: [(&str, &str); 27] = [

@@ -1,11 +1,11 @@
 //! The metric families of GPU faults: XIDs, and whether each GPU is offered. They include GPUs that
 //! don't answer any more, which have no other values. Pure.
 
+use resources::exposition::{Kind, Page};
 use tokio::time::Instant;
 
 use super::gpus::{held, plainly};
 use super::holders::Holders;
-use super::page::{Kind, Page};
 use crate::xids::Xids;
 
 /// Writes the families. dcgm-exporter keeps its last XID without end; this metric returns to 0

@@ -19,9 +19,7 @@ use serde::de::DeserializeOwned;
 use tokio::task::JoinHandle;
 
 use crate::Context;
-
-/// A namespaced object's key: namespace and name.
-pub(crate) type Key = (String, String);
+pub(crate) use crate::key::{Key, key_of};
 
 /// The wait before a controller that panicked is started again.
 const RESTART_AFTER: Duration = Duration::from_secs(1);
@@ -108,15 +106,6 @@ impl<K> Object for K where
         + Sync
         + 'static
 {
-}
-
-/// The namespace and name of an object.
-pub(crate) fn key_of<K: Resource>(object: &K) -> Key {
-    let meta = object.meta();
-    (
-        meta.namespace.clone().unwrap_or_default(),
-        meta.name.clone().unwrap_or_default(),
-    )
 }
 
 /// The objects of one kind in one namespace.

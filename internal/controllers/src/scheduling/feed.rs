@@ -22,6 +22,7 @@ use scheduler::Event;
 use serde::de::DeserializeOwned;
 
 use super::binder::is_bound;
+use crate::key::{Key, key_of};
 
 /// A message of the watches.
 #[derive(Debug)]
@@ -155,8 +156,6 @@ fn concerns(pod: &Pod, scheduler_names: &[String]) -> bool {
     })
 }
 
-type Key = (String, String);
-
 fn told<K>(
     client: &Client,
     kind: &'static str,
@@ -193,7 +192,8 @@ where
         .boxed()
 }
 
-/// The names known of one kind, to detect objects that vanished while a watch was interrupted.
+/// The names known of one kind, to detect objects that vanished while a watch was interrupted. Only
+/// names: the scheduler's state is the copy of the objects, so a mirror would be a second one.
 struct Known<K> {
     kind: &'static str,
     all: BTreeSet<Key>,
@@ -253,14 +253,6 @@ impl<K: Resource> Known<K> {
         })
         .ok()
     }
-}
-
-fn key_of<K: Resource>(object: &K) -> Key {
-    let meta = object.meta();
-    (
-        meta.namespace.clone().unwrap_or_default(),
-        meta.name.clone().unwrap_or_default(),
-    )
 }
 
 #[cfg(test)]

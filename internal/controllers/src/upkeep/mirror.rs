@@ -1,5 +1,9 @@
 //! The in-memory copy of a kind that a loop works from: the fields that the loop needs of each
 //! object, kept up to date by a watch, with the changes reported. Decides nothing.
+//!
+//! Differs from `jobs::mirror`, which keeps whole objects: this copy replaces its few fields at the
+//! end of a listing, so that a loop never acts on a half-listed state. kube's reflector would keep
+//! whole objects, and reports no state from before a change.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
@@ -10,17 +14,7 @@ use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Api, Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
 
-/// Namespace (empty for cluster-scoped kinds) and name.
-pub(super) type Key = (String, String);
-
-/// The key of an object.
-pub(super) fn key_of<K: Resource>(object: &K) -> Key {
-    let meta = object.meta();
-    (
-        meta.namespace.clone().unwrap_or_default(),
-        meta.name.clone().unwrap_or_default(),
-    )
-}
+pub(super) use crate::key::{Key, key_of};
 
 /// Watches a kind for ever; errors are logged and retried with backoff.
 pub(super) fn watch<K>(

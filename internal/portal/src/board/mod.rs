@@ -69,7 +69,8 @@ impl Board {
     }
 }
 
-/// Mirrors one kind; a failed watch is retried with kube's own bounded backoff.
+/// Mirrors one kind with kube's reflector; a failed watch is retried with kube's own bounded backoff.
+/// The pages read whole objects and need no state from before a change, which the controllers do.
 fn follow<K>(client: &Client, bump: &Arc<watch::Sender<u64>>) -> Store<K>
 where
     K: Resource<DynamicType = ()>

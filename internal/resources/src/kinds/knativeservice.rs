@@ -15,28 +15,11 @@ use super::schemas;
     kind = "Service",
     root = "KnativeService",
     plural = "services",
-    singular = "service",
-    shortname = "kservice",
-    shortname = "ksvc",
-    category = "all",
-    category = "knative",
-    category = "serving",
     namespaced,
     status = "KnativeServiceStatus",
     derive = "PartialEq",
     derive = "Default",
-    doc = "A server that is reached by a URL and has as many replicas as are asked for.",
-    printcolumn(name = "URL", type_ = "string", json_path = ".status.url"),
-    printcolumn(
-        name = "Ready",
-        type_ = "string",
-        json_path = r#".status.conditions[?(@.type=="Ready")].status"#
-    ),
-    printcolumn(
-        name = "Reason",
-        type_ = "string",
-        json_path = r#".status.conditions[?(@.type=="Ready")].reason"#
-    )
+    doc = "A server that is reached by a URL and has as many replicas as are asked for."
 )]
 #[serde(rename_all = "camelCase")]
 pub struct KnativeServiceSpec {

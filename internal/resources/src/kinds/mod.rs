@@ -1,12 +1,7 @@
 //! The custom kinds: PyTorchJob as in Kubeflow's training operator 1.9, Queue and PodGroup as in Volcano 1.16, field by
 //! field, so that users' manifests keep their meaning; and the kinds that Muster stores but does not run yet:
 //! RayCluster, Volcano's Job, ScaledObject, Knative's Service. The CRDs in `api/crds` are generated from these types.
-//! Types only; defaulting and validation are in [`crate::registry`].
-
-#![allow(
-    clippy::duplicated_attributes,
-    reason = "clippy takes the columns of one `kube` attribute for repeats of each other"
-)]
+//! Types only; names, columns, defaulting and validation are in [`crate::registry`].
 
 mod knativeservice;
 mod podgroup;

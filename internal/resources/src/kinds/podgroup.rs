@@ -17,28 +17,11 @@ use super::schemas;
     version = "v1beta1",
     kind = "PodGroup",
     plural = "podgroups",
-    singular = "podgroup",
-    shortname = "pg",
-    shortname = "podgroup-v1beta1",
     namespaced,
     status = "PodGroupStatus",
     derive = "PartialEq",
     derive = "Default",
-    doc = "A gang: pods that start together or not at all.",
-    printcolumn(name = "STATUS", type_ = "string", json_path = ".status.phase"),
-    printcolumn(name = "minMember", type_ = "integer", json_path = ".spec.minMember"),
-    printcolumn(name = "RUNNINGS", type_ = "integer", json_path = ".status.running"),
-    printcolumn(
-        name = "AGE",
-        type_ = "date",
-        json_path = ".metadata.creationTimestamp"
-    ),
-    printcolumn(
-        name = "QUEUE",
-        type_ = "string",
-        json_path = ".spec.queue",
-        priority = "1"
-    )
+    doc = "A gang: pods that start together or not at all."
 )]
 #[serde(rename_all = "camelCase")]
 pub struct PodGroupSpec {

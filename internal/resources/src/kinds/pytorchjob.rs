@@ -19,28 +19,11 @@ use super::schemas;
     version = "v1",
     kind = "PyTorchJob",
     plural = "pytorchjobs",
-    singular = "pytorchjob",
     namespaced,
     status = "PyTorchJobStatus",
     derive = "PartialEq",
     derive = "Default",
-    category = "all",
-    doc = "A distributed PyTorch training job: a master and workers, or elastic workers alone.",
-    scale(
-        spec_replicas_path = ".spec.pytorchReplicaSpecs.Worker.replicas",
-        status_replicas_path = ".status.replicaStatuses.Worker.active",
-        label_selector_path = ".status.replicaStatuses.Worker.selector"
-    ),
-    printcolumn(
-        name = "State",
-        type_ = "string",
-        json_path = ".status.conditions[-1:].type"
-    ),
-    printcolumn(
-        name = "Age",
-        type_ = "date",
-        json_path = ".metadata.creationTimestamp"
-    )
+    doc = "A distributed PyTorch training job: a master and workers, or elastic workers alone."
 )]
 #[serde(rename_all = "camelCase")]
 pub struct PyTorchJobSpec {

@@ -19,24 +19,10 @@ type ResourceList = BTreeMap<String, Quantity>;
     version = "v1beta1",
     kind = "Queue",
     plural = "queues",
-    singular = "queue",
-    shortname = "q",
-    shortname = "queue-v1beta1",
     status = "QueueStatus",
     derive = "PartialEq",
     derive = "Default",
-    doc = "A queue that gangs wait in: a share of the cluster, and its bounds.",
-    printcolumn(name = "Weight", type_ = "integer", json_path = ".spec.weight"),
-    printcolumn(name = "State", type_ = "string", json_path = ".status.state"),
-    printcolumn(name = "Inqueue", type_ = "integer", json_path = ".status.inqueue"),
-    printcolumn(name = "Pending", type_ = "integer", json_path = ".status.pending"),
-    printcolumn(name = "Running", type_ = "integer", json_path = ".status.running"),
-    printcolumn(
-        name = "Parent",
-        type_ = "string",
-        json_path = ".spec.parent",
-        priority = "1"
-    )
+    doc = "A queue that gangs wait in: a share of the cluster, and its bounds."
 )]
 #[serde(rename_all = "camelCase")]
 pub struct QueueSpec {

@@ -20,29 +20,11 @@ use super::schemas;
     version = "v1",
     kind = "RayCluster",
     plural = "rayclusters",
-    singular = "raycluster",
-    category = "all",
     namespaced,
     status = "RayClusterStatus",
     derive = "PartialEq",
     derive = "Default",
-    doc = "A Ray cluster: a head and groups of workers.",
-    printcolumn(
-        name = "desired workers",
-        type_ = "integer",
-        json_path = ".status.desiredWorkerReplicas"
-    ),
-    printcolumn(
-        name = "available workers",
-        type_ = "integer",
-        json_path = ".status.availableWorkerReplicas"
-    ),
-    printcolumn(name = "status", type_ = "string", json_path = ".status.state"),
-    printcolumn(
-        name = "age",
-        type_ = "date",
-        json_path = ".metadata.creationTimestamp"
-    )
+    doc = "A Ray cluster: a head and groups of workers."
 )]
 #[serde(rename_all = "camelCase")]
 pub struct RayClusterSpec {

@@ -16,30 +16,11 @@ use super::schemas;
     version = "v1alpha1",
     kind = "ScaledObject",
     plural = "scaledobjects",
-    singular = "scaledobject",
-    shortname = "so",
     namespaced,
     status = "ScaledObjectStatus",
     derive = "PartialEq",
     derive = "Default",
-    doc = "A workload whose replicas follow what its triggers measure.",
-    printcolumn(
-        name = "ScaleTargetName",
-        type_ = "string",
-        json_path = ".spec.scaleTargetRef.name"
-    ),
-    printcolumn(name = "Min", type_ = "integer", json_path = ".spec.minReplicaCount"),
-    printcolumn(name = "Max", type_ = "integer", json_path = ".spec.maxReplicaCount"),
-    printcolumn(
-        name = "Ready",
-        type_ = "string",
-        json_path = r#".status.conditions[?(@.type=="Ready")].status"#
-    ),
-    printcolumn(
-        name = "Age",
-        type_ = "date",
-        json_path = ".metadata.creationTimestamp"
-    )
+    doc = "A workload whose replicas follow what its triggers measure."
 )]
 #[serde(rename_all = "camelCase")]
 pub struct ScaledObjectSpec {

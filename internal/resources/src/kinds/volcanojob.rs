@@ -19,32 +19,11 @@ use super::schemas;
     kind = "Job",
     root = "VolcanoJob",
     plural = "jobs",
-    singular = "job",
-    shortname = "vcjob",
-    shortname = "vj",
     namespaced,
     status = "VolcanoJobStatus",
     derive = "PartialEq",
     derive = "Default",
-    doc = "A Volcano Job: tasks of pods that start together.",
-    printcolumn(name = "STATUS", type_ = "string", json_path = ".status.state.phase"),
-    printcolumn(
-        name = "minAvailable",
-        type_ = "integer",
-        json_path = ".spec.minAvailable"
-    ),
-    printcolumn(name = "RUNNINGS", type_ = "integer", json_path = ".status.running"),
-    printcolumn(
-        name = "AGE",
-        type_ = "date",
-        json_path = ".metadata.creationTimestamp"
-    ),
-    printcolumn(
-        name = "QUEUE",
-        type_ = "string",
-        json_path = ".spec.queue",
-        priority = "1"
-    )
+    doc = "A Volcano Job: tasks of pods that start together."
 )]
 #[serde(rename_all = "camelCase")]
 pub struct VolcanoJobSpec {

@@ -245,10 +245,9 @@ pub fn cluster_roles() -> Vec<Value> {
 /// own `admin`, `edit` and `view` grant the rest, and include these by their labels; none grants more rights on
 /// Kubernetes' kinds than the cluster's administrators chose. `muster-admin` is part of no other role.
 pub fn kubernetes_cluster_roles() -> Vec<Value> {
-    let custom = |kind: &Kind| !kind.strategic;
     let groups: BTreeSet<&str> = registry::all()
         .iter()
-        .filter(|kind| custom(kind))
+        .filter(|kind| kind.is_custom())
         .map(|kind| kind.group)
         .collect();
     let role = |role: Role, to: Option<&str>, rules: Vec<Value>| {
@@ -274,7 +273,7 @@ pub fn kubernetes_cluster_roles() -> Vec<Value> {
     let viewer = || [reader_rules(), shared_rules()].concat();
     let member = || [viewer(), member_rules()].concat();
     vec![
-        role(Role::Admin, None, over(custom, read_parts, &["*"])),
+        role(Role::Admin, None, over(Kind::is_custom, read_parts, &["*"])),
         role(Role::Lead, Some("admin"), [member(), lead_rules()].concat()),
         role(Role::Member, Some("edit"), member()),
         role(Role::Viewer, Some("view"), viewer()),

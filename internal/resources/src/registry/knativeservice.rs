@@ -1,13 +1,15 @@
 //! Knative's Service: the checks of its admission.
 
+use kube::CustomResourceExt as _;
 use serde_json::Value;
 
-use super::columns::{NAME, column};
+use super::columns::{NAME, of};
 use super::meta::{self, NameRule};
 use super::pod::{check_template, default_template};
-use super::{Column, Kind};
+use super::{Column, Kind, Source};
 use crate::field::{FieldError, Path};
 use crate::json;
+use crate::kinds;
 
 /// Knative's default name for a container.
 const CONTAINER: &str = "user-container";
@@ -21,15 +23,24 @@ const OWN: [&str; 4] = [
 
 const COLUMNS: &[Column] = &[
     NAME,
-    column("URL", "string", "Where it is reached.", |service, _| {
-        Value::from(json::text(service, &["status", "url"]))
-    }),
-    column("Ready", "string", "Does it serve?", |service, _| {
-        meta::condition_status(service, "Ready")
-    }),
-    column("Reason", "string", "Why it does not.", |service, _| {
-        meta::condition_reason(service, "Ready")
-    }),
+    of(
+        "URL",
+        "string",
+        "Where it is reached.",
+        Source::Field(&["status", "url"]),
+    ),
+    of(
+        "Ready",
+        "string",
+        "Does it serve?",
+        Source::Condition("Ready", "status"),
+    ),
+    of(
+        "Reason",
+        "string",
+        "Why it does not.",
+        Source::Condition("Ready", "reason"),
+    ),
 ];
 
 pub(super) const KIND: Kind = Kind {
@@ -40,9 +51,9 @@ pub(super) const KIND: Kind = Kind {
     list_kind: "ServiceList",
     short_names: &["kservice", "ksvc"],
     categories: &["all", "knative", "serving"],
+    definition: Some(kinds::KnativeService::crd),
     schema: "dev.knative.serving.v1.Service",
     status: true,
-    strategic: false,
     generation: true,
     validate,
     prepare: meta::without_status,

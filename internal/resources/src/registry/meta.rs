@@ -370,22 +370,3 @@ pub fn one_of(
         errors.push(FieldError::not_supported(&path.child(key), text, supported));
     }
 }
-
-/// The status of a condition, for a table.
-pub fn condition_status(object: &Value, kind: &str) -> Value {
-    condition_word(object, kind, "status")
-}
-
-/// The reason of a condition, for a table.
-pub fn condition_reason(object: &Value, kind: &str) -> Value {
-    condition_word(object, kind, "reason")
-}
-
-fn condition_word(object: &Value, kind: &str, member: &str) -> Value {
-    let conditions = json::items(object, &["status", "conditions"]);
-    let mut named = conditions
-        .iter()
-        .filter(|c| json::text(c, &["type"]) == kind);
-    let word = named.next().map(|c| json::text(c, &[member]));
-    Value::from(word.unwrap_or(""))
-}

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use jiff::Timestamp;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use serde_json::Value;
 
 use crate::field::FieldError;
@@ -40,6 +40,8 @@ mod service;
 mod serviceaccount;
 mod volcanojob;
 
+pub use columns::{Column, Source};
+
 /// A kind of resource.
 #[derive(Clone, Copy)]
 pub struct Kind {
@@ -71,8 +73,9 @@ pub struct Kind {
     pub scale: Option<ScalePaths>,
     /// Other subresources: `binding`, `eviction`, `log`.
     pub extra_subresources: &'static [&'static str],
-    /// True if it is built in (strategic merge patch works), false if it is custom (it does not).
-    pub strategic: bool,
+    /// For a custom kind: the definition that its Rust type generates. [`crate::crds::of`] adds what this registration
+    /// says. A kind without one is built into Kubernetes.
+    pub definition: Option<fn() -> CustomResourceDefinition>,
     /// True if deletion waits for a grace period (pods).
     pub graceful: bool,
     /// True if a change of the spec increments `metadata.generation`.
@@ -86,7 +89,7 @@ pub struct Kind {
     pub validate_status: fn(new: &Value, old: &Value) -> Vec<FieldError>,
     /// Sets the fields that the writer may not choose, after defaulting: on create, the first `status`.
     pub prepare: fn(new: &mut Value, old: Option<&Value>),
-    /// The columns of a table, the name first.
+    /// The columns of a table, the name first; a custom kind's definition has them, too.
     pub columns: &'static [Column],
     /// The fields that a field selector may name besides `metadata.name` and `metadata.namespace`, and their values.
     pub fields: &'static [Field],
@@ -105,23 +108,6 @@ pub struct ScalePaths {
 
 /// A field that a field selector may name, and its value in an object.
 pub type Field = (&'static str, fn(&Value) -> String);
-
-/// One column of a table.
-#[derive(Clone, Copy)]
-pub struct Column {
-    /// The heading.
-    pub name: &'static str,
-    /// `string`, `integer`, `date`, ...
-    pub type_: &'static str,
-    /// `name` for the name; else empty.
-    pub format: &'static str,
-    /// The description of its values.
-    pub description: &'static str,
-    /// 0: always; 1: with `-o wide`.
-    pub priority: i32,
-    /// The cell of one object.
-    pub value: fn(&Value, now: Timestamp) -> Value,
-}
 
 /// Every kind, in the order of discovery.
 static ALL: [Kind; 31] = [
@@ -213,7 +199,7 @@ impl Kind {
         status: false,
         scale: None,
         extra_subresources: &[],
-        strategic: true,
+        definition: None,
         graceful: false,
         generation: false,
         default: |_| {},
@@ -231,6 +217,11 @@ impl Kind {
         } else {
             format!("{}/{}", self.group, self.version)
         }
+    }
+
+    /// True if it is a custom resource on a Kubernetes cluster. Such kinds take no strategic merge patch.
+    pub fn is_custom(&self) -> bool {
+        self.definition.is_some()
     }
 
     /// True if both are the same resource, under any version.

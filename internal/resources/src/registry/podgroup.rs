@@ -1,34 +1,45 @@
 //! PodGroup: the gang. Volcano's defaults and checks.
 
+use kube::CustomResourceExt as _;
 use serde_json::{Value, json};
 
-use super::columns::{AGE, NAME, column, wide};
+use super::columns::{AGE, NAME, of, only_wide};
 use super::meta::{self, NameRule};
 use super::pod::check_quantity;
-use super::{Column, Kind};
+use super::{Column, Kind, Source};
 use crate::field::{FieldError, Path};
 use crate::json;
+use crate::kinds;
 use crate::names;
 use crate::syntax;
 
 const COLUMNS: &[Column] = &[
     NAME,
-    column("STATUS", "string", "Where the gang stands.", |group, _| {
-        Value::from(json::text(group, &["status", "phase"]))
-    }),
-    column(
+    of(
+        "STATUS",
+        "string",
+        "Where the gang stands.",
+        Source::Field(&["status", "phase"]),
+    ),
+    of(
         "minMember",
         "integer",
         "Members that must start together.",
-        |group, _| json::at(group, &["spec", "minMember"]).clone(),
+        Source::Field(&["spec", "minMember"]),
     ),
-    column("RUNNINGS", "integer", "Members running.", |group, _| {
-        Value::from(json::int(group, &["status", "running"]).unwrap_or(0))
-    }),
+    of(
+        "RUNNINGS",
+        "integer",
+        "Members running.",
+        Source::Count(&["status", "running"]),
+    ),
     AGE,
-    wide("QUEUE", "string", "The queue it waits in.", |group, _| {
-        Value::from(json::text(group, &["spec", "queue"]))
-    }),
+    only_wide(of(
+        "QUEUE",
+        "string",
+        "The queue it waits in.",
+        Source::Field(&["spec", "queue"]),
+    )),
 ];
 
 pub(super) const KIND: Kind = Kind {
@@ -39,9 +50,9 @@ pub(super) const KIND: Kind = Kind {
     singular: "podgroup",
     list_kind: "PodGroupList",
     short_names: &["pg", "podgroup-v1beta1"],
+    definition: Some(kinds::PodGroup::crd),
     schema: "sh.volcano.scheduling.v1beta1.PodGroup",
     status: true,
-    strategic: false,
     generation: true,
     default,
     validate,

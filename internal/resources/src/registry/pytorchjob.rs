@@ -1,14 +1,16 @@
 //! PyTorchJob: the training operator's defaults and checks, except two: a container need not be called `pytorch` (the
 //! first container trains), and it need not name an image.
 
+use kube::CustomResourceExt as _;
 use serde_json::Value;
 
-use super::columns::{AGE, NAME, column, or_none, wide};
+use super::columns::{AGE, NAME, of, or_none, wide};
 use super::meta::{self, NameRule};
 use super::pod::{check_quantity, check_template, default_template};
-use super::{Column, Kind, ScalePaths};
+use super::{Column, Kind, ScalePaths, Source};
 use crate::field::{FieldError, FieldErrorKind, Path};
 use crate::json;
+use crate::kinds;
 use crate::names;
 use crate::numbers::GANG_MEMBERS_MAX;
 
@@ -19,11 +21,14 @@ const REPLICAS: [&str; 2] = ["spec", "pytorchReplicaSpecs"];
 
 const COLUMNS: &[Column] = &[
     NAME,
-    column(
+    of(
         "State",
         "string",
         "What has become of the job.",
-        |job, _| Value::from(state(job)),
+        Source::Approximated(
+            |job, _| Value::from(state(job)),
+            ".status.conditions[-1:].type",
+        ),
     ),
     AGE,
     wide(
@@ -44,6 +49,7 @@ pub(super) const KIND: Kind = Kind {
     singular: "pytorchjob",
     list_kind: "PyTorchJobList",
     categories: &["all"],
+    definition: Some(kinds::PyTorchJob::crd),
     schema: "org.kubeflow.v1.PyTorchJob",
     status: true,
     scale: Some(ScalePaths {
@@ -51,7 +57,6 @@ pub(super) const KIND: Kind = Kind {
         status_replicas: ".status.replicaStatuses.Worker.active",
         label_selector: Some(".status.replicaStatuses.Worker.selector"),
     }),
-    strategic: false,
     generation: true,
     default,
     validate,

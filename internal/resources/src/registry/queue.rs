@@ -1,14 +1,16 @@
 //! Queue: Volcano's defaults and checks. `guaranteed`, which many manifests use for `guarantee.resource`, is stored as
 //! written.
 
+use kube::CustomResourceExt as _;
 use serde_json::{Value, json};
 
-use super::columns::{NAME, column, wide};
+use super::columns::{NAME, of, only_wide};
 use super::meta::{self, NameRule};
 use super::pod::check_quantity;
-use super::{Column, Kind};
+use super::{Column, Kind, Source};
 use crate::field::{FieldError, Path};
 use crate::json;
+use crate::kinds;
 use crate::syntax;
 
 const WEIGHT_MAX: i64 = 65_535;
@@ -19,45 +21,53 @@ const LISTS: [&[&str]; 4] = [
     &["guarantee", "resource"],
 ];
 
-fn count(queue: &Value, key: &str) -> Value {
-    Value::from(json::int(queue, &["status", key]).unwrap_or(0))
-}
-
 const COLUMNS: &[Column] = &[
     NAME,
-    column(
+    of(
         "Weight",
         "integer",
         "Its share beside its siblings.",
-        |queue, _| Value::from(json::int(queue, &["spec", "weight"]).unwrap_or(1)),
+        Source::Approximated(
+            |queue, _| Value::from(json::int(queue, &["spec", "weight"]).unwrap_or(1)),
+            ".spec.weight",
+        ),
     ),
-    column("State", "string", "Does it take work?", |queue, _| {
-        Value::from(json::text(queue, &["status", "state"]))
-    }),
-    column(
+    of(
+        "State",
+        "string",
+        "Does it take work?",
+        Source::Field(&["status", "state"]),
+    ),
+    of(
         "Inqueue",
         "integer",
         "Gangs let in and not yet placed.",
-        |queue, _| count(queue, "inqueue"),
+        Source::Count(&["status", "inqueue"]),
     ),
-    column("Pending", "integer", "Gangs waiting.", |queue, _| {
-        count(queue, "pending")
-    }),
-    column("Running", "integer", "Gangs running.", |queue, _| {
-        count(queue, "running")
-    }),
-    wide(
+    of(
+        "Pending",
+        "integer",
+        "Gangs waiting.",
+        Source::Count(&["status", "pending"]),
+    ),
+    of(
+        "Running",
+        "integer",
+        "Gangs running.",
+        Source::Count(&["status", "running"]),
+    ),
+    only_wide(of(
         "Share",
         "string",
         "The largest part of the cluster that it holds of any resource.",
-        |queue, _| Value::from(json::text(queue, &["status", "share"])),
-    ),
-    wide(
+        Source::Field(&["status", "share"]),
+    )),
+    only_wide(of(
         "Parent",
         "string",
         "The queue it is part of.",
-        |queue, _| Value::from(json::text(queue, &["spec", "parent"])),
-    ),
+        Source::Field(&["spec", "parent"]),
+    )),
 ];
 
 pub(super) const KIND: Kind = Kind {
@@ -69,9 +79,9 @@ pub(super) const KIND: Kind = Kind {
     list_kind: "QueueList",
     short_names: &["q", "queue-v1beta1"],
     namespaced: false,
+    definition: Some(kinds::Queue::crd),
     schema: "sh.volcano.scheduling.v1beta1.Queue",
     status: true,
-    strategic: false,
     generation: true,
     default,
     validate,

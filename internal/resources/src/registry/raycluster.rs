@@ -3,37 +3,39 @@
 
 use std::collections::BTreeSet;
 
+use kube::CustomResourceExt as _;
 use serde_json::Value;
 
-use super::columns::{AGE, NAME, column};
+use super::columns::{AGE, NAME, of};
 use super::meta::{self, NameRule};
 use super::pod::{check_template, default_template};
-use super::{Column, Kind};
+use super::{Column, Kind, Source};
 use crate::field::{FieldError, Path};
 use crate::json;
+use crate::kinds;
 use crate::numbers::GANG_MEMBERS_MAX;
 
 const MANAGERS: [&str; 2] = ["ray.io/kuberay-operator", "kueue.x-k8s.io/multikueue"];
 
 const COLUMNS: &[Column] = &[
     NAME,
-    column(
+    of(
         "desired workers",
         "integer",
         "Workers wanted.",
-        |cluster, _| json::at(cluster, &["status", "desiredWorkerReplicas"]).clone(),
+        Source::Field(&["status", "desiredWorkerReplicas"]),
     ),
-    column(
+    of(
         "available workers",
         "integer",
         "Workers running.",
-        |cluster, _| json::at(cluster, &["status", "availableWorkerReplicas"]).clone(),
+        Source::Field(&["status", "availableWorkerReplicas"]),
     ),
-    column(
+    of(
         "status",
         "string",
         "Where the cluster stands.",
-        |cluster, _| Value::from(json::text(cluster, &["status", "state"])),
+        Source::Field(&["status", "state"]),
     ),
     AGE,
 ];
@@ -45,9 +47,9 @@ pub(super) const KIND: Kind = Kind {
     singular: "raycluster",
     list_kind: "RayClusterList",
     categories: &["all"],
+    definition: Some(kinds::RayCluster::crd),
     schema: "io.ray.v1.RayCluster",
     status: true,
-    strategic: false,
     generation: true,
     default: |_| {},
     validate,

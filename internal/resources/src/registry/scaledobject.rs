@@ -1,12 +1,14 @@
 //! ScaledObject: the checks of KEDA's admission.
 
+use kube::CustomResourceExt as _;
 use serde_json::Value;
 
-use super::columns::{AGE, NAME, column};
+use super::columns::{AGE, NAME, of};
 use super::meta::{self, NameRule};
-use super::{Column, Kind};
+use super::{Column, Kind, Source};
 use crate::field::{FieldError, Path};
 use crate::json;
+use crate::kinds;
 
 /// The default maximum of replicas.
 const MAX_REPLICAS: i64 = 100;
@@ -14,21 +16,30 @@ const METRIC_TYPES: [&str; 3] = ["AverageValue", "Value", "Utilization"];
 
 const COLUMNS: &[Column] = &[
     NAME,
-    column(
+    of(
         "ScaleTargetName",
         "string",
         "What is scaled.",
-        |object, _| Value::from(json::text(object, &["spec", "scaleTargetRef", "name"])),
+        Source::Field(&["spec", "scaleTargetRef", "name"]),
     ),
-    column("Min", "integer", "The fewest replicas.", |object, _| {
-        json::at(object, &["spec", "minReplicaCount"]).clone()
-    }),
-    column("Max", "integer", "The most replicas.", |object, _| {
-        json::at(object, &["spec", "maxReplicaCount"]).clone()
-    }),
-    column("Ready", "string", "Is it scaled by this?", |object, _| {
-        meta::condition_status(object, "Ready")
-    }),
+    of(
+        "Min",
+        "integer",
+        "The fewest replicas.",
+        Source::Field(&["spec", "minReplicaCount"]),
+    ),
+    of(
+        "Max",
+        "integer",
+        "The most replicas.",
+        Source::Field(&["spec", "maxReplicaCount"]),
+    ),
+    of(
+        "Ready",
+        "string",
+        "Is it scaled by this?",
+        Source::Condition("Ready", "status"),
+    ),
     AGE,
 ];
 
@@ -40,9 +51,9 @@ pub(super) const KIND: Kind = Kind {
     singular: "scaledobject",
     list_kind: "ScaledObjectList",
     short_names: &["so"],
+    definition: Some(kinds::ScaledObject::crd),
     schema: "sh.keda.v1alpha1.ScaledObject",
     status: true,
-    strategic: false,
     generation: true,
     validate,
     prepare: meta::without_status,

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use jiff::Timestamp;
 use serde_json::json;
 
 use super::*;
@@ -573,7 +574,7 @@ fn tables_read_as_kubectl_prints_them() {
     let row = |kind: &Kind, object: &Value| -> Vec<String> {
         kind.columns
             .iter()
-            .map(|c| match (c.value)(object, now) {
+            .map(|c| match c.cell(object, now) {
                 Value::String(text) => text,
                 other => other.to_string(),
             })
@@ -791,7 +792,7 @@ fn bindings_list_their_subjects() {
     let cells: Vec<Value> = bindings
         .columns
         .iter()
-        .map(|column| (column.value)(&binding, now))
+        .map(|column| column.cell(&binding, now))
         .collect();
     assert_eq!(cells, ["b", "Role/r", "90s", "ann, bob", "team", "a/s"]);
 }

@@ -4,14 +4,16 @@
 
 use std::collections::BTreeSet;
 
+use kube::CustomResourceExt as _;
 use serde_json::{Value, json};
 
-use super::columns::{AGE, NAME, column, wide};
+use super::columns::{AGE, NAME, of, only_wide};
 use super::meta::{self, NameRule};
 use super::pod::{check_template, default_template};
-use super::{Column, Kind};
+use super::{Column, Kind, Source};
 use crate::field::{FieldError, Path};
 use crate::json;
+use crate::kinds;
 use crate::numbers::GANG_MEMBERS_MAX;
 use crate::syntax;
 
@@ -41,22 +43,31 @@ const PLUGINS: [&str; 7] = ["env", "svc", "ssh", "pytorch", "tensorflow", "mpi",
 
 const COLUMNS: &[Column] = &[
     NAME,
-    column("STATUS", "string", "Where the job stands.", |job, _| {
-        Value::from(json::text(job, &["status", "state", "phase"]))
-    }),
-    column(
+    of(
+        "STATUS",
+        "string",
+        "Where the job stands.",
+        Source::Field(&["status", "state", "phase"]),
+    ),
+    of(
         "minAvailable",
         "integer",
         "Pods that must start together.",
-        |job, _| json::at(job, &["spec", "minAvailable"]).clone(),
+        Source::Field(&["spec", "minAvailable"]),
     ),
-    column("RUNNINGS", "integer", "Pods running.", |job, _| {
-        json::at(job, &["status", "running"]).clone()
-    }),
+    of(
+        "RUNNINGS",
+        "integer",
+        "Pods running.",
+        Source::Field(&["status", "running"]),
+    ),
     AGE,
-    wide("QUEUE", "string", "The queue it waits in.", |job, _| {
-        Value::from(json::text(job, &["spec", "queue"]))
-    }),
+    only_wide(of(
+        "QUEUE",
+        "string",
+        "The queue it waits in.",
+        Source::Field(&["spec", "queue"]),
+    )),
 ];
 
 pub(super) const KIND: Kind = Kind {
@@ -67,9 +78,9 @@ pub(super) const KIND: Kind = Kind {
     singular: "job",
     list_kind: "JobList",
     short_names: &["vcjob", "vj"],
+    definition: Some(kinds::VolcanoJob::crd),
     schema: "sh.volcano.batch.v1alpha1.Job",
     status: true,
-    strategic: false,
     generation: true,
     validate,
     prepare: meta::without_status,

@@ -363,11 +363,14 @@ impl Scheduler {
             }
         }
         units.truncate(enough);
-        let found = self.give_back_unneeded(key, ask, candidates, units, placed, transaction, now);
-        found.map(|found| Found {
+        let found = Found {
+            units,
+            placed,
+            places: Vec::new(),
             first: due,
-            ..found
-        })
+            transaction,
+        };
+        self.give_back_unneeded(key, ask, candidates, found, now)
     }
 
     pub(super) fn take(&mut self, transaction: &mut Transaction, unit: &mut EvictionUnit) {
@@ -389,20 +392,20 @@ impl Scheduler {
     /// Releases the victims that are not needed, the last taken first: first the victims that fit
     /// beside the gang as it was placed, then the victims without which the gang can be placed
     /// elsewhere.
-    #[allow(
-        clippy::too_many_arguments,
-        reason = "the state of one search, passed on once"
-    )]
     fn give_back_unneeded(
         &mut self,
         key: &GangKey,
         ask: &Ask,
         candidates: &dyn Candidates,
-        units: Vec<EvictionUnit>,
-        mut placed: Vec<Placement>,
-        mut transaction: Transaction,
+        found: Found,
         now: Timestamp,
     ) -> Option<Found> {
+        let Found {
+            units,
+            mut placed,
+            mut transaction,
+            ..
+        } = found;
         let mut kept = vec![true; units.len()];
         for at in (0..units.len()).rev() {
             if self.is_bound_up(&units, &kept, at) || self.lost_its_gpus(&units[at]) {
@@ -449,8 +452,8 @@ impl Scheduler {
         Some(Found {
             units: units.filter(|(_, kept)| *kept).map(|(b, _)| b).collect(),
             placed,
-            places: Vec::new(),
-            first: true,
+            places: found.places,
+            first: found.first,
             transaction,
         })
     }

@@ -48,12 +48,6 @@ pub fn folder() -> Option<PathBuf> {
         .find(|dir| dir.is_dir())
 }
 
-/// Where placements are written unless another folder is named.
-#[allow(dead_code, reason = "tests share this file and write none")]
-pub fn target() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/openb")
-}
-
 /// The text of `name` in `dir`, or of `name.gz`.
 pub fn text(dir: &Path, name: &str) -> Result<String, FileError> {
     let plain = dir.join(name);

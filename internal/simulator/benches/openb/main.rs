@@ -105,8 +105,13 @@ fn plan() -> Result<Plan, BenchError> {
         seeds: (number(first)?..=number(last)?).collect(),
         variants: VARIANTS.into_iter().filter(chosen).collect(),
         policies: policies(&word("POLICIES").unwrap_or_default())?,
-        out: word("OUT").map_or_else(files::target, PathBuf::from),
+        out: word("OUT").map_or_else(target, PathBuf::from),
     })
+}
+
+/// Where placements are written unless another folder is named.
+fn target() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/openb")
 }
 
 /// The policies that are named, or all.
@@ -144,7 +149,7 @@ fn run(plan: &Plan) -> Result<bool, BenchError> {
     } else {
         String::new()
     };
-    let expected = Expected::read(name, &published);
+    let expected = Expected::read(name, &published)?;
     let ranks = files::text(&plan.arrivals, "node_rank.csv")?;
     let mut report = Report::default();
     let mut compared = Compared::default();

@@ -1,8 +1,9 @@
 //! Compares runs of the baselines with the published results, cell by cell and line by line.
 
-use super::data::{Arrivals, Csv};
+use super::data::Arrivals;
 use super::play::Played;
 use crate::error::SimulatorError;
+use crate::read::table::Table;
 
 /// The tolerance for an allocation or an amount of fragmentation, which is published rounded to
 /// 0.01.
@@ -11,9 +12,12 @@ const ROUNDING: f64 = 0.0101;
 /// The tolerance for the ratio of fragmentation, which is published rounded to 0.1 of its divisor.
 const RATIO_ROUNDING: f64 = 0.0501;
 
-/// The published results of each variant, policy and seed.
+/// The first columns of the published results: the variant, the policy and the seed of a run.
+const KEYS: usize = 3;
+
+/// The published results of each variant, policy and seed; none for other arrivals than those.
 pub struct Expected<'a> {
-    table: Csv<'a>,
+    table: Option<Table<'a>>,
 }
 
 /// The result of a comparison.
@@ -26,12 +30,15 @@ pub struct Compared {
 }
 
 impl<'a> Expected<'a> {
-    /// Reads the table.
-    #[must_use]
-    pub fn read(file: &'a str, text: &'a str) -> Expected<'a> {
-        Expected {
-            table: Csv::split(file, text),
-        }
+    /// Reads the table; an empty text has no results.
+    ///
+    /// # Errors
+    /// A line with more or fewer values than the header.
+    pub fn read(file: &'a str, text: &str) -> Result<Expected<'a>, SimulatorError> {
+        let given = (!text.is_empty()).then(|| Table::of_commas(file, text));
+        Ok(Expected {
+            table: given.transpose()?,
+        })
     }
 
     /// Compares a run. A run that the table lacks has no cells.
@@ -44,14 +51,22 @@ impl<'a> Expected<'a> {
         arrivals: &Arrivals,
         run: &Played,
     ) -> Result<Compared, SimulatorError> {
-        let seed = seed.to_string();
-        let key = [variant, policy, seed.as_str()];
         let mut out = Compared::default();
-        let Some(row) = self.table.rows().find(|(_, row)| row.starts_with(&key)) else {
+        let Some(table) = &self.table else {
             return Ok(out);
         };
-        for (at, name) in self.table.header().iter().enumerate().skip(key.len()) {
-            let wanted: f64 = self.table.number(row, at)?;
+        let seed = seed.to_string();
+        let key: [&str; KEYS] = [variant, policy, seed.as_str()];
+        let mut rows = table.rows();
+        let row = rows.find(|row| {
+            let mut columns = table.columns().zip(key);
+            columns.all(|((_, column), wanted)| row.text(column) == wanted)
+        });
+        let Some(row) = row else {
+            return Ok(out);
+        };
+        for (name, column) in table.columns().skip(KEYS) {
+            let wanted: f64 = row.number(column)?;
             let (found, off) = cell(name, arrivals, run).ok_or_else(|| {
                 SimulatorError::Nothing(format!("a column {name} is not known here"))
             })?;

@@ -2,11 +2,11 @@
 //! classes that FGD expects. The benchmark's own description defines the columns.
 
 use std::collections::BTreeMap;
-use std::str::FromStr;
 
 use scheduler::fragment::{ANY_MODEL, Demand, Mix, Shape, WHOLE};
 
-use crate::error::{Place, SimulatorError};
+use crate::error::SimulatorError;
+use crate::read::table::Table;
 
 /// The pod lists.
 pub const VARIANTS: [&str; 17] = [
@@ -63,84 +63,32 @@ pub struct Arrivals {
     pub rank: Vec<u32>,
 }
 
-/// A comma-separated table without quotes.
-pub(super) struct Csv<'a> {
-    file: &'a str,
-    header: Vec<&'a str>,
-    rows: Vec<Vec<&'a str>>,
-}
-
-impl<'a> Csv<'a> {
-    pub(super) fn split(file: &'a str, text: &'a str) -> Csv<'a> {
-        let mut lines = text.lines();
-        let header = lines.next().unwrap_or_default().split(',').collect();
-        let rows = lines.map(|line| line.split(',').collect()).collect();
-        Csv { file, header, rows }
-    }
-
-    pub(super) fn header(&self) -> &[&'a str] {
-        &self.header
-    }
-
-    pub(super) fn rows(&self) -> impl Iterator<Item = (usize, &[&'a str])> {
-        let rows = self.rows.iter().enumerate();
-        rows.map(|(at, row)| (at + 2, row.as_slice()))
-            .filter(|(_, row)| row.iter().any(|value| !value.is_empty()))
-    }
-
-    pub(super) fn column(&self, name: &str) -> Result<usize, SimulatorError> {
-        self.header
-            .iter()
-            .position(|h| *h == name)
-            .ok_or_else(|| SimulatorError::Column {
-                file: self.file.to_owned(),
-                meaning: name.to_owned(),
-                accepted: name.to_owned(),
-                found: self.header.join(", "),
-            })
-    }
-
-    pub(super) fn number<T: FromStr>(
-        &self,
-        (line, row): (usize, &[&str]),
-        column: usize,
-    ) -> Result<T, SimulatorError> {
-        let text = row.get(column).copied().unwrap_or_default();
-        text.parse().map_err(|_| SimulatorError::Value {
-            place: Place::line(self.file, line),
-            field: self.header.get(column).copied().unwrap_or_default().into(),
-            value: text.to_owned(),
-            wanted: "write a number".to_owned(),
-        })
-    }
-}
-
 impl Cluster {
     /// Reads the node list.
     ///
     /// # Errors
-    /// A missing column or a value that is no number.
+    /// An empty file, a line with more or fewer values than the header, a missing column, or a value that
+    /// is no number.
     pub fn read(file: &str, text: &str) -> Result<Cluster, SimulatorError> {
-        let csv = Csv::split(file, text);
-        let (name, cpu) = (csv.column("sn")?, csv.column("cpu_milli")?);
-        let (mem, gpu) = (csv.column("memory_mib")?, csv.column("gpu")?);
-        let model = csv.column("model")?;
+        let table = Table::of_commas(file, text)?;
+        let (name, cpu) = (table.named("sn")?, table.named("cpu_milli")?);
+        let (mem, gpu) = (table.named("memory_mib")?, table.named("gpu")?);
+        let model = table.named("model")?;
         let mut out = Cluster::default();
-        for row in csv.rows() {
-            let word = row.1.get(model).copied().unwrap_or_default();
+        for row in table.rows() {
+            let word = row.text(model);
             let known = out.models.iter().position(|m| m == word);
             let bit = known.unwrap_or_else(|| {
                 out.models.push(word.to_owned());
                 out.models.len() - 1
             });
             out.shapes.push(Shape {
-                cpu: csv.number(row, cpu)?,
-                mem: csv.number(row, mem)?,
-                gpus: csv.number(row, gpu)?,
+                cpu: row.number(cpu)?,
+                mem: row.number(mem)?,
+                gpus: row.number(gpu)?,
                 model: bit as u8,
             });
-            out.names
-                .push(row.1.get(name).copied().unwrap_or_default().to_owned());
+            out.names.push(row.text(name).to_owned());
         }
         Ok(out)
     }
@@ -156,39 +104,35 @@ impl Cluster {
 /// Reads a pod list, in the order of the file.
 ///
 /// # Errors
-/// A missing column or a value that is no number.
+/// An empty file, a line with more or fewer values than the header, a missing column, or a value that
+/// is no number.
 pub fn read_pods(file: &str, text: &str, cluster: &Cluster) -> Result<Vec<Pod>, SimulatorError> {
-    let csv = Csv::split(file, text);
-    let (name, cpu) = (csv.column("name")?, csv.column("cpu_milli")?);
-    let (mem, gpus) = (csv.column("memory_mib")?, csv.column("num_gpu")?);
-    let (milli, spec) = (csv.column("gpu_milli")?, csv.column("gpu_spec").ok());
+    let table = Table::of_commas(file, text)?;
+    let (name, cpu) = (table.named("name")?, table.named("cpu_milli")?);
+    let (mem, gpus) = (table.named("memory_mib")?, table.named("num_gpu")?);
+    let (milli, spec) = (table.named("gpu_milli")?, table.named("gpu_spec").ok());
     let bit = |word: &str| {
         let known = cluster.models.iter().position(|m| m == word);
         known.map_or(0, |bit| 1u64 << bit)
     };
     let mut out = Vec::new();
-    for row in csv.rows() {
-        let spec = spec.and_then(|column| row.1.get(column).copied());
-        let spec = spec.unwrap_or_default();
+    for row in table.rows() {
+        let spec = spec.map(|column| row.text(column)).unwrap_or_default();
         let models = if spec.is_empty() {
             ANY_MODEL
         } else {
             spec.split('|').map(bit).fold(0, |all, one| all | one)
         };
-        let gpus: u8 = csv.number(row, gpus)?;
+        let gpus: u8 = row.number(gpus)?;
         let demand = Demand {
-            cpu: csv.number(row, cpu)?,
-            mem: csv.number(row, mem)?,
+            cpu: row.number(cpu)?,
+            mem: row.number(mem)?,
             gpus,
-            milli: if gpus == 0 {
-                0
-            } else {
-                csv.number(row, milli)?
-            },
+            milli: if gpus == 0 { 0 } else { row.number(milli)? },
             models,
         };
         out.push(Pod {
-            name: row.1.get(name).copied().unwrap_or_default().to_owned(),
+            name: row.text(name).to_owned(),
             demand,
             models: spec.to_owned(),
         });
@@ -254,27 +198,28 @@ impl Arrivals {
     /// Reads one seed's column out of a list of arrivals and the nodes' ranks.
     ///
     /// # Errors
-    /// A missing column or a value that is no number.
+    /// An empty file, a line with more or fewer values than the header, a missing column, or a value that
+    /// is no number.
     pub fn read(
         (list_file, list): (&str, &str),
         (rank_file, ranks): (&str, &str),
         variant: &str,
         seed: u64,
     ) -> Result<Arrivals, SimulatorError> {
-        let list = Csv::split(list_file, list);
-        let column = list.column(&format!("s{seed}"))?;
+        let list = Table::of_commas(list_file, list)?;
+        let column = list.named(&format!("s{seed}"))?;
         let mut rows = Vec::new();
         for row in list.rows() {
-            if row.1.get(column).is_some_and(|value| !value.is_empty()) {
-                rows.push(list.number(row, column)?);
+            if !row.text(column).is_empty() {
+                rows.push(row.number(column)?);
             }
         }
-        let ranks = Csv::split(rank_file, ranks);
-        let (of, column) = (ranks.column("variant")?, ranks.column(&format!("s{seed}"))?);
+        let ranks = Table::of_commas(rank_file, ranks)?;
+        let (of, column) = (ranks.named("variant")?, ranks.named(&format!("s{seed}"))?);
         let mut rank = Vec::new();
         for row in ranks.rows() {
-            if row.1.get(of).is_some_and(|value| *value == variant) {
-                rank.push(ranks.number(row, column)?);
+            if row.text(of) == variant {
+                rank.push(row.number(column)?);
             }
         }
         Ok(Arrivals { rows, rank })

@@ -8,7 +8,7 @@ mod objects;
 mod openb;
 mod slurm;
 mod swf;
-mod table;
+pub(crate) mod table;
 mod trace;
 mod words;
 mod work;

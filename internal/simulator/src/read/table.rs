@@ -1,7 +1,9 @@
 //! Tables in text: a header, one record a line, values separated by one character, perhaps quoted.
-//! Finds columns by their names and reports where a value is wrong.
+//! Finds columns by their names and reports where a value is wrong. The traces and the openb
+//! benchmark are read through it.
 
 use std::collections::BTreeMap;
+use std::str::FromStr;
 
 use crate::error::{Place, SimulatorError};
 use crate::read::duration::{self, Moment};
@@ -36,7 +38,15 @@ pub(crate) struct Column {
     at: usize,
 }
 
+/// No column is chosen by the user.
+static NONE_GIVEN: BTreeMap<String, String> = BTreeMap::new();
+
 impl<'a> Table<'a> {
+    /// Splits a text with commas, whose columns have fixed names.
+    pub(crate) fn of_commas(file: &'a str, text: &str) -> Result<Table<'a>, SimulatorError> {
+        Table::split(file, text, ',', &NONE_GIVEN)
+    }
+
     /// Splits a text. `given` maps meanings to the columns that the user chose.
     pub(crate) fn split(
         file: &'a str,
@@ -127,6 +137,25 @@ impl<'a> Table<'a> {
             .map(|at| Column { at }))
     }
 
+    /// All columns with their names, in the order of the header.
+    pub(crate) fn columns(&self) -> impl Iterator<Item = (&str, Column)> {
+        let names = self.header.iter().enumerate();
+        names.map(|(at, name)| (name.as_str(), Column { at }))
+    }
+
+    /// The column of this name, which must exist.
+    pub(crate) fn named(&self, name: &str) -> Result<Column, SimulatorError> {
+        let found = self.columns().find(|(known, _)| *known == name);
+        found
+            .map(|(_, column)| column)
+            .ok_or_else(|| SimulatorError::Column {
+                file: self.file.to_owned(),
+                meaning: name.to_owned(),
+                accepted: name.to_owned(),
+                found: self.header.join(", "),
+            })
+    }
+
     /// The column with this meaning, which must exist.
     pub(crate) fn needed(&self, meaning: Meaning) -> Result<Column, SimulatorError> {
         self.column(meaning)?.ok_or_else(|| SimulatorError::Column {
@@ -184,6 +213,12 @@ impl<'a> Row<'a> {
         whole
             .filter(|n| *n >= 0)
             .ok_or_else(|| self.wrong(column, "write a whole number, 0 or more"))
+    }
+
+    /// A number of the caller's type.
+    pub(crate) fn number<T: FromStr>(&self, column: Column) -> Result<T, SimulatorError> {
+        let parsed = self.text(column).parse();
+        parsed.map_err(|_| self.wrong(column, "write a number"))
     }
 
     pub(crate) fn span(&self, column: Column) -> Result<Seconds, SimulatorError> {

@@ -421,7 +421,7 @@ fn row(pod: &Value) -> Vec<String> {
     let now: Timestamp = "2026-01-01T01:00:00Z".parse().unwrap();
     KIND.columns
         .iter()
-        .map(|c| (c.value)(pod, now).as_str().unwrap_or_default().to_owned())
+        .map(|c| c.cell(pod, now).as_str().unwrap_or_default().to_owned())
         .collect()
 }
 
@@ -577,7 +577,7 @@ proptest! {
             let _ = (kind.validate_status)(&object, &other);
             let _ = kind.selectable(&object);
             for column in kind.columns {
-                let _ = (column.value)(&object, now);
+                let _ = column.cell(&object, now);
             }
             let _ = crate::admission::quota::usage_of(kind, &object);
             let _ = crate::admission::limit_ranges(&mut object, &[]);
