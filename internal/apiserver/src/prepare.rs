@@ -2,6 +2,7 @@
 //! admission, server-set fields, validation, field managers. Reads only snapshots and writes
 //! nothing.
 
+use resources::registry::meta;
 use resources::times;
 use schema::apply::{Manager, Operation, track_update};
 use serde_json::Value;
@@ -160,7 +161,13 @@ pub(crate) fn change(
     }
     let errors = match part {
         Part::Main => (kind.validate)(&next, Some(live)),
-        Part::Status => (kind.validate_status)(&next, live),
+        Part::Status => {
+            let mut errors = (kind.validate_status)(&next, live);
+            if !kind.is_custom() {
+                meta::check_status(&next, live, &mut errors);
+            }
+            errors
+        }
     };
     refuse_invalid(call, &next, errors)?;
     refuse_new_finalizers(call, live, &next)?;

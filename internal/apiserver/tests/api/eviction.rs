@@ -71,3 +71,29 @@ async fn an_eviction_that_would_break_a_budget_is_refused_until_it_would_not() {
         .await
         .is(201);
 }
+
+#[tokio::test]
+async fn a_budgets_condition_without_its_time_is_refused_and_evictions_go_on() {
+    let api = Api::new();
+    api.post(PODS, &pod("a")).await.is(201);
+    let budgets = "/apis/policy/v1/namespaces/default/poddisruptionbudgets";
+    let budget = json!({
+        "apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "all"},
+        "spec": {"minAvailable": 0, "selector": {}},
+    });
+    let mut budget = api.post(budgets, &budget).await.is(201);
+    let status = format!("{budgets}/all/status");
+    budget["status"] = json!({"conditions": [{"type": "DisruptionAllowed", "status": "True", "reason": "Enough"}]});
+    let message = api.put(&status, &budget).await.refused(422, "Invalid");
+    assert!(
+        message.contains("status.conditions[0].lastTransitionTime: Required value"),
+        "{message}"
+    );
+    budget["status"]["conditions"][0]["lastTransitionTime"] = "2026-11-24T00:00:00Z".into();
+    budget["status"]["conditions"][0]["message"] = "".into();
+    api.put(&status, &budget).await.is(200);
+    let evict = json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "a"}});
+    api.post(&format!("{PODS}/a/eviction"), &evict)
+        .await
+        .is(201);
+}

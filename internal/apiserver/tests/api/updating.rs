@@ -146,3 +146,27 @@ async fn concurrent_updates_lose_no_write() {
     let last = api.get(&path).await.is(200);
     assert_eq!(last["data"].as_object().unwrap().len(), 17);
 }
+
+#[tokio::test]
+async fn a_status_write_may_change_labels_and_only_to_usable_ones() {
+    let api = Api::new();
+    let first = api.post(PODS, &pod("a")).await.is(201);
+    let status = format!("{PODS}/a/status");
+    let mut next = first.clone();
+    next["metadata"]["labels"] = json!({"cpu": "\u{0}\u{7f}\r\n"});
+    let message = api.put(&status, &next).await.refused(422, "Invalid");
+    assert!(
+        message.contains("metadata.labels: Invalid value"),
+        "{message}"
+    );
+    next["metadata"]["labels"] = json!({"cpu": "fast"});
+    next["metadata"]["annotations"] = json!({"not a key": "x"});
+    let message = api.put(&status, &next).await.refused(422, "Invalid");
+    assert!(
+        message.contains("metadata.annotations: Invalid value"),
+        "{message}"
+    );
+    next["metadata"]["annotations"] = json!({"a": "b"});
+    let written = api.put(&status, &next).await.is(200);
+    assert_eq!(written["metadata"]["labels"]["cpu"], "fast");
+}

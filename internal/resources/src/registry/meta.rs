@@ -146,6 +146,42 @@ pub fn check(
     }
 }
 
+/// Checks what a write to /status may change in the `metadata` of a kind built into Kubernetes: labels and
+/// annotations. Unchanged ones are not checked, so that an agent can report about an object that was stored earlier.
+pub fn check_status(new: &Value, old: &Value, errors: &mut Vec<FieldError>) {
+    let path = Path::new("metadata");
+    let changed = |field: &str| {
+        let [new, old] = [new, old].map(|object| json::at(object, &["metadata", field]));
+        (!json::same(new, old)).then_some(new)
+    };
+    if let Some(new) = changed("labels") {
+        labels(new, &path.child("labels"), errors);
+    }
+    if let Some(new) = changed("annotations") {
+        annotations(new, &path.child("annotations"), errors);
+    }
+}
+
+/// Checks `status.conditions` of the type `meta/v1 Condition`, whose fields are required except for the message and
+/// the generation. Without this check, a typed client cannot read the object.
+pub(super) fn conditions(new: &Value) -> Vec<FieldError> {
+    let path = Path::new("status");
+    let path = path.child("conditions");
+    let mut errors = Vec::new();
+    for (i, condition) in json::items(new, &["status", "conditions"])
+        .iter()
+        .enumerate()
+    {
+        let path = path.index(i);
+        for field in ["type", "status", "lastTransitionTime", "reason"] {
+            if json::text(condition, &[field]).is_empty() {
+                errors.push(FieldError::required(&path.child(field), "must be set"));
+            }
+        }
+    }
+    errors
+}
+
 fn check_change(new: &Value, old: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     for key in ["name", "namespace", "uid", "creationTimestamp"] {
         let (now, before) = (json::at(new, &[key]), json::at(old, &[key]));

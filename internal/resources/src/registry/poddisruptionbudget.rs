@@ -42,6 +42,7 @@ pub(super) const KIND: Kind = Kind {
     status: true,
     generation: true,
     validate,
+    validate_status: |new, _| meta::conditions(new),
     columns: COLUMNS,
     ..Kind::BASE
 };

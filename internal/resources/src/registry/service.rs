@@ -60,6 +60,7 @@ pub(super) const KIND: Kind = Kind {
     status: true,
     default,
     validate,
+    validate_status: |new, _| meta::conditions(new),
     prepare: |new, old| meta::with_status(new, old, json!({ "loadBalancer": {} })),
     columns: COLUMNS,
     fields: &[
