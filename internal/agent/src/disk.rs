@@ -220,6 +220,11 @@ impl PodDir {
         replace(&self.dir.join(STATE), &json)
     }
 
+    /// Whether files that its containers may have written are still there.
+    pub fn holds_files(&self) -> bool {
+        self.volumes().exists() || self.messages().exists()
+    }
+
     /// Removes the files that its containers may have written: volumes and termination messages.
     pub fn clear(&self) -> Result<(), AgentError> {
         let (volumes, messages) = (self.volumes(), self.messages());

@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use runtime::{
     ContainerId, ContainerSpec, ContainerStatus, CriRuntime, ExecOutcome, ProcessRuntime,
-    RuntimeError,
+    RuntimeError, WritableLayer,
 };
 use tokio::sync::broadcast;
 
@@ -64,6 +64,11 @@ pub trait Engine: Send + Sync + 'static {
     fn list(&self) -> Vec<ContainerStatus>;
     /// Changes of containers; a receiver that lags reads [`Engine::list`].
     fn changes(&self) -> broadcast::Receiver<ContainerStatus>;
+    /// What containers wrote to their own file systems, for engines that store that apart from the
+    /// pods' volumes.
+    fn layers(&self) -> BoxFuture<'_, Result<Vec<WritableLayer>, String>> {
+        Box::pin(std::future::ready(Ok(Vec::new())))
+    }
     /// Tells the engine that the pod has no containers any more.
     fn release<'a>(&'a self, _pod_uid: &'a str) -> BoxFuture<'a, ()> {
         Box::pin(std::future::ready(()))
@@ -71,7 +76,7 @@ pub trait Engine: Send + Sync + 'static {
 }
 
 macro_rules! engine {
-    ($runtime:ty, name: $name:expr, renumbers: $renumbers:literal, fetch: $fetch:expr, release: $release:expr, unfit: $unfit:expr, users: $users:expr) => {
+    ($runtime:ty, name: $name:expr, renumbers: $renumbers:literal, fetch: $fetch:expr, release: $release:expr, unfit: $unfit:expr, users: $users:expr, layers: $layers:expr) => {
         impl Engine for $runtime {
             fn name(&self) -> String {
                 ($name)(self)
@@ -140,6 +145,10 @@ macro_rules! engine {
                 <$runtime>::changes(self)
             }
 
+            fn layers(&self) -> BoxFuture<'_, Result<Vec<WritableLayer>, String>> {
+                ($layers)(self)
+            }
+
             fn release<'a>(&'a self, pod_uid: &'a str) -> BoxFuture<'a, ()> {
                 ($release)(self, pod_uid)
             }
@@ -154,7 +163,8 @@ engine!(
     fetch: nothing_to_fetch,
     release: nothing_to_release,
     unfit: |runtime: &ProcessRuntime, frozen| runtime.capabilities().unfit(frozen),
-    users: |runtime: &ProcessRuntime| runtime.capabilities().users.works()
+    users: |runtime: &ProcessRuntime| runtime.capabilities().users.works(),
+    layers: no_layers
 );
 
 engine!(
@@ -164,7 +174,8 @@ engine!(
     fetch: fetch_image,
     release: release_sandbox,
     unfit: |_: &CriRuntime, _| None,
-    users: |_: &CriRuntime| true
+    users: |_: &CriRuntime| true,
+    layers: layers_of_images
 );
 
 fn nothing_to_fetch<'a>(
@@ -196,6 +207,15 @@ fn not_started(error: RuntimeError) -> NotStarted {
         reason: reason.to_owned(),
         message: error.to_string(),
     })
+}
+
+/// A process writes only to the pod's volumes and to the node.
+fn no_layers(_: &ProcessRuntime) -> BoxFuture<'_, Result<Vec<WritableLayer>, String>> {
+    Box::pin(std::future::ready(Ok(Vec::new())))
+}
+
+fn layers_of_images(runtime: &CriRuntime) -> BoxFuture<'_, Result<Vec<WritableLayer>, String>> {
+    Box::pin(async move { runtime.layers().await.map_err(text) })
 }
 
 fn nothing_to_release<'a>(_: &'a ProcessRuntime, _: &'a str) -> BoxFuture<'a, ()> {

@@ -172,7 +172,7 @@ pub async fn run_with(
     let topology = nccl::TopologyFile::new(layout.topology(), config.topology, expected, root);
     machine.topology = topology.renew(&found).await;
     unfit.judge(&mut machine, begin);
-    let disk_bytes = runtime::usage::room(&layout.pods())
+    let disk_bytes = durable::room(&layout.pods())
         .inspect_err(|error| tracing::warn!(%error, "the size of the node's disk is not known"))
         .ok()
         .map(|room| eviction::allocatable(&room));

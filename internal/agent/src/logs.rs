@@ -52,6 +52,9 @@ pub struct Wanted<'a> {
     pub previous: bool,
 }
 
+/// Earlier runs of a container whose logs are kept, as the kubelet keeps one ended container.
+const EARLIER_RUNS: u32 = 1;
+
 /// One pod's logs, with the data for their retention.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Kept {
@@ -139,15 +142,56 @@ impl LogStore {
             .map(|(_, dir, uid)| (dir, uid))
     }
 
-    /// Removes the oldest logs of deleted pods, as far as the limits require. `live` has the uids
-    /// of the node's pods.
-    pub fn sweep(&self, live: &BTreeSet<String>, now: SystemTime) -> usize {
-        let gone: Vec<Kept> = names(&self.root)
-            .into_iter()
-            .filter(|name| {
-                let uid = name.rsplit('_').next().unwrap_or_default();
-                !live.contains(uid)
-            })
+    /// Removes the logs of a container's runs before the one that precedes `attempt`: no reader can
+    /// ask for them.
+    pub fn drop_earlier_runs(dir: &Path, attempt: u32) {
+        for name in names(dir) {
+            let run = name.split('.').next().and_then(|run| run.parse().ok());
+            if run.is_some_and(|run: u32| run.saturating_add(EARLIER_RUNS) < attempt)
+                && let Err(error) = fs::remove_file(dir.join(&name))
+            {
+                tracing::warn!(dir = %dir.display(), name, %error, "the log of an earlier run was not removed");
+            }
+        }
+    }
+
+    /// Removes the logs of pods that are not running, the oldest first, for as long as the disk is
+    /// `short`; returns of how many pods. `running` is called after the logs are listed, so that a
+    /// pod that starts meanwhile keeps its logs.
+    pub fn make_room(
+        &self,
+        running: impl FnOnce() -> BTreeSet<String>,
+        short: impl Fn() -> bool,
+        now: SystemTime,
+    ) -> usize {
+        let listed = names(&self.root);
+        if listed.is_empty() {
+            return 0;
+        }
+        let mut ended = self.not_of(listed, &running(), now);
+        ended.sort_by(|a, b| b.age.cmp(&a.age).then(a.dir.cmp(&b.dir)));
+        let mut removed = 0;
+        for kept in ended {
+            if !short() {
+                break;
+            }
+            match fs::remove_dir_all(&kept.dir) {
+                Ok(()) => removed += 1,
+                Err(error) => {
+                    tracing::warn!(dir = %kept.dir.display(), %error, "logs of an ended pod were not removed");
+                }
+            }
+        }
+        removed
+    }
+
+    /// The logs of other pods than these.
+    fn not_of(&self, listed: Vec<String>, uids: &BTreeSet<String>, now: SystemTime) -> Vec<Kept> {
+        let others = listed.into_iter().filter(|name| {
+            let uid = name.rsplit('_').next().unwrap_or_default();
+            !uids.contains(uid)
+        });
+        others
             .map(|name| {
                 let dir = self.root.join(name);
                 let (bytes, latest) = measure(&dir);
@@ -157,8 +201,13 @@ impl LogStore {
                     bytes,
                 }
             })
-            .collect();
-        let going = too_many(gone);
+            .collect()
+    }
+
+    /// Removes the oldest logs of deleted pods, as far as the limits require. `live` has the uids
+    /// of the node's pods.
+    pub fn sweep(&self, live: &BTreeSet<String>, now: SystemTime) -> usize {
+        let going = too_many(self.not_of(names(&self.root), live, now));
         for kept in &going {
             if let Err(error) = fs::remove_dir_all(&kept.dir) {
                 tracing::warn!(dir = %kept.dir.display(), %error, "old logs were not removed");
@@ -284,6 +333,53 @@ mod tests {
         assert_eq!(store.sweep(&live, SystemTime::now() + KEEP_AGE * 2), 1);
         assert!(store.path("ns", "p", "live", "main", 0).exists());
         assert!(!store.path("ns", "p", "old", "main", 0).exists());
+    }
+
+    #[test]
+    fn logs_of_ended_pods_are_removed_oldest_first_until_there_is_space() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = LogStore::new(dir.path().to_owned());
+        let of = |uid: &str| store.path("ns", "p", uid, "main", 0);
+        let now = SystemTime::now();
+        // In the order of their ages; the last one runs.
+        for (hours, uid) in [(3, "a"), (2, "c"), (1, "b"), (4, "live")] {
+            write(&store, "p", uid, "main", 0);
+            let then = now - Duration::from_secs(hours * 3600);
+            for path in [
+                of(uid),
+                of(uid).parent().unwrap().parent().unwrap().to_owned(),
+            ] {
+                fs::File::open(path).unwrap().set_modified(then).unwrap();
+            }
+        }
+        let running = || BTreeSet::from(["live".to_owned()]);
+        assert_eq!(store.make_room(running, || false, now), 0);
+        assert!(of("a").exists());
+        let short = || of("c").exists();
+        assert_eq!(store.make_room(running, short, now), 2);
+        let left = ["a", "c", "b", "live"].map(|uid| of(uid).exists());
+        assert_eq!(left, [false, false, true, true]);
+        assert_eq!(store.make_room(running, || true, now), 1);
+        assert!(of("live").exists());
+    }
+
+    #[test]
+    fn of_a_containers_runs_the_last_two_logs_stay() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = LogStore::new(dir.path().to_owned());
+        let runs = store.of_container("ns", "p", "u", "main");
+        LogStore::drop_earlier_runs(&runs, 7);
+        fs::create_dir_all(&runs).unwrap();
+        let all = [
+            "0.log", "8.log", "8.log.1", "9.log", "9.log.2", "10.log", "other",
+        ];
+        for name in all {
+            fs::write(runs.join(name), "x").unwrap();
+        }
+        LogStore::drop_earlier_runs(&runs, 10);
+        let left: BTreeSet<String> = names(&runs).into_iter().collect();
+        let expected = ["10.log", "9.log", "9.log.2", "other"];
+        assert!(left.iter().eq(expected), "{left:?}");
     }
 
     #[test]

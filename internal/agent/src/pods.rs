@@ -232,6 +232,7 @@ impl Pods {
             uid: uid.clone(),
             limits: handle.disk.clone(),
             parts: self.disk_parts(uid, handle),
+            layers: BTreeMap::new(),
             running: running.get(uid).copied().unwrap_or(true),
         };
         workers.iter().map(user).collect()

@@ -2,6 +2,7 @@
 //! never waits: a start may take minutes (images), a stop as long as its grace period. The result
 //! goes back to the worker as a message.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use tokio::time::Instant;
 use crate::checks::Target;
 use crate::engine::{Engine, NotStarted};
 use crate::lifecycle::ProbeVerdict;
+use crate::logs::LogStore;
 use crate::worker::Word;
 
 /// The grace period of a container whose preStop hook used up the pod's.
@@ -70,7 +72,8 @@ impl RunningContainer {
     }
 }
 
-/// Starts a run. The runtime forgets the run before the last; its log stays.
+/// Starts a run. The runtime forgets the run before; its log stays, and those of earlier runs are
+/// removed.
 pub fn begin(
     engine: Arc<dyn Engine>,
     spec: Result<ContainerSpec, String>,
@@ -91,6 +94,7 @@ pub fn begin(
             Err(why) => Err(NotStarted::Failed(why)),
             Ok(spec) => {
                 forget_the_one_before(engine.as_ref(), &spec).await;
+                drop_earlier_logs(&spec).await;
                 start(engine.as_ref(), spec, called_off).await
             }
         };
@@ -134,6 +138,15 @@ async fn forget_the_one_before(engine: &dyn Engine, spec: &ContainerSpec) {
     {
         tracing::debug!(%id, error, "an earlier run was not removed");
     }
+}
+
+async fn drop_earlier_logs(spec: &ContainerSpec) {
+    let Some(dir) = spec.log.path.parent().map(Path::to_owned) else {
+        return;
+    };
+    let attempt = spec.attempt;
+    // Each removal reports its own failure; only a shutdown of the agent ends this one early.
+    let _ = tokio::task::spawn_blocking(move || LogStore::drop_earlier_runs(&dir, attempt)).await;
 }
 
 /// Ends a run: its preStop hook, then the signal, all within the grace period.

@@ -2,6 +2,7 @@
 //! start, or a recent failed start of a container. Such a node reports it in its label and
 //! condition, so that the scheduler places no more such pods there. Starts and ends nothing.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -14,11 +15,19 @@ use crate::inventory::Machine;
 /// start is tried: the defect may have passed.
 pub const LATELY: Duration = Duration::from_secs(300);
 
+/// So many failed starts for a reason that may pass,
+const PASSING: usize = 3;
+/// within this time, make a node unfit like one for a lasting reason. Otherwise pods that count
+/// against no limit of their job would be placed there without end.
+const PASSING_WITHIN: Duration = Duration::from_secs(60);
+
 /// Why a node is unfit, if it is.
 #[derive(Debug, Default)]
 pub struct Unfit {
     standing: Option<String>,
     lately: Mutex<Option<(String, Instant)>>,
+    /// The last failed starts for reasons that may pass; at most [`PASSING`].
+    passing: Mutex<VecDeque<Instant>>,
 }
 
 impl Unfit {
@@ -27,12 +36,28 @@ impl Unfit {
         Unfit {
             standing,
             lately: Mutex::default(),
+            passing: Mutex::default(),
         }
     }
 
     /// Records that a container could not be started for this reason.
     pub fn saw(&self, why: &str, now: Instant) {
         *self.lately.lock() = Some((why.to_owned(), now));
+    }
+
+    /// Records that a container could not be started for a reason that may pass, such as a lack of
+    /// memory at that moment: one such failure does not make the node unfit.
+    pub fn saw_passing(&self, why: &str, now: Instant) {
+        let mut passing = self.passing.lock();
+        passing.push_back(now);
+        if passing.len() > PASSING {
+            passing.pop_front();
+        }
+        let often = passing.len() == PASSING
+            && (passing.front()).is_some_and(|first| now.duration_since(*first) < PASSING_WITHIN);
+        if often {
+            self.saw(why, now);
+        }
     }
 
     /// Why no process of a pod can be started here now.
@@ -87,5 +112,26 @@ mod tests {
         assert_eq!(label(&unfit, end + LATELY), "false");
         unfit.tell(&mut found, end);
         assert!(found.concerns[0].contains("not allowed"));
+    }
+
+    #[test]
+    fn a_passing_failure_leaves_the_node_fit_unless_it_repeats_within_a_minute() {
+        let start = Instant::now();
+        let cases: [(&[u64], bool); 5] = [
+            (&[0], false),
+            (&[0, 1], false),
+            (&[0, 1, 2], true),
+            (&[0, 30, 60], false),
+            (&[0, 30, 60, 61], true),
+        ];
+        for (seconds, unfit) in cases {
+            let node = Unfit::new(None);
+            let mut now = start;
+            for second in seconds {
+                now = start + Duration::from_secs(*second);
+                node.saw_passing("no memory", now);
+            }
+            assert_eq!(node.why(now).is_some(), unfit, "{seconds:?}");
+        }
     }
 }

@@ -2,6 +2,7 @@
 //! to disk before anything starts, and reports to the server. Decides nothing itself.
 
 mod act;
+mod cleanup;
 mod report;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,7 +13,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, Pod};
 use resources::names::{EVICTED, NODE_UNFIT};
 use rpc::agent::v1::{Assign, HostsEntry, PodGone};
-use runtime::{ContainerId, ContainerState, ContainerStatus, ExitReason};
+use runtime::{ContainerId, ContainerState, ContainerStatus, Exit, ExitReason};
 use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
 
@@ -27,6 +28,7 @@ use crate::node::Node;
 use crate::runs::Beginning;
 use crate::shares::OVER_SHARE;
 use crate::volumes::{self, Places};
+use cleanup::Cleanup;
 
 /// Capacity of the message channel to one pod's worker.
 pub const MAX_WORDS: usize = 256;
@@ -95,8 +97,8 @@ pub struct Worker {
     begun: BTreeMap<String, Beginning>,
     /// Runs whose end was requested.
     ending: BTreeSet<ContainerId>,
-    /// Whether the pod has ended and its written files are removed.
-    cleared: bool,
+    /// The removal of the files that the pod wrote, once it has ended.
+    cleanup: Cleanup,
 }
 
 /// The parameters of a new worker.
@@ -143,7 +145,7 @@ impl Worker {
             probing: BTreeMap::new(),
             begun: BTreeMap::new(),
             ending: BTreeSet::new(),
-            cleared: false,
+            cleanup: Cleanup::default(),
             node: start.node,
             assigned: start.assigned,
             pod: start.pod,
@@ -208,10 +210,8 @@ impl Worker {
                 let left = wake.duration_since(Timestamp::now());
                 tokio::time::Instant::now() + Duration::try_from(left).unwrap_or(Duration::ZERO)
             });
-            let at = match (retry, wake) {
-                (Some(a), Some(b)) => Some(a.min(b)),
-                (a, b) => a.or(b),
-            };
+            let at = [retry, wake, self.cleanup.next()];
+            let at = at.into_iter().flatten().min();
             let sleep = async {
                 match at {
                     Some(at) => tokio::time::sleep_until(at).await,
@@ -340,14 +340,16 @@ impl Worker {
             }
             self.post_start(&status.name, status.attempt);
         }
-        if let Some(exit) = status
-            .exit()
-            .filter(|exit| exit.reason == ExitReason::NodeUnfit)
+        let of_node =
+            |exit: &&Exit| matches!(exit.reason, ExitReason::NodeUnfit | ExitReason::NodeBusy);
+        if let Some(exit) = status.exit().filter(of_node)
             && news
         {
-            self.node
-                .unfit
-                .saw(&exit.message, tokio::time::Instant::now());
+            let (unfit, now) = (&self.node.unfit, tokio::time::Instant::now());
+            match exit.reason {
+                ExitReason::NodeUnfit => unfit.saw(&exit.message, now),
+                _ => unfit.saw_passing(&exit.message, now),
+            }
             let text = format!("Error: {}", exit.message);
             self.note(true, NODE_UNFIT, text, Some(&status.name));
         }
@@ -490,27 +492,6 @@ impl Worker {
         }
     }
 
-    /// Removes the files that an ended pod wrote to the disk, as the kubelet does: the pod's object
-    /// may exist for long. Its status has the content of its termination logs.
-    async fn clear(&mut self) {
-        if std::mem::replace(&mut self.cleared, true) {
-            return;
-        }
-        let dir = self.dir.clone();
-        let removed = tokio::task::spawn_blocking(move || dir.clear()).await;
-        let failed = match removed {
-            Ok(removed) => removed.err().map(|error| error.to_string()),
-            Err(error) => Some(error.to_string()),
-        };
-        if let Some(why) = failed {
-            tracing::warn!(
-                pod = self.plan.name,
-                why,
-                "what an ended pod wrote was not removed"
-            );
-        }
-    }
-
     /// Removes everything of the pod but its logs, and reports that.
     async fn leave(&mut self) {
         for (_, (_, tasks)) in std::mem::take(&mut self.probing) {
@@ -527,16 +508,7 @@ impl Worker {
             }
             engine.release(&self.plan.uid).await;
         }
-        let dir = self.dir.clone();
-        match tokio::task::spawn_blocking(move || dir.remove()).await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => {
-                tracing::warn!(pod = self.plan.name, %error, "a pod's directory was not removed")
-            }
-            Err(error) => {
-                tracing::warn!(pod = self.plan.name, %error, "a pod's directory was not removed")
-            }
-        }
+        self.remove_directory().await;
         self.node.outbox.gone(PodGone {
             namespace: self.plan.namespace.clone(),
             name: self.plan.name.clone(),

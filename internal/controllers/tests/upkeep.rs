@@ -439,6 +439,26 @@ async fn a_silent_nodes_pods_are_lost_and_it_may_return() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_has_a_taint_while_its_disk_is_too_full() {
+    let cluster = Cluster::start(Duration::from_secs(600)).await;
+    let nodes = cluster.all::<Node>();
+    let own = json!([{ "key": "team", "value": "a", "effect": "NoSchedule" }]);
+    let node = json!({ "metadata": { "name": "n1" }, "spec": { "taints": own } });
+    create(&nodes, node).await;
+    let disk =
+        |status: &str| json!({ "conditions": [{ "type": "DiskPressure", "status": status }] });
+    let own = ("team".to_owned(), "NoSchedule".to_owned());
+    let full = (
+        "node.kubernetes.io/disk-pressure".to_owned(),
+        "NoSchedule".to_owned(),
+    );
+    for (status, expected) in [("True", vec![own.clone(), full]), ("False", vec![own])] {
+        patch_status(&nodes, "n1", disk(status)).await;
+        until(&nodes, "n1", |n| n.is_some_and(|n| taints(n) == expected)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pods_of_a_deleted_node_are_deleted() {
     let cluster = Cluster::start(Duration::from_secs(40)).await;
     let (nodes, pods) = (cluster.all::<Node>(), cluster.api::<Pod>());

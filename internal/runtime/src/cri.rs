@@ -12,7 +12,7 @@ pub mod convert;
 mod sub_paths;
 mod watch;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -70,6 +70,21 @@ struct Shared {
     /// One sandbox is made at a time, so that a pod's containers share theirs.
     sandboxes: tokio::sync::Mutex<()>,
     changes: broadcast::Sender<ContainerStatus>,
+}
+
+/// What a container wrote to its own file system, over its image.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WritableLayer {
+    /// The pod's uid.
+    pub pod_uid: String,
+    /// The container's name.
+    pub container: String,
+    /// Bytes of the disk that it takes.
+    pub bytes: u64,
+    /// Its inodes.
+    pub files: u64,
+    /// A directory of the file system that it is on; empty if the runtime does not say.
+    pub mountpoint: PathBuf,
 }
 
 struct Entry {
@@ -457,6 +472,34 @@ impl CriRuntime {
             memory_rss: value(memory.rss_bytes),
             processes: 0,
         })
+    }
+
+    /// The writable layers of this owner's containers, also of those that have ended.
+    pub async fn layers(&self) -> Result<Vec<WritableLayer>, RuntimeError> {
+        let shared = &self.shared;
+        let label_selector =
+            HashMap::from([(convert::OWNER.to_string(), shared.config.owner.clone())]);
+        let filter = Some(api::ContainerStatsFilter {
+            label_selector,
+            ..api::ContainerStatsFilter::default()
+        });
+        let request = api::ListContainerStatsRequest { filter };
+        let answer = shared
+            .call(
+                "list what containers use",
+                CALL_LIMIT,
+                shared.runtime().list_container_stats(request),
+            )
+            .await?;
+        let table = shared.table();
+        let known: HashMap<&str, &ContainerStatus> = table
+            .values()
+            .map(|entry| (entry.cri_id.as_str(), &entry.status))
+            .collect();
+        let listed = answer.stats.into_iter();
+        Ok(listed
+            .filter_map(|stats| convert::layer(stats, &known))
+            .collect())
     }
 
     /// A container's log; see [`LogRead`]. Following ends with the container.

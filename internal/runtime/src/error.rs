@@ -1,6 +1,10 @@
 //! The crate's errors. Each message says what to do about it. Owns no behaviour.
 
+use std::error::Error;
+use std::io;
 use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
 
 use crate::spec::ContainerId;
 
@@ -14,6 +18,39 @@ pub enum StartFault {
     /// ([`crate::ExitReason::NodeUnfit`]).
     #[error("{0}")]
     Node(String),
+    /// The node could not do it at this moment, for instance for want of a process number or of
+    /// memory ([`crate::ExitReason::NodeBusy`]): the next start may succeed.
+    #[error("{0}")]
+    Busy(String),
+}
+
+/// The kernel's answers that may be others a moment later.
+const PASSING: [Errno; 7] = [
+    Errno::EAGAIN,
+    Errno::EBUSY,
+    Errno::EINTR,
+    Errno::EMFILE,
+    Errno::ENFILE,
+    Errno::ENOMEM,
+    Errno::ENOSPC,
+];
+
+/// Whether an error, or what caused it, is an answer of the kernel that may pass.
+fn is_passing(error: &(dyn Error + 'static)) -> bool {
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        let of_call = error.downcast_ref::<Errno>().copied();
+        let of_file = error.downcast_ref::<io::Error>();
+        let of_file = of_file.and_then(|error| error.raw_os_error().map(Errno::from_raw));
+        if of_call
+            .or(of_file)
+            .is_some_and(|errno| PASSING.contains(&errno))
+        {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
 }
 
 impl StartFault {
@@ -22,9 +59,17 @@ impl StartFault {
         StartFault::Container(error.to_string())
     }
 
-    /// The node's fault.
-    pub(crate) fn node(error: impl std::fmt::Display) -> StartFault {
-        StartFault::Node(error.to_string())
+    /// The node's fault, which may pass or not.
+    pub(crate) fn node(error: impl Error + 'static) -> StartFault {
+        StartFault::of_node(&error)
+    }
+
+    /// Like [`StartFault::node`], for a borrowed error.
+    pub(crate) fn of_node(error: &(dyn Error + 'static)) -> StartFault {
+        match is_passing(error) {
+            true => StartFault::Busy(error.to_string()),
+            false => StartFault::Node(error.to_string()),
+        }
     }
 }
 
@@ -133,6 +178,36 @@ impl RuntimeError {
             action,
             path,
             source,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("cannot do it: {0}")]
+    struct Because(#[source] io::Error);
+
+    #[test]
+    fn a_fault_of_the_node_lasts_unless_the_kernels_answer_may_pass() {
+        for (errno, lasts) in [
+            (Errno::EPERM, true),
+            (Errno::ENOSYS, true),
+            (Errno::EINVAL, true),
+            (Errno::EAGAIN, false),
+            (Errno::EBUSY, false),
+            (Errno::ENOMEM, false),
+        ] {
+            let of_file = || io::Error::from(errno);
+            for fault in [
+                StartFault::node(errno),
+                StartFault::node(of_file()),
+                StartFault::node(Because(of_file())),
+            ] {
+                assert_eq!(matches!(fault, StartFault::Node(_)), lasts, "{fault:?}");
+            }
         }
     }
 }

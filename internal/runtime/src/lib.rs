@@ -25,7 +25,7 @@ pub mod volumes;
 mod waiting;
 
 pub use capabilities::{Capabilities, Support};
-pub use cri::{CriConfig, CriRuntime};
+pub use cri::{CriConfig, CriRuntime, WritableLayer};
 pub use error::{RuntimeError, StartFault};
 pub use logs::{LogRead, read_logs};
 pub use process::{Config, ExecOutcome, ProcessRuntime, Stats};

@@ -84,6 +84,9 @@ pub enum ExitReason {
     StartError,
     /// It could not be started for want of something that every container needs of the node.
     NodeUnfit,
+    /// It could not be started because the node could not do it at that moment; users see it as
+    /// [`ExitReason::NodeUnfit`].
+    NodeBusy,
     /// No process observed its end: its shim died or the machine restarted.
     ContainerStatusUnknown,
 }
@@ -96,7 +99,7 @@ impl ExitReason {
             ExitReason::Error => "Error",
             ExitReason::OomKilled => "OOMKilled",
             ExitReason::StartError => "StartError",
-            ExitReason::NodeUnfit => "NodeUnfit",
+            ExitReason::NodeUnfit | ExitReason::NodeBusy => "NodeUnfit",
             ExitReason::ContainerStatusUnknown => "ContainerStatusUnknown",
         }
     }
@@ -126,6 +129,14 @@ impl Exit {
     pub fn node_unfit(message: impl Into<String>, at: Timestamp) -> Exit {
         Exit {
             reason: ExitReason::NodeUnfit,
+            ..Exit::start_error(message, at)
+        }
+    }
+
+    /// A container that never ran, for a fault of the node that may pass.
+    pub fn node_busy(message: impl Into<String>, at: Timestamp) -> Exit {
+        Exit {
+            reason: ExitReason::NodeBusy,
             ..Exit::start_error(message, at)
         }
     }

@@ -68,6 +68,5 @@ impl std::fmt::Debug for Options {
 }
 
 fn free_bytes(path: &Path) -> io::Result<u64> {
-    let stat = nix::sys::statvfs::statvfs(path)?;
-    Ok(stat.blocks_available().saturating_mul(stat.fragment_size()))
+    Ok(durable::room(path)?.available)
 }

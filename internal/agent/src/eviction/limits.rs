@@ -2,8 +2,8 @@
 //!
 //! The limits and the messages are the kubelet's (pkg/kubelet/eviction, `localStorageEviction`):
 //! `emptyDir.sizeLimit` of each volume on disk, `limits.ephemeral-storage` of the pod and of each
-//! container. A pod's use is that of its volumes on disk, logs and termination logs. A pod without
-//! a total limit has the node's (`--pod-disk`) plus the limits of its volumes. Example: with
+//! container. A pod's use is that of its volumes on disk, logs, termination logs and the writable
+//! layers of its containers with images. A pod without a total limit has the node's (`--pod-disk`) plus the limits of its volumes. Example: with
 //! `--pod-disk 10Gi` and one volume with `sizeLimit: 100Gi` it may use 110Gi.
 
 use std::collections::BTreeMap;
@@ -99,21 +99,48 @@ pub struct PodUsage {
     pub logs: BTreeMap<String, Usage>,
     /// Its containers' termination logs.
     pub messages: Usage,
+    /// Its containers' writable layers, as the container runtime reports them.
+    pub layers: BTreeMap<String, Layer>,
+}
+
+/// The writable layer of a container with an image.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Layer {
+    /// What it takes.
+    pub usage: Usage,
+    /// Whether that is on the file system of the agent's data.
+    pub on_data_disk: bool,
 }
 
 impl PodUsage {
-    /// The sum.
+    /// The sum, which the limits are for.
     pub fn total(&self) -> Usage {
+        self.sum(|_| true)
+    }
+
+    /// The sum on the file system of the agent's data, which an eviction frees.
+    pub fn on_data_disk(&self) -> Usage {
+        self.sum(|layer| layer.on_data_disk)
+    }
+
+    fn sum(&self, counts: impl Fn(&Layer) -> bool) -> Usage {
         let mut total = self.messages.clone();
         let parts = self.volumes.values().chain(self.logs.values());
         parts.for_each(|part| total.add(part));
+        let layers = self.layers.values().filter(|layer| counts(layer));
+        layers.for_each(|layer| total.add(&layer.usage));
         total
     }
 }
 
-/// Why a pod with this use is evicted; `None` if it is within its limits. `default` is the limit of
-/// a pod without a total.
-pub fn exceeded(limits: &DiskLimits, usage: &PodUsage, default: Option<u64>) -> Option<String> {
+/// Why a pod with this use is evicted; `None` if it is within its limits. `total` is the sum of
+/// `usage`, and `default` the limit of a pod without a total.
+pub fn exceeded(
+    limits: &DiskLimits,
+    usage: &PodUsage,
+    total: &Usage,
+    default: Option<u64>,
+) -> Option<String> {
     for (name, limit) in &limits.volumes {
         let Some(used) = usage.volumes.get(name) else {
             continue;
@@ -129,7 +156,7 @@ pub fn exceeded(limits: &DiskLimits, usage: &PodUsage, default: Option<u64>) -> 
             ));
         }
     }
-    let used = usage.total().bytes;
+    let used = total.bytes;
     match (limits.total, default) {
         (Some(total), _) if used > bytes(total) => {
             return Some(format!(
@@ -149,7 +176,9 @@ pub fn exceeded(limits: &DiskLimits, usage: &PodUsage, default: Option<u64>) -> 
         _ => {}
     }
     limits.containers.iter().find_map(|(name, limit)| {
-        let used = usage.logs.get(name)?.bytes;
+        let log = usage.logs.get(name).map_or(0, |log| log.bytes);
+        let layer = usage.layers.get(name).map_or(0, |layer| layer.usage.bytes);
+        let used = log.saturating_add(layer);
         let limit = limit.filter(|limit| used > bytes(*limit))?;
         Some(format!(
             "Container {name} exceeded its local ephemeral storage limit \"{limit}\". "
@@ -214,8 +243,12 @@ mod tests {
         Usage {
             bytes,
             files: 1,
-            uncountable: None,
+            ..Usage::default()
         }
+    }
+
+    fn why(limits: &DiskLimits, usage: &PodUsage, default: Option<u64>) -> Option<String> {
+        exceeded(limits, usage, &usage.total(), default)
     }
 
     /// One container with its resources, and volumes.
@@ -262,9 +295,9 @@ mod tests {
             let usage = PodUsage {
                 volumes: [("x".to_owned(), of(x * MI)), ("y".to_owned(), of(y * MI))].into(),
                 logs: [("main".to_owned(), of(log * MI))].into(),
-                messages: Usage::default(),
+                ..PodUsage::default()
             };
-            let found = exceeded(&limits(resources, volumes()), &usage, default);
+            let found = why(&limits(resources, volumes()), &usage, default);
             assert_eq!(found.as_deref(), words, "{x} {y} {log}");
         }
     }
@@ -279,13 +312,23 @@ mod tests {
             messages: of(101 * MI),
             ..PodUsage::default()
         };
-        let why = exceeded(&limits, &usage, None).unwrap();
-        assert!(why.contains("total limit of containers 100Mi"), "{why}");
+        let words = why(&limits, &usage, None).unwrap();
+        assert!(words.contains("total limit of containers 100Mi"), "{words}");
         usage.messages = of(MI);
         usage.logs.insert("a".to_owned(), of(11 * MI));
-        let why = exceeded(&limits, &usage, None);
         let words = "Container a exceeded its local ephemeral storage limit \"10Mi\". ";
-        assert_eq!(why.as_deref(), Some(words));
+        assert_eq!(why(&limits, &usage, None).as_deref(), Some(words));
+        // Its log and its writable layer count together, on whatever file system the layer is.
+        usage.logs.insert("a".to_owned(), of(6 * MI));
+        assert_eq!(why(&limits, &usage, None), None);
+        let layer = Layer {
+            usage: of(5 * MI),
+            on_data_disk: false,
+        };
+        usage.layers.insert("a".to_owned(), layer);
+        assert_eq!(why(&limits, &usage, None).as_deref(), Some(words));
+        assert_eq!(usage.total().bytes, 12 * MI);
+        assert_eq!(usage.on_data_disk().bytes, 7 * MI);
     }
 
     #[test]
@@ -297,9 +340,8 @@ mod tests {
             volumes: [("x".to_owned(), deep)].into(),
             ..PodUsage::default()
         };
-        let why = exceeded(&limits, &usage, None).unwrap();
         assert_eq!(
-            why,
+            why(&limits, &usage, None).unwrap(),
             "Usage of EmptyDir volume \"x\" cannot be measured: too deep. "
         );
     }

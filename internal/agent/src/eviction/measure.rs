@@ -2,12 +2,16 @@
 //! the next turn. Reads files' metadata on a thread that may block; changes nothing.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::path::PathBuf;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use runtime::usage::Count;
+use runtime::WritableLayer;
+use runtime::usage::{Count, Usage};
 
-use super::limits::{DiskLimits, PodUsage};
+use super::doubt::Doubt;
+use super::limits::{DiskLimits, Layer, PodUsage};
 
 /// Files and directories that are read in one turn, of all pods together: about 0.3 seconds of one
 /// CPU if the kernel has them cached.
@@ -35,8 +39,30 @@ pub struct DiskUser {
     pub limits: Arc<DiskLimits>,
     /// Its directories.
     pub parts: Vec<(Part, PathBuf)>,
+    /// Its containers' writable layers.
+    pub layers: BTreeMap<String, Layer>,
     /// Whether it can still be evicted.
     pub running: bool,
+}
+
+/// What is known about one pod's use after a turn.
+#[derive(Debug)]
+pub struct Reading<'a> {
+    /// The pod.
+    pub user: &'a DiskUser,
+    /// Its use with the sum, from the last complete count and from the present one. Neither is more
+    /// than the pod used at some time of its count.
+    pub known: Vec<(&'a PodUsage, Usage)>,
+    /// Why it may use more than that.
+    pub doubt: Option<String>,
+}
+
+impl Reading<'_> {
+    /// The most that it is known to use on the file system of the agent's data.
+    pub fn on_data_disk(&self) -> Option<Usage> {
+        let known = self.known.iter().map(|(usage, _)| usage.on_data_disk());
+        known.max_by_key(|used| used.bytes)
+    }
 }
 
 /// The measured use of all pods.
@@ -54,6 +80,9 @@ struct Progress {
     found: PodUsage,
     /// The use found by the last complete count.
     last: Option<PodUsage>,
+    /// The entries that the present count had lost at the last turn.
+    lost: u64,
+    doubt: Doubt,
 }
 
 impl Measure {
@@ -65,23 +94,71 @@ impl Measure {
         let each = (ENTRIES_PER_TURN / count).max(LEAST_ENTRIES);
         for user in users {
             let progress = self.pods.entry(user.uid.clone()).or_default();
-            progress.go_on(&user.parts, each);
+            progress.turn(user, each);
         }
     }
 
-    /// A pod's use as far as known: from the last complete count and from the present one. Neither
-    /// is more than the pod used at some time of its count.
-    pub fn known(&self, uid: &str) -> Vec<&PodUsage> {
-        let Some(progress) = self.pods.get(uid) else {
-            return Vec::new();
-        };
-        let present = progress.now.is_some() || !progress.left.is_empty();
-        let present = present.then_some(&progress.found);
-        progress.last.iter().chain(present).collect()
+    /// What is known about the use of these pods; nothing about a pod that no turn has counted.
+    pub fn readings<'a>(&'a self, users: &'a [DiskUser]) -> Vec<Reading<'a>> {
+        let known = |user: &'a DiskUser| Some((user, self.pods.get(&user.uid)?));
+        let known = users.iter().filter_map(known);
+        known
+            .map(|(user, progress)| Reading {
+                user,
+                known: progress.known(),
+                doubt: progress.doubt.why(),
+            })
+            .collect()
     }
 }
 
+/// The layers by pod and container: those of several runs of a container add up. `data` is a
+/// directory on the file system of the agent's data.
+pub fn by_pod(
+    layers: Vec<WritableLayer>,
+    data: &Path,
+) -> BTreeMap<String, BTreeMap<String, Layer>> {
+    let device = |path: &Path| fs::metadata(path).ok().map(|metadata| metadata.dev());
+    let data = device(data);
+    let mut pods: BTreeMap<String, BTreeMap<String, Layer>> = BTreeMap::new();
+    for found in layers {
+        let pod = pods.entry(found.pod_uid).or_default();
+        let layer = pod.entry(found.container).or_default();
+        layer.on_data_disk = data.is_some() && device(&found.mountpoint) == data;
+        layer.usage.add(&Usage {
+            bytes: found.bytes,
+            files: found.files,
+            ..Usage::default()
+        });
+    }
+    pods
+}
+
 impl Progress {
+    /// Counts for one turn.
+    fn turn(&mut self, user: &DiskUser, budget: u64) {
+        self.go_on(&user.parts, budget);
+        let counted = self.last.iter_mut().chain([&mut self.found]);
+        counted.for_each(|usage| usage.layers.clone_from(&user.layers));
+        let present = self.is_under_way().then_some(&self.found);
+        let used = present.or(self.last.as_ref()).map(PodUsage::total);
+        let used = used.unwrap_or_default();
+        // A turn counts for one count only: the one that is under way, or that it has just ended.
+        let lost = used.lost.saturating_sub(self.lost);
+        self.doubt.turn(lost, &used);
+        self.lost = if present.is_some() { used.lost } else { 0 };
+    }
+
+    fn is_under_way(&self) -> bool {
+        self.now.is_some() || !self.left.is_empty()
+    }
+
+    fn known(&self) -> Vec<(&PodUsage, Usage)> {
+        let present = self.is_under_way().then_some(&self.found);
+        let known = self.last.iter().chain(present);
+        known.map(|usage| (usage, usage.total())).collect()
+    }
+
     fn go_on(&mut self, parts: &[(Part, PathBuf)], mut budget: u64) {
         if self.now.is_none() && self.left.is_empty() {
             self.left = parts.iter().cloned().collect();
@@ -113,8 +190,6 @@ impl Progress {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-
     use super::*;
 
     #[test]
@@ -135,6 +210,7 @@ mod tests {
                     (Part::Volume("v".to_owned()), volume),
                     (Part::Log("c".to_owned()), none),
                 ],
+                layers: BTreeMap::new(),
                 running: true,
             }
         };
@@ -150,12 +226,93 @@ mod tests {
         assert_eq!(progress.last.unwrap().total().files, 2 * LEAST_ENTRIES);
         let mut measure = Measure::default();
         measure.turn(&users);
-        assert_eq!(measure.known("small")[0].total().files, 3);
-        assert_eq!(measure.known("large").len(), 1);
+        let readings = measure.readings(&users);
+        assert_eq!(readings[1].known[0].1.files, 3);
+        assert_eq!(readings[1].on_data_disk().unwrap().files, 3);
+        assert_eq!((readings[0].known.len(), &readings[0].doubt), (1, &None));
+        drop(readings);
         // The next turn sees the growth and drops a pod that is gone.
         fs::write(dir.path().join("small/more"), "x").unwrap();
         measure.turn(&users[1..]);
-        assert_eq!(measure.known("small")[0].total().files, 4);
-        assert!(measure.known("large").is_empty());
+        let readings = measure.readings(&users);
+        assert_eq!(readings.len(), 1);
+        assert_eq!(readings[0].known[0].1.files, 4);
+    }
+
+    #[test]
+    fn a_pod_that_renames_what_is_counted_becomes_doubtful() {
+        let dir = tempfile::tempdir().unwrap();
+        let named = |number: u32| dir.path().join(format!("large-{number}"));
+        fs::create_dir(named(0)).unwrap();
+        fs::create_dir(dir.path().join("small")).unwrap();
+        let user = DiskUser {
+            uid: "u".to_owned(),
+            limits: Arc::default(),
+            parts: vec![(Part::Volume("v".to_owned()), dir.path().to_owned())],
+            layers: BTreeMap::new(),
+            running: true,
+        };
+        let mut progress = Progress::default();
+        for number in 0..3 {
+            assert_eq!(progress.doubt.why(), None, "{number}");
+            // Enough to list both directories, and not to read one.
+            progress.turn(&user, 3);
+            fs::rename(named(number), named(number + 1)).unwrap();
+            progress.turn(&user, LEAST_ENTRIES);
+            assert_eq!(progress.last.as_ref().unwrap().total().lost, 1);
+        }
+        assert!(progress.doubt.why().is_some());
+        for _ in 0..8 {
+            progress.turn(&user, LEAST_ENTRIES);
+        }
+        assert_eq!(progress.doubt.why(), None);
+    }
+
+    #[test]
+    fn layers_of_a_containers_runs_add_up_and_only_those_on_the_data_disk_can_be_freed() {
+        let dir = tempfile::tempdir().unwrap();
+        let layer = |container: &str, bytes: u64, mountpoint: &Path| WritableLayer {
+            pod_uid: "u".to_owned(),
+            container: container.to_owned(),
+            bytes,
+            files: 1,
+            mountpoint: mountpoint.to_owned(),
+        };
+        let found = vec![
+            layer("a", 3, dir.path()),
+            layer("a", 4, dir.path()),
+            layer("b", 5, Path::new("/proc")),
+            layer("c", 6, Path::new("")),
+        ];
+        let layers = &by_pod(found, dir.path())["u"];
+        let bytes = |name: &str| (layers[name].usage.bytes, layers[name].on_data_disk);
+        assert_eq!(bytes("a"), (7, true));
+        assert_eq!(bytes("b"), (5, false));
+        assert_eq!(bytes("c"), (6, false));
+    }
+
+    #[test]
+    fn writable_layers_count_with_every_reading() {
+        let usage = Usage {
+            bytes: 7,
+            ..Usage::default()
+        };
+        let layer = Layer {
+            usage,
+            on_data_disk: true,
+        };
+        let user = DiskUser {
+            uid: "u".to_owned(),
+            limits: Arc::default(),
+            parts: Vec::new(),
+            layers: [("c".to_owned(), layer)].into(),
+            running: true,
+        };
+        let users = [user];
+        let mut measure = Measure::default();
+        for _ in 0..2 {
+            measure.turn(&users);
+            assert_eq!(measure.readings(&users)[0].known[0].1.bytes, 7);
+        }
     }
 }

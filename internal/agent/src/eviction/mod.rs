@@ -1,20 +1,26 @@
 //! Keeps pods from filling the node's disk. Every 10 seconds the agent measures the use of each pod
-//! ([`measure`]) and evicts a pod that exceeds a limit ([`limits`]); every second it reads the free
-//! space of the file system of the agent's data, and if that is too low evicts the pod with the
-//! highest use beyond its request ([`pressure`]).
+//! ([`measure`]) and evicts a pod that exceeds a limit ([`limits`]). Every second it reads the free
+//! space of the file system of its data. If that is too low, it first removes logs of ended pods, the
+//! oldest first, and then evicts one pod at a time ([`rounds`]): pods whose count is doubtful
+//! ([`doubt`]), then those with the highest use beyond their request ([`pressure`]).
 //!
 //! Between two looks a pod can write as fast as the disk accepts, so it can fill the disk for
 //! seconds. Claims, `hostPath` volumes and images are not counted: they outlast pods, and the
 //! administrator manages them. Files that a process removed and keeps open are not counted either.
 
+mod doubt;
 mod limits;
 mod measure;
 mod pressure;
+mod rounds;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use runtime::usage::{Room, Usage, room};
+use durable::{Room, room};
+use runtime::WritableLayer;
+use runtime::usage::Usage;
 use tokio::time::Instant;
 
 pub use limits::{DiskLimits, LEAST_POD_DISK, PodDisk};
@@ -23,8 +29,9 @@ pub use pressure::{Pressure, allocatable};
 
 use crate::node::Node;
 use crate::pods::Pods;
-use measure::Measure;
-use pressure::Shortage;
+use measure::{Measure, Reading};
+use pressure::{Candidate, Shortage};
+use rounds::{Next, Rounds};
 
 /// Interval at which the free space is read.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -32,8 +39,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const TURN_EVERY: Duration = Duration::from_secs(10);
 /// and the interval while free space is too low.
 const URGENT_TURN_EVERY: Duration = Duration::from_secs(2);
-/// How long an evicted pod may take to free space before the next pod is evicted.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// How long the container runtime may take to report its containers' writable layers.
+const LAYERS_LIMIT: Duration = Duration::from_secs(5);
 
 /// Why a pod is evicted.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,11 +57,14 @@ pub struct Watch {
     pods: Arc<Pods>,
     pod_disk: PodDisk,
     measure: Measure,
-    /// The pod that was evicted last to free space, and when.
-    making_room: Option<(String, Instant)>,
+    rounds: Rounds,
     counted: Option<Instant>,
+    /// The pods that were logged as doubtful.
+    doubtful: BTreeSet<String>,
     /// The logged reason why the file system could not be read.
     blind: Option<String>,
+    /// The logged reason why the writable layers are not known.
+    layers_unknown: Option<String>,
 }
 
 impl Watch {
@@ -65,9 +75,11 @@ impl Watch {
             pods,
             pod_disk,
             measure: Measure::default(),
-            making_room: None,
+            rounds: Rounds::default(),
             counted: None,
+            doubtful: BTreeSet::new(),
             blind: None,
+            layers_unknown: None,
         }
     }
 
@@ -80,9 +92,12 @@ impl Watch {
             let Some(room) = self.room().await else {
                 continue;
             };
-            let short = Shortage::of(&room);
+            let mut short = Shortage::of(&room);
+            self.rounds.saw(short);
             if let Some(short) = short {
-                self.node.pressure.saw(short.words(), Instant::now());
+                let now = Instant::now();
+                let words = short.words() + &self.rounds.words(now);
+                self.node.pressure.saw(words, now);
             }
             let every = match short {
                 Some(_) => URGENT_TURN_EVERY,
@@ -91,11 +106,16 @@ impl Watch {
             if self.counted.is_some_and(|at| at.elapsed() < every) {
                 continue;
             }
+            if short.is_some() && remove_logs(self.node.clone(), self.pods.clone()).await {
+                short = self.room().await.and_then(|room| Shortage::of(&room));
+            }
             let users = self.count().await;
             self.counted = Some(Instant::now());
-            self.hold_to_limits(&users, self.pod_disk.bytes(room.bytes));
+            let readings = self.measure.readings(&users);
+            log_doubts(&mut self.doubtful, &readings);
+            self.hold_to_limits(&readings, self.pod_disk.bytes(room.bytes));
             if let Some(short) = short {
-                self.make_room(&users, short);
+                make_room(&self.node, &self.pods, &mut self.rounds, &readings, short);
             }
         }
     }
@@ -120,9 +140,15 @@ impl Watch {
 
     /// Measures for one turn, on a thread that may block; returns the measured pods.
     async fn count(&mut self) -> Vec<DiskUser> {
-        let users = self.pods.disk_users();
+        let mut users = self.pods.disk_users();
+        let layers = self.layers().await;
         let mut measure = std::mem::take(&mut self.measure);
+        let data = self.node.layout.pods();
         let counted = tokio::task::spawn_blocking(move || {
+            let mut layers = measure::by_pod(layers, &data);
+            for user in &mut users {
+                user.layers = layers.remove(&user.uid).unwrap_or_default();
+            }
             measure.turn(&users);
             (measure, users)
         });
@@ -138,10 +164,33 @@ impl Watch {
         }
     }
 
-    fn hold_to_limits(&self, users: &[DiskUser], default: Option<u64>) {
-        for user in users.iter().filter(|user| user.running) {
-            let mut known = self.measure.known(&user.uid).into_iter();
-            let why = known.find_map(|usage| limits::exceeded(&user.limits, usage, default));
+    /// The writable layers of containers with images; those of the last answer are not used again,
+    /// so a container runtime that does not answer evicts no pod.
+    async fn layers(&mut self) -> Vec<WritableLayer> {
+        let Some(images) = self.node.images.clone() else {
+            return Vec::new();
+        };
+        let why = match tokio::time::timeout(LAYERS_LIMIT, images.layers()).await {
+            Ok(Ok(layers)) => {
+                self.layers_unknown = None;
+                return layers;
+            }
+            Ok(Err(why)) => why,
+            Err(_) => format!("no answer within {LAYERS_LIMIT:?}"),
+        };
+        if self.layers_unknown.as_ref() != Some(&why) {
+            tracing::warn!(why, "the writable layers of containers are not counted");
+        }
+        self.layers_unknown = Some(why);
+        Vec::new()
+    }
+
+    fn hold_to_limits(&self, readings: &[Reading], default: Option<u64>) {
+        for reading in readings.iter().filter(|reading| reading.user.running) {
+            let user = reading.user;
+            let mut known = reading.known.iter();
+            let why = known
+                .find_map(|(usage, total)| limits::exceeded(&user.limits, usage, total, default));
             if let Some(message) = why {
                 let eviction = Eviction {
                     message,
@@ -151,33 +200,87 @@ impl Watch {
             }
         }
     }
+}
 
-    fn make_room(&mut self, users: &[DiskUser], short: Shortage) {
-        if let Some((uid, since)) = &self.making_room {
-            let ends = users.iter().any(|user| user.uid == *uid && user.running);
-            if ends && since.elapsed() < PATIENCE {
-                return;
-            }
+/// Logs the pods that have become doubtful.
+fn log_doubts(logged: &mut BTreeSet<String>, readings: &[Reading]) {
+    let mut doubtful = BTreeSet::new();
+    for reading in readings {
+        let Some(why) = &reading.doubt else { continue };
+        let uid = &reading.user.uid;
+        if !logged.contains(uid) {
+            tracing::warn!(uid, why, "a pod is evicted first if the disk gets too full");
         }
-        let used: Vec<(&str, &DiskLimits, Usage)> = (users.iter())
-            .filter(|user| user.running)
-            .filter_map(|user| {
-                let known = self.measure.known(&user.uid).into_iter();
-                let most = known
-                    .map(|usage| usage.total())
-                    .max_by_key(|all| all.bytes)?;
-                Some((user.uid.as_str(), user.limits.as_ref(), most))
-            })
-            .collect();
-        let candidates = used.iter().map(|(uid, limits, used)| (*uid, *limits, used));
-        let Some(victim) = short.victim(candidates).map(str::to_owned) else {
-            return;
-        };
-        let eviction = Eviction {
-            message: short.words(),
-            by_node: true,
-        };
-        self.pods.evict(&victim, eviction);
-        self.making_room = Some((victim, Instant::now()));
+        doubtful.insert(uid.clone());
     }
+    *logged = doubtful;
+}
+
+/// Removes logs of ended pods until there is enough space; true if it removed any.
+async fn remove_logs(node: Arc<Node>, pods: Arc<Pods>) -> bool {
+    let removed = tokio::task::spawn_blocking(move || {
+        let data = node.layout.pods();
+        let short = || room(&data).is_ok_and(|room| Shortage::of(&room).is_some());
+        let running = || {
+            let users = pods.disk_users().into_iter();
+            let running = users.filter(|user| user.running);
+            running.map(|user| user.uid).collect::<BTreeSet<String>>()
+        };
+        node.logs.make_room(running, short, SystemTime::now())
+    });
+    let removed = removed.await.unwrap_or_else(|error| {
+        tracing::warn!(%error, "the logs of ended pods were not removed");
+        0
+    });
+    if removed > 0 {
+        tracing::warn!(
+            pods = removed,
+            "logs of ended pods were removed because the disk is too full"
+        );
+    }
+    removed > 0
+}
+
+/// Evicts a pod for a shortage, unless an earlier eviction is under way.
+fn make_room(node: &Node, pods: &Pods, rounds: &mut Rounds, readings: &[Reading], short: Shortage) {
+    let now = Instant::now();
+    let left = |uid: &str| {
+        let mut running = readings.iter().filter(|reading| reading.user.running);
+        running.any(|reading| reading.user.uid == uid) || node.layout.pod(uid).holds_files()
+    };
+    match rounds.next(left, now) {
+        Next::Wait => return,
+        Next::Pause => {
+            tracing::warn!("{}{}", short.words(), rounds.words(now));
+            return;
+        }
+        Next::Evict => {}
+    }
+    let running = readings.iter().filter(|reading| reading.user.running);
+    let used: BTreeMap<&str, (&Reading, Usage)> = running
+        .filter_map(|reading| {
+            Some((
+                reading.user.uid.as_str(),
+                (reading, reading.on_data_disk()?),
+            ))
+        })
+        .collect();
+    let candidates = used.iter().map(|(uid, (reading, used))| Candidate {
+        uid,
+        limits: &reading.user.limits,
+        used,
+        doubtful: reading.doubt.is_some(),
+    });
+    let Some(victim) = short.victim(candidates) else {
+        return;
+    };
+    let doubt = used
+        .get(victim)
+        .and_then(|(reading, _)| reading.doubt.as_deref());
+    let eviction = Eviction {
+        message: short.words() + doubt.unwrap_or_default(),
+        by_node: true,
+    };
+    pods.evict(victim, eviction);
+    rounds.begin(victim, short, now);
 }

@@ -2,15 +2,18 @@
 //! long the node reports it (condition `DiskPressure`). Pure but for the time of the last shortage.
 //!
 //! The reserve is small, so that nodes with a nearly full disk continue to work: 1 GiB or 2 % of
-//! the file system, whichever is less, and 1 % of its inodes. As in the kubelet, pods above their
-//! request are evicted, those of lower priority first, then those with the highest use. A pod whose
-//! eviction would free next to nothing is kept.
+//! the file system, whichever is less, and 1 % of its inodes. Pods whose count is doubtful
+//! ([`super::doubt`]) are evicted first. Then, as in the kubelet, pods above their request are
+//! evicted, those of lower priority first, then those with the highest use. A pod whose eviction
+//! would free next to nothing is kept, unless its count is doubtful.
 
+use std::cmp::Reverse;
 use std::time::Duration;
 
+use durable::Room;
 use parking_lot::Mutex;
 use resources::names::RUNTIME_PROCESS;
-use runtime::usage::{Room, Usage};
+use runtime::usage::Usage;
 use tokio::time::Instant;
 
 use super::limits::{DiskLimits, written};
@@ -48,6 +51,19 @@ pub fn allocatable(room: &Room) -> u64 {
     room.bytes - reserve(room)
 }
 
+/// A pod that may be evicted for a shortage.
+#[derive(Clone, Copy, Debug)]
+pub struct Candidate<'a> {
+    /// Its uid.
+    pub uid: &'a str,
+    /// Its request and priority.
+    pub limits: &'a DiskLimits,
+    /// Its use of this file system.
+    pub used: &'a Usage,
+    /// Whether it may use more than that.
+    pub doubtful: bool,
+}
+
 impl Shortage {
     /// The shortage of a file system now.
     pub fn of(room: &Room) -> Option<Shortage> {
@@ -59,6 +75,15 @@ impl Shortage {
             Some(Shortage::Inodes(inodes, room.inodes_available))
         } else {
             None
+        }
+    }
+
+    /// Whether more is free than in the other shortage; true if they are of different resources.
+    pub fn is_less_than(self, other: Shortage) -> bool {
+        match (self, other) {
+            (Shortage::Bytes(_, left), Shortage::Bytes(_, before))
+            | (Shortage::Inodes(_, left), Shortage::Inodes(_, before)) => left > before,
+            _ => true,
         }
     }
 
@@ -77,27 +102,23 @@ impl Shortage {
     }
 
     /// How much of the scarce resource a pod's eviction frees beyond the pod's request; `None` if
-    /// that is too little.
-    fn freed_by(self, limits: &DiskLimits, used: &Usage) -> Option<u64> {
+    /// that is too little to evict a pod whose use is known.
+    fn freed_by(self, pod: &Candidate) -> Option<u64> {
         let (freed, least) = match self {
-            Shortage::Bytes(least, _) => (limits.above_request(used.bytes), least),
-            Shortage::Inodes(least, _) => (used.files, least),
+            Shortage::Bytes(least, _) => (pod.limits.above_request(pod.used.bytes), least),
+            Shortage::Inodes(least, _) => (pod.used.files, least),
         };
-        (freed > 0 && freed >= least / WORTH_SHARE).then_some(freed)
+        (pod.doubtful || (freed > 0 && freed >= least / WORTH_SHARE)).then_some(freed)
     }
 
     /// The pod to evict among these.
-    pub fn victim<'a>(
-        self,
-        pods: impl Iterator<Item = (&'a str, &'a DiskLimits, &'a Usage)>,
-    ) -> Option<&'a str> {
-        let worth = pods.filter_map(|(uid, limits, used)| {
-            Some((uid, limits.priority, self.freed_by(limits, used)?))
+    pub fn victim<'a>(self, pods: impl Iterator<Item = Candidate<'a>>) -> Option<&'a str> {
+        let worth = pods.filter_map(|pod| {
+            let freed = self.freed_by(&pod)?;
+            // The uid is the last criterion, so that the order is deterministic.
+            Some((!pod.doubtful, pod.limits.priority, Reverse(freed), pod.uid))
         });
-        // The uid is the last criterion, so that the order is deterministic.
-        let first =
-            worth.min_by_key(|(uid, priority, freed)| (*priority, std::cmp::Reverse(*freed), *uid));
-        first.map(|(uid, ..)| uid)
+        worth.min().map(|(.., uid)| uid)
     }
 }
 
@@ -181,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn the_victim_has_the_lowest_priority_and_the_highest_use_above_its_request() {
+    fn the_victim_is_doubtful_or_has_the_lowest_priority_and_the_highest_use_above_its_request() {
         let limits = |request: &str, priority: i32| {
             let pod: Pod = serde_json::from_value(json!({"metadata": {}, "spec": {
                 "priority": priority, "containers": [{"name": "c",
@@ -190,33 +211,64 @@ mod tests {
             DiskLimits::of(&pod)
         };
         let short = Shortage::Bytes(GI, 0);
-        for (pods, victim) in [
-            (vec![], None),
-            (vec![("a", "0", 0, GI), ("b", "0", 0, 2 * GI)], Some("b")),
+        // A pod: its uid, request, priority, use, and whether its count is doubtful.
+        type PodCase = (&'static str, &'static str, i32, u64, bool);
+        let cases: [(&[PodCase], Option<&str>); 11] = [
+            (&[], None),
+            (
+                &[("a", "0", 0, GI, false), ("b", "0", 0, 2 * GI, false)],
+                Some("b"),
+            ),
             // The requested space is the pod's own.
             (
-                vec![("a", "0", 0, GI), ("b", "10Gi", 0, 10 * GI)],
+                &[("a", "0", 0, GI, false), ("b", "10Gi", 0, 10 * GI, false)],
                 Some("a"),
             ),
             (
-                vec![("a", "1Gi", 0, 3 * GI), ("b", "10Gi", 0, 11 * GI)],
+                &[
+                    ("a", "1Gi", 0, 3 * GI, false),
+                    ("b", "10Gi", 0, 11 * GI, false),
+                ],
                 Some("a"),
             ),
-            (vec![("a", "0", 5, 9 * GI), ("b", "0", -1, GI)], Some("b")),
-            (vec![("a", "0", 0, GI / 16 - 1)], None),
-            (vec![("b", "0", 0, GI), ("a", "0", 0, GI)], Some("a")),
-        ] {
-            let all: Vec<(&str, DiskLimits, Usage)> = (pods.iter())
-                .map(|(uid, request, priority, bytes)| {
+            (
+                &[("a", "0", 5, 9 * GI, false), ("b", "0", -1, GI, false)],
+                Some("b"),
+            ),
+            (&[("a", "0", 0, GI / 16 - 1, false)], None),
+            (
+                &[("b", "0", 0, GI, false), ("a", "0", 0, GI, false)],
+                Some("a"),
+            ),
+            // A doubtful pod is evicted first, however little it seems to use, and whatever its priority.
+            (
+                &[("a", "0", 0, 9 * GI, false), ("b", "10Gi", 5, 0, true)],
+                Some("b"),
+            ),
+            (&[("a", "0", 0, 0, true)], Some("a")),
+            (&[("a", "0", 5, 0, true), ("b", "0", 0, 0, true)], Some("b")),
+            (
+                &[("a", "0", 0, GI, true), ("b", "0", 0, 2 * GI, true)],
+                Some("b"),
+            ),
+        ];
+        for (pods, victim) in cases {
+            let all: Vec<(&str, DiskLimits, Usage, bool)> = (pods.iter())
+                .map(|(uid, request, priority, bytes, doubtful)| {
                     let used = Usage {
                         bytes: *bytes,
                         ..Usage::default()
                     };
-                    (*uid, limits(request, *priority), used)
+                    (*uid, limits(request, *priority), used, *doubtful)
                 })
                 .collect();
-            let found = short.victim(all.iter().map(|(uid, limits, used)| (*uid, limits, used)));
-            assert_eq!(found, victim, "{pods:?}");
+            let candidates = all.iter().map(|(uid, limits, used, doubtful)| Candidate {
+                uid,
+                limits,
+                used,
+                doubtful: *doubtful,
+            });
+            assert_eq!(short.victim(candidates), victim, "{pods:?}");
         }
     }
 

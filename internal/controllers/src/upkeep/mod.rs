@@ -14,6 +14,7 @@ mod mirror;
 mod namespaces;
 mod nodes;
 mod podgc;
+mod pressure;
 mod silence;
 mod subsets;
 mod work;

@@ -1,6 +1,7 @@
 //! The loop over nodes: watches their leases, declares silent nodes and their pods lost, and
 //! reverts that when a node renews its lease again. [`silence`](super::silence) decides when a node
-//! counts as silent, by the clock of [`awake`](super::awake). Only the agent sets Ready again.
+//! counts as silent, by the clock of [`awake`](super::awake). Only the agent sets Ready again. A node
+//! whose disk is too full gets a taint ([`pressure`]).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -22,7 +23,7 @@ use super::awake::AwakeClock;
 use super::lost::{self, BoundPod, PodPart};
 use super::mirror::{self, Key, Mirror, uid_of};
 use super::silence::{self, Verdict};
-use super::stopped;
+use super::{pressure, stopped};
 use crate::Context;
 use crate::again::{PANICKED, guarded, panic_in, panicked_note};
 use crate::notes::{Kind as NoteKind, Notes};
@@ -268,7 +269,7 @@ impl Watcher {
         // lease.
         let alive = heard.alive && self.clock.since(heard.at) < self.grace;
         match silence::judge(silent, alive, self.grace, &node.taints) {
-            Verdict::Fine => Ok(()),
+            Verdict::Fine => self.follow_pressure(key, node).await,
             Verdict::Returned => self.take_back(key, node).await,
             Verdict::Lost => {
                 let known = silence::lost_taints(&node.taints, Timestamp::now()).is_none();
@@ -283,6 +284,14 @@ impl Watcher {
                 }
                 self.declare_lost(key).await
             }
+        }
+    }
+
+    /// Sets or removes the taint of a node whose disk is too full.
+    async fn follow_pressure(&self, key: &Key, node: &Member) -> kube::Result<()> {
+        match pressure::taints(&node.conditions, &node.taints, Timestamp::now()) {
+            Some(taints) => self.set_taints(key, node, &taints).await,
+            None => Ok(()),
         }
     }
 

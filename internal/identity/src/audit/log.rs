@@ -19,9 +19,10 @@ pub(super) const CURRENT: &str = "audit.log";
 pub(super) const HEAD: &str = "audit.head";
 /// How long a written event may remain unsynced.
 const SYNC_EVERY: Duration = Duration::from_secs(1);
-/// The shortest time between two syncs. A sync for each request would delay the store's own syncs
-/// on the same disk.
-const SYNC_PAUSE: Duration = Duration::from_millis(50);
+/// The shortest time between two syncs of the log and its head, but for a rotation and the end. A
+/// sync for each request would delay the store's own syncs on the same disk. No answer waits for
+/// it: the guarantee is that a power cut loses at most the events of [`SYNC_EVERY`].
+const SYNC_PAUSE: Duration = Duration::from_millis(150);
 /// The maximum number of events in one write.
 const BATCH: usize = 1024;
 /// The longest line that is searched for at a file's end; an event with request and response of 1.5
@@ -136,7 +137,7 @@ impl LogFile {
         while events.blocking_recv_many(&mut batch, BATCH) > 0 {
             self.write(batch.drain(..));
             // A sync covers all events that arrived meanwhile; without load it follows at once.
-            let pause = SYNC_PAUSE.saturating_sub(self.synced.elapsed());
+            let pause = pause(self.synced.elapsed());
             if events.is_empty() && !pause.is_zero() {
                 std::thread::sleep(pause);
             }
@@ -230,6 +231,11 @@ impl LogFile {
         }
         Ok(())
     }
+}
+
+/// The wait before the next sync, by the time since the last one.
+fn pause(since: Duration) -> Duration {
+    SYNC_PAUSE.saturating_sub(since)
 }
 
 fn append(path: &Path) -> io::Result<File> {
@@ -340,4 +346,17 @@ fn first_line(path: &Path) -> io::Result<Option<Vec<u8>>> {
     io::BufReader::new(file.take(LONGEST_LINE)).read_until(b'\n', &mut line)?;
     line.pop();
     Ok((!line.is_empty()).then_some(line))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_syncs_are_150_ms_apart() {
+        let milliseconds = Duration::from_millis;
+        for (since, wait) in [(0, 150), (50, 100), (149, 1), (150, 0), (5000, 0)] {
+            assert_eq!(pause(milliseconds(since)), milliseconds(wait), "{since}");
+        }
+    }
 }

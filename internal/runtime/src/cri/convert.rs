@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
 
-use super::api;
+use super::{WritableLayer, api};
 use crate::mounts::kernel::{MASKED, READ_ONLY};
 use crate::proc::ProcessId;
 use crate::spec::{ContainerId, ContainerSpec, Mount, MountSource, PodRef};
@@ -286,6 +286,23 @@ pub fn status(
     })
 }
 
+/// The writable layer of one of the known containers, by the runtime's ids. None if the runtime
+/// has not measured it yet.
+pub fn layer(
+    stats: api::ContainerStats,
+    known: &HashMap<&str, &ContainerStatus>,
+) -> Option<WritableLayer> {
+    let status = known.get(stats.attributes?.id.as_str())?;
+    let found = stats.writable_layer?;
+    Some(WritableLayer {
+        pod_uid: status.pod.uid.clone(),
+        container: status.name.clone(),
+        bytes: found.used_bytes?.value,
+        files: found.inodes_used.map_or(0, |files| files.value),
+        mountpoint: found.fs_id.unwrap_or_default().mountpoint.into(),
+    })
+}
+
 fn state(found: &api::ContainerStatus, info: &HashMap<String, String>) -> ContainerState {
     match found.state() {
         api::ContainerState::ContainerCreated => ContainerState::Starting,
@@ -547,5 +564,42 @@ mod tests {
             status(&api::ContainerStatus::default(), &HashMap::new()),
             None
         );
+    }
+
+    #[test]
+    fn the_layers_of_known_containers_are_those_that_the_runtime_measured() {
+        let found = api::ContainerStatus {
+            labels: HashMap::from([
+                (ID.into(), "uid_main_2".into()),
+                (CONTAINER_NAME.into(), "main".into()),
+                (POD_UID.into(), "uid".into()),
+            ]),
+            ..api::ContainerStatus::default()
+        };
+        let status = status(&found, &HashMap::new()).unwrap();
+        let known = HashMap::from([("cri-1", &status)]);
+        let stats = |id: &str, bytes: Option<u64>| api::ContainerStats {
+            attributes: Some(api::ContainerAttributes { id: id.into() }),
+            writable_layer: Some(api::FilesystemUsage {
+                fs_id: Some(api::FilesystemIdentifier {
+                    mountpoint: "/snapshots".into(),
+                }),
+                used_bytes: bytes.map(|value| api::UInt64Value { value }),
+                inodes_used: Some(api::UInt64Value { value: 3 }),
+                ..api::FilesystemUsage::default()
+            }),
+            ..api::ContainerStats::default()
+        };
+        let measured = WritableLayer {
+            pod_uid: "uid".into(),
+            container: "main".into(),
+            bytes: 7,
+            files: 3,
+            mountpoint: "/snapshots".into(),
+        };
+        assert_eq!(layer(stats("cri-1", Some(7)), &known), Some(measured));
+        assert_eq!(layer(stats("cri-1", None), &known), None);
+        assert_eq!(layer(stats("another's", Some(7)), &known), None);
+        assert_eq!(layer(api::ContainerStats::default(), &known), None);
     }
 }

@@ -215,6 +215,8 @@ mod tests {
             let fault = StartFault::from(error);
             assert!(matches!(fault, StartFault::Node(_)), "{fault:?}");
         }
+        let fault = StartFault::from(MountError::CopyVolume(Errno::ENOMEM));
+        assert!(matches!(fault, StartFault::Busy(_)), "{fault:?}");
         let volume = MountError::Volume {
             target: "/data".into(),
             reason: Box::new(MountError::Copy(Errno::EINVAL)),

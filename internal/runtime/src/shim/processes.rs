@@ -22,6 +22,7 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, dup2_stderr, dup2_stdin, dup2_stdout};
 
 use super::privileges;
+use crate::error::StartFault;
 
 /// Why there is no process in a new process namespace.
 #[derive(Debug, thiserror::Error)]
@@ -42,6 +43,19 @@ pub(super) enum ProcessError {
         what: &'static str,
         source: io::Error,
     },
+}
+
+/// A process that ended meanwhile, for instance because the container is stopped while it starts,
+/// says nothing lasting about the node.
+impl From<ProcessError> for StartFault {
+    fn from(error: ProcessError) -> StartFault {
+        match error {
+            ProcessError::Ended | ProcessError::NotReported(_) => {
+                StartFault::Busy(error.to_string())
+            }
+            other => StartFault::node(other),
+        }
+    }
 }
 
 /// On which side of the new namespace the caller goes on.

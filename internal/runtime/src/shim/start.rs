@@ -56,6 +56,7 @@ pub fn run(dir: &Path) -> ExitCode {
     let kind = match &fault {
         StartFault::Container(_) => "error",
         StartFault::Node(_) => "unfit",
+        StartFault::Busy(_) => "busy",
     };
     let _ = writeln!(report, "{kind} {}", fault.to_string().replace('\n', " "));
     ExitCode::from(127)
@@ -114,11 +115,11 @@ fn prepare(
     let own_processes = held.is_some_and(|held| held.own_processes);
     let isolated = isolate(own_processes);
     if let (Err(reason), Some(_)) = (&isolated, held) {
-        return Err(StartFault::node(reason));
+        return Err(StartFault::of_node(reason));
     }
     if own_processes {
         tie_to(parent)?;
-        match processes::enter(report).map_err(StartFault::node)? {
+        match processes::enter(report)? {
             Side::Outside => return Ok(None),
             Side::Inside => {}
         }
@@ -205,11 +206,10 @@ fn confine(
     for directory in &held.hidden {
         // Where a volume covers it, the pod's own processes may change what is there meanwhile.
         let covered = (volumes.iter()).any(|volume| directory.starts_with(&volume.target));
-        let fault = match covered {
-            true => StartFault::Container,
-            false => StartFault::Node,
-        };
-        kernel::hide(directory).map_err(|error| fault(error.to_string()))?;
+        kernel::hide(directory).map_err(|error| match covered {
+            true => StartFault::container(error),
+            false => StartFault::node(error),
+        })?;
     }
     kernel::restrict(note);
     Ok(())

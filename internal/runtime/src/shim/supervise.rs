@@ -491,6 +491,7 @@ impl Supervisor {
                 return Some(Exit::start_error(why, finished_at));
             }
             (_, Some(StartFault::Node(why))) => return Some(Exit::node_unfit(why, finished_at)),
+            (_, Some(StartFault::Busy(why))) => return Some(Exit::node_busy(why, finished_at)),
             (_, None) => {}
         }
         let oom_killed = code != 0 && record.state.cgroup.oom_kills() > 0;
@@ -538,11 +539,14 @@ fn read_report(bytes: &[u8]) -> (Vec<String>, Option<StartFault>) {
         .map(str::to_string)
         .collect();
     let fault = text.lines().find_map(|line| {
-        let of_container = line.strip_prefix("error ").map(str::to_string);
-        let of_node = || line.strip_prefix("unfit ").map(str::to_string);
-        of_container
-            .map(StartFault::Container)
-            .or_else(|| of_node().map(StartFault::Node))
+        let (kind, why) = line.split_once(' ')?;
+        let fault = match kind {
+            "error" => StartFault::Container,
+            "unfit" => StartFault::Node,
+            "busy" => StartFault::Busy,
+            _ => return None,
+        };
+        Some(fault(why.to_string()))
     });
     (notes, fault)
 }
@@ -570,6 +574,7 @@ mod tests {
                 StartFault::Container("no such file".into()),
             ),
             ("unfit no mounts", StartFault::Node("no mounts".into())),
+            ("busy no processes", StartFault::Busy("no processes".into())),
         ];
         for (line, expected) in faults {
             assert_eq!(read_report(line.as_bytes()).1, Some(expected));
