@@ -530,7 +530,7 @@ fn parts_of_a_gpu_are_of_the_chosen_one_within_mps_limits_and_who_takes_more_is_
     let text = "version: v1\nsharing:\n  mps:\n    resources:\n      - name: nvidia.com/gpu\n        \
          replicas: 1\n        devices: [6, 7]\n";
     std::fs::write(&configuration, text).expect("a configuration is written");
-    let standin = repository().join("internal/agent/testing/mps-control-standin");
+    let standin = repository().join("internal/devices/testing/mps-control-standin");
     let (standin, address) = (standin.display().to_string(), free_address());
     ground.agent.kill().expect("the agent can be killed");
     ground.agent.wait().expect("the agent ends");

@@ -45,7 +45,7 @@ fn pods_share_a_gpu_by_mps_within_their_limits_and_one_that_takes_more_is_ended(
     let description = platform.manifest("machine.toml", "");
     describe(&description, "");
     let daemons: PathBuf = description.with_file_name("mps");
-    let standin = repository().join("internal/agent/testing/mps-control-standin");
+    let standin = repository().join("internal/devices/testing/mps-control-standin");
     let address = free_address();
     let [machine, directory, control] =
         [&description, &daemons, &standin].map(|path| path.display().to_string());

@@ -9,9 +9,13 @@ use e2e::{repository, run};
 
 /// The arrows of ARCHITECTURE.md. Every crate may also name `resources`.
 const ARROWS: &[(&str, &[&str])] = &[
-    ("agent", &["durable", "hardware", "rpc", "runtime"]),
+    (
+        "agent",
+        &["devices", "durable", "hardware", "rpc", "runtime"],
+    ),
     ("apiserver", &["schema", "store"]),
     ("controllers", &["invariants", "scheduler", "workloads"]),
+    ("devices", &["durable", "hardware", "runtime"]),
     ("durable", &[]),
     ("fleet", &["durable", "rpc"]),
     ("hardware", &[]),

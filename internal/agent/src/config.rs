@@ -7,6 +7,12 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use devices::mps::MpsConfig;
+use devices::over_share::OverShare;
+use devices::rdma::RdmaSettings;
+use devices::sharing::Sharing;
+use devices::vendors::Vendor;
+use devices::xids::Hearing;
 use hardware::Inventory;
 use hardware::nccl::Tell;
 
@@ -15,13 +21,7 @@ use crate::container::Bounds;
 use crate::error::AgentError;
 use crate::eviction::PodDisk;
 use crate::identity::Trust;
-use crate::kubelet::Sharing;
 use crate::metrics::Listen;
-use crate::mps::MpsConfig;
-use crate::rdma::RdmaSettings;
-use crate::shares::OverShare;
-use crate::vendors::Vendor;
-use crate::xids::Hearing;
 
 /// Default maximum number of pods on a node.
 pub const MAX_PODS: u32 = 250;
@@ -40,9 +40,6 @@ const TEMPORARY_MOST: u64 = 16 << 30;
 
 /// Default interval at which the hardware is read.
 pub const LOOK: Duration = Duration::from_secs(15);
-
-/// The agent version that the node reports.
-pub const VERSION: &str = concat!("v", env!("CARGO_PKG_VERSION"), "+muster");
 
 /// An agent's configuration.
 #[derive(Clone, Debug)]

@@ -4,6 +4,9 @@
 
 use std::path::{Path, PathBuf};
 
+use devices::allocation::Allocation;
+use devices::inventory::Machine;
+use devices::{device_groups, nccl};
 use k8s_openapi::api::core::v1::{Container, Pod};
 use resources::quantity::Quantity;
 use rpc::agent::v1::ContainerEnv;
@@ -11,17 +14,9 @@ use runtime::spec::{DEFAULT_PATH, PullPolicy};
 use runtime::{ContainerId, ContainerSpec, DevicePolicy, Limits, LogSettings, Mount};
 
 use crate::accounts::Owner;
-use crate::cdi::gpus::CONTROL_FILES;
 use crate::confinement::{self, Ground};
-use crate::device_groups;
-use crate::devices;
 use crate::env::{self, Variables};
 use crate::fields::NodeFacts;
-use crate::inventory::Machine;
-use crate::mps;
-use crate::nccl;
-use crate::rdma::{self, Pool};
-use crate::shares::{Limit, share_of};
 use crate::temporary;
 use crate::volumes::Places;
 
@@ -79,8 +74,9 @@ pub fn describe(parts: &Parts, attempt: u32) -> Result<ContainerSpec, String> {
     let Parts { pod, container, .. } = parts;
     let uid = pod.metadata.uid.as_deref().unwrap_or_default();
     let id = ContainerId::of(uid, &container.name, attempt).map_err(|e| e.to_string())?;
-    let mut variables = variables(parts)?;
-    let held = confine(parts)?;
+    let allocation = Allocation::of(pod, container, parts.machine).map_err(|e| e.to_string())?;
+    let mut variables = variables(parts, &allocation)?;
+    let held = confine(parts, &allocation)?;
     // An isolated process has no rights of root: its home is its owner's.
     let owner = parts.owner.filter(|_| held.isolation.is_some());
     let home = owner.filter(|_| !parts.in_image);
@@ -121,7 +117,7 @@ pub fn describe(parts: &Parts, attempt: u32) -> Result<ContainerSpec, String> {
     };
     spec.cwd = container.working_dir.as_ref().map(PathBuf::from);
     spec.cwd = spec.cwd.or_else(|| home.map(|owner| owner.home.clone()));
-    spec.mounts = mounts(parts, &variables)?;
+    spec.mounts = mounts(parts, &allocation, &variables)?;
     if home.is_some() {
         let own = temporary::private(&spec.mounts, parts.bounds.temporary);
         spec.mounts.extend(own);
@@ -132,10 +128,10 @@ pub fn describe(parts: &Parts, attempt: u32) -> Result<ContainerSpec, String> {
     if owner.is_some() {
         spec.limits.pids_max = Some(parts.bounds.processes);
     }
-    spec.devices = device_policy(parts)?;
+    spec.devices = device_policy(parts, &allocation);
     spec.user = held.user;
     if owner.is_some() {
-        let groups = device_groups::needed(&allocated(parts)?, device_groups::look);
+        let groups = device_groups::needed(&allocation.files(parts.dev), device_groups::look);
         device_groups::add(&mut spec.user, groups);
     }
     spec.isolation = held.isolation;
@@ -153,13 +149,12 @@ pub fn describe(parts: &Parts, attempt: u32) -> Result<ContainerSpec, String> {
 }
 
 /// How the container is isolated.
-fn confine(parts: &Parts) -> Result<confinement::Confinement, String> {
-    let gpus = devices::of(parts.pod, parts.container, parts.machine)?;
+fn confine(parts: &Parts, allocation: &Allocation) -> Result<confinement::Confinement, String> {
     let ground = Ground {
         owner: parts.owner,
         hidden: &parts.bounds.hidden,
         read_only_host: parts.bounds.read_only_host,
-        registers_memory: !gpus.ids.is_empty() || cards(parts)?.is_some(),
+        registers_memory: allocation.registers_memory(),
     };
     confinement::of(parts.pod, parts.container, &ground)
 }
@@ -179,30 +174,28 @@ pub fn hostname(pod: &Pod, node: &NodeFacts) -> String {
     short.trim_end_matches(['-', '.']).to_owned()
 }
 
-fn variables(parts: &Parts) -> Result<Variables, String> {
+fn variables(parts: &Parts, allocation: &Allocation) -> Result<Variables, String> {
     let mut variables = env::variables(parts.pod, parts.container, parts.resolved, parts.node)?;
     variables.set_default("HOSTNAME", &hostname(parts.pod, parts.node));
     if !parts.in_image {
         variables.set_default("PATH", DEFAULT_PATH);
     }
     // After the author's variables: a container must not choose its own devices.
-    let gpus = devices::of(parts.pod, parts.container, parts.machine)?;
+    let gpus = allocation.gpus();
     for (name, value) in gpus.variables(parts.in_image) {
         variables.set(name, value);
     }
-    for (name, value) in devices::others(parts.pod, parts.container, parts.machine)?.variables {
-        variables.set(&name, value);
+    for (name, value) in &allocation.others().variables {
+        variables.set(name, value.clone());
     }
-    if let Some(by_mps) = by_mps(parts, &gpus.ids)? {
-        for (name, value) in by_mps.variables {
-            variables.set(name, value);
-        }
+    for (name, value) in allocation.mps().into_iter().flat_map(|mps| &mps.variables) {
+        variables.set(name, value.clone());
     }
     // The pod uses the host network. The author's NCCL variables take precedence over the
     // discovered ones.
     let address = parts.node.ip.parse().ok();
     let rdma = &parts.machine.rdma;
-    let proposed = match cards(parts)? {
+    let proposed = match allocation.cards() {
         Some(pool) => rdma.among(&pool.cards).variables(&gpus.ids, address),
         None => rdma.variables(&gpus.ids, address),
     };
@@ -215,57 +208,27 @@ fn variables(parts: &Parts) -> Result<Variables, String> {
     Ok(variables)
 }
 
-/// The MPS settings of a container that shares its GPU by MPS; an error if it can't.
-fn by_mps(parts: &Parts, devices: &[String]) -> Result<Option<mps::Equipment>, String> {
-    let memory = |id: &String| parts.machine.inventory.memory_of(id);
-    let memory = devices.first().and_then(memory).unwrap_or(0);
-    let share = share_of(parts.pod).map(|share| Limit::of_share(&share, memory));
-    let equipped = mps::equip(&parts.machine.mps, devices, Some(share.unwrap_or_default()));
-    equipped.map_err(|error| error.to_string())
-}
-
-/// The shared RDMA cards that the container requests, if any; an error if they are gone.
-fn cards(parts: &Parts) -> Result<Option<Pool>, String> {
-    let asked = devices::limits(parts.container);
-    rdma::equipment(&parts.machine.cards, &asked)
-}
-
-fn device_policy(parts: &Parts) -> Result<DevicePolicy, String> {
-    let gpus = devices::of(parts.pod, parts.container, parts.machine)?;
-    let mut policy = DevicePolicy::nvidia_except(parts.dev, &gpus.minors);
-    let files = cards(parts)?.map(|pool| pool.files).unwrap_or_default();
+fn device_policy(parts: &Parts, allocation: &Allocation) -> DevicePolicy {
+    let minors = &allocation.gpus().minors;
+    let mut policy = DevicePolicy::nvidia_except(parts.dev, minors);
+    let others = allocation.others();
+    let there = |file: &&PathBuf| file.exists();
+    let denied = others.denied.iter().filter(there);
+    policy.denied.extend(denied.cloned());
     // Processes of the node see them at their own paths.
-    let files = files.iter().filter(|_| parts.in_image);
-    let place = parts.dev.join("infiniband");
-    policy.given = files.map(|file| place.join(file)).collect();
-    let others = devices::others(parts.pod, parts.container, parts.machine)?;
-    let there = |file: &PathBuf| file.exists();
-    policy
-        .denied
-        .extend(others.denied.into_iter().filter(there));
-    let own = others.files.into_iter().filter(there);
-    policy.given.extend(own.filter(|_| parts.in_image));
-    Ok(policy)
-}
-
-/// The device files that the container must open: of its GPUs, its shared RDMA cards and its
-/// devices of other vendors. Some may not exist.
-fn allocated(parts: &Parts) -> Result<Vec<PathBuf>, String> {
-    let gpus = devices::of(parts.pod, parts.container, parts.machine)?;
-    let mut files = Vec::new();
-    if !gpus.minors.is_empty() {
-        files.extend(CONTROL_FILES.map(|name| parts.dev.join(name)));
+    if parts.in_image {
+        policy.given = allocation.card_files(parts.dev);
+        let own = others.files.iter().filter(there);
+        policy.given.extend(own.cloned());
     }
-    let names = gpus.minors.iter().map(|minor| format!("nvidia{minor}"));
-    files.extend(names.map(|name| parts.dev.join(name)));
-    let cards = cards(parts)?.map(|pool| pool.files).unwrap_or_default();
-    let place = parts.dev.join("infiniband");
-    files.extend(cards.iter().map(|file| place.join(file)));
-    files.extend(devices::others(parts.pod, parts.container, parts.machine)?.files);
-    Ok(files)
+    policy
 }
 
-fn mounts(parts: &Parts, variables: &Variables) -> Result<Vec<Mount>, String> {
+fn mounts(
+    parts: &Parts,
+    allocation: &Allocation,
+    variables: &Variables,
+) -> Result<Vec<Mount>, String> {
     let mut mounts = Vec::new();
     let message_path = parts.container.termination_message_path.as_deref();
     let message_path = message_path.unwrap_or(DEFAULT_MESSAGE_PATH);
@@ -279,21 +242,19 @@ fn mounts(parts: &Parts, variables: &Variables) -> Result<Vec<Mount>, String> {
     }
     // Processes of the node see it at its own path, unless that is private to them.
     if parts.in_image || parts.owner.is_some() {
-        let gpus = devices::of(parts.pod, parts.container, parts.machine)?;
-        let by_mps = by_mps(parts, &gpus.ids)?.unwrap_or_default();
-        let bound = by_mps.mounts.iter().map(|path| Mount::bind(path, path));
-        mounts.extend(bound);
+        let by_mps = allocation.mps().into_iter().flat_map(|mps| &mps.mounts);
+        mounts.extend(by_mps.map(|path| Mount::bind(path, path)));
     }
-    let others = devices::others(parts.pod, parts.container, parts.machine)?;
+    let others = allocation.others();
     // A process sees them at their own paths, but may only write there if it may write the host's
     // files.
     let frozen = parts.bounds.read_only_host && parts.owner.is_some_and(|owner| owner.given);
-    let shown = (others.mounts.into_iter()).filter(|shown| {
+    let shown = others.mounts.iter().filter(|shown| {
         let mounted = parts.in_image || shown.to != shown.from || frozen && !shown.read_only;
         mounted && shown.from.exists()
     });
     mounts.extend(shown.map(|shown| {
-        let mut bound = Mount::bind(shown.from, shown.to);
+        let mut bound = Mount::bind(&shown.from, &shown.to);
         bound.read_only = shown.read_only;
         bound
     }));
@@ -358,11 +319,14 @@ fn limits(container: &Container) -> Result<Limits, String> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
     use std::sync::Arc;
 
     use super::*;
-    use crate::vendors::{Device, State, Stock, Vendor};
     use crate::volumes::Place;
+    use devices::mps;
+    use devices::rdma::Pool;
+    use devices::vendors::{Device, State, Stock, Vendor};
     use runtime::MountSource;
     use serde_json::{Value, json};
 
@@ -545,6 +509,23 @@ mod tests {
         assert_eq!(env("PATH"), Some(DEFAULT_PATH));
     }
 
+    /// Two healthy devices, numbered from 0, of the resource that a description has.
+    fn two_cards(vendor: &Value) -> BTreeMap<String, Stock> {
+        let vendor = Vendor::read(vendor).unwrap();
+        let device = |number| Device {
+            number,
+            id: String::new(),
+            numa: None,
+            state: State::Well,
+        };
+        let resource = vendor.resource.clone();
+        let stock = Stock {
+            vendor: Arc::new(vendor),
+            devices: [0, 1].map(device).to_vec(),
+        };
+        BTreeMap::from([(resource, stock)])
+    }
+
     /// A machine with one GPU and one network card with a driver.
     fn with_rdma() -> Machine {
         use hardware::rdma::{CardFiles, Files, Proposal};
@@ -607,18 +588,8 @@ mod tests {
             "environment": {"CARDS": "{numbers}"},
             "mounts": [{"from": at("driver"), "to": "/opt/driver"}, {"from": at("driver")},
                 {"from": at("gone")}]});
-        let device = |number| Device {
-            number,
-            id: String::new(),
-            numa: None,
-            state: State::Well,
-        };
-        let stock = Stock {
-            vendor: Arc::new(Vendor::read(&vendor).unwrap()),
-            devices: [0, 1].map(device).to_vec(),
-        };
         let machine = Machine {
-            described: [("example.com/card".to_owned(), stock)].into(),
+            described: two_cards(&vendor),
             ..Machine::default()
         };
         let chosen = json!({"main": {"example.com/card": [at("card0")]}}).to_string();
@@ -705,19 +676,9 @@ mod tests {
     fn the_files_of_all_devices_that_a_container_was_given_are_those_that_it_is_to_open() {
         let vendor = json!({"resource": "example.com/card", "device": "/dev/card{number}",
             "with": ["/dev/ctl{number}"], "always": ["/dev/all"]});
-        let device = |number| Device {
-            number,
-            id: String::new(),
-            numa: None,
-            state: State::Well,
-        };
-        let stock = Stock {
-            vendor: Arc::new(Vendor::read(&vendor).unwrap()),
-            devices: [0, 1].map(device).to_vec(),
-        };
         let mut machine = with_rdma();
         machine.minors = [("GPU-0".to_owned(), 3)].into();
-        machine.described = [("example.com/card".to_owned(), stock)].into();
+        machine.described = two_cards(&vendor);
         let pool = Pool {
             files: vec!["uverbs0".to_owned()],
             cards: ["mlx5_0".to_owned()].into(),
@@ -745,7 +706,8 @@ mod tests {
                 owner: None,
                 bounds: &Bounds::default(),
             };
-            let all = allocated(&parts).unwrap().into_iter();
+            let all = Allocation::of(parts.pod, parts.container, parts.machine).unwrap();
+            let all = all.files(parts.dev).into_iter();
             let mut all: Vec<String> = all.map(|file| file.display().to_string()).collect();
             all.sort();
             all
@@ -872,9 +834,9 @@ mod tests {
             "CUDA_VISIBLE_DEVICES=3",
         ];
         assert_eq!(env(&machine).unwrap(), in_turns);
-        let mut stand = crate::mps::Stand {
+        let mut stand = mps::Stand {
             pipe: "/run/mps/GPU-1/pipe".into(),
-            ..crate::mps::Stand::default()
+            ..mps::Stand::default()
         };
         machine.mps.insert("GPU-1".into(), stand.clone());
         let by_mps = [

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use devices::inventory::suspicion;
 use resources::alerts::{Alert, GpuLook};
 use resources::load::{GpuLoad, GpuLoads, counts, worth_telling};
 use rpc::agent::v1::Health;
@@ -96,24 +97,6 @@ fn load(gpu: &hardware::Gpu) -> GpuLoad {
         celsius: known.celsius.map(f64::from),
         watts: known.milliwatts.map(watts),
         watts_limit: known.milliwatts_limit.map(watts),
-    }
-}
-
-/// Problems that do not stop the node: an unhealthy GPU, or hardware that seems present and can't
-/// be read.
-pub fn suspicion(found: &hardware::Inventory) -> String {
-    let unwell = found.gpus.iter().filter(|gpu| !gpu.healthy);
-    let unwell = unwell.map(|gpu| format!("GPU {} is not well: {}", gpu.index, gpu.problem));
-    let concerned = found.gpus.iter().flat_map(|gpu| {
-        let concerns = gpu.concerns.iter();
-        concerns.map(|concern| format!("GPU {}: {concern}", gpu.index))
-    });
-    let machine = found.concerns.iter().chain(&found.warnings).cloned();
-    let all: Vec<String> = unwell.chain(concerned).chain(machine).collect();
-    match &all[..] {
-        [] => String::new(),
-        [one] => one.clone(),
-        [first, rest @ ..] => format!("{first} (and {} more)", rest.len()),
     }
 }
 

@@ -3,43 +3,33 @@
 //! machine in [`lifecycle`] controls each pod.
 
 mod accounts;
-mod cdi;
 mod checks;
-mod concerns;
 mod config;
 mod confinement;
 mod container;
-mod device_groups;
-mod devices;
 mod disk;
-mod dra;
 mod engine;
 mod env;
 mod error;
 mod eviction;
 mod expand;
 mod eyes;
-mod fabric;
 mod fields;
 mod health;
 mod hosts;
 mod identity;
-mod inventory;
 mod kubelet;
-mod labels;
 pub mod lifecycle;
 mod logs;
 mod metrics;
-mod mps;
-mod nccl;
 mod node;
 mod outbox;
+mod own_pods;
 mod pairing;
+mod pod_source;
 mod pods;
 mod prober;
 mod probes;
-mod rdma;
-mod reading;
 mod runs;
 mod session;
 mod shares;
@@ -47,42 +37,35 @@ mod temporary;
 mod tenants;
 mod trust;
 mod unfit;
-mod vendors;
+mod version;
 mod volumes;
 mod worker;
-mod xids;
 
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use devices::{fabric, inventory, mps, nccl, over_share, rdma, vendors, xids};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
 pub use accounts::Accounts;
-pub use cdi::DIRECTORY as CDI_DIRECTORY;
-pub use config::{AgentConfig, LOOK, MAX_PODS, POD_PROCESSES, VERSION};
+pub use config::{AgentConfig, LOOK, MAX_PODS, POD_PROCESSES};
 pub use engine::{Engine, NotStarted};
 pub use error::AgentError;
 pub use eviction::{LEAST_POD_DISK, PodDisk};
 pub use hardware::nccl::Tell as TellTopology;
 pub use identity::Trust;
-pub use kubelet::{
-    Configurations as MigConfigurations, Drain, GivenBy, KUBELET_DIR, KubeletConfig, KubeletError,
-    MigSettings, PluginSettings, Replicated, Selection, Sharing, Strategy,
-    Way as DeviceListStrategy, run_beside_kubelet,
-};
+pub use kubelet::{GivenBy, KUBELET_DIR, KubeletConfig, KubeletError, run_beside_kubelet};
 pub use metrics::{Listen, NoPort, PORT};
-pub use mps::{DIRECTORY as MPS_DIRECTORY, MpsConfig, PROGRAM as MPS_PROGRAM, program_found};
-pub use rdma::RdmaSettings;
-pub use shares::OverShare;
 pub use tenants::POD_IDS;
-pub use vendors::Vendor;
-pub use xids::{Hearing, Policy as XidPolicy};
+pub use version::VERSION;
 
 use disk::Layout;
 use fields::NodeFacts;
 use identity::Identity;
 use node::{Node, Shared};
+use own_pods::OwnPods;
+use pod_source::PodSource;
 use pods::Pods;
 
 /// The engines that run the pods' containers.
@@ -231,8 +214,11 @@ pub async fn run_with(
     pods.recover().await?;
     node.machine.lock().withhold(&pods.held_as());
     let sweeper = tokio::spawn(sweep(node.clone(), pods.clone()));
-    let whose = metrics::Whose::Own(node.clone(), pods.clone());
-    let board = shares::Board::default();
+    let whose: Arc<dyn PodSource> = Arc::new(OwnPods {
+        node: node.clone(),
+        pods: pods.clone(),
+    });
+    let board = over_share::Board::default();
     let here = node.clone();
     let shares = shares::Watch::new(
         config.over_share,

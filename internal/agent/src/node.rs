@@ -4,6 +4,14 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use devices::fabric::Fabric;
+use devices::inventory::Machine;
+use devices::mps::{self, MpsConfig, Stands, Wanted};
+use devices::nccl::TopologyFile;
+use devices::rdma::Cards;
+use devices::sharing::Sharing;
+use devices::vendors::Described;
+use devices::xids::Xids;
 use k8s_openapi::api::core::v1::Pod;
 use parking_lot::Mutex;
 use resources::alerts::Watcher;
@@ -14,20 +22,12 @@ use crate::disk::Layout;
 use crate::engine::Engine;
 use crate::eviction::Pressure;
 use crate::eyes::Eyes;
-use crate::fabric::Fabric;
 use crate::fields::NodeFacts;
-use crate::inventory::Machine;
-use crate::kubelet::Sharing;
 use crate::lifecycle::Hold;
 use crate::logs::LogStore;
-use crate::mps::{self, MpsConfig, Stands, Wanted};
-use crate::nccl::TopologyFile;
 use crate::outbox::Outbox;
-use crate::rdma::Cards;
 use crate::tenants::Tenants;
 use crate::unfit::Unfit;
-use crate::vendors::Described;
-use crate::xids::Xids;
 
 /// The node.
 pub struct Node {

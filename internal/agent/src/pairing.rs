@@ -6,6 +6,8 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
+use devices::fabric::Fabric;
+use devices::holders::Holder;
 use hardware::rdma::pair::{self, Ask, End, Run, Told};
 use rpc::agent::v1::{AgentMessage, RdmaAnswer, RdmaAsk};
 use tokio::net::TcpListener;
@@ -13,8 +15,6 @@ use tokio::process::{Child, Command};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::{Instant, timeout};
 
-use crate::fabric::Fabric;
-use crate::metrics::Holder;
 use crate::node::Node;
 use crate::pods::Pods;
 

@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use devices::holders::Holder;
+use devices::share::share_of;
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::Pod;
 use parking_lot::Mutex;
@@ -20,9 +22,7 @@ use crate::engine::Engine;
 use crate::error::AgentError;
 use crate::eviction::{DiskLimits, DiskUser, Eviction, Part};
 use crate::lifecycle::Machine;
-use crate::metrics::Holder;
 use crate::node::Node;
-use crate::shares::share_of;
 use crate::worker::{MAX_WORDS, Start, Word, Worker};
 
 /// Uids of pods that are gone, remembered so that a late message can't restart one.

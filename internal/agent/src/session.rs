@@ -20,7 +20,7 @@ use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::AbortHandle;
 use tokio_stream::wrappers::ReceiverStream;
 
-use crate::config::{AgentConfig, MAX_PODS, VERSION};
+use crate::config::{AgentConfig, MAX_PODS};
 use crate::error::AgentError;
 use crate::health::{Seen, Told};
 use crate::identity::{Identity, deep};
@@ -28,6 +28,7 @@ use crate::logs::Wanted;
 use crate::node::Node;
 use crate::pairing;
 use crate::pods::Pods;
+use crate::version::VERSION;
 
 /// Capacity of the message channel to the server.
 const OUTBOUND: usize = 256;
@@ -284,7 +285,7 @@ async fn look(
                 (node.fabric).judge(&mut found, tokio::time::Instant::now());
                 (node.unfit).tell(&mut found, tokio::time::Instant::now());
                 let sharing = &node.shared.sharing;
-                let mut now = crate::inventory::Machine::labelled(&found, sharing, node.started);
+                let mut now = devices::inventory::Machine::labelled(&found, sharing, node.started);
                 now.rdma = node.fabric.proposal(&found);
                 now.share(&cards);
                 now.describe(&described);

@@ -5,11 +5,10 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use devices::inventory::Machine;
 use parking_lot::Mutex;
 use resources::names::RUNTIME_PROCESS;
 use tokio::time::Instant;
-
-use crate::inventory::Machine;
 
 /// How long a node is unfit after a container could not be started because of it. Then another
 /// start is tried: the defect may have passed.

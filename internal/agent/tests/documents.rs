@@ -1,9 +1,9 @@
-//! No configuration file of the agent's makes its reader panic.
+//! No accounts file makes its reader panic.
 #![allow(clippy::unwrap_used, reason = "what a test cannot unwrap fails it")]
 
-use agent::{Accounts, MigConfigurations, PluginSettings, RdmaSettings, Vendor, XidPolicy};
+use agent::Accounts;
 use proptest::prelude::*;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 #[path = "../../resources/testing/documents.rs"]
 mod broken;
@@ -20,43 +20,5 @@ proptest! {
         document in changed(vec![yaml(include_str!("../../../packaging/examples/accounts.yaml"))]),
     ) {
         let _ = Accounts::read(&document);
-    }
-
-    #[test]
-    fn no_mig_configuration_panics(
-        document in changed(vec![yaml(include_str!("../../../packaging/examples/mig-configurations.yaml"))]),
-    ) {
-        let _ = MigConfigurations::read(&document);
-    }
-
-    #[test]
-    fn no_kubelet_setting_panics(document in changed(vec![
-        yaml(include_str!("../../../packaging/examples/device-plugin.yaml")),
-        yaml(include_str!("../../../packaging/examples/device-plugin-mps.yaml")),
-    ])) {
-        let _ = PluginSettings::read(&document);
-    }
-
-    #[test]
-    fn no_rdma_setting_panics(
-        document in changed(vec![yaml(include_str!("../../../packaging/examples/rdma.yaml"))]),
-    ) {
-        let _ = RdmaSettings::read(&document);
-    }
-
-    #[test]
-    fn no_vendor_panics(document in changed(vec![
-        yaml(include_str!("../../../packaging/examples/vendors/amd.yaml")),
-        yaml(include_str!("../../../packaging/examples/vendors/trainium.yaml")),
-    ])) {
-        let _ = Vendor::read(&document);
-    }
-
-    #[test]
-    fn no_xid_policy_panics(document in changed(vec![
-        yaml(&XidPolicy::default().yaml()),
-        json!({"13": "ignore", "79": {"action": "report", "meaning": "m"}}),
-    ])) {
-        let _ = XidPolicy::read(&document);
     }
 }

@@ -287,7 +287,7 @@ pub struct Agent {
     )]
     pub device_list_strategy: Vec<String>,
     /// Directory in which container runtimes look for CDI files, with --engine kubernetes
-    #[arg(long, value_name = "DIR", default_value = agent::CDI_DIRECTORY)]
+    #[arg(long, value_name = "DIR", default_value = devices::cdi::DIRECTORY)]
     pub cdi_dir: PathBuf,
     #[command(flatten)]
     pub machine: MachineOptions,

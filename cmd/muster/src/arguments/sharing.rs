@@ -2,8 +2,9 @@
 
 use std::path::PathBuf;
 
-use agent::{OverShare, Selection};
 use clap::{Args, ValueEnum};
+use devices::over_share::OverShare;
+use devices::sharing::Selection;
 
 use super::invalid::InvalidValue;
 
@@ -43,10 +44,10 @@ pub struct SharingOptions {
     #[arg(long, value_name = "GPUS", value_parser = selection)]
     pub mps: Option<Selection>,
     /// NVIDIA's MPS control program
-    #[arg(long, value_name = "PROGRAM", default_value = agent::MPS_PROGRAM)]
+    #[arg(long, value_name = "PROGRAM", default_value = devices::mps::PROGRAM)]
     pub mps_control: PathBuf,
     /// Directory for the MPS control daemons; containers see it under the same path
-    #[arg(long, value_name = "DIR", default_value = agent::MPS_DIRECTORY)]
+    #[arg(long, value_name = "DIR", default_value = devices::mps::DIRECTORY)]
     pub mps_dir: PathBuf,
     /// Action on a container that uses more GPU memory than its requested share: report it, or also end it (with
     /// --engine kubernetes its pod is evicted)

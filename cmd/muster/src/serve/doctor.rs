@@ -6,6 +6,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use devices::mps;
 use hardware::description::Description;
 use hardware::rdma::{self, Answer as Found};
 use hardware::{Inventory, Source};
@@ -73,7 +74,7 @@ pub async fn doctor(arguments: Doctor) -> Result<Answer> {
     if checks.iter().any(|check| check.answer == Found::Fail) {
         answer = Answer::No;
     }
-    let control = agent::program_found(Path::new(agent::MPS_PROGRAM));
+    let control = mps::program_found(Path::new(mps::PROGRAM));
     print!("{}", super::sharing::of(&inventory, control.as_deref()));
     println!("isolation of pods that run as processes:");
     if !isolation().await? {

@@ -4,12 +4,16 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 
-use agent::{
-    Accounts, AgentConfig, DeviceListStrategy, Drain, GivenBy, Hearing, KubeletConfig, Listen,
-    MigConfigurations, MigSettings, MpsConfig, PluginSettings, PodDisk, RdmaSettings, Replicated,
-    Selection, Sharing, Strategy, TellTopology, Vendor, XidPolicy,
-};
+use agent::{Accounts, AgentConfig, GivenBy, KubeletConfig, Listen, PodDisk, TellTopology};
 use anyhow::{Context, Result, bail};
+use devices::delivery::Way;
+use devices::mig::{Configurations, Drain, MigSettings};
+use devices::mps::MpsConfig;
+use devices::rdma::RdmaSettings;
+use devices::settings::PluginSettings;
+use devices::sharing::{Replicated, Selection, Sharing, Strategy};
+use devices::vendors::Vendor;
+use devices::xids::{Hearing, Policy};
 use hardware::Source;
 use resources::names::NVIDIA_GPU;
 
@@ -281,14 +285,12 @@ fn hearing(options: &MachineOptions) -> Result<Hearing> {
 }
 
 /// The actions on GPUs for their XIDs: the file's, or the default ones.
-pub fn xid_policy(file: Option<&Path>) -> Result<XidPolicy> {
+pub fn xid_policy(file: Option<&Path>) -> Result<Policy> {
     let Some(file) = file else {
-        return Ok(XidPolicy::default());
+        return Ok(Policy::default());
     };
     let named = || format!("--xid-policy: {}", file.display());
-    XidPolicy::read(&document(file, named)?)
-        .map_err(anyhow::Error::msg)
-        .with_context(named)
+    Policy::read(&document(file, named)?).with_context(named)
 }
 
 /// Reads a YAML file; errors use the name that `named` returns.
@@ -304,9 +306,7 @@ fn plugin_settings(arguments: &Agent) -> Result<PluginSettings> {
     if let Some(file) = &arguments.device_plugin_config {
         let named = || format!("--device-plugin-config: {}", file.display());
         let document = document(file, named)?;
-        settings = PluginSettings::read(&document)
-            .map_err(anyhow::Error::msg)
-            .with_context(named)?;
+        settings = PluginSettings::read(&document).with_context(named)?;
         for field in &settings.unused {
             tracing::warn!("{}: {field} has no counterpart here", named());
         }
@@ -316,9 +316,7 @@ fn plugin_settings(arguments: &Agent) -> Result<PluginSettings> {
     }
     settings.parts = arguments.gpu_parts;
     let ways = arguments.device_list_strategy.iter();
-    let ways: BTreeSet<_> = ways
-        .filter_map(|name| DeviceListStrategy::named(name))
-        .collect();
+    let ways: BTreeSet<_> = ways.filter_map(|name| Way::named(name)).collect();
     if !ways.is_empty() {
         settings.delivery.ways = ways;
     }
@@ -358,12 +356,10 @@ fn mig_settings(pods: Option<MigDrain>, file: Option<&Path>) -> Result<Option<Mi
         }
         return Ok(None);
     };
-    let mut configurations = MigConfigurations::default();
+    let mut configurations = Configurations::default();
     if let Some(file) = file {
         let named = || format!("--mig-config: {}", file.display());
-        configurations = MigConfigurations::read(&document(file, named)?)
-            .map_err(anyhow::Error::msg)
-            .with_context(named)?;
+        configurations = Configurations::read(&document(file, named)?).with_context(named)?;
     }
     Ok(Some(MigSettings {
         configurations,
@@ -379,9 +375,7 @@ fn vendors(files: &[PathBuf]) -> Result<Vec<Vendor>> {
     let mut all: Vec<Vendor> = Vec::new();
     for file in files {
         let named = || format!("--vendor: {}", file.display());
-        let vendor = Vendor::read(&document(file, named)?)
-            .map_err(anyhow::Error::msg)
-            .with_context(named)?;
+        let vendor = Vendor::read(&document(file, named)?).with_context(named)?;
         if all.iter().any(|other| other.resource == vendor.resource) {
             let resource = &vendor.resource;
             bail!(
@@ -413,9 +407,7 @@ fn shared_cards(options: &MachineOptions, by: GivenBy, vendors: &[Vendor]) -> Re
         );
     }
     let named = || format!("--rdma-config: {}", file.display());
-    let settings = RdmaSettings::read(&document(file, named)?)
-        .map_err(anyhow::Error::msg)
-        .with_context(named)?;
+    let settings = RdmaSettings::read(&document(file, named)?).with_context(named)?;
     for field in &settings.unused {
         tracing::warn!("{}: {field} has no counterpart here", named());
     }
@@ -539,7 +531,7 @@ mod tests {
         let settings = mig_settings(Some(MigDrain::Wait), example)
             .unwrap()
             .unwrap();
-        let MigConfigurations::Given(all) = settings.configurations else {
+        let Configurations::Given(all) = settings.configurations else {
             panic!("those of the file");
         };
         let names: Vec<&String> = all.keys().collect();

@@ -11,13 +11,13 @@ use std::cmp::Reverse;
 use std::time::Duration;
 
 use durable::Room;
+use devices::inventory::Machine;
 use parking_lot::Mutex;
 use resources::names::RUNTIME_PROCESS;
 use runtime::usage::Usage;
 use tokio::time::Instant;
 
 use super::limits::{DiskLimits, written};
-use crate::inventory::Machine;
 
 /// Maximum number of bytes that stay free.
 pub const RESERVE_BYTES: u64 = 1 << 30;

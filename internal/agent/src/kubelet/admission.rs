@@ -13,13 +13,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use devices::share::share_of;
+use devices::{allocation, offer};
 use k8s_openapi::api::core::v1::{Container, Pod};
 use resources::devices::chosen;
 use resources::parts::Share;
-
-use super::offer;
-use crate::devices;
-use crate::shares::share_of;
 
 /// A pod as the kubelet lists it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -186,7 +184,7 @@ fn next_of(resource: &str, pod: &Pod, listed: &Listed, answered: &Answered) -> O
             .map(|variable| variable.name.clone())
             .collect(),
         in_nodes_network: spec.host_network == Some(true),
-        asks: devices::limits(container),
+        asks: allocation::limits(container),
     })
 }
 

@@ -1,6 +1,9 @@
 //! The agent's requests to the cluster's API: reads the node's pods; writes the inventory and the
 //! node's conditions.
 
+use devices::holders::Holder;
+use devices::inventory::Machine;
+use devices::over_share::Held;
 use futures::{StreamExt, TryStreamExt};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Event, Node, Pod};
@@ -19,9 +22,6 @@ use tokio::sync::watch;
 
 use super::TRY_EVERY;
 use crate::health::Seen;
-use crate::inventory::Machine;
-use crate::metrics::Holder;
-use crate::shares::Held;
 
 /// The field manager of the node's labels.
 const FIELD_MANAGER: &str = "muster-agent";

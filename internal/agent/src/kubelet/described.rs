@@ -4,6 +4,7 @@
 
 use std::path::{Path, PathBuf};
 
+use devices::vendors::{self, Device, Vendor};
 use resources::devices::NodeInventory;
 use resources::trouble::DEVICES;
 use rpc::kubelet::v1beta1 as wire;
@@ -13,7 +14,6 @@ use tonic::Status;
 use super::TRY_EVERY;
 use super::cluster::{Cluster, Well};
 use super::plain::{self, Offer};
-use crate::vendors::{self, Device, Vendor};
 
 /// The device plugin for one vendor's resource.
 pub struct Described {

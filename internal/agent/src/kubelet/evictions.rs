@@ -4,11 +4,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use devices::mig::drain::Live;
+use devices::mig::next::Held;
 use tokio::time::Instant;
 
 use super::cluster::Cluster;
-use super::mig::drain::Live;
-use super::mig::next::Held;
 
 /// Interval between two eviction requests for a pod.
 pub const EVICT_EVERY: Duration = Duration::from_secs(10);

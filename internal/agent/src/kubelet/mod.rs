@@ -5,21 +5,16 @@
 //! nothing.
 
 mod admission;
-mod alone;
 mod cluster;
-mod delivery;
 mod described;
+mod dra;
 mod evictions;
 mod mig;
-mod offer;
 mod pairing;
 mod plain;
 mod plugin;
-mod preference;
-mod replicas;
-mod settings;
+mod pod_source;
 mod shared;
-mod sharing;
 mod socket;
 mod stranded;
 mod vitals;
@@ -28,33 +23,31 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use devices::delivery::CdiFile;
+use devices::dra::{Found, Specs, claimables, gpus};
+use devices::fabric::Fabric;
+use devices::inventory::Machine;
+use devices::mig::{MigSettings, Withheld};
+use devices::mps::{self, MpsConfig, Stands};
+use devices::over_share::{Board, OverShare};
+use devices::rdma::{self, Cards, RdmaSettings};
+use devices::settings::PluginSettings;
+use devices::vendors::{Described as Stock, Vendor};
+use devices::xids::{Hearing, Xids};
 use hardware::{HardwareError, Source};
 use tokio::sync::watch;
 
-pub use alone::mark;
-pub use cluster::Cluster;
-pub use delivery::Way;
-pub use mig::{Configurations, Drain, Hand, MigSettings};
-pub use settings::PluginSettings;
-pub use sharing::{Replicated, Selection, Sharing, Strategy};
 pub use socket::{claims, held, listen};
 
-use delivery::CdiFile;
-use mig::Withheld;
 use pairing::Pairing;
+use pod_source::KubeletPods;
 use stranded::Stranded;
 use vitals::Vitals;
 
-use crate::dra::{self, Specs};
 use crate::eyes::Eyes;
-use crate::fabric::Fabric;
-use crate::inventory::Machine;
-use crate::metrics::{self, Exporter, Listen, NoPort, Whose};
-use crate::mps::{self, MpsConfig, Stands};
-use crate::rdma::{self, Cards, RdmaSettings};
-use crate::shares::{Board, OverShare, Watch};
-use crate::vendors::{Described as Stock, Vendor};
-use crate::xids::{Hearing, Xids};
+use crate::metrics::{self, Exporter, Listen, NoPort};
+use crate::pod_source::PodSource;
+use crate::shares::Watch;
 
 /// The kubelet's directory of sockets.
 pub const KUBELET_DIR: &str = "/var/lib/kubelet";
@@ -93,7 +86,7 @@ pub struct KubeletConfig {
     /// How pods get devices.
     pub given_by: GivenBy,
     /// The directory in which container runtimes look for CDI specifications;
-    /// [`crate::CDI_DIRECTORY`] unless they are configured otherwise.
+    /// [`devices::cdi::DIRECTORY`] unless they are configured otherwise.
     pub cdi: PathBuf,
     /// The device plugin's configuration. Without a MIG strategy: as a machine description says,
     /// else slices are offered by their profile.
@@ -214,7 +207,7 @@ pub async fn run_beside_kubelet(
     let expected = config.expected.as_deref();
     let fabric = Fabric::watch(&config.source, expected, &found).await?;
     let rdma = fabric.clone();
-    let (offer, claimable) = watch::channel(dra::Found::default());
+    let (offer, claimable) = watch::channel(Found::default());
     let (tell_stands, stands) = watch::channel(Stands::new());
     let withheld = Withheld::default();
     let taken_out = withheld.clone();
@@ -222,9 +215,9 @@ pub async fn run_beside_kubelet(
         let at = tokio::time::Instant::now();
         (heard.lock()).judge(&mut found, at);
         fabric.judge(&mut found, at);
-        let mut now = dra::Found {
-            devices: dra::claimables(&found),
-            gpus: dra::gpus(&found),
+        let mut now = Found {
+            devices: claimables(&found),
+            gpus: gpus(&found),
         };
         if let Some(strategy) = &strategy {
             found.mig_strategy.clone_from(strategy);
@@ -270,7 +263,11 @@ pub async fn run_beside_kubelet(
     let unwell = described::tell(api.clone(), stock.clone());
     let described = socket::serve_described(&config, &stock, stop.clone());
     let shared = socket::serve_shared(&config, &cards, stop.clone());
-    let whose = Whose::Kubelet(config.pod_resources(), api.clone(), Specs::new(&config.cdi));
+    let whose: Arc<dyn PodSource> = Arc::new(KubeletPods {
+        socket: config.pod_resources(),
+        cluster: api.clone(),
+        specs: Specs::new(&config.cdi),
+    });
     let board = Board::default();
     let watched = machine.clone();
     let shares = Watch::new(

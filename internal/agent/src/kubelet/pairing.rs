@@ -5,15 +5,15 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use devices::fabric::Fabric;
+use devices::holders::Holders;
+use devices::inventory::Machine;
 use hardware::rdma::pair::{Question, Refusal, Reply, Told};
 use resources::names::{RDMA_ANSWER, RDMA_ASK};
 use tokio::sync::{Semaphore, watch};
 
 use super::cluster::Cluster;
 use super::socket;
-use crate::fabric::Fabric;
-use crate::inventory::Machine;
-use crate::metrics::Holders;
 use crate::pairing::{self, Here};
 
 /// A node that takes part in tests.

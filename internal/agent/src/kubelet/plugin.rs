@@ -5,6 +5,14 @@ use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 
+use devices::cdi::gpus::{CONTROL_FILES, capability_files};
+use devices::delivery::{self, CdiFile, Way};
+use devices::inventory::Machine;
+use devices::rdma::Cards;
+use devices::settings::PluginSettings;
+use devices::share::Limit;
+use devices::unit::Unit;
+use devices::{mps, offer, preference};
 use futures::{Stream, StreamExt};
 use parking_lot::Mutex;
 use rpc::kubelet::v1beta1 as wire;
@@ -14,15 +22,7 @@ use tonic::{Request, Response, Status};
 
 use super::admission::{self, Answered, Asking, Listed};
 use super::cluster::Cluster;
-use super::delivery::{self, CdiFile, Way};
-use super::offer::{self, Unit};
-use super::settings::PluginSettings;
-use super::{plain, preference, socket};
-use crate::cdi::gpus::{CONTROL_FILES, capability_files};
-use crate::inventory::Machine;
-use crate::mps;
-use crate::rdma::Cards;
-use crate::shares::Limit;
+use super::{plain, socket};
 
 /// The plugin for one of the node's resources.
 pub struct Plugin {
@@ -51,7 +51,9 @@ pub(super) fn options() -> wire::DevicePluginOptions {
 
 /// The devices of a resource, as a machine has them.
 fn units(machine: &Machine, settings: &PluginSettings, resource: &str) -> Vec<Unit> {
-    (offer::all(machine, settings).remove(resource)).unwrap_or_default()
+    let PluginSettings { sharing, parts, .. } = settings;
+    let mut all = offer::all(&machine.inventory, &machine.mps, sharing, *parts);
+    all.remove(resource).unwrap_or_default()
 }
 
 fn offered(units: Vec<Unit>) -> wire::ListAndWatchResponse {
@@ -105,7 +107,8 @@ impl Plugin {
             equipment.envs.insert(visible, devices.join(","));
         }
         if let Some(cdi) = &self.cdi {
-            let names = cdi.names(devices).map_err(Status::failed_precondition)?;
+            let names = cdi.names(devices);
+            let names = names.map_err(|error| Status::failed_precondition(error.to_string()))?;
             if by(Way::CdiAnnotations) {
                 let prefix = &delivery.annotation_prefix;
                 let (key, value) = delivery::annotation(prefix, &self.resource, &names);

@@ -1,13 +1,13 @@
 //! The device plugin of RDMA cards that containers share. The kubelet counts identical shares: each
 //! contains every card of the resource.
 
+use devices::rdma::SharedCards;
 use hardware::rdma::Devices;
 use rpc::kubelet::v1beta1 as wire;
 use tokio::sync::watch;
 use tonic::Status;
 
 use super::plain::{self, Offer};
-use crate::rdma::SharedCards;
 
 /// The device plugin for one resource.
 pub struct Shared {
@@ -59,11 +59,11 @@ impl Offer for Shared {
 
 #[cfg(test)]
 mod tests {
+    use devices::rdma::RdmaSettings;
     use hardware::Port;
     use hardware::rdma::Device;
 
     use super::*;
-    use crate::rdma::RdmaSettings;
 
     fn machine(state: &str) -> Devices {
         let card = |number: u32| Device {

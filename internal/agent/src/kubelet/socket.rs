@@ -7,6 +7,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use devices::delivery::CdiFile;
+use devices::dra::DRIVER;
+use devices::holders::Holder;
+use devices::inventory::Machine;
+use devices::offer;
+use devices::rdma::{Cards, SharedCards};
+use devices::vendors::{self, Device, State, Vendor};
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use hardware::rdma::Devices;
@@ -22,18 +29,11 @@ use tonic::transport::{Channel, Endpoint, Server};
 
 use super::admission::Listed;
 use super::cluster::Cluster;
-use super::delivery::CdiFile;
 use super::described::Described;
-use super::offer;
 use super::plain::Plain;
 use super::plugin::{Plugin, as_listed, options};
 use super::shared::Shared;
 use super::{KubeletConfig, KubeletError, TRY_EVERY};
-use crate::dra::DRIVER;
-use crate::inventory::Machine;
-use crate::metrics::Holder;
-use crate::rdma::{Cards, SharedCards};
-use crate::vendors::{self, Device, State, Vendor};
 
 /// How long the kubelet may take to answer; the kubelet allows a plugin 5 s.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
@@ -60,7 +60,7 @@ pub async fn serve_all(
             for device in sharing.missing(&now.inventory) {
                 tracing::warn!(device, "to be shared, and not there");
             }
-            offer::all(&now, &config.settings)
+            offer::all(&now.inventory, &now.mps, sharing, config.settings.parts)
         };
         for resource in offers.into_keys() {
             if served.insert(resource.clone()) {

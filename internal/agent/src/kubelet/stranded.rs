@@ -6,6 +6,10 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
+use devices::dra::{Prepared, Specs};
+use devices::inventory::Machine;
+use devices::mig::drain;
+use devices::mig::next::{Held, Holders};
 use resources::devices::NodeInventory;
 use resources::node_event;
 use tokio::sync::watch;
@@ -13,11 +17,7 @@ use tokio::time::timeout;
 
 use super::cluster::Cluster;
 use super::evictions::{EVICT_EVERY, Evictions};
-use super::mig::drain;
-use super::mig::next::{Held, Holders};
 use super::socket;
-use crate::dra::{Prepared, Specs};
-use crate::inventory::Machine;
 
 /// The reason of the event, as the scheduler uses it.
 const REASON: &str = "FailedDevice";
@@ -116,11 +116,11 @@ fn stranded(inventory: &NodeInventory, holders: &Holders, prepared: &[Prepared])
 
 #[cfg(test)]
 mod tests {
+    use devices::dra::{Cut, Given};
     use hardware::partition::place::Place;
     use resources::devices::{GpuDevice, MigSlice};
 
     use super::*;
-    use crate::dra::{Cut, Given};
 
     fn pod(name: &str) -> Held {
         Held::Pod {

@@ -3,6 +3,7 @@
 
 use std::path::PathBuf;
 
+use devices::holders::Holders;
 use hardware::Inventory;
 use resources::alerts::{Alert, Watcher, news};
 use tokio::sync::watch;
@@ -11,7 +12,6 @@ use tokio::time::Instant;
 use super::cluster::Cluster;
 use super::{TRY_EVERY, socket};
 use crate::health::{Seen, Told, looks};
-use crate::metrics::Holders;
 
 /// Watches GPUs for changes to publish.
 pub struct Vitals {
@@ -40,7 +40,7 @@ impl Vitals {
     /// Processes an inventory, as often as the embedded engine's agents do.
     pub async fn take(&mut self, found: &Inventory) {
         let now = Instant::now();
-        if (self.last).is_some_and(|last| now.duration_since(last) < crate::LOOK) {
+        if (self.last).is_some_and(|last| now.duration_since(last) < crate::config::LOOK) {
             return;
         }
         self.last = Some(now);

@@ -2,10 +2,10 @@
 //! with its names, types, help texts and labels, so that dashboards and alerts made for it keep
 //! working. Pure. A value that a GPU does not measure is absent.
 
+use devices::holders::{Holder, Holders};
 use hardware::reading::{Counters, Reading, SliceReading};
 use resources::exposition::{Kind, Labels, Page};
 
-use super::holders::{Holder, Holders};
 
 /// A value of whole GPUs.
 struct Field {

@@ -3,10 +3,8 @@
 //! Nothing is read between requests, so unused metrics cost nothing.
 
 mod gpus;
-mod holders;
 mod own;
 mod ports;
-mod processes;
 mod serve;
 mod shares;
 #[cfg(test)]
@@ -17,6 +15,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use devices::holders::Holders;
+use devices::over_share::Board;
+use devices::xids::Xids;
 use hardware::ports::PortReading;
 use hardware::{Meter, Reading, Source};
 use hyper::body::Bytes;
@@ -24,16 +25,9 @@ use parking_lot::Mutex;
 use resources::exposition::Page;
 use tokio::time::{Instant, timeout};
 
-pub use holders::{Holder, Holders};
-pub use processes::Containers;
 pub use serve::{Listen, NoPort, open, serve};
 
-use crate::dra::Specs;
-use crate::kubelet::{self, Cluster};
-use crate::node::Node;
-use crate::pods::Pods;
-use crate::shares::Board;
-use crate::xids::Xids;
+use crate::pod_source::PodSource;
 
 /// The usual port for GPU metrics.
 pub const PORT: u16 = 9400;
@@ -42,21 +36,11 @@ const FRESH: Duration = Duration::from_secs(1);
 /// How long a driver may take; a driver with a hung GPU may never answer.
 const PATIENCE: Duration = Duration::from_secs(8);
 
-/// The source of the node's pods and their devices.
-#[derive(Clone)]
-pub enum Whose {
-    /// The agent's own pods.
-    Own(Arc<Node>, Arc<Pods>),
-    /// The kubelet's pods, listed at this socket; their processes are found through the pods'
-    /// statuses, and the slices of their claims through the CDI specs.
-    Kubelet(PathBuf, Cluster, Specs),
-}
-
 /// Produces the page.
 pub struct Exporter {
     meter: Arc<Mutex<Meter>>,
     root: PathBuf,
-    whose: Whose,
+    pods: Arc<dyn PodSource>,
     xids: Arc<Mutex<Xids>>,
     shares: Board,
     hostname: String,
@@ -68,13 +52,13 @@ impl Exporter {
     pub fn new(
         source: Source,
         hostname: &str,
-        whose: Whose,
+        pods: Arc<dyn PodSource>,
         xids: Arc<Mutex<Xids>>,
         shares: Board,
     ) -> Exporter {
         Exporter {
             root: source.sysfs_root.clone(),
-            whose,
+            pods,
             xids,
             shares,
             meter: Arc::new(Mutex::new(Meter::new(source))),
@@ -93,7 +77,7 @@ impl Exporter {
             return Ok(page.clone());
         }
         let (gpus, ports) = self.read().await?;
-        let holders = self.whose.holders(&gpus).await;
+        let holders = holders(&*self.pods, &gpus).await;
         let mut page = Page::default();
         gpus::write(&mut page, &gpus, &holders, &self.hostname);
         xids::write(&mut page, &self.xids.lock(), &holders, &self.hostname);
@@ -121,67 +105,23 @@ impl Exporter {
     }
 }
 
-impl Whose {
-    /// The holders of devices. Without the kubelet's list the labels lack the holders; the values
-    /// stay.
-    async fn holders(&self, gpus: &[Reading]) -> Holders {
-        let mut holders = Holders::default();
-        match self {
-            Whose::Own(_, pods) => {
-                for (holder, devices) in pods.holders() {
-                    for device in devices {
-                        holders.note(&device, &holder);
-                    }
-                }
+/// The holders of devices, and of the processes on GPUs that several containers hold.
+async fn holders(pods: &dyn PodSource, gpus: &[Reading]) -> Holders {
+    let mut holders = pods.device_holders().await;
+    // A GPU with one holder belongs to it entirely: its processes need not be looked up.
+    let shared = gpus.iter().filter(|gpu| gpus::shared(gpu, &holders));
+    let pids: Vec<u32> = shared
+        .flat_map(|gpu| gpu.processes.iter().map(|process| process.pid))
+        .collect();
+    if !pids.is_empty() {
+        let containers = pods.containers().await;
+        for pid in pids {
+            if let Some(holder) = containers.of(pid) {
+                holders.note_process(pid, holder);
             }
-            Whose::Kubelet(socket, _, specs) => match kubelet::held(socket, true).await {
-                Ok(held) => {
-                    for (holder, device) in held {
-                        holders.note(&device, &holder);
-                    }
-                    let prepared = specs.all().unwrap_or_default().into_iter();
-                    for (device, cut) in prepared.flat_map(|claim| claim.cuts) {
-                        holders.has_too(&device, &cut.slice);
-                    }
-                }
-                Err(error) => {
-                    tracing::debug!(%error, "the kubelet does not say who has which device");
-                }
-            },
-        }
-        // A GPU with one holder belongs to it entirely: its processes need not be looked up.
-        let shared = gpus.iter().filter(|gpu| gpus::shared(gpu, &holders));
-        let pids: Vec<u32> = shared
-            .flat_map(|gpu| gpu.processes.iter().map(|process| process.pid))
-            .collect();
-        if !pids.is_empty() {
-            let containers = self.containers().await;
-            for pid in pids {
-                if let Some(holder) = containers.of(pid) {
-                    holders.note_process(pid, holder);
-                }
-            }
-        }
-        holders
-    }
-
-    /// The containers to which processes may belong.
-    pub async fn containers(&self) -> Containers {
-        match self {
-            Whose::Own(node, _) => {
-                let engines = node.engines();
-                let all: Vec<_> = engines.iter().flat_map(|engine| engine.list()).collect();
-                Containers::own(&all)
-            }
-            Whose::Kubelet(_, cluster, _) => match cluster.pods().await {
-                Ok(pods) => Containers::of_pods(&pods),
-                Err(error) => {
-                    tracing::debug!(%error, "the cluster does not say which pods are here");
-                    Containers::default()
-                }
-            },
         }
     }
+    holders
 }
 
 const SILENT: &str = "the GPU driver does not answer; a GPU may have to be reset";

@@ -2,7 +2,7 @@
 
 use resources::exposition::{Kind, Labels, Page};
 
-use crate::config::VERSION;
+use crate::version::VERSION;
 
 /// The kernel's clock ticks in a second for process times; the same on every supported Linux.
 const TICKS: f64 = 100.0;

@@ -1,9 +1,9 @@
 //! The metric families of GPU shares: limits, use and excess of containers. Pure.
 
+use devices::over_share::Sight;
 use resources::exposition::{Kind, Labels, Page};
 
 use super::gpus::held_by;
-use crate::shares::Sight;
 
 /// Writes the last result.
 pub fn write(page: &mut Page, sight: &Sight, hostname: &str) {

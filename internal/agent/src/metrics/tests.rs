@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use devices::holders::{Holder, Holders};
 use hardware::{Meter, Reading, Source};
 use resources::exposition::Page;
 
 use super::gpus;
-use super::holders::{Holder, Holders};
 
 /// The default metrics of dcgm-exporter, with its two counters of memory errors.
 const DCGM: [(&str, &str); 27] = [

@@ -1,12 +1,12 @@
 //! The metric families of GPU faults: XIDs, and whether each GPU is offered. They include GPUs that
 //! don't answer any more, which have no other values. Pure.
 
+use devices::holders::Holders;
+use devices::xids::Xids;
 use resources::exposition::{Kind, Page};
 use tokio::time::Instant;
 
 use super::gpus::{held, plainly};
-use super::holders::Holders;
-use crate::xids::Xids;
 
 /// Writes the families. dcgm-exporter keeps its last XID without end; this metric returns to 0
 /// after a while, and the counter beside it counts all.

@@ -1,0 +1,316 @@
+//! Answers the kubelet's requests: prepares devices for claims, as CDI specs.
+
+mod cut;
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use devices::cdi::gpus::{self, Roots};
+use devices::cdi::{Edits, Spec};
+use devices::dra::claimable::{Claimable, What};
+use devices::dra::cutting::Knife;
+use devices::dra::grant;
+use devices::dra::partitions::{CardError, Cards, Found, Offer, offer};
+use devices::dra::prepared::{Given, Prepared, Specs};
+use devices::dra::verbs::verbs;
+use devices::inventory::Machine;
+use k8s_openapi::api::resource::v1::ResourceClaim;
+use kube::api::Api;
+use rpc::kubelet::dra::v1 as wire;
+use tokio::sync::{Mutex, Notify, watch};
+use tokio::time::timeout;
+use tonic::{Request, Response, Status};
+
+use super::held;
+use crate::kubelet::{self, KubeletConfig, LOOK_EVERY};
+
+/// Interval of the search for specs of deleted claims.
+const TIDY_EVERY: Duration = Duration::from_secs(60);
+
+/// The driver of one node.
+#[derive(Clone)]
+pub struct Driver(Arc<Inner>);
+
+struct Inner {
+    client: kube::Client,
+    node: String,
+    roots: Roots,
+    sysfs: PathBuf,
+    pod_resources: PathBuf,
+    machine: watch::Receiver<Machine>,
+    found: watch::Receiver<Found>,
+    offer: watch::Sender<Offer>,
+    knife: Knife,
+    /// Whether GPUs are partitioned for claims.
+    partitions: bool,
+    /// Notified when a GPU could not be partitioned: its layout may have changed.
+    failed: Notify,
+    /// Locked for one claim at a time: the next claim must see its result.
+    specs: Mutex<Specs>,
+}
+
+impl Driver {
+    /// A driver with a first offer.
+    pub(super) async fn new(
+        config: &KubeletConfig,
+        client: kube::Client,
+        machine: watch::Receiver<Machine>,
+        found: watch::Receiver<Found>,
+    ) -> Driver {
+        let driver = Driver(Arc::new(Inner {
+            client,
+            node: config.node.clone(),
+            roots: config.settings.delivery.roots(),
+            sysfs: config.source.sysfs_root.clone(),
+            pod_resources: config.pod_resources(),
+            knife: Knife::new(&config.source, machine.clone()),
+            machine,
+            found,
+            offer: watch::channel(Offer::default()).0,
+            partitions: config.partitions,
+            failed: Notify::new(),
+            specs: Mutex::new(Specs::new(&config.cdi)),
+        }));
+        driver.0.look().await;
+        driver
+    }
+
+    /// The offer, and its changes.
+    pub(super) fn offer(&self) -> watch::Receiver<Offer> {
+        self.0.offer.subscribe()
+    }
+
+    /// Updates the offer when the machine changes.
+    pub(super) async fn follow(&self) {
+        let mut found = self.0.found.clone();
+        loop {
+            let known = self.0.look().await;
+            let news = async {
+                tokio::select! {
+                    changed = found.changed() => changed.is_ok(),
+                    () = self.0.failed.notified() => true,
+                }
+            };
+            let goes_on = match known {
+                true => news.await,
+                // A driver that doesn't answer now may answer soon.
+                false => timeout(LOOK_EVERY, news).await.unwrap_or(true),
+            };
+            if !goes_on {
+                return;
+            }
+        }
+    }
+
+    /// Periodically removes specs of deleted claims that no pod here uses: a kubelet that lost its
+    /// own records never asks to unprepare them.
+    pub(super) async fn tidy(&self) {
+        let mut tick = tokio::time::interval(TIDY_EVERY);
+        loop {
+            tick.tick().await;
+            if let Err(problem) = self.0.tidy().await {
+                tracing::debug!("claims that are gone can't be looked for: {problem}");
+            }
+        }
+    }
+}
+
+impl Inner {
+    /// Updates the offer; whether all layouts are known. Holds the lock, so that the layouts are
+    /// compared with the present claims.
+    async fn look(&self) -> bool {
+        let specs = self.specs.lock().await;
+        let found = self.found.borrow().clone();
+        let cards = match self.partitions {
+            true => {
+                let gpus = found.gpus.iter().map(|gpu| gpu.id.clone());
+                self.knife.cards(gpus.collect()).await
+            }
+            false => Cards::new(),
+        };
+        let prepared = match specs.all() {
+            Ok(prepared) => prepared,
+            Err(error) => {
+                tracing::warn!(%error, "CDI specs can't be read; what is offered stays as it is");
+                return false;
+            }
+        };
+        let now = offer(&found, &cards, &prepared);
+        let changed = self.offer.send_if_modified(|before| {
+            let changed = *before != now;
+            *before = now;
+            changed
+        });
+        let unknown: Vec<&CardError> = cards.values().filter_map(|it| it.as_ref().err()).collect();
+        if changed {
+            unknown
+                .iter()
+                .for_each(|error| tracing::warn!("a GPU is not offered: {error}"));
+        }
+        // A GPU whose mode change is pending shows no change when it is done.
+        unknown.is_empty() && !cards.values().flatten().any(|card| card.waits)
+    }
+
+    async fn claim(&self, namespace: &str, name: &str) -> Result<Option<ResourceClaim>, String> {
+        let claims: Api<ResourceClaim> = Api::namespaced(self.client.clone(), namespace);
+        let found = claims.get_opt(name).await;
+        found.map_err(|error| format!("claim {namespace}/{name} can't be read: {error}"))
+    }
+
+    async fn prepare(&self, asked: &wire::Claim) -> Result<Vec<wire::Device>, String> {
+        let specs = self.specs.lock().await;
+        let claim = self.claim(&asked.namespace, &asked.name).await?;
+        let same = |claim: &ResourceClaim| claim.metadata.uid.as_ref() == Some(&asked.uid);
+        let claim = claim.filter(same).ok_or_else(|| {
+            let (namespace, name) = (&asked.namespace, &asked.name);
+            format!("claim {namespace}/{name} with uid {} is gone", asked.uid)
+        })?;
+        let given = grant::allocated(&claim, &self.node).map_err(|error| error.to_string())?;
+        let held = (held(&self.pod_resources).await)
+            .map_err(|error| format!("the kubelet doesn't say which devices pods have: {error}"))?;
+        let all = (specs.all()).map_err(|error| format!("CDI specs can't be read: {error}"))?;
+        let offer = self.offer.borrow().clone();
+        let devices = grant::devices(&asked.uid, &given, &offer.devices, &all, &held);
+        let devices = devices.map_err(|error| error.to_string())?;
+        let mut devices: Vec<Claimable> = devices.into_iter().cloned().collect();
+        let mut prepared = Prepared {
+            uid: asked.uid.clone(),
+            namespace: asked.namespace.clone(),
+            name: asked.name.clone(),
+            devices: given,
+            ..Prepared::default()
+        };
+        let cut = self.cut(&specs, &all, &offer, &mut prepared, &mut devices);
+        cut.await.inspect_err(|_| self.failed.notify_one())?;
+        // NVIDIA's runtime must not add the devices that an image requests: images of CUDA request
+        // all GPUs.
+        let gpus = gpus::spec(&self.machine.borrow(), &self.roots, true);
+        let edits = devices.iter().map(|device| self.edits(&gpus, device));
+        let edits = edits.collect::<Result<Vec<Edits>, String>>()?;
+        let nics_only = devices.iter().all(|device| device.what == What::Nic);
+        let with_any = match nics_only {
+            true => Edits::default(),
+            false => gpus.edits,
+        };
+        (specs.put(&prepared, edits, with_any))
+            .map_err(|error| format!("its CDI spec can't be written: {error}"))?;
+        tracing::info!(
+            claim = format!("{}/{}", prepared.namespace, prepared.name),
+            devices = (devices.iter().map(|it| it.id.as_str()))
+                .collect::<Vec<_>>()
+                .join(","),
+            "devices given"
+        );
+        let answer = |given: &Given| wire::Device {
+            request_names: vec![given.main_request().to_owned()],
+            pool_name: self.node.clone(),
+            device_name: given.device.clone(),
+            cdi_device_ids: vec![prepared.cdi_id(given)],
+        };
+        Ok(prepared.devices.iter().map(answer).collect())
+    }
+
+    async fn unprepare(&self, asked: &wire::Claim) -> Result<(), String> {
+        let specs = self.specs.lock().await;
+        let all = (specs.all()).map_err(|error| format!("CDI specs can't be read: {error}"))?;
+        match all.iter().find(|it| it.uid == asked.uid) {
+            Some(prepared) => self.let_go(&specs, prepared).await,
+            // A spec that cannot be parsed belongs to no claim any more.
+            None => (specs.remove(&asked.uid))
+                .map_err(|error| format!("its CDI spec can't be removed: {error}")),
+        }
+    }
+
+    /// The edits to a container with a device. Described GPUs without a number have no files.
+    fn edits(&self, gpus: &Spec, device: &Claimable) -> Result<Edits, String> {
+        let mut edits = match device.what {
+            What::Nic => {
+                let files = verbs(&self.sysfs, &device.id);
+                let files = files.iter().filter_map(|file| self.roots.node(file));
+                Edits {
+                    device_nodes: files.collect(),
+                    ..Edits::default()
+                }
+            }
+            _ => match gpus.devices.iter().find(|it| it.name == device.id) {
+                Some(known) => known.edits.clone(),
+                None if self.machine.borrow().minors.contains_key(&device.id) => {
+                    let dev = self.roots.dev_seen.join("dev");
+                    return Err(format!(
+                        "{} has no device files in {}; load the driver, or say where it has them \
+                         (nvidiaDevRoot in --device-plugin-config)",
+                        device.id,
+                        dev.display()
+                    ));
+                }
+                None => Edits::default(),
+            },
+        };
+        let (name, value) = device.variable();
+        edits.env.push(format!("{name}={value}"));
+        Ok(edits)
+    }
+
+    async fn tidy(&self) -> Result<(), String> {
+        let specs = self.specs.lock().await;
+        let all = specs.all().map_err(|error| error.to_string())?;
+        for prepared in all {
+            let (namespace, name) = (&prepared.namespace, &prepared.name);
+            let claim = self.claim(namespace, name).await?;
+            if claim.is_some_and(|claim| claim.metadata.uid.as_ref() == Some(&prepared.uid)) {
+                continue;
+            }
+            // A pod that was deleted by force may still run for a while.
+            let used = kubelet::claims(&self.pod_resources).await;
+            let used = used.map_err(|error| error.to_string())?;
+            if !used.contains(&(namespace.clone(), name.clone())) {
+                tracing::info!("claim {namespace}/{name} is gone, and with it its CDI spec");
+                self.let_go(&specs, &prepared).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[tonic::async_trait]
+impl wire::dra_plugin_server::DraPlugin for Driver {
+    async fn node_prepare_resources(
+        &self,
+        request: Request<wire::NodePrepareResourcesRequest>,
+    ) -> Result<Response<wire::NodePrepareResourcesResponse>, Status> {
+        let mut claims = HashMap::new();
+        for claim in request.into_inner().claims {
+            let answer = match self.0.prepare(&claim).await {
+                Ok(devices) => wire::NodePrepareResourceResponse {
+                    devices,
+                    error: String::new(),
+                },
+                Err(error) => {
+                    tracing::warn!("claim {}/{}: {error}", claim.namespace, claim.name);
+                    wire::NodePrepareResourceResponse {
+                        devices: Vec::new(),
+                        error,
+                    }
+                }
+            };
+            claims.insert(claim.uid, answer);
+        }
+        Ok(Response::new(wire::NodePrepareResourcesResponse { claims }))
+    }
+
+    async fn node_unprepare_resources(
+        &self,
+        request: Request<wire::NodeUnprepareResourcesRequest>,
+    ) -> Result<Response<wire::NodeUnprepareResourcesResponse>, Status> {
+        let mut claims = HashMap::new();
+        for claim in request.into_inner().claims {
+            let error = self.0.unprepare(&claim).await.err().unwrap_or_default();
+            claims.insert(claim.uid, wire::NodeUnprepareResourceResponse { error });
+        }
+        Ok(Response::new(wire::NodeUnprepareResourcesResponse {
+            claims,
+        }))
+    }
+}

@@ -1,0 +1,362 @@
+//! Partitions the node's GPUs as its label `nvidia.com/mig.config` says: withholds the GPUs to be
+//! partitioned, waits for their holders or evicts them, lets the driver partition the GPUs, and
+//! offers the new devices after the next inventory. The label `nvidia.com/mig.config.state` has the
+//! progress. `devices::mig` plans the steps, and `hardware`'s cutter calls the driver, on its own
+//! thread.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use devices::dra::Specs;
+use devices::hand::Hand;
+use devices::inventory::Machine;
+use devices::mig::configurations::possible;
+use devices::mig::drain::{self, Live};
+use devices::mig::next::{Cut, Held, Holders, Next, next};
+use devices::mig::{Drain, MigSettings, Withheld, shows};
+use devices::sharing::Sharing;
+use hardware::cutter::Card;
+use resources::devices::{MIG_NONE, MIG_SINGLE};
+use resources::mig::Possible;
+use resources::names::{MIG_CONFIG, MIG_CONFIG_STATE, MIG_CONFIGURATIONS};
+use resources::trouble::MIG_CONFIG_FAILED;
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+
+use super::cluster::{Cluster, Well};
+use super::evictions::Evictions;
+use super::{GivenBy, KubeletConfig, LOOK_EVERY, TRY_EVERY, socket};
+
+/// Maximum number of cuts of a GPU for one configuration: its mode, once more after a reset, its
+/// instances.
+const CUTS_MAX: u32 = 3;
+/// Pause before the next try if the driver doesn't answer.
+const AGAIN: Duration = Duration::from_secs(60);
+
+/// The node's labels for MIG: the wanted configuration, and the last state written.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Labels {
+    wanted: Option<String>,
+    state: Option<String>,
+}
+
+/// The result of a round.
+enum Round {
+    /// Nothing is to be done until the label names another configuration.
+    Over,
+    /// There is more to do after this time.
+    Again(Duration),
+}
+
+struct Manager<'a> {
+    settings: &'a MigSettings,
+    cluster: Cluster,
+    hand: Hand,
+    withheld: Withheld,
+    machine: watch::Receiver<Machine>,
+    pod_resources: PathBuf,
+    specs: Specs,
+    /// The value of the node's state label.
+    state: Option<String>,
+    /// Whether others wrote the label since, so that its value is uncertain.
+    unsure: bool,
+    /// Whether the possible layouts are published to schedulers: not if their resources would
+    /// differ from the published ones.
+    tells: bool,
+    /// The possible layouts published last.
+    possible: Option<Possible>,
+    /// The last message about holders in the way.
+    said: String,
+    /// Pods with an eviction request.
+    evictions: Evictions,
+    /// How often each GPU was cut for the label's present value.
+    cuts: BTreeMap<String, u32>,
+}
+
+/// Keeps the node's GPUs partitioned as its label says, for as long as the agent runs.
+pub async fn manage(
+    config: &KubeletConfig,
+    settings: &MigSettings,
+    cluster: Cluster,
+    withheld: Withheld,
+    machine: watch::Receiver<Machine>,
+) {
+    let (told, mut labels) = watch::channel(None);
+    let mut manager = Manager {
+        settings,
+        cluster: cluster.clone(),
+        hand: Hand::new(&config.source),
+        withheld,
+        machine,
+        pod_resources: config.pod_resources(),
+        specs: Specs::new(&config.cdi),
+        state: None,
+        unsure: true,
+        tells: config.given_by == GivenBy::Plugin && config.settings.sharing == Sharing::default(),
+        possible: None,
+        said: String::new(),
+        evictions: Evictions::default(),
+        cuts: BTreeMap::new(),
+    };
+    let rounds = async {
+        // Before the first label arrives the wanted configuration is unknown.
+        let Ok(first) = labels.wait_for(Option::is_some).await.map(|it| it.clone()) else {
+            return;
+        };
+        let mut now: Labels = first.unwrap_or_default();
+        manager.state = now.state.take();
+        loop {
+            let round = manager.round(now.wanted.as_deref()).await;
+            let other = labels.wait_for(|labels: &Option<Labels>| {
+                labels
+                    .as_ref()
+                    .is_some_and(|labels| labels.wanted != now.wanted)
+            });
+            let heard = match round {
+                Ok(Round::Over) => other.await.map(|it| it.clone()).ok(),
+                Ok(Round::Again(after)) => match timeout(after, other).await {
+                    Ok(heard) => heard.map(|it| it.clone()).ok(),
+                    Err(_) => continue,
+                },
+                Err(error) => {
+                    tracing::debug!(%error, "how far the GPUs are cut can't be told yet");
+                    sleep(TRY_EVERY).await;
+                    continue;
+                }
+            };
+            match heard {
+                Some(heard) => {
+                    now = heard.unwrap_or_default();
+                    // The author of the label may write its state with it.
+                    manager.state = now.state.take();
+                    manager.unsure = true;
+                    manager.cuts.clear();
+                }
+                None => return,
+            }
+        }
+    };
+    tokio::select! {
+        () = listen(&cluster, &told) => {}
+        () = rounds => {}
+    }
+}
+
+/// Removes the possible layouts that an earlier agent published, for an agent that does not cut
+/// GPUs.
+pub async fn cut_nothing(cluster: &Cluster) {
+    while let Err(error) = cluster.annotate(MIG_CONFIGURATIONS, None).await {
+        tracing::debug!(%error, "what the GPUs could be made into can't be taken back yet");
+        sleep(TRY_EVERY).await;
+    }
+    std::future::pending().await
+}
+
+/// Receives the node's labels.
+async fn listen(cluster: &Cluster, told: &watch::Sender<Option<Labels>>) {
+    let follow = cluster.follow_node("the node's labels", |node| {
+        let all = node.labels.unwrap_or_default();
+        let value = |name| all.get(name).filter(|value| !value.is_empty()).cloned();
+        let labels = Labels {
+            wanted: value(MIG_CONFIG),
+            state: value(MIG_CONFIG_STATE),
+        };
+        told.send_if_modified(|before| {
+            let news = before.as_ref().map(|before| &before.wanted) != Some(&labels.wanted);
+            if news {
+                *before = Some(labels);
+            }
+            news
+        });
+    });
+    follow.await;
+}
+
+impl Manager<'_> {
+    /// Does what can be done now.
+    async fn round(&mut self, wanted: Option<&str>) -> Result<Round, kube::Error> {
+        let Some(name) = wanted else {
+            self.withheld.set(BTreeMap::new());
+            let cards = self.hand.ask(|cutter| cutter.look()).await;
+            if self.state.is_some() || self.unsure {
+                self.tell(None, "").await?;
+            }
+            // No configuration is requested, so a driver that doesn't answer is no problem yet.
+            self.tell_possible(cards.as_deref().unwrap_or_default())
+                .await?;
+            return Ok(match cards {
+                Ok(_) => Round::Over,
+                Err(_) => Round::Again(AGAIN),
+            });
+        };
+        // GPUs that were withheld before the holders are read: no pod has been given one since.
+        let free = self.withheld.seen_in(&self.machine.borrow());
+        let cards = match self.hand.ask(|cutter| cutter.look()).await {
+            Ok(cards) => cards,
+            Err(error) => {
+                self.fail(name, &error.to_string(), "in a minute").await?;
+                return Ok(Round::Again(AGAIN));
+            }
+        };
+        self.tell_possible(&cards).await?;
+        let all = match self.settings.configurations.wanted(name, &cards) {
+            Ok(all) => all,
+            Err(error) => return self.give_up(name, &error.to_string()).await,
+        };
+        let Some((holders, live)) = self.holders().await else {
+            return Ok(Round::Again(LOOK_EVERY));
+        };
+        let next = match next(&cards, &all, &holders) {
+            Ok(next) => next,
+            Err(error) => return self.give_up(name, &error.to_string()).await,
+        };
+        self.withheld.set(next.withheld.clone());
+        if next == Next::default() {
+            let meant = cards.into_iter().filter(|card| all.contains_key(&card.id));
+            if !shows(&self.machine.borrow(), &meant.collect::<Vec<_>>()) {
+                return Ok(Round::Again(LOOK_EVERY));
+            }
+            let before = self.state.clone();
+            self.tell(Some("success"), "").await?;
+            if before.as_deref() != Some("success") {
+                let done = format!("the GPUs are cut as {name} says");
+                tracing::info!("{done}");
+                self.cluster.tell_event(false, "MigConfigured", &done).await;
+            }
+            self.evictions = Evictions::default();
+            return Ok(Round::Over);
+        }
+        // Not before the GPUs are withheld: a replacement pod would get them.
+        let all_out = next.withheld.keys().all(|gpu| free.contains(gpu));
+        if self.settings.drain == Drain::Evict && all_out {
+            let why = "its GPU is to be cut anew";
+            (self.evictions.ask(&self.cluster, &next.held, &live, why)).await;
+        }
+        self.tell_pending(name, &next).await?;
+        let unused = |cut: &Cut| !next.withheld.contains_key(&cut.gpu) || free.contains(&cut.gpu);
+        for cut in next.ready.into_iter().filter(unused) {
+            let Cut { gpu, index, steps } = cut;
+            let cuts = self.cuts.entry(gpu.clone()).or_default();
+            *cuts += 1;
+            if *cuts > CUTS_MAX {
+                let why = format!(
+                    "GPU {index}: its driver has done all that was asked, and still shows it cut otherwise"
+                );
+                return self.give_up(name, &why).await;
+            }
+            let done = self.hand.ask(move |cutter| cutter.take(&gpu, &steps)).await;
+            if let Err(error) = done {
+                return self.give_up(name, &format!("GPU {index}: {error}")).await;
+            }
+        }
+        Ok(Round::Again(LOOK_EVERY))
+    }
+
+    /// The current holders, and the pods that have not ended; `None` while these are unknown.
+    async fn holders(&self) -> Option<(Holders, BTreeMap<Held, Live>)> {
+        let listed = socket::held(&self.pod_resources, true).await;
+        let listed = listed.map_err(|error| error.to_string());
+        let pods = self.cluster.pods().await.map_err(|error| error.to_string());
+        let prepared = self.specs.all().map_err(|error| error.to_string());
+        match (listed, pods, prepared) {
+            (Ok(listed), Ok(pods), Ok(prepared)) => Some((
+                drain::holders(&listed, &pods, &prepared),
+                drain::live(&pods),
+            )),
+            (Err(error), ..) | (_, Err(error), _) | (.., Err(error)) => {
+                tracing::warn!("no GPU is cut, as it isn't known who has them: {error}");
+                None
+            }
+        }
+    }
+
+    /// Publishes the possible layouts to schedulers.
+    async fn tell_possible(&mut self, cards: &[Card]) -> Result<(), kube::Error> {
+        let strategy = self.machine.borrow().inventory.mig_strategy.clone();
+        let by_profile = self.tells && strategy != MIG_SINGLE && strategy != MIG_NONE;
+        let now = match by_profile {
+            true => possible(&self.settings.configurations, cards),
+            false => Possible::new(),
+        };
+        if self.possible.as_ref() == Some(&now) {
+            return Ok(());
+        }
+        let text = (!now.is_empty()).then(|| serde_json::to_string(&now));
+        let text = text.transpose().map_err(kube::Error::SerdeError)?;
+        (self.cluster.annotate(MIG_CONFIGURATIONS, text.as_deref())).await?;
+        self.possible = Some(now);
+        Ok(())
+    }
+
+    /// Reports that the change is in progress, and which holders it waits for.
+    async fn tell_pending(&mut self, name: &str, next: &Next) -> Result<(), kube::Error> {
+        let resets: Vec<String> = next.resets.iter().map(u32::to_string).collect();
+        let stuck = next.held.is_empty() && next.ready.is_empty();
+        let state = if stuck { "rebooting" } else { "pending" };
+        self.tell(Some(state), "").await?;
+        let who = next
+            .held
+            .iter()
+            .map(|held| match self.evictions.refused(held) {
+                Some(refused) => format!("{held} (its eviction is refused: {refused})"),
+                None => held.to_string(),
+            });
+        let who: Vec<String> = who.collect();
+        let mut waits = Vec::new();
+        if !who.is_empty() {
+            waits.push(format!("these must be gone: {}", who.join(", ")));
+        }
+        if !resets.is_empty() {
+            waits.push(format!(
+                "MIG mode changes when GPU {} is reset (nvidia-smi --gpu-reset -i {}), with nobody \
+                 else using it, or the machine is restarted",
+                resets.join(", "),
+                resets.join(","),
+            ));
+        }
+        let waits = match waits.is_empty() {
+            true => format!("the GPUs are being cut as {name} says"),
+            false => format!("to cut the GPUs as {name} says, {}", waits.join("; ")),
+        };
+        if waits != self.said {
+            tracing::info!("{waits}");
+            (self.cluster.tell_event(false, "MigConfigPending", &waits)).await;
+            self.said = waits;
+        }
+        Ok(())
+    }
+
+    /// Reports that the change is impossible; the next try is after the label names another
+    /// configuration.
+    async fn give_up(&mut self, name: &str, why: &str) -> Result<Round, kube::Error> {
+        let again = "when the label changes or the agent starts anew";
+        self.fail(name, why, again).await?;
+        Ok(Round::Over)
+    }
+
+    async fn fail(&mut self, name: &str, why: &str, again: &str) -> Result<(), kube::Error> {
+        self.withheld.set(BTreeMap::new());
+        let why = format!(
+            "the GPUs are not cut as {MIG_CONFIG}={name} says: {why}; it is tried again {again}"
+        );
+        self.tell(Some("failed"), &why).await
+    }
+
+    /// Writes the node's label and condition.
+    async fn tell(&mut self, state: Option<&str>, trouble: &str) -> Result<(), kube::Error> {
+        if state != Some("pending") && state != Some("rebooting") {
+            self.said.clear();
+        }
+        if self.state.as_deref() == state && trouble.is_empty() && !self.unsure {
+            return Ok(());
+        }
+        // The reason is written first, so that a reader of the label finds it.
+        let (condition, well) = (&MIG_CONFIG_FAILED, Well::Silent);
+        (self.cluster.tell_trouble(condition, trouble, well)).await?;
+        self.cluster.label(MIG_CONFIG_STATE, state).await?;
+        self.state = state.map(str::to_owned);
+        self.unsure = false;
+        Ok(())
+    }
+}

@@ -1,0 +1,59 @@
+//! The agent's own pods as a source of holders.
+
+use std::sync::Arc;
+
+use devices::holders::Holders;
+use devices::inventory::Machine;
+use devices::over_share::{Finding, held};
+use devices::processes::Containers;
+use futures::future::BoxFuture;
+
+use crate::node::Node;
+use crate::pod_source::{PodSource, Shares};
+use crate::pods::Pods;
+
+/// The pods that the agent runs.
+pub struct OwnPods {
+    /// The node with the engines that run them.
+    pub node: Arc<Node>,
+    /// The pods.
+    pub pods: Arc<Pods>,
+}
+
+impl OwnPods {
+    fn running(&self) -> Containers {
+        let engines = self.node.engines();
+        let all: Vec<_> = engines.iter().flat_map(|engine| engine.list()).collect();
+        Containers::own(&all)
+    }
+}
+
+impl PodSource for OwnPods {
+    fn device_holders(&self) -> BoxFuture<'_, Holders> {
+        let mut holders = Holders::default();
+        for (holder, devices) in self.pods.holders() {
+            for device in devices {
+                holders.note(&device, &holder);
+            }
+        }
+        Box::pin(std::future::ready(holders))
+    }
+
+    fn containers(&self) -> BoxFuture<'_, Containers> {
+        Box::pin(std::future::ready(self.running()))
+    }
+
+    fn shares<'a>(&'a self, machine: &'a Machine) -> BoxFuture<'a, Result<Shares, String>> {
+        let held = held::of_own(&self.pods.shares(), machine);
+        Box::pin(std::future::ready(Ok((held, self.running()))))
+    }
+
+    fn over_share<'a>(&'a self, finding: &'a Finding, words: String) -> BoxFuture<'a, ()> {
+        let held = &finding.has.held;
+        let container = &held.holder.container;
+        let told = self
+            .pods
+            .over_share(&held.uid, container, words, finding.new, finding.end);
+        Box::pin(told)
+    }
+}

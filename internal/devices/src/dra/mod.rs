@@ -1,0 +1,21 @@
+//! Devices for claims (dynamic resource allocation, `resource.k8s.io/v1`): what the machine offers
+//! to claims, which devices a claim has, and the specs of prepared claims on disk. If configured,
+//! GPUs are offered in every slice into which they can be partitioned, and partitioned for the
+//! claims that get one. The agent's driver answers the kubelet with it.
+
+pub mod attributes;
+pub mod claimable;
+pub mod counters;
+pub mod cutting;
+pub mod grant;
+pub mod partitions;
+pub mod prepared;
+pub mod slices;
+pub mod verbs;
+
+pub use claimable::{Claimable, all as claimables, gpus, name_of};
+pub use partitions::Found;
+pub use prepared::{Cut, Given, Prepared, Specs};
+
+/// The driver's name, by which classes and claims select it.
+pub const DRIVER: &str = "gpu.muster.io";

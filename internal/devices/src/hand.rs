@@ -1,0 +1,59 @@
+//! The thread that partitions GPUs: a driver takes seconds for it, and a driver that never answers
+//! must block nothing else.
+
+use std::sync::mpsc;
+
+use hardware::Source;
+use hardware::cutter::Cutter;
+use tokio::sync::oneshot;
+
+/// Why a request to the cutter failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AskError<E> {
+    /// The cutter refused it.
+    #[error("{0}")]
+    Refused(E),
+    /// The cutter's thread failed.
+    #[error("the thread that cuts GPUs failed; start the agent anew")]
+    Thread,
+}
+
+type Job = Box<dyn FnOnce(&mut Cutter) + Send>;
+
+/// Partitions GPUs, one request after another.
+#[derive(Debug)]
+pub struct Hand(mpsc::Sender<Job>);
+
+impl Hand {
+    /// Opens no driver yet. The thread ends when this value is dropped.
+    pub fn new(source: &Source) -> Hand {
+        let (jobs, asked) = mpsc::channel::<Job>();
+        let mut cutter = Cutter::new(source);
+        std::thread::spawn(move || {
+            while let Ok(job) = asked.recv() {
+                job(&mut cutter);
+            }
+        });
+        Hand(jobs)
+    }
+
+    /// Sends a request to the cutter and returns its answer.
+    ///
+    /// # Errors
+    ///
+    /// The cutter's error, or that its thread failed.
+    pub async fn ask<T: Send + 'static, E: Send + 'static>(
+        &self,
+        ask: impl FnOnce(&mut Cutter) -> Result<T, E> + Send + 'static,
+    ) -> Result<T, AskError<E>> {
+        let (answer, answered) = oneshot::channel();
+        let job: Job = Box::new(move |cutter| {
+            // The caller may have gone.
+            let _ = answer.send(ask(cutter).map_err(AskError::Refused));
+        });
+        if self.0.send(job).is_err() {
+            return Err(AskError::Thread);
+        }
+        answered.await.unwrap_or(Err(AskError::Thread))
+    }
+}

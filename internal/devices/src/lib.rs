@@ -1,0 +1,34 @@
+//! A node's devices: what the agent offers of them, and what a container gets with them. The crate
+//! reads the machine and writes files for container runtimes; it knows neither the server nor the
+//! kubelet nor the agent's pods. The agent passes in what it knows of these.
+//!
+//! No module imports one that imports it back (`e2e/tests/module_cycles.rs`).
+
+pub mod allocation;
+pub mod alone;
+pub mod cdi;
+pub mod concerns;
+pub mod delivery;
+pub mod device_groups;
+pub mod dra;
+pub mod fabric;
+pub mod hand;
+pub mod holders;
+pub mod inventory;
+pub mod labels;
+pub mod mig;
+pub mod mps;
+pub mod nccl;
+pub mod offer;
+pub mod over_share;
+pub mod preference;
+pub mod processes;
+pub mod rdma;
+pub mod reading;
+pub mod replicas;
+pub mod settings;
+pub mod share;
+pub mod sharing;
+pub mod unit;
+pub mod vendors;
+pub mod xids;

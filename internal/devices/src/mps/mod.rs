@@ -1,0 +1,308 @@
+//! GPUs that are shared through NVIDIA's Multi-Process Service: one control daemon for each, so
+//! that a fault or a reset of one GPU does not affect the others. Owns the daemons' lifecycle;
+//! `plan` chooses the GPUs and the containers' settings.
+//!
+//! A daemon outlives the agent while a process uses it, as pods do, and the next agent takes it
+//! over. It ends when its GPU is no longer shared, or when the agent ends and no process uses it.
+
+mod control;
+mod plan;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use hardware::Source;
+use hardware::compute_mode::ComputeModeError;
+use runtime::proc::ProcessId;
+use tokio::sync::watch;
+use tokio::task::JoinError;
+use tokio::time::{Instant, timeout};
+
+use crate::share::Limit;
+pub use plan::{CLIENTS, EquipError, Equipment, NotShared, Stand, Stands, Wanted, equip, wanted};
+
+use control::Control;
+
+/// Default directory of the daemons: not on a disk, because sockets and process ids are invalid
+/// after a reboot.
+pub const DIRECTORY: &str = "/run/muster/mps";
+/// NVIDIA's control program.
+pub const PROGRAM: &str = "nvidia-cuda-mps-control";
+
+/// Interval of checks whether a daemon runs.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// How long the driver may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Pause before a daemon that could not be started is retried.
+const REST: Duration = Duration::from_secs(10);
+
+/// How daemons are started.
+#[derive(Clone, Debug)]
+pub struct MpsConfig {
+    /// The control program.
+    pub program: PathBuf,
+    /// The directory that contains each daemon's directory, named by its GPU's UUID.
+    pub directory: PathBuf,
+}
+
+impl Default for MpsConfig {
+    fn default() -> MpsConfig {
+        MpsConfig {
+            program: PROGRAM.into(),
+            directory: DIRECTORY.into(),
+        }
+    }
+}
+
+/// The state of the wanted GPUs, from the known state of their daemons. A GPU without a known state
+/// waits.
+pub fn standing(wanted: &Wanted, known: &Stands, config: &MpsConfig) -> Stands {
+    let stand = |(gpu, limit): (&String, &Result<Limit, NotShared>)| {
+        let unknown = || Stand {
+            pipe: Control::new(&config.program, gpu, &config.directory).pipe(),
+            limit: limit.clone().unwrap_or_default(),
+            problem: Some("its control daemon has not been started yet".to_owned()),
+        };
+        let stand = known.get(gpu).cloned().unwrap_or_else(unknown);
+        (gpu.clone(), stand)
+    };
+    wanted.iter().map(stand).collect()
+}
+
+/// Keeps a daemon for each wanted GPU, publishes the state of each, and ends unused daemons when
+/// `stop` says true.
+pub async fn keep(
+    config: MpsConfig,
+    source: Source,
+    mut wanted: watch::Receiver<Wanted>,
+    stands: watch::Sender<Stands>,
+    mut stop: watch::Receiver<bool>,
+) {
+    let mut keeper = Keeper {
+        config,
+        source,
+        daemons: BTreeMap::new(),
+    };
+    let first = wanted.borrow().clone();
+    keeper.end_strangers(&first).await;
+    loop {
+        let now = wanted.borrow_and_update().clone();
+        let found = keeper.look(&now).await;
+        stands.send_if_modified(|before| {
+            let changed = *before != found;
+            *before = found;
+            changed
+        });
+        tokio::select! {
+            () = tokio::time::sleep(LOOK_EVERY) => {}
+            changed = wanted.changed() => if changed.is_err() { break },
+            _ = stop.wait_for(|stop| *stop) => break,
+        }
+    }
+    keeper.end_idle().await;
+}
+
+struct Keeper {
+    config: MpsConfig,
+    source: Source,
+    daemons: BTreeMap<String, Daemon>,
+}
+
+/// A GPU's daemon and its state.
+struct Daemon {
+    control: Control,
+    process: Option<ProcessId>,
+    /// Its settings.
+    told: String,
+    problem: Option<String>,
+    /// When the next start may be tried.
+    rests_until: Option<Instant>,
+}
+
+impl Keeper {
+    fn control(&self, gpu: &str) -> Control {
+        Control::new(&self.config.program, gpu, &self.config.directory)
+    }
+
+    /// Ends daemons of an earlier agent for GPUs that are not shared any more.
+    async fn end_strangers(&self, wanted: &Wanted) {
+        let entries = std::fs::read_dir(&self.config.directory).into_iter();
+        for entry in entries.flatten().flatten() {
+            let gpu = entry.file_name().to_string_lossy().into_owned();
+            if !matches!(wanted.get(&gpu), Some(Ok(_))) {
+                let control = self.control(&gpu);
+                if control.process().is_some() {
+                    self.end(&gpu, &control).await;
+                }
+            }
+        }
+    }
+
+    async fn look(&mut self, wanted: &Wanted) -> Stands {
+        let gone: Vec<String> = (self.daemons.keys())
+            .filter(|gpu| !matches!(wanted.get(*gpu), Some(Ok(_))))
+            .cloned()
+            .collect();
+        for gpu in gone {
+            if let Some(daemon) = self.daemons.remove(&gpu) {
+                self.end(&gpu, &daemon.control).await;
+            }
+        }
+        let mut stands = Stands::new();
+        for (gpu, limit) in wanted {
+            let pipe = self.control(gpu).pipe();
+            let stand = match limit {
+                Ok(limit) => Stand {
+                    pipe,
+                    limit: *limit,
+                    problem: self.mind(gpu, limit).await,
+                },
+                Err(why) => Stand {
+                    pipe,
+                    limit: Limit::default(),
+                    problem: Some(why.to_string()),
+                },
+            };
+            stands.insert(gpu.clone(), stand);
+        }
+        stands
+    }
+
+    /// Checks and starts one GPU's daemon; returns why the GPU can't be used.
+    async fn mind(&mut self, gpu: &str, limit: &Limit) -> Option<String> {
+        if !self.daemons.contains_key(gpu) {
+            let control = self.control(gpu);
+            let (process, told) = match control.found().await {
+                Some((process, told)) => (Some(process), told),
+                None => (None, String::new()),
+            };
+            let daemon = Daemon {
+                control,
+                process,
+                told,
+                problem: None,
+                rests_until: None,
+            };
+            self.daemons.insert(gpu.to_owned(), daemon);
+        }
+        let source = self.source.clone();
+        let daemon = self.daemons.get_mut(gpu)?;
+        if daemon.process.is_some_and(ProcessId::is_alive) {
+            if daemon.told == control::told(limit) {
+                daemon.problem = None;
+                return None;
+            }
+            if !daemon.control.idle().await {
+                return Some(
+                    "containers of before use it with other limits; those that begin wait until \
+                     they have ended"
+                        .to_owned(),
+                );
+            }
+            if let Err(why) = daemon.control.stop().await {
+                return Some(why.to_string());
+            }
+        } else if daemon.process.take().is_some() {
+            tracing::warn!(
+                gpu,
+                "the MPS control daemon died, and with it what used it; it is started anew"
+            );
+        }
+        if daemon
+            .rests_until
+            .is_some_and(|until| Instant::now() < until)
+        {
+            return daemon.problem.clone();
+        }
+        // Otherwise a process that does not use MPS would share the GPU without any limit.
+        if let Err(why) = set_exclusive(&source, gpu, true).await {
+            let why = why.to_string();
+            tracing::warn!(gpu, why, "processes may go round MPS");
+        }
+        match daemon.control.start(limit).await {
+            Ok(process) => {
+                tracing::info!(gpu, limit = limit.words(), "shared by MPS");
+                daemon.process = Some(process);
+                daemon.told = control::told(limit);
+                daemon.rests_until = None;
+                daemon.problem = None;
+            }
+            Err(why) => {
+                let why = why.to_string();
+                if daemon.problem.as_ref() != Some(&why) {
+                    tracing::warn!(gpu, why, "the GPU can't be shared by MPS yet");
+                }
+                daemon.rests_until = Some(Instant::now() + REST);
+                daemon.problem = Some(why);
+            }
+        }
+        daemon.problem.clone()
+    }
+
+    async fn end(&self, gpu: &str, control: &Control) {
+        match control.stop().await {
+            Ok(()) => tracing::info!(gpu, "no longer shared by MPS"),
+            Err(why) => {
+                let why = why.to_string();
+                tracing::warn!(gpu, why, "the MPS control daemon could not be ended");
+            }
+        }
+        if let Err(why) = set_exclusive(&self.source, gpu, false).await {
+            let why = why.to_string();
+            tracing::warn!(gpu, why, "the GPU keeps to one process at a time");
+        }
+    }
+
+    async fn end_idle(&self) {
+        for (gpu, daemon) in &self.daemons {
+            if !daemon.process.is_some_and(ProcessId::is_alive) {
+                continue;
+            }
+            if daemon.control.idle().await {
+                self.end(gpu, &daemon.control).await;
+            } else {
+                tracing::info!(gpu, "its MPS control daemon goes on for those who use it");
+            }
+        }
+    }
+}
+
+/// Why the compute mode of a GPU was not changed.
+#[derive(Debug, thiserror::Error)]
+enum ExclusiveError {
+    #[error(transparent)]
+    Driver(#[from] ComputeModeError),
+    /// The task that calls the driver ended early.
+    #[error(transparent)]
+    Task(#[from] JoinError),
+    #[error("the driver did not answer within {} s", PATIENCE.as_secs())]
+    Silent,
+}
+
+/// Sets a GPU's compute mode to one process or any number. A driver with a hung GPU may never
+/// answer, which blocks no other GPU.
+async fn set_exclusive(source: &Source, gpu: &str, exclusive: bool) -> Result<(), ExclusiveError> {
+    let (source, id) = (source.clone(), gpu.to_owned());
+    let set = tokio::task::spawn_blocking(move || {
+        hardware::compute_mode::set_exclusive(&source, &id, exclusive)
+    });
+    match timeout(PATIENCE, set).await {
+        Ok(Ok(answer)) => Ok(answer?),
+        Ok(Err(error)) => Err(error.into()),
+        Err(_) => Err(ExclusiveError::Silent),
+    }
+}
+
+/// The path of a program, if it can be run: at its path, or in the directories of `PATH`.
+pub fn program_found(program: &Path) -> Option<PathBuf> {
+    if program.components().count() > 1 {
+        return program.is_file().then(|| program.to_owned());
+    }
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path)
+        .map(|directory| directory.join(program))
+        .find(|candidate| candidate.is_file())
+}

@@ -1,0 +1,300 @@
+//! The policy for XIDs as data: a file that maps XID numbers to actions. Its defaults follow
+//! NVIDIA's list of XIDs (`defaults.json`). Pure.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::reading::{FieldError, refused, wrong};
+
+/// The action for an XID.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// The XID is only counted.
+    Ignore,
+    /// The application failed and must be restarted; the GPU is healthy.
+    RestartApp,
+    /// The GPU must be reset before it is allocated again; running work cannot continue.
+    Reset,
+    /// The machine must be rebooted before the GPU is allocated again; running work cannot
+    /// continue.
+    Reboot,
+    /// The GPU gets no new work and an administrator must inspect it. Running work may finish.
+    Drain,
+}
+
+/// All actions.
+const ACTIONS: [Action; 5] = [
+    Action::Ignore,
+    Action::RestartApp,
+    Action::Reset,
+    Action::Reboot,
+    Action::Drain,
+];
+
+/// The longest quiet time that a policy can require of a GPU: a day.
+const QUIET_MAX: u64 = 24 * 60 * 60;
+
+impl Action {
+    /// Whether a GPU with such an XID is withheld until it is healthy again.
+    pub fn takes_out(self) -> bool {
+        !matches!(self, Action::Ignore | Action::RestartApp)
+    }
+
+    /// Whether the work that runs on such a GPU cannot continue.
+    pub fn is_fatal(self) -> bool {
+        matches!(self, Action::Reset | Action::Reboot)
+    }
+
+    /// The action's name in the policy file.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Action::Ignore => "ignore",
+            Action::RestartApp => "restart-app",
+            Action::Reset => "reset",
+            Action::Reboot => "reboot",
+            Action::Drain => "drain",
+        }
+    }
+
+    /// What the administrator must do.
+    pub fn advice(self) -> &'static str {
+        match self {
+            Action::Ignore => "nothing is to be done",
+            Action::RestartApp => "its application is to be started again",
+            Action::Reset => "reset it (nvidia-smi --gpu-reset)",
+            Action::Reboot => "restart the machine",
+            Action::Drain => "give it no new work, and look at it",
+        }
+    }
+}
+
+/// The meaning and the action of each XID.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Policy {
+    known: BTreeMap<u64, (Action, String)>,
+    otherwise: Action,
+    quiet: Duration,
+}
+
+impl Default for Policy {
+    fn default() -> Policy {
+        let mut policy = Policy {
+            known: BTreeMap::new(),
+            otherwise: Action::Drain,
+            quiet: Duration::from_secs(30),
+        };
+        // This cannot fail: a test parses the defaults.
+        if let Ok(defaults) = serde_json::from_str(include_str!("defaults.json")) {
+            let _ = policy.take(&defaults);
+        }
+        policy
+    }
+}
+
+impl Policy {
+    /// The defaults, overridden by the entries of a document.
+    ///
+    /// # Errors
+    ///
+    /// The field, its value and the accepted values.
+    pub fn read(document: &Value) -> Result<Policy, FieldError> {
+        let mut policy = Policy::default();
+        policy.take(document)?;
+        Ok(policy)
+    }
+
+    /// The action for an XID, and its meaning if known.
+    pub fn of(&self, xid: u64) -> (Action, &str) {
+        match self.known.get(&xid) {
+            Some((action, meaning)) => (*action, meaning),
+            None => (self.otherwise, ""),
+        }
+    }
+
+    /// How long a withheld GPU must report no XID before it is allocated again.
+    pub fn quiet(&self) -> Duration {
+        self.quiet
+    }
+
+    /// The policy in YAML, as [`Policy::read`] takes it.
+    pub fn yaml(&self) -> String {
+        let rest = self.otherwise.as_str();
+        let quiet = self.quiet.as_secs();
+        let mut text = format!(
+            "# What is done about a GPU for each error (XID) that its driver reports: ignore, restart-app (the\n\
+             # GPU stays), reset and reboot (it is out, and what runs on it is ended), drain (it is out, and\n\
+             # what runs on it may go on). It comes back when it answers, the driver wants nothing done, and it\n\
+             # has reported nothing for so long. Of a driver that does not say what it wants (before 570), when\n\
+             # it was gone and is back, as after a reset.\n\
+             quietSeconds: {quiet}\notherwise: {rest} # of those that are not listed\nxids:\n"
+        );
+        for (xid, (action, meaning)) in &self.known {
+            let comment = if meaning.is_empty() { "" } else { " # " };
+            text.push_str(&format!("  {xid}: {}{comment}{meaning}\n", action.as_str()));
+        }
+        text
+    }
+
+    fn take(&mut self, document: &Value) -> Result<(), FieldError> {
+        let Value::Object(fields) = document else {
+            return Err(wrong(
+                "the document",
+                Some(document),
+                "a mapping of xids, otherwise and quietSeconds",
+            ));
+        };
+        for (name, value) in fields {
+            match (name.as_str(), value) {
+                ("otherwise", value) => self.otherwise = action("otherwise", value)?,
+                ("quietSeconds", value) => {
+                    let seconds = value.as_u64().filter(|seconds| *seconds <= QUIET_MAX);
+                    let right = format!("a whole number of seconds, at most {QUIET_MAX}");
+                    let seconds =
+                        seconds.ok_or_else(|| wrong("quietSeconds", Some(value), &right))?;
+                    self.quiet = Duration::from_secs(seconds);
+                }
+                ("xids", Value::Object(xids)) => {
+                    for (number, value) in xids {
+                        self.take_one(number, value)?;
+                    }
+                }
+                ("xids", value) => {
+                    let right = "a mapping of numbers to {action, meaning}";
+                    return Err(wrong("xids", Some(value), right));
+                }
+                (odd, _) => {
+                    return Err(FieldError::Unknown {
+                        field: odd.to_owned(),
+                        known: "xids, otherwise and quietSeconds".to_owned(),
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn take_one(&mut self, number: &str, value: &Value) -> Result<(), FieldError> {
+        let at = format!("xids.{number}");
+        let xid: u64 = number
+            .parse()
+            .map_err(|_| refused(&at, format!("{number:?} is no XID"), "its number"))?;
+        let before = self.known.get(&xid).map(|(_, meaning)| meaning.clone());
+        let mut one = (self.otherwise, before.unwrap_or_default());
+        match value {
+            // `79: reset` is short for `79: {action: reset}`.
+            Value::String(_) => one.0 = action(&at, value)?,
+            Value::Object(fields) => {
+                let given = fields.get("action").unwrap_or(&Value::Null);
+                one.0 = action(&format!("{at}.action"), given)?;
+                for (name, value) in fields {
+                    match (name.as_str(), value) {
+                        ("action", _) => {}
+                        ("meaning", Value::String(meaning)) => one.1.clone_from(meaning),
+                        _ => {
+                            let right = "action, or meaning and a text";
+                            return Err(wrong(&format!("{at}.{name}"), Some(value), right));
+                        }
+                    }
+                }
+            }
+            other => return Err(wrong(&at, Some(other), "an action, or {action, meaning}")),
+        }
+        self.known.insert(xid, one);
+        Ok(())
+    }
+}
+
+fn action(at: &str, value: &Value) -> Result<Action, FieldError> {
+    let known = (ACTIONS.into_iter()).find(|action| value.as_str() == Some(action.as_str()));
+    let words = ACTIONS.map(Action::as_str).join(", ");
+    known.ok_or_else(|| wrong(at, Some(value), &format!("one of {words}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_defaults_follow_nvidias_list() {
+        let policy = Policy::default();
+        for (xid, action) in [
+            (13, Action::RestartApp),
+            (45, Action::Ignore),
+            (48, Action::Reset),
+            (79, Action::Reboot),
+            (94, Action::RestartApp),
+            (109, Action::Reset),
+            (999, Action::Drain),
+        ] {
+            assert_eq!(policy.of(xid).0, action, "{xid}");
+        }
+        assert_eq!(policy.of(79).1, "the GPU has fallen off the bus");
+        assert!(
+            policy
+                .known
+                .values()
+                .all(|(_, meaning)| !meaning.is_empty())
+        );
+        let read: Value = serde_json::from_str(include_str!("defaults.json")).expect("JSON");
+        assert_eq!(Policy::read(&read), Ok(policy));
+    }
+
+    #[test]
+    fn a_file_changes_the_xids_that_it_names_and_its_errors_are_reported() {
+        let read = Policy::read(&json!({"otherwise": "ignore",
+            "xids": {"74": "drain", "79": {"action": "reset"}}}));
+        let policy = read.expect("a policy");
+        assert_eq!(policy.of(74), (Action::Drain, "NVLink error"));
+        assert_eq!(policy.of(79).0, Action::Reset);
+        assert_eq!(
+            (policy.of(48).0, policy.of(999).0),
+            (Action::Reset, Action::Ignore)
+        );
+        for (document, words) in [
+            (json!([]), ["the document: []", "xids, otherwise"]),
+            (json!({"xid": {}}), ["xid: no such field", "otherwise"]),
+            (json!({"xids": []}), ["xids: []", "{action, meaning}"]),
+            (json!({"xids": {"x": "reset"}}), ["xids.x", "its number"]),
+            (
+                json!({"xids": {"79": "burn"}}),
+                ["xids.79: \"burn\"", "ignore, restart-app, reset"],
+            ),
+            (
+                json!({"xids": {"79": {}}}),
+                ["xids.79.action: null", "reboot, drain"],
+            ),
+            (
+                json!({"xids": {"79": {"action": "reset", "why": 1}}}),
+                ["xids.79.why: 1", "meaning"],
+            ),
+            (json!({"otherwise": 3}), ["otherwise: 3", "drain"]),
+            (json!({"quietSeconds": -1}), ["quietSeconds: -1", "86400"]),
+        ] {
+            let why = Policy::read(&document)
+                .expect_err("it is refused")
+                .to_string();
+            for word in words {
+                assert!(why.contains(word), "{why}: lacks {word}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_policy_as_a_file_has_a_line_for_each_xid() {
+        let read =
+            Policy::read(&json!({"xids": {"79": "drain", "900": "reset"}, "quietSeconds": 3}));
+        let text = read.expect("a policy").yaml();
+        for line in [
+            "quietSeconds: 3",
+            "otherwise: drain # of those that are not listed",
+            "  79: drain # the GPU has fallen off the bus",
+            "  900: reset",
+        ] {
+            assert!(text.lines().any(|it| it == line), "{text}");
+        }
+    }
+}
