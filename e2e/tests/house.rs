@@ -11,7 +11,14 @@ use e2e::{repository, run};
 const ARROWS: &[(&str, &[&str])] = &[
     (
         "agent",
-        &["devices", "durable", "hardware", "rpc", "runtime"],
+        &[
+            "devices",
+            "durable",
+            "hardware",
+            "rpc",
+            "runtime",
+            "supervisor",
+        ],
     ),
     ("apiserver", &["schema", "store"]),
     ("controllers", &["invariants", "scheduler", "workloads"]),
@@ -30,6 +37,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("schema", &[]),
     ("simulator", &["invariants", "scheduler", "workloads"]),
     ("store", &["durable"]),
+    ("supervisor", &[]),
     ("workloads", &[]),
 ];
 

@@ -7,9 +7,11 @@
 
 use std::collections::BTreeMap;
 use std::ffi::CString;
+use std::io;
 use std::path::PathBuf;
 
 use nix::unistd::{User, getgrouplist};
+use resources::field_error::FieldError;
 use resources::names::UNIX_ACCOUNT;
 use serde::Deserialize;
 use serde_json::Value;
@@ -30,18 +32,69 @@ pub struct Accounts {
     labels: BTreeMap<String, String>,
 }
 
+/// The form of the file.
+const FORM: &str =
+    "write users: {NAME: ACCOUNT}, namespaces: {NAME: ACCOUNT} and labels: {VALUE: ACCOUNT}";
+
+/// Why the file can't be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AccountsError {
+    /// It has another form.
+    #[error("{0}; {form}", form = FORM)]
+    Form(String),
+    /// A rule names an account that can't run pods.
+    #[error(transparent)]
+    Account(#[from] FieldError),
+}
+
+/// Why a pod gets no account.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AccountError {
+    /// The namespace's label requests an account that the file does not allow.
+    #[error(
+        "namespace {namespace:?} has the label {name}={label:?}, and this node allows no account for that value; add it under labels to the file of its agent's --accounts, or remove the label from the namespace",
+        name = UNIX_ACCOUNT
+    )]
+    Label {
+        /// The namespace.
+        namespace: String,
+        /// The label's value.
+        label: String,
+    },
+    /// The node's databases don't answer.
+    #[error("Unix account {account:?} can't be looked up on this node: {error}")]
+    Lookup {
+        /// The account.
+        account: String,
+        /// The operating system's error.
+        error: String,
+    },
+    /// The node has no such account.
+    #[error(
+        "Unix account {0:?}, which --accounts names, does not exist on this node; make it, or map to another"
+    )]
+    Missing(String),
+    /// The account has rights of root.
+    #[error(
+        "Unix account {0:?} has root's user number or is in root's group, and pods do not run as root; map to another account"
+    )]
+    Root(String),
+}
+
 impl Accounts {
     /// Parses the file's document. Names are checked here, accounts on the node at each pod's
     /// start, because directory services may be temporarily unavailable.
-    pub fn read(document: &Value) -> Result<Accounts, String> {
-        const FORM: &str =
-            "use users: {NAME: ACCOUNT}, namespaces: {NAME: ACCOUNT} and labels: {VALUE: ACCOUNT}";
+    ///
+    /// # Errors
+    ///
+    /// For a document of another form, and for accounts that can't run pods.
+    pub fn read(document: &Value) -> Result<Accounts, AccountsError> {
         // A derived deserializer would accept a list as the fields in their order.
         if !document.is_object() {
-            return Err(format!("the file is not a mapping; {FORM}"));
+            return Err(AccountsError::Form("the file is not a mapping".to_owned()));
         }
-        let accounts: Accounts =
-            serde_json::from_value(document.clone()).map_err(|e| format!("{e}; {FORM}"))?;
+        let accounts: Accounts = serde_json::from_value(document.clone())
+            .map_err(|e| AccountsError::Form(e.to_string()))?;
         let sections = [
             ("users", &accounts.users),
             ("namespaces", &accounts.namespaces),
@@ -50,9 +103,9 @@ impl Accounts {
         for (section, entries) in sections {
             for (name, account) in entries {
                 if account.is_empty() || account == "root" || account.contains('\0') {
-                    return Err(format!(
-                        "{section}.{name}: {account:?} can't run pods; name a Unix account other than root"
-                    ));
+                    let field = format!("{section}.{name}");
+                    let valid = "a Unix account other than root";
+                    return Err(FieldError::new(field, account, valid).into());
                 }
             }
         }
@@ -71,7 +124,7 @@ impl Accounts {
         user: Option<&str>,
         namespace: &str,
         label: &str,
-    ) -> Result<Option<&str>, String> {
+    ) -> Result<Option<&str>, AccountError> {
         let of_user = user.and_then(|user| self.users.get(user));
         let named = of_user.or_else(|| self.namespaces.get(namespace));
         if label.is_empty() {
@@ -79,9 +132,10 @@ impl Accounts {
         }
         let found = named.or_else(|| self.labels.get(label));
         if found.is_none() {
-            return Err(format!(
-                "namespace {namespace:?} has the label {UNIX_ACCOUNT}={label:?}, and this node allows no account for that value; add it under labels to the file of its agent's --accounts, or remove the label from the namespace"
-            ));
+            return Err(AccountError::Label {
+                namespace: namespace.to_owned(),
+                label: label.to_owned(),
+            });
         }
         Ok(found.map(String::as_str))
     }
@@ -122,7 +176,11 @@ impl Owner {
 /// The node's databases of users. A table in tests.
 pub trait Directory: Send + Sync {
     /// An account by its name.
-    fn account(&self, name: &str) -> Result<Option<Owner>, String>;
+    ///
+    /// # Errors
+    ///
+    /// When a database does not answer.
+    fn account(&self, name: &str) -> io::Result<Option<Owner>>;
     /// Whether an account has this id.
     fn has_id(&self, id: u32) -> bool;
 }
@@ -131,8 +189,8 @@ pub trait Directory: Send + Sync {
 pub struct NodeDirectory;
 
 impl Directory for NodeDirectory {
-    fn account(&self, name: &str) -> Result<Option<Owner>, String> {
-        let found = User::from_name(name).map_err(|e| e.to_string())?;
+    fn account(&self, name: &str) -> io::Result<Option<Owner>> {
+        let found = User::from_name(name)?;
         let Some(user) = found else { return Ok(None) };
         let listed = CString::new(name)
             .ok()
@@ -159,19 +217,21 @@ impl Directory for NodeDirectory {
     }
 }
 
-/// An account that pods may run as; an error names it and the problem.
-pub fn usable(directory: &dyn Directory, name: &str) -> Result<Owner, String> {
-    let found = directory
-        .account(name)
-        .map_err(|e| format!("Unix account {name:?} can't be looked up on this node: {e}"))?;
+/// An account that pods may run as.
+///
+/// # Errors
+///
+/// When the account can't be looked up, does not exist, or has rights of root.
+pub fn usable(directory: &dyn Directory, name: &str) -> Result<Owner, AccountError> {
+    let found = directory.account(name);
+    let found = found.map_err(|error| AccountError::Lookup {
+        account: name.to_owned(),
+        error: error.to_string(),
+    })?;
     match found {
-        None => Err(format!(
-            "Unix account {name:?}, which --accounts names, does not exist on this node; make it, or map to another"
-        )),
+        None => Err(AccountError::Missing(name.to_owned())),
         Some(owner) if owner.uid == 0 || owner.gid == 0 || owner.groups.contains(&0) => {
-            Err(format!(
-                "Unix account {name:?} has root's user number or is in root's group, and pods do not run as root; map to another account"
-            ))
+            Err(AccountError::Root(name.to_owned()))
         }
         Some(owner) => Ok(owner),
     }
@@ -187,7 +247,7 @@ pub(crate) mod tests {
     pub(crate) struct Table;
 
     impl Directory for Table {
-        fn account(&self, name: &str) -> Result<Option<Owner>, String> {
+        fn account(&self, name: &str) -> io::Result<Option<Owner>> {
             let owner = |uid, gid| Owner {
                 name: name.to_owned(),
                 uid,
@@ -205,7 +265,7 @@ pub(crate) mod tests {
                     groups: vec![101, 0],
                     ..owner(8, 101)
                 })),
-                "broken" => Err("the directory does not answer".to_owned()),
+                "broken" => Err(io::Error::other("the directory does not answer")),
                 _ => Ok(None),
             }
         }
@@ -245,7 +305,8 @@ pub(crate) mod tests {
         for accounts in [Accounts::read(&file).unwrap(), Accounts::default()] {
             // The name of an account is no rule for it, and neither is root's.
             for label in ["svc-research", "root", "alice"] {
-                let why = accounts.account(Some("bob"), "team-b", label).unwrap_err();
+                let why = accounts.account(Some("bob"), "team-b", label);
+                let why = why.unwrap_err().to_string();
                 assert!(
                     why.contains("\"team-b\"") && why.contains(&format!("{label:?}")),
                     "{why}"
@@ -265,7 +326,7 @@ pub(crate) mod tests {
             (json!({"users": ["a"]}), "users: {NAME: ACCOUNT}"),
             (json!([]), "namespaces: {NAME: ACCOUNT}"),
         ] {
-            let why = Accounts::read(&file).unwrap_err();
+            let why = Accounts::read(&file).unwrap_err().to_string();
             assert!(why.contains(words), "{why}");
         }
     }
@@ -280,7 +341,7 @@ pub(crate) mod tests {
             ("helper", "root"),
             ("broken", "does not answer"),
         ] {
-            let why = usable(&Table, name).unwrap_err();
+            let why = usable(&Table, name).unwrap_err().to_string();
             assert!(why.contains(words) && why.contains(name), "{why}");
         }
     }

@@ -10,14 +10,78 @@ use runtime::{ContainerId, ExecOutcome};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::engine::Engine;
-use crate::trust;
+use crate::engine::{Engine, EngineError};
+use crate::trust::{self, TlsError};
 
 /// The most that is read of a response, in bytes; only its first line matters.
 const MAX_ANSWER: usize = 1024;
 
 /// The most of a command's output that a message shows, in bytes.
 const MAX_OUTPUT: usize = 1024;
+
+/// Why a probe or hook failed.
+#[derive(Debug, thiserror::Error)]
+pub enum CheckError {
+    /// The runtime can't run the command.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// The command ended with another code than 0.
+    #[error("exit code {code}: {output}")]
+    Exit {
+        /// The exit code.
+        code: i32,
+        /// The start of its output.
+        output: String,
+    },
+    /// The command did not end in time.
+    #[error("the command did not end within {0} s")]
+    CommandTimeout(u64),
+    /// The container did not answer a probe in time.
+    #[error("no answer within {0} s")]
+    NoAnswer(u64),
+    /// A hook did not end in time.
+    #[error("not done within {0} s")]
+    HookTimeout(u64),
+    /// The probe names no action.
+    #[error("the probe has no handler; write exec, httpGet, tcpSocket or grpc")]
+    NoHandler,
+    /// A number that is no port.
+    #[error("{0} is not a port; write a number from 1 to 65535")]
+    Port(i32),
+    /// A port's name that the container lacks.
+    #[error("container {container:?} has no port named {name:?}")]
+    NoPort {
+        /// The container.
+        container: String,
+        /// The port's name.
+        name: String,
+    },
+    /// The connection failed.
+    #[error("dial tcp {host}:{port}: {source}")]
+    Connect {
+        /// The host.
+        host: String,
+        /// The port.
+        port: u16,
+        /// The operating system's error.
+        source: std::io::Error,
+    },
+    /// TLS failed.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// A path or header that would become another request.
+    #[error("the probe's path or headers have spaces or line breaks; leave them out")]
+    Request,
+    /// The exchange failed.
+    #[error("HTTP request failed: {0}")]
+    Http(#[source] std::io::Error),
+    /// The server speaks another protocol.
+    #[error("the answer is not HTTP/1")]
+    NotHttp,
+    /// The server answered with another status than 200 to 399.
+    #[error("HTTP probe failed with statuscode: {0}")]
+    Status(u16),
+}
 
 /// The container to query.
 pub struct Target<'a> {
@@ -32,8 +96,8 @@ pub struct Target<'a> {
 }
 
 impl Target<'_> {
-    /// One try of a probe; an error is the reason of the failure.
-    pub async fn probe(&self, probe: &Probe, timeout: Duration) -> Result<(), String> {
+    /// One try of a probe.
+    pub async fn probe(&self, probe: &Probe, timeout: Duration) -> Result<(), CheckError> {
         if let Some(exec) = &probe.exec {
             return self.exec(exec, timeout).await;
         }
@@ -44,19 +108,19 @@ impl Target<'_> {
                 self.tcp(tcp).await
             } else if let Some(grpc) = &probe.grpc {
                 // Of a gRPC server, only the connection is checked here.
-                let port = u16::try_from(grpc.port).map_err(|_| "no such port".to_owned())?;
+                let port = u16::try_from(grpc.port).map_err(|_| CheckError::Port(grpc.port))?;
                 connect(self.ip, port).await.map(drop)
             } else {
-                Err("the probe has no handler (exec, httpGet or tcpSocket)".to_owned())
+                Err(CheckError::NoHandler)
             }
         };
         tokio::time::timeout(timeout, limited)
             .await
-            .unwrap_or_else(|_| Err(format!("no answer within {} s", timeout.as_secs())))
+            .unwrap_or_else(|_| Err(CheckError::NoAnswer(timeout.as_secs())))
     }
 
-    /// Runs a hook; an error is the reason of the failure.
-    pub async fn hook(&self, hook: &LifecycleHandler, timeout: Duration) -> Result<(), String> {
+    /// Runs a hook.
+    pub async fn hook(&self, hook: &LifecycleHandler, timeout: Duration) -> Result<(), CheckError> {
         if let Some(exec) = &hook.exec {
             return self.exec(exec, timeout).await;
         }
@@ -75,32 +139,30 @@ impl Target<'_> {
         };
         tokio::time::timeout(timeout, limited)
             .await
-            .unwrap_or_else(|_| Err(format!("not done within {} s", timeout.as_secs())))
+            .unwrap_or_else(|_| Err(CheckError::HookTimeout(timeout.as_secs())))
     }
 
-    async fn exec(&self, action: &ExecAction, timeout: Duration) -> Result<(), String> {
+    async fn exec(&self, action: &ExecAction, timeout: Duration) -> Result<(), CheckError> {
         let command = action.command.clone().unwrap_or_default();
         match self.engine.exec(self.id, command, timeout).await? {
             ExecOutcome::Exited { code: 0, .. } => Ok(()),
             ExecOutcome::Exited { code, output } => {
                 let shown = String::from_utf8_lossy(&output[..output.len().min(MAX_OUTPUT)]);
-                Err(format!("exit code {code}: {}", shown.trim()))
+                let output = shown.trim().to_owned();
+                Err(CheckError::Exit { code, output })
             }
-            ExecOutcome::TimedOut => Err(format!(
-                "the command did not end within {} s",
-                timeout.as_secs()
-            )),
+            ExecOutcome::TimedOut => Err(CheckError::CommandTimeout(timeout.as_secs())),
         }
     }
 
-    async fn tcp(&self, action: &TCPSocketAction) -> Result<(), String> {
+    async fn tcp(&self, action: &TCPSocketAction) -> Result<(), CheckError> {
         let host = action.host.as_deref().unwrap_or(self.ip);
         connect(host, port(&action.port, self.container)?)
             .await
             .map(drop)
     }
 
-    async fn http(&self, action: &HTTPGetAction) -> Result<(), String> {
+    async fn http(&self, action: &HTTPGetAction) -> Result<(), CheckError> {
         let host = action.host.as_deref().unwrap_or(self.ip);
         let port = port(&action.port, self.container)?;
         let request = http_request(action, host, port)?;
@@ -114,19 +176,22 @@ impl Target<'_> {
         if (200..400).contains(&status) {
             Ok(())
         } else {
-            Err(format!("HTTP probe failed with statuscode: {status}"))
+            Err(CheckError::Status(status))
         }
     }
 }
 
-async fn connect(host: &str, port: u16) -> Result<TcpStream, String> {
-    TcpStream::connect((host, port))
-        .await
-        .map_err(|error| format!("dial tcp {host}:{port}: {error}"))
+async fn connect(host: &str, port: u16) -> Result<TcpStream, CheckError> {
+    let connected = TcpStream::connect((host, port)).await;
+    connected.map_err(|source| CheckError::Connect {
+        host: host.to_owned(),
+        port,
+        source,
+    })
 }
 
 /// A port by its number, or by its name among the container's ports.
-fn port(port: &IntOrString, container: &Container) -> Result<u16, String> {
+fn port(port: &IntOrString, container: &Container) -> Result<u16, CheckError> {
     let number = match port {
         IntOrString::Int(number) => Some(*number),
         IntOrString::String(name) => name.parse().ok().or_else(|| {
@@ -139,14 +204,15 @@ fn port(port: &IntOrString, container: &Container) -> Result<u16, String> {
         .and_then(|number| u16::try_from(number).ok())
         .filter(|number| *number > 0)
         .ok_or_else(|| match port {
-            IntOrString::Int(number) => format!("{number} is not a port"),
-            IntOrString::String(name) => {
-                format!("container {:?} has no port named {name:?}", container.name)
-            }
+            IntOrString::Int(number) => CheckError::Port(*number),
+            IntOrString::String(name) => CheckError::NoPort {
+                container: container.name.clone(),
+                name: name.clone(),
+            },
         })
 }
 
-fn http_request(action: &HTTPGetAction, host: &str, port: u16) -> Result<String, String> {
+fn http_request(action: &HTTPGetAction, host: &str, port: u16) -> Result<String, CheckError> {
     let path = action
         .path
         .as_deref()
@@ -170,7 +236,7 @@ fn http_request(action: &HTTPGetAction, host: &str, port: u16) -> Result<String,
     let lines = request.matches(['\r', '\n']).count();
     let meant = 2 * (request.matches("\r\n").count());
     if lines != meant || path.contains([' ', '\r', '\n']) {
-        return Err("the probe's path or headers have spaces or line breaks".to_owned());
+        return Err(CheckError::Request);
     }
     request.push_str("\r\n");
     Ok(request)
@@ -180,20 +246,20 @@ fn http_request(action: &HTTPGetAction, host: &str, port: u16) -> Result<String,
 async fn ask(
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
     request: &str,
-) -> Result<u16, String> {
-    let told = |error: std::io::Error| format!("HTTP request failed: {error}");
-    stream.write_all(request.as_bytes()).await.map_err(told)?;
-    stream.flush().await.map_err(told)?;
+) -> Result<u16, CheckError> {
+    let failed = CheckError::Http;
+    stream.write_all(request.as_bytes()).await.map_err(failed)?;
+    stream.flush().await.map_err(failed)?;
     let mut answer = Vec::new();
     let mut buffer = [0; 256];
     while answer.len() < MAX_ANSWER && !answer.contains(&b'\n') {
-        let read = stream.read(&mut buffer).await.map_err(told)?;
+        let read = stream.read(&mut buffer).await.map_err(failed)?;
         if read == 0 {
             break;
         }
         answer.extend_from_slice(&buffer[..read]);
     }
-    status_code(&answer).ok_or_else(|| "the answer is not HTTP/1".to_owned())
+    status_code(&answer).ok_or(CheckError::NotHttp)
 }
 
 fn status_code(answer: &[u8]) -> Option<u16> {
@@ -216,10 +282,10 @@ mod tests {
             "name": "main", "ports": [{"name": "web", "containerPort": 8080}]}))
         .unwrap();
         let name = |name: &str| port(&IntOrString::String(name.to_owned()), &container);
-        assert_eq!(name("web"), Ok(8080));
-        assert_eq!(name("81"), Ok(81));
+        assert_eq!(name("web").unwrap(), 8080);
+        assert_eq!(name("81").unwrap(), 81);
         assert!(name("none").is_err());
-        assert_eq!(port(&IntOrString::Int(80), &container), Ok(80));
+        assert_eq!(port(&IntOrString::Int(80), &container).unwrap(), 80);
         assert!(port(&IntOrString::Int(0), &container).is_err());
         assert!(port(&IntOrString::Int(70_000), &container).is_err());
     }
@@ -269,7 +335,7 @@ mod tests {
         let action: HTTPGetAction =
             serde_json::from_value(json!({"port": address.port(), "path": "/healthz"})).unwrap();
         let request = http_request(&action, "127.0.0.1", address.port()).unwrap();
-        assert_eq!(ask(stream, &request).await, Ok(200));
+        assert_eq!(ask(stream, &request).await.unwrap(), 200);
         server.await.unwrap();
     }
 }

@@ -69,10 +69,78 @@ pub struct Ground<'a> {
     pub registers_memory: bool,
 }
 
-/// Determines how a container is isolated. An error is the reason why it can't be created: its
-/// security context requests more than its pod's standard allows.
-pub fn of(pod: &Pod, container: &Container, ground: &Ground) -> Result<Confinement, String> {
-    let says = |why: String| format!("container {:?}: securityContext: {why}", container.name);
+/// A container's security context that requests more than its pod's standard allows.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("container {container:?}: securityContext: {refusal}")]
+pub struct ConfinementError {
+    /// The container.
+    pub container: String,
+    /// What is refused.
+    pub refusal: Refusal,
+}
+
+/// A refused setting of a security context.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// A number that is no user or group id.
+    #[error("{field}: {value} is out of range; write a number from 0 to 4294967295")]
+    Range {
+        /// The field.
+        field: &'static str,
+        /// The value as written.
+        value: i64,
+    },
+    /// A setting that needs the privileged standard.
+    #[error(
+        "{field}: {value} is for namespaces of the privileged standard (label pod-security.kubernetes.io/enforce); leave it out"
+    )]
+    Privileged {
+        /// The field.
+        field: &'static str,
+        /// The value as written.
+        value: String,
+    },
+    /// A user or group other than the pod's own.
+    #[error(
+        "{field}: {id}: this pod runs as {owner} (user {uid}, groups {groups:?}) on this node; leave it out, or have an administrator map its user or namespace to a Unix account (--accounts)"
+    )]
+    Id {
+        /// The field.
+        field: &'static str,
+        /// The value as written.
+        id: u32,
+        /// The name of the pod's user on this node.
+        owner: String,
+        /// That user's id.
+        uid: u32,
+        /// That user's groups.
+        groups: Vec<u32>,
+    },
+    /// A capability that reaches beyond the pod.
+    #[error(
+        "capabilities.add: {0} reaches beyond the pod on this node; leave it out, only {allowed} may be added",
+        allowed = HARMLESS.join(" and ")
+    )]
+    Capability(String),
+    /// A container that must not run as root, without another user.
+    #[error("runAsNonRoot is set, but no runAsUser other than 0")]
+    Root,
+}
+
+/// Determines how a container is isolated.
+///
+/// # Errors
+///
+/// When its security context requests more than its pod's standard allows.
+pub fn of(
+    pod: &Pod,
+    container: &Container,
+    ground: &Ground,
+) -> Result<Confinement, ConfinementError> {
+    let says = |refusal: Refusal| ConfinementError {
+        container: container.name.clone(),
+        refusal,
+    };
     let asked = Asked::of(pod, container).map_err(says)?;
     let privileged = level(pod) == Some("privileged");
     let Some(owner) = ground.owner else {
@@ -113,15 +181,15 @@ struct Asked<'a> {
 }
 
 impl<'a> Asked<'a> {
-    fn of(pod: &'a Pod, container: &'a Container) -> Result<Asked<'a>, String> {
+    fn of(pod: &'a Pod, container: &'a Container) -> Result<Asked<'a>, Refusal> {
         let spec = pod.spec.as_ref();
         let of_pod = spec.and_then(|spec| spec.security_context.as_ref());
         let own = container.security_context.as_ref();
-        let number = |value: Option<i64>, what: &str| {
-            let read = |value: i64| {
-                u32::try_from(value).map_err(|_| format!("{what} {value} is out of range"))
-            };
-            value.map(read).transpose()
+        let id = |value: i64, field: &'static str| {
+            u32::try_from(value).map_err(|_| Refusal::Range { field, value })
+        };
+        let number = |value: Option<i64>, field: &'static str| {
+            value.map(|value| id(value, field)).transpose()
         };
         let groups = of_pod.into_iter().flat_map(|context| {
             let supplemental = context.supplemental_groups.iter().flatten().copied();
@@ -140,9 +208,7 @@ impl<'a> Asked<'a> {
                 "runAsGroup",
             )?,
             groups: groups
-                .map(|group| {
-                    u32::try_from(group).map_err(|_| format!("group {group} is out of range"))
-                })
+                .map(|group| id(group, "fsGroup or supplementalGroups"))
                 .collect::<Result<_, _>>()?,
             not_root: own
                 .and_then(|c| c.run_as_non_root)
@@ -159,7 +225,7 @@ impl<'a> Asked<'a> {
     }
 
     /// For an agent that is not root: everything runs as its own user.
-    fn by_the_agents_user(self, ground: &Ground) -> Result<Confinement, String> {
+    fn by_the_agents_user(self, ground: &Ground) -> Result<Confinement, Refusal> {
         self.check_root(self.uid)?;
         let isolation = self.isolation(ground, Vec::new());
         Ok(Confinement {
@@ -173,7 +239,7 @@ impl<'a> Asked<'a> {
     }
 
     /// For a namespace in which an administrator allows everything.
-    fn by_administrators(self, owner: &Owner, ground: &Ground) -> Result<Confinement, String> {
+    fn by_administrators(self, owner: &Owner, ground: &Ground) -> Result<Confinement, Refusal> {
         if self.privileged {
             self.check_root(self.uid)?;
             let user = User {
@@ -203,27 +269,29 @@ impl<'a> Asked<'a> {
     }
 
     /// For all other pods.
-    fn held(self, owner: &Owner, ground: &Ground) -> Result<Confinement, String> {
-        let refused = |field: &str, value: &dyn std::fmt::Display| {
-            Err(format!(
-                "{field}: {value} is for namespaces of the privileged standard (label pod-security.kubernetes.io/enforce); leave it out"
-            ))
+    fn held(self, owner: &Owner, ground: &Ground) -> Result<Confinement, Refusal> {
+        let refused = |field: &'static str, value: &str| {
+            Err(Refusal::Privileged {
+                field,
+                value: value.to_owned(),
+            })
         };
         if self.privileged {
-            return refused("privileged", &true);
+            return refused("privileged", "true");
         }
         if self.host_processes {
-            return refused("hostPID", &true);
+            return refused("hostPID", "true");
         }
         if self.seccomp != "RuntimeDefault" {
-            return refused("seccompProfile.type", &self.seccomp);
+            return refused("seccompProfile.type", self.seccomp);
         }
         let mine = |id: u32| id == owner.gid || owner.groups.contains(&id);
-        let another = |field: &str, id: u32| {
-            format!(
-                "{field}: {id}: this pod runs as {} (user {}, groups {:?}) on this node; leave it out, or have an administrator map its user or namespace to a Unix account (--accounts)",
-                owner.name, owner.uid, owner.groups
-            )
+        let another = |field: &'static str, id: u32| Refusal::Id {
+            field,
+            id,
+            owner: owner.name.clone(),
+            uid: owner.uid,
+            groups: owner.groups.clone(),
         };
         if let Some(uid) = self.uid.filter(|uid| *uid != owner.uid) {
             return Err(another("runAsUser", uid));
@@ -236,10 +304,7 @@ impl<'a> Asked<'a> {
         }
         let kept = self.kept(&[]);
         if let Some(other) = kept.iter().find(|name| !HARMLESS.contains(&name.as_str())) {
-            return Err(format!(
-                "capabilities.add: {other} reaches beyond the pod on this node; leave it out, only {} may be added",
-                HARMLESS.join(" and ")
-            ));
+            return Err(Refusal::Capability(other.clone()));
         }
         let mut isolation = self.isolation(ground, kept);
         isolation.read_only_host = owner.given && ground.read_only_host;
@@ -253,9 +318,9 @@ impl<'a> Asked<'a> {
         })
     }
 
-    fn check_root(&self, uid: Option<u32>) -> Result<(), String> {
+    fn check_root(&self, uid: Option<u32>) -> Result<(), Refusal> {
         if self.not_root && uid.is_none_or(|uid| uid == 0) {
-            return Err("runAsNonRoot is set, but no runAsUser other than 0".to_owned());
+            return Err(Refusal::Root);
         }
         Ok(())
     }
@@ -303,7 +368,11 @@ mod tests {
 
     use super::*;
 
-    fn settle(level: Option<&str>, pod: Value, container: Value) -> Result<Confinement, String> {
+    fn settle(
+        level: Option<&str>,
+        pod: Value,
+        container: Value,
+    ) -> Result<Confinement, ConfinementError> {
         let owner = Owner {
             groups: vec![100, 500],
             gid: 100,
@@ -320,7 +389,7 @@ mod tests {
         level: Option<&str>,
         pod: Value,
         container: Value,
-    ) -> Result<Confinement, String> {
+    ) -> Result<Confinement, ConfinementError> {
         let mut spec = pod;
         spec["containers"] = json!([{"name": "main", "securityContext": container}]);
         let annotations = level.map(|level| json!({ POD_SECURITY_LEVEL: level }));
@@ -416,7 +485,9 @@ mod tests {
             ),
             (none(), json!({"capabilities": {"add": ["ALL"]}}), "ALL"),
         ] {
-            let why = settle(Some("baseline"), pod, container).unwrap_err();
+            let why = settle(Some("baseline"), pod, container)
+                .unwrap_err()
+                .to_string();
             assert!(why.contains(words) && why.contains("main"), "{why}");
         }
     }
@@ -482,7 +553,7 @@ mod tests {
         let all = settle(level, json!({}), json!({"privileged": true})).unwrap();
         assert_eq!((all.isolation, all.user), (None, User::default()));
         let not = json!({"runAsUser": 0, "runAsNonRoot": true});
-        let why = settle(level, json!({}), not).unwrap_err();
+        let why = settle(level, json!({}), not).unwrap_err().to_string();
         assert!(why.contains("runAsNonRoot"), "{why}");
     }
 

@@ -21,7 +21,18 @@ pub enum NotStarted {
     Waiting(Hold),
 }
 
-/// Runs containers. Errors are sentences for the pod's status.
+/// Why an engine did not do what it was asked for.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// The runtime's error.
+    #[error(transparent)]
+    Runtime(#[from] RuntimeError),
+    /// The refusal of another engine, in a sentence.
+    #[error("{0}")]
+    Refused(String),
+}
+
+/// Runs containers.
 pub trait Engine: Send + Sync + 'static {
     /// Its name in the node's information.
     fn name(&self) -> String;
@@ -39,18 +50,18 @@ pub trait Engine: Send + Sync + 'static {
         &'a self,
         id: &'a ContainerId,
         grace: Duration,
-    ) -> BoxFuture<'a, Result<(), String>>;
+    ) -> BoxFuture<'a, Result<(), EngineError>>;
     /// Removes the records of a container that has ended.
-    fn remove<'a>(&'a self, id: &'a ContainerId) -> BoxFuture<'a, Result<(), String>>;
+    fn remove<'a>(&'a self, id: &'a ContainerId) -> BoxFuture<'a, Result<(), EngineError>>;
     /// Runs a command in a container.
     fn exec<'a>(
         &'a self,
         id: &'a ContainerId,
         command: Vec<String>,
         timeout: Duration,
-    ) -> BoxFuture<'a, Result<ExecOutcome, String>>;
+    ) -> BoxFuture<'a, Result<ExecOutcome, EngineError>>;
     /// Finds the containers of an earlier agent.
-    fn recover(&self) -> BoxFuture<'_, Result<Vec<ContainerStatus>, String>>;
+    fn recover(&self) -> BoxFuture<'_, Result<Vec<ContainerStatus>, EngineError>>;
     /// Why it can start no isolated container, if it can't; `read_only_host`: such a container must
     /// see the host's own files read-only.
     fn unfit(&self, _read_only_host: bool) -> Option<String> {
@@ -66,7 +77,7 @@ pub trait Engine: Send + Sync + 'static {
     fn changes(&self) -> broadcast::Receiver<ContainerStatus>;
     /// What containers wrote to their own file systems, for engines that store that apart from the
     /// pods' volumes.
-    fn layers(&self) -> BoxFuture<'_, Result<Vec<WritableLayer>, String>> {
+    fn layers(&self) -> BoxFuture<'_, Result<Vec<WritableLayer>, EngineError>> {
         Box::pin(std::future::ready(Ok(Vec::new())))
     }
     /// Tells the engine that the pod has no containers any more.
@@ -104,12 +115,20 @@ macro_rules! engine {
                 &'a self,
                 id: &'a ContainerId,
                 grace: Duration,
-            ) -> BoxFuture<'a, Result<(), String>> {
-                Box::pin(async move { self.request_stop(id, grace).await.map_err(text) })
+            ) -> BoxFuture<'a, Result<(), EngineError>> {
+                Box::pin(async move {
+                    self.request_stop(id, grace)
+                        .await
+                        .map_err(EngineError::from)
+                })
             }
 
-            fn remove<'a>(&'a self, id: &'a ContainerId) -> BoxFuture<'a, Result<(), String>> {
-                Box::pin(async move { <$runtime>::remove(self, id).await.map_err(text) })
+            fn remove<'a>(&'a self, id: &'a ContainerId) -> BoxFuture<'a, Result<(), EngineError>> {
+                Box::pin(async move {
+                    <$runtime>::remove(self, id)
+                        .await
+                        .map_err(EngineError::from)
+                })
             }
 
             fn exec<'a>(
@@ -117,16 +136,16 @@ macro_rules! engine {
                 id: &'a ContainerId,
                 command: Vec<String>,
                 timeout: Duration,
-            ) -> BoxFuture<'a, Result<ExecOutcome, String>> {
+            ) -> BoxFuture<'a, Result<ExecOutcome, EngineError>> {
                 Box::pin(async move {
                     <$runtime>::exec(self, id, command, timeout)
                         .await
-                        .map_err(text)
+                        .map_err(EngineError::from)
                 })
             }
 
-            fn recover(&self) -> BoxFuture<'_, Result<Vec<ContainerStatus>, String>> {
-                Box::pin(async move { <$runtime>::recover(self).await.map_err(text) })
+            fn recover(&self) -> BoxFuture<'_, Result<Vec<ContainerStatus>, EngineError>> {
+                Box::pin(async move { <$runtime>::recover(self).await.map_err(EngineError::from) })
             }
 
             fn unfit(&self, read_only_host: bool) -> Option<String> {
@@ -145,7 +164,7 @@ macro_rules! engine {
                 <$runtime>::changes(self)
             }
 
-            fn layers(&self) -> BoxFuture<'_, Result<Vec<WritableLayer>, String>> {
+            fn layers(&self) -> BoxFuture<'_, Result<Vec<WritableLayer>, EngineError>> {
                 ($layers)(self)
             }
 
@@ -210,12 +229,14 @@ fn not_started(error: RuntimeError) -> NotStarted {
 }
 
 /// A process writes only to the pod's volumes and to the node.
-fn no_layers(_: &ProcessRuntime) -> BoxFuture<'_, Result<Vec<WritableLayer>, String>> {
+fn no_layers(_: &ProcessRuntime) -> BoxFuture<'_, Result<Vec<WritableLayer>, EngineError>> {
     Box::pin(std::future::ready(Ok(Vec::new())))
 }
 
-fn layers_of_images(runtime: &CriRuntime) -> BoxFuture<'_, Result<Vec<WritableLayer>, String>> {
-    Box::pin(async move { runtime.layers().await.map_err(text) })
+fn layers_of_images(
+    runtime: &CriRuntime,
+) -> BoxFuture<'_, Result<Vec<WritableLayer>, EngineError>> {
+    Box::pin(async move { Ok(runtime.layers().await?) })
 }
 
 fn nothing_to_release<'a>(_: &'a ProcessRuntime, _: &'a str) -> BoxFuture<'a, ()> {
@@ -228,8 +249,4 @@ fn release_sandbox<'a>(runtime: &'a CriRuntime, pod_uid: &'a str) -> BoxFuture<'
             tracing::warn!(pod_uid, %error, "a pod's sandbox was not removed");
         }
     })
-}
-
-fn text(error: RuntimeError) -> String {
-    error.to_string()
 }

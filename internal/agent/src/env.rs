@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{Container, Pod};
 use rpc::agent::v1::ContainerEnv;
 
 use crate::expand::expand;
-use crate::fields::{self, NodeFacts};
+use crate::fields::{self, NodeFacts, ReferenceError};
 
 /// Variables in order; a later value of the same name replaces the earlier one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -54,18 +54,32 @@ impl Variables {
     }
 }
 
-/// The variables from the container's spec, with `resolved` for values from ConfigMaps and Secrets;
-/// an error is the reason why the container waits.
+/// Why a container's variables can't be composed yet.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum EnvError {
+    /// The server lacks a ConfigMap, a Secret or a key; in its words.
+    #[error("{0}")]
+    Source(String),
+    /// A variable's reference has no value.
+    #[error(transparent)]
+    Reference(#[from] ReferenceError),
+}
+
+/// The variables from the container's spec, with `resolved` for values from ConfigMaps and Secrets.
+///
+/// # Errors
+///
+/// When the container waits for a source, or a reference can't have a value.
 pub fn variables(
     pod: &Pod,
     container: &Container,
     resolved: Option<&ContainerEnv>,
     node: &NodeFacts,
-) -> Result<Variables, String> {
+) -> Result<Variables, EnvError> {
     let mut variables = Variables::default();
     if let Some(resolved) = resolved {
         if !resolved.problem.is_empty() {
-            return Err(resolved.problem.clone());
+            return Err(EnvError::Source(resolved.problem.clone()));
         }
         for variable in &resolved.from {
             // An invalid variable name is left out, as in Kubernetes.
@@ -109,7 +123,7 @@ mod tests {
     fn run(
         env: serde_json::Value,
         resolved: &ContainerEnv,
-    ) -> Result<Vec<(String, String)>, String> {
+    ) -> Result<Vec<(String, String)>, EnvError> {
         let pod: Pod = serde_json::from_value(json!({
             "metadata": {"name": "p"},
             "spec": {"containers": [{"name": "main", "env": env}]}}))
@@ -176,7 +190,7 @@ mod tests {
             ..ContainerEnv::default()
         };
         assert_eq!(
-            run(json!([]), &resolved).unwrap_err(),
+            run(json!([]), &resolved).unwrap_err().to_string(),
             "configmap \"c\" not found"
         );
     }

@@ -3,6 +3,10 @@
 
 use std::path::PathBuf;
 
+use supervisor::{Cause, Ended};
+
+use crate::engine::EngineError;
+
 /// An error that ends the agent, or one attempt to reach the server.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
@@ -76,7 +80,25 @@ pub enum AgentError {
     Metrics(#[from] crate::metrics::NoPort),
     /// The runtime can't list running containers.
     #[error("finding this node's containers again: {0}")]
-    Recover(String),
+    Recover(EngineError),
+    /// A part of the agent ended although it must run until the agent stops.
+    #[error(transparent)]
+    Component(Ended),
+}
+
+impl From<Ended> for AgentError {
+    /// The component's own error if that is of this type, because it says all that can be done.
+    fn from(ended: Ended) -> AgentError {
+        let Ended { component, cause } = ended;
+        let cause = match cause {
+            Cause::Failed(failure) => match failure.downcast::<AgentError>() {
+                Ok(error) => return *error,
+                Err(failure) => Cause::Failed(failure),
+            },
+            cause => cause,
+        };
+        AgentError::Component(Ended { component, cause })
+    }
 }
 
 pub(crate) fn file(
@@ -88,5 +110,23 @@ pub(crate) fn file(
         action,
         path,
         source,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_components_end_names_it_and_its_own_error_stays_as_it_is() {
+        let ended = |cause| {
+            let component = "session";
+            AgentError::from(Ended { component, cause }).to_string()
+        };
+        assert!(ended(Cause::Returned).contains("\"session\" ended"));
+        let failed = ended(Cause::Panicked("no index 3".to_owned()));
+        assert!(failed.contains("session") && failed.contains("no index 3"));
+        let own = AgentError::Certificate("no key".to_owned());
+        assert_eq!(ended(Cause::Failed(Box::new(own))), "no key");
     }
 }

@@ -20,12 +20,33 @@ pub struct NodeFacts {
     pub memory_bytes: u64,
 }
 
-/// The value of a fieldRef, or the error.
+/// Why a reference to a field of the pod has no value.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReferenceError {
+    /// A `fieldRef` that the node can't answer.
+    #[error("unsupported fieldPath: {0}")]
+    Path(String),
+    /// A `resourceFieldRef` to a container that the pod lacks.
+    #[error("resourceFieldRef names container {0:?}, which the pod does not have")]
+    NoContainer(String),
+    /// A `resourceFieldRef` to a resource that is not known.
+    #[error("unsupported container resource: {0}")]
+    Resource(String),
+    /// A file without a reference.
+    #[error("the downward API file {0:?} names neither fieldRef nor resourceFieldRef")]
+    NoReference(String),
+}
+
+/// The value of a fieldRef.
+///
+/// # Errors
+///
+/// For a path that is not supported.
 pub fn field(
     pod: &Pod,
     node: &NodeFacts,
     selector: &ObjectFieldSelector,
-) -> Result<String, String> {
+) -> Result<String, ReferenceError> {
     let path = selector.field_path.as_str();
     let metadata = &pod.metadata;
     let spec = pod.spec.as_ref();
@@ -54,7 +75,7 @@ pub fn field(
         "status.hostIP" | "status.hostIPs" | "status.podIP" | "status.podIPs" => {
             Ok(node.ip.clone())
         }
-        other => Err(format!("unsupported fieldPath: {other}")),
+        other => Err(ReferenceError::Path(other.to_owned())),
     }
 }
 
@@ -77,13 +98,17 @@ fn lines(map: &Option<BTreeMap<String, String>>) -> String {
         .join("\n")
 }
 
-/// The value of a resourceFieldRef for a container of the pod, or the error.
+/// The value of a resourceFieldRef for a container of the pod.
+///
+/// # Errors
+///
+/// For a container that the pod lacks, and a resource that is not supported.
 pub fn resource(
     pod: &Pod,
     container: Option<&Container>,
     node: &NodeFacts,
     selector: &ResourceFieldSelector,
-) -> Result<String, String> {
+) -> Result<String, ReferenceError> {
     let named = selector.container_name.as_deref().filter(|n| !n.is_empty());
     let container = match named {
         Some(name) => pod.spec.as_ref().and_then(|spec| {
@@ -92,13 +117,9 @@ pub fn resource(
         }),
         None => container,
     };
-    let container = container.ok_or_else(|| {
-        format!(
-            "resourceFieldRef names container {:?}, which the pod does not have",
-            named.unwrap_or_default()
-        )
-    })?;
-    let unsupported = || format!("unsupported container resource: {}", selector.resource);
+    let missing = || ReferenceError::NoContainer(named.unwrap_or_default().to_owned());
+    let container = container.ok_or_else(missing)?;
+    let unsupported = || ReferenceError::Resource(selector.resource.clone());
     let (kind, name) = selector.resource.split_once('.').ok_or_else(unsupported)?;
     let declared = |limits: bool| {
         let resources = container.resources.as_ref()?;
@@ -145,16 +166,21 @@ fn whole_node(node: &NodeFacts, name: &str) -> Option<Quantity> {
 }
 
 /// The content of one file of a downward API volume.
-pub fn file(pod: &Pod, node: &NodeFacts, item: &DownwardAPIVolumeFile) -> Result<String, String> {
+///
+/// # Errors
+///
+/// As [`field`] and [`resource`], and for a file without a reference.
+pub fn file(
+    pod: &Pod,
+    node: &NodeFacts,
+    item: &DownwardAPIVolumeFile,
+) -> Result<String, ReferenceError> {
     if let Some(selector) = &item.field_ref {
         field(pod, node, selector)
     } else if let Some(selector) = &item.resource_field_ref {
         resource(pod, None, node, selector)
     } else {
-        Err(format!(
-            "the downward API file {:?} names neither fieldRef nor resourceFieldRef",
-            item.path
-        ))
+        Err(ReferenceError::NoReference(item.path.clone()))
     }
 }
 
@@ -214,6 +240,7 @@ mod tests {
         assert!(
             field(&pod(), &node(), &selector)
                 .unwrap_err()
+                .to_string()
                 .contains("spec.secret")
         );
     }

@@ -18,16 +18,16 @@ use resources::alerts::Watcher;
 use tokio::sync::watch;
 
 use crate::container::Bounds;
+use crate::device_monitor::DeviceMonitor;
 use crate::disk::Layout;
 use crate::engine::Engine;
 use crate::eviction::Pressure;
-use crate::eyes::Eyes;
 use crate::fields::NodeFacts;
 use crate::lifecycle::Hold;
 use crate::logs::LogStore;
+use crate::node_fault::NodeFault;
 use crate::outbox::Outbox;
 use crate::tenants::Tenants;
-use crate::unfit::Unfit;
 
 /// The node.
 pub struct Node {
@@ -50,7 +50,7 @@ pub struct Node {
     /// The file with the PCIe tree for NCCL.
     pub topology: TopologyFile,
     /// Reads the hardware; one session at a time.
-    pub eyes: tokio::sync::Mutex<Eyes>,
+    pub device_monitor: tokio::sync::Mutex<DeviceMonitor>,
     /// The alerts that are active on its GPUs.
     pub alerts: Mutex<Watcher>,
     /// When this agent started, seconds since 1970.
@@ -66,7 +66,7 @@ pub struct Node {
     /// The limits of every pod.
     pub bounds: Bounds,
     /// Why the node can't start processes, if it can't.
-    pub unfit: Unfit,
+    pub fault: NodeFault,
     /// The disk bytes that pods may request, if known.
     pub disk_bytes: Option<u64>,
     /// Whether its disk is too full.
@@ -136,8 +136,6 @@ pub struct Shared {
     pub want: watch::Sender<Wanted>,
     /// The state of the daemons.
     pub stands: watch::Receiver<Stands>,
-    /// Whether no more daemons are wanted.
-    pub ended: watch::Sender<bool>,
 }
 
 impl Shared {
@@ -149,11 +147,6 @@ impl Shared {
             *before = now;
             changed
         });
-    }
-
-    /// Requests no daemons any more, so that unused daemons end.
-    pub fn stop(&self) {
-        self.ended.send_replace(true);
     }
 
     /// The state of a machine's GPUs that are shared by MPS.

@@ -28,6 +28,135 @@ const LOOK: Duration = Duration::from_millis(50);
 /// The state of a listening socket, in `/proc/net/tcp`.
 const LISTENS: &str = "0A";
 
+/// Why a node has no part in a test, or no result.
+#[derive(Debug, thiserror::Error)]
+pub enum PairingError {
+    /// The request is of another version.
+    #[error(
+        "this agent does not know what it is asked ({0}); bring agents and server to one version"
+    )]
+    Request(serde_json::Error),
+    /// The answer can't be written.
+    #[error("the answer: {0}")]
+    Answer(serde_json::Error),
+    /// Pods would lose bandwidth.
+    #[error(
+        "pods with GPUs run on {node} ({}), from which a test takes bandwidth; wait until they have ended, or say --force",
+        pods.join(", ")
+    )]
+    Pods {
+        /// The node.
+        node: String,
+        /// The pods.
+        pods: Vec<String>,
+    },
+    /// The node takes part in another test.
+    #[error(
+        "{node} takes part in another test; try again when it is over, after {limit} s at most",
+        limit = LIMIT.as_secs()
+    )]
+    Busy {
+        /// The node.
+        node: String,
+    },
+    /// No work uses the port.
+    #[error("{card}/{port} is no port that work uses here; look at muster doctor on this node")]
+    Port {
+        /// The card.
+        card: String,
+        /// The port's number.
+        port: u32,
+    },
+    /// The node has no free TCP port.
+    #[error("{node} has no TCP port for a test: {source}")]
+    Tcp {
+        /// The node.
+        node: String,
+        /// The operating system's error.
+        source: std::io::Error,
+    },
+    /// The far end is not ready.
+    #[error(
+        "{program} on {node} did not listen within {limit} s; look whether the card's driver hangs (dmesg)",
+        limit = BEGIN.as_secs()
+    )]
+    NotListening {
+        /// The program.
+        program: String,
+        /// The node.
+        node: String,
+    },
+    /// The test takes too long.
+    #[error(
+        "{program} on {node} took longer than {limit} s; look whether its packets arrive (counters, PFC, firewalls for UDP port 4791)",
+        limit = LIMIT.as_secs()
+    )]
+    Timeout {
+        /// The program.
+        program: String,
+        /// The node.
+        node: String,
+    },
+    /// perftest is not installed.
+    #[error(
+        "{node} has no {program} in its agent's PATH; install perftest there (apt-get install perftest)"
+    )]
+    NotInstalled {
+        /// The program.
+        program: String,
+        /// The node.
+        node: String,
+    },
+    /// The program can't be started.
+    #[error("{program} can't be started on {node}: {source}")]
+    Start {
+        /// The program.
+        program: String,
+        /// The node.
+        node: String,
+        /// The operating system's error.
+        source: std::io::Error,
+    },
+    /// The program's end can't be waited for.
+    #[error("{program} on {node}: {source}")]
+    Wait {
+        /// The program.
+        program: String,
+        /// The node.
+        node: String,
+        /// The operating system's error.
+        source: std::io::Error,
+    },
+    /// The program ended without a result.
+    #[error("{program} on {node} gave no result and said: {output}; run muster doctor there")]
+    NoResult {
+        /// The program.
+        program: String,
+        /// The node.
+        node: String,
+        /// Its last line.
+        output: String,
+    },
+    /// The cluster's API does not tell the node's address.
+    #[error("{node}'s address is on its Node, which its agent can't read: {source}")]
+    Address {
+        /// The node.
+        node: String,
+        /// The API's error.
+        source: Box<kube::Error>,
+    },
+    /// The kubelet does not list the pods with GPUs.
+    #[error(
+        "the kubelet of {node} does not say which pods have GPUs ({detail}), and a test takes bandwidth from those; look whether the kubelet runs there (systemctl status kubelet)"
+    )]
+    Kubelet {
+        /// The node.
+        node: String,
+        /// The kubelet's answer.
+        detail: String,
+    },
+}
+
 /// One end of a test: this node.
 pub struct Here<'a> {
     /// The node's name, for messages.
@@ -64,16 +193,12 @@ pub fn answer(
                 };
                 here.take(wanted).await
             }
-            Err(error) => Err(format!(
-                "this agent does not know what it is asked ({error}); bring agents and server to one version"
-            )),
+            Err(error) => Err(PairingError::Request(error)),
         };
-        let json = told.and_then(|told| {
-            serde_json::to_string(&told).map_err(|error| format!("the answer: {error}"))
-        });
+        let json = told.and_then(|told| serde_json::to_string(&told).map_err(PairingError::Answer));
         let (json, error) = match json {
             Ok(json) => (json, String::new()),
-            Err(error) => (String::new(), error),
+            Err(error) => (String::new(), error.to_string()),
         };
         let id = ask.id;
         // A session that ended meanwhile has no receiver.
@@ -83,7 +208,7 @@ pub fn answer(
 
 impl Here<'_> {
     /// The answer of this end, or why it can't answer.
-    pub async fn take(&self, ask: Ask) -> Result<Told, String> {
+    pub async fn take(&self, ask: Ask) -> Result<Told, PairingError> {
         let end = End {
             address: self.address.clone(),
             pods: self.pods.clone(),
@@ -104,21 +229,14 @@ impl Here<'_> {
     }
 
     /// The permit for a test; there is one at a time.
-    fn begin(&self, run: &Run) -> Result<OwnedSemaphorePermit, String> {
-        let name = self.name;
+    fn begin(&self, run: &Run) -> Result<OwnedSemaphorePermit, PairingError> {
+        let node = self.name.to_owned();
         if !self.pods.is_empty() && !run.force {
-            return Err(format!(
-                "pods with GPUs run on {name} ({}), from which a test takes bandwidth; wait until they have \
-                 ended, or say --force",
-                self.pods.join(", ")
-            ));
+            let pods = self.pods.clone();
+            return Err(PairingError::Pods { node, pods });
         }
-        self.lone.clone().try_acquire_owned().map_err(|_| {
-            format!(
-                "{name} takes part in another test; try again when it is over, after {} s at most",
-                LIMIT.as_secs()
-            )
-        })
+        let permit = self.lone.clone().try_acquire_owned();
+        permit.map_err(|_| PairingError::Busy { node })
     }
 }
 
@@ -133,14 +251,12 @@ pub fn names(holders: impl Iterator<Item = Holder>) -> Vec<String> {
 }
 
 /// The GID index for a port: only for a port that work uses here.
-fn gid(end: &End, run: &Run) -> Result<Option<u32>, String> {
+fn gid(end: &End, run: &Run) -> Result<Option<u32>, PairingError> {
     let mut ports = end.ports.iter();
     let port = ports.find(|port| port.card == run.card && port.number == run.port);
-    port.map(|port| port.gid).ok_or_else(|| {
-        format!(
-            "{}/{} is no port that work uses here; look at muster doctor on this node",
-            run.card, run.port
-        )
+    port.map(|port| port.gid).ok_or_else(|| PairingError::Port {
+        card: run.card.clone(),
+        port: run.port,
     })
 }
 
@@ -150,8 +266,11 @@ async fn serve(
     end: &End,
     run: &Run,
     permit: OwnedSemaphorePermit,
-) -> Result<Told, String> {
-    let failed = |error: std::io::Error| format!("{name} has no TCP port for a test: {error}");
+) -> Result<Told, PairingError> {
+    let failed = |source: std::io::Error| PairingError::Tcp {
+        node: name.to_owned(),
+        source,
+    };
     // The kernel picks a free port; perftest accepts no socket, only a port number.
     let free = TcpListener::bind(("0.0.0.0", 0)).await.map_err(failed)?;
     let tcp = free.local_addr().map_err(failed)?.port();
@@ -164,10 +283,10 @@ async fn serve(
             return Err(ended(name, program, child).await);
         }
         if began.elapsed() >= BEGIN {
-            return Err(format!(
-                "{program} on {name} did not listen within {} s; look whether the card's driver hangs (dmesg)",
-                BEGIN.as_secs()
-            ));
+            return Err(PairingError::NotListening {
+                program: program.to_owned(),
+                node: name.to_owned(),
+            });
         }
         tokio::time::sleep(LOOK).await;
     }
@@ -180,18 +299,22 @@ async fn serve(
 }
 
 /// Runs a test against a serving far end.
-async fn measure(name: &str, program: &str, words: &[String], run: &Run) -> Result<Told, String> {
+async fn measure(
+    name: &str,
+    program: &str,
+    words: &[String],
+    run: &Run,
+) -> Result<Told, PairingError> {
     let child = start(name, program, words)?;
     let ended = timeout(LIMIT, child.wait_with_output()).await;
     let out = match ended {
         Err(_) => {
-            return Err(format!(
-                "{program} on {name} took longer than {} s; look whether its packets arrive (counters, PFC, \
-                 firewalls for UDP port 4791)",
-                LIMIT.as_secs()
-            ));
+            return Err(PairingError::Timeout {
+                program: program.to_owned(),
+                node: name.to_owned(),
+            });
         }
-        Ok(Err(error)) => return Err(format!("{program} on {name}: {error}")),
+        Ok(Err(source)) => return Err(wait(name, program, source)),
         Ok(Ok(out)) => out,
     };
     let printed = String::from_utf8_lossy(&out.stdout);
@@ -201,21 +324,34 @@ async fn measure(name: &str, program: &str, words: &[String], run: &Run) -> Resu
     }
 }
 
-fn start(name: &str, program: &str, words: &[String]) -> Result<Child, String> {
+fn start(name: &str, program: &str, words: &[String]) -> Result<Child, PairingError> {
     let mut command = Command::new(program);
     command.args(words).kill_on_drop(true);
     command.stdin(Stdio::null());
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    command.spawn().map_err(|error| match error.kind() {
-        std::io::ErrorKind::NotFound => format!(
-            "{name} has no {program} in its agent's PATH; install perftest there (apt-get install perftest)"
-        ),
-        _ => format!("{program} can't be started on {name}: {error}"),
+    command.spawn().map_err(|source| {
+        let (program, node) = (program.to_owned(), name.to_owned());
+        match source.kind() {
+            std::io::ErrorKind::NotFound => PairingError::NotInstalled { program, node },
+            _ => PairingError::Start {
+                program,
+                node,
+                source,
+            },
+        }
     })
 }
 
+fn wait(name: &str, program: &str, source: std::io::Error) -> PairingError {
+    PairingError::Wait {
+        program: program.to_owned(),
+        node: name.to_owned(),
+        source,
+    }
+}
+
 /// Why a far end has ended.
-async fn ended(name: &str, program: &str, child: Child) -> String {
+async fn ended(name: &str, program: &str, child: Child) -> PairingError {
     match child.wait_with_output().await {
         Ok(out) => said(
             name,
@@ -223,20 +359,23 @@ async fn ended(name: &str, program: &str, child: Child) -> String {
             &String::from_utf8_lossy(&out.stdout),
             &out.stderr,
         ),
-        Err(error) => format!("{program} on {name}: {error}"),
+        Err(source) => wait(name, program, source),
     }
 }
 
 /// A program's error message, else its last line of output.
-fn said(name: &str, program: &str, printed: &str, errors: &[u8]) -> String {
+fn said(name: &str, program: &str, printed: &str, errors: &[u8]) -> PairingError {
     let errors = String::from_utf8_lossy(errors);
     let last = |text: &str| {
         let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
         lines.next_back().map(str::to_owned)
     };
     let words = last(&errors).or_else(|| last(printed));
-    let words = words.unwrap_or_else(|| "nothing".to_owned());
-    format!("{program} on {name} gave no result and said: {words}; run muster doctor there")
+    PairingError::NoResult {
+        program: program.to_owned(),
+        node: name.to_owned(),
+        output: words.unwrap_or_else(|| "nothing".to_owned()),
+    }
 }
 
 /// Whether a process listens at a TCP port here.
@@ -293,10 +432,10 @@ mod tests {
             port,
             force: false,
         };
-        assert_eq!(gid(&end, &run("mlx5_0", 1)), Ok(Some(3)));
-        assert_eq!(gid(&end, &run("mlx5_1", 1)), Ok(None));
+        assert_eq!(gid(&end, &run("mlx5_0", 1)).unwrap(), Some(3));
+        assert_eq!(gid(&end, &run("mlx5_1", 1)).unwrap(), None);
         for (card, number) in [("mlx5_0", 2), ("--all", 1)] {
-            let why = gid(&end, &run(card, number)).unwrap_err();
+            let why = gid(&end, &run(card, number)).unwrap_err().to_string();
             assert!(why.contains("no port that work uses"), "{why}");
         }
     }
@@ -310,7 +449,10 @@ mod tests {
             force: false,
         };
         let shell = |script: &str| ["-c".to_owned(), script.to_owned()];
-        let of = async |script: &str| measure("n1", "sh", &shell(script), &run).await;
+        let of = async |script: &str| {
+            let measured = measure("n1", "sh", &shell(script), &run).await;
+            measured.map_err(|error| error.to_string())
+        };
         let row = "echo ' 65536  10  0.0  3.5  0.1'";
         assert_eq!(of(row).await, Ok(Told::Measured(3.5)));
         let failed = format!("{row}; exit 1");
@@ -318,6 +460,10 @@ mod tests {
         let why = of("echo first; echo Unable to init >&2; exit 1").await;
         assert!(why.unwrap_err().contains("said: Unable to init;"));
         let why = measure("n1", "no-such-perftest", &[], &run).await;
-        assert!(why.unwrap_err().contains("apt-get install perftest"));
+        assert!(
+            why.unwrap_err()
+                .to_string()
+                .contains("apt-get install perftest")
+        );
     }
 }

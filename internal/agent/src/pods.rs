@@ -92,7 +92,11 @@ impl Pods {
             known.insert(uid.clone());
             self.spawn(uid, pod, assigned, machine, Some(&statuses));
         }
-        tracing::info!(pods = known.len(), containers = found.len(), "found again");
+        tracing::info!(
+            pods = known.len(),
+            containers = found.len(),
+            "pods of an earlier agent were found"
+        );
         found.retain(|(_, container)| !known.contains(&container.pod.uid));
         // Awaited, so that a pod of the same uid that the server sends next finds its place free.
         join_all(found.iter().map(|(engine, c)| end_stranger(engine, c))).await;
@@ -376,8 +380,10 @@ async fn end_stranger(engine: &Arc<dyn Engine>, found: &ContainerStatus) {
     };
     match tokio::time::timeout(STRANGER_LIMIT, ended).await {
         Ok(Ok(())) => {}
-        Ok(Err(why)) => tracing::warn!(container = %id, why, "it could not be ended"),
-        Err(_) => tracing::warn!(container = %id, "it did not end within {STRANGER_LIMIT:?}"),
+        Ok(Err(why)) => tracing::warn!(container = %id, %why, "the container could not be ended"),
+        Err(_) => {
+            tracing::warn!(container = %id, "the container did not end within {STRANGER_LIMIT:?}")
+        }
     }
 }
 

@@ -68,7 +68,10 @@ impl Prober {
             let Some(counted) = counter.add(result.is_ok(), &schedule) else {
                 continue;
             };
-            let why = result.err().unwrap_or_default();
+            let why = result
+                .err()
+                .map(|error| error.to_string())
+                .unwrap_or_default();
             let verdict = match (self.kind, counted) {
                 (Kind::Startup, true) => ProbeVerdict::Started,
                 (Kind::Readiness, ready) => ProbeVerdict::Ready(ready),

@@ -12,7 +12,8 @@ use runtime::{ContainerId, ContainerSpec, ContainerStatus};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
-use crate::checks::Target;
+use crate::checks::{CheckError, Target};
+use crate::container::ContainerError;
 use crate::engine::{Engine, NotStarted};
 use crate::lifecycle::ProbeVerdict;
 use crate::logs::LogStore;
@@ -55,7 +56,7 @@ pub struct RunningContainer {
 }
 
 impl RunningContainer {
-    async fn hook(&self, hook: &LifecycleHandler, limit: Duration) -> Result<(), String> {
+    async fn hook(&self, hook: &LifecycleHandler, limit: Duration) -> Result<(), CheckError> {
         let target = Target {
             engine: self.engine.as_ref(),
             id: &self.id,
@@ -76,7 +77,7 @@ impl RunningContainer {
 /// removed.
 pub fn begin(
     engine: Arc<dyn Engine>,
-    spec: Result<ContainerSpec, String>,
+    spec: Result<ContainerSpec, ContainerError>,
     container: &str,
     attempt: u32,
     to_worker: mpsc::Sender<Word>,
@@ -91,7 +92,7 @@ pub fn begin(
     let container = container.to_owned();
     tokio::spawn(async move {
         let begun = match spec {
-            Err(why) => Err(NotStarted::Failed(why)),
+            Err(why) => Err(NotStarted::Failed(why.to_string())),
             Ok(spec) => {
                 forget_the_one_before(engine.as_ref(), &spec).await;
                 drop_earlier_logs(&spec).await;
@@ -136,7 +137,7 @@ async fn forget_the_one_before(engine: &dyn Engine, spec: &ContainerSpec) {
     if let Ok(id) = ContainerId::of(&spec.pod.uid, &spec.name, before)
         && let Err(error) = engine.remove(&id).await
     {
-        tracing::debug!(%id, error, "an earlier run was not removed");
+        tracing::debug!(%id, %error, "an earlier run was not removed");
     }
 }
 
@@ -163,7 +164,7 @@ pub fn end(run: RunningContainer, running: bool, grace: u32, beginning: Option<&
         if let (Some(hook), true) = (hook, running && !grace.is_zero())
             && let Err(error) = run.hook(hook, grace).await
         {
-            tracing::info!(id = %run.id, error, "a preStop hook failed");
+            tracing::info!(id = %run.id, %error, "a preStop hook failed");
         }
         let left = grace
             .saturating_sub(began.elapsed())
@@ -182,11 +183,11 @@ async fn stop(run: &RunningContainer, grace: Duration, done: Option<watch::Recei
         };
         let known = run.engine.list().iter().any(|status| status.id == run.id);
         if !known && begun {
-            run.not_running(why).await;
+            run.not_running(why.to_string()).await;
             return;
         }
         if known {
-            tracing::warn!(id = %run.id, why, "a container could not be stopped; trying again");
+            tracing::warn!(id = %run.id, %why, "a container could not be stopped; trying again");
         }
         tokio::time::sleep(STOP_AGAIN).await;
     }

@@ -1,7 +1,7 @@
 //! The session with the server: connects, sends Hello, then passes messages both ways until the
 //! connection ends, and starts again. Pods continue to run regardless.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,8 +22,8 @@ use tokio_stream::wrappers::ReceiverStream;
 
 use crate::config::{AgentConfig, MAX_PODS};
 use crate::error::AgentError;
-use crate::health::{Seen, Told};
 use crate::identity::{Identity, deep};
+use crate::inventory_loop;
 use crate::logs::Wanted;
 use crate::node::Node;
 use crate::pairing;
@@ -43,14 +43,69 @@ const GOOD: Duration = Duration::from_secs(30);
 const MAX_LOGS: usize = 256;
 
 /// Pause before attempt number `tries` (from 0).
-pub fn pause(tries: usize) -> Duration {
+fn pause(tries: usize) -> Duration {
     let last = RETRY_SECONDS.len() - 1;
     Duration::from_secs(RETRY_SECONDS[tries.min(last)])
 }
 
+/// Joins if the node has no identity yet, and keeps a session with the server until `stop` says
+/// true.
+///
+/// # Errors
+///
+/// When the node can't join, and another try can't help.
+pub async fn run(
+    config: &AgentConfig,
+    node: &Arc<Node>,
+    pods: &Arc<Pods>,
+    mut stop: watch::Receiver<bool>,
+) -> Result<(), AgentError> {
+    if let Some(identity) = join(config, node, &mut stop).await? {
+        keep(config, node, pods, identity, stop).await;
+    }
+    Ok(())
+}
+
+/// The node's identity; joins if there is none yet. `None` if stopped meanwhile.
+async fn join(
+    config: &AgentConfig,
+    node: &Node,
+    stop: &mut watch::Receiver<bool>,
+) -> Result<Option<Identity>, AgentError> {
+    let dir = node.layout.identity();
+    if let Some(identity) = Identity::load(&dir, &config.node_name)? {
+        // An expired identity is only used if there is no token for a new one.
+        if config.token.is_none() || !identity.has_expired(Timestamp::now()) {
+            return Ok(Some(identity));
+        }
+        tracing::info!("the node's certificate has expired; joining again");
+    }
+    let (Some(token), Some(trust)) = (&config.token, config.trust()) else {
+        return Err(AgentError::NotJoined { path: dir });
+    };
+    let mut tries = 0;
+    loop {
+        let joined = Identity::join(&dir, &config.server, &trust, token, &config.node_name);
+        match joined.await {
+            Ok(identity) => {
+                tracing::info!(server = config.server, node = config.node_name, "joined");
+                return Ok(Some(identity));
+            }
+            Err(error @ AgentError::Connection { .. }) => {
+                tracing::warn!(%error, "not joined yet; trying again");
+            }
+            Err(error) => return Err(error),
+        }
+        tokio::select! {
+            () = tokio::time::sleep(pause(tries)) => tries += 1,
+            _ = stop.wait_for(|stop| *stop) => return Ok(None),
+        }
+    }
+}
+
 /// Keeps a session with the server until `stop` says true. When the certificate is renewed, the
 /// session starts again with the new one.
-pub async fn keep(
+async fn keep(
     config: &AgentConfig,
     node: &Arc<Node>,
     pods: &Arc<Pods>,
@@ -76,7 +131,7 @@ pub async fn keep(
         match ended {
             Ok(()) => tracing::info!(server = config.server, "the session ended"),
             Err(error) => {
-                tracing::warn!(%error, "no session with the server; pods go on");
+                tracing::warn!(%error, "no session with the server; pods keep running");
                 let refused = matches!(error, AgentError::CertificateRefused { .. });
                 if (refused || identity.has_expired(Timestamp::now()))
                     && let Some(new) = join_again(config, &directory).await
@@ -111,7 +166,7 @@ async fn join_again(config: &AgentConfig, directory: &Path) -> Option<Identity> 
             Some(identity)
         }
         Err(error) => {
-            tracing::warn!(%error, "the node's certificate counts no more, and it did not join again");
+            tracing::warn!(%error, "the server refuses the node's certificate, and joining again failed; make a new token (muster token join)");
             None
         }
     }
@@ -206,7 +261,7 @@ async fn one(
         ended = hear => ended,
         () = tell(node, &outbound) => Ok(()),
         () = beat(&outbound) => Ok(()),
-        () = look(config, node, pods, &outbound) => Ok(()),
+        () = inventory_loop::report(config, node, pods, &outbound) => Ok(()),
     }
 }
 
@@ -220,7 +275,7 @@ async fn take(node: &Arc<Node>, pods: &Arc<Pods>, logs: &Logs, message: ServerMe
         Some(Body::Assign(assigned)) => pods.assign(assigned).await,
         Some(Body::Update(update)) => pods.update(update).await,
         Some(Body::Stop(stop)) => pods.stop(stop).await,
-        Some(Body::SyncComplete(_)) => tracing::debug!("the server has told all its pods"),
+        Some(Body::SyncComplete(_)) => tracing::debug!("the server has sent all pods of this node"),
         Some(Body::OpenLog(open)) => logs.open(open),
         Some(Body::CloseLog(close)) => logs.close(close.stream_id),
         Some(Body::LogCredit(credit)) => logs.credit(credit.stream_id, credit.chunks),
@@ -248,76 +303,6 @@ async fn beat(outbound: &mpsc::Sender<AgentMessage>) {
         sequence += 1;
         if outbound.send(Heartbeat { sequence }.into()).await.is_err() {
             return;
-        }
-    }
-}
-
-/// Reads the hardware periodically; reports changes and the load.
-async fn look(
-    config: &AgentConfig,
-    node: &Node,
-    pods: &Pods,
-    outbound: &mpsc::Sender<AgentMessage>,
-) {
-    let mut eyes = node.eyes.lock().await;
-    let news = node.xids.lock().news();
-    let mut cards = node.cards.clone();
-    let mut described = node.described.clone();
-    let mut told = Told::default();
-    let mut tick = tokio::time::interval(config.look);
-    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    loop {
-        tokio::select! {
-            _ = tick.tick() => {}
-            // A failed GPU is reported at once.
-            () = news.notified() => {}
-            // A link that goes down is reported at once.
-            () = node.fabric.news() => {}
-            // RDMA cards that appear, disappear or get device files are reported at once.
-            () = cards.news() => {}
-            // Changes of other vendors' devices are reported at once.
-            () = described.news() => {}
-        }
-        match eyes.look().await {
-            Ok(found) => {
-                let mut found = config.take_in(found);
-                (node.xids.lock()).judge(&mut found, tokio::time::Instant::now());
-                (node.fabric).judge(&mut found, tokio::time::Instant::now());
-                (node.unfit).tell(&mut found, tokio::time::Instant::now());
-                let sharing = &node.shared.sharing;
-                let mut now = devices::inventory::Machine::labelled(&found, sharing, node.started);
-                now.rdma = node.fabric.proposal(&found);
-                now.share(&cards);
-                now.describe(&described);
-                now.withhold(&pods.held_as());
-                (node.unfit).judge(&mut now, tokio::time::Instant::now());
-                now.inventory.disk_bytes = node.disk_bytes;
-                (node.pressure).judge(&mut now, tokio::time::Instant::now());
-                now.topology = node.topology.renew(&found).await;
-                node.shared.look(&now);
-                let json = now.json();
-                let changed = {
-                    let mut machine = node.machine.lock();
-                    let changed = *machine != now;
-                    *machine = now;
-                    changed
-                };
-                if changed && outbound.send(Inventory { json }.into()).await.is_err() {
-                    return;
-                }
-                let held = pods.holders().into_iter();
-                let held: BTreeSet<String> = held.flat_map(|(_, devices)| devices).collect();
-                let looks = crate::health::looks(&found, |gpu| held.contains(gpu));
-                let alerts = (node.alerts.lock()).look(&looks, jiff::Timestamp::now());
-                let disk = (node.pressure).why(tokio::time::Instant::now());
-                let seen = Seen::of(&found, alerts).with_disk(disk);
-                if let Some(seen) = told.news(seen, tokio::time::Instant::now())
-                    && outbound.send(seen.message().into()).await.is_err()
-                {
-                    return;
-                }
-            }
-            Err(error) => tracing::warn!(%error, "the hardware can't be looked at"),
         }
     }
 }

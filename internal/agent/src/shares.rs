@@ -77,7 +77,7 @@ impl Watch {
                     // Without a reading there are no values.
                     *self.board.lock() = Sight::default();
                     if self.blind.as_ref() != Some(&why) {
-                        tracing::warn!(why, "whether shares of GPUs are kept is unknown");
+                        tracing::warn!(why, "the use of shared GPUs can't be read");
                     }
                     self.blind = Some(why);
                 }

@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use resources::names::USER;
 use serde::{Deserialize, Serialize};
 
-use crate::accounts::{self, Accounts, Directory, Owner};
+use crate::accounts::{self, AccountError, Accounts, Directory, Owner};
 use crate::disk::replace;
 use crate::error::{AgentError, file};
 
@@ -29,6 +29,31 @@ pub const POD_IDS: RangeInclusive<u32> = 2_000_000_000..=2_000_065_535;
 #[serde(deny_unknown_fields)]
 struct Given {
     namespaces: BTreeMap<String, u32>,
+}
+
+/// Why a pod has no user yet.
+#[derive(Debug, thiserror::Error)]
+pub enum OwnerError {
+    /// Its account can't be used.
+    #[error(transparent)]
+    Account(#[from] AccountError),
+    /// All ids are assigned.
+    #[error(
+        "no id is left for pods of namespace {namespace:?}: {namespaces} namespaces have all of {first}-{last} on this node; give its agent a wider --pod-ids, or map the namespace to an account (--accounts)"
+    )]
+    Exhausted {
+        /// The namespace.
+        namespace: String,
+        /// How many namespaces have ids.
+        namespaces: usize,
+        /// The first id of the range.
+        first: u32,
+        /// The last id of the range.
+        last: u32,
+    },
+    /// The assigned id can't be saved.
+    #[error(transparent)]
+    Keep(#[from] AgentError),
 }
 
 /// Determines the users of pods.
@@ -65,33 +90,36 @@ impl Tenants {
     }
 
     /// The user of a pod whose namespace's label [`UNIX_ACCOUNT`] has this value; `None` if only
-    /// the agent's own user is possible. An error is the reason why the pod waits.
+    /// the agent's own user is possible.
+    ///
+    /// # Errors
+    ///
+    /// When the pod must wait: its account can't be used, or no id can be assigned.
     ///
     /// [`UNIX_ACCOUNT`]: resources::names::UNIX_ACCOUNT
-    pub fn owner(&self, pod: &Pod, label: &str) -> Result<Option<Owner>, String> {
+    pub fn owner(&self, pod: &Pod, label: &str) -> Result<Option<Owner>, OwnerError> {
         let Some(given) = &self.given else {
             return Ok(None);
         };
         let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
         if let Some(account) = self.accounts.account(user(pod), namespace, label)? {
-            return accounts::usable(self.directory.as_ref(), account).map(Some);
+            return Ok(Some(accounts::usable(self.directory.as_ref(), account)?));
         }
         let mut given = given.lock();
         if let Some(id) = given.namespaces.get(namespace) {
             return Ok(Some(Owner::of_id(*id)));
         }
-        let id = free(&given, &self.range, |id| self.directory.has_id(id)).ok_or_else(|| {
-            format!(
-                "no id is left for pods of namespace {namespace:?}: {} namespaces have all of {}-{} on this node; give its agent a wider --pod-ids, or map the namespace to an account (--accounts)",
-                given.namespaces.len(),
-                self.range.start(),
-                self.range.end()
-            )
+        let id = free(&given, &self.range, |id| self.directory.has_id(id));
+        let id = id.ok_or_else(|| OwnerError::Exhausted {
+            namespace: namespace.to_owned(),
+            namespaces: given.namespaces.len(),
+            first: *self.range.start(),
+            last: *self.range.end(),
         })?;
         let mut next = given.clone();
         next.namespaces.insert(namespace.to_owned(), id);
         // Saved first: an id that is used and forgotten would be assigned to another namespace.
-        keep(&self.path, &next).map_err(|error| error.to_string())?;
+        keep(&self.path, &next)?;
         *given = next;
         Ok(Some(Owner::of_id(id)))
     }
@@ -183,7 +211,7 @@ mod tests {
         let owner = |namespace: &str| tenants.owner(&pod(namespace, None), "");
         assert_eq!(owner("a").unwrap().unwrap().uid, 999);
         assert_eq!(owner("b").unwrap().unwrap().uid, 1002);
-        let why = owner("c").unwrap_err();
+        let why = owner("c").unwrap_err().to_string();
         assert!(why.contains("\"c\"") && why.contains("--pod-ids"), "{why}");
         assert_eq!(owner("a").unwrap().unwrap().uid, 999);
     }
@@ -196,7 +224,8 @@ mod tests {
             let owner = tenants.owner(&pod(namespace, Some("alice")), "").unwrap();
             assert_eq!(owner.unwrap().uid, 1000);
         }
-        let why = tenants.owner(&pod("a", Some("eve")), "").unwrap_err();
+        let why = tenants.owner(&pod("a", Some("eve")), "");
+        let why = why.unwrap_err().to_string();
         assert!(why.contains("root"), "{why}");
     }
 
@@ -206,7 +235,8 @@ mod tests {
         let path = dir.path().join("ids");
         let tenants = open(&path, POD_IDS);
         let uid = |user, label: &str| {
-            let owner = tenants.owner(&pod("a", user), label)?;
+            let owner = tenants.owner(&pod("a", user), label);
+            let owner = owner.map_err(|error| error.to_string())?;
             Ok::<_, String>(owner.unwrap().uid)
         };
         assert_eq!(uid(None, "research"), Ok(1001));
@@ -226,7 +256,7 @@ mod tests {
         let accounts = Accounts::default();
         let directory = Box::new(Table);
         let tenants = Tenants::open(path.clone(), accounts, POD_IDS, directory, false).unwrap();
-        assert_eq!(tenants.owner(&pod("a", None), "any"), Ok(None));
+        assert_eq!(tenants.owner(&pod("a", None), "any").unwrap(), None);
         assert!(!path.exists());
     }
 

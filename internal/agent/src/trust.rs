@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::pki_types::{CertificateDer, InvalidDnsNameError, ServerName, UnixTime};
 use rustls::{DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
 use sha2::{Digest, Sha256};
 use tokio::net::TcpStream;
@@ -164,21 +164,34 @@ impl ServerCertVerifier for Anybody {
     }
 }
 
+/// Why there is no TLS to a container's server.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// The settings can't be used.
+    #[error(transparent)]
+    Settings(#[from] rustls::Error),
+    /// The host can't be a server's name.
+    #[error(transparent)]
+    Name(#[from] InvalidDnsNameError),
+    /// The handshake failed.
+    #[error("TLS: {0}")]
+    Handshake(#[source] std::io::Error),
+}
+
 /// TLS to a container's own server without verification: an HTTPS probe checks whether the server
 /// answers, not its identity.
-pub async fn unverified(stream: TcpStream, host: &str) -> Result<TlsStream<TcpStream>, String> {
+pub async fn unverified(stream: TcpStream, host: &str) -> Result<TlsStream<TcpStream>, TlsError> {
     let provider = provider();
     let config = rustls::ClientConfig::builder_with_provider(provider.clone())
-        .with_safe_default_protocol_versions()
-        .map_err(|error| error.to_string())?
+        .with_safe_default_protocol_versions()?
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(Anybody(provider)))
         .with_no_client_auth();
-    let name = ServerName::try_from(host.to_owned()).map_err(|error| error.to_string())?;
+    let name = ServerName::try_from(host.to_owned())?;
     TlsConnector::from(Arc::new(config))
         .connect(name, stream)
         .await
-        .map_err(|error| format!("TLS: {error}"))
+        .map_err(TlsError::Handshake)
 }
 
 #[cfg(test)]

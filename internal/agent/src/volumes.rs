@@ -8,13 +8,18 @@ use std::os::unix::fs::{FileTypeExt, PermissionsExt, chown};
 use std::path::{Component, Path, PathBuf};
 
 use k8s_openapi::api::core::v1::{Pod, Volume};
+use resources::field_error::FieldError;
 use resources::quantity::Quantity;
 use rpc::agent::v1::{VolumeData, VolumeFile};
 
-use crate::fields::{self, NodeFacts};
+use crate::fields::{self, NodeFacts, ReferenceError};
 
 /// Kubernetes' mode for the files of ConfigMap, Secret and similar volumes.
 const DEFAULT_FILE_MODE: u32 = 0o644;
+
+/// The types of a hostPath.
+const HOST_PATH_TYPES: &str = "DirectoryOrCreate, Directory, FileOrCreate, File, Socket, CharDevice, BlockDevice, or \
+                               leave it out";
 
 /// The path of one volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,29 +51,81 @@ pub struct Sources<'a> {
     pub group: Option<u32>,
 }
 
-/// Creates the pod's volumes; existing ones are left, so that a retry is safe. An error is the
-/// reason why the pod waits.
-pub fn prepare(sources: &Sources) -> Result<Places, String> {
+/// A volume that can't be created yet; its text is in the kubelet's words.
+#[derive(Debug, thiserror::Error)]
+#[error("MountVolume.SetUp failed for volume {volume:?} : {problem}")]
+pub struct VolumeError {
+    /// The volume.
+    pub volume: String,
+    /// Why.
+    pub problem: VolumeProblem,
+}
+
+/// Why a volume can't be created.
+#[derive(Debug, thiserror::Error)]
+pub enum VolumeProblem {
+    /// The server lacks its source; in its words.
+    #[error("{0}")]
+    Source(String),
+    /// The server sent nothing about the volume's claim.
+    #[error("the server sent nothing about its claim")]
+    NoClaim,
+    /// The volume's kind is not supported.
+    #[error(
+        "its kind is not supported on nodes that run pods as processes; use emptyDir, hostPath, configMap, secret, projected, downwardAPI or persistentVolumeClaim"
+    )]
+    Kind,
+    /// A downward API file has no value.
+    #[error(transparent)]
+    Reference(#[from] ReferenceError),
+    /// A name or path that can't be used.
+    #[error(transparent)]
+    Field(#[from] FieldError),
+    /// The hostPath is of another type.
+    #[error("hostPath type check failed: {} is not a {wanted}", path.display())]
+    HostPathType {
+        /// The path.
+        path: PathBuf,
+        /// The wanted type.
+        wanted: &'static str,
+    },
+    /// A file operation failed.
+    #[error("{}: {source}", path.display())]
+    File {
+        /// The file or directory.
+        path: PathBuf,
+        /// The operating system's error.
+        source: io::Error,
+    },
+    /// The memory-backed directory can't be mounted.
+    #[error("{0}")]
+    Memory(String),
+}
+
+/// Creates the pod's volumes; existing ones are left, so that a retry is safe.
+///
+/// # Errors
+///
+/// When a volume can't be created: the pod waits, and the next try may succeed.
+pub fn prepare(sources: &Sources) -> Result<Places, VolumeError> {
     let spec = sources.pod.spec.as_ref();
     let mut places = Places::new();
     let volumes = spec.and_then(|spec| spec.volumes.as_ref());
     for volume in volumes.into_iter().flatten() {
-        let place = one(volume, sources, sources.group).map_err(|why| {
-            format!(
-                "MountVolume.SetUp failed for volume {:?} : {why}",
-                volume.name
-            )
+        let place = one(volume, sources, sources.group).map_err(|problem| VolumeError {
+            volume: volume.name.clone(),
+            problem,
         })?;
         places.insert(volume.name.clone(), place);
     }
     Ok(places)
 }
 
-fn one(volume: &Volume, sources: &Sources, group: Option<u32>) -> Result<Place, String> {
+fn one(volume: &Volume, sources: &Sources, group: Option<u32>) -> Result<Place, VolumeProblem> {
     let own = sources.pod_dir.join(plain(&volume.name)?);
     let data = sources.data.iter().find(|data| data.volume == volume.name);
     if let Some(data) = data.filter(|data| !data.problem.is_empty()) {
-        return Err(data.problem.clone());
+        return Err(VolumeProblem::Source(data.problem.clone()));
     }
     let namespace = sources
         .pod
@@ -84,7 +141,8 @@ fn one(volume: &Volume, sources: &Sources, group: Option<u32>) -> Result<Place, 
                 .as_ref()
                 .and_then(|size| size.0.parse::<Quantity>().ok())
                 .and_then(|size| u64::try_from(size.value()).ok());
-            runtime::volumes::mount_memory(&own, size).map_err(|e| e.to_string())?;
+            runtime::volumes::mount_memory(&own, size)
+                .map_err(|error| VolumeProblem::Memory(error.to_string()))?;
         }
         give_to_owner(&own, sources.owner)?;
         give_to_group(&own, group)?;
@@ -104,7 +162,7 @@ fn one(volume: &Volume, sources: &Sources, group: Option<u32>) -> Result<Place, 
         });
     }
     if volume.persistent_volume_claim.is_some() {
-        let data = data.ok_or("the server sent nothing about its claim")?;
+        let data = data.ok_or(VolumeProblem::NoClaim)?;
         let path = sources
             .claims_dir
             .join(plain(namespace)?)
@@ -124,11 +182,7 @@ fn one(volume: &Volume, sources: &Sources, group: Option<u32>) -> Result<Place, 
             read_only: true,
         });
     }
-    Err(
-        "its kind is not supported on nodes that run pods as processes; use emptyDir, hostPath, \
-         configMap, secret, projected, downwardAPI or persistentVolumeClaim"
-            .to_owned(),
-    )
+    Err(VolumeProblem::Kind)
 }
 
 /// The files of a volume that consists of files.
@@ -136,7 +190,7 @@ fn files_of(
     volume: &Volume,
     data: Option<&VolumeData>,
     sources: &Sources,
-) -> Result<Option<Vec<VolumeFile>>, String> {
+) -> Result<Option<Vec<VolumeFile>>, VolumeProblem> {
     let fetched = || data.map(|data| data.files.clone()).unwrap_or_default();
     if volume.config_map.is_some() || volume.secret.is_some() {
         return Ok(Some(fetched()));
@@ -154,7 +208,7 @@ fn files_of(
                         .unwrap_or(0),
                 })
             })
-            .collect::<Result<Vec<_>, String>>()
+            .collect::<Result<Vec<_>, VolumeProblem>>()
     };
     if let Some(source) = &volume.downward_api {
         return downward(source.items.as_deref().unwrap_or_default()).map(Some);
@@ -189,7 +243,7 @@ fn write_files(
     mode: u32,
     group: Option<u32>,
     owner: Option<(u32, u32)>,
-) -> Result<(), String> {
+) -> Result<(), VolumeProblem> {
     make_dir(dir, 0o755)?;
     for file in files {
         let path = dir.join(relative(&file.path)?);
@@ -214,25 +268,21 @@ fn write_files(
             }
             fs::rename(&temporary, &path)
         })();
-        written.map_err(said(&path))?;
+        written.map_err(failed(&path))?;
     }
     Ok(())
 }
 
 /// Checks a hostPath by its type, and creates it if the type requires that.
-fn host_path(path: &Path, kind: &str) -> Result<PathBuf, String> {
+fn host_path(path: &Path, kind: &str) -> Result<PathBuf, VolumeProblem> {
     if !path.is_absolute() || path.components().any(|c| c == Component::ParentDir) {
-        return Err(format!(
-            "hostPath {} must be absolute and without '..'",
-            path.display()
-        ));
+        let valid = "an absolute path without '..'";
+        return Err(FieldError::new("hostPath.path", path.to_string_lossy(), valid).into());
     }
     let found = fs::metadata(path).ok();
-    let wrong = |wanted: &str| {
-        format!(
-            "hostPath type check failed: {} is not a {wanted}",
-            path.display()
-        )
+    let wrong = |wanted: &'static str| VolumeProblem::HostPathType {
+        path: path.to_owned(),
+        wanted,
     };
     let is = |test: fn(&fs::Metadata) -> bool| found.as_ref().is_some_and(test);
     match kind {
@@ -253,7 +303,7 @@ fn host_path(path: &Path, kind: &str) -> Result<PathBuf, String> {
             if found.is_none() {
                 fs::File::create_new(path)
                     .and_then(|file| file.set_permissions(fs::Permissions::from_mode(0o644)))
-                    .map_err(said(path))?;
+                    .map_err(failed(path))?;
             } else if !is(fs::Metadata::is_file) {
                 return Err(wrong("file"));
             }
@@ -268,7 +318,7 @@ fn host_path(path: &Path, kind: &str) -> Result<PathBuf, String> {
             return Err(wrong("block device"));
         }
         "Directory" | "File" | "Socket" | "CharDevice" | "BlockDevice" => {}
-        other => return Err(format!("hostPath type {other:?} is not known")),
+        other => return Err(FieldError::new("hostPath.type", other, HOST_PATH_TYPES).into()),
     }
     Ok(path.to_owned())
 }
@@ -286,45 +336,45 @@ pub fn remove(pod_dir: &Path) -> io::Result<()> {
     runtime::volumes::remove_tree(pod_dir)
 }
 
-fn give_to_owner(path: &Path, owner: Option<(u32, u32)>) -> Result<(), String> {
+fn give_to_owner(path: &Path, owner: Option<(u32, u32)>) -> Result<(), VolumeProblem> {
     let Some((user, group)) = owner else {
         return Ok(());
     };
-    chown(path, Some(user), Some(group)).map_err(said(path))
+    chown(path, Some(user), Some(group)).map_err(failed(path))
 }
 
-fn give_to_group(path: &Path, group: Option<u32>) -> Result<(), String> {
+fn give_to_group(path: &Path, group: Option<u32>) -> Result<(), VolumeProblem> {
     let Some(group) = group else { return Ok(()) };
-    chown(path, None, Some(group)).map_err(said(path))?;
+    chown(path, None, Some(group)).map_err(failed(path))?;
     // Files that are created inside belong to the group too.
-    fs::set_permissions(path, fs::Permissions::from_mode(0o2777)).map_err(said(path))
+    fs::set_permissions(path, fs::Permissions::from_mode(0o2777)).map_err(failed(path))
 }
 
-fn make_dir(path: &Path, mode: u32) -> Result<(), String> {
+fn make_dir(path: &Path, mode: u32) -> Result<(), VolumeProblem> {
     if path.is_dir() {
         return Ok(());
     }
     runtime::volumes::open_dir(path)
         .and_then(|()| fs::set_permissions(path, fs::Permissions::from_mode(mode)))
-        .map_err(said(path))
+        .map_err(failed(path))
 }
 
-fn said(path: &Path) -> impl FnOnce(io::Error) -> String {
-    let path = path.display().to_string();
-    move |error| format!("{path}: {error}")
+fn failed(path: &Path) -> impl FnOnce(io::Error) -> VolumeProblem {
+    let path = path.to_owned();
+    move |source| VolumeProblem::File { path, source }
 }
 
 /// Checks that a name is a single path component.
-fn plain(name: &str) -> Result<&str, String> {
+fn plain(name: &str) -> Result<&str, FieldError> {
     let mut parts = Path::new(name).components();
     match (parts.next(), parts.next()) {
         (Some(Component::Normal(part)), None) if part == name => Ok(name),
-        _ => Err(format!("{name:?} can't be a directory's name")),
+        _ => Err(FieldError::new("name", name, "the name of a directory")),
     }
 }
 
 /// Checks that a path stays below its directory.
-fn relative(path: &str) -> Result<&Path, String> {
+fn relative(path: &str) -> Result<&Path, FieldError> {
     let path = Path::new(path);
     let fine = path.components().next().is_some()
         && path
@@ -333,10 +383,8 @@ fn relative(path: &str) -> Result<&Path, String> {
     if fine {
         Ok(path)
     } else {
-        Err(format!(
-            "{} must be a relative path without '..'",
-            path.display()
-        ))
+        let valid = "a relative path without '..'";
+        Err(FieldError::new("path", path.to_string_lossy(), valid))
     }
 }
 
@@ -345,7 +393,11 @@ mod tests {
     use super::*;
     use serde_json::{Value, json};
 
-    fn try_prepare(dir: &Path, volumes: Value, data: Vec<VolumeData>) -> Result<Places, String> {
+    fn try_prepare(
+        dir: &Path,
+        volumes: Value,
+        data: Vec<VolumeData>,
+    ) -> Result<Places, VolumeError> {
         let pod: Pod = serde_json::from_value(json!({
             "metadata": {"namespace": "ns", "name": "p", "labels": {"a": "b"}},
             "spec": {"containers": [], "volumes": volumes}}))
@@ -496,13 +548,16 @@ mod tests {
         }];
         let volumes = json!([{"name": "v", "configMap": {"name": "c"}}]);
         assert_eq!(
-            try_prepare(dir.path(), volumes, data).unwrap_err(),
+            try_prepare(dir.path(), volumes, data)
+                .unwrap_err()
+                .to_string(),
             "MountVolume.SetUp failed for volume \"v\" : configmap \"c\" not found"
         );
         let volumes = json!([{"name": "v", "nfs": {"server": "s", "path": "/"}}]);
         assert!(
             try_prepare(dir.path(), volumes, vec![])
                 .unwrap_err()
+                .to_string()
                 .contains("not supported")
         );
     }

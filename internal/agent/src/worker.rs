@@ -345,7 +345,7 @@ impl Worker {
         if let Some(exit) = status.exit().filter(of_node)
             && news
         {
-            let (unfit, now) = (&self.node.unfit, tokio::time::Instant::now());
+            let (unfit, now) = (&self.node.fault, tokio::time::Instant::now());
             match exit.reason {
                 ExitReason::NodeUnfit => unfit.saw(&exit.message, now),
                 _ => unfit.saw_passing(&exit.message, now),
@@ -375,7 +375,8 @@ impl Worker {
         let label = self.assigned.unix_account.clone();
         // In the background, because the account lookup may ask a directory service.
         let made = tokio::task::spawn_blocking(move || {
-            let owner = (node.tenants.owner(&pod, &label)).map_err(|why| ("NoPodUser", why))?;
+            let owner =
+                (node.tenants.owner(&pod, &label)).map_err(|why| ("NoPodUser", why.to_string()))?;
             let places = volumes::prepare(&volumes::Sources {
                 pod: &pod,
                 data: &data,
@@ -385,7 +386,7 @@ impl Worker {
                 owner: owner.as_ref().map(|owner| (owner.uid, owner.gid)),
                 group: confinement::fs_group(&pod, owner.as_ref()),
             })
-            .map_err(|why| ("FailedMount", why))?;
+            .map_err(|why| ("FailedMount", why.to_string()))?;
             Ok::<_, (&'static str, String)>((owner, places))
         })
         .await
@@ -466,7 +467,7 @@ impl Worker {
                     if let Err(why) = self.describe(&planned.name, attempt, engine.as_ref()) {
                         gates.containers.insert(
                             planned.name.clone(),
-                            hold("CreateContainerConfigError", &why),
+                            hold("CreateContainerConfigError", &why.to_string()),
                         );
                     }
                 }

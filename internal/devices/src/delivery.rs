@@ -196,7 +196,7 @@ impl CdiFile {
         let path = file::path(directory, gpus::KIND, None);
         if !delivery.by_cdi() {
             if let Err(error) = file::remove(&path) {
-                tracing::warn!(%error, file = %path.display(), "a CDI file that nobody needs stays");
+                tracing::warn!(%error, file = %path.display(), "the unused CDI file can't be removed");
             }
             return None;
         }
@@ -227,7 +227,7 @@ impl CdiFile {
         });
         match &now {
             Err(why) if said.as_ref() != Err(why) => tracing::warn!("{why}"),
-            Ok(_) => tracing::info!(file = %self.path.display(), "the CDI file is the machine's"),
+            Ok(_) => tracing::info!(file = %self.path.display(), "the CDI file was written"),
             Err(_) => {}
         }
         *said = now;
@@ -369,7 +369,7 @@ mod tests {
         let given = [id.clone()];
         file.renew(&Machine::default());
         assert!(!path.exists());
-        assert!((file.names(&given)).is_err_and(|why| why.contains("GPU-0 has no device files")));
+        assert!((file.names(&given)).is_err_and(|why| why.to_string().contains("GPU-0 has no device files")));
         file.renew(&machine);
         assert_eq!(file.names(&given), Ok(vec!["muster.io/gpu=GPU-0".into()]));
         // The file is removed from outside.
@@ -389,6 +389,6 @@ mod tests {
         delivery.ways = BTreeSet::from([Way::CdiCri]);
         let odd = CdiFile::new(&root.path().join("odd"), &delivery).expect("it is needed");
         odd.renew(&machine);
-        assert!((odd.names(&given)).is_err_and(|why| why.contains("can't be written")));
+        assert!((odd.names(&given)).is_err_and(|why| why.to_string().contains("can't be written")));
     }
 }

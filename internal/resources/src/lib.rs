@@ -15,6 +15,7 @@ pub mod crds;
 pub mod devices;
 pub mod exposition;
 pub mod field;
+pub mod field_error;
 mod json;
 pub mod kept;
 pub mod kinds;

@@ -175,7 +175,7 @@ impl Watch {
                 self.layers_unknown = None;
                 return layers;
             }
-            Ok(Err(why)) => why,
+            Ok(Err(error)) => error.to_string(),
             Err(_) => format!("no answer within {LAYERS_LIMIT:?}"),
         };
         if self.layers_unknown.as_ref() != Some(&why) {

@@ -10,8 +10,8 @@
 use std::cmp::Reverse;
 use std::time::Duration;
 
-use durable::Room;
 use devices::inventory::Machine;
+use durable::Room;
 use parking_lot::Mutex;
 use resources::names::RUNTIME_PROCESS;
 use runtime::usage::Usage;

@@ -63,7 +63,9 @@ impl Cluster {
                 }
                 Ok(Some(_)) => {}
                 Ok(None) => return,
-                Err(error) => tracing::debug!(%error, "{what} can't be heard"),
+                Err(error) => {
+                    tracing::debug!(%error, "{what}: the watch failed and is opened again")
+                }
             }
         }
     }
@@ -157,7 +159,11 @@ impl Cluster {
             return Ok(());
         }
         if troubled {
-            tracing::warn!(message, condition = condition.condition, "the node says");
+            tracing::warn!(
+                message,
+                condition = condition.condition,
+                "a condition of the Node became true"
+            );
         }
         let now = Timestamp::now();
         let since = same.and_then(|same| same.last_transition_time.as_ref());
@@ -206,14 +212,18 @@ impl Cluster {
     pub(crate) async fn evict_over_share(&self, held: &Held) {
         let Holder { namespace, pod, .. } = &held.holder;
         match self.evict(namespace, pod, &held.uid, None).await {
-            Ok(()) => tracing::info!(namespace, pod, "evicted for more than its share of a GPU"),
+            Ok(()) => tracing::info!(
+                namespace,
+                pod,
+                "the pod was evicted for using more than its share of a GPU"
+            ),
             // The next look tries again.
             Err(error) => {
                 tracing::warn!(
                     error,
                     namespace,
                     pod,
-                    "it could not be evicted for more than its share of a GPU"
+                    "the pod could not be evicted for using more than its share of a GPU; the next check tries again"
                 );
             }
         }
@@ -305,7 +315,7 @@ pub async fn publish(cluster: Cluster, mut machine: watch::Receiver<Machine>) {
         };
         if let Err(error) = tell.await {
             // The kubelet may not have created the Node yet.
-            tracing::debug!(%error, node = cluster.node, "the inventory can't be told yet");
+            tracing::debug!(%error, node = cluster.node, "the inventory can't be written to the Node yet; trying again");
             tokio::time::sleep(TRY_EVERY).await;
             continue;
         }

@@ -84,7 +84,7 @@ pub async fn tell(cluster: Cluster, mut devices: vendors::Described) {
         if said.as_ref() != Some(&wrong) {
             if let Err(error) = cluster.tell_trouble(&DEVICES, &wrong, Well::Silent).await {
                 // The kubelet may not have created the Node yet.
-                tracing::debug!(%error, "which devices are not well can't be told yet");
+                tracing::debug!(%error, "the unhealthy devices can't be written to the Node yet; trying again");
                 tokio::time::sleep(TRY_EVERY).await;
                 continue;
             }

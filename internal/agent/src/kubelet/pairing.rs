@@ -14,7 +14,7 @@ use tokio::sync::{Semaphore, watch};
 
 use super::cluster::Cluster;
 use super::socket;
-use crate::pairing::{self, Here};
+use crate::pairing::{self, Here, PairingError};
 
 /// A node that takes part in tests.
 #[derive(Clone)]
@@ -53,7 +53,8 @@ impl Pairing {
     }
 
     async fn reply(self, question: Question, lone: Arc<Semaphore>) {
-        let answer = self.take(&question, &lone).await.map_err(Refusal);
+        let answer = self.take(&question, &lone).await;
+        let answer = answer.map_err(|error| Refusal(error.to_string()));
         let reply = Reply {
             id: question.id,
             answer,
@@ -63,16 +64,15 @@ impl Pairing {
             Err(error) => Err(kube::Error::SerdeError(error)),
         };
         if let Err(error) = written {
-            tracing::warn!(%error, "what was asked about RDMA can't be answered");
+            tracing::warn!(%error, "the answer of an RDMA test can't be written to the Node");
         }
     }
 
-    async fn take(&self, question: &Question, lone: &Arc<Semaphore>) -> Result<Told, String> {
-        let address = self.cluster.address().await.map_err(|error| {
-            format!(
-                "{}'s address is on its Node, which its agent can't read: {error}",
-                self.node
-            )
+    async fn take(&self, question: &Question, lone: &Arc<Semaphore>) -> Result<Told, PairingError> {
+        let address = self.cluster.address().await;
+        let address = address.map_err(|source| PairingError::Address {
+            node: self.node.clone(),
+            source: Box::new(source),
         })?;
         let here = Here {
             name: &self.node,
@@ -85,7 +85,7 @@ impl Pairing {
     }
 
     /// The pods that hold GPUs.
-    async fn pods(&self) -> Result<Vec<String>, String> {
+    async fn pods(&self) -> Result<Vec<String>, PairingError> {
         let gpus: Vec<String> = {
             let machine = self.machine.borrow();
             let slices = |gpu: &resources::devices::GpuDevice| gpu.slices.clone();
@@ -99,13 +99,9 @@ impl Pairing {
             return Ok(Vec::new());
         }
         let held = socket::held(&self.pod_resources, true).await;
-        let held = held.map_err(|error| {
-            format!(
-                "the kubelet of {} does not say which pods have GPUs ({}), and a test takes bandwidth from those; \
-                 look whether the kubelet runs there (systemctl status kubelet)",
-                self.node,
-                error.message()
-            )
+        let held = held.map_err(|status| PairingError::Kubelet {
+            node: self.node.clone(),
+            detail: status.message().to_owned(),
         })?;
         let mut holders = Holders::default();
         for (holder, device) in held {

@@ -42,7 +42,7 @@ impl PodSource for KubeletPods {
                     }
                 }
                 Err(error) => {
-                    tracing::debug!(%error, "the kubelet does not say who has which device");
+                    tracing::debug!(%error, "the kubelet does not list the devices of its pods");
                 }
             }
             holders
@@ -54,7 +54,7 @@ impl PodSource for KubeletPods {
             match self.cluster.pods().await {
                 Ok(pods) => Containers::of_pods(&pods),
                 Err(error) => {
-                    tracing::debug!(%error, "the cluster does not say which pods are here");
+                    tracing::debug!(%error, "the API does not list the pods of this node");
                     Containers::default()
                 }
             }

@@ -49,7 +49,6 @@ pub async fn serve_all(
     cluster: Cluster,
     cards: &Cards,
     mut machine: watch::Receiver<Machine>,
-    stop: watch::Receiver<bool>,
 ) -> Result<(), KubeletError> {
     let mut served = BTreeSet::new();
     let mut running = FuturesUnordered::new();
@@ -58,7 +57,10 @@ pub async fn serve_all(
         let offers = {
             let now = machine.borrow_and_update();
             for device in sharing.missing(&now.inventory) {
-                tracing::warn!(device, "to be shared, and not there");
+                tracing::warn!(
+                    device,
+                    "a device that is configured to be shared does not exist"
+                );
             }
             offer::all(&now.inventory, &now.mps, sharing, config.settings.parts)
         };
@@ -77,8 +79,7 @@ pub async fn serve_all(
                     dev: config.dev.clone(),
                     answered: Mutex::default(),
                 };
-                let stop = stop.clone();
-                running.push(keep_registered(config, resource, options(), plugin, stop));
+                running.push(keep_registered(config, resource, options(), plugin));
             }
         }
         tokio::select! {
@@ -93,59 +94,72 @@ pub async fn serve_all(
 }
 
 /// Serves a plugin for each described vendor's resource, from the time at which the machine first
-/// has one of its devices.
+/// has one of its devices. Ends when one of them does.
 pub async fn serve_described(
-    config: &KubeletConfig,
-    described: &vendors::Described,
-    stop: watch::Receiver<bool>,
+    config: Arc<KubeletConfig>,
+    described: vendors::Described,
 ) -> Result<(), KubeletError> {
-    let serve = async |(vendor, mut devices): (&Vendor, watch::Receiver<Vec<Device>>)| {
-        let known = |now: &Vec<Device>| {
-            !now.is_empty() && now.iter().all(|it| it.state != State::Unchecked)
-        };
-        if devices.wait_for(known).await.is_err() {
-            return Ok(());
-        }
-        let plugin = || {
-            Plain::new(Described {
-                vendor: vendor.clone(),
-                root: config.host_root.clone(),
-                devices: devices.clone(),
-            })
-        };
-        let (resource, none) = (vendor.resource.clone(), Default::default());
-        keep_registered(config, resource, none, plugin, stop.clone()).await
+    let all = described.each();
+    let all = all.map(|(vendor, devices)| serve_vendor(&config, vendor.clone(), devices));
+    first_end(all.collect()).await
+}
+
+async fn serve_vendor(
+    config: &KubeletConfig,
+    vendor: Vendor,
+    mut devices: watch::Receiver<Vec<Device>>,
+) -> Result<(), KubeletError> {
+    let known =
+        |now: &Vec<Device>| !now.is_empty() && now.iter().all(|it| it.state != State::Unchecked);
+    if devices.wait_for(known).await.is_err() {
+        return Ok(());
+    }
+    let plugin = || {
+        Plain::new(Described {
+            vendor: vendor.clone(),
+            root: config.host_root.clone(),
+            devices: devices.clone(),
+        })
     };
-    futures::future::try_join_all(described.each().map(serve)).await?;
-    // Without any plugin there is no end to wait for.
-    futures::future::pending().await
+    let (resource, none) = (vendor.resource.clone(), Default::default());
+    keep_registered(config, resource, none, plugin).await
 }
 
 /// Serves a plugin for each resource of shared RDMA cards, from the time at which the machine first
-/// has one of its cards.
-pub async fn serve_shared(
+/// has one of its cards. Ends when one of them does.
+pub async fn serve_shared(config: Arc<KubeletConfig>, cards: Cards) -> Result<(), KubeletError> {
+    let all = cards.settings.resources.iter();
+    let all = all.map(|shared| serve_cards(&config, shared.clone(), cards.seen.clone()));
+    first_end(all.collect()).await
+}
+
+async fn serve_cards(
     config: &KubeletConfig,
-    cards: &Cards,
-    stop: watch::Receiver<bool>,
+    shared: SharedCards,
+    mut seen: watch::Receiver<Devices>,
 ) -> Result<(), KubeletError> {
-    let serve = async |shared: &SharedCards| {
-        let mut seen = cards.seen.clone();
-        let any = |now: &Devices| !shared.pool(now).cards.is_empty();
-        if seen.wait_for(any).await.is_err() {
-            return Ok(());
-        }
-        let plugin = || {
-            Plain::new(Shared {
-                cards: shared.clone(),
-                seen: cards.seen.clone(),
-            })
-        };
-        let (resource, none) = (shared.resource.clone(), Default::default());
-        keep_registered(config, resource, none, plugin, stop.clone()).await
+    let any = |now: &Devices| !shared.pool(now).cards.is_empty();
+    if seen.wait_for(any).await.is_err() {
+        return Ok(());
+    }
+    let plugin = || {
+        Plain::new(Shared {
+            cards: shared.clone(),
+            seen: seen.clone(),
+        })
     };
-    futures::future::try_join_all(cards.settings.resources.iter().map(serve)).await?;
-    // Without any plugin there is no end to wait for.
-    futures::future::pending().await
+    let (resource, none) = (shared.resource.clone(), Default::default());
+    keep_registered(config, resource, none, plugin).await
+}
+
+/// Runs plugins until the first of them ends; without any plugin there is no end to wait for.
+async fn first_end(
+    mut plugins: FuturesUnordered<impl Future<Output = Result<(), KubeletError>>>,
+) -> Result<(), KubeletError> {
+    match plugins.next().await {
+        Some(ended) => ended,
+        None => futures::future::pending().await,
+    }
 }
 
 /// Serves one resource's plugin and keeps it registered across restarts of the kubelet. The kubelet
@@ -155,14 +169,13 @@ async fn keep_registered<P: wire::device_plugin_server::DevicePlugin>(
     resource: String,
     options: wire::DevicePluginOptions,
     plugin: impl Fn() -> P,
-    stop: watch::Receiver<bool>,
 ) -> Result<(), KubeletError> {
     let plugins = config.directory.join("device-plugins");
     let (ours, kubelets) = (
         plugins.join(offer::socket_name(&resource)),
         plugins.join("kubelet.sock"),
     );
-    while !*stop.borrow() {
+    loop {
         let Some(kubelet) = identity(&kubelets) else {
             tracing::debug!(socket = %kubelets.display(), "no kubelet yet");
             tokio::time::sleep(TRY_EVERY).await;
@@ -177,14 +190,14 @@ async fn keep_registered<P: wire::device_plugin_server::DevicePlugin>(
             match register(&kubelets, &resource, options).await {
                 Ok(()) => tracing::info!(resource, "registered with the kubelet"),
                 Err(error) => {
-                    tracing::warn!(%error, "the kubelet doesn't take the device plugin yet");
+                    tracing::warn!(%error, "the kubelet refused the device plugin; trying again");
                     return tokio::time::sleep(TRY_EVERY).await;
                 }
             }
             while identity(&kubelets).as_ref() == Some(&kubelet) && ours.exists() {
                 tokio::time::sleep(TRY_EVERY).await;
             }
-            tracing::info!("the kubelet started anew");
+            tracing::info!("the kubelet restarted");
         };
         tokio::select! {
             ended = served => {
@@ -196,7 +209,6 @@ async fn keep_registered<P: wire::device_plugin_server::DevicePlugin>(
             () = registered => {}
         }
     }
-    Ok(())
 }
 
 /// The identity of a kubelet's socket, which differs from that of a later socket at the same path.

@@ -22,6 +22,20 @@ use super::socket;
 /// The reason of the event, as the scheduler uses it.
 const REASON: &str = "FailedDevice";
 
+/// Why the holders of failed devices aren't known.
+#[derive(Debug, thiserror::Error)]
+enum HoldersError {
+    /// The specifications of claims' devices can't be read.
+    #[error("the CDI specs of claims: {0}")]
+    Specs(#[from] std::io::Error),
+    /// The kubelet doesn't list its pods.
+    #[error("the kubelet's list of devices: {0}")]
+    Kubelet(#[from] tonic::Status),
+    /// The API doesn't list the node's pods.
+    #[error("the node's pods: {0}")]
+    Api(#[from] kube::Error),
+}
+
 /// The sources of failed devices and their holders.
 pub struct Stranded {
     /// The API client.
@@ -49,8 +63,8 @@ impl Stranded {
             }
             if let Err(error) = self.look(&inventory, &mut evictions).await {
                 tracing::warn!(
-                    error,
-                    "a GPU has failed, and who has it by a claim isn't known"
+                    %error,
+                    "a GPU has failed, and the pods that hold it by a claim aren't known"
                 );
             }
             // A pod that is bound to the GPU meanwhile is seen at the next look.
@@ -64,16 +78,14 @@ impl Stranded {
         &self,
         inventory: &NodeInventory,
         evictions: &mut Evictions,
-    ) -> Result<(), String> {
-        let prepared = self.specs.all().map_err(|error| error.to_string())?;
-        let listed = socket::held(&self.pod_resources, true).await;
-        let listed = listed.map_err(|error| error.to_string())?;
+    ) -> Result<(), HoldersError> {
+        let prepared = self.specs.all()?;
+        let listed = socket::held(&self.pod_resources, true).await?;
         let holders = drain::holders(&listed, &[], &prepared);
         if stranded(inventory, &holders, &prepared).is_empty() {
             return Ok(());
         }
-        let pods = self.cluster.pods().await;
-        let pods = pods.map_err(|error| error.to_string())?;
+        let pods = self.cluster.pods().await?;
         let (holders, live) = (
             drain::holders(&listed, &pods, &prepared),
             drain::live(&pods),

@@ -52,7 +52,9 @@ impl Vitals {
                 }
             }
             // A GPU with unknown holders may be idle without an alert.
-            Err(error) => tracing::debug!(%error, "the kubelet does not say who has which device"),
+            Err(error) => {
+                tracing::debug!(%error, "the kubelet does not list the devices of its pods")
+            }
         }
         let looks = looks(found, |gpu| !holders.of(gpu).is_empty());
         let alerts = self.watcher.look(&looks, jiff::Timestamp::now());
@@ -87,7 +89,7 @@ pub async fn publish(cluster: Cluster, mut heard: watch::Receiver<Option<Seen>>)
             };
             if let Err(error) = tell.await {
                 // The kubelet may not have created the Node yet.
-                tracing::debug!(%error, "what the GPUs do can't be told yet");
+                tracing::debug!(%error, "the GPUs' state can't be written to the Node yet; trying again");
                 tokio::time::sleep(TRY_EVERY).await;
                 continue;
             }

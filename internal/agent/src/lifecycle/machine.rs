@@ -29,7 +29,7 @@ pub enum StopCause {
     /// The pod's activeDeadlineSeconds have passed.
     Deadline,
     /// The node could not start one of its containers because of a fault of the node.
-    Unfit {
+    NodeFault {
         /// The fault, in a sentence.
         message: String,
     },
@@ -379,7 +379,7 @@ impl Machine {
             return;
         };
         self.stopping = Some(Stopping {
-            cause: StopCause::Unfit { message },
+            cause: StopCause::NodeFault { message },
             grace: plan.grace,
             since: now,
         });
@@ -486,7 +486,7 @@ impl Machine {
         let why = match &stopping.cause {
             StopCause::Asked { reason } => reason.clone(),
             StopCause::Deadline => "the pod's activeDeadlineSeconds are over".to_owned(),
-            StopCause::Unfit { message } => format!("this node can't run the pod: {message}"),
+            StopCause::NodeFault { message } => format!("this node can't run the pod: {message}"),
             StopCause::Evicted { message, .. } => message.trim().to_owned(),
         };
         let sidecar = |c: &&ContainerPlan| c.sidecar;
@@ -526,7 +526,7 @@ impl Machine {
                 reason: "DeadlineExceeded".to_owned(),
                 message: "Pod was active on the node longer than the specified deadline".to_owned(),
             },
-            StopCause::Unfit { message } => Verdict {
+            StopCause::NodeFault { message } => Verdict {
                 succeeded: false,
                 reason: NODE_UNFIT.to_owned(),
                 message: format!("the node could not start a container: {message}"),

@@ -6,7 +6,6 @@ use devices::holders::{Holder, Holders};
 use hardware::reading::{Counters, Reading, SliceReading};
 use resources::exposition::{Kind, Labels, Page};
 
-
 /// A value of whole GPUs.
 struct Field {
     name: &'static str,

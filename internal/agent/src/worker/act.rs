@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
 use super::Worker;
-use crate::container::{self, DEFAULT_MESSAGE_PATH, Parts};
+use crate::container::{self, ContainerError, DEFAULT_MESSAGE_PATH, Parts};
 use crate::engine::Engine;
 use crate::lifecycle::Action;
 use crate::prober::Prober;
@@ -18,16 +18,16 @@ use crate::runs::{self, RunningContainer};
 use crate::volumes::Places;
 
 impl Worker {
-    /// The container as the runtime takes it; the error is a sentence for its status.
+    /// The container as the runtime takes it.
     pub(super) fn describe(
         &self,
         name: &str,
         attempt: u32,
         engine: &dyn Engine,
-    ) -> Result<runtime::ContainerSpec, String> {
+    ) -> Result<runtime::ContainerSpec, ContainerError> {
         let container = self
             .container(name)
-            .ok_or_else(|| format!("the pod has no container {name:?}"))?;
+            .ok_or_else(|| ContainerError::Unknown(name.to_owned()))?;
         let empty = Places::new();
         let machine = self.node.machine_now();
         let parts = Parts {
@@ -82,7 +82,10 @@ impl Worker {
         let made = described.and_then(|spec| {
             self.dir
                 .make_message(&container, attempt)
-                .map_err(|error| format!("{DEFAULT_MESSAGE_PATH}: {error}"))?;
+                .map_err(|error| ContainerError::Message {
+                    path: DEFAULT_MESSAGE_PATH,
+                    error: error.to_string(),
+                })?;
             Ok(spec)
         });
         let beginning = runs::begin(engine, made, &container, attempt, self.to_self.clone());

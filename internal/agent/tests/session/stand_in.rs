@@ -6,7 +6,7 @@ use std::fs;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use agent::{Engine, NotStarted};
+use agent::{Engine, EngineError, NotStarted};
 use futures::future::BoxFuture;
 use jiff::Timestamp;
 use runtime::{
@@ -77,6 +77,10 @@ impl StandIn {
     }
 }
 
+fn refused(why: &str) -> EngineError {
+    EngineError::Refused(why.to_owned())
+}
+
 impl Engine for StandIn {
     fn name(&self) -> String {
         "stand-in://1".to_owned()
@@ -122,11 +126,15 @@ impl Engine for StandIn {
         })
     }
 
-    fn stop<'a>(&'a self, id: &'a ContainerId, _: Duration) -> BoxFuture<'a, Result<(), String>> {
+    fn stop<'a>(
+        &'a self,
+        id: &'a ContainerId,
+        _: Duration,
+    ) -> BoxFuture<'a, Result<(), EngineError>> {
         Box::pin(async move {
             let pod = {
                 let table = self.table.lock().unwrap();
-                let (spec, _) = table.get(id).ok_or("no such container")?;
+                let (spec, _) = table.get(id).ok_or_else(|| refused("no such container"))?;
                 spec.pod.name.clone()
             };
             if !*self.stubborn.lock().unwrap() {
@@ -136,11 +144,11 @@ impl Engine for StandIn {
         })
     }
 
-    fn remove<'a>(&'a self, id: &'a ContainerId) -> BoxFuture<'a, Result<(), String>> {
+    fn remove<'a>(&'a self, id: &'a ContainerId) -> BoxFuture<'a, Result<(), EngineError>> {
         Box::pin(async move {
             let mut table = self.table.lock().unwrap();
             if table.get(id).is_some_and(|(_, status)| status.is_running()) {
-                return Err(format!("container {id} runs"));
+                return Err(refused(&format!("container {id} runs")));
             }
             table.remove(id);
             Ok(())
@@ -152,14 +160,14 @@ impl Engine for StandIn {
         _: &'a ContainerId,
         _: Vec<String>,
         _: Duration,
-    ) -> BoxFuture<'a, Result<ExecOutcome, String>> {
+    ) -> BoxFuture<'a, Result<ExecOutcome, EngineError>> {
         Box::pin(std::future::ready(Ok(ExecOutcome::Exited {
             code: 0,
             output: Vec::new(),
         })))
     }
 
-    fn recover(&self) -> BoxFuture<'_, Result<Vec<ContainerStatus>, String>> {
+    fn recover(&self) -> BoxFuture<'_, Result<Vec<ContainerStatus>, EngineError>> {
         Box::pin(std::future::ready(Ok(self.list())))
     }
 

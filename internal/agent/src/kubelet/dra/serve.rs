@@ -107,6 +107,10 @@ where
             }
         };
         let socket = path.display();
+        // The value that `wait_for` returns is not `Send`.
+        let stopped = async {
+            let _ = stop.wait_for(|stop| *stop).await;
+        };
         tokio::select! {
             ended = answer(listener) => {
                 if let Err(error) = ended {
@@ -114,8 +118,8 @@ where
                 }
                 tokio::time::sleep(LOOK_EVERY).await;
             }
-            () = replaced => tracing::warn!(%socket, "somebody removed the driver's socket"),
-            _ = stop.wait_for(|stop| *stop) => return Ok(()),
+            () = replaced => tracing::warn!(%socket, "the driver's socket was removed"),
+            () = stopped => return Ok(()),
         }
     }
 }

@@ -15,7 +15,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Reads the machine's hardware. It reports devices that disappear, so one instance is kept for as
 /// long as the agent runs.
 #[derive(Debug)]
-pub struct Eyes {
+pub struct DeviceMonitor {
     ask: threads::Sender<()>,
     answers: mpsc::Receiver<Result<Inventory, HardwareError>>,
     /// Whether a read is in progress.
@@ -24,17 +24,17 @@ pub struct Eyes {
     patience: Duration,
 }
 
-impl Eyes {
+impl DeviceMonitor {
     /// Opens no driver yet. The thread ends when this value is dropped.
-    pub fn new(source: Source) -> Eyes {
+    pub fn new(source: Source) -> DeviceMonitor {
         let mut machine = Machine::new(source);
-        Eyes::seeing(PATIENCE, move || machine.look())
+        DeviceMonitor::seeing(PATIENCE, move || machine.look())
     }
 
     fn seeing(
         patience: Duration,
         mut see: impl FnMut() -> Result<Inventory, HardwareError> + Send + 'static,
-    ) -> Eyes {
+    ) -> DeviceMonitor {
         let (ask, asked) = threads::channel();
         let (answer, answers) = mpsc::channel(1);
         std::thread::spawn(move || {
@@ -44,7 +44,7 @@ impl Eyes {
                 }
             }
         });
-        Eyes {
+        DeviceMonitor {
             ask,
             answers,
             asked: false,
@@ -110,7 +110,7 @@ mod tests {
             healthy: true,
             ..Gpu::default()
         };
-        let mut eyes = Eyes::seeing(Duration::from_millis(1), move || {
+        let mut device_monitor = DeviceMonitor::seeing(Duration::from_millis(1), move || {
             let _ = gate.recv();
             Ok(Inventory {
                 gpus: vec![gpu.clone()],
@@ -118,16 +118,16 @@ mod tests {
             })
         });
         go.send(()).unwrap();
-        assert!(eyes.look().await.unwrap().gpus[0].healthy);
+        assert!(device_monitor.look().await.unwrap().gpus[0].healthy);
         for _ in 0..2 {
-            let found = eyes.look().await.unwrap();
+            let found = device_monitor.look().await.unwrap();
             assert!(!found.gpus[0].healthy && !found.gpus[0].failed);
             assert!(found.gpus[0].problem.contains("does not answer"));
         }
         go.send(()).unwrap();
         let mut healthy = false;
         while !healthy {
-            healthy = eyes.look().await.unwrap().gpus[0].healthy;
+            healthy = device_monitor.look().await.unwrap().gpus[0].healthy;
         }
     }
 }

@@ -22,17 +22,17 @@ const PASSING_WITHIN: Duration = Duration::from_secs(60);
 
 /// Why a node is unfit, if it is.
 #[derive(Debug, Default)]
-pub struct Unfit {
+pub struct NodeFault {
     standing: Option<String>,
     lately: Mutex<Option<(String, Instant)>>,
     /// The last failed starts for reasons that may pass; at most [`PASSING`].
     passing: Mutex<VecDeque<Instant>>,
 }
 
-impl Unfit {
+impl NodeFault {
     /// With the defect that the runtime found at its start.
-    pub fn new(standing: Option<String>) -> Unfit {
-        Unfit {
+    pub fn new(standing: Option<String>) -> NodeFault {
+        NodeFault {
             standing,
             lately: Mutex::default(),
             passing: Mutex::default(),
@@ -91,25 +91,25 @@ mod tests {
     #[test]
     fn a_failed_start_counts_for_a_while_and_a_defect_at_the_agents_start_for_good() {
         let start = Instant::now();
-        let unfit = Unfit::new(None);
-        let label = |unfit: &Unfit, now| {
+        let fault = NodeFault::new(None);
+        let label = |fault: &NodeFault, now| {
             let mut machine = Machine::default();
-            unfit.judge(&mut machine, now);
+            fault.judge(&mut machine, now);
             machine.inventory.labels[RUNTIME_PROCESS].clone()
         };
-        assert_eq!(label(&unfit, start), "true");
-        unfit.saw("no mounts", start);
-        assert_eq!(unfit.why(start).as_deref(), Some("no mounts"));
-        assert_eq!(label(&unfit, start), "false");
+        assert_eq!(label(&fault, start), "true");
+        fault.saw("no mounts", start);
+        assert_eq!(fault.why(start).as_deref(), Some("no mounts"));
+        assert_eq!(label(&fault, start), "false");
         let end = start + LATELY;
-        assert_eq!(label(&unfit, end - Duration::from_nanos(1)), "false");
-        assert_eq!(label(&unfit, end), "true");
+        assert_eq!(label(&fault, end - Duration::from_nanos(1)), "false");
+        assert_eq!(label(&fault, end), "true");
         let mut found = hardware::Inventory::default();
-        unfit.tell(&mut found, end);
+        fault.tell(&mut found, end);
         assert!(found.concerns.is_empty());
-        let unfit = Unfit::new(Some("not allowed".to_owned()));
-        assert_eq!(label(&unfit, end + LATELY), "false");
-        unfit.tell(&mut found, end);
+        let fault = NodeFault::new(Some("not allowed".to_owned()));
+        assert_eq!(label(&fault, end + LATELY), "false");
+        fault.tell(&mut found, end);
         assert!(found.concerns[0].contains("not allowed"));
     }
 
@@ -124,7 +124,7 @@ mod tests {
             (&[0, 30, 60, 61], true),
         ];
         for (seconds, unfit) in cases {
-            let node = Unfit::new(None);
+            let node = NodeFault::new(None);
             let mut now = start;
             for second in seconds {
                 now = start + Duration::from_secs(*second);
