@@ -114,7 +114,7 @@ impl Ground {
         command.args(["--no-new-privs", "--inh-caps=-all", "--bounding-set=-all"]);
         command.arg(muster()).arg("--kubeconfig").arg(account);
         command.arg("--data").arg(self.at("agent-data"));
-        command.args(["agent", "--engine", "kubernetes", "--node-name", "box"]);
+        command.args(["agent", "kubernetes", "--node-name", "box"]);
         command.args(["--devices", devices, "--metrics", &self.metrics]);
         command.arg("--pair");
         command.arg("--machine").arg(self.at("machine.toml"));

@@ -137,7 +137,7 @@ impl Ground {
             .kubeconfig_of_account("muster-system", "muster-agent");
         command.arg("--kubeconfig").arg(account);
         command.arg("--data").arg(self.at("agent-data"));
-        command.args(["agent", "--engine", "kubernetes", "--node-name", "box"]);
+        command.args(["agent", "kubernetes", "--node-name", "box"]);
         command
             .args(["--metrics", "off", "--kmsg", "off"])
             .args(more);

@@ -1,4 +1,4 @@
-//! `muster agent --engine kubernetes` next to a real kubelet, with the packaged rights in the
+//! `muster agent kubernetes` next to a real kubelet, with the packaged rights in the
 //! cluster and on the node. The GPUs are described in a file, because the test machines have none:
 //! containers print the GPUs that they got.
 
@@ -190,14 +190,7 @@ fn agent_with(cluster: &Cluster, kubelet: &Kubelet, more: &[&str]) -> Child {
         .arg(account)
         .arg("--data")
         .arg(cluster.directory().join("agent-data"))
-        .args([
-            "agent",
-            "--engine",
-            "kubernetes",
-            "--node-name",
-            "box",
-            "--machine",
-        ])
+        .args(["agent", "kubernetes", "--node-name", "box", "--machine"])
         .arg(description(cluster))
         .args(more)
         .stdin(Stdio::null())

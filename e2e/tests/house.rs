@@ -21,6 +21,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         ],
     ),
     ("apiserver", &["schema", "store"]),
+    ("cli", &["hardware"]),
     ("controllers", &["invariants", "scheduler", "workloads"]),
     ("devices", &["durable", "hardware", "runtime"]),
     ("durable", &[]),
@@ -38,6 +39,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("simulator", &["invariants", "scheduler", "workloads"]),
     ("store", &["durable"]),
     ("supervisor", &[]),
+    ("telemetry", &[]),
     ("workloads", &[]),
 ];
 

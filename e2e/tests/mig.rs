@@ -79,7 +79,7 @@ impl Ground {
         let mut command = self.kubelet.inside(&muster());
         command.arg("--kubeconfig").arg(account);
         command.arg("--data").arg(self.at("agent-data"));
-        command.args(["agent", "--engine", "kubernetes", "--node-name", "box"]);
+        command.args(["agent", "kubernetes", "--node-name", "box"]);
         command.args(["--metrics", "off", "--kmsg", "off"]);
         command.arg("--cdi-dir").arg(self.at("cdi")).args(more);
         command.env("LD_LIBRARY_PATH", self.at("library"));
@@ -98,13 +98,7 @@ impl Ground {
         let account = (self.cluster).kubeconfig_of_account("muster-system", "muster-server");
         let mut command = Command::new(muster());
         command.arg("--kubeconfig").arg(account);
-        command.args([
-            "server",
-            "--engine",
-            "kubernetes",
-            "--listen",
-            &free_address(),
-        ]);
+        command.args(["server", "kubernetes", "--listen", &free_address()]);
         command
             .arg("--scheduler-config")
             .arg(self.at("scheduler.yaml"));

@@ -108,7 +108,7 @@ impl Ground {
         let mut command = self.kubelet.inside(&muster());
         command.arg("--kubeconfig").arg(account);
         command.arg("--data").arg(self.at("agent-data"));
-        command.args(["agent", "--engine", "kubernetes", "--node-name", "box"]);
+        command.args(["agent", "kubernetes", "--node-name", "box"]);
         command.args(["--metrics", &self.metrics, "--kmsg", "off"]);
         command.args(["--devices", "dra", "--mig-partitions"]);
         command.arg("--cdi-dir").arg(self.at("cdi"));

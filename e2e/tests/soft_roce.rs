@@ -122,7 +122,7 @@ rdma link add rxe0 type rxe netdev eth0
 ip link set eth1 up
 ip address add 10.0.2.15/24 dev eth1
 mkdir -p /var/lib/kubelet/device-plugins
-muster agent --engine kubernetes --node-name NAME --pair --kubeconfig /kubeconfig --data /tmp/d
+muster agent kubernetes --node-name NAME --pair --kubeconfig /kubeconfig --data /tmp/d
 poweroff -f
 ";
 
@@ -500,9 +500,6 @@ fn the_doctor_compares_two_nodes_of_a_kubernetes_cluster_and_measures_between_th
     ];
     nodes.cluster.kubectl(&mark).ok();
     let busy = nodes.pair(&["--node", "first", "--pair", "third"]);
-    assert!(
-        busy.err.contains("somebody else has it checked"),
-        "{busy:?}"
-    );
+    assert!(busy.err.contains("another user has it checked"), "{busy:?}");
     assert_eq!(nodes.notes("third"), ["muster.io/rdma-ask"], "it is theirs");
 }

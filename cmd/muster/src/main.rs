@@ -2,17 +2,14 @@
 //! belong to the library crates.
 
 mod arguments;
-mod client;
 mod manual;
 mod serve;
 mod simulate;
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
 use arguments::{Arguments, Audit, Command, StoreCommand};
-use client::{Answer, Exit};
+use cli::{Answer, Exit};
 
 /// The server allocates and frees millions of small objects on many threads, which takes the C library's allocator
 /// three times as long. Huge pages are off: the server would touch only a part of each, and an idle server would
@@ -21,7 +18,7 @@ use client::{Answer, Exit};
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+    let arguments = Arguments::of_process();
     match arguments.command {
         // The shim must stay single-threaded until it has entered its namespaces, so it
         // comes before any runtime is built.
@@ -53,7 +50,7 @@ fn main() -> ExitCode {
         Ok(Answer::TimedOut) => ExitCode::from(Exit::TimedOut.code()),
         Ok(Answer::Ended(status)) => ExitCode::from(status),
         Err(error) => {
-            let exit = client::exit_of(&error);
+            let exit = exit_of(&error);
             // If the reader closed the pipe, it has read enough: that is no error.
             if exit != Exit::ClosedPipe {
                 eprintln!("muster: {error:#}");
@@ -65,9 +62,10 @@ fn main() -> ExitCode {
 
 async fn run(arguments: Arguments) -> anyhow::Result<Answer> {
     match arguments.command {
-        Command::Up(up) => serve::up(arguments.global, up).await,
-        Command::Server(server) => serve::server(arguments.global, server).await,
-        Command::Agent(agent) => serve::agent(arguments.global, agent).await,
+        Command::Up(up) => serve::up(&arguments.global, &up).await,
+        Command::Server(server) => serve::server(&arguments.global, *server).await,
+        Command::Agent(agent) => serve::agent(&arguments.global, *agent).await,
+        Command::Client(command) => cli::run(arguments.global, command).await,
         Command::Audit(Audit::Verify { directory }) => {
             serve::verify_audit(&arguments.global, directory)
         }
@@ -77,9 +75,28 @@ async fn run(arguments: Arguments) -> anyhow::Result<Answer> {
         } => serve::restore(arguments.global, file, passphrase_file).await,
         Command::Store(StoreCommand::Check) => serve::check_store(arguments.global).await,
         Command::Doctor(doctor) if doctor.pair.is_none() => serve::doctor(doctor).await,
+        Command::Doctor(mut doctor) => {
+            doctor.node = doctor.node.or_else(serve::host::name);
+            cli::doctor_pair(&arguments.global, doctor).await
+        }
         Command::Topology(arguments) => serve::topology(arguments),
         Command::Xids(arguments) => serve::xids(&arguments),
         Command::Simulate(arguments) => simulate::simulate(&arguments),
-        command => client::run(arguments.global, command).await,
+        Command::Completions { .. } | Command::Man { .. } | Command::Shim { .. } => {
+            unreachable!("main runs these itself")
+        }
+    }
+}
+
+/// The exit status for an error of any command.
+fn exit_of(error: &anyhow::Error) -> Exit {
+    let exit = cli::exit_of(error);
+    let mut causes = error.chain();
+    let input = causes
+        .any(|cause| cause.is::<simulator::SimulatorError>() || cause.is::<simulate::InputError>());
+    if input && exit == Exit::Failed {
+        Exit::Usage
+    } else {
+        exit
     }
 }

@@ -9,7 +9,7 @@ use clap_mangen::Man;
 use clap_mangen::roff::{Roff, roman};
 
 use crate::arguments::Arguments;
-use crate::client::Exit;
+use cli::Exit;
 
 /// Prints completions for a shell.
 pub fn completions(shell: clap_complete::Shell) -> ExitCode {

@@ -6,16 +6,15 @@ use std::fs::File;
 use std::io::{BufWriter, Read as _, Write};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use clap::{Args, ValueEnum};
+use cli::Answer;
 use jiff::Timestamp;
 use simulator::read::{Format, ReadOptions, Source, read};
 use simulator::{
     Decision, Options, Outcome, Policy, Scenario, Seconds, Settings, Summary, report, run,
     settings, shape, synthetic, what_if,
 };
-
-use crate::client::Answer;
 
 /// The arguments of `muster simulate`.
 #[derive(Args, Debug)]
@@ -108,12 +107,12 @@ enum Form {
 }
 
 const EXAMPLES: &str = "Manifests:
-  A pod with spec.nodeName is there from the start, on the devices that its annotation
-  muster.io/devices names; with metadata.deletionTimestamp it is leaving, and is gone then, or
-  after --grace if that was before the start; with metadata.finalizers it never goes. A pod that
-  was evicted, or left a gang or a controller, is made again and waits. `--until 0` is one plan.
+  A pod with spec.nodeName runs from the start, on the devices that its annotation
+  muster.io/devices names. With metadata.deletionTimestamp it is terminating, and ends at that time,
+  or after --grace if that was before the start; with metadata.finalizers it never ends. A pod of a
+  gang or a controller that was evicted or ended is created again and waits. `--until 0` is one plan.
 
-  A document of the kind SchedulerConfig says how the scheduler is set up; options go before it:
+  A document of the kind SchedulerConfig configures the scheduler; options take precedence:
 
     apiVersion: muster.io/v1alpha1
     kind: SchedulerConfig
@@ -126,12 +125,12 @@ const EXAMPLES: &str = "Manifests:
       schedulerNames: [muster, volcano]
       usage: {halfLife: 7d, strength: 1}
       # and reserveAfter, reserveFor, weighLosses, breakBudgets, loadAge, defragmentation and
-      # expected: `muster server --help` has all of it, with the defaults
+      # expected: `muster server --help` shows all fields with the defaults
 
   Queues are Volcano's (scheduling.volcano.sh/v1beta1): weight, capability, guarantee, deserved,
   parent, priority, reclaimable, status.state. Kueue's ClusterQueue, Cohort, ResourceFlavor and
   Topology, Koordinator's ElasticQuota and the text of YuniKorn's queues.yaml are read as queues
-  too, and KAI's Queue; what has no counterpart is named in the notes. Volcano's HyperNodes label
+  too, and KAI's Queue; the notes name fields without a counterpart. Volcano's HyperNodes label
   the nodes in them, and their tiers are the topology.
 
   Annotations (J: the value is JSON):
@@ -174,8 +173,24 @@ Examples:
   muster simulate case.yaml --actions reclaim --until 0 --decisions - --output none
   muster simulate --synthetic jobs=20000,days=30,gpus=2048 --policy all --html frontier.html
 
-Exit status: 0 done; 1 a plan would have broken an invariant (what it was is a decision and a
-count in the summary); 2 the input could not be simulated.";
+Exit status: 0 done; 1 a plan would have broken an invariant (each violation is a decision, and the
+summary counts them); 2 the input could not be simulated.";
+
+/// Options of which no simulation can be made.
+#[derive(Debug, thiserror::Error)]
+pub enum InputError {
+    /// There is no input.
+    #[error(
+        "there is nothing to simulate: name files, `-` for standard input, or --synthetic jobs=10000,days=30,gpus=1024"
+    )]
+    Nothing,
+    /// --column is no pair.
+    #[error("--column: {0:?} is invalid: use MEANING=NAME, like arrival=when_submitted")]
+    Column(String),
+    /// An option is no span of time.
+    #[error("{option}: {value:?} is invalid: use a span like 90s, 1h30m or 2d")]
+    Span { option: &'static str, value: String },
+}
 
 /// One simulation to run.
 struct Case<'a> {
@@ -186,8 +201,8 @@ struct Case<'a> {
 /// Runs the simulations and prints their summary.
 pub fn simulate(arguments: &Simulate) -> Result<Answer> {
     let mut scenario = scenario(arguments)?;
-    let said = std::mem::take(&mut scenario.settings);
-    scenario.settings = settings(arguments)?.or(said);
+    let of_files = std::mem::take(&mut scenario.settings);
+    scenario.settings = settings(arguments)?.or(of_files);
     let mut changed = None;
     if !arguments.what_if.is_empty() {
         let mut other = scenario.clone();
@@ -240,9 +255,7 @@ fn scenario(arguments: &Simulate) -> Result<Scenario> {
         return Ok(synthetic::generate(&synthetic::parse(text)?)?);
     }
     if arguments.files.is_empty() {
-        bail!(
-            "there is nothing to simulate: name files, `-` for standard input, or --synthetic jobs=10000,days=30,gpus=1024"
-        );
+        return Err(InputError::Nothing.into());
     }
     let mut texts = Vec::new();
     for file in &arguments.files {
@@ -255,9 +268,7 @@ fn scenario(arguments: &Simulate) -> Result<Scenario> {
     let mut columns = BTreeMap::new();
     for text in &arguments.columns {
         let Some((meaning, name)) = text.split_once('=') else {
-            bail!(
-                "--column: {text:?} is not right: write MEANING=NAME, as in arrival=when_submitted"
-            );
+            return Err(InputError::Column(text.clone()).into());
         };
         columns.insert(meaning.to_owned(), name.to_owned());
     }
@@ -295,10 +306,11 @@ fn settings(arguments: &Simulate) -> Result<Settings> {
     })
 }
 
-fn span(option: &str, text: &str) -> Result<Seconds> {
+fn span(option: &'static str, text: &str) -> Result<Seconds, InputError> {
     let seconds = simulator::read::duration::seconds(text);
-    seconds.map_err(|()| {
-        anyhow::anyhow!("{option}: {text:?} is not right: write a span such as 90s, 1h30m or 2d")
+    seconds.map_err(|()| InputError::Span {
+        option,
+        value: text.to_owned(),
     })
 }
 
@@ -328,7 +340,7 @@ fn policies(names: &[String]) -> Result<Vec<Policy>> {
 }
 
 fn options(arguments: &Simulate, policy: Policy) -> Result<Options> {
-    let maybe = |option: &str, text: &Option<String>| {
+    let maybe = |option: &'static str, text: &Option<String>| {
         text.as_ref().map(|text| span(option, text)).transpose()
     };
     Ok(Options {

@@ -363,14 +363,14 @@ impl Cluster {
         said
     }
 
-    /// `muster server --engine kubernetes` as its own account ([`Cluster::install_muster`]).
+    /// `muster server kubernetes` as its own account ([`Cluster::install_muster`]).
     #[must_use]
     pub fn with_muster(mut self) -> Cluster {
         let account = self.kubeconfig_of_account("muster-system", "muster-server");
         let listen = free_address();
         let mut command = Command::new(crate::muster());
         command.arg("--kubeconfig").arg(account);
-        command.args(["server", "--engine", "kubernetes", "--listen", &listen]);
+        command.args(["server", "kubernetes", "--listen", &listen]);
         let process = Process::of("muster", command, self.directory.path()).start();
         self.others.push(process);
         self

@@ -33,7 +33,7 @@ pub enum Binder {
     Plain,
     /// kube-scheduler, without its client's rate limits. It does not support gangs.
     KubeScheduler,
-    /// `muster server --engine kubernetes`.
+    /// `muster server kubernetes`.
     Muster,
 }
 

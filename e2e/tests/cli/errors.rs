@@ -1,11 +1,26 @@
 //! Errors: each is a sentence with a remedy and has its exit status.
 
-use e2e::{eventually, run};
+use std::process::Command;
+
+use e2e::{eventually, free_address, muster, run};
 
 use super::{CONFIG, SOON, ends, holds, platform};
 
 const QUOTA: &str =
     "apiVersion: v1\nkind: ResourceQuota\nmetadata: {name: q}\nspec: {hard: {configmaps: '1'}}\n";
+
+#[test]
+fn up_ends_with_the_name_of_its_agent_when_the_agent_ends() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let metrics = taken.local_addr().unwrap().to_string();
+    let directory = tempfile::tempdir().unwrap();
+    let mut up = Command::new(muster());
+    up.arg("--data").arg(directory.path().join("data"));
+    up.args(["up", "--listen", &free_address(), "--metrics", &metrics]);
+    let ran = run(&mut up);
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    holds(&ran.err, &["component \"agent\" failed"]);
+}
 
 #[test]
 fn every_error_is_a_sentence_with_what_to_do_and_has_its_exit_status() {
@@ -54,19 +69,26 @@ fn every_error_is_a_sentence_with_what_to_do_and_has_its_exit_status() {
         ["--pod-security-config", "/nope"],
         ["--pod-security-allow", "/nope"],
     ] {
-        let all = [&["server", "--engine", "kubernetes"][..], &option].concat();
-        says(
-            1,
-            &all,
-            &[
-                option[0],
-                "means nothing with --engine kubernetes",
-                "leave it out",
-            ],
-        );
+        // The flag was the way to name the engine before it became a subcommand.
+        for engine in [&["kubernetes"][..], &["--engine", "kubernetes"]] {
+            let all = [&["server"][..], engine, &option].concat();
+            says(2, &all, &["unexpected argument", option[0]]);
+        }
     }
     let kinds = &["server", "--kinds", "none"];
-    says(1, kinds, &["--kinds is an option of --engine kubernetes"]);
+    says(2, kinds, &["unexpected argument", "--kinds"]);
+    says(
+        2,
+        &["server", "kubernetes", "--engine", "kubernetes"],
+        &["unexpected argument", "--engine"],
+    );
+    says(
+        2,
+        &["server", "--advertise", "gpu.example", "kubernetes"],
+        &["kubernetes", "cannot be used with"],
+    );
+    says(2, &["agent"], &["required", "--server"]);
+    says(2, &["agent", "--gpu-parts"], &["unexpected argument"]);
 
     // The named object does not exist.
     says(

@@ -4,6 +4,7 @@
 mod errors;
 mod jobs;
 mod listings;
+mod log;
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The setup of the tests of `muster server --engine kubernetes`: a cluster with Muster's kinds
+//! The setup of the tests of `muster server kubernetes`: a cluster with Muster's kinds
 //! and rights, servers, and test objects.
 
 use std::fs::File;
@@ -57,7 +57,7 @@ impl Ground {
         let child = Command::new(muster())
             .arg("--kubeconfig")
             .arg(&self.account)
-            .args(["server", "--engine", "kubernetes", "--listen", &address])
+            .args(["server", "kubernetes", "--listen", &address])
             .args(arguments)
             .stdin(Stdio::null())
             .stdout(output.try_clone().unwrap())

@@ -1,4 +1,4 @@
-//! `muster server --engine kubernetes` against a real kube-apiserver, with the rights that
+//! `muster server kubernetes` against a real kube-apiserver, with the rights that
 //! packaging/kubernetes/rbac.yaml gives and no more. Nodes are plain objects: pods get bound,
 //! none runs.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]

@@ -26,7 +26,7 @@ pub(crate) enum Ground {
     Kubernetes(Cluster, Server),
 }
 
-/// `muster server --engine kubernetes`; ended when dropped.
+/// `muster server kubernetes`; ended when dropped.
 pub(crate) struct Server {
     child: Child,
     log: PathBuf,
@@ -189,7 +189,7 @@ fn kubernetes(seeds: &[Seed]) -> Ground {
     let child = Command::new(muster())
         .arg("--kubeconfig")
         .arg(account)
-        .args(["server", "--engine", "kubernetes", "--listen", &listen])
+        .args(["server", "kubernetes", "--listen", &listen])
         .args(SCHEDULERS.map(|name| format!("--scheduler-name={name}")))
         .stdin(Stdio::null())
         .stdout(output.try_clone().unwrap())

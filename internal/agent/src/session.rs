@@ -19,6 +19,7 @@ use runtime::LogRead;
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::AbortHandle;
 use tokio_stream::wrappers::ReceiverStream;
+use tracing::Instrument;
 
 use crate::config::{AgentConfig, MAX_PODS};
 use crate::error::AgentError;
@@ -119,8 +120,9 @@ async fn keep(
             return;
         }
         let began = tokio::time::Instant::now();
+        let span = tracing::info_span!("session", node = node.facts.name, server = config.server);
         let ended = tokio::select! {
-            ended = one(config, node, pods, &identity) => ended,
+            ended = one(config, node, pods, &identity).instrument(span) => ended,
             renewed = identity.renew_in_time(&directory, &config.server) => {
                 tracing::info!("the node's certificate was renewed");
                 identity = renewed;

@@ -10,6 +10,8 @@ pub mod lead;
 pub mod notes;
 pub mod preview;
 pub mod scheduling;
+#[cfg(test)]
+mod test_log;
 pub mod upkeep;
 
 use std::collections::BTreeSet;
@@ -84,6 +86,14 @@ impl Handle {
         for task in self.tasks {
             task.abort();
         }
+    }
+
+    /// Waits until one of the loops has ended. A loop runs until it is asked to stop and is started again after a panic,
+    /// so an end before that is a fault.
+    pub async fn ended(&mut self) {
+        let (_, at, _) = futures::future::select_all(&mut self.tasks).await;
+        // A task that has ended must not be awaited again.
+        drop(self.tasks.remove(at));
     }
 
     /// Asks the loops to stop and waits for them. Loops that run on after `patience` are aborted,

@@ -26,6 +26,7 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
+use tracing::Instrument;
 
 use crate::Fleet;
 use crate::asks::Asks;
@@ -266,8 +267,9 @@ async fn begin(
         fenced = stops.len(),
         "a session begins"
     );
+    let span = tracing::info_span!("session", node = session.node, epoch);
     let fleet = fleet.clone();
-    tokio::spawn(async move {
+    let driven = async move {
         let welcome = Welcome {
             epoch,
             heartbeat_seconds: HEARTBEAT_SECONDS,
@@ -303,7 +305,8 @@ async fn begin(
             sessions.remove(&session.node);
         }
         tracing::info!(node = session.node, epoch, why, "a session ends");
-    });
+    };
+    tokio::spawn(driven.instrument(span));
     Ok(ReceiverStream::new(stream))
 }
 

@@ -1,10 +1,11 @@
 //! The help text on the audit log's policy.
 
 /// Format of the policy; the example is the default policy.
-pub const AUDIT: &str = "Audit log (--audit-policy-file), as kube-apiserver reads it; not with --engine kubernetes. The first rule
-that matches a request says how much of it is recorded: None, Metadata, Request or RequestResponse
-(with the object sent, with the one answered, too). A request that no rule matches is not recorded;
-answers 401 and 403 always are. This is the default:
+pub const AUDIT: &str =
+    "Audit log (--audit-policy-file), as kube-apiserver reads it. The first rule that
+matches a request says how much of it is recorded: None, Metadata, Request (with the object that was
+sent) or RequestResponse (also with the object in the answer). A request that no rule matches is not
+recorded; answers 401 and 403 always are. This is the default:
   apiVersion: audit.k8s.io/v1
   kind: Policy
   rules:                         # also users, namespaces, nonResourceURLs, omitStages
@@ -13,7 +14,7 @@ answers 401 and 403 always are. This is the default:
       resources:
         - {group: authorization.k8s.io, resources: [\"*\"]}
         - {group: authentication.k8s.io, resources: [\"*\"]}
-    - level: None                # what nodes and the server's own parts write all the time
+    - level: None                # frequent writes of nodes and of the server's own parts
       userGroups: [\"system:muster\", \"system:nodes\"]
       resources:
         - {group: \"\", resources: [events, \"*/status\", endpoints]}
@@ -26,4 +27,4 @@ answers 401 and 403 always are. This is the default:
         - {group: policy, resources: [\"*/status\"]}
     - {level: Metadata}
 
-  packaging/examples/audit-policy.yaml is one to start from. `muster audit verify` checks the log.";
+  packaging/examples/audit-policy.yaml is an example. `muster audit verify` checks the log.";

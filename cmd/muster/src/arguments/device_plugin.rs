@@ -1,7 +1,7 @@
-//! The help text on the files that describe a node's devices.
+//! The help texts on the files that describe a node's devices.
 
-/// Formats of the device plugin's configuration, of other vendors' devices and of RDMA cards.
-pub const DEVICE_PLUGIN: &str = "Device plugin (--device-plugin-config), with --engine kubernetes:
+/// Format of the device plugin's configuration.
+pub const DEVICE_PLUGIN: &str = "Device plugin (--device-plugin-config):
   version: v1
   flags:                         # may be left out
     migStrategy: mixed           # or none, single
@@ -31,16 +31,19 @@ pub const DEVICE_PLUGIN: &str = "Device plugin (--device-plugin-config), with --
   By sharing.mps an nvidia-cuda-mps-control runs for each GPU, started anew when it dies; a
   container gets its CUDA_MPS_PIPE_DIRECTORY, /dev/shm, and its limits: the part that its pod
   asks for where Muster's scheduler placed it, else one of the GPU's equal parts. It has one such
-  GPU, as with failRequestsGreaterThanOne: Muster's scheduler gives others to who asks for several.
-  Renaming by product, and the strategy volume-mounts are refused. What is wrong is said at the
-  start, with its field and what would be right.
+  GPU, as with failRequestsGreaterThanOne; a container that requests more than one GPU is placed
+  only on nodes with enough GPUs that are not shared through MPS. Renaming by product, and the
+  strategy volume-mounts are refused. The agent names an invalid field at its start, with the
+  valid form.";
 
-MIG manager (--mig-manager), with --engine kubernetes: the node's label nvidia.com/mig.config names a
-configuration, and nvidia.com/mig.config.state says how far it is: pending, rebooting (MIG mode waits
-for a reset of the GPU, which the agent doesn't do), success, or failed; the condition
-muster.io/mig-config-failed says why, and events who is waited for. GPUs to be cut anew are given to
-nobody; instances that the new configuration has too stay, with what runs on them, and a GPU that is cut
-so already is not touched. Where a step fails the GPU is put back to what it was.
+/// The MIG manager, and the format of its configurations.
+pub const MIG_MANAGER: &str = "MIG manager (--mig-manager): the node's label nvidia.com/mig.config names a configuration, and
+nvidia.com/mig.config.state says how far it is: pending, rebooting (MIG mode waits for a reset of the
+GPU, which the agent doesn't do), success, or failed. The condition muster.io/mig-config-failed has the
+reason of a failure, and events name the pods that the agent waits for. A GPU that will be partitioned
+anew is not offered to pods. Instances that the new configuration has too stay, with their pods, and a
+GPU that has the configuration already stays as it is. If a step fails, the agent restores the GPU's
+earlier partition.
 
   Without --mig-config the names are all-disabled, all-enabled, all-balanced, and all- with a profile of
   the node's GPUs, its + a dot: all-1g.10gb, all-1g.10gb.me. With it they are the file's, in the format
@@ -49,11 +52,12 @@ so already is not touched. Where a step fails the GPU is put back to what it was
   mig-configs:
     half:
       - device-filter: [\"0x233010DE\"]   # left out: GPUs of any product
-        devices: all                     # or indices, [0, 1]; GPUs that no entry means stay as they are
+        devices: all                     # or indices, [0, 1]; other GPUs stay as they are
         mig-enabled: true
-        mig-devices: {1g.10gb: 4, 3g.40gb: 1}   # left out: MIG mode without instances
+        mig-devices: {1g.10gb: 4, 3g.40gb: 1}   # left out: MIG mode without instances";
 
-Other vendors (--vendor); packaging/examples/vendors has AMD, Gaudi, Ascend and Trainium:
+/// Format of other vendors' devices.
+pub const VENDORS: &str = "Other vendors (--vendor); packaging/examples/vendors has AMD, Gaudi, Ascend and Trainium:
   resource: example.com/accelerator
   device: /dev/accel/accel{number}         # each such file is a device; its number is decimal
   only:                                    # left out: all are
@@ -64,18 +68,19 @@ Other vendors (--vendor); packaging/examples/vendors has AMD, Gaudi, Ascend and 
   environment: {VISIBLE: \"{numbers}\"}      # {numbers} and {files}: the container's, with commas
   mounts: [{from: /opt/driver, to: /opt/driver, readOnly: true}]   # where the node has them
   numa: /sys/class/accel/accel{number}/device/numa_node
-  health:                                  # else a device is well while its file is there
+  health:                                  # else a device is healthy while its file exists
     command: [grep, -qx, Operational, \"/sys/class/accel/accel{number}/device/status\"]
-    timeoutSeconds: 5                      # the defaults; who takes longer, is not well
+    timeoutSeconds: 5                      # the defaults; a command that takes longer has failed
     everySeconds: 30
 
-  A device that isn't well is given to nobody until it is; what runs on it goes on. With --engine
-  embedded the scheduler chooses devices by their files (of one NUMA node where they suffice), and the
-  node's condition muster.io/devices-unhealthy says which are not well, and why. A process of the node
-  (without an image) has the variables, and the files of its own devices where the node has them; those
-  of all others are hidden from it.
+  An unhealthy device is not offered to pods until it is healthy again; pods that have it keep running.
+  For an agent of Muster's own server, the scheduler chooses devices by their files (of one NUMA node if
+  these are enough), and the node's condition muster.io/devices-unhealthy lists unhealthy devices with
+  the reasons. A container without an image has the variables, and the files of its own devices as far as
+  the node has them; the files of all other devices are hidden from it.";
 
-RDMA cards (--rdma-config), as k8s-rdma-shared-dev-plugin has it:
+/// Format of RDMA cards.
+pub const RDMA: &str = "RDMA cards (--rdma-config), as k8s-rdma-shared-dev-plugin has it:
   configList:
     - resourceName: hca_shared_devices_a   # after resourcePrefix, rdma where left out
       rdmaHcaMax: 1000                     # how many containers may have the cards at once
@@ -87,6 +92,7 @@ RDMA cards (--rdma-config), as k8s-rdma-shared-dev-plugin has it:
         linkTypes: [infiniband, ether]
 
   A container with one has the device files of all cards of the resource (uverbs, rdma_cm, and where
-  there are umad and issm), and with GPUs is told by NCCL_IB_HCA which of its cards are near these. A
-  process of the node (--engine embedded, without an image) sees the node's device files in any case.
-  A pod's network is its own matter. The shares are well while a port of a card is up.";
+  there are umad and issm); if it has GPUs, NCCL_IB_HCA lists those of its cards that are near them. A
+  container without an image, of an agent of Muster's own server, sees the node's device files in any
+  case. The configuration does not change a pod's network. The shares are healthy while a port of a card
+  is up.";

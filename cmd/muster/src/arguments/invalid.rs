@@ -3,8 +3,6 @@
 /// Why an option's value is invalid. clap prints the option and the value before this text.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidValue {
-    #[error("{0:?} is not NAME=VALUE")]
-    NameAndValue(String),
     #[error("{value:?} is not a number from {least} to {most}")]
     Number {
         value: String,
@@ -17,6 +15,6 @@ pub enum InvalidValue {
     Gpus,
     #[error("use FIRST-LAST, both from {least} to {most}, like 2000000000-2000065535")]
     Ids { least: u32, most: u32 },
-    #[error("use condition=NAME or delete")]
-    Until,
+    #[error("use a size above 0 like 50Gi, or unlimited")]
+    PodDisk,
 }

@@ -2,7 +2,7 @@
 
 /// Formats of the Kubernetes configuration and of the allow-list.
 pub const POD_SECURITY: &str = "Pod security (--pod-security-config), as kube-apiserver's admission reads it, alone or as a plugin
-of an AdmissionConfiguration; not with --engine kubernetes. Namespaces say by labels what counts there:
+of an AdmissionConfiguration. Labels of a namespace take precedence there:
 pod-security.kubernetes.io/enforce, audit and warn, each with -version too:
   apiVersion: pod-security.admission.config.k8s.io/v1
   kind: PodSecurityConfiguration

@@ -4,12 +4,12 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::Result;
+use cli::kubeconfig_text;
 use fleet::CertificateAuthority;
 use identity::Identity;
 use jiff::{SignedDuration, Timestamp};
 
 use super::layout::{Layout, write_private};
-use crate::client::kubeconfig_text;
 
 /// Lifetime of its token.
 const LIFE: Duration = identity::LONGEST_TOKEN_TTL;

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use apiserver::{ApiServer, Auditor};
+use cli::{Answer, Global};
 use identity::audit::{AuditLog, AuditOptions, Recorder, verify};
 use resources::audit::Policy;
 
 use super::layout::Layout;
-use crate::arguments::{AuditFlags, Global};
-use crate::client::Answer;
+use crate::arguments::AuditFlags;
 
 /// How long a stop waits until the last events are on disk.
 const PATIENCE: Duration = Duration::from_secs(2);

@@ -5,13 +5,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use cli::{Answer, Global, passphrase};
 use store::{Backup, BackupFile, OpenError, Options, Store};
 
 use super::data;
 use super::layout::Layout;
 use super::process;
-use crate::arguments::Global;
-use crate::client::{Answer, passphrase};
 
 /// Extensions of the files that a server needs on another machine: keys, certificates and
 /// settings. Files that each start creates again (the administrator's kubeconfig) are left out.
@@ -62,7 +61,7 @@ fn put_back(server: &Path, files: &[BackupFile]) -> Result<()> {
         let path = server.join(&file.name);
         match fs::read(&path) {
             Ok(there) if there != file.content => bail!(
-                "{} is there and is not the backup's; move it aside, or restore into another --data directory",
+                "{} exists and differs from the backup's file; move it aside, or restore into another --data directory",
                 path.display()
             ),
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -170,7 +169,7 @@ mod tests {
         fs::write(new.join("ca.pem"), "another's").unwrap();
         fs::remove_file(new.join("ca.key")).unwrap();
         let refused = put_back(&new, &taken).unwrap_err().to_string();
-        assert!(refused.contains("ca.pem is there"), "{refused}");
+        assert!(refused.contains("ca.pem exists"), "{refused}");
         assert!(!new.join("ca.key").exists(), "nothing was written");
     }
 

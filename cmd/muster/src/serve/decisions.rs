@@ -39,23 +39,23 @@ impl Decisions {
         let ledger = match tokio::task::spawn_blocking(open).await {
             Ok(Ok((ledger, read))) => {
                 if let Some((aside, why)) = read.put_aside {
-                    tracing::warn!(put_aside = %aside.display(), why, "the decisions that were kept can't be read; they are kept anew");
+                    tracing::warn!(put_aside = %aside.display(), why, "the stored decisions can't be read and are put aside; storing starts anew");
                 }
                 let unread = board.recall(read.records);
                 if unread > 0 {
                     tracing::warn!(
                         unread,
-                        "decisions that another version kept can't be read and are forgotten"
+                        "stored decisions of another version can't be read and are dropped"
                     );
                 }
                 Some(Arc::new(ledger))
             }
             Ok(Err(error)) => {
-                tracing::error!(%error, "decisions are not kept over the server's end");
+                tracing::error!(%error, "decisions are not stored and end with this server");
                 None
             }
             Err(error) => {
-                tracing::error!(%error, "decisions are not kept over the server's end");
+                tracing::error!(%error, "decisions are not stored and end with this server");
                 None
             }
         };
@@ -71,7 +71,7 @@ impl Decisions {
         // The task has already ended if it failed.
         let _ = self.end.send(());
         if let Err(error) = self.keeping.await {
-            tracing::error!(%error, "the last decisions are not kept");
+            tracing::error!(%error, "the last decisions are not stored");
         }
     }
 }
@@ -99,7 +99,10 @@ async fn run(mut writer: Writer, mut ended: oneshot::Receiver<()>) {
                 .unwrap_or(Timestamp::MIN);
             let gangs = writer.board.forget_gone(then).await;
             if gangs > 0 {
-                tracing::info!(gangs, "decisions on gangs that are long gone are forgotten");
+                tracing::info!(
+                    gangs,
+                    "decisions on gangs that were deleted long ago are dropped"
+                );
             }
         }
     }
@@ -143,7 +146,7 @@ impl Writer {
                 }
                 Ok(Err(error @ LedgerError::NoSpace { .. })) => {
                     if !self.said {
-                        tracing::warn!(%error, "decisions are kept in memory until there is room");
+                        tracing::warn!(%error, "the disk is full: decisions stay in memory until there is room");
                         self.said = true;
                     }
                     return true;
@@ -155,7 +158,7 @@ impl Writer {
     }
 
     fn give_up(&self, error: &dyn std::error::Error) -> bool {
-        tracing::error!(%error, "decisions are not kept over the server's end any more");
+        tracing::error!(%error, "decisions are not stored any more and end with this server");
         self.board.keep_no_more();
         false
     }

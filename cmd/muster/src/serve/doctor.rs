@@ -6,13 +6,13 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use cli::{Answer, Doctor};
 use devices::mps;
 use hardware::description::Description;
 use hardware::rdma::{self, Answer as Found};
 use hardware::{Inventory, Source};
 
-use crate::arguments::{Doctor, Topology, Xids};
-use crate::client::Answer;
+use crate::arguments::{Topology, Xids};
 
 /// Checks this machine; answers no if something is missing that pods need.
 pub async fn doctor(arguments: Doctor) -> Result<Answer> {

@@ -284,7 +284,7 @@ pub async fn listen(address: SocketAddr) -> Result<TcpListener> {
     })?;
     if !address.ip().is_loopback() {
         tracing::warn!(
-            "--extender: whoever reaches {address} can have waiting pods bound; let only kube-scheduler reach it"
+            "--extender: every client that reaches {address} can bind waiting pods; let only kube-scheduler reach it"
         );
     }
     println!(
@@ -307,7 +307,7 @@ pub async fn serve(
     axum::serve(socket, router(state))
         .with_graceful_shutdown(stopped)
         .await
-        .context("kube-scheduler's extender is served no more")
+        .context("kube-scheduler's extender can't be served any more")
 }
 
 fn router(state: Arc<State>) -> Router {

@@ -27,11 +27,11 @@ pub enum Standing {
 /// Why a server cannot answer as the leader.
 #[derive(Debug, thiserror::Error)]
 pub enum NotLeading {
-    #[error("this server is broken: restart it")]
+    #[error("the state of this server is damaged by a panic: restart it")]
     Broken,
-    #[error("this server waits: {0}")]
+    #[error("this server is not ready: {0}")]
     Waits(String),
-    #[error("this server stands by and nobody leads yet")]
+    #[error("this server stands by, and no server leads yet")]
     NoLeader,
     #[error("this server stands by: {0} leads")]
     Follows(String),
@@ -185,7 +185,7 @@ pub async fn serve(
     axum::serve(socket, router)
         .with_graceful_shutdown(stopped)
         .await
-        .context("health and metrics are served no more")
+        .context("health and metrics can't be served any more")
 }
 
 #[cfg(test)]

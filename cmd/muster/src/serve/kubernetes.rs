@@ -1,23 +1,26 @@
-//! `muster server --engine kubernetes`: scheduler and job controllers for a cluster with its own
+//! `muster server kubernetes`: scheduler and job controllers for a cluster with its own
 //! kube-apiserver. One of several such servers is active at a time.
 
 use std::collections::BTreeSet;
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use cli::Global;
 use controllers::cluster;
 use controllers::jobs::JobKind;
 use controllers::lead::{Candidate, Times};
 use kube::Client;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use resources::names;
+use supervisor::Supervisor;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use super::health::{self, Standing, State};
-use super::{extender, host, scheduler};
-use crate::arguments::{ControlledKind, Global, KubernetesOptions, ServerOptions};
+use super::{extender, host, scheduler, signals};
+use crate::arguments::{ControlledKind, KubernetesServer, NODE_GRACE};
 
 /// The Lease that servers of one cluster contend for.
 const LEASE: &str = "muster-server";
@@ -28,29 +31,31 @@ const LOOK_AGAIN: Duration = Duration::from_secs(2);
 /// The kinds that Muster can control in a cluster; kube-controller-manager controls plain Jobs.
 const CONTROLLABLE: [JobKind; 1] = [JobKind::PyTorchJob];
 
-/// Runs until a stop signal.
+/// Runs until `stop` is true.
+///
+/// # Errors
+/// The server could not start, or a part of it ended unexpectedly; the error names the part.
 pub async fn run(
     global: &Global,
-    server: &ServerOptions,
-    options: &KubernetesOptions,
-    mut stop: watch::Receiver<bool>,
+    options: &KubernetesServer,
+    stop: watch::Receiver<bool>,
 ) -> Result<()> {
     // Errors in files are reported before any request to the cluster.
-    let config = config(server, options)?;
+    let config = config(options)?;
     let (client, address) = client(global).await?;
-    let socket = TcpListener::bind(server.listen).await.with_context(|| {
+    let socket = TcpListener::bind(options.listen).await.with_context(|| {
         format!(
             "--listen: {} can't be listened on; choose another port",
-            server.listen
+            options.listen
         )
     })?;
     let identity = identity();
     for kind in CONTROLLABLE {
         let word = kind.as_str();
         if config.jobs.contains(&kind) {
-            tracing::info!("{word}s are controlled");
+            tracing::info!("this server controls {word}s");
         } else {
-            tracing::info!("{word}s are another operator's and left alone (--kinds)");
+            tracing::info!("this server leaves {word}s to another operator (--kinds)");
         }
     }
     println!(
@@ -66,29 +71,35 @@ pub async fn run(
         Some(address) => Some(extender::listen(address).await?),
         None => None,
     };
-    let serving = tokio::spawn(health::serve(socket, state.clone(), stop.clone()));
-    let extending = asked.map(|socket| {
-        let serve = extender::serve(socket, state.clone(), stop.clone());
-        tokio::spawn(serve)
-    });
-    let namespace = options.lease_namespace.as_deref();
     let candidate = Candidate::new(
         client.clone(),
-        namespace.unwrap_or(names::SYSTEM_NAMESPACE),
+        options
+            .lease_namespace
+            .as_deref()
+            .unwrap_or(names::SYSTEM_NAMESPACE),
         LEASE,
         &identity,
         Times::default(),
     );
-    let mut stopping = stop.clone();
-    tokio::select! {
-        () = until_kinds_are_there(&client, &config, &state) => {}
-        _ = stopping.wait_for(|stop| *stop) => return serving.await?,
+    let mut components = Supervisor::new();
+    components.run("health", |stop| {
+        health::serve(socket, state.clone(), stop.receiver())
+    });
+    if let Some(socket) = asked {
+        components.run("extender", |stop| {
+            extender::serve(socket, state.clone(), stop.receiver())
+        });
     }
-    lead(candidate, &config, &state, &mut stop).await;
-    if let Some(extending) = extending {
-        extending.await??;
-    }
-    serving.await?
+    // Stopped first: the Lease is free for another server while the others end.
+    components.run("leader", |stop| async move {
+        let kinds = until_kinds_are_there(&client, &config, &state);
+        if stop.run_until_requested(kinds).await.is_some() {
+            lead(candidate, &config, &state, &mut stop.receiver()).await;
+        }
+        state.set(Standing::Waits("stopping".to_owned()));
+        Ok::<(), Infallible>(())
+    });
+    Ok(components.supervise(signals::requested(stop)).await?)
 }
 
 /// Leads whenever this server holds the Lease, until `stop`.
@@ -134,7 +145,7 @@ async fn lead(
 /// Creates the default queue if it is missing; retries without limit.
 async fn make_default_queue(client: Client) {
     while let Err(error) = cluster::ensure_default_queue(&client).await {
-        tracing::warn!(%error, "the default queue could not be made and is tried again; gangs without a queue wait");
+        tracing::warn!(%error, "the default queue could not be created; trying again; gangs without a queue wait");
         tokio::time::sleep(LOOK_AGAIN).await;
     }
 }
@@ -152,7 +163,7 @@ async fn until_kinds_are_there(client: &Client, config: &controllers::Config, st
     }
 }
 
-fn config(server: &ServerOptions, options: &KubernetesOptions) -> Result<controllers::Config> {
+fn config(options: &KubernetesServer) -> Result<controllers::Config> {
     // The cluster's own scheduler serves `default-scheduler`.
     let defaults = controllers::SchedulerConfig {
         scheduler_names: vec![names::SCHEDULER.to_owned()],
@@ -160,7 +171,8 @@ fn config(server: &ServerOptions, options: &KubernetesOptions) -> Result<control
         volumes_told: true,
         ..controllers::SchedulerConfig::default()
     };
-    let mut scheduler = scheduler::config(server, defaults)?;
+    let file = options.scheduler.scheduler_config.as_deref();
+    let mut scheduler = scheduler::config(file, defaults)?;
     if !options.scheduler_names.is_empty() {
         scheduler
             .scheduler_names
@@ -179,7 +191,8 @@ fn config(server: &ServerOptions, options: &KubernetesOptions) -> Result<control
         scheduler,
         jobs,
         upkeep: false,
-        node_grace: server.node_grace(),
+        // The cluster's node life cycle counts; the value is not used.
+        node_grace: NODE_GRACE,
         // Each pod has its own network.
         rendezvous_ports: std::ops::RangeInclusive::new(1, 0),
     })
@@ -193,10 +206,10 @@ pub async fn client(global: &Global) -> Result<(Client, String)> {
                 .with_context(|| format!("--kubeconfig: {} can't be used", file.display()))?;
             kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
                 .await
-                .context("--kubeconfig: it names no usable server")?
+                .context("--kubeconfig: the file names no usable server")?
         }
         None => kube::Config::infer().await.context(
-            "no cluster is known: name a kubeconfig with --kubeconfig, or run this in a cluster",
+            "no Kubernetes cluster is configured: name a kubeconfig with --kubeconfig, or run the command in a pod of the cluster",
         )?,
     };
     // The control loops retry within their own limits, and do not retry definite refusals.
@@ -222,18 +235,19 @@ mod tests {
     use clap::Parser;
 
     use super::*;
-    use crate::arguments::{Arguments, Command};
+    use crate::arguments::{Arguments, Command, ServerEngine};
 
-    fn jobs(kinds: &[ControlledKind]) -> BTreeSet<JobKind> {
-        let words = ["muster", "server", "--listen", "127.0.0.1:0"];
-        let Command::Server(server) = Arguments::try_parse_from(words).unwrap().command else {
+    fn jobs(kinds: &[&str]) -> BTreeSet<JobKind> {
+        let words = ["muster", "server", "kubernetes", "--listen", "127.0.0.1:0"];
+        let kinds = kinds.iter().flat_map(|kind| ["--kinds", *kind]);
+        let arguments = Arguments::try_parse_from(words.into_iter().chain(kinds)).unwrap();
+        let Command::Server(server) = arguments.command else {
             panic!("a server")
         };
-        let options = KubernetesOptions {
-            kinds: kinds.to_vec(),
-            ..KubernetesOptions::default()
+        let Some(ServerEngine::Kubernetes(options)) = server.engine else {
+            panic!("for a cluster")
         };
-        let config = config(&server.server, &options).unwrap();
+        let config = config(&options).unwrap();
         assert!(!config.upkeep, "a cluster has its own controllers");
         assert_eq!(config.scheduler.scheduler_names, ["muster"]);
         config.jobs
@@ -242,8 +256,8 @@ mod tests {
     #[test]
     fn kinds_are_controlled_unless_left_out_and_plain_jobs_never() {
         assert_eq!(jobs(&[]), BTreeSet::from([JobKind::PyTorchJob]));
-        assert_eq!(jobs(&[ControlledKind::None]), BTreeSet::new());
-        let named = jobs(&[ControlledKind::PyTorchJob]);
+        assert_eq!(jobs(&["none"]), BTreeSet::new());
+        let named = jobs(&["PyTorchJob"]);
         assert_eq!(named, BTreeSet::from([JobKind::PyTorchJob]));
     }
 }

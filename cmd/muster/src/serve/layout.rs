@@ -30,7 +30,7 @@ impl Layout {
                 .create(directory)
                 .with_context(|| {
                     format!(
-                        "--data: the directory {} can't be made; choose one that this user may write",
+                        "--data: the directory {} can't be created; choose one that this user may write",
                         directory.display()
                     )
                 })?;
@@ -121,12 +121,12 @@ fn tighten(path: &Path) {
     match fs::set_permissions(path, fs::Permissions::from_mode(private)) {
         Ok(()) => tracing::warn!(
             path = %path.display(),
-            "others could read it (mode {mode:o}); its mode is {private:o} now"
+            "other users could read the file (mode {mode:o}); its mode is now {private:o}"
         ),
         Err(error) => tracing::error!(
             path = %path.display(),
             %error,
-            "others can read it (mode {mode:o}), and that can't be changed"
+            "other users can read the file (mode {mode:o}), and the mode can't be changed"
         ),
     }
 }

@@ -21,17 +21,23 @@ use super::host;
 use super::layout::Layout;
 use super::server::Server;
 use crate::arguments::{
-    Agent, DevicesBy, HostFiles, MachineOptions, Metrics, MigDrain, NcclTopology,
+    DevicesBy, EmbeddedAgent, HostFiles, KubeletAgent, MachineOptions, Metrics, MigDrain,
+    NcclTopology, PodOptions,
 };
 
 /// The configuration of an agent in the server's process.
-pub fn beside(server: &Server, layout: &Layout, options: &MachineOptions) -> Result<AgentConfig> {
-    let address = match options.node_address {
+pub fn beside(
+    server: &Server,
+    layout: &Layout,
+    options: &MachineOptions,
+    pods: &PodOptions,
+) -> Result<AgentConfig> {
+    let address = match pods.node_address {
         Some(address) => address,
         None => server.local_address().ip(),
     };
     let server_url = format!("https://{}", server.local_address());
-    let mut config = common(layout, options, server_url, address)?;
+    let mut config = common(layout, options, pods, server_url, address)?;
     config.metrics = listen(options, Ipv4Addr::LOCALHOST);
     config.token = Some(server.fleet.own_join_token(&config.node_name)?);
     config.ca = Some(layout.authority());
@@ -39,41 +45,18 @@ pub fn beside(server: &Server, layout: &Layout, options: &MachineOptions) -> Res
 }
 
 /// The configuration of an agent in its own process.
-pub fn alone(layout: &Layout, arguments: &Agent) -> Result<AgentConfig> {
-    let unused = [
-        (arguments.mig_manager.is_some(), "--mig-manager"),
-        (arguments.mig_config.is_some(), "--mig-config"),
-        (arguments.mig_partitions, "--mig-partitions"),
-        (
-            arguments.device_plugin_config.is_some(),
-            "--device-plugin-config",
-        ),
-        (arguments.gpu_parts, "--gpu-parts"),
-        (
-            !arguments.device_list_strategy.is_empty(),
-            "--device-list-strategy",
-        ),
-        (arguments.devices.is_some(), "--devices"),
-        (arguments.host_root != Path::new("/"), "--host-root"),
-    ];
-    if let Some((_, name)) = unused.into_iter().find(|(given, _)| *given) {
-        bail!("{name}: is for devices beside a kubelet; add --engine kubernetes");
-    }
-    if arguments.pair {
-        bail!(
-            "--pair: an agent of a server always takes part; leave it out, or add --engine kubernetes"
-        );
-    }
+pub fn alone(layout: &Layout, arguments: &EmbeddedAgent) -> Result<AgentConfig> {
     let server = arguments
         .server
         .as_deref()
-        .context("--server: required: the address of the server to join, https://HOST:PORT")?;
+        .context("--server is required: the address of the server to join, https://HOST:PORT")?;
     let server = server.trim_end_matches('/').to_string();
-    let address = match arguments.machine.node_address {
+    let pods = &arguments.pods;
+    let address = match pods.node_address {
         Some(address) => address,
         None => own_address(&server)?,
     };
-    let mut config = common(layout, &arguments.machine, server, address)?;
+    let mut config = common(layout, &arguments.machine, pods, server, address)?;
     if let Some(text) = &arguments.token {
         // `muster token join` prints the token and the authority's fingerprint.
         let (token, fingerprint) = match text.split_once('@') {
@@ -90,6 +73,7 @@ pub fn alone(layout: &Layout, arguments: &Agent) -> Result<AgentConfig> {
 fn common(
     layout: &Layout,
     options: &MachineOptions,
+    pods: &PodOptions,
     server: String,
     address: IpAddr,
 ) -> Result<AgentConfig> {
@@ -109,25 +93,25 @@ fn common(
         mig_strategy: options.mig_strategy.clone(),
         rdma: shared_cards(options, GivenBy::Plugin, &vendors)?,
         vendors,
-        topology: match options.nccl_topology {
+        topology: match pods.nccl_topology {
             None | Some(NcclTopology::Hidden) => TellTopology::Hidden,
             Some(NcclTopology::Always) => TellTopology::Always,
             Some(NcclTopology::Never) => TellTopology::Never,
         },
-        host_images: options.host_images,
-        cri_socket: options.cri.clone(),
-        labels: options.labels.iter().cloned().collect(),
+        host_images: pods.host_images,
+        cri_socket: pods.cri.clone(),
+        labels: pods.labels.iter().cloned().collect(),
         look: agent::LOOK,
         xids: hearing(options)?,
         metrics: listen(options, Ipv4Addr::UNSPECIFIED),
-        sharing: by_mps(options.sharing.mps.as_ref()),
+        sharing: by_mps(pods.mps.as_ref()),
         mps: daemons(options),
         over_share: options.sharing.over_share.into(),
-        accounts: accounts(options.tenancy.accounts.as_deref())?,
-        pod_ids: options.tenancy.pod_ids.clone().unwrap_or(agent::POD_IDS),
-        pod_processes: options.tenancy.pod_pids_limit,
-        pod_disk: options.tenancy.pod_disk.unwrap_or(PodDisk::Share),
-        read_only_host: options.tenancy.host_files != Some(HostFiles::AsPermitted),
+        accounts: accounts(pods.tenancy.accounts.as_deref())?,
+        pod_ids: pods.tenancy.pod_ids.clone().unwrap_or(agent::POD_IDS),
+        pod_processes: pods.tenancy.pod_pids_limit,
+        pod_disk: pods.tenancy.pod_disk.unwrap_or(PodDisk::Share),
+        read_only_host: pods.tenancy.host_files != Some(HostFiles::AsPermitted),
         hidden: vec![layout.root().to_path_buf()],
         shim_command: vec![shim.into(), "shim".into()],
     })
@@ -163,39 +147,13 @@ fn listen(options: &MachineOptions, usual: Ipv4Addr) -> Option<Listen> {
 fn node_name(options: &MachineOptions) -> Result<String> {
     match &options.node_name {
         Some(name) => Ok(name.clone()),
-        None => {
-            host::name().context("--node-name: this host has no name of its own; give the node one")
-        }
+        None => host::name().context("--node-name: this host has no name; give the node one"),
     }
 }
 
 /// The configuration of an agent that gives devices to a kubelet's pods.
-pub fn beside_kubelet(data: &Path, arguments: &Agent) -> Result<KubeletConfig> {
+pub fn beside_kubelet(data: &Path, arguments: &KubeletAgent) -> Result<KubeletConfig> {
     let machine = &arguments.machine;
-    let unused = [
-        (arguments.server.is_some(), "--server"),
-        (arguments.token.is_some(), "--token"),
-        (arguments.ca.is_some(), "--ca"),
-        (machine.node_address.is_some(), "--node-address"),
-        (machine.nccl_topology.is_some(), "--nccl-topology"),
-        (machine.host_images, "--host-images"),
-        (machine.cri.is_some(), "--cri"),
-        (machine.tenancy.accounts.is_some(), "--accounts"),
-        (machine.tenancy.pod_ids.is_some(), "--pod-ids"),
-        (machine.tenancy.host_files.is_some(), "--host-files"),
-        (machine.tenancy.pod_disk.is_some(), "--pod-disk"),
-        (!machine.labels.is_empty(), "--label"),
-    ];
-    if machine.sharing.mps.is_some() {
-        bail!(
-            "--mps: with --engine kubernetes sharing.mps of --device-plugin-config says it; leave it out"
-        );
-    }
-    if let Some((_, name)) = unused.into_iter().find(|(given, _)| *given) {
-        bail!(
-            "{name}: means nothing with --engine kubernetes, where the kubelet joins the node and runs its pods; leave it out"
-        );
-    }
     let given_by = match arguments.devices {
         None | Some(DevicesBy::Plugin) => GivenBy::Plugin,
         Some(DevicesBy::Dra) => GivenBy::Claims,
@@ -301,7 +259,7 @@ fn document(file: &Path, named: impl Fn() -> String) -> Result<serde_json::Value
 }
 
 /// The device plugin's settings: from the file, with the argument's MIG strategy.
-fn plugin_settings(arguments: &Agent) -> Result<PluginSettings> {
+fn plugin_settings(arguments: &KubeletAgent) -> Result<PluginSettings> {
     let mut settings = PluginSettings::default();
     if let Some(file) = &arguments.device_plugin_config {
         let named = || format!("--device-plugin-config: {}", file.display());
@@ -325,21 +283,23 @@ fn plugin_settings(arguments: &Agent) -> Result<PluginSettings> {
 
 /// Refuses to partition GPUs for claims if there are no claims or no GPUs, or if another program
 /// partitions them.
-fn check_partitions(arguments: &Agent, by: GivenBy) -> Result<()> {
+fn check_partitions(arguments: &KubeletAgent, by: GivenBy) -> Result<()> {
     if !arguments.mig_partitions {
         return Ok(());
     }
     if by != GivenBy::Claims {
         bail!(
-            "--mig-partitions: GPUs are cut for claims, which --devices dra gives out; add that, or use --mig-manager"
+            "--mig-partitions: GPUs are partitioned for claims only, which need --devices dra; add that, or use --mig-manager"
         );
     }
     if arguments.mig_manager.is_some() {
-        bail!("--mig-partitions: --mig-manager would cut the same GPUs; leave one of them out");
+        bail!(
+            "--mig-partitions: --mig-manager would partition the same GPUs; leave one of them out"
+        );
     }
     if arguments.machine.machine.is_some() {
         bail!(
-            "--mig-partitions: the GPUs of a machine description (--machine) can't be cut; describe them as cut there (mig), or leave one of them out"
+            "--mig-partitions: the GPUs of a machine description (--machine) can't be partitioned; describe their slices there (mig), or leave one of them out"
         );
     }
     Ok(())
@@ -351,7 +311,7 @@ fn mig_settings(pods: Option<MigDrain>, file: Option<&Path>) -> Result<Option<Mi
         if let Some(file) = file {
             let file = file.display();
             bail!(
-                "--mig-config: {file} is for --mig-manager; say there what becomes of pods: wait or evict"
+                "--mig-config: {file} is for --mig-manager; add --mig-manager wait or --mig-manager evict"
             );
         }
         return Ok(None);
@@ -379,7 +339,7 @@ fn vendors(files: &[PathBuf]) -> Result<Vec<Vendor>> {
         if all.iter().any(|other| other.resource == vendor.resource) {
             let resource = &vendor.resource;
             bail!(
-                "{}: resource: {resource} is described by another file already; leave one out",
+                "{}: resource: {resource} is described by another file too; leave one of them out",
                 named()
             );
         }
@@ -416,7 +376,7 @@ fn shared_cards(options: &MachineOptions, by: GivenBy, vendors: &[Vendor]) -> Re
     if let Some(vendor) = vendors.iter().find(both) {
         let resource = &vendor.resource;
         bail!(
-            "{}: {resource} is a --vendor's already; give one another name",
+            "{}: {resource} is also the resource of a --vendor file; give one of them another name",
             named()
         );
     }
@@ -426,7 +386,7 @@ fn shared_cards(options: &MachineOptions, by: GivenBy, vendors: &[Vendor]) -> Re
 /// This host's address as the server sees it.
 fn own_address(server: &str) -> Result<IpAddr> {
     let Some(authority) = server.strip_prefix("https://") else {
-        bail!("--server: Invalid value: {server:?}: use https://HOST:PORT");
+        bail!("--server: {server:?} is invalid: use https://HOST:PORT");
     };
     let resolved: SocketAddr = authority
         .to_socket_addrs()
@@ -443,7 +403,20 @@ mod tests {
     use clap::Parser;
 
     use super::*;
-    use crate::arguments::{Arguments, Command};
+    use crate::arguments::{AgentEngine, Arguments, Command};
+
+    /// The configuration of `muster agent kubernetes --node-name=n` with further arguments.
+    fn of_kubelet(more: &[&str]) -> Result<KubeletConfig> {
+        let words = ["muster", "agent", "kubernetes", "--node-name=n"];
+        let parsed = Arguments::try_parse_from(words.iter().chain(more))?;
+        let Command::Agent(agent) = parsed.command else {
+            panic!("an agent")
+        };
+        let Some(AgentEngine::Kubernetes(options)) = agent.engine else {
+            panic!("beside a kubelet")
+        };
+        beside_kubelet(Path::new("/nowhere"), &options)
+    }
 
     #[test]
     fn the_examples_describe_their_vendors_resources_each_once() {
@@ -542,15 +515,8 @@ mod tests {
     }
 
     #[test]
-    fn gpus_are_cut_for_claims_where_there_are_claims_and_nobody_else_cuts() {
-        let partitions = |more: &[&str]| -> Result<bool> {
-            let words = ["muster", "agent", "--engine=kubernetes", "--node-name=n"];
-            let parsed = Arguments::try_parse_from(words.iter().chain(more))?;
-            let Command::Agent(agent) = parsed.command else {
-                panic!("an agent")
-            };
-            Ok(beside_kubelet(Path::new("/nowhere"), &agent)?.partitions)
-        };
+    fn gpus_are_partitioned_for_claims_only_without_another_mig_manager() {
+        let partitions = |more: &[&str]| -> Result<bool> { Ok(of_kubelet(more)?.partitions) };
         assert!(!partitions(&["--devices=dra"]).unwrap());
         assert!(partitions(&["--devices=dra", "--mig-partitions"]).unwrap());
         // The additional arguments, and the expected part of the error.
@@ -570,22 +536,9 @@ mod tests {
     }
 
     #[test]
-    fn cards_are_shared_unless_they_are_claimed_described_or_nobodys() {
+    fn cards_are_shared_unless_they_are_claimed_described_or_off() {
         let resources = |more: &[&str]| -> Result<Vec<String>> {
-            let words = [
-                "muster",
-                "agent",
-                "--engine",
-                "kubernetes",
-                "--node-name",
-                "n",
-            ];
-            let parsed = Arguments::try_parse_from(words.iter().chain(more))?;
-            let Command::Agent(agent) = parsed.command else {
-                panic!("an agent")
-            };
-            let config = beside_kubelet(Path::new("/nowhere"), &agent)?;
-            let all = config.rdma.resources.into_iter();
+            let all = of_kubelet(more)?.rdma.resources.into_iter();
             Ok(all.map(|shared| shared.resource).collect())
         };
         let none = [""; 0];

@@ -17,7 +17,7 @@ pub fn announce(server: &Server, layout: &Layout) {
         );
     }
     println!(
-        "  stop        Ctrl-C, or kill {}; what runs goes on",
+        "  stop        Ctrl-C, or kill {}; pods keep running",
         std::process::id()
     );
 }

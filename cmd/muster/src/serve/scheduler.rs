@@ -1,14 +1,14 @@
 //! The scheduler's configuration, from the server's file.
 
+use std::path::Path;
+
 use anyhow::{Context, Result, bail};
 use controllers::SchedulerConfig;
 use controllers::scheduler_settings;
 
-use crate::arguments::ServerOptions;
-
 /// The configuration of the file, with defaults for the rest; the defaults without a file.
-pub fn config(options: &ServerOptions, defaults: SchedulerConfig) -> Result<SchedulerConfig> {
-    let Some(file) = &options.scheduler_config else {
+pub fn config(file: Option<&Path>, defaults: SchedulerConfig) -> Result<SchedulerConfig> {
+    let Some(file) = file else {
         return Ok(defaults);
     };
     let named = || format!("--scheduler-config: {}", file.display());
@@ -36,8 +36,8 @@ pub fn config(options: &ServerOptions, defaults: SchedulerConfig) -> Result<Sche
 pub fn refuse_cutting(config: &SchedulerConfig) -> Result<()> {
     if config.cutting.is_some() {
         bail!(
-            "--scheduler-config: spec.mig: this server's own agents don't cut GPUs; leave it out, or use \
-             --engine kubernetes, with agents that run with --mig-manager"
+            "--scheduler-config: spec.mig: this server's own agents don't partition GPUs; leave it out, or use \
+             `muster server kubernetes`, with agents that run with --mig-manager"
         );
     }
     Ok(())

@@ -1,6 +1,7 @@
 //! Wires the server: store, resource API, identities, fleet, controllers, portal, and the
-//! listener in front of them.
+//! listener in front of them. The parts that run are components of one supervisor.
 
+use std::convert::Infallible;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,18 +11,19 @@ use apiserver::{ApiConfig, ApiServer};
 use axum::Router;
 use axum::middleware::from_fn_with_state;
 use fleet::{CertificateAuthority, Fleet, FleetConfig};
-use identity::audit::AuditLog;
 use identity::{Identity, Options};
 use resources::access::Caller;
+use supervisor::Supervisor;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
-use tokio::task::{AbortHandle, JoinHandle};
 
 use super::certificate::{self, Certificate, Names};
 use super::decisions::Decisions;
 use super::layout::{Layout, write_private};
 use super::listener::{self, Certificates, Front, Limits};
-use super::{admin, audit, edge, hooks, host, plain_http, pod_security, process, scheduler};
+use super::{
+    admin, audit, edge, hooks, host, plain_http, pod_security, process, scheduler, signals,
+};
 use crate::arguments::ServerOptions;
 
 /// Ports for rendezvous where pods share their node's network: below Linux's ephemeral
@@ -35,24 +37,18 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub struct Server {
     /// The connected nodes.
     pub fleet: Arc<Fleet>,
+    /// The running parts. A stop ends them in the reverse order: the listener, the renewal of the certificate, the
+    /// fleet, the controllers, the decisions on disk, and the audit log.
+    pub components: Supervisor,
     address: SocketAddr,
-    listening: JoinHandle<Result<()>>,
-    renewing: AbortHandle,
-    controllers: controllers::Handle,
-    decisions: Decisions,
-    api: ApiServer,
-    audit_log: AuditLog,
 }
 
 impl Server {
     /// Starts all parts; when this returns, the server answers requests.
-    pub async fn start(
-        layout: &Layout,
-        options: &ServerOptions,
-        stop: watch::Receiver<bool>,
-    ) -> Result<Server> {
+    pub async fn start(layout: &Layout, options: &ServerOptions) -> Result<Server> {
         // Errors in files are reported before anything is changed.
-        let scheduler = scheduler::config(options, controllers::SchedulerConfig::default())?;
+        let file = options.scheduler.scheduler_config.as_deref();
+        let scheduler = scheduler::config(file, controllers::SchedulerConfig::default())?;
         scheduler::refuse_cutting(&scheduler)?;
         let api_config = ApiConfig {
             pod_security: pod_security::config(options)?,
@@ -60,7 +56,7 @@ impl Server {
         };
         let socket = TcpListener::bind(options.listen).await.with_context(|| {
             format!(
-                "--listen: {} can't be listened on; is another server there? choose another port",
+                "--listen: {} can't be listened on; another server may use it: choose another port",
                 options.listen
             )
         })?;
@@ -94,7 +90,7 @@ impl Server {
         hooks::connect_logs(&api, &fleet);
         hooks::connect_users(&api, &identity);
 
-        let controllers = controllers::start(
+        let mut controllers = controllers::start(
             client("controllers"),
             controllers::Config {
                 scheduler,
@@ -145,25 +141,46 @@ impl Server {
             limits: Limits::of(process::raise_open_files()),
             certificates: certificates(&fleet),
         };
-        let renewing = {
-            let (ca, options) = (ca.clone(), options.clone());
-            tokio::spawn(async move {
+        // Written before the first request is answered: a user who can read the file can use it.
+        admin::write_kubeconfig(layout, &identity, &ca, local(address)).await;
+
+        let mut components = Supervisor::new();
+        components
+            .run("audit log", |stop| async move {
+                stop.requested().await;
+                audit::close(audit_log, &api).await;
+                Ok::<(), Infallible>(())
+            })
+            // The history is optional: the server goes on if it can't be written any more.
+            .until_done("decisions", |stop| async move {
+                stop.requested().await;
+                decisions.finish().await;
+                Ok::<(), Infallible>(())
+            })
+            .run("controllers", |stop| async move {
+                stop.run_until_requested(controllers.ended()).await;
+                controllers.shutdown(PATIENCE).await;
+                Ok::<(), Infallible>(())
+            });
+        let connected = fleet.clone();
+        components.run("fleet", |stop| async move {
+            stop.requested().await;
+            connected.shutdown();
+            Ok::<(), Infallible>(())
+        });
+        let options = options.clone();
+        components
+            .run_loop("certificate renewal", async move {
                 let names = || names(&options, address);
                 certificate.renew_in_time(&ca, names).await;
             })
-        };
-        // Written before the first request is answered: a user who can read the file can use it.
-        admin::write_kubeconfig(layout, &identity, &ca, local(address)).await;
-        let listening = tokio::spawn(listener::serve(socket, front, stop));
+            .run("listener", |stop| {
+                listener::serve(socket, front, stop.receiver())
+            });
         Ok(Server {
             fleet,
+            components,
             address,
-            listening,
-            renewing: renewing.abort_handle(),
-            controllers,
-            decisions,
-            api,
-            audit_log,
         })
     }
 
@@ -183,15 +200,13 @@ impl Server {
         format!("{scheme}://{}/", self.local_address())
     }
 
-    /// Runs until a stop signal, then shuts the parts down in order.
-    pub async fn run_to_end(self) -> Result<()> {
-        let ended = self.listening.await.context("the listener's task ended")?;
-        self.renewing.abort();
-        self.fleet.shutdown();
-        self.controllers.shutdown(PATIENCE).await;
-        self.decisions.finish().await;
-        audit::close(self.audit_log, &self.api).await;
-        ended
+    /// Runs until `stop` is true, then stops the parts in order.
+    ///
+    /// # Errors
+    /// A part ended unexpectedly; the error names it, and the other parts are stopped.
+    pub async fn run_until(self, stop: watch::Receiver<bool>) -> Result<()> {
+        let stop = signals::requested(stop);
+        Ok(self.components.supervise(stop).await?)
     }
 }
 

@@ -5,11 +5,10 @@ use std::path::Path;
 use hardware::{Inventory, mig};
 
 /// A short list of what no sharing mode isolates; the agent's help has the full list.
-const APART: &str =
-    "           MIG keeps all apart but PCIe, power, heat, and what happens to the whole GPU;
-           MPS keeps neither faults nor memory bandwidth, caches and PCIe apart;
-           taking turns (time slicing) keeps neither memory nor time nor faults of the GPU apart;
-           `muster agent --help` says more";
+const APART: &str = "           MIG isolates all but PCIe, power, heat and faults of the whole GPU;
+           MPS isolates neither faults nor memory bandwidth, caches and PCIe;
+           time slicing isolates neither memory nor time nor faults of the GPU;
+           `muster agent --help` has the details";
 
 /// The lines of the report: the sharing modes of the machine's GPUs, and the isolation of each.
 /// Empty for a machine without GPUs.
@@ -25,11 +24,11 @@ pub fn of(inventory: &Inventory, control: Option<&Path>) -> String {
     let can = |gpu: &&hardware::Gpu| gpu.slices.is_some() || !mig::profiles(&gpu.model).is_empty();
     let able = inventory.gpus.iter().filter(can).count();
     let control = match control {
-        Some(path) => format!("{} is there", path.display()),
-        None => "no nvidia-cuda-mps-control on the PATH, so not without --mps-control".to_owned(),
+        Some(path) => format!("found {}", path.display()),
+        None => "no nvidia-cuda-mps-control on the PATH; agents need --mps-control".to_owned(),
     };
     format!(
-        "sharing    by MIG: {able} of {} GPUs can be cut, {cut} are\n           by MPS: {control}\n{APART}\n",
+        "sharing    by MIG: {able} of {} GPUs can be partitioned, {cut} are\n           by MPS: {control}\n{APART}\n",
         inventory.gpus.len(),
     )
 }
@@ -41,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_ways_that_there_are_are_said_with_what_they_do_not_keep_apart() {
+    fn the_report_lists_the_sharing_modes_with_what_they_do_not_isolate() {
         let gpu = |model: &str| Gpu {
             model: model.into(),
             ..Gpu::default()
@@ -52,14 +51,14 @@ mod tests {
         };
         let text = of(&inventory, None);
         for words in [
-            "1 of 2 GPUs can be cut, 0 are",
+            "1 of 2 GPUs can be partitioned, 0 are",
             "no nvidia-cuda-mps-control",
-            "MPS keeps neither faults nor memory bandwidth",
+            "MPS isolates neither faults nor memory bandwidth",
         ] {
             assert!(text.contains(words), "{text}");
         }
         let there = of(&inventory, Some(Path::new("/usr/bin/control")));
-        assert!(there.contains("/usr/bin/control is there"), "{there}");
+        assert!(there.contains("found /usr/bin/control"), "{there}");
         assert_eq!(of(&Inventory::default(), None), "");
     }
 }

@@ -24,3 +24,9 @@ pub fn stop() -> Result<watch::Receiver<bool>> {
     });
     Ok(stop)
 }
+
+/// Waits until the value is true.
+pub async fn requested(mut stop: watch::Receiver<bool>) {
+    // An error: the task above is gone, and no signal would be noticed any more.
+    let _ = stop.wait_for(|stop| *stop).await;
+}

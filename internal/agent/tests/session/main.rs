@@ -5,5 +5,6 @@
 #![allow(clippy::unwrap_used, reason = "a test's surprise is its failure")]
 
 mod server;
+mod spans;
 mod stand_in;
 mod walks;

@@ -8,6 +8,7 @@ use kube::{Api, Client};
 use resources::devices::{DEVICES_ANNOTATION, chosen};
 use scheduler::Bind;
 use serde_json::{Value, json};
+use tracing::Instrument;
 
 use super::asking::{Answer, kept_back, until_answered, until_known};
 
@@ -35,14 +36,28 @@ enum Asked {
     Unclear(String),
 }
 
-/// Binds one pod.
+/// Binds one pod, in a span with the pod and its node.
 pub(super) async fn bind(client: Client, bind: Bind) -> Outcome {
+    let span = tracing::info_span!(
+        "bind",
+        namespace = bind.pod.namespace,
+        pod = bind.pod.name,
+        node = bind.node,
+    );
+    write(client, bind).instrument(span).await
+}
+
+async fn write(client: Client, bind: Bind) -> Outcome {
     let api: Api<Pod> = Api::namespaced(client, &bind.pod.namespace);
     let refused = match ask(&api, &bind).await {
         Asked::Bound => None,
         Asked::Refused(why) => Some(Refused { why, found: None }),
         Asked::Unclear(why) => ask_after(&api, &bind, why).await,
     };
+    match &refused {
+        None => tracing::debug!("the pod is bound"),
+        Some(refused) => tracing::debug!(why = refused.why, "the pod is not bound as planned"),
+    }
     Outcome { bind, refused }
 }
 
@@ -140,14 +155,15 @@ fn binding(bind: &Bind) -> Value {
 mod tests {
     use std::collections::BTreeMap;
 
+    use http::{Request, Response};
+    use kube::client::Body;
     use scheduler::{GroupRef, PodRef};
 
     use super::*;
 
-    #[test]
-    fn a_binding_names_the_pod_meant_and_carries_its_devices() {
+    fn meant() -> Bind {
         let one = BTreeMap::from([("nvidia.com/gpu".to_owned(), vec!["GPU-1".to_owned()])]);
-        let bind = Bind {
+        Bind {
             pod: PodRef {
                 namespace: "ns".into(),
                 name: "p".into(),
@@ -161,8 +177,27 @@ mod tests {
             node: "n1".into(),
             devices: BTreeMap::from([("main".to_owned(), one)]),
             volumes: Vec::new(),
-        };
-        let binding = binding(&bind);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_binding_is_a_span_with_its_pod_and_node() {
+        let service = tower::service_fn(|_: Request<Body>| async {
+            Ok::<_, kube::Error>(Response::new(Body::from(b"{}".to_vec())))
+        });
+        let client = Client::new(service, "ns");
+        let (log, subscriber) = crate::test_log::subscriber();
+        let collecting = tracing::subscriber::set_default(subscriber);
+        let outcome = bind(client, meant()).await;
+        drop(collecting);
+        assert!(outcome.refused.is_none());
+        let span = "bind{namespace=\"ns\" pod=\"p\" node=\"n1\"}";
+        assert!(log.text().contains(span), "{}", log.text());
+    }
+
+    #[test]
+    fn a_binding_names_the_pod_meant_and_carries_its_devices() {
+        let binding = binding(&meant());
         assert_eq!(binding["metadata"]["uid"], "u");
         assert_eq!(binding["target"]["name"], "n1");
         assert_eq!(

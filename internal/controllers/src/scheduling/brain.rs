@@ -7,6 +7,7 @@ use invariants::{Invariant, Violation};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use scheduler::{Bind, Event, Eviction, GroupRef, Plan, PodRef, QueueView, Scheduler, WhatIf};
+use tracing::field;
 
 /// How long a gang waits after its binds would have broken an invariant.
 const VIOLATOR_REST: jiff::SignedDuration = jiff::SignedDuration::from_secs(30);
@@ -63,8 +64,23 @@ impl Brain {
     /// Makes a plan and drops from it all binds that would break an invariant. Returns the number
     /// of violations too.
     pub(super) fn plan(&mut self, now: Timestamp) -> (Plan, usize) {
+        let span = tracing::info_span!(
+            "plan",
+            unchanged = field::Empty,
+            binds = field::Empty,
+            evictions = field::Empty,
+            reservations = field::Empty,
+            violations = field::Empty,
+        );
+        let _entered = span.enter();
         let mut plan = self.scheduler.plan(now);
         let violations = self.gate(&mut plan, now);
+        span.record("unchanged", plan.unchanged)
+            .record("binds", plan.binds.len())
+            .record("evictions", plan.evictions.len())
+            .record("reservations", plan.reservations.len())
+            .record("violations", violations);
+        tracing::debug!("the scheduler made a plan");
         for bind in &plan.binds {
             self.cluster.assume(&placement(bind));
         }
@@ -314,6 +330,16 @@ mod tests {
         brain.cluster.put_node(&node("2"));
         let (again, violations) = brain.plan(now + VIOLATOR_REST);
         assert_eq!((again.binds.len(), violations), (2, 0));
+    }
+
+    #[test]
+    fn a_plan_is_a_span_with_its_counts() {
+        let mut brain = brain();
+        let lines = crate::test_log::lines(|| {
+            brain.plan(Timestamp::UNIX_EPOCH);
+        });
+        let plan = "plan{unchanged=false binds=3 evictions=0 reservations=0 violations=0}";
+        assert!(lines.contains(plan), "{lines}");
     }
 
     #[test]

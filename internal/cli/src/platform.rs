@@ -18,7 +18,7 @@ impl Connection {
         } else {
             serde_json::to_vec(body)?
         };
-        let request = axum::http::Request::builder()
+        let request = http::Request::builder()
             .method(method)
             .uri(path)
             .header("content-type", "application/json")

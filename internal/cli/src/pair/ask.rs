@@ -13,8 +13,8 @@ use resources::names::{RDMA_ANSWER, RDMA_ASK};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
-use crate::client::Connection;
-use crate::client::show::escape;
+use crate::Connection;
+use crate::show::escape;
 
 /// How long an agent may take to describe its end, which needs no measurement.
 const EXAMINE: Duration = Duration::from_secs(15);
@@ -95,7 +95,7 @@ async fn put(nodes: &Api<Node>, node: &str, question: &Question) -> Result<()> {
         let stands = found.annotations.as_ref().and_then(|all| all.get(RDMA_ASK));
         if let Some(wait) = stands.and_then(|stands| busy(stands, question.asked)) {
             bail!(
-                "node {node:?}: somebody else has it checked; try again when they have ended, in {wait} s at most"
+                "node {node:?}: another user has it checked; try again when that check has ended, in {wait} s at most"
             );
         }
         // The write names the version that was read: of two concurrent commands, the second one gets a conflict.

@@ -132,12 +132,15 @@ mod tests {
     use super::*;
     use clap::Parser;
 
+    /// A command line with the options of `muster run` alone.
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        run: Run,
+    }
+
     fn parsed(words: &[&str]) -> Run {
-        let words = ["muster", "run"].iter().chain(words);
-        match crate::arguments::Arguments::parse_from(words).command {
-            crate::arguments::Command::Run(run) => run,
-            other => panic!("{other:?}"),
-        }
+        Line::parse_from(["run"].iter().chain(words)).run
     }
 
     #[test]

@@ -10,7 +10,8 @@ use resources::registry::Kind;
 use super::exit::Exit;
 use super::output::{self, Paint, Progress};
 use super::{Answer, Connection, failure, kinds, ranks};
-use crate::arguments::{SUCCEEDED, Until, Wait};
+use crate::arguments::Wait;
+use crate::until::{SUCCEEDED, Until};
 
 /// Prints the result of a wait.
 type Say = fn(&str) -> Result<()>;

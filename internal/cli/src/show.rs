@@ -181,8 +181,8 @@ pub async fn table(connection: &Connection, path: &str) -> Result<Value> {
 }
 
 /// A GET request that prefers Tables.
-pub fn http(path: &str) -> Result<axum::http::Request<Vec<u8>>> {
-    axum::http::Request::get(path)
+pub fn http(path: &str) -> Result<http::Request<Vec<u8>>> {
+    http::Request::get(path)
         .header("accept", TABLE)
         .body(Vec::new())
         .context("the request could not be made")

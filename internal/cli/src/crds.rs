@@ -55,7 +55,7 @@ pub async fn install(connection: &Connection, arguments: &Crds) -> Result<Answer
             if is_others(&crds, &crd).await? {
                 let name = crd.name_any();
                 output::put_line(&format!(
-                    "customresourcedefinition/{name} left alone: it is there and somebody else's"
+                    "customresourcedefinition/{name} left alone: another operator installed it"
                 ))?;
             } else {
                 ours.push(crd);
@@ -74,7 +74,7 @@ pub async fn install(connection: &Connection, arguments: &Crds) -> Result<Answer
             }
             Err(kube::Error::Api(status)) if status.code == 409 => {
                 bail!(
-                    "{}\n  {name} is there already and somebody else's: either leave it, or take it over with --force-conflicts",
+                    "{}\n  another operator installed {name}: either leave it, or take it over with --force-conflicts",
                     status.message
                 );
             }

@@ -40,19 +40,19 @@ impl Exit {
 pub const HELP: &str = "\
 Exit status:
   0    done, or yes
-  1    the answer is no (a job failed, a check found something), or the work could not be done
-  2    what was typed makes no sense
-  3    what was named does not exist
+  1    the answer is no (a job failed, a check found a fault), or the command failed
+  2    the arguments are invalid
+  3    the named object does not exist
   4    the server refused: no permission, a conflict, an invalid field
   5    no server answered
-  124  a wait's time was over
+  124  a wait timed out
   `muster run` ends with the exit status of its job's command.";
 
 /// Addition for `muster run`.
 pub const RUN_HELP: &str = "\
 Exit status:
   0 when the job succeeded; when it failed, the exit status of the replica that failed first
-  (128 and the signal's number when a signal ended it), or 1 when no replica told one.
+  (128 and the signal's number if a signal ended it), or 1 if no replica reported one.
 
 Examples:
   muster run -- hostname
@@ -61,7 +61,7 @@ Examples:
 /// Addition for `muster wait`.
 pub const WAIT_HELP: &str = "\
 Exit status:
-  0 when it came about, 1 when it can't any more, 124 when the time was over.
+  0 if the condition came true, 1 if it can't come true any more, 124 if the wait timed out.
 
 Examples:
   muster wait train

@@ -125,7 +125,7 @@ async fn open(connection: &Connection, pod: &str, query: &[String]) -> Result<Lo
         escape(pod),
         query.join("&")
     );
-    let request = axum::http::Request::get(path)
+    let request = http::Request::get(path)
         .body(Vec::new())
         .context("the request could not be made")?;
     Ok(Box::pin(connection.client.request_stream(request).await?))

@@ -12,7 +12,6 @@ use hardware::rdma::{self, Answer as Found, Check};
 
 use super::{Answer, Connection, failure, output};
 use crate::arguments::Doctor;
-use crate::serve::host;
 
 /// A node and the description of its end.
 struct Side {
@@ -23,12 +22,9 @@ struct Side {
 /// Checks and measures RDMA between two nodes, and prints a table.
 pub async fn pair(connection: &Connection, arguments: Doctor) -> Result<Answer> {
     let there = arguments.pair.context("--pair: which node?")?;
-    let here = match arguments.node {
-        Some(node) => node,
-        None => {
-            host::name().context("--node: this host has no name of its own; name the first node")?
-        }
-    };
+    let here = arguments
+        .node
+        .context("--node: this host has no name of its own; name the first node")?;
     if here == there {
         bail!(
             "--pair: {there} is the first node itself; name another (--node says which is the first)"

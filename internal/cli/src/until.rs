@@ -1,6 +1,6 @@
 //! The events that `muster wait` can wait for.
 
-use super::invalid::InvalidValue;
+use crate::invalid::InvalidValue;
 
 /// The condition of a successful job.
 pub const SUCCEEDED: &str = "Succeeded";

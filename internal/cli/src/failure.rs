@@ -49,9 +49,6 @@ pub fn exit_of(error: &Error) -> Exit {
         if let Some(failure) = cause.downcast_ref::<Failure>() {
             return Some(failure.exit);
         }
-        if cause.is::<simulator::SimulatorError>() {
-            return Some(Exit::Usage);
-        }
         match cause.downcast_ref::<kube::Error>()? {
             kube::Error::Api(status) => Some(match status.code {
                 404 => Exit::NotFound,

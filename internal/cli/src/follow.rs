@@ -126,7 +126,7 @@ impl Watched<'_> {
         );
         let mut request = http(&path)?;
         if self.form().is_some() {
-            let json = axum::http::HeaderValue::from_static("application/json");
+            let json = http::HeaderValue::from_static("application/json");
             request.headers_mut().insert("accept", json);
         }
         let stream = self.connection.client.request_stream(request).await?;

@@ -1,6 +1,8 @@
-//! The client's commands, which use the same API as kubectl.
+//! The command-line client: the commands that ask a server through the same API as kubectl, with their options, texts
+//! and exit statuses. The binary adds the commands that run on this machine.
 
 mod apply;
+mod arguments;
 mod backup;
 mod connection;
 mod crds;
@@ -11,6 +13,7 @@ mod explain;
 mod failure;
 mod follow;
 mod history;
+mod invalid;
 mod jobs;
 mod kinds;
 mod kubeconfig;
@@ -28,18 +31,20 @@ mod remove;
 mod run;
 mod show;
 mod tokens;
+mod until;
 mod version;
 mod wait;
 
 use anyhow::Result;
 
+pub use arguments::{Command, Doctor, Global, JOIN_USES_MAX, name_and_value};
 pub use backup::passphrase;
-pub use exit::{Exit, HELP, RUN_HELP, WAIT_HELP};
+pub use connection::{default_data_to_make, kubeconfig_text};
+pub use exit::{Exit, HELP};
 pub use failure::exit_of;
+pub use invalid::InvalidValue;
 
-pub use connection::{Connection, default_data_to_make, kubeconfig_text};
-
-use crate::arguments::{Command, Global};
+use connection::Connection;
 
 /// The result of a command that ran.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +60,9 @@ pub enum Answer {
 }
 
 /// Runs one of the client's commands.
+///
+/// # Errors
+/// The command failed; [`exit_of`] has the exit status.
 pub async fn run(global: Global, command: Command) -> Result<Answer> {
     if matches!(command, Command::Version) {
         return version::version(&global).await;
@@ -66,6 +74,16 @@ pub async fn run(global: Global, command: Command) -> Result<Answer> {
     }
     let connection = Connection::open(&global).await?;
     let answered = dispatch(&connection, command).await;
+    answered.map_err(|error| failure::in_words(error, &connection))
+}
+
+/// Runs `muster doctor --pair`, which asks the agents of two nodes through their server.
+///
+/// # Errors
+/// An option is missing, or the agents were not asked; [`exit_of`] has the exit status.
+pub async fn doctor_pair(global: &Global, doctor: Doctor) -> Result<Answer> {
+    let connection = Connection::open(global).await?;
+    let answered = pair::pair(&connection, doctor).await;
     answered.map_err(|error| failure::in_words(error, &connection))
 }
 
@@ -90,8 +108,6 @@ async fn dispatch(connection: &Connection, command: Command) -> Result<Answer> {
             None => queues::queues(connection, queue.output).await,
         },
         Command::Defragmentation(listing) => defragmentation::proposal(connection, listing).await,
-        // Without --pair, main runs this command without a server.
-        Command::Doctor(doctor) => pair::pair(connection, doctor).await,
         Command::Token(command) => tokens::token(connection, command).await,
         Command::Kubeconfig(arguments) => kubeconfig::print(connection, arguments).await,
         Command::Crds(arguments) => crds::install(connection, &arguments).await,
@@ -99,18 +115,6 @@ async fn dispatch(connection: &Connection, command: Command) -> Result<Answer> {
             file,
             passphrase_file,
         } => backup::backup(connection, &file, passphrase_file.as_deref()).await,
-        Command::Version
-        | Command::Restore { .. }
-        | Command::Audit(_)
-        | Command::Store(_)
-        | Command::Up(_)
-        | Command::Server(_)
-        | Command::Agent(_)
-        | Command::Topology(_)
-        | Command::Xids(_)
-        | Command::Simulate(_)
-        | Command::Completions { .. }
-        | Command::Man { .. }
-        | Command::Shim { .. } => unreachable!("main runs these itself"),
+        Command::Version => unreachable!("run answers it without a connection"),
     }
 }

@@ -1,0 +1,408 @@
+//! The client's commands with their options.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueEnum};
+
+use crate::exit::{RUN_HELP, WAIT_HELP};
+use crate::invalid::InvalidValue;
+use crate::until::{SUCCEEDED, Until, until};
+
+/// The most nodes that may join with one token; the server's limit is the same.
+pub const JOIN_USES_MAX: u32 = 1000;
+
+/// Options that every command takes.
+#[derive(Args, Debug, Clone)]
+pub struct Global {
+    /// Data directory; client commands read the administrator's kubeconfig from it [default: ./.muster if it exists,
+    /// else /var/lib/muster]
+    #[arg(long, global = true, env = "MUSTER_DATA", value_name = "DIR")]
+    pub data: Option<PathBuf>,
+    /// Kubeconfig with the server's address and the user's credentials [default: server/admin.kubeconfig under
+    /// --data, else the KUBECONFIG that kubectl would use]
+    #[arg(long, global = true, env = "MUSTER_KUBECONFIG", value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+    /// Namespace of the resources [default: the kubeconfig's, else `default`]
+    #[arg(short, long, global = true, value_name = "NAME")]
+    pub namespace: Option<String>,
+}
+
+/// Commands that ask a server.
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Create or update the objects in manifests (server-side apply)
+    Apply(Apply),
+    /// List resources, or print the named ones
+    Get(Get),
+    /// Show one resource with its events
+    Describe(Target),
+    /// Delete resources
+    Delete(Delete),
+    /// Print the logs of a pod, or of one rank of a job
+    Logs(Logs),
+    /// Show why a job waits: the limits that hold it, changes that would let it fit, pods that it could preempt, and
+    /// its estimated start; or the decisions on it (--history)
+    Explain(Subject),
+    /// Wait until a resource has a condition
+    Wait(Wait),
+    /// Suspend a job: delete its pods and give up its place in the queue
+    Suspend(JobTarget),
+    /// Resume a suspended job
+    Resume(JobTarget),
+    /// Cancel a job: delete it and its pods
+    Cancel(JobTarget),
+    /// Run a command as a job of several replicas, scheduled as one gang
+    Run(Run),
+    /// Show the allocatable and allocated resources of nodes
+    Top(Listing),
+    /// List nodes with their devices
+    Nodes(Listing),
+    /// Remove nodes that are gone or whose keys may be compromised
+    #[command(subcommand)]
+    Node(Node),
+    /// List queues with their shares, or show one queue: weight, deserved and guaranteed resources, borrowing, limits
+    /// by resource and by user, waiting jobs
+    Queue(Queue),
+    /// Show which pods defragmentation would move now, with gain and loss; move nothing
+    Defragmentation(Listing),
+    /// Manage tokens: access tokens for programs (`create`) and join tokens for agents (`join`)
+    #[command(subcommand)]
+    Token(Token),
+    /// Print a kubeconfig for kubectl and SDKs
+    Kubeconfig(Kubeconfig),
+    /// Install Muster's custom resource definitions in a Kubernetes cluster (server-side apply), and wait until the
+    /// cluster serves them. Definitions of kinds that Muster stores but does not run (Volcano Jobs, RayClusters,
+    /// ScaledObjects, Knative Services) are skipped if another operator has installed them
+    Crds(Crds),
+    /// Write a backup of the running server to one file: all objects, and the keys needed for a restore on another
+    /// machine
+    Backup {
+        /// File to create, on the server's disk
+        file: PathBuf,
+        /// File with the passphrase on its first line; encrypts the backup [default: not encrypted]
+        #[arg(long, value_name = "FILE")]
+        passphrase_file: Option<PathBuf>,
+    },
+    /// Print the versions of this binary and of the server
+    Version,
+}
+
+/// Reads NAME=VALUE.
+///
+/// # Errors
+/// The text has no `=`, or no name before it.
+pub fn name_and_value(text: &str) -> Result<(String, String), InvalidValue> {
+    text.split_once('=')
+        .filter(|(name, _)| !name.is_empty())
+        .map(|(name, value)| (name.to_string(), value.to_string()))
+        .ok_or_else(|| InvalidValue::NameAndValue(text.to_owned()))
+}
+
+/// Output formats.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// One JSON document
+    Json,
+    /// YAML
+    Yaml,
+    /// Table with all columns
+    Wide,
+    /// kind/name
+    Name,
+}
+
+/// Options of `muster apply`.
+#[derive(Args, Debug)]
+pub struct Apply {
+    /// Manifest file or directory, or - for standard input (repeatable)
+    #[arg(short, long = "filename", required = true, value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+    /// Let the server validate the objects without changing them
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Take ownership of fields that another field manager owns
+    #[arg(long)]
+    pub force_conflicts: bool,
+    /// Output format [default: a text for people]
+    #[arg(short, long, value_enum)]
+    pub output: Option<Output>,
+}
+
+/// Options of `muster crds`.
+#[derive(Args, Debug)]
+pub struct Crds {
+    /// Print the definitions as YAML instead of installing them
+    #[arg(long)]
+    pub print: bool,
+    /// Take ownership of fields that another field manager owns, such as those of another operator's CRDs
+    #[arg(long, conflicts_with = "print")]
+    pub force_conflicts: bool,
+}
+
+/// Options of `muster get`.
+#[derive(Args, Debug)]
+pub struct Get {
+    /// Kind (pods, pytorchjob, pg), or KIND/NAME
+    pub what: String,
+    /// Names [default: all]
+    pub names: Vec<String>,
+    /// List all namespaces
+    #[arg(short = 'A', long)]
+    pub all_namespaces: bool,
+    /// Label selector
+    #[arg(short = 'l', long, value_name = "SELECTOR")]
+    pub selector: Option<String>,
+    /// Watch for changes
+    #[arg(short, long)]
+    pub watch: bool,
+    /// Include managedFields in JSON and YAML
+    #[arg(long)]
+    pub show_managed_fields: bool,
+    /// Output format [default: a text for people]
+    #[arg(short, long, value_enum)]
+    pub output: Option<Output>,
+}
+
+/// One resource.
+#[derive(Args, Debug)]
+pub struct Target {
+    /// Kind, or KIND/NAME
+    pub what: String,
+    /// Name
+    pub name: Option<String>,
+}
+
+/// Options of `muster delete`.
+#[derive(Args, Debug)]
+pub struct Delete {
+    /// Kind, or KIND/NAME
+    pub what: Option<String>,
+    /// Names
+    pub names: Vec<String>,
+    /// Manifest file or directory of the objects to delete (repeatable)
+    #[arg(short, long = "filename", value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+    /// Termination grace period of the pods, in seconds
+    #[arg(long, value_name = "SECONDS")]
+    pub grace_period: Option<u32>,
+    /// Keep the dependent objects
+    #[arg(long)]
+    pub orphan: bool,
+}
+
+/// Options of `muster logs`.
+#[derive(Args, Debug)]
+pub struct Logs {
+    /// Name of a job or a pod
+    pub name: String,
+    /// Follow the log until the container ends
+    #[arg(short, long)]
+    pub follow: bool,
+    /// Rank of a job's replica
+    #[arg(long, default_value_t = 0)]
+    pub rank: u32,
+    /// Number of lines from the end of the log
+    #[arg(long, value_name = "LINES")]
+    pub tail: Option<i64>,
+    /// Container [default: the first]
+    #[arg(short, long)]
+    pub container: Option<String>,
+    /// Print each line's timestamp
+    #[arg(long)]
+    pub timestamps: bool,
+    /// Print the log of the container's previous run
+    #[arg(long)]
+    pub previous: bool,
+}
+
+/// One job.
+#[derive(Args, Debug)]
+pub struct JobTarget {
+    /// Name of the job, or KIND/NAME
+    pub name: String,
+    /// Output format [default: a text for people]
+    #[arg(short, long, value_enum)]
+    pub output: Option<Output>,
+}
+
+/// Options of `muster explain`.
+#[derive(Args, Debug)]
+pub struct Subject {
+    /// Name of a job, pod or gang, or KIND/NAME
+    pub name: String,
+    /// Show past decisions, oldest first, including those on deleted objects and those of earlier servers
+    #[arg(long)]
+    pub history: bool,
+    /// Output format [default: a text for people]
+    #[arg(short, long, value_enum)]
+    pub output: Option<Output>,
+}
+
+/// Options of `muster wait`.
+#[derive(Args, Debug)]
+#[command(after_help = WAIT_HELP)]
+pub struct Wait {
+    /// KIND/NAME, or the name of a job
+    pub target: String,
+    /// condition=NAME or delete
+    #[arg(
+        long = "for",
+        default_value_t = Until::Condition(SUCCEEDED.to_string()),
+        value_name = "WHAT",
+        value_parser = until
+    )]
+    pub until: Until,
+    /// Timeout in seconds
+    #[arg(long, default_value_t = 600, value_name = "SECONDS")]
+    pub timeout: u64,
+}
+
+/// Options of `muster run`.
+#[derive(Args, Debug)]
+#[command(after_help = RUN_HELP)]
+pub struct Run {
+    /// Name of the job [default: generated by the server]
+    #[arg(long)]
+    pub name: Option<String>,
+    /// Number of replicas; rank 0 is the master
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub replicas: u32,
+    /// GPUs per replica
+    #[arg(long, default_value_t = 0)]
+    pub gpus: u32,
+    /// CPUs per replica, such as 2 or 500m
+    #[arg(long, default_value = "1")]
+    pub cpus: String,
+    /// Memory per replica, such as 4Gi
+    #[arg(long, default_value = "1Gi")]
+    pub memory: String,
+    /// Queue of the job
+    #[arg(long)]
+    pub queue: Option<String>,
+    /// Container image; needs nodes with a CRI runtime
+    #[arg(long)]
+    pub image: Option<String>,
+    /// Environment variable, as NAME=VALUE (repeatable)
+    #[arg(long = "env", value_name = "NAME=VALUE", value_parser = name_and_value)]
+    pub env: Vec<(String, String)>,
+    /// Working directory [default: the current directory, if no image is given]
+    #[arg(long, value_name = "DIR")]
+    pub workdir: Option<PathBuf>,
+    /// Return at once instead of following rank 0 until it ends
+    #[arg(long)]
+    pub detach: bool,
+    /// Command, after --
+    #[arg(last = true, required = true)]
+    pub command: Vec<String>,
+}
+
+/// Options of a listing.
+#[derive(Args, Debug)]
+pub struct Listing {
+    /// Output format [default: a text for people]
+    #[arg(short, long, value_enum)]
+    pub output: Option<Output>,
+}
+
+/// Options of `muster queue`.
+#[derive(Args, Debug)]
+pub struct Queue {
+    /// Queue to show [default: list all]
+    pub name: Option<String>,
+    /// Output format [default: a text for people]
+    #[arg(short, long, value_enum)]
+    pub output: Option<Output>,
+}
+
+/// Commands of `muster token`.
+#[derive(Subcommand, Debug)]
+pub enum Token {
+    /// Issue an access token for a program and print it once
+    Create {
+        /// Label of the token
+        #[arg(long, default_value = "access token")]
+        label: String,
+        /// Lifetime in days
+        #[arg(long, default_value_t = 90, value_parser = clap::value_parser!(u64).range(1..=366))]
+        days: u64,
+        /// User of the token [default: you]
+        #[arg(long)]
+        user: Option<String>,
+    },
+    /// Issue a short-lived join token for agents and print it once
+    Join {
+        /// Only node that may join with the token [default: any one node]
+        #[arg(long, value_name = "NAME")]
+        node: Option<String>,
+        /// Number of nodes that may join with the token
+        #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(JOIN_USES_MAX)))]
+        uses: u32,
+        /// Lifetime in minutes
+        #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=10_080))]
+        minutes: u64,
+    },
+    /// List valid tokens; administrators also see join tokens
+    List,
+    /// Revoke an access token or a join token at once
+    Revoke {
+        /// Id of the token, as listed
+        id: String,
+    },
+}
+
+/// Commands of `muster node`.
+#[derive(Subcommand, Debug)]
+pub enum Node {
+    /// Remove a node and revoke its certificates: the server refuses its agent until the agent joins with a new token
+    /// (`muster token join --node NAME`). Jobs replace the node's pods on other nodes; stop the agent and the pods on
+    /// the machine itself by hand
+    Remove {
+        /// Name of the node
+        name: String,
+    },
+}
+
+/// Options of `muster kubeconfig`.
+#[derive(Args, Debug)]
+pub struct Kubeconfig {
+    /// Server address to write [default: the one in use]
+    #[arg(long, value_name = "URL")]
+    pub server: Option<String>,
+    /// User of the token [default: you]
+    #[arg(long)]
+    pub user: Option<String>,
+    /// Lifetime of the token in days
+    #[arg(long, default_value_t = 90, value_parser = clap::value_parser!(u64).range(1..=366))]
+    pub days: u64,
+}
+
+/// Options of `muster doctor`.
+#[derive(Args, Debug)]
+pub struct Doctor {
+    /// Machine description to check instead of this machine's devices
+    #[arg(long, value_name = "FILE")]
+    pub machine: Option<PathBuf>,
+    /// Write the detected devices to FILE as a machine description, for --machine here or elsewhere
+    #[arg(long, value_name = "FILE")]
+    pub save_machine: Option<PathBuf>,
+    /// Machine description with the expected network cards, firmware and rates: a file saved on a healthy machine.
+    /// Without it, cards are compared with each other
+    #[arg(long, value_name = "FILE")]
+    pub expect: Option<PathBuf>,
+    /// Root directory for sys, proc, etc and dev: a host's root mounted in a container, or a copy
+    #[arg(long, value_name = "DIR", default_value = "/")]
+    pub root: PathBuf,
+    /// Check RDMA between this node and NODE of the same server or cluster instead: the settings that must match on
+    /// both, and for each pair of ports the bandwidth in each direction and the latency, measured by perftest's
+    /// ib_write_bw and ib_write_lat from the PATH of both agents. The nodes must reach each other over TCP. For
+    /// administrators; about 10 seconds per pair of ports. In a Kubernetes cluster, only agents with --pair take part
+    /// (chart: agent.pair)
+    #[arg(long, value_name = "NODE", conflicts_with_all = ["machine", "save_machine", "expect", "root"])]
+    pub pair: Option<String>,
+    /// First node of --pair [default: the hostname]
+    #[arg(long, value_name = "NODE", requires = "pair")]
+    pub node: Option<String>,
+    /// Measure even if pods with GPUs run on one of the nodes
+    #[arg(long, requires = "pair")]
+    pub force: bool,
+}

@@ -1,0 +1,12 @@
+//! Errors for invalid option values, each with the valid form.
+
+/// Why an option's value is invalid. clap prints the option and the value before this text.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidValue {
+    /// The value is no pair.
+    #[error("{0:?} is not NAME=VALUE")]
+    NameAndValue(String),
+    /// The value names no event to wait for.
+    #[error("use condition=NAME or delete")]
+    Until,
+}
