@@ -151,7 +151,7 @@ fn pods_share_a_gpu_by_mps_within_their_limits_and_one_that_takes_more_is_ended(
     assert!(why.contains(one), "{why}");
     let explained = platform.cli(&["explain", "pod/pair"]).out;
     assert!(
-        explained.contains(one) && explained.contains("one for each container"),
+        explained.contains(one) && explained.contains("one GPU for each container"),
         "{explained}"
     );
     let plain = platform.manifest("plain.toml", "");

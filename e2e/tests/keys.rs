@@ -132,7 +132,11 @@ fn a_damaged_user_keeps_neither_the_server_nor_others_out() {
         let named = events.out.contains("IdentityDamaged") && events.out.contains("user-bob");
         named.then_some(())
     });
-    assert!(platform.logged().contains("a user or token is set aside"));
+    assert!(
+        platform
+            .logged()
+            .contains("the server cannot read a user or token and ignores it")
+    );
 }
 
 /// Sends one request over plain HTTP, as a browser on the server's machine does; returns the whole

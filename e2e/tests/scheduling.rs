@@ -68,7 +68,7 @@ fn a_server_does_not_start_with_a_configuration_that_can_not_be_read() {
             [
                 "spec.actions",
                 "\"alocate\"",
-                "the actions are allocate, consolidate",
+                "write one of allocate, consolidate",
             ],
         ),
         (
@@ -210,7 +210,10 @@ fn who_waits_is_told_why_whom_it_could_evict_when_it_may_start_and_what_was_deci
     assert_eq!(platform.cli(&["queue", "nosuch"]).code, Some(3));
 
     let tidy = out(&["defragmentation"]);
-    assert!(tidy.starts_with("Nothing would be moved"), "{tidy}");
+    assert!(
+        tidy.starts_with("Defragmentation would move nothing"),
+        "{tidy}"
+    );
     assert_eq!(json(&["defragmentation"])["report"]["enabled"], false);
 
     // A pod without a job gets the same explanation.

@@ -136,7 +136,7 @@ fn the_doctor_says_what_is_wrong_with_rdma_and_what_to_do() {
     assert_eq!(answers(&well, "fail"), [""; 0], "{}", well.out);
     let unknown = answers(&well, "unknown");
     assert_eq!(unknown.len(), 2, "{}", well.out);
-    assert!(unknown[0].contains("cards 2 found; nobody says how many"));
+    assert!(unknown[0].contains("cards 2 found; the expected number is not given"));
     let pauses = &unknown[1];
     assert!(
         pauses.contains("PFC mlx5_0/1, mlx5_1/1 the driver does not say"),

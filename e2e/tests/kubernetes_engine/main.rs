@@ -146,11 +146,11 @@ fn a_gang_is_bound_whole_beside_what_others_placed_and_one_too_large_waits_and_s
     let log = server.logged();
     assert!(!log.contains("forbidden"), "the rights are enough");
     assert!(
-        log.contains("an object can't be read"),
+        log.contains("an object cannot be read"),
         "an unreadable job is told of, and holds up no other"
     );
     assert_eq!(server.stop(), Some(0));
-    assert_eq!(ground.holder(), "", "the lease is released");
+    assert_eq!(ground.holder(), "", "the server released the leader lease");
 }
 
 #[test]
@@ -282,7 +282,7 @@ fn a_kept_kind_that_another_operator_owns_is_neither_installed_over_nor_spoken_o
     let left = || {
         let logged = server.logged();
         logged
-            .contains("rayclusters.ray.io are not Muster's here")
+            .contains("the server leaves rayclusters.ray.io alone")
             .then_some(())
     };
     eventually("the log says whose the other kind is", SOON, left);

@@ -268,7 +268,7 @@ fn nobody_of_a_gang_is_bound_before_the_volumes_of_all_are_made() {
         let events = ground.items(&["events", "--field-selector", "involvedObject.name=g-1"]);
         events.into_iter().find(|event| {
             let said = event["message"].as_str().unwrap_or_default();
-            said.contains("no volume could be made for PersistentVolumeClaim g-1")
+            said.contains("no volume could be provisioned for PersistentVolumeClaim g-1")
         })
     });
     assert!(!is_bound("g-0") && !is_bound("g-1"));

@@ -254,7 +254,7 @@ fn what_cannot_be_simulated_is_refused_with_what_would_be_right() {
             &["-", "--what-if", "add-nodes=1xabacus"],
             &["add-nodes", "abacus"],
         ),
-        ("", &["-"], &["there is no work"]),
+        ("", &["-"], &["the input has no work"]),
     ];
     for (text, arguments, words) in table {
         let (_, err, code) = piped(text, arguments);

@@ -110,7 +110,7 @@ fn read<T: DeserializeOwned>(store: &Store, prefix: &str) -> Result<Vec<T>, Fail
         .iter()
         .map(|entry| {
             serde_json::from_slice(&entry.value).map_err(|error| {
-                Failure::internal(format_args!("{} is stored damaged: {error}", entry.key))
+                Failure::internal(format_args!("the stored object {} is damaged: {error}; restore a backup, or create the object again", entry.key))
             })
         })
         .collect()

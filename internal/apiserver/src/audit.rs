@@ -160,7 +160,7 @@ impl Record {
                     )
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "an answer could not be read for the audit log");
+                    tracing::warn!(%error, "the audit log could not read a response");
                     (None, Body::empty())
                 }
             }
@@ -171,7 +171,7 @@ impl Record {
         let events = self.auditor.events.clone();
         let event = self.event(parts, &answer, stage, answered);
         if events.send(event).await.is_err() {
-            tracing::error!("the audit log's writer is gone; a request was not recorded");
+            tracing::error!("the audit log's writer ended; a request was not recorded");
         }
         answer
     }

@@ -125,7 +125,7 @@ impl Source {
 
 fn take(objects: &mut Objects, key: &str, json: &[u8]) {
     if let Err(error) = objects.put(key, json) {
-        tracing::error!(key, %error, "this role or binding can't be read and grants nothing; write it again");
+        tracing::error!(key, %error, "the server cannot read this role or binding, which grants nothing; write it again");
     }
 }
 

@@ -19,7 +19,7 @@ pub(crate) fn decoded(value: &Value) -> Result<(), Failure> {
     }
     if size.values > MOST_VALUES || size.bytes > MOST_EXPANDED_BYTES {
         return Err(Failure::too_large_because(&format!(
-            "it holds more than {MOST_VALUES} keys and values, or {MOST_EXPANDED_BYTES} bytes"
+            "the body has more than {MOST_VALUES} keys and values, or {MOST_EXPANDED_BYTES} bytes"
         )));
     }
     Ok(())

@@ -179,9 +179,11 @@ impl Tally {
         self.values += 1;
         self.bytes = self.bytes.saturating_add(bytes);
         let excess = if self.values > MOST_VALUES {
-            format!("it holds more than {MOST_VALUES} keys and values")
+            format!("the body has more than {MOST_VALUES} keys and values")
         } else if self.bytes > MOST_EXPANDED_BYTES {
-            format!("it takes more than {MOST_EXPANDED_BYTES} bytes once its aliases are expanded")
+            format!(
+                "the body takes more than {MOST_EXPANDED_BYTES} bytes after the expansion of its aliases"
+            )
         } else {
             return Ok(());
         };

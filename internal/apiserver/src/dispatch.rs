@@ -71,7 +71,7 @@ async fn answer(server: &ApiServer, parts: &Parts, body: Body) -> Answer {
     // An outer layer handles impersonation: if it is missing, such a request must not be executed
     // as the caller's own.
     if impersonation::asked(&parts.headers) {
-        let why = "there is no impersonation on this way to the API";
+        let why = "this endpoint does not accept impersonation headers; leave them out";
         return Err(impersonation::refused(Some(caller), why));
     }
     match path::parse(parts.uri.path()) {

@@ -92,7 +92,7 @@ fn rules_of(call: &Call, role: &Value) -> Result<Vec<PolicyRule>, Failure> {
         Value::Null => Ok(Vec::new()),
         rules => serde_json::from_value(rules.clone()).map_err(|error| {
             Failure::bad_request(format!(
-                "rules of {} {:?} can't be read: {error}",
+                "the rules of {} {:?} cannot be read: {error}",
                 call.kind.kind,
                 object::name(role)
             ))
@@ -103,7 +103,7 @@ fn rules_of(call: &Call, role: &Value) -> Result<Vec<PolicyRule>, Failure> {
 fn binding(call: &Call, wanted: &Value) -> Result<(), Failure> {
     let name = object::name(wanted);
     let role: RoleRef = serde_json::from_value(wanted["roleRef"].clone()).map_err(|error| {
-        Failure::bad_request(format!("roleRef of {name:?} can't be read: {error}"))
+        Failure::bad_request(format!("the roleRef of {name:?} cannot be read: {error}"))
     })?;
     let kind = registry::by_kind(GROUP, "v1", &role.kind).ok_or_else(Failure::no_such_resource)?;
     if may(call, "bind", kind.plural, &role.name) {

@@ -83,7 +83,11 @@ pub async fn impersonate(
         return next.run(request).await;
     }
     let Some(caller) = request.extensions().get::<Caller>().cloned() else {
-        return refused(None, "a request without credentials can't impersonate").into_response();
+        return refused(
+            None,
+            "a request without credentials cannot impersonate; sign in, or send a bearer token",
+        )
+        .into_response();
     };
     let grpc = request
         .headers()
@@ -246,7 +250,7 @@ impl Wanted {
             if group == COMPONENTS_GROUP {
                 return Err(refused(
                     Some(caller),
-                    "Muster's own parts can't be impersonated",
+                    "Muster's own components cannot be impersonated; name another user",
                 ));
             }
             may(of("", "groups", group))?;

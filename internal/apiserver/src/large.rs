@@ -207,8 +207,8 @@ impl Turns {
             done
         });
         worked.await.map_err(|error| {
-            tracing::error!(%error, "a request was not worked on to its end");
-            Failure::internal("the request was not worked on to its end; the server's log says why")
+            tracing::error!(%error, "the server could not complete a request");
+            Failure::internal("the server could not complete the request; see the server's log")
         })
     }
 }

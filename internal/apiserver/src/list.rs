@@ -354,7 +354,9 @@ impl Token {
             })
         };
         read().ok_or_else(|| {
-            Failure::bad_request("continue key is not valid: it was not given out by this server")
+            Failure::bad_request(
+                "continue key is not valid: another server issued it, or it was changed",
+            )
         })
     }
 

@@ -80,8 +80,11 @@ pub(crate) async fn get(call: &Call) -> Result<Response<Body>, Failure> {
         return Ok(plain(Body::empty()));
     }
     let opener = call.server.0.logs.read().clone();
-    let opener =
-        opener.ok_or_else(|| Failure::unavailable("no agent is connected that could read logs"))?;
+    let opener = opener.ok_or_else(|| {
+        Failure::unavailable(
+            "no agent that can read logs is connected; check that the node's agent runs",
+        )
+    })?;
     let stream = opener(request).await.map_err(|error| match error {
         LogError::NotFound(why) => Failure::log_not_found(why),
         LogError::BadRequest(why) => Failure::bad_request(why),

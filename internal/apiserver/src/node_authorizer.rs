@@ -102,7 +102,7 @@ impl PodsByNode {
         let changes = match store.watch(&prefix, None) {
             Ok(changes) => changes,
             Err(error) => {
-                tracing::warn!(%error, "the pods of nodes can't be followed; nodes are refused what needs them");
+                tracing::warn!(%error, "the node authorizer cannot watch the pods; it refuses the nodes' requests that depend on them");
                 return None;
             }
         };

@@ -135,7 +135,7 @@ pub fn labels(object: &Value) -> BTreeMap<String, String> {
 /// Reads a stored object.
 pub fn parse(entry: &Entry) -> Result<Value, Failure> {
     serde_json::from_slice(&entry.value).map_err(|error| {
-        Failure::internal(format_args!("{} is stored damaged: {error}", entry.key))
+        Failure::internal(format_args!("the stored object {} is damaged: {error}; restore a backup, or create the object again", entry.key))
     })
 }
 

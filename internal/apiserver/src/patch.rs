@@ -103,7 +103,9 @@ pub(crate) fn plain(format: Format, live: &Value, patch: &Value) -> Result<Value
         }
     }
     if !wanted.is_object() {
-        return Err(Failure::unprocessable("the patch leaves no object"));
+        return Err(Failure::unprocessable(
+            "the patch removes the whole object; send an object",
+        ));
     }
     drop_nulls(&mut wanted);
     Ok(wanted)

@@ -112,7 +112,10 @@ fn settle_one(
     change: &Change,
 ) -> Result<(), Refusal> {
     let damaged = |error: &dyn std::fmt::Display| {
-        Failure::internal(format_args!("{} is stored damaged: {error}", entry.key))
+        Failure::internal(format_args!(
+            "the stored object {} is damaged: {error}; restore a backup, or create the object again",
+            entry.key
+        ))
     };
     let quota: ResourceQuota =
         serde_json::from_slice(&entry.value).map_err(|error| damaged(&error))?;

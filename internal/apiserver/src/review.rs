@@ -176,7 +176,8 @@ fn rules(server: &ApiServer, caller: &Caller, namespace: Option<&str>) -> Value 
     if caller.node_name().is_some() {
         status["incomplete"] = true.into();
         status["evaluationError"] =
-            "what a node may do follows from the pods bound to it, which no rules say".into();
+            "the rights of a node depend on the pods bound to it; the rules do not contain them"
+                .into();
     }
     status
 }

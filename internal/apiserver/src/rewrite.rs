@@ -200,8 +200,8 @@ pub(crate) fn absent(call: &Call, key: &str, name: &str) -> Failure {
     match call.server.0.store.damaged(key) {
         None => Failure::not_found(call.kind, name),
         Some(damaged) => Failure::internal(format_args!(
-            "the record of {} {name:?} is damaged ({}) and in quarantine at {}; create the object anew, or restore \
-             a backup",
+            "the record of {} {name:?} is damaged ({}) and in quarantine at {}; create the object again, or restore a \
+             backup",
             call.kind.qualified(),
             damaged.reason,
             damaged.file.display()

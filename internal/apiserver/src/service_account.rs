@@ -142,7 +142,7 @@ fn encode(server: &ApiServer, claims: &Claims) -> Result<String, Failure> {
     );
     let signature = token_key::sign(&server.0.store, &signed).ok_or_else(|| {
         Failure::unavailable(
-            "the key that service accounts' tokens are signed with (Secret muster-system/service-account-key) is missing or damaged; delete that Secret where it is there, and restart the server, which draws a new key",
+            "the key that service accounts' tokens are signed with (Secret muster-system/service-account-key) is missing or damaged; delete that Secret if it exists, and restart the server, which creates a new key",
         )
     })?;
     Ok(format!("{signed}.{}", URL_SAFE_NO_PAD.encode(signature)))

@@ -394,7 +394,7 @@ impl Failure {
         let mut failure = Self::new(
             StatusCode::TOO_MANY_REQUESTS,
             "TooManyRequests",
-            "too many large requests are waiting to be worked on, please try again later",
+            "too many large requests are waiting, please try again later",
         )
         .without_subject();
         if let Some(details) = &mut failure.0.details {

@@ -66,12 +66,12 @@ pub(crate) fn survey(text: &[u8]) -> Result<(), Excess> {
         }
         if values > MOST_VALUES {
             return Err(Excess::Amount(format!(
-                "it holds more than {MOST_VALUES} keys and values"
+                "the body has more than {MOST_VALUES} keys and values"
             )));
         }
         if tags > MOST_EXPANDED_BYTES {
             return Err(Excess::Amount(format!(
-                "its tags take more than {MOST_EXPANDED_BYTES} bytes"
+                "the body's tags take more than {MOST_EXPANDED_BYTES} bytes"
             )));
         }
     }
@@ -98,12 +98,12 @@ fn survey_bytes(text: &[u8]) -> Result<(), Excess> {
     }
     if directives > MOST_YAML_DIRECTIVES {
         return Err(Excess::Amount(format!(
-            "it has more than {MOST_YAML_DIRECTIVES} lines that begin with \"%\""
+            "the body has more than {MOST_YAML_DIRECTIVES} lines that begin with \"%\""
         )));
     }
     if longest.saturating_mul(runs) > MOST_YAML_FOLDING {
         return Err(Excess::Amount(
-            "its white space has too many and too long runs; send it as JSON".to_owned(),
+            "the body has too many long runs of white space; send it as JSON".to_owned(),
         ));
     }
     Ok(())

@@ -55,8 +55,9 @@ pub(crate) const PANICKED: &str = "ReconcilePanicked";
 /// The message of the event on an object whose reconciliation panicked.
 pub(crate) fn panicked_note(panic: &str) -> String {
     format!(
-        "The controller panicked over this object, left it as it is, and will try again: {panic}. \
-         Other objects are not affected. Change or delete this object, and report the panic with its manifest."
+        "The controller panicked while it handled this object, left the object as it is, and will try again: {panic}. \
+         Other objects are not affected. Change or delete this object, and report the panic with the object's \
+         manifest."
     )
 }
 
@@ -98,7 +99,7 @@ pub(crate) fn panic_in(error: &kube::Error) -> Option<&str> {
 pub(crate) fn words_of(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().copied();
     let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    text.unwrap_or("it did not say why").to_owned()
+    text.unwrap_or("the panic has no message").to_owned()
 }
 
 #[cfg(test)]

@@ -13,7 +13,9 @@ use crate::jobs::JobKind;
 #[derive(Debug, thiserror::Error)]
 pub enum NotReady {
     /// The cluster does not serve these kinds.
-    #[error("the cluster does not know {0}; install them with `muster crds`")]
+    #[error(
+        "the cluster does not serve {0}; install the CustomResourceDefinitions with `muster crds`"
+    )]
     KindsMissing(String),
     /// The API did not answer, or refused.
     #[error("{0}")]
@@ -81,7 +83,7 @@ pub async fn ensure_default_queue(client: &Client) -> kube::Result<()> {
     .map_err(kube::Error::SerdeError)?;
     match queues.create(&PostParams::default(), &queue).await {
         Ok(_) => {
-            tracing::info!("made the queue `{}`", names::DEFAULT_QUEUE);
+            tracing::info!("created the queue `{}`", names::DEFAULT_QUEUE);
             Ok(())
         }
         // Another client created it first.

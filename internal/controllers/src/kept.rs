@@ -43,7 +43,7 @@ async fn run(ctx: Context, notes: Notes, kept: &'static Kept, kind: &'static Kin
         let ours = built_in || is_ours(&ctx.client, kept).await;
         if !ours && !told {
             tracing::info!(
-                "{} are not Muster's here (another operator's, or not installed) and left alone",
+                "the server leaves {} alone: another operator owns the definition, or it is not installed",
                 kept.definition()
             );
         }
@@ -66,7 +66,7 @@ async fn is_ours(client: &Client, kept: &Kept) -> bool {
             label.as_deref() == Some(LABEL.1)
         }
         Err(error) => {
-            tracing::warn!(%error, "it can't be seen whose {} are; they are left alone", kept.definition());
+            tracing::warn!(%error, "the server cannot read the definition of {} and leaves its objects alone", kept.definition());
             false
         }
     }
@@ -83,7 +83,9 @@ async fn watch(ctx: &Context, notes: &Notes, kept: &Kept, kind: &Kind) {
     while let Some(object) = objects.next().await {
         match object {
             Ok(object) => say(&ctx.client, notes, kept, &resource, &object).await,
-            Err(error) => tracing::debug!(%error, kind = kind.kind, "a watch is tried again"),
+            Err(error) => {
+                tracing::debug!(%error, kind = kind.kind, "a watch ended; the controller opens it again")
+            }
         }
     }
 }
@@ -132,7 +134,7 @@ async fn say(
         // The object changed, and comes again; or it is gone.
         Err(kube::Error::Api(status)) if [404, 409].contains(&status.code) => {}
         Err(error) => {
-            tracing::warn!(%error, kind = %resource.kind, %namespace, name = %object.name_any(), "its status could not be written");
+            tracing::warn!(%error, kind = %resource.kind, %namespace, name = %object.name_any(), "the controller could not write the object's status");
         }
     }
 }

@@ -306,7 +306,7 @@ impl Writer {
             Err(error) => {
                 // A failed write is retried only when the note is repeated: events are best effort.
                 remark.count = remark.written.max(remark.count - done.count);
-                tracing::debug!(%error, reason = done.key.reason, "an event could not be written");
+                tracing::debug!(%error, reason = done.key.reason, "the server could not write an event");
                 if remark.written == 0 && remark.count == 0 {
                     self.remarks.remove(&done.key);
                     self.order.retain(|key| *key != done.key);

@@ -236,7 +236,7 @@ pub async fn follow(admissions: Weak<Admissions>) {
             Ok(watcher::Event::Apply(secret)) => drop(admissions.put(&secret)),
             Ok(watcher::Event::Delete(secret)) => admissions.deleted(&secret),
             Err(error) => {
-                tracing::warn!(%error, "the watch of the nodes' admissions failed; trying again");
+                tracing::warn!(%error, "the watch of the nodes' admissions failed; the server opens it again");
             }
         }
     }

@@ -64,7 +64,7 @@ impl Book {
             .collect();
         for held in held {
             let verdict = match assigned.get(held.uid.as_str()) {
-                None => Some("the pod is not assigned to this node any more".to_owned()),
+                None => Some("the pod is no longer assigned to this node".to_owned()),
                 Some(pod) if held.running => ended(pod).map(|reason| {
                     format!("the pod was declared ended while the node was away ({reason})")
                 }),

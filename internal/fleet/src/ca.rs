@@ -138,7 +138,7 @@ impl CertificateAuthority {
         );
         for name in names {
             let name = name.as_str().try_into().map_err(certificate(format!(
-                "the server's name {name:?} can't be in a certificate"
+                "the server's name {name:?} cannot be in a certificate; use a DNS name or an IP address"
             )))?;
             params.subject_alt_names.push(SanType::DnsName(name));
         }

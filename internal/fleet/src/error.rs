@@ -69,7 +69,7 @@ pub enum FleetError {
         source: Box<kube::Error>,
     },
     /// The operating system returned no random bytes.
-    #[error("no random numbers from the system: {0}")]
+    #[error("the operating system gave no random numbers: {0}; look at the system's log")]
     Random(getrandom::Error),
 }
 
@@ -83,8 +83,8 @@ pub enum TokenError {
     Malformed,
     /// The token does not exist, or was used up or revoked.
     #[error(
-        "the join token is not known: it was used already, revoked, or never made; make one with \
-         `muster token join`"
+        "the server does not know the join token: it was used already, revoked or never created; create one with `muster token \
+         join`"
     )]
     Unknown,
     /// The token has expired.
@@ -92,8 +92,8 @@ pub enum TokenError {
     Expired,
     /// The token was made for another node.
     #[error(
-        "the join token is for another node; `muster token list` says for which, and \
-         `muster token join --node NAME` makes one for this node"
+        "the join token is for another node, which `muster token list` shows; `muster token join --node NAME` creates \
+         a token for this node"
     )]
     OtherNode,
     /// The token names no node, and a node of that name has joined before.
@@ -119,7 +119,7 @@ pub enum LogError {
     NotReady(String),
     /// The node with the log is not connected.
     #[error(
-        "node {node:?} is not connected, so logs of pod {pod:?} can't be read now; check that its \
+        "node {node:?} is not connected, so the server cannot read logs of pod {pod:?} now; check that the node's \
          agent runs and reaches the server"
     )]
     NodeAway {

@@ -68,7 +68,7 @@ pub fn hear(node: &str, said: &rpc::agent::v1::Health, latest: &watch::Sender<Op
         Ok(health) => {
             latest.send_replace(Some(health));
         }
-        Err(error) => tracing::warn!(node, %error, "a report of health is dropped"),
+        Err(error) => tracing::warn!(node, %error, "the server drops a health report"),
     }
 }
 
@@ -79,7 +79,7 @@ pub async fn write(fleet: &Fleet, node: &str, mut said: watch::Receiver<Option<H
         if let Some(health) = health
             && let Err(error) = fleet.nodes.write_health(node, &health).await
         {
-            tracing::warn!(node, %error, "a node's health was not written yet");
+            tracing::warn!(node, %error, "the server could not write a node's health; it tries again");
             tokio::time::sleep(AGAIN).await;
             // Retried with the latest report while the session lasts.
             if said.has_changed().is_ok() {
@@ -147,7 +147,7 @@ impl Nodes {
         let event = node_event::of(name, warning, reason, message, Timestamp::now());
         let written = self.events.create(&PostParams::default(), &event).await;
         if let Err(error) = written {
-            tracing::debug!(node = name, %error, "an event could not be written");
+            tracing::debug!(node = name, %error, "the server could not write an event");
         }
     }
 }

@@ -258,7 +258,10 @@ impl Fleet {
             .iter()
             .filter(|session| !self.counts(&session.peer))
         {
-            tracing::info!(node = session.node, "its certificate counts no more");
+            tracing::info!(
+                node = session.node,
+                "the node's certificate is no longer valid"
+            );
             session.end();
         }
     }

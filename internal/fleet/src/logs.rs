@@ -157,7 +157,7 @@ impl Fleet {
         let node = query.node.as_deref().or_else(|| node_of(&pod));
         let Some(node) = node else {
             return Err(LogError::NotReady(format!(
-                "pod {:?} has not been given a node yet, so there is no log",
+                "pod {:?} has no node yet, so there is no log",
                 query.pod
             )));
         };
@@ -182,7 +182,7 @@ impl Fleet {
     async fn unlisted_pod(&self, query: &LogQuery) -> Option<Arc<Pod>> {
         let api: Api<Pod> = Api::namespaced(self.client.clone(), &query.namespace);
         let found = api.get_opt(&query.pod).await.unwrap_or_else(|error| {
-            tracing::debug!(%error, pod = query.pod, "a pod whose log is wanted could not be read");
+            tracing::debug!(%error, pod = query.pod, "the server could not read the pod of a requested log");
             None
         });
         found
@@ -206,7 +206,7 @@ impl Fleet {
             match answer {
                 Ok(stream) => return Ok(stream),
                 Err(LogError::NotFound(_)) => {}
-                Err(error) => tracing::debug!(%error, "a node could not say whether it has a log"),
+                Err(error) => tracing::debug!(%error, "a node did not answer whether it has a log"),
             }
         }
         Err(LogError::NotFound(format!(
@@ -463,7 +463,7 @@ mod tests {
             };
             fleet.open_log(query).await.err().unwrap().to_string()
         };
-        let waits = "has not been given a node yet";
+        let waits = "has no node yet";
         assert!(refused("waiting", None).await.contains(waits));
         assert!(refused("waiting", Some("u")).await.contains(waits));
         assert!(refused("waiting", Some("old")).await.contains("not found"));

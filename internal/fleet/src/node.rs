@@ -59,8 +59,8 @@ impl Description {
                     tracing::warn!(
                         node = name,
                         label = key,
-                        "an agent may not label its node so, because work is placed by it; the label is left out; \
-                         set it with `kubectl label node`"
+                        "an agent may not set this label, because the scheduler places pods by it; the server leaves \
+                         it out; set it with `kubectl label node`"
                     );
                 }
                 !reserved
@@ -209,7 +209,9 @@ impl Nodes {
         if found.is_none() {
             let node: Node = serde_json::from_value(json!({"metadata": metadata, "spec": {}}))
                 .map_err(|error| FleetError::Malformed {
-                    what: format!("node {name:?} can't be made from what its agent said: {error}"),
+                    what: format!(
+                        "the server cannot create node {name:?} from the agent's report: {error}"
+                    ),
                 })?;
             match self.nodes.create(&PostParams::default(), &node).await {
                 Ok(_) => {}
@@ -377,7 +379,7 @@ impl Nodes {
             json!({"metadata": {"name": name}, "spec": spec}),
         )
         .map_err(|error| FleetError::Malformed {
-            what: format!("the lease of node {name:?} can't be made: {error}"),
+            what: format!("the server cannot create the lease of node {name:?}: {error}"),
         })?;
         match self.leases.create(&PostParams::default(), &lease).await {
             Ok(_) => Ok(()),

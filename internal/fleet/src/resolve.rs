@@ -88,15 +88,19 @@ pub async fn resolve(client: &Client, pod: &Pod) -> Resolved {
     let mut resolved = assemble(pod, &sources);
     match namespace_object(client, namespace).await {
         Ok(found) => resolved.unix_account = unix_account(found.as_ref()),
-        Err(why) => resolved.no_namespace = why,
+        Err(why) => resolved.no_namespace = why.to_string(),
     }
     resolved
 }
 
-async fn namespace_object(client: &Client, name: &str) -> Result<Option<Namespace>, String> {
+async fn namespace_object(client: &Client, name: &str) -> Result<Option<Namespace>, Problem> {
     let api: Api<Namespace> = Api::all(client.clone());
     let found = api.get_opt(name).await;
-    found.map_err(|error| format!("namespace {name:?}: {}", detail(&error)))
+    found.map_err(|error| Problem::Unread {
+        kind: "namespace",
+        name: name.to_owned(),
+        detail: detail(&error),
+    })
 }
 
 /// The account in a namespace's label. A deleted namespace has none, and its pods are deleted too.

@@ -178,7 +178,7 @@ impl Drop for Opening<'_> {
 async fn read_hello(inbound: &mut Streaming<AgentMessage>) -> Result<Hello, Status> {
     let first = tokio::time::timeout(HELLO, inbound.message())
         .await
-        .map_err(|_| Status::deadline_exceeded("no Hello came in time"))??;
+        .map_err(|_| Status::deadline_exceeded("the agent sent no Hello in time"))??;
     match first.and_then(|message| message.body) {
         Some(agent_message::Body::Hello(hello)) => Ok(hello),
         _ => Err(Status::invalid_argument(
@@ -205,7 +205,9 @@ fn own(peer: Option<PeerIdentity>, node: &str) -> Result<PeerIdentity, Status> {
 
 fn read_inventory(json: &str) -> Result<NodeInventory, Status> {
     serde_json::from_str(json).map_err(|error| {
-        Status::invalid_argument(format!("Hello's inventory can't be read: {error}"))
+        Status::invalid_argument(format!(
+            "the inventory of the Hello cannot be read: {error}"
+        ))
     })
 }
 
@@ -221,7 +223,7 @@ async fn begin(
     tokio::time::timeout(SYNC, synced.wait_for(|synced| *synced))
         .await
         .map_err(|_| Status::unavailable("the server has not read its pods yet; try again"))?
-        .map_err(|_| Status::unavailable("the server is ending"))?;
+        .map_err(|_| Status::unavailable("the server is stopping"))?;
     let description = Description::of(&hello, &inventory);
     let node = description.name.clone();
     // The previous session must not write after the new epoch began.
@@ -286,12 +288,12 @@ async fn begin(
                     session.send(stop).await;
                 }
                 drive(&fleet, &session).await;
-            } => "the agent is gone".to_owned(),
+            } => "the agent disconnected".to_owned(),
             () = write_inventories(&fleet, &session, inventories) => "the inventory's writer ended".to_owned(),
             () = health::write(&fleet, &session.node, session.health.subscribe()) => "the health writer ended".to_owned(),
             () = keep(&fleet, &session) => "the lease keeper ended".to_owned(),
             () = reports.clone().run() => "the reports ended".to_owned(),
-            _ = ended.wait_for(|ended| *ended) => "it was replaced, or the node's certificate counts no more, or the server ends".to_owned(),
+            _ = ended.wait_for(|ended| *ended) => "it was replaced, or the node's certificate is no longer valid, or the server stops".to_owned(),
             () = expiry(session.peer.not_after) => "the node's certificate has expired".to_owned(),
         };
         session.end();
@@ -350,16 +352,16 @@ async fn read(
     let silence = Duration::from_secs(SESSION_SILENCE_SECONDS);
     loop {
         let message = match tokio::time::timeout(silence, inbound.message()).await {
-            Err(_) => return format!("no word for {SESSION_SILENCE_SECONDS} s"),
+            Err(_) => return format!("no message from the agent for {SESSION_SILENCE_SECONDS} s"),
             Ok(Err(status)) => return format!("the connection failed: {}", status.message()),
-            Ok(Ok(None)) => return "the agent ended it".to_owned(),
+            Ok(Ok(None)) => return "the agent ended the session".to_owned(),
             Ok(Ok(Some(message))) => message,
         };
         *session.heard.lock() = Instant::now();
         use agent_message::Body;
         match message.body {
             None | Some(Body::Heartbeat(_)) => {}
-            Some(Body::Hello(_)) => return "a second Hello".to_owned(),
+            Some(Body::Hello(_)) => return "the agent sent a second Hello".to_owned(),
             Some(Body::PodStatus(status)) => {
                 if let Some(phase) = phase_of(&status.status_json) {
                     session.book.lock().reported(&status.uid, &phase);
@@ -377,14 +379,14 @@ async fn read(
                 node = session.node,
                 namespace = note.namespace,
                 pod = note.name,
-                "an event about a pod that is not bound to the node is dropped"
+                "the server drops an event about a pod that is not bound to the node"
             ),
             Some(Body::Inventory(inventory)) => match read_inventory(&inventory.json) {
                 Ok(inventory) => drop(session.inventory.send_replace(inventory)),
                 Err(status) => tracing::warn!(
                     node = session.node,
                     error = status.message(),
-                    "an inventory is dropped"
+                    "the server drops an inventory"
                 ),
             },
             Some(Body::Health(said)) => health::hear(&session.node, &said, &session.health),
@@ -419,7 +421,7 @@ async fn write_inventories(
             .write_inventory(&session.description, &inventory)
             .await;
         if let Err(error) = written {
-            tracing::warn!(node = session.node, %error, "an inventory was not written yet");
+            tracing::warn!(node = session.node, %error, "the server could not write an inventory; it tries again");
             tokio::time::sleep(AGAIN).await;
             // Retried with the latest report.
             said.mark_changed();
@@ -518,7 +520,7 @@ async fn carry_out(
                     }
                 }
                 Err(error) => {
-                    tracing::warn!(node = session.node, pod = name, %error, "whether a pod is gone is not known; asking again");
+                    tracing::warn!(node = session.node, pod = name, %error, "the server could not read whether a pod exists; it asks again");
                     let session = session.clone();
                     tokio::spawn(async move {
                         tokio::time::sleep(AGAIN).await;
@@ -543,7 +545,7 @@ async fn assign(
     let pod_json = match serde_json::to_string(pod.as_ref()) {
         Ok(json) => json,
         Err(error) => {
-            tracing::error!(node = session.node, uid, %error, "a pod can't be written as JSON");
+            tracing::error!(node = session.node, uid, %error, "the server cannot encode a pod as JSON");
             return true;
         }
     };
@@ -553,7 +555,7 @@ async fn assign(
             node = session.node,
             uid,
             why,
-            "a pod is not assigned yet: its Unix account is not known"
+            "the server does not assign a pod yet: its Unix account is unknown"
         );
         sent.entry(uid).or_default().lacking = Some(resolved);
         return true;
@@ -674,7 +676,7 @@ async fn keep(fleet: &Arc<Fleet>, session: &Arc<Session>) {
                 .await
         };
         if let Err(error) = kept.await {
-            tracing::warn!(node = session.node, %error, "a node's lease was not renewed; trying again");
+            tracing::warn!(node = session.node, %error, "the server could not renew a node's lease; it tries again");
         }
     }
 }

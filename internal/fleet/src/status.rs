@@ -89,7 +89,7 @@ impl Reports {
             tracing::warn!(
                 node = self.node,
                 pod = status.name,
-                "too many statuses at once; dropped"
+                "the agent sent too many statuses at once; the server drops one"
             );
         }
         drop(pending);
@@ -180,7 +180,7 @@ impl Reports {
         let new: Value = match serde_json::from_str(&report.status_json) {
             Ok(status) => status,
             Err(error) => {
-                tracing::warn!(node = self.node, pod = report.name, %error, "a pod's status that is not JSON; dropped");
+                tracing::warn!(node = self.node, pod = report.name, %error, "the server drops a pod's status that is not JSON");
                 return Written::Done;
             }
         };
@@ -196,7 +196,7 @@ impl Reports {
                     node = self.node,
                     pod = report.name,
                     why,
-                    "a pod's status is not taken"
+                    "the server does not take a pod's status"
                 );
                 return Written::Done;
             }
@@ -246,7 +246,7 @@ impl Reports {
         let event = event_of(note, &self.node, Timestamp::now());
         // A failed write loses the event, as in Kubernetes.
         if let Err(error) = events.create(&PostParams::default(), &event).await {
-            tracing::debug!(node = self.node, pod = note.name, %error, "an event could not be written");
+            tracing::debug!(node = self.node, pod = note.name, %error, "the server could not write an event");
         }
     }
 

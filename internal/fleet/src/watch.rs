@@ -110,7 +110,7 @@ where
                 fleet.change(|index| (feed.remove)(index, &key, &object));
             }
             Err(error) => {
-                tracing::warn!(kind = ?feed.listed, %error, "the fleet's watch failed; trying again");
+                tracing::warn!(kind = ?feed.listed, %error, "the watch of nodes and pods failed; the server opens it again");
             }
         }
     }

@@ -8,7 +8,7 @@ use crate::gpus::open;
 
 /// The driver refuses to change a GPU's compute mode.
 #[derive(Debug, thiserror::Error)]
-#[error("the compute mode of GPU {gpu} can't be set: {error}")]
+#[error("the compute mode of GPU {gpu} cannot be set: {error}")]
 pub struct ComputeModeError {
     /// The GPU's UUID.
     pub gpu: String,

@@ -130,7 +130,7 @@ impl Driver {
             let mut fault = match fault {
                 Some((_, fault)) => fault.clone(),
                 None => Fault {
-                    problem: "the driver does not list it any more".to_owned(),
+                    problem: "the driver no longer lists it".to_owned(),
                     fatal: true,
                 },
             };

@@ -39,8 +39,8 @@ pub enum Tell {
 /// A description lacks a device of the machine, so that it cannot give NCCL a tree.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "NCCL is told no PCIe tree (NCCL_TOPO_FILE), as the description lacks {device} at {address:?}; give each \
-     [[gpu]] and [[nic]] there the PCI address that this machine has it at (pci), and what it hangs on (under)"
+    "NCCL gets no PCIe tree (NCCL_TOPO_FILE), because the description lacks {device} at {address:?}; give each [[gpu]] \
+     and [[nic]] in it the PCI address on this machine (pci), and the switch or bridge above it (under)"
 )]
 pub struct Lacking {
     /// The device: a GPU by its index, or a card by its name.

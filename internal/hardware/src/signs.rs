@@ -152,19 +152,22 @@ impl Signs {
     /// The fault that stops the GPU, if any.
     pub fn fault(&self) -> Option<Fault> {
         let (problem, fatal) = match (self.recovery.unwrap_or_default(), self.rows_failed) {
-            (Recovery::Reset, _) => ("the driver wants it reset (nvidia-smi --gpu-reset)", true),
-            (Recovery::Reboot, _) => ("the driver wants the machine restarted", true),
+            (Recovery::Reset, _) => (
+                "the driver asks for a reset of the GPU (nvidia-smi --gpu-reset)",
+                true,
+            ),
+            (Recovery::Reboot, _) => ("the driver asks for a restart of the machine", true),
             (_, true) => (
-                "rows of its memory could not be replaced; have the card exchanged",
+                "rows of the GPU's memory could not be replaced; have the card exchanged",
                 false,
             ),
             (Recovery::DrainPeers, _) => (
-                "the driver wants nobody to send over its NVLinks; end its work",
+                "the driver asks that no program use the GPU's NVLinks; end the GPU's work",
                 false,
             ),
             (Recovery::DrainAndReset, _) => (
-                "the driver wants it to have no new work, and reset once its work has ended \
-                 (nvidia-smi --gpu-reset)",
+                "the driver asks that the GPU take no new work, and for a reset once its work has ended (nvidia-smi \
+                 --gpu-reset)",
                 false,
             ),
             (Recovery::None, false) => return None,

@@ -256,7 +256,7 @@ impl Directory {
             tracing::info!(
                 user,
                 tokens = ended.len(),
-                "a user is gone, with its tokens"
+                "a user was deleted, with its tokens"
             );
             self.delete_tokens(ended).await;
         } else if let Some(id) = name.strip_prefix(TOKEN_PREFIX) {
@@ -274,7 +274,7 @@ impl Directory {
         if told == Some(revision) {
             return;
         }
-        tracing::error!(%error, "a user or token is set aside");
+        tracing::error!(%error, "the server cannot read a user or token and ignores it");
         let now = Timestamp::now();
         let second = Timestamp::from_second(now.as_second()).unwrap_or(now);
         let event = serde_json::from_value::<Event>(serde_json::json!({
@@ -290,7 +290,7 @@ impl Directory {
         let event = event.expect("an event of plain text is always an Event");
         // A failed write loses the event, as in Kubernetes; the log has the message.
         if let Err(error) = self.events.create(&PostParams::default(), &event).await {
-            tracing::debug!(%error, "an event could not be written");
+            tracing::debug!(%error, "the server could not write an event");
         }
     }
 
@@ -381,7 +381,7 @@ impl Directory {
                 stored: true,
             }),
             Err(error) if info.purpose == TokenPurpose::Session && takes_nothing(&error) => {
-                tracing::warn!(user = info.user, %error, "a session is held in memory alone");
+                tracing::warn!(user = info.user, %error, "the server keeps a session in memory only");
                 mirror.keep_in_memory(info, digest);
             }
             Err(error) => return Err(error),
@@ -460,7 +460,7 @@ pub(crate) async fn follow(directory: Weak<Directory>) {
             }
             Ok(watcher::Event::Delete(secret)) => directory.deleted(&secret).await,
             Err(error) => {
-                tracing::warn!(%error, "the watch of users and tokens failed; trying again");
+                tracing::warn!(%error, "the watch of users and tokens failed; the server opens it again");
             }
         }
     }

@@ -15,7 +15,7 @@ pub enum IdentityError {
         wait: Duration,
     },
     /// Too many sign-ins are in progress.
-    #[error("too many people sign in at this moment; try again in {} s", wait.as_secs().max(1))]
+    #[error("too many sign-ins at this moment; try again in {} s", wait.as_secs().max(1))]
     Busy {
         /// How long to wait.
         wait: Duration,
@@ -41,19 +41,19 @@ pub enum IdentityError {
         name: String,
     },
     /// The user does not exist.
-    #[error("there is no user {name:?}; see the list of users for the names that exist")]
+    #[error("there is no user {name:?}; use a name from the list of users")]
     NoSuchUser {
         /// The name.
         name: String,
     },
     /// The token does not exist.
-    #[error("there is no token {id:?}; see `muster token list` for those that exist")]
+    #[error("there is no token {id:?}; `muster token list` lists the tokens")]
     NoSuchToken {
         /// The token's public id.
         id: String,
     },
     /// The requested lifetime of a token is not allowed.
-    #[error("a token can't live for {} s; choose between 1 s and 366 days", asked.as_secs())]
+    #[error("the token's life of {} s is out of range; choose between 1 s and 366 days", asked.as_secs())]
     TokenLifetime {
         /// The requested lifetime.
         asked: Duration,
@@ -75,7 +75,7 @@ pub enum IdentityError {
     },
     /// A stored user or token cannot be read.
     #[error(
-        "the stored identity {secret:?} in namespace muster-system can't be read ({reason}); delete that Secret, or restore a backup"
+        "the stored identity {secret:?} in namespace muster-system cannot be read ({reason}); delete that Secret, or restore a backup"
     )]
     Damaged {
         /// The Secret's name.
@@ -87,7 +87,7 @@ pub enum IdentityError {
     #[error("the operating system gave no random bytes: {0}; retry, or look at the system's log")]
     Entropy(String),
     /// Hashing failed.
-    #[error("the password could not be hashed: {0}")]
+    #[error("the server could not hash the password: {0}")]
     Hashing(String),
     /// A shutdown interrupted the work.
     #[error("the server is stopping; try again when it is back")]

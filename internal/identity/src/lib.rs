@@ -126,7 +126,7 @@ impl Identity {
                 }
                 // The server starts in any case; the next start retries.
                 Err(error) if damaged => {
-                    tracing::error!(%error, "the administrator was not made anew");
+                    tracing::error!(%error, "the server could not create the administrator again");
                 }
                 Err(error) => return Err(error),
             }

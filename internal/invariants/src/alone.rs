@@ -44,7 +44,7 @@ fn wrong(bind: &Placement, pod: &PodFacts, node: &NodeFacts) -> Vec<String> {
     let asked = pod.several.iter();
     let single = asked.filter(|resource| node.one_at_most.contains(*resource));
     all.extend(single.map(|resource| {
-        format!("a container asks for several of {resource}, of which it gets one at most")
+        format!("a container requests several of {resource}, of which it can get at most one")
     }));
     all
 }

@@ -53,9 +53,10 @@ fn bound_once(before: &Cluster, binds: &[Placement], out: &mut Vec<Violation>) {
     for bind in binds {
         let what = match before.pods.get(&bind.pod) {
             None => Some("does not exist".to_owned()),
-            Some(pod) if pod.uid != bind.uid => {
-                Some(format!("is another by now (uid {})", pod.uid))
-            }
+            Some(pod) if pod.uid != bind.uid => Some(format!(
+                "was replaced by another pod of this name (uid {})",
+                pod.uid
+            )),
             Some(pod) if pod.ended => Some("has ended".to_owned()),
             Some(pod) => pod
                 .at
@@ -76,7 +77,7 @@ fn bound_once(before: &Cluster, binds: &[Placement], out: &mut Vec<Violation>) {
 fn constraints(before: &Cluster, binds: &[Placement], out: &mut Vec<Violation>) {
     for (bind, pod) in known(before, binds) {
         let why = match before.nodes.get(&bind.node) {
-            None => Some("there is no such node".to_owned()),
+            None => Some("the node does not exist".to_owned()),
             Some(node) => forbidden(&pod.demands, &bind.node, node),
         };
         if let Some(why) = why {

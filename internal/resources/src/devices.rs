@@ -90,8 +90,9 @@ impl NodeInventory {
         let profiles = self.profiles();
         (self.mig_strategy == MIG_SINGLE && profiles.len() > 1).then(|| {
             format!(
-                "the MIG strategy is single, and the GPUs are cut into {}: slices are given out by their profile \
-                 (nvidia.com/mig-...); cut all GPUs into slices of one profile, or set the strategy to mixed",
+                "the MIG strategy is single, but the GPUs are partitioned into {}: the node offers the slices by \
+                 profile (nvidia.com/mig-...); partition all GPUs into slices of one profile, or set the strategy to \
+                 mixed",
                 profiles.into_iter().collect::<Vec<_>>().join(", ")
             )
         })
@@ -133,7 +134,7 @@ impl NodeInventory {
             .filter(|(_, device)| !device.healthy)
             .map(|(resource, device)| {
                 format!(
-                    "{} ({resource}) is given to nobody: {}",
+                    "{} ({resource}) is not allocatable: {}",
                     device.id, device.why
                 )
             })
@@ -462,7 +463,7 @@ mod tests {
             ("b.com/y".into(), vec![device("/dev/b", "")]),
         ]
         .into();
-        let why = "/dev/a1 (a.com/x) is given to nobody: it is hot";
+        let why = "/dev/a1 (a.com/x) is not allocatable: it is hot";
         assert_eq!(inventory.unwell().as_deref(), Some(why));
         assert_eq!(
             Vec::from_iter(inventory.resources()),

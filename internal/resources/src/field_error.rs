@@ -1,4 +1,4 @@
-//! The error for a field whose value cannot be used.
+//! The error for a field whose value cannot be used: one type and one wording for every reader of written values.
 
 /// A field whose value cannot be used: the field, the value as written, and the valid form.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -10,30 +10,33 @@ pub struct FieldError {
 }
 
 impl FieldError {
-    /// The error for `field`, which has `value` and may have `valid`.
+    /// The error for `field` with the text `value`; `valid` completes the sentence "write ...".
     pub fn new(
         field: impl Into<String>,
         value: impl Into<String>,
         valid: impl Into<String>,
-    ) -> FieldError {
-        FieldError {
+    ) -> Self {
+        Self {
             field: field.into(),
             value: value.into(),
             valid: valid.into(),
         }
     }
 
-    /// The field's path.
+    /// The field's path or the option's name.
+    #[must_use]
     pub fn field(&self) -> &str {
         &self.field
     }
 
     /// The value as written.
+    #[must_use]
     pub fn value(&self) -> &str {
         &self.value
     }
 
     /// The valid form.
+    #[must_use]
     pub fn valid(&self) -> &str {
         &self.valid
     }
@@ -41,18 +44,14 @@ impl FieldError {
 
 #[cfg(test)]
 mod tests {
-    use super::FieldError;
+    use super::*;
 
     #[test]
-    fn the_text_has_the_field_the_value_and_the_valid_form() {
-        let error = FieldError::new("spec.a", "x\n", "a number");
+    fn the_sentence_names_the_field_the_value_and_the_valid_form() {
+        let error = FieldError::new("spec.placement", "tight", "one of pack, spread");
         assert_eq!(
             error.to_string(),
-            r#"spec.a: "x\n" is not usable; write a number"#
-        );
-        assert_eq!(
-            (error.field(), error.value(), error.valid()),
-            ("spec.a", "x\n", "a number")
+            "spec.placement: \"tight\" is not usable; write one of pack, spread"
         );
     }
 }

@@ -2,7 +2,8 @@
 //! printer.
 
 /// The valid forms of a span, for messages.
-pub const FORMS: &str = "write seconds (5400), a span (1h30m), or hours, minutes and seconds (1:30:00, 2-06:00:00 with days)";
+pub const FORMS: &str =
+    "seconds (5400), a span (1h30m), or hours, minutes and seconds (1:30:00, 2-06:00:00 with days)";
 
 /// Reads a time span in seconds, rounded up; `None` if it is unreadable or negative.
 #[must_use]

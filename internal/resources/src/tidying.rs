@@ -45,7 +45,7 @@ impl TidyingReport {
     #[must_use]
     pub fn sentence(&self) -> String {
         if self.moves.is_empty() {
-            return "Nothing would be moved: no node with GPUs can be made whole by moving work that allows it."
+            return "Defragmentation would move nothing: no move of permitted pods makes all GPUs of a node free."
                 .to_owned();
         }
         let plural = |count: usize, one: &str, many: &str| match count {
@@ -55,7 +55,7 @@ impl TidyingReport {
         let will = if self.enabled {
             "plans do this when they have nothing else to do"
         } else {
-            "it is switched off: the scheduler's actions lack defragment"
+            "the scheduler's actions do not contain defragment, so no plan does this"
         };
         format!(
             "Moving {} would make {} whole ({} GPUs; {} whole now, {} then) and lose {:.1} GPU-hours of work; {will}.",
@@ -76,14 +76,18 @@ mod tests {
     #[test]
     fn the_sentence_states_gain_and_loss_and_whether_defragmentation_is_enabled() {
         let mut report = TidyingReport::default();
-        assert!(report.sentence().contains("Nothing would be moved"));
+        assert!(
+            report
+                .sentence()
+                .contains("Defragmentation would move nothing")
+        );
         report.moves = vec![TidyingMove::default(); 2];
         report.nodes = vec!["n1".to_owned()];
         (report.gpus_gained, report.whole_before, report.whole_after) = (8, 3, 4);
         report.gpu_hours_lost = 1.25;
         assert_eq!(
             report.sentence(),
-            "Moving 2 pods would make 1 node whole (8 GPUs; 3 whole now, 4 then) and lose 1.2 GPU-hours of work; it is switched off: the scheduler's actions lack defragment."
+            "Moving 2 pods would make 1 node whole (8 GPUs; 3 whole now, 4 then) and lose 1.2 GPU-hours of work; the scheduler's actions do not contain defragment, so no plan does this."
         );
         report.enabled = true;
         assert!(report.sentence().ends_with("nothing else to do."));

@@ -23,7 +23,7 @@ pub static SUSPICION: Trouble = Trouble {
     condition: SUSPECT,
     reason: "AgentSuspects",
     well: "NothingFound",
-    words: "nothing is wrong that is known of",
+    words: "no fault of the node is known",
 };
 
 /// The node's RDMA fails.
@@ -31,7 +31,7 @@ pub static FABRIC: Trouble = Trouble {
     condition: FABRIC_FAILED,
     reason: "RdmaFails",
     well: "RdmaWorks",
-    words: "nothing is known against its RDMA any more",
+    words: "no fault of the node's RDMA is known any more",
 };
 
 /// The file system of the agent's data has too little free space.
@@ -39,7 +39,7 @@ pub static DISK: Trouble = Trouble {
     condition: DISK_PRESSURE,
     reason: "AgentHasDiskPressure",
     well: "AgentHasNoDiskPressure",
-    words: "the file system of the agent's data has enough left",
+    words: "the file system of the agent's data has enough free space",
 };
 
 /// The slices have several profiles although the strategy requires one.
@@ -47,7 +47,7 @@ pub static STRATEGY: Trouble = Trouble {
     condition: MIG_NOT_UNIFORM,
     reason: "SeveralProfiles",
     well: "Kept",
-    words: "slices are given out as the strategy says",
+    words: "the node offers its slices as the MIG strategy says",
 };
 
 /// Described devices are unhealthy.
@@ -55,7 +55,7 @@ pub static DEVICES: Trouble = Trouble {
     condition: DEVICES_UNHEALTHY,
     reason: "DevicesUnhealthy",
     well: "DevicesHealthy",
-    words: "all devices of which it has descriptions are given out",
+    words: "all described devices of the node are allocatable",
 };
 
 /// The GPUs are not partitioned as the node's label requests.
@@ -63,7 +63,7 @@ pub static MIG_CONFIG_FAILED: Trouble = Trouble {
     condition: MIG_FAILED,
     reason: "MigConfigFailed",
     well: "MigConfigNotFailed",
-    words: "nothing is wrong with how the GPUs are to be cut",
+    words: "no fault of the GPUs' MIG configuration is known",
 };
 
 impl Trouble {

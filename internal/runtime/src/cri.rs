@@ -215,7 +215,7 @@ impl CriRuntime {
             return Err(RuntimeError::Spec {
                 field: "image".into(),
                 value: String::new(),
-                detail: "a container runtime needs an image".into(),
+                detail: "write an image, which a container runtime needs".into(),
             });
         };
         let id = spec.id.clone();

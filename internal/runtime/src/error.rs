@@ -89,13 +89,13 @@ impl From<&str> for StartFault {
 #[derive(Debug, thiserror::Error)]
 pub enum RuntimeError {
     /// A field of a container's description cannot be used.
-    #[error("{field}: {value:?} is not usable: {detail}")]
+    #[error("{field}: {value:?} is not usable; {detail}")]
     Spec {
         /// The field, as a path in [`crate::ContainerSpec`].
         field: String,
         /// What was given.
         value: String,
-        /// What would be right.
+        /// What to write instead, or why the value fails.
         detail: String,
     },
     /// A file operation failed.

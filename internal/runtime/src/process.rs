@@ -106,7 +106,7 @@ impl ProcessRuntime {
             return Err(RuntimeError::Spec {
                 field: "shim_command".into(),
                 value: String::new(),
-                detail: "name this program and its shim command".into(),
+                detail: "write this program and its shim command".into(),
             });
         }
         fs::create_dir_all(&config.root).map_err(RuntimeError::io("make", &config.root))?;

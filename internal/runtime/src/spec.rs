@@ -39,7 +39,7 @@ impl ContainerId {
                 field: "id".into(),
                 value: id,
                 detail: format!(
-                    "an id is 1 to {MAX_ID} of A-Z, a-z, 0-9, '.', '_', '-', not starting with '.'"
+                    "write 1 to {MAX_ID} of A-Z, a-z, 0-9, '.', '_', '-', not starting with '.'"
                 ),
             })
         }
@@ -192,20 +192,24 @@ impl ContainerSpec {
             return bad(
                 "command".into(),
                 String::new(),
-                "a process needs a command or args; only an image can supply its own",
+                "write a command or args, which only an image can supply instead",
             );
         }
         if let Some(first) = self.command.iter().chain(&self.args).next()
             && first.is_empty()
         {
-            return bad("command[0]".into(), String::new(), "name a program");
+            return bad(
+                "command[0]".into(),
+                String::new(),
+                "write the name of a program",
+            );
         }
         for (index, word) in self.command.iter().chain(&self.args).enumerate() {
             if word.contains('\0') {
                 return bad(
                     format!("command[{index}]"),
                     word.clone(),
-                    "remove the NUL byte",
+                    "write a text without NUL bytes",
                 );
             }
         }
@@ -214,14 +218,14 @@ impl ContainerSpec {
                 return bad(
                     format!("env[{index}].name"),
                     name.clone(),
-                    "a variable's name is not empty and has no '=' and no NUL byte",
+                    "write a variable's name without '=' and NUL bytes",
                 );
             }
             if value.contains('\0') {
                 return bad(
                     format!("env[{index}].value"),
                     name.clone(),
-                    "remove the NUL byte",
+                    "write a text without NUL bytes",
                 );
             }
         }
@@ -231,7 +235,7 @@ impl ContainerSpec {
             return bad(
                 "cwd".into(),
                 cwd.display().to_string(),
-                "use an absolute path",
+                "write an absolute path",
             );
         }
         if let Some(hostname) = &self.hostname
@@ -240,7 +244,7 @@ impl ContainerSpec {
             return bad(
                 "hostname".into(),
                 hostname.clone(),
-                "a host name has 1 to 64 bytes",
+                "write a host name of 1 to 64 bytes",
             );
         }
         for (index, mount) in self.mounts.iter().enumerate() {
@@ -250,7 +254,7 @@ impl ContainerSpec {
             return bad(
                 "log.path".into(),
                 self.log.path.display().to_string(),
-                "use an absolute path",
+                "write an absolute path",
             );
         }
         if self.log.max_bytes == 0 || self.log.max_files == 0 {
@@ -260,7 +264,7 @@ impl ContainerSpec {
                     "max_bytes {} max_files {}",
                     self.log.max_bytes, self.log.max_files
                 ),
-                "both are at least 1",
+                "write 1 or more for both",
             );
         }
         Ok(())
@@ -335,17 +339,17 @@ impl Mount {
         };
         let target = self.target.display().to_string();
         if !self.target.is_absolute() {
-            return fault("target", target, "use an absolute path");
+            return fault("target", target, "write an absolute path");
         }
         if self
             .target
             .components()
             .any(|part| part == Component::ParentDir)
         {
-            return fault("target", target, "use a path without '..'");
+            return fault("target", target, "write a path without '..'");
         }
         if self.target == Path::new("/") {
-            return fault("target", target, "the whole root cannot be covered");
+            return fault("target", target, "write a path below the root");
         }
         if let MountSource::Bind(source) = &self.source
             && !source.is_absolute()
@@ -353,7 +357,7 @@ impl Mount {
             return fault(
                 "source",
                 source.display().to_string(),
-                "use an absolute path",
+                "write an absolute path",
             );
         }
         if let Some(sub) = &self.sub_path {
@@ -362,13 +366,17 @@ impl Mount {
                 .components()
                 .any(|part| !matches!(part, Component::Normal(_) | Component::CurDir))
             {
-                return fault("sub_path", sub.clone(), "use a relative path without '..'");
+                return fault(
+                    "sub_path",
+                    sub.clone(),
+                    "write a relative path without '..'",
+                );
             }
             if matches!(self.source, MountSource::Tmpfs(_)) {
                 return fault(
                     "sub_path",
                     sub.clone(),
-                    "a memory file system has no paths yet",
+                    "write no subPath: a new memory file system has no directories",
                 );
             }
         }

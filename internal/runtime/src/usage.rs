@@ -148,7 +148,7 @@ impl Count {
             Ok(None) => self.found.lost += 1,
             Err(Errno::ENAMETOOLONG) => {
                 self.give_up(
-                    "directories are nested deeper than a path can say (4096 bytes)".into(),
+                    "directories are nested deeper than a path can be long (4096 bytes)".into(),
                 );
             }
             // Removed, renamed, replaced by a file or a link, or closed to an agent that is not root.

@@ -43,7 +43,7 @@ pub const MUTANTS: &[Mutant] = &[
         ),
     },
     Mutant {
-        property: "guarantees: what is kept for a queue can be had by it",
+        property: "guarantees: a queue gets the room that is kept for it",
         file: "src/queue/rules.rs",
         find: "guarantee.max(unlent).max(0)",
         replace: "guarantee.max(unlent).max(0) / 2",
@@ -53,7 +53,7 @@ pub const MUTANTS: &[Mutant] = &[
         ),
     },
     Mutant {
-        property: "by itself: no container gets several GPUs of which it can have one by itself only",
+        property: "by itself: no container gets several GPUs of a kind of which it may have one",
         file: "src/share/pick.rs",
         find: "node.held.of(id) == 0 && !(apart && devices.is_alone(id));",
         replace: "node.held.of(id) == 0;",
@@ -63,7 +63,7 @@ pub const MUTANTS: &[Mutant] = &[
         ),
     },
     Mutant {
-        property: "work conservation: nothing waits that fits within its rights",
+        property: "work conservation: no gang waits that fits within its queue's bounds",
         file: "src/fit.rs",
         find: "None => free(ix).max(0) / amount,",
         replace: "None => (free(ix) - 1).max(0) / amount,",
@@ -98,14 +98,14 @@ pub const MUTANTS: &[Mutant] = &[
         ),
     },
     Mutant {
-        property: "the smallest set: nobody can be taken out of those who are evicted",
+        property: "the victim set is minimal: no victim can be left out",
         file: "src/evict/search.rs",
         find: SPARED,
         replace: SPARED_NEVER,
         test: ("evictions_properties", EVICTIONS),
     },
     Mutant {
-        property: "nothing is evicted unless the gang that it is for then starts",
+        property: "no pod is evicted unless the preemptor then starts",
         file: "src/evict/search.rs",
         find: "        let Some(mut placed) = placed else {
             self.undo(transaction);
@@ -123,21 +123,21 @@ pub const MUTANTS: &[Mutant] = &[
         test: ("evictions_properties", EVICTIONS),
     },
     Mutant {
-        property: "evictions come to rest: whoever got in by one is not evicted in turn",
+        property: "evictions come to rest: a gang that started by an eviction is not evicted in turn",
         file: "src/evict/candidates.rs",
         find: "Limit::Below(priority) => next.priority >= priority,",
         replace: "Limit::Below(priority) => next.priority > priority,",
         test: ("evictions_properties", EVICTIONS),
     },
     Mutant {
-        property: "backfill: nobody who goes ahead of the head delays it",
+        property: "backfill: no gang that starts ahead of the head delays it",
         file: "src/timeline/backfill.rs",
         find: "} else if !self.subtract_from_shadow(&mut shadow, &placed) {",
         replace: "} else if placed.is_empty() {",
         test: ("timeline_properties", "no_backfilled_gang_delays_the_head"),
     },
     Mutant {
-        property: "promises: the head starts by the time it was promised, whatever was learnt",
+        property: "promises: the head starts by its reserved time, whatever the estimates learn",
         file: "src/timeline/shadow.rs",
         find: "Ends::Latest => &self.latest_ends,",
         replace: "Ends::Latest => &self.ends,",
@@ -147,7 +147,7 @@ pub const MUTANTS: &[Mutant] = &[
         ),
     },
     Mutant {
-        property: "estimates: nobody is told of a start before the truth allows it",
+        property: "estimates: no report has a start before the true durations allow it",
         file: "src/timeline/shadow.rs",
         find: "                        at = end;",
         replace: "                        at = now + (end - now) / 2;",
@@ -157,7 +157,7 @@ pub const MUTANTS: &[Mutant] = &[
         ),
     },
     Mutant {
-        property: "guarantees: what a queue deserves it gets where any lawful victims make room",
+        property: "guarantees: a queue gets what it deserves where any permitted victims make room",
         file: "src/evict/reclaim.rs",
         find: "victim_queue.cursor.rewind();",
         replace: "",
@@ -167,7 +167,7 @@ pub const MUTANTS: &[Mutant] = &[
         ),
     },
     Mutant {
-        property: "the smallest set, by brute force: no part of those who go would do",
+        property: "the victim set is minimal, by brute force: no subset of the victims would do",
         file: "src/evict/search.rs",
         find: SPARED,
         replace: SPARED_NEVER,

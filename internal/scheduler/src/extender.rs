@@ -194,7 +194,7 @@ impl Scheduler {
 
     /// The node, if it has room for a pod of the class now, without waiting for terminating pods.
     fn room_at_once(&self, class: ClassIx, name: &str) -> Result<NodeIx, Infeasible> {
-        let unknown = || Infeasible::lasting("not known to Muster (yet)");
+        let unknown = || Infeasible::lasting("the scheduler does not know the node yet");
         let at = self.node_index.get(name).copied().ok_or_else(unknown)?;
         let view = self.views.get(&class).ok_or_else(unknown)?;
         let (node, facts) = (&self.nodes[at], self.classes.get(class));

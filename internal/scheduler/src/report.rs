@@ -116,14 +116,14 @@ impl Obstacle {
                 format!(
                     "a placement was found but could not be carried out: {why}; the scheduler retries shortly"
                 ),
-                "correcting what the message names".into(),
+                "the removal of the cause that the message names".into(),
             );
         }
         Obstacle::new(
             Verdict::Waiting,
             "a placement was found, but the API refused a member's binding; the scheduler retries shortly"
                 .into(),
-            "the API accepting the binding: the event on the pod says what it refused".into(),
+            "the API's acceptance of the binding; see the pod's events for the refusal".into(),
         )
     }
 
@@ -133,7 +133,7 @@ impl Obstacle {
         let mut obstacle = Obstacle::new(
             Verdict::Waiting,
             format!(
-                "there is room now, but using it would delay {namespace}/{name}, which capacity is reserved for"
+                "there is room now, but the gang would delay {namespace}/{name}, for which capacity is reserved"
             ),
             format!(
                 "room that {namespace}/{name} does not need, or a walltime that ends before {namespace}/{name} starts"

@@ -115,7 +115,7 @@ fn who_needs_several_gpus_gets_only_such_as_one_can_have_several_of() {
             );
             assert_eq!(why.verdict, Verdict::NoNodeFits);
             assert!(
-                why.would_fit.contains("one for each container"),
+                why.would_fit.contains("one GPU for each container"),
                 "{}",
                 why.would_fit
             );

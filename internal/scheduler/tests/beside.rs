@@ -75,7 +75,7 @@ fn a_node_is_out_for_what_only_its_gpus_say_and_says_whether_evictions_would_hel
         lacks(true),
         lacks(false),
         lacks(true),
-        ("not known to Muster (yet)".to_owned(), true),
+        ("the scheduler does not know the node yet".to_owned(), true),
     ];
     assert_eq!(words(&mut s, &plain("p", 2), &nodes), expected);
     let newer = theirs("newer", 1, |pod| {

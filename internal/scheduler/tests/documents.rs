@@ -3,7 +3,7 @@
 
 use proptest::prelude::*;
 use scheduler::Config;
-use scheduler::settings::read;
+use scheduler::settings::{ParseError, read};
 use serde_json::Value;
 
 #[path = "../../resources/testing/documents.rs"]
@@ -22,7 +22,7 @@ proptest! {
         yaml(include_str!("../../../packaging/examples/kube-scheduler.yaml")),
         yaml(include_str!("../../resources/tests/manifests/004-volcano-scheduler-configmap.yaml")),
     ])) {
-        let parse = |text: &str| serde_norway::from_str(text).map_err(|error| error.to_string());
+        let parse = |text: &str| serde_norway::from_str(text).map_err(ParseError::from);
         if let Ok(read) = read(&document, &parse) {
             let _ = read.settings.applied(Config::default());
         }

@@ -40,7 +40,7 @@ fn every_property_of_plans_has_a_planted_bug() {
         "planning twice",
         "same input",
         "built from scratch",
-        "smallest set",
+        "victim set is minimal",
         "come to rest",
         "backfill",
         "estimates",

@@ -504,7 +504,7 @@ fn a_word_that_cannot_be_read_is_told() {
     let faults = &s.view().queues["q"].faults;
     assert_eq!(faults.len(), 4, "{faults:?}");
     assert!(faults.iter().any(|fault| fault
-        == "annotation muster.io/policy is ignored: it is none of priority, fifo, sjf, round-robin, fair"));
+        == "annotation muster.io/policy is ignored: write priority, fifo, sjf, round-robin or fair"));
 }
 
 #[test]

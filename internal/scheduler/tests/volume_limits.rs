@@ -94,7 +94,7 @@ fn a_gang_goes_where_its_disks_may_be_attached() {
         told.binding,
         "2 nodes have room, and no volumes are available there for a member's claims"
     );
-    assert!(told.would_fit.starts_with("fewer volumes attached"));
+    assert!(told.would_fit.starts_with("fewer attached volumes"));
     s.apply(takes("n2", DRIVER, 3));
     assert_eq!(bound(&s.plan(now()))["late"], "n2");
 }

@@ -112,7 +112,7 @@ fn each_claim_that_keeps_a_pod_waiting_is_named_with_what_to_do() {
                 claim["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
             })],
             "PersistentVolumeClaim data is being deleted",
-            "that claim made anew once it is gone",
+            "that claim created again after its deletion",
         ),
         (
             "lost",
@@ -476,7 +476,7 @@ fn a_binding_is_ready_when_all_its_claims_are_bound_to_volumes_in_reach() {
         panic!("given up");
     };
     assert!(
-        why.contains("no volume could be made for PersistentVolumeClaim data"),
+        why.contains("no volume could be provisioned for PersistentVolumeClaim data"),
         "{why}"
     );
     let bound = || claim_with("data", "fast", "1Gi", |claim| bind_to(claim, "pv"));
@@ -490,11 +490,14 @@ fn a_binding_is_ready_when_all_its_claims_are_bound_to_volumes_in_reach() {
     let VolumesReady::No(why) = ready(&s, &bind) else {
         panic!("out of reach");
     };
-    assert!(why.contains("can't be reached from node n1"), "{why}");
+    assert!(why.contains("node n1 cannot reach"), "{why}");
     s.apply(volume("pv", "fast", "1Gi", "n1"));
     assert_eq!(ready(&s, &bind), VolumesReady::Yes);
     s.apply(Event::NodeGone("n1".into()));
-    assert_eq!(ready(&s, &bind), VolumesReady::No("node n1 is gone".into()));
+    assert_eq!(
+        ready(&s, &bind),
+        VolumesReady::No("node n1 no longer exists".into())
+    );
 }
 
 proptest! {

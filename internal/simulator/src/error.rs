@@ -4,6 +4,8 @@
 use std::fmt;
 use std::num::NonZeroU32;
 
+use resources::field_error::FieldError;
+
 /// A place in the input: a file's line, or a document of a manifest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
@@ -54,16 +56,12 @@ impl fmt::Display for Place {
 #[derive(Debug, thiserror::Error)]
 pub enum SimulatorError {
     /// One value can't be read.
-    #[error("{place}: {field}: {value:?} is not right: {wanted}")]
+    #[error("{place}: {error}")]
     Value {
         /// Where.
         place: Place,
-        /// The column or field.
-        field: String,
-        /// The value found.
-        value: String,
-        /// The accepted values.
-        wanted: String,
+        /// The column or field, its value and the valid form.
+        error: FieldError,
     },
     /// A line or document is not of the format at all.
     #[error("{place}: {what}; {wanted}")]
@@ -77,7 +75,7 @@ pub enum SimulatorError {
     },
     /// A column that the reader needs is missing.
     #[error(
-        "{file}: no column says the {meaning}: write one of {accepted} in the header, or name it with --column {meaning}=NAME; the columns are {found}"
+        "{file}: no column has the {meaning}; write one of {accepted} in the header, or name the column with --column {meaning}=NAME; the columns are {found}"
     )]
     Column {
         /// The file.
@@ -90,16 +88,33 @@ pub enum SimulatorError {
         found: String,
     },
     /// An option can't be read.
-    #[error("{option}: {value:?} is not right: {wanted}")]
-    Option {
-        /// The option.
-        option: String,
-        /// The value given.
-        value: String,
-        /// The accepted values.
-        wanted: String,
-    },
+    #[error(transparent)]
+    Option(#[from] FieldError),
     /// There is nothing to simulate.
     #[error("{0}")]
     Nothing(String),
+}
+
+impl SimulatorError {
+    /// An unusable value of a file.
+    pub(crate) fn value(
+        place: Place,
+        field: impl Into<String>,
+        value: impl Into<String>,
+        valid: impl Into<String>,
+    ) -> SimulatorError {
+        SimulatorError::Value {
+            place,
+            error: FieldError::new(field, value, valid),
+        }
+    }
+
+    /// An unusable value of an option.
+    pub(crate) fn option(
+        option: impl Into<String>,
+        value: impl Into<String>,
+        valid: impl Into<String>,
+    ) -> SimulatorError {
+        SimulatorError::Option(FieldError::new(option, value, valid))
+    }
 }

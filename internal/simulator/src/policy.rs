@@ -71,13 +71,9 @@ impl FromStr for Policy {
         Policy::ALL
             .into_iter()
             .find(|policy| policy.name() == text)
-            .ok_or_else(|| SimulatorError::Option {
-                option: "--policy".to_owned(),
-                value: text.to_owned(),
-                wanted: format!(
-                    "the policies are {}",
-                    Policy::ALL.map(Policy::name).join(", ")
-                ),
+            .ok_or_else(|| {
+                let valid = format!("one of {}", Policy::ALL.map(Policy::name).join(", "));
+                SimulatorError::option("--policy", text, valid)
             })
     }
 }

@@ -1,28 +1,19 @@
 //! The production scheduler's settings for a simulation: the same [`Settings`] that a server reads,
 //! from a `SchedulerConfig` among the files or from the command line.
 
-use scheduler::settings::Wrong;
 use scheduler::{Actions, Strategy, settings};
 
 use crate::error::SimulatorError;
 
-pub use scheduler::settings::{KIND, Settings, read, takes};
+pub use scheduler::settings::{KIND, ParseError, Settings, read, takes};
 
 /// Reads `--actions`: words separated by commas.
 pub fn actions_option(text: &str) -> Result<Actions, SimulatorError> {
     let words: Vec<String> = text.split(',').map(|word| word.trim().to_owned()).collect();
-    settings::actions("--actions", &words).map_err(of_option)
+    settings::actions("--actions", &words).map_err(SimulatorError::from)
 }
 
 /// Reads `--placement`.
 pub fn placement_option(text: &str) -> Result<Strategy, SimulatorError> {
-    settings::placement("--placement", text).map_err(of_option)
-}
-
-fn of_option(wrong: Wrong) -> SimulatorError {
-    SimulatorError::Option {
-        option: wrong.field,
-        value: wrong.value,
-        wanted: wrong.wanted,
-    }
+    settings::placement("--placement", text).map_err(SimulatorError::from)
 }

@@ -83,19 +83,15 @@ pub fn machine_named(name: &str) -> Option<Machine> {
 
 /// Reads `4xhgx-h100`: a count and a name.
 pub fn counted<'a>(option: &str, text: &'a str) -> Result<(usize, &'a str), SimulatorError> {
-    let refuse = || SimulatorError::Option {
-        option: option.to_owned(),
-        value: text.to_owned(),
-        wanted: "write a number, x, and a machine or node: 4xhgx-h100".to_owned(),
+    let refuse = || {
+        let valid = "a number, x, and a machine or node, as in 4xhgx-h100";
+        SimulatorError::option(option, text, valid)
     };
     let (count, what) = text.split_once('x').ok_or_else(refuse)?;
     let count: usize = count.parse().map_err(|_| refuse())?;
     if count == 0 || count > NODES_MAX || what.is_empty() {
-        return Err(SimulatorError::Option {
-            option: option.to_owned(),
-            value: text.to_owned(),
-            wanted: format!("between 1 and {NODES_MAX} nodes can be asked for"),
-        });
+        let valid = format!("a number of nodes from 1 to {NODES_MAX}, x, and their name");
+        return Err(SimulatorError::option(option, text, valid));
     }
     Ok((count, what))
 }
@@ -116,11 +112,8 @@ pub fn cluster(option: &str, text: &str) -> Result<Vec<Node>, SimulatorError> {
 
 pub(crate) fn unknown_machine(option: &str, value: &str) -> SimulatorError {
     let names: Vec<&str> = MACHINES.iter().map(|machine| machine.name).collect();
-    SimulatorError::Option {
-        option: option.to_owned(),
-        value: value.to_owned(),
-        wanted: format!("the machines known are {}", names.join(", ")),
-    }
+    let valid = format!("the name of a machine: {}", names.join(", "));
+    SimulatorError::option(option, value, valid)
 }
 
 /// One node of a machine; `place` is its position: 4 nodes a rack, 8 racks a leaf, 8 leaves a

@@ -70,11 +70,9 @@ pub fn parse(text: &str) -> Result<Synthetic, SimulatorError> {
     let mut made = Synthetic::default();
     for part in text.split(',').filter(|part| !part.is_empty()) {
         let refuse = || {
-            SimulatorError::Option {
-            option: "--synthetic".to_owned(),
-            value: part.to_owned(),
-            wanted: "write seed=1,jobs=200000,days=365,gpus=10000,load=0.85,queues=8 or a part of it; gpus at least 8, jobs 1 to 10000000, days and load above 0, walltimes and priorities 0 or 1".to_owned(),
-        }
+            let valid = "seed=1,jobs=200000,days=365,gpus=10000,load=0.85,queues=8 or a part of it, with gpus at \
+                         least 8, jobs 1 to 10000000, days and load above 0, walltimes and priorities 0 or 1";
+            SimulatorError::option("--synthetic", part, valid)
         };
         let (name, value) = part.split_once('=').ok_or_else(refuse)?;
         let number: f64 = value

@@ -23,13 +23,9 @@ pub enum Change {
 
 /// Reads `add-nodes=4xhgx-h100`, `remove-nodes=2xgpu-` or `remove-nodes=gpu-7`, `weight=research:4`.
 pub fn change(text: &str) -> Result<Change, SimulatorError> {
-    let refuse = |wanted: &str| SimulatorError::Option {
-        option: "--what-if".to_owned(),
-        value: text.to_owned(),
-        wanted: wanted.to_owned(),
-    };
+    let refuse = |valid: &str| SimulatorError::option("--what-if", text, valid);
     let (what, value) = text.split_once('=').ok_or_else(|| {
-        refuse("write add-nodes=4xhgx-h100, remove-nodes=2xNAME-PREFIX, or weight=QUEUE:4")
+        refuse("add-nodes=4xhgx-h100, remove-nodes=2xNAME-PREFIX or weight=QUEUE:4")
     })?;
     match what {
         "add-nodes" => counted("--what-if add-nodes", value)
@@ -44,12 +40,10 @@ pub fn change(text: &str) -> Result<Change, SimulatorError> {
                 .and_then(|(queue, weight)| Some((queue, weight.parse::<i32>().ok()?)));
             let (queue, weight) = parsed
                 .filter(|(_, weight)| *weight > 0)
-                .ok_or_else(|| refuse("write weight=QUEUE:4, the weight at least 1"))?;
+                .ok_or_else(|| refuse("weight=QUEUE:4 with a weight of at least 1"))?;
             Ok(Change::Weight(queue.to_owned(), weight))
         }
-        _ => Err(refuse(
-            "what can change is add-nodes, remove-nodes and weight",
-        )),
+        _ => Err(refuse("a change of add-nodes, remove-nodes or weight")),
     }
 }
 
@@ -69,10 +63,9 @@ impl Change {
                     .queues
                     .iter_mut()
                     .find(|queue| queue.metadata.name.as_deref() == Some(name));
-                let queue = queue.ok_or_else(|| SimulatorError::Option {
-                    option: "--what-if weight".to_owned(),
-                    value: name.clone(),
-                    wanted: format!("the queues are {}", known.join(", ")),
+                let queue = queue.ok_or_else(|| {
+                    let valid = format!("one of the queues {}", known.join(", "));
+                    SimulatorError::option("--what-if weight", name, valid)
                 })?;
                 queue.spec.weight = Some(*weight);
                 Ok(())
@@ -153,11 +146,16 @@ fn remove(scenario: &mut Scenario, count: usize, prefix: &str) -> Result<(), Sim
     }
     fitting.sort();
     if fitting.len() < count {
-        return Err(SimulatorError::Option {
-            option: "--what-if remove-nodes".to_owned(),
-            value: format!("{count}x{prefix}"),
-            wanted: format!("{} nodes have names that begin so", fitting.len()),
-        });
+        let value = format!("{count}x{prefix}");
+        let valid = format!(
+            "a number up to {}, the nodes whose names begin so",
+            fitting.len()
+        );
+        return Err(SimulatorError::option(
+            "--what-if remove-nodes",
+            value,
+            valid,
+        ));
     }
     let gone: BTreeSet<String> = fitting
         .split_off(fitting.len() - count)
@@ -225,8 +223,8 @@ mod tests {
             assert!(said.contains(word), "{said}");
         }
         for (text, word) in [
-            ("remove-nodes=2xhgx", "1 nodes"),
-            ("weight=a:2", "the queues are"),
+            ("remove-nodes=2xhgx", "a number up to 1"),
+            ("weight=a:2", "one of the queues"),
             ("add-nodes=2xabacus", "hgx-b200"),
         ] {
             let said = change(text)

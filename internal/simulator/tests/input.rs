@@ -371,7 +371,7 @@ fn unreadable_input_is_refused_with_place_field_value_and_accepted_form() {
         ),
         (
             format!("{config}---\n{config}"),
-            &["document 3", "SchedulerConfig", "document 2 has this one already"],
+            &["document 3", "SchedulerConfig", "document 2 has this one"],
         ),
         (note("policy", "lifo"), &["document 2", "muster.io/policy] of Queue q", "\"lifo\"", "fifo"]),
         (note("borrowing-limit", "8"), &["borrowing-limit", "\"8\"", "nvidia.com/gpu"]),

@@ -250,7 +250,7 @@ spec:
     assert_eq!(
         scenario.notes,
         [
-            "1 of kind Service say nothing to a scheduler and are left out",
+            "the simulator leaves out 1 objects of kind Service: a scheduler does not read them",
             "1 pods have ended and are left out"
         ]
     );
@@ -278,18 +278,18 @@ fn faults_are_reported_with_place_value_and_accepted_form() {
         (
             "a.csv",
             "arrival,duration,gpus\n0,60\n",
-            &["line 2: the line has 2 values and the header 3"],
+            &["line 2: the line has 2 values, and the header has 3"],
         ),
         (
             "a.csv",
             "arrival,duration,gpus\n\"0,60,1\n",
-            &["line 2: a quoted value does not end"],
+            &["line 2: a quoted value has no closing quote"],
         ),
         (
             "a.csv",
             "when,duration,gpus\n0,60,1\n",
             &[
-                "no column says the arrival",
+                "no column has the arrival",
                 "submit_time",
                 "when, duration, gpus",
             ],
@@ -302,7 +302,7 @@ fn faults_are_reported_with_place_value_and_accepted_form() {
         (
             "a.swf",
             swf,
-            &["a.swf, line 2: submit time: \"x\"", "write a number"],
+            &["a.swf, line 2: submit time: \"x\"", "write a number, or -1"],
         ),
         ("a.swf", "1 2 3\n", &["line 1: the line has 3 fields", "18"]),
         (
@@ -313,7 +313,7 @@ fn faults_are_reported_with_place_value_and_accepted_form() {
         (
             "o.csv",
             "name,cpu_milli,memory_mib,num_gpu,gpu_milli,creation_time,deletion_time\np,1,1,1,2000,0,5\n",
-            &["line 2: gpu_milli: \"2000\"", "1000 at the most"],
+            &["line 2: gpu_milli: \"2000\"", "at most 1000"],
         ),
         (
             "c.yaml",
@@ -323,7 +323,7 @@ fn faults_are_reported_with_place_value_and_accepted_form() {
         (
             "c.yaml",
             "kind: Pod\n",
-            &["document 1: metadata.name", "has a name"],
+            &["document 1: metadata.name", "a name for each object"],
         ),
         (
             "c.yaml",

@@ -264,7 +264,7 @@ impl<'a> Reader<'a> {
             format: format_of(&line, NAME).unwrap_or_default(),
         };
         match reader.format {
-            0 => Err(reader.damaged("it does not begin as a backup does")),
+            0 => Err(reader.damaged("the file does not begin like a backup")),
             found if found > FORMAT => Err(newer(path, found, FORMAT)),
             _ => Ok(reader),
         }
@@ -322,7 +322,7 @@ impl<'a> Reader<'a> {
                 },
                 files,
             }),
-            (Ok(_), Ok(_), Ok(_)) => Err(self.damaged("it names too many files")),
+            (Ok(_), Ok(_), Ok(_)) => Err(self.damaged("the backup names too many files")),
             _ => Err(self.damaged("its summary is too short")),
         }
     }
@@ -337,7 +337,7 @@ impl<'a> Reader<'a> {
             .map_err(|_| self.damaged("a file's name is not text"))?;
         // A name has one component, so that a forged backup cannot write to another directory.
         if name.is_empty() || name == "." || name == ".." || name.contains(['/', '\0']) {
-            return Err(self.damaged(format!("{name:?} is no name of a file")));
+            return Err(self.damaged(format!("{name:?} is not a file's name")));
         }
         Ok(BackupFile {
             name,
@@ -355,7 +355,7 @@ impl<'a> Reader<'a> {
         let key = std::str::from_utf8(&key).map_err(|_| self.damaged("a key is not text"))?;
         let parts = part_count(content.len());
         codec::read_object(key, content, parts)
-            .map_err(|broken| self.damaged(format!("the object {key}: {}", broken.0)))
+            .map_err(|broken| self.damaged(format!("the object {key}: {broken}")))
     }
 
     fn end(&mut self) -> Result<(), BackupError> {
@@ -364,7 +364,7 @@ impl<'a> Reader<'a> {
         if sum == Ok(expected) {
             Ok(())
         } else {
-            Err(self.damaged("its sum is wrong"))
+            Err(self.damaged("the sum of its objects is wrong"))
         }
     }
 }

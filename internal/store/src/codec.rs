@@ -12,10 +12,34 @@ use crate::entry::{Entry, EntryMeta, Event, EventKind, Revision};
 /// The checksum and the length that every record begins with.
 pub(crate) const HEADER: usize = 8;
 
-/// Why a record is invalid.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub(crate) struct Broken(pub(crate) &'static str);
+/// Why a record, or a range of records, is invalid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Broken {
+    #[error("the record is shorter than its header")]
+    Header,
+    #[error("the record's length does not match its header")]
+    Length,
+    #[error("the record's checksum does not match its content")]
+    Checksum,
+    #[error("the record ends within a field")]
+    CutShort,
+    #[error("a text of the record is not UTF-8")]
+    NotText,
+    #[error("the record has an event of an unknown kind")]
+    EventKind,
+    #[error("the record has an event with an invalid previous state")]
+    PreviousState,
+    #[error("the record has bytes after its last event")]
+    Trailing,
+    #[error("the record's key is not a revision")]
+    KeyNotRevision,
+    #[error("a revision is missing in the record")]
+    RevisionMissing,
+    #[error("the revisions after the record are missing")]
+    LaterMissing,
+    #[error("a part of the record is missing")]
+    PartMissing,
+}
 
 /// Begins a record; [`sealed`] ends it.
 fn begun(capacity: usize) -> Vec<u8> {
@@ -41,19 +65,19 @@ fn sealed(mut record: Vec<u8>, name: &[u8]) -> (Vec<u8>, u32) {
 /// The record's content, after its checksum and its length were verified.
 fn opened(mut record: Bytes, name: &[u8]) -> Result<(Bytes, u32), Broken> {
     if record.len() < HEADER {
-        return Err(Broken("it is cut short"));
+        return Err(Broken::Header);
     }
     let crc = record.get_u32();
     let length = record.get_u32();
     if length as usize != record.len() {
-        return Err(Broken("its length is wrong"));
+        return Err(Broken::Length);
     }
     let mut hasher = crc32fast::Hasher::new();
     hasher.update(&length.to_be_bytes());
     hasher.update(name);
     hasher.update(&record);
     if hasher.finalize() != crc {
-        return Err(Broken("its checksum is wrong"));
+        return Err(Broken::Checksum);
     }
     Ok((record, crc))
 }
@@ -76,30 +100,28 @@ fn put_meta(record: &mut Vec<u8>, meta: &EntryMeta) {
     put_map(record, &meta.fields);
 }
 
-const SHORT: Broken = Broken("it ends too early");
-
 fn take_u8(record: &mut Bytes) -> Result<u8, Broken> {
-    record.try_get_u8().map_err(|_| SHORT)
+    record.try_get_u8().map_err(|_| Broken::CutShort)
 }
 
 fn take_u32(record: &mut Bytes) -> Result<u32, Broken> {
-    record.try_get_u32().map_err(|_| SHORT)
+    record.try_get_u32().map_err(|_| Broken::CutShort)
 }
 
 fn take_u64(record: &mut Bytes) -> Result<u64, Broken> {
-    record.try_get_u64().map_err(|_| SHORT)
+    record.try_get_u64().map_err(|_| Broken::CutShort)
 }
 
 fn take_bytes(record: &mut Bytes) -> Result<Bytes, Broken> {
     let length = take_u32(record)? as usize;
     if length > record.len() {
-        return Err(SHORT);
+        return Err(Broken::CutShort);
     }
     Ok(record.split_to(length))
 }
 
 fn take_string(record: &mut Bytes) -> Result<String, Broken> {
-    String::from_utf8(take_bytes(record)?.to_vec()).map_err(|_| Broken("it is not text"))
+    String::from_utf8(take_bytes(record)?.to_vec()).map_err(|_| Broken::NotText)
 }
 
 fn take_map(record: &mut Bytes) -> Result<BTreeMap<String, String>, Broken> {
@@ -196,7 +218,7 @@ pub(crate) fn read_history(record: Bytes) -> Result<Vec<Event>, Broken> {
             0 => EventKind::Added,
             1 => EventKind::Modified,
             2 => EventKind::Deleted,
-            _ => return Err(Broken("it has an event of no known kind")),
+            _ => return Err(Broken::EventKind),
         };
         let revision = Revision::new(take_u64(&mut content)?);
         let key = take_string(&mut content)?;
@@ -205,7 +227,7 @@ pub(crate) fn read_history(record: Bytes) -> Result<Vec<Event>, Broken> {
             0 => None,
             1 => Some(Arc::clone(&meta)),
             2 => Some(Arc::new(take_meta(&mut content)?)),
-            _ => return Err(Broken("it has an event with a bad previous state")),
+            _ => return Err(Broken::PreviousState),
         };
         let value = Bytes::copy_from_slice(&take_bytes(&mut content)?);
         events.push(Event {
@@ -224,7 +246,7 @@ pub(crate) fn read_history(record: Bytes) -> Result<Vec<Event>, Broken> {
     if content.is_empty() {
         Ok(events)
     } else {
-        Err(Broken("it has more than it says"))
+        Err(Broken::Trailing)
     }
 }
 
@@ -307,7 +329,10 @@ mod tests {
     #[test]
     fn a_record_cannot_stand_in_for_another_key() {
         let (record, _) = object("/a", Revision::new(7), &meta(), b"{}");
-        assert!(read_object("/b", record.into(), 1).is_err());
+        assert!(matches!(
+            read_object("/b", record.into(), 1),
+            Err(Broken::Checksum)
+        ));
     }
 
     #[test]

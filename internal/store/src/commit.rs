@@ -322,7 +322,7 @@ fn run_group(
         for record in replaced {
             // The next start finds the object there and does it again.
             if let Err(error) = quarantine::release(&record.file) {
-                tracing::warn!(file = %record.file.display(), %error, "a damaged object was replaced, and its record can't be marked so");
+                tracing::warn!(file = %record.file.display(), %error, "a damaged object was replaced, but the store could not mark its record as replaced");
             }
         }
     }

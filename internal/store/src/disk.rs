@@ -120,8 +120,7 @@ fn check_format(dir: &Path) -> Result<bool, OpenError> {
         Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             if dir.join(SLED_DIR).exists() {
-                let what =
-                    "its `format` file is missing (a restore that did not finish leaves it so)";
+                let what = "its `format` file is missing, as after a restore that did not finish";
                 return Err(damaged(dir, what));
             }
             return Ok(false);
@@ -464,7 +463,7 @@ fn apply(
         return Err(damaged(dir, what));
     }
     for lost in &repair.lost {
-        quarantine::keep(dir, &lost.key, lost.reason, lost.revision, &lost.raw)
+        quarantine::keep(dir, &lost.key, &lost.reason.to_string(), lost.revision, &lost.raw)
             .map_err(io_error(dir))?;
     }
     for found in &repair.findings {

@@ -9,9 +9,9 @@ use crate::entry::Revision;
 pub enum StoreError {
     /// The disk is too full to write to safely.
     #[error(
-        "the store's disk is full: {free} bytes are free at {path}, {reserve} must stay free; \
-         writes are refused until there is room (free some space, delete what is no longer needed, or \
-         move the data to a larger disk); reads, deletions and sign-in go on"
+        "the store's disk is full: {free} bytes are free at {path}, {reserve} must stay free; the store refuses writes \
+         until the disk has room (free some space, delete what is no longer needed, or move the data to a larger \
+         disk); reads, deletions and sign-in go on"
     )]
     NoSpace {
         /// Bytes free.
@@ -23,8 +23,8 @@ pub enum StoreError {
     },
     /// The disk failed during a write; the store is read-only from then on.
     #[error(
-        "the store could not write and is read-only until the server is started again: {reason}; \
-         check the disk and the kernel's log first"
+        "the store could not write and is read-only until the server starts again: {reason}; check the disk and the \
+         kernel's log before you start it"
     )]
     Failed {
         /// The operating system's error.
@@ -96,7 +96,7 @@ pub enum OpenError {
     },
     /// The directory could not be read or written.
     #[error(
-        "cannot open the store at {path}: {source}; check that the directory exists, is yours and that its disk has room"
+        "cannot open the store at {path}: {source}; check that the directory exists, that the server's user owns it and that its disk has room"
     )]
     Io {
         /// The store's directory.
@@ -111,7 +111,7 @@ pub enum OpenError {
 pub enum WatchError {
     /// The history no longer contains the revision.
     #[error(
-        "the history before revision {oldest} is gone; list again and watch from the list's revision"
+        "the history before revision {oldest} no longer exists; list again and watch from the list's revision"
     )]
     Expired {
         /// The oldest revision that a watch can start from.
@@ -152,7 +152,7 @@ pub enum BackupError {
     },
     /// A newer binary made the backup.
     #[error(
-        "{path} was made in backup format {found}, and this binary knows formats up to {known}; use the newer muster that made it"
+        "{path} was made in backup format {found}, and this binary knows formats up to {known}; use the newer muster that wrote it"
     )]
     NewerFormat {
         /// The file.
@@ -163,7 +163,9 @@ pub enum BackupError {
         known: u32,
     },
     /// The backup needs a passphrase.
-    #[error("{path} is encrypted; give the passphrase it was made with (--passphrase-file)")]
+    #[error(
+        "{path} is encrypted; give the passphrase that it was encrypted with (--passphrase-file)"
+    )]
     Sealed {
         /// The file.
         path: PathBuf,
@@ -207,7 +209,7 @@ pub enum LedgerError {
         path: PathBuf,
     },
     /// The disk failed.
-    #[error("{path} can't be used: {reason}; check the disk and who may write there")]
+    #[error("{path} cannot be used: {reason}; check the disk and the permissions")]
     Failed {
         /// The ledger's directory.
         path: PathBuf,

@@ -40,7 +40,7 @@ impl std::fmt::Display for Effect {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Effect::Recovered => f.write_str("recovered from the history, nothing is lost"),
-            Effect::Lost => f.write_str("lost; restore it from a backup or create it anew"),
+            Effect::Lost => f.write_str("lost; restore it from a backup or create it again"),
             Effect::HistoryCut(from) => {
                 write!(f, "watches from before revision {from} list again")
             }
@@ -53,18 +53,18 @@ impl std::fmt::Display for Effect {
 pub(crate) enum Damage {
     #[error("a key is too short")]
     ShortKey,
-    #[error("there is a record of no known kind")]
+    #[error("the store has a record of an unknown kind")]
     UnknownRecord,
     #[error("its own state cannot be read: {0}")]
     State(Broken),
     #[error("its own state is missing")]
     NoState,
-    #[error("its log ends at revision {last}, and revision {acknowledged} was acknowledged")]
+    #[error("its log ends at revision {last}, but revision {acknowledged} was acknowledged")]
     ShortLog {
         last: Revision,
         acknowledged: Revision,
     },
-    #[error("{found} objects are there, {expected} should be")]
+    #[error("the store has {found} objects; it should have {expected}")]
     Objects { found: u64, expected: u64 },
     #[error("some objects are not at their last revision")]
     Outdated,
@@ -84,7 +84,7 @@ pub struct Finding {
 /// A record that cannot be recovered.
 pub(crate) struct Lost {
     pub(crate) key: String,
-    pub(crate) reason: &'static str,
+    pub(crate) reason: Broken,
     pub(crate) revision: Option<Revision>,
     pub(crate) raw: Vec<u8>,
 }
@@ -162,19 +162,19 @@ struct Stretch {
 impl Stretch {
     /// The group's first revision, if the group has every revision from there to before `next`.
     fn until(&self, next: Revision) -> Result<Revision, Broken> {
-        let events = self.events.as_ref().map_err(|broken| Broken(broken.0))?;
-        let first = self.first.ok_or(Broken("its key is no revision"))?;
+        let events = self.events.as_ref().map_err(|broken| *broken)?;
+        let first = self.first.ok_or(Broken::KeyNotRevision)?;
         let mut expected = first;
         for event in events {
             if event.revision() != expected {
-                return Err(Broken("a revision is missing in it"));
+                return Err(Broken::RevisionMissing);
             }
             expected = expected.next();
         }
         if expected == next && !events.is_empty() {
             Ok(first)
         } else {
-            Err(Broken("the revisions after it are missing"))
+            Err(Broken::LaterMissing)
         }
     }
 }
@@ -184,7 +184,7 @@ impl Stretch {
 pub(crate) struct Loading {
     current: Option<RawRecord>,
     objects: Objects,
-    damaged: BTreeMap<String, (RawRecord, &'static str)>,
+    damaged: BTreeMap<String, (RawRecord, Broken)>,
     history: Vec<Stretch>,
     state: Option<Result<State, Broken>>,
 }
@@ -231,14 +231,14 @@ impl Loading {
             let bytes = Bytes::copy_from_slice(&record.bytes);
             codec::read_object(&key, bytes, record.count())
         } else {
-            Err(Broken("a part of it is missing"))
+            Err(Broken::PartMissing)
         };
         match read {
             Ok(entry) => {
                 self.objects.insert(Arc::clone(&entry.key), Arc::new(entry));
             }
             Err(broken) => {
-                self.damaged.insert(key, (record, broken.0));
+                self.damaged.insert(key, (record, broken));
             }
         }
     }
@@ -249,7 +249,7 @@ impl Loading {
         let events = if record.is_whole() {
             codec::read_history(Bytes::copy_from_slice(&record.bytes))
         } else {
-            Err(Broken("a part of it is missing"))
+            Err(Broken::PartMissing)
         };
         self.history.push(Stretch {
             first: number.map(|number| Revision::new(u64::from_be_bytes(number))),
@@ -329,19 +329,19 @@ impl Loading {
                     intact.push(stretch);
                 }
                 Err(broken) => {
-                    reason = Some(broken.0);
+                    reason = Some(broken.to_string());
                     self.history.push(stretch);
                     break;
                 }
             }
         }
         if reason.is_none() && next > state.history_from {
-            reason = Some("its first records are missing");
+            reason = Some("its first records are missing".to_owned());
         }
         if let Some(reason) = reason {
             let dropped = self.history.drain(..);
             repair.remove.extend(dropped.flat_map(|one| one.keys));
-            repair.found("history", reason, Effect::HistoryCut(next));
+            repair.found("history", &reason, Effect::HistoryCut(next));
         }
         let (mut events, mut history) = (Vec::new(), VecDeque::new());
         for stretch in intact.into_iter().rev() {
@@ -369,10 +369,10 @@ impl Loading {
             match last.get(key.as_str()) {
                 Some(event) => {
                     self.take_last(event, repair);
-                    repair.found(&key, reason, Effect::Recovered);
+                    repair.found(&key, &reason.to_string(), Effect::Recovered);
                 }
                 None => {
-                    repair.found(&key, reason, Effect::Lost);
+                    repair.found(&key, &reason.to_string(), Effect::Lost);
                     repair.lost.push(Lost {
                         revision: record.revision(),
                         raw: record.bytes,

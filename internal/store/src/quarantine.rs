@@ -98,7 +98,7 @@ pub(crate) fn held(dir: &Path) -> io::Result<Vec<Quarantined>> {
         match read(&file) {
             Ok(record) => found.push(record),
             Err(error) => {
-                tracing::warn!(file = %file.display(), %error, "a quarantined record can't be read; it is left alone");
+                tracing::warn!(file = %file.display(), %error, "the store cannot read a quarantined record and leaves it alone");
             }
         }
     }

@@ -104,7 +104,7 @@ impl Space {
 
     fn free(&self) -> Result<u64, StoreError> {
         (self.options.free_bytes)(&self.dir).map_err(|error| StoreError::Failed {
-            reason: format!("asking for free space at {}: {error}", self.dir.display()),
+            reason: format!("reading the free space at {}: {error}", self.dir.display()),
         })
     }
 
@@ -129,7 +129,7 @@ impl Space {
                 true
             }
             Err(error) => {
-                tracing::error!(path = %self.file().display(), %error, "the disk is full, and the reserve file can't be removed");
+                tracing::error!(path = %self.file().display(), %error, "the disk is full, and the store cannot remove its reserve file");
                 false
             }
         }
@@ -147,7 +147,7 @@ impl Space {
             Ok(()) => (self.reserved, self.failed) = (true, None),
             Err(error) => {
                 self.failed = Some(Instant::now());
-                tracing::warn!(path = %self.file().display(), %error, "the reserve file can't be made; on a full disk nothing could be deleted");
+                tracing::warn!(path = %self.file().display(), %error, "the store cannot create its reserve file; on a full disk it could delete no object");
             }
         }
     }

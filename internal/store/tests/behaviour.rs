@@ -612,7 +612,7 @@ async fn a_name_that_leads_elsewhere_is_no_name_of_a_backed_up_file() {
         store.backup(&file, &options).unwrap();
         let refused = Backup::open(&file, None).err().unwrap();
         assert!(
-            refused.to_string().contains("no name of a file"),
+            refused.to_string().contains("is not a file's name"),
             "{refused}"
         );
     }

@@ -364,7 +364,10 @@ async fn what_is_lost_without_a_name_is_refused() {
     });
     match Store::open(dir.path(), forgetful()) {
         Err(OpenError::Damaged { what, .. }) => {
-            assert!(what.contains("9 objects are there, 10 should be"), "{what}");
+            assert!(
+                what.contains("the store has 9 objects; it should have 10"),
+                "{what}"
+            );
         }
         other => panic!("{other:?}"),
     }

@@ -16,7 +16,8 @@ pub fn config(file: Option<&Path>, defaults: SchedulerConfig) -> Result<Schedule
         std::fs::read_to_string(file).with_context(|| format!("{} can't be read", named()))?;
     let document: serde_json::Value =
         serde_norway::from_str(&text).with_context(|| format!("{} is not YAML", named()))?;
-    let parse = |text: &str| serde_norway::from_str(text).map_err(|error| error.to_string());
+    let parse =
+        |text: &str| serde_norway::from_str(text).map_err(scheduler_settings::ParseError::from);
     let read = scheduler_settings::read(&document, &parse).with_context(named)?;
     for warning in &read.warnings {
         tracing::warn!("{}: {warning}", named());

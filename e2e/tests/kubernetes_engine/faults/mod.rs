@@ -140,7 +140,7 @@ impl Arena {
         let servers = Arc::try_unwrap(servers).ok().unwrap().into_inner();
         at_work.shutdown().await;
         let logged = servers.stop();
-        for word in ["would break an invariant", "panicked", "ended unexpectedly"] {
+        for word in ["violates an invariant", "panicked", "ended unexpectedly"] {
             let line = logged.lines().find(|line| line.contains(word));
             assert!(line.is_none(), "{line:?}");
         }

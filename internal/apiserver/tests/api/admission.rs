@@ -48,7 +48,7 @@ async fn a_workload_runs_for_its_creator() {
     let message = send("POST", PODS, &other).await.refused(403, "Forbidden");
     assert_eq!(
         message,
-        "pods \"b\" is forbidden: metadata.annotations[muster.io/user] \"bob\": work runs for whoever makes it; leave it out or say \"ann\", or have an administrator say another"
+        "pods \"b\" is forbidden: metadata.annotations[muster.io/user]: \"bob\" is not the user that creates the object; leave the annotation out, write \"ann\", or have an administrator set another user"
     );
     let path = format!("{PODS}/a");
     let handed = json!({"metadata": {"annotations": {"muster.io/user": "bob"}}});

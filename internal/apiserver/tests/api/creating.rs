@@ -376,7 +376,7 @@ async fn an_object_whose_record_is_damaged_is_neither_there_nor_gone_until_it_is
     // dependents.
     let message = api.get(&at).await.refused(500, "InternalError");
     assert!(message.contains("its checksum is wrong"), "{message}");
-    assert!(message.contains("create the object anew"), "{message}");
+    assert!(message.contains("create the object again"), "{message}");
     api.delete(&at, None).await.refused(500, "InternalError");
     api.merge(&at, &json!({"data": {}}))
         .await

@@ -47,8 +47,8 @@ async fn who_binds_pods_may_make_them_on_a_node() {
         .refused(403, "Forbidden");
     assert_eq!(
         message,
-        "pods \"a\" is forbidden: spec.nodeName \"n1\": only callers that may create pods/binding choose a pod's \
-         node; leave it out, and say where the pod may run with spec.nodeSelector or spec.affinity.nodeAffinity"
+        "pods \"a\" is forbidden: spec.nodeName \"n1\": only callers that may create pods/binding choose a pod's node; \
+         leave it out, and constrain the pod with spec.nodeSelector or spec.affinity.nodeAffinity"
     );
     send(&api, admin(), "POST", PODS, &object).await.is(201);
     object["metadata"]["name"] = "b".into();
@@ -235,7 +235,9 @@ async fn system_classes_are_for_the_systems_namespaces_and_those_that_are_labell
         let answer = send(&api, caller, "POST", PODS, &object).await;
         let message = answer.refused(403, "Forbidden");
         assert!(
-            message.contains("spec.priorityClassName \"system-node-critical\": only namespaces with the label muster.io/critical-pods=true"),
+            message.contains(
+                "spec.priorityClassName: \"system-node-critical\" is not usable in this namespace"
+            ),
             "{message}"
         );
     }

@@ -89,7 +89,7 @@ impl<K: Object> Mirror<K> {
                 let (namespace, name) = key_of(&object);
                 if let DeserializeGuard(Err(error)) = &object {
                     let kind = K::kind(&());
-                    tracing::warn!(%kind, namespace, name, %error, "an object can't be read and counts as not there");
+                    tracing::warn!(%kind, namespace, name, %error, "an object cannot be read; the controller treats it as absent");
                 }
                 return self.leave((namespace, name));
             }

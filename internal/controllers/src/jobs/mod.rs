@@ -73,7 +73,7 @@ async fn kept_running<W: runner::Workload>(mut ctx: Context, make: impl Fn() -> 
         let Err(error) = ended else { return };
         tracing::error!(
             controller = W::COMPONENT, %error,
-            "a job controller ended unexpectedly and is started again"
+            "a job controller ended unexpectedly; the server starts it again"
         );
         tokio::select! {
             // Stop was requested, or its sender is gone: both end the controller.

@@ -118,7 +118,7 @@ pub(crate) async fn run<W: Workload>(ctx: Context, workload: W) {
     if tokio::time::timeout(STOPPING, rest).await.is_err() {
         tracing::warn!(
             controller = W::COMPONENT,
-            "writes were still under way at the stop"
+            "the job controller stopped before all its writes were complete"
         );
     }
 }
@@ -228,7 +228,7 @@ impl<W: Workload> Runner<W> {
                 .map(|change| change.key)
                 .collect(),
             Heard::Trouble(error) => {
-                tracing::warn!(controller = W::COMPONENT, %error, "a watch was lost; it is taken up again");
+                tracing::warn!(controller = W::COMPONENT, %error, "a watch ended; the job controller opens it again");
                 Vec::new()
             }
         };
@@ -295,7 +295,7 @@ impl<W: Workload> Runner<W> {
             namespace = key.0,
             job = key.1,
             panic,
-            "the controller panicked over a job, leaves it as it is and tries again later"
+            "the controller panicked on a job; it leaves the job as it is and tries again later"
         );
         let (about, words) = (apply::reference(job), again::panicked_note(panic));
         self.notes
@@ -349,7 +349,7 @@ impl<W: Workload> Runner<W> {
                     namespace = key.0,
                     job = key.1,
                     error,
-                    "could not do all that a job needs; trying again"
+                    "the controller could not make all changes of a job; it tries again"
                 );
                 self.queue.failed(&key, Instant::now());
             }

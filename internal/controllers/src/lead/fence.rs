@@ -19,7 +19,7 @@ pub struct Fence(Arc<Mutex<Option<Instant>>>);
 
 /// The fence refused a write.
 #[derive(Debug, thiserror::Error)]
-#[error("not written: this server does not lead any more")]
+#[error("not written: this server is no longer the leader")]
 pub struct Fenced;
 
 impl Fence {

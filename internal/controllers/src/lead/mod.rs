@@ -115,13 +115,13 @@ impl Candidate {
                 }
                 Ok(Ok(Step::Held(free))) => free.min(Instant::now() + self.times.retry),
                 Ok(Err(error)) => {
-                    tracing::warn!(%error, lease = self.name, "the lease could not be taken and is tried again");
+                    tracing::warn!(%error, lease = self.name, "the server could not acquire the leader lease; it tries again");
                     Instant::now() + self.times.retry
                 }
                 Err(_) => {
                     tracing::warn!(
                         lease = self.name,
-                        "the lease could not be asked for in time and is tried again"
+                        "the request for the leader lease timed out; the server tries again"
                     );
                     Instant::now() + self.times.retry
                 }
@@ -146,7 +146,7 @@ impl Candidate {
         }
         if let Some(holder) = lease::holder(&lease) {
             if *self.leader.borrow() != holder {
-                tracing::info!(leader = holder, "another server leads");
+                tracing::info!(leader = holder, "another server is the leader");
                 self.leader.send_replace(holder.to_owned());
             }
             let since = self.seen.as_ref().map_or(asked, |(_, since)| *since);
@@ -196,7 +196,7 @@ impl Term {
         let why = loop {
             let next = Instant::now() + wait;
             if next >= self.until {
-                break "it could not be renewed in time".to_owned();
+                break "the renewal timed out".to_owned();
             }
             sleep_until(next).await;
             wait = self.times.retry;
@@ -225,19 +225,19 @@ impl Term {
                             wait = Duration::ZERO;
                         }
                         Ok(Ok(Some(_))) => break "another server took it".to_owned(),
-                        Ok(Ok(None)) => break "it was deleted".to_owned(),
-                        Ok(Err(error)) => tracing::warn!(%error, "the lease can't be read"),
+                        Ok(Ok(None)) => break "the lease was deleted".to_owned(),
+                        Ok(Err(error)) => tracing::warn!(%error, "the lease cannot be read"),
                         Err(_) => {}
                     }
                 }
                 Ok(Err(error)) => {
-                    tracing::warn!(%error, "the lease could not be renewed and is tried again");
+                    tracing::warn!(%error, "the server could not renew the leader lease; it tries again");
                 }
                 Err(_) => {}
             }
         };
         self.fence.shut();
-        tracing::error!(why, "the lease is lost: nothing is written any more");
+        tracing::error!(why, "the server lost the leader lease and stops writing");
     }
 
     /// Releases the lease, so that another server need not wait. The fence refuses every later
@@ -245,9 +245,13 @@ impl Term {
     pub async fn release(self) {
         self.fence.shut();
         match timeout(self.times.renew, self.let_go()).await {
-            Ok(Ok(())) => tracing::info!("the lease is released"),
-            Ok(Err(error)) => tracing::warn!(%error, "the lease is left to run out"),
-            Err(_) => tracing::warn!("the lease is left to run out: no answer"),
+            Ok(Ok(())) => tracing::info!("the server released the leader lease"),
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "the server could not release the leader lease; the lease expires by itself")
+            }
+            Err(_) => tracing::warn!(
+                "the API did not answer the release of the leader lease; the lease expires by itself"
+            ),
         }
     }
 

@@ -21,7 +21,7 @@ pub type Victims = (String, BTreeSet<String>);
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
     /// The API did not return the pod.
-    #[error("{pod} can't be read: {reason}")]
+    #[error("{pod} cannot be read: {reason}")]
     Unread {
         /// The pod.
         pod: String,
@@ -29,10 +29,10 @@ pub enum BindError {
         reason: Box<kube::Error>,
     },
     /// A pod of the same name has replaced it.
-    #[error("{0} is another one by now")]
+    #[error("{0} was replaced by another pod of this name")]
     Replaced(String),
     /// The pod has a node already.
-    #[error("{0} is bound already")]
+    #[error("{0} is already bound")]
     Bound(String),
     /// The pod is one of Muster's own.
     #[error(
@@ -70,7 +70,7 @@ pub enum BindError {
 #[derive(Debug, thiserror::Error)]
 pub enum NoBind {
     /// The cluster was not listed yet.
-    #[error("the cluster is still being listed")]
+    #[error("the scheduler is still listing the cluster; try again")]
     NotListed,
     /// The node lacks something that the pod needs.
     #[error("node {node}: {reason}")]

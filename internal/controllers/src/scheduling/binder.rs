@@ -99,7 +99,7 @@ async fn ask_after(api: &Api<Pod>, meant: &Bind, why: String) -> Option<Refused>
         Ok(Some(pod)) if is_bound_so(&pod, meant) => None,
         Ok(found) => Some(Refused { why, found }),
         Err(said) => Some(Refused {
-            why: format!("{why}; and how the pod stands can't be read: {said}"),
+            why: format!("{why}; the pod's current state cannot be read: {said}"),
             found: None,
         }),
     }

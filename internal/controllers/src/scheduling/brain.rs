@@ -102,7 +102,7 @@ impl Brain {
             count += violations.len();
             let mut guilty = BTreeSet::new();
             for violation in violations {
-                tracing::error!(%violation, "a plan would break an invariant; its part is not carried out");
+                tracing::error!(%violation, "a plan violates an invariant; the scheduler does not carry out that part");
                 guilty.extend(violation.pods);
             }
             // A gang is dropped whole: half of it would be the next violation.
@@ -145,7 +145,7 @@ impl Brain {
         let Some(violation) = violations.into_iter().next() else {
             return Ok(());
         };
-        tracing::error!(%violation, "a binding for another scheduler would break an invariant and is not written");
+        tracing::error!(%violation, "a binding for another scheduler violates an invariant; the server does not write it");
         Err(violation)
     }
 
@@ -195,7 +195,7 @@ impl Brain {
     pub(super) fn objection(&mut self, bind: &Bind) -> Option<String> {
         let placement = placement(bind);
         if !self.cluster.retract(&placement.pod, &placement.uid) {
-            return Some("the pod is bound or gone".to_owned());
+            return Some("the pod is already bound or deleted".to_owned());
         }
         let violations = invariants::check(&self.cluster, std::slice::from_ref(&placement));
         self.cluster.assume(&placement);
@@ -391,7 +391,7 @@ mod tests {
         others.spec.as_mut().unwrap().node_name = Some("n1".to_owned());
         others.spec.as_mut().unwrap().scheduler_name = Some("other".to_owned());
         for (event, why) in [
-            (Event::NodeGone("n1".to_owned()), "no such node"),
+            (Event::NodeGone("n1".to_owned()), "the node does not exist"),
             (Event::NodeChanged(shut), "cordoned"),
             (Event::NodeChanged(node("1")), "nvidia.com/gpu"),
             (Event::PodChanged(Box::new(others)), "nvidia.com/gpu"),

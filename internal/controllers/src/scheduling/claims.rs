@@ -166,7 +166,7 @@ impl Claims {
         for gang in self.gangs.values_mut() {
             let mut pods = gang.binds.iter().map(|(bind, _)| &bind.pod);
             if pods.any(|pod| pod.namespace == namespace && pod.name == name) {
-                let why = format!("its member {name} is gone");
+                let why = format!("its member {name} no longer exists");
                 gang.refused.get_or_insert(why);
                 self.stirred = true;
             }
@@ -378,7 +378,7 @@ mod tests {
         let settled = claims.settle(&waiting(), now);
         assert_eq!(
             settled[0].refused.as_deref(),
-            Some("PersistentVolumeClaim data: it is gone")
+            Some("PersistentVolumeClaim data: it no longer exists")
         );
         assert!(
             claims.next_write().is_none(),

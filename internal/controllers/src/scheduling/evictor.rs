@@ -87,7 +87,7 @@ async fn grace(api: &Api<Pod>, eviction: &Eviction) -> Option<u32> {
     let patch = Patch::Strategic(notice(eviction, grace, Timestamp::now()));
     let params = PatchParams::default();
     if let Err(error) = api.patch(&eviction.pod.name, &params, &patch).await {
-        tracing::debug!(%error, pod = %eviction.pod.name, "a pod could not be told to save itself");
+        tracing::debug!(%error, pod = %eviction.pod.name, "the server could not ask a pod for a checkpoint");
     }
     u32::try_from(grace).ok().filter(|_| asked > own)
 }
@@ -107,7 +107,7 @@ async fn tell(api: &Api<Pod>, eviction: &Eviction) {
     let patch = Patch::Strategic(condition(eviction, Timestamp::now()));
     let params = PatchParams::default();
     if let Err(error) = api.patch_status(&eviction.pod.name, &params, &patch).await {
-        tracing::debug!(%error, pod = %eviction.pod.name, "an evicted pod could not be told why");
+        tracing::debug!(%error, pod = %eviction.pod.name, "the server could not write the reason of an eviction to the pod");
     }
 }
 

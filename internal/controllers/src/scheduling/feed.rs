@@ -178,7 +178,7 @@ where
         .filter_map(move |event| async move {
             event
                 .inspect_err(|error| {
-                    tracing::warn!(kind, %error, "a watch was interrupted and goes on");
+                    tracing::warn!(kind, %error, "a watch was interrupted; the server opens it again");
                 })
                 .ok()
         })
@@ -249,7 +249,7 @@ impl<K: Resource> Known<K> {
         let read = (self.changed)(object);
         read.inspect_err(|error| {
             let (kind, namespace, name) = (self.kind, &key.0, &key.1);
-            tracing::warn!(kind, namespace, name, %error, "an object can't be read and counts as not there");
+            tracing::warn!(kind, namespace, name, %error, "an object cannot be read; the controller treats it as absent");
         })
         .ok()
     }

@@ -26,13 +26,13 @@ pub(super) struct Write {
 /// Why a claim or its volume was not written.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum KeepError {
-    #[error("PersistentVolume {0} is gone")]
+    #[error("PersistentVolume {0} no longer exists")]
     VolumeGone(String),
-    #[error("PersistentVolume {volume} was given to claim {claim} meanwhile")]
+    #[error("PersistentVolume {volume} belongs to claim {claim} now")]
     VolumeTaken { volume: String, claim: String },
-    #[error("it is gone")]
+    #[error("it no longer exists")]
     ClaimGone,
-    #[error("it is another one by now")]
+    #[error("another claim has its name now")]
     ClaimReplaced,
     /// The API refused it, or the fence did.
     #[error(transparent)]

@@ -62,7 +62,7 @@ async fn kept_running(mut ctx: Context, board: Arc<ReportBoard>) {
         let begun = Instant::now();
         let ended = again::apart(run::run(ctx.clone(), board.clone(), aside.clone())).await;
         let Err(error) = ended else { return };
-        tracing::error!(%error, "the scheduler ended unexpectedly and is started again");
+        tracing::error!(%error, "the scheduler ended unexpectedly; the server starts it again");
         let found = aside.lock().next_due().is_some();
         if found || begun.elapsed() > RESTART_LONGEST {
             wait = RESTART_FIRST;

@@ -18,14 +18,14 @@ enum RecutError {
     Choice(#[from] serde_json::Error),
     #[error(transparent)]
     Api(#[from] kube::Error),
-    #[error("its label {MIG_CONFIG} says {now} meanwhile")]
+    #[error("its label {MIG_CONFIG} has another value now: {now}")]
     Changed { now: String },
     #[error(
-        "{message}; a server that cuts GPUs needs the right to patch nodes: the chart's server.mig, \
-         or packaging/kubernetes/mig"
+        "{message}; a server that repartitions GPUs needs the right to patch nodes: the chart's server.mig, or \
+         packaging/kubernetes/mig"
     )]
     Forbidden { message: String },
-    #[error("others write to the node all the time")]
+    #[error("other clients changed the node before each of the writes")]
     Contended,
 }
 

@@ -287,7 +287,7 @@ impl Loop {
         tracing::error!(
             panic,
             ?subjects,
-            "the scheduler panicked over these and leaves them out for a while"
+            "the scheduler panicked on these objects and leaves them out for a while"
         );
         let words = again::panicked_note(panic);
         for about in subjects.iter().filter_map(set_aside::reference) {
@@ -324,7 +324,7 @@ impl Loop {
             let Some(against) = against.flatten() else {
                 return true;
             };
-            tracing::info!(pod = %bind.pod.name, namespace = %bind.pod.namespace, node = %bind.node, against, "a binding is not written and planned anew");
+            tracing::info!(pod = %bind.pod.name, namespace = %bind.pod.namespace, node = %bind.node, against, "the scheduler does not write a binding and plans the pod again");
             brain.bind_failed(&bind.pod, &bind.group, now, None);
             false
         });
@@ -480,7 +480,7 @@ impl Loop {
         self.binds.extend(binds);
         for (group, claims) in needy {
             let all: Vec<&str> = claims.iter().map(String::as_str).collect();
-            tracing::info!(namespace = %group.namespace, name = %group.name, claims = %claims::names(&all), "a gang has a place and waits for its claims to be bound");
+            tracing::info!(namespace = %group.namespace, name = %group.name, claims = %claims::names(&all), "a gang has a placement and waits for its PersistentVolumeClaims to be bound");
         }
         for update in plan.groups {
             if let Some(update) = self.claims.keep(update) {
@@ -518,7 +518,10 @@ impl Loop {
             let evicted = AssertUnwindSafe(evicted).catch_unwind().map(|evicted| {
                 evicted.unwrap_or_else(|panic| Evicted {
                     eviction,
-                    refused: Some(format!("it panicked: {}", again::words_of(&*panic))),
+                    refused: Some(format!(
+                        "the scheduler panicked: {}",
+                        again::words_of(&*panic)
+                    )),
                 })
             });
             self.evicting.push(evicted.boxed());

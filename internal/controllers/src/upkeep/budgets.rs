@@ -100,7 +100,7 @@ impl State {
             match guarded(self.settle(&key)).await {
                 Ok(()) => self.work.done(&key),
                 Err(error) => {
-                    tracing::warn!(budget = ?key, %error, "a budget's status is written again");
+                    tracing::warn!(budget = ?key, %error, "the controller could not write a PodDisruptionBudget's status; it tries again");
                     self.work.failed(key);
                 }
             }

@@ -57,7 +57,7 @@ fn decide(key: &Key, claim: &PersistentVolumeClaim, taken: impl Fn(&str) -> bool
         })),
         // A claim must not obtain another claim's volume by naming it.
         name => Step::Refuse(format!(
-            "volume {name} cannot be asked for by name; leave spec.volumeName out"
+            "volume {name} is not this claim's own; leave spec.volumeName out"
         )),
     }
 }
@@ -82,7 +82,7 @@ pub(crate) async fn run(mut ctx: Context) {
                         Ok(()) => work.done(&key),
                         Err(error) => {
                             if !answered(&error, 409) {
-                                tracing::warn!(claim = ?key, %error, "binding is tried again");
+                                tracing::warn!(claim = ?key, %error, "the controller could not bind a claim; it tries again");
                             }
                             work.failed(key);
                         }

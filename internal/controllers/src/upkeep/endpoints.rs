@@ -116,7 +116,7 @@ impl State {
                 Ok(()) => self.work.done(&key),
                 Err(error) => {
                     if !answered(&error, 409) {
-                        tracing::warn!(service = ?key, %error, "endpoints are tried again");
+                        tracing::warn!(service = ?key, %error, "the controller could not write endpoints; it tries again");
                     }
                     self.work.failed(key);
                 }

@@ -157,7 +157,7 @@ impl Collector {
                 namespace = node.namespace,
                 name = node.name,
                 panic,
-                "the garbage collector panicked over an object and tries again later"
+                "the garbage collector panicked on an object; it tries again later"
             );
             let about = reference(node);
             let words = panicked_note(panic);
@@ -193,7 +193,7 @@ impl Collector {
             Err(error) => {
                 // The object changed meanwhile: the step is decided anew, without an error.
                 if !answered(&error, 409) {
-                    tracing::warn!(?step, %error, "garbage collection is tried again");
+                    tracing::warn!(?step, %error, "the garbage collector could not handle an object; it tries again");
                 }
                 self.work.failed(uid);
             }

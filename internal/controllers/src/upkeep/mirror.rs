@@ -28,7 +28,7 @@ where
         .backoff(crate::again::Waits::default())
         .filter_map(|event| async move {
             event
-                .inspect_err(|error| tracing::warn!(%error, "a watch was interrupted and goes on"))
+                .inspect_err(|error| tracing::warn!(%error, "a watch was interrupted; the server opens it again"))
                 .ok()
         })
         .boxed()

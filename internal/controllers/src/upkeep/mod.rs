@@ -55,7 +55,7 @@ where
         loop {
             let ended = crate::again::apart(run(ctx.clone())).await;
             let Err(error) = ended else { return };
-            tracing::error!(name, %error, "an upkeep loop ended unexpectedly and is started again");
+            tracing::error!(name, %error, "a core controller ended unexpectedly; the server starts it again");
             tokio::select! {
                 () = stopped(&mut ctx.stop) => return,
                 () = tokio::time::sleep(RESTART_AFTER) => {}

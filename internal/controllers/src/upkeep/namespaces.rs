@@ -105,7 +105,7 @@ pub(crate) async fn run(mut ctx: Context) {
                                 notes.note(&about, NoteKind::Warning, PANICKED, &panicked_note(panic));
                             }
                             if !answered(&error, 409) {
-                                tracing::warn!(name, %error, "a namespace is looked at again");
+                                tracing::warn!(name, %error, "the controller could not handle a namespace; it tries again");
                             }
                             work.failed(name);
                         }

@@ -135,7 +135,7 @@ impl Watcher {
         self.gaps = self.gaps.saturating_add(1);
         tracing::warn!(
             seconds = gap.as_secs(),
-            "this server did not run for a while; that time is not held against any node"
+            "this server did not run for a while; the time does not count towards any node's grace period"
         );
     }
 
@@ -196,7 +196,7 @@ impl Watcher {
         if let Err(error) = guarded(self.try_to_write()).await
             && answered(&error, 503)
         {
-            tracing::warn!(%error, "no node's sign of life can be written; none is held against them");
+            tracing::warn!(%error, "no node lease can be renewed, so the controller marks no node as lost");
             self.clock.was_deaf();
             return;
         }
@@ -216,7 +216,7 @@ impl Watcher {
                 self.note(&key, node, NoteKind::Warning, PANICKED, &words);
             }
             if !answered(&error, 409) {
-                tracing::warn!(node = key.1, %error, "a node is looked at again");
+                tracing::warn!(node = key.1, %error, "the controller could not handle a node; it tries again");
             }
         }
     }
@@ -310,7 +310,7 @@ impl Watcher {
     async fn take_back(&self, key: &Key, node: &Member) -> kube::Result<()> {
         let taints = silence::returned_taints(&node.taints);
         self.set_taints(key, node, &taints).await?;
-        let message = format!("Node {} is heard of again", key.1);
+        let message = format!("Node {} reports its status again", key.1);
         self.note(key, node, NoteKind::Normal, "NodeReachable", &message);
         Ok(())
     }

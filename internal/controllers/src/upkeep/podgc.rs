@@ -63,7 +63,7 @@ pub(crate) async fn run(mut ctx: Context) {
                     }
                     Err(error) => {
                         if !answered(&error, 409) {
-                            tracing::warn!(%error, "leftover pods are looked at again");
+                            tracing::warn!(%error, "the controller could not delete leftover pods; it tries again");
                         }
                         work.failed(());
                     }

@@ -51,15 +51,15 @@ impl Card {
 pub enum CutterError {
     /// There is no GPU to partition.
     #[error(
-        "the machine is described in a file (--machine), and what isn't there can't be cut; describe its \
-         GPUs as cut there"
+        "the machine is described in a file (--machine), so its GPUs cannot be repartitioned; describe their \
+         partitions in the file"
     )]
     Described,
     /// There is no driver, or it does not answer.
     #[error("the NVIDIA driver does not answer: {0}")]
     NoDriver(NvmlError),
     /// The driver does not report the GPU's partitioning.
-    #[error("{gpu} does not say how it is cut: {error}")]
+    #[error("the MIG partitions of {gpu} cannot be read: {error}")]
     Unread {
         /// The GPU: its UUID, or its index.
         gpu: String,

@@ -37,7 +37,7 @@ pub fn parse(text: &str, path: &Path) -> Result<Description, HardwareError> {
         if !seen.nodes.insert(node.id) {
             return Err(bad(
                 "id",
-                format!("{} is there twice; number the nodes from 0", node.id),
+                format!("{} occurs twice; number the nodes from 0", node.id),
             ));
         }
         numa.push(NumaNode {
@@ -106,7 +106,7 @@ pub fn parse(text: &str, path: &Path) -> Result<Description, HardwareError> {
         return Err(fault(
             0,
             "machine.cpus".into(),
-            "0 is not usable; give the number of CPUs".into(),
+            "0 is not usable; write the number of CPUs".into(),
         ));
     }
     if let Some(gbs) = file.machine.between_sockets_gbs
@@ -115,7 +115,7 @@ pub fn parse(text: &str, path: &Path) -> Result<Description, HardwareError> {
         return Err(fault(
             0,
             "machine.between_sockets_gbs".into(),
-            format!("{gbs} is not usable; give GB/s each direction, such as 22.0"),
+            format!("{gbs} is not usable; write GB/s in each direction, such as 22.0"),
         ));
     }
     Ok(Description {
@@ -157,17 +157,17 @@ impl Seen {
     fn gpu(&mut self, gpu: &GpuTable) -> Result<(), Fault> {
         self.gpus = self.gpus.saturating_add(gpu.count);
         if gpu.model.trim().is_empty() {
-            let detail = "is empty; name a product, such as \"NVIDIA H100 80GB HBM3\"";
+            let detail = "is empty; write a product, such as \"NVIDIA H100 80GB HBM3\"";
             return Err(("model", detail.into()));
         }
         if gpu.count == 0 || self.gpus > MAX_GPUS {
             let count = gpu.count;
-            let detail = format!("{count} is not usable; a machine has 1 to {MAX_GPUS} GPUs");
+            let detail = format!("{count} is not usable; write 1 to {MAX_GPUS} GPUs");
             return Err(("count", detail));
         }
         if gpu.memory_mib == 0 || gpu.memory_mib > (1 << 24) {
             let mib = gpu.memory_mib;
-            let detail = format!("{mib} is not usable; give the card's memory in MiB");
+            let detail = format!("{mib} is not usable; write the card's memory in MiB");
             return Err(("memory_mib", detail));
         }
         slices(&gpu.model, gpu.mig.as_deref().unwrap_or_default())?;
@@ -175,7 +175,7 @@ impl Seen {
         self.models.extend(models);
         if gpu.nvlinks > MAX_NVLINKS {
             let links = gpu.nvlinks;
-            let detail = format!("{links} is not usable; a card has 0 to {MAX_NVLINKS}");
+            let detail = format!("{links} is not usable; write 0 to {MAX_NVLINKS} NVLinks");
             return Err(("nvlinks", detail));
         }
         self.numa(gpu.numa)?;
@@ -205,7 +205,9 @@ impl Seen {
         }
         for id in &gpu.id {
             if !id.starts_with("GPU-") || !self.ids.insert(id.clone()) {
-                let detail = format!("{id:?} is not usable; ids start with GPU- and occur once");
+                let detail = format!(
+                    "{id:?} is not usable; write an id that starts with GPU- and occurs once"
+                );
                 return Err(("id", detail));
             }
         }
@@ -216,14 +218,14 @@ impl Seen {
         let [one, other] = nvlink.gpus;
         if one == other || one.max(other) >= self.gpus {
             let detail = format!(
-                "{one} and {other} are not usable; name two of the {} GPUs by their places, from 0",
+                "{one} and {other} are not usable; write the places of two of the {} GPUs, from 0",
                 self.gpus
             );
             return Err(("gpus", detail));
         }
         if nvlink.links == 0 || nvlink.links > MAX_NVLINKS {
             let links = nvlink.links;
-            let detail = format!("{links} is not usable; two cards have 1 to {MAX_NVLINKS}");
+            let detail = format!("{links} is not usable; write 1 to {MAX_NVLINKS} NVLinks");
             return Err(("links", detail));
         }
         Ok(())
@@ -232,7 +234,7 @@ impl Seen {
     fn nic(&mut self, nic: &NicTable) -> Result<(), Fault> {
         if nic.name.trim().is_empty() || !self.names.insert(nic.name.clone()) {
             let detail = format!(
-                "{:?} is not usable; name the RDMA device, such as \"mlx5_0\", once",
+                "{:?} is not usable; write each RDMA device, such as \"mlx5_0\", once",
                 nic.name
             );
             return Err(("name", detail));
@@ -256,7 +258,7 @@ impl Seen {
             }
             if port.gbits > 100_000 {
                 let gbits = port.gbits;
-                let detail = format!("gbits {gbits} is not usable; give gigabits a second");
+                let detail = format!("gbits {gbits} is not usable; write gigabits a second");
                 return Err(("ports", detail));
             }
         }
@@ -267,7 +269,7 @@ impl Seen {
         let place = state.gpu;
         if place >= self.gpus || !self.states.insert(place) {
             let detail = format!(
-                "{place} is not usable; name one of the {} GPUs by its place, from 0, once",
+                "{place} is not usable; write the place of one of the {} GPUs, from 0, once",
                 self.gpus
             );
             return Err(("gpu", detail));
@@ -310,7 +312,7 @@ impl Seen {
             return Ok(());
         }
         let detail = format!(
-            "{under:?} is not usable; name a [[switch]]'s address, or a host bridge such as pci0000:15"
+            "{under:?} is not usable; write a [[switch]]'s address, or a host bridge such as pci0000:15"
         );
         Err(("under", detail))
     }
@@ -323,7 +325,7 @@ fn slices(model: &str, slices: &[String]) -> Result<(), Fault> {
     }
     if slices.len() > MAX_SLICES {
         let count = slices.len();
-        let detail = format!("{count} slices are not usable; a card has 0 to {MAX_SLICES}");
+        let detail = format!("{count} slices are not usable; write 0 to {MAX_SLICES}");
         return Err(("mig", detail));
     }
     let known = mig::profiles(model);
@@ -345,7 +347,7 @@ fn slices(model: &str, slices: &[String]) -> Result<(), Fault> {
     }
     if let Err(profile) = mig::place(&profiles) {
         let detail = format!(
-            "{slices:?} do not fit on one card: there is no place for {:?}; give fewer, or larger ones first",
+            "{slices:?} do not fit on one card, which has no place for {:?}; write fewer, or larger ones first",
             profile.name
         );
         return Err(("mig", detail));
@@ -356,7 +358,7 @@ fn slices(model: &str, slices: &[String]) -> Result<(), Fault> {
 fn percent(field: &'static str, given: Option<u32>) -> Result<(), Fault> {
     match given.filter(|percent| *percent > 100) {
         Some(percent) => {
-            let detail = format!("{percent} is not usable; give percent, 0 to 100");
+            let detail = format!("{percent} is not usable; write percent, 0 to 100");
             Err((field, detail))
         }
         None => Ok(()),
@@ -365,11 +367,11 @@ fn percent(field: &'static str, given: Option<u32>) -> Result<(), Fault> {
 
 fn link(generation: u32, width: u32) -> Result<(), Fault> {
     if generation > 7 {
-        let detail = format!("{generation} is not usable; give a PCIe generation, 1 to 7");
+        let detail = format!("{generation} is not usable; write a PCIe generation, 1 to 7");
         return Err(("pcie_generation", detail));
     }
     if width > 32 {
-        let detail = format!("{width} is not usable; give lanes, 1 to 32");
+        let detail = format!("{width} is not usable; write lanes, 1 to 32");
         return Err(("pcie_width", detail));
     }
     Ok(())

@@ -269,7 +269,7 @@ nvswitch = true
             (
                 "[[gpu]]\nmodel = \"NVIDIA H100 80GB HBM3\"\nmemory_mib = 81559\nmig = [\"3g.40gb\", \"4g.40gb\"]\n",
                 "line 1",
-                "there is no place for \"4g.40gb\"",
+                "has no place for \"4g.40gb\"",
             ),
             ("[machine]\nhostnam = \"x\"\n", "line 2", "hostnam"),
             ("[[gpu]]\nmodel = \"x\"\n", "line 1", "memory_mib"),
@@ -323,7 +323,7 @@ nvswitch = true
             (
                 "[[nvlink]]\ngpus = [0, 1]\nlinks = 2\n",
                 "line 1",
-                "name two of the 0 GPUs",
+                "write the places of two of the 0 GPUs",
             ),
             (
                 "[[nic]]\nname = \"mlx5_0\"\nports = [{ gbits = 1, layer = \"Token\" }]\n",
@@ -334,7 +334,7 @@ nvswitch = true
             (
                 "[[switch]]\naddress = \"0000:01:00.0\"\nunder = \"there\"\n",
                 "line 1",
-                "name a [[switch]]'s address",
+                "write a [[switch]]'s address",
             ),
             (
                 "[machine]\nbetween_sockets_gbs = -1.0\n",

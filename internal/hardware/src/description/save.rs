@@ -12,7 +12,7 @@ use crate::matrix::ranges;
 
 /// The machine cannot be described.
 #[derive(Debug, thiserror::Error)]
-#[error("the machine can't be written down: {0}")]
+#[error("the description of the machine cannot be written: {0}")]
 pub struct SaveError(toml::ser::Error);
 
 /// The file's tables, in the order in which they are written.

@@ -157,7 +157,7 @@ impl Step {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LayoutError {
     /// The GPU's driver lists no profiles.
-    #[error("no {0} can be made of it, as its driver lists no profiles")]
+    #[error("it cannot be partitioned into {0}, because its driver lists no profiles")]
     NoProfiles(String),
     /// The GPU lacks this profile.
     #[error("it has no profile {name}; there are {known}")]

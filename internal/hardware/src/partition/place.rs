@@ -26,8 +26,8 @@ pub enum PlaceError {
     },
     /// The instance exists, but not with a single compute instance of the whole.
     #[error(
-        "GPU instance {instance} ({profile} at memory slice {start}) was split into several compute \
-         instances by somebody else; remove these (nvidia-smi mig -dci -gi {instance})"
+        "another program split GPU instance {instance} ({profile} at memory slice {start}) into several compute \
+         instances; remove these (nvidia-smi mig -dci -gi {instance})"
     )]
     Split {
         /// The instance.
@@ -39,8 +39,8 @@ pub enum PlaceError {
     },
     /// Another instance occupies the position.
     #[error(
-        "{profile} at memory slice {start} would lie in {other} at memory slice {other_start}, which \
-         must be gone first"
+        "{profile} at memory slice {start} would overlap {other} at memory slice {other_start}, which must be removed \
+         first"
     )]
     Occupied {
         /// The wanted profile.
@@ -54,8 +54,7 @@ pub enum PlaceError {
     },
     /// Other instances use the engines.
     #[error(
-        "the engines that {profile} takes beside its slices are another instance's, which must be gone \
-         first"
+        "another instance has the engines that {profile} takes beside its slices and must be removed first"
     )]
     NoEngines {
         /// The wanted profile.

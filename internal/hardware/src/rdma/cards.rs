@@ -59,7 +59,10 @@ fn same<'a>(among: &'a Inventory, nic: &Nic) -> Option<&'a Nic> {
 
 fn cards(found: &Inventory, expected: Option<&Inventory>) -> Check {
     let Some(expected) = expected else {
-        let found = format!("{} found; nobody says how many are to be", found.nics.len());
+        let found = format!(
+            "{} found; the expected number is not given",
+            found.nics.len()
+        );
         return CARDS.unknown("", found, WRITE_DOWN);
     };
     let missing: Vec<&str> = (expected.nics.iter())
@@ -122,7 +125,7 @@ impl Kin<'_> {
         };
         match wanted.filter(|wanted| !wanted.is_empty()) {
             None => {
-                let found = format!("{}; nobody says which is to be", nic.firmware);
+                let found = format!("{}; the expected one is not given", nic.firmware);
                 FIRMWARE.unknown(&nic.name, found, WRITE_DOWN)
             }
             Some(wanted) if wanted == nic.firmware => FIRMWARE.pass(&nic.name, wanted),
@@ -164,7 +167,7 @@ impl Kin<'_> {
         let up = kin.iter().filter(|up| **up).count();
         if !all_down && up * 2 <= kin.len() {
             let found =
-                format!("{found}; so are as many of its kind, and nobody says which are used");
+                format!("{found}, like as many others of its kind; the ports in use are not given");
             return STATE.unknown(&place, found, WRITE_DOWN);
         }
         let question = match (all_down, self.near.paired(self.at)) {
@@ -223,7 +226,7 @@ impl Kin<'_> {
         if known {
             RATE.pass(&place, found)
         } else {
-            let found = format!("{found}; nobody says what it is to be");
+            let found = format!("{found}; the expected one is not given");
             RATE.unknown(&place, found, WRITE_DOWN)
         }
     }
@@ -305,7 +308,7 @@ fn pairing(found: &Inventory, near: &Near) -> Vec<Check> {
             (false, true) => PAIRING.fail(
                 &place,
                 format!("{said}, where other GPUs have a card under their switch"),
-                "look whether its card is missing, or sits in another slot than in machines like this",
+                "check whether its card is missing, or is in another slot than in machines like this",
             ),
             (false, false) => PAIRING.unknown(
                 &place,

@@ -161,7 +161,7 @@ fn one_gpu_says_how_it_is_cut_though_another_is_lost() {
     assert_eq!(cutter.look_at(&well.id).unwrap(), well);
     let error = cutter.look_at("GPU-none").unwrap_err().to_string();
     assert!(
-        error.contains("GPU-none does not say how it is cut"),
+        error.contains("the MIG partitions of GPU-none cannot be read"),
         "{error}"
     );
 }
@@ -215,7 +215,7 @@ fn what_can_not_be_cut_is_told_apart() {
     standin.with("[[state]]\ngpu = 3\nlost = true\n");
     let error = cutter(&standin).look().unwrap_err().to_string();
     assert!(
-        error.starts_with("GPU 3 does not say how it is cut: "),
+        error.starts_with("the MIG partitions of GPU 3 cannot be read: "),
         "{error}"
     );
     standin.with("[[state]]\ngpu = 0\nprocesses = [{ pid = 77, memory_mib = 1 }]\n");

@@ -151,7 +151,7 @@ fn a_gpu_that_the_driver_lists_no_more_stays_as_gone_until_it_is_back() {
     assert_eq!(after.len(), 5);
     assert_eq!(after[4].id, before[4].id);
     assert!(!after[4].healthy && after[4].failed);
-    assert!(after[4].problem.contains("does not list it"));
+    assert!(after[4].problem.contains("no longer lists it"));
     assert!(after[..4].iter().all(|gpu| gpu.healthy));
     standin.replace(FIVE);
     assert_eq!(look(&mut machine).gpus, before);

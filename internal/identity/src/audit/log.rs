@@ -104,7 +104,7 @@ impl LogFile {
                     fs::rename(&path, &aside).map_err(failed)?;
                     tracing::error!(
                         file = %aside.display(),
-                        "the audit log's last line is not an event of Muster's; the file was put aside and a new chain begins"
+                        "the audit log's last line is not an event of Muster's; the server renames the file and begins a new chain"
                     );
                     file = append(&path).map_err(failed)?;
                     sync_names(&directory).map_err(failed)?;
@@ -159,7 +159,7 @@ impl LogFile {
                     bytes.push(b'\n');
                     head = next;
                 }
-                Err(error) => tracing::error!(%error, "an audit event could not be put into words"),
+                Err(error) => tracing::error!(%error, "the audit log could not encode an event"),
             }
         }
         match self.append(&bytes) {
@@ -170,13 +170,13 @@ impl LogFile {
             }
             Err(error) => {
                 self.lost += count;
-                tracing::error!(%error, lost = self.lost, "the audit log takes no events; make room on its disk");
+                tracing::error!(%error, lost = self.lost, "the audit log cannot take events; free space on its disk");
             }
         }
         if self.length >= self.file_bytes
             && let Err(error) = self.rotate()
         {
-            tracing::error!(%error, "the audit log's file could not be closed; it grows on");
+            tracing::error!(%error, "the audit log could not close its file and goes on with it");
         }
     }
 

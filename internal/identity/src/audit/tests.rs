@@ -89,7 +89,7 @@ fn a_line_that_is_changed_removed_or_put_in_and_an_end_that_is_cut_off_are_found
         ("removed", |lines| {
             lines.remove(2);
         }),
-        ("put in", |lines| lines.insert(3, "{}".into())),
+        ("inserted", |lines| lines.insert(3, "{}".into())),
         ("cut off", |lines| lines.truncate(4)),
         ("changed", |lines| {
             let last = lines.len() - 1;

@@ -91,7 +91,7 @@ pub async fn trace(State(recorder): State<Recorder>, mut request: Request, next:
     };
     let event = facts.event();
     if recorder.events.send(event).await.is_err() {
-        tracing::error!("the audit log's writer is gone; a request was not recorded");
+        tracing::error!("the audit log's writer ended; a request was not recorded");
     }
     answer
 }

@@ -98,7 +98,7 @@ fn verify_files(directory: &Path) -> Result<Verdict, AuditError> {
             let hash = chain::hash(&line);
             let Some((sequence, previous)) = Head::named_by(&line) else {
                 verdict.tell(format!(
-                    "{}: is not an event of Muster's audit log; it was changed or put in",
+                    "{}: is not an event of Muster's audit log; it was changed or inserted",
                     place()
                 ));
                 continue;
@@ -106,12 +106,12 @@ fn verify_files(directory: &Path) -> Result<Verdict, AuditError> {
             match &end {
                 None => verdict.first = sequence,
                 Some(end) if sequence != end.sequence + 1 => verdict.tell(format!(
-                    "{}: event {sequence} follows event {}; those between were removed",
+                    "{}: event {sequence} follows event {}; the events between them were removed",
                     place(),
                     end.sequence
                 )),
                 Some(end) if previous != end.hash => verdict.tell(format!(
-                    "{}: event {} is not as it was when event {sequence} was written; it was changed",
+                    "{}: event {} differs from the event that event {sequence} names; it was changed",
                     place(),
                     end.sequence
                 )),
@@ -140,7 +140,7 @@ fn verify_files(directory: &Path) -> Result<Verdict, AuditError> {
         && !head_seen
     {
         verdict.tell(format!(
-            "event {} was synced and is not there; the log's end, {}, was cut off",
+            "event {} was synced but is missing; the log's end, {}, was cut off",
             kept.sequence, verdict.last
         ));
     }

@@ -91,7 +91,7 @@ where
         let mut changes = std::pin::pin!(changes);
         while let Some(first) = changes.next().await {
             if let Err(error) = first {
-                tracing::warn!(kind = %K::kind(&()), %error, "the board's watch failed; trying again");
+                tracing::warn!(kind = %K::kind(&()), %error, "the web form's watch failed; the server opens it again");
                 continue;
             }
             // Collects changes that follow closely, then notifies the pages once.

@@ -256,7 +256,7 @@ fn suspicion(node: &Node) -> String {
         let mut all = conditions.clone();
         let found = all.find(|c| c.type_ == name && c.status == "True")?;
         let words = found.message.clone().or(found.reason.clone());
-        Some(words.unwrap_or_else(|| "no reason is given".to_string()))
+        Some(words.unwrap_or_else(|| "without a reason".to_string()))
     });
     let said: Vec<String> = said.into_iter().flatten().collect();
     said.join("; ")

@@ -20,7 +20,7 @@ pub async fn backup(
     Json(new): Json<BackupRequest>,
 ) -> Result<(StatusCode, Json<Value>), Problem> {
     if !portal.permits_own(&caller, "create", "backups") {
-        return Err(Problem::forbidden("only an administrator takes backups"));
+        return Err(Problem::forbidden("only an administrator may take backups"));
     }
     if !new.path.is_absolute() {
         let detail = format!(

@@ -15,7 +15,7 @@ pub async fn proposal(
 ) -> Result<Json<Value>, Problem> {
     if !portal.permits_own(&caller, "get", "defragmentation") {
         return Err(Problem::forbidden(
-            "only an administrator asks what defragmentation would move: it names everyone's pods",
+            "only an administrator may see what defragmentation would move, because the answer names the pods of all users",
         ));
     }
     let report = (portal.hooks.defragmentation)().await;

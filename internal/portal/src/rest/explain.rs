@@ -45,7 +45,7 @@ pub async fn explain_gang(
     super::history::may(&portal, &caller, &namespace)?;
     Ok(Json(match (portal.hooks.explain)(&namespace, &name) {
         Some(report) => waiting(&portal, &caller, "Pending", &report).await,
-        None => json!({ "sentence": "It waits for nothing, or is not known." }),
+        None => json!({ "sentence": "The job does not wait, or the server does not know it." }),
     }))
 }
 
@@ -126,11 +126,9 @@ fn settled_sentence(state: &str, status: &Value) -> String {
         .rfind(|condition| condition["type"] == state)
         .and_then(|condition| condition["message"].as_str());
     match (state, message) {
-        ("Pending" | "Created", _) => {
-            "Nothing holds it back: it is about to be placed.".to_string()
-        }
+        ("Pending" | "Created", _) => "The scheduler is about to place the job.".to_string(),
         (_, Some(message)) if !message.is_empty() => message.to_string(),
-        (state, _) => format!("It is {state}; nothing holds it back."),
+        (state, _) => format!("The job is {state} and does not wait."),
     }
 }
 

@@ -80,7 +80,7 @@ pub fn may(portal: &Portal, caller: &Caller, namespace: &str) -> Result<(), Prob
     match portal.sees(caller, "scheduling.volcano.sh", "podgroups", namespace) {
         true => Ok(()),
         false => Err(Problem::forbidden(format!(
-            "user {:?} may not see what is decided in namespace {namespace:?}",
+            "user {:?} may not see decisions in namespace {namespace:?}; an administrator can bind a role that permits it",
             caller.user
         ))),
     }

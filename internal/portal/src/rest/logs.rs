@@ -30,7 +30,7 @@ pub async fn read(
 ) -> Result<Response, Problem> {
     if !portal.reads_log(&caller, &namespace, &pod) {
         return Err(Problem::forbidden(format!(
-            "user {:?} may not read logs in namespace {namespace:?}",
+            "user {:?} may not read logs in namespace {namespace:?}; an administrator can bind a role that permits it",
             caller.user
         )));
     }

@@ -54,7 +54,7 @@ pub async fn one(
 pub async fn answer(portal: &Portal, caller: &Caller, name: &str) -> Result<QueueAnswer, Problem> {
     let row = portal.queue(caller, name)?;
     let row = row.ok_or_else(|| {
-        let detail = format!("there is no queue {name:?}; `muster queue` lists those there are");
+        let detail = format!("there is no queue {name:?}; `muster queue` lists the queues");
         Problem::new(StatusCode::NOT_FOUND, "not-found", detail)
     })?;
     let standing = (portal.hooks.queues)().await.remove(name);

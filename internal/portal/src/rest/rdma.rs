@@ -18,7 +18,7 @@ pub async fn ask(
 ) -> Result<Json<Value>, Problem> {
     if !portal.permits_own(&caller, "create", "rdmachecks") {
         return Err(Problem::forbidden(
-            "only an administrator checks RDMA between nodes",
+            "only an administrator may check RDMA between nodes",
         ));
     }
     let answer = (portal.hooks.ask_rdma)(node, ask).await;

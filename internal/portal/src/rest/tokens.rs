@@ -65,10 +65,10 @@ fn refusal(
         return None;
     }
     if !own {
-        return Some("only an administrator issues tokens for other users");
+        return Some("only an administrator may issue tokens for other users");
     }
     (credential != Some(TokenPurpose::Session)).then_some(
-        "an access token issues no further token; sign in, or ask an administrator for `muster token create --user`",
+        "an access token cannot issue another token; sign in, or ask an administrator for `muster token create --user`",
     )
 }
 
@@ -83,7 +83,7 @@ pub async fn create(
     // A token would outlive the right to impersonate.
     if impersonator.is_some() {
         return Err(Problem::forbidden(
-            "a caller that impersonates a user gets no token; ask as yourself and name the user",
+            "a caller that impersonates a user cannot issue a token; send the request without impersonation and name the user",
         ));
     }
     let user = new.user.unwrap_or_else(|| caller.user.clone());
@@ -111,7 +111,7 @@ pub async fn revoke(
         .find(|token| token.id == id);
     if owner.is_some_and(|token| token.user != caller.user) && !others(&portal, &caller, "delete") {
         return Err(Problem::forbidden(
-            "only an administrator ends other users' tokens",
+            "only an administrator may revoke other users' tokens",
         ));
     }
     portal.identity.revoke(&id).await?;
@@ -128,7 +128,9 @@ fn require(
     if portal.permits_own(caller, verb, resource) {
         return Ok(());
     }
-    Err(Problem::forbidden(format!("only an administrator {what}")))
+    Err(Problem::forbidden(format!(
+        "only an administrator may {what}"
+    )))
 }
 
 /// Converts an error of a request about nodes; keeps its text.
@@ -147,7 +149,7 @@ pub async fn join(
     SignedIn(caller): SignedIn,
     Json(new): Json<JoinRequest>,
 ) -> Result<(StatusCode, Json<Value>), Problem> {
-    require(&portal, &caller, "create", "jointokens", "lets nodes join")?;
+    require(&portal, &caller, "create", "jointokens", "let nodes join")?;
     if !(1..=LONGEST_JOIN_MINUTES).contains(&new.minutes) {
         return Err(Problem::invalid(format!(
             "minutes: Invalid value: {}: use 1 to {LONGEST_JOIN_MINUTES}",
@@ -176,7 +178,7 @@ pub async fn list_joins(
         &caller,
         "list",
         "jointokens",
-        "sees the join tokens",
+        "see the join tokens",
     )?;
     let items = (portal.hooks.list_join_tokens)().await.map_err(refused)?;
     Ok(Json(json!({"items": items})))
@@ -188,14 +190,21 @@ pub async fn revoke_join(
     SignedIn(caller): SignedIn,
     Path(id): Path<String>,
 ) -> Result<StatusCode, Problem> {
-    require(&portal, &caller, "delete", "jointokens", "ends join tokens")?;
+    require(
+        &portal,
+        &caller,
+        "delete",
+        "jointokens",
+        "revoke join tokens",
+    )?;
     let there = (portal.hooks.revoke_join_token)(id.clone())
         .await
         .map_err(refused)?;
     if there {
         return Ok(StatusCode::NO_CONTENT);
     }
-    let detail = format!("there is no join token {id:?}; see `muster token list`");
+    let detail =
+        format!("there is no join token {id:?}; `muster token list` lists the join tokens");
     Err(Problem::new(StatusCode::NOT_FOUND, "not-found", detail))
 }
 
@@ -205,14 +214,14 @@ pub async fn remove_node(
     SignedIn(caller): SignedIn,
     Path(name): Path<String>,
 ) -> Result<StatusCode, Problem> {
-    require(&portal, &caller, "delete", "joinednodes", "removes nodes")?;
+    require(&portal, &caller, "delete", "joinednodes", "remove nodes")?;
     let there = (portal.hooks.remove_node)(name.clone())
         .await
         .map_err(refused)?;
     if there {
         return Ok(StatusCode::NO_CONTENT);
     }
-    let detail = format!("there is no node {name:?}; see `muster nodes`");
+    let detail = format!("there is no node {name:?}; `muster nodes` lists the nodes");
     Err(Problem::new(StatusCode::NOT_FOUND, "not-found", detail))
 }
 

@@ -19,7 +19,7 @@ pub async fn asset(Path(file): Path<String>) -> Response {
             "image/svg+xml",
             include_str!("../../../../web/assets/icon.svg"),
         ),
-        _ => return (StatusCode::NOT_FOUND, "there is no such file").into_response(),
+        _ => return (StatusCode::NOT_FOUND, "the server has no such file").into_response(),
     };
     // A new binary may contain new files, so browsers revalidate each time.
     (

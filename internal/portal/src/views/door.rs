@@ -116,7 +116,7 @@ pub async fn sign_out(
     if let Some(axum::Extension(session)) = session
         && let Err(error) = portal.identity.revoke(&session.id).await
     {
-        tracing::warn!(%error, "a session could not be ended");
+        tracing::warn!(%error, "the server could not end a session");
     }
     let cookie = cookie("", 0, is_https(&headers));
     ([(header::SET_COOKIE, cookie)], Redirect::to("/ui/sign-in")).into_response()

@@ -113,8 +113,8 @@ fn page_with<T: Template>(status: StatusCode, template: &T) -> Response {
     let html = match template.render() {
         Ok(html) => html,
         Err(error) => {
-            tracing::error!(%error, "a page could not be rendered");
-            let words = "this page could not be rendered; the server's log says why";
+            tracing::error!(%error, "the server could not render a page");
+            let words = "the server could not render this page; see the server's log";
             return (StatusCode::INTERNAL_SERVER_ERROR, words).into_response();
         }
     };
@@ -150,7 +150,7 @@ fn message(caller: &Caller, here: &'static str, problem: &Problem) -> Response {
     let title = match problem.status() {
         StatusCode::NOT_FOUND => "Not found",
         StatusCode::FORBIDDEN => "Not allowed",
-        _ => "That did not work",
+        _ => "The request failed",
     };
     let template = Message {
         frame: Frame::still(caller, here),

@@ -82,8 +82,7 @@ pub async fn node(
         }),
         Err(problem) => message(&caller, "nodes", &problem),
         Ok(None) => {
-            let detail =
-                format!("there is no node {name:?}: `muster nodes` lists those that there are");
+            let detail = format!("there is no node {name:?}; `muster nodes` lists the nodes");
             let gone = Problem::new(StatusCode::NOT_FOUND, "not-found", detail);
             message(&caller, "nodes", &gone)
         }

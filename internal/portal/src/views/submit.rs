@@ -131,11 +131,11 @@ enum Refused {
     /// A manifest lacks its apiVersion or kind.
     #[error("manifest {number}: {field}: Required value")]
     Incomplete { number: usize, field: &'static str },
-    #[error("the editor holds no manifest")]
+    #[error("the editor has no manifest; write at least one")]
     Empty,
-    #[error("the editor holds {count} manifests; submit at most {MOST_MANIFESTS} at once")]
+    #[error("the editor has {count} manifests; submit at most {MOST_MANIFESTS} at once")]
     TooMany { count: usize },
-    #[error("{object}: no such kind in {api_version}")]
+    #[error("{object}: {api_version} has no such kind")]
     UnknownKind { object: String, api_version: String },
     #[error("{object}: metadata.name: Required value")]
     NoName { object: String },

@@ -18,8 +18,8 @@ const NAMESPACES: [&str; 2] = [names::SYSTEM_NAMESPACE, "kube-system"];
 /// An object requests a priority that is reserved for system pods.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{field} {value:?}: only namespaces with the label {}=true may have it; name another PriorityClass, or have an \
-     administrator label the namespace",
+    "{field}: {value:?} is not usable in this namespace; name another PriorityClass, or have an administrator label \
+     the namespace {}=true",
     names::CRITICAL_PODS
 )]
 pub struct Critical {

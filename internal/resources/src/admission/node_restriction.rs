@@ -82,8 +82,8 @@ fn own_node(node: &str, new: &Value, old: Option<&Value>) -> Option<String> {
     let reserved = |key: &str| is_reserved_node_label(key);
     if let Some(key) = changed(new, old, &["metadata", "labels"], reserved) {
         return Some(format!(
-            "metadata.labels[{key}]: node {node:?} may not set or change it, because work is placed by it; have an \
-             administrator run: kubectl label node {node} {key}=VALUE"
+            "metadata.labels[{key}]: node {node:?} may not set or change it, because the scheduler places pods by it; \
+             have an administrator run: kubectl label node {node} {key}=VALUE"
         ));
     }
     let others = |key: &str| NOT_THE_NODES.contains(&key);

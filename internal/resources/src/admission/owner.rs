@@ -15,7 +15,7 @@ pub const OWNED: [&str; 4] = ["Pod", "PodGroup", "PyTorchJob", "Job"];
 /// A caller names another user as the one that work runs for.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "metadata.annotations[{USER}] {said:?}: work runs for whoever makes it; leave it out or say {caller:?}, or have an administrator say another"
+    "metadata.annotations[{USER}]: {said:?} is not the user that creates the object; leave the annotation out, write {caller:?}, or have an administrator set another user"
 )]
 pub struct NotYours {
     /// The user that the object names.
@@ -58,7 +58,7 @@ pub fn owner(
 /// A caller changes work that runs for another user.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "metadata.annotations[{USER}] {user:?}: what runs for a user is changed by that user; say {caller:?} there to have it run for you, or have an administrator change it"
+    "metadata.annotations[{USER}]: only {user:?} may change an object that runs for this user; write {caller:?} to run it for yourself, or have an administrator change it"
 )]
 pub struct NotYourWork {
     /// The user that the work runs for.
@@ -195,7 +195,7 @@ mod tests {
         let error = settle(&mut another, &live).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "metadata.annotations[muster.io/user] \"carol\": work runs for whoever makes it; leave it out or say \"ann\", or have an administrator say another"
+            "metadata.annotations[muster.io/user]: \"carol\" is not the user that creates the object; leave the annotation out, write \"ann\", or have an administrator set another user"
         );
         // An object from before this rule names no user and stays without one.
         let mut old = object(Value::Null, Value::Null);

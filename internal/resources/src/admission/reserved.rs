@@ -47,11 +47,11 @@ fn advice(holder: &Holder) -> &'static str {
     match holder {
         Holder::System => "only Muster's own parts set it; leave it out",
         Holder::Binder => {
-            "only callers that may create pods/binding choose a pod's node; leave it out, and say where the pod may \
-             run with spec.nodeSelector or spec.affinity.nodeAffinity"
+            "only callers that may create pods/binding choose a pod's node; leave it out, and constrain the pod with \
+             spec.nodeSelector or spec.affinity.nodeAffinity"
         }
         Holder::NodeStatus => {
-            "only the node's agent and callers that may update nodes/status say what a node has; leave it out"
+            "only the node's agent and callers that may update nodes/status set a node's status; leave it out"
         }
         Holder::Administrator => {
             "only callers that may impersonate every user choose the Unix account of a namespace's pods; leave it \
@@ -333,7 +333,7 @@ mod tests {
         assert_eq!(
             reserved(kind("", "Pod"), &pod, None)[0].to_string(),
             "spec.nodeName \"n1\": only callers that may create pods/binding choose a pod's node; leave it out, and \
-             say where the pod may run with spec.nodeSelector or spec.affinity.nodeAffinity"
+             constrain the pod with spec.nodeSelector or spec.affinity.nodeAffinity"
         );
     }
 }

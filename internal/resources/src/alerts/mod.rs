@@ -137,8 +137,7 @@ impl Alert {
         let percent = value * 100.0;
         match self.alert {
             Rule::GpuUnderused => format!(
-                "GPU {gpu} is given out and hardly used: under {UNDERUSED_PERCENT}% busy for \
-                 {} minutes ({value:.0}%)",
+                "GPU {gpu} is allocated and hardly used: under {UNDERUSED_PERCENT}% busy for {} minutes ({value:.0}%)",
                 self.alert.hold().as_secs() / 60
             ),
             Rule::GpuHot => format!(
@@ -155,8 +154,8 @@ impl Alert {
                 FULL_POWER * 100.0
             ),
             Rule::GpuCorrectedErrorsGrow => format!(
-                "the memory of GPU {gpu} has more and more single-bit errors ({value:.0} in {} \
-                 minutes); those that it can't correct come next: move work away and reset it",
+                "the memory of GPU {gpu} has a growing number of single-bit errors ({value:.0} in {} minutes), and \
+                 uncorrectable errors may follow; move its work away and reset it",
                 CORRECTED_WITHIN.as_secs() / 60
             ),
         }
@@ -165,7 +164,7 @@ impl Alert {
     /// The text for the end of the alert.
     #[must_use]
     pub fn end(&self) -> String {
-        format!("{} of GPU {} stands no more", self.alert.name(), self.gpu)
+        format!("{} of GPU {} has ended", self.alert.name(), self.gpu)
     }
 
     fn is(&self, other: &Alert) -> bool {

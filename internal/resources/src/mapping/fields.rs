@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value};
 
 use super::{List, MappingError, Warning};
+use crate::field_error::FieldError;
 use crate::quantity::Quantity;
 
 static EMPTY: Value = Value::Null;
@@ -109,12 +110,10 @@ impl<'a> Fields<'a> {
         Ok(list)
     }
 
-    pub(super) fn wrong(&self, key: &str, value: String, wanted: String) -> MappingError {
+    pub(super) fn wrong(&self, key: &str, value: String, valid: String) -> MappingError {
         MappingError {
             object: self.object.clone(),
-            key: self.path(key),
-            value,
-            wanted,
+            error: FieldError::new(self.path(key), value, valid),
         }
     }
 
@@ -131,10 +130,10 @@ impl<'a> Fields<'a> {
         let asked = self.asked.borrow();
         for (key, value) in self.map.into_iter().flatten() {
             if !asked.contains(key) && !value.is_null() {
-                self.warn(key, "has no counterpart and is left out", warnings);
+                self.warn(key, "Muster has no counterpart and leaves it out", warnings);
             }
         }
     }
 }
 
-const QUANTITY: &str = "write a quantity as Kubernetes does: 8, 500m, 64Gi";
+const QUANTITY: &str = "a quantity as Kubernetes does: 8, 500m, 64Gi";

@@ -62,7 +62,7 @@ pub(super) fn read(
     draft.annotate(SURPLUS_WEIGHT, &weights);
     for key in ["preemptMinRuntime", "reclaimMinRuntime"] {
         if spec.text(key).is_some() {
-            let why = "is said of each PodGroup here: muster.io/min-runtime";
+            let why = "has no counterpart on queues; set muster.io/min-runtime on each PodGroup";
             spec.warn(key, why, warnings);
         }
     }
@@ -81,7 +81,7 @@ fn number(fields: &Fields<'_>, key: &str) -> Result<Option<f64>, MappingError> {
         return Ok(None);
     };
     let number = text.parse::<f64>().ok().filter(|number| number.is_finite());
-    let wanted = "a number, -1 for no bound";
+    let wanted = "a number, or -1 for no limit";
     number
         .map(Some)
         .ok_or_else(|| fields.wrong(key, text, wanted.to_owned()))

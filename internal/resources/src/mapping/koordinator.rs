@@ -51,7 +51,7 @@ pub(super) fn read(
         None => draft.capability.clone(),
         Some(text) => {
             let wrong = || {
-                let wanted = r#"JSON of resource to quantity, as {"cpu": "10"}"#;
+                let wanted = r#"JSON of resource to quantity, as in {"cpu": "10"}"#;
                 notes.wrong(&weight, text.clone(), wanted.to_owned())
             };
             let map: serde_json::Map<String, Value> =

@@ -75,7 +75,7 @@ impl<'a> Objects<'a> {
             } else if mapped.levels != keys {
                 spec.warn(
                     "levels",
-                    "one topology holds for all nodes: the first",
+                    "Muster has one topology for all nodes and uses the first",
                     warnings,
                 );
             }
@@ -137,17 +137,18 @@ fn cluster_queue(
     ];
     member.draft.state = spec.one_of("stopPolicy", &stops)?.flatten();
     if member.draft.state == Some(QueueState::Closed) {
-        let why = "nobody new is let in, and who was let in goes on to the end";
+        let why = "the queue admits no new gang, and admitted gangs run to their end";
         spec.warn("stopPolicy", why, warnings);
     }
     let strategies = [("StrictFIFO", true), ("BestEffortFIFO", false)];
     if spec.one_of("queueingStrategy", &strategies)? == Some(true) {
-        let why = "the head of a queue blocks nobody here: a reservation protects it";
+        let why =
+            "the head of a queue does not block the gangs behind it; a reservation protects it";
         spec.warn("queueingStrategy", why, warnings);
     }
     let everywhere = |value: &Value| value.as_object().is_none_or(Map::is_empty);
     if !everywhere(spec.get("namespaceSelector")) {
-        let why = "is not carried over: write it as spec.namespaceSelector of the Queue";
+        let why = "is not carried over; write it as spec.namespaceSelector of the Queue";
         spec.warn("namespaceSelector", why, warnings);
     }
     spec.rest(warnings);
@@ -199,7 +200,7 @@ fn quotas(spec: &Fields<'_>, warnings: &mut Vec<Warning>) -> Result<Quotas, Mapp
         group.get("coveredResources");
         let flavors = group.items("flavors");
         if flavors.len() > 1 {
-            let why = "are added up: there is no quota for a pool of nodes by itself";
+            let why = "are added up, because Muster has no quota for a single pool of nodes";
             group.warn("flavors", why, warnings);
         }
         for flavor in flavors {
@@ -364,12 +365,12 @@ fn flavor(object: &Value, warnings: &mut Vec<Warning>) {
     for (key, why) in [
         (
             "nodeLabels",
-            "work chooses its nodes itself, by its selectors",
+            "have no effect; a pod chooses its nodes by its own selectors",
         ),
-        ("nodeTaints", "nodes have their own taints"),
+        ("nodeTaints", "have no effect; set the taints on the nodes"),
         (
             "tolerations",
-            "are added to nobody's pods: work says them itself",
+            "have no effect; set the tolerations on the pods",
         ),
     ] {
         if said(key) {

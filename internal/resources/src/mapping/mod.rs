@@ -39,6 +39,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
+use crate::field_error::FieldError;
 use crate::kinds::{Queue, QueueSpec};
 use crate::quantity::Quantity;
 use fields::Fields;
@@ -83,16 +84,12 @@ impl std::fmt::Display for Warning {
 
 /// An unreadable value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{object}: {key}: {value:?} is not right: {wanted}")]
+#[error("{object}: {error}")]
 pub struct MappingError {
     /// The object, as kind and name.
     pub object: String,
-    /// The key's path in it.
-    pub key: String,
-    /// The value.
-    pub value: String,
-    /// The valid form.
-    pub wanted: String,
+    /// The key's path in it, its value and the valid form.
+    pub error: FieldError,
 }
 
 /// True if [`queues`] reads this object.
@@ -153,7 +150,7 @@ pub fn queues(objects: &[Value]) -> Result<Mapped, MappingError> {
             Some(Sort::YuniKornMap) => mapped.warnings.push(Warning {
                 object: name_of(object),
                 key: "data[queues.yaml]".to_owned(),
-                why: "is not looked into: give its text as a document of its own".to_owned(),
+                why: "is not read; pass its text as a document of its own".to_owned(),
             }),
             Some(Sort::ElasticQuota) => {
                 koordinator::read(object, &mut foreign, &mut mapped.warnings)?;

@@ -22,7 +22,7 @@ pub(super) fn read(object: &Value, mapped: &mut Mapped) -> Result<(), MappingErr
     if spec.word("dequeueStrategy") == Some("fifo") {
         spec.warn(
             "dequeueStrategy",
-            "the head of a queue blocks nobody here: a reservation protects it",
+            "the head of a queue does not block the gangs behind it; a reservation protects it",
             &mut mapped.warnings,
         );
     }
@@ -33,4 +33,4 @@ pub(super) fn read(object: &Value, mapped: &mut Mapped) -> Result<(), MappingErr
     Ok(())
 }
 
-const WANTED: &str = "write the fields as scheduling.volcano.sh/v1beta1 has them";
+const WANTED: &str = "the fields as scheduling.volcano.sh/v1beta1 has them";

@@ -21,7 +21,7 @@ pub(super) fn read(
         if several && name != "default" {
             partition.warn(
                 "name",
-                "there is one cluster here: left out whole",
+                "is left out, because Muster schedules one cluster",
                 warnings,
             );
             continue;
@@ -48,7 +48,7 @@ fn read_queue(
         None => own.to_owned(),
     };
     if own.is_empty() || depth > DEPTH_MAX {
-        let wanted = format!("a queue has a name and is at most {DEPTH_MAX} levels deep");
+        let wanted = format!("a name for each queue, with at most {DEPTH_MAX} queues above it");
         return Err(queue.wrong("name", name, wanted));
     }
     queue.get("parent");
@@ -102,7 +102,7 @@ fn properties(
             .insert(QUEUE_POLICY.to_owned(), policy.to_owned());
     }
     if policy == Some("fair") {
-        let why = "is fair between the queue's users here, not between its applications";
+        let why = "is fair between the queue's users in Muster, not between its applications";
         properties.warn("application.sort.policy", why, warnings);
     }
     if let Some(offset) = properties.text("priority.offset") {
@@ -122,7 +122,8 @@ fn properties(
                 .insert(PREEMPTION.to_owned(), nobody.to_owned());
         }
         Some("fence") => {
-            let why = "there are no fences: what a queue is entitled to it may win back anywhere";
+            let why =
+                "has no counterpart; a queue may reclaim its entitlement from any other queue";
             properties.warn("preemption.policy", why, warnings);
         }
         _ => {}
@@ -150,7 +151,7 @@ fn read_limit(
             draft.annotate(name, &most);
         }
         if names.iter().any(|name| *name != "*") {
-            let why = "limits are for everybody alike: only `*` has a counterpart";
+            let why = "limits apply to all users or groups alike; only `*` has a counterpart";
             limit.warn(key, why, warnings);
         }
     }

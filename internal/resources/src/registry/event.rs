@@ -14,22 +14,35 @@ const COLUMNS: &[Column] = &[
     column("Type", "string", "Normal or Warning.", |event, _| {
         Value::from(json::text(event, &["type"]))
     }),
-    column("Reason", "string", "Why, in a word.", |event, _| {
+    column("Reason", "string", "The reason in one word.", |event, _| {
         Value::from(json::text(event, &["reason"]))
     }),
-    column("Object", "string", "What it happened to.", |event, _| {
-        let kind = json::text(event, &["involvedObject", "kind"]).to_lowercase();
-        let name = json::text(event, &["involvedObject", "name"]);
-        Value::from(if name.is_empty() {
-            kind
-        } else {
-            format!("{kind}/{name}")
-        })
-    }),
-    wide("Subobject", "string", "Which part of it.", |event, _| {
-        Value::from(json::text(event, &["involvedObject", "fieldPath"]))
-    }),
-    wide("Source", "string", "Who says so.", |event, _| source(event)),
+    column(
+        "Object",
+        "string",
+        "The object that the event is about.",
+        |event, _| {
+            let kind = json::text(event, &["involvedObject", "kind"]).to_lowercase();
+            let name = json::text(event, &["involvedObject", "name"]);
+            Value::from(if name.is_empty() {
+                kind
+            } else {
+                format!("{kind}/{name}")
+            })
+        },
+    ),
+    wide(
+        "Subobject",
+        "string",
+        "The part of the object that the event is about.",
+        |event, _| Value::from(json::text(event, &["involvedObject", "fieldPath"])),
+    ),
+    wide(
+        "Source",
+        "string",
+        "The component that reported the event.",
+        |event, _| source(event),
+    ),
     column("Message", "string", "What happened.", |event, _| {
         Value::from(json::text(event, &["message"]).trim())
     }),

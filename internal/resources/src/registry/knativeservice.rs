@@ -32,13 +32,13 @@ const COLUMNS: &[Column] = &[
     of(
         "Ready",
         "string",
-        "Does it serve?",
+        "Whether the service serves.",
         Source::Condition("Ready", "status"),
     ),
     of(
         "Reason",
         "string",
-        "Why it does not.",
+        "Why the service does not serve.",
         Source::Condition("Ready", "reason"),
     ),
 ];

@@ -11,9 +11,12 @@ use crate::json;
 
 const COLUMNS: &[Column] = &[
     NAME,
-    column("Holder", "string", "Who holds it.", |lease, _| {
-        Value::from(json::text(lease, &["spec", "holderIdentity"]))
-    }),
+    column(
+        "Holder",
+        "string",
+        "The holder of the lease.",
+        |lease, _| Value::from(json::text(lease, &["spec", "holderIdentity"])),
+    ),
     AGE,
 ];
 

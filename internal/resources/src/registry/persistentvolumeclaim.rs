@@ -26,29 +26,42 @@ const FIXED: &str = "spec is immutable after creation except resources.requests 
 
 const COLUMNS: &[Column] = &[
     NAME,
-    column("Status", "string", "Is it bound?", |claim, _| {
-        let deleting = json::has(claim, &["metadata", "deletionTimestamp"]);
-        Value::from(if deleting {
-            "Terminating"
-        } else {
-            json::text(claim, &["status", "phase"])
-        })
-    }),
-    column("Volume", "string", "What it is bound to.", |claim, _| {
-        Value::from(json::text(claim, &["spec", "volumeName"]))
-    }),
-    column("Capacity", "string", "How much there is.", |claim, _| {
-        let bound = !json::text(claim, &["spec", "volumeName"]).is_empty();
-        Value::from(if bound {
-            json::text(claim, &["status", "capacity", "storage"])
-        } else {
-            ""
-        })
-    }),
+    column(
+        "Status",
+        "string",
+        "Whether the claim is bound.",
+        |claim, _| {
+            let deleting = json::has(claim, &["metadata", "deletionTimestamp"]);
+            Value::from(if deleting {
+                "Terminating"
+            } else {
+                json::text(claim, &["status", "phase"])
+            })
+        },
+    ),
+    column(
+        "Volume",
+        "string",
+        "The volume that the claim is bound to.",
+        |claim, _| Value::from(json::text(claim, &["spec", "volumeName"])),
+    ),
+    column(
+        "Capacity",
+        "string",
+        "The capacity of the volume.",
+        |claim, _| {
+            let bound = !json::text(claim, &["spec", "volumeName"]).is_empty();
+            Value::from(if bound {
+                json::text(claim, &["status", "capacity", "storage"])
+            } else {
+                ""
+            })
+        },
+    ),
     column(
         "Access Modes",
         "string",
-        "Who may use it at once.",
+        "The access modes of the claim.",
         |claim, _| modes(claim),
     ),
     column(

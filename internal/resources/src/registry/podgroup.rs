@@ -18,7 +18,7 @@ const COLUMNS: &[Column] = &[
     of(
         "STATUS",
         "string",
-        "Where the gang stands.",
+        "The phase of the gang.",
         Source::Field(&["status", "phase"]),
     ),
     of(

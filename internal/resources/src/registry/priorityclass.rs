@@ -26,7 +26,7 @@ const COLUMNS: &[Column] = &[
     column(
         "PreemptionPolicy",
         "string",
-        "May its pods evict others?",
+        "Whether its pods may evict other pods.",
         |class, _| Value::from(json::text(class, &["preemptionPolicy"])),
     ),
 ];

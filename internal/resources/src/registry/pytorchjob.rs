@@ -24,7 +24,7 @@ const COLUMNS: &[Column] = &[
     of(
         "State",
         "string",
-        "What has become of the job.",
+        "The state of the job.",
         Source::Approximated(
             |job, _| Value::from(state(job)),
             ".status.conditions[-1:].type",

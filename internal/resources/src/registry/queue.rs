@@ -26,7 +26,7 @@ const COLUMNS: &[Column] = &[
     of(
         "Weight",
         "integer",
-        "Its share beside its siblings.",
+        "The queue's weight among its siblings.",
         Source::Approximated(
             |queue, _| Value::from(json::int(queue, &["spec", "weight"]).unwrap_or(1)),
             ".spec.weight",
@@ -35,13 +35,13 @@ const COLUMNS: &[Column] = &[
     of(
         "State",
         "string",
-        "Does it take work?",
+        "Whether the queue takes work.",
         Source::Field(&["status", "state"]),
     ),
     of(
         "Inqueue",
         "integer",
-        "Gangs let in and not yet placed.",
+        "Gangs that are admitted and not placed yet.",
         Source::Count(&["status", "inqueue"]),
     ),
     of(

@@ -34,7 +34,7 @@ const COLUMNS: &[Column] = &[
     of(
         "status",
         "string",
-        "Where the cluster stands.",
+        "The phase of the cluster.",
         Source::Field(&["status", "state"]),
     ),
     AGE,

@@ -22,7 +22,7 @@ const COLUMNS: &[Column] = &[
     column(
         "Cluster-IP",
         "string",
-        "Its virtual address; None where its name stands for its pods.",
+        "The virtual address of the service; None for a headless service.",
         |s, _| {
             let first = json::items(s, &["spec", "clusterIPs"])
                 .first()
@@ -40,13 +40,18 @@ const COLUMNS: &[Column] = &[
     }),
     column("Port(s)", "string", "Its ports.", |s, _| ports_text(s)),
     AGE,
-    wide("Selector", "string", "Which pods it stands for.", |s, _| {
-        let pairs: Vec<String> = json::texts(s, &["spec", "selector"])
-            .into_iter()
-            .map(|(k, v)| format!("{k}={v}"))
-            .collect();
-        or_none(&pairs.join(","))
-    }),
+    wide(
+        "Selector",
+        "string",
+        "The selector of the service's pods.",
+        |s, _| {
+            let pairs: Vec<String> = json::texts(s, &["spec", "selector"])
+                .into_iter()
+                .map(|(k, v)| format!("{k}={v}"))
+                .collect();
+            or_none(&pairs.join(","))
+        },
+    ),
 ];
 
 pub(super) const KIND: Kind = Kind {

@@ -46,7 +46,7 @@ const COLUMNS: &[Column] = &[
     of(
         "STATUS",
         "string",
-        "Where the job stands.",
+        "The phase of the job.",
         Source::Field(&["status", "state", "phase"]),
     ),
     of(

@@ -315,7 +315,7 @@ fn state(found: &api::ContainerStatus, info: &HashMap<String, String>) -> Contai
             let at = time(found.finished_at)
                 .or_else(|| time(found.created_at))
                 .unwrap_or(Timestamp::UNIX_EPOCH);
-            let message = "the container runtime lost track of it";
+            let message = "the container runtime no longer knows the container";
             ContainerState::Exited(Exit::unknown(message, time(found.started_at), at))
         }
     }

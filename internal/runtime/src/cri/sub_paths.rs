@@ -101,7 +101,7 @@ pub fn clear(top: &Path) -> Result<(), RuntimeError> {
 
 fn release_or_warn(dir: &Path) {
     if let Err(error) = release(dir) {
-        tracing::warn!(dir = %dir.display(), %error, "the places of a container's subPaths are left");
+        tracing::warn!(dir = %dir.display(), %error, "the mount points of a container's subPaths could not be removed");
     }
 }
 

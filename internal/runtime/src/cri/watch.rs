@@ -89,7 +89,7 @@ impl Shared {
         };
         for (id, started_at) in gone {
             let exit = Exit::unknown(
-                "it was removed behind the agent's back",
+                "another client removed the container",
                 started_at,
                 Timestamp::now(),
             );

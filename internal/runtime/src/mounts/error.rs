@@ -15,7 +15,7 @@ pub enum BeneathError {
     #[error("it leads out of the volume")]
     Outside,
     /// No mount of the container's own lies above the path.
-    #[error("nothing above it is the container's own")]
+    #[error("no mount above it belongs to the container alone")]
     NothingAbove,
     /// A system call failed.
     #[error("{0}")]

@@ -154,12 +154,12 @@ pub fn give_up_if_orphaned(dir: &Path) -> Result<Option<StateFile>, RuntimeError
             Cgroup::None,
         ),
         Some(file) => (
-            "the process that watched over it died",
+            "the process that supervised the container died",
             started(&file.state),
             file.cgroup.clone(),
         ),
         None => (
-            "it was never started: the agent stopped before",
+            "the container was never started: the agent stopped before",
             None,
             Cgroup::None,
         ),

@@ -28,7 +28,7 @@ pub(super) enum ShimError {
     Vanished,
     #[error("this container has been run, or was given up, already")]
     RunAlready,
-    #[error("there is no container description here")]
+    #[error("the directory has no container description")]
     NoSpec,
     #[error("cannot adopt orphans: {0}")]
     Adopt(#[source] Errno),

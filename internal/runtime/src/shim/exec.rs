@@ -47,7 +47,7 @@ enum ExecError {
     Read(#[source] io::Error),
     #[error("not a request: {0}")]
     Request(#[source] serde_json::Error),
-    #[error("there is no command")]
+    #[error("the container has no command")]
     NoCommand,
     /// The container's own files can't be read.
     #[error(transparent)]
@@ -68,7 +68,7 @@ enum ExecError {
     Fork(#[source] Errno),
     #[error(transparent)]
     Fault(#[from] StartFault),
-    #[error("cannot tie it: {0}")]
+    #[error("cannot bind the process to its parent: {0}")]
     Tie(#[source] Errno),
     #[error("working directory {}: {source}", path.display())]
     Directory { path: PathBuf, source: Errno },

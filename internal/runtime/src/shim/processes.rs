@@ -31,7 +31,7 @@ pub(super) enum ProcessError {
     Pipe(#[source] io::Error),
     #[error("the process that starts the container was ended")]
     Ended,
-    #[error("the container's process was not told of: {0}")]
+    #[error("the number of the container's process was not reported: {0}")]
     NotReported(#[source] io::Error),
     #[error("{what}: {source}")]
     Number {

@@ -103,10 +103,10 @@ fn prepare(
 ) -> Result<Option<Command>, StartFault> {
     let spec: ContainerSpec = load(dir, SPEC_FILE)
         .map_err(|e| e.to_string())?
-        .ok_or("the container's description is gone")?;
+        .ok_or("the container's description no longer exists")?;
     let state: StateFile = load(dir, STATE_FILE)
         .map_err(|e| e.to_string())?
-        .ok_or("the container's state is gone")?;
+        .ok_or("the container's state no longer exists")?;
     // Before anything of the container's is mounted, in whose place whatever may be.
     let identity = privileges::look_up(&spec.user)?;
     privileges::keep_files().map_err(StartFault::node)?;
@@ -160,7 +160,7 @@ fn prepare(
     // After the change of user, which would undo it. The parent may have died before.
     if own_processes {
         prctl::set_pdeathsig(Signal::SIGKILL)
-            .map_err(|e| format!("cannot tie it to its shim: {e}"))?;
+            .map_err(|e| format!("cannot bind the process to its shim: {e}"))?;
         // The parent is in another namespace and has no number here; with it goes the pipe.
         report
             .write_all(b"tied\n")
@@ -186,7 +186,8 @@ fn prepare(
 
 /// Has the kernel end this process with the shim.
 fn tie_to(parent: nix::unistd::Pid) -> Result<(), StartFault> {
-    prctl::set_pdeathsig(Signal::SIGKILL).map_err(|e| format!("cannot tie it to its shim: {e}"))?;
+    prctl::set_pdeathsig(Signal::SIGKILL)
+        .map_err(|e| format!("cannot bind the process to its shim: {e}"))?;
     if getppid() == parent {
         Ok(())
     } else {
@@ -237,7 +238,7 @@ pub(super) fn limit(spec: &ContainerSpec, uncounted: bool) {
 /// The container's command with its environment and no input.
 fn command_of(spec: &ContainerSpec) -> Result<Command, StartFault> {
     let mut words = spec.command.iter().chain(&spec.args);
-    let program = words.next().ok_or("there is no command")?;
+    let program = words.next().ok_or("the container has no command")?;
     let mut command = Command::new(program);
     command
         .args(words)

@@ -99,7 +99,7 @@ async fn a_container_does_not_outlive_its_shim_and_its_end_is_told() {
         (137, ExitReason::ContainerStatusUnknown)
     );
     assert!(
-        exit.message.contains("watched over it died"),
+        exit.message.contains("supervised the container died"),
         "{}",
         exit.message
     );

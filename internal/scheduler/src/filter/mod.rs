@@ -131,31 +131,28 @@ impl Refusal {
                 "a node with the labels that the pod's selector or affinity asks for"
             }
             Refusal::Taint => "a toleration for the nodes' taints",
-            Refusal::Spare => "a spare node given to all (without the label muster.io/spare)",
+            Refusal::Spare => "a spare node that loses its label muster.io/spare",
             Refusal::Fabric => {
-                "a node whose RDMA works: its condition muster.io/fabric-failed says what is wrong, \
-                 and muster doctor on it more"
+                "a node with working RDMA; see the node's condition muster.io/fabric-failed, and run muster doctor on \
+                 the node"
             }
             Refusal::Recut => {
-                "the end of the repartitioning: the node's label nvidia.com/mig.config.state has its state, \
-                 and the node's events what it waits for"
+                "the end of the repartitioning; see the node's label nvidia.com/mig.config.state and the node's events"
             }
             Refusal::OneAtMost => {
-                "a node with enough GPUs that aren't shared (by MPS, or in turns with \
-                 failRequestsGreaterThanOne), or one for each container"
+                "a node with enough GPUs that are not shared (through MPS, or in turns with \
+                 failRequestsGreaterThanOne), or one GPU for each container"
             }
             Refusal::GpuModel => "a node with GPUs of the model asked for",
             Refusal::GpuMemory => "a node whose GPUs have the memory asked for",
             Refusal::GpuCompute => "a node with GPUs of the compute capability asked for",
             Refusal::GpuDriver => "a node with a GPU driver as new as asked for",
             Refusal::VolumeUnbound => "the pod's claims bound to volumes",
-            Refusal::ClaimUnusable => "the pod's claims there, and not about to go",
+            Refusal::ClaimUnusable => "the pod's claims, present and not being deleted",
             Refusal::VolumeZone => "a node in the zones of its claims' volumes",
-            Refusal::VolumeElsewhere => {
-                "a node from which the volumes of its claims can be reached"
-            }
+            Refusal::VolumeElsewhere => "a node that can reach the volumes of the pod's claims",
             Refusal::NoVolume => {
-                "a node where its storage class makes volumes, or a free volume on a node with room"
+                "a node on which the claim's StorageClass provisions volumes, or a free volume on a node with room"
             }
             Refusal::DeviceClaims => {
                 "kube-scheduler for the pod (schedulerName: default-scheduler), or GPUs by number (nvidia.com/gpu) in place of its resourceClaims"
@@ -261,22 +258,22 @@ impl Exclusion {
             Exclusion::Affinity => "room on nodes with the pods that its affinity requires",
             Exclusion::AntiAffinity => "nodes without the pods that its anti-affinity excludes",
             Exclusion::ExistingAntiAffinity => "nodes without pods whose anti-affinity excludes it",
-            Exclusion::Spread => "room where fewer of its kind are, or a larger maxSkew",
-            Exclusion::Ports => "nodes where its host ports are free",
+            Exclusion::Spread => "room in domains with fewer matching pods, or a larger maxSkew",
+            Exclusion::Ports => "nodes on which the pod's host ports are free",
             Exclusion::Volumes => {
-                "free volumes that fit its claims, where there is room, or a storage class that makes them"
+                "free volumes that fit the pod's claims on nodes with room, or a StorageClass that provisions them"
             }
             Exclusion::StorageSpace => {
-                "more free storage for volumes of its class, where there is room, or smaller claims"
+                "more free storage of the claim's StorageClass on nodes with room, or smaller claims"
             }
             Exclusion::VolumeLimit => {
-                "fewer volumes attached where there is room (CSINodes say how many each node takes), or more nodes"
+                "fewer attached volumes on nodes with room (each node's CSINode has its limit), or more nodes"
             }
             Exclusion::Disk => {
-                "nodes where no other pod has its disk, or the disk read-only in all of them"
+                "nodes on which no other pod uses the disk, or a read-only disk in all pods"
             }
             Exclusion::OnePod => {
-                "the pod ending that holds its claim (ReadWriteOncePod), or a claim of its own"
+                "the end of the pod that uses the claim (ReadWriteOncePod), or a claim for this pod alone"
             }
         }
     }

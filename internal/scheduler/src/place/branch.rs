@@ -153,7 +153,7 @@ impl Scheduler {
         let resolve = |request: &Request| {
             request
                 .resolve(&self.topology)
-                .map_err(|problem| wrong(&problem))
+                .map_err(|problem| wrong(&problem.to_string()))
         };
         let mut root = Branch {
             wish: resolve(&shape.request)?,
@@ -233,7 +233,7 @@ impl Scheduler {
             .map(|spec| spec.shape.request.resolve(&self.topology));
         let wish = request
             .transpose()
-            .map_err(|problem| Obstacle::malformed(&problem, gang.total.have()))?;
+            .map_err(|problem| Obstacle::malformed(&problem.to_string(), gang.total.have()))?;
         let least = gang.minimum(key).saturating_sub(gang.total.have());
         let mut pods: Vec<PodKey> = gang.pending.iter().map(|(_, name)| name.clone()).collect();
         let rest = pods.split_off(least.min(pods.len()));

@@ -334,7 +334,7 @@ impl Reader<'_> {
         if seconds.is_none() {
             self.fault(
                 names::RESERVE_AFTER,
-                "write seconds, or a time such as 90s or 1h30m",
+                "write seconds, or a length of time such as 90s or 1h30m",
             );
         }
         seconds.map(SignedDuration::from_secs)
@@ -345,7 +345,7 @@ impl Reader<'_> {
             return Bounds::new();
         };
         let Ok(map) = serde_json::from_str::<BTreeMap<String, Value>>(&text) else {
-            self.fault(name, "it is no JSON object of resource to quantity");
+            self.fault(name, "write a JSON object of resource to quantity");
             return Bounds::new();
         };
         let mut list = BTreeMap::new();
@@ -354,7 +354,7 @@ impl Reader<'_> {
                 Some(quantity) => {
                     list.insert(resource, quantity.to_k8s());
                 }
-                None => self.fault(name, &format!("{resource} has no quantity")),
+                None => self.fault(name, &format!("write a quantity for {resource}")),
             }
         }
         self.list(Some(&list))
@@ -372,7 +372,7 @@ impl Reader<'_> {
             for (resource, value) in map {
                 match weight(value) {
                     Some(weight) => each.push((self.names.intern(resource), weight)),
-                    None => self.fault(name, &format!("{resource} has no weight")),
+                    None => self.fault(name, &format!("write a weight for {resource}")),
                 }
             }
             each.sort_unstable();
@@ -380,7 +380,10 @@ impl Reader<'_> {
         }
         let all = weight(&value);
         if all.is_none() {
-            self.fault(name, "it is neither a number nor an object of them");
+            self.fault(
+                name,
+                "write a number, or a JSON object of resource to number",
+            );
         }
         Surplus {
             all,
@@ -397,7 +400,7 @@ impl Reader<'_> {
             Some("round-robin") => Policy::RoundRobin,
             Some("fair") => Policy::Fair,
             Some(_) => {
-                self.fault(name, "it is none of priority, fifo, sjf, round-robin, fair");
+                self.fault(name, "write priority, fifo, sjf, round-robin or fair");
                 Policy::Priority
             }
         }

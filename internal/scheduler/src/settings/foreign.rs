@@ -4,9 +4,11 @@
 
 use serde_json::{Map, Value};
 
+use resources::field_error::FieldError;
 use resources::mapping::Warning;
 
-use super::{KIND, Settings, Wrong, kube, volcano};
+use super::words::unusable;
+use super::{KIND, Settings, kube, volcano};
 
 /// The settings of a document, and its keys that have no counterpart.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -17,8 +19,11 @@ pub struct Read {
     pub warnings: Vec<Warning>,
 }
 
-/// Parses YAML; the error is a message.
-pub type Parse<'a> = &'a dyn Fn(&str) -> Result<Value, String>;
+/// The error of a parser, which belongs to the caller.
+pub type ParseError = Box<dyn std::error::Error + Send + Sync>;
+
+/// Parses YAML.
+pub type Parse<'a> = &'a dyn Fn(&str) -> Result<Value, ParseError>;
 
 /// True if this is the configuration of a scheduler: Muster's or another's.
 #[must_use]
@@ -30,8 +35,8 @@ pub fn takes(document: &Value) -> bool {
 /// ConfigMap; or a KubeSchedulerConfiguration.
 ///
 /// # Errors
-/// The field that cannot be read, its value, and what is expected.
-pub fn read(document: &Value, parse: Parse<'_>) -> Result<Read, Wrong> {
+/// The field that cannot be read, its value, and the valid form.
+pub fn read(document: &Value, parse: Parse<'_>) -> Result<Read, FieldError> {
     if kube::is(document) {
         return kube::read(document);
     }
@@ -69,7 +74,10 @@ impl Notes {
     /// Warns about every key of a mapping except the known ones.
     pub(super) fn rest(&mut self, path: &str, map: &Map<String, Value>, known: &[&str]) {
         for key in map.keys().filter(|key| !known.contains(&key.as_str())) {
-            self.add(&within(path, key), "no counterpart");
+            self.add(
+                &within(path, key),
+                "Muster has no counterpart and ignores it",
+            );
         }
     }
 }
@@ -83,10 +91,10 @@ pub(super) fn within(path: &str, key: &str) -> String {
 }
 
 /// The items of a list that may be absent.
-pub(super) fn items<'a>(field: &str, value: &'a Value) -> Result<&'a [Value], Wrong> {
+pub(super) fn items<'a>(field: &str, value: &'a Value) -> Result<&'a [Value], FieldError> {
     match value {
         Value::Null => Ok(&[]),
         Value::Array(items) => Ok(items),
-        other => Err(Wrong::new(field, other, "a list")),
+        other => Err(unusable(field, other, "a list")),
     }
 }

@@ -10,8 +10,8 @@
 use serde_json::Value;
 
 use super::foreign::{Notes, Read, items, within};
-use super::words::object;
-use super::{Settings, Wrong};
+use super::words::{object, unusable};
+use super::{FieldError, Settings};
 use crate::config::{Actions, Strategy};
 
 const GROUP: &str = "kubescheduler.config.k8s.io/";
@@ -43,7 +43,7 @@ pub(super) fn is(document: &Value) -> bool {
     document["kind"] == "KubeSchedulerConfiguration" && version.starts_with(GROUP)
 }
 
-pub(super) fn read(document: &Value) -> Result<Read, Wrong> {
+pub(super) fn read(document: &Value) -> Result<Read, FieldError> {
     let mut notes = Notes::on("KubeSchedulerConfiguration");
     let mut settings = Settings::default();
     if let Some(top) = document.as_object() {
@@ -62,7 +62,7 @@ pub(super) fn read(document: &Value) -> Result<Read, Wrong> {
             Value::String(name) => name,
             other => {
                 let field = within(&path, "schedulerName");
-                return Err(Wrong::new(&field, other, "a name"));
+                return Err(unusable(&field, other, "a name"));
             }
         };
         if !names.iter().any(|known| known == name) {
@@ -76,7 +76,7 @@ pub(super) fn read(document: &Value) -> Result<Read, Wrong> {
         if others.iter().any(|other| other != first) {
             notes.add(
                 "profiles",
-                "their scoring strategies differ: the first one's holds for all",
+                "their scoring strategies differ, and Muster has one for all pods; it uses the first",
             );
         }
     }
@@ -93,7 +93,7 @@ fn plugins(
     said: &Value,
     settings: &mut Settings,
     notes: &mut Notes,
-) -> Result<(), Wrong> {
+) -> Result<(), FieldError> {
     let path = within(path, "plugins");
     let Some(points) = object(&path, said)? else {
         return Ok(());
@@ -111,11 +111,16 @@ fn plugins(
             let path = format!("{path}.enabled[{at}]");
             let name = plugin["name"].as_str().unwrap_or_default();
             if !BUILT_IN.contains(&name) {
-                notes.add(&path, format!("the plugin {name} has no counterpart"));
+                notes.add(
+                    &path,
+                    format!("Muster has no counterpart of the plugin {name} and ignores it"),
+                );
             } else if !plugin["weight"].is_null() {
                 notes.add(
                     &within(&path, "weight"),
-                    format!("{name} is not weighted against others here"),
+                    format!(
+                        "Muster does not weight {name} against other plugins and ignores the weight"
+                    ),
                 );
             }
         }
@@ -133,7 +138,7 @@ fn plugins(
                     });
                 }
                 name if name == "*" || BUILT_IN.contains(&name) => {
-                    notes.add(&path, format!("{name} can't be switched off here"));
+                    notes.add(&path, format!("Muster cannot switch off {name}"));
                 }
                 // A plugin that does not exist here is off anyway.
                 _ => {}
@@ -144,7 +149,7 @@ fn plugins(
 }
 
 /// The placement strategy, from NodeResourcesFit's arguments; warns about all other arguments.
-fn strategy(path: &str, said: &Value, notes: &mut Notes) -> Result<Option<Strategy>, Wrong> {
+fn strategy(path: &str, said: &Value, notes: &mut Notes) -> Result<Option<Strategy>, FieldError> {
     let path = within(path, "pluginConfig");
     let mut found = None;
     for (at, config) in items(&path, said)?.iter().enumerate() {
@@ -154,7 +159,7 @@ fn strategy(path: &str, said: &Value, notes: &mut Notes) -> Result<Option<Strate
         if name != "NodeResourcesFit" {
             notes.add(
                 &path,
-                format!("the arguments of {name} have no counterpart"),
+                format!("Muster has no counterpart of the arguments of {name} and ignores them"),
             );
             continue;
         }
@@ -171,7 +176,9 @@ fn strategy(path: &str, said: &Value, notes: &mut Notes) -> Result<Option<Strate
             Some("LeastAllocated") => found = Some(Strategy::Spread),
             Some(other) => notes.add(
                 &within(&own, "type"),
-                format!("{other} has no counterpart: MostAllocated and LeastAllocated have"),
+                format!(
+                    "Muster has no counterpart of {other}; write MostAllocated or LeastAllocated"
+                ),
             ),
             None => {}
         }

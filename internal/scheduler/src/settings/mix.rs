@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as K8sQuantity;
+use resources::field_error::FieldError;
 use resources::quantity::Quantity;
 use serde_json::Value;
 
-use super::words::{Wrong, count, known, object};
+use super::words::{count, known, object, unusable};
 
 /// The fields of one kind of pod.
 const FIELDS: [&str; 4] = ["count", "requests", "annotations", "nodeSelector"];
@@ -17,14 +18,14 @@ const KINDS_MAX: usize = 1000;
 const COUNT_MAX: i64 = 1_000_000_000;
 
 /// Reads `expected`.
-pub(super) fn read(field: &str, value: &Value) -> Result<Vec<(Pod, u64)>, Wrong> {
-    let wanted = "a list, as in [{count: 40, requests: {cpu: 8, nvidia.com/gpu: 1}}]";
+pub(super) fn read(field: &str, value: &Value) -> Result<Vec<(Pod, u64)>, FieldError> {
+    let valid = "a list, as in [{count: 40, requests: {cpu: 8, nvidia.com/gpu: 1}}]";
     let kinds = value
         .as_array()
-        .ok_or_else(|| Wrong::new(field, value, wanted))?;
+        .ok_or_else(|| unusable(field, value, valid))?;
     if kinds.len() > KINDS_MAX {
         let found = Value::from(kinds.len());
-        return Err(Wrong::new(
+        return Err(unusable(
             field,
             &found,
             format!("at most {KINDS_MAX} kinds of pods"),
@@ -37,9 +38,9 @@ pub(super) fn read(field: &str, value: &Value) -> Result<Vec<(Pod, u64)>, Wrong>
     Ok(all)
 }
 
-fn kind(field: &str, value: &Value) -> Result<(Pod, u64), Wrong> {
-    let wanted = "a mapping with count and requests";
-    let fields = object(field, value)?.ok_or_else(|| Wrong::new(field, value, wanted))?;
+fn kind(field: &str, value: &Value) -> Result<(Pod, u64), FieldError> {
+    let valid = "a mapping with count and requests";
+    let fields = object(field, value)?.ok_or_else(|| unusable(field, value, valid))?;
     known(field, fields, &FIELDS)?;
     let count = count(&format!("{field}.count"), &value["count"], 1..=COUNT_MAX)?;
     let requests = requests(&format!("{field}.requests"), &value["requests"])?;
@@ -63,10 +64,10 @@ fn kind(field: &str, value: &Value) -> Result<(Pod, u64), Wrong> {
 }
 
 /// The requests of one pod.
-fn requests(field: &str, value: &Value) -> Result<BTreeMap<String, K8sQuantity>, Wrong> {
-    let wanted = "amounts by resource, as in {cpu: 8, memory: 64Gi, nvidia.com/gpu: 1}";
+fn requests(field: &str, value: &Value) -> Result<BTreeMap<String, K8sQuantity>, FieldError> {
+    let valid = "amounts by resource, as in {cpu: 8, memory: 64Gi, nvidia.com/gpu: 1}";
     let fields = object(field, value)?.filter(|fields| !fields.is_empty());
-    let fields = fields.ok_or_else(|| Wrong::new(field, value, wanted))?;
+    let fields = fields.ok_or_else(|| unusable(field, value, valid))?;
     let mut all = BTreeMap::new();
     for (name, value) in fields {
         let field = format!("{field}[{name}]");
@@ -74,27 +75,27 @@ fn requests(field: &str, value: &Value) -> Result<BTreeMap<String, K8sQuantity>,
             Value::String(text) => text.clone(),
             other => other.to_string(),
         };
-        let wrong = |wanted: String| Wrong::new(&field, value, wanted);
+        let wrong = |valid: String| unusable(&field, value, valid);
         let amount: Quantity = text
             .parse()
-            .map_err(|error| wrong(format!("a quantity, as in 8, 500m or 64Gi: {error}")))?;
+            .map_err(|error| wrong(format!("a quantity, as in 8, 500m or 64Gi ({error})")))?;
         if amount.is_negative() {
-            return Err(wrong("a quantity from 0 up".to_owned()));
+            return Err(wrong("a quantity of 0 or more".to_owned()));
         }
         all.insert(name.clone(), amount.to_k8s());
     }
     Ok(all)
 }
 
-fn words(field: &str, value: &Value) -> Result<Option<BTreeMap<String, String>>, Wrong> {
+fn words(field: &str, value: &Value) -> Result<Option<BTreeMap<String, String>>, FieldError> {
     let Some(fields) = object(field, value)? else {
         return Ok(None);
     };
     let mut all = BTreeMap::new();
     for (name, value) in fields {
         let text = value.as_str().ok_or_else(|| {
-            let wanted = "text; put it in quotes";
-            Wrong::new(&format!("{field}[{name}]"), value, wanted)
+            let valid = "the value as text, in quotes";
+            unusable(&format!("{field}[{name}]"), value, valid)
         })?;
         all.insert(name.clone(), text.to_owned());
     }

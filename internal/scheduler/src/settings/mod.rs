@@ -18,10 +18,10 @@ use crate::cutting::Cutting;
 use crate::evict::DefragmentationBudget;
 use crate::queue::Decay;
 use crate::share::GpuOrder;
-use words::{count, known, object, one_of, span, texts, truth};
+use words::{count, known, object, one_of, span, texts, truth, unusable};
 
-pub use foreign::{Parse, Read, read, takes};
-pub use words::Wrong;
+pub use foreign::{Parse, ParseError, Read, read, takes};
+pub use resources::field_error::FieldError;
 
 /// The kind of the document.
 pub const KIND: &str = "SchedulerConfig";
@@ -116,15 +116,14 @@ pub struct Settings {
 
 impl Settings {
     /// Reads a document.
-    pub fn read(document: &Value) -> Result<Settings, Wrong> {
+    pub fn read(document: &Value) -> Result<Settings, FieldError> {
         let top = document.as_object().ok_or_else(|| {
-            let wanted = format!("a mapping with apiVersion {API_VERSION} and kind {KIND}");
-            Wrong::new("document", document, wanted)
+            let valid = format!("a mapping with apiVersion {API_VERSION} and kind {KIND}");
+            unusable("document", document, valid)
         })?;
         for (field, right) in [("apiVersion", API_VERSION), ("kind", KIND)] {
             if document[field] != right {
-                let wanted = format!("a scheduler's configuration has {field} {right}");
-                return Err(Wrong::new(field, &document[field], wanted));
+                return Err(unusable(field, &document[field], right));
             }
         }
         known("", top, &TOP)?;
@@ -140,7 +139,7 @@ impl Settings {
         Ok(settings)
     }
 
-    fn set(&mut self, name: &str, field: &str, value: &Value) -> Result<(), Wrong> {
+    fn set(&mut self, name: &str, field: &str, value: &Value) -> Result<(), FieldError> {
         match name {
             "actions" => self.actions = Some(actions(field, &texts(field, value)?)?),
             "topology" => self.topology = Some(levels(field, texts(field, value)?)?),
@@ -150,8 +149,8 @@ impl Settings {
             "schedulerNames" => {
                 let names = texts(field, value)?;
                 if names.is_empty() {
-                    let wanted = "at least one name: with none no pod is scheduled";
-                    return Err(Wrong::new(field, value, wanted));
+                    let valid = "at least one name; without a name the scheduler places no pod";
+                    return Err(unusable(field, value, valid));
                 }
                 self.scheduler_names = Some(names);
             }
@@ -218,7 +217,7 @@ impl Settings {
 }
 
 /// The actions by name; `field` is the name used in error messages.
-pub fn actions(field: &str, words: &[String]) -> Result<Actions, Wrong> {
+pub fn actions(field: &str, words: &[String]) -> Result<Actions, FieldError> {
     let mut actions = Actions::NONE;
     for word in words {
         let own = match word.as_str() {
@@ -229,8 +228,8 @@ pub fn actions(field: &str, words: &[String]) -> Result<Actions, Wrong> {
             "backfill" => &mut actions.backfill,
             "defragment" => &mut actions.defragment,
             _ => {
-                let wanted = format!("the actions are {}", ACTIONS.join(", "));
-                return Err(Wrong::new(field, &Value::from(word.as_str()), wanted));
+                let valid = format!("one of {}", ACTIONS.join(", "));
+                return Err(unusable(field, &Value::from(word.as_str()), valid));
             }
         };
         *own = true;
@@ -239,27 +238,27 @@ pub fn actions(field: &str, words: &[String]) -> Result<Actions, Wrong> {
 }
 
 /// The placement strategy by name; `field` is the name used in error messages.
-pub fn placement(field: &str, word: &str) -> Result<Strategy, Wrong> {
+pub fn placement(field: &str, word: &str) -> Result<Strategy, FieldError> {
     one_of(field, &Value::from(word), &PLACEMENTS)
 }
 
 /// Topology levels: node label keys without duplicates.
-fn levels(field: &str, keys: Vec<String>) -> Result<Vec<String>, Wrong> {
+fn levels(field: &str, keys: Vec<String>) -> Result<Vec<String>, FieldError> {
     for (at, key) in keys.iter().enumerate() {
         let value = Value::from(key.as_str());
         if let Some(problem) = syntax::qualified_name(key).into_iter().next() {
-            let wanted = format!("the key of a node label: {problem}");
-            return Err(Wrong::new(&format!("{field}[{at}]"), &value, wanted));
+            let valid = format!("the key of a node label: {problem}");
+            return Err(unusable(&format!("{field}[{at}]"), &value, valid));
         }
         if keys[..at].contains(key) {
-            let wanted = "each level once, widest first";
-            return Err(Wrong::new(&format!("{field}[{at}]"), &value, wanted));
+            let valid = "each level once, the widest first";
+            return Err(unusable(&format!("{field}[{at}]"), &value, valid));
         }
     }
     Ok(keys)
 }
 
-fn usage(field: &str, value: &Value) -> Result<Option<Decay>, Wrong> {
+fn usage(field: &str, value: &Value) -> Result<Option<Decay>, FieldError> {
     let Some(fields) = object(field, value)? else {
         return Ok(None);
     };
@@ -274,7 +273,11 @@ fn usage(field: &str, value: &Value) -> Result<Option<Decay>, Wrong> {
             .map(|strength| (strength * 1000.0).round() as i64)
             .ok_or_else(|| {
                 let field = format!("{field}.strength");
-                Wrong::new(&field, value, "a number from 0 (none) up; 1 is customary")
+                unusable(
+                    &field,
+                    value,
+                    "a number from 0 to 1000; 0 ignores past use, 1 is usual",
+                )
             })?,
     };
     Ok(Some(Decay {
@@ -283,7 +286,7 @@ fn usage(field: &str, value: &Value) -> Result<Option<Decay>, Wrong> {
     }))
 }
 
-fn defragmentation(field: &str, value: &Value) -> Result<DefragmentationBudget, Wrong> {
+fn defragmentation(field: &str, value: &Value) -> Result<DefragmentationBudget, FieldError> {
     let mut defragmentation = DefragmentationBudget::default();
     let Some(fields) = object(field, value)? else {
         return Ok(defragmentation);
@@ -302,7 +305,7 @@ fn defragmentation(field: &str, value: &Value) -> Result<DefragmentationBudget, 
     Ok(defragmentation)
 }
 
-fn mig(field: &str, value: &Value) -> Result<Option<Cutting>, Wrong> {
+fn mig(field: &str, value: &Value) -> Result<Option<Cutting>, FieldError> {
     let Some(fields) = object(field, value)? else {
         return Ok(None);
     };
@@ -317,8 +320,9 @@ fn mig(field: &str, value: &Value) -> Result<Option<Cutting>, Wrong> {
             _ => {
                 cutting.every = seconds()?;
                 if cutting.every < EVERY_LEAST {
-                    let wanted = "at least 1m: nodes report their devices some time after a change";
-                    return Err(Wrong::new(&field, value, wanted));
+                    let valid =
+                        "at least 1m, because a node reports its devices some time after a change";
+                    return Err(unusable(&field, value, valid));
                 }
             }
         }

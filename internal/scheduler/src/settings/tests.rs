@@ -116,21 +116,21 @@ fn an_invalid_value_is_named_with_what_is_expected() {
     ];
     for (spec, field, word) in table {
         let wrong = Settings::read(&document(spec)).unwrap_err();
-        assert_eq!(wrong.field, field);
-        assert!(wrong.wanted.contains(word), "{wrong}");
+        assert_eq!(wrong.field(), field);
+        assert!(wrong.valid().contains(word), "{wrong}");
     }
     let other = |field: &str, value: Value| {
         let mut document = document(json!({}));
         document[field] = value;
-        Settings::read(&document).unwrap_err().field
+        Settings::read(&document).unwrap_err().field().to_owned()
     };
     assert_eq!(other("apiVersion", Value::Null), "apiVersion");
     assert_eq!(other("kind", json!("Queue")), "kind");
     assert_eq!(other("actions", json!([])), "actions");
-    assert_eq!(Settings::read(&json!([])).unwrap_err().field, "document");
+    assert_eq!(Settings::read(&json!([])).unwrap_err().field(), "document");
 }
 
-fn no_text(_: &str) -> Result<Value, String> {
+fn no_text(_: &str) -> Result<Value, ParseError> {
     Err("nothing is parsed here".into())
 }
 
@@ -193,7 +193,7 @@ fn volcanos_configuration_is_found_in_its_config_map_and_errors_name_the_place_i
         json!({"kind": "ConfigMap", "apiVersion": "v1", "metadata": {"name": "volcano"},
             "data": {"volcano-scheduler.conf": text}})
     };
-    let parse = |text: &str| serde_json::from_str(text).map_err(|_| "not to be read".to_owned());
+    let parse = |text: &str| serde_json::from_str(text).map_err(ParseError::from);
     let good = read(&map(r#"{"actions": "reclaim"}"#), &parse).unwrap();
     assert!(good.settings.actions.unwrap().reclaim);
     for (text, field) in [
@@ -204,7 +204,11 @@ fn volcanos_configuration_is_found_in_its_config_map_and_errors_name_the_place_i
             "data[volcano-scheduler.conf]: tiers[0].plugins[0].name",
         ),
     ] {
-        assert_eq!(read(&map(text), &parse).unwrap_err().field, field, "{text}");
+        assert_eq!(
+            read(&map(text), &parse).unwrap_err().field(),
+            field,
+            "{text}"
+        );
     }
     let other = json!({"kind": "ConfigMap", "data": {"settings.conf": "a"}});
     assert!(!takes(&other));

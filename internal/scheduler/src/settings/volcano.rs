@@ -12,8 +12,8 @@
 use serde_json::Value;
 
 use super::foreign::{Notes, Parse, Read, items, within};
-use super::words::object;
-use super::{Settings, Wrong, span};
+use super::words::{object, unusable};
+use super::{FieldError, Settings, span};
 use crate::config::{Actions, Strategy};
 
 /// The suffix of the ConfigMap key that has the text.
@@ -41,30 +41,29 @@ fn text_of(map: &Value) -> Option<(&str, &str)> {
     named.next()
 }
 
-pub(super) fn read(document: &Value, parse: Parse<'_>) -> Result<Read, Wrong> {
+pub(super) fn read(document: &Value, parse: Parse<'_>) -> Result<Read, FieldError> {
     let Some((key, text)) = text_of(document) else {
         return configuration("volcano-scheduler.conf", document);
     };
     let field = format!("data[{key}]");
-    let wrong = |why: String| Wrong {
-        field: field.clone(),
-        value: text.lines().next().unwrap_or_default().to_owned(),
-        wanted: format!("Volcano's configuration in YAML: {why}"),
-    };
-    let inner = parse(text).map_err(wrong)?;
+    let inner = parse(text).map_err(|error| {
+        let first = text.lines().next().unwrap_or_default();
+        let valid = format!("Volcano's configuration in YAML ({error})");
+        FieldError::new(&field, first, valid)
+    })?;
     let name = document["metadata"]["name"].as_str().unwrap_or_default();
-    configuration(&format!("ConfigMap {name}, {key}"), &inner).map_err(|error| Wrong {
-        field: format!("{field}: {}", error.field),
-        ..error
+    configuration(&format!("ConfigMap {name}, {key}"), &inner).map_err(|error| {
+        let field = format!("{field}: {}", error.field());
+        FieldError::new(field, error.value(), error.valid())
     })
 }
 
-fn configuration(name: &str, document: &Value) -> Result<Read, Wrong> {
+fn configuration(name: &str, document: &Value) -> Result<Read, FieldError> {
     let mut notes = Notes::on(name);
     let mut settings = Settings::default();
     let Some(top) = object("", document)? else {
-        let wanted = "actions and tiers";
-        return Err(Wrong::new("document", document, wanted));
+        let valid = "a mapping with actions and tiers";
+        return Err(unusable("document", document, valid));
     };
     notes.rest("", top, &["actions", "tiers"]);
     settings.actions = Some(actions(&document["actions"], &mut notes)?);
@@ -92,13 +91,13 @@ fn configuration(name: &str, document: &Value) -> Result<Read, Wrong> {
     })
 }
 
-fn actions(said: &Value, notes: &mut Notes) -> Result<Actions, Wrong> {
+fn actions(said: &Value, notes: &mut Notes) -> Result<Actions, FieldError> {
     let text = match said {
         Value::Null => DEFAULT_ACTIONS,
         Value::String(text) => text,
         other => {
-            let wanted = "names with commas between them, as \"enqueue, allocate, backfill\"";
-            return Err(Wrong::new("actions", other, wanted));
+            let valid = "the actions' names with commas between them, as in \"enqueue, allocate, backfill\"";
+            return Err(unusable("actions", other, valid));
         }
     };
     let mut actions = Actions::NONE;
@@ -116,14 +115,14 @@ fn actions(said: &Value, notes: &mut Notes) -> Result<Actions, Wrong> {
                 actions.backfill = true;
                 notes.add(
                     &key(word),
-                    "in Volcano it places pods without requests, which allocate does here; here it starts gangs out of order if that delays no gang before them",
+                    "in Volcano it places pods without requests, which Muster's allocate does; in Muster it starts a gang ahead of its turn if that delays no gang before it",
                 );
             }
             "enqueue" => notes.add(
                 &key(word),
-                "no counterpart, and none is needed: gangs wait with a report of what is lacking",
+                "Muster has no counterpart and needs none: a gang waits, and its report says what it lacks",
             ),
-            _ => notes.add(&key(word), "no counterpart"),
+            _ => notes.add(&key(word), "Muster has no counterpart and ignores it"),
         }
     }
     Ok(actions)
@@ -152,7 +151,7 @@ fn plugin(
     settings: &mut Settings,
     order: &mut Order,
     notes: &mut Notes,
-) -> Result<(), Wrong> {
+) -> Result<(), FieldError> {
     let Some(fields) = object(path, own)? else {
         return Ok(());
     };
@@ -160,7 +159,7 @@ fn plugin(
         Value::String(name) => name.as_str(),
         other => {
             let field = within(path, "name");
-            return Err(Wrong::new(&field, other, "the name of a plugin"));
+            return Err(unusable(&field, other, "the plugin's name"));
         }
     };
     let mut arguments: Vec<&str> = Vec::new();
@@ -187,13 +186,13 @@ fn plugin(
         }
         "conformance" => notes.add(
             path,
-            "conformance has no counterpart: what keeps a pod of the system from eviction is its priority, a PodDisruptionBudget, or muster.io/preemptible: \"false\"",
+            "Muster has no counterpart of conformance; to keep a system pod from eviction, give it a higher priority, a PodDisruptionBudget, or the annotation muster.io/preemptible: \"false\"",
         ),
         "overcommit" => notes.add(
             path,
-            "overcommit has no counterpart, and none is needed: there is no enqueue action to hold gangs back",
+            "Muster has no counterpart of overcommit and needs none: it has no enqueue action that holds gangs back",
         ),
-        other => notes.add(path, format!("the plugin {other} has no counterpart")),
+        other => notes.add(path, format!("Muster has no counterpart of the plugin {other} and ignores it")),
     }
     for key in fields.keys() {
         let at = within(path, key);
@@ -201,9 +200,9 @@ fn plugin(
             "name" | "arguments" => {}
             key if key.starts_with(SWITCH) => notes.add(
                 &at,
-                format!("what {name} does can't be switched on or off in part"),
+                format!("Muster cannot switch parts of {name} on or off and ignores it"),
             ),
-            _ => notes.add(&at, "no counterpart"),
+            _ => notes.add(&at, "Muster has no counterpart and ignores it"),
         }
     }
     let path = within(path, "arguments");

@@ -1,86 +1,66 @@
 //! Reads single values of a configuration; an error names the field, the value, and what is
 //! expected.
 
-use std::fmt;
 use std::ops::RangeInclusive;
 
+use resources::field_error::FieldError;
 use serde_json::{Map, Value};
 
-/// An invalid value.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wrong {
-    /// The field's path in the document.
-    pub field: String,
-    /// The value found.
-    pub value: String,
-    /// What is expected.
-    pub wanted: String,
-}
-
-impl Wrong {
-    pub(super) fn new(field: &str, value: &Value, wanted: impl Into<String>) -> Wrong {
-        Wrong {
-            field: field.to_owned(),
-            value: match value {
-                Value::String(text) => text.clone(),
-                other => other.to_string(),
-            },
-            wanted: wanted.into(),
-        }
-    }
-}
-
-impl fmt::Display for Wrong {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Wrong {
-            field,
-            value,
-            wanted,
-        } = self;
-        write!(f, "{field}: {value:?} is not right: {wanted}")
-    }
-}
-
-impl std::error::Error for Wrong {}
-
-/// The value that a name stands for.
-pub(super) fn one_of<T: Copy>(field: &str, value: &Value, words: &[(&str, T)]) -> Result<T, Wrong> {
-    let found = words.iter().find(|(word, _)| *value == *word);
-    found.map(|(_, meant)| *meant).ok_or_else(|| {
-        let words: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
-        Wrong::new(field, value, format!("one of {}", words.join(", ")))
-    })
-}
-
-/// A duration, in seconds.
-pub(super) fn span(field: &str, value: &Value) -> Result<i64, Wrong> {
+/// The error for a value that the field does not accept; `valid` completes "write ...".
+pub(super) fn unusable(field: &str, value: &Value, valid: impl Into<String>) -> FieldError {
     let text = match value {
         Value::String(text) => text.clone(),
         other => other.to_string(),
     };
-    resources::span::seconds(&text).ok_or_else(|| Wrong::new(field, value, resources::span::FORMS))
+    FieldError::new(field, text, valid)
+}
+
+/// The value that a name stands for.
+pub(super) fn one_of<T: Copy>(
+    field: &str,
+    value: &Value,
+    words: &[(&str, T)],
+) -> Result<T, FieldError> {
+    let found = words.iter().find(|(word, _)| *value == *word);
+    found.map(|(_, meant)| *meant).ok_or_else(|| {
+        let words: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
+        unusable(field, value, format!("one of {}", words.join(", ")))
+    })
+}
+
+/// A duration, in seconds.
+pub(super) fn span(field: &str, value: &Value) -> Result<i64, FieldError> {
+    let text = match value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    };
+    resources::span::seconds(&text).ok_or_else(|| unusable(field, value, resources::span::FORMS))
 }
 
 /// A list of strings.
-pub(super) fn texts(field: &str, value: &Value) -> Result<Vec<String>, Wrong> {
-    let wrong = || Wrong::new(field, value, "a list of words, as in [a, b]");
-    let items = value.as_array().ok_or_else(wrong)?;
+pub(super) fn texts(field: &str, value: &Value) -> Result<Vec<String>, FieldError> {
+    let error = || unusable(field, value, "a list of words, as in [a, b]");
+    let items = value.as_array().ok_or_else(error)?;
     let words = items.iter().map(|item| item.as_str().map(str::to_owned));
-    words.collect::<Option<Vec<String>>>().ok_or_else(wrong)
+    words.collect::<Option<Vec<String>>>().ok_or_else(error)
 }
 
-pub(super) fn truth(field: &str, value: &Value) -> Result<bool, Wrong> {
+pub(super) fn truth(field: &str, value: &Value) -> Result<bool, FieldError> {
     value
         .as_bool()
-        .ok_or_else(|| Wrong::new(field, value, "true or false"))
+        .ok_or_else(|| unusable(field, value, "true or false"))
 }
 
 /// An integer in a range.
-pub(super) fn count(field: &str, value: &Value, range: RangeInclusive<i64>) -> Result<i64, Wrong> {
+pub(super) fn count(
+    field: &str,
+    value: &Value,
+    range: RangeInclusive<i64>,
+) -> Result<i64, FieldError> {
     let found = value.as_i64().filter(|number| range.contains(number));
     found.ok_or_else(|| {
         let (low, high) = (range.start(), range.end());
-        Wrong::new(field, value, format!("a whole number from {low} to {high}"))
+        unusable(field, value, format!("a whole number from {low} to {high}"))
     })
 }
 
@@ -88,25 +68,26 @@ pub(super) fn count(field: &str, value: &Value, range: RangeInclusive<i64>) -> R
 pub(super) fn object<'a>(
     field: &str,
     value: &'a Value,
-) -> Result<Option<&'a Map<String, Value>>, Wrong> {
+) -> Result<Option<&'a Map<String, Value>>, FieldError> {
     match value {
         Value::Null => Ok(None),
         Value::Object(map) => Ok(Some(map)),
-        other => Err(Wrong::new(field, other, "a mapping of fields")),
+        other => Err(unusable(field, other, "a mapping of fields")),
     }
 }
 
 /// Checks that a mapping has only known fields.
-pub(super) fn known(field: &str, map: &Map<String, Value>, names: &[&str]) -> Result<(), Wrong> {
+pub(super) fn known(
+    field: &str,
+    map: &Map<String, Value>,
+    names: &[&str],
+) -> Result<(), FieldError> {
     match map.iter().find(|(name, _)| !names.contains(&name.as_str())) {
         None => Ok(()),
         Some((name, value)) => {
-            let wanted = format!(
-                "there is no such field; the fields are {}",
-                names.join(", ")
-            );
+            let valid = format!("one of the fields {}", names.join(", "));
             let dot = if field.is_empty() { "" } else { "." };
-            Err(Wrong::new(&format!("{field}{dot}{name}"), value, wanted))
+            Err(unusable(&format!("{field}{dot}{name}"), value, valid))
         }
     }
 }

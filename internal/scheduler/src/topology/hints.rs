@@ -56,11 +56,12 @@ impl Hints {
             ..Hints::default()
         };
         let own = in_annotations(TOPOLOGY).map(|text| {
-            Request::parse(text).map_err(|error| format!("annotation {TOPOLOGY} of a pod: {error}"))
+            Request::parse(text)
+                .map_err(|error| error.at(format!("annotation {TOPOLOGY} of a pod")))
         });
         match own.or_else(|| annotations.and_then(Request::of_kueue)) {
             Some(Ok(request)) => hints.request = request,
-            Some(Err(problem)) => hints.problem = Some(problem),
+            Some(Err(problem)) => hints.problem = Some(problem.to_string()),
             None => {}
         }
         (hints != Hints::default()).then(|| Box::new(hints))

@@ -5,6 +5,7 @@
 //!
 //! Tests: `tests/topology.rs`, `tests/topology_properties.rs`.
 
+mod error;
 mod hints;
 mod order;
 mod request;
@@ -15,6 +16,7 @@ use std::sync::Arc;
 
 use crate::node::NodeIx;
 
+pub(crate) use error::TopologyError;
 pub(crate) use hints::Hints;
 pub(crate) use order::Natural;
 pub(crate) use request::{Request, Wish};

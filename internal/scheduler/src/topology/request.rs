@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use resources::field_error::FieldError;
 use resources::kinds::{NetworkTopologyMode, NetworkTopologySpec};
 use resources::names::{
     KUEUE_PREFERRED_TOPOLOGY, KUEUE_REQUIRED_TOPOLOGY, KUEUE_SLICE_REQUIRED_TOPOLOGY,
@@ -10,10 +11,10 @@ use resources::names::{
 };
 use serde::Deserialize;
 
-use super::{Level, Tree};
+use super::{Level, TopologyError, Tree};
 
 /// The most layers of slices in one request.
-const SLICES_MAX: usize = 8;
+pub(super) const SLICES_MAX: usize = 8;
 
 /// A request as written.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -46,29 +47,28 @@ pub(crate) struct Slice {
 }
 
 impl Request {
-    /// Reads the JSON of `muster.io/topology`; the error says what is wrong.
-    pub(crate) fn parse(text: &str) -> Result<Request, String> {
-        let request: Request = serde_json::from_str(text).map_err(|error| error.to_string())?;
+    /// Reads the JSON of `muster.io/topology`; see [`TopologyError`] for what it refuses.
+    pub(crate) fn parse(text: &str) -> Result<Request, TopologyError> {
+        let request: Request = serde_json::from_str(text)?;
         request.check()?;
         Ok(request)
     }
 
-    pub(crate) fn check(&self) -> Result<(), String> {
+    pub(crate) fn check(&self) -> Result<(), TopologyError> {
         if let Some(slice) = self.slices.iter().find(|slice| slice.size == 0) {
-            return Err(format!(
-                "the slice size at {} must be 1 or more",
-                slice.level
-            ));
+            return Err(TopologyError::SliceSize {
+                level: slice.level.clone(),
+            });
         }
         if self.slices.len() > SLICES_MAX {
-            return Err(format!("more than {SLICES_MAX} layers of slices"));
+            return Err(TopologyError::ManySlices);
         }
         for pair in self.slices.windows(2) {
             if pair[0].size % pair[1].size != 0 {
-                return Err(format!(
-                    "a slice of {} does not divide into slices of {}",
-                    pair[0].size, pair[1].size
-                ));
+                return Err(TopologyError::SliceRatio {
+                    outer: pair[0].size,
+                    inner: pair[1].size,
+                });
             }
         }
         Ok(())
@@ -100,7 +100,7 @@ impl Request {
     /// Reads Kueue's annotations on pods; `None` if there are none.
     pub(crate) fn of_kueue(
         annotations: &BTreeMap<String, String>,
-    ) -> Option<Result<Request, String>> {
+    ) -> Option<Result<Request, TopologyError>> {
         let given = |name: &str| annotations.get(name).filter(|value| !value.is_empty());
         let level = |name: &str| given(name).cloned();
         let mut request = Request {
@@ -116,15 +116,13 @@ impl Request {
             (Some(level), Some(size)) => match size.parse() {
                 Ok(size) if size > 0 => request.slices.push(Slice { level, size }),
                 _ => {
-                    return Some(Err(format!(
-                        "annotation {KUEUE_SLICE_SIZE}: {size:?} is not a number of 1 or more"
-                    )));
+                    let field = format!("annotation {KUEUE_SLICE_SIZE}");
+                    let error = FieldError::new(field, size, "a whole number of 1 or more");
+                    return Some(Err(error.into()));
                 }
             },
             (Some(_), None) => {
-                return Some(Err(format!(
-                    "annotation {KUEUE_SLICE_REQUIRED_TOPOLOGY} needs {KUEUE_SLICE_SIZE}"
-                )));
+                return Some(Err(TopologyError::NoSliceSize));
             }
             (None, _) => {}
         }
@@ -137,14 +135,14 @@ impl Request {
     }
 
     /// Resolves the request to the tree's levels; the error names an unknown level.
-    pub(crate) fn resolve(&self, tree: &Tree) -> Result<Wish, String> {
+    pub(crate) fn resolve(&self, tree: &Tree) -> Result<Wish, TopologyError> {
         let level = |key: &String| {
             tree.level(key).ok_or_else(|| {
                 let known: Vec<&str> = tree.keys().chain([super::HOST]).collect();
-                format!(
-                    "{key} is not a level of the topology; the levels are {}",
-                    known.join(", ")
-                )
+                TopologyError::UnknownLevel {
+                    key: key.clone(),
+                    known: known.join(", "),
+                }
             })
         };
         let mut wish = Wish {
@@ -169,13 +167,13 @@ impl Request {
         // A slice of size 1 is no constraint.
         wish.slices.retain(|(_, size)| *size > 1);
         if wish.slices.windows(2).any(|pair| pair[0].0 > pair[1].0) {
-            return Err("slices must go from wider levels to narrower ones".to_owned());
+            return Err(TopologyError::SliceOrder);
         }
         let asked = wish.required.or(wish.preferred);
         if let (Some(asked), Some((slice, _))) = (asked, wish.slices.first())
             && *slice < asked
         {
-            return Err("slices must be of the level asked for, or of narrower ones".to_owned());
+            return Err(TopologyError::WideSlice);
         }
         // A preferred level at least as wide as the required one adds nothing.
         if let (Some(required), Some(preferred)) = (wish.required, wish.preferred)
@@ -201,5 +199,40 @@ impl Wish {
     /// True if the domain does not matter.
     pub(crate) fn is_free(&self) -> bool {
         self.required.is_none() && self.preferred.is_none() && self.slices.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refused_request_names_the_value_and_what_to_write() {
+        for (text, message) in [
+            (
+                r#"{"slices": [{"level": "rack", "size": 0}]}"#,
+                "the slice size at rack is 0; write 1 or more",
+            ),
+            (
+                r#"{"slices": [{"level": "rack", "size": 4}, {"level": "host", "size": 3}]}"#,
+                "a slice of 4 does not divide into slices of 3; write a multiple of 3",
+            ),
+        ] {
+            let error = Request::parse(text).unwrap_err();
+            assert_eq!(error.to_string(), message);
+            let error = error.at("annotation a of a pod").to_string();
+            assert_eq!(error, format!("annotation a of a pod: {message}"));
+        }
+        let annotations = BTreeMap::from([
+            (KUEUE_SLICE_REQUIRED_TOPOLOGY.to_owned(), "rack".to_owned()),
+            (KUEUE_SLICE_SIZE.to_owned(), "two".to_owned()),
+        ]);
+        let error = Request::of_kueue(&annotations).unwrap().unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            format!(
+                "annotation {KUEUE_SLICE_SIZE}: \"two\" is not usable; write a whole number of 1 or more"
+            )
+        );
     }
 }

@@ -10,10 +10,10 @@ use resources::selector::LabelSelector;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::Request;
+use super::{Request, TopologyError};
 
 /// The most sub-groups of one gang.
-const SUB_GROUPS_MAX: usize = 4_096;
+pub(super) const SUB_GROUPS_MAX: usize = 4_096;
 
 /// The structure of one gang.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -106,7 +106,7 @@ impl Shape {
     pub(crate) fn read(group: &PodGroup) -> Shape {
         let mut shape = Shape::default();
         if let Err(problem) = shape.fill(group) {
-            shape.problem = Some(problem);
+            shape.problem = Some(problem.to_string());
         }
         shape
     }
@@ -116,7 +116,7 @@ impl Shape {
         self.sub_groups.is_empty() && self.policies.is_empty()
     }
 
-    fn fill(&mut self, group: &PodGroup) -> Result<(), String> {
+    fn fill(&mut self, group: &PodGroup) -> Result<(), TopologyError> {
         let spec = &group.spec;
         if let Some(tiers) = &spec.network_topology {
             self.request = Request::of_tiers(tiers);
@@ -127,21 +127,21 @@ impl Shape {
         };
         if let Some(text) = annotation(TOPOLOGY) {
             self.request = Request::parse(text)
-                .map_err(|error| format!("annotation {TOPOLOGY} of the PodGroup: {error}"))?;
+                .map_err(|error| error.at(format!("annotation {TOPOLOGY} of the PodGroup")))?;
         }
         if let Some(text) = annotation(SUB_GROUPS) {
-            let wrong = |error: String| format!("annotation {SUB_GROUPS} of the PodGroup: {error}");
+            let wrong =
+                |error: TopologyError| error.at(format!("annotation {SUB_GROUPS} of the PodGroup"));
             let list: Vec<WrittenSubGroup> =
-                serde_json::from_str(text).map_err(|error| wrong(error.to_string()))?;
+                serde_json::from_str(text).map_err(|error| wrong(error.into()))?;
             self.sub_groups = list.into_iter().map(SubGroup::from).collect();
             check(&self.sub_groups).map_err(wrong)?;
         }
         for value in spec.sub_group_policy.iter().flatten() {
-            let wrong = |error: &dyn std::fmt::Display| format!("spec.subGroupPolicy: {error}");
+            let wrong = |error: TopologyError| error.at("spec.subGroupPolicy");
             let written: WrittenPolicy =
-                serde_json::from_value(value.clone()).map_err(|error| wrong(&error))?;
-            self.policies
-                .push(Policy::read(written).map_err(|error| wrong(&error))?);
+                serde_json::from_value(value.clone()).map_err(|error| wrong(error.into()))?;
+            self.policies.push(Policy::read(written).map_err(wrong)?);
         }
         Ok(())
     }
@@ -162,7 +162,7 @@ impl From<WrittenSubGroup> for SubGroup {
 }
 
 impl Policy {
-    fn read(written: WrittenPolicy) -> Result<Policy, String> {
+    fn read(written: WrittenPolicy) -> Result<Policy, TopologyError> {
         // Volcano writes each key plainly, or in an object.
         let key = |value: &Value| {
             let inner = value.get("labelKey").or_else(|| value.get("key"));
@@ -173,7 +173,7 @@ impl Policy {
         Ok(Policy {
             name: Arc::from(written.name),
             keys: written.match_label_keys.iter().filter_map(key).collect(),
-            selector: selector.transpose().map_err(|error| error.to_string())?,
+            selector: selector.transpose().map_err(TopologyError::Selector)?,
             size: written.sub_group_size.unwrap_or(1).max(1),
             least: written.min_sub_groups.unwrap_or(0),
             request: written
@@ -185,18 +185,18 @@ impl Policy {
     }
 }
 
-fn check(list: &[SubGroup]) -> Result<(), String> {
+fn check(list: &[SubGroup]) -> Result<(), TopologyError> {
     if list.len() > SUB_GROUPS_MAX {
-        return Err(format!("more than {SUB_GROUPS_MAX} sub-groups"));
+        return Err(TopologyError::ManySubGroups);
     }
     let mut names: BTreeMap<&str, &SubGroup> = BTreeMap::new();
     for group in list {
         group.request.check()?;
         if group.name.is_empty() {
-            return Err("a sub-group has no name".to_owned());
+            return Err(TopologyError::NoName);
         }
         if names.insert(&group.name, group).is_some() {
-            return Err(format!("two sub-groups are named {}", group.name));
+            return Err(TopologyError::SameName(group.name.to_string()));
         }
     }
     for group in list {
@@ -204,13 +204,13 @@ fn check(list: &[SubGroup]) -> Result<(), String> {
         let mut at = group;
         while let Some(parent) = &at.parent {
             let Some(next) = names.get(&**parent) else {
-                return Err(format!(
-                    "the parent {parent} of {} is not a sub-group",
-                    at.name
-                ));
+                return Err(TopologyError::UnknownParent {
+                    child: at.name.to_string(),
+                    parent: parent.to_string(),
+                });
             };
             if !seen.insert(parent) {
-                return Err(format!("{} is its own ancestor", group.name));
+                return Err(TopologyError::Cycle(group.name.to_string()));
             }
             at = next;
         }

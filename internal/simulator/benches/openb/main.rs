@@ -16,6 +16,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use files::FileError;
+use resources::field_error::FieldError;
 use scheduler::fragment::{Demand, Room};
 use simulator::openb::{
     Arrivals, Choice, Cluster, Compared, Expected, Policy, Report, VARIANTS, Which,
@@ -32,12 +33,8 @@ enum BenchError {
     #[error("the data is not there: name its folder in OPENB")]
     NoData,
     /// An environment variable can't be read.
-    #[error("{variable}: {value:?} is not right: {wanted}")]
-    Variable {
-        variable: &'static str,
-        value: String,
-        wanted: String,
-    },
+    #[error(transparent)]
+    Variable(#[from] FieldError),
     #[error(transparent)]
     File(#[from] FileError),
     #[error(transparent)]
@@ -83,20 +80,14 @@ fn plan() -> Result<Plan, BenchError> {
     let seeds = word("SEEDS").unwrap_or_else(|| "42-51".to_owned());
     let (first, last) = seeds.split_once('-').unwrap_or((&seeds, &seeds));
     let number = |s: &str| {
-        s.parse::<u64>().map_err(|_| BenchError::Variable {
-            variable: "SEEDS",
-            value: s.to_owned(),
-            wanted: "write FIRST-LAST, as in 42-51".to_owned(),
-        })
+        s.parse::<u64>()
+            .map_err(|_| FieldError::new("SEEDS", s, "FIRST-LAST, as in 42-51"))
     };
     let wanted = word("V").unwrap_or_default();
     let wanted: Vec<&str> = wanted.split(',').filter(|v| !v.is_empty()).collect();
     if let Some(unknown) = wanted.iter().find(|v| !VARIANTS.contains(v)) {
-        return Err(BenchError::Variable {
-            variable: "V",
-            value: (*unknown).to_owned(),
-            wanted: format!("the variants are {}", VARIANTS.join(", ")),
-        });
+        let valid = format!("one of {}", VARIANTS.join(", "));
+        return Err(BenchError::from(FieldError::new("V", *unknown, valid)));
     }
     let chosen = |v: &&'static str| wanted.is_empty() || wanted.contains(v);
     Ok(Plan {
@@ -122,11 +113,7 @@ fn policies(named: &str) -> Result<Vec<Which>, BenchError> {
         .map(|name| {
             known(name).ok_or_else(|| {
                 let all = Which::ALL.map(|which| which.to_string()).join(", ");
-                BenchError::Variable {
-                    variable: "POLICIES",
-                    value: name.to_owned(),
-                    wanted: format!("the policies are {all}"),
-                }
+                BenchError::from(FieldError::new("POLICIES", name, format!("one of {all}")))
             })
         })
         .collect();

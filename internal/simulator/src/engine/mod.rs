@@ -109,12 +109,13 @@ pub fn run(
     let traced = |job: &Job| matches!(job.work, Work::Shaped(_));
     if scenario.nodes.is_empty() && scenario.jobs.iter().any(traced) {
         return Err(SimulatorError::Nothing(
-            "there is no node to place a trace's jobs on: give Node objects in a file, or --cluster 4xhgx-h100".to_owned(),
+            "the input has no node for the trace's jobs; give Node objects in a file, or --cluster 4xhgx-h100".to_owned(),
         ));
     }
     if scenario.jobs.is_empty() {
         return Err(SimulatorError::Nothing(
-            "there is no work in what was read: no pod, job or PodGroup, and no line of a trace that ran".to_owned(),
+            "the input has no work: no pod, job or PodGroup, and no line of a trace that ran"
+                .to_owned(),
         ));
     }
     let mut hosts: Vec<Host> = scenario.nodes.iter().map(Host::of).collect();

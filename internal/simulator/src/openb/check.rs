@@ -67,9 +67,8 @@ impl<'a> Expected<'a> {
         };
         for (name, column) in table.columns().skip(KEYS) {
             let wanted: f64 = row.number(column)?;
-            let (found, off) = cell(name, arrivals, run).ok_or_else(|| {
-                SimulatorError::Nothing(format!("a column {name} is not known here"))
-            })?;
+            let (found, off) = cell(name, arrivals, run)
+                .ok_or_else(|| SimulatorError::Nothing(format!("the column {name} is unknown")))?;
             out.cells += 1;
             if (found - wanted).abs() > off {
                 out.differences.push(format!(

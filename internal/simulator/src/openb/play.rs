@@ -84,7 +84,7 @@ pub fn play(
     for &row in &arrivals.rows {
         let demand = pods
             .get(row)
-            .ok_or_else(|| broken(format!("there is no pod in row {row}")))?
+            .ok_or_else(|| broken(format!("row {row} has no pod")))?
             .demand;
         let choice = policy.choose(&nodes, &arrivals.rank, &demand);
         arrived += u64::from(demand.gpu_total());
@@ -100,7 +100,7 @@ pub fn play(
             values[node] = value;
         } else {
             if let Some(at) = nodes.iter().position(|room| room.fits(&demand)) {
-                let what = format!("{demand:?} was refused and fits node {at}");
+                let what = format!("{demand:?} was refused but fits node {at}");
                 return Err(broken(what));
             }
             out.failed_in_all += 1;

@@ -17,9 +17,9 @@ use crate::error::{Place, SimulatorError};
 /// An annotation's value that can't be read; the text states the accepted values.
 #[derive(Debug, thiserror::Error)]
 enum Misformed {
-    #[error("{}", .0.wanted())]
+    #[error("{}", .0.valid())]
     Value(Form),
-    #[error("{error}; write {}", .form.wanted())]
+    #[error("{} ({error})", .form.valid())]
     Json {
         error: serde_json::Error,
         form: Form,
@@ -124,19 +124,17 @@ pub(super) fn annotations(
     };
     let work = !["Node", "Queue", "PriorityClass", "ResourceQuota"].contains(&kind);
     for (name, text) in map.iter().filter(|(name, _)| name.starts_with(OURS)) {
-        let wrong = |wanted: String| SimulatorError::Value {
-            place: place.clone(),
-            field: format!(
-                "metadata.annotations[{name}] of {kind} {}",
-                value["metadata"]["name"].as_str().unwrap_or_default()
-            ),
-            value: text
-                .as_str()
-                .map_or_else(|| text.to_string(), str::to_owned),
-            wanted,
+        let wrong = |valid: String| {
+            let whose = value["metadata"]["name"].as_str().unwrap_or_default();
+            let field = format!("metadata.annotations[{name}] of {kind} {whose}");
+            let written = text.as_str();
+            let written = written.map_or_else(|| text.to_string(), str::to_owned);
+            SimulatorError::value(place.clone(), field, written, valid)
         };
         let Some(text) = text.as_str() else {
-            return Err(wrong("an annotation is text: put it in quotes".to_owned()));
+            return Err(wrong(
+                "the annotation's value as text, in quotes".to_owned(),
+            ));
         };
         let known = KNOWN.iter().find(|(known, kinds, _)| {
             *known == name && (kinds.contains(&kind) || (kinds.is_empty() && work))
@@ -144,12 +142,12 @@ pub(super) fn annotations(
         let read = known.map(|(_, _, form)| (form, form.read(text)));
         match read {
             Some((_, Ok(()))) => {}
-            Some((Form::Topology | Form::SubGroups, Err(wanted)))
+            Some((Form::Topology | Form::SubGroups, Err(valid)))
                 if serde_json::from_str::<Value>(text).is_ok() =>
             {
-                doubts.hopeless.push(wrong(wanted.to_string()).to_string());
+                doubts.hopeless.push(wrong(valid.to_string()).to_string());
             }
-            Some((_, Err(wanted))) => return Err(wrong(wanted.to_string())),
+            Some((_, Err(valid))) => return Err(wrong(valid.to_string())),
             None if OTHERS.contains(&name.as_str()) => {}
             None => doubts.unknown.push(name.clone()),
         }
@@ -185,38 +183,38 @@ impl Form {
         }
     }
 
-    fn wanted(self) -> String {
+    fn valid(self) -> String {
         match self {
             Form::Text => "a word".to_owned(),
             Form::Word(words) => format!("one of {}", words.join(", ")),
             Form::Span => duration::SPAN.to_owned(),
             Form::Moment => duration::MOMENT.to_owned(),
-            Form::Part => "a part of one GPU, as 0.5".to_owned(),
-            Form::Count => "a whole number from 0 up".to_owned(),
+            Form::Part => "a part of one GPU, as in 0.5".to_owned(),
+            Form::Count => "a whole number, 0 or more".to_owned(),
             Form::Amounts => {
-                r#"JSON of resource to quantity, as {"nvidia.com/gpu": "8"}"#.to_owned()
+                r#"JSON of resource to quantity, as in {"nvidia.com/gpu": "8"}"#.to_owned()
             }
             Form::Weights => {
-                r#"a weight, as 2, or JSON of resource to weight, as {"cpu": "1"}"#.to_owned()
+                r#"a weight, as in 2, or JSON of resource to weight, as in {"cpu": "1"}"#.to_owned()
             }
             Form::Preemption => concat!(
-                r#"JSON, as {"withinQueue": "LowerPriority|LowerOrNewerEqualPriority|Never", "#,
+                r#"JSON, as in {"withinQueue": "LowerPriority|LowerOrNewerEqualPriority|Never", "#,
                 r#""reclaim": "Any|LowerPriority|Never", "borrow": {"policy": "LowerPriority|Never", "#,
                 r#""maxPriorityThreshold": 0}, "fair": ["LessThanOrEqualToFinalShare", "LessThanInitialShare"], "#,
                 r#""fairWithinDeserved": true}"#
             )
             .to_owned(),
             Form::Topology => {
-                r#"JSON, as {"required": KEY, "preferred": KEY, "slices": [{"level": KEY, "size": 4}]}"#.to_owned()
+                r#"JSON, as in {"required": KEY, "preferred": KEY, "slices": [{"level": KEY, "size": 4}]}"#.to_owned()
             }
             Form::SubGroups => {
-                r#"JSON, as [{"name": "a", "parent": "b", "minMember": 2, "topology": {"required": KEY}}]"#.to_owned()
+                r#"JSON, as in [{"name": "a", "parent": "b", "minMember": 2, "topology": {"required": KEY}}]"#.to_owned()
             }
             Form::Devices => {
-                r#"JSON, as {"main": {"nvidia.com/gpu": ["GPU-0"]}}"#.to_owned()
+                r#"JSON, as in {"main": {"nvidia.com/gpu": ["GPU-0"]}}"#.to_owned()
             }
             Form::Inventory => {
-                r#"JSON, as {"gpus": [{"id": "GPU-0", "index": 0, "model": "H100", "memoryMib": 81559, "healthy": true}]}"#.to_owned()
+                r#"JSON, as in {"gpus": [{"id": "GPU-0", "index": 0, "model": "H100", "memoryMib": 81559, "healthy": true}]}"#.to_owned()
             }
         }
     }

@@ -8,12 +8,12 @@ use crate::scenario::Seconds;
 /// The accepted forms of a span, for messages.
 pub(crate) const SPAN: &str = span::FORMS;
 /// The accepted forms of a moment, for messages.
-pub(crate) const MOMENT: &str = "write seconds (5400) or a time (2026-01-31T08:00:00Z)";
+pub(crate) const MOMENT: &str = "seconds (5400) or a time (2026-01-31T08:00:00Z)";
 
 /// Reads a span of time; parts of a second are rounded up.
 #[expect(
     clippy::result_unit_err,
-    reason = "the reader knows the place and says what would be right"
+    reason = "the reader knows the place and names the valid form"
 )]
 pub fn seconds(text: &str) -> Result<Seconds, ()> {
     span::seconds(text).ok_or(())
@@ -42,7 +42,7 @@ impl Moment {
 /// Reads a moment. A time without a zone is taken as UTC.
 #[expect(
     clippy::result_unit_err,
-    reason = "the reader knows the place and says what would be right"
+    reason = "the reader knows the place and names the valid form"
 )]
 pub fn moment(text: &str) -> Result<Moment, ()> {
     let text = text.trim();

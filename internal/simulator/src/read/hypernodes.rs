@@ -94,19 +94,17 @@ fn read(
     place: &Place,
     notes: &mut Vec<String>,
 ) -> Result<Domain, SimulatorError> {
-    let wrong = |field: &str, value: &Value, wanted: &str| SimulatorError::Value {
-        place: place.clone(),
-        field: format!("{KIND} {name}, {field}"),
-        value: value
-            .as_str()
-            .map_or_else(|| value.to_string(), str::to_owned),
-        wanted: wanted.to_owned(),
+    let wrong = |field: &str, value: &Value, valid: &str| {
+        let field = format!("{KIND} {name}, {field}");
+        let text = value.as_str();
+        let text = text.map_or_else(|| value.to_string(), str::to_owned);
+        SimulatorError::value(place.clone(), field, text, valid)
     };
     let Some(tier) = spec["tier"].as_i64() else {
         return Err(wrong(
             "spec.tier",
             &spec["tier"],
-            "a whole number, 1 for the closest",
+            "a whole number; 1 is the tier closest to the nodes",
         ));
     };
     let key = match spec["tierName"].as_str() {
@@ -125,15 +123,15 @@ fn read(
                 let labels = selector["labelMatch"]["matchLabels"].clone();
                 let labels = serde_json::from_value(labels);
                 members.push(Member::Labelled(labels.map_err(|_| {
-                    wrong(&field, selector, "labels are words")
+                    wrong(&field, selector, "labels whose values are text")
                 })?));
             }
             (Some("Node" | KIND), None) if selector.is_object() => notes.push(format!(
-                "{KIND} {name}: {field}.selector is left out: only exactMatch and labelMatch.matchLabels are read"
+                "{KIND} {name}: the simulator ignores {field}.selector; write exactMatch or labelMatch.matchLabels"
             )),
             _ => {
-                let wanted = "{type: Node or HyperNode, selector: {exactMatch: {name: NAME}}}";
-                return Err(wrong(&field, member, wanted));
+                let valid = "{type: Node or HyperNode, selector: {exactMatch: {name: NAME}}}";
+                return Err(wrong(&field, member, valid));
             }
         }
     }

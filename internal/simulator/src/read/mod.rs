@@ -57,12 +57,8 @@ impl Format {
             "sacct" => Format::Sacct,
             "swf" => Format::Swf,
             _ => {
-                return Err(SimulatorError::Option {
-                    option: "--format".to_owned(),
-                    value: name.to_owned(),
-                    wanted: "the formats are objects, openb, openb-nodes, philly (csv), sacct, swf"
-                        .to_owned(),
-                });
+                let valid = "one of objects, openb, openb-nodes, philly (csv), sacct, swf";
+                return Err(SimulatorError::option("--format", name, valid));
             }
         })
     }
@@ -182,7 +178,7 @@ fn note_unknown_nodes(scenario: &mut Scenario) {
     let said: Vec<String> = unknown
         .iter()
         .map(|(name, pods)| {
-            format!("node {name} is not in the input: its {pods} pods stay there, and nothing else goes there")
+            format!("node {name} is not in the input: its {pods} pods stay there, and the scheduler places no other pod there")
         })
         .collect();
     scenario.notes.extend(said);
@@ -225,7 +221,7 @@ fn make_machine(scenario: &mut Scenario, nodes: i64, processors: i64) {
             .push(shape::node(&format!("node-{i:05}"), &figures));
     }
     scenario.notes.push(format!(
-        "the cluster is what the trace says of its machine: {nodes} nodes of {each} GPUs"
+        "the trace's header describes the cluster: {nodes} nodes of {each} GPUs"
     ));
 }
 

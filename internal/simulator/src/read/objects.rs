@@ -87,14 +87,15 @@ pub(super) fn read(
             let value = Value::deserialize(document).map_err(|error| SimulatorError::Form {
                 place: place.clone(),
                 what: format!("it is not YAML: {error}"),
-                wanted: "write manifests, or say --format if this is a trace".to_owned(),
+                wanted: "write YAML manifests, or name the format of a trace with --format"
+                    .to_owned(),
             })?;
             take(value, &place, scenario, &mut found)?;
         }
     }
     for (kind, count) in &found.ignored {
         scenario.notes.push(format!(
-            "{count} of kind {kind} say nothing to a scheduler and are left out"
+            "the simulator leaves out {count} objects of kind {kind}: a scheduler does not read them"
         ));
     }
     add_foreign(&mut found, scenario)?;
@@ -103,12 +104,12 @@ pub(super) fn read(
     hypernodes::apply(&found.hypernodes, groups, scenario)?;
     for (name, whose) in &found.unknown {
         scenario.notes.push(format!(
-            "annotation {name} of {whose} means nothing here: is it misspelt?"
+            "annotation {name} of {whose} has no effect; check its spelling"
         ));
     }
     for ((kind, field), whose) in &found.lost {
         scenario.notes.push(format!(
-            "field {field} of {kind} {whose} means nothing here: is it misspelt?"
+            "field {field} of {kind} {whose} has no effect; check its spelling"
         ));
     }
     work::assemble(found, start, scenario)
@@ -122,12 +123,9 @@ fn add_foreign(found: &mut Found, scenario: &mut Scenario) -> Result<(), Simulat
         let mut all = objects.iter().zip(&places);
         let own = all.find(|(object, _)| mapping::name_of(object) == error.object);
         let first = Place::document("queues", 1);
-        SimulatorError::Value {
-            place: own.map_or(first, |(_, place)| place.clone()),
-            field: format!("{}, {}", error.object, error.key),
-            value: error.value,
-            wanted: error.wanted,
-        }
+        let place = own.map_or(first, |(_, place)| place.clone());
+        let field = format!("{}, {}", error.object, error.error.field());
+        SimulatorError::value(place, field, error.error.value(), error.error.valid())
     })?;
     if !mapped.levels.is_empty() && scenario.settings.topology.is_none() {
         scenario.settings.topology = Some(mapped.levels);
@@ -166,7 +164,8 @@ fn take(
         return Err(SimulatorError::Form {
             place: place.clone(),
             what: "kind: Required value".to_owned(),
-            wanted: "a manifest says what it is; for a trace say --format".to_owned(),
+            wanted: "write the kind of each manifest, or name the format of a trace with --format"
+                .to_owned(),
         });
     };
     if kind.ends_with("List")
@@ -204,12 +203,13 @@ fn take(
         "Queue" => {
             let group = value["apiVersion"].as_str().unwrap_or_default();
             if group != QUEUE_VERSION {
-                return Err(SimulatorError::Value {
-                    place: place.clone(),
-                    field: "apiVersion of a Queue".to_owned(),
-                    value: group.to_owned(),
-                    wanted: format!("queues are of {QUEUE_VERSION}"),
-                });
+                let field = "apiVersion of a Queue";
+                return Err(SimulatorError::value(
+                    place.clone(),
+                    field,
+                    group,
+                    QUEUE_VERSION,
+                ));
             }
             scenario
                 .queues
@@ -288,19 +288,17 @@ fn set(
 ) -> Result<(), SimulatorError> {
     let id = (settings::KIND.to_owned(), Key::default());
     once(id, "", place, found)?;
-    let parse = |text: &str| serde_norway::from_str(text).map_err(|error| error.to_string());
+    let parse = |text: &str| serde_norway::from_str(text).map_err(settings::ParseError::from);
     let kind = value["kind"].as_str().unwrap_or("volcano-scheduler.conf");
-    let read = settings::read(value, &parse).map_err(|wrong| SimulatorError::Value {
-        place: place.clone(),
-        field: format!("{kind}, {}", wrong.field),
-        value: wrong.value,
-        wanted: wrong.wanted,
+    let read = settings::read(value, &parse).map_err(|error| {
+        let field = format!("{kind}, {}", error.field());
+        SimulatorError::value(place.clone(), field, error.value(), error.valid())
     })?;
     let mut said = read.settings;
     // A described node's GPUs keep their partitioning: no agent runs that would change it.
     if said.mig.take().flatten().is_some() {
         let note =
-            "spec.mig: no GPUs are cut anew in a simulation; nodes keep the slices that they have";
+            "spec.mig has no effect in a simulation: nodes keep the MIG slices that they have";
         scenario.notes.push(note.to_owned());
     }
     let before = std::mem::take(&mut scenario.settings);
@@ -349,12 +347,15 @@ fn once(
     let kind = id.0.clone();
     match found.seen.insert(id, place.clone()) {
         None => Ok(()),
-        Some(first) => Err(SimulatorError::Value {
-            place: place.clone(),
-            field: "metadata.name".to_owned(),
-            value: name.to_owned(),
-            wanted: format!("there is one {kind} of a name, and {first} has this one already"),
-        }),
+        Some(first) => {
+            let valid = format!("a name that no other {kind} has; {first} has this one");
+            Err(SimulatorError::value(
+                place.clone(),
+                "metadata.name",
+                name,
+                valid,
+            ))
+        }
     }
 }
 
@@ -383,21 +384,23 @@ fn typed<T: DeserializeOwned + Serialize>(
         .unwrap_or_default()
         .to_owned();
     if name.is_empty() {
-        return Err(SimulatorError::Value {
-            place: place.clone(),
-            field: "metadata.name".to_owned(),
-            value: name,
-            wanted: "every object has a name".to_owned(),
-        });
+        let valid = "a name for each object";
+        return Err(SimulatorError::value(
+            place.clone(),
+            "metadata.name",
+            name,
+            valid,
+        ));
     }
     let kind = value["kind"].as_str().unwrap_or_default().to_owned();
     if let Some(odd) = words::odd(&kind, &value) {
-        return Err(SimulatorError::Value {
-            place: place.clone(),
-            field: format!("{} of {kind} {name}", odd.field),
-            value: odd.value,
-            wanted: odd.wanted,
-        });
+        let field = format!("{} of {kind} {name}", odd.field());
+        return Err(SimulatorError::value(
+            place.clone(),
+            field,
+            odd.value(),
+            odd.valid(),
+        ));
     }
     let read = T::deserialize(&value).map_err(|error| SimulatorError::Form {
         place: place.clone(),
@@ -444,13 +447,14 @@ fn quantities(value: &Value, path: &str, place: &Place) -> Result<(), SimulatorE
                             };
                             let read = text.parse::<Quantity>();
                             if read.is_err() || read.is_ok_and(|read| read < Quantity::ZERO) {
-                                return Err(SimulatorError::Value {
-                                    place: place.clone(),
-                                    field: format!("{path}.{resource}"),
-                                    value: text,
-                                    wanted: "write a quantity as Kubernetes does: 0, 8, 500m, 64Gi"
-                                        .to_owned(),
-                                });
+                                let field = format!("{path}.{resource}");
+                                let valid = "a quantity as Kubernetes does: 0, 8, 500m, 64Gi";
+                                return Err(SimulatorError::value(
+                                    place.clone(),
+                                    field,
+                                    text,
+                                    valid,
+                                ));
                             }
                         }
                     }

@@ -48,7 +48,7 @@ pub(crate) fn openb(
         };
         let (gpus, part) = (gpus_of(row, gpus)?, row.count(milli)?);
         if part > 1000 {
-            return Err(row.wrong(milli, "write thousandths of one GPU, 1000 at the most"));
+            return Err(row.wrong(milli, "thousandths of one GPU, at most 1000"));
         }
         let shared = gpus == 1 && part < 1000;
         let shape = all.shape(Shape {

@@ -52,9 +52,9 @@ pub(crate) fn sacct(
         };
         let mut gpus = 0;
         for column in tres.into_iter().flatten() {
-            if let Some(found) = tres_gpus(row.text(column)).map_err(|()| {
-                row.wrong(column, "write resources as Slurm does: cpu=8,gres/gpu=2")
-            })? {
+            if let Some(found) = tres_gpus(row.text(column))
+                .map_err(|()| row.wrong(column, "resources as Slurm does: cpu=8,gres/gpu=2"))?
+            {
                 gpus = found;
                 break;
             }

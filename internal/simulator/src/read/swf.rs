@@ -54,7 +54,7 @@ pub(crate) fn swf(file: &str, text: &str, packing: Packing) -> Result<Trace, Sim
             return Err(SimulatorError::Form {
                 place: place(),
                 what: format!("the line has {} fields", words.len()),
-                wanted: "a job of the Standard Workload Format has 18, -1 where nothing is known"
+                wanted: "write the 18 fields of the Standard Workload Format, with -1 for an unknown value"
                     .to_owned(),
             });
         }
@@ -63,11 +63,9 @@ pub(crate) fn swf(file: &str, text: &str, packing: Packing) -> Result<Trace, Sim
                 .parse::<f64>()
                 .ok()
                 .filter(|n| n.is_finite() && n.abs() < 1e15);
-            let number = number.ok_or_else(|| SimulatorError::Value {
-                place: place(),
-                field: FIELDS[which].to_owned(),
-                value: words[which].to_owned(),
-                wanted: "write a number, -1 where it is not known".to_owned(),
+            let number = number.ok_or_else(|| {
+                let valid = "a number, or -1 if the value is unknown";
+                SimulatorError::value(place(), FIELDS[which], words[which], valid)
             })?;
             Ok((number >= 0.0).then_some(number.ceil() as i64))
         };
@@ -94,8 +92,8 @@ pub(crate) fn swf(file: &str, text: &str, packing: Packing) -> Result<Trace, Sim
     }
     let mut trace = all.finish(file)?;
     trace.machine = processors.map(|processors| (nodes.unwrap_or(1).max(1), processors));
-    trace
-        .notes
-        .push(format!("{file}: each processor stands for a GPU"));
+    trace.notes.push(format!(
+        "{file}: the simulator reads each processor as a GPU"
+    ));
     Ok(trace)
 }

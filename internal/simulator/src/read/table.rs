@@ -73,8 +73,8 @@ impl<'a> Table<'a> {
             let place = || Place::line(file, number);
             let mut values = split_line(line, separator).ok_or_else(|| SimulatorError::Form {
                 place: place(),
-                what: "a quoted value does not end".to_owned(),
-                wanted: "close the quotes in the same line".to_owned(),
+                what: "a quoted value has no closing quote".to_owned(),
+                wanted: "write the closing quote in the same line".to_owned(),
             })?;
             // A separator after the last value, as `sacct -p` writes it.
             if values.len() == header.len() + 1 && values.last().is_some_and(String::is_empty) {
@@ -84,7 +84,7 @@ impl<'a> Table<'a> {
                 return Err(SimulatorError::Form {
                     place: place(),
                     what: format!(
-                        "the line has {} values and the header {}",
+                        "the line has {} values, and the header has {}",
                         values.len(),
                         header.len()
                     ),
@@ -119,15 +119,12 @@ impl<'a> Table<'a> {
         if let Some(name) = self.given.get(meaning.name) {
             return match find(name) {
                 Some(at) => Ok(Some(Column { at })),
-                None => Err(SimulatorError::Option {
-                    option: format!("--column {}", meaning.name),
-                    value: name.clone(),
-                    wanted: format!(
-                        "the columns of {} are {}",
-                        self.file,
-                        self.header.join(", ")
-                    ),
-                }),
+                None => {
+                    let columns = self.header.join(", ");
+                    let valid = format!("one of the columns of {}: {columns}", self.file);
+                    let option = format!("--column {}", meaning.name);
+                    Err(SimulatorError::option(option, name, valid))
+                }
             };
         }
         Ok(meaning
@@ -190,13 +187,9 @@ impl<'a> Row<'a> {
             .transpose()
     }
 
-    pub(crate) fn wrong(&self, column: Column, wanted: &str) -> SimulatorError {
-        SimulatorError::Value {
-            place: self.place(),
-            field: self.table.header[column.at].clone(),
-            value: self.text(column).to_owned(),
-            wanted: wanted.to_owned(),
-        }
+    pub(crate) fn wrong(&self, column: Column, valid: &str) -> SimulatorError {
+        let field = &self.table.header[column.at];
+        SimulatorError::value(self.place(), field, self.text(column), valid)
     }
 
     pub(crate) fn place(&self) -> Place {
@@ -212,7 +205,7 @@ impl<'a> Row<'a> {
         });
         whole
             .filter(|n| *n >= 0)
-            .ok_or_else(|| self.wrong(column, "write a whole number, 0 or more"))
+            .ok_or_else(|| self.wrong(column, "a whole number, 0 or more"))
     }
 
     /// A number of the caller's type.

@@ -137,7 +137,7 @@ impl Gatherer {
             .count();
         if times > 0 && times < self.lines.len() {
             return Err(SimulatorError::Nothing(format!(
-                "{file}: some arrivals are times and others seconds: write all in one way"
+                "{file}: some arrivals are times and others seconds; write all in one form"
             )));
         }
         // Seconds this large count from 1970.
@@ -246,7 +246,7 @@ pub(super) fn ran(
     }
     let ran = row.moment(end)?.second() - row.moment(start)?.second();
     if ran < 0 {
-        return Err(row.wrong(end, "the end must not be before the start"));
+        return Err(row.wrong(end, "an end that is not before the start"));
     }
     Ok(Some(ran))
 }
@@ -310,7 +310,7 @@ pub(super) fn gpus_of(row: Row<'_>, column: Column) -> Result<i64, SimulatorErro
         row.count(column)?
     };
     if gpus > GPUS_MAX {
-        return Err(row.wrong(column, "one job can ask for a million GPUs at the most"));
+        return Err(row.wrong(column, "at most 1000000 GPUs for one job"));
     }
     Ok(gpus)
 }
@@ -323,7 +323,7 @@ pub(super) fn priority_of(row: Row<'_>, column: Column) -> Result<i32, Simulator
         .filter(|n| n.abs() <= 2e9);
     number
         .map(|n| n as i32)
-        .ok_or_else(|| row.wrong(column, "write a number between -2000000000 and 2000000000"))
+        .ok_or_else(|| row.wrong(column, "a number from -2000000000 to 2000000000"))
 }
 
 /// The text as a valid queue name.

@@ -2,6 +2,7 @@
 //! unknown fields. An invalid value is refused with the accepted ones. An unknown field is noted
 //! only, because live clusters may be newer than these types.
 
+use resources::field_error::FieldError;
 use serde_json::Value;
 
 /// A field, its parent object or list (any if empty), and its accepted values.
@@ -43,17 +44,8 @@ const CHOICES: [Choice; 13] = [
     ),
 ];
 
-/// A value that its field does not accept.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Odd {
-    /// The path of the field.
-    pub(super) field: String,
-    pub(super) value: String,
-    pub(super) wanted: String,
-}
-
 /// The first invalid value of an object.
-pub(super) fn odd(kind: &str, object: &Value) -> Option<Odd> {
+pub(super) fn odd(kind: &str, object: &Value) -> Option<FieldError> {
     let fields = object.as_object().into_iter().flatten();
     let mut found = fields
         .filter(|(name, _)| *name != "metadata")
@@ -68,7 +60,7 @@ pub(super) fn odd(kind: &str, object: &Value) -> Option<Odd> {
     found.next()
 }
 
-fn below(value: &Value, within: &str, path: &str) -> Option<Odd> {
+fn below(value: &Value, within: &str, path: &str) -> Option<FieldError> {
     match value {
         Value::Object(map) => map.iter().find_map(|(name, inner)| {
             let path = format!("{path}.{name}");
@@ -82,16 +74,13 @@ fn below(value: &Value, within: &str, path: &str) -> Option<Odd> {
     }
 }
 
-fn word(name: &str, within: &str, value: &Value, path: &str) -> Option<Odd> {
+fn word(name: &str, within: &str, value: &Value, path: &str) -> Option<FieldError> {
     let text = value.as_str().filter(|text| !text.is_empty())?;
     let (_, _, words) = CHOICES
         .iter()
         .find(|(field, place, _)| *field == name && (place.is_empty() || *place == within))?;
-    (!words.contains(&text)).then(|| Odd {
-        field: path.to_owned(),
-        value: text.to_owned(),
-        wanted: format!("one of {}", words.join(", ")),
-    })
+    let valid = || format!("one of {}", words.join(", "));
+    (!words.contains(&text)).then(|| FieldError::new(path, text, valid()))
 }
 
 /// Fields of the input that were not kept, without the numbers of list items. Metadata and status
@@ -150,10 +139,10 @@ mod tests {
         ]}});
         let found = odd("Node", &node).unwrap();
         assert_eq!(
-            (&*found.field, &*found.value),
+            (found.field(), found.value()),
             ("spec.taints[1].effect", "NoShedule")
         );
-        assert!(found.wanted.contains("NoExecute"));
+        assert!(found.valid().contains("NoExecute"));
         let table = [
             ("Pod", json!({"status": {"phase": "Runing"}}), true),
             ("Queue", json!({"status": {"phase": "Runing"}}), false),

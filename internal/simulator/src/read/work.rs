@@ -32,14 +32,11 @@ pub(super) fn annotation<'a>(meta: &'a ObjectMeta, name: &str) -> Option<&'a Str
 
 impl Times {
     fn read(meta: &ObjectMeta, place: &Place) -> Result<Times, SimulatorError> {
-        let wrong = |name: &str, wanted: &str| SimulatorError::Value {
-            place: place.clone(),
-            field: format!(
-                "metadata.annotations[{name}] of {}",
-                meta.name.as_deref().unwrap_or_default()
-            ),
-            value: annotation(meta, name).cloned().unwrap_or_default(),
-            wanted: wanted.to_owned(),
+        let wrong = |name: &str, valid: &str| {
+            let whose = meta.name.as_deref().unwrap_or_default();
+            let field = format!("metadata.annotations[{name}] of {whose}");
+            let value = annotation(meta, name).cloned().unwrap_or_default();
+            SimulatorError::value(place.clone(), field, value, valid)
         };
         let span = |name: &str| {
             let text = annotation(meta, name);
@@ -178,8 +175,10 @@ pub(super) fn assemble(
             }
             None => {
                 scenario.notes.push(format!(
-                    "PodGroup {}/{} is not in the input; its {} pods are taken as a gang of all of them",
-                    key.0, key.1, pods.len()
+                    "PodGroup {}/{} is not in the input; its {} pods form a gang of all of them",
+                    key.0,
+                    key.1,
+                    pods.len()
                 ));
                 let mut group = PodGroup::new(
                     &key.1,

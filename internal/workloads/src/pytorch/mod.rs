@@ -231,8 +231,8 @@ fn keep_up(
         outcome.requeue(later(now, NO_PORT_RETRY));
         outcome.events.push(EventNote::warning(
             "NoRendezvousPort",
-            "Every rendezvous port is held by another job; waiting for one. \
-             End or suspend a job, or give the server a wider range.",
+            "Other jobs hold every rendezvous port; the job waits for one. End or suspend a job, or give the server a \
+             wider range.",
         ));
         return;
     };

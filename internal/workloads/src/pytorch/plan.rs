@@ -126,12 +126,12 @@ impl<'a> Plan<'a> {
         for (key, replica) in &spec.pytorch_replica_specs {
             let role = Role::named(key).ok_or_else(|| {
                 Refusal(format!(
-                    "spec.pytorchReplicaSpecs: {key:?} is no replica type; use Master and Worker"
+                    "spec.pytorchReplicaSpecs: {key:?} is not a replica type; use Master and Worker"
                 ))
             })?;
             if roles.iter().any(|(known, _)| *known == role) {
                 return Err(Refusal(format!(
-                    "spec.pytorchReplicaSpecs: {} is given twice",
+                    "spec.pytorchReplicaSpecs: {} occurs twice; write it once",
                     role.key()
                 )));
             }
@@ -307,7 +307,7 @@ fn read_replicas<'a>(
     };
     if role == Role::Master && count != 1 {
         return Err(Refusal(format!(
-            "{field}.replicas: there is one master; must be 1, not {count}"
+            "{field}.replicas: a job has one master; must be 1, not {count}"
         )));
     }
     let replicas = Replicas {

@@ -36,7 +36,7 @@ impl Loop {
             return;
         };
         let Refused { why: said, found } = refused;
-        tracing::warn!(pod = %bind.pod.name, namespace = %bind.pod.namespace, node = %bind.node, said, "a binding was refused");
+        tracing::warn!(pod = %bind.pod.name, namespace = %bind.pod.namespace, node = %bind.node, said, "the API refused a binding");
         let message = format!("binding to node {} was refused: {said}", bind.node);
         self.notes
             .note(&about, Kind::Warning, "FailedScheduling", &message);
@@ -67,7 +67,7 @@ impl Loop {
             }
             return;
         };
-        tracing::warn!(namespace = %group.namespace, name = %group.name, said, "a gang's volumes could not be bound");
+        tracing::warn!(namespace = %group.namespace, name = %group.name, said, "the volumes of a gang could not be bound");
         let message = format!("binding volumes: {said}");
         let until = self.rest(&group);
         let mut brain = self.brain.lock();
@@ -105,7 +105,7 @@ impl Loop {
             return;
         };
         let (pod, namespace) = (&eviction.pod.name, &eviction.pod.namespace);
-        tracing::warn!(%pod, %namespace, said, "an eviction was refused");
+        tracing::warn!(%pod, %namespace, said, "the API refused an eviction");
         let message = format!("the eviction ({}) was refused: {said}", eviction.message);
         self.notes
             .note(&about, Kind::Warning, "FailedEviction", &message);
@@ -134,9 +134,12 @@ impl Loop {
             tracing::warn!(
                 node,
                 said,
-                "a node could not be told how its GPUs are to be cut"
+                "the server could not write a node's MIG configuration"
             );
-            let message = format!("{}, and it could not be told: {said}", choice.why);
+            let message = format!(
+                "{}, but the server could not write the node's label: {said}",
+                choice.why
+            );
             (self.notes).note(&node_itself, Kind::Warning, "MigNotChosen", &message);
             let until = Timestamp::now() + RECUT_REST;
             self.brain.lock().scheduler().forget_recut(&node, until);
@@ -146,7 +149,7 @@ impl Loop {
         tracing::info!(
             node,
             configuration = choice.configuration,
-            "GPUs are cut anew: {}",
+            "the node's agent repartitions the GPUs: {}",
             choice.why
         );
         let about = if group.lone {
@@ -168,7 +171,7 @@ impl Loop {
             Written::Group(group, result) => {
                 self.groups.finish(&group);
                 if let Err(error) = result {
-                    tracing::warn!(%error, name = %group.name, namespace = %group.namespace, "a PodGroup's status could not be written and is tried again");
+                    tracing::warn!(%error, name = %group.name, namespace = %group.namespace, "the scheduler could not write a PodGroup's status; it tries again");
                     self.brain.lock().status_failed(&group);
                     self.plan_by(Instant::now() + RETRY_AFTER);
                 }
@@ -176,14 +179,14 @@ impl Loop {
             Written::Pod(key, result) => {
                 self.pods.finish(&key);
                 if let Err(error) = result {
-                    tracing::debug!(%error, pod = %key.1, "a pod's condition could not be written and is tried again");
+                    tracing::debug!(%error, pod = %key.1, "the scheduler could not write a pod's condition; it tries again");
                     self.pods.again(&key, Instant::now() + POD_WORDS_EVERY);
                 }
             }
             Written::Recut(told) => self.recut(*told),
             Written::Queue(name, result) => {
                 if let Err(error) = result {
-                    tracing::warn!(%error, queue = %name, "a queue's status could not be written and is tried again");
+                    tracing::warn!(%error, queue = %name, "the scheduler could not write a queue's status; it tries again");
                     self.queues.unsay(&name);
                     self.queues_due = Some(Instant::now() + QUEUES_EVERY);
                 }

@@ -31,7 +31,7 @@ fn an_instance_is_made_at_its_place_once_and_ended_there() {
         (
             &full,
             at("1g.10gb", 4),
-            Err("would lie in 3g.40gb at memory slice 4"),
+            Err("would overlap 3g.40gb at memory slice 4"),
         ),
         (
             &full,

@@ -59,7 +59,7 @@ fn rail(names: [&str; 2], one: &EndPort, other: &EndPort) -> Vec<Check> {
         pair.alike(
             LAYER,
             word(|port| &port.layer),
-            "set both ports to one type: they can't speak with each other",
+            "set both ports to one type; ports of two types cannot communicate",
         ),
         pair.alike(
             RATE,
@@ -85,7 +85,7 @@ fn rail(names: [&str; 2], one: &EndPort, other: &EndPort) -> Vec<Check> {
         checks.push(pair.alike(
             GID,
             [one, other].map(|port| port.gid),
-            "a job can be told one index only: give both interfaces their addresses in the same order",
+            "a job takes one index for all nodes: give both interfaces their addresses in the same order",
         ));
     }
     checks.push(network(&pair, one, other));
@@ -98,8 +98,7 @@ fn network(pair: &Pair<'_>, one: &EndPort, other: &EndPort) -> Check {
     let advice = "look whether both are cabled to the same fabric";
     let check = pair.alike(NETWORK, networks, advice);
     if one.layer == "Ethernet" && check.answer == crate::rdma::Answer::Fail {
-        let advice =
-            "where a router joins them it is right; else give both addresses of one network";
+        let advice = "keep this if a router joins them; else give both addresses of one network";
         return NETWORK.unknown(pair.place, check.found, advice);
     }
     check
@@ -144,7 +143,7 @@ impl Pair<'_> {
             }
             (Some(_), Some(_)) => question.fail(self.place, differ, advice),
             _ => {
-                let advice = "look at muster doctor on the node that does not say";
+                let advice = "run muster doctor on the node without the value";
                 question.unknown(self.place, differ, advice)
             }
         }

@@ -72,7 +72,7 @@ fn carries(port: &EndPort) -> Option<f64> {
 pub fn judge_bandwidth(from: (&str, &EndPort), to: (&str, &EndPort), gbits: f64) -> Check {
     let place = format!("{} from {} to {}", place(from.1, to.1), from.0, to.0);
     if from.1.soft || to.1.soft {
-        let found = format!("{gbits:.2} Gb/s; soft-RoCE has no rate to hold that against");
+        let found = format!("{gbits:.2} Gb/s; soft-RoCE has no rate to compare it with");
         let advice = "compare it with what the interface carries by TCP";
         return BANDWIDTH.unknown(&place, found, advice);
     }
@@ -103,7 +103,7 @@ pub fn judge_latencies(rails: &[(&EndPort, &EndPort, f64)]) -> Vec<Check> {
         let place = place(one, other);
         let found = format!("{micros:.2} us one way");
         if rails.len() < 2 {
-            let found = format!("{found}; there is no other rail to hold it against");
+            let found = format!("{found}; there is no other rail to compare it with");
             let advice = "within a rack a card takes some 1 to 3 us, each switch less than 1";
             return LATENCY.unknown(&place, found, advice);
         }

@@ -40,7 +40,7 @@ fn only(value: &Value, known: &[&str], at: Option<&Path<'_>>, errors: &mut Error
     for (name, _) in json::members(value, &[]) {
         if !known.contains(&name.as_str()) {
             let path = child(at, name);
-            let detail = format!("there is no such field; there are {}", known.join(", "));
+            let detail = format!("the field is unknown; write one of {}", known.join(", "));
             errors.push(FieldError::forbidden(&path, detail));
         }
     }

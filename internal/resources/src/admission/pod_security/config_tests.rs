@@ -82,7 +82,7 @@ fn what_is_wrong_in_a_configuration_is_named_with_its_field() {
         ),
         (
             format!("{head} default: {{}}}}"),
-            "default: Forbidden: there is no such field; there are apiVersion, kind, defaults, exemptions",
+            "default: Forbidden: the field is unknown; write one of apiVersion, kind, defaults, exemptions",
         ),
         (
             format!("{head} defaults: {{enforce: basline}}}}"),
@@ -98,7 +98,7 @@ fn what_is_wrong_in_a_configuration_is_named_with_its_field() {
         ),
         (
             format!("{head} defaults: {{enforced: baseline}}}}"),
-            "defaults.enforced: Forbidden: there is no such field; there are enforce, audit, warn, enforce-version, audit-version, warn-version",
+            "defaults.enforced: Forbidden: the field is unknown; write one of enforce, audit, warn, enforce-version, audit-version, warn-version",
         ),
         (
             format!("{head} exemptions: {{usernames: ann}}}}"),
@@ -203,7 +203,7 @@ fn what_is_wrong_in_an_allow_list_is_named_with_its_field() {
         ),
         (
             list("{hostPath: []}"),
-            "spec.hostPath: Forbidden: there is no such field; there are hostPaths, hostNetwork, capabilities".to_owned(),
+            "spec.hostPath: Forbidden: the field is unknown; write one of hostPaths, hostNetwork, capabilities".to_owned(),
         ),
         (
             list("{hostPaths: /data}"),
@@ -244,7 +244,7 @@ fn what_is_wrong_in_an_allow_list_is_named_with_its_field() {
         ),
         (
             path("{path: /data, readOnly: true, namespaceSelector: {labels: {}}}"),
-            "spec.hostPaths[0].namespaceSelector.labels: Forbidden: there is no such field; there are matchLabels, matchExpressions"
+            "spec.hostPaths[0].namespaceSelector.labels: Forbidden: the field is unknown; write one of matchLabels, matchExpressions"
                 .to_owned(),
         ),
         (

@@ -24,19 +24,22 @@ const LIMITS: [&str; 3] = [
 
 const COLUMNS: &[Column] = &[
     NAME,
-    column("Schedule", "string", "When Jobs are made.", |cron, _| {
-        Value::from(json::text(cron, &["spec", "schedule"]))
-    }),
+    column(
+        "Schedule",
+        "string",
+        "The schedule of the Jobs.",
+        |cron, _| Value::from(json::text(cron, &["spec", "schedule"])),
+    ),
     column(
         "Timezone",
         "string",
-        "Where the schedule's clock is.",
+        "The time zone of the schedule.",
         |cron, _| or_none(json::text(cron, &["spec", "timeZone"])),
     ),
     column(
         "Suspend",
         "boolean",
-        "Are no more Jobs made?",
+        "Whether the creation of Jobs is suspended.",
         |cron, _| match json::truth(cron, &["spec", "suspend"]) {
             true => Value::from("True"),
             false => Value::from("False"),

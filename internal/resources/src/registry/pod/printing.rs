@@ -18,7 +18,7 @@ pub(super) const COLUMNS: &[Column] = &[
             Value::from(format!("{}/{}", summary.ready, summary.total))
         },
     ),
-    column("Status", "string", "What the pod is up to.", |pod, _| {
+    column("Status", "string", "The state of the pod.", |pod, _| {
         Value::from(summary(pod).word)
     }),
     column(
@@ -56,7 +56,7 @@ pub(super) const COLUMNS: &[Column] = &[
     wide(
         "Nominated Node",
         "string",
-        "The node that room is being made on.",
+        "The node on which the scheduler makes room for the pod.",
         |pod, _| or_none(json::text(pod, &["status", "nominatedNodeName"])),
     ),
     wide(

@@ -74,17 +74,17 @@ impl Hold {
         match self.kind {
             Kind::Missing => format!("PersistentVolumeClaim {claim} does not exist"),
             Kind::NotMadeYet => format!(
-                "PersistentVolumeClaim {claim} is to be made for the pod's ephemeral volume, and does not exist yet"
+                "the ephemeral volume controller has not created PersistentVolumeClaim {claim} for the pod yet"
             ),
             Kind::Deleting => format!("PersistentVolumeClaim {claim} is being deleted"),
             Kind::Lost | Kind::VolumeMissing => format!(
                 "PersistentVolumeClaim {claim} is bound to PersistentVolume {other}, which does not exist"
             ),
             Kind::NotOurs => format!(
-                "PersistentVolumeClaim {claim} has the name of the pod's ephemeral volume, and was not made for the pod"
+                "PersistentVolumeClaim {claim} has the name of the pod's ephemeral volume, but the pod does not own it"
             ),
             Kind::Classless => format!(
-                "PersistentVolumeClaim {claim} is not bound to a volume, and names no StorageClass that would make one"
+                "PersistentVolumeClaim {claim} is not bound to a volume, and names no StorageClass that would provision one"
             ),
             Kind::NoSuchClass => format!(
                 "PersistentVolumeClaim {claim} is not bound to a volume, and its StorageClass {other} does not exist"
@@ -110,12 +110,15 @@ impl Hold {
             Kind::Missing => {
                 format!("create PersistentVolumeClaim {claim} in namespace {namespace}")
             }
-            Kind::NotMadeYet => "the cluster's ephemeral volume controller making it".to_owned(),
+            Kind::NotMadeYet => "the ephemeral volume controller creating it".to_owned(),
             Kind::Deleting => {
-                "that claim made anew once it is gone, or another named in the pod".to_owned()
+                "that claim created again after its deletion, or another claim in the pod"
+                    .to_owned()
             }
             Kind::Lost | Kind::VolumeMissing => {
-                format!("PersistentVolume {other} made again, or the claim deleted and made anew")
+                format!(
+                    "PersistentVolume {other} created again, or the claim deleted and created again"
+                )
             }
             Kind::NotOurs => format!(
                 "another name for the pod or its volume, or PersistentVolumeClaim {claim} deleted"
@@ -125,10 +128,12 @@ impl Hold {
             }
             Kind::NoSuchClass => format!("create StorageClass {other}"),
             Kind::Prebound => {
-                format!("PersistentVolume {other} there, free, and as large as the claim asks for")
+                format!(
+                    "PersistentVolume {other}, present, free, and as large as the claim requests"
+                )
             }
             Kind::Unbound => format!(
-                "a volume for it: `kubectl describe pvc {claim} -n {namespace}` says what it waits for"
+                "a volume for the claim; `kubectl describe pvc {claim} -n {namespace}` shows what the claim waits for"
             ),
         }
     }

@@ -208,7 +208,7 @@ impl Volumes {
                     let volume = claim.and_then(|claim| claim.volume.as_deref());
                     let (volume, node) = (volume.unwrap_or_default(), &node.name);
                     Some(format!(
-                        "PersistentVolume {volume} of claim {} can't be reached from node {node}",
+                        "node {node} cannot reach PersistentVolume {volume} of claim {}",
                         id.1
                     ))
                 }
@@ -247,7 +247,7 @@ impl Volumes {
                 let given_up = since(self.versions.get(id)) && claim.selected.is_none();
                 given_up.then(|| {
                     let (claim, node) = (&id.1, &node.name);
-                    format!("no volume could be made for PersistentVolumeClaim {claim} on node {node}: its events say why")
+                    format!("no volume could be provisioned for PersistentVolumeClaim {claim} on node {node}; see the claim's events")
                 })
             }
             VolumeSource::Volume(name) => {
@@ -255,7 +255,7 @@ impl Volumes {
                 let kept = volume.is_some_and(|volume| volume.is_for(id, &claim.uid));
                 (since(self.volume_versions.get(name)) && !kept).then(|| {
                     format!(
-                        "PersistentVolume {name} is not kept any more for claim {}",
+                        "PersistentVolume {name} is no longer reserved for claim {}",
                         id.1
                     )
                 })

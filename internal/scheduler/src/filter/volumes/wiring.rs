@@ -156,7 +156,7 @@ impl Scheduler {
         let offered = at.and_then(|node| Some((node, node.offer.as_ref()?)));
         match offered {
             Some((node, offer)) => self.volumes.ready(&key, node, offer, steps),
-            None => VolumesReady::No(format!("node {node} is gone")),
+            None => VolumesReady::No(format!("node {node} no longer exists")),
         }
     }
 }

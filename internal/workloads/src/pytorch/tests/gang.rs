@@ -210,7 +210,7 @@ fn a_job_that_makes_no_sense_fails_with_the_field() {
         ),
         (
             json!({"pytorchReplicaSpecs": {"Chief": replica(1, "Never")}}),
-            "\"Chief\" is no replica type",
+            "\"Chief\" is not a replica type",
         ),
         (
             json!({"pytorchReplicaSpecs": {"Master": replica(2, "Never")}}),
