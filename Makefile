@@ -10,7 +10,7 @@ VENV := $(PARTS)/python/bin
 NEXTEST := $(VENV)/cargo-nextest nextest run --no-fail-fast --workspace
 BUILD := cargo build --locked --workspace --tests --bin muster
 
-.PHONY: up down build test test-all lint advisories fast slow kills fuzz fault-rounds bench bench-closed bench-kube bench-metrics bench-scheduler bench-openb bench-frontier parts mutants
+.PHONY: up down build test test-all lint advisories fast slow kills fuzz fault-rounds bench bench-closed bench-kube bench-metrics bench-scheduler bench-openb bench-frontier parts mutants packages test-packages
 
 up: ## start here, run a distributed training job, leave the UI up
 	@e2e/parts/get demo
@@ -89,7 +89,7 @@ fuzz: parts ## every parser, patches, fields at their ends, and the served OpenA
 	done
 
 # Each long part notes that it passed, so that a run that was interrupted goes on with the next one.
-LONG := kills fuzz fault-rounds mutants
+LONG := kills fuzz fault-rounds mutants test-packages
 test-all: test ## everything, and the long parts: hours; those that passed are not repeated until all have
 	@mkdir -p target/long
 	@for part in $(LONG); do \
@@ -97,6 +97,18 @@ test-all: test ## everything, and the long parts: hours; those that passed are n
 		$(MAKE) --no-print-directory $$part && touch target/long/$$part || exit 1; \
 	done
 	@rm -rf target/long
+
+TWICE ?=
+packages: ## deb, rpm, tarball, image, SBOM in target/packages/out (TWICE=--twice packs twice and compares)
+	@e2e/parts/get packing
+	@packaging/build $(TWICE)
+
+# Makes roots with debootstrap and boots them: root only. What it makes is removed at the end, but for the pristine
+# roots in target/packages. SUITES chooses the Debian releases.
+test-packages: ## lintian, rpmlint, systemd's ratings, the rpm in a root, the deb under a booted systemd (as root)
+	@e2e/parts/get boot
+	@$(MAKE) --no-print-directory packages TWICE=--twice
+	@e2e/packages/check
 
 # ROUNDS of them, the first with the seed SEED: what a round says of itself is its seed, which has it again.
 ROUNDS ?= 100

@@ -40,6 +40,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("store", &["durable"]),
     ("supervisor", &[]),
     ("telemetry", &[]),
+    ("systemd", &[]),
     ("workloads", &[]),
 ];
 

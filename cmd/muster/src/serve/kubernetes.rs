@@ -19,7 +19,8 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use super::health::{self, Standing, State};
-use super::{extender, host, scheduler, signals};
+use super::server::local;
+use super::{extender, host, notify, scheduler, signals};
 use crate::arguments::{ControlledKind, KubernetesServer, NODE_GRACE};
 
 /// The Lease that servers of one cluster contend for.
@@ -58,10 +59,8 @@ pub async fn run(
             tracing::info!("this server leaves {word}s to another operator (--kinds)");
         }
     }
-    println!(
-        "muster works for {address} as {identity}; health and metrics at http://{}/",
-        socket.local_addr()?
-    );
+    let listens = socket.local_addr()?;
+    println!("muster works for {address} as {identity}; health and metrics at http://{listens}/");
     let state = Arc::new(State::new(
         CONTROLLABLE
             .map(|kind| (kind, config.jobs.contains(&kind)))
@@ -85,6 +84,11 @@ pub async fn run(
     components.run("health", |stop| {
         health::serve(socket, state.clone(), stop.receiver())
     });
+    notify::answers_at(
+        &format!("working for {address}"),
+        local(listens),
+        stop.clone(),
+    );
     if let Some(socket) = asked {
         components.run("extender", |stop| {
             extender::serve(socket, state.clone(), stop.receiver())

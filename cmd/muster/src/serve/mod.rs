@@ -17,6 +17,7 @@ mod kubernetes;
 mod layout;
 mod listener;
 mod machine;
+mod notify;
 mod plain_http;
 mod pod_security;
 mod process;
@@ -52,6 +53,7 @@ async fn embedded_server(global: &Global, arguments: &Server) -> Result<Answer> 
     let layout = layout::Layout::open(&data(global))?;
     let server = server::Server::start(&layout, &arguments.server).await?;
     ready::announce(&server, &layout);
+    notify::server_started(&server, stop.clone());
     server.run_until(stop).await?;
     Ok(Answer::Yes)
 }
@@ -71,6 +73,7 @@ pub async fn up(global: &Global, arguments: &Up) -> Result<Answer> {
     let layout = layout::Layout::open(&data(global))?;
     let mut server = server::Server::start(&layout, &arguments.server).await?;
     ready::announce(&server, &layout);
+    notify::server_started(&server, stop.clone());
     let config = machine::beside(&server, &layout, &arguments.machine, &arguments.pods)?;
     // It stops before the server's parts, so that its last reports arrive; its pods keep running under their shims.
     server
@@ -95,6 +98,8 @@ async fn embedded_agent(global: &Global, arguments: &EmbeddedAgent) -> Result<An
     process::keep_files_private();
     let layout = layout::Layout::open(&data(global))?;
     let config = machine::alone(&layout, arguments)?;
+    let status = format!("node {} of {}", config.node_name, config.server);
+    notify::agent_started(&status, stop.clone());
     agent::run(config, stop).await?;
     Ok(Answer::Yes)
 }
@@ -110,6 +115,7 @@ async fn kubelet_agent(global: &Global, arguments: &KubeletAgent) -> Result<Answ
         node = config.node,
         "offering GPUs to the kubelet"
     );
+    notify::agent_started("offering GPUs to the kubelet", stop.clone());
     agent::run_beside_kubelet(config, client, stop).await?;
     Ok(Answer::Yes)
 }

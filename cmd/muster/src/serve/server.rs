@@ -220,7 +220,8 @@ fn certificates(fleet: &Arc<Fleet>) -> Certificates {
     }
 }
 
-fn local(listening: SocketAddr) -> SocketAddr {
+/// An address that reaches a socket of this machine from this machine.
+pub fn local(listening: SocketAddr) -> SocketAddr {
     let ip = match listening.ip() {
         ip if !ip.is_unspecified() => ip,
         IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),

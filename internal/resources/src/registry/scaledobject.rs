@@ -37,7 +37,7 @@ const COLUMNS: &[Column] = &[
     of(
         "Ready",
         "string",
-        "Is it scaled by this?",
+        "Whether the object scales its target.",
         Source::Condition("Ready", "status"),
     ),
     AGE,
