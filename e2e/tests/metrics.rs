@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use e2e::{Agent, Platform, Prometheus, eventually, free_address, get, muster, repository, run};
-use resources::alerts::Rule;
+use resources::alerts::AlertRule;
 use serde_json::Value;
 
 const SOON: Duration = Duration::from_secs(120);
@@ -215,7 +215,7 @@ fn the_alerts_that_agents_judge_are_those_that_prometheus_is_given() {
             word(&rule["labels"]["severity"]),
         )
     });
-    let judged = Rule::ALL.map(|rule| {
+    let judged = AlertRule::ALL.map(|rule| {
         let severity = if rule.warns() { "warning" } else { "info" };
         (
             rule.name().to_owned(),

@@ -9,7 +9,7 @@ mod simulate;
 use std::process::ExitCode;
 
 use arguments::{Arguments, Audit, Command, StoreCommand};
-use cli::{Answer, Exit};
+use cli::{CommandOutcome, ExitCause};
 
 /// The server allocates and frees millions of small objects on many threads, which takes the C library's allocator
 /// three times as long. Huge pages are off: the server would touch only a part of each, and an idle server would
@@ -41,18 +41,18 @@ fn main() -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => {
             eprintln!("muster: the asynchronous runtime did not start: {error}");
-            return ExitCode::from(Exit::Failed.code());
+            return ExitCode::from(ExitCause::Failed.code());
         }
     };
     match runtime.block_on(run(arguments)) {
-        Ok(Answer::Yes) => ExitCode::SUCCESS,
-        Ok(Answer::No) => ExitCode::from(Exit::Failed.code()),
-        Ok(Answer::TimedOut) => ExitCode::from(Exit::TimedOut.code()),
-        Ok(Answer::Ended(status)) => ExitCode::from(status),
+        Ok(CommandOutcome::Yes) => ExitCode::SUCCESS,
+        Ok(CommandOutcome::No) => ExitCode::from(ExitCause::Failed.code()),
+        Ok(CommandOutcome::TimedOut) => ExitCode::from(ExitCause::TimedOut.code()),
+        Ok(CommandOutcome::Ended(status)) => ExitCode::from(status),
         Err(error) => {
             let exit = exit_of(&error);
             // If the reader closed the pipe, it has read enough: that is no error.
-            if exit != Exit::ClosedPipe {
+            if exit != ExitCause::ClosedPipe {
                 eprintln!("muster: {error:#}");
             }
             ExitCode::from(exit.code())
@@ -60,7 +60,7 @@ fn main() -> ExitCode {
     }
 }
 
-async fn run(arguments: Arguments) -> anyhow::Result<Answer> {
+async fn run(arguments: Arguments) -> anyhow::Result<CommandOutcome> {
     match arguments.command {
         Command::Up(up) => serve::up(&arguments.global, &up).await,
         Command::Server(server) => serve::server(&arguments.global, *server).await,
@@ -89,13 +89,13 @@ async fn run(arguments: Arguments) -> anyhow::Result<Answer> {
 }
 
 /// The exit status for an error of any command.
-fn exit_of(error: &anyhow::Error) -> Exit {
+fn exit_of(error: &anyhow::Error) -> ExitCause {
     let exit = cli::exit_of(error);
     let mut causes = error.chain();
     let input = causes
         .any(|cause| cause.is::<simulator::SimulatorError>() || cause.is::<simulate::InputError>());
-    if input && exit == Exit::Failed {
-        Exit::Usage
+    if input && exit == ExitCause::Failed {
+        ExitCause::Usage
     } else {
         exit
     }

@@ -9,7 +9,7 @@ use clap_mangen::Man;
 use clap_mangen::roff::{Roff, roman};
 
 use crate::arguments::Arguments;
-use cli::Exit;
+use cli::ExitCause;
 
 /// Prints completions for a shell.
 pub fn completions(shell: clap_complete::Shell) -> ExitCode {
@@ -18,11 +18,11 @@ pub fn completions(shell: clap_complete::Shell) -> ExitCode {
     match std::io::stdout().write_all(&script) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => {
-            ExitCode::from(Exit::ClosedPipe.code())
+            ExitCode::from(ExitCause::ClosedPipe.code())
         }
         Err(error) => {
             eprintln!("muster: the completions were not written: {error}");
-            ExitCode::from(Exit::Failed.code())
+            ExitCode::from(ExitCause::Failed.code())
         }
     }
 }
@@ -39,7 +39,7 @@ pub fn pages(directory: &Path) -> ExitCode {
                 "muster: man pages were not written to {}: {error}",
                 directory.display()
             );
-            ExitCode::from(Exit::Failed.code())
+            ExitCode::from(ExitCause::Failed.code())
         }
     }
 }

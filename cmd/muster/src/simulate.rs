@@ -8,12 +8,12 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use clap::{Args, ValueEnum};
-use cli::Answer;
+use cli::CommandOutcome;
 use jiff::Timestamp;
-use simulator::read::{Format, ReadOptions, Source, read};
+use simulator::read::{InputFile, InputFormat, ReadOptions, read};
 use simulator::{
-    Decision, Options, Outcome, Policy, Scenario, Seconds, Settings, Summary, report, run,
-    settings, shape, synthetic, what_if,
+    Decision, Policy, Scenario, Seconds, Settings, SimulationOptions, SimulationOutcome, Summary,
+    report, run, settings, shape, synthetic, what_if,
 };
 
 /// The arguments of `muster simulate`.
@@ -93,13 +93,13 @@ pub struct Simulate {
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
     /// Format of the summary
-    #[arg(short, long, value_enum, default_value_t = Form::Text)]
-    output: Form,
+    #[arg(short, long, value_enum, default_value_t = SummaryFormat::Text)]
+    output: SummaryFormat,
 }
 
 /// Formats of the summary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Form {
+enum SummaryFormat {
     Text,
     Json,
     /// Nothing
@@ -195,11 +195,11 @@ pub enum InputError {
 /// One simulation to run.
 struct Case<'a> {
     scenario: &'a Scenario,
-    options: Options,
+    options: SimulationOptions,
 }
 
 /// Runs the simulations and prints their summary.
-pub fn simulate(arguments: &Simulate) -> Result<Answer> {
+pub fn simulate(arguments: &Simulate) -> Result<CommandOutcome> {
     let mut scenario = scenario(arguments)?;
     let of_files = std::mem::take(&mut scenario.settings);
     scenario.settings = settings(arguments)?.or(of_files);
@@ -222,7 +222,7 @@ pub fn simulate(arguments: &Simulate) -> Result<Answer> {
             let label = Some(format!("{policy} if {}", arguments.what_if.join(", ")));
             cases.push(Case {
                 scenario: changed,
-                options: Options { label, ..options },
+                options: SimulationOptions { label, ..options },
             });
         }
     }
@@ -230,7 +230,7 @@ pub fn simulate(arguments: &Simulate) -> Result<Answer> {
         Some(file) => in_turn(&cases, file)?,
         None => side_by_side(&cases)?,
     };
-    let results: Vec<(Summary, Outcome)> = outcomes
+    let results: Vec<(Summary, SimulationOutcome)> = outcomes
         .into_iter()
         .map(|outcome| (Summary::of(&outcome), outcome))
         .collect();
@@ -242,12 +242,16 @@ pub fn simulate(arguments: &Simulate) -> Result<Answer> {
     let sound = results.iter().all(|(summary, _)| summary.violations == 0);
     let summaries: Vec<Summary> = results.into_iter().map(|(summary, _)| summary).collect();
     let said = match arguments.output {
-        Form::Text => report::text(&scenario.name, &scenario.notes, &summaries),
-        Form::Json => serde_json::to_string_pretty(&summaries)? + "\n",
-        Form::None => String::new(),
+        SummaryFormat::Text => report::text(&scenario.name, &scenario.notes, &summaries),
+        SummaryFormat::Json => serde_json::to_string_pretty(&summaries)? + "\n",
+        SummaryFormat::None => String::new(),
     };
     std::io::stdout().write_all(said.as_bytes())?;
-    Ok(if sound { Answer::Yes } else { Answer::No })
+    Ok(if sound {
+        CommandOutcome::Yes
+    } else {
+        CommandOutcome::No
+    })
 }
 
 fn scenario(arguments: &Simulate) -> Result<Scenario> {
@@ -261,9 +265,9 @@ fn scenario(arguments: &Simulate) -> Result<Scenario> {
     for file in &arguments.files {
         texts.push((file.display().to_string(), text_of(file)?));
     }
-    let sources: Vec<Source<'_>> = texts
+    let sources: Vec<InputFile<'_>> = texts
         .iter()
-        .map(|(file, text)| Source { file, text })
+        .map(|(file, text)| InputFile { file, text })
         .collect();
     let mut columns = BTreeMap::new();
     for text in &arguments.columns {
@@ -274,7 +278,11 @@ fn scenario(arguments: &Simulate) -> Result<Scenario> {
     }
     let cluster = arguments.cluster.as_deref();
     let options = ReadOptions {
-        format: arguments.format.as_deref().map(Format::named).transpose()?,
+        format: arguments
+            .format
+            .as_deref()
+            .map(InputFormat::named)
+            .transpose()?,
         columns,
         nodes: cluster
             .map(|text| shape::cluster("--cluster", text))
@@ -339,11 +347,11 @@ fn policies(names: &[String]) -> Result<Vec<Policy>> {
     Ok(policies)
 }
 
-fn options(arguments: &Simulate, policy: Policy) -> Result<Options> {
+fn options(arguments: &Simulate, policy: Policy) -> Result<SimulationOptions> {
     let maybe = |option: &'static str, text: &Option<String>| {
         text.as_ref().map(|text| span(option, text)).transpose()
     };
-    Ok(Options {
+    Ok(SimulationOptions {
         policy,
         gather: span("--gather", &arguments.gather)?,
         grace: span("--grace", &arguments.grace)?,
@@ -351,12 +359,12 @@ fn options(arguments: &Simulate, policy: Policy) -> Result<Options> {
         until: maybe("--until", &arguments.until)?,
         check: !arguments.no_check,
         reports: arguments.decisions.is_some(),
-        ..Options::default()
+        ..SimulationOptions::default()
     })
 }
 
 /// Runs the cases in sequence and writes each decision as it is made.
-fn in_turn(cases: &[Case<'_>], file: &Path) -> Result<Vec<Outcome>> {
+fn in_turn(cases: &[Case<'_>], file: &Path) -> Result<Vec<SimulationOutcome>> {
     let sink: Box<dyn Write> = if file == Path::new("-") {
         Box::new(std::io::stdout().lock())
     } else {
@@ -388,7 +396,7 @@ fn in_turn(cases: &[Case<'_>], file: &Path) -> Result<Vec<Outcome>> {
 }
 
 /// Runs each case on its own thread.
-fn side_by_side(cases: &[Case<'_>]) -> Result<Vec<Outcome>> {
+fn side_by_side(cases: &[Case<'_>]) -> Result<Vec<SimulationOutcome>> {
     std::thread::scope(|scope| {
         let threads: Vec<_> = cases
             .iter()

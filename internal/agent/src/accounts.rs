@@ -143,7 +143,7 @@ impl Accounts {
 
 /// The user of a pod's processes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Owner {
+pub struct ProcessOwner {
     /// The account's name, or a generated name for an id without an account.
     pub name: String,
     /// The user id; never 0.
@@ -159,10 +159,10 @@ pub struct Owner {
     pub given: bool,
 }
 
-impl Owner {
+impl ProcessOwner {
     /// An id without an account, and a group with the same id.
-    pub fn of_id(id: u32) -> Owner {
-        Owner {
+    pub fn of_id(id: u32) -> ProcessOwner {
+        ProcessOwner {
             name: format!("pod-{id}"),
             uid: id,
             gid: id,
@@ -174,13 +174,13 @@ impl Owner {
 }
 
 /// The node's databases of users. A table in tests.
-pub trait Directory: Send + Sync {
+pub trait UserDatabase: Send + Sync {
     /// An account by its name.
     ///
     /// # Errors
     ///
     /// When a database does not answer.
-    fn account(&self, name: &str) -> io::Result<Option<Owner>>;
+    fn account(&self, name: &str) -> io::Result<Option<ProcessOwner>>;
     /// Whether an account has this id.
     fn has_id(&self, id: u32) -> bool;
 }
@@ -188,8 +188,8 @@ pub trait Directory: Send + Sync {
 /// The node's own databases (`/etc/passwd`, LDAP and the like, through the C library).
 pub struct NodeDirectory;
 
-impl Directory for NodeDirectory {
-    fn account(&self, name: &str) -> io::Result<Option<Owner>> {
+impl UserDatabase for NodeDirectory {
+    fn account(&self, name: &str) -> io::Result<Option<ProcessOwner>> {
         let found = User::from_name(name)?;
         let Some(user) = found else { return Ok(None) };
         let listed = CString::new(name)
@@ -201,7 +201,7 @@ impl Directory for NodeDirectory {
         } else {
             PathBuf::from(HOME_OF_NONE)
         };
-        Ok(Some(Owner {
+        Ok(Some(ProcessOwner {
             name: user.name,
             uid: user.uid.as_raw(),
             gid: user.gid.as_raw(),
@@ -222,7 +222,7 @@ impl Directory for NodeDirectory {
 /// # Errors
 ///
 /// When the account can't be looked up, does not exist, or has rights of root.
-pub fn usable(directory: &dyn Directory, name: &str) -> Result<Owner, AccountError> {
+pub fn usable(directory: &dyn UserDatabase, name: &str) -> Result<ProcessOwner, AccountError> {
     let found = directory.account(name);
     let found = found.map_err(|error| AccountError::Lookup {
         account: name.to_owned(),
@@ -246,9 +246,9 @@ pub(crate) mod tests {
     /// Two accounts, and root under another name.
     pub(crate) struct Table;
 
-    impl Directory for Table {
-        fn account(&self, name: &str) -> io::Result<Option<Owner>> {
-            let owner = |uid, gid| Owner {
+    impl UserDatabase for Table {
+        fn account(&self, name: &str) -> io::Result<Option<ProcessOwner>> {
+            let owner = |uid, gid| ProcessOwner {
                 name: name.to_owned(),
                 uid,
                 gid,
@@ -261,7 +261,7 @@ pub(crate) mod tests {
                 "svc-team-a" => Ok(Some(owner(1001, 101))),
                 "toor" => Ok(Some(owner(0, 100))),
                 "wheel" => Ok(Some(owner(7, 0))),
-                "helper" => Ok(Some(Owner {
+                "helper" => Ok(Some(ProcessOwner {
                     groups: vec![101, 0],
                     ..owner(8, 101)
                 })),

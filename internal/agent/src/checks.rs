@@ -10,7 +10,7 @@ use runtime::{ContainerId, ExecOutcome};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::engine::{Engine, EngineError};
+use crate::engine::{ContainerEngine, EngineError};
 use crate::trust::{self, TlsError};
 
 /// The most that is read of a response, in bytes; only its first line matters.
@@ -84,9 +84,9 @@ pub enum CheckError {
 }
 
 /// The container to query.
-pub struct Target<'a> {
+pub struct CheckedContainer<'a> {
     /// The runtime that runs it.
-    pub engine: &'a dyn Engine,
+    pub engine: &'a dyn ContainerEngine,
     /// The run.
     pub id: &'a ContainerId,
     /// The container.
@@ -95,7 +95,7 @@ pub struct Target<'a> {
     pub ip: &'a str,
 }
 
-impl Target<'_> {
+impl CheckedContainer<'_> {
     /// One try of a probe.
     pub async fn probe(&self, probe: &Probe, timeout: Duration) -> Result<(), CheckError> {
         if let Some(exec) = &probe.exec {

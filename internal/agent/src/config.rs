@@ -12,12 +12,12 @@ use devices::over_share::OverShare;
 use devices::rdma::RdmaSettings;
 use devices::sharing::Sharing;
 use devices::vendors::Vendor;
-use devices::xids::Hearing;
+use devices::xids::XidSources;
 use hardware::Inventory;
-use hardware::nccl::Tell;
+use hardware::nccl::TreeDelivery;
 
 use crate::accounts::Accounts;
-use crate::container::Bounds;
+use crate::container::PodLimits;
 use crate::error::AgentError;
 use crate::eviction::PodDisk;
 use crate::identity::Trust;
@@ -77,12 +77,12 @@ pub struct AgentConfig {
     /// The RDMA cards that containers share, and the resource name of each.
     pub rdma: RdmaSettings,
     /// When NCCL gets a file with the PCIe tree, of the machine or as in `expected`.
-    pub topology: Tell,
+    pub topology: TreeDelivery,
     /// Interval at which the hardware is read for changes and for its load.
     pub look: Duration,
     /// Where XIDs of GPUs are read, and the action for each. State is kept below `data` if this
     /// names no file.
-    pub xids: Hearing,
+    pub xids: XidSources,
     /// Where metrics are served; not served if absent.
     pub metrics: Option<Listen>,
     /// Which GPUs containers share by MPS; the containers of other shared GPUs use them in turns.
@@ -133,13 +133,13 @@ impl AgentConfig {
     }
 
     /// The limits of every pod on a machine with so much memory.
-    pub(crate) fn bounds(&self, memory_bytes: u64) -> Bounds {
+    pub(crate) fn bounds(&self, memory_bytes: u64) -> PodLimits {
         let numbers = std::fs::read_to_string("/proc/sys/kernel/pid_max");
         let numbers = numbers.ok().and_then(|text| text.trim().parse().ok());
         // If the kernel has few process ids, a container must leave some to the others.
         let most = numbers.map_or(u64::MAX, |count: u64| (count / PROCESS_SHARE).max(1));
         let hidden = self.hidden.iter().chain([&self.data]);
-        Bounds {
+        PodLimits {
             hidden: hidden.filter_map(|dir| dir.canonicalize().ok()).collect(),
             processes: self.pod_processes.min(most),
             temporary: (memory_bytes / TEMPORARY_SHARE).clamp(1, TEMPORARY_MOST),
@@ -155,10 +155,10 @@ impl AgentConfig {
         found
     }
 
-    pub(crate) fn hardware(&self) -> hardware::Source {
-        hardware::Source {
+    pub(crate) fn hardware(&self) -> hardware::InventorySources {
+        hardware::InventorySources {
             description: self.machine_description.clone(),
-            ..hardware::Source::default()
+            ..hardware::InventorySources::default()
         }
     }
 }
@@ -181,12 +181,12 @@ mod tests {
             mig_strategy: None,
             vendors: Vec::new(),
             rdma: RdmaSettings::default(),
-            topology: Tell::default(),
+            topology: TreeDelivery::default(),
             host_images: false,
             cri_socket: None,
             labels: BTreeMap::new(),
             look: LOOK,
-            xids: Hearing::default(),
+            xids: XidSources::default(),
             metrics: None,
             sharing: Sharing::default(),
             mps: MpsConfig::default(),

@@ -13,9 +13,9 @@ use std::path::PathBuf;
 
 use k8s_openapi::api::core::v1::{Capabilities, Container, Pod, SeccompProfile};
 use resources::names::POD_SECURITY_LEVEL;
-use runtime::{Isolation, User};
+use runtime::{Isolation, ProcessUser};
 
-use crate::accounts::Owner;
+use crate::accounts::ProcessOwner;
 
 /// Memory that a container without GPUs and RDMA cards may lock: systemd's default.
 pub const LOCKED_MEMORY: u64 = 8 << 20;
@@ -51,7 +51,7 @@ const DEFAULT: [&str; 14] = [
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Confinement {
     /// Its user.
-    pub user: User,
+    pub user: ProcessUser,
     /// Its isolation; `None` for a privileged container.
     pub isolation: Option<Isolation>,
 }
@@ -60,7 +60,7 @@ pub struct Confinement {
 #[derive(Clone, Debug, Default)]
 pub struct Ground<'a> {
     /// The user of the pod; `None` if the agent can't run processes as another user.
-    pub owner: Option<&'a Owner>,
+    pub owner: Option<&'a ProcessOwner>,
     /// Directories of the node that are hidden from pods.
     pub hidden: &'a [PathBuf],
     /// Whether the host's own files are read-only for pods that run as an id assigned by the node.
@@ -141,7 +141,7 @@ pub fn of(
         container: container.name.clone(),
         refusal,
     };
-    let asked = Asked::of(pod, container).map_err(says)?;
+    let asked = RequestedResources::of(pod, container).map_err(says)?;
     let privileged = level(pod) == Some("privileged");
     let Some(owner) = ground.owner else {
         return asked.by_the_agents_user(ground).map_err(says);
@@ -155,7 +155,7 @@ pub fn of(
 
 /// The group of a pod's volumes: its `fsGroup`, if permitted. With another group its containers are
 /// refused ([`of`]), and no file of the node is changed before.
-pub fn fs_group(pod: &Pod, owner: Option<&Owner>) -> Option<u32> {
+pub fn fs_group(pod: &Pod, owner: Option<&ProcessOwner>) -> Option<u32> {
     let context = pod.spec.as_ref()?.security_context.as_ref()?;
     let group = u32::try_from(context.fs_group?).ok()?;
     let own = owner.is_none_or(|owner| group == owner.gid || owner.groups.contains(&group));
@@ -169,7 +169,7 @@ fn level(pod: &Pod) -> Option<&str> {
 }
 
 /// The requests of a pod and its container.
-struct Asked<'a> {
+struct RequestedResources<'a> {
     uid: Option<u32>,
     gid: Option<u32>,
     groups: Vec<u32>,
@@ -180,8 +180,8 @@ struct Asked<'a> {
     seccomp: &'a str,
 }
 
-impl<'a> Asked<'a> {
-    fn of(pod: &'a Pod, container: &'a Container) -> Result<Asked<'a>, Refusal> {
+impl<'a> RequestedResources<'a> {
+    fn of(pod: &'a Pod, container: &'a Container) -> Result<RequestedResources<'a>, Refusal> {
         let spec = pod.spec.as_ref();
         let of_pod = spec.and_then(|spec| spec.security_context.as_ref());
         let own = container.security_context.as_ref();
@@ -196,7 +196,7 @@ impl<'a> Asked<'a> {
             context.fs_group.into_iter().chain(supplemental)
         });
         let profile = |profile: &'a SeccompProfile| profile.type_.as_str();
-        Ok(Asked {
+        Ok(RequestedResources {
             uid: number(
                 own.and_then(|c| c.run_as_user)
                     .or(of_pod.and_then(|c| c.run_as_user)),
@@ -230,7 +230,7 @@ impl<'a> Asked<'a> {
         let isolation = self.isolation(ground, Vec::new());
         Ok(Confinement {
             isolation: (!self.privileged).then_some(isolation),
-            user: User {
+            user: ProcessUser {
                 uid: self.uid,
                 gid: self.gid,
                 groups: self.groups,
@@ -239,10 +239,14 @@ impl<'a> Asked<'a> {
     }
 
     /// For a namespace in which an administrator allows everything.
-    fn by_administrators(self, owner: &Owner, ground: &Ground) -> Result<Confinement, Refusal> {
+    fn by_administrators(
+        self,
+        owner: &ProcessOwner,
+        ground: &Ground,
+    ) -> Result<Confinement, Refusal> {
         if self.privileged {
             self.check_root(self.uid)?;
-            let user = User {
+            let user = ProcessUser {
                 uid: self.uid,
                 gid: self.gid,
                 groups: self.groups,
@@ -260,7 +264,7 @@ impl<'a> Asked<'a> {
         let isolation = self.isolation(ground, self.kept(start));
         Ok(Confinement {
             isolation: Some(isolation),
-            user: User {
+            user: ProcessUser {
                 uid: Some(uid),
                 gid,
                 groups: self.groups,
@@ -269,7 +273,7 @@ impl<'a> Asked<'a> {
     }
 
     /// For all other pods.
-    fn held(self, owner: &Owner, ground: &Ground) -> Result<Confinement, Refusal> {
+    fn held(self, owner: &ProcessOwner, ground: &Ground) -> Result<Confinement, Refusal> {
         let refused = |field: &'static str, value: &str| {
             Err(Refusal::Privileged {
                 field,
@@ -310,7 +314,7 @@ impl<'a> Asked<'a> {
         isolation.read_only_host = owner.given && ground.read_only_host;
         Ok(Confinement {
             isolation: Some(isolation),
-            user: User {
+            user: ProcessUser {
                 uid: Some(owner.uid),
                 gid: Some(self.gid.unwrap_or(owner.gid)),
                 groups: self.groups,
@@ -373,18 +377,18 @@ mod tests {
         pod: Value,
         container: Value,
     ) -> Result<Confinement, ConfinementError> {
-        let owner = Owner {
+        let owner = ProcessOwner {
             groups: vec![100, 500],
             gid: 100,
             given: false,
-            ..Owner::of_id(1000)
+            ..ProcessOwner::of_id(1000)
         };
         let hidden = [PathBuf::from("/var/lib/muster")];
         settle_on(Some(&owner), &hidden, level, pod, container)
     }
 
     fn settle_on(
-        owner: Option<&Owner>,
+        owner: Option<&ProcessOwner>,
         hidden: &[PathBuf],
         level: Option<&str>,
         pod: Value,
@@ -426,15 +430,15 @@ mod tests {
 
     #[test]
     fn the_hosts_files_are_read_only_for_an_id_that_the_node_gave_out_and_for_no_account() {
-        let account = Owner {
+        let account = ProcessOwner {
             given: false,
-            ..Owner::of_id(1000)
+            ..ProcessOwner::of_id(1000)
         };
         for (owner, level, read_only) in [
-            (Owner::of_id(2_000_000_000), "baseline", true),
-            (Owner::of_id(2_000_000_000), "restricted", true),
+            (ProcessOwner::of_id(2_000_000_000), "baseline", true),
+            (ProcessOwner::of_id(2_000_000_000), "restricted", true),
             // In such a namespace an administrator allows writes to host files.
-            (Owner::of_id(2_000_000_000), "privileged", false),
+            (ProcessOwner::of_id(2_000_000_000), "privileged", false),
             (account, "baseline", false),
         ] {
             let found = settle_on(Some(&owner), &[], Some(level), json!({}), json!({}));
@@ -494,10 +498,10 @@ mod tests {
 
     #[test]
     fn volumes_are_given_to_no_group_that_the_pod_may_not_have() {
-        let owner = Owner {
+        let owner = ProcessOwner {
             groups: vec![100, 500],
             gid: 100,
-            ..Owner::of_id(1000)
+            ..ProcessOwner::of_id(1000)
         };
         for (level, group, given) in [
             ("baseline", 100, Some(100)),
@@ -551,7 +555,7 @@ mod tests {
         assert!(isolation.capabilities.contains(&"SYS_PTRACE".to_owned()));
         assert!(!isolation.capabilities.contains(&"MKNOD".to_owned()));
         let all = settle(level, json!({}), json!({"privileged": true})).unwrap();
-        assert_eq!((all.isolation, all.user), (None, User::default()));
+        assert_eq!((all.isolation, all.user), (None, ProcessUser::default()));
         let not = json!({"runAsUser": 0, "runAsNonRoot": true});
         let why = settle(level, json!({}), not).unwrap_err().to_string();
         assert!(why.contains("runAsNonRoot"), "{why}");
@@ -561,7 +565,7 @@ mod tests {
     fn an_agent_that_is_not_root_leaves_its_own_user_and_filters_calls() {
         let settle = |container| settle_on(None, &[], None, json!({}), container);
         let found = settle(json!({})).unwrap();
-        assert_eq!(found.user, User::default());
+        assert_eq!(found.user, ProcessUser::default());
         assert!(found.isolation.unwrap().seccomp);
         assert!(settle(json!({"runAsNonRoot": true})).is_err());
         let privileged = settle(json!({"privileged": true})).unwrap();

@@ -5,7 +5,7 @@
 use std::sync::mpsc as threads;
 use std::time::Duration;
 
-use hardware::{HardwareError, Inventory, Machine, Source};
+use hardware::{HardwareError, Inventory, InventorySources, MachineProbe};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
@@ -26,9 +26,9 @@ pub struct DeviceMonitor {
 
 impl DeviceMonitor {
     /// Opens no driver yet. The thread ends when this value is dropped.
-    pub fn new(source: Source) -> DeviceMonitor {
-        let mut machine = Machine::new(source);
-        DeviceMonitor::seeing(PATIENCE, move || machine.look())
+    pub fn new(source: InventorySources) -> DeviceMonitor {
+        let mut machine = MachineProbe::new(source);
+        DeviceMonitor::seeing(PATIENCE, move || machine.observe())
     }
 
     fn seeing(
@@ -59,7 +59,7 @@ impl DeviceMonitor {
     /// # Errors
     ///
     /// When the machine can't be read.
-    pub async fn look(&mut self) -> Result<Inventory, HardwareError> {
+    pub async fn observe(&mut self) -> Result<Inventory, HardwareError> {
         if !self.asked {
             // The thread runs for as long as this value exists.
             let _ = self.ask.send(());
@@ -118,16 +118,16 @@ mod tests {
             })
         });
         go.send(()).unwrap();
-        assert!(device_monitor.look().await.unwrap().gpus[0].healthy);
+        assert!(device_monitor.observe().await.unwrap().gpus[0].healthy);
         for _ in 0..2 {
-            let found = device_monitor.look().await.unwrap();
+            let found = device_monitor.observe().await.unwrap();
             assert!(!found.gpus[0].healthy && !found.gpus[0].failed);
             assert!(found.gpus[0].problem.contains("does not answer"));
         }
         go.send(()).unwrap();
         let mut healthy = false;
         while !healthy {
-            healthy = device_monitor.look().await.unwrap().gpus[0].healthy;
+            healthy = device_monitor.observe().await.unwrap().gpus[0].healthy;
         }
     }
 }

@@ -11,23 +11,23 @@ use prost::Message;
 use rpc::agent::v1::Assign;
 
 use crate::error::{AgentError, file};
-use crate::lifecycle::Machine;
+use crate::lifecycle::PodLifecycle;
 
 const ASSIGNED: &str = "assigned";
 const STATE: &str = "state.json";
 
 /// The paths below the data directory.
 #[derive(Clone, Debug)]
-pub struct Layout {
+pub struct DataLayout {
     data: PathBuf,
 }
 
-impl Layout {
+impl DataLayout {
     /// Creates the required directories.
-    pub fn open(data: &Path) -> Result<Layout, AgentError> {
+    pub fn open(data: &Path) -> Result<DataLayout, AgentError> {
         private_dir(data)?;
         let data = data.canonicalize().map_err(file("resolve", data))?;
-        let layout = Layout { data };
+        let layout = DataLayout { data };
         for dir in [
             layout.pods(),
             layout.logs(),
@@ -109,7 +109,7 @@ impl Layout {
     }
 
     /// The pods found on disk; a record that can't be read is logged and left alone.
-    pub fn kept_pods(&self) -> Result<Vec<(Assign, Machine)>, AgentError> {
+    pub fn kept_pods(&self) -> Result<Vec<(Assign, PodLifecycle)>, AgentError> {
         let dir = self.pods();
         let mut found = Vec::new();
         for entry in fs::read_dir(&dir).map_err(file("read", &dir))? {
@@ -214,7 +214,7 @@ impl PodDir {
     }
 
     /// Saves the state.
-    pub fn keep_state(&self, machine: &Machine) -> Result<(), AgentError> {
+    pub fn keep_state(&self, machine: &PodLifecycle) -> Result<(), AgentError> {
         let json =
             serde_json::to_vec(machine).expect("a pod's state is plain data and always JSON");
         replace(&self.dir.join(STATE), &json)
@@ -249,7 +249,7 @@ impl PodDir {
         }
     }
 
-    fn load(&self) -> Result<Option<(Assign, Machine)>, AgentError> {
+    fn load(&self) -> Result<Option<(Assign, PodLifecycle)>, AgentError> {
         let path = self.dir.join(ASSIGNED);
         let damaged = |path: &Path, detail: String| AgentError::File {
             action: "understand",
@@ -268,7 +268,7 @@ impl PodDir {
             Ok(bytes) => {
                 serde_json::from_slice(&bytes).map_err(|e| damaged(&path, e.to_string()))?
             }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Machine::default(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => PodLifecycle::default(),
             Err(error) => return Err(file("read", path)(error)),
         };
         Ok(Some((assigned, machine)))
@@ -299,7 +299,7 @@ mod tests {
         ] {
             fs::set_permissions(data.join(path), fs::Permissions::from_mode(open)).unwrap();
         }
-        Layout::open(&data).unwrap();
+        DataLayout::open(&data).unwrap();
         for name in ["", "pods", "logs", "identity", "volumes", "volumes/claims"] {
             assert_eq!(mode(&data.join(name)), 0o700, "{name}");
         }
@@ -309,12 +309,12 @@ mod tests {
     #[test]
     fn a_pod_is_found_again_with_its_state() {
         let dir = tempfile::tempdir().unwrap();
-        let layout = Layout::open(dir.path()).unwrap();
+        let layout = DataLayout::open(dir.path()).unwrap();
         let assigned = Assign {
             pod_json: "{}".to_owned(),
             ..Assign::default()
         };
-        let mut machine = Machine::default();
+        let mut machine = PodLifecycle::default();
         machine.stop(3, "x", jiff::Timestamp::from_second(5).unwrap());
         let pod = layout.pod("u");
         pod.keep_assigned(&assigned).unwrap();
@@ -328,7 +328,7 @@ mod tests {
     #[test]
     fn a_damaged_record_is_left_alone_and_an_incomplete_record_is_cleared() {
         let dir = tempfile::tempdir().unwrap();
-        let layout = Layout::open(dir.path()).unwrap();
+        let layout = DataLayout::open(dir.path()).unwrap();
         fs::create_dir(layout.pods().join("half")).unwrap();
         fs::create_dir(layout.pods().join("damaged")).unwrap();
         fs::write(layout.pods().join("damaged/assigned"), [0xff]).unwrap();

@@ -10,7 +10,7 @@ use runtime::{
 };
 use tokio::sync::broadcast;
 
-use crate::lifecycle::Hold;
+use crate::lifecycle::StartBlock;
 
 /// Why a container was not started.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,7 +18,7 @@ pub enum NotStarted {
     /// The run has failed: the restart policy decides on another try.
     Failed(String),
     /// A prerequisite is missing; the start is retried under any restart policy.
-    Waiting(Hold),
+    Waiting(StartBlock),
 }
 
 /// Why an engine did not do what it was asked for.
@@ -33,7 +33,7 @@ pub enum EngineError {
 }
 
 /// Runs containers.
-pub trait Engine: Send + Sync + 'static {
+pub trait ContainerEngine: Send + Sync + 'static {
     /// Its name in the node's information.
     fn name(&self) -> String;
     /// Whether its containers see their GPUs numbered from 0, whichever they were allocated.
@@ -73,7 +73,7 @@ pub trait Engine: Send + Sync + 'static {
     }
     /// The state of all containers.
     fn list(&self) -> Vec<ContainerStatus>;
-    /// Changes of containers; a receiver that lags reads [`Engine::list`].
+    /// Changes of containers; a receiver that lags reads [`ContainerEngine::list`].
     fn changes(&self) -> broadcast::Receiver<ContainerStatus>;
     /// What containers wrote to their own file systems, for engines that store that apart from the
     /// pods' volumes.
@@ -88,7 +88,7 @@ pub trait Engine: Send + Sync + 'static {
 
 macro_rules! engine {
     ($runtime:ty, name: $name:expr, renumbers: $renumbers:literal, fetch: $fetch:expr, release: $release:expr, unfit: $unfit:expr, users: $users:expr, layers: $layers:expr) => {
-        impl Engine for $runtime {
+        impl ContainerEngine for $runtime {
             fn name(&self) -> String {
                 ($name)(self)
             }
@@ -222,7 +222,7 @@ fn not_started(error: RuntimeError) -> NotStarted {
         RuntimeError::Cri { .. } => "CreateContainerError",
         _ => return NotStarted::Failed(error.to_string()),
     };
-    NotStarted::Waiting(Hold {
+    NotStarted::Waiting(StartBlock {
         reason: reason.to_owned(),
         message: error.to_string(),
     })

@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{Container, Pod};
 use rpc::agent::v1::ContainerEnv;
 
 use crate::expand::expand;
-use crate::fields::{self, NodeFacts, ReferenceError};
+use crate::fields::{self, NodeFieldValues, ReferenceError};
 
 /// Variables in order; a later value of the same name replaces the earlier one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -74,7 +74,7 @@ pub fn variables(
     pod: &Pod,
     container: &Container,
     resolved: Option<&ContainerEnv>,
-    node: &NodeFacts,
+    node: &NodeFieldValues,
 ) -> Result<Variables, EnvError> {
     let mut variables = Variables::default();
     if let Some(resolved) = resolved {
@@ -129,8 +129,13 @@ mod tests {
             "spec": {"containers": [{"name": "main", "env": env}]}}))
         .unwrap();
         let container = pod.spec.as_ref().unwrap().containers[0].clone();
-        variables(&pod, &container, Some(resolved), &NodeFacts::default())
-            .map(Variables::into_pairs)
+        variables(
+            &pod,
+            &container,
+            Some(resolved),
+            &NodeFieldValues::default(),
+        )
+        .map(Variables::into_pairs)
     }
 
     fn pairs(pairs: &[(&str, &str)]) -> Vec<(String, String)> {

@@ -9,7 +9,7 @@ use resources::quantity::Quantity;
 
 /// The node's facts that its pods can read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct NodeFacts {
+pub struct NodeFieldValues {
     /// The node's name.
     pub name: String,
     /// Its address, which is also its pods' address.
@@ -44,7 +44,7 @@ pub enum ReferenceError {
 /// For a path that is not supported.
 pub fn field(
     pod: &Pod,
-    node: &NodeFacts,
+    node: &NodeFieldValues,
     selector: &ObjectFieldSelector,
 ) -> Result<String, ReferenceError> {
     let path = selector.field_path.as_str();
@@ -106,7 +106,7 @@ fn lines(map: &Option<BTreeMap<String, String>>) -> String {
 pub fn resource(
     pod: &Pod,
     container: Option<&Container>,
-    node: &NodeFacts,
+    node: &NodeFieldValues,
     selector: &ResourceFieldSelector,
 ) -> Result<String, ReferenceError> {
     let named = selector.container_name.as_deref().filter(|n| !n.is_empty());
@@ -155,7 +155,7 @@ pub fn resource(
         .to_string())
 }
 
-fn whole_node(node: &NodeFacts, name: &str) -> Option<Quantity> {
+fn whole_node(node: &NodeFieldValues, name: &str) -> Option<Quantity> {
     match name {
         "cpu" => Some(Quantity::from_value(i64::from(node.cpus))),
         "memory" => i64::try_from(node.memory_bytes)
@@ -172,7 +172,7 @@ fn whole_node(node: &NodeFacts, name: &str) -> Option<Quantity> {
 /// As [`field`] and [`resource`], and for a file without a reference.
 pub fn file(
     pod: &Pod,
-    node: &NodeFacts,
+    node: &NodeFieldValues,
     item: &DownwardAPIVolumeFile,
 ) -> Result<String, ReferenceError> {
     if let Some(selector) = &item.field_ref {
@@ -199,8 +199,8 @@ mod tests {
         .unwrap()
     }
 
-    fn node() -> NodeFacts {
-        NodeFacts {
+    fn node() -> NodeFieldValues {
+        NodeFieldValues {
             name: "n".to_owned(),
             ip: "10.0.0.1".to_owned(),
             cpus: 8,

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use devices::inventory::suspicion;
-use resources::alerts::{Alert, GpuLook};
+use resources::alerts::{Alert, GpuSample};
 use resources::load::{GpuLoad, GpuLoads, counts, worth_telling};
 use rpc::agent::v1::Health;
 use tokio::time::Instant;
@@ -15,7 +15,7 @@ const AGAIN: Duration = Duration::from_secs(60);
 
 /// The result of one look.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Seen {
+pub struct HealthObservation {
     /// The load of the GPUs.
     pub loads: GpuLoads,
     suspect: String,
@@ -25,11 +25,11 @@ pub struct Seen {
     pub alerts: Vec<Alert>,
 }
 
-impl Seen {
+impl HealthObservation {
     /// The result of an inventory and the alerts after it.
-    pub fn of(found: &hardware::Inventory, alerts: Vec<Alert>) -> Seen {
+    pub fn of(found: &hardware::Inventory, alerts: Vec<Alert>) -> HealthObservation {
         let loads = found.gpus.iter().map(|gpu| (gpu.id.clone(), load(gpu)));
-        Seen {
+        HealthObservation {
             loads: loads.collect(),
             suspect: suspicion(found),
             fabric: found.fabric.clone(),
@@ -39,7 +39,7 @@ impl Seen {
     }
 
     /// Adds the message about a full disk, empty without one.
-    pub fn with_disk(mut self, disk: String) -> Seen {
+    pub fn with_disk(mut self, disk: String) -> HealthObservation {
         self.disk = disk;
         self
     }
@@ -60,12 +60,12 @@ impl Seen {
 
 /// The input of the alerts. A GPU that does not answer has no known values; its use of memory or
 /// power without the total is not known either.
-pub fn looks(found: &hardware::Inventory, held: impl Fn(&str) -> bool) -> Vec<GpuLook> {
+pub fn looks(found: &hardware::Inventory, held: impl Fn(&str) -> bool) -> Vec<GpuSample> {
     let part = |part: f64, whole: f64| (whole > 0.0).then_some(part / whole);
     let look = |gpu: &hardware::Gpu| {
         let known = &gpu.load;
         let power = known.milliwatts.zip(known.milliwatts_limit);
-        GpuLook {
+        GpuSample {
             id: gpu.id.clone(),
             gpu: gpu.index,
             percent: known.percent.map(f64::from),
@@ -102,11 +102,11 @@ fn load(gpu: &hardware::Gpu) -> GpuLoad {
 
 /// The last message to the server.
 #[derive(Debug, Default)]
-pub struct Told(Option<(Seen, Instant)>);
+pub struct SentHealth(Option<(HealthObservation, Instant)>);
 
-impl Told {
+impl SentHealth {
     /// Returns the result if it is worth a message.
-    pub fn news(&mut self, seen: Seen, now: Instant) -> Option<Seen> {
+    pub fn news(&mut self, seen: HealthObservation, now: Instant) -> Option<HealthObservation> {
         self.worth(&seen, now).then(|| {
             self.0 = Some((seen.clone(), now));
             seen
@@ -114,7 +114,7 @@ impl Told {
     }
 
     /// Whether the result is worth a message.
-    fn worth(&self, seen: &Seen, now: Instant) -> bool {
+    fn worth(&self, seen: &HealthObservation, now: Instant) -> bool {
         let Some((last, at)) = &self.0 else {
             return true;
         };
@@ -131,7 +131,7 @@ impl Told {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hardware::{Gpu, Inventory, Load};
+    use hardware::{DriverLoad, Gpu, Inventory};
 
     fn machine(percent: u32, healthy: bool) -> Inventory {
         let gpu = Gpu {
@@ -139,11 +139,11 @@ mod tests {
             memory_mib: 80_000,
             healthy,
             problem: "it does not answer".to_owned(),
-            load: Load {
+            load: DriverLoad {
                 percent: Some(percent),
                 memory_mib: Some(20_000),
                 milliwatts: Some(350_500),
-                ..Load::default()
+                ..DriverLoad::default()
             },
             ..Gpu::default()
         };
@@ -155,22 +155,22 @@ mod tests {
 
     #[test]
     fn the_health_message_equals_the_annotation() {
-        let message = Seen::of(&machine(93, true), Vec::new()).message();
+        let message = HealthObservation::of(&machine(93, true), Vec::new()).message();
         assert_eq!(
             message.load_json,
             r#"{"GPU-0":{"utilisation":93.0,"memory":0.25,"watts":350.5}}"#
         );
         assert_eq!(message.suspect, "");
-        let message = Seen::of(&machine(0, false), Vec::new()).message();
+        let message = HealthObservation::of(&machine(0, false), Vec::new()).message();
         assert_eq!(message.suspect, "GPU 0 is not well: it does not answer");
     }
 
     #[test]
     fn an_equal_state_is_sent_once_and_again_only_while_busy_and_before_it_is_stale() {
-        let mut told = Told::default();
+        let mut told = SentHealth::default();
         let start = Instant::now();
         let mut news = |percent: u32, healthy: bool, second: u64| {
-            let seen = Seen::of(&machine(percent, healthy), Vec::new());
+            let seen = HealthObservation::of(&machine(percent, healthy), Vec::new());
             told.news(seen, start + Duration::from_secs(second))
                 .is_some()
         };

@@ -42,7 +42,7 @@ pub enum Trust {
 /// previous identity is intact.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Identity {
+pub struct AgentIdentity {
     node: String,
     issued: Timestamp,
     not_after: Timestamp,
@@ -57,9 +57,9 @@ const FILE: &str = "identity.json";
 /// certificates name no admission, so no server accepts them any more.
 const EARLIER: [&str; 3] = ["node.key", "node.pem", "ca.pem"];
 
-impl Identity {
+impl AgentIdentity {
     /// Reads the identity of an earlier start; `None` if the node hasn't joined.
-    pub fn load(dir: &Path, node: &str) -> Result<Option<Identity>, AgentError> {
+    pub fn load(dir: &Path, node: &str) -> Result<Option<AgentIdentity>, AgentError> {
         let path = dir.join(FILE);
         if !path.exists() {
             return Ok(None);
@@ -80,7 +80,7 @@ impl Identity {
             );
             return Ok(None);
         }
-        let identity: Identity = serde_json::from_value(kept).map_err(damaged)?;
+        let identity: AgentIdentity = serde_json::from_value(kept).map_err(damaged)?;
         if identity.node != node {
             return Err(AgentError::Setting {
                 field: "node-name",
@@ -101,7 +101,7 @@ impl Identity {
         trust: &Trust,
         token: &str,
         node: &str,
-    ) -> Result<Identity, AgentError> {
+    ) -> Result<AgentIdentity, AgentError> {
         let endpoint = endpoint(server)?;
         let endpoint = match trust {
             Trust::AuthorityFile(path) => {
@@ -125,7 +125,7 @@ impl Identity {
             })
             .await
             .map_err(|status| refused(server, node, &status))?;
-        let identity = Identity::of(node, key_pem, answer.into_inner(), Timestamp::now());
+        let identity = AgentIdentity::of(node, key_pem, answer.into_inner(), Timestamp::now());
         identity.keep(dir)?;
         Ok(identity)
     }
@@ -137,7 +137,7 @@ impl Identity {
 
     /// Waits until the certificate is due for renewal, renews it, and returns the new identity;
     /// retries for as long as that fails.
-    pub async fn renew_in_time(&self, dir: &Path, server: &str) -> Identity {
+    pub async fn renew_in_time(&self, dir: &Path, server: &str) -> AgentIdentity {
         loop {
             let left = self.until_renewal(Timestamp::now());
             if !left.is_zero() {
@@ -161,7 +161,7 @@ impl Identity {
     }
 
     /// Requests a new certificate with this one.
-    async fn renew(&self, dir: &Path, server: &str) -> Result<Identity, AgentError> {
+    async fn renew(&self, dir: &Path, server: &str) -> Result<AgentIdentity, AgentError> {
         let channel = self.connect(server).await?;
         let (key_pem, csr_pem) = request(&self.node)?;
         let answer = EnrollmentClient::new(channel)
@@ -169,7 +169,7 @@ impl Identity {
             .await
             .map_err(|status| refused(server, &self.node, &status))?;
         let node = &self.node;
-        let identity = Identity::of(node, key_pem, answer.into_inner(), Timestamp::now());
+        let identity = AgentIdentity::of(node, key_pem, answer.into_inner(), Timestamp::now());
         identity.keep(dir)?;
         Ok(identity)
     }
@@ -188,8 +188,8 @@ impl Identity {
         connect(server, &endpoint).await
     }
 
-    fn of(node: &str, key_pem: String, answer: Certificate, now: Timestamp) -> Identity {
-        Identity {
+    fn of(node: &str, key_pem: String, answer: Certificate, now: Timestamp) -> AgentIdentity {
+        AgentIdentity {
             node: node.to_owned(),
             issued: now,
             not_after: Timestamp::from_second(answer.not_after).unwrap_or(Timestamp::MAX),
@@ -289,8 +289,8 @@ pub fn deep(error: &dyn std::error::Error) -> String {
 mod tests {
     use super::*;
 
-    fn identity(node: &str) -> Identity {
-        Identity::of(
+    fn identity(node: &str) -> AgentIdentity {
+        AgentIdentity::of(
             node,
             "key".to_owned(),
             Certificate {
@@ -317,11 +317,11 @@ mod tests {
     #[test]
     fn an_identity_is_found_again_by_its_node_and_no_other() {
         let dir = tempfile::tempdir().unwrap();
-        assert!(Identity::load(dir.path(), "a").unwrap().is_none());
+        assert!(AgentIdentity::load(dir.path(), "a").unwrap().is_none());
         identity("a").keep(dir.path()).unwrap();
-        let found = Identity::load(dir.path(), "a").unwrap().unwrap();
+        let found = AgentIdentity::load(dir.path(), "a").unwrap().unwrap();
         assert_eq!(found.key_pem, "key");
-        let other = Identity::load(dir.path(), "b").err().unwrap();
+        let other = AgentIdentity::load(dir.path(), "b").err().unwrap();
         assert!(other.to_string().contains("belongs to node \"a\""));
     }
 
@@ -333,12 +333,12 @@ mod tests {
         for name in EARLIER {
             fs::write(dir.path().join(name), "pem").unwrap();
         }
-        assert!(Identity::load(dir.path(), "a").unwrap().is_none());
+        assert!(AgentIdentity::load(dir.path(), "a").unwrap().is_none());
         identity("a").keep(dir.path()).unwrap();
-        assert!(Identity::load(dir.path(), "a").unwrap().is_some());
+        assert!(AgentIdentity::load(dir.path(), "a").unwrap().is_some());
         assert!(!dir.path().join("node.key").exists());
         fs::write(dir.path().join(FILE), "{").unwrap();
-        assert!(Identity::load(dir.path(), "a").is_err());
+        assert!(AgentIdentity::load(dir.path(), "a").is_err());
     }
 
     #[test]

@@ -2,22 +2,22 @@
 
 use std::collections::BTreeSet;
 
-use devices::inventory::Machine;
+use devices::inventory::NodeHardware;
 use jiff::Timestamp;
 use rpc::agent::v1::{AgentMessage, Inventory};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use crate::config::AgentConfig;
-use crate::health::{self, Seen, Told};
-use crate::node::Node;
+use crate::health::{self, HealthObservation, SentHealth};
+use crate::node::AgentNode;
 use crate::pods::Pods;
 
-/// Reads the hardware every [`AgentConfig::look`], and at once when a part of it reports a change.
+/// Reads the hardware every [`AgentConfig::observe`], and at once when a part of it reports a change.
 /// Sends the inventory when it changed, and the GPUs' state. Ends with the session.
 pub async fn report(
     config: &AgentConfig,
-    node: &Node,
+    node: &AgentNode,
     pods: &Pods,
     outbound: &mpsc::Sender<AgentMessage>,
 ) {
@@ -25,7 +25,7 @@ pub async fn report(
     let news = node.xids.lock().news();
     let mut cards = node.cards.clone();
     let mut described = node.described.clone();
-    let mut told = Told::default();
+    let mut told = SentHealth::default();
     let mut tick = tokio::time::interval(config.look);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
@@ -40,23 +40,23 @@ pub async fn report(
             // Changes of other vendors' devices are reported at once.
             () = described.news() => {}
         }
-        match device_monitor.look().await {
+        match device_monitor.observe().await {
             Ok(found) => {
                 let mut found = config.take_in(found);
-                (node.xids.lock()).judge(&mut found, Instant::now());
-                (node.fabric).judge(&mut found, Instant::now());
-                (node.fault).tell(&mut found, Instant::now());
+                (node.xids.lock()).assess(&mut found, Instant::now());
+                (node.fabric).assess(&mut found, Instant::now());
+                (node.fault).notify(&mut found, Instant::now());
                 let sharing = &node.shared.sharing;
-                let mut now = Machine::labelled(&found, sharing, node.started);
+                let mut now = NodeHardware::labelled(&found, sharing, node.started);
                 now.rdma = node.fabric.proposal(&found);
                 now.share(&cards);
                 now.describe(&described);
                 now.withhold(&pods.held_as());
-                (node.fault).judge(&mut now, Instant::now());
+                (node.fault).assess(&mut now, Instant::now());
                 now.inventory.disk_bytes = node.disk_bytes;
-                (node.pressure).judge(&mut now, Instant::now());
+                (node.pressure).assess(&mut now, Instant::now());
                 now.topology = node.topology.renew(&found).await;
-                node.shared.look(&now);
+                node.shared.observe(&now);
                 let json = now.json();
                 let changed = {
                     let mut machine = node.machine.lock();
@@ -70,9 +70,9 @@ pub async fn report(
                 let held = pods.holders().into_iter();
                 let held: BTreeSet<String> = held.flat_map(|(_, devices)| devices).collect();
                 let looks = health::looks(&found, |gpu| held.contains(gpu));
-                let alerts = (node.alerts.lock()).look(&looks, Timestamp::now());
+                let alerts = (node.alerts.lock()).observe(&looks, Timestamp::now());
                 let disk = (node.pressure).why(Instant::now());
-                let seen = Seen::of(&found, alerts).with_disk(disk);
+                let seen = HealthObservation::of(&found, alerts).with_disk(disk);
                 if let Some(seen) = told.news(seen, Instant::now())
                     && outbound.send(seen.message().into()).await.is_err()
                 {

@@ -53,17 +53,17 @@ use tokio::sync::watch;
 
 pub use accounts::{Accounts, AccountsError};
 pub use config::{AgentConfig, LOOK, MAX_PODS, POD_PROCESSES};
-pub use engine::{Engine, EngineError, NotStarted};
+pub use engine::{ContainerEngine, EngineError, NotStarted};
 pub use error::AgentError;
 pub use eviction::{LEAST_POD_DISK, PodDisk};
-pub use hardware::nccl::Tell as TellTopology;
+pub use hardware::nccl::TreeDelivery as TellTopology;
 pub use identity::Trust;
-pub use kubelet::{GivenBy, KUBELET_DIR, KubeletConfig, KubeletError, run_beside_kubelet};
+pub use kubelet::{DeviceDelivery, KUBELET_DIR, KubeletConfig, KubeletError, run_with_kubelet};
 pub use metrics::{Listen, NoPort, PORT};
 pub use tenants::POD_IDS;
 pub use version::VERSION;
 
-use disk::Layout;
+use disk::DataLayout;
 use own_pods::OwnPods;
 use pod_source::PodSource;
 use pods::Pods;
@@ -72,15 +72,15 @@ use startup::Opened;
 /// The engines that run the pods' containers.
 pub struct Engines {
     /// Processes of this node.
-    pub process: Arc<dyn Engine>,
+    pub process: Arc<dyn ContainerEngine>,
     /// Images, if there is a container runtime.
-    pub images: Option<Arc<dyn Engine>>,
+    pub images: Option<Arc<dyn ContainerEngine>>,
 }
 
 /// Runs the agent with the node's process runtime until `stop` says true. The pods' processes
 /// continue after that; the next agent takes them over.
 pub async fn run(config: AgentConfig, stop: watch::Receiver<bool>) -> Result<(), AgentError> {
-    let layout = Layout::open(&config.data)?;
+    let layout = DataLayout::open(&config.data)?;
     let process = runtime::ProcessRuntime::new(runtime::Config::new(
         layout.containers(),
         config.shim_command.clone(),
@@ -89,7 +89,7 @@ pub async fn run(config: AgentConfig, stop: watch::Receiver<bool>) -> Result<(),
     for missing in process.capabilities().missing() {
         tracing::warn!("this machine lacks {missing}");
     }
-    let images: Option<Arc<dyn Engine>> = match &config.cri_socket {
+    let images: Option<Arc<dyn ContainerEngine>> = match &config.cri_socket {
         Some(socket) => {
             let cri = runtime::CriConfig {
                 socket: socket.clone(),
@@ -149,16 +149,16 @@ pub async fn run_with(
         node: node.clone(),
         pods: pods.clone(),
     });
-    let board = over_share::Board::default();
+    let board = over_share::LatestShares::default();
     let here = node.clone();
-    let shares = shares::Watch::new(
+    let shares = shares::ShareWatch::new(
         config.over_share,
         config.hardware(),
         whose.clone(),
         move || here.machine_now(),
         board.clone(),
     );
-    let disk = eviction::Watch::new(node.clone(), pods.clone(), config.pod_disk);
+    let disk = eviction::DiskWatch::new(node.clone(), pods.clone(), config.pod_disk);
     let (source, xids) = (config.hardware(), node.xids.clone());
     let exporter = metrics::Exporter::new(source, &config.node_name, whose, xids, board);
     components

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use crate::logs::SWEEP;
-use crate::node::Node;
+use crate::node::AgentNode;
 use crate::pods::Pods;
 
 /// Runs without end.
-pub async fn run(node: Arc<Node>, pods: Arc<Pods>) {
+pub async fn run(node: Arc<AgentNode>, pods: Arc<Pods>) {
     let mut tick = tokio::time::interval(SWEEP);
     loop {
         tick.tick().await;

@@ -26,7 +26,7 @@ pub struct LogStore {
 
 /// A log that was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct FoundLog {
     /// Its file.
     pub path: PathBuf,
     /// The pod's uid.
@@ -39,7 +39,7 @@ pub struct Found {
 
 /// The request for a log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Wanted<'a> {
+pub struct WantedLog<'a> {
     /// The pod's namespace.
     pub namespace: &'a str,
     /// The pod's name.
@@ -57,7 +57,7 @@ const EARLIER_RUNS: u32 = 1;
 
 /// One pod's logs, with the data for their retention.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Kept {
+struct RetainedLogs {
     dir: PathBuf,
     bytes: u64,
     age: Duration,
@@ -91,7 +91,7 @@ impl LogStore {
     }
 
     /// The requested log, if it exists.
-    pub fn find(&self, wanted: &Wanted) -> Option<Found> {
+    pub fn find(&self, wanted: &WantedLog) -> Option<FoundLog> {
         let words = [wanted.namespace, wanted.pod, wanted.uid, wanted.container];
         if words
             .iter()
@@ -117,7 +117,7 @@ impl LogStore {
             attempts.pop();
         }
         let attempt = attempts.pop()?;
-        Some(Found {
+        Some(FoundLog {
             path: dir.join(format!("{attempt}.log")),
             uid,
             container,
@@ -125,7 +125,7 @@ impl LogStore {
         })
     }
 
-    fn pod_dir(&self, wanted: &Wanted) -> Option<(PathBuf, String)> {
+    fn pod_dir(&self, wanted: &WantedLog) -> Option<(PathBuf, String)> {
         let prefix = format!("{}_{}_", wanted.namespace, wanted.pod);
         if !wanted.uid.is_empty() {
             let dir = self.root.join(format!("{prefix}{}", wanted.uid));
@@ -186,7 +186,12 @@ impl LogStore {
     }
 
     /// The logs of other pods than these.
-    fn not_of(&self, listed: Vec<String>, uids: &BTreeSet<String>, now: SystemTime) -> Vec<Kept> {
+    fn not_of(
+        &self,
+        listed: Vec<String>,
+        uids: &BTreeSet<String>,
+        now: SystemTime,
+    ) -> Vec<RetainedLogs> {
         let others = listed.into_iter().filter(|name| {
             let uid = name.rsplit('_').next().unwrap_or_default();
             !uids.contains(uid)
@@ -195,7 +200,7 @@ impl LogStore {
             .map(|name| {
                 let dir = self.root.join(name);
                 let (bytes, latest) = measure(&dir);
-                Kept {
+                RetainedLogs {
                     age: now.duration_since(latest).unwrap_or_default(),
                     dir,
                     bytes,
@@ -218,7 +223,7 @@ impl LogStore {
 }
 
 /// The logs beyond the limits, oldest first.
-fn too_many(mut all: Vec<Kept>) -> Vec<Kept> {
+fn too_many(mut all: Vec<RetainedLogs>) -> Vec<RetainedLogs> {
     all.sort_by(|a, b| a.age.cmp(&b.age).then(a.dir.cmp(&b.dir)));
     let mut bytes = 0_u64;
     let mut count = 0;
@@ -264,12 +269,12 @@ fn measure(dir: &Path) -> (u64, SystemTime) {
 mod tests {
     use super::*;
 
-    fn wanted<'a>(pod: &'a str, container: &'a str) -> Wanted<'a> {
-        Wanted {
+    fn wanted<'a>(pod: &'a str, container: &'a str) -> WantedLog<'a> {
+        WantedLog {
             namespace: "ns",
             pod,
             container,
-            ..Wanted::default()
+            ..WantedLog::default()
         }
     }
 
@@ -295,7 +300,7 @@ mod tests {
         .unwrap();
         assert_eq!(store.find(&wanted("p", "main")).unwrap().attempt, 10);
         assert_eq!(store.find(&wanted("p", "")).unwrap().container, "main");
-        let before = Wanted {
+        let before = WantedLog {
             previous: true,
             ..wanted("p", "main")
         };
@@ -310,7 +315,7 @@ mod tests {
         let store = LogStore::new(dir.path().to_owned());
         write(&store, "p", "u1", "main", 0);
         write(&store, "p", "u2", "main", 0);
-        let of = |uid| Wanted {
+        let of = |uid| WantedLog {
             uid,
             ..wanted("p", "main")
         };
@@ -384,12 +389,12 @@ mod tests {
 
     #[test]
     fn the_oldest_go_first_by_count_and_by_bytes() {
-        let kept = |n: usize, bytes| Kept {
+        let kept = |n: usize, bytes| RetainedLogs {
             dir: PathBuf::from(format!("{n}")),
             bytes,
             age: Duration::from_secs(n as u64),
         };
-        let many: Vec<Kept> = (0..KEEP_PODS + 2).map(|n| kept(n, 1)).collect();
+        let many: Vec<RetainedLogs> = (0..KEEP_PODS + 2).map(|n| kept(n, 1)).collect();
         let going: Vec<u64> = too_many(many).iter().map(|k| k.age.as_secs()).collect();
         assert_eq!(going, [KEEP_PODS as u64, KEEP_PODS as u64 + 1]);
         let large = vec![kept(1, KEEP_BYTES), kept(2, 1), kept(0, 1)];

@@ -4,55 +4,55 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use devices::fabric::Fabric;
-use devices::inventory::Machine;
-use devices::mps::{self, MpsConfig, Stands, Wanted};
+use devices::fabric::FabricWatch;
+use devices::inventory::NodeHardware;
+use devices::mps::{self, MpsConfig, MpsPlan, Stands};
 use devices::nccl::TopologyFile;
-use devices::rdma::Cards;
+use devices::rdma::NodeRdmaCards;
 use devices::sharing::Sharing;
-use devices::vendors::Described;
-use devices::xids::Xids;
+use devices::vendors::DeviceStock;
+use devices::xids::XidMonitor;
 use k8s_openapi::api::core::v1::Pod;
 use parking_lot::Mutex;
-use resources::alerts::Watcher;
+use resources::alerts::AlertWatcher;
 use tokio::sync::watch;
 
-use crate::container::Bounds;
+use crate::container::PodLimits;
 use crate::device_monitor::DeviceMonitor;
-use crate::disk::Layout;
-use crate::engine::Engine;
+use crate::disk::DataLayout;
+use crate::engine::ContainerEngine;
 use crate::eviction::Pressure;
-use crate::fields::NodeFacts;
-use crate::lifecycle::Hold;
+use crate::fields::NodeFieldValues;
+use crate::lifecycle::StartBlock;
 use crate::logs::LogStore;
 use crate::node_fault::NodeFault;
 use crate::outbox::Outbox;
 use crate::tenants::Tenants;
 
 /// The node.
-pub struct Node {
+pub struct AgentNode {
     /// The agent's directories.
-    pub layout: Layout,
+    pub layout: DataLayout,
     /// The node's facts that its pods can read.
-    pub facts: NodeFacts,
+    pub facts: NodeFieldValues,
     /// The hardware at the last inventory.
-    pub machine: Mutex<Machine>,
+    pub machine: Mutex<NodeHardware>,
     /// How its GPUs are shared.
-    pub shared: Shared,
+    pub shared: GpuSharing,
     /// The XIDs of its GPUs.
-    pub xids: Arc<Mutex<Xids>>,
+    pub xids: Arc<Mutex<XidMonitor>>,
     /// The state of its RDMA network.
-    pub fabric: Arc<Fabric>,
+    pub fabric: Arc<FabricWatch>,
     /// The RDMA cards that containers share.
-    pub cards: Cards,
+    pub cards: NodeRdmaCards,
     /// The devices of other vendors.
-    pub described: Described,
+    pub described: DeviceStock,
     /// The file with the PCIe tree for NCCL.
     pub topology: TopologyFile,
     /// Reads the hardware; one session at a time.
     pub device_monitor: tokio::sync::Mutex<DeviceMonitor>,
     /// The alerts that are active on its GPUs.
-    pub alerts: Mutex<Watcher>,
+    pub alerts: Mutex<AlertWatcher>,
     /// When this agent started, seconds since 1970.
     pub started: i64,
     /// Messages for the server.
@@ -64,7 +64,7 @@ pub struct Node {
     /// The accounts that its pods run as.
     pub tenants: Tenants,
     /// The limits of every pod.
-    pub bounds: Bounds,
+    pub bounds: PodLimits,
     /// Why the node can't start processes, if it can't.
     pub fault: NodeFault,
     /// The disk bytes that pods may request, if known.
@@ -72,9 +72,9 @@ pub struct Node {
     /// Whether its disk is too full.
     pub pressure: Pressure,
     /// Runs processes.
-    pub process: Arc<dyn Engine>,
+    pub process: Arc<dyn ContainerEngine>,
     /// Runs images.
-    pub images: Option<Arc<dyn Engine>>,
+    pub images: Option<Arc<dyn ContainerEngine>>,
     /// Whether the administrator lets commands of pods with images run on the host.
     pub host_images: bool,
     /// Held while this node takes part in a test between two nodes.
@@ -83,9 +83,9 @@ pub struct Node {
     pub running: Mutex<BTreeMap<String, bool>>,
 }
 
-impl Node {
+impl AgentNode {
     /// The engine that runs a pod's containers, or why there is none.
-    pub fn engine_for(&self, pod: &Pod) -> Result<Arc<dyn Engine>, Hold> {
+    pub fn engine_for(&self, pod: &Pod) -> Result<Arc<dyn ContainerEngine>, StartBlock> {
         let Some(image) = first_image(pod) else {
             return Ok(self.process.clone());
         };
@@ -95,7 +95,7 @@ impl Node {
         if self.host_images {
             return Ok(self.process.clone());
         }
-        Err(Hold {
+        Err(StartBlock {
             reason: "NoContainerRuntime".to_owned(),
             message: format!(
                 "node {:?} has no container runtime for image {image:?}; start its agent with a \
@@ -107,14 +107,14 @@ impl Node {
     }
 
     /// The hardware at the last inventory, and how its GPUs are shared now.
-    pub fn machine_now(&self) -> Machine {
+    pub fn machine_now(&self) -> NodeHardware {
         let mut machine = self.machine.lock().clone();
         machine.mps = self.shared.standing(&machine);
         machine
     }
 
     /// All engines of the node.
-    pub fn engines(&self) -> Vec<Arc<dyn Engine>> {
+    pub fn engines(&self) -> Vec<Arc<dyn ContainerEngine>> {
         let mut engines = vec![self.process.clone()];
         engines.extend(self.images.clone());
         engines
@@ -127,20 +127,20 @@ impl Node {
 }
 
 /// How a node's GPUs are shared.
-pub struct Shared {
+pub struct GpuSharing {
     /// Which GPUs are shared, and how.
     pub sharing: Sharing,
     /// How MPS daemons are started.
     pub mps: MpsConfig,
     /// The GPUs that need a daemon.
-    pub want: watch::Sender<Wanted>,
+    pub want: watch::Sender<MpsPlan>,
     /// The state of the daemons.
     pub stands: watch::Receiver<Stands>,
 }
 
-impl Shared {
+impl GpuSharing {
     /// Requests MPS for the GPUs of a machine that are configured for it.
-    pub fn look(&self, machine: &Machine) {
+    pub fn observe(&self, machine: &NodeHardware) {
         let now = mps::wanted(&machine.inventory, &self.sharing);
         self.want.send_if_modified(|before| {
             let changed = *before != now;
@@ -150,7 +150,7 @@ impl Shared {
     }
 
     /// The state of a machine's GPUs that are shared by MPS.
-    fn standing(&self, machine: &Machine) -> Stands {
+    fn standing(&self, machine: &NodeHardware) -> Stands {
         let wanted = mps::wanted(&machine.inventory, &self.sharing);
         mps::standing(&wanted, &self.stands.borrow(), &self.mps)
     }

@@ -5,7 +5,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use devices::inventory::Machine;
+use devices::inventory::NodeHardware;
 use parking_lot::Mutex;
 use resources::names::RUNTIME_PROCESS;
 use tokio::time::Instant;
@@ -70,14 +70,14 @@ impl NodeFault {
     }
 
     /// Sets the machine's label for whether processes can be started, with the reason if not.
-    pub fn judge(&self, machine: &mut Machine, now: Instant) {
+    pub fn assess(&self, machine: &mut NodeHardware, now: Instant) {
         let fit = self.why(now).is_none().to_string();
         let labels = &mut machine.inventory.labels;
         labels.insert(RUNTIME_PROCESS.to_owned(), fit);
     }
 
     /// Adds the reason to the machine's other problems, for users.
-    pub fn tell(&self, found: &mut hardware::Inventory, now: Instant) {
+    pub fn notify(&self, found: &mut hardware::Inventory, now: Instant) {
         let why = self.why(now);
         let said = why.map(|why| format!("pods without an image can't be started: {why}"));
         found.concerns.extend(said);
@@ -93,8 +93,8 @@ mod tests {
         let start = Instant::now();
         let fault = NodeFault::new(None);
         let label = |fault: &NodeFault, now| {
-            let mut machine = Machine::default();
-            fault.judge(&mut machine, now);
+            let mut machine = NodeHardware::default();
+            fault.assess(&mut machine, now);
             machine.inventory.labels[RUNTIME_PROCESS].clone()
         };
         assert_eq!(label(&fault, start), "true");
@@ -105,11 +105,11 @@ mod tests {
         assert_eq!(label(&fault, end - Duration::from_nanos(1)), "false");
         assert_eq!(label(&fault, end), "true");
         let mut found = hardware::Inventory::default();
-        fault.tell(&mut found, end);
+        fault.notify(&mut found, end);
         assert!(found.concerns.is_empty());
         let fault = NodeFault::new(Some("not allowed".to_owned()));
         assert_eq!(label(&fault, end + LATELY), "false");
-        fault.tell(&mut found, end);
+        fault.notify(&mut found, end);
         assert!(found.concerns[0].contains("not allowed"));
     }
 

@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 const MAX_EVENTS: usize = 512;
 
 #[derive(Default)]
-struct Content {
+struct OutboxContent {
     statuses: BTreeMap<String, PodStatus>,
     unsent: BTreeSet<String>,
     gone: Vec<PodGone>,
@@ -21,7 +21,7 @@ struct Content {
 /// The messages waiting to be sent.
 #[derive(Default)]
 pub struct Outbox {
-    content: Mutex<Content>,
+    content: Mutex<OutboxContent>,
     news: Notify,
 }
 

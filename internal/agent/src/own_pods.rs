@@ -2,20 +2,20 @@
 
 use std::sync::Arc;
 
-use devices::holders::Holders;
-use devices::inventory::Machine;
-use devices::over_share::{Finding, held};
+use devices::holders::DeviceHolders;
+use devices::inventory::NodeHardware;
+use devices::over_share::{ShareExcess, share_holders};
 use devices::processes::Containers;
 use futures::future::BoxFuture;
 
-use crate::node::Node;
+use crate::node::AgentNode;
 use crate::pod_source::{PodSource, Shares};
 use crate::pods::Pods;
 
 /// The pods that the agent runs.
 pub struct OwnPods {
     /// The node with the engines that run them.
-    pub node: Arc<Node>,
+    pub node: Arc<AgentNode>,
     /// The pods.
     pub pods: Arc<Pods>,
 }
@@ -29,8 +29,8 @@ impl OwnPods {
 }
 
 impl PodSource for OwnPods {
-    fn device_holders(&self) -> BoxFuture<'_, Holders> {
-        let mut holders = Holders::default();
+    fn device_holders(&self) -> BoxFuture<'_, DeviceHolders> {
+        let mut holders = DeviceHolders::default();
         for (holder, devices) in self.pods.holders() {
             for device in devices {
                 holders.note(&device, &holder);
@@ -43,12 +43,12 @@ impl PodSource for OwnPods {
         Box::pin(std::future::ready(self.running()))
     }
 
-    fn shares<'a>(&'a self, machine: &'a Machine) -> BoxFuture<'a, Result<Shares, String>> {
-        let held = held::of_own(&self.pods.shares(), machine);
+    fn shares<'a>(&'a self, machine: &'a NodeHardware) -> BoxFuture<'a, Result<Shares, String>> {
+        let held = share_holders::of_own(&self.pods.shares(), machine);
         Box::pin(std::future::ready(Ok((held, self.running()))))
     }
 
-    fn over_share<'a>(&'a self, finding: &'a Finding, words: String) -> BoxFuture<'a, ()> {
+    fn over_share<'a>(&'a self, finding: &'a ShareExcess, words: String) -> BoxFuture<'a, ()> {
         let held = &finding.has.held;
         let container = &held.holder.container;
         let told = self

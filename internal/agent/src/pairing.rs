@@ -6,16 +6,16 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
-use devices::fabric::Fabric;
-use devices::holders::Holder;
-use hardware::rdma::pair::{self, Ask, End, Run, Told};
+use devices::fabric::FabricWatch;
+use devices::holders::DeviceHolder;
+use hardware::rdma::pair::{self, PairAnswer, PairEnd, PairRequest, TestRun};
 use rpc::agent::v1::{AgentMessage, RdmaAnswer, RdmaAsk};
 use tokio::net::TcpListener;
 use tokio::process::{Child, Command};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::{Instant, timeout};
 
-use crate::node::Node;
+use crate::node::AgentNode;
 use crate::pods::Pods;
 
 /// Time limit of a test, from its start at either end: three seconds of measurement, and the time
@@ -166,14 +166,14 @@ pub struct Here<'a> {
     /// The pods with GPUs on this node, each as `namespace/name`.
     pub pods: Vec<String>,
     /// Its RDMA network.
-    pub fabric: &'a Fabric,
+    pub fabric: &'a FabricWatch,
     /// Held while the node takes part in a test.
     pub lone: &'a Arc<Semaphore>,
 }
 
 /// Answers the server's request, when the answer is ready.
 pub fn answer(
-    node: &Arc<Node>,
+    node: &Arc<AgentNode>,
     pods: &Arc<Pods>,
     outbound: &mpsc::Sender<AgentMessage>,
     ask: RdmaAsk,
@@ -208,19 +208,19 @@ pub fn answer(
 
 impl Here<'_> {
     /// The answer of this end, or why it can't answer.
-    pub async fn take(&self, ask: Ask) -> Result<Told, PairingError> {
-        let end = End {
+    pub async fn take(&self, ask: PairRequest) -> Result<PairAnswer, PairingError> {
+        let end = PairEnd {
             address: self.address.clone(),
             pods: self.pods.clone(),
             ..self.fabric.end()
         };
         match ask {
-            Ask::Examine => Ok(Told::End(end)),
-            Ask::Serve(run) => {
+            PairRequest::Examine => Ok(PairAnswer::End(end)),
+            PairRequest::Serve(run) => {
                 let permit = self.begin(&run)?;
                 serve(self.name, &end, &run, permit).await
             }
-            Ask::Measure { run, address, tcp } => {
+            PairRequest::Measure { run, address, tcp } => {
                 let _permit = self.begin(&run)?;
                 let (program, words) = pair::arguments(&run, gid(&end, &run)?, tcp, Some(address));
                 measure(self.name, program, &words, &run).await
@@ -229,7 +229,7 @@ impl Here<'_> {
     }
 
     /// The permit for a test; there is one at a time.
-    fn begin(&self, run: &Run) -> Result<OwnedSemaphorePermit, PairingError> {
+    fn begin(&self, run: &TestRun) -> Result<OwnedSemaphorePermit, PairingError> {
         let node = self.name.to_owned();
         if !self.pods.is_empty() && !run.force {
             let pods = self.pods.clone();
@@ -241,7 +241,7 @@ impl Here<'_> {
 }
 
 /// The pods of containers, each once, as `namespace/name`.
-pub fn names(holders: impl Iterator<Item = Holder>) -> Vec<String> {
+pub fn names(holders: impl Iterator<Item = DeviceHolder>) -> Vec<String> {
     let mut names: Vec<String> = holders
         .map(|holder| format!("{}/{}", holder.namespace, holder.pod))
         .collect();
@@ -251,7 +251,7 @@ pub fn names(holders: impl Iterator<Item = Holder>) -> Vec<String> {
 }
 
 /// The GID index for a port: only for a port that work uses here.
-fn gid(end: &End, run: &Run) -> Result<Option<u32>, PairingError> {
+fn gid(end: &PairEnd, run: &TestRun) -> Result<Option<u32>, PairingError> {
     let mut ports = end.ports.iter();
     let port = ports.find(|port| port.card == run.card && port.number == run.port);
     port.map(|port| port.gid).ok_or_else(|| PairingError::Port {
@@ -263,10 +263,10 @@ fn gid(end: &End, run: &Run) -> Result<Option<u32>, PairingError> {
 /// Starts a far end, which runs in the background until its test ends or its time is over.
 async fn serve(
     name: &str,
-    end: &End,
-    run: &Run,
+    end: &PairEnd,
+    run: &TestRun,
     permit: OwnedSemaphorePermit,
-) -> Result<Told, PairingError> {
+) -> Result<PairAnswer, PairingError> {
     let failed = |source: std::io::Error| PairingError::Tcp {
         node: name.to_owned(),
         source,
@@ -295,7 +295,7 @@ async fn serve(
         let _ = timeout(LIMIT, child.wait_with_output()).await;
         drop(permit);
     });
-    Ok(Told::Serving(tcp))
+    Ok(PairAnswer::Serving(tcp))
 }
 
 /// Runs a test against a serving far end.
@@ -303,8 +303,8 @@ async fn measure(
     name: &str,
     program: &str,
     words: &[String],
-    run: &Run,
-) -> Result<Told, PairingError> {
+    run: &TestRun,
+) -> Result<PairAnswer, PairingError> {
     let child = start(name, program, words)?;
     let ended = timeout(LIMIT, child.wait_with_output()).await;
     let out = match ended {
@@ -319,7 +319,7 @@ async fn measure(
     };
     let printed = String::from_utf8_lossy(&out.stdout);
     match pair::read(run.test, &printed).filter(|_| out.status.success()) {
-        Some(result) => Ok(Told::Measured(result)),
+        Some(result) => Ok(PairAnswer::Measured(result)),
         None => Err(said(name, program, &printed, &out.stderr)),
     }
 }
@@ -422,11 +422,11 @@ mod tests {
             gid,
             ..pair::EndPort::default()
         };
-        let end = End {
+        let end = PairEnd {
             ports: vec![port("mlx5_0", Some(3)), port("mlx5_1", None)],
-            ..End::default()
+            ..PairEnd::default()
         };
-        let run = |card: &str, port: u32| Run {
+        let run = |card: &str, port: u32| TestRun {
             test: Test::Latency,
             card: card.into(),
             port,
@@ -442,7 +442,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_programs_last_words_are_the_reason_for_its_missing_result() {
-        let run = Run {
+        let run = TestRun {
             test: Test::Bandwidth,
             card: "mlx5_0".into(),
             port: 1,
@@ -454,7 +454,7 @@ mod tests {
             measured.map_err(|error| error.to_string())
         };
         let row = "echo ' 65536  10  0.0  3.5  0.1'";
-        assert_eq!(of(row).await, Ok(Told::Measured(3.5)));
+        assert_eq!(of(row).await, Ok(PairAnswer::Measured(3.5)));
         let failed = format!("{row}; exit 1");
         assert!(of(&failed).await.unwrap_err().contains("65536"));
         let why = of("echo first; echo Unable to init >&2; exit 1").await;

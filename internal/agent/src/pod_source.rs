@@ -1,25 +1,25 @@
 //! The interface to a node's pods for the metrics and the watch of GPU shares: which container holds
 //! which device. The pods are the agent's own (`own_pods`) or a kubelet's (`kubelet::pod_source`).
 
-use devices::holders::Holders;
-use devices::inventory::Machine;
-use devices::over_share::{Finding, Held};
+use devices::holders::DeviceHolders;
+use devices::inventory::NodeHardware;
+use devices::over_share::{GpuShare, ShareExcess};
 use devices::processes::Containers;
 use futures::future::BoxFuture;
 
 /// The shares of GPUs that containers hold, and the containers to which processes may belong.
-pub type Shares = (Vec<Held>, Containers);
+pub type Shares = (Vec<GpuShare>, Containers);
 
 /// A node's pods and their devices.
 pub trait PodSource: Send + Sync + 'static {
     /// The containers that hold devices; none while they are unknown.
-    fn device_holders(&self) -> BoxFuture<'_, Holders>;
+    fn device_holders(&self) -> BoxFuture<'_, DeviceHolders>;
     /// The containers to which processes may belong; none while they are unknown.
     fn containers(&self) -> BoxFuture<'_, Containers>;
     /// Every present share of the memory of this machine's GPUs; an error is the reason, as a
     /// sentence, why they are unknown.
-    fn shares<'a>(&'a self, machine: &'a Machine) -> BoxFuture<'a, Result<Shares, String>>;
+    fn shares<'a>(&'a self, machine: &'a NodeHardware) -> BoxFuture<'a, Result<Shares, String>>;
     /// Reports a container that is over its share, in these words, and ends it if the finding says
     /// so.
-    fn over_share<'a>(&'a self, finding: &'a Finding, words: String) -> BoxFuture<'a, ()>;
+    fn over_share<'a>(&'a self, finding: &'a ShareExcess, words: String) -> BoxFuture<'a, ()>;
 }

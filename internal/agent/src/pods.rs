@@ -6,24 +6,24 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use devices::holders::Holder;
+use devices::holders::DeviceHolder;
 use devices::share::share_of;
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::Pod;
 use parking_lot::Mutex;
 use resources::devices::{ChosenDevices, chosen};
-use resources::parts::Share;
+use resources::parts::SharedPart;
 use rpc::agent::v1::{Assign, HeldPod, PodGone, Stop, Update};
 use runtime::ContainerStatus;
 use tokio::sync::{broadcast, mpsc, watch};
 
 use crate::disk::valid_uid;
-use crate::engine::Engine;
+use crate::engine::ContainerEngine;
 use crate::error::AgentError;
-use crate::eviction::{DiskLimits, DiskUser, Eviction, Part};
-use crate::lifecycle::Machine;
-use crate::node::Node;
-use crate::worker::{MAX_WORDS, Start, Word, Worker};
+use crate::eviction::{DiskLimits, DiskUser, PodDirectoryKind, PressureReason};
+use crate::lifecycle::PodLifecycle;
+use crate::node::AgentNode;
+use crate::worker::{MAX_WORDS, Worker, WorkerMessage, WorkerParameters};
 
 /// Uids of pods that are gone, remembered so that a late message can't restart one.
 const MAX_LEFT: usize = 4096;
@@ -31,21 +31,21 @@ const MAX_LEFT: usize = 4096;
 /// How long a container without a pod may take to end before the agent continues.
 const STRANGER_LIMIT: Duration = Duration::from_secs(30);
 
-struct Handle {
+struct PodHandle {
     namespace: String,
     name: String,
     /// The scheduler's choice of devices for its containers.
     devices: ChosenDevices,
     /// The part of each device that it requests; `None` for whole devices.
-    share: Option<Share>,
+    share: Option<SharedPart>,
     /// Its disk limits.
     disk: Arc<DiskLimits>,
-    words: mpsc::Sender<Word>,
+    words: mpsc::Sender<WorkerMessage>,
 }
 
-impl Handle {
-    fn holder(&self, container: &str) -> Holder {
-        Holder {
+impl PodHandle {
+    fn holder(&self, container: &str) -> DeviceHolder {
+        DeviceHolder {
             namespace: self.namespace.clone(),
             pod: self.name.clone(),
             container: container.to_owned(),
@@ -55,8 +55,8 @@ impl Handle {
 
 /// The pods of this node.
 pub struct Pods {
-    node: Arc<Node>,
-    workers: Mutex<BTreeMap<String, Handle>>,
+    node: Arc<AgentNode>,
+    workers: Mutex<BTreeMap<String, PodHandle>>,
     /// Pods that must be gone before a new pod starts.
     fenced: Mutex<BTreeSet<String>>,
     fence: watch::Sender<bool>,
@@ -65,7 +65,7 @@ pub struct Pods {
 
 impl Pods {
     /// Starts without pods.
-    pub fn new(node: Arc<Node>) -> Arc<Pods> {
+    pub fn new(node: Arc<AgentNode>) -> Arc<Pods> {
         Arc::new(Pods {
             node,
             workers: Mutex::default(),
@@ -77,7 +77,7 @@ impl Pods {
 
     /// Takes over the pods and containers of an earlier agent.
     pub async fn recover(self: &Arc<Self>) -> Result<(), AgentError> {
-        let mut found: Vec<(Arc<dyn Engine>, ContainerStatus)> = Vec::new();
+        let mut found: Vec<(Arc<dyn ContainerEngine>, ContainerStatus)> = Vec::new();
         for engine in self.node.engines() {
             let containers = engine.recover().await.map_err(AgentError::Recover)?;
             found.extend(containers.into_iter().map(|c| (engine.clone(), c)));
@@ -112,11 +112,13 @@ impl Pods {
             return;
         };
         if self.left.lock().contains(&uid) {
-            self.say_gone(&pod.metadata.namespace, &pod.metadata.name, &uid);
+            self.report_deleted(&pod.metadata.namespace, &pod.metadata.name, &uid);
             return;
         }
-        if let Some(words) = self.words(&uid) {
-            let _ = words.send(Word::Assigned(Box::new(assigned))).await;
+        if let Some(words) = self.worker_channel(&uid) {
+            let _ = words
+                .send(WorkerMessage::Assigned(Box::new(assigned)))
+                .await;
             return;
         }
         if let Err(error) = self.node.layout.pod(&uid).keep_assigned(&assigned) {
@@ -125,12 +127,12 @@ impl Pods {
             tracing::error!(uid, %error, "a pod can't be kept on disk and is not begun");
             return;
         }
-        self.spawn(uid, pod, assigned, Machine::default(), None);
+        self.spawn(uid, pod, assigned, PodLifecycle::default(), None);
     }
 
     /// The server requests a pod's end.
     pub async fn stop(self: &Arc<Self>, stop: Stop) {
-        let Some(words) = self.words(&stop.uid) else {
+        let Some(words) = self.worker_channel(&stop.uid) else {
             self.node.outbox.gone(PodGone {
                 namespace: stop.namespace,
                 name: stop.name,
@@ -142,7 +144,7 @@ impl Pods {
             self.fenced.lock().insert(stop.uid.clone());
             self.fence.send_replace(true);
         }
-        let word = Word::Stop {
+        let word = WorkerMessage::Stop {
             grace: stop.grace_seconds,
             reason: stop.reason,
         };
@@ -151,8 +153,8 @@ impl Pods {
 
     /// The server sends new names for a pod's hosts file.
     pub async fn update(&self, update: Update) {
-        if let Some(words) = self.words(&update.uid) {
-            let _ = words.send(Word::Hosts(update.hosts)).await;
+        if let Some(words) = self.worker_channel(&update.uid) {
+            let _ = words.send(WorkerMessage::Hosts(update.hosts)).await;
         }
     }
 
@@ -172,7 +174,7 @@ impl Pods {
     }
 
     /// The containers with devices, and these: those of pods that still run.
-    pub fn holders(&self) -> Vec<(Holder, Vec<String>)> {
+    pub fn holders(&self) -> Vec<(DeviceHolder, Vec<String>)> {
         let running = self.node.running.lock();
         let workers = self.workers.lock();
         let live = workers.iter().filter(|(uid, handle)| {
@@ -200,7 +202,7 @@ impl Pods {
 
     /// The containers of running pods that request parts of GPUs: the pod's uid, the container, the
     /// part, and the GPUs.
-    pub fn shares(&self) -> Vec<(String, Holder, Share, Vec<String>)> {
+    pub fn shares(&self) -> Vec<(String, DeviceHolder, SharedPart, Vec<String>)> {
         let running = self.node.running.lock();
         let workers = self.workers.lock();
         let live = (workers.iter()).filter(|(uid, _)| running.get(*uid).copied().unwrap_or(true));
@@ -217,8 +219,8 @@ impl Pods {
 
     /// Handles a container over its GPU share: reports it if `tell`, and ends it if `end`.
     pub async fn over_share(&self, uid: &str, container: &str, why: String, tell: bool, end: bool) {
-        if let Some(words) = self.words(uid) {
-            let word = Word::OverShare {
+        if let Some(words) = self.worker_channel(uid) {
+            let word = WorkerMessage::OverShare {
                 container: container.to_owned(),
                 why,
                 tell,
@@ -232,7 +234,7 @@ impl Pods {
     pub fn disk_users(&self) -> Vec<DiskUser> {
         let running = self.node.running.lock();
         let workers = self.workers.lock();
-        let user = |(uid, handle): (&String, &Handle)| DiskUser {
+        let user = |(uid, handle): (&String, &PodHandle)| DiskUser {
             uid: uid.clone(),
             limits: handle.disk.clone(),
             parts: self.disk_parts(uid, handle),
@@ -242,24 +244,27 @@ impl Pods {
         workers.iter().map(user).collect()
     }
 
-    fn disk_parts(&self, uid: &str, handle: &Handle) -> Vec<(Part, PathBuf)> {
+    fn disk_parts(&self, uid: &str, handle: &PodHandle) -> Vec<(PodDirectoryKind, PathBuf)> {
         let dir = self.node.layout.pod(uid);
-        let mut parts = vec![(Part::Messages, dir.messages())];
+        let mut parts = vec![(PodDirectoryKind::Messages, dir.messages())];
         for name in handle.disk.volumes.keys() {
-            parts.push((Part::Volume(name.clone()), dir.volumes().join(name)));
+            parts.push((
+                PodDirectoryKind::Volume(name.clone()),
+                dir.volumes().join(name),
+            ));
         }
         for name in handle.disk.containers.keys() {
             let (namespace, pod) = (&handle.namespace, &handle.name);
             let logs = self.node.logs.of_container(namespace, pod, uid, name);
-            parts.push((Part::Log(name.clone()), logs));
+            parts.push((PodDirectoryKind::Log(name.clone()), logs));
         }
         parts
     }
 
     /// Evicts a pod. A worker that hangs must not stop the caller, which asks again at its next turn.
-    pub fn evict(&self, uid: &str, eviction: Eviction) {
-        if let Some(words) = self.words(uid) {
-            let _ = words.try_send(Word::Evict(eviction));
+    pub fn evict(&self, uid: &str, eviction: PressureReason) {
+        if let Some(words) = self.worker_channel(uid) {
+            let _ = words.try_send(WorkerMessage::Evict(eviction));
         }
     }
 
@@ -268,11 +273,11 @@ impl Pods {
         self.workers.lock().keys().cloned().collect()
     }
 
-    fn words(&self, uid: &str) -> Option<mpsc::Sender<Word>> {
+    fn worker_channel(&self, uid: &str) -> Option<mpsc::Sender<WorkerMessage>> {
         self.workers.lock().get(uid).map(|h| h.words.clone())
     }
 
-    fn say_gone(&self, namespace: &Option<String>, name: &Option<String>, uid: &str) {
+    fn report_deleted(&self, namespace: &Option<String>, name: &Option<String>, uid: &str) {
         self.node.outbox.gone(PodGone {
             namespace: namespace.clone().unwrap_or_default(),
             name: name.clone().unwrap_or_default(),
@@ -285,11 +290,11 @@ impl Pods {
         uid: String,
         pod: Pod,
         assigned: Assign,
-        machine: Machine,
+        machine: PodLifecycle,
         found: Option<&[ContainerStatus]>,
     ) {
         let (to_self, words) = mpsc::channel(MAX_WORDS);
-        let handle = Handle {
+        let handle = PodHandle {
             namespace: pod.metadata.namespace.clone().unwrap_or_default(),
             name: pod.metadata.name.clone().unwrap_or_default(),
             devices: chosen(pod.metadata.annotations.as_ref()),
@@ -304,7 +309,7 @@ impl Pods {
             }
             workers.insert(uid.clone(), handle);
         }
-        let mut worker = Worker::new(Start {
+        let mut worker = Worker::new(WorkerParameters {
             node: self.node.clone(),
             assigned,
             pod,
@@ -341,7 +346,7 @@ impl Pods {
     }
 
     /// Passes a runtime's events to the workers for as long as there are pods.
-    fn follow(self: &Arc<Self>, engine: Arc<dyn Engine>) {
+    fn follow(self: &Arc<Self>, engine: Arc<dyn ContainerEngine>) {
         let pods = Arc::downgrade(self);
         let mut changes = engine.changes();
         tokio::spawn(async move {
@@ -354,8 +359,8 @@ impl Pods {
                 };
                 let Some(pods) = pods.upgrade() else { return };
                 for status in news {
-                    if let Some(words) = pods.words(&status.pod.uid) {
-                        let _ = words.send(Word::Seen(Box::new(status))).await;
+                    if let Some(words) = pods.worker_channel(&status.pod.uid) {
+                        let _ = words.send(WorkerMessage::Seen(Box::new(status))).await;
                     }
                 }
             }
@@ -364,7 +369,7 @@ impl Pods {
 }
 
 /// Ends a container whose pod is no longer on this node: a container must not run without a pod.
-async fn end_stranger(engine: &Arc<dyn Engine>, found: &ContainerStatus) {
+async fn end_stranger(engine: &Arc<dyn ContainerEngine>, found: &ContainerStatus) {
     let id = &found.id;
     tracing::warn!(container = %id, "a container without a pod is ended");
     let mut changes = engine.changes();

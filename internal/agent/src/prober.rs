@@ -7,16 +7,16 @@ use k8s_openapi::api::core::v1::Container;
 use runtime::ContainerId;
 use tokio::sync::{mpsc, watch};
 
-use crate::checks::Target;
-use crate::engine::Engine;
+use crate::checks::CheckedContainer;
+use crate::engine::ContainerEngine;
 use crate::lifecycle::ProbeVerdict;
-use crate::probes::{Counter, Kind, Schedule};
-use crate::worker::Word;
+use crate::probes::{ConsecutiveResults, ProbeKind, Schedule};
+use crate::worker::WorkerMessage;
 
 /// One probe of one run.
 pub struct Prober {
     /// The runtime that runs the container.
-    pub engine: Arc<dyn Engine>,
+    pub engine: Arc<dyn ContainerEngine>,
     /// The run.
     pub id: ContainerId,
     /// The container's spec.
@@ -24,13 +24,13 @@ pub struct Prober {
     /// The pod's address.
     pub ip: String,
     /// The kind of probe.
-    pub kind: Kind,
+    pub kind: ProbeKind,
     /// The container's name.
     pub name: String,
     /// The run's number.
     pub attempt: u32,
     /// The receiver of results.
-    pub to_worker: mpsc::Sender<Word>,
+    pub to_worker: mpsc::Sender<WorkerMessage>,
     /// Set by the startup probe.
     pub has_started: Arc<watch::Sender<bool>>,
     /// The startup that the other probes wait for.
@@ -41,9 +41,9 @@ impl Prober {
     /// Probes until the result is final or the worker is gone.
     pub async fn run(mut self, probe: k8s_openapi::api::core::v1::Probe) {
         let schedule = Schedule::of(&probe);
-        let mut counter = Counter::default();
+        let mut counter = ConsecutiveResults::default();
         let startup = self.container.startup_probe.is_some();
-        if self.kind != Kind::Startup
+        if self.kind != ProbeKind::Startup
             && startup
             && self
                 .wait_started
@@ -58,7 +58,7 @@ impl Prober {
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             tick.tick().await;
-            let target = Target {
+            let target = CheckedContainer {
                 engine: self.engine.as_ref(),
                 id: &self.id,
                 container: &self.container,
@@ -73,19 +73,19 @@ impl Prober {
                 .map(|error| error.to_string())
                 .unwrap_or_default();
             let verdict = match (self.kind, counted) {
-                (Kind::Startup, true) => ProbeVerdict::Started,
-                (Kind::Readiness, ready) => ProbeVerdict::Ready(ready),
-                (Kind::Liveness, true) => continue,
+                (ProbeKind::Startup, true) => ProbeVerdict::Started,
+                (ProbeKind::Readiness, ready) => ProbeVerdict::Ready(ready),
+                (ProbeKind::Liveness, true) => continue,
                 (kind, false) => {
                     ProbeVerdict::Condemned(format!("{} probe failed: {why}", kind.title()))
                 }
             };
             let last = matches!(verdict, ProbeVerdict::Started | ProbeVerdict::Condemned(_));
-            let word = Word::Probed(self.name.clone(), self.attempt, verdict);
+            let word = WorkerMessage::Probed(self.name.clone(), self.attempt, verdict);
             if self.to_worker.send(word).await.is_err() {
                 return;
             }
-            if self.kind == Kind::Startup && counted {
+            if self.kind == ProbeKind::Startup && counted {
                 self.has_started.send_replace(true);
             }
             if last {

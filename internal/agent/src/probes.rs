@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{Container, Probe};
 
 /// The kind of probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum ProbeKind {
     /// Until it succeeds, the other probes wait; if it fails for good, the container ends.
     Startup,
     /// If it fails for good, the container ends.
@@ -16,13 +16,13 @@ pub enum Kind {
     Readiness,
 }
 
-impl Kind {
+impl ProbeKind {
     /// The start of its messages.
     pub fn title(self) -> &'static str {
         match self {
-            Kind::Startup => "Startup",
-            Kind::Liveness => "Liveness",
-            Kind::Readiness => "Readiness",
+            ProbeKind::Startup => "Startup",
+            ProbeKind::Liveness => "Liveness",
+            ProbeKind::Readiness => "Readiness",
         }
     }
 }
@@ -63,11 +63,11 @@ impl Schedule {
 }
 
 /// A container's probes.
-pub fn of(container: &Container) -> Vec<(Kind, Probe)> {
+pub fn of(container: &Container) -> Vec<(ProbeKind, Probe)> {
     [
-        (Kind::Startup, &container.startup_probe),
-        (Kind::Liveness, &container.liveness_probe),
-        (Kind::Readiness, &container.readiness_probe),
+        (ProbeKind::Startup, &container.startup_probe),
+        (ProbeKind::Liveness, &container.liveness_probe),
+        (ProbeKind::Readiness, &container.readiness_probe),
     ]
     .into_iter()
     .filter_map(|(kind, probe)| Some((kind, probe.clone()?)))
@@ -76,12 +76,12 @@ pub fn of(container: &Container) -> Vec<(Kind, Probe)> {
 
 /// Counts results in a row.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counter {
+pub struct ConsecutiveResults {
     row: u32,
     last: Option<bool>,
 }
 
-impl Counter {
+impl ConsecutiveResults {
     /// Adds a result; returns it when it has occurred often enough in a row to count.
     pub fn add(&mut self, success: bool, schedule: &Schedule) -> Option<bool> {
         if self.last == Some(success) {
@@ -110,7 +110,7 @@ mod tests {
             failures: 3,
             ..Schedule::of(&Probe::default())
         };
-        let mut counter = Counter::default();
+        let mut counter = ConsecutiveResults::default();
         let results = [
             false, false, true, false, false, false, false, true, true, true,
         ];

@@ -12,12 +12,12 @@ use runtime::{ContainerId, ContainerSpec, ContainerStatus};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
-use crate::checks::{CheckError, Target};
+use crate::checks::{CheckError, CheckedContainer};
 use crate::container::ContainerError;
-use crate::engine::{Engine, NotStarted};
+use crate::engine::{ContainerEngine, NotStarted};
 use crate::lifecycle::ProbeVerdict;
 use crate::logs::LogStore;
-use crate::worker::Word;
+use crate::worker::WorkerMessage;
 
 /// The grace period of a container whose preStop hook used up the pod's.
 const LEAST_GRACE: Duration = Duration::from_secs(2);
@@ -42,7 +42,7 @@ pub struct Beginning {
 /// A run that may exist.
 pub struct RunningContainer {
     /// The runtime that runs it.
-    pub engine: Arc<dyn Engine>,
+    pub engine: Arc<dyn ContainerEngine>,
     /// The run.
     pub id: ContainerId,
     /// The container's spec.
@@ -52,12 +52,12 @@ pub struct RunningContainer {
     /// The pod's address.
     pub ip: String,
     /// The receiver of messages.
-    pub to_worker: mpsc::Sender<Word>,
+    pub to_worker: mpsc::Sender<WorkerMessage>,
 }
 
 impl RunningContainer {
     async fn hook(&self, hook: &LifecycleHandler, limit: Duration) -> Result<(), CheckError> {
-        let target = Target {
+        let target = CheckedContainer {
             engine: self.engine.as_ref(),
             id: &self.id,
             container: &self.container,
@@ -68,7 +68,7 @@ impl RunningContainer {
 
     async fn not_running(&self, why: String) {
         let why = NotStarted::Failed(why);
-        let word = Word::NotStarted(self.container.name.clone(), self.attempt, why);
+        let word = WorkerMessage::NotStarted(self.container.name.clone(), self.attempt, why);
         let _ = self.to_worker.send(word).await;
     }
 }
@@ -76,11 +76,11 @@ impl RunningContainer {
 /// Starts a run. The runtime forgets the run before; its log stays, and those of earlier runs are
 /// removed.
 pub fn begin(
-    engine: Arc<dyn Engine>,
+    engine: Arc<dyn ContainerEngine>,
     spec: Result<ContainerSpec, ContainerError>,
     container: &str,
     attempt: u32,
-    to_worker: mpsc::Sender<Word>,
+    to_worker: mpsc::Sender<WorkerMessage>,
 ) -> Beginning {
     let (done, is_done) = watch::channel(false);
     let (call_off, called_off) = watch::channel(false);
@@ -100,8 +100,8 @@ pub fn begin(
             }
         };
         let word = match begun {
-            Ok(status) => Word::Seen(Box::new(status)),
-            Err(why) => Word::NotStarted(container, attempt, why),
+            Ok(status) => WorkerMessage::Seen(Box::new(status)),
+            Err(why) => WorkerMessage::NotStarted(container, attempt, why),
         };
         let _ = to_worker.send(word).await;
         done.send_replace(true);
@@ -112,7 +112,7 @@ pub fn begin(
 /// Fetching ends when the run is cancelled; starting is short and is awaited, so that the result is
 /// known.
 async fn start(
-    engine: &dyn Engine,
+    engine: &dyn ContainerEngine,
     mut spec: ContainerSpec,
     mut called_off: watch::Receiver<bool>,
 ) -> Result<ContainerStatus, NotStarted> {
@@ -130,7 +130,7 @@ async fn start(
     engine.start(spec).await
 }
 
-async fn forget_the_one_before(engine: &dyn Engine, spec: &ContainerSpec) {
+async fn forget_the_one_before(engine: &dyn ContainerEngine, spec: &ContainerSpec) {
     let Some(before) = spec.attempt.checked_sub(1) else {
         return;
     };
@@ -203,7 +203,7 @@ pub fn post_start(run: RunningContainer) {
     tokio::spawn(async move {
         if let Err(why) = run.hook(&hook, POST_START).await {
             let verdict = ProbeVerdict::Condemned(format!("FailedPostStartHook: {why}"));
-            let word = Word::Probed(run.container.name.clone(), run.attempt, verdict);
+            let word = WorkerMessage::Probed(run.container.name.clone(), run.attempt, verdict);
             let _ = run.to_worker.send(word).await;
         }
     });

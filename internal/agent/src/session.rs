@@ -23,10 +23,10 @@ use tracing::Instrument;
 
 use crate::config::{AgentConfig, MAX_PODS};
 use crate::error::AgentError;
-use crate::identity::{Identity, deep};
+use crate::identity::{AgentIdentity, deep};
 use crate::inventory_loop;
-use crate::logs::Wanted;
-use crate::node::Node;
+use crate::logs::WantedLog;
+use crate::node::AgentNode;
 use crate::pairing;
 use crate::pods::Pods;
 use crate::version::VERSION;
@@ -57,7 +57,7 @@ fn pause(tries: usize) -> Duration {
 /// When the node can't join, and another try can't help.
 pub async fn run(
     config: &AgentConfig,
-    node: &Arc<Node>,
+    node: &Arc<AgentNode>,
     pods: &Arc<Pods>,
     mut stop: watch::Receiver<bool>,
 ) -> Result<(), AgentError> {
@@ -70,11 +70,11 @@ pub async fn run(
 /// The node's identity; joins if there is none yet. `None` if stopped meanwhile.
 async fn join(
     config: &AgentConfig,
-    node: &Node,
+    node: &AgentNode,
     stop: &mut watch::Receiver<bool>,
-) -> Result<Option<Identity>, AgentError> {
+) -> Result<Option<AgentIdentity>, AgentError> {
     let dir = node.layout.identity();
-    if let Some(identity) = Identity::load(&dir, &config.node_name)? {
+    if let Some(identity) = AgentIdentity::load(&dir, &config.node_name)? {
         // An expired identity is only used if there is no token for a new one.
         if config.token.is_none() || !identity.has_expired(Timestamp::now()) {
             return Ok(Some(identity));
@@ -86,7 +86,7 @@ async fn join(
     };
     let mut tries = 0;
     loop {
-        let joined = Identity::join(&dir, &config.server, &trust, token, &config.node_name);
+        let joined = AgentIdentity::join(&dir, &config.server, &trust, token, &config.node_name);
         match joined.await {
             Ok(identity) => {
                 tracing::info!(server = config.server, node = config.node_name, "joined");
@@ -108,9 +108,9 @@ async fn join(
 /// session starts again with the new one.
 async fn keep(
     config: &AgentConfig,
-    node: &Arc<Node>,
+    node: &Arc<AgentNode>,
     pods: &Arc<Pods>,
-    mut identity: Identity,
+    mut identity: AgentIdentity,
     mut stop: watch::Receiver<bool>,
 ) {
     let directory = node.layout.identity();
@@ -155,9 +155,9 @@ async fn keep(
 }
 
 /// Joins again if the certificate is no longer accepted and a token is configured.
-async fn join_again(config: &AgentConfig, directory: &Path) -> Option<Identity> {
+async fn join_again(config: &AgentConfig, directory: &Path) -> Option<AgentIdentity> {
     let (token, trust) = (config.token.as_deref()?, config.trust()?);
-    let joined = Identity::join(directory, &config.server, &trust, token, &config.node_name);
+    let joined = AgentIdentity::join(directory, &config.server, &trust, token, &config.node_name);
     match joined.await {
         Ok(identity) => {
             tracing::info!(
@@ -174,7 +174,7 @@ async fn join_again(config: &AgentConfig, directory: &Path) -> Option<Identity> 
     }
 }
 
-fn hello(config: &AgentConfig, node: &Node, pods: &Pods) -> Hello {
+fn hello(config: &AgentConfig, node: &AgentNode, pods: &Pods) -> Hello {
     let read = |path: &str| {
         std::fs::read_to_string(path)
             .unwrap_or_default()
@@ -216,9 +216,9 @@ fn hello(config: &AgentConfig, node: &Node, pods: &Pods) -> Hello {
 /// One session, from connecting to its end.
 async fn one(
     config: &AgentConfig,
-    node: &Arc<Node>,
+    node: &Arc<AgentNode>,
     pods: &Arc<Pods>,
-    identity: &Identity,
+    identity: &AgentIdentity,
 ) -> Result<(), AgentError> {
     let channel = identity.connect(&config.server).await?;
     let mut client = FleetClient::new(channel)
@@ -249,7 +249,7 @@ async fn one(
         .map_err(|status| broken(&status))?
         .into_inner();
     node.outbox.begin_again();
-    let logs = Logs::new(node.clone(), outbound.clone());
+    let logs = SentLogs::new(node.clone(), outbound.clone());
     let hear = async {
         loop {
             match inbound.message().await {
@@ -267,7 +267,7 @@ async fn one(
     }
 }
 
-async fn take(node: &Arc<Node>, pods: &Arc<Pods>, logs: &Logs, message: ServerMessage) {
+async fn take(node: &Arc<AgentNode>, pods: &Arc<Pods>, logs: &SentLogs, message: ServerMessage) {
     use server_message::Body;
     match message.body {
         None => {}
@@ -285,7 +285,7 @@ async fn take(node: &Arc<Node>, pods: &Arc<Pods>, logs: &Logs, message: ServerMe
     }
 }
 
-async fn tell(node: &Node, outbound: &mpsc::Sender<AgentMessage>) {
+async fn tell(node: &AgentNode, outbound: &mpsc::Sender<AgentMessage>) {
     loop {
         for message in node.outbox.take() {
             if outbound.send(message).await.is_err() {
@@ -310,8 +310,8 @@ async fn beat(outbound: &mpsc::Sender<AgentMessage>) {
 }
 
 /// The logs being sent.
-struct Logs {
-    node: Arc<Node>,
+struct SentLogs {
+    node: Arc<AgentNode>,
     outbound: mpsc::Sender<AgentMessage>,
     open: Arc<Mutex<BTreeMap<u64, OpenOne>>>,
 }
@@ -319,9 +319,9 @@ struct Logs {
 /// The task that sends a log, and its send window.
 type OpenOne = (AbortHandle, Arc<Semaphore>);
 
-impl Logs {
-    fn new(node: Arc<Node>, outbound: mpsc::Sender<AgentMessage>) -> Logs {
-        Logs {
+impl SentLogs {
+    fn new(node: Arc<AgentNode>, outbound: mpsc::Sender<AgentMessage>) -> SentLogs {
+        SentLogs {
             node,
             outbound,
             open: Arc::default(),
@@ -368,7 +368,7 @@ impl Logs {
     }
 }
 
-impl Drop for Logs {
+impl Drop for SentLogs {
     fn drop(&mut self) {
         for (_, (task, _)) in std::mem::take(&mut *self.open.lock()) {
             task.abort();
@@ -387,13 +387,13 @@ fn log_end(stream_id: u64, error: String, not_found: bool) -> AgentMessage {
 
 /// Sends a log; returns its last message, or `None` when the session is gone.
 async fn send_log(
-    node: &Arc<Node>,
+    node: &Arc<AgentNode>,
     outbound: &mpsc::Sender<AgentMessage>,
     open: &OpenLog,
     credit: &Semaphore,
 ) -> Option<AgentMessage> {
     let id = open.stream_id;
-    let wanted = Wanted {
+    let wanted = WantedLog {
         namespace: &open.namespace,
         pod: &open.pod,
         uid: &open.uid,

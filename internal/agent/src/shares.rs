@@ -5,10 +5,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use devices::holders::Holder;
-use devices::inventory::Machine;
-use devices::over_share::{Board, Finding, Judge, OverShare, Sight, Unknown};
-use hardware::{Meter, Reading, Source};
+use devices::holders::DeviceHolder;
+use devices::inventory::NodeHardware;
+use devices::over_share::{
+    LatestShares, OverShare, ShareExcess, ShareJudge, ShareObservation, Unknown,
+};
+use hardware::{GpuReading, InventorySources, Meter};
 use parking_lot::Mutex;
 use tokio::time::timeout;
 
@@ -25,32 +27,32 @@ const MPS: &str = "nvidia-cuda-mps";
 pub const OVER_SHARE: &str = "OverGpuShare";
 
 /// Watches one node's shares.
-pub struct Watch {
+pub struct ShareWatch {
     pods: Arc<dyn PodSource>,
-    machine: Box<dyn Fn() -> Machine + Send + Sync>,
+    machine: Box<dyn Fn() -> NodeHardware + Send + Sync>,
     meter: Arc<Mutex<Meter>>,
-    judge: Judge,
-    board: Board,
+    judge: ShareJudge,
+    board: LatestShares,
     /// The last log message about processes without a known owner, by GPU.
     unknown: BTreeMap<String, usize>,
     /// The logged reason why nothing could be read.
     blind: Option<String>,
 }
 
-impl Watch {
+impl ShareWatch {
     /// A watch of the shares of these pods on the present machine.
     pub fn new(
         policy: OverShare,
-        source: Source,
+        source: InventorySources,
         pods: Arc<dyn PodSource>,
-        machine: impl Fn() -> Machine + Send + Sync + 'static,
-        board: Board,
-    ) -> Watch {
-        Watch {
+        machine: impl Fn() -> NodeHardware + Send + Sync + 'static,
+        board: LatestShares,
+    ) -> ShareWatch {
+        ShareWatch {
             pods,
             machine: Box::new(machine),
             meter: Arc::new(Mutex::new(Meter::new(source))),
-            judge: Judge::new(policy),
+            judge: ShareJudge::new(policy),
             board,
             unknown: BTreeMap::new(),
             blind: None,
@@ -63,11 +65,11 @@ impl Watch {
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             tick.tick().await;
-            match self.sight().await {
+            match self.observe_shares().await {
                 Ok(mut sight) => {
-                    let findings = self.judge.look(&mut sight);
+                    let findings = self.judge.observe(&mut sight);
                     self.blind = None;
-                    self.tell_unknown(&sight);
+                    self.report_unknown(&sight);
                     *self.board.lock() = sight;
                     for finding in &findings {
                         self.act(finding).await;
@@ -75,7 +77,7 @@ impl Watch {
                 }
                 Err(why) => {
                     // Without a reading there are no values.
-                    *self.board.lock() = Sight::default();
+                    *self.board.lock() = ShareObservation::default();
                     if self.blind.as_ref() != Some(&why) {
                         tracing::warn!(why, "the use of shared GPUs can't be read");
                     }
@@ -85,11 +87,11 @@ impl Watch {
         }
     }
 
-    async fn sight(&self) -> Result<Sight, String> {
+    async fn observe_shares(&self) -> Result<ShareObservation, String> {
         let machine = (self.machine)();
         let (held, containers) = self.pods.shares(&machine).await?;
         if held.is_empty() {
-            return Ok(Sight::default());
+            return Ok(ShareObservation::default());
         }
         let readings = self.read().await?;
         let whose = |pid| match containers.of(pid) {
@@ -97,10 +99,10 @@ impl Watch {
             None if is_of_mps(pid) => Ok(None),
             None => Err(Unknown),
         };
-        Ok(Sight::of(held, &readings, whose))
+        Ok(ShareObservation::of(held, &readings, whose))
     }
 
-    async fn read(&self) -> Result<Vec<Reading>, String> {
+    async fn read(&self) -> Result<Vec<GpuReading>, String> {
         let meter = self.meter.clone();
         let reading = tokio::task::spawn_blocking(move || {
             let mut meter = meter.try_lock().ok_or("the GPU driver does not answer")?;
@@ -113,7 +115,7 @@ impl Watch {
         }
     }
 
-    fn tell_unknown(&mut self, sight: &Sight) {
+    fn report_unknown(&mut self, sight: &ShareObservation) {
         if self.unknown == sight.unknown {
             return;
         }
@@ -129,14 +131,14 @@ impl Watch {
         self.unknown.clone_from(&sight.unknown);
     }
 
-    async fn act(&self, finding: &Finding) {
-        let mut words = finding.has.words();
+    async fn act(&self, finding: &ShareExcess) {
+        let mut words = finding.has.message();
         if finding.end {
             words.push_str("; it is ended for that (--over-share end)");
         }
         let held = &finding.has.held;
         if finding.new {
-            let Holder { namespace, pod, .. } = &held.holder;
+            let DeviceHolder { namespace, pod, .. } = &held.holder;
             tracing::warn!(namespace, pod, "{words}");
         }
         self.pods.over_share(finding, words).await;

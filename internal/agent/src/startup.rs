@@ -4,24 +4,24 @@
 
 use std::sync::Arc;
 
-use devices::fabric::Fabric;
-use devices::inventory::Machine;
-use devices::mps::{self, Stands, Wanted};
+use devices::fabric::FabricWatch;
+use devices::inventory::NodeHardware;
+use devices::mps::{self, MpsPlan, Stands};
 use devices::nccl::TopologyFile;
-use devices::rdma::Cards;
-use devices::vendors::Described;
-use devices::xids::{Hearing, Xids};
+use devices::rdma::NodeRdmaCards;
+use devices::vendors::DeviceStock;
+use devices::xids::{XidMonitor, XidSources};
 use parking_lot::Mutex;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use crate::config::AgentConfig;
 use crate::device_monitor::DeviceMonitor;
-use crate::disk::Layout;
+use crate::disk::DataLayout;
 use crate::error::AgentError;
-use crate::fields::NodeFacts;
+use crate::fields::NodeFieldValues;
 use crate::logs::LogStore;
-use crate::node::{Node, Shared};
+use crate::node::{AgentNode, GpuSharing};
 use crate::node_fault::NodeFault;
 use crate::outbox::Outbox;
 use crate::tenants::Tenants;
@@ -30,11 +30,11 @@ use crate::{Engines, accounts, eviction, metrics};
 /// What the components of an agent work with.
 pub(crate) struct Opened {
     /// The node.
-    pub node: Arc<Node>,
+    pub node: Arc<AgentNode>,
     /// The metrics' port, if they are served.
     pub port: Option<TcpListener>,
     /// The GPUs that need an MPS daemon.
-    pub wanted_daemons: watch::Receiver<Wanted>,
+    pub wanted_daemons: watch::Receiver<MpsPlan>,
     /// Where the state of the daemons is written.
     pub daemons_state: watch::Sender<Stands>,
 }
@@ -47,15 +47,15 @@ pub(crate) struct Opened {
 pub(crate) async fn open(config: &AgentConfig, engines: Engines) -> Result<Opened, AgentError> {
     config.check()?;
     let port = metrics::open(config.metrics).await?;
-    let layout = Layout::open(&config.data)?;
+    let layout = DataLayout::open(&config.data)?;
     let source = config.hardware();
-    let xids = Xids::listen(xid_settings(config), source.clone());
+    let xids = XidMonitor::listen(xid_settings(config), source.clone());
     let mut device_monitor = DeviceMonitor::new(source.clone());
-    let mut found = config.take_in(device_monitor.look().await?);
-    xids.lock().judge(&mut found, tokio::time::Instant::now());
+    let mut found = config.take_in(device_monitor.observe().await?);
+    xids.lock().assess(&mut found, tokio::time::Instant::now());
     let expected = config.expected.as_deref();
-    let fabric = Fabric::watch(&source, expected, &found).await?;
-    fabric.judge(&mut found, tokio::time::Instant::now());
+    let fabric = FabricWatch::watch(&source, expected, &found).await?;
+    fabric.assess(&mut found, tokio::time::Instant::now());
     for warning in &found.warnings {
         tracing::warn!("{warning}");
     }
@@ -64,7 +64,7 @@ pub(crate) async fn open(config: &AgentConfig, engines: Engines) -> Result<Opene
     if let Some(why) = fault.why(begin) {
         tracing::error!("this node starts no pods without images: {why}");
     }
-    fault.tell(&mut found, begin);
+    fault.notify(&mut found, begin);
     let tenants = Tenants::open(
         layout.pod_ids(),
         config.accounts.clone(),
@@ -73,17 +73,17 @@ pub(crate) async fn open(config: &AgentConfig, engines: Engines) -> Result<Opene
         engines.process.changes_users(),
     )?;
     let started = jiff::Timestamp::now().as_second();
-    let mut machine = Machine::labelled(&found, &config.sharing, started);
+    let mut machine = NodeHardware::labelled(&found, &config.sharing, started);
     machine.rdma = fabric.proposal(&found);
-    let cards = Cards::watch(config.rdma.clone(), source.sysfs_root.clone()).await;
+    let cards = NodeRdmaCards::watch(config.rdma.clone(), source.sysfs_root.clone()).await;
     machine.share(&cards);
-    let described = Described::watch(&config.vendors, &source.sysfs_root).await;
+    let described = DeviceStock::watch(&config.vendors, &source.sysfs_root).await;
     machine.describe(&described);
     let expected = fabric.expected().cloned();
     let root = source.sysfs_root.clone();
     let topology = TopologyFile::new(layout.topology(), config.topology, expected, root);
     machine.topology = topology.renew(&found).await;
-    fault.judge(&mut machine, begin);
+    fault.assess(&mut machine, begin);
     let disk_bytes = durable::room(&layout.pods())
         .inspect_err(|error| tracing::warn!(%error, "the size of the node's disk is not known"))
         .ok()
@@ -92,8 +92,8 @@ pub(crate) async fn open(config: &AgentConfig, engines: Engines) -> Result<Opene
     let bounds = config.bounds(machine.inventory.memory_bytes);
     let (want, wanted_daemons) = watch::channel(mps::wanted(&machine.inventory, &config.sharing));
     let (daemons_state, stands) = watch::channel(Stands::new());
-    let node = Node {
-        facts: NodeFacts {
+    let node = AgentNode {
+        facts: NodeFieldValues {
             name: config.node_name.clone(),
             ip: config.node_ip.to_string(),
             cpus: machine.inventory.cpus,
@@ -102,7 +102,7 @@ pub(crate) async fn open(config: &AgentConfig, engines: Engines) -> Result<Opene
         logs: LogStore::new(layout.logs()),
         layout,
         machine: Mutex::new(machine),
-        shared: Shared {
+        shared: GpuSharing {
             sharing: config.sharing.clone(),
             mps: config.mps.clone(),
             want,
@@ -138,7 +138,7 @@ pub(crate) async fn open(config: &AgentConfig, engines: Engines) -> Result<Opene
 }
 
 /// Where XIDs are read; their state is kept below the data directory unless a file was given.
-fn xid_settings(config: &AgentConfig) -> Hearing {
+fn xid_settings(config: &AgentConfig) -> XidSources {
     let mut hearing = config.xids.clone();
     let kept = || config.data.join("xids.json");
     hearing.state.get_or_insert_with(kept);

@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use resources::names::USER;
 use serde::{Deserialize, Serialize};
 
-use crate::accounts::{self, AccountError, Accounts, Directory, Owner};
+use crate::accounts::{self, AccountError, Accounts, ProcessOwner, UserDatabase};
 use crate::disk::replace;
 use crate::error::{AgentError, file};
 
@@ -27,7 +27,7 @@ pub const POD_IDS: RangeInclusive<u32> = 2_000_000_000..=2_000_065_535;
 /// The assigned ids, as saved to disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Given {
+struct AssignedIds {
     namespaces: BTreeMap<String, u32>,
 }
 
@@ -59,11 +59,11 @@ pub enum OwnerError {
 /// Determines the users of pods.
 pub struct Tenants {
     accounts: Accounts,
-    directory: Box<dyn Directory>,
+    directory: Box<dyn UserDatabase>,
     range: RangeInclusive<u32>,
     path: PathBuf,
     /// `None` if the agent is not root: its pods run as its own user.
-    given: Option<Mutex<Given>>,
+    given: Option<Mutex<AssignedIds>>,
 }
 
 impl Tenants {
@@ -73,7 +73,7 @@ impl Tenants {
         path: PathBuf,
         accounts: Accounts,
         range: RangeInclusive<u32>,
-        directory: Box<dyn Directory>,
+        directory: Box<dyn UserDatabase>,
         changes_users: bool,
     ) -> Result<Tenants, AgentError> {
         let given = match changes_users {
@@ -97,7 +97,7 @@ impl Tenants {
     /// When the pod must wait: its account can't be used, or no id can be assigned.
     ///
     /// [`UNIX_ACCOUNT`]: resources::names::UNIX_ACCOUNT
-    pub fn owner(&self, pod: &Pod, label: &str) -> Result<Option<Owner>, OwnerError> {
+    pub fn owner(&self, pod: &Pod, label: &str) -> Result<Option<ProcessOwner>, OwnerError> {
         let Some(given) = &self.given else {
             return Ok(None);
         };
@@ -107,7 +107,7 @@ impl Tenants {
         }
         let mut given = given.lock();
         if let Some(id) = given.namespaces.get(namespace) {
-            return Ok(Some(Owner::of_id(*id)));
+            return Ok(Some(ProcessOwner::of_id(*id)));
         }
         let id = free(&given, &self.range, |id| self.directory.has_id(id));
         let id = id.ok_or_else(|| OwnerError::Exhausted {
@@ -121,7 +121,7 @@ impl Tenants {
         // Saved first: an id that is used and forgotten would be assigned to another namespace.
         keep(&self.path, &next)?;
         *given = next;
-        Ok(Some(Owner::of_id(id)))
+        Ok(Some(ProcessOwner::of_id(id)))
     }
 }
 
@@ -133,17 +133,21 @@ fn user(pod: &Pod) -> Option<&str> {
 }
 
 /// The lowest id that neither a namespace nor an account of the node has.
-fn free(given: &Given, range: &RangeInclusive<u32>, taken: impl Fn(u32) -> bool) -> Option<u32> {
+fn free(
+    given: &AssignedIds,
+    range: &RangeInclusive<u32>,
+    taken: impl Fn(u32) -> bool,
+) -> Option<u32> {
     let used: BTreeSet<u32> = given.namespaces.values().copied().collect();
     range
         .clone()
         .find(|id| *id != 0 && !used.contains(id) && !taken(*id))
 }
 
-fn load(path: &Path) -> Result<Given, AgentError> {
+fn load(path: &Path) -> Result<AssignedIds, AgentError> {
     let bytes = match fs::read(path) {
         Ok(bytes) => bytes,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Given::default()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(AssignedIds::default()),
         Err(error) => return Err(file("read", path)(error)),
     };
     // With an empty file other namespaces would get the ids of existing files.
@@ -152,7 +156,7 @@ fn load(path: &Path) -> Result<Given, AgentError> {
     })
 }
 
-fn keep(path: &Path, given: &Given) -> Result<(), AgentError> {
+fn keep(path: &Path, given: &AssignedIds) -> Result<(), AgentError> {
     let json = serde_json::to_vec(given).expect("names and numbers are always JSON");
     replace(path, &json)?;
     let dir = path.parent().unwrap_or(Path::new("/"));

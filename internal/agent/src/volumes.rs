@@ -12,7 +12,7 @@ use resources::field_error::FieldError;
 use resources::quantity::Quantity;
 use rpc::agent::v1::{VolumeData, VolumeFile};
 
-use crate::fields::{self, NodeFacts, ReferenceError};
+use crate::fields::{self, NodeFieldValues, ReferenceError};
 
 /// Kubernetes' mode for the files of ConfigMap, Secret and similar volumes.
 const DEFAULT_FILE_MODE: u32 = 0o644;
@@ -23,7 +23,7 @@ const HOST_PATH_TYPES: &str = "DirectoryOrCreate, Directory, FileOrCreate, File,
 
 /// The path of one volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct VolumePath {
     /// The directory or file.
     pub path: PathBuf,
     /// Whether it is read-only for every mount.
@@ -31,16 +31,16 @@ pub struct Place {
 }
 
 /// The paths of a pod's volumes, by name.
-pub type Places = BTreeMap<String, Place>;
+pub type VolumePaths = BTreeMap<String, VolumePath>;
 
 /// The inputs for volumes.
-pub struct Sources<'a> {
+pub struct VolumeInputs<'a> {
     /// The pod.
     pub pod: &'a Pod,
     /// The server's data from ConfigMaps, Secrets and claims.
     pub data: &'a [VolumeData],
     /// The node.
-    pub node: &'a NodeFacts,
+    pub node: &'a NodeFieldValues,
     /// The pod's directory for volumes.
     pub pod_dir: &'a Path,
     /// The directory of all claims of this node.
@@ -107,9 +107,9 @@ pub enum VolumeProblem {
 /// # Errors
 ///
 /// When a volume can't be created: the pod waits, and the next try may succeed.
-pub fn prepare(sources: &Sources) -> Result<Places, VolumeError> {
+pub fn prepare(sources: &VolumeInputs) -> Result<VolumePaths, VolumeError> {
     let spec = sources.pod.spec.as_ref();
-    let mut places = Places::new();
+    let mut places = VolumePaths::new();
     let volumes = spec.and_then(|spec| spec.volumes.as_ref());
     for volume in volumes.into_iter().flatten() {
         let place = one(volume, sources, sources.group).map_err(|problem| VolumeError {
@@ -121,7 +121,11 @@ pub fn prepare(sources: &Sources) -> Result<Places, VolumeError> {
     Ok(places)
 }
 
-fn one(volume: &Volume, sources: &Sources, group: Option<u32>) -> Result<Place, VolumeProblem> {
+fn one(
+    volume: &Volume,
+    sources: &VolumeInputs,
+    group: Option<u32>,
+) -> Result<VolumePath, VolumeProblem> {
     let own = sources.pod_dir.join(plain(&volume.name)?);
     let data = sources.data.iter().find(|data| data.volume == volume.name);
     if let Some(data) = data.filter(|data| !data.problem.is_empty()) {
@@ -146,7 +150,7 @@ fn one(volume: &Volume, sources: &Sources, group: Option<u32>) -> Result<Place, 
         }
         give_to_owner(&own, sources.owner)?;
         give_to_group(&own, group)?;
-        return Ok(Place {
+        return Ok(VolumePath {
             path: own,
             read_only: false,
         });
@@ -156,7 +160,7 @@ fn one(volume: &Volume, sources: &Sources, group: Option<u32>) -> Result<Place, 
             Path::new(&source.path),
             source.type_.as_deref().unwrap_or_default(),
         )?;
-        return Ok(Place {
+        return Ok(VolumePath {
             path,
             read_only: false,
         });
@@ -169,7 +173,7 @@ fn one(volume: &Volume, sources: &Sources, group: Option<u32>) -> Result<Place, 
             .join(plain(&data.claim)?);
         make_dir(&path, 0o777)?;
         give_to_group(&path, group)?;
-        return Ok(Place {
+        return Ok(VolumePath {
             path,
             read_only: data.read_only,
         });
@@ -177,7 +181,7 @@ fn one(volume: &Volume, sources: &Sources, group: Option<u32>) -> Result<Place, 
     if let Some(files) = files_of(volume, data, sources)? {
         let mode = default_mode(volume);
         write_files(&own, &files, mode, group, sources.owner)?;
-        return Ok(Place {
+        return Ok(VolumePath {
             path: own,
             read_only: true,
         });
@@ -189,7 +193,7 @@ fn one(volume: &Volume, sources: &Sources, group: Option<u32>) -> Result<Place, 
 fn files_of(
     volume: &Volume,
     data: Option<&VolumeData>,
-    sources: &Sources,
+    sources: &VolumeInputs,
 ) -> Result<Option<Vec<VolumeFile>>, VolumeProblem> {
     let fetched = || data.map(|data| data.files.clone()).unwrap_or_default();
     if volume.config_map.is_some() || volume.secret.is_some() {
@@ -397,15 +401,15 @@ mod tests {
         dir: &Path,
         volumes: Value,
         data: Vec<VolumeData>,
-    ) -> Result<Places, VolumeError> {
+    ) -> Result<VolumePaths, VolumeError> {
         let pod: Pod = serde_json::from_value(json!({
             "metadata": {"namespace": "ns", "name": "p", "labels": {"a": "b"}},
             "spec": {"containers": [], "volumes": volumes}}))
         .unwrap();
-        prepare(&Sources {
+        prepare(&VolumeInputs {
             pod: &pod,
             data: &data,
-            node: &NodeFacts::default(),
+            node: &NodeFieldValues::default(),
             pod_dir: &dir.join("pod"),
             claims_dir: &dir.join("claims"),
             owner: None,

@@ -13,21 +13,23 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, Pod};
 use resources::names::{EVICTED, NODE_UNFIT};
 use rpc::agent::v1::{Assign, HostsEntry, PodGone};
-use runtime::{ContainerId, ContainerState, ContainerStatus, Exit, ExitReason};
+use runtime::{ContainerExit, ContainerId, ContainerState, ContainerStatus, ExitReason};
 use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
 
-use crate::accounts::Owner;
+use crate::accounts::ProcessOwner;
 use crate::confinement;
 use crate::container;
 use crate::disk::PodDir;
-use crate::engine::{Engine, NotStarted};
-use crate::eviction::Eviction;
-use crate::lifecycle::{Action, End, Gates, Hold, Machine, PodPlan, ProbeVerdict, Seen};
-use crate::node::Node;
+use crate::engine::{ContainerEngine, NotStarted};
+use crate::eviction::PressureReason;
+use crate::lifecycle::{
+    Gates, PodLifecycle, PodPlan, ProbeVerdict, RunEnd, RunObservation, StartBlock, WorkerAction,
+};
+use crate::node::AgentNode;
 use crate::runs::Beginning;
 use crate::shares::OVER_SHARE;
-use crate::volumes::{self, Places};
+use crate::volumes::{self, VolumePaths};
 use cleanup::Cleanup;
 
 /// Capacity of the message channel to one pod's worker.
@@ -38,7 +40,7 @@ const PREPARE_AGAIN: Duration = Duration::from_secs(5);
 
 /// A message to a worker.
 #[derive(Debug)]
-pub enum Word {
+pub enum WorkerMessage {
     /// The pod again, with data that was missing.
     Assigned(Box<Assign>),
     /// New names for the hosts file.
@@ -66,32 +68,32 @@ pub enum Word {
         end: bool,
     },
     /// The pod is evicted.
-    Evict(Eviction),
+    Evict(PressureReason),
     /// The result of a probe or hook.
     Probed(String, u32, ProbeVerdict),
 }
 
 /// One pod's worker.
 pub struct Worker {
-    node: Arc<Node>,
-    engine: Result<Arc<dyn Engine>, Hold>,
+    node: Arc<AgentNode>,
+    engine: Result<Arc<dyn ContainerEngine>, StartBlock>,
     dir: PodDir,
     assigned: Assign,
     pod: Pod,
     plan: PodPlan,
-    machine: Machine,
+    machine: PodLifecycle,
     /// The state as saved to disk.
-    kept: Machine,
-    places: Option<Places>,
+    kept: PodLifecycle,
+    places: Option<VolumePaths>,
     /// The user that the pod runs as, once that is determined.
-    owner: Option<Owner>,
-    problem: Option<Hold>,
+    owner: Option<ProcessOwner>,
+    problem: Option<StartBlock>,
     gates: Gates,
     /// The pod must end for good: its record is removed when nothing of it runs.
     leaving: bool,
     fence: watch::Receiver<bool>,
-    words: mpsc::Receiver<Word>,
-    to_self: mpsc::Sender<Word>,
+    words: mpsc::Receiver<WorkerMessage>,
+    to_self: mpsc::Sender<WorkerMessage>,
     probing: BTreeMap<String, (u32, Vec<AbortHandle>)>,
     /// The starts of the latest runs, by container.
     begun: BTreeMap<String, Beginning>,
@@ -102,26 +104,26 @@ pub struct Worker {
 }
 
 /// The parameters of a new worker.
-pub struct Start {
+pub struct WorkerParameters {
     /// The node.
-    pub node: Arc<Node>,
+    pub node: Arc<AgentNode>,
     /// The pod as assigned.
     pub assigned: Assign,
     /// The pod, parsed.
     pub pod: Pod,
     /// Its state, from an earlier agent or new.
-    pub machine: Machine,
+    pub machine: PodLifecycle,
     /// True while pods that must end first still run.
     pub fence: watch::Receiver<bool>,
     /// The worker's messages.
-    pub words: mpsc::Receiver<Word>,
+    pub words: mpsc::Receiver<WorkerMessage>,
     /// The sender to the worker itself.
-    pub to_self: mpsc::Sender<Word>,
+    pub to_self: mpsc::Sender<WorkerMessage>,
 }
 
 impl Worker {
     /// A worker that hasn't started.
-    pub fn new(start: Start) -> Worker {
+    pub fn new(start: WorkerParameters) -> Worker {
         let plan = PodPlan::of(&start.pod);
         let dir = start.node.layout.pod(&plan.uid);
         let leaving = matches!(
@@ -132,7 +134,7 @@ impl Worker {
             engine: start.node.engine_for(&start.pod),
             dir,
             plan,
-            kept: Machine::default(),
+            kept: PodLifecycle::default(),
             machine: start.machine,
             places: None,
             owner: None,
@@ -162,7 +164,7 @@ impl Worker {
             });
             match status {
                 Some(status) => self.see(status),
-                None => self.machine.lost_sight(&name, Timestamp::now()),
+                None => self.machine.mark_unobserved(&name, Timestamp::now()),
             }
             // The task that ended the run may have died before it was done: the end is requested
             // again.
@@ -183,7 +185,7 @@ impl Worker {
                 && step
                     .actions
                     .iter()
-                    .any(|a| matches!(a, Action::Start { .. }))
+                    .any(|a| matches!(a, WorkerAction::Start { .. }))
             {
                 tracing::error!(
                     pod = self.plan.name,
@@ -220,7 +222,7 @@ impl Worker {
             };
             tokio::select! {
                 word = self.words.recv() => match word {
-                    Some(word) => self.hear(word),
+                    Some(word) => self.receive(word),
                     None => return,
                 },
                 changed = self.fence.changed() => if changed.is_err() { return },
@@ -228,14 +230,14 @@ impl Worker {
             }
             // Processes all pending messages before the next step.
             while let Ok(word) = self.words.try_recv() {
-                self.hear(word);
+                self.receive(word);
             }
         }
     }
 
-    fn hear(&mut self, word: Word) {
+    fn receive(&mut self, word: WorkerMessage) {
         match word {
-            Word::Assigned(mut assigned) => {
+            WorkerMessage::Assigned(mut assigned) => {
                 // The pod's files already have an owner: a changed label applies to other pods.
                 if self.owner.is_some() || self.machine.has_begun() {
                     assigned.unix_account = std::mem::take(&mut self.assigned.unix_account);
@@ -247,17 +249,17 @@ impl Worker {
                     tracing::warn!(pod = self.plan.name, %error, "a pod's description was not kept");
                 }
             }
-            Word::Hosts(hosts) => {
+            WorkerMessage::Hosts(hosts) => {
                 self.assigned.hosts = hosts;
                 self.write_hosts();
             }
-            Word::Stop { grace, reason } => {
+            WorkerMessage::Stop { grace, reason } => {
                 self.leaving = true;
                 self.machine.stop(grace, &reason, Timestamp::now());
             }
-            Word::Seen(status) => self.see(&status),
-            Word::NotStarted(container, attempt, NotStarted::Failed(why)) => {
-                let end = End {
+            WorkerMessage::Seen(status) => self.see(&status),
+            WorkerMessage::NotStarted(container, attempt, NotStarted::Failed(why)) => {
+                let end = RunEnd {
                     code: 128,
                     signal: None,
                     reason: "StartError".to_owned(),
@@ -266,9 +268,9 @@ impl Worker {
                     finished_at: Timestamp::now(),
                 };
                 self.machine
-                    .observe(&self.plan, &container, attempt, Seen::Ended(end));
+                    .observe(&self.plan, &container, attempt, RunObservation::Ended(end));
             }
-            Word::NotStarted(container, attempt, NotStarted::Waiting(hold)) => {
+            WorkerMessage::NotStarted(container, attempt, NotStarted::Waiting(hold)) => {
                 let text = format!("Error: {}", hold.message);
                 if self
                     .machine
@@ -277,7 +279,7 @@ impl Worker {
                     self.note(true, "Failed", text, Some(&container));
                 }
             }
-            Word::OverShare {
+            WorkerMessage::OverShare {
                 container,
                 why,
                 tell,
@@ -292,12 +294,12 @@ impl Worker {
                     self.machine.probed(&container, attempt, verdict);
                 }
             }
-            Word::Evict(Eviction { message, by_node }) => {
+            WorkerMessage::Evict(PressureReason { message, by_node }) => {
                 if self.machine.evict(&message, by_node, Timestamp::now()) {
                     self.note(true, EVICTED, message, None);
                 }
             }
-            Word::Probed(container, attempt, verdict) => {
+            WorkerMessage::Probed(container, attempt, verdict) => {
                 let text = match &verdict {
                     ProbeVerdict::Condemned(why) => Some(why.clone()),
                     _ => None,
@@ -313,11 +315,13 @@ impl Worker {
 
     fn see(&mut self, status: &ContainerStatus) {
         let seen = match &status.state {
-            ContainerState::Starting => Seen::Starting,
-            ContainerState::Running { started_at, .. } => Seen::Running { since: *started_at },
+            ContainerState::Starting => RunObservation::Starting,
+            ContainerState::Running { started_at, .. } => {
+                RunObservation::Running { since: *started_at }
+            }
             ContainerState::Exited(exit) => {
-                let message = self.last_words(status, exit.code != 0);
-                Seen::Ended(End {
+                let message = self.termination_message(status, exit.code != 0);
+                RunObservation::Ended(RunEnd {
                     code: exit.code,
                     signal: exit.signal,
                     reason: exit.reason.as_str().to_owned(),
@@ -327,8 +331,8 @@ impl Worker {
                 })
             }
         };
-        let begins = matches!(seen, Seen::Running { .. });
-        let failed = matches!(&seen, Seen::Ended(end) if end.reason == "StartError");
+        let begins = matches!(seen, RunObservation::Running { .. });
+        let failed = matches!(&seen, RunObservation::Ended(end) if end.reason == "StartError");
         let news = self
             .machine
             .observe(&self.plan, &status.name, status.attempt, seen);
@@ -340,8 +344,9 @@ impl Worker {
             }
             self.post_start(&status.name, status.attempt);
         }
-        let of_node =
-            |exit: &&Exit| matches!(exit.reason, ExitReason::NodeUnfit | ExitReason::NodeBusy);
+        let of_node = |exit: &&ContainerExit| {
+            matches!(exit.reason, ExitReason::NodeUnfit | ExitReason::NodeBusy)
+        };
         if let Some(exit) = status.exit().filter(of_node)
             && news
         {
@@ -377,7 +382,7 @@ impl Worker {
         let made = tokio::task::spawn_blocking(move || {
             let owner =
                 (node.tenants.owner(&pod, &label)).map_err(|why| ("NoPodUser", why.to_string()))?;
-            let places = volumes::prepare(&volumes::Sources {
+            let places = volumes::prepare(&volumes::VolumeInputs {
                 pod: &pod,
                 data: &data,
                 node: &node.facts,
@@ -402,7 +407,7 @@ impl Worker {
                 if self.problem.as_ref().map(|hold| &hold.message) != Some(&why) {
                     self.note(true, event, why.clone(), None);
                 }
-                self.problem = Some(Hold {
+                self.problem = Some(StartBlock {
                     reason: "CreateContainerConfigError".to_owned(),
                     message: why,
                 });
@@ -435,7 +440,7 @@ impl Worker {
 
     /// The reasons that prevent containers from starting now.
     fn gates(&self) -> Gates {
-        let hold = |reason: &str, message: &str| Hold {
+        let hold = |reason: &str, message: &str| StartBlock {
             reason: reason.to_owned(),
             message: message.to_owned(),
         };

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::LimitRange;
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use parking_lot::Mutex;
-use resources::access::Attributes;
+use resources::access::RequestAttributes;
 use resources::admission::{OWNED, keep_work, limit_ranges, owner, priority};
 use resources::registry::{self, Kind};
 use serde::de::DeserializeOwned;
@@ -20,13 +20,13 @@ use crate::status::Failure;
 
 /// The state that this module keeps between requests.
 #[derive(Default)]
-pub(crate) struct Memory {
-    classes: Mutex<Classes>,
+pub(crate) struct AdmissionCache {
+    classes: Mutex<PriorityClasses>,
 }
 
 /// The cached priority classes; they rarely change and every pod's admission reads them.
 #[derive(Default)]
-struct Classes {
+struct PriorityClasses {
     revisions: Vec<Revision>,
     classes: Arc<Vec<PriorityClass>>,
 }
@@ -80,11 +80,11 @@ pub(crate) fn own(call: &Call, object: &mut Value, live: Option<&Value>) -> Resu
     let impersonates = |user: &str| {
         call.server.permits(
             &call.caller,
-            &Attributes {
+            &RequestAttributes {
                 verb: "impersonate",
                 resource: "users",
                 name: Some(user),
-                ..Attributes::default()
+                ..RequestAttributes::default()
             },
         )
     };

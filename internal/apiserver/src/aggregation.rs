@@ -5,7 +5,7 @@
 use resources::rbac::{GROUP, aggregate};
 use resources::registry::Kind;
 use serde_json::Value;
-use store::View;
+use store::TransactionView;
 
 use crate::admission::kind_of;
 use crate::object::Encoded;
@@ -15,13 +15,13 @@ fn is_cluster_role(kind: &Kind) -> bool {
 }
 
 /// After a write of an object of this kind: updates the rules of aggregated ClusterRoles.
-pub(crate) fn settle(view: &mut View<'_>, kind: &Kind) {
+pub(crate) fn settle(view: &mut TransactionView<'_>, kind: &Kind) {
     if is_cluster_role(kind) {
         settle_all(view);
     }
 }
 
-fn settle_all(view: &mut View<'_>) {
+fn settle_all(view: &mut TransactionView<'_>) {
     let kind = kind_of(GROUP, "ClusterRole");
     // A damaged ClusterRole grants nothing and is not aggregated.
     let (keys, mut roles): (Vec<_>, Vec<Value>) = view

@@ -14,7 +14,8 @@ use http_body_util::BodyExt;
 use jiff::Timestamp;
 use resources::access::{Caller, Impersonator};
 use resources::audit::{
-    self, Event, Facts, Level, ObjectReference, Policy, Stage, UserInfo, shortened,
+    self, AuditEvent, AuditLevel, AuditPolicy, AuditStage, ObjectReference, RequestFacts, UserInfo,
+    shortened,
 };
 use serde_json::Value;
 use tokio::sync::mpsc;
@@ -22,7 +23,7 @@ use tokio::sync::mpsc;
 use crate::call::AuditAnnotations;
 use crate::client::InProcess;
 use crate::dispatch::Verb;
-use crate::path::{ResourcePath, Target};
+use crate::path::{RequestTarget, ResourcePath};
 use crate::request::{self, Params};
 use crate::status::Failure;
 
@@ -35,9 +36,9 @@ const OMITTED: &str = "audit.muster.io/object-omitted";
 #[derive(Clone)]
 pub struct Auditor {
     /// The audit policy.
-    pub policy: Arc<Policy>,
+    pub policy: Arc<AuditPolicy>,
     /// The log.
-    pub events: mpsc::Sender<Event>,
+    pub events: mpsc::Sender<AuditEvent>,
 }
 
 /// The name of a created object, if the path contains none.
@@ -45,10 +46,10 @@ pub struct Auditor {
 pub(crate) struct Created(pub(crate) String);
 
 /// A request with an unfinished event.
-pub(crate) struct Record {
+pub(crate) struct AuditRecord {
     auditor: Auditor,
     received: Timestamp,
-    level: Level,
+    level: AuditLevel,
     verb: &'static str,
     target: ResourcePath,
     sent: Option<Value>,
@@ -60,11 +61,11 @@ pub(crate) async fn begin(
     auditor: Option<Auditor>,
     parts: &Parts,
     body: Body,
-) -> Result<(Option<Record>, Body), Failure> {
+) -> Result<(Option<AuditRecord>, Body), Failure> {
     let Some(auditor) = auditor else {
         return Ok((None, body));
     };
-    let Target::Resource(target) = crate::path::parse(parts.uri.path()) else {
+    let RequestTarget::Resource(target) = crate::path::parse(parts.uri.path()) else {
         return Ok((None, body));
     };
     // An invalid query is refused later; the refusal is recorded like any other.
@@ -73,7 +74,7 @@ pub(crate) async fn begin(
     let watching = watches && target.subresource.is_none();
     let verb = Verb::of(&parts.method, target.name.is_some(), watching).map_or("", Verb::word);
     let caller = author(parts);
-    let level = auditor.policy.level(&audit::Request {
+    let level = auditor.policy.level(&audit::AuditedRequest {
         user: caller.map_or("", |caller| &caller.user),
         groups: caller.map_or(&[], |caller| &caller.groups),
         verb,
@@ -83,7 +84,7 @@ pub(crate) async fn begin(
         name: target.name.as_deref(),
         path: parts.uri.path(),
     });
-    let mut record = Record {
+    let mut record = AuditRecord {
         auditor,
         received: Timestamp::now(),
         level,
@@ -93,7 +94,7 @@ pub(crate) async fn begin(
         omitted: false,
     };
     let writes = matches!(parts.method, Method::POST | Method::PUT | Method::PATCH);
-    if level < Level::Request || !writes {
+    if level < AuditLevel::Request || !writes {
         return Ok((Some(record), body));
     }
     let bytes = request::read(body).await?;
@@ -127,16 +128,16 @@ fn object(bytes: &Bytes) -> (Option<Value>, bool) {
     (value, omitted)
 }
 
-impl Record {
+impl AuditRecord {
     /// Completes a request's event: sends it if the policy records it, or if the response is a
     /// refusal.
     pub(crate) async fn finish(mut self, parts: &Parts, answer: Response<Body>) -> Response<Body> {
         let code = answer.status().as_u16();
-        if self.level == Level::None {
+        if self.level == AuditLevel::None {
             if !matches!(code, 401 | 403) {
                 return answer;
             }
-            self.level = Level::Metadata;
+            self.level = AuditLevel::Metadata;
         }
         let (head, body) = answer.into_parts();
         // Long responses have no exact size and are never buffered here.
@@ -144,11 +145,11 @@ impl Record {
             .size_hint()
             .exact()
             .is_some_and(|size| size <= LARGEST_OBJECT);
-        let whole = short && (code >= 400 || self.level == Level::RequestResponse);
+        let whole = short && (code >= 400 || self.level == AuditLevel::RequestResponse);
         let stage = if body.size_hint().exact().is_some() {
-            Stage::ResponseComplete
+            AuditStage::ResponseComplete
         } else {
-            Stage::ResponseStarted
+            AuditStage::ResponseStarted
         };
         let (answered, body) = if whole {
             match body.collect().await {
@@ -180,12 +181,12 @@ impl Record {
         self,
         parts: &Parts,
         answer: &Response<Body>,
-        stage: Stage,
+        stage: AuditStage,
         answered: Option<Value>,
-    ) -> Event {
+    ) -> AuditEvent {
         let code = answer.status().as_u16();
         let path = parts.uri.path_and_query();
-        let facts = Facts {
+        let facts = RequestFacts {
             audit_id: uuid::Uuid::new_v4().to_string(),
             level: self.level,
             stage,
@@ -232,7 +233,7 @@ impl Record {
             subresource: shortened(&self.target.subresource.unwrap_or_default()),
         });
         event.request_object = self.sent;
-        event.response_object = answered.filter(|_| self.level == Level::RequestResponse);
+        event.response_object = answered.filter(|_| self.level == AuditLevel::RequestResponse);
         event
     }
 }

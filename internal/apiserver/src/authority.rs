@@ -9,8 +9,8 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use futures::Stream;
 use parking_lot::{Mutex, RwLock};
-use resources::access::{Attributes, Caller};
-use resources::rbac::{Objects, Policy};
+use resources::access::{Caller, RequestAttributes};
+use resources::rbac::{PolicyObjects, RbacPolicy};
 use store::{Event, EventKind, Store, Watch};
 
 use crate::node_authorizer;
@@ -22,31 +22,31 @@ const PREFIX: &str = "/rbac.authorization.k8s.io/";
 
 /// Counts the store's notifications about changes of roles and bindings.
 #[derive(Default)]
-struct Changes(AtomicU64);
+struct RoleChanges(AtomicU64);
 
-impl Wake for Changes {
+impl Wake for RoleChanges {
     fn wake(self: Arc<Self>) {
         self.0.fetch_add(1, Ordering::Release);
     }
 }
 
 /// The cached roles and bindings, and the watch that reports changes.
-struct Source {
-    objects: Objects,
+struct PolicySource {
+    objects: PolicyObjects,
     watch: Watch,
 }
 
 /// The policy, and the notification count that it includes.
-struct Known {
+struct CachedPolicy {
     changes: u64,
-    policy: Arc<Policy>,
+    policy: Arc<RbacPolicy>,
 }
 
 /// The roles and bindings of a server.
 pub(crate) struct Authority {
-    changes: Arc<Changes>,
-    source: Mutex<Source>,
-    known: RwLock<Known>,
+    changes: Arc<RoleChanges>,
+    source: Mutex<PolicySource>,
+    known: RwLock<CachedPolicy>,
 }
 
 impl Authority {
@@ -54,8 +54,8 @@ impl Authority {
     pub(crate) fn open(store: &Store) -> Authority {
         let authority = Authority {
             changes: Arc::default(),
-            source: Mutex::new(Source::read(store)),
-            known: RwLock::new(Known {
+            source: Mutex::new(PolicySource::read(store)),
+            known: RwLock::new(CachedPolicy {
                 changes: 0,
                 policy: Arc::default(),
             }),
@@ -66,7 +66,7 @@ impl Authority {
     }
 
     /// The current policy of roles and bindings.
-    pub(crate) fn policy(&self, store: &Store) -> Arc<Policy> {
+    pub(crate) fn policy(&self, store: &Store) -> Arc<RbacPolicy> {
         let now = self.changes.0.load(Ordering::Acquire);
         {
             let known = self.known.read();
@@ -79,24 +79,24 @@ impl Authority {
         if self.known.read().changes != changes {
             let waker = Waker::from(self.changes.clone());
             source.follow(store, &mut Context::from_waker(&waker));
-            let policy = Arc::new(Policy::new(&source.objects));
-            *self.known.write() = Known { changes, policy };
+            let policy = Arc::new(RbacPolicy::new(&source.objects));
+            *self.known.write() = CachedPolicy { changes, policy };
         }
         self.known.read().policy.clone()
     }
 }
 
-impl Source {
-    fn read(store: &Store) -> Source {
+impl PolicySource {
+    fn read(store: &Store) -> PolicySource {
         // Starts the watch first: a change between the two appears in both.
         let watch = store
             .watch(PREFIX, None)
             .expect("a watch that begins now is within the history");
-        let mut objects = Objects::default();
+        let mut objects = PolicyObjects::default();
         for entry in store.list(PREFIX, None, usize::MAX).entries {
             take(&mut objects, &entry.key, &entry.value);
         }
-        Source { objects, watch }
+        PolicySource { objects, watch }
     }
 
     /// Applies changes; the waker is called at the next change after that.
@@ -105,7 +105,7 @@ impl Source {
             match Pin::new(&mut self.watch).poll_next(context) {
                 Poll::Ready(Some(Ok(event))) => self.apply(&event),
                 // The cache was not read for so long that the history has dropped changes.
-                Poll::Ready(Some(Err(_))) => *self = Source::read(store),
+                Poll::Ready(Some(Err(_))) => *self = PolicySource::read(store),
                 // None: the store is closed, and no more changes follow.
                 Poll::Ready(None) | Poll::Pending => return,
             }
@@ -123,7 +123,7 @@ impl Source {
     }
 }
 
-fn take(objects: &mut Objects, key: &str, json: &[u8]) {
+fn take(objects: &mut PolicyObjects, key: &str, json: &[u8]) {
     if let Err(error) = objects.put(key, json) {
         tracing::error!(key, %error, "the server cannot read this role or binding, which grants nothing; write it again");
     }
@@ -131,7 +131,7 @@ fn take(objects: &mut Objects, key: &str, json: &[u8]) {
 
 impl ApiServer {
     /// True if the caller may do this.
-    pub fn permits(&self, caller: &Caller, request: &Attributes<'_>) -> bool {
+    pub fn permits(&self, caller: &Caller, request: &RequestAttributes<'_>) -> bool {
         self.permits_selected(caller, request, "")
     }
 
@@ -140,7 +140,7 @@ impl ApiServer {
     pub(crate) fn permits_selected(
         &self,
         caller: &Caller,
-        request: &Attributes<'_>,
+        request: &RequestAttributes<'_>,
         selector: &str,
     ) -> bool {
         caller.is_unlimited()
@@ -157,12 +157,16 @@ impl ApiServer {
     }
 
     /// The current policy of roles and bindings.
-    pub(crate) fn policy(&self) -> Arc<Policy> {
+    pub(crate) fn policy(&self) -> Arc<RbacPolicy> {
         self.0.authority.policy(&self.0.store)
     }
 
     /// Refuses an action that the caller is not permitted to do.
-    pub(crate) fn require(&self, caller: &Caller, wanted: &Attributes<'_>) -> Result<(), Failure> {
+    pub(crate) fn require(
+        &self,
+        caller: &Caller,
+        wanted: &RequestAttributes<'_>,
+    ) -> Result<(), Failure> {
         self.require_selected(caller, wanted, "")
     }
 
@@ -171,7 +175,7 @@ impl ApiServer {
     pub(crate) fn require_selected(
         &self,
         caller: &Caller,
-        wanted: &Attributes<'_>,
+        wanted: &RequestAttributes<'_>,
         selector: &str,
     ) -> Result<(), Failure> {
         if self.permits_selected(caller, wanted, selector) {
@@ -239,11 +243,11 @@ mod tests {
         let authority = Authority::open(&store);
         let ann = Caller::user("ann", []);
         let may = |verb: &str| {
-            let request = Attributes {
+            let request = RequestAttributes {
                 verb,
                 resource: "pods",
                 namespace: Some("a"),
-                ..Attributes::default()
+                ..RequestAttributes::default()
             };
             authority.policy(&store).permits(&ann, &request)
         };
@@ -284,10 +288,10 @@ mod tests {
         for _ in 0..20 {
             put(&store, "/core/configmaps/a/x", json!({})).await;
         }
-        let request = Attributes {
+        let request = RequestAttributes {
             verb: "get",
             resource: "pods",
-            ..Attributes::default()
+            ..RequestAttributes::default()
         };
         let ann = Caller::user("ann", []);
         assert!(authority.policy(&store).permits(&ann, &request));

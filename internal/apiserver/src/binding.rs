@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::call::Call;
 use crate::limits::quoted;
 use crate::object::{self, meta_mut, meta_text};
-use crate::rewrite::{Next, rewrite};
+use crate::rewrite::{RewriteDecision, rewrite};
 use crate::status::{Cause, Failure};
 use crate::{admission, decode, fields, pod_security, request, reserved, respond};
 
@@ -78,7 +78,12 @@ fn invalid(call: &Call, field: &str, reason: &str, message: &str) -> Failure {
     Failure::invalid(call.kind, call.object_name(), vec![cause])
 }
 
-fn assign(call: &Call, live: &Value, binding: &Value, node: &str) -> Result<Next, Failure> {
+fn assign(
+    call: &Call,
+    live: &Value,
+    binding: &Value,
+    node: &str,
+) -> Result<RewriteDecision, Failure> {
     let name = call.object_name();
     let refuse = |why: String| Err(Failure::conflict_on(call.kind, "binding", name, &why));
     for (field, word) in [("uid", "UID"), ("resourceVersion", "ResourceVersion")] {
@@ -136,5 +141,5 @@ fn assign(call: &Call, live: &Value, binding: &Value, node: &str) -> Result<Next
     reserved::refuse_reserved(call, &next, Some(live))?;
     let now = times::seconds(call.server.now());
     object::set_condition(&mut next, "PodScheduled", json!({"status": "True"}), &now);
-    Ok(Next::Put(Box::new(next)))
+    Ok(RewriteDecision::Put(Box::new(next)))
 }

@@ -2,7 +2,7 @@
 //! classes, roles and bindings, and the signing key of service accounts' tokens. Creates missing
 //! objects; of existing ones it completes only roles and bindings.
 
-use resources::access::Role;
+use resources::access::UserRole;
 use resources::names;
 use resources::rbac::{GROUP, defaults};
 use resources::registry::{self, Kind};
@@ -70,7 +70,7 @@ fn namespaces(server: &ApiServer) -> Vec<String> {
 /// The RoleBindings of every namespace, if no server with roles has run before: from then on a
 /// namespace gets its RoleBindings at creation, and a deleted one is not created again.
 fn first_role_bindings(server: &ApiServer) -> Vec<Value> {
-    let role = kind_of(GROUP, "ClusterRole").key(None, Role::Member.group());
+    let role = kind_of(GROUP, "ClusterRole").key(None, UserRole::Member.group());
     if server.0.store.get(&role).is_some() {
         return Vec::new();
     }

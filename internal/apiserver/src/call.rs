@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use resources::access::{Caller, Credential};
 use resources::registry::Kind;
 
-use crate::negotiate::Form;
+use crate::negotiate::ResponseFormat;
 use crate::request::Params;
 use crate::server::ApiServer;
 use crate::status::Failure;
@@ -29,7 +29,7 @@ pub(crate) struct Call {
     pub(crate) name: Option<String>,
     pub(crate) params: Params,
     pub(crate) headers: HeaderMap,
-    pub(crate) form: Form,
+    pub(crate) form: ResponseFormat,
     pub(crate) dry_run: bool,
     /// True if lists and watches omit field managers; see [`crate::client::InProcess`].
     pub(crate) without_managers: bool,

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::{Response, StatusCode};
 use serde_json::Value;
 use std::sync::Arc;
-use store::{CommitError, Entry, Purpose, View};
+use store::{CommitError, Entry, Purpose, TransactionView};
 
 use crate::aggregation;
 use crate::audit::Created;
@@ -14,9 +14,9 @@ use crate::bootstrap;
 use crate::call::Call;
 use crate::object::{self, Encoded};
 use crate::prepare::{self, Tracking};
-use crate::quota::{self, Change};
-use crate::respond::{self, Written};
-use crate::rewrite::{Refusal, unavailable};
+use crate::quota::{self, UsageChange};
+use crate::respond::{self, WriteResult};
+use crate::rewrite::{RewriteRefusal, unavailable};
 use crate::status::Failure;
 use crate::{admission, bounded, decode, request};
 
@@ -46,25 +46,25 @@ pub(crate) async fn new_object(
     sent: Value,
     duplicates: &[String],
     tracking: Tracking,
-) -> Result<(Written, String), Failure> {
+) -> Result<(WriteResult, String), Failure> {
     let generates = call.name.is_none() && object::name(&sent).is_empty();
     // Defaults depend on the name, so that another name requires another object.
     let again = generates.then(|| sent.clone());
     let (mut object, mut warnings) = prepare::creation(call, sent, duplicates, tracking)?;
     for _ in 0..MAX_ATTEMPTS {
         let bytes = match insert(call, &object).await {
-            Ok(bytes) | Err(Refusal::DryRun(bytes)) => bytes,
-            Err(Refusal::Stale) => continue,
-            Err(Refusal::Failure(failure)) if failure.reason() == "AlreadyExists" => {
+            Ok(bytes) | Err(RewriteRefusal::DryRun(bytes)) => bytes,
+            Err(RewriteRefusal::Stale) => continue,
+            Err(RewriteRefusal::Failure(failure)) if failure.reason() == "AlreadyExists" => {
                 let Some(sent) = &again else {
                     return Err(failure);
                 };
                 (object, warnings) = prepare::creation(call, sent.clone(), duplicates, tracking)?;
                 continue;
             }
-            Err(Refusal::Failure(failure)) => return Err(failure),
+            Err(RewriteRefusal::Failure(failure)) => return Err(failure),
         };
-        let written = Written {
+        let written = WriteResult {
             code: StatusCode::CREATED,
             bytes,
             warnings,
@@ -80,11 +80,11 @@ pub(crate) async fn new_object(
 
 /// True if an object lets a user sign in: the Secrets of sessions and tokens. Small ones are
 /// accepted on a full disk too, because an administrator has to sign in to free space.
-fn lets_somebody_in(call: &Call, size: usize) -> bool {
+fn enables_sign_in(call: &Call, size: usize) -> bool {
     call.kind.kind == "Secret" && call.caller.user == IDENTITY && size <= MAX_CREDENTIAL
 }
 
-async fn insert(call: &Call, object: &Value) -> Result<Bytes, Refusal> {
+async fn insert(call: &Call, object: &Value) -> Result<Bytes, RewriteRefusal> {
     let kind = call.kind;
     let name = object::name(object).to_string();
     let key = kind.key(call.namespace.as_deref(), &name);
@@ -92,17 +92,17 @@ async fn insert(call: &Call, object: &Value) -> Result<Bytes, Refusal> {
     let encoded = Encoded::new(kind, object);
     bounded::stored_bytes(encoded.bytes.size())?;
     let namespace = call.namespace.clone();
-    let quota =
-        quota::concerns(store, kind, namespace.as_deref()).then(|| Change::created(kind, object));
+    let quota = quota::concerns(store, kind, namespace.as_deref())
+        .then(|| UsageChange::created(kind, object));
     let own_books = quota::is_quota(kind).then(|| object.clone());
     let companions = bootstrap::companions(&call.server, kind, &name);
     let dry_run = call.dry_run;
-    let purpose = if lets_somebody_in(call, encoded.bytes.size()) {
+    let purpose = if enables_sign_in(call, encoded.bytes.size()) {
         Purpose::MakeRoom
     } else {
         Purpose::Ordinary
     };
-    let creation = move |view: &mut View<'_>| -> Result<Arc<Entry>, Refusal> {
+    let creation = move |view: &mut TransactionView<'_>| -> Result<Arc<Entry>, RewriteRefusal> {
         if let Some(namespace) = &namespace {
             admission::namespace_takes(|key| view.get(key), kind, &name, namespace)?;
         }
@@ -115,7 +115,7 @@ async fn insert(call: &Call, object: &Value) -> Result<Bytes, Refusal> {
             None => encoded,
         };
         if dry_run {
-            return Err(Refusal::DryRun(encoded.bytes.with("")));
+            return Err(RewriteRefusal::DryRun(encoded.bytes.with("")));
         }
         // The object is written last: its revision is that of the whole write.
         for (key, companion) in companions {

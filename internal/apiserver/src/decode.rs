@@ -11,7 +11,7 @@ use serde_json::{Map, Number, Value};
 use crate::limits::{
     MOST_DEPTH, MOST_DUPLICATES, MOST_EXPANDED_BYTES, MOST_QUOTED_BYTES, MOST_VALUES, quoted,
 };
-use crate::request::Format;
+use crate::request::BodyFormat;
 use crate::status::Failure;
 use crate::yaml::{self, Excess};
 use crate::{bounded, protobuf};
@@ -48,8 +48,8 @@ pub enum ManifestsError {
 }
 
 /// Decodes an object.
-pub fn object(bytes: &[u8], format: Format) -> Result<Decoded, Failure> {
-    if format == Format::Protobuf {
+pub fn object(bytes: &[u8], format: BodyFormat) -> Result<Decoded, Failure> {
+    if format == BodyFormat::Protobuf {
         let value = protobuf::decode(bytes).map_err(|why| {
             Failure::bad_request(format!(
                 "unable to decode the request's body as protobuf: {}",
@@ -72,7 +72,7 @@ pub fn object(bytes: &[u8], format: Format) -> Result<Decoded, Failure> {
 }
 
 /// Decodes a patch, in which null removes a member.
-pub fn patch(bytes: &[u8], format: Format) -> Result<Decoded, Failure> {
+pub fn patch(bytes: &[u8], format: BodyFormat) -> Result<Decoded, Failure> {
     decode(bytes, format, true)
 }
 
@@ -85,8 +85,8 @@ pub(crate) fn manifests(text: &str) -> Result<Vec<Value>, ManifestsError> {
         Excess::Depth => ManifestsError::Depth,
         Excess::Amount(why) => ManifestsError::Amount(why),
     })?;
-    let tally = RefCell::new(Tally::default());
-    let seed = Node::root(&tally, true);
+    let tally = RefCell::new(DecodeCounters::default());
+    let seed = DocumentPosition::root(&tally, true);
     let documents = serde_norway::Deserializer::from_str(text).enumerate();
     documents
         .map(|(at, document)| {
@@ -99,11 +99,11 @@ pub(crate) fn manifests(text: &str) -> Result<Vec<Value>, ManifestsError> {
         .collect()
 }
 
-fn decode(bytes: &[u8], format: Format, keep_nulls: bool) -> Result<Decoded, Failure> {
-    let tally = RefCell::new(Tally::default());
-    let seed = Node::root(&tally, keep_nulls);
+fn decode(bytes: &[u8], format: BodyFormat, keep_nulls: bool) -> Result<Decoded, Failure> {
+    let tally = RefCell::new(DecodeCounters::default());
+    let seed = DocumentPosition::root(&tally, keep_nulls);
     let value = match format {
-        Format::Yaml | Format::Apply => {
+        BodyFormat::Yaml | BodyFormat::Apply => {
             // Most bodies declared as YAML are JSON, which the JSON reader reads several times
             // faster.
             if bytes.first() == Some(&b'{') {
@@ -131,7 +131,7 @@ fn too_deep() -> String {
     format!("nested deeper than {MOST_DEPTH} levels")
 }
 
-fn json(bytes: &[u8], seed: &Node<'_>) -> Result<Value, Failure> {
+fn json(bytes: &[u8], seed: &DocumentPosition<'_>) -> Result<Value, Failure> {
     let refuse = |error: serde_json::Error| {
         Failure::bad_request(format!(
             "unable to decode the request's body as JSON: {}",
@@ -144,7 +144,7 @@ fn json(bytes: &[u8], seed: &Node<'_>) -> Result<Value, Failure> {
     Ok(value)
 }
 
-fn yaml(bytes: &[u8], seed: &Node<'_>) -> Result<Value, Failure> {
+fn yaml(bytes: &[u8], seed: &DocumentPosition<'_>) -> Result<Value, Failure> {
     let refuse = |why: &str| {
         Failure::bad_request(format!(
             "unable to decode the request's body as YAML: {}",
@@ -161,7 +161,7 @@ fn yaml(bytes: &[u8], seed: &Node<'_>) -> Result<Value, Failure> {
 
 /// The counters of a body that is being read.
 #[derive(Debug, Default)]
-struct Tally {
+struct DecodeCounters {
     /// Paths of duplicate keys, the first [`MOST_DUPLICATES`].
     duplicates: Vec<String>,
     /// How many further duplicates there were.
@@ -174,7 +174,7 @@ struct Tally {
     excess: Option<String>,
 }
 
-impl Tally {
+impl DecodeCounters {
     fn count<E: de::Error>(&mut self, bytes: usize) -> Result<(), E> {
         self.values += 1;
         self.bytes = self.bytes.saturating_add(bytes);
@@ -194,7 +194,7 @@ impl Tally {
 
     /// Records a duplicate key. A path can be as long as the body, so only a few are stored, and
     /// only the end of each.
-    fn duplicate(&mut self, node: &Node<'_>) {
+    fn duplicate(&mut self, node: &DocumentPosition<'_>) {
         if self.duplicates.len() == MOST_DUPLICATES {
             self.more_duplicates += 1;
             return;
@@ -221,7 +221,7 @@ impl Tally {
 }
 
 #[derive(Clone, Copy)]
-enum Step<'a> {
+enum DecodeStep<'a> {
     Root,
     Key(&'a str),
     Index(usize),
@@ -229,20 +229,20 @@ enum Step<'a> {
 
 /// A position in the document; the chain of parents is read only to name a duplicate.
 #[derive(Clone, Copy)]
-struct Node<'a> {
-    tally: &'a RefCell<Tally>,
-    parent: Option<&'a Node<'a>>,
-    step: Step<'a>,
+struct DocumentPosition<'a> {
+    tally: &'a RefCell<DecodeCounters>,
+    parent: Option<&'a DocumentPosition<'a>>,
+    step: DecodeStep<'a>,
     keep_nulls: bool,
     depth: usize,
 }
 
-impl<'a> Node<'a> {
-    fn root(tally: &'a RefCell<Tally>, keep_nulls: bool) -> Self {
-        Node {
+impl<'a> DocumentPosition<'a> {
+    fn root(tally: &'a RefCell<DecodeCounters>, keep_nulls: bool) -> Self {
+        DocumentPosition {
             tally,
             parent: None,
-            step: Step::Root,
+            step: DecodeStep::Root,
             keep_nulls,
             depth: 0,
         }
@@ -261,8 +261,8 @@ impl<'a> Node<'a> {
         self.count(2)
     }
 
-    fn child<'b>(&'b self, step: Step<'b>) -> Node<'b> {
-        Node {
+    fn child<'b>(&'b self, step: DecodeStep<'b>) -> DocumentPosition<'b> {
+        DocumentPosition {
             tally: self.tally,
             parent: Some(self),
             step,
@@ -276,19 +276,19 @@ impl<'a> Node<'a> {
             parent.write_path(out);
         }
         match self.step {
-            Step::Root => {}
-            Step::Key(key) => {
+            DecodeStep::Root => {}
+            DecodeStep::Key(key) => {
                 if !out.is_empty() {
                     out.push('.');
                 }
                 out.push_str(key);
             }
-            Step::Index(index) => out.push_str(&format!("[{index}]")),
+            DecodeStep::Index(index) => out.push_str(&format!("[{index}]")),
         }
     }
 }
 
-impl<'de> DeserializeSeed<'de> for &Node<'_> {
+impl<'de> DeserializeSeed<'de> for &DocumentPosition<'_> {
     type Value = Value;
 
     fn deserialize<D: de::Deserializer<'de>>(self, reader: D) -> Result<Value, D::Error> {
@@ -296,7 +296,7 @@ impl<'de> DeserializeSeed<'de> for &Node<'_> {
     }
 }
 
-impl<'de> Visitor<'de> for &Node<'_> {
+impl<'de> Visitor<'de> for &DocumentPosition<'_> {
     type Value = Value;
 
     fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -352,7 +352,7 @@ impl<'de> Visitor<'de> for &Node<'_> {
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
         self.open::<A::Error>()?;
         let mut out = Vec::new();
-        while let Some(item) = items.next_element_seed(&self.child(Step::Index(out.len())))? {
+        while let Some(item) = items.next_element_seed(&self.child(DecodeStep::Index(out.len())))? {
             out.push(item);
         }
         Ok(Value::Array(out))
@@ -361,9 +361,9 @@ impl<'de> Visitor<'de> for &Node<'_> {
     fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Value, A::Error> {
         self.open::<A::Error>()?;
         let mut out = Map::new();
-        while let Some(key) = members.next_key::<Key>()? {
+        while let Some(key) = members.next_key::<MappingKey>()? {
             self.count::<A::Error>(key.0.len() + 2)?;
-            let node = self.child(Step::Key(&key.0));
+            let node = self.child(DecodeStep::Key(&key.0));
             let value = members.next_value_seed(&node)?;
             if out.contains_key(&key.0) {
                 self.tally.borrow_mut().duplicate(&node);
@@ -377,40 +377,40 @@ impl<'de> Visitor<'de> for &Node<'_> {
 }
 
 /// A mapping's key. YAML parses some as numbers or booleans (`on:`, `1:`); JSON keys are text.
-struct Key(String);
+struct MappingKey(String);
 
-impl<'de> de::Deserialize<'de> for Key {
+impl<'de> de::Deserialize<'de> for MappingKey {
     fn deserialize<D: de::Deserializer<'de>>(reader: D) -> Result<Self, D::Error> {
         struct KeyVisitor;
         impl Visitor<'_> for KeyVisitor {
-            type Value = Key;
+            type Value = MappingKey;
 
             fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
                 out.write_str("a key")
             }
 
-            fn visit_str<E>(self, value: &str) -> Result<Key, E> {
-                Ok(Key(value.to_owned()))
+            fn visit_str<E>(self, value: &str) -> Result<MappingKey, E> {
+                Ok(MappingKey(value.to_owned()))
             }
 
-            fn visit_string<E>(self, value: String) -> Result<Key, E> {
-                Ok(Key(value))
+            fn visit_string<E>(self, value: String) -> Result<MappingKey, E> {
+                Ok(MappingKey(value))
             }
 
-            fn visit_bool<E>(self, value: bool) -> Result<Key, E> {
-                Ok(Key(value.to_string()))
+            fn visit_bool<E>(self, value: bool) -> Result<MappingKey, E> {
+                Ok(MappingKey(value.to_string()))
             }
 
-            fn visit_i64<E>(self, value: i64) -> Result<Key, E> {
-                Ok(Key(value.to_string()))
+            fn visit_i64<E>(self, value: i64) -> Result<MappingKey, E> {
+                Ok(MappingKey(value.to_string()))
             }
 
-            fn visit_u64<E>(self, value: u64) -> Result<Key, E> {
-                Ok(Key(value.to_string()))
+            fn visit_u64<E>(self, value: u64) -> Result<MappingKey, E> {
+                Ok(MappingKey(value.to_string()))
             }
 
-            fn visit_f64<E>(self, value: f64) -> Result<Key, E> {
-                Ok(Key(value.to_string()))
+            fn visit_f64<E>(self, value: f64) -> Result<MappingKey, E> {
+                Ok(MappingKey(value.to_string()))
             }
         }
         reader.deserialize_any(KeyVisitor)
@@ -425,11 +425,16 @@ mod tests {
     #[test]
     fn nulls_are_left_out_of_objects_and_kept_in_patches() {
         let text = br#"{"metadata":{"creationTimestamp":null,"name":"a"},"list":[null,1]}"#;
-        let value = object(text, Format::Json).unwrap().value;
+        let value = object(text, BodyFormat::Json).unwrap().value;
         assert_eq!(value, json!({"metadata": {"name": "a"}, "list": [null, 1]}));
-        assert!(patch(br#"{"a":null}"#, Format::MergePatch).unwrap().value["a"].is_null());
         assert!(
-            patch(br#"{"a":null}"#, Format::MergePatch)
+            patch(br#"{"a":null}"#, BodyFormat::MergePatch)
+                .unwrap()
+                .value["a"]
+                .is_null()
+        );
+        assert!(
+            patch(br#"{"a":null}"#, BodyFormat::MergePatch)
                 .unwrap()
                 .value
                 .get("a")
@@ -439,7 +444,7 @@ mod tests {
 
     #[test]
     fn a_key_given_twice_is_named_and_the_last_wins() {
-        let decoded = object(br#"{"spec":{"list":[{"a":1,"a":2}]}}"#, Format::Json).unwrap();
+        let decoded = object(br#"{"spec":{"list":[{"a":1,"a":2}]}}"#, BodyFormat::Json).unwrap();
         assert_eq!(decoded.duplicates, ["duplicate field \"spec.list[0].a\""]);
         assert_eq!(decoded.value["spec"]["list"][0]["a"], 2);
     }
@@ -448,17 +453,23 @@ mod tests {
     fn yaml_is_read_and_what_is_no_object_is_refused() {
         let decoded = object(
             b"kind: Pod\nmetadata:\n  labels:\n    on: 'yes'\n",
-            Format::Yaml,
+            BodyFormat::Yaml,
         )
         .unwrap();
         assert_eq!(decoded.value["kind"], "Pod");
         assert_eq!(
-            object(b"[]", Format::Json).unwrap_err().code().as_u16(),
+            object(b"[]", BodyFormat::Json).unwrap_err().code().as_u16(),
             400
         );
-        assert_eq!(object(b"{", Format::Json).unwrap_err().code().as_u16(), 400);
         assert_eq!(
-            object(b"{} {}", Format::Json).unwrap_err().code().as_u16(),
+            object(b"{", BodyFormat::Json).unwrap_err().code().as_u16(),
+            400
+        );
+        assert_eq!(
+            object(b"{} {}", BodyFormat::Json)
+                .unwrap_err()
+                .code()
+                .as_u16(),
             400
         );
     }
@@ -469,7 +480,7 @@ mod tests {
             let inner = "{\"a\":".repeat(levels - 1);
             format!("{inner}{{}}{}", "}".repeat(levels - 1))
         };
-        for format in [Format::Json, Format::Yaml] {
+        for format in [BodyFormat::Json, BodyFormat::Yaml] {
             object(nested(MOST_DEPTH).as_bytes(), format).unwrap();
             for levels in [MOST_DEPTH + 1, 100_000] {
                 let refused = object(nested(levels).as_bytes(), format).unwrap_err();
@@ -485,8 +496,8 @@ mod tests {
             format!("{{\"a\":[{zeros}]}}")
         };
         // The object, its key and the list count as three.
-        object(list(MOST_VALUES - 3).as_bytes(), Format::Json).unwrap();
-        for format in [Format::Json, Format::Yaml] {
+        object(list(MOST_VALUES - 3).as_bytes(), BodyFormat::Json).unwrap();
+        for format in [BodyFormat::Json, BodyFormat::Yaml] {
             let refused = object(list(MOST_VALUES - 2).as_bytes(), format).unwrap_err();
             assert_eq!(refused.code().as_u16(), 413);
         }
@@ -497,7 +508,7 @@ mod tests {
         let kilobyte = "x".repeat(1022);
         let expanded = |times: usize| {
             let text = format!("a: &a {kilobyte}\nb: [{}]\n", "*a,".repeat(times));
-            object(text.as_bytes(), Format::Yaml)
+            object(text.as_bytes(), BodyFormat::Yaml)
         };
         let kept = expanded(1000).unwrap().value;
         assert_eq!(kept["b"][999].as_str().unwrap().len(), 1022);
@@ -512,9 +523,9 @@ mod tests {
         let laughs: String = std::iter::once("l0: &l0 lol\n".to_owned())
             .chain(lines)
             .collect();
-        assert!(object(laughs.as_bytes(), Format::Yaml).is_err());
+        assert!(object(laughs.as_bytes(), BodyFormat::Yaml).is_err());
         let itself = "a: &a [*a]\n";
-        assert!(object(itself.as_bytes(), Format::Yaml).is_err());
+        assert!(object(itself.as_bytes(), BodyFormat::Yaml).is_err());
     }
 
     #[test]
@@ -522,7 +533,7 @@ mod tests {
         let outer = "k".repeat(1_000_000);
         let inner = vec!["\"a\":1"; 500].join(",");
         let text = format!("{{\"{outer}\":{{{inner}}}}}");
-        let decoded = object(text.as_bytes(), Format::Json).unwrap();
+        let decoded = object(text.as_bytes(), BodyFormat::Json).unwrap();
         assert_eq!(decoded.duplicates.len(), MOST_DUPLICATES + 1);
         let bytes: usize = decoded.duplicates.iter().map(String::len).sum();
         assert!(
@@ -540,7 +551,7 @@ mod tests {
     #[test]
     fn a_complaint_repeats_no_more_than_a_bound_of_the_body() {
         let text = format!("? {}\n: .nan\n", "k".repeat(1_000_000));
-        let refused = object(text.as_bytes(), Format::Yaml).unwrap_err();
+        let refused = object(text.as_bytes(), BodyFormat::Yaml).unwrap_err();
         assert!(refused.to_value().to_string().len() < 2 * MOST_QUOTED_BYTES);
     }
 

@@ -13,8 +13,8 @@ use serde_json::Value;
 use crate::call::Call;
 use crate::delete_options::{DeleteOptions, Propagation};
 use crate::object::{self, meta_mut, meta_text};
-use crate::respond::{self, Written};
-use crate::rewrite::{Next, Rewritten, rewrite_key};
+use crate::respond::{self, WriteResult};
+use crate::rewrite::{RewriteDecision, Rewritten, rewrite_key};
 use crate::status::{self, Failure};
 use crate::{namespace, request};
 
@@ -51,7 +51,7 @@ pub(crate) async fn delete(call: &Call, body: Body) -> Result<Response<Body>, Fa
         let bytes = rewritten.bytes;
         return respond::written(
             call,
-            Written {
+            WriteResult {
                 code: StatusCode::OK,
                 bytes,
                 warnings,
@@ -111,7 +111,7 @@ fn require(kind: &Kind, live: &Value, options: &DeleteOptions) -> Result<(), Fai
 }
 
 /// The result of a deletion on the current object.
-fn next(kind: &Kind, live: &Value, options: &DeleteOptions, now: Timestamp) -> Next {
+fn next(kind: &Kind, live: &Value, options: &DeleteOptions, now: Timestamp) -> RewriteDecision {
     let finalizers = finalizers_for(kind, live, options.propagation);
     let grace = if kind.graceful {
         pod_grace(live, options.grace)
@@ -120,7 +120,7 @@ fn next(kind: &Kind, live: &Value, options: &DeleteOptions, now: Timestamp) -> N
     };
     let held = !finalizers.is_empty() || namespace::holds(kind, live);
     if grace == 0 && !held {
-        return Next::Remove(Box::new(live.clone()));
+        return RewriteDecision::Remove(Box::new(live.clone()));
     }
     let mut marked = live.clone();
     object::set_finalizers(&mut marked, &finalizers);
@@ -148,9 +148,9 @@ fn next(kind: &Kind, live: &Value, options: &DeleteOptions, now: Timestamp) -> N
         meta.insert("generation".into(), generation.saturating_add(1).into());
     }
     if marked == *live {
-        Next::Keep
+        RewriteDecision::Keep
     } else {
-        Next::Put(Box::new(marked))
+        RewriteDecision::Put(Box::new(marked))
     }
 }
 
@@ -229,9 +229,9 @@ mod tests {
             ..DeleteOptions::default()
         };
         match next(kind, pod, &options, now) {
-            Next::Put(marked) => *marked,
-            Next::Remove(_) => json!("removed"),
-            Next::Keep => json!("kept"),
+            RewriteDecision::Put(marked) => *marked,
+            RewriteDecision::Remove(_) => json!("removed"),
+            RewriteDecision::Keep => json!("kept"),
         }
     }
 

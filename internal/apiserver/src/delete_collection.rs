@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::call::Call;
 use crate::delete_options::DeleteOptions;
 use crate::respond;
-use crate::select::Selection;
+use crate::select::ObjectSelection;
 use crate::status::Failure;
 use crate::{delete, request};
 
@@ -18,7 +18,7 @@ const AT_ONCE: usize = 64;
 pub(crate) async fn delete_collection(call: &Call, body: Body) -> Result<Response<Body>, Failure> {
     let body = request::read(body).await?;
     let options = DeleteOptions::of(call, &body)?;
-    let selection = Selection::of(call)?;
+    let selection = ObjectSelection::of(call)?;
     let page = call
         .server
         .0

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::namespace;
 use crate::negotiate::{self, Discovery};
-use crate::path::Target;
+use crate::path::RequestTarget;
 use crate::respond;
 use crate::server::ApiServer;
 use crate::status::Failure;
@@ -176,19 +176,22 @@ fn group_version(group: &str, version: &str) -> String {
 }
 
 /// Answers GET of paths that are not resources.
-pub(crate) fn answer(target: &Target, headers: &HeaderMap) -> Result<Response<Body>, Failure> {
+pub(crate) fn answer(
+    target: &RequestTarget,
+    headers: &HeaderMap,
+) -> Result<Response<Body>, Failure> {
     let form = negotiate::discovery(headers);
     match (target, form) {
-        (Target::LegacyVersions, Discovery::Aggregated(version)) => {
+        (RequestTarget::LegacyVersions, Discovery::Aggregated(version)) => {
             Ok(aggregated(version, |group| group.is_empty()))
         }
-        (Target::Groups, Discovery::Aggregated(version)) => {
+        (RequestTarget::Groups, Discovery::Aggregated(version)) => {
             Ok(aggregated(version, |group| !group.is_empty()))
         }
-        (Target::LegacyVersions, Discovery::Legacy) => Ok(respond::json(&json!({
+        (RequestTarget::LegacyVersions, Discovery::Legacy) => Ok(respond::json(&json!({
             "kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": [],
         }))),
-        (Target::Groups, Discovery::Legacy) => {
+        (RequestTarget::Groups, Discovery::Legacy) => {
             let mut groups: Vec<Value> = Vec::new();
             for (group, _) in versions() {
                 if !group.is_empty() && !groups.iter().any(|one| one["name"] == group) {
@@ -199,7 +202,7 @@ pub(crate) fn answer(target: &Target, headers: &HeaderMap) -> Result<Response<Bo
                 &json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}),
             ))
         }
-        (Target::Group(group), _)
+        (RequestTarget::Group(group), _)
             if !group.is_empty() && versions().iter().any(|(known, _)| known == group) =>
         {
             let mut answer = group_of(group);
@@ -207,7 +210,7 @@ pub(crate) fn answer(target: &Target, headers: &HeaderMap) -> Result<Response<Bo
             answer["apiVersion"] = "v1".into();
             Ok(respond::json(&answer))
         }
-        (Target::Resources { group, version }, _)
+        (RequestTarget::Resources { group, version }, _)
             if versions()
                 .iter()
                 .any(|(known, at)| known == group && at == version) =>

@@ -8,25 +8,25 @@ use axum::extract::State;
 use axum::middleware::Next;
 use http::request::Parts;
 use http::{Method, Request, Response};
-use resources::access::{Attributes, Caller, Credential};
+use resources::access::{Caller, Credential, RequestAttributes};
 use resources::audit::Recorded;
 use resources::registry::{self, Kind};
 
 use crate::call::{AuditNotes, Call};
 use crate::client::InProcess;
-use crate::large::{By, weight};
-use crate::path::{ResourcePath, Target};
-use crate::prepare::Part;
+use crate::path::{RequestTarget, ResourcePath};
+use crate::prepare::ObjectPart;
 use crate::request::Params;
 use crate::server::ApiServer;
 use crate::status::Failure;
+use crate::work_threads::{By, weight};
 use crate::{
     audit, binding, create, delete, delete_collection, discovery, eviction, impersonation, list,
     logs, namespace, negotiate, patch, path, read, request, review, scale, service_account, update,
     versions, watch,
 };
 
-type Answer = Result<Response<Body>, Failure>;
+type DispatchResult = Result<Response<Body>, Failure>;
 
 /// Everything below `/api` and `/apis`.
 pub(crate) async fn resources(
@@ -63,7 +63,7 @@ pub(crate) async fn permitted_path(
     }
 }
 
-async fn answer(server: &ApiServer, parts: &Parts, body: Body) -> Answer {
+async fn answer(server: &ApiServer, parts: &Parts, body: Body) -> DispatchResult {
     let caller = parts
         .extensions
         .get::<Caller>()
@@ -75,7 +75,7 @@ async fn answer(server: &ApiServer, parts: &Parts, body: Body) -> Answer {
         return Err(impersonation::refused(Some(caller), why));
     }
     match path::parse(parts.uri.path()) {
-        Target::Resource(target) => {
+        RequestTarget::Resource(target) => {
             match registry::find(&target.group, &target.version, &target.resource) {
                 Some(kind) => on_resource(server, caller, kind, target, parts, body).await,
                 None => review::answer(server, caller, target, parts, body).await,
@@ -85,7 +85,7 @@ async fn answer(server: &ApiServer, parts: &Parts, body: Body) -> Answer {
             server.require_path(Some(caller), &parts.method, parts.uri.path())?;
             discovery::answer(&other, &parts.headers)
         }
-        Target::Unknown => Err(Failure::no_such_resource()),
+        RequestTarget::Unknown => Err(Failure::no_such_resource()),
         _ => Err(Failure::method_not_allowed()),
     }
 }
@@ -157,7 +157,7 @@ async fn on_resource(
     target: ResourcePath,
     parts: &Parts,
     body: Body,
-) -> Answer {
+) -> DispatchResult {
     let ResourcePath {
         namespace,
         name,
@@ -175,7 +175,7 @@ async fn on_resource(
         .ok_or_else(Failure::method_not_allowed)?;
     server.require_selected(
         caller,
-        &Attributes {
+        &RequestAttributes {
             verb: verb.word(),
             group: kind.group,
             resource: kind.plural,
@@ -239,14 +239,19 @@ fn size(call: &Call, verb: Verb, body: &[u8]) -> usize {
     sent + live.map_or(0, |entry| entry.value.len())
 }
 
-async fn carried_out(call: Call, subresource: Option<String>, verb: Verb, body: Body) -> Answer {
+async fn carried_out(
+    call: Call,
+    subresource: Option<String>,
+    verb: Verb,
+    body: Body,
+) -> DispatchResult {
     match subresource {
         None => on_object(&call, verb, body).await,
         Some(subresource) => on_subresource(&call, &subresource, verb, body).await,
     }
 }
 
-async fn on_object(call: &Call, verb: Verb, body: Body) -> Answer {
+async fn on_object(call: &Call, verb: Verb, body: Body) -> DispatchResult {
     if call.kind.namespaced && call.namespace.is_none() && !matches!(verb, Verb::List | Verb::Watch)
     {
         return Err(Failure::method_not_allowed());
@@ -257,14 +262,14 @@ async fn on_object(call: &Call, verb: Verb, body: Body) -> Answer {
         Verb::Watch => watch::watch(call),
         Verb::Create if call.name.is_some() => Err(Failure::method_not_allowed()),
         Verb::Create => create::create(call, body).await,
-        Verb::Update => update::update(call, body, Part::Main).await,
-        Verb::Patch => patch::patch(call, body, Part::Main).await,
+        Verb::Update => update::update(call, body, ObjectPart::Main).await,
+        Verb::Patch => patch::patch(call, body, ObjectPart::Main).await,
         Verb::Delete => delete::delete(call, body).await,
         Verb::DeleteCollection => delete_collection::delete_collection(call, body).await,
     }
 }
 
-async fn on_subresource(call: &Call, subresource: &str, verb: Verb, body: Body) -> Answer {
+async fn on_subresource(call: &Call, subresource: &str, verb: Verb, body: Body) -> DispatchResult {
     let kind = call.kind;
     let offered = match subresource {
         "status" => kind.status,
@@ -277,8 +282,8 @@ async fn on_subresource(call: &Call, subresource: &str, verb: Verb, body: Body) 
     }
     match (subresource, verb) {
         ("status", Verb::Get) => read::get(call),
-        ("status", Verb::Update) => update::update(call, body, Part::Status).await,
-        ("status", Verb::Patch) => patch::patch(call, body, Part::Status).await,
+        ("status", Verb::Update) => update::update(call, body, ObjectPart::Status).await,
+        ("status", Verb::Patch) => patch::patch(call, body, ObjectPart::Status).await,
         ("scale", Verb::Get) => scale::get(call),
         ("scale", Verb::Update) => scale::update(call, body).await,
         ("scale", Verb::Patch) => scale::patch(call, body).await,

@@ -3,7 +3,7 @@
 //! bound role. As in Kubernetes.
 
 use k8s_openapi::api::rbac::v1::{PolicyRule, RoleRef};
-use resources::access::Attributes;
+use resources::access::RequestAttributes;
 use resources::rbac::{GROUP, compact, quoted, show, uncovered};
 use resources::registry;
 use serde_json::Value;
@@ -119,7 +119,7 @@ fn binding(call: &Call, wanted: &Value) -> Result<(), Failure> {
 fn may(call: &Call, verb: &str, resource: &str, name: &str) -> bool {
     call.server.permits(
         &call.caller,
-        &Attributes {
+        &RequestAttributes {
             verb,
             group: GROUP,
             resource,

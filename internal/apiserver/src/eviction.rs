@@ -8,14 +8,14 @@ use axum::body::Body;
 use http::{Response, StatusCode};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
-use resources::budget::{Count, Standing, desired_healthy, is_about};
+use resources::budget::{BudgetCounts, BudgetedPod, desired_healthy, is_about};
 use resources::{registry, times};
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use crate::call::Call;
 use crate::delete_options::DeleteOptions;
-use crate::rewrite::{Next, rewrite};
+use crate::rewrite::{RewriteDecision, rewrite};
 use crate::status::Failure;
 use crate::{decode, delete, fields, object, request, respond};
 
@@ -47,14 +47,14 @@ pub(crate) async fn create(call: &Call, body: Body) -> Result<Response<Body>, Fa
     }
     rewrite(&dry, |live| {
         if object::deleting(live) || matches!(live["status"]["phase"].as_str(), Some("Succeeded" | "Failed")) {
-            return Ok(Next::Keep);
+            return Ok(RewriteDecision::Keep);
         }
         let mut next = live.clone();
         let condition = json!({
             "status": "True", "reason": "EvictionByEvictionAPI", "message": "Eviction API: evicting",
         });
         object::set_condition(&mut next, "DisruptionTarget", condition, &now);
-        Ok(if next == *live { Next::Keep } else { Next::Put(Box::new(next)) })
+        Ok(if next == *live { RewriteDecision::Keep } else { RewriteDecision::Put(Box::new(next)) })
     })
     .await?;
     delete::delete_one(&dry, call.object_name(), call.key(), &options).await?;
@@ -88,7 +88,7 @@ fn check(call: &Call, budgets: &[PodDisruptionBudget]) -> Result<(), Failure> {
     let Some(pod) = pods.iter().find(ours) else {
         return Ok(());
     };
-    if !Standing::of(pod).healthy {
+    if !BudgetedPod::of(pod).healthy {
         return Ok(());
     }
     let none = BTreeMap::new();
@@ -96,7 +96,7 @@ fn check(call: &Call, budgets: &[PodDisruptionBudget]) -> Result<(), Failure> {
     let mine = labels(pod);
     for budget in budgets.iter().filter(|budget| is_about(budget, &mine)) {
         let members = pods.iter().filter(|pod| is_about(budget, &labels(pod)));
-        let mut count = Count::of(budget, members.map(Standing::of));
+        let mut count = BudgetCounts::of(budget, members.map(BudgetedPod::of));
         // Its controllers may want more replicas than exist now.
         let wanted = budget
             .status

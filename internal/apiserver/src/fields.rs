@@ -10,17 +10,17 @@ use crate::server::ApiServer;
 use crate::status::{Cause, Failure};
 
 #[derive(Clone, Copy, PartialEq)]
-enum Level {
+enum FieldLevel {
     Ignore,
     Warn,
     Strict,
 }
 
-fn level(call: &Call) -> Result<Level, Failure> {
+fn level(call: &Call) -> Result<FieldLevel, Failure> {
     match call.params.get("fieldValidation") {
-        None | Some("Warn") => Ok(Level::Warn),
-        Some("Ignore") => Ok(Level::Ignore),
-        Some("Strict") => Ok(Level::Strict),
+        None | Some("Warn") => Ok(FieldLevel::Warn),
+        Some("Ignore") => Ok(FieldLevel::Ignore),
+        Some("Strict") => Ok(FieldLevel::Strict),
         Some(other) => Err(Failure::bad_request(format!(
             "fieldValidation: Unsupported value: \"{other}\": supported values: \"Ignore\", \"Strict\", \"Warn\""
         ))),
@@ -42,7 +42,7 @@ pub(crate) fn check(
         return Err(undecodable(call, message));
     }
     let mut complaints = Vec::new();
-    if level != Level::Ignore {
+    if level != FieldLevel::Ignore {
         complaints.extend_from_slice(duplicates);
         complaints.extend(unknown(&found.unknown));
     }
@@ -75,7 +75,7 @@ pub(crate) fn declared(call: &Call, config: &mut Value) -> Result<Vec<String>, F
         return Ok(Vec::new());
     }
     schemas.prune_unknown(call.kind.schema, config);
-    if level == Level::Ignore {
+    if level == FieldLevel::Ignore {
         return Ok(Vec::new());
     }
     let complaints = unknown(&found.unknown);
@@ -107,8 +107,8 @@ fn unknown(paths: &[String]) -> Vec<String> {
         .collect()
 }
 
-fn refuse_if_strict(call: &Call, level: Level, complaints: &[String]) -> Result<(), Failure> {
-    if level != Level::Strict || complaints.is_empty() {
+fn refuse_if_strict(call: &Call, level: FieldLevel, complaints: &[String]) -> Result<(), Failure> {
+    if level != FieldLevel::Strict || complaints.is_empty() {
         return Ok(());
     }
     Err(undecodable(

@@ -9,8 +9,9 @@ use axum::extract::State;
 use axum::middleware::Next;
 use http::{HeaderMap, HeaderName, Request, Response, header};
 use resources::access::{
-    ANONYMOUS_USER, AUTHENTICATED_GROUP, Attributes, COMPONENTS_GROUP, Caller, Credential,
-    Impersonator, UNAUTHENTICATED_GROUP, bearer_token, service_account_groups, service_account_of,
+    ANONYMOUS_USER, AUTHENTICATED_GROUP, COMPONENTS_GROUP, Caller, Credential, Impersonator,
+    RequestAttributes, UNAUTHENTICATED_GROUP, bearer_token, service_account_groups,
+    service_account_of,
 };
 use resources::audit::{Impersonated, UserInfo};
 
@@ -165,7 +166,7 @@ fn impersonated(
     caller: &Caller,
     headers: &HeaderMap,
 ) -> Result<Caller, Failure> {
-    let wanted = Wanted::read(headers)?;
+    let wanted = ImpersonatedUser::read(headers)?;
     wanted.require(server, caller)?;
     let groups = match (service_account_of(&wanted.user), wanted.groups.is_empty()) {
         (_, false) => wanted.groups,
@@ -191,16 +192,16 @@ fn impersonated(
 
 /// The content of the headers.
 #[derive(Debug, Default, PartialEq)]
-struct Wanted {
+struct ImpersonatedUser {
     user: String,
     groups: Vec<String>,
     uid: String,
     extra: BTreeMap<String, Vec<String>>,
 }
 
-impl Wanted {
-    fn read(headers: &HeaderMap) -> Result<Wanted, Failure> {
-        let mut wanted = Wanted::default();
+impl ImpersonatedUser {
+    fn read(headers: &HeaderMap) -> Result<ImpersonatedUser, Failure> {
+        let mut wanted = ImpersonatedUser::default();
         for (name, value) in headers.iter().filter(|(name, _)| is_ours(name)) {
             let value = value.to_str().map_err(|_| {
                 Failure::bad_request(format!("{name}: the value must be printable ASCII"))
@@ -230,17 +231,17 @@ impl Wanted {
 
     /// Refuses the first part of this that the caller may not impersonate.
     fn require(&self, server: &ApiServer, caller: &Caller) -> Result<(), Failure> {
-        let may = |attributes: Attributes<'_>| {
+        let may = |attributes: RequestAttributes<'_>| {
             server.require(
                 caller,
-                &Attributes {
+                &RequestAttributes {
                     verb: "impersonate",
                     ..attributes
                 },
             )
         };
         match service_account_of(&self.user) {
-            Some((namespace, name)) => may(Attributes {
+            Some((namespace, name)) => may(RequestAttributes {
                 namespace: Some(namespace),
                 ..of("", "serviceaccounts", name)
             })?,
@@ -260,7 +261,7 @@ impl Wanted {
         }
         for (key, values) in &self.extra {
             for value in values {
-                may(Attributes {
+                may(RequestAttributes {
                     subresource: Some(key),
                     ..of(AUTHENTICATION, "userextras", value)
                 })?;
@@ -270,12 +271,12 @@ impl Wanted {
     }
 }
 
-fn of<'a>(group: &'a str, resource: &'a str, name: &'a str) -> Attributes<'a> {
-    Attributes {
+fn of<'a>(group: &'a str, resource: &'a str, name: &'a str) -> RequestAttributes<'a> {
+    RequestAttributes {
         group,
         resource,
         name: Some(name),
-        ..Attributes::default()
+        ..RequestAttributes::default()
     }
 }
 
@@ -295,7 +296,7 @@ mod tests {
 
     #[test]
     fn headers_contain_the_impersonated_user() {
-        let wanted = Wanted::read(&headers(&[
+        let wanted = ImpersonatedUser::read(&headers(&[
             ("impersonate-user", "ann"),
             ("impersonate-group", "a"),
             ("impersonate-group", "b"),
@@ -320,7 +321,7 @@ mod tests {
             vec![("impersonate-user", "ann"), ("impersonate-usr", "bob")],
         ] {
             assert!(asked(&headers(&bad)), "{bad:?}");
-            assert!(Wanted::read(&headers(&bad)).is_err(), "{bad:?}");
+            assert!(ImpersonatedUser::read(&headers(&bad)).is_err(), "{bad:?}");
         }
         assert!(!asked(&headers(&[("accept", "*/*")])));
     }

@@ -29,7 +29,6 @@ mod fields;
 #[path = "../../resources/testing/headers.rs"]
 mod headers;
 mod impersonation;
-mod large;
 pub mod limits;
 mod list;
 mod logs;
@@ -64,6 +63,7 @@ mod versions;
 mod watch;
 mod watch_frames;
 mod watch_rights;
+mod work_threads;
 mod yaml;
 
 pub use audit::Auditor;

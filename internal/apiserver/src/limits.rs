@@ -30,7 +30,7 @@ pub const MOST_EXPANDED_BYTES: usize = MOST_BODY_BYTES;
 
 /// The bounds of a JSON patch. The numbers of operations and of copied bytes are kube-apiserver's;
 /// the work is that of 10,000 insertions at the front of a list of 1,500 items.
-pub const JSON_PATCH: schema::json_patch::Bounds = schema::json_patch::Bounds {
+pub const JSON_PATCH: schema::json_patch::PatchLimits = schema::json_patch::PatchLimits {
     operations: 10_000,
     depth: MOST_DEPTH,
     copied_bytes: 3 * 1024 * 1024,

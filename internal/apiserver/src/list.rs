@@ -9,11 +9,11 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use bytes::{BufMut, Bytes, BytesMut};
 use http::Response;
 use serde_json::{Map, Value, json};
-use store::{Entry, Page, Revision};
+use store::{Entry, ListPage, Revision};
 
 use crate::call::Call;
-use crate::negotiate::View;
-use crate::select::Selection;
+use crate::negotiate::ObjectView;
+use crate::select::ObjectSelection;
 use crate::status::Failure;
 use crate::{object, respond, stored, table};
 
@@ -23,7 +23,7 @@ const SCAN: usize = 2_000;
 const PIECE: usize = 64 * 1024;
 
 /// The result of a list.
-struct Found {
+struct ListResult {
     entries: Vec<Arc<Entry>>,
     revision: Revision,
     /// The key to continue after, if there is more.
@@ -33,21 +33,21 @@ struct Found {
 }
 
 pub(crate) fn list(call: &Call) -> Result<Response<Body>, Failure> {
-    let selection = Selection::of(call)?;
+    let selection = ObjectSelection::of(call)?;
     let found = find(call, &selection)?;
     match call.form.view {
-        View::Object if !call.form.yaml => Ok(respond::json_stream(objects(call, found))),
-        View::Object => {
+        ObjectView::Object if !call.form.yaml => Ok(respond::json_stream(objects(call, found))),
+        ObjectView::Object => {
             let mut list = head(call.kind.list_kind, &call.kind.api_version(), &found);
             list["items"] = Value::Array(parsed(&found)?);
             respond::value(call, &list)
         }
-        View::Table(version) => {
+        ObjectView::Table(version) => {
             let mut list = head("Table", &format!("meta.k8s.io/{version}"), &found);
             table::fill(call, version, &mut list, &parsed(&found)?)?;
             respond::value(call, &list)
         }
-        View::Metadata(version) => {
+        ObjectView::Metadata(version) => {
             let api_version = format!("meta.k8s.io/{version}");
             let mut list = head("PartialObjectMetadataList", &api_version, &found);
             let mut items = parsed(&found)?;
@@ -65,7 +65,7 @@ pub(crate) fn list(call: &Call) -> Result<Response<Body>, Failure> {
     }
 }
 
-fn parsed(found: &Found) -> Result<Vec<Value>, Failure> {
+fn parsed(found: &ListResult) -> Result<Vec<Value>, Failure> {
     found
         .entries
         .iter()
@@ -74,17 +74,17 @@ fn parsed(found: &Found) -> Result<Vec<Value>, Failure> {
 }
 
 /// A list without its items.
-fn head(kind: &str, api_version: &str, found: &Found) -> Value {
+fn head(kind: &str, api_version: &str, found: &ListResult) -> Value {
     json!({"kind": kind, "apiVersion": api_version, "metadata": list_meta(found)})
 }
 
-fn list_meta(found: &Found) -> Value {
+fn list_meta(found: &ListResult) -> Value {
     let mut meta = Map::new();
     meta.insert("resourceVersion".into(), found.revision.to_string().into());
     if let Some(next) = &found.next {
         meta.insert(
             "continue".into(),
-            Token::new(found.revision, next).encode().into(),
+            ContinueToken::new(found.revision, next).encode().into(),
         );
         if let Some(remaining) = found.remaining {
             meta.insert("remainingItemCount".into(), remaining.into());
@@ -94,7 +94,7 @@ fn list_meta(found: &Found) -> Value {
 }
 
 /// The list's bytes.
-fn objects(call: &Call, found: Found) -> Body {
+fn objects(call: &Call, found: ListResult) -> Body {
     let kind = call.kind;
     let start = format!(
         "{{\"kind\":\"{}\",\"apiVersion\":\"{}\",\"metadata\":{},\"items\":[",
@@ -107,7 +107,7 @@ fn objects(call: &Call, found: Found) -> Body {
         .iter()
         .map(|entry| entry.value.len() + 1)
         .sum();
-    let pieces = Pieces {
+    let pieces = ListPieces {
         head: Some(start),
         entries: found.entries.into_iter(),
         first: true,
@@ -125,7 +125,7 @@ fn objects(call: &Call, found: Found) -> Body {
 }
 
 /// A list's bytes, produced piece by piece.
-struct Pieces {
+struct ListPieces {
     head: Option<String>,
     entries: std::vec::IntoIter<Arc<Entry>>,
     first: bool,
@@ -133,7 +133,7 @@ struct Pieces {
     without_managers: bool,
 }
 
-impl Iterator for Pieces {
+impl Iterator for ListPieces {
     type Item = Bytes;
 
     fn next(&mut self) -> Option<Bytes> {
@@ -166,10 +166,13 @@ impl Iterator for Pieces {
     }
 }
 
-fn find(call: &Call, selection: &Selection) -> Result<Found, Failure> {
+fn find(call: &Call, selection: &ObjectSelection) -> Result<ListResult, Failure> {
     let params = &call.params;
     let limit = params.number::<usize>("limit")?.filter(|limit| *limit > 0);
-    let token = params.get("continue").map(Token::decode).transpose()?;
+    let token = params
+        .get("continue")
+        .map(ContinueToken::decode)
+        .transpose()?;
     let at = revision_asked(call, token.is_some())?;
     let begun = token.as_ref().and_then(|token| token.revision).or(at);
     let mut after = match token {
@@ -181,7 +184,7 @@ fn find(call: &Call, selection: &Selection) -> Result<Found, Failure> {
         if !selection.is_everything() {
             page.entries.retain(|entry| selection.takes(&entry.meta));
         }
-        return Ok(Found {
+        return Ok(ListResult {
             entries: page.entries,
             revision: page.revision,
             next: None,
@@ -214,7 +217,7 @@ fn find(call: &Call, selection: &Selection) -> Result<Found, Failure> {
                 .flatten();
             // Counting the objects that match selectors would require reading all of them.
             let remaining = selection.is_everything().then_some(page.remaining);
-            return Ok(Found {
+            return Ok(ListResult {
                 entries,
                 revision: page.revision,
                 next,
@@ -228,10 +231,10 @@ fn find(call: &Call, selection: &Selection) -> Result<Found, Failure> {
 fn page(
     call: &Call,
     at: Option<Revision>,
-    selection: &Selection,
+    selection: &ObjectSelection,
     after: Option<&str>,
     limit: usize,
-) -> Result<Page, Failure> {
+) -> Result<ListPage, Failure> {
     let store = &call.server.0.store;
     let Some(revision) = at else {
         return Ok(store.list(&selection.prefix, after, limit));
@@ -246,7 +249,7 @@ fn page(
                 ));
             };
             Failure::expired_continue(
-                &Token {
+                &ContinueToken {
                     revision: None,
                     start: after.to_string(),
                 }
@@ -319,16 +322,16 @@ pub(crate) fn parse_revision(text: &str) -> Result<Revision, Failure> {
 }
 
 /// The continuation of a list. It is opaque to clients, and cannot leave their prefix.
-struct Token {
+struct ContinueToken {
     /// None: continue from the current state.
     revision: Option<Revision>,
     /// The key to continue after.
     start: String,
 }
 
-impl Token {
+impl ContinueToken {
     fn new(revision: Revision, after: &str) -> Self {
-        Token {
+        ContinueToken {
             revision: Some(revision),
             start: after.to_string(),
         }
@@ -348,7 +351,7 @@ impl Token {
                 .as_u64()
                 .filter(|revision| *revision > 0)
                 .map(Revision::from);
-            Some(Token {
+            Some(ContinueToken {
                 revision,
                 start: value["start"].as_str()?.to_string(),
             })

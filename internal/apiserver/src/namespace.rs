@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::call::Call;
 use crate::object;
-use crate::rewrite::{Next, rewrite};
+use crate::rewrite::{RewriteDecision, rewrite};
 use crate::status::Failure;
 use crate::{decode, fields, request, respond};
 
@@ -28,9 +28,9 @@ pub(crate) async fn finalize(call: &Call, body: Body) -> Result<Response<Body>, 
         let spec = object::member_mut(&mut next, "spec");
         object::carry(&sent["spec"], spec, "finalizers");
         Ok(if next == *live {
-            Next::Keep
+            RewriteDecision::Keep
         } else {
-            Next::Put(Box::new(next))
+            RewriteDecision::Put(Box::new(next))
         })
     })
     .await?;

@@ -7,16 +7,16 @@ use crate::status::Failure;
 
 /// The format of a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Form {
+pub struct ResponseFormat {
     /// The representation of the object.
-    pub view: View,
+    pub view: ObjectView,
     /// True if the response is YAML.
     pub yaml: bool,
 }
 
 /// The representation of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum View {
+pub enum ObjectView {
     /// All of it.
     Object,
     /// A row with the kind's columns. The text is the Table's version.
@@ -35,8 +35,8 @@ pub enum Discovery {
 }
 
 /// The whole object as JSON: the default.
-pub const PLAIN: Form = Form {
-    view: View::Object,
+pub const PLAIN: ResponseFormat = ResponseFormat {
+    view: ObjectView::Object,
     yaml: false,
 };
 
@@ -93,7 +93,7 @@ fn yaml(media: &str) -> Option<bool> {
 }
 
 /// Chooses the format of objects and lists; 406 if none of the requested formats is supported.
-pub fn objects(headers: &HeaderMap) -> Result<Form, Failure> {
+pub fn objects(headers: &HeaderMap) -> Result<ResponseFormat, Failure> {
     if !headers.contains_key(header::ACCEPT) {
         return Ok(PLAIN);
     }
@@ -107,14 +107,14 @@ pub fn objects(headers: &HeaderMap) -> Result<Form, Failure> {
             _ => None,
         };
         let view = match (clause.get("as"), meta_version) {
-            (None, _) => View::Object,
-            (Some("Table"), Some(version)) => View::Table(version),
+            (None, _) => ObjectView::Object,
+            (Some("Table"), Some(version)) => ObjectView::Table(version),
             (Some("PartialObjectMetadata" | "PartialObjectMetadataList"), Some(version)) => {
-                View::Metadata(version)
+                ObjectView::Metadata(version)
             }
             _ => continue,
         };
-        return Ok(Form { view, yaml });
+        return Ok(ResponseFormat { view, yaml });
     }
     Err(Failure::not_acceptable(ACCEPTED))
 }
@@ -150,12 +150,12 @@ mod tests {
 
     #[test]
     fn the_most_wanted_form_that_is_spoken_here_is_chosen() {
-        let object = |yaml| Form {
-            view: View::Object,
+        let object = |yaml| ResponseFormat {
+            view: ObjectView::Object,
             yaml,
         };
-        let table = Form {
-            view: View::Table("v1"),
+        let table = ResponseFormat {
+            view: ObjectView::Table("v1"),
             yaml: false,
         };
         let kubectl = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json";
@@ -175,8 +175,8 @@ mod tests {
             ("application/yaml;q=0.5,application/json", object(false)),
             (
                 "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1",
-                Form {
-                    view: View::Metadata("v1"),
+                ResponseFormat {
+                    view: ObjectView::Metadata("v1"),
                     yaml: false,
                 },
             ),

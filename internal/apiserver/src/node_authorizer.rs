@@ -12,8 +12,8 @@ use std::sync::Arc;
 
 use futures::FutureExt;
 use parking_lot::Mutex;
-use resources::access::Attributes;
-use resources::admission::{Need, Reference, need, references};
+use resources::access::RequestAttributes;
+use resources::admission::{AccessCondition, ReferencedObject, need, references};
 use serde_json::Value;
 use store::{EntryMeta, Event, EventKind, Store, Watch};
 
@@ -22,7 +22,7 @@ use crate::server::ApiServer;
 
 /// The state that this module keeps between requests.
 #[derive(Default)]
-pub(crate) struct Memory(Mutex<Option<PodsByNode>>);
+pub(crate) struct AuthorizerCache(Mutex<Option<PodsByNode>>);
 
 /// The keys of the bound pods, by node.
 struct PodsByNode {
@@ -34,23 +34,23 @@ struct PodsByNode {
 pub(crate) fn permits(
     server: &ApiServer,
     node: &str,
-    wanted: &Attributes<'_>,
+    wanted: &RequestAttributes<'_>,
     selector: &str,
 ) -> bool {
     match need(node, wanted, selector) {
-        Need::Nothing => true,
-        Need::Never => false,
-        Need::Bound { namespace, pod } => {
+        AccessCondition::Nothing => true,
+        AccessCondition::Never => false,
+        AccessCondition::Bound { namespace, pod } => {
             let key = kind_of("", "Pod").key(Some(namespace), pod);
             let entry = server.0.store.get(&key);
             entry.is_some_and(|entry| node_of(&entry.meta) == node)
         }
-        Need::Referred { namespace, to } => refers(server, node, namespace, &to),
+        AccessCondition::Referred { namespace, to } => refers(server, node, namespace, &to),
     }
 }
 
 /// True if an unfinished pod in the namespace that is bound to the node refers to the object.
-fn refers(server: &ApiServer, node: &str, namespace: &str, to: &Reference) -> bool {
+fn refers(server: &ApiServer, node: &str, namespace: &str, to: &ReferencedObject) -> bool {
     let store = &server.0.store;
     let prefix = kind_of("", "Pod").prefix(Some(namespace));
     let keys = server.0.pods_by_node.of(store, node, &prefix);
@@ -77,7 +77,7 @@ fn node_of(meta: &EntryMeta) -> &str {
     meta.fields.get("spec.nodeName").map_or("", String::as_str)
 }
 
-impl Memory {
+impl AuthorizerCache {
     /// The keys of the node's pods with the prefix. None if the store cannot be watched any more.
     fn of(&self, store: &Store, node: &str, prefix: &str) -> Vec<Arc<str>> {
         let mut kept = self.0.lock();
@@ -199,7 +199,7 @@ mod tests {
             ..Options::default()
         };
         let store = Store::open(dir.path(), options).unwrap();
-        let memory = Memory::default();
+        let memory = AuthorizerCache::default();
         let pods = |node: &str| -> Vec<String> {
             let keys = memory.of(&store, node, "/core/pods/ns/").into_iter();
             keys.map(|key| key.rsplit('/').next().unwrap_or_default().to_owned())

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use resources::registry::Kind;
 use serde_json::{Map, Value};
-use store::{Entry, EntryMeta, Revision, View};
+use store::{Entry, EntryMeta, Revision, TransactionView};
 
 use crate::status::Failure;
 
@@ -74,7 +74,7 @@ impl Encoded {
     }
 
     /// Puts the object into the store.
-    pub fn put(self, view: &mut View<'_>, key: String) -> Arc<Entry> {
+    pub fn put(self, view: &mut TransactionView<'_>, key: String) -> Arc<Entry> {
         let Encoded { bytes, meta } = self;
         view.put(key, meta, |revision| bytes.at(revision))
     }

@@ -4,9 +4,9 @@
 
 use axum::body::Body;
 use http::Response;
-use resources::access::Attributes;
+use resources::access::RequestAttributes;
 use resources::times;
-use schema::apply::{ApplyError, Manager, Operation, apply};
+use schema::apply::{ApplyError, FieldManager, ManagerOperation, apply};
 use schema::{PatchError, json_patch, strategic};
 use serde_json::{Map, Value};
 
@@ -14,9 +14,9 @@ use crate::call::Call;
 use crate::decode::{self, Decoded};
 use crate::limits::quoted;
 use crate::object::{self, meta_text};
-use crate::prepare::{self, Part, Tracking};
-use crate::request::{self, Format};
-use crate::respond::{self, Written};
+use crate::prepare::{self, ObjectPart, Tracking};
+use crate::request::{self, BodyFormat};
+use crate::respond::{self, WriteResult};
 use crate::rewrite::rewrite;
 use crate::status::{Cause, Failure};
 use crate::{create, fields, limits};
@@ -25,12 +25,16 @@ use crate::{create, fields, limits};
 /// created meanwhile.
 const MAX_APPEARANCES: usize = 4;
 
-pub(crate) async fn patch(call: &Call, body: Body, part: Part) -> Result<Response<Body>, Failure> {
+pub(crate) async fn patch(
+    call: &Call,
+    body: Body,
+    part: ObjectPart,
+) -> Result<Response<Body>, Failure> {
     let format = request::patch_format(&call.headers)?;
     let bytes = request::read(body).await?;
     let decoded = decode::patch(&bytes, format)?;
     let written = match format {
-        Format::Apply => applied(call, decoded, part).await?,
+        BodyFormat::Apply => applied(call, decoded, part).await?,
         _ if call.params.get("force").is_some() => {
             return Err(Failure::bad_request(
                 "PatchOptions.meta.k8s.io \"\" is invalid: force: Forbidden: may not be specified for non-apply patch",
@@ -43,10 +47,10 @@ pub(crate) async fn patch(call: &Call, body: Body, part: Part) -> Result<Respons
 
 async fn patched(
     call: &Call,
-    format: Format,
+    format: BodyFormat,
     patch: &Decoded,
-    part: Part,
-) -> Result<Written, Failure> {
+    part: ObjectPart,
+) -> Result<WriteResult, Failure> {
     let mut warnings = Vec::new();
     let rewritten = rewrite(call, |live| {
         let wanted = transform(call, format, live, &patch.value)?;
@@ -67,16 +71,16 @@ async fn patched(
 /// Carries out a patch on a value that has the call's kind.
 pub(crate) fn transform(
     call: &Call,
-    format: Format,
+    format: BodyFormat,
     live: &Value,
     patch: &Value,
 ) -> Result<Value, Failure> {
-    if format == Format::StrategicMergePatch && call.kind.is_custom() {
+    if format == BodyFormat::StrategicMergePatch && call.kind.is_custom() {
         return Err(request::patch_not_supported(
             &request::patch_types_without_strategic(),
         ));
     }
-    if format == Format::StrategicMergePatch {
+    if format == BodyFormat::StrategicMergePatch {
         let schemas = &call.server.0.schemas;
         let mut wanted =
             strategic::apply(schemas, call.kind.schema, live, patch).map_err(refused)?;
@@ -87,15 +91,17 @@ pub(crate) fn transform(
 }
 
 /// The patches that need no schema.
-pub(crate) fn plain(format: Format, live: &Value, patch: &Value) -> Result<Value, Failure> {
+pub(crate) fn plain(format: BodyFormat, live: &Value, patch: &Value) -> Result<Value, Failure> {
     let mut wanted = live.clone();
     match format {
-        Format::JsonPatch => {
+        BodyFormat::JsonPatch => {
             json_patch::apply(&mut wanted, patch, &limits::JSON_PATCH).map_err(refused)?;
         }
         // RFC 7386. The recursion is as deep as the patch, whose depth was checked at decoding.
-        Format::MergePatch if patch.is_object() => ::json_patch::merge(&mut wanted, patch),
-        Format::MergePatch => return Err(Failure::bad_request("a merge patch must be an object")),
+        BodyFormat::MergePatch if patch.is_object() => ::json_patch::merge(&mut wanted, patch),
+        BodyFormat::MergePatch => {
+            return Err(Failure::bad_request("a merge patch must be an object"));
+        }
         _ => {
             return Err(request::patch_not_supported(
                 &request::patch_types_without_strategic(),
@@ -131,7 +137,7 @@ fn refused(error: PatchError) -> Failure {
     }
 }
 
-async fn applied(call: &Call, decoded: Decoded, part: Part) -> Result<Written, Failure> {
+async fn applied(call: &Call, decoded: Decoded, part: ObjectPart) -> Result<WriteResult, Failure> {
     if call.params.get("fieldManager").is_none() {
         return Err(Failure::bad_request(
             "PatchOptions.meta.k8s.io \"\" is invalid: fieldManager: Required value: is required for apply patch",
@@ -141,15 +147,19 @@ async fn applied(call: &Call, decoded: Decoded, part: Part) -> Result<Written, F
         return Err(Failure::bad_request("an apply patch must be an object"));
     }
     let force = call.params.switch("force") == Some(true);
-    let manager = prepare::manager(call, Operation::Apply, part)?;
+    let manager = prepare::manager(call, ManagerOperation::Apply, part)?;
     let mut config = owned_part(call, decoded.value, part);
     let unknown = fields::declared(call, &mut config)?;
     for _ in 0..MAX_APPEARANCES {
         let exists = call.server.0.store.get(&call.key()).is_some();
         let attempt = match (exists, part) {
             (true, _) => onto(call, &config, &decoded.duplicates, &manager, force, part).await,
-            (false, Part::Main) => anew(call, &config, &decoded.duplicates, &manager, force).await,
-            (false, Part::Status) => return Err(Failure::not_found(call.kind, call.object_name())),
+            (false, ObjectPart::Main) => {
+                anew(call, &config, &decoded.duplicates, &manager, force).await
+            }
+            (false, ObjectPart::Status) => {
+                return Err(Failure::not_found(call.kind, call.object_name()));
+            }
         };
         match attempt {
             Err(failure) if exists && failure.reason() == "NotFound" => {}
@@ -158,7 +168,7 @@ async fn applied(call: &Call, decoded: Decoded, part: Part) -> Result<Written, F
                 return other.map(|mut written| {
                     let mut warnings = unknown;
                     warnings.append(&mut written.warnings);
-                    Written {
+                    WriteResult {
                         warnings,
                         ..written
                     }
@@ -174,10 +184,10 @@ async fn onto(
     call: &Call,
     config: &Value,
     duplicates: &[String],
-    manager: &Manager,
+    manager: &FieldManager,
     force: bool,
-    part: Part,
-) -> Result<Written, Failure> {
+    part: ObjectPart,
+) -> Result<WriteResult, Failure> {
     let mut warnings = Vec::new();
     let rewritten = rewrite(call, |live| {
         let pinned = meta_text(config, "resourceVersion");
@@ -205,9 +215,9 @@ async fn anew(
     call: &Call,
     config: &Value,
     duplicates: &[String],
-    manager: &Manager,
+    manager: &FieldManager,
     force: bool,
-) -> Result<Written, Failure> {
+) -> Result<WriteResult, Failure> {
     if !meta_text(config, "resourceVersion").is_empty() || !meta_text(config, "uid").is_empty() {
         return Err(Failure::conflict(
             call.kind,
@@ -217,7 +227,7 @@ async fn anew(
     }
     call.server.require(
         &call.caller,
-        &Attributes {
+        &RequestAttributes {
             verb: "create",
             group: call.kind.group,
             resource: call.kind.plural,
@@ -235,7 +245,7 @@ fn merged(
     call: &Call,
     live: Option<&Value>,
     config: &Value,
-    manager: &Manager,
+    manager: &FieldManager,
     force: bool,
 ) -> Result<Value, Failure> {
     let now = times::seconds(call.server.now());
@@ -269,7 +279,7 @@ fn merged(
 
 /// The part of an applied configuration that this endpoint writes; an apply here does not own the
 /// rest.
-fn owned_part(call: &Call, mut config: Value, part: Part) -> Value {
+fn owned_part(call: &Call, mut config: Value, part: ObjectPart) -> Value {
     let kind = call.kind;
     config["apiVersion"] = config
         .get("apiVersion")
@@ -290,11 +300,11 @@ fn owned_part(call: &Call, mut config: Value, part: Part) -> Value {
         return config;
     };
     match part {
-        Part::Main if kind.status => {
+        ObjectPart::Main if kind.status => {
             members.remove("status");
         }
-        Part::Main => {}
-        Part::Status => {
+        ObjectPart::Main => {}
+        ObjectPart::Status => {
             let kept = ["apiVersion", "kind", "metadata", "status"];
             members.retain(|key, _| kept.contains(&key.as_str()));
             let named: Map<String, Value> = object::meta_mut(&mut config)

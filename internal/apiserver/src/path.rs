@@ -1,4 +1,4 @@
-//! Owns the parsing of API paths: text to a [`Target`]. Does not look up resources or decide verbs.
+//! Owns the parsing of API paths: text to a [`RequestTarget`]. Does not look up resources or decide verbs.
 
 use std::borrow::Cow;
 
@@ -6,7 +6,7 @@ use percent_encoding::percent_decode_str;
 
 /// The target of a request path.
 #[derive(Debug, PartialEq)]
-pub enum Target {
+pub enum RequestTarget {
     /// `/api`: the legacy group's versions.
     LegacyVersions,
     /// `/apis`: the list of named groups.
@@ -44,28 +44,28 @@ pub struct ResourcePath {
 }
 
 /// Reads a URI's path.
-pub fn parse(path: &str) -> Target {
+pub fn parse(path: &str) -> RequestTarget {
     let mut parts = path.trim_matches('/').split('/').map(decode);
     let first = parts.next();
     let rest: Vec<Cow<'_, str>> = parts.collect();
     match first.as_deref() {
         Some("api") => match rest.split_first() {
-            None => Target::LegacyVersions,
+            None => RequestTarget::LegacyVersions,
             Some((version, rest)) => below_version("", version, rest),
         },
         Some("apis") => match rest.as_slice() {
-            [] => Target::Groups,
-            [group] => Target::Group(group.to_string()),
+            [] => RequestTarget::Groups,
+            [group] => RequestTarget::Group(group.to_string()),
             [group, version, rest @ ..] => below_version(group, version, rest),
         },
-        _ => Target::Unknown,
+        _ => RequestTarget::Unknown,
     }
 }
 
-fn below_version(group: &str, version: &str, rest: &[Cow<'_, str>]) -> Target {
+fn below_version(group: &str, version: &str, rest: &[Cow<'_, str>]) -> RequestTarget {
     let (group, version) = (group.to_string(), version.to_string());
     let (namespace, rest) = match rest {
-        [] => return Target::Resources { group, version },
+        [] => return RequestTarget::Resources { group, version },
         // `/namespaces/NAME` is the Namespace itself, and so are its two subresources.
         [scope, _] if scope == "namespaces" => (None, rest),
         [scope, _, sub] if scope == "namespaces" && (sub == "status" || sub == "finalize") => {
@@ -80,13 +80,13 @@ fn below_version(group: &str, version: &str, rest: &[Cow<'_, str>]) -> Target {
         [resource] => (resource, None, None),
         [resource, name] => (resource, Some(name.to_string()), None),
         [resource, name, sub] => (resource, Some(name.to_string()), Some(sub.to_string())),
-        _ => return Target::Unknown,
+        _ => return RequestTarget::Unknown,
     };
     if resource.is_empty() || name.as_deref() == Some("") {
-        return Target::Unknown;
+        return RequestTarget::Unknown;
     }
     let resource = resource.to_string();
-    Target::Resource(ResourcePath {
+    RequestTarget::Resource(ResourcePath {
         group,
         version,
         namespace,
@@ -107,27 +107,27 @@ mod tests {
 
     fn resource(text: &str) -> ResourcePath {
         match parse(text) {
-            Target::Resource(path) => path,
+            RequestTarget::Resource(path) => path,
             other => panic!("{text}: {other:?}"),
         }
     }
 
     #[test]
     fn paths_have_kubernetes_targets() {
-        assert_eq!(parse("/api"), Target::LegacyVersions);
-        assert_eq!(parse("/apis/"), Target::Groups);
-        assert_eq!(parse("/apis/batch"), Target::Group("batch".into()));
+        assert_eq!(parse("/api"), RequestTarget::LegacyVersions);
+        assert_eq!(parse("/apis/"), RequestTarget::Groups);
+        assert_eq!(parse("/apis/batch"), RequestTarget::Group("batch".into()));
         assert_eq!(
             parse("/apis/batch/v1"),
-            Target::Resources {
+            RequestTarget::Resources {
                 group: "batch".into(),
                 version: "v1".into()
             }
         );
-        assert_eq!(parse("/nothing"), Target::Unknown);
+        assert_eq!(parse("/nothing"), RequestTarget::Unknown);
         assert_eq!(
             parse("/api/v1/namespaces/a/pods/b/log/more"),
-            Target::Unknown
+            RequestTarget::Unknown
         );
 
         let pod = resource("/api/v1/namespaces/a/pods/b/log");

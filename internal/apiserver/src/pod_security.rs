@@ -2,7 +2,9 @@
 //! templates, and for namespaces whose labels become stricter. Also the annotation with the level
 //! that a pod was admitted at. `resources::admission::pod_security` defines the violations.
 
-use resources::admission::pod_security::{MAX_PODS, PodSecurity, Request, Verdict};
+use resources::admission::pod_security::{
+    MAX_PODS, NamespaceRequest, PodSecurity, SecurityVerdict,
+};
 use resources::names::POD_SECURITY_LEVEL;
 use resources::registry::Kind;
 use serde_json::{Map, Value};
@@ -101,7 +103,7 @@ fn of_namespace(call: &Call, live: &Value, next: &Value) -> Result<Vec<String>, 
         .iter()
         .map(|entry| object::parse(entry))
         .collect::<Result<_, _>>()?;
-    let request = Request {
+    let request = NamespaceRequest {
         namespace: name,
         labels: &labels,
         user: &call.caller.user,
@@ -111,8 +113,8 @@ fn of_namespace(call: &Call, live: &Value, next: &Value) -> Result<Vec<String>, 
 
 fn judged(
     call: &Call,
-    judge: impl FnOnce(&PodSecurity, &Request<'_>) -> Verdict,
-) -> Result<Verdict, Failure> {
+    judge: impl FnOnce(&PodSecurity, &NamespaceRequest<'_>) -> SecurityVerdict,
+) -> Result<SecurityVerdict, Failure> {
     let server = &call.server.0;
     let name = call.namespace.as_deref().unwrap_or_default();
     let kind = kind_of("", "Namespace");
@@ -120,7 +122,7 @@ fn judged(
         .store
         .get(&kind.key(None, name))
         .ok_or_else(|| Failure::not_found(kind, name))?;
-    let request = Request {
+    let request = NamespaceRequest {
         namespace: name,
         labels: &entry.meta.labels,
         user: &call.caller.user,
@@ -128,13 +130,13 @@ fn judged(
     Ok(judge(&server.config.pod_security, &request))
 }
 
-fn refuse(call: &Call, pod: &Value, verdict: &Verdict) -> Result<(), Failure> {
+fn refuse(call: &Call, pod: &Value, verdict: &SecurityVerdict) -> Result<(), Failure> {
     match &verdict.refused {
         Some(why) => Err(Failure::forbidden(call.kind, object::name(pod), why)),
         None => Ok(()),
     }
 }
 
-fn note(call: &Call, verdict: &Verdict) {
+fn note(call: &Call, verdict: &SecurityVerdict) {
     call.audit.add(&verdict.audit);
 }

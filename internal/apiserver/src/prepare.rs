@@ -4,7 +4,7 @@
 
 use resources::registry::meta;
 use resources::times;
-use schema::apply::{Manager, Operation, track_update};
+use schema::apply::{FieldManager, ManagerOperation, track_update};
 use serde_json::Value;
 use uuid::Uuid;
 
@@ -16,7 +16,7 @@ use crate::node_restriction;
 use crate::object::{self, carry, meta_mut, meta_text};
 use crate::pod_security;
 use crate::reserved;
-use crate::rewrite::Next;
+use crate::rewrite::RewriteDecision;
 use crate::status::{Cause, Failure};
 
 /// The maximum length of a generated name, with its suffix.
@@ -30,7 +30,7 @@ const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
 
 /// The part of an object that a write changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Part {
+pub(crate) enum ObjectPart {
     /// Everything except the status.
     Main,
     /// Only the status.
@@ -47,12 +47,16 @@ pub(crate) enum Tracking {
 }
 
 /// The request's field manager.
-pub(crate) fn manager(call: &Call, operation: Operation, part: Part) -> Result<Manager, Failure> {
-    Ok(Manager {
+pub(crate) fn manager(
+    call: &Call,
+    operation: ManagerOperation,
+    part: ObjectPart,
+) -> Result<FieldManager, Failure> {
+    Ok(FieldManager {
         name: call.manager()?,
         operation,
         api_version: call.kind.api_version(),
-        subresource: (part == Part::Status).then(|| "status".to_string()),
+        subresource: (part == ObjectPart::Status).then(|| "status".to_string()),
     })
 }
 
@@ -107,14 +111,14 @@ pub(crate) fn creation(
     reserved::queue(call, &mut object, None)?;
     (kind.default)(&mut object);
     admission::mutate(call, &mut object)?;
-    reserved::check(call, Part::Main, &mut object, None)?;
+    reserved::check(call, ObjectPart::Main, &mut object, None)?;
     node_restriction::written(call, &object, None)?;
     (kind.prepare)(&mut object, None);
     refuse_invalid(call, &object, (kind.validate)(&object, None))?;
     warnings.extend(pod_security::created(call, &mut object)?);
     escalation::check(call, &object, None)?;
     if tracking == Tracking::Update {
-        let manager = manager(call, Operation::Update, Part::Main)?;
+        let manager = manager(call, ManagerOperation::Update, ObjectPart::Main)?;
         track_update(
             &call.server.0.schemas,
             kind.schema,
@@ -130,23 +134,23 @@ pub(crate) fn creation(
 /// Computes the new state of an object from the client's `wanted` state.
 pub(crate) fn change(
     call: &Call,
-    part: Part,
+    part: ObjectPart,
     tracking: Tracking,
     live: &Value,
     mut wanted: Value,
     duplicates: &[String],
     warnings: &mut Vec<String>,
-) -> Result<Next, Failure> {
+) -> Result<RewriteDecision, Failure> {
     let kind = call.kind;
     identify(call, &mut wanted)?;
     require_current(call, live, &wanted)?;
     *warnings = fields::check(call, &mut wanted, duplicates)?;
 
     let mut next = match part {
-        Part::Main => main_part(call, live, wanted),
-        Part::Status => status_part(call, live, wanted),
+        ObjectPart::Main => main_part(call, live, wanted),
+        ObjectPart::Status => status_part(call, live, wanted),
     };
-    if part == Part::Main {
+    if part == ObjectPart::Main {
         reserved::queue(call, &mut next, Some(live))?;
     }
     (kind.default)(&mut next);
@@ -160,8 +164,8 @@ pub(crate) fn change(
         meta_mut(&mut next).insert("generation".into(), generation.saturating_add(1).into());
     }
     let errors = match part {
-        Part::Main => (kind.validate)(&next, Some(live)),
-        Part::Status => {
+        ObjectPart::Main => (kind.validate)(&next, Some(live)),
+        ObjectPart::Status => {
             let mut errors = (kind.validate_status)(&next, live);
             if !kind.is_custom() {
                 meta::check_status(&next, live, &mut errors);
@@ -171,12 +175,12 @@ pub(crate) fn change(
     };
     refuse_invalid(call, &next, errors)?;
     refuse_new_finalizers(call, live, &next)?;
-    if part == Part::Main {
+    if part == ObjectPart::Main {
         warnings.extend(pod_security::changed(call, live, &next)?);
     }
     escalation::check(call, &next, Some(live))?;
     if tracking == Tracking::Update {
-        let manager = manager(call, Operation::Update, part)?;
+        let manager = manager(call, ManagerOperation::Update, part)?;
         let now = times::seconds(call.server.now());
         track_update(
             &call.server.0.schemas,
@@ -188,9 +192,9 @@ pub(crate) fn change(
         );
     }
     if same_but_times(live, &next) {
-        return Ok(Next::Keep);
+        return Ok(RewriteDecision::Keep);
     }
-    Ok(Next::Put(Box::new(next)))
+    Ok(RewriteDecision::Put(Box::new(next)))
 }
 
 /// Checks apiVersion, kind, namespace and name against the path, and fills them in.

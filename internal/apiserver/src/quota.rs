@@ -7,65 +7,65 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::ResourceQuota;
 use resources::admission::quota::{
-    Usage, add, exceeded, hard, matches_scopes, must_specify, subtract, usage_of,
+    QuotaUsage, add, exceeded, hard, matches_scopes, must_specify, subtract, usage_of,
 };
 use resources::quantity::Quantity;
 use resources::registry::{self, Kind};
 use serde_json::{Value, json};
-use store::{Entry, Store, View};
+use store::{Entry, Store, TransactionView};
 
 use crate::admission::kind_of;
 use crate::object::{self, Encoded};
-use crate::rewrite::Refusal;
+use crate::rewrite::RewriteRefusal;
 use crate::status::Failure;
 
 /// The change of a namespace's usage by a write.
-pub(crate) struct Change {
-    before: Option<Counted>,
-    after: Option<Counted>,
+pub(crate) struct UsageChange {
+    before: Option<CountedUsage>,
+    after: Option<CountedUsage>,
 }
 
-struct Counted {
+struct CountedUsage {
     object: Value,
-    usage: Usage,
+    usage: QuotaUsage,
 }
 
-impl Counted {
+impl CountedUsage {
     fn new(kind: &Kind, object: &Value) -> Self {
-        Counted {
+        CountedUsage {
             usage: usage_of(kind, object),
             object: object.clone(),
         }
     }
 }
 
-impl Change {
+impl UsageChange {
     /// A created object.
     pub(crate) fn created(kind: &Kind, object: &Value) -> Self {
-        Change {
+        UsageChange {
             before: None,
-            after: Some(Counted::new(kind, object)),
+            after: Some(CountedUsage::new(kind, object)),
         }
     }
 
     /// A changed object.
     pub(crate) fn updated(kind: &Kind, live: &Value, next: &Value) -> Self {
-        Change {
-            before: Some(Counted::new(kind, live)),
-            after: Some(Counted::new(kind, next)),
+        UsageChange {
+            before: Some(CountedUsage::new(kind, live)),
+            after: Some(CountedUsage::new(kind, next)),
         }
     }
 
     /// A deleted object.
     pub(crate) fn removed(kind: &Kind, live: &Value) -> Self {
-        Change {
-            before: Some(Counted::new(kind, live)),
+        UsageChange {
+            before: Some(CountedUsage::new(kind, live)),
             after: None,
         }
     }
 }
 
-/// True if the namespace has a quota, so that a [`Change`] has to be computed.
+/// True if the namespace has a quota, so that a [`UsageChange`] has to be computed.
 pub(crate) fn concerns(store: &Store, kind: &Kind, namespace: Option<&str>) -> bool {
     kind.namespaced && !store.list(&prefix(namespace), None, 1).entries.is_empty()
 }
@@ -82,12 +82,12 @@ fn prefix(namespace: Option<&str>) -> String {
 /// Adds a change to the usage of every quota of the namespace, or refuses it. Runs inside the
 /// transaction; a quota that was created since the change was computed makes it stale.
 pub(crate) fn settle(
-    view: &mut View<'_>,
+    view: &mut TransactionView<'_>,
     kind: &Kind,
     namespace: Option<&str>,
     name: &str,
-    change: Option<Change>,
-) -> Result<(), Refusal> {
+    change: Option<UsageChange>,
+) -> Result<(), RewriteRefusal> {
     if !kind.namespaced {
         return Ok(());
     }
@@ -96,7 +96,7 @@ pub(crate) fn settle(
         return Ok(());
     }
     let Some(change) = change else {
-        return Err(Refusal::Stale);
+        return Err(RewriteRefusal::Stale);
     };
     for entry in quotas {
         settle_one(view, &entry, kind, name, &change)?;
@@ -105,12 +105,12 @@ pub(crate) fn settle(
 }
 
 fn settle_one(
-    view: &mut View<'_>,
+    view: &mut TransactionView<'_>,
     entry: &Arc<Entry>,
     kind: &Kind,
     name: &str,
-    change: &Change,
-) -> Result<(), Refusal> {
+    change: &UsageChange,
+) -> Result<(), RewriteRefusal> {
     let damaged = |error: &dyn std::fmt::Display| {
         Failure::internal(format_args!(
             "the stored object {} is damaged: {error}; restore a backup, or create the object again",
@@ -121,7 +121,7 @@ fn settle_one(
         serde_json::from_slice(&entry.value).map_err(|error| damaged(&error))?;
     let quota_name = quota.metadata.name.as_deref().unwrap_or_default();
     let limits = hard(&quota);
-    let in_scope = |counted: &&Counted| matches_scopes(&quota, kind, &counted.object);
+    let in_scope = |counted: &&CountedUsage| matches_scopes(&quota, kind, &counted.object);
     let before = change.before.as_ref().filter(in_scope);
     let after = change.after.as_ref().filter(in_scope);
     if let (None, Some(new)) = (before, after)
@@ -129,13 +129,13 @@ fn settle_one(
     {
         return Err(Failure::forbidden(kind, name, &why).into());
     }
-    let amount = |counted: Option<&Counted>, resource: &str| {
+    let amount = |counted: Option<&CountedUsage>, resource: &str| {
         counted
             .and_then(|counted| counted.usage.get(resource))
             .copied()
             .unwrap_or_default()
     };
-    let (mut gives, mut takes) = (Usage::new(), Usage::new());
+    let (mut gives, mut takes) = (QuotaUsage::new(), QuotaUsage::new());
     for resource in limits.keys() {
         let (gave, takes_now) = (amount(before, resource), amount(after, resource));
         if takes_now > gave {
@@ -160,13 +160,16 @@ fn settle_one(
 
 /// A written quota: its usage is recomputed from all objects of the namespace. Runs inside the
 /// transaction, so that no concurrent write is missed.
-pub(crate) fn measured(view: &View<'_>, object: Value) -> Result<Encoded, Refusal> {
+pub(crate) fn measured(
+    view: &TransactionView<'_>,
+    object: Value,
+) -> Result<Encoded, RewriteRefusal> {
     let quota: ResourceQuota = serde_json::from_value(object.clone()).map_err(|error| {
         Failure::bad_request(format!("the ResourceQuota cannot be read: {error}"))
     })?;
     let limits = hard(&quota);
     let namespace = object::meta_text(&object, "namespace");
-    let mut used: Usage = limits
+    let mut used: QuotaUsage = limits
         .keys()
         .map(|resource| (resource.clone(), Quantity::default()))
         .collect();
@@ -186,7 +189,7 @@ pub(crate) fn measured(view: &View<'_>, object: Value) -> Result<Encoded, Refusa
 }
 
 /// True if objects of a kind can count towards any of these limits.
-fn counts(kind: &Kind, hard: &Usage) -> bool {
+fn counts(kind: &Kind, hard: &QuotaUsage) -> bool {
     // Usage of a pod or a claim depends on the object; every other kind counts by its number of
     // objects.
     kind.namespaced
@@ -196,8 +199,8 @@ fn counts(kind: &Kind, hard: &Usage) -> bool {
                 .any(|resource| hard.contains_key(resource)))
 }
 
-fn with_status(mut object: Value, hard: &Usage, used: &Usage) -> Encoded {
-    let text = |usage: &Usage| -> BTreeMap<String, String> {
+fn with_status(mut object: Value, hard: &QuotaUsage, used: &QuotaUsage) -> Encoded {
+    let text = |usage: &QuotaUsage| -> BTreeMap<String, String> {
         usage
             .iter()
             .map(|(resource, amount)| (resource.clone(), amount.to_string()))
@@ -207,7 +210,7 @@ fn with_status(mut object: Value, hard: &Usage, used: &Usage) -> Encoded {
     Encoded::new(kind_of("", "ResourceQuota"), &object)
 }
 
-fn used_of(quota: &ResourceQuota) -> Usage {
+fn used_of(quota: &ResourceQuota) -> QuotaUsage {
     let used = quota
         .status
         .iter()

@@ -98,7 +98,7 @@ fn plain(text: &str) -> String {
 
 /// The format of a body, or of a patch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Format {
+pub enum BodyFormat {
     /// JSON, the default.
     Json,
     /// YAML.
@@ -140,22 +140,22 @@ fn media_type(headers: &HeaderMap) -> Result<&str, Failure> {
 }
 
 /// The format of an object's body.
-pub fn object_format(headers: &HeaderMap) -> Result<Format, Failure> {
+pub fn object_format(headers: &HeaderMap) -> Result<BodyFormat, Failure> {
     match media_type(headers)? {
-        "" | "application/json" | "*/*" => Ok(Format::Json),
-        "application/yaml" | "text/yaml" | "application/x-yaml" => Ok(Format::Yaml),
-        "application/vnd.kubernetes.protobuf" => Ok(Format::Protobuf),
+        "" | "application/json" | "*/*" => Ok(BodyFormat::Json),
+        "application/yaml" | "text/yaml" | "application/x-yaml" => Ok(BodyFormat::Yaml),
+        "application/vnd.kubernetes.protobuf" => Ok(BodyFormat::Protobuf),
         _ => Err(Failure::unsupported_media_type(OBJECT_TYPES)),
     }
 }
 
 /// The format of a patch.
-pub fn patch_format(headers: &HeaderMap) -> Result<Format, Failure> {
+pub fn patch_format(headers: &HeaderMap) -> Result<BodyFormat, Failure> {
     match media_type(headers)? {
-        "application/json-patch+json" => Ok(Format::JsonPatch),
-        "application/merge-patch+json" => Ok(Format::MergePatch),
-        "application/strategic-merge-patch+json" => Ok(Format::StrategicMergePatch),
-        "application/apply-patch+yaml" | "application/apply-patch+json" => Ok(Format::Apply),
+        "application/json-patch+json" => Ok(BodyFormat::JsonPatch),
+        "application/merge-patch+json" => Ok(BodyFormat::MergePatch),
+        "application/strategic-merge-patch+json" => Ok(BodyFormat::StrategicMergePatch),
+        "application/apply-patch+yaml" | "application/apply-patch+json" => Ok(BodyFormat::Apply),
         _ => Err(patch_not_supported(PATCH_TYPES)),
     }
 }
@@ -225,20 +225,20 @@ mod tests {
     #[test]
     fn formats_follow_the_content_type_and_unknown_ones_are_refused() {
         let with = |value: &str| headers(&[("content-type", value)]);
-        assert_eq!(object_format(&HeaderMap::new()).unwrap(), Format::Json);
+        assert_eq!(object_format(&HeaderMap::new()).unwrap(), BodyFormat::Json);
         assert_eq!(
             object_format(&with("application/json; charset=utf-8")).unwrap(),
-            Format::Json
+            BodyFormat::Json
         );
         assert_eq!(
             object_format(&with("application/yaml")).unwrap(),
-            Format::Yaml
+            BodyFormat::Yaml
         );
         let refused = object_format(&with("application/cbor")).unwrap_err();
         assert_eq!(refused.code().as_u16(), 415);
         assert_eq!(
             patch_format(&with("application/merge-patch+json")).unwrap(),
-            Format::MergePatch
+            BodyFormat::MergePatch
         );
         assert_eq!(
             patch_format(&with("application/json"))

@@ -3,17 +3,17 @@
 //! `resources::admission`. Muster's own components are exempt: they write objects derived from
 //! checked ones.
 
-use resources::access::Attributes;
+use resources::access::RequestAttributes;
 use resources::admission::{
-    Holder, NotAdmitted, admits_namespace, critical, default_queue, keep_reserved, name_queue,
-    queues_named, reserved, takes_critical_pods,
+    AllowedWriter, NotAdmitted, admits_namespace, critical, default_queue, keep_reserved,
+    name_queue, queues_named, reserved, takes_critical_pods,
 };
 use serde_json::Value;
 
 use crate::admission::kind_of;
 use crate::call::Call;
 use crate::object;
-use crate::prepare::Part;
+use crate::prepare::ObjectPart;
 use crate::status::Failure;
 
 /// Sets the namespace's queue on an object without one, before the kind's own defaults. On update
@@ -36,7 +36,7 @@ pub(crate) fn queue(call: &Call, object: &mut Value, live: Option<&Value>) -> Re
 /// that a write omitted.
 pub(crate) fn check(
     call: &Call,
-    part: Part,
+    part: ObjectPart,
     object: &mut Value,
     live: Option<&Value>,
 ) -> Result<(), Failure> {
@@ -47,7 +47,7 @@ pub(crate) fn check(
         keep_reserved(call.kind, object, live, |holder| holds(call, holder));
     }
     refuse_reserved(call, object, live)?;
-    if part == Part::Status {
+    if part == ObjectPart::Status {
         return Ok(());
     }
     refuse_critical(call, object, live)?;
@@ -75,28 +75,28 @@ fn refused(call: &Call, object: &Value, why: &str) -> Failure {
 }
 
 /// True if the caller, who is not a component of Muster, may write the fields of this owner.
-fn holds(call: &Call, holder: Holder) -> bool {
-    let may = |wanted: &Attributes<'_>| call.server.permits(&call.caller, wanted);
+fn holds(call: &Call, holder: AllowedWriter) -> bool {
+    let may = |wanted: &RequestAttributes<'_>| call.server.permits(&call.caller, wanted);
     match holder {
-        Holder::System => false,
-        Holder::Binder => may(&Attributes {
+        AllowedWriter::System => false,
+        AllowedWriter::Binder => may(&RequestAttributes {
             verb: "create",
             resource: "pods",
             subresource: Some("binding"),
             namespace: call.namespace.as_deref(),
-            ..Attributes::default()
+            ..RequestAttributes::default()
         }),
-        Holder::NodeStatus => may(&Attributes {
+        AllowedWriter::NodeStatus => may(&RequestAttributes {
             verb: "update",
             resource: "nodes",
             subresource: Some("status"),
             name: call.name.as_deref().or(call.caller.node_name()),
-            ..Attributes::default()
+            ..RequestAttributes::default()
         }),
-        Holder::Administrator => may(&Attributes {
+        AllowedWriter::Administrator => may(&RequestAttributes {
             verb: "impersonate",
             resource: "users",
-            ..Attributes::default()
+            ..RequestAttributes::default()
         }),
     }
 }

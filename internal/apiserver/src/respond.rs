@@ -7,14 +7,14 @@ use serde_json::Value;
 
 use crate::call::Call;
 use crate::limits::{MOST_WARNING_BYTES, MOST_WARNINGS, quoted};
-use crate::negotiate::View;
+use crate::negotiate::ObjectView;
 use crate::status::Failure;
 use crate::table;
 
 const WARNING: HeaderName = header::WARNING;
 
 /// The result of a write.
-pub(crate) struct Written {
+pub(crate) struct WriteResult {
     /// 200 or 201.
     pub(crate) code: StatusCode,
     /// The object's bytes.
@@ -24,7 +24,7 @@ pub(crate) struct Written {
 }
 
 /// Responds with one object.
-pub(crate) fn written(call: &Call, written: Written) -> Result<Response<Body>, Failure> {
+pub(crate) fn written(call: &Call, written: WriteResult) -> Result<Response<Body>, Failure> {
     let mut response = one(call, written.bytes)?;
     *response.status_mut() = written.code;
     warn(&mut response, &written.warnings);
@@ -34,10 +34,10 @@ pub(crate) fn written(call: &Call, written: Written) -> Result<Response<Body>, F
 /// Responds with one stored object, in the requested format.
 pub(crate) fn one(call: &Call, bytes: Bytes) -> Result<Response<Body>, Failure> {
     match call.form.view {
-        View::Object if !call.form.yaml => Ok(json_bytes(bytes)),
-        View::Object => value(call, &read(&bytes)?),
-        View::Table(version) => value(call, &table::of_one(call, version, &read(&bytes)?)?),
-        View::Metadata(version) => value(call, &table::metadata_of(version, &read(&bytes)?)),
+        ObjectView::Object if !call.form.yaml => Ok(json_bytes(bytes)),
+        ObjectView::Object => value(call, &read(&bytes)?),
+        ObjectView::Table(version) => value(call, &table::of_one(call, version, &read(&bytes)?)?),
+        ObjectView::Metadata(version) => value(call, &table::metadata_of(version, &read(&bytes)?)),
     }
 }
 

@@ -6,19 +6,19 @@ use std::collections::BTreeMap;
 use axum::body::Body;
 use http::request::Parts;
 use http::{Method, Response, StatusCode};
-use resources::access::{Attributes, Caller};
+use resources::access::{Caller, RequestAttributes};
 use resources::rbac::compact;
 use serde_json::{Value, json};
 
 use crate::admission::kind_of;
 use crate::call::{AuditNotes, Call};
 use crate::discovery::VIRTUAL;
-use crate::large::By;
 use crate::path::ResourcePath;
 use crate::request::Params;
 use crate::server::ApiServer;
 use crate::service_account::ISSUER;
 use crate::status::Failure;
+use crate::work_threads::By;
 use crate::{binding, fields, negotiate, object, request, respond};
 
 pub(crate) async fn answer(
@@ -48,12 +48,12 @@ pub(crate) async fn answer(
     if asked.plural != "bindings" {
         server.require(
             caller,
-            &Attributes {
+            &RequestAttributes {
                 verb: "create",
                 group: asked.group,
                 resource: asked.plural,
                 namespace,
-                ..Attributes::default()
+                ..RequestAttributes::default()
             },
         )?;
     }
@@ -142,7 +142,7 @@ fn allowed(server: &ApiServer, caller: &Caller, spec: &Value) -> Value {
     }
     let wanted = &spec["resourceAttributes"];
     let text = |field: &str| wanted[field].as_str().filter(|text| !text.is_empty());
-    let wanted = Attributes {
+    let wanted = RequestAttributes {
         verb: text("verb").unwrap_or_default(),
         group: text("group").unwrap_or_default(),
         resource: text("resource").unwrap_or_default(),
@@ -218,13 +218,13 @@ async fn bind(
     let name = object::name(sent).to_string();
     server.require(
         caller,
-        &Attributes {
+        &RequestAttributes {
             verb: "create",
             resource: kind.plural,
             subresource: Some("binding"),
             namespace: namespace.as_deref(),
             name: Some(&name),
-            ..Attributes::default()
+            ..RequestAttributes::default()
         },
     )?;
     let params = Params::parse(parts.uri.query())?;

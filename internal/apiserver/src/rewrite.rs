@@ -4,7 +4,7 @@
 use axum::http::StatusCode;
 use bytes::Bytes;
 use serde_json::Value;
-use store::{CommitError, Entry, Purpose, StoreError, View};
+use store::{CommitError, Entry, Purpose, StoreError, TransactionView};
 
 use crate::aggregation;
 use crate::bounded;
@@ -12,8 +12,8 @@ use crate::call::Call;
 use crate::namespace;
 use crate::node_restriction;
 use crate::object::{self, Encoded};
-use crate::quota::{self, Change};
-use crate::respond::Written;
+use crate::quota::{self, UsageChange};
+use crate::respond::WriteResult;
 use crate::status::Failure;
 
 /// How often a change is recomputed after a concurrent write.
@@ -24,7 +24,7 @@ const MAX_ATTEMPTS: usize = 16;
 const GROWTH_WHILE_DELETED: usize = 4096;
 
 /// Why a transaction wrote nothing.
-pub(crate) enum Refusal {
+pub(crate) enum RewriteRefusal {
     /// An error for the client.
     Failure(Failure),
     /// The state that the change was computed from has changed.
@@ -33,14 +33,14 @@ pub(crate) enum Refusal {
     DryRun(Bytes),
 }
 
-impl From<Failure> for Refusal {
+impl From<Failure> for RewriteRefusal {
     fn from(failure: Failure) -> Self {
-        Refusal::Failure(failure)
+        RewriteRefusal::Failure(failure)
     }
 }
 
 /// The decision about an object.
-pub(crate) enum Next {
+pub(crate) enum RewriteDecision {
     /// No change: the object already is in the wanted state.
     Keep,
     /// The object is replaced.
@@ -59,8 +59,8 @@ pub(crate) struct Rewritten {
 
 impl Rewritten {
     /// The response to an update or a patch.
-    pub(crate) fn with(self, warnings: Vec<String>) -> Written {
-        Written {
+    pub(crate) fn with(self, warnings: Vec<String>) -> WriteResult {
+        WriteResult {
             code: StatusCode::OK,
             bytes: self.bytes,
             warnings,
@@ -72,7 +72,7 @@ impl Rewritten {
 /// run several times; if the client set a resourceVersion, `decide` refuses on the second run.
 pub(crate) async fn rewrite(
     call: &Call,
-    decide: impl FnMut(&Value) -> Result<Next, Failure> + Send,
+    decide: impl FnMut(&Value) -> Result<RewriteDecision, Failure> + Send,
 ) -> Result<Rewritten, Failure> {
     rewrite_key(call, call.object_name(), call.key(), decide).await
 }
@@ -82,7 +82,7 @@ pub(crate) async fn rewrite_key(
     call: &Call,
     name: &str,
     key: String,
-    mut decide: impl FnMut(&Value) -> Result<Next, Failure> + Send,
+    mut decide: impl FnMut(&Value) -> Result<RewriteDecision, Failure> + Send,
 ) -> Result<Rewritten, Failure> {
     for _ in 0..MAX_ATTEMPTS {
         let entry = call
@@ -94,22 +94,24 @@ pub(crate) async fn rewrite_key(
         let live = object::parse(&entry)?;
         node_restriction::existing(call, &live)?;
         let (next, removed) = match decide(&live)? {
-            Next::Keep => {
+            RewriteDecision::Keep => {
                 return Ok(Rewritten {
                     bytes: entry.value.clone(),
                     removed: false,
                 });
             }
-            Next::Put(next) => {
+            RewriteDecision::Put(next) => {
                 let released = is_released(call, &next);
                 (next, released)
             }
-            Next::Remove(last) => (last, true),
+            RewriteDecision::Remove(last) => (last, true),
         };
         match commit(call, name, &key, &entry, &live, &next, removed).await {
-            Ok(bytes) | Err(Refusal::DryRun(bytes)) => return Ok(Rewritten { bytes, removed }),
-            Err(Refusal::Stale) => {}
-            Err(Refusal::Failure(failure)) => return Err(failure),
+            Ok(bytes) | Err(RewriteRefusal::DryRun(bytes)) => {
+                return Ok(Rewritten { bytes, removed });
+            }
+            Err(RewriteRefusal::Stale) => {}
+            Err(RewriteRefusal::Failure(failure)) => return Err(failure),
         }
     }
     Err(Failure::modified(call.kind, name))
@@ -132,7 +134,7 @@ async fn commit(
     live: &Value,
     next: &Value,
     removed: bool,
-) -> Result<Bytes, Refusal> {
+) -> Result<Bytes, RewriteRefusal> {
     let kind = call.kind;
     let store = &call.server.0.store;
     let expected = entry.revision;
@@ -145,9 +147,9 @@ async fn commit(
     let namespace = next["metadata"]["namespace"].as_str().map(str::to_owned);
     let quota = quota::concerns(store, kind, namespace.as_deref()).then(|| {
         if removed {
-            Change::removed(kind, live)
+            UsageChange::removed(kind, live)
         } else {
-            Change::updated(kind, live, next)
+            UsageChange::updated(kind, live, next)
         }
     });
     let dry_run = call.dry_run;
@@ -162,12 +164,12 @@ async fn commit(
     } else {
         Purpose::Ordinary
     };
-    let change = move |view: &mut View<'_>| -> Result<Bytes, Refusal> {
+    let change = move |view: &mut TransactionView<'_>| -> Result<Bytes, RewriteRefusal> {
         let current = view
             .get(&key)
             .ok_or_else(|| Failure::not_found(kind, &name))?;
         if current.revision != expected {
-            return Err(Refusal::Stale);
+            return Err(RewriteRefusal::Stale);
         }
         quota::settle(view, kind, namespace.as_deref(), &name, quota)?;
         let encoded = match own_books {
@@ -175,7 +177,9 @@ async fn commit(
             _ => encoded,
         };
         if dry_run {
-            return Err(Refusal::DryRun(encoded.bytes.with(&expected.to_string())));
+            return Err(RewriteRefusal::DryRun(
+                encoded.bytes.with(&expected.to_string()),
+            ));
         }
         if removed {
             let gone = view.delete(&key, |revision, _| encoded.bytes.at(revision));

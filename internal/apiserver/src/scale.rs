@@ -8,8 +8,8 @@ use serde_json::{Map, Value, json};
 
 use crate::call::Call;
 use crate::object::{self, meta_text};
-use crate::prepare::{self, Part, Tracking};
-use crate::request::{self, Format};
+use crate::prepare::{self, ObjectPart, Tracking};
+use crate::request::{self, BodyFormat};
 use crate::respond;
 use crate::rewrite::{absent, rewrite};
 use crate::status::Failure;
@@ -67,7 +67,7 @@ pub(crate) async fn update(call: &Call, body: Body) -> Result<Response<Body>, Fa
 pub(crate) async fn patch(call: &Call, body: Body) -> Result<Response<Body>, Failure> {
     let format = match request::patch_format(&call.headers)? {
         // A Scale contains no lists, so that the two merges are equal.
-        Format::StrategicMergePatch => Format::MergePatch,
+        BodyFormat::StrategicMergePatch => BodyFormat::MergePatch,
         other => other,
     };
     let sent = decode::patch(&request::read(body).await?, format)?.value;
@@ -91,7 +91,7 @@ async fn resize(
         }
         prepare::change(
             call,
-            Part::Main,
+            ObjectPart::Main,
             Tracking::Update,
             live,
             next,

@@ -10,14 +10,14 @@ use crate::status::Failure;
 
 /// A selection of objects.
 #[derive(Debug, Clone)]
-pub(crate) struct Selection {
+pub(crate) struct ObjectSelection {
     /// The key prefix of the objects.
     pub(crate) prefix: String,
     labels: LabelSelector,
     fields: FieldSelector,
 }
 
-impl Selection {
+impl ObjectSelection {
     /// Reads the request's namespace, name and selectors.
     pub(crate) fn of(call: &Call) -> Result<Self, Failure> {
         let kind = call.kind;
@@ -52,7 +52,7 @@ impl Selection {
             fields = FieldSelector::parse(&terms)
                 .map_err(|error| Failure::bad_request(error.to_string()))?;
         }
-        Ok(Selection {
+        Ok(ObjectSelection {
             prefix: kind.prefix(call.namespace.as_deref()),
             labels,
             fields,

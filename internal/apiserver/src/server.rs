@@ -18,10 +18,10 @@ use crate::audit::Auditor;
 use crate::authority::Authority;
 use crate::decode::ManifestsError;
 use crate::impersonation::Users;
-use crate::large::{By, Turns, weight};
 use crate::limits::{SMALL_REQUEST_BYTES, WATCH_RECHECK};
 use crate::logs::LogOpener;
-use crate::request::Format;
+use crate::request::BodyFormat;
+use crate::work_threads::{By, RequestTurns, weight};
 use crate::{admission, bootstrap, client, decode, discovery, dispatch, node_authorizer, openapi};
 
 /// The configuration of the API.
@@ -71,12 +71,12 @@ pub(crate) struct Inner {
     pub(crate) config: ApiConfig,
     pub(crate) logs: RwLock<Option<LogOpener>>,
     pub(crate) auditor: RwLock<Option<Auditor>>,
-    pub(crate) admission: admission::Memory,
-    pub(crate) pods_by_node: node_authorizer::Memory,
+    pub(crate) admission: admission::AdmissionCache,
+    pub(crate) pods_by_node: node_authorizer::AuthorizerCache,
     pub(crate) authority: Authority,
     pub(crate) users: RwLock<Option<Arc<Users>>>,
     /// The queue of large requests.
-    pub(crate) large: Turns,
+    pub(crate) large: RequestTurns,
     /// The lock of evictions that count against budgets.
     pub(crate) evictions: tokio::sync::Mutex<()>,
 }
@@ -136,10 +136,10 @@ impl ApiServer {
             config,
             logs: RwLock::new(None),
             auditor: RwLock::new(None),
-            large: Turns::default(),
+            large: RequestTurns::default(),
             evictions: tokio::sync::Mutex::new(()),
-            admission: admission::Memory::default(),
-            pods_by_node: node_authorizer::Memory::default(),
+            admission: admission::AdmissionCache::default(),
+            pods_by_node: node_authorizer::AuthorizerCache::default(),
         }));
         bootstrap::write(&server)?;
         Ok(server)
@@ -176,7 +176,7 @@ impl ApiServer {
         caller: &Caller,
         text: String,
     ) -> Result<Vec<serde_json::Value>, ManifestsError> {
-        let read = if weight(text.as_bytes(), Format::Yaml) <= SMALL_REQUEST_BYTES {
+        let read = if weight(text.as_bytes(), BodyFormat::Yaml) <= SMALL_REQUEST_BYTES {
             decode::manifests(&text)
         } else {
             let turns = &self.0.large;

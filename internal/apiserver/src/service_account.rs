@@ -44,7 +44,7 @@ struct Named {
 
 /// Kubernetes' claims, in addition to the standard ones.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Bound {
+struct KubernetesClaims {
     namespace: String,
     serviceaccount: Named,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -54,7 +54,7 @@ struct Bound {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Claims {
+struct TokenClaims {
     iss: String,
     sub: String,
     aud: Vec<String>,
@@ -63,7 +63,7 @@ struct Claims {
     nbf: i64,
     jti: String,
     #[serde(rename = "kubernetes.io")]
-    bound: Bound,
+    bound: KubernetesClaims,
 }
 
 /// True if a bearer token has the form of these tokens (and not of Muster's own).
@@ -88,7 +88,7 @@ impl ApiServer {
             return None;
         }
         let payload = URL_SAFE_NO_PAD.decode(payload).ok()?;
-        let claims: Claims = serde_json::from_slice(&payload).ok()?;
+        let claims: TokenClaims = serde_json::from_slice(&payload).ok()?;
         let now = self.now().as_second();
         if claims.iss != ISSUER || now < claims.nbf || now >= claims.exp {
             return None;
@@ -117,7 +117,7 @@ impl ApiServer {
     }
 }
 
-fn caller_of(claims: &Claims) -> Caller {
+fn caller_of(claims: &TokenClaims) -> Caller {
     let bound = &claims.bound;
     let mut caller = Caller::service_account(&bound.namespace, &bound.serviceaccount.name);
     caller.uid = bound.serviceaccount.uid.clone();
@@ -133,7 +133,7 @@ fn caller_of(claims: &Claims) -> Caller {
     caller
 }
 
-fn encode(server: &ApiServer, claims: &Claims) -> Result<String, Failure> {
+fn encode(server: &ApiServer, claims: &TokenClaims) -> Result<String, Failure> {
     let payload = serde_json::to_vec(claims).map_err(Failure::internal)?;
     let signed = format!(
         "{}.{}",
@@ -182,8 +182,13 @@ pub(crate) async fn token(call: &Call, body: Body) -> Result<Response<Body>, Fai
     Ok(response)
 }
 
-fn claims(call: &Call, spec: &Value, account: &Value, now: Timestamp) -> Result<Claims, Failure> {
-    let mut bound = Bound {
+fn claims(
+    call: &Call,
+    spec: &Value,
+    account: &Value,
+    now: Timestamp,
+) -> Result<TokenClaims, Failure> {
+    let mut bound = KubernetesClaims {
         namespace: call.namespace.clone().unwrap_or_default(),
         serviceaccount: Named {
             name: call.object_name().to_owned(),
@@ -200,7 +205,7 @@ fn claims(call: &Call, spec: &Value, account: &Value, now: Timestamp) -> Result<
     let expires = now
         .checked_add(SignedDuration::from_secs(life))
         .map_err(Failure::internal)?;
-    Ok(Claims {
+    Ok(TokenClaims {
         iss: ISSUER.to_owned(),
         sub: Caller::service_account(&bound.namespace, call.object_name()).user,
         aud: audiences(call, spec)?,
@@ -214,7 +219,7 @@ fn claims(call: &Call, spec: &Value, account: &Value, now: Timestamp) -> Result<
 
 /// Refuses a node a token that is not bound to a pod on it, as Kubernetes' NodeRestriction does:
 /// such a token would outlive the pod, and the node's own certificate.
-fn refuse_unbound(call: &Call, bound: &Bound) -> Result<(), Failure> {
+fn refuse_unbound(call: &Call, bound: &KubernetesClaims) -> Result<(), Failure> {
     let Some(node) = call.caller.node_name() else {
         return Ok(());
     };
@@ -282,7 +287,7 @@ fn audiences(call: &Call, spec: &Value) -> Result<Vec<String>, Failure> {
 }
 
 /// Binds a token to the pod or Secret in the request.
-fn bind(call: &Call, bound: &mut Bound, reference: &Value) -> Result<(), Failure> {
+fn bind(call: &Call, bound: &mut KubernetesClaims, reference: &Value) -> Result<(), Failure> {
     let text = |field: &str| reference[field].as_str().unwrap_or_default();
     let (kind, name, uid) = (text("kind"), text("name"), text("uid"));
     if !matches!((text("apiVersion"), kind), ("v1", "Pod" | "Secret")) {

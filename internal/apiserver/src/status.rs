@@ -5,7 +5,7 @@ use std::collections::HashSet;
 
 use axum::body::Body;
 use http::{HeaderValue, Response, StatusCode, header};
-use resources::access::{Attributes, Caller};
+use resources::access::{Caller, RequestAttributes};
 use resources::field::FieldError;
 use resources::registry::Kind;
 use serde_json::{Map, Value, json};
@@ -218,7 +218,7 @@ impl Failure {
     }
 
     /// 403 by authorisation.
-    pub fn not_permitted(caller: &Caller, wanted: &Attributes) -> Self {
+    pub fn not_permitted(caller: &Caller, wanted: &RequestAttributes) -> Self {
         let full = match wanted.subresource {
             None => wanted.resource.to_string(),
             Some(subresource) => format!("{}/{subresource}", wanted.resource),

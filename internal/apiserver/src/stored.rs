@@ -24,7 +24,7 @@ pub(crate) fn metadata_without_managers(metadata: &[u8]) -> [&[u8]; 2] {
 
 /// Removes a member, with a comma, from the object that begins at `object`.
 fn cut<'a>(bytes: &'a [u8], object: usize, name: &str) -> Option<[&'a [u8]; 2]> {
-    let Member { key, value } = member(bytes, object, name)?;
+    let MemberPosition { key, value } = member(bytes, object, name)?;
     let end = after_value(bytes, value)?;
     Some(if bytes[key - 1] == b',' {
         [&bytes[..key - 1], &bytes[end..]]
@@ -36,14 +36,14 @@ fn cut<'a>(bytes: &'a [u8], object: usize, name: &str) -> Option<[&'a [u8]; 2]> 
 }
 
 /// The positions of a member's key and value.
-struct Member {
+struct MemberPosition {
     key: usize,
     value: usize,
 }
 
 /// A member of the object that begins at `object`; none if the member is absent or this is not an
 /// object.
-fn member(bytes: &[u8], object: usize, name: &str) -> Option<Member> {
+fn member(bytes: &[u8], object: usize, name: &str) -> Option<MemberPosition> {
     if bytes.get(object) != Some(&b'{') {
         return None;
     }
@@ -55,7 +55,7 @@ fn member(bytes: &[u8], object: usize, name: &str) -> Option<Member> {
         }
         let value = key_end + 1;
         if &bytes[key + 1..key_end - 1] == name.as_bytes() {
-            return Some(Member { key, value });
+            return Some(MemberPosition { key, value });
         }
         let end = after_value(bytes, value)?;
         if bytes.get(end) != Some(&b',') {

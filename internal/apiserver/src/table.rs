@@ -88,7 +88,7 @@ pub(crate) fn table(
 }
 
 fn columns(kind: &Kind) -> Value {
-    let column = |column: &resources::registry::Column| {
+    let column = |column: &resources::registry::TableColumn| {
         json!({
             "name": column.name, "type": column.type_, "format": column.format,
             "description": column.description, "priority": column.priority,

@@ -4,12 +4,16 @@ use axum::body::Body;
 use http::Response;
 
 use crate::call::Call;
-use crate::prepare::{self, Part, Tracking};
+use crate::prepare::{self, ObjectPart, Tracking};
 use crate::rewrite::rewrite;
 use crate::status::Failure;
 use crate::{decode, request, respond};
 
-pub(crate) async fn update(call: &Call, body: Body, part: Part) -> Result<Response<Body>, Failure> {
+pub(crate) async fn update(
+    call: &Call,
+    body: Body,
+    part: ObjectPart,
+) -> Result<Response<Body>, Failure> {
     let format = request::object_format(&call.headers)?;
     let bytes = request::read(body).await?;
     let sent = decode::object(&bytes, format)?;

@@ -10,15 +10,15 @@ use axum::body::Body;
 use bytes::Bytes;
 use futures::stream::{self, Stream};
 use http::Response;
-use store::{Entry, Event, EventKind, Page, Revision, Watch, WatchError};
+use store::{Entry, Event, EventKind, ListPage, Revision, Watch, WatchError};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, sleep_until};
 
 use crate::call::Call;
 use crate::list::parse_revision;
 use crate::respond;
-use crate::select::Selection;
+use crate::select::ObjectSelection;
 use crate::status::Failure;
-use crate::watch_frames::Frames;
+use crate::watch_frames::WatchFrames;
 use crate::watch_rights::Rights;
 
 /// The maximum duration of a watch.
@@ -32,17 +32,17 @@ const LAST_BOOKMARK: Duration = Duration::from_secs(2);
 const PIECE: usize = 64 * 1024;
 
 /// The start of a watch.
-struct Start {
+struct WatchStart {
     /// The existing objects, to be sent as additions first.
-    initial: Option<Page>,
+    initial: Option<ListPage>,
     watch: Watch,
     /// A bookmark marks the end of the initial additions.
     marks_initial_end: bool,
 }
 
 pub(crate) fn watch(call: &Call) -> Result<Response<Body>, Failure> {
-    let selection = Selection::of(call)?;
-    let frames = Frames::new(call)?;
+    let selection = ObjectSelection::of(call)?;
+    let frames = WatchFrames::new(call)?;
     let start = match start(call, &selection)? {
         Ok(start) => start,
         Err(expired) => {
@@ -99,7 +99,7 @@ fn ticks(every: Duration, timeout: Duration) -> Interval {
 }
 
 /// Finds the start; the inner error is reported inside the stream.
-fn start(call: &Call, selection: &Selection) -> Result<Result<Start, Failure>, Failure> {
+fn start(call: &Call, selection: &ObjectSelection) -> Result<Result<WatchStart, Failure>, Failure> {
     let params = &call.params;
     let rule = params.get("resourceVersionMatch");
     let initial = params.switch("sendInitialEvents");
@@ -135,7 +135,7 @@ fn start(call: &Call, selection: &Selection) -> Result<Result<Start, Failure>, F
         let page = store.list(&selection.prefix, None, usize::MAX);
         return Ok(store
             .watch(&selection.prefix, Some(page.revision))
-            .map(|watch| Start {
+            .map(|watch| WatchStart {
                 initial: Some(page),
                 watch,
                 marks_initial_end: initial == Some(true),
@@ -144,7 +144,7 @@ fn start(call: &Call, selection: &Selection) -> Result<Result<Start, Failure>, F
     }
     Ok(store
         .watch(&selection.prefix, asked)
-        .map(|watch| Start {
+        .map(|watch| WatchStart {
             initial: None,
             watch,
             marks_initial_end: false,
@@ -165,8 +165,8 @@ fn expired(error: WatchError, asked: Revision) -> Failure {
 
 /// A running watch.
 struct Streaming {
-    selection: Selection,
-    frames: Frames,
+    selection: ObjectSelection,
+    frames: WatchFrames,
     watch: Watch,
     /// Existing objects that are not sent yet. The objects are the store's; their frames are built
     /// when the client reads them.

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use store::Revision;
 
 use crate::call::Call;
-use crate::negotiate::View;
+use crate::negotiate::ObjectView;
 use crate::status::Failure;
 use crate::stored;
 use crate::table::{self, Inclusion};
@@ -16,9 +16,9 @@ use crate::table::{self, Inclusion};
 const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
 
 /// Writes frames for one watcher.
-pub(crate) struct Frames {
+pub(crate) struct WatchFrames {
     kind: &'static Kind,
-    view: View,
+    view: ObjectView,
     inclusion: Inclusion,
     now: fn() -> Timestamp,
     without_managers: bool,
@@ -26,9 +26,9 @@ pub(crate) struct Frames {
     columns_sent: bool,
 }
 
-impl Frames {
+impl WatchFrames {
     pub(crate) fn new(call: &Call) -> Result<Self, Failure> {
-        Ok(Frames {
+        Ok(WatchFrames {
             kind: call.kind,
             view: call.form.view,
             inclusion: Inclusion::of(call)?,
@@ -41,11 +41,11 @@ impl Frames {
     /// Appends a change of a stored object.
     pub(crate) fn change(&mut self, out: &mut Vec<u8>, what: &str, stored: &[u8]) {
         match self.view {
-            View::Object if self.without_managers => {
+            ObjectView::Object if self.without_managers => {
                 frame(out, what, &stored::without_managers(stored));
             }
-            View::Object => frame(out, what, &[stored]),
-            View::Metadata(version) => {
+            ObjectView::Object => frame(out, what, &[stored]),
+            ObjectView::Metadata(version) => {
                 let metadata = stored::metadata(stored).unwrap_or(b"null");
                 let [before, behind] = match self.without_managers {
                     true => stored::metadata_without_managers(metadata),
@@ -56,7 +56,7 @@ impl Frames {
                 );
                 frame(out, what, &[head.as_bytes(), before, behind, b"}"]);
             }
-            View::Table(version) => {
+            ObjectView::Table(version) => {
                 let (kind, inclusion, now) = (self.kind, self.inclusion, (self.now)());
                 let headed = !std::mem::replace(&mut self.columns_sent, true);
                 self.transformed(out, what, stored, |value| {
@@ -88,13 +88,13 @@ impl Frames {
             meta["annotations"] = json!({INITIAL_EVENTS_END: "true"});
         }
         let object = match self.view {
-            View::Object => {
+            ObjectView::Object => {
                 json!({"kind": self.kind.kind, "apiVersion": self.kind.api_version(), "metadata": meta})
             }
-            View::Metadata(version) => json!({
+            ObjectView::Metadata(version) => json!({
                 "kind": "PartialObjectMetadata", "apiVersion": format!("meta.k8s.io/{version}"), "metadata": meta,
             }),
-            View::Table(version) => table::bookmark(self.kind, version, &meta),
+            ObjectView::Table(version) => table::bookmark(self.kind, version, &meta),
         };
         frame(out, "BOOKMARK", &[object.to_string().as_bytes()]);
     }

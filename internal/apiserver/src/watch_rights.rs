@@ -7,8 +7,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use resources::access::{Attributes, Caller, Credential};
-use resources::rbac::Policy;
+use resources::access::{Caller, Credential, RequestAttributes};
+use resources::rbac::RbacPolicy;
 use resources::registry::Kind;
 use tokio::time::Instant;
 
@@ -27,7 +27,7 @@ pub(crate) struct Rights {
     /// The caller at the previous check.
     caller: Caller,
     /// The policy of roles and bindings at the previous check.
-    policy: Arc<Policy>,
+    policy: Arc<RbacPolicy>,
     every: Duration,
     next: Instant,
 }
@@ -89,7 +89,7 @@ impl Rights {
         let (namespace, name) = (self.namespace.as_deref(), self.name.as_deref());
         self.server.permits_selected(
             &self.caller,
-            &Attributes {
+            &RequestAttributes {
                 verb: Verb::Watch.word(),
                 group: self.kind.group,
                 resource: self.kind.plural,

@@ -35,7 +35,7 @@ pub(crate) enum Excess {
 }
 
 /// The relevant content of an event.
-enum Step {
+enum YamlStep {
     Open,
     Close,
     Scalar,
@@ -47,19 +47,19 @@ enum Step {
 /// its error: the decoder reports the error.
 pub(crate) fn survey(text: &[u8]) -> Result<(), Excess> {
     survey_bytes(text)?;
-    let mut events = Events::of(text);
+    let mut events = YamlEvents::of(text);
     let (mut depth, mut values, mut tags) = (0_usize, 0_usize, 0_usize);
     while let Some((step, tag)) = events.step() {
         tags = tags.saturating_add(tag);
         match step {
-            Step::Open => {
+            YamlStep::Open => {
                 depth += 1;
                 values += 1;
             }
-            Step::Close => depth = depth.saturating_sub(1),
-            Step::Scalar => values += 1,
-            Step::Other => {}
-            Step::End => break,
+            YamlStep::Close => depth = depth.saturating_sub(1),
+            YamlStep::Scalar => values += 1,
+            YamlStep::Other => {}
+            YamlStep::End => break,
         }
         if depth > MOST_DEPTH {
             return Err(Excess::Depth);
@@ -124,14 +124,14 @@ fn begins_line(before: &[u8]) -> bool {
 }
 
 /// libyaml's events of a text, which must outlive them.
-struct Events<'t> {
+struct YamlEvents<'t> {
     /// On the heap, because libyaml stores the parser's own address in it.
     parser: *mut libyaml::yaml_parser_t,
     failed: bool,
     text: std::marker::PhantomData<&'t [u8]>,
 }
 
-impl<'t> Events<'t> {
+impl<'t> YamlEvents<'t> {
     fn of(text: &'t [u8]) -> Self {
         let room = Box::new(MaybeUninit::<libyaml::yaml_parser_t>::uninit());
         let parser = Box::into_raw(room).cast::<libyaml::yaml_parser_t>();
@@ -146,7 +146,7 @@ impl<'t> Events<'t> {
             failed
         };
         assert!(!failed, "libyaml initialises a parser or ends the process");
-        Events {
+        YamlEvents {
             parser,
             failed,
             text: std::marker::PhantomData,
@@ -154,7 +154,7 @@ impl<'t> Events<'t> {
     }
 
     /// The next event and the length of its tag; none after an error.
-    fn step(&mut self) -> Option<(Step, usize)> {
+    fn step(&mut self) -> Option<(YamlStep, usize)> {
         if self.failed {
             return None;
         }
@@ -169,18 +169,18 @@ impl<'t> Events<'t> {
             }
             let found = match (*event).type_ {
                 libyaml::YAML_SEQUENCE_START_EVENT => {
-                    (Step::Open, length((*event).data.sequence_start.tag))
+                    (YamlStep::Open, length((*event).data.sequence_start.tag))
                 }
                 libyaml::YAML_MAPPING_START_EVENT => {
-                    (Step::Open, length((*event).data.mapping_start.tag))
+                    (YamlStep::Open, length((*event).data.mapping_start.tag))
                 }
-                libyaml::YAML_SCALAR_EVENT => (Step::Scalar, length((*event).data.scalar.tag)),
-                libyaml::YAML_ALIAS_EVENT => (Step::Scalar, 0),
+                libyaml::YAML_SCALAR_EVENT => (YamlStep::Scalar, length((*event).data.scalar.tag)),
+                libyaml::YAML_ALIAS_EVENT => (YamlStep::Scalar, 0),
                 libyaml::YAML_SEQUENCE_END_EVENT | libyaml::YAML_MAPPING_END_EVENT => {
-                    (Step::Close, 0)
+                    (YamlStep::Close, 0)
                 }
-                libyaml::YAML_STREAM_END_EVENT => (Step::End, 0),
-                _ => (Step::Other, 0),
+                libyaml::YAML_STREAM_END_EVENT => (YamlStep::End, 0),
+                _ => (YamlStep::Other, 0),
             };
             libyaml::yaml_event_delete(event);
             Some(found)
@@ -188,7 +188,7 @@ impl<'t> Events<'t> {
     }
 }
 
-impl Drop for Events<'_> {
+impl Drop for YamlEvents<'_> {
     fn drop(&mut self) {
         // SAFETY: the parser was initialised in `of`, which alone makes it, and its room came from a box.
         unsafe {

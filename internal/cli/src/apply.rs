@@ -5,14 +5,17 @@ use kube::api::{DynamicObject, Patch, PatchParams, PostParams};
 use resources::registry::{self, Kind};
 
 use super::manifests::{self, Manifest};
-use super::{Answer, Connection, failure, output};
+use super::{CommandOutcome, ServerConnection, failure, output};
 use crate::arguments;
 
 /// The field manager that this command applies as.
 pub const FIELD_MANAGER: &str = "muster";
 
 /// Applies the manifests in order. Stops at the first error, after printing the results so far.
-pub async fn apply(connection: &Connection, arguments: arguments::Apply) -> Result<Answer> {
+pub async fn apply(
+    connection: &ServerConnection,
+    arguments: arguments::Apply,
+) -> Result<CommandOutcome> {
     for manifest in manifests::read(&arguments.files)? {
         let (kind, object, word) = apply_one(connection, &manifest, &arguments)
             .await
@@ -28,7 +31,7 @@ pub async fn apply(connection: &Connection, arguments: arguments::Apply) -> Resu
             Some(form) => output::print_object(&object, kind, form)?,
         }
     }
-    Ok(Answer::Yes)
+    Ok(CommandOutcome::Yes)
 }
 
 fn kind_of(manifest: &Manifest) -> Result<&'static Kind> {
@@ -54,7 +57,7 @@ fn kind_of(manifest: &Manifest) -> Result<&'static Kind> {
 }
 
 async fn apply_one(
-    connection: &Connection,
+    connection: &ServerConnection,
     manifest: &Manifest,
     arguments: &arguments::Apply,
 ) -> Result<(&'static Kind, DynamicObject, &'static str)> {

@@ -6,7 +6,7 @@ use clap::{Args, Subcommand, ValueEnum};
 
 use crate::exit::{RUN_HELP, WAIT_HELP};
 use crate::invalid::InvalidValue;
-use crate::until::{SUCCEEDED, Until, until};
+use crate::wait_events::{SUCCEEDED, WaitEvent, until};
 
 /// The most nodes that may join with one token; the server's limit is the same.
 pub const JOIN_USES_MAX: u32 = 1000;
@@ -59,15 +59,15 @@ pub enum Command {
     Nodes(Listing),
     /// Remove nodes that are gone or whose keys may be compromised
     #[command(subcommand)]
-    Node(Node),
+    Node(NodeCommand),
     /// List queues with their shares, or show one queue: weight, deserved and guaranteed resources, borrowing, limits
     /// by resource and by user, waiting jobs
-    Queue(Queue),
+    Queue(QueueArguments),
     /// Show which pods defragmentation would move now, with gain and loss; move nothing
     Defragmentation(Listing),
     /// Manage tokens: access tokens for programs (`create`) and join tokens for agents (`join`)
     #[command(subcommand)]
-    Token(Token),
+    Token(TokenCommand),
     /// Print a kubeconfig for kubectl and SDKs
     Kubeconfig(Kubeconfig),
     /// Install Muster's custom resource definitions in a Kubernetes cluster (server-side apply), and wait until the
@@ -247,11 +247,11 @@ pub struct Wait {
     /// condition=NAME or delete
     #[arg(
         long = "for",
-        default_value_t = Until::Condition(SUCCEEDED.to_string()),
+        default_value_t = WaitEvent::Condition(SUCCEEDED.to_string()),
         value_name = "WHAT",
         value_parser = until
     )]
-    pub until: Until,
+    pub until: WaitEvent,
     /// Timeout in seconds
     #[arg(long, default_value_t = 600, value_name = "SECONDS")]
     pub timeout: u64,
@@ -306,7 +306,7 @@ pub struct Listing {
 
 /// Options of `muster queue`.
 #[derive(Args, Debug)]
-pub struct Queue {
+pub struct QueueArguments {
     /// Queue to show [default: list all]
     pub name: Option<String>,
     /// Output format [default: a text for people]
@@ -316,7 +316,7 @@ pub struct Queue {
 
 /// Commands of `muster token`.
 #[derive(Subcommand, Debug)]
-pub enum Token {
+pub enum TokenCommand {
     /// Issue an access token for a program and print it once
     Create {
         /// Label of the token
@@ -352,7 +352,7 @@ pub enum Token {
 
 /// Commands of `muster node`.
 #[derive(Subcommand, Debug)]
-pub enum Node {
+pub enum NodeCommand {
     /// Remove a node and revoke its certificates: the server refuses its agent until the agent joins with a new token
     /// (`muster token join --node NAME`). Jobs replace the node's pods on other nodes; stop the agent and the pods on
     /// the machine itself by hand

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::json;
 
 use super::connection::absolute;
-use super::{Answer, Connection, output};
+use super::{CommandOutcome, ServerConnection, output};
 
 /// The minimum length of a passphrase, in characters.
 const SHORTEST: usize = 8;
@@ -30,10 +30,10 @@ pub fn passphrase(file: &Path) -> Result<String> {
 
 /// Asks the server to write a backup to its own disk.
 pub async fn backup(
-    connection: &Connection,
+    connection: &ServerConnection,
     file: &Path,
     passphrase_file: Option<&Path>,
-) -> Result<Answer> {
+) -> Result<CommandOutcome> {
     let passphrase = passphrase_file.map(passphrase).transpose()?;
     let path = absolute(file);
     connection
@@ -50,7 +50,7 @@ pub async fn backup(
              these, or give --passphrase-file",
         )?;
     }
-    Ok(Answer::Yes)
+    Ok(CommandOutcome::Yes)
 }
 
 #[cfg(test)]

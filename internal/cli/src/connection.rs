@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 
-use super::exit::Exit;
+use super::exit::ExitCause;
 use super::failure;
 use crate::arguments::Global;
 
@@ -15,7 +15,7 @@ use crate::arguments::Global;
 const CONNECT: Duration = Duration::from_secs(10);
 
 /// A server, a user and a namespace.
-pub struct Connection {
+pub struct ServerConnection {
     /// The resource API.
     pub client: kube::Client,
     /// The namespace to work in.
@@ -72,7 +72,7 @@ fn read(global: &Global) -> Result<(Kubeconfig, String)> {
             let text = format!(
                 "no server is known: {reason}\n  start one with `muster up`, or name a kubeconfig with --kubeconfig"
             );
-            failure::with(Exit::Unreachable, text)
+            failure::with(ExitCause::Unreachable, text)
         })?;
         let origin = match std::env::var("KUBECONFIG") {
             Ok(files) => format!("KUBECONFIG ({files})"),
@@ -84,11 +84,11 @@ fn read(global: &Global) -> Result<(Kubeconfig, String)> {
     if !file.is_file() {
         let (exit, advice) = match &global.kubeconfig {
             Some(_) => (
-                Exit::Usage,
+                ExitCause::Usage,
                 "--kubeconfig (or MUSTER_KUBECONFIG) must name a file that exists",
             ),
             None => (
-                Exit::Unreachable,
+                ExitCause::Unreachable,
                 "no server has been started with this data directory: `muster up` starts one",
             ),
         };
@@ -99,9 +99,9 @@ fn read(global: &Global) -> Result<(Kubeconfig, String)> {
     Ok((Kubeconfig::read_from(&file)?, shown))
 }
 
-impl Connection {
+impl ServerConnection {
     /// Reads the kubeconfig and prepares the client without sending a request.
-    pub async fn open(global: &Global) -> Result<Connection> {
+    pub async fn open(global: &Global) -> Result<ServerConnection> {
         let (kubeconfig, origin) = read(global)?;
         let mut config =
             kube::Config::from_custom_kubeconfig(kubeconfig.clone(), &KubeConfigOptions::default())
@@ -116,7 +116,7 @@ impl Connection {
             .unwrap_or_else(|| config.default_namespace.clone());
         let server = config.cluster_url.to_string();
         let client = kube::Client::try_from(config).context("the client could not be made")?;
-        Ok(Connection {
+        Ok(ServerConnection {
             client,
             namespace,
             server: server.trim_end_matches('/').to_string(),

@@ -8,24 +8,24 @@ use kube::api::{Patch, PatchParams};
 use kube::runtime::wait::{await_condition, conditions};
 use kube::{Api, ResourceExt};
 
-use resources::kept;
+use resources::inert_kinds;
 
 use super::apply::FIELD_MANAGER;
-use super::{Answer, Connection, output};
+use super::{CommandOutcome, ServerConnection, output};
 use crate::arguments::Crds;
 
 /// How long to wait until the cluster serves a kind.
 const ESTABLISHED: Duration = Duration::from_secs(60);
 
 /// Writes all definitions as YAML documents.
-pub fn print() -> Result<Answer> {
+pub fn print() -> Result<CommandOutcome> {
     for crd in resources::crds::all() {
         output::put_line(&format!(
             "---\n{}",
             serde_norway::to_string(&crd)?.trim_end()
         ))?;
     }
-    Ok(Answer::Yes)
+    Ok(CommandOutcome::Yes)
 }
 
 /// Whether another operator owns the installed definition of a kind that Muster can do without. Muster labels its own
@@ -34,7 +34,7 @@ async fn is_others(
     crds: &Api<CustomResourceDefinition>,
     crd: &CustomResourceDefinition,
 ) -> Result<bool> {
-    let (label, ours) = kept::LABEL;
+    let (label, ours) = inert_kinds::LABEL;
     if !crd.labels().contains_key(label) {
         return Ok(false);
     }
@@ -44,7 +44,7 @@ async fn is_others(
 }
 
 /// Applies all definitions except those of other operators, then waits until the cluster serves each kind.
-pub async fn install(connection: &Connection, arguments: &Crds) -> Result<Answer> {
+pub async fn install(connection: &ServerConnection, arguments: &Crds) -> Result<CommandOutcome> {
     let crds: Api<CustomResourceDefinition> = Api::all(connection.client.clone());
     let mut all = resources::crds::all();
     let mut parameters = PatchParams::apply(FIELD_MANAGER);
@@ -88,8 +88,8 @@ pub async fn install(connection: &Connection, arguments: &Crds) -> Result<Answer
         let waiting = await_condition(crds.clone(), &name, established);
         match tokio::time::timeout(ESTABLISHED, waiting).await {
             Ok(answer) => answer.with_context(|| name.clone())?,
-            Err(_) => return Ok(Answer::TimedOut),
+            Err(_) => return Ok(CommandOutcome::TimedOut),
         };
     }
-    Ok(Answer::Yes)
+    Ok(CommandOutcome::Yes)
 }

@@ -2,26 +2,26 @@
 //! nothing.
 
 use anyhow::{Context, Result};
-use resources::tidying::TidyingReport;
+use resources::defragmentation::DefragmentationReport;
 
 use super::output::{self, Table};
-use super::{Answer, Connection};
+use super::{CommandOutcome, ServerConnection};
 use crate::arguments::{Listing, Output};
 
 /// Requests the proposal from the server and prints it.
-pub async fn proposal(connection: &Connection, listing: Listing) -> Result<Answer> {
+pub async fn proposal(connection: &ServerConnection, listing: Listing) -> Result<CommandOutcome> {
     let answer = connection.ask("/api/v1/defragmentation").await?;
     if let Some(form @ (Output::Json | Output::Yaml)) = listing.output {
         output::print_value(&answer, form)?;
-        return Ok(Answer::Yes);
+        return Ok(CommandOutcome::Yes);
     }
-    let report: TidyingReport = serde_json::from_value(answer["report"].clone())
+    let report: DefragmentationReport = serde_json::from_value(answer["report"].clone())
         .context("the server's answer is not a report")?;
     output::put(&words(&report))?;
-    Ok(Answer::Yes)
+    Ok(CommandOutcome::Yes)
 }
 
-fn words(report: &TidyingReport) -> String {
+fn words(report: &DefragmentationReport) -> String {
     let mut out = format!("{}\n", report.sentence());
     if report.moves.is_empty() {
         return out;
@@ -48,12 +48,12 @@ fn words(report: &TidyingReport) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use resources::tidying::TidyingMove;
+    use resources::defragmentation::DefragmentationMove;
 
     #[test]
     fn each_move_is_told_with_where_from_and_where_to() {
-        let report = TidyingReport {
-            moves: vec![TidyingMove {
+        let report = DefragmentationReport {
+            moves: vec![DefragmentationMove {
                 namespace: "ns".to_owned(),
                 pod: "p".to_owned(),
                 group: "g".to_owned(),
@@ -62,7 +62,7 @@ mod tests {
             }],
             nodes: vec!["n1".to_owned()],
             moves_an_hour: 8,
-            ..TidyingReport::default()
+            ..DefragmentationReport::default()
         };
         let text = words(&report);
         assert!(text.contains("would make 1 node whole"), "{text}");

@@ -3,7 +3,7 @@
 
 /// Why a command ends with a status other than 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Exit {
+pub enum ExitCause {
     /// The answer is no, or the command failed.
     Failed,
     /// The arguments are invalid.
@@ -20,18 +20,18 @@ pub enum Exit {
     ClosedPipe,
 }
 
-impl Exit {
+impl ExitCause {
     /// The exit status.
     pub fn code(self) -> u8 {
         match self {
-            Exit::Failed => 1,
-            Exit::Usage => 2,
-            Exit::NotFound => 3,
-            Exit::Refused => 4,
-            Exit::Unreachable => 5,
-            Exit::TimedOut => 124,
+            ExitCause::Failed => 1,
+            ExitCause::Usage => 2,
+            ExitCause::NotFound => 3,
+            ExitCause::Refused => 4,
+            ExitCause::Unreachable => 5,
+            ExitCause::TimedOut => 124,
             // The status that a shell shows for a program ended by SIGPIPE.
-            Exit::ClosedPipe => 141,
+            ExitCause::ClosedPipe => 141,
         }
     }
 }
@@ -75,12 +75,12 @@ mod tests {
     #[test]
     fn every_status_is_in_the_help_and_none_is_used_twice() {
         let all = [
-            Exit::Failed,
-            Exit::Usage,
-            Exit::NotFound,
-            Exit::Refused,
-            Exit::Unreachable,
-            Exit::TimedOut,
+            ExitCause::Failed,
+            ExitCause::Usage,
+            ExitCause::NotFound,
+            ExitCause::Refused,
+            ExitCause::Unreachable,
+            ExitCause::TimedOut,
         ];
         let mut codes: Vec<u8> = all.iter().map(|exit| exit.code()).collect();
         for code in &codes {

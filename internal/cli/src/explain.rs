@@ -8,11 +8,11 @@ use serde_json::{Value, json};
 
 use super::output::{self, Paint};
 use super::show::escape;
-use super::{Answer, Connection, failure, history, kinds};
+use super::{CommandOutcome, ServerConnection, failure, history, kinds};
 use crate::arguments::Subject;
 
 /// Explains one job, gang or pod.
-pub async fn explain(connection: &Connection, subject: Subject) -> Result<Answer> {
+pub async fn explain(connection: &ServerConnection, subject: Subject) -> Result<CommandOutcome> {
     let mut among = kinds::job_kinds();
     for word in ["pods", "podgroups"] {
         among.push(kinds::kind(word)?);
@@ -32,17 +32,17 @@ pub async fn explain(connection: &Connection, subject: Subject) -> Result<Answer
     };
     if subject.output == Some(crate::arguments::Output::Name) {
         output::put_line(&output::name_of(&object, kind))?;
-        return Ok(Answer::Yes);
+        return Ok(CommandOutcome::Yes);
     }
     if let Some(form) = subject.output {
         output::print_value(&answer, form)?;
-        return Ok(Answer::Yes);
+        return Ok(CommandOutcome::Yes);
     }
     output::put(&words(&output::name_of(&object, kind), &answer))?;
-    Ok(Answer::Yes)
+    Ok(CommandOutcome::Yes)
 }
 
-async fn ask(connection: &Connection, kind: &Kind, name: &str) -> Result<Value> {
+async fn ask(connection: &ServerConnection, kind: &Kind, name: &str) -> Result<Value> {
     let path = format!(
         "/api/v1/jobs/{}/{}/{}/explain",
         connection.namespace,
@@ -55,7 +55,7 @@ async fn ask(connection: &Connection, kind: &Kind, name: &str) -> Result<Value> 
 /// The job that an object waits with: the object itself, or the job that owns it. A pod or gang
 /// that has started, or that has no job, stands for itself.
 pub async fn waits_with(
-    connection: &Connection,
+    connection: &ServerConnection,
     kind: &'static Kind,
     object: &DynamicObject,
 ) -> Result<Option<(&'static Kind, String)>> {
@@ -81,7 +81,7 @@ pub async fn waits_with(
 }
 
 /// The scheduler's report on a waiting gang or pod without a job; else the object's own status.
-async fn by_itself(connection: &Connection, object: &DynamicObject) -> Result<Value> {
+async fn by_itself(connection: &ServerConnection, object: &DynamicObject) -> Result<Value> {
     let (state, _) = kinds::state(object);
     if matches!(state.as_str(), "Pending" | "Inqueue") {
         let annotations = object.metadata.annotations.as_ref();
@@ -131,7 +131,7 @@ fn alone(object: &DynamicObject) -> Value {
 }
 
 /// One sentence on why an object waits; none if it does not wait.
-pub async fn sentence(connection: &Connection, kind: &Kind, name: &str) -> Option<String> {
+pub async fn sentence(connection: &ServerConnection, kind: &Kind, name: &str) -> Option<String> {
     let answer = ask(connection, kind, name).await.ok()?;
     answer.get("report")?;
     Some(answer["sentence"].as_str()?.to_string())

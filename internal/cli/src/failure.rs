@@ -6,66 +6,66 @@ use kube::core::Status;
 use resources::registry::{self, Kind};
 use serde_json::Value;
 
-use super::Connection;
-use super::exit::Exit;
+use super::ServerConnection;
+use super::exit::ExitCause;
 
 /// An error message with its exit status.
 #[derive(Debug)]
-pub struct Failure {
-    exit: Exit,
+pub struct CommandFailure {
+    exit: ExitCause,
     text: String,
 }
 
-impl std::error::Error for Failure {}
+impl std::error::Error for CommandFailure {}
 
-impl std::fmt::Display for Failure {
+impl std::fmt::Display for CommandFailure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.text)
     }
 }
 
 /// An error with an explicit exit status.
-pub fn with(exit: Exit, text: impl Into<String>) -> Error {
+pub fn with(exit: ExitCause, text: impl Into<String>) -> Error {
     let text = text.into();
-    Failure { exit, text }.into()
+    CommandFailure { exit, text }.into()
 }
 
 /// Invalid arguments.
 pub fn usage(text: impl Into<String>) -> Error {
-    with(Exit::Usage, text)
+    with(ExitCause::Usage, text)
 }
 
 /// The named object does not exist.
 pub fn not_found(text: impl Into<String>) -> Error {
-    with(Exit::NotFound, text)
+    with(ExitCause::NotFound, text)
 }
 
 /// The exit status for an error.
-pub fn exit_of(error: &Error) -> Exit {
+pub fn exit_of(error: &Error) -> ExitCause {
     if closed_pipe(error) {
-        return Exit::ClosedPipe;
+        return ExitCause::ClosedPipe;
     }
     let told = |cause: &(dyn std::error::Error + 'static)| {
-        if let Some(failure) = cause.downcast_ref::<Failure>() {
+        if let Some(failure) = cause.downcast_ref::<CommandFailure>() {
             return Some(failure.exit);
         }
         match cause.downcast_ref::<kube::Error>()? {
             kube::Error::Api(status) => Some(match status.code {
-                404 => Exit::NotFound,
-                400..=499 => Exit::Refused,
-                _ if undeclared(status).is_some() => Exit::Refused,
-                _ => Exit::Failed,
+                404 => ExitCause::NotFound,
+                400..=499 => ExitCause::Refused,
+                _ if undeclared(status).is_some() => ExitCause::Refused,
+                _ => ExitCause::Failed,
             }),
-            kube::Error::Service(_) | kube::Error::HyperError(_) => Some(Exit::Unreachable),
+            kube::Error::Service(_) | kube::Error::HyperError(_) => Some(ExitCause::Unreachable),
             _ => None,
         }
     };
-    error.chain().find_map(told).unwrap_or(Exit::Failed)
+    error.chain().find_map(told).unwrap_or(ExitCause::Failed)
 }
 
 /// Turns an error into a message for the user. A closed pipe stays as it is, because its reader
 /// had enough.
-pub fn in_words(error: Error, connection: &Connection) -> Error {
+pub fn in_words(error: Error, connection: &ServerConnection) -> Error {
     if closed_pipe(&error) {
         return error;
     }
@@ -117,7 +117,7 @@ pub fn lasts(error: &Error) -> bool {
     })
 }
 
-fn words(error: &kube::Error, connection: &Connection) -> String {
+fn words(error: &kube::Error, connection: &ServerConnection) -> String {
     match error {
         kube::Error::Api(status) => refusal(status, connection),
         kube::Error::Service(_) | kube::Error::HyperError(_) => {
@@ -157,7 +157,7 @@ fn message(status: &Status) -> String {
 }
 
 /// A refusal as a sentence, followed by its causes, one per line, and a remedy.
-fn refusal(status: &Status, connection: &Connection) -> String {
+fn refusal(status: &Status, connection: &ServerConnection) -> String {
     if let Some(missing) = missing(status, &connection.namespace) {
         return missing;
     }
@@ -225,7 +225,7 @@ fn undeclared(status: &Status) -> Option<&str> {
     field.contains("not declared in schema").then_some(field)
 }
 
-fn advice(status: &Status, text: &str, connection: &Connection) -> Option<String> {
+fn advice(status: &Status, text: &str, connection: &ServerConnection) -> Option<String> {
     let from = &connection.origin;
     Some(match (status.code, status.reason.as_str()) {
         (401, _) => format!(
@@ -256,9 +256,9 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn connection() -> Connection {
+    fn connection() -> ServerConnection {
         let config = kube::Config::new("https://127.0.0.1:1".parse().unwrap());
-        Connection {
+        ServerConnection {
             client: kube::Client::try_from(config).unwrap(),
             namespace: "lab".to_string(),
             server: "https://127.0.0.1:1".to_string(),
@@ -267,7 +267,7 @@ mod tests {
         }
     }
 
-    fn said(status: Value) -> (Exit, String) {
+    fn said(status: Value) -> (ExitCause, String) {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let runtime = tokio::runtime::Builder::new_current_thread()
             .build()
@@ -283,7 +283,7 @@ mod tests {
     fn what_is_missing_is_named_with_its_namespace_and_how_to_list_the_others() {
         let (exit, text) = said(json!({"code": 404, "reason": "NotFound", "message": "x",
             "details": {"group": "kubeflow.org", "kind": "pytorchjobs", "name": "j"}}));
-        assert_eq!(exit, Exit::NotFound);
+        assert_eq!(exit, ExitCause::NotFound);
         assert_eq!(
             text,
             "there is no pytorchjob \"j\" in namespace \"lab\"\n  `muster get pytorchjobs` lists those there are; -n NAME looks in another namespace"
@@ -297,7 +297,7 @@ mod tests {
             "details": {"kind": "Pod", "name": "x", "causes": [
                 {"field": "a", "message": "Required value"},
                 {"field": "b", "message": "Invalid value: \"v\": no"}]}}));
-        assert_eq!(exit, Exit::Refused);
+        assert_eq!(exit, ExitCause::Refused);
         assert_eq!(
             text,
             "Pod \"x\" is invalid:\n  a: Required value\n  b: Invalid value: \"v\": no"
@@ -309,18 +309,18 @@ mod tests {
         let (exit, text) = said(json!({"code": 409, "reason": "Conflict",
             "message": "Apply failed with 1 conflict: conflict with \"a\": .data.a",
             "details": {"causes": [{"field": ".data.a", "message": "conflict with \"a\""}]}}));
-        assert_eq!(exit, Exit::Refused);
+        assert_eq!(exit, ExitCause::Refused);
         assert!(
             text.starts_with("Apply failed with 1 conflict:\n  .data.a: conflict with \"a\"\n"),
             "{text}"
         );
         let (exit, text) = said(json!({"code": 500, "reason": "InternalError",
             "message": "Internal error occurred: failed to create typed patch object (d/y; v1, Kind=ConfigMap): .dta: field not declared in schema"}));
-        assert_eq!(exit, Exit::Refused);
+        assert_eq!(exit, ExitCause::Refused);
         assert!(text.contains("\n  .dta: field not declared"), "{text}");
         let (exit, text) = said(json!({"code": 400, "reason": "BadRequest",
             "message": "ConfigMap in version \"v1\" cannot be handled as a ConfigMap: strict decoding error: unknown field \"dta\""}));
-        assert_eq!(exit, Exit::Refused);
+        assert_eq!(exit, ExitCause::Refused);
         assert!(text.contains("\n  unknown field \"dta\"\n"), "{text}");
     }
 
@@ -328,7 +328,7 @@ mod tests {
     fn a_problems_detail_is_what_is_said() {
         let (exit, text) = said(json!({"code": 503,
             "message": json!({"detail": "node n is away", "status": 503}).to_string()}));
-        assert_eq!((exit, text.as_str()), (Exit::Failed, "node n is away"));
+        assert_eq!((exit, text.as_str()), (ExitCause::Failed, "node n is away"));
         assert_eq!(
             said(json!({"code": 500})).1,
             "the server answered with status 500"
@@ -340,9 +340,9 @@ mod tests {
         let pipe = std::io::Error::from(std::io::ErrorKind::BrokenPipe);
         assert_eq!(
             exit_of(&Error::new(pipe).context("writing")),
-            Exit::ClosedPipe
+            ExitCause::ClosedPipe
         );
-        assert_eq!(exit_of(&usage("no").context("outer")), Exit::Usage);
-        assert_eq!(exit_of(&anyhow::anyhow!("no")), Exit::Failed);
+        assert_eq!(exit_of(&usage("no").context("outer")), ExitCause::Usage);
+        assert_eq!(exit_of(&anyhow::anyhow!("no")), ExitCause::Failed);
     }
 }

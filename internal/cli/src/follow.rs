@@ -9,12 +9,12 @@ use serde_json::Value;
 
 use super::ranks::{MOST_ERRORS, REST};
 use super::show::{dress, escape, http, none_found, table};
-use super::{Answer, Connection, failure, output};
+use super::{CommandOutcome, ServerConnection, failure, output};
 use crate::arguments::{Get, Output};
 
 /// A watched collection and its output format.
 struct Watched<'a> {
-    connection: &'a Connection,
+    connection: &'a ServerConnection,
     kind: &'a Kind,
     arguments: &'a Get,
     path: String,
@@ -27,11 +27,11 @@ struct Watched<'a> {
 
 /// Prints the current objects and every change, until interrupted.
 pub async fn get(
-    connection: &Connection,
+    connection: &ServerConnection,
     kind: &Kind,
     names: &[String],
     arguments: &Get,
-) -> Result<Answer> {
+) -> Result<CommandOutcome> {
     let namespace = (!arguments.all_namespaces).then_some(connection.namespace.as_str());
     let mut path = format!("{}?", connection.collection(kind, namespace));
     match names {

@@ -1,21 +1,21 @@
 //! `muster explain NAME --history`: the scheduler's decisions on a job or gang, oldest first.
 
 use anyhow::Result;
-use resources::record::Record;
+use resources::record::DecisionRecord;
 use resources::registry::Kind;
 use serde_json::Value;
 
 use super::output::{self, Paint};
 use super::show::escape;
-use super::{Answer, Connection, explain, failure, kinds};
+use super::{CommandOutcome, ServerConnection, explain, failure, kinds};
 use crate::arguments::{Output, Subject};
 
 /// Prints the records of a job, gang or pod, including a deleted one.
 pub async fn history(
-    connection: &Connection,
+    connection: &ServerConnection,
     subject: &Subject,
     among: &[&'static Kind],
-) -> Result<Answer> {
+) -> Result<CommandOutcome> {
     let namespace = &connection.namespace;
     let found = kinds::find(connection, &subject.name, among).await?;
     let waits = match &found {
@@ -48,16 +48,16 @@ pub async fn history(
         }
         _ => output::put(&words(&records))?,
     }
-    Ok(Answer::Yes)
+    Ok(CommandOutcome::Yes)
 }
 
-fn read(answer: &Value) -> Result<Vec<Record>> {
+fn read(answer: &Value) -> Result<Vec<DecisionRecord>> {
     let items = answer["items"].as_array().cloned().unwrap_or_default();
     let records = items.into_iter().map(serde_json::from_value);
     Ok(records.collect::<Result<_, _>>()?)
 }
 
-fn words(records: &[Record]) -> String {
+fn words(records: &[DecisionRecord]) -> String {
     let paint = Paint::stdout();
     let mut out = String::new();
     for record in records {
@@ -69,7 +69,7 @@ fn words(records: &[Record]) -> String {
             "{} {}\n  {}\n",
             paint.strong(record.decision.as_str()),
             paint.dim(&format!("{:.0}{until}", record.at)),
-            record.words()
+            record.message()
         ));
     }
     out

@@ -5,16 +5,20 @@ use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams};
 use resources::registry::Kind;
 use serde_json::json;
 
-use super::{Answer, Connection, failure, kinds, output};
+use super::{CommandOutcome, ServerConnection, failure, kinds, output};
 use crate::arguments::JobTarget;
 
 /// Suspends or resumes a job; answers no if the job has ended.
-pub async fn suspend(connection: &Connection, target: JobTarget, suspend: bool) -> Result<Answer> {
+pub async fn suspend(
+    connection: &ServerConnection,
+    target: JobTarget,
+    suspend: bool,
+) -> Result<CommandOutcome> {
     let (kind, job) = kinds::find_job(connection, &target.name).await?;
     if let Some(end) = kinds::ended(&job) {
         let name = output::name_of(&job, kind);
         eprintln!("muster: {name} is {end}: there is nothing left to suspend or resume");
-        return Ok(Answer::No);
+        return Ok(CommandOutcome::No);
     }
     let patch = match kind.kind {
         "PyTorchJob" => json!({"spec": {"runPolicy": {"suspend": suspend}}}),
@@ -31,7 +35,7 @@ pub async fn suspend(connection: &Connection, target: JobTarget, suspend: bool) 
 }
 
 /// Deletes a job with its pods.
-pub async fn cancel(connection: &Connection, target: JobTarget) -> Result<Answer> {
+pub async fn cancel(connection: &ServerConnection, target: JobTarget) -> Result<CommandOutcome> {
     let (kind, job) = kinds::find_job(connection, &target.name).await?;
     let name = job.metadata.name.as_deref().unwrap_or_default();
     connection
@@ -41,10 +45,10 @@ pub async fn cancel(connection: &Connection, target: JobTarget) -> Result<Answer
     say(&job, kind, &target, "cancelled")
 }
 
-fn say(job: &DynamicObject, kind: &Kind, target: &JobTarget, word: &str) -> Result<Answer> {
+fn say(job: &DynamicObject, kind: &Kind, target: &JobTarget, word: &str) -> Result<CommandOutcome> {
     match target.output {
         Some(form) => output::print_object(job, kind, form)?,
         None => output::put_line(&format!("{} {word}", output::name_of(job, kind)))?,
     }
-    Ok(Answer::Yes)
+    Ok(CommandOutcome::Yes)
 }

@@ -6,7 +6,7 @@ use kube::{Api, core::GroupVersionKind};
 use resources::registry::{self, Kind};
 use serde_json::Value;
 
-use super::{Connection, failure};
+use super::{ServerConnection, failure};
 
 /// Finds a kind by its plural, singular, short name or kind, with or without its group
 /// (`pytorchjobs.kubeflow.org`).
@@ -55,7 +55,7 @@ pub fn api_resource(kind: &Kind) -> ApiResource {
     ApiResource::from_gvk_with_plural(&gvk, kind.plural)
 }
 
-impl Connection {
+impl ServerConnection {
     /// The API for a kind, in this connection's namespace when the kind has one.
     pub fn api(&self, kind: &Kind) -> Api<DynamicObject> {
         self.api_in(kind, &self.namespace)
@@ -95,7 +95,7 @@ pub fn job_kinds() -> Vec<&'static Kind> {
 
 /// Finds a job by `KIND/NAME` or by its bare name.
 pub async fn find_job(
-    connection: &Connection,
+    connection: &ServerConnection,
     name: &str,
 ) -> Result<(&'static Kind, DynamicObject)> {
     match find(connection, name, &job_kinds()).await? {
@@ -110,7 +110,7 @@ pub async fn find_job(
 /// Finds an object of one of these kinds by `KIND/NAME` or by its bare name. The first kind with
 /// an object of that name wins.
 pub async fn find(
-    connection: &Connection,
+    connection: &ServerConnection,
     name: &str,
     among: &[&'static Kind],
 ) -> Result<Option<(&'static Kind, DynamicObject)>> {

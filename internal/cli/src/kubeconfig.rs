@@ -3,11 +3,11 @@
 use anyhow::Result;
 
 use super::connection::kubeconfig_text;
-use super::{Answer, Connection, output, tokens};
+use super::{CommandOutcome, ServerConnection, output, tokens};
 use crate::arguments::Kubeconfig;
 
 /// Prints a kubeconfig to standard output.
-pub async fn print(connection: &Connection, arguments: Kubeconfig) -> Result<Answer> {
+pub async fn print(connection: &ServerConnection, arguments: Kubeconfig) -> Result<CommandOutcome> {
     let me = connection.ask("/api/v1/whoami").await?;
     let user = match &arguments.user {
         Some(user) => user.clone(),
@@ -25,5 +25,5 @@ pub async fn print(connection: &Connection, arguments: Kubeconfig) -> Result<Ans
         .unwrap_or_else(|| connection.server.clone());
     let text = kubeconfig_text(&server, &connection.authority()?, &user, &token);
     output::put(&text)?;
-    Ok(Answer::Yes)
+    Ok(CommandOutcome::Yes)
 }

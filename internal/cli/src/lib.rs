@@ -31,24 +31,24 @@ mod remove;
 mod run;
 mod show;
 mod tokens;
-mod until;
 mod version;
 mod wait;
+mod wait_events;
 
 use anyhow::Result;
 
 pub use arguments::{Command, Doctor, Global, JOIN_USES_MAX, name_and_value};
 pub use backup::passphrase;
 pub use connection::{default_data_to_make, kubeconfig_text};
-pub use exit::{Exit, HELP};
+pub use exit::{ExitCause, HELP};
 pub use failure::exit_of;
 pub use invalid::InvalidValue;
 
-use connection::Connection;
+use connection::ServerConnection;
 
 /// The result of a command that ran.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum CommandOutcome {
     /// The command succeeded, or the answer is yes.
     Yes,
     /// The answer is no: the job failed, or a check found a fault.
@@ -63,7 +63,7 @@ pub enum Answer {
 ///
 /// # Errors
 /// The command failed; [`exit_of`] has the exit status.
-pub async fn run(global: Global, command: Command) -> Result<Answer> {
+pub async fn run(global: Global, command: Command) -> Result<CommandOutcome> {
     if matches!(command, Command::Version) {
         return version::version(&global).await;
     }
@@ -72,7 +72,7 @@ pub async fn run(global: Global, command: Command) -> Result<Answer> {
     {
         return crds::print();
     }
-    let connection = Connection::open(&global).await?;
+    let connection = ServerConnection::open(&global).await?;
     let answered = dispatch(&connection, command).await;
     answered.map_err(|error| failure::in_words(error, &connection))
 }
@@ -81,13 +81,13 @@ pub async fn run(global: Global, command: Command) -> Result<Answer> {
 ///
 /// # Errors
 /// An option is missing, or the agents were not asked; [`exit_of`] has the exit status.
-pub async fn doctor_pair(global: &Global, doctor: Doctor) -> Result<Answer> {
-    let connection = Connection::open(global).await?;
+pub async fn doctor_pair(global: &Global, doctor: Doctor) -> Result<CommandOutcome> {
+    let connection = ServerConnection::open(global).await?;
     let answered = pair::pair(&connection, doctor).await;
     answered.map_err(|error| failure::in_words(error, &connection))
 }
 
-async fn dispatch(connection: &Connection, command: Command) -> Result<Answer> {
+async fn dispatch(connection: &ServerConnection, command: Command) -> Result<CommandOutcome> {
     match command {
         Command::Apply(arguments) => apply::apply(connection, arguments).await,
         Command::Get(arguments) => show::get(connection, arguments).await,

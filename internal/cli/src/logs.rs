@@ -7,11 +7,11 @@ use futures::{AsyncRead, AsyncReadExt};
 use kube::api::DynamicObject;
 use resources::registry::Kind;
 
-use super::exit::Exit;
-use super::output::Progress;
-use super::ranks::{self, Start};
+use super::exit::ExitCause;
+use super::output::ProgressReporter;
+use super::ranks::{self, StartResult};
 use super::show::escape;
-use super::{Answer, Connection, failure, kinds};
+use super::{CommandOutcome, ServerConnection, failure, kinds};
 use crate::arguments::Logs;
 
 /// Bytes per read.
@@ -21,7 +21,7 @@ const CHUNK_BYTES: usize = 32 * 1024;
 type Log = Pin<Box<dyn AsyncRead + Send>>;
 
 /// Prints or follows logs.
-pub async fn logs(connection: &Connection, arguments: Logs) -> Result<Answer> {
+pub async fn logs(connection: &ServerConnection, arguments: Logs) -> Result<CommandOutcome> {
     let pod = kinds::kind("pods")?;
     let mut among = vec![pod];
     among.extend(kinds::job_kinds());
@@ -42,8 +42,8 @@ pub async fn logs(connection: &Connection, arguments: Logs) -> Result<Answer> {
         }
         Some((kind, job)) if arguments.follow => {
             match ranks::await_rank(connection, kind, &job, arguments.rank).await? {
-                Start::Started(pod) => pod,
-                Start::Over(why) => {
+                StartResult::Started(pod) => pod,
+                StartResult::Over(why) => {
                     let text = format!("rank {} has no log: {why}", arguments.rank);
                     return Err(failure::not_found(text));
                 }
@@ -53,16 +53,16 @@ pub async fn logs(connection: &Connection, arguments: Logs) -> Result<Answer> {
             let pod = ranks::pod_of(connection, kind, &job, arguments.rank).await?;
             return match stream(connection, &pod, &arguments).await {
                 Err(error) => Err(not_yet(error, connection, kind, &job)),
-                Ok(()) => Ok(Answer::Yes),
+                Ok(()) => Ok(CommandOutcome::Yes),
             };
         }
     };
     stream(connection, &pod, &arguments).await?;
-    Ok(Answer::Yes)
+    Ok(CommandOutcome::Yes)
 }
 
 /// The error for a job's rank without a log: the job's state and a remedy.
-fn not_yet(error: Error, connection: &Connection, kind: &Kind, job: &DynamicObject) -> Error {
+fn not_yet(error: Error, connection: &ServerConnection, kind: &Kind, job: &DynamicObject) -> Error {
     // The pod has no node yet, or does not exist yet.
     let early = failure::has_code(&error, 400) || failure::has_code(&error, 404);
     if !early || kinds::ended(job).is_some() {
@@ -83,7 +83,11 @@ fn not_yet(error: Error, connection: &Connection, kind: &Kind, job: &DynamicObje
 
 /// The log of a deleted pod. Nodes keep these logs by pod name; the pod names of a PyTorchJob
 /// follow from its own name.
-async fn of_what_is_gone(connection: &Connection, name: &str, arguments: &Logs) -> Result<Answer> {
+async fn of_what_is_gone(
+    connection: &ServerConnection,
+    name: &str,
+    arguments: &Logs,
+) -> Result<CommandOutcome> {
     let rank = arguments.rank;
     let worker = |index: u32| format!("{name}-worker-{index}");
     let candidates = match rank {
@@ -95,7 +99,7 @@ async fn of_what_is_gone(connection: &Connection, name: &str, arguments: &Logs) 
     for pod in candidates {
         match stream(connection, &pod, arguments).await {
             Err(error) if failure::has_code(&error, 404) => {}
-            other => return other.map(|()| Answer::Yes),
+            other => return other.map(|()| CommandOutcome::Yes),
         }
     }
     let what = if rank == 0 {
@@ -110,7 +114,7 @@ async fn of_what_is_gone(connection: &Connection, name: &str, arguments: &Logs) 
     )))
 }
 
-async fn is_kept(connection: &Connection, pod: &str) -> Result<bool> {
+async fn is_kept(connection: &ServerConnection, pod: &str) -> Result<bool> {
     match open(connection, pod, &["tailLines=1".to_string()]).await {
         Ok(_) => Ok(true),
         Err(error) if failure::has_code(&error, 404) => Ok(false),
@@ -118,7 +122,7 @@ async fn is_kept(connection: &Connection, pod: &str) -> Result<bool> {
     }
 }
 
-async fn open(connection: &Connection, pod: &str, query: &[String]) -> Result<Log> {
+async fn open(connection: &ServerConnection, pod: &str, query: &[String]) -> Result<Log> {
     let path = format!(
         "/api/v1/logs/{}/{}?{}",
         escape(&connection.namespace),
@@ -133,7 +137,7 @@ async fn open(connection: &Connection, pod: &str, query: &[String]) -> Result<Lo
 
 /// Copies the log to standard output as it arrives. If a followed log breaks off, as on a restart
 /// of the server, the copy resumes at the same position.
-pub async fn stream(connection: &Connection, pod: &str, arguments: &Logs) -> Result<()> {
+pub async fn stream(connection: &ServerConnection, pod: &str, arguments: &Logs) -> Result<()> {
     let mut query = vec![format!("follow={}", arguments.follow)];
     if let Some(lines) = arguments.tail {
         query.push(format!("tailLines={lines}"));
@@ -150,14 +154,14 @@ pub async fn stream(connection: &Connection, pod: &str, arguments: &Logs) -> Res
             return Ok(());
         }
         let broke = failure::with(
-            Exit::Failed,
+            ExitCause::Failed,
             "the log broke off: the server or the node went away",
         );
         // With --tail, the last lines of a growing log have changed meanwhile.
         if !arguments.follow || arguments.tail.is_some() {
             return Err(broke);
         }
-        Progress::default().say(&format!("{broke}; trying again"));
+        ProgressReporter::default().say(&format!("{broke}; trying again"));
         log = open_again(connection, pod, &query).await?;
         if !skip(&mut log, shown).await {
             return Err(broke);
@@ -187,7 +191,7 @@ async fn skip(log: &mut Log, bytes: u64) -> bool {
 }
 
 /// Reopens a log whose server or node has just gone away and may come back.
-async fn open_again(connection: &Connection, pod: &str, query: &[String]) -> Result<Log> {
+async fn open_again(connection: &ServerConnection, pod: &str, query: &[String]) -> Result<Log> {
     let mut errors = 0;
     loop {
         tokio::time::sleep(ranks::REST).await;

@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::exit::Exit;
+use super::exit::ExitCause;
 use super::failure;
 
 /// A manifest and its origin, for messages.
@@ -62,8 +62,8 @@ fn manifests_in(directory: &Path) -> Result<Vec<PathBuf>> {
 fn read_file(path: &Path, into: &mut Vec<Manifest>) -> Result<()> {
     let text = std::fs::read_to_string(path).map_err(|error| {
         let exit = match error.kind() {
-            std::io::ErrorKind::NotFound => Exit::NotFound,
-            _ => Exit::Failed,
+            std::io::ErrorKind::NotFound => ExitCause::NotFound,
+            _ => ExitCause::Failed,
         };
         failure::with(exit, format!("{} can't be read: {error}", path.display()))
     })?;

@@ -3,13 +3,13 @@
 use anyhow::Result;
 
 use super::show::escape;
-use super::{Answer, Connection, output};
-use crate::arguments::Node;
+use super::{CommandOutcome, ServerConnection, output};
+use crate::arguments::NodeCommand;
 
 /// Removes a node.
-pub async fn node(connection: &Connection, command: Node) -> Result<Answer> {
+pub async fn node(connection: &ServerConnection, command: NodeCommand) -> Result<CommandOutcome> {
     match command {
-        Node::Remove { name } => {
+        NodeCommand::Remove { name } => {
             let path = format!("/api/v1/joined-nodes/{}", escape(&name));
             connection
                 .call("DELETE", &path, &serde_json::Value::Null)
@@ -19,5 +19,5 @@ pub async fn node(connection: &Connection, command: Node) -> Result<Answer> {
             ))?;
         }
     }
-    Ok(Answer::Yes)
+    Ok(CommandOutcome::Yes)
 }

@@ -14,19 +14,19 @@ use resources::names::{DEVICES_UNHEALTHY, FABRIC_FAILED, LOAD, NVIDIA_GPU, SUSPE
 use serde_json::{Value, json};
 
 use super::output::{self, Table};
-use super::{Answer, Connection, show};
+use super::{CommandOutcome, ServerConnection, show};
 use crate::arguments::{Listing, Output};
 
 const GIB: i64 = 1 << 30;
 
 /// A node with its allocated resources; these are unknown if the user may not list all pods.
-struct Used {
+struct NodeUse {
     node: Node,
     used: Option<Amounts>,
     room: Amounts,
 }
 
-async fn read(connection: &Connection) -> Result<Vec<Used>> {
+async fn read(connection: &ServerConnection) -> Result<Vec<NodeUse>> {
     let nodes: Api<Node> = Api::all(connection.client.clone());
     let pods: Api<Pod> = Api::all(connection.client.clone());
     let nodes = nodes.list(&ListParams::default()).await?.items;
@@ -38,7 +38,7 @@ async fn read(connection: &Connection) -> Result<Vec<Used>> {
     let with_use = |node: Node| {
         let name = node.metadata.name.as_deref().unwrap_or_default();
         let room = node.status.as_ref().and_then(|s| s.allocatable.as_ref());
-        Used {
+        NodeUse {
             used: pods.as_ref().map(|pods| used_on(pods, name)),
             room: room.map(Amounts::from_k8s).unwrap_or_default(),
             node,
@@ -48,7 +48,7 @@ async fn read(connection: &Connection) -> Result<Vec<Used>> {
 }
 
 /// Lists nodes with their devices.
-pub async fn nodes(connection: &Connection, listing: Listing) -> Result<Answer> {
+pub async fn nodes(connection: &ServerConnection, listing: Listing) -> Result<CommandOutcome> {
     let wide = match listing.output {
         None => false,
         Some(Output::Wide) => true,
@@ -76,10 +76,10 @@ pub async fn nodes(connection: &Connection, listing: Listing) -> Result<Answer> 
         table.row(node_line(&row, wide));
     }
     output::put(&table.render())?;
-    Ok(Answer::Yes)
+    Ok(CommandOutcome::Yes)
 }
 
-fn node_line(row: &Used, wide: bool) -> Vec<String> {
+fn node_line(row: &NodeUse, wide: bool) -> Vec<String> {
     let node = &row.node;
     let inventory = inventory(node.metadata.annotations.as_ref());
     let mut cells = vec![
@@ -114,7 +114,7 @@ fn node_line(row: &Used, wide: bool) -> Vec<String> {
         cells.push(load(node).unwrap_or_else(|| "-".to_string()));
         cells.push(suspicion(node).unwrap_or_else(|| "-".to_string()));
         let alerts = resources::alerts::of_node(node);
-        let words: Vec<String> = alerts.iter().map(|alert| alert.words()).collect();
+        let words: Vec<String> = alerts.iter().map(|alert| alert.message()).collect();
         cells.push(if words.is_empty() {
             "-".to_string()
         } else {
@@ -124,7 +124,7 @@ fn node_line(row: &Used, wide: bool) -> Vec<String> {
     cells
 }
 
-fn gpus(row: &Used, inventory: Option<&NodeInventory>) -> String {
+fn gpus(row: &NodeUse, inventory: Option<&NodeInventory>) -> String {
     let shared = share(row, NVIDIA_GPU, |count| count.to_string());
     let sick = inventory.map_or(0, |i| i.gpus.iter().filter(|gpu| !gpu.healthy).count());
     match sick {
@@ -135,7 +135,7 @@ fn gpus(row: &Used, inventory: Option<&NodeInventory>) -> String {
 
 /// A node's devices other than numbered GPUs that have a vendor's resource name: GPU slices, RDMA cards, other
 /// vendors' devices.
-fn others(row: &Used) -> String {
+fn others(row: &NodeUse) -> String {
     let all = row.room.iter().map(|(name, _)| name);
     let devices = all.filter(|name| name.contains('/') && *name != NVIDIA_GPU);
     let words: Vec<String> = devices
@@ -166,15 +166,15 @@ fn models(inventory: Option<&NodeInventory>) -> String {
 }
 
 /// Prints a line for each node, and a total.
-pub async fn top(connection: &Connection, listing: Listing) -> Result<Answer> {
+pub async fn top(connection: &ServerConnection, listing: Listing) -> Result<CommandOutcome> {
     let rows = read(connection).await?;
     if let Some(form @ (Output::Json | Output::Yaml)) = listing.output {
         let items: Vec<Value> = rows.iter().map(as_value).collect();
         output::print_value(&json!({"items": items}), form)?;
-        return Ok(Answer::Yes);
+        return Ok(CommandOutcome::Yes);
     }
     let mut table = Table::new(["NODE", "STATUS", "PODS", "CPU", "MEMORY", "GPU"]);
-    let mut all = Used {
+    let mut all = NodeUse {
         node: Node::default(),
         used: Some(Amounts::default()),
         room: Amounts::default(),
@@ -190,10 +190,10 @@ pub async fn top(connection: &Connection, listing: Listing) -> Result<Answer> {
     }
     table.row(line("all", &format!("{} node(s)", rows.len()), &all));
     output::put(&table.render())?;
-    Ok(Answer::Yes)
+    Ok(CommandOutcome::Yes)
 }
 
-fn as_value(row: &Used) -> Value {
+fn as_value(row: &NodeUse) -> Value {
     let plain = |amounts: &Amounts| json!(amounts.to_k8s());
     json!({
         "name": row.node.metadata.name,
@@ -280,13 +280,13 @@ pub fn gib(bytes: i64) -> String {
     format!("{:.1}", bytes as f64 / GIB as f64)
 }
 
-fn share(row: &Used, name: &str, show: impl Fn(i64) -> String) -> String {
+fn share(row: &NodeUse, name: &str, show: impl Fn(i64) -> String) -> String {
     let used = row.used.as_ref().map(|used| show(used.get(name)));
     let used = used.unwrap_or_else(|| "?".to_string());
     format!("{used} of {}", show(row.room.get(name)))
 }
 
-fn line(name: &str, status: &str, row: &Used) -> [String; 6] {
+fn line(name: &str, status: &str, row: &NodeUse) -> [String; 6] {
     [
         name.to_string(),
         status.to_string(),
@@ -303,7 +303,7 @@ fn line(name: &str, status: &str, row: &Used) -> [String; 6] {
 mod tests {
     use super::*;
 
-    fn row(used: Option<Amounts>) -> Used {
+    fn row(used: Option<Amounts>) -> NodeUse {
         let node = serde_json::from_value(json!({
             "metadata": {"name": "n", "annotations": {"muster.io/inventory": json!({"gpus": [
                 {"model": "H100", "healthy": true}, {"model": "H100", "healthy": false}]}).to_string(),
@@ -316,7 +316,7 @@ mod tests {
         .unwrap();
         let mut room = Amounts::default();
         room.set(NVIDIA_GPU, 2);
-        Used { node, used, room }
+        NodeUse { node, used, room }
     }
 
     #[test]

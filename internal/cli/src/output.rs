@@ -38,11 +38,11 @@ pub fn tell(line: &str) -> Result<()> {
 
 /// Reports progress on standard error; prints a line only if it differs from the last one.
 #[derive(Default)]
-pub struct Progress {
+pub struct ProgressReporter {
     last: String,
 }
 
-impl Progress {
+impl ProgressReporter {
     /// Reports the current state.
     pub fn say(&mut self, line: &str) {
         if self.last != line && !line.is_empty() {

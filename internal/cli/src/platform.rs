@@ -3,9 +3,9 @@
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-use super::Connection;
+use super::ServerConnection;
 
-impl Connection {
+impl ServerConnection {
     /// Sends a GET and returns the JSON response.
     pub async fn ask(&self, path: &str) -> Result<Value> {
         self.call("GET", path, &Value::Null).await

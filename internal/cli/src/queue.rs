@@ -3,19 +3,23 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result};
-use resources::standing::QueueStanding;
+use resources::queue_status::QueueUsageStatus;
 use serde_json::Value;
 
 use super::output::{self, Paint, Table};
 use super::show::escape;
-use super::{Answer, Connection};
+use super::{CommandOutcome, ServerConnection};
 use crate::arguments::Output;
 
 /// The maximum number of waiting gangs that are listed.
 const NAMED_MAX: usize = 20;
 
 /// Requests one queue's state and prints it.
-pub async fn queue(connection: &Connection, name: &str, form: Option<Output>) -> Result<Answer> {
+pub async fn queue(
+    connection: &ServerConnection,
+    name: &str,
+    form: Option<Output>,
+) -> Result<CommandOutcome> {
     let path = format!("/api/v1/queues/{}", escape(name));
     let answer = connection.ask(&path).await?;
     match form {
@@ -23,11 +27,11 @@ pub async fn queue(connection: &Connection, name: &str, form: Option<Output>) ->
         Some(Output::Name) => output::put_line(&format!("queue.scheduling.volcano.sh/{name}"))?,
         _ => output::put(&words(&answer)?)?,
     }
-    Ok(Answer::Yes)
+    Ok(CommandOutcome::Yes)
 }
 
 fn words(answer: &Value) -> Result<String> {
-    let queue: QueueStanding = serde_json::from_value(answer.clone())
+    let queue: QueueUsageStatus = serde_json::from_value(answer.clone())
         .context("the server's answer is not how a queue stands")?;
     let paint = Paint::stdout();
     let state = answer["state"].as_str().unwrap_or("Unknown");
@@ -91,7 +95,7 @@ fn words(answer: &Value) -> Result<String> {
     Ok(out)
 }
 
-fn resources_table(queue: &QueueStanding) -> Table {
+fn resources_table(queue: &QueueUsageStatus) -> Table {
     let mut table = Table::new([
         "RESOURCE",
         "USED",

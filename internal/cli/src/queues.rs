@@ -12,12 +12,12 @@ use resources::names::NVIDIA_GPU;
 
 use super::nodes::{cores, gib};
 use super::output::{self, Table};
-use super::{Answer, Connection, show};
+use super::{CommandOutcome, ServerConnection, show};
 use crate::arguments::Output;
 
 /// Lists queues: weight and share among siblings, state, and allocated resources against the
 /// limits.
-pub async fn queues(connection: &Connection, form: Option<Output>) -> Result<Answer> {
+pub async fn queues(connection: &ServerConnection, form: Option<Output>) -> Result<CommandOutcome> {
     let wide = match form {
         None => false,
         Some(Output::Wide) => true,
@@ -26,7 +26,7 @@ pub async fn queues(connection: &Connection, form: Option<Output>) -> Result<Ans
     let api: Api<Queue> = Api::all(connection.client.clone());
     let queues = api.list(&ListParams::default()).await?.items;
     output::put(&table(&queues, wide).render())?;
-    Ok(Answer::Yes)
+    Ok(CommandOutcome::Yes)
 }
 
 fn table(queues: &[Queue], wide: bool) -> Table {

@@ -12,8 +12,8 @@ use kube::runtime::watcher::{self, watch_object};
 use resources::names;
 use resources::registry::Kind;
 
-use super::output::Progress;
-use super::{Connection, failure, kinds};
+use super::output::ProgressReporter;
+use super::{ServerConnection, failure, kinds};
 
 /// Consecutive failures of a watch after which it is given up.
 pub const MOST_ERRORS: u32 = 40;
@@ -22,7 +22,7 @@ pub const MOST_ERRORS: u32 = 40;
 pub const REST: Duration = Duration::from_millis(500);
 
 /// The result of waiting for a pod's start.
-pub enum Start {
+pub enum StartResult {
     /// The pod runs or has run: its name.
     Started(String),
     /// The pod cannot start any more: the reason.
@@ -45,7 +45,7 @@ pub async fn next<K>(
                     return Err(error);
                 }
                 if errors == 1 {
-                    Progress::default().say("the server does not answer; trying again");
+                    ProgressReporter::default().say("the server does not answer; trying again");
                 }
                 tokio::time::sleep(REST).await;
             }
@@ -57,7 +57,7 @@ pub async fn next<K>(
 /// The name of the pod that runs a rank. The master is rank 0 and workers follow; a Job's ranks
 /// are its completion indexes, or its pods by age.
 pub async fn pod_of(
-    connection: &Connection,
+    connection: &ServerConnection,
     kind: &Kind,
     job: &DynamicObject,
     rank: u32,
@@ -101,7 +101,7 @@ fn named(name: &str, job: &DynamicObject, rank: u32) -> Result<String> {
 }
 
 /// A job's pods, by rank.
-pub async fn pods_of(connection: &Connection, kind: &Kind, name: &str) -> Result<Vec<Pod>> {
+pub async fn pods_of(connection: &ServerConnection, kind: &Kind, name: &str) -> Result<Vec<Pod>> {
     let pods: Api<Pod> = Api::namespaced(connection.client.clone(), &connection.namespace);
     let label = match kind.kind {
         "PyTorchJob" => names::JOB_NAME,
@@ -150,23 +150,23 @@ pub fn first_failure(pods: &[Pod]) -> Option<u8> {
 
 /// Waits until a job's rank runs, or until it cannot run any more.
 pub async fn await_rank(
-    connection: &Connection,
+    connection: &ServerConnection,
     kind: &'static Kind,
     job: &DynamicObject,
     rank: u32,
-) -> Result<Start> {
+) -> Result<StartResult> {
     let name = job.metadata.name.clone().unwrap_or_default();
     let mut changes = std::pin::pin!(watch_object(connection.api(kind), &name));
     // The pods of a Job have generated names: check after each change of the job.
     let pod = loop {
         let Some(job) = next(&mut changes).await? else {
-            return Ok(Start::Over(format!("the job {name:?} is gone")));
+            return Ok(StartResult::Over(format!("the job {name:?} is gone")));
         };
         match pod_of(connection, kind, &job, rank).await {
             Ok(pod) => break pod,
             Err(error) if kind.kind == "PyTorchJob" => return Err(error),
             Err(error) if kinds::ended(&job).is_some() => {
-                return Ok(Start::Over(error.to_string()));
+                return Ok(StartResult::Over(error.to_string()));
             }
             Err(_) => {}
         }
@@ -177,23 +177,23 @@ pub async fn await_rank(
 /// Waits until a pod has started or ended, so that its log can be followed; or until its job has
 /// ended without it.
 pub async fn until_started(
-    connection: &Connection,
+    connection: &ServerConnection,
     pod: &str,
     job: Option<(&'static Kind, &str)>,
-) -> Result<Start> {
+) -> Result<StartResult> {
     let pods: Api<Pod> = Api::namespaced(connection.client.clone(), &connection.namespace);
     let started = async {
-        let mut progress = Progress::default();
+        let mut progress = ProgressReporter::default();
         let mut changes = std::pin::pin!(watch_object(pods, pod));
         loop {
             let Some(object) = next(&mut changes).await? else {
                 if job.is_none() {
-                    return Ok(Start::Over(format!("the pod {pod:?} is gone")));
+                    return Ok(StartResult::Over(format!("the pod {pod:?} is gone")));
                 }
                 continue;
             };
             if has_log(&object) {
-                return Ok(Start::Started(pod.to_string()));
+                return Ok(StartResult::Started(pod.to_string()));
             }
             progress.say(&waits_for(pod, &object));
         }
@@ -205,10 +205,10 @@ pub async fn until_started(
         let mut changes = std::pin::pin!(watch_object(connection.api(kind), name));
         loop {
             match next(&mut changes).await? {
-                None => return Ok(Start::Over(format!("the job {name:?} is gone"))),
+                None => return Ok(StartResult::Over(format!("the job {name:?} is gone"))),
                 // An ended job starts no more pods: its logs can be read at once.
                 Some(job) if kinds::ended(&job).is_some() => {
-                    return Ok(Start::Started(pod.to_string()));
+                    return Ok(StartResult::Started(pod.to_string()));
                 }
                 Some(_) => {}
             }

@@ -4,11 +4,14 @@ use anyhow::Result;
 use kube::api::{DeleteParams, PropagationPolicy};
 use resources::registry::{self, Kind};
 
-use super::{Answer, Connection, failure, kinds, manifests, output};
+use super::{CommandOutcome, ServerConnection, failure, kinds, manifests, output};
 use crate::arguments;
 
 /// Deletes the named objects or those in manifests, together with their dependents.
-pub async fn delete(connection: &Connection, arguments: arguments::Delete) -> Result<Answer> {
+pub async fn delete(
+    connection: &ServerConnection,
+    arguments: arguments::Delete,
+) -> Result<CommandOutcome> {
     let parameters = DeleteParams {
         grace_period_seconds: arguments.grace_period,
         propagation_policy: Some(if arguments.orphan {
@@ -80,5 +83,5 @@ pub async fn delete(connection: &Connection, arguments: arguments::Delete) -> Re
             Err(error) => return Err(error.into()),
         }
     }
-    missing.map_or(Ok(Answer::Yes), Err)
+    missing.map_or(Ok(CommandOutcome::Yes), Err)
 }

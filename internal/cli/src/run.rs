@@ -6,12 +6,12 @@ use resources::registry::Kind;
 use serde_json::{Value, json};
 
 use super::output::{self, Paint};
-use super::ranks::{self, Start};
-use super::{Answer, Connection, failure, kinds, logs, wait};
+use super::ranks::{self, StartResult};
+use super::{CommandOutcome, ServerConnection, failure, kinds, logs, wait};
 use crate::arguments::{Logs, Run};
 
 /// Submits the job and follows rank 0, unless --detach is given.
-pub async fn run(connection: &Connection, arguments: Run) -> Result<Answer> {
+pub async fn run(connection: &ServerConnection, arguments: Run) -> Result<CommandOutcome> {
     let kind = kinds::kind("pytorchjobs")?;
     let here = std::env::current_dir().context("the current directory can't be read")?;
     let manifest = manifest(&arguments, &here.display().to_string());
@@ -24,7 +24,7 @@ pub async fn run(connection: &Connection, arguments: Run) -> Result<Answer> {
     let created = format!("{} created", output::name_of(&job, kind));
     if arguments.detach {
         output::put_line(&created)?;
-        return Ok(Answer::Yes);
+        return Ok(CommandOutcome::Yes);
     }
     // Standard output belongs to the command.
     output::tell(&created)?;
@@ -33,20 +33,24 @@ pub async fn run(connection: &Connection, arguments: Run) -> Result<Answer> {
     )))?;
     follow(connection, kind, &job).await?;
     match wait::until_success(connection, kind, &name).await? {
-        Answer::Yes => Ok(Answer::Yes),
+        CommandOutcome::Yes => Ok(CommandOutcome::Yes),
         _ => {
             let pods = ranks::pods_of(connection, kind, &name).await?;
-            Ok(ranks::first_failure(&pods).map_or(Answer::No, Answer::Ended))
+            Ok(ranks::first_failure(&pods).map_or(CommandOutcome::No, CommandOutcome::Ended))
         }
     }
 }
 
 /// Prints rank 0's log as it arrives. If the log breaks off, that is reported only: the job's
 /// outcome does not depend on it.
-async fn follow(connection: &Connection, kind: &'static Kind, job: &DynamicObject) -> Result<()> {
+async fn follow(
+    connection: &ServerConnection,
+    kind: &'static Kind,
+    job: &DynamicObject,
+) -> Result<()> {
     let pod = match ranks::await_rank(connection, kind, job, 0).await? {
-        Start::Started(pod) => pod,
-        Start::Over(why) => {
+        StartResult::Started(pod) => pod,
+        StartResult::Over(why) => {
             eprintln!("muster: there is nothing to follow: {why}");
             return Ok(());
         }

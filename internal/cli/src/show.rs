@@ -8,13 +8,13 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use resources::registry::Kind;
 use serde_json::Value;
 
-use super::{Answer, Connection, failure, follow, kinds, output};
+use super::{CommandOutcome, ServerConnection, failure, follow, kinds, output};
 use crate::arguments::{Get, Output};
 
 const TABLE: &str = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json";
 
 /// Lists objects or shows named ones.
-pub async fn get(connection: &Connection, arguments: Get) -> Result<Answer> {
+pub async fn get(connection: &ServerConnection, arguments: Get) -> Result<CommandOutcome> {
     let (kind, names) = kinds::split(&arguments.what, &arguments.names)?;
     if !names.is_empty() && (arguments.all_namespaces || arguments.selector.is_some()) {
         return Err(failure::usage(
@@ -31,12 +31,12 @@ pub async fn get(connection: &Connection, arguments: Get) -> Result<Answer> {
 }
 
 async fn objects(
-    connection: &Connection,
+    connection: &ServerConnection,
     kind: &Kind,
     names: &[String],
     arguments: &Get,
     form: Output,
-) -> Result<Answer> {
+) -> Result<CommandOutcome> {
     let mut items = Vec::new();
     let mut missing = None;
     for name in names {
@@ -65,12 +65,12 @@ async fn objects(
         [only] if names.len() == 1 => output::print_object(only, kind, form)?,
         items => output::print_list(items, kind, form)?,
     }
-    missing.map_or(Ok(Answer::Yes), Err)
+    missing.map_or(Ok(CommandOutcome::Yes), Err)
 }
 
 /// Prints the found objects although others are missing: keeps the last not-found error as the result, and prints the
 /// one before it.
-fn note(missing: &mut Option<Error>, error: Error, connection: &Connection) -> Result<()> {
+fn note(missing: &mut Option<Error>, error: Error, connection: &ServerConnection) -> Result<()> {
     if !failure::has_code(&error, 404) {
         return Err(error);
     }
@@ -92,7 +92,11 @@ pub fn dress(item: &mut DynamicObject, kind: &Kind, arguments: &Get) {
 }
 
 /// Lists all objects of a kind as `get` does.
-pub async fn list_of(connection: &Connection, what: &str, form: Output) -> Result<Answer> {
+pub async fn list_of(
+    connection: &ServerConnection,
+    what: &str,
+    form: Output,
+) -> Result<CommandOutcome> {
     let arguments = Get {
         what: what.to_string(),
         names: Vec::new(),
@@ -106,11 +110,11 @@ pub async fn list_of(connection: &Connection, what: &str, form: Output) -> Resul
 }
 
 async fn tables(
-    connection: &Connection,
+    connection: &ServerConnection,
     kind: &Kind,
     names: &[String],
     arguments: &Get,
-) -> Result<Answer> {
+) -> Result<CommandOutcome> {
     let namespace = (!arguments.all_namespaces).then_some(connection.namespace.as_str());
     let collection = connection.collection(kind, namespace);
     let wide = arguments.output == Some(Output::Wide);
@@ -156,11 +160,11 @@ async fn tables(
         None if none => none_found(connection, kind, namespace).await,
         _ => output::put(&output::server_table(&merged, wide, with_namespace).render())?,
     }
-    missing.map_or(Ok(Answer::Yes), Err)
+    missing.map_or(Ok(CommandOutcome::Yes), Err)
 }
 
 /// Reports an empty result on standard error, away from a program's input.
-pub async fn none_found(connection: &Connection, kind: &Kind, namespace: Option<&str>) {
+pub async fn none_found(connection: &ServerConnection, kind: &Kind, namespace: Option<&str>) {
     let Some(namespace) = namespace.filter(|_| kind.namespaced) else {
         eprintln!("No {} found.", kind.plural);
         return;
@@ -175,7 +179,7 @@ pub async fn none_found(connection: &Connection, kind: &Kind, namespace: Option<
 }
 
 /// Requests a collection or an object as the server's Table.
-pub async fn table(connection: &Connection, path: &str) -> Result<Value> {
+pub async fn table(connection: &ServerConnection, path: &str) -> Result<Value> {
     let request = http(path)?;
     Ok(connection.client.request::<Value>(request).await?)
 }

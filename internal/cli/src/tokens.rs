@@ -5,20 +5,20 @@ use serde_json::json;
 
 use super::output::{self, Table};
 use super::show::escape;
-use super::{Answer, Connection};
-use crate::arguments::Token;
+use super::{CommandOutcome, ServerConnection};
+use crate::arguments::TokenCommand;
 
 /// Length of a join token's id in characters; an access token's is twice as long.
 const JOIN_ID_LENGTH: usize = 6;
 
 /// Issues, lists and revokes tokens.
-pub async fn token(connection: &Connection, command: Token) -> Result<Answer> {
+pub async fn token(connection: &ServerConnection, command: TokenCommand) -> Result<CommandOutcome> {
     match command {
-        Token::Create { label, days, user } => {
+        TokenCommand::Create { label, days, user } => {
             let secret = issue(connection, &label, days, user.as_deref()).await?;
             output::put_line(&secret)?;
         }
-        Token::Join {
+        TokenCommand::Join {
             node,
             uses,
             minutes,
@@ -39,7 +39,7 @@ pub async fn token(connection: &Connection, command: Token) -> Result<Answer> {
                 connection.server
             );
         }
-        Token::List => {
+        TokenCommand::List => {
             let answer = connection.ask("/api/v1/tokens").await?;
             let mut table = Table::new(["ID", "USER", "PURPOSE", "LABEL", "EXPIRES"]);
             for token in answer["items"].as_array().into_iter().flatten() {
@@ -63,7 +63,7 @@ pub async fn token(connection: &Connection, command: Token) -> Result<Answer> {
             }
             output::put(&table.render())?;
         }
-        Token::Revoke { id } => {
+        TokenCommand::Revoke { id } => {
             let kind = if id.len() == JOIN_ID_LENGTH {
                 "join-tokens"
             } else {
@@ -76,12 +76,12 @@ pub async fn token(connection: &Connection, command: Token) -> Result<Answer> {
             output::put_line(&format!("token {id} revoked"))?;
         }
     }
-    Ok(Answer::Yes)
+    Ok(CommandOutcome::Yes)
 }
 
 /// Issues an access token and returns its secret.
 pub async fn issue(
-    connection: &Connection,
+    connection: &ServerConnection,
     label: &str,
     days: u64,
     user: Option<&str>,

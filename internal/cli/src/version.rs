@@ -2,14 +2,14 @@
 
 use anyhow::Result;
 
-use super::{Answer, Connection, failure, output};
+use super::{CommandOutcome, ServerConnection, failure, output};
 use crate::arguments::Global;
 
 /// Prints both versions. An unreachable server is reported, and is no error.
-pub async fn version(global: &Global) -> Result<Answer> {
+pub async fn version(global: &Global) -> Result<CommandOutcome> {
     output::put_line(concat!("muster ", env!("CARGO_PKG_VERSION")))?;
     let server = async {
-        let connection = Connection::open(global).await?;
+        let connection = ServerConnection::open(global).await?;
         let answer = connection.ask("/version").await;
         answer.map_err(|error| failure::in_words(error, &connection))
     };
@@ -25,5 +25,5 @@ pub async fn version(global: &Global) -> Result<Answer> {
             output::put_line(&format!("server none ({first})"))?;
         }
     }
-    Ok(Answer::Yes)
+    Ok(CommandOutcome::Yes)
 }

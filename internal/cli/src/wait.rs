@@ -7,24 +7,24 @@ use kube::api::DynamicObject;
 use kube::runtime::watcher::watch_object;
 use resources::registry::Kind;
 
-use super::exit::Exit;
-use super::output::{self, Paint, Progress};
-use super::{Answer, Connection, failure, kinds, ranks};
+use super::exit::ExitCause;
+use super::output::{self, Paint, ProgressReporter};
+use super::{CommandOutcome, ServerConnection, failure, kinds, ranks};
 use crate::arguments::Wait;
-use crate::until::{SUCCEEDED, Until};
+use crate::wait_events::{SUCCEEDED, WaitEvent};
 
 /// Prints the result of a wait.
-type Say = fn(&str) -> Result<()>;
+type WaitReporter = fn(&str) -> Result<()>;
 
 /// Waits. Answers yes if the event happened, no if it cannot happen any more.
-pub async fn wait(connection: &Connection, arguments: Wait) -> Result<Answer> {
+pub async fn wait(connection: &ServerConnection, arguments: Wait) -> Result<CommandOutcome> {
     let until = &arguments.until;
     let found = find(connection, &arguments.target).await;
     let (kind, name) = match found {
         Ok(found) => found,
-        Err(error) if matches!(until, Until::Gone) && is_missing(&error) => {
+        Err(error) if matches!(until, WaitEvent::Gone) && is_missing(&error) => {
             output::put_line(&format!("{} is gone", arguments.target))?;
-            return Ok(Answer::Yes);
+            return Ok(CommandOutcome::Yes);
         }
         Err(error) => return Err(error),
     };
@@ -39,20 +39,24 @@ pub async fn wait(connection: &Connection, arguments: Wait) -> Result<Answer> {
                 "{}/{name}: {until} did not come within {} s\n  `muster {tell} {}/{name}` says how things are",
                 kind.singular, arguments.timeout, kind.singular
             );
-            Ok(Answer::TimedOut)
+            Ok(CommandOutcome::TimedOut)
         }
     }
 }
 
 /// Waits for a job's end without a limit and reports it on standard error; answers yes if the job
 /// succeeded.
-pub async fn until_success(connection: &Connection, kind: &Kind, name: &str) -> Result<Answer> {
-    let success = Until::Condition(SUCCEEDED.to_string());
+pub async fn until_success(
+    connection: &ServerConnection,
+    kind: &Kind,
+    name: &str,
+) -> Result<CommandOutcome> {
+    let success = WaitEvent::Condition(SUCCEEDED.to_string());
     follow(connection, kind, name, &success, output::tell).await
 }
 
 /// Finds the object, which must exist when the wait begins; a bare name is a job's.
-async fn find(connection: &Connection, target: &str) -> Result<(&'static Kind, String)> {
+async fn find(connection: &ServerConnection, target: &str) -> Result<(&'static Kind, String)> {
     let Some((word, name)) = target.split_once('/') else {
         let (kind, _) = kinds::find_job(connection, target).await?;
         return Ok((kind, target.to_string()));
@@ -63,33 +67,33 @@ async fn find(connection: &Connection, target: &str) -> Result<(&'static Kind, S
 }
 
 fn is_missing(error: &anyhow::Error) -> bool {
-    failure::exit_of(error) == Exit::NotFound
+    failure::exit_of(error) == ExitCause::NotFound
 }
 
 async fn follow(
-    connection: &Connection,
+    connection: &ServerConnection,
     kind: &Kind,
     name: &str,
-    until: &Until,
-    say: Say,
-) -> Result<Answer> {
+    until: &WaitEvent,
+    say: WaitReporter,
+) -> Result<CommandOutcome> {
     let mut changes = std::pin::pin!(watch_object(connection.api(kind), name));
-    let mut progress = Progress::default();
+    let mut progress = ProgressReporter::default();
     loop {
         match (until, ranks::next(&mut changes).await?) {
-            (Until::Gone, None) => {
+            (WaitEvent::Gone, None) => {
                 say(&format!("{}/{name} is gone", kind.singular))?;
-                return Ok(Answer::Yes);
+                return Ok(CommandOutcome::Yes);
             }
-            (Until::Gone, Some(object)) => {
+            (WaitEvent::Gone, Some(object)) => {
                 let (state, _) = kinds::state(&object);
                 progress.say(&format!("{}/{name} is {state}", kind.singular));
             }
-            (Until::Condition(_), None) => {
+            (WaitEvent::Condition(_), None) => {
                 eprintln!("{}/{name} was deleted", kind.singular);
-                return Ok(Answer::No);
+                return Ok(CommandOutcome::No);
             }
-            (Until::Condition(condition), Some(object)) => {
+            (WaitEvent::Condition(condition), Some(object)) => {
                 if let Some(answer) = judge(&object, kind, condition, say)? {
                     return Ok(answer);
                 }
@@ -100,13 +104,18 @@ async fn follow(
     }
 }
 
-fn judge(object: &DynamicObject, kind: &Kind, wanted: &str, say: Say) -> Result<Option<Answer>> {
+fn judge(
+    object: &DynamicObject,
+    kind: &Kind,
+    wanted: &str,
+    say: WaitReporter,
+) -> Result<Option<CommandOutcome>> {
     let paint = Paint::stdout();
     let name = output::name_of(object, kind);
     if meets(object, wanted) {
         let words = paint.good(&format!("condition {wanted} met"));
         say(&format!("{name} {words}"))?;
-        return Ok(Some(Answer::Yes));
+        return Ok(Some(CommandOutcome::Yes));
     }
     // An ended object cannot reach the condition any more: report that instead of waiting on.
     let Some(over) = kinds::ended(object) else {
@@ -115,7 +124,7 @@ fn judge(object: &DynamicObject, kind: &Kind, wanted: &str, say: Say) -> Result<
     let (_, message) = kinds::state(object);
     let words = paint.bad(&format!("is {over}, not {wanted}"));
     say(format!("{name} {words}  {message}").trim())?;
-    Ok(Some(Answer::No))
+    Ok(Some(CommandOutcome::No))
 }
 
 /// The success condition of a Job is called Complete.
@@ -137,8 +146,8 @@ mod tests {
         };
         let kind = kinds::kind("jobs").unwrap();
         let judged = |condition: &str| judge(&job(condition), kind, SUCCEEDED, |_| Ok(())).unwrap();
-        assert_eq!(judged("Complete"), Some(Answer::Yes));
-        assert_eq!(judged("Failed"), Some(Answer::No));
+        assert_eq!(judged("Complete"), Some(CommandOutcome::Yes));
+        assert_eq!(judged("Failed"), Some(CommandOutcome::No));
         assert_eq!(judged("Running"), None);
     }
 }

@@ -1,18 +1,18 @@
 //! The controllers' shell. Watches feed the pure reconcilers and the scheduler; the loops write
 //! back their decisions. The decisions themselves are made in `scheduler` and `workloads`.
 
-mod again;
 pub mod cluster;
+pub mod core_controllers;
+pub mod event_recorder;
+mod inert_kinds;
 pub mod jobs;
-mod kept;
 mod key;
 pub mod lead;
-pub mod notes;
 pub mod preview;
+mod retry;
 pub mod scheduling;
 #[cfg(test)]
 mod test_log;
-pub mod upkeep;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -72,10 +72,10 @@ pub fn start(client: kube::Client, config: Config) -> Handle {
     };
     let (board, mut tasks) = scheduling::spawn(&ctx);
     if ctx.config.upkeep {
-        tasks.extend(upkeep::spawn(&ctx));
+        tasks.extend(core_controllers::spawn(&ctx));
     }
     tasks.extend(jobs::spawn(&ctx));
-    tasks.extend(kept::spawn(&ctx));
+    tasks.extend(inert_kinds::spawn(&ctx));
     Handle { board, stop, tasks }
 }
 

@@ -19,10 +19,10 @@ use crate::scheduling::ReportBoard;
 const NO_UID: &str = "00000000-0000-0000-0000-000000000000";
 
 /// The pods with the nodes where they would be placed, or why they would wait.
-pub type Preview = Result<Vec<(String, String)>, Box<PlacementReport>>;
+pub type PlacementPreview = Result<Vec<(String, String)>, Box<PlacementReport>>;
 
 /// Tries an object as admission would store it; none for a kind without pods.
-pub async fn preview(board: &ReportBoard, object: &Value) -> Option<Preview> {
+pub async fn preview(board: &ReportBoard, object: &Value) -> Option<PlacementPreview> {
     let (group, pods) = wanted(object, Timestamp::now())?;
     let trial = board.would_place(group, pods).await;
     Some(match trial.reports.into_iter().next() {
@@ -43,7 +43,7 @@ fn wanted(object: &Value, now: Timestamp) -> Option<(Option<PodGroup>, Vec<Pod>)
         ))],
         "Job" if object["apiVersion"] == "batch/v1" => {
             let job: Job = serde_json::from_value(object).ok()?;
-            let observed = job::Observed {
+            let observed = job::ObservedJob {
                 job: &job,
                 pods: &[],
             };
@@ -51,7 +51,7 @@ fn wanted(object: &Value, now: Timestamp) -> Option<(Option<PodGroup>, Vec<Pod>)
         }
         "PyTorchJob" => {
             let job: PyTorchJob = serde_json::from_value(object).ok()?;
-            let observed = pytorch::Observed {
+            let observed = pytorch::ObservedPyTorchJob {
                 job: &job,
                 pods: &[],
                 pod_group: None,

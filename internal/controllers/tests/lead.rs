@@ -5,7 +5,7 @@ mod served;
 
 use std::time::Duration;
 
-use controllers::lead::{Candidate, Fence, Fenced, Times};
+use controllers::lead::{Fence, Fenced, LeaderCandidate, LeaseDurations};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
@@ -17,14 +17,14 @@ use served::served;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Long enough for a busy machine to renew in time.
-const TIMES: Times = Times {
+const TIMES: LeaseDurations = LeaseDurations {
     lease: Duration::from_secs(5),
     renew: Duration::from_secs(4),
     retry: Duration::from_millis(200),
 };
 
-fn candidate(client: &Client, identity: &str) -> Candidate {
-    Candidate::new(client.clone(), "default", "leader", identity, TIMES)
+fn candidate(client: &Client, identity: &str) -> LeaderCandidate {
+    LeaderCandidate::new(client.clone(), "default", "leader", identity, TIMES)
 }
 
 async fn soon<T>(what: impl Future<Output = T>) -> T {

@@ -6,7 +6,7 @@ mod served;
 
 use std::time::Duration;
 
-use controllers::notes::{Kind, Notes};
+use controllers::event_recorder::{EventRecorder, EventType};
 use k8s_openapi::api::core::v1::{Event, ObjectReference};
 use kube::api::ListParams;
 use kube::{Api, Client};
@@ -47,16 +47,21 @@ async fn until(client: &Client, met: impl Fn(&[Event]) -> bool) -> Vec<Event> {
 #[tokio::test]
 async fn the_same_remark_becomes_one_event_whose_count_grows() {
     let (_data, client) = served("test").await;
-    let notes = Notes::new(client.clone(), "scheduler");
+    let notes = EventRecorder::new(client.clone(), "scheduler");
     for _ in 0..5 {
         notes.note(
             &pod("a"),
-            Kind::Warning,
+            EventType::Warning,
             "FailedScheduling",
             "0/1 nodes are available",
         );
     }
-    notes.note(&pod("b"), Kind::Normal, "Scheduled", "assigned to node-a");
+    notes.note(
+        &pod("b"),
+        EventType::Normal,
+        "Scheduled",
+        "assigned to node-a",
+    );
     let events = until(&client, |events| {
         events.len() == 2 && events.iter().any(|event| event.count == Some(5))
     })
@@ -78,11 +83,11 @@ async fn the_same_remark_becomes_one_event_whose_count_grows() {
 #[tokio::test]
 async fn counts_not_yet_written_are_written_when_the_last_handle_goes() {
     let (_data, client) = served("test").await;
-    let notes = Notes::new(client.clone(), "scheduler");
+    let notes = EventRecorder::new(client.clone(), "scheduler");
     let other = notes.clone();
-    notes.note(&pod("a"), Kind::Normal, "Looked", "at it");
+    notes.note(&pod("a"), EventType::Normal, "Looked", "at it");
     drop(notes);
-    other.note(&pod("a"), Kind::Normal, "Looked", "at it");
+    other.note(&pod("a"), EventType::Normal, "Looked", "at it");
     drop(other);
     until(&client, |events| {
         events.len() == 1 && events[0].count == Some(2)
@@ -93,21 +98,21 @@ async fn counts_not_yet_written_are_written_when_the_last_handle_goes() {
 #[tokio::test]
 async fn a_namespace_that_does_not_exist_stops_nothing() {
     let (_data, client) = served("test").await;
-    let notes = Notes::new(client.clone(), "scheduler");
+    let notes = EventRecorder::new(client.clone(), "scheduler");
     let mut lost = pod("x");
     lost.namespace = Some("gone".to_owned());
-    notes.note(&lost, Kind::Normal, "Looked", "at nothing");
-    notes.note(&pod("a"), Kind::Normal, "Looked", "at it");
+    notes.note(&lost, EventType::Normal, "Looked", "at nothing");
+    notes.note(&pod("a"), EventType::Normal, "Looked", "at it");
     until(&client, |events| events.len() == 1).await;
 }
 
 #[tokio::test]
 async fn more_remarks_than_can_wait_are_dropped_and_counted() {
     let (_data, client) = served("test").await;
-    let notes = Notes::new(client.clone(), "scheduler");
+    let notes = EventRecorder::new(client.clone(), "scheduler");
     // This loop never yields, so no event is written meanwhile.
     for n in 0..20_000 {
-        notes.note(&pod(&format!("p{n}")), Kind::Normal, "Looked", "at it");
+        notes.note(&pod(&format!("p{n}")), EventType::Normal, "Looked", "at it");
     }
     assert!(notes.dropped() > 0);
 }

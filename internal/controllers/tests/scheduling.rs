@@ -20,7 +20,7 @@ use kube::runtime::wait::await_condition;
 use kube::{Api, Client};
 use resources::devices::chosen;
 use resources::kinds::{PodGroup, PodGroupPhase, Queue};
-use resources::report::Verdict;
+use resources::report::WaitReason;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -319,7 +319,7 @@ async fn one_gang_runs_whole_and_the_other_waits_whole_and_says_why() {
     let report = cluster.board.get(NAMESPACE, "second").unwrap();
     assert_eq!(
         (report.verdict, report.sentence().as_str()),
-        (Verdict::InsufficientResources, want)
+        (WaitReason::InsufficientResources, want)
     );
     let told = |pod: Option<&Pod>| {
         let conditions = pod

@@ -40,7 +40,7 @@ impl Cluster {
     async fn start(node_grace: Duration) -> Cluster {
         let (data, client) = served("upkeep").await;
         let (stop, stopping) = watch::channel(false);
-        controllers::upkeep::spawn(&Context {
+        controllers::core_controllers::spawn(&Context {
             client: client.clone(),
             config: Arc::new(Config {
                 scheduler: controllers::SchedulerConfig::default(),

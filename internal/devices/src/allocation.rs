@@ -9,9 +9,9 @@ use resources::devices::chosen;
 use resources::names::{NVIDIA_GPU, NVIDIA_MIG};
 
 use crate::cdi::gpus::CONTROL_FILES;
-use crate::inventory::Machine;
+use crate::inventory::NodeHardware;
 use crate::rdma::{self, NoCard, Pool};
-use crate::share::{Limit, share_of};
+use crate::share::{ShareLimit, share_of};
 use crate::{mps, vendors};
 
 /// Why a container can't have the devices that were chosen for it.
@@ -56,8 +56,8 @@ pub enum AllocationError {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Allocation {
     gpus: Gpus,
-    others: vendors::Equipment,
-    mps: Option<mps::Equipment>,
+    others: vendors::ContainerDevices,
+    mps: Option<mps::MpsSettings>,
     cards: Option<Pool>,
 }
 
@@ -71,7 +71,7 @@ impl Allocation {
     pub fn of(
         pod: &Pod,
         container: &Container,
-        machine: &Machine,
+        machine: &NodeHardware,
     ) -> Result<Allocation, AllocationError> {
         let gpus = gpus_of(pod, container, machine)?;
         let others = others_of(pod, container, machine)?;
@@ -79,7 +79,7 @@ impl Allocation {
             .ids
             .first()
             .and_then(|id| machine.inventory.memory_of(id));
-        let share = share_of(pod).map(|share| Limit::of_share(&share, memory.unwrap_or(0)));
+        let share = share_of(pod).map(|share| ShareLimit::of_share(&share, memory.unwrap_or(0)));
         let mps = mps::equip(&machine.mps, &gpus.ids, Some(share.unwrap_or_default()))?;
         Ok(Allocation {
             gpus,
@@ -95,12 +95,12 @@ impl Allocation {
     }
 
     /// What it gets of other vendors' devices.
-    pub fn others(&self) -> &vendors::Equipment {
+    pub fn others(&self) -> &vendors::ContainerDevices {
         &self.others
     }
 
     /// Its settings for MPS, if it shares its GPU by MPS.
-    pub fn mps(&self) -> Option<&mps::Equipment> {
+    pub fn mps(&self) -> Option<&mps::MpsSettings> {
         self.mps.as_ref()
     }
 
@@ -152,7 +152,11 @@ pub struct Gpus {
 
 /// The container's GPUs; an error if the scheduler chose one that the node doesn't have, or fewer
 /// than the container requests.
-fn gpus_of(pod: &Pod, container: &Container, machine: &Machine) -> Result<Gpus, AllocationError> {
+fn gpus_of(
+    pod: &Pod,
+    container: &Container,
+    machine: &NodeHardware,
+) -> Result<Gpus, AllocationError> {
     let mut given = given(pod, container);
     given.retain(|resource, _| is_nvidias(resource));
     let ids: Vec<String> = given.values().flatten().cloned().collect();
@@ -231,8 +235,8 @@ fn is_nvidias(resource: &str) -> bool {
 fn others_of(
     pod: &Pod,
     container: &Container,
-    machine: &Machine,
-) -> Result<vendors::Equipment, vendors::EquipError> {
+    machine: &NodeHardware,
+) -> Result<vendors::ContainerDevices, vendors::EquipError> {
     let mut given = given(pod, container);
     given.retain(|resource, _| !is_nvidias(resource));
     let asked = asked(container);
@@ -263,20 +267,20 @@ mod tests {
     use resources::devices::{GpuDevice, NodeInventory};
     use serde_json::json;
 
-    fn machine() -> Machine {
+    fn machine() -> NodeHardware {
         let gpu = |index: u32| GpuDevice {
             id: format!("GPU-{index}"),
             index,
             healthy: true,
             ..GpuDevice::default()
         };
-        Machine {
+        NodeHardware {
             inventory: NodeInventory {
                 gpus: (0..4).map(gpu).collect(),
                 ..NodeInventory::default()
             },
             minors: [("GPU-3".to_owned(), 7)].into(),
-            ..Machine::default()
+            ..NodeHardware::default()
         }
     }
 

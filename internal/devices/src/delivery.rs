@@ -8,16 +8,16 @@ use parking_lot::Mutex;
 use serde_json::{Map, Value};
 
 use crate::cdi::gpus::{self, Roots};
-use crate::cdi::{Spec, file};
-use crate::inventory::Machine;
-use crate::reading::{FieldError, join, present, wrong};
+use crate::cdi::{CdiSpec, file};
+use crate::config_values::{FieldError, join, present, wrong};
+use crate::inventory::NodeHardware;
 
 /// The prefix of annotations from which runtimes read devices.
 const ANNOTATION_PREFIX: &str = "cdi.k8s.io/";
 
 /// A way to pass devices to a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Way {
+pub enum DeliveryMethod {
     /// By the variable `NVIDIA_VISIBLE_DEVICES`, which NVIDIA's container runtime reads.
     Envvar,
     /// By an annotation that CDI-aware runtimes read, also with kubelets that do not support CDI.
@@ -26,17 +26,19 @@ pub enum Way {
     CdiCri,
 }
 
-impl Way {
+impl DeliveryMethod {
     /// All ways, with the names that NVIDIA's device plugin has for them.
-    pub const NAMES: [(&'static str, Way); 3] = [
-        ("envvar", Way::Envvar),
-        ("cdi-annotations", Way::CdiAnnotations),
-        ("cdi-cri", Way::CdiCri),
+    pub const NAMES: [(&'static str, DeliveryMethod); 3] = [
+        ("envvar", DeliveryMethod::Envvar),
+        ("cdi-annotations", DeliveryMethod::CdiAnnotations),
+        ("cdi-cri", DeliveryMethod::CdiCri),
     ];
 
     /// The way with this name.
-    pub fn named(name: &str) -> Option<Way> {
-        let found = Way::NAMES.iter().find(|(known, _)| *known == name);
+    pub fn named(name: &str) -> Option<DeliveryMethod> {
+        let found = DeliveryMethod::NAMES
+            .iter()
+            .find(|(known, _)| *known == name);
         found.map(|(_, way)| *way)
     }
 }
@@ -45,7 +47,7 @@ impl Way {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Delivery {
     /// The ways; at least one.
-    pub ways: BTreeSet<Way>,
+    pub ways: BTreeSet<DeliveryMethod>,
     /// The prefix of annotations.
     pub annotation_prefix: String,
     /// The root directory of the driver's files, as a container runtime sees it.
@@ -60,7 +62,7 @@ pub struct Delivery {
 impl Default for Delivery {
     fn default() -> Delivery {
         Delivery {
-            ways: BTreeSet::from([Way::Envvar]),
+            ways: BTreeSet::from([DeliveryMethod::Envvar]),
             annotation_prefix: ANNOTATION_PREFIX.to_owned(),
             driver_root: "/".into(),
             driver_root_seen: None,
@@ -108,8 +110,10 @@ impl Delivery {
             Value::Array(all) => all.iter().collect(),
             one => vec![one],
         };
-        let ways = names.iter().map(|name| Way::named(name.as_str()?));
-        self.ways = (ways.collect::<Option<BTreeSet<Way>>>())
+        let ways = names
+            .iter()
+            .map(|name| DeliveryMethod::named(name.as_str()?));
+        self.ways = (ways.collect::<Option<BTreeSet<DeliveryMethod>>>())
             .filter(|ways| !ways.is_empty())
             .ok_or_else(|| {
                 let right = "envvar, cdi-annotations, cdi-cri, or a list of these";
@@ -120,7 +124,7 @@ impl Delivery {
 
     /// Whether runtimes read a CDI specification.
     pub fn by_cdi(&self) -> bool {
-        self.ways.iter().any(|way| *way != Way::Envvar)
+        self.ways.iter().any(|way| *way != DeliveryMethod::Envvar)
     }
 
     /// The roots of devices and driver.
@@ -186,7 +190,7 @@ pub struct CdiFile {
     roots: Roots,
     hidden: bool,
     /// The file's content, `None` without a file, or the error that prevented it.
-    said: Mutex<Result<Option<Spec>, CdiFileError>>,
+    said: Mutex<Result<Option<CdiSpec>, CdiFileError>>,
 }
 
 impl CdiFile {
@@ -203,14 +207,14 @@ impl CdiFile {
         Some(CdiFile {
             path,
             roots: delivery.roots(),
-            hidden: !delivery.ways.contains(&Way::Envvar),
+            hidden: !delivery.ways.contains(&DeliveryMethod::Envvar),
             said: Mutex::new(Ok(None)),
         })
     }
 
     /// Writes the file if the machine has changed or the file is missing. It stays when the agent
     /// ends, because restarted containers need it.
-    pub fn renew(&self, machine: &Machine) {
+    pub fn renew(&self, machine: &NodeHardware) {
         let spec = gpus::spec(machine, &self.roots, self.hidden);
         let spec = Some(spec).filter(|spec| !spec.devices.is_empty());
         let mut said = self.said.lock();
@@ -283,7 +287,10 @@ mod tests {
             "deviceListStrategy": ["cdi-cri", "envvar"], "containerDriverRoot": "/driver-root",
             "cdiAnnotationPrefix": "nvidia.cdi.k8s.io/"}}))
         .expect("a configuration");
-        assert_eq!(all.ways, BTreeSet::from([Way::Envvar, Way::CdiCri]));
+        assert_eq!(
+            all.ways,
+            BTreeSet::from([DeliveryMethod::Envvar, DeliveryMethod::CdiCri])
+        );
         assert!(all.by_cdi());
         let path = PathBuf::from;
         let wanted = Roots {
@@ -351,7 +358,7 @@ mod tests {
         std::fs::create_dir(root.path().join("dev")).expect("it is made");
         std::fs::write(root.path().join("dev/nvidia0"), "").expect("it is written");
         let mut delivery = Delivery {
-            ways: BTreeSet::from([Way::CdiCri]),
+            ways: BTreeSet::from([DeliveryMethod::CdiCri]),
             driver_root: root.path().to_owned(),
             ..Delivery::default()
         };
@@ -362,31 +369,34 @@ mod tests {
             id: id.clone(),
             ..Default::default()
         };
-        let mut machine = Machine::default();
+        let mut machine = NodeHardware::default();
         machine.inventory.gpus.push(gpu);
         machine.minors.insert(id.clone(), 0);
         let path = directory.join("muster.io-gpu.json");
         let given = [id.clone()];
-        file.renew(&Machine::default());
+        file.renew(&NodeHardware::default());
         assert!(!path.exists());
-        assert!((file.names(&given)).is_err_and(|why| why.to_string().contains("GPU-0 has no device files")));
+        assert!(
+            (file.names(&given))
+                .is_err_and(|why| why.to_string().contains("GPU-0 has no device files"))
+        );
         file.renew(&machine);
         assert_eq!(file.names(&given), Ok(vec!["muster.io/gpu=GPU-0".into()]));
         // The file is removed from outside.
         std::fs::remove_file(&path).expect("it is there");
         file.renew(&machine);
         assert!(path.exists());
-        file.renew(&Machine::default());
+        file.renew(&NodeHardware::default());
         assert!(!path.exists());
         file.renew(&machine);
         drop(file);
         assert!(path.exists(), "containers are started again by it");
-        delivery.ways = BTreeSet::from([Way::Envvar]);
+        delivery.ways = BTreeSet::from([DeliveryMethod::Envvar]);
         assert!(CdiFile::new(&directory, &delivery).is_none());
         assert!(!path.exists());
 
         std::fs::write(root.path().join("odd"), "").expect("it is written");
-        delivery.ways = BTreeSet::from([Way::CdiCri]);
+        delivery.ways = BTreeSet::from([DeliveryMethod::CdiCri]);
         let odd = CdiFile::new(&root.path().join("odd"), &delivery).expect("it is needed");
         odd.renew(&machine);
         assert!((odd.names(&given)).is_err_and(|why| why.to_string().contains("can't be written")));

@@ -11,7 +11,7 @@ use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use runtime::User;
+use runtime::ProcessUser;
 
 /// Reading and writing, for a file's group.
 const GROUP_RW: u32 = 0o060;
@@ -51,7 +51,7 @@ pub fn needed(files: &[PathBuf], look: impl Fn(&Path) -> Option<Access>) -> BTre
 }
 
 /// Adds groups to those of a user. Root, and a user that the agent does not choose, keep their own.
-pub fn add(user: &mut User, groups: BTreeSet<u32>) {
+pub fn add(user: &mut ProcessUser, groups: BTreeSet<u32>) {
     if user.uid.is_none_or(|uid| uid == 0) {
         return;
     }
@@ -111,7 +111,7 @@ mod tests {
     #[test]
     fn groups_are_added_to_a_pods_user_and_not_to_root() {
         let with = |uid: Option<u32>| {
-            let mut user = User {
+            let mut user = ProcessUser {
                 uid,
                 gid: Some(100),
                 groups: vec![500, 44],

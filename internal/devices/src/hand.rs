@@ -3,8 +3,8 @@
 
 use std::sync::mpsc;
 
-use hardware::Source;
-use hardware::cutter::Cutter;
+use hardware::InventorySources;
+use hardware::mig_partitioner::MigPartitioner;
 use tokio::sync::oneshot;
 
 /// Why a request to the cutter failed.
@@ -18,23 +18,23 @@ pub enum AskError<E> {
     Thread,
 }
 
-type Job = Box<dyn FnOnce(&mut Cutter) + Send>;
+type ExecutorJob = Box<dyn FnOnce(&mut MigPartitioner) + Send>;
 
 /// Partitions GPUs, one request after another.
 #[derive(Debug)]
-pub struct Hand(mpsc::Sender<Job>);
+pub struct Executor(mpsc::Sender<ExecutorJob>);
 
-impl Hand {
+impl Executor {
     /// Opens no driver yet. The thread ends when this value is dropped.
-    pub fn new(source: &Source) -> Hand {
-        let (jobs, asked) = mpsc::channel::<Job>();
-        let mut cutter = Cutter::new(source);
+    pub fn new(source: &InventorySources) -> Executor {
+        let (jobs, asked) = mpsc::channel::<ExecutorJob>();
+        let mut cutter = MigPartitioner::new(source);
         std::thread::spawn(move || {
             while let Ok(job) = asked.recv() {
                 job(&mut cutter);
             }
         });
-        Hand(jobs)
+        Executor(jobs)
     }
 
     /// Sends a request to the cutter and returns its answer.
@@ -44,10 +44,10 @@ impl Hand {
     /// The cutter's error, or that its thread failed.
     pub async fn ask<T: Send + 'static, E: Send + 'static>(
         &self,
-        ask: impl FnOnce(&mut Cutter) -> Result<T, E> + Send + 'static,
+        ask: impl FnOnce(&mut MigPartitioner) -> Result<T, E> + Send + 'static,
     ) -> Result<T, AskError<E>> {
         let (answer, answered) = oneshot::channel();
-        let job: Job = Box::new(move |cutter| {
+        let job: ExecutorJob = Box::new(move |cutter| {
             // The caller may have gone.
             let _ = answer.send(ask(cutter).map_err(AskError::Refused));
         });

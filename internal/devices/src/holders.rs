@@ -7,7 +7,7 @@ use crate::dra;
 
 /// A container that holds devices.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Holder {
+pub struct DeviceHolder {
     /// Its pod's namespace.
     pub namespace: String,
     /// Its pod.
@@ -18,15 +18,15 @@ pub struct Holder {
 
 /// The holders of this node's devices.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Holders {
-    devices: BTreeMap<String, Vec<Holder>>,
-    processes: BTreeMap<u32, Holder>,
+pub struct DeviceHolders {
+    devices: BTreeMap<String, Vec<DeviceHolder>>,
+    processes: BTreeMap<u32, DeviceHolder>,
 }
 
-impl Holders {
+impl DeviceHolders {
     /// Records that a container holds a device. The kubelet's ids of shared devices have a suffix,
     /// `UUID::N`, that is not part of the device's id.
-    pub fn note(&mut self, device: &str, holder: &Holder) {
+    pub fn note(&mut self, device: &str, holder: &DeviceHolder) {
         let id = device.split_once("::").map_or(device, |(id, _)| id);
         let held = self.devices.entry(id.to_owned()).or_default();
         if !held.contains(holder) {
@@ -42,20 +42,20 @@ impl Holders {
     }
 
     /// Records that a process belongs to a container.
-    pub fn note_process(&mut self, pid: u32, holder: Holder) {
+    pub fn note_process(&mut self, pid: u32, holder: DeviceHolder) {
         self.processes.insert(pid, holder);
     }
 
     /// The containers that hold a GPU or slice. For a device held by a claim, the kubelet knows
     /// only its name in claims.
-    pub fn of(&self, device: &str) -> &[Holder] {
+    pub fn of(&self, device: &str) -> &[DeviceHolder] {
         let by_name = || self.devices.get(&dra::name_of(device));
         let held = self.devices.get(device).or_else(by_name);
         held.map_or(&[], Vec::as_slice)
     }
 
     /// The container of a process, if known.
-    pub fn of_process(&self, pid: u32) -> Option<&Holder> {
+    pub fn of_process(&self, pid: u32) -> Option<&DeviceHolder> {
         self.processes.get(&pid)
     }
 }
@@ -64,8 +64,8 @@ impl Holders {
 mod tests {
     use super::*;
 
-    fn holder(pod: &str) -> Holder {
-        Holder {
+    fn holder(pod: &str) -> DeviceHolder {
+        DeviceHolder {
             namespace: "n".into(),
             pod: pod.into(),
             container: "c".into(),
@@ -74,7 +74,7 @@ mod tests {
 
     #[test]
     fn replicas_count_as_their_device_and_a_holder_of_two_counts_once() {
-        let mut holders = Holders::default();
+        let mut holders = DeviceHolders::default();
         holders.note("GPU-1::0", &holder("a"));
         holders.note("GPU-1::1", &holder("a"));
         holders.note("GPU-1::2", &holder("b"));

@@ -4,20 +4,22 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::alone;
+use crate::exclusive;
 use crate::labels;
 use crate::mps::Stands;
-use crate::rdma::{Cards, Pool};
+use crate::rdma::{NodeRdmaCards, Pool};
 use crate::sharing::Sharing;
-use crate::vendors::{self, Described, Stock};
-use hardware::rdma::Proposal;
-use hardware::{Chooser, Graph};
-use resources::devices::{GpuDevice, GpuLink, MigSlice, NicDevice, NodeInventory, NumaNode};
+use crate::vendors::{self, DeviceStock, Stock};
+use hardware::rdma::RdmaProposal;
+use hardware::{GpuChooser, PathGraph};
+use resources::devices::{
+    GpuDevice, GpuLink, MigSlice, NicDevice, NodeInventory, ReportedNumaNode,
+};
 use resources::names::NVIDIA_GPU;
 
 /// The node's hardware.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Machine {
+pub struct NodeHardware {
     /// The inventory as sent to the server.
     pub inventory: NodeInventory,
     /// The numbers in the GPUs' device files' names, by id; described GPUs have none.
@@ -29,7 +31,7 @@ pub struct Machine {
     /// The failure of its RDMA, in a sentence; empty without any.
     pub fabric: String,
     /// The RDMA variables for work.
-    pub rdma: Proposal,
+    pub rdma: RdmaProposal,
     /// Other vendors' devices, by their resource; empty where a kubelet allocates them.
     pub described: BTreeMap<String, Stock>,
     /// RDMA cards that containers share, by their resource; empty where a kubelet counts the
@@ -40,12 +42,12 @@ pub struct Machine {
     /// The GPUs that are shared by MPS.
     pub mps: Stands,
     /// Chooses GPUs with good links to each other.
-    pub chooser: Arc<Chooser>,
+    pub chooser: Arc<GpuChooser>,
 }
 
-impl Machine {
+impl NodeHardware {
     /// Converts a discovered inventory.
-    pub fn of(found: &hardware::Inventory) -> Machine {
+    pub fn of(found: &hardware::Inventory) -> NodeHardware {
         let gpus = found.gpus.iter().map(|gpu| GpuDevice {
             id: gpu.id.clone(),
             index: gpu.index,
@@ -65,12 +67,12 @@ impl Machine {
                 .map(|all| all.iter().map(slice).collect()),
             links: gpu.links.iter().map(link).collect(),
         });
-        let numa_nodes = found.numa_nodes.iter().map(|node| NumaNode {
+        let numa_nodes = found.numa_nodes.iter().map(|node| ReportedNumaNode {
             id: node.id,
             cpus: node.cpus.clone(),
             memory_bytes: node.memory_bytes,
         });
-        Machine {
+        NodeHardware {
             inventory: NodeInventory {
                 gpus: gpus.collect(),
                 cpus: found.cpus,
@@ -105,25 +107,25 @@ impl Machine {
                 .collect(),
             suspect: suspicion(found),
             fabric: found.fabric.clone(),
-            rdma: Proposal::default(),
+            rdma: RdmaProposal::default(),
             described: BTreeMap::new(),
             cards: BTreeMap::new(),
             topology: None,
             mps: Stands::new(),
-            chooser: Arc::new(Chooser::new(Graph::of(found))),
+            chooser: Arc::new(GpuChooser::new(PathGraph::of(found))),
         }
     }
 
     /// The same with its node's labels, and with sharing applied to its devices.
-    pub fn labelled(found: &hardware::Inventory, sharing: &Sharing, since: i64) -> Machine {
-        let mut machine = Machine::of(found);
-        alone::mark(&mut machine.inventory, sharing);
+    pub fn labelled(found: &hardware::Inventory, sharing: &Sharing, since: i64) -> NodeHardware {
+        let mut machine = NodeHardware::of(found);
+        exclusive::mark(&mut machine.inventory, sharing);
         machine.inventory.labels = labels::of(found, sharing, since);
         machine
     }
 
     /// Adds the cards that containers share. A resource without cards is not offered.
-    pub fn share(&mut self, cards: &Cards) {
+    pub fn share(&mut self, cards: &NodeRdmaCards) {
         for (resource, (pool, shares)) in cards.now() {
             if !pool.cards.is_empty() {
                 self.inventory.shared.insert(resource.clone(), shares);
@@ -133,7 +135,7 @@ impl Machine {
     }
 
     /// Adds other vendors' devices.
-    pub fn describe(&mut self, described: &Described) {
+    pub fn describe(&mut self, described: &DeviceStock) {
         self.described = described.now();
         self.inventory.described = vendors::offered(&self.described);
     }
@@ -189,7 +191,7 @@ pub fn suspicion(found: &hardware::Inventory) -> String {
     }
 }
 
-fn slice(slice: &hardware::Slice) -> MigSlice {
+fn slice(slice: &hardware::MigDevice) -> MigSlice {
     MigSlice {
         id: slice.id.clone(),
         profile: slice.profile.clone(),
@@ -221,7 +223,7 @@ fn card(found: &hardware::Inventory, nic: &hardware::Nic) -> NicDevice {
     }
 }
 
-fn link(link: &hardware::Link) -> GpuLink {
+fn link(link: &hardware::GpuPath) -> GpuLink {
     GpuLink {
         to: link.to.clone(),
         kind: link.kind.as_str().to_owned(),
@@ -242,7 +244,7 @@ mod tests {
             healthy: true,
             ..DescribedDevice::default()
         };
-        let mut machine = Machine::default();
+        let mut machine = NodeHardware::default();
         let devices = ["/dev/a", "/dev/b", "/dev/c"].map(device).to_vec();
         machine.inventory.described = [("new.com/x".to_owned(), devices)].into();
         let held = [("/dev/a", "old.com/x"), ("/dev/b", "new.com/x")];
@@ -259,16 +261,16 @@ mod tests {
         let small = "nvidia.com/mig-1g.10gb";
         let given = |strategy: &str, profiles: [&str; 2], held: &BTreeMap<String, String>| {
             let slices = ["MIG-a", "MIG-b"].into_iter().zip(profiles);
-            let slices = slices.map(|(id, profile)| hardware::Slice {
+            let slices = slices.map(|(id, profile)| hardware::MigDevice {
                 id: id.to_owned(),
                 profile: profile.to_owned(),
-                ..hardware::Slice::default()
+                ..hardware::MigDevice::default()
             });
             let gpu = hardware::Gpu {
                 slices: Some(slices.collect()),
                 ..hardware::Gpu::default()
             };
-            let mut machine = Machine::of(&hardware::Inventory {
+            let mut machine = NodeHardware::of(&hardware::Inventory {
                 gpus: vec![gpu],
                 mig_strategy: strategy.to_owned(),
                 ..hardware::Inventory::default()

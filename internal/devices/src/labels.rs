@@ -7,11 +7,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use hardware::{Gpu, Inventory, Slice, mig};
+use hardware::{Gpu, Inventory, MigDevice, mig};
 use resources::devices::{MIG_MIXED, MIG_NONE, MIG_SINGLE};
 use resources::names::{NVIDIA_GPU, NVIDIA_MIG};
 
-use crate::sharing::{Sharing, Strategy};
+use crate::sharing::{Sharing, SharingStrategy};
 
 /// The prefix of all labels.
 const DOMAIN: &str = "nvidia.com/";
@@ -19,11 +19,11 @@ const DOMAIN: &str = "nvidia.com/";
 const LONGEST: usize = 63;
 
 /// The labels of a node, by name.
-pub type Labels = BTreeMap<String, String>;
+pub type NodeLabels = BTreeMap<String, String>;
 
-struct Written(Labels);
+struct WrittenLabels(NodeLabels);
 
-impl Written {
+impl WrittenLabels {
     /// A value that is invalid in a label is left out.
     fn put(&mut self, name: &str, value: impl ToString) {
         let value = value.to_string();
@@ -41,8 +41,8 @@ impl Written {
 
 /// The labels of a machine, whose agent started at `since` (seconds since 1970). Empty if it has no
 /// GPUs.
-pub fn of(found: &Inventory, sharing: &Sharing, since: i64) -> Labels {
-    let mut labels = Written(Labels::new());
+pub fn of(found: &Inventory, sharing: &Sharing, since: i64) -> NodeLabels {
+    let mut labels = WrittenLabels(NodeLabels::new());
     let Some(first) = found.gpus.first() else {
         return labels.0;
     };
@@ -51,7 +51,7 @@ pub fn of(found: &Inventory, sharing: &Sharing, since: i64) -> Labels {
     driver(&mut labels, &first.driver);
     runtime(&mut labels, &found.cuda);
     labels.put("vgpu.present", false);
-    labels.put("mps.capable", sharing.strategy == Strategy::Mps);
+    labels.put("mps.capable", sharing.strategy == SharingStrategy::Mps);
     let capable = |gpu: &Gpu| gpu.slices.is_some() || !mig::profiles(&gpu.model).is_empty();
     labels.put("mig.capable", found.gpus.iter().any(capable));
     if let Some(clique) = same(&found.gpus, |gpu| gpu.clique.clone()) {
@@ -65,7 +65,7 @@ pub fn of(found: &Inventory, sharing: &Sharing, since: i64) -> Labels {
         MIG_SINGLE => MIG_SINGLE,
         _ => MIG_MIXED,
     };
-    let cut: Vec<(&Gpu, &Slice)> = (found.gpus.iter())
+    let cut: Vec<(&Gpu, &MigDevice)> = (found.gpus.iter())
         .flat_map(|gpu| gpu.slices.iter().flatten().map(move |slice| (gpu, slice)))
         .collect();
     if strategy != MIG_NONE {
@@ -105,7 +105,7 @@ pub fn of(found: &Inventory, sharing: &Sharing, since: i64) -> Labels {
     }
     if strategy != MIG_NONE {
         for profile in profiles {
-            let of_it: Vec<(&Gpu, &Slice)> = (cut.iter())
+            let of_it: Vec<(&Gpu, &MigDevice)> = (cut.iter())
                 .filter(|(_, slice)| slice.profile == profile)
                 .copied()
                 .collect();
@@ -126,7 +126,7 @@ pub fn of(found: &Inventory, sharing: &Sharing, since: i64) -> Labels {
     labels.0
 }
 
-fn driver(labels: &mut Written, version: &str) {
+fn driver(labels: &mut WrittenLabels, version: &str) {
     let mut parts = version.splitn(3, '.');
     for (old, new) in [
         ("cuda.driver.major", "cuda.driver-version.major"),
@@ -141,7 +141,7 @@ fn driver(labels: &mut Written, version: &str) {
     labels.put("cuda.driver-version.full", version);
 }
 
-fn runtime(labels: &mut Written, version: &str) {
+fn runtime(labels: &mut WrittenLabels, version: &str) {
     if let Some((major, minor)) = version.split_once('.') {
         for (name, part) in [("major", major), ("minor", minor)] {
             labels.put(&format!("cuda.runtime.{name}"), part);
@@ -152,7 +152,7 @@ fn runtime(labels: &mut Written, version: &str) {
 }
 
 /// GPUs that are offered whole.
-fn gpus(labels: &mut Written, whole: &[&Gpu], sharing: &Sharing) {
+fn gpus(labels: &mut WrittenLabels, whole: &[&Gpu], sharing: &Sharing) {
     labels.put("gpu.count", whole.len());
     let shared = replicas(labels, "gpu", NVIDIA_GPU, sharing);
     if let Some(product) = same(whole.iter().copied(), |gpu| plain(&gpu.model)) {
@@ -165,7 +165,7 @@ fn gpus(labels: &mut Written, whole: &[&Gpu], sharing: &Sharing) {
 }
 
 /// The common values of GPUs of one kind.
-fn generation(labels: &mut Written, gpus: &[&Gpu]) {
+fn generation(labels: &mut WrittenLabels, gpus: &[&Gpu]) {
     let Some(capability) = same(gpus.iter().copied(), |gpu| gpu.compute_capability.clone()) else {
         return;
     };
@@ -195,10 +195,10 @@ pub fn family(major: &str, minor: &str) -> &'static str {
 
 /// Slices of one profile, under a prefix.
 fn sliced(
-    labels: &mut Written,
+    labels: &mut WrittenLabels,
     prefix: &str,
     resource: &str,
-    slices: &[(&Gpu, &Slice)],
+    slices: &[(&Gpu, &MigDevice)],
     sharing: &Sharing,
     model: Option<&str>,
 ) {
@@ -236,12 +236,17 @@ fn sliced(
 
 /// The number of replicas of each device of a resource; returns the suffix of the product's name
 /// for that.
-fn replicas(labels: &mut Written, prefix: &str, resource: &str, sharing: &Sharing) -> &'static str {
+fn replicas(
+    labels: &mut WrittenLabels,
+    prefix: &str,
+    resource: &str,
+    sharing: &Sharing,
+) -> &'static str {
     let shared = sharing.resources.iter().find(|one| one.name == resource);
     let count = shared.map_or(1, |one| one.replicas);
     labels.put(&format!("{prefix}.replicas"), count);
     // With MPS a GPU may also be offered in parts without a fixed number.
-    let by_mps = shared.is_some() && sharing.strategy == Strategy::Mps;
+    let by_mps = shared.is_some() && sharing.strategy == SharingStrategy::Mps;
     let strategy = if count > 1 || by_mps {
         sharing.strategy.label()
     } else {
@@ -278,25 +283,25 @@ fn plain(name: &str) -> String {
 mod tests {
     use std::path::Path;
 
-    use hardware::description::Description;
+    use hardware::description::MachineDescription;
 
     use super::*;
     use crate::sharing::Replicated;
 
-    fn labels(machine: &str, sharing: &Sharing) -> Labels {
+    fn labels(machine: &str, sharing: &Sharing) -> NodeLabels {
         let text = format!("[machine]\ndriver = \"550.54.15\"\ncuda = \"12.4\"\n{machine}");
         let mut inventory = Inventory {
             product: "DGXH100 (rev. 2)".into(),
             ..Inventory::default()
         };
-        let description = Description::parse(&text, Path::new("m.toml"));
+        let description = MachineDescription::parse(&text, Path::new("m.toml"));
         description.expect("a machine").apply(&mut inventory);
         of(&inventory, sharing, 1_700_000_000)
     }
 
     const H100: &str = "[[gpu]]\nmodel = \"NVIDIA H100 80GB HBM3\"\nmemory_mib = 81559\ncompute_capability = \"9.0\"\n";
 
-    fn value<'a>(labels: &'a Labels, name: &str) -> Option<&'a str> {
+    fn value<'a>(labels: &'a NodeLabels, name: &str) -> Option<&'a str> {
         labels
             .get(&format!("nvidia.com/{name}"))
             .map(String::as_str)

@@ -5,13 +5,14 @@
 //! No module imports one that imports it back (`e2e/tests/module_cycles.rs`).
 
 pub mod allocation;
-pub mod alone;
 pub mod cdi;
-pub mod concerns;
+pub mod config_values;
 pub mod delivery;
 pub mod device_groups;
 pub mod dra;
+pub mod exclusive;
 pub mod fabric;
+pub mod gpu_defects;
 pub mod hand;
 pub mod holders;
 pub mod inventory;
@@ -24,7 +25,6 @@ pub mod over_share;
 pub mod preference;
 pub mod processes;
 pub mod rdma;
-pub mod reading;
 pub mod replicas;
 pub mod settings;
 pub mod share;

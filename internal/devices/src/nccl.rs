@@ -6,7 +6,7 @@ use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
-use hardware::nccl::{self, Tell};
+use hardware::nccl::{self, TreeDelivery};
 use hardware::{Inventory, sysfs};
 use parking_lot::Mutex;
 
@@ -19,7 +19,7 @@ pub const SEEN_AT: &str = "/dev/nccl-topology.xml";
 /// The file, and when it exists.
 pub struct TopologyFile {
     path: PathBuf,
-    tell: Tell,
+    tell: TreeDelivery,
     described: Option<Inventory>,
     root: PathBuf,
     /// The last tree, and the file with it.
@@ -31,7 +31,7 @@ impl TopologyFile {
     /// administrator's description of the machine.
     pub fn new(
         path: PathBuf,
-        tell: Tell,
+        tell: TreeDelivery,
         described: Option<Inventory>,
         root: PathBuf,
     ) -> TopologyFile {
@@ -124,7 +124,7 @@ mod tests {
         let file = |tell| TopologyFile::new(path.clone(), tell, None, root.clone());
         let text = || fs::read_to_string(&path).ok();
 
-        let always = file(Tell::Always);
+        let always = file(TreeDelivery::Always);
         for address in ["0000:01:00.0", "0000:02:00.0"] {
             let machine = machine(address);
             assert_eq!(always.renew(&machine).await.as_ref(), Some(&path));
@@ -139,12 +139,17 @@ mod tests {
             always.renew(&machine("0000:01:00.0")).await,
             Some(path.clone())
         );
-        let hidden = file(Tell::Hidden);
+        let hidden = file(TreeDelivery::Hidden);
         assert_eq!(hidden.renew(&machine("0000:01:00.0")).await, None);
         assert_eq!(text(), None);
         // If it can't be written there is no file, and the next call retries.
         let nowhere = dir.path().join("nowhere");
-        let lost = TopologyFile::new(nowhere.join("tree.xml"), Tell::Always, None, root.clone());
+        let lost = TopologyFile::new(
+            nowhere.join("tree.xml"),
+            TreeDelivery::Always,
+            None,
+            root.clone(),
+        );
         assert_eq!(lost.renew(&machine("0000:01:00.0")).await, None);
         fs::create_dir(&nowhere).expect("a directory");
         assert!(lost.renew(&machine("0000:01:00.0")).await.is_some());

@@ -113,10 +113,10 @@ pub fn socket_name(resource: &str) -> String {
 #[cfg(test)]
 mod tests {
     use hardware::Inventory;
-    use hardware::description::Description;
+    use hardware::description::MachineDescription;
 
     use super::*;
-    use crate::inventory::Machine;
+    use crate::inventory::NodeHardware;
     use crate::mps::Stand;
 
     /// Two H100, the second with these slices.
@@ -127,9 +127,9 @@ mod tests {
              [[gpu]]\nmodel = \"NVIDIA H100 80GB HBM3\"\nmemory_mib = 81559\nid = [\"GPU-1\"]\nnuma = 1\nmig = {slices}\n"
         );
         let mut inventory = Inventory::default();
-        let description = Description::parse(&text, std::path::Path::new("m.toml"));
+        let description = MachineDescription::parse(&text, std::path::Path::new("m.toml"));
         description.expect("a machine").apply(&mut inventory);
-        Machine::of(&inventory).inventory
+        NodeHardware::of(&inventory).inventory
     }
 
     #[test]

@@ -4,14 +4,14 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-use hardware::Chooser;
+use hardware::GpuChooser;
 
 use crate::unit::Unit;
 
 /// The best `size` of the `available` devices that include all of `must`; empty if there are too
 /// few.
 pub fn best(
-    chooser: &Chooser,
+    chooser: &GpuChooser,
     offered: &[Unit],
     available: &BTreeSet<String>,
     must: &BTreeSet<String>,
@@ -98,7 +98,7 @@ fn spread(
 }
 
 /// One available unit for each device; devices without an available unit are left out.
-pub fn standing_for(
+pub fn representatives(
     devices: &[String],
     offered: &[Unit],
     available: &BTreeSet<String>,
@@ -131,14 +131,14 @@ pub fn parts_of(
 
 #[cfg(test)]
 mod tests {
-    use hardware::description::Description;
-    use hardware::{Graph, Inventory};
+    use hardware::description::MachineDescription;
+    use hardware::{Inventory, PathGraph};
 
     use super::*;
-    use crate::inventory::Machine;
+    use crate::inventory::NodeHardware;
 
     /// Four GPUs, two on each socket; the pairs of a socket have NVLinks. `more` changes the last.
-    fn two_pairs(more: &str) -> (Chooser, Vec<Unit>) {
+    fn two_pairs(more: &str) -> (GpuChooser, Vec<Unit>) {
         let text = format!(
             "[machine]\nmig_strategy = \"single\"\n\
              [[gpu]]\nmodel = \"A\"\nmemory_mib = 1\ncount = 2\nnuma = 0\nid = [\"GPU-0\", \"GPU-1\"]\n\
@@ -146,14 +146,14 @@ mod tests {
              [[nvlink]]\ngpus = [0, 1]\nlinks = 4\n[[nvlink]]\ngpus = [2, 3]\nlinks = 4\n{more}"
         );
         let mut inventory = Inventory::default();
-        let description = Description::parse(&text, std::path::Path::new("m.toml"));
+        let description = MachineDescription::parse(&text, std::path::Path::new("m.toml"));
         description.expect("a machine").apply(&mut inventory);
         let offers = crate::offer::offers(
-            &Machine::of(&inventory).inventory,
+            &NodeHardware::of(&inventory).inventory,
             &crate::sharing::Sharing::default(),
         );
         let offered = offers[resources::names::NVIDIA_GPU].clone();
-        (Chooser::new(Graph::of(&inventory)), offered)
+        (GpuChooser::new(PathGraph::of(&inventory)), offered)
     }
 
     fn set(ids: &[&str]) -> BTreeSet<String> {
@@ -191,7 +191,7 @@ mod tests {
     fn shared_devices_with_the_fewest_holders_and_distinct_devices_are_chosen_first() {
         let units = replicas();
         let best = |free: &[&str], must: &[&str], size: usize| {
-            best(&Chooser::default(), &units, &set(free), &set(must), size).join(" ")
+            best(&GpuChooser::default(), &units, &set(free), &set(must), size).join(" ")
         };
         let all: Vec<&str> = units.iter().map(|unit| unit.id.as_str()).collect();
         assert_eq!(best(&all, &[], 1), "GPU-0::0");
@@ -207,7 +207,7 @@ mod tests {
         let units = replicas();
         let free = set(&["GPU-0::2", "GPU-1::1", "GPU-1::2"]);
         let ids = |names: &[&str]| names.iter().map(ToString::to_string).collect::<Vec<_>>();
-        let given = |names: &[&str]| standing_for(&ids(names), &units, &free);
+        let given = |names: &[&str]| representatives(&ids(names), &units, &free);
         assert_eq!(given(&["GPU-1", "GPU-0"]), ["GPU-0::2", "GPU-1::1"]);
         assert_eq!(given(&["GPU-1", "GPU-1"]), ["GPU-1::1", "GPU-1::2"]);
         assert_eq!(given(&["GPU-0", "GPU-0"]), ["GPU-0::2"]);

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::Pod;
 
-use crate::holders::Holder;
+use crate::holders::DeviceHolder;
 
 /// Maximum number of ancestors to examine.
 const MOST_ANCESTORS: usize = 64;
@@ -15,9 +15,9 @@ const MOST_ANCESTORS: usize = 64;
 #[derive(Debug, Default)]
 pub struct Containers {
     /// By a part of their control group's path.
-    groups: BTreeMap<String, Holder>,
+    groups: BTreeMap<String, DeviceHolder>,
     /// By their first process.
-    first: BTreeMap<i32, Holder>,
+    first: BTreeMap<i32, DeviceHolder>,
 }
 
 impl Containers {
@@ -25,7 +25,7 @@ impl Containers {
     pub fn own(running: &[runtime::ContainerStatus]) -> Containers {
         let mut containers = Containers::default();
         for status in running {
-            let holder = Holder {
+            let holder = DeviceHolder {
                 namespace: status.pod.namespace.clone(),
                 pod: status.pod.name.clone(),
                 container: status.name.clone(),
@@ -51,7 +51,7 @@ impl Containers {
                 let Some((_, id)) = id.split_once("://") else {
                     continue;
                 };
-                let holder = Holder {
+                let holder = DeviceHolder {
                     namespace: pod.metadata.namespace.clone().unwrap_or_default(),
                     pod: pod.metadata.name.clone().unwrap_or_default(),
                     container: status.name.clone(),
@@ -63,7 +63,7 @@ impl Containers {
     }
 
     /// The container of a process.
-    pub fn of(&self, pid: u32) -> Option<Holder> {
+    pub fn of(&self, pid: u32) -> Option<DeviceHolder> {
         let groups = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
         if let Some(holder) = self.of_groups(&groups) {
             return Some(holder.clone());
@@ -80,7 +80,7 @@ impl Containers {
 
     /// Finds the container from the lines of `/proc/PID/cgroup`. Runtimes write a container's id as
     /// a directory, or as a systemd unit: `cri-containerd-ID.scope`.
-    fn of_groups(&self, groups: &str) -> Option<&Holder> {
+    fn of_groups(&self, groups: &str) -> Option<&DeviceHolder> {
         let parts = groups.split(['/', '\n']);
         parts.filter(|part| !part.is_empty()).find_map(|part| {
             let unit = part.strip_suffix(".scope").unwrap_or(part);
@@ -123,9 +123,9 @@ mod tests {
 
     #[test]
     fn a_process_without_a_control_group_of_its_own_is_its_ancestors() {
-        let holder = Holder {
+        let holder = DeviceHolder {
             pod: "p".into(),
-            ..Holder::default()
+            ..DeviceHolder::default()
         };
         let parent = std::os::unix::process::parent_id();
         let containers = Containers {

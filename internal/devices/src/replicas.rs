@@ -4,9 +4,9 @@
 use resources::names::{NVIDIA_GPU, NVIDIA_MIG};
 use serde_json::Value;
 
+use crate::config_values::{FieldError, fields, flag, is_resource, join, present, wrong};
 use crate::mps::CLIENTS;
-use crate::reading::{FieldError, fields, flag, is_resource, join, present, wrong};
-use crate::sharing::{Replicated, Selection, Sharing, Strategy};
+use crate::sharing::{DeviceSelection, Replicated, Sharing, SharingStrategy};
 
 /// Maximum number of replicas of a device.
 const REPLICAS_MAX: u64 = 1024;
@@ -16,8 +16,8 @@ const REPLICAS_MAX: u64 = 1024;
 /// # Errors
 ///
 /// The field, its value and the accepted values.
-pub fn read(strategy: Strategy, value: &Value) -> Result<Sharing, FieldError> {
-    let mps = strategy == Strategy::Mps;
+pub fn read(strategy: SharingStrategy, value: &Value) -> Result<Sharing, FieldError> {
+    let mps = strategy == SharingStrategy::Mps;
     let at = if mps {
         "sharing.mps"
     } else {
@@ -96,7 +96,7 @@ fn replicated(at: &str, value: &Value, mps: bool) -> Result<Replicated, FieldErr
     })
 }
 
-fn selection(at: &str, value: Option<&Value>) -> Result<Selection, FieldError> {
+fn selection(at: &str, value: Option<&Value>) -> Result<DeviceSelection, FieldError> {
     let right = "all, a number of devices, or a list of UUIDs and indices (0, or 0:1 for a slice)";
     let fault = || wrong(at, value, right);
     let one = |value: &Value| match value {
@@ -105,16 +105,16 @@ fn selection(at: &str, value: Option<&Value>) -> Result<Selection, FieldError> {
         _ => None,
     };
     match value {
-        None => Ok(Selection::All),
-        Some(Value::String(all)) if all == "all" => Ok(Selection::All),
+        None => Ok(DeviceSelection::All),
+        Some(Value::String(all)) if all == "all" => Ok(DeviceSelection::All),
         Some(Value::Number(count)) => (count.as_u64())
             .filter(|count| *count > 0)
             .and_then(|count| usize::try_from(count).ok())
-            .map(Selection::First)
+            .map(DeviceSelection::First)
             .ok_or_else(fault),
         Some(Value::Array(list)) if !list.is_empty() => {
             let these: Option<_> = list.iter().map(one).collect();
-            these.map(Selection::These).ok_or_else(fault)
+            these.map(DeviceSelection::These).ok_or_else(fault)
         }
         _ => Err(fault()),
     }

@@ -4,10 +4,10 @@
 
 use serde_json::{Map, Value};
 
+use crate::config_values::{FieldError, fields, flag, join, present, wrong};
 use crate::delivery::Delivery;
-use crate::reading::{FieldError, fields, flag, join, present, wrong};
 use crate::replicas;
-use crate::sharing::{Sharing, Strategy};
+use crate::sharing::{Sharing, SharingStrategy};
 
 /// The strategies for MIG slices.
 pub const MIG_STRATEGIES: [&str; 3] = ["none", "single", "mixed"];
@@ -82,8 +82,8 @@ impl PluginSettings {
             let slicing = present(kinds, "timeSlicing");
             settings.sharing = match (slicing, present(kinds, "mps")) {
                 (None, None) => Sharing::default(),
-                (Some(slicing), None) => replicas::read(Strategy::TimeSlicing, slicing)?,
-                (None, Some(mps)) => replicas::read(Strategy::Mps, mps)?,
+                (Some(slicing), None) => replicas::read(SharingStrategy::TimeSlicing, slicing)?,
+                (None, Some(mps)) => replicas::read(SharingStrategy::Mps, mps)?,
                 (Some(_), given) => {
                     let right = "one of timeSlicing and mps: a GPU is shared by either";
                     return Err(wrong("sharing.mps", given, right));
@@ -138,7 +138,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::sharing::{Replicated, Selection};
+    use crate::sharing::{DeviceSelection, Replicated};
 
     fn slicing(more: Value) -> Value {
         json!({"version": "v1", "sharing": {"timeSlicing": {"resources": [more]}}})
@@ -169,22 +169,25 @@ mod tests {
                 name: "nvidia.com/gpu".into(),
                 rename: None,
                 replicas: 10,
-                devices: Selection::All,
+                devices: DeviceSelection::All,
             },
             Replicated {
                 name: "nvidia.com/mig-1g.10gb".into(),
                 rename: Some("nvidia.com/small".into()),
                 replicas: 2,
-                devices: Selection::These(these),
+                devices: DeviceSelection::These(these),
             },
         ];
         assert_eq!(read.sharing.resources, wanted);
-        assert_eq!(read.sharing.strategy, Strategy::TimeSlicing);
+        assert_eq!(read.sharing.strategy, SharingStrategy::TimeSlicing);
         let mps = json!({"version": "v1",
             "sharing": {"mps": {"resources": [{"name": "gpu", "replicas": 4, "devices": 2}]}}});
         let mps = PluginSettings::read(&mps).expect("a configuration").sharing;
-        assert_eq!((mps.strategy, mps.one_at_most), (Strategy::Mps, true));
-        assert_eq!(mps.resources[0].devices, Selection::First(2));
+        assert_eq!(
+            (mps.strategy, mps.one_at_most),
+            (SharingStrategy::Mps, true)
+        );
+        assert_eq!(mps.resources[0].devices, DeviceSelection::First(2));
         let least = PluginSettings::read(&json!({"version": "v1"}));
         assert_eq!(least, Ok(PluginSettings::default()));
     }

@@ -13,7 +13,7 @@ const SHARED: &str = ".shared";
 
 /// How the processes on a device share it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Strategy {
+pub enum SharingStrategy {
     /// In turns, by the GPU's own scheduler, without isolation of memory or faults.
     #[default]
     TimeSlicing,
@@ -22,12 +22,12 @@ pub enum Strategy {
     Mps,
 }
 
-impl Strategy {
+impl SharingStrategy {
     /// The value in GPU Feature Discovery's labels.
     pub fn label(self) -> &'static str {
         match self {
-            Strategy::TimeSlicing => "time-slicing",
-            Strategy::Mps => "mps",
+            SharingStrategy::TimeSlicing => "time-slicing",
+            SharingStrategy::Mps => "mps",
         }
     }
 }
@@ -36,7 +36,7 @@ impl Strategy {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sharing {
     /// How they are shared.
-    pub strategy: Strategy,
+    pub strategy: SharingStrategy,
     /// Whether shared devices without a configured name become the resource `NAME.shared`.
     pub rename_by_default: bool,
     /// Whether a request for several shared devices is refused: it would get no more of a GPU.
@@ -55,12 +55,12 @@ pub struct Replicated {
     /// How many containers may use one of its devices at once.
     pub replicas: usize,
     /// Which of its devices are shared.
-    pub devices: Selection,
+    pub devices: DeviceSelection,
 }
 
 /// Some of a resource's devices.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Selection {
+pub enum DeviceSelection {
     /// All devices.
     #[default]
     All,
@@ -71,14 +71,16 @@ pub enum Selection {
     These(Vec<String>),
 }
 
-impl Selection {
+impl DeviceSelection {
     /// Whether the selection contains the device of this UUID and index, at this place of the
     /// resource.
     fn has(&self, place: usize, id: &str, index: Option<&String>) -> bool {
         match self {
-            Selection::All => true,
-            Selection::First(count) => place < *count,
-            Selection::These(these) => these.iter().any(|one| one == id || Some(one) == index),
+            DeviceSelection::All => true,
+            DeviceSelection::First(count) => place < *count,
+            DeviceSelection::These(these) => {
+                these.iter().any(|one| one == id || Some(one) == index)
+            }
         }
     }
 }
@@ -138,8 +140,8 @@ impl Sharing {
         };
         let named = self.resources.iter().map(|shared| &shared.devices);
         let these = named.filter_map(|devices| match devices {
-            Selection::These(these) => Some(these),
-            Selection::All | Selection::First(_) => None,
+            DeviceSelection::These(these) => Some(these),
+            DeviceSelection::All | DeviceSelection::First(_) => None,
         });
         (these.flatten().filter(|name| !known(name)).cloned()).collect()
     }
@@ -198,8 +200,8 @@ mod tests {
         }
     }
 
-    fn these(names: &[&str]) -> Selection {
-        Selection::These(names.iter().map(ToString::to_string).collect())
+    fn these(names: &[&str]) -> DeviceSelection {
+        DeviceSelection::These(names.iter().map(ToString::to_string).collect())
     }
 
     #[test]
@@ -208,18 +210,18 @@ mod tests {
         let all = "GPU-0::0 GPU-0::1 GPU-1::0 GPU-1::1";
         let one = "GPU-1::0 GPU-1::1";
         // The resource; whether it is renamed; the selection; the offers.
-        type Case<'a> = (&'a str, bool, Selection, &'a [(&'a str, &'a str)]);
+        type Case<'a> = (&'a str, bool, DeviceSelection, &'a [(&'a str, &'a str)]);
         let cases: [Case<'_>; 7] = [
             (
                 NVIDIA_GPU,
                 false,
-                Selection::All,
+                DeviceSelection::All,
                 &[(NVIDIA_GPU, all), (small, "MIG-a MIG-b")],
             ),
             (
                 NVIDIA_GPU,
                 true,
-                Selection::All,
+                DeviceSelection::All,
                 &[(shared, all), (small, "MIG-a MIG-b")],
             ),
             (
@@ -240,7 +242,7 @@ mod tests {
             (
                 NVIDIA_GPU,
                 true,
-                Selection::First(1),
+                DeviceSelection::First(1),
                 &[
                     (NVIDIA_GPU, "GPU-1"),
                     (shared, "GPU-0::0 GPU-0::1"),
@@ -260,7 +262,7 @@ mod tests {
             (
                 "nvidia.com/mig-2g.20gb",
                 true,
-                Selection::All,
+                DeviceSelection::All,
                 &[(NVIDIA_GPU, "GPU-0 GPU-1"), (small, "MIG-a MIG-b")],
             ),
         ];
@@ -309,7 +311,7 @@ mod tests {
                 name: NVIDIA_GPU.into(),
                 rename: Some("nvidia.com/part".into()),
                 replicas: 3,
-                devices: Selection::All,
+                devices: DeviceSelection::All,
             }],
             ..Sharing::default()
         };

@@ -5,7 +5,7 @@ use devices::mig::Configurations;
 use devices::rdma::RdmaSettings;
 use devices::settings::PluginSettings;
 use devices::vendors::Vendor;
-use devices::xids::Policy;
+use devices::xids::XidPolicy;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -51,9 +51,9 @@ proptest! {
 
     #[test]
     fn no_xid_policy_panics(document in changed(vec![
-        yaml(&Policy::default().yaml()),
+        yaml(&XidPolicy::default().yaml()),
         json!({"13": "ignore", "79": {"action": "report", "meaning": "m"}}),
     ])) {
-        let _ = Policy::read(&document);
+        let _ = XidPolicy::read(&document);
     }
 }

@@ -28,7 +28,7 @@ static WRITES: AtomicU64 = AtomicU64::new(0);
 
 /// A step of a durable write or removal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum DurableStep {
     /// The temporary file is created.
     Create,
     /// The content is written to the temporary file.
@@ -45,16 +45,16 @@ pub enum Step {
     List,
 }
 
-impl std::fmt::Display for Step {
+impl std::fmt::Display for DurableStep {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            Step::Create => "create",
-            Step::Write => "write to",
-            Step::SyncFile => "sync",
-            Step::Rename => "rename a new file to",
-            Step::Remove => "remove",
-            Step::SyncDirectory => "sync the directory",
-            Step::List => "list the directory",
+            DurableStep::Create => "create",
+            DurableStep::Write => "write to",
+            DurableStep::SyncFile => "sync",
+            DurableStep::Rename => "rename a new file to",
+            DurableStep::Remove => "remove",
+            DurableStep::SyncDirectory => "sync the directory",
+            DurableStep::List => "list the directory",
         })
     }
 }
@@ -64,7 +64,7 @@ impl std::fmt::Display for Step {
 #[error("cannot {step} {path}: {source}")]
 pub struct Error {
     /// The step that failed.
-    pub step: Step,
+    pub step: DurableStep,
     /// The file or directory that the step was about.
     pub path: PathBuf,
     /// The operating system's error.
@@ -109,7 +109,9 @@ pub fn remove(path: &Path) -> Result<(), Error> {
 /// # Errors
 /// If the directory cannot be synced.
 pub fn sync_directory(path: &Path) -> Result<(), Error> {
-    System.sync_dir(path).map_err(at(Step::SyncDirectory, path))
+    System
+        .sync_dir(path)
+        .map_err(at(DurableStep::SyncDirectory, path))
 }
 
 /// Gives a finished file its final name: syncs it, renames it and syncs the directory. For files
@@ -118,7 +120,7 @@ pub fn sync_directory(path: &Path) -> Result<(), Error> {
 /// # Errors
 /// The step that failed, with its path.
 pub fn publish(temporary: &Path, path: &Path) -> Result<(), Error> {
-    let file = std::fs::File::open(temporary).map_err(at(Step::SyncFile, temporary))?;
+    let file = std::fs::File::open(temporary).map_err(at(DurableStep::SyncFile, temporary))?;
     publish_on(&System, &file, temporary, path)
 }
 
@@ -131,13 +133,13 @@ pub fn replace_on<D: Disk>(disk: &D, path: &Path, content: &[u8], mode: u32) -> 
     let written = (|| {
         let mut file = disk
             .create(&temporary, mode)
-            .map_err(at(Step::Create, &temporary))?;
+            .map_err(at(DurableStep::Create, &temporary))?;
         disk.write(&mut file, content)
-            .map_err(at(Step::Write, &temporary))?;
+            .map_err(at(DurableStep::Write, &temporary))?;
         publish_on(disk, &file, &temporary, path)
     })();
     if let Err(error) = &written
-        && error.step != Step::SyncDirectory
+        && error.step != DurableStep::SyncDirectory
     {
         // A failed removal adds nothing to the error that is being returned.
         let _ = disk.remove(&temporary);
@@ -152,9 +154,9 @@ fn publish_on<D: Disk>(
     path: &Path,
 ) -> Result<(), Error> {
     disk.sync_file(file)
-        .map_err(at(Step::SyncFile, temporary))?;
+        .map_err(at(DurableStep::SyncFile, temporary))?;
     disk.rename(temporary, path)
-        .map_err(at(Step::Rename, path))?;
+        .map_err(at(DurableStep::Rename, path))?;
     sync_parent(disk, path)
 }
 
@@ -165,7 +167,9 @@ fn publish_on<D: Disk>(
 pub fn remove_on<D: Disk>(disk: &D, path: &Path) -> Result<(), Error> {
     match disk.remove(path) {
         // An earlier removal may have failed before its sync: sync in either case.
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(at(Step::Remove, path)(error)),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(at(DurableStep::Remove, path)(error))
+        }
         _ if !disk.has_directory(directory(path)) => Ok(()),
         _ => sync_parent(disk, path),
     }
@@ -174,7 +178,7 @@ pub fn remove_on<D: Disk>(disk: &D, path: &Path) -> Result<(), Error> {
 fn sync_parent<D: Disk>(disk: &D, path: &Path) -> Result<(), Error> {
     let directory = directory(path);
     disk.sync_dir(directory)
-        .map_err(at(Step::SyncDirectory, directory))
+        .map_err(at(DurableStep::SyncDirectory, directory))
 }
 
 fn directory(path: &Path) -> &Path {
@@ -193,7 +197,7 @@ fn temporary(path: &Path) -> PathBuf {
     directory(path).join(name)
 }
 
-fn at(step: Step, path: &Path) -> impl FnOnce(io::Error) -> Error {
+fn at(step: DurableStep, path: &Path) -> impl FnOnce(io::Error) -> Error {
     let path = path.to_owned();
     move |source| Error { step, path, source }
 }

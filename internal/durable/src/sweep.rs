@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::{fs, io};
 
-use crate::{Error, Step, WRITES, at};
+use crate::{DurableStep, Error, WRITES, at};
 
 /// Removes from a directory the temporary files of killed writes, and returns their number. The
 /// directory's owner calls it when it starts. A directory that does not exist has none.
@@ -18,13 +18,13 @@ use crate::{Error, Step, WRITES, at};
 pub fn sweep(directory: &Path) -> Result<usize, Error> {
     let names = match fs::read_dir(directory) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
-        names => names.map_err(at(Step::List, directory))?,
+        names => names.map_err(at(DurableStep::List, directory))?,
     };
     let mut removed = 0;
     for entry in names {
-        let entry = entry.map_err(at(Step::List, directory))?;
+        let entry = entry.map_err(at(DurableStep::List, directory))?;
         let name = entry.file_name();
-        let Some(writer) = name.to_str().and_then(Writer::of) else {
+        let Some(writer) = name.to_str().and_then(TemporaryName::of) else {
             continue;
         };
         if !entry.file_type().is_ok_and(|kind| kind.is_file()) || !writer.is_gone() {
@@ -33,7 +33,7 @@ pub fn sweep(directory: &Path) -> Result<usize, Error> {
         let path = entry.path();
         match fs::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                return Err(at(Step::Remove, &path)(error));
+                return Err(at(DurableStep::Remove, &path)(error));
             }
             _ => removed += 1,
         }
@@ -43,20 +43,20 @@ pub fn sweep(directory: &Path) -> Result<usize, Error> {
 
 /// The parts of a temporary file's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Writer {
+struct TemporaryName {
     process: u32,
     number: u64,
 }
 
-impl Writer {
+impl TemporaryName {
     /// Parses a temporary file's name; none for every other name.
-    fn of(name: &str) -> Option<Writer> {
+    fn of(name: &str) -> Option<TemporaryName> {
         let (file, mark) = name
             .strip_prefix('.')?
             .strip_suffix(".new")?
             .rsplit_once('.')?;
         let (process, number) = mark.split_once('-')?;
-        let writer = Writer {
+        let writer = TemporaryName {
             process: process.parse().ok()?,
             number: number.parse().ok()?,
         };
@@ -84,7 +84,7 @@ mod tests {
 
     #[test]
     fn only_names_of_temporary_files_are_read() {
-        let writer = |process, number| Some(Writer { process, number });
+        let writer = |process, number| Some(TemporaryName { process, number });
         for (name, expected) in [
             (".format.12-0.new", writer(12, 0)),
             (".a.b.json.4194304-18.new", writer(4_194_304, 18)),
@@ -104,7 +104,7 @@ mod tests {
             (".new", None),
             ("", None),
         ] {
-            assert_eq!(Writer::of(name), expected, "{name}");
+            assert_eq!(TemporaryName::of(name), expected, "{name}");
         }
     }
 }

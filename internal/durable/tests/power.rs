@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use durable::{Disk, PRIVATE, Step, remove_on, replace_on};
+use durable::{Disk, DurableStep, PRIVATE, remove_on, replace_on};
 
 /// A change of the names in a directory.
 #[derive(Clone, Debug)]
@@ -327,11 +327,11 @@ fn a_write_without_one_of_its_syncs_is_caught() {
 fn a_failing_step_is_named_and_leaves_the_old_content_and_no_temporary_file() {
     let path = Path::new("/d/a");
     let steps = [
-        Step::Create,
-        Step::Write,
-        Step::SyncFile,
-        Step::Rename,
-        Step::SyncDirectory,
+        DurableStep::Create,
+        DurableStep::Write,
+        DurableStep::SyncFile,
+        DurableStep::Rename,
+        DurableStep::SyncDirectory,
     ];
     for (number, step) in steps.into_iter().enumerate() {
         // The first write takes as many steps as there are.
@@ -341,7 +341,7 @@ fn a_failing_step_is_named_and_leaves_the_old_content_and_no_temporary_file() {
         let error = replace_on(&disk, path, b"new", PRIVATE).unwrap_err();
         assert_eq!(error.step, step);
         assert!(error.path.starts_with("/d"), "{}", error.path.display());
-        let kept: &[u8] = if step == Step::SyncDirectory {
+        let kept: &[u8] = if step == DurableStep::SyncDirectory {
             b"new"
         } else {
             b"old"
@@ -374,6 +374,6 @@ fn the_real_disk_replaces_and_removes_with_the_mode_that_was_asked_for() {
     assert!(!path.exists());
     durable::remove(&dir.path().join("none/there")).unwrap();
     let error = durable::replace(&dir.path().join("none/there"), b"x").unwrap_err();
-    assert_eq!(error.step, Step::Create);
+    assert_eq!(error.step, DurableStep::Create);
     assert!(error.to_string().contains("none/"), "{error}");
 }

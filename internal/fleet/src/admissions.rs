@@ -50,7 +50,7 @@ pub enum Worth {
 
 /// The recorded state of one node.
 #[derive(Clone, Debug)]
-struct Entry {
+struct NodeEntry {
     /// None after the node was removed.
     admission: Option<String>,
     /// The revision of the Secret with this state: older revisions, which a watch may still
@@ -62,15 +62,15 @@ struct Entry {
 /// controllers' mirrors, which only follow a watch: an own write counts at once, and a node that was
 /// removed here keeps an entry without an admission until the watch has shown the removal.
 #[derive(Default)]
-struct Mirror {
-    nodes: BTreeMap<String, Entry>,
+struct AdmissionMirror {
+    nodes: BTreeMap<String, NodeEntry>,
     synced: bool,
 }
 
 /// The admissions.
 pub struct Admissions {
     secrets: Api<Secret>,
-    mirror: RwLock<Mirror>,
+    mirror: RwLock<AdmissionMirror>,
     changed: watch::Sender<u64>,
 }
 
@@ -114,12 +114,12 @@ impl Admissions {
             written => written,
         };
         let written = written.map_err(api(format!("admitting node {node:?}")))?;
-        let entry = Entry {
+        let entry = NodeEntry {
             admission: Some(admission.to_owned()),
             revision: revision_of(&written),
         };
         self.mirror.write().nodes.insert(node.to_owned(), entry);
-        self.tell();
+        self.notify();
         Ok(())
     }
 
@@ -140,12 +140,12 @@ impl Admissions {
         };
         if there {
             // No event from before the deletion restores the admission: only a join does.
-            let entry = Entry {
+            let entry = NodeEntry {
                 admission: None,
                 revision: u64::MAX,
             };
             self.mirror.write().nodes.insert(node.to_owned(), entry);
-            self.tell();
+            self.notify();
         }
         Ok(there)
     }
@@ -170,16 +170,16 @@ impl Admissions {
     /// Applies a Secret's content; returns the name of its node.
     fn put(&self, secret: &Secret) -> Option<String> {
         let (node, admission) = stored(secret)?;
-        let entry = Entry {
+        let entry = NodeEntry {
             admission: Some(admission),
             revision: revision_of(secret),
         };
         let mut mirror = self.mirror.write();
-        let older = |known: &Entry| known.revision >= entry.revision;
+        let older = |known: &NodeEntry| known.revision >= entry.revision;
         if !mirror.nodes.get(&node).is_some_and(older) {
             mirror.nodes.insert(node.clone(), entry);
             drop(mirror);
-            self.tell();
+            self.notify();
         }
         Some(node)
     }
@@ -189,11 +189,11 @@ impl Admissions {
             return;
         };
         let mut mirror = self.mirror.write();
-        let of_now = |known: &Entry| known.revision <= revision_of(secret);
+        let of_now = |known: &NodeEntry| known.revision <= revision_of(secret);
         if mirror.nodes.get(&node).is_some_and(of_now) {
             mirror.nodes.remove(&node);
             drop(mirror);
-            self.tell();
+            self.notify();
         }
     }
 
@@ -204,10 +204,10 @@ impl Admissions {
         (mirror.nodes).retain(|node, _| listed.contains(node) || !known.contains(node));
         mirror.synced = true;
         drop(mirror);
-        self.tell();
+        self.notify();
     }
 
-    fn tell(&self) {
+    fn notify(&self) {
         self.changed.send_modify(|count| *count += 1);
     }
 }

@@ -17,15 +17,16 @@ use crate::node::valid_name;
 /// The maximum size of a request from an unauthenticated peer, in bytes.
 const MAX_REQUEST_BYTES: usize = 64 * 1024;
 
-struct Service(Arc<Fleet>);
+struct EnrolmentService(Arc<Fleet>);
 
 /// The service, as part of the fleet's routes.
 pub fn service(fleet: &Arc<Fleet>) -> EnrollmentServer<impl Enrollment> {
-    EnrollmentServer::new(Service(fleet.clone())).max_decoding_message_size(MAX_REQUEST_BYTES)
+    EnrollmentServer::new(EnrolmentService(fleet.clone()))
+        .max_decoding_message_size(MAX_REQUEST_BYTES)
 }
 
 #[tonic::async_trait]
-impl Enrollment for Service {
+impl Enrollment for EnrolmentService {
     async fn join(&self, request: Request<JoinRequest>) -> Result<Response<Certificate>, Status> {
         let fleet = &self.0;
         let request = request.into_inner();
@@ -71,7 +72,7 @@ impl Enrollment for Service {
     }
 }
 
-impl Service {
+impl EnrolmentService {
     fn sign(
         &self,
         name: &str,

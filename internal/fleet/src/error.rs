@@ -110,7 +110,7 @@ pub enum TokenError {
 
 /// Why a log cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum LogError {
+pub enum LogReadError {
     /// The pod does not exist and no connected node has a log of it.
     #[error("{0}")]
     NotFound(String),
@@ -135,7 +135,7 @@ pub enum LogError {
 
 /// Why a node did not answer a request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum AskError {
+pub enum NodeRequestError {
     /// The node is not connected.
     #[error("node {node:?} is not connected; check that its agent runs and reaches the server")]
     NodeAway {

@@ -10,15 +10,15 @@ use kube::api::{Patch, PatchParams, PostParams};
 use resources::alerts::{self, Alert};
 use resources::load::{GpuLoads, NodeLoad};
 use resources::names::{ALERTS, LOAD};
+use resources::node_conditions::{DISK, FABRIC, NodeCondition, SUSPICION};
 use resources::node_event;
 use resources::times::seconds;
-use resources::trouble::{DISK, FABRIC, SUSPICION, Trouble};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use crate::Fleet;
 use crate::error::{FleetError, api};
-use crate::node::Nodes;
+use crate::node::NodeObjects;
 
 /// The delay before a failed write is retried.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -28,7 +28,7 @@ const SAID_CHARS: usize = 512;
 
 /// The health that an agent reports for its node, validated.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Health {
+pub struct ReportedHealth {
     /// When the report arrived, by the server's clock: agents' clocks differ.
     pub at: Timestamp,
     /// The GPUs' activity, by id.
@@ -43,11 +43,11 @@ pub struct Health {
     pub alerts: Vec<Alert>,
 }
 
-impl Health {
+impl ReportedHealth {
     /// Validates a message that has just arrived.
     pub fn of(message: &rpc::agent::v1::Health) -> Result<Self, serde_json::Error> {
         let cut = |text: &str| text.chars().take(SAID_CHARS).collect();
-        Ok(Health {
+        Ok(ReportedHealth {
             at: Timestamp::now(),
             loads: serde_json::from_str(&message.load_json)?,
             suspect: cut(&message.suspect),
@@ -63,8 +63,12 @@ impl Health {
 }
 
 /// Stores an agent's report for the writer.
-pub fn hear(node: &str, said: &rpc::agent::v1::Health, latest: &watch::Sender<Option<Health>>) {
-    match Health::of(said) {
+pub fn hear(
+    node: &str,
+    said: &rpc::agent::v1::Health,
+    latest: &watch::Sender<Option<ReportedHealth>>,
+) {
+    match ReportedHealth::of(said) {
         Ok(health) => {
             latest.send_replace(Some(health));
         }
@@ -73,7 +77,7 @@ pub fn hear(node: &str, said: &rpc::agent::v1::Health, latest: &watch::Sender<Op
 }
 
 /// Writes an agent's reports while its session lasts.
-pub async fn write(fleet: &Fleet, node: &str, mut said: watch::Receiver<Option<Health>>) {
+pub async fn write(fleet: &Fleet, node: &str, mut said: watch::Receiver<Option<ReportedHealth>>) {
     loop {
         let health = said.borrow_and_update().clone();
         if let Some(health) = health
@@ -92,9 +96,13 @@ pub async fn write(fleet: &Fleet, node: &str, mut said: watch::Receiver<Option<H
     }
 }
 
-impl Nodes {
+impl NodeObjects {
     /// Writes the activity of a node's GPUs, and whether the node is suspect.
-    pub async fn write_health(&self, name: &str, health: &Health) -> Result<(), FleetError> {
+    pub async fn write_health(
+        &self,
+        name: &str,
+        health: &ReportedHealth,
+    ) -> Result<(), FleetError> {
         let load = NodeLoad {
             at: health.at,
             gpus: health.loads.clone(),
@@ -129,7 +137,7 @@ impl Nodes {
     pub(crate) async fn write_trouble(
         &self,
         name: &str,
-        subject: &Trouble,
+        subject: &NodeCondition,
         said: &str,
         at: Timestamp,
     ) -> Result<(), FleetError> {
@@ -153,7 +161,7 @@ impl Nodes {
 }
 
 /// The node's conditions with the reported ones; none if nothing changes.
-fn condition(node: &Node, subject: &Trouble, now: &str, at: Timestamp) -> Option<Vec<Value>> {
+fn condition(node: &Node, subject: &NodeCondition, now: &str, at: Timestamp) -> Option<Vec<Value>> {
     let current = node
         .status
         .as_ref()
@@ -208,7 +216,7 @@ mod tests {
                 disk: suspect.clone(),
                 suspect,
             };
-            if let Ok(health) = Health::of(&message) {
+            if let Ok(health) = ReportedHealth::of(&message) {
                 let _ = alerts::news(&[], &health.alerts);
                 assert!(health.suspect.chars().count() <= SAID_CHARS);
             }

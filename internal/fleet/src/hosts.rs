@@ -14,7 +14,7 @@ const DOMAIN: &str = "cluster.local";
 
 /// The fields of a pod that hosts files show; a change of them changes names.
 #[derive(Debug, PartialEq, Eq)]
-pub struct PodFacts<'a> {
+pub struct HostsPod<'a> {
     node: Option<&'a str>,
     ip: Option<&'a str>,
     hostname: Option<&'a str>,
@@ -24,11 +24,11 @@ pub struct PodFacts<'a> {
     ended: bool,
 }
 
-impl<'a> PodFacts<'a> {
+impl<'a> HostsPod<'a> {
     /// Reads them from a pod.
     pub fn of(pod: &'a Pod) -> Self {
         let spec = pod.spec.as_ref();
-        PodFacts {
+        HostsPod {
             node: crate::index::node_of(pod),
             ip: pod
                 .status

@@ -6,17 +6,17 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Node, Pod, Service};
 
-use crate::hosts::PodFacts;
+use crate::hosts::HostsPod;
 
 /// A namespaced name.
-pub type Key = (String, String);
+pub type IndexKey = (String, String);
 
 /// The state of the cluster that sessions need.
 #[derive(Default)]
 pub struct Index {
-    pods: BTreeMap<Key, Arc<Pod>>,
-    by_node: BTreeMap<String, BTreeSet<Key>>,
-    services: BTreeMap<Key, Arc<Service>>,
+    pods: BTreeMap<IndexKey, Arc<Pod>>,
+    by_node: BTreeMap<String, BTreeSet<IndexKey>>,
+    services: BTreeMap<IndexKey, Arc<Service>>,
     addresses: BTreeMap<String, String>,
     /// Counts the changes in a namespace that hosts files may show.
     names_version: BTreeMap<String, u64>,
@@ -26,7 +26,7 @@ pub struct Index {
 
 /// The kind of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Listed {
+pub enum ListKind {
     /// The pods.
     Pods,
     /// The services.
@@ -57,7 +57,7 @@ impl Index {
     }
 
     /// Records that a list has been read completely.
-    pub fn set_synced(&mut self, listed: Listed) {
+    pub fn set_synced(&mut self, listed: ListKind) {
         self.synced[listed as usize] = true;
     }
 
@@ -91,7 +91,7 @@ impl Index {
         }
         // A hosts file names bound pods only.
         let named = old_node.is_some() || new_node.is_some();
-        if named && old.as_deref().map(PodFacts::of) != Some(PodFacts::of(&pod)) {
+        if named && old.as_deref().map(HostsPod::of) != Some(HostsPod::of(&pod)) {
             self.touch_namespace(&key.0, &mut touched);
         }
         self.pods.insert(key, Arc::new(pod));
@@ -99,7 +99,7 @@ impl Index {
     }
 
     /// Removes a pod, if it still has this uid.
-    pub fn remove_pod(&mut self, key: &Key, uid: Option<&str>) -> Touched {
+    pub fn remove_pod(&mut self, key: &IndexKey, uid: Option<&str>) -> Touched {
         let mut touched = Touched::default();
         let Some(pod) = self.pods.get(key).cloned() else {
             return touched;
@@ -117,7 +117,7 @@ impl Index {
     }
 
     /// After a new list: removes every pod that is not in it.
-    pub fn retain_pods(&mut self, seen: &BTreeSet<Key>) -> Touched {
+    pub fn retain_pods(&mut self, seen: &BTreeSet<IndexKey>) -> Touched {
         let mut touched = Touched::default();
         for key in without(&self.pods, seen) {
             touched.nodes.extend(self.remove_pod(&key, None).nodes);
@@ -138,7 +138,7 @@ impl Index {
     }
 
     /// Removes a service.
-    pub fn remove_service(&mut self, key: &Key) -> Touched {
+    pub fn remove_service(&mut self, key: &IndexKey) -> Touched {
         let mut touched = Touched::default();
         if self.services.remove(key).is_some() {
             self.touch_namespace(&key.0, &mut touched);
@@ -147,7 +147,7 @@ impl Index {
     }
 
     /// After a new list: removes every service that is not in it.
-    pub fn retain_services(&mut self, seen: &BTreeSet<Key>) -> Touched {
+    pub fn retain_services(&mut self, seen: &BTreeSet<IndexKey>) -> Touched {
         let mut touched = Touched::default();
         for key in without(&self.services, seen) {
             touched.nodes.extend(self.remove_service(&key).nodes);
@@ -244,7 +244,7 @@ impl Index {
         self.names_version.get(namespace).copied().unwrap_or(0)
     }
 
-    fn unlink(&mut self, node: &str, key: &Key) {
+    fn unlink(&mut self, node: &str, key: &IndexKey) {
         if let Some(keys) = self.by_node.get_mut(node) {
             keys.remove(key);
             if keys.is_empty() {
@@ -256,7 +256,7 @@ impl Index {
     fn touch_namespace(&mut self, namespace: &str, touched: &mut Touched) {
         *self.names_version.entry(namespace.to_owned()).or_default() += 1;
         let from = (namespace.to_owned(), String::new());
-        let has_one = |keys: &BTreeSet<Key>| {
+        let has_one = |keys: &BTreeSet<IndexKey>| {
             let first = keys.range(from.clone()..).next();
             first.is_some_and(|key| key.0 == namespace)
         };
@@ -275,7 +275,7 @@ pub fn node_of(pod: &Pod) -> Option<&str> {
 }
 
 /// Namespace and name of an object.
-pub fn key_of(metadata: &kube::api::ObjectMeta) -> Key {
+pub fn key_of(metadata: &kube::api::ObjectMeta) -> IndexKey {
     (
         metadata.namespace.clone().unwrap_or_default(),
         metadata.name.clone().unwrap_or_default(),
@@ -283,7 +283,7 @@ pub fn key_of(metadata: &kube::api::ObjectMeta) -> Key {
 }
 
 /// The keys of objects that a new list does not contain.
-fn without<V>(known: &BTreeMap<Key, V>, seen: &BTreeSet<Key>) -> Vec<Key> {
+fn without<V>(known: &BTreeMap<IndexKey, V>, seen: &BTreeSet<IndexKey>) -> Vec<IndexKey> {
     let gone = known.keys().filter(|key| !seen.contains(*key));
     gone.cloned().collect()
 }
@@ -311,7 +311,7 @@ mod tests {
         .unwrap()
     }
 
-    fn key(name: &str) -> Key {
+    fn key(name: &str) -> IndexKey {
         ("ns".to_owned(), name.to_owned())
     }
 

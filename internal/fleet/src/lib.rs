@@ -4,8 +4,6 @@
 //! nodes' state.
 
 mod admissions;
-mod asks;
-mod book;
 pub mod ca;
 #[cfg(test)]
 #[path = "../../resources/testing/documents.rs"]
@@ -17,7 +15,9 @@ mod hosts;
 mod index;
 mod logs;
 mod node;
+mod node_requests;
 mod resolve;
+mod sent_instructions;
 mod session;
 mod status;
 mod tokens;
@@ -39,11 +39,11 @@ use tonic::Status;
 
 pub use admissions::SECRET_TYPE as NODE_ADMISSION_SECRET_TYPE;
 pub use ca::{CertificateAuthority, peer_identity};
-pub use error::{AskError, FleetError, LogError, TokenError};
-pub use logs::{LogQuery, LogStream};
+pub use error::{FleetError, LogReadError, NodeRequestError, TokenError};
+pub use logs::{AgentLogQuery, LogBytes};
 pub use node::{LEASE_SECONDS, SESSION_ANNOTATION};
 pub use tokens::{
-    JoinToken, JoinTokenOptions, JoinTokens, LONGEST_TTL, MOST_USES, NewJoinToken,
+    IssuedJoinToken, JoinToken, JoinTokenOptions, JoinTokens, LONGEST_TTL, MOST_USES,
     SECRET_TYPE as JOIN_TOKEN_SECRET_TYPE,
 };
 
@@ -76,7 +76,7 @@ pub struct Fleet {
     ca: Arc<CertificateAuthority>,
     tokens: JoinTokens,
     admissions: Arc<Admissions>,
-    nodes: node::Nodes,
+    nodes: node::NodeObjects,
     index: Mutex<Index>,
     synced: tokio::sync::watch::Sender<bool>,
     sessions: Mutex<BTreeMap<String, Arc<Session>>>,
@@ -92,7 +92,7 @@ impl Fleet {
         let fleet = Arc::new(Fleet {
             tokens: JoinTokens::new(client.clone(), &config.namespace),
             admissions: Arc::new(Admissions::new(client.clone(), &config.namespace)),
-            nodes: node::Nodes::new(&client),
+            nodes: node::NodeObjects::new(&client),
             client,
             ca: config.ca,
             index: Mutex::default(),
@@ -128,7 +128,7 @@ impl Fleet {
     pub async fn create_join_token(
         &self,
         options: &JoinTokenOptions,
-    ) -> Result<NewJoinToken, FleetError> {
+    ) -> Result<IssuedJoinToken, FleetError> {
         self.tokens.create(options).await
     }
 

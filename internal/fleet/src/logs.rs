@@ -18,7 +18,7 @@ use rpc::agent::v1::{CloseLog, LogCredit, LogEnd, OpenLog};
 use tokio::sync::mpsc;
 
 use crate::Fleet;
-use crate::error::LogError;
+use crate::error::LogReadError;
 use crate::index::node_of;
 use crate::session::Session;
 
@@ -30,7 +30,7 @@ const MAX_STREAMS: usize = 256;
 
 /// The log, and the part of it to read.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct LogQuery {
+pub struct AgentLogQuery {
     /// The pod's namespace.
     pub namespace: String,
     /// The pod's name.
@@ -56,9 +56,9 @@ pub struct LogQuery {
 }
 
 /// A log's bytes as they arrive.
-pub type LogStream = Pin<Box<dyn Stream<Item = Result<Bytes, io::Error>> + Send>>;
+pub type LogBytes = Pin<Box<dyn Stream<Item = Result<Bytes, io::Error>> + Send>>;
 
-enum Piece {
+enum LogPiece {
     Opened,
     Data(Bytes),
     End(LogEnd),
@@ -67,11 +67,11 @@ enum Piece {
 /// The logs being read from one node.
 #[derive(Default)]
 pub struct LogSinks {
-    sinks: Mutex<BTreeMap<u64, mpsc::Sender<Piece>>>,
+    sinks: Mutex<BTreeMap<u64, mpsc::Sender<LogPiece>>>,
 }
 
 impl LogSinks {
-    fn add(&self, id: u64) -> Option<mpsc::Receiver<Piece>> {
+    fn add(&self, id: u64) -> Option<mpsc::Receiver<LogPiece>> {
         let mut sinks = self.sinks.lock();
         if sinks.len() >= MAX_STREAMS {
             return None;
@@ -82,9 +82,9 @@ impl LogSinks {
         Some(receiver)
     }
 
-    fn give(&self, id: u64, piece: Piece) {
+    fn give(&self, id: u64, piece: LogPiece) {
         let mut sinks = self.sinks.lock();
-        let over = matches!(piece, Piece::End(_));
+        let over = matches!(piece, LogPiece::End(_));
         let given = sinks.get(&id).map(|sink| sink.try_send(piece).is_ok());
         if over || given == Some(false) {
             sinks.remove(&id);
@@ -93,17 +93,17 @@ impl LogSinks {
 
     /// The agent has opened the log.
     pub fn opened(&self, id: u64) {
-        self.give(id, Piece::Opened);
+        self.give(id, LogPiece::Opened);
     }
 
     /// A piece of a log.
     pub fn chunk(&self, id: u64, data: Bytes) {
-        self.give(id, Piece::Data(data));
+        self.give(id, LogPiece::Data(data));
     }
 
     /// A log's end.
     pub fn ended(&self, end: LogEnd) {
-        self.give(end.stream_id, Piece::End(end));
+        self.give(end.stream_id, LogPiece::End(end));
     }
 
     /// The session has ended; all readers get an error.
@@ -113,15 +113,15 @@ impl LogSinks {
 }
 
 /// One open log; tells the agent when the reader is dropped.
-struct Reader {
+struct AgentLogReader {
     session: Arc<Session>,
     id: u64,
-    pieces: mpsc::Receiver<Piece>,
+    pieces: mpsc::Receiver<LogPiece>,
     taken: u32,
     over: bool,
 }
 
-impl Drop for Reader {
+impl Drop for AgentLogReader {
     fn drop(&mut self) {
         self.session.logs.sinks.lock().remove(&self.id);
         if self.over {
@@ -140,7 +140,7 @@ impl Drop for Reader {
 impl Fleet {
     /// Opens a container's log. If the pod object is gone, every connected node is asked: logs
     /// outlast the pods.
-    pub async fn open_log(&self, query: LogQuery) -> Result<LogStream, LogError> {
+    pub async fn open_log(&self, query: AgentLogQuery) -> Result<LogBytes, LogReadError> {
         let pod = self
             .index
             .lock()
@@ -156,30 +156,30 @@ impl Fleet {
         let container = default_container(&pod, &query.container);
         let node = query.node.as_deref().or_else(|| node_of(&pod));
         let Some(node) = node else {
-            return Err(LogError::NotReady(format!(
+            return Err(LogReadError::NotReady(format!(
                 "pod {:?} has no node yet, so there is no log",
                 query.pod
             )));
         };
-        let session = self.session(node).ok_or_else(|| LogError::NodeAway {
+        let session = self.session(node).ok_or_else(|| LogReadError::NodeAway {
             node: node.to_owned(),
             pod: query.pod.clone(),
         })?;
         let open = open_message(&query, container.clone(), pod.metadata.uid.clone());
         match self.open_on(session, open).await {
-            Err(LogError::NotFound(text)) => match waiting_reason(&pod, &container) {
-                Some(reason) => Err(LogError::NotReady(format!(
+            Err(LogReadError::NotFound(text)) => match waiting_reason(&pod, &container) {
+                Some(reason) => Err(LogReadError::NotReady(format!(
                     "container {container:?} in pod {:?} is waiting to start: {reason}",
                     query.pod
                 ))),
-                None => Err(LogError::NotFound(text)),
+                None => Err(LogReadError::NotFound(text)),
             },
             other => other,
         }
     }
 
     /// A pod that the index lacks, because the index contains only pods with a node.
-    async fn unlisted_pod(&self, query: &LogQuery) -> Option<Arc<Pod>> {
+    async fn unlisted_pod(&self, query: &AgentLogQuery) -> Option<Arc<Pod>> {
         let api: Api<Pod> = Api::namespaced(self.client.clone(), &query.namespace);
         let found = api.get_opt(&query.pod).await.unwrap_or_else(|error| {
             tracing::debug!(%error, pod = query.pod, "the server could not read the pod of a requested log");
@@ -190,7 +190,7 @@ impl Fleet {
             .map(Arc::new)
     }
 
-    async fn open_log_of_the_gone(&self, query: LogQuery) -> Result<LogStream, LogError> {
+    async fn open_log_of_the_gone(&self, query: AgentLogQuery) -> Result<LogBytes, LogReadError> {
         let sessions: Vec<Arc<Session>> = match &query.node {
             Some(node) => self.session(node).into_iter().collect(),
             None => self.sessions.lock().values().cloned().collect(),
@@ -205,11 +205,11 @@ impl Fleet {
         while let Some(answer) = answers.next().await {
             match answer {
                 Ok(stream) => return Ok(stream),
-                Err(LogError::NotFound(_)) => {}
+                Err(LogReadError::NotFound(_)) => {}
                 Err(error) => tracing::debug!(%error, "a node did not answer whether it has a log"),
             }
         }
-        Err(LogError::NotFound(format!(
+        Err(LogReadError::NotFound(format!(
             "pods {:?} not found, and no connected node keeps a log of it",
             query.pod
         )))
@@ -219,21 +219,21 @@ impl Fleet {
         &self,
         session: Arc<Session>,
         mut open: OpenLog,
-    ) -> Result<LogStream, LogError> {
+    ) -> Result<LogBytes, LogReadError> {
         let id = self.next_id();
         open.stream_id = id;
         let (pod, container) = (open.pod.clone(), open.container.clone());
-        let away = || LogError::NodeAway {
+        let away = || LogReadError::NodeAway {
             node: session.node.clone(),
             pod: pod.clone(),
         };
         let pieces = session.logs.add(id).ok_or_else(|| {
-            LogError::Failed(format!(
+            LogReadError::Failed(format!(
                 "{MAX_STREAMS} logs are being read from node {:?}; close one and try again",
                 session.node
             ))
         })?;
-        let mut reader = Reader {
+        let mut reader = AgentLogReader {
             session: session.clone(),
             id,
             pieces,
@@ -244,33 +244,33 @@ impl Fleet {
             return Err(away());
         }
         match tokio::time::timeout(OPEN, reader.pieces.recv()).await {
-            Err(_) => Err(LogError::Failed(format!(
+            Err(_) => Err(LogReadError::Failed(format!(
                 "node {:?} did not open the log of pod {pod:?} within {} s; try again",
                 session.node,
                 OPEN.as_secs()
             ))),
             Ok(None) => Err(away()),
-            Ok(Some(Piece::End(end))) => {
+            Ok(Some(LogPiece::End(end))) => {
                 reader.over = true;
                 if end.not_found {
-                    Err(LogError::NotFound(format!(
+                    Err(LogReadError::NotFound(format!(
                         "node {:?} has no log of container {container:?} of pod {pod:?}",
                         session.node
                     )))
                 } else if end.error.is_empty() {
                     Ok(Box::pin(futures::stream::empty()))
                 } else {
-                    Err(LogError::Failed(end.error))
+                    Err(LogReadError::Failed(end.error))
                 }
             }
-            Ok(Some(Piece::Opened)) => Ok(Box::pin(stream(reader, None))),
-            Ok(Some(Piece::Data(data))) => Ok(Box::pin(stream(reader, Some(data)))),
+            Ok(Some(LogPiece::Opened)) => Ok(Box::pin(stream(reader, None))),
+            Ok(Some(LogPiece::Data(data))) => Ok(Box::pin(stream(reader, Some(data)))),
         }
     }
 }
 
 fn stream(
-    reader: Reader,
+    reader: AgentLogReader,
     first: Option<Bytes>,
 ) -> impl Stream<Item = Result<Bytes, io::Error>> + Send {
     let rest = futures::stream::unfold(reader, |mut reader| async move {
@@ -278,7 +278,7 @@ fn stream(
             return None;
         }
         match reader.pieces.recv().await {
-            Some(Piece::Data(data)) => {
+            Some(LogPiece::Data(data)) => {
                 reader.taken += 1;
                 if reader.taken >= LOG_WINDOW_CHUNKS / 2 {
                     let credit = LogCredit {
@@ -290,8 +290,8 @@ fn stream(
                 }
                 Some((Ok(data), reader))
             }
-            Some(Piece::Opened) => Some((Ok(Bytes::new()), reader)),
-            Some(Piece::End(end)) => {
+            Some(LogPiece::Opened) => Some((Ok(Bytes::new()), reader)),
+            Some(LogPiece::End(end)) => {
                 reader.over = true;
                 if end.error.is_empty() {
                     None
@@ -312,7 +312,7 @@ fn stream(
     futures::stream::iter(first.map(Ok)).chain(rest)
 }
 
-fn open_message(query: &LogQuery, container: String, uid: Option<String>) -> OpenLog {
+fn open_message(query: &AgentLogQuery, container: String, uid: Option<String>) -> OpenLog {
     OpenLog {
         stream_id: 0,
         namespace: query.namespace.clone(),
@@ -383,13 +383,13 @@ mod tests {
         sinks.opened(1);
         sinks.chunk(1, Bytes::from_static(b"a"));
         sinks.chunk(2, Bytes::from_static(b"nobody's"));
-        assert!(matches!(pieces.try_recv(), Ok(Piece::Opened)));
-        assert!(matches!(pieces.try_recv(), Ok(Piece::Data(data)) if data == "a"));
+        assert!(matches!(pieces.try_recv(), Ok(LogPiece::Opened)));
+        assert!(matches!(pieces.try_recv(), Ok(LogPiece::Data(data)) if data == "a"));
         sinks.ended(LogEnd {
             stream_id: 1,
             ..LogEnd::default()
         });
-        assert!(matches!(pieces.try_recv(), Ok(Piece::End(_))));
+        assert!(matches!(pieces.try_recv(), Ok(LogPiece::End(_))));
         assert!(sinks.sinks.lock().is_empty());
     }
 
@@ -455,11 +455,11 @@ mod tests {
         let client = kube::Client::new(api, "default");
         let fleet = Fleet::start(client, crate::FleetConfig::new(Arc::new(ca)));
         let refused = async |pod: &str, uid: Option<&str>| {
-            let query = LogQuery {
+            let query = AgentLogQuery {
                 namespace: "ns".to_owned(),
                 pod: pod.to_owned(),
                 uid: uid.map(str::to_owned),
-                ..LogQuery::default()
+                ..AgentLogQuery::default()
             };
             fleet.open_log(query).await.err().unwrap().to_string()
         };

@@ -11,8 +11,8 @@ use kube::api::{Api, Patch, PatchParams, PostParams};
 use resources::admission::is_reserved_node_label;
 use resources::devices::{NodeInventory, inventory};
 use resources::names::{EPHEMERAL_STORAGE, INVENTORY, NODE_LEASES, NVIDIA_GPU};
+use resources::node_conditions::{DEVICES, STRATEGY};
 use resources::times::seconds;
-use resources::trouble::{DEVICES, STRATEGY};
 use rpc::agent::v1::Hello;
 use serde_json::{Value, json};
 
@@ -32,7 +32,7 @@ const GPU_PRODUCT_LABEL: &str = "nvidia.com/gpu.product";
 
 /// The node's data in an agent's Hello, validated.
 #[derive(Clone, Debug)]
-pub struct Description {
+pub struct NodeDescription {
     /// The node's name.
     pub name: String,
     labels: BTreeMap<String, String>,
@@ -41,7 +41,7 @@ pub struct Description {
     max_pods: u32,
 }
 
-impl Description {
+impl NodeDescription {
     /// Validates a Hello.
     pub fn of(hello: &Hello, inventory: &NodeInventory) -> Self {
         let name = hello.node_name.clone();
@@ -87,7 +87,7 @@ impl Description {
             "operatingSystem": "linux",
             "architecture": architecture,
         });
-        Description {
+        NodeDescription {
             name,
             labels,
             addresses,
@@ -169,16 +169,16 @@ fn withdrawn(before: Option<&Node>, now: &NodeInventory) -> Option<Value> {
 
 /// Nodes and their leases, as written by the fleet.
 #[derive(Clone)]
-pub struct Nodes {
+pub struct NodeObjects {
     pub(crate) nodes: Api<Node>,
     leases: Api<Lease>,
     pub(crate) events: Api<Event>,
 }
 
-impl Nodes {
+impl NodeObjects {
     /// Uses the fleet's client.
     pub fn new(client: &Client) -> Self {
-        Nodes {
+        NodeObjects {
             nodes: Api::all(client.clone()),
             leases: Api::namespaced(client.clone(), NODE_LEASES),
             events: Api::namespaced(client.clone(), resources::node_event::NAMESPACE),
@@ -188,7 +188,7 @@ impl Nodes {
     /// Creates or updates the Node of a new session; returns the session's epoch.
     pub async fn register(
         &self,
-        description: &Description,
+        description: &NodeDescription,
         inventory: &NodeInventory,
     ) -> Result<u64, FleetError> {
         let name = &description.name;
@@ -235,7 +235,7 @@ impl Nodes {
     /// Corrects the Node if it is missing or not Ready; the session is alive.
     pub async fn keep_ready(
         &self,
-        description: &Description,
+        description: &NodeDescription,
         inventory: &NodeInventory,
     ) -> Result<(), FleetError> {
         let name = &description.name;
@@ -254,7 +254,7 @@ impl Nodes {
     /// Writes a changed inventory.
     pub async fn write_inventory(
         &self,
-        description: &Description,
+        description: &NodeDescription,
         inventory: &NodeInventory,
     ) -> Result<(), FleetError> {
         let name = &description.name;
@@ -295,7 +295,7 @@ impl Nodes {
 
     async fn write_status(
         &self,
-        description: &Description,
+        description: &NodeDescription,
         inventory: &NodeInventory,
     ) -> Result<(), FleetError> {
         let name = &description.name;
@@ -394,7 +394,7 @@ impl Nodes {
 
 /// The node's labels: those found on its GPUs, overridden by those that the administrator
 /// configured. A label that was found earlier and no longer is is null, so that a merge removes it.
-fn labels(description: &Description, found: &NodeInventory, before: Option<&Node>) -> Value {
+fn labels(description: &NodeDescription, found: &NodeInventory, before: Option<&Node>) -> Value {
     let mut all: BTreeMap<String, Value> = BTreeMap::new();
     let earlier = before.and_then(|node| inventory(node.metadata.annotations.as_ref()));
     let earlier = earlier.unwrap_or_default().labels.into_keys();
@@ -519,7 +519,7 @@ mod tests {
                 return Ok(());
             };
             let hello = Hello { node_name: "n".to_owned(), architecture, max_pods, ..Hello::default() };
-            let description = Description::of(&hello, &found);
+            let description = NodeDescription::of(&hello, &found);
             let _ = (capacity(&found, max_pods), labels(&description, &found, None));
             let _ = (withdrawn(None, &found), inventory_json(&found));
         }
@@ -628,7 +628,7 @@ mod tests {
         let node: Node = serde_json::from_value(json!({"metadata": {"name": "n",
             "annotations": {INVENTORY: inventory_json(&before)}}}))
         .unwrap();
-        let description = Description::of(&hello, &now);
+        let description = NodeDescription::of(&hello, &now);
         let labels = labels(&description, &now, Some(&node));
         assert_eq!(labels["nvidia.com/gpu.count"], "7");
         assert_eq!(labels["nvidia.com/gpu.family"], "mine");
@@ -657,7 +657,7 @@ mod tests {
             "annotations": {INVENTORY: inventory_json(&found)}}}))
         .unwrap();
         for inventory in [&found, &NodeInventory::default()] {
-            let description = Description::of(&hello, inventory);
+            let description = NodeDescription::of(&hello, inventory);
             let labels = labels(&description, inventory, Some(&node));
             assert_eq!(labels.get(guarded), None);
             assert_eq!(labels["topology.kubernetes.io/zone"], "z");
@@ -708,7 +708,7 @@ mod tests {
             let answer = http::Response::builder().status(code).body(body);
             async move { Ok::<_, std::io::Error>(answer.unwrap()) }
         });
-        let nodes = Nodes::new(&Client::new(service, "default"));
+        let nodes = NodeObjects::new(&Client::new(service, "default"));
         nodes.renew_lease("n1").await.is_ok()
     }
 

@@ -40,17 +40,17 @@ impl Resolved {
 
 /// The objects that a pod refers to, if they exist.
 #[derive(Default)]
-pub struct Sources {
+pub struct ReferencedObjects {
     config_maps: BTreeMap<String, Option<ConfigMap>>,
     secrets: BTreeMap<String, Option<Secret>>,
     claims: BTreeMap<String, bool>,
     /// The objects whose request failed.
-    failures: BTreeMap<String, Problem>,
+    failures: BTreeMap<String, ResolveError>,
 }
 
 /// Why a pod lacks a value or a file; the pod's status shows the text.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-enum Problem {
+enum ResolveError {
     /// The object doesn't exist.
     #[error("{kind} {name:?} not found")]
     NotFound { kind: &'static str, name: String },
@@ -81,7 +81,7 @@ enum Problem {
 /// Fetches the objects that the pod refers to, each once.
 pub async fn resolve(client: &Client, pod: &Pod) -> Resolved {
     let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
-    let mut sources = Sources::default();
+    let mut sources = ReferencedObjects::default();
     for reference in references(pod) {
         sources.fetch(client, namespace, reference).await;
     }
@@ -93,10 +93,10 @@ pub async fn resolve(client: &Client, pod: &Pod) -> Resolved {
     resolved
 }
 
-async fn namespace_object(client: &Client, name: &str) -> Result<Option<Namespace>, Problem> {
+async fn namespace_object(client: &Client, name: &str) -> Result<Option<Namespace>, ResolveError> {
     let api: Api<Namespace> = Api::all(client.clone());
     let found = api.get_opt(name).await;
-    found.map_err(|error| Problem::Unread {
+    found.map_err(|error| ResolveError::Unread {
         kind: "namespace",
         name: name.to_owned(),
         detail: detail(&error),
@@ -119,30 +119,30 @@ fn detail(error: &kube::Error) -> String {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Reference {
+enum ValueReference {
     ConfigMap(String),
     Secret(String),
     Claim(String),
 }
 
-impl Sources {
-    async fn fetch(&mut self, client: &Client, namespace: &str, reference: Reference) {
+impl ReferencedObjects {
+    async fn fetch(&mut self, client: &Client, namespace: &str, reference: ValueReference) {
         let failed = match &reference {
-            Reference::ConfigMap(name) => {
+            ValueReference::ConfigMap(name) => {
                 let api: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
                 let found = api.get_opt(name).await;
                 found.map(|found| {
                     self.config_maps.insert(name.clone(), found);
                 })
             }
-            Reference::Secret(name) => {
+            ValueReference::Secret(name) => {
                 let api: Api<Secret> = Api::namespaced(client.clone(), namespace);
                 let found = api.get_opt(name).await;
                 found.map(|found| {
                     self.secrets.insert(name.clone(), found);
                 })
             }
-            Reference::Claim(name) => {
+            ValueReference::Claim(name) => {
                 let api: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), namespace);
                 let found = api.get_opt(name).await;
                 found.map(|found| {
@@ -151,11 +151,11 @@ impl Sources {
             }
         };
         if let Err(error) = failed {
-            let (word, name) = reference.words();
+            let (word, name) = reference.message();
             let detail = detail(&error);
             self.failures.insert(
                 format!("{word}/{name}"),
-                Problem::Unread {
+                ResolveError::Unread {
                     kind: word,
                     name: name.to_owned(),
                     detail,
@@ -164,23 +164,23 @@ impl Sources {
         }
     }
 
-    fn absent(&self, kind: &'static str, name: &str) -> Problem {
+    fn absent(&self, kind: &'static str, name: &str) -> ResolveError {
         self.failures
             .get(&format!("{kind}/{name}"))
             .cloned()
-            .unwrap_or_else(|| Problem::NotFound {
+            .unwrap_or_else(|| ResolveError::NotFound {
                 kind,
                 name: name.to_owned(),
             })
     }
 }
 
-impl Reference {
-    fn words(&self) -> (&'static str, &str) {
+impl ValueReference {
+    fn message(&self) -> (&'static str, &str) {
         match self {
-            Reference::ConfigMap(name) => ("configmap", name),
-            Reference::Secret(name) => ("secret", name),
-            Reference::Claim(name) => ("persistentvolumeclaim", name),
+            ValueReference::ConfigMap(name) => ("configmap", name),
+            ValueReference::Secret(name) => ("secret", name),
+            ValueReference::Claim(name) => ("persistentvolumeclaim", name),
         }
     }
 }
@@ -202,7 +202,7 @@ fn volumes(pod: &Pod) -> impl Iterator<Item = &Volume> {
         .flatten()
 }
 
-fn references(pod: &Pod) -> Vec<Reference> {
+fn references(pod: &Pod) -> Vec<ValueReference> {
     let mut found = Vec::new();
     for container in containers(pod) {
         for env in container.env.iter().flatten() {
@@ -210,51 +210,51 @@ fn references(pod: &Pod) -> Vec<Reference> {
                 continue;
             };
             if let Some(key) = &from.config_map_key_ref {
-                found.push(Reference::ConfigMap(key.name.clone()));
+                found.push(ValueReference::ConfigMap(key.name.clone()));
             }
             if let Some(key) = &from.secret_key_ref {
-                found.push(Reference::Secret(key.name.clone()));
+                found.push(ValueReference::Secret(key.name.clone()));
             }
         }
         for from in container.env_from.iter().flatten() {
             if let Some(source) = &from.config_map_ref {
-                found.push(Reference::ConfigMap(source.name.clone()));
+                found.push(ValueReference::ConfigMap(source.name.clone()));
             }
             if let Some(source) = &from.secret_ref {
-                found.push(Reference::Secret(source.name.clone()));
+                found.push(ValueReference::Secret(source.name.clone()));
             }
         }
     }
     for volume in volumes(pod) {
         if let Some(source) = &volume.config_map {
-            found.push(Reference::ConfigMap(source.name.clone()));
+            found.push(ValueReference::ConfigMap(source.name.clone()));
         }
         if let Some(name) = volume.secret.as_ref().and_then(|s| s.secret_name.clone()) {
-            found.push(Reference::Secret(name));
+            found.push(ValueReference::Secret(name));
         }
         if let Some(claim) = &volume.persistent_volume_claim {
-            found.push(Reference::Claim(claim.claim_name.clone()));
+            found.push(ValueReference::Claim(claim.claim_name.clone()));
         }
         let projected = volume.projected.as_ref().and_then(|p| p.sources.as_ref());
         for source in projected.into_iter().flatten() {
             if let Some(map) = &source.config_map {
-                found.push(Reference::ConfigMap(map.name.clone()));
+                found.push(ValueReference::ConfigMap(map.name.clone()));
             }
             if let Some(secret) = &source.secret {
-                found.push(Reference::Secret(secret.name.clone()));
+                found.push(ValueReference::Secret(secret.name.clone()));
             }
         }
     }
     // An invalid name could change a request's path. It counts as not found, because no object has
     // such a name.
-    found.retain(|reference| valid_name(reference.words().1));
+    found.retain(|reference| valid_name(reference.message().1));
     found.sort();
     found.dedup();
     found
 }
 
 /// Assembles the agent's data from the fetched objects.
-fn assemble(pod: &Pod, sources: &Sources) -> Resolved {
+fn assemble(pod: &Pod, sources: &ReferencedObjects) -> Resolved {
     Resolved {
         volumes: volumes(pod)
             .filter_map(|volume| volume_data(volume, sources))
@@ -267,7 +267,7 @@ fn assemble(pod: &Pod, sources: &Sources) -> Resolved {
     }
 }
 
-fn container_env(pod: &Pod, container: &Container, sources: &Sources) -> ContainerEnv {
+fn container_env(pod: &Pod, container: &Container, sources: &ReferencedObjects) -> ContainerEnv {
     let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
     let mut result = ContainerEnv {
         container: container.name.clone(),
@@ -311,7 +311,7 @@ fn container_env(pod: &Pod, container: &Container, sources: &Sources) -> Contain
                 result.values.insert(env.name.clone(), value);
             }
             Ok(None) if optional == Some(true) => {}
-            Ok(None) => problems.push(Problem::NoKey {
+            Ok(None) => problems.push(ResolveError::NoKey {
                 key: key.clone(),
                 kind,
                 namespace: namespace.to_owned(),
@@ -327,10 +327,10 @@ fn container_env(pod: &Pod, container: &Container, sources: &Sources) -> Contain
 }
 
 fn texts_of_map(
-    sources: &Sources,
+    sources: &ReferencedObjects,
     name: &str,
     optional: Option<bool>,
-) -> Result<BTreeMap<String, String>, Problem> {
+) -> Result<BTreeMap<String, String>, ResolveError> {
     match sources.config_maps.get(name) {
         Some(Some(map)) => Ok(map.data.clone().unwrap_or_default()),
         Some(None) if optional == Some(true) => Ok(BTreeMap::new()),
@@ -339,10 +339,10 @@ fn texts_of_map(
 }
 
 fn texts_of_secret(
-    sources: &Sources,
+    sources: &ReferencedObjects,
     name: &str,
     optional: Option<bool>,
-) -> Result<BTreeMap<String, String>, Problem> {
+) -> Result<BTreeMap<String, String>, ResolveError> {
     Ok(bytes_of_secret(sources, name, optional)?
         .into_iter()
         .map(|(key, value)| (key, String::from_utf8_lossy(&value).into_owned()))
@@ -350,10 +350,10 @@ fn texts_of_secret(
 }
 
 fn bytes_of_map(
-    sources: &Sources,
+    sources: &ReferencedObjects,
     name: &str,
     optional: Option<bool>,
-) -> Result<BTreeMap<String, Vec<u8>>, Problem> {
+) -> Result<BTreeMap<String, Vec<u8>>, ResolveError> {
     match sources.config_maps.get(name) {
         Some(Some(map)) => {
             let texts = map.data.iter().flatten();
@@ -369,10 +369,10 @@ fn bytes_of_map(
 }
 
 fn bytes_of_secret(
-    sources: &Sources,
+    sources: &ReferencedObjects,
     name: &str,
     optional: Option<bool>,
-) -> Result<BTreeMap<String, Vec<u8>>, Problem> {
+) -> Result<BTreeMap<String, Vec<u8>>, ResolveError> {
     match sources.secrets.get(name) {
         Some(Some(secret)) => Ok(secret
             .data
@@ -385,7 +385,7 @@ fn bytes_of_secret(
     }
 }
 
-fn volume_data(volume: &Volume, sources: &Sources) -> Option<VolumeData> {
+fn volume_data(volume: &Volume, sources: &ReferencedObjects) -> Option<VolumeData> {
     let mut data = VolumeData {
         volume: volume.name.clone(),
         ..VolumeData::default()
@@ -422,8 +422,8 @@ fn volume_data(volume: &Volume, sources: &Sources) -> Option<VolumeData> {
 
 fn projected_files(
     projections: &[k8s_openapi::api::core::v1::VolumeProjection],
-    sources: &Sources,
-) -> Result<Vec<VolumeFile>, Problem> {
+    sources: &ReferencedObjects,
+) -> Result<Vec<VolumeFile>, ResolveError> {
     let mut files = Vec::new();
     for projection in projections {
         if let Some(map) = &projection.config_map {
@@ -446,7 +446,7 @@ fn choose(
     items: Option<&[KeyToPath]>,
     optional: Option<bool>,
     (kind, name): (&'static str, &str),
-) -> Result<Vec<VolumeFile>, Problem> {
+) -> Result<Vec<VolumeFile>, ResolveError> {
     let Some(items) = items.filter(|items| !items.is_empty()) else {
         return Ok(all
             .into_iter()
@@ -470,7 +470,7 @@ fn choose(
             }),
             None if optional == Some(true) => {}
             None => {
-                return Err(Problem::NoItem {
+                return Err(ResolveError::NoItem {
                     kind,
                     name: name.to_owned(),
                     key: item.key.clone(),
@@ -511,12 +511,12 @@ mod tests {
         .unwrap()
     }
 
-    fn sources() -> Sources {
+    fn sources() -> ReferencedObjects {
         let map = serde_json::from_value(json!({
             "data": {"level": "high"}, "binaryData": {"blob": "AAE="}}))
         .unwrap();
         let secret = serde_json::from_value(json!({"data": {"pass": "aHVzaA=="}})).unwrap();
-        Sources {
+        ReferencedObjects {
             config_maps: BTreeMap::from([("c".to_owned(), Some(map))]),
             secrets: BTreeMap::from([("s".to_owned(), Some(secret)), ("none".to_owned(), None)]),
             claims: BTreeMap::from([("disk".to_owned(), true)]),
@@ -529,10 +529,10 @@ mod tests {
         assert_eq!(
             references(&pod()),
             [
-                Reference::ConfigMap("c".to_owned()),
-                Reference::Secret("none".to_owned()),
-                Reference::Secret("s".to_owned()),
-                Reference::Claim("disk".to_owned()),
+                ValueReference::ConfigMap("c".to_owned()),
+                ValueReference::Secret("none".to_owned()),
+                ValueReference::Secret("s".to_owned()),
+                ValueReference::Claim("disk".to_owned()),
             ]
         );
     }

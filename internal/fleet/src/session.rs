@@ -29,15 +29,15 @@ use tonic::{Request, Response, Status, Streaming};
 use tracing::Instrument;
 
 use crate::Fleet;
-use crate::asks::Asks;
-use crate::book::{Book, Tell};
 use crate::health;
 use crate::hosts;
 use crate::index::node_of;
 use crate::logs::LogSinks;
-use crate::node::Description;
+use crate::node::NodeDescription;
+use crate::node_requests::PendingNodeRequests;
 use crate::resolve::{Resolved, resolve};
-use crate::status::Reports;
+use crate::sent_instructions::{Instruction, SentInstructions};
+use crate::status::PendingReports;
 
 /// The capacity of the queue of messages to one agent.
 const OUTBOUND: usize = 256;
@@ -79,14 +79,14 @@ pub struct Session {
     /// The logs being read from the node.
     pub logs: LogSinks,
     /// Requests that the node has not answered yet.
-    pub asks: Asks,
-    book: Mutex<Book>,
+    pub asks: PendingNodeRequests,
+    book: Mutex<SentInstructions>,
     heard: Mutex<Instant>,
     /// The node's inventory; a separate task writes the latest.
     inventory: watch::Sender<NodeInventory>,
     /// The agent's latest health report; a separate task writes the latest.
-    health: watch::Sender<Option<health::Health>>,
-    description: Description,
+    health: watch::Sender<Option<health::ReportedHealth>>,
+    description: NodeDescription,
 }
 
 impl Session {
@@ -112,18 +112,18 @@ impl Session {
 }
 
 /// The tonic service.
-struct Service(Arc<Fleet>);
+struct SessionService(Arc<Fleet>);
 
 /// The service's routes.
 pub fn routes(fleet: &Arc<Fleet>) -> tonic::service::Routes {
-    let server = FleetServer::new(Service(fleet.clone()))
+    let server = FleetServer::new(SessionService(fleet.clone()))
         .max_decoding_message_size(MAX_AGENT_MESSAGE_BYTES)
         .max_encoding_message_size(MAX_MESSAGE_BYTES);
     tonic::service::Routes::new(server)
 }
 
 #[tonic::async_trait]
-impl FleetService for Service {
+impl FleetService for SessionService {
     type SessionStream =
         Pin<Box<dyn futures::Stream<Item = Result<ServerMessage, Status>> + Send + 'static>>;
 
@@ -224,7 +224,7 @@ async fn begin(
         .await
         .map_err(|_| Status::unavailable("the server has not read its pods yet; try again"))?
         .map_err(|_| Status::unavailable("the server is stopping"))?;
-    let description = Description::of(&hello, &inventory);
+    let description = NodeDescription::of(&hello, &inventory);
     let node = description.name.clone();
     // The previous session must not write after the new epoch began.
     if let Some(before) = fleet.sessions.lock().remove(&node) {
@@ -237,7 +237,7 @@ async fn begin(
         .await
         .map_err(unavailable)?;
     let pods = pods_of(fleet, &node).await.map_err(unavailable)?;
-    let (book, stops) = Book::open(&hello.pods, &pods);
+    let (book, stops) = SentInstructions::open(&hello.pods, &pods);
     let (outbound, stream) = mpsc::channel(OUTBOUND);
     let session = Arc::new(Session {
         node: node.clone(),
@@ -247,7 +247,7 @@ async fn begin(
         wake: Notify::new(),
         ended: watch::Sender::new(false),
         logs: LogSinks::default(),
-        asks: Asks::default(),
+        asks: PendingNodeRequests::default(),
         book: Mutex::new(book),
         heard: Mutex::new(Instant::now()),
         inventory: watch::Sender::new(inventory),
@@ -276,7 +276,7 @@ async fn begin(
             epoch,
             heartbeat_seconds: HEARTBEAT_SECONDS,
         };
-        let reports = Reports::new(fleet.client.clone(), session.node.clone());
+        let reports = PendingReports::new(fleet.client.clone(), session.node.clone());
         let mut ended = session.ended.subscribe();
         // Subscribes before any message arrives that could be missed.
         let inventories = session.inventory.subscribe();
@@ -346,7 +346,7 @@ async fn pods_of(fleet: &Fleet, node: &str) -> Result<Vec<Arc<Pod>>, crate::Flee
 async fn read(
     fleet: &Fleet,
     session: &Arc<Session>,
-    reports: &Arc<Reports>,
+    reports: &Arc<PendingReports>,
     mut inbound: Streaming<AgentMessage>,
 ) -> String {
     let silence = Duration::from_secs(SESSION_SILENCE_SECONDS);
@@ -488,15 +488,15 @@ async fn carry_out(
     fleet: &Arc<Fleet>,
     session: &Arc<Session>,
     sent: &mut BTreeMap<String, Sent>,
-    tell: Tell,
+    tell: Instruction,
 ) -> bool {
     match tell {
-        Tell::Stop(stop) => session.send(stop).await,
-        Tell::Assign(pod) => {
+        Instruction::Stop(stop) => session.send(stop).await,
+        Instruction::Assign(pod) => {
             let resolved = resolve(&fleet.client, &pod).await;
             assign(fleet, session, sent, &pod, resolved).await
         }
-        Tell::Vanished {
+        Instruction::Vanished {
             namespace,
             name,
             uid,
@@ -584,7 +584,7 @@ fn names_of(fleet: &Fleet, pod: &Pod) -> (u64, Vec<HostsEntry>) {
 }
 
 /// A namespace and optionally a gang in it: the pods share one hosts file.
-type Gang<'a> = (&'a str, Option<&'a str>);
+type HostsScope<'a> = (&'a str, Option<&'a str>);
 
 /// Sends the hosts entries that changed, computed once for each gang.
 async fn send_changes(
@@ -593,7 +593,7 @@ async fn send_changes(
     sent: &mut BTreeMap<String, Sent>,
     pods: &[Arc<Pod>],
 ) -> bool {
-    let mut computed: BTreeMap<Gang, (u64, Vec<HostsEntry>)> = BTreeMap::new();
+    let mut computed: BTreeMap<HostsScope, (u64, Vec<HostsEntry>)> = BTreeMap::new();
     let mut updates = Vec::new();
     for pod in pods {
         let Some(uid) = pod.metadata.uid.as_deref() else {

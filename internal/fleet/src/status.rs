@@ -55,7 +55,7 @@ struct Pending {
 }
 
 /// One session's pending reports.
-pub struct Reports {
+pub struct PendingReports {
     client: Client,
     node: String,
     pending: Mutex<Pending>,
@@ -63,16 +63,16 @@ pub struct Reports {
 }
 
 /// The result of a write.
-enum Written {
+enum StatusWriteResult {
     Done,
     /// The write is to be retried.
     Later,
 }
 
-impl Reports {
+impl PendingReports {
     /// Creates the queue for the session of `node`.
     pub fn new(client: Client, node: String) -> Arc<Self> {
-        Arc::new(Reports {
+        Arc::new(PendingReports {
             client,
             node,
             pending: Mutex::default(),
@@ -140,14 +140,14 @@ impl Reports {
                 async move {
                     // Writes the last status first: it contains the exit codes that watchers need.
                     if let Some(status) = &status
-                        && let Written::Later = self.write_status(status).await
+                        && let StatusWriteResult::Later = self.write_status(status).await
                     {
                         return Some(uid);
                     }
                     match &gone {
                         Some(gone) => match self.finish_deletion(gone).await {
-                            Written::Done => None,
-                            Written::Later => Some(uid),
+                            StatusWriteResult::Done => None,
+                            StatusWriteResult::Later => Some(uid),
                         },
                         None => None,
                     }
@@ -176,19 +176,19 @@ impl Reports {
         !again.is_empty()
     }
 
-    async fn write_status(&self, report: &PodStatus) -> Written {
+    async fn write_status(&self, report: &PodStatus) -> StatusWriteResult {
         let new: Value = match serde_json::from_str(&report.status_json) {
             Ok(status) => status,
             Err(error) => {
                 tracing::warn!(node = self.node, pod = report.name, %error, "the server drops a pod's status that is not JSON");
-                return Written::Done;
+                return StatusWriteResult::Done;
             }
         };
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), &report.namespace);
         for _ in 0..MAX_CONFLICTS {
             let current = match pods.get_opt(&report.name).await {
                 Ok(Some(pod)) => pod,
-                Ok(None) => return Written::Done,
+                Ok(None) => return StatusWriteResult::Done,
                 Err(error) => return self.failed("reading", &report.name, &error),
             };
             if let Err(why) = accepts(&current, &report.uid, &self.node, &new) {
@@ -198,33 +198,33 @@ impl Reports {
                     why,
                     "the server does not take a pod's status"
                 );
-                return Written::Done;
+                return StatusWriteResult::Done;
             }
             let patch = status_patch(&current, &new);
             match pods
                 .patch_status(&report.name, &PatchParams::default(), &Patch::Merge(&patch))
                 .await
             {
-                Ok(_) => return Written::Done,
+                Ok(_) => return StatusWriteResult::Done,
                 Err(error) if status_code(&error) == Some(409) => {}
-                Err(error) if status_code(&error) == Some(404) => return Written::Done,
+                Err(error) if status_code(&error) == Some(404) => return StatusWriteResult::Done,
                 Err(error) => return self.failed("writing the status of", &report.name, &error),
             }
         }
-        Written::Later
+        StatusWriteResult::Later
     }
 
-    async fn finish_deletion(&self, gone: &PodGone) -> Written {
+    async fn finish_deletion(&self, gone: &PodGone) -> StatusWriteResult {
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), &gone.namespace);
         let current = match pods.get_opt(&gone.name).await {
             Ok(Some(pod)) => pod,
-            Ok(None) => return Written::Done,
+            Ok(None) => return StatusWriteResult::Done,
             Err(error) => return self.failed("reading", &gone.name, &error),
         };
         let ours = current.metadata.uid.as_deref() == Some(&gone.uid)
             && node_of(&current) == Some(&self.node);
         if !ours || current.metadata.deletion_timestamp.is_none() {
-            return Written::Done;
+            return StatusWriteResult::Done;
         }
         let parameters = DeleteParams {
             grace_period_seconds: Some(0),
@@ -235,8 +235,8 @@ impl Reports {
             ..DeleteParams::default()
         };
         match pods.delete(&gone.name, &parameters).await {
-            Ok(_) => Written::Done,
-            Err(error) if matches!(status_code(&error), Some(404 | 409)) => Written::Done,
+            Ok(_) => StatusWriteResult::Done,
+            Err(error) if matches!(status_code(&error), Some(404 | 409)) => StatusWriteResult::Done,
             Err(error) => self.failed("deleting", &gone.name, &error),
         }
     }
@@ -250,16 +250,16 @@ impl Reports {
         }
     }
 
-    fn failed(&self, what: &str, pod: &str, error: &kube::Error) -> Written {
+    fn failed(&self, what: &str, pod: &str, error: &kube::Error) -> StatusWriteResult {
         match status_code(error) {
             // The API rejects the write permanently.
             Some(400 | 403 | 422) => {
                 tracing::warn!(node = self.node, pod, %error, "{what} a pod was refused");
-                Written::Done
+                StatusWriteResult::Done
             }
             _ => {
                 tracing::warn!(node = self.node, pod, %error, "{what} a pod failed; trying again");
-                Written::Later
+                StatusWriteResult::Later
             }
         }
     }
@@ -277,7 +277,7 @@ fn accepts(current: &Pod, uid: &str, node: &str, new: &Value) -> Result<(), &'st
         .status
         .as_ref()
         .and_then(|status| status.phase.as_deref());
-    if crate::book::is_lost(current) {
+    if crate::sent_instructions::is_lost(current) {
         return Err("the pod was declared lost");
     }
     let ended = |phase: Option<&str>| matches!(phase, Some("Succeeded" | "Failed"));

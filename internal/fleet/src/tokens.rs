@@ -58,7 +58,7 @@ pub struct JoinTokenOptions {
 
 /// A new token; its text cannot be read later.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NewJoinToken {
+pub struct IssuedJoinToken {
     /// The public half, by which it is listed and revoked.
     pub id: String,
     /// The whole token, to be given to the agent.
@@ -105,7 +105,7 @@ impl JoinTokens {
     }
 
     /// Creates a token.
-    pub async fn create(&self, options: &JoinTokenOptions) -> Result<NewJoinToken, FleetError> {
+    pub async fn create(&self, options: &JoinTokenOptions) -> Result<IssuedJoinToken, FleetError> {
         check_options(options)?;
         self.drop_expired(Timestamp::now()).await;
         let id = random_text(ID_LENGTH)?;
@@ -133,7 +133,7 @@ impl JoinTokens {
             .create(&PostParams::default(), &object)
             .await
             .map_err(api("keeping the join token"))?;
-        Ok(NewJoinToken {
+        Ok(IssuedJoinToken {
             token: format!("{id}.{secret}"),
             id,
             expires,

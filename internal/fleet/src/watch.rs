@@ -14,33 +14,33 @@ use tokio::task::AbortHandle;
 
 use crate::Fleet;
 use crate::admissions;
-use crate::index::{Index, Key, Listed, Touched, key_of};
+use crate::index::{Index, IndexKey, ListKind, Touched, key_of};
 
 /// How the index applies the events of one kind.
-struct Feed<K> {
-    listed: Listed,
+struct EventHandler<K> {
+    listed: ListKind,
     put: fn(&mut Index, K) -> Touched,
-    remove: fn(&mut Index, &Key, &K) -> Touched,
-    retain: fn(&mut Index, &BTreeSet<Key>) -> Touched,
+    remove: fn(&mut Index, &IndexKey, &K) -> Touched,
+    retain: fn(&mut Index, &BTreeSet<IndexKey>) -> Touched,
 }
 
 /// Starts the watches. They hold the fleet weakly, and end with it.
 pub fn spawn(fleet: &Arc<Fleet>) -> Vec<AbortHandle> {
     let client = fleet.client.clone();
-    let pods = Feed::<Pod> {
-        listed: Listed::Pods,
+    let pods = EventHandler::<Pod> {
+        listed: ListKind::Pods,
         put: Index::put_pod,
         remove: |index, key, pod| index.remove_pod(key, pod.metadata.uid.as_deref()),
         retain: Index::retain_pods,
     };
-    let services = Feed::<Service> {
-        listed: Listed::Services,
+    let services = EventHandler::<Service> {
+        listed: ListKind::Services,
         put: Index::put_service,
         remove: |index, key, _| index.remove_service(key),
         retain: Index::retain_services,
     };
-    let nodes = Feed::<Node> {
-        listed: Listed::Nodes,
+    let nodes = EventHandler::<Node> {
+        listed: ListKind::Nodes,
         put: |index, node| index.put_node(&node),
         remove: |index, key, _| {
             index.remove_node(&key.1);
@@ -80,7 +80,7 @@ pub fn spawn_admissions(fleet: &Arc<Fleet>) -> [AbortHandle; 2] {
     [following.abort_handle(), ending.abort_handle()]
 }
 
-async fn follow<K>(fleet: Weak<Fleet>, api: Api<K>, chosen: watcher::Config, feed: Feed<K>)
+async fn follow<K>(fleet: Weak<Fleet>, api: Api<K>, chosen: watcher::Config, feed: EventHandler<K>)
 where
     K: kube::Resource + Clone + Debug + DeserializeOwned + Send + 'static,
 {

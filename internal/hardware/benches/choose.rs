@@ -4,14 +4,15 @@ use std::hint::black_box;
 use std::path::Path;
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use hardware::description::Description;
-use hardware::{Chooser, Graph, Inventory};
+use hardware::description::MachineDescription;
+use hardware::{GpuChooser, Inventory, PathGraph};
 
-fn machine(text: &str) -> Graph {
+fn machine(text: &str) -> PathGraph {
     let mut inventory = Inventory::default();
-    let description = Description::parse(text, Path::new("bench.toml")).expect("a good machine");
+    let description =
+        MachineDescription::parse(text, Path::new("bench.toml")).expect("a good machine");
     description.apply(&mut inventory);
-    Graph::of(&inventory)
+    PathGraph::of(&inventory)
 }
 
 /// Sixteen on one fabric, as a DGX-2 has them.
@@ -63,13 +64,13 @@ fn choose(c: &mut Criterion) {
         ("unlike", unlike()),
     ] {
         let graph = machine(&text);
-        let ready = Chooser::new(graph.clone());
+        let ready = GpuChooser::new(graph.clone());
         ready.prepare();
         c.bench_function(&format!("8 of 16, {name}"), |b| {
             b.iter(|| ready.choose(black_box(&all), &[], 8));
         });
         c.bench_function(&format!("tables of 16, {name}"), |b| {
-            b.iter(|| Chooser::new(black_box(&graph).clone()).prepare());
+            b.iter(|| GpuChooser::new(black_box(&graph).clone()).prepare());
         });
     }
 }

@@ -11,7 +11,7 @@
 use std::cmp::Reverse;
 use std::sync::OnceLock;
 
-use crate::graph::Graph;
+use crate::graph::PathGraph;
 use crate::inventory::LinkKind;
 use crate::ring::{MOST, Rings};
 use crate::wiring::Bandwidth;
@@ -38,18 +38,18 @@ pub struct Quality {
 
 /// Chooses among a machine's GPUs. Two choosers are equal if their machines' paths are.
 #[derive(Clone, Debug, Default)]
-pub struct Chooser {
-    graph: Graph,
+pub struct GpuChooser {
+    graph: PathGraph,
     tables: OnceLock<Tables>,
 }
 
-impl PartialEq for Chooser {
-    fn eq(&self, other: &Chooser) -> bool {
+impl PartialEq for GpuChooser {
+    fn eq(&self, other: &GpuChooser) -> bool {
         self.graph == other.graph
     }
 }
 
-impl Eq for Chooser {}
+impl Eq for GpuChooser {}
 
 /// Facts about the GPUs that are computed beforehand.
 #[derive(Clone, Debug)]
@@ -65,17 +65,17 @@ struct Tables {
     nodes: Vec<u64>,
 }
 
-impl Chooser {
+impl GpuChooser {
     /// A chooser for a machine; computes no tables yet.
-    pub fn new(graph: Graph) -> Chooser {
-        Chooser {
+    pub fn new(graph: PathGraph) -> GpuChooser {
+        GpuChooser {
             graph,
             tables: OnceLock::new(),
         }
     }
 
     /// The machine's paths.
-    pub fn graph(&self) -> &Graph {
+    pub fn graph(&self) -> &PathGraph {
         &self.graph
     }
 
@@ -198,7 +198,7 @@ impl Chooser {
 }
 
 impl Tables {
-    fn of(graph: &Graph) -> Tables {
+    fn of(graph: &PathGraph) -> Tables {
         let size = graph.gpus.len();
         let nics = graph.nics.len().min(NICS);
         let mut near = vec![0u64; size];
@@ -237,7 +237,7 @@ impl Tables {
 }
 
 /// The sum of pairs' bandwidths in each set, computed from a set with one device less.
-fn pairs(graph: &Graph) -> Vec<u64> {
+fn pairs(graph: &PathGraph) -> Vec<u64> {
     let mut sums = vec![0u64; 1 << graph.gpus.len()];
     for set in 1..sums.len() {
         let first = set.trailing_zeros() as usize;

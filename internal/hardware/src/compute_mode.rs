@@ -3,7 +3,7 @@
 use nvml_wrapper::enum_wrappers::device::ComputeMode;
 use nvml_wrapper::error::NvmlError;
 
-use crate::Source;
+use crate::InventorySources;
 use crate::gpus::open;
 
 /// The driver refuses to change a GPU's compute mode.
@@ -22,7 +22,11 @@ pub struct ComputeModeError {
 /// # Errors
 ///
 /// The driver's error.
-pub fn set_exclusive(source: &Source, gpu: &str, exclusive: bool) -> Result<(), ComputeModeError> {
+pub fn set_exclusive(
+    source: &InventorySources,
+    gpu: &str,
+    exclusive: bool,
+) -> Result<(), ComputeModeError> {
     if source.description.is_some() || !source.nvml {
         return Ok(());
     }

@@ -9,8 +9,8 @@ use std::time::Duration;
 use nvml_wrapper::Nvml;
 use nvml_wrapper_sys::bindings::{nvmlDevice_t, nvmlEventData_t, nvmlEventSet_t};
 
-use crate::Source;
-use crate::description::Description;
+use crate::InventorySources;
+use crate::description::MachineDescription;
 use crate::gpus::open;
 use crate::inventory::Inventory;
 
@@ -39,7 +39,7 @@ pub struct Xid {
 pub struct Deaf;
 
 /// Listens to a machine's GPUs. Reports no events from before its start.
-pub enum Events {
+pub enum GpuEvents {
     /// Through the driver.
     Driver(Box<Listener>),
     /// By reading a description repeatedly: the number of reported XIDs of each GPU.
@@ -60,35 +60,35 @@ pub struct Listener {
 // takes `&mut self`, and it is freed once.
 unsafe impl Send for Listener {}
 
-impl Events {
+impl GpuEvents {
     /// Listens to the GPUs that answer; none if there are none.
-    pub fn listen(source: &Source) -> Option<Events> {
+    pub fn listen(source: &InventorySources) -> Option<GpuEvents> {
         if let Some(path) = &source.description {
             let told = described(path)?.into_iter();
             let told = told.map(|(id, xids)| (id, xids.len())).collect();
-            return Some(Events::Described(path.clone(), told));
+            return Some(GpuEvents::Described(path.clone(), told));
         }
         if !source.nvml {
             return None;
         }
         let nvml = open(source.library.as_deref()).ok()?;
         let listener = Listener::new(nvml)?;
-        Some(Events::Driver(Box::new(listener)))
+        Some(GpuEvents::Driver(Box::new(listener)))
     }
 
     /// Whether every GPU present at the start is registered.
     pub fn complete(&self) -> bool {
         match self {
-            Events::Driver(listener) => listener.ids.len() as u64 == u64::from(listener.count),
-            Events::Described(..) => true,
+            GpuEvents::Driver(listener) => listener.ids.len() as u64 == u64::from(listener.count),
+            GpuEvents::Described(..) => true,
         }
     }
 
     /// The next XID, within this time limit.
     pub fn wait(&mut self, limit: Duration) -> Result<Option<Xid>, Deaf> {
         match self {
-            Events::Driver(listener) => listener.wait(limit),
-            Events::Described(path, told) => {
+            GpuEvents::Driver(listener) => listener.wait(limit),
+            GpuEvents::Described(path, told) => {
                 let found = described(path).and_then(|machine| next(machine, told));
                 if found.is_none() {
                     std::thread::sleep(limit.min(LOOK_EVERY));
@@ -101,7 +101,9 @@ impl Events {
 
 /// Each described GPU's XIDs; none while the description is unreadable.
 fn described(path: &std::path::Path) -> Option<Vec<(String, Vec<u64>)>> {
-    let machine = Description::load(path).ok()?.machine(Inventory::default());
+    let machine = MachineDescription::load(path)
+        .ok()?
+        .machine(Inventory::default());
     let gpus = machine.inventory.gpus.into_iter().zip(machine.cards);
     Some(gpus.map(|(gpu, card)| (gpu.id, card.state.xids)).collect())
 }

@@ -17,9 +17,11 @@ use nvml_wrapper_sys::bindings::{
 };
 
 use crate::capabilities;
-use crate::inventory::{Ecc, Fabric, Gpu, Inventory, Link, LinkKind, Load, Origin, Slice};
+use crate::fault_signs::{GpuFault, Signs};
+use crate::inventory::{
+    DriverLoad, Ecc, FabricState, Gpu, GpuPath, Inventory, LinkKind, MigDevice, Origin,
+};
 use crate::mig::profile_mib;
-use crate::signs::{Fault, Signs};
 use crate::system::numa_of_pci;
 use crate::wiring::PcieLink;
 
@@ -31,7 +33,7 @@ const FABRIC_INFO_V2: u32 = size_of::<nvmlGpuFabricInfo_v2_t>() as u32 | 2 << 24
 
 /// The driver's library, opened at first use and kept.
 #[derive(Default)]
-pub struct Driver {
+pub struct NvmlDriver {
     nvml: Option<Nvml>,
     /// The library's path; if absent, the system's search path applies.
     library: Option<PathBuf>,
@@ -39,10 +41,10 @@ pub struct Driver {
     known: BTreeMap<String, Gpu>,
 }
 
-impl Driver {
+impl NvmlDriver {
     /// A driver whose library is in the given file: a stand-in, or one in an unusual place.
-    pub fn with_library(library: PathBuf) -> Driver {
-        Driver {
+    pub fn with_library(library: PathBuf) -> NvmlDriver {
+        NvmlDriver {
             nvml: None,
             library: Some(library),
             known: BTreeMap::new(),
@@ -50,7 +52,7 @@ impl Driver {
     }
 
     /// Adds the GPUs that exist now.
-    pub fn look(&mut self, root: &Path, inventory: &mut Inventory) {
+    pub fn observe(&mut self, root: &Path, inventory: &mut Inventory) {
         let driver_is_there = root.join("proc/driver/nvidia/version").exists();
         if self.nvml.is_none() {
             match open(self.library.as_deref()) {
@@ -94,7 +96,7 @@ impl Driver {
                     devices.push(device);
                 }
                 // A dead GPU must neither hide the others nor be forgotten.
-                Err(error) => unanswered.push((index, Fault::silent(&error))),
+                Err(error) => unanswered.push((index, GpuFault::silent(&error))),
             }
         }
         link(nvml, &devices, &mut inventory.gpus);
@@ -114,7 +116,7 @@ impl Driver {
         &self,
         root: &Path,
         inventory: &mut Inventory,
-        unanswered: Vec<(u32, Fault)>,
+        unanswered: Vec<(u32, GpuFault)>,
     ) -> Vec<Gpu> {
         let missing: Vec<&Gpu> = (self.known.values())
             .filter(|known| !inventory.gpus.iter().any(|gpu| gpu.id == known.id))
@@ -129,7 +131,7 @@ impl Driver {
             let fault = unanswered.iter().find(|(index, _)| *index == gpu.index);
             let mut fault = match fault {
                 Some((_, fault)) => fault.clone(),
-                None => Fault {
+                None => GpuFault {
                     problem: "the driver no longer lists it".to_owned(),
                     fatal: true,
                 },
@@ -145,7 +147,7 @@ impl Driver {
 
     /// Marks all known GPUs if the driver does not answer at all.
     fn silent(&self, inventory: &mut Inventory, error: &NvmlError) {
-        let fault = Fault {
+        let fault = GpuFault {
             problem: format!("the NVIDIA driver does not answer: {error}"),
             // Running pods may still have the driver: a library can be missing for a while.
             fatal: false,
@@ -164,12 +166,12 @@ impl Driver {
 }
 
 /// A known GPU that now has this fault.
-fn stopped(gpu: &Gpu, fault: Fault) -> Gpu {
+fn stopped(gpu: &Gpu, fault: GpuFault) -> Gpu {
     Gpu {
         healthy: false,
         failed: fault.fatal,
         problem: fault.problem,
-        load: Load::default(),
+        load: DriverLoad::default(),
         signs: Signs::default(),
         ..gpu.clone()
     }
@@ -209,7 +211,7 @@ fn describe(device: &Device<'_>, index: u32, driver: &str, root: &Path) -> Resul
     // A card may lack any value except the id.
     let memory = device.memory_info();
     let fault = match &memory {
-        Err(error @ (NvmlError::GpuLost | NvmlError::Unknown)) => Some(Fault::silent(error)),
+        Err(error @ (NvmlError::GpuLost | NvmlError::Unknown)) => Some(GpuFault::silent(error)),
         _ => signs.fault(),
     };
     Ok(Gpu {
@@ -258,10 +260,10 @@ pub(crate) fn ecc(device: &Device<'_>) -> Option<Ecc> {
 
 /// A GPU's state in its fabric; the wrapper has no call for it. Drivers before 535 have none
 /// either, and then a GPU counts as needing no fabric.
-fn fabric(device: &Device<'_>) -> (Fabric, String) {
+fn fabric(device: &Device<'_>) -> (FabricState, String) {
     let none = String::new();
     let Ok(call) = device.nvml().lib().nvmlDeviceGetGpuFabricInfoV.as_ref() else {
-        return (Fabric::None, none);
+        return (FabricState::None, none);
     };
     let mut info = nvmlGpuFabricInfo_v2_t {
         version: FABRIC_INFO_V2,
@@ -279,11 +281,11 @@ fn fabric(device: &Device<'_>) -> (Fabric, String) {
             // A fabric of one machine has no UUID.
             let spans = info.clusterUuid.iter().any(|byte| *byte != 0);
             let clique = || format!("{}.{}", uuid(&info.clusterUuid), info.cliqueId);
-            (Fabric::Completed, if spans { clique() } else { none })
+            (FabricState::Completed, if spans { clique() } else { none })
         }
-        (0, NVML_GPU_FABRIC_STATE_NOT_SUPPORTED) => (Fabric::None, none),
-        (0, _) => (Fabric::Starting, none),
-        _ => (Fabric::None, none),
+        (0, NVML_GPU_FABRIC_STATE_NOT_SUPPORTED) => (FabricState::None, none),
+        (0, _) => (FabricState::Starting, none),
+        _ => (FabricState::None, none),
     }
 }
 
@@ -312,8 +314,8 @@ fn mode(root: &Path, pci: &str) -> String {
 }
 
 /// A GPU's load. A card may lack a sensor, and a driver a call.
-fn load(device: &Device<'_>, memory_mib: Option<u64>) -> Load {
-    Load {
+fn load(device: &Device<'_>, memory_mib: Option<u64>) -> DriverLoad {
+    DriverLoad {
         percent: device.utilization_rates().ok().map(|rates| rates.gpu),
         memory_mib,
         celsius: device.temperature(TemperatureSensor::Gpu).ok(),
@@ -323,7 +325,7 @@ fn load(device: &Device<'_>, memory_mib: Option<u64>) -> Load {
 }
 
 /// The slices of a GPU in MIG mode; none if it is not in MIG mode, or does not support it.
-fn slices(device: &Device<'_>, root: &Path) -> Option<Vec<Slice>> {
+fn slices(device: &Device<'_>, root: &Path) -> Option<Vec<MigDevice>> {
     let mode = device.mig_mode().ok()?;
     if mode.current == 0 {
         return None;
@@ -332,7 +334,7 @@ fn slices(device: &Device<'_>, root: &Path) -> Option<Vec<Slice>> {
     // The driver returns the maximum number: unused places do not answer.
     let cut = places.filter_map(|place| device.mig_device_by_index(place).ok());
     let slices = cut.filter_map(|slice| {
-        Some(Slice {
+        Some(MigDevice {
             id: slice.uuid().ok()?,
             profile: slice_profile(&slice.name().ok()?)?.to_owned(),
             memory_mib: slice.memory_info().map_or(0, |memory| memory.total >> 20),
@@ -403,7 +405,7 @@ fn link(nvml: &Nvml, devices: &[Device<'_>], gpus: &mut [Gpu]) {
                     Err(_) => continue,
                 }
             };
-            gpus[from].links.push(Link {
+            gpus[from].links.push(GpuPath {
                 to: places[to].0.clone(),
                 kind,
                 count,
@@ -516,8 +518,8 @@ mod tests {
     #[test]
     fn a_machine_without_the_library_has_no_gpus() {
         let mut inventory = Inventory::default();
-        let mut driver = Driver::default();
-        driver.look(Path::new("/nowhere"), &mut inventory);
+        let mut driver = NvmlDriver::default();
+        driver.observe(Path::new("/nowhere"), &mut inventory);
         if driver.nvml.is_none() {
             assert_eq!(inventory, Inventory::default());
         }

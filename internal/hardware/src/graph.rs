@@ -1,8 +1,8 @@
 //! A machine's GPUs and network cards as a graph whose edges are effective bandwidths. Pure:
 //! computed from an [`Inventory`].
 
-use crate::inventory::{Fabric, Gpu, Inventory, LinkKind};
-use crate::pcie::{Place, Tree};
+use crate::inventory::{FabricState, Gpu, Inventory, LinkKind};
+use crate::pcie::{PcieLocation, PcieTree};
 use crate::wiring::{Bandwidth, Nic};
 
 /// A path between two devices.
@@ -41,7 +41,7 @@ pub struct NicNode {
 /// Every path between two devices. Devices are numbered: GPUs in the inventory's order, then
 /// network cards in theirs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Graph {
+pub struct PathGraph {
     /// The GPUs.
     pub gpus: Vec<GpuNode>,
     /// The network cards.
@@ -50,11 +50,11 @@ pub struct Graph {
     edges: Vec<Option<Edge>>,
 }
 
-impl Graph {
+impl PathGraph {
     /// The graph of a machine.
-    pub fn of(inventory: &Inventory) -> Graph {
-        let tree = Tree::of(inventory);
-        let places: Vec<Place<'_>> = (inventory.gpus.iter().map(gpu_place))
+    pub fn of(inventory: &Inventory) -> PathGraph {
+        let tree = PcieTree::of(inventory);
+        let places: Vec<PcieLocation<'_>> = (inventory.gpus.iter().map(gpu_place))
             .chain(inventory.nics.iter().map(nic_place))
             .collect();
         let (gpus, size) = (inventory.gpus.len(), places.len());
@@ -78,7 +78,7 @@ impl Graph {
                 edges[other * size + one] = Some(edge);
             }
         }
-        Graph {
+        PathGraph {
             gpus: (inventory.gpus.iter())
                 .map(|gpu| GpuNode {
                     id: gpu.id.clone(),
@@ -119,16 +119,16 @@ impl Graph {
     }
 }
 
-fn gpu_place(gpu: &Gpu) -> Place<'_> {
-    Place {
+fn gpu_place(gpu: &Gpu) -> PcieLocation<'_> {
+    PcieLocation {
         under: &gpu.under,
         numa: gpu.numa,
         link: gpu.pcie,
     }
 }
 
-fn nic_place(nic: &Nic) -> Place<'_> {
-    Place {
+fn nic_place(nic: &Nic) -> PcieLocation<'_> {
+    PcieLocation {
         under: &nic.under,
         numa: nic.numa,
         link: nic.link,
@@ -157,7 +157,7 @@ fn between(one: &Gpu, other: &Gpu, pcie: Edge) -> Edge {
     };
     let joined = [one, other]
         .iter()
-        .all(|gpu| gpu.fabric != Fabric::Starting);
+        .all(|gpu| gpu.fabric != FabricState::Starting);
     let links = match (kind, back) {
         (LinkKind::Nvl, LinkKind::Nvl) => count.min(count_back),
         (LinkKind::Nvs, LinkKind::Nvs) if joined => count.min(count_back),
@@ -192,13 +192,13 @@ fn nvlink(capability: &str) -> Bandwidth {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::inventory::Link;
+    use crate::inventory::GpuPath;
 
     fn gpu(id: &str, to: &str, kind: LinkKind, count: u32) -> Gpu {
         Gpu {
             id: id.into(),
             compute_capability: "9.0".into(),
-            links: vec![Link {
+            links: vec![GpuPath {
                 to: to.into(),
                 kind,
                 count,
@@ -212,7 +212,7 @@ mod tests {
             gpus: vec![one, other],
             ..Inventory::default()
         };
-        Graph::of(&machine).edge(0, 1).expect("two GPUs")
+        PathGraph::of(&machine).edge(0, 1).expect("two GPUs")
     }
 
     #[test]
@@ -228,11 +228,11 @@ mod tests {
     #[test]
     fn a_gpu_that_has_not_joined_the_fabric_is_reached_over_pcie() {
         let mut other = gpu("b", "a", LinkKind::Nvs, 18);
-        other.fabric = Fabric::Starting;
+        other.fabric = FabricState::Starting;
         let found = edge(gpu("a", "b", LinkKind::Nvs, 18), other);
         assert_eq!((found.kind, found.links), (LinkKind::Phb, 0));
         let completed = |mut gpu: Gpu| {
-            gpu.fabric = Fabric::Completed;
+            gpu.fabric = FabricState::Completed;
             gpu
         };
         let found = edge(
@@ -253,12 +253,12 @@ mod tests {
 
     #[test]
     fn a_network_cards_ports_bound_its_paths() {
-        use crate::wiring::{PcieLink, Port};
-        let port = Port {
+        use crate::wiring::{CardPort, PcieLink};
+        let port = CardPort {
             number: 1,
             state: "ACTIVE".into(),
             gbits: 100,
-            ..Port::default()
+            ..CardPort::default()
         };
         let machine = Inventory {
             gpus: vec![Gpu {
@@ -275,7 +275,9 @@ mod tests {
             }],
             ..Inventory::default()
         };
-        let found = Graph::of(&machine).edge(0, 1).expect("a GPU and a card");
+        let found = PathGraph::of(&machine)
+            .edge(0, 1)
+            .expect("a GPU and a card");
         assert_eq!(found.bandwidth.to_string(), "12.5 GB/s");
     }
 }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::signs::Signs;
+use crate::fault_signs::Signs;
 use crate::wiring::{Bandwidth, Nic, PcieLink, PcieSwitch};
 
 /// A machine's hardware.
@@ -122,7 +122,7 @@ pub struct Gpu {
     pub ecc: Option<Ecc>,
     /// Its state in a fabric of NVLink switches.
     #[serde(default)]
-    pub fabric: Fabric,
+    pub fabric: FabricState,
     /// Its NVLink domain's UUID and its clique in that domain, `UUID.N`, once it has joined a domain that spans
     /// machines; empty otherwise.
     #[serde(default)]
@@ -144,12 +144,12 @@ pub struct Gpu {
     #[serde(default)]
     pub signs: Signs,
     /// Its load; values that the driver does not report are unknown.
-    pub load: Load,
+    pub load: DriverLoad,
     /// Its slices, if it is in MIG mode.
     #[serde(default)]
-    pub slices: Option<Vec<Slice>>,
+    pub slices: Option<Vec<MigDevice>>,
     /// Its links to the machine's other GPUs, each of the best kind only.
-    pub links: Vec<Link>,
+    pub links: Vec<GpuPath>,
 }
 
 /// The error correction of a GPU's memory.
@@ -166,7 +166,7 @@ pub struct Ecc {
 /// Whether a GPU has joined its NVLink fabric; before that, its links to switches carry no data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Fabric {
+pub enum FabricState {
     /// It does not need to: it has no switches, or switches without registration.
     #[default]
     None,
@@ -178,7 +178,7 @@ pub enum Fabric {
 
 /// A GPU's current load, in the driver's own units.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Load {
+pub struct DriverLoad {
     /// Percent of the last sampling period in which it computed.
     pub percent: Option<u32>,
     /// Memory in use, MiB.
@@ -193,7 +193,7 @@ pub struct Load {
 
 /// A MIG slice of a GPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Slice {
+pub struct MigDevice {
     /// Its UUID, `MIG-...`.
     pub id: String,
     /// Its profile: `1g.10gb`.
@@ -208,7 +208,7 @@ pub struct Slice {
 
 /// A GPU's path to another.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Link {
+pub struct GpuPath {
     /// The other's id.
     pub to: String,
     /// Its kind.

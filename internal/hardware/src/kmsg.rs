@@ -23,7 +23,7 @@ const MARK: &str = "NVRM: Xid (";
 
 /// An XID in the kernel's log.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Line {
+pub struct XidLine {
     /// The GPU's place: domain, bus and device, in lower case: `0000:3b:00`.
     pub place: String,
     /// Its number in NVIDIA's list of XIDs.
@@ -39,13 +39,13 @@ pub fn place(pci: &str) -> String {
 
 /// The XID in a line, if it has one: `NVRM: Xid (PCI:0000:3b:00): 79, pid=...`. Old drivers omit
 /// `PCI:`, and for a slice its number follows the address.
-pub fn xid(line: &str) -> Option<Line> {
+pub fn xid(line: &str) -> Option<XidLine> {
     let (_, rest) = line.split_once(MARK)?;
     let (inside, rest) = rest.split_once("): ")?;
     let address = inside.strip_prefix("PCI:").unwrap_or(inside);
     let address = address.split(' ').next()?;
     let number: String = rest.chars().take_while(char::is_ascii_digit).collect();
-    Some(Line {
+    Some(XidLine {
         place: place(address),
         number: number.parse().ok()?,
     })
@@ -80,7 +80,7 @@ impl Tail {
     /// # Errors
     ///
     /// The file cannot be read any more: open it again.
-    pub fn read(&mut self) -> io::Result<Vec<Line>> {
+    pub fn read(&mut self) -> io::Result<Vec<XidLine>> {
         let mut found = Vec::new();
         let mut record = [0; RECORD_MAX];
         for _ in 0..READS_MAX {
@@ -99,7 +99,7 @@ impl Tail {
         Ok(found)
     }
 
-    fn take(&mut self, bytes: &[u8], found: &mut Vec<Line>) {
+    fn take(&mut self, bytes: &[u8], found: &mut Vec<XidLine>) {
         for byte in bytes {
             if *byte != b'\n' {
                 self.rest.push(*byte);
@@ -123,7 +123,7 @@ mod tests {
     #[test]
     fn lines_of_every_driver_are_understood_and_others_are_not() {
         let line = |place: &str, number| {
-            Some(Line {
+            Some(XidLine {
                 place: place.to_owned(),
                 number,
             })

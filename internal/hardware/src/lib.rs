@@ -11,10 +11,10 @@
 mod capabilities;
 pub mod choice;
 pub mod compute_mode;
-pub mod cutter;
 pub mod description;
 pub mod error;
 pub mod events;
+pub mod fault_signs;
 pub mod gpus;
 pub mod graph;
 pub mod inventory;
@@ -22,6 +22,7 @@ pub mod kmsg;
 pub mod matrix;
 pub mod meter;
 pub mod mig;
+pub mod mig_partitioner;
 pub mod nccl;
 pub mod partition;
 pub mod pcie;
@@ -29,27 +30,28 @@ pub mod ports;
 pub mod rdma;
 pub mod reading;
 pub mod ring;
-pub mod signs;
 pub mod sysfs;
 pub mod system;
 pub mod wiring;
 
 use std::path::PathBuf;
 
-pub use choice::Chooser;
-pub use cutter::Cutter;
+pub use choice::GpuChooser;
 pub use error::HardwareError;
-pub use events::Events;
-pub use graph::Graph;
-pub use inventory::{Ecc, Fabric, Gpu, Inventory, Link, LinkKind, Load, NumaNode, Origin, Slice};
+pub use events::GpuEvents;
+pub use fault_signs::{GpuFault, NvlinkErrors, Recovery, Signs};
+pub use graph::PathGraph;
+pub use inventory::{
+    DriverLoad, Ecc, FabricState, Gpu, GpuPath, Inventory, LinkKind, MigDevice, NumaNode, Origin,
+};
 pub use meter::Meter;
-pub use reading::Reading;
-pub use signs::{Fault, NvlinkErrors, Recovery, Signs};
-pub use wiring::{Bandwidth, Nic, PcieLink, PcieSwitch, Port};
+pub use mig_partitioner::MigPartitioner;
+pub use reading::GpuReading;
+pub use wiring::{Bandwidth, CardPort, Nic, PcieLink, PcieSwitch};
 
 /// The sources of the inventory.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Source {
+pub struct InventorySources {
     /// Whether to read GPUs from NVML.
     pub nvml: bool,
     /// The driver's library, if it is not on the system's search path.
@@ -60,9 +62,9 @@ pub struct Source {
     pub sysfs_root: PathBuf,
 }
 
-impl Default for Source {
-    fn default() -> Source {
-        Source {
+impl Default for InventorySources {
+    fn default() -> InventorySources {
+        InventorySources {
             nvml: true,
             library: None,
             description: None,
@@ -71,35 +73,35 @@ impl Default for Source {
     }
 }
 
-/// Detects the hardware once. For repeated detection, keep a [`Machine`].
-pub fn discover(source: Source) -> Result<Inventory, HardwareError> {
-    Machine::new(source).look()
+/// Detects the hardware once. For repeated detection, keep a [`MachineProbe`].
+pub fn discover(source: InventorySources) -> Result<Inventory, HardwareError> {
+    MachineProbe::new(source).observe()
 }
 
 /// Detects the hardware repeatedly without opening the GPU driver's library each time.
-pub struct Machine {
-    source: Source,
-    driver: gpus::Driver,
+pub struct MachineProbe {
+    source: InventorySources,
+    driver: gpus::NvmlDriver,
 }
 
-impl Machine {
+impl MachineProbe {
     /// Opens nothing yet.
-    pub fn new(source: Source) -> Machine {
+    pub fn new(source: InventorySources) -> MachineProbe {
         let driver = match &source.library {
-            Some(library) => gpus::Driver::with_library(library.clone()),
-            None => gpus::Driver::default(),
+            Some(library) => gpus::NvmlDriver::with_library(library.clone()),
+            None => gpus::NvmlDriver::default(),
         };
-        Machine { source, driver }
+        MachineProbe { source, driver }
     }
 
     /// The current hardware. A description is read again each time, so that an edit of the file (a
     /// GPU that becomes unhealthy) takes effect.
-    pub fn look(&mut self) -> Result<Inventory, HardwareError> {
+    pub fn observe(&mut self) -> Result<Inventory, HardwareError> {
         let mut inventory = system::look(&self.source.sysfs_root)?;
         if let Some(path) = &self.source.description {
-            description::Description::load(path)?.apply(&mut inventory);
+            description::MachineDescription::load(path)?.apply(&mut inventory);
         } else if self.source.nvml {
-            self.driver.look(&self.source.sysfs_root, &mut inventory);
+            self.driver.observe(&self.source.sysfs_root, &mut inventory);
         }
         if self.source.description.is_none() {
             sysfs::look(&self.source.sysfs_root, &mut inventory);

@@ -2,13 +2,13 @@
 
 use std::fmt::Write;
 
-use crate::graph::{Edge, Graph};
+use crate::graph::{Edge, PathGraph};
 use crate::inventory::{Inventory, LinkKind};
 
 /// Draws the table: the paths between GPUs and network cards, their CPUs and NUMA nodes, a legend,
 /// the card of each `NIC`, and the bandwidths of the paths.
 pub fn draw(inventory: &Inventory) -> String {
-    let graph = Graph::of(inventory);
+    let graph = PathGraph::of(inventory);
     if graph.size() == 0 {
         return "no GPUs and no network cards that do RDMA were found\n".into();
     }
@@ -45,7 +45,7 @@ Legend:
   NV#  = # NVLinks, bonded
 ";
 
-fn table(inventory: &Inventory, graph: &Graph) -> String {
+fn table(inventory: &Inventory, graph: &PathGraph) -> String {
     let names: Vec<String> = (graph.gpus.iter().map(|gpu| format!("GPU{}", gpu.index)))
         .chain((0..graph.nics.len()).map(|at| format!("NIC{at}")))
         .collect();
@@ -122,7 +122,7 @@ pub fn ranges(numbers: &[u32]) -> String {
 }
 
 /// The bandwidth of each kind of path in the table.
-fn carried(graph: &Graph) -> String {
+fn carried(graph: &PathGraph) -> String {
     let mut seen: Vec<(LinkKind, Edge)> = Vec::new();
     for one in 0..graph.gpus.len() {
         for other in one + 1..graph.size() {

@@ -18,13 +18,15 @@ use nvml_wrapper_sys::bindings::{
     nvmlFieldValue_t, nvmlGpmSample_t, nvmlGridLicensableFeatures_t, nvmlValue_t,
 };
 
-use crate::Source;
-use crate::description::Description;
+use crate::InventorySources;
+use crate::description::MachineDescription;
 use crate::error::HardwareError;
+use crate::fault_signs::NvlinkErrors;
 use crate::gpus::{address, ecc, open, slice_profile};
 use crate::inventory::Inventory;
-use crate::reading::{Counters, Memory, ProcessReading, Reading, Rows, SliceReading};
-use crate::signs::NvlinkErrors;
+use crate::reading::{
+    DeviceMemory, GpuReading, PerformanceCounters, ProcessReading, Rows, SliceReading,
+};
 
 /// NVML's field numbers: the memory's temperature, rows remapped for corrected and for uncorrected
 /// errors, a pending remapping, and a failed one; errors on NVLinks.
@@ -38,7 +40,7 @@ const LONG: u32 = 3;
 
 /// Reads the values of GPUs.
 pub struct Meter {
-    source: Source,
+    source: InventorySources,
     library: Option<Library>,
 }
 
@@ -69,7 +71,7 @@ impl Drop for Library {
 
 impl Meter {
     /// Opens nothing yet.
-    pub fn new(source: Source) -> Meter {
+    pub fn new(source: InventorySources) -> Meter {
         Meter {
             source,
             library: None,
@@ -77,15 +79,15 @@ impl Meter {
     }
 
     /// The values of the GPUs that answer, by index. A machine without the library has none.
-    pub fn read(&mut self) -> Result<Vec<Reading>, HardwareError> {
+    pub fn read(&mut self) -> Result<Vec<GpuReading>, HardwareError> {
         if let Some(path) = &self.source.description {
-            let machine = Description::load(path)?.machine(Inventory::default());
+            let machine = MachineDescription::load(path)?.machine(Inventory::default());
             if machine.driver_gone {
                 return Ok(Vec::new());
             }
             let gpus = machine.inventory.gpus.iter().zip(&machine.cards);
             return Ok(gpus
-                .filter_map(|(gpu, card)| Reading::described(gpu, card))
+                .filter_map(|(gpu, card)| GpuReading::described(gpu, card))
                 .collect());
         }
         if !self.source.nvml {
@@ -117,7 +119,7 @@ impl Library {
         }
     }
 
-    fn read(&mut self) -> Result<Vec<Reading>, NvmlError> {
+    fn read(&mut self) -> Result<Vec<GpuReading>, NvmlError> {
         let Library {
             nvml,
             samples,
@@ -143,7 +145,7 @@ impl Library {
 }
 
 /// All values of a GPU.
-fn whole(device: &Device<'_>, index: u32, driver: &str) -> Result<Reading, NvmlError> {
+fn whole(device: &Device<'_>, index: u32, driver: &str) -> Result<GpuReading, NvmlError> {
     let rates = device.utilization_rates().ok();
     let fields = fields(device, &FIELDS);
     let field = |id: u32| fields.get(&id).copied();
@@ -156,7 +158,7 @@ fn whole(device: &Device<'_>, index: u32, driver: &str) -> Result<Reading, NvmlE
         }),
         _ => None,
     };
-    Ok(Reading {
+    Ok(GpuReading {
         id: device.uuid()?,
         index,
         minor: device.minor_number().ok(),
@@ -182,15 +184,15 @@ fn whole(device: &Device<'_>, index: u32, driver: &str) -> Result<Reading, NvmlE
         ecc: ecc(device).filter(|ecc| ecc.enabled),
         rows,
         licensed: licensed(device),
-        counters: Counters::default(),
+        counters: PerformanceCounters::default(),
         slices: slices(device),
         processes: Vec::new(),
     })
 }
 
-fn memory(device: &Device<'_>) -> Option<Memory> {
+fn memory(device: &Device<'_>) -> Option<DeviceMemory> {
     let info = device.memory_info().ok()?;
-    Some(Memory {
+    Some(DeviceMemory {
         used: info.used >> 20,
         free: info.free >> 20,
         reserved: info.reserved >> 20,
@@ -289,23 +291,27 @@ fn instance(slice: &Device<'_>) -> Option<u32> {
 
 /// The performance counters since the last sample, which is replaced. The first reading has no
 /// counters.
-fn counters(device: &Device<'_>, kept: &mut BTreeMap<String, Sample>, id: &str) -> Counters {
+fn counters(
+    device: &Device<'_>,
+    kept: &mut BTreeMap<String, Sample>,
+    id: &str,
+) -> PerformanceCounters {
     if !device.gpm_support().unwrap_or(false) {
-        return Counters::default();
+        return PerformanceCounters::default();
     }
     let Ok(now) = device.gpm_sample() else {
-        return Counters::default();
+        return PerformanceCounters::default();
     };
     let nvml = device.nvml();
     // SAFETY: the sample comes from this library, and no other code holds it.
     let before =
         (kept.remove(id)).map(|Sample(handle)| unsafe { GpmSample::from_handle(nvml, handle) });
-    let metrics = Counters::METRICS.map(GpmMetricId::try_from);
+    let metrics = PerformanceCounters::METRICS.map(GpmMetricId::try_from);
     let metrics: Vec<GpmMetricId> = metrics.into_iter().flatten().collect();
     let shown = before.and_then(|before| gpm_metrics_get(nvml, &before, &now, &metrics).ok());
     kept.insert(id.to_owned(), Sample(now.into_handle()));
     let shown: Vec<_> = shown.into_iter().flatten().flatten().collect();
-    Counters::of(|number| {
+    PerformanceCounters::of(|number| {
         let mut of_it = shown
             .iter()
             .filter(|shown| shown.metric_id.as_c() == number);

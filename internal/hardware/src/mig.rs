@@ -3,7 +3,7 @@
 
 /// A GPU instance profile of one product.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Profile {
+pub struct MigProfile {
     /// Its name, `1g.10gb`.
     pub name: &'static str,
     /// NVML's number for profiles of this shape (`NVML_GPU_INSTANCE_PROFILE_*`).
@@ -43,8 +43,8 @@ const fn shaped(
     (shape, id, slices): (u32, u32, u32),
     (copiers, decoders, media): (u32, u32, bool),
     (starts, size): (&'static [u32], u32),
-) -> Profile {
-    Profile {
+) -> MigProfile {
+    MigProfile {
         name,
         shape,
         id,
@@ -59,7 +59,7 @@ const fn shaped(
     }
 }
 
-static A100_40: [Profile; 7] = [
+static A100_40: [MigProfile; 7] = [
     shaped(("1g.5gb", 4864, 14), (0, 19, 1), (1, 0, false), (ANY, 1)),
     shaped(("1g.5gb+me", 4864, 14), (7, 20, 1), (1, 1, true), (ANY, 1)),
     shaped(("1g.10gb", 9984, 14), (9, 15, 1), (1, 1, false), (EVEN, 2)),
@@ -79,7 +79,7 @@ static A100_40: [Profile; 7] = [
     shaped(("7g.40gb", 40_448, 98), (4, 0, 7), (7, 5, true), (WHOLE, 8)),
 ];
 
-static A100_80: [Profile; 7] = [
+static A100_80: [MigProfile; 7] = [
     shaped(("1g.10gb", 9728, 14), (0, 19, 1), (1, 0, false), (ANY, 1)),
     shaped(("1g.10gb+me", 9728, 14), (7, 20, 1), (1, 1, true), (ANY, 1)),
     shaped(
@@ -109,7 +109,7 @@ static A100_80: [Profile; 7] = [
     shaped(("7g.80gb", 80_640, 98), (4, 0, 7), (7, 5, true), (WHOLE, 8)),
 ];
 
-static H100_80: [Profile; 7] = [
+static H100_80: [MigProfile; 7] = [
     shaped(("1g.10gb", 9984, 16), (0, 19, 1), (1, 1, false), (ANY, 1)),
     shaped(("1g.10gb+me", 9984, 16), (7, 20, 1), (1, 1, true), (ANY, 1)),
     shaped(
@@ -145,7 +145,7 @@ static H100_80: [Profile; 7] = [
 ];
 
 /// The profiles of a product; none if it does not support MIG, or is not known.
-pub fn profiles(model: &str) -> &'static [Profile] {
+pub fn profiles(model: &str) -> &'static [MigProfile] {
     let mut words = model.split([' ', '-']);
     let has = |word: &str| model.split([' ', '-']).any(|other| other == word);
     match words.find(|word| ["A100", "H100"].contains(word)) {
@@ -157,7 +157,7 @@ pub fn profiles(model: &str) -> &'static [Profile] {
 }
 
 /// The product's profile of this name.
-pub fn profile(model: &str, name: &str) -> Option<&'static Profile> {
+pub fn profile(model: &str, name: &str) -> Option<&'static MigProfile> {
     profiles(model).iter().find(|profile| profile.name == name)
 }
 
@@ -168,9 +168,9 @@ pub fn slice_mib(model: &str, name: &str) -> Option<u64> {
 }
 
 /// Instances in a GPU: the profile and the first memory slice of each.
-pub type Placed = Vec<(&'static Profile, u32)>;
+pub type Placed = Vec<(&'static MigProfile, u32)>;
 
-impl Profile {
+impl MigProfile {
     /// The most instances of it in a GPU.
     pub fn most(&self) -> u32 {
         // A GPU has one set of media engines.
@@ -181,10 +181,11 @@ impl Profile {
     }
 
     /// Whether it can begin at `start` beside the placed instances.
-    pub fn fits(&self, start: u32, placed: &[(&'static Profile, u32)]) -> bool {
+    pub fn fits(&self, start: u32, placed: &[(&'static MigProfile, u32)]) -> bool {
         let own = start..start + self.size;
-        let apart =
-            |(other, at): &(&'static Profile, u32)| own.end <= *at || at + other.size <= own.start;
+        let apart = |(other, at): &(&'static MigProfile, u32)| {
+            own.end <= *at || at + other.size <= own.start
+        };
         let media = placed.iter().any(|(other, _)| other.media);
         self.starts.contains(&start)
             && own.end <= MEMORY_SLICES
@@ -193,13 +194,13 @@ impl Profile {
     }
 
     /// The first position at which it can begin.
-    pub fn first(&self, placed: &[(&'static Profile, u32)]) -> Option<u32> {
+    pub fn first(&self, placed: &[(&'static MigProfile, u32)]) -> Option<u32> {
         let mut starts = self.starts.iter().copied();
         starts.find(|start| self.fits(*start, placed))
     }
 
     /// How many more instances fit beside the placed ones.
-    pub fn room(&'static self, placed: &[(&'static Profile, u32)]) -> u32 {
+    pub fn room(&'static self, placed: &[(&'static MigProfile, u32)]) -> u32 {
         let mut all = placed.to_vec();
         let mut count = 0;
         while let Some(start) = self.first(&all) {
@@ -212,7 +213,7 @@ impl Profile {
 
 /// Places profiles in order, each at its first free position. Fails with the first profile that
 /// has none.
-pub fn place(profiles: &[&'static Profile]) -> Result<Placed, &'static Profile> {
+pub fn place(profiles: &[&'static MigProfile]) -> Result<Placed, &'static MigProfile> {
     let mut placed: Placed = Vec::new();
     for profile in profiles {
         let start = profile.first(&placed).ok_or(*profile)?;
@@ -237,7 +238,7 @@ mod tests {
 
     const H100: &str = "NVIDIA H100 80GB HBM3";
 
-    fn of(names: &[&str]) -> Vec<&'static Profile> {
+    fn of(names: &[&str]) -> Vec<&'static MigProfile> {
         let found = names.iter().map(|name| profile(H100, name));
         found.map(|profile| profile.expect("a profile")).collect()
     }

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 use crate::inventory::{Gpu, Inventory, NumaNode, Origin};
-use crate::pcie::Tree;
+use crate::pcie::PcieTree;
 use crate::wiring::{Nic, PcieLink};
 
 /// The PCI class of a bridge, by which NCCL recognises a switch.
@@ -26,7 +26,7 @@ const MAX_VALUE: usize = 254;
 
 /// When NCCL gets a machine's tree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Tell {
+pub enum TreeDelivery {
     /// If the machine hides a tree that a description lists.
     #[default]
     Hidden,
@@ -57,12 +57,12 @@ pub struct Lacking {
 ///
 /// A described tree lacks a device: NCCL would combine the file and its own detection into two different trees.
 pub fn tree(
-    tell: Tell,
+    tell: TreeDelivery,
     found: &Inventory,
     shown: &Inventory,
     described: Option<&Inventory>,
 ) -> Result<Option<Inventory>, Lacking> {
-    if tell == Tell::Never || found.gpus.is_empty() {
+    if tell == TreeDelivery::Never || found.gpus.is_empty() {
         return Ok(None);
     }
     let described = match found.origin {
@@ -70,10 +70,10 @@ pub fn tree(
         _ => described,
     };
     let Some(described) = described.filter(|it| has_tree(it)) else {
-        return Ok((tell == Tell::Always).then(|| found.clone()));
+        return Ok((tell == TreeDelivery::Always).then(|| found.clone()));
     };
     let tree = devices_of(described, found)?;
-    Ok(Some(tree).filter(|tree| tell == Tell::Always || is_hidden(shown, tree)))
+    Ok(Some(tree).filter(|tree| tell == TreeDelivery::Always || is_hidden(shown, tree)))
 }
 
 /// Whether the position of each GPU is known.
@@ -85,7 +85,7 @@ fn has_tree(machine: &Inventory) -> bool {
 /// Whether the kernel shows no GPU's switch, or no GPU's link, although a description lists one.
 fn is_hidden(shown: &Inventory, described: &Inventory) -> bool {
     let switched = |machine: &Inventory| {
-        let tree = Tree::of(machine);
+        let tree = PcieTree::of(machine);
         let mut gpus = machine.gpus.iter();
         gpus.any(|gpu| !tree.way_down(&gpu.under).is_empty())
     };
@@ -136,10 +136,10 @@ fn same(one: &str, other: &str) -> bool {
 
 /// A device of the tree, and the devices below it.
 #[derive(Default)]
-struct Branch {
+struct TopologyBranch {
     class: &'static str,
     link: PcieLink,
-    below: BTreeMap<String, Branch>,
+    below: BTreeMap<String, TopologyBranch>,
 }
 
 /// A GPU or card.
@@ -155,7 +155,7 @@ struct Leaf<'a> {
 /// and sorted by address, as NCCL requires. Devices without a PCI address are left out; an unknown NUMA node is -1,
 /// as in the kernel.
 pub fn xml(machine: &Inventory) -> String {
-    let tree = Tree::of(machine);
+    let tree = PcieTree::of(machine);
     let leaves = leaves(machine);
     // A switch without a NUMA node gets that of a device below it.
     let tops: BTreeMap<&str, u32> = (leaves.iter().rev())
@@ -168,7 +168,7 @@ pub fn xml(machine: &Inventory) -> String {
         [node] => Some(node.id),
         _ => None,
     };
-    let mut cpus: BTreeMap<Option<u32>, Branch> = BTreeMap::new();
+    let mut cpus: BTreeMap<Option<u32>, TopologyBranch> = BTreeMap::new();
     let mut written = BTreeSet::new();
     for leaf in &leaves {
         let address = leaf.address.to_ascii_lowercase();
@@ -187,7 +187,8 @@ pub fn xml(machine: &Inventory) -> String {
         }
         let (class, link) = (leaf.class, leaf.link);
         let below = BTreeMap::new();
-        at.below.insert(address, Branch { class, link, below });
+        at.below
+            .insert(address, TopologyBranch { class, link, below });
     }
     let mut text = "<system version=\"1\">\n".to_owned();
     for (numa, branch) in &cpus {
@@ -222,7 +223,7 @@ fn leaves(machine: &Inventory) -> Vec<Leaf<'_>> {
     gpus.chain(nics).collect()
 }
 
-fn write_below(text: &mut String, depth: usize, branch: &Branch) {
+fn write_below(text: &mut String, depth: usize, branch: &TopologyBranch) {
     for (address, device) in &branch.below {
         let speed = attribute("link_speed", speed(device.link));
         let width = attribute("link_width", width(device.link));

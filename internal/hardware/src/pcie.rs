@@ -14,7 +14,7 @@ const ASSUMED_SOCKETS: Bandwidth = Bandwidth(10_000);
 
 /// A device's place: its parent, its NUMA node and its own link.
 #[derive(Clone, Copy, Debug)]
-pub struct Place<'a> {
+pub struct PcieLocation<'a> {
     /// A switch's address or a host bridge; empty if not known.
     pub under: &'a str,
     /// Its NUMA node.
@@ -24,15 +24,15 @@ pub struct Place<'a> {
 }
 
 /// The switches of a machine by address, and the bandwidth between its sockets.
-pub struct Tree<'a> {
+pub struct PcieTree<'a> {
     switches: BTreeMap<&'a str, &'a PcieSwitch>,
     sockets: Bandwidth,
 }
 
-impl<'a> Tree<'a> {
+impl<'a> PcieTree<'a> {
     /// The tree of a machine.
-    pub fn of(inventory: &'a Inventory) -> Tree<'a> {
-        Tree {
+    pub fn of(inventory: &'a Inventory) -> PcieTree<'a> {
+        PcieTree {
             switches: (inventory.switches.iter())
                 .map(|switch| (switch.address.as_str(), switch))
                 .collect(),
@@ -67,7 +67,7 @@ impl<'a> Tree<'a> {
     }
 
     /// The path between two devices, as `nvidia-smi topo` names it, and the bandwidth of its narrowest link.
-    pub fn path(&self, one: Place<'a>, other: Place<'a>) -> (LinkKind, Bandwidth) {
+    pub fn path(&self, one: PcieLocation<'a>, other: PcieLocation<'a>) -> (LinkKind, Bandwidth) {
         let (mut mine, my_root) = self.way_up(one.under);
         let (mut its, its_root) = self.way_up(other.under);
         let same_root = !my_root.is_empty() && my_root == its_root;
@@ -129,8 +129,8 @@ mod tests {
         }
     }
 
-    fn at(under: &str, numa: u32) -> Place<'_> {
-        Place {
+    fn at(under: &str, numa: u32) -> PcieLocation<'_> {
+        PcieLocation {
             under,
             numa: Some(numa),
             link: link(4, 16),
@@ -155,7 +155,7 @@ mod tests {
     #[test]
     fn a_path_is_named_by_what_it_crosses_and_carries_what_its_narrowest_link_does() {
         let machine = machine();
-        let tree = Tree::of(&machine);
+        let tree = PcieTree::of(&machine);
         for (one, other, kind, megabytes) in [
             (at("left", 0), at("left", 0), LinkKind::Pix, 24_000),
             (at("left", 0), at("right", 0), LinkKind::Pxb, 12_000),
@@ -176,7 +176,7 @@ mod tests {
     #[test]
     fn the_root_of_a_device_is_the_hosts_bridge_above_all_its_switches() {
         let machine = machine();
-        let tree = Tree::of(&machine);
+        let tree = PcieTree::of(&machine);
         assert_eq!(tree.root("left"), Some("pci0000:00"));
         assert_eq!(tree.root("pci0000:80"), Some("pci0000:80"));
         assert_eq!(tree.root("elsewhere"), None);
@@ -189,7 +189,7 @@ mod tests {
             switches: vec![switch("a", "b", link(4, 16)), switch("b", "a", link(4, 16))],
             ..Inventory::default()
         };
-        let (kind, _) = Tree::of(&machine).path(at("a", 0), at("b", 0));
+        let (kind, _) = PcieTree::of(&machine).path(at("a", 0), at("b", 0));
         assert!(kind >= LinkKind::Pix);
     }
 }

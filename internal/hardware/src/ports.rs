@@ -5,14 +5,14 @@ use std::path::Path;
 
 use crate::sysfs::{entries, ports};
 use crate::system::line;
-use crate::wiring::Port;
+use crate::wiring::CardPort;
 
 /// A counter: its file below the port's directory, its name, and the factor for the file's value
 /// (the standard data counters are in words of four bytes: IBTA 16.1.3.5).
-pub type Counter = (&'static str, &'static str, u64);
+pub type PortCounter = (&'static str, &'static str, u64);
 
 /// The counters that are read; all are monotonic.
-pub const COUNTERS: [Counter; 22] = [
+pub const COUNTERS: [PortCounter; 22] = [
     ("counters/port_xmit_data", "data_transmitted_bytes", 4),
     ("counters/port_rcv_data", "data_received_bytes", 4),
     ("counters/port_xmit_packets", "packets_transmitted", 1),
@@ -63,9 +63,9 @@ pub struct PortReading {
     /// Its card, `mlx5_0`.
     pub device: String,
     /// Its number and state.
-    pub port: Port,
+    pub port: CardPort,
     /// The values of those [`COUNTERS`] that it has.
-    pub counters: Vec<(Counter, u64)>,
+    pub counters: Vec<(PortCounter, u64)>,
 }
 
 /// The ports of this machine's cards, by card and number.

@@ -1,13 +1,13 @@
 //! Measurements of GPUs at one moment, as data. Owns the types, and the reading of a described
 //! GPU; calls no driver. A value that a GPU does not measure is `None`, never 0.
 
-use crate::description::{Card, State};
+use crate::description::{Card, GpuState};
+use crate::fault_signs::NvlinkErrors;
 use crate::inventory::{Ecc, Gpu};
-use crate::signs::NvlinkErrors;
 
 /// One GPU's values, in the driver's own units.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Reading {
+pub struct GpuReading {
     /// Its UUID.
     pub id: String,
     /// Its place in the driver's order now.
@@ -43,7 +43,7 @@ pub struct Reading {
     /// Percent in which it decoded video.
     pub decoder: Option<u32>,
     /// Its memory.
-    pub memory: Option<Memory>,
+    pub memory: Option<DeviceMemory>,
     /// PCIe packets that were sent again.
     pub pcie_replays: Option<u32>,
     /// Data that all its NVLinks carried in both directions since the driver was loaded, KiB.
@@ -59,7 +59,7 @@ pub struct Reading {
     /// Whether it is a virtual GPU with a licence; other GPUs need none.
     pub licensed: Option<bool>,
     /// Its performance counters since the previous reading; GPUs from Hopper on have some.
-    pub counters: Counters,
+    pub counters: PerformanceCounters,
     /// Its slices, if it is in MIG mode.
     pub slices: Vec<SliceReading>,
     /// Its compute processes.
@@ -68,7 +68,7 @@ pub struct Reading {
 
 /// A device's memory, MiB.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Memory {
+pub struct DeviceMemory {
     /// In use.
     pub used: u64,
     /// Not in use.
@@ -92,7 +92,7 @@ pub struct Rows {
 
 /// Values of performance counters (NVML's GPM).
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Counters {
+pub struct PerformanceCounters {
     /// Percent of the time in which the multiprocessors had any work.
     pub graphics: Option<f64>,
     /// Percent in which their tensor cores had.
@@ -105,14 +105,15 @@ pub struct Counters {
     pub pcie_received: Option<f64>,
 }
 
-impl Counters {
+impl PerformanceCounters {
     /// The counters by NVML's numbers (`NVML_GPM_METRIC_*`).
     pub const METRICS: [u32; 5] = [1, 5, 10, 20, 21];
 
-    /// The counters with the given value of each of [`Counters::METRICS`].
-    pub fn of(value: impl Fn(u32) -> Option<f64>) -> Counters {
-        let [graphics, tensor, dram, pcie_sent, pcie_received] = Counters::METRICS.map(value);
-        Counters {
+    /// The counters with the given value of each of [`PerformanceCounters::METRICS`].
+    pub fn of(value: impl Fn(u32) -> Option<f64>) -> PerformanceCounters {
+        let [graphics, tensor, dram, pcie_sent, pcie_received] =
+            PerformanceCounters::METRICS.map(value);
+        PerformanceCounters {
             graphics,
             tensor,
             dram,
@@ -132,7 +133,7 @@ pub struct SliceReading {
     /// The number of its GPU instance; not known of described slices.
     pub instance: Option<u32>,
     /// Its memory.
-    pub memory: Option<Memory>,
+    pub memory: Option<DeviceMemory>,
 }
 
 /// A process that computes on a GPU.
@@ -146,16 +147,16 @@ pub struct ProcessReading {
     pub percent: Option<u32>,
 }
 
-impl Reading {
+impl GpuReading {
     /// A described GPU's reading; none for a lost GPU.
-    pub(crate) fn described(gpu: &Gpu, card: &Card) -> Option<Reading> {
+    pub(crate) fn described(gpu: &Gpu, card: &Card) -> Option<GpuReading> {
         let state = &card.state;
         if state.lost {
             return None;
         }
         let corrects = gpu.ecc.filter(|ecc| ecc.enabled);
         let used = gpu.load.memory_mib.unwrap_or(0);
-        Some(Reading {
+        Some(GpuReading {
             id: gpu.id.clone(),
             index: gpu.index,
             minor: gpu.minor.or(Some(gpu.index)),
@@ -173,7 +174,7 @@ impl Reading {
             memory_percent: (gpu.load.percent).map(|_| state.memory_utilisation.unwrap_or(0)),
             encoder: state.encoder,
             decoder: state.decoder,
-            memory: Some(Memory {
+            memory: Some(DeviceMemory {
                 used,
                 free: gpu.memory_mib.saturating_sub(used),
                 reserved: 0,
@@ -197,13 +198,13 @@ impl Reading {
     }
 }
 
-fn shown(gpu: &Gpu, state: &State) -> Counters {
+fn shown(gpu: &Gpu, state: &GpuState) -> PerformanceCounters {
     let major = gpu.compute_capability.split('.').next();
     let hopper = major.and_then(|major| major.parse::<u32>().ok());
     if hopper.is_none_or(|major| major < 9) {
-        return Counters::default();
+        return PerformanceCounters::default();
     }
-    Counters::of(|number| {
+    PerformanceCounters::of(|number| {
         let metric = state.gpm.iter().find(|metric| metric.metric == number);
         metric.map(|metric| metric.value)
     })
@@ -215,15 +216,15 @@ fn slices(gpu: &Gpu) -> Vec<SliceReading> {
         id: slice.id.clone(),
         profile: slice.profile.clone(),
         instance: None,
-        memory: Some(Memory {
+        memory: Some(DeviceMemory {
             free: slice.memory_mib,
-            ..Memory::default()
+            ..DeviceMemory::default()
         }),
     })
     .collect()
 }
 
-fn processes(state: &State) -> Vec<ProcessReading> {
+fn processes(state: &GpuState) -> Vec<ProcessReading> {
     let all = state.processes.iter().map(|process| ProcessReading {
         pid: process.pid,
         memory_mib: Some(process.memory_mib),

@@ -8,7 +8,7 @@ use std::path::{Component, Path, PathBuf};
 
 use crate::inventory::{Gpu, Inventory};
 use crate::system::{line, numa_of_pci};
-use crate::wiring::{Nic, PcieLink, PcieSwitch, Port};
+use crate::wiring::{CardPort, Nic, PcieLink, PcieSwitch};
 
 /// The most ports of a card; a higher number is damaged.
 const MAX_PORTS: u32 = 16;
@@ -183,12 +183,12 @@ pub(crate) fn nics(root: &Path, switches: &mut BTreeMap<String, PcieSwitch>) -> 
 }
 
 /// A card's ports, by number.
-pub(crate) fn ports(nic: &Path) -> Vec<Port> {
+pub(crate) fn ports(nic: &Path) -> Vec<CardPort> {
     let numbered = |(name, dir): (String, PathBuf)| {
         let number: u32 = name.parse().ok()?;
         (number <= MAX_PORTS).then_some((number, dir))
     };
-    let mut ports: Vec<Port> = (entries(&nic.join("ports")).into_iter())
+    let mut ports: Vec<CardPort> = (entries(&nic.join("ports")).into_iter())
         .filter_map(numbered)
         .map(|(number, dir)| {
             let text = |file: &str| line(&dir.join(file)).unwrap_or_default();
@@ -198,7 +198,7 @@ pub(crate) fn ports(nic: &Path) -> Vec<Port> {
                 let word = text.split_once(':').map_or(text.as_str(), |(_, word)| word);
                 word.trim().to_owned()
             };
-            Port {
+            CardPort {
                 number,
                 state: word("state"),
                 physical: word("phys_state"),

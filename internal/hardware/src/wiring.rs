@@ -110,7 +110,7 @@ pub struct Nic {
     /// Its network interfaces, `ib0` or `ens3np0`.
     pub netdevs: Vec<String>,
     /// Its ports, by number.
-    pub ports: Vec<Port>,
+    pub ports: Vec<CardPort>,
 }
 
 impl Nic {
@@ -125,7 +125,7 @@ impl Nic {
 
 /// A port of a network card, in the kernel's terms.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Port {
+pub struct CardPort {
     /// Its number, from 1.
     pub number: u32,
     /// `ACTIVE`, `INIT`, `ARMED`, `DOWN`; empty if not known.
@@ -138,7 +138,7 @@ pub struct Port {
     pub gbits: u32,
 }
 
-impl Port {
+impl CardPort {
     /// Whether traffic can go through it.
     pub fn is_up(&self) -> bool {
         self.state == "ACTIVE"
@@ -191,11 +191,11 @@ mod tests {
 
     #[test]
     fn a_port_that_is_down_carries_nothing() {
-        let port = |number, state: &str| Port {
+        let port = |number, state: &str| CardPort {
             number,
             state: state.into(),
             gbits: 400,
-            ..Port::default()
+            ..CardPort::default()
         };
         let nic = Nic {
             ports: vec![port(1, "ACTIVE"), port(2, "DOWN")],

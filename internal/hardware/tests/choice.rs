@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use hardware::choice::Quality;
-use hardware::description::Description;
-use hardware::{Bandwidth, Chooser, Graph, Inventory, LinkKind};
+use hardware::description::MachineDescription;
+use hardware::{Bandwidth, GpuChooser, Inventory, LinkKind, PathGraph};
 use proptest::prelude::*;
 
 const MACHINES: [&str; 6] = [
@@ -19,22 +19,22 @@ const MACHINES: [&str; 6] = [
     "gb200-tray.toml",
 ];
 
-fn machine(name: &str) -> Graph {
+fn machine(name: &str) -> PathGraph {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/examples/machines");
     described(&std::fs::read_to_string(dir.join(name)).unwrap())
 }
 
-fn described(text: &str) -> Graph {
+fn described(text: &str) -> PathGraph {
     let mut inventory = Inventory::default();
-    let description = Description::parse(text, Path::new("machine.toml")).unwrap();
+    let description = MachineDescription::parse(text, Path::new("machine.toml")).unwrap();
     description.apply(&mut inventory);
-    Graph::of(&inventory)
+    PathGraph::of(&inventory)
 }
 
 /// The best round trip through the set, over all orders.
-fn ring(graph: &Graph, set: &[usize]) -> Bandwidth {
+fn ring(graph: &PathGraph, set: &[usize]) -> Bandwidth {
     fn go(
-        graph: &Graph,
+        graph: &PathGraph,
         first: usize,
         at: usize,
         open: &mut Vec<usize>,
@@ -64,7 +64,7 @@ fn ring(graph: &Graph, set: &[usize]) -> Bandwidth {
     }
 }
 
-fn quality(graph: &Graph, set: &[usize], free: &[usize]) -> Quality {
+fn quality(graph: &PathGraph, set: &[usize], free: &[usize]) -> Quality {
     let gpus = graph.gpus.len();
     let left: Vec<usize> = free
         .iter()
@@ -98,7 +98,7 @@ fn quality(graph: &Graph, set: &[usize], free: &[usize]) -> Quality {
 }
 
 /// The quality of the best set.
-fn best(graph: &Graph, free: &[usize], must: &[usize], size: usize) -> Option<Quality> {
+fn best(graph: &PathGraph, free: &[usize], must: &[usize], size: usize) -> Option<Quality> {
     let sets = (0u32..1 << graph.gpus.len()).filter(|set| set.count_ones() as usize == size);
     let sets = sets.map(|set| {
         (0..graph.gpus.len())
@@ -113,10 +113,10 @@ fn best(graph: &Graph, free: &[usize], must: &[usize], size: usize) -> Option<Qu
 }
 
 /// Chooses `size` of the `free` GPUs, and compares the result with the best set.
-fn check(graph: &Graph, free: &BTreeSet<usize>, must: &BTreeSet<usize>, size: usize) {
+fn check(graph: &PathGraph, free: &BTreeSet<usize>, must: &BTreeSet<usize>, size: usize) {
     let free: Vec<usize> = free.union(must).copied().collect();
     let must: Vec<usize> = must.iter().copied().collect();
-    let chosen = Chooser::new(graph.clone()).choose(&free, &must, size);
+    let chosen = GpuChooser::new(graph.clone()).choose(&free, &must, size);
     match best(graph, &free, &must, size) {
         Some(best) if size > 0 => {
             assert_eq!(chosen.len(), size);
@@ -190,8 +190,8 @@ proptest! {
     }
 }
 
-fn chosen(graph: Graph, free: &[usize], size: usize) -> Vec<usize> {
-    Chooser::new(graph).choose(free, &[], size)
+fn chosen(graph: PathGraph, free: &[usize], size: usize) -> Vec<usize> {
+    GpuChooser::new(graph).choose(free, &[], size)
 }
 
 #[test]
@@ -243,5 +243,5 @@ fn on_more_gpus_than_there_are_tables_for_a_group_with_links_is_found() {
     let graph = described(&text);
     let all: Vec<usize> = (0..24).collect();
     assert_eq!(chosen(graph.clone(), &all, 3), [9, 13, 17]);
-    assert_eq!(Chooser::new(graph).choose(&all, &[1], 2), [1, 2]);
+    assert_eq!(GpuChooser::new(graph).choose(&all, &[1], 2), [1, 2]);
 }

@@ -4,15 +4,15 @@
 
 use std::path::Path;
 
-use hardware::description::Description;
-use hardware::nccl::{Tell, tree, xml};
-use hardware::{Gpu, Inventory, Nic, NumaNode, Origin, PcieLink, PcieSwitch, Port};
+use hardware::description::MachineDescription;
+use hardware::nccl::{TreeDelivery, tree, xml};
+use hardware::{CardPort, Gpu, Inventory, Nic, NumaNode, Origin, PcieLink, PcieSwitch};
 use proptest::prelude::*;
 
 fn described(name: &str) -> Inventory {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/examples/machines");
     let mut inventory = Inventory::default();
-    let description = Description::load(&dir.join(name)).unwrap();
+    let description = MachineDescription::load(&dir.join(name)).unwrap();
     description.apply(&mut inventory);
     inventory
 }
@@ -261,7 +261,7 @@ fn a_tree_is_told_where_the_kernel_hides_it_and_a_description_knows_it() {
     for (what, tell, found, shown, described, told) in [
         (
             "it is hidden",
-            Tell::Hidden,
+            TreeDelivery::Hidden,
             &hidden,
             &hidden,
             Some(&known),
@@ -269,7 +269,7 @@ fn a_tree_is_told_where_the_kernel_hides_it_and_a_description_knows_it() {
         ),
         (
             "the kernel shows it",
-            Tell::Hidden,
+            TreeDelivery::Hidden,
             &real,
             &real,
             Some(&known),
@@ -277,7 +277,7 @@ fn a_tree_is_told_where_the_kernel_hides_it_and_a_description_knows_it() {
         ),
         (
             "links are hidden",
-            Tell::Hidden,
+            TreeDelivery::Hidden,
             &real,
             &unlinked(real.clone()),
             Some(&known),
@@ -285,7 +285,7 @@ fn a_tree_is_told_where_the_kernel_hides_it_and_a_description_knows_it() {
         ),
         (
             "nobody knows it",
-            Tell::Hidden,
+            TreeDelivery::Hidden,
             &hidden,
             &hidden,
             None,
@@ -293,7 +293,7 @@ fn a_tree_is_told_where_the_kernel_hides_it_and_a_description_knows_it() {
         ),
         (
             "cards are described",
-            Tell::Hidden,
+            TreeDelivery::Hidden,
             &hidden,
             &hidden,
             Some(&cards_only),
@@ -301,7 +301,7 @@ fn a_tree_is_told_where_the_kernel_hides_it_and_a_description_knows_it() {
         ),
         (
             "it is described as flat",
-            Tell::Hidden,
+            TreeDelivery::Hidden,
             &hidden,
             &hidden,
             Some(&hidden),
@@ -309,16 +309,23 @@ fn a_tree_is_told_where_the_kernel_hides_it_and_a_description_knows_it() {
         ),
         (
             "a described machine",
-            Tell::Hidden,
+            TreeDelivery::Hidden,
             &known,
             &bare,
             None,
             true,
         ),
-        ("it is asked for", Tell::Always, &real, &real, None, true),
+        (
+            "it is asked for",
+            TreeDelivery::Always,
+            &real,
+            &real,
+            None,
+            true,
+        ),
         (
             "as described",
-            Tell::Always,
+            TreeDelivery::Always,
             &real,
             &real,
             Some(&known),
@@ -326,7 +333,7 @@ fn a_tree_is_told_where_the_kernel_hides_it_and_a_description_knows_it() {
         ),
         (
             "it is not wanted",
-            Tell::Never,
+            TreeDelivery::Never,
             &hidden,
             &hidden,
             Some(&known),
@@ -340,13 +347,13 @@ fn a_tree_is_told_where_the_kernel_hides_it_and_a_description_knows_it() {
         }
     }
     let none = Inventory::default();
-    assert_eq!(tree(Tell::Always, &none, &none, None), Ok(None));
+    assert_eq!(tree(TreeDelivery::Always, &none, &none, None), Ok(None));
 }
 
 #[test]
 fn a_description_that_lacks_a_device_is_no_tree_and_what_is_not_here_is_not_told() {
     let (mut known, found) = (described("hgx-h100.toml"), flat());
-    let told = |known: &Inventory| tree(Tell::Hidden, &found, &found, Some(known));
+    let told = |known: &Inventory| tree(TreeDelivery::Hidden, &found, &found, Some(known));
     // Upper case is the same address.
     known.gpus[5].pci = known.gpus[5].pci.to_uppercase();
     known.gpus.push(Gpu {
@@ -387,9 +394,9 @@ fn what_is_not_known_is_left_to_nccl() {
         gpus: vec![gpu("0001:00:00.0", None), gpu("", Some(0))],
         nics: vec![Nic {
             pci: "0101:00:00.0".into(),
-            ports: vec![Port {
+            ports: vec![CardPort {
                 layer: "Ethernet".into(),
-                ..Port::default()
+                ..CardPort::default()
             }],
             ..Nic::default()
         }],

@@ -5,8 +5,8 @@
 use std::fs;
 use std::path::Path;
 
-use hardware::rdma::{self, Answer, Check, Counted, Files, Proposal};
-use hardware::{Gpu, Inventory, Slice};
+use hardware::rdma::{self, CheckOutcome, Files, PortCounters, RdmaCheck, RdmaProposal};
+use hardware::{Gpu, Inventory, MigDevice};
 use proptest::prelude::*;
 
 #[path = "../testing/unpack.rs"]
@@ -46,15 +46,15 @@ impl Tree {
     }
 
     /// The inventory with two GPUs, which no file lists, and the files.
-    fn look(&self) -> (Inventory, Files) {
+    fn observe(&self) -> (Inventory, Files) {
         let gpu = |(index, pci): (u32, &str)| Gpu {
             id: format!("GPU-{index}"),
             index,
             pci: pci.to_owned(),
             slices: (index == 1).then(|| {
-                vec![Slice {
+                vec![MigDevice {
                     id: "MIG-1".to_owned(),
-                    ..Slice::default()
+                    ..MigDevice::default()
                 }]
             }),
             ..Gpu::default()
@@ -66,13 +66,13 @@ impl Tree {
         (found, files)
     }
 
-    fn checks(&self, expected: Option<&Inventory>) -> Vec<Check> {
-        let (found, files) = self.look();
+    fn checks(&self, expected: Option<&Inventory>) -> Vec<RdmaCheck> {
+        let (found, files) = self.observe();
         rdma::examine(&found, Some(&files), expected)
     }
 }
 
-fn others_than(checks: &[Check], answer: Answer) -> Vec<(&str, &str, Answer)> {
+fn others_than(checks: &[RdmaCheck], answer: CheckOutcome) -> Vec<(&str, &str, CheckOutcome)> {
     let other = checks.iter().filter(|check| check.answer != answer);
     other
         .map(|check| (check.name, check.place.as_str(), check.answer))
@@ -82,20 +82,20 @@ fn others_than(checks: &[Check], answer: Answer) -> Vec<(&str, &str, Answer)> {
 #[test]
 fn a_machine_that_is_well_passes_and_what_no_file_says_is_unknown() {
     let tree = Tree::of(INFINIBAND);
-    let mtu = |place| ("MTU", place, Answer::Unknown);
-    let nobody = ("cards", "", Answer::Unknown);
+    let mtu = |place| ("MTU", place, CheckOutcome::Unknown);
+    let nobody = ("cards", "", CheckOutcome::Unknown);
     let found = tree.checks(None);
     let wanted = [nobody, mtu("mlx5_0/1"), mtu("mlx5_1/1")];
-    assert_eq!(others_than(&found, Answer::Pass), wanted);
-    let (itself, _) = tree.look();
+    assert_eq!(others_than(&found, CheckOutcome::Pass), wanted);
+    let (itself, _) = tree.observe();
     let found = tree.checks(Some(&itself));
-    assert_eq!(others_than(&found, Answer::Pass), &wanted[1..]);
+    assert_eq!(others_than(&found, CheckOutcome::Pass), &wanted[1..]);
 
     let tree = Tree::of(ROCE);
-    let pfc = |place| ("PFC", place, Answer::Unknown);
+    let pfc = |place| ("PFC", place, CheckOutcome::Unknown);
     let found = tree.checks(None);
     let wanted = [nobody, pfc("mlx5_0/1"), pfc("mlx5_1/1")];
-    assert_eq!(others_than(&found, Answer::Pass), wanted);
+    assert_eq!(others_than(&found, CheckOutcome::Pass), wanted);
     let of = |name: &str| found.iter().find(|check| check.name == name).unwrap();
     assert_eq!(of("GID").found, "index 3: 10.0.0.1, RoCE v2");
     assert_eq!(of("GPU to card").found, "PIX to mlx5_0");
@@ -107,20 +107,20 @@ fn a_machine_without_rdma_is_asked_nothing_unless_it_should_have_some() {
     let none = Inventory::default();
     let files = Files::default();
     assert!(rdma::examine(&none, Some(&files), Some(&none)).is_empty());
-    let (expected, _) = Tree::of(ROCE).look();
+    let (expected, _) = Tree::of(ROCE).observe();
     let checks = rdma::examine(&none, Some(&files), Some(&expected));
     assert_eq!(
-        others_than(&checks, Answer::Pass),
-        [("cards", "", Answer::Fail)]
+        others_than(&checks, CheckOutcome::Pass),
+        [("cards", "", CheckOutcome::Fail)]
     );
     assert!(checks[0].found.contains("mlx5_0, mlx5_1 missing"));
 }
 
 #[test]
 fn a_described_machine_has_no_files_and_is_asked_only_what_it_says() {
-    let (found, _) = Tree::of(ROCE).look();
+    let (found, _) = Tree::of(ROCE).observe();
     let checks = rdma::examine(&found, None, Some(&found));
-    assert_eq!(others_than(&checks, Answer::Pass), []);
+    assert_eq!(others_than(&checks, CheckOutcome::Pass), []);
     assert!(checks.iter().all(|check| check.name != "GID"));
 }
 
@@ -131,25 +131,25 @@ type Case = (
     fn(&Tree),
     &'static str,
     &'static str,
-    Answer,
+    CheckOutcome,
     &'static str,
 );
 
 fn hold(text: &str, cases: &[Case]) {
     for (what, change, name, place, answer, words) in cases {
         let tree = Tree::of(text);
-        let (itself, _) = tree.look();
+        let (itself, _) = tree.observe();
         let before = tree.checks(Some(&itself));
         change(&tree);
         let after = tree.checks(Some(&itself));
-        let is = |check: &&Check| check.name == *name && check.place == *place;
+        let is = |check: &&RdmaCheck| check.name == *name && check.place == *place;
         let found = after.iter().find(is).unwrap_or_else(|| panic!("{what}"));
         assert_eq!(found.answer, *answer, "{what}: {found:?}");
         let said = found.sentence();
         assert!(said.contains(words), "{what}: {said}");
         assert_eq!(
             found.advice.is_empty(),
-            *answer == Answer::Pass,
+            *answer == CheckOutcome::Pass,
             "{what}: {found:?}"
         );
         for check in after.iter().filter(|check| !is(check)) {
@@ -160,7 +160,7 @@ fn hold(text: &str, cases: &[Case]) {
 
 #[test]
 fn each_fault_of_an_infiniband_machine_shows_in_its_check_alone() {
-    use Answer::{Fail, Pass, Unknown};
+    use CheckOutcome::{Fail, Pass, Unknown};
     let acs = "sys/devices/pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:01.0/config";
     assert!(Tree::of(INFINIBAND).path().join(acs).exists());
     hold(
@@ -335,7 +335,7 @@ fn each_fault_of_an_infiniband_machine_shows_in_its_check_alone() {
 
 #[test]
 fn each_fault_of_a_roce_machine_shows_in_its_check_alone() {
-    use Answer::{Fail, Pass, Unknown};
+    use CheckOutcome::{Fail, Pass, Unknown};
     hold(
         ROCE,
         &[
@@ -462,11 +462,11 @@ fn each_fault_of_a_roce_machine_shows_in_its_check_alone() {
 }
 
 /// The first port's check with these values in its files.
-fn state(tree: &Tree, state: &str, physical: &str, expected: Option<&Inventory>) -> Check {
+fn state(tree: &Tree, state: &str, physical: &str, expected: Option<&Inventory>) -> RdmaCheck {
     tree.write(&format!("{PORT}/state"), state);
     tree.write(&format!("{PORT}/phys_state"), physical);
     let mut checks = tree.checks(expected).into_iter();
-    let is = |check: &Check| check.name == "port state" && check.place == "mlx5_0/1";
+    let is = |check: &RdmaCheck| check.name == "port state" && check.place == "mlx5_0/1";
     checks.find(is).unwrap()
 }
 
@@ -480,9 +480,9 @@ fn a_port_that_is_down_says_what_is_to_be_done() {
         (ROCE, ("1: DOWN", "6: LinkErrorRecovery"), "cable"),
     ] {
         let tree = Tree::of(text);
-        let (itself, _) = tree.look();
+        let (itself, _) = tree.observe();
         let found = state(&tree, files.0, files.1, Some(&itself));
-        assert_eq!(found.answer, Answer::Fail, "{found:?}");
+        assert_eq!(found.answer, CheckOutcome::Fail, "{found:?}");
         assert!(found.advice.contains(words), "{found:?}");
         // The rate does not matter while the port is down.
         assert!(
@@ -495,42 +495,45 @@ fn a_port_that_is_down_says_what_is_to_be_done() {
     tree.remove(&format!("{PORT}/phys_state"));
     tree.remove(&format!("{PORT}/state"));
     let found = tree.checks(None);
-    let unknown = others_than(&found, Answer::Pass);
-    assert!(unknown.contains(&("port state", "mlx5_0/1", Answer::Unknown)));
+    let unknown = others_than(&found, CheckOutcome::Pass);
+    assert!(unknown.contains(&("port state", "mlx5_0/1", CheckOutcome::Unknown)));
 }
 
 #[test]
 fn whether_a_port_is_to_be_up_is_told_by_its_like_or_by_a_description() {
     let down = ("1: DOWN", "3: Disabled");
     let one = Tree::of(ROCE);
-    let (itself, _) = one.look();
+    let (itself, _) = one.observe();
     // One of two ports is down: the correct one is unknown.
-    assert_eq!(state(&one, down.0, down.1, None).answer, Answer::Unknown);
-    let (unused, _) = one.look();
+    assert_eq!(
+        state(&one, down.0, down.1, None).answer,
+        CheckOutcome::Unknown
+    );
+    let (unused, _) = one.observe();
     assert_eq!(
         state(&one, down.0, down.1, Some(&itself)).answer,
-        Answer::Fail
+        CheckOutcome::Fail
     );
     assert_eq!(
         state(&one, down.0, down.1, Some(&unused)).answer,
-        Answer::Pass
+        CheckOutcome::Pass
     );
     // No port is up: RDMA does not work here.
     one.write("sys/class/infiniband/mlx5_1/ports/1/state", "1: DOWN");
-    assert_eq!(state(&one, down.0, down.1, None).answer, Answer::Fail);
+    assert_eq!(state(&one, down.0, down.1, None).answer, CheckOutcome::Fail);
 }
 
 #[test]
 fn a_card_that_is_gone_and_one_without_a_driver_are_missed() {
     let tree = Tree::of(INFINIBAND);
-    let (itself, _) = tree.look();
+    let (itself, _) = tree.observe();
     let card = "sys/devices/pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:01.0/0000:19:00.0";
     tree.remove("sys/class/infiniband/mlx5_0");
     tree.remove(&format!("{card}/infiniband"));
     let found = tree.checks(Some(&itself));
-    let failed: Vec<&Check> = found
+    let failed: Vec<&RdmaCheck> = found
         .iter()
-        .filter(|it| it.answer == Answer::Fail)
+        .filter(|it| it.answer == CheckOutcome::Fail)
         .collect();
     let said: Vec<String> = failed.iter().map(|check| check.sentence()).collect();
     assert_eq!(failed.len(), 3, "{said:#?}");
@@ -547,15 +550,15 @@ fn a_container_without_a_dev_of_its_hosts_knows_nothing_of_it() {
     let tree = Tree::of(ROCE);
     tree.remove("dev/infiniband");
     let found = tree.checks(None);
-    let unknown = others_than(&found, Answer::Pass);
-    assert!(unknown.contains(&("device files", "mlx5_0", Answer::Unknown)));
+    let unknown = others_than(&found, CheckOutcome::Pass);
+    assert!(unknown.contains(&("device files", "mlx5_0", CheckOutcome::Unknown)));
     assert_eq!(proposed(&tree, &["GPU-0"])[0].1, "=mlx5_0:1");
 }
 
 #[test]
 fn what_is_expected_goes_before_what_most_have() {
     let tree = Tree::of(INFINIBAND);
-    let (mut expected, _) = tree.look();
+    let (mut expected, _) = tree.observe();
     for nic in &mut expected.nics {
         nic.ports[0].gbits = 800;
         nic.ports[0].layer = "Ethernet".to_owned();
@@ -563,14 +566,14 @@ fn what_is_expected_goes_before_what_most_have() {
     }
     let found = tree.checks(Some(&expected));
     let failed: Vec<&str> = (found.iter())
-        .filter(|check| check.answer == Answer::Fail)
+        .filter(|check| check.answer == CheckOutcome::Fail)
         .map(|check| check.name)
         .collect();
     assert_eq!(failed, ["link layer", "rate", "link layer", "rate"]);
     let firmware = found.iter().find(|check| check.name == "firmware").unwrap();
     assert_eq!(
         firmware.answer,
-        Answer::Unknown,
+        CheckOutcome::Unknown,
         "a description may leave it open"
     );
 }
@@ -578,24 +581,27 @@ fn what_is_expected_goes_before_what_most_have() {
 #[test]
 fn counters_are_held_against_an_earlier_look() {
     let tree = Tree::of(ROCE);
-    let read = || Counted::of(&hardware::ports::read(tree.path()));
+    let read = || PortCounters::of(&hardware::ports::read(tree.path()));
     let before = read();
     tree.write(&format!("{PORT}/counters/link_downed"), "2");
     let checks = rdma::growth(&before, &read(), rdma::LEAST);
-    let answers: Vec<(&str, Answer)> = (checks.iter())
+    let answers: Vec<(&str, CheckOutcome)> = (checks.iter())
         .map(|check| (check.place.as_str(), check.answer))
         .collect();
     assert_eq!(
         answers,
-        [("mlx5_0/1", Answer::Fail), ("mlx5_1/1", Answer::Pass)]
+        [
+            ("mlx5_0/1", CheckOutcome::Fail),
+            ("mlx5_1/1", CheckOutcome::Pass)
+        ]
     );
     assert_eq!(checks[0].found, "link_downed grew by 1 in 1 s");
 }
 
 fn proposed(tree: &Tree, gpus: &[&str]) -> Vec<(&'static str, String)> {
-    let (found, files) = tree.look();
+    let (found, files) = tree.observe();
     let gpus: Vec<String> = gpus.iter().map(ToString::to_string).collect();
-    Proposal::of(&found, &files).variables(&gpus, None)
+    RdmaProposal::of(&found, &files).variables(&gpus, None)
 }
 
 #[test]
@@ -632,9 +638,9 @@ fn work_is_told_of_the_ports_near_its_gpus_and_how_they_are_used() {
     fs::create_dir_all(roce.path().join("proc/net")).unwrap();
     let table = "Iface Destination Gateway Flags RefCnt Use Metric Mask\nbond0 0000000A 00000000 0001 0 0 0 000000FF\n";
     roce.write("proc/net/route", table);
-    let (found, files) = roce.look();
+    let (found, files) = roce.observe();
     let address = Some([10, 3, 2, 1].into());
-    let told = Proposal::of(&found, &files).variables(&["GPU-0".to_owned()], address);
+    let told = RdmaProposal::of(&found, &files).variables(&["GPU-0".to_owned()], address);
     assert_eq!(
         told.last(),
         Some(&("NCCL_SOCKET_IFNAME", "=bond0".to_owned()))
@@ -681,7 +687,7 @@ proptest! {
             .filter(|line| about.iter().any(|word| line.contains(word)))
             .collect();
         let tree = Tree::of(text);
-        let (itself, itself_files) = tree.look();
+        let (itself, itself_files) = tree.observe();
         for index in gone {
             let (path, _) = index.get(&lines).split_once(' ').unwrap();
             let path = tree.path().join(path);
@@ -689,15 +695,15 @@ proptest! {
                 fs::remove_file(path).unwrap();
             }
         }
-        let (itself_again, files) = tree.look();
+        let (itself_again, files) = tree.observe();
         let _ = rdma::draw(&rdma::examine(&itself_again, Some(&files), None));
         let before = rdma::examine(&itself, Some(&itself_files), Some(&itself));
         for check in rdma::examine(&itself_again, Some(&files), Some(&itself)) {
             // A GID without its file is an unused address.
-            prop_assert!(check.answer != Answer::Fail || check.name == "GID", "{check:?}");
+            prop_assert!(check.answer != CheckOutcome::Fail || check.name == "GID", "{check:?}");
             // A check that still passes has read the same value.
             let same = before.iter().any(|it| it.name == check.name && it.found == check.found);
-            prop_assert!(check.answer != Answer::Pass || same || SPARED.contains(&check.name), "{check:?}");
+            prop_assert!(check.answer != CheckOutcome::Pass || same || SPARED.contains(&check.name), "{check:?}");
         }
     }
 }
@@ -705,8 +711,8 @@ proptest! {
 #[test]
 fn a_container_that_has_some_cards_is_told_of_those_and_elsewhere_only_what_holds_there() {
     let tree = Tree::of(ROCE);
-    let (found, files) = tree.look();
-    let all = Proposal::of(&found, &files);
+    let (found, files) = tree.observe();
+    let all = RdmaProposal::of(&found, &files);
     let cards = |names: &[&str]| names.iter().map(ToString::to_string).collect();
     let first = ["GPU-0".to_owned()];
     let second = ["MIG-1".to_owned()];
@@ -728,29 +734,29 @@ fn a_container_that_has_some_cards_is_told_of_those_and_elsewhere_only_what_hold
     assert_eq!(all.elsewhere(&[]), []);
 
     tree.write("sys/module/ib_core/parameters/netns_mode", "N\n");
-    let (found, files) = tree.look();
-    assert_eq!(Proposal::of(&found, &files).elsewhere(&first), []);
+    let (found, files) = tree.observe();
+    assert_eq!(RdmaProposal::of(&found, &files).elsewhere(&first), []);
 }
 
 #[test]
 fn priorities_that_pause_pass_none_fails_and_what_the_kernel_does_not_say_is_unknown() {
-    let (found, mut files) = Tree::of(ROCE).look();
+    let (found, mut files) = Tree::of(ROCE).observe();
     let mut asked = |pfc: Option<u8>| {
         let card = files.cards.get_mut("mlx5_0").unwrap();
         card.netdevs[0].pfc = pfc;
         let checks = rdma::examine(&found, Some(&files), None);
-        let its = |check: &&Check| (check.name, check.place.as_str()) == ("PFC", "mlx5_0/1");
+        let its = |check: &&RdmaCheck| (check.name, check.place.as_str()) == ("PFC", "mlx5_0/1");
         checks.iter().find(its).unwrap().clone()
     };
     // For another machine's tree, this kernel's settings are not read.
-    assert_eq!(asked(None).answer, Answer::Unknown);
+    assert_eq!(asked(None).answer, CheckOutcome::Unknown);
     let on = asked(Some(0b1001));
     assert_eq!(
         (on.answer, on.found.as_str()),
-        (Answer::Pass, "on for priority 0, 3")
+        (CheckOutcome::Pass, "on for priority 0, 3")
     );
     let off = asked(Some(0));
-    assert_eq!(off.answer, Answer::Fail);
+    assert_eq!(off.answer, CheckOutcome::Fail);
     assert!(
         off.advice.contains("dcb pfc set dev ens1np0"),
         "{}",

@@ -3,7 +3,7 @@
 
 use std::fs;
 
-use hardware::rdma::{Answer, Files, devices, pair};
+use hardware::rdma::{CheckOutcome, Files, devices, pair};
 
 #[path = "../testing/unpack.rs"]
 mod unpack;
@@ -86,7 +86,7 @@ fn a_machines_end_of_a_pair_is_its_ports_as_work_uses_them() {
     assert!(
         pair::compare(("a", &roce), ("b", &roce))
             .iter()
-            .all(|check| { check.answer == Answer::Pass || check.place == "mlx5_1/1" })
+            .all(|check| { check.answer == CheckOutcome::Pass || check.place == "mlx5_1/1" })
     );
     let infiniband = of(INFINIBAND);
     let port = &infiniband.ports[1];

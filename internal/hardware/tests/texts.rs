@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use hardware::description::Description;
+use hardware::description::MachineDescription;
 use proptest::prelude::*;
 
 #[path = "../../resources/testing/documents.rs"]
@@ -17,6 +17,6 @@ proptest! {
         include_str!("../../../packaging/examples/machines/dgx-a100.toml"),
         include_str!("../../../packaging/examples/machines/8x-l4.toml"),
     ])) {
-        let _ = Description::parse(&text, Path::new("machine.toml"));
+        let _ = MachineDescription::parse(&text, Path::new("machine.toml"));
     }
 }

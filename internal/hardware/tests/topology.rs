@@ -2,13 +2,13 @@
 
 use std::path::Path;
 
-use hardware::description::Description;
+use hardware::description::MachineDescription;
 use hardware::{Inventory, matrix};
 
 fn drawn(machine: &str) -> String {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/examples/machines");
     let mut inventory = Inventory::default();
-    let description = Description::load(&dir.join(machine)).expect("a good description");
+    let description = MachineDescription::load(&dir.join(machine)).expect("a good description");
     description.apply(&mut inventory);
     matrix::draw(&inventory)
 }

@@ -14,12 +14,12 @@ use kube::Api;
 use kube::api::{DeleteParams, ListParams, ObjectMeta, PostParams};
 use kube::runtime::{WatchStreamExt, watcher};
 use parking_lot::{Mutex, RwLock};
-use resources::access::{Caller, Role};
+use resources::access::{Caller, UserRole};
 use serde::{Deserialize, Serialize};
 use subtle::ConstantTimeEq;
 
 use crate::IdentityError;
-use crate::mirror::{Known, KnownToken, KnownUser, Listed, Mirror};
+use crate::mirror::{KnownToken, KnownUser, ListContent, ListStart, UserMirror};
 use crate::passwords;
 use crate::tokens::{self, TokenInfo, TokenPurpose};
 
@@ -39,7 +39,7 @@ pub struct NewUser {
     /// The first password.
     pub password: String,
     /// The user's role.
-    pub role: Role,
+    pub role: UserRole,
     /// The namespaces of the role: all if the list is empty.
     pub namespaces: Option<Vec<String>>,
 }
@@ -50,7 +50,7 @@ pub struct User {
     /// The name for signing in.
     pub name: String,
     /// The user's role.
-    pub role: Role,
+    pub role: UserRole,
     /// The namespaces of the role: all if the list is empty.
     pub namespaces: Option<Vec<String>>,
 }
@@ -77,16 +77,16 @@ pub(crate) fn check_new(user: &NewUser) -> Result<(), IdentityError> {
 }
 
 /// The users and tokens, and the client of their Secrets.
-pub(crate) struct Directory {
+pub(crate) struct UserDirectory {
     secrets: Api<Secret>,
     events: Api<Event>,
-    mirror: RwLock<Mirror>,
+    mirror: RwLock<UserMirror>,
     /// The unreadable Secrets, by name, with the revision that was reported.
     damaged: Mutex<BTreeMap<String, u64>>,
 }
 
 /// The meaning of a Secret.
-enum Content {
+enum SecretContent {
     User(KnownUser),
     Token(KnownToken),
     /// A user or a token that cannot be read.
@@ -158,7 +158,7 @@ fn revision_of(secret: &Secret) -> u64 {
 
 /// A record is valid only in the Secret that is named after it, so that no other Secret can replace
 /// it.
-fn read(secret: &Secret) -> Content {
+fn read(secret: &Secret) -> SecretContent {
     let misnamed = |name: &str| {
         let other = name != name_of(secret);
         other.then(|| damaged(secret, format!("its record is of {name:?}")))
@@ -166,28 +166,28 @@ fn read(secret: &Secret) -> Content {
     match secret.type_.as_deref() {
         Some(USER_TYPE) => match read_secret::<User>(secret) {
             Ok((user, hash)) => match misnamed(&user_secret(&user.name)) {
-                Some(error) => Content::Damaged(error),
-                None => Content::User(KnownUser {
+                Some(error) => SecretContent::Damaged(error),
+                None => SecretContent::User(KnownUser {
                     user,
                     hash,
                     uid: secret.metadata.uid.clone(),
                     revision: revision_of(secret),
                 }),
             },
-            Err(error) => Content::Damaged(error),
+            Err(error) => SecretContent::Damaged(error),
         },
         Some(TOKEN_TYPE) => match read_secret::<TokenInfo>(secret) {
             Ok((info, digest)) => match misnamed(&token_secret(&info.id)) {
-                Some(error) => Content::Damaged(error),
-                None => Content::Token(KnownToken {
+                Some(error) => SecretContent::Damaged(error),
+                None => SecretContent::Token(KnownToken {
                     info,
                     digest,
                     stored: true,
                 }),
             },
-            Err(error) => Content::Damaged(error),
+            Err(error) => SecretContent::Damaged(error),
         },
-        _ => Content::Other,
+        _ => SecretContent::Other,
     }
 }
 
@@ -197,38 +197,40 @@ fn takes_nothing(error: &IdentityError) -> bool {
         if matches!(&**error, kube::Error::Api(status) if matches!(status.code, 503 | 507)))
 }
 
-impl Directory {
+impl UserDirectory {
     /// Reads all users and tokens. An unreadable Secret is skipped and reported in the log and in
     /// an event; it does not affect other users.
     pub(crate) async fn load(client: kube::Client) -> Result<Self, IdentityError> {
-        let directory = Directory {
+        let directory = UserDirectory {
             secrets: Api::namespaced(client.clone(), NAMESPACE),
             events: Api::namespaced(client, NAMESPACE),
             mirror: RwLock::default(),
             damaged: Mutex::default(),
         };
         for secret in directory.secrets.list(&ListParams::default()).await? {
-            directory.take_in(&secret, &mut Listed::default()).await;
+            directory
+                .take_in(&secret, &mut ListContent::default())
+                .await;
         }
         Ok(directory)
     }
 
     /// Applies a Secret's content, and records it as seen.
-    async fn take_in(&self, secret: &Secret, listed: &mut Listed) {
+    async fn take_in(&self, secret: &Secret, listed: &mut ListContent) {
         let name = name_of(secret);
         let ended = match read(secret) {
-            Content::User(user) => {
+            SecretContent::User(user) => {
                 listed.users.insert(user.user.name.clone());
                 self.damaged.lock().remove(name);
                 self.mirror.write().put_user(user)
             }
-            Content::Token(token) => {
+            SecretContent::Token(token) => {
                 listed.tokens.insert(token.info.id.clone());
                 self.damaged.lock().remove(name);
                 self.mirror.write().put_token(token);
                 Vec::new()
             }
-            Content::Damaged(error) => {
+            SecretContent::Damaged(error) => {
                 if let Some(user) = name.strip_prefix(USER_PREFIX) {
                     listed.users.insert(user.to_string());
                     self.mirror.write().forget_user(user, revision_of(secret));
@@ -238,7 +240,7 @@ impl Directory {
                 self.set_aside(secret, &error).await;
                 Vec::new()
             }
-            Content::Other => Vec::new(),
+            SecretContent::Other => Vec::new(),
         };
         self.delete_tokens(ended).await;
     }
@@ -337,7 +339,7 @@ impl Directory {
             self.secrets.create(&parameters, &secret).await
         };
         match written {
-            Ok(written) => self.take_in(&written, &mut Listed::default()).await,
+            Ok(written) => self.take_in(&written, &mut ListContent::default()).await,
             Err(kube::Error::Api(status)) if status.is_already_exists() => {
                 return Err(IdentityError::UserExists { name: user.name });
             }
@@ -357,7 +359,7 @@ impl Directory {
             .replace(&user_secret(name), &PostParams::default(), &secret)
             .await?;
         // The sessions of the old password end.
-        self.take_in(&written, &mut Listed::default()).await;
+        self.take_in(&written, &mut ListContent::default()).await;
         Ok(())
     }
 
@@ -433,14 +435,14 @@ impl Directory {
 
 /// Keeps the mirror current while another owner holds the directory: every change or deletion
 /// through the API takes effect at once.
-pub(crate) async fn follow(directory: Weak<Directory>) {
+pub(crate) async fn follow(directory: Weak<UserDirectory>) {
     let Some(secrets) = directory.upgrade().map(|held| held.secrets.clone()) else {
         return;
     };
     // The watcher lists again after errors, with exponential backoff.
     let mut changes =
         std::pin::pin!(watcher(secrets, watcher::Config::default()).default_backoff());
-    let (mut known, mut listed) = (Known::default(), Listed::default());
+    let (mut known, mut listed) = (ListStart::default(), ListContent::default());
     while let Some(change) = changes.next().await {
         let Some(directory) = directory.upgrade() else {
             return;
@@ -448,7 +450,7 @@ pub(crate) async fn follow(directory: Weak<Directory>) {
         match change {
             Ok(watcher::Event::Init) => {
                 known = directory.mirror.read().known();
-                listed = Listed::default();
+                listed = ListContent::default();
             }
             Ok(watcher::Event::InitApply(secret)) => directory.take_in(&secret, &mut listed).await,
             Ok(watcher::Event::InitDone) => {
@@ -456,7 +458,9 @@ pub(crate) async fn follow(directory: Weak<Directory>) {
                 directory.delete_tokens(ended).await;
             }
             Ok(watcher::Event::Apply(secret)) => {
-                directory.take_in(&secret, &mut Listed::default()).await;
+                directory
+                    .take_in(&secret, &mut ListContent::default())
+                    .await;
             }
             Ok(watcher::Event::Delete(secret)) => directory.deleted(&secret).await,
             Err(error) => {
@@ -474,7 +478,7 @@ mod tests {
         NewUser {
             name: name.to_string(),
             password: "long enough".to_string(),
-            role: Role::Member,
+            role: UserRole::Member,
             namespaces: None,
         }
     }
@@ -493,30 +497,30 @@ mod tests {
     fn a_user_survives_being_stored_and_a_damaged_one_is_named() {
         let user = User {
             name: "ann".to_string(),
-            role: Role::Lead,
+            role: UserRole::Lead,
             namespaces: Some(vec!["vision".to_string()]),
         };
         let mut secret = secret_of(user_secret("ann"), USER_TYPE, &user, "hash");
         let (known, hash) = read_secret::<User>(&secret).unwrap();
         assert_eq!((known.name.as_str(), hash.as_str()), ("ann", "hash"));
         assert_eq!(known.namespaces, user.namespaces);
-        assert!(matches!(read(&secret), Content::User(_)));
+        assert!(matches!(read(&secret), SecretContent::User(_)));
         secret.data = None;
         let error = read_secret::<User>(&secret).unwrap_err().to_string();
         assert!(error.contains("\"user-ann\""), "{error}");
-        assert!(matches!(read(&secret), Content::Damaged(_)));
+        assert!(matches!(read(&secret), SecretContent::Damaged(_)));
     }
 
     #[test]
     fn a_record_in_a_secret_of_another_name_is_ignored() {
         let user = User {
             name: "admin".to_string(),
-            role: Role::Admin,
+            role: UserRole::Admin,
             namespaces: None,
         };
         let secret = secret_of(user_secret("ann"), USER_TYPE, &user, "hash");
-        assert!(matches!(read(&secret), Content::Damaged(_)));
+        assert!(matches!(read(&secret), SecretContent::Damaged(_)));
         let others = secret_of(user_secret("ann"), "Opaque", &user, "hash");
-        assert!(matches!(read(&others), Content::Other));
+        assert!(matches!(read(&others), SecretContent::Other));
     }
 }

@@ -47,7 +47,7 @@ pub async fn require_caller(
     } else if let Some(secret) = cookie(request.headers())
         && let Some((caller, info)) = identity.bearer(secret)
     {
-        if changes_something(request.method()) && !same_origin(request.headers(), request.uri()) {
+        if is_write(request.method()) && !same_origin(request.headers(), request.uri()) {
             return refuse(
                 StatusCode::FORBIDDEN,
                 "Forbidden",
@@ -86,7 +86,7 @@ pub(crate) fn cookie(headers: &HeaderMap) -> Option<&str> {
         .find_map(|(name, value)| (name == SESSION_COOKIE).then_some(value))
 }
 
-fn changes_something(method: &Method) -> bool {
+fn is_write(method: &Method) -> bool {
     !matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS)
 }
 
@@ -106,7 +106,7 @@ fn same_origin(headers: &HeaderMap, uri: &Uri) -> bool {
 
 /// True if the browser reports that another site's page sends the request. A sign-in by such a
 /// request would continue under a name that the other site chose.
-pub fn from_elsewhere(headers: &HeaderMap, uri: &Uri) -> bool {
+pub fn is_cross_site(headers: &HeaderMap, uri: &Uri) -> bool {
     let site = headers.get(header::HeaderName::from_static("sec-fetch-site"));
     let says = headers.contains_key(header::ORIGIN) || site.is_some_and(|site| site != "none");
     says && !same_origin(headers, uri)
@@ -165,14 +165,14 @@ mod tests {
             vec![host, ("sec-fetch-site", "same-origin")],
             vec![host, ("sec-fetch-site", "none")],
         ] {
-            assert!(!from_elsewhere(&headers(&own), &path), "{own:?}");
+            assert!(!is_cross_site(&headers(&own), &path), "{own:?}");
         }
         for other in [
             vec![host, ("origin", "https://evil.example")],
             vec![host, ("origin", "null")],
             vec![host, ("sec-fetch-site", "cross-site")],
         ] {
-            assert!(from_elsewhere(&headers(&other), &path), "{other:?}");
+            assert!(is_cross_site(&headers(&other), &path), "{other:?}");
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Authentication: users, passwords, sessions and access tokens, and the gate in front of every
 //! HTTP request that turns them into a [`resources::access::Caller`].
 //!
-//! A user's role becomes the groups that roles are bound to (`resources::access::Role`); only the
+//! A user's role becomes the groups that roles are bound to (`resources::access::UserRole`); only the
 //! resource API decides what the groups permit. Users and tokens are Secrets in the `muster-system`
 //! namespace, with the same durability as all objects. Nothing secret is stored in clear (argon2id
 //! for passwords, SHA-256 for tokens, which are 256 random bits).
@@ -23,14 +23,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use resources::access::{Caller, Role};
+use resources::access::{Caller, UserRole};
 
 pub use directory::{NewUser, User};
 pub use error::IdentityError;
-pub use gate::{SESSION_COOKIE, from_elsewhere, require_caller};
+pub use gate::{SESSION_COOKIE, is_cross_site, require_caller};
 pub use tokens::{IssuedToken, TokenInfo, TokenPurpose};
 
-use directory::Directory;
+use directory::UserDirectory;
 use passwords::Hashing;
 use throttle::Throttle;
 
@@ -57,7 +57,7 @@ pub const FIRST_ADMIN: &str = "admin";
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// The first administrator's password, used only while no user exists. Without it, a password
-    /// is generated and returned once in [`Opened::first_admin`].
+    /// is generated and returned once in [`OpenedIdentity::first_admin`].
     pub first_password: Option<String>,
 }
 
@@ -71,7 +71,7 @@ pub struct FirstAdmin {
 }
 
 /// The result of opening the directory of users.
-pub struct Opened {
+pub struct OpenedIdentity {
     /// The identities.
     pub identity: Identity,
     /// Set if this start created the first administrator with a generated password.
@@ -83,7 +83,7 @@ pub struct Opened {
 pub struct Identity(Arc<Inner>);
 
 struct Inner {
-    directory: Arc<Directory>,
+    directory: Arc<UserDirectory>,
     throttle: Throttle,
     hashing: Hashing,
 }
@@ -92,8 +92,11 @@ impl Identity {
     /// Reads users and tokens, deletes expired ones, and creates the first administrator if no user
     /// exists, or if that user's Secret is unreadable. Access to this machine's data is therefore
     /// sufficient to sign in.
-    pub async fn open(client: kube::Client, options: Options) -> Result<Opened, IdentityError> {
-        let directory = Arc::new(Directory::load(client).await?);
+    pub async fn open(
+        client: kube::Client,
+        options: Options,
+    ) -> Result<OpenedIdentity, IdentityError> {
+        let directory = Arc::new(UserDirectory::load(client).await?);
         tokio::spawn(directory::follow(Arc::downgrade(&directory)));
         let identity = Identity(Arc::new(Inner {
             directory,
@@ -113,7 +116,7 @@ impl Identity {
                 .create_user(NewUser {
                     name: FIRST_ADMIN.to_string(),
                     password: password.clone(),
-                    role: Role::Admin,
+                    role: UserRole::Admin,
                     namespaces: None,
                 })
                 .await;
@@ -131,7 +134,7 @@ impl Identity {
                 Err(error) => return Err(error),
             }
         }
-        Ok(Opened {
+        Ok(OpenedIdentity {
             identity,
             first_admin,
         })

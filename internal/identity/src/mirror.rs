@@ -37,7 +37,7 @@ pub(crate) struct KnownToken {
 
 /// Users and tokens.
 #[derive(Default)]
-pub(crate) struct Mirror {
+pub(crate) struct UserMirror {
     users: BTreeMap<String, KnownUser>,
     tokens: BTreeMap<String, KnownToken>,
     /// Tokens that were ended here; their Secrets may still exist, longer if the store refused to
@@ -47,19 +47,19 @@ pub(crate) struct Mirror {
 
 /// The state when a list began.
 #[derive(Default)]
-pub(crate) struct Known {
+pub(crate) struct ListStart {
     users: BTreeSet<String>,
     tokens: BTreeSet<String>,
 }
 
 /// The content of a list.
 #[derive(Default)]
-pub(crate) struct Listed {
+pub(crate) struct ListContent {
     pub(crate) users: BTreeSet<String>,
     pub(crate) tokens: BTreeSet<String>,
 }
 
-impl Mirror {
+impl UserMirror {
     pub(crate) fn users(&self) -> impl Iterator<Item = &User> {
         self.users.values().map(|known| &known.user)
     }
@@ -154,9 +154,9 @@ impl Mirror {
     }
 
     /// The state when a list begins.
-    pub(crate) fn known(&self) -> Known {
+    pub(crate) fn known(&self) -> ListStart {
         let stored = self.tokens.iter().filter(|(_, token)| token.stored);
-        Known {
+        ListStart {
             users: self.users.keys().cloned().collect(),
             tokens: stored.map(|(id, _)| id.clone()).collect(),
         }
@@ -165,7 +165,7 @@ impl Mirror {
     /// After a list: an entry that was known before the list and is not in it is removed. An entry
     /// created while the list was read is not in it either, and stays. Returns the tokens that this
     /// ends.
-    pub(crate) fn listed(&mut self, known: &Known, listed: &Listed) -> Vec<String> {
+    pub(crate) fn listed(&mut self, known: &ListStart, listed: &ListContent) -> Vec<String> {
         for id in known.tokens.difference(&listed.tokens) {
             self.token_gone(id);
         }
@@ -199,7 +199,7 @@ impl Mirror {
 #[cfg(test)]
 mod tests {
     use jiff::Timestamp;
-    use resources::access::Role;
+    use resources::access::UserRole;
 
     use super::*;
 
@@ -207,7 +207,7 @@ mod tests {
         KnownUser {
             user: User {
                 name: name.to_string(),
-                role: Role::Member,
+                role: UserRole::Member,
                 namespaces: None,
             },
             hash: hash.to_string(),
@@ -236,15 +236,15 @@ mod tests {
     }
 
     /// Ann, with an access token and a session.
-    fn mirror() -> Mirror {
-        let mut mirror = Mirror::default();
+    fn mirror() -> UserMirror {
+        let mut mirror = UserMirror::default();
         mirror.put_user(user("ann", "old", "1", 5));
         mirror.put_token(stored("access", TokenPurpose::Access));
         mirror.put_token(stored("session", TokenPurpose::Session));
         mirror
     }
 
-    fn ids(mirror: &Mirror) -> Vec<&str> {
+    fn ids(mirror: &UserMirror) -> Vec<&str> {
         mirror.tokens().map(|info| info.id.as_str()).collect()
     }
 
@@ -300,7 +300,7 @@ mod tests {
         let known = mirror.known();
         mirror.put_user(user("bob", "h", "3", 9));
         mirror.put_token(stored("new", TokenPurpose::Access));
-        let listed = Listed {
+        let listed = ListContent {
             users: ["ann".to_string()].into(),
             tokens: ["session".to_string()].into(),
         };
@@ -308,7 +308,7 @@ mod tests {
         assert_eq!(ids(&mirror), ["memory", "new", "session"]);
         assert!(mirror.user("bob").is_some());
         let known = mirror.known();
-        assert_eq!(mirror.listed(&known, &Listed::default()).len(), 0);
+        assert_eq!(mirror.listed(&known, &ListContent::default()).len(), 0);
         assert!(mirror.user("ann").is_none());
         assert!(ids(&mirror).is_empty(), "all are ann's");
     }

@@ -41,13 +41,13 @@ const REMEMBERED: usize = 10_000;
 const LONGEST_NAME: usize = 40;
 
 #[derive(Default)]
-pub(crate) struct Throttle(Mutex<Counts>);
+pub(crate) struct Throttle(Mutex<FailureCounts>);
 
 #[derive(Default)]
-struct Counts {
-    names: Table<String>,
-    addresses: Table<IpAddr>,
-    pairs: Table<(String, IpAddr)>,
+struct FailureCounts {
+    names: FailureTable<String>,
+    addresses: FailureTable<IpAddr>,
+    pairs: FailureTable<(String, IpAddr)>,
 }
 
 #[derive(Clone, Copy)]
@@ -69,16 +69,16 @@ impl Failures {
 }
 
 /// Failures by key, bounded.
-struct Table<K> {
+struct FailureTable<K> {
     failures: BTreeMap<K, Failures>,
     /// The keys in the order of their last failures.
     order: BTreeMap<u64, K>,
     next: u64,
 }
 
-impl<K> Default for Table<K> {
+impl<K> Default for FailureTable<K> {
     fn default() -> Self {
-        Table {
+        FailureTable {
             failures: BTreeMap::new(),
             order: BTreeMap::new(),
             next: 0,
@@ -86,7 +86,7 @@ impl<K> Default for Table<K> {
     }
 }
 
-impl<K: Ord + Clone> Table<K> {
+impl<K: Ord + Clone> FailureTable<K> {
     /// The remaining wait.
     fn left(&self, key: &K, free: u32, longest: Duration, now: Timestamp) -> Duration {
         let Some(failures) = self.failures.get(key) else {
@@ -134,14 +134,14 @@ impl<K: Ord + Clone> Table<K> {
 }
 
 /// An admitted attempt to sign in. It counts as failed until its owner reports otherwise.
-pub(crate) struct Attempt<'a> {
+pub(crate) struct SignInAttempt<'a> {
     throttle: &'a Throttle,
     name: String,
     address: IpAddr,
     delay: Duration,
 }
 
-impl Attempt<'_> {
+impl SignInAttempt<'_> {
     /// The delay before the password is checked.
     pub(crate) fn delay(&self) -> Duration {
         self.delay
@@ -172,7 +172,7 @@ impl Throttle {
         name: &str,
         from: Option<IpAddr>,
         now: Timestamp,
-    ) -> Result<Attempt<'_>, IdentityError> {
+    ) -> Result<SignInAttempt<'_>, IdentityError> {
         let address = from.map_or(Ipv6Addr::UNSPECIFIED.into(), origin);
         let mut counts = self.0.lock();
         let of_address = (counts.addresses).left(
@@ -201,7 +201,7 @@ impl Throttle {
         counts.addresses.add(address, now);
         counts.pairs.add(pair, now);
         drop(counts);
-        Ok(Attempt {
+        Ok(SignInAttempt {
             throttle: self,
             name,
             address,
@@ -330,7 +330,7 @@ mod tests {
 
     #[test]
     fn no_more_are_remembered_than_the_bound_and_the_oldest_goes() {
-        let mut table = Table::default();
+        let mut table = FailureTable::default();
         for key in 0..REMEMBERED {
             table.add(key, at(0));
         }

@@ -7,8 +7,8 @@ use k8s_openapi::api::core::v1 as k8s;
 use resources::amounts::Amounts;
 use resources::names::{NVIDIA_GPU, NVIDIA_MIG};
 
-use crate::cluster::{Cluster, NodeFacts, PodFacts};
-use crate::{Invariant, Placement, Violation};
+use crate::cluster::{ClusterAccount, NodeFacts, PodFacts};
+use crate::{Invariant, ProposedBind, Violation};
 
 /// The resources, except GPUs, of which one of the pod's containers requests more than one.
 pub(crate) fn several(spec: &k8s::PodSpec) -> Vec<String> {
@@ -27,7 +27,7 @@ pub(crate) fn several(spec: &k8s::PodSpec) -> Vec<String> {
 
 /// Why a bind gives a container more than one exclusive device; one entry for each container and
 /// resource.
-fn wrong(bind: &Placement, pod: &PodFacts, node: &NodeFacts) -> Vec<String> {
+fn wrong(bind: &ProposedBind, pod: &PodFacts, node: &NodeFacts) -> Vec<String> {
     let mut all = Vec::new();
     for (container, given) in &bind.devices {
         let nvidias = |resource: &str| resource == NVIDIA_GPU || resource.starts_with(NVIDIA_MIG);
@@ -50,7 +50,7 @@ fn wrong(bind: &Placement, pod: &PodFacts, node: &NodeFacts) -> Vec<String> {
 }
 
 /// No container gets another device beside an exclusive one.
-pub(crate) fn by_itself(before: &Cluster, binds: &[Placement], out: &mut Vec<Violation>) {
+pub(crate) fn by_itself(before: &ClusterAccount, binds: &[ProposedBind], out: &mut Vec<Violation>) {
     for bind in binds {
         let (pod, node) = (before.pods.get(&bind.pod), before.nodes.get(&bind.node));
         let Some((pod, node)) = pod.zip(node) else {

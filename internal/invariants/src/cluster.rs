@@ -12,10 +12,10 @@ use resources::kinds::{PodGroup, Queue};
 use resources::names;
 use resources::quantity::Quantity;
 
-use crate::Placement;
+use crate::ProposedBind;
 use crate::alone;
 use crate::constraints::Demands;
-use crate::gpus::{self, GpuAsk};
+use crate::gpus::{self, GpuRequest};
 use crate::products::{self, GpuNeeds};
 
 /// A pod's namespace and name.
@@ -65,7 +65,7 @@ pub(crate) struct PodFacts {
     pub(crate) demands: Demands,
     /// The requests, without fractions of GPUs.
     pub(crate) requests: Amounts,
-    pub(crate) gpus: GpuAsk,
+    pub(crate) gpus: GpuRequest,
     pub(crate) needs: GpuNeeds,
     /// Resources except GPUs of which a container requests more than one.
     pub(crate) several: Vec<String>,
@@ -92,7 +92,7 @@ pub(crate) struct GroupFacts {
 
 /// The account.
 #[derive(Default)]
-pub struct Cluster {
+pub struct ClusterAccount {
     scheduler_names: Vec<String>,
     pub(crate) nodes: BTreeMap<String, NodeFacts>,
     pub(crate) pods: BTreeMap<PodId, PodFacts>,
@@ -108,13 +108,13 @@ pub struct Cluster {
     pub(crate) model_capability: BTreeMap<String, BTreeMap<String, i64>>,
 }
 
-impl Cluster {
+impl ClusterAccount {
     /// An empty account. Pods that name other schedulers than these are charged to no queue.
     #[must_use]
-    pub fn new(scheduler_names: Vec<String>) -> Cluster {
-        Cluster {
+    pub fn new(scheduler_names: Vec<String>) -> ClusterAccount {
+        ClusterAccount {
             scheduler_names,
-            ..Cluster::default()
+            ..ClusterAccount::default()
         }
     }
 
@@ -234,7 +234,7 @@ impl Cluster {
         let mut requests = pod_requests(spec);
         let mut facts = PodFacts {
             uid: meta.uid.clone().unwrap_or_default(),
-            gpus: GpuAsk::read(meta, &mut requests),
+            gpus: GpuRequest::read(meta, &mut requests),
             needs: GpuNeeds::read(meta),
             several: alone::several(spec),
             charged: 0,
@@ -347,7 +347,7 @@ impl Cluster {
     }
 
     /// Counts a pod as bound before the API shows it so.
-    pub fn assume(&mut self, placement: &Placement) {
+    pub fn assume(&mut self, placement: &ProposedBind) {
         let id = &placement.pod;
         if self
             .pods

@@ -10,16 +10,16 @@ use resources::devices::ChosenDevices;
 use resources::names;
 use resources::quantity::Quantity;
 
-use crate::cluster::{Cluster, NodeFacts, PodFacts, PodId};
-use crate::products::{goes_by, words};
-use crate::{Invariant, Placement, Violation};
+use crate::cluster::{ClusterAccount, NodeFacts, PodFacts, PodId};
+use crate::products::{contains_name, words};
+use crate::{Invariant, ProposedBind, Violation};
 
 /// A whole GPU.
 pub(crate) const WHOLE: i64 = 1000;
 
 /// A pod's GPU request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum GpuAsk {
+pub(crate) enum GpuRequest {
     /// This many whole GPUs.
     Whole(i64),
     /// Thousandths of each GPU, and the number of GPUs.
@@ -32,9 +32,9 @@ pub(crate) enum GpuAsk {
 
 /// Fractions of GPUs in the resource names of other device plugins: the count, the memory, the
 /// bytes in one unit of memory, the percentages.
-type Words = (&'static str, &'static str, i64, &'static [&'static str]);
+type FractionNames = (&'static str, &'static str, i64, &'static [&'static str]);
 
-const OTHERS: [Words; 4] = [
+const OTHERS: [FractionNames; 4] = [
     (
         "",
         ALIYUN_MEMORY,
@@ -68,7 +68,7 @@ const ALIYUN_COUNT: &str = "aliyun.com/gpu-count";
 const ALIYUN_MEMORY: &str = "aliyun.com/gpu-mem";
 
 /// The GPU request under such names, which are removed from the requests.
-fn others(requests: &mut Amounts) -> Option<GpuAsk> {
+fn others(requests: &mut Amounts) -> Option<GpuRequest> {
     let mut ask = None;
     for (number, memory, unit, percents) in OTHERS {
         let percent = percents.iter().map(|name| requests.get(name)).max();
@@ -80,11 +80,11 @@ fn others(requests: &mut Amounts) -> Option<GpuAsk> {
             continue;
         }
         ask = Some(match (milli, mib, count.max(1)) {
-            (milli, _, _) if milli >= WHOLE => GpuAsk::Whole(count.max(milli / WHOLE)),
-            (0, 0, count) => GpuAsk::Whole(count),
-            (0, mib, count) => GpuAsk::Memory(mib, count),
-            (milli, 0, count) => GpuAsk::Part(milli, count),
-            (milli, mib, count) => GpuAsk::Both(milli, mib, count),
+            (milli, _, _) if milli >= WHOLE => GpuRequest::Whole(count.max(milli / WHOLE)),
+            (0, 0, count) => GpuRequest::Whole(count),
+            (0, mib, count) => GpuRequest::Memory(mib, count),
+            (milli, 0, count) => GpuRequest::Part(milli, count),
+            (milli, mib, count) => GpuRequest::Both(milli, mib, count),
         });
         for name in [number, memory].into_iter().chain(percents.iter().copied()) {
             if requests.get(name) != 0 {
@@ -104,11 +104,11 @@ pub(crate) fn with_shared(mut allocatable: Amounts) -> Amounts {
     allocatable
 }
 
-impl GpuAsk {
+impl GpuRequest {
     /// Reads a pod's GPU request. Fractions are removed from its other requests.
-    pub(crate) fn read(meta: &ObjectMeta, requests: &mut Amounts) -> GpuAsk {
+    pub(crate) fn read(meta: &ObjectMeta, requests: &mut Amounts) -> GpuRequest {
         if let Some(ask) = others(requests) {
-            if let GpuAsk::Whole(count) = ask {
+            if let GpuRequest::Whole(count) = ask {
                 requests.set(names::NVIDIA_GPU, count);
             }
             return ask;
@@ -125,17 +125,17 @@ impl GpuAsk {
         let memory = note(names::GPU_MEMORY, names::KAI_GPU_MEMORY);
         let part = fraction.and_then(|text| text.parse::<Quantity>().ok());
         let ask = match (part, memory.and_then(|text| text.parse().ok())) {
-            (Some(part), _) if part.milli() == WHOLE => GpuAsk::Whole(count),
+            (Some(part), _) if part.milli() == WHOLE => GpuRequest::Whole(count),
             (Some(part), _) if (1..WHOLE).contains(&part.milli()) => {
-                GpuAsk::Part(part.milli(), count)
+                GpuRequest::Part(part.milli(), count)
             }
-            (None, Some(mib)) => GpuAsk::Memory(mib, count),
-            _ => GpuAsk::Whole(asked),
+            (None, Some(mib)) => GpuRequest::Memory(mib, count),
+            _ => GpuRequest::Whole(asked),
         };
         match ask {
-            GpuAsk::Whole(count) if count > 0 => requests.set(names::NVIDIA_GPU, count),
-            GpuAsk::Whole(_) => {}
-            GpuAsk::Part(..) | GpuAsk::Memory(..) | GpuAsk::Both(..) => {
+            GpuRequest::Whole(count) if count > 0 => requests.set(names::NVIDIA_GPU, count),
+            GpuRequest::Whole(_) => {}
+            GpuRequest::Part(..) | GpuRequest::Memory(..) | GpuRequest::Both(..) => {
                 requests.set(names::NVIDIA_GPU, 0)
             }
         }
@@ -144,15 +144,15 @@ impl GpuAsk {
 
     pub(crate) fn count(self) -> i64 {
         match self {
-            GpuAsk::Whole(count)
-            | GpuAsk::Part(_, count)
-            | GpuAsk::Memory(_, count)
-            | GpuAsk::Both(_, _, count) => count,
+            GpuRequest::Whole(count)
+            | GpuRequest::Part(_, count)
+            | GpuRequest::Memory(_, count)
+            | GpuRequest::Both(_, _, count) => count,
         }
     }
 
     pub(crate) fn shares(self) -> bool {
-        !matches!(self, GpuAsk::Whole(_))
+        !matches!(self, GpuRequest::Whole(_))
     }
 
     /// Thousandths of each GPU on a node; a whole GPU if the memory of the node's GPUs is unknown.
@@ -163,10 +163,12 @@ impl GpuAsk {
             i64::try_from((hundredths + i128::from(rest > 0)) * 10).unwrap_or(i64::MAX)
         };
         match (self, node.and_then(|node| node.gpu_memory)) {
-            (GpuAsk::Whole(_), _) | (GpuAsk::Memory(..) | GpuAsk::Both(..), None) => WHOLE,
-            (GpuAsk::Part(milli, _), _) => milli,
-            (GpuAsk::Memory(mib, _), Some(memory)) => of(mib, memory),
-            (GpuAsk::Both(milli, mib, _), Some(memory)) => milli.max(of(mib, memory)),
+            (GpuRequest::Whole(_), _) | (GpuRequest::Memory(..) | GpuRequest::Both(..), None) => {
+                WHOLE
+            }
+            (GpuRequest::Part(milli, _), _) => milli,
+            (GpuRequest::Memory(mib, _), Some(memory)) => of(mib, memory),
+            (GpuRequest::Both(milli, mib, _), Some(memory)) => milli.max(of(mib, memory)),
         }
     }
 
@@ -211,9 +213,9 @@ fn listed(chosen: &ChosenDevices) -> impl Iterator<Item = (&String, &String)> {
 /// No slice or other vendor's device is allocated to two pods, unknown, unhealthy, or of another
 /// resource than requested.
 pub(crate) fn one_by_one(
-    before: &Cluster,
+    before: &ClusterAccount,
     name: &str,
-    new: &[&Placement],
+    new: &[&ProposedBind],
     out: &mut Vec<Violation>,
 ) {
     let Some(node) = before.nodes.get(name) else {
@@ -248,7 +250,7 @@ pub(crate) fn one_by_one(
 
 /// The allocations of one node's GPUs.
 #[derive(Default)]
-struct Given<'a> {
+struct GpuAllocations<'a> {
     held: BTreeMap<&'a String, (i64, &'a PodId)>,
     /// Whole GPUs whose ids are unknown.
     unnamed: i64,
@@ -256,7 +258,7 @@ struct Given<'a> {
     shares: bool,
 }
 
-impl<'a> Given<'a> {
+impl<'a> GpuAllocations<'a> {
     /// Adds a pod; returns the earlier holders of GPUs that are overcommitted now.
     fn add(
         &mut self,
@@ -288,12 +290,17 @@ impl<'a> Given<'a> {
 
 /// No GPU is overcommitted, unknown, or unhealthy; a pod gets as many as it requests. Where a
 /// node's GPUs are only counted, the counts are checked.
-pub(crate) fn given(before: &Cluster, name: &str, new: &[&Placement], out: &mut Vec<Violation>) {
+pub(crate) fn given(
+    before: &ClusterAccount,
+    name: &str,
+    new: &[&ProposedBind],
+    out: &mut Vec<Violation>,
+) {
     let Some(node) = before.nodes.get(name) else {
         return;
     };
     let all = node.allocatable.get(names::NVIDIA_GPU);
-    let mut given = Given::default();
+    let mut given = GpuAllocations::default();
     for id in before.on_node.get(name).into_iter().flatten() {
         let pod = before.pods.get(id);
         if let Some((pod, (_, chosen))) = pod.and_then(|pod| Some((pod, pod.at.as_ref()?))) {
@@ -313,7 +320,7 @@ pub(crate) fn given(before: &Cluster, name: &str, new: &[&Placement], out: &mut 
         }
         let each = pod.gpus.each(Some(node));
         wrong.extend(pod.needs.unmet(node));
-        let by_memory = matches!(pod.gpus, GpuAsk::Memory(..) | GpuAsk::Both(..));
+        let by_memory = matches!(pod.gpus, GpuRequest::Memory(..) | GpuRequest::Both(..));
         if each > WHOLE || (by_memory && node.gpu_memory.is_none()) {
             wrong.push(format!(
                 "asks for more memory than a GPU of node {name} has"
@@ -360,9 +367,9 @@ pub(crate) fn given(before: &Cluster, name: &str, new: &[&Placement], out: &mut 
 
 /// No queue holds more GPUs of a model than its capability for the model.
 pub(crate) fn by_model(
-    before: &Cluster,
+    before: &ClusterAccount,
     queue: &str,
-    binds: &[&Placement],
+    binds: &[&ProposedBind],
     out: &mut Vec<Violation>,
 ) {
     for (name, allowed) in before.model_capability.get(queue).into_iter().flatten() {
@@ -371,7 +378,7 @@ pub(crate) fn by_model(
             let node = before.nodes.get(node);
             let is = node.is_some_and(|node| {
                 let all = &node.products;
-                !all.is_empty() && all.iter().all(|product| goes_by(product, &model))
+                !all.is_empty() && all.iter().all(|product| contains_name(product, &model))
             });
             if is { pod.gpus.charge(node) } else { 0 }
         };
@@ -380,7 +387,7 @@ pub(crate) fn by_model(
         let had: i64 = there
             .filter_map(|pod| Some(charge(pod, &pod.at.as_ref()?.0)))
             .sum();
-        let new = |bind: &&&Placement| {
+        let new = |bind: &&&ProposedBind| {
             let pod = before.pods.get(&bind.pod);
             pod.map_or(0, |pod| charge(pod, &bind.node))
         };
@@ -405,21 +412,27 @@ mod tests {
 
     #[test]
     fn resource_names_of_other_plugins_request_fractions() {
-        type Case<'a> = (&'a [(&'a str, i64)], Option<GpuAsk>);
+        type Case<'a> = (&'a [(&'a str, i64)], Option<GpuRequest>);
         let table: [Case; 6] = [
             (&[("nvidia.com/gpu", 2)], None),
-            (&[("aliyun.com/gpu-mem", 4)], Some(GpuAsk::Memory(4096, 1))),
-            (&[("aliyun.com/gpu-core", 200)], Some(GpuAsk::Whole(2))),
-            (&[("volcano.sh/vgpu-number", 2)], Some(GpuAsk::Whole(2))),
+            (
+                &[("aliyun.com/gpu-mem", 4)],
+                Some(GpuRequest::Memory(4096, 1)),
+            ),
+            (&[("aliyun.com/gpu-core", 200)], Some(GpuRequest::Whole(2))),
+            (&[("volcano.sh/vgpu-number", 2)], Some(GpuRequest::Whole(2))),
             (
                 &[
                     ("nvidia.com/gpu", 1),
                     ("nvidia.com/gpumem", 3000),
                     ("nvidia.com/gpucores", 50),
                 ],
-                Some(GpuAsk::Both(500, 3000, 1)),
+                Some(GpuRequest::Both(500, 3000, 1)),
             ),
-            (&[("koordinator.sh/gpu", 50)], Some(GpuAsk::Part(500, 1))),
+            (
+                &[("koordinator.sh/gpu", 50)],
+                Some(GpuRequest::Part(500, 1)),
+            ),
         ];
         for (list, want) in table {
             let list = list.iter();
@@ -429,7 +442,7 @@ mod tests {
         }
     }
 
-    fn read(notes: &[(&str, &str)], asked: i64) -> (GpuAsk, i64) {
+    fn read(notes: &[(&str, &str)], asked: i64) -> (GpuRequest, i64) {
         let notes = notes
             .iter()
             .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()));
@@ -439,25 +452,29 @@ mod tests {
         };
         let mut requests = Amounts::new();
         requests.set("nvidia.com/gpu", asked);
-        let ask = GpuAsk::read(&meta, &mut requests);
+        let ask = GpuRequest::read(&meta, &mut requests);
         (ask, requests.get("nvidia.com/gpu"))
     }
 
     #[test]
     fn a_pod_asks_for_whole_gpus_or_parts_of_some() {
         let half = ("muster.io/gpu-fraction", "0.5");
-        type Case<'a> = (&'a [(&'a str, &'a str)], i64, (GpuAsk, i64));
+        type Case<'a> = (&'a [(&'a str, &'a str)], i64, (GpuRequest, i64));
         let table: [Case; 6] = [
-            (&[], 2, (GpuAsk::Whole(2), 2)),
-            (&[half], 0, (GpuAsk::Part(500, 1), 0)),
-            (&[half], 1, (GpuAsk::Part(500, 1), 0)),
+            (&[], 2, (GpuRequest::Whole(2), 2)),
+            (&[half], 0, (GpuRequest::Part(500, 1), 0)),
+            (&[half], 1, (GpuRequest::Part(500, 1), 0)),
             (
                 &[half, ("muster.io/gpu-count", "3")],
                 0,
-                (GpuAsk::Part(500, 3), 0),
+                (GpuRequest::Part(500, 3), 0),
             ),
-            (&[("gpu-memory", "2000")], 1, (GpuAsk::Memory(2000, 1), 0)),
-            (&[("gpu-fraction", "1")], 0, (GpuAsk::Whole(1), 1)),
+            (
+                &[("gpu-memory", "2000")],
+                1,
+                (GpuRequest::Memory(2000, 1), 0),
+            ),
+            (&[("gpu-fraction", "1")], 0, (GpuRequest::Whole(1), 1)),
         ];
         for (notes, asked, want) in table {
             assert_eq!(read(notes, asked), want, "{notes:?}");

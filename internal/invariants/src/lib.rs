@@ -24,7 +24,7 @@ mod products;
 #[cfg(test)]
 mod tests;
 
-pub use cluster::{Cluster, PodId};
+pub use cluster::{ClusterAccount, PodId};
 pub use predicates::check;
 
 use std::fmt;
@@ -33,7 +33,7 @@ use resources::devices::ChosenDevices;
 
 /// A bind that a plan proposes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Placement {
+pub struct ProposedBind {
     /// The pod.
     pub pod: PodId,
     /// Its uid.

@@ -7,15 +7,15 @@ use resources::names::{GPU_OF_MODEL, GPU_SHARED, NVIDIA_GPU};
 use resources::quantity::Quantity;
 
 use crate::alone;
-use crate::cluster::{Cluster, GroupId, PodFacts, PodId};
+use crate::cluster::{ClusterAccount, GroupId, PodFacts, PodId};
 use crate::constraints::forbidden;
 use crate::gpus;
-use crate::{Invariant, Placement, Violation};
+use crate::{Invariant, ProposedBind, Violation};
 
 /// Returns the violations of the binds. `before` is the cluster without them. A violation counts
 /// only if a bind contributes to it; existing faults are not attributed to the binds.
 #[must_use]
-pub fn check(before: &Cluster, binds: &[Placement]) -> Vec<Violation> {
+pub fn check(before: &ClusterAccount, binds: &[ProposedBind]) -> Vec<Violation> {
     let mut violations = Vec::new();
     bound_once(before, binds, &mut violations);
     constraints(before, binds, &mut violations);
@@ -28,27 +28,27 @@ pub fn check(before: &Cluster, binds: &[Placement]) -> Vec<Violation> {
 }
 
 fn known<'a>(
-    before: &'a Cluster,
-    binds: &'a [Placement],
-) -> impl Iterator<Item = (&'a Placement, &'a PodFacts)> {
+    before: &'a ClusterAccount,
+    binds: &'a [ProposedBind],
+) -> impl Iterator<Item = (&'a ProposedBind, &'a PodFacts)> {
     binds
         .iter()
         .filter_map(|bind| Some((bind, before.pods.get(&bind.pod)?)))
 }
 
-fn by_node(binds: &[Placement]) -> BTreeMap<&str, Vec<&Placement>> {
-    let mut nodes: BTreeMap<&str, Vec<&Placement>> = BTreeMap::new();
+fn by_node(binds: &[ProposedBind]) -> BTreeMap<&str, Vec<&ProposedBind>> {
+    let mut nodes: BTreeMap<&str, Vec<&ProposedBind>> = BTreeMap::new();
     for bind in binds {
         nodes.entry(&bind.node).or_default().push(bind);
     }
     nodes
 }
 
-fn pods_of(binds: &[&Placement]) -> Vec<PodId> {
+fn pods_of(binds: &[&ProposedBind]) -> Vec<PodId> {
     binds.iter().map(|bind| bind.pod.clone()).collect()
 }
 
-fn bound_once(before: &Cluster, binds: &[Placement], out: &mut Vec<Violation>) {
+fn bound_once(before: &ClusterAccount, binds: &[ProposedBind], out: &mut Vec<Violation>) {
     let mut seen = BTreeSet::new();
     for bind in binds {
         let what = match before.pods.get(&bind.pod) {
@@ -74,7 +74,7 @@ fn bound_once(before: &Cluster, binds: &[Placement], out: &mut Vec<Violation>) {
     }
 }
 
-fn constraints(before: &Cluster, binds: &[Placement], out: &mut Vec<Violation>) {
+fn constraints(before: &ClusterAccount, binds: &[ProposedBind], out: &mut Vec<Violation>) {
     for (bind, pod) in known(before, binds) {
         let why = match before.nodes.get(&bind.node) {
             None => Some("the node does not exist".to_owned()),
@@ -90,7 +90,7 @@ fn constraints(before: &Cluster, binds: &[Placement], out: &mut Vec<Violation>) 
     }
 }
 
-fn node_capacity(before: &Cluster, binds: &[Placement], out: &mut Vec<Violation>) {
+fn node_capacity(before: &ClusterAccount, binds: &[ProposedBind], out: &mut Vec<Violation>) {
     for (name, new) in by_node(binds) {
         let Some(node) = before.nodes.get(name) else {
             continue;
@@ -119,7 +119,7 @@ fn node_capacity(before: &Cluster, binds: &[Placement], out: &mut Vec<Violation>
 }
 
 /// The pods among the binds that request a resource.
-fn asking(before: &Cluster, binds: &[&Placement], resource: &str) -> Vec<PodId> {
+fn asking(before: &ClusterAccount, binds: &[&ProposedBind], resource: &str) -> Vec<PodId> {
     let asks = |id: &PodId| {
         before
             .pods
@@ -129,15 +129,15 @@ fn asking(before: &Cluster, binds: &[&Placement], resource: &str) -> Vec<PodId> 
     pods_of(binds).into_iter().filter(asks).collect()
 }
 
-fn devices(before: &Cluster, binds: &[Placement], out: &mut Vec<Violation>) {
+fn devices(before: &ClusterAccount, binds: &[ProposedBind], out: &mut Vec<Violation>) {
     for (name, new) in by_node(binds) {
         gpus::given(before, name, &new, out);
         gpus::one_by_one(before, name, &new, out);
     }
 }
 
-fn whole_gangs(before: &Cluster, binds: &[Placement], out: &mut Vec<Violation>) {
-    let mut gangs: BTreeMap<&GroupId, Vec<&Placement>> = BTreeMap::new();
+fn whole_gangs(before: &ClusterAccount, binds: &[ProposedBind], out: &mut Vec<Violation>) {
+    let mut gangs: BTreeMap<&GroupId, Vec<&ProposedBind>> = BTreeMap::new();
     for (bind, pod) in known(before, binds) {
         if let Some(group) = &pod.group {
             gangs.entry(group).or_default().push(bind);
@@ -181,8 +181,8 @@ fn whole_gangs(before: &Cluster, binds: &[Placement], out: &mut Vec<Violation>) 
     }
 }
 
-fn queue_capability(before: &Cluster, binds: &[Placement], out: &mut Vec<Violation>) {
-    let mut queues: BTreeMap<String, (Amounts, Vec<&Placement>)> = BTreeMap::new();
+fn queue_capability(before: &ClusterAccount, binds: &[ProposedBind], out: &mut Vec<Violation>) {
+    let mut queues: BTreeMap<String, (Amounts, Vec<&ProposedBind>)> = BTreeMap::new();
     for (bind, pod) in known(before, binds) {
         let Some(queue) = before.queue_of(pod) else {
             continue;
@@ -218,11 +218,16 @@ fn queue_capability(before: &Cluster, binds: &[Placement], out: &mut Vec<Violati
 }
 
 /// The same for GPUs, in thousandths.
-fn gpu_capability(before: &Cluster, queue: &str, binds: &[&Placement], out: &mut Vec<Violation>) {
+fn gpu_capability(
+    before: &ClusterAccount,
+    queue: &str,
+    binds: &[&ProposedBind],
+    out: &mut Vec<Violation>,
+) {
     let Some(allowed) = before.gpu_capability.get(queue).copied() else {
         return;
     };
-    let charge = |bind: &&&Placement| {
+    let charge = |bind: &&&ProposedBind| {
         let node = before.nodes.get(&bind.node);
         before
             .pods
@@ -233,7 +238,7 @@ fn gpu_capability(before: &Cluster, queue: &str, binds: &[&Placement], out: &mut
     let more: i64 = binds.iter().map(|bind| charge(&bind)).sum();
     if more > 0 && had.saturating_add(more) > allowed {
         let [had, more, allowed] = [had, more, allowed].map(Quantity::from_milli);
-        let asking: Vec<&Placement> = binds
+        let asking: Vec<&ProposedBind> = binds
             .iter()
             .filter(|bind| charge(bind) > 0)
             .copied()

@@ -18,7 +18,7 @@ pub(crate) fn words(name: &str) -> Vec<String> {
 }
 
 /// Whether a product's words contain those of a shorter name, in the same order.
-pub(crate) fn goes_by(product: &[String], name: &[String]) -> bool {
+pub(crate) fn contains_name(product: &[String], name: &[String]) -> bool {
     let mut left = name.iter().peekable();
     for word in product {
         left.next_if(|next| *next == word);
@@ -108,7 +108,7 @@ impl GpuNeeds {
                 let models: Vec<Vec<String>> = text.split([',', '|']).map(words).collect();
                 let one = |product: &Vec<String>| {
                     let mut named = models.iter().filter(|model| !model.is_empty());
-                    named.any(|model| goes_by(product, model))
+                    named.any(|model| contains_name(product, model))
                 };
                 !node.products.is_empty() && node.products.iter().all(one)
             }
@@ -134,7 +134,7 @@ mod tests {
 
     #[test]
     fn a_product_matches_some_of_its_words() {
-        let is = |product: &str, name: &str| goes_by(&words(product), &words(name));
+        let is = |product: &str, name: &str| contains_name(&words(product), &words(name));
         assert!(is("NVIDIA A100-SXM4-80GB", "a100"));
         assert!(is("NVIDIA-A100-SXM4-80GB", "A100-80GB"));
         assert!(!is("NVIDIA-A100-SXM4-80GB", "A10"));

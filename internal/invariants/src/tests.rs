@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use resources::kinds::{PodGroup, Queue};
 use serde_json::{Value, json};
 
-use crate::{Cluster, Invariant, Placement, PodId, check};
+use crate::{ClusterAccount, Invariant, PodId, ProposedBind, check};
 
 fn node(name: &str, gpus: usize) -> Node {
     let list: Vec<Value> = (0..gpus)
@@ -49,9 +49,9 @@ fn queue(gpus: &str) -> Queue {
     .unwrap()
 }
 
-fn bind(name: &str, node: &str, device: &str) -> Placement {
+fn bind(name: &str, node: &str, device: &str) -> ProposedBind {
     let one = BTreeMap::from([("nvidia.com/gpu".to_owned(), vec![device.to_owned()])]);
-    Placement {
+    ProposedBind {
         pod: PodId {
             namespace: "ns".into(),
             name: name.into(),
@@ -63,8 +63,8 @@ fn bind(name: &str, node: &str, device: &str) -> Placement {
 }
 
 /// Two nodes, a gang of two with its members, a queue that allows two GPUs.
-fn cluster() -> Cluster {
-    let mut cluster = Cluster::new(vec!["muster".into()]);
+fn cluster() -> ClusterAccount {
+    let mut cluster = ClusterAccount::new(vec!["muster".into()]);
     cluster.put_node(&node("n1", 4));
     cluster.put_node(&node("n2", 4));
     cluster.put_queue(&queue("2"));
@@ -75,7 +75,7 @@ fn cluster() -> Cluster {
     cluster
 }
 
-fn broken(cluster: &Cluster, binds: &[Placement]) -> Vec<Invariant> {
+fn broken(cluster: &ClusterAccount, binds: &[ProposedBind]) -> Vec<Invariant> {
     let mut all: Vec<Invariant> = check(cluster, binds).iter().map(|v| v.invariant).collect();
     all.dedup();
     all

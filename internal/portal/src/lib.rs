@@ -13,8 +13,8 @@ mod views;
 pub use board::Board;
 pub use problem::Problem;
 pub use state::{
-    AskProblem, BackupFailed, BackupRequest, Hooks, JoinToken, ListedJoinToken, LogProblem,
-    LogQuery, LogStream, NewJoinToken, Portal, Previewed, UnreadableManifests,
+    Backends, BackupFailed, BackupRequest, CreatedJoinToken, ListedJoinToken, LogProblem, LogQuery,
+    LogStream, NewJoinToken, NodeRequestProblem, Portal, Previewed, UnreadableManifests,
 };
 
 fn all() -> routes::Routes {

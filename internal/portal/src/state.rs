@@ -12,11 +12,11 @@ use futures::future::BoxFuture;
 use futures::stream::BoxStream;
 use identity::Identity;
 use jiff::Timestamp;
-use resources::access::{Attributes, Caller};
-use resources::record::Record;
+use resources::access::{Caller, RequestAttributes};
+use resources::defragmentation::DefragmentationReport;
+use resources::queue_status::QueueUsageStatus;
+use resources::record::DecisionRecord;
 use resources::report::{PlacementReport, Preemptable};
-use resources::standing::QueueStanding;
-use resources::tidying::TidyingReport;
 
 use crate::Problem;
 use crate::board::{Board, JobRow, NodeCard, Picture, QueueRow};
@@ -35,7 +35,7 @@ pub struct Portal {
     /// The data that the pages show, kept current.
     pub board: Board,
     /// Interfaces to the other components.
-    pub hooks: Arc<Hooks>,
+    pub hooks: Arc<Backends>,
 }
 
 /// A log's bytes as they arrive.
@@ -71,7 +71,7 @@ pub struct LogProblem {
 
 /// Why a node did not answer, or why a request about nodes was refused.
 #[derive(Clone, Debug)]
-pub struct AskProblem {
+pub struct NodeRequestProblem {
     /// HTTP status.
     pub status: u16,
     /// The problem and its remedy.
@@ -107,7 +107,7 @@ pub struct NewJoinToken {
 
 /// A new join token for an agent.
 #[derive(Clone, Debug)]
-pub struct JoinToken {
+pub struct CreatedJoinToken {
     /// The secret for the agent, returned once.
     pub secret: String,
     /// The id for listing and revoking it.
@@ -140,34 +140,41 @@ pub struct BackupRequest {
     pub passphrase: Option<String>,
 }
 
-type Permits = dyn Fn(&Caller, &Attributes<'_>) -> bool + Send + Sync;
+type Permits = dyn Fn(&Caller, &RequestAttributes<'_>) -> bool + Send + Sync;
 type ClientFor = dyn Fn(&Caller) -> kube::Client + Send + Sync;
 type Explain = dyn Fn(&str, &str) -> Option<PlacementReport> + Send + Sync;
 type CouldEvict = dyn Fn(String, String) -> BoxFuture<'static, Vec<Preemptable>> + Send + Sync;
-type History = dyn Fn(&str, &str) -> Vec<Record> + Send + Sync;
-type Queues = dyn Fn() -> BoxFuture<'static, BTreeMap<String, QueueStanding>> + Send + Sync;
-type Defragmentation = dyn Fn() -> BoxFuture<'static, TidyingReport> + Send + Sync;
+type HistorySource = dyn Fn(&str, &str) -> Vec<DecisionRecord> + Send + Sync;
+type QueuesSource =
+    dyn Fn() -> BoxFuture<'static, BTreeMap<String, QueueUsageStatus>> + Send + Sync;
+type Defragmentation = dyn Fn() -> BoxFuture<'static, DefragmentationReport> + Send + Sync;
 type OpenLog = dyn Fn(LogQuery) -> BoxFuture<'static, Result<LogStream, LogProblem>> + Send + Sync;
-type AskRdma = dyn Fn(String, serde_json::Value) -> BoxFuture<'static, Result<serde_json::Value, AskProblem>>
+type RdmaRequestSource = dyn Fn(
+        String,
+        serde_json::Value,
+    ) -> BoxFuture<'static, Result<serde_json::Value, NodeRequestProblem>>
     + Send
     + Sync;
-type IssueJoinToken =
-    dyn Fn(NewJoinToken) -> BoxFuture<'static, Result<JoinToken, AskProblem>> + Send + Sync;
+type IssueJoinToken = dyn Fn(NewJoinToken) -> BoxFuture<'static, Result<CreatedJoinToken, NodeRequestProblem>>
+    + Send
+    + Sync;
 type ListJoinTokens =
-    dyn Fn() -> BoxFuture<'static, Result<Vec<ListedJoinToken>, AskProblem>> + Send + Sync;
-type ByName = dyn Fn(String) -> BoxFuture<'static, Result<bool, AskProblem>> + Send + Sync;
-type Backup = dyn Fn(BackupRequest) -> BoxFuture<'static, Result<(), BackupFailed>> + Send + Sync;
+    dyn Fn() -> BoxFuture<'static, Result<Vec<ListedJoinToken>, NodeRequestProblem>> + Send + Sync;
+type ByName = dyn Fn(String) -> BoxFuture<'static, Result<bool, NodeRequestProblem>> + Send + Sync;
+type BackupSource =
+    dyn Fn(BackupRequest) -> BoxFuture<'static, Result<(), BackupFailed>> + Send + Sync;
 type ReadManifests = dyn Fn(Caller, String) -> BoxFuture<'static, Result<Vec<serde_json::Value>, UnreadableManifests>>
     + Send
     + Sync;
-type Preview = dyn Fn(serde_json::Value) -> BoxFuture<'static, Option<Previewed>> + Send + Sync;
+type PreviewSource =
+    dyn Fn(serde_json::Value) -> BoxFuture<'static, Option<Previewed>> + Send + Sync;
 
 /// Where the pods of a job would be placed if it were submitted now, as (pod, node), or the reason
 /// why it would be pending.
 pub type Previewed = Result<Vec<(String, String)>, Box<PlacementReport>>;
 
 /// Interfaces to the other components, so that this crate does not depend on them.
-pub struct Hooks {
+pub struct Backends {
     /// The resource API as a caller.
     pub client_for: Box<ClientFor>,
     /// Asks the resource API whether a caller may do something.
@@ -177,15 +184,15 @@ pub struct Hooks {
     /// The gangs whose eviction would let a pending gang (namespace, PodGroup or pod) start.
     pub could_evict: Box<CouldEvict>,
     /// The scheduling decisions about a gang (namespace, PodGroup or pod), the oldest first.
-    pub history: Box<History>,
+    pub history: Box<HistorySource>,
     /// The status of every queue, by name.
-    pub queues: Box<Queues>,
+    pub queues: Box<QueuesSource>,
     /// The current plan of defragmentation; changes nothing.
     pub defragmentation: Box<Defragmentation>,
     /// Opens a log, also of a deleted pod.
     pub open_log: Box<OpenLog>,
     /// Asks a node (by name) for its part in a check of RDMA between two nodes.
-    pub ask_rdma: Box<AskRdma>,
+    pub ask_rdma: Box<RdmaRequestSource>,
     /// Issues a join token for an agent.
     pub issue_join_token: Box<IssueJoinToken>,
     /// Lists the join tokens.
@@ -198,9 +205,9 @@ pub struct Hooks {
     pub read_manifests: Box<ReadManifests>,
     /// Asks the scheduler where a job's pods would be placed, without changes; none for a kind
     /// without pods.
-    pub preview: Box<Preview>,
+    pub preview: Box<PreviewSource>,
     /// Writes a backup of all data to a new file on the server's disk.
-    pub backup: Box<Backup>,
+    pub backup: Box<BackupSource>,
 }
 
 impl Portal {
@@ -210,18 +217,18 @@ impl Portal {
     }
 
     /// True if this caller may do this.
-    pub fn permits(&self, caller: &Caller, wanted: &Attributes<'_>) -> bool {
+    pub fn permits(&self, caller: &Caller, wanted: &RequestAttributes<'_>) -> bool {
         (self.hooks.permits)(caller, wanted)
     }
 
     /// True if this caller may do this to Muster's own resources that are not objects (`backups`,
     /// `jointokens`, ...). Roles grant them in the API group `muster.io`.
     pub fn permits_own(&self, caller: &Caller, verb: &str, resource: &str) -> bool {
-        let wanted = Attributes {
+        let wanted = RequestAttributes {
             verb,
             group: OWN_GROUP,
             resource,
-            ..Attributes::default()
+            ..RequestAttributes::default()
         };
         self.permits(caller, &wanted)
     }
@@ -232,7 +239,7 @@ impl Portal {
         self.require(caller, "list", "", "nodes", None)?;
         Ok(self
             .board
-            .nodes(|namespace| self.sees(caller, "", "pods", namespace)))
+            .nodes(|namespace| self.may_see(caller, "", "pods", namespace)))
     }
 
     /// The same for one node, with its picture; none if the node does not exist.
@@ -242,7 +249,7 @@ impl Portal {
         name: &str,
     ) -> Result<Option<(NodeCard, Option<Picture>)>, Problem> {
         self.require(caller, "get", "", "nodes", Some(name))?;
-        let sees = |namespace: &str| self.sees(caller, "", "pods", namespace);
+        let sees = |namespace: &str| self.may_see(caller, "", "pods", namespace);
         Ok(self.board.node(name, sees))
     }
 
@@ -268,12 +275,12 @@ impl Portal {
         resource: &str,
         name: Option<&str>,
     ) -> Result<(), Problem> {
-        let wanted = Attributes {
+        let wanted = RequestAttributes {
             verb,
             group,
             resource,
             name,
-            ..Attributes::default()
+            ..RequestAttributes::default()
         };
         if self.permits(caller, &wanted) {
             return Ok(());
@@ -293,19 +300,20 @@ impl Portal {
     ) -> Vec<Preemptable> {
         let asked = (self.hooks.could_evict)(namespace.to_owned(), group.to_owned());
         let mut victims = asked.await;
-        victims.retain(|victim| self.sees(caller, VOLCANO_GROUP, "podgroups", &victim.namespace));
+        victims
+            .retain(|victim| self.may_see(caller, VOLCANO_GROUP, "podgroups", &victim.namespace));
         victims
     }
 
     /// True if this caller may read a pod's log.
     pub fn reads_log(&self, caller: &Caller, namespace: &str, pod: &str) -> bool {
-        let wanted = Attributes {
+        let wanted = RequestAttributes {
             verb: "get",
             resource: "pods",
             subresource: Some("log"),
             namespace: Some(namespace),
             name: Some(pod),
-            ..Attributes::default()
+            ..RequestAttributes::default()
         };
         self.permits(caller, &wanted)
     }
@@ -313,19 +321,19 @@ impl Portal {
     /// The jobs that this caller may see, newest first.
     pub fn jobs(&self, caller: &Caller, now: Timestamp) -> Vec<JobRow> {
         let sees = |group: &str, plural: &str, namespace: &str| {
-            self.sees(caller, group, plural, namespace)
+            self.may_see(caller, group, plural, namespace)
         };
         self.board.jobs(sees, now)
     }
 
     /// True if this caller may see a job or gang of this kind in a namespace.
-    pub fn sees(&self, caller: &Caller, group: &str, resource: &str, namespace: &str) -> bool {
-        let wanted = Attributes {
+    pub fn may_see(&self, caller: &Caller, group: &str, resource: &str, namespace: &str) -> bool {
+        let wanted = RequestAttributes {
             verb: "get",
             group,
             resource,
             namespace: Some(namespace),
-            ..Attributes::default()
+            ..RequestAttributes::default()
         };
         self.permits(caller, &wanted)
     }

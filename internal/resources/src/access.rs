@@ -27,10 +27,10 @@ pub const SERVICE_ACCOUNTS_GROUP: &str = "system:serviceaccounts";
 /// The group of every user that has a record in Muster.
 pub const USERS_GROUP: &str = "muster:users";
 
-/// The role in a user's record. [`Role::groups`] maps it to groups, and bindings grant rights to these groups.
+/// The role in a user's record. [`UserRole::groups`] maps it to groups, and bindings grant rights to these groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Role {
+pub enum UserRole {
     /// Everything.
     Admin,
     /// Runs a team: may do everything in its namespaces and read what the cluster shares.
@@ -41,15 +41,15 @@ pub enum Role {
     Viewer,
 }
 
-impl Role {
+impl UserRole {
     /// The group of the users that have this role in every namespace. With the suffix `:NAMESPACE`, the group of the
     /// users that have it in that namespace.
     pub fn group(self) -> &'static str {
         match self {
-            Role::Admin => "muster:admin",
-            Role::Lead => "muster:lead",
-            Role::Member => "muster:member",
-            Role::Viewer => "muster:viewer",
+            UserRole::Admin => "muster:admin",
+            UserRole::Lead => "muster:lead",
+            UserRole::Member => "muster:member",
+            UserRole::Viewer => "muster:viewer",
         }
     }
 
@@ -58,7 +58,7 @@ impl Role {
     pub fn groups(self, namespaces: Option<&[String]>) -> Vec<String> {
         let mut groups = vec![USERS_GROUP.to_owned()];
         match (self, namespaces) {
-            (Role::Admin, _) | (_, None) => groups.push(self.group().to_owned()),
+            (UserRole::Admin, _) | (_, None) => groups.push(self.group().to_owned()),
             (_, Some(all)) => groups.extend(all.iter().map(|one| self.group_in(one))),
         }
         groups
@@ -194,7 +194,7 @@ pub fn bearer_token(authorization: &str) -> Option<&str> {
 
 /// The attributes of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Attributes<'a> {
+pub struct RequestAttributes<'a> {
     /// `get`, `list`, `watch`, `create`, `update`, `patch`, `delete`, `deletecollection`.
     pub verb: &'a str,
     /// API group; empty for the core group.

@@ -18,7 +18,7 @@ fn only_a_member_of_the_nodes_group_is_a_node() {
 fn unlimited_are_masters_and_components_only() {
     assert!(Caller::component("scheduler").is_unlimited());
     assert!(Caller::user("root", [MASTERS_GROUP.to_owned()]).is_unlimited());
-    assert!(!Caller::user("ann", Role::Admin.groups(None)).is_unlimited());
+    assert!(!Caller::user("ann", UserRole::Admin.groups(None)).is_unlimited());
     assert!(!Caller::node("n1").is_unlimited());
     assert!(!Caller::anonymous().is_unlimited());
 }
@@ -27,19 +27,23 @@ fn unlimited_are_masters_and_components_only() {
 fn a_users_groups_say_the_role_and_where_it_holds() {
     let listed = ["a".to_owned(), "b".to_owned()];
     let table = [
-        (Role::Admin, None, vec!["muster:users", "muster:admin"]),
+        (UserRole::Admin, None, vec!["muster:users", "muster:admin"]),
         (
-            Role::Admin,
+            UserRole::Admin,
             Some(&listed[..]),
             vec!["muster:users", "muster:admin"],
         ),
-        (Role::Member, None, vec!["muster:users", "muster:member"]),
         (
-            Role::Lead,
+            UserRole::Member,
+            None,
+            vec!["muster:users", "muster:member"],
+        ),
+        (
+            UserRole::Lead,
             Some(&listed[..]),
             vec!["muster:users", "muster:lead:a", "muster:lead:b"],
         ),
-        (Role::Viewer, Some(&listed[..0]), vec!["muster:users"]),
+        (UserRole::Viewer, Some(&listed[..0]), vec!["muster:users"]),
     ];
     for (role, namespaces, groups) in table {
         assert_eq!(role.groups(namespaces), groups, "{role:?} {namespaces:?}");

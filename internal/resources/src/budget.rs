@@ -41,24 +41,24 @@ pub fn is_about(budget: &PodDisruptionBudget, labels: &BTreeMap<String, String>)
 
 /// The state of a pod for the budgets that select it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Standing {
+pub struct BudgetedPod {
     /// The pod has not ended: it counts as expected.
     pub expected: bool,
     /// The pod runs, is ready, and is not being deleted.
     pub healthy: bool,
 }
 
-impl Standing {
+impl BudgetedPod {
     /// Reads a pod. A running pod without a Ready condition counts as ready.
     #[must_use]
-    pub fn of(pod: &Pod) -> Standing {
+    pub fn of(pod: &Pod) -> BudgetedPod {
         let status = pod.status.as_ref();
         let phase = status.and_then(|status| status.phase.as_deref());
         let mut conditions = status
             .into_iter()
             .flat_map(|s| s.conditions.iter().flatten());
         let unready = conditions.any(|c| c.type_ == "Ready" && c.status != "True");
-        Standing {
+        BudgetedPod {
             expected: !matches!(phase, Some("Succeeded" | "Failed")),
             healthy: phase == Some("Running")
                 && !unready
@@ -69,7 +69,7 @@ impl Standing {
 
 /// The counts of a budget.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Count {
+pub struct BudgetCounts {
     /// Selected pods that have not ended.
     pub expected: usize,
     /// The healthy ones among them.
@@ -78,11 +78,14 @@ pub struct Count {
     pub desired: usize,
 }
 
-impl Count {
+impl BudgetCounts {
     /// Counts the pods that a budget selects.
     #[must_use]
-    pub fn of(budget: &PodDisruptionBudget, pods: impl Iterator<Item = Standing>) -> Count {
-        let mut count = Count::default();
+    pub fn of(
+        budget: &PodDisruptionBudget,
+        pods: impl Iterator<Item = BudgetedPod>,
+    ) -> BudgetCounts {
+        let mut count = BudgetCounts::default();
         for pod in pods {
             count.expected += usize::from(pod.expected);
             count.healthy += usize::from(pod.healthy);
@@ -118,11 +121,11 @@ mod tests {
         for (mut spec, expected, healthy, want) in table {
             spec["selector"] = json!({});
             let budget = serde_json::from_value(json!({"metadata": {}, "spec": spec})).unwrap();
-            let pods = (0..expected).map(|at| Standing {
+            let pods = (0..expected).map(|at| BudgetedPod {
                 expected: true,
                 healthy: at < healthy,
             });
-            let count = Count::of(&budget, pods);
+            let count = BudgetCounts::of(&budget, pods);
             assert_eq!(count.allowed(), want, "{spec} {count:?}");
             assert!(is_about(&budget, &BTreeMap::new()));
         }
@@ -132,7 +135,7 @@ mod tests {
     fn a_pod_is_healthy_while_it_runs_is_ready_and_stays() {
         let pod = |meta, status| {
             let pod = json!({"metadata": meta, "status": status});
-            Standing::of(&serde_json::from_value(pod).unwrap())
+            BudgetedPod::of(&serde_json::from_value(pod).unwrap())
         };
         let ready = |status| json!({"phase": "Running", "conditions": [{"type": "Ready", "status": status}]});
         assert!(pod(json!({}), ready("True")).healthy);

@@ -6,8 +6,8 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     CustomResourceColumnDefinition, CustomResourceDefinition, CustomResourceSubresourceScale,
 };
 
-use crate::kept;
-use crate::registry::{self, Column, Kind};
+use crate::inert_kinds;
+use crate::registry::{self, Kind, TableColumn};
 
 /// All CustomResourceDefinitions, in name order.
 pub fn all() -> Vec<CustomResourceDefinition> {
@@ -44,17 +44,20 @@ pub fn of(kind: &Kind) -> Option<CustomResourceDefinition> {
         }
     }
     // The label distinguishes the definition from another operator's of the same kind.
-    let is_kept = |kept: &kept::Kept| kept.kind().is_some_and(|other| other.is(kind));
-    if kept::ALL.iter().any(is_kept) {
+    let is_kept = |kept: &inert_kinds::InertKind| kept.kind().is_some_and(|other| other.is(kind));
+    if inert_kinds::ALL.iter().any(is_kept) {
         let labels = crd.metadata.labels.get_or_insert_default();
-        labels.insert(kept::LABEL.0.to_owned(), kept::LABEL.1.to_owned());
+        labels.insert(
+            inert_kinds::LABEL.0.to_owned(),
+            inert_kinds::LABEL.1.to_owned(),
+        );
     }
     Some(crd)
 }
 
 /// A table's column as a definition has it; `None` for the name, which kube-apiserver adds itself, and for a column
 /// that only Muster's own server can compute.
-fn column(column: &Column) -> Option<CustomResourceColumnDefinition> {
+fn column(column: &TableColumn) -> Option<CustomResourceColumnDefinition> {
     if column.format == "name" {
         return None;
     }

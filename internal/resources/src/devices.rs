@@ -26,7 +26,7 @@ pub struct NodeInventory {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disk_bytes: Option<u64>,
     /// NUMA nodes.
-    pub numa_nodes: Vec<NumaNode>,
+    pub numa_nodes: Vec<ReportedNumaNode>,
     /// Network cards with RDMA.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub nics: Vec<NicDevice>,
@@ -303,7 +303,7 @@ pub struct NicDevice {
 /// One NUMA node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct NumaNode {
+pub struct ReportedNumaNode {
     /// Its number.
     pub id: u32,
     /// Its logical CPUs.

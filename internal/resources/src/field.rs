@@ -9,11 +9,11 @@ use serde_json::Value;
 #[derive(Clone, Copy, Debug)]
 pub struct Path<'a> {
     parent: Option<&'a Path<'a>>,
-    step: Step<'a>,
+    step: PathStep<'a>,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Step<'a> {
+enum PathStep<'a> {
     Child(&'a str),
     Index(usize),
     Key(&'a str),
@@ -24,7 +24,7 @@ impl<'a> Path<'a> {
     pub const fn new(name: &'a str) -> Self {
         Self {
             parent: None,
-            step: Step::Child(name),
+            step: PathStep::Child(name),
         }
     }
 
@@ -32,7 +32,7 @@ impl<'a> Path<'a> {
     pub const fn child(&'a self, name: &'a str) -> Path<'a> {
         Path {
             parent: Some(self),
-            step: Step::Child(name),
+            step: PathStep::Child(name),
         }
     }
 
@@ -40,7 +40,7 @@ impl<'a> Path<'a> {
     pub const fn index(&'a self, index: usize) -> Path<'a> {
         Path {
             parent: Some(self),
-            step: Step::Index(index),
+            step: PathStep::Index(index),
         }
     }
 
@@ -48,7 +48,7 @@ impl<'a> Path<'a> {
     pub const fn key(&'a self, key: &'a str) -> Path<'a> {
         Path {
             parent: Some(self),
-            step: Step::Key(key),
+            step: PathStep::Key(key),
         }
     }
 }
@@ -59,10 +59,10 @@ impl fmt::Display for Path<'_> {
             write!(f, "{parent}")?;
         }
         match (self.step, self.parent) {
-            (Step::Child(name), None) => f.write_str(name),
-            (Step::Child(name), Some(_)) => write!(f, ".{name}"),
-            (Step::Index(index), _) => write!(f, "[{index}]"),
-            (Step::Key(key), _) => write!(f, "[{key}]"),
+            (PathStep::Child(name), None) => f.write_str(name),
+            (PathStep::Child(name), Some(_)) => write!(f, ".{name}"),
+            (PathStep::Index(index), _) => write!(f, "[{index}]"),
+            (PathStep::Key(key), _) => write!(f, "[{key}]"),
         }
     }
 }
@@ -115,7 +115,7 @@ impl FieldErrorKind {
         }
     }
 
-    fn words(self) -> &'static str {
+    fn message(self) -> &'static str {
         match self {
             Self::Required => "Required value",
             Self::Invalid | Self::TypeInvalid => "Invalid value",
@@ -239,7 +239,7 @@ impl FieldError {
 
     /// The message without the path, for a Status' cause, which has a separate `field`.
     pub fn body(&self) -> String {
-        let mut out = String::from(self.kind.words());
+        let mut out = String::from(self.kind.message());
         let repeats = !matches!(
             self.kind,
             FieldErrorKind::Required

@@ -88,7 +88,7 @@ impl GpuLoad {
 
     /// As text for the web pages; empty if nothing is known.
     #[must_use]
-    pub fn words(&self) -> String {
+    pub fn message(&self) -> String {
         let mut words = Vec::new();
         if let Some(percent) = self.utilisation {
             words.push(format!("{percent:.0}% busy"));
@@ -166,7 +166,7 @@ mod tests {
         assert!(!nothing.differs_much(&nothing) && !nothing.busy());
         assert!(load(1.0, 1.0).differs_much(&nothing));
         assert_eq!(
-            load(93.4, 71.0).words(),
+            load(93.4, 71.0).message(),
             "93% busy, 5% of its memory, 71 °C"
         );
     }

@@ -15,7 +15,7 @@ pub type Possible = BTreeMap<String, BTreeMap<String, u32>>;
 
 /// The configuration that a scheduler chose for a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Choice {
+pub struct ChosenConfiguration {
     /// Its name, as in the node's label. If the label has another name, another writer has requested that since.
     pub configuration: String,
     /// When it was chosen.
@@ -31,7 +31,7 @@ pub fn possible(annotations: Option<&BTreeMap<String, String>>) -> Option<Possib
 }
 
 /// The scheduler's last choice for the node; `None` if there is none, or the annotation is unreadable.
-pub fn choice(annotations: Option<&BTreeMap<String, String>>) -> Option<Choice> {
+pub fn choice(annotations: Option<&BTreeMap<String, String>>) -> Option<ChosenConfiguration> {
     let text = annotations?.get(MIG_CHOICE)?;
     serde_json::from_str(text).ok()
 }
@@ -46,7 +46,7 @@ mod tests {
             "all-1g.10gb".to_owned(),
             BTreeMap::from([("nvidia.com/mig-1g.10gb".to_owned(), 7)]),
         )]);
-        let chosen = Choice {
+        let chosen = ChosenConfiguration {
             configuration: "all-1g.10gb".to_owned(),
             at: Timestamp::UNIX_EPOCH,
             why: "for a pod".to_owned(),

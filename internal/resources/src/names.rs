@@ -265,7 +265,7 @@ pub const MIG_REBOOTING: &str = "rebooting";
 pub const MIG_SUCCESS: &str = "success";
 /// A node annotation of an agent that partitions GPUs: the possible configurations, JSON of [`crate::mig::Possible`].
 pub const MIG_CONFIGURATIONS: &str = "muster.io/mig-configurations";
-/// A node annotation of the scheduler that wrote [`MIG_CONFIG`]: its reason, JSON of [`crate::mig::Choice`].
+/// A node annotation of the scheduler that wrote [`MIG_CONFIG`]: its reason, JSON of [`crate::mig::ChosenConfiguration`].
 pub const MIG_CHOICE: &str = "muster.io/mig-choice";
 /// A node condition: `True` means that the GPUs can't be partitioned as [`MIG_CONFIG`] requests, and gives the reason.
 pub const MIG_FAILED: &str = "muster.io/mig-config-failed";
@@ -279,7 +279,7 @@ pub const LOAD: &str = "muster.io/load";
 /// A node annotation with the firing alerts of its GPUs: a JSON list of [`crate::alerts::Alert`].
 pub const ALERTS: &str = "muster.io/alerts";
 /// A node annotation that asks the node's agent to take part in an RDMA check between two nodes of a Kubernetes
-/// cluster: JSON of `hardware::rdma::pair::Question`.
+/// cluster: JSON of `hardware::rdma::pair::StoredRequest`.
 pub const RDMA_ASK: &str = "muster.io/rdma-ask";
 /// A node annotation with the agent's answer to [`RDMA_ASK`]: JSON of `hardware::rdma::pair::Reply`.
 pub const RDMA_ANSWER: &str = "muster.io/rdma-answer";

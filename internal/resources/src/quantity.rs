@@ -39,7 +39,7 @@ pub enum QuantityError {
 
 /// The family of suffixes for printing a quantity: that of its input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-enum Format {
+enum SuffixFamily {
     #[default]
     DecimalSi,
     BinarySi,
@@ -50,21 +50,21 @@ enum Format {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Quantity {
     nanos: i128,
-    format: Format,
+    format: SuffixFamily,
 }
 
 impl Quantity {
     /// Zero.
     pub const ZERO: Quantity = Quantity {
         nanos: 0,
-        format: Format::DecimalSi,
+        format: SuffixFamily::DecimalSi,
     };
 
     /// A number of whole units.
     pub fn from_value(units: i64) -> Self {
         Self {
             nanos: i128::from(units) * NANO,
-            format: Format::DecimalSi,
+            format: SuffixFamily::DecimalSi,
         }
     }
 
@@ -72,7 +72,7 @@ impl Quantity {
     pub fn from_milli(thousandths: i64) -> Self {
         Self {
             nanos: i128::from(thousandths) * (NANO / 1000),
-            format: Format::DecimalSi,
+            format: SuffixFamily::DecimalSi,
         }
     }
 
@@ -80,7 +80,7 @@ impl Quantity {
     pub fn from_bytes(bytes: i64) -> Self {
         Self {
             nanos: i128::from(bytes) * NANO,
-            format: Format::BinarySi,
+            format: SuffixFamily::BinarySi,
         }
     }
 
@@ -217,10 +217,10 @@ impl FromStr for Quantity {
         let (scale, format) = interpret(suffix)?;
         let mut nanos = count(whole.trim_start_matches('0'), fraction, scale);
         let mut format = format;
-        if format == Format::BinarySi {
+        if format == SuffixFamily::BinarySi {
             nanos = nanos.min(MAX_BINARY);
             if nanos > 0 && nanos < NANO {
-                format = Format::DecimalSi;
+                format = SuffixFamily::DecimalSi;
             }
         }
         Ok(Self {
@@ -244,9 +244,9 @@ enum Scale {
     Two(u32),
 }
 
-fn interpret(suffix: &str) -> Result<(Scale, Format), QuantityError> {
-    let decimal = |e| Ok((Scale::Ten(e), Format::DecimalSi));
-    let binary = |e| Ok((Scale::Two(e), Format::BinarySi));
+fn interpret(suffix: &str) -> Result<(Scale, SuffixFamily), QuantityError> {
+    let decimal = |e| Ok((Scale::Ten(e), SuffixFamily::DecimalSi));
+    let binary = |e| Ok((Scale::Two(e), SuffixFamily::BinarySi));
     match suffix {
         "n" => decimal(-9),
         "u" => decimal(-6),
@@ -271,7 +271,7 @@ fn interpret(suffix: &str) -> Result<(Scale, Format), QuantityError> {
             let exponent: i64 = exponent.parse().map_err(|_| QuantityError::Suffix)?;
             // Beyond this, every number is zero (rounded up to a billionth) or the cap.
             let exponent = exponent.clamp(-1000, 1000) as i32;
-            Ok((Scale::Ten(exponent), Format::DecimalExponent))
+            Ok((Scale::Ten(exponent), SuffixFamily::DecimalExponent))
         }
     }
 }
@@ -335,10 +335,10 @@ impl fmt::Display for Quantity {
         }
         let small = self.nanos.abs() < 1024 * NANO;
         let format = match self.format {
-            Format::BinarySi if small || !self.is_whole() => Format::DecimalSi,
+            SuffixFamily::BinarySi if small || !self.is_whole() => SuffixFamily::DecimalSi,
             format => format,
         };
-        if format == Format::BinarySi {
+        if format == SuffixFamily::BinarySi {
             let mut n = self.nanos / NANO;
             let mut step = 0;
             while n % 1024 == 0 && step < BINARY.len() - 1 {
@@ -349,11 +349,11 @@ impl fmt::Display for Quantity {
         }
         let mut n = self.nanos;
         let mut exponent = -9;
-        while n % 1000 == 0 && (exponent < 18 || format == Format::DecimalExponent) {
+        while n % 1000 == 0 && (exponent < 18 || format == SuffixFamily::DecimalExponent) {
             n /= 1000;
             exponent += 3;
         }
-        if format == Format::DecimalExponent {
+        if format == SuffixFamily::DecimalExponent {
             if exponent == 0 {
                 write!(f, "{n}")
             } else {

@@ -4,12 +4,12 @@
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::report::{Estimate, PlacementReport, Verdict};
+use crate::report::{Estimate, PlacementReport, WaitReason};
 
 /// The kind of a decision, in the terms of `muster simulate`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Decision {
+pub enum DecisionKind {
     /// It waits, for the reason given.
     #[default]
     Pending,
@@ -27,13 +27,13 @@ pub enum Decision {
     Refused,
 }
 
-impl Decision {
+impl DecisionKind {
     /// True if the decision holds until another one replaces it.
     #[must_use]
     pub fn lasts(self) -> bool {
         matches!(
             self,
-            Decision::Pending | Decision::Nominated | Decision::Reserved
+            DecisionKind::Pending | DecisionKind::Nominated | DecisionKind::Reserved
         )
     }
 
@@ -41,13 +41,13 @@ impl Decision {
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
-            Decision::Pending => "pending",
-            Decision::Bound => "bound",
-            Decision::Nominated => "nominated",
-            Decision::Reserved => "reserved",
-            Decision::Evicted => "evicted",
-            Decision::Evicts => "evicts",
-            Decision::Refused => "refused",
+            DecisionKind::Pending => "pending",
+            DecisionKind::Bound => "bound",
+            DecisionKind::Nominated => "nominated",
+            DecisionKind::Reserved => "reserved",
+            DecisionKind::Evicted => "evicted",
+            DecisionKind::Evicts => "evicts",
+            DecisionKind::Refused => "refused",
         }
     }
 }
@@ -68,17 +68,17 @@ pub const SPOTS_MAX: usize = 16;
 /// One decision.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Record {
+pub struct DecisionRecord {
     /// When it was made.
     pub at: Timestamp,
     /// When it was last repeated, if it was.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub until: Option<Timestamp>,
     /// The kind of decision.
-    pub decision: Decision,
+    pub decision: DecisionKind,
     /// Why the gang waits, if it waits.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub verdict: Option<Verdict>,
+    pub verdict: Option<WaitReason>,
     /// The decision in a sentence.
     pub sentence: String,
     /// The binding constraint, if it waits; as last reported.
@@ -108,11 +108,11 @@ fn is_none(count: &usize) -> bool {
     *count == 0
 }
 
-impl Record {
+impl DecisionRecord {
     /// The record of a waiting gang.
     #[must_use]
-    pub fn pending(report: &PlacementReport, at: Timestamp) -> Record {
-        Record {
+    pub fn pending(report: &PlacementReport, at: Timestamp) -> DecisionRecord {
+        DecisionRecord {
             at,
             verdict: Some(report.verdict),
             sentence: report.sentence(),
@@ -121,13 +121,13 @@ impl Record {
             evictions: report.evictions.clone(),
             first_estimate: report.estimate,
             estimate: report.estimate,
-            ..Record::default()
+            ..DecisionRecord::default()
         }
     }
 
     /// The record in one line, as the CLI and the web pages show it.
     #[must_use]
-    pub fn words(&self) -> String {
+    pub fn message(&self) -> String {
         let mut words = self.sentence.clone();
         let mut add = |label: &str, value: &str| {
             if !value.is_empty() {
@@ -142,13 +142,13 @@ impl Record {
         add("What would fit: ", &self.would_fit);
         add("", &self.evictions);
         if let Some(estimate) = &self.estimate {
-            add("May start ", &estimate.words());
+            add("May start ", &estimate.message());
         }
         if let Some(first) = self
             .first_estimate
             .filter(|_| self.first_estimate != self.estimate)
         {
-            add("At first: ", &first.words());
+            add("At first: ", &first.message());
         }
         words
     }
@@ -156,13 +156,13 @@ impl Record {
     /// Merges a later record if it repeats this decision, in any wording: the gang waits for the
     /// same reason, or its room is still nominated or reserved. Returns false if it is another
     /// decision.
-    pub fn goes_on(&mut self, later: &Record) -> bool {
+    pub fn goes_on(&mut self, later: &DecisionRecord) -> bool {
         let same = self.decision == later.decision && self.verdict == later.verdict;
         if !same || !self.decision.lasts() {
             return false;
         }
         let (at, first_estimate) = (self.at, self.first_estimate.or(later.first_estimate));
-        *self = Record {
+        *self = DecisionRecord {
             at,
             until: Some(later.until.unwrap_or(later.at)),
             first_estimate,
@@ -190,33 +190,36 @@ pub fn spots_words(spots: &[Spot], count: usize) -> String {
 mod tests {
     use super::*;
 
-    fn waits(verdict: Verdict, binding: &str, second: i64) -> Record {
+    fn waits(verdict: WaitReason, binding: &str, second: i64) -> DecisionRecord {
         let report = PlacementReport {
             verdict,
             binding: binding.to_owned(),
             ..PlacementReport::default()
         };
-        Record::pending(&report, Timestamp::from_second(second).unwrap())
+        DecisionRecord::pending(&report, Timestamp::from_second(second).unwrap())
     }
 
     #[test]
     fn waiting_for_the_same_is_one_record_in_its_latest_words() {
-        let mut first = waits(Verdict::InsufficientResources, "3 free", 1);
-        assert!(first.goes_on(&waits(Verdict::InsufficientResources, "2 free", 5)));
+        let mut first = waits(WaitReason::InsufficientResources, "3 free", 1);
+        assert!(first.goes_on(&waits(WaitReason::InsufficientResources, "2 free", 5)));
         assert_eq!(first.binding, "2 free");
         assert_eq!(first.at.as_second(), 1);
         assert_eq!(first.until.unwrap().as_second(), 5);
-        assert!(!first.goes_on(&waits(Verdict::QuotaExceeded, "2 free", 6)));
+        assert!(!first.goes_on(&waits(WaitReason::QuotaExceeded, "2 free", 6)));
     }
 
     #[test]
     fn a_record_survives_its_json_and_leaves_out_what_it_does_not_have() {
-        let record = waits(Verdict::Waiting, "x", 1);
+        let record = waits(WaitReason::Waiting, "x", 1);
         let text = serde_json::to_string(&record).unwrap();
         assert!(
             !text.contains("count") && text.contains("\"decision\":\"pending\""),
             "{text}"
         );
-        assert_eq!(serde_json::from_str::<Record>(&text).unwrap(), record);
+        assert_eq!(
+            serde_json::from_str::<DecisionRecord>(&text).unwrap(),
+            record
+        );
     }
 }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 /// The reason that a gang does not start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Verdict {
+pub enum WaitReason {
     /// Only the gangs ahead of it in the queue delay it.
     #[default]
     Waiting,
@@ -31,7 +31,7 @@ pub enum Verdict {
     NoNodes,
 }
 
-impl Verdict {
+impl WaitReason {
     /// The condition reason shown on a PodGroup.
     pub fn reason(self) -> &'static str {
         match self {
@@ -89,7 +89,7 @@ pub struct Estimate {
 impl Estimate {
     /// The estimate as text, as the CLI, the API and the UI show it.
     #[must_use]
-    pub fn words(&self) -> String {
+    pub fn message(&self) -> String {
         format!(
             "about {}, most likely between {} and {}",
             self.likely, self.earliest, self.latest
@@ -157,7 +157,7 @@ pub struct PlacementReport {
     /// The time since which it waits.
     pub since: Option<Timestamp>,
     /// The reason that it waits.
-    pub verdict: Verdict,
+    pub verdict: WaitReason,
     /// The binding constraint, in a sentence.
     pub binding: String,
     /// What would make it fit, in a sentence.
@@ -253,7 +253,7 @@ mod tests {
     #[test]
     fn a_report_without_nodes_says_what_binds() {
         let report = PlacementReport {
-            verdict: Verdict::QueueClosed,
+            verdict: WaitReason::QueueClosed,
             binding: "queue research is closed".into(),
             ..PlacementReport::default()
         };

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use resources::admission::pod_security::{AllowList, PodSecurity};
-use resources::audit::Policy;
+use resources::audit::AuditPolicy;
 use resources::quantity::Quantity;
 use resources::{devices, mig, names, registry, span};
 use serde_json::{Value, json};
@@ -34,7 +34,7 @@ fn audit_policy() -> Value {
 proptest! {
     #[test]
     fn no_audit_policy_panics(document in changed(vec![audit_policy()])) {
-        let _ = Policy::read(&document);
+        let _ = AuditPolicy::read(&document);
     }
 
     #[test]

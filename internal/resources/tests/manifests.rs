@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use resources::admission::pod_security::{PodSecurity, Request};
+use resources::admission::pod_security::{NamespaceRequest, PodSecurity};
 use resources::registry;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -65,7 +65,7 @@ fn no_users_manifest_and_no_example_violates_the_default_pod_security() {
     let example = crate_root.join("../../packaging/examples/pytorch-ddp.yaml");
     let security = PodSecurity::default();
     let labels = BTreeMap::new();
-    let request = Request {
+    let request = NamespaceRequest {
         namespace: "team",
         labels: &labels,
         user: "ann",
@@ -99,7 +99,7 @@ fn the_default_allow_list_is_needed_by_a_manifest() {
     security.allow.host_network.clear();
     let job = manifest("001-pytorchjob-70b.yaml");
     let labels = BTreeMap::new();
-    let request = Request {
+    let request = NamespaceRequest {
         namespace: "team",
         labels: &labels,
         user: "ann",

@@ -6,9 +6,9 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::cgroup::{Cgroup, Layout};
-use crate::shim::probe::Answer;
-use crate::spec::{DevicePolicy, Limits};
+use crate::cgroup::{Cgroup, HierarchyLayout};
+use crate::shim::probe::ProbeReply;
+use crate::spec::{DevicePolicy, ResourceLimits};
 
 /// Whether something works.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -61,13 +61,13 @@ pub struct Capabilities {
 
 impl Capabilities {
     /// Tries cgroups by making one; `tried` is the answer of a shim that tried the rest.
-    pub fn probe(layout: &Layout, parent: &str, tried: Answer) -> Capabilities {
-        let Answer {
+    pub fn probe(layout: &HierarchyLayout, parent: &str, tried: ProbeReply) -> Capabilities {
+        let ProbeReply {
             namespaces,
             isolation,
             read_only_host,
         } = tried;
-        let limits = Limits {
+        let limits = ResourceLimits {
             cpu_request_milli: Some(1000),
             cpu_limit_milli: Some(1000),
             memory_limit_bytes: Some(64 << 20),
@@ -168,9 +168,9 @@ mod tests {
 
     #[test]
     fn a_machine_without_anything_says_why_for_each() {
-        let layout = Layout::Absent("no cgroup file system is mounted".into());
+        let layout = HierarchyLayout::Absent("no cgroup file system is mounted".into());
         let no = || Support::No("not permitted".into());
-        let tried = Answer {
+        let tried = ProbeReply {
             namespaces: no(),
             isolation: no(),
             read_only_host: no(),

@@ -17,10 +17,10 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 
-pub use layout::Layout;
+pub use layout::HierarchyLayout;
 use settings::{settings_v1, settings_v2};
 
-use crate::spec::{DevicePolicy, Limits};
+use crate::spec::{DevicePolicy, ResourceLimits};
 
 /// The controllers used, as version 1 names them.
 const CONTROLLERS: [&str; 5] = ["cpu", "cpuacct", "memory", "pids", "devices"];
@@ -73,7 +73,7 @@ pub enum CgroupError {
 
 /// What a container has used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Usage {
+pub struct ContainerUsage {
     /// CPU time since it started, nanoseconds.
     pub cpu_nanos: u64,
     /// Memory that cannot be reclaimed at will (usage less inactive file pages), bytes.
@@ -86,29 +86,29 @@ impl Cgroup {
     /// Makes `parent/name` with the bounds asked for. What could not be done is told in
     /// the notes.
     pub fn create(
-        layout: &Layout,
+        layout: &HierarchyLayout,
         parent: &str,
         name: &str,
-        limits: &Limits,
+        limits: &ResourceLimits,
         devices: &DevicePolicy,
     ) -> (Cgroup, Vec<String>) {
         let mut notes = Vec::new();
         let cgroup = match layout {
-            Layout::Absent(reason) => {
-                if *limits != Limits::default() {
+            HierarchyLayout::Absent(reason) => {
+                if *limits != ResourceLimits::default() {
                     notes.push(format!("limits are not enforced: {reason}"));
                 }
                 Cgroup::None
             }
-            Layout::V1(mounts) => create_v1(mounts, parent, name, &mut notes),
-            Layout::V2(root) => create_v2(root, parent, name, &mut notes),
+            HierarchyLayout::V1(mounts) => create_v1(mounts, parent, name, &mut notes),
+            HierarchyLayout::V2(root) => create_v2(root, parent, name, &mut notes),
         };
         cgroup.bound(limits, &mut notes);
         cgroup.deny(devices, &mut notes);
         (cgroup, notes)
     }
 
-    fn bound(&self, limits: &Limits, notes: &mut Vec<String>) {
+    fn bound(&self, limits: &ResourceLimits, notes: &mut Vec<String>) {
         let settings = match self {
             Cgroup::None => return,
             Cgroup::V1(_) => settings_v1(limits),
@@ -244,7 +244,7 @@ impl Cgroup {
     }
 
     /// What it has used; zero where nothing counts.
-    pub fn usage(&self) -> Usage {
+    pub fn usage(&self) -> ContainerUsage {
         let at = |controller: &str, file: &str| self.dir(controller).map(|dir| dir.join(file));
         let plain = |path: Option<PathBuf>| {
             path.and_then(|p| fs::read_to_string(p).ok())
@@ -253,14 +253,14 @@ impl Cgroup {
         };
         let by_key = |path: Option<PathBuf>, key| path.and_then(|p| keyed(&p, key)).unwrap_or(0);
         match self {
-            Cgroup::None => Usage::default(),
-            Cgroup::V1(_) => Usage {
+            Cgroup::None => ContainerUsage::default(),
+            Cgroup::V1(_) => ContainerUsage {
                 cpu_nanos: plain(at("cpuacct", "cpuacct.usage")),
                 memory_working_set: plain(at("memory", "memory.usage_in_bytes"))
                     .saturating_sub(by_key(at("memory", "memory.stat"), "total_inactive_file")),
                 memory_rss: by_key(at("memory", "memory.stat"), "total_rss"),
             },
-            Cgroup::V2(_) => Usage {
+            Cgroup::V2(_) => ContainerUsage {
                 cpu_nanos: by_key(at("cpu", "cpu.stat"), "usage_usec").saturating_mul(1_000),
                 memory_working_set: plain(at("memory", "memory.current"))
                     .saturating_sub(by_key(at("memory", "memory.stat"), "inactive_file")),
@@ -380,13 +380,13 @@ mod tests {
     #[test]
     fn bounds_become_the_files_of_version_two() {
         let root = tempfile::tempdir().unwrap();
-        let limits = Limits {
+        let limits = ResourceLimits {
             cpu_request_milli: Some(1000),
             cpu_limit_milli: Some(1500),
             memory_limit_bytes: Some(1 << 30),
             pids_max: Some(64),
         };
-        let layout = Layout::V2(root.path().into());
+        let layout = HierarchyLayout::V2(root.path().into());
         let (cgroup, notes) = Cgroup::create(
             &layout,
             "muster",
@@ -415,13 +415,14 @@ mod tests {
 
     #[test]
     fn without_cgroups_a_limit_is_a_note_and_no_limit_is_silence() {
-        let absent = Layout::Absent("no cgroup file system is mounted".into());
-        let create =
-            |limits: &Limits| Cgroup::create(&absent, "p", "n", limits, &DevicePolicy::default());
-        assert_eq!(create(&Limits::default()), (Cgroup::None, vec![]));
-        let (_, notes) = create(&Limits {
+        let absent = HierarchyLayout::Absent("no cgroup file system is mounted".into());
+        let create = |limits: &ResourceLimits| {
+            Cgroup::create(&absent, "p", "n", limits, &DevicePolicy::default())
+        };
+        assert_eq!(create(&ResourceLimits::default()), (Cgroup::None, vec![]));
+        let (_, notes) = create(&ResourceLimits {
             pids_max: Some(1),
-            ..Limits::default()
+            ..ResourceLimits::default()
         });
         assert_eq!(notes.len(), 1);
     }

@@ -23,12 +23,12 @@ use jiff::Timestamp;
 use tokio::sync::broadcast;
 use tonic::transport::{Channel, Endpoint, Uri};
 
-use crate::cgroup::Layout;
+use crate::cgroup::HierarchyLayout;
 use crate::error::RuntimeError;
 use crate::logs::{LogRead, read_logs};
 use crate::process::{ExecOutcome, MAX_CHANGES, Stats};
 use crate::spec::{ContainerId, ContainerSpec, LogSettings, PullPolicy};
-use crate::state::{ContainerState, ContainerStatus, Exit};
+use crate::state::{ContainerExit, ContainerState, ContainerStatus};
 use crate::waiting;
 use sub_paths::{SubPathError, SubPaths};
 
@@ -56,17 +56,17 @@ pub struct CriConfig {
 /// Runs containers of images. Cheap to clone; all clones are one.
 #[derive(Clone)]
 pub struct CriRuntime {
-    shared: Arc<Shared>,
+    shared: Arc<CriState>,
 }
 
-struct Shared {
+struct CriState {
     config: CriConfig,
     channel: Channel,
     /// What the runtime calls itself.
     version: String,
     /// Whether the node's control groups are of version 2 alone.
     unified: bool,
-    table: Mutex<BTreeMap<ContainerId, Entry>>,
+    table: Mutex<BTreeMap<ContainerId, ContainerEntry>>,
     /// One sandbox is made at a time, so that a pod's containers share theirs.
     sandboxes: tokio::sync::Mutex<()>,
     changes: broadcast::Sender<ContainerStatus>,
@@ -87,7 +87,7 @@ pub struct WritableLayer {
     pub mountpoint: PathBuf,
 }
 
-struct Entry {
+struct ContainerEntry {
     /// The runtime's id for it; empty while it is being made.
     cri_id: String,
     status: ContainerStatus,
@@ -120,11 +120,11 @@ impl CriRuntime {
             .await
             .map_err(|e| failed("connect", chain(&e)))?;
         let (changes, _) = broadcast::channel(MAX_CHANGES);
-        let mut shared = Shared {
+        let mut shared = CriState {
             config,
             channel,
             version: String::new(),
-            unified: matches!(Layout::detect(), Layout::V2(_)),
+            unified: matches!(HierarchyLayout::detect(), HierarchyLayout::V2(_)),
             table: Mutex::default(),
             sandboxes: tokio::sync::Mutex::default(),
             changes,
@@ -176,7 +176,7 @@ impl CriRuntime {
     /// and did not come to start are removed: nothing has run in them.
     pub async fn recover(&self) -> Result<Vec<ContainerStatus>, RuntimeError> {
         let shared = &self.shared;
-        shared.look().await?;
+        shared.observe().await?;
         let unstarted: Vec<(ContainerId, String)> = {
             let table = shared.table();
             let made = table
@@ -255,7 +255,7 @@ impl CriRuntime {
                 shared.runtime().create_container(request),
             )
             .await?;
-        let entry = Entry {
+        let entry = ContainerEntry {
             cri_id: made.container_id.clone(),
             status: ContainerStatus::of(&spec, None),
             log: spec.log.clone(),
@@ -278,9 +278,9 @@ impl CriRuntime {
             };
             shared.settle(
                 &id,
-                ContainerState::Exited(Exit::start_error(message, Timestamp::now())),
+                ContainerState::Exited(ContainerExit::start_error(message, Timestamp::now())),
             );
-        } else if let Err(error) = shared.look_at(&made.container_id).await {
+        } else if let Err(error) = shared.inspect(&made.container_id).await {
             // It is started all the same; the next round of asking sees it.
             tracing::warn!(container = %id, "{error}");
         }
@@ -312,13 +312,17 @@ impl CriRuntime {
     }
 
     /// Waits for a container's end.
-    pub async fn wait(&self, id: &ContainerId) -> Result<Exit, RuntimeError> {
+    pub async fn wait(&self, id: &ContainerId) -> Result<ContainerExit, RuntimeError> {
         waiting::exit(id, self.changes(), || self.status(id)).await
     }
 
     /// The image's stop signal, then SIGKILL after `grace`; returns once it has ended. Unlike
     /// with processes the request is not kept: after a restart the agent asks again.
-    pub async fn stop(&self, id: &ContainerId, grace: Duration) -> Result<Exit, RuntimeError> {
+    pub async fn stop(
+        &self,
+        id: &ContainerId,
+        grace: Duration,
+    ) -> Result<ContainerExit, RuntimeError> {
         let Some(cri_id) = self.shared.running(id)? else {
             return self.wait(id).await;
         };
@@ -335,7 +339,7 @@ impl CriRuntime {
                 self.shared.runtime().stop_container(request),
             )
             .await?;
-        self.shared.look_at(&cri_id).await?;
+        self.shared.inspect(&cri_id).await?;
         self.wait(id).await
     }
 
@@ -522,7 +526,7 @@ impl CriRuntime {
     }
 }
 
-impl Shared {
+impl CriState {
     /// Binds a container's subPaths, in the background: a volume's server may be slow.
     async fn bind_sub_paths(&self, spec: &ContainerSpec) -> Result<SubPaths, SubPathError> {
         let (top, spec) = (self.config.sub_paths.clone(), spec.clone());

@@ -30,8 +30,8 @@ pub use error::{RuntimeError, StartFault};
 pub use logs::{LogRead, read_logs};
 pub use process::{Config, ExecOutcome, ProcessRuntime, Stats};
 pub use spec::{
-    ContainerId, ContainerSpec, DevicePolicy, Isolation, Limits, LogSettings, Mount, MountSource,
-    PodRef, PullPolicy, User,
+    ContainerId, ContainerSpec, DevicePolicy, Isolation, LogSettings, Mount, MountSource,
+    PodIdentity, ProcessUser, PullPolicy, ResourceLimits,
 };
-pub use state::{ContainerState, ContainerStatus, Exit, ExitReason};
+pub use state::{ContainerExit, ContainerState, ContainerStatus, ExitReason};
 pub use umask::with_usual_umask;

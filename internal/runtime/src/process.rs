@@ -24,14 +24,16 @@ use tokio::sync::broadcast;
 pub use commands::{ExecOutcome, Stats};
 
 use crate::capabilities::{Capabilities, Support};
-use crate::cgroup::Layout;
+use crate::cgroup::HierarchyLayout;
 use crate::error::RuntimeError;
 use crate::logs::{LogRead, read_logs};
-use crate::shim::probe::Answer;
+use crate::shim::probe::ProbeReply;
 use crate::shim::supervise::{CGROUP_PARENT, DEFAULT_CGROUP_PARENT};
 use crate::shim::{STAGE, STAGE_PROBE};
 use crate::spec::{ContainerId, ContainerSpec};
-use crate::state::{ContainerState, ContainerStatus, Exit, SHIM_LOG, STOP_FILE, StopRequest, save};
+use crate::state::{
+    ContainerExit, ContainerState, ContainerStatus, SHIM_LOG, STOP_FILE, StopRequest, save,
+};
 use crate::waiting;
 
 /// Changes kept for a receiver that does not keep up; beyond it, it is told that it missed some.
@@ -69,28 +71,28 @@ impl Config {
 /// Runs containers as processes. Cheap to clone; all clones are one.
 #[derive(Clone)]
 pub struct ProcessRuntime {
-    shared: Arc<Shared>,
+    shared: Arc<ProcessState>,
 }
 
-struct Shared {
+struct ProcessState {
     config: Config,
     capabilities: Capabilities,
-    table: Mutex<Table>,
+    table: Mutex<ProcessTable>,
     /// Held while a container's files are looked at or removed.
     looking: Mutex<()>,
     changes: broadcast::Sender<ContainerStatus>,
-    watcher: watch::Watcher,
+    watcher: watch::DirectoryWatcher,
 }
 
 #[derive(Default)]
-struct Table {
-    known: BTreeMap<ContainerId, Entry>,
+struct ProcessTable {
+    known: BTreeMap<ContainerId, ProcessEntry>,
     /// Counts containers made; an id that is used again gets another number.
     made: u64,
 }
 
-struct Entry {
-    /// [`Table::made`] when it was.
+struct ProcessEntry {
+    /// [`ProcessTable::made`] when it was.
     number: u64,
     /// Whether its shim has been started a moment ago: its silence means nothing yet.
     starting: bool,
@@ -116,7 +118,7 @@ impl ProcessRuntime {
             .map_err(RuntimeError::io("resolve", &config.root))?;
         let config = Config { root, ..config };
         let tried = probe(&config).await;
-        let (layout, parent) = (Layout::detect(), config.cgroup_parent.clone());
+        let (layout, parent) = (HierarchyLayout::detect(), config.cgroup_parent.clone());
         let probed =
             tokio::task::spawn_blocking(move || Capabilities::probe(&layout, &parent, tried));
         let capabilities = probed.await.map_err(|e| RuntimeError::Io {
@@ -125,13 +127,13 @@ impl ProcessRuntime {
             source: std::io::Error::other(e),
         })?;
         let (changes, _) = broadcast::channel(MAX_CHANGES);
-        let shared = Shared {
+        let shared = ProcessState {
             config,
             capabilities,
             table: Mutex::default(),
             looking: Mutex::default(),
             changes,
-            watcher: watch::Watcher::new()?,
+            watcher: watch::DirectoryWatcher::new()?,
         };
         let runtime = ProcessRuntime {
             shared: Arc::new(shared),
@@ -176,7 +178,7 @@ impl ProcessRuntime {
             // Reaps the shim, and notices at once when it dies before its container.
             let _ = child.wait().await;
             shared.started(&watched, number);
-            let _ = blocking(move || shared.look(&watched)).await;
+            let _ = blocking(move || shared.observe(&watched)).await;
         });
         let settled = waiting::until(&id, changes, || {
             let settled = |status: &ContainerStatus| status.state != ContainerState::Starting;
@@ -247,7 +249,7 @@ impl ProcessRuntime {
     }
 
     /// Waits for a container's end.
-    pub async fn wait(&self, id: &ContainerId) -> Result<Exit, RuntimeError> {
+    pub async fn wait(&self, id: &ContainerId) -> Result<ContainerExit, RuntimeError> {
         waiting::exit(id, self.changes(), || self.status(id)).await
     }
 
@@ -255,7 +257,11 @@ impl ProcessRuntime {
     /// waits for the end. The request is on disk before this waits: it is carried out even
     /// if the caller goes away, and a later one can only shorten the time left. A container
     /// that has ended already is fine.
-    pub async fn stop(&self, id: &ContainerId, grace: Duration) -> Result<Exit, RuntimeError> {
+    pub async fn stop(
+        &self,
+        id: &ContainerId,
+        grace: Duration,
+    ) -> Result<ContainerExit, RuntimeError> {
         self.request_stop(id, grace).await?;
         let limit = grace + STOP_SLACK;
         tokio::time::timeout(limit, self.wait(id))
@@ -287,7 +293,7 @@ impl ProcessRuntime {
     }
 
     /// Kills at once and waits for the end.
-    pub async fn kill(&self, id: &ContainerId) -> Result<Exit, RuntimeError> {
+    pub async fn kill(&self, id: &ContainerId) -> Result<ContainerExit, RuntimeError> {
         self.stop(id, Duration::ZERO).await
     }
 
@@ -337,13 +343,13 @@ fn shim_command(config: &Config, dir: &Path) -> tokio::process::Command {
     command
 }
 
-async fn probe(config: &Config) -> Answer {
+async fn probe(config: &Config) -> ProbeReply {
     let mut command = shim_command(config, &config.root);
     command
         .env(STAGE, STAGE_PROBE)
         .stdin(Stdio::null())
         .kill_on_drop(true);
-    let unknown = |why: String| Answer {
+    let unknown = |why: String| ProbeReply {
         namespaces: Support::No(why.clone()),
         isolation: Support::No(why.clone()),
         read_only_host: Support::No(why),
@@ -374,6 +380,6 @@ async fn blocking<T: Send + 'static>(
 }
 
 /// The end given to a container whose end no process observed.
-fn lost(message: &str, started_at: Option<Timestamp>) -> Exit {
-    Exit::unknown(message, started_at, Timestamp::now())
+fn lost(message: &str, started_at: Option<Timestamp>) -> ContainerExit {
+    ContainerExit::unknown(message, started_at, Timestamp::now())
 }

@@ -77,7 +77,7 @@ impl From<ContainerId> for String {
 
 /// The pod a container belongs to.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PodRef {
+pub struct PodIdentity {
     /// Its namespace.
     pub namespace: String,
     /// Its name.
@@ -92,7 +92,7 @@ pub struct ContainerSpec {
     /// Names this run on this node.
     pub id: ContainerId,
     /// The pod it belongs to.
-    pub pod: PodRef,
+    pub pod: PodIdentity,
     /// The container's name in the pod.
     pub name: String,
     /// Which run of that container this is, from 0.
@@ -126,13 +126,13 @@ pub struct ContainerSpec {
     pub hosts_file: Option<PathBuf>,
     /// Bounds on what it may use.
     #[serde(default)]
-    pub limits: Limits,
+    pub limits: ResourceLimits,
     /// Devices kept from it.
     #[serde(default)]
     pub devices: DevicePolicy,
     /// Who it runs as.
     #[serde(default)]
-    pub user: User,
+    pub user: ProcessUser,
     /// How it is kept apart from the node; absent only for a privileged container.
     #[serde(default)]
     pub isolation: Option<Isolation>,
@@ -157,7 +157,7 @@ impl ContainerSpec {
     pub fn new(id: ContainerId, command: Vec<String>, log_path: PathBuf) -> ContainerSpec {
         ContainerSpec {
             id,
-            pod: PodRef::default(),
+            pod: PodIdentity::default(),
             name: String::new(),
             attempt: 0,
             image: None,
@@ -169,9 +169,9 @@ impl ContainerSpec {
             mounts: Vec::new(),
             hostname: None,
             hosts_file: None,
-            limits: Limits::default(),
+            limits: ResourceLimits::default(),
             devices: DevicePolicy::default(),
-            user: User::default(),
+            user: ProcessUser::default(),
             isolation: None,
             oom_score_adj: None,
             log: LogSettings::new(log_path),
@@ -386,7 +386,7 @@ impl Mount {
 
 /// Bounds on a container. Absent means unbounded.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Limits {
+pub struct ResourceLimits {
     /// CPU time as a share when the machine is busy, in thousandths of a CPU (requests.cpu).
     #[serde(default)]
     pub cpu_request_milli: Option<u64>,
@@ -442,7 +442,7 @@ impl DevicePolicy {
 
 /// Who a container's process runs as.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct User {
+pub struct ProcessUser {
     /// The user's number; absent: the caller's own.
     #[serde(default)]
     pub uid: Option<u32>,

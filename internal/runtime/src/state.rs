@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::cgroup::Cgroup;
 use crate::error::RuntimeError;
 use crate::proc::ProcessId;
-use crate::spec::{ContainerId, ContainerSpec, PodRef};
+use crate::spec::{ContainerId, ContainerSpec, PodIdentity};
 
 /// The description, in a container's directory.
 pub const SPEC_FILE: &str = "spec.json";
@@ -44,12 +44,12 @@ pub enum ContainerState {
         started_at: Timestamp,
     },
     /// It is over.
-    Exited(Exit),
+    Exited(ContainerExit),
 }
 
 /// How a container ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Exit {
+pub struct ContainerExit {
     /// Its exit code; 128 + signal when a signal ended it.
     pub code: i32,
     /// The signal that ended it, if one did.
@@ -111,10 +111,10 @@ impl std::fmt::Display for ExitReason {
     }
 }
 
-impl Exit {
+impl ContainerExit {
     /// A container that never ran, for the reason in `message`.
-    pub fn start_error(message: impl Into<String>, at: Timestamp) -> Exit {
-        Exit {
+    pub fn start_error(message: impl Into<String>, at: Timestamp) -> ContainerExit {
+        ContainerExit {
             code: START_ERROR_CODE,
             signal: None,
             oom_killed: false,
@@ -126,18 +126,18 @@ impl Exit {
     }
 
     /// A container that never ran, for a fault of the node.
-    pub fn node_unfit(message: impl Into<String>, at: Timestamp) -> Exit {
-        Exit {
+    pub fn node_unfit(message: impl Into<String>, at: Timestamp) -> ContainerExit {
+        ContainerExit {
             reason: ExitReason::NodeUnfit,
-            ..Exit::start_error(message, at)
+            ..ContainerExit::start_error(message, at)
         }
     }
 
     /// A container that never ran, for a fault of the node that may pass.
-    pub fn node_busy(message: impl Into<String>, at: Timestamp) -> Exit {
-        Exit {
+    pub fn node_busy(message: impl Into<String>, at: Timestamp) -> ContainerExit {
+        ContainerExit {
             reason: ExitReason::NodeBusy,
-            ..Exit::start_error(message, at)
+            ..ContainerExit::start_error(message, at)
         }
     }
 
@@ -146,8 +146,8 @@ impl Exit {
         message: impl Into<String>,
         started_at: Option<Timestamp>,
         at: Timestamp,
-    ) -> Exit {
-        Exit {
+    ) -> ContainerExit {
+        ContainerExit {
             code: UNKNOWN_CODE,
             signal: None,
             oom_killed: false,
@@ -165,7 +165,7 @@ pub struct ContainerStatus {
     /// Its id.
     pub id: ContainerId,
     /// Its pod.
-    pub pod: PodRef,
+    pub pod: PodIdentity,
     /// Its name in the pod.
     pub name: String,
     /// Which run this is.
@@ -180,7 +180,7 @@ pub struct ContainerStatus {
 
 impl ContainerStatus {
     /// How it ended, if it did.
-    pub fn exit(&self) -> Option<&Exit> {
+    pub fn exit(&self) -> Option<&ContainerExit> {
         match &self.state {
             ContainerState::Exited(exit) => Some(exit),
             _ => None,

@@ -1,9 +1,9 @@
 //! Counts the disk space that a directory uses, in steps that the caller bounds.
 //!
 //! A pod changes the directory during the count, and the caller is root. So the count follows no link and enters no
-//! other file system, and [`Usage::uncountable`] names directories that are too deep or too many to count. The count
+//! other file system, and [`DirectoryUsage::uncountable`] names directories that are too deep or too many to count. The count
 //! remembers the inode of each listed directory and compares it when the directory is opened. An entry that was
-//! listed and is gone, or is another one, when the count reaches it adds to [`Usage::lost`]: it was removed, or
+//! listed and is gone, or is another one, when the count reaches it adds to [`DirectoryUsage::lost`]: it was removed, or
 //! renamed to hide what it takes, and the count cannot know which. An entry that moves from a directory that is not
 //! read yet into one that was read is missed and not noticed; the next count finds it unless it moves again. Cost:
 //! one system call for each entry. A file with several links counts once. Example: with a budget of 100,000 entries
@@ -30,7 +30,7 @@ const BLOCK_BYTES: u64 = 512;
 
 /// What is known of a directory's use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Usage {
+pub struct DirectoryUsage {
     /// Bytes of the disk that its files and directories take.
     pub bytes: u64,
     /// Its files and directories, each of which takes an inode.
@@ -42,9 +42,9 @@ pub struct Usage {
     pub lost: u64,
 }
 
-impl Usage {
+impl DirectoryUsage {
     /// Adds what another directory takes.
-    pub fn add(&mut self, other: &Usage) {
+    pub fn add(&mut self, other: &DirectoryUsage) {
         self.bytes = self.bytes.saturating_add(other.bytes);
         self.files = self.files.saturating_add(other.files);
         self.lost = self.lost.saturating_add(other.lost);
@@ -71,9 +71,9 @@ impl Listed {
 
 /// A count under way.
 #[derive(Debug)]
-pub struct Count {
+pub struct DiskCount {
     top: Option<File>,
-    found: Usage,
+    found: DirectoryUsage,
     /// Directories that are to be read.
     waiting: Vec<Listed>,
     /// The bytes of their paths.
@@ -84,18 +84,18 @@ pub struct Count {
     linked: HashSet<u64>,
 }
 
-impl Count {
+impl DiskCount {
     /// Begins to count a directory; one that is not there takes nothing.
-    pub fn begin(top: &Path) -> Count {
+    pub fn begin(top: &Path) -> DiskCount {
         let opened = File::open(top).inspect_err(|error| skipped(top, error));
         let first = |_: &File| Listed {
             path: PathBuf::from("."),
             identity: None,
         };
         let waiting: Vec<Listed> = opened.iter().map(first).collect();
-        Count {
+        DiskCount {
             top: opened.ok(),
-            found: Usage::default(),
+            found: DirectoryUsage::default(),
             path_bytes: waiting.iter().map(Listed::path_bytes).sum(),
             waiting,
             reading: None,
@@ -103,8 +103,8 @@ impl Count {
         }
     }
 
-    /// What was found so far: all of it once [`Count::go_on`] has said so.
-    pub fn found(&self) -> &Usage {
+    /// What was found so far: all of it once [`DiskCount::go_on`] has said so.
+    pub fn found(&self) -> &DirectoryUsage {
         &self.found
     }
 
@@ -229,8 +229,8 @@ mod tests {
 
     use super::*;
 
-    fn count(dir: &Path, step: u64) -> (Usage, u64) {
-        let mut count = Count::begin(dir);
+    fn count(dir: &Path, step: u64) -> (DirectoryUsage, u64) {
+        let mut count = DiskCount::begin(dir);
         let mut steps = 0;
         loop {
             steps += 1;
@@ -282,7 +282,7 @@ mod tests {
     fn what_is_not_there_takes_nothing_and_what_is_too_deep_is_said() {
         let dir = tempfile::tempdir().unwrap();
         let (found, _) = count(&dir.path().join("none"), 1);
-        assert_eq!(found, Usage::default());
+        assert_eq!(found, DirectoryUsage::default());
         // From the inside out: the path of the innermost is longer than the kernel takes.
         let (inner, outer) = (dir.path().join("inner"), dir.path().join("outer"));
         fs::create_dir(&inner).unwrap();
@@ -297,8 +297,8 @@ mod tests {
     }
 
     /// Counts a tree that has two directories at its top, and changes it when both are listed and neither is read.
-    fn count_while(dir: &Path, change: fn(&Path)) -> Usage {
-        let mut count = Count::begin(dir);
+    fn count_while(dir: &Path, change: fn(&Path)) -> DirectoryUsage {
+        let mut count = DiskCount::begin(dir);
         while count.found.files < 2 {
             assert!(!count.go_on(&mut 1), "two directories are listed first");
         }

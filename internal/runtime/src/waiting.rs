@@ -5,7 +5,7 @@ use tokio::sync::broadcast::error::RecvError;
 
 use crate::error::RuntimeError;
 use crate::spec::ContainerId;
-use crate::state::{ContainerState, ContainerStatus, Exit};
+use crate::state::{ContainerExit, ContainerState, ContainerStatus};
 
 /// Looks now and after each change until `look` finds something. Fails where `look` does, and where there will be no
 /// more changes. `changes` is subscribed to before the first look, so that none is missed.
@@ -29,7 +29,7 @@ pub(crate) async fn exit(
     id: &ContainerId,
     changes: Receiver<ContainerStatus>,
     status: impl Fn() -> Option<ContainerStatus>,
-) -> Result<Exit, RuntimeError> {
+) -> Result<ContainerExit, RuntimeError> {
     let exited = || match status() {
         Some(status) => match status.state {
             ContainerState::Exited(exit) => Ok(Some(exit)),

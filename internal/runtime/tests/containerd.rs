@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use futures::TryStreamExt;
 use runtime::{
-    ContainerId, ContainerSpec, CriConfig, CriRuntime, ExecOutcome, Exit, ExitReason, Limits,
-    LogRead, Mount, PodRef, PullPolicy, RuntimeError,
+    ContainerExit, ContainerId, ContainerSpec, CriConfig, CriRuntime, ExecOutcome, ExitReason,
+    LogRead, Mount, PodIdentity, PullPolicy, ResourceLimits, RuntimeError,
 };
 
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -107,7 +107,7 @@ state = "{state}"
         let log = self.dir.path().join(format!("logs/{pod}/{name}/0.log"));
         let mut spec = ContainerSpec::new(id, ["sh", "-c", script].map(String::from).to_vec(), log);
         spec.env.clear();
-        spec.pod = PodRef {
+        spec.pod = PodIdentity {
             namespace: "team".into(),
             name: format!("name-{pod}"),
             uid: pod.into(),
@@ -160,7 +160,7 @@ async fn says(runtime: &CriRuntime, id: &ContainerId, text: &str) {
     .await;
 }
 
-async fn run(runtime: &CriRuntime, spec: ContainerSpec) -> (Exit, String) {
+async fn run(runtime: &CriRuntime, spec: ContainerSpec) -> (ContainerExit, String) {
     let id = spec.id.clone();
     within(runtime.start(spec)).await.expect("a start");
     let exit = within(runtime.wait(&id)).await.expect("an end");
@@ -241,9 +241,9 @@ async fn ends_are_told(daemon: &Containerd, runtime: &CriRuntime) {
         "oom",
         "x=xxxxxxxxxxxxxxxx; while :; do x=$x$x; done",
     );
-    spec.limits = Limits {
+    spec.limits = ResourceLimits {
         memory_limit_bytes: Some(32 << 20),
-        ..Limits::default()
+        ..ResourceLimits::default()
     };
     let (exit, _) = run(runtime, spec).await;
     assert_eq!(

@@ -125,8 +125,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         property: "evictions come to rest: a gang that started by an eviction is not evicted in turn",
         file: "src/evict/candidates.rs",
-        find: "Limit::Below(priority) => next.priority >= priority,",
-        replace: "Limit::Below(priority) => next.priority > priority,",
+        find: "CandidateScope::Below(priority) => next.priority >= priority,",
+        replace: "CandidateScope::Below(priority) => next.priority > priority,",
         test: ("evictions_properties", EVICTIONS),
     },
     Mutant {

@@ -11,10 +11,10 @@ use std::process::{Command, ExitCode};
 use list::{MUTANTS, Mutant};
 
 /// What can go wrong beside a bug that nobody notices.
-type Failure = Box<dyn std::error::Error>;
+type MutantFailure = Box<dyn std::error::Error>;
 
 /// What became of one.
-enum Verdict {
+enum MutantOutcome {
     /// The test failed, after so many cases where that is known.
     Red(Option<u64>),
     /// It passed.
@@ -23,7 +23,7 @@ enum Verdict {
     Broken(String),
 }
 
-fn main() -> Result<ExitCode, Failure> {
+fn main() -> Result<ExitCode, MutantFailure> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../..")
         .canonicalize()?;
@@ -44,12 +44,12 @@ fn main() -> Result<ExitCode, Failure> {
         let verdict = plant(mutant, &copy, &built)?;
         let (binary, test) = mutant.test;
         let said = match verdict {
-            Verdict::Red(Some(cases)) => format!("`{binary}`: {test} | {cases}"),
-            Verdict::Red(None) => format!("`{binary}`: {test} | "),
-            Verdict::Green => format!("nothing: `{binary}`: {test} stays green | "),
-            Verdict::Broken(ref why) => format!("not run: {why} | "),
+            MutantOutcome::Red(Some(cases)) => format!("`{binary}`: {test} | {cases}"),
+            MutantOutcome::Red(None) => format!("`{binary}`: {test} | "),
+            MutantOutcome::Green => format!("nothing: `{binary}`: {test} stays green | "),
+            MutantOutcome::Broken(ref why) => format!("not run: {why} | "),
         };
-        unnoticed += usize::from(!matches!(verdict, Verdict::Red(_)));
+        unnoticed += usize::from(!matches!(verdict, MutantOutcome::Red(_)));
         println!("| {} | {said} |", mutant.property);
     }
     Ok(if unnoticed == 0 {
@@ -61,7 +61,7 @@ fn main() -> Result<ExitCode, Failure> {
 
 /// What the repository holds, as it stands; files that did not change keep their time, so that
 /// only what must be is built again.
-fn copy_sources(root: &Path, copy: &Path) -> Result<(), Failure> {
+fn copy_sources(root: &Path, copy: &Path) -> Result<(), MutantFailure> {
     let listed = Command::new("git")
         .args([
             "ls-files",
@@ -91,12 +91,12 @@ fn copy_sources(root: &Path, copy: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-fn plant(mutant: &Mutant, copy: &Path, built: &Path) -> Result<Verdict, Failure> {
+fn plant(mutant: &Mutant, copy: &Path, built: &Path) -> Result<MutantOutcome, MutantFailure> {
     let file: PathBuf = copy.join("internal/scheduler").join(mutant.file);
     let sound = std::fs::read_to_string(&file)?;
     if sound.matches(mutant.find).count() != 1 {
         let why = format!("{:?} is not in {} once", mutant.find, mutant.file);
-        return Ok(Verdict::Broken(why));
+        return Ok(MutantOutcome::Broken(why));
     }
     std::fs::write(&file, sound.replace(mutant.find, mutant.replace))?;
     let (binary, test) = mutant.test;
@@ -122,14 +122,14 @@ fn plant(mutant: &Mutant, copy: &Path, built: &Path) -> Result<Verdict, Failure>
     let ran = ran?;
     let text = String::from_utf8_lossy(&ran.stdout).into_owned();
     if text.contains(&format!("test {test} ... FAILED")) {
-        return Ok(Verdict::Red(cases(&text)));
+        return Ok(MutantOutcome::Red(cases(&text)));
     }
     if ran.status.success() && text.contains(&format!("test {test} ... ok")) {
-        return Ok(Verdict::Green);
+        return Ok(MutantOutcome::Green);
     }
     let errors = String::from_utf8_lossy(&ran.stderr);
     let first = errors.lines().find(|line| line.starts_with("error"));
-    Ok(Verdict::Broken(
+    Ok(MutantOutcome::Broken(
         first.unwrap_or("the test did not run").to_owned(),
     ))
 }

@@ -9,12 +9,12 @@ use k8s_openapi::api::core::v1 as k8s;
 use resources::kinds::PodGroup;
 
 use crate::event::Event;
-use crate::gang::{GangKey, Spec};
+use crate::gang::{GangKey, GangSpec};
 use crate::labels::Labels;
-use crate::node::{NodeIx, Offer};
-use crate::pod::{Pod, PodInfo, PodKey, Stage};
-use crate::queue::Rules;
-use crate::share::Share;
+use crate::node::{NodeAttributes, NodeIx};
+use crate::pod::{Pod, PodInfo, PodKey, PodStage};
+use crate::queue::QueueRules;
+use crate::share::SharedPart;
 use crate::state::{Priority, Scheduler};
 use crate::topology::Hints;
 use crate::{GroupRef, PodRef};
@@ -36,7 +36,7 @@ impl Scheduler {
             Event::PodGroupChanged(group) => self.group_changed(&group),
             Event::PodGroupGone(namespace, name) => self.group_gone(&namespace, &name),
             Event::QueueChanged(queue) => {
-                let rules = Rules::read(&queue, &mut self.names);
+                let rules = QueueRules::read(&queue, &mut self.names);
                 self.queue_changed(
                     queue.metadata.name.as_deref().unwrap_or_default(),
                     Some(rules),
@@ -67,14 +67,14 @@ impl Scheduler {
         let Some(known) = self.pods.get(&key) else {
             return;
         };
-        if !known.assumed || known.stage != Stage::Bound || known.uid != pod.uid {
+        if !known.assumed || known.stage != PodStage::Bound || known.uid != pod.uid {
             return;
         }
         let mut waiting = known.clone();
         waiting.assumed = false;
         waiting.node = None;
         waiting.devices.clear();
-        waiting.stage = Stage::Pending;
+        waiting.stage = PodStage::Pending;
         self.listed.release(&key);
         self.replace_pod(&key, waiting);
     }
@@ -136,7 +136,7 @@ impl Scheduler {
         let Some(name) = node.metadata.name.as_deref() else {
             return;
         };
-        let mut offer = Offer::read(node, &mut self.names);
+        let mut offer = NodeAttributes::read(node, &mut self.names);
         if offer.health.fabric_failed {
             self.fabric_failed();
         }
@@ -200,10 +200,10 @@ impl Scheduler {
             hints: info.hints,
             gang: info.gang,
         };
-        let ended = matches!(new.stage, Stage::Succeeded | Stage::Failed);
+        let ended = matches!(new.stage, PodStage::Succeeded | PodStage::Failed);
         match self.pods.get(&key) {
             Some(old) => {
-                let leaves = new.stage == Stage::Leaving && old.stage != Stage::Leaving;
+                let leaves = new.stage == PodStage::Leaving && old.stage != PodStage::Leaving;
                 if old.stage.occupies() && (ended || leaves) || old.uid != new.uid {
                     self.cluster_changed();
                 }
@@ -213,10 +213,10 @@ impl Scheduler {
             None => self.gang_arrived(),
         }
         if let Some(old) = self.pods.get(&key) {
-            let unbound = matches!(new.stage, Stage::Pending | Stage::Apart);
+            let unbound = matches!(new.stage, PodStage::Pending | PodStage::Apart);
             if old.assumed && old.uid == new.uid && unbound {
                 // The binding is in flight: an event from before it does not contradict it.
-                new.stage = Stage::Bound;
+                new.stage = PodStage::Bound;
                 new.node = old.node;
                 new.devices = old.devices.clone();
                 new.assumed = true;
@@ -338,7 +338,7 @@ impl Scheduler {
         self.account(&key, &pod, true);
         self.expected.see(&key, &pod, true);
         let share = self.classes.get(pod.class).share();
-        if share.as_ref().is_some_and(Share::depends_on_memory) {
+        if share.as_ref().is_some_and(SharedPart::depends_on_memory) {
             self.by_memory.insert(key.clone());
         }
         let watched = (!self.failing.is_empty()).then(|| key.clone());
@@ -351,7 +351,7 @@ impl Scheduler {
     /// Adds a pod to all accounts, or removes it.
     pub(crate) fn account(&mut self, key: &PodKey, pod: &Pod, up: bool) {
         self.count_member(key, pod, up);
-        self.count_standing(key, pod, up);
+        self.count_at_stage(key, pod, up);
     }
 
     /// Adds a pod to its gang's member counts, whatever its stage, or removes it.
@@ -379,7 +379,7 @@ impl Scheduler {
     }
 
     /// Adds what a pod holds or requests at its stage, or removes it.
-    pub(crate) fn count_standing(&mut self, key: &PodKey, pod: &Pod, up: bool) {
+    pub(crate) fn count_at_stage(&mut self, key: &PodKey, pod: &Pod, up: bool) {
         self.count_in_budgets(key, pod, up);
         let node = pod.node.map(|at| &self.nodes[at]);
         let take = self.classes.get(pod.class).take(node);
@@ -394,7 +394,7 @@ impl Scheduler {
         }
         let gang = self.gangs.or_default(&pod.gang);
         gang.count(key, &pod.task, pod.stage, up);
-        if pod.stage == Stage::Pending {
+        if pod.stage == PodStage::Pending {
             gang.count_kind(pod.class, up);
         }
         if pod.assumed {
@@ -405,7 +405,7 @@ impl Scheduler {
             };
         }
         gang.count_part(pod.part.as_ref(), pod.stage, up);
-        if pod.stage == Stage::Leaving {
+        if pod.stage == PodStage::Leaving {
             // Still requested: an eviction turns an allocation into a request.
             if let Some(payer) = gang.payer.filter(|_| pod.ours) {
                 self.queues.request(payer.queue, demand, times);
@@ -420,7 +420,7 @@ impl Scheduler {
             return;
         }
         let payer = gang.payer;
-        let waits = pod.stage == Stage::Pending;
+        let waits = pod.stage == PodStage::Pending;
         if pod.ours && (waits || pod.stage.occupies()) {
             gang.requested.add(demand, times);
             if waits {
@@ -430,7 +430,7 @@ impl Scheduler {
         if let Some(at) = pod.node {
             gang.count_node(at, up);
             gang.count_start(pod.started, up);
-            if pod.stage == Stage::Pipelined {
+            if pod.stage == PodStage::Pipelined {
                 self.nodes[at].count_nominated(&take, &pod.devices, up);
             }
             if pod.ours {
@@ -467,7 +467,7 @@ impl Scheduler {
         ) else {
             return;
         };
-        let spec = Spec::read(group, &mut self.names);
+        let spec = GangSpec::read(group, &mut self.names);
         let key = GangKey::group(self.namespace(namespace), name);
         if self
             .gangs
@@ -549,7 +549,7 @@ impl Scheduler {
         self.settle(&key);
     }
 
-    fn queue_changed(&mut self, name: &str, rules: Option<Rules>) {
+    fn queue_changed(&mut self, name: &str, rules: Option<QueueRules>) {
         if self.queues.get(name).and_then(|queue| queue.rules.as_ref()) == rules.as_ref() {
             return;
         }
@@ -584,15 +584,15 @@ impl Scheduler {
 
 /// Keeps a plan's decision about a pod against an older event that does not mention it.
 fn keep_plan_decision(old: &Pod, new: &mut Pod) {
-    let unbound = matches!(new.stage, Stage::Pending);
-    if old.stage == Stage::Pipelined && unbound {
-        new.stage = Stage::Pipelined;
+    let unbound = matches!(new.stage, PodStage::Pending);
+    if old.stage == PodStage::Pipelined && unbound {
+        new.stage = PodStage::Pipelined;
         new.node = old.node;
         new.devices = old.devices.clone();
     }
-    let stays = matches!(new.stage, Stage::Bound | Stage::Running);
-    if old.evicting.is_some() && old.stage == Stage::Leaving && stays {
+    let stays = matches!(new.stage, PodStage::Bound | PodStage::Running);
+    if old.evicting.is_some() && old.stage == PodStage::Leaving && stays {
         new.evicting = Some(new.stage);
-        new.stage = Stage::Leaving;
+        new.stage = PodStage::Leaving;
     }
 }

@@ -10,20 +10,20 @@ use resources::names::NVIDIA_GPU_PRODUCT;
 use resources::names::REPLACES_LOST;
 use serde::Serialize;
 
-use crate::devices::{self, Ask};
+use crate::devices::{self, DeviceRequest};
 use crate::filter::neighbours::PodRules;
-use crate::filter::volumes::Reach;
+use crate::filter::volumes::NodeRequirements;
 use crate::gpu::{Needs, Product};
 use crate::node::Node;
-use crate::resource::{AMOUNT_MAX, Demand, GPU, GPU_UNIT, Ix, Names, Set, each};
-use crate::share::{Share, Take, Wish, foreign};
+use crate::resource::{AMOUNT_MAX, Demand, GPU, GPU_UNIT, Ix, ResourceNames, ResourceSet, each};
+use crate::share::{GpuAnnotations, SharedPart, Take, foreign};
 
 /// A class's index in the table. It depends on event order, so no decision may depend on it.
 pub(crate) type ClassIx = usize;
 
 /// The kind of runtime that a pod needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Need {
+pub(crate) enum RuntimeNeed {
     /// Some container names an image.
     Image,
     /// No container names an image: its commands run on the host.
@@ -32,15 +32,15 @@ pub(crate) enum Need {
 
 /// Everything that distinguishes classes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Key {
+struct ClassKey {
     /// Without GPUs, if parts of GPUs are requested.
     demand: Demand,
-    share: Option<Share>,
+    share: Option<SharedPart>,
     /// What the GPUs must be.
     gpus: Needs,
     /// Only nodes whose GPUs count under exactly these models.
-    kind: Option<Set>,
-    need: Need,
+    kind: Option<ResourceSet>,
+    need: RuntimeNeed,
     selector: BTreeMap<String, String>,
     /// Node affinity and tolerations as JSON: compared, never parsed.
     affinity: String,
@@ -54,17 +54,17 @@ struct Key {
     /// True if it uses ResourceClaims.
     claims: bool,
     /// The nodes that its volumes allow.
-    reach: Option<Arc<Reach>>,
+    reach: Option<Arc<NodeRequirements>>,
     /// True if its pods communicate over the network.
     spans: bool,
     /// The resources of which one container gets more than one.
-    several: Set,
+    several: ResourceSet,
 }
 
 /// One class.
 #[derive(Clone, Debug)]
 pub(crate) struct Class {
-    key: Key,
+    key: ClassKey,
     demand: Demand,
     packs: bool,
     pub(crate) affinity: Option<k8s::NodeAffinity>,
@@ -75,7 +75,7 @@ pub(crate) struct Class {
     /// The products that its GPUs must be of, if specified.
     named: Vec<Product>,
     /// The resources for GPU models that it certainly uses.
-    models: Set,
+    models: ResourceSet,
     /// For a class restricted to one kind of nodes: the class for all nodes; and the restricted
     /// classes of this one.
     base: Option<ClassIx>,
@@ -93,13 +93,13 @@ impl Class {
     }
 
     /// The parts of GPUs that it requests; `None` if it requests whole GPUs or none.
-    pub(crate) fn share(&self) -> Option<Share> {
+    pub(crate) fn share(&self) -> Option<SharedPart> {
         self.key.share
     }
 
     /// All that distinguishes it from other classes, as text.
     #[cfg(test)]
-    pub(crate) fn words(&self) -> String {
+    pub(crate) fn message(&self) -> String {
         format!("{:?}", self.key)
     }
 
@@ -109,12 +109,12 @@ impl Class {
     }
 
     /// Only nodes whose GPUs count under exactly these models; `None` if any will do.
-    pub(crate) fn kind(&self) -> Option<Set> {
+    pub(crate) fn kind(&self) -> Option<ResourceSet> {
         self.key.kind
     }
 
     /// The GPU model resources among its requests: their free amount is that of GPUs.
-    pub(crate) fn models(&self) -> Set {
+    pub(crate) fn models(&self) -> ResourceSet {
         self.models
     }
 
@@ -164,7 +164,7 @@ impl Class {
         self.key.replaces
     }
 
-    pub(crate) fn need(&self) -> Need {
+    pub(crate) fn need(&self) -> RuntimeNeed {
         self.key.need
     }
 
@@ -184,7 +184,7 @@ impl Class {
     }
 
     /// The nodes that its volumes allow; `None` if any.
-    pub(crate) fn reach(&self) -> Option<&Reach> {
+    pub(crate) fn reach(&self) -> Option<&NodeRequirements> {
         self.key.reach.as_deref()
     }
 
@@ -194,7 +194,7 @@ impl Class {
     }
 
     /// The resources of which one container gets more than one.
-    pub(crate) fn several(&self) -> Set {
+    pub(crate) fn several(&self) -> ResourceSet {
         self.key.several
     }
 
@@ -214,7 +214,7 @@ impl Class {
 pub(crate) struct Classes {
     table: Vec<Option<Class>>,
     free: Vec<ClassIx>,
-    index: BTreeMap<Key, ClassIx>,
+    index: BTreeMap<ClassKey, ClassIx>,
     /// The smallest GPU memory of any node, in MiB.
     least_memory: Option<i64>,
     models: Vec<(Product, Ix)>,
@@ -237,11 +237,11 @@ impl Classes {
     pub(crate) fn join(
         &mut self,
         spec: &k8s::PodSpec,
-        (requests, asks): (Amounts, &[Ask]),
-        wish: &Wish,
+        (requests, asks): (Amounts, &[DeviceRequest]),
+        wish: &GpuAnnotations,
         namespace: &str,
         labels: Option<&BTreeMap<String, String>>,
-        names: &mut Names,
+        names: &mut ResourceNames,
     ) -> ClassIx {
         let pod_rules = PodRules::read(spec, namespace, labels);
         let affinity = spec
@@ -251,7 +251,7 @@ impl Classes {
         let tolerations = spec.tolerations.as_deref().unwrap_or_default();
         let mut demand = names.demand(&foreign::without(requests));
         // A whole GPU is not a part.
-        let whole = Share::whole(wish.share);
+        let whole = SharedPart::whole(wish.share);
         let share = wish.share.filter(|_| whole.is_none());
         if let Some(gpus) = whole.or(share.map(|_| 0)) {
             demand.set(GPU, gpus.clamp(0, AMOUNT_MAX / GPU_UNIT) * GPU_UNIT);
@@ -260,9 +260,9 @@ impl Classes {
         let devices = share.is_some() || demand.0.iter().any(of_gpus);
         let several = devices::several(asks).filter_map(|name| names.find(name));
         let several = several.filter(|ix| demand.get(*ix) > 0);
-        let gpus = Set::from(devices::has_several_gpus(asks)) << GPU;
+        let gpus = ResourceSet::from(devices::has_several_gpus(asks)) << GPU;
         let several = several.fold(gpus, |set, ix| set | 1 << ix);
-        let key = Key {
+        let key = ClassKey {
             demand,
             share,
             gpus: wish.needs.clone(),
@@ -320,7 +320,11 @@ impl Classes {
 
     /// The class with these volume requirements in place of the given class's, with one member
     /// more. The given class keeps its members.
-    pub(crate) fn reaching(&mut self, ix: ClassIx, reach: Option<Arc<Reach>>) -> ClassIx {
+    pub(crate) fn reaching(
+        &mut self,
+        ix: ClassIx,
+        reach: Option<Arc<NodeRequirements>>,
+    ) -> ClassIx {
         self.changed(ix, |key| key.reach = reach)
     }
 
@@ -331,7 +335,7 @@ impl Classes {
     }
 
     /// The class that results from changing another one's key, with one member more.
-    fn changed(&mut self, ix: ClassIx, change: impl FnOnce(&mut Key)) -> ClassIx {
+    fn changed(&mut self, ix: ClassIx, change: impl FnOnce(&mut ClassKey)) -> ClassIx {
         let of = self.get(self.base(ix));
         let mut class = of.clone();
         change(&mut class.key);
@@ -403,7 +407,7 @@ impl Classes {
     }
 
     /// The class restricted to one kind of nodes. It exists as long as the base class has members.
-    pub(crate) fn of_kind(&mut self, base: ClassIx, kind: Set) -> ClassIx {
+    pub(crate) fn of_kind(&mut self, base: ClassIx, kind: ResourceSet) -> ClassIx {
         let base = self.base(base);
         let known = self.get(base).kinds.iter().copied();
         if let Some(ix) = known
@@ -461,7 +465,7 @@ impl Classes {
     }
 
     /// True if some class uses the term with this text.
-    pub(crate) fn asks_about(&self, term: &str) -> bool {
+    pub(crate) fn uses_term(&self, term: &str) -> bool {
         let pod_rules = self.table.iter().flatten().filter_map(Class::pod_rules);
         pod_rules
             .into_iter()
@@ -479,7 +483,7 @@ fn text<T: Serialize + ?Sized>(value: &T) -> String {
     serde_json::to_string(value).expect("Kubernetes' types serialize")
 }
 
-fn need(spec: &k8s::PodSpec) -> Need {
+fn need(spec: &k8s::PodSpec) -> RuntimeNeed {
     let named = |container: &k8s::Container| {
         container
             .image
@@ -488,9 +492,9 @@ fn need(spec: &k8s::PodSpec) -> Need {
     };
     let inits = spec.init_containers.iter().flatten();
     if spec.containers.iter().chain(inits).any(named) {
-        Need::Image
+        RuntimeNeed::Image
     } else {
-        Need::Process
+        RuntimeNeed::Process
     }
 }
 

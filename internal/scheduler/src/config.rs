@@ -3,7 +3,7 @@
 use jiff::SignedDuration;
 use k8s_openapi::api::core::v1 as k8s;
 
-use crate::cutting::Cutting;
+use crate::cutting::RepartitionBudget;
 use crate::evict::DefragmentationBudget;
 use crate::queue::Decay;
 use crate::share::GpuOrder;
@@ -25,14 +25,14 @@ pub struct Config {
     /// How much defragmentation may move, and for what gain.
     pub defragmentation: DefragmentationBudget,
     /// MIG repartitioning of idle GPUs; `None`: users choose the configurations.
-    pub cutting: Option<Cutting>,
+    pub cutting: Option<RepartitionBudget>,
     /// How queues' past use counts in their entitlements; `None`: not at all.
     pub usage: Option<Decay>,
     /// Node labels that name network domains, widest first. Single hosts are always the narrowest
     /// level, whether `kubernetes.io/hostname` is listed or not.
     pub topology: Vec<String>,
     /// Which nodes are taken first.
-    pub placement: Strategy,
+    pub placement: PlacementStrategy,
     /// How long a gang waits before capacity is reserved for it, if its queue sets no
     /// `muster.io/reserve-after`; six times as long while the run times of most running gangs are
     /// neither stated nor learnt.
@@ -121,7 +121,7 @@ const LOAD_AGE: SignedDuration = SignedDuration::from_secs(120);
 
 /// Which nodes are taken first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Strategy {
+pub enum PlacementStrategy {
     /// As few nodes as possible, the fullest first, so that whole nodes stay free.
     Pack,
     /// The emptiest node for each pod.
@@ -155,7 +155,7 @@ impl Default for Config {
             cutting: None,
             usage: None,
             topology: LEVELS.map(str::to_owned).to_vec(),
-            placement: Strategy::default(),
+            placement: PlacementStrategy::default(),
             reserve_after: RESERVE_AFTER,
             lead: Lead::default(),
             weigh_losses: true,

@@ -11,7 +11,7 @@ use resources::devices::{ChosenDevices, DescribedDevice, GpuDevice};
 use resources::names::{NVIDIA_GPU, NVIDIA_MIG};
 
 use crate::links::Links;
-use crate::share::Wish;
+use crate::share::GpuAnnotations;
 
 #[derive(Clone, Debug, PartialEq)]
 struct Device {
@@ -129,7 +129,7 @@ impl Devices {
 
 /// How many devices of one resource a container requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Ask {
+pub(crate) struct DeviceRequest {
     container: String,
     count: usize,
     /// True for an init container that ends before the main containers start: it uses their
@@ -139,14 +139,14 @@ pub(crate) struct Ask {
     resource: Option<Arc<str>>,
 }
 
-impl Ask {
+impl DeviceRequest {
     /// True if it requests this resource (not whole GPUs).
     pub(crate) fn is_for(&self, resource: &str) -> bool {
         self.resource.as_deref() == Some(resource)
     }
 
     /// How many devices satisfy all of them.
-    pub(crate) fn total(asks: &[&Ask]) -> usize {
+    pub(crate) fn total(asks: &[&DeviceRequest]) -> usize {
         let kept = asks.iter().filter(|ask| !ask.borrows);
         let borrowed = asks.iter().filter(|ask| ask.borrows).map(|ask| ask.count);
         kept.map(|ask| ask.count)
@@ -156,30 +156,32 @@ impl Ask {
 }
 
 /// True if some container gets more than one GPU or slice.
-pub(crate) fn has_several_gpus(asks: &[Ask]) -> bool {
+pub(crate) fn has_several_gpus(asks: &[DeviceRequest]) -> bool {
     let gpus = asks.iter().filter(|ask| ask.resource.is_none());
     gpus.into_iter().any(|ask| {
         let beside = asks.iter().filter(|it| it.container == ask.container);
-        let is_gpu = |it: &&Ask| (it.resource.as_ref()).is_none_or(|it| it.starts_with(NVIDIA_MIG));
+        let is_gpu = |it: &&DeviceRequest| {
+            (it.resource.as_ref()).is_none_or(|it| it.starts_with(NVIDIA_MIG))
+        };
         beside.filter(is_gpu).map(|it| it.count).sum::<usize>() > 1
     })
 }
 
 /// The resources, except GPUs, of which a container requests more than one.
-pub(crate) fn several(asks: &[Ask]) -> impl Iterator<Item = &str> {
+pub(crate) fn several(asks: &[DeviceRequest]) -> impl Iterator<Item = &str> {
     let many = asks.iter().filter(|ask| ask.count > 1);
     many.filter_map(|ask| ask.resource.as_deref())
 }
 
 /// The GPUs that each container requests; empty for pods without GPUs.
-pub(crate) fn asks(spec: &k8s::PodSpec) -> Vec<Ask> {
+pub(crate) fn asks(spec: &k8s::PodSpec) -> Vec<DeviceRequest> {
     let counted = |container: &k8s::Container| vec![(None, amount_of(container, NVIDIA_GPU))];
     all_asks(spec, counted)
 }
 
 /// Like `asks`, for the other resources that a node may list device by device: slices of GPUs and
 /// other vendors' devices.
-pub(crate) fn listed_asks(spec: &k8s::PodSpec) -> Vec<Ask> {
+pub(crate) fn listed_asks(spec: &k8s::PodSpec) -> Vec<DeviceRequest> {
     all_asks(spec, |container| {
         let resources = container.resources.as_ref();
         let lists = resources.map(|r| [r.requests.as_ref(), r.limits.as_ref()]);
@@ -196,7 +198,7 @@ pub(crate) fn listed_asks(spec: &k8s::PodSpec) -> Vec<Ask> {
 fn all_asks(
     spec: &k8s::PodSpec,
     counted: impl Fn(&k8s::Container) -> Vec<(Option<Arc<str>>, i64)>,
-) -> Vec<Ask> {
+) -> Vec<DeviceRequest> {
     let inits = spec.init_containers.iter().flatten().map(|container| {
         let stays = container.restart_policy.as_deref() == Some("Always");
         (container, !stays)
@@ -207,7 +209,7 @@ fn all_asks(
         .flat_map(|(container, borrows)| {
             let ask = move |(resource, count)| {
                 let count = usize::try_from(count).unwrap_or(0);
-                (count > 0).then(|| Ask {
+                (count > 0).then(|| DeviceRequest {
                     container: container.name.clone(),
                     count,
                     borrows,
@@ -220,7 +222,12 @@ fn all_asks(
 }
 
 /// What each container of a pod gets: of GPUs as the pod's annotations say, otherwise as requested.
-pub(crate) fn wished(spec: &k8s::PodSpec, wish: &Wish, gpus: &[Ask], listed: &[Ask]) -> Vec<Ask> {
+pub(crate) fn wished(
+    spec: &k8s::PodSpec,
+    wish: &GpuAnnotations,
+    gpus: &[DeviceRequest],
+    listed: &[DeviceRequest],
+) -> Vec<DeviceRequest> {
     let mut asks = match wish.share {
         // If containers request GPUs, each gets parts of that number of them.
         Some(share) if gpus.is_empty() || wish.container.is_some() => {
@@ -234,13 +241,13 @@ pub(crate) fn wished(spec: &k8s::PodSpec, wish: &Wish, gpus: &[Ask], listed: &[A
 
 /// The request of a pod that takes parts of `count` GPUs: of the named container, else the first
 /// that requests GPUs, else the first.
-fn asks_of_share(spec: &k8s::PodSpec, named: Option<&str>, count: i64) -> Vec<Ask> {
+fn asks_of_share(spec: &k8s::PodSpec, named: Option<&str>, count: i64) -> Vec<DeviceRequest> {
     let all = || spec.containers.iter();
     let named = named.and_then(|name| all().find(|container| container.name == name));
     let container = named
         .or_else(|| all().find(|container| amount_of(container, NVIDIA_GPU) > 0))
         .or_else(|| spec.containers.first());
-    let ask = container.map(|container| Ask {
+    let ask = container.map(|container| DeviceRequest {
         container: container.name.clone(),
         count: usize::try_from(count).unwrap_or(0),
         borrows: false,
@@ -265,7 +272,7 @@ fn amount_of(container: &k8s::Container, resource: &str) -> i64 {
 
 /// Assigns a pod's devices to its containers in order; init containers use the devices of the later
 /// ones.
-pub(crate) fn deal(asks: &[Ask], devices: &[Arc<str>]) -> ChosenDevices {
+pub(crate) fn deal(asks: &[DeviceRequest], devices: &[Arc<str>]) -> ChosenDevices {
     let mut dealt = ChosenDevices::new();
     let asks = asks.iter().filter(|ask| ask.resource.is_none());
     deal_as(asks, devices, NVIDIA_GPU, &mut dealt);
@@ -274,7 +281,7 @@ pub(crate) fn deal(asks: &[Ask], devices: &[Arc<str>]) -> ChosenDevices {
 
 /// Like `deal`, for the devices of another resource; adds to what was assigned before.
 pub(crate) fn deal_as<'a>(
-    asks: impl Iterator<Item = &'a Ask>,
+    asks: impl Iterator<Item = &'a DeviceRequest>,
     devices: &[Arc<str>],
     resource: &str,
     dealt: &mut ChosenDevices,
@@ -367,7 +374,7 @@ mod tests {
 
     #[test]
     fn init_containers_borrow_and_sidecars_keep() {
-        let ask = |name: &str, count, borrows| Ask {
+        let ask = |name: &str, count, borrows| DeviceRequest {
             container: name.into(),
             count,
             borrows,

@@ -14,18 +14,19 @@ use k8s_openapi::api::core::v1 as k8s;
 use resources::amounts::pod_requests;
 
 use crate::class::{ClassIx, Classes};
-use crate::config::Strategy as Placing;
+use crate::config::PlacementStrategy as Placing;
 use crate::devices;
 use crate::filter;
 use crate::fragment::{
-    ANY_MODEL, Chooser, Demand, MAX_GPUS, Mix, Room, Shape, Site, Tuning, WHOLE, Window,
+    ANY_MODEL, ChooserNode, MAX_GPUS, Mix, NodeChooser, NodeRoom, NodeShape, PodDemand, Tuning,
+    WHOLE, Window,
 };
-use crate::node::{NodeIx, Offer};
+use crate::node::{NodeAttributes, NodeIx};
 use crate::pod::{Pod, PodKey};
-use crate::resource::{CPU, GPU, GPU_UNIT, MEMORY, Names};
-use crate::share::{Take, Wish};
+use crate::resource::{CPU, GPU, GPU_UNIT, MEMORY, ResourceNames};
+use crate::share::{GpuAnnotations, Take};
 use crate::state::Scheduler;
-use crate::topology::Tree;
+use crate::topology::DomainTree;
 
 /// Node label: the GPU model, as written by NVIDIA's GPU feature discovery.
 const MODEL: &str = "nvidia.com/gpu.product";
@@ -46,12 +47,12 @@ const MIB: i64 = 1 << 20;
 
 /// The cached state of the estimate. All of it is derived from the scheduler's state.
 #[derive(Clone, Debug)]
-pub(crate) struct Expected {
+pub(crate) struct ExpectedPods {
     /// Known pods to place, the oldest first.
     known: Window<(Timestamp, PodKey)>,
     /// Expected pods of the configuration, with their number.
     declared: BTreeMap<ClassIx, u64>,
-    chooser: Chooser,
+    chooser: NodeChooser,
     /// GPU models of nodes; a model's number is its index.
     models: Vec<String>,
     /// The last node change that was applied.
@@ -60,18 +61,18 @@ pub(crate) struct Expected {
     offers: bool,
 }
 
-impl Expected {
+impl ExpectedPods {
     /// Knows only the configured pods.
     pub(crate) fn new(
         pods: &[(k8s::Pod, u64)],
         classes: &mut Classes,
-        names: &mut Names,
-    ) -> Expected {
+        names: &mut ResourceNames,
+    ) -> ExpectedPods {
         let mut declared = BTreeMap::new();
         for (pod, count) in pods {
             let Some(spec) = &pod.spec else { continue };
             let requests = pod_requests(spec);
-            let wish = Wish::read(&pod.metadata, spec, &requests);
+            let wish = GpuAnnotations::read(&pod.metadata, spec, &requests);
             let namespace = pod.metadata.namespace.as_deref().unwrap_or("default");
             let labels = pod.metadata.labels.as_ref();
             let asks = devices::wished(
@@ -83,10 +84,10 @@ impl Expected {
             let class = classes.join(spec, (requests, &asks), &wish, namespace, labels, names);
             *declared.entry(class).or_insert(0) += count;
         }
-        Expected {
+        ExpectedPods {
             known: Window::default(),
             declared,
-            chooser: Chooser::new(Tuning::default()),
+            chooser: NodeChooser::new(Tuning::default()),
             models: Vec::new(),
             seen: 0,
             offers: true,
@@ -128,7 +129,7 @@ impl Scheduler {
         class: ClassIx,
         pods: u64,
         welcome: i64,
-        open: impl Fn(&Tree, NodeIx) -> bool,
+        open: impl Fn(&DomainTree, NodeIx) -> bool,
     ) -> Option<NodeIx> {
         let count = u32::try_from(pods).ok()?;
         if pods > MAX_GPUS as u64 || !self.refresh_expected() {
@@ -258,7 +259,7 @@ impl Scheduler {
 
     /// A class's request, as far as the estimate weighs it; `None` for a class that takes parts of
     /// several GPUs.
-    fn demand_of(&self, class: ClassIx) -> Option<Demand> {
+    fn demand_of(&self, class: ClassIx) -> Option<PodDemand> {
         let facts = self.classes.get(class);
         let asked = facts.demand();
         let (gpus, milli) = match facts.share() {
@@ -283,7 +284,7 @@ impl Scheduler {
             let inside = all.filter(|at| admitted(*at) == Some(true));
             inside.fold(0, |bits, at| bits | 1 << number(at))
         };
-        Some(Demand {
+        Some(PodDemand {
             cpu: capped(asked.get(CPU)),
             mem: capped((asked.get(MEMORY) + MIB - 1) / MIB),
             gpus: u8::try_from(gpus).unwrap_or(u8::MAX),
@@ -298,7 +299,7 @@ impl Scheduler {
 
     /// A node as the estimate sees it; `None` for one that takes no pods, has no GPUs, or has too
     /// many.
-    fn site(&self, at: NodeIx) -> Option<Site> {
+    fn site(&self, at: NodeIx) -> Option<ChooserNode> {
         let node = self.nodes.get(at).filter(|node| node.usable())?;
         let offer = node.offer.as_ref()?;
         let gpus = usize::try_from(offer.capacity(GPU) / GPU_UNIT).ok()?;
@@ -310,7 +311,7 @@ impl Scheduler {
             0 | 1 => Ok(0),
             _ => models.binary_search_by(|m| m.as_str().cmp(model(offer))),
         };
-        let shape = Shape {
+        let shape = NodeShape {
             cpu: capped(offer.allocatable.get(CPU)),
             mem: capped(offer.allocatable.get(MEMORY) / MIB),
             gpus: gpus as u8,
@@ -323,14 +324,14 @@ impl Scheduler {
         for (place, milli) in free.iter_mut().take(gpus).zip(all) {
             *place = milli;
         }
-        let room = Room {
+        let room = NodeRoom {
             cpu: capped(node.free(CPU)),
             mem: capped(node.free(MEMORY) / MIB),
             gpus: shape.gpus,
             model: shape.model,
             free,
         };
-        Some(Site {
+        Some(ChooserNode {
             shape,
             room: room.canonical(),
             rank: node.rank,
@@ -339,7 +340,7 @@ impl Scheduler {
 }
 
 /// The sum of several pods' requests on one node; `None` if they request parts of GPUs.
-fn together(demand: Demand, pods: u32) -> Option<Demand> {
+fn together(demand: PodDemand, pods: u32) -> Option<PodDemand> {
     if pods == 1 {
         return Some(demand);
     }
@@ -347,7 +348,7 @@ fn together(demand: Demand, pods: u32) -> Option<Demand> {
     if demand.is_share() || gpus > MAX_GPUS as u32 {
         return None;
     }
-    Some(Demand {
+    Some(PodDemand {
         cpu: demand.cpu.checked_mul(pods)?,
         mem: demand.mem.checked_mul(pods)?,
         gpus: gpus as u8,
@@ -359,8 +360,8 @@ fn together(demand: Demand, pods: u32) -> Option<Demand> {
 /// nearly all of it. The first fits wherever no GPU is taken, also next to a node's daemons; the
 /// second stops fitting once a pod without GPUs is there, which could have gone to a node with used
 /// GPUs.
-fn whole_of(shape: &Shape) -> [Demand; 2] {
-    let taking = |all: fn(u32) -> u32| Demand {
+fn whole_of(shape: &NodeShape) -> [PodDemand; 2] {
+    let taking = |all: fn(u32) -> u32| PodDemand {
         cpu: all(shape.cpu),
         mem: all(shape.mem),
         gpus: shape.gpus,
@@ -370,7 +371,7 @@ fn whole_of(shape: &Shape) -> [Demand; 2] {
     [taking(|have| have / 4 * 3), taking(|have| have / 32 * 31)]
 }
 
-fn model(offer: &Offer) -> &str {
+fn model(offer: &NodeAttributes) -> &str {
     offer.labels.get(MODEL).map_or("", String::as_str)
 }
 

@@ -14,9 +14,9 @@ use k8s_openapi::api::core::v1 as k8s;
 use resources::devices::ChosenDevices;
 
 use crate::class::ClassIx;
-use crate::config::Strategy;
-use crate::devices::{self, Ask};
-use crate::filter::Refusal;
+use crate::config::PlacementStrategy;
+use crate::devices::{self, DeviceRequest};
+use crate::filter::InfeasibleReason;
 use crate::fit::NodeFit;
 use crate::node::NodeIx;
 use crate::pod::PodKey;
@@ -76,7 +76,7 @@ impl Scheduler {
             .map(|name| self.room_at_once(class, name).ok())
             .collect();
         let scores = self.fragmentation_scores(class, &at);
-        let spread = self.config.placement == Strategy::Spread;
+        let spread = self.config.placement == PlacementStrategy::Spread;
         let kinds = at.iter().zip(scores).map(|(at, worth)| {
             let key = self.views.get(&class)?.key((*at)?)?;
             let (idle, spare) = key.emptiness();
@@ -179,7 +179,7 @@ impl Scheduler {
 
     /// The pod's class, its fresh view, and what its containers request. The class is kept until
     /// another one is asked about, because the same pod is usually asked about several times.
-    fn extender_class_of(&mut self, pod: &k8s::Pod) -> Option<(ClassIx, Arc<[Ask]>)> {
+    fn extender_class_of(&mut self, pod: &k8s::Pod) -> Option<(ClassIx, Arc<[DeviceRequest]>)> {
         let spec = alone(pod.spec.as_ref()?);
         let namespace = self.namespace(pod.metadata.namespace.as_deref());
         let (class, asks) = self.read_asks(pod, &spec, &namespace);
@@ -205,7 +205,7 @@ impl Scheduler {
                 let names: Vec<&str> = each(limits).map(|ix| self.names.name(ix)).collect();
                 Err(Infeasible {
                     why: match apart {
-                        true => Refusal::OneAtMost.of_one().to_owned(),
+                        true => InfeasibleReason::OneAtMost.of_one().to_owned(),
                         false => format!("Insufficient {}", names.join(", ")),
                     },
                     lasting: view.empty_at(at) == 0,

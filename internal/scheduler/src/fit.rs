@@ -12,28 +12,28 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::OnceLock;
 
-use crate::class::{Class, Need};
-use crate::filter::{self, Refusal};
-use crate::node::{Node, NodeIx, Offer};
-use crate::resource::{GPU, GPU_UNIT, Ix, NAMES_MAX, Set};
-use crate::score::{self, Key};
+use crate::class::{Class, RuntimeNeed};
+use crate::filter::{self, InfeasibleReason};
+use crate::node::{Node, NodeAttributes, NodeIx};
+use crate::resource::{GPU, GPU_UNIT, Ix, NAMES_MAX, ResourceSet};
+use crate::score::{self, NodeRank};
 use crate::share::FreeGpus;
-use crate::topology::{DomainIx, Tree};
+use crate::topology::{DomainIx, DomainTree};
 
 /// The state of one node for the class.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum NodeFit {
     /// There is no such node.
     Absent,
-    Refused(Refusal),
+    Refused(InfeasibleReason),
     /// It holds `key.count` pods; `limits` are the resources that allow no more.
     Holds {
-        key: Key,
-        limits: Set,
+        key: NodeRank,
+        limits: ResourceSet,
     },
     /// It holds none; `limits` are the resources that are short.
     Short {
-        limits: Set,
+        limits: ResourceSet,
         /// True if it would hold one, were its GPUs not limited to one for each container.
         apart: bool,
     },
@@ -41,7 +41,7 @@ pub(crate) enum NodeFit {
 
 impl NodeFit {
     /// Its key, if it has room.
-    fn key(self) -> Option<Key> {
+    fn key(self) -> Option<NodeRank> {
         match self {
             NodeFit::Holds { key, .. } => Some(key),
             _ => None,
@@ -58,7 +58,7 @@ impl NodeFit {
 #[derive(Clone, Copy, Debug)]
 struct OfferFacts {
     offered: u64,
-    refusal: Option<Refusal>,
+    refusal: Option<InfeasibleReason>,
     tier: i64,
     /// How many pods of the class the empty node holds.
     empty: u32,
@@ -68,16 +68,16 @@ struct OfferFacts {
 
 /// What is kept for one node, in one place because it is read together.
 #[derive(Clone, Copy, Debug)]
-struct Site {
+struct NodeSlot {
     node_fit: NodeFit,
     fixed: Option<OfferFacts>,
     /// The domain in whose sums it is counted.
     home: Option<DomainIx>,
 }
 
-impl Default for Site {
-    fn default() -> Site {
-        Site {
+impl Default for NodeSlot {
+    fn default() -> NodeSlot {
+        NodeSlot {
             node_fit: NodeFit::Absent,
             fixed: None,
             home: None,
@@ -88,18 +88,18 @@ impl Default for Site {
 /// How many nodes are infeasible, by reason; nodes with room count under the resource that limits
 /// them.
 #[derive(Clone, Debug)]
-pub(crate) struct Tally {
-    refused: [usize; Refusal::ALL.len()],
+pub(crate) struct InfeasibleTally {
+    refused: [usize; InfeasibleReason::ALL.len()],
     short: Vec<usize>,
     /// Nodes short of GPUs that would have enough, were they not limited to one for each container.
     pub(crate) apart: usize,
     pub(crate) nodes: usize,
 }
 
-impl Default for Tally {
-    fn default() -> Tally {
-        Tally {
-            refused: [0; Refusal::ALL.len()],
+impl Default for InfeasibleTally {
+    fn default() -> InfeasibleTally {
+        InfeasibleTally {
+            refused: [0; InfeasibleReason::ALL.len()],
             short: vec![0; NAMES_MAX],
             apart: 0,
             nodes: 0,
@@ -107,7 +107,7 @@ impl Default for Tally {
     }
 }
 
-impl Tally {
+impl InfeasibleTally {
     fn count(&mut self, node_fit: NodeFit, up: bool) {
         let change = |n: &mut usize| if up { *n += 1 } else { *n -= 1 };
         match node_fit {
@@ -127,8 +127,8 @@ impl Tally {
         change(&mut self.nodes);
     }
 
-    pub(crate) fn refused(&self) -> impl Iterator<Item = (Refusal, usize)> + '_ {
-        let all = Refusal::ALL
+    pub(crate) fn refused(&self) -> impl Iterator<Item = (InfeasibleReason, usize)> + '_ {
+        let all = InfeasibleReason::ALL
             .into_iter()
             .map(|refusal| (refusal, self.refused[refusal as usize]));
         all.filter(|(_, nodes)| *nodes > 0)
@@ -146,14 +146,14 @@ impl Tally {
 
 /// One class's view of all nodes.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct View {
+pub(crate) struct ClassView {
     /// The last node change that was applied.
     pub(crate) seen: u64,
     /// The last plan that used it.
     pub(crate) asked: u64,
-    sites: Vec<Site>,
+    sites: Vec<NodeSlot>,
     /// Nodes with room, the best first. Built on first use; most views never need it.
-    order: OnceLock<BTreeSet<(Key, NodeIx)>>,
+    order: OnceLock<BTreeSet<(NodeRank, NodeIx)>>,
     /// The number of nodes with room, by tier and by the part of it that is for starting to share a
     /// GPU.
     tiers: BTreeMap<(i64, i64), usize>,
@@ -163,7 +163,7 @@ pub(crate) struct View {
     pub(crate) room: u64,
     /// How many they would hold when empty.
     pub(crate) empty: u64,
-    pub(crate) tally: Tally,
+    pub(crate) tally: InfeasibleTally,
     /// The last change that gave some node more room.
     pub(crate) gained: u64,
     /// The last change of any node's state.
@@ -175,16 +175,16 @@ pub(crate) struct View {
     empty_sums: Vec<u64>,
 }
 
-impl View {
+impl ClassView {
     /// Grows the table to so many nodes at once.
     pub(crate) fn widen(&mut self, nodes: usize) {
         if self.sites.len() < nodes {
-            self.sites.resize(nodes, Site::default());
+            self.sites.resize(nodes, NodeSlot::default());
         }
     }
 
     /// Updates one node.
-    pub(crate) fn refresh(&mut self, class: &Class, at: NodeIx, node: &Node, tree: &Tree) {
+    pub(crate) fn refresh(&mut self, class: &Class, at: NodeIx, node: &Node, tree: &DomainTree) {
         self.widen(at + 1);
         if self.sums.len() < tree.len() {
             self.sums.resize(tree.len(), 0);
@@ -207,8 +207,8 @@ impl View {
             _ => NodeFit::Absent,
         };
         let count = node_fit.count();
-        let home = tree.home(at);
-        self.sites[at] = Site {
+        let home = tree.narrowest_domain(at);
+        self.sites[at] = NodeSlot {
             node_fit,
             fixed,
             home,
@@ -230,8 +230,8 @@ impl View {
     }
 
     /// Moves a node with room to its new position.
-    fn reorder(&mut self, at: NodeIx, old: Option<Key>, new: Option<Key>) {
-        let count = |key: Option<Key>| key.map_or(0, |key| u64::from(key.count));
+    fn reorder(&mut self, at: NodeIx, old: Option<NodeRank>, new: Option<NodeRank>) {
+        let count = |key: Option<NodeRank>| key.map_or(0, |key| u64::from(key.count));
         self.room = self.room - count(old) + count(new);
         let (out, into) = (old.map(|key| key.kind()), new.map(|key| key.kind()));
         if out != into {
@@ -258,7 +258,7 @@ impl View {
     }
 
     /// Nodes with room, the best first.
-    fn order(&self) -> &BTreeSet<(Key, NodeIx)> {
+    fn order(&self) -> &BTreeSet<(NodeRank, NodeIx)> {
         self.order.get_or_init(|| {
             let sites = self.sites.iter().enumerate();
             let held = sites.filter_map(|(at, site)| Some((site.node_fit.key()?, at)));
@@ -266,7 +266,7 @@ impl View {
         })
     }
 
-    fn shift(&mut self, tree: &Tree, home: Option<DomainIx>, now: i64, empty: i64) {
+    fn shift(&mut self, tree: &DomainTree, home: Option<DomainIx>, now: i64, empty: i64) {
         let Some(home) = home else { return };
         for at in tree.above(home) {
             let at = at as usize;
@@ -292,7 +292,7 @@ impl View {
     }
 
     /// The key of a node with room.
-    pub(crate) fn key(&self, at: NodeIx) -> Option<Key> {
+    pub(crate) fn key(&self, at: NodeIx) -> Option<NodeRank> {
         self.sites.get(at)?.node_fit.key()
     }
 
@@ -313,7 +313,7 @@ impl View {
     }
 
     /// Nodes with room, the best first.
-    pub(crate) fn with_room(&self) -> impl Iterator<Item = (Key, NodeIx)> + '_ {
+    pub(crate) fn with_room(&self) -> impl Iterator<Item = (NodeRank, NodeIx)> + '_ {
         self.order().iter().copied()
     }
 
@@ -355,29 +355,32 @@ impl View {
             let want = u32::try_from(left).unwrap_or(u32::MAX);
             let mut fits = self
                 .order()
-                .range((Key::least(tier, want), 0)..(Key::least(tier + 1, 0), 0));
+                .range((NodeRank::least(tier, want), 0)..(NodeRank::least(tier + 1, 0), 0));
             if let Some((_, at)) = fits.find(|(_, at)| !used.contains(at) && !here.contains(at)) {
                 picks.push((*at, left));
                 return Some(());
             }
             let end = if below == u32::MAX {
-                Key::least(tier + 1, 0)
+                NodeRank::least(tier + 1, 0)
             } else {
-                Key::least(tier, below)
+                NodeRank::least(tier, below)
             };
             let last = self
                 .order()
-                .range((Key::least(tier, 0), 0)..(end, 0))
+                .range((NodeRank::least(tier, 0), 0)..(end, 0))
                 .next_back();
             let Some((most, _)) = last else {
                 // The next tier.
-                let (next, _) = self.order().range((Key::least(tier + 1, 0), 0)..).next()?;
+                let (next, _) = self
+                    .order()
+                    .range((NodeRank::least(tier + 1, 0), 0)..)
+                    .next()?;
                 (tier, below) = (next.tier, u32::MAX);
                 continue;
             };
             for (key, at) in self
                 .order()
-                .range((Key::least(tier, most.count), 0)..(end, 0))
+                .range((NodeRank::least(tier, most.count), 0)..(end, 0))
             {
                 if used.contains(at) || here.contains(at) {
                     continue;
@@ -401,7 +404,11 @@ impl View {
     /// one that holds the most.
     pub(crate) fn choose(&self, want: u32) -> Option<NodeIx> {
         let (tier, _) = *self.tiers.keys().next()?;
-        let at_least = |count| self.order().range((Key::least(tier, count), 0)..).next();
+        let at_least = |count| {
+            self.order()
+                .range((NodeRank::least(tier, count), 0)..)
+                .next()
+        };
         if let Some((key, at)) = at_least(want)
             && key.tier == tier
         {
@@ -409,7 +416,7 @@ impl View {
         }
         let (most, _) = self
             .order()
-            .range(..(Key::least(tier + 1, 0), 0))
+            .range(..(NodeRank::least(tier + 1, 0), 0))
             .next_back()?;
         at_least(most.count).map(|(_, at)| *at)
     }
@@ -461,7 +468,7 @@ impl View {
     }
 }
 
-fn judge(class: &Class, node: &Node, offer: &Offer) -> OfferFacts {
+fn judge(class: &Class, node: &Node, offer: &NodeAttributes) -> OfferFacts {
     let holds = match filter::refusal(class, node, offer) {
         Some(refusal) => Err(refusal),
         None => holds_empty(class, node, offer),
@@ -472,12 +479,16 @@ fn judge(class: &Class, node: &Node, offer: &Offer) -> OfferFacts {
         refusal: holds.err(),
         tier,
         empty: holds.unwrap_or(0),
-        runs: class.need() == Need::Image && offer.runtimes.images,
+        runs: class.need() == RuntimeNeed::Image && offer.runtimes.images,
     }
 }
 
 /// How many pods of a class a node holds when empty.
-fn holds_empty(class: &Class, node: &Node, offer: &Offer) -> Result<u32, Refusal> {
+fn holds_empty(
+    class: &Class,
+    node: &Node,
+    offer: &NodeAttributes,
+) -> Result<u32, InfeasibleReason> {
     let all = || {
         // Only classes with parts of GPUs need to know which are free.
         let shares = class
@@ -495,12 +506,12 @@ fn holds_empty(class: &Class, node: &Node, offer: &Offer) -> Result<u32, Refusal
         _ => offer.capacity(ix),
     };
     match headroom(class, node, &gpus, capacity).0 {
-        0 if all() > 0 => Err(Refusal::OneAtMost),
+        0 if all() > 0 => Err(InfeasibleReason::OneAtMost),
         count => Ok(count),
     }
 }
 
-fn stand(class: &Class, node: &Node, offer: &Offer, fixed: OfferFacts) -> NodeFit {
+fn stand(class: &Class, node: &Node, offer: &NodeAttributes, fixed: OfferFacts) -> NodeFit {
     if let Some(refusal) = fixed.refusal {
         return NodeFit::Refused(refusal);
     }
@@ -524,7 +535,7 @@ pub(crate) fn headroom(
     node: &Node,
     gpus: &FreeGpus,
     free: impl Fn(Ix) -> i64,
-) -> (u32, Set) {
+) -> (u32, ResourceSet) {
     let shared = |ix: Ix| class.share().filter(|_| ix == GPU);
     let times = |ix: Ix, amount: i64| match shared(ix) {
         Some(share) => share
@@ -538,7 +549,7 @@ pub(crate) fn headroom(
     least(asked.map(|(ix, n)| (*ix, times(*ix, *n))))
 }
 
-fn least(times: impl Iterator<Item = (Ix, i64)>) -> (u32, Set) {
+fn least(times: impl Iterator<Item = (Ix, i64)>) -> (u32, ResourceSet) {
     let (mut least, mut limits) = (i64::from(u32::MAX), 0);
     for (ix, times) in times {
         if times < least {

@@ -15,15 +15,15 @@ use crate::evict::{EvictionGrace, ReservedPlace, VictimPlace};
 use crate::job_annotations::JobAnnotations;
 use crate::namespaced_name::NamespacedName;
 use crate::node::NodeIx;
-use crate::phase::{LastConditions, Shown};
+use crate::phase::{EmittedStatus, LastConditions};
 use crate::place::BlockedAnswer;
 use crate::plan::PodRef;
-use crate::pod::{PodKey, Stage};
+use crate::pod::{PodKey, PodStage};
 use crate::queue::Payer;
 use crate::queue_order::LineKey;
-use crate::resource::{Demand, Names, Room};
+use crate::resource::{Demand, ResourceNames, Room};
 use crate::small_map::{SmallMap, SmallSet};
-use crate::topology::Shape;
+use crate::topology::GangShape;
 
 /// A gang's identity.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -59,7 +59,7 @@ impl GangKey {
 
 /// What a PodGroup specifies.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Spec {
+pub(crate) struct GangSpec {
     pub(crate) uid: String,
     pub(crate) min_member: usize,
     pub(crate) min_task_member: BTreeMap<Arc<str>, usize>,
@@ -70,16 +70,16 @@ pub(crate) struct Spec {
     /// Its annotations on eviction, user and run time.
     pub(crate) terms: JobAnnotations,
     /// Its sub-groups and topology request.
-    pub(crate) shape: Shape,
+    pub(crate) shape: GangShape,
 }
 
-impl Spec {
-    pub(crate) fn read(group: &PodGroup, names: &mut Names) -> Spec {
+impl GangSpec {
+    pub(crate) fn read(group: &PodGroup, names: &mut ResourceNames) -> GangSpec {
         let spec = &group.spec;
         let count = |n: i32| usize::try_from(n).unwrap_or(0);
         let tasks = spec.min_task_member.iter().flatten();
         let given = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
-        Spec {
+        GangSpec {
             uid: group.metadata.uid.clone().unwrap_or_default(),
             min_member: count(spec.min_member.unwrap_or(1)),
             min_task_member: tasks
@@ -98,14 +98,14 @@ impl Spec {
                 .as_ref()
                 .map(|time| time.0),
             terms: JobAnnotations::read(&group.metadata),
-            shape: Shape::read(group),
+            shape: GangShape::read(group),
         }
     }
 }
 
 /// Number of members by stage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Counts {
+pub(crate) struct StageCounts {
     pub(crate) pending: usize,
     pub(crate) pipelined: usize,
     pub(crate) bound: usize,
@@ -115,21 +115,21 @@ pub(crate) struct Counts {
     pub(crate) failed: usize,
 }
 
-impl Counts {
-    fn of(&mut self, stage: Stage) -> Option<&mut usize> {
+impl StageCounts {
+    fn of(&mut self, stage: PodStage) -> Option<&mut usize> {
         match stage {
-            Stage::Apart => None,
-            Stage::Pending => Some(&mut self.pending),
-            Stage::Pipelined => Some(&mut self.pipelined),
-            Stage::Bound => Some(&mut self.bound),
-            Stage::Running => Some(&mut self.running),
-            Stage::Leaving => Some(&mut self.leaving),
-            Stage::Succeeded => Some(&mut self.succeeded),
-            Stage::Failed => Some(&mut self.failed),
+            PodStage::Apart => None,
+            PodStage::Pending => Some(&mut self.pending),
+            PodStage::Pipelined => Some(&mut self.pipelined),
+            PodStage::Bound => Some(&mut self.bound),
+            PodStage::Running => Some(&mut self.running),
+            PodStage::Leaving => Some(&mut self.leaving),
+            PodStage::Succeeded => Some(&mut self.succeeded),
+            PodStage::Failed => Some(&mut self.failed),
         }
     }
 
-    pub(crate) fn change(&mut self, stage: Stage, up: bool) {
+    pub(crate) fn change(&mut self, stage: PodStage, up: bool) {
         if let Some(n) = self.of(stage) {
             *n = if up { *n + 1 } else { n.saturating_sub(1) };
         }
@@ -161,18 +161,18 @@ impl Counts {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Gang {
     /// `None` for a gang of one, and while the PodGroup is unknown.
-    pub(crate) spec: Option<Spec>,
+    pub(crate) spec: Option<GangSpec>,
     pub(crate) members: SmallSet<PodKey>,
     /// Waiting members, in rank order.
     pub(crate) pending: SmallSet<(usize, PodKey)>,
     /// Waiting members by class.
     pub(crate) kinds: SmallMap<ClassIx, usize>,
-    pub(crate) total: Counts,
+    pub(crate) total: StageCounts,
     /// Members bound by plans whose binding no event has confirmed.
     pub(crate) assumed: usize,
     /// Members with an explicit rank.
     pub(crate) ranked: usize,
-    pub(crate) tasks: SmallMap<Arc<str>, Counts>,
+    pub(crate) tasks: SmallMap<Arc<str>, StageCounts>,
     /// Nodes on which members hold capacity, with the number of members.
     pub(crate) nodes: SmallMap<NodeIx, usize>,
     /// What members hold on the queue's account.
@@ -213,7 +213,7 @@ pub(crate) struct Gang {
     pub(crate) overtaken: usize,
     pub(crate) line: Option<LineKey>,
     /// The last emitted status of its PodGroup.
-    pub(crate) shown: Option<Shown>,
+    pub(crate) shown: Option<EmittedStatus>,
     /// The last message to its waiting members.
     pub(crate) told: String,
     /// Those members, while they are the same.
@@ -221,7 +221,7 @@ pub(crate) struct Gang {
     /// The last report on it, while it waits.
     pub(crate) report: Option<Arc<PlacementReport>>,
     /// Members by sub-group.
-    pub(crate) parts: BTreeMap<Arc<str>, Counts>,
+    pub(crate) parts: BTreeMap<Arc<str>, StageCounts>,
     /// Members whose task has a topology request.
     pub(crate) hinted: usize,
     /// The cached obstacle of the last attempt.
@@ -248,7 +248,7 @@ impl Gang {
         blocked_answer.is_some_and(|blocked_answer| blocked_answer.is_lasting())
     }
 
-    pub(crate) fn part(&self, part: &str) -> Counts {
+    pub(crate) fn part(&self, part: &str) -> StageCounts {
         self.parts.get(part).copied().unwrap_or_default()
     }
 
@@ -268,27 +268,27 @@ impl Gang {
             })
     }
 
-    pub(crate) fn count_part(&mut self, part: Option<&Arc<str>>, stage: Stage, up: bool) {
+    pub(crate) fn count_part(&mut self, part: Option<&Arc<str>>, stage: PodStage, up: bool) {
         let Some(part) = part else { return };
         let counts = self.parts.entry(part.clone()).or_default();
         counts.change(stage, up);
-        if *counts == Counts::default() {
+        if *counts == StageCounts::default() {
             self.parts.remove(part);
         }
     }
 
-    pub(crate) fn task(&self, task: &str) -> Counts {
+    pub(crate) fn task(&self, task: &str) -> StageCounts {
         self.tasks.get(task).copied().unwrap_or_default()
     }
 
     /// True if members that hold or are nominated to capacity (or succeeded) meet the minimum.
     pub(crate) fn whole(&self, key: &GangKey) -> bool {
-        self.whole_by(key, Counts::have) && self.parts_whole()
+        self.whole_by(key, StageCounts::have) && self.parts_whole()
     }
 
     /// True if members on nodes (or succeeded) meet the minimum.
     pub(crate) fn whole_there(&self, key: &GangKey) -> bool {
-        self.whole_by(key, Counts::there)
+        self.whole_by(key, StageCounts::there)
     }
 
     /// True if it would meet the minimum with `more` members on nodes, `of_task` of each task.
@@ -303,7 +303,7 @@ impl Gang {
             && tasks.all(|(task, min)| self.task(task).there() + of_task(task) >= *min)
     }
 
-    fn whole_by(&self, key: &GangKey, count: fn(&Counts) -> usize) -> bool {
+    fn whole_by(&self, key: &GangKey, count: fn(&StageCounts) -> usize) -> bool {
         let mut tasks = self.spec.iter().flat_map(|spec| &spec.min_task_member);
         count(&self.total) >= self.minimum(key)
             && tasks.all(|(task, min)| count(&self.task(task)) >= *min)
@@ -356,14 +356,14 @@ impl Gang {
         need
     }
 
-    pub(crate) fn count(&mut self, key: &PodKey, task: &Arc<str>, stage: Stage, up: bool) {
+    pub(crate) fn count(&mut self, key: &PodKey, task: &Arc<str>, stage: PodStage, up: bool) {
         self.total.change(stage, up);
         let counts = self.tasks.or_default(task);
         counts.change(stage, up);
-        if *counts == Counts::default() {
+        if *counts == StageCounts::default() {
             self.tasks.remove(task);
         }
-        if stage == Stage::Pending {
+        if stage == PodStage::Pending {
             if up {
                 self.pending.insert(key.ranked());
             } else {
@@ -411,6 +411,6 @@ impl Gang {
         };
         let phase = status.phase.unwrap_or_default();
         self.admitted |= phase != PodGroupPhase::Pending;
-        self.shown.insert(Shown::read(status, last)).led()
+        self.shown.insert(EmittedStatus::read(status, last)).led()
     }
 }

@@ -11,7 +11,7 @@ use resources::names::{
 };
 use resources::quantity::Quantity;
 
-use crate::filter::Refusal;
+use crate::filter::InfeasibleReason;
 
 /// A product's name as upper-case words: `NVIDIA A100-SXM4-80GB` and `nvidia-a100-sxm4-80gb` are
 /// equal.
@@ -42,20 +42,20 @@ impl fmt::Display for Product {
 
 /// A dotted version, compared number by number; trailing zeros are ignored.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Version(Vec<u32>);
+pub(crate) struct DottedVersion(Vec<u32>);
 
-impl Version {
-    pub(crate) fn read(text: &str) -> Option<Version> {
+impl DottedVersion {
+    pub(crate) fn read(text: &str) -> Option<DottedVersion> {
         let parts = text.trim().split('.').map(|part| part.parse().ok());
         let mut parts: Vec<u32> = parts.collect::<Option<_>>()?;
         while parts.len() > 1 && parts.last() == Some(&0) {
             parts.pop();
         }
-        Some(Version(parts))
+        Some(DottedVersion(parts))
     }
 }
 
-impl fmt::Display for Version {
+impl fmt::Display for DottedVersion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut parts: Vec<String> = self.0.iter().map(u32::to_string).collect();
         if parts.len() == 1 {
@@ -67,18 +67,18 @@ impl fmt::Display for Version {
 
 /// A node's GPU type, as far as known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Kind {
+pub(crate) struct GpuKind {
     /// Every product among its GPUs.
     pub(crate) products: Vec<Product>,
     /// The lowest compute capability.
-    compute: Option<Version>,
-    driver: Option<Version>,
+    compute: Option<DottedVersion>,
+    driver: Option<DottedVersion>,
 }
 
-impl Kind {
+impl GpuKind {
     /// Read from the inventory or, if absent there, from the labels of NVIDIA's GPU feature
     /// discovery.
-    pub(crate) fn read(labels: &BTreeMap<String, String>, gpus: &[GpuDevice]) -> Kind {
+    pub(crate) fn read(labels: &BTreeMap<String, String>, gpus: &[GpuDevice]) -> GpuKind {
         let label = |name: &str| labels.get(name).map(|value| value.trim());
         let mut products: Vec<Product> = gpus
             .iter()
@@ -93,20 +93,20 @@ impl Kind {
         products.sort_unstable();
         products.dedup();
         let least = |of: fn(&GpuDevice) -> &str| {
-            let all = gpus.iter().map(|gpu| Version::read(of(gpu)));
-            let all: Option<Vec<Version>> = all.collect();
+            let all = gpus.iter().map(|gpu| DottedVersion::read(of(gpu)));
+            let all: Option<Vec<DottedVersion>> = all.collect();
             all?.into_iter().min()
         };
         let parts = |names: &[&str]| {
             let parts: Option<Vec<&str>> = names.iter().map(|name| label(name)).collect();
-            Version::read(&parts?.join("."))
+            DottedVersion::read(&parts?.join("."))
         };
-        Kind {
+        GpuKind {
             products,
             compute: least(|gpu| &gpu.compute_capability)
                 .or_else(|| parts(&[NVIDIA_COMPUTE_MAJOR, NVIDIA_COMPUTE_MINOR])),
             driver: least(|gpu| &gpu.driver)
-                .or_else(|| label(NVIDIA_DRIVER).and_then(Version::read))
+                .or_else(|| label(NVIDIA_DRIVER).and_then(DottedVersion::read))
                 .or_else(|| NVIDIA_DRIVER_PARTS.iter().find_map(|names| parts(names))),
         }
     }
@@ -124,30 +124,31 @@ pub(crate) struct Needs {
     pub(crate) models: Vec<Product>,
     /// At least this much memory on each GPU, in MiB.
     memory: Option<i64>,
-    compute: Option<Version>,
-    driver: Option<Version>,
+    compute: Option<DottedVersion>,
+    driver: Option<DottedVersion>,
 }
 
 /// The error for an annotation that cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Unreadable;
+pub(crate) struct UnreadableAnnotation;
 
 impl Needs {
     /// Reads a pod's annotations.
-    pub(crate) fn read(notes: &BTreeMap<String, String>) -> Result<Needs, Unreadable> {
+    pub(crate) fn read(notes: &BTreeMap<String, String>) -> Result<Needs, UnreadableAnnotation> {
         let said = |name: &str| {
             let word = notes.get(name).map(|word| word.trim());
             word.filter(|word| !word.is_empty())
         };
         let models = said(GPU_MODEL).map(|list| {
             let all = list.split([',', '|']).map(Product::read);
-            all.collect::<Option<Vec<Product>>>().ok_or(Unreadable)
+            all.collect::<Option<Vec<Product>>>()
+                .ok_or(UnreadableAnnotation)
         });
         let mut models = models.transpose()?.unwrap_or_default();
         models.sort_unstable();
         models.dedup();
         let version = |name: &str| {
-            let read = said(name).map(|text| Version::read(text).ok_or(Unreadable));
+            let read = said(name).map(|text| DottedVersion::read(text).ok_or(UnreadableAnnotation));
             read.transpose()
         };
         Ok(Needs {
@@ -159,7 +160,7 @@ impl Needs {
     }
 
     /// Why a node's GPUs, with `memory` MiB each, do not satisfy the requirements.
-    pub(crate) fn refusal(&self, kind: &Kind, memory: Option<i64>) -> Option<Refusal> {
+    pub(crate) fn refusal(&self, kind: &GpuKind, memory: Option<i64>) -> Option<InfeasibleReason> {
         let wanted = self.models.is_empty()
             || !kind.products.is_empty()
                 && kind
@@ -167,35 +168,36 @@ impl Needs {
                     .iter()
                     .all(|product| self.models.iter().any(|model| product.is(model)));
         if !wanted {
-            return Some(Refusal::GpuModel);
+            return Some(InfeasibleReason::GpuModel);
         }
-        let has = |has: &Option<Version>, asked: &Option<Version>| {
+        let has = |has: &Option<DottedVersion>, asked: &Option<DottedVersion>| {
             asked.is_none() || has.is_some() && has >= asked
         };
         if self.memory.is_some() && memory < self.memory {
-            return Some(Refusal::GpuMemory);
+            return Some(InfeasibleReason::GpuMemory);
         }
         if !has(&kind.compute, &self.compute) {
-            return Some(Refusal::GpuCompute);
+            return Some(InfeasibleReason::GpuCompute);
         }
-        (!has(&kind.driver, &self.driver)).then_some(Refusal::GpuDriver)
+        (!has(&kind.driver, &self.driver)).then_some(InfeasibleReason::GpuDriver)
     }
 
     /// What a node refused for this reason would need, as a message.
-    pub(crate) fn remedy(&self, refusal: Refusal) -> Option<String> {
-        let version = |version: &Option<Version>| version.as_ref().map(Version::to_string);
+    pub(crate) fn remedy(&self, refusal: InfeasibleReason) -> Option<String> {
+        let version =
+            |version: &Option<DottedVersion>| version.as_ref().map(DottedVersion::to_string);
         match refusal {
-            Refusal::GpuModel if !self.models.is_empty() => {
+            InfeasibleReason::GpuModel if !self.models.is_empty() => {
                 let names: Vec<String> = self.models.iter().map(Product::to_string).collect();
                 Some(format!("a node with GPUs of model {}", names.join(" or ")))
             }
-            Refusal::GpuMemory => {
+            InfeasibleReason::GpuMemory => {
                 let mib = self.memory?;
                 Some(format!("a node whose GPUs have {mib} MiB of memory each"))
             }
-            Refusal::GpuCompute => version(&self.compute)
+            InfeasibleReason::GpuCompute => version(&self.compute)
                 .map(|least| format!("a node with GPUs of compute capability {least} or higher")),
-            Refusal::GpuDriver => version(&self.driver)
+            InfeasibleReason::GpuDriver => version(&self.driver)
                 .map(|least| format!("a node with a GPU driver of version {least} or newer")),
             _ => None,
         }
@@ -203,15 +205,18 @@ impl Needs {
 }
 
 /// A number of MiB, or a quantity with a suffix.
-fn mebibytes(text: &str) -> Result<i64, Unreadable> {
+fn mebibytes(text: &str) -> Result<i64, UnreadableAnnotation> {
     let mib = match text.parse::<i64>() {
         Ok(mib) => mib,
         Err(_) => {
-            let bytes = text.parse::<Quantity>().map_err(|_| Unreadable)?.value();
+            let bytes = text
+                .parse::<Quantity>()
+                .map_err(|_| UnreadableAnnotation)?
+                .value();
             bytes.saturating_add((1 << 20) - 1) >> 20
         }
     };
-    Some(mib).filter(|mib| *mib > 0).ok_or(Unreadable)
+    Some(mib).filter(|mib| *mib > 0).ok_or(UnreadableAnnotation)
 }
 
 #[cfg(test)]
@@ -247,12 +252,15 @@ mod tests {
     fn versions_are_compared_number_by_number() {
         let table = [("9.0", "8.9"), ("535.104.05", "535.54.3"), ("10", "9.9")];
         for (newer, older) in table {
-            assert!(Version::read(newer) > Version::read(older), "{newer}");
+            assert!(
+                DottedVersion::read(newer) > DottedVersion::read(older),
+                "{newer}"
+            );
         }
-        assert_eq!(Version::read("535.0"), Version::read("535"));
-        assert_eq!(Version::read("8.x"), None);
-        assert_eq!(Version::read(""), None);
-        assert_eq!(Version::read("9.0").unwrap().to_string(), "9.0");
+        assert_eq!(DottedVersion::read("535.0"), DottedVersion::read("535"));
+        assert_eq!(DottedVersion::read("8.x"), None);
+        assert_eq!(DottedVersion::read(""), None);
+        assert_eq!(DottedVersion::read("9.0").unwrap().to_string(), "9.0");
     }
 
     #[test]
@@ -265,22 +273,22 @@ mod tests {
             ("nvidia.com/cuda.driver.minor", "104"),
             ("nvidia.com/cuda.driver.rev", "05"),
         ]);
-        let kind = Kind::read(&labels, &[]);
+        let kind = GpuKind::read(&labels, &[]);
         assert_eq!(kind.products, [Product::read("NVIDIA-L40S").unwrap()]);
-        assert_eq!(kind.compute, Version::read("8.9"));
-        assert_eq!(kind.driver, Version::read("535.104.5"));
+        assert_eq!(kind.compute, DottedVersion::read("8.9"));
+        assert_eq!(kind.driver, DottedVersion::read("535.104.5"));
         let gpu = |model: &str, compute: &str| GpuDevice {
             model: model.into(),
             compute_capability: compute.into(),
             ..GpuDevice::default()
         };
-        let kind = Kind::read(&labels, &[gpu("H100", "9.0"), gpu("A100", "8.0")]);
+        let kind = GpuKind::read(&labels, &[gpu("H100", "9.0"), gpu("A100", "8.0")]);
         assert_eq!(kind.products.len(), 2);
-        assert_eq!(kind.compute, Version::read("8.0"));
-        let kind = Kind::read(&labels, &[gpu("", "")]);
+        assert_eq!(kind.compute, DottedVersion::read("8.0"));
+        let kind = GpuKind::read(&labels, &[gpu("", "")]);
         assert_eq!(kind.products, [Product::read("NVIDIA-L40S").unwrap()]);
-        assert_eq!(kind.compute, Version::read("8.9"));
-        assert_eq!(Kind::read(&map(&[]), &[]), Kind::default());
+        assert_eq!(kind.compute, DottedVersion::read("8.9"));
+        assert_eq!(GpuKind::read(&map(&[]), &[]), GpuKind::default());
     }
 
     #[test]
@@ -291,28 +299,28 @@ mod tests {
             ("nvidia.com/gpu.compute.minor", "0"),
             ("nvidia.com/cuda.driver-version.full", "550.54.15"),
         ]);
-        let kind = Kind::read(&labels, &[]);
+        let kind = GpuKind::read(&labels, &[]);
         let table = [
             (vec![("muster.io/gpu-model", "A100,H100")], None),
             (
                 vec![("muster.io/gpu-model", "A100")],
-                Some(Refusal::GpuModel),
+                Some(InfeasibleReason::GpuModel),
             ),
             (vec![("muster.io/gpu-min-memory", "80000")], None),
             (
                 vec![("muster.io/gpu-min-memory", "80Gi")],
-                Some(Refusal::GpuMemory),
+                Some(InfeasibleReason::GpuMemory),
             ),
             (vec![("muster.io/gpu-min-memory", "80G")], None),
             (vec![("muster.io/gpu-min-compute", "9.0")], None),
             (
                 vec![("muster.io/gpu-min-compute", "10.0")],
-                Some(Refusal::GpuCompute),
+                Some(InfeasibleReason::GpuCompute),
             ),
             (vec![("muster.io/gpu-min-driver", "550")], None),
             (
                 vec![("muster.io/gpu-min-driver", "560.28")],
-                Some(Refusal::GpuDriver),
+                Some(InfeasibleReason::GpuDriver),
             ),
         ];
         for (notes, want) in table {
@@ -321,10 +329,10 @@ mod tests {
             if let Some(refusal) = want {
                 assert!(needs.remedy(refusal).is_some(), "{notes:?}");
             }
-            let unknown = needs.refusal(&Kind::default(), None);
+            let unknown = needs.refusal(&GpuKind::default(), None);
             assert!(unknown.is_some(), "{notes:?} of GPUs of unknown type");
         }
-        assert_eq!(Needs::default().refusal(&Kind::default(), None), None);
+        assert_eq!(Needs::default().refusal(&GpuKind::default(), None), None);
     }
 
     #[test]
@@ -337,7 +345,11 @@ mod tests {
             ("muster.io/gpu-min-driver", "new"),
         ];
         for note in table {
-            assert_eq!(Needs::read(&map(&[note])), Err(Unreadable), "{note:?}");
+            assert_eq!(
+                Needs::read(&map(&[note])),
+                Err(UnreadableAnnotation),
+                "{note:?}"
+            );
         }
     }
 }

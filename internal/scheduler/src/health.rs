@@ -19,7 +19,7 @@ const WAKING_MAX: i64 = 50;
 
 /// The last reported load of a node's GPUs.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Load {
+pub(crate) struct ReportedLoad {
     pub(crate) at: Timestamp,
     strained: i64,
     busy: Vec<String>,
@@ -27,16 +27,16 @@ pub(crate) struct Load {
 
 /// A node's health and load.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Health {
+pub(crate) struct NodeHealth {
     pub(crate) suspect: bool,
     pub(crate) spare: bool,
     pub(crate) fabric_failed: bool,
     waking: i64,
-    pub(crate) load: Option<Load>,
+    pub(crate) load: Option<ReportedLoad>,
 }
 
-impl Health {
-    pub(crate) fn read(node: &k8s::Node) -> Health {
+impl NodeHealth {
+    pub(crate) fn read(node: &k8s::Node) -> NodeHealth {
         let label = |name: &str| node.metadata.labels.as_ref().and_then(|all| all.get(name));
         let conditions = node.status.iter();
         let conditions = conditions.flat_map(|s| s.conditions.iter().flatten());
@@ -46,7 +46,7 @@ impl Health {
         };
         let watts = label(IDLE_WATTS).and_then(|text| text.parse::<i64>().ok());
         let annotations = node.metadata.annotations.as_ref();
-        Health {
+        NodeHealth {
             suspect: says(SUSPECT),
             fabric_failed: says(FABRIC_FAILED),
             spare: label(SPARE).is_some_and(|value| value == "true"),
@@ -54,12 +54,12 @@ impl Health {
             load: annotations
                 .and_then(|all| all.get(LOAD))
                 .and_then(|text| serde_json::from_str::<NodeLoad>(text).ok())
-                .map(|report| Load::of(&report)),
+                .map(|report| ReportedLoad::of(&report)),
         }
     }
 
-    pub(crate) fn but_for_load(&self, other: &Health) -> bool {
-        let known = |it: &Health| (it.suspect, it.spare, it.fabric_failed, it.waking);
+    pub(crate) fn but_for_load(&self, other: &NodeHealth) -> bool {
+        let known = |it: &NodeHealth| (it.suspect, it.spare, it.fabric_failed, it.waking);
         known(self) == known(other)
     }
 
@@ -91,10 +91,10 @@ impl Health {
     }
 }
 
-impl Load {
-    fn of(report: &NodeLoad) -> Load {
+impl ReportedLoad {
+    fn of(report: &NodeLoad) -> ReportedLoad {
         let busy = report.gpus.iter().filter(|(_, gpu)| gpu.busy());
-        Load {
+        ReportedLoad {
             at: report.at,
             strained: report.gpus.values().filter(|gpu| gpu.strained()).count() as i64,
             busy: busy.map(|(id, _)| id.clone()).collect(),
@@ -125,7 +125,7 @@ mod tests {
         ];
         for (gpu, want) in table {
             let text = format!(r#"{{"at": "2026-01-01T00:00:00Z", "gpus": {{"GPU-0": {gpu}}}}}"#);
-            let health = Health::read(&node(&text));
+            let health = NodeHealth::read(&node(&text));
             assert_eq!(health.strain(false, |_| false), want, "{gpu}");
         }
     }
@@ -133,14 +133,14 @@ mod tests {
     #[test]
     fn work_on_a_gpu_that_a_pod_holds_is_no_secret() {
         let text = r#"{"at": "2026-01-01T00:00:00Z", "gpus": {"GPU-0": {"utilisation": 99}}}"#;
-        let health = Health::read(&node(text));
+        let health = NodeHealth::read(&node(text));
         assert_eq!(health.strain(false, |id| id == "GPU-0"), 0);
     }
 
     #[test]
     fn a_load_that_cannot_be_read_is_not_known() {
         for text in ["", "{}", "[1]", r#"{"at": "yesterday"}"#] {
-            assert_eq!(Health::read(&node(text)).load, None, "{text}");
+            assert_eq!(NodeHealth::read(&node(text)).load, None, "{text}");
         }
     }
 }

@@ -17,8 +17,8 @@ use jiff::Timestamp;
 
 use crate::gang::GangKey;
 use crate::place::Attempt;
-use crate::plan::{Plan, Round};
-use crate::queue::{Policy, QueueIx};
+use crate::plan::{Plan, PlanRound};
+use crate::queue::{GangOrder, QueueIx};
 use crate::queue_order::LineKey;
 use crate::state::Scheduler;
 
@@ -61,7 +61,7 @@ impl Scheduler {
 
     /// Records that every waiting gang has an answer, and no gang was placed after any of them was
     /// given.
-    pub(crate) fn record_settled(&mut self, now: Timestamp, round: &Round) {
+    pub(crate) fn record_settled(&mut self, now: Timestamp, round: &PlanRound) {
         let foremost = round.waiting.iter().take(FOREMOST_MAX).cloned();
         self.rest = Some(SettledState {
             counters: self.counters(),
@@ -77,7 +77,7 @@ impl Scheduler {
         &mut self,
         now: Timestamp,
         plan: &mut Plan,
-        round: &mut Round,
+        round: &mut PlanRound,
     ) -> bool {
         let Some(mut rest) = self.rest.take() else {
             return false;
@@ -144,7 +144,7 @@ impl Scheduler {
         }
         let by_user = |at: &QueueIx| {
             let policy = self.queues.rules(*at).map(|rules| rules.policy);
-            matches!(policy, Some(Policy::Fair | Policy::RoundRobin))
+            matches!(policy, Some(GangOrder::Fair | GangOrder::RoundRobin))
         };
         let mut queues = found.keys().chain(&self.report_cache.outdated);
         (!queues.any(by_user)).then_some(found)
@@ -158,7 +158,7 @@ impl Scheduler {
         alone: bool,
         now: Timestamp,
         plan: &mut Plan,
-        round: &mut Round,
+        round: &mut PlanRound,
     ) -> bool {
         let key = &place.gang;
         let gang = self.gangs.get(key);

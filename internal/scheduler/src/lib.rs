@@ -53,17 +53,17 @@ mod trial;
 mod view;
 mod what_if;
 
-pub use config::{Actions, Config, Lead, Strategy};
-pub use cutting::{Cutting, Recut};
+pub use config::{Actions, Config, Lead, PlacementStrategy};
+pub use cutting::{Recut, RepartitionBudget};
 pub use event::Event;
-pub use evict::{DefragmentationBudget, Move, Proposal};
+pub use evict::{DefragmentationBudget, DefragmentationProposal, Move};
 pub use extender::{Infeasible, PREFERENCE_MAX};
 pub use plan::{
-    Bind, ClaimStep, Eviction, EvictionReason, GroupCondition, GroupRef, GroupUpdate, Plan, PodRef,
-    Reservation, ReservationKind, Unscheduled, VolumeSource, VolumesReady,
+    Bind, ClaimStep, Eviction, EvictionReason, GangReservation, GroupCondition, GroupRef,
+    GroupUpdate, Plan, PodRef, ReservationKind, Unscheduled, VolumeSource, VolumesReady,
 };
 pub use queue::Decay;
-pub use report_cache::Reports;
+pub use report_cache::QueueOrderReports;
 pub use share::GpuOrder;
 pub use state::Scheduler;
 pub use trial::Trial;

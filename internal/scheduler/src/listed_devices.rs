@@ -12,14 +12,14 @@ use std::sync::Arc;
 use resources::devices::{ChosenDevices, DescribedDevice, Offered};
 use resources::names::NVIDIA_GPU;
 
-use crate::devices::{Ask, Devices, deal_as};
+use crate::devices::{DeviceRequest, Devices, deal_as};
 use crate::node::NodeIx;
 use crate::pod::PodKey;
 use crate::state::Scheduler;
 
 /// One MIG slice of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Slice {
+pub(crate) struct ListedSlice {
     id: Arc<str>,
     /// The index of its GPU.
     gpu: u32,
@@ -29,7 +29,7 @@ pub(crate) struct Slice {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct ListedDevices {
     /// Healthy slices, in the order of their GPUs.
-    slices: BTreeMap<String, Vec<Slice>>,
+    slices: BTreeMap<String, Vec<ListedSlice>>,
     /// Other vendors' devices.
     described: BTreeMap<String, Devices>,
 }
@@ -41,7 +41,7 @@ impl ListedDevices {
         described: &BTreeMap<String, Vec<DescribedDevice>>,
     ) -> ListedDevices {
         let of = |(gpu, slice): &(u32, resources::devices::MigSlice)| {
-            slice.healthy.then(|| Slice {
+            slice.healthy.then(|| ListedSlice {
                 id: Arc::from(slice.id.as_str()),
                 gpu: *gpu,
             })
@@ -74,7 +74,8 @@ impl ListedDevices {
             return devices.choose(idle, count);
         }
         let slices = self.slices.get(resource).into_iter().flatten();
-        let (mut free, held): (Vec<&Slice>, Vec<&Slice>) = slices.partition(|it| idle(&it.id));
+        let (mut free, held): (Vec<&ListedSlice>, Vec<&ListedSlice>) =
+            slices.partition(|it| idle(&it.id));
         let begun = |gpu: u32| held.iter().any(|slice| slice.gpu == gpu);
         free.sort_by_key(|slice| !begun(slice.gpu));
         let chosen = free.into_iter().take(count);
@@ -84,12 +85,12 @@ impl ListedDevices {
 
 /// Which pods hold which listed devices.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Held {
+pub(crate) struct ListedDeviceHolders {
     pods: BTreeMap<PodKey, (NodeIx, Vec<Arc<str>>)>,
     nodes: BTreeMap<NodeIx, BTreeMap<Arc<str>, usize>>,
 }
 
-impl Held {
+impl ListedDeviceHolders {
     /// Sets the devices that a pod on a node holds.
     pub(crate) fn hold(&mut self, key: &PodKey, at: NodeIx, ids: Vec<Arc<str>>) {
         self.release(key);
@@ -150,7 +151,7 @@ impl Scheduler {
         &mut self,
         key: &PodKey,
         at: NodeIx,
-        asks: &[Ask],
+        asks: &[DeviceRequest],
         devices: &mut ChosenDevices,
     ) {
         let Some(offer) = &self.nodes[at].offer else {
@@ -159,8 +160,9 @@ impl Scheduler {
         let idle = |id: &str| !self.listed.is_held(at, id);
         let mut taken = Vec::new();
         for (resource, _) in offer.listed.counts() {
-            let mine: Vec<&Ask> = asks.iter().filter(|ask| ask.is_for(resource)).collect();
-            let count = Ask::total(&mine);
+            let mine: Vec<&DeviceRequest> =
+                asks.iter().filter(|ask| ask.is_for(resource)).collect();
+            let count = DeviceRequest::total(&mine);
             if count == 0 {
                 continue;
             }

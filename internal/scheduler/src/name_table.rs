@@ -60,7 +60,7 @@ const CHUNK: usize = 256;
 
 /// A table.
 #[derive(Clone, Debug)]
-pub(crate) struct Table<K, V> {
+pub(crate) struct NameTable<K, V> {
     places: HashMap<K, u32, FixedHash>,
     slots: Slots<K, V>,
     free: Vec<u32>,
@@ -99,9 +99,9 @@ impl<K, V> Slots<K, V> {
     }
 }
 
-impl<K, V> Default for Table<K, V> {
-    fn default() -> Table<K, V> {
-        Table {
+impl<K, V> Default for NameTable<K, V> {
+    fn default() -> NameTable<K, V> {
+        NameTable {
             places: HashMap::default(),
             slots: Slots(Vec::new()),
             free: Vec::new(),
@@ -109,7 +109,7 @@ impl<K, V> Default for Table<K, V> {
     }
 }
 
-impl<K: Clone + Ord + Hash, V> Table<K, V> {
+impl<K: Clone + Ord + Hash, V> NameTable<K, V> {
     fn slot(&self, key: &K) -> Option<&(K, V)> {
         let at = *self.places.get(key)?;
         self.slots.get(at)
@@ -214,7 +214,7 @@ impl<K: Clone + Ord + Hash, V> Table<K, V> {
     }
 }
 
-impl<K: Clone + Ord + Hash, V> Index<&K> for Table<K, V> {
+impl<K: Clone + Ord + Hash, V> Index<&K> for NameTable<K, V> {
     type Output = V;
 
     fn index(&self, key: &K) -> &V {
@@ -245,7 +245,7 @@ mod tests {
 
     #[test]
     fn entries_are_found_and_iterated_by_name() {
-        let mut table: Table<&str, u32> = Table::default();
+        let mut table: NameTable<&str, u32> = NameTable::default();
         for (name, n) in [("c", 3), ("a", 1), ("b", 2)] {
             assert_eq!(table.insert(name, n), None);
         }
@@ -259,7 +259,7 @@ mod tests {
 
     #[test]
     fn more_than_lie_side_by_side_are_found_as_well() {
-        let mut table: Table<usize, usize> = Table::default();
+        let mut table: NameTable<usize, usize> = NameTable::default();
         let many = CHUNK * 3;
         for n in 0..many {
             table.insert(n, n * 2);

@@ -9,13 +9,13 @@ use resources::devices::inventory;
 use resources::names::{NVIDIA_GPU_MEMORY, RUNTIME_CRI, RUNTIME_HOST_IMAGES, RUNTIME_PROCESS};
 
 use crate::class::Class;
-use crate::cutting::{Cuttable, State};
+use crate::cutting::{MigAnnotations, MigState};
 use crate::devices::Devices;
-use crate::gpu::Kind;
-use crate::health::Health;
+use crate::gpu::GpuKind;
+use crate::health::NodeHealth;
 use crate::listed_devices::ListedDevices;
-use crate::resource::{GPU, GPU_UNIT, Names, Room, Set, each};
-use crate::share::{FreeGpus, Ledger, Take, foreign};
+use crate::resource::{GPU, GPU_UNIT, ResourceNames, ResourceSet, Room, each};
+use crate::share::{FreeGpus, GpuLedger, Take, foreign};
 
 /// A node's index in the state's table.
 pub(crate) type NodeIx = usize;
@@ -29,34 +29,34 @@ pub(crate) struct Runtimes {
 
 /// What a Node object states, apart from what pods use.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Offer {
+pub(crate) struct NodeAttributes {
     pub(crate) labels: BTreeMap<String, String>,
     pub(crate) taints: Vec<k8s::Taint>,
     pub(crate) unschedulable: bool,
     pub(crate) ready: bool,
     pub(crate) runtimes: Runtimes,
     pub(crate) allocatable: Room,
-    pub(crate) health: Health,
+    pub(crate) health: NodeHealth,
     /// Its devices one by one; `None` if only their number is known.
     pub(crate) devices: Option<Devices>,
     /// Its slices of GPUs and other vendors' devices, where its inventory names them.
     pub(crate) listed: ListedDevices,
     /// The resources of which a container gets at most one.
-    pub(crate) one_at_most: Set,
+    pub(crate) one_at_most: ResourceSet,
     /// Its MIG configuration state.
-    pub(crate) cuttable: Option<Cuttable>,
+    pub(crate) cuttable: Option<MigAnnotations>,
     /// Its failed GPUs and slices, on which work cannot go on.
     pub(crate) failed: BTreeSet<Arc<str>>,
     /// The memory of each GPU, in MiB, if known.
     pub(crate) gpu_memory: Option<i64>,
     /// Its GPU type.
-    pub(crate) kind: Kind,
+    pub(crate) kind: GpuKind,
     /// The resources that count its GPUs by model.
-    pub(crate) models: Set,
+    pub(crate) models: ResourceSet,
 }
 
-impl Offer {
-    pub(crate) fn read(node: &k8s::Node, names: &mut Names) -> Offer {
+impl NodeAttributes {
+    pub(crate) fn read(node: &k8s::Node, names: &mut ResourceNames) -> NodeAttributes {
         let labels = node.metadata.labels.clone().unwrap_or_default();
         let spec = node.spec.as_ref();
         let status = node.status.as_ref();
@@ -86,9 +86,9 @@ impl Offer {
             .filter(|mib| *mib > 0)
             .or_else(|| label.and_then(|mib| mib.trim().parse().ok()))
             .or(shared);
-        let mut offer = Offer {
+        let mut offer = NodeAttributes {
             models: 0,
-            kind: Kind::read(&labels, gpus.as_deref().unwrap_or_default()),
+            kind: GpuKind::read(&labels, gpus.as_deref().unwrap_or_default()),
             gpu_memory: memory.filter(|mib| *mib > 0),
             runtimes: runtimes(&labels),
             labels,
@@ -96,11 +96,11 @@ impl Offer {
             unschedulable: spec.and_then(|s| s.unschedulable).unwrap_or(false),
             ready: ready(status),
             allocatable,
-            health: Health::read(node),
+            health: NodeHealth::read(node),
             devices: gpus.map(|gpus| Devices::new(&gpus)),
             listed,
             one_at_most,
-            cuttable: Cuttable::read(node, names),
+            cuttable: MigAnnotations::read(node, names),
             failed,
         };
         offer.count_models(names);
@@ -108,7 +108,7 @@ impl Offer {
     }
 
     /// Counts its GPUs under the resources of their models too. Returns true if that set changed.
-    pub(crate) fn count_models(&mut self, names: &Names) -> bool {
+    pub(crate) fn count_models(&mut self, names: &ResourceNames) -> bool {
         let gpus = self.allocatable.get(GPU);
         let models = if gpus > 0 {
             names.models_of(&self.kind)
@@ -125,8 +125,8 @@ impl Offer {
     }
 
     /// True if both differ in their load only.
-    pub(crate) fn but_for_load(&self, other: &Offer) -> bool {
-        let Offer {
+    pub(crate) fn but_for_load(&self, other: &NodeAttributes) -> bool {
+        let NodeAttributes {
             labels,
             taints,
             unschedulable,
@@ -163,7 +163,7 @@ impl Offer {
     /// True while its GPUs are being repartitioned: no pod may get one then.
     pub(crate) fn recut(&self) -> bool {
         let cuttable = self.cuttable.as_ref();
-        cuttable.is_some_and(|it| it.state == State::Changing)
+        cuttable.is_some_and(|it| it.state == MigState::Changing)
     }
 
     /// True if some of its GPUs may not be given to the class.
@@ -211,7 +211,7 @@ fn runtimes(labels: &BTreeMap<String, String>) -> Runtimes {
 #[derive(Clone, Debug)]
 pub(crate) struct Node {
     pub(crate) name: Arc<str>,
-    pub(crate) offer: Option<Offer>,
+    pub(crate) offer: Option<NodeAttributes>,
     pub(crate) used: Room,
     /// The part of `used` that is nominated to pods that are not bound yet.
     pub(crate) pipelined: Room,
@@ -219,12 +219,12 @@ pub(crate) struct Node {
     pub(crate) leaving: Room,
     /// The number of terminating pods, and the GPUs that they still hold.
     pub(crate) terminating_pods: usize,
-    pub(crate) terminating_held: Ledger,
+    pub(crate) terminating_held: GpuLedger,
     /// The GPUs that pods hold. (More than one whole GPU on one id is an error of another
     /// component.)
-    pub(crate) held: Ledger,
+    pub(crate) held: GpuLedger,
     /// The part of it that is nominated to pods that are not bound yet.
-    pub(crate) pipelined_held: Ledger,
+    pub(crate) pipelined_held: GpuLedger,
     /// Pods that take capacity here.
     pub(crate) pods: usize,
     /// The free GPUs.
@@ -254,9 +254,9 @@ impl Node {
             pipelined: Room::default(),
             leaving: Room::default(),
             terminating_pods: 0,
-            terminating_held: Ledger::default(),
-            held: Ledger::default(),
-            pipelined_held: Ledger::default(),
+            terminating_held: GpuLedger::default(),
+            held: GpuLedger::default(),
+            pipelined_held: GpuLedger::default(),
             pods: 0,
             gpus: FreeGpus::default(),
             together: None,
@@ -275,7 +275,7 @@ impl Node {
             .is_some_and(|offer| offer.ready && !offer.unschedulable)
     }
 
-    pub(crate) fn set_offer(&mut self, offer: Option<Offer>) {
+    pub(crate) fn set_offer(&mut self, offer: Option<NodeAttributes>) {
         self.offer = offer;
         self.count_devices();
     }
@@ -314,7 +314,7 @@ impl Node {
     }
 
     /// The resources that count its GPUs by model.
-    pub(crate) fn models(&self) -> Set {
+    pub(crate) fn models(&self) -> ResourceSet {
         self.offer.as_ref().map_or(0, |offer| offer.models)
     }
 
@@ -370,7 +370,7 @@ impl Node {
     }
 
     /// The GPUs held now: by placed and by terminating pods, not by nominated ones.
-    pub(crate) fn held_now(&self) -> Ledger {
+    pub(crate) fn held_now(&self) -> GpuLedger {
         let there = self.held.clone().with(&self.pipelined_held, -1);
         there.with(&self.terminating_held, 1)
     }

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use resources::kinds::{PodGroupPhase, PodGroupStatus};
-use resources::report::Verdict;
+use resources::report::WaitReason;
 
 use crate::gang::{Gang, GangKey};
 use crate::plan::{GroupCondition, GroupRef, GroupUpdate};
@@ -24,7 +24,7 @@ const UNSCHEDULABLE: &str = "Unschedulable";
 
 /// A PodGroup's status as last emitted or read.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Shown {
+pub(crate) struct EmittedStatus {
     phase: PodGroupPhase,
     /// Shared by consecutive gangs with equal conditions.
     conditions: Arc<Vec<GroupCondition>>,
@@ -36,8 +36,8 @@ pub(crate) struct Shown {
 /// The conditions read last.
 pub(crate) type LastConditions = Arc<Vec<GroupCondition>>;
 
-impl Shown {
-    pub(crate) fn read(status: &PodGroupStatus, last: &mut LastConditions) -> Shown {
+impl EmittedStatus {
+    pub(crate) fn read(status: &PodGroupStatus, last: &mut LastConditions) -> EmittedStatus {
         let count = |n: i32| usize::try_from(n).unwrap_or(0);
         let conditions = status.conditions.iter().map(|condition| GroupCondition {
             kind: condition.type_.clone(),
@@ -49,7 +49,7 @@ impl Shown {
         if **last != conditions {
             *last = Arc::new(conditions);
         }
-        Shown {
+        EmittedStatus {
             phase: status.phase.unwrap_or_default(),
             conditions: last.clone(),
             running: count(status.running),
@@ -119,7 +119,7 @@ impl Scheduler {
     pub(crate) fn status_update(
         &mut self,
         key: &GangKey,
-        report: Option<(Verdict, &str)>,
+        report: Option<(WaitReason, &str)>,
     ) -> Option<GroupUpdate> {
         let gang = self.gangs.get(key)?;
         let uid = gang.spec.as_ref()?.uid.clone();
@@ -225,11 +225,11 @@ impl Scheduler {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gang::{Counts, Spec};
+    use crate::gang::{GangSpec, StageCounts};
     use crate::resource::Demand;
 
-    fn gang(min: usize, total: Counts, admitted: bool) -> Gang {
-        let spec = Spec {
+    fn gang(min: usize, total: StageCounts, admitted: bool) -> Gang {
+        let spec = GangSpec {
             uid: String::new(),
             min_member: min,
             min_task_member: Default::default(),
@@ -238,7 +238,7 @@ mod tests {
             priority_class: None,
             created: None,
             terms: Default::default(),
-            shape: crate::topology::Shape::default(),
+            shape: crate::topology::GangShape::default(),
         };
         Gang {
             spec: Some(spec),
@@ -251,13 +251,13 @@ mod tests {
     #[test]
     fn a_gang_goes_through_the_phases_that_its_members_say() {
         let key = GangKey::group("ns".into(), "g");
-        let counts = |pending, bound, running, succeeded, failed| Counts {
+        let counts = |pending, bound, running, succeeded, failed| StageCounts {
             pending,
             bound,
             running,
             succeeded,
             failed,
-            ..Counts::default()
+            ..StageCounts::default()
         };
         let table = [
             (counts(0, 0, 0, 0, 0), false, PodGroupPhase::Pending),

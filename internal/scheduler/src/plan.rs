@@ -21,9 +21,9 @@ use crate::devices;
 use crate::evict::transaction::PodPlacement;
 use crate::gang::GangKey;
 use crate::place::{Attempt, Placement};
-use crate::queue::{Next, Picker, QueueIx, Turns};
+use crate::queue::{NextGang, Picker, QueueIx, QueueTurns};
 use crate::report::Obstacle;
-use crate::report_cache::Reports;
+use crate::report_cache::QueueOrderReports;
 use crate::state::Scheduler;
 
 /// The most passes over all queues in one plan. The first places what fits, the second updates the
@@ -249,7 +249,7 @@ impl EvictionReason {
 
 /// Capacity held for a gang.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Reservation {
+pub struct GangReservation {
     /// The gang.
     pub group: GroupRef,
     /// Its members, and the node that each is meant for.
@@ -284,13 +284,13 @@ pub struct Plan {
     /// PodGroups with a new status.
     pub groups: Vec<GroupUpdate>,
     /// A report for each waiting gang, by queue and in queue order.
-    pub reports: Reports,
+    pub reports: QueueOrderReports,
     /// Waiting pods whose message is new.
     pub unscheduled: Vec<Unscheduled>,
     /// Pods to evict.
     pub evictions: Vec<Eviction>,
     /// Capacity held for gangs.
-    pub reservations: Vec<Reservation>,
+    pub reservations: Vec<GangReservation>,
     /// Nodes whose GPUs are to be repartitioned.
     pub recuts: Vec<Recut>,
     /// When to plan again even if nothing changes.
@@ -299,7 +299,7 @@ pub struct Plan {
 
 /// The gangs tried in one plan, and the answers.
 #[derive(Debug, Default)]
-pub(crate) struct Round {
+pub(crate) struct PlanRound {
     /// True if all waiting gangs were tried, false if only new ones were.
     pub(crate) all: bool,
     /// The reason why each gang waits.
@@ -313,7 +313,7 @@ pub(crate) struct Round {
 }
 
 /// One queue's turns within a pass.
-struct Turn {
+struct QueueTurn {
     picker: Picker,
     /// The next gang.
     next: Option<GangKey>,
@@ -348,7 +348,7 @@ impl Scheduler {
         let mut plan = Plan::default();
         self.update_timeline(now);
         let yielding_places = self.revisit(now, &mut plan);
-        let mut round = Round::default();
+        let mut round = PlanRound::default();
         if !self.try_new_gangs(now, &mut plan, &mut round) {
             self.try_all_gangs(now, &mut plan, &mut round);
         }
@@ -371,7 +371,7 @@ impl Scheduler {
     }
 
     /// Tries every waiting gang, until no more are placed.
-    fn try_all_gangs(&mut self, now: Timestamp, plan: &mut Plan, round: &mut Round) {
+    fn try_all_gangs(&mut self, now: Timestamp, plan: &mut Plan, round: &mut PlanRound) {
         let mut rests = false;
         round.all = true;
         for _ in 0..PASSES_MAX {
@@ -413,8 +413,8 @@ impl Scheduler {
     ) -> (bool, BTreeMap<QueueIx, Vec<GangKey>>) {
         let mut any = self.start_head(now, plan);
         self.unanswered.clear();
-        let mut turns = Turns::default();
-        let mut lines: BTreeMap<QueueIx, Turn> = BTreeMap::new();
+        let mut turns = QueueTurns::default();
+        let mut lines: BTreeMap<QueueIx, QueueTurn> = BTreeMap::new();
         let waiting = self.queues.iter().filter(|(_, _, q)| !q.line.is_empty());
         let waiting: Vec<QueueIx> = waiting.map(|(_, at, _)| at).collect();
         for at in waiting {
@@ -422,7 +422,7 @@ impl Scheduler {
                 let gang = self.gangs.get(key);
                 gang.and_then(|gang| gang.payer).map_or(0, |p| p.user)
             };
-            let turn = Turn {
+            let turn = QueueTurn {
                 picker: Picker::new(&self.queues, at, user),
                 next: None,
                 passed: Vec::new(),
@@ -504,7 +504,7 @@ impl Scheduler {
     }
 
     /// Sets a queue's next gang and its position among the queues.
-    fn seat(&self, at: QueueIx, lines: &mut BTreeMap<QueueIx, Turn>, turns: &mut Turns) {
+    fn seat(&self, at: QueueIx, lines: &mut BTreeMap<QueueIx, QueueTurn>, turns: &mut QueueTurns) {
         let Some(turn) = lines.get_mut(&at) else {
             return;
         };
@@ -514,8 +514,8 @@ impl Scheduler {
             Some(gang.need(key))
         });
         let next = match gang {
-            Some(need) => Next::Needs(need),
-            None => Next::Nobody,
+            Some(need) => NextGang::Needs(need),
+            None => NextGang::Nobody,
         };
         turns.seat(&self.queues, at, next);
     }
@@ -528,7 +528,7 @@ impl Scheduler {
     }
 
     /// Counts, for each gang that was passed, the gangs that started after it was tried.
-    fn count_overtaken(&mut self, turn: &Turn) {
+    fn count_overtaken(&mut self, turn: &QueueTurn) {
         let mut started = turn.started.iter().peekable();
         let mut before = 0;
         for (place, key) in turn.passed.iter().enumerate() {

@@ -10,7 +10,7 @@ use resources::devices::{ChosenDevices, chosen};
 use resources::names::{GROUP_NAME, QUEUE_NAME, TASK_SPEC};
 
 use crate::class::ClassIx;
-use crate::devices::{self, Ask};
+use crate::devices::{self, DeviceRequest};
 use crate::gang::GangKey;
 use crate::job_annotations::JobAnnotations;
 use crate::labels::Labels;
@@ -44,7 +44,7 @@ impl PodKey {
 
 /// A pod's stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Stage {
+pub(crate) enum PodStage {
     /// Not to be placed: of another scheduler, gated, or being deleted.
     Apart,
     /// Waits for a node.
@@ -64,15 +64,18 @@ pub(crate) enum Stage {
     Failed,
 }
 
-impl Stage {
+impl PodStage {
     /// True if it takes capacity that other pods cannot have.
     pub(crate) fn occupies(self) -> bool {
-        matches!(self, Stage::Pipelined | Stage::Bound | Stage::Running)
+        matches!(
+            self,
+            PodStage::Pipelined | PodStage::Bound | PodStage::Running
+        )
     }
 
     /// True if it is on a node or nominated to one.
     pub(crate) fn on_node(self) -> bool {
-        self.occupies() || self == Stage::Leaving
+        self.occupies() || self == PodStage::Leaving
     }
 }
 
@@ -83,14 +86,14 @@ pub(crate) struct Pod {
     pub(crate) class: ClassIx,
     pub(crate) gang: GangKey,
     pub(crate) task: Arc<str>,
-    pub(crate) stage: Stage,
+    pub(crate) stage: PodStage,
     /// The node whose room it takes.
     pub(crate) node: Option<NodeIx>,
     pub(crate) devices: Vec<Arc<str>>,
     /// True if a plan bound it and no event has confirmed that.
     pub(crate) assumed: bool,
     /// Its stage before a plan evicted it, while no event has confirmed that.
-    pub(crate) evicting: Option<Stage>,
+    pub(crate) evicting: Option<PodStage>,
     /// True if this scheduler places it; only then it is charged to its queue.
     pub(crate) ours: bool,
     pub(crate) priority: Option<i32>,
@@ -98,7 +101,7 @@ pub(crate) struct Pod {
     /// The queue that its own metadata names.
     pub(crate) queue: Option<String>,
     pub(crate) terms: JobAnnotations,
-    pub(crate) asks: Arc<[Ask]>,
+    pub(crate) asks: Arc<[DeviceRequest]>,
     /// The time since which it runs, from its status.
     pub(crate) started: Option<Timestamp>,
     /// `preemptionPolicy: Never`: it waits and causes no evictions.
@@ -124,7 +127,7 @@ pub(crate) struct PodInfo<'a> {
     pub(crate) uid: String,
     pub(crate) gang: GangKey,
     pub(crate) task: Arc<str>,
-    pub(crate) stage: Stage,
+    pub(crate) stage: PodStage,
     pub(crate) node: Option<&'a str>,
     pub(crate) devices: Vec<Arc<str>>,
     /// The listed devices (slices, other vendors') that it holds.
@@ -162,13 +165,13 @@ impl<'a> PodInfo<'a> {
             .as_ref()
             .is_some_and(|gates| !gates.is_empty());
         let stage = match (phase, node) {
-            (Some("Succeeded"), _) => Stage::Succeeded,
-            (Some("Failed"), _) => Stage::Failed,
-            (_, Some(_)) if meta.deletion_timestamp.is_some() => Stage::Leaving,
-            (Some("Running"), Some(_)) => Stage::Running,
-            (_, Some(_)) => Stage::Bound,
-            (_, None) if !ours || gated || meta.deletion_timestamp.is_some() => Stage::Apart,
-            (_, None) => Stage::Pending,
+            (Some("Succeeded"), _) => PodStage::Succeeded,
+            (Some("Failed"), _) => PodStage::Failed,
+            (_, Some(_)) if meta.deletion_timestamp.is_some() => PodStage::Leaving,
+            (Some("Running"), Some(_)) => PodStage::Running,
+            (_, Some(_)) => PodStage::Bound,
+            (_, None) if !ours || gated || meta.deletion_timestamp.is_some() => PodStage::Apart,
+            (_, None) => PodStage::Pending,
         };
         let chosen = if stage.on_node() {
             chosen(meta.annotations.as_ref())

@@ -6,7 +6,7 @@ use resources::names::DEFAULT_QUEUE;
 
 use crate::gang::{Gang, GangKey};
 use crate::job_annotations::JobAnnotations;
-use crate::queue::{Payer, Policy};
+use crate::queue::{GangOrder, Payer};
 use crate::queue_order::{LineKey, OrderFactors};
 use crate::state::Scheduler;
 
@@ -130,13 +130,13 @@ impl Scheduler {
 
     fn place_in_line(&self, key: &GangKey, gang: &Gang, payer: Payer) -> LineKey {
         let rules = self.queues.rules(payer.queue);
-        let policy = rules.map_or(Policy::Priority, |rules| rules.policy);
+        let policy = rules.map_or(GangOrder::Priority, |rules| rules.policy);
         let factors = OrderFactors {
             priority: self.priority_of(gang),
             interrupted: self.interrupted(key, gang),
             whole: gang.whole(key),
             seconds: match policy {
-                Policy::Sjf => self.expected_length(gang),
+                GangOrder::Sjf => self.expected_length(gang),
                 _ => None,
             },
             created: self.since(gang),

@@ -4,7 +4,7 @@
 use jiff::Timestamp;
 
 use crate::gang::GangKey;
-use crate::queue::Policy;
+use crate::queue::GangOrder;
 
 /// A waiting gang's position. Lesser comes first.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -31,13 +31,13 @@ pub(crate) struct OrderFactors {
 }
 
 impl LineKey {
-    pub(crate) fn new(policy: Policy, factors: OrderFactors, gang: GangKey) -> LineKey {
+    pub(crate) fn new(policy: GangOrder, factors: OrderFactors, gang: GangKey) -> LineKey {
         let urgency = -i64::from(factors.priority);
         let beyond = i64::from(factors.whole) - i64::from(factors.interrupted);
         let (first, then, last) = match policy {
-            Policy::Priority | Policy::RoundRobin | Policy::Fair => (urgency, beyond, 0),
-            Policy::Fifo => (beyond, 0, 0),
-            Policy::Sjf => (factors.seconds.unwrap_or(i64::MAX), urgency, beyond),
+            GangOrder::Priority | GangOrder::RoundRobin | GangOrder::Fair => (urgency, beyond, 0),
+            GangOrder::Fifo => (beyond, 0, 0),
+            GangOrder::Sjf => (factors.seconds.unwrap_or(i64::MAX), urgency, beyond),
         };
         LineKey {
             first,
@@ -53,7 +53,7 @@ impl LineKey {
 mod tests {
     use super::*;
 
-    fn key(policy: Policy, name: &str, factors: OrderFactors) -> LineKey {
+    fn key(policy: GangOrder, name: &str, factors: OrderFactors) -> LineKey {
         LineKey::new(policy, factors, GangKey::group("ns".into(), name))
     }
 
@@ -67,7 +67,7 @@ mod tests {
             ("short", (0, false, Some(5), at(4))),
             ("broken", (0, false, None, at(5))),
         ];
-        let order = |policy: Policy| -> Vec<String> {
+        let order = |policy: GangOrder| -> Vec<String> {
             let mut keys: Vec<LineKey> = gangs
                 .iter()
                 .map(|(name, (priority, whole, seconds, created))| {
@@ -85,15 +85,15 @@ mod tests {
             keys.iter().map(|key| key.gang.name.to_string()).collect()
         };
         assert_eq!(
-            order(Policy::Priority),
+            order(GangOrder::Priority),
             ["urgent", "beyond", "broken", "old", "short"]
         );
         assert_eq!(
-            order(Policy::Fifo),
+            order(GangOrder::Fifo),
             ["broken", "old", "urgent", "short", "beyond"]
         );
         assert_eq!(
-            order(Policy::Sjf),
+            order(GangOrder::Sjf),
             ["short", "beyond", "urgent", "broken", "old"]
         );
     }

@@ -5,13 +5,13 @@ mod claims;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use resources::report::{PlacementReport, ReasonCount, TaskReport, Verdict};
+use resources::report::{PlacementReport, ReasonCount, TaskReport, WaitReason};
 
-use crate::class::{ClassIx, Need};
-use crate::filter::{Exclusion, Refusal};
-use crate::fit::Tally;
+use crate::class::{ClassIx, RuntimeNeed};
+use crate::filter::{Exclusion, InfeasibleReason};
+use crate::fit::InfeasibleTally;
 use crate::gang::GangKey;
-use crate::queue::{Bound, QueueIx};
+use crate::queue::{LimitingRule, QueueIx};
 use crate::resource::{GPU, Ix, PODS};
 use crate::state::Scheduler;
 
@@ -42,7 +42,7 @@ pub(crate) struct TopologyBound {
 /// What stopped a gang.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Obstacle {
-    pub(crate) verdict: Verdict,
+    pub(crate) verdict: WaitReason,
     binding: String,
     would_fit: String,
     per_reason: Vec<ReasonCount>,
@@ -67,7 +67,7 @@ impl Obstacle {
 
     /// True if the total free capacity is too small, whatever the topology.
     pub(crate) fn is_plain_room(&self) -> bool {
-        self.room && self.verdict != Verdict::TopologyUnsatisfied
+        self.room && self.verdict != WaitReason::TopologyUnsatisfied
     }
 
     /// True if only more room could help.
@@ -87,7 +87,7 @@ impl Obstacle {
 
     pub(crate) fn malformed(problem: &str, have: usize) -> Obstacle {
         let mut obstacle = Obstacle::new(
-            Verdict::NoNodeFits,
+            WaitReason::NoNodeFits,
             problem.to_owned(),
             "correct the PodGroup or its pods".into(),
         );
@@ -100,7 +100,7 @@ impl Obstacle {
         self
     }
 
-    fn new(verdict: Verdict, binding: String, would_fit: String) -> Obstacle {
+    fn new(verdict: WaitReason, binding: String, would_fit: String) -> Obstacle {
         Obstacle {
             verdict,
             binding,
@@ -112,7 +112,7 @@ impl Obstacle {
     pub(crate) fn held(why: Option<&str>) -> Obstacle {
         if let Some(why) = why {
             return Obstacle::new(
-                Verdict::Waiting,
+                WaitReason::Waiting,
                 format!(
                     "a placement was found but could not be carried out: {why}; the scheduler retries shortly"
                 ),
@@ -120,7 +120,7 @@ impl Obstacle {
             );
         }
         Obstacle::new(
-            Verdict::Waiting,
+            WaitReason::Waiting,
             "a placement was found, but the API refused a member's binding; the scheduler retries shortly"
                 .into(),
             "the API's acceptance of the binding; see the pod's events for the refusal".into(),
@@ -131,7 +131,7 @@ impl Obstacle {
     pub(crate) fn behind(head: &GangKey, have: usize) -> Obstacle {
         let (namespace, name) = (&head.namespace, &head.name);
         let mut obstacle = Obstacle::new(
-            Verdict::Waiting,
+            WaitReason::Waiting,
             format!(
                 "there is room now, but the gang would delay {namespace}/{name}, for which capacity is reserved"
             ),
@@ -146,7 +146,7 @@ impl Obstacle {
     pub(crate) fn no_group(key: &GangKey) -> Obstacle {
         let (namespace, name) = (&key.namespace, &key.name);
         Obstacle::new(
-            Verdict::NotEnoughMembers,
+            WaitReason::NotEnoughMembers,
             format!("PodGroup {namespace}/{name}, which the pods name, does not exist"),
             format!("create PodGroup {name} in namespace {namespace}"),
         )
@@ -155,7 +155,7 @@ impl Obstacle {
 
     pub(crate) fn no_queue(queue: &str) -> Obstacle {
         Obstacle::new(
-            Verdict::QueueMissing,
+            WaitReason::QueueMissing,
             format!("queue {queue} does not exist"),
             format!("create queue {queue}, or name another"),
         )
@@ -164,7 +164,7 @@ impl Obstacle {
 
     pub(crate) fn closed(queue: &str) -> Obstacle {
         Obstacle::new(
-            Verdict::QueueClosed,
+            WaitReason::QueueClosed,
             format!("queue {queue} is closed"),
             format!("open queue {queue}, or name another"),
         )
@@ -173,7 +173,7 @@ impl Obstacle {
 
     pub(crate) fn missing_members(missing: &str, have: usize) -> Obstacle {
         let mut obstacle = Obstacle::new(
-            Verdict::NotEnoughMembers,
+            WaitReason::NotEnoughMembers,
             format!("{missing} members exist"),
             "create the members that are missing".into(),
         );
@@ -186,7 +186,9 @@ impl Obstacle {
     pub(crate) fn is_of_room(&self) -> bool {
         matches!(
             self.verdict,
-            Verdict::InsufficientResources | Verdict::QuotaExceeded | Verdict::TopologyUnsatisfied
+            WaitReason::InsufficientResources
+                | WaitReason::QuotaExceeded
+                | WaitReason::TopologyUnsatisfied
         )
     }
 
@@ -213,7 +215,7 @@ impl Scheduler {
             self.names.quantity(resource, self.total.get(resource)),
         );
         Obstacle::new(
-            Verdict::InsufficientResources,
+            WaitReason::InsufficientResources,
             format!("minResources asks for {name}: {asked}, and all nodes together have {has}"),
             format!("nodes with more {name}, or a smaller minResources"),
         )
@@ -223,7 +225,7 @@ impl Scheduler {
     pub(crate) fn over_quota(
         &self,
         queue: &str,
-        bound: Bound,
+        bound: LimitingRule,
         asked: i64,
         possible: usize,
     ) -> Obstacle {
@@ -242,7 +244,7 @@ impl Scheduler {
             kept => format!(", reserves {} for queues below it", say(kept)),
         };
         let (binding, would_fit) = match bound {
-            Bound::Capability {
+            LimitingRule::Capability {
                 queue: at,
                 allowed,
                 held,
@@ -261,7 +263,7 @@ impl Scheduler {
                     self.queues.name(at)
                 ),
             ),
-            Bound::Borrowing {
+            LimitingRule::Borrowing {
                 queue: at,
                 allowed,
                 held,
@@ -280,7 +282,7 @@ impl Scheduler {
                     self.queues.name(at)
                 ),
             ),
-            Bound::Deserved {
+            LimitingRule::Deserved {
                 queue: at,
                 allowed,
                 held,
@@ -297,7 +299,7 @@ impl Scheduler {
                     self.queues.name(at)
                 ),
             ),
-            Bound::User {
+            LimitingRule::User {
                 queue: at,
                 user,
                 allowed,
@@ -315,7 +317,7 @@ impl Scheduler {
                     format!("{short} {name} released by user {user}, or a higher user limit"),
                 )
             }
-            Bound::Team {
+            LimitingRule::Team {
                 queue: at,
                 team,
                 allowed,
@@ -333,7 +335,7 @@ impl Scheduler {
                     format!("{short} {name} released by team {team}, or a higher team limit"),
                 )
             }
-            Bound::Guarantees { idle, kept, .. } => (
+            LimitingRule::Guarantees { idle, kept, .. } => (
                 format!(
                     "{} {name} are free, {} of them reserved for other queues' guarantees, and {asked} more are needed",
                     say(idle),
@@ -342,7 +344,7 @@ impl Scheduler {
                 format!("{short} {name} becoming free, or smaller guarantees"),
             ),
         };
-        let mut obstacle = Obstacle::new(Verdict::QuotaExceeded, binding, would_fit);
+        let mut obstacle = Obstacle::new(WaitReason::QuotaExceeded, binding, would_fit);
         obstacle.lasting = lasting;
         obstacle.possible = possible;
         obstacle
@@ -362,7 +364,7 @@ impl Scheduler {
         obstacle.per_reason = self.reasons(class, &view.tally, view.tally.short());
         sort(&mut obstacle.per_reason);
         if view.tally.nodes == 0 {
-            obstacle.verdict = Verdict::NoNodes;
+            obstacle.verdict = WaitReason::NoNodes;
             obstacle.binding = "there are no nodes".into();
             obstacle.would_fit = "join a node".into();
             return obstacle.lasting();
@@ -370,7 +372,7 @@ impl Scheduler {
         let demand = self.classes.get(class).demand();
         let scarce = self.scarce(class);
         if view.empty == 0 {
-            obstacle.verdict = Verdict::NoNodeFits;
+            obstacle.verdict = WaitReason::NoNodeFits;
             let gpus = self.classes.get(class).gpus();
             let refusals = view.tally.refused().map(|(refusal, _)| {
                 let own = gpus.remedy(refusal);
@@ -385,7 +387,7 @@ impl Scheduler {
             obstacle.would_fit = remedies.join("; or ");
             return obstacle.lasting();
         }
-        obstacle.verdict = Verdict::InsufficientResources;
+        obstacle.verdict = WaitReason::InsufficientResources;
         let Some(ix) = scarce.first().copied() else {
             return obstacle;
         };
@@ -422,7 +424,7 @@ impl Scheduler {
             obstacle.lasting = true;
         }
         if view.tally.apart > 0 {
-            let remedy = Refusal::OneAtMost.remedy();
+            let remedy = InfeasibleReason::OneAtMost.remedy();
             obstacle.would_fit.push_str(&format!("; or {remedy}"));
         }
         obstacle
@@ -444,7 +446,7 @@ impl Scheduler {
         let closed: usize = exclusions.values().sum();
         let of_exclusions = exclusions
             .iter()
-            .map(|(s, n)| counted(s.words().to_owned(), *n));
+            .map(|(s, n)| counted(s.message().to_owned(), *n));
         obstacle.per_reason = of_exclusions.collect();
         let others = self.reasons(class, &view.tally, view.full());
         obstacle.per_reason.extend(others);
@@ -454,7 +456,7 @@ impl Scheduler {
         } else {
             "nodes have"
         };
-        obstacle.verdict = Verdict::NoNodeFits;
+        obstacle.verdict = WaitReason::NoNodeFits;
         obstacle.room = false;
         obstacle.counts_free = None;
         let what = match exclusions
@@ -491,7 +493,7 @@ impl Scheduler {
         let slices = bound.slice.as_ref().map_or(String::new(), |(level, size)| {
             format!(" in whole slices of {size} a {level}")
         });
-        obstacle.verdict = Verdict::TopologyUnsatisfied;
+        obstacle.verdict = WaitReason::TopologyUnsatisfied;
         obstacle.counts_free = None;
         let Some((best, room)) = &bound.best else {
             obstacle.binding = format!("{what} must be in one {key}, and no node has that label");
@@ -528,7 +530,7 @@ impl Scheduler {
             return String::new();
         };
         let (runners, nodes) = (view.runners(), view.tally.nodes);
-        if self.classes.get(class).need() != Need::Image || runners == nodes {
+        if self.classes.get(class).need() != RuntimeNeed::Image || runners == nodes {
             return String::new();
         }
         match (runners, nodes) {
@@ -554,21 +556,21 @@ impl Scheduler {
     fn reasons(
         &self,
         class: ClassIx,
-        tally: &Tally,
+        tally: &InfeasibleTally,
         short: impl Iterator<Item = (Ix, usize)>,
     ) -> Vec<ReasonCount> {
         // Nodes that would have enough GPUs, were they not limited to one for each container, are
         // listed apart.
-        let mut refused: BTreeMap<Refusal, usize> = tally.refused().collect();
+        let mut refused: BTreeMap<InfeasibleReason, usize> = tally.refused().collect();
         if tally.apart > 0 {
-            *refused.entry(Refusal::OneAtMost).or_default() += tally.apart;
+            *refused.entry(InfeasibleReason::OneAtMost).or_default() += tally.apart;
         }
         let apart = |ix: Ix| if ix == GPU { tally.apart } else { 0 };
         let short = short.map(|(ix, nodes)| (ix, nodes - apart(ix)));
         let short = short.filter(|(_, nodes)| *nodes > 0);
         let of_room = short.map(|(ix, nodes)| counted(self.shortage(class, ix), nodes));
         let refused = refused.into_iter();
-        let of_refusals = refused.map(|(why, nodes)| counted(why.words().to_owned(), nodes));
+        let of_refusals = refused.map(|(why, nodes)| counted(why.message().to_owned(), nodes));
         of_refusals.chain(of_room).collect()
     }
 
@@ -597,7 +599,7 @@ impl Scheduler {
     fn piece(&self, class: ClassIx, ix: Ix) -> String {
         let facts = self.classes.get(class);
         match facts.share() {
-            Some(share) if ix == GPU => share.words(),
+            Some(share) if ix == GPU => share.message(),
             _ => {
                 let amount = self.names.quantity(ix, facts.demand().get(ix));
                 format!("{}: {amount}", self.names.name(ix))
@@ -620,7 +622,7 @@ impl Scheduler {
             places += 1;
         }
         let mut obstacle = Obstacle::new(
-            Verdict::Waiting,
+            WaitReason::Waiting,
             format!(
                 "it has nominated nodes; {terminating_pods} pods are terminating on {places} of them"
             ),

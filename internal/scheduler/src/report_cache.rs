@@ -9,19 +9,19 @@ use std::sync::Arc;
 use resources::report::PlacementReport;
 
 use crate::gang::GangKey;
-use crate::plan::{GroupRef, Plan, PodRef, Round, Unscheduled};
+use crate::plan::{GroupRef, Plan, PlanRound, PodRef, Unscheduled};
 use crate::queue::QueueIx;
 use crate::state::Scheduler;
 
 /// The reports of one queue, in queue order.
-type Line = Arc<Vec<Arc<PlacementReport>>>;
+type QueueReports = Arc<Vec<Arc<PlacementReport>>>;
 
 /// The reports of the last plan.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ReportCache {
-    lines: BTreeMap<QueueIx, Line>,
+    lines: BTreeMap<QueueIx, QueueReports>,
     /// Reports on gangs with nominated nodes.
-    held: Line,
+    held: QueueReports,
     /// Queues in which a gang with a report left or moved since.
     pub(crate) outdated: BTreeSet<QueueIx>,
 }
@@ -34,7 +34,7 @@ impl ReportCache {
     }
 }
 
-fn renew(old: &mut Line, new: Vec<Arc<PlacementReport>>) {
+fn renew(old: &mut QueueReports, new: Vec<Arc<PlacementReport>>) {
     let mut pairs = old.iter().zip(&new);
     if old.len() != new.len() || !pairs.all(|(a, b)| Arc::ptr_eq(a, b)) {
         *old = Arc::new(new);
@@ -44,14 +44,14 @@ fn renew(old: &mut Line, new: Vec<Arc<PlacementReport>>) {
 /// A report for each waiting gang, by queue and in queue order; gangs with nominated nodes come
 /// last. A copy costs the number of queues, however many gangs wait.
 #[derive(Clone, Debug, Default)]
-pub struct Reports {
-    lines: Vec<Line>,
+pub struct QueueOrderReports {
+    lines: Vec<QueueReports>,
 }
 
-impl Reports {
-    fn new<'a>(lines: impl IntoIterator<Item = &'a Line>) -> Reports {
+impl QueueOrderReports {
+    fn new<'a>(lines: impl IntoIterator<Item = &'a QueueReports>) -> QueueOrderReports {
         let all = lines.into_iter().filter(|line| !line.is_empty());
-        Reports {
+        QueueOrderReports {
             lines: all.cloned().collect(),
         }
     }
@@ -68,7 +68,7 @@ impl Reports {
 
     /// True if both are known to be equal without comparing each report.
     #[must_use]
-    pub fn same_as(&self, other: &Reports) -> bool {
+    pub fn same_as(&self, other: &QueueOrderReports) -> bool {
         self.lines.len() == other.lines.len()
             && self
                 .lines
@@ -79,9 +79,10 @@ impl Reports {
 
     /// The reports that differ from another plan's. Queues whose reports are shared are skipped.
     #[must_use]
-    pub fn news(&self, before: &Reports) -> Vec<&PlacementReport> {
-        let shared_with =
-            |line: &Line, other: &Reports| other.lines.iter().any(|has| Arc::ptr_eq(has, line));
+    pub fn news(&self, before: &QueueOrderReports) -> Vec<&PlacementReport> {
+        let shared_with = |line: &QueueReports, other: &QueueOrderReports| {
+            other.lines.iter().any(|has| Arc::ptr_eq(has, line))
+        };
         let gone = before.lines.iter().filter(|line| !shared_with(line, self));
         let old: BTreeMap<_, _> = (gone.flat_map(|line| line.iter()))
             .map(|report| ((&report.namespace, &report.group), report))
@@ -115,7 +116,7 @@ impl Reports {
     }
 }
 
-impl Index<usize> for Reports {
+impl Index<usize> for QueueOrderReports {
     type Output = PlacementReport;
 
     fn index(&self, at: usize) -> &PlacementReport {
@@ -130,15 +131,15 @@ impl Index<usize> for Reports {
     }
 }
 
-impl PartialEq for Reports {
-    fn eq(&self, other: &Reports) -> bool {
+impl PartialEq for QueueOrderReports {
+    fn eq(&self, other: &QueueOrderReports) -> bool {
         self.same_as(other) || self.iter().eq(other.iter())
     }
 }
 
 impl Scheduler {
     /// Writes the reports and the status of PodGroups that changed.
-    pub(crate) fn write_reports(&mut self, round: &Round, plan: &mut Plan) {
+    pub(crate) fn write_reports(&mut self, round: &PlanRound, plan: &mut Plan) {
         let unasked = self.changed_gangs.in_any_order().filter(|key| {
             let gang = self.gangs.get(key);
             gang.is_some_and(|gang| gang.line.is_some() && gang.blocked_answer.is_none())
@@ -167,11 +168,11 @@ impl Scheduler {
         }
         let lines = self.queues.iter();
         let lines = lines.filter_map(|(_, at, _)| self.report_cache.lines.get(&at));
-        plan.reports = Reports::new(lines.chain([&self.report_cache.held]));
+        plan.reports = QueueOrderReports::new(lines.chain([&self.report_cache.held]));
     }
 
     /// After a plan that tried all gangs.
-    fn write_all_reports(&mut self, round: &Round, plan: &mut Plan) {
+    fn write_all_reports(&mut self, round: &PlanRound, plan: &mut Plan) {
         self.report_cache.outdated.clear();
         self.outdated.clear();
         let queues: Vec<QueueIx> = self.queues.iter().map(|(_, at, _)| at).collect();
@@ -195,7 +196,7 @@ impl Scheduler {
 
     /// After a plan that tried only new gangs: the other reports stand, except that positions and
     /// estimates may have changed.
-    fn write_changed_reports(&mut self, round: &Round, plan: &mut Plan) {
+    fn write_changed_reports(&mut self, round: &PlanRound, plan: &mut Plan) {
         let mut queues = std::mem::take(&mut self.report_cache.outdated);
         for key in std::mem::take(&mut self.outdated) {
             let Some(gang) = self.gangs.get_mut(&key) else {
@@ -246,7 +247,7 @@ impl Scheduler {
         &mut self,
         at: QueueIx,
         count: usize,
-        round: &Round,
+        round: &PlanRound,
         plan: &mut Plan,
     ) -> bool {
         let line = &self.queues.at(at).line;
@@ -280,7 +281,7 @@ impl Scheduler {
         &mut self,
         key: &GangKey,
         ahead: usize,
-        round: &Round,
+        round: &PlanRound,
         plan: &mut Plan,
     ) -> Arc<PlacementReport> {
         let Some(obstacle) = round.obstacles.get(key) else {

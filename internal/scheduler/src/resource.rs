@@ -13,7 +13,7 @@ use resources::amounts::{self, Amounts, quantity_of};
 use resources::names::{GPU_OF_MODEL, GPU_SHARED, NVIDIA_GPU, NVIDIA_MIG};
 use resources::quantity::Quantity;
 
-use crate::gpu::{Kind, Product};
+use crate::gpu::{GpuKind, Product};
 
 /// The most resource names in a cluster. Further names share the last number, which no node offers,
 /// so pods that request them wait, and their report says so.
@@ -41,24 +41,24 @@ pub(crate) const GPU_UNIT: i64 = 1000;
 const BEYOND: Ix = (NAMES_MAX - 1) as Ix;
 
 /// A set of resources.
-pub(crate) type Set = u128;
+pub(crate) type ResourceSet = u128;
 
 /// The known names.
 #[derive(Clone, Debug)]
-pub(crate) struct Names {
+pub(crate) struct ResourceNames {
     list: Vec<String>,
     index: BTreeMap<String, Ix>,
     /// Resources counted in thousandths.
-    gpus: Set,
+    gpus: ResourceSet,
     /// Resources that are the GPUs of one model.
     models: Vec<(Product, Ix)>,
     /// Resources that GPUs are allocated as: whole, or MIG slices.
-    devices: Set,
+    devices: ResourceSet,
 }
 
-impl Names {
-    pub(crate) fn new() -> Names {
-        let mut names = Names {
+impl ResourceNames {
+    pub(crate) fn new() -> ResourceNames {
+        let mut names = ResourceNames {
             list: Vec::new(),
             index: BTreeMap::new(),
             gpus: 1 << GPU,
@@ -99,12 +99,12 @@ impl Names {
     }
 
     /// The resources counted in thousandths.
-    pub(crate) fn gpus(&self) -> Set {
+    pub(crate) fn gpus(&self) -> ResourceSet {
         self.gpus
     }
 
     /// The resources that GPUs are allocated as: whole, and MIG slices.
-    pub(crate) fn devices(&self) -> Set {
+    pub(crate) fn devices(&self) -> ResourceSet {
         self.devices
     }
 
@@ -119,7 +119,7 @@ impl Names {
     }
 
     /// The model resources under which a node's GPUs count.
-    pub(crate) fn models_of(&self, kind: &Kind) -> Set {
+    pub(crate) fn models_of(&self, kind: &GpuKind) -> ResourceSet {
         let mut set = 0;
         for (model, ix) in &self.models {
             if kind.is(model) {
@@ -215,12 +215,12 @@ impl Names {
 }
 
 /// The internal amount of one unit of a resource, given those counted in thousandths.
-pub(crate) fn unit(gpus: Set, ix: Ix) -> i64 {
+pub(crate) fn unit(gpus: ResourceSet, ix: Ix) -> i64 {
     if gpus & 1 << ix != 0 { GPU_UNIT } else { 1 }
 }
 
 /// The resources of a set.
-pub(crate) fn each(mut set: Set) -> impl Iterator<Item = Ix> {
+pub(crate) fn each(mut set: ResourceSet) -> impl Iterator<Item = Ix> {
     std::iter::from_fn(move || {
         // Runs for each pod event: costs the size of the set, not of all resources.
         let ix = (set != 0).then(|| set.trailing_zeros() as Ix)?;

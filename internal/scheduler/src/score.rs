@@ -4,7 +4,7 @@
 
 use crate::class::Class;
 use crate::filter::{avoided, preference};
-use crate::node::{Node, Offer};
+use crate::node::{Node, NodeAttributes};
 use crate::resource::{GPU, PODS};
 use crate::share::fits_at_once;
 
@@ -24,7 +24,7 @@ const AWAITS_LEAVERS: i64 = 500_000;
 /// A node's rank for a class: by tier, then by the number of pods that it holds, then by what would
 /// be left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Key {
+pub(crate) struct NodeRank {
     pub(crate) tier: i64,
     /// How many pods of the class fit.
     pub(crate) count: u32,
@@ -38,7 +38,7 @@ pub(crate) struct Key {
     begins: i64,
 }
 
-impl Key {
+impl NodeRank {
     /// How empty the node is: more is emptier.
     pub(crate) fn emptiness(&self) -> (i64, i64) {
         (self.idle, self.spare_gpus)
@@ -55,8 +55,8 @@ impl Key {
     }
 
     /// The smallest key of a tier and count.
-    pub(crate) fn least(tier: i64, count: u32) -> Key {
-        Key {
+    pub(crate) fn least(tier: i64, count: u32) -> NodeRank {
+        NodeRank {
             tier,
             count,
             spare_gpus: i64::MIN,
@@ -68,7 +68,7 @@ impl Key {
 }
 
 /// The part of a node's score that does not depend on its use.
-pub(crate) fn tier(class: &Class, node: &Node, offer: &Offer) -> i64 {
+pub(crate) fn tier(class: &Class, node: &Node, offer: &NodeAttributes) -> i64 {
     let wasted = class.demand().get(GPU) == 0 && offer.capacity(GPU) > 0;
     avoided(&class.tolerations, &offer.taints) * AVOIDED + offer.health.unwelcome()
         - preference(class.affinity.as_ref(), node, offer) * PREFERENCE
@@ -76,7 +76,13 @@ pub(crate) fn tier(class: &Class, node: &Node, offer: &Offer) -> i64 {
 }
 
 /// The node's key now.
-pub(crate) fn key(class: &Class, node: &Node, offer: &Offer, tier: i64, count: u32) -> Key {
+pub(crate) fn key(
+    class: &Class,
+    node: &Node,
+    offer: &NodeAttributes,
+    tier: i64,
+    count: u32,
+) -> NodeRank {
     let asked = class.demand().get(GPU);
     let free = if offer.allocatable.get(GPU) > 0 {
         node.free(GPU)
@@ -100,7 +106,7 @@ pub(crate) fn key(class: &Class, node: &Node, offer: &Offer, tier: i64, count: u
         0
     };
     let begins = if begins { BEGINS } else { 0 };
-    Key {
+    NodeRank {
         tier: tier + strain + begins + if waits { AWAITS_LEAVERS } else { 0 },
         count,
         spare_gpus,

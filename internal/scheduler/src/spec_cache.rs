@@ -10,8 +10,8 @@ use k8s_openapi::api::core::v1 as k8s;
 use resources::amounts::{Amounts, pod_requests};
 
 use crate::class::ClassIx;
-use crate::devices::{self, Ask};
-use crate::share::Wish;
+use crate::devices::{self, DeviceRequest};
+use crate::share::GpuAnnotations;
 use crate::state::Scheduler;
 
 /// The number of kinds that are kept.
@@ -20,29 +20,29 @@ const KINDS_MAX: usize = 16;
 /// The most recently seen kinds, roughly in order of use.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SpecCache {
-    kinds: Vec<Kind>,
+    kinds: Vec<CachedSpecs>,
 }
 
 /// Pods with equal relevant spec fields, and the result for the last of them.
 #[derive(Clone, Debug)]
-struct Kind {
+struct CachedSpecs {
     /// The relevant spec fields: everything that was read.
     relevant: k8s::PodSpec,
     requests: Amounts,
-    asks: Vec<Ask>,
-    listed: Vec<Ask>,
-    last: Option<Last>,
+    asks: Vec<DeviceRequest>,
+    listed: Vec<DeviceRequest>,
+    last: Option<LastPod>,
 }
 
 /// The last pod of a kind: its other inputs, and the result.
 #[derive(Clone, Debug)]
-struct Last {
-    wish: Wish,
+struct LastPod {
+    wish: GpuAnnotations,
     namespace: Arc<str>,
     labels: Option<BTreeMap<String, String>>,
     /// Its class, with the generation of that index.
     class: (ClassIx, u64),
-    asks: Arc<[Ask]>,
+    asks: Arc<[DeviceRequest]>,
 }
 
 /// The fields of a spec that determine a pod's requests.
@@ -104,7 +104,7 @@ fn is_relevant_of(relevant: &k8s::Container, container: &k8s::Container) -> bool
 
 impl SpecCache {
     /// Moves the kind of such pods to the front.
-    fn bring_forward(&mut self, spec: &k8s::PodSpec) -> &mut Kind {
+    fn bring_forward(&mut self, spec: &k8s::PodSpec) -> &mut CachedSpecs {
         let known = self
             .kinds
             .iter()
@@ -112,7 +112,7 @@ impl SpecCache {
         let at = known.unwrap_or_else(|| {
             self.kinds.truncate(KINDS_MAX - 1);
             let relevant = relevant(spec);
-            self.kinds.push(Kind {
+            self.kinds.push(CachedSpecs {
                 requests: pod_requests(&relevant),
                 asks: devices::asks(&relevant),
                 listed: devices::listed_asks(&relevant),
@@ -133,10 +133,10 @@ impl Scheduler {
         pod: &k8s::Pod,
         spec: &k8s::PodSpec,
         namespace: &Arc<str>,
-    ) -> (ClassIx, Arc<[Ask]>) {
+    ) -> (ClassIx, Arc<[DeviceRequest]>) {
         let labels = pod.metadata.labels.as_ref();
         let kind = self.spec_cache.bring_forward(spec);
-        let wish = Wish::read(&pod.metadata, &kind.relevant, &kind.requests);
+        let wish = GpuAnnotations::read(&pod.metadata, &kind.relevant, &kind.requests);
         if let Some(last) = &kind.last
             && last.wish == wish
             && last.namespace == *namespace
@@ -158,7 +158,7 @@ impl Scheduler {
         if *self.last_asks != asks[..] {
             self.last_asks = Arc::from(asks);
         }
-        kind.last = Some(Last {
+        kind.last = Some(LastPod {
             wish,
             namespace: namespace.clone(),
             labels: labels.cloned(),
@@ -206,9 +206,9 @@ mod tests {
     }
 
     /// The text of a pod's class, and what its containers request.
-    fn read(s: &Scheduler, name: &str) -> (String, Arc<[Ask]>) {
+    fn read(s: &Scheduler, name: &str) -> (String, Arc<[DeviceRequest]>) {
         let pod = &s.pods[&PodKey::new("ns", name)];
-        (s.classes.get(pod.class).words(), pod.asks.clone())
+        (s.classes.get(pod.class).message(), pod.asks.clone())
     }
 
     proptest! {

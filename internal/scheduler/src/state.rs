@@ -8,31 +8,31 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use crate::class::{ClassIx, Classes};
-use crate::config::{Config, Strategy};
+use crate::config::{Config, PlacementStrategy};
 use crate::cutting;
-use crate::devices::Ask;
+use crate::devices::DeviceRequest;
 use crate::dirty_set::DirtySet;
-use crate::evict::{Budgets, Likeness, Victims};
-use crate::expected_pods::Expected;
+use crate::evict::{Budgets, QueueVictims, VictimSearchKey};
+use crate::expected_pods::ExpectedPods;
 use crate::filter::neighbours::Neighbours;
 use crate::filter::volumes::Volumes;
-use crate::fit::View;
+use crate::fit::ClassView;
 use crate::gang::{Gang, GangKey};
-use crate::health::Load;
+use crate::health::ReportedLoad;
 use crate::incremental::SettledState;
-use crate::listed_devices::Held;
-use crate::name_table::Table;
-use crate::node::{Node, NodeIx, Offer};
+use crate::listed_devices::ListedDeviceHolders;
+use crate::name_table::NameTable;
+use crate::node::{Node, NodeAttributes, NodeIx};
 use crate::phase::LastConditions;
 use crate::pod::{Pod, PodKey};
 use crate::queue::Queues;
 use crate::report_cache::ReportCache;
-use crate::resource::{GPU, Ix, Names, Room, Set};
+use crate::resource::{GPU, Ix, ResourceNames, ResourceSet, Room};
 use crate::score;
 use crate::share::{GpuOrder, Take};
 use crate::spec_cache::SpecCache;
 use crate::timeline::Timeline;
-use crate::topology::Tree;
+use crate::topology::DomainTree;
 
 /// The number of class views kept between plans in a cluster of `VIEWED_NODES` nodes; more in a
 /// smaller cluster. A view costs about a hundred bytes a node.
@@ -52,7 +52,7 @@ pub(crate) struct Priority {
 #[derive(Clone, Debug)]
 pub struct Scheduler {
     pub(crate) config: Config,
-    pub(crate) names: Names,
+    pub(crate) names: ResourceNames,
     pub(crate) nodes: Vec<Node>,
     pub(crate) node_index: BTreeMap<Arc<str>, NodeIx>,
     pub(crate) free_nodes: Vec<NodeIx>,
@@ -64,9 +64,9 @@ pub struct Scheduler {
     pub(crate) classes: Classes,
     /// True once a node with failed RDMA was reported: see `fabric`.
     pub(crate) fabrics_failed: bool,
-    pub(crate) views: BTreeMap<ClassIx, View>,
-    pub(crate) pods: Table<PodKey, Pod>,
-    pub(crate) gangs: Table<GangKey, Gang>,
+    pub(crate) views: BTreeMap<ClassIx, ClassView>,
+    pub(crate) pods: NameTable<PodKey, Pod>,
+    pub(crate) gangs: NameTable<GangKey, Gang>,
     pub(crate) queues: Queues,
     pub(crate) priorities: BTreeMap<String, Priority>,
     /// Pods that request GPU memory, and the number of nodes by memory of a GPU.
@@ -75,7 +75,7 @@ pub struct Scheduler {
     /// Pods with GPUs by node, and the number of nodes by the set of model resources that their
     /// GPUs count under; kept only while such resources exist.
     pub(crate) on_gpus: BTreeSet<(NodeIx, PodKey)>,
-    pub(crate) kinds: BTreeMap<Set, usize>,
+    pub(crate) kinds: BTreeMap<ResourceSet, usize>,
     /// The capacity of usable nodes, and what pods use of it.
     pub(crate) total: Room,
     pub(crate) used: Room,
@@ -97,13 +97,13 @@ pub struct Scheduler {
     /// Gangs with nominated nodes.
     pub(crate) nominated: BTreeSet<GangKey>,
     /// By queue: gangs on nodes, in eviction order.
-    pub(crate) victims: BTreeMap<String, Victims>,
+    pub(crate) victims: BTreeMap<String, QueueVictims>,
     /// How often the cluster changed other than by a plan: see `evict`.
     pub(crate) age: u64,
     /// The cache of recent pod specs.
     pub(crate) spec_cache: SpecCache,
     /// What the containers of the last pod request.
-    pub(crate) last_asks: Arc<[Ask]>,
+    pub(crate) last_asks: Arc<[DeviceRequest]>,
     /// The namespace of the last pod or gang.
     pub(crate) last_namespace: Arc<str>,
     /// The conditions of the last gang.
@@ -127,22 +127,22 @@ pub struct Scheduler {
     /// Pods that may hold a failed GPU.
     pub(crate) pods_on_failed_devices: BTreeSet<PodKey>,
     /// Fruitless searches for evictions: the version at which they ran, and the reason.
-    pub(crate) refused: BTreeMap<Likeness, (u64, String)>,
+    pub(crate) refused: BTreeMap<VictimSearchKey, (u64, String)>,
     /// The last class used for another scheduler's request: held, so that its view is kept.
     pub(crate) extender_class: Option<ClassIx>,
     /// Nodes with a known load, by the time when it becomes too old.
     pub(crate) loads: BTreeSet<(Timestamp, NodeIx)>,
-    pub(crate) topology: Tree,
+    pub(crate) topology: DomainTree,
     /// Expected ends, the gang that capacity is reserved for, and when it can start.
     pub(crate) timeline: Timeline,
     pub(crate) neighbours: Neighbours,
     /// Which pods hold which slices and other vendors' devices.
-    pub(crate) listed: Held,
+    pub(crate) listed: ListedDeviceHolders,
     /// Which GPUs can be repartitioned, and the decisions about them.
-    pub(crate) cutting: cutting::Memory,
+    pub(crate) cutting: cutting::RepartitionState,
     /// Claims and volumes, and the pods that name them.
     pub(crate) volumes: Volumes,
-    pub(crate) expected: Expected,
+    pub(crate) expected: ExpectedPods,
     /// The number of releases and relaxations: what may help gangs that do not wait for room.
     pub(crate) releases: u64,
     /// Answers renewed in this plan only for their wording.
@@ -153,23 +153,23 @@ impl Scheduler {
     /// A scheduler without any objects.
     #[must_use]
     pub fn new(config: Config) -> Scheduler {
-        let packs = config.gpus == GpuOrder::Pack && config.placement != Strategy::Spread;
-        let mut names = Names::new();
+        let packs = config.gpus == GpuOrder::Pack && config.placement != PlacementStrategy::Spread;
+        let mut names = ResourceNames::new();
         let mut classes = Classes::new(packs);
         Scheduler {
-            expected: Expected::new(&config.expected, &mut classes, &mut names),
+            expected: ExpectedPods::new(&config.expected, &mut classes, &mut names),
             classes,
             fabrics_failed: false,
             by_memory: BTreeSet::new(),
             memories: BTreeMap::new(),
             on_gpus: BTreeSet::new(),
             kinds: BTreeMap::new(),
-            topology: Tree::new(&config.topology),
+            topology: DomainTree::new(&config.topology),
             timeline: Timeline::default(),
             neighbours: Neighbours::default(),
             volumes: Volumes::new(config.volumes_told),
-            listed: Held::default(),
-            cutting: cutting::Memory::default(),
+            listed: ListedDeviceHolders::default(),
+            cutting: cutting::RepartitionState::default(),
             loads: BTreeSet::new(),
             releases: 0,
             renewed: 0,
@@ -182,8 +182,8 @@ impl Scheduler {
             clock: 0,
             ranks_stale: false,
             views: BTreeMap::new(),
-            pods: Table::default(),
-            gangs: Table::default(),
+            pods: NameTable::default(),
+            gangs: NameTable::default(),
             queues: Queues::default(),
             priorities: BTreeMap::new(),
             total: Room::default(),
@@ -266,7 +266,7 @@ impl Scheduler {
     }
 
     /// Updates a node's load. Causes no plan by itself; the next plan uses it.
-    pub(crate) fn load_changed(&mut self, at: NodeIx, load: Option<Load>) {
+    pub(crate) fn load_changed(&mut self, at: NodeIx, load: Option<ReportedLoad>) {
         let age = self.config.load_age;
         let node = &mut self.nodes[at];
         let Some(offer) = &mut node.offer else { return };
@@ -298,9 +298,9 @@ impl Scheduler {
         }
     }
 
-    pub(crate) fn set_offer(&mut self, at: NodeIx, offer: Option<Offer>) {
+    pub(crate) fn set_offer(&mut self, at: NodeIx, offer: Option<NodeAttributes>) {
         let age = self.config.load_age;
-        let stale_at = |offer: &Offer| offer.health.stale_at(age);
+        let stale_at = |offer: &NodeAttributes| offer.health.stale_at(age);
         if let Some(old) = self.nodes[at].offer.as_ref().and_then(stale_at) {
             self.loads.remove(&(old, at));
         }
@@ -313,8 +313,9 @@ impl Scheduler {
     }
 
     /// Like `set_offer`, for an offer that changes no pod's account.
-    pub(crate) fn put_offer(&mut self, at: NodeIx, offer: Option<Offer>) {
-        let kind = |offer: &Offer| (offer.allocatable.get(GPU) > 0).then_some(offer.models);
+    pub(crate) fn put_offer(&mut self, at: NodeIx, offer: Option<NodeAttributes>) {
+        let kind =
+            |offer: &NodeAttributes| (offer.allocatable.get(GPU) > 0).then_some(offer.models);
         if let Some(old) = self.nodes[at].offer.as_ref().and_then(kind)
             && let Some(nodes) = self.kinds.get_mut(&old)
         {
@@ -392,7 +393,7 @@ impl Scheduler {
     pub(crate) fn refresh(&mut self, class: ClassIx) {
         let view = self.views.entry(class).or_default();
         if view.epoch != self.topology.epoch() {
-            *view = View::default();
+            *view = ClassView::default();
             view.epoch = self.topology.epoch();
         }
         view.asked = self.plans;

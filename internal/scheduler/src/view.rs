@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use resources::amounts::Amounts;
 
 use crate::gang::GangKey;
-use crate::pod::{PodKey, Stage};
+use crate::pod::{PodKey, PodStage};
 use crate::resource::GPU;
 use crate::state::Scheduler;
 
@@ -133,7 +133,7 @@ impl Scheduler {
             let demand = self.classes.get(pod.class).take(node).demand;
             let view = PodView {
                 node: pod.node.map(|at| self.nodes[at].name.to_string()),
-                pending: pod.stage == Stage::Pending,
+                pending: pod.stage == PodStage::Pending,
                 requests: self.names.listed(demand.0.iter().copied()),
                 gpu_milli: demand.get(GPU),
                 group: pod.gang.name.to_string(),

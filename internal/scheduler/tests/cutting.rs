@@ -3,7 +3,7 @@
 mod support;
 
 use jiff::{SignedDuration, Timestamp};
-use scheduler::{Config, Cutting, Event, Plan, Scheduler};
+use scheduler::{Config, Event, Plan, RepartitionBudget, Scheduler};
 use serde_json::{Value, json};
 use support::*;
 
@@ -59,9 +59,9 @@ fn asks(name: &str, resource: &'static str, count: &'static str) -> Event {
 
 fn cutting(queues: &[&str]) -> Scheduler {
     Scheduler::new(Config {
-        cutting: Some(Cutting {
+        cutting: Some(RepartitionBudget {
             queues: queues.iter().map(|queue| (*queue).to_owned()).collect(),
-            ..Cutting::default()
+            ..RepartitionBudget::default()
         }),
         ..Config::default()
     })

@@ -149,7 +149,7 @@ struct World {
 }
 
 impl World {
-    fn tell(&self) -> Scheduler {
+    fn notify(&self) -> Scheduler {
         let mut s = scheduler();
         for (name, devices) in &self.nodes {
             s.apply(described(name, devices));
@@ -194,7 +194,7 @@ proptest! {
             let list = vec![(true, numa), (true, numa), (true, numa.map(|_| 1)), (true, None)];
             world.nodes.insert(at.to_owned(), [(GPU, list.clone()), (CARD, list)].into());
         }
-        let mut s = world.tell();
+        let mut s = world.notify();
         for (born, op) in ops.into_iter().enumerate() {
             match op {
                 Op::Pod(first, count) => {
@@ -217,7 +217,7 @@ proptest! {
                     list[index].0 = !list[index].0;
                     s.apply(described(&name, devices));
                 }
-                Op::Restart => s = world.tell(),
+                Op::Restart => s = world.notify(),
                 Op::Plan(fails) => {
                     let plan = s.plan(now());
                     for (place, bind) in plan.binds.iter().enumerate() {

@@ -82,7 +82,7 @@ fn a_queue_reclaims_its_share_only_from_gangs_with_little_work_to_lose() {
     for (ran, gone) in [(1, 2), (2, 2), (3, 0)] {
         let mut c = Cluster::new();
         for queue in ["a", "b"] {
-            c.tell(queue_with(queue, |_| {}));
+            c.notify(queue_with(queue, |_| {}));
         }
         c.nodes(&[("n1", 4), ("n2", 4)]);
         for old in ["old", "older"] {
@@ -178,7 +178,7 @@ fn a_nomination_ends_when_its_gang_is_deleted() {
     c.gang("new", "default", "high", 1, 1, 4);
     let plan = c.run();
     c.gone("new-0");
-    c.tell(Event::PodGroupGone("ns".into(), "new".into()));
+    c.notify(Event::PodGroupGone("ns".into(), "new".into()));
     c.leave(&plan);
     c.gang("other", "default", "low", 1, 1, 4);
     assert_eq!(bound(&c.plan()).len(), 1);
@@ -295,7 +295,7 @@ fn gangs_of_equal_priority_preempt_only_where_the_queue_permits_older_over_young
     ] {
         let mut c = Cluster::new();
         c.nodes(&[("n1", 1)]);
-        c.tell(queue_with("q", |queue| {
+        c.notify(queue_with("q", |queue| {
             queue["metadata"]["annotations"] =
                 json!({"muster.io/preemption": json!({"withinQueue": policy}).to_string()});
         }));
@@ -332,7 +332,7 @@ fn non_preemptible_gangs_are_not_evicted_and_policy_never_does_not_evict() {
     c.gang("old", "default", "low", 1, 1, 1);
     c.run();
     let class = json!({"metadata": {"name": "polite"}, "value": 100, "preemptionPolicy": "Never"});
-    c.tell(Event::PriorityClassChanged(Box::new(
+    c.notify(Event::PriorityClassChanged(Box::new(
         serde_json::from_value(class).unwrap(),
     )));
     c.gang("new", "default", "polite", 1, 1, 1);
@@ -393,7 +393,7 @@ fn a_queue_that_is_not_reclaimable_loses_nothing() {
     let mut c = Cluster::new();
     c.nodes(&[("n1", 2)]);
     c.queue("b", 2);
-    c.tell(queue_with("a", |queue| {
+    c.notify(queue_with("a", |queue| {
         queue["spec"]["deserved"] = json!({"nvidia.com/gpu": "0"});
         queue["spec"]["reclaimable"] = json!(false);
     }));
@@ -408,7 +408,7 @@ fn a_queue_of_higher_priority_loses_only_what_another_deserves() {
     let mut c = Cluster::new();
     c.nodes(&[("n1", 4)]);
     for (name, priority, surplus) in [("first", 2, "0"), ("second", 1, "1")] {
-        c.tell(queue_with(name, |queue| {
+        c.notify(queue_with(name, |queue| {
             queue["spec"]["deserved"] =
                 json!({"nvidia.com/gpu": "1", "cpu": "1000", "memory": "1000Ti"});
             queue["spec"]["priority"] = json!(priority);
@@ -480,7 +480,7 @@ fn a_gang_below_its_minimum_is_completed_when_a_node_is_repaired() {
     c.nodes(&[("n1", 1), ("n2", 1)]);
     c.gang("g", "default", "mid", 2, 2, 1);
     c.run();
-    c.tell(Event::NodeGone("n2".into()));
+    c.notify(Event::NodeGone("n2".into()));
     let lost: Vec<String> = {
         let view = c.scheduler.view();
         let on = view
@@ -491,7 +491,7 @@ fn a_gang_below_its_minimum_is_completed_when_a_node_is_repaired() {
     };
     assert_eq!(lost.len(), 1);
     c.gone(&lost[0]);
-    c.tell(pod(&lost[0], "g", 1));
+    c.notify(pod(&lost[0], "g", 1));
     let plan = c.run();
     assert!(plan.evictions.is_empty() && plan.binds.is_empty());
     c.nodes(&[("n2", 1)]);
@@ -527,7 +527,7 @@ fn disabled_actions_are_not_taken() {
 #[test]
 fn devices_of_leaving_pods_are_not_allocated() {
     let mut c = Cluster::new();
-    c.tell(described("n1", 4, |_| true));
+    c.notify(described("n1", 4, |_| true));
     c.gang("old", "default", "low", 1, 1, 2);
     c.gang("stays", "default", "high", 1, 1, 1);
     c.run();
@@ -593,7 +593,7 @@ fn a_gang_moves_only_to_a_new_place_that_is_reserved_for_it() {
     let plan = c.run();
     assert_eq!(bound(&plan).keys().collect::<Vec<_>>(), ["new-0"]);
     let gang = moved.trim_end_matches("-0").to_owned();
-    c.tell(pod(&moved, &gang, 2));
+    c.notify(pod(&moved, &gang, 2));
     let plan = c.run();
     assert!(bound(&plan).contains_key(&moved), "{:?}", plan.reports);
     assert!(nominated(&plan).is_empty());

@@ -42,7 +42,7 @@ fn evictions_stop_at_the_budget_and_the_report_names_it() {
     for (spec, want) in table {
         let mut c = Cluster::new();
         web(&mut c);
-        c.tell(budget("b", &spec));
+        c.notify(budget("b", &spec));
         for i in 0..4 {
             c.gang(&format!("new{i}"), "default", "high", 1, 1, 1);
         }
@@ -70,7 +70,7 @@ fn the_next_candidate_is_evicted_where_a_budget_protects_the_first() {
         });
     }
     let mut free = c.scheduler.clone();
-    c.tell(budget("b", &json!({"minAvailable": 1})));
+    c.notify(budget("b", &json!({"minAvailable": 1})));
     c.gang("new", "default", "high", 1, 1, 1);
     assert_eq!(evicted(&c.plan()), ["older-0"]);
     free.apply(group_with("new", 1, |group| {
@@ -88,7 +88,7 @@ fn a_budget_is_broken_only_if_configured_and_as_a_last_resort() {
             ..Config::default()
         });
         web(&mut c);
-        c.tell(budget("b", &json!({"maxUnavailable": 0})));
+        c.notify(budget("b", &json!({"maxUnavailable": 0})));
         c.gang("new", "default", "high", 1, 1, 2);
         assert_eq!(c.plan().evictions.len(), if breaks { 2 } else { 0 });
     }
@@ -116,7 +116,7 @@ fn moves_never_break_a_budget() {
                 });
             }
             if protects {
-                c.tell(budget("b", &json!({"maxUnavailable": 0})));
+                c.notify(budget("b", &json!({"maxUnavailable": 0})));
             }
             c.gang("new", "default", "mid", 1, 1, 2);
             assert_eq!(c.plan().evictions.len(), usize::from(!protects));
@@ -137,7 +137,7 @@ fn an_evicted_pod_counts_until_it_is_back_and_a_deleted_budget_protects_no_pod()
         }
         other => other,
     };
-    c.tell(with_status(budget("b", &json!({"maxUnavailable": 1}))));
+    c.notify(with_status(budget("b", &json!({"maxUnavailable": 1}))));
     for i in 0..2 {
         c.gang(&format!("new{i}"), "default", "high", 1, 1, 1);
     }
@@ -147,6 +147,6 @@ fn an_evicted_pod_counts_until_it_is_back_and_a_deleted_budget_protects_no_pod()
     // Three of four expected pods are left: no other pod may be evicted.
     c.queue("nudge", 0);
     assert!(c.run().evictions.is_empty());
-    c.tell(Event::BudgetGone("ns".into(), "b".into()));
+    c.notify(Event::BudgetGone("ns".into(), "b".into()));
     assert_eq!(c.run().evictions.len(), 1);
 }

@@ -100,12 +100,12 @@ fn the_budget_is_hourly_and_moves_converge() {
         c.leave(&plan);
         for eviction in &plan.evictions {
             let gpus = if eviction.group.name == "c" { 2 } else { 1 };
-            c.tell(pod(&eviction.pod.name, &eviction.group.name, gpus));
+            c.notify(pod(&eviction.pod.name, &eviction.group.name, gpus));
         }
         c.run();
         c.at += jiff::SignedDuration::from_mins(31);
         c.queue("nudge", 0);
-        c.tell(scheduler::Event::QueueGone("nudge".into()));
+        c.notify(scheduler::Event::QueueGone("nudge".into()));
     }
     assert_eq!(moves.iter().sum::<usize>(), 2, "{moves:?}");
     assert_eq!(c.scheduler.what_if().defragmentation(c.at).moves.len(), 0);
@@ -167,7 +167,7 @@ fn a_pod_disruption_budget_keeps_a_node_from_being_emptied() {
         "metadata": {"name": "b", "namespace": "ns"},
         "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "web"}}},
     });
-    c.tell(scheduler::Event::BudgetChanged(
+    c.notify(scheduler::Event::BudgetChanged(
         serde_json::from_value(budget).unwrap(),
     ));
     assert_eq!(c.plan().evictions.len(), 1);

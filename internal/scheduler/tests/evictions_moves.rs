@@ -56,7 +56,7 @@ fn of_two_sufficient_members_the_smaller_moves() {
 fn a_gang_that_needs_one_domain_has_others_moved_out_of_it() {
     let mut c = consolidating();
     for (name, rack) in [("n1", "r1"), ("n2", "r1"), ("n3", "r2"), ("n4", "r2")] {
-        c.tell(node_with(name, 4, |node| {
+        c.notify(node_with(name, 4, |node| {
             node["metadata"]["labels"]["rack"] = json!(rack);
         }));
     }
@@ -78,7 +78,7 @@ fn a_gang_that_needs_one_domain_evicts_the_gangs_in_one_domain() {
         ..Config::default()
     });
     for (name, rack) in [("n1", "r1"), ("n2", "r1"), ("n3", "r2"), ("n4", "r2")] {
-        c.tell(node_with(name, 4, |node| {
+        c.notify(node_with(name, 4, |node| {
             node["metadata"]["labels"]["rack"] = json!(rack);
         }));
     }
@@ -108,7 +108,7 @@ fn no_gang_moves_if_marked_immovable_or_for_a_queue_at_its_limit() {
     c.nodes(&[("n1", 4), ("n2", 4)]);
     for (name, at) in [("a", "n1"), ("b", "n2")] {
         running(&mut c, name, "default", 1, &[at], 2);
-        c.tell(group_with(name, 1, |group| {
+        c.notify(group_with(name, 1, |group| {
             group["spec"]["priorityClassName"] = json!("mid");
             group["metadata"]["annotations"] = json!({"muster.io/movable": "false"});
         }));
@@ -119,7 +119,7 @@ fn no_gang_moves_if_marked_immovable_or_for_a_queue_at_its_limit() {
     // A queue at its capability gains nothing by moves.
     let mut c = consolidating();
     c.nodes(&[("n1", 4), ("n2", 4)]);
-    c.tell(queue_with("small", |queue| {
+    c.notify(queue_with("small", |queue| {
         queue["spec"]["capability"] = json!({"nvidia.com/gpu": "4"});
     }));
     running(&mut c, "a", "small", 1, &["n1"], 2);
@@ -171,7 +171,7 @@ fn a_sub_group_does_not_shrink_below_its_own_minimum() {
         group["metadata"]["annotations"]["muster.io/sub-groups"] = json!(parts.to_string());
     });
     for (i, part) in ["a", "a", "b", "b"].into_iter().enumerate() {
-        c.tell(pod_with(&format!("low-{i}"), Some("low"), 1, |pod| {
+        c.notify(pod_with(&format!("low-{i}"), Some("low"), 1, |pod| {
             pod["metadata"]["annotations"]["muster.io/sub-group"] = json!(part);
             pod["spec"]["nodeName"] = json!("n1");
             pod["status"] = json!({"phase": "Running"});

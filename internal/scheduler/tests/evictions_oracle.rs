@@ -232,7 +232,7 @@ impl Case {
         juniors && modest && rich && entitled && kept && (!strictly || lost[0] == 0)
     }
 
-    fn tell(&self, world: &World) -> Scheduler {
+    fn notify(&self, world: &World) -> Scheduler {
         let mut s = scheduler();
         for priority in 0..5 {
             s.apply(priority_class(&format!("p{priority}"), priority));
@@ -303,7 +303,7 @@ fn victims(plan: &Plan) -> Victims {
 
 fn check(case: &Case, exact: bool) -> Result<(), TestCaseError> {
     let world = case.world();
-    let mut s = case.tell(&world);
+    let mut s = case.notify(&world);
     let plan = s.plan(now());
     let gone = victims(&plan);
     let got = placed(&plan);
@@ -407,6 +407,6 @@ fn the_one_victim_that_makes_room_is_evicted_before_its_turn() {
         taker: gang(0, 1, 1, 1, 3, false, 0),
     };
     check(&case, true).unwrap();
-    let mut s = case.tell(&case.world());
+    let mut s = case.notify(&case.world());
     assert_eq!(victims(&s.plan(now())), Victims::from([(2, 0)]));
 }

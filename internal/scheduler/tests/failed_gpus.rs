@@ -23,7 +23,7 @@ fn ill(gpu: usize, failed: bool) -> Event {
 /// Three pods on the node, of a gang that needs them all. Returns the pod on GPU 1.
 fn running() -> (Cluster, String) {
     let mut c = Cluster::new();
-    c.tell(described("n", 4, |_| true));
+    c.notify(described("n", 4, |_| true));
     c.gang("g", "default", "mid", 3, 3, 1);
     let plan = c.run();
     assert_eq!(plan.binds.len(), 3);
@@ -41,7 +41,7 @@ fn evicted(plan: &Plan) -> Vec<(&str, EvictionReason)> {
 #[test]
 fn a_pod_on_a_failed_gpu_is_evicted_alone_and_gets_another_gpu() {
     let (mut c, holder) = running();
-    c.tell(ill(1, true));
+    c.notify(ill(1, true));
     let plan = c.run();
     assert_eq!(evicted(&plan), [(&*holder, EvictionReason::FailedDevice)]);
     assert!(plan.evictions[0].message.contains("GPU that failed"));
@@ -55,7 +55,7 @@ fn a_pod_on_a_failed_gpu_is_evicted_alone_and_gets_another_gpu() {
     again["metadata"]["annotations"] = json!({"scheduling.k8s.io/group-name": "g"});
     again["spec"]["nodeName"] = json!(null);
     again["status"] = json!({"phase": "Pending"});
-    c.tell(Event::PodChanged(Box::new(
+    c.notify(Event::PodChanged(Box::new(
         serde_json::from_value(again).unwrap(),
     )));
     let plan = c.run();
@@ -70,10 +70,10 @@ fn a_pod_on_a_failed_gpu_is_evicted_alone_and_gets_another_gpu() {
 #[test]
 fn a_pod_on_a_gpu_out_of_service_continues() {
     let (mut c, _) = running();
-    c.tell(ill(1, false));
+    c.notify(ill(1, false));
     assert!(c.run().evictions.is_empty());
     // Until it fails as well.
-    c.tell(ill(1, true));
+    c.notify(ill(1, true));
     assert_eq!(c.run().evictions.len(), 1);
 }
 
@@ -81,9 +81,9 @@ fn a_pod_on_a_gpu_out_of_service_continues() {
 fn a_pod_that_arrives_after_its_gpu_failed_is_evicted_too() {
     let (before, holder) = running();
     let mut c = Cluster::new();
-    c.tell(ill(1, true));
+    c.notify(ill(1, true));
     assert!(c.run().evictions.is_empty());
-    c.tell(Event::PodChanged(Box::new(before.pods[&holder].clone())));
+    c.notify(Event::PodChanged(Box::new(before.pods[&holder].clone())));
     assert_eq!(
         evicted(&c.run()),
         [(&*holder, EvictionReason::FailedDevice)]
@@ -94,10 +94,10 @@ fn a_pod_that_arrives_after_its_gpu_failed_is_evicted_too() {
 fn pods_of_other_schedulers_are_not_evicted() {
     let (before, holder) = running();
     let mut c = Cluster::new();
-    c.tell(ill(1, true));
+    c.notify(ill(1, true));
     let mut pod = serde_json::to_value(&before.pods[&holder]).unwrap();
     pod["spec"]["schedulerName"] = json!("somebody-else");
-    c.tell(Event::PodChanged(Box::new(
+    c.notify(Event::PodChanged(Box::new(
         serde_json::from_value(pod).unwrap(),
     )));
     assert!(c.run().evictions.is_empty());
@@ -114,9 +114,9 @@ fn no_eviction_breaks_a_disruption_budget() {
     let selector = json!({"matchLabels": {"app": "web"}});
     let budget = json!({"metadata": {"name": "keep", "namespace": "ns"},
         "spec": {"minAvailable": 3, "selector": selector}});
-    c.tell(Event::BudgetChanged(Box::new(
+    c.notify(Event::BudgetChanged(Box::new(
         serde_json::from_value(budget).unwrap(),
     )));
-    c.tell(ill(1, true));
+    c.notify(ill(1, true));
     assert!(c.run().evictions.is_empty());
 }

@@ -141,7 +141,7 @@ fn packing_can_still_be_configured() {
     let pods = [(asking("", RARE), 1), (asking("", PLAIN), 1)];
     let mut s = Scheduler::new(Config {
         expected: pods.to_vec(),
-        placement: scheduler::Strategy::Pack,
+        placement: scheduler::PlacementStrategy::Pack,
         ..Config::default()
     });
     rare_and_plain(&mut s);

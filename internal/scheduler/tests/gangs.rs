@@ -3,7 +3,7 @@
 mod support;
 
 use resources::kinds::PodGroupPhase;
-use resources::report::Verdict;
+use resources::report::WaitReason;
 use scheduler::{GroupRef, PodRef};
 use serde_json::json;
 use support::*;
@@ -32,7 +32,7 @@ fn a_gang_that_does_not_fit_binds_nothing_and_says_why() {
     let plan = s.plan(now());
     assert!(plan.binds.is_empty());
     let report = report(&plan, "second");
-    assert_eq!(report.verdict, Verdict::InsufficientResources);
+    assert_eq!(report.verdict, WaitReason::InsufficientResources);
     assert_eq!(
         (report.members_wanted, report.members_placed_possible),
         (6, 2)
@@ -85,7 +85,7 @@ fn a_gang_whose_members_do_not_exist_yet_waits_for_them() {
     s.apply(group("g", 3));
     s.apply(pod("g-0", "g", 1));
     let plan = s.plan(now());
-    assert_eq!(report(&plan, "g").verdict, Verdict::NotEnoughMembers);
+    assert_eq!(report(&plan, "g").verdict, WaitReason::NotEnoughMembers);
     assert_eq!(report(&plan, "g").binding, "1 of 3 members exist");
     assert_eq!(plan.groups[0].phase, PodGroupPhase::Inqueue);
     s.apply(pod("g-1", "g", 1));
@@ -139,7 +139,7 @@ fn a_task_that_does_not_fit_holds_the_whole_gang() {
     let before = s.view();
     let plan = s.plan(now());
     assert!(plan.binds.is_empty());
-    assert_eq!(report(&plan, "g").verdict, Verdict::NoNodeFits);
+    assert_eq!(report(&plan, "g").verdict, WaitReason::NoNodeFits);
     assert_eq!(report(&plan, "g").tasks.len(), 2);
     let mut after = s.view();
     after.queues = before.queues.clone();

@@ -8,7 +8,7 @@ mod support;
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
-use resources::report::Verdict;
+use resources::report::WaitReason;
 use scheduler::{Event, Plan};
 use serde_json::{Value, json};
 use support::*;
@@ -91,7 +91,7 @@ fn the_report_says_what_no_gpu_is() {
     let notes = [("gpu-model", "B200|H200"), ("gpu-min-memory", "100Gi")];
     let plan = plan(fleet().into_iter().chain([asking("p", &notes)]));
     let report = report(&plan, "p");
-    assert_eq!(report.verdict, Verdict::NoNodeFits);
+    assert_eq!(report.verdict, WaitReason::NoNodeFits);
     assert_eq!(
         report.sentence(),
         "0/4 nodes are available: 4 node(s) had no GPU of the model asked for."

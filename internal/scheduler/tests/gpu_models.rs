@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
-use resources::report::Verdict;
+use resources::report::WaitReason;
 use scheduler::{Event, Scheduler};
 use serde_json::{Value, json};
 use support::*;
@@ -69,7 +69,7 @@ fn a_queue_holds_no_more_of_a_model_than_it_may() {
     let plan = s.plan(now());
     assert_eq!(on(&plan, "a"), 3);
     let why = report(&plan, "p3");
-    assert_eq!(why.verdict, Verdict::QuotaExceeded);
+    assert_eq!(why.verdict, WaitReason::QuotaExceeded);
     assert_eq!(
         why.binding,
         "queue q holds 3 of the 3 nvidia.com/gpu.A100 it may use, and 1 more are needed"
@@ -90,7 +90,7 @@ fn who_takes_any_model_goes_where_the_queue_may() {
     let plan = s.plan(now());
     assert_eq!((on(&plan, "a"), on(&plan, "h")), (2, 1));
     let waits: Vec<_> = plan.reports.iter().map(|report| report.verdict).collect();
-    assert_eq!(waits, [Verdict::QuotaExceeded]);
+    assert_eq!(waits, [WaitReason::QuotaExceeded]);
     s.apply(queue("q", json!({"capability": {A100: "2", H100: "2"}})));
     assert_eq!(on(&s.plan(now()), "h"), 1);
 }
@@ -150,7 +150,7 @@ fn a_gang_that_no_model_holds_whole_waits() {
     gang_in(&mut s, "g", 6, 1, "q", 100);
     let plan = s.plan(now());
     assert!(bound(&plan).is_empty());
-    assert_eq!(report(&plan, "g").verdict, Verdict::QuotaExceeded);
+    assert_eq!(report(&plan, "g").verdict, WaitReason::QuotaExceeded);
     s.apply(queue("q", json!({"capability": {A100: "3", H100: "6"}})));
     assert_eq!(on(&s.plan(now()), "h"), 6);
 }

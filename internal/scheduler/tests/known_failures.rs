@@ -74,14 +74,14 @@ fn volcano_3852_and_3318_a_waiting_gang_is_written_once_while_its_reason_stands(
     let mut later = 0;
     for round in 0..40 {
         // Heartbeats, changes of running pods, and pods that have nothing to do with it.
-        c.tell(node_with(&nodes[round % 10], 8, |node| {
+        c.notify(node_with(&nodes[round % 10], 8, |node| {
             node["status"]["conditions"][0]["lastHeartbeatTime"] = json!(c_time(round));
         }));
         c.change(&format!("runs-{}", round % 10), |pod| {
             pod["status"]["message"] = json!(format!("step {round}"));
         });
         let name = format!("other{round}");
-        c.tell(lone(&name, 0));
+        c.notify(lone(&name, 0));
         let plan = c.run();
         assert_eq!(plan.binds.len(), 1);
         later += writes(&plan);
@@ -164,7 +164,7 @@ fn volcano_3373_of_two_gangs_that_do_not_fit_together_one_runs_whole() {
     c.gang("b", "default", "mid", 3, 0, 1);
     for i in 0..3 {
         for gang in ["a", "b"] {
-            c.tell(pod(&format!("{gang}-{i}"), gang, 1));
+            c.notify(pod(&format!("{gang}-{i}"), gang, 1));
             c.round();
             let both = [placed(&c, "a"), placed(&c, "b")];
             assert!(both.iter().all(|n| [0, 3].contains(n)), "{both:?}");
@@ -206,9 +206,9 @@ fn volcano_5805_a_gang_is_completed_when_the_node_comes_back() {
             .filter(|(_, pod)| pod.node.as_deref() == Some("n2"));
         on.next().unwrap().0.1.clone()
     };
-    c.tell(Event::NodeGone("n2".into()));
+    c.notify(Event::NodeGone("n2".into()));
     c.gone(&lost);
-    c.tell(pod(&lost, "g", 8));
+    c.notify(pod(&lost, "g", 8));
     assert!(c.run().binds.is_empty());
     c.nodes(&[("n2", 8)]);
     assert_eq!(c.round().binds.len(), 1);
@@ -245,12 +245,12 @@ fn kueue_14543_fair_sharing_comes_to_rest() {
         c.nodes(&[("n1", 8), ("n2", 8)]);
         let fair = json!({"reclaim": "Any", "withinQueue": "LowerPriority", "fair": strategies});
         let plenty = |gpus: &str| json!({"nvidia.com/gpu": gpus, "cpu": "1000", "memory": "1000Ti", "pods": "1000"});
-        c.tell(queue_with("cohort", |queue| {
+        c.notify(queue_with("cohort", |queue| {
             queue["spec"]["deserved"] = plenty("16");
             queue["spec"]["capability"] = json!({"nvidia.com/gpu": "16"});
         }));
         for (name, gpus) in [("a", "0"), ("b", "0"), ("c", "0"), ("idle", "16")] {
-            c.tell(queue_with(name, |queue| {
+            c.notify(queue_with(name, |queue| {
                 queue["spec"]["parent"] = json!("cohort");
                 queue["spec"]["deserved"] = plenty(gpus);
                 queue["metadata"]["annotations"] =
@@ -281,7 +281,7 @@ fn kueue_14543_fair_sharing_comes_to_rest() {
 fn kueue_5243_a_gang_that_fragments_cannot_hold_keeps_no_quota_and_blocks_nobody() {
     let mut c = Cluster::new();
     c.nodes(&[("n1", 8), ("n2", 8)]);
-    c.tell(queue_with("q", |queue| {
+    c.notify(queue_with("q", |queue| {
         queue["spec"]["capability"] = json!({"nvidia.com/gpu": "16"});
     }));
     for (name, node) in [("x", "n1"), ("y", "n2")] {

@@ -2,7 +2,7 @@
 
 mod support;
 
-use resources::report::Verdict;
+use resources::report::WaitReason;
 use serde_json::{Value, json};
 use support::*;
 
@@ -169,7 +169,7 @@ fn every_filter_has_kube_schedulers_words() {
             report.sentence(),
             format!("0/1 nodes are available: {words}.")
         );
-        assert_eq!(report.verdict, Verdict::NoNodeFits);
+        assert_eq!(report.verdict, WaitReason::NoNodeFits);
         assert!(!report.would_fit.is_empty());
     }
 }
@@ -226,7 +226,7 @@ fn an_empty_cluster_says_that_it_is_empty() {
     let mut s = scheduler();
     s.apply(lone("p", 1));
     let plan = s.plan(now());
-    assert_eq!(report(&plan, "p").verdict, Verdict::NoNodes);
+    assert_eq!(report(&plan, "p").verdict, WaitReason::NoNodes);
     assert_eq!(report(&plan, "p").sentence(), "there are no nodes.");
 }
 

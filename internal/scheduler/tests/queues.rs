@@ -3,7 +3,7 @@
 mod support;
 
 use resources::kinds::PodGroupPhase;
-use resources::report::Verdict;
+use resources::report::WaitReason;
 use serde_json::json;
 use support::*;
 
@@ -111,7 +111,7 @@ fn a_capability_is_never_passed_and_the_report_names_it() {
     let plan = s.plan(now());
     assert_eq!(plan.binds.len(), 3);
     let report = report(&plan, "b");
-    assert_eq!(report.verdict, Verdict::QuotaExceeded);
+    assert_eq!(report.verdict, WaitReason::QuotaExceeded);
     assert_eq!(
         report.sentence(),
         "gang of 2 must start together (1 can be scheduled): queue q holds 4 of the 4 nvidia.com/gpu it may use, and 1 more are needed."
@@ -138,7 +138,7 @@ fn a_guarantee_is_kept_free_for_its_queue() {
     }
     let plan = s.plan(now());
     assert_eq!(plan.binds.len(), 5);
-    assert_eq!(report(&plan, "other-5").verdict, Verdict::QuotaExceeded);
+    assert_eq!(report(&plan, "other-5").verdict, WaitReason::QuotaExceeded);
     assert!(
         report(&plan, "other-5")
             .binding
@@ -160,7 +160,7 @@ fn a_closed_queue_lets_nobody_in_but_keeps_those_it_let_in() {
     }));
     gang_in(&mut s, "late", 1, 1, "q", 100);
     let plan = s.plan(now());
-    assert_eq!(report(&plan, "late").verdict, Verdict::QueueClosed);
+    assert_eq!(report(&plan, "late").verdict, WaitReason::QueueClosed);
     assert_eq!(report(&plan, "late").sentence(), "queue q is closed.");
     let late = plan
         .groups
@@ -181,7 +181,7 @@ fn a_queue_that_does_not_exist_is_named() {
     s.apply(node("n1", 2));
     gang_in(&mut s, "g", 1, 1, "nowhere", 100);
     let plan = s.plan(now());
-    assert_eq!(report(&plan, "g").verdict, Verdict::QueueMissing);
+    assert_eq!(report(&plan, "g").verdict, WaitReason::QueueMissing);
     s.apply(queue_with("nowhere", |_| {}));
     assert_eq!(s.plan(now()).binds.len(), 1);
     s.apply(scheduler::Event::QueueGone("nowhere".into()));
@@ -209,7 +209,7 @@ fn min_resources_gate_a_gang_by_its_queues_capability() {
     let plan = s.plan(now());
     let phases: Vec<PodGroupPhase> = plan.groups.iter().map(|update| update.phase).collect();
     assert_eq!(phases, [PodGroupPhase::Inqueue, PodGroupPhase::Pending]);
-    assert_eq!(report(&plan, "b").verdict, Verdict::QuotaExceeded);
+    assert_eq!(report(&plan, "b").verdict, WaitReason::QuotaExceeded);
     s.apply(scheduler::Event::PodGroupGone("ns".into(), "a".into()));
     let plan = s.plan(now());
     assert_eq!(plan.groups[0].phase, PodGroupPhase::Inqueue);

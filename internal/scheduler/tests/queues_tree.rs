@@ -5,7 +5,7 @@
 
 mod support;
 
-use resources::report::Verdict;
+use resources::report::WaitReason;
 use scheduler::{Config, Decay, Event, Plan, Scheduler};
 use serde_json::{Value, json};
 use support::*;
@@ -140,7 +140,7 @@ fn the_report_names_the_queue_above_that_binds() {
     let plan = s.plan(now());
     assert_eq!(plan.binds.len(), 3);
     let report = report(&plan, "g-03");
-    assert_eq!(report.verdict, Verdict::QuotaExceeded);
+    assert_eq!(report.verdict, WaitReason::QuotaExceeded);
     assert_eq!(
         report.binding,
         "queue dept, above queue team, holds 3 of the 3 nvidia.com/gpu it may use, and 1 more are needed"

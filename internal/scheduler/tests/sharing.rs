@@ -5,7 +5,7 @@ mod support;
 
 use std::collections::BTreeMap;
 
-use resources::report::Verdict;
+use resources::report::WaitReason;
 use scheduler::{Config, Event, GpuOrder, Plan, Scheduler};
 use serde_json::{Value, json};
 use support::*;
@@ -102,7 +102,7 @@ fn pieces_on_different_gpus_do_not_add_up() {
     let plan = s.plan(now());
     assert_eq!(bound(&plan), BTreeMap::new());
     let why = report(&plan, "a");
-    assert_eq!(why.verdict, Verdict::InsufficientResources);
+    assert_eq!(why.verdict, WaitReason::InsufficientResources);
     assert_eq!(
         why.sentence(),
         "0/1 nodes are available: 1 no GPU has 500 of 1000 free."
@@ -158,7 +158,7 @@ fn a_part_of_memory_depends_on_what_the_node_has() {
     );
     s.apply(memory("c", 5000));
     let plan = s.plan(now());
-    assert_eq!(report(&plan, "c").verdict, Verdict::NoNodeFits);
+    assert_eq!(report(&plan, "c").verdict, WaitReason::NoNodeFits);
     assert_eq!(reasons(&plan, "c"), ["no GPU has 5000 MiB free"]);
 }
 
@@ -269,7 +269,7 @@ fn queues_are_charged_the_part() {
     let plan = s.plan(now());
     assert_eq!(bound(&plan).len(), 2);
     let why = report(&plan, "c");
-    assert_eq!(why.verdict, Verdict::QuotaExceeded);
+    assert_eq!(why.verdict, WaitReason::QuotaExceeded);
     assert!(why.binding.contains("holds 1 of the 1"), "{}", why.binding);
     s.apply(limit("1500m"));
     assert_eq!(bound(&s.plan(now())).len(), 1);

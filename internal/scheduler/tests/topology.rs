@@ -4,7 +4,7 @@ mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use resources::report::Verdict;
+use resources::report::WaitReason;
 use scheduler::{Config, Event, Plan, Scheduler};
 use serde_json::{Value, json};
 use support::*;
@@ -102,7 +102,7 @@ fn a_gang_that_no_domain_holds_waits_and_says_which_level_binds() {
     let plan = s.plan(now());
     assert!(plan.binds.is_empty());
     let report = report(&plan, "g");
-    assert_eq!(report.verdict, Verdict::TopologyUnsatisfied);
+    assert_eq!(report.verdict, WaitReason::TopologyUnsatisfied);
     assert_eq!(
         report.binding,
         "9 members of the gang must be in one rack; of 4 the roomiest, a/r1, has room for 8"
@@ -584,7 +584,7 @@ fn a_gang_may_be_required_to_fit_one_host() {
 #[test]
 fn spreading_takes_the_emptiest_node_for_each_pod() {
     let mut s = Scheduler::new(Config {
-        placement: scheduler::Strategy::Spread,
+        placement: scheduler::PlacementStrategy::Spread,
         ..Config::default()
     });
     for name in ["n1", "n2", "n3"] {

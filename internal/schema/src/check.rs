@@ -3,7 +3,9 @@
 
 use serde_json::Value;
 
-use crate::shape::{Extra, Limits, ListShape, Node, ObjectShape, Scalar, Schemas, Shape};
+use crate::shape::{
+    Extra, ListShape, ObjectShape, Scalar, Schemas, ShapeNode, ValidationRules, ValueShape,
+};
 
 /// The findings of [`Schemas::check`].
 #[derive(Debug, Default, PartialEq)]
@@ -53,7 +55,7 @@ impl Schemas {
     /// Checks a value against a definition. An unknown definition causes no findings.
     pub fn check(&self, definition: &str, value: &Value) -> Checked {
         let root = self.root(definition).node;
-        let mut walk = Walk {
+        let mut walk = CheckWalk {
             schemas: self,
             found: Checked::default(),
             path: String::new(),
@@ -65,7 +67,7 @@ impl Schemas {
         walk.found
     }
 
-    fn name_of(&self, node: &Node) -> Option<&str> {
+    fn name_of(&self, node: &ShapeNode) -> Option<&str> {
         self.names
             .iter()
             .find(|(_, id)| std::ptr::eq(self.node(**id), node))
@@ -73,10 +75,10 @@ impl Schemas {
     }
 
     /// The Go type that Kubernetes decodes a field into, as its errors name it.
-    fn go_type(&self, node: &Node) -> String {
+    fn go_type(&self, node: &ShapeNode) -> String {
         match &node.shape {
-            Shape::Any | Shape::AnyAtomic => "interface {}".to_owned(),
-            Shape::Scalar(scalar) => match scalar {
+            ValueShape::Any | ValueShape::AnyAtomic => "interface {}".to_owned(),
+            ValueShape::Scalar(scalar) => match scalar {
                 Scalar::Text | Scalar::IntOrString | Scalar::Quantity => "string",
                 Scalar::Bytes => "[]uint8",
                 Scalar::Time => "v1.Time",
@@ -86,8 +88,8 @@ impl Schemas {
                 Scalar::Float => "float64",
             }
             .to_owned(),
-            Shape::List(list) => format!("[]{}", self.go_type(self.node(list.items))),
-            Shape::Object(object) => match (self.name_of(node), object.extra) {
+            ValueShape::List(list) => format!("[]{}", self.go_type(self.node(list.items))),
+            ValueShape::Object(object) => match (self.name_of(node), object.extra) {
                 (Some(name), _) => {
                     let mut parts = name.rsplit('.');
                     let kind = parts.next().unwrap_or(name);
@@ -103,7 +105,7 @@ impl Schemas {
     }
 }
 
-struct Walk<'s> {
+struct CheckWalk<'s> {
     schemas: &'s Schemas,
     found: Checked,
     /// The path with list indices, for unknown fields and validation errors.
@@ -111,17 +113,17 @@ struct Walk<'s> {
     /// The path without indices, for decoding errors.
     keys: Vec<String>,
     /// The innermost struct.
-    owner: &'s Node,
+    owner: &'s ShapeNode,
     custom: bool,
 }
 
-impl<'s> Walk<'s> {
+impl<'s> CheckWalk<'s> {
     fn full(&self) -> bool {
         self.found.unknown.len() + self.found.errors.len() + self.found.invalid.len()
             >= MOST_FINDINGS
     }
 
-    fn node(&mut self, node: &'s Node, value: &Value) {
+    fn node(&mut self, node: &'s ShapeNode, value: &Value) {
         if self.full() {
             return;
         }
@@ -132,15 +134,15 @@ impl<'s> Walk<'s> {
             return;
         }
         match (&node.shape, value) {
-            (Shape::Any | Shape::AnyAtomic, _) => {}
-            (Shape::Scalar(scalar), _) => {
+            (ValueShape::Any | ValueShape::AnyAtomic, _) => {}
+            (ValueShape::Scalar(scalar), _) => {
                 if !self.scalar(*scalar, value) {
                     self.wrong_type(node, value);
                     return;
                 }
             }
-            (Shape::Object(object), Value::Object(map)) => self.object(node, object, map),
-            (Shape::List(list), Value::Array(items)) => self.list(list, items),
+            (ValueShape::Object(object), Value::Object(map)) => self.object(node, object, map),
+            (ValueShape::List(list), Value::Array(items)) => self.list(list, items),
             _ => {
                 self.wrong_type(node, value);
                 return;
@@ -153,7 +155,7 @@ impl<'s> Walk<'s> {
 
     fn object(
         &mut self,
-        node: &'s Node,
+        node: &'s ShapeNode,
         object: &'s ObjectShape,
         map: &serde_json::Map<String, Value>,
     ) {
@@ -243,7 +245,7 @@ impl<'s> Walk<'s> {
         self.found.errors.push((quoted(&self.path), message));
     }
 
-    fn wrong_type(&mut self, node: &Node, value: &Value) {
+    fn wrong_type(&mut self, node: &ShapeNode, value: &Value) {
         if self.custom {
             let (got, want) = (open_api_type(value), wanted_type(node));
             let path = quoted(&self.path);
@@ -260,7 +262,7 @@ impl<'s> Walk<'s> {
             Value::Null => "null".to_owned(),
             Value::Bool(_) => "bool".to_owned(),
             Value::Number(number) => match node.shape {
-                Shape::Scalar(Scalar::Int32 | Scalar::Int64 | Scalar::IntOrString) => {
+                ValueShape::Scalar(Scalar::Int32 | Scalar::Int64 | Scalar::IntOrString) => {
                     format!("number {number}")
                 }
                 _ => "number".to_owned(),
@@ -281,7 +283,7 @@ impl<'s> Walk<'s> {
         self.error(message);
     }
 
-    fn limits(&mut self, limits: &Limits, value: &Value) {
+    fn limits(&mut self, limits: &ValidationRules, value: &Value) {
         let path = quoted(&self.path);
         let mut broken = |reason, message: String| {
             self.found.invalid.push(Invalid {
@@ -374,12 +376,12 @@ fn open_api_type(value: &Value) -> &'static str {
     }
 }
 
-fn wanted_type(node: &Node) -> &'static str {
+fn wanted_type(node: &ShapeNode) -> &'static str {
     match &node.shape {
-        Shape::Any | Shape::AnyAtomic => "any",
-        Shape::Object(_) => "object",
-        Shape::List(_) => "array",
-        Shape::Scalar(scalar) => match scalar {
+        ValueShape::Any | ValueShape::AnyAtomic => "any",
+        ValueShape::Object(_) => "object",
+        ValueShape::List(_) => "array",
+        ValueShape::Scalar(scalar) => match scalar {
             Scalar::Text | Scalar::Bytes | Scalar::Time => "string",
             Scalar::Bool => "boolean",
             Scalar::Int32 | Scalar::Int64 => "integer",

@@ -7,9 +7,9 @@ use serde_json::{Map, Value};
 
 /// A protobuf message being written.
 #[derive(Default)]
-struct Message(Vec<u8>);
+struct ProtobufMessage(Vec<u8>);
 
-impl Message {
+impl ProtobufMessage {
     fn varint(&mut self, mut value: u64) {
         while value >= 0x80 {
             // Seven bits at a time, so the cast loses nothing.
@@ -52,13 +52,13 @@ impl Message {
         }
     }
 
-    fn message(&mut self, field: u64, message: &Message) {
+    fn message(&mut self, field: u64, message: &ProtobufMessage) {
         self.bytes(field, &message.0);
     }
 
     /// A member of a map: name and value.
-    fn named(&mut self, field: u64, name: &str, value: &Message) {
-        let mut entry = Message::default();
+    fn named(&mut self, field: u64, name: &str, value: &ProtobufMessage) {
+        let mut entry = ProtobufMessage::default();
         entry.text(1, name);
         entry.message(2, value);
         self.message(field, &entry);
@@ -72,8 +72,8 @@ impl Message {
     }
 }
 
-fn any(value: &Value) -> Message {
-    let mut any = Message::default();
+fn any(value: &Value) -> ProtobufMessage {
+    let mut any = ProtobufMessage::default();
     any.text(2, &value.to_string());
     any
 }
@@ -95,22 +95,22 @@ fn texts<'a>(map: &'a Map<String, Value>, key: &str) -> impl Iterator<Item = &'a
 }
 
 /// A document whose definitions are added one at a time.
-pub(crate) struct Document {
-    head: Message,
-    definitions: Message,
+pub(crate) struct GnosticDocument {
+    head: ProtobufMessage,
+    definitions: ProtobufMessage,
 }
 
-impl Document {
-    pub(crate) fn new(title: &str, version: &str) -> Document {
-        let mut info = Message::default();
+impl GnosticDocument {
+    pub(crate) fn new(title: &str, version: &str) -> GnosticDocument {
+        let mut info = ProtobufMessage::default();
         info.text(1, title);
         info.text(2, version);
-        let mut head = Message::default();
+        let mut head = ProtobufMessage::default();
         head.text(1, "2.0");
         head.message(2, &info);
-        Document {
+        GnosticDocument {
             head,
-            definitions: Message::default(),
+            definitions: ProtobufMessage::default(),
         }
     }
 
@@ -122,7 +122,7 @@ impl Document {
 
     /// The whole document, with the given Swagger paths.
     pub(crate) fn finish(mut self, paths: &Value) -> Vec<u8> {
-        let mut items = Message::default();
+        let mut items = ProtobufMessage::default();
         for (path, item) in paths.as_object().into_iter().flatten() {
             if let Value::Object(item) = item {
                 items.named(2, path, &path_item(item));
@@ -134,8 +134,8 @@ impl Document {
     }
 }
 
-fn schema(map: &Map<String, Value>) -> Message {
-    let mut message = Message::default();
+fn schema(map: &Map<String, Value>) -> ProtobufMessage {
+    let mut message = ProtobufMessage::default();
     message.text(1, text(map, "$ref"));
     message.text(2, text(map, "format"));
     message.text(3, text(map, "title"));
@@ -168,29 +168,29 @@ fn schema(map: &Map<String, Value>) -> Message {
     }
     match map.get("additionalProperties") {
         Some(Value::Object(inner)) => {
-            let mut item = Message::default();
+            let mut item = ProtobufMessage::default();
             item.message(1, &schema(inner));
             message.message(21, &item);
         }
         Some(Value::Bool(allowed)) => {
-            let mut item = Message::default();
+            let mut item = ProtobufMessage::default();
             item.whole(2, Some(u64::from(*allowed)));
             message.message(21, &item);
         }
         _ => {}
     }
     if let Some(kind) = map.get("type").and_then(Value::as_str) {
-        let mut item = Message::default();
+        let mut item = ProtobufMessage::default();
         item.text(1, kind);
         message.message(22, &item);
     }
     if let Some(Value::Object(inner)) = map.get("items") {
-        let mut item = Message::default();
+        let mut item = ProtobufMessage::default();
         item.message(1, &schema(inner));
         message.message(23, &item);
     }
     if let Some(Value::Object(inner)) = map.get("properties") {
-        let mut properties = Message::default();
+        let mut properties = ProtobufMessage::default();
         for (name, property) in inner {
             if let Value::Object(property) = property {
                 properties.named(1, name, &schema(property));
@@ -202,8 +202,8 @@ fn schema(map: &Map<String, Value>) -> Message {
     message
 }
 
-fn path_item(map: &Map<String, Value>) -> Message {
-    let mut message = Message::default();
+fn path_item(map: &Map<String, Value>) -> ProtobufMessage {
+    let mut message = ProtobufMessage::default();
     for (field, method) in [
         (2, "get"),
         (3, "put"),
@@ -220,8 +220,8 @@ fn path_item(map: &Map<String, Value>) -> Message {
     message
 }
 
-fn operation(map: &Map<String, Value>) -> Message {
-    let mut message = Message::default();
+fn operation(map: &Map<String, Value>) -> ProtobufMessage {
+    let mut message = ProtobufMessage::default();
     for tag in texts(map, "tags") {
         message.text(1, tag);
     }
@@ -234,21 +234,21 @@ fn operation(map: &Map<String, Value>) -> Message {
         message.text(7, media);
     }
     parameters(&mut message, 8, map);
-    let mut responses = Message::default();
+    let mut responses = ProtobufMessage::default();
     for (code, response) in map
         .get("responses")
         .and_then(Value::as_object)
         .into_iter()
         .flatten()
     {
-        let mut inner = Message::default();
+        let mut inner = ProtobufMessage::default();
         inner.text(1, response["description"].as_str().unwrap_or_default());
         if let Value::Object(answer) = &response["schema"] {
-            let mut item = Message::default();
+            let mut item = ProtobufMessage::default();
             item.message(1, &schema(answer));
             inner.message(2, &item);
         }
-        let mut value = Message::default();
+        let mut value = ProtobufMessage::default();
         value.message(1, &inner);
         responses.named(1, code, &value);
     }
@@ -260,7 +260,7 @@ fn operation(map: &Map<String, Value>) -> Message {
     message
 }
 
-fn parameters(message: &mut Message, field: u64, map: &Map<String, Value>) {
+fn parameters(message: &mut ProtobufMessage, field: u64, map: &Map<String, Value>) {
     for parameter in map
         .get("parameters")
         .and_then(Value::as_array)
@@ -268,8 +268,8 @@ fn parameters(message: &mut Message, field: u64, map: &Map<String, Value>) {
         .flatten()
         .filter_map(Value::as_object)
     {
-        let mut inner = Message::default();
-        let mut either = Message::default();
+        let mut inner = ProtobufMessage::default();
+        let mut either = ProtobufMessage::default();
         let place = text(parameter, "in");
         if place == "body" {
             inner.text(2, text(parameter, "name"));
@@ -292,11 +292,11 @@ fn parameters(message: &mut Message, field: u64, map: &Map<String, Value>) {
             inner.text(4, text(parameter, "name"));
             inner.text(kind, text(parameter, "type"));
             inner.truth(19 + shift, truth(parameter, "uniqueItems"));
-            let mut other = Message::default();
+            let mut other = ProtobufMessage::default();
             other.message(choice, &inner);
             either.message(2, &other);
         }
-        let mut item = Message::default();
+        let mut item = ProtobufMessage::default();
         item.message(1, &either);
         message.message(field, &item);
     }

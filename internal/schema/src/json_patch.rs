@@ -11,7 +11,7 @@ use crate::size::measure;
 
 /// The bounds of a patch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Bounds {
+pub struct PatchLimits {
     /// The maximum number of operations.
     pub operations: usize,
     /// The maximum depth of objects and lists in the object, at any moment.
@@ -24,7 +24,7 @@ pub struct Bounds {
 }
 
 /// One operation, read from the patch. Its value is borrowed from the patch.
-enum Operation<'a> {
+enum PatchOperation<'a> {
     Add(&'a str, &'a Value),
     Remove(&'a str),
     Replace(&'a str, &'a Value),
@@ -47,7 +47,7 @@ enum Missing {
 /// [`PatchError::Malformed`] when `patch` is no JSON patch, [`PatchError::TooLarge`] when it has more operations than
 /// `bounds` allow, [`PatchError::Unprocessable`] when an operation doesn't fit the object (a path that does not exist,
 /// a test that fails) or would exceed another bound.
-pub fn apply(target: &mut Value, patch: &Value, bounds: &Bounds) -> Result<(), PatchError> {
+pub fn apply(target: &mut Value, patch: &Value, bounds: &PatchLimits) -> Result<(), PatchError> {
     let Some(operations) = patch.as_array() else {
         return Err(PatchError::Malformed(
             "error decoding patch: json: cannot unmarshal object into Go value of type jsonpatch.Patch"
@@ -66,7 +66,7 @@ pub fn apply(target: &mut Value, patch: &Value, bounds: &Bounds) -> Result<(), P
         .enumerate()
         .map(|(at, operation)| read(at, operation))
         .collect::<Result<Vec<_>, _>>()?;
-    let mut run = Run {
+    let mut run = PatchRun {
         object: target.clone(),
         bounds,
         copied: 0,
@@ -80,7 +80,7 @@ pub fn apply(target: &mut Value, patch: &Value, bounds: &Bounds) -> Result<(), P
 }
 
 /// Reads one operation. Unknown members are ignored, as RFC 6902 requires.
-fn read(at: usize, operation: &Value) -> Result<Operation<'_>, PatchError> {
+fn read(at: usize, operation: &Value) -> Result<PatchOperation<'_>, PatchError> {
     let malformed =
         |why: String| PatchError::Malformed(format!("error decoding patch: operation {at}: {why}"));
     let text = |name: &str| {
@@ -103,18 +103,18 @@ fn read(at: usize, operation: &Value) -> Result<Operation<'_>, PatchError> {
             .ok_or_else(|| malformed("value: Required value".to_owned()))
     };
     Ok(match text("op")? {
-        "add" => Operation::Add(pointer("path")?, value()?),
-        "remove" => Operation::Remove(pointer("path")?),
-        "replace" => Operation::Replace(pointer("path")?, value()?),
-        "move" => Operation::Move {
+        "add" => PatchOperation::Add(pointer("path")?, value()?),
+        "remove" => PatchOperation::Remove(pointer("path")?),
+        "replace" => PatchOperation::Replace(pointer("path")?, value()?),
+        "move" => PatchOperation::Move {
             from: pointer("from")?,
             path: pointer("path")?,
         },
-        "copy" => Operation::Copy {
+        "copy" => PatchOperation::Copy {
             from: pointer("from")?,
             path: pointer("path")?,
         },
-        "test" => Operation::Test(pointer("path")?, value()?),
+        "test" => PatchOperation::Test(pointer("path")?, value()?),
         _ => {
             return Err(malformed(
                 "op: must be add, remove, replace, move, copy or test".to_owned(),
@@ -124,29 +124,29 @@ fn read(at: usize, operation: &Value) -> Result<Operation<'_>, PatchError> {
 }
 
 /// A patch while it runs.
-struct Run<'b> {
+struct PatchRun<'b> {
     object: Value,
-    bounds: &'b Bounds,
+    bounds: &'b PatchLimits,
     copied: usize,
     work: usize,
 }
 
-impl Run<'_> {
-    fn step(&mut self, operation: &Operation<'_>) -> Result<(), PatchError> {
+impl PatchRun<'_> {
+    fn step(&mut self, operation: &PatchOperation<'_>) -> Result<(), PatchError> {
         let missing = |missing: Missing| worded(operation, &missing);
         match operation {
-            Operation::Add(path, value) => {
+            PatchOperation::Add(path, value) => {
                 self.allow_depth(path, value)?;
                 self.add(path, (*value).clone(), &missing)
             }
-            Operation::Remove(path) => self.remove(path, Missing::Path, &missing).map(drop),
-            Operation::Replace(path, value) => {
+            PatchOperation::Remove(path) => self.remove(path, Missing::Path, &missing).map(drop),
+            PatchOperation::Replace(path, value) => {
                 self.allow_depth(path, value)?;
                 let place = self.object.pointer_mut(path);
                 *place.ok_or_else(|| missing(Missing::Path))? = (*value).clone();
                 Ok(())
             }
-            Operation::Move { from, path } => {
+            PatchOperation::Move { from, path } => {
                 if path
                     .strip_prefix(from)
                     .is_some_and(|below| below.starts_with('/'))
@@ -161,7 +161,7 @@ impl Run<'_> {
                 self.spend(size.values)?;
                 self.add(path, value, &missing)
             }
-            Operation::Copy { from, path } => {
+            PatchOperation::Copy { from, path } => {
                 let source = self.object.pointer(from);
                 let source = source.ok_or_else(|| missing(Missing::From))?;
                 let size = measure(source);
@@ -176,7 +176,7 @@ impl Run<'_> {
                 let value = source.clone();
                 self.add(path, value, &missing)
             }
-            Operation::Test(path, value) => {
+            PatchOperation::Test(path, value) => {
                 let found = self.object.pointer(path);
                 // Kubernetes reads an absent member as null.
                 let absent = found.is_none() && value.is_null();
@@ -302,15 +302,15 @@ fn unescaped(step: &str) -> Cow<'_, str> {
 }
 
 /// The error message of evanphx/json-patch, which kube-apiserver passes on.
-fn worded(operation: &Operation<'_>, missing: &Missing) -> PatchError {
+fn worded(operation: &PatchOperation<'_>, missing: &Missing) -> PatchError {
     let (word, what) = match operation {
-        Operation::Add(path, _) => ("add", format!("path: \"{path}\"")),
-        Operation::Remove(path) => ("remove", format!("path: {path}")),
-        Operation::Replace(path, _) => ("replace", format!("path: {path}")),
-        Operation::Test(path, _) => ("test", format!("path: {path}")),
-        Operation::Move { from, path } | Operation::Copy { from, path } => {
+        PatchOperation::Add(path, _) => ("add", format!("path: \"{path}\"")),
+        PatchOperation::Remove(path) => ("remove", format!("path: {path}")),
+        PatchOperation::Replace(path, _) => ("replace", format!("path: {path}")),
+        PatchOperation::Test(path, _) => ("test", format!("path: {path}")),
+        PatchOperation::Move { from, path } | PatchOperation::Copy { from, path } => {
             let word = match operation {
-                Operation::Move { .. } => "move",
+                PatchOperation::Move { .. } => "move",
                 _ => "copy",
             };
             match missing {
@@ -332,7 +332,7 @@ mod tests {
     use super::*;
 
     /// Small bounds, which short patches can reach.
-    const BOUNDS: Bounds = Bounds {
+    const BOUNDS: PatchLimits = PatchLimits {
         operations: 100,
         depth: 20,
         copied_bytes: 1000,

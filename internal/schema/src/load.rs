@@ -10,8 +10,8 @@ use serde_json::Value;
 
 use crate::SchemaError;
 use crate::shape::{
-    Arena, Custom, Extra, Field, Limits, ListShape, Node, ObjectShape, Patch, Relation, Scalar,
-    Schemas, Shape, TypeId, UNTYPED,
+    Arena, Custom, Extra, Field, ListShape, ObjectShape, Patch, Relation, Scalar, Schemas,
+    ShapeNode, TypeId, UNTYPED, ValidationRules, ValueShape,
 };
 
 /// The definitions of the built-in kinds, as text.
@@ -24,18 +24,18 @@ const RAW_EXTENSION: &str = "io.k8s.apimachinery.pkg.runtime.RawExtension";
 /// A schema as written, without its descriptions.
 #[derive(Deserialize, Default)]
 #[serde(default)]
-struct Written {
+struct WrittenSchema {
     #[serde(rename = "$ref")]
     reference: Option<String>,
     #[serde(rename = "allOf")]
-    all_of: Vec<Written>,
+    all_of: Vec<WrittenSchema>,
     #[serde(rename = "type")]
     kind: Option<String>,
     format: Option<String>,
-    properties: BTreeMap<String, Written>,
+    properties: BTreeMap<String, WrittenSchema>,
     #[serde(rename = "additionalProperties")]
     additional: Option<Additional>,
-    items: Option<Box<Written>>,
+    items: Option<Box<WrittenSchema>>,
     required: Vec<String>,
     default: Option<Value>,
     nullable: bool,
@@ -73,7 +73,7 @@ struct Written {
 #[serde(untagged)]
 enum Additional {
     Allowed(bool),
-    Schema(Box<Written>),
+    Schema(Box<WrittenSchema>),
 }
 
 impl Schemas {
@@ -139,7 +139,7 @@ impl<'de> Visitor<'de> for Builtins<'_> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
-        while let Some((name, written)) = map.next_entry::<String, Written>()? {
+        while let Some((name, written)) = map.next_entry::<String, WrittenSchema>()? {
             if written.properties.contains_key("status")
                 && written.properties.contains_key("metadata")
             {
@@ -148,8 +148,8 @@ impl<'de> Visitor<'de> for Builtins<'_> {
             let node = match name.as_str() {
                 QUANTITY => scalar(Scalar::Quantity),
                 INT_OR_STRING => scalar(Scalar::IntOrString),
-                RAW_EXTENSION => Node {
-                    shape: Shape::AnyAtomic,
+                RAW_EXTENSION => ShapeNode {
+                    shape: ValueShape::AnyAtomic,
                     ..UNTYPED.clone()
                 },
                 _ => build(self.arena, &written),
@@ -160,39 +160,39 @@ impl<'de> Visitor<'de> for Builtins<'_> {
     }
 }
 
-fn scalar(kind: Scalar) -> Node {
-    Node {
-        shape: Shape::Scalar(kind),
+fn scalar(kind: Scalar) -> ShapeNode {
+    ShapeNode {
+        shape: ValueShape::Scalar(kind),
         nullable: false,
         limits: None,
     }
 }
 
 /// The node of a schema that is not a reference.
-fn build(arena: &mut Arena, written: &Written) -> Node {
+fn build(arena: &mut Arena, written: &WrittenSchema) -> ShapeNode {
     let shape = if written.int_or_string {
-        Shape::Scalar(Scalar::IntOrString)
+        ValueShape::Scalar(Scalar::IntOrString)
     } else {
         match written.kind.as_deref() {
-            Some("string") => Shape::Scalar(match written.format.as_deref() {
+            Some("string") => ValueShape::Scalar(match written.format.as_deref() {
                 Some("byte") => Scalar::Bytes,
                 Some("date-time") => Scalar::Time,
                 Some("int-or-string") => Scalar::IntOrString,
                 _ => Scalar::Text,
             }),
-            Some("boolean") => Shape::Scalar(Scalar::Bool),
-            Some("integer") => Shape::Scalar(match written.format.as_deref() {
+            Some("boolean") => ValueShape::Scalar(Scalar::Bool),
+            Some("integer") => ValueShape::Scalar(match written.format.as_deref() {
                 Some("int32") => Scalar::Int32,
                 _ => Scalar::Int64,
             }),
-            Some("number") => Shape::Scalar(Scalar::Float),
-            Some("array") => Shape::List(build_list(arena, written)),
+            Some("number") => ValueShape::Scalar(Scalar::Float),
+            Some("array") => ValueShape::List(build_list(arena, written)),
             Some("object") => object_or_any(arena, written),
-            _ if written.properties.is_empty() && written.additional.is_none() => Shape::Any,
+            _ if written.properties.is_empty() && written.additional.is_none() => ValueShape::Any,
             _ => object_or_any(arena, written),
         }
     };
-    let mut node = Node {
+    let mut node = ShapeNode {
         shape,
         nullable: written.nullable,
         limits: build_limits(written),
@@ -203,7 +203,7 @@ fn build(arena: &mut Arena, written: &Written) -> Node {
     node
 }
 
-fn object_or_any(arena: &mut Arena, written: &Written) -> Shape {
+fn object_or_any(arena: &mut Arena, written: &WrittenSchema) -> ValueShape {
     let extra = match &written.additional {
         Some(Additional::Schema(schema)) => Extra::Typed(build_use(arena, schema).0),
         Some(Additional::Allowed(true)) => Extra::Any,
@@ -230,18 +230,18 @@ fn object_or_any(arena: &mut Arena, written: &Written) -> Shape {
             },
         });
     }
-    Shape::Object(ObjectShape {
+    ValueShape::Object(ObjectShape {
         fields,
         extra,
         atomic: written.map_type.as_deref() == Some("atomic"),
     })
 }
 
-fn build_list(arena: &mut Arena, written: &Written) -> ListShape {
+fn build_list(arena: &mut Arena, written: &WrittenSchema) -> ListShape {
     let items = match &written.items {
         Some(items) => build_use(arena, items).0,
-        None => arena.intern(Node {
-            shape: Shape::AnyAtomic,
+        None => arena.intern(ShapeNode {
+            shape: ValueShape::AnyAtomic,
             ..UNTYPED.clone()
         }),
     };
@@ -267,7 +267,7 @@ fn keyed(keys: &[String]) -> Relation {
 
 /// A schema at its place of use: a reference (alone or as the only entry of allOf) or an inline
 /// one.
-fn build_use(arena: &mut Arena, written: &Written) -> (TypeId, Option<bool>) {
+fn build_use(arena: &mut Arena, written: &WrittenSchema) -> (TypeId, Option<bool>) {
     let reference =
         written
             .reference
@@ -288,8 +288,8 @@ fn build_use(arena: &mut Arena, written: &Written) -> (TypeId, Option<bool>) {
     (arena.intern(node), None)
 }
 
-fn build_limits(written: &Written) -> Option<Box<Limits>> {
-    let limits = Limits {
+fn build_limits(written: &WrittenSchema) -> Option<Box<ValidationRules>> {
+    let limits = ValidationRules {
         allowed: written.allowed.iter().map(text_of).collect(),
         minimum: written.minimum.as_ref().map(text_of),
         maximum: written.maximum.as_ref().map(text_of),
@@ -298,7 +298,7 @@ fn build_limits(written: &Written) -> Option<Box<Limits>> {
         min_items: written.min_items,
         max_items: written.max_items,
     };
-    (limits != Limits::default()).then(|| Box::new(limits))
+    (limits != ValidationRules::default()).then(|| Box::new(limits))
 }
 
 fn text_of(value: &Value) -> Box<str> {
@@ -339,7 +339,7 @@ fn load_custom(arena: &mut Arena, crd: &Value) -> Result<Vec<(Custom, bool)>, Sc
                 "version {version_name} needs schema.openAPIV3Schema"
             ))
         })?;
-        let written = Written::deserialize(schema)
+        let written = WrittenSchema::deserialize(schema)
             .map_err(|error| wrong(format!("version {version_name}: {error}")))?;
         let mut node = build(arena, &written);
         complete_root(arena, &mut node);
@@ -369,10 +369,10 @@ fn definition_name(group: &str, version: &str, kind: &str) -> String {
 
 /// Adds apiVersion, kind and typed metadata, which every resource has, even if its schema omits
 /// them.
-fn complete_root(arena: &mut Arena, node: &mut Node) {
+fn complete_root(arena: &mut Arena, node: &mut ShapeNode) {
     let text = arena.intern(scalar(Scalar::Text));
     let meta = arena.named(OBJECT_META);
-    let Shape::Object(object) = &mut node.shape else {
+    let ValueShape::Object(object) = &mut node.shape else {
         return;
     };
     for (name, ty) in [("apiVersion", text), ("kind", text), ("metadata", meta)] {

@@ -6,23 +6,23 @@ use std::collections::{BTreeMap, HashMap};
 
 use serde_json::Value;
 
-/// Index of a [`Node`].
+/// Index of a [`ShapeNode`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct TypeId(pub(crate) u32);
 
 /// The permitted form of a JSON value of some type, and its merge strategy.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Node {
-    pub(crate) shape: Shape,
+pub(crate) struct ShapeNode {
+    pub(crate) shape: ValueShape,
     /// null is a distinct value (custom resources only; built-ins read null as absent).
     pub(crate) nullable: bool,
     /// Constraints that custom resources declare; `None` for nearly all nodes.
-    pub(crate) limits: Option<Box<Limits>>,
+    pub(crate) limits: Option<Box<ValidationRules>>,
 }
 
 /// The part of JSON schema validation that is enforced for custom resources.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct Limits {
+pub(crate) struct ValidationRules {
     /// Allowed values, as JSON text.
     pub(crate) allowed: Vec<Box<str>>,
     /// Bounds as JSON text (integers and decimals alike).
@@ -35,7 +35,7 @@ pub(crate) struct Limits {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Shape {
+pub(crate) enum ValueShape {
     /// Anything; objects inside merge by key, lists are atomic.
     Any,
     /// Anything, replaced as a whole (RawExtension).
@@ -139,8 +139,8 @@ impl Field {
 
 /// A type at its place of use: the node and whether this use overrides the object's atomicity.
 #[derive(Clone, Copy)]
-pub(crate) struct Use<'s> {
-    pub(crate) node: &'s Node,
+pub(crate) struct TypeUse<'s> {
+    pub(crate) node: &'s ShapeNode,
     pub(crate) atomic: Option<bool>,
 }
 
@@ -157,7 +157,7 @@ pub(crate) struct Custom {
 
 /// All definitions, built-in and custom.
 pub struct Schemas {
-    pub(crate) nodes: Vec<Node>,
+    pub(crate) nodes: Vec<ShapeNode>,
     pub(crate) names: BTreeMap<Box<str>, TypeId>,
     pub(crate) customs: Vec<Custom>,
     /// Definitions with a status subresource.
@@ -179,8 +179,8 @@ impl std::fmt::Debug for Schemas {
 }
 
 /// The node for unknown definitions: it permits any value and merges by key.
-pub(crate) static UNTYPED: Node = Node {
-    shape: Shape::Any,
+pub(crate) static UNTYPED: ShapeNode = ShapeNode {
+    shape: ValueShape::Any,
     nullable: true,
     limits: None,
 };
@@ -209,12 +209,12 @@ impl Schemas {
 
     /// The approximate resident size of the lean form in bytes, for the memory budget's test.
     pub fn footprint(&self) -> usize {
-        let nodes = self.nodes.len() * size_of::<Node>();
+        let nodes = self.nodes.len() * size_of::<ShapeNode>();
         let fields: usize = self
             .nodes
             .iter()
             .map(|node| match &node.shape {
-                Shape::Object(object) => {
+                ValueShape::Object(object) => {
                     object.fields.len() * size_of::<Field>()
                         + object.fields.iter().map(|f| f.name.len()).sum::<usize>()
                 }
@@ -225,8 +225,8 @@ impl Schemas {
         nodes + fields + texts
     }
 
-    pub(crate) fn root(&self, definition: &str) -> Use<'_> {
-        Use {
+    pub(crate) fn root(&self, definition: &str) -> TypeUse<'_> {
+        TypeUse {
             node: self
                 .names
                 .get(definition)
@@ -235,42 +235,42 @@ impl Schemas {
         }
     }
 
-    pub(crate) fn node(&self, id: TypeId) -> &Node {
+    pub(crate) fn node(&self, id: TypeId) -> &ShapeNode {
         // `load` assigns ids only to nodes that it also stores.
         &self.nodes[id.0 as usize]
     }
 
-    pub(crate) fn plain(&self, id: TypeId) -> Use<'_> {
-        Use {
+    pub(crate) fn plain(&self, id: TypeId) -> TypeUse<'_> {
+        TypeUse {
             node: self.node(id),
             atomic: None,
         }
     }
 
     /// The type of a key of an object; `None` for a key that isn't part of it.
-    pub(crate) fn member<'s>(&'s self, parent: &'s Node, key: &str) -> Option<Use<'s>> {
+    pub(crate) fn member<'s>(&'s self, parent: &'s ShapeNode, key: &str) -> Option<TypeUse<'s>> {
         match &parent.shape {
-            Shape::Any | Shape::AnyAtomic => Some(Use {
+            ValueShape::Any | ValueShape::AnyAtomic => Some(TypeUse {
                 node: &UNTYPED,
                 atomic: None,
             }),
-            Shape::Object(object) => {
+            ValueShape::Object(object) => {
                 if let Some(field) = object.field(key) {
-                    return Some(Use {
+                    return Some(TypeUse {
                         node: self.node(field.ty),
                         atomic: field.atomic,
                     });
                 }
                 match object.extra {
                     Extra::Forbidden => None,
-                    Extra::Any => Some(Use {
+                    Extra::Any => Some(TypeUse {
                         node: &UNTYPED,
                         atomic: None,
                     }),
                     Extra::Typed(id) => Some(self.plain(id)),
                 }
             }
-            Shape::Scalar(_) | Shape::List(_) => None,
+            ValueShape::Scalar(_) | ValueShape::List(_) => None,
         }
     }
 }
@@ -278,9 +278,9 @@ impl Schemas {
 /// Stores nodes, equal inline ones once.
 #[derive(Default)]
 pub(crate) struct Arena {
-    pub(crate) nodes: Vec<Node>,
+    pub(crate) nodes: Vec<ShapeNode>,
     pub(crate) names: BTreeMap<Box<str>, TypeId>,
-    inline: HashMap<Node, TypeId>,
+    inline: HashMap<ShapeNode, TypeId>,
 }
 
 impl Arena {
@@ -294,13 +294,13 @@ impl Arena {
         id
     }
 
-    pub(crate) fn define(&mut self, name: &str, node: Node) -> TypeId {
+    pub(crate) fn define(&mut self, name: &str, node: ShapeNode) -> TypeId {
         let id = self.named(name);
         self.nodes[id.0 as usize] = node;
         id
     }
 
-    pub(crate) fn intern(&mut self, node: Node) -> TypeId {
+    pub(crate) fn intern(&mut self, node: ShapeNode) -> TypeId {
         if let Some(id) = self.inline.get(&node) {
             return *id;
         }
@@ -309,7 +309,7 @@ impl Arena {
         id
     }
 
-    fn push(&mut self, node: Node) -> TypeId {
+    fn push(&mut self, node: ShapeNode) -> TypeId {
         let id = TypeId(u32::try_from(self.nodes.len()).expect("fewer than 2^32 schema nodes"));
         self.nodes.push(node);
         id

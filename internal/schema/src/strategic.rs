@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet};
 use serde_json::{Map, Value};
 
 use crate::PatchError;
-use crate::shape::{Field, Node, Schemas, Shape, TypeId, UNTYPED, Use};
+use crate::shape::{Field, Schemas, ShapeNode, TypeId, TypeUse, UNTYPED, ValueShape};
 
 const DIRECTIVE: &str = "$patch";
 const RETAIN_KEYS: &str = "$retainKeys";
@@ -78,19 +78,19 @@ fn go_map(map: &Map<String, Value>) -> String {
 
 /// The definition's data for one field.
 struct Meta<'s> {
-    used: Use<'s>,
+    used: TypeUse<'s>,
     merge: bool,
     replace: bool,
     key: Option<&'s str>,
 }
 
-fn meta<'s>(schemas: &'s Schemas, parent: Use<'s>, name: &str) -> Meta<'s> {
-    let used = schemas.member(parent.node, name).unwrap_or(Use {
+fn meta<'s>(schemas: &'s Schemas, parent: TypeUse<'s>, name: &str) -> Meta<'s> {
+    let used = schemas.member(parent.node, name).unwrap_or(TypeUse {
         node: &UNTYPED,
         atomic: None,
     });
     let field = match &parent.node.shape {
-        Shape::Object(object) => object.field(name),
+        ValueShape::Object(object) => object.field(name),
         _ => None,
     };
     Meta {
@@ -101,13 +101,13 @@ fn meta<'s>(schemas: &'s Schemas, parent: Use<'s>, name: &str) -> Meta<'s> {
     }
 }
 
-fn items_of<'s>(schemas: &'s Schemas, node: &'s Node) -> Use<'s> {
+fn items_of<'s>(schemas: &'s Schemas, node: &'s ShapeNode) -> TypeUse<'s> {
     let id: Option<TypeId> = match &node.shape {
-        Shape::List(list) => Some(list.items),
+        ValueShape::List(list) => Some(list.items),
         _ => None,
     };
     id.map_or(
-        Use {
+        TypeUse {
             node: &UNTYPED,
             atomic: None,
         },
@@ -117,7 +117,7 @@ fn items_of<'s>(schemas: &'s Schemas, node: &'s Node) -> Use<'s> {
 
 fn merge_map(
     schemas: &Schemas,
-    used: Use<'_>,
+    used: TypeUse<'_>,
     mut original: Map<String, Value>,
     mut patch: Map<String, Value>,
 ) -> Result<Map<String, Value>, PatchError> {
@@ -204,7 +204,7 @@ fn retain_keys(
 /// `$setElementOrder/x`, together with the changes to `x`.
 fn merge_ordered(
     schemas: &Schemas,
-    used: Use<'_>,
+    used: TypeUse<'_>,
     original: &mut Map<String, Value>,
     patch: &mut Map<String, Value>,
 ) -> Result<(), PatchError> {

@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use crate::shape::{Extra, Node, ObjectShape, Scalar, Schemas, Shape};
+use crate::shape::{Extra, ObjectShape, Scalar, Schemas, ShapeNode, ValueShape};
 
 impl Schemas {
     /// Drops every unknown field and, in built-in kinds, every null: decoding into typed objects does the same in
@@ -26,9 +26,9 @@ impl Schemas {
         self.drop_nulls_in(self.root(definition).node, value);
     }
 
-    fn drop_nulls_in(&self, node: &Node, value: &mut Value) {
+    fn drop_nulls_in(&self, node: &ShapeNode, value: &mut Value) {
         match (&node.shape, value) {
-            (Shape::Object(_), Value::Object(map)) => {
+            (ValueShape::Object(_), Value::Object(map)) => {
                 map.retain(|key, child| {
                     let Some(member) = self.member(node, key) else {
                         return true;
@@ -40,7 +40,7 @@ impl Schemas {
                     true
                 });
             }
-            (Shape::List(list), Value::Array(items)) => {
+            (ValueShape::List(list), Value::Array(items)) => {
                 let node = self.node(list.items);
                 items.retain(|item| node.nullable || !item.is_null());
                 for item in items {
@@ -67,9 +67,9 @@ impl Schemas {
         }
     }
 
-    fn fill_required_in(&self, node: &Node, value: &mut Value) {
+    fn fill_required_in(&self, node: &ShapeNode, value: &mut Value) {
         match (&node.shape, value) {
-            (Shape::Object(object), Value::Object(map)) => {
+            (ValueShape::Object(object), Value::Object(map)) => {
                 for field in object.fields.iter().filter(|field| field.required) {
                     if !map.contains_key(&*field.name)
                         && let Some(zero) = zero(&self.node(field.ty).shape)
@@ -83,7 +83,7 @@ impl Schemas {
                     }
                 }
             }
-            (Shape::List(list), Value::Array(items)) => {
+            (ValueShape::List(list), Value::Array(items)) => {
                 let node = self.node(list.items);
                 for item in items {
                     self.fill_required_in(node, item);
@@ -93,9 +93,9 @@ impl Schemas {
         }
     }
 
-    fn prune_node(&self, node: &Node, value: &mut Value) {
+    fn prune_node(&self, node: &ShapeNode, value: &mut Value) {
         match (&node.shape, value) {
-            (Shape::Object(object), Value::Object(map)) => {
+            (ValueShape::Object(object), Value::Object(map)) => {
                 if object.extra == Extra::Forbidden {
                     map.retain(|key, _| object.field(key).is_some());
                 }
@@ -105,7 +105,7 @@ impl Schemas {
                     }
                 }
             }
-            (Shape::List(list), Value::Array(items)) => {
+            (ValueShape::List(list), Value::Array(items)) => {
                 let node = self.node(list.items);
                 for item in items {
                     self.prune_node(node, item);
@@ -115,9 +115,9 @@ impl Schemas {
         }
     }
 
-    fn default_node(&self, node: &Node, value: &mut Value, custom: bool) {
+    fn default_node(&self, node: &ShapeNode, value: &mut Value, custom: bool) {
         match (&node.shape, value) {
-            (Shape::Object(object), Value::Object(map)) => {
+            (ValueShape::Object(object), Value::Object(map)) => {
                 self.default_fields(object, map, custom);
                 for (key, child) in map.iter_mut() {
                     if let Some(member) = self.member(node, key) {
@@ -125,7 +125,7 @@ impl Schemas {
                     }
                 }
             }
-            (Shape::List(list), Value::Array(items)) => {
+            (ValueShape::List(list), Value::Array(items)) => {
                 let node = self.node(list.items);
                 for item in items {
                     self.default_node(node, item, custom);
@@ -161,11 +161,11 @@ impl Schemas {
 }
 
 /// Go's zero value of a scalar.
-fn zero(shape: &Shape) -> Option<Value> {
+fn zero(shape: &ValueShape) -> Option<Value> {
     match shape {
-        Shape::Scalar(Scalar::Text) => Some("".into()),
-        Shape::Scalar(Scalar::Bool) => Some(false.into()),
-        Shape::Scalar(Scalar::Int32 | Scalar::Int64) => Some(0.into()),
+        ValueShape::Scalar(Scalar::Text) => Some("".into()),
+        ValueShape::Scalar(Scalar::Bool) => Some(false.into()),
+        ValueShape::Scalar(Scalar::Int32 | Scalar::Int64) => Some(0.into()),
         _ => None,
     }
 }

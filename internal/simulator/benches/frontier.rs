@@ -4,9 +4,9 @@
 //! shown: one month has too few large gangs to be significant. `openb=DIR` is the trace of that
 //! directory (see `read::openb`). `POLICY=` selects one policy.
 
-use simulator::read::{ReadOptions, Source, read};
-use simulator::report::{Standing, frontier};
-use simulator::{Options, Policy, Scenario, Summary, run, synthetic};
+use simulator::read::{InputFile, ReadOptions, read};
+use simulator::report::{PolicyFigures, frontier};
+use simulator::{Policy, Scenario, SimulationOptions, Summary, run, synthetic};
 
 /// The loads, a month each. First a cluster with spare capacity, then a nearly saturated one. Then
 /// a nearly saturated one with a single queue and priority, where the production scheduler has no
@@ -34,10 +34,10 @@ fn scenario(text: &str) -> Scenario {
             "pods/openb_pod_list_default.csv",
         ];
         let texts = names.map(file);
-        let sources: Vec<Source<'_>> = names
+        let sources: Vec<InputFile<'_>> = names
             .iter()
             .zip(&texts)
-            .map(|(file, text)| Source { file, text })
+            .map(|(file, text)| InputFile { file, text })
             .collect();
         return read(&sources, &ReadOptions::default()).expect("the trace");
     }
@@ -55,12 +55,12 @@ fn scenarios(text: &str) -> Vec<Scenario> {
 }
 
 fn summary(scenario: &Scenario, policy: Policy) -> Summary {
-    let options = Options {
+    let options = SimulationOptions {
         policy,
         gather: GATHER,
         check: false,
         reports: false,
-        ..Options::default()
+        ..SimulationOptions::default()
     };
     Summary::of(&run(scenario, &options, &mut |_| {}).expect("a simulation"))
 }
@@ -87,8 +87,8 @@ fn main() {
                 continue;
             }
             let runs: Vec<Summary> = scenarios.iter().map(|one| summary(one, policy)).collect();
-            let stands: Vec<Standing> = runs.iter().map(Standing::from).collect();
-            standings.extend(Standing::mean(&stands));
+            let stands: Vec<PolicyFigures> = runs.iter().map(PolicyFigures::from).collect();
+            standings.extend(PolicyFigures::mean(&stands));
             let waits: Vec<String> = stands
                 .iter()
                 .map(|run| format!("{:.0}", run.large_wait_p95 / 3600.0))

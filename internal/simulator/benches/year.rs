@@ -6,7 +6,7 @@
 use std::io::{BufWriter, Write};
 use std::time::Instant;
 
-use simulator::{Decision, Options, Policy, Summary, report, run, synthetic};
+use simulator::{Decision, Policy, SimulationOptions, Summary, report, run, synthetic};
 
 /// The allocator of `muster simulate`.
 #[global_allocator]
@@ -31,12 +31,12 @@ fn main() {
     let generated = started.elapsed();
     let mut decisions = std::env::var_os("DECISIONS")
         .map(|path| BufWriter::new(std::fs::File::create(path).expect("a file to write to")));
-    let options = Options {
+    let options = SimulationOptions {
         policy,
         gather,
         check: std::env::var_os("CHECK").is_some(),
         reports: decisions.is_some(),
-        ..Options::default()
+        ..SimulationOptions::default()
     };
     let started = Instant::now();
     let mut record = |decision: &Decision<'_>| {

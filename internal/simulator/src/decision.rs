@@ -23,7 +23,7 @@ pub struct Decision<'a> {
     pub group: &'a str,
     /// The decision or effect.
     #[serde(flatten)]
-    pub what: What<'a>,
+    pub what: DecisionDetail<'a>,
 }
 
 /// A decision or its effect.
@@ -33,7 +33,7 @@ pub struct Decision<'a> {
     rename_all = "camelCase",
     rename_all_fields = "camelCase"
 )]
-pub enum What<'a> {
+pub enum DecisionDetail<'a> {
     /// A pod is bound to a node.
     Bound {
         /// The pod.

@@ -8,7 +8,7 @@ use resources::field_error::FieldError;
 
 /// A place in the input: a file's line, or a document of a manifest.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct InputLocation {
     /// The file, as given by the user.
     pub file: String,
     /// The line in it, from 1; for manifests the number of the document.
@@ -19,11 +19,11 @@ pub struct Place {
     pub item: Option<NonZeroU32>,
 }
 
-impl Place {
+impl InputLocation {
     /// A line of a file.
     #[must_use]
-    pub fn line(file: &str, number: usize) -> Place {
-        Place {
+    pub fn line(file: &str, number: usize) -> InputLocation {
+        InputLocation {
             file: file.to_owned(),
             number,
             document: false,
@@ -33,15 +33,15 @@ impl Place {
 
     /// A document of a file of manifests.
     #[must_use]
-    pub fn document(file: &str, number: usize) -> Place {
-        Place {
+    pub fn document(file: &str, number: usize) -> InputLocation {
+        InputLocation {
             document: true,
-            ..Place::line(file, number)
+            ..InputLocation::line(file, number)
         }
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for InputLocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let word = if self.document { "document" } else { "line" };
         write!(f, "{}, {word} {}", self.file, self.number)?;
@@ -59,7 +59,7 @@ pub enum SimulatorError {
     #[error("{place}: {error}")]
     Value {
         /// Where.
-        place: Place,
+        place: InputLocation,
         /// The column or field, its value and the valid form.
         error: FieldError,
     },
@@ -67,7 +67,7 @@ pub enum SimulatorError {
     #[error("{place}: {what}; {wanted}")]
     Form {
         /// Where.
-        place: Place,
+        place: InputLocation,
         /// The fault.
         what: String,
         /// The accepted format.
@@ -98,7 +98,7 @@ pub enum SimulatorError {
 impl SimulatorError {
     /// An unusable value of a file.
     pub(crate) fn value(
-        place: Place,
+        place: InputLocation,
         field: impl Into<String>,
         value: impl Into<String>,
         valid: impl Into<String>,

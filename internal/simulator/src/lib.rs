@@ -3,7 +3,7 @@
 //! none, and the same input gives the same output.
 //!
 //! `read` turns manifests or a trace into a [`Scenario`], [`run`] simulates it under a policy,
-//! [`Summary`] aggregates the [`Outcome`], `report` renders it.
+//! [`Summary`] aggregates the [`SimulationOutcome`], `report` renders it.
 
 mod decision;
 mod engine;
@@ -21,11 +21,11 @@ mod summary;
 pub mod synthetic;
 pub mod what_if;
 
-pub use decision::{Decision, What};
-pub use engine::{Options, run};
-pub use error::{Place, SimulatorError};
-pub use outcome::{GangOutcome, Outcome, Point};
+pub use decision::{Decision, DecisionDetail};
+pub use engine::{SimulationOptions, run};
+pub use error::{InputLocation, SimulatorError};
+pub use outcome::{GangOutcome, Point, SimulationOutcome};
 pub use policy::Policy;
-pub use scenario::{Job, Scenario, Seconds, Shape, Storage, Work};
+pub use scenario::{Job, JobWork, PodShape, Scenario, Seconds, Storage};
 pub use settings::Settings;
 pub use summary::{Distribution, QueueSummary, SizeSummary, Summary};

@@ -1,7 +1,7 @@
 //! The results of a simulation: the outcome of each gang, and the account of the whole.
 
 use jiff::Timestamp;
-use resources::report::Verdict;
+use resources::report::WaitReason;
 
 pub use crate::engine::account::Point;
 use crate::scenario::Seconds;
@@ -13,7 +13,7 @@ pub struct GangOutcome {
     pub namespace: String,
     /// Its PodGroup's name, or its pod's.
     pub name: String,
-    /// Its queue's index in [`Outcome::queues`].
+    /// Its queue's index in [`SimulationOutcome::queues`].
     pub queue: usize,
     /// GPUs that it requests, in thousandths.
     pub gpu_milli: i64,
@@ -36,14 +36,14 @@ pub struct GangOutcome {
     /// GPU-seconds of work that had to be repeated.
     pub lost_gpu_seconds: i64,
     /// The last reported reason for waiting.
-    pub verdict: Option<Verdict>,
+    pub verdict: Option<WaitReason>,
     /// The first estimate of its start, in seconds: earliest, likely and latest.
     pub foretold: Option<[Seconds; 3]>,
 }
 
 /// The results of a simulation.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Outcome {
+pub struct SimulationOutcome {
     /// The policy.
     pub policy: String,
     /// The wall time of second 0.

@@ -88,14 +88,14 @@ pub struct Job {
     /// For work that runs at the start: how long it has run.
     pub elapsed: Seconds,
     /// Its content.
-    pub work: Work,
+    pub work: JobWork,
 }
 
 /// The content of a job.
 #[derive(Clone, Debug)]
-pub enum Work {
+pub enum JobWork {
     /// A gang by numbers: a count of pods for each shape, all of which start together.
-    Shaped(Vec<(Arc<Shape>, u32)>),
+    Shaped(Vec<(Arc<PodShape>, u32)>),
     /// Pods as written in the input, with their PodGroup if they have one.
     Pods(Option<Box<PodGroup>>, Vec<Pod>),
     /// A PyTorchJob, which its controller expands.
@@ -104,15 +104,15 @@ pub enum Work {
     Batch(Box<BatchJob>),
 }
 
-impl Default for Work {
-    fn default() -> Work {
-        Work::Shaped(Vec::new())
+impl Default for JobWork {
+    fn default() -> JobWork {
+        JobWork::Shaped(Vec::new())
     }
 }
 
 /// The requests of one pod of a trace.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Shape {
+pub struct PodShape {
     /// Thousandths of a core.
     pub cpu_milli: i64,
     /// MiB of memory.
@@ -145,7 +145,7 @@ impl Scenario {
     /// The nodes of bound pods in the input, once for each pod.
     pub(crate) fn pods_on_nodes(&self) -> impl Iterator<Item = &str> {
         let pods = self.jobs.iter().filter_map(|job| match &job.work {
-            Work::Pods(_, pods) => Some(pods),
+            JobWork::Pods(_, pods) => Some(pods),
             _ => None,
         });
         pods.flatten()

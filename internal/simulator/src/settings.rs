@@ -1,7 +1,7 @@
 //! The production scheduler's settings for a simulation: the same [`Settings`] that a server reads,
 //! from a `SchedulerConfig` among the files or from the command line.
 
-use scheduler::{Actions, Strategy, settings};
+use scheduler::{Actions, PlacementStrategy, settings};
 
 use crate::error::SimulatorError;
 
@@ -14,6 +14,6 @@ pub fn actions_option(text: &str) -> Result<Actions, SimulatorError> {
 }
 
 /// Reads `--placement`.
-pub fn placement_option(text: &str) -> Result<Strategy, SimulatorError> {
+pub fn placement_option(text: &str) -> Result<PlacementStrategy, SimulatorError> {
     settings::placement("--placement", text).map_err(SimulatorError::from)
 }

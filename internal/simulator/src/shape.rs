@@ -12,7 +12,7 @@ use resources::names::{
 };
 
 use crate::error::SimulatorError;
-use crate::scenario::{Job, Shape};
+use crate::scenario::{Job, PodShape};
 
 /// Node label: the GPU's model, as NVIDIA's feature discovery writes it.
 pub const GPU_PRODUCT: &str = "nvidia.com/gpu.product";
@@ -25,7 +25,7 @@ const PODS: i64 = 110;
 
 /// A machine that can be bought.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Machine {
+pub struct MachineType {
     /// Its name in options.
     pub name: &'static str,
     /// GPUs.
@@ -41,7 +41,7 @@ pub struct Machine {
 }
 
 /// The machines known by name.
-pub const MACHINES: [Machine; 13] = [
+pub const MACHINES: [MachineType; 13] = [
     machine("hgx-b300", 8, "NVIDIA-B300", 294_912, 224, 4096),
     machine("hgx-b200", 8, "NVIDIA-B200", 184_320, 224, 4096),
     machine("hgx-h200", 8, "NVIDIA-H200", 144_384, 192, 2048),
@@ -64,8 +64,8 @@ const fn machine(
     gpu_memory_mib: u64,
     cpus: i64,
     memory_gib: i64,
-) -> Machine {
-    Machine {
+) -> MachineType {
+    MachineType {
         name,
         gpus,
         model,
@@ -77,7 +77,7 @@ const fn machine(
 
 /// The machine of this name.
 #[must_use]
-pub fn machine_named(name: &str) -> Option<Machine> {
+pub fn machine_named(name: &str) -> Option<MachineType> {
     MACHINES.into_iter().find(|machine| machine.name == name)
 }
 
@@ -119,7 +119,7 @@ pub(crate) fn unknown_machine(option: &str, value: &str) -> SimulatorError {
 /// One node of a machine; `place` is its position: 4 nodes a rack, 8 racks a leaf, 8 leaves a
 /// spine.
 #[must_use]
-pub fn machine_node(machine: &Machine, name: &str, place: usize) -> Node {
+pub fn machine_node(machine: &MachineType, name: &str, place: usize) -> Node {
     let figures = NodeFigures {
         cpu_milli: machine.cpus * 1000,
         memory_mib: machine.memory_gib * 1024,
@@ -224,7 +224,7 @@ pub fn node(name: &str, figures: &NodeFigures) -> Node {
 
 /// A pod of this shape; the caller sets its name and times.
 #[must_use]
-pub fn pod(shape: &Shape, job: &Job, group: Option<&str>) -> Pod {
+pub fn pod(shape: &PodShape, job: &Job, group: Option<&str>) -> Pod {
     use k8s_openapi::api::core::v1 as k8s;
     let mut requests = BTreeMap::new();
     if shape.cpu_milli > 0 {

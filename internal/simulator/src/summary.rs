@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::outcome::{GangOutcome, Outcome, Point};
+use crate::outcome::{GangOutcome, Point, SimulationOutcome};
 use crate::scenario::Seconds;
 
 /// Shorter runs count as this long in slowdowns, so that a minute's wait of a one-second job does
@@ -205,7 +205,7 @@ fn jain(values: &[f64]) -> Option<f64> {
 impl Summary {
     /// Summarizes an outcome.
     #[must_use]
-    pub fn of(outcome: &Outcome) -> Summary {
+    pub fn of(outcome: &SimulationOutcome) -> Summary {
         let gangs = &outcome.gangs;
         let part = |point: &Point, value: f64| {
             let all = outcome.gpu_milli as f64 * point.seconds;

@@ -7,7 +7,7 @@ use resources::splitmix::SplitMix;
 
 use crate::error::SimulatorError;
 use crate::read::{add_queues, default_start};
-use crate::scenario::{Job, Scenario, Seconds, Shape, Work};
+use crate::scenario::{Job, JobWork, PodShape, Scenario, Seconds};
 use crate::shape;
 
 /// The parameters of the workload.
@@ -114,7 +114,7 @@ pub fn generate(what: &Synthetic) -> Result<Scenario, SimulatorError> {
     }
     // Durations are scaled so that their total matches the load.
     let stretch = what.load * what.gpus as f64 * span / asked.max(1.0);
-    let shapes: Vec<Arc<Shape>> = [1, 2, 4, 8].map(|gpus| Arc::new(of(gpus))).to_vec();
+    let shapes: Vec<Arc<PodShape>> = [1, 2, 4, 8].map(|gpus| Arc::new(of(gpus))).to_vec();
     drafts.sort_by(|a, b| a.0.total_cmp(&b.0));
     let jobs = drafts
         .into_iter()
@@ -146,7 +146,7 @@ pub fn generate(what: &Synthetic) -> Result<Scenario, SimulatorError> {
                 duration: Some(duration),
                 walltime: what.walltimes.then_some(walltime),
                 elapsed: 0,
-                work: Work::Shaped(vec![(
+                work: JobWork::Shaped(vec![(
                     shapes[shape].clone(),
                     u32::try_from((gpus / 8).max(1)).unwrap_or(1),
                 )]),
@@ -177,12 +177,12 @@ pub fn generate(what: &Synthetic) -> Result<Scenario, SimulatorError> {
     Ok(scenario)
 }
 
-fn of(gpus: i64) -> Shape {
-    Shape {
+fn of(gpus: i64) -> PodShape {
+    PodShape {
         cpu_milli: gpus * 20_000,
         memory_mib: gpus * 200_000,
         gpus,
-        ..Shape::default()
+        ..PodShape::default()
     }
 }
 

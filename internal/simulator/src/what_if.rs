@@ -11,7 +11,7 @@ use crate::shape::{counted, machine_named, machine_node, unknown_machine};
 
 /// One change.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Change {
+pub enum ScenarioChange {
     /// Adds this many nodes of a machine, or like an existing node.
     AddNodes(usize, String),
     /// Removes this many of the nodes with this name prefix, the last ones by name; or one node by
@@ -22,17 +22,17 @@ pub enum Change {
 }
 
 /// Reads `add-nodes=4xhgx-h100`, `remove-nodes=2xgpu-` or `remove-nodes=gpu-7`, `weight=research:4`.
-pub fn change(text: &str) -> Result<Change, SimulatorError> {
+pub fn change(text: &str) -> Result<ScenarioChange, SimulatorError> {
     let refuse = |valid: &str| SimulatorError::option("--what-if", text, valid);
     let (what, value) = text.split_once('=').ok_or_else(|| {
         refuse("add-nodes=4xhgx-h100, remove-nodes=2xNAME-PREFIX or weight=QUEUE:4")
     })?;
     match what {
         "add-nodes" => counted("--what-if add-nodes", value)
-            .map(|(count, name)| Change::AddNodes(count, name.to_owned())),
+            .map(|(count, name)| ScenarioChange::AddNodes(count, name.to_owned())),
         "remove-nodes" => Ok(match counted("--what-if remove-nodes", value) {
-            Ok((count, prefix)) => Change::RemoveNodes(count, prefix.to_owned()),
-            Err(_) => Change::RemoveNodes(1, value.to_owned()),
+            Ok((count, prefix)) => ScenarioChange::RemoveNodes(count, prefix.to_owned()),
+            Err(_) => ScenarioChange::RemoveNodes(1, value.to_owned()),
         }),
         "weight" => {
             let parsed = value
@@ -41,19 +41,19 @@ pub fn change(text: &str) -> Result<Change, SimulatorError> {
             let (queue, weight) = parsed
                 .filter(|(_, weight)| *weight > 0)
                 .ok_or_else(|| refuse("weight=QUEUE:4 with a weight of at least 1"))?;
-            Ok(Change::Weight(queue.to_owned(), weight))
+            Ok(ScenarioChange::Weight(queue.to_owned(), weight))
         }
         _ => Err(refuse("a change of add-nodes, remove-nodes or weight")),
     }
 }
 
-impl Change {
+impl ScenarioChange {
     /// Applies the change to a scenario.
     pub fn apply(&self, scenario: &mut Scenario) -> Result<(), SimulatorError> {
         match self {
-            Change::AddNodes(count, name) => add(scenario, *count, name),
-            Change::RemoveNodes(count, prefix) => remove(scenario, *count, prefix),
-            Change::Weight(name, weight) => {
+            ScenarioChange::AddNodes(count, name) => add(scenario, *count, name),
+            ScenarioChange::RemoveNodes(count, prefix) => remove(scenario, *count, prefix),
+            ScenarioChange::Weight(name, weight) => {
                 let known: Vec<String> = scenario
                     .queues
                     .iter()

@@ -100,7 +100,7 @@ fn decide(object: Value) {
             let Ok(job) = serde_json::from_value::<Job>(object) else {
                 return;
             };
-            let observed = job::Observed {
+            let observed = job::ObservedJob {
                 job: &job,
                 pods: &[],
             };
@@ -110,7 +110,7 @@ fn decide(object: Value) {
             let Ok(job) = serde_json::from_value::<PyTorchJob>(object) else {
                 return;
             };
-            let observed = pytorch::Observed {
+            let observed = pytorch::ObservedPyTorchJob {
                 job: &job,
                 pods: &[],
                 pod_group: None,

@@ -7,10 +7,12 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use serde_json::Value;
-use simulator::{Job, Options, Outcome, Policy, Scenario, Shape, Work, run, shape};
+use simulator::{
+    Job, JobWork, PodShape, Policy, Scenario, SimulationOptions, SimulationOutcome, run, shape,
+};
 
 /// Runs the scenario; returns the outcome and every decision as a value.
-fn simulate(scenario: &Scenario, options: &Options) -> (Outcome, Vec<Value>) {
+fn simulate(scenario: &Scenario, options: &SimulationOptions) -> (SimulationOutcome, Vec<Value>) {
     let mut lines = Vec::new();
     let outcome = run(scenario, options, &mut |decision| {
         lines.push(serde_json::to_value(decision).unwrap());
@@ -19,11 +21,11 @@ fn simulate(scenario: &Scenario, options: &Options) -> (Outcome, Vec<Value>) {
 }
 
 fn job(name: String, gpus: i64, pods: u32, arrival: i64, duration: i64) -> Job {
-    let shape = Shape {
+    let shape = PodShape {
         cpu_milli: 1000 * gpus,
         memory_mib: 1024,
         gpus,
-        ..Shape::default()
+        ..PodShape::default()
     };
     Job {
         namespace: "default".into(),
@@ -31,7 +33,7 @@ fn job(name: String, gpus: i64, pods: u32, arrival: i64, duration: i64) -> Job {
         queue: "default".into(),
         arrival,
         duration: Some(duration),
-        work: Work::Shaped(vec![(Arc::new(shape), pods)]),
+        work: JobWork::Shaped(vec![(Arc::new(shape), pods)]),
         ..Job::default()
     }
 }
@@ -65,11 +67,11 @@ fn scenario(nodes: usize, jobs: Vec<Job>) -> Scenario {
     }
 }
 
-fn options(policy: Policy) -> Options {
-    Options {
+fn options(policy: Policy) -> SimulationOptions {
+    SimulationOptions {
         policy,
         grace: 5,
-        ..Options::default()
+        ..SimulationOptions::default()
     }
 }
 
@@ -132,10 +134,10 @@ fn one_holder(lines: &[Value], grace: i64) {
     }
 }
 
-fn conserved(scenario: &Scenario, outcome: &Outcome, lines: &[Value]) {
+fn conserved(scenario: &Scenario, outcome: &SimulationOutcome, lines: &[Value]) {
     assert_eq!(outcome.gangs.len(), scenario.jobs.len());
     let fits = |job: &Job| {
-        let Work::Shaped(shapes) = &job.work else {
+        let JobWork::Shaped(shapes) = &job.work else {
             return true;
         };
         let mut left = vec![8; scenario.nodes.len()];
@@ -202,7 +204,7 @@ proptest! {
     #[test]
     fn every_job_ends_or_is_reported_and_no_device_has_two_holders(jobs in jobs(), nodes in 1_usize..4, gather in 0_i64..30) {
         let scenario = scenario(nodes, jobs);
-        let (outcome, lines) = simulate(&scenario, &Options { gather, ..options(Policy::Muster) });
+        let (outcome, lines) = simulate(&scenario, &SimulationOptions { gather, ..options(Policy::Muster) });
         conserved(&scenario, &outcome, &lines);
         one_holder(&lines, 5);
     }
@@ -300,13 +302,17 @@ fn a_cluster_without_nodes_and_a_file_without_work_are_refused_with_a_remedy() {
         nodes: Vec::new(),
         ..scenario(1, vec![job("a".into(), 1, 1, 0, 1)])
     };
-    let said = run(&none, &Options::default(), &mut |_| {})
+    let said = run(&none, &SimulationOptions::default(), &mut |_| {})
         .unwrap_err()
         .to_string();
     assert!(said.contains("--cluster"), "{said}");
-    let said = run(&scenario(1, Vec::new()), &Options::default(), &mut |_| {})
-        .unwrap_err()
-        .to_string();
+    let said = run(
+        &scenario(1, Vec::new()),
+        &SimulationOptions::default(),
+        &mut |_| {},
+    )
+    .unwrap_err()
+    .to_string();
     assert!(said.contains("no work"), "{said}");
 }
 
@@ -316,7 +322,7 @@ fn a_simulation_stops_at_its_limit_and_reports_waiting_gangs() {
     let scenario = scenario(1, jobs);
     let (outcome, lines) = simulate(
         &scenario,
-        &Options {
+        &SimulationOptions {
             until: Some(60),
             ..options(Policy::Muster)
         },

@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a test's helpers may fail the test")]
 
 use serde_json::Value;
-use simulator::read::{ReadOptions, Source, read};
-use simulator::{Options, Scenario, run};
+use simulator::read::{InputFile, ReadOptions, read};
+use simulator::{Scenario, SimulationOptions, run};
 
 const NODE: &str = r#"
 apiVersion: v1
@@ -15,15 +15,15 @@ status: {allocatable: {cpu: "64", memory: 256Gi, pods: "110", nvidia.com/gpu: "8
 
 fn scenario(text: &str) -> Scenario {
     let file = "case.yaml";
-    read(&[Source { file, text }], &ReadOptions::default()).unwrap()
+    read(&[InputFile { file, text }], &ReadOptions::default()).unwrap()
 }
 
 /// The decisions on pods and gangs, a line each.
 fn lines(text: &str, until: i64) -> Vec<String> {
     let mut lines = Vec::new();
-    let options = Options {
+    let options = SimulationOptions {
         until: Some(until),
-        ..Options::default()
+        ..SimulationOptions::default()
     };
     let mut record = |decision: &simulator::Decision<'_>| {
         let line = serde_json::to_value(decision).unwrap();
@@ -122,9 +122,9 @@ fn work_that_saves_itself_on_eviction_has_its_time_and_loses_nothing() {
             &pod("new", 8, late, "priorityClassName: high, priority: 9,"),
         ]);
         let mut found = (None, None);
-        let options = Options {
+        let options = SimulationOptions {
             until: Some(1000),
-            ..Options::default()
+            ..SimulationOptions::default()
         };
         run(&scenario(&text), &options, &mut |decision| {
             let line = serde_json::to_value(decision).unwrap();
@@ -346,7 +346,7 @@ fn a_pods_runtime_before_the_start_counts_in_its_end_and_in_estimates() {
                 .map(str::to_owned);
         }
     };
-    run(&scenario(&text), &Options::default(), &mut record).unwrap();
+    run(&scenario(&text), &SimulationOptions::default(), &mut record).unwrap();
     assert_eq!(told.as_deref(), Some("2025-12-31T00:16:40Z"));
     let lines = lines(&text, 1000);
     assert!(
@@ -422,7 +422,7 @@ fn unreadable_input_is_refused_with_place_field_value_and_accepted_form() {
     ];
     for (text, words) in table {
         let text = with(&[NODE, &text]);
-        let source = Source {
+        let source = InputFile {
             file: "case.yaml",
             text: &text,
         };

@@ -7,8 +7,8 @@ mod files;
 use std::path::PathBuf;
 
 use simulator::openb::{
-    Arrivals, Cluster, Expected, Played, Pod, Which, first_difference, lists_of, placements, play,
-    read_pods, typical,
+    Arrivals, OpenbCluster, OpenbPod, Played, PublishedResults, Which, first_difference, lists_of,
+    placements, play, read_pods, typical,
 };
 
 const NODES: &str = "nodes/openb_node_list_gpu_node.csv";
@@ -17,8 +17,8 @@ const EXPECTED: &str = "expected/expected_per_seed.csv";
 /// The input of one run.
 struct Input {
     dir: PathBuf,
-    cluster: Cluster,
-    pods: Vec<Pod>,
+    cluster: OpenbCluster,
+    pods: Vec<OpenbPod>,
     arrivals: Arrivals,
 }
 
@@ -30,7 +30,7 @@ impl Input {
             return None;
         };
         let text = |name: &str| files::text(&dir, name).expect("a file of the benchmark");
-        let cluster = Cluster::read(NODES, &text(NODES)).expect("nodes");
+        let cluster = OpenbCluster::read(NODES, &text(NODES)).expect("nodes");
         let list = format!("pods/openb_pod_list_{variant}.csv");
         let pods = read_pods(&list, &text(&list), &cluster).expect("pods");
         let (file, list) =
@@ -67,7 +67,7 @@ fn best_fit_and_fgd_place_every_pod_as_published() {
     };
     let text = |name: &str| files::text(&input.dir, name).expect("a file of the benchmark");
     let published = text(EXPECTED);
-    let expected = Expected::read(EXPECTED, &published).expect("a table");
+    let expected = PublishedResults::read(EXPECTED, &published).expect("a table");
     for which in [Which::BestFit, Which::Fgd] {
         let run = input.play(which);
         let golden = text(&format!("expected/golden_{which}_default_s42.csv"));
@@ -119,9 +119,9 @@ fn a_fault_in_the_benchmarks_files_is_reported_with_its_line_and_column() {
             "n.csv, line 4: cpu_milli: \"many\" is not right: write a number",
         ),
     ] {
-        let error = Cluster::read("n.csv", &format!("{head}{lines}")).expect_err(lines);
+        let error = OpenbCluster::read("n.csv", &format!("{head}{lines}")).expect_err(lines);
         assert!(error.to_string().starts_with(expected), "{error}");
     }
-    let error = Cluster::read("n.csv", "sn,cpu_milli\n").expect_err("columns are missing");
+    let error = OpenbCluster::read("n.csv", "sn,cpu_milli\n").expect_err("columns are missing");
     assert!(error.to_string().contains("memory_mib"), "{error}");
 }

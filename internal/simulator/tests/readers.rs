@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use simulator::read::{Format, ReadOptions, Source, read};
-use simulator::{Scenario, SimulatorError, Work, shape};
+use simulator::read::{InputFile, InputFormat, ReadOptions, read};
+use simulator::{JobWork, Scenario, SimulatorError, shape};
 
 fn options() -> ReadOptions {
     ReadOptions {
@@ -14,11 +14,11 @@ fn options() -> ReadOptions {
 }
 
 fn scenario(file: &str, text: &str) -> Scenario {
-    read(&[Source { file, text }], &options()).unwrap()
+    read(&[InputFile { file, text }], &options()).unwrap()
 }
 
 fn refusal(file: &str, text: &str) -> String {
-    match read(&[Source { file, text }], &options()) {
+    match read(&[InputFile { file, text }], &options()) {
         Err(error) => error.to_string(),
         Ok(scenario) => panic!("{file} was read: {:?}", scenario.jobs),
     }
@@ -37,7 +37,7 @@ type Row<'a> = (
 fn rows(scenario: &Scenario) -> Vec<Row<'_>> {
     let row = |job: &'_ simulator::Job| -> Vec<(u32, i64)> {
         match &job.work {
-            Work::Shaped(shapes) => shapes
+            JobWork::Shaped(shapes) => shapes
                 .iter()
                 .map(|(shape, count)| (*count, shape.gpus))
                 .collect(),
@@ -99,7 +99,7 @@ fn columns_can_be_named() {
         columns,
         ..options()
     };
-    let source = Source {
+    let source = InputFile {
         file: "x.csv",
         text: "t,n,duration\n100,2,60\n160,1,1h30m\n",
     };
@@ -141,7 +141,7 @@ fn the_standard_workload_format_is_read_with_the_machine_it_names() {
         2 10 5 0 4 -1 -1 4 200 -1 0 3 1 -1 2 -1 -1 -1\n\
         3 20 -1 50 -1 -1 -1 16 -1 -1 1 -1 -1 -1 -1 -1 -1 -1\n";
     let scenario = read(
-        &[Source {
+        &[InputFile {
             file: "a.swf",
             text,
         }],
@@ -166,11 +166,11 @@ fn openb_lists_are_read_with_parts_of_gpus_and_models() {
         p1,6000,12288,2,1000,,BE,Running,130,230,\n\
         p2,6000,12288,0,0,,BE,Pending,140,,\n";
     let sources = [
-        Source {
+        InputFile {
             file: "n.csv",
             text: nodes,
         },
-        Source {
+        InputFile {
             file: "p.csv",
             text: pods,
         },
@@ -183,7 +183,7 @@ fn openb_lists_are_read_with_parts_of_gpus_and_models() {
             ("p1", 30, Some(100), None, "be", vec![(1, 2)])
         ]
     );
-    let Work::Shaped(shapes) = &scenario.jobs[0].work else {
+    let JobWork::Shaped(shapes) = &scenario.jobs[0].work else {
         panic!("it is given by numbers")
     };
     assert_eq!((shapes[0].0.gpu_milli, shapes[0].0.models.len()), (460, 2));
@@ -225,7 +225,7 @@ spec:
     Worker: {replicas: 2, template: {spec: {containers: [{name: pytorch, image: x}]}}}
 "#;
     let scenario = read(
-        &[Source {
+        &[InputFile {
             file: "c.yaml",
             text,
         }],
@@ -245,7 +245,7 @@ spec:
             ("t", 0, Some(7200), 0)
         ]
     );
-    assert!(matches!(&scenario.jobs[1].work, Work::Pods(Some(_), pods) if pods.len() == 2));
+    assert!(matches!(&scenario.jobs[1].work, JobWork::Pods(Some(_), pods) if pods.len() == 2));
     assert_eq!(scenario.start.to_string(), "2026-01-01T00:10:00Z");
     assert_eq!(
         scenario.notes,
@@ -347,18 +347,18 @@ fn faults_are_reported_with_place_value_and_accepted_form() {
         }
     }
     let none = read(
-        &[Source {
+        &[InputFile {
             file: "e.csv",
             text: "",
         }],
         &ReadOptions {
-            format: Some(Format::Philly),
+            format: Some(InputFormat::Philly),
             ..options()
         },
     );
     assert!(matches!(none, Err(SimulatorError::Nothing(_))));
     assert!(
-        Format::named("excel")
+        InputFormat::named("excel")
             .unwrap_err()
             .to_string()
             .contains("sacct")

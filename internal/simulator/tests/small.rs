@@ -1,13 +1,16 @@
 //! One small cluster from a manifest to the report: start times and messages.
 #![allow(clippy::unwrap_used, reason = "a test's helpers may fail the test")]
 
-use simulator::read::{ReadOptions, Source, read};
-use simulator::{Options, Outcome, Policy, Summary, report, run, what_if};
+use simulator::read::{InputFile, ReadOptions, read};
+use simulator::{Policy, SimulationOptions, SimulationOutcome, Summary, report, run, what_if};
 
 const TEXT: &str = include_str!("small.yaml");
 
-fn simulate(options: &Options, changes: &[&str]) -> (Outcome, Vec<serde_json::Value>) {
-    let source = Source {
+fn simulate(
+    options: &SimulationOptions,
+    changes: &[&str],
+) -> (SimulationOutcome, Vec<serde_json::Value>) {
+    let source = InputFile {
         file: "small.yaml",
         text: TEXT,
     };
@@ -24,7 +27,7 @@ fn simulate(options: &Options, changes: &[&str]) -> (Outcome, Vec<serde_json::Va
 
 #[test]
 fn each_piece_of_work_starts_and_ends_when_it_should() {
-    let (outcome, lines) = simulate(&Options::default(), &[]);
+    let (outcome, lines) = simulate(&SimulationOptions::default(), &[]);
     let facts: Vec<_> = outcome
         .gangs
         .iter()
@@ -96,7 +99,7 @@ fn each_piece_of_work_starts_and_ends_when_it_should() {
 
 #[test]
 fn one_more_node_lets_the_large_one_start_at_once() {
-    let (outcome, _) = simulate(&Options::default(), &["add-nodes=1xn2"]);
+    let (outcome, _) = simulate(&SimulationOptions::default(), &["add-nodes=1xn2"]);
     let large = outcome
         .gangs
         .iter()
@@ -110,9 +113,9 @@ fn the_report_holds_every_policy_and_needs_nothing_else() {
     let mut results = Vec::new();
     for policy in Policy::ALL {
         let (outcome, _) = simulate(
-            &Options {
+            &SimulationOptions {
                 policy,
-                ..Options::default()
+                ..SimulationOptions::default()
             },
             &[],
         );

@@ -1,7 +1,7 @@
 //! No manifest, trace or option makes the readers of `muster simulate` panic.
 
 use proptest::prelude::*;
-use simulator::read::{Format, ReadOptions, Source, duration, read};
+use simulator::read::{InputFile, InputFormat, ReadOptions, duration, read};
 use simulator::{shape, synthetic};
 
 #[path = "../../resources/testing/documents.rs"]
@@ -9,13 +9,13 @@ mod texts;
 
 use texts::broken;
 
-const FORMATS: [Format; 6] = [
-    Format::Objects,
-    Format::Openb,
-    Format::OpenbNodes,
-    Format::Philly,
-    Format::Sacct,
-    Format::Swf,
+const FORMATS: [InputFormat; 6] = [
+    InputFormat::Objects,
+    InputFormat::Openb,
+    InputFormat::OpenbNodes,
+    InputFormat::Philly,
+    InputFormat::Sacct,
+    InputFormat::Swf,
 ];
 
 proptest! {
@@ -33,7 +33,7 @@ proptest! {
         format in proptest::option::of(proptest::sample::select(FORMATS.to_vec())),
     ) {
         let options = ReadOptions { format, ..ReadOptions::default() };
-        let _ = read(&[Source { file: "input", text: &text }], &options);
+        let _ = read(&[InputFile { file: "input", text: &text }], &options);
     }
 
     #[test]

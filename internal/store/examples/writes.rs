@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use store::{EntryMeta, Options, Store, View};
+use store::{EntryMeta, Options, Store, TransactionView};
 
 fn resident_mib() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -33,7 +33,7 @@ async fn write(store: Store, writer: usize, bytes: usize, until: Instant) -> u64
         let key = format!("/core/pods/ns-{}/pod-{writer}-{count}", writer % 4);
         let body = Bytes::from(body.clone());
         let outcome = store
-            .commit(move |view: &mut View| {
+            .commit(move |view: &mut TransactionView| {
                 view.put(key, meta(writer), |_| body);
                 Ok::<(), ()>(())
             })

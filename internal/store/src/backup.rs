@@ -18,11 +18,11 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::{Buf as _, Bytes};
 
-use crate::codec::{self, State};
-use crate::disk::{Disk, part_count};
+use crate::codec::{self, StoreState};
+use crate::disk::{DiskStore, part_count};
 use crate::entry::{Entry, Revision};
 use crate::error::BackupError;
-use crate::memory::{Changes, Objects};
+use crate::memory::{ObjectChanges, Objects};
 use crate::options::Options;
 use crate::sealed::{Opener, Seal, Sealer};
 
@@ -86,12 +86,12 @@ fn io_error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Back
     }
 }
 
-struct Frames<W> {
+struct BackupFrames<W> {
     file: W,
     sum: u64,
 }
 
-impl<W: io::Write> Frames<W> {
+impl<W: io::Write> BackupFrames<W> {
     fn put(&mut self, content: &[&[u8]]) -> io::Result<()> {
         let length = content.iter().map(|part| part.len()).sum::<usize>();
         let length = u32::try_from(length)
@@ -168,7 +168,7 @@ fn write_content<W: Write>(
     files: &[BackupFile],
 ) -> io::Result<W> {
     writeln!(file, "{NAME} {FORMAT}")?;
-    let mut frames = Frames { file, sum: 0 };
+    let mut frames = BackupFrames { file, sum: 0 };
     frames.put(&[
         &revision.get().to_be_bytes(),
         &(objects.len() as u64).to_be_bytes(),
@@ -189,12 +189,12 @@ fn write_content<W: Write>(
 }
 
 /// The content of a backup's first frame.
-struct Summary {
+struct BackupManifest {
     summary: BackupSummary,
     files: u64,
 }
 
-struct Reader<'a> {
+struct BackupReader<'a> {
     path: &'a Path,
     file: Box<dyn BufRead>,
     sum: u64,
@@ -244,8 +244,8 @@ fn seal_of(path: &Path, passphrase: Option<&str>) -> Result<Option<Seal>, Backup
     }
 }
 
-impl<'a> Reader<'a> {
-    fn open(path: &'a Path, seal: Option<&Seal>) -> Result<Reader<'a>, BackupError> {
+impl<'a> BackupReader<'a> {
+    fn open(path: &'a Path, seal: Option<&Seal>) -> Result<BackupReader<'a>, BackupError> {
         let mut file = File::open(path).map_err(io_error("cannot read the backup", path))?;
         let mut file: Box<dyn BufRead> = match seal {
             None => Box::new(BufReader::new(file)),
@@ -257,7 +257,7 @@ impl<'a> Reader<'a> {
             }
         };
         let line = first_line(path, &mut *file)?;
-        let reader = Reader {
+        let reader = BackupReader {
             path,
             file,
             sum: 0,
@@ -306,7 +306,7 @@ impl<'a> Reader<'a> {
         Ok(content)
     }
 
-    fn summary(&mut self) -> Result<Summary, BackupError> {
+    fn summary(&mut self) -> Result<BackupManifest, BackupError> {
         let mut content = self.frame()?;
         let (revision, objects) = (content.try_get_u64(), content.try_get_u64());
         let files = if self.format >= FORMAT_WITH_FILES {
@@ -315,7 +315,7 @@ impl<'a> Reader<'a> {
             Ok(0)
         };
         match (revision, objects, files) {
-            (Ok(revision), Ok(objects), Ok(files)) if files <= FILES_MAX => Ok(Summary {
+            (Ok(revision), Ok(objects), Ok(files)) if files <= FILES_MAX => Ok(BackupManifest {
                 summary: BackupSummary {
                     revision: Revision::new(revision),
                     objects,
@@ -384,8 +384,8 @@ impl Backup {
     /// If the file is not a complete backup, or if the passphrase is wrong.
     pub fn open(path: &Path, passphrase: Option<&str>) -> Result<Backup, BackupError> {
         let seal = seal_of(path, passphrase)?;
-        let mut reader = Reader::open(path, seal.as_ref())?;
-        let Summary { summary, files } = reader.summary()?;
+        let mut reader = BackupReader::open(path, seal.as_ref())?;
+        let BackupManifest { summary, files } = reader.summary()?;
         let files = (0..files)
             .map(|_| reader.file())
             .collect::<Result<Vec<_>, _>>()?;
@@ -436,20 +436,20 @@ impl Backup {
     /// If the directory is not empty or cannot be written.
     pub fn restore(&self, dir: &Path, options: Options) -> Result<BackupSummary, BackupError> {
         Self::check_target(dir)?;
-        let mut reader = Reader::open(&self.path, self.seal.as_ref())?;
-        let Summary { summary, files } = reader.summary()?;
+        let mut reader = BackupReader::open(&self.path, self.seal.as_ref())?;
+        let BackupManifest { summary, files } = reader.summary()?;
         for _ in 0..files {
             reader.file()?;
         }
-        let (mut disk, _) = Disk::open(dir, options, false)?;
+        let (mut disk, _) = DiskStore::open(dir, options, false)?;
         let revision = restored_revision(summary.revision, SystemTime::now());
-        let mut state = State {
+        let mut state = StoreState {
             revision,
-            ..State::default()
+            ..StoreState::default()
         };
         let mut left = summary.objects;
         loop {
-            let mut changes = Changes::new();
+            let mut changes = ObjectChanges::new();
             while left > 0 && changes.len() < RESTORE_BATCH {
                 left -= 1;
                 let entry = reader.object()?;
@@ -509,7 +509,7 @@ mod tests {
         let path = dir.path().join("backup");
         let mut file = Vec::new();
         writeln!(file, "{NAME} 1").unwrap();
-        let mut frames = Frames { file, sum: 0 };
+        let mut frames = BackupFrames { file, sum: 0 };
         let (seven, one) = (7_u64.to_be_bytes(), 1_u64.to_be_bytes());
         frames.put(&[&seven, &one]).unwrap();
         let meta = crate::entry::EntryMeta::default();

@@ -252,7 +252,7 @@ pub(crate) fn read_history(record: Bytes) -> Result<Vec<Event>, Broken> {
 
 /// The store's own state, written with every commit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct State {
+pub(crate) struct StoreState {
     /// The last change's revision.
     pub(crate) revision: Revision,
     /// How many objects there are.
@@ -265,7 +265,7 @@ pub(crate) struct State {
 }
 
 /// The record of the store's own state.
-pub(crate) fn state(state: &State) -> Vec<u8> {
+pub(crate) fn state(state: &StoreState) -> Vec<u8> {
     let mut record = begun(32);
     record.put_u64(state.revision.get());
     record.put_u64(state.objects);
@@ -275,9 +275,9 @@ pub(crate) fn state(state: &State) -> Vec<u8> {
 }
 
 /// The store's own state from its record.
-pub(crate) fn read_state(record: Bytes) -> Result<State, Broken> {
+pub(crate) fn read_state(record: Bytes) -> Result<StoreState, Broken> {
     let (mut content, _) = opened(record, b"state")?;
-    Ok(State {
+    Ok(StoreState {
         revision: Revision::new(take_u64(&mut content)?),
         objects: take_u64(&mut content)?,
         digest: take_u64(&mut content)?,
@@ -378,7 +378,7 @@ mod tests {
 
     #[test]
     fn the_state_reads_back() {
-        let written = State {
+        let written = StoreState {
             revision: Revision::new(9),
             objects: 3,
             digest: u64::MAX,

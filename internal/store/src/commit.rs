@@ -10,13 +10,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::codec::{self, State};
-use crate::disk::{Disk, panic_text, part_count};
+use crate::codec::{self, StoreState};
+use crate::disk::{DiskStore, panic_text, part_count};
 use crate::entry::{Entry, EntryMeta, Event, EventKind, Revision};
 use crate::error::{CommitError, StoreError};
-use crate::memory::{Changes, Memory, Objects, Shared, overlaid};
+use crate::memory::{FlushedState, ObjectChanges, Objects, SharedState, overlaid};
 use crate::quarantine;
-use crate::space::Room;
+use crate::space::DiskRoom;
 
 /// How many transactions the queue of the commit thread holds; further callers wait for a place.
 pub(crate) const QUEUE_MAX: usize = 1024;
@@ -34,7 +34,7 @@ const GATHER: Duration = Duration::from_millis(1);
 
 /// The state that a transaction sees: everything committed before it, and its own changes. The
 /// changes are kept if the transaction returns Ok, and dropped otherwise.
-pub struct View<'a> {
+pub struct TransactionView<'a> {
     base: &'a Objects,
     group: &'a mut Group,
     /// The keys that this transaction changed, with the earlier staged value of each.
@@ -47,13 +47,13 @@ type Staged = Option<Option<Arc<Entry>>>;
 
 /// The staged changes of one group's transactions.
 struct Group {
-    changes: Changes,
+    changes: ObjectChanges,
     events: Vec<Event>,
     revision: Revision,
     bytes: usize,
 }
 
-impl View<'_> {
+impl TransactionView<'_> {
     /// The object under a key.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<Arc<Entry>> {
@@ -174,30 +174,30 @@ pub enum Purpose {
 }
 
 /// A transaction in the queue.
-pub(crate) trait Job: Send {
+pub(crate) trait QueuedTransaction: Send {
     /// True if the transaction frees disk space.
     fn makes_room(&self) -> bool;
     /// Runs the transaction; returns true if its changes are to be kept.
-    fn run(&mut self, view: &mut View<'_>) -> bool;
+    fn run(&mut self, view: &mut TransactionView<'_>) -> bool;
     /// Sends the result to the waiting caller, after the flush.
     fn finish(self: Box<Self>, flushed: Result<(), StoreError>);
 }
 
 /// A transaction with its waiting caller.
-pub(crate) struct Transaction<F, T, E> {
+pub(crate) struct PendingTransaction<F, T, E> {
     body: Option<F>,
     purpose: Purpose,
     answer: Option<Result<T, E>>,
     reply: oneshot::Sender<Result<T, CommitError<E>>>,
 }
 
-impl<F, T, E> Transaction<F, T, E> {
+impl<F, T, E> PendingTransaction<F, T, E> {
     pub(crate) fn new(
         body: F,
         purpose: Purpose,
         reply: oneshot::Sender<Result<T, CommitError<E>>>,
     ) -> Self {
-        Transaction {
+        PendingTransaction {
             body: Some(body),
             purpose,
             answer: None,
@@ -206,9 +206,9 @@ impl<F, T, E> Transaction<F, T, E> {
     }
 }
 
-impl<F, T, E> Job for Transaction<F, T, E>
+impl<F, T, E> QueuedTransaction for PendingTransaction<F, T, E>
 where
-    F: FnOnce(&mut View<'_>) -> Result<T, E> + Send,
+    F: FnOnce(&mut TransactionView<'_>) -> Result<T, E> + Send,
     T: Send,
     E: Send,
 {
@@ -216,7 +216,7 @@ where
         self.purpose == Purpose::MakeRoom
     }
 
-    fn run(&mut self, view: &mut View<'_>) -> bool {
+    fn run(&mut self, view: &mut TransactionView<'_>) -> bool {
         let body = self.body.take().expect("a transaction is run once");
         self.answer.insert(body(view)).is_ok()
     }
@@ -235,7 +235,11 @@ where
 }
 
 /// Runs until the store is closed.
-pub(crate) fn run(shared: &Shared, mut disk: Disk, mut queue: mpsc::Receiver<Box<dyn Job>>) {
+pub(crate) fn run(
+    shared: &SharedState,
+    mut disk: DiskStore,
+    mut queue: mpsc::Receiver<Box<dyn QueuedTransaction>>,
+) {
     let mut failed: Option<StoreError> = None;
     let mut last_group = 0;
     while let Some(first) = queue.blocking_recv() {
@@ -267,11 +271,11 @@ pub(crate) fn run(shared: &Shared, mut disk: Disk, mut queue: mpsc::Receiver<Box
 /// Stages the queued transactions, writes the group, publishes it and acknowledges it. Returns the
 /// number of transactions in the group.
 fn run_group(
-    shared: &Shared,
-    disk: &mut Disk,
-    queue: &mut mpsc::Receiver<Box<dyn Job>>,
-    first: Box<dyn Job>,
-    room: &Room,
+    shared: &SharedState,
+    disk: &mut DiskStore,
+    queue: &mut mpsc::Receiver<Box<dyn QueuedTransaction>>,
+    first: Box<dyn QueuedTransaction>,
+    room: &DiskRoom,
 ) -> Result<usize, StoreError> {
     let memory = shared.memory.read();
     let mut group = Group {
@@ -281,14 +285,14 @@ fn run_group(
         bytes: 0,
     };
     let bytes_max = match room {
-        Room::Ample => GROUP_BYTES_MAX,
-        Room::Scarce(_) => GROUP_BYTES_SCARCE,
+        DiskRoom::Ample => GROUP_BYTES_MAX,
+        DiskRoom::Scarce(_) => GROUP_BYTES_SCARCE,
     };
     let mut jobs = Vec::new();
     let mut next = Some(first);
     while let Some(mut job) = next {
         match room {
-            Room::Scarce(refusal) if !job.makes_room() => job.finish(Err(refusal.clone())),
+            DiskRoom::Scarce(refusal) if !job.makes_room() => job.finish(Err(refusal.clone())),
             _ => match run_job(&memory.objects, &mut group, &mut *job) {
                 Ok(()) => jobs.push(job),
                 Err(panicked) => job.finish(Err(panicked)),
@@ -333,9 +337,13 @@ fn run_group(
 }
 
 /// Runs one transaction. If it refuses or panics, all its changes are reverted.
-fn run_job(base: &Objects, group: &mut Group, job: &mut dyn Job) -> Result<(), StoreError> {
+fn run_job(
+    base: &Objects,
+    group: &mut Group,
+    job: &mut dyn QueuedTransaction,
+) -> Result<(), StoreError> {
     let first_event = group.events.len();
-    let mut view = View {
+    let mut view = TransactionView {
         base,
         group,
         undo: Vec::new(),
@@ -357,7 +365,7 @@ fn run_job(base: &Objects, group: &mut Group, job: &mut dyn Job) -> Result<(), S
     }
 }
 
-fn state_after(memory: &Memory, group: &Group) -> State {
+fn state_after(memory: &FlushedState, group: &Group) -> StoreState {
     let mut objects = memory.objects.len() as u64;
     let mut digest = memory.digest;
     for (key, change) in &group.changes {
@@ -370,11 +378,11 @@ fn state_after(memory: &Memory, group: &Group) -> State {
             digest = digest.wrapping_add(codec::fingerprint(new));
         }
     }
-    State {
+    StoreState {
         revision: group.revision,
         objects,
         digest,
-        // `Disk::write` sets it from the history on disk.
+        // `DiskStore::write` sets it from the history on disk.
         history_from: Revision::ZERO,
     }
 }

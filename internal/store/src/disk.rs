@@ -26,14 +26,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::codec::{self, State};
+use crate::codec::{self, StoreState};
 use crate::entry::{Entry, Event, Revision};
 use crate::error::{OpenError, StoreError};
-use crate::load::{Effect, HistoryRecord, Loading, Outcome, Repair};
-use crate::memory::{Changes, Objects};
+use crate::load::{DamageEffect, HistoryRecord, LoadOutcome, Loading, Repair};
+use crate::memory::{ObjectChanges, Objects};
 use crate::options::Options;
 use crate::quarantine::{self, Quarantined};
-use crate::space::{Room, Space};
+use crate::space::{DiskRoom, Space};
 
 /// The format that this binary writes. The binary does not open a store with a newer format.
 pub(crate) const FORMAT: u32 = 1;
@@ -63,13 +63,13 @@ const SLED_LOCK_WAIT: Duration = Duration::from_millis(10);
 pub(crate) struct Loaded {
     pub(crate) objects: Objects,
     pub(crate) events: Vec<Event>,
-    pub(crate) state: State,
+    pub(crate) state: StoreState,
     /// Damaged records whose keys are quarantined.
     pub(crate) held: Vec<Quarantined>,
 }
 
 /// The open store on disk. Its process holds a lock on the store.
-pub(crate) struct Disk {
+pub(crate) struct DiskStore {
     dir: PathBuf,
     sled: sled::Db,
     /// sled's own file. sled asks the kernel to write its pages, but that covers neither the file's
@@ -84,13 +84,13 @@ pub(crate) struct Disk {
 }
 
 /// sled with its files, and the pairs that were read, before they are interpreted.
-struct Opened {
+struct OpenedDisk {
     sled: sled::Db,
     data: File,
     acknowledged: File,
     space: Space,
     lock: File,
-    outcome: Outcome,
+    outcome: LoadOutcome,
 }
 
 fn io_error(dir: &Path) -> impl Fn(io::Error) -> OpenError {
@@ -217,15 +217,15 @@ fn open_error(dir: &Path, error: sled::Error) -> OpenError {
     }
 }
 
-impl Disk {
+impl DiskStore {
     /// Opens the store, or creates it. If `finish` is false, the caller writes the `format` file
     /// once the store is complete.
     pub(crate) fn open(
         dir: &Path,
         options: Options,
         finish: bool,
-    ) -> Result<(Disk, Loaded), OpenError> {
-        let Opened {
+    ) -> Result<(DiskStore, Loaded), OpenError> {
+        let OpenedDisk {
             sled,
             data,
             acknowledged,
@@ -233,7 +233,7 @@ impl Disk {
             lock,
             outcome,
         } = open_files(dir, options, finish)?;
-        let Outcome {
+        let LoadOutcome {
             objects,
             events,
             history,
@@ -246,7 +246,7 @@ impl Disk {
         for record in held.extract_if(.., |record| objects.contains_key(record.key.as_str())) {
             quarantine::release(&record.file).map_err(io_error(dir))?;
         }
-        let disk = Disk {
+        let disk = DiskStore {
             dir: dir.to_owned(),
             sled,
             data,
@@ -265,7 +265,7 @@ impl Disk {
     }
 
     /// Reads a store and reports damage, without changing a record.
-    pub(crate) fn check(dir: &Path, options: Options) -> Result<Outcome, OpenError> {
+    pub(crate) fn check(dir: &Path, options: Options) -> Result<LoadOutcome, OpenError> {
         if !dir.join(FORMAT_FILE).exists() && !dir.join(SLED_DIR).exists() {
             return Err(OpenError::Missing {
                 path: dir.to_owned(),
@@ -274,14 +274,14 @@ impl Disk {
         open_files(dir, options, true).map(|opened| opened.outcome)
     }
 
-    /// Checks if an ordinary write may be made now; see [`Disk::room`].
+    /// Checks if an ordinary write may be made now; see [`DiskStore::room`].
     pub(crate) fn check_space(&mut self) -> Result<(), StoreError> {
         self.room(false).map(drop)
     }
 
     /// Which writes the disk has room for. Fails if the disk is too full for any write: sled does
     /// not recover from a write that found no space.
-    pub(crate) fn room(&mut self, makes_room: bool) -> Result<Room, StoreError> {
+    pub(crate) fn room(&mut self, makes_room: bool) -> Result<DiskRoom, StoreError> {
         self.space.check(makes_room)
     }
 
@@ -290,10 +290,10 @@ impl Disk {
     pub(crate) fn write(
         &mut self,
         base: &Objects,
-        changes: &Changes,
+        changes: &ObjectChanges,
         events: &[Event],
         compacted: Revision,
-        mut state: State,
+        mut state: StoreState,
     ) -> Result<(), StoreError> {
         let mut batch = sled::Batch::default();
         for (key, change) in changes {
@@ -342,7 +342,7 @@ impl Disk {
             .map_err(|error| failed(&error))
     }
 
-    /// Marks the store as complete; see [`Disk::open`].
+    /// Marks the store as complete; see [`DiskStore::open`].
     pub(crate) fn finish(&self) -> Result<(), durable::Error> {
         write_format(&self.dir)
     }
@@ -358,7 +358,7 @@ fn sweep(dir: &Path) {
 }
 
 /// Opens sled and reads everything.
-fn open_files(dir: &Path, options: Options, finish: bool) -> Result<Opened, OpenError> {
+fn open_files(dir: &Path, options: Options, finish: bool) -> Result<OpenedDisk, OpenError> {
     private_directory(dir).map_err(io_error(dir))?;
     let lock = lock(dir)?;
     sweep(dir);
@@ -395,7 +395,7 @@ fn open_files(dir: &Path, options: Options, finish: bool) -> Result<Opened, Open
         .open(dir.join(ACKNOWLEDGED_FILE))
         .map_err(io_error(dir))?;
     let outcome = read_all(dir, &sled, read_acknowledged(&acknowledged))?;
-    Ok(Opened {
+    Ok(OpenedDisk {
         sled,
         data,
         acknowledged,
@@ -419,7 +419,7 @@ pub(crate) fn private_directory(dir: &Path) -> io::Result<()> {
     Ok(())
 }
 
-fn read_all(dir: &Path, sled: &sled::Db, acknowledged: Revision) -> Result<Outcome, OpenError> {
+fn read_all(dir: &Path, sled: &sled::Db, acknowledged: Revision) -> Result<LoadOutcome, OpenError> {
     let mut loading = Loading::default();
     let mut pairs = sled.iter();
     // `guarded` encloses each step of sled, so that errors found by `load` are not attributed to
@@ -443,7 +443,7 @@ fn apply(
     dir: &Path,
     sled: &sled::Db,
     data: &File,
-    state: &State,
+    state: &StoreState,
     repair: &Repair,
 ) -> Result<(), OpenError> {
     if repair.findings.is_empty() {
@@ -463,13 +463,19 @@ fn apply(
         return Err(damaged(dir, what));
     }
     for lost in &repair.lost {
-        quarantine::keep(dir, &lost.key, &lost.reason.to_string(), lost.revision, &lost.raw)
-            .map_err(io_error(dir))?;
+        quarantine::keep(
+            dir,
+            &lost.key,
+            &lost.reason.to_string(),
+            lost.revision,
+            &lost.raw,
+        )
+        .map_err(io_error(dir))?;
     }
     for found in &repair.findings {
         let (key, reason, effect) = (&found.key, &found.reason, &found.effect);
         match effect {
-            Effect::Lost => {
+            DamageEffect::Lost => {
                 tracing::error!(
                     key,
                     reason,

@@ -103,7 +103,7 @@ impl Event {
 
 /// A part of a list, consistent with one revision.
 #[derive(Clone, Debug)]
-pub struct Page {
+pub struct ListPage {
     /// The objects in the order of their keys.
     pub entries: Vec<Arc<Entry>>,
     /// The revision that the list shows.

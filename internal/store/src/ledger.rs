@@ -11,7 +11,7 @@ use crate::error::LedgerError;
 use crate::options::Options;
 
 /// A record under its number; `None` deletes the record.
-pub type Change = (u64, Option<Vec<u8>>);
+pub type RecordChange = (u64, Option<Vec<u8>>);
 
 /// Records, each under its number.
 pub type Records = Vec<(u64, Vec<u8>)>;
@@ -26,7 +26,7 @@ const RECLAIM_EVERY_MS: u64 = 500;
 
 /// The result of opening a ledger.
 #[derive(Debug, Default)]
-pub struct Read {
+pub struct OpenedLedger {
     /// All records, by number.
     pub records: Records,
     /// The new path of an earlier ledger that could not be read, and the reason.
@@ -48,7 +48,7 @@ impl Ledger {
     ///
     /// # Errors
     /// If the directory cannot be used, or if the disk is too full.
-    pub fn open(dir: &Path, options: Options) -> Result<(Ledger, Read), LedgerError> {
+    pub fn open(dir: &Path, options: Options) -> Result<(Ledger, OpenedLedger), LedgerError> {
         private_directory(dir).map_err(|error| failed(dir, &error))?;
         check_space(dir, &options)?;
         let ((sled, records), put_aside) = match open(dir, &options) {
@@ -67,7 +67,7 @@ impl Ledger {
             sled,
             options,
         };
-        Ok((ledger, Read { records, put_aside }))
+        Ok((ledger, OpenedLedger { records, put_aside }))
     }
 
     /// Writes and deletes records, all of them or none, and returns once the kernel has them.
@@ -76,7 +76,7 @@ impl Ledger {
     /// # Errors
     /// [`LedgerError::NoSpace`] if the disk is too full: nothing was written, and the caller may
     /// retry. [`LedgerError::Failed`] if the disk failed: the ledger cannot be used any more.
-    pub fn write(&self, changes: &[Change]) -> Result<(), LedgerError> {
+    pub fn write(&self, changes: &[RecordChange]) -> Result<(), LedgerError> {
         check_space(&self.dir, &self.options)?;
         let mut batch = sled::Batch::default();
         for (number, record) in changes {

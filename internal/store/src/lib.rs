@@ -24,11 +24,11 @@ mod store;
 mod watch;
 
 pub use backup::{Backup, BackupFile, BackupOptions, BackupSummary};
-pub use commit::{Purpose, View};
-pub use entry::{Entry, EntryMeta, Event, EventKind, Page, Revision};
+pub use commit::{Purpose, TransactionView};
+pub use entry::{Entry, EntryMeta, Event, EventKind, ListPage, Revision};
 pub use error::{BackupError, CommitError, LedgerError, OpenError, StoreError, WatchError};
-pub use ledger::{Change, Ledger, Read, Records};
-pub use load::{Effect, Finding};
+pub use ledger::{Ledger, OpenedLedger, RecordChange, Records};
+pub use load::{DamageEffect, DamagedRecord};
 pub use options::{FreeBytes, Options};
 pub use quarantine::Quarantined;
 pub use store::{CheckReport, Store};

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::codec::{self, Broken, State};
+use crate::codec::{self, Broken, StoreState};
 use crate::disk::{HISTORY, OBJECT, STATE, part_count, part_key};
 use crate::entry::{Entry, Event, EventKind, Revision};
 use crate::memory::Objects;
@@ -27,7 +27,7 @@ pub(crate) struct HistoryRecord {
 
 /// The consequence of a damaged record.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Effect {
+pub enum DamageEffect {
     /// The object was restored from the history: nothing is lost.
     Recovered,
     /// The object is lost; its record goes to the quarantine.
@@ -36,12 +36,12 @@ pub enum Effect {
     HistoryCut(Revision),
 }
 
-impl std::fmt::Display for Effect {
+impl std::fmt::Display for DamageEffect {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Effect::Recovered => f.write_str("recovered from the history, nothing is lost"),
-            Effect::Lost => f.write_str("lost; restore it from a backup or create it again"),
-            Effect::HistoryCut(from) => {
+            DamageEffect::Recovered => f.write_str("recovered from the history, nothing is lost"),
+            DamageEffect::Lost => f.write_str("lost; restore it from a backup or create it again"),
+            DamageEffect::HistoryCut(from) => {
                 write!(f, "watches from before revision {from} list again")
             }
         }
@@ -72,17 +72,17 @@ pub(crate) enum Damage {
 
 /// A damaged record, and the consequence.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Finding {
+pub struct DamagedRecord {
     /// The object's key, or `history`.
     pub key: String,
     /// What is wrong with the record.
     pub reason: String,
     /// The consequence.
-    pub effect: Effect,
+    pub effect: DamageEffect,
 }
 
 /// A record that cannot be recovered.
-pub(crate) struct Lost {
+pub(crate) struct UnrecoverableRecord {
     pub(crate) key: String,
     pub(crate) reason: Broken,
     pub(crate) revision: Option<Revision>,
@@ -97,14 +97,14 @@ pub(crate) struct Repair {
     /// Objects to write again.
     pub(crate) recovered: Vec<Arc<Entry>>,
     /// Records for the quarantine.
-    pub(crate) lost: Vec<Lost>,
+    pub(crate) lost: Vec<UnrecoverableRecord>,
     /// The damage found, for the log and the report.
-    pub(crate) findings: Vec<Finding>,
+    pub(crate) findings: Vec<DamagedRecord>,
 }
 
 impl Repair {
-    fn found(&mut self, key: &str, reason: &str, effect: Effect) {
-        self.findings.push(Finding {
+    fn found(&mut self, key: &str, reason: &str, effect: DamageEffect) {
+        self.findings.push(DamagedRecord {
             key: key.to_owned(),
             reason: reason.to_owned(),
             effect,
@@ -113,11 +113,11 @@ impl Repair {
 }
 
 /// The store's content after the repair.
-pub(crate) struct Outcome {
+pub(crate) struct LoadOutcome {
     pub(crate) objects: Objects,
     pub(crate) events: Vec<Event>,
     pub(crate) history: VecDeque<HistoryRecord>,
-    pub(crate) state: State,
+    pub(crate) state: StoreState,
     pub(crate) repair: Repair,
 }
 
@@ -186,7 +186,7 @@ pub(crate) struct Loading {
     objects: Objects,
     damaged: BTreeMap<String, (RawRecord, Broken)>,
     history: Vec<Stretch>,
-    state: Option<Result<State, Broken>>,
+    state: Option<Result<StoreState, Broken>>,
 }
 
 impl Loading {
@@ -260,7 +260,7 @@ impl Loading {
     }
 
     /// Checks that everything is consistent, after the last pair.
-    pub(crate) fn finish(mut self, acknowledged: Revision) -> Result<Outcome, Damage> {
+    pub(crate) fn finish(mut self, acknowledged: Revision) -> Result<LoadOutcome, Damage> {
         if let Some(last) = self.current.take() {
             self.record(last)?;
         }
@@ -268,9 +268,9 @@ impl Loading {
         let state = match self.state.take() {
             Some(Ok(state)) => state,
             Some(Err(broken)) => return Err(Damage::State(broken)),
-            None if nothing => State {
+            None if nothing => StoreState {
                 history_from: Revision::new(1),
-                ..State::default()
+                ..StoreState::default()
             },
             None => return Err(Damage::NoState),
         };
@@ -297,13 +297,13 @@ impl Loading {
         if repair.lost.is_empty() && digest != state.digest {
             return Err(Damage::Outdated);
         }
-        let state = State {
+        let state = StoreState {
             revision: state.revision,
             objects: objects.len() as u64,
             digest,
             history_from,
         };
-        Ok(Outcome {
+        Ok(LoadOutcome {
             objects,
             events,
             history,
@@ -316,7 +316,7 @@ impl Loading {
     /// it begins at. The caller removes everything before it.
     fn intact_history(
         &mut self,
-        state: &State,
+        state: &StoreState,
         repair: &mut Repair,
     ) -> (Vec<Event>, VecDeque<HistoryRecord>, Revision) {
         let mut next = state.revision.next();
@@ -341,7 +341,7 @@ impl Loading {
         if let Some(reason) = reason {
             let dropped = self.history.drain(..);
             repair.remove.extend(dropped.flat_map(|one| one.keys));
-            repair.found("history", &reason, Effect::HistoryCut(next));
+            repair.found("history", &reason, DamageEffect::HistoryCut(next));
         }
         let (mut events, mut history) = (Vec::new(), VecDeque::new());
         for stretch in intact.into_iter().rev() {
@@ -369,11 +369,11 @@ impl Loading {
             match last.get(key.as_str()) {
                 Some(event) => {
                     self.take_last(event, repair);
-                    repair.found(&key, &reason.to_string(), Effect::Recovered);
+                    repair.found(&key, &reason.to_string(), DamageEffect::Recovered);
                 }
                 None => {
-                    repair.found(&key, &reason.to_string(), Effect::Lost);
-                    repair.lost.push(Lost {
+                    repair.found(&key, &reason.to_string(), DamageEffect::Lost);
+                    repair.lost.push(UnrecoverableRecord {
                         revision: record.revision(),
                         raw: record.bytes,
                         reason,
@@ -393,7 +393,7 @@ impl Loading {
             if behind {
                 self.take_last(event, repair);
                 let reason = "its record is not the last one";
-                repair.found(key, reason, Effect::Recovered);
+                repair.found(key, reason, DamageEffect::Recovered);
             }
         }
     }

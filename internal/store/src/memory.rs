@@ -8,21 +8,21 @@ use std::sync::Arc;
 use parking_lot::RwLock;
 
 use crate::disk::Loaded;
-use crate::entry::{Entry, Event, EventKind, Page, Revision};
+use crate::entry::{Entry, Event, EventKind, ListPage, Revision};
 use crate::error::WatchError;
 use crate::quarantine::Quarantined;
 use crate::watch::Topic;
 
 pub(crate) type Objects = BTreeMap<Arc<str>, Arc<Entry>>;
 /// Objects that differ from a base: the other state, or `None` for a deleted object.
-pub(crate) type Changes = BTreeMap<Arc<str>, Option<Arc<Entry>>>;
+pub(crate) type ObjectChanges = BTreeMap<Arc<str>, Option<Arc<Entry>>>;
 
 /// The approximate overhead of an event in addition to its object, in bytes.
 const EVENT_OVERHEAD: usize = 256;
 
 /// The state that readers, watchers and the commit thread share.
-pub(crate) struct Shared {
-    pub(crate) memory: RwLock<Memory>,
+pub(crate) struct SharedState {
+    pub(crate) memory: RwLock<FlushedState>,
 }
 
 /// One event with the state before it, so that an earlier list can be rebuilt.
@@ -39,7 +39,7 @@ impl Logged {
 }
 
 /// The flushed state.
-pub(crate) struct Memory {
+pub(crate) struct FlushedState {
     pub(crate) objects: Objects,
     pub(crate) revision: Revision,
     pub(crate) digest: u64,
@@ -55,8 +55,12 @@ pub(crate) struct Memory {
     pub(crate) closed: bool,
 }
 
-impl Memory {
-    pub(crate) fn new(loaded: Loaded, history_max: usize, history_bytes_max: usize) -> Memory {
+impl FlushedState {
+    pub(crate) fn new(
+        loaded: Loaded,
+        history_max: usize,
+        history_bytes_max: usize,
+    ) -> FlushedState {
         let Loaded {
             objects,
             events,
@@ -65,7 +69,7 @@ impl Memory {
         } = loaded;
         let revision = state.revision;
         let held = held.into_iter();
-        let mut memory = Memory {
+        let mut memory = FlushedState {
             objects,
             revision,
             digest: state.digest,
@@ -131,7 +135,7 @@ impl Memory {
 
     /// Releases the keys under which objects were written; returns the damaged records that they
     /// replace.
-    pub(crate) fn replaced(&mut self, changes: &Changes) -> Vec<Quarantined> {
+    pub(crate) fn replaced(&mut self, changes: &ObjectChanges) -> Vec<Quarantined> {
         if self.held.is_empty() {
             return Vec::new();
         }
@@ -141,7 +145,7 @@ impl Memory {
     }
 
     /// Publishes a flushed group of changes.
-    pub(crate) fn publish(&mut self, changes: Changes, events: Vec<Event>, digest: u64) {
+    pub(crate) fn publish(&mut self, changes: ObjectChanges, events: Vec<Event>, digest: u64) {
         self.digest = digest;
         self.topics.retain(|topic| Arc::strong_count(topic) > 1);
         for topic in &self.topics {
@@ -211,9 +215,9 @@ impl Memory {
     }
 
     /// The current list.
-    pub(crate) fn list(&self, prefix: &str, after: Option<&str>, limit: usize) -> Page {
+    pub(crate) fn list(&self, prefix: &str, after: Option<&str>, limit: usize) -> ListPage {
         page(
-            overlaid(&self.objects, &Changes::new(), prefix, after),
+            overlaid(&self.objects, &ObjectChanges::new(), prefix, after),
             self.revision,
             limit,
         )
@@ -226,9 +230,9 @@ impl Memory {
         prefix: &str,
         after: Option<&str>,
         limit: usize,
-    ) -> Result<Page, WatchError> {
+    ) -> Result<ListPage, WatchError> {
         self.check_reach(revision)?;
-        let mut undone = Changes::new();
+        let mut undone = ObjectChanges::new();
         let start = self
             .history
             .partition_point(|logged| logged.event.revision() <= revision);
@@ -257,8 +261,8 @@ fn page<'a>(
     mut entries: impl Iterator<Item = &'a Arc<Entry>>,
     revision: Revision,
     limit: usize,
-) -> Page {
-    Page {
+) -> ListPage {
+    ListPage {
         entries: entries.by_ref().take(limit).cloned().collect(),
         revision,
         remaining: entries.count(),
@@ -268,7 +272,7 @@ fn page<'a>(
 /// The objects under a prefix after a key, with some of them changed, in key order.
 pub(crate) fn overlaid<'a>(
     objects: &'a Objects,
-    changes: &'a Changes,
+    changes: &'a ObjectChanges,
     prefix: &'a str,
     after: Option<&str>,
 ) -> impl Iterator<Item = &'a Arc<Entry>> {

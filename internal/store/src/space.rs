@@ -25,7 +25,7 @@ const RESERVE_FILE: &str = "reserve";
 const RETRY_AFTER: Duration = Duration::from_secs(30);
 
 /// Which writes the disk has room for.
-pub(crate) enum Room {
+pub(crate) enum DiskRoom {
     /// Every write.
     Ample,
     /// Only writes that make room; ordinary writes fail with this error.
@@ -71,12 +71,12 @@ impl Space {
     ///
     /// # Errors
     /// If the disk is too full for the write, or if free space cannot be queried.
-    pub(crate) fn check(&mut self, makes_room: bool) -> Result<Room, StoreError> {
+    pub(crate) fn check(&mut self, makes_room: bool) -> Result<DiskRoom, StoreError> {
         let mut free = self.free()?;
         let reserve = self.options.reserve_bytes;
         if free >= reserve {
             self.renew(free);
-            return Ok(Room::Ample);
+            return Ok(DiskRoom::Ample);
         }
         let refusal = self.full(free, reserve);
         if !makes_room {
@@ -89,7 +89,7 @@ impl Space {
         if free < floor {
             return Err(self.full(free, floor));
         }
-        Ok(Room::Scarce(refusal))
+        Ok(DiskRoom::Scarce(refusal))
     }
 
     fn file(&self) -> PathBuf {
@@ -231,11 +231,11 @@ mod tests {
         assert!(file.exists(), "an ordinary write gives nothing up");
         assert!(matches!(
             space.check(true),
-            Ok(Room::Ample | Room::Scarce(_))
+            Ok(DiskRoom::Ample | DiskRoom::Scarce(_))
         ));
         assert!(!file.exists());
         left.store(1 << 30, Ordering::SeqCst);
-        assert!(matches!(space.check(false), Ok(Room::Ample)));
+        assert!(matches!(space.check(false), Ok(DiskRoom::Ample)));
         assert!(file.exists(), "there is room for it again");
     }
 

@@ -9,12 +9,14 @@ use parking_lot::{Mutex, RwLock};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::backup::{self, BackupOptions, BackupSummary};
-use crate::commit::{self, Job, Purpose, QUEUE_MAX, Transaction, View};
-use crate::disk::Disk;
-use crate::entry::{Entry, Page, Revision};
+use crate::commit::{
+    self, PendingTransaction, Purpose, QUEUE_MAX, QueuedTransaction, TransactionView,
+};
+use crate::disk::DiskStore;
+use crate::entry::{Entry, ListPage, Revision};
 use crate::error::{BackupError, CommitError, OpenError, StoreError, WatchError};
-use crate::load::Finding;
-use crate::memory::{Memory, Shared};
+use crate::load::DamagedRecord;
+use crate::memory::{FlushedState, SharedState};
 use crate::options::Options;
 use crate::quarantine::{self, Quarantined};
 use crate::watch::Watch;
@@ -34,14 +36,14 @@ pub struct CheckReport {
     /// The first revision in the history; a watch can resume from the one before it.
     pub history_from: Revision,
     /// Damaged records and their consequences.
-    pub findings: Vec<Finding>,
+    pub findings: Vec<DamagedRecord>,
     /// Records that were quarantined earlier and that no object has replaced.
     pub quarantined: Vec<Quarantined>,
 }
 
 struct Inner {
-    shared: Arc<Shared>,
-    queue: Option<mpsc::Sender<Box<dyn Job>>>,
+    shared: Arc<SharedState>,
+    queue: Option<mpsc::Sender<Box<dyn QueuedTransaction>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -65,9 +67,9 @@ impl Store {
     /// the directory cannot be used.
     pub fn open(dir: &Path, options: Options) -> Result<Store, OpenError> {
         let limits = (options.history, options.history_bytes);
-        let (disk, loaded) = Disk::open(dir, options, true)?;
-        let memory = Memory::new(loaded, limits.0, limits.1);
-        let shared = Arc::new(Shared {
+        let (disk, loaded) = DiskStore::open(dir, options, true)?;
+        let memory = FlushedState::new(loaded, limits.0, limits.1);
+        let shared = Arc::new(SharedState {
             memory: RwLock::new(memory),
         });
         let (queue, waiting) = mpsc::channel(QUEUE_MAX);
@@ -102,7 +104,7 @@ impl Store {
 
     /// The objects under a prefix whose keys come after `after`, at most `limit` of them.
     #[must_use]
-    pub fn list(&self, prefix: &str, after: Option<&str>, limit: usize) -> Page {
+    pub fn list(&self, prefix: &str, after: Option<&str>, limit: usize) -> ListPage {
         self.read().list(prefix, after, limit)
     }
 
@@ -116,7 +118,7 @@ impl Store {
         prefix: &str,
         after: Option<&str>,
         limit: usize,
-    ) -> Result<Page, WatchError> {
+    ) -> Result<ListPage, WatchError> {
         self.read().list_at(revision, prefix, after, limit)
     }
 
@@ -134,7 +136,7 @@ impl Store {
     /// # Errors
     /// If the directory has no store, if a process has it open, or if it cannot be served at all.
     pub fn check(dir: &Path, options: Options) -> Result<CheckReport, OpenError> {
-        let outcome = Disk::check(dir, options)?;
+        let outcome = DiskStore::check(dir, options)?;
         let quarantined = quarantine::held(dir).map_err(|source| OpenError::Io {
             path: dir.to_owned(),
             source,
@@ -161,7 +163,7 @@ impl Store {
     /// if the store cannot accept writes.
     pub async fn commit<T, E>(
         &self,
-        transaction: impl FnOnce(&mut View<'_>) -> Result<T, E> + Send + 'static,
+        transaction: impl FnOnce(&mut TransactionView<'_>) -> Result<T, E> + Send + 'static,
     ) -> Result<T, CommitError<E>>
     where
         T: Send + 'static,
@@ -178,7 +180,7 @@ impl Store {
     pub async fn commit_for<T, E>(
         &self,
         purpose: Purpose,
-        transaction: impl FnOnce(&mut View<'_>) -> Result<T, E> + Send + 'static,
+        transaction: impl FnOnce(&mut TransactionView<'_>) -> Result<T, E> + Send + 'static,
     ) -> Result<T, CommitError<E>>
     where
         T: Send + 'static,
@@ -187,7 +189,8 @@ impl Store {
         let closed = || CommitError::Unavailable(StoreError::Closed);
         let queue = self.0.queue.as_ref().ok_or_else(closed)?;
         let (reply, answer) = oneshot::channel();
-        let job: Box<dyn Job> = Box::new(Transaction::new(transaction, purpose, reply));
+        let job: Box<dyn QueuedTransaction> =
+            Box::new(PendingTransaction::new(transaction, purpose, reply));
         queue.send(job).await.map_err(|_| closed())?;
         answer.await.map_err(|_| closed())?
     }
@@ -227,7 +230,7 @@ impl Store {
 
     // Recursive: a transaction that reads the store itself must not wait for a writer that waits
     // for the transaction.
-    fn read(&self) -> parking_lot::RwLockReadGuard<'_, Memory> {
+    fn read(&self) -> parking_lot::RwLockReadGuard<'_, FlushedState> {
         self.0.shared.memory.read_recursive()
     }
 }

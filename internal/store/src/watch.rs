@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 
 use crate::entry::{Event, Revision};
 use crate::error::WatchError;
-use crate::memory::Shared;
+use crate::memory::SharedState;
 
 /// The maximum number of events that a watcher reads at once.
 const BATCH_MAX: usize = 256;
@@ -96,7 +96,7 @@ impl Topic {
 /// The changes under a prefix from a revision on, each once, in order. Ends with an error if it has
 /// fallen behind the history, and without one if the store closes.
 pub struct Watch {
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
     topic: Arc<Topic>,
     id: u64,
     seen: Revision,
@@ -105,7 +105,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    pub(crate) fn new(shared: Arc<Shared>, topic: Arc<Topic>, from: Revision) -> Watch {
+    pub(crate) fn new(shared: Arc<SharedState>, topic: Arc<Topic>, from: Revision) -> Watch {
         Watch {
             shared,
             topic,

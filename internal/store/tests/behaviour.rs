@@ -10,7 +10,8 @@ use bytes::Bytes;
 use futures::StreamExt as _;
 use store::{
     Backup, BackupError, BackupFile, BackupOptions, BackupSummary, CommitError, EntryMeta,
-    EventKind, OpenError, Options, Purpose, Revision, Store, StoreError, View, WatchError,
+    EventKind, OpenError, Options, Purpose, Revision, Store, StoreError, TransactionView,
+    WatchError,
 };
 
 fn open(dir: &Path) -> Store {
@@ -31,7 +32,7 @@ fn body(text: &str, revision: Revision) -> Bytes {
 async fn put(store: &Store, key: &str, text: &str) -> Revision {
     let (key, text) = (key.to_owned(), text.to_owned());
     store
-        .commit(move |view: &mut View| {
+        .commit(move |view: &mut TransactionView| {
             let entry = view.put(key, meta(&text), |revision| body(&text, revision));
             Ok::<_, ()>(entry.revision)
         })
@@ -42,7 +43,7 @@ async fn put(store: &Store, key: &str, text: &str) -> Revision {
 async fn delete(store: &Store, key: &str) -> Option<Revision> {
     let key = key.to_owned();
     store
-        .commit(move |view: &mut View| {
+        .commit(move |view: &mut TransactionView| {
             let gone = view.delete(&key, |revision, _| body("gone", revision));
             Ok::<_, ()>(gone.map(|entry| entry.revision))
         })
@@ -54,7 +55,7 @@ fn restore(file: &Path, dir: &Path) -> Result<BackupSummary, BackupError> {
     Backup::open(file, None)?.restore(dir, Options::default())
 }
 
-fn keys(page: &store::Page) -> Vec<String> {
+fn keys(page: &store::ListPage) -> Vec<String> {
     page.entries.iter().map(|e| e.key.to_string()).collect()
 }
 
@@ -83,7 +84,7 @@ async fn a_transaction_sees_its_own_changes_and_keeps_all_of_them() {
     let store = open(dir.path());
     put(&store, "/a/1", "one").await;
     store
-        .commit(|view: &mut View| {
+        .commit(|view: &mut TransactionView| {
             assert_eq!(view.next_revision(), Revision::new(2));
             view.put("/a/2".to_owned(), meta("two"), |r| body("two", r));
             view.delete("/a/1", |r, _| body("gone", r));
@@ -105,7 +106,7 @@ async fn a_refused_transaction_leaves_nothing_behind() {
     let store = open(dir.path());
     put(&store, "/a/1", "one").await;
     let refused = store
-        .commit(|view: &mut View| {
+        .commit(|view: &mut TransactionView| {
             view.put("/a/1".to_owned(), meta("x"), |r| body("x", r));
             view.put("/a/2".to_owned(), meta("x"), |r| body("x", r));
             view.delete("/a/1", |r, _| body("x", r));
@@ -122,7 +123,7 @@ async fn a_panicking_transaction_leaves_nothing_behind_and_the_store_goes_on() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path());
     let panicked = store
-        .commit(|view: &mut View| -> Result<(), ()> {
+        .commit(|view: &mut TransactionView| -> Result<(), ()> {
             view.put("/a/1".to_owned(), meta("x"), |r| body("x", r));
             panic!("on purpose")
         })
@@ -143,7 +144,7 @@ async fn a_transaction_may_ask_the_store_itself() {
     let store = open(dir.path());
     let inner = store.clone();
     let revision = store
-        .commit(move |_: &mut View| Ok::<_, ()>(inner.revision()))
+        .commit(move |_: &mut TransactionView| Ok::<_, ()>(inner.revision()))
         .await
         .unwrap();
     assert_eq!(revision, Revision::ZERO);
@@ -365,7 +366,7 @@ async fn a_full_disk_refuses_writes_and_reads_go_on_until_there_is_room() {
     put(&store, "/a/1", "x").await;
     free.store(999, Ordering::SeqCst);
     let refused = store
-        .commit(|view: &mut View| {
+        .commit(|view: &mut TransactionView| {
             view.put("/a/2".to_owned(), meta("x"), |r| body("x", r));
             Ok::<_, ()>(())
         })
@@ -446,7 +447,7 @@ async fn a_backup_restores_into_an_empty_directory_and_revisions_go_on_above() {
             put(&store, &format!("/a/{n:04}"), &"v".repeat(40_000)).await;
         }
         store
-            .commit(move |view: &mut View| {
+            .commit(move |view: &mut TransactionView| {
                 for m in 0..2 {
                     view.put(format!("/b/{n}/{m}"), meta("m"), |r| body("w", r));
                 }
@@ -637,7 +638,7 @@ async fn on_a_full_disk_deletions_go_on_and_other_writes_wait() {
     let delete = |n: u32| {
         let store = store.clone();
         async move {
-            let gone = move |view: &mut View<'_>| {
+            let gone = move |view: &mut TransactionView<'_>| {
                 let gone = view.delete(&format!("/a/{n}"), |r, _| body("gone", r));
                 Ok::<_, ()>(gone.is_some())
             };
@@ -645,7 +646,7 @@ async fn on_a_full_disk_deletions_go_on_and_other_writes_wait() {
         }
     };
     let create = || {
-        store.commit(|view: &mut View<'_>| {
+        store.commit(|view: &mut TransactionView<'_>| {
             view.put("/a/new".to_owned(), meta("x"), |r| body("x", r));
             Ok::<_, ()>(())
         })

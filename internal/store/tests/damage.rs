@@ -8,7 +8,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
-use store::{Effect, EntryMeta, OpenError, Options, Revision, Store, View, WatchError};
+use store::{
+    DamageEffect, EntryMeta, OpenError, Options, Revision, Store, TransactionView, WatchError,
+};
 
 type Contents = BTreeMap<String, Vec<u8>>;
 
@@ -33,7 +35,7 @@ async fn filled(dir: &Path) -> Contents {
     let store = Store::open(dir, options()).unwrap();
     for round in 0..60_usize {
         store
-            .commit(move |view: &mut View| {
+            .commit(move |view: &mut TransactionView| {
                 for n in 0..20 {
                     let size = if n == 0 { 60_000 } else { 1_000 };
                     let value = Bytes::from(format!("{round}.").repeat(size / 3));
@@ -169,7 +171,7 @@ async fn a_log_that_lost_its_last_commits_is_refused() {
     copy(&good, &earlier);
     let store = Store::open(&good, options()).unwrap();
     store
-        .commit(|view: &mut View| {
+        .commit(|view: &mut TransactionView| {
             view.put("/last".to_owned(), EntryMeta::default(), |_| Bytes::new());
             Ok::<_, ()>(())
         })
@@ -221,7 +223,7 @@ fn flip(db: &sled::Db, key: &[u8]) {
 async fn put(store: &Store, key: &str, size: usize) -> Revision {
     let key = key.to_owned();
     store
-        .commit(move |view: &mut View| {
+        .commit(move |view: &mut TransactionView| {
             let value = Bytes::from(vec![b'v'; size]);
             let put = view.put(key, EntryMeta::default(), |_| value);
             Ok::<_, ()>(put.revision)
@@ -256,7 +258,7 @@ async fn ten(dir: &Path) -> Contents {
     contents(&store)
 }
 
-fn effects(dir: &Path) -> Vec<(String, Effect)> {
+fn effects(dir: &Path) -> Vec<(String, DamageEffect)> {
     let report = Store::check(dir, forgetful()).unwrap();
     let found = report.findings.into_iter();
     found.map(|found| (found.key, found.effect)).collect()
@@ -275,7 +277,7 @@ async fn a_damaged_object_is_taken_from_the_history_where_it_has_its_last_state(
                 flip(db, &key);
             }
         });
-        let expected = [("/a/9".to_owned(), Effect::Recovered)];
+        let expected = [("/a/9".to_owned(), DamageEffect::Recovered)];
         assert_eq!(effects(dir.path()), expected);
         assert_eq!(effects(dir.path()), expected, "a check changes nothing");
         let store = Store::open(dir.path(), forgetful()).unwrap();
@@ -292,7 +294,7 @@ async fn a_lost_object_is_named_and_held_and_the_others_are_served_until_it_is_r
         let dir = tempfile::tempdir().unwrap();
         let mut whole = ten(dir.path()).await;
         tamper(dir.path(), |db| flip(db, &object_key(key, part)));
-        assert_eq!(effects(dir.path()), [(key.to_owned(), Effect::Lost)]);
+        assert_eq!(effects(dir.path()), [(key.to_owned(), DamageEffect::Lost)]);
         whole.remove(key).unwrap();
         for _ in 0..2 {
             let store = Store::open(dir.path(), forgetful()).unwrap();
@@ -332,7 +334,7 @@ async fn damaged_history_costs_old_watches_only() {
         |revision: Revision| [&b"e"[..], &revision.get().to_be_bytes()[..], &[0, 0]].concat();
     // The fifth change's record; then the eighth's is removed.
     tamper(dir.path(), |db| flip(db, &stretch(revisions[4])));
-    let cut = Effect::HistoryCut(revisions[5]);
+    let cut = DamageEffect::HistoryCut(revisions[5]);
     assert_eq!(effects(dir.path()), [("history".to_owned(), cut)]);
     let store = Store::open(dir.path(), options()).unwrap();
     assert_eq!(contents(&store), whole);

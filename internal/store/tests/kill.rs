@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
-use store::{EntryMeta, EventKind, Options, Revision, Store, View};
+use store::{EntryMeta, EventKind, Options, Revision, Store, TransactionView};
 
 const ROUNDS: u64 = 20;
 const WRITERS: usize = 8;
@@ -50,7 +50,7 @@ fn meta() -> EntryMeta {
 }
 
 /// One transaction: a pair written, an old one deleted, the writer's counter moved.
-fn write_pair(view: &mut View, writer: usize, number: u64) -> Revision {
+fn write_pair(view: &mut TransactionView, writer: usize, number: u64) -> Revision {
     for half in ['a', 'b'] {
         view.put(pair(writer, number, half), meta(), |r| {
             value(writer, number, r)
@@ -80,7 +80,7 @@ async fn writer(store: Store, writer: usize) {
     let mut number = last_number(&store, writer).map_or(0, |last| last + 1);
     loop {
         let revision = store
-            .commit(move |view: &mut View| Ok::<_, ()>(write_pair(view, writer, number)))
+            .commit(move |view: &mut TransactionView| Ok::<_, ()>(write_pair(view, writer, number)))
             .await
             .unwrap();
         say(&format!("ack {writer} {number} {revision}\n"));

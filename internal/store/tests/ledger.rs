@@ -8,13 +8,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use store::{Change, Ledger, LedgerError, Options, Read};
+use store::{Ledger, LedgerError, OpenedLedger, Options, RecordChange};
 
-fn open(dir: &Path) -> (Ledger, Read) {
+fn open(dir: &Path) -> (Ledger, OpenedLedger) {
     Ledger::open(dir, Options::default()).unwrap()
 }
 
-fn batches() -> impl Strategy<Value = Vec<Vec<Change>>> {
+fn batches() -> impl Strategy<Value = Vec<Vec<RecordChange>>> {
     let record = proptest::option::weighted(0.7, proptest::collection::vec(any::<u8>(), 0..2000));
     let change = (0..40_u64, record);
     proptest::collection::vec(proptest::collection::vec(change, 0..30), 0..8)

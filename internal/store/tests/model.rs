@@ -6,7 +6,9 @@
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
-use store::{Backup, BackupOptions, EntryMeta, EventKind, Options, Revision, Store, View};
+use store::{
+    Backup, BackupOptions, EntryMeta, EventKind, Options, Revision, Store, TransactionView,
+};
 
 type Map = BTreeMap<String, (u64, Vec<u8>)>;
 
@@ -83,7 +85,7 @@ fn apply(map: &mut Map, revision: &mut u64, ops: &[Op]) {
     }
 }
 
-fn run_ops(view: &mut View, ops: &[Op]) {
+fn run_ops(view: &mut TransactionView, ops: &[Op]) {
     for op in ops {
         match op {
             Op::Put(number, size) => {
@@ -119,7 +121,7 @@ async fn check(changes: Vec<Change>) {
     for change in changes {
         let ops = change.ops.clone();
         let outcome = store
-            .commit(move |view: &mut View| {
+            .commit(move |view: &mut TransactionView| {
                 run_ops(view, &ops);
                 if change.refuse { Err(()) } else { Ok(()) }
             })

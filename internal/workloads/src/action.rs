@@ -89,7 +89,7 @@ impl EventNote {
 /// The result of one reconciliation. Annotations are to be written before the actions are taken
 /// (they hold the counts that make actions happen once), the status after them.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Outcome<Status> {
+pub struct ReconcileOutcome<Status> {
     /// The changes to make.
     pub actions: Vec<Action>,
     /// The job's complete new status.
@@ -102,10 +102,10 @@ pub struct Outcome<Status> {
     pub events: Vec<EventNote>,
 }
 
-impl<Status> Outcome<Status> {
+impl<Status> ReconcileOutcome<Status> {
     /// A result without changes, with this status.
-    pub(crate) fn keep(status: Status) -> Outcome<Status> {
-        Outcome {
+    pub(crate) fn keep(status: Status) -> ReconcileOutcome<Status> {
+        ReconcileOutcome {
             actions: Vec::new(),
             status,
             annotations: BTreeMap::new(),

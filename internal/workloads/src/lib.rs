@@ -9,4 +9,4 @@ mod pod_facts;
 pub mod pytorch;
 mod terms;
 
-pub use action::{Action, EventNote, NoteKind, Outcome};
+pub use action::{Action, EventNote, NoteKind, ReconcileOutcome};

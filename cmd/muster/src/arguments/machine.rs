@@ -3,9 +3,9 @@
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
-use devices::sharing::Selection;
 use clap::{Args, Subcommand, ValueEnum};
 use cli::name_and_value;
+use devices::sharing::DeviceSelection;
 
 use super::device_plugin::{DEVICE_PLUGIN, MIG_MANAGER, RDMA, VENDORS};
 use super::invalid::InvalidValue;
@@ -208,7 +208,7 @@ pub struct PodOptions {
     /// a container that requests more than one GPU is placed only on nodes with enough GPUs that are not shared
     /// through MPS [default: none, containers share GPUs by time slicing]
     #[arg(long, value_name = "GPUS", value_parser = selection)]
-    pub mps: Option<Selection>,
+    pub mps: Option<DeviceSelection>,
     #[command(flatten)]
     pub tenancy: TenancyOptions,
     /// Label of the node, as NAME=VALUE (repeatable)

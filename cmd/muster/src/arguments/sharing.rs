@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use devices::over_share::OverShare;
-use devices::sharing::Selection;
+use devices::sharing::DeviceSelection;
 
 use super::invalid::InvalidValue;
 
@@ -68,14 +68,14 @@ impl From<OverShareBy> for OverShare {
 }
 
 /// Reads the GPUs of --mps.
-pub fn selection(text: &str) -> Result<Selection, InvalidValue> {
+pub fn selection(text: &str) -> Result<DeviceSelection, InvalidValue> {
     if text == "all" {
-        return Ok(Selection::All);
+        return Ok(DeviceSelection::All);
     }
     let gpu = |one: &str| one.starts_with("GPU-") || one.parse::<u32>().is_ok();
     let these: Vec<String> = text.split(',').map(str::to_owned).collect();
     if these.iter().all(|one| gpu(one)) {
-        return Ok(Selection::These(these));
+        return Ok(DeviceSelection::These(these));
     }
     Err(InvalidValue::Gpus)
 }
@@ -86,8 +86,8 @@ mod tests {
 
     #[test]
     fn gpus_are_all_or_named_by_index_and_uuid() {
-        let these = Selection::These(vec!["0".into(), "GPU-ab".into()]);
-        assert_eq!(selection("all"), Ok(Selection::All));
+        let these = DeviceSelection::These(vec!["0".into(), "GPU-ab".into()]);
+        assert_eq!(selection("all"), Ok(DeviceSelection::All));
         assert_eq!(selection("0,GPU-ab"), Ok(these));
         for bad in ["", "0,", "none", "MIG-1", "0:1", "-1"] {
             assert_eq!(selection(bad), Err(InvalidValue::Gpus), "{bad}");

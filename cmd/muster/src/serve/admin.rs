@@ -9,7 +9,7 @@ use fleet::CertificateAuthority;
 use identity::Identity;
 use jiff::{SignedDuration, Timestamp};
 
-use super::layout::{Layout, write_private};
+use super::layout::{FileLayout, write_private};
 
 /// Lifetime of its token.
 const LIFE: Duration = identity::LONGEST_TOKEN_TTL;
@@ -24,7 +24,7 @@ const LABEL: &str = "admin.kubeconfig";
 /// a token, which failed sign-ins of others do not slow down. If it cannot be created (the disk is
 /// full, or no user is called `admin` any more), the server logs that and starts all the same.
 pub async fn write_kubeconfig(
-    layout: &Layout,
+    layout: &FileLayout,
     identity: &Identity,
     ca: &CertificateAuthority,
     address: SocketAddr,
@@ -39,7 +39,7 @@ pub async fn write_kubeconfig(
 }
 
 async fn try_write(
-    layout: &Layout,
+    layout: &FileLayout,
     identity: &Identity,
     ca: &CertificateAuthority,
     address: SocketAddr,
@@ -70,7 +70,7 @@ async fn try_write(
     Ok(())
 }
 
-fn token_in(layout: &Layout) -> Option<String> {
+fn token_in(layout: &FileLayout) -> Option<String> {
     let text = std::fs::read_to_string(layout.admin_kubeconfig()).ok()?;
     let config: serde_json::Value = serde_norway::from_str(&text).ok()?;
     config["users"][0]["user"]["token"]

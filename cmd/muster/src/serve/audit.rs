@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use apiserver::{ApiServer, Auditor};
-use cli::{Answer, Global};
+use cli::{CommandOutcome, Global};
 use identity::audit::{AuditLog, AuditOptions, Recorder, verify};
-use resources::audit::Policy;
+use resources::audit::AuditPolicy;
 
-use super::layout::Layout;
+use super::layout::FileLayout;
 use crate::arguments::AuditFlags;
 
 /// How long a stop waits until the last events are on disk.
@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const MEBIBYTE: u64 = 1 << 20;
 
 /// Opens the log and makes the resource API record to it.
-pub async fn open(layout: &Layout, flags: &AuditFlags, api: &ApiServer) -> Result<AuditLog> {
+pub async fn open(layout: &FileLayout, flags: &AuditFlags, api: &ApiServer) -> Result<AuditLog> {
     let options = AuditOptions {
         directory: flags
             .audit_log_dir
@@ -55,21 +55,21 @@ pub async fn close(log: AuditLog, api: &ApiServer) {
 }
 
 /// Reads the policy; without a file, the built-in policy.
-pub fn policy(file: Option<&Path>) -> Result<Policy> {
+pub fn policy(file: Option<&Path>) -> Result<AuditPolicy> {
     let Some(file) = file else {
-        return Ok(Policy::built_in());
+        return Ok(AuditPolicy::built_in());
     };
     let place = || format!("--audit-policy-file: {}", file.display());
     let text = std::fs::read_to_string(file).with_context(place)?;
     let document: serde_json::Value = serde_norway::from_str(&text).with_context(place)?;
-    Policy::read(&document).with_context(place)
+    AuditPolicy::read(&document).with_context(place)
 }
 
 /// Verifies a log's hash chain and reports every break.
-pub fn verified(global: &Global, directory: Option<PathBuf>) -> Result<Answer> {
+pub fn verified(global: &Global, directory: Option<PathBuf>) -> Result<CommandOutcome> {
     let directory = match directory {
         Some(directory) => directory,
-        None => Layout::of(&super::data(global))?.audit(),
+        None => FileLayout::of(&super::data(global))?.audit(),
     };
     let verdict = verify(&directory)?;
     println!(
@@ -88,7 +88,7 @@ pub fn verified(global: &Global, directory: Option<PathBuf>) -> Result<Answer> {
     println!("head {}", verdict.head);
     if verdict.sound() {
         println!("the chain is whole");
-        return Ok(Answer::Yes);
+        return Ok(CommandOutcome::Yes);
     }
     for problem in &verdict.problems {
         println!("{problem}");
@@ -97,13 +97,13 @@ pub fn verified(global: &Global, directory: Option<PathBuf>) -> Result<Answer> {
         println!("and {} problems more", verdict.more);
     }
     println!("the chain is broken: compare with a copy of the log that is kept elsewhere");
-    Ok(Answer::No)
+    Ok(CommandOutcome::No)
 }
 
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory as _;
-    use resources::audit::{Level, Request};
+    use resources::audit::{AuditLevel, AuditedRequest};
 
     use super::*;
 
@@ -120,21 +120,33 @@ mod tests {
         let core = |resource| Some(("", resource));
         let rbac = Some(("rbac.authorization.k8s.io", "rolebindings"));
         for (groups, verb, resource, subresource, expected) in [
-            (&nodes, "patch", core("pods"), Some("status"), Level::None),
-            (&users, "patch", core("pods"), None, Level::Metadata),
-            (&users, "list", core("pods"), None, Level::None),
-            (&users, "get", core("secrets"), None, Level::Metadata),
-            (&users, "create", core("secrets"), None, Level::Metadata),
-            (&users, "create", rbac, None, Level::Request),
-            (&users, "get", rbac, None, Level::None),
-            (&users, "post", None, None, Level::Metadata),
+            (
+                &nodes,
+                "patch",
+                core("pods"),
+                Some("status"),
+                AuditLevel::None,
+            ),
+            (&users, "patch", core("pods"), None, AuditLevel::Metadata),
+            (&users, "list", core("pods"), None, AuditLevel::None),
+            (&users, "get", core("secrets"), None, AuditLevel::Metadata),
+            (
+                &users,
+                "create",
+                core("secrets"),
+                None,
+                AuditLevel::Metadata,
+            ),
+            (&users, "create", rbac, None, AuditLevel::Request),
+            (&users, "get", rbac, None, AuditLevel::None),
+            (&users, "post", None, None, AuditLevel::Metadata),
         ] {
-            let request = Request {
+            let request = AuditedRequest {
                 groups,
                 verb,
                 resource,
                 subresource,
-                ..Request::default()
+                ..AuditedRequest::default()
             };
             assert_eq!(policy.level(&request), expected, "{request:?}");
         }
@@ -152,7 +164,10 @@ mod tests {
             let part = part.unwrap();
             let text = &part[part.find("  apiVersion").unwrap()..];
             let document: serde_json::Value = serde_norway::from_str(text).unwrap();
-            assert_eq!(Policy::read(&document).unwrap(), Policy::built_in());
+            assert_eq!(
+                AuditPolicy::read(&document).unwrap(),
+                AuditPolicy::built_in()
+            );
         }
     }
 
@@ -173,6 +188,6 @@ mod tests {
             "{why}"
         );
         assert!(why.starts_with("--audit-policy-file: "), "{why}");
-        assert_eq!(policy(None).unwrap(), Policy::built_in());
+        assert_eq!(policy(None).unwrap(), AuditPolicy::built_in());
     }
 }

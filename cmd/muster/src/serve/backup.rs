@@ -5,11 +5,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use cli::{Answer, Global, passphrase};
+use cli::{CommandOutcome, Global, passphrase};
 use store::{Backup, BackupFile, OpenError, Options, Store};
 
 use super::data;
-use super::layout::Layout;
+use super::layout::FileLayout;
 use super::process;
 
 /// Extensions of the files that a server needs on another machine: keys, certificates and
@@ -81,10 +81,10 @@ pub async fn restore(
     global: Global,
     file: PathBuf,
     passphrase_file: Option<PathBuf>,
-) -> Result<Answer> {
+) -> Result<CommandOutcome> {
     process::keep_files_private();
     let passphrase = passphrase_file.as_deref().map(passphrase).transpose()?;
-    let layout = Layout::open(&data(&global))?;
+    let layout = FileLayout::open(&data(&global))?;
     let (to, server) = (layout.store(), layout.server());
     let restore = move || -> Result<usize> {
         let backup = Backup::open(&file, passphrase.as_deref())?;
@@ -99,11 +99,11 @@ pub async fn restore(
         layout.store().display(),
         layout.root().display()
     );
-    Ok(Answer::Yes)
+    Ok(CommandOutcome::Yes)
 }
 
 /// Prints what a store holds and which records are damaged. Answers no if any record is damaged.
-pub async fn check_store(global: Global) -> Result<Answer> {
+pub async fn check_store(global: Global) -> Result<CommandOutcome> {
     let directory = data(&global).join("store");
     let of = directory.clone();
     let check = move || Store::check(&of, Options::default());
@@ -133,9 +133,9 @@ pub async fn check_store(global: Global) -> Result<Answer> {
     }
     if report.findings.is_empty() && report.quarantined.is_empty() {
         println!("nothing is damaged");
-        return Ok(Answer::Yes);
+        return Ok(CommandOutcome::Yes);
     }
-    Ok(Answer::No)
+    Ok(CommandOutcome::No)
 }
 
 #[cfg(test)]

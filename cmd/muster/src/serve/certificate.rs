@@ -21,7 +21,7 @@ const LOOK: Duration = Duration::from_secs(600);
 
 /// The server's names and addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Names {
+pub struct ServerNames {
     /// DNS names.
     pub dns: Vec<String>,
     /// Addresses.
@@ -41,7 +41,10 @@ pub struct Certificate(RwLock<Issued>);
 
 impl Certificate {
     /// A certificate for these names.
-    pub fn issue(authority: &CertificateAuthority, names: &Names) -> Result<Arc<Certificate>> {
+    pub fn issue(
+        authority: &CertificateAuthority,
+        names: &ServerNames,
+    ) -> Result<Arc<Certificate>> {
         Ok(Arc::new(Certificate(RwLock::new(issue(authority, names)?))))
     }
 
@@ -50,7 +53,7 @@ impl Certificate {
     pub async fn renew_in_time(
         &self,
         authority: &CertificateAuthority,
-        names: impl Fn() -> Names + Send,
+        names: impl Fn() -> ServerNames + Send,
     ) {
         loop {
             let left = self.renewal() - Timestamp::now().as_second();
@@ -120,7 +123,7 @@ pub fn tls(
     Ok(config)
 }
 
-fn issue(authority: &CertificateAuthority, names: &Names) -> Result<Issued> {
+fn issue(authority: &CertificateAuthority, names: &ServerNames) -> Result<Issued> {
     let now = Timestamp::now().as_second();
     let issued = authority.issue_server(&names.dns, &names.addresses)?;
     let chain = CertificateDer::pem_slice_iter(issued.chain_pem.as_bytes())
@@ -141,8 +144,8 @@ fn issue(authority: &CertificateAuthority, names: &Names) -> Result<Issued> {
 mod tests {
     use super::*;
 
-    fn names() -> Names {
-        Names {
+    fn names() -> ServerNames {
+        ServerNames {
             dns: vec!["localhost".to_string()],
             addresses: vec![[127, 0, 0, 1].into()],
         }

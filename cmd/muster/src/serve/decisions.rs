@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use controllers::scheduling::ReportBoard;
 use jiff::{SignedDuration, Timestamp};
-use store::{Change, Ledger, LedgerError};
+use store::{Ledger, LedgerError, RecordChange};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, MissedTickBehavior, interval};
@@ -60,7 +60,7 @@ impl Decisions {
             }
         };
         let keeping = match ledger {
-            Some(ledger) => tokio::spawn(run(Writer::new(ledger, board), ended)),
+            Some(ledger) => tokio::spawn(run(DecisionWriter::new(ledger, board), ended)),
             None => tokio::spawn(async {}),
         };
         Decisions { end, keeping }
@@ -76,7 +76,7 @@ impl Decisions {
     }
 }
 
-async fn run(mut writer: Writer, mut ended: oneshot::Receiver<()>) {
+async fn run(mut writer: DecisionWriter, mut ended: oneshot::Receiver<()>) {
     let mut ticks = interval(EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let (mut whole, mut forgot) = (Instant::now(), Instant::now());
@@ -108,18 +108,18 @@ async fn run(mut writer: Writer, mut ended: oneshot::Receiver<()>) {
     }
 }
 
-struct Writer {
+struct DecisionWriter {
     ledger: Arc<Ledger>,
     board: Arc<ReportBoard>,
     /// Changes that were taken from the board and could not be written yet.
-    left: Arc<Vec<Change>>,
+    left: Arc<Vec<RecordChange>>,
     /// Whether the full disk has been logged.
     said: bool,
 }
 
-impl Writer {
-    fn new(ledger: Arc<Ledger>, board: Arc<ReportBoard>) -> Writer {
-        Writer {
+impl DecisionWriter {
+    fn new(ledger: Arc<Ledger>, board: Arc<ReportBoard>) -> DecisionWriter {
+        DecisionWriter {
             ledger,
             board,
             left: Arc::default(),

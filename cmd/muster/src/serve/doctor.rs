@@ -6,16 +6,16 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use cli::{Answer, Doctor};
+use cli::{CommandOutcome, Doctor};
 use devices::mps;
-use hardware::description::Description;
-use hardware::rdma::{self, Answer as Found};
-use hardware::{Inventory, Source};
+use hardware::description::MachineDescription;
+use hardware::rdma::{self, CheckOutcome as Found};
+use hardware::{Inventory, InventorySources};
 
 use crate::arguments::{Topology, Xids};
 
 /// Checks this machine; answers no if something is missing that pods need.
-pub async fn doctor(arguments: Doctor) -> Result<Answer> {
+pub async fn doctor(arguments: Doctor) -> Result<CommandOutcome> {
     let expected = arguments.expect.as_deref().map(expected).transpose()?;
     let described = arguments.machine.is_some();
     let inventory = look(arguments.machine, &arguments.root)?;
@@ -58,13 +58,13 @@ pub async fn doctor(arguments: Doctor) -> Result<Answer> {
     for nic in &inventory.nics {
         println!("{}", of_nic(nic));
     }
-    let mut answer = Answer::Yes;
+    let mut answer = CommandOutcome::Yes;
     for warning in &inventory.warnings {
         println!("warning    {warning}");
-        answer = Answer::No;
+        answer = CommandOutcome::No;
     }
     if inventory.gpus.iter().any(|gpu| !gpu.healthy) {
-        answer = Answer::No;
+        answer = CommandOutcome::No;
     }
     let root = (!described).then_some(arguments.root.as_path());
     let checks = fabric(&inventory, root, expected.as_ref()).await;
@@ -72,48 +72,48 @@ pub async fn doctor(arguments: Doctor) -> Result<Answer> {
         print!("RDMA\n{}", rdma::draw(&checks));
     }
     if checks.iter().any(|check| check.answer == Found::Fail) {
-        answer = Answer::No;
+        answer = CommandOutcome::No;
     }
     let control = mps::program_found(Path::new(mps::PROGRAM));
     print!("{}", super::sharing::of(&inventory, control.as_deref()));
     println!("isolation of pods that run as processes:");
     if !isolation().await? {
-        answer = Answer::No;
+        answer = CommandOutcome::No;
     }
     Ok(answer)
 }
 
 /// Draws the links between a machine's devices.
-pub fn topology(arguments: Topology) -> Result<Answer> {
+pub fn topology(arguments: Topology) -> Result<CommandOutcome> {
     let inventory = look(arguments.machine, Path::new("/"))?;
     let text = hardware::matrix::draw(&inventory);
     std::io::stdout().lock().write_all(text.as_bytes())?;
     for warning in &inventory.warnings {
         eprintln!("muster: {warning}");
     }
-    Ok(Answer::Yes)
+    Ok(CommandOutcome::Yes)
 }
 
 /// Prints the action for each XID.
-pub fn xids(arguments: &Xids) -> Result<Answer> {
+pub fn xids(arguments: &Xids) -> Result<CommandOutcome> {
     let policy = super::machine::xid_policy(arguments.xid_policy.as_deref())?;
     let text = policy.yaml();
     std::io::stdout().lock().write_all(text.as_bytes())?;
-    Ok(Answer::Yes)
+    Ok(CommandOutcome::Yes)
 }
 
 fn look(description: Option<PathBuf>, root: &Path) -> Result<Inventory> {
-    Ok(hardware::discover(Source {
+    Ok(hardware::discover(InventorySources {
         description,
         sysfs_root: root.to_owned(),
-        ..Source::default()
+        ..InventorySources::default()
     })?)
 }
 
 /// The expected inventory of a machine, from a description file.
 fn expected(file: &Path) -> Result<Inventory> {
     let mut inventory = Inventory::default();
-    let description = Description::load(file).context("--expect")?;
+    let description = MachineDescription::load(file).context("--expect")?;
     description.apply(&mut inventory);
     Ok(inventory)
 }
@@ -124,11 +124,11 @@ async fn fabric(
     found: &Inventory,
     root: Option<&Path>,
     expected: Option<&Inventory>,
-) -> Vec<rdma::Check> {
+) -> Vec<rdma::RdmaCheck> {
     let files = root.map(|root| rdma::Files::read(root, found));
     let mut checks = rdma::examine(found, files.as_ref(), expected);
     if let Some(root) = root.filter(|_| !found.nics.is_empty()) {
-        let counted = || rdma::Counted::of(&hardware::ports::read(root));
+        let counted = || rdma::PortCounters::of(&hardware::ports::read(root));
         let before = counted();
         tokio::time::sleep(rdma::LEAST).await;
         checks.extend(rdma::growth(&before, &counted(), rdma::LEAST));

@@ -13,7 +13,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use axum::{Json, Router};
-use controllers::scheduling::{PodRef, Victims as Gone};
+use controllers::scheduling::{NodeVictims as Gone, PodRef};
 use k8s_openapi::api::core::v1::Pod;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -21,7 +21,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::health::{NotLeading, State};
+use super::health::{HealthState, NotLeading};
 
 /// The largest request: some thousands of whole nodes, from a kube-scheduler that is not configured to send names
 /// only (`nodeCacheCapable`).
@@ -36,17 +36,17 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// A request about nodes. The field names are those of the Go type's JSON encoding.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
-struct Question {
+struct ExtenderArgs {
     pod: Pod,
     #[serde(default)]
-    nodes: Option<Nodes>,
+    nodes: Option<ExtenderNodeList>,
     #[serde(default)]
     node_names: Option<Vec<String>>,
 }
 
 /// A NodeList; whole nodes are returned unchanged.
 #[derive(Deserialize, Serialize)]
-struct Nodes {
+struct ExtenderNodeList {
     #[serde(default)]
     metadata: Value,
     #[serde(default)]
@@ -58,7 +58,7 @@ fn name_of(node: &Value) -> String {
     name.unwrap_or_default().to_owned()
 }
 
-impl Question {
+impl ExtenderArgs {
     fn names(&self) -> Vec<String> {
         match (&self.node_names, &self.nodes) {
             (Some(names), _) => names.clone(),
@@ -71,7 +71,7 @@ impl Question {
 #[derive(Serialize, Default)]
 #[serde(rename_all = "PascalCase")]
 struct Filtered {
-    nodes: Option<Nodes>,
+    nodes: Option<ExtenderNodeList>,
     node_names: Option<Vec<String>>,
     failed_nodes: BTreeMap<String, String>,
     failed_and_unresolvable_nodes: BTreeMap<String, String>,
@@ -87,16 +87,16 @@ struct Preference {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
-struct Preemption {
+struct ExtenderPreemptionArgs {
     pod: Pod,
     #[serde(default)]
-    node_name_to_victims: Option<BTreeMap<String, Victims<Pod>>>,
+    node_name_to_victims: Option<BTreeMap<String, ExtenderVictims<Pod>>>,
     #[serde(default)]
-    node_name_to_meta_victims: Option<BTreeMap<String, Victims<MetaPod>>>,
+    node_name_to_meta_victims: Option<BTreeMap<String, ExtenderVictims<MetaPod>>>,
 }
 
 #[derive(Deserialize, Serialize)]
-struct Victims<P> {
+struct ExtenderVictims<P> {
     #[serde(rename = "Pods")]
     pods: Option<Vec<P>>,
     #[serde(rename = "NumPDBViolations", default)]
@@ -109,14 +109,14 @@ struct MetaPod {
     uid: String,
 }
 
-impl Preemption {
+impl ExtenderPreemptionArgs {
     /// The victims of each node by uid.
-    fn victims(self) -> (Pod, BTreeMap<String, Victims<MetaPod>>) {
+    fn victims(self) -> (Pod, BTreeMap<String, ExtenderVictims<MetaPod>>) {
         let whole = self.node_name_to_victims.into_iter().flatten();
         let whole = whole.map(|(node, victims)| {
             let pods = victims.pods.into_iter().flatten();
             let uids = pods.filter_map(|pod| pod.metadata.uid);
-            let victims = Victims {
+            let victims = ExtenderVictims {
                 pods: Some(uids.map(|uid| MetaPod { uid }).collect()),
                 violations: victims.violations,
             };
@@ -130,12 +130,12 @@ impl Preemption {
 #[derive(Serialize)]
 #[serde(rename_all = "PascalCase")]
 struct Preempted {
-    node_name_to_meta_victims: BTreeMap<String, Victims<MetaPod>>,
+    node_name_to_meta_victims: BTreeMap<String, ExtenderVictims<MetaPod>>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
-struct Bind {
+struct ExtenderBindingArgs {
     pod_name: String,
     pod_namespace: String,
     #[serde(rename = "PodUID")]
@@ -145,7 +145,7 @@ struct Bind {
 
 #[derive(Serialize)]
 #[serde(rename_all = "PascalCase")]
-struct Bound {
+struct ExtenderBindingResult {
     error: String,
 }
 
@@ -169,8 +169,8 @@ fn listing() -> NotNow {
 }
 
 async fn filter(
-    Shared(state): Shared<Arc<State>>,
-    Json(question): Json<Question>,
+    Shared(state): Shared<Arc<HealthState>>,
+    Json(question): Json<ExtenderArgs>,
 ) -> Result<Json<Filtered>, NotNow> {
     let (board, _) = state.leader()?;
     let names = question.names();
@@ -219,8 +219,8 @@ async fn filter(
 }
 
 async fn prioritize(
-    Shared(state): Shared<Arc<State>>,
-    Json(question): Json<Question>,
+    Shared(state): Shared<Arc<HealthState>>,
+    Json(question): Json<ExtenderArgs>,
 ) -> Result<Json<Vec<Preference>>, NotNow> {
     let (board, _) = state.leader()?;
     let names = question.names();
@@ -232,8 +232,8 @@ async fn prioritize(
 }
 
 async fn preempt(
-    Shared(state): Shared<Arc<State>>,
-    Json(question): Json<Preemption>,
+    Shared(state): Shared<Arc<HealthState>>,
+    Json(question): Json<ExtenderPreemptionArgs>,
 ) -> Result<Json<Preempted>, NotNow> {
     let (board, _) = state.leader()?;
     let (pod, mut victims) = question.victims();
@@ -256,9 +256,9 @@ async fn preempt(
 }
 
 async fn bind(
-    Shared(state): Shared<Arc<State>>,
-    Json(asked): Json<Bind>,
-) -> Result<Json<Bound>, NotNow> {
+    Shared(state): Shared<Arc<HealthState>>,
+    Json(asked): Json<ExtenderBindingArgs>,
+) -> Result<Json<ExtenderBindingResult>, NotNow> {
     let (board, client) = state.leader()?;
     let pod = PodRef {
         namespace: asked.pod_namespace,
@@ -267,14 +267,15 @@ async fn bind(
     };
     // A separate task survives the end of the connection; otherwise a device could stay allocated to a pod that was
     // never bound.
-    let bound = tokio::spawn(async move { board.bind_beside(&client, pod, asked.node).await });
+    let bound =
+        tokio::spawn(async move { board.bind_for_extender(&client, pod, asked.node).await });
     let bound = bound.await.unwrap_or_else(|error| Err(error.into()));
     let error = bound.err().map(|error| error.to_string());
     let error = error.unwrap_or_default();
     if !error.is_empty() {
         tracing::warn!("kube-scheduler's binding: {error}");
     }
-    Ok(Json(Bound { error }))
+    Ok(Json(ExtenderBindingResult { error }))
 }
 
 /// Binds the listener for kube-scheduler.
@@ -297,7 +298,7 @@ pub async fn listen(address: SocketAddr) -> Result<TcpListener> {
 /// Serves requests until `stop`.
 pub async fn serve(
     socket: TcpListener,
-    state: Arc<State>,
+    state: Arc<HealthState>,
     mut stop: watch::Receiver<bool>,
 ) -> Result<()> {
     let stopped = async move {
@@ -310,7 +311,7 @@ pub async fn serve(
         .context("kube-scheduler's extender can't be served any more")
 }
 
-fn router(state: Arc<State>) -> Router {
+fn router(state: Arc<HealthState>) -> Router {
     Router::new()
         .route("/filter", post(filter))
         .route("/prioritize", post(prioritize))
@@ -327,22 +328,22 @@ mod tests {
     use serde_json::json;
     use tower::ServiceExt;
 
-    use super::super::health::Standing;
+    use super::super::health::ServerState;
     use super::*;
 
     #[test]
     fn messages_are_read_as_go_writes_them() {
         let asked =
             json!({"Pod": {"metadata": {"name": "p"}}, "Nodes": null, "NodeNames": ["a", "b"]});
-        let question: Question = serde_json::from_value(asked).unwrap();
+        let question: ExtenderArgs = serde_json::from_value(asked).unwrap();
         assert_eq!(question.names(), ["a", "b"]);
         let nodes = json!({"metadata": {}, "items": [{"metadata": {"name": "c"}, "status": {}}]});
         let asked = json!({"Pod": {}, "Nodes": nodes, "NodeNames": null});
-        let question: Question = serde_json::from_value(asked).unwrap();
+        let question: ExtenderArgs = serde_json::from_value(asked).unwrap();
         assert_eq!(question.names(), ["c"]);
         let asked = json!({"Pod": {}, "NodeNameToVictims": null, "NodeNameToMetaVictims":
             {"n": {"Pods": [{"UID": "u"}], "NumPDBViolations": 1}, "m": {"Pods": null, "NumPDBViolations": 0}}});
-        let asked: Preemption = serde_json::from_value(asked).unwrap();
+        let asked: ExtenderPreemptionArgs = serde_json::from_value(asked).unwrap();
         let (_, victims) = asked.victims();
         assert_eq!(victims["n"].violations, 1);
         assert_eq!(victims["n"].pods.as_ref().unwrap()[0].uid, "u");
@@ -355,15 +356,15 @@ mod tests {
         );
         let asked = json!({"Pod": {}, "NodeNameToVictims":
             {"n": {"Pods": [{"metadata": {"uid": "w"}}], "NumPDBViolations": 0}}});
-        let asked: Preemption = serde_json::from_value(asked).unwrap();
+        let asked: ExtenderPreemptionArgs = serde_json::from_value(asked).unwrap();
         assert_eq!(asked.victims().1["n"].pods.as_ref().unwrap()[0].uid, "w");
     }
 
     #[tokio::test]
     async fn a_server_that_stands_by_says_who_leads_and_kube_scheduler_tries_again() {
-        let state = Arc::new(State::new(Vec::new()));
+        let state = Arc::new(HealthState::new(Vec::new()));
         let (_leader, follows) = watch::channel("other_1".to_owned());
-        state.set(Standing::Follows(follows));
+        state.set(ServerState::Follows(follows));
         let asked = json!({"Pod": {}, "NodeNames": ["a"]}).to_string();
         let request = Request::post("/filter").header("content-type", "application/json");
         let request = request.body(Body::from(asked)).unwrap();

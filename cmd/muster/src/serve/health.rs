@@ -8,14 +8,14 @@ use axum::Router;
 use axum::http::{HeaderName, StatusCode, header};
 use axum::routing::get;
 use controllers::jobs::JobKind;
-use controllers::scheduling::{Counts, ReportBoard};
+use controllers::scheduling::{CounterSnapshot, ReportBoard};
 use kube::Client;
 use resources::exposition::{self, Kind, Labels, Page};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 /// The server's state.
-pub enum Standing {
+pub enum ServerState {
     /// The cluster is not ready for the server: the reason.
     Waits(String),
     /// Another server leads, or none yet: the holder's name, or an empty string.
@@ -38,23 +38,23 @@ pub enum NotLeading {
 }
 
 /// The state behind the endpoints.
-pub struct State {
-    standing: RwLock<Standing>,
+pub struct HealthState {
+    standing: RwLock<ServerState>,
     /// Each kind of job, and whether this server controls it.
     kinds: Vec<(JobKind, bool)>,
 }
 
-impl State {
+impl HealthState {
     /// The state before the first look at the cluster.
-    pub fn new(kinds: Vec<(JobKind, bool)>) -> State {
-        State {
-            standing: RwLock::new(Standing::Waits("starting".to_owned())),
+    pub fn new(kinds: Vec<(JobKind, bool)>) -> HealthState {
+        HealthState {
+            standing: RwLock::new(ServerState::Waits("starting".to_owned())),
             kinds,
         }
     }
 
     /// Sets the state.
-    pub fn set(&self, standing: Standing) {
+    pub fn set(&self, standing: ServerState) {
         if let Ok(mut now) = self.standing.write() {
             *now = standing;
         }
@@ -66,9 +66,9 @@ impl State {
             return Err(NotLeading::Broken);
         };
         match &*standing {
-            Standing::Leads(board, client) => Ok((board.clone(), client.clone())),
-            Standing::Waits(why) => Err(NotLeading::Waits(why.clone())),
-            Standing::Follows(leader) => match leader.borrow().as_str() {
+            ServerState::Leads(board, client) => Ok((board.clone(), client.clone())),
+            ServerState::Waits(why) => Err(NotLeading::Waits(why.clone())),
+            ServerState::Follows(leader) => match leader.borrow().as_str() {
                 "" => Err(NotLeading::NoLeader),
                 leader => Err(NotLeading::Follows(leader.to_owned())),
             },
@@ -82,8 +82,8 @@ impl State {
             return unready("broken");
         };
         match &*standing {
-            Standing::Waits(why) => unready(&format!("waiting: {why}")),
-            Standing::Follows(leader) => {
+            ServerState::Waits(why) => unready(&format!("waiting: {why}")),
+            ServerState::Follows(leader) => {
                 let leader = leader.borrow();
                 let said = match leader.as_str() {
                     "" => "standing by".to_owned(),
@@ -91,10 +91,10 @@ impl State {
                 };
                 (StatusCode::OK, format!("{said}\n"))
             }
-            Standing::Leads(board, _) if !board.counts().listed => {
+            ServerState::Leads(board, _) if !board.counts().listed => {
                 unready("leading: the cluster is being listed")
             }
-            Standing::Leads(..) => (StatusCode::OK, "leading\n".to_owned()),
+            ServerState::Leads(..) => (StatusCode::OK, "leading\n".to_owned()),
         }
     }
 
@@ -102,9 +102,9 @@ impl State {
     fn metrics(&self) -> ([(HeaderName, &'static str); 1], String) {
         let mut leads = false;
         let mut pending = 0;
-        let mut counts = Counts::default();
+        let mut counts = CounterSnapshot::default();
         if let Ok(standing) = self.standing.read()
-            && let Standing::Leads(board, _) = &*standing
+            && let ServerState::Leads(board, _) = &*standing
         {
             leads = true;
             pending = board.len();
@@ -170,7 +170,7 @@ impl State {
 /// Serves requests until `stop`.
 pub async fn serve(
     socket: TcpListener,
-    state: Arc<State>,
+    state: Arc<HealthState>,
     mut stop: watch::Receiver<bool>,
 ) -> Result<()> {
     let (readiness, metrics) = (state.clone(), state);
@@ -194,23 +194,23 @@ mod tests {
 
     #[test]
     fn a_server_is_ready_while_it_stands_by_and_not_while_the_cluster_lacks_its_kinds() {
-        let state = State::new(vec![(JobKind::PyTorchJob, false)]);
+        let state = HealthState::new(vec![(JobKind::PyTorchJob, false)]);
         assert_eq!(state.ready().0, StatusCode::SERVICE_UNAVAILABLE);
-        state.set(Standing::Waits(
+        state.set(ServerState::Waits(
             "the cluster does not know queues".to_owned(),
         ));
         let (status, said) = state.ready();
         assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
         assert!(said.contains("queues"), "{said}");
         let (_leader, follows) = watch::channel("other_1".to_owned());
-        state.set(Standing::Follows(follows));
+        state.set(ServerState::Follows(follows));
         let ready = (StatusCode::OK, "standing by: other_1 leads\n".to_owned());
         assert_eq!(state.ready(), ready);
     }
 
     #[test]
     fn metrics_say_who_leads_and_which_kinds_are_left_alone() {
-        let state = State::new(vec![(JobKind::PyTorchJob, false)]);
+        let state = HealthState::new(vec![(JobKind::PyTorchJob, false)]);
         let (kind, text) = state.metrics();
         assert_eq!(
             kind,

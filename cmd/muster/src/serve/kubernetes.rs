@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use cli::Global;
 use controllers::cluster;
 use controllers::jobs::JobKind;
-use controllers::lead::{Candidate, Times};
+use controllers::lead::{LeaderCandidate, LeaseDurations};
 use kube::Client;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use resources::names;
@@ -18,7 +18,7 @@ use supervisor::Supervisor;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
-use super::health::{self, Standing, State};
+use super::health::{self, HealthState, ServerState};
 use super::server::local;
 use super::{extender, host, notify, scheduler, signals};
 use crate::arguments::{ControlledKind, KubernetesServer, NODE_GRACE};
@@ -61,7 +61,7 @@ pub async fn run(
     }
     let listens = socket.local_addr()?;
     println!("muster works for {address} as {identity}; health and metrics at http://{listens}/");
-    let state = Arc::new(State::new(
+    let state = Arc::new(HealthState::new(
         CONTROLLABLE
             .map(|kind| (kind, config.jobs.contains(&kind)))
             .into(),
@@ -70,7 +70,7 @@ pub async fn run(
         Some(address) => Some(extender::listen(address).await?),
         None => None,
     };
-    let candidate = Candidate::new(
+    let candidate = LeaderCandidate::new(
         client.clone(),
         options
             .lease_namespace
@@ -78,7 +78,7 @@ pub async fn run(
             .unwrap_or(names::SYSTEM_NAMESPACE),
         LEASE,
         &identity,
-        Times::default(),
+        LeaseDurations::default(),
     );
     let mut components = Supervisor::new();
     components.run("health", |stop| {
@@ -100,7 +100,7 @@ pub async fn run(
         if stop.run_until_requested(kinds).await.is_some() {
             lead(candidate, &config, &state, &mut stop.receiver()).await;
         }
-        state.set(Standing::Waits("stopping".to_owned()));
+        state.set(ServerState::Waits("stopping".to_owned()));
         Ok::<(), Infallible>(())
     });
     Ok(components.supervise(signals::requested(stop)).await?)
@@ -108,14 +108,14 @@ pub async fn run(
 
 /// Leads whenever this server holds the Lease, until `stop`.
 async fn lead(
-    mut candidate: Candidate,
+    mut candidate: LeaderCandidate,
     config: &controllers::Config,
-    state: &State,
+    state: &HealthState,
     stop: &mut watch::Receiver<bool>,
 ) {
     let mut stopping = stop.clone();
     loop {
-        state.set(Standing::Follows(candidate.leader()));
+        state.set(ServerState::Follows(candidate.leader()));
         let mut term = tokio::select! {
             term = candidate.lead() => term,
             _ = stopping.wait_for(|stop| *stop) => return,
@@ -124,7 +124,7 @@ async fn lead(
         let client = term.client();
         let queue = tokio::spawn(make_default_queue(client.clone()));
         let controllers = controllers::start(client.clone(), config.clone());
-        state.set(Standing::Leads(controllers.board.clone(), client));
+        state.set(ServerState::Leads(controllers.board.clone(), client));
         tokio::select! {
             () = term.hold() => {
                 queue.abort();
@@ -154,7 +154,7 @@ async fn make_default_queue(client: Client) {
     }
 }
 
-async fn until_kinds_are_there(client: &Client, config: &controllers::Config, state: &State) {
+async fn until_kinds_are_there(client: &Client, config: &controllers::Config, state: &HealthState) {
     let mut said = String::new();
     while let Err(reason) = cluster::check_kinds(client, config.jobs.iter().copied()).await {
         let reason = reason.to_string();
@@ -162,7 +162,7 @@ async fn until_kinds_are_there(client: &Client, config: &controllers::Config, st
             tracing::warn!("waiting: {reason}");
             said.clone_from(&reason);
         }
-        state.set(Standing::Waits(reason));
+        state.set(ServerState::Waits(reason));
         tokio::time::sleep(LOOK_AGAIN).await;
     }
 }

@@ -8,21 +8,21 @@ use anyhow::{Context, Result};
 
 /// The files of one server or agent.
 #[derive(Clone, Debug)]
-pub struct Layout {
+pub struct FileLayout {
     root: PathBuf,
 }
 
-impl Layout {
+impl FileLayout {
     /// The paths below a root; creates nothing.
-    pub fn of(root: &Path) -> Result<Layout> {
+    pub fn of(root: &Path) -> Result<FileLayout> {
         let root = std::path::absolute(root)?;
-        Ok(Layout { root })
+        Ok(FileLayout { root })
     }
 
     /// Opens the directory and creates it if needed, accessible to its owner only. Existing files
     /// that others could read become private.
-    pub fn open(root: &Path) -> Result<Layout> {
-        let layout = Layout::of(root)?;
+    pub fn open(root: &Path) -> Result<FileLayout> {
+        let layout = FileLayout::of(root)?;
         for directory in [&layout.root, &layout.server(), &layout.agent()] {
             fs::DirBuilder::new()
                 .recursive(true)
@@ -179,7 +179,7 @@ mod tests {
         fs::write(&elsewhere, "").unwrap();
         fs::set_permissions(&elsewhere, fs::Permissions::from_mode(0o644)).unwrap();
         std::os::unix::fs::symlink(&elsewhere, root.join("store/link")).unwrap();
-        Layout::open(&root).unwrap();
+        FileLayout::open(&root).unwrap();
         for file in files {
             assert_eq!(mode(&root.join(file)), 0o600, "{file}");
         }

@@ -9,12 +9,12 @@
 //! loop waits for no connection.
 
 mod body;
+mod connection_slots;
 mod limits;
-mod places;
+mod slow_readers;
 mod streams;
 #[cfg(test)]
 mod tests;
-mod unread;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -35,14 +35,14 @@ use tokio::sync::{Semaphore, watch};
 use tokio_rustls::TlsAcceptor;
 use tower::ServiceExt;
 
-use super::{edge, plain_http};
+use super::{plain_http, route_layer};
 
-pub use limits::Limits;
+pub use limits::ListenerLimits;
 
-use body::{Answer, Upload};
-use places::{Activity, Place, Places};
-use streams::{Progress, Streams};
-use unread::Impatient;
+use body::{CountedBody, Upload};
+use connection_slots::{Activity, ConnectionSlot, ConnectionSlots};
+use slow_readers::Impatient;
+use streams::{SendProgress, Streams};
 
 /// The first byte of a TLS record that carries a handshake (RFC 8446, section 5.1).
 const TLS_HANDSHAKE: u8 = 0x16;
@@ -72,7 +72,7 @@ pub struct Front {
     /// The routes.
     pub router: Router,
     /// The limits.
-    pub limits: Limits,
+    pub limits: ListenerLimits,
     /// The validity of client certificates.
     pub certificates: Certificates,
 }
@@ -89,7 +89,7 @@ pub async fn serve(
     front: Front,
     mut stop: watch::Receiver<bool>,
 ) -> Result<()> {
-    let places = Places::new(front.limits);
+    let places = ConnectionSlots::new(front.limits);
     let handshakes = Arc::new(Handshakes {
         loopback: Semaphore::new(front.limits.handshakes),
         others: Semaphore::new(front.limits.handshakes),
@@ -109,7 +109,7 @@ pub async fn serve(
                 continue;
             }
         };
-        let Some(place) = places.take(places::origin(peer.ip())) else {
+        let Some(place) = places.take(connection_slots::origin(peer.ip())) else {
             tracing::debug!(%peer, "a connection is refused: too many are at work");
             continue;
         };
@@ -129,7 +129,7 @@ pub async fn serve(
 async fn connection(
     stream: TcpStream,
     peer: SocketAddr,
-    place: &Place,
+    place: &ConnectionSlot,
     front: &Front,
     handshakes: &Handshakes,
 ) -> Result<()> {
@@ -163,7 +163,7 @@ async fn connection(
     let router = if loopback {
         plain_http::marked(front.router.clone())
     } else {
-        edge::around(Router::new().fallback(to_https))
+        route_layer::around(Router::new().fallback(to_https))
     };
     http(stream, router, None, peer, &place.activity, front).await
 }
@@ -206,9 +206,9 @@ where
         let answered = router.clone().oneshot(request);
         async move {
             let answer = answered.await?;
-            let progress = Progress::current();
+            let progress = SendProgress::current();
             Ok::<_, std::convert::Infallible>(
-                answer.map(|body| Answer::new(body, in_progress, progress)),
+                answer.map(|body| CountedBody::new(body, in_progress, progress)),
             )
         }
     });

@@ -4,22 +4,22 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 
-use agent::{Accounts, AgentConfig, GivenBy, KubeletConfig, Listen, PodDisk, TellTopology};
+use agent::{Accounts, AgentConfig, DeviceDelivery, KubeletConfig, Listen, PodDisk, TellTopology};
 use anyhow::{Context, Result, bail};
-use devices::delivery::Way;
+use devices::delivery::DeliveryMethod;
 use devices::mig::{Configurations, Drain, MigSettings};
 use devices::mps::MpsConfig;
 use devices::rdma::RdmaSettings;
 use devices::settings::PluginSettings;
-use devices::sharing::{Replicated, Selection, Sharing, Strategy};
+use devices::sharing::{DeviceSelection, Replicated, Sharing, SharingStrategy};
 use devices::vendors::Vendor;
-use devices::xids::{Hearing, Policy};
-use hardware::Source;
+use devices::xids::{XidPolicy, XidSources};
+use hardware::InventorySources;
 use resources::names::NVIDIA_GPU;
 
 use super::host;
-use super::layout::Layout;
-use super::server::Server;
+use super::layout::FileLayout;
+use super::server::RunningServer;
 use crate::arguments::{
     DevicesBy, EmbeddedAgent, HostFiles, KubeletAgent, MachineOptions, Metrics, MigDrain,
     NcclTopology, PodOptions,
@@ -27,8 +27,8 @@ use crate::arguments::{
 
 /// The configuration of an agent in the server's process.
 pub fn beside(
-    server: &Server,
-    layout: &Layout,
+    server: &RunningServer,
+    layout: &FileLayout,
     options: &MachineOptions,
     pods: &PodOptions,
 ) -> Result<AgentConfig> {
@@ -45,7 +45,7 @@ pub fn beside(
 }
 
 /// The configuration of an agent in its own process.
-pub fn alone(layout: &Layout, arguments: &EmbeddedAgent) -> Result<AgentConfig> {
+pub fn alone(layout: &FileLayout, arguments: &EmbeddedAgent) -> Result<AgentConfig> {
     let server = arguments
         .server
         .as_deref()
@@ -71,7 +71,7 @@ pub fn alone(layout: &Layout, arguments: &EmbeddedAgent) -> Result<AgentConfig> 
 }
 
 fn common(
-    layout: &Layout,
+    layout: &FileLayout,
     options: &MachineOptions,
     pods: &PodOptions,
     server: String,
@@ -91,7 +91,7 @@ fn common(
         machine_description: options.machine.clone(),
         expected: options.expect.clone(),
         mig_strategy: options.mig_strategy.clone(),
-        rdma: shared_cards(options, GivenBy::Plugin, &vendors)?,
+        rdma: shared_cards(options, DeviceDelivery::Plugin, &vendors)?,
         vendors,
         topology: match pods.nccl_topology {
             None | Some(NcclTopology::Hidden) => TellTopology::Hidden,
@@ -155,8 +155,8 @@ fn node_name(options: &MachineOptions) -> Result<String> {
 pub fn beside_kubelet(data: &Path, arguments: &KubeletAgent) -> Result<KubeletConfig> {
     let machine = &arguments.machine;
     let given_by = match arguments.devices {
-        None | Some(DevicesBy::Plugin) => GivenBy::Plugin,
-        Some(DevicesBy::Dra) => GivenBy::Claims,
+        None | Some(DevicesBy::Plugin) => DeviceDelivery::Plugin,
+        Some(DevicesBy::Dra) => DeviceDelivery::Claims,
     };
     let settings = plugin_settings(arguments)?;
     let plugins = [
@@ -169,7 +169,7 @@ pub fn beside_kubelet(data: &Path, arguments: &KubeletAgent) -> Result<KubeletCo
         ),
     ];
     let plugins = plugins.into_iter().find(|(given, _)| *given);
-    if let Some((_, name)) = plugins.filter(|_| given_by == GivenBy::Claims) {
+    if let Some((_, name)) = plugins.filter(|_| given_by == DeviceDelivery::Claims) {
         bail!(
             "--devices dra: {name} is the device plugin's; claims get whole GPUs and slices by CDI, each for one claim: leave it out, or use --devices plugin"
         );
@@ -180,9 +180,9 @@ pub fn beside_kubelet(data: &Path, arguments: &KubeletAgent) -> Result<KubeletCo
         given_by,
         directory: arguments.kubelet_dir.clone(),
         node: node_name(machine)?,
-        source: Source {
+        source: InventorySources {
             description: machine.machine.clone(),
-            ..Source::default()
+            ..InventorySources::default()
         },
         expected: machine.expect.clone(),
         dev: "/dev".into(),
@@ -194,7 +194,7 @@ pub fn beside_kubelet(data: &Path, arguments: &KubeletAgent) -> Result<KubeletCo
         mig: mig_settings(arguments.mig_manager, arguments.mig_config.as_deref())?,
         partitions: arguments.mig_partitions,
         pair: arguments.pair,
-        xids: Hearing {
+        xids: XidSources {
             state: Some(data.join("agent").join("xids.json")),
             ..hearing(machine)?
         },
@@ -205,12 +205,12 @@ pub fn beside_kubelet(data: &Path, arguments: &KubeletAgent) -> Result<KubeletCo
 }
 
 /// The GPUs that are shared through MPS. The pods determine the number of shares.
-fn by_mps(gpus: Option<&Selection>) -> Sharing {
+fn by_mps(gpus: Option<&DeviceSelection>) -> Sharing {
     let Some(devices) = gpus.cloned() else {
         return Sharing::default();
     };
     Sharing {
-        strategy: Strategy::Mps,
+        strategy: SharingStrategy::Mps,
         resources: vec![Replicated {
             name: NVIDIA_GPU.to_owned(),
             replicas: 1,
@@ -229,13 +229,13 @@ fn daemons(options: &MachineOptions) -> MpsConfig {
 }
 
 /// The sources of XIDs, and the actions on them.
-fn hearing(options: &MachineOptions) -> Result<Hearing> {
+fn hearing(options: &MachineOptions) -> Result<XidSources> {
     let kmsg = match &options.kmsg {
         Some(file) => Some(file.clone()).filter(|file| file.as_os_str() != "off"),
         // A described machine's faults are not in this machine's log.
         None => (options.machine.is_none()).then(|| hardware::kmsg::KMSG.into()),
     };
-    Ok(Hearing {
+    Ok(XidSources {
         policy: xid_policy(options.xid_policy.as_deref())?,
         kmsg,
         state: None,
@@ -243,12 +243,12 @@ fn hearing(options: &MachineOptions) -> Result<Hearing> {
 }
 
 /// The actions on GPUs for their XIDs: the file's, or the default ones.
-pub fn xid_policy(file: Option<&Path>) -> Result<Policy> {
+pub fn xid_policy(file: Option<&Path>) -> Result<XidPolicy> {
     let Some(file) = file else {
-        return Ok(Policy::default());
+        return Ok(XidPolicy::default());
     };
     let named = || format!("--xid-policy: {}", file.display());
-    Policy::read(&document(file, named)?).with_context(named)
+    XidPolicy::read(&document(file, named)?).with_context(named)
 }
 
 /// Reads a YAML file; errors use the name that `named` returns.
@@ -274,7 +274,9 @@ fn plugin_settings(arguments: &KubeletAgent) -> Result<PluginSettings> {
     }
     settings.parts = arguments.gpu_parts;
     let ways = arguments.device_list_strategy.iter();
-    let ways: BTreeSet<_> = ways.filter_map(|name| Way::named(name)).collect();
+    let ways: BTreeSet<_> = ways
+        .filter_map(|name| DeliveryMethod::named(name))
+        .collect();
     if !ways.is_empty() {
         settings.delivery.ways = ways;
     }
@@ -283,11 +285,11 @@ fn plugin_settings(arguments: &KubeletAgent) -> Result<PluginSettings> {
 
 /// Refuses to partition GPUs for claims if there are no claims or no GPUs, or if another program
 /// partitions them.
-fn check_partitions(arguments: &KubeletAgent, by: GivenBy) -> Result<()> {
+fn check_partitions(arguments: &KubeletAgent, by: DeviceDelivery) -> Result<()> {
     if !arguments.mig_partitions {
         return Ok(());
     }
-    if by != GivenBy::Claims {
+    if by != DeviceDelivery::Claims {
         bail!(
             "--mig-partitions: GPUs are partitioned for claims only, which need --devices dra; add that, or use --mig-manager"
         );
@@ -349,19 +351,23 @@ fn vendors(files: &[PathBuf]) -> Result<Vec<Vendor>> {
 }
 
 /// The RDMA cards that containers share: the file's, or all of this machine's.
-fn shared_cards(options: &MachineOptions, by: GivenBy, vendors: &[Vendor]) -> Result<RdmaSettings> {
+fn shared_cards(
+    options: &MachineOptions,
+    by: DeviceDelivery,
+    vendors: &[Vendor],
+) -> Result<RdmaSettings> {
     let file = options.rdma_config.as_deref();
     let off = file.is_some_and(|file| file.as_os_str() == "off");
     let Some(file) = file.filter(|_| !off) else {
         // Claims allocate a card to one container only, and a described machine's cards are not
         // this machine's.
-        let usual = !off && by == GivenBy::Plugin && options.machine.is_none();
+        let usual = !off && by == DeviceDelivery::Plugin && options.machine.is_none();
         return Ok(match usual {
             true => RdmaSettings::usual(),
             false => RdmaSettings::default(),
         });
     };
-    if by == GivenBy::Claims {
+    if by == DeviceDelivery::Claims {
         bail!(
             "--devices dra: --rdma-config is the device plugin's; claims get RDMA cards (nic.muster.io), each for one claim: leave it out, or use --devices plugin"
         );
@@ -490,7 +496,7 @@ mod tests {
         };
         assert!(read("device-plugin.yaml").delivery.by_cdi());
         let sharing = read("device-plugin-mps.yaml").sharing;
-        assert_eq!(sharing.strategy, Strategy::Mps);
+        assert_eq!(sharing.strategy, SharingStrategy::Mps);
         assert_eq!(sharing.resources[0].replicas, 4);
     }
 
@@ -560,7 +566,7 @@ mod tests {
             let Command::Up(up) = parsed.command else {
                 panic!("up")
             };
-            let settings = shared_cards(&up.machine, GivenBy::Plugin, &[]).unwrap();
+            let settings = shared_cards(&up.machine, DeviceDelivery::Plugin, &[]).unwrap();
             let all = settings.resources.into_iter();
             all.map(|shared| shared.resource).collect::<Vec<_>>()
         };

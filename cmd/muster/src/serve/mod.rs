@@ -3,15 +3,14 @@
 
 mod admin;
 mod audit;
+mod backends;
 mod backup;
 mod certificate;
 mod decisions;
 mod doctor;
-mod edge;
 mod extender;
 mod footprint;
 mod health;
-mod hooks;
 pub mod host;
 mod kubernetes;
 mod layout;
@@ -22,13 +21,14 @@ mod plain_http;
 mod pod_security;
 mod process;
 mod ready;
+mod route_layer;
 mod scheduler;
 mod server;
 mod sharing;
 mod signals;
 
 use anyhow::Result;
-use cli::{Answer, Global};
+use cli::{CommandOutcome, Global};
 
 use crate::arguments::{
     Agent, AgentEngine, EmbeddedAgent, KubeletAgent, KubernetesServer, Server, ServerEngine, Up,
@@ -39,39 +39,39 @@ pub use backup::{check_store, restore};
 pub use doctor::{doctor, topology, xids};
 
 /// Runs the server alone, with its own API or for a Kubernetes cluster.
-pub async fn server(global: &Global, arguments: Server) -> Result<Answer> {
+pub async fn server(global: &Global, arguments: Server) -> Result<CommandOutcome> {
     match arguments.engine {
         None => embedded_server(global, &arguments).await,
         Some(ServerEngine::Kubernetes(options)) => kubernetes_server(global, &options).await,
     }
 }
 
-async fn embedded_server(global: &Global, arguments: &Server) -> Result<Answer> {
+async fn embedded_server(global: &Global, arguments: &Server) -> Result<CommandOutcome> {
     telemetry::log_to_stderr(arguments.log.log_format.into())?;
     let stop = signals::stop()?;
     process::keep_files_private();
-    let layout = layout::Layout::open(&data(global))?;
-    let server = server::Server::start(&layout, &arguments.server).await?;
+    let layout = layout::FileLayout::open(&data(global))?;
+    let server = server::RunningServer::start(&layout, &arguments.server).await?;
     ready::announce(&server, &layout);
     notify::server_started(&server, stop.clone());
     server.run_until(stop).await?;
-    Ok(Answer::Yes)
+    Ok(CommandOutcome::Yes)
 }
 
-async fn kubernetes_server(global: &Global, options: &KubernetesServer) -> Result<Answer> {
+async fn kubernetes_server(global: &Global, options: &KubernetesServer) -> Result<CommandOutcome> {
     telemetry::log_to_stderr(options.log.log_format.into())?;
     let stop = signals::stop()?;
     kubernetes::run(global, options, stop).await?;
-    Ok(Answer::Yes)
+    Ok(CommandOutcome::Yes)
 }
 
 /// Runs server and agent in one process, on one machine, until either ends.
-pub async fn up(global: &Global, arguments: &Up) -> Result<Answer> {
+pub async fn up(global: &Global, arguments: &Up) -> Result<CommandOutcome> {
     telemetry::log_to_stderr(arguments.log.log_format.into())?;
     let stop = signals::stop()?;
     process::keep_files_private();
-    let layout = layout::Layout::open(&data(global))?;
-    let mut server = server::Server::start(&layout, &arguments.server).await?;
+    let layout = layout::FileLayout::open(&data(global))?;
+    let mut server = server::RunningServer::start(&layout, &arguments.server).await?;
     ready::announce(&server, &layout);
     notify::server_started(&server, stop.clone());
     let config = machine::beside(&server, &layout, &arguments.machine, &arguments.pods)?;
@@ -80,31 +80,31 @@ pub async fn up(global: &Global, arguments: &Up) -> Result<Answer> {
         .components
         .run("agent", |stop| agent::run(config, stop.receiver()));
     server.run_until(stop).await?;
-    Ok(Answer::Yes)
+    Ok(CommandOutcome::Yes)
 }
 
 /// Runs the agent alone, for a server or for a kubelet.
-pub async fn agent(global: &Global, arguments: Agent) -> Result<Answer> {
+pub async fn agent(global: &Global, arguments: Agent) -> Result<CommandOutcome> {
     match arguments.engine {
         None => embedded_agent(global, &arguments.embedded).await,
         Some(AgentEngine::Kubernetes(options)) => kubelet_agent(global, &options).await,
     }
 }
 
-async fn embedded_agent(global: &Global, arguments: &EmbeddedAgent) -> Result<Answer> {
+async fn embedded_agent(global: &Global, arguments: &EmbeddedAgent) -> Result<CommandOutcome> {
     telemetry::log_to_stderr(arguments.log.log_format.into())?;
     let stop = signals::stop()?;
     footprint::shrink_once_started();
     process::keep_files_private();
-    let layout = layout::Layout::open(&data(global))?;
+    let layout = layout::FileLayout::open(&data(global))?;
     let config = machine::alone(&layout, arguments)?;
     let status = format!("node {} of {}", config.node_name, config.server);
     notify::agent_started(&status, stop.clone());
     agent::run(config, stop).await?;
-    Ok(Answer::Yes)
+    Ok(CommandOutcome::Yes)
 }
 
-async fn kubelet_agent(global: &Global, arguments: &KubeletAgent) -> Result<Answer> {
+async fn kubelet_agent(global: &Global, arguments: &KubeletAgent) -> Result<CommandOutcome> {
     telemetry::log_to_stderr(arguments.log.log_format.into())?;
     let stop = signals::stop()?;
     footprint::shrink_once_started();
@@ -116,8 +116,8 @@ async fn kubelet_agent(global: &Global, arguments: &KubeletAgent) -> Result<Answ
         "offering GPUs to the kubelet"
     );
     notify::agent_started("offering GPUs to the kubelet", stop.clone());
-    agent::run_beside_kubelet(config, client, stop).await?;
-    Ok(Answer::Yes)
+    agent::run_with_kubelet(config, client, stop).await?;
+    Ok(CommandOutcome::Yes)
 }
 
 fn data(global: &Global) -> std::path::PathBuf {

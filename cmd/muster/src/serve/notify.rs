@@ -11,14 +11,14 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 
-use super::server::Server;
+use super::server::RunningServer;
 
 /// The request that a server must answer before the watchdog is notified. It needs no credentials, and a server that
 /// wants TLS answers it with a redirect.
 const REQUEST: &[u8] = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
 
 /// Reports a started server: its address, and from then on that it answers there.
-pub fn server_started(server: &Server, stop: watch::Receiver<bool>) {
+pub fn server_started(server: &RunningServer, stop: watch::Receiver<bool>) {
     let status = format!("serving at {}", server.browser_url());
     answers_at(&status, server.local_address(), stop);
 }

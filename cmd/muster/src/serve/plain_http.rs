@@ -25,14 +25,14 @@ pub fn marked(routes: Router) -> Router {
 
 /// The names and addresses of this server, beside `localhost` and the loopback addresses.
 #[derive(Clone)]
-pub struct Names(Arc<[String]>);
+pub struct AllowedHosts(Arc<[String]>);
 
-impl Names {
+impl AllowedHosts {
     /// Stores names in the form in which they are compared.
-    pub fn new(names: &[String], addresses: &[IpAddr]) -> Names {
+    pub fn new(names: &[String], addresses: &[IpAddr]) -> AllowedHosts {
         let names = names.iter().map(|name| canonical(name));
         let addresses = addresses.iter().map(IpAddr::to_string);
-        Names(names.chain(addresses).collect())
+        AllowedHosts(names.chain(addresses).collect())
     }
 
     fn has(&self, host: &str) -> bool {
@@ -56,7 +56,7 @@ fn canonical(host: &str) -> String {
 /// Middleware: refuses a request over plain HTTP for another host. A request without a host passes, because browsers
 /// always send one.
 pub async fn refuse_other_hosts(
-    State(names): State<Names>,
+    State(names): State<AllowedHosts>,
     request: Request,
     next: Next,
 ) -> Response {
@@ -69,7 +69,7 @@ pub async fn refuse_other_hosts(
 }
 
 /// The first host in a request that is not this server.
-fn foreign_host(names: &Names, request: &Request) -> Option<String> {
+fn foreign_host(names: &AllowedHosts, request: &Request) -> Option<String> {
     let headers = request.headers().get_all(header::HOST).iter();
     let named = headers.map(|host| String::from_utf8_lossy(host.as_bytes()).into_owned());
     let in_uri = request.uri().authority().map(Authority::to_string);
@@ -101,9 +101,9 @@ mod tests {
 
     use super::*;
 
-    fn names() -> Names {
+    fn names() -> AllowedHosts {
         let ip = "192.0.2.7".parse().unwrap();
-        Names::new(&["GPU1.example.org".to_owned()], &[ip])
+        AllowedHosts::new(&["GPU1.example.org".to_owned()], &[ip])
     }
 
     async fn asked(plain: bool, hosts: &[&str]) -> u16 {

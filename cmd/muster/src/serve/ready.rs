@@ -1,10 +1,10 @@
 //! The message for the user when the server is ready.
 
-use super::layout::Layout;
-use super::server::Server;
+use super::layout::FileLayout;
+use super::server::RunningServer;
 
 /// Prints the web UI's address and the next commands.
-pub fn announce(server: &Server, layout: &Layout) {
+pub fn announce(server: &RunningServer, layout: &FileLayout) {
     let url = server.browser_url();
     println!("muster is up: {url}");
     println!("  kubeconfig  {}", layout.admin_kubeconfig().display());

@@ -17,12 +17,13 @@ use supervisor::Supervisor;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
-use super::certificate::{self, Certificate, Names};
+use super::certificate::{self, Certificate, ServerNames};
 use super::decisions::Decisions;
-use super::layout::{Layout, write_private};
-use super::listener::{self, Certificates, Front, Limits};
+use super::layout::{FileLayout, write_private};
+use super::listener::{self, Certificates, Front, ListenerLimits};
 use super::{
-    admin, audit, edge, hooks, host, plain_http, pod_security, process, scheduler, signals,
+    admin, audit, backends, host, plain_http, pod_security, process, route_layer, scheduler,
+    signals,
 };
 use crate::arguments::ServerOptions;
 
@@ -34,7 +35,7 @@ const RENDEZVOUS_PORTS: std::ops::RangeInclusive<u16> = 20_000..=29_999;
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A running server.
-pub struct Server {
+pub struct RunningServer {
     /// The connected nodes.
     pub fleet: Arc<Fleet>,
     /// The running parts. A stop ends them in the reverse order: the listener, the renewal of the certificate, the
@@ -43,9 +44,9 @@ pub struct Server {
     address: SocketAddr,
 }
 
-impl Server {
+impl RunningServer {
     /// Starts all parts; when this returns, the server answers requests.
-    pub async fn start(layout: &Layout, options: &ServerOptions) -> Result<Server> {
+    pub async fn start(layout: &FileLayout, options: &ServerOptions) -> Result<RunningServer> {
         // Errors in files are reported before anything is changed.
         let file = options.scheduler.scheduler_config.as_deref();
         let scheduler = scheduler::config(file, controllers::SchedulerConfig::default())?;
@@ -87,8 +88,8 @@ impl Server {
 
         let ca = Arc::new(CertificateAuthority::load_or_create(&layout.server())?);
         let fleet = Fleet::start(client("fleet"), FleetConfig::new(ca.clone()));
-        hooks::connect_logs(&api, &fleet);
-        hooks::connect_users(&api, &identity);
+        backends::connect_logs(&api, &fleet);
+        backends::connect_users(&api, &identity);
 
         let mut controllers = controllers::start(
             client("controllers"),
@@ -104,7 +105,7 @@ impl Server {
         let portal = portal::Portal {
             identity: identity.clone(),
             board: portal::Board::start(&client("portal")),
-            hooks: Arc::new(hooks::hooks(
+            hooks: Arc::new(backends::hooks(
                 &api,
                 &fleet,
                 &controllers,
@@ -113,7 +114,7 @@ impl Server {
             )),
         };
         let known = names(options, address);
-        let own_names = plain_http::Names::new(&known.dns, &known.addresses);
+        let own_names = plain_http::AllowedHosts::new(&known.dns, &known.addresses);
         let router = Router::new()
             .merge(portal::router(portal))
             .merge(fleet.routes().into_axum_router().reset_fallback())
@@ -133,12 +134,12 @@ impl Server {
                 own_names,
                 plain_http::refuse_other_hosts,
             ));
-        let router = edge::around(router);
+        let router = route_layer::around(router);
         let certificate = Certificate::issue(&ca, &names(options, address))?;
         let front = Front {
             tls: Arc::new(certificate::tls(&ca, certificate.clone())?),
             router,
-            limits: Limits::of(process::raise_open_files()),
+            limits: ListenerLimits::of(process::raise_open_files()),
             certificates: certificates(&fleet),
         };
         // Written before the first request is answered: a user who can read the file can use it.
@@ -177,7 +178,7 @@ impl Server {
             .run("listener", |stop| {
                 listener::serve(socket, front, stop.receiver())
             });
-        Ok(Server {
+        Ok(RunningServer {
             fleet,
             components,
             address,
@@ -240,7 +241,7 @@ fn first_password(options: &ServerOptions) -> Result<Option<String>> {
 }
 
 /// The names and addresses that the server's certificate is for.
-fn names(options: &ServerOptions, address: SocketAddr) -> Names {
+fn names(options: &ServerOptions, address: SocketAddr) -> ServerNames {
     let mut dns = vec!["localhost".to_string()];
     let mut ips: Vec<IpAddr> = vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
     if let Some(host) = host::name() {
@@ -260,7 +261,7 @@ fn names(options: &ServerOptions, address: SocketAddr) -> Names {
     dns.dedup();
     ips.sort();
     ips.dedup();
-    Names {
+    ServerNames {
         dns,
         addresses: ips,
     }

@@ -318,7 +318,7 @@ impl Ledger {
         match (half, gang.half) {
             (true, None) => gang.half = Some(now),
             (false, Some(_)) => {
-                self.look(now);
+                self.observe(now);
                 let gang = self.gangs.entry(name.to_owned()).or_default();
                 (gang.half, gang.told) = (None, false);
             }
@@ -328,7 +328,7 @@ impl Ledger {
 
     /// Records gangs that have been half bound for too long. A trouble restarts the clock: the next leader counts
     /// from when it first saw them.
-    pub fn look(&mut self, now: Instant) {
+    pub fn observe(&mut self, now: Instant) {
         let mut calm = None;
         for (_, end) in &self.troubles {
             let Some(end) = end else { return };

@@ -162,7 +162,7 @@ impl Arena {
         loop {
             let lacking = {
                 let mut ledger = stage.ledger();
-                ledger.look(Instant::now());
+                ledger.observe(Instant::now());
                 assert!(ledger.wrong.is_empty(), "{:#?}", ledger.wrong);
                 let lacking = lacking(round, &ledger, stage.begun);
                 if lacking.is_empty() && ledger.half_bound() == 0 {

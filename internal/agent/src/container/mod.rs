@@ -11,21 +11,21 @@ use std::path::{Path, PathBuf};
 
 use devices::allocation::Allocation;
 use devices::device_groups;
-use devices::inventory::Machine;
+use devices::inventory::NodeHardware;
 use k8s_openapi::api::core::v1::{Container, Pod};
 use resources::field_error::FieldError;
 use resources::quantity::Quantity;
 use rpc::agent::v1::ContainerEnv;
 use runtime::spec::PullPolicy;
-use runtime::{ContainerId, ContainerSpec, Limits, LogSettings};
+use runtime::{ContainerId, ContainerSpec, LogSettings, ResourceLimits};
 
 pub use error::ContainerError;
 
-use crate::accounts::Owner;
+use crate::accounts::ProcessOwner;
 use crate::confinement::{self, Ground};
-use crate::fields::NodeFacts;
+use crate::fields::NodeFieldValues;
 use crate::temporary;
-use crate::volumes::Places;
+use crate::volumes::VolumePaths;
 
 /// Default path of a container's termination message file.
 pub const DEFAULT_MESSAGE_PATH: &str = "/dev/termination-log";
@@ -42,11 +42,11 @@ pub struct Parts<'a> {
     /// Values from ConfigMaps and Secrets.
     pub resolved: Option<&'a ContainerEnv>,
     /// The node.
-    pub node: &'a NodeFacts,
+    pub node: &'a NodeFieldValues,
     /// The node's devices.
-    pub machine: &'a Machine,
+    pub machine: &'a NodeHardware,
     /// The pod's volumes.
-    pub places: &'a Places,
+    pub places: &'a VolumePaths,
     /// The pod's hosts file.
     pub hosts_file: &'a Path,
     /// The file for the container's termination message.
@@ -58,14 +58,14 @@ pub struct Parts<'a> {
     /// The directory of device files, normally /dev.
     pub dev: &'a Path,
     /// The user of the pod; `None` if the agent can't run processes as another user.
-    pub owner: Option<&'a Owner>,
+    pub owner: Option<&'a ProcessOwner>,
     /// The limits of every pod on the node.
-    pub bounds: &'a Bounds,
+    pub bounds: &'a PodLimits,
 }
 
 /// The limits of every pod on a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Bounds {
+pub struct PodLimits {
     /// Directories of the node that are hidden from pods.
     pub hidden: Vec<PathBuf>,
     /// Processes and threads that a container may have.
@@ -110,7 +110,7 @@ pub fn describe(parts: &Parts, attempt: u32) -> Result<ContainerSpec, ContainerE
     }
     let mut spec = ContainerSpec::new(id, command, parts.log.clone());
     spec.args = args;
-    spec.pod = runtime::PodRef {
+    spec.pod = runtime::PodIdentity {
         namespace: pod.metadata.namespace.clone().unwrap_or_default(),
         name: pod.metadata.name.clone().unwrap_or_default(),
         uid: uid.to_owned(),
@@ -171,7 +171,7 @@ fn confine(
 }
 
 /// The pod's host name.
-pub fn hostname(pod: &Pod, node: &NodeFacts) -> String {
+pub fn hostname(pod: &Pod, node: &NodeFieldValues) -> String {
     let spec = pod.spec.as_ref();
     if spec.and_then(|spec| spec.host_network) == Some(true) {
         return node.name.clone();
@@ -185,9 +185,9 @@ pub fn hostname(pod: &Pod, node: &NodeFacts) -> String {
     short.trim_end_matches(['-', '.']).to_owned()
 }
 
-fn limits(container: &Container) -> Result<Limits, FieldError> {
+fn limits(container: &Container) -> Result<ResourceLimits, FieldError> {
     let Some(resources) = &container.resources else {
-        return Ok(Limits::default());
+        return Ok(ResourceLimits::default());
     };
     let read = |limits: bool, name: &str| -> Result<Option<Quantity>, FieldError> {
         let (field, map) = match limits {
@@ -204,7 +204,7 @@ fn limits(container: &Container) -> Result<Limits, FieldError> {
     };
     let positive = |value: i64| u64::try_from(value).ok().filter(|value| *value > 0);
     let limit = read(true, "cpu")?;
-    Ok(Limits {
+    Ok(ResourceLimits {
         cpu_request_milli: read(false, "cpu")?
             .or(limit)
             .and_then(|q| positive(q.milli())),

@@ -4,20 +4,20 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::*;
-use crate::volumes::Place;
+use crate::volumes::VolumePath;
 use devices::rdma::Pool;
-use devices::vendors::{Device, State, Stock, Vendor};
+use devices::vendors::{Stock, Vendor, VendorDevice, VendorDeviceState};
 use devices::{mps, nccl};
 use runtime::spec::DEFAULT_PATH;
 use runtime::{Mount, MountSource};
 use serde_json::{Value, json};
 
 fn make(container: Value, pod_spec: Value) -> Result<ContainerSpec, String> {
-    make_on(&Machine::default(), "{}", container, pod_spec)
+    make_on(&NodeHardware::default(), "{}", container, pod_spec)
 }
 
 fn make_on(
-    machine: &Machine,
+    machine: &NodeHardware,
     devices: &str,
     container: Value,
     pod_spec: Value,
@@ -27,7 +27,7 @@ fn make_on(
 
 fn make_in(
     in_image: bool,
-    machine: &Machine,
+    machine: &NodeHardware,
     devices: &str,
     container: Value,
     pod_spec: Value,
@@ -39,9 +39,9 @@ fn make_in(
             "annotations": {"muster.io/devices": devices}},
         "spec": spec}))
     .unwrap();
-    let places = Places::from([(
+    let places = VolumePaths::from([(
         "conf".to_owned(),
-        Place {
+        VolumePath {
             path: PathBuf::from("/data/conf"),
             read_only: true,
         },
@@ -50,7 +50,7 @@ fn make_in(
         pod: &pod,
         container: &pod.spec.as_ref().unwrap().containers[0],
         resolved: None,
-        node: &NodeFacts::default(),
+        node: &NodeFieldValues::default(),
         machine,
         places: &places,
         hosts_file: Path::new("/data/hosts"),
@@ -59,7 +59,7 @@ fn make_in(
         in_image,
         dev: Path::new("/nonexistent"),
         owner: None,
-        bounds: &Bounds::default(),
+        bounds: &PodLimits::default(),
     };
     describe(&parts, 0).map_err(|error| error.to_string())
 }
@@ -75,8 +75,8 @@ fn a_held_process_has_a_home_limits_and_temporary_directories_of_its_own() {
                 "securityContext": {"privileged": level == "privileged"}}]}}))
         .unwrap()
     };
-    let owner = Owner::of_id(2_000_000_000);
-    let bounds = Bounds {
+    let owner = ProcessOwner::of_id(2_000_000_000);
+    let bounds = PodLimits {
         hidden: vec!["/var/lib/muster".into()],
         processes: 77,
         temporary: 1 << 20,
@@ -88,9 +88,9 @@ fn a_held_process_has_a_home_limits_and_temporary_directories_of_its_own() {
             pod: &pod,
             container: &pod.spec.as_ref().unwrap().containers[0],
             resolved: None,
-            node: &NodeFacts::default(),
-            machine: &Machine::default(),
-            places: &Places::new(),
+            node: &NodeFieldValues::default(),
+            machine: &NodeHardware::default(),
+            places: &VolumePaths::new(),
             hosts_file: Path::new("/data/hosts"),
             message_file: Path::new("/data/message"),
             log: PathBuf::from("/logs/0.log"),
@@ -162,7 +162,7 @@ fn a_container_is_described_with_all_that_its_pod_says() {
     assert_eq!(spec.limits.memory_limit_bytes, Some(64 << 20));
     assert_eq!(
         spec.user,
-        runtime::User {
+        runtime::ProcessUser {
             uid: Some(7),
             gid: Some(2),
             groups: vec![3]
@@ -191,8 +191,8 @@ fn a_container_is_described_with_all_that_its_pod_says() {
 }
 
 /// A machine with one GPU and one network card with a driver.
-fn with_rdma() -> Machine {
-    use hardware::rdma::{CardFiles, Files, Proposal};
+fn with_rdma() -> NodeHardware {
+    use hardware::rdma::{CardFiles, Files, RdmaProposal};
     let found = hardware::Inventory {
         gpus: vec![hardware::Gpu {
             id: "GPU-0".to_owned(),
@@ -200,10 +200,10 @@ fn with_rdma() -> Machine {
         }],
         nics: vec![hardware::Nic {
             name: "mlx5_0".to_owned(),
-            ports: vec![hardware::Port {
+            ports: vec![hardware::CardPort {
                 number: 1,
                 state: "ACTIVE".to_owned(),
-                ..hardware::Port::default()
+                ..hardware::CardPort::default()
             }],
             ..hardware::Nic::default()
         }],
@@ -217,9 +217,9 @@ fn with_rdma() -> Machine {
         cards: [("mlx5_0".to_owned(), card)].into(),
         ..Files::default()
     };
-    Machine {
-        rdma: Proposal::of(&found, &files),
-        ..Machine::of(&found)
+    NodeHardware {
+        rdma: RdmaProposal::of(&found, &files),
+        ..NodeHardware::of(&found)
     }
 }
 
@@ -243,11 +243,11 @@ fn containers_with_gpus_get_the_cards_variables_unless_the_author_sets_them() {
 /// Two healthy devices, numbered from 0, of the resource that a description has.
 fn two_cards(vendor: &Value) -> BTreeMap<String, Stock> {
     let vendor = Vendor::read(vendor).unwrap();
-    let device = |number| Device {
+    let device = |number| VendorDevice {
         number,
         id: String::new(),
         numa: None,
-        state: State::Well,
+        state: VendorDeviceState::Well,
     };
     let resource = vendor.resource.clone();
     let stock = Stock {
@@ -269,9 +269,9 @@ fn containers_with_another_vendors_devices_get_their_variables_and_in_an_image_t
         "environment": {"CARDS": "{numbers}"},
         "mounts": [{"from": at("driver"), "to": "/opt/driver"}, {"from": at("driver")},
             {"from": at("gone")}]});
-    let machine = Machine {
+    let machine = NodeHardware {
         described: two_cards(&vendor),
-        ..Machine::default()
+        ..NodeHardware::default()
     };
     let chosen = json!({"main": {"example.com/card": [at("card0")]}}).to_string();
     let has = |in_image: bool, chosen: &str, count: &str| {
@@ -373,16 +373,16 @@ fn the_files_of_all_devices_that_a_container_was_given_are_those_that_it_is_to_o
             pod: &pod,
             container: &pod.spec.as_ref().unwrap().containers[0],
             resolved: None,
-            node: &NodeFacts::default(),
+            node: &NodeFieldValues::default(),
             machine: &machine,
-            places: &Places::new(),
+            places: &VolumePaths::new(),
             hosts_file: Path::new("/data/hosts"),
             message_file: Path::new("/data/message"),
             log: PathBuf::from("/logs/0.log"),
             in_image: false,
             dev: Path::new("/dev"),
             owner: None,
-            bounds: &Bounds::default(),
+            bounds: &PodLimits::default(),
         };
         let all = Allocation::of(parts.pod, parts.container, parts.machine).unwrap();
         let all = all.files(parts.dev).into_iter();
@@ -414,7 +414,7 @@ fn the_files_of_all_devices_that_a_container_was_given_are_those_that_it_is_to_o
 #[test]
 fn containers_with_gpus_see_the_pcie_tree_for_nccl_unless_the_author_sets_one() {
     let told = |devices: &str, gpus: &str, env: Value| {
-        let machine = Machine {
+        let machine = NodeHardware {
             topology: Some("/data/tree.xml".into()),
             ..with_rdma()
         };
@@ -481,12 +481,12 @@ fn a_long_pod_name_makes_a_host_name_that_fits() {
     let pod: Pod = serde_json::from_value(json!({
         "metadata": {"name": format!("{}-tail", "a".repeat(62))}, "spec": {"containers": []}}))
     .unwrap();
-    assert_eq!(hostname(&pod, &NodeFacts::default()), "a".repeat(62));
+    assert_eq!(hostname(&pod, &NodeFieldValues::default()), "a".repeat(62));
 }
 
 #[test]
 fn a_container_with_a_part_of_a_gpu_gets_its_limits() {
-    let mut machine = Machine::default();
+    let mut machine = NodeHardware::default();
     machine.inventory.gpus = vec![resources::devices::GpuDevice {
         id: "GPU-1".into(),
         index: 3,
@@ -499,7 +499,7 @@ fn a_container_with_a_part_of_a_gpu_gets_its_limits() {
         "resources": {"limits": {"aliyun.com/gpu-mem": "10", "aliyun.com/gpu-core": "30"}}})
     };
     let chosen = r#"{"main":{"nvidia.com/gpu":["GPU-1"]}}"#;
-    let env = |machine: &Machine| -> Result<Vec<String>, String> {
+    let env = |machine: &NodeHardware| -> Result<Vec<String>, String> {
         let spec = make_on(machine, chosen, container(), json!({}))?;
         let own = |(name, _): &&(String, String)| {
             name.starts_with("CUDA_") && name != "CUDA_DEVICE_ORDER"

@@ -8,7 +8,7 @@
 //! or 6 while the disk is too full), and trusted again at most 8 turns after it stopped. A pod whose
 //! directories are too deep or too many to count is doubtful at once.
 
-use runtime::usage::Usage;
+use runtime::usage::DirectoryUsage;
 
 /// The turns that are remembered.
 const WINDOW: u32 = 8;
@@ -26,7 +26,7 @@ pub struct Doubt {
 
 impl Doubt {
     /// Records a turn: how many entries it lost, and the pod's use.
-    pub fn turn(&mut self, lost: u64, used: &Usage) {
+    pub fn turn(&mut self, lost: u64, used: &DirectoryUsage) {
         self.turns = ((self.turns << 1) | u32::from(lost > 0)) & ((1 << WINDOW) - 1);
         self.uncountable.clone_from(&used.uncountable);
     }
@@ -64,7 +64,7 @@ mod tests {
         for (turns, doubtful) in cases {
             let mut doubt = Doubt::default();
             for lost in turns {
-                doubt.turn(*lost, &Usage::default());
+                doubt.turn(*lost, &DirectoryUsage::default());
             }
             assert_eq!(doubt.why().is_some(), doubtful, "{turns:?}");
         }
@@ -72,15 +72,15 @@ mod tests {
 
     #[test]
     fn a_pod_that_cannot_be_counted_is_doubtful_at_once_and_only_as_long() {
-        let deep = Usage {
+        let deep = DirectoryUsage {
             uncountable: Some("too deep".to_owned()),
-            ..Usage::default()
+            ..DirectoryUsage::default()
         };
         let mut doubt = Doubt::default();
         doubt.turn(0, &deep);
         let words = "The pod's disk usage cannot be measured: too deep. ";
         assert_eq!(doubt.why().as_deref(), Some(words));
-        doubt.turn(0, &Usage::default());
+        doubt.turn(0, &DirectoryUsage::default());
         assert_eq!(doubt.why(), None);
     }
 }

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::{Container, Pod};
 use resources::names::EPHEMERAL_STORAGE;
 use resources::quantity::Quantity;
-use runtime::usage::Usage;
+use runtime::usage::DirectoryUsage;
 
 /// The default disk limit of a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,11 +94,11 @@ impl DiskLimits {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodUsage {
     /// Its volumes.
-    pub volumes: BTreeMap<String, Usage>,
+    pub volumes: BTreeMap<String, DirectoryUsage>,
     /// Its containers' logs.
-    pub logs: BTreeMap<String, Usage>,
+    pub logs: BTreeMap<String, DirectoryUsage>,
     /// Its containers' termination logs.
-    pub messages: Usage,
+    pub messages: DirectoryUsage,
     /// Its containers' writable layers, as the container runtime reports them.
     pub layers: BTreeMap<String, Layer>,
 }
@@ -107,23 +107,23 @@ pub struct PodUsage {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Layer {
     /// What it takes.
-    pub usage: Usage,
+    pub usage: DirectoryUsage,
     /// Whether that is on the file system of the agent's data.
     pub on_data_disk: bool,
 }
 
 impl PodUsage {
     /// The sum, which the limits are for.
-    pub fn total(&self) -> Usage {
+    pub fn total(&self) -> DirectoryUsage {
         self.sum(|_| true)
     }
 
     /// The sum on the file system of the agent's data, which an eviction frees.
-    pub fn on_data_disk(&self) -> Usage {
+    pub fn on_data_disk(&self) -> DirectoryUsage {
         self.sum(|layer| layer.on_data_disk)
     }
 
-    fn sum(&self, counts: impl Fn(&Layer) -> bool) -> Usage {
+    fn sum(&self, counts: impl Fn(&Layer) -> bool) -> DirectoryUsage {
         let mut total = self.messages.clone();
         let parts = self.volumes.values().chain(self.logs.values());
         parts.for_each(|part| total.add(part));
@@ -138,7 +138,7 @@ impl PodUsage {
 pub fn exceeded(
     limits: &DiskLimits,
     usage: &PodUsage,
-    total: &Usage,
+    total: &DirectoryUsage,
     default: Option<u64>,
 ) -> Option<String> {
     for (name, limit) in &limits.volumes {
@@ -239,11 +239,11 @@ mod tests {
         serde_json::from_value(json!({"metadata": {"name": "p"}, "spec": spec})).unwrap()
     }
 
-    fn of(bytes: u64) -> Usage {
-        Usage {
+    fn of(bytes: u64) -> DirectoryUsage {
+        DirectoryUsage {
             bytes,
             files: 1,
-            ..Usage::default()
+            ..DirectoryUsage::default()
         }
     }
 

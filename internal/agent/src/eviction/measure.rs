@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use runtime::WritableLayer;
-use runtime::usage::{Count, Usage};
+use runtime::usage::{DirectoryUsage, DiskCount};
 
 use super::doubt::Doubt;
 use super::limits::{DiskLimits, Layer, PodUsage};
@@ -21,7 +21,7 @@ const LEAST_ENTRIES: u64 = 500;
 
 /// The kind of a pod's directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Part {
+pub enum PodDirectoryKind {
     /// A volume.
     Volume(String),
     /// A container's log.
@@ -38,7 +38,7 @@ pub struct DiskUser {
     /// Its limits.
     pub limits: Arc<DiskLimits>,
     /// Its directories.
-    pub parts: Vec<(Part, PathBuf)>,
+    pub parts: Vec<(PodDirectoryKind, PathBuf)>,
     /// Its containers' writable layers.
     pub layers: BTreeMap<String, Layer>,
     /// Whether it can still be evicted.
@@ -52,14 +52,14 @@ pub struct Reading<'a> {
     pub user: &'a DiskUser,
     /// Its use with the sum, from the last complete count and from the present one. Neither is more
     /// than the pod used at some time of its count.
-    pub known: Vec<(&'a PodUsage, Usage)>,
+    pub known: Vec<(&'a PodUsage, DirectoryUsage)>,
     /// Why it may use more than that.
     pub doubt: Option<String>,
 }
 
 impl Reading<'_> {
     /// The most that it is known to use on the file system of the agent's data.
-    pub fn on_data_disk(&self) -> Option<Usage> {
+    pub fn on_data_disk(&self) -> Option<DirectoryUsage> {
         let known = self.known.iter().map(|(usage, _)| usage.on_data_disk());
         known.max_by_key(|used| used.bytes)
     }
@@ -68,14 +68,14 @@ impl Reading<'_> {
 /// The measured use of all pods.
 #[derive(Debug, Default)]
 pub struct Measure {
-    pods: BTreeMap<String, Progress>,
+    pods: BTreeMap<String, CountProgress>,
 }
 
 /// One pod's count.
 #[derive(Debug, Default)]
-struct Progress {
-    left: VecDeque<(Part, PathBuf)>,
-    now: Option<(Part, Count)>,
+struct CountProgress {
+    left: VecDeque<(PodDirectoryKind, PathBuf)>,
+    now: Option<(PodDirectoryKind, DiskCount)>,
     /// The use found by the present count so far.
     found: PodUsage,
     /// The use found by the last complete count.
@@ -125,16 +125,16 @@ pub fn by_pod(
         let pod = pods.entry(found.pod_uid).or_default();
         let layer = pod.entry(found.container).or_default();
         layer.on_data_disk = data.is_some() && device(&found.mountpoint) == data;
-        layer.usage.add(&Usage {
+        layer.usage.add(&DirectoryUsage {
             bytes: found.bytes,
             files: found.files,
-            ..Usage::default()
+            ..DirectoryUsage::default()
         });
     }
     pods
 }
 
-impl Progress {
+impl CountProgress {
     /// Counts for one turn.
     fn turn(&mut self, user: &DiskUser, budget: u64) {
         self.go_on(&user.parts, budget);
@@ -153,13 +153,13 @@ impl Progress {
         self.now.is_some() || !self.left.is_empty()
     }
 
-    fn known(&self) -> Vec<(&PodUsage, Usage)> {
+    fn known(&self) -> Vec<(&PodUsage, DirectoryUsage)> {
         let present = self.is_under_way().then_some(&self.found);
         let known = self.last.iter().chain(present);
         known.map(|usage| (usage, usage.total())).collect()
     }
 
-    fn go_on(&mut self, parts: &[(Part, PathBuf)], mut budget: u64) {
+    fn go_on(&mut self, parts: &[(PodDirectoryKind, PathBuf)], mut budget: u64) {
         if self.now.is_none() && self.left.is_empty() {
             self.left = parts.iter().cloned().collect();
             self.found = PodUsage::default();
@@ -170,15 +170,17 @@ impl Progress {
                     self.last = Some(std::mem::take(&mut self.found));
                     return;
                 };
-                self.now = Some((part, Count::begin(&path)));
+                self.now = Some((part, DiskCount::begin(&path)));
                 continue;
             };
             let done = count.go_on(&mut budget);
             let usage = count.found().clone();
             match part {
-                Part::Volume(name) => drop(self.found.volumes.insert(name.clone(), usage)),
-                Part::Log(name) => drop(self.found.logs.insert(name.clone(), usage)),
-                Part::Messages => self.found.messages = usage,
+                PodDirectoryKind::Volume(name) => {
+                    drop(self.found.volumes.insert(name.clone(), usage))
+                }
+                PodDirectoryKind::Log(name) => drop(self.found.logs.insert(name.clone(), usage)),
+                PodDirectoryKind::Messages => self.found.messages = usage,
             }
             if !done {
                 return;
@@ -206,16 +208,16 @@ mod tests {
                 uid: uid.to_owned(),
                 limits: Arc::default(),
                 parts: vec![
-                    (Part::Messages, none.clone()),
-                    (Part::Volume("v".to_owned()), volume),
-                    (Part::Log("c".to_owned()), none),
+                    (PodDirectoryKind::Messages, none.clone()),
+                    (PodDirectoryKind::Volume("v".to_owned()), volume),
+                    (PodDirectoryKind::Log("c".to_owned()), none),
                 ],
                 layers: BTreeMap::new(),
                 running: true,
             }
         };
         let users = [user("large", 2 * LEAST_ENTRIES), user("small", 3)];
-        let mut progress = Progress::default();
+        let mut progress = CountProgress::default();
         progress.go_on(&users[0].parts, LEAST_ENTRIES);
         assert_eq!(progress.last, None);
         let found = progress.found.volumes["v"].files;
@@ -248,11 +250,14 @@ mod tests {
         let user = DiskUser {
             uid: "u".to_owned(),
             limits: Arc::default(),
-            parts: vec![(Part::Volume("v".to_owned()), dir.path().to_owned())],
+            parts: vec![(
+                PodDirectoryKind::Volume("v".to_owned()),
+                dir.path().to_owned(),
+            )],
             layers: BTreeMap::new(),
             running: true,
         };
-        let mut progress = Progress::default();
+        let mut progress = CountProgress::default();
         for number in 0..3 {
             assert_eq!(progress.doubt.why(), None, "{number}");
             // Enough to list both directories, and not to read one.
@@ -293,9 +298,9 @@ mod tests {
 
     #[test]
     fn writable_layers_count_with_every_reading() {
-        let usage = Usage {
+        let usage = DirectoryUsage {
             bytes: 7,
-            ..Usage::default()
+            ..DirectoryUsage::default()
         };
         let layer = Layer {
             usage,

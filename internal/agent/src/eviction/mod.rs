@@ -20,14 +20,14 @@ use std::time::{Duration, SystemTime};
 
 use durable::{Room, room};
 use runtime::WritableLayer;
-use runtime::usage::Usage;
+use runtime::usage::DirectoryUsage;
 use tokio::time::Instant;
 
 pub use limits::{DiskLimits, LEAST_POD_DISK, PodDisk};
-pub use measure::{DiskUser, Part};
+pub use measure::{DiskUser, PodDirectoryKind};
 pub use pressure::{Pressure, allocatable};
 
-use crate::node::Node;
+use crate::node::AgentNode;
 use crate::pods::Pods;
 use measure::{Measure, Reading};
 use pressure::{Candidate, Shortage};
@@ -44,7 +44,7 @@ const LAYERS_LIMIT: Duration = Duration::from_secs(5);
 
 /// Why a pod is evicted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Eviction {
+pub struct PressureReason {
     /// The message, in the kubelet's words.
     pub message: String,
     /// Whether the node evicts the pod to protect itself, and not for a limit of the pod's own.
@@ -52,8 +52,8 @@ pub struct Eviction {
 }
 
 /// Watches one node's disk.
-pub struct Watch {
-    node: Arc<Node>,
+pub struct DiskWatch {
+    node: Arc<AgentNode>,
     pods: Arc<Pods>,
     pod_disk: PodDisk,
     measure: Measure,
@@ -67,10 +67,10 @@ pub struct Watch {
     layers_unknown: Option<String>,
 }
 
-impl Watch {
+impl DiskWatch {
     /// A watch without measurements.
-    pub fn new(node: Arc<Node>, pods: Arc<Pods>, pod_disk: PodDisk) -> Watch {
-        Watch {
+    pub fn new(node: Arc<AgentNode>, pods: Arc<Pods>, pod_disk: PodDisk) -> DiskWatch {
+        DiskWatch {
             node,
             pods,
             pod_disk,
@@ -96,7 +96,7 @@ impl Watch {
             self.rounds.saw(short);
             if let Some(short) = short {
                 let now = Instant::now();
-                let words = short.words() + &self.rounds.words(now);
+                let words = short.message() + &self.rounds.message(now);
                 self.node.pressure.saw(words, now);
             }
             let every = match short {
@@ -192,7 +192,7 @@ impl Watch {
             let why = known
                 .find_map(|(usage, total)| limits::exceeded(&user.limits, usage, total, default));
             if let Some(message) = why {
-                let eviction = Eviction {
+                let eviction = PressureReason {
                     message,
                     by_node: false,
                 };
@@ -217,7 +217,7 @@ fn log_doubts(logged: &mut BTreeSet<String>, readings: &[Reading]) {
 }
 
 /// Removes logs of ended pods until there is enough space; true if it removed any.
-async fn remove_logs(node: Arc<Node>, pods: Arc<Pods>) -> bool {
+async fn remove_logs(node: Arc<AgentNode>, pods: Arc<Pods>) -> bool {
     let removed = tokio::task::spawn_blocking(move || {
         let data = node.layout.pods();
         let short = || room(&data).is_ok_and(|room| Shortage::of(&room).is_some());
@@ -242,7 +242,13 @@ async fn remove_logs(node: Arc<Node>, pods: Arc<Pods>) -> bool {
 }
 
 /// Evicts a pod for a shortage, unless an earlier eviction is under way.
-fn make_room(node: &Node, pods: &Pods, rounds: &mut Rounds, readings: &[Reading], short: Shortage) {
+fn make_room(
+    node: &AgentNode,
+    pods: &Pods,
+    rounds: &mut Rounds,
+    readings: &[Reading],
+    short: Shortage,
+) {
     let now = Instant::now();
     let left = |uid: &str| {
         let mut running = readings.iter().filter(|reading| reading.user.running);
@@ -251,13 +257,13 @@ fn make_room(node: &Node, pods: &Pods, rounds: &mut Rounds, readings: &[Reading]
     match rounds.next(left, now) {
         Next::Wait => return,
         Next::Pause => {
-            tracing::warn!("{}{}", short.words(), rounds.words(now));
+            tracing::warn!("{}{}", short.message(), rounds.message(now));
             return;
         }
         Next::Evict => {}
     }
     let running = readings.iter().filter(|reading| reading.user.running);
-    let used: BTreeMap<&str, (&Reading, Usage)> = running
+    let used: BTreeMap<&str, (&Reading, DirectoryUsage)> = running
         .filter_map(|reading| {
             Some((
                 reading.user.uid.as_str(),
@@ -277,8 +283,8 @@ fn make_room(node: &Node, pods: &Pods, rounds: &mut Rounds, readings: &[Reading]
     let doubt = used
         .get(victim)
         .and_then(|(reading, _)| reading.doubt.as_deref());
-    let eviction = Eviction {
-        message: short.words() + doubt.unwrap_or_default(),
+    let eviction = PressureReason {
+        message: short.message() + doubt.unwrap_or_default(),
         by_node: true,
     };
     pods.evict(victim, eviction);

@@ -10,11 +10,11 @@
 use std::cmp::Reverse;
 use std::time::Duration;
 
-use devices::inventory::Machine;
+use devices::inventory::NodeHardware;
 use durable::Room;
 use parking_lot::Mutex;
 use resources::names::RUNTIME_PROCESS;
-use runtime::usage::Usage;
+use runtime::usage::DirectoryUsage;
 use tokio::time::Instant;
 
 use super::limits::{DiskLimits, written};
@@ -59,7 +59,7 @@ pub struct Candidate<'a> {
     /// Its request and priority.
     pub limits: &'a DiskLimits,
     /// Its use of this file system.
-    pub used: &'a Usage,
+    pub used: &'a DirectoryUsage,
     /// Whether it may use more than that.
     pub doubtful: bool,
 }
@@ -88,7 +88,7 @@ impl Shortage {
     }
 
     /// The message, in the kubelet's words.
-    pub fn words(self) -> String {
+    pub fn message(self) -> String {
         match self {
             Shortage::Bytes(least, left) => format!(
                 "The node was low on resource: ephemeral-storage. Threshold quantity: {}, available: {}. ",
@@ -143,7 +143,7 @@ impl Pressure {
 
     /// Sets the machine's label so that the scheduler places no more pods of processes there
     /// meanwhile.
-    pub fn judge(&self, machine: &mut Machine, now: Instant) {
+    pub fn assess(&self, machine: &mut NodeHardware, now: Instant) {
         if !self.why(now).is_empty() {
             let labels = &mut machine.inventory.labels;
             labels.insert(RUNTIME_PROCESS.to_owned(), false.to_string());
@@ -192,11 +192,11 @@ mod tests {
     #[test]
     fn the_words_are_the_kubelets() {
         assert_eq!(
-            Shortage::Bytes(GI, GI / 2).words(),
+            Shortage::Bytes(GI, GI / 2).message(),
             "The node was low on resource: ephemeral-storage. Threshold quantity: 1Gi, available: 512Mi. "
         );
         assert_eq!(
-            Shortage::Inodes(10, 9).words(),
+            Shortage::Inodes(10, 9).message(),
             "The node was low on resource: inodes. Threshold quantity: 10, available: 9. "
         );
     }
@@ -253,11 +253,11 @@ mod tests {
             ),
         ];
         for (pods, victim) in cases {
-            let all: Vec<(&str, DiskLimits, Usage, bool)> = (pods.iter())
+            let all: Vec<(&str, DiskLimits, DirectoryUsage, bool)> = (pods.iter())
                 .map(|(uid, request, priority, bytes, doubtful)| {
-                    let used = Usage {
+                    let used = DirectoryUsage {
                         bytes: *bytes,
-                        ..Usage::default()
+                        ..DirectoryUsage::default()
                     };
                     (*uid, limits(request, *priority), used, *doubtful)
                 })
@@ -277,8 +277,8 @@ mod tests {
         let start = Instant::now();
         let pressure = Pressure::default();
         let label = |now| {
-            let mut machine = Machine::default();
-            pressure.judge(&mut machine, now);
+            let mut machine = NodeHardware::default();
+            pressure.assess(&mut machine, now);
             machine.inventory.labels.get(RUNTIME_PROCESS).cloned()
         };
         assert_eq!((pressure.why(start), label(start)), (String::new(), None));

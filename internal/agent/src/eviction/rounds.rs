@@ -102,7 +102,7 @@ impl Rounds {
     }
 
     /// A sentence about the pause, for users; empty if there is none.
-    pub fn words(&self, now: Instant) -> String {
+    pub fn message(&self, now: Instant) -> String {
         match self.paused_until {
             Some(until) if now < until => format!(
                 "The last {FRUITLESS} evictions freed nothing, so no pod is evicted for {} s; look for files that are removed and still open (lsof +L1), and for files that belong to no pod. ",
@@ -186,8 +186,8 @@ mod tests {
             (10, Some(5), false, Next::Wait),
             (307, Some(5), false, Next::Wait),
         ]);
-        assert!(rounds.words(now).contains("freed nothing"));
-        assert_eq!(rounds.words(now + Duration::from_secs(1)), "");
+        assert!(rounds.message(now).contains("freed nothing"));
+        assert_eq!(rounds.message(now + Duration::from_secs(1)), "");
         walk(&[
             (0, Some(5), false, Next::Evict),
             (2, Some(5), false, Next::Wait),

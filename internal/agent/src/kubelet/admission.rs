@@ -17,11 +17,11 @@ use devices::share::share_of;
 use devices::{allocation, offer};
 use k8s_openapi::api::core::v1::{Container, Pod};
 use resources::devices::chosen;
-use resources::parts::Share;
+use resources::parts::SharedPart;
 
 /// A pod as the kubelet lists it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Listed {
+pub struct ListedPod {
     /// Its namespace.
     pub namespace: String,
     /// Its name.
@@ -32,7 +32,7 @@ pub struct Listed {
 
 /// The container for which the kubelet requests devices.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Asking {
+pub struct RequestingContainer {
     /// `namespace/name` of its pod.
     pub pod: String,
     /// The pod's uid.
@@ -44,7 +44,7 @@ pub struct Asking {
     /// The devices that the scheduler chose for it; `None` when another scheduler placed the pod.
     pub chosen: Option<Vec<String>>,
     /// The part of each of these devices that it requests; `None` if it requests all.
-    pub share: Option<Share>,
+    pub share: Option<SharedPart>,
     /// The environment variables that the container sets itself.
     pub own: BTreeSet<String>,
     /// Whether its pod uses the host network.
@@ -53,7 +53,7 @@ pub struct Asking {
     pub asks: BTreeSet<String>,
 }
 
-impl Asking {
+impl RequestingContainer {
     /// The proposed variables that the container doesn't set itself. Variables from a ConfigMap or
     /// Secret take precedence anyway, because the kubelet sets a plugin's variables first.
     pub fn takes(
@@ -77,11 +77,11 @@ pub type Answered = BTreeSet<(String, String)>;
 pub fn asking(
     resource: &str,
     size: usize,
-    listed: &[Listed],
+    listed: &[ListedPod],
     pods: &[Pod],
     answered: &Answered,
-) -> Result<Asking, String> {
-    let candidates: Vec<Asking> = pods
+) -> Result<RequestingContainer, String> {
+    let candidates: Vec<RequestingContainer> = pods
         .iter()
         .filter_map(|pod| {
             let (namespace, name) = named(pod);
@@ -90,7 +90,7 @@ pub fn asking(
             next_of(resource, pod, listed, answered)
         })
         .collect();
-    let of_size: Vec<&Asking> = (candidates.iter())
+    let of_size: Vec<&RequestingContainer> = (candidates.iter())
         .filter(|asking| asking.count == size)
         .collect();
     match of_size[..] {
@@ -126,7 +126,7 @@ pub fn spoken_for(resource: &str, pods: &[Pod], except: &str) -> BTreeSet<String
         .collect()
 }
 
-fn names(asking: &[&Asking]) -> String {
+fn names(asking: &[&RequestingContainer]) -> String {
     match asking {
         [] => String::new(),
         some => {
@@ -145,7 +145,12 @@ fn named(pod: &Pod) -> (&str, &str) {
 }
 
 /// The pod's first container, in the kubelet's order, that requests the resource and has none.
-fn next_of(resource: &str, pod: &Pod, listed: &Listed, answered: &Answered) -> Option<Asking> {
+fn next_of(
+    resource: &str,
+    pod: &Pod,
+    listed: &ListedPod,
+    answered: &Answered,
+) -> Option<RequestingContainer> {
     let spec = pod.spec.as_ref()?;
     let uid = pod.metadata.uid.clone().unwrap_or_default();
     let by_container = chosen(pod.metadata.annotations.as_ref());
@@ -173,7 +178,7 @@ fn next_of(resource: &str, pod: &Pod, listed: &Listed, answered: &Answered) -> O
         (init && taken.len() == wanted).then_some(taken)
     });
     let (namespace, name) = named(pod);
-    Some(Asking {
+    Some(RequestingContainer {
         pod: format!("{namespace}/{name}"),
         uid: uid.clone(),
         container: container.name.clone(),
@@ -229,12 +234,12 @@ mod tests {
         .expect("a pod")
     }
 
-    fn listed(name: &str, held: &[(&str, &[&str])]) -> Listed {
+    fn listed(name: &str, held: &[(&str, &[&str])]) -> ListedPod {
         let held = held.iter().map(|(container, ids)| {
             let ids = ids.iter().map(ToString::to_string).collect();
             (container.to_string(), ids)
         });
-        Listed {
+        ListedPod {
             namespace: "n".into(),
             name: name.into(),
             held: held.collect(),
@@ -319,7 +324,7 @@ mod tests {
         let found = found.expect("it is a");
         assert_eq!(found.chosen, Some(vec!["a-c-0".into()]));
         let part = found.share.map(|share| share.part);
-        assert_eq!(part, Some(resources::parts::Part::Memory(10_240)));
+        assert_eq!(part, Some(resources::parts::GpuPart::Memory(10_240)));
         assert!(
             spoken_for(GPU, &pods, "").contains("a-c-0"),
             "nobody has it whole"

@@ -1,9 +1,9 @@
 //! The agent's requests to the cluster's API: reads the node's pods; writes the inventory and the
 //! node's conditions.
 
-use devices::holders::Holder;
-use devices::inventory::Machine;
-use devices::over_share::Held;
+use devices::holders::DeviceHolder;
+use devices::inventory::NodeHardware;
+use devices::over_share::GpuShare;
 use futures::{StreamExt, TryStreamExt};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Event, Node, Pod};
@@ -14,29 +14,29 @@ use resources::alerts::{self, Alert};
 use resources::devices::MIG_SINGLE;
 use resources::load::NodeLoad;
 use resources::names::{ALERTS, LOAD};
+use resources::node_conditions::{FABRIC, NodeCondition, STRATEGY, SUSPICION};
 use resources::node_event;
 use resources::times::seconds;
-use resources::trouble::{FABRIC, STRATEGY, SUSPICION, Trouble};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use super::TRY_EVERY;
-use crate::health::Seen;
+use crate::health::HealthObservation;
 
 /// The field manager of the node's labels.
 const FIELD_MANAGER: &str = "muster-agent";
 
 /// The API client of one node's agent.
 #[derive(Clone)]
-pub struct Cluster {
+pub struct NodeClient {
     client: kube::Client,
     node: String,
 }
 
-impl Cluster {
+impl NodeClient {
     /// A client for the node of this name.
-    pub fn new(client: kube::Client, node: &str) -> Cluster {
-        Cluster {
+    pub fn new(client: kube::Client, node: &str) -> NodeClient {
+        NodeClient {
             client,
             node: node.to_string(),
         }
@@ -140,9 +140,9 @@ impl Cluster {
     }
 
     /// Writes one of the node's conditions that are true while there is a problem.
-    pub(super) async fn tell_trouble(
+    pub(super) async fn report_condition(
         &self,
-        condition: &Trouble,
+        condition: &NodeCondition,
         trouble: &str,
         untroubled: Well,
     ) -> Result<(), kube::Error> {
@@ -178,14 +178,14 @@ impl Cluster {
             .await)?;
         // The absence of a problem is an event only after a problem.
         if troubled || before.is_some() {
-            self.tell_event(troubled, reason, message).await;
+            self.report_event(troubled, reason, message).await;
         }
         Ok(())
     }
 
     /// Records a change as an event too. An event that can't be written is dropped, as in
     /// Kubernetes.
-    pub(super) async fn tell_event(&self, warning: bool, reason: &str, message: &str) {
+    pub(super) async fn report_event(&self, warning: bool, reason: &str, message: &str) {
         let events: Api<Event> = Api::namespaced(self.client.clone(), node_event::NAMESPACE);
         let event = node_event::of(&self.node, warning, reason, message, Timestamp::now());
         if let Err(error) = events.create(&PostParams::default(), &event).await {
@@ -194,7 +194,7 @@ impl Cluster {
     }
 
     /// Records an event of a container's pod.
-    pub(crate) async fn tell_of_pod(
+    pub(crate) async fn report_pod(
         &self,
         about: &node_event::Container<'_>,
         reason: &str,
@@ -209,8 +209,8 @@ impl Cluster {
     }
 
     /// Evicts the pod of a container over its GPU share; a later pod of the same name stays.
-    pub(crate) async fn evict_over_share(&self, held: &Held) {
-        let Holder { namespace, pod, .. } = &held.holder;
+    pub(crate) async fn evict_over_share(&self, held: &GpuShare) {
+        let DeviceHolder { namespace, pod, .. } = &held.holder;
         match self.evict(namespace, pod, &held.uid, None).await {
             Ok(()) => tracing::info!(
                 namespace,
@@ -236,7 +236,10 @@ impl Cluster {
     }
 
     /// Writes the GPUs' state, by this machine's clock, and the active alerts.
-    pub(super) async fn tell_vitals(&self, seen: &Seen) -> Result<(), kube::Error> {
+    pub(super) async fn report_gpu_state(
+        &self,
+        seen: &HealthObservation,
+    ) -> Result<(), kube::Error> {
         let nodes: Api<Node> = Api::all(self.client.clone());
         let load = NodeLoad {
             at: Timestamp::now(),
@@ -256,7 +259,7 @@ impl Cluster {
     /// Writes the inventory and the labels. Labels use server-side apply: a label of ours that is
     /// no longer set is removed, whichever agent wrote it, and labels of other managers are not
     /// changed.
-    async fn tell(&self, machine: &Machine) -> Result<(), kube::Error> {
+    async fn notify(&self, machine: &NodeHardware) -> Result<(), kube::Error> {
         let nodes: Api<Node> = Api::all(self.client.clone());
         let mut machine = machine.clone();
         let labels = std::mem::take(&mut machine.inventory.labels);
@@ -287,7 +290,7 @@ pub(super) enum Well {
 }
 
 /// Keeps the node's annotation, labels and conditions equal to the machine's state.
-pub async fn publish(cluster: Cluster, mut machine: watch::Receiver<Machine>) {
+pub async fn publish(cluster: NodeClient, mut machine: watch::Receiver<NodeHardware>) {
     let mut said: Option<Option<String>> = None;
     let mut suspected: Option<String> = None;
     let mut failed: Option<String> = None;
@@ -297,18 +300,18 @@ pub async fn publish(cluster: Cluster, mut machine: watch::Receiver<Machine>) {
         // Unless `single` was requested, only a condition written before is cleared.
         let of_concern = said.is_some() || now.inventory.mig_strategy == MIG_SINGLE;
         let tell = async {
-            cluster.tell(&now).await?;
+            cluster.notify(&now).await?;
             if of_concern && said.as_ref() != Some(&trouble) {
                 let wrong = trouble.as_deref().unwrap_or_default();
-                (cluster.tell_trouble(&STRATEGY, wrong, Well::Said)).await?;
+                (cluster.report_condition(&STRATEGY, wrong, Well::Said)).await?;
                 said = Some(trouble);
             }
             if suspected.as_deref() != Some(now.suspect.as_str()) {
-                (cluster.tell_trouble(&SUSPICION, &now.suspect, Well::Said)).await?;
+                (cluster.report_condition(&SUSPICION, &now.suspect, Well::Said)).await?;
                 suspected = Some(now.suspect.clone());
             }
             if failed.as_deref() != Some(now.fabric.as_str()) {
-                (cluster.tell_trouble(&FABRIC, &now.fabric, Well::Silent)).await?;
+                (cluster.report_condition(&FABRIC, &now.fabric, Well::Silent)).await?;
                 failed = Some(now.fabric.clone());
             }
             Ok::<_, kube::Error>(())

@@ -9,8 +9,8 @@ use devices::over_share::OverShare;
 use devices::rdma::RdmaSettings;
 use devices::settings::PluginSettings;
 use devices::vendors::Vendor;
-use devices::xids::Hearing;
-use hardware::Source;
+use devices::xids::XidSources;
+use hardware::InventorySources;
 
 use super::KubeletError;
 use crate::metrics::Listen;
@@ -18,7 +18,7 @@ use crate::metrics::Listen;
 /// How a kubelet's pods get the machine's devices: one way only, because neither knows the
 /// allocations of the other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum GivenBy {
+pub enum DeviceDelivery {
     /// As extended resources that containers request by count.
     #[default]
     Plugin,
@@ -34,14 +34,14 @@ pub struct KubeletConfig {
     /// The node's name in the cluster.
     pub node: String,
     /// Where GPUs are read from.
-    pub source: Source,
+    pub source: InventorySources,
     /// A file that describes the expected network cards; by default, what most cards of a kind
     /// have.
     pub expected: Option<PathBuf>,
     /// Where device files are.
     pub dev: PathBuf,
     /// How pods get devices.
-    pub given_by: GivenBy,
+    pub given_by: DeviceDelivery,
     /// The directory in which container runtimes look for CDI specifications;
     /// [`devices::cdi::DIRECTORY`] unless they are configured otherwise.
     pub cdi: PathBuf,
@@ -63,7 +63,7 @@ pub struct KubeletConfig {
     /// Whether the node takes part in RDMA tests between two nodes.
     pub pair: bool,
     /// Where XIDs of GPUs are read, and the action for each.
-    pub xids: Hearing,
+    pub xids: XidSources,
     /// How MPS daemons are started, for the GPUs that are shared through MPS.
     pub mps: MpsConfig,
     /// The action for containers that use more of a GPU than their share.
@@ -81,7 +81,7 @@ impl KubeletConfig {
     /// Refuses to offer devices by count while claims hold some: after a change of this setting,
     /// running pods keep their claims' devices.
     pub(super) fn check_claims(&self) -> Result<(), KubeletError> {
-        if self.given_by == GivenBy::Claims {
+        if self.given_by == DeviceDelivery::Claims {
             return Ok(());
         }
         let specs = Specs::new(&self.cdi).all();

@@ -5,32 +5,32 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use devices::mig::drain::Live;
-use devices::mig::next::Held;
+use devices::mig::next::BlockingHolder;
 use tokio::time::Instant;
 
-use super::cluster::Cluster;
+use super::cluster::NodeClient;
 
 /// Interval between two eviction requests for a pod.
 pub const EVICT_EVERY: Duration = Duration::from_secs(10);
 
 /// The pods with a request: its time, and the API's refusal.
 #[derive(Default)]
-pub struct Evictions(BTreeMap<Held, (Instant, Option<String>)>);
+pub struct Evictions(BTreeMap<BlockingHolder, (Instant, Option<String>)>);
 
 impl Evictions {
     /// Requests the eviction of those holders that are pods, are not terminating, and had no recent
     /// request; returns the pods whose eviction the API has granted now.
     pub async fn ask<'a>(
         &mut self,
-        cluster: &Cluster,
-        holders: &'a BTreeSet<Held>,
-        live: &BTreeMap<Held, Live>,
+        cluster: &NodeClient,
+        holders: &'a BTreeSet<BlockingHolder>,
+        live: &BTreeMap<BlockingHolder, Live>,
         why: &str,
-    ) -> Vec<&'a Held> {
+    ) -> Vec<&'a BlockingHolder> {
         self.0.retain(|asked, _| holders.contains(asked));
         let mut gone = Vec::new();
         for one in holders {
-            let (Held::Pod { namespace, name }, Some(pod)) = (one, live.get(one)) else {
+            let (BlockingHolder::Pod { namespace, name }, Some(pod)) = (one, live.get(one)) else {
                 continue;
             };
             let lately = (self.0.get(one)).is_some_and(|(at, _)| at.elapsed() < EVICT_EVERY);
@@ -55,7 +55,7 @@ impl Evictions {
     }
 
     /// The API's last refusal to evict a pod.
-    pub fn refused(&self, held: &Held) -> Option<&str> {
+    pub fn refused(&self, held: &BlockingHolder) -> Option<&str> {
         self.0.get(held)?.1.as_deref()
     }
 }

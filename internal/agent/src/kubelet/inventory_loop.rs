@@ -6,15 +6,15 @@ use std::sync::Arc;
 
 use devices::delivery::CdiFile;
 use devices::dra;
-use devices::fabric::Fabric;
-use devices::inventory::Machine;
+use devices::fabric::FabricWatch;
+use devices::inventory::NodeHardware;
 use devices::mig::Withheld;
-use devices::mps::{self, Stands, Wanted};
-use devices::xids::Xids;
+use devices::mps::{self, MpsPlan, Stands};
+use devices::xids::XidMonitor;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-use super::vitals::Vitals;
+use super::gpu_report::GpuReporter;
 use super::{KubeletConfig, LOOK_EVERY};
 use crate::device_monitor::DeviceMonitor;
 
@@ -23,15 +23,15 @@ pub(super) struct Sources {
     /// The agent's configuration.
     pub config: Arc<KubeletConfig>,
     /// The GPUs' XIDs.
-    pub xids: Arc<Mutex<Xids>>,
+    pub xids: Arc<Mutex<XidMonitor>>,
     /// The state of the RDMA network.
-    pub fabric: Arc<Fabric>,
+    pub fabric: Arc<FabricWatch>,
     /// The GPUs that are to be partitioned.
     pub withheld: Withheld,
     /// The state of the MPS daemons.
     pub stands: watch::Receiver<Stands>,
     /// The devices that claims may get.
-    pub claimable: watch::Sender<dra::Found>,
+    pub claimable: watch::Sender<dra::DiscoveredDevices>,
     /// When this agent started, seconds since 1970.
     pub started: i64,
 }
@@ -39,11 +39,11 @@ pub(super) struct Sources {
 impl Sources {
     /// The inventory of a reading, and the GPUs that need an MPS daemon. Publishes the devices for
     /// claims if they changed.
-    pub fn inventory(&self, mut found: hardware::Inventory) -> (Machine, Wanted) {
+    pub fn inventory(&self, mut found: hardware::Inventory) -> (NodeHardware, MpsPlan) {
         let at = tokio::time::Instant::now();
-        self.xids.lock().judge(&mut found, at);
-        self.fabric.judge(&mut found, at);
-        let mut claimable = dra::Found {
+        self.xids.lock().assess(&mut found, at);
+        self.fabric.assess(&mut found, at);
+        let mut claimable = dra::DiscoveredDevices {
             devices: dra::claimables(&found),
             gpus: dra::gpus(&found),
         };
@@ -51,7 +51,7 @@ impl Sources {
         if let Some(strategy) = &settings.mig_strategy {
             found.mig_strategy.clone_from(strategy);
         }
-        let mut machine = Machine::labelled(&found, &settings.sharing, self.started);
+        let mut machine = NodeHardware::labelled(&found, &settings.sharing, self.started);
         machine.rdma = self.fabric.proposal(&found);
         self.withheld.take_out(&mut machine, &mut claimable.devices);
         replace_if_changed(&self.claimable, claimable);
@@ -70,11 +70,11 @@ pub(super) struct InventoryLoop {
     /// The file with the devices for container runtimes, if the agent writes one.
     pub cdi: Option<Arc<CdiFile>>,
     /// The GPUs' state to publish.
-    pub vitals: Vitals,
+    pub vitals: GpuReporter,
     /// The GPUs that need an MPS daemon.
-    pub wanted: watch::Sender<Wanted>,
+    pub wanted: watch::Sender<MpsPlan>,
     /// The inventory.
-    pub machine: watch::Sender<Machine>,
+    pub machine: watch::Sender<NodeHardware>,
 }
 
 impl InventoryLoop {
@@ -82,7 +82,7 @@ impl InventoryLoop {
     pub async fn run(mut self) {
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
-            match self.device_monitor.look().await {
+            match self.device_monitor.observe().await {
                 Ok(found) => {
                     self.vitals.take(&found).await;
                     self.publish(found);

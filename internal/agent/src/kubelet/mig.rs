@@ -9,24 +9,24 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use devices::dra::Specs;
-use devices::hand::Hand;
-use devices::inventory::Machine;
+use devices::hand::Executor;
+use devices::inventory::NodeHardware;
 use devices::mig::configurations::possible;
 use devices::mig::drain::{self, Live};
-use devices::mig::next::{Cut, Held, Holders, Next, next};
+use devices::mig::next::{BlockingHolder, GpuHolders, ReadySteps, RepartitionPlan, next};
 use devices::mig::{Drain, MigSettings, Withheld, shows};
 use devices::sharing::Sharing;
-use hardware::cutter::Card;
+use hardware::mig_partitioner::Card;
 use resources::devices::{MIG_NONE, MIG_SINGLE};
 use resources::mig::Possible;
 use resources::names::{MIG_CONFIG, MIG_CONFIG_STATE, MIG_CONFIGURATIONS};
-use resources::trouble::MIG_CONFIG_FAILED;
+use resources::node_conditions::MIG_CONFIG_FAILED;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
-use super::cluster::{Cluster, Well};
+use super::cluster::{NodeClient, Well};
 use super::evictions::Evictions;
-use super::{GivenBy, KubeletConfig, LOOK_EVERY, TRY_EVERY, socket};
+use super::{DeviceDelivery, KubeletConfig, LOOK_EVERY, TRY_EVERY, socket};
 
 /// Maximum number of cuts of a GPU for one configuration: its mode, once more after a reset, its
 /// instances.
@@ -36,7 +36,7 @@ const AGAIN: Duration = Duration::from_secs(60);
 
 /// The node's labels for MIG: the wanted configuration, and the last state written.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Labels {
+struct MigLabels {
     wanted: Option<String>,
     state: Option<String>,
 }
@@ -49,12 +49,12 @@ enum Round {
     Again(Duration),
 }
 
-struct Manager<'a> {
+struct MigManager<'a> {
     settings: &'a MigSettings,
-    cluster: Cluster,
-    hand: Hand,
+    cluster: NodeClient,
+    hand: Executor,
     withheld: Withheld,
-    machine: watch::Receiver<Machine>,
+    machine: watch::Receiver<NodeHardware>,
     pod_resources: PathBuf,
     specs: Specs,
     /// The value of the node's state label.
@@ -78,22 +78,23 @@ struct Manager<'a> {
 pub async fn manage(
     config: &KubeletConfig,
     settings: &MigSettings,
-    cluster: Cluster,
+    cluster: NodeClient,
     withheld: Withheld,
-    machine: watch::Receiver<Machine>,
+    machine: watch::Receiver<NodeHardware>,
 ) {
     let (told, mut labels) = watch::channel(None);
-    let mut manager = Manager {
+    let mut manager = MigManager {
         settings,
         cluster: cluster.clone(),
-        hand: Hand::new(&config.source),
+        hand: Executor::new(&config.source),
         withheld,
         machine,
         pod_resources: config.pod_resources(),
         specs: Specs::new(&config.cdi),
         state: None,
         unsure: true,
-        tells: config.given_by == GivenBy::Plugin && config.settings.sharing == Sharing::default(),
+        tells: config.given_by == DeviceDelivery::Plugin
+            && config.settings.sharing == Sharing::default(),
         possible: None,
         said: String::new(),
         evictions: Evictions::default(),
@@ -104,11 +105,11 @@ pub async fn manage(
         let Ok(first) = labels.wait_for(Option::is_some).await.map(|it| it.clone()) else {
             return;
         };
-        let mut now: Labels = first.unwrap_or_default();
+        let mut now: MigLabels = first.unwrap_or_default();
         manager.state = now.state.take();
         loop {
             let round = manager.round(now.wanted.as_deref()).await;
-            let other = labels.wait_for(|labels: &Option<Labels>| {
+            let other = labels.wait_for(|labels: &Option<MigLabels>| {
                 labels
                     .as_ref()
                     .is_some_and(|labels| labels.wanted != now.wanted)
@@ -145,7 +146,7 @@ pub async fn manage(
 
 /// Removes the possible layouts that an earlier agent published, for an agent that does not cut
 /// GPUs.
-pub async fn cut_nothing(cluster: &Cluster) {
+pub async fn cut_nothing(cluster: &NodeClient) {
     while let Err(error) = cluster.annotate(MIG_CONFIGURATIONS, None).await {
         tracing::debug!(%error, "what the GPUs could be made into can't be taken back yet");
         sleep(TRY_EVERY).await;
@@ -154,11 +155,11 @@ pub async fn cut_nothing(cluster: &Cluster) {
 }
 
 /// Receives the node's labels.
-async fn listen(cluster: &Cluster, told: &watch::Sender<Option<Labels>>) {
+async fn listen(cluster: &NodeClient, told: &watch::Sender<Option<MigLabels>>) {
     let follow = cluster.follow_node("the node's labels", |node| {
         let all = node.labels.unwrap_or_default();
         let value = |name| all.get(name).filter(|value| !value.is_empty()).cloned();
-        let labels = Labels {
+        let labels = MigLabels {
             wanted: value(MIG_CONFIG),
             state: value(MIG_CONFIG_STATE),
         };
@@ -173,17 +174,17 @@ async fn listen(cluster: &Cluster, told: &watch::Sender<Option<Labels>>) {
     follow.await;
 }
 
-impl Manager<'_> {
+impl MigManager<'_> {
     /// Does what can be done now.
     async fn round(&mut self, wanted: Option<&str>) -> Result<Round, kube::Error> {
         let Some(name) = wanted else {
             self.withheld.set(BTreeMap::new());
-            let cards = self.hand.ask(|cutter| cutter.look()).await;
+            let cards = self.hand.ask(|cutter| cutter.observe()).await;
             if self.state.is_some() || self.unsure {
-                self.tell(None, "").await?;
+                self.notify(None, "").await?;
             }
             // No configuration is requested, so a driver that doesn't answer is no problem yet.
-            self.tell_possible(cards.as_deref().unwrap_or_default())
+            self.report_possible(cards.as_deref().unwrap_or_default())
                 .await?;
             return Ok(match cards {
                 Ok(_) => Round::Over,
@@ -192,14 +193,14 @@ impl Manager<'_> {
         };
         // GPUs that were withheld before the holders are read: no pod has been given one since.
         let free = self.withheld.seen_in(&self.machine.borrow());
-        let cards = match self.hand.ask(|cutter| cutter.look()).await {
+        let cards = match self.hand.ask(|cutter| cutter.observe()).await {
             Ok(cards) => cards,
             Err(error) => {
                 self.fail(name, &error.to_string(), "in a minute").await?;
                 return Ok(Round::Again(AGAIN));
             }
         };
-        self.tell_possible(&cards).await?;
+        self.report_possible(&cards).await?;
         let all = match self.settings.configurations.wanted(name, &cards) {
             Ok(all) => all,
             Err(error) => return self.give_up(name, &error.to_string()).await,
@@ -212,17 +213,19 @@ impl Manager<'_> {
             Err(error) => return self.give_up(name, &error.to_string()).await,
         };
         self.withheld.set(next.withheld.clone());
-        if next == Next::default() {
+        if next == RepartitionPlan::default() {
             let meant = cards.into_iter().filter(|card| all.contains_key(&card.id));
             if !shows(&self.machine.borrow(), &meant.collect::<Vec<_>>()) {
                 return Ok(Round::Again(LOOK_EVERY));
             }
             let before = self.state.clone();
-            self.tell(Some("success"), "").await?;
+            self.notify(Some("success"), "").await?;
             if before.as_deref() != Some("success") {
                 let done = format!("the GPUs are cut as {name} says");
                 tracing::info!("{done}");
-                self.cluster.tell_event(false, "MigConfigured", &done).await;
+                self.cluster
+                    .report_event(false, "MigConfigured", &done)
+                    .await;
             }
             self.evictions = Evictions::default();
             return Ok(Round::Over);
@@ -233,10 +236,11 @@ impl Manager<'_> {
             let why = "its GPU is to be cut anew";
             (self.evictions.ask(&self.cluster, &next.held, &live, why)).await;
         }
-        self.tell_pending(name, &next).await?;
-        let unused = |cut: &Cut| !next.withheld.contains_key(&cut.gpu) || free.contains(&cut.gpu);
+        self.report_pending(name, &next).await?;
+        let unused =
+            |cut: &ReadySteps| !next.withheld.contains_key(&cut.gpu) || free.contains(&cut.gpu);
         for cut in next.ready.into_iter().filter(unused) {
-            let Cut { gpu, index, steps } = cut;
+            let ReadySteps { gpu, index, steps } = cut;
             let cuts = self.cuts.entry(gpu.clone()).or_default();
             *cuts += 1;
             if *cuts > CUTS_MAX {
@@ -254,7 +258,7 @@ impl Manager<'_> {
     }
 
     /// The current holders, and the pods that have not ended; `None` while these are unknown.
-    async fn holders(&self) -> Option<(Holders, BTreeMap<Held, Live>)> {
+    async fn holders(&self) -> Option<(GpuHolders, BTreeMap<BlockingHolder, Live>)> {
         let listed = socket::held(&self.pod_resources, true).await;
         let listed = listed.map_err(|error| error.to_string());
         let pods = self.cluster.pods().await.map_err(|error| error.to_string());
@@ -272,7 +276,7 @@ impl Manager<'_> {
     }
 
     /// Publishes the possible layouts to schedulers.
-    async fn tell_possible(&mut self, cards: &[Card]) -> Result<(), kube::Error> {
+    async fn report_possible(&mut self, cards: &[Card]) -> Result<(), kube::Error> {
         let strategy = self.machine.borrow().inventory.mig_strategy.clone();
         let by_profile = self.tells && strategy != MIG_SINGLE && strategy != MIG_NONE;
         let now = match by_profile {
@@ -290,11 +294,15 @@ impl Manager<'_> {
     }
 
     /// Reports that the change is in progress, and which holders it waits for.
-    async fn tell_pending(&mut self, name: &str, next: &Next) -> Result<(), kube::Error> {
+    async fn report_pending(
+        &mut self,
+        name: &str,
+        next: &RepartitionPlan,
+    ) -> Result<(), kube::Error> {
         let resets: Vec<String> = next.resets.iter().map(u32::to_string).collect();
         let stuck = next.held.is_empty() && next.ready.is_empty();
         let state = if stuck { "rebooting" } else { "pending" };
-        self.tell(Some(state), "").await?;
+        self.notify(Some(state), "").await?;
         let who = next
             .held
             .iter()
@@ -321,7 +329,7 @@ impl Manager<'_> {
         };
         if waits != self.said {
             tracing::info!("{waits}");
-            (self.cluster.tell_event(false, "MigConfigPending", &waits)).await;
+            (self.cluster.report_event(false, "MigConfigPending", &waits)).await;
             self.said = waits;
         }
         Ok(())
@@ -340,11 +348,11 @@ impl Manager<'_> {
         let why = format!(
             "the GPUs are not cut as {MIG_CONFIG}={name} says: {why}; it is tried again {again}"
         );
-        self.tell(Some("failed"), &why).await
+        self.notify(Some("failed"), &why).await
     }
 
     /// Writes the node's label and condition.
-    async fn tell(&mut self, state: Option<&str>, trouble: &str) -> Result<(), kube::Error> {
+    async fn notify(&mut self, state: Option<&str>, trouble: &str) -> Result<(), kube::Error> {
         if state != Some("pending") && state != Some("rebooting") {
             self.said.clear();
         }
@@ -353,7 +361,7 @@ impl Manager<'_> {
         }
         // The reason is written first, so that a reader of the label finds it.
         let (condition, well) = (&MIG_CONFIG_FAILED, Well::Silent);
-        (self.cluster.tell_trouble(condition, trouble, well)).await?;
+        (self.cluster.report_condition(condition, trouble, well)).await?;
         self.cluster.label(MIG_CONFIG_STATE, state).await?;
         self.state = state.map(str::to_owned);
         self.unsure = false;

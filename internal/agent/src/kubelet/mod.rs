@@ -7,27 +7,27 @@
 mod admission;
 mod cluster;
 mod config;
-mod described;
+mod counted_plugin;
 mod dra;
 mod error;
 mod evictions;
+mod failed_devices;
+mod gpu_report;
 mod inventory_loop;
 mod mig;
 mod pairing;
-mod plain;
 mod plugin;
 mod pod_source;
 mod run;
 mod shared;
 mod socket;
-mod stranded;
-mod vitals;
+mod vendor_plugin;
 
 use std::time::Duration;
 
-pub use config::{GivenBy, KubeletConfig};
+pub use config::{DeviceDelivery, KubeletConfig};
 pub use error::KubeletError;
-pub use run::run_beside_kubelet;
+pub use run::run_with_kubelet;
 pub use socket::{claims, held, listen};
 
 /// The kubelet's directory of sockets.

@@ -5,14 +5,14 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use devices::fabric::Fabric;
-use devices::holders::Holders;
-use devices::inventory::Machine;
-use hardware::rdma::pair::{Question, Refusal, Reply, Told};
+use devices::fabric::FabricWatch;
+use devices::holders::DeviceHolders;
+use devices::inventory::NodeHardware;
+use hardware::rdma::pair::{PairAnswer, PairRefusal, Reply, StoredRequest};
 use resources::names::{RDMA_ANSWER, RDMA_ASK};
 use tokio::sync::{Semaphore, watch};
 
-use super::cluster::Cluster;
+use super::cluster::NodeClient;
 use super::socket;
 use crate::pairing::{self, Here, PairingError};
 
@@ -22,11 +22,11 @@ pub struct Pairing {
     /// The node's name.
     pub node: String,
     /// The client for its Node.
-    pub cluster: Cluster,
+    pub cluster: NodeClient,
     /// Its RDMA network.
-    pub fabric: Arc<Fabric>,
+    pub fabric: Arc<FabricWatch>,
     /// Its inventory.
-    pub machine: watch::Receiver<Machine>,
+    pub machine: watch::Receiver<NodeHardware>,
     /// The kubelet's pod resources socket.
     pub pod_resources: PathBuf,
 }
@@ -36,7 +36,7 @@ impl Pairing {
     /// belongs to its predecessor: the requester has given up, or will.
     pub async fn answer(self) {
         let lone = Arc::new(Semaphore::new(1));
-        let mut last = Last::default();
+        let mut last = LastRequest::default();
         let follow = (self.cluster).follow_node("what is asked about RDMA", |node| {
             let annotations = node.annotations.unwrap_or_default();
             let first = !last.looked;
@@ -52,9 +52,9 @@ impl Pairing {
         follow.await;
     }
 
-    async fn reply(self, question: Question, lone: Arc<Semaphore>) {
+    async fn reply(self, question: StoredRequest, lone: Arc<Semaphore>) {
         let answer = self.take(&question, &lone).await;
-        let answer = answer.map_err(|error| Refusal(error.to_string()));
+        let answer = answer.map_err(|error| PairRefusal(error.to_string()));
         let reply = Reply {
             id: question.id,
             answer,
@@ -68,7 +68,11 @@ impl Pairing {
         }
     }
 
-    async fn take(&self, question: &Question, lone: &Arc<Semaphore>) -> Result<Told, PairingError> {
+    async fn take(
+        &self,
+        question: &StoredRequest,
+        lone: &Arc<Semaphore>,
+    ) -> Result<PairAnswer, PairingError> {
         let address = self.cluster.address().await;
         let address = address.map_err(|source| PairingError::Address {
             node: self.node.clone(),
@@ -103,7 +107,7 @@ impl Pairing {
             node: self.node.clone(),
             detail: status.message().to_owned(),
         })?;
-        let mut holders = Holders::default();
+        let mut holders = DeviceHolders::default();
         for (holder, device) in held {
             holders.note(&device, &holder);
         }
@@ -114,16 +118,16 @@ impl Pairing {
 
 /// The last request seen.
 #[derive(Default)]
-struct Last {
+struct LastRequest {
     looked: bool,
     id: String,
 }
 
-impl Last {
+impl LastRequest {
     /// The annotation's request, if it is new and not the one found at the start.
-    fn news(&mut self, annotation: Option<&str>) -> Option<Question> {
+    fn news(&mut self, annotation: Option<&str>) -> Option<StoredRequest> {
         let first = !std::mem::replace(&mut self.looked, true);
-        let question: Question = match serde_json::from_str(annotation?) {
+        let question: StoredRequest = match serde_json::from_str(annotation?) {
             Ok(question) => question,
             Err(error) => {
                 tracing::warn!(
@@ -143,22 +147,22 @@ impl Last {
 
 #[cfg(test)]
 mod tests {
-    use hardware::rdma::pair::Ask;
+    use hardware::rdma::pair::PairRequest;
 
     use super::*;
 
     fn asked(id: &str) -> String {
-        let question = Question {
+        let question = StoredRequest {
             id: id.to_owned(),
             asked: 0,
-            ask: Ask::Examine,
+            ask: PairRequest::Examine,
         };
         serde_json::to_string(&question).unwrap()
     }
 
     #[test]
     fn each_request_is_taken_once_and_earlier_requests_are_ignored() {
-        let mut last = Last::default();
+        let mut last = LastRequest::default();
         let mut news = |annotation: Option<&str>| {
             let question = last.news(annotation);
             question.map(|question| question.id)
@@ -171,7 +175,7 @@ mod tests {
         assert_eq!(news(Some("{}")), None);
         assert_eq!(news(Some(&asked("b"))).as_deref(), Some("b"));
 
-        let mut last = Last::default();
+        let mut last = LastRequest::default();
         assert!(last.news(None).is_none());
         assert!(
             last.news(Some(&asked("a"))).is_some(),

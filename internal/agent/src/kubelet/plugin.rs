@@ -6,11 +6,11 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use devices::cdi::gpus::{CONTROL_FILES, capability_files};
-use devices::delivery::{self, CdiFile, Way};
-use devices::inventory::Machine;
-use devices::rdma::Cards;
+use devices::delivery::{self, CdiFile, DeliveryMethod};
+use devices::inventory::NodeHardware;
+use devices::rdma::NodeRdmaCards;
 use devices::settings::PluginSettings;
-use devices::share::Limit;
+use devices::share::ShareLimit;
 use devices::unit::Unit;
 use devices::{mps, offer, preference};
 use futures::{Stream, StreamExt};
@@ -20,9 +20,9 @@ use tokio::sync::watch;
 use tokio_stream::wrappers::WatchStream;
 use tonic::{Request, Response, Status};
 
-use super::admission::{self, Answered, Asking, Listed};
-use super::cluster::Cluster;
-use super::{plain, socket};
+use super::admission::{self, Answered, ListedPod, RequestingContainer};
+use super::cluster::NodeClient;
+use super::{counted_plugin, socket};
 
 /// The plugin for one of the node's resources.
 pub struct Plugin {
@@ -31,10 +31,10 @@ pub struct Plugin {
     pub(super) settings: PluginSettings,
     /// The CDI specification, if devices are passed by CDI.
     pub(super) cdi: Option<Arc<CdiFile>>,
-    pub(super) cluster: Cluster,
-    pub(super) machine: watch::Receiver<Machine>,
+    pub(super) cluster: NodeClient,
+    pub(super) machine: watch::Receiver<NodeHardware>,
     /// The node's RDMA cards that containers share.
-    pub(super) cards: Cards,
+    pub(super) cards: NodeRdmaCards,
     /// The kubelet's pod resources socket.
     pub(super) resources_socket: PathBuf,
     pub(super) dev: PathBuf,
@@ -50,14 +50,14 @@ pub(super) fn options() -> wire::DevicePluginOptions {
 }
 
 /// The devices of a resource, as a machine has them.
-fn units(machine: &Machine, settings: &PluginSettings, resource: &str) -> Vec<Unit> {
+fn units(machine: &NodeHardware, settings: &PluginSettings, resource: &str) -> Vec<Unit> {
     let PluginSettings { sharing, parts, .. } = settings;
     let mut all = offer::all(&machine.inventory, &machine.mps, sharing, *parts);
     all.remove(resource).unwrap_or_default()
 }
 
 fn offered(units: Vec<Unit>) -> wire::ListAndWatchResponse {
-    let device = |unit: Unit| plain::device(unit.id, unit.healthy, unit.numa);
+    let device = |unit: Unit| counted_plugin::device(unit.id, unit.healthy, unit.numa);
     wire::ListAndWatchResponse {
         devices: units.into_iter().map(device).collect(),
     }
@@ -65,7 +65,7 @@ fn offered(units: Vec<Unit>) -> wire::ListAndWatchResponse {
 
 impl Plugin {
     /// The container that requests this many devices, and the devices that others hold.
-    async fn asking(&self, size: usize) -> Result<(Asking, BTreeSet<String>), Status> {
+    async fn asking(&self, size: usize) -> Result<(RequestingContainer, BTreeSet<String>), Status> {
         let listed = socket::listed(&self.resources_socket, &self.resource).await?;
         let pods = self.cluster.pods().await.map_err(|error| {
             Status::unavailable(format!("the pods of this node can't be listed: {error}"))
@@ -100,21 +100,21 @@ impl Plugin {
     /// The additions to a container with these GPUs or slices.
     fn equipment(&self, devices: &[String]) -> Result<wire::ContainerAllocateResponse, Status> {
         let delivery = &self.settings.delivery;
-        let by = |way: Way| delivery.ways.contains(&way);
+        let by = |way: DeliveryMethod| delivery.ways.contains(&way);
         let mut equipment = wire::ContainerAllocateResponse::default();
-        if by(Way::Envvar) {
+        if by(DeliveryMethod::Envvar) {
             let visible = "NVIDIA_VISIBLE_DEVICES".to_string();
             equipment.envs.insert(visible, devices.join(","));
         }
         if let Some(cdi) = &self.cdi {
             let names = cdi.names(devices);
             let names = names.map_err(|error| Status::failed_precondition(error.to_string()))?;
-            if by(Way::CdiAnnotations) {
+            if by(DeliveryMethod::CdiAnnotations) {
                 let prefix = &delivery.annotation_prefix;
                 let (key, value) = delivery::annotation(prefix, &self.resource, &names);
                 equipment.annotations.insert(key, value);
             }
-            if by(Way::CdiCri) {
+            if by(DeliveryMethod::CdiCri) {
                 let device = |name| wire::CdiDevice { name };
                 equipment.cdi_devices = names.into_iter().map(device).collect();
             }
@@ -132,7 +132,7 @@ impl Plugin {
     /// The further additions for a container that shares a GPU by MPS, with its limits.
     fn share(
         &self,
-        asking: &Asking,
+        asking: &RequestingContainer,
         devices: &[String],
         equipment: &mut wire::ContainerAllocateResponse,
     ) -> Result<(), Status> {
@@ -141,8 +141,8 @@ impl Plugin {
         let memory = devices.first().and_then(memory).unwrap_or(0);
         // Without a scheduler's choice, a device is one of a GPU's equal parts.
         let limit = asking.chosen.as_ref().map(|_| match &asking.share {
-            Some(share) => Limit::of_share(share, memory),
-            None => Limit::default(),
+            Some(share) => ShareLimit::of_share(share, memory),
+            None => ShareLimit::default(),
         });
         let by_mps = mps::equip(&machine.mps, devices, limit).map_err(|why| {
             let (container, pod) = (&asking.container, &asking.pod);
@@ -165,7 +165,7 @@ impl Plugin {
     }
 
     /// The error for parts without a scheduler's choice: only the scheduler keeps parts apart.
-    fn nobody_chose(&self, asking: &Asking) -> Status {
+    fn missing_choice(&self, asking: &RequestingContainer) -> Status {
         Status::failed_precondition(format!(
             "container {} of pod {} asks for {}, and no scheduler chose a GPU for it; give the pod \
              Muster's schedulerName",
@@ -196,7 +196,11 @@ impl Plugin {
 
     /// The RDMA variables for a container with these GPUs or slices: for the cards that it
     /// requests; for all cards if it uses the host network and requests none.
-    fn proposed(&self, asking: &Asking, devices: &[String]) -> Vec<(&'static str, String)> {
+    fn proposed(
+        &self,
+        asking: &RequestingContainer,
+        devices: &[String],
+    ) -> Vec<(&'static str, String)> {
         let rdma = &self.machine.borrow().rdma;
         match (asking.in_nodes_network, self.cards.of(&asking.asks)) {
             (true, None) => rdma.variables(devices, None),
@@ -253,7 +257,7 @@ impl Plugin {
                 )));
             }
             Some(_) => {}
-            None if part => return Err(self.nobody_chose(&asking)),
+            None if part => return Err(self.missing_choice(&asking)),
             None => {
                 // Other containers may use the rest of a shared device.
                 let alone = |unit: &&Unit| !unit.shared && taken.contains(&unit.device);
@@ -297,7 +301,7 @@ impl Plugin {
         let units = self.units();
         if offer::is_part(&self.resource) {
             let Some([device]) = asking.chosen.as_deref() else {
-                return Err(self.nobody_chose(&asking));
+                return Err(self.missing_choice(&asking));
             };
             return Ok(preference::parts_of(device, &units, &available, size));
         }
@@ -305,7 +309,7 @@ impl Plugin {
             // If these aren't free, Allocate reports the error.
             let shared = units.iter().any(|unit| unit.shared);
             return Ok(if shared {
-                preference::standing_for(&chosen, &units, &available)
+                preference::representatives(&chosen, &units, &available)
             } else {
                 chosen
             });
@@ -325,11 +329,11 @@ impl Plugin {
     }
 }
 
-type Devices = Pin<Box<dyn Stream<Item = Result<wire::ListAndWatchResponse, Status>> + Send>>;
+type PluginDevices = Pin<Box<dyn Stream<Item = Result<wire::ListAndWatchResponse, Status>> + Send>>;
 
 #[tonic::async_trait]
 impl wire::device_plugin_server::DevicePlugin for Plugin {
-    type ListAndWatchStream = Devices;
+    type ListAndWatchStream = PluginDevices;
 
     async fn get_device_plugin_options(
         &self,
@@ -338,10 +342,13 @@ impl wire::device_plugin_server::DevicePlugin for Plugin {
         Ok(Response::new(options()))
     }
 
-    async fn list_and_watch(&self, _: Request<wire::Empty>) -> Result<Response<Devices>, Status> {
+    async fn list_and_watch(
+        &self,
+        _: Request<wire::Empty>,
+    ) -> Result<Response<PluginDevices>, Status> {
         let states = WatchStream::new(self.machine.clone());
         let (resource, settings) = (self.resource.clone(), self.settings.clone());
-        let of = move |machine: Machine| units(&machine, &settings, &resource);
+        let of = move |machine: NodeHardware| units(&machine, &settings, &resource);
         let devices = states.map(move |machine| Ok(offered(of(machine))));
         Ok(Response::new(Box::pin(devices)))
     }
@@ -385,8 +392,8 @@ impl wire::device_plugin_server::DevicePlugin for Plugin {
 pub(super) fn as_listed(
     resource: &str,
     answer: rpc::kubelet::v1::ListPodResourcesResponse,
-) -> Vec<Listed> {
-    let listed = |pod: rpc::kubelet::v1::PodResources| Listed {
+) -> Vec<ListedPod> {
+    let listed = |pod: rpc::kubelet::v1::PodResources| ListedPod {
         namespace: pod.namespace,
         name: pod.name,
         held: (pod.containers.into_iter())

@@ -4,14 +4,14 @@
 use std::path::PathBuf;
 
 use devices::dra::Specs;
-use devices::holders::Holders;
-use devices::inventory::Machine;
-use devices::over_share::{Finding, held};
+use devices::holders::DeviceHolders;
+use devices::inventory::NodeHardware;
+use devices::over_share::{ShareExcess, share_holders};
 use devices::processes::Containers;
 use futures::future::BoxFuture;
 use resources::node_event;
 
-use super::cluster::Cluster;
+use super::cluster::NodeClient;
 use super::socket;
 use crate::pod_source::{PodSource, Shares};
 use crate::shares::OVER_SHARE;
@@ -21,16 +21,16 @@ pub struct KubeletPods {
     /// The kubelet's pod resources socket.
     pub socket: PathBuf,
     /// The API, with the pods' statuses.
-    pub cluster: Cluster,
+    pub cluster: NodeClient,
     /// The CDI specs of prepared claims.
     pub specs: Specs,
 }
 
 impl PodSource for KubeletPods {
     /// Without the kubelet's list the metrics' labels lack the holders; the values stay.
-    fn device_holders(&self) -> BoxFuture<'_, Holders> {
+    fn device_holders(&self) -> BoxFuture<'_, DeviceHolders> {
         Box::pin(async {
-            let mut holders = Holders::default();
+            let mut holders = DeviceHolders::default();
             match socket::held(&self.socket, true).await {
                 Ok(held) => {
                     for (holder, device) in held {
@@ -61,23 +61,23 @@ impl PodSource for KubeletPods {
         })
     }
 
-    fn shares<'a>(&'a self, machine: &'a Machine) -> BoxFuture<'a, Result<Shares, String>> {
+    fn shares<'a>(&'a self, machine: &'a NodeHardware) -> BoxFuture<'a, Result<Shares, String>> {
         Box::pin(async move {
             let listed = socket::held(&self.socket, false).await;
             let mut listed = listed.map_err(|error| error.message().to_owned())?;
-            listed.retain(|(_, id)| held::shared(id).is_some());
+            listed.retain(|(_, id)| share_holders::shared(id).is_some());
             // The API is only asked while a container shares a GPU.
             if listed.is_empty() {
                 return Ok(Shares::default());
             }
             let pods = self.cluster.pods().await;
             let pods = pods.map_err(|error| error.to_string())?;
-            let held = held::of_kubelet(&pods, &listed, machine);
+            let held = share_holders::of_kubelet(&pods, &listed, machine);
             Ok((held, Containers::of_pods(&pods)))
         })
     }
 
-    fn over_share<'a>(&'a self, finding: &'a Finding, words: String) -> BoxFuture<'a, ()> {
+    fn over_share<'a>(&'a self, finding: &'a ShareExcess, words: String) -> BoxFuture<'a, ()> {
         Box::pin(async move {
             let held = &finding.has.held;
             if finding.new {
@@ -87,7 +87,7 @@ impl PodSource for KubeletPods {
                     uid: &held.uid,
                     container: &held.holder.container,
                 };
-                self.cluster.tell_of_pod(&about, OVER_SHARE, &words).await;
+                self.cluster.report_pod(&about, OVER_SHARE, &words).await;
             }
             if finding.end {
                 self.cluster.evict_over_share(held).await;

@@ -5,28 +5,28 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use devices::delivery::CdiFile;
-use devices::dra::{Found, Specs};
-use devices::fabric::Fabric;
+use devices::dra::{DiscoveredDevices, Specs};
+use devices::fabric::FabricWatch;
 use devices::mig::Withheld;
 use devices::mps::{self, Stands};
-use devices::over_share::Board;
-use devices::rdma::{self, Cards};
-use devices::vendors::Described as Stock;
-use devices::xids::Xids;
+use devices::over_share::LatestShares;
+use devices::rdma::{self, NodeRdmaCards};
+use devices::vendors::DeviceStock as Stock;
+use devices::xids::XidMonitor;
 use supervisor::{Stop, Supervisor};
 use tokio::sync::watch;
 
-use super::cluster::{self, Cluster};
+use super::cluster::{self, NodeClient};
+use super::failed_devices::FailedDeviceSources;
+use super::gpu_report::{self, GpuReporter};
 use super::inventory_loop::{InventoryLoop, Sources};
 use super::pairing::Pairing;
 use super::pod_source::KubeletPods;
-use super::stranded::Stranded;
-use super::vitals::{self, Vitals};
-use super::{GivenBy, KubeletConfig, KubeletError, described, dra, mig, socket};
+use super::{DeviceDelivery, KubeletConfig, KubeletError, dra, mig, socket, vendor_plugin};
 use crate::device_monitor::DeviceMonitor;
 use crate::metrics::{self, Exporter};
 use crate::pod_source::PodSource;
-use crate::shares::Watch;
+use crate::shares::ShareWatch;
 
 /// Offers this machine's GPUs to the kubelet until `stop` says true.
 ///
@@ -35,7 +35,7 @@ use crate::shares::Watch;
 /// When the machine can't be read at the start, a socket or port can't be opened, or a part of the
 /// agent ends before `stop` says true. The agent waits for a kubelet or an API that is not
 /// available.
-pub async fn run_beside_kubelet(
+pub async fn run_with_kubelet(
     config: KubeletConfig,
     client: kube::Client,
     mut stop: watch::Receiver<bool>,
@@ -44,11 +44,11 @@ pub async fn run_beside_kubelet(
     let config = Arc::new(config);
     let port = metrics::open(config.metrics).await?;
     let mut device_monitor = DeviceMonitor::new(config.source.clone());
-    let xids = Xids::listen(config.xids.clone(), config.source.clone());
-    let found = device_monitor.look().await?;
+    let xids = XidMonitor::listen(config.xids.clone(), config.source.clone());
+    let found = device_monitor.observe().await?;
     let expected = config.expected.as_deref();
-    let fabric = Fabric::watch(&config.source, expected, &found).await?;
-    let (claimable, claimables) = watch::channel(Found::default());
+    let fabric = FabricWatch::watch(&config.source, expected, &found).await?;
+    let (claimable, claimables) = watch::channel(DiscoveredDevices::default());
     let (tell_stands, stands) = watch::channel(Stands::new());
     let withheld = Withheld::default();
     let sources = Sources {
@@ -77,22 +77,22 @@ pub async fn run_beside_kubelet(
         file.renew(&first);
     }
     let (seen, machine) = watch::channel(first);
-    let cards = Cards {
+    let cards = NodeRdmaCards {
         settings: config.rdma.clone(),
         seen: rdma::watch(config.host_root.clone()),
     };
-    let api = Cluster::new(client.clone(), &config.node);
+    let api = NodeClient::new(client.clone(), &config.node);
     let stock = Stock::begin(&config.vendors, &config.host_root);
-    let (vitals, seen_vitals) = Vitals::new(config.pod_resources());
+    let (vitals, seen_vitals) = GpuReporter::new(config.pod_resources());
     let whose: Arc<dyn PodSource> = Arc::new(KubeletPods {
         socket: config.pod_resources(),
         cluster: api.clone(),
         specs: Specs::new(&config.cdi),
     });
-    let board = Board::default();
+    let board = LatestShares::default();
 
     match config.given_by {
-        GivenBy::Plugin => {
+        DeviceDelivery::Plugin => {
             let (config, cdi, cards) = (config.clone(), cdi.clone(), cards.clone());
             let (api, machine) = (api.clone(), machine.clone());
             components.run("device-plugin", |stop| {
@@ -101,7 +101,7 @@ pub async fn run_beside_kubelet(
                 })
             });
         }
-        GivenBy::Claims => {
+        DeviceDelivery::Claims => {
             let (config, machine) = (config.clone(), machine.clone());
             components.run("dra-driver", |stop| {
                 let asked = stop.receiver();
@@ -116,9 +116,9 @@ pub async fn run_beside_kubelet(
     components
         .run("vendor-plugins", |stop| until(stop, vendor_plugins))
         .run("rdma-plugins", |stop| until(stop, rdma_plugins))
-        .run_loop("vendor-condition", described::tell(api.clone(), stock));
+        .run_loop("vendor-condition", vendor_plugin::tell(api.clone(), stock));
     let watched = machine.clone();
-    let shares = Watch::new(
+    let shares = ShareWatch::new(
         config.over_share,
         config.source.clone(),
         whose.clone(),
@@ -146,8 +146,8 @@ pub async fn run_beside_kubelet(
         };
         components.run_loop("rdma-tests", pairing.answer());
     }
-    if config.given_by == GivenBy::Claims {
-        let stranded = Stranded {
+    if config.given_by == DeviceDelivery::Claims {
+        let stranded = FailedDeviceSources {
             cluster: api.clone(),
             machine: machine.clone(),
             pod_resources: config.pod_resources(),
@@ -169,7 +169,7 @@ pub async fn run_beside_kubelet(
     components
         .run_loop(
             "vitals-publisher",
-            vitals::publish(api.clone(), seen_vitals),
+            gpu_report::publish(api.clone(), seen_vitals),
         )
         .run_loop("node-publisher", cluster::publish(api, machine))
         .run_loop("inventory", inventory.run());

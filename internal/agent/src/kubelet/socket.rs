@@ -9,14 +9,14 @@ use std::time::Duration;
 
 use devices::delivery::CdiFile;
 use devices::dra::DRIVER;
-use devices::holders::Holder;
-use devices::inventory::Machine;
+use devices::holders::DeviceHolder;
+use devices::inventory::NodeHardware;
 use devices::offer;
-use devices::rdma::{Cards, SharedCards};
-use devices::vendors::{self, Device, State, Vendor};
+use devices::rdma::{NodeRdmaCards, SharedCards};
+use devices::vendors::{self, Vendor, VendorDevice, VendorDeviceState};
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
-use hardware::rdma::Devices;
+use hardware::rdma::RdmaDevices;
 use parking_lot::Mutex;
 use rpc::kubelet::v1::pod_resources_lister_client::PodResourcesListerClient;
 use rpc::kubelet::v1::{ListPodResourcesRequest, ListPodResourcesResponse};
@@ -27,12 +27,12 @@ use tokio_stream::wrappers::UnixListenerStream;
 use tonic::Status;
 use tonic::transport::{Channel, Endpoint, Server};
 
-use super::admission::Listed;
-use super::cluster::Cluster;
-use super::described::Described;
-use super::plain::Plain;
+use super::admission::ListedPod;
+use super::cluster::NodeClient;
+use super::counted_plugin::CountedPlugin;
 use super::plugin::{Plugin, as_listed, options};
-use super::shared::Shared;
+use super::shared::SharedPlugin;
+use super::vendor_plugin::VendorPlugin;
 use super::{KubeletConfig, KubeletError, TRY_EVERY};
 
 /// How long the kubelet may take to answer; the kubelet allows a plugin 5 s.
@@ -46,9 +46,9 @@ const LIST_MAX: usize = 16 * 1024 * 1024;
 pub async fn serve_all(
     config: &KubeletConfig,
     cdi: &Option<Arc<CdiFile>>,
-    cluster: Cluster,
-    cards: &Cards,
-    mut machine: watch::Receiver<Machine>,
+    cluster: NodeClient,
+    cards: &NodeRdmaCards,
+    mut machine: watch::Receiver<NodeHardware>,
 ) -> Result<(), KubeletError> {
     let mut served = BTreeSet::new();
     let mut running = FuturesUnordered::new();
@@ -97,7 +97,7 @@ pub async fn serve_all(
 /// has one of its devices. Ends when one of them does.
 pub async fn serve_described(
     config: Arc<KubeletConfig>,
-    described: vendors::Described,
+    described: vendors::DeviceStock,
 ) -> Result<(), KubeletError> {
     let all = described.each();
     let all = all.map(|(vendor, devices)| serve_vendor(&config, vendor.clone(), devices));
@@ -107,15 +107,19 @@ pub async fn serve_described(
 async fn serve_vendor(
     config: &KubeletConfig,
     vendor: Vendor,
-    mut devices: watch::Receiver<Vec<Device>>,
+    mut devices: watch::Receiver<Vec<VendorDevice>>,
 ) -> Result<(), KubeletError> {
-    let known =
-        |now: &Vec<Device>| !now.is_empty() && now.iter().all(|it| it.state != State::Unchecked);
+    let known = |now: &Vec<VendorDevice>| {
+        !now.is_empty()
+            && now
+                .iter()
+                .all(|it| it.state != VendorDeviceState::Unchecked)
+    };
     if devices.wait_for(known).await.is_err() {
         return Ok(());
     }
     let plugin = || {
-        Plain::new(Described {
+        CountedPlugin::new(VendorPlugin {
             vendor: vendor.clone(),
             root: config.host_root.clone(),
             devices: devices.clone(),
@@ -127,7 +131,10 @@ async fn serve_vendor(
 
 /// Serves a plugin for each resource of shared RDMA cards, from the time at which the machine first
 /// has one of its cards. Ends when one of them does.
-pub async fn serve_shared(config: Arc<KubeletConfig>, cards: Cards) -> Result<(), KubeletError> {
+pub async fn serve_shared(
+    config: Arc<KubeletConfig>,
+    cards: NodeRdmaCards,
+) -> Result<(), KubeletError> {
     let all = cards.settings.resources.iter();
     let all = all.map(|shared| serve_cards(&config, shared.clone(), cards.seen.clone()));
     first_end(all.collect()).await
@@ -136,14 +143,14 @@ pub async fn serve_shared(config: Arc<KubeletConfig>, cards: Cards) -> Result<()
 async fn serve_cards(
     config: &KubeletConfig,
     shared: SharedCards,
-    mut seen: watch::Receiver<Devices>,
+    mut seen: watch::Receiver<RdmaDevices>,
 ) -> Result<(), KubeletError> {
-    let any = |now: &Devices| !shared.pool(now).cards.is_empty();
+    let any = |now: &RdmaDevices| !shared.pool(now).cards.is_empty();
     if seen.wait_for(any).await.is_err() {
         return Ok(());
     }
     let plugin = || {
-        Plain::new(Shared {
+        CountedPlugin::new(SharedPlugin {
             cards: shared.clone(),
             seen: seen.clone(),
         })
@@ -262,17 +269,17 @@ async fn register(
 }
 
 /// The kubelet's pods, with their devices of one resource.
-pub async fn listed(socket: &Path, resource: &str) -> Result<Vec<Listed>, Status> {
+pub async fn listed(socket: &Path, resource: &str) -> Result<Vec<ListedPod>, Status> {
     Ok(as_listed(resource, list(socket).await?))
 }
 
 /// Every container with devices, with each of its devices, of any resource. `claimed` adds devices
 /// of claims from Muster's driver, by their names there.
-pub async fn held(socket: &Path, claimed: bool) -> Result<Vec<(Holder, String)>, Status> {
+pub async fn held(socket: &Path, claimed: bool) -> Result<Vec<(DeviceHolder, String)>, Status> {
     let mut held = Vec::new();
     for pod in list(socket).await?.pod_resources {
         for container in pod.containers {
-            let holder = Holder {
+            let holder = DeviceHolder {
                 namespace: pod.namespace.clone(),
                 pod: pod.name.clone(),
                 container: container.name,

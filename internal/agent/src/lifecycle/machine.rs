@@ -8,7 +8,7 @@ use resources::names::{EVICTED, NODE_UNFIT};
 use serde::{Deserialize, Serialize};
 
 use super::plan::{ContainerPlan, PodPlan};
-use super::record::{End, Record, Run, Seen};
+use super::record::{ContainerRecord, RunEnd, RunObservation, RunState};
 
 /// Grace period of an evicted pod in seconds, as the kubelet gives it: the pod takes resources from
 /// the others meanwhile.
@@ -55,7 +55,7 @@ pub struct Stopping {
 
 /// How a pod ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Verdict {
+pub struct PodVerdict {
     /// Whether all its containers completed successfully.
     pub succeeded: bool,
     /// The reason in one word; empty when the containers' states suffice.
@@ -66,7 +66,7 @@ pub struct Verdict {
 
 /// Why a container that could start doesn't.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Hold {
+pub struct StartBlock {
     /// The reason in one word, for the waiting state.
     pub reason: String,
     /// The reason in a sentence.
@@ -77,14 +77,14 @@ pub struct Hold {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Gates {
     /// The reason for which the whole pod waits.
-    pub pod: Option<Hold>,
+    pub pod: Option<StartBlock>,
     /// The reasons for which single containers wait.
-    pub containers: BTreeMap<String, Hold>,
+    pub containers: BTreeMap<String, StartBlock>,
 }
 
 impl Gates {
     /// The reason for which a container waits.
-    pub fn hold(&self, container: &str) -> Option<&Hold> {
+    pub fn hold(&self, container: &str) -> Option<&StartBlock> {
         self.pod.as_ref().or_else(|| self.containers.get(container))
     }
 }
@@ -103,7 +103,7 @@ pub enum ProbeVerdict {
 
 /// An action of the worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Action {
+pub enum WorkerAction {
     /// Start a container's run.
     Start {
         /// The container's name.
@@ -131,14 +131,14 @@ pub enum Action {
 
 /// The result of a step.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Step {
+pub struct LifecycleStep {
     /// Actions to do now, in order.
-    pub actions: Vec<Action>,
+    pub actions: Vec<WorkerAction>,
     /// When to step again without a new observation.
     pub wake: Option<Timestamp>,
 }
 
-impl Step {
+impl LifecycleStep {
     fn wake_at(&mut self, time: Timestamp) {
         self.wake = Some(self.wake.map_or(time, |wake| wake.min(time)));
     }
@@ -146,15 +146,15 @@ impl Step {
 
 /// The state of a pod's lifecycle; saved to disk as it is.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Machine {
+pub struct PodLifecycle {
     /// When this node accepted the pod.
     pub start_time: Option<Timestamp>,
     /// Its containers.
-    pub containers: BTreeMap<String, Record>,
+    pub containers: BTreeMap<String, ContainerRecord>,
     /// Its termination, once started.
     pub stopping: Option<Stopping>,
     /// Its result, once it has ended.
-    pub verdict: Option<Verdict>,
+    pub verdict: Option<PodVerdict>,
 }
 
 enum Init {
@@ -162,7 +162,7 @@ enum Init {
     Waiting,
 }
 
-impl Machine {
+impl PodLifecycle {
     /// The server requests its end. A second request can only shorten the grace period.
     pub fn stop(&mut self, grace: u32, reason: &str, now: Timestamp) {
         match &mut self.stopping {
@@ -211,7 +211,13 @@ impl Machine {
     }
 
     /// Records an observation of a container's run; true if it is new.
-    pub fn observe(&mut self, plan: &PodPlan, container: &str, attempt: u32, seen: Seen) -> bool {
+    pub fn observe(
+        &mut self,
+        plan: &PodPlan,
+        container: &str,
+        attempt: u32,
+        seen: RunObservation,
+    ) -> bool {
         let Some(described) = plan.container(container) else {
             return false;
         };
@@ -228,14 +234,14 @@ impl Machine {
 
     /// Records, after the agent's restart, that the runtime has no such run. A run that was only
     /// requested never started; a run that was running has ended unobserved.
-    pub fn lost_sight(&mut self, container: &str, now: Timestamp) {
+    pub fn mark_unobserved(&mut self, container: &str, now: Timestamp) {
         let Some(record) = self.containers.get_mut(container) else {
             return;
         };
         match record.run {
-            Run::Starting => record.run = Run::Never,
-            Run::Running { since } => {
-                record.run = Run::Ended(End::unknown(
+            RunState::Starting => record.run = RunState::Never,
+            RunState::Running { since } => {
+                record.run = RunState::Ended(RunEnd::unknown(
                     "the container's end was not seen; the node's runtime knows nothing of it",
                     Some(since),
                     now,
@@ -243,13 +249,19 @@ impl Machine {
                 record.started = false;
                 record.ready = false;
             }
-            Run::Never | Run::Ended(_) => {}
+            RunState::Never | RunState::Ended(_) => {}
         }
     }
 
     /// Records that a requested run could not be created because something is missing that may
     /// appear later (an image): it is retried under any restart policy. True if this is new.
-    pub fn not_made(&mut self, container: &str, attempt: u32, why: Hold, now: Timestamp) -> bool {
+    pub fn not_made(
+        &mut self,
+        container: &str,
+        attempt: u32,
+        why: StartBlock,
+        now: Timestamp,
+    ) -> bool {
         self.containers
             .get_mut(container)
             .is_some_and(|record| record.not_made(attempt, why, now))
@@ -290,18 +302,18 @@ impl Machine {
 
     /// Whether a container of it may run.
     pub fn is_alive(&self) -> bool {
-        self.containers.values().any(Record::is_alive)
+        self.containers.values().any(ContainerRecord::is_alive)
     }
 
     /// Whether a container of it was requested, by this or an earlier agent.
     pub fn has_begun(&self) -> bool {
         let mut records = self.containers.values();
-        records.any(|record| record.attempt > 0 || record.run != Run::Never)
+        records.any(|record| record.attempt > 0 || record.run != RunState::Never)
     }
 
     /// The actions to do now.
-    pub fn step(&mut self, plan: &PodPlan, gates: &Gates, now: Timestamp) -> Step {
-        let mut step = Step::default();
+    pub fn step(&mut self, plan: &PodPlan, gates: &Gates, now: Timestamp) -> LifecycleStep {
+        let mut step = LifecycleStep::default();
         let start_time = *self.start_time.get_or_insert(now);
         for container in plan.all() {
             self.containers.entry(container.name.clone()).or_default();
@@ -346,7 +358,7 @@ impl Machine {
         plan: &PodPlan,
         start_time: Timestamp,
         now: Timestamp,
-        step: &mut Step,
+        step: &mut LifecycleStep,
     ) {
         let Some(limit) = plan.active_deadline else {
             return;
@@ -373,7 +385,7 @@ impl Machine {
         if self.stopping.is_some() {
             return;
         }
-        let mut ends = self.containers.values().filter_map(Record::end);
+        let mut ends = self.containers.values().filter_map(ContainerRecord::end);
         let unfit = ends.find(|end| end.reason == NODE_UNFIT);
         let Some(message) = unfit.map(|end| end.message.clone()) else {
             return;
@@ -385,7 +397,7 @@ impl Machine {
         });
     }
 
-    fn record(&mut self, container: &ContainerPlan) -> &mut Record {
+    fn record(&mut self, container: &ContainerPlan) -> &mut ContainerRecord {
         self.containers.entry(container.name.clone()).or_default()
     }
 
@@ -394,12 +406,12 @@ impl Machine {
         plan: &PodPlan,
         gates: &Gates,
         now: Timestamp,
-        step: &mut Step,
+        step: &mut LifecycleStep,
     ) -> Init {
         let main_begun = plan
             .main
             .iter()
-            .any(|c| self.containers[&c.name].run != Run::Never);
+            .any(|c| self.containers[&c.name].run != RunState::Never);
         for container in &plan.init {
             let record = self.record(container);
             if container.sidecar {
@@ -414,29 +426,41 @@ impl Machine {
             }
             // Init containers that completed aren't run again.
             match &record.run {
-                Run::Ended(end) if end.code == 0 => {}
-                Run::Never | Run::Ended(_) => {
+                RunState::Ended(end) if end.code == 0 => {}
+                RunState::Never | RunState::Ended(_) => {
                     self.run(container, gates, now, step);
                     return Init::Waiting;
                 }
-                Run::Starting | Run::Running { .. } => return Init::Waiting,
+                RunState::Starting | RunState::Running { .. } => return Init::Waiting,
             }
         }
         Init::Done
     }
 
-    fn step_main(&mut self, plan: &PodPlan, gates: &Gates, now: Timestamp, step: &mut Step) {
+    fn step_main(
+        &mut self,
+        plan: &PodPlan,
+        gates: &Gates,
+        now: Timestamp,
+        step: &mut LifecycleStep,
+    ) {
         for container in &plan.main {
             match &self.containers[&container.name].run {
-                Run::Ended(end) if !plan.restart.restarts(end.code) => {}
-                Run::Never | Run::Ended(_) => self.run(container, gates, now, step),
-                Run::Starting | Run::Running { .. } => {}
+                RunState::Ended(end) if !plan.restart.restarts(end.code) => {}
+                RunState::Never | RunState::Ended(_) => self.run(container, gates, now, step),
+                RunState::Starting | RunState::Running { .. } => {}
             }
         }
     }
 
     /// Starts a container that isn't running, now or at the end of its back-off.
-    fn run(&mut self, container: &ContainerPlan, gates: &Gates, now: Timestamp, step: &mut Step) {
+    fn run(
+        &mut self,
+        container: &ContainerPlan,
+        gates: &Gates,
+        now: Timestamp,
+        step: &mut LifecycleStep,
+    ) {
         if gates.hold(&container.name).is_some() {
             return;
         }
@@ -449,21 +473,21 @@ impl Machine {
         if let Some(until) = record.may_restart(now) {
             step.wake_at(until);
             if waited_before != Some(until) {
-                step.actions.push(Action::BackOff {
+                step.actions.push(WorkerAction::BackOff {
                     container: container.name.clone(),
                 });
             }
             return;
         }
         record.begin();
-        step.actions.push(Action::Start {
+        step.actions.push(WorkerAction::Start {
             container: container.name.clone(),
             attempt: record.attempt,
         });
     }
 
     /// Only sidecars are left: ends them, and sets the result when they have ended.
-    fn wind_up(&mut self, plan: &PodPlan, step: &mut Step) {
+    fn wind_up(&mut self, plan: &PodPlan, step: &mut LifecycleStep) {
         for container in plan.all().rev() {
             self.kill(
                 container,
@@ -479,7 +503,7 @@ impl Machine {
 
     /// Ends everything: the main containers first, then the sidecars in reverse order of their
     /// start.
-    fn bring_down(&mut self, plan: &PodPlan, now: Timestamp, step: &mut Step) {
+    fn bring_down(&mut self, plan: &PodPlan, now: Timestamp, step: &mut LifecycleStep) {
         let Some(stopping) = self.stopping.clone() else {
             return;
         };
@@ -521,17 +545,17 @@ impl Machine {
             return;
         }
         self.verdict = Some(match stopping.cause {
-            StopCause::Deadline => Verdict {
+            StopCause::Deadline => PodVerdict {
                 succeeded: false,
                 reason: "DeadlineExceeded".to_owned(),
                 message: "Pod was active on the node longer than the specified deadline".to_owned(),
             },
-            StopCause::NodeFault { message } => Verdict {
+            StopCause::NodeFault { message } => PodVerdict {
                 succeeded: false,
                 reason: NODE_UNFIT.to_owned(),
                 message: format!("the node could not start a container: {message}"),
             },
-            StopCause::Evicted { message, .. } => Verdict {
+            StopCause::Evicted { message, .. } => PodVerdict {
                 succeeded: false,
                 reason: EVICTED.to_owned(),
                 message,
@@ -540,20 +564,20 @@ impl Machine {
         });
     }
 
-    fn natural_verdict(&self, plan: &PodPlan) -> Verdict {
+    fn natural_verdict(&self, plan: &PodPlan) -> PodVerdict {
         let succeeded = plan.main.iter().all(|c| {
             self.containers[&c.name]
                 .end()
                 .is_some_and(|end| end.code == 0)
         });
-        Verdict {
+        PodVerdict {
             succeeded,
             reason: String::new(),
             message: String::new(),
         }
     }
 
-    fn execute_condemned(&mut self, plan: &PodPlan, step: &mut Step) {
+    fn execute_condemned(&mut self, plan: &PodPlan, step: &mut LifecycleStep) {
         for container in plan.all() {
             let Some(why) = self.containers[&container.name].condemned.clone() else {
                 continue;
@@ -563,13 +587,13 @@ impl Machine {
         }
     }
 
-    fn kill(&mut self, container: &ContainerPlan, grace: u32, why: &str, step: &mut Step) {
+    fn kill(&mut self, container: &ContainerPlan, grace: u32, why: &str, step: &mut LifecycleStep) {
         let record = self.record(container);
         if !record.is_alive() || record.killed.is_some_and(|sent| sent <= grace) {
             return;
         }
         record.killed = Some(grace);
-        step.actions.push(Action::Kill {
+        step.actions.push(WorkerAction::Kill {
             container: container.name.clone(),
             attempt: record.attempt,
             grace,

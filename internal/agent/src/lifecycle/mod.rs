@@ -7,9 +7,12 @@ pub mod plan;
 pub mod record;
 pub mod status;
 
-pub use machine::{Action, Gates, Hold, Machine, ProbeVerdict, Step, StopCause, Verdict};
-pub use plan::{ContainerPlan, PodPlan, RestartPolicy};
-pub use record::{End, Record, Run, Seen};
+pub use machine::{
+    Gates, LifecycleStep, PodLifecycle, PodVerdict, ProbeVerdict, StartBlock, StopCause,
+    WorkerAction,
+};
+pub use plan::{ContainerPlan, PodPlan, PodRestartPolicy};
+pub use record::{ContainerRecord, RunEnd, RunObservation, RunState};
 
 #[cfg(test)]
 mod tests;

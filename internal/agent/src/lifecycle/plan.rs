@@ -7,7 +7,7 @@ pub const DEFAULT_GRACE_SECONDS: u32 = 30;
 
 /// When ended containers are restarted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RestartPolicy {
+pub enum PodRestartPolicy {
     /// After any exit code.
     Always,
     /// After an exit code other than 0.
@@ -16,13 +16,13 @@ pub enum RestartPolicy {
     Never,
 }
 
-impl RestartPolicy {
+impl PodRestartPolicy {
     /// Whether a container that ended with `code` is restarted.
     pub fn restarts(self, code: i32) -> bool {
         match self {
-            RestartPolicy::Always => true,
-            RestartPolicy::OnFailure => code != 0,
-            RestartPolicy::Never => false,
+            PodRestartPolicy::Always => true,
+            PodRestartPolicy::OnFailure => code != 0,
+            PodRestartPolicy::Never => false,
         }
     }
 }
@@ -58,7 +58,7 @@ pub struct PodPlan {
     /// The containers.
     pub main: Vec<ContainerPlan>,
     /// Its restart policy.
-    pub restart: RestartPolicy,
+    pub restart: PodRestartPolicy,
     /// Seconds between SIGTERM and SIGKILL.
     pub grace: u32,
     /// Seconds that it may be active.
@@ -70,9 +70,9 @@ impl PodPlan {
     pub fn of(pod: &Pod) -> PodPlan {
         let spec = pod.spec.as_ref();
         let restart = match spec.and_then(|spec| spec.restart_policy.as_deref()) {
-            Some("Never") => RestartPolicy::Never,
-            Some("OnFailure") => RestartPolicy::OnFailure,
-            _ => RestartPolicy::Always,
+            Some("Never") => PodRestartPolicy::Never,
+            Some("OnFailure") => PodRestartPolicy::OnFailure,
+            _ => PodRestartPolicy::Always,
         };
         let init = spec.and_then(|spec| spec.init_containers.as_ref());
         PodPlan {

@@ -4,7 +4,7 @@
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use super::machine::Hold;
+use super::machine::StartBlock;
 
 /// The first back-off between the end of a container and its next run, in seconds, as in
 /// Kubernetes.
@@ -21,7 +21,7 @@ pub const UNKNOWN_EXIT_CODE: i32 = 137;
 
 /// How a run ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct End {
+pub struct RunEnd {
     /// The exit code; 128 + signal when a signal ended it.
     pub code: i32,
     /// The signal.
@@ -36,10 +36,10 @@ pub struct End {
     pub finished_at: Timestamp,
 }
 
-impl End {
+impl RunEnd {
     /// An end that was not observed.
-    pub fn unknown(message: &str, started_at: Option<Timestamp>, at: Timestamp) -> End {
-        End {
+    pub fn unknown(message: &str, started_at: Option<Timestamp>, at: Timestamp) -> RunEnd {
+        RunEnd {
             code: UNKNOWN_EXIT_CODE,
             signal: None,
             reason: "ContainerStatusUnknown".to_owned(),
@@ -52,7 +52,7 @@ impl End {
 
 /// An observation of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Seen {
+pub enum RunObservation {
     /// It is being set up.
     Starting,
     /// It is running.
@@ -61,13 +61,13 @@ pub enum Seen {
         since: Timestamp,
     },
     /// It has ended.
-    Ended(End),
+    Ended(RunEnd),
 }
 
 /// The state of the present run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Run {
+pub enum RunState {
     /// There was no run yet.
     #[default]
     Never,
@@ -79,7 +79,7 @@ pub enum Run {
         since: Timestamp,
     },
     /// It has ended.
-    Ended(End),
+    Ended(RunEnd),
 }
 
 /// The back-off between runs.
@@ -95,7 +95,7 @@ pub struct Backoff {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unmade {
     /// The reason.
-    pub why: Hold,
+    pub why: StartBlock,
     /// The length of the wait, in seconds.
     pub seconds: i64,
     /// The end of the wait.
@@ -104,13 +104,13 @@ pub struct Unmade {
 
 /// One container.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Record {
+pub struct ContainerRecord {
     /// The run's number, from 0; also the restart count.
     pub attempt: u32,
     /// The present run.
-    pub run: Run,
+    pub run: RunState,
     /// The end of the previous run.
-    pub last: Option<End>,
+    pub last: Option<RunEnd>,
     /// The back-off state.
     pub backoff: Option<Backoff>,
     /// The end of the present wait.
@@ -127,21 +127,21 @@ pub struct Record {
     pub killed: Option<u32>,
 }
 
-impl Record {
+impl ContainerRecord {
     /// Whether a process of it may exist.
     pub fn is_alive(&self) -> bool {
-        matches!(self.run, Run::Starting | Run::Running { .. })
+        matches!(self.run, RunState::Starting | RunState::Running { .. })
     }
 
     /// Whether it runs.
     pub fn is_running(&self) -> bool {
-        matches!(self.run, Run::Running { .. })
+        matches!(self.run, RunState::Running { .. })
     }
 
     /// How its present run ended.
-    pub fn end(&self) -> Option<&End> {
+    pub fn end(&self) -> Option<&RunEnd> {
         match &self.run {
-            Run::Ended(end) => Some(end),
+            RunState::Ended(end) => Some(end),
             _ => None,
         }
     }
@@ -150,23 +150,23 @@ impl Record {
     pub fn observe(
         &mut self,
         attempt: u32,
-        seen: Seen,
+        seen: RunObservation,
         startup_probe: bool,
         readiness_probe: bool,
     ) -> bool {
-        if attempt != self.attempt || matches!(self.run, Run::Ended(_)) {
+        if attempt != self.attempt || matches!(self.run, RunState::Ended(_)) {
             return false;
         }
         let next = match seen {
-            Seen::Starting => return false,
-            Seen::Running { since } => Run::Running { since },
-            Seen::Ended(end) => Run::Ended(end),
+            RunObservation::Starting => return false,
+            RunObservation::Running { since } => RunState::Running { since },
+            RunObservation::Ended(end) => RunState::Ended(end),
         };
         if next == self.run {
             return false;
         }
         match next {
-            Run::Running { .. } => {
+            RunState::Running { .. } => {
                 self.started = !startup_probe;
                 self.ready = self.started && !readiness_probe;
             }
@@ -182,8 +182,8 @@ impl Record {
 
     /// Records that run `attempt` could not be created; true if it was requested. The wait is as
     /// long as for restarts, also the first time.
-    pub fn not_made(&mut self, attempt: u32, why: Hold, now: Timestamp) -> bool {
-        if attempt != self.attempt || self.run != Run::Starting {
+    pub fn not_made(&mut self, attempt: u32, why: StartBlock, now: Timestamp) -> bool {
+        if attempt != self.attempt || self.run != RunState::Starting {
             return false;
         }
         let seconds = self
@@ -192,7 +192,7 @@ impl Record {
             .map_or(BACKOFF_FIRST_SECONDS, |unmade| {
                 (unmade.seconds * 2).min(BACKOFF_MAX_SECONDS)
             });
-        self.run = Run::Never;
+        self.run = RunState::Never;
         self.unmade = Some(Unmade {
             why,
             seconds,
@@ -203,11 +203,11 @@ impl Record {
 
     /// Starts the first run, or the next one.
     pub fn begin(&mut self) {
-        if let Run::Ended(end) = std::mem::take(&mut self.run) {
+        if let RunState::Ended(end) = std::mem::take(&mut self.run) {
             self.last = Some(end);
             self.attempt = self.attempt.saturating_add(1);
         }
-        self.run = Run::Starting;
+        self.run = RunState::Starting;
         self.wait_until = None;
         self.started = false;
         self.ready = false;

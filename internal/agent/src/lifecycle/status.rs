@@ -7,9 +7,9 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use super::machine::{Gates, Machine};
+use super::machine::{Gates, PodLifecycle};
 use super::plan::{ContainerPlan, PodPlan};
-use super::record::{End, Record, Run};
+use super::record::{ContainerRecord, RunEnd, RunState};
 
 /// The most that Kubernetes keeps of a container's termination message, in bytes.
 pub const MAX_MESSAGE_BYTES: usize = 4096;
@@ -25,7 +25,7 @@ pub struct Addresses {
 
 /// The status of a pod now.
 pub fn status(
-    machine: &Machine,
+    machine: &PodLifecycle,
     plan: &PodPlan,
     gates: &Gates,
     addresses: &Addresses,
@@ -68,7 +68,7 @@ pub fn status(
 }
 
 /// The pod's phase in one word.
-pub fn phase(machine: &Machine, plan: &PodPlan) -> &'static str {
+pub fn phase(machine: &PodLifecycle, plan: &PodPlan) -> &'static str {
     match &machine.verdict {
         Some(verdict) if verdict.succeeded => return "Succeeded",
         Some(_) => return "Failed",
@@ -76,7 +76,8 @@ pub fn phase(machine: &Machine, plan: &PodPlan) -> &'static str {
     }
     let begun = |c: &ContainerPlan| {
         machine.containers.get(&c.name).is_some_and(|record| {
-            record.attempt > 0 || matches!(record.run, Run::Running { .. } | Run::Ended(_))
+            record.attempt > 0
+                || matches!(record.run, RunState::Running { .. } | RunState::Ended(_))
         })
     };
     if plan.main.iter().all(begun) && !plan.main.is_empty() {
@@ -86,7 +87,7 @@ pub fn phase(machine: &Machine, plan: &PodPlan) -> &'static str {
     }
 }
 
-fn init_done(machine: &Machine, container: &ContainerPlan) -> bool {
+fn init_done(machine: &PodLifecycle, container: &ContainerPlan) -> bool {
     machine
         .containers
         .get(&container.name)
@@ -102,7 +103,7 @@ fn init_done(machine: &Machine, container: &ContainerPlan) -> bool {
 /// A pod's conditions, with DisruptionTarget as the kubelet sets it if the node evicted the pod to
 /// protect itself.
 fn all_conditions(
-    machine: &Machine,
+    machine: &PodLifecycle,
     plan: &PodPlan,
     phase: &str,
     now: Timestamp,
@@ -119,7 +120,12 @@ fn all_conditions(
     all
 }
 
-fn conditions(machine: &Machine, plan: &PodPlan, phase: &str, now: Timestamp) -> Vec<PodCondition> {
+fn conditions(
+    machine: &PodLifecycle,
+    plan: &PodPlan,
+    phase: &str,
+    now: Timestamp,
+) -> Vec<PodCondition> {
     let condition = |kind: &str, problem: Option<(&str, String)>| PodCondition {
         type_: kind.to_owned(),
         status: if problem.is_none() { "True" } else { "False" }.to_owned(),
@@ -134,7 +140,7 @@ fn conditions(machine: &Machine, plan: &PodPlan, phase: &str, now: Timestamp) ->
         machine
             .containers
             .get(&c.name)
-            .is_some_and(|record| record.run != Run::Never)
+            .is_some_and(|record| record.run != RunState::Never)
     });
     let incomplete: Vec<&str> = plan
         .init
@@ -182,13 +188,13 @@ fn conditions(machine: &Machine, plan: &PodPlan, phase: &str, now: Timestamp) ->
 }
 
 fn container_status(
-    machine: &Machine,
+    machine: &PodLifecycle,
     plan: &PodPlan,
     gates: &Gates,
     container: &ContainerPlan,
     init: bool,
 ) -> ContainerStatus {
-    let empty = Record::default();
+    let empty = ContainerRecord::default();
     let record = machine.containers.get(&container.name).unwrap_or(&empty);
     let id = container_id(&plan.uid, &container.name, record.attempt);
     let last_id = record
@@ -200,13 +206,13 @@ fn container_status(
         _ => None,
     };
     let state = match &record.run {
-        Run::Running { since } => ContainerState {
+        RunState::Running { since } => ContainerState {
             running: Some(ContainerStateRunning {
                 started_at: Some(whole_seconds(*since)),
             }),
             ..ContainerState::default()
         },
-        Run::Ended(end) if machine.verdict.is_none() && machine.stopping.is_none() => {
+        RunState::Ended(end) if machine.verdict.is_none() && machine.stopping.is_none() => {
             match waiting_again(record, plan, gates, container) {
                 Some(waiting) => {
                     last_state = Some(terminated(end, &id));
@@ -215,12 +221,12 @@ fn container_status(
                 None => terminated(end, &id),
             }
         }
-        Run::Ended(end) => terminated(end, &id),
-        Run::Never if machine.verdict.is_some() => {
+        RunState::Ended(end) => terminated(end, &id),
+        RunState::Never if machine.verdict.is_some() => {
             // The pod ended before this container started: its end is as unknown as its start.
             waiting("ContainerCreating", "")
         }
-        Run::Never | Run::Starting if record.unmade.is_some() => {
+        RunState::Never | RunState::Starting if record.unmade.is_some() => {
             let hold = gates.hold(&container.name);
             let hold = hold.or(record.unmade.as_ref().map(|unmade| &unmade.why));
             hold.map_or_else(
@@ -228,12 +234,12 @@ fn container_status(
                 |hold| waiting(&hold.reason, &hold.message),
             )
         }
-        Run::Never => match gates.hold(&container.name) {
+        RunState::Never => match gates.hold(&container.name) {
             Some(hold) => waiting(&hold.reason, &hold.message),
             None if !init && !plan.init.is_empty() => waiting("PodInitializing", ""),
             None => waiting(creating(plan), ""),
         },
-        Run::Starting => waiting(
+        RunState::Starting => waiting(
             if init || plan.init.is_empty() {
                 "ContainerCreating"
             } else {
@@ -243,7 +249,7 @@ fn container_status(
         ),
     };
     let done = record.end().is_some_and(|end| end.code == 0);
-    let ran = record.run != Run::Never;
+    let ran = record.run != RunState::Never;
     ContainerStatus {
         name: container.name.clone(),
         image: container.image.clone(),
@@ -272,7 +278,7 @@ fn creating(plan: &PodPlan) -> &'static str {
 
 /// The waiting state of a container between two runs, if it waits.
 fn waiting_again(
-    record: &Record,
+    record: &ContainerRecord,
     plan: &PodPlan,
     gates: &Gates,
     container: &ContainerPlan,
@@ -315,7 +321,7 @@ fn waiting(reason: &str, message: &str) -> ContainerState {
     }
 }
 
-fn terminated(end: &End, id: &str) -> ContainerState {
+fn terminated(end: &RunEnd, id: &str) -> ContainerState {
     ContainerState {
         terminated: Some(ContainerStateTerminated {
             exit_code: end.code,

@@ -7,15 +7,15 @@ use jiff::{SignedDuration, Timestamp};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::machine::{Action, Gates, Hold, Machine, ProbeVerdict};
+use super::machine::{Gates, PodLifecycle, ProbeVerdict, StartBlock, WorkerAction};
 use super::plan::PodPlan;
-use super::record::{End, Seen};
+use super::record::{RunEnd, RunObservation};
 use super::status::{Addresses, status};
 
 /// A pod on a node in simulated time.
 struct Stage {
     plan: PodPlan,
-    machine: Machine,
+    machine: PodLifecycle,
     gates: Gates,
     now: Timestamp,
     /// The requested actions in short form: `+main/0`, `-main/0 30`.
@@ -27,8 +27,8 @@ fn container(name: &str) -> Value {
     json!({"name": name, "command": ["x"]})
 }
 
-fn end(code: i32, at: Timestamp) -> End {
-    End {
+fn end(code: i32, at: Timestamp) -> RunEnd {
+    RunEnd {
         code,
         signal: None,
         reason: if code == 0 { "Completed" } else { "Error" }.to_owned(),
@@ -45,7 +45,7 @@ impl Stage {
         .unwrap();
         let mut stage = Stage {
             plan: PodPlan::of(&pod),
-            machine: Machine::default(),
+            machine: PodLifecycle::default(),
             gates: Gates::default(),
             now: Timestamp::from_second(1_000_000).unwrap(),
             log: Vec::new(),
@@ -60,14 +60,14 @@ impl Stage {
         self.wake = step.wake;
         for action in step.actions {
             self.log.push(match action {
-                Action::Start { container, attempt } => format!("+{container}/{attempt}"),
-                Action::Kill {
+                WorkerAction::Start { container, attempt } => format!("+{container}/{attempt}"),
+                WorkerAction::Kill {
                     container,
                     attempt,
                     grace,
                     ..
                 } => format!("-{container}/{attempt} {grace}"),
-                Action::BackOff { container } => format!("~{container}"),
+                WorkerAction::BackOff { container } => format!("~{container}"),
             });
         }
     }
@@ -88,14 +88,18 @@ impl Stage {
     fn runs(&mut self, container: &str) {
         let since = self.now;
         let attempt = self.attempt(container);
-        self.machine
-            .observe(&self.plan, container, attempt, Seen::Running { since });
+        self.machine.observe(
+            &self.plan,
+            container,
+            attempt,
+            RunObservation::Running { since },
+        );
         self.step();
     }
 
     fn ends(&mut self, container: &str, code: i32) {
         let attempt = self.attempt(container);
-        let seen = Seen::Ended(end(code, self.now));
+        let seen = RunObservation::Ended(end(code, self.now));
         self.machine.observe(&self.plan, container, attempt, seen);
         self.step();
     }
@@ -168,7 +172,7 @@ fn a_container_that_the_node_cannot_start_fails_the_pod_and_ends_the_others() {
         unfit.message = "no mounts".to_owned();
         stage
             .machine
-            .observe(&stage.plan, "main", 0, Seen::Ended(unfit));
+            .observe(&stage.plan, "main", 0, RunObservation::Ended(unfit));
         stage.asked();
         stage.step();
         assert_eq!(stage.asked(), ["-other/0 30"], "{policy}");
@@ -340,8 +344,8 @@ fn an_evicted_pod_fails_at_once_with_the_reason_under_any_restart_policy() {
 #[test]
 fn a_stop_before_anything_began_ends_the_pod_at_once() {
     let mut stage = simple("Always");
-    stage.machine = Machine::default();
-    stage.gates.pod = Some(Hold {
+    stage.machine = PodLifecycle::default();
+    stage.gates.pod = Some(StartBlock {
         reason: "ContainerCreating".to_owned(),
         message: "later".to_owned(),
     });
@@ -446,11 +450,11 @@ fn a_startup_probe_alone_makes_its_container_ready() {
 #[test]
 fn a_held_container_waits_with_its_reason_and_starts_when_let_go() {
     let mut stage = simple("Never");
-    stage.machine = Machine::default();
+    stage.machine = PodLifecycle::default();
     stage.asked();
     stage.gates.containers.insert(
         "main".to_owned(),
-        Hold {
+        StartBlock {
             reason: "CreateContainerConfigError".to_owned(),
             message: "configmap \"c\" not found".to_owned(),
         },
@@ -468,11 +472,11 @@ fn a_held_container_waits_with_its_reason_and_starts_when_let_go() {
 fn a_run_lost_by_the_runtime_ended_unobserved_or_never_started() {
     let mut stage = simple("Never");
     stage.asked();
-    stage.machine.lost_sight("main", stage.now);
+    stage.machine.mark_unobserved("main", stage.now);
     stage.step();
     assert_eq!(stage.asked(), ["+main/0"], "it was only asked for");
     stage.runs("main");
-    stage.machine.lost_sight("main", stage.now);
+    stage.machine.mark_unobserved("main", stage.now);
     stage.step();
     let state = stage.status()["containerStatuses"][0]["state"].clone();
     assert_eq!(state["terminated"]["exitCode"], 137);
@@ -485,11 +489,12 @@ fn news_of_an_earlier_run_is_no_news() {
     let mut stage = simple("Always");
     stage.ends("main", 1);
     let now = stage.now;
-    assert!(
-        !stage
-            .machine
-            .observe(&stage.plan, "main", 0, Seen::Running { since: now })
-    );
+    assert!(!stage.machine.observe(
+        &stage.plan,
+        "main",
+        0,
+        RunObservation::Running { since: now }
+    ));
     assert_eq!(stage.attempt("main"), 1);
     assert!(stage.machine.containers["main"].is_alive());
 }
@@ -502,7 +507,7 @@ fn the_state_survives_its_json() {
     stage.ends("main", 1);
     let text = serde_json::to_string(&stage.machine).unwrap();
     assert_eq!(
-        serde_json::from_str::<Machine>(&text).unwrap(),
+        serde_json::from_str::<PodLifecycle>(&text).unwrap(),
         stage.machine
     );
 }
@@ -595,7 +600,7 @@ proptest! {
 fn a_run_without_its_image_is_retried_under_any_restart_policy() {
     let mut stage = Stage::new(json!({"restartPolicy": "Never", "containers": [container("a")]}));
     assert_eq!(stage.asked(), ["+a/0"]);
-    let why = Hold {
+    let why = StartBlock {
         reason: "ErrImagePull".to_owned(),
         message: "no registry".to_owned(),
     };
@@ -627,14 +632,14 @@ fn a_run_without_its_image_is_retried_under_any_restart_policy() {
     let since = stage.now;
     stage
         .machine
-        .observe(&stage.plan, "a", 0, Seen::Running { since });
+        .observe(&stage.plan, "a", 0, RunObservation::Running { since });
     assert_eq!(waiting(&stage), ("Running".to_owned(), None));
 }
 
 #[test]
 fn a_run_that_waits_for_its_image_ends_at_once_when_it_is_told_to() {
     let mut stage = Stage::new(json!({"restartPolicy": "Always", "containers": [container("a")]}));
-    let why = Hold {
+    let why = StartBlock {
         reason: "ErrImagePull".to_owned(),
         message: "no registry".to_owned(),
     };

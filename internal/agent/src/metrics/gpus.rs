@@ -2,25 +2,25 @@
 //! with its names, types, help texts and labels, so that dashboards and alerts made for it keep
 //! working. Pure. A value that a GPU does not measure is absent.
 
-use devices::holders::{Holder, Holders};
-use hardware::reading::{Counters, Reading, SliceReading};
+use devices::holders::{DeviceHolder, DeviceHolders};
+use hardware::reading::{GpuReading, PerformanceCounters, SliceReading};
 use resources::exposition::{Kind, Labels, Page};
 
 /// A value of whole GPUs.
-struct Field {
+struct GpuMetric {
     name: &'static str,
     kind: Kind,
     help: &'static str,
-    value: fn(&Reading) -> Option<f64>,
+    value: fn(&GpuReading) -> Option<f64>,
 }
 
 const fn field(
     name: &'static str,
     kind: Kind,
     help: &'static str,
-    value: fn(&Reading) -> Option<f64>,
-) -> Field {
-    Field {
+    value: fn(&GpuReading) -> Option<f64>,
+) -> GpuMetric {
+    GpuMetric {
         name,
         kind,
         help,
@@ -31,16 +31,16 @@ const fn field(
 const fn gauge(
     name: &'static str,
     help: &'static str,
-    value: fn(&Reading) -> Option<f64>,
-) -> Field {
+    value: fn(&GpuReading) -> Option<f64>,
+) -> GpuMetric {
     field(name, Kind::Gauge, help, value)
 }
 
 const fn counter(
     name: &'static str,
     help: &'static str,
-    value: fn(&Reading) -> Option<f64>,
-) -> Field {
+    value: fn(&GpuReading) -> Option<f64>,
+) -> GpuMetric {
     field(name, Kind::Counter, help, value)
 }
 
@@ -48,7 +48,7 @@ const fn counter(
 const POWER_LIMIT: &str = "DCGM_FI_DEV_ENFORCED_POWER_LIMIT";
 
 /// All fields except those of the memory, which slices have too.
-static FIELDS: [Field; 31] = [
+static FIELDS: [GpuMetric; 31] = [
     gauge(
         "DCGM_FI_DEV_SM_CLOCK",
         "SM clock frequency (in MHz).",
@@ -207,7 +207,10 @@ fn count(count: u64) -> f64 {
     count as f64
 }
 
-fn share(counters: Counters, percent: impl Fn(&Counters) -> Option<f64>) -> Option<f64> {
+fn share(
+    counters: PerformanceCounters,
+    percent: impl Fn(&PerformanceCounters) -> Option<f64>,
+) -> Option<f64> {
     percent(&counters).map(|percent| percent / 100.0)
 }
 
@@ -217,7 +220,7 @@ fn rate(mib: Option<f64>) -> Option<f64> {
 }
 
 /// Writes all families about these GPUs.
-pub fn write(page: &mut Page, gpus: &[Reading], holders: &Holders, hostname: &str) {
+pub fn write(page: &mut Page, gpus: &[GpuReading], holders: &DeviceHolders, hostname: &str) {
     let about: Vec<About<'_>> = (gpus.iter())
         .map(|gpu| About::of(gpu, holders, hostname))
         .collect();
@@ -246,7 +249,7 @@ pub fn write(page: &mut Page, gpus: &[Reading], holders: &Holders, hostname: &st
 
 /// A GPU with the labels of its values.
 struct About<'a> {
-    gpu: &'a Reading,
+    gpu: &'a GpuReading,
     /// With its holder; without one if there are several, because the values are no single
     /// holder's.
     labels: Labels,
@@ -257,7 +260,7 @@ struct About<'a> {
 }
 
 impl<'a> About<'a> {
-    fn of(gpu: &'a Reading, holders: &Holders, hostname: &str) -> About<'a> {
+    fn of(gpu: &'a GpuReading, holders: &DeviceHolders, hostname: &str) -> About<'a> {
         About {
             gpu,
             labels: held(gpu, holders, hostname),
@@ -268,12 +271,12 @@ impl<'a> About<'a> {
 }
 
 /// Whether a GPU has several holders.
-pub fn shared(gpu: &Reading, holders: &Holders) -> bool {
+pub fn shared(gpu: &GpuReading, holders: &DeviceHolders) -> bool {
     holders.of(&gpu.id).len() > 1 || gpu.processes.len() > 1
 }
 
 /// The labels that identify a GPU, for families that only Muster has.
-pub fn plainly(gpu: &Reading, hostname: &str) -> Labels {
+pub fn plainly(gpu: &GpuReading, hostname: &str) -> Labels {
     Labels::default()
         .with("gpu", &gpu.index.to_string())
         .with("UUID", &gpu.id)
@@ -281,7 +284,7 @@ pub fn plainly(gpu: &Reading, hostname: &str) -> Labels {
 }
 
 /// A GPU's labels, with its holder if there is exactly one.
-pub fn held(gpu: &Reading, holders: &Holders, hostname: &str) -> Labels {
+pub fn held(gpu: &GpuReading, holders: &DeviceHolders, hostname: &str) -> Labels {
     let plain = named(gpu, None, hostname);
     match holders.of(&gpu.id) {
         [only] => held_by(plain, only),
@@ -290,7 +293,7 @@ pub fn held(gpu: &Reading, holders: &Holders, hostname: &str) -> Labels {
 }
 
 /// The labels that identify a GPU or slice.
-fn named(gpu: &Reading, slice: Option<&SliceReading>, hostname: &str) -> Labels {
+fn named(gpu: &GpuReading, slice: Option<&SliceReading>, hostname: &str) -> Labels {
     let device = gpu.minor.unwrap_or(gpu.index);
     let labels = Labels::default()
         .with("gpu", &gpu.index.to_string())
@@ -313,7 +316,7 @@ fn named(gpu: &Reading, slice: Option<&SliceReading>, hostname: &str) -> Labels 
 }
 
 /// The same with a container that holds it.
-pub fn held_by(labels: Labels, holder: &Holder) -> Labels {
+pub fn held_by(labels: Labels, holder: &DeviceHolder) -> Labels {
     labels
         .with("container", &holder.container)
         .with("namespace", &holder.namespace)
@@ -330,7 +333,7 @@ fn bus_id(pci: &str) -> String {
 }
 
 /// The memory of GPUs, or of the slices of a partitioned GPU.
-fn memory(page: &mut Page, about: &[About<'_>], holders: &Holders, hostname: &str) {
+fn memory(page: &mut Page, about: &[About<'_>], holders: &DeviceHolders, hostname: &str) {
     let mut all = Vec::new();
     for about in about {
         if about.gpu.slices.is_empty() {
@@ -350,7 +353,7 @@ fn memory(page: &mut Page, about: &[About<'_>], holders: &Holders, hostname: &st
             all.extend(slice.memory.map(|memory| (labels, memory)));
         }
     }
-    let mut one = |name: &str, help: &str, value: fn(&hardware::reading::Memory) -> u64| {
+    let mut one = |name: &str, help: &str, value: fn(&hardware::reading::DeviceMemory) -> u64| {
         let values = all
             .iter()
             .map(|(labels, memory)| (labels.clone(), count(value(memory))));
@@ -375,7 +378,7 @@ fn memory(page: &mut Page, about: &[About<'_>], holders: &Holders, hostname: &st
 
 /// The use of each process on a GPU with several holders. With one holder the GPU's own values are
 /// that holder's.
-fn processes(page: &mut Page, about: &[About<'_>], holders: &Holders) {
+fn processes(page: &mut Page, about: &[About<'_>], holders: &DeviceHolders) {
     let shared = about.iter().filter(|about| about.shared);
     let all: Vec<_> = shared
         .flat_map(|about| {

@@ -15,11 +15,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use devices::holders::Holders;
-use devices::over_share::Board;
-use devices::xids::Xids;
+use devices::holders::DeviceHolders;
+use devices::over_share::LatestShares;
+use devices::xids::XidMonitor;
 use hardware::ports::PortReading;
-use hardware::{Meter, Reading, Source};
+use hardware::{GpuReading, InventorySources, Meter};
 use hyper::body::Bytes;
 use parking_lot::Mutex;
 use resources::exposition::Page;
@@ -41,8 +41,8 @@ pub struct Exporter {
     meter: Arc<Mutex<Meter>>,
     root: PathBuf,
     pods: Arc<dyn PodSource>,
-    xids: Arc<Mutex<Xids>>,
-    shares: Board,
+    xids: Arc<Mutex<XidMonitor>>,
+    shares: LatestShares,
     hostname: String,
     last: tokio::sync::Mutex<Option<(Instant, Bytes)>>,
 }
@@ -50,11 +50,11 @@ pub struct Exporter {
 impl Exporter {
     /// For a node of this name, whose GPUs are read from `source`.
     pub fn new(
-        source: Source,
+        source: InventorySources,
         hostname: &str,
         pods: Arc<dyn PodSource>,
-        xids: Arc<Mutex<Xids>>,
-        shares: Board,
+        xids: Arc<Mutex<XidMonitor>>,
+        shares: LatestShares,
     ) -> Exporter {
         Exporter {
             root: source.sysfs_root.clone(),
@@ -89,7 +89,7 @@ impl Exporter {
         Ok(page)
     }
 
-    async fn read(&self) -> Result<(Vec<Reading>, Vec<PortReading>), String> {
+    async fn read(&self) -> Result<(Vec<GpuReading>, Vec<PortReading>), String> {
         let (meter, root) = (self.meter.clone(), self.root.clone());
         let reading = tokio::task::spawn_blocking(move || {
             // Only an abandoned reading can still hold the lock: no second one queues behind it.
@@ -106,7 +106,7 @@ impl Exporter {
 }
 
 /// The holders of devices, and of the processes on GPUs that several containers hold.
-async fn holders(pods: &dyn PodSource, gpus: &[Reading]) -> Holders {
+async fn holders(pods: &dyn PodSource, gpus: &[GpuReading]) -> DeviceHolders {
     let mut holders = pods.device_holders().await;
     // A GPU with one holder belongs to it entirely: its processes need not be looked up.
     let shared = gpus.iter().filter(|gpu| gpus::shared(gpu, &holders));

@@ -1,12 +1,12 @@
 //! The metric families of GPU shares: limits, use and excess of containers. Pure.
 
-use devices::over_share::Sight;
+use devices::over_share::ShareObservation;
 use resources::exposition::{Kind, Labels, Page};
 
 use super::gpus::held_by;
 
 /// Writes the last result.
-pub fn write(page: &mut Page, sight: &Sight, hostname: &str) {
+pub fn write(page: &mut Page, sight: &ShareObservation, hostname: &str) {
     let gpu = |id: &str| {
         Labels::default()
             .with("UUID", id)

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use devices::holders::{Holder, Holders};
-use hardware::{Meter, Reading, Source};
+use devices::holders::{DeviceHolder, DeviceHolders};
+use hardware::{GpuReading, InventorySources, Meter};
 use resources::exposition::Page;
 
 use super::gpus;
@@ -80,19 +80,19 @@ utilisation = 80
 processes = [{ pid = 7, memory_mib = 1024, utilisation = 50 }, { pid = 8, memory_mib = 2048 }]
 "#;
 
-fn readings() -> Vec<Reading> {
+fn readings() -> Vec<GpuReading> {
     let dir = tempfile::tempdir().expect("a directory");
     let file = dir.path().join("machine.toml");
     std::fs::write(&file, MACHINE).expect("a machine is written");
-    let source = Source {
+    let source = InventorySources {
         description: Some(file),
-        ..Source::default()
+        ..InventorySources::default()
     };
     Meter::new(source).read().expect("a machine")
 }
 
-fn holder(pod: &str) -> Holder {
-    Holder {
+fn holder(pod: &str) -> DeviceHolder {
+    DeviceHolder {
         namespace: "team".into(),
         pod: pod.into(),
         container: "main".into(),
@@ -101,7 +101,7 @@ fn holder(pod: &str) -> Holder {
 
 fn page() -> String {
     let gpus = readings();
-    let mut holders = Holders::default();
+    let mut holders = DeviceHolders::default();
     holders.note("GPU-a", &holder("alone"));
     holders.note("GPU-c::0", &holder("left"));
     holders.note("GPU-c::1", &holder("right"));

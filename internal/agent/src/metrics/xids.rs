@@ -1,8 +1,8 @@
 //! The metric families of GPU faults: XIDs, and whether each GPU is offered. They include GPUs that
 //! don't answer any more, which have no other values. Pure.
 
-use devices::holders::Holders;
-use devices::xids::Xids;
+use devices::holders::DeviceHolders;
+use devices::xids::XidMonitor;
 use resources::exposition::{Kind, Page};
 use tokio::time::Instant;
 
@@ -10,7 +10,7 @@ use super::gpus::{held, plainly};
 
 /// Writes the families. dcgm-exporter keeps its last XID without end; this metric returns to 0
 /// after a while, and the counter beside it counts all.
-pub fn write(page: &mut Page, xids: &Xids, holders: &Holders, hostname: &str) {
+pub fn write(page: &mut Page, xids: &XidMonitor, holders: &DeviceHolders, hostname: &str) {
     let now = Instant::now();
     let last = xids.known().iter().filter_map(|(gpu, _)| {
         let last = xids.last(&gpu.id, now)?;

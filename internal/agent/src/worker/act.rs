@@ -10,12 +10,12 @@ use tokio::task::AbortHandle;
 
 use super::Worker;
 use crate::container::{self, ContainerError, DEFAULT_MESSAGE_PATH, Parts};
-use crate::engine::Engine;
-use crate::lifecycle::Action;
+use crate::engine::ContainerEngine;
+use crate::lifecycle::WorkerAction;
 use crate::prober::Prober;
-use crate::probes::{self, Kind};
+use crate::probes::{self, ProbeKind};
 use crate::runs::{self, RunningContainer};
-use crate::volumes::Places;
+use crate::volumes::VolumePaths;
 
 impl Worker {
     /// The container as the runtime takes it.
@@ -23,12 +23,12 @@ impl Worker {
         &self,
         name: &str,
         attempt: u32,
-        engine: &dyn Engine,
+        engine: &dyn ContainerEngine,
     ) -> Result<runtime::ContainerSpec, ContainerError> {
         let container = self
             .container(name)
             .ok_or_else(|| ContainerError::Unknown(name.to_owned()))?;
-        let empty = Places::new();
+        let empty = VolumePaths::new();
         let machine = self.node.machine_now();
         let parts = Parts {
             pod: &self.pod,
@@ -55,16 +55,16 @@ impl Worker {
     }
 
     /// Starts an action of the state machine.
-    pub(super) fn act(&mut self, action: Action) {
+    pub(super) fn act(&mut self, action: WorkerAction) {
         match action {
-            Action::Start { container, attempt } => self.start(container, attempt),
-            Action::Kill {
+            WorkerAction::Start { container, attempt } => self.start(container, attempt),
+            WorkerAction::Kill {
                 container,
                 attempt,
                 grace,
                 why,
             } => self.kill(container, attempt, grace, &why),
-            Action::BackOff { container } => {
+            WorkerAction::BackOff { container } => {
                 let text = format!(
                     "Back-off restarting failed container {container} in pod {}_{}({})",
                     self.plan.name, self.plan.namespace, self.plan.uid
@@ -165,7 +165,7 @@ impl Worker {
         let has_started = Arc::new(has_started);
         let mut tasks = Vec::new();
         for (kind, probe) in probes::of(&container) {
-            if kind == Kind::Startup && started {
+            if kind == ProbeKind::Startup && started {
                 continue;
             }
             let prober = Prober {

@@ -177,7 +177,7 @@ mod tests {
     #[tokio::test]
     async fn a_removal_that_fails_names_the_path() {
         let data = tempfile::tempdir().unwrap();
-        let layout = crate::disk::Layout::open(data.path()).unwrap();
+        let layout = crate::disk::DataLayout::open(data.path()).unwrap();
         let dir = layout.pod("u");
         std::fs::create_dir_all(dir.volumes()).unwrap();
         // A file in the place of a directory.

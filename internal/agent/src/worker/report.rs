@@ -10,7 +10,7 @@ use rpc::agent::v1::{EventNote, PodStatus};
 use runtime::ContainerStatus;
 
 use super::Worker;
-use crate::lifecycle::Machine;
+use crate::lifecycle::PodLifecycle;
 use crate::lifecycle::status::{Addresses, MAX_MESSAGE_BYTES, status};
 
 /// How many lines of a log's end explain a failure (`FallbackToLogsOnError`).
@@ -19,7 +19,11 @@ const FALLBACK_BYTES: usize = 2048;
 
 impl Worker {
     /// The content of a container's termination message file, or the end of its log.
-    pub(super) fn last_words(&self, status: &ContainerStatus, failed: bool) -> Option<String> {
+    pub(super) fn termination_message(
+        &self,
+        status: &ContainerStatus,
+        failed: bool,
+    ) -> Option<String> {
         let container = self.container(&status.name)?;
         let path = self.dir.message(&status.name, status.attempt);
         let text = read_start(&path, MAX_MESSAGE_BYTES);
@@ -102,13 +106,13 @@ impl Worker {
 }
 
 /// When the pod's containers last changed, to the second.
-fn last_change(machine: &Machine, start: Timestamp) -> Timestamp {
+fn last_change(machine: &PodLifecycle, start: Timestamp) -> Timestamp {
     let latest = machine
         .containers
         .values()
         .filter_map(|record| match &record.run {
-            crate::lifecycle::Run::Running { since } => Some(*since),
-            crate::lifecycle::Run::Ended(end) => Some(end.finished_at),
+            crate::lifecycle::RunState::Running { since } => Some(*since),
+            crate::lifecycle::RunState::Ended(end) => Some(end.finished_at),
             _ => None,
         })
         .fold(start, Timestamp::max);

@@ -126,7 +126,7 @@ impl Server {
             cri_socket: None,
             labels: [("zone".to_owned(), "test".to_owned())].into(),
             look: LOOK,
-            xids: devices::xids::Hearing::default(),
+            xids: devices::xids::XidSources::default(),
             metrics: None,
             sharing: devices::sharing::Sharing::default(),
             mps: devices::mps::MpsConfig::default(),
@@ -216,7 +216,7 @@ impl Server {
     }
 
     /// A whole log.
-    pub async fn log(&self, query: fleet::LogQuery) -> Result<String, fleet::LogError> {
+    pub async fn log(&self, query: fleet::AgentLogQuery) -> Result<String, fleet::LogReadError> {
         let chunks: Vec<_> = self
             .fleet
             .open_log(query)

@@ -6,11 +6,12 @@ use std::fs;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use agent::{Engine, EngineError, NotStarted};
+use agent::{ContainerEngine, EngineError, NotStarted};
 use futures::future::BoxFuture;
 use jiff::Timestamp;
 use runtime::{
-    ContainerId, ContainerSpec, ContainerState, ContainerStatus, ExecOutcome, Exit, ExitReason,
+    ContainerExit, ContainerId, ContainerSpec, ContainerState, ContainerStatus, ExecOutcome,
+    ExitReason,
 };
 use tokio::sync::broadcast;
 
@@ -58,7 +59,7 @@ impl StandIn {
             if spec.pod.name != pod || !status.is_running() {
                 continue;
             }
-            status.state = ContainerState::Exited(Exit {
+            status.state = ContainerState::Exited(ContainerExit {
                 code,
                 signal: None,
                 oom_killed: false,
@@ -81,7 +82,7 @@ fn refused(why: &str) -> EngineError {
     EngineError::Refused(why.to_owned())
 }
 
-impl Engine for StandIn {
+impl ContainerEngine for StandIn {
     fn name(&self) -> String {
         "stand-in://1".to_owned()
     }

@@ -1,6 +1,6 @@
 //! The lifecycle of a node and its pods, from joining to the log of a deleted pod.
 
-use fleet::{LogError, LogQuery};
+use fleet::{AgentLogQuery, LogReadError};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Node};
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
@@ -9,11 +9,11 @@ use serde_json::{Value, json};
 use crate::server::{Server, until};
 use crate::stand_in::StandIn;
 
-fn log_of(pod: &str) -> LogQuery {
-    LogQuery {
+fn log_of(pod: &str) -> AgentLogQuery {
+    AgentLogQuery {
         namespace: "default".to_owned(),
         pod: pod.to_owned(),
-        ..LogQuery::default()
+        ..AgentLogQuery::default()
     }
 }
 
@@ -218,7 +218,7 @@ async fn a_pod_runs_to_its_end_and_its_log_outlasts_it() {
     .await;
     assert_eq!(server.log(log_of("p")).await.unwrap(), "hello from p\n");
     let none = server.log(log_of("never")).await;
-    assert!(matches!(none, Err(LogError::NotFound(_))), "{none:?}");
+    assert!(matches!(none, Err(LogReadError::NotFound(_))), "{none:?}");
     agent.end().await.unwrap();
 }
 
@@ -240,7 +240,7 @@ async fn a_pod_waits_for_its_config_map_and_starts_when_it_is_there() {
     assert_eq!(state["message"], "configmap \"c\" not found");
     let log = server.log(log_of("p")).await;
     assert!(
-        matches!(&log, Err(LogError::NotReady(why)) if why.contains("CreateContainerConfigError")),
+        matches!(&log, Err(LogReadError::NotReady(why)) if why.contains("CreateContainerConfigError")),
         "{log:?}"
     );
     let maps: Api<ConfigMap> = Api::namespaced(server.client.clone(), "default");

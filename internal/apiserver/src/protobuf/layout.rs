@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 
 /// The cardinality of a field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Form {
+pub enum Cardinality {
     /// Once; zero means absent.
     Plain,
     /// Once or not at all.
@@ -50,23 +50,23 @@ pub enum Type {
 
 /// A field of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Field {
+pub struct MessageField {
     /// Its number on the wire.
     pub number: u64,
     /// Its name in JSON.
     pub name: &'static str,
     /// Its cardinality.
-    pub form: Form,
+    pub form: Cardinality,
     /// Its type.
     pub of: Type,
 }
 
-type Messages = HashMap<&'static str, Vec<Field>>;
+type Messages = HashMap<&'static str, Vec<MessageField>>;
 
 static MESSAGES: LazyLock<Messages> = LazyLock::new(|| read(include_str!("messages.txt")));
 
 /// The fields of a message.
-pub fn find(message: &str) -> Option<&'static [Field]> {
+pub fn find(message: &str) -> Option<&'static [MessageField]> {
     MESSAGES.get(message).map(Vec::as_slice)
 }
 
@@ -89,21 +89,21 @@ fn read(text: &'static str) -> Messages {
     messages
 }
 
-fn field(line: &'static str) -> Option<Field> {
+fn field(line: &'static str) -> Option<MessageField> {
     let mut words = line.split(' ');
     let number = words.next()?.parse().ok()?;
     let name = words.next()?;
     let written = words.next()?;
     let forms = [
-        ('*', Form::Pointer),
-        ('[', Form::List),
-        ('{', Form::Map),
-        ('<', Form::Inline),
+        ('*', Cardinality::Pointer),
+        ('[', Cardinality::List),
+        ('{', Cardinality::Map),
+        ('<', Cardinality::Inline),
     ];
     let marked = forms
         .iter()
         .find_map(|(mark, form)| Some((*form, written.strip_prefix(*mark)?)));
-    let (form, of) = marked.unwrap_or((Form::Plain, written));
+    let (form, of) = marked.unwrap_or((Cardinality::Plain, written));
     let of = match of {
         "string" => Type::Text,
         "bytes" => Type::Bytes,
@@ -117,7 +117,7 @@ fn field(line: &'static str) -> Option<Field> {
         "json" => Type::Json,
         message => Type::Message(message),
     };
-    Some(Field {
+    Some(MessageField {
         number,
         name,
         form,

@@ -11,8 +11,8 @@ use base64::engine::general_purpose::STANDARD;
 use jiff::Timestamp;
 use serde_json::{Map, Number, Value};
 
-use self::layout::{Field, Form, Type};
-use self::wire::{Raw, Reader, WireError};
+use self::layout::{Cardinality, MessageField, Type};
+use self::wire::{MessageReader, Raw, WireError};
 use crate::limits::MOST_DEPTH;
 
 /// The prefix of every object.
@@ -87,10 +87,10 @@ pub fn decode(bytes: &[u8]) -> Result<Value, ProtobufError> {
         return Err(ProtobufError::NoMark);
     };
     let (mut api_version, mut kind, mut raw): (String, String, &[u8]) = Default::default();
-    for item in Reader::new(bytes) {
+    for item in MessageReader::new(bytes) {
         match item? {
             (1, Raw::Bytes(meta)) => {
-                for item in Reader::new(meta) {
+                for item in MessageReader::new(meta) {
                     match item? {
                         (1, Raw::Bytes(found)) => api_version = text(found)?,
                         (2, Raw::Bytes(found)) => kind = text(found)?,
@@ -134,7 +134,7 @@ fn text(bytes: &[u8]) -> Result<String, ProtobufError> {
 
 /// Decodes a message's fields into `out`.
 fn message(
-    fields: &[Field],
+    fields: &[MessageField],
     bytes: &[u8],
     out: &mut Map<String, Value>,
     depth: usize,
@@ -142,7 +142,7 @@ fn message(
     if depth > MOST_DEPTH {
         return Err(ProtobufError::Depth);
     }
-    for item in Reader::new(bytes) {
+    for item in MessageReader::new(bytes) {
         let (number, raw) = item?;
         // A newer client's field; unknown fields of JSON clients are dropped too.
         let Some(field) = fields.iter().find(|field| field.number == number) else {
@@ -153,8 +153,8 @@ fn message(
             reason: Box::new(reason),
         };
         match field.form {
-            Form::Inline => inline(&field.of, raw, out, depth).map_err(named)?,
-            Form::List => {
+            Cardinality::Inline => inline(&field.of, raw, out, depth).map_err(named)?,
+            Cardinality::List => {
                 let item = value(&field.of, raw, depth).map_err(named)?;
                 let list = out
                     .entry(field.name)
@@ -163,7 +163,7 @@ fn message(
                     .ok_or_else(|| named(ProtobufError::NotOnlyList))?
                     .push(item);
             }
-            Form::Map => {
+            Cardinality::Map => {
                 let (key, item) = entry(&field.of, raw, depth).map_err(named)?;
                 let map = out
                     .entry(field.name)
@@ -172,13 +172,13 @@ fn message(
                     .ok_or_else(|| named(ProtobufError::NotOnlyMap))?
                     .insert(key, item);
             }
-            Form::Pointer => {
+            Cardinality::Pointer => {
                 let found = value(&field.of, raw, depth).map_err(named)?;
                 if !found.is_null() {
                     out.insert(field.name.into(), found);
                 }
             }
-            Form::Plain => {
+            Cardinality::Plain => {
                 // Go writes every field, set or not; zero means unset, or has the same meaning.
                 let found = value(&field.of, raw, depth).map_err(named)?;
                 if !is_zero(&found) {
@@ -209,7 +209,7 @@ fn entry(of: &Type, raw: Raw<'_>, depth: usize) -> Result<(String, Value), Proto
         return Err(ProtobufError::NoMap);
     };
     let (mut key, mut found) = (String::new(), None);
-    for item in Reader::new(bytes) {
+    for item in MessageReader::new(bytes) {
         match item? {
             (1, Raw::Bytes(bytes)) => key = text(bytes)?,
             (2, raw) => found = Some(value(of, raw, depth)?),
@@ -219,7 +219,7 @@ fn entry(of: &Type, raw: Raw<'_>, depth: usize) -> Result<(String, Value), Proto
     Ok((key, found.unwrap_or_else(|| Value::String(String::new()))))
 }
 
-fn fields_of(name: &str) -> Result<&'static [Field], ProtobufError> {
+fn fields_of(name: &str) -> Result<&'static [MessageField], ProtobufError> {
     layout::find(name).ok_or_else(|| ProtobufError::UnknownMessage(name.to_owned()))
 }
 
@@ -263,7 +263,7 @@ fn time(bytes: &[u8], format: &str) -> Result<Value, ProtobufError> {
         return Ok(Value::Null);
     }
     let (mut seconds, mut nanoseconds) = (0_i64, 0_i64);
-    for item in Reader::new(bytes) {
+    for item in MessageReader::new(bytes) {
         match item? {
             (1, Raw::Varint(number)) => seconds = wire::signed(number),
             (2, Raw::Varint(number)) => nanoseconds = wire::signed(number),
@@ -278,7 +278,7 @@ fn time(bytes: &[u8], format: &str) -> Result<Value, ProtobufError> {
 /// The text in a message's first field.
 fn single(bytes: &[u8]) -> Result<Value, ProtobufError> {
     let mut found = String::new();
-    for item in Reader::new(bytes) {
+    for item in MessageReader::new(bytes) {
         if let (1, Raw::Bytes(bytes)) = item? {
             found = text(bytes)?;
         }
@@ -288,7 +288,7 @@ fn single(bytes: &[u8]) -> Result<Value, ProtobufError> {
 
 fn int_or_string(bytes: &[u8]) -> Result<Value, ProtobufError> {
     let (mut is_text, mut number, mut words) = (false, 0_i64, String::new());
-    for item in Reader::new(bytes) {
+    for item in MessageReader::new(bytes) {
         match item? {
             (1, Raw::Varint(kind)) => is_text = kind != 0,
             (2, Raw::Varint(found)) => number = wire::signed(found),
@@ -306,7 +306,7 @@ fn int_or_string(bytes: &[u8]) -> Result<Value, ProtobufError> {
 /// JSON in a message's first field.
 fn json(bytes: &[u8]) -> Result<Value, ProtobufError> {
     let mut found = Value::Null;
-    for item in Reader::new(bytes) {
+    for item in MessageReader::new(bytes) {
         if let (1, Raw::Bytes(bytes)) = item? {
             found = serde_json::from_slice(bytes)?;
         }

@@ -39,14 +39,14 @@ pub fn signed(number: u64) -> i64 {
 }
 
 /// Reads the fields of a message in sequence; ends after an error.
-pub struct Reader<'a> {
+pub struct MessageReader<'a> {
     rest: &'a [u8],
 }
 
-impl<'a> Reader<'a> {
+impl<'a> MessageReader<'a> {
     /// The fields in these bytes.
     pub fn new(bytes: &'a [u8]) -> Self {
-        Reader { rest: bytes }
+        MessageReader { rest: bytes }
     }
 
     fn varint(&mut self) -> Result<u64, WireError> {
@@ -92,7 +92,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-impl<'a> Iterator for Reader<'a> {
+impl<'a> Iterator for MessageReader<'a> {
     type Item = Result<(u64, Raw<'a>), WireError>;
 
     fn next(&mut self) -> Option<Self::Item> {

@@ -2,7 +2,7 @@
 
 use axum::body::Body;
 use axum::http::Request;
-use resources::access::{Caller, Role};
+use resources::access::{Caller, UserRole};
 use serde_json::{Value, json};
 
 use crate::harness::{Answer, Api, PODS, config_map, pod, request, user};
@@ -54,7 +54,7 @@ async fn a_member_everywhere_keeps_out_of_the_systems_namespaces() {
     api.post("/api/v1/namespaces/muster-system/secrets", &secret)
         .await
         .is(201);
-    let ann = || user("ann", Role::Member, None);
+    let ann = || user("ann", UserRole::Member, None);
     let refused = [
         get("/api/v1/namespaces/muster-system/secrets/user-admin"),
         get("/api/v1/namespaces/muster-system/secrets"),
@@ -102,7 +102,7 @@ async fn a_namespaces_bindings_are_there_with_it_and_hold_only_there() {
     let system = format!("{RBAC}/namespaces/muster-system/rolebindings");
     assert_eq!(api.get(&system).await.is(200)["items"], json!([]));
 
-    let bob = || user("bob", Role::Member, Some(&["team"]));
+    let bob = || user("bob", UserRole::Member, Some(&["team"]));
     let pods = "/api/v1/namespaces/team/pods";
     api.send_as(bob(), post(pods, &pod("a"))).await.is(201);
     let message = api
@@ -161,7 +161,7 @@ async fn rights_follow_roles_and_bindings_at_once() {
 async fn a_caller_cannot_grant_more_than_its_own_rights() {
     let api = Api::new();
     namespace(&api, "team").await;
-    let lead = || user("lea", Role::Lead, Some(&["team"]));
+    let lead = || user("lea", UserRole::Lead, Some(&["team"]));
     let roles = format!("{RBAC}/namespaces/team/roles");
     let bindings = format!("{RBAC}/namespaces/team/rolebindings");
     let made = role("runner", &["pods"], &["create", "get"]);
@@ -223,7 +223,7 @@ async fn rules_too_many_to_compare_are_refused_and_not_compared() {
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let huge = role("huge", &names, &names);
     let roles = format!("{RBAC}/namespaces/team/roles");
-    let lead = user("lea", Role::Lead, Some(&["team"]));
+    let lead = user("lea", UserRole::Lead, Some(&["team"]));
     let message = api
         .send_as(lead, post(&roles, &huge))
         .await
@@ -316,7 +316,7 @@ async fn whoami(api: &Api, caller: Caller, headers: &[(&'static str, &str)]) -> 
 #[tokio::test]
 async fn only_an_administrator_impersonates() {
     let api = Api::new();
-    let admin = || user("root", Role::Admin, None);
+    let admin = || user("root", UserRole::Admin, None);
     let who = whoami(&api, admin(), &[("impersonate-user", "bob")])
         .await
         .is(201);
@@ -344,7 +344,7 @@ async fn only_an_administrator_impersonates() {
     let message = api.send_as(admin(), pods()).await.refused(403, "Forbidden");
     assert!(message.contains("User \"bob\" cannot create"), "{message}");
 
-    let member = || user("ann", Role::Member, None);
+    let member = || user("ann", UserRole::Member, None);
     let message = whoami(&api, member(), &[("impersonate-user", "bob")])
         .await
         .refused(403, "Forbidden");
@@ -457,7 +457,7 @@ async fn one_may_ask_what_another_may() {
     // A lead may create reviews in its namespace only, a member none.
     let local = "/apis/authorization.k8s.io/v1/namespaces/default/localsubjectaccessreviews";
     let body = review("eve", &["muster:member"], "create");
-    let lead = || user("lea", Role::Lead, Some(&["default"]));
+    let lead = || user("lea", UserRole::Lead, Some(&["default"]));
     let answer = api.send_as(lead(), post(local, &body)).await.is(201);
     assert_eq!(answer["status"]["allowed"], true);
     api.send_as(lead(), post(&path, &body))
@@ -468,7 +468,7 @@ async fn one_may_ask_what_another_may() {
     api.send_as(lead(), post(local, &other))
         .await
         .refused(400, "BadRequest");
-    let member = user("ann", Role::Member, None);
+    let member = user("ann", UserRole::Member, None);
     api.send_as(member, post(local, &body))
         .await
         .refused(403, "Forbidden");
@@ -479,7 +479,7 @@ async fn the_rules_of_a_caller_are_listed() {
     let api = Api::new();
     let path = format!("{REVIEWS}/selfsubjectrulesreviews");
     let ask = |namespace: &str| post(&path, &json!({"spec": {"namespace": namespace}}));
-    let bob = || user("bob", Role::Member, Some(&["default"]));
+    let bob = || user("bob", UserRole::Member, Some(&["default"]));
     let creates = |status: &Value| {
         status["resourceRules"]
             .as_array()

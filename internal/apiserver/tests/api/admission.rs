@@ -1,6 +1,6 @@
 //! Fields that admission adds and objects that it refuses: priorities and limit ranges.
 
-use resources::access::Role;
+use resources::access::UserRole;
 use serde_json::{Value, json};
 
 use crate::harness::{Api, PODS, pod, request, user};
@@ -32,7 +32,7 @@ async fn a_pods_priority_is_its_classs() {
 #[tokio::test]
 async fn a_workload_runs_for_its_creator() {
     let api = Api::new();
-    let ann = || user("ann", Role::Member, None);
+    let ann = || user("ann", UserRole::Member, None);
     let send = async |method: &str, path: &str, object: &Value| {
         let media = match method {
             "PATCH" => "application/merge-patch+json",
@@ -116,7 +116,7 @@ async fn what_runs_for_one_member_is_not_changed_by_another() {
             "PATCH" => "application/strategic-merge-patch+json",
             _ => "application/json",
         };
-        let caller = user(name, Role::Member, Some(&["default"]));
+        let caller = user(name, UserRole::Member, Some(&["default"]));
         let asked = request(method, path, media, body.to_string());
         api.send_as(caller, asked).await
     };

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use apiserver::Auditor;
 use axum::body::Body;
-use resources::access::Role;
-use resources::audit::{API_VERSION, Event, Level, Policy};
+use resources::access::UserRole;
+use resources::audit::{API_VERSION, AuditEvent, AuditLevel, AuditPolicy};
 use serde_json::json;
 use tokio::sync::mpsc;
 
@@ -13,7 +13,7 @@ use crate::harness::{Api, admin, request, user};
 
 const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
 
-fn recording(policy: Policy) -> (Api, mpsc::Receiver<Event>) {
+fn recording(policy: AuditPolicy) -> (Api, mpsc::Receiver<AuditEvent>) {
     let (api, (events, recorded)) = (Api::new(), mpsc::channel(64));
     api.server.set_auditor(Some(Auditor {
         policy: Arc::new(policy),
@@ -24,7 +24,7 @@ fn recording(policy: Policy) -> (Api, mpsc::Receiver<Event>) {
 
 #[tokio::test]
 async fn a_change_is_recorded_with_user_object_and_response_and_a_read_is_not() {
-    let (api, mut recorded) = recording(Policy::built_in());
+    let (api, mut recorded) = recording(AuditPolicy::built_in());
     let sent = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"generateName": "c-"}});
     let made = api.post(CONFIG_MAPS, &sent).await.is(201);
     let event = recorded.try_recv().unwrap();
@@ -33,7 +33,7 @@ async fn a_change_is_recorded_with_user_object_and_response_and_a_read_is_not() 
         ("create", "root")
     );
     assert_eq!(event.response_status.code, 201);
-    assert_eq!(event.level, Level::Metadata);
+    assert_eq!(event.level, AuditLevel::Metadata);
     assert_eq!((event.request_object, event.response_object), (None, None));
     let about = event.object_ref.unwrap();
     assert_eq!(
@@ -52,8 +52,8 @@ async fn a_change_is_recorded_with_user_object_and_response_and_a_read_is_not() 
 async fn a_refusal_is_recorded_under_every_policy() {
     let nothing =
         json!({"apiVersion": API_VERSION, "kind": "Policy", "rules": [{"level": "None"}]});
-    let (api, mut recorded) = recording(Policy::read(&nothing).unwrap());
-    let viewer = user("eve", Role::Viewer, Some(&["default"]));
+    let (api, mut recorded) = recording(AuditPolicy::read(&nothing).unwrap());
+    let viewer = user("eve", UserRole::Viewer, Some(&["default"]));
     let read = request(
         "GET",
         "/api/v1/namespaces/muster-system/secrets",
@@ -95,7 +95,7 @@ async fn a_refusal_is_recorded_under_every_policy() {
 #[tokio::test]
 async fn objects_are_recorded_from_level_request_on_and_large_ones_are_left_out() {
     let all = json!({"apiVersion": API_VERSION, "kind": "Policy", "rules": [{"level": "RequestResponse"}]});
-    let (api, mut recorded) = recording(Policy::read(&all).unwrap());
+    let (api, mut recorded) = recording(AuditPolicy::read(&all).unwrap());
     let sent = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}, "data": {"a": "b"}});
     api.post(CONFIG_MAPS, &sent).await.is(201);
     let event = recorded.try_recv().unwrap();
@@ -115,8 +115,8 @@ async fn objects_are_recorded_from_level_request_on_and_large_ones_are_left_out(
 
 #[tokio::test]
 async fn an_impersonated_request_is_recorded_with_its_authenticated_user() {
-    let (api, mut recorded) = recording(Policy::built_in());
-    let groups = Role::Member.groups(Some(&["default".to_owned()]));
+    let (api, mut recorded) = recording(AuditPolicy::built_in());
+    let groups = UserRole::Member.groups(Some(&["default".to_owned()]));
     let sent = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}});
     for code in [201, 403] {
         let text = sent.to_string();

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use store::Options;
 
 use crate::harness::{Api, CONFIG_MAPS, PODS, config_map, pod, request, user};
-use resources::access::{Caller, Role};
+use resources::access::{Caller, UserRole};
 
 #[tokio::test]
 async fn a_created_object_has_what_the_server_sets() {
@@ -249,7 +249,7 @@ async fn who_is_unknown_or_not_permitted_gets_nowhere() {
         api.send_unknown(ask()).await.refused(401, "Unauthorized"),
         "Unauthorized"
     );
-    let viewer = user("eve", Role::Viewer, None);
+    let viewer = user("eve", UserRole::Viewer, None);
     api.send_as(viewer.clone(), ask()).await.is(200);
     let create = request("POST", PODS, "application/json", pod("a").to_string());
     let message = api.send_as(viewer, create).await.refused(403, "Forbidden");

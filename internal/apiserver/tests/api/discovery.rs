@@ -1,6 +1,6 @@
 //! Discovery: versions, groups, resources, health.
 
-use resources::access::Role;
+use resources::access::UserRole;
 use serde_json::json;
 
 use crate::harness::{Api, request, user};
@@ -128,7 +128,7 @@ async fn openapi_documents_exist_for_every_group_and_are_kept_by_their_hash() {
 #[tokio::test]
 async fn callers_can_review_their_identity_and_rights() {
     let api = Api::new();
-    let member = user("eve", Role::Viewer, None);
+    let member = user("eve", UserRole::Viewer, None);
     let ask = |verb: &str| {
         let review = json!({"kind": "SelfSubjectAccessReview", "apiVersion": "authorization.k8s.io/v1",
             "spec": {"resourceAttributes": {"verb": verb, "resource": "pods", "namespace": "default"}}});

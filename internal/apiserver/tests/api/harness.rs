@@ -7,7 +7,7 @@ use axum::middleware::from_fn_with_state;
 use axum::{Extension, Router};
 use futures::StreamExt;
 use http_body_util::BodyExt;
-use resources::access::{Caller, Credential, MASTERS_GROUP, Role};
+use resources::access::{Caller, Credential, MASTERS_GROUP, UserRole};
 use serde_json::{Value, json};
 use store::{Options, Store};
 use tempfile::TempDir;
@@ -60,7 +60,7 @@ pub fn admin() -> Caller {
 }
 
 /// A user with a role, everywhere or in the namespaces listed.
-pub fn user(name: &str, role: Role, namespaces: Option<&[&str]>) -> Caller {
+pub fn user(name: &str, role: UserRole, namespaces: Option<&[&str]>) -> Caller {
     let listed: Option<Vec<String>> =
         namespaces.map(|all| all.iter().map(|one| (*one).to_owned()).collect());
     Caller::user(name, role.groups(listed.as_deref()))

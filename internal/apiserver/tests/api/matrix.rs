@@ -9,7 +9,7 @@ use axum::body::Body;
 use axum::http::Request;
 use axum::{Extension, Router};
 use http_body_util::BodyExt;
-use resources::access::{Caller, Role};
+use resources::access::{Caller, UserRole};
 use resources::registry;
 use serde_json::{Value, json};
 use tower::ServiceExt;
@@ -24,15 +24,15 @@ enum Least {
     /// A user with a record, whatever the role and the namespaces.
     User,
     /// A user with at least this role in the object's namespace.
-    Role(Role),
+    Role(UserRole),
 }
 
 const ANYBODY: Least = Least::Authenticated;
 const USER: Least = Least::User;
-const VIEWER: Least = Least::Role(Role::Viewer);
-const MEMBER: Least = Least::Role(Role::Member);
-const LEAD: Least = Least::Role(Role::Lead);
-const ADMIN: Least = Least::Role(Role::Admin);
+const VIEWER: Least = Least::Role(UserRole::Viewer);
+const MEMBER: Least = Least::Role(UserRole::Member);
+const LEAD: Least = Least::Role(UserRole::Lead);
+const ADMIN: Least = Least::Role(UserRole::Admin);
 
 /// The callers required to read, create and otherwise write a resource
 /// (`plural.group/subresource`).
@@ -232,7 +232,7 @@ enum Is {
     /// Authenticated, without further rights.
     Stranger,
     /// A user with a role in one namespace, or everywhere.
-    User(Role, Option<&'static str>),
+    User(UserRole, Option<&'static str>),
     /// A node's agent.
     Node(&'static str),
 }
@@ -278,13 +278,13 @@ impl Is {
             }),
             Is::User(role, within) => match least {
                 Least::Authenticated | Least::User => true,
-                Least::Role(_) if role == Role::Admin => true,
+                Least::Role(_) if role == UserRole::Admin => true,
                 Least::Role(least) => match within {
                     Some(own) => namespace == Some(own) && role <= least,
                     // A cluster-wide role is that role in teams' namespaces, and a viewer's in all
                     // others.
                     None if matches!(namespace, Some(TEAM | OTHERS)) => role <= least,
-                    None => least == Role::Viewer,
+                    None => least == UserRole::Viewer,
                 },
             },
         }
@@ -295,25 +295,28 @@ impl Is {
 const CALLERS: [(&str, Is); 15] = [
     ("nobody", Is::Nobody),
     ("a user without a role", Is::Stranger),
-    ("an administrator", Is::User(Role::Admin, None)),
-    ("a lead everywhere", Is::User(Role::Lead, None)),
-    ("a member everywhere", Is::User(Role::Member, None)),
-    ("a viewer everywhere", Is::User(Role::Viewer, None)),
-    ("the team's lead", Is::User(Role::Lead, Some(TEAM))),
-    ("the team's member", Is::User(Role::Member, Some(TEAM))),
-    ("the team's viewer", Is::User(Role::Viewer, Some(TEAM))),
-    ("another team's lead", Is::User(Role::Lead, Some(OTHERS))),
+    ("an administrator", Is::User(UserRole::Admin, None)),
+    ("a lead everywhere", Is::User(UserRole::Lead, None)),
+    ("a member everywhere", Is::User(UserRole::Member, None)),
+    ("a viewer everywhere", Is::User(UserRole::Viewer, None)),
+    ("the team's lead", Is::User(UserRole::Lead, Some(TEAM))),
+    ("the team's member", Is::User(UserRole::Member, Some(TEAM))),
+    ("the team's viewer", Is::User(UserRole::Viewer, Some(TEAM))),
+    (
+        "another team's lead",
+        Is::User(UserRole::Lead, Some(OTHERS)),
+    ),
     (
         "another team's member",
-        Is::User(Role::Member, Some(OTHERS)),
+        Is::User(UserRole::Member, Some(OTHERS)),
     ),
     (
         "another team's viewer",
-        Is::User(Role::Viewer, Some(OTHERS)),
+        Is::User(UserRole::Viewer, Some(OTHERS)),
     ),
     (
         "a member of nothing",
-        Is::User(Role::Member, Some("no-such-namespace")),
+        Is::User(UserRole::Member, Some("no-such-namespace")),
     ),
     ("the pod's node", Is::Node(NODE)),
     ("another node", Is::Node("n2")),

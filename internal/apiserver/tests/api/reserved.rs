@@ -1,6 +1,6 @@
 //! Fields that only the system sets, its priority classes, and the permitted users of a queue.
 
-use resources::access::{Caller, Role};
+use resources::access::{Caller, UserRole};
 use serde_json::{Value, json};
 
 use crate::harness::{Answer, Api, JOBS, PODS, admin, pod, pytorch_job, request, user};
@@ -11,7 +11,7 @@ const BATCH_JOBS: &str = "/apis/batch/v1/namespaces/default/jobs";
 const DEFAULT: &str = "/api/v1/namespaces/default";
 
 fn member() -> Caller {
-    user("ann", Role::Member, None)
+    user("ann", UserRole::Member, None)
 }
 
 fn scheduler() -> Caller {

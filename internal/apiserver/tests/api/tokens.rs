@@ -6,7 +6,7 @@ use apiserver::ApiConfig;
 use axum::body::Body;
 use axum::http::Request;
 use jiff::Timestamp;
-use resources::access::Role;
+use resources::access::UserRole;
 use serde_json::{Value, json};
 use store::Options;
 
@@ -78,11 +78,11 @@ async fn a_token_requires_the_right_to_create_it() {
     let api = Api::new();
     account(&api).await;
     let body = json!({"spec": {}});
-    let member = user("ann", Role::Member, None);
+    let member = user("ann", UserRole::Member, None);
     api.send_as(member, post(TOKEN, &body))
         .await
         .refused(403, "Forbidden");
-    let lead = user("lea", Role::Lead, Some(&["default"]));
+    let lead = user("lea", UserRole::Lead, Some(&["default"]));
     let answer = api.send_as(lead, post(TOKEN, &body)).await.is(201);
     assert_eq!(answer["kind"], "TokenRequest");
     assert_eq!(answer["spec"]["expirationSeconds"], 3600);

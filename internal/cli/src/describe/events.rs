@@ -8,12 +8,12 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::Api;
 use kube::api::ListParams;
 
-use super::super::Connection;
+use super::super::ServerConnection;
 use super::super::output::{self, Paint, Table};
 
 /// The events of these objects, each given by kind and name, as a section of text.
 pub async fn of(
-    connection: &Connection,
+    connection: &ServerConnection,
     namespace: Option<&str>,
     subjects: &[(String, String)],
 ) -> Result<String> {

@@ -13,11 +13,11 @@ use resources::registry::Kind;
 use serde_json::Value;
 
 use super::super::output::{self, Paint, Table};
-use super::super::{Connection, explain, kinds, ranks};
-use super::words::{dash, exit, policy_words, replica};
+use super::super::{ServerConnection, explain, kinds, ranks};
+use super::texts::{dash, exit, policy_words, replica};
 
 /// The data of the page.
-pub struct Page {
+pub struct JobDescription {
     kind: &'static Kind,
     job: DynamicObject,
     group: Option<DynamicObject>,
@@ -28,13 +28,13 @@ pub struct Page {
     waits: Option<String>,
 }
 
-impl Page {
+impl JobDescription {
     /// Reads the job's pods, gang and node inventories.
     pub async fn read(
-        connection: &Connection,
+        connection: &ServerConnection,
         kind: &'static Kind,
         job: DynamicObject,
-    ) -> Result<Page> {
+    ) -> Result<JobDescription> {
         let name = job.metadata.name.clone().unwrap_or_default();
         let groups = kinds::kind("podgroups")?;
         let group = connection.api(groups).get_opt(&name).await?;
@@ -54,7 +54,7 @@ impl Page {
             Some(_) => None,
             None => explain::sentence(connection, kind, &name).await,
         };
-        Ok(Page {
+        Ok(JobDescription {
             kind,
             job,
             group,
@@ -282,7 +282,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn page() -> Page {
+    fn page() -> JobDescription {
         let job = json!({
             "metadata": {"name": "j", "namespace": "d"},
             "spec": {"runPolicy": {"backoffLimit": 2}, "pytorchReplicaSpecs": {"Master": {
@@ -301,7 +301,7 @@ mod tests {
                 "state": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}}]},
         });
         let gpus = json!({"gpus": [{"id": "GPU-7", "index": 3, "model": "H100"}]});
-        Page {
+        JobDescription {
             kind: kinds::kind("pytorchjobs").unwrap(),
             job: serde_json::from_value(job).unwrap(),
             group: None,

@@ -3,16 +3,16 @@
 mod events;
 mod job;
 mod outline;
-mod words;
+mod texts;
 
 use anyhow::Result;
 
 use super::output;
-use super::{Answer, Connection, failure, kinds};
+use super::{CommandOutcome, ServerConnection, failure, kinds};
 use crate::arguments::Target;
 
 /// Shows one resource with its events.
-pub async fn describe(connection: &Connection, target: Target) -> Result<Answer> {
+pub async fn describe(connection: &ServerConnection, target: Target) -> Result<CommandOutcome> {
     let names: Vec<String> = target.name.into_iter().collect();
     let (kind, names) = kinds::split(&target.what, &names)?;
     let [name] = names.as_slice() else {
@@ -25,7 +25,7 @@ pub async fn describe(connection: &Connection, target: Target) -> Result<Answer>
     let namespace = object.metadata.namespace.clone();
     let mut subjects = vec![(kind.kind.to_string(), name.clone())];
     let text = if kinds::job_kinds().iter().any(|job| job.is(kind)) {
-        let page = job::Page::read(connection, kind, object).await?;
+        let page = job::JobDescription::read(connection, kind, object).await?;
         subjects.extend(page.related());
         page.render()
     } else {
@@ -34,5 +34,5 @@ pub async fn describe(connection: &Connection, target: Target) -> Result<Answer>
     output::put(&text)?;
     let events = events::of(connection, namespace.as_deref(), &subjects).await?;
     output::put(&events)?;
-    Ok(Answer::Yes)
+    Ok(CommandOutcome::Yes)
 }

@@ -1,26 +1,26 @@
 //! `muster doctor --pair NODE`: whether the RDMA settings of two nodes match, and the bandwidth and latency between
 //! them. Each node's own agent describes and measures its end.
 
-mod ask;
+mod agent_requests;
 
 use std::net::IpAddr;
 
+use agent_requests::Asker;
 use anyhow::{Context, Result, bail};
-use ask::Asker;
-use hardware::rdma::pair::{self, Ask, End, EndPort, Run, Test, Told};
-use hardware::rdma::{self, Answer as Found, Check};
+use hardware::rdma::pair::{self, EndPort, PairAnswer, PairEnd, PairRequest, Test, TestRun};
+use hardware::rdma::{self, CheckOutcome as Found, RdmaCheck};
 
-use super::{Answer, Connection, failure, output};
+use super::{CommandOutcome, ServerConnection, failure, output};
 use crate::arguments::Doctor;
 
 /// A node and the description of its end.
-struct Side {
+struct PairSide {
     name: String,
-    end: End,
+    end: PairEnd,
 }
 
 /// Checks and measures RDMA between two nodes, and prints a table.
-pub async fn pair(connection: &Connection, arguments: Doctor) -> Result<Answer> {
+pub async fn pair(connection: &ServerConnection, arguments: Doctor) -> Result<CommandOutcome> {
     let there = arguments.pair.context("--pair: which node?")?;
     let here = arguments
         .node
@@ -55,12 +55,16 @@ pub async fn pair(connection: &Connection, arguments: Doctor) -> Result<Answer> 
     checks.extend(measurements(&asker, &one, &other, arguments.force).await);
     output::put(&rdma::draw(&checks))?;
     let failed = checks.iter().any(|check| check.answer == Found::Fail);
-    Ok(if failed { Answer::No } else { Answer::Yes })
+    Ok(if failed {
+        CommandOutcome::No
+    } else {
+        CommandOutcome::Yes
+    })
 }
 
-async fn examine(asker: &Asker<'_>, node: &str) -> Result<Side> {
-    match asker.ask(node, &Ask::Examine).await? {
-        Told::End(end) => Ok(Side {
+async fn examine(asker: &Asker<'_>, node: &str) -> Result<PairSide> {
+    match asker.ask(node, &PairRequest::Examine).await? {
+        PairAnswer::End(end) => Ok(PairSide {
             name: node.to_owned(),
             end,
         }),
@@ -69,14 +73,19 @@ async fn examine(asker: &Asker<'_>, node: &str) -> Result<Side> {
 }
 
 /// Measures every rail of a pair: bandwidth each way, then the latency.
-async fn measurements(asker: &Asker<'_>, one: &Side, other: &Side, force: bool) -> Vec<Check> {
+async fn measurements(
+    asker: &Asker<'_>,
+    one: &PairSide,
+    other: &PairSide,
+    force: bool,
+) -> Vec<RdmaCheck> {
     let (mut checks, mut times) = (Vec::new(), Vec::new());
     for (at, of) in pair::rails(&one.end, &other.end) {
         let ends = [(one, &one.end.ports[at]), (other, &other.end.ports[of])];
         for [from, to] in [ends, [ends[1], ends[0]]] {
             let (first, second) = ((from.0.name.as_str(), from.1), (to.0.name.as_str(), to.1));
             checks.push(match run(asker, Test::Bandwidth, from, to, force).await {
-                Ok(gbits) => pair::judge_bandwidth(first, second, gbits),
+                Ok(gbits) => pair::check_bandwidth(first, second, gbits),
                 Err(why) => pair::unmeasured(Test::Bandwidth, first, second, &why.to_string()),
             });
         }
@@ -89,7 +98,7 @@ async fn measurements(asker: &Asker<'_>, one: &Side, other: &Side, force: bool) 
             }
         }
     }
-    checks.extend(pair::judge_latencies(&times));
+    checks.extend(pair::check_latencies(&times));
     checks
 }
 
@@ -111,11 +120,11 @@ enum NoResult {
 async fn run(
     asker: &Asker<'_>,
     test: Test,
-    from: (&Side, &EndPort),
-    to: (&Side, &EndPort),
+    from: (&PairSide, &EndPort),
+    to: (&PairSide, &EndPort),
     force: bool,
 ) -> Result<f64, NoResult> {
-    let on = |port: &EndPort| Run {
+    let on = |port: &EndPort| TestRun {
         test,
         card: port.card.clone(),
         port: port.number,
@@ -128,19 +137,19 @@ async fn run(
     let address: IpAddr = (to.0.end.address.parse()).map_err(|_| NoResult::NoAddress {
         node: to.0.name.clone(),
     })?;
-    let serving = asker.ask(&to.0.name, &Ask::Serve(on(to.1))).await;
-    let Told::Serving(tcp) = serving.map_err(unanswered)? else {
+    let serving = asker.ask(&to.0.name, &PairRequest::Serve(on(to.1))).await;
+    let PairAnswer::Serving(tcp) = serving.map_err(unanswered)? else {
         let node = to.0.name.clone();
         return Err(NoResult::NoPort { node });
     };
-    let measure = Ask::Measure {
+    let measure = PairRequest::Measure {
         run: on(from.1),
         address,
         tcp,
     };
     let measured = asker.ask(&from.0.name, &measure).await;
     match measured.map_err(unanswered)? {
-        Told::Measured(result) => Ok(result),
+        PairAnswer::Measured(result) => Ok(result),
         _ => Err(NoResult::NotMeasured {
             node: from.0.name.clone(),
         }),

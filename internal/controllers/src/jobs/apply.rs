@@ -8,12 +8,12 @@ use kube::{Api, Client, ResourceExt as _};
 use resources::kinds::PodGroup;
 use serde_json::{Value, json};
 use std::sync::Arc;
-use workloads::{Action, EventNote, NoteKind, Outcome};
+use workloads::{Action, EventNote, NoteKind, ReconcileOutcome};
 
 use super::difference::merge_patch;
 use super::runner::Workload;
-use super::{Object, api};
-use crate::notes::{Kind, Notes};
+use super::{RunnerObject, api};
+use crate::event_recorder::{EventRecorder, EventType};
 
 /// How many objects of one job are written at once.
 const AT_ONCE: usize = 16;
@@ -21,7 +21,7 @@ const AT_ONCE: usize = 16;
 const TOLD_SINGLY: usize = 16;
 
 /// The decided writes for one job.
-pub(crate) struct Work {
+pub(crate) struct JobWrites {
     annotations: Option<Value>,
     actions: Vec<Action>,
     status: Option<Value>,
@@ -48,15 +48,18 @@ impl<K> Applied<K> {
     }
 }
 
-impl Work {
+impl JobWrites {
     /// The writes that lead from the job's current state to the decided one.
-    pub(crate) fn new<W: Workload>(job: &W::Kind, outcome: Outcome<W::Status>) -> Work {
+    pub(crate) fn new<W: Workload>(
+        job: &W::Kind,
+        outcome: ReconcileOutcome<W::Status>,
+    ) -> JobWrites {
         let status = serde_json::to_value(&outcome.status).unwrap_or_default();
         let mut known = W::status_of(job);
         if known.is_null() {
             known = json!({});
         }
-        Work {
+        JobWrites {
             annotations: (!outcome.annotations.is_empty()).then(|| json!(outcome.annotations)),
             actions: outcome.actions,
             status: merge_patch(&known, &status),
@@ -75,9 +78,9 @@ impl Work {
 /// Carries the work out.
 pub(crate) async fn apply<W: Workload>(
     client: &Client,
-    notes: &Notes,
+    notes: &EventRecorder,
     job: Arc<W::Kind>,
-    work: Work,
+    work: JobWrites,
 ) -> Applied<W::Kind> {
     let mut applied = Applied::nothing();
     let namespace = job.namespace().unwrap_or_default();
@@ -119,7 +122,7 @@ pub(crate) async fn apply<W: Workload>(
     tell_of_pods::<W>(notes, &about, &done);
     for did in done {
         match did.result {
-            Ok(Effect::InTheWay) => applied.recheck = true,
+            Ok(ActionEffect::InTheWay) => applied.recheck = true,
             Ok(_) => {}
             Err(error) => {
                 applied
@@ -154,8 +157,8 @@ pub(crate) async fn apply<W: Workload>(
     }
     for event in work.events {
         let kind = match event.kind {
-            NoteKind::Normal => Kind::Normal,
-            NoteKind::Warning => Kind::Warning,
+            NoteKind::Normal => EventType::Normal,
+            NoteKind::Warning => EventType::Warning,
         };
         notes.note(&about, kind, &event.reason, &event.message);
     }
@@ -164,7 +167,7 @@ pub(crate) async fn apply<W: Workload>(
 
 /// The effect of an action.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Effect {
+enum ActionEffect {
     Created,
     Deleted,
     Changed,
@@ -179,7 +182,7 @@ struct Did {
     what: String,
     pod: Option<String>,
     deletes: bool,
-    result: Result<Effect, kube::Error>,
+    result: Result<ActionEffect, kube::Error>,
 }
 
 struct Hands {
@@ -188,14 +191,14 @@ struct Hands {
 }
 
 impl Hands {
-    async fn carry_out<K: Object>(&self, actions: Vec<Action>) -> Vec<Did> {
+    async fn carry_out<K: RunnerObject>(&self, actions: Vec<Action>) -> Vec<Did> {
         stream::iter(actions.into_iter().map(|action| self.act::<K>(action)))
             .buffered(AT_ONCE)
             .collect()
             .await
     }
 
-    async fn act<K: Object>(&self, action: Action) -> Did {
+    async fn act<K: RunnerObject>(&self, action: Action) -> Did {
         let (client, namespace) = (&self.client, self.namespace.as_str());
         let did = |what: String, deletes: bool, result| Did {
             what,
@@ -258,43 +261,48 @@ impl Hands {
     }
 }
 
-async fn create<K: Object>(objects: &Api<K>, object: &K) -> Result<Effect, kube::Error> {
+async fn create<K: RunnerObject>(
+    objects: &Api<K>,
+    object: &K,
+) -> Result<ActionEffect, kube::Error> {
     match objects.create(&PostParams::default(), object).await {
-        Ok(_) => Ok(Effect::Created),
+        Ok(_) => Ok(ActionEffect::Created),
         // Most often the object is this job's own and the watch has not shown it yet. It may also
         // be left over from an earlier job of the same name, so the job is checked again soon.
-        Err(kube::Error::Api(status)) if status.reason == "AlreadyExists" => Ok(Effect::InTheWay),
+        Err(kube::Error::Api(status)) if status.reason == "AlreadyExists" => {
+            Ok(ActionEffect::InTheWay)
+        }
         Err(error) => Err(error),
     }
 }
 
-async fn delete<K: Object>(
+async fn delete<K: RunnerObject>(
     objects: &Api<K>,
     name: &str,
     uid: String,
     params: DeleteParams,
-) -> Result<Effect, kube::Error> {
+) -> Result<ActionEffect, kube::Error> {
     let only = Preconditions {
         uid: Some(uid),
         resource_version: None,
     };
     match objects.delete(name, &params.preconditions(only)).await {
-        Ok(_) => Ok(Effect::Deleted),
+        Ok(_) => Ok(ActionEffect::Deleted),
         // The object is gone, or another object has its name now.
-        Err(error) if is_gone(&error) => Ok(Effect::Already),
+        Err(error) if is_gone(&error) => Ok(ActionEffect::Already),
         Err(error) => Err(error),
     }
 }
 
-async fn put_group(groups: &Api<PodGroup>, group: &PodGroup) -> Result<Effect, kube::Error> {
+async fn put_group(groups: &Api<PodGroup>, group: &PodGroup) -> Result<ActionEffect, kube::Error> {
     if group.metadata.resource_version.is_none() {
         return create(groups, group).await;
     }
     let name = group.name_any();
     match groups.replace(&name, &PostParams::default(), group).await {
-        Ok(_) => Ok(Effect::Changed),
+        Ok(_) => Ok(ActionEffect::Changed),
         // The object changed or is gone; the watch will show its current state.
-        Err(error) if is_gone(&error) => Ok(Effect::InTheWay),
+        Err(error) if is_gone(&error) => Ok(ActionEffect::InTheWay),
         Err(error) => Err(error),
     }
 }
@@ -308,16 +316,19 @@ fn is_gone(error: &kube::Error) -> bool {
 }
 
 /// Records events for the pods created and deleted, and for those that could not be created.
-fn tell_of_pods<W: Workload>(notes: &Notes, about: &ObjectReference, done: &[Did]) {
-    let pods = |effect: Effect| -> Vec<&str> {
+fn tell_of_pods<W: Workload>(notes: &EventRecorder, about: &ObjectReference, done: &[Did]) {
+    let pods = |effect: ActionEffect| -> Vec<&str> {
         let did = done
             .iter()
             .filter(|did| matches!(did.result, Ok(known) if known == effect));
         did.filter_map(|did| did.pod.as_deref()).collect()
     };
-    for (effect, verb) in [(Effect::Created, "Created"), (Effect::Deleted, "Deleted")] {
+    for (effect, verb) in [
+        (ActionEffect::Created, "Created"),
+        (ActionEffect::Deleted, "Deleted"),
+    ] {
         let names = pods(effect);
-        let reason = W::pod_event(effect == Effect::Created);
+        let reason = W::pod_event(effect == ActionEffect::Created);
         if names.len() > TOLD_SINGLY {
             let message = format!(
                 "{verb} {} pods: {} to {}",
@@ -325,10 +336,15 @@ fn tell_of_pods<W: Workload>(notes: &Notes, about: &ObjectReference, done: &[Did
                 names[0],
                 names[names.len() - 1]
             );
-            notes.note(about, Kind::Normal, reason, &message);
+            notes.note(about, EventType::Normal, reason, &message);
         } else {
             for name in names {
-                notes.note(about, Kind::Normal, reason, &format!("{verb} pod: {name}"));
+                notes.note(
+                    about,
+                    EventType::Normal,
+                    reason,
+                    &format!("{verb} pod: {name}"),
+                );
             }
         }
     }
@@ -340,7 +356,7 @@ fn tell_of_pods<W: Workload>(notes: &Notes, about: &ObjectReference, done: &[Did
         };
         notes.note(
             about,
-            Kind::Warning,
+            EventType::Warning,
             "FailedCreate",
             &format!("Error creating: {message}"),
         );
@@ -348,7 +364,7 @@ fn tell_of_pods<W: Workload>(notes: &Notes, about: &ObjectReference, done: &[Did
 }
 
 /// The reference to a job for events.
-pub(crate) fn reference<K: Object>(job: &K) -> ObjectReference {
+pub(crate) fn reference<K: RunnerObject>(job: &K) -> ObjectReference {
     ObjectReference {
         api_version: Some(K::api_version(&()).into_owned()),
         kind: Some(K::kind(&()).into_owned()),

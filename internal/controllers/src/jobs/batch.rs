@@ -4,16 +4,16 @@ use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::{Job, JobStatus};
 use resources::names;
 use serde_json::Value;
-use workloads::Outcome;
-use workloads::job::{Observed, reconcile};
+use workloads::ReconcileOutcome;
+use workloads::job::{ObservedJob, reconcile};
 
-use super::Key;
-use super::runner::{Seen, Workload};
+use super::ObjectKey;
+use super::runner::{CachedJob, Workload};
 
 /// The Job controller.
-pub(crate) struct Batch;
+pub(crate) struct JobController;
 
-impl Workload for Batch {
+impl Workload for JobController {
     type Kind = Job;
     type Status = JobStatus;
 
@@ -21,11 +21,16 @@ impl Workload for Batch {
     const HAS_GANG: bool = false;
     const POD_LABEL: &'static str = names::BATCH_JOB_NAME;
 
-    fn noticed(&mut self, _: &Key, _: Option<&Job>) {}
+    fn noticed(&mut self, _: &ObjectKey, _: Option<&Job>) {}
 
-    fn decide(&mut self, _: &Key, seen: &Seen<'_, Job>, now: Timestamp) -> Outcome<JobStatus> {
+    fn decide(
+        &mut self,
+        _: &ObjectKey,
+        seen: &CachedJob<'_, Job>,
+        now: Timestamp,
+    ) -> ReconcileOutcome<JobStatus> {
         reconcile(
-            &Observed {
+            &ObservedJob {
                 job: seen.job,
                 pods: &seen.pods,
             },

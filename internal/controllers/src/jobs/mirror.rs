@@ -11,26 +11,26 @@ use std::sync::Arc;
 use kube::core::DeserializeGuard;
 use kube::runtime::watcher::Event;
 
-use super::{Key, Object, key_of};
+use super::{ObjectKey, RunnerObject, key_of};
 
 /// The objects of one kind, by namespace and name.
-pub(crate) struct Mirror<K> {
-    objects: BTreeMap<Key, Arc<K>>,
+pub(crate) struct KindMirror<K> {
+    objects: BTreeMap<ObjectKey, Arc<K>>,
     /// During a listing, the objects that it has shown so far.
-    listing: Option<BTreeSet<Key>>,
+    listing: Option<BTreeSet<ObjectKey>>,
     complete: bool,
 }
 
 /// One object before and after an event.
-pub(crate) struct Change<K> {
-    pub(crate) key: Key,
+pub(crate) struct ObjectEvent<K> {
+    pub(crate) key: ObjectKey,
     pub(crate) before: Option<Arc<K>>,
     pub(crate) after: Option<Arc<K>>,
 }
 
-impl<K: Object> Mirror<K> {
-    pub(crate) fn new() -> Mirror<K> {
-        Mirror {
+impl<K: RunnerObject> KindMirror<K> {
+    pub(crate) fn new() -> KindMirror<K> {
+        KindMirror {
             objects: BTreeMap::new(),
             listing: None,
             complete: false,
@@ -42,12 +42,16 @@ impl<K: Object> Mirror<K> {
         self.complete
     }
 
-    pub(crate) fn get(&self, key: &Key) -> Option<&Arc<K>> {
+    pub(crate) fn get(&self, key: &ObjectKey) -> Option<&Arc<K>> {
         self.objects.get(key)
     }
 
     /// Applies one event; objects that `keep` rejects count as absent.
-    pub(crate) fn take(&mut self, event: Event<K>, keep: impl Fn(&K) -> bool) -> Vec<Change<K>> {
+    pub(crate) fn take(
+        &mut self,
+        event: Event<K>,
+        keep: impl Fn(&K) -> bool,
+    ) -> Vec<ObjectEvent<K>> {
         match event {
             Event::Init => {
                 self.listing = Some(BTreeSet::new());
@@ -64,7 +68,7 @@ impl<K: Object> Mirror<K> {
             Event::InitDone => {
                 self.complete = true;
                 let listed = self.listing.take().unwrap_or_default();
-                let gone: Vec<Key> = self
+                let gone: Vec<ObjectKey> = self
                     .objects
                     .keys()
                     .filter(|key| !listed.contains(*key))
@@ -79,7 +83,10 @@ impl<K: Object> Mirror<K> {
 
     /// Applies one event of a watch whose objects may be unreadable, because another operator
     /// installed the kind. An unreadable object counts as absent and is left alone.
-    pub(crate) fn take_readable(&mut self, event: Event<DeserializeGuard<K>>) -> Vec<Change<K>> {
+    pub(crate) fn take_readable(
+        &mut self,
+        event: Event<DeserializeGuard<K>>,
+    ) -> Vec<ObjectEvent<K>> {
         let event = match event {
             Event::Init => Event::Init,
             Event::InitDone => Event::InitDone,
@@ -98,7 +105,7 @@ impl<K: Object> Mirror<K> {
         self.take(event, |_| true)
     }
 
-    fn put(&mut self, mut object: K, keep: impl Fn(&K) -> bool) -> Vec<Change<K>> {
+    fn put(&mut self, mut object: K, keep: impl Fn(&K) -> bool) -> Vec<ObjectEvent<K>> {
         let key = key_of(&object);
         if !keep(&object) {
             return self.leave(key);
@@ -107,14 +114,14 @@ impl<K: Object> Mirror<K> {
         object.meta_mut().managed_fields = None;
         let after = Arc::new(object);
         let before = self.objects.insert(key.clone(), after.clone());
-        vec![Change {
+        vec![ObjectEvent {
             key,
             before,
             after: Some(after),
         }]
     }
 
-    fn leave(&mut self, key: Key) -> Vec<Change<K>> {
+    fn leave(&mut self, key: ObjectKey) -> Vec<ObjectEvent<K>> {
         if self.objects.contains_key(&key) {
             vec![self.remove(key)]
         } else {
@@ -122,9 +129,9 @@ impl<K: Object> Mirror<K> {
         }
     }
 
-    fn remove(&mut self, key: Key) -> Change<K> {
+    fn remove(&mut self, key: ObjectKey) -> ObjectEvent<K> {
         let before = self.objects.remove(&key);
-        Change {
+        ObjectEvent {
             key,
             before,
             after: None,
@@ -134,14 +141,14 @@ impl<K: Object> Mirror<K> {
 
 /// The objects of one kind that jobs own, found by their owner's uid.
 pub(crate) struct Owned<K> {
-    mirror: Mirror<K>,
-    by_owner: BTreeMap<String, BTreeMap<Key, Arc<K>>>,
+    mirror: KindMirror<K>,
+    by_owner: BTreeMap<String, BTreeMap<ObjectKey, Arc<K>>>,
 }
 
-impl<K: Object> Owned<K> {
+impl<K: RunnerObject> Owned<K> {
     pub(crate) fn new() -> Owned<K> {
         Owned {
-            mirror: Mirror::new(),
+            mirror: KindMirror::new(),
             by_owner: BTreeMap::new(),
         }
     }
@@ -160,7 +167,7 @@ impl<K: Object> Owned<K> {
     }
 
     /// Applies one event and returns the jobs of this kind that it concerns.
-    pub(crate) fn take(&mut self, event: Event<K>, owner_kind: &str) -> Vec<Key> {
+    pub(crate) fn take(&mut self, event: Event<K>, owner_kind: &str) -> Vec<ObjectKey> {
         let mut concerned = Vec::new();
         for change in self
             .mirror
@@ -193,7 +200,7 @@ impl<K: Object> Owned<K> {
 }
 
 /// The uid and name of the object's controller, if it is of this kind.
-fn owner<K: Object>(object: &K, kind: &str) -> Option<(String, String)> {
+fn owner<K: RunnerObject>(object: &K, kind: &str) -> Option<(String, String)> {
     let references = object.meta().owner_references.as_deref()?;
     let controller = references
         .iter()
@@ -284,7 +291,7 @@ mod tests {
             .unwrap()
         };
         let key = ("team".to_owned(), "j".to_owned());
-        let mut jobs: Mirror<PyTorchJob> = Mirror::new();
+        let mut jobs: KindMirror<PyTorchJob> = KindMirror::new();
         jobs.take_readable(Event::Init);
         assert!(
             jobs.take_readable(Event::InitApply(job("Sometimes")))

@@ -19,7 +19,7 @@ use serde::de::DeserializeOwned;
 use tokio::task::JoinHandle;
 
 use crate::Context;
-pub(crate) use crate::key::{Key, key_of};
+pub(crate) use crate::key::{ObjectKey, key_of};
 
 /// The wait before a controller that panicked is started again.
 const RESTART_AFTER: Duration = Duration::from_secs(1);
@@ -52,11 +52,11 @@ impl JobKind {
 #[must_use]
 pub fn spawn(ctx: &Context) -> Vec<JoinHandle<()>> {
     let start = |kind: &JobKind| match kind {
-        JobKind::Job => tokio::spawn(kept_running(ctx.clone(), || batch::Batch)),
+        JobKind::Job => tokio::spawn(kept_running(ctx.clone(), || batch::JobController)),
         JobKind::PyTorchJob => {
             let config = ctx.config.clone();
             let make = move || {
-                let ports = ports::Book::new(config.rendezvous_ports.clone());
+                let ports = ports::PortAllocations::new(config.rendezvous_ports.clone());
                 pytorch::PyTorch::new(ports, config.scheduler.scheduler_names.first().cloned())
             };
             tokio::spawn(kept_running(ctx.clone(), make))
@@ -69,7 +69,7 @@ pub fn spawn(ctx: &Context) -> Vec<JoinHandle<()>> {
 /// nothing: the controller rebuilds its state from the API.
 async fn kept_running<W: runner::Workload>(mut ctx: Context, make: impl Fn() -> W) {
     loop {
-        let ended = crate::again::apart(runner::run(ctx.clone(), make())).await;
+        let ended = crate::retry::apart(runner::run(ctx.clone(), make())).await;
         let Err(error) = ended else { return };
         tracing::error!(
             controller = W::COMPONENT, %error,
@@ -84,7 +84,7 @@ async fn kept_running<W: runner::Workload>(mut ctx: Context, make: impl Fn() -> 
 }
 
 /// The bounds that the runner needs on an object's type.
-pub(crate) trait Object:
+pub(crate) trait RunnerObject:
     Resource<DynamicType = (), Scope = NamespaceResourceScope>
     + Clone
     + std::fmt::Debug
@@ -96,7 +96,7 @@ pub(crate) trait Object:
 {
 }
 
-impl<K> Object for K where
+impl<K> RunnerObject for K where
     K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
         + Clone
         + std::fmt::Debug
@@ -109,6 +109,6 @@ impl<K> Object for K where
 }
 
 /// The objects of one kind in one namespace.
-pub(crate) fn api<K: Object>(client: &Client, namespace: &str) -> kube::Api<K> {
+pub(crate) fn api<K: RunnerObject>(client: &Client, namespace: &str) -> kube::Api<K> {
     kube::Api::namespaced(client.clone(), namespace)
 }

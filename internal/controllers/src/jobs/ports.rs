@@ -5,18 +5,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-use super::Key;
+use super::ObjectKey;
 
 /// The book of ports.
-pub(crate) struct Book {
+pub(crate) struct PortAllocations {
     pub(crate) range: RangeInclusive<u16>,
-    held: BTreeMap<Key, u16>,
+    held: BTreeMap<ObjectKey, u16>,
     taken: BTreeSet<u16>,
 }
 
-impl Book {
-    pub(crate) fn new(range: RangeInclusive<u16>) -> Book {
-        Book {
+impl PortAllocations {
+    pub(crate) fn new(range: RangeInclusive<u16>) -> PortAllocations {
+        PortAllocations {
             range,
             held: BTreeMap::new(),
             taken: BTreeSet::new(),
@@ -25,28 +25,32 @@ impl Book {
 
     /// Records that a job's annotation claims a port. The first job to claim a port holds it. A
     /// port handed out since takes precedence over the annotation, which may be older.
-    pub(crate) fn seen(&mut self, key: &Key, port: u16) {
+    pub(crate) fn seen(&mut self, key: &ObjectKey, port: u16) {
         if !self.held.contains_key(key) && !self.taken.contains(&port) {
             self.hold(key, port);
         }
     }
 
     /// Records that the job holds this port now, and no other.
-    pub(crate) fn hold(&mut self, key: &Key, port: u16) {
+    pub(crate) fn hold(&mut self, key: &ObjectKey, port: u16) {
         self.release(key);
         self.held.insert(key.clone(), port);
         self.taken.insert(port);
     }
 
     /// The job no longer needs its port.
-    pub(crate) fn release(&mut self, key: &Key) {
+    pub(crate) fn release(&mut self, key: &ObjectKey) {
         if let Some(port) = self.held.remove(key) {
             self.taken.remove(&port);
         }
     }
 
     /// Calls `ask` with the ports that other jobs hold.
-    pub(crate) fn with_others<T>(&mut self, key: &Key, ask: impl FnOnce(&BTreeSet<u16>) -> T) -> T {
+    pub(crate) fn with_others<T>(
+        &mut self,
+        key: &ObjectKey,
+        ask: impl FnOnce(&BTreeSet<u16>) -> T,
+    ) -> T {
         let own = self.held.get(key).copied();
         if let Some(own) = own {
             self.taken.remove(&own);
@@ -62,16 +66,16 @@ impl Book {
 mod tests {
     use super::*;
 
-    fn key(name: &str) -> Key {
+    fn key(name: &str) -> ObjectKey {
         ("team".to_owned(), name.to_owned())
     }
 
     #[test]
     fn a_port_is_held_by_one_job_at_a_time() {
-        let mut book = Book::new(20_000..=20_009);
+        let mut book = PortAllocations::new(20_000..=20_009);
         book.seen(&key("a"), 20_000);
         book.seen(&key("copy-of-a"), 20_000);
-        let others = |book: &mut Book, name| book.with_others(&key(name), Clone::clone);
+        let others = |book: &mut PortAllocations, name| book.with_others(&key(name), Clone::clone);
         assert!(others(&mut book, "a").is_empty());
         assert!(others(&mut book, "copy-of-a").contains(&20_000));
         book.hold(&key("a"), 20_003);
@@ -83,10 +87,10 @@ mod tests {
 
     #[test]
     fn a_job_keeps_its_port_when_asking_panics() {
-        let mut book = Book::new(1..=9);
+        let mut book = PortAllocations::new(1..=9);
         let key = ("team".to_owned(), "a".to_owned());
         book.hold(&key, 5);
-        let asked = crate::again::caught(|| book.with_others(&key, |_| -> u8 { panic!("asked") }));
+        let asked = crate::retry::caught(|| book.with_others(&key, |_| -> u8 { panic!("asked") }));
         assert_eq!(asked.unwrap_err().0, "asked");
         let other = ("team".to_owned(), "b".to_owned());
         assert!(book.with_others(&other, |taken| taken.contains(&5)));

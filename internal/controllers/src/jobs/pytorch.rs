@@ -4,22 +4,22 @@ use jiff::Timestamp;
 use resources::kinds::{PyTorchJob, PyTorchJobStatus};
 use resources::names;
 use serde_json::Value;
-use workloads::Outcome;
-use workloads::pytorch::{Network, Observed, annotated_port, is_finished, reconcile};
+use workloads::ReconcileOutcome;
+use workloads::pytorch::{Network, ObservedPyTorchJob, annotated_port, is_finished, reconcile};
 
-use super::Key;
-use super::ports::Book;
-use super::runner::{Seen, Workload};
+use super::ObjectKey;
+use super::ports::PortAllocations;
+use super::runner::{CachedJob, Workload};
 
 /// The PyTorchJob controller.
 pub(crate) struct PyTorch {
-    ports: Book,
+    ports: PortAllocations,
     network: Network,
     scheduler_name: String,
 }
 
 impl PyTorch {
-    pub(crate) fn new(ports: Book, scheduler_name: Option<String>) -> PyTorch {
+    pub(crate) fn new(ports: PortAllocations, scheduler_name: Option<String>) -> PyTorch {
         let network = if ports.range.is_empty() {
             Network::PerPod
         } else {
@@ -43,7 +43,7 @@ impl Workload for PyTorch {
     const HAS_GANG: bool = true;
     const POD_LABEL: &'static str = names::JOB_NAME;
 
-    fn noticed(&mut self, key: &Key, job: Option<&PyTorchJob>) {
+    fn noticed(&mut self, key: &ObjectKey, job: Option<&PyTorchJob>) {
         match job.filter(|job| !is_finished(job)) {
             None => self.ports.release(key),
             Some(job) => {
@@ -56,13 +56,13 @@ impl Workload for PyTorch {
 
     fn decide(
         &mut self,
-        key: &Key,
-        seen: &Seen<'_, PyTorchJob>,
+        key: &ObjectKey,
+        seen: &CachedJob<'_, PyTorchJob>,
         now: Timestamp,
-    ) -> Outcome<PyTorchJobStatus> {
+    ) -> ReconcileOutcome<PyTorchJobStatus> {
         let (network, scheduler_name) = (&self.network, self.scheduler_name.as_str());
         let outcome = self.ports.with_others(key, |taken_ports| {
-            let observed = Observed {
+            let observed = ObservedPyTorchJob {
                 job: seen.job,
                 pods: &seen.pods,
                 pod_group: seen.pod_group,

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use super::Key;
+use super::ObjectKey;
 
 /// Changes within this time are handled in one reconciliation.
 const GATHER: Duration = Duration::from_millis(10);
@@ -20,25 +20,25 @@ const RETRY_MAX: Duration = Duration::from_secs(60);
 
 /// The workqueue. It holds each key at most once.
 #[derive(Default)]
-pub(crate) struct Queue {
-    due: BTreeSet<(Instant, Key)>,
-    at: BTreeMap<Key, Instant>,
+pub(crate) struct WorkQueue {
+    due: BTreeSet<(Instant, ObjectKey)>,
+    at: BTreeMap<ObjectKey, Instant>,
     /// Keys in reconciliation, and when to run each again if something changed meanwhile.
-    busy: BTreeMap<Key, Option<Instant>>,
-    failures: BTreeMap<Key, u32>,
+    busy: BTreeMap<ObjectKey, Option<Instant>>,
+    failures: BTreeMap<ObjectKey, u32>,
     /// The gathering time of jobs for which it is longer than usual.
-    gather: BTreeMap<Key, Duration>,
+    gather: BTreeMap<ObjectKey, Duration>,
 }
 
-impl Queue {
+impl WorkQueue {
     /// Something about the job changed.
-    pub(crate) fn changed(&mut self, key: &Key, now: Instant) {
+    pub(crate) fn changed(&mut self, key: &ObjectKey, now: Instant) {
         let gather = self.gather.get(key).copied().unwrap_or(GATHER);
         self.wake(key, now + gather);
     }
 
     /// Records how long the job's reconciliation took; zero for a job that is gone.
-    pub(crate) fn cost(&mut self, key: &Key, took: Duration) {
+    pub(crate) fn cost(&mut self, key: &ObjectKey, took: Duration) {
         let gather = took.saturating_mul(GATHER_TIMES).min(GATHER_MAX);
         if gather > GATHER {
             self.gather.insert(key.clone(), gather);
@@ -48,7 +48,7 @@ impl Queue {
     }
 
     /// The job is to be reconciled by this time.
-    pub(crate) fn wake(&mut self, key: &Key, at: Instant) {
+    pub(crate) fn wake(&mut self, key: &ObjectKey, at: Instant) {
         if let Some(again) = self.busy.get_mut(key) {
             *again = Some(again.map_or(at, |known| known.min(at)));
             return;
@@ -65,7 +65,7 @@ impl Queue {
     }
 
     /// The next due job; it stays busy until `done` or `failed`.
-    pub(crate) fn take(&mut self, now: Instant) -> Option<Key> {
+    pub(crate) fn take(&mut self, now: Instant) -> Option<ObjectKey> {
         let first = self.due.first().filter(|(at, _)| *at <= now)?.clone();
         self.due.remove(&first);
         self.at.remove(&first.1);
@@ -79,13 +79,13 @@ impl Queue {
     }
 
     /// The job's reconciliation ended; it may have requested the next one.
-    pub(crate) fn done(&mut self, key: &Key, again: Option<Instant>) {
+    pub(crate) fn done(&mut self, key: &ObjectKey, again: Option<Instant>) {
         self.failures.remove(key);
         self.release(key, again);
     }
 
     /// The job's reconciliation failed; it runs again after the backoff, and no earlier.
-    pub(crate) fn failed(&mut self, key: &Key, now: Instant) {
+    pub(crate) fn failed(&mut self, key: &ObjectKey, now: Instant) {
         let failures = self.failures.entry(key.clone()).or_default();
         let wait = RETRY_FIRST
             .saturating_mul(1 << (*failures).min(16))
@@ -95,7 +95,7 @@ impl Queue {
         self.release(key, Some(now + wait));
     }
 
-    fn release(&mut self, key: &Key, again: Option<Instant>) {
+    fn release(&mut self, key: &ObjectKey, again: Option<Instant>) {
         let came_up = self.busy.remove(key).flatten();
         if let Some(at) = came_up.into_iter().chain(again).min() {
             self.wake(key, at);
@@ -107,13 +107,13 @@ impl Queue {
 mod tests {
     use super::*;
 
-    fn key(name: &str) -> Key {
+    fn key(name: &str) -> ObjectKey {
         ("team".to_owned(), name.to_owned())
     }
 
     #[test]
     fn changes_close_together_are_taken_once() {
-        let (mut queue, start) = (Queue::default(), Instant::now());
+        let (mut queue, start) = (WorkQueue::default(), Instant::now());
         queue.changed(&key("a"), start);
         queue.changed(&key("a"), start + Duration::from_millis(1));
         assert_eq!(queue.take(start), None);
@@ -123,8 +123,8 @@ mod tests {
 
     #[test]
     fn a_job_that_takes_long_to_look_at_is_looked_at_less_often() {
-        let (mut queue, start) = (Queue::default(), Instant::now());
-        let after = |queue: &mut Queue, took: u64| {
+        let (mut queue, start) = (WorkQueue::default(), Instant::now());
+        let after = |queue: &mut WorkQueue, took: u64| {
             queue.cost(&key("a"), Duration::from_millis(took));
             queue.changed(&key("a"), start);
             let at = queue.next().unwrap();
@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn a_change_during_a_look_asks_for_another() {
-        let (mut queue, start) = (Queue::default(), Instant::now());
+        let (mut queue, start) = (WorkQueue::default(), Instant::now());
         queue.wake(&key("a"), start);
         queue.take(start);
         queue.changed(&key("a"), start);
@@ -150,7 +150,7 @@ mod tests {
 
     #[test]
     fn the_earlier_of_two_times_counts() {
-        let (mut queue, start) = (Queue::default(), Instant::now());
+        let (mut queue, start) = (WorkQueue::default(), Instant::now());
         queue.wake(&key("a"), start + Duration::from_secs(5));
         queue.wake(&key("a"), start + Duration::from_secs(2));
         queue.wake(&key("a"), start + Duration::from_secs(7));
@@ -162,7 +162,7 @@ mod tests {
 
     #[test]
     fn failures_in_a_row_wait_longer_each_time_up_to_a_bound() {
-        let (mut queue, mut now) = (Queue::default(), Instant::now());
+        let (mut queue, mut now) = (WorkQueue::default(), Instant::now());
         queue.wake(&key("a"), now);
         let mut waits = Vec::new();
         for _ in 0..12 {

@@ -19,15 +19,15 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::task::{Id, JoinError, JoinSet};
-use workloads::Outcome;
+use workloads::ReconcileOutcome;
 
 use super::apply::{self, Applied};
-use super::mirror::{Mirror, Owned};
-use super::queue::Queue;
-use super::{Key, Object, key_of};
+use super::mirror::{KindMirror, Owned};
+use super::queue::WorkQueue;
+use super::{ObjectKey, RunnerObject, key_of};
 use crate::Context;
-use crate::again::{self, caught};
-use crate::notes::{Kind, Notes};
+use crate::event_recorder::{EventRecorder, EventType};
+use crate::retry::{self, caught};
 
 /// How many jobs have writes in flight at once.
 const AT_ONCE: usize = 32;
@@ -39,7 +39,7 @@ const RECHECK: Duration = Duration::from_secs(2);
 const STOPPING: Duration = Duration::from_secs(5);
 
 /// The cached state of one job.
-pub(crate) struct Seen<'a, K> {
+pub(crate) struct CachedJob<'a, K> {
     pub(crate) job: &'a K,
     pub(crate) pods: Vec<&'a Pod>,
     pub(crate) services: Vec<&'a Service>,
@@ -48,7 +48,7 @@ pub(crate) struct Seen<'a, K> {
 
 /// One kind of job.
 pub(crate) trait Workload: Send + 'static {
-    type Kind: Object;
+    type Kind: RunnerObject;
     type Status: Serialize + Send;
 
     /// The component that its events name.
@@ -59,15 +59,15 @@ pub(crate) trait Workload: Send + 'static {
     const POD_LABEL: &'static str;
 
     /// The job was seen, or seen to be gone.
-    fn noticed(&mut self, key: &Key, job: Option<&Self::Kind>);
+    fn noticed(&mut self, key: &ObjectKey, job: Option<&Self::Kind>);
 
     /// Decides about a job.
     fn decide(
         &mut self,
-        key: &Key,
-        seen: &Seen<'_, Self::Kind>,
+        key: &ObjectKey,
+        seen: &CachedJob<'_, Self::Kind>,
         now: Timestamp,
-    ) -> Outcome<Self::Status>;
+    ) -> ReconcileOutcome<Self::Status>;
 
     /// The job's stored status.
     fn status_of(job: &Self::Kind) -> Value;
@@ -77,7 +77,7 @@ pub(crate) trait Workload: Send + 'static {
 }
 
 /// One event of one of the watches.
-enum Heard<K> {
+enum JobWatchEvent<K> {
     Job(Box<watcher::Event<DeserializeGuard<K>>>),
     Pod(Box<watcher::Event<Pod>>),
     Service(Box<watcher::Event<Service>>),
@@ -86,11 +86,11 @@ enum Heard<K> {
     Trouble(watcher::Error),
 }
 
-type Hearing<K> = Pin<Box<dyn Stream<Item = Heard<K>> + Send>>;
+type JobWatchStream<K> = Pin<Box<dyn Stream<Item = JobWatchEvent<K>> + Send>>;
 
 /// Runs the controller of one kind until the server stops.
 pub(crate) async fn run<W: Workload>(ctx: Context, workload: W) {
-    let notes = Notes::new(ctx.client.clone(), W::COMPONENT);
+    let notes = EventRecorder::new(ctx.client.clone(), W::COMPONENT);
     let mut hearing = hearing::<W>(&ctx.client);
     let mut stop = ctx.stop.clone();
     let mut runner = Runner::new(ctx.client, notes, workload);
@@ -106,7 +106,7 @@ pub(crate) async fn run<W: Workload>(ctx: Context, workload: W) {
             tokio::time::sleep_until(due.unwrap_or_else(|| Instant::now() + LONGEST_WAIT).into());
         tokio::select! {
             heard = hearing.next() => match heard {
-                Some(heard) => runner.hear(heard),
+                Some(heard) => runner.receive(heard),
                 None => break,
             },
             Some(done) = writes.join_next_with_id() => runner.finish(done),
@@ -123,80 +123,80 @@ pub(crate) async fn run<W: Workload>(ctx: Context, workload: W) {
     }
 }
 
-fn hearing<W: Workload>(client: &Client) -> Hearing<W::Kind> {
+fn hearing<W: Workload>(client: &Client) -> JobWatchStream<W::Kind> {
     let mut streams = vec![
         listen::<DeserializeGuard<W::Kind>, W::Kind>(
             client,
             watcher::Config::default(),
-            Heard::Job,
+            JobWatchEvent::Job,
         ),
         listen::<Pod, W::Kind>(
             client,
             watcher::Config::default().labels(W::POD_LABEL),
-            Heard::Pod,
+            JobWatchEvent::Pod,
         ),
     ];
     if W::HAS_GANG {
         streams.push(listen::<Service, W::Kind>(
             client,
             watcher::Config::default(),
-            Heard::Service,
+            JobWatchEvent::Service,
         ));
         streams.push(listen::<DeserializeGuard<PodGroup>, W::Kind>(
             client,
             watcher::Config::default(),
-            Heard::Group,
+            JobWatchEvent::Group,
         ));
     }
     Box::pin(select_all(streams))
 }
 
-fn listen<O, K: Object>(
+fn listen<O, K: RunnerObject>(
     client: &Client,
     chosen: watcher::Config,
-    tell: impl Fn(Box<watcher::Event<O>>) -> Heard<K> + Send + 'static,
-) -> Hearing<K>
+    tell: impl Fn(Box<watcher::Event<O>>) -> JobWatchEvent<K> + Send + 'static,
+) -> JobWatchStream<K>
 where
     O: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
 {
     let events = watcher(Api::<O>::all(client.clone()), chosen);
     Box::pin(
         events
-            .backoff(crate::again::Waits::default())
+            .backoff(crate::retry::Waits::default())
             .map(move |event| match event {
                 Ok(event) => tell(Box::new(event)),
-                Err(error) => Heard::Trouble(error),
+                Err(error) => JobWatchEvent::Trouble(error),
             }),
     )
 }
 
 struct Runner<W: Workload> {
     client: Client,
-    notes: Notes,
+    notes: EventRecorder,
     workload: W,
-    jobs: Mirror<W::Kind>,
+    jobs: KindMirror<W::Kind>,
     pods: Owned<Pod>,
     services: Owned<Service>,
-    groups: Mirror<PodGroup>,
+    groups: KindMirror<PodGroup>,
     /// Jobs as last written, until the watch shows them.
-    written: BTreeMap<Key, Arc<W::Kind>>,
-    queue: Queue,
+    written: BTreeMap<ObjectKey, Arc<W::Kind>>,
+    queue: WorkQueue,
     /// The job that each write in flight belongs to.
-    writing: HashMap<Id, Key>,
+    writing: HashMap<Id, ObjectKey>,
 }
 
 impl<W: Workload> Runner<W> {
-    fn new(client: Client, notes: Notes, workload: W) -> Runner<W> {
+    fn new(client: Client, notes: EventRecorder, workload: W) -> Runner<W> {
         Runner {
             client,
             notes,
             workload,
-            jobs: Mirror::new(),
+            jobs: KindMirror::new(),
             pods: Owned::new(),
             services: Owned::new(),
-            groups: Mirror::new(),
+            groups: KindMirror::new(),
             written: BTreeMap::new(),
-            queue: Queue::default(),
+            queue: WorkQueue::default(),
             writing: HashMap::new(),
         }
     }
@@ -207,27 +207,27 @@ impl<W: Workload> Runner<W> {
         self.jobs.is_complete() && self.pods.is_complete() && (gang || !W::HAS_GANG)
     }
 
-    fn hear(&mut self, heard: Heard<W::Kind>) {
+    fn receive(&mut self, heard: JobWatchEvent<W::Kind>) {
         let now = Instant::now();
         let kind = W::Kind::kind(&());
         let concerned = match heard {
-            Heard::Job(event) => {
+            JobWatchEvent::Job(event) => {
                 let changes = self.jobs.take_readable(*event);
                 for change in &changes {
                     self.workload.noticed(&change.key, change.after.as_deref());
                 }
                 changes.into_iter().map(|change| change.key).collect()
             }
-            Heard::Pod(event) => self.pods.take(*event, &kind),
-            Heard::Service(event) => self.services.take(*event, &kind),
+            JobWatchEvent::Pod(event) => self.pods.take(*event, &kind),
+            JobWatchEvent::Service(event) => self.services.take(*event, &kind),
             // A PodGroup has its job's name.
-            Heard::Group(event) => self
+            JobWatchEvent::Group(event) => self
                 .groups
                 .take_readable(*event)
                 .into_iter()
                 .map(|change| change.key)
                 .collect(),
-            Heard::Trouble(error) => {
+            JobWatchEvent::Trouble(error) => {
                 tracing::warn!(controller = W::COMPONENT, %error, "a watch ended; the job controller opens it again");
                 Vec::new()
             }
@@ -242,11 +242,11 @@ impl<W: Workload> Runner<W> {
             let Some(key) = self.queue.take(Instant::now()) else {
                 return;
             };
-            self.look_at(key, writes);
+            self.inspect(key, writes);
         }
     }
 
-    fn look_at(&mut self, key: Key, writes: &mut JoinSet<Applied<W::Kind>>) {
+    fn inspect(&mut self, key: ObjectKey, writes: &mut JoinSet<Applied<W::Kind>>) {
         let begun = Instant::now();
         let Some(job) = self.newest(&key) else {
             self.queue.cost(&key, Duration::ZERO);
@@ -254,7 +254,7 @@ impl<W: Workload> Runner<W> {
             return;
         };
         let uid = job.uid().unwrap_or_default();
-        let seen = Seen {
+        let seen = CachedJob {
             job: job.as_ref(),
             pods: self.pods.of(&uid),
             services: self.services.of(&uid),
@@ -272,7 +272,7 @@ impl<W: Workload> Runner<W> {
         let again = outcome
             .requeue_at
             .map(|at| Instant::now() + wait_until(at, now));
-        let work = apply::Work::new::<W>(&job, outcome);
+        let work = apply::JobWrites::new::<W>(&job, outcome);
         self.queue.cost(&key, begun.elapsed());
         if work.is_nothing() {
             self.queue.done(&key, again);
@@ -289,7 +289,7 @@ impl<W: Workload> Runner<W> {
     }
 
     /// A job whose decision panicked backs off; the others go on.
-    fn set_aside(&self, key: &Key, job: &W::Kind, panic: &str) {
+    fn set_aside(&self, key: &ObjectKey, job: &W::Kind, panic: &str) {
         tracing::error!(
             controller = W::COMPONENT,
             namespace = key.0,
@@ -297,13 +297,13 @@ impl<W: Workload> Runner<W> {
             panic,
             "the controller panicked on a job; it leaves the job as it is and tries again later"
         );
-        let (about, words) = (apply::reference(job), again::panicked_note(panic));
+        let (about, words) = (apply::reference(job), retry::panicked_note(panic));
         self.notes
-            .note(&about, Kind::Warning, again::PANICKED, &words);
+            .note(&about, EventType::Warning, retry::PANICKED, &words);
     }
 
     /// The job as last seen or last written, whichever is newer.
-    fn newest(&mut self, key: &Key) -> Option<Arc<W::Kind>> {
+    fn newest(&mut self, key: &ObjectKey) -> Option<Arc<W::Kind>> {
         let Some(seen) = self.jobs.get(key) else {
             self.written.remove(key);
             return None;
@@ -326,8 +326,10 @@ impl<W: Workload> Runner<W> {
             Ok((_, applied)) => applied,
             Err(error) => {
                 let panic = error.try_into_panic();
-                let words =
-                    panic.map_or_else(|error| error.to_string(), |panic| again::words_of(&*panic));
+                let words = panic.map_or_else(
+                    |error| error.to_string(),
+                    |panic| retry::panic_message(&*panic),
+                );
                 if let Some(job) = self.newest(&key) {
                     self.set_aside(&key, job.as_ref(), &words);
                 }
@@ -359,7 +361,7 @@ impl<W: Workload> Runner<W> {
 
 /// Resource versions of one store grow. One that is not a number counts as the oldest, so that the
 /// watch's object wins.
-fn version<K: Object>(object: &K) -> u64 {
+fn version<K: RunnerObject>(object: &K) -> u64 {
     object
         .meta()
         .resource_version
@@ -396,12 +398,17 @@ mod tests {
         const HAS_GANG: bool = false;
         const POD_LABEL: &'static str = "job";
 
-        fn noticed(&mut self, _: &Key, _: Option<&Job>) {}
+        fn noticed(&mut self, _: &ObjectKey, _: Option<&Job>) {}
 
-        fn decide(&mut self, key: &Key, seen: &Seen<'_, Job>, _: Timestamp) -> Outcome<JobStatus> {
+        fn decide(
+            &mut self,
+            key: &ObjectKey,
+            seen: &CachedJob<'_, Job>,
+            _: Timestamp,
+        ) -> ReconcileOutcome<JobStatus> {
             assert_ne!(key.1, "bad", "over it");
             self.0.fetch_add(1, Ordering::SeqCst);
-            let nothing = workloads::job::Observed {
+            let nothing = workloads::job::ObservedJob {
                 job: seen.job,
                 pods: &[],
             };
@@ -417,10 +424,10 @@ mod tests {
         }
     }
 
-    fn told(name: &str) -> Heard<Job> {
+    fn told(name: &str) -> JobWatchEvent<Job> {
         let job = json!({"metadata": {"namespace": "ns", "name": name, "uid": name}});
         let job = DeserializeGuard(Ok(serde_json::from_value(job).unwrap()));
-        Heard::Job(Box::new(watcher::Event::InitApply(job)))
+        JobWatchEvent::Job(Box::new(watcher::Event::InitApply(job)))
     }
 
     #[tokio::test]
@@ -429,19 +436,19 @@ mod tests {
             Ok::<_, kube::Error>(Response::new(Body::from(b"{}".to_vec())))
         };
         let client = Client::new(tower::service_fn(refuse), "default");
-        let notes = Notes::new(client.clone(), "frail");
+        let notes = EventRecorder::new(client.clone(), "frail");
         let asked = Arc::new(AtomicUsize::new(0));
         let mut runner = Runner::new(client, notes, Frail(asked.clone()));
         for heard in [
-            Heard::Pod(Box::new(watcher::Event::Init)),
-            Heard::Pod(Box::new(watcher::Event::InitDone)),
-            Heard::Job(Box::new(watcher::Event::Init)),
+            JobWatchEvent::Pod(Box::new(watcher::Event::Init)),
+            JobWatchEvent::Pod(Box::new(watcher::Event::InitDone)),
+            JobWatchEvent::Job(Box::new(watcher::Event::Init)),
             told("bad"),
             told("good"),
             told("other"),
-            Heard::Job(Box::new(watcher::Event::InitDone)),
+            JobWatchEvent::Job(Box::new(watcher::Event::InitDone)),
         ] {
-            runner.hear(heard);
+            runner.receive(heard);
         }
         let mut writes = JoinSet::new();
         while asked.load(Ordering::SeqCst) < 2 {

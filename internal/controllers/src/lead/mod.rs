@@ -19,7 +19,7 @@ pub use fence::{Fence, Fenced};
 
 /// The durations of leader election.
 #[derive(Clone, Copy, Debug)]
-pub struct Times {
+pub struct LeaseDurations {
     /// How long other candidates leave the lease alone after they saw a renewal; in whole seconds.
     pub lease: Duration,
     /// How long the holder acts after it sent a renewal. Shorter than `lease` by more than the time
@@ -29,12 +29,12 @@ pub struct Times {
     pub retry: Duration,
 }
 
-impl Default for Times {
+impl Default for LeaseDurations {
     /// A candidate takes over from a dead holder 10 to 12 seconds after the last renewal. With
     /// client-go's 15, 10 and 2 seconds that would be up to 19, and the new leader's start comes on
     /// top.
-    fn default() -> Times {
-        Times {
+    fn default() -> LeaseDurations {
+        LeaseDurations {
             lease: Duration::from_secs(10),
             renew: Duration::from_secs(7),
             retry: Duration::from_secs(1),
@@ -43,12 +43,12 @@ impl Default for Times {
 }
 
 /// A candidate for leadership.
-pub struct Candidate {
+pub struct LeaderCandidate {
     leases: Api<Lease>,
     client: Client,
     name: String,
     identity: String,
-    times: Times,
+    times: LeaseDurations,
     /// The lease's spec as last seen, and since when it is unchanged. The resource version does not
     /// count: a write of a label or an annotation is no renewal.
     seen: Option<(LeaseSpec, Instant)>,
@@ -56,18 +56,18 @@ pub struct Candidate {
 }
 
 /// A term of leadership; it ends when the lease is lost or released.
-pub struct Term {
+pub struct LeadershipTerm {
     fence: Fence,
     client: Client,
     leases: Api<Lease>,
     identity: String,
-    times: Times,
+    times: LeaseDurations,
     lease: Lease,
     /// The time until which writes may go out.
     until: Instant,
 }
 
-impl Candidate {
+impl LeaderCandidate {
     /// A candidate for the lease of this name. `identity` must be unique to this server and this
     /// start of it.
     #[must_use]
@@ -76,9 +76,9 @@ impl Candidate {
         namespace: &str,
         name: &str,
         identity: &str,
-        times: Times,
-    ) -> Candidate {
-        Candidate {
+        times: LeaseDurations,
+    ) -> LeaderCandidate {
+        LeaderCandidate {
             leases: Api::namespaced(client.clone(), namespace),
             client,
             name: name.to_owned(),
@@ -96,14 +96,14 @@ impl Candidate {
     }
 
     /// Waits until this candidate leads. Errors are logged and retried.
-    pub async fn lead(&mut self) -> Term {
+    pub async fn lead(&mut self) -> LeadershipTerm {
         loop {
             let asked = Instant::now();
             let next = match timeout(self.times.renew, self.take(asked)).await {
-                Ok(Ok(Step::Taken(lease))) => {
+                Ok(Ok(LeaseStep::Taken(lease))) => {
                     self.leader.send_replace(self.identity.clone());
                     let until = asked + self.times.renew;
-                    return Term {
+                    return LeadershipTerm {
                         fence: Fence::open_until(until),
                         client: self.client.clone(),
                         leases: self.leases.clone(),
@@ -113,7 +113,7 @@ impl Candidate {
                         until,
                     };
                 }
-                Ok(Ok(Step::Held(free))) => free.min(Instant::now() + self.times.retry),
+                Ok(Ok(LeaseStep::Held(free))) => free.min(Instant::now() + self.times.retry),
                 Ok(Err(error)) => {
                     tracing::warn!(%error, lease = self.name, "the server could not acquire the leader lease; it tries again");
                     Instant::now() + self.times.retry
@@ -130,7 +130,7 @@ impl Candidate {
         }
     }
 
-    async fn take(&mut self, asked: Instant) -> kube::Result<Step> {
+    async fn take(&mut self, asked: Instant) -> kube::Result<LeaseStep> {
         let now = Timestamp::now();
         let length = self.times.lease;
         let Some(lease) = self.leases.get_opt(&self.name).await? else {
@@ -152,7 +152,7 @@ impl Candidate {
             let since = self.seen.as_ref().map_or(asked, |(_, since)| *since);
             let free = since + lease::duration(&lease).unwrap_or(length);
             if holder != self.identity && Instant::now() < free {
-                return Ok(Step::Held(free));
+                return Ok(LeaseStep::Held(free));
             }
         }
         let mine = lease::taken(&lease, &self.identity, length, now);
@@ -164,11 +164,11 @@ impl Candidate {
     }
 
     /// Another candidate may have been faster.
-    fn answered(&self, answer: kube::Result<Lease>) -> kube::Result<Step> {
+    fn answered(&self, answer: kube::Result<Lease>) -> kube::Result<LeaseStep> {
         match answer {
-            Ok(lease) => Ok(Step::Taken(Box::new(lease))),
+            Ok(lease) => Ok(LeaseStep::Taken(Box::new(lease))),
             Err(kube::Error::Api(status)) if status.code == 409 => {
-                Ok(Step::Held(Instant::now() + self.times.retry))
+                Ok(LeaseStep::Held(Instant::now() + self.times.retry))
             }
             Err(error) => Err(error),
         }
@@ -176,13 +176,13 @@ impl Candidate {
 }
 
 /// The result of trying to take the lease.
-enum Step {
+enum LeaseStep {
     Taken(Box<Lease>),
     /// Another candidate holds it, at least until this moment.
     Held(Instant),
 }
 
-impl Term {
+impl LeadershipTerm {
     /// A client that can write while the term lasts, and read at any time.
     #[must_use]
     pub fn client(&self) -> Client {

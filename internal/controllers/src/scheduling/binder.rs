@@ -10,17 +10,17 @@ use scheduler::Bind;
 use serde_json::{Value, json};
 use tracing::Instrument;
 
-use super::asking::{Answer, kept_back, until_answered, until_known};
+use super::api_retry::{AttemptResult, is_fenced, until_answered, until_known};
 
 /// How a binding ended.
-pub(super) struct Outcome {
+pub(super) struct BindingOutcome {
     pub(super) bind: Bind,
     /// Why the pod is not bound as planned.
-    pub(super) refused: Option<Refused>,
+    pub(super) refused: Option<BindingRefused>,
 }
 
 /// A pod was not bound as planned.
-pub(super) struct Refused {
+pub(super) struct BindingRefused {
     /// The API's reason.
     pub(super) why: String,
     /// The pod's state after the refusal, if the API was asked.
@@ -28,7 +28,7 @@ pub(super) struct Refused {
 }
 
 /// The result of one request.
-enum Asked {
+enum BindRequestResult {
     Bound,
     /// Nothing was written, for this reason.
     Refused(String),
@@ -37,7 +37,7 @@ enum Asked {
 }
 
 /// Binds one pod, in a span with the pod and its node.
-pub(super) async fn bind(client: Client, bind: Bind) -> Outcome {
+pub(super) async fn bind(client: Client, bind: Bind) -> BindingOutcome {
     let span = tracing::info_span!(
         "bind",
         namespace = bind.pod.namespace,
@@ -47,58 +47,58 @@ pub(super) async fn bind(client: Client, bind: Bind) -> Outcome {
     write(client, bind).instrument(span).await
 }
 
-async fn write(client: Client, bind: Bind) -> Outcome {
+async fn write(client: Client, bind: Bind) -> BindingOutcome {
     let api: Api<Pod> = Api::namespaced(client, &bind.pod.namespace);
     let refused = match ask(&api, &bind).await {
-        Asked::Bound => None,
-        Asked::Refused(why) => Some(Refused { why, found: None }),
-        Asked::Unclear(why) => ask_after(&api, &bind, why).await,
+        BindRequestResult::Bound => None,
+        BindRequestResult::Refused(why) => Some(BindingRefused { why, found: None }),
+        BindRequestResult::Unclear(why) => ask_after(&api, &bind, why).await,
     };
     match &refused {
         None => tracing::debug!("the pod is bound"),
         Some(refused) => tracing::debug!(why = refused.why, "the pod is not bound as planned"),
     }
-    Outcome { bind, refused }
+    BindingOutcome { bind, refused }
 }
 
 /// Requests the binding; retries only where the API has said that it did not process the request.
-async fn ask(api: &Api<Pod>, meant: &Bind) -> Asked {
+async fn ask(api: &Api<Pod>, meant: &Bind) -> BindRequestResult {
     let (binding, params) = (&binding(meant), &PostParams::default());
     let answer = until_answered(|| async move {
         let answer: Result<Value, kube::Error> = api
             .create_subresource("binding", &meant.pod.name, params, binding)
             .await;
         let Err(error) = answer else {
-            return Answer::Given(Asked::Bound);
+            return AttemptResult::Given(BindRequestResult::Bound);
         };
         let said = error.to_string();
         match error {
             // Too many requests.
-            kube::Error::Api(status) if status.code == 429 => Answer::Lost(said),
+            kube::Error::Api(status) if status.code == 429 => AttemptResult::Lost(said),
             kube::Error::Api(status) if status.code != 409 && (400..500).contains(&status.code) => {
-                Answer::Given(Asked::Refused(said))
+                AttemptResult::Given(BindRequestResult::Refused(said))
             }
-            error if kept_back(&error) => Answer::Given(Asked::Refused(said)),
-            _ => Answer::Given(Asked::Unclear(said)),
+            error if is_fenced(&error) => AttemptResult::Given(BindRequestResult::Refused(said)),
+            _ => AttemptResult::Given(BindRequestResult::Unclear(said)),
         }
     })
     .await;
-    answer.unwrap_or_else(|none| Asked::Refused(none.to_string()))
+    answer.unwrap_or_else(|none| BindRequestResult::Refused(none.to_string()))
 }
 
 /// Reads the pod's state after an inconclusive answer.
-async fn ask_after(api: &Api<Pod>, meant: &Bind, why: String) -> Option<Refused> {
+async fn ask_after(api: &Api<Pod>, meant: &Bind, why: String) -> Option<BindingRefused> {
     let known = until_known(|| async move {
         match api.get_opt(&meant.pod.name).await {
-            Ok(pod) => Answer::Given(pod),
-            Err(error) => Answer::Lost(error.to_string()),
+            Ok(pod) => AttemptResult::Given(pod),
+            Err(error) => AttemptResult::Lost(error.to_string()),
         }
     })
     .await;
     match known {
         Ok(Some(pod)) if is_bound_so(&pod, meant) => None,
-        Ok(found) => Some(Refused { why, found }),
-        Err(said) => Some(Refused {
+        Ok(found) => Some(BindingRefused { why, found }),
+        Err(said) => Some(BindingRefused {
             why: format!("{why}; the pod's current state cannot be read: {said}"),
             found: None,
         }),

@@ -10,7 +10,7 @@ use std::time::Duration;
 use scheduler::{Bind, Event, GroupRef, GroupUpdate, Scheduler, VolumesReady};
 use tokio::time::Instant;
 
-use super::keeper::{Write, Written};
+use super::volume_binder::{VolumeWrite, VolumeWriteOutcome};
 
 /// How many claims and volumes may be written concurrently.
 pub(super) const IN_FLIGHT: usize = 32;
@@ -25,7 +25,7 @@ type Binding = (Bind, bool);
 pub(super) type Needy = BTreeMap<GroupRef, BTreeSet<String>>;
 
 /// One gang whose claims are being bound.
-struct Gang {
+struct ClaimingGang {
     binds: Vec<Binding>,
     /// The PodGroup status to write once the gang is bound.
     update: Option<GroupUpdate>,
@@ -45,14 +45,14 @@ pub(super) struct Settled {
 
 /// All gangs whose claims are being bound.
 #[derive(Default)]
-pub(super) struct Claims {
-    gangs: BTreeMap<GroupRef, Gang>,
-    writes: VecDeque<Write>,
+pub(super) struct ClaimBindings {
+    gangs: BTreeMap<GroupRef, ClaimingGang>,
+    writes: VecDeque<VolumeWrite>,
     /// An event arrived that may have settled a gang.
     stirred: bool,
 }
 
-impl Claims {
+impl ClaimBindings {
     /// Takes from a plan's bindings those of gangs that need volumes first. Returns the other
     /// bindings, and the claims that each waiting gang needs.
     pub(super) fn take(&mut self, binds: Vec<Binding>, now: Instant) -> (Vec<Binding>, Needy) {
@@ -71,7 +71,7 @@ impl Claims {
             binds.into_iter().partition(|(bind, _)| waits(bind));
         for (bind, told) in waiting {
             for step in &bind.volumes {
-                self.writes.push_back(Write {
+                self.writes.push_back(VolumeWrite {
                     group: bind.group.clone(),
                     claim: step.claim.clone(),
                     uid: step.uid.clone(),
@@ -80,7 +80,7 @@ impl Claims {
                 });
             }
             let gang = self.gangs.entry(bind.group.clone());
-            let gang = gang.or_insert_with(|| Gang {
+            let gang = gang.or_insert_with(|| ClaimingGang {
                 binds: Vec::new(),
                 update: None,
                 until: now + BIND_TIMEOUT,
@@ -110,7 +110,7 @@ impl Claims {
     }
 
     /// The next claim or volume to write, of a gang that was not refused since.
-    pub(super) fn next_write(&mut self) -> Option<Write> {
+    pub(super) fn next_write(&mut self) -> Option<VolumeWrite> {
         loop {
             let write = self.writes.pop_front()?;
             let gang = self.gangs.get(&write.group);
@@ -121,7 +121,7 @@ impl Claims {
     }
 
     /// A write has ended.
-    pub(super) fn written(&mut self, written: Written) {
+    pub(super) fn written(&mut self, written: VolumeWriteOutcome) {
         let Some(gang) = self.gangs.get_mut(&written.group) else {
             return;
         };
@@ -201,7 +201,7 @@ impl Claims {
                 VolumesReady::Yes => None,
                 VolumesReady::No(why) => Some(why),
             };
-            if let Some(Gang { binds, update, .. }) = self.gangs.remove(&group) {
+            if let Some(ClaimingGang { binds, update, .. }) = self.gangs.remove(&group) {
                 settled.push(Settled {
                     group,
                     binds,
@@ -215,7 +215,7 @@ impl Claims {
 }
 
 /// The state of a gang's claims.
-fn look(gang: &Gang, scheduler: &Scheduler, now: Instant) -> VolumesReady {
+fn look(gang: &ClaimingGang, scheduler: &Scheduler, now: Instant) -> VolumesReady {
     let mut unbound: BTreeSet<&str> = BTreeSet::new();
     for (bind, _) in &gang.binds {
         match scheduler.volumes_ready(&bind.pod, &bind.node, &bind.volumes) {
@@ -259,7 +259,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::scheduling::keeper::{KeepError, NotWritten};
+    use crate::scheduling::volume_binder::{NotWritten, VolumeWriteError};
 
     fn read<T: DeserializeOwned>(value: serde_json::Value) -> Box<T> {
         Box::new(serde_json::from_value(value).unwrap())
@@ -315,8 +315,8 @@ mod tests {
         scheduler
     }
 
-    fn gang(now: Instant) -> (Claims, Vec<(Bind, bool)>) {
-        let mut claims = Claims::default();
+    fn gang(now: Instant) -> (ClaimBindings, Vec<(Bind, bool)>) {
+        let mut claims = ClaimBindings::default();
         let all = vec![
             bind("g", "g-0", Some("data")),
             bind("alone", "alone", None),
@@ -367,12 +367,12 @@ mod tests {
             Some("its member g-1 is gone")
         );
         let (mut claims, _) = gang(now);
-        claims.written(Written {
+        claims.written(VolumeWriteOutcome {
             group: bind("g", "g-0", None).0.group,
             claim: "data".to_owned(),
             said: Err(NotWritten {
                 claim: "data".to_owned(),
-                reason: KeepError::ClaimGone,
+                reason: VolumeWriteError::ClaimGone,
             }),
         });
         let settled = claims.settle(&waiting(), now);

@@ -13,7 +13,7 @@ use resources::times::seconds;
 use scheduler::Eviction;
 use serde_json::{Value, json};
 
-use super::asking::{Answer, until_answered};
+use super::api_retry::{AttemptResult, until_answered};
 
 /// The grace period of a pod that sets none, in seconds.
 const GRACE: i64 = 30;
@@ -38,15 +38,15 @@ pub(super) async fn evict(client: Client, eviction: Eviction) -> Evicted {
         match asked {
             Ok(_) => {
                 tell(api, meant).await;
-                Answer::Given(None)
+                AttemptResult::Given(None)
             }
             Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {
-                Answer::Given(None)
+                AttemptResult::Given(None)
             }
             Err(kube::Error::Api(status)) if (400..500).contains(&status.code) => {
-                Answer::Given(Some(status.message))
+                AttemptResult::Given(Some(status.message))
             }
-            Err(error) => Answer::Lost(error.to_string()),
+            Err(error) => AttemptResult::Lost(error.to_string()),
         }
     })
     .await;

@@ -1,16 +1,16 @@
 //! The decisions on each gang, kept in memory for later questions. There is a limit per gang and a
 //! limit in total; the oldest are dropped first. The submodule hands the records to storage.
 
-mod kept;
+mod stored_records;
 
 use std::collections::{BTreeMap, VecDeque};
 
 use jiff::Timestamp;
-use kept::Unwritten;
-pub(super) use kept::{bytes, lines};
-use resources::record::{Decision, Record, SPOTS_MAX, Spot, spots_words};
+use resources::record::{DecisionKind, DecisionRecord, SPOTS_MAX, Spot, spots_words};
 use resources::report::PlacementReport;
-use scheduler::{Bind, Eviction, GroupRef, Plan, Reservation, ReservationKind};
+use scheduler::{Bind, Eviction, GangReservation, GroupRef, Plan, ReservationKind};
+use stored_records::Unwritten;
+pub(super) use stored_records::{bytes, lines};
 
 /// The limit of records per gang.
 const OF_ONE_MAX: usize = 64;
@@ -18,23 +18,23 @@ const OF_ONE_MAX: usize = 64;
 const IN_ALL_MAX: usize = 65_536;
 
 /// Namespace and name of a gang.
-type Key = (String, String);
+type GangName = (String, String);
 
 /// The records.
 #[derive(Default)]
-pub(super) struct History {
-    gangs: BTreeMap<Key, VecDeque<(u64, Record)>>,
+pub(super) struct DecisionHistory {
+    gangs: BTreeMap<GangName, VecDeque<(u64, DecisionRecord)>>,
     /// The gang of each record in order, the oldest first; records dropped since are skipped.
-    order: VecDeque<(u64, Key)>,
+    order: VecDeque<(u64, GangName)>,
     kept: usize,
     next: u64,
     /// The changes not yet handed to storage, if records are stored.
     unwritten: Option<Unwritten>,
 }
 
-impl History {
+impl DecisionHistory {
     /// A gang's records, the oldest first.
-    pub(super) fn of(&self, namespace: &str, group: &str) -> Vec<Record> {
+    pub(super) fn of(&self, namespace: &str, group: &str) -> Vec<DecisionRecord> {
         let key = (namespace.to_owned(), group.to_owned());
         let records = self.gangs.get(&key).into_iter().flatten();
         records.map(|(_, record)| record.clone()).collect()
@@ -48,7 +48,7 @@ impl History {
     ) {
         for report in reports {
             let key = (report.namespace.clone(), report.group.clone());
-            self.put(key, Record::pending(report, now));
+            self.put(key, DecisionRecord::pending(report, now));
         }
     }
 
@@ -74,18 +74,18 @@ impl History {
         what: &str,
         now: Timestamp,
     ) {
-        let record = Record {
+        let record = DecisionRecord {
             at: now,
-            decision: Decision::Refused,
+            decision: DecisionKind::Refused,
             sentence: what.to_owned(),
             pods: vec![spot(pod, node)],
             count: 1,
-            ..Record::default()
+            ..DecisionRecord::default()
         };
         self.put(key(group), record);
     }
 
-    fn put(&mut self, key: Key, record: Record) {
+    fn put(&mut self, key: GangName, record: DecisionRecord) {
         let records = self.gangs.entry(key.clone()).or_default();
         // An ongoing state continues beside other ongoing states, until an action is recorded.
         let mut lasting = records
@@ -145,7 +145,7 @@ impl History {
     }
 }
 
-fn key(group: &GroupRef) -> Key {
+fn key(group: &GroupRef) -> GangName {
     (group.namespace.clone(), group.name.clone())
 }
 
@@ -157,16 +157,16 @@ fn spot(pod: &str, node: &str) -> Spot {
 }
 
 /// A record of pods, with the first of them by name.
-fn of_pods(decision: Decision, mut pods: Vec<Spot>, now: Timestamp) -> Record {
+fn of_pods(decision: DecisionKind, mut pods: Vec<Spot>, now: Timestamp) -> DecisionRecord {
     pods.sort_by(|a, b| a.pod.cmp(&b.pod));
     let count = pods.len();
     pods.truncate(SPOTS_MAX);
-    Record {
+    DecisionRecord {
         at: now,
         decision,
         pods,
         count,
-        ..Record::default()
+        ..DecisionRecord::default()
     }
 }
 
@@ -177,14 +177,14 @@ fn many(count: usize) -> String {
     }
 }
 
-fn bound(binds: &[Bind], now: Timestamp) -> Vec<(Key, Record)> {
-    let mut groups: BTreeMap<Key, Vec<Spot>> = BTreeMap::new();
+fn bound(binds: &[Bind], now: Timestamp) -> Vec<(GangName, DecisionRecord)> {
+    let mut groups: BTreeMap<GangName, Vec<Spot>> = BTreeMap::new();
     for bind in binds {
         let own = groups.entry(key(&bind.group)).or_default();
         own.push(spot(&bind.pod.name, &bind.node));
     }
-    let record = |(key, pods): (Key, Vec<Spot>)| {
-        let mut record = of_pods(Decision::Bound, pods, now);
+    let record = |(key, pods): (GangName, Vec<Spot>)| {
+        let mut record = of_pods(DecisionKind::Bound, pods, now);
         let words = spots_words(&record.pods, record.count);
         record.sentence = format!("{} placed: {words}", many(record.count));
         (key, record)
@@ -192,9 +192,9 @@ fn bound(binds: &[Bind], now: Timestamp) -> Vec<(Key, Record)> {
     groups.into_iter().map(record).collect()
 }
 
-fn reserved(reservations: &[Reservation], now: Timestamp) -> Vec<(Key, Record)> {
+fn reserved(reservations: &[GangReservation], now: Timestamp) -> Vec<(GangName, DecisionRecord)> {
     let mut all = Vec::new();
-    for Reservation {
+    for GangReservation {
         group, pods, kind, ..
     } in reservations
     {
@@ -203,8 +203,8 @@ fn reserved(reservations: &[Reservation], now: Timestamp) -> Vec<(Key, Record)> 
             .map(|(pod, node)| spot(&pod.name, node))
             .collect();
         let decision = match kind {
-            ReservationKind::Nominated => Decision::Nominated,
-            ReservationKind::Planned { .. } => Decision::Reserved,
+            ReservationKind::Nominated => DecisionKind::Nominated,
+            ReservationKind::Planned { .. } => DecisionKind::Reserved,
         };
         let mut record = of_pods(decision, spots, now);
         let words = spots_words(&record.pods, record.count);
@@ -223,10 +223,10 @@ fn reserved(reservations: &[Reservation], now: Timestamp) -> Vec<(Key, Record)> 
     all
 }
 
-fn evicted(evictions: &[Eviction], now: Timestamp) -> Vec<(Key, Record)> {
-    type Victims<'a> = BTreeMap<(Key, &'static str, &'a str), Vec<Spot>>;
+fn evicted(evictions: &[Eviction], now: Timestamp) -> Vec<(GangName, DecisionRecord)> {
+    type Victims<'a> = BTreeMap<(GangName, &'static str, &'a str), Vec<Spot>>;
     let mut victims: Victims<'_> = BTreeMap::new();
-    let mut winners: BTreeMap<(Key, &'static str), Vec<Spot>> = BTreeMap::new();
+    let mut winners: BTreeMap<(GangName, &'static str), Vec<Spot>> = BTreeMap::new();
     for eviction in evictions {
         let why = eviction.why.as_str();
         let own = (key(&eviction.group), why, eviction.message.as_str());
@@ -240,13 +240,13 @@ fn evicted(evictions: &[Eviction], now: Timestamp) -> Vec<(Key, Record)> {
     }
     let mut all = Vec::new();
     for ((key, why, message), pods) in victims {
-        let mut record = of_pods(Decision::Evicted, pods, now);
+        let mut record = of_pods(DecisionKind::Evicted, pods, now);
         let words = spots_words(&record.pods, record.count);
         record.sentence = format!("{why}: {message}: {words}");
         all.push((key, record));
     }
     for ((key, why), pods) in winners {
-        let mut record = of_pods(Decision::Evicts, pods, now);
+        let mut record = of_pods(DecisionKind::Evicts, pods, now);
         let words = spots_words(&record.pods, record.count);
         record.sentence = format!(
             "{} of others evicted for it ({why}): {words}",
@@ -303,7 +303,7 @@ mod tests {
 
     #[test]
     fn a_gangs_records_from_waiting_to_eviction_are_in_order() {
-        let mut history = History::default();
+        let mut history = DecisionHistory::default();
         history.wait(
             [report("g", "no room"), report("g", "less room")].iter(),
             at(1),
@@ -356,7 +356,7 @@ mod tests {
 
     #[test]
     fn records_are_limited_and_the_oldest_is_dropped_first() {
-        let mut history = History::default();
+        let mut history = DecisionHistory::default();
         let mut plan = Plan::default();
         for second in 0..200 {
             plan.binds = vec![bind("g", &format!("g-{second}"))];

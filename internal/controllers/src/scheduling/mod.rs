@@ -2,25 +2,25 @@
 //! loop writes them: evictions, volume claims, bindings, statuses, conditions, events. This module
 //! owns the writes and their order; `scheduler` decides on placement.
 
-mod asking;
-mod beside;
+mod api_retry;
+mod backoff;
 mod binder;
-mod board;
-mod brain;
+mod checked_planner;
 mod claims;
+mod counters;
+mod event_handlers;
 mod evictor;
-mod feed;
+mod extender;
 mod history;
-mod keeper;
-mod lane;
+mod mig_repartitioner;
+mod queries;
+mod queue_status;
 mod queues;
-mod recutter;
-mod rests;
 mod run;
 mod set_aside;
-mod standing;
 mod statuses;
-mod tally;
+mod volume_binder;
+mod write_queue;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,12 +30,12 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use self::set_aside::SetAside;
-use crate::{Context, again};
+use crate::{Context, retry};
 
-pub use beside::{BindError, NoBind, Victims};
-pub use board::ReportBoard;
+pub use counters::{CounterSnapshot, SchedulingCounters};
+pub use extender::{BindError, NoBind, NodeVictims};
+pub use queries::ReportBoard;
 pub use scheduler::{Infeasible, PodRef};
-pub use tally::{Counts, Tally};
 
 /// The wait before a loop that panicked is started again; it doubles while the loop panics
 /// repeatedly and the cause is not found.
@@ -60,7 +60,7 @@ async fn kept_running(mut ctx: Context, board: Arc<ReportBoard>) {
     let mut wait = RESTART_FIRST;
     loop {
         let begun = Instant::now();
-        let ended = again::apart(run::run(ctx.clone(), board.clone(), aside.clone())).await;
+        let ended = retry::apart(run::run(ctx.clone(), board.clone(), aside.clone())).await;
         let Err(error) = ended else { return };
         tracing::error!(%error, "the scheduler ended unexpectedly; the server starts it again");
         let found = aside.lock().next_due().is_some();

@@ -12,10 +12,10 @@ use serde_json::{Map, Value, json};
 
 /// The known statuses of the existing queues.
 #[derive(Default)]
-pub(super) struct Book(BTreeMap<String, Entry>);
+pub(super) struct QueueStatusCache(BTreeMap<String, QueueEntry>);
 
 #[derive(Default)]
-struct Entry {
+struct QueueEntry {
     state: Option<QueueState>,
     /// The status in the API, or the one last written.
     status: Status,
@@ -34,7 +34,7 @@ struct Status {
 const PHASES: [&str; 5] = ["Unknown", "Pending", "Running", "Inqueue", "Completed"];
 const FIELDS: [&str; 5] = ["unknown", "pending", "running", "inqueue", "completed"];
 
-impl Book {
+impl QueueStatusCache {
     /// Records the status in the API.
     pub(super) fn see(&mut self, queue: &Queue) {
         let name = queue.metadata.name.clone().unwrap_or_default();
@@ -166,7 +166,7 @@ mod tests {
 
     #[test]
     fn a_status_is_written_when_it_changed_and_only_then() {
-        let mut book = Book::default();
+        let mut book = QueueStatusCache::default();
         book.see(&queue(json!({})));
         let patches = book.news(&view(2, 1));
         assert_eq!(patches.len(), 1);
@@ -186,7 +186,7 @@ mod tests {
 
     #[test]
     fn a_queues_share_and_entitlement_are_shown() {
-        let mut book = Book::default();
+        let mut book = QueueStatusCache::default();
         book.see(&queue(json!({})));
         let mut views = view(2, 1);
         let own = views.get_mut("q").unwrap();
@@ -197,14 +197,14 @@ mod tests {
         assert_eq!(status["entitled"], json!({"nvidia.com/gpu": "4"}));
         assert!(book.news(&views).is_empty());
         // A restarted server reads the status back and has nothing to write.
-        let mut again = Book::default();
+        let mut again = QueueStatusCache::default();
         again.see(&queue(status));
         assert!(again.news(&views).is_empty());
     }
 
     #[test]
     fn a_closing_queue_is_closed_once_it_is_empty() {
-        let mut book = Book::default();
+        let mut book = QueueStatusCache::default();
         book.see(&queue(json!({
             "state": "Closing", "running": 1, "allocated": {"nvidia.com/gpu": "1"},
             "share": "0.000",
@@ -215,7 +215,7 @@ mod tests {
 
     #[test]
     fn a_closed_queue_stays_closed() {
-        let mut book = Book::default();
+        let mut book = QueueStatusCache::default();
         book.see(&queue(json!({"state": "Closed"})));
         assert_eq!(book.news(&view(1, 1))[0].1["status"]["state"], "Closed");
     }

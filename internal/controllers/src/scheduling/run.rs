@@ -19,22 +19,22 @@ use scheduler::{Bind, Event, Eviction, GroupRef, GroupUpdate, Plan, PodRef, Recu
 use tokio::task::{JoinError, JoinHandle};
 use tokio::time::Instant;
 
-use super::binder::{self, Outcome};
-use super::board::ReportBoard;
-use super::brain::Brain;
-use super::claims::{self, Claims};
+use super::backoff::GangBackoff;
+use super::binder::{self, BindingOutcome};
+use super::checked_planner::CheckedPlanner;
+use super::claims::{self, ClaimBindings};
+use super::event_handlers::{self, WatchMessage};
 use super::evictor::{self, Evicted};
-use super::feed::{self, Told};
-use super::keeper;
-use super::lane::Lane;
-use super::queues::Book;
-use super::recutter;
-use super::rests::Rests;
-use super::set_aside::{self, SetAside, Subject};
+use super::mig_repartitioner;
+use super::queries::ReportBoard;
+use super::queues::QueueStatusCache;
+use super::set_aside::{self, SetAside, SetAsideUnit};
 use super::statuses::{self, Transitions, about_group, about_pod};
 use super::stopped;
-use crate::again::{self, caught};
-use crate::notes::{Kind, Notes};
+use super::volume_binder;
+use super::write_queue::WriteQueue;
+use crate::event_recorder::{EventRecorder, EventType};
+use crate::retry::{self, caught};
 use crate::{Config, Context};
 
 /// How long changes are gathered before planning, unless the last plan took longer.
@@ -69,11 +69,11 @@ const POD_WORDS_EVERY: Duration = Duration::from_secs(10);
 const QUEUES_EVERY: Duration = Duration::from_secs(1);
 
 /// Namespace and name of a pod.
-type PodKey = (String, String);
+type PodName = (String, String);
 
 /// A pod's reason for waiting.
 #[derive(Clone)]
-struct PodWord {
+struct PodWaitReason {
     pod: PodRef,
     /// The pod has no PodGroup, so the event is about the pod.
     lone: bool,
@@ -81,11 +81,11 @@ struct PodWord {
 }
 
 /// A write that has ended.
-enum Written {
+enum FinishedWrite {
     Group(GroupRef, Result<(), kube::Error>),
-    Pod(PodKey, Result<(), kube::Error>),
+    Pod(PodName, Result<(), kube::Error>),
     Queue(String, Result<(), kube::Error>),
-    Recut(Box<recutter::Told>),
+    Recut(Box<mig_repartitioner::RepartitionOutcome>),
 }
 
 /// A plan in progress: its start and its future result.
@@ -100,8 +100,8 @@ struct Loop {
     /// The objects left out for a while because the loop panicked over them.
     aside: Arc<Mutex<SetAside>>,
     board: Arc<ReportBoard>,
-    brain: Arc<Mutex<Brain>>,
-    notes: Notes,
+    brain: Arc<Mutex<CheckedPlanner>>,
+    notes: EventRecorder,
     listed: BTreeSet<&'static str>,
     gather: Duration,
     plan_due: Option<Instant>,
@@ -109,27 +109,27 @@ struct Loop {
     /// How many kinds must be listed.
     kinds: usize,
     /// Gangs whose volumes must be bound before their pods.
-    claims: Claims,
-    claiming: FuturesUnordered<BoxFuture<'static, keeper::Written>>,
+    claims: ClaimBindings,
+    claiming: FuturesUnordered<BoxFuture<'static, volume_binder::VolumeWriteOutcome>>,
     /// Bindings to write, and whether each pod gets an event of its own.
     binds: VecDeque<(Bind, bool)>,
-    binding: FuturesUnordered<BoxFuture<'static, (Outcome, bool)>>,
+    binding: FuturesUnordered<BoxFuture<'static, (BindingOutcome, bool)>>,
     evictions: VecDeque<Eviction>,
     /// Nodes whose MIG label must be written.
     recuts: VecDeque<Recut>,
     evicting: FuturesUnordered<BoxFuture<'static, Evicted>>,
-    groups: Lane<GroupRef, GroupUpdate>,
-    pods: Lane<PodKey, PodWord>,
-    writes: FuturesUnordered<BoxFuture<'static, Written>>,
+    groups: WriteQueue<GroupRef, GroupUpdate>,
+    pods: WriteQueue<PodName, PodWaitReason>,
+    writes: FuturesUnordered<BoxFuture<'static, FinishedWrite>>,
     transitions: Transitions,
     /// The last event message of each PodGroup.
     said: BTreeMap<GroupRef, String>,
     /// The backoff of gangs for which a write failed.
-    rests: Rests,
+    rests: GangBackoff,
     /// Nodes that changed, or on which another client bound a pod, while bindings wait to be
     /// written.
     touched: BTreeSet<String>,
-    queues: Book,
+    queues: QueueStatusCache,
     queues_due: Option<Instant>,
 }
 
@@ -137,10 +137,10 @@ struct Loop {
 pub(super) async fn run(mut ctx: Context, board: Arc<ReportBoard>, aside: Arc<Mutex<SetAside>>) {
     aside.lock().begin();
     let brain = board.brain();
-    *brain.lock() = Brain::new(&ctx.config.scheduler);
-    let (mut changes, kinds) = feed::feed(&ctx.client, &ctx.config.scheduler);
+    *brain.lock() = CheckedPlanner::new(&ctx.config.scheduler);
+    let (mut changes, kinds) = event_handlers::watch_events(&ctx.client, &ctx.config.scheduler);
     let mut this = Loop {
-        notes: Notes::new(ctx.client.clone(), "muster-scheduler"),
+        notes: EventRecorder::new(ctx.client.clone(), "muster-scheduler"),
         client: ctx.client.clone(),
         config: ctx.config.clone(),
         aside,
@@ -151,21 +151,21 @@ pub(super) async fn run(mut ctx: Context, board: Arc<ReportBoard>, aside: Arc<Mu
         plan_due: None,
         planning: None,
         kinds,
-        claims: Claims::default(),
+        claims: ClaimBindings::default(),
         claiming: FuturesUnordered::new(),
         binds: VecDeque::new(),
         binding: FuturesUnordered::new(),
         evictions: VecDeque::new(),
         recuts: VecDeque::new(),
         evicting: FuturesUnordered::new(),
-        groups: Lane::new(GROUP_WORDS_EVERY),
-        pods: Lane::new(POD_WORDS_EVERY),
+        groups: WriteQueue::new(GROUP_WORDS_EVERY),
+        pods: WriteQueue::new(POD_WORDS_EVERY),
         writes: FuturesUnordered::new(),
         transitions: Transitions::default(),
         said: BTreeMap::new(),
-        rests: Rests::default(),
+        rests: GangBackoff::default(),
         touched: BTreeSet::new(),
-        queues: Book::default(),
+        queues: QueueStatusCache::default(),
         queues_due: None,
     };
     loop {
@@ -235,7 +235,11 @@ impl Loop {
         all.into_iter().flatten().min()
     }
 
-    fn take_changes(&mut self, first: Told, changes: &mut BoxStream<'static, Told>) {
+    fn take_changes(
+        &mut self,
+        first: WatchMessage,
+        changes: &mut BoxStream<'static, WatchMessage>,
+    ) {
         let brain = self.brain.clone();
         let mut brain = brain.lock();
         let mut told = Some(first);
@@ -254,19 +258,19 @@ impl Loop {
         self.plan_by(Instant::now() + self.gathers());
     }
 
-    fn take_in(&mut self, told: Told, brain: &mut Brain) {
+    fn take_in(&mut self, told: WatchMessage, brain: &mut CheckedPlanner) {
         match told {
-            Told::Change(event) => {
+            WatchMessage::Change(event) => {
                 let admitted = self.aside.lock().admit(event);
                 if let Some(event) = admitted {
                     self.take_change(event, brain);
                 }
             }
-            Told::Listed(kind) => self.has_listed(kind),
+            WatchMessage::Listed(kind) => self.has_listed(kind),
         }
     }
 
-    fn take_change(&mut self, event: Event, brain: &mut Brain) {
+    fn take_change(&mut self, event: Event, brain: &mut CheckedPlanner) {
         self.heed(&event);
         if !self.binds.is_empty()
             && let Some(node) = brain.news_of(&event)
@@ -282,17 +286,17 @@ impl Loop {
 
     /// The scheduler panicked. Its state may be changed in part and is discarded. The loop ends and
     /// restarts from a list, without these objects.
-    fn give_up(&self, brain: &mut Brain, subjects: &[Subject], panic: &str) -> ! {
-        *brain = Brain::new(&self.config.scheduler);
+    fn give_up(&self, brain: &mut CheckedPlanner, subjects: &[SetAsideUnit], panic: &str) -> ! {
+        *brain = CheckedPlanner::new(&self.config.scheduler);
         tracing::error!(
             panic,
             ?subjects,
             "the scheduler panicked on these objects and leaves them out for a while"
         );
-        let words = again::panicked_note(panic);
+        let words = retry::panicked_note(panic);
         for about in subjects.iter().filter_map(set_aside::reference) {
             self.notes
-                .note(&about, Kind::Warning, again::PANICKED, &words);
+                .note(&about, EventType::Warning, retry::PANICKED, &words);
         }
         std::panic::resume_unwind(Box::new(panic.to_owned()))
     }
@@ -306,14 +310,14 @@ impl Loop {
         let brain = self.brain.clone();
         let mut brain = brain.lock();
         for event in events {
-            self.take_in(Told::Change(event), &mut brain);
+            self.take_in(WatchMessage::Change(event), &mut brain);
         }
         drop(brain);
         self.plan_by(now + self.gathers());
     }
 
     /// Drops unwritten bindings that later changes made invalid.
-    fn reconsider(&mut self, brain: &mut Brain) {
+    fn reconsider(&mut self, brain: &mut CheckedPlanner) {
         let touched = std::mem::take(&mut self.touched);
         if touched.is_empty() {
             return;
@@ -419,7 +423,7 @@ impl Loop {
                 let client = self.client.clone();
                 let write = async move {
                     let result = super::queues::write(client, name.clone(), patch).await;
-                    Written::Queue(name, result)
+                    FinishedWrite::Queue(name, result)
                 };
                 self.writes.push(write.boxed());
             }
@@ -440,12 +444,12 @@ impl Loop {
                     let subjects = self.aside.lock().blame_plan(Instant::now());
                     let brain = self.brain.clone();
                     let mut brain = brain.lock();
-                    self.give_up(&mut brain, &subjects, &again::words_of(&*panic))
+                    self.give_up(&mut brain, &subjects, &retry::panic_message(&*panic))
                 }
                 Err(_) => return,
             },
         };
-        self.aside.lock().went_well();
+        self.aside.lock().record_success();
         let took = started.map_or(Duration::ZERO, |started| started.elapsed());
         self.gather = GATHER.max(took);
         self.board.tally().planned(took, violations);
@@ -496,7 +500,7 @@ impl Loop {
         {
             for pod in pods.iter() {
                 let key = (pod.namespace.clone(), pod.name.clone());
-                let word = PodWord {
+                let word = PodWaitReason {
                     pod: pod.clone(),
                     lone: group.lone,
                     message: message.clone(),
@@ -520,7 +524,7 @@ impl Loop {
                     eviction,
                     refused: Some(format!(
                         "the scheduler panicked: {}",
-                        again::words_of(&*panic)
+                        retry::panic_message(&*panic)
                     )),
                 })
             });
@@ -531,7 +535,7 @@ impl Loop {
                 break;
             };
             self.claiming
-                .push(keeper::write(self.client.clone(), write).boxed());
+                .push(volume_binder::write(self.client.clone(), write).boxed());
         }
         self.start_binds();
         let (writes_max, patience) = (self.writes_max(), self.patience());
@@ -541,8 +545,8 @@ impl Loop {
             } else if let Some((key, word)) = self.pods.take(now, patience) {
                 self.write_pod(key, word);
             } else if let Some(recut) = self.recuts.pop_front() {
-                let told = recutter::tell(self.client.clone(), recut);
-                let write = told.map(|told| Written::Recut(Box::new(told)));
+                let told = mig_repartitioner::tell(self.client.clone(), recut);
+                let write = told.map(|told| FinishedWrite::Recut(Box::new(told)));
                 self.writes.push(write.boxed());
             } else {
                 break;
@@ -589,7 +593,7 @@ impl Loop {
             self.binding
                 .push(outcome.map(move |outcome| (outcome, told)).boxed());
         }
-        self.notes.give_way(!self.binds.is_empty());
+        self.notes.set_yielding(!self.binds.is_empty());
     }
 
     fn write_group(&mut self, group: GroupRef, update: &GroupUpdate) {
@@ -599,8 +603,8 @@ impl Loop {
         // A gang's completion gets an event only after an event that it waits; otherwise the
         // condition alone reports it.
         let news = match kind {
-            Kind::Warning => last != Some(&message),
-            Kind::Normal => !message.is_empty() && last.is_some_and(|last| *last != message),
+            EventType::Warning => last != Some(&message),
+            EventType::Normal => !message.is_empty() && last.is_some_and(|last| *last != message),
         };
         if news {
             self.notes
@@ -610,16 +614,16 @@ impl Loop {
         let client = self.client.clone();
         let write = async move {
             let result = statuses::write_group(client, group.clone(), patch).await;
-            Written::Group(group, result)
+            FinishedWrite::Group(group, result)
         };
         self.writes.push(write.boxed());
     }
 
-    fn write_pod(&mut self, key: PodKey, word: PodWord) {
+    fn write_pod(&mut self, key: PodName, word: PodWaitReason) {
         if word.lone {
             self.notes.note(
                 &about_pod(&word.pod),
-                Kind::Warning,
+                EventType::Warning,
                 "FailedScheduling",
                 &word.message,
             );
@@ -627,7 +631,7 @@ impl Loop {
         let client = self.client.clone();
         let write = async move {
             let result = statuses::write_pod(client, word.pod, word.message).await;
-            Written::Pod(key, result)
+            FinishedWrite::Pod(key, result)
         };
         self.writes.push(write.boxed());
     }

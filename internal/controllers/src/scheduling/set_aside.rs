@@ -30,15 +30,15 @@ const LONGEST: Duration = Duration::from_secs(600);
 const CLEARED_MAX: usize = 1_000_000;
 
 /// An object: its plural, namespace and name.
-type Object = (&'static str, String, String);
+type SetAsideObject = (&'static str, String, String);
 
 /// The unit that is left out as a whole.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Subject {
+pub(super) enum SetAsideUnit {
     /// A gang: its PodGroup, and its unbound pods.
     Gang(GroupRef),
     /// One object.
-    Object(Object),
+    Object(SetAsideObject),
 }
 
 /// The state of one suspect.
@@ -50,13 +50,13 @@ struct Aside {
     /// Suspects left out together are retried together, and no others with them.
     batch: u64,
     /// The last withheld change of each object.
-    events: BTreeMap<Object, Event>,
+    events: BTreeMap<SetAsideObject, Event>,
 }
 
 /// The objects left out, and the suspects for the next panic.
 #[derive(Default)]
 pub(super) struct SetAside {
-    aside: BTreeMap<Subject, Aside>,
+    aside: BTreeMap<SetAsideUnit, Aside>,
     /// Gangs with waiting pods that changed since the last successful plan.
     since: BTreeSet<GroupRef>,
     /// The hashes of gangs that were part of a successful plan and have not changed since.
@@ -96,8 +96,8 @@ impl SetAside {
         }
         let gang = gang_of(&event);
         let subjects = [
-            Some(Subject::Object(object.clone())),
-            gang.clone().map(Subject::Gang),
+            Some(SetAsideUnit::Object(object.clone())),
+            gang.clone().map(SetAsideUnit::Gang),
         ];
         for subject in subjects.iter().flatten() {
             if let Some(aside) = self.aside.get_mut(subject)
@@ -121,20 +121,20 @@ impl SetAside {
 
     /// An object is gone: a later one of the same name is another object. A gang of several pods
     /// keeps what is known of its other pods.
-    fn forget(&mut self, object: Object) {
+    fn forget(&mut self, object: SetAsideObject) {
         if let ("pods", namespace, name) = &object {
-            self.aside.remove(&Subject::Gang(GroupRef {
+            self.aside.remove(&SetAsideUnit::Gang(GroupRef {
                 namespace: namespace.clone(),
                 name: name.clone(),
                 lone: true,
             }));
         }
-        self.aside.remove(&Subject::Object(object));
+        self.aside.remove(&SetAsideUnit::Object(object));
     }
 
     /// The loop panicked while it applied this change. A pod with a node takes that node out too:
     /// without the pod, the node's free resources are unknown.
-    pub(super) fn blame(&mut self, subjects: Vec<Subject>, now: Instant) {
+    pub(super) fn blame(&mut self, subjects: Vec<SetAsideUnit>, now: Instant) {
         self.batches += 1;
         self.trying = false;
         for subject in subjects {
@@ -144,10 +144,11 @@ impl SetAside {
 
     /// The loop panicked while it made a plan. Returns the suspects that are left out for it, if
     /// any.
-    pub(super) fn blame_plan(&mut self, now: Instant) -> Vec<Subject> {
+    pub(super) fn blame_plan(&mut self, now: Instant) -> Vec<SetAsideUnit> {
         self.trying = false;
         let since = std::mem::take(&mut self.since);
-        let mut suspects: BTreeSet<Subject> = since.into_iter().map(Subject::Gang).collect();
+        let mut suspects: BTreeSet<SetAsideUnit> =
+            since.into_iter().map(SetAsideUnit::Gang).collect();
         let tried = self.aside.iter().filter(|(_, aside)| aside.until.is_none());
         suspects.extend(tried.map(|(subject, _)| subject.clone()));
         if suspects.is_empty() {
@@ -155,7 +156,7 @@ impl SetAside {
             self.cleared.clear();
             return Vec::new();
         }
-        let suspects: Vec<Subject> = suspects.into_iter().collect();
+        let suspects: Vec<SetAsideUnit> = suspects.into_iter().collect();
         self.batches += 1;
         if let [one] = suspects.as_slice() {
             self.put(one.clone(), FIRST, now);
@@ -173,7 +174,7 @@ impl SetAside {
         suspects
     }
 
-    fn put(&mut self, subject: Subject, least: Duration, now: Instant) {
+    fn put(&mut self, subject: SetAsideUnit, least: Duration, now: Instant) {
         let aside = self.aside.entry(subject).or_default();
         aside.failures = aside.failures.saturating_add(1);
         aside.until = Some(now + wait_after(aside.failures).max(least));
@@ -181,7 +182,7 @@ impl SetAside {
     }
 
     /// A plan with every change that was not withheld succeeded.
-    pub(super) fn went_well(&mut self) {
+    pub(super) fn record_success(&mut self) {
         self.listing = false;
         self.trying = false;
         self.aside.retain(|_, aside| aside.until.is_some());
@@ -237,34 +238,34 @@ fn wait_after(failures: u32) -> Duration {
 }
 
 /// The subjects to leave out if applying this change panicked.
-pub(super) fn subjects_of(event: &Event) -> Vec<Subject> {
+pub(super) fn subjects_of(event: &Event) -> Vec<SetAsideUnit> {
     let (object, _) = object_of(event);
     match (gang_of(event), event) {
-        (Some(gang), _) => vec![Subject::Gang(gang)],
+        (Some(gang), _) => vec![SetAsideUnit::Gang(gang)],
         (None, Event::PodChanged(pod)) => {
-            let node = Subject::Object(("nodes", String::new(), node_of(pod).to_owned()));
-            vec![Subject::Object(object), node]
+            let node = SetAsideUnit::Object(("nodes", String::new(), node_of(pod).to_owned()));
+            vec![SetAsideUnit::Object(object), node]
         }
-        (None, _) => vec![Subject::Object(object)],
+        (None, _) => vec![SetAsideUnit::Object(object)],
     }
 }
 
 /// The reference to a subject for events; none for kinds without events, which only the log names.
-pub(super) fn reference(subject: &Subject) -> Option<ObjectReference> {
+pub(super) fn reference(subject: &SetAsideUnit) -> Option<ObjectReference> {
     let (version, kind, namespace, name) = match subject {
-        Subject::Gang(gang) if gang.lone => ("v1", "Pod", &gang.namespace, &gang.name),
-        Subject::Gang(gang) => (
+        SetAsideUnit::Gang(gang) if gang.lone => ("v1", "Pod", &gang.namespace, &gang.name),
+        SetAsideUnit::Gang(gang) => (
             "scheduling.volcano.sh/v1beta1",
             "PodGroup",
             &gang.namespace,
             &gang.name,
         ),
-        Subject::Object(("nodes", namespace, name)) => ("v1", "Node", namespace, name),
-        Subject::Object(("pods", namespace, name)) => ("v1", "Pod", namespace, name),
-        Subject::Object(("queues", namespace, name)) => {
+        SetAsideUnit::Object(("nodes", namespace, name)) => ("v1", "Node", namespace, name),
+        SetAsideUnit::Object(("pods", namespace, name)) => ("v1", "Pod", namespace, name),
+        SetAsideUnit::Object(("queues", namespace, name)) => {
             ("scheduling.volcano.sh/v1beta1", "Queue", namespace, name)
         }
-        Subject::Object(_) => return None,
+        SetAsideUnit::Object(_) => return None,
     };
     Some(ObjectReference {
         api_version: Some(version.to_owned()),
@@ -307,7 +308,7 @@ fn gang_of(event: &Event) -> Option<GroupRef> {
 }
 
 /// The object that a change concerns, and whether it is gone.
-fn object_of(event: &Event) -> (Object, bool) {
+fn object_of(event: &Event) -> (SetAsideObject, bool) {
     let there = |plural: &'static str, meta: &ObjectMeta| {
         let text = |field: &Option<String>| field.clone().unwrap_or_default();
         ((plural, text(&meta.namespace), text(&meta.name)), false)

@@ -12,8 +12,8 @@ fn pod(name: &str, node: &str) -> Event {
     Event::PodChanged(Box::new(serde_json::from_value(pod).unwrap()))
 }
 
-fn lone(name: &str) -> Subject {
-    Subject::Gang(GroupRef {
+fn lone(name: &str) -> SetAsideUnit {
+    SetAsideUnit::Gang(GroupRef {
         namespace: "ns".to_owned(),
         name: name.to_owned(),
         lone: true,
@@ -46,7 +46,7 @@ fn an_object_that_panicked_is_left_out_twice_as_long_each_time() {
     // After a retry and a successful plan the gang is like any other.
     now = aside.next_due().unwrap();
     aside.release(now);
-    aside.went_well();
+    aside.record_success();
     aside.blame(subjects_of(&pod("a", "")), now);
     assert_eq!((aside.next_due().unwrap() - now).as_secs(), 2);
 }
@@ -72,7 +72,7 @@ fn of_many_gangs_the_guilty_one_is_soon_isolated() {
             assert!(!aside.blame_plan(now).is_empty());
             list(&mut aside, &mut told);
         } else {
-            aside.went_well();
+            aside.record_success();
             placed.extend(told.iter().cloned());
             if placed.len() == 999 {
                 break;
@@ -112,7 +112,7 @@ fn a_plan_that_panics_without_a_suspect_suspects_all_the_next_time() {
     let (mut aside, now) = (SetAside::default(), Instant::now());
     aside.begin();
     assert!(aside.admit(pod("a", "")).is_some());
-    aside.went_well();
+    aside.record_success();
     aside.begin();
     assert!(aside.admit(pod("a", "")).is_some());
     assert!(
@@ -126,7 +126,7 @@ fn a_plan_that_panics_without_a_suspect_suspects_all_the_next_time() {
     let mut aside = SetAside::default();
     aside.begin();
     assert!(aside.admit(pod("a", "")).is_some() && aside.admit(pod("b", "")).is_some());
-    aside.went_well();
+    aside.record_success();
     assert!(aside.admit(pod("b", "")).is_some());
     assert_eq!(aside.blame_plan(now), [lone("b")]);
 }

@@ -12,7 +12,7 @@ use resources::times::seconds;
 use scheduler::{GroupCondition, GroupRef, GroupUpdate, PodRef};
 use serde_json::{Value, json};
 
-use crate::notes::Kind;
+use crate::event_recorder::EventType;
 
 /// Since when each condition of each PodGroup holds.
 #[derive(Default)]
@@ -112,18 +112,18 @@ pub(super) fn complaint(update: &GroupUpdate) -> Option<&str> {
 }
 
 /// The event about the PodGroup: its kind, reason and message.
-pub(super) fn words(update: &GroupUpdate) -> (Kind, &'static str, String) {
+pub(super) fn words(update: &GroupUpdate) -> (EventType, &'static str, String) {
     if let Some(complaint) = complaint(update) {
-        return (Kind::Warning, "Unschedulable", complaint.to_owned());
+        return (EventType::Warning, "Unschedulable", complaint.to_owned());
     }
     let whole = |c: &GroupCondition| c.kind == "Scheduled" && c.status;
     match update.conditions.iter().any(whole) {
         true => (
-            Kind::Normal,
+            EventType::Normal,
             "Scheduled",
             "the gang has its minimum of members".to_owned(),
         ),
-        false => (Kind::Normal, "", String::new()),
+        false => (EventType::Normal, "", String::new()),
     }
 }
 

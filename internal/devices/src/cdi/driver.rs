@@ -5,7 +5,7 @@
 
 use std::path::{Component, Path, PathBuf};
 
-use super::Mount;
+use super::CdiMount;
 
 /// Libraries for compute, monitoring and video. A name that ends with `.*` has the driver's version
 /// there.
@@ -42,7 +42,7 @@ const LIB64: &str = "usr/lib64";
 const MAX_LINKS: usize = 40;
 
 /// The files below `seen`, which is the machine's `root` as this process sees it.
-pub fn mounts(seen: &Path, root: &Path) -> Vec<Mount> {
+pub fn mounts(seen: &Path, root: &Path) -> Vec<CdiMount> {
     let nested = format!("{MULTIARCH}/nvidia/current");
     let libraries = [MULTIARCH, &nested, LIB64, "usr/lib"];
     let mut mounts = Vec::new();
@@ -62,8 +62,8 @@ pub fn mounts(seen: &Path, root: &Path) -> Vec<Mount> {
     mounts
 }
 
-fn mount(root: &Path, file: &Path, container_path: PathBuf) -> Mount {
-    Mount {
+fn mount(root: &Path, file: &Path, container_path: PathBuf) -> CdiMount {
+    CdiMount {
         host_path: root.join(file),
         container_path,
         options: ["ro", "nosuid", "nodev", "rbind", "rprivate"]
@@ -138,7 +138,7 @@ mod tests {
     /// The mounts of a root as `FROM TO`, without those of `/usr/lib64`, which repeat the others.
     fn told(seen: &Path, root: &str) -> Vec<String> {
         let mounts = mounts(seen, root.as_ref());
-        let of64 = |mount: &&Mount| mount.container_path.starts_with("/usr/lib64");
+        let of64 = |mount: &&CdiMount| mount.container_path.starts_with("/usr/lib64");
         let doubled = mounts.iter().filter(of64).count();
         let rest: Vec<String> = (mounts.iter())
             .filter(|mount| !of64(mount))

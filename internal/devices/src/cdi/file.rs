@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::Spec;
+use super::CdiSpec;
 
 /// Container runtimes may run as another user.
 const READABLE_BY_ALL: u32 = 0o644;
@@ -23,7 +23,7 @@ pub fn path(directory: &Path, kind: &str, mark: Option<&str>) -> PathBuf {
 /// # Errors
 ///
 /// The operating system's error, with the directory or the file.
-pub fn write(path: &Path, spec: &Spec) -> io::Result<()> {
+pub fn write(path: &Path, spec: &CdiSpec) -> io::Result<()> {
     if let Some(directory) = path.parent() {
         fs::create_dir_all(directory)?;
     }
@@ -56,9 +56,9 @@ mod tests {
         let marked = path(&directory, "muster.io/claim", Some("u-1"));
         assert_eq!(marked, directory.join("muster.io-claim_u-1.json"));
         remove(&at).expect("there is none");
-        let mut spec = Spec {
+        let mut spec = CdiSpec {
             kind: "muster.io/gpu".into(),
-            ..Spec::default()
+            ..CdiSpec::default()
         };
         for kind in ["muster.io/gpu", "muster.io/other"] {
             spec.kind = kind.into();

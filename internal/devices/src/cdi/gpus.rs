@@ -3,8 +3,8 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{Device, DeviceNode, Edits, Spec, driver};
-use crate::inventory::Machine;
+use super::{CdiDevice, CdiSpec, DeviceNode, Edits, driver};
+use crate::inventory::NodeHardware;
 
 /// The devices' kind. NVIDIA's tools write `nvidia.com/gpu`, and runtimes refuse a device that two
 /// files name.
@@ -60,7 +60,7 @@ pub fn capability_files(numbers: &[u32]) -> impl Iterator<Item = String> {
 /// The machine's GPUs and slices by UUID and by index (a slice's is `GPU:PLACE`), and [`ALL`]. A
 /// device without a device file, such as a described one, is left out. `hidden`: tells NVIDIA's own
 /// runtime to add nothing, because this spec is complete.
-pub fn spec(machine: &Machine, roots: &Roots, hidden: bool) -> Spec {
+pub fn spec(machine: &NodeHardware, roots: &Roots, hidden: bool) -> CdiSpec {
     let mut devices = Vec::new();
     let mut all: Vec<DeviceNode> = Vec::new();
     let mut add = |names: [String; 2], nodes: Vec<DeviceNode>| {
@@ -94,7 +94,7 @@ pub fn spec(machine: &Machine, roots: &Roots, hidden: bool) -> Spec {
     }
     let control = CONTROL_FILES.iter().filter_map(|name| roots.node(name));
     let hiding = || vec!["NVIDIA_VISIBLE_DEVICES=void".to_owned()];
-    Spec {
+    CdiSpec {
         kind: KIND.to_owned(),
         devices,
         edits: Edits {
@@ -102,18 +102,18 @@ pub fn spec(machine: &Machine, roots: &Roots, hidden: bool) -> Spec {
             device_nodes: control.collect(),
             mounts: driver::mounts(&roots.driver_seen, &roots.driver),
         },
-        ..Spec::default()
+        ..CdiSpec::default()
     }
 }
 
-fn device(name: String, device_nodes: Vec<DeviceNode>) -> Device {
-    Device {
+fn device(name: String, device_nodes: Vec<DeviceNode>) -> CdiDevice {
+    CdiDevice {
         name,
         edits: Edits {
             device_nodes,
             ..Edits::default()
         },
-        ..Device::default()
+        ..CdiDevice::default()
     }
 }
 
@@ -125,7 +125,7 @@ mod tests {
 
     /// GPU 0 is described; GPU 1 is nvidia4; GPU 2 is nvidia2 with two slices, of which the second
     /// lacks a file.
-    fn machine() -> Machine {
+    fn machine() -> NodeHardware {
         let slice = |id: &str| MigSlice {
             id: id.into(),
             ..MigSlice::default()
@@ -136,7 +136,7 @@ mod tests {
             slices,
             ..GpuDevice::default()
         };
-        Machine {
+        NodeHardware {
             inventory: NodeInventory {
                 gpus: vec![
                     gpu(0, None),
@@ -151,7 +151,7 @@ mod tests {
             capabilities: [("MIG-a", vec![30, 31]), ("MIG-b", vec![39, 40])]
                 .map(|(id, numbers)| (id.to_owned(), numbers))
                 .into(),
-            ..Machine::default()
+            ..NodeHardware::default()
         }
     }
 
@@ -171,8 +171,8 @@ mod tests {
         (dir, roots)
     }
 
-    fn told(spec: &Spec) -> Vec<String> {
-        let one = |device: &Device| {
+    fn told(spec: &CdiSpec) -> Vec<String> {
+        let one = |device: &CdiDevice| {
             let nodes = device.edits.device_nodes.iter();
             let nodes: Vec<String> = nodes.map(|n| n.path.display().to_string()).collect();
             format!("{} {}", device.name, nodes.join(" "))

@@ -16,14 +16,14 @@ pub const DIRECTORY: &str = "/var/run/cdi";
 
 /// One kind of devices, and the edits for each. Source: CNCF's container-device-interface, SPEC.md.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-pub struct Spec {
+pub struct CdiSpec {
     /// Vendor and class: `muster.io/gpu`.
     pub kind: String,
     /// Annotations, which runtimes ignore.
     #[serde(default)]
     pub annotations: BTreeMap<String, String>,
     /// The devices; runtimes refuse a file without any.
-    pub devices: Vec<Device>,
+    pub devices: Vec<CdiDevice>,
     /// The edits for a container with any of them, applied once.
     #[serde(rename = "containerEdits", default)]
     pub edits: Edits,
@@ -31,7 +31,7 @@ pub struct Spec {
 
 /// A device of a kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Device {
+pub struct CdiDevice {
     /// Its name within the kind: letters, digits and `_-.:`, a letter or digit at both ends.
     pub name: String,
     /// Annotations, which runtimes ignore.
@@ -54,7 +54,7 @@ pub struct Edits {
     pub device_nodes: Vec<DeviceNode>,
     /// Files and directories.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub mounts: Vec<Mount>,
+    pub mounts: Vec<CdiMount>,
 }
 
 /// A device file. The runtime reads its type and numbers from the machine's file.
@@ -73,7 +73,7 @@ pub struct DeviceNode {
 /// A file or directory of the machine that is mounted in the container.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Mount {
+pub struct CdiMount {
     /// The path on the machine.
     pub host_path: PathBuf,
     /// The path in the container.
@@ -89,7 +89,7 @@ impl Edits {
     }
 }
 
-impl Spec {
+impl CdiSpec {
     /// The fully qualified name of a device: `muster.io/gpu=GPU-...`.
     pub fn qualified(&self, device: &str) -> String {
         format!("{}={device}", self.kind)
@@ -108,7 +108,7 @@ impl Spec {
         if !self.annotations.is_empty() || noted.any(|notes| !notes.is_empty()) {
             return "0.6.0";
         }
-        let digit = |device: &Device| device.name.starts_with(|c: char| c.is_ascii_digit());
+        let digit = |device: &CdiDevice| device.name.starts_with(|c: char| c.is_ascii_digit());
         let elsewhere = |edits: &Edits| edits.device_nodes.iter().any(|n| n.host_path.is_some());
         let newer = (self.devices.iter()).any(|d| digit(d) || elsewhere(&d.edits));
         if newer || elsewhere(&self.edits) {
@@ -119,7 +119,7 @@ impl Spec {
     }
 }
 
-impl Serialize for Spec {
+impl Serialize for CdiSpec {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         #[derive(Serialize)]
         #[serde(rename_all = "camelCase")]
@@ -128,7 +128,7 @@ impl Serialize for Spec {
             kind: &'a str,
             #[serde(skip_serializing_if = "BTreeMap::is_empty")]
             annotations: &'a BTreeMap<String, String>,
-            devices: &'a [Device],
+            devices: &'a [CdiDevice],
             #[serde(skip_serializing_if = "Edits::is_empty")]
             container_edits: &'a Edits,
         }
@@ -157,22 +157,22 @@ mod tests {
         }
     }
 
-    fn spec(name: &str, own: DeviceNode, common: Vec<DeviceNode>) -> Spec {
-        Spec {
+    fn spec(name: &str, own: DeviceNode, common: Vec<DeviceNode>) -> CdiSpec {
+        CdiSpec {
             kind: "muster.io/gpu".into(),
-            devices: vec![Device {
+            devices: vec![CdiDevice {
                 name: name.into(),
                 edits: Edits {
                     device_nodes: vec![own],
                     ..Edits::default()
                 },
-                ..Device::default()
+                ..CdiDevice::default()
             }],
             edits: Edits {
                 device_nodes: common,
                 ..Edits::default()
             },
-            ..Spec::default()
+            ..CdiSpec::default()
         }
     }
 
@@ -185,7 +185,7 @@ mod tests {
                 "containerEdits": {"deviceNodes": [{"path": "/dev/nvidia0", "permissions": "rw"}]}}]})
         );
         spec.edits.env.push("A=b".into());
-        spec.edits.mounts.push(Mount {
+        spec.edits.mounts.push(CdiMount {
             host_path: "/x".into(),
             container_path: "/y".into(),
             options: vec!["ro".into()],

@@ -10,9 +10,9 @@ const TEXT_MAX: usize = 64;
 
 /// Builds a device's attributes. Unknown values are left out.
 #[derive(Default)]
-pub struct Attributes(pub BTreeMap<String, DeviceAttribute>);
+pub struct AttributeBuilder(pub BTreeMap<String, DeviceAttribute>);
 
-impl Attributes {
+impl AttributeBuilder {
     /// A text, cut to the maximum length.
     pub fn text(&mut self, name: &str, value: &str) {
         let end = value.floor_char_boundary(TEXT_MAX);

@@ -6,13 +6,13 @@
 
 use std::collections::BTreeMap;
 
-use hardware::partition::place::Place;
-use hardware::pcie::Tree;
-use hardware::{Gpu, Inventory, Nic, Slice};
+use hardware::partition::place::InstancePosition;
+use hardware::pcie::PcieTree;
+use hardware::{Gpu, Inventory, MigDevice, Nic};
 use k8s_openapi::api::resource::v1::Device;
 use resources::quantity::Quantity;
 
-use super::attributes::{Attributes, capacity, memory};
+use super::attributes::{AttributeBuilder, capacity, memory};
 use crate::labels;
 
 /// Kubernetes' own attribute for the PCIe root of a device.
@@ -32,12 +32,12 @@ pub struct Claimable {
     /// Why it must not be allocated; empty if it may be.
     pub problem: String,
     /// The kind of device.
-    pub what: What,
+    pub what: ClaimableKind,
 }
 
 /// The kind of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum What {
+pub enum ClaimableKind {
     /// A whole GPU.
     Gpu {
         /// Its index.
@@ -55,7 +55,7 @@ pub enum What {
         /// The GPU's index.
         index: u32,
         /// Its place on the GPU.
-        place: Place,
+        place: InstancePosition,
         /// How many memory slices it takes.
         size: u32,
     },
@@ -74,7 +74,7 @@ pub fn name_of(text: &str) -> String {
 /// All devices of a machine that claims may get, by name. A GPU in MIG mode is represented by its
 /// slices.
 pub fn all(found: &Inventory) -> Vec<Claimable> {
-    let tree = Tree::of(found);
+    let tree = PcieTree::of(found);
     let mut all: BTreeMap<String, Claimable> = BTreeMap::new();
     let gpus = found.gpus.iter().flat_map(|gpu| match &gpu.slices {
         None => vec![whole(found, &tree, gpu)],
@@ -92,14 +92,14 @@ pub fn all(found: &Inventory) -> Vec<Claimable> {
 
 /// Every GPU as a whole, also those in MIG mode, by index.
 pub fn gpus(found: &Inventory) -> Vec<Claimable> {
-    let tree = Tree::of(found);
+    let tree = PcieTree::of(found);
     let gpus = found.gpus.iter();
     gpus.map(|gpu| whole(found, &tree, gpu)).collect()
 }
 
 /// The attributes that a GPU and its slices share.
-fn common<'a>(found: &Inventory, tree: &Tree<'a>, gpu: &'a Gpu) -> Attributes {
-    let mut attributes = Attributes::default();
+fn common<'a>(found: &Inventory, tree: &PcieTree<'a>, gpu: &'a Gpu) -> AttributeBuilder {
+    let mut attributes = AttributeBuilder::default();
     attributes.text("productName", &gpu.model);
     let (major, minor) = gpu.compute_capability.split_once('.').unwrap_or_default();
     attributes.text("architecture", labels::family(major, minor));
@@ -113,7 +113,7 @@ fn common<'a>(found: &Inventory, tree: &Tree<'a>, gpu: &'a Gpu) -> Attributes {
     attributes
 }
 
-fn whole<'a>(found: &Inventory, tree: &Tree<'a>, gpu: &'a Gpu) -> Claimable {
+fn whole<'a>(found: &Inventory, tree: &PcieTree<'a>, gpu: &'a Gpu) -> Claimable {
     let mut attributes = common(found, tree, gpu);
     attributes.text("type", "gpu");
     attributes.text("uuid", &gpu.id);
@@ -127,16 +127,16 @@ fn whole<'a>(found: &Inventory, tree: &Tree<'a>, gpu: &'a Gpu) -> Claimable {
         },
         id: gpu.id.clone(),
         problem: problem(gpu),
-        what: What::Gpu { index: gpu.index },
+        what: ClaimableKind::Gpu { index: gpu.index },
     }
 }
 
 fn part<'a>(
     found: &Inventory,
-    tree: &Tree<'a>,
+    tree: &PcieTree<'a>,
     gpu: &'a Gpu,
     place: usize,
-    slice: &Slice,
+    slice: &MigDevice,
 ) -> Claimable {
     let mut attributes = common(found, tree, gpu);
     attributes.text("type", "mig");
@@ -153,7 +153,7 @@ fn part<'a>(
         },
         id: slice.id.clone(),
         problem: problem(gpu),
-        what: What::Slice {
+        what: ClaimableKind::Slice {
             index: gpu.index,
             place,
         },
@@ -167,8 +167,8 @@ fn problem(gpu: &Gpu) -> String {
     format!("GPU {} is not well: {}", gpu.index, gpu.problem)
 }
 
-fn card<'a>(tree: &Tree<'a>, nic: &'a Nic) -> Claimable {
-    let mut attributes = Attributes::default();
+fn card<'a>(tree: &PcieTree<'a>, nic: &'a Nic) -> Claimable {
+    let mut attributes = AttributeBuilder::default();
     attributes.text("type", "nic");
     attributes.text("rdmaDevice", &nic.name);
     attributes.text("productName", &nic.model);
@@ -196,7 +196,7 @@ fn card<'a>(tree: &Tree<'a>, nic: &'a Nic) -> Claimable {
             true => format!("no port of {} is up", nic.name),
             false => String::new(),
         },
-        what: What::Nic,
+        what: ClaimableKind::Nic,
     }
 }
 
@@ -204,23 +204,23 @@ impl Claimable {
     /// The index of the GPU, or of the slice's GPU.
     pub fn gpu(&self) -> Option<u32> {
         match self.what {
-            What::Gpu { index } | What::Slice { index, .. } | What::Partition { index, .. } => {
-                Some(index)
-            }
-            What::Nic => None,
+            ClaimableKind::Gpu { index }
+            | ClaimableKind::Slice { index, .. }
+            | ClaimableKind::Partition { index, .. } => Some(index),
+            ClaimableKind::Nic => None,
         }
     }
 
     /// Whether two devices share a part: a GPU and its slices or partitions, or partitions that
     /// overlap.
     pub fn overlaps(&self, other: &Claimable) -> bool {
-        let whole = |one: &Claimable| matches!(one.what, What::Gpu { .. });
+        let whole = |one: &Claimable| matches!(one.what, ClaimableKind::Gpu { .. });
         match (&self.what, &other.what) {
             (
-                What::Partition {
+                ClaimableKind::Partition {
                     index, place, size, ..
                 },
-                What::Partition {
+                ClaimableKind::Partition {
                     index: beside,
                     place: there,
                     size: its,
@@ -237,10 +237,12 @@ impl Claimable {
     /// The environment variable that names the device to a program, and its value.
     pub fn variable(&self) -> (String, &str) {
         let name = match &self.what {
-            What::Gpu { index } => format!("MUSTER_GPU_{index}"),
-            What::Slice { index, place } => format!("MUSTER_MIG_{index}_{place}"),
-            What::Partition { index, place, .. } => format!("MUSTER_MIG_{index}_{}", place.start),
-            What::Nic => {
+            ClaimableKind::Gpu { index } => format!("MUSTER_GPU_{index}"),
+            ClaimableKind::Slice { index, place } => format!("MUSTER_MIG_{index}_{place}"),
+            ClaimableKind::Partition { index, place, .. } => {
+                format!("MUSTER_MIG_{index}_{}", place.start)
+            }
+            ClaimableKind::Nic => {
                 let upper = self.id.to_ascii_uppercase();
                 let plain = upper.replace(|c: char| !c.is_ascii_alphanumeric(), "_");
                 format!("MUSTER_NIC_{plain}")
@@ -254,14 +256,14 @@ impl Claimable {
 mod tests {
     use std::path::Path;
 
-    use hardware::description::Description;
+    use hardware::description::MachineDescription;
     use proptest::prelude::*;
 
     use super::*;
 
     fn machine(text: &str) -> Vec<Claimable> {
         let mut found = Inventory::default();
-        let description = Description::parse(text, Path::new("m.toml"));
+        let description = MachineDescription::parse(text, Path::new("m.toml"));
         description.expect("a machine").apply(&mut found);
         all(&found)
     }
@@ -319,7 +321,7 @@ mod tests {
                     "resource.kubernetes.io/pcieRoot": {"string": "pci0000:15"}}})
         );
         let slice = (all.iter())
-            .find(|one| matches!(one.what, What::Slice { index: 1, .. }))
+            .find(|one| matches!(one.what, ClaimableKind::Slice { index: 1, .. }))
             .expect("a slice");
         assert!(slice.device.name.starts_with("mig-"), "{slice:#?}");
         assert!(slice.problem.starts_with("GPU 1 is not well"), "{slice:#?}");

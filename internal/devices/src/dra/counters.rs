@@ -4,19 +4,19 @@
 
 use std::collections::BTreeMap;
 
-use hardware::partition::{Profile, engines};
+use hardware::partition::{InstanceProfile, engines};
 use k8s_openapi::api::resource::v1::{Counter, CounterSet, DeviceCounterConsumption};
 use resources::quantity::Quantity;
 
 /// Counters by name.
-type Counters = BTreeMap<String, Counter>;
+type SharedCounters = BTreeMap<String, Counter>;
 
 /// Compute slices.
 const COMPUTE: &str = "compute-slices";
 /// Optical flow engines, of which a GPU has few.
 const ENGINES: &str = "optical-flow-engines";
 
-fn add(counters: &mut Counters, name: String, value: u32) {
+fn add(counters: &mut SharedCounters, name: String, value: u32) {
     if value > 0 {
         let value = Quantity::from_value(value.into()).to_k8s();
         counters.insert(name, Counter { value });
@@ -24,8 +24,8 @@ fn add(counters: &mut Counters, name: String, value: u32) {
 }
 
 /// The counters of `size` memory slices from `start` on, and the others.
-fn counters(start: u32, size: u32, compute: u32, engines: u32) -> Counters {
-    let mut counters = Counters::new();
+fn counters(start: u32, size: u32, compute: u32, engines: u32) -> SharedCounters {
+    let mut counters = SharedCounters::new();
     for slice in start..start + size {
         add(&mut counters, format!("memory-slice-{slice}"), 1);
     }
@@ -36,7 +36,7 @@ fn counters(start: u32, size: u32, compute: u32, engines: u32) -> Counters {
 
 /// All counters of a GPU with these profiles: the memory slices of all places, the compute slices of
 /// the largest profile, and the engines. The set has the GPU's name as a device.
-pub fn set(name: &str, profiles: &[Profile]) -> CounterSet {
+pub fn set(name: &str, profiles: &[InstanceProfile]) -> CounterSet {
     let ends = profiles.iter().flat_map(|it| {
         let starts = it.starts.iter();
         starts.map(|start| start + it.size)
@@ -58,7 +58,11 @@ pub fn whole(set: &CounterSet) -> Vec<DeviceCounterConsumption> {
 }
 
 /// The consumption of an instance of a profile at a place.
-pub fn part(set: &CounterSet, profile: &Profile, start: u32) -> Vec<DeviceCounterConsumption> {
+pub fn part(
+    set: &CounterSet,
+    profile: &InstanceProfile,
+    start: u32,
+) -> Vec<DeviceCounterConsumption> {
     vec![DeviceCounterConsumption {
         counter_set: set.name.clone(),
         counters: counters(start, profile.size, profile.slices, profile.engines),
@@ -80,11 +84,14 @@ mod tests {
         "NVIDIA A100-SXM4-80GB",
     ];
 
-    fn profiles(model: &str) -> Vec<Profile> {
-        mig::profiles(model).iter().map(Profile::from).collect()
+    fn profiles(model: &str) -> Vec<InstanceProfile> {
+        mig::profiles(model)
+            .iter()
+            .map(InstanceProfile::from)
+            .collect()
     }
 
-    fn value(counters: &Counters, name: &str) -> i64 {
+    fn value(counters: &SharedCounters, name: &str) -> i64 {
         let value = counters.get(name).map_or("0", |counter| &counter.value.0);
         i64::from_str(value).expect("a number")
     }
@@ -137,7 +144,7 @@ mod tests {
         ) {
             let (known, profiles) = (mig::profiles(MODELS[model]), profiles(MODELS[model]));
             let set = set("gpu-a", &profiles);
-            let places: Vec<(&Profile, u32)> = place::all(&profiles).collect();
+            let places: Vec<(&InstanceProfile, u32)> = place::all(&profiles).collect();
             let mut left = all(&set);
             let mut placed: mig::Placed = Vec::new();
             for (number, ends) in asked {

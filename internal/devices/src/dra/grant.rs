@@ -7,7 +7,7 @@ use k8s_openapi::api::resource::v1::ResourceClaim;
 
 use super::DRIVER;
 use super::claimable::Claimable;
-use super::prepared::{Given, Prepared};
+use super::prepared::{Prepared, PreparedDevice};
 
 /// Why a claim can't have its devices on this node. The pod's events show it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -68,7 +68,7 @@ pub enum GrantError {
 /// # Errors
 ///
 /// Nothing is allocated here.
-pub fn allocated(claim: &ResourceClaim, pool: &str) -> Result<Vec<Given>, GrantError> {
+pub fn allocated(claim: &ResourceClaim, pool: &str) -> Result<Vec<PreparedDevice>, GrantError> {
     let allocation = claim.status.as_ref().and_then(|it| it.allocation.as_ref());
     let results = allocation.and_then(|it| it.devices.as_ref()?.results.as_ref());
     let ours = results
@@ -84,7 +84,7 @@ pub fn allocated(claim: &ResourceClaim, pool: &str) -> Result<Vec<Given>, GrantE
                 node: pool.to_owned(),
             });
         }
-        all.push(Given {
+        all.push(PreparedDevice {
             request: result.request.clone(),
             device: result.device.clone(),
             admin: result.admin_access == Some(true),
@@ -104,7 +104,7 @@ pub fn allocated(claim: &ResourceClaim, pool: &str) -> Result<Vec<Given>, GrantE
 /// A device is not available.
 pub fn devices<'a>(
     uid: &str,
-    given: &[Given],
+    given: &[PreparedDevice],
     machine: &'a [Claimable],
     prepared: &[Prepared],
     held: &BTreeSet<String>,
@@ -129,7 +129,7 @@ pub fn devices<'a>(
         }
         let others = prepared.iter().filter(|it| it.uid != uid);
         let mut has = others.filter(|it| {
-            let same = |other: &Given| {
+            let same = |other: &PreparedDevice| {
                 let found = machine.iter().find(|it| it.device.name == other.device);
                 let overlaps = found.is_some_and(|found| found.overlaps(device));
                 !other.admin && (other.device == one.device || overlaps)
@@ -157,10 +157,10 @@ mod tests {
     use k8s_openapi::api::resource::v1::Device;
     use serde_json::json;
 
-    use hardware::partition::place::Place;
+    use hardware::partition::place::InstancePosition;
 
-    use super::super::claimable::What;
-    use super::super::prepared::Cut;
+    use super::super::claimable::ClaimableKind;
+    use super::super::prepared::CreatedPartition;
     use super::*;
 
     fn claim(results: serde_json::Value) -> ResourceClaim {
@@ -169,8 +169,8 @@ mod tests {
         serde_json::from_value(claim).expect("a claim")
     }
 
-    fn given(device: &str) -> Given {
-        Given {
+    fn given(device: &str) -> PreparedDevice {
+        PreparedDevice {
             request: "r".into(),
             device: device.into(),
             admin: false,
@@ -185,7 +185,7 @@ mod tests {
             },
             id: name.to_uppercase(),
             problem: problem.into(),
-            what: What::Nic,
+            what: ClaimableKind::Nic,
         };
         vec![one("gpu-0", ""), one("gpu-1", "GPU 1 is not well: lost")]
     }
@@ -218,22 +218,22 @@ mod tests {
 
     #[test]
     fn overlapping_devices_are_given_once_under_any_name() {
-        let part = |start: u32, size: u32| What::Partition {
+        let part = |start: u32, size: u32| ClaimableKind::Partition {
             index: 0,
-            place: Place {
+            place: InstancePosition {
                 profile: format!("{size}g"),
                 start,
             },
             size,
         };
-        let slice = What::Slice { index: 0, place: 0 };
+        let slice = ClaimableKind::Slice { index: 0, place: 0 };
         let all = [
-            ("gpu-0", "GPU-0", What::Gpu { index: 0 }),
+            ("gpu-0", "GPU-0", ClaimableKind::Gpu { index: 0 }),
             ("gpu-0-1g-6", "GPU-0", part(6, 1)),
             ("gpu-0-3g-4", "GPU-0", part(4, 4)),
             ("gpu-0-3g-0", "GPU-0", part(0, 4)),
             ("mig-6", "MIG-6", slice),
-            ("gpu-1", "GPU-1", What::Gpu { index: 1 }),
+            ("gpu-1", "GPU-1", ClaimableKind::Gpu { index: 1 }),
         ];
         let machine = all.map(|(name, id, what)| Claimable {
             device: Device {
@@ -245,9 +245,9 @@ mod tests {
             what,
         });
         let mut theirs = prepared("2", "gpu-0-1g-6");
-        let cut = Cut {
+        let cut = CreatedPartition {
             gpu: "GPU-0".into(),
-            place: Place {
+            place: InstancePosition {
                 profile: "1g".into(),
                 start: 6,
             },
@@ -295,7 +295,7 @@ mod tests {
         let held = BTreeSet::from(["GPU-0".to_owned()]);
         refused(ask("gpu-0", &[], &held), "from the device plugin");
         let watched = |admin| {
-            let given = [Given {
+            let given = [PreparedDevice {
                 admin,
                 ..given("gpu-0")
             }];

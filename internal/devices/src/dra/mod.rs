@@ -6,16 +6,16 @@
 pub mod attributes;
 pub mod claimable;
 pub mod counters;
-pub mod cutting;
 pub mod grant;
+pub mod partitioning;
 pub mod partitions;
 pub mod prepared;
+pub mod rdma_files;
 pub mod slices;
-pub mod verbs;
 
 pub use claimable::{Claimable, all as claimables, gpus, name_of};
-pub use partitions::Found;
-pub use prepared::{Cut, Given, Prepared, Specs};
+pub use partitions::DiscoveredDevices;
+pub use prepared::{CreatedPartition, Prepared, PreparedDevice, Specs};
 
 /// The driver's name, by which classes and claims select it.
 pub const DRIVER: &str = "gpu.muster.io";

@@ -7,19 +7,19 @@
 
 use std::collections::BTreeMap;
 
-use hardware::cutter::Card;
-use hardware::partition::place::{self, Place};
-use hardware::partition::{Instance, Profile};
+use hardware::mig_partitioner::Card;
+use hardware::partition::place::{self, InstancePosition};
+use hardware::partition::{GpuInstance, InstanceProfile};
 use k8s_openapi::api::resource::v1::{CounterSet, Device, DeviceAttribute};
 
-use super::attributes::{Attributes, memory};
-use super::claimable::{Claimable, What, name_of};
+use super::attributes::{AttributeBuilder, memory};
+use super::claimable::{Claimable, ClaimableKind, name_of};
 use super::counters;
-use super::prepared::{Cut, Prepared};
+use super::prepared::{CreatedPartition, Prepared};
 
 /// The machine's devices, as discovered.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Found {
+pub struct DiscoveredDevices {
     /// Its GPUs, or the slices of those in MIG mode, and its cards.
     pub devices: Vec<Claimable>,
     /// All of its GPUs as wholes.
@@ -29,7 +29,7 @@ pub struct Found {
 /// The devices that may be allocated. A device with a problem is not offered; claims that have it
 /// keep it.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Offer {
+pub struct AllocatableDevices {
     /// The devices; those of one partitionable GPU share counters.
     pub devices: Vec<Claimable>,
     /// The devices that don't overlap, without counters: for a cluster without support for
@@ -39,7 +39,7 @@ pub struct Offer {
     pub shared: Vec<CounterSet>,
 }
 
-impl Offer {
+impl AllocatableDevices {
     /// Whether a GPU, by its name as a device, is offered in partitions.
     pub fn shares(&self, name: &str) -> bool {
         self.shared.iter().any(|set| set.name == name)
@@ -58,19 +58,23 @@ pub enum CardError {
 }
 
 /// The layout of each GPU by UUID, or why it is unknown.
-pub type Cards = BTreeMap<String, Result<Card, CardError>>;
+pub type GpuLayouts = BTreeMap<String, Result<Card, CardError>>;
 
 /// Computes the offer from the discovered devices, the GPUs' layouts (empty if GPUs are not
 /// partitioned for claims) and the prepared claims.
-pub fn offer(found: &Found, cards: &Cards, prepared: &[Prepared]) -> Offer {
-    let cuts: Vec<(&String, &Cut)> = prepared.iter().flat_map(|it| &it.cuts).collect();
-    let mut offer = Offer::default();
+pub fn offer(
+    found: &DiscoveredDevices,
+    cards: &GpuLayouts,
+    prepared: &[Prepared],
+) -> AllocatableDevices {
+    let cuts: Vec<(&String, &CreatedPartition)> = prepared.iter().flat_map(|it| &it.cuts).collect();
+    let mut offer = AllocatableDevices::default();
     for whole in &found.gpus {
         let own = cuts.iter().filter(|(_, cut)| cut.gpu == whole.id);
-        let own: Vec<(&String, &Cut)> = own.copied().collect();
+        let own: Vec<(&String, &CreatedPartition)> = own.copied().collect();
         let card = cards.get(&whole.id);
         match (way(card, &own), card) {
-            (Way::InParts, Some(Ok(card))) => {
+            (GpuOffer::InParts, Some(Ok(card))) => {
                 let set = counters::set(&whole.device.name, &card.profiles);
                 let parts = parts(whole, card, &set);
                 offer.apart.extend(apart(&parts, &own));
@@ -92,7 +96,7 @@ pub fn offer(found: &Found, cards: &Cards, prepared: &[Prepared]) -> Offer {
 }
 
 /// How a GPU is offered.
-enum Way {
+enum GpuOffer {
     /// As a whole and in every slice into which it can be partitioned.
     InParts,
     /// As discovered, with the reason why it is not offered in partitions.
@@ -101,31 +105,31 @@ enum Way {
     Withheld(String),
 }
 
-fn way(card: Option<&Result<Card, CardError>>, own: &[(&String, &Cut)]) -> Way {
+fn way(card: Option<&Result<Card, CardError>>, own: &[(&String, &CreatedPartition)]) -> GpuOffer {
     let card = match card {
         None => {
             let why = "this agent cuts no GPUs for claims (--mig-partitions)";
-            return Way::AsFound(why.to_owned());
+            return GpuOffer::AsFound(why.to_owned());
         }
-        Some(Err(error)) => return Way::Withheld(error.to_string()),
+        Some(Err(error)) => return GpuOffer::Withheld(error.to_string()),
         Some(Ok(card)) => card,
     };
     let index = card.index;
     if !card.capable || card.profiles.is_empty() {
-        return Way::AsFound(format!("GPU {index} can't be cut"));
+        return GpuOffer::AsFound(format!("GPU {index} can't be cut"));
     }
     if card.waits {
-        return Way::Withheld(waits(card));
+        return GpuOffer::Withheld(waits(card));
     }
     if !card.is_known() {
-        return Way::AsFound(format!(
+        return GpuOffer::AsFound(format!(
             "the driver says where slices of GPU {index} may lie only in MIG mode"
         ));
     }
     let own = own.iter().map(|(_, cut)| *cut);
     match strangers(card, own).is_empty() {
-        true => Way::InParts,
-        false => Way::AsFound(format!("somebody else has cut GPU {index}")),
+        true => GpuOffer::InParts,
+        false => GpuOffer::AsFound(format!("somebody else has cut GPU {index}")),
     }
 }
 
@@ -141,9 +145,9 @@ pub fn waits(card: &Card) -> String {
 /// The instances of a GPU that were not created for these claims.
 pub fn strangers<'a, 'b>(
     card: &'a Card,
-    own: impl Iterator<Item = &'b Cut> + Clone,
-) -> Vec<&'a Instance> {
-    let is = |instance: &Instance, cut: &Cut| {
+    own: impl Iterator<Item = &'b CreatedPartition> + Clone,
+) -> Vec<&'a GpuInstance> {
+    let is = |instance: &GpuInstance, cut: &CreatedPartition| {
         let slices = card.slices.iter().filter(|(_, of)| **of == instance.id);
         let slices: Vec<&String> = slices.map(|(id, _)| id).collect();
         if slices.contains(&&cut.slice) {
@@ -160,10 +164,10 @@ pub fn strangers<'a, 'b>(
 }
 
 /// The partitions of a GPU that don't overlap: its present slices, else the whole GPU.
-fn apart(parts: &[Claimable], own: &[(&String, &Cut)]) -> Vec<Claimable> {
+fn apart(parts: &[Claimable], own: &[(&String, &CreatedPartition)]) -> Vec<Claimable> {
     let named = |part: &Claimable| own.iter().any(|(name, _)| **name == part.device.name);
     let is = |part: &&Claimable| match own.is_empty() {
-        true => matches!(part.what, What::Gpu { .. }),
+        true => matches!(part.what, ClaimableKind::Gpu { .. }),
         false => named(part),
     };
     let mut apart: Vec<Claimable> = parts.iter().filter(is).cloned().collect();
@@ -176,14 +180,14 @@ fn apart(parts: &[Claimable], own: &[(&String, &Cut)]) -> Vec<Claimable> {
 /// A GPU's devices as discovered, except slices that were created for claims: these stay known by
 /// their claims' names, and are not offered.
 fn as_found(
-    found: &Found,
+    found: &DiscoveredDevices,
     whole: &Claimable,
     card: Option<&Card>,
-    own: &[(&String, &Cut)],
-    way: &Way,
+    own: &[(&String, &CreatedPartition)],
+    way: &GpuOffer,
 ) -> Vec<Claimable> {
     let there = |one: &&Claimable| match (&one.what, card) {
-        (What::Slice { .. }, Some(card)) => card.slices.contains_key(&one.id),
+        (ClaimableKind::Slice { .. }, Some(card)) => card.slices.contains_key(&one.id),
         _ => true,
     };
     let of_gpu = found.devices.iter().filter(|one| one.gpu() == whole.gpu());
@@ -197,9 +201,9 @@ fn as_found(
         }
     };
     let why = match way {
-        Way::InParts => return all,
-        Way::AsFound(why) => why,
-        Way::Withheld(why) => {
+        GpuOffer::InParts => return all,
+        GpuOffer::AsFound(why) => why,
+        GpuOffer::Withheld(why) => {
             // A claim with one of these devices must get the reason why it is not available.
             let set = |card: &Card| counters::set(&whole.device.name, &card.profiles);
             add(match card {
@@ -210,7 +214,7 @@ fn as_found(
         }
     };
     let own = own.iter().filter_map(|(name, cut)| {
-        let what = What::Partition {
+        let what = ClaimableKind::Partition {
             index: whole.gpu()?,
             place: cut.place.clone(),
             size: 0,
@@ -226,7 +230,7 @@ fn as_found(
         })
     });
     add(own.collect());
-    if matches!(way, Way::Withheld(_)) {
+    if matches!(way, GpuOffer::Withheld(_)) {
         for one in all.iter_mut().filter(|one| one.problem.is_empty()) {
             one.problem.clone_from(why);
         }
@@ -237,7 +241,7 @@ fn as_found(
 /// A GPU as a whole and in every slice, in an order that leaves the most to later claims, because
 /// kube-scheduler takes the first that fits.
 fn parts(whole: &Claimable, card: &Card, set: &CounterSet) -> Vec<Claimable> {
-    let mut places: Vec<(&Profile, u32)> = place::all(&card.profiles).collect();
+    let mut places: Vec<(&InstanceProfile, u32)> = place::all(&card.profiles).collect();
     // The large profiles can only begin at the low slices.
     places.sort_by_key(|(profile, start)| {
         let taken = (profile.size, profile.slices, profile.engines);
@@ -259,11 +263,16 @@ fn name(gpu: &str, profile: &str, start: u32) -> String {
     name_of(&format!("{gpu}-{profile}-{start}"))
 }
 
-fn part(whole: &Claimable, profile: &Profile, start: u32, set: &CounterSet) -> Option<Claimable> {
+fn part(
+    whole: &Claimable,
+    profile: &InstanceProfile,
+    start: u32,
+    set: &CounterSet,
+) -> Option<Claimable> {
     let index = whole.gpu()?;
     let of_whole = whole.device.attributes.clone().unwrap_or_default();
     let own = |(name, _): &(String, DeviceAttribute)| !["type", "uuid", "index"].contains(&&**name);
-    let mut attributes = Attributes(of_whole.into_iter().filter(own).collect());
+    let mut attributes = AttributeBuilder(of_whole.into_iter().filter(own).collect());
     attributes.text("type", "mig");
     attributes.text("profile", &profile.name);
     attributes.text("parentUUID", &whole.id);
@@ -278,9 +287,9 @@ fn part(whole: &Claimable, profile: &Profile, start: u32, set: &CounterSet) -> O
         },
         id: whole.id.clone(),
         problem: whole.problem.clone(),
-        what: What::Partition {
+        what: ClaimableKind::Partition {
             index,
-            place: Place {
+            place: InstancePosition {
                 profile: profile.name.clone(),
                 start,
             },

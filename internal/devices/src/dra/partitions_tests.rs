@@ -3,12 +3,12 @@
 use std::path::Path;
 
 use hardware::Inventory;
-use hardware::description::Description;
+use hardware::description::MachineDescription;
 use hardware::mig;
-use hardware::partition::Layout;
+use hardware::partition::GpuLayout;
 
 use super::super::claimable;
-use super::super::prepared::Given;
+use super::super::prepared::PreparedDevice;
 use super::*;
 
 const H100: &str = "NVIDIA H100 80GB HBM3";
@@ -16,22 +16,22 @@ const ID: &str = "GPU-5b9a1e1c-0000-4000-8000-000000000000";
 const NAME: &str = "gpu-5b9a1e1c-0000-4000-8000-000000000000";
 
 /// A H100 that shows these slices as found, and a card.
-fn found(mig: &str, more: &str) -> Found {
+fn found(mig: &str, more: &str) -> DiscoveredDevices {
     let text = format!(
         "[[gpu]]\nmodel = \"{H100}\"\nmemory_mib = 81559\nid = [\"{ID}\"]\n{mig}\n{more}\n\
          [[nic]]\nname = \"mlx5_0\"\nports = [{{ gbits = 400, layer = \"InfiniBand\" }}]\n"
     );
     let mut inventory = Inventory::default();
-    let description = Description::parse(&text, Path::new("m.toml"));
+    let description = MachineDescription::parse(&text, Path::new("m.toml"));
     description.expect("a machine").apply(&mut inventory);
-    Found {
+    DiscoveredDevices {
         devices: claimable::all(&inventory),
         gpus: claimable::gpus(&inventory),
     }
 }
 
-fn place(profile: &str, start: u32) -> Place {
-    Place {
+fn place(profile: &str, start: u32) -> InstancePosition {
+    InstancePosition {
         profile: profile.to_owned(),
         start,
     }
@@ -39,18 +39,21 @@ fn place(profile: &str, start: u32) -> Place {
 
 /// The GPU with these instances, numbered from 1, each one slice of the ids.
 fn card(instances: &[(&str, u32, &str)]) -> Card {
-    let profiles: Vec<Profile> = mig::profiles(H100).iter().map(Profile::from).collect();
+    let profiles: Vec<InstanceProfile> = mig::profiles(H100)
+        .iter()
+        .map(InstanceProfile::from)
+        .collect();
     let instance = |(number, (name, start, _)): (u32, &(&str, u32, &str))| {
         let profile = profiles.iter().find(|it| it.name == *name);
         let profile = profile.expect("a profile");
-        Instance {
+        GpuInstance {
             id: number,
             profile: profile.id,
             start: *start,
             computes: vec![(0, profile.slices)],
         }
     };
-    let layout = Layout {
+    let layout = GpuLayout {
         enabled: !instances.is_empty(),
         instances: (1..).zip(instances).map(instance).collect(),
     };
@@ -67,21 +70,21 @@ fn card(instances: &[(&str, u32, &str)]) -> Card {
     }
 }
 
-fn cards(card: Result<Card, CardError>) -> Cards {
-    Cards::from([(ID.to_owned(), card)])
+fn cards(card: Result<Card, CardError>) -> GpuLayouts {
+    GpuLayouts::from([(ID.to_owned(), card)])
 }
 
 /// A claim that has a partition.
-fn prepared(at: &Place, slice: &str) -> Prepared {
+fn prepared(at: &InstancePosition, slice: &str) -> Prepared {
     let device = name(ID, &at.profile, at.start);
-    let cut = Cut {
+    let cut = CreatedPartition {
         gpu: ID.to_owned(),
         place: at.clone(),
         slice: slice.to_owned(),
     };
     Prepared {
         uid: "1".to_owned(),
-        devices: vec![Given {
+        devices: vec![PreparedDevice {
             request: "r".to_owned(),
             device: device.clone(),
             admin: false,
@@ -192,9 +195,9 @@ fn a_gpu_without_mig_or_with_unknown_layout_is_offered_as_found_or_not_at_all() 
     let well = found("", "");
     let both = vec![NAME, "nic-mlx5-0"];
     let nic = vec!["nic-mlx5-0"];
-    type Case<'a> = (&'a Found, Cards, Vec<&'a str>);
+    type Case<'a> = (&'a DiscoveredDevices, GpuLayouts, Vec<&'a str>);
     let cases: [Case<'_>; 6] = [
-        (&well, Cards::new(), both.clone()),
+        (&well, GpuLayouts::new(), both.clone()),
         (&well, cards(Ok(not_capable)), both.clone()),
         (&well, cards(Ok(unknown)), both),
         (&well, cards(Ok(waiting)), nic.clone()),

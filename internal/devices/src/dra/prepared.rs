@@ -8,10 +8,10 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use hardware::partition::place::Place;
+use hardware::partition::place::InstancePosition;
 
 use super::DRIVER;
-use crate::cdi::{Device, Edits, Spec, file};
+use crate::cdi::{CdiDevice, CdiSpec, Edits, file};
 
 /// The class of a spec's devices, after the driver's name.
 const CLASS: &str = "claim";
@@ -30,37 +30,37 @@ pub struct Prepared {
     /// Its name.
     pub name: String,
     /// Its devices.
-    pub devices: Vec<Given>,
+    pub devices: Vec<PreparedDevice>,
     /// The partitions among them, by the devices' names.
-    pub cuts: BTreeMap<String, Cut>,
+    pub cuts: BTreeMap<String, CreatedPartition>,
 }
 
 /// A partition that this driver created, or was about to create, for a claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cut {
+pub struct CreatedPartition {
     /// The GPU's UUID.
     pub gpu: String,
     /// Its place on the GPU.
-    pub place: Place,
+    pub place: InstancePosition,
     /// The UUID of its slice; empty until it is created.
     pub slice: String,
 }
 
-impl Cut {
+impl CreatedPartition {
     /// The form in the spec: `GPU-.../1g.10gb/4`.
-    fn words(&self) -> String {
-        let Place { profile, start } = &self.place;
+    fn message(&self) -> String {
+        let InstancePosition { profile, start } = &self.place;
         format!("{}/{profile}/{start}", self.gpu)
     }
 
-    fn of(words: &str, slice: String) -> Option<Cut> {
+    fn of(words: &str, slice: String) -> Option<CreatedPartition> {
         let (rest, start) = words.rsplit_once('/')?;
         let (gpu, profile) = rest.rsplit_once('/')?;
-        let place = Place {
+        let place = InstancePosition {
             profile: profile.to_owned(),
             start: start.parse().ok()?,
         };
-        Some(Cut {
+        Some(CreatedPartition {
             gpu: gpu.to_owned(),
             place,
             slice,
@@ -70,7 +70,7 @@ impl Cut {
 
 /// A device of a claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Given {
+pub struct PreparedDevice {
     /// The request of the claim for which it was allocated.
     pub request: String,
     /// Its name in the node's pool.
@@ -91,7 +91,7 @@ fn notes<const N: usize>(all: [(&str, &str); N]) -> BTreeMap<String, String> {
         .collect()
 }
 
-impl Given {
+impl PreparedDevice {
     /// The request without the allocated alternative (`REQUEST/ALTERNATIVE`): pods and the kubelet
     /// name requests so.
     pub fn main_request(&self) -> &str {
@@ -103,11 +103,11 @@ impl Given {
 impl Prepared {
     /// The CDI id of one of its devices. It contains the claim's uid, because a runtime may cache
     /// what it read under a name.
-    pub fn cdi_id(&self, given: &Given) -> String {
+    pub fn cdi_id(&self, given: &PreparedDevice) -> String {
         format!("{}={}", kind(), self.device_name(given))
     }
 
-    fn device_name(&self, given: &Given) -> String {
+    fn device_name(&self, given: &PreparedDevice) -> String {
         // A device may serve two requests.
         format!(
             "{}_{}_{}",
@@ -118,7 +118,7 @@ impl Prepared {
     }
 
     /// The claim's spec, with the edits for each device and those common to all.
-    fn spec(&self, edits: Vec<Edits>, with_any: Edits) -> Spec {
+    fn spec(&self, edits: Vec<Edits>, with_any: Edits) -> CdiSpec {
         let devices = self.devices.iter().zip(edits).map(|(given, edits)| {
             let admin = given.admin.to_string();
             let said = [
@@ -128,16 +128,16 @@ impl Prepared {
             ];
             let mut annotations = notes(said);
             if let Some(cut) = self.cuts.get(&given.device) {
-                let words = cut.words();
+                let words = cut.message();
                 annotations.extend(notes([("partition", &*words), ("slice", &cut.slice)]));
             }
-            Device {
+            CdiDevice {
                 name: self.device_name(given),
                 annotations,
                 edits,
             }
         });
-        Spec {
+        CdiSpec {
             kind: kind(),
             annotations: notes([
                 ("uid", &self.uid),
@@ -150,22 +150,22 @@ impl Prepared {
     }
 
     /// Parses a spec; `None` if it lacks something.
-    fn of(spec: &Spec) -> Option<Prepared> {
+    fn of(spec: &CdiSpec) -> Option<Prepared> {
         let said = |notes: &BTreeMap<String, String>, name| notes.get(&note(name)).cloned();
-        let given = |device: &Device| {
-            Some(Given {
+        let given = |device: &CdiDevice| {
+            Some(PreparedDevice {
                 request: said(&device.annotations, "request")?,
                 device: said(&device.annotations, "device")?,
                 admin: said(&device.annotations, "admin")?.parse().ok()?,
             })
         };
         let devices = spec.devices.iter();
-        let devices: Vec<Given> = devices.map(given).collect::<Option<_>>()?;
+        let devices: Vec<PreparedDevice> = devices.map(given).collect::<Option<_>>()?;
         let mut cuts = BTreeMap::new();
         for (device, given) in spec.devices.iter().zip(&devices) {
             if let Some(words) = said(&device.annotations, "partition") {
                 let slice = said(&device.annotations, "slice").unwrap_or_default();
-                cuts.insert(given.device.clone(), Cut::of(&words, slice)?);
+                cuts.insert(given.device.clone(), CreatedPartition::of(&words, slice)?);
             }
         }
         Some(Prepared {
@@ -220,7 +220,7 @@ impl Specs {
             if !name.starts_with(&ours) || !name.ends_with(".json") {
                 continue;
             }
-            let spec = serde_json::from_slice::<Spec>(&std::fs::read(&path)?).ok();
+            let spec = serde_json::from_slice::<CdiSpec>(&std::fs::read(&path)?).ok();
             match spec.as_ref().and_then(Prepared::of) {
                 Some(prepared) => all.push(prepared),
                 None => tracing::warn!(
@@ -257,7 +257,7 @@ mod tests {
     use super::*;
 
     fn prepared(uid: &str) -> Prepared {
-        let given = |request: &str, device: &str| Given {
+        let given = |request: &str, device: &str| PreparedDevice {
             request: request.into(),
             device: device.into(),
             admin: false,
@@ -310,9 +310,9 @@ mod tests {
         let specs = Specs::new(directory.path());
         let mut claim = prepared("1");
         for slice in ["", "MIG-1"] {
-            let cut = Cut {
+            let cut = CreatedPartition {
                 gpu: "GPU-ab".into(),
-                place: Place {
+                place: InstancePosition {
                     profile: "1g.10gb+me".into(),
                     start: 4,
                 },

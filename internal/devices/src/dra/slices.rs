@@ -24,7 +24,7 @@ const DEVICES_MAX: usize = 128;
 
 /// One write.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Write {
+pub enum SliceWrite {
     /// Creates a missing slice.
     Create(Box<ResourceSlice>),
     /// Replaces a slice with other content.
@@ -34,16 +34,16 @@ pub enum Write {
 }
 
 /// The node that owns the slices.
-pub struct Owner {
+pub struct SliceOwner {
     name: String,
     reference: OwnerReference,
 }
 
-impl Owner {
+impl SliceOwner {
     /// The owner reference to a node: its slices are deleted with it.
-    pub fn of(node: &Node) -> Owner {
+    pub fn of(node: &Node) -> SliceOwner {
         let name = node.metadata.name.clone().unwrap_or_default();
-        Owner {
+        SliceOwner {
             reference: OwnerReference {
                 api_version: "v1".into(),
                 kind: "Node".into(),
@@ -56,7 +56,7 @@ impl Owner {
         }
     }
 
-    fn spec(&self, content: &Content, generation: i64, count: usize) -> ResourceSliceSpec {
+    fn spec(&self, content: &SliceContent, generation: i64, count: usize) -> ResourceSliceSpec {
         let devices = &content.devices;
         ResourceSliceSpec {
             driver: DRIVER.into(),
@@ -85,7 +85,7 @@ impl Owner {
 
     /// A slice for a dry-run creation, which shows whether the API keeps counters.
     pub fn question(&self, set: &CounterSet) -> ResourceSlice {
-        let content = Content {
+        let content = SliceContent {
             devices: Vec::new(),
             shared: Some(set.clone()),
         };
@@ -100,7 +100,7 @@ impl Owner {
         there: &[&ResourceSlice],
         devices: &[Device],
         shared: &[CounterSet],
-    ) -> Vec<Write> {
+    ) -> Vec<SliceWrite> {
         let mut wanted = contents(devices, shared);
         for content in &mut wanted {
             if content.shared.is_some() && !there.iter().any(|slice| content.is_of(slice)) {
@@ -138,20 +138,20 @@ impl Owner {
         for (content, own) in wanted.iter().zip(own) {
             let spec = self.spec(content, newest + 1, count);
             writes.push(match own.or_else(|| old.next()) {
-                None => Write::Create(Box::new(self.slice(spec))),
+                None => SliceWrite::Create(Box::new(self.slice(spec))),
                 Some(slice) => replace(slice, spec),
             });
         }
         let surplus = old.filter_map(|slice| slice.metadata.name.clone());
         // Deletions come first.
-        let mut all: Vec<Write> = surplus.map(Write::Delete).collect();
+        let mut all: Vec<SliceWrite> = surplus.map(SliceWrite::Delete).collect();
         all.append(&mut writes);
         all
     }
 }
 
-fn replace(slice: &ResourceSlice, spec: ResourceSliceSpec) -> Write {
-    Write::Replace(Box::new(ResourceSlice {
+fn replace(slice: &ResourceSlice, spec: ResourceSliceSpec) -> SliceWrite {
+    SliceWrite::Replace(Box::new(ResourceSlice {
         metadata: slice.metadata.clone(),
         spec,
     }))
@@ -159,12 +159,12 @@ fn replace(slice: &ResourceSlice, spec: ResourceSliceSpec) -> Write {
 
 /// The wanted content of one slice.
 #[derive(Clone, Debug)]
-struct Content {
+struct SliceContent {
     devices: Vec<Device>,
     shared: Option<CounterSet>,
 }
 
-impl Content {
+impl SliceContent {
     /// Whether a slice has the same counters; false for content without counters.
     fn is_of(&self, slice: &ResourceSlice) -> bool {
         let sets = slice.spec.shared_counters.as_deref();
@@ -174,30 +174,30 @@ impl Content {
 
 /// The devices without counters, as many as fit into each slice, and those of each set: counters
 /// belong to one slice.
-fn contents(devices: &[Device], shared: &[CounterSet]) -> Vec<Content> {
+fn contents(devices: &[Device], shared: &[CounterSet]) -> Vec<SliceContent> {
     let set_of = |device: &Device| {
         let consumed = device.consumes_counters.iter().flatten().next();
         consumed.map(|it| it.counter_set.clone())
     };
     let plain = devices.iter().filter(|device| set_of(device).is_none());
     let plain: Vec<Device> = plain.cloned().collect();
-    let plain = plain.chunks(DEVICES_MAX).map(|chunk| Content {
+    let plain = plain.chunks(DEVICES_MAX).map(|chunk| SliceContent {
         devices: chunk.to_vec(),
         shared: None,
     });
-    let mut all: Vec<Content> = plain.collect();
+    let mut all: Vec<SliceContent> = plain.collect();
     for set in shared {
         let of = |device: &&Device| set_of(device).as_ref() == Some(&set.name);
         let devices: Vec<Device> = devices.iter().filter(of).cloned().collect();
         if !devices.is_empty() {
-            all.push(Content {
+            all.push(SliceContent {
                 devices,
                 shared: Some(set.clone()),
             });
         }
     }
     if all.is_empty() {
-        all.push(Content {
+        all.push(SliceContent {
             devices: Vec::new(),
             shared: None,
         });

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use hardware::mig;
-use hardware::partition::{Profile, place};
+use hardware::partition::{InstanceProfile, place};
 use proptest::prelude::*;
 
 use super::super::counters;
@@ -14,11 +14,11 @@ const COUNTERS_MAX: usize = 32;
 /// The maximum number of counter consumptions of a slice's devices together.
 const CONSUMED_MAX: usize = 1024;
 
-fn owner() -> Owner {
+fn owner() -> SliceOwner {
     let mut node = Node::default();
     node.metadata.name = Some("box".into());
     node.metadata.uid = Some("1234".into());
-    Owner::of(&node)
+    SliceOwner::of(&node)
 }
 
 fn devices(count: usize) -> Vec<Device> {
@@ -39,9 +39,9 @@ struct Offered {
 /// A H100 in all its partitions.
 fn partitioned(gpu: usize) -> (CounterSet, Vec<Device>) {
     let known = mig::profiles("NVIDIA H100 80GB HBM3").iter();
-    let profiles: Vec<Profile> = known.map(Profile::from).collect();
+    let profiles: Vec<InstanceProfile> = known.map(InstanceProfile::from).collect();
     let set = counters::set(&format!("whole-{gpu}"), &profiles);
-    let part = |(profile, start): (&Profile, u32)| Device {
+    let part = |(profile, start): (&InstanceProfile, u32)| Device {
         name: format!("whole-{gpu}-{}-{start}", profile.name),
         consumes_counters: Some(counters::part(&set, profile, start)),
         ..Device::default()
@@ -79,21 +79,21 @@ struct Kept {
 
 impl Kept {
     /// Does a write; whether all was kept.
-    fn write(&mut self, write: Write) -> bool {
+    fn write(&mut self, write: SliceWrite) -> bool {
         match write {
-            Write::Create(mut slice) => {
+            SliceWrite::Create(mut slice) => {
                 self.made += 1;
                 let name = format!("box-{}", self.made);
                 slice.metadata.name = Some(name.clone());
                 self.put(name, *slice, false)
             }
-            Write::Replace(slice) => {
+            SliceWrite::Replace(slice) => {
                 let name = slice.metadata.name.clone().expect("a name");
                 let before = self.slices.get(&name).expect("it was there");
                 let counts = before.spec.shared_counters.is_some();
                 self.put(name, *slice, counts)
             }
-            Write::Delete(name) => {
+            SliceWrite::Delete(name) => {
                 assert!(self.slices.remove(&name).is_some(), "it was there");
                 true
             }
@@ -112,7 +112,7 @@ impl Kept {
         kept
     }
 
-    fn writes(&self, offered: &Offered) -> Vec<Write> {
+    fn writes(&self, offered: &Offered) -> Vec<SliceWrite> {
         let there: Vec<_> = self.slices.values().collect();
         owner().writes(&there, &offered.devices, &offered.shared)
     }
@@ -192,13 +192,13 @@ fn names(offered: &Offered) -> Option<Vec<String>> {
 fn a_change_within_one_slice_is_one_write_and_keeps_the_generation() {
     let mut kept = Kept::default();
     let first = kept.writes(&offered(8, 0));
-    assert!(matches!(&first[..], [Write::Create(_)]), "{first:?}");
+    assert!(matches!(&first[..], [SliceWrite::Create(_)]), "{first:?}");
     for write in first {
         kept.write(write);
     }
     assert_eq!(kept.writes(&offered(8, 0)), []);
     let second = kept.writes(&offered(7, 0));
-    let [Write::Replace(slice)] = &second[..] else {
+    let [SliceWrite::Replace(slice)] = &second[..] else {
         panic!("{second:?}");
     };
     assert_eq!(slice.spec.pool.generation, 1);
@@ -235,7 +235,7 @@ fn eight_gpus_in_partitions_are_a_slice_each_beside_that_of_the_cards() {
         devices: all.devices[1..].to_vec(),
         ..all.clone()
     };
-    assert!(matches!(&kept.writes(&card)[..], [Write::Replace(_)]));
+    assert!(matches!(&kept.writes(&card)[..], [SliceWrite::Replace(_)]));
 }
 
 proptest! {

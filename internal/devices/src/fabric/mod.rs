@@ -1,23 +1,23 @@
 //! Checks whether the node's RDMA works. A thread of its own reads the state, because a card whose
 //! firmware hangs may block a reader of its files for a minute: often for the ports' state, rarely
-//! for everything else. Owns the thread; [`judgement`] evaluates the results.
+//! for everything else. Owns the thread; [`port_health`] evaluates the results.
 
-mod judgement;
+mod port_health;
 
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
-use hardware::description::Description;
-use hardware::rdma::pair::{self, End};
-use hardware::rdma::{self, Check, Counted, Files, Proposal};
-use hardware::{HardwareError, Inventory, Source};
+use hardware::description::MachineDescription;
+use hardware::rdma::pair::{self, PairEnd};
+use hardware::rdma::{self, Files, PortCounters, RdmaCheck, RdmaProposal};
+use hardware::{HardwareError, Inventory, InventorySources};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 
-use judgement::Judge;
+use port_health::FabricJudge;
 
 /// Interval of port checks: a link that goes down is reported within five seconds.
 const GLANCE: Duration = Duration::from_secs(2);
@@ -30,17 +30,17 @@ const STALE: Duration = Duration::from_secs(180);
 
 /// The last reading and its time.
 #[derive(Debug)]
-struct Reading {
+struct FabricReading {
     files: Files,
     /// Counters that grew since the reading before.
-    growth: Vec<Check>,
+    growth: Vec<RdmaCheck>,
     at: Instant,
 }
 
 /// State that the thread and the agent share.
 #[derive(Debug, Default)]
-struct Shared {
-    reading: Mutex<Option<Reading>>,
+struct SharedReading {
+    reading: Mutex<Option<FabricReading>>,
     /// Notified when there are new results to judge.
     news: Notify,
     /// Notified after the first reading.
@@ -49,41 +49,41 @@ struct Shared {
 
 /// Watches the node's RDMA while this value exists.
 #[derive(Debug)]
-pub struct Fabric {
-    shared: Arc<Shared>,
+pub struct FabricWatch {
+    shared: Arc<SharedReading>,
     /// Sends the machine's devices to the thread; `None` for a described machine, which has no
     /// files.
     tell: Option<Sender<Inventory>>,
     told: Mutex<Option<Inventory>>,
     expected: Option<Inventory>,
-    judge: Mutex<Judge>,
+    judge: Mutex<FabricJudge>,
     since: Instant,
 }
 
-impl Fabric {
+impl FabricWatch {
     /// Starts watching a machine with these devices, and waits for the first reading.
     ///
     /// # Errors
     ///
     /// When the description of the expected cards can't be read.
     pub async fn watch(
-        source: &Source,
+        source: &InventorySources,
         expected: Option<&Path>,
         found: &Inventory,
-    ) -> Result<Arc<Fabric>, HardwareError> {
+    ) -> Result<Arc<FabricWatch>, HardwareError> {
         let load = |file: &Path| {
             let mut expected = Inventory::default();
-            Description::load(file)?.apply(&mut expected);
+            MachineDescription::load(file)?.apply(&mut expected);
             Ok::<_, HardwareError>(expected)
         };
-        let shared = Arc::<Shared>::default();
+        let shared = Arc::<SharedReading>::default();
         let tell = (source.description.is_none()).then(|| {
             let (tell, told) = channel();
             let (root, shared) = (source.sysfs_root.clone(), shared.clone());
             std::thread::spawn(move || watch(&root, &told, &shared));
             tell
         });
-        let fabric = Fabric {
+        let fabric = FabricWatch {
             shared,
             tell,
             told: Mutex::default(),
@@ -91,7 +91,7 @@ impl Fabric {
             judge: Mutex::default(),
             since: Instant::now(),
         };
-        fabric.tell(found);
+        fabric.notify(found);
         if fabric.tell.is_some()
             && timeout(PATIENCE, fabric.shared.first.notified())
                 .await
@@ -100,7 +100,7 @@ impl Fabric {
             tracing::warn!("the RDMA cards' files can't be read yet");
         }
         for check in fabric.checks(found) {
-            if check.answer == rdma::Answer::Fail {
+            if check.answer == rdma::CheckOutcome::Fail {
                 tracing::warn!("{}", check.sentence());
             }
         }
@@ -113,8 +113,8 @@ impl Fabric {
     }
 
     /// Adds a machine's RDMA problems to its inventory, and whether work across machines can come.
-    pub fn judge(&self, found: &mut Inventory, now: Instant) {
-        self.tell(found);
+    pub fn assess(&self, found: &mut Inventory, now: Instant) {
+        self.notify(found);
         let mut checks = self.checks(found);
         let mut read = self.since;
         if let Some(reading) = &*self.shared.reading.lock() {
@@ -126,15 +126,17 @@ impl Fabric {
             let words = "the RDMA cards' files can't be read: a card hangs; look at dmesg";
             found.concerns.push(words.to_owned());
         }
-        self.judge.lock().judge(found, &checks, now);
+        self.judge.lock().assess(found, &checks, now);
     }
 
     /// The RDMA variables for work on a machine: none for a described machine, whose cards may not
     /// exist.
-    pub fn proposal(&self, found: &Inventory) -> Proposal {
+    pub fn proposal(&self, found: &Inventory) -> RdmaProposal {
         let reading = self.shared.reading.lock();
         let files = reading.as_ref().map(|reading| &reading.files);
-        files.map_or_else(Proposal::default, |files| Proposal::of(found, files))
+        files.map_or_else(RdmaProposal::default, |files| {
+            RdmaProposal::of(found, files)
+        })
     }
 
     /// The expected cards, if described.
@@ -143,22 +145,22 @@ impl Fabric {
     }
 
     /// The node as one end of a test between two nodes: empty for a described machine.
-    pub fn end(&self) -> End {
+    pub fn end(&self) -> PairEnd {
         let (found, reading) = (self.told.lock(), self.shared.reading.lock());
         let known = found.as_ref().zip(reading.as_ref());
-        known.map_or_else(End::default, |(found, reading)| {
+        known.map_or_else(PairEnd::default, |(found, reading)| {
             pair::end(found, &reading.files)
         })
     }
 
-    fn checks(&self, found: &Inventory) -> Vec<Check> {
+    fn checks(&self, found: &Inventory) -> Vec<RdmaCheck> {
         let reading = self.shared.reading.lock();
         let files = reading.as_ref().map(|reading| &reading.files);
         rdma::examine(found, files, self.expected.as_ref())
     }
 
     /// Sends the devices to the thread if they changed.
-    fn tell(&self, found: &Inventory) {
+    fn notify(&self, found: &Inventory) {
         let Some(tell) = &self.tell else { return };
         let devices = Inventory {
             kernel: found.kernel.clone(),
@@ -181,14 +183,14 @@ impl Fabric {
 }
 
 /// The thread's loop: ends when the sender of devices is dropped.
-fn watch(root: &Path, told: &Receiver<Inventory>, shared: &Shared) {
+fn watch(root: &Path, told: &Receiver<Inventory>, shared: &SharedReading) {
     let Ok(mut found) = told.recv() else { return };
-    let mut before: Option<(Counted, Instant)> = None;
+    let mut before: Option<(PortCounters, Instant)> = None;
     let mut growth = Vec::new();
     loop {
         let states = hardware::ports::states(root);
         let files = Files::read(root, &found);
-        let counted = Counted::of(&hardware::ports::read(root));
+        let counted = PortCounters::of(&hardware::ports::read(root));
         let at = Instant::now();
         // Two readings in short succession say nothing of counters: the last result stays.
         let close = |since: Instant| at.duration_since(since) < rdma::LEAST;
@@ -199,7 +201,7 @@ fn watch(root: &Path, told: &Receiver<Inventory>, shared: &Shared) {
             before = Some((counted, at));
         }
         let growth = growth.clone();
-        *shared.reading.lock() = Some(Reading { files, growth, at });
+        *shared.reading.lock() = Some(FabricReading { files, growth, at });
         shared.first.notify_one();
         shared.news.notify_one();
         loop {

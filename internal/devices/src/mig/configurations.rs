@@ -4,13 +4,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use hardware::cutter::Card;
-use hardware::partition::{Layout, Profile, Wanted, steps};
+use hardware::mig_partitioner::Card;
+use hardware::partition::{GpuLayout, InstanceProfile, WantedLayout, steps};
 use resources::mig::Possible;
 use resources::names::{NVIDIA_GPU, NVIDIA_MIG};
 use serde_json::{Map, Value};
 
-use crate::reading::{FieldError, fields, join, present, refused, wrong};
+use crate::config_values::{FieldError, fields, join, present, refused, wrong};
 
 /// The prefix of each configuration that is derived from the GPUs' own profiles.
 const ALL: &str = "all-";
@@ -23,7 +23,7 @@ pub enum Configurations {
     #[default]
     OfProfiles,
     /// The configurations of a file.
-    Given(BTreeMap<String, Vec<Entry>>),
+    Given(BTreeMap<String, Vec<ConfigurationEntry>>),
 }
 
 /// Why a configuration can't be applied to a node's GPUs.
@@ -101,12 +101,12 @@ pub enum ConfigurationError {
 
 /// The configuration of some GPUs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct ConfigurationEntry {
     /// Only products with one of these PCI device numbers (`0x233010DE`); all if empty.
     products: BTreeSet<u32>,
     /// Only GPUs with these indices; all if `None`.
     devices: Option<BTreeSet<u32>>,
-    wanted: Wanted,
+    wanted: WantedLayout,
 }
 
 impl Configurations {
@@ -156,7 +156,7 @@ impl Configurations {
         &self,
         name: &str,
         cards: &[Card],
-    ) -> Result<BTreeMap<String, Wanted>, ConfigurationError> {
+    ) -> Result<BTreeMap<String, WantedLayout>, ConfigurationError> {
         match self {
             Configurations::OfProfiles => of_profiles(name, cards),
             Configurations::Given(all) => {
@@ -193,7 +193,7 @@ pub fn possible(configurations: &Configurations, cards: &[Card]) -> Possible {
         let mut devices: BTreeMap<String, u32> = BTreeMap::new();
         for card in cards {
             let wanted = wanted.get(&card.id).cloned();
-            let wanted = wanted.unwrap_or_else(|| Wanted::of(&card.profiles, &card.layout));
+            let wanted = wanted.unwrap_or_else(|| WantedLayout::of(&card.profiles, &card.layout));
             if !wanted.enabled {
                 *devices.entry(NVIDIA_GPU.to_owned()).or_default() += 1;
                 continue;
@@ -201,7 +201,7 @@ pub fn possible(configurations: &Configurations, cards: &[Card]) -> Possible {
             // A configuration that doesn't fit is not possible.
             steps(
                 &card.profiles,
-                &Layout::default(),
+                &GpuLayout::default(),
                 &wanted,
                 &BTreeSet::new(),
             )
@@ -216,18 +216,21 @@ pub fn possible(configurations: &Configurations, cards: &[Card]) -> Possible {
     all.collect()
 }
 
-fn of_profiles(name: &str, cards: &[Card]) -> Result<BTreeMap<String, Wanted>, ConfigurationError> {
+fn of_profiles(
+    name: &str,
+    cards: &[Card],
+) -> Result<BTreeMap<String, WantedLayout>, ConfigurationError> {
     let capable: Vec<&Card> = cards.iter().filter(|card| card.capable).collect();
-    let each = |wanted: &dyn Fn(&Card) -> Option<Wanted>| -> BTreeMap<String, Wanted> {
+    let each = |wanted: &dyn Fn(&Card) -> Option<WantedLayout>| -> BTreeMap<String, WantedLayout> {
         let wanted = |card: &&Card| Some((card.id.clone(), wanted(card)?));
         capable.iter().filter_map(wanted).collect()
     };
-    let cut = |instances: BTreeMap<String, u32>| Wanted {
+    let cut = |instances: BTreeMap<String, u32>| WantedLayout {
         enabled: true,
         instances,
     };
     if name == "all-disabled" {
-        return Ok(each(&|_| Some(Wanted::default())));
+        return Ok(each(&|_| Some(WantedLayout::default())));
     }
     if capable.is_empty() {
         let models: BTreeSet<&str> = cards.iter().map(|card| card.model.as_str()).collect();
@@ -279,7 +282,7 @@ fn label(profile: &str) -> String {
 
 /// One large instance and smaller ones beside it: of seven slices three, two and twice one, of four
 /// two and twice one.
-fn balanced(profiles: &[Profile]) -> Option<BTreeMap<String, u32>> {
+fn balanced(profiles: &[InstanceProfile]) -> Option<BTreeMap<String, u32>> {
     // Of several profiles with as many slices, the standard one is the one with the most instances.
     let plain = |slices: u32| {
         let of_size = profiles.iter().filter(|profile| profile.slices == slices);
@@ -295,10 +298,10 @@ fn balanced(profiles: &[Profile]) -> Option<BTreeMap<String, u32>> {
 
 fn given(
     name: &str,
-    entries: &[Entry],
+    entries: &[ConfigurationEntry],
     cards: &[Card],
-) -> Result<BTreeMap<String, Wanted>, ConfigurationError> {
-    let mut all: BTreeMap<String, (usize, Wanted)> = BTreeMap::new();
+) -> Result<BTreeMap<String, WantedLayout>, ConfigurationError> {
+    let mut all: BTreeMap<String, (usize, WantedLayout)> = BTreeMap::new();
     for (place, entry) in entries.iter().enumerate() {
         let at = format!("mig-configs.{name}[{place}]");
         let named = entry.devices.iter().flatten();
@@ -336,7 +339,7 @@ fn given(
             }
         }
     }
-    let wants_none = |entry: &Entry| !entry.wanted.enabled;
+    let wants_none = |entry: &ConfigurationEntry| !entry.wanted.enabled;
     if all.is_empty() && !entries.iter().all(wants_none) {
         let products: BTreeSet<String> = (cards.iter())
             .map(|card| format!("{} (0x{:08X})", card.model, card.device))
@@ -351,7 +354,7 @@ fn given(
     Ok(all.map(|(gpu, (_, wanted))| (gpu, wanted)).collect())
 }
 
-fn entry(at: &str, value: &Value) -> Result<Entry, FieldError> {
+fn entry(at: &str, value: &Value) -> Result<ConfigurationEntry, FieldError> {
     let known = ["device-filter", "devices", "mig-enabled", "mig-devices"];
     let entry = fields(at, value, &known)?;
     let enabled = match entry.get("mig-enabled") {
@@ -364,10 +367,10 @@ fn entry(at: &str, value: &Value) -> Result<Entry, FieldError> {
         let given = entry.get("mig-devices");
         return Err(wrong(&join(at, "mig-devices"), given, right));
     }
-    Ok(Entry {
+    Ok(ConfigurationEntry {
         products: products(&join(at, "device-filter"), present(entry, "device-filter"))?,
         devices: devices(&join(at, "devices"), entry.get("devices"))?,
-        wanted: Wanted { enabled, instances },
+        wanted: WantedLayout { enabled, instances },
     })
 }
 

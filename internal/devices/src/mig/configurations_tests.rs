@@ -20,7 +20,7 @@ fn machine(models: &[&str]) -> Vec<Card> {
             0x2330_10de
         },
         capable: !profiles(model).is_empty(),
-        profiles: profiles(model).iter().map(Profile::from).collect(),
+        profiles: profiles(model).iter().map(InstanceProfile::from).collect(),
         ..Card::default()
     };
     models.iter().zip(0..).map(card).collect()
@@ -28,9 +28,9 @@ fn machine(models: &[&str]) -> Vec<Card> {
 
 /// The layout of each GPU in short form.
 fn words(
-    wanted: Result<BTreeMap<String, Wanted>, ConfigurationError>,
+    wanted: Result<BTreeMap<String, WantedLayout>, ConfigurationError>,
 ) -> Result<Vec<String>, String> {
-    let one = |(gpu, wanted): (String, Wanted)| format!("{gpu}: {}", wanted.words());
+    let one = |(gpu, wanted): (String, WantedLayout)| format!("{gpu}: {}", wanted.message());
     let wanted = wanted.map_err(|error| error.to_string())?;
     Ok(wanted.into_iter().map(one).collect())
 }

@@ -7,9 +7,9 @@ use resources::devices::chosen;
 use resources::names::CHECKPOINT_GRACE;
 use resources::span;
 
-use super::next::{Held, Holders};
+use super::next::{BlockingHolder, GpuHolders};
 use crate::dra::Prepared;
-use crate::holders::Holder;
+use crate::holders::DeviceHolder;
 
 /// The longest grace period that a pod gets, in seconds; the scheduler has the same.
 const GRACE_MAX: i64 = 3600;
@@ -28,7 +28,7 @@ pub struct Live {
 }
 
 /// The node's pods that have not ended, by namespace and name.
-pub fn live(pods: &[Pod]) -> BTreeMap<Held, Live> {
+pub fn live(pods: &[Pod]) -> BTreeMap<BlockingHolder, Live> {
     let one = |pod: &Pod| {
         let phase = pod
             .status
@@ -47,8 +47,8 @@ pub fn live(pods: &[Pod]) -> BTreeMap<Held, Live> {
     pods.iter().filter_map(one).collect()
 }
 
-fn held(pod: &Pod) -> Held {
-    Held::Pod {
+fn held(pod: &Pod) -> BlockingHolder {
+    BlockingHolder::Pod {
         namespace: pod.metadata.namespace.clone().unwrap_or_default(),
         name: pod.metadata.name.clone().unwrap_or_default(),
     }
@@ -65,13 +65,18 @@ fn grace(pod: &Pod) -> Option<i64> {
 /// The holders of devices: from the kubelet's list, from the scheduler's choice for pods that the
 /// kubelet may not know yet, and from prepared claims. A pod that the kubelet lists and the API
 /// doesn't know was deleted by force, and may still run.
-pub fn holders(listed: &[(Holder, String)], pods: &[Pod], prepared: &[Prepared]) -> Holders {
+pub fn holders(
+    listed: &[(DeviceHolder, String)],
+    pods: &[Pod],
+    prepared: &[Prepared],
+) -> GpuHolders {
     let live = live(pods);
-    let ended =
-        |held: &Held| pods.iter().any(|pod| self::held(pod) == *held) && !live.contains_key(held);
-    let mut holders = Holders::default();
+    let ended = |held: &BlockingHolder| {
+        pods.iter().any(|pod| self::held(pod) == *held) && !live.contains_key(held)
+    };
+    let mut holders = GpuHolders::default();
     for (holder, device) in listed {
-        let held = Held::Pod {
+        let held = BlockingHolder::Pod {
             namespace: holder.namespace.clone(),
             name: holder.pod.clone(),
         };
@@ -88,7 +93,7 @@ pub fn holders(listed: &[(Holder, String)], pods: &[Pod], prepared: &[Prepared])
     for claim in prepared {
         for given in &claim.devices {
             if !holders.has(&given.device) {
-                let held = Held::Claim {
+                let held = BlockingHolder::Claim {
                     namespace: claim.namespace.clone(),
                     name: claim.name.clone(),
                 };
@@ -107,9 +112,9 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use hardware::partition::place::Place;
+    use hardware::partition::place::InstancePosition;
 
-    use crate::dra::{Cut, Given};
+    use crate::dra::{CreatedPartition, PreparedDevice};
 
     fn pod(name: &str, phase: &str, more: Value) -> Pod {
         let mut pod = json!({"metadata": {"namespace": "team", "name": name, "uid": format!("u-{name}")},
@@ -120,14 +125,14 @@ mod tests {
         serde_json::from_value(pod).expect("a pod")
     }
 
-    fn name(held: &Held) -> String {
+    fn name(held: &BlockingHolder) -> String {
         held.to_string()
     }
 
     #[test]
     fn pods_hold_the_devices_of_the_kubelet_or_the_scheduler_until_they_end() {
         let listed = |pod: &str, device: &str| {
-            let holder = Holder {
+            let holder = DeviceHolder {
                 namespace: "team".to_owned(),
                 pod: pod.to_owned(),
                 container: "c".to_owned(),
@@ -140,7 +145,7 @@ mod tests {
             uid: name.to_owned(),
             namespace: "team".to_owned(),
             name: name.to_owned(),
-            devices: vec![Given {
+            devices: vec![PreparedDevice {
                 request: "r".to_owned(),
                 device: device.to_owned(),
                 admin: false,
@@ -148,9 +153,9 @@ mod tests {
             ..Prepared::default()
         };
         let mut cut = claim("cut", "gpu-7-1g-10gb-4");
-        let slice = Cut {
+        let slice = CreatedPartition {
             gpu: "GPU-7".to_owned(),
-            place: Place {
+            place: InstancePosition {
                 profile: "1g.10gb".to_owned(),
                 start: 4,
             },
@@ -174,8 +179,8 @@ mod tests {
             ],
             &[claim("used", "gpu-5"), claim("unused", "gpu-6"), cut],
         );
-        let mut expected = Holders::default();
-        let of = |name: &str| Held::Pod {
+        let mut expected = GpuHolders::default();
+        let of = |name: &str| BlockingHolder::Pod {
             namespace: "team".to_owned(),
             name: name.to_owned(),
         };
@@ -187,7 +192,7 @@ mod tests {
         expected.note("MIG-7", of("claims"));
         expected.note(
             "gpu-6",
-            Held::Claim {
+            BlockingHolder::Claim {
                 namespace: "team".to_owned(),
                 name: "unused".to_owned(),
             },

@@ -9,13 +9,13 @@ pub mod next;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use hardware::cutter::Card;
+use hardware::mig_partitioner::Card;
 use parking_lot::Mutex;
 
 pub use configurations::{ConfigurationError, Configurations};
 
 use crate::dra::Claimable;
-use crate::inventory::Machine;
+use crate::inventory::NodeHardware;
 
 /// The action for pods that hold a GPU that is to be partitioned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +46,7 @@ impl Withheld {
     }
 
     /// The withheld GPUs that a machine's inventory shows as such.
-    pub fn seen_in(&self, machine: &Machine) -> Vec<String> {
+    pub fn seen_in(&self, machine: &NodeHardware) -> Vec<String> {
         let withheld = self.0.lock();
         let gpus = machine.inventory.gpus.iter();
         let out = gpus.filter(|gpu| !gpu.healthy && withheld.contains_key(&gpu.id));
@@ -55,7 +55,7 @@ impl Withheld {
 
     /// Removes the GPUs from what is offered, as extended resources and to claims. They are
     /// healthy, so no problem is reported, and running work continues.
-    pub fn take_out(&self, machine: &mut Machine, claimables: &mut [Claimable]) {
+    pub fn take_out(&self, machine: &mut NodeHardware, claimables: &mut [Claimable]) {
         let withheld = self.0.lock();
         for gpu in &mut machine.inventory.gpus {
             gpu.healthy &= !withheld.contains_key(&gpu.id);
@@ -71,7 +71,7 @@ impl Withheld {
 }
 
 /// Whether a machine shows these GPUs with their present layout.
-pub fn shows(machine: &Machine, cards: &[Card]) -> bool {
+pub fn shows(machine: &NodeHardware, cards: &[Card]) -> bool {
     cards.iter().all(|card| {
         let gpu = machine.inventory.gpus.iter().find(|gpu| gpu.id == card.id);
         let shown = gpu.map(|gpu| gpu.slices.as_ref());
@@ -91,8 +91,8 @@ pub fn shows(machine: &Machine, cards: &[Card]) -> bool {
 #[cfg(test)]
 mod tests {
     use hardware::Inventory;
-    use hardware::description::Description;
-    use hardware::partition::Layout;
+    use hardware::description::MachineDescription;
+    use hardware::partition::GpuLayout;
 
     use super::*;
     use crate::dra;
@@ -103,7 +103,7 @@ mod tests {
                     [[gpu]]\nmodel = \"NVIDIA H100 80GB HBM3\"\nmemory_mib = 81559\nid = [\"GPU-b\"]\n\
                     mig = [\"1g.10gb\", \"3g.40gb\"]\n";
         let mut found = Inventory::default();
-        let description = Description::parse(text, std::path::Path::new("m.toml"));
+        let description = MachineDescription::parse(text, std::path::Path::new("m.toml"));
         description.expect("a machine").apply(&mut found);
         found
     }
@@ -113,7 +113,7 @@ mod tests {
         let found = found();
         let withheld = Withheld::default();
         let look = || {
-            let (mut machine, mut claimables) = (Machine::of(&found), dra::claimables(&found));
+            let (mut machine, mut claimables) = (NodeHardware::of(&found), dra::claimables(&found));
             withheld.take_out(&mut machine, &mut claimables);
             (machine, claimables)
         };
@@ -146,12 +146,12 @@ mod tests {
 
     #[test]
     fn a_machine_shows_a_new_cut_when_its_slices_are_those_of_the_driver() {
-        let machine = Machine::of(&found());
+        let machine = NodeHardware::of(&found());
         let of = |id: &str, slices: Option<Vec<String>>| Card {
             id: id.to_owned(),
-            layout: Layout {
+            layout: GpuLayout {
                 enabled: slices.is_some(),
-                ..Layout::default()
+                ..GpuLayout::default()
             },
             slices: slices.into_iter().flatten().zip(1..).collect(),
             ..Card::default()

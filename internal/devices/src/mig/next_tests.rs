@@ -1,7 +1,7 @@
 //! The plan for GPUs in each state, with holders of each kind.
 
 use hardware::mig::profiles;
-use hardware::partition::{Instance, Layout, Profile};
+use hardware::partition::{GpuInstance, GpuLayout, InstanceProfile};
 
 use super::*;
 
@@ -12,18 +12,18 @@ const LARGE: &str = "3g.40gb";
 /// An H100 with these instances, numbered from 1, whose slices are `MIG-GPU-NUMBER`; `None`: it is
 /// not in MIG mode.
 fn card(index: u32, instances: Option<&[(&str, u32)]>) -> Card {
-    let all: Vec<Profile> = profiles(H100).iter().map(Profile::from).collect();
+    let all: Vec<InstanceProfile> = profiles(H100).iter().map(InstanceProfile::from).collect();
     let instances_of = instances.unwrap_or_default().iter().zip(1..);
     let layout = instances_of.map(|((name, start), id)| {
         let profile = all.iter().find(|it| it.name == *name).expect("a profile");
-        Instance {
+        GpuInstance {
             id,
             profile: profile.id,
             start: *start,
             computes: vec![(0, profile.slices)],
         }
     });
-    let layout = Layout {
+    let layout = GpuLayout {
         enabled: instances.is_some(),
         instances: layout.collect(),
     };
@@ -42,23 +42,23 @@ fn card(index: u32, instances: Option<&[(&str, u32)]>) -> Card {
     }
 }
 
-fn wanted(instances: &[(&str, u32)]) -> Wanted {
+fn wanted(instances: &[(&str, u32)]) -> WantedLayout {
     let named = instances.iter().map(|(name, n)| ((*name).to_owned(), *n));
-    Wanted {
+    WantedLayout {
         enabled: true,
         instances: named.collect(),
     }
 }
 
-fn pod(name: &str) -> Held {
-    Held::Pod {
+fn pod(name: &str) -> BlockingHolder {
+    BlockingHolder::Pod {
         namespace: "team".to_owned(),
         name: name.to_owned(),
     }
 }
 
-fn held(devices: &[(&str, &str)]) -> Holders {
-    let mut holders = Holders::default();
+fn held(devices: &[(&str, &str)]) -> GpuHolders {
+    let mut holders = GpuHolders::default();
     for (device, name) in devices {
         holders.note(device, pod(name));
     }
@@ -67,7 +67,7 @@ fn held(devices: &[(&str, &str)]) -> Holders {
 
 /// The plan in short form: withheld GPUs, holders that must end, resets, and GPUs with the number
 /// of steps.
-fn short(next: &Next) -> String {
+fn short(next: &RepartitionPlan) -> String {
     let list = |all: Vec<String>| all.join(" ");
     format!(
         "-{} held {} reset {} cut {}",
@@ -95,9 +95,9 @@ fn gpus_are_withheld_before_a_cut_and_cut_once_the_removed_devices_have_no_holde
     let mut unknown = card(0, None);
     unknown.profiles.iter_mut().for_each(|it| it.starts.clear());
     let one = wanted(&[(SMALL, 1)]);
-    let off = Wanted::default();
+    let off = WantedLayout::default();
     // The present layout, the wanted one, the holders, the plan.
-    type Case<'a> = (Card, &'a Wanted, &'a [(&'a str, &'a str)], &'a str);
+    type Case<'a> = (Card, &'a WantedLayout, &'a [(&'a str, &'a str)], &'a str);
     let cases: [Case<'_>; 13] = [
         (
             card(0, None),

@@ -11,7 +11,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 use tokio::time::timeout;
 
-use crate::share::Limit;
+use crate::share::ShareLimit;
 
 /// How long the control program may take.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -108,14 +108,14 @@ impl Control {
     pub async fn found(&self) -> Option<(ProcessId, String)> {
         let process = self.process()?;
         let told = std::fs::read_to_string(self.directory.join(TOLD_FILE)).ok()?;
-        self.tell("get_default_active_thread_percentage")
+        self.notify("get_default_active_thread_percentage")
             .await
             .ok()?;
         Some((process, told))
     }
 
     /// Starts it, and sets the limits of each process.
-    pub async fn start(&self, limit: &Limit) -> Result<ProcessId, ControlError> {
+    pub async fn start(&self, limit: &ShareLimit) -> Result<ProcessId, ControlError> {
         let failed = |source: io::Error| ControlError::Directory {
             directory: self.directory.clone(),
             source,
@@ -146,7 +146,7 @@ impl Control {
             Err(_) => return Err(self.silent()),
         }
         for command in commands(limit) {
-            self.tell(&command).await?;
+            self.notify(&command).await?;
         }
         let told = told(limit);
         std::fs::write(self.directory.join(TOLD_FILE), told).map_err(failed)?;
@@ -156,11 +156,11 @@ impl Control {
 
     /// Whether no process uses it.
     pub async fn idle(&self) -> bool {
-        let Ok(servers) = self.tell("get_server_list").await else {
+        let Ok(servers) = self.notify("get_server_list").await else {
             return true;
         };
         for server in numbers(&servers) {
-            let clients = self.tell(&format!("get_client_list {server}")).await;
+            let clients = self.notify(&format!("get_client_list {server}")).await;
             if clients.is_ok_and(|clients| numbers(&clients).next().is_some()) {
                 return false;
             }
@@ -170,11 +170,11 @@ impl Control {
 
     /// Ends it. It exits once no process uses it.
     pub async fn stop(&self) -> Result<(), ControlError> {
-        self.tell("quit").await.map(|_| ())
+        self.notify("quit").await.map(|_| ())
     }
 
     /// Sends a command to the daemon; returns its answer.
-    async fn tell(&self, words: &str) -> Result<String, ControlError> {
+    async fn notify(&self, words: &str) -> Result<String, ControlError> {
         let ran = async {
             let mut command = self.command();
             command.stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -227,7 +227,7 @@ impl Control {
 }
 
 /// The commands that set the limits of each process. The daemon sees one GPU, with index 0.
-fn commands(limit: &Limit) -> Vec<String> {
+fn commands(limit: &ShareLimit) -> Vec<String> {
     let memory = limit.memory_mib;
     let memory = memory.map(|mib| format!("set_default_device_pinned_mem_limit 0 {mib}M"));
     let percent = limit.percent;
@@ -236,7 +236,7 @@ fn commands(limit: &Limit) -> Vec<String> {
 }
 
 /// The same as saved to the file.
-pub fn told(limit: &Limit) -> String {
+pub fn told(limit: &ShareLimit) -> String {
     commands(limit).join("\n")
 }
 
@@ -254,10 +254,10 @@ mod tests {
     #[test]
     fn a_daemon_gets_the_limits_of_each_process_on_its_only_gpu() {
         assert_eq!(
-            told(&Limit::of_replica(4, 81_559)),
+            told(&ShareLimit::of_replica(4, 81_559)),
             "set_default_device_pinned_mem_limit 0 20389M\nset_default_active_thread_percentage 25"
         );
-        assert_eq!(told(&Limit::default()), "");
+        assert_eq!(told(&ShareLimit::default()), "");
     }
 
     #[test]

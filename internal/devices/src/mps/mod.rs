@@ -14,15 +14,17 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use hardware::Source;
+use hardware::InventorySources;
 use hardware::compute_mode::ComputeModeError;
 use runtime::proc::ProcessId;
 use tokio::sync::watch;
 use tokio::task::JoinError;
 use tokio::time::{Instant, timeout};
 
-use crate::share::Limit;
-pub use plan::{CLIENTS, EquipError, Equipment, NotShared, Stand, Stands, Wanted, equip, wanted};
+use crate::share::ShareLimit;
+pub use plan::{
+    CLIENTS, EquipError, MpsPlan, MpsSettings, NotShared, Stand, Stands, equip, wanted,
+};
 
 use control::Control;
 
@@ -59,8 +61,8 @@ impl Default for MpsConfig {
 
 /// The state of the wanted GPUs, from the known state of their daemons. A GPU without a known state
 /// waits.
-pub fn standing(wanted: &Wanted, known: &Stands, config: &MpsConfig) -> Stands {
-    let stand = |(gpu, limit): (&String, &Result<Limit, NotShared>)| {
+pub fn standing(wanted: &MpsPlan, known: &Stands, config: &MpsConfig) -> Stands {
+    let stand = |(gpu, limit): (&String, &Result<ShareLimit, NotShared>)| {
         let unknown = || Stand {
             pipe: Control::new(&config.program, gpu, &config.directory).pipe(),
             limit: limit.clone().unwrap_or_default(),
@@ -76,8 +78,8 @@ pub fn standing(wanted: &Wanted, known: &Stands, config: &MpsConfig) -> Stands {
 /// `stop` says true.
 pub async fn keep(
     config: MpsConfig,
-    source: Source,
-    mut wanted: watch::Receiver<Wanted>,
+    source: InventorySources,
+    mut wanted: watch::Receiver<MpsPlan>,
     stands: watch::Sender<Stands>,
     mut stop: watch::Receiver<bool>,
 ) {
@@ -90,7 +92,7 @@ pub async fn keep(
     keeper.end_strangers(&first).await;
     loop {
         let now = wanted.borrow_and_update().clone();
-        let found = keeper.look(&now).await;
+        let found = keeper.observe(&now).await;
         stands.send_if_modified(|before| {
             let changed = *before != found;
             *before = found;
@@ -107,7 +109,7 @@ pub async fn keep(
 
 struct Keeper {
     config: MpsConfig,
-    source: Source,
+    source: InventorySources,
     daemons: BTreeMap<String, Daemon>,
 }
 
@@ -128,7 +130,7 @@ impl Keeper {
     }
 
     /// Ends daemons of an earlier agent for GPUs that are not shared any more.
-    async fn end_strangers(&self, wanted: &Wanted) {
+    async fn end_strangers(&self, wanted: &MpsPlan) {
         let entries = std::fs::read_dir(&self.config.directory).into_iter();
         for entry in entries.flatten().flatten() {
             let gpu = entry.file_name().to_string_lossy().into_owned();
@@ -141,7 +143,7 @@ impl Keeper {
         }
     }
 
-    async fn look(&mut self, wanted: &Wanted) -> Stands {
+    async fn observe(&mut self, wanted: &MpsPlan) -> Stands {
         let gone: Vec<String> = (self.daemons.keys())
             .filter(|gpu| !matches!(wanted.get(*gpu), Some(Ok(_))))
             .cloned()
@@ -162,7 +164,7 @@ impl Keeper {
                 },
                 Err(why) => Stand {
                     pipe,
-                    limit: Limit::default(),
+                    limit: ShareLimit::default(),
                     problem: Some(why.to_string()),
                 },
             };
@@ -172,7 +174,7 @@ impl Keeper {
     }
 
     /// Checks and starts one GPU's daemon; returns why the GPU can't be used.
-    async fn mind(&mut self, gpu: &str, limit: &Limit) -> Option<String> {
+    async fn mind(&mut self, gpu: &str, limit: &ShareLimit) -> Option<String> {
         if !self.daemons.contains_key(gpu) {
             let control = self.control(gpu);
             let (process, told) = match control.found().await {
@@ -224,7 +226,7 @@ impl Keeper {
         }
         match daemon.control.start(limit).await {
             Ok(process) => {
-                tracing::info!(gpu, limit = limit.words(), "shared by MPS");
+                tracing::info!(gpu, limit = limit.message(), "shared by MPS");
                 daemon.process = Some(process);
                 daemon.told = control::told(limit);
                 daemon.rests_until = None;
@@ -284,7 +286,11 @@ enum ExclusiveError {
 
 /// Sets a GPU's compute mode to one process or any number. A driver with a hung GPU may never
 /// answer, which blocks no other GPU.
-async fn set_exclusive(source: &Source, gpu: &str, exclusive: bool) -> Result<(), ExclusiveError> {
+async fn set_exclusive(
+    source: &InventorySources,
+    gpu: &str,
+    exclusive: bool,
+) -> Result<(), ExclusiveError> {
     let (source, id) = (source.clone(), gpu.to_owned());
     let set = tokio::task::spawn_blocking(move || {
         hardware::compute_mode::set_exclusive(&source, &id, exclusive)

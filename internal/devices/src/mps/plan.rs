@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use resources::devices::{GpuDevice, NodeInventory};
 use resources::names::NVIDIA_GPU;
 
-use crate::share::Limit;
-use crate::sharing::{Sharing, Strategy};
+use crate::share::ShareLimit;
+use crate::sharing::{Sharing, SharingStrategy};
 
 /// Maximum number of processes of one MPS server on GPUs of these compute capabilities, as in
 /// NVIDIA's device plugin.
@@ -22,7 +22,7 @@ const SHARED_MEMORY: &str = "/dev/shm";
 
 /// GPUs that are to be shared by MPS, by UUID: the limits of each process on it, or why it can't be
 /// shared.
-pub type Wanted = BTreeMap<String, Result<Limit, NotShared>>;
+pub type MpsPlan = BTreeMap<String, Result<ShareLimit, NotShared>>;
 
 /// Why a GPU can't be shared by MPS.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -46,9 +46,9 @@ pub enum NotShared {
 }
 
 /// The GPUs of a machine that are shared by MPS.
-pub fn wanted(inventory: &NodeInventory, sharing: &Sharing) -> Wanted {
-    if sharing.strategy != Strategy::Mps {
-        return Wanted::new();
+pub fn wanted(inventory: &NodeInventory, sharing: &Sharing) -> MpsPlan {
+    if sharing.strategy != SharingStrategy::Mps {
+        return MpsPlan::new();
     }
     let offered = inventory.offered().gpus;
     let whole = |gpu: &GpuDevice| inventory.gpus.iter().any(|other| other.id == gpu.id);
@@ -66,7 +66,7 @@ pub fn wanted(inventory: &NodeInventory, sharing: &Sharing) -> Wanted {
                     capability: gpu.compute_capability.clone(),
                 })
             } else {
-                Ok(Limit::of_replica(replicas, gpu.memory_mib))
+                Ok(ShareLimit::of_replica(replicas, gpu.memory_mib))
             };
             Some((gpu.id.clone(), judged))
         })
@@ -90,7 +90,7 @@ pub struct Stand {
     /// The directory in which its control daemon listens.
     pub pipe: PathBuf,
     /// The limits of each process.
-    pub limit: Limit,
+    pub limit: ShareLimit,
     /// Why no container can be started on it now.
     pub problem: Option<String>,
 }
@@ -100,7 +100,7 @@ pub type Stands = BTreeMap<String, Stand>;
 
 /// The settings of a container that shares a GPU by MPS.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Equipment {
+pub struct MpsSettings {
     /// Names and values.
     pub variables: Vec<(&'static str, String)>,
     /// Paths of the node to mount, each at the same place.
@@ -153,8 +153,8 @@ pub enum EquipError {
 pub fn equip(
     stands: &Stands,
     devices: &[String],
-    limit: Option<Limit>,
-) -> Result<Option<Equipment>, EquipError> {
+    limit: Option<ShareLimit>,
+) -> Result<Option<MpsSettings>, EquipError> {
     let mut shared = devices.iter().filter_map(|id| Some((id, stands.get(id)?)));
     let Some((id, stand)) = shared.next() else {
         return Ok(None);
@@ -175,8 +175,8 @@ pub fn equip(
     if limit.exceeds(&stand.limit) {
         return Err(EquipError::TooMuch {
             gpu: id.clone(),
-            wanted: limit.words(),
-            most: stand.limit.words(),
+            wanted: limit.message(),
+            most: stand.limit.message(),
         });
     }
     let mut variables = vec![
@@ -190,7 +190,7 @@ pub fn equip(
     if let Some(percent) = limit.percent {
         variables.push(("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", percent.to_string()));
     }
-    Ok(Some(Equipment {
+    Ok(Some(MpsSettings {
         variables,
         mounts: vec![stand.pipe.clone(), Path::new(SHARED_MEMORY).to_owned()],
     }))
@@ -201,7 +201,7 @@ mod tests {
     use resources::devices::MigSlice;
 
     use super::*;
-    use crate::sharing::{Replicated, Selection};
+    use crate::sharing::{DeviceSelection, Replicated};
 
     fn machine(capability: &str) -> NodeInventory {
         let gpu = |index: u32| GpuDevice {
@@ -217,9 +217,9 @@ mod tests {
         }
     }
 
-    fn by_mps(replicas: usize, devices: Selection) -> Sharing {
+    fn by_mps(replicas: usize, devices: DeviceSelection) -> Sharing {
         Sharing {
-            strategy: Strategy::Mps,
+            strategy: SharingStrategy::Mps,
             resources: vec![Replicated {
                 name: NVIDIA_GPU.into(),
                 replicas,
@@ -232,20 +232,20 @@ mod tests {
 
     #[test]
     fn the_gpus_that_are_selected_are_shared_in_equal_parts() {
-        let these = Selection::These(vec!["1".into(), "GPU-2".into()]);
+        let these = DeviceSelection::These(vec!["1".into(), "GPU-2".into()]);
         let found = wanted(&machine("9.0"), &by_mps(4, these));
-        let quarter = Limit::of_replica(4, 80_000);
+        let quarter = ShareLimit::of_replica(4, 80_000);
         let expected = [
             ("GPU-1".to_owned(), Ok(quarter)),
             ("GPU-2".to_owned(), Ok(quarter)),
         ];
-        assert_eq!(found, Wanted::from(expected));
-        let alone = wanted(&machine("9.0"), &by_mps(1, Selection::First(1)));
-        let expected = [("GPU-0".to_owned(), Ok(Limit::default()))];
-        assert_eq!(alone, Wanted::from(expected));
+        assert_eq!(found, MpsPlan::from(expected));
+        let alone = wanted(&machine("9.0"), &by_mps(1, DeviceSelection::First(1)));
+        let expected = [("GPU-0".to_owned(), Ok(ShareLimit::default()))];
+        assert_eq!(alone, MpsPlan::from(expected));
         let slicing = Sharing {
-            strategy: Strategy::TimeSlicing,
-            ..by_mps(4, Selection::All)
+            strategy: SharingStrategy::TimeSlicing,
+            ..by_mps(4, DeviceSelection::All)
         };
         assert!(wanted(&machine("9.0"), &slicing).is_empty());
     }
@@ -255,7 +255,10 @@ mod tests {
         for (capability, replicas, fits) in
             [("7.0", 16, true), ("7.0", 17, false), ("7.5", 48, true)]
         {
-            let found = wanted(&machine(capability), &by_mps(replicas, Selection::All));
+            let found = wanted(
+                &machine(capability),
+                &by_mps(replicas, DeviceSelection::All),
+            );
             assert_eq!(found["GPU-0"].is_ok(), fits, "{replicas} on {capability}");
         }
         let mut cut = machine("9.0");
@@ -265,11 +268,11 @@ mod tests {
             profile: "1g.10gb".into(),
             ..MigSlice::default()
         }]);
-        let found = wanted(&cut, &by_mps(2, Selection::All));
+        let found = wanted(&cut, &by_mps(2, DeviceSelection::All));
         assert!(found["MIG-1"].is_err() && found["GPU-1"].is_ok());
     }
 
-    fn stands(problem: Option<&str>, limit: Limit) -> Stands {
+    fn stands(problem: Option<&str>, limit: ShareLimit) -> Stands {
         let stand = Stand {
             pipe: "/run/mps/GPU-1/pipe".into(),
             limit,
@@ -280,7 +283,7 @@ mod tests {
 
     #[test]
     fn a_container_gets_its_own_limits_and_else_the_gpus() {
-        let of = |stands: &Stands, limit: Option<Limit>| {
+        let of = |stands: &Stands, limit: Option<ShareLimit>| {
             let equipment = equip(stands, &["GPU-1".into()], limit);
             let variables = equipment.expect("it can start").expect("by MPS").variables;
             let all = variables
@@ -289,7 +292,7 @@ mod tests {
             all.skip(1).collect::<Vec<_>>().join(" ")
         };
         let pipe = "CUDA_MPS_PIPE_DIRECTORY=/run/mps/GPU-1/pipe";
-        let half = Limit::of_replica(2, 80_000);
+        let half = ShareLimit::of_replica(2, 80_000);
         let limits = |mib: u64, percent: u32| {
             format!(
                 "{pipe} CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0={mib}M \
@@ -297,26 +300,26 @@ mod tests {
             )
         };
         assert_eq!(of(&stands(None, half), None), limits(40_000, 50));
-        let eighth = Limit::of_replica(8, 80_000);
+        let eighth = ShareLimit::of_replica(8, 80_000);
         assert_eq!(of(&stands(None, half), Some(eighth)), limits(10_000, 12));
         assert_eq!(
-            of(&stands(None, Limit::default()), Some(half)),
+            of(&stands(None, ShareLimit::default()), Some(half)),
             limits(40_000, 50)
         );
-        assert_eq!(of(&stands(None, Limit::default()), None), pipe);
+        assert_eq!(of(&stands(None, ShareLimit::default()), None), pipe);
     }
 
     #[test]
     fn a_container_that_would_not_get_its_share_is_not_started() {
-        let half = Limit::of_replica(2, 80_000);
-        let quarter = stands(None, Limit::of_replica(4, 80_000));
+        let half = ShareLimit::of_replica(2, 80_000);
+        let quarter = stands(None, ShareLimit::of_replica(4, 80_000));
         let why = equip(&quarter, &["GPU-1".into()], Some(half)).expect_err("too much");
         let why = why.to_string();
         assert!(
             why.contains("40000 MiB") && why.contains("20000 MiB"),
             "{why}"
         );
-        let whole = equip(&quarter, &["GPU-1".into()], Some(Limit::default()));
+        let whole = equip(&quarter, &["GPU-1".into()], Some(ShareLimit::default()));
         assert!(
             whole
                 .expect_err("too much")

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use hardware::Source;
+use hardware::InventorySources;
 use tempfile::TempDir;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -15,20 +15,20 @@ const GPU: &str = "GPU-1";
 
 /// An agent's daemon keeper.
 struct Keeping {
-    want: watch::Sender<Wanted>,
+    want: watch::Sender<MpsPlan>,
     stands: watch::Receiver<Stands>,
     stop: watch::Sender<bool>,
     task: JoinHandle<()>,
 }
 
 impl Keeping {
-    fn begin(directory: &TempDir, wanted: Wanted) -> Keeping {
+    fn begin(directory: &TempDir, wanted: MpsPlan) -> Keeping {
         let (want, wants) = watch::channel(wanted);
         let (tell, stands) = watch::channel(Stands::new());
         let (stop, stopping) = watch::channel(false);
-        let source = Source {
+        let source = InventorySources {
             nvml: false,
-            ..Source::default()
+            ..InventorySources::default()
         };
         let task = tokio::spawn(keep(config(directory), source, wants, tell, stopping));
         Keeping {
@@ -70,8 +70,8 @@ fn control(directory: &TempDir) -> Control {
     Control::new(&config.program, GPU, &config.directory)
 }
 
-fn parts(replicas: usize) -> Wanted {
-    Wanted::from([(GPU.to_owned(), Ok(Limit::of_replica(replicas, 80_000)))])
+fn parts(replicas: usize) -> MpsPlan {
+    MpsPlan::from([(GPU.to_owned(), Ok(ShareLimit::of_replica(replicas, 80_000)))])
 }
 
 /// The daemons' settings.
@@ -105,7 +105,7 @@ async fn a_daemon_gets_its_limits_is_restarted_when_it_dies_and_ends_with_the_ag
     let mut keeping = Keeping::begin(&directory, parts(4));
     let stand = keeping.until_ready().await;
     assert_eq!(stand.pipe, control(&directory).pipe());
-    assert_eq!(stand.limit, Limit::of_replica(4, 80_000));
+    assert_eq!(stand.limit, ShareLimit::of_replica(4, 80_000));
     let first = control(&directory).process().expect("it runs");
     let wanted = [
         "starts for GPU-1",
@@ -160,14 +160,14 @@ async fn a_daemon_that_is_used_outlives_the_agent_and_is_taken_up_by_the_next() 
 
     // A GPU that is no longer shared has no daemon, also if another agent started it.
     let process = control(&directory).process().expect("it runs");
-    next.want.send_replace(Wanted::new());
+    next.want.send_replace(MpsPlan::new());
     until(|| !process.is_alive()).await;
     next.end().await;
     let left = control(&directory)
-        .start(&Limit::default())
+        .start(&ShareLimit::default())
         .await
         .expect("it starts");
-    let last = Keeping::begin(&directory, Wanted::new());
+    let last = Keeping::begin(&directory, MpsPlan::new());
     until(|| !left.is_alive()).await;
     last.end().await;
 }
@@ -191,7 +191,7 @@ async fn a_daemon_that_does_not_start_says_why_and_is_tried_again() {
 
     let nowhere = Control::new(Path::new("/nonexistent/control"), GPU, directory.path());
     let why = nowhere
-        .start(&Limit::default())
+        .start(&ShareLimit::default())
         .await
         .expect_err("there is none")
         .to_string();
@@ -211,5 +211,5 @@ fn a_gpu_without_a_known_daemon_waits() {
     assert!(stands[GPU].problem.is_some() && stands["GPU-2"].problem.is_some());
     let stands = standing(&wanted, &known, &config(&directory));
     assert_eq!(stands[GPU], Stand::default());
-    assert!(standing(&Wanted::new(), &known, &config(&directory)).is_empty());
+    assert!(standing(&MpsPlan::new(), &known, &config(&directory)).is_empty());
 }

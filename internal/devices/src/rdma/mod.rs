@@ -2,18 +2,18 @@
 //! k8s-rdma-shared-dev-plugin reads, and what a container with one of them gets. Pure but for
 //! [`watch`], whose thread reads the machine.
 
-mod look;
+mod discovery;
 mod settings;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use hardware::rdma::{Device, Devices};
+use hardware::rdma::{RdmaDevice, RdmaDevices};
 use resources::devices::Shares;
 use tokio::sync::watch as channel;
 
-pub use look::watch;
+pub use discovery::watch;
 pub use settings::RdmaSettings;
 
 /// How long the agent waits for the first reading of the cards.
@@ -47,7 +47,7 @@ pub struct Selectors {
 }
 
 impl Selectors {
-    fn fit(&self, card: &Device) -> bool {
+    fn fit(&self, card: &RdmaDevice) -> bool {
         let any = |wanted: &[String], has: &dyn Fn(&str) -> bool| {
             wanted.is_empty() || wanted.iter().any(|word| has(word))
         };
@@ -82,9 +82,9 @@ pub struct Pool {
 
 impl SharedCards {
     /// The machine's cards that match and that programs can open.
-    pub fn pool(&self, machine: &Devices) -> Pool {
-        let fit = |card: &&Device| machine.rdma_cm && card.opens() && self.selectors.fit(card);
-        let cards: Vec<&Device> = machine.cards.iter().filter(fit).collect();
+    pub fn pool(&self, machine: &RdmaDevices) -> Pool {
+        let fit = |card: &&RdmaDevice| machine.rdma_cm && card.opens() && self.selectors.fit(card);
+        let cards: Vec<&RdmaDevice> = machine.cards.iter().filter(fit).collect();
         let own = cards.iter().flat_map(|card| card.files.iter().cloned());
         let common = (!cards.is_empty()).then(|| "rdma_cm".to_owned());
         let mut ports = cards.iter().flat_map(|card| &card.ports);
@@ -92,7 +92,7 @@ impl SharedCards {
         Pool {
             cards: cards.iter().map(|card| card.name.clone()).collect(),
             files: own.chain(common).collect(),
-            healthy: ports.any(hardware::Port::is_up),
+            healthy: ports.any(hardware::CardPort::is_up),
             numa: (numa.len() == 1)
                 .then(|| numa.first().copied().flatten())
                 .flatten(),
@@ -142,27 +142,27 @@ pub fn equipment(
 
 /// The node's shared cards.
 #[derive(Clone, Debug)]
-pub struct Cards {
+pub struct NodeRdmaCards {
     /// The resources.
     pub settings: RdmaSettings,
     /// The machine's present devices.
-    pub seen: channel::Receiver<Devices>,
+    pub seen: channel::Receiver<RdmaDevices>,
 }
 
-impl Cards {
+impl NodeRdmaCards {
     /// Watches the cards of the machine whose root is mounted at `root`, after one reading if the
     /// machine answers. Without resources no cards are read.
-    pub async fn watch(settings: RdmaSettings, root: PathBuf) -> Cards {
+    pub async fn watch(settings: RdmaSettings, root: PathBuf) -> NodeRdmaCards {
         if settings.resources.is_empty() {
-            let (_, seen) = channel::channel(Devices::default());
-            return Cards { settings, seen };
+            let (_, seen) = channel::channel(RdmaDevices::default());
+            return NodeRdmaCards { settings, seen };
         }
         let mut seen = watch(root);
         let first = tokio::time::timeout(PATIENCE, seen.changed()).await;
         if first.is_err() {
             tracing::warn!("which RDMA cards there are can't be read yet");
         }
-        Cards { settings, seen }
+        NodeRdmaCards { settings, seen }
     }
 
     /// Waits for a change of the machine's cards since the last call.

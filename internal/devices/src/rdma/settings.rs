@@ -5,7 +5,7 @@
 use serde_json::{Map, Value};
 
 use super::{Selectors, SharedCards};
-use crate::reading::{FieldError, fields, is_resource, present, wrong};
+use crate::config_values::{FieldError, fields, is_resource, present, wrong};
 
 /// The default resource of all cards: the name in the sample configurations of
 /// k8s-rdma-shared-dev-plugin.

@@ -1,29 +1,29 @@
 //! Configurations, valid and invalid, and the cards that they select.
 
-use hardware::Port;
+use hardware::CardPort;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::reading::FieldError;
+use crate::config_values::FieldError;
 
 /// Two InfiniBand cards on one NUMA node, and one for Ethernet on another.
-fn machine() -> Devices {
-    let card = |number: u32, layer: &str, model: &str, netdev: &str| Device {
+fn machine() -> RdmaDevices {
+    let card = |number: u32, layer: &str, model: &str, netdev: &str| RdmaDevice {
         name: format!("mlx5_{number}"),
         vendor: "15b3".into(),
         model: model.into(),
         driver: "mlx5_core".into(),
         netdevs: vec![netdev.into()],
         numa: Some(number / 2),
-        ports: vec![Port {
+        ports: vec![CardPort {
             number: 1,
             state: "ACTIVE".into(),
             layer: layer.into(),
-            ..Port::default()
+            ..CardPort::default()
         }],
         files: vec![format!("uverbs{number}")],
     };
-    Devices {
+    RdmaDevices {
         cards: vec![
             card(0, "InfiniBand", "1021", "ib0"),
             card(1, "InfiniBand", "101b", "ib1"),
@@ -188,7 +188,7 @@ fn a_container_has_the_cards_of_the_resources_that_it_asks_for() {
     let of = |name: &str, interface: &str| json!({"resourceName": name, "selectors": {"ifNames": [interface]}});
     let document = json!({"configList": [of("a", "ib0"), of("b", "ens1")]});
     let (_seen, devices) = channel::channel(machine());
-    let cards = Cards {
+    let cards = NodeRdmaCards {
         settings: RdmaSettings::read(&document).expect("a configuration"),
         seen: devices,
     };
@@ -208,7 +208,7 @@ fn a_container_has_the_files_of_its_resources_each_once_and_none_of_a_resource_w
     let of = |name: &str, interfaces: &[&str]| json!({"resourceName": name, "rdmaHcaMax": 7, "selectors": {"ifNames": interfaces}});
     let document =
         json!({"configList": [of("a", &["ib0", "ib1"]), of("b", &["ib1"]), of("c", &["ens9"])]});
-    let cards = Cards {
+    let cards = NodeRdmaCards {
         settings: RdmaSettings::read(&document).expect("a configuration"),
         seen: devices,
     };

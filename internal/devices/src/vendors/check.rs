@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use super::look::{Device, State};
-use super::{Health, NUMBER};
+use super::discovery::{VendorDevice, VendorDeviceState};
+use super::{HealthCommand, NUMBER};
 
 /// Interval at which a running command is polled.
 const LOOK: Duration = Duration::from_millis(20);
@@ -32,7 +32,7 @@ enum CheckError {
 
 /// The known health of each device, by number.
 pub(super) struct Checks {
-    health: Health,
+    health: HealthCommand,
     last: Option<Instant>,
     known: BTreeMap<u32, Result<(), CheckError>>,
     /// Killed commands that still exist: a process that waits for a hung device can't be killed.
@@ -40,7 +40,7 @@ pub(super) struct Checks {
 }
 
 impl Checks {
-    pub(super) fn new(health: Health) -> Checks {
+    pub(super) fn new(health: HealthCommand) -> Checks {
         Checks {
             health,
             last: None,
@@ -51,8 +51,8 @@ impl Checks {
 
     /// Sets each device's health, by a new check if one is due: for a new device, or when the
     /// interval has passed.
-    pub(super) fn judge(&mut self, devices: &mut [Device], now: Instant) {
-        let known = |device: &Device| self.known.contains_key(&device.number);
+    pub(super) fn assess(&mut self, devices: &mut [VendorDevice], now: Instant) {
+        let known = |device: &VendorDevice| self.known.contains_key(&device.number);
         let due = (self.last).is_none_or(|last| now.duration_since(last) >= self.health.every);
         if due || !devices.iter().all(known) {
             self.last = Some(now);
@@ -69,15 +69,15 @@ impl Checks {
         }
         for device in devices {
             device.state = match self.known.get(&device.number) {
-                None => State::Unchecked,
-                Some(Ok(())) => State::Well,
-                Some(Err(why)) => State::Unwell(why.to_string()),
+                None => VendorDeviceState::Unchecked,
+                Some(Ok(())) => VendorDeviceState::Well,
+                Some(Err(why)) => VendorDeviceState::Unwell(why.to_string()),
             };
         }
     }
 
     /// One check of each device, in parallel.
-    fn run(&mut self, devices: &[Device]) -> BTreeMap<u32, Result<(), CheckError>> {
+    fn run(&mut self, devices: &[VendorDevice]) -> BTreeMap<u32, Result<(), CheckError>> {
         self.stuck
             .retain(|_, child| matches!(child.try_wait(), Ok(None)));
         let mut found = BTreeMap::new();

@@ -1,9 +1,9 @@
 //! Devices of any vendor, by a description: the files of a device, the files and variables that a
 //! container with it gets, and its health check. Owns the description and its parsing; pure but for
-//! [`watch`], whose thread reads the machine, and [`Described`], which receives the results.
+//! [`watch`], whose thread reads the machine, and [`DeviceStock`], which receives the results.
 
 mod check;
-mod look;
+mod discovery;
 mod stock;
 
 use std::collections::BTreeMap;
@@ -12,10 +12,10 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
-pub use look::{Device, State, below, watch};
-pub use stock::{Described, EquipError, Equipment, Stock, equipment, offered};
+pub use discovery::{VendorDevice, VendorDeviceState, below, watch};
+pub use stock::{ContainerDevices, DeviceStock, EquipError, Stock, equipment, offered};
 
-use crate::reading::{FieldError, fields, flag, is_resource, join, present, wrong};
+use crate::config_values::{FieldError, fields, flag, is_resource, join, present, wrong};
 
 /// Placeholder for a device's number in paths, variables and commands.
 const NUMBER: &str = "{number}";
@@ -46,11 +46,11 @@ pub struct Vendor {
     /// Variables of a container.
     pub environment: BTreeMap<String, String>,
     /// Files and directories of the machine that a container gets, if the machine has them.
-    pub mounts: Vec<Shown>,
+    pub mounts: Vec<HostMount>,
     /// The file with a device's NUMA node.
     pub numa: Option<Pattern>,
     /// The health check; without one a device is healthy as long as its file exists.
-    pub health: Option<Health>,
+    pub health: Option<HealthCommand>,
 }
 
 /// An absolute path with one placeholder for a device's number.
@@ -71,7 +71,7 @@ pub struct Only {
 
 /// A file or directory of the machine that is mounted in a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Shown {
+pub struct HostMount {
     /// The path on the machine.
     pub from: PathBuf,
     /// The path in the container.
@@ -82,7 +82,7 @@ pub struct Shown {
 
 /// A command that exits with 0 if a device is healthy.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Health {
+pub struct HealthCommand {
     /// The program and its arguments.
     pub command: Vec<String>,
     /// The timeout; a device whose check takes longer is unhealthy.
@@ -179,7 +179,7 @@ impl Vendor {
     }
 
     /// The variables of a container with these devices.
-    pub fn variables(&self, devices: &[Device]) -> BTreeMap<String, String> {
+    pub fn variables(&self, devices: &[VendorDevice]) -> BTreeMap<String, String> {
         let joined = |words: Vec<String>| words.join(",");
         let numbers = joined(devices.iter().map(|d| d.number.to_string()).collect());
         let files = devices.iter().map(|device| self.device.of(device.number));
@@ -192,7 +192,7 @@ impl Vendor {
     }
 
     /// The files of a container with these devices; some may not exist.
-    pub fn files(&self, devices: &[Device]) -> Vec<PathBuf> {
+    pub fn files(&self, devices: &[VendorDevice]) -> Vec<PathBuf> {
         let own = devices.iter().flat_map(|device| self.own(device.number));
         own.chain(self.always.iter().cloned()).collect()
     }
@@ -259,21 +259,21 @@ fn environment(root: &Map<String, Value>) -> Result<BTreeMap<String, String>, Fi
     all.iter().map(one).collect()
 }
 
-fn shown(at: &str, value: &Value) -> Result<Shown, FieldError> {
+fn shown(at: &str, value: &Value) -> Result<HostMount, FieldError> {
     let mount = fields(at, value, &["from", "to", "readOnly"])?;
     let from = absolute(&join(at, "from"), mount.get("from"))?;
     let to = match present(mount, "to") {
         None => from.clone(),
         given => absolute(&join(at, "to"), given)?,
     };
-    Ok(Shown {
+    Ok(HostMount {
         from,
         to,
         read_only: flag(at, mount, "readOnly")?.unwrap_or(true),
     })
 }
 
-fn health(value: &Value) -> Result<Health, FieldError> {
+fn health(value: &Value) -> Result<HealthCommand, FieldError> {
     let known = ["command", "timeoutSeconds", "everySeconds"];
     let health = fields("health", value, &known)?;
     let word = |at: &str, value: &Value| text(at, Some(value), "a word of the command");
@@ -301,7 +301,7 @@ fn health(value: &Value) -> Result<Health, FieldError> {
         let right = format!("at most everySeconds, {}", every.as_secs());
         return Err(wrong("health.timeoutSeconds", given, &right));
     }
-    Ok(Health {
+    Ok(HealthCommand {
         command,
         timeout,
         every,

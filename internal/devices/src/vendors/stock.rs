@@ -1,5 +1,5 @@
 //! Described devices on the embedded engine: which devices the server gets to know, and what a
-//! container gets for the devices that the scheduler chose. Pure but for [`Described`], which holds
+//! container gets for the devices that the scheduler chose. Pure but for [`DeviceStock`], which holds
 //! the last results.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,7 +11,7 @@ use futures::future::select_all;
 use resources::devices::DescribedDevice;
 use tokio::sync::watch as channel;
 
-use super::{Device, Shown, State, Vendor, watch};
+use super::{HostMount, Vendor, VendorDevice, VendorDeviceState, watch};
 
 /// How long the agent waits for the first checks.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -22,17 +22,17 @@ pub struct Stock {
     /// Their description.
     pub vendor: Arc<Vendor>,
     /// The present devices.
-    pub devices: Vec<Device>,
+    pub devices: Vec<VendorDevice>,
 }
 
 impl Stock {
     /// A device's id outside the agent: its file.
-    fn id(&self, device: &Device) -> String {
+    fn id(&self, device: &VendorDevice) -> String {
         let file = self.vendor.device.of(device.number);
         file.display().to_string()
     }
 
-    fn find(&self, id: &str) -> Option<&Device> {
+    fn find(&self, id: &str) -> Option<&VendorDevice> {
         self.devices.iter().find(|device| self.id(device) == id)
     }
 }
@@ -54,9 +54,9 @@ pub fn offered(stocks: &BTreeMap<String, Stock>) -> BTreeMap<String, Vec<Describ
                 numa: device.numa,
                 healthy: device.healthy(),
                 why: match &device.state {
-                    State::Unchecked => "it has not been checked yet".to_owned(),
-                    State::Well => String::new(),
-                    State::Unwell(why) => why.clone(),
+                    VendorDeviceState::Unchecked => "it has not been checked yet".to_owned(),
+                    VendorDeviceState::Well => String::new(),
+                    VendorDeviceState::Unwell(why) => why.clone(),
                 },
             });
         }
@@ -69,13 +69,13 @@ pub fn offered(stocks: &BTreeMap<String, Stock>) -> BTreeMap<String, Vec<Describ
 
 /// What a container gets for its devices, and which files it must not open.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Equipment {
+pub struct ContainerDevices {
     /// Its variables.
     pub variables: BTreeMap<String, String>,
     /// Its device files; some may not exist.
     pub files: Vec<PathBuf>,
     /// Files and directories of the machine to mount; some may not exist.
-    pub mounts: Vec<Shown>,
+    pub mounts: Vec<HostMount>,
     /// The files of all other devices; some may not exist.
     pub denied: Vec<PathBuf>,
 }
@@ -133,14 +133,14 @@ pub fn equipment(
     container: &str,
     asked: &BTreeMap<String, usize>,
     chosen: &BTreeMap<String, Vec<String>>,
-) -> Result<Equipment, EquipError> {
+) -> Result<ContainerDevices, EquipError> {
     if let Some(resource) = chosen.keys().find(|name| !stocks.contains_key(*name)) {
         return Err(EquipError::NotDescribed {
             container: container.to_owned(),
             resource: resource.clone(),
         });
     }
-    let mut equipment = Equipment::default();
+    let mut equipment = ContainerDevices::default();
     let mut own = BTreeSet::new();
     for (resource, stock) in stocks {
         let ids = chosen.get(resource).map_or(&[][..], Vec::as_slice);
@@ -160,7 +160,10 @@ pub fn equipment(
                 resource: resource.clone(),
             })
         };
-        let devices = ids.iter().map(find).collect::<Result<Vec<Device>, _>>()?;
+        let devices = ids
+            .iter()
+            .map(find)
+            .collect::<Result<Vec<VendorDevice>, _>>()?;
         if devices.is_empty() {
             continue;
         }
@@ -174,7 +177,7 @@ pub fn equipment(
         equipment.mounts.extend(vendor.mounts.iter().cloned());
     }
     let all = stocks.values().flat_map(|stock| {
-        let of = |device: &Device| stock.vendor.own(device.number);
+        let of = |device: &VendorDevice| stock.vendor.own(device.number);
         stock.devices.iter().flat_map(of)
     });
     let others: BTreeSet<PathBuf> = all.filter(|file| !own.contains(file)).collect();
@@ -184,21 +187,21 @@ pub fn equipment(
 
 /// The present devices of all descriptions.
 #[derive(Clone, Debug)]
-pub struct Described(Vec<(Arc<Vendor>, channel::Receiver<Vec<Device>>)>);
+pub struct DeviceStock(Vec<(Arc<Vendor>, channel::Receiver<Vec<VendorDevice>>)>);
 
-impl Described {
+impl DeviceStock {
     /// Starts watching the machine whose root is mounted at `root`.
-    pub fn begin(vendors: &[Vendor], root: &Path) -> Described {
+    pub fn begin(vendors: &[Vendor], root: &Path) -> DeviceStock {
         let all = vendors.iter().map(|vendor| {
             let seen = watch(vendor.clone(), root.to_owned());
             (Arc::new(vendor.clone()), seen)
         });
-        Described(all.collect())
+        DeviceStock(all.collect())
     }
 
     /// The same, after each device was checked once, if the checks end.
-    pub async fn watch(vendors: &[Vendor], root: &Path) -> Described {
-        let mut described = Described::begin(vendors, root);
+    pub async fn watch(vendors: &[Vendor], root: &Path) -> DeviceStock {
+        let mut described = DeviceStock::begin(vendors, root);
         described.first().await;
         described
     }
@@ -216,13 +219,16 @@ impl Described {
     }
 
     /// Each description, with the receiver of its devices.
-    pub fn each(&self) -> impl Iterator<Item = (&Vendor, channel::Receiver<Vec<Device>>)> {
+    pub fn each(&self) -> impl Iterator<Item = (&Vendor, channel::Receiver<Vec<VendorDevice>>)> {
         (self.0.iter()).map(|(vendor, seen)| (&**vendor, seen.clone()))
     }
 
     async fn checked(&mut self) {
         for (_, seen) in &mut self.0 {
-            let known = |now: &[Device]| now.iter().all(|it| it.state != State::Unchecked);
+            let known = |now: &[VendorDevice]| {
+                now.iter()
+                    .all(|it| it.state != VendorDeviceState::Unchecked)
+            };
             while seen.changed().await.is_ok() && !known(&seen.borrow()) {}
         }
     }

@@ -17,8 +17,8 @@ fn described(directory: &Path, more: Value) -> Vendor {
     Vendor::read(&document).expect("a description")
 }
 
-fn devices(vendor: &Vendor) -> Vec<Device> {
-    super::look::devices(vendor, Path::new("/"))
+fn devices(vendor: &Vendor) -> Vec<VendorDevice> {
+    super::discovery::devices(vendor, Path::new("/"))
 }
 
 fn machine(files: &[(&str, &str)]) -> tempfile::TempDir {
@@ -170,7 +170,10 @@ fn the_devices_are_the_numbered_files_that_meet_the_condition() {
     assert_eq!(named, ["0", "10"]);
     // For an agent in a container, the machine's root is elsewhere.
     vendor.device = Pattern::read("/dev/card{number}").expect("a pattern");
-    assert_eq!(super::look::devices(&vendor, directory.path()).len(), 3);
+    assert_eq!(
+        super::discovery::devices(&vendor, directory.path()).len(),
+        3
+    );
     vendor.device = Pattern::read(&at("nowhere/{number}")).expect("a pattern");
     assert!(numbers(&vendor).is_empty());
 }
@@ -184,11 +187,11 @@ fn a_container_has_the_files_and_variables_of_all_its_devices() {
         "mounts": [{"from": "/opt/a"}, {"from": "/opt/b", "to": "/b", "readOnly": false}]}),
     );
     let vendor = vendor.expect("a description");
-    let device = |number: u32| Device {
+    let device = |number: u32| VendorDevice {
         number,
         id: format!("c{number}"),
         numa: None,
-        state: State::Well,
+        state: VendorDeviceState::Well,
     };
     let both = [device(3), device(0)];
     let files = [
@@ -227,9 +230,12 @@ fn a_device_is_well_only_where_its_check_says_so() {
     let begin = Instant::now();
     let well = |checks: &mut Checks, seconds: u64| -> Vec<bool> {
         let mut now = devices(&vendor);
-        assert!(now.iter().all(|it| it.state == State::Unchecked));
-        checks.judge(&mut now, begin + Duration::from_secs(seconds));
-        now.iter().map(Device::healthy).collect()
+        assert!(
+            now.iter()
+                .all(|it| it.state == VendorDeviceState::Unchecked)
+        );
+        checks.assess(&mut now, begin + Duration::from_secs(seconds));
+        now.iter().map(VendorDevice::healthy).collect()
     };
     assert_eq!(well(&mut checks, 0), [true, false]);
     // The result stays until the next check is due.
@@ -254,18 +260,18 @@ fn a_check_that_does_not_end_or_cannot_be_run_leaves_its_device_out() {
         let vendor = described(directory.path(), json!({"health": health}));
         let mut checks = Checks::new(vendor.health.clone().expect("a check"));
         let mut now = devices(&vendor);
-        checks.judge(&mut now, Instant::now());
-        assert!(!now.iter().any(Device::healthy));
-        assert!(matches!(&now[0].state, State::Unwell(said) if said.contains(why)));
+        checks.assess(&mut now, Instant::now());
+        assert!(!now.iter().any(VendorDevice::healthy));
+        assert!(matches!(&now[0].state, VendorDeviceState::Unwell(said) if said.contains(why)));
     }
 }
 
 /// A resource whose device N is `/dev/NAME`N, with these devices and their health.
-fn stock(resource: &str, name: &str, devices: &[(u32, State)]) -> (String, Stock) {
+fn stock(resource: &str, name: &str, devices: &[(u32, VendorDeviceState)]) -> (String, Stock) {
     let vendor = json!({"resource": resource, "device": format!("/dev/{name}{{number}}"),
         "with": [format!("/dev/{name}ctl{{number}}")], "always": ["/dev/all"],
         "environment": {format!("{name}_VISIBLE"): "{numbers}"}, "mounts": [{"from": "/opt/a"}]});
-    let device = |(number, state): &(u32, State)| Device {
+    let device = |(number, state): &(u32, VendorDeviceState)| VendorDevice {
         number: *number,
         id: format!("{name}{number}"),
         numa: Some(*number),
@@ -280,10 +286,14 @@ fn stock(resource: &str, name: &str, devices: &[(u32, State)]) -> (String, Stock
 
 #[test]
 fn each_device_is_offered_once_by_its_file_with_why_it_is_not_well() {
-    let well = |number| (number, State::Well);
-    let hot = State::Unwell("it is hot".to_owned());
+    let well = |number| (number, VendorDeviceState::Well);
+    let hot = VendorDeviceState::Unwell("it is hot".to_owned());
     let stocks = BTreeMap::from([
-        stock("a.com/x", "x", &[well(0), (1, hot), (2, State::Unchecked)]),
+        stock(
+            "a.com/x",
+            "x",
+            &[well(0), (1, hot), (2, VendorDeviceState::Unchecked)],
+        ),
         stock("b.com/also-x", "x", &[well(0), well(3)]),
         stock("c.com/none", "y", &[]),
         stock("d.com/x-again", "x", &[well(3)]),
@@ -310,7 +320,7 @@ fn each_device_is_offered_once_by_its_file_with_why_it_is_not_well() {
 
 #[test]
 fn a_container_has_its_allocated_devices_and_no_others() {
-    let all = [0, 1, 2].map(|number| (number, State::Well));
+    let all = [0, 1, 2].map(|number| (number, VendorDeviceState::Well));
     let stocks = BTreeMap::from([
         stock("a.com/x", "x", &all),
         stock("b.com/y", "y", &all[..1]),
@@ -345,9 +355,9 @@ fn a_container_has_its_allocated_devices_and_no_others() {
     let denied = none.denied.clone();
     assert_eq!(
         none,
-        Equipment {
+        ContainerDevices {
             denied,
-            ..Equipment::default()
+            ..ContainerDevices::default()
         }
     );
 
@@ -379,13 +389,13 @@ async fn device_changes_are_notified_and_without_descriptions_there_are_none() {
     let health =
         json!({"command": ["grep", "-qx", "well", state], "everySeconds": 1, "timeoutSeconds": 1});
     let vendor = described(directory.path(), json!({"health": health}));
-    let mut seen = Described::watch(&[vendor], Path::new("/")).await;
-    let well = |seen: &Described| -> Vec<bool> {
+    let mut seen = DeviceStock::watch(&[vendor], Path::new("/")).await;
+    let well = |seen: &DeviceStock| -> Vec<bool> {
         let now = seen.now();
         now["example.com/card"]
             .devices
             .iter()
-            .map(Device::healthy)
+            .map(VendorDevice::healthy)
             .collect()
     };
     assert_eq!(well(&seen), [true], "its first check is waited for");
@@ -393,7 +403,7 @@ async fn device_changes_are_notified_and_without_descriptions_there_are_none() {
     seen.news().await;
     assert_eq!(well(&seen), [false]);
 
-    let mut none = Described::watch(&[], Path::new("/")).await;
+    let mut none = DeviceStock::watch(&[], Path::new("/")).await;
     assert!(none.now().is_empty());
     let news = tokio::time::timeout(Duration::ZERO, none.news()).await;
     assert!(news.is_err());

@@ -6,11 +6,11 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use hardware::kmsg::Tail;
-use hardware::{Events, Source};
+use hardware::{GpuEvents, InventorySources};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use super::{Teller, Xids};
+use super::{Teller, XidMonitor};
 
 /// How long a thread waits at a time, and so the longest time it outlives the agent.
 const WAIT: Duration = Duration::from_secs(1);
@@ -18,12 +18,12 @@ const WAIT: Duration = Duration::from_secs(1);
 const AGAIN: Duration = Duration::from_secs(10);
 
 /// Starts listening.
-pub fn open(heard: &Arc<Mutex<Xids>>, source: Source, kmsg: Option<PathBuf>) {
+pub fn open(heard: &Arc<Mutex<XidMonitor>>, source: InventorySources, kmsg: Option<PathBuf>) {
     let ears = Arc::downgrade(heard);
-    spawn("xids", move || hear_driver(&ears, &source));
+    spawn("xids", move || listen_to_driver(&ears, &source));
     if let Some(path) = kmsg {
         let ears = Arc::downgrade(heard);
-        spawn("xids-kmsg", move || hear_kernel(&ears, &path));
+        spawn("xids-kmsg", move || listen_to_kernel(&ears, &path));
     }
 }
 
@@ -34,16 +34,16 @@ fn spawn(name: &str, hear: impl FnOnce() + Send + 'static) {
     }
 }
 
-fn hear_driver(ears: &Weak<Mutex<Xids>>, source: &Source) {
-    let mut events: Option<Events> = None;
+fn listen_to_driver(ears: &Weak<Mutex<XidMonitor>>, source: &InventorySources) {
+    let mut events: Option<GpuEvents> = None;
     let mut tried: Option<std::time::Instant> = None;
     while let Some(heard) = ears.upgrade() {
-        let complete = events.as_ref().is_some_and(Events::complete);
+        let complete = events.as_ref().is_some_and(GpuEvents::complete);
         if !complete && tried.is_none_or(|tried| tried.elapsed() >= AGAIN) {
             // The old event set is dropped first. XIDs between the two sets are missed; the next
             // read of the driver's recovery action shows them.
             drop(events.take());
-            events = Events::listen(source);
+            events = GpuEvents::listen(source);
             tried = Some(std::time::Instant::now());
             match events {
                 Some(_) => heard.lock().begins(Teller::Driver),
@@ -79,7 +79,7 @@ fn hear_driver(ears: &Weak<Mutex<Xids>>, source: &Source) {
     }
 }
 
-fn hear_kernel(ears: &Weak<Mutex<Xids>>, path: &Path) {
+fn listen_to_kernel(ears: &Weak<Mutex<XidMonitor>>, path: &Path) {
     let mut tail: Option<Tail> = None;
     let mut said = false;
     while let Some(heard) = ears.upgrade() {

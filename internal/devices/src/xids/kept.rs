@@ -13,7 +13,7 @@ const BOOT: &str = "/proc/sys/kernel/random/boot_id";
 
 /// Why a GPU is withheld.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Kept {
+pub struct WithheldReason {
     /// The XID for which the GPU is withheld.
     pub xid: u64,
     /// Whether the GPU has disappeared since.
@@ -21,29 +21,29 @@ pub struct Kept {
 }
 
 #[derive(Serialize, Deserialize)]
-struct File {
+struct WithheldFile {
     boot: String,
-    out: BTreeMap<String, Kept>,
+    out: BTreeMap<String, WithheldReason>,
 }
 
 /// The state file.
 #[derive(Debug)]
-pub struct Keep {
+pub struct XidRecord {
     path: Option<PathBuf>,
     boot: String,
     /// Whether the failure to write the file was logged.
     said: bool,
 }
 
-impl Keep {
+impl XidRecord {
     /// Opens the file and returns its entries by GPU. A file that cannot be parsed has no entries.
-    pub fn open(path: Option<PathBuf>) -> (Keep, BTreeMap<String, Kept>) {
+    pub fn open(path: Option<PathBuf>) -> (XidRecord, BTreeMap<String, WithheldReason>) {
         let boot = std::fs::read_to_string(BOOT).unwrap_or_default();
         let boot = boot.trim().to_owned();
         let text = path.as_ref().and_then(|path| std::fs::read(path).ok());
-        let file = text.and_then(|text| serde_json::from_slice::<File>(&text).ok());
+        let file = text.and_then(|text| serde_json::from_slice::<WithheldFile>(&text).ok());
         let out = file.filter(|file| file.boot == boot).map(|file| file.out);
-        let keep = Keep {
+        let keep = XidRecord {
             path,
             boot,
             said: false,
@@ -52,10 +52,10 @@ impl Keep {
     }
 
     /// Writes the GPUs that are withheld now.
-    pub fn write(&mut self, out: BTreeMap<String, Kept>) {
+    pub fn write(&mut self, out: BTreeMap<String, WithheldReason>) {
         let Some(path) = &self.path else { return };
         let boot = self.boot.clone();
-        if let Err(error) = replace(path, &File { boot, out })
+        if let Err(error) = replace(path, &WithheldFile { boot, out })
             && !self.said
         {
             self.said = true;
@@ -67,7 +67,7 @@ impl Keep {
     }
 }
 
-fn replace(path: &Path, file: &File) -> io::Result<()> {
+fn replace(path: &Path, file: &WithheldFile) -> io::Result<()> {
     if let Some(directory) = path.parent() {
         std::fs::create_dir_all(directory)?;
     }

@@ -12,15 +12,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hardware::kmsg::place;
-use hardware::{Gpu, Inventory, Reading, Recovery, Source};
+use hardware::{Gpu, GpuReading, Inventory, InventorySources, Recovery};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-pub use policy::{Action, Policy};
+pub use policy::{XidAction, XidPolicy};
 
-use crate::concerns::Watch;
-use kept::Keep;
+use crate::gpu_defects::GpuWatch;
+use kept::XidRecord;
 
 /// How long the last XID is a metric's value; an older XID says nothing of the current state.
 const RECENT: Duration = Duration::from_secs(300);
@@ -29,9 +29,9 @@ const UNPLACED_MAX: usize = 64;
 
 /// Where XIDs are read, and which action follows each.
 #[derive(Clone, Debug, Default)]
-pub struct Hearing {
+pub struct XidSources {
     /// The action for each XID.
-    pub policy: Policy,
+    pub policy: XidPolicy,
     /// The kernel's log, or a file that grows like it. If absent, only the driver's events are
     /// read.
     pub kmsg: Option<PathBuf>,
@@ -50,23 +50,23 @@ pub enum Teller {
 
 /// XIDs reported for the node's GPUs, and the GPUs withheld because of them.
 #[derive(Debug)]
-pub struct Xids {
-    policy: Policy,
+pub struct XidMonitor {
+    policy: XidPolicy,
     listening: bool,
-    gpus: BTreeMap<String, Heard>,
+    gpus: BTreeMap<String, GpuXids>,
     /// Identity and health of the node's GPUs at the last inventory.
-    known: Vec<(Reading, bool)>,
+    known: Vec<(GpuReading, bool)>,
     /// XIDs from the kernel's log for GPUs that no inventory has listed yet, by PCI address.
     unplaced: VecDeque<(String, u64)>,
-    watch: Watch,
-    keep: Keep,
+    watch: GpuWatch,
+    keep: XidRecord,
     /// Notified when a GPU is withheld.
     news: Arc<Notify>,
 }
 
 /// The XIDs of one GPU.
 #[derive(Debug, Default)]
-struct Heard {
+struct GpuXids {
     last: Option<(u64, Instant)>,
     /// How often each XID was reported, by source.
     counts: BTreeMap<u64, [u64; 2]>,
@@ -82,37 +82,37 @@ struct Out {
     gone: bool,
 }
 
-impl Xids {
+impl XidMonitor {
     /// Starts with the entries that the previous agent saved and with no other XIDs.
-    pub fn new(policy: Policy, state: Option<PathBuf>, now: Instant) -> Xids {
-        let (keep, kept) = Keep::open(state);
+    pub fn new(policy: XidPolicy, state: Option<PathBuf>, now: Instant) -> XidMonitor {
+        let (keep, kept) = XidRecord::open(state);
         let out = |xid, gone| Out {
             xid,
             gone,
             since: now,
         };
         let gpus = kept.into_iter().map(|(gpu, kept)| {
-            let heard = Heard {
+            let heard = GpuXids {
                 out: Some(out(kept.xid, kept.gone)),
-                ..Heard::default()
+                ..GpuXids::default()
             };
             (gpu, heard)
         });
-        Xids {
+        XidMonitor {
             policy,
             listening: false,
             gpus: gpus.collect(),
             known: Vec::new(),
             unplaced: VecDeque::new(),
-            watch: Watch::default(),
+            watch: GpuWatch::default(),
             keep,
             news: Arc::default(),
         }
     }
 
     /// Listens to the GPUs at `source` until the returned value is dropped.
-    pub fn listen(hearing: Hearing, source: Source) -> Arc<Mutex<Xids>> {
-        let xids = Xids::new(hearing.policy, hearing.state, Instant::now());
+    pub fn listen(hearing: XidSources, source: InventorySources) -> Arc<Mutex<XidMonitor>> {
+        let xids = XidMonitor::new(hearing.policy, hearing.state, Instant::now());
         let heard = Arc::new(Mutex::new(xids));
         ears::open(&heard, source, hearing.kmsg);
         heard
@@ -192,7 +192,7 @@ impl Xids {
     /// driver requests no recovery action; if the driver does not report recovery actions, the GPU
     /// must have disappeared and come back, as after a reset. Then adds the other concerns of each
     /// GPU.
-    pub fn judge(&mut self, found: &mut Inventory, now: Instant) {
+    pub fn assess(&mut self, found: &mut Inventory, now: Instant) {
         self.known = found.gpus.iter().map(identity).collect();
         for (at, xid) in std::mem::take(&mut self.unplaced) {
             if self.known.iter().any(|(gpu, _)| place(&gpu.pci) == at) {
@@ -226,14 +226,14 @@ impl Xids {
         if changed {
             self.keep_out();
         }
-        self.watch.judge(found, now);
+        self.watch.assess(found, now);
         for (gpu, (_, well)) in found.gpus.iter().zip(&mut self.known) {
             *well = gpu.healthy;
         }
     }
 
     /// Identity and health of the node's GPUs.
-    pub fn known(&self) -> &[(Reading, bool)] {
+    pub fn known(&self) -> &[(GpuReading, bool)] {
         &self.known
     }
 
@@ -254,7 +254,7 @@ impl Xids {
     fn keep_out(&mut self) {
         let out = self.gpus.iter().filter_map(|(gpu, heard)| {
             let out = heard.out?;
-            let kept = kept::Kept {
+            let kept = kept::WithheldReason {
                 xid: out.xid,
                 gone: out.gone,
             };
@@ -266,7 +266,7 @@ impl Xids {
 }
 
 /// Marks a GPU as unhealthy for its XID; a problem that the GPU already has takes precedence.
-fn take_out(gpu: &mut Gpu, xid: u64, action: Action, meaning: &str) {
+fn take_out(gpu: &mut Gpu, xid: u64, action: XidAction, meaning: &str) {
     let colon = if meaning.is_empty() { "" } else { ": " };
     let reported = format!("XID {xid}{colon}{meaning}");
     if gpu.healthy {
@@ -280,15 +280,15 @@ fn take_out(gpu: &mut Gpu, xid: u64, action: Action, meaning: &str) {
 }
 
 /// A GPU's identity without any readings, and its health.
-fn identity(gpu: &Gpu) -> (Reading, bool) {
-    let reading = Reading {
+fn identity(gpu: &Gpu) -> (GpuReading, bool) {
+    let reading = GpuReading {
         id: gpu.id.clone(),
         index: gpu.index,
         minor: gpu.minor.or(Some(gpu.index)),
         model: gpu.model.clone(),
         driver: gpu.driver.clone(),
         pci: gpu.pci.clone(),
-        ..Reading::default()
+        ..GpuReading::default()
     };
     (reading, gpu.healthy)
 }

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::reading::{FieldError, refused, wrong};
+use crate::config_values::{FieldError, refused, wrong};
 
 /// The action for an XID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Action {
+pub enum XidAction {
     /// The XID is only counted.
     Ignore,
     /// The application failed and must be restarted; the GPU is healthy.
@@ -25,64 +25,64 @@ pub enum Action {
 }
 
 /// All actions.
-const ACTIONS: [Action; 5] = [
-    Action::Ignore,
-    Action::RestartApp,
-    Action::Reset,
-    Action::Reboot,
-    Action::Drain,
+const ACTIONS: [XidAction; 5] = [
+    XidAction::Ignore,
+    XidAction::RestartApp,
+    XidAction::Reset,
+    XidAction::Reboot,
+    XidAction::Drain,
 ];
 
 /// The longest quiet time that a policy can require of a GPU: a day.
 const QUIET_MAX: u64 = 24 * 60 * 60;
 
-impl Action {
+impl XidAction {
     /// Whether a GPU with such an XID is withheld until it is healthy again.
     pub fn takes_out(self) -> bool {
-        !matches!(self, Action::Ignore | Action::RestartApp)
+        !matches!(self, XidAction::Ignore | XidAction::RestartApp)
     }
 
     /// Whether the work that runs on such a GPU cannot continue.
     pub fn is_fatal(self) -> bool {
-        matches!(self, Action::Reset | Action::Reboot)
+        matches!(self, XidAction::Reset | XidAction::Reboot)
     }
 
     /// The action's name in the policy file.
     pub fn as_str(self) -> &'static str {
         match self {
-            Action::Ignore => "ignore",
-            Action::RestartApp => "restart-app",
-            Action::Reset => "reset",
-            Action::Reboot => "reboot",
-            Action::Drain => "drain",
+            XidAction::Ignore => "ignore",
+            XidAction::RestartApp => "restart-app",
+            XidAction::Reset => "reset",
+            XidAction::Reboot => "reboot",
+            XidAction::Drain => "drain",
         }
     }
 
     /// What the administrator must do.
     pub fn advice(self) -> &'static str {
         match self {
-            Action::Ignore => "nothing is to be done",
-            Action::RestartApp => "its application is to be started again",
-            Action::Reset => "reset it (nvidia-smi --gpu-reset)",
-            Action::Reboot => "restart the machine",
-            Action::Drain => "give it no new work, and look at it",
+            XidAction::Ignore => "nothing is to be done",
+            XidAction::RestartApp => "its application is to be started again",
+            XidAction::Reset => "reset it (nvidia-smi --gpu-reset)",
+            XidAction::Reboot => "restart the machine",
+            XidAction::Drain => "give it no new work, and look at it",
         }
     }
 }
 
 /// The meaning and the action of each XID.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Policy {
-    known: BTreeMap<u64, (Action, String)>,
-    otherwise: Action,
+pub struct XidPolicy {
+    known: BTreeMap<u64, (XidAction, String)>,
+    otherwise: XidAction,
     quiet: Duration,
 }
 
-impl Default for Policy {
-    fn default() -> Policy {
-        let mut policy = Policy {
+impl Default for XidPolicy {
+    fn default() -> XidPolicy {
+        let mut policy = XidPolicy {
             known: BTreeMap::new(),
-            otherwise: Action::Drain,
+            otherwise: XidAction::Drain,
             quiet: Duration::from_secs(30),
         };
         // This cannot fail: a test parses the defaults.
@@ -93,20 +93,20 @@ impl Default for Policy {
     }
 }
 
-impl Policy {
+impl XidPolicy {
     /// The defaults, overridden by the entries of a document.
     ///
     /// # Errors
     ///
     /// The field, its value and the accepted values.
-    pub fn read(document: &Value) -> Result<Policy, FieldError> {
-        let mut policy = Policy::default();
+    pub fn read(document: &Value) -> Result<XidPolicy, FieldError> {
+        let mut policy = XidPolicy::default();
         policy.take(document)?;
         Ok(policy)
     }
 
     /// The action for an XID, and its meaning if known.
-    pub fn of(&self, xid: u64) -> (Action, &str) {
+    pub fn of(&self, xid: u64) -> (XidAction, &str) {
         match self.known.get(&xid) {
             Some((action, meaning)) => (*action, meaning),
             None => (self.otherwise, ""),
@@ -118,7 +118,7 @@ impl Policy {
         self.quiet
     }
 
-    /// The policy in YAML, as [`Policy::read`] takes it.
+    /// The policy in YAML, as [`XidPolicy::read`] takes it.
     pub fn yaml(&self) -> String {
         let rest = self.otherwise.as_str();
         let quiet = self.quiet.as_secs();
@@ -206,9 +206,9 @@ impl Policy {
     }
 }
 
-fn action(at: &str, value: &Value) -> Result<Action, FieldError> {
+fn action(at: &str, value: &Value) -> Result<XidAction, FieldError> {
     let known = (ACTIONS.into_iter()).find(|action| value.as_str() == Some(action.as_str()));
-    let words = ACTIONS.map(Action::as_str).join(", ");
+    let words = ACTIONS.map(XidAction::as_str).join(", ");
     known.ok_or_else(|| wrong(at, Some(value), &format!("one of {words}")))
 }
 
@@ -220,15 +220,15 @@ mod tests {
 
     #[test]
     fn the_defaults_follow_nvidias_list() {
-        let policy = Policy::default();
+        let policy = XidPolicy::default();
         for (xid, action) in [
-            (13, Action::RestartApp),
-            (45, Action::Ignore),
-            (48, Action::Reset),
-            (79, Action::Reboot),
-            (94, Action::RestartApp),
-            (109, Action::Reset),
-            (999, Action::Drain),
+            (13, XidAction::RestartApp),
+            (45, XidAction::Ignore),
+            (48, XidAction::Reset),
+            (79, XidAction::Reboot),
+            (94, XidAction::RestartApp),
+            (109, XidAction::Reset),
+            (999, XidAction::Drain),
         ] {
             assert_eq!(policy.of(xid).0, action, "{xid}");
         }
@@ -240,19 +240,19 @@ mod tests {
                 .all(|(_, meaning)| !meaning.is_empty())
         );
         let read: Value = serde_json::from_str(include_str!("defaults.json")).expect("JSON");
-        assert_eq!(Policy::read(&read), Ok(policy));
+        assert_eq!(XidPolicy::read(&read), Ok(policy));
     }
 
     #[test]
     fn a_file_changes_the_xids_that_it_names_and_its_errors_are_reported() {
-        let read = Policy::read(&json!({"otherwise": "ignore",
+        let read = XidPolicy::read(&json!({"otherwise": "ignore",
             "xids": {"74": "drain", "79": {"action": "reset"}}}));
         let policy = read.expect("a policy");
-        assert_eq!(policy.of(74), (Action::Drain, "NVLink error"));
-        assert_eq!(policy.of(79).0, Action::Reset);
+        assert_eq!(policy.of(74), (XidAction::Drain, "NVLink error"));
+        assert_eq!(policy.of(79).0, XidAction::Reset);
         assert_eq!(
             (policy.of(48).0, policy.of(999).0),
-            (Action::Reset, Action::Ignore)
+            (XidAction::Reset, XidAction::Ignore)
         );
         for (document, words) in [
             (json!([]), ["the document: []", "xids, otherwise"]),
@@ -274,7 +274,7 @@ mod tests {
             (json!({"otherwise": 3}), ["otherwise: 3", "drain"]),
             (json!({"quietSeconds": -1}), ["quietSeconds: -1", "86400"]),
         ] {
-            let why = Policy::read(&document)
+            let why = XidPolicy::read(&document)
                 .expect_err("it is refused")
                 .to_string();
             for word in words {
@@ -286,7 +286,7 @@ mod tests {
     #[test]
     fn the_policy_as_a_file_has_a_line_for_each_xid() {
         let read =
-            Policy::read(&json!({"xids": {"79": "drain", "900": "reset"}, "quietSeconds": 3}));
+            XidPolicy::read(&json!({"xids": {"79": "drain", "900": "reset"}, "quietSeconds": 3}));
         let text = read.expect("a policy").yaml();
         for line in [
             "quietSeconds: 3",

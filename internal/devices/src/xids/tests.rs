@@ -26,14 +26,14 @@ fn found(healthy: bool, recovery: Option<Recovery>) -> Inventory {
     }
 }
 
-fn judged(xids: &mut Xids, mut machine: Inventory, now: Instant) -> Gpu {
-    xids.judge(&mut machine, now);
+fn judged(xids: &mut XidMonitor, mut machine: Inventory, now: Instant) -> Gpu {
+    xids.assess(&mut machine, now);
     assert!(machine.gpus[1].healthy, "one bad GPU is out alone");
     machine.gpus.remove(0)
 }
 
-fn xids(now: Instant) -> Xids {
-    Xids::new(Policy::default(), None, now)
+fn xids(now: Instant) -> XidMonitor {
+    XidMonitor::new(XidPolicy::default(), None, now)
 }
 
 const QUIET: Duration = Duration::from_secs(30);
@@ -119,16 +119,16 @@ fn a_restarted_agent_knows_the_withheld_gpus() {
     let dir = tempfile::tempdir().unwrap();
     let state = Some(dir.path().join("agent").join("xids.json"));
     let start = Instant::now();
-    let mut first = Xids::new(Policy::default(), state.clone(), start);
+    let mut first = XidMonitor::new(XidPolicy::default(), state.clone(), start);
     judged(&mut first, found(true, None), start);
     first.note("GPU-a", 79, Teller::Driver, start);
     drop(first);
-    let mut second = Xids::new(Policy::default(), state.clone(), start);
+    let mut second = XidMonitor::new(XidPolicy::default(), state.clone(), start);
     let gpu = judged(&mut second, found(true, None), start + 2 * QUIET);
     assert!(gpu.problem.contains("XID 79"), "{}", gpu.problem);
     // The GPU was reset: the next agent has no entry for it.
     judged(&mut second, found(false, None), start + 2 * QUIET);
     assert!(judged(&mut second, found(true, None), start + 3 * QUIET).healthy);
-    let mut third = Xids::new(Policy::default(), state, start);
+    let mut third = XidMonitor::new(XidPolicy::default(), state, start);
     assert!(judged(&mut third, found(true, None), start).healthy);
 }

@@ -1,12 +1,14 @@
 //! Builds the described machine from a checked description.
 
-use super::format::{GpuTable, NicTable, State, SwitchTable};
-use super::{Description, MAX_SLICES};
-use crate::inventory::{Ecc, Gpu, Inventory, Link, LinkKind, Load, NumaNode, Origin, Slice};
+use super::format::{GpuState, GpuTable, NicTable, SwitchTable};
+use super::{MAX_SLICES, MachineDescription};
+use crate::fault_signs::{GpuFault, Signs};
+use crate::inventory::{
+    DriverLoad, Ecc, Gpu, GpuPath, Inventory, LinkKind, MigDevice, NumaNode, Origin,
+};
 use crate::mig::slice_mib;
-use crate::pcie::{Place, Tree};
-use crate::signs::{Fault, Signs};
-use crate::wiring::{Bandwidth, Nic, PcieLink, PcieSwitch, Port};
+use crate::pcie::{PcieLocation, PcieTree};
+use crate::wiring::{Bandwidth, CardPort, Nic, PcieLink, PcieSwitch};
 
 /// A described machine.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -26,7 +28,7 @@ pub struct Card {
     /// Its NVLinks, by number.
     pub nvlinks: Vec<NvlinkEnd>,
     /// Its current load and faults.
-    pub state: State,
+    pub state: GpuState,
 }
 
 /// A GPU's end of an NVLink.
@@ -38,7 +40,7 @@ pub struct NvlinkEnd {
     pub up: bool,
 }
 
-pub(super) fn build(description: Description, found: Inventory) -> Described {
+pub(super) fn build(description: MachineDescription, found: Inventory) -> Described {
     let mut inventory = host(&description, found);
     inventory.switches = description.switches.iter().map(switch).collect();
     inventory.nics = description.nics.iter().map(nic).collect();
@@ -47,12 +49,12 @@ pub(super) fn build(description: Description, found: Inventory) -> Described {
     let kinds: Vec<(&GpuTable, usize)> = (description.gpus.iter())
         .flat_map(|kind| (0..kind.count).map(move |within| (kind, within)))
         .collect();
-    let states: Vec<State> = (0..kinds.len())
+    let states: Vec<GpuState> = (0..kinds.len())
         .map(|place| {
             let given = description.states.iter().find(|state| state.gpu == place);
-            given.cloned().unwrap_or(State {
+            given.cloned().unwrap_or(GpuState {
                 gpu: place,
-                ..State::default()
+                ..GpuState::default()
             })
         })
         .collect();
@@ -89,7 +91,7 @@ pub(super) fn build(description: Description, found: Inventory) -> Described {
 }
 
 /// Processors, memory and names.
-fn host(description: &Description, mut inventory: Inventory) -> Inventory {
+fn host(description: &MachineDescription, mut inventory: Inventory) -> Inventory {
     let machine = &description.machine;
     let or = |given: &Option<String>, found: String| given.clone().unwrap_or(found);
     inventory.hostname = or(&machine.hostname, inventory.hostname);
@@ -147,7 +149,7 @@ fn switch(table: &SwitchTable) -> PcieSwitch {
 }
 
 fn nic(table: &NicTable) -> Nic {
-    let ports = (1..).zip(&table.ports).map(|(number, port)| Port {
+    let ports = (1..).zip(&table.ports).map(|(number, port)| CardPort {
         number,
         state: port.state.clone(),
         physical: port.physical.clone(),
@@ -173,14 +175,14 @@ fn card(
     place: usize,
     hostname: &str,
     driver: &str,
-    state: &State,
+    state: &GpuState,
 ) -> Gpu {
     let index = u32::try_from(place).unwrap_or(u32::MAX);
     let slice = |(at, profile): (usize, &String)| {
         let number = index
             .saturating_mul(MAX_SLICES as u32)
             .saturating_add(u32::try_from(at).unwrap_or(0));
-        Slice {
+        MigDevice {
             id: id(&format!("{hostname} slice"), number).replacen("GPU", "MIG", 1),
             profile: profile.clone(),
             memory_mib: slice_mib(&kind.model, profile).unwrap_or(0),
@@ -193,7 +195,7 @@ fn card(
     let signs = Signs::described(state, kind.ecc == Some(true));
     let fault = |problem: &str, fatal| {
         let problem = problem.to_owned();
-        Some(Fault { problem, fatal })
+        Some(GpuFault { problem, fatal })
     };
     let fault = match (state.lost, kind.healthy) {
         (true, _) => fault("described as lost", true),
@@ -236,9 +238,9 @@ fn card(
         concerns: Vec::new(),
         signs,
         load: if state.lost {
-            Load::default()
+            DriverLoad::default()
         } else {
-            Load {
+            DriverLoad {
                 percent: state.utilisation.or(kind.utilisation),
                 memory_mib: state.memory_used_mib.or(kind.memory_used_mib),
                 celsius: state.celsius.or(kind.celsius),
@@ -252,10 +254,10 @@ fn card(
 
 /// A GPU's NVLinks: those to switches, then those to each other GPU in the file's order.
 fn nvlinks(
-    description: &Description,
+    description: &MachineDescription,
     kinds: &[(&GpuTable, usize)],
     place: usize,
-    state: &State,
+    state: &GpuState,
 ) -> Vec<NvlinkEnd> {
     let kind = kinds[place].0;
     let mut ends: Vec<Option<usize>> = Vec::new();
@@ -291,17 +293,17 @@ fn link(inventory: &mut Inventory, cards: &[Card]) {
         let up = ends.filter(|end| end.up && end.to == to).count();
         u32::try_from(up).unwrap_or(u32::MAX)
     };
-    let tree = Tree::of(inventory);
+    let tree = PcieTree::of(inventory);
     let place = |gpu: usize| {
         let gpu: &Gpu = &inventory.gpus[gpu];
-        Place {
+        PcieLocation {
             under: &gpu.under,
             numa: gpu.numa,
             link: gpu.pcie,
         }
     };
     let all = 0..inventory.gpus.len();
-    let links: Vec<Vec<Link>> = (all.clone())
+    let links: Vec<Vec<GpuPath>> = (all.clone())
         .map(|from| {
             let others = all.clone().filter(|to| *to != from);
             let link = |to: usize| {
@@ -311,7 +313,7 @@ fn link(inventory: &mut Inventory, cards: &[Card]) {
                     (0, switched) => (LinkKind::Nvs, switched),
                     (direct, _) => (LinkKind::Nvl, direct),
                 };
-                Link {
+                GpuPath {
                     to: inventory.gpus[to].id.clone(),
                     kind,
                     count,

@@ -6,29 +6,29 @@ use std::path::{Path, PathBuf};
 
 use toml::Spanned;
 
-use super::format::{File, GpuTable, NicTable, NvlinkTable, State, SwitchTable};
-use super::{Description, MAX_GPUS, MAX_NICS, MAX_NVLINKS, MAX_SLICES};
+use super::format::{DescriptionFile, GpuState, GpuTable, NicTable, NvlinkTable, SwitchTable};
+use super::{MAX_GPUS, MAX_NICS, MAX_NVLINKS, MAX_SLICES, MachineDescription};
 use crate::error::HardwareError;
 use crate::inventory::NumaNode;
 use crate::mig::{self, profile_mib};
 use crate::system::cpu_list;
 
 /// A field's fault.
-type Fault = (&'static str, String);
+type FieldFault = (&'static str, String);
 
 /// Checks a text; `path` is its name in errors.
-pub fn parse(text: &str, path: &Path) -> Result<Description, HardwareError> {
+pub fn parse(text: &str, path: &Path) -> Result<MachineDescription, HardwareError> {
     let fault = |at: usize, field: String, detail: String| HardwareError::Description {
         path: PathBuf::from(path),
         line: text[..at.min(text.len())].matches('\n').count() + 1,
         field,
         detail,
     };
-    let file: File = toml::from_str(text).map_err(|error| {
+    let file: DescriptionFile = toml::from_str(text).map_err(|error| {
         let at = error.span().map_or(0, |span| span.start);
         fault(at, "syntax".into(), error.message().to_string())
     })?;
-    let mut seen = Seen::default();
+    let mut seen = VisitedParts::default();
     let mut numa: Vec<NumaNode> = Vec::new();
     for (index, table) in file.numa.iter().enumerate() {
         let (at, node) = (table.span().start, table.get_ref());
@@ -51,14 +51,14 @@ pub fn parse(text: &str, path: &Path) -> Result<Description, HardwareError> {
         .collect();
     let name = |kind: &str, index: usize| {
         let kind = kind.to_owned();
-        move |at: usize, (field, detail): Fault| {
+        move |at: usize, (field, detail): FieldFault| {
             fault(at, format!("{kind}[{index}].{field}"), detail)
         }
     };
     fn each<T>(
         tables: Vec<Spanned<T>>,
-        mut check: impl FnMut(&T) -> Result<(), Fault>,
-        bad: impl Fn(usize, usize, Fault) -> HardwareError,
+        mut check: impl FnMut(&T) -> Result<(), FieldFault>,
+        bad: impl Fn(usize, usize, FieldFault) -> HardwareError,
     ) -> Result<Vec<T>, HardwareError> {
         let checked = tables.into_iter().enumerate().map(|(index, table)| {
             let (at, table) = (table.span().start, table.into_inner());
@@ -118,7 +118,7 @@ pub fn parse(text: &str, path: &Path) -> Result<Description, HardwareError> {
             format!("{gbs} is not usable; write GB/s in each direction, such as 22.0"),
         ));
     }
-    Ok(Description {
+    Ok(MachineDescription {
         machine: file.machine,
         numa,
         switches,
@@ -131,7 +131,7 @@ pub fn parse(text: &str, path: &Path) -> Result<Description, HardwareError> {
 
 /// The parts of the file that have been visited.
 #[derive(Default)]
-struct Seen {
+struct VisitedParts {
     nodes: BTreeSet<u32>,
     switches: BTreeSet<String>,
     addresses: BTreeSet<String>,
@@ -142,8 +142,8 @@ struct Seen {
     states: BTreeSet<usize>,
 }
 
-impl Seen {
-    fn switch(&mut self, switch: &SwitchTable) -> Result<(), Fault> {
+impl VisitedParts {
+    fn switch(&mut self, switch: &SwitchTable) -> Result<(), FieldFault> {
         self.address("address", &switch.address)?;
         self.under(&switch.under)?;
         if switch.under == switch.address {
@@ -154,7 +154,7 @@ impl Seen {
         link(switch.pcie_generation, switch.pcie_width)
     }
 
-    fn gpu(&mut self, gpu: &GpuTable) -> Result<(), Fault> {
+    fn gpu(&mut self, gpu: &GpuTable) -> Result<(), FieldFault> {
         self.gpus = self.gpus.saturating_add(gpu.count);
         if gpu.model.trim().is_empty() {
             let detail = "is empty; write a product, such as \"NVIDIA H100 80GB HBM3\"";
@@ -214,7 +214,7 @@ impl Seen {
         link(gpu.pcie_generation, gpu.pcie_width)
     }
 
-    fn nvlink(&mut self, nvlink: &NvlinkTable) -> Result<(), Fault> {
+    fn nvlink(&mut self, nvlink: &NvlinkTable) -> Result<(), FieldFault> {
         let [one, other] = nvlink.gpus;
         if one == other || one.max(other) >= self.gpus {
             let detail = format!(
@@ -231,7 +231,7 @@ impl Seen {
         Ok(())
     }
 
-    fn nic(&mut self, nic: &NicTable) -> Result<(), Fault> {
+    fn nic(&mut self, nic: &NicTable) -> Result<(), FieldFault> {
         if nic.name.trim().is_empty() || !self.names.insert(nic.name.clone()) {
             let detail = format!(
                 "{:?} is not usable; write each RDMA device, such as \"mlx5_0\", once",
@@ -265,7 +265,7 @@ impl Seen {
         link(nic.pcie_generation, nic.pcie_width)
     }
 
-    fn state(&mut self, state: &State) -> Result<(), Fault> {
+    fn state(&mut self, state: &GpuState) -> Result<(), FieldFault> {
         let place = state.gpu;
         if place >= self.gpus || !self.states.insert(place) {
             let detail = format!(
@@ -288,7 +288,7 @@ impl Seen {
         )
     }
 
-    fn numa(&self, numa: Option<u32>) -> Result<(), Fault> {
+    fn numa(&self, numa: Option<u32>) -> Result<(), FieldFault> {
         match numa {
             Some(node) if !self.nodes.is_empty() && !self.nodes.contains(&node) => {
                 Err(("numa", format!("{node} is not one of the [[numa]] nodes")))
@@ -297,7 +297,7 @@ impl Seen {
         }
     }
 
-    fn address(&mut self, field: &'static str, address: &str) -> Result<(), Fault> {
+    fn address(&mut self, field: &'static str, address: &str) -> Result<(), FieldFault> {
         if !is_address(address) || !self.addresses.insert(address.to_owned()) {
             let detail = format!(
                 "{address:?} is not usable; write a PCI address such as 0000:1b:00.0, once"
@@ -307,7 +307,7 @@ impl Seen {
         Ok(())
     }
 
-    fn under(&self, under: &str) -> Result<(), Fault> {
+    fn under(&self, under: &str) -> Result<(), FieldFault> {
         if self.switches.contains(under) || under.starts_with("pci") {
             return Ok(());
         }
@@ -318,7 +318,7 @@ impl Seen {
     }
 }
 
-fn slices(model: &str, slices: &[String]) -> Result<(), Fault> {
+fn slices(model: &str, slices: &[String]) -> Result<(), FieldFault> {
     if let Some(profile) = slices.iter().find(|slice| profile_mib(slice).is_none()) {
         let detail = format!("{profile:?} is not usable; write profiles such as \"1g.10gb\"");
         return Err(("mig", detail));
@@ -355,7 +355,7 @@ fn slices(model: &str, slices: &[String]) -> Result<(), Fault> {
     Ok(())
 }
 
-fn percent(field: &'static str, given: Option<u32>) -> Result<(), Fault> {
+fn percent(field: &'static str, given: Option<u32>) -> Result<(), FieldFault> {
     match given.filter(|percent| *percent > 100) {
         Some(percent) => {
             let detail = format!("{percent} is not usable; write percent, 0 to 100");
@@ -365,7 +365,7 @@ fn percent(field: &'static str, given: Option<u32>) -> Result<(), Fault> {
     }
 }
 
-fn link(generation: u32, width: u32) -> Result<(), Fault> {
+fn link(generation: u32, width: u32) -> Result<(), FieldFault> {
     if generation > 7 {
         let detail = format!("{generation} is not usable; write a PCIe generation, 1 to 7");
         return Err(("pcie_generation", detail));

@@ -4,19 +4,19 @@
 use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
-use crate::inventory::Fabric;
+use crate::inventory::FabricState;
 
 /// The whole file.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct File {
+pub struct DescriptionFile {
     pub machine: MachineTable,
     pub numa: Vec<Spanned<NumaTable>>,
     pub switch: Vec<Spanned<SwitchTable>>,
     pub gpu: Vec<Spanned<GpuTable>>,
     pub nvlink: Vec<Spanned<NvlinkTable>>,
     pub nic: Vec<Spanned<NicTable>>,
-    pub state: Vec<Spanned<State>>,
+    pub state: Vec<Spanned<GpuState>>,
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -98,7 +98,7 @@ pub struct GpuTable {
     #[serde(default, skip_serializing_if = "is_false")]
     pub nvswitch: bool,
     #[serde(default, skip_serializing_if = "is_unmanaged")]
-    pub fabric: Fabric,
+    pub fabric: FabricState,
     #[serde(default = "yes", skip_serializing_if = "is_true")]
     pub healthy: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -161,7 +161,7 @@ pub struct PortTable {
 /// of an idle card.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct State {
+pub struct GpuState {
     /// The GPU's place in the file, from 0.
     pub gpu: usize,
     /// Whether it has fallen off the bus.
@@ -238,7 +238,7 @@ pub struct State {
     #[serde(default)]
     pub nvlinks_down: Vec<usize>,
     /// Its state in its fabric.
-    pub fabric: Option<Fabric>,
+    pub fabric: Option<FabricState>,
     /// Its slices, instead of those of its `[[gpu]]` table; an empty list is a GPU in MIG mode
     /// without slices.
     pub mig: Option<Vec<String>>,
@@ -317,6 +317,6 @@ fn is_false(it: &bool) -> bool {
     !*it
 }
 
-fn is_unmanaged(fabric: &Fabric) -> bool {
-    *fabric == Fabric::None
+fn is_unmanaged(fabric: &FabricState) -> bool {
+    *fabric == FabricState::None
 }

@@ -66,7 +66,7 @@
 //! netdevs = ["ib0"]
 //! ports = [{ gbits = 400, layer = "InfiniBand", state = "ACTIVE", physical = "LinkUp" }]
 //!
-//! [[state]]                    # what one GPU is doing and suffering now; see [`State`]
+//! [[state]]                    # what one GPU is doing and suffering now; see [`GpuState`]
 //! gpu = 2
 //! lost = true
 //! ```
@@ -85,7 +85,7 @@ use crate::error::HardwareError;
 use crate::inventory::{Inventory, NumaNode};
 
 pub use build::{Card, Described, NvlinkEnd};
-pub use format::{Metric, Process, State};
+pub use format::{GpuState, Metric, Process};
 pub use save::{SaveError, save};
 
 use format::{GpuTable, MachineTable, NicTable, NvlinkTable, SwitchTable};
@@ -101,28 +101,28 @@ pub const MAX_SLICES: usize = 7;
 
 /// A checked machine description.
 #[derive(Debug)]
-pub struct Description {
+pub struct MachineDescription {
     machine: MachineTable,
     numa: Vec<NumaNode>,
     switches: Vec<SwitchTable>,
     gpus: Vec<GpuTable>,
     nvlinks: Vec<NvlinkTable>,
     nics: Vec<NicTable>,
-    states: Vec<State>,
+    states: Vec<GpuState>,
 }
 
-impl Description {
+impl MachineDescription {
     /// Reads and checks a file.
-    pub fn load(path: &Path) -> Result<Description, HardwareError> {
+    pub fn load(path: &Path) -> Result<MachineDescription, HardwareError> {
         let text = std::fs::read_to_string(path).map_err(|source| HardwareError::Read {
             path: path.into(),
             source,
         })?;
-        Description::parse(&text, path)
+        MachineDescription::parse(&text, path)
     }
 
     /// Checks a text; `path` is its name in errors.
-    pub fn parse(text: &str, path: &Path) -> Result<Description, HardwareError> {
+    pub fn parse(text: &str, path: &Path) -> Result<MachineDescription, HardwareError> {
         check::parse(text, path)
     }
 
@@ -140,7 +140,7 @@ impl Description {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::inventory::{Link, LinkKind, Origin};
+    use crate::inventory::{GpuPath, LinkKind, Origin};
 
     fn described(text: &str) -> Inventory {
         let mut inventory = Inventory {
@@ -149,7 +149,7 @@ mod tests {
             memory_bytes: 1 << 30,
             ..Inventory::default()
         };
-        Description::parse(text, Path::new("m.toml"))
+        MachineDescription::parse(text, Path::new("m.toml"))
             .expect("a good description")
             .apply(&mut inventory);
         inventory
@@ -217,7 +217,7 @@ nvswitch = true
         );
         assert_eq!(
             machine.gpus[1].links,
-            [Link {
+            [GpuPath {
                 to: machine.gpus[0].id.clone(),
                 kind: LinkKind::Phb,
                 count: 0
@@ -343,7 +343,7 @@ nvswitch = true
             ),
         ];
         for (text, line, field) in cases {
-            let error = Description::parse(text, Path::new("m.toml"))
+            let error = MachineDescription::parse(text, Path::new("m.toml"))
                 .unwrap_err()
                 .to_string();
             assert!(
@@ -371,7 +371,9 @@ nvswitch = true
                     }],
                     ..Inventory::default()
                 };
-                Description::load(&path).unwrap().apply(&mut inventory);
+                MachineDescription::load(&path)
+                    .unwrap()
+                    .apply(&mut inventory);
                 let name = path.file_name().unwrap().to_str().unwrap();
                 (name.to_owned(), inventory)
             })
@@ -404,7 +406,7 @@ nvswitch = true
         for (name, machine) in shipped() {
             let text = save(&machine).unwrap();
             let mut again = Inventory::default();
-            let description = Description::parse(&text, Path::new("again.toml")).unwrap();
+            let description = MachineDescription::parse(&text, Path::new("again.toml")).unwrap();
             description.apply(&mut again);
             assert_eq!(again, machine, "{name}:\n{text}");
         }

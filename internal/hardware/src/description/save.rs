@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::format::{
     GpuTable, MachineTable, NicTable, NumaTable, NvlinkTable, PortTable, SwitchTable,
 };
-use crate::inventory::{Fabric, Gpu, Inventory, LinkKind};
+use crate::inventory::{FabricState, Gpu, Inventory, LinkKind};
 use crate::matrix::ranges;
 
 /// The machine cannot be described.
@@ -17,7 +17,7 @@ pub struct SaveError(toml::ser::Error);
 
 /// The file's tables, in the order in which they are written.
 #[derive(Serialize)]
-struct File {
+struct SavedDescription {
     machine: MachineTable,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     numa: Vec<NumaTable>,
@@ -40,7 +40,7 @@ struct File {
 pub fn save(machine: &Inventory) -> Result<String, SaveError> {
     let text = |text: &String| (!text.is_empty()).then(|| text.clone());
     let driver = machine.gpus.first().map(|gpu| gpu.driver.clone());
-    let file = File {
+    let file = SavedDescription {
         machine: MachineTable {
             hostname: text(&machine.hostname),
             kernel: text(&machine.kernel),
@@ -125,7 +125,7 @@ fn gpu(gpu: &Gpu) -> GpuTable {
         nvswitch: nvlinks > 0,
         fabric: match gpu.fabric {
             // A transient state.
-            Fabric::Starting => Fabric::Completed,
+            FabricState::Starting => FabricState::Completed,
             settled => settled,
         },
         healthy: true,

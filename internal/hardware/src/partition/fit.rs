@@ -1,6 +1,6 @@
 //! Finds positions for profiles in a GPU by trying all of them, which are few. Pure.
 
-use super::Profile;
+use super::InstanceProfile;
 
 /// More instances than any GPU holds: it has at most eight slices.
 pub const MOST: u32 = 9;
@@ -9,7 +9,7 @@ pub const MOST: u32 = 9;
 #[derive(Clone, Copy, Debug)]
 pub struct Span<'a> {
     /// The profile.
-    pub profile: &'a Profile,
+    pub profile: &'a InstanceProfile,
     /// The memory slice that it begins at.
     pub start: u32,
 }
@@ -25,14 +25,14 @@ impl Span<'_> {
 /// engines; none if there is no solution.
 pub fn fitting_beside<'a>(
     kept: &[Span<'a>],
-    profiles: &[&'a Profile],
+    profiles: &[&'a InstanceProfile],
     engines: u32,
 ) -> Option<Vec<Span<'a>>> {
     let mut profiles = profiles.to_vec();
     // Large profiles have the fewest positions; equal ones are adjacent.
     profiles.sort_by(|a, b| (b.size, a.id).cmp(&(a.size, b.id)));
     let all = kept.iter().map(|span| span.profile);
-    let all: Vec<&Profile> = all.chain(profiles.iter().copied()).collect();
+    let all: Vec<&InstanceProfile> = all.chain(profiles.iter().copied()).collect();
     let sizes = all.iter().map(|it| it.size);
     let ends = (profiles.iter())
         .flat_map(|it| it.starts.iter().map(|start| start + it.size))
@@ -47,7 +47,11 @@ pub fn fitting_beside<'a>(
 
 /// Places the rest. The first goes after `before` if both have the same profile: the other order
 /// would be equivalent.
-fn place<'a>(placed: &mut Vec<Span<'a>>, rest: &[&'a Profile], before: Option<Span<'a>>) -> bool {
+fn place<'a>(
+    placed: &mut Vec<Span<'a>>,
+    rest: &[&'a InstanceProfile],
+    before: Option<Span<'a>>,
+) -> bool {
     let Some((profile, rest)) = rest.split_first() else {
         return true;
     };
@@ -70,10 +74,10 @@ fn place<'a>(placed: &mut Vec<Span<'a>>, rest: &[&'a Profile], before: Option<Sp
 }
 
 /// As many of these as fit in an empty GPU, the large ones first.
-pub fn fitting<'a>(profiles: &[&'a Profile], engines: u32) -> Vec<&'a Profile> {
+pub fn fitting<'a>(profiles: &[&'a InstanceProfile], engines: u32) -> Vec<&'a InstanceProfile> {
     let mut sorted = profiles.to_vec();
     sorted.sort_by_key(|profile| std::cmp::Reverse((profile.size, profile.id)));
-    let mut fit: Vec<&Profile> = Vec::new();
+    let mut fit: Vec<&InstanceProfile> = Vec::new();
     for profile in sorted {
         fit.push(profile);
         if fitting_beside(&[], &fit, engines).is_none() {

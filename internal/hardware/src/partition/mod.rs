@@ -12,7 +12,7 @@ use fit::{Span, fitting, fitting_beside};
 
 /// A GPU instance profile, as a GPU's driver lists it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Profile {
+pub struct InstanceProfile {
     /// Its name, `1g.10gb`.
     pub name: String,
     /// The product's number for it.
@@ -31,9 +31,9 @@ pub struct Profile {
     pub engines: u32,
 }
 
-impl From<&mig::Profile> for Profile {
-    fn from(known: &mig::Profile) -> Profile {
-        Profile {
+impl From<&mig::MigProfile> for InstanceProfile {
+    fn from(known: &mig::MigProfile) -> InstanceProfile {
+        InstanceProfile {
             name: known.name.to_owned(),
             id: known.id,
             slices: known.slices,
@@ -48,7 +48,7 @@ impl From<&mig::Profile> for Profile {
 
 /// An existing GPU instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Instance {
+pub struct GpuInstance {
     /// Its number.
     pub id: u32,
     /// Its profile's number.
@@ -61,16 +61,16 @@ pub struct Instance {
 
 /// A GPU's current partitioning.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Layout {
+pub struct GpuLayout {
     /// Whether it is in MIG mode.
     pub enabled: bool,
     /// Its GPU instances.
-    pub instances: Vec<Instance>,
+    pub instances: Vec<GpuInstance>,
 }
 
 /// A GPU's wanted partitioning.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Wanted {
+pub struct WantedLayout {
     /// Whether MIG mode is wanted.
     pub enabled: bool,
     /// Number of GPU instances of each profile, by name, each with one compute instance of the
@@ -78,12 +78,12 @@ pub struct Wanted {
     pub instances: BTreeMap<String, u32>,
 }
 
-impl Wanted {
+impl WantedLayout {
     /// The current partitioning: the number of instances of each profile, regardless of position.
-    pub fn of(profiles: &[Profile], layout: &Layout) -> Wanted {
-        let mut wanted = Wanted {
+    pub fn of(profiles: &[InstanceProfile], layout: &GpuLayout) -> WantedLayout {
+        let mut wanted = WantedLayout {
             enabled: layout.enabled,
-            ..Wanted::default()
+            ..WantedLayout::default()
         };
         for instance in &layout.instances {
             let profile = profiles.iter().find(|it| it.id == instance.profile);
@@ -95,7 +95,7 @@ impl Wanted {
     }
 
     /// As text: `MIG mode off`, or `2 of 1g.10gb and 1 of 3g.40gb`.
-    pub fn words(&self) -> String {
+    pub fn message(&self) -> String {
         let instances = self.instances.iter();
         match (self.enabled, self.instances.is_empty()) {
             (false, _) => "MIG mode off".to_owned(),
@@ -107,7 +107,7 @@ impl Wanted {
 
 /// One change to a GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum PartitionStep {
     /// Removes a compute instance.
     RemoveCompute {
         /// Its GPU instance.
@@ -143,11 +143,13 @@ pub enum Step {
     },
 }
 
-impl Step {
+impl PartitionStep {
     /// The instance that this step removes or makes unusable; none for a step that creates one.
     pub fn ends(&self) -> Option<u32> {
         match self {
-            Step::RemoveCompute { instance, .. } | Step::Remove { instance } => Some(*instance),
+            PartitionStep::RemoveCompute { instance, .. } | PartitionStep::Remove { instance } => {
+                Some(*instance)
+            }
             _ => None,
         }
     }
@@ -184,14 +186,14 @@ pub enum LayoutError {
 ///
 /// The profile that the GPU lacks, or the instances that would fit.
 pub fn steps(
-    profiles: &[Profile],
-    now: &Layout,
-    wanted: &Wanted,
+    profiles: &[InstanceProfile],
+    now: &GpuLayout,
+    wanted: &WantedLayout,
     used: &BTreeSet<u32>,
-) -> Result<Vec<Step>, LayoutError> {
+) -> Result<Vec<PartitionStep>, LayoutError> {
     if !wanted.enabled {
         let ends = now.instances.iter().flat_map(removal);
-        let switch = now.enabled.then_some(Step::Switch { on: false });
+        let switch = now.enabled.then_some(PartitionStep::Switch { on: false });
         return Ok(ends.chain(switch).collect());
     }
     let asked = asked(profiles, wanted)?;
@@ -212,14 +214,14 @@ pub fn steps(
         }
     })?;
     let gone = (now.instances.iter()).filter(|it| !kept.contains(&it.id));
-    let mut steps: Vec<Step> = gone.flat_map(removal).collect();
+    let mut steps: Vec<PartitionStep> = gone.flat_map(removal).collect();
     if !now.enabled {
-        steps.push(Step::Switch { on: true });
+        steps.push(PartitionStep::Switch { on: true });
     }
-    let bare = |it: &&Instance| kept.contains(&it.id) && it.computes.is_empty();
+    let bare = |it: &&GpuInstance| kept.contains(&it.id) && it.computes.is_empty();
     let bare = now.instances.iter().filter(bare);
-    steps.extend(bare.map(|it| Step::MakeCompute { instance: it.id }));
-    steps.extend(made.into_iter().map(|span| Step::Make {
+    steps.extend(bare.map(|it| PartitionStep::MakeCompute { instance: it.id }));
+    steps.extend(made.into_iter().map(|span| PartitionStep::Make {
         profile: span.profile.id,
         name: span.profile.name.clone(),
         start: span.start,
@@ -229,21 +231,21 @@ pub fn steps(
 }
 
 /// The steps that remove an instance: its compute instances go first.
-fn removal(instance: &Instance) -> impl Iterator<Item = Step> {
+fn removal(instance: &GpuInstance) -> impl Iterator<Item = PartitionStep> {
     let id = instance.id;
     let computes = instance.computes.iter();
-    let computes = computes.map(move |(compute, _)| Step::RemoveCompute {
+    let computes = computes.map(move |(compute, _)| PartitionStep::RemoveCompute {
         instance: id,
         compute: *compute,
     });
-    computes.chain([Step::Remove { instance: id }])
+    computes.chain([PartitionStep::Remove { instance: id }])
 }
 
 /// The wanted profiles, each with its number.
 fn asked<'a>(
-    profiles: &'a [Profile],
-    wanted: &Wanted,
-) -> Result<Vec<(&'a Profile, u32)>, LayoutError> {
+    profiles: &'a [InstanceProfile],
+    wanted: &WantedLayout,
+) -> Result<Vec<(&'a InstanceProfile, u32)>, LayoutError> {
     let wanted = wanted.instances.iter().filter(|(_, count)| **count > 0);
     let found = wanted.map(|(name, count)| {
         let profile = profiles.iter().find(|profile| profile.name == *name);
@@ -266,9 +268,9 @@ fn asked<'a>(
 /// Chooses the instances to keep, by their numbers, and the new ones beside them: of all possible
 /// choices the one that keeps the most used instances, and then the most instances.
 fn arrange<'a>(
-    profiles: &'a [Profile],
-    now: &Layout,
-    asked: &[(&'a Profile, u32)],
+    profiles: &'a [InstanceProfile],
+    now: &GpuLayout,
+    asked: &[(&'a InstanceProfile, u32)],
     used: &BTreeSet<u32>,
 ) -> Option<(BTreeSet<u32>, Vec<Span<'a>>)> {
     let candidates = (now.instances.iter()).filter_map(|it| {
@@ -281,8 +283,8 @@ fn arrange<'a>(
         let wanted = asked.iter().any(|(other, _)| other.id == profile.id);
         (whole && wanted).then_some((it, profile))
     });
-    let candidates: Vec<(&Instance, &Profile)> = candidates.collect();
-    let mut choices: Vec<Vec<(&Instance, &Profile)>> = vec![Vec::new()];
+    let candidates: Vec<(&GpuInstance, &InstanceProfile)> = candidates.collect();
+    let mut choices: Vec<Vec<(&GpuInstance, &InstanceProfile)>> = vec![Vec::new()];
     for one in candidates {
         let with: Vec<_> = (choices.iter())
             .filter(|choice| {
@@ -322,12 +324,12 @@ fn arrange<'a>(
 }
 
 /// The number of a GPU's optical flow engines: the total that its profiles can take.
-pub fn engines(profiles: &[Profile]) -> u32 {
+pub fn engines(profiles: &[InstanceProfile]) -> u32 {
     let most = profiles.iter().map(|it| it.engines.saturating_mul(it.most));
     most.max().unwrap_or(0)
 }
 
-fn repeat(profile: &Profile, count: u32) -> impl Iterator<Item = &Profile> {
+fn repeat(profile: &InstanceProfile, count: u32) -> impl Iterator<Item = &InstanceProfile> {
     // More instances than a GPU can hold fail like any larger number.
     (0..count.min(fit::MOST)).map(move |_| profile)
 }

@@ -2,11 +2,11 @@
 //! those that remove it. Pure. The rest of the GPU is untouched, so that its users go on.
 
 use super::fit::Span;
-use super::{Instance, Layout, Profile, Step, engines, removal};
+use super::{GpuInstance, GpuLayout, InstanceProfile, PartitionStep, engines, removal};
 
 /// A possible position of a profile's instance in a GPU.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
+pub struct InstancePosition {
     /// The profile's name, `1g.10gb`.
     pub profile: String,
     /// The first memory slice.
@@ -63,16 +63,16 @@ pub enum PlaceError {
 }
 
 /// All possible positions of instances, as the driver lists them.
-pub fn all(profiles: &[Profile]) -> impl Iterator<Item = (&Profile, u32)> {
+pub fn all(profiles: &[InstanceProfile]) -> impl Iterator<Item = (&InstanceProfile, u32)> {
     (profiles.iter()).flat_map(|profile| profile.starts.iter().map(move |start| (profile, *start)))
 }
 
 /// The instance at a position, if it has that profile.
 pub fn instance<'a>(
-    profiles: &[Profile],
-    layout: &'a Layout,
-    place: &Place,
-) -> Option<&'a Instance> {
+    profiles: &[InstanceProfile],
+    layout: &'a GpuLayout,
+    place: &InstancePosition,
+) -> Option<&'a GpuInstance> {
     let profile = profiles.iter().find(|it| it.name == place.profile)?;
     let mut all = layout.instances.iter();
     all.find(|it| it.profile == profile.id && it.start == place.start)
@@ -84,8 +84,12 @@ pub fn instance<'a>(
 /// # Errors
 ///
 /// The position is impossible, or another instance is in the way.
-pub fn made(profiles: &[Profile], layout: &Layout, place: &Place) -> Result<Vec<Step>, PlaceError> {
-    let Place { profile, start } = place;
+pub fn made(
+    profiles: &[InstanceProfile],
+    layout: &GpuLayout,
+    place: &InstancePosition,
+) -> Result<Vec<PartitionStep>, PlaceError> {
+    let InstancePosition { profile, start } = place;
     let known = profiles.iter().find(|it| it.name == *profile);
     let known = known.filter(|it| it.starts.contains(start));
     let known = known.ok_or_else(|| PlaceError::Unlisted {
@@ -94,7 +98,7 @@ pub fn made(profiles: &[Profile], layout: &Layout, place: &Place) -> Result<Vec<
     })?;
     if let Some(there) = instance(profiles, layout, place) {
         return match there.computes.as_slice() {
-            [] => Ok(vec![Step::MakeCompute { instance: there.id }]),
+            [] => Ok(vec![PartitionStep::MakeCompute { instance: there.id }]),
             [(_, slices)] if *slices == known.slices => Ok(Vec::new()),
             _ => Err(PlaceError::Split {
                 instance: there.id,
@@ -130,8 +134,8 @@ pub fn made(profiles: &[Profile], layout: &Layout, place: &Place) -> Result<Vec<
         let profile = profile.clone();
         return Err(PlaceError::NoEngines { profile });
     }
-    let on = (!layout.enabled).then_some(Step::Switch { on: true });
-    let make = Step::Make {
+    let on = (!layout.enabled).then_some(PartitionStep::Switch { on: true });
+    let make = PartitionStep::Make {
         profile: known.id,
         name: known.name.clone(),
         start: *start,
@@ -141,7 +145,11 @@ pub fn made(profiles: &[Profile], layout: &Layout, place: &Place) -> Result<Vec<
 }
 
 /// The steps that remove the instance at a position; none if there is none.
-pub fn ended(profiles: &[Profile], layout: &Layout, place: &Place) -> Vec<Step> {
+pub fn ended(
+    profiles: &[InstanceProfile],
+    layout: &GpuLayout,
+    place: &InstancePosition,
+) -> Vec<PartitionStep> {
     let there = instance(profiles, layout, place);
     there.map(|it| removal(it).collect()).unwrap_or_default()
 }

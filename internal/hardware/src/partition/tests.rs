@@ -9,53 +9,61 @@ use super::*;
 const H100: &str = "NVIDIA H100 80GB HBM3";
 const A100: &str = "NVIDIA A100-SXM4-40GB";
 
-fn profiles(model: &str) -> Vec<Profile> {
-    mig::profiles(model).iter().map(Profile::from).collect()
+fn profiles(model: &str) -> Vec<InstanceProfile> {
+    mig::profiles(model)
+        .iter()
+        .map(InstanceProfile::from)
+        .collect()
 }
 
-fn wanted(instances: &[(&str, u32)]) -> Wanted {
+fn wanted(instances: &[(&str, u32)]) -> WantedLayout {
     let named = instances.iter().map(|(name, n)| ((*name).to_owned(), *n));
-    Wanted {
+    WantedLayout {
         enabled: true,
         instances: named.collect(),
     }
 }
 
-fn profile<'a>(profiles: &'a [Profile], name: &str) -> &'a Profile {
+fn profile<'a>(profiles: &'a [InstanceProfile], name: &str) -> &'a InstanceProfile {
     let found = profiles.iter().find(|profile| profile.name == name);
     found.unwrap_or_else(|| panic!("{name}"))
 }
 
 /// A GPU in MIG mode with these instances, numbered from 1, each with one compute instance.
-fn cut(model: &str, instances: &[(&str, u32)]) -> Layout {
+fn cut(model: &str, instances: &[(&str, u32)]) -> GpuLayout {
     let profiles = profiles(model);
     let instances = instances.iter().zip(1..).map(|((name, start), id)| {
         let profile = profile(&profiles, name);
-        Instance {
+        GpuInstance {
             id,
             profile: profile.id,
             start: *start,
             computes: vec![(0, profile.slices)],
         }
     });
-    Layout {
+    GpuLayout {
         enabled: true,
         instances: instances.collect(),
     }
 }
 
 /// A step, abbreviated.
-fn short(step: &Step) -> String {
+fn short(step: &PartitionStep) -> String {
     match step {
-        Step::RemoveCompute { instance, .. } => format!("-c{instance}"),
-        Step::Remove { instance } => format!("-{instance}"),
-        Step::Switch { on } => if *on { "on" } else { "off" }.to_owned(),
-        Step::Make { name, start, .. } => format!("{name}@{start}"),
-        Step::MakeCompute { instance } => format!("+c{instance}"),
+        PartitionStep::RemoveCompute { instance, .. } => format!("-c{instance}"),
+        PartitionStep::Remove { instance } => format!("-{instance}"),
+        PartitionStep::Switch { on } => if *on { "on" } else { "off" }.to_owned(),
+        PartitionStep::Make { name, start, .. } => format!("{name}@{start}"),
+        PartitionStep::MakeCompute { instance } => format!("+c{instance}"),
     }
 }
 
-fn plan(model: &str, now: &Layout, wanted: &Wanted, used: &[u32]) -> Result<String, LayoutError> {
+fn plan(
+    model: &str,
+    now: &GpuLayout,
+    wanted: &WantedLayout,
+    used: &[u32],
+) -> Result<String, LayoutError> {
     let used = used.iter().copied().collect();
     let steps = steps(&profiles(model), now, wanted, &used)?;
     Ok(steps.iter().map(short).collect::<Vec<_>>().join(" "))
@@ -63,15 +71,15 @@ fn plan(model: &str, now: &Layout, wanted: &Wanted, used: &[u32]) -> Result<Stri
 
 #[test]
 fn steps_go_from_what_is_there_to_what_is_wanted() {
-    let off = Layout::default();
-    let whole = Wanted::default();
+    let off = GpuLayout::default();
+    let whole = WantedLayout::default();
     let small = cut(H100, &[("1g.10gb", 0), ("1g.10gb", 1), ("3g.40gb", 4)]);
     let mut bare = small.clone();
     bare.instances[2].computes.clear();
     let mut split = cut(H100, &[("2g.20gb", 0)]);
     split.instances[0].computes = vec![(0, 1), (1, 1)];
     // The current layout; the wanted one; the instances in use; the steps.
-    type Case<'a> = (&'a Layout, Wanted, &'a [u32], &'a str);
+    type Case<'a> = (&'a GpuLayout, WantedLayout, &'a [u32], &'a str);
     let cases: [Case<'_>; 11] = [
         (&off, whole.clone(), &[], ""),
         (&off, wanted(&[]), &[], "on"),
@@ -122,7 +130,7 @@ fn steps_go_from_what_is_there_to_what_is_wanted() {
 
 #[test]
 fn what_cannot_be_is_told_with_what_would_fit() {
-    let off = Layout::default();
+    let off = GpuLayout::default();
     type Case<'a> = (&'a str, &'a [(&'a str, u32)], &'a str);
     let cases: [Case<'_>; 4] = [
         (
@@ -154,7 +162,7 @@ fn what_cannot_be_is_told_with_what_would_fit() {
 
 #[test]
 fn a_product_may_give_every_instance_engines_of_its_own() {
-    let quarter = Profile {
+    let quarter = InstanceProfile {
         name: "1g.24gb".to_owned(),
         id: 14,
         slices: 1,
@@ -165,19 +173,19 @@ fn a_product_may_give_every_instance_engines_of_its_own() {
         engines: 1,
     };
     let all = wanted(&[("1g.24gb", 4)]);
-    let steps = steps(&[quarter], &Layout::default(), &all, &BTreeSet::new());
+    let steps = steps(&[quarter], &GpuLayout::default(), &all, &BTreeSet::new());
     assert_eq!(steps.map(|steps| steps.len()), Ok(5));
 }
 
 /// A GPU that executes steps, or refuses them as a driver does.
 struct Card {
-    profiles: Vec<Profile>,
-    layout: Layout,
+    profiles: Vec<InstanceProfile>,
+    layout: GpuLayout,
     next: u32,
 }
 
 impl Card {
-    fn of(profiles: Vec<Profile>, layout: Layout) -> Card {
+    fn of(profiles: Vec<InstanceProfile>, layout: GpuLayout) -> Card {
         let ids = layout.instances.iter().map(|it| it.id);
         let next = ids.max().unwrap_or(0) + 1;
         Card {
@@ -187,13 +195,13 @@ impl Card {
         }
     }
 
-    fn by_id(&self, id: u32) -> &Profile {
+    fn by_id(&self, id: u32) -> &InstanceProfile {
         self.profiles.iter().find(|it| it.id == id).unwrap()
     }
 
-    fn take(&mut self, step: &Step) {
+    fn take(&mut self, step: &PartitionStep) {
         match step {
-            Step::RemoveCompute { instance, compute } => {
+            PartitionStep::RemoveCompute { instance, compute } => {
                 let found = self
                     .layout
                     .instances
@@ -204,20 +212,20 @@ impl Card {
                 computes.retain(|(id, _)| id != compute);
                 assert_eq!(computes.len() + 1, before, "it was there");
             }
-            Step::Remove { instance } => {
+            PartitionStep::Remove { instance } => {
                 let found = self.layout.instances.iter().find(|it| it.id == *instance);
                 assert!(found.unwrap().computes.is_empty(), "in use");
                 self.layout.instances.retain(|it| it.id != *instance);
             }
-            Step::Switch { on } => {
+            PartitionStep::Switch { on } => {
                 assert!(self.layout.instances.is_empty() && self.layout.enabled != *on);
                 self.layout.enabled = *on;
             }
-            Step::Make { profile, start, .. } => {
+            PartitionStep::Make { profile, start, .. } => {
                 assert!(self.layout.enabled);
                 let profile = self.by_id(*profile);
                 assert!(self.lies(profile, *start), "{} at {start}", profile.name);
-                let made = Instance {
+                let made = GpuInstance {
                     id: self.next,
                     profile: profile.id,
                     start: *start,
@@ -226,7 +234,7 @@ impl Card {
                 self.next += 1;
                 self.layout.instances.push(made);
             }
-            Step::MakeCompute { instance } => {
+            PartitionStep::MakeCompute { instance } => {
                 let found = self
                     .layout
                     .instances
@@ -241,7 +249,7 @@ impl Card {
     }
 
     /// Whether a profile fits there: counted slice by slice, unlike in the plan.
-    fn lies(&self, profile: &Profile, start: u32) -> bool {
+    fn lies(&self, profile: &InstanceProfile, start: u32) -> bool {
         let mut taken = [false; 8];
         for it in &self.layout.instances {
             let other = self.by_id(it.profile);
@@ -274,7 +282,7 @@ impl Card {
             if !self.lies(&profile, *start) {
                 return false;
             }
-            self.layout.instances.push(Instance {
+            self.layout.instances.push(GpuInstance {
                 id: 0,
                 profile: profile.id,
                 start: *start,
@@ -289,7 +297,7 @@ impl Card {
 
 /// A product, random positions of its instances, the compute instances in each, the instances in use, and the wanted
 /// number of each profile.
-fn case() -> impl Strategy<Value = (Vec<Profile>, Layout, BTreeSet<u32>, Vec<u32>)> {
+fn case() -> impl Strategy<Value = (Vec<InstanceProfile>, GpuLayout, BTreeSet<u32>, Vec<u32>)> {
     let models = prop_oneof![Just(H100), Just(A100), Just("NVIDIA A100-SXM4-80GB")];
     let tries = proptest::collection::vec((0..7_usize, 0..8_u32, 0..4_u32, any::<bool>()), 0..9);
     let counts =
@@ -298,7 +306,7 @@ fn case() -> impl Strategy<Value = (Vec<Profile>, Layout, BTreeSet<u32>, Vec<u32
         let profiles = profiles(model);
         let mut card = Card::of(
             profiles.clone(),
-            Layout {
+            GpuLayout {
                 enabled,
                 instances: Vec::new(),
             },
@@ -317,7 +325,7 @@ fn case() -> impl Strategy<Value = (Vec<Profile>, Layout, BTreeSet<u32>, Vec<u32
                 if in_use {
                     used.insert(id);
                 }
-                let instance = Instance {
+                let instance = GpuInstance {
                     id,
                     profile: profile.id,
                     start,
@@ -338,13 +346,13 @@ proptest! {
         let named = profiles.iter().zip(&counts).filter(|(_, count)| **count > 0);
         let instances: BTreeMap<String, u32> =
             named.map(|(profile, count)| (profile.name.clone(), *count)).collect();
-        let wanted = Wanted { enabled, instances: instances.clone() };
+        let wanted = WantedLayout { enabled, instances: instances.clone() };
         let names: Vec<String> = instances.iter()
             .flat_map(|(name, count)| std::iter::repeat_n(name.clone(), *count as usize))
             .collect();
         let size: u32 = names.iter().map(|name| profile(&profiles, name).size).sum();
         let possible = !enabled || size <= 8
-            && Card::of(profiles.clone(), Layout::default()).holds(&names);
+            && Card::of(profiles.clone(), GpuLayout::default()).holds(&names);
         let steps = steps(&profiles, &now, &wanted, &used);
         prop_assert_eq!(steps.is_ok(), possible, "{:?}", steps);
         let Ok(steps) = steps else { return Ok(()) };
@@ -354,7 +362,7 @@ proptest! {
         let expected = if enabled { instances } else { BTreeMap::new() };
         prop_assert_eq!(card.counts(), expected);
         // Kept instances are untouched, and no new instance is removed again.
-        let ended: BTreeSet<u32> = steps.iter().filter_map(Step::ends).collect();
+        let ended: BTreeSet<u32> = steps.iter().filter_map(PartitionStep::ends).collect();
         for it in &now.instances {
             let after = card.layout.instances.iter().find(|after| after.id == it.id);
             prop_assert_eq!(after.is_none(), ended.contains(&it.id));

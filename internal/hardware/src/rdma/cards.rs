@@ -4,26 +4,26 @@
 use std::collections::BTreeMap;
 
 use crate::inventory::{Inventory, LinkKind};
-use crate::rdma::{Check, Near, Question, Weight, port_name};
-use crate::wiring::{Nic, Port};
+use crate::rdma::{CheckQuestion, FailureSeverity, Near, RdmaCheck, port_name};
+use crate::wiring::{CardPort, Nic};
 
-const CARDS: Question = Question("cards", Weight::Breaks);
-const FIRMWARE: Question = Question("firmware", Weight::Setting);
-const STATE: Question = Question("port state", Weight::Breaks);
+const CARDS: CheckQuestion = CheckQuestion("cards", FailureSeverity::Breaks);
+const FIRMWARE: CheckQuestion = CheckQuestion("firmware", FailureSeverity::Setting);
+const STATE: CheckQuestion = CheckQuestion("port state", FailureSeverity::Breaks);
 /// A port without a GPU near it, while other ports are up.
-const STATE_ASIDE: Question = Question("port state", Weight::Harms);
+const STATE_ASIDE: CheckQuestion = CheckQuestion("port state", FailureSeverity::Harms);
 /// No port is up at all, and no description expects one: RDMA may be unused here.
-const STATE_UNUSED: Question = Question("port state", Weight::Setting);
-const LAYER: Question = Question("link layer", Weight::Setting);
-const RATE: Question = Question("rate", Weight::Harms);
-const PCIE: Question = Question("PCIe link", Weight::Harms);
-const PAIRING: Question = Question("GPU to card", Weight::Setting);
+const STATE_UNUSED: CheckQuestion = CheckQuestion("port state", FailureSeverity::Setting);
+const LAYER: CheckQuestion = CheckQuestion("link layer", FailureSeverity::Setting);
+const RATE: CheckQuestion = CheckQuestion("rate", FailureSeverity::Harms);
+const PCIE: CheckQuestion = CheckQuestion("PCIe link", FailureSeverity::Harms);
+const PAIRING: CheckQuestion = CheckQuestion("GPU to card", FailureSeverity::Setting);
 
 /// The remedy for a missing expectation.
 const WRITE_DOWN: &str = "write a good machine down with --save-machine, and give that as --expect";
 
 /// All checks of cards.
-pub fn all(found: &Inventory, expected: Option<&Inventory>, near: &Near) -> Vec<Check> {
+pub fn all(found: &Inventory, expected: Option<&Inventory>, near: &Near) -> Vec<RdmaCheck> {
     let mut checks = vec![cards(found, expected)];
     for (at, nic) in found.nics.iter().enumerate() {
         let kin = Kin {
@@ -57,7 +57,7 @@ fn same<'a>(among: &'a Inventory, nic: &Nic) -> Option<&'a Nic> {
         .or_else(|| among.nics.iter().find(|it| it.name == nic.name))
 }
 
-fn cards(found: &Inventory, expected: Option<&Inventory>) -> Check {
+fn cards(found: &Inventory, expected: Option<&Inventory>) -> RdmaCheck {
     let Some(expected) = expected else {
         let found = format!(
             "{} found; the expected number is not given",
@@ -108,12 +108,12 @@ impl Kin<'_> {
         nics.iter().enumerate().filter(alike).map(|(_, nic)| nic)
     }
 
-    fn expected_port(&self, port: &Port) -> Option<&Port> {
+    fn expected_port(&self, port: &CardPort) -> Option<&CardPort> {
         let mut ports = self.expected?.ports.iter();
         ports.find(|it| it.number == port.number)
     }
 
-    fn firmware(&self, nic: &Nic) -> Check {
+    fn firmware(&self, nic: &Nic) -> RdmaCheck {
         if nic.firmware.is_empty() {
             let advice = "look at it with ethtool -i or mlxfwmanager";
             return FIRMWARE.unknown(&nic.name, "it does not say", advice);
@@ -137,7 +137,7 @@ impl Kin<'_> {
         }
     }
 
-    fn state(&self, nic: &Nic, port: &Port) -> Check {
+    fn state(&self, nic: &Nic, port: &CardPort) -> RdmaCheck {
         let place = port_name(nic, port);
         let word = |text: &str| if text.is_empty() { "unknown" } else { text }.to_owned();
         let found = format!("{}, {}", word(&port.state), word(&port.physical));
@@ -159,10 +159,10 @@ impl Kin<'_> {
             .nics
             .iter()
             .flat_map(|nic| &nic.ports)
-            .any(Port::is_up);
+            .any(CardPort::is_up);
         let kin: Vec<bool> = (self.others().chain([nic]))
             .flat_map(|nic| &nic.ports)
-            .map(Port::is_up)
+            .map(CardPort::is_up)
             .collect();
         let up = kin.iter().filter(|up| **up).count();
         if !all_down && up * 2 <= kin.len() {
@@ -178,7 +178,7 @@ impl Kin<'_> {
         question.fail(&place, found, remedy(port))
     }
 
-    fn layer(&self, nic: &Nic, port: &Port) -> Check {
+    fn layer(&self, nic: &Nic, port: &CardPort) -> RdmaCheck {
         let place = port_name(nic, port);
         if port.layer.is_empty() {
             let advice = "look at it with ibstat";
@@ -199,7 +199,7 @@ impl Kin<'_> {
         }
     }
 
-    fn rate(&self, nic: &Nic, port: &Port) -> Check {
+    fn rate(&self, nic: &Nic, port: &CardPort) -> RdmaCheck {
         let place = port_name(nic, port);
         if port.gbits == 0 {
             let advice = "look at it with ibstat or ethtool";
@@ -208,7 +208,7 @@ impl Kin<'_> {
         let wanted = match self.expected_port(port) {
             Some(expected) => expected.gbits,
             None => {
-                let alike = |it: &&Port| it.is_up() && it.layer == port.layer;
+                let alike = |it: &&CardPort| it.is_up() && it.layer == port.layer;
                 let kin = self.ports(nic).filter(alike).map(|it| it.gbits);
                 kin.max().unwrap_or(0)
             }
@@ -232,7 +232,7 @@ impl Kin<'_> {
     }
 
     /// The ports of a card and of the others of its model.
-    fn ports<'b>(&'b self, nic: &'b Nic) -> impl Iterator<Item = &'b Port> {
+    fn ports<'b>(&'b self, nic: &'b Nic) -> impl Iterator<Item = &'b CardPort> {
         self.others().chain([nic]).flat_map(|nic| &nic.ports)
     }
 }
@@ -248,7 +248,7 @@ fn most(values: impl Iterator<Item = String>) -> Option<String> {
 }
 
 /// The remedy for a port that isn't up.
-fn remedy(port: &Port) -> &'static str {
+fn remedy(port: &CardPort) -> &'static str {
     let infiniband = port.layer == "InfiniBand";
     match (port.state.as_str(), port.physical.as_str()) {
         ("INIT" | "ARMED", _) if infiniband => {
@@ -265,7 +265,7 @@ fn remedy(port: &Port) -> &'static str {
     }
 }
 
-fn pcie(nic: &Nic) -> Check {
+fn pcie(nic: &Nic) -> RdmaCheck {
     let link = nic.link;
     if link.generation == 0 || link.width == 0 || link.max_generation == 0 || link.max_width == 0 {
         let advice = "look at it with lspci -vv (LnkSta, LnkCap)";
@@ -286,7 +286,7 @@ fn pcie(nic: &Nic) -> Check {
 }
 
 /// The distance between each GPU and its nearest card.
-fn pairing(found: &Inventory, near: &Near) -> Vec<Check> {
+fn pairing(found: &Inventory, near: &Near) -> Vec<RdmaCheck> {
     if found.nics.is_empty() {
         return Vec::new();
     }

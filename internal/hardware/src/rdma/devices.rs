@@ -8,20 +8,20 @@ use std::path::Path;
 use crate::rdma::files::verbs;
 use crate::sysfs::{self, entries};
 use crate::system::line;
-use crate::wiring::Port;
+use crate::wiring::CardPort;
 
 /// The cards that a machine offers to programs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Devices {
+pub struct RdmaDevices {
     /// The cards, by name; virtual functions are not among them.
-    pub cards: Vec<Device>,
+    pub cards: Vec<RdmaDevice>,
     /// Whether `/dev/infiniband/rdma_cm` exists, through which programs make connections.
     pub rdma_cm: bool,
 }
 
 /// A card.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Device {
+pub struct RdmaDevice {
     /// Its RDMA device, `mlx5_0`.
     pub name: String,
     /// Its vendor's PCI id in four hexadecimal digits, `15b3`; empty if it is no card.
@@ -35,13 +35,13 @@ pub struct Device {
     /// The NUMA node it is on, if the machine reports it.
     pub numa: Option<u32>,
     /// Its ports, by number.
-    pub ports: Vec<Port>,
+    pub ports: Vec<CardPort>,
     /// Its existing files below `/dev/infiniband`: `uverbs0` and, for subnet management, `umad0`
     /// and `issm0`.
     pub files: Vec<String>,
 }
 
-impl Device {
+impl RdmaDevice {
     /// Whether programs can open it.
     pub fn opens(&self) -> bool {
         self.files.iter().any(|file| file.starts_with("uverbs"))
@@ -49,7 +49,7 @@ impl Device {
 }
 
 /// The cards below `root`.
-pub fn devices(root: &Path) -> Devices {
+pub fn devices(root: &Path) -> RdmaDevices {
     let verbs = verbs(root);
     let managers = managers(root);
     let dev = root.join("dev/infiniband");
@@ -64,7 +64,7 @@ pub fn devices(root: &Path) -> Devices {
         let driver = driver.as_deref().and_then(Path::file_name);
         let managers = managers.get(&nic.name).into_iter().flatten();
         let files = verbs.get(&nic.name).into_iter().chain(managers);
-        Device {
+        RdmaDevice {
             vendor: number("vendor"),
             model: number("device"),
             driver: driver.map_or_else(String::new, |it| it.to_string_lossy().into_owned()),
@@ -78,7 +78,7 @@ pub fn devices(root: &Path) -> Devices {
             name: nic.name,
         }
     };
-    Devices {
+    RdmaDevices {
         cards: sysfs::nics(root, &mut BTreeMap::new())
             .into_iter()
             .map(device)

@@ -5,11 +5,11 @@
 
 mod acs;
 mod cards;
+mod counter_growth;
 mod dcb;
 mod devices;
 mod files;
 mod gid;
-mod growth;
 pub mod pair;
 mod proposal;
 mod routes;
@@ -18,22 +18,22 @@ mod table;
 
 use std::collections::BTreeMap;
 
-use crate::graph::Graph;
+use crate::graph::PathGraph;
 use crate::inventory::{Inventory, LinkKind};
-use crate::wiring::{Nic, Port};
+use crate::wiring::{CardPort, Nic};
 
 pub use acs::Acs;
-pub use devices::{Device, Devices, devices};
+pub use counter_growth::{LEAST, PortCounters, growth};
+pub use devices::{RdmaDevice, RdmaDevices, devices};
 pub use files::{CardFiles, Files, GpuDirect, Iommu, Netdev};
 pub use gid::Gid;
-pub use growth::{Counted, LEAST, growth};
-pub use proposal::Proposal;
+pub use proposal::RdmaProposal;
 pub use routes::Route;
 pub use table::draw;
 
 /// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Answer {
+pub enum CheckOutcome {
     /// The value is as expected.
     Pass,
     /// The value cannot be read, or no expectation exists.
@@ -42,20 +42,20 @@ pub enum Answer {
     Fail,
 }
 
-impl Answer {
+impl CheckOutcome {
     /// The result as one word.
     pub fn as_str(self) -> &'static str {
         match self {
-            Answer::Pass => "pass",
-            Answer::Unknown => "unknown",
-            Answer::Fail => "fail",
+            CheckOutcome::Pass => "pass",
+            CheckOutcome::Unknown => "unknown",
+            CheckOutcome::Fail => "fail",
         }
     }
 }
 
 /// The meaning of a failed check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Weight {
+pub enum FailureSeverity {
     /// A configuration since the start: worth a change, no sign of a fault.
     Setting,
     /// A value has become worse than its original state.
@@ -66,22 +66,22 @@ pub enum Weight {
 
 /// A question, its answer, and a remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Check {
+pub struct RdmaCheck {
     /// The question in two or three words: `port state`.
     pub name: &'static str,
     /// The place: `mlx5_0/1` is a card's port, `GPU 3` a GPU; empty for the machine.
     pub place: String,
     /// The answer.
-    pub answer: Answer,
+    pub answer: CheckOutcome,
     /// The value that was found.
     pub found: String,
     /// The remedy; empty for a passed check.
     pub advice: String,
     /// The meaning of a failure.
-    pub weight: Weight,
+    pub weight: FailureSeverity,
 }
 
-impl Check {
+impl RdmaCheck {
     /// The fault and the remedy in one sentence, for users who see neither table nor machine.
     pub fn sentence(&self) -> String {
         let place = match self.place.as_str() {
@@ -94,11 +94,11 @@ impl Check {
 
 /// A check's question and the meaning of its failure, from which answers are made.
 #[derive(Clone, Copy, Debug)]
-struct Question(&'static str, Weight);
+struct CheckQuestion(&'static str, FailureSeverity);
 
-impl Question {
-    fn answer(self, place: &str, answer: Answer, found: String, advice: String) -> Check {
-        Check {
+impl CheckQuestion {
+    fn answer(self, place: &str, answer: CheckOutcome, found: String, advice: String) -> RdmaCheck {
+        RdmaCheck {
             name: self.0,
             place: place.to_owned(),
             answer,
@@ -108,16 +108,21 @@ impl Question {
         }
     }
 
-    fn pass(self, place: &str, found: impl Into<String>) -> Check {
-        self.answer(place, Answer::Pass, found.into(), String::new())
+    fn pass(self, place: &str, found: impl Into<String>) -> RdmaCheck {
+        self.answer(place, CheckOutcome::Pass, found.into(), String::new())
     }
 
-    fn fail(self, place: &str, found: impl Into<String>, advice: impl Into<String>) -> Check {
-        self.answer(place, Answer::Fail, found.into(), advice.into())
+    fn fail(self, place: &str, found: impl Into<String>, advice: impl Into<String>) -> RdmaCheck {
+        self.answer(place, CheckOutcome::Fail, found.into(), advice.into())
     }
 
-    fn unknown(self, place: &str, found: impl Into<String>, advice: impl Into<String>) -> Check {
-        self.answer(place, Answer::Unknown, found.into(), advice.into())
+    fn unknown(
+        self,
+        place: &str,
+        found: impl Into<String>,
+        advice: impl Into<String>,
+    ) -> RdmaCheck {
+        self.answer(place, CheckOutcome::Unknown, found.into(), advice.into())
     }
 }
 
@@ -129,7 +134,7 @@ pub fn examine(
     found: &Inventory,
     files: Option<&Files>,
     expected: Option<&Inventory>,
-) -> Vec<Check> {
+) -> Vec<RdmaCheck> {
     let wanted = expected.is_some_and(|expected| !expected.nics.is_empty());
     let unbound = files.is_some_and(|files| !files.unbound.is_empty());
     if found.nics.is_empty() && !wanted && !unbound {
@@ -144,7 +149,7 @@ pub fn examine(
 }
 
 /// The name of a port in answers.
-fn port_name(nic: &Nic, port: &Port) -> String {
+fn port_name(nic: &Nic, port: &CardPort) -> String {
     format!("{}/{}", nic.name, port.number)
 }
 
@@ -158,7 +163,7 @@ struct Near {
 
 impl Near {
     fn of(found: &Inventory) -> Near {
-        let graph = Graph::of(found);
+        let graph = PathGraph::of(found);
         let count = found.gpus.len();
         let nearest = |gpu: usize| {
             let mut kinds: BTreeMap<LinkKind, Vec<usize>> = BTreeMap::new();

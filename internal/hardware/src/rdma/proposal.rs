@@ -6,11 +6,11 @@ use std::net::Ipv4Addr;
 use crate::inventory::{Inventory, LinkKind};
 use crate::rdma::routes::{self, Route};
 use crate::rdma::{Files, Near, gid};
-use crate::wiring::{Nic, Port};
+use crate::wiring::{CardPort, Nic};
 
 /// The RDMA settings that a machine can propose to containers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Proposal {
+pub struct RdmaProposal {
     /// The usable ports.
     ports: Vec<Usable>,
     /// For each GPU and slice by id, the ports under its PCIe switch, by their places above.
@@ -45,7 +45,7 @@ struct Usable {
 pub(super) fn usable<'a>(
     found: &'a Inventory,
     files: &'a Files,
-) -> impl Iterator<Item = (usize, &'a Nic, &'a Port)> {
+) -> impl Iterator<Item = (usize, &'a Nic, &'a CardPort)> {
     // The file may be invisible here: an agent in a container has its own /dev.
     let fits = |card: &str| (files.cards.get(card)).is_some_and(|card| card.verbs.is_some());
     let all = (found.nics.iter().enumerate())
@@ -53,15 +53,15 @@ pub(super) fn usable<'a>(
         .flat_map(|(at, nic)| nic.ports.iter().map(move |port| (at, nic, port)))
         .filter(|(_, _, port)| port.is_up());
     let all: Vec<_> = all.collect();
-    let kind = |port: &'a Port| (port.gbits, &port.layer);
+    let kind = |port: &'a CardPort| (port.gbits, &port.layer);
     let best = all.iter().map(|(_, _, port)| kind(port)).max();
     all.into_iter()
         .filter(move |(_, _, port)| Some(kind(port)) == best)
 }
 
-impl Proposal {
+impl RdmaProposal {
     /// The proposal of a machine: its ports for work across machines.
-    pub fn of(found: &Inventory, files: &Files) -> Proposal {
+    pub fn of(found: &Inventory, files: &Files) -> RdmaProposal {
         let mut ports = Vec::new();
         let mut of_card: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
         for (at, nic, port) in usable(found, files) {
@@ -98,7 +98,7 @@ impl Proposal {
                 near.insert(id.clone(), under.clone());
             }
         }
-        Proposal {
+        RdmaProposal {
             ports,
             near,
             direct: files.direct.works(&files.kernel),
@@ -109,7 +109,7 @@ impl Proposal {
 
     /// The same proposal, restricted to these cards.
     #[must_use]
-    pub fn among(&self, cards: &BTreeSet<String>) -> Proposal {
+    pub fn among(&self, cards: &BTreeSet<String>) -> RdmaProposal {
         let kept: Vec<usize> = (0..self.ports.len())
             .filter(|at| cards.contains(&self.ports[*at].card))
             .collect();
@@ -118,7 +118,7 @@ impl Proposal {
             let under: Vec<usize> = under.iter().filter_map(place).collect();
             (!under.is_empty()).then(|| (id.clone(), under))
         });
-        Proposal {
+        RdmaProposal {
             near: near.collect(),
             ports: kept.iter().map(|at| self.ports[*at].clone()).collect(),
             direct: self.direct,
@@ -133,7 +133,7 @@ impl Proposal {
     }
 
     /// The variables for a container with its own network, these cards' device files, and these GPUs or slices: the
-    /// ports and how they reach its GPUs, as in [`Proposal::variables`]. Empty if each card belongs to a single
+    /// ports and how they reach its GPUs, as in [`RdmaProposal::variables`]. Empty if each card belongs to a single
     /// network namespace.
     pub fn elsewhere(&self, devices: &[String]) -> Vec<(&'static str, String)> {
         let all = self.variables(devices, None).into_iter();

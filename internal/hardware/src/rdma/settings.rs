@@ -5,20 +5,20 @@ use std::collections::BTreeSet;
 use crate::inventory::{Inventory, LinkKind};
 use crate::rdma::acs::{self, Acs};
 use crate::rdma::files::{CardFiles, Files, Iommu, Netdev};
-use crate::rdma::{Check, Near, Question, Weight, gid, port_name};
-use crate::wiring::{Nic, Port};
+use crate::rdma::{CheckQuestion, FailureSeverity, Near, RdmaCheck, gid, port_name};
+use crate::wiring::{CardPort, Nic};
 
-const DRIVER: Question = Question("driver", Weight::Harms);
-const GID: Question = Question("GID", Weight::Setting);
-const MTU: Question = Question("MTU", Weight::Setting);
-const CONGESTION: Question = Question("ECN", Weight::Setting);
-const PFC: Question = Question("PFC", Weight::Setting);
-const IOMMU: Question = Question("IOMMU", Weight::Setting);
-const ACS: Question = Question("ACS", Weight::Setting);
-const DIRECT: Question = Question("GPUDirect", Weight::Setting);
-const MEMLOCK: Question = Question("locked memory", Weight::Setting);
-const DEVICES: Question = Question("device files", Weight::Setting);
-const NETNS: Question = Question("network namespaces", Weight::Setting);
+const DRIVER: CheckQuestion = CheckQuestion("driver", FailureSeverity::Harms);
+const GID: CheckQuestion = CheckQuestion("GID", FailureSeverity::Setting);
+const MTU: CheckQuestion = CheckQuestion("MTU", FailureSeverity::Setting);
+const CONGESTION: CheckQuestion = CheckQuestion("ECN", FailureSeverity::Setting);
+const PFC: CheckQuestion = CheckQuestion("PFC", FailureSeverity::Setting);
+const IOMMU: CheckQuestion = CheckQuestion("IOMMU", FailureSeverity::Setting);
+const ACS: CheckQuestion = CheckQuestion("ACS", FailureSeverity::Setting);
+const DIRECT: CheckQuestion = CheckQuestion("GPUDirect", FailureSeverity::Setting);
+const MEMLOCK: CheckQuestion = CheckQuestion("locked memory", FailureSeverity::Setting);
+const DEVICES: CheckQuestion = CheckQuestion("device files", FailureSeverity::Setting);
+const NETNS: CheckQuestion = CheckQuestion("network namespaces", FailureSeverity::Setting);
 
 /// Bytes that RoCE adds to each packet: the kernel's `iboe_get_mtu`.
 const OVERHEAD: u32 = 96;
@@ -26,8 +26,8 @@ const OVERHEAD: u32 = 96;
 const SIZES: [u32; 5] = [4096, 2048, 1024, 512, 256];
 
 /// All checks of the configuration.
-pub fn all(found: &Inventory, files: &Files, near: &Near) -> Vec<Check> {
-    let mut checks: Vec<Check> = (files.unbound.iter())
+pub fn all(found: &Inventory, files: &Files, near: &Near) -> Vec<RdmaCheck> {
+    let mut checks: Vec<RdmaCheck> = (files.unbound.iter())
         .map(|address| {
             let advice = "load its driver (modprobe mlx5_ib), and look at dmesg if that fails";
             DRIVER.fail(address, "an InfiniBand card without an RDMA device", advice)
@@ -63,7 +63,7 @@ pub fn all(found: &Inventory, files: &Files, near: &Near) -> Vec<Check> {
 }
 
 /// The interface of a card's port: the interface that names the port, or the only one.
-pub(super) fn interface<'a>(port: &Port, card: &'a CardFiles) -> Option<&'a Netdev> {
+pub(super) fn interface<'a>(port: &CardPort, card: &'a CardFiles) -> Option<&'a Netdev> {
     if let [only] = &card.netdevs[..] {
         return Some(only);
     }
@@ -71,7 +71,7 @@ pub(super) fn interface<'a>(port: &Port, card: &'a CardFiles) -> Option<&'a Netd
     card.netdevs.iter().find(of_port)
 }
 
-fn gid(nic: &Nic, port: &Port, card: &CardFiles) -> Check {
+fn gid(nic: &Nic, port: &CardPort, card: &CardFiles) -> RdmaCheck {
     let place = port_name(nic, port);
     let Some(gids) = card.gids.get(&port.number) else {
         let advice = "look at them with show_gids or rdma link";
@@ -112,7 +112,7 @@ fn largest_mtu(found: &Inventory, files: &Files) -> u32 {
     sizes.max().unwrap_or(0)
 }
 
-fn mtu(nic: &Nic, port: &Port, card: &CardFiles, largest: u32) -> Check {
+fn mtu(nic: &Nic, port: &CardPort, card: &CardFiles, largest: u32) -> RdmaCheck {
     let place = port_name(nic, port);
     let known = interface(port, card).and_then(|it| Some((it, it.mtu?)));
     let Some((netdev, mtu)) = known else {
@@ -137,7 +137,7 @@ fn mtu(nic: &Nic, port: &Port, card: &CardFiles, largest: u32) -> Check {
     MTU.fail(&place, found, advice)
 }
 
-fn ecn(nic: &Nic, port: &Port, card: &CardFiles) -> Check {
+fn ecn(nic: &Nic, port: &CardPort, card: &CardFiles) -> RdmaCheck {
     let place = port_name(nic, port);
     match interface(port, card).and_then(|it| Some((it, it.ecn?))) {
         None => {
@@ -161,7 +161,7 @@ fn ecn(nic: &Nic, port: &Port, card: &CardFiles) -> Check {
     }
 }
 
-fn pfc(nic: &Nic, port: &Port, card: &CardFiles) -> Check {
+fn pfc(nic: &Nic, port: &CardPort, card: &CardFiles) -> RdmaCheck {
     let place = port_name(nic, port);
     match interface(port, card).and_then(|it| Some((it, it.pfc?))) {
         None => {
@@ -184,7 +184,7 @@ fn pfc(nic: &Nic, port: &Port, card: &CardFiles) -> Check {
     }
 }
 
-fn iommu(nic: &Nic, iommu: &Iommu) -> Check {
+fn iommu(nic: &Nic, iommu: &Iommu) -> RdmaCheck {
     match iommu {
         Iommu::Unknown => {
             let advice = "look for IOMMU in dmesg";
@@ -200,7 +200,7 @@ fn iommu(nic: &Nic, iommu: &Iommu) -> Check {
     }
 }
 
-fn device_files(nic: &Nic, card: &CardFiles, files: &Files) -> Check {
+fn device_files(nic: &Nic, card: &CardFiles, files: &Files) -> RdmaCheck {
     let Some(verbs) = &card.verbs else {
         let advice = "modprobe ib_uverbs";
         return DEVICES.fail(&nic.name, "the kernel has no device for programs", advice);
@@ -225,7 +225,7 @@ fn device_files(nic: &Nic, card: &CardFiles, files: &Files) -> Check {
 
 /// For each GPU with cards nearby: whether bridges on the path redirect the traffic between them
 /// upwards.
-fn acs(found: &Inventory, files: &Files, near: &Near) -> Vec<Check> {
+fn acs(found: &Inventory, files: &Files, near: &Near) -> Vec<RdmaCheck> {
     let mut checks = Vec::new();
     for (gpu, nearest) in found.gpus.iter().zip(&near.gpus) {
         let Some((_, nics)) = nearest.as_ref().filter(|(kind, _)| *kind <= LinkKind::Pxb) else {
@@ -270,7 +270,7 @@ fn acs(found: &Inventory, files: &Files, near: &Near) -> Vec<Check> {
 }
 
 /// Whether cards can reach GPUs' memory; no check without GPUs.
-fn direct(found: &Inventory, files: &Files) -> Option<Check> {
+fn direct(found: &Inventory, files: &Files) -> Option<RdmaCheck> {
     if found.gpus.is_empty() {
         return None;
     }
@@ -292,7 +292,7 @@ fn direct(found: &Inventory, files: &Files) -> Option<Check> {
     })
 }
 
-fn memlock(limit: Option<&str>) -> Check {
+fn memlock(limit: Option<&str>) -> RdmaCheck {
     match limit {
         None => {
             let advice = "look at ulimit -l where the work runs";
@@ -308,7 +308,7 @@ fn memlock(limit: Option<&str>) -> Check {
     }
 }
 
-fn netns(shared: Option<bool>) -> Check {
+fn netns(shared: Option<bool>) -> RdmaCheck {
     match shared {
         None => {
             let advice = "look at it with rdma system";

@@ -2,29 +2,29 @@
 
 use std::fmt::Write as _;
 
-use crate::rdma::{Answer, Check};
+use crate::rdma::{CheckOutcome, RdmaCheck};
 
 /// The most places that a row without a fault names; the others are counted.
 const NAMED: usize = 3;
 
 /// A row and its places.
-struct Row<'a> {
-    check: &'a Check,
+struct TableRow<'a> {
+    check: &'a RdmaCheck,
     places: Vec<&'a str>,
 }
 
 /// Draws a table of four columns: answer, question, place, found value. A remedy is in a line
 /// below its row.
-pub fn draw(checks: &[Check]) -> String {
-    let mut rows: Vec<Row<'_>> = Vec::new();
+pub fn draw(checks: &[RdmaCheck]) -> String {
+    let mut rows: Vec<TableRow<'_>> = Vec::new();
     for check in checks {
-        let same = |row: &&mut Row<'_>| {
-            let key = |it: &Check| (it.answer, it.name, it.found.clone(), it.advice.clone());
+        let same = |row: &&mut TableRow<'_>| {
+            let key = |it: &RdmaCheck| (it.answer, it.name, it.found.clone(), it.advice.clone());
             key(row.check) == key(check)
         };
         match rows.iter_mut().find(same) {
             Some(row) => row.places.push(&check.place),
-            None => rows.push(Row {
+            None => rows.push(TableRow {
                 check,
                 places: vec![&check.place],
             }),
@@ -40,7 +40,7 @@ pub fn draw(checks: &[Check]) -> String {
     let wide = width(&mut places.iter().map(String::as_str));
     let mut text = String::new();
     for (row, place) in rows.iter().zip(&places) {
-        let Check { name, found, .. } = row.check;
+        let RdmaCheck { name, found, .. } = row.check;
         let answer = row.check.answer.as_str();
         // Writing to a String can't fail.
         let _ = writeln!(
@@ -58,9 +58,9 @@ pub fn draw(checks: &[Check]) -> String {
     text
 }
 
-fn places(row: &Row<'_>) -> String {
+fn places(row: &TableRow<'_>) -> String {
     let all = &row.places;
-    if row.check.answer == Answer::Fail || all.len() <= NAMED + 1 {
+    if row.check.answer == CheckOutcome::Fail || all.len() <= NAMED + 1 {
         return all.join(", ");
     }
     format!("{} and {} more", all[..NAMED].join(", "), all.len() - NAMED)
@@ -69,12 +69,13 @@ fn places(row: &Row<'_>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rdma::{Question, Weight};
+    use crate::rdma::{CheckQuestion, FailureSeverity};
 
     #[test]
     fn faults_come_first_and_what_is_alike_is_one_row() {
-        let state = Question("port state", Weight::Breaks);
-        let mut checks = vec![Question("cards", Weight::Breaks).unknown("", "9 found", "count")];
+        let state = CheckQuestion("port state", FailureSeverity::Breaks);
+        let mut checks =
+            vec![CheckQuestion("cards", FailureSeverity::Breaks).unknown("", "9 found", "count")];
         for card in 0..7 {
             checks.push(state.pass(&format!("mlx5_{card}/1"), "ACTIVE"));
         }

@@ -2,40 +2,44 @@
 
 use std::collections::BTreeSet;
 
-use hardware::Source;
-use hardware::cutter::{Card, Cutter, CutterError, Done};
+use hardware::InventorySources;
 use hardware::mig;
-use hardware::partition::place::{self, Place};
-use hardware::partition::{Layout, Profile, Step, Wanted, steps};
+use hardware::mig_partitioner::{Card, ChangeEffect, CutterError, MigPartitioner};
+use hardware::partition::place::{self, InstancePosition};
+use hardware::partition::{GpuLayout, InstanceProfile, PartitionStep, WantedLayout, steps};
 
 use crate::standin::StandIn;
 use crate::tree;
 
 const SMALL: &str = "1g.10gb";
 
-fn cutter(standin: &StandIn) -> Cutter {
-    Cutter::new(&Source {
+fn cutter(standin: &StandIn) -> MigPartitioner {
+    MigPartitioner::new(&InventorySources {
         library: Some(standin.library()),
-        ..Source::default()
+        ..InventorySources::default()
     })
 }
 
-fn wanted(instances: &[(&str, u32)]) -> Wanted {
+fn wanted(instances: &[(&str, u32)]) -> WantedLayout {
     let named = instances.iter().map(|(name, n)| ((*name).to_owned(), *n));
-    Wanted {
+    WantedLayout {
         enabled: true,
         instances: named.collect(),
     }
 }
 
-fn card(cutter: &mut Cutter, index: usize) -> Card {
+fn card(cutter: &mut MigPartitioner, index: usize) -> Card {
     cutter
-        .look()
+        .observe()
         .expect("the driver answers")
         .swap_remove(index)
 }
 
-fn cut(cutter: &mut Cutter, index: usize, wanted: &Wanted) -> Result<Done, CutterError> {
+fn cut(
+    cutter: &mut MigPartitioner,
+    index: usize,
+    wanted: &WantedLayout,
+) -> Result<ChangeEffect, CutterError> {
     let card = card(cutter, index);
     let steps = steps(&card.profiles, &card.layout, wanted, &BTreeSet::new())?;
     cutter.take(&card.id, &steps)
@@ -49,8 +53,10 @@ fn a_gpu_is_cut_cut_anew_around_what_stays_and_made_whole() {
     let mut machine = standin.machine();
     let whole = card(&mut cutter, 2);
     assert!(whole.capable && !whole.layout.enabled && !whole.waits && whole.is_known());
-    let known = mig::profiles(&whole.model).iter().map(Profile::from);
-    let mut known: Vec<Profile> = known.collect();
+    let known = mig::profiles(&whole.model)
+        .iter()
+        .map(InstanceProfile::from);
+    let mut known: Vec<InstanceProfile> = known.collect();
     known.sort_by_key(|profile| profile.id);
     let mut told = whole.profiles.clone();
     told.sort_by_key(|profile| profile.id);
@@ -60,15 +66,15 @@ fn a_gpu_is_cut_cut_anew_around_what_stays_and_made_whole() {
     );
 
     let all = wanted(&[(SMALL, 2), ("2g.20gb", 1), ("3g.40gb", 1)]);
-    assert_eq!(cut(&mut cutter, 2, &all).unwrap(), Done::Now);
+    assert_eq!(cut(&mut cutter, 2, &all).unwrap(), ChangeEffect::Now);
     let first = card(&mut cutter, 2);
-    assert_eq!(Wanted::of(&first.profiles, &first.layout), all);
-    let seen = machine.look().unwrap().gpus[2].slices.clone().unwrap();
+    assert_eq!(WantedLayout::of(&first.profiles, &first.layout), all);
+    let seen = machine.observe().unwrap().gpus[2].slices.clone().unwrap();
     let ids: BTreeSet<&String> = seen.iter().map(|slice| &slice.id).collect();
     assert_eq!(ids, first.slices.keys().collect());
     assert_eq!(
         cut(&mut cutter, 2, &all).unwrap(),
-        Done::Now,
+        ChangeEffect::Now,
         "nothing is to be done"
     );
 
@@ -78,15 +84,18 @@ fn a_gpu_is_cut_cut_anew_around_what_stays_and_made_whole() {
         .find(|slice| slice.profile == "3g.40gb")
         .unwrap();
     let fewer = wanted(&[("1g.20gb", 2), ("3g.40gb", 1)]);
-    assert_eq!(cut(&mut cutter, 2, &fewer).unwrap(), Done::Now);
+    assert_eq!(cut(&mut cutter, 2, &fewer).unwrap(), ChangeEffect::Now);
     let second = card(&mut cutter, 2);
-    assert_eq!(Wanted::of(&second.profiles, &second.layout), fewer);
+    assert_eq!(WantedLayout::of(&second.profiles, &second.layout), fewer);
     assert_eq!(second.slices.len(), 3);
     assert_eq!(second.slices.get(&large.id), first.slices.get(&large.id));
 
-    assert_eq!(cut(&mut cutter, 2, &Wanted::default()).unwrap(), Done::Now);
-    assert_eq!(card(&mut cutter, 2).layout, Layout::default());
-    assert_eq!(machine.look().unwrap().gpus[2].slices, None);
+    assert_eq!(
+        cut(&mut cutter, 2, &WantedLayout::default()).unwrap(),
+        ChangeEffect::Now
+    );
+    assert_eq!(card(&mut cutter, 2).layout, GpuLayout::default());
+    assert_eq!(machine.observe().unwrap().gpus[2].slices, None);
 }
 
 #[test]
@@ -107,7 +116,7 @@ fn where_a_step_fails_the_gpu_is_left_as_it_was_and_both_are_told() {
         "{error}"
     );
     let after = card(&mut cutter, 0);
-    assert_eq!(Wanted::of(&after.profiles, &after.layout), before);
+    assert_eq!(WantedLayout::of(&after.profiles, &after.layout), before);
 
     // The earlier instance cannot be created again either.
     standin.with("[[state]]\ngpu = 0\nmig_refused = [\"1g.20gb\", \"3g.40gb\"]\n");
@@ -129,26 +138,27 @@ fn where_a_step_fails_what_was_there_before_is_not_made_anew() {
     let first = &two.layout.instances[0];
     let (instance, compute) = (first.id, first.computes[0].0);
     let one = [
-        Step::RemoveCompute { instance, compute },
-        Step::Remove { instance },
+        PartitionStep::RemoveCompute { instance, compute },
+        PartitionStep::Remove { instance },
     ];
     cutter.take(&two.id, &one).unwrap();
-    let before = cutter.look_at(&two.id).unwrap();
+    let before = cutter.inspect(&two.id).unwrap();
 
     // Of two instances of one profile, the first one created gets the lower number.
     standin.with("[[state]]\ngpu = 0\nmig_refused = [\"3g.40gb\"]\n");
-    let places = [(SMALL, 3), ("3g.40gb", 4)].map(|(profile, start)| Place {
+    let places = [(SMALL, 3), ("3g.40gb", 4)].map(|(profile, start)| InstancePosition {
         profile: profile.to_owned(),
         start,
     });
-    let steps = |place: &Place| place::made(&before.profiles, &before.layout, place).unwrap();
-    let steps: Vec<Step> = places.iter().flat_map(steps).collect();
+    let steps =
+        |place: &InstancePosition| place::made(&before.profiles, &before.layout, place).unwrap();
+    let steps: Vec<PartitionStep> = places.iter().flat_map(steps).collect();
     let error = cutter.take(&two.id, &steps).unwrap_err().to_string();
     assert!(
         error.contains("put back to what it was: 1 of 1g.10gb"),
         "{error}"
     );
-    assert_eq!(cutter.look_at(&two.id).unwrap(), before);
+    assert_eq!(cutter.inspect(&two.id).unwrap(), before);
 }
 
 #[test]
@@ -157,9 +167,9 @@ fn one_gpu_says_how_it_is_cut_though_another_is_lost() {
     let mut cutter = cutter(&standin);
     let well = card(&mut cutter, 3);
     standin.with("[[state]]\ngpu = 0\nlost = true\n");
-    assert!(cutter.look().is_err());
-    assert_eq!(cutter.look_at(&well.id).unwrap(), well);
-    let error = cutter.look_at("GPU-none").unwrap_err().to_string();
+    assert!(cutter.observe().is_err());
+    assert_eq!(cutter.inspect(&well.id).unwrap(), well);
+    let error = cutter.inspect("GPU-none").unwrap_err().to_string();
     assert!(
         error.contains("the MIG partitions of GPU-none cannot be read"),
         "{error}"
@@ -180,15 +190,15 @@ fn what_an_agent_that_died_has_begun_another_finishes() {
         let last = card(&mut first, 4).layout.instances.pop();
         if let Some(last) = last {
             let (instance, compute) = (last.id, last.computes[0].0);
-            let undone = Step::RemoveCompute { instance, compute };
+            let undone = PartitionStep::RemoveCompute { instance, compute };
             first.take(&whole.id, &[undone]).unwrap();
         }
         let mut second = cutter(&standin);
-        assert_eq!(cut(&mut second, 4, &all).unwrap(), Done::Now);
+        assert_eq!(cut(&mut second, 4, &all).unwrap(), ChangeEffect::Now);
         let now = card(&mut second, 4);
-        assert_eq!(Wanted::of(&now.profiles, &now.layout), all);
+        assert_eq!(WantedLayout::of(&now.profiles, &now.layout), all);
         assert_eq!(now.slices.len(), 7);
-        cut(&mut second, 4, &Wanted::default()).unwrap();
+        cut(&mut second, 4, &WantedLayout::default()).unwrap();
     }
 }
 
@@ -198,13 +208,13 @@ fn a_mode_that_waits_for_a_reset_is_told_and_nothing_more_is_done_until_then() {
     standin.with("[[state]]\ngpu = 1\nmig_waits = true\n");
     let mut cutter = cutter(&standin);
     let all = wanted(&[(SMALL, 7)]);
-    assert_eq!(cut(&mut cutter, 1, &all).unwrap(), Done::AfterReset);
+    assert_eq!(cut(&mut cutter, 1, &all).unwrap(), ChangeEffect::AfterReset);
     let waiting = card(&mut cutter, 1);
     assert!(waiting.waits && !waiting.layout.enabled);
     standin.with("");
     let reset = card(&mut cutter, 1);
     assert!(!reset.waits && reset.layout.enabled && reset.slices.is_empty());
-    assert_eq!(cut(&mut cutter, 1, &all).unwrap(), Done::Now);
+    assert_eq!(cut(&mut cutter, 1, &all).unwrap(), ChangeEffect::Now);
 }
 
 #[test]
@@ -213,7 +223,7 @@ fn what_can_not_be_cut_is_told_apart() {
     let l4 = card(&mut cutter(&standin), 7);
     assert_eq!((l4.index, l4.capable, l4.device), (7, false, 0x10de));
     standin.with("[[state]]\ngpu = 3\nlost = true\n");
-    let error = cutter(&standin).look().unwrap_err().to_string();
+    let error = cutter(&standin).observe().unwrap_err().to_string();
     assert!(
         error.starts_with("the MIG partitions of GPU 3 cannot be read: "),
         "{error}"
@@ -221,11 +231,11 @@ fn what_can_not_be_cut_is_told_apart() {
     standin.with("[[state]]\ngpu = 0\nprocesses = [{ pid = 77, memory_mib = 1 }]\n");
     assert_eq!(card(&mut cutter(&standin), 0).processes, [(77, None)]);
 
-    let error = Cutter::new(&Source {
+    let error = MigPartitioner::new(&InventorySources {
         description: Some(standin.description()),
-        ..Source::default()
+        ..InventorySources::default()
     })
-    .look()
+    .observe()
     .unwrap_err()
     .to_string();
     assert!(error.contains("--machine"), "{error}");

@@ -4,7 +4,7 @@ use nvml_wrapper::bitmasks::event::EventTypes;
 use nvml_wrapper::enums::event::XidError;
 use nvml_wrapper::error::NvmlError;
 
-use hardware::{Events, Source};
+use hardware::{GpuEvents, InventorySources};
 
 use crate::standin::StandIn;
 
@@ -48,7 +48,7 @@ fn what_cannot_be_listened_for_is_refused() {
 }
 
 /// The next XID within ten seconds.
-fn heard(events: &mut Events) -> Option<(String, u64)> {
+fn heard(events: &mut GpuEvents) -> Option<(String, u64)> {
     let xid = events.wait(std::time::Duration::from_secs(10)).unwrap();
     xid.map(|xid| (xid.gpu, xid.number))
 }
@@ -60,18 +60,18 @@ fn the_agents_ears_hear_each_xid_once_though_a_gpu_is_lost_also_of_a_described_m
     standin.with(&format!("{lost}[13]\n"));
     let id = standin.described().inventory.gpus[5].id.clone();
     for source in [
-        Source {
+        InventorySources {
             library: Some(standin.library()),
-            ..Source::default()
+            ..InventorySources::default()
         },
-        Source {
+        InventorySources {
             description: Some(standin.description()),
-            ..Source::default()
+            ..InventorySources::default()
         },
     ] {
         standin.with(&format!("{lost}[13]\n"));
         let through_driver = source.description.is_none();
-        let mut events = Events::listen(&source).unwrap();
+        let mut events = GpuEvents::listen(&source).unwrap();
         // One GPU refuses the registration, which does not affect the others.
         assert_eq!(events.complete(), !through_driver);
         assert_eq!(events.wait(std::time::Duration::from_millis(1)), Ok(None));
@@ -80,9 +80,9 @@ fn the_agents_ears_hear_each_xid_once_though_a_gpu_is_lost_also_of_a_described_m
         assert_eq!(heard(&mut events), Some((id.clone(), 94)));
         assert_eq!(events.wait(std::time::Duration::from_millis(1)), Ok(None));
     }
-    let nowhere = Source {
+    let nowhere = InventorySources {
         library: Some("/nowhere/libnvidia-ml.so.1".into()),
-        ..Source::default()
+        ..InventorySources::default()
     };
-    assert!(Events::listen(&nowhere).is_none());
+    assert!(GpuEvents::listen(&nowhere).is_none());
 }

@@ -11,8 +11,8 @@ const FIVE: &str = "[machine]\ndriver = \"550.54.15\"\n\
     compute_capability = \"9.0\"\nnvlinks = 18\nnvswitch = true\n\
     [[gpu]]\nmodel = \"NVIDIA L4\"\nmemory_mib = 23034\nnuma = 1\n";
 
-fn look(machine: &mut hardware::Machine) -> Inventory {
-    machine.look().unwrap()
+fn look(machine: &mut hardware::MachineProbe) -> Inventory {
+    machine.observe().unwrap()
 }
 
 fn five() -> StandIn {
@@ -165,7 +165,7 @@ fn a_gpu_that_is_off_the_bus_is_said_to_be() {
     let mut machine = standin.machine();
     look(&mut machine);
     standin.with("[[state]]\ngpu = 5\nlost = true\n");
-    let problem = |machine: &mut hardware::Machine| look(machine).gpus[5].problem.clone();
+    let problem = |machine: &mut hardware::MachineProbe| look(machine).gpus[5].problem.clone();
     assert!(!problem(&mut machine).contains("fallen off"));
     let slot = standin.root().join("sys/bus/pci/devices");
     std::fs::remove_file(slot.join(&described.gpus[5].pci))

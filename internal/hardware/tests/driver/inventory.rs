@@ -24,7 +24,7 @@ fn every_described_machine_is_found_as_it_is_described() {
         let standin = StandIn::of(machine);
         let described = as_found(standin.described().inventory);
         tree::make(&standin.root(), &described);
-        let found = standin.machine().look().unwrap();
+        let found = standin.machine().observe().unwrap();
         assert_eq!(found, described, "{machine}");
         assert_eq!(matrix::draw(&found), matrix::draw(&described), "{machine}");
     }
@@ -75,10 +75,10 @@ proptest! {
             .map(|(gpu, state)| format!("[[state]]\ngpu = {gpu}\n{state}"))
             .collect();
         let mut eyes = standin.machine();
-        eyes.look().unwrap();
+        eyes.observe().unwrap();
         // The library reads the file again while it is open.
         standin.with(&tables);
-        let found = eyes.look().unwrap();
+        let found = eyes.observe().unwrap();
         prop_assert_eq!(found, as_found(standin.described().inventory), "{}", tables);
     }
 }

@@ -1,7 +1,7 @@
 //! The meter's readings through the driver's library equal the description.
 
-use hardware::reading::{Counters, Memory, Rows};
-use hardware::{Meter, Reading, Source};
+use hardware::reading::{DeviceMemory, PerformanceCounters, Rows};
+use hardware::{GpuReading, InventorySources, Meter};
 
 use crate::standin::{MACHINES, StandIn};
 
@@ -18,19 +18,19 @@ const STATES: &str = "[[state]]\ngpu = 1\nutilisation = 93\nmemory_utilisation =
     [[state]]\ngpu = 3\nlost = true\n";
 
 fn meter(standin: &StandIn) -> Meter {
-    Meter::new(Source {
+    Meter::new(InventorySources {
         library: Some(standin.library()),
         sysfs_root: standin.root(),
-        ..Source::default()
+        ..InventorySources::default()
     })
 }
 
 /// The described machine's readings, with the numbers of slices' instances, which only a driver
 /// has.
-fn described(standin: &StandIn, like: &[Reading]) -> Vec<Reading> {
-    let mut readings = Meter::new(Source {
+fn described(standin: &StandIn, like: &[GpuReading]) -> Vec<GpuReading> {
+    let mut readings = Meter::new(InventorySources {
         description: Some(standin.description()),
-        ..Source::default()
+        ..InventorySources::default()
     })
     .read()
     .unwrap();
@@ -51,7 +51,11 @@ fn every_described_machine_measures_what_is_described() {
         let mut meter = meter(&standin);
         let mut first = meter.read().unwrap();
         // Performance counters have the values between two readings.
-        assert!(first.iter().all(|gpu| gpu.counters == Counters::default()));
+        assert!(
+            first
+                .iter()
+                .all(|gpu| gpu.counters == PerformanceCounters::default())
+        );
         first = meter.read().unwrap();
         assert_eq!(first, described(&standin, &first), "{machine}");
         assert!(first.iter().all(|gpu| gpu.index != 3), "{machine}");
@@ -76,7 +80,7 @@ fn values_are_in_the_drivers_units_and_what_is_not_measured_is_not_there() {
         (busy.memory_celsius, busy.nvlink_kib),
         (Some(91), Some(1001))
     );
-    let memory = Memory {
+    let memory = DeviceMemory {
         used: 70_000,
         free: 11_559,
         reserved: 0,
@@ -137,14 +141,14 @@ fn a_slice_has_its_own_memory() {
 
 #[test]
 fn a_machine_without_the_library_measures_nothing() {
-    let nowhere = Source {
+    let nowhere = InventorySources {
         library: Some("/nowhere/libnvidia-ml.so.1".into()),
-        ..Source::default()
+        ..InventorySources::default()
     };
     assert!(Meter::new(nowhere).read().unwrap().is_empty());
-    let wrong = Source {
+    let wrong = InventorySources {
         description: Some("/nowhere/machine.toml".into()),
-        ..Source::default()
+        ..InventorySources::default()
     };
     assert!(Meter::new(wrong).read().is_err());
 }

@@ -86,7 +86,7 @@ fn a_gpu_is_cut_seen_so_and_made_whole_again() {
     let standin = StandIn::of("hgx-h100.toml");
     tree::make(&standin.root(), &standin.described().inventory);
     let mut machine = standin.machine();
-    let mut slices = || machine.look().unwrap().gpus[3].slices.clone();
+    let mut slices = || machine.observe().unwrap().gpus[3].slices.clone();
     let nvml = standin.nvml();
     let raw = Raw::of(&nvml, 3);
     assert_eq!(slices(), None);

@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use hardware::description::{Described, Description};
-use hardware::{Inventory, Machine, Source};
+use hardware::description::{Described, MachineDescription};
+use hardware::{Inventory, InventorySources, MachineProbe};
 use nvml_wrapper::Nvml;
 use tempfile::TempDir;
 
@@ -78,21 +78,21 @@ impl StandIn {
 
     /// The current description.
     pub fn described(&self) -> Described {
-        let description = Description::load(&self.description()).unwrap();
+        let description = MachineDescription::load(&self.description()).unwrap();
         description.machine(Inventory::default())
     }
 
     /// The machine as product code reads it.
-    pub fn machine(&self) -> Machine {
-        Machine::new(self.source())
+    pub fn machine(&self) -> MachineProbe {
+        MachineProbe::new(self.source())
     }
 
     /// The source that product code uses.
-    pub fn source(&self) -> Source {
-        Source {
+    pub fn source(&self) -> InventorySources {
+        InventorySources {
             library: Some(self.library()),
             sysfs_root: self.root(),
-            ..Source::default()
+            ..InventorySources::default()
         }
     }
 

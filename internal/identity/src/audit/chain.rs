@@ -1,6 +1,6 @@
 //! The hash chain over the log's lines: each line contains the hash of the line before it. Pure.
 
-use resources::audit::Event;
+use resources::audit::AuditEvent;
 use sha2::{Digest, Sha256};
 
 /// The annotation with a line's number.
@@ -15,7 +15,7 @@ pub(super) const FIRST: &str = "";
 
 /// The end of a chain: the number and hash of its last line.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub(super) struct Head {
+pub(super) struct ChainHead {
     pub(super) sequence: u64,
     pub(super) hash: String,
 }
@@ -32,9 +32,13 @@ pub(super) fn hash(line: &[u8]) -> String {
     text
 }
 
-impl Head {
+impl ChainHead {
     /// The next line of the chain, without its line feed, and the chain's new end.
-    pub(super) fn link(&self, mut event: Event, lost: u64) -> serde_json::Result<(Vec<u8>, Head)> {
+    pub(super) fn link(
+        &self,
+        mut event: AuditEvent,
+        lost: u64,
+    ) -> serde_json::Result<(Vec<u8>, ChainHead)> {
         let sequence = self.sequence.saturating_add(1);
         let notes = &mut event.annotations;
         notes.insert(SEQUENCE.to_owned(), sequence.to_string());
@@ -44,12 +48,12 @@ impl Head {
         }
         let line = serde_json::to_vec(&event)?;
         let hash = hash(&line);
-        Ok((line, Head { sequence, hash }))
+        Ok((line, ChainHead { sequence, hash }))
     }
 
     /// A line's own number, and its hash of the line before.
     pub(super) fn named_by(line: &[u8]) -> Option<(u64, String)> {
-        let event: Event = serde_json::from_slice(line).ok()?;
+        let event: AuditEvent = serde_json::from_slice(line).ok()?;
         let sequence = event.annotations.get(SEQUENCE)?.parse().ok()?;
         Some((sequence, event.annotations.get(PREVIOUS)?.clone()))
     }

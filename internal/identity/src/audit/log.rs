@@ -7,11 +7,11 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use resources::audit::Event;
+use resources::audit::AuditEvent;
 use tokio::sync::mpsc;
 
 use super::AuditOptions;
-use super::chain::{self, Head};
+use super::chain::{self, ChainHead};
 
 /// The current file.
 pub(super) const CURRENT: &str = "audit.log";
@@ -59,7 +59,7 @@ pub(super) struct LogFile {
     length: u64,
     /// The number of the first line in the current file.
     first: u64,
-    head: Head,
+    head: ChainHead,
     lost: u64,
     synced: Instant,
     dirty: bool,
@@ -87,11 +87,11 @@ impl LogFile {
             Some(line) => Some(line),
             None => newest_closed_line(&directory).map_err(failed)?,
         };
-        let mut head = Head::default();
+        let mut head = ChainHead::default();
         if let Some(line) = last {
-            match Head::named_by(&line) {
+            match ChainHead::named_by(&line) {
                 Some((sequence, _)) => {
-                    head = Head {
+                    head = ChainHead {
                         sequence,
                         hash: chain::hash(&line),
                     };
@@ -114,7 +114,9 @@ impl LogFile {
             }
         }
         let first = match first_line(&path).map_err(failed)? {
-            Some(line) => Head::named_by(&line).map_or(head.sequence, |(sequence, _)| sequence),
+            Some(line) => {
+                ChainHead::named_by(&line).map_or(head.sequence, |(sequence, _)| sequence)
+            }
             None => head.sequence + 1,
         };
         Ok(LogFile {
@@ -132,7 +134,7 @@ impl LogFile {
     }
 
     /// Writes events until all senders are gone, then syncs.
-    pub(super) fn write_all_of(&mut self, events: &mut mpsc::Receiver<Event>) {
+    pub(super) fn write_all_of(&mut self, events: &mut mpsc::Receiver<AuditEvent>) {
         let mut batch = Vec::with_capacity(BATCH);
         while events.blocking_recv_many(&mut batch, BATCH) > 0 {
             self.write(batch.drain(..));
@@ -148,7 +150,7 @@ impl LogFile {
         self.sync();
     }
 
-    fn write(&mut self, events: impl Iterator<Item = Event>) {
+    fn write(&mut self, events: impl Iterator<Item = AuditEvent>) {
         let mut bytes = Vec::new();
         let (mut head, mut count) = (self.head.clone(), 0);
         for event in events {
@@ -254,14 +256,14 @@ fn sync_names(directory: &Path) -> io::Result<()> {
 
 /// The start of a new chain after a damaged line: its number exceeds all known numbers, so that the
 /// gap is detected and no closed file's name is reused.
-fn after_damage(directory: &Path, line: &[u8]) -> io::Result<Head> {
+fn after_damage(directory: &Path, line: &[u8]) -> io::Result<ChainHead> {
     let kept = read_head(directory)?.map_or(0, |head| head.sequence);
     let closed = closed_files(directory)?.pop();
     let closed = closed.and_then(|file| number_of(&file)).unwrap_or(0);
     let sequence = kept.max(closed);
     Ok(match sequence {
-        0 => Head::default(),
-        sequence => Head {
+        0 => ChainHead::default(),
+        sequence => ChainHead {
             sequence,
             hash: chain::hash(line),
         },
@@ -269,7 +271,7 @@ fn after_damage(directory: &Path, line: &[u8]) -> io::Result<Head> {
 }
 
 /// The end of the chain at the last sync, if it exists and is readable.
-pub(super) fn read_head(directory: &Path) -> io::Result<Option<Head>> {
+pub(super) fn read_head(directory: &Path) -> io::Result<Option<ChainHead>> {
     match fs::read(directory.join(HEAD)) {
         Ok(bytes) => Ok(serde_json::from_slice(&bytes).ok()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),

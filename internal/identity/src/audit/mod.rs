@@ -17,12 +17,12 @@ mod verify;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use resources::audit::{Event, Policy};
+use resources::audit::{AuditEvent, AuditPolicy};
 use tokio::sync::mpsc;
 
 pub use log::AuditError;
 pub use trace::{CallerSlot, Recorder, SignInName, trace};
-pub use verify::{Verdict, verify};
+pub use verify::{ChainVerdict, verify};
 
 /// The maximum number of queued events.
 const QUEUE: usize = 4096;
@@ -37,14 +37,14 @@ pub struct AuditOptions {
     /// How many closed files are retained.
     pub files: usize,
     /// The audit policy.
-    pub policy: Policy,
+    pub policy: AuditPolicy,
 }
 
 /// The log of a running server. When it and every recorder made from it are dropped, the writer
 /// ends after the queued events.
 pub struct AuditLog {
-    events: mpsc::Sender<Event>,
-    policy: Arc<Policy>,
+    events: mpsc::Sender<AuditEvent>,
+    policy: Arc<AuditPolicy>,
     writer: std::thread::JoinHandle<()>,
 }
 
@@ -57,7 +57,7 @@ impl AuditLog {
     pub fn open(options: AuditOptions) -> Result<AuditLog, AuditError> {
         let policy = Arc::new(options.policy.clone());
         let mut file = log::LogFile::open(&options)?;
-        let (events, mut waiting) = mpsc::channel::<Event>(QUEUE);
+        let (events, mut waiting) = mpsc::channel::<AuditEvent>(QUEUE);
         let writer = std::thread::Builder::new()
             .name("audit-log".to_owned())
             .spawn(move || file.write_all_of(&mut waiting))
@@ -71,13 +71,13 @@ impl AuditLog {
 
     /// The audit policy.
     #[must_use]
-    pub fn policy(&self) -> Arc<Policy> {
+    pub fn policy(&self) -> Arc<AuditPolicy> {
         self.policy.clone()
     }
 
     /// The sender of events to the writer.
     #[must_use]
-    pub fn events(&self) -> mpsc::Sender<Event> {
+    pub fn events(&self) -> mpsc::Sender<AuditEvent> {
         self.events.clone()
     }
 

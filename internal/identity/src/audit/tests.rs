@@ -5,18 +5,20 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use resources::audit::{API_VERSION, Event, Level, Policy, ResponseStatus, Stage, UserInfo};
+use resources::audit::{
+    API_VERSION, AuditEvent, AuditLevel, AuditPolicy, AuditStage, ResponseStatus, UserInfo,
+};
 
 use super::super::{AuditLog, AuditOptions};
 use super::*;
 
-fn event(user: &str) -> Event {
-    Event {
+fn event(user: &str) -> AuditEvent {
+    AuditEvent {
         kind: "Event".into(),
         api_version: API_VERSION.into(),
-        level: Level::Metadata,
+        level: AuditLevel::Metadata,
         audit_id: "a".into(),
-        stage: Stage::ResponseComplete,
+        stage: AuditStage::ResponseComplete,
         request_uri: "/api/v1/namespaces/default/pods".into(),
         verb: "create".into(),
         user: UserInfo {
@@ -44,7 +46,7 @@ fn options(directory: &Path, file_bytes: u64) -> AuditOptions {
         directory: directory.to_owned(),
         file_bytes,
         files: 3,
-        policy: Policy::built_in(),
+        policy: AuditPolicy::built_in(),
     }
 }
 

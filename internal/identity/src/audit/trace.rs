@@ -11,7 +11,8 @@ use axum::response::Response;
 use jiff::Timestamp;
 use resources::access::Caller;
 use resources::audit::{
-    self, Event, Facts, Impersonated, Level, Policy, Recorded, Stage, UserInfo,
+    self, AuditEvent, AuditLevel, AuditPolicy, AuditStage, Impersonated, Recorded, RequestFacts,
+    UserInfo,
 };
 use tokio::sync::mpsc;
 
@@ -19,9 +20,9 @@ use tokio::sync::mpsc;
 #[derive(Clone)]
 pub struct Recorder {
     /// The audit policy.
-    pub policy: Arc<Policy>,
+    pub policy: Arc<AuditPolicy>,
     /// The log.
-    pub events: mpsc::Sender<Event>,
+    pub events: mpsc::Sender<AuditEvent>,
 }
 
 /// The user name of a sign-in attempt; the sign-in page sets it on its response.
@@ -63,22 +64,22 @@ pub async fn trace(State(recorder): State<Recorder>, mut request: Request, next:
     }
     let impersonated = answer.extensions().get::<Impersonated>();
     let impersonated = impersonated.map(|Impersonated(user)| user.clone());
-    let asked = audit::Request {
+    let asked = audit::AuditedRequest {
         user: &user.username,
         groups: &user.groups,
         verb: &method,
         path: uri.path(),
-        ..audit::Request::default()
+        ..audit::AuditedRequest::default()
     };
     let code = answer.status().as_u16();
-    if recorder.policy.level(&asked) == Level::None && !matches!(code, 401 | 403) {
+    if recorder.policy.level(&asked) == AuditLevel::None && !matches!(code, 401 | 403) {
         return answer;
     }
     let agent = agent.as_ref().and_then(|agent| agent.to_str().ok());
-    let facts = Facts {
+    let facts = RequestFacts {
         audit_id: draw_id(),
-        level: Level::Metadata,
-        stage: Stage::ResponseComplete,
+        level: AuditLevel::Metadata,
+        stage: AuditStage::ResponseComplete,
         request_uri: &uri.to_string(),
         verb: &method,
         user,

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 
-use super::chain::{self, Head};
+use super::chain::{self, ChainHead};
 use super::log::{self, AuditError, LONGEST_LINE};
 
 /// The maximum number of reported problems; further ones are counted.
@@ -14,7 +14,7 @@ const TRIES: u32 = 5;
 
 /// The result of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Verdict {
+pub struct ChainVerdict {
     /// Files read.
     pub files: usize,
     /// Lines read.
@@ -33,14 +33,14 @@ pub struct Verdict {
     pub more: u64,
 }
 
-impl Verdict {
+impl ChainVerdict {
     /// True if the log has no problems.
     #[must_use]
     pub fn sound(&self) -> bool {
         self.problems.is_empty()
     }
 
-    fn tell(&mut self, problem: String) {
+    fn notify(&mut self, problem: String) {
         if self.problems.len() < PROBLEMS_MAX {
             self.problems.push(problem);
         } else {
@@ -53,7 +53,7 @@ impl Verdict {
 ///
 /// # Errors
 /// If the directory or a file in it cannot be read.
-pub fn verify(directory: &Path) -> Result<Verdict, AuditError> {
+pub fn verify(directory: &Path) -> Result<ChainVerdict, AuditError> {
     let failed = |error| AuditError::new("read", directory, error);
     let mut tries = 1;
     loop {
@@ -68,14 +68,14 @@ pub fn verify(directory: &Path) -> Result<Verdict, AuditError> {
     }
 }
 
-fn verify_files(directory: &Path) -> Result<Verdict, AuditError> {
+fn verify_files(directory: &Path) -> Result<ChainVerdict, AuditError> {
     let failed = |error| AuditError::new("read", directory, error);
     // Read before the files: the log may only grow meanwhile.
     let kept = log::read_head(directory).map_err(failed)?;
     let mut files = log::closed_files(directory).map_err(failed)?;
     files.push(directory.join(log::CURRENT));
-    let mut verdict = Verdict::default();
-    let mut end: Option<Head> = None;
+    let mut verdict = ChainVerdict::default();
+    let mut end: Option<ChainHead> = None;
     let mut head_seen = false;
     for path in &files {
         let file = match File::open(path) {
@@ -96,8 +96,8 @@ fn verify_files(directory: &Path) -> Result<Verdict, AuditError> {
             };
             verdict.events += 1;
             let hash = chain::hash(&line);
-            let Some((sequence, previous)) = Head::named_by(&line) else {
-                verdict.tell(format!(
+            let Some((sequence, previous)) = ChainHead::named_by(&line) else {
+                verdict.notify(format!(
                     "{}: is not an event of Muster's audit log; it was changed or inserted",
                     place()
                 ));
@@ -105,12 +105,12 @@ fn verify_files(directory: &Path) -> Result<Verdict, AuditError> {
             };
             match &end {
                 None => verdict.first = sequence,
-                Some(end) if sequence != end.sequence + 1 => verdict.tell(format!(
+                Some(end) if sequence != end.sequence + 1 => verdict.notify(format!(
                     "{}: event {sequence} follows event {}; the events between them were removed",
                     place(),
                     end.sequence
                 )),
-                Some(end) if previous != end.hash => verdict.tell(format!(
+                Some(end) if previous != end.hash => verdict.notify(format!(
                     "{}: event {} differs from the event that event {sequence} names; it was changed",
                     place(),
                     end.sequence
@@ -118,19 +118,19 @@ fn verify_files(directory: &Path) -> Result<Verdict, AuditError> {
                 Some(_) => {}
             }
             if sequence == 1 && previous != chain::FIRST {
-                verdict.tell(format!("{}: event 1 names an event before it", place()));
+                verdict.notify(format!("{}: event 1 names an event before it", place()));
             }
             verdict.lost += lost(&line);
             if kept.as_ref().is_some_and(|kept| kept.sequence == sequence) {
                 head_seen = true;
                 if kept.as_ref().is_some_and(|kept| kept.hash != hash) {
-                    verdict.tell(format!(
+                    verdict.notify(format!(
                         "{}: event {sequence} is not the one that was synced; it was changed",
                         place()
                     ));
                 }
             }
-            end = Some(Head { sequence, hash });
+            end = Some(ChainHead { sequence, hash });
         }
     }
     if let Some(end) = end {
@@ -139,7 +139,7 @@ fn verify_files(directory: &Path) -> Result<Verdict, AuditError> {
     if let Some(kept) = kept
         && !head_seen
     {
-        verdict.tell(format!(
+        verdict.notify(format!(
             "event {} was synced but is missing; the log's end, {}, was cut off",
             kept.sequence, verdict.last
         ));
@@ -148,7 +148,7 @@ fn verify_files(directory: &Path) -> Result<Verdict, AuditError> {
 }
 
 fn lost(line: &[u8]) -> u64 {
-    let event: Option<resources::audit::Event> = serde_json::from_slice(line).ok();
+    let event: Option<resources::audit::AuditEvent> = serde_json::from_slice(line).ok();
     let lost = event.and_then(|event| event.annotations.get(chain::LOST)?.parse().ok());
     lost.unwrap_or_default()
 }

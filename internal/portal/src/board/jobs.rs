@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::Board;
-use super::pods::Sight;
+use super::pods::PodRow;
 use crate::rest::state_of;
 
 /// The display category of a state.
@@ -88,7 +88,7 @@ impl JobRow {
 
 /// One condition of a job, in chronological order.
 #[derive(Clone, Debug, Serialize)]
-pub struct Step {
+pub struct ConditionRow {
     /// The condition.
     pub name: String,
     /// True if the condition still holds.
@@ -130,7 +130,7 @@ pub struct JobDetail {
     /// The row in lists.
     pub row: JobRow,
     /// The conditions so far.
-    pub steps: Vec<Step>,
+    pub steps: Vec<ConditionRow>,
     /// Its replicas by rank.
     pub replicas: Vec<Replica>,
     /// True if its owner suspended it.
@@ -142,13 +142,13 @@ pub struct JobDetail {
 }
 
 /// The parts of a job that do not depend on its kind.
-struct Facts {
+struct JobFacts {
     plural: &'static str,
     kind: &'static str,
     object: Value,
 }
 
-impl Facts {
+impl JobFacts {
     fn text(&self, pointer: &str) -> &str {
         self.object
             .pointer(pointer)
@@ -217,7 +217,7 @@ impl Facts {
         vec![(wanted, gpus(&spec["template"]))]
     }
 
-    fn row(&self, pods: &[Arc<Sight>], now: Timestamp) -> JobRow {
+    fn row(&self, pods: &[Arc<PodRow>], now: Timestamp) -> JobRow {
         let state = state_of(&self.object["status"]);
         let suspended = self.suspended() && !matches!(tone_of(&state), Tone::Good | Tone::Bad);
         let state = if suspended {
@@ -261,12 +261,12 @@ impl Facts {
             .unwrap_or(false)
     }
 
-    fn steps(&self) -> Vec<Step> {
+    fn steps(&self) -> Vec<ConditionRow> {
         let conditions = self.object["status"]["conditions"].as_array();
         let step = |condition: &Value| {
             let text = |field: &str| condition[field].as_str().unwrap_or("").to_string();
             let name = text("type");
-            Step {
+            ConditionRow {
                 holds: condition["status"] == "True",
                 tone: tone_of(&name),
                 at: text("lastTransitionTime"),
@@ -278,7 +278,7 @@ impl Facts {
     }
 }
 
-fn replica(rank: usize, pod: &Sight) -> Replica {
+fn replica(rank: usize, pod: &PodRow) -> Replica {
     let containers = &pod.containers;
     let waiting = containers
         .iter()
@@ -317,7 +317,7 @@ fn replica(rank: usize, pod: &Sight) -> Replica {
 
 impl Board {
     /// The jobs that `sees` (API group, plural, namespace) permits the reader to see.
-    fn facts(&self, sees: impl Fn(&str, &str, &str) -> bool) -> Vec<Facts> {
+    fn facts(&self, sees: impl Fn(&str, &str, &str) -> bool) -> Vec<JobFacts> {
         let seen = |group: &str, plural: &str, namespace: &Option<String>| {
             namespace
                 .as_deref()
@@ -326,7 +326,7 @@ impl Board {
         let pytorch = self.pytorch_jobs.state().into_iter();
         let pytorch = pytorch
             .filter(|job| seen("kubeflow.org", "pytorchjobs", &job.metadata.namespace))
-            .map(|job| Facts {
+            .map(|job| JobFacts {
                 plural: "pytorchjobs",
                 kind: "PyTorchJob",
                 object: serde_json::to_value(&*job).unwrap_or_default(),
@@ -334,7 +334,7 @@ impl Board {
         let plain = self.plain_jobs.state().into_iter();
         let plain = plain
             .filter(|job| seen("batch", "jobs", &job.metadata.namespace))
-            .map(|job| Facts {
+            .map(|job| JobFacts {
                 plural: "jobs",
                 kind: "Job",
                 object: serde_json::to_value(&*job).unwrap_or_default(),
@@ -342,7 +342,7 @@ impl Board {
         pytorch.chain(plain).collect()
     }
 
-    fn pods_of(&self, facts: &Facts) -> Vec<Arc<Sight>> {
+    fn pods_of(&self, facts: &JobFacts) -> Vec<Arc<PodRow>> {
         let name = facts.text("/metadata/name");
         let namespace = facts.text("/metadata/namespace");
         let mut pods: Vec<_> = self
@@ -354,7 +354,7 @@ impl Board {
                     && pod.label(facts.owner_label()) == name
             })
             .collect();
-        let key = |pod: &Sight| {
+        let key = |pod: &PodRow| {
             let index = pod
                 .label("training.kubeflow.org/replica-index")
                 .parse::<u64>();

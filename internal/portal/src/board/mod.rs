@@ -6,7 +6,7 @@
 mod catching_up;
 mod jobs;
 mod nodes;
-mod others;
+mod other_devices;
 mod picture;
 mod pods;
 mod queues;
@@ -23,11 +23,11 @@ use kube::{Api, Client, Resource};
 use resources::kinds::{PodGroup, PyTorchJob, Queue};
 use tokio::sync::watch;
 
-use pods::Sight;
+use pods::PodRow;
 
 pub use catching_up::caught_up;
 pub use jobs::{JobDetail, JobRow, Tone};
-pub use nodes::{Cluster, NodeCard, Standing};
+pub use nodes::{ActiveAlert, ClusterTotals, NodeCard};
 pub use picture::Picture;
 pub use queues::QueueRow;
 
@@ -37,7 +37,7 @@ const COALESCE: Duration = Duration::from_millis(200);
 /// The data source of all pages. Cheap to clone.
 #[derive(Clone)]
 pub struct Board {
-    pods: Store<Sight>,
+    pods: Store<PodRow>,
     nodes: Store<Node>,
     pytorch_jobs: Store<PyTorchJob>,
     plain_jobs: Store<Job>,

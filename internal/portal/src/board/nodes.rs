@@ -11,9 +11,9 @@ use resources::load::{GpuLoad, NodeLoad};
 use resources::names;
 use serde::Serialize;
 
-use super::others::OtherDevice;
+use super::other_devices::VendorDeviceRow;
 use super::picture::Picture;
-use super::pods::Sight;
+use super::pods::PodRow;
 use super::{Board, Tone};
 
 const GIB: f64 = (1u64 << 30) as f64;
@@ -22,7 +22,7 @@ const GIB: f64 = (1u64 << 30) as f64;
 const UNNAMED: &str = "another namespace's pod";
 
 /// The pod that has each device, by node, as namespace/name.
-type Holders = BTreeMap<String, BTreeMap<String, String>>;
+type DevicePods = BTreeMap<String, BTreeMap<String, String>>;
 
 /// One GPU of a node.
 #[derive(Clone, Debug, Serialize)]
@@ -53,7 +53,7 @@ impl GpuSquare {
     }
 
     /// The state as text, for tooltips and for readers that do not see colours.
-    pub fn words(&self) -> String {
+    pub fn message(&self) -> String {
         let state = match (self.healthy, self.holder.as_str()) {
             (false, _) => "unhealthy".to_string(),
             (true, "") => "free".to_string(),
@@ -96,7 +96,7 @@ pub struct NodeCard {
     /// Its GPUs.
     pub gpus: Vec<GpuSquare>,
     /// Its devices of other vendors.
-    pub others: Vec<OtherDevice>,
+    pub others: Vec<VendorDeviceRow>,
     /// The source of the list of GPUs.
     pub source: String,
     /// When its GPUs' activity was last reported; empty if never.
@@ -104,12 +104,12 @@ pub struct NodeCard {
     /// A problem that does not stop the node; empty if none is known.
     pub suspect: String,
     /// The active alerts of its GPUs.
-    pub alerts: Vec<Standing>,
+    pub alerts: Vec<ActiveAlert>,
 }
 
 /// An active alert.
 #[derive(Clone, Debug, Serialize)]
-pub struct Standing {
+pub struct ActiveAlert {
     /// The alert's name.
     pub alert: &'static str,
     /// `warning`, or `info` if the workload rather than the machine may need attention.
@@ -126,18 +126,18 @@ pub struct Standing {
     pub known: bool,
 }
 
-impl Standing {
+impl ActiveAlert {
     /// The alerts of a node.
-    fn of(node: &Node) -> Vec<Standing> {
+    fn of(node: &Node) -> Vec<ActiveAlert> {
         let known = ready(node) == Some("True");
         let all = alerts::of_node(node);
         all.iter()
-            .map(|alert| Standing::one(alert, known))
+            .map(|alert| ActiveAlert::one(alert, known))
             .collect()
     }
 
-    fn one(alert: &Alert, known: bool) -> Standing {
-        Standing {
+    fn one(alert: &Alert, known: bool) -> ActiveAlert {
+        ActiveAlert {
             alert: alert.alert.name(),
             severity: if alert.alert.warns() {
                 "warning"
@@ -147,7 +147,7 @@ impl Standing {
             gpu: alert.gpu,
             id: alert.id.clone(),
             since: alert.since.to_string(),
-            message: alert.words(),
+            message: alert.message(),
             known,
         }
     }
@@ -184,7 +184,7 @@ fn percent(part: f64, whole: f64) -> u32 {
 
 /// Sums over all nodes.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct Cluster {
+pub struct ClusterTotals {
     /// The number of ready nodes.
     pub nodes_ready: usize,
     /// The number of nodes.
@@ -199,16 +199,16 @@ pub struct Cluster {
     pub cpu_room: f64,
 }
 
-impl Cluster {
+impl ClusterTotals {
     /// The sums.
-    pub fn of(cards: &[NodeCard]) -> Cluster {
+    pub fn of(cards: &[NodeCard]) -> ClusterTotals {
         let gpus = || {
             cards
                 .iter()
                 .flat_map(|card| &card.gpus)
                 .filter(|gpu| gpu.healthy)
         };
-        Cluster {
+        ClusterTotals {
             nodes_ready: cards.iter().filter(|card| card.tone == Tone::Good).count(),
             nodes: cards.len(),
             gpus_used: gpus().filter(|gpu| !gpu.holder.is_empty()).count(),
@@ -314,9 +314,12 @@ impl Board {
 
 /// The resources that pods hold on each node, and the pod of each device. `sees` selects the
 /// namespaces whose pods may be named.
-fn held(pods: &[Arc<Sight>], sees: impl Fn(&str) -> bool) -> (BTreeMap<String, Amounts>, Holders) {
+fn held(
+    pods: &[Arc<PodRow>],
+    sees: impl Fn(&str) -> bool,
+) -> (BTreeMap<String, Amounts>, DevicePods) {
     let mut used: BTreeMap<String, Amounts> = BTreeMap::new();
-    let mut holders = Holders::new();
+    let mut holders = DevicePods::new();
     // `sees` is called once for each namespace: there may be thousands of pods.
     let mut seen: BTreeMap<&str, bool> = BTreeMap::new();
     for pod in pods {
@@ -348,7 +351,7 @@ fn inventory(node: &Node) -> NodeInventory {
         .unwrap_or_default()
 }
 
-fn card(node: &Node, used: &BTreeMap<String, Amounts>, holders: &Holders) -> NodeCard {
+fn card(node: &Node, used: &BTreeMap<String, Amounts>, holders: &DevicePods) -> NodeCard {
     let name = node.metadata.name.clone().unwrap_or_default();
     let annotations = node.metadata.annotations.clone().unwrap_or_default();
     let inventory = inventory(node);
@@ -373,7 +376,7 @@ fn card(node: &Node, used: &BTreeMap<String, Amounts>, holders: &Holders) -> Nod
         memory_mib: gpu.memory_mib,
         healthy: gpu.healthy,
         holder: holders.get(&gpu.id).cloned().unwrap_or_default(),
-        load: doing(&gpu.id).map(GpuLoad::words).unwrap_or_default(),
+        load: doing(&gpu.id).map(GpuLoad::message).unwrap_or_default(),
     });
     NodeCard {
         status: word,
@@ -395,13 +398,13 @@ fn card(node: &Node, used: &BTreeMap<String, Amounts>, holders: &Holders) -> Nod
         memory_used: used.get("memory") as f64 / GIB,
         memory_room: room.get("memory") as f64 / GIB,
         gpus: gpus.collect(),
-        others: OtherDevice::of(&inventory, holders),
+        others: VendorDeviceRow::of(&inventory, holders),
         source: inventory.source.clone(),
         load_seen: load
             .as_ref()
             .map_or_else(String::new, |load| load.at.to_string()),
         suspect: suspicion(node),
-        alerts: Standing::of(node),
+        alerts: ActiveAlert::of(node),
         name,
     }
 }
@@ -426,17 +429,17 @@ mod tests {
                 "status": {"conditions": [{"type": "Ready", "status": status}]},
             }))
             .unwrap();
-            let standing = Standing::of(&node);
+            let standing = ActiveAlert::of(&node);
             assert_eq!((standing.len(), standing[0].known), (1, known), "{status}");
             assert_eq!((standing[0].alert, standing[0].gpu), ("GpuHot", 3));
             assert!(standing[0].message.contains("GPU 3 is over 85"));
         }
-        assert!(Standing::of(&Node::default()).is_empty());
+        assert!(ActiveAlert::of(&Node::default()).is_empty());
     }
 
     #[test]
     fn a_device_names_its_pod_only_to_permitted_readers() {
-        let pod = |namespace: &str, device: &str| -> Arc<Sight> {
+        let pod = |namespace: &str, device: &str| -> Arc<PodRow> {
             let devices = serde_json::json!({"main": {names::NVIDIA_GPU: [device]}});
             let pod = serde_json::json!({
                 "metadata": {
@@ -466,12 +469,12 @@ mod tests {
             load: String::new(),
         };
         assert_eq!(
-            (gpu.class(), gpu.words().as_str()),
+            (gpu.class(), gpu.message().as_str()),
             ("free", "GPU 1 H100 80 GiB: free")
         );
         gpu.holder = "a/b".into();
         assert_eq!(gpu.class(), "busy");
         gpu.healthy = false;
-        assert!(gpu.words().ends_with("unhealthy"));
+        assert!(gpu.message().ends_with("unhealthy"));
     }
 }

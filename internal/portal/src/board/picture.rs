@@ -25,7 +25,7 @@ const LETTERS: usize = 10;
 
 /// A positioned part.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Part {
+pub struct PicturePart {
     /// Its left edge.
     pub x: u32,
     /// Its upper edge.
@@ -44,7 +44,7 @@ pub struct Part {
     pub words: String,
 }
 
-impl Part {
+impl PicturePart {
     /// The x coordinate of its centre.
     pub fn middle(&self) -> u32 {
         self.x + self.width / 2
@@ -53,7 +53,7 @@ impl Part {
 
 /// A link between parts, as an SVG path.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Way {
+pub struct LinkPath {
     /// The path.
     pub path: String,
     /// `pcie` or `nvlink`.
@@ -70,29 +70,29 @@ pub struct Picture {
     /// Its height.
     pub height: u32,
     /// The parts.
-    pub parts: Vec<Part>,
+    pub parts: Vec<PicturePart>,
     /// The links.
-    pub ways: Vec<Way>,
+    pub ways: Vec<LinkPath>,
 }
 
 /// A device without a position.
-enum Device<'a> {
+enum UnplacedDevice<'a> {
     Gpu(&'a GpuDevice),
     Nic(&'a NicDevice),
 }
 
-impl Device<'_> {
+impl UnplacedDevice<'_> {
     fn numa(&self) -> Option<u32> {
         match self {
-            Device::Gpu(gpu) => gpu.numa,
-            Device::Nic(nic) => nic.numa,
+            UnplacedDevice::Gpu(gpu) => gpu.numa,
+            UnplacedDevice::Nic(nic) => nic.numa,
         }
     }
 
     fn switch(&self) -> &str {
         match self {
-            Device::Gpu(gpu) => &gpu.switch,
-            Device::Nic(nic) => &nic.switch,
+            UnplacedDevice::Gpu(gpu) => &gpu.switch,
+            UnplacedDevice::Nic(nic) => &nic.switch,
         }
     }
 }
@@ -101,19 +101,22 @@ impl Picture {
     /// The picture of a node's devices, with the pod of each by its id; none if there is nothing to
     /// show.
     pub fn of(inventory: &NodeInventory, holders: &BTreeMap<String, String>) -> Option<Picture> {
-        let gpus = inventory.gpus.iter().map(Device::Gpu);
-        let devices: Vec<Device<'_>> = gpus.chain(inventory.nics.iter().map(Device::Nic)).collect();
+        let gpus = inventory.gpus.iter().map(UnplacedDevice::Gpu);
+        let devices: Vec<UnplacedDevice<'_>> = gpus
+            .chain(inventory.nics.iter().map(UnplacedDevice::Nic))
+            .collect();
         if devices.is_empty() {
             return None;
         }
         let mut picture = Picture::default();
         let mut at = 0;
         let mut seen: BTreeMap<&str, (u32, u32)> = BTreeMap::new();
-        let numa: BTreeSet<Option<u32>> = devices.iter().map(Device::numa).collect();
+        let numa: BTreeSet<Option<u32>> = devices.iter().map(UnplacedDevice::numa).collect();
         for numa in numa {
             let here = devices.iter().filter(|device| device.numa() == numa);
             // Devices on the same switch are adjacent; devices without a switch follow.
-            let mut groups: BTreeMap<(bool, &str, usize), Vec<&Device<'_>>> = BTreeMap::new();
+            let mut groups: BTreeMap<(bool, &str, usize), Vec<&UnplacedDevice<'_>>> =
+                BTreeMap::new();
             for (place, device) in here.enumerate() {
                 let switch = device.switch();
                 let alone = if switch.is_empty() { place + 1 } else { 0 };
@@ -127,10 +130,10 @@ impl Picture {
                 let mut middles = Vec::new();
                 for device in group {
                     let part = match device {
-                        Device::Gpu(gpu) => gpu_part(gpu, holders, at),
-                        Device::Nic(nic) => nic_part(nic, at),
+                        UnplacedDevice::Gpu(gpu) => gpu_part(gpu, holders, at),
+                        UnplacedDevice::Nic(nic) => nic_part(nic, at),
                     };
-                    if let Device::Gpu(gpu) = device {
+                    if let UnplacedDevice::Gpu(gpu) = device {
                         seen.insert(&gpu.id, (gpu.index, part.middle()));
                     }
                     middles.push(part.middle());
@@ -146,7 +149,7 @@ impl Picture {
                 let down = middles.into_iter();
                 let down = down.map(|middle| straight(middle, SWITCHES + BAR, DEVICES));
                 picture.ways.extend(down);
-                picture.parts.push(Part {
+                picture.parts.push(PicturePart {
                     words: format!("PCIe switch {switch}"),
                     ..part
                 });
@@ -184,7 +187,7 @@ impl Picture {
             let most = links.map(|link| link.count).max().unwrap_or_default();
             let name = format!("NVSwitch, {most} NVLinks to each");
             self.parts.push(bar("nvswitch", room, BELOW, &name));
-            let down = middles.iter().map(|middle| Way {
+            let down = middles.iter().map(|middle| LinkPath {
                 class: "nvlink",
                 ..straight(*middle, foot, BELOW)
             });
@@ -205,7 +208,7 @@ impl Picture {
                 let neighbours = from.abs_diff(*to) / (WIDTH + GAP);
                 let deep = (ARC * neighbours.max(1)).min(ARC_MAX);
                 let (middle, bottom) = (u32::midpoint(*from, *to), foot + 2 * deep);
-                self.ways.push(Way {
+                self.ways.push(LinkPath {
                     path: format!("M{from} {foot} Q{middle} {bottom} {to} {foot}"),
                     class: "nvlink",
                     words: format!("{} NVLinks between GPU {one} and GPU {other}", link.count),
@@ -216,8 +219,8 @@ impl Picture {
     }
 }
 
-fn bar(class: &'static str, (x, width): (u32, u32), y: u32, name: &str) -> Part {
-    Part {
+fn bar(class: &'static str, (x, width): (u32, u32), y: u32, name: &str) -> PicturePart {
+    PicturePart {
         x,
         y,
         width,
@@ -229,8 +232,8 @@ fn bar(class: &'static str, (x, width): (u32, u32), y: u32, name: &str) -> Part 
     }
 }
 
-fn straight(x: u32, from: u32, to: u32) -> Way {
-    Way {
+fn straight(x: u32, from: u32, to: u32) -> LinkPath {
+    LinkPath {
         path: format!("M{x} {from} V{to}"),
         class: "pcie",
         words: String::new(),
@@ -248,7 +251,7 @@ fn numa_name(inventory: &NodeInventory, numa: Option<u32>) -> String {
     }
 }
 
-fn gpu_part(gpu: &GpuDevice, holders: &BTreeMap<String, String>, x: u32) -> Part {
+fn gpu_part(gpu: &GpuDevice, holders: &BTreeMap<String, String>, x: u32) -> PicturePart {
     let slices = gpu.slices.iter().flatten();
     let ids = std::iter::once(&gpu.id).chain(slices.map(|slice| &slice.id));
     let held: BTreeSet<&String> = ids.filter_map(|id| holders.get(id)).collect();
@@ -273,7 +276,7 @@ fn gpu_part(gpu: &GpuDevice, holders: &BTreeMap<String, String>, x: u32) -> Part
         true => "free".to_owned(),
         false => format!("used by {}", all.join(", ")),
     };
-    Part {
+    PicturePart {
         x,
         y: DEVICES,
         width: WIDTH,
@@ -285,12 +288,12 @@ fn gpu_part(gpu: &GpuDevice, holders: &BTreeMap<String, String>, x: u32) -> Part
     }
 }
 
-fn nic_part(nic: &NicDevice, x: u32) -> Part {
+fn nic_part(nic: &NicDevice, x: u32) -> PicturePart {
     let (class, more) = match nic.gbits {
         0 => ("down", "no link".to_owned()),
         gbits => ("nic", format!("{gbits} Gb/s")),
     };
-    Part {
+    PicturePart {
         x,
         y: DEVICES,
         width: WIDTH,
@@ -314,7 +317,7 @@ fn short(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use resources::devices::{GpuLink, NumaNode};
+    use resources::devices::{GpuLink, ReportedNumaNode};
 
     use super::*;
 
@@ -349,7 +352,7 @@ mod tests {
         }
     }
 
-    fn part<'a>(picture: &'a Picture, name: &str) -> &'a Part {
+    fn part<'a>(picture: &'a Picture, name: &str) -> &'a PicturePart {
         let found = picture.parts.iter().find(|part| part.name == name);
         found.unwrap_or_else(|| panic!("{name} is not in {picture:#?}"))
     }
@@ -363,7 +366,7 @@ mod tests {
                 gpu(2, Some(1), ""),
             ],
             nics: vec![nic(0, Some(0), "s0", 400), nic(1, Some(1), "", 0)],
-            numa_nodes: vec![NumaNode {
+            numa_nodes: vec![ReportedNumaNode {
                 id: 0,
                 cpus: (0..48).collect(),
                 memory_bytes: 0,

@@ -14,7 +14,7 @@ use serde::Deserialize;
 /// A pod for the pages.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(from = "Wire")]
-pub(super) struct Sight {
+pub(super) struct PodRow {
     /// Without owners and finalizers, and of the annotations only the allocated devices.
     pub(super) metadata: ObjectMeta,
     pub(super) node: Option<String>,
@@ -25,7 +25,7 @@ pub(super) struct Sight {
     pub(super) containers: Vec<ContainerStatus>,
 }
 
-impl Sight {
+impl PodRow {
     pub(super) fn phase(&self) -> &str {
         self.phase.as_deref().unwrap_or("Pending")
     }
@@ -51,7 +51,7 @@ impl Sight {
     }
 }
 
-impl Resource for Sight {
+impl Resource for PodRow {
     const API_VERSION: &'static str = Pod::API_VERSION;
     const GROUP: &'static str = Pod::GROUP;
     const KIND: &'static str = Pod::KIND;
@@ -60,7 +60,7 @@ impl Resource for Sight {
     type Scope = NamespaceResourceScope;
 }
 
-impl Metadata for Sight {
+impl Metadata for PodRow {
     type Ty = ObjectMeta;
 
     fn metadata(&self) -> &ObjectMeta {
@@ -127,15 +127,15 @@ impl WireSpec {
     }
 }
 
-impl From<Wire> for Sight {
-    fn from(mut wire: Wire) -> Sight {
+impl From<Wire> for PodRow {
+    fn from(mut wire: Wire) -> PodRow {
         let meta = wire.metadata;
         let devices = meta.annotations.and_then(|mut all| {
             let (name, chosen) = all.remove_entry(names::DEVICES)?;
             Some(BTreeMap::from([(name, chosen)]))
         });
         let node = wire.spec.node_name.take().filter(|node| !node.is_empty());
-        Sight {
+        PodRow {
             requests: match &node {
                 Some(_) => wire.spec.requests(),
                 None => Amounts::default(),
@@ -166,7 +166,7 @@ mod tests {
 
     #[test]
     fn a_pod_is_read_for_what_pages_show_of_it() {
-        let sight: Sight = serde_json::from_value(json!({
+        let sight: PodRow = serde_json::from_value(json!({
             "apiVersion": "v1", "kind": "Pod",
             "metadata": {
                 "name": "p", "namespace": "ns", "resourceVersion": "7", "labels": {"a": "b"},
@@ -192,7 +192,7 @@ mod tests {
 
     #[test]
     fn a_pod_without_a_node_or_a_status_asks_for_nothing_yet() {
-        let sight: Sight = serde_json::from_value(json!({
+        let sight: PodRow = serde_json::from_value(json!({
             "metadata": {"name": "p"},
             "spec": {"containers": [{"name": "main", "resources": {"requests": {"cpu": "1"}}}]},
         }))

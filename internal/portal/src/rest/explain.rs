@@ -59,7 +59,7 @@ async fn waiting(portal: &Portal, caller: &Caller, state: &str, report: &Placeme
         "sentence": report.sentence(),
         "binding": report.binding,
         "would_fit": report.would_fit,
-        "may_start": report.estimate.map(|estimate| estimate.words()),
+        "may_start": report.estimate.map(|estimate| estimate.message()),
         "evictions": report.evictions,
         "could_evict": preemptable_words(&victims),
         "victims": victims,

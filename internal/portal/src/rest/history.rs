@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::api::ListParams;
 use resources::access::Caller;
-use resources::record::Record;
+use resources::record::DecisionRecord;
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -17,12 +17,12 @@ use crate::state::{Portal, SignedIn};
 
 /// A record and its gang.
 #[derive(Serialize)]
-pub struct Line {
+pub struct HistoryLine {
     /// The PodGroup's name, or the pod's for a pod without one.
     pub group: String,
     /// The decision.
     #[serde(flatten)]
-    pub record: Record,
+    pub record: DecisionRecord,
 }
 
 /// Answers `GET /api/v1/jobs/{namespace}/{kind}/{name}/history`.
@@ -53,7 +53,7 @@ pub async fn lines(
     caller: &Caller,
     namespace: &str,
     name: &str,
-) -> Result<Vec<Line>, Problem> {
+) -> Result<Vec<HistoryLine>, Problem> {
     may(portal, caller, namespace)?;
     let mut lines = of(portal, namespace, name);
     let pods: Api<Pod> = Api::namespaced(portal.client(caller), namespace);
@@ -66,9 +66,9 @@ pub async fn lines(
     Ok(lines)
 }
 
-fn of(portal: &Portal, namespace: &str, group: &str) -> Vec<Line> {
+fn of(portal: &Portal, namespace: &str, group: &str) -> Vec<HistoryLine> {
     let records = (portal.hooks.history)(namespace, group).into_iter();
-    let line = |record| Line {
+    let line = |record| HistoryLine {
         group: group.to_owned(),
         record,
     };
@@ -77,7 +77,7 @@ fn of(portal: &Portal, namespace: &str, group: &str) -> Vec<Line> {
 
 /// Refuses callers that may not read gangs in a namespace.
 pub fn may(portal: &Portal, caller: &Caller, namespace: &str) -> Result<(), Problem> {
-    match portal.sees(caller, "scheduling.volcano.sh", "podgroups", namespace) {
+    match portal.may_see(caller, "scheduling.volcano.sh", "podgroups", namespace) {
         true => Ok(()),
         false => Err(Problem::forbidden(format!(
             "user {:?} may not see decisions in namespace {namespace:?}; an administrator can bind a role that permits it",

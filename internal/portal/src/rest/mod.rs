@@ -20,7 +20,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::Problem;
-use crate::board::{Cluster, Standing};
+use crate::board::{ActiveAlert, ClusterTotals};
 use crate::routes::Routes;
 use crate::state::{Portal, SignedIn};
 
@@ -73,7 +73,7 @@ async fn overview(State(portal): State<Portal>, SignedIn(caller): SignedIn) -> J
     let jobs = portal.jobs(&caller, Timestamp::now());
     let count = |state: &str| jobs.iter().filter(|job| job.state == state).count();
     Json(json!({
-        "cluster": Cluster::of(&nodes),
+        "cluster": ClusterTotals::of(&nodes),
         "nodes": nodes,
         "queues": portal.queues(&caller).unwrap_or_default(),
         "jobs": {"total": jobs.len(), "running": count("Running"), "failed": count("Failed")},
@@ -84,7 +84,7 @@ async fn overview(State(portal): State<Portal>, SignedIn(caller): SignedIn) -> J
 struct OnNode<'a> {
     node: &'a str,
     #[serde(flatten)]
-    alert: &'a Standing,
+    alert: &'a ActiveAlert,
 }
 
 /// The active alerts of nodes' GPUs, by node.

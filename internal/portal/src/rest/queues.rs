@@ -4,7 +4,7 @@ use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use resources::access::Caller;
-use resources::standing::QueueStanding;
+use resources::queue_status::QueueUsageStatus;
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -24,7 +24,7 @@ pub struct QueueAnswer {
     pub running: i64,
     /// The scheduler's status. Of the pending gangs it contains those that the caller may see.
     #[serde(flatten)]
-    pub standing: QueueStanding,
+    pub standing: QueueUsageStatus,
 }
 
 /// Answers `GET /api/v1/queues`.
@@ -64,16 +64,16 @@ pub async fn answer(portal: &Portal, caller: &Caller, name: &str) -> Result<Queu
 fn with(
     portal: &Portal,
     row: QueueRow,
-    standing: Option<QueueStanding>,
+    standing: Option<QueueUsageStatus>,
     caller: &Caller,
 ) -> QueueAnswer {
-    let mut standing = standing.unwrap_or_else(|| QueueStanding {
+    let mut standing = standing.unwrap_or_else(|| QueueUsageStatus {
         name: row.name.clone(),
         weight: row.weight as f64,
-        ..QueueStanding::default()
+        ..QueueUsageStatus::default()
     });
     standing.waiting.retain(|(namespace, _)| {
-        portal.sees(caller, "scheduling.volcano.sh", "podgroups", namespace)
+        portal.may_see(caller, "scheduling.volcano.sh", "podgroups", namespace)
     });
     QueueAnswer {
         state: row.state,

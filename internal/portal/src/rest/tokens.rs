@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::Problem;
-use crate::state::{AskProblem, NewJoinToken, Portal, SignedIn};
+use crate::state::{NewJoinToken, NodeRequestProblem, Portal, SignedIn};
 
 const DAY: u64 = 24 * 3600;
 
@@ -134,7 +134,7 @@ fn require(
 }
 
 /// Converts an error of a request about nodes; keeps its text.
-fn refused(problem: AskProblem) -> Problem {
+fn refused(problem: NodeRequestProblem) -> Problem {
     let status = StatusCode::from_u16(problem.status).unwrap_or(StatusCode::BAD_GATEWAY);
     let code = match status {
         StatusCode::UNPROCESSABLE_ENTITY => "invalid",

@@ -15,11 +15,11 @@ use resources::report::{PlacementReport, preemptable_words};
 use serde::Deserialize;
 use serde_json::json;
 
-use super::{Frame, Reader, message, page as render};
+use super::{PageCaller, PageFrame, message, page as render};
 use crate::Problem;
 use crate::board::{JobDetail, caught_up};
 use crate::rest::explain::{api_of, job_kind};
-use crate::rest::history::{self, Line};
+use crate::rest::history::{self, HistoryLine};
 use crate::state::{LogQuery, Portal};
 
 /// How many lines of a log a page without scripts shows.
@@ -39,7 +39,7 @@ pub struct Address {
 /// The rank whose log is open.
 #[derive(Deserialize, Default)]
 #[serde(default)]
-pub struct Open {
+pub struct LogPane {
     rank: usize,
 }
 
@@ -57,11 +57,11 @@ struct EventLine {
 #[derive(Template)]
 #[template(path = "job.html")]
 struct JobPage {
-    frame: Frame,
+    frame: PageFrame,
     job: JobDetail,
     report: Option<PlacementReport>,
     could_evict: String,
-    history: Vec<Line>,
+    history: Vec<HistoryLine>,
     events: Vec<EventLine>,
     rank: usize,
     log_source: String,
@@ -73,7 +73,7 @@ pub async fn page_of(
     portal: &Portal,
     caller: &Caller,
     address: &Address,
-    open: &Open,
+    open: &LogPane,
 ) -> Result<Response, Problem> {
     let Address {
         namespace, name, ..
@@ -123,7 +123,7 @@ pub async fn page_of(
     history.truncate(SHOWN_DECISIONS);
     let events = events(portal.client(caller), namespace, &job).await?;
     Ok(render(&JobPage {
-        frame: Frame::of(caller, "jobs"),
+        frame: PageFrame::of(caller, "jobs"),
         report,
         could_evict,
         history,
@@ -147,8 +147,9 @@ async fn find(portal: &Portal, caller: &Caller, address: &Address) -> Option<Job
         let api = api_of(portal.client(caller), namespace, known);
         matches!(api.get_metadata_opt(name).await, Ok(Some(_)))
     };
-    let sees =
-        |group: &str, plural: &str, namespace: &str| portal.sees(caller, group, plural, namespace);
+    let sees = |group: &str, plural: &str, namespace: &str| {
+        portal.may_see(caller, group, plural, namespace)
+    };
     let shown = || {
         portal
             .board
@@ -160,9 +161,9 @@ async fn find(portal: &Portal, caller: &Caller, address: &Address) -> Option<Job
 /// Answers `GET`.
 pub async fn page(
     State(portal): State<Portal>,
-    Reader(caller): Reader,
+    PageCaller(caller): PageCaller,
     Path(address): Path<Address>,
-    Query(open): Query<Open>,
+    Query(open): Query<LogPane>,
 ) -> Response {
     match page_of(&portal, &caller, &address, &open).await {
         Ok(response) => response,
@@ -221,7 +222,7 @@ async fn events(
 
 /// The fields of the buttons.
 #[derive(Deserialize)]
-pub struct Action {
+pub struct JobActions {
     namespace: String,
     kind: String,
     name: String,
@@ -231,8 +232,8 @@ pub struct Action {
 /// Suspends, resumes or deletes.
 pub async fn act(
     State(portal): State<Portal>,
-    Reader(caller): Reader,
-    Path(action): Path<Action>,
+    PageCaller(caller): PageCaller,
+    Path(action): Path<JobActions>,
 ) -> Response {
     match carry_out(&portal, &caller, &action).await {
         Ok(next) => Redirect::to(&next).into_response(),
@@ -240,8 +241,12 @@ pub async fn act(
     }
 }
 
-async fn carry_out(portal: &Portal, caller: &Caller, action: &Action) -> Result<String, Problem> {
-    let Action {
+async fn carry_out(
+    portal: &Portal,
+    caller: &Caller,
+    action: &JobActions,
+) -> Result<String, Problem> {
+    let JobActions {
         namespace,
         kind,
         name,

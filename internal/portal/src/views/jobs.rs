@@ -8,7 +8,7 @@ use axum::response::Response;
 use jiff::Timestamp;
 use serde::Deserialize;
 
-use super::{Frame, Reader, escape, page};
+use super::{PageCaller, PageFrame, escape, page};
 use crate::board::JobRow;
 use crate::state::Portal;
 
@@ -45,7 +45,7 @@ impl Filter {
         )
     }
 
-    fn keeps(&self, job: &JobRow) -> bool {
+    fn selects(&self, job: &JobRow) -> bool {
         job.name.contains(self.q.trim())
             && (self.state.is_empty() || job.state == self.state)
             && (self.namespace.is_empty() || job.namespace == self.namespace)
@@ -64,7 +64,7 @@ impl Filter {
 #[derive(Template)]
 #[template(path = "jobs.html")]
 struct Jobs {
-    frame: Frame,
+    frame: PageFrame,
     jobs: Vec<JobRow>,
     states: Vec<String>,
     namespaces: Vec<String>,
@@ -79,13 +79,13 @@ struct Jobs {
 /// The page.
 pub async fn list(
     State(portal): State<Portal>,
-    Reader(caller): Reader,
+    PageCaller(caller): PageCaller,
     Query(mut filter): Query<Filter>,
 ) -> Response {
     let all = portal.jobs(&caller, Timestamp::now());
     let states: BTreeSet<String> = all.iter().map(|job| job.state.clone()).collect();
     let namespaces: BTreeSet<String> = all.iter().map(|job| job.namespace.clone()).collect();
-    let mut jobs: Vec<JobRow> = all.into_iter().filter(|job| filter.keeps(job)).collect();
+    let mut jobs: Vec<JobRow> = all.into_iter().filter(|job| filter.selects(job)).collect();
     filter.order(&mut jobs);
     let total = jobs.len();
     let pages = total.div_ceil(PAGE).max(1);
@@ -96,7 +96,7 @@ pub async fn list(
         .take(PAGE)
         .collect();
     page(&Jobs {
-        frame: Frame::of(&caller, "jobs"),
+        frame: PageFrame::of(&caller, "jobs"),
         jobs,
         states: states.into_iter().collect(),
         namespaces: namespaces.into_iter().collect(),

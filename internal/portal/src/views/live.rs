@@ -8,7 +8,7 @@ use axum::response::sse::{Event, KeepAlive, Sse};
 use futures::Stream;
 use futures::stream;
 
-use super::Reader;
+use super::PageCaller;
 use crate::state::Portal;
 
 /// The shortest time between two notifications of one page.
@@ -17,7 +17,7 @@ const PACE: Duration = Duration::from_millis(400);
 /// A stream of `changed` events, each with the board's version.
 pub async fn changes(
     State(portal): State<Portal>,
-    _: Reader,
+    _: PageCaller,
 ) -> Sse<impl Stream<Item = Result<Event, Infallible>>> {
     let mut version = portal.board.version();
     version.mark_changed();

@@ -2,12 +2,12 @@
 //! server-sent events, usable without scripts.
 
 mod assets;
-mod door;
 mod job;
 mod jobs;
 mod live;
 mod overview;
 mod queue;
+mod sign_in;
 mod submit;
 
 use askama::Template;
@@ -27,9 +27,9 @@ pub fn routes(routes: Routes) -> Routes {
         .get("/", async || Redirect::to("/ui/"))
         .get("/ui", async || Redirect::to("/ui/"))
         .get("/ui/", overview::overview)
-        .get("/ui/sign-in", door::form)
-        .post("/ui/sign-in", door::sign_in)
-        .post("/ui/sign-out", door::sign_out)
+        .get("/ui/sign-in", sign_in::form)
+        .post("/ui/sign-in", sign_in::sign_in)
+        .post("/ui/sign-out", sign_in::sign_out)
         .get("/ui/jobs", jobs::list)
         .get("/ui/jobs/{namespace}/{kind}/{name}", job::page)
         .post("/ui/jobs/{namespace}/{kind}/{name}/{action}", job::act)
@@ -45,38 +45,38 @@ pub fn routes(routes: Routes) -> Routes {
 }
 
 /// The content of every page's frame.
-pub struct Frame {
+pub struct PageFrame {
     user: String,
     here: &'static str,
     live: bool,
 }
 
-impl Frame {
-    fn of(caller: &Caller, here: &'static str) -> Frame {
-        Frame {
+impl PageFrame {
+    fn of(caller: &Caller, here: &'static str) -> PageFrame {
+        PageFrame {
             user: caller.user.clone(),
             here,
             live: true,
         }
     }
 
-    fn still(caller: &Caller, here: &'static str) -> Frame {
-        Frame {
+    fn still(caller: &Caller, here: &'static str) -> PageFrame {
+        PageFrame {
             live: false,
-            ..Frame::of(caller, here)
+            ..PageFrame::of(caller, here)
         }
     }
 }
 
 /// The caller of a page; a browser without a session is redirected to sign in and back.
-pub struct Reader(Caller);
+pub struct PageCaller(Caller);
 
-impl<S: Sync> FromRequestParts<S> for Reader {
+impl<S: Sync> FromRequestParts<S> for PageCaller {
     type Rejection = Redirect;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Redirect> {
         match parts.extensions.get::<Caller>() {
-            Some(caller) => Ok(Reader(caller.clone())),
+            Some(caller) => Ok(PageCaller(caller.clone())),
             None => {
                 let asked = parts.uri.path_and_query().map_or("/ui/", |p| p.as_str());
                 let next = if parts.method == axum::http::Method::GET {
@@ -139,8 +139,8 @@ fn page_with<T: Template>(status: StatusCode, template: &T) -> Response {
 
 #[derive(Template)]
 #[template(path = "message.html")]
-struct Message<'a> {
-    frame: Frame,
+struct MessagePage<'a> {
+    frame: PageFrame,
     title: &'a str,
     detail: &'a str,
 }
@@ -152,8 +152,8 @@ fn message(caller: &Caller, here: &'static str, problem: &Problem) -> Response {
         StatusCode::FORBIDDEN => "Not allowed",
         _ => "The request failed",
     };
-    let template = Message {
-        frame: Frame::still(caller, here),
+    let template = MessagePage {
+        frame: PageFrame::still(caller, here),
         title,
         detail: problem.detail(),
     };

@@ -6,9 +6,9 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use jiff::Timestamp;
 
-use super::{Frame, Reader, message, page};
+use super::{PageCaller, PageFrame, message, page};
 use crate::Problem;
-use crate::board::{Cluster, JobRow, NodeCard, Picture, QueueRow, Tone};
+use crate::board::{ClusterTotals, JobRow, NodeCard, Picture, QueueRow, Tone};
 use crate::state::Portal;
 
 /// The number of jobs on the overview.
@@ -17,8 +17,8 @@ const RECENT: usize = 8;
 #[derive(Template)]
 #[template(path = "overview.html")]
 struct Overview {
-    frame: Frame,
-    cluster: Cluster,
+    frame: PageFrame,
+    cluster: ClusterTotals,
     cards: Vec<NodeCard>,
     recent: Vec<JobRow>,
     running: usize,
@@ -26,15 +26,15 @@ struct Overview {
 }
 
 /// The first page.
-pub async fn overview(State(portal): State<Portal>, Reader(caller): Reader) -> Response {
+pub async fn overview(State(portal): State<Portal>, PageCaller(caller): PageCaller) -> Response {
     let mut jobs = portal.jobs(&caller, Timestamp::now());
     let count = |tone: Tone| jobs.iter().filter(|job| job.tone == tone).count();
     let (running, waiting) = (count(Tone::Busy), count(Tone::Idle));
     jobs.truncate(RECENT);
     let cards = portal.nodes(&caller).unwrap_or_default();
     page(&Overview {
-        frame: Frame::of(&caller, "overview"),
-        cluster: Cluster::of(&cards),
+        frame: PageFrame::of(&caller, "overview"),
+        cluster: ClusterTotals::of(&cards),
         cards,
         recent: jobs,
         running,
@@ -44,16 +44,16 @@ pub async fn overview(State(portal): State<Portal>, Reader(caller): Reader) -> R
 
 #[derive(Template)]
 #[template(path = "nodes.html")]
-struct Nodes {
-    frame: Frame,
+struct NodesSummary {
+    frame: PageFrame,
     cards: Vec<NodeCard>,
 }
 
 /// All nodes.
-pub async fn nodes(State(portal): State<Portal>, Reader(caller): Reader) -> Response {
+pub async fn nodes(State(portal): State<Portal>, PageCaller(caller): PageCaller) -> Response {
     match portal.nodes(&caller) {
-        Ok(cards) => page(&Nodes {
-            frame: Frame::of(&caller, "nodes"),
+        Ok(cards) => page(&NodesSummary {
+            frame: PageFrame::of(&caller, "nodes"),
             cards,
         }),
         Err(problem) => message(&caller, "nodes", &problem),
@@ -63,7 +63,7 @@ pub async fn nodes(State(portal): State<Portal>, Reader(caller): Reader) -> Resp
 #[derive(Template)]
 #[template(path = "node.html")]
 struct OneNode {
-    frame: Frame,
+    frame: PageFrame,
     card: NodeCard,
     picture: Option<Picture>,
 }
@@ -71,12 +71,12 @@ struct OneNode {
 /// One node.
 pub async fn node(
     State(portal): State<Portal>,
-    Reader(caller): Reader,
+    PageCaller(caller): PageCaller,
     Path(name): Path<String>,
 ) -> Response {
     match portal.node(&caller, &name) {
         Ok(Some((card, picture))) => page(&OneNode {
-            frame: Frame::of(&caller, "nodes"),
+            frame: PageFrame::of(&caller, "nodes"),
             card,
             picture,
         }),
@@ -91,16 +91,16 @@ pub async fn node(
 
 #[derive(Template)]
 #[template(path = "queues.html")]
-struct Queues {
-    frame: Frame,
+struct QueuesSummary {
+    frame: PageFrame,
     queues: Vec<QueueRow>,
 }
 
 /// All queues.
-pub async fn queues(State(portal): State<Portal>, Reader(caller): Reader) -> Response {
+pub async fn queues(State(portal): State<Portal>, PageCaller(caller): PageCaller) -> Response {
     match portal.queues(&caller) {
-        Ok(queues) => page(&Queues {
-            frame: Frame::of(&caller, "queues"),
+        Ok(queues) => page(&QueuesSummary {
+            frame: PageFrame::of(&caller, "queues"),
             queues,
         }),
         Err(problem) => message(&caller, "queues", &problem),

@@ -4,7 +4,7 @@ use askama::Template;
 use axum::extract::{Path, State};
 use axum::response::Response;
 
-use super::{Frame, Reader, message, page};
+use super::{PageCaller, PageFrame, message, page};
 use crate::rest::{QueueAnswer, queue_answer};
 use crate::state::Portal;
 
@@ -14,7 +14,7 @@ const SHOWN_WAITING: usize = 50;
 #[derive(Template)]
 #[template(path = "queue.html")]
 struct QueuePage {
-    frame: Frame,
+    frame: PageFrame,
     queue: QueueAnswer,
     share: String,
     of_entitled: String,
@@ -24,7 +24,7 @@ struct QueuePage {
 /// The page.
 pub async fn one(
     State(portal): State<Portal>,
-    Reader(caller): Reader,
+    PageCaller(caller): PageCaller,
     Path(name): Path<String>,
 ) -> Response {
     match queue_answer(&portal, &caller, &name).await {
@@ -33,7 +33,7 @@ pub async fn one(
             let more = waiting.len().saturating_sub(SHOWN_WAITING);
             waiting.truncate(SHOWN_WAITING);
             page(&QueuePage {
-                frame: Frame::of(&caller, "queues"),
+                frame: PageFrame::of(&caller, "queues"),
                 share: percent(queue.standing.share),
                 of_entitled: percent(queue.standing.share_of_entitled),
                 queue,

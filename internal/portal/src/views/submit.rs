@@ -12,7 +12,7 @@ use resources::registry::{self, Kind};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{Frame, Reader, page};
+use super::{PageCaller, PageFrame, page};
 use crate::state::{Portal, UnreadableManifests};
 
 const FIELD_MANAGER: &str = "muster-ui";
@@ -20,7 +20,7 @@ const FIELD_MANAGER: &str = "muster-ui";
 /// The form's fields.
 #[derive(Deserialize, Clone)]
 #[serde(default)]
-pub struct Command {
+pub struct SubmitForm {
     name: String,
     namespace: String,
     command: String,
@@ -33,9 +33,9 @@ pub struct Command {
     workdir: String,
 }
 
-impl Default for Command {
+impl Default for SubmitForm {
     fn default() -> Self {
-        Command {
+        SubmitForm {
             name: String::new(),
             namespace: "default".to_string(),
             command: String::new(),
@@ -50,7 +50,7 @@ impl Default for Command {
     }
 }
 
-impl Command {
+impl SubmitForm {
     fn manifest(&self) -> Value {
         let mut limits = json!({"memory": self.memory});
         if self.gpus > 0 {
@@ -98,17 +98,17 @@ pub struct Editor {
 #[derive(Template)]
 #[template(path = "submit.html")]
 struct Submit {
-    frame: Frame,
-    form: Command,
+    frame: PageFrame,
+    form: SubmitForm,
     queues: Vec<String>,
     yaml: String,
     problems: Vec<String>,
     notes: Vec<String>,
 }
 
-fn shown(portal: &Portal, caller: &Caller, form: Command, yaml: String) -> Submit {
+fn shown(portal: &Portal, caller: &Caller, form: SubmitForm, yaml: String) -> Submit {
     Submit {
-        frame: Frame::still(caller, "submit"),
+        frame: PageFrame::still(caller, "submit"),
         form,
         queues: portal
             .queues(caller)
@@ -124,7 +124,7 @@ fn shown(portal: &Portal, caller: &Caller, form: Command, yaml: String) -> Submi
 
 /// Why manifests were not submitted; the page shows the text.
 #[derive(Debug, PartialEq, thiserror::Error)]
-enum Refused {
+enum SubmitError {
     /// The text cannot be parsed.
     #[error(transparent)]
     Unreadable(#[from] UnreadableManifests),
@@ -148,15 +148,20 @@ enum Refused {
 }
 
 /// The page.
-pub async fn blank(State(portal): State<Portal>, Reader(caller): Reader) -> Response {
-    page(&shown(&portal, &caller, Command::default(), String::new()))
+pub async fn blank(State(portal): State<Portal>, PageCaller(caller): PageCaller) -> Response {
+    page(&shown(
+        &portal,
+        &caller,
+        SubmitForm::default(),
+        String::new(),
+    ))
 }
 
 /// Writes the form's job into the editor.
 pub async fn from_form(
     State(portal): State<Portal>,
-    Reader(caller): Reader,
-    Form(form): Form<Command>,
+    PageCaller(caller): PageCaller,
+    Form(form): Form<SubmitForm>,
 ) -> Response {
     let yaml = serde_norway::to_string(&form.manifest()).unwrap_or_default();
     page(&shown(&portal, &caller, form, yaml))
@@ -165,20 +170,20 @@ pub async fn from_form(
 /// Checks the editor's manifests, or submits them.
 pub async fn submit(
     State(portal): State<Portal>,
-    Reader(caller): Reader,
+    PageCaller(caller): PageCaller,
     Form(editor): Form<Editor>,
 ) -> Response {
     let namespace = match editor.namespace.trim() {
         "" => "default",
         namespace => namespace,
     };
-    let form = Command {
+    let form = SubmitForm {
         namespace: namespace.to_string(),
-        ..Command::default()
+        ..SubmitForm::default()
     };
     let mut answer = shown(&portal, &caller, form, editor.yaml.clone());
     let read = (portal.hooks.read_manifests)(caller.clone(), editor.yaml).await;
-    let manifests = match read.map_err(Refused::from).and_then(complete) {
+    let manifests = match read.map_err(SubmitError::from).and_then(complete) {
         Ok(manifests) => manifests,
         Err(problem) => {
             answer.problems.push(problem.to_string());
@@ -218,19 +223,19 @@ pub async fn submit(
 const MOST_MANIFESTS: usize = 256;
 
 /// Refuses manifests without apiVersion or kind, and too many or none.
-fn complete(manifests: Vec<Value>) -> Result<Vec<Value>, Refused> {
+fn complete(manifests: Vec<Value>) -> Result<Vec<Value>, SubmitError> {
     for (at, manifest) in manifests.iter().enumerate() {
         for field in ["apiVersion", "kind"] {
             if !manifest[field].is_string() {
                 let number = at + 1;
-                return Err(Refused::Incomplete { number, field });
+                return Err(SubmitError::Incomplete { number, field });
             }
         }
     }
     match manifests.len() {
-        0 => Err(Refused::Empty),
+        0 => Err(SubmitError::Empty),
         1..=MOST_MANIFESTS => Ok(manifests),
-        count => Err(Refused::TooMany { count }),
+        count => Err(SubmitError::TooMany { count }),
     }
 }
 
@@ -246,7 +251,7 @@ async fn apply(
     manifest: &Value,
     namespace: &str,
     dry_run: bool,
-) -> Result<Value, Refused> {
+) -> Result<Value, SubmitError> {
     let object = format!(
         "{} {}",
         manifest["kind"].as_str().unwrap_or(""),
@@ -254,13 +259,13 @@ async fn apply(
     );
     let Some(kind) = kind_of(manifest) else {
         let api_version = manifest["apiVersion"].as_str().unwrap_or("").to_owned();
-        return Err(Refused::UnknownKind {
+        return Err(SubmitError::UnknownKind {
             object,
             api_version,
         });
     };
     let Some(name) = manifest["metadata"]["name"].as_str() else {
-        return Err(Refused::NoName { object });
+        return Err(SubmitError::NoName { object });
     };
     let namespace = manifest["metadata"]["namespace"]
         .as_str()
@@ -278,13 +283,13 @@ async fn apply(
     let applied = api.patch(name, &parameters, &Patch::Apply(manifest)).await;
     match applied {
         Ok(applied) => {
-            serde_json::to_value(applied).map_err(|error| Refused::Answer(error.to_string()))
+            serde_json::to_value(applied).map_err(|error| SubmitError::Answer(error.to_string()))
         }
-        Err(kube::Error::Api(status)) => Err(Refused::NotApplied {
+        Err(kube::Error::Api(status)) => Err(SubmitError::NotApplied {
             object,
             detail: status.message,
         }),
-        Err(error) => Err(Refused::NotApplied {
+        Err(error) => Err(SubmitError::NotApplied {
             object,
             detail: error.to_string(),
         }),
@@ -338,12 +343,12 @@ mod tests {
 
     #[test]
     fn the_form_writes_a_job_with_a_master_and_workers() {
-        let form = Command {
+        let form = SubmitForm {
             name: "j".into(),
             command: "echo hi".into(),
             replicas: 3,
             gpus: 2,
-            ..Command::default()
+            ..SubmitForm::default()
         };
         let job = form.manifest();
         assert_eq!(job["spec"]["pytorchReplicaSpecs"]["Worker"]["replicas"], 2);
@@ -356,7 +361,7 @@ mod tests {
 
     #[test]
     fn what_is_no_manifest_is_named_with_its_place() {
-        assert_eq!(complete(Vec::new()), Err(Refused::Empty));
+        assert_eq!(complete(Vec::new()), Err(SubmitError::Empty));
         let pod = json!({"apiVersion": "v1", "kind": "Pod"});
         let wrong = complete(vec![pod, json!({"kind": "Pod"})]).unwrap_err();
         assert_eq!(wrong.to_string(), "manifest 2: apiVersion: Required value");

@@ -103,9 +103,9 @@ fn merge_defaults(container: &mut Value, range: &LimitRange, word: &str, notes: 
     }
 }
 
-pub(super) type List = BTreeMap<String, Quantity>;
+pub(super) type LimitList = BTreeMap<String, Quantity>;
 
-fn read(resources: &Value, list: &str) -> List {
+fn read(resources: &Value, list: &str) -> LimitList {
     json::members(resources, &[list])
         .filter_map(|(k, v)| Some((k.clone(), json::quantity_of(v)?)))
         .collect()
@@ -113,15 +113,15 @@ fn read(resources: &Value, list: &str) -> List {
 
 /// The total that a pod's containers request: the larger of all containers with the sidecars, and each init container
 /// with the sidecars before it.
-pub(super) fn pod_total(pod: &Value, list: &str) -> List {
-    let mut total = List::new();
+pub(super) fn pod_total(pod: &Value, list: &str) -> LimitList {
+    let mut total = LimitList::new();
     for container in json::items(pod, &["spec", "containers"]) {
         for (name, quantity) in read(json::at(container, &["resources"]), list) {
             let sum = total.get(&name).copied().unwrap_or_default() + quantity;
             total.insert(name, sum);
         }
     }
-    let mut sidecars = List::new();
+    let mut sidecars = LimitList::new();
     for container in json::items(pod, &["spec", "initContainers"]) {
         let restartable = json::text(container, &["restartPolicy"]) == "Always";
         for (name, quantity) in read(json::at(container, &["resources"]), list) {
@@ -138,9 +138,14 @@ pub(super) fn pod_total(pod: &Value, list: &str) -> List {
     total
 }
 
-fn check(item: &LimitRangeItem, requests: &List, limits: &List, broken: &mut Vec<String>) {
+fn check(
+    item: &LimitRangeItem,
+    requests: &LimitList,
+    limits: &LimitList,
+    broken: &mut Vec<String>,
+) {
     let kind = &item.type_;
-    let each = |list: &Option<BTreeMap<String, K8sQuantity>>| -> List {
+    let each = |list: &Option<BTreeMap<String, K8sQuantity>>| -> LimitList {
         list.iter()
             .flatten()
             .filter_map(|(name, q)| Some((name.clone(), Quantity::parse_k8s(q).ok()?)))

@@ -16,9 +16,9 @@ mod templates;
 
 pub use critical::{Critical, critical, takes_critical_pods};
 pub use limits::limit_ranges;
-pub use node_access::{Need, Reference, Source, need, references};
+pub use node_access::{AccessCondition, ReferenceKind, ReferencedObject, need, references};
 pub use node_restriction::{is_reserved_node_label, node_restriction};
 pub use owner::{NotYourWork, NotYours, OWNED, keep_work, owner};
 pub use priority::{HIGHEST_USER_PRIORITY, PriorityError, SYSTEM_CLASSES, priority};
 pub use queue_use::{NotAdmitted, admits_namespace, default_queue, name_queue, queues_named};
-pub use reserved::{Holder, Violation, keep_reserved, reserved};
+pub use reserved::{AllowedWriter, ReservedFieldViolation, keep_reserved, reserved};

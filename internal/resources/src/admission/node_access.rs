@@ -6,14 +6,14 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use crate::access::Attributes;
+use crate::access::RequestAttributes;
 use crate::json;
 use crate::names;
 use crate::selector::FieldSelector;
 
 /// The kind of an object that a pod refers to in its own namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Source {
+pub enum ReferenceKind {
     /// A Secret.
     Secret,
     /// A ConfigMap.
@@ -26,16 +26,16 @@ pub enum Source {
 
 /// An object that a pod refers to.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Reference {
+pub struct ReferencedObject {
     /// Its kind.
-    pub source: Source,
+    pub source: ReferenceKind,
     /// Its name.
     pub name: String,
 }
 
 /// The condition under which a node's request is permitted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Need<'a> {
+pub enum AccessCondition<'a> {
     /// No condition: the request is permitted.
     Nothing,
     /// The request is never permitted.
@@ -52,25 +52,29 @@ pub enum Need<'a> {
         /// The namespace of both.
         namespace: &'a str,
         /// The object.
-        to: Reference,
+        to: ReferencedObject,
     },
 }
 
-impl Need<'_> {
+impl AccessCondition<'_> {
     fn nothing_if(permitted: bool) -> Self {
         if permitted {
-            Need::Nothing
+            AccessCondition::Nothing
         } else {
-            Need::Never
+            AccessCondition::Never
         }
     }
 }
 
 /// The condition for a request of the node. `selector` is the request's field selector, empty if it has none: a list is
 /// permitted only if the field selector restricts it.
-pub fn need<'a>(node: &str, request: &Attributes<'a>, selector: &str) -> Need<'a> {
+pub fn need<'a>(
+    node: &str,
+    request: &RequestAttributes<'a>,
+    selector: &str,
+) -> AccessCondition<'a> {
     if node.is_empty() {
-        return Need::Never;
+        return AccessCondition::Never;
     }
     let verb = request.verb;
     let reads = matches!(verb, "get" | "list" | "watch");
@@ -79,66 +83,74 @@ pub fn need<'a>(node: &str, request: &Attributes<'a>, selector: &str) -> Need<'a
     match (request.group, request.resource, request.subresource) {
         ("authorization.k8s.io", "selfsubjectaccessreviews" | "selfsubjectrulesreviews", None)
         | ("authentication.k8s.io", "selfsubjectreviews", None) => {
-            Need::nothing_if(verb == "create")
+            AccessCondition::nothing_if(verb == "create")
         }
         // The name of a new Node is in the body: `node_restriction` looks at it.
-        ("", "nodes", None) => Need::nothing_if(match verb {
+        ("", "nodes", None) => AccessCondition::nothing_if(match verb {
             "create" => true,
             "list" | "watch" => {
                 selected(request, selector, "metadata.name").as_deref() == Some(node)
             }
             _ => own && (reads || changes),
         }),
-        ("", "nodes", Some("status")) => Need::nothing_if(own && (verb == "get" || changes)),
+        ("", "nodes", Some("status")) => {
+            AccessCondition::nothing_if(own && (verb == "get" || changes))
+        }
         ("", "pods", None) => match verb {
-            "list" | "watch" if request.name.is_none() => {
-                Need::nothing_if(exactly(selector, "spec.nodeName").as_deref() == Some(node))
-            }
+            "list" | "watch" if request.name.is_none() => AccessCondition::nothing_if(
+                exactly(selector, "spec.nodeName").as_deref() == Some(node),
+            ),
             "get" | "watch" | "delete" => bound(request),
-            _ => Need::Never,
+            _ => AccessCondition::Never,
         },
         ("", "pods", Some("status")) if verb == "get" || changes => bound(request),
         ("", "pods", Some("eviction")) if verb == "create" => bound(request),
-        ("", "secrets", None) if reads => referred(request, selector, Source::Secret),
-        ("", "configmaps", None) if reads => referred(request, selector, Source::ConfigMap),
+        ("", "secrets", None) if reads => referred(request, selector, ReferenceKind::Secret),
+        ("", "configmaps", None) if reads => referred(request, selector, ReferenceKind::ConfigMap),
         ("", "persistentvolumeclaims", None) if verb == "get" => {
-            referred(request, selector, Source::Claim)
+            referred(request, selector, ReferenceKind::Claim)
         }
         ("", "serviceaccounts", Some("token")) if verb == "create" => {
-            referred(request, selector, Source::ServiceAccount)
+            referred(request, selector, ReferenceKind::ServiceAccount)
         }
-        ("", "events", None) => Need::nothing_if(changes || verb == "create"),
-        ("", "services", None) | ("node.k8s.io", "runtimeclasses", None) => Need::nothing_if(reads),
-        ("coordination.k8s.io", "leases", None) => Need::nothing_if(
+        ("", "events", None) => AccessCondition::nothing_if(changes || verb == "create"),
+        ("", "services", None) | ("node.k8s.io", "runtimeclasses", None) => {
+            AccessCondition::nothing_if(reads)
+        }
+        ("coordination.k8s.io", "leases", None) => AccessCondition::nothing_if(
             request.namespace == Some(names::NODE_LEASES)
                 && (verb == "create" || own && (verb == "get" || verb == "delete" || changes)),
         ),
-        _ => Need::Never,
+        _ => AccessCondition::Never,
     }
 }
 
-fn bound<'a>(request: &Attributes<'a>) -> Need<'a> {
+fn bound<'a>(request: &RequestAttributes<'a>) -> AccessCondition<'a> {
     match (request.namespace, request.name) {
-        (Some(namespace), Some(pod)) => Need::Bound { namespace, pod },
-        _ => Need::Never,
+        (Some(namespace), Some(pod)) => AccessCondition::Bound { namespace, pod },
+        _ => AccessCondition::Never,
     }
 }
 
-fn referred<'a>(request: &Attributes<'a>, selector: &str, source: Source) -> Need<'a> {
+fn referred<'a>(
+    request: &RequestAttributes<'a>,
+    selector: &str,
+    source: ReferenceKind,
+) -> AccessCondition<'a> {
     let Some(namespace) = request.namespace else {
-        return Need::Never;
+        return AccessCondition::Never;
     };
     match selected(request, selector, "metadata.name") {
-        Some(name) => Need::Referred {
+        Some(name) => AccessCondition::Referred {
             namespace,
-            to: Reference { source, name },
+            to: ReferencedObject { source, name },
         },
-        None => Need::Never,
+        None => AccessCondition::Never,
     }
 }
 
 /// The one name that a request is restricted to: from its path, or from the selector of a list.
-fn selected(request: &Attributes<'_>, selector: &str, path: &str) -> Option<String> {
+fn selected(request: &RequestAttributes<'_>, selector: &str, path: &str) -> Option<String> {
     match request.name {
         Some(name) => Some(name.to_owned()),
         None => exactly(selector, path),
@@ -168,36 +180,42 @@ const VOLUME_SECRETS: [&[&str]; 10] = [
 ];
 
 /// Everything that a pod refers to, without repeats.
-pub fn references(pod: &Value) -> BTreeSet<Reference> {
+pub fn references(pod: &Value) -> BTreeSet<ReferencedObject> {
     let mut all = BTreeSet::new();
-    let mut add = |source: Source, name: &str| {
+    let mut add = |source: ReferenceKind, name: &str| {
         if !name.is_empty() {
             let name = name.to_owned();
-            all.insert(Reference { source, name });
+            all.insert(ReferencedObject { source, name });
         }
     };
     let spec = json::at(pod, &["spec"]);
     add(
-        Source::ServiceAccount,
+        ReferenceKind::ServiceAccount,
         json::text(spec, &["serviceAccountName"]),
     );
     for secret in json::items(spec, &["imagePullSecrets"]) {
-        add(Source::Secret, json::text(secret, &["name"]));
+        add(ReferenceKind::Secret, json::text(secret, &["name"]));
     }
     for list in ["initContainers", "containers", "ephemeralContainers"] {
         for container in json::items(spec, &[list]) {
             for env in json::items(container, &["env"]) {
                 let from = json::at(env, &["valueFrom"]);
-                add(Source::Secret, json::text(from, &["secretKeyRef", "name"]));
                 add(
-                    Source::ConfigMap,
+                    ReferenceKind::Secret,
+                    json::text(from, &["secretKeyRef", "name"]),
+                );
+                add(
+                    ReferenceKind::ConfigMap,
                     json::text(from, &["configMapKeyRef", "name"]),
                 );
             }
             for from in json::items(container, &["envFrom"]) {
-                add(Source::Secret, json::text(from, &["secretRef", "name"]));
                 add(
-                    Source::ConfigMap,
+                    ReferenceKind::Secret,
+                    json::text(from, &["secretRef", "name"]),
+                );
+                add(
+                    ReferenceKind::ConfigMap,
                     json::text(from, &["configMapRef", "name"]),
                 );
             }
@@ -205,24 +223,27 @@ pub fn references(pod: &Value) -> BTreeSet<Reference> {
     }
     for volume in json::items(spec, &["volumes"]) {
         for path in VOLUME_SECRETS {
-            add(Source::Secret, json::text(volume, path));
+            add(ReferenceKind::Secret, json::text(volume, path));
         }
         add(
-            Source::ConfigMap,
+            ReferenceKind::ConfigMap,
             json::text(volume, &["configMap", "name"]),
         );
         let claim = json::text(volume, &["persistentVolumeClaim", "claimName"]);
-        add(Source::Claim, claim);
+        add(ReferenceKind::Claim, claim);
         if json::has(volume, &["ephemeral"]) {
             // The claim that is created for the pod.
             let pod = json::text(pod, &["metadata", "name"]);
             let volume = json::text(volume, &["name"]);
-            add(Source::Claim, &format!("{pod}-{volume}"));
+            add(ReferenceKind::Claim, &format!("{pod}-{volume}"));
         }
         for projected in json::items(volume, &["projected", "sources"]) {
-            add(Source::Secret, json::text(projected, &["secret", "name"]));
             add(
-                Source::ConfigMap,
+                ReferenceKind::Secret,
+                json::text(projected, &["secret", "name"]),
+            );
+            add(
+                ReferenceKind::ConfigMap,
                 json::text(projected, &["configMap", "name"]),
             );
         }
@@ -241,12 +262,12 @@ mod tests {
         let mut words = text.split(' ');
         let verb = words.next().unwrap();
         let mut parts = words.next().unwrap().split('/');
-        let mut request = Attributes {
+        let mut request = RequestAttributes {
             verb,
             group: parts.next().unwrap(),
             resource: parts.next().unwrap(),
             subresource: parts.next(),
-            ..Attributes::default()
+            ..RequestAttributes::default()
         };
         let mut selector = "";
         for word in words {
@@ -257,10 +278,10 @@ mod tests {
             }
         }
         match need("n1", &request, selector) {
-            Need::Nothing => "yes".to_owned(),
-            Need::Never => "no".to_owned(),
-            Need::Bound { namespace, pod } => format!("bound {namespace}/{pod}"),
-            Need::Referred { namespace, to } => {
+            AccessCondition::Nothing => "yes".to_owned(),
+            AccessCondition::Never => "no".to_owned(),
+            AccessCondition::Bound { namespace, pod } => format!("bound {namespace}/{pod}"),
+            AccessCondition::Referred { namespace, to } => {
                 format!("{:?} {namespace}/{}", to.source, to.name)
             }
         }
@@ -337,13 +358,16 @@ mod tests {
 
     #[test]
     fn a_node_without_a_name_may_do_nothing() {
-        let request = Attributes {
+        let request = RequestAttributes {
             verb: "list",
             resource: "pods",
-            ..Attributes::default()
+            ..RequestAttributes::default()
         };
-        assert_eq!(need("", &request, "spec.nodeName="), Need::Never);
-        assert_eq!(need("n1", &request, "spec.nodeName="), Need::Never);
+        assert_eq!(need("", &request, "spec.nodeName="), AccessCondition::Never);
+        assert_eq!(
+            need("n1", &request, "spec.nodeName="),
+            AccessCondition::Never
+        );
     }
 
     #[test]
@@ -367,19 +391,19 @@ mod tests {
                 {"emptyDir": {}},
             ],
         }});
-        let of = |source: Source| -> Vec<String> {
+        let of = |source: ReferenceKind| -> Vec<String> {
             let all = references(&pod).into_iter();
             all.filter(|one| one.source == source)
                 .map(|one| one.name)
                 .collect()
         };
         assert_eq!(
-            of(Source::Secret),
+            of(ReferenceKind::Secret),
             ["s1", "s2", "s3", "s4", "s5", "s6", "s7"]
         );
-        assert_eq!(of(Source::ConfigMap), ["c1", "c2", "c3", "c4"]);
-        assert_eq!(of(Source::Claim), ["p-own", "v1"]);
-        assert_eq!(of(Source::ServiceAccount), ["account"]);
+        assert_eq!(of(ReferenceKind::ConfigMap), ["c1", "c2", "c3", "c4"]);
+        assert_eq!(of(ReferenceKind::Claim), ["p-own", "v1"]);
+        assert_eq!(of(ReferenceKind::ServiceAccount), ["account"]);
         assert_eq!(references(&json!({"spec": [7]})), BTreeSet::new());
     }
 }

@@ -11,7 +11,7 @@ use crate::registry::Kind;
 use crate::registry::pod::{is_extended, qos_class};
 
 /// Amounts keyed by quota resource names: `pods`, `requests.cpu`, `count/jobs.batch`.
-pub type Usage = BTreeMap<String, Quantity>;
+pub type QuotaUsage = BTreeMap<String, Quantity>;
 
 /// If one of these is limited, every container must set it: a rule of Kubernetes' first quotas.
 const MUST_SPECIFY: [&str; 6] = [
@@ -34,9 +34,9 @@ const COUNTED: [&str; 7] = [
 ];
 
 /// The usage of an object. A pod that has ended counts only as an object.
-pub fn usage_of(kind: &Kind, object: &Value) -> Usage {
+pub fn usage_of(kind: &Kind, object: &Value) -> QuotaUsage {
     let one = Quantity::from_value(1);
-    let mut usage = Usage::new();
+    let mut usage = QuotaUsage::new();
     usage.insert(format!("count/{}", kind.qualified()), one);
     if !kind.group.is_empty() {
         return usage;
@@ -90,7 +90,7 @@ fn has_ended(pod: &Value) -> bool {
 }
 
 /// A pod's requests and limits under the resource names of quotas.
-fn pod_usage(pod: &Value, usage: &mut Usage) {
+fn pod_usage(pod: &Value, usage: &mut QuotaUsage) {
     for (list, prefix) in [("requests", "requests."), ("limits", "limits.")] {
         for (name, amount) in super::limits::pod_total(pod, list) {
             let native = matches!(name.as_str(), "cpu" | "memory" | "ephemeral-storage");
@@ -168,7 +168,7 @@ fn crosses_namespaces(spec: &Value) -> bool {
 }
 
 /// The amounts that a quota allows, from its spec.
-pub fn hard(quota: &ResourceQuota) -> Usage {
+pub fn hard(quota: &ResourceQuota) -> QuotaUsage {
     let hard = quota
         .spec
         .iter()
@@ -180,7 +180,12 @@ pub fn hard(quota: &ResourceQuota) -> Usage {
 
 /// The message if `used` plus `requested` exceeds `hard`; `None` if it fits. Only resources that `hard` names and that
 /// are requested count.
-pub fn exceeded(name: &str, hard: &Usage, used: &Usage, requested: &Usage) -> Option<String> {
+pub fn exceeded(
+    name: &str,
+    hard: &QuotaUsage,
+    used: &QuotaUsage,
+    requested: &QuotaUsage,
+) -> Option<String> {
     let nothing = Quantity::ZERO;
     let over: BTreeSet<&String> = requested
         .iter()
@@ -195,7 +200,7 @@ pub fn exceeded(name: &str, hard: &Usage, used: &Usage, requested: &Usage) -> Op
     if over.is_empty() {
         return None;
     }
-    let list = |amounts: &Usage| {
+    let list = |amounts: &QuotaUsage| {
         let texts: Vec<String> = over
             .iter()
             .map(|resource| {
@@ -216,7 +221,7 @@ pub fn exceeded(name: &str, hard: &Usage, used: &Usage, requested: &Usage) -> Op
 }
 
 /// The message if a quota limits cpu or memory and a container of the pod does not set it.
-pub fn must_specify(name: &str, hard: &Usage, kind: &Kind, pod: &Value) -> Option<String> {
+pub fn must_specify(name: &str, hard: &QuotaUsage, kind: &Kind, pod: &Value) -> Option<String> {
     if !kind.group.is_empty() || kind.plural != "pods" || json::has(pod, &["spec", "resources"]) {
         return None;
     }
@@ -249,7 +254,7 @@ pub fn must_specify(name: &str, hard: &Usage, kind: &Kind, pod: &Value) -> Optio
 }
 
 /// Adds one usage to another.
-pub fn add(usage: &mut Usage, more: &Usage) {
+pub fn add(usage: &mut QuotaUsage, more: &QuotaUsage) {
     for (name, amount) in more {
         let sum = usage.get(name).copied().unwrap_or_default() + *amount;
         usage.insert(name.clone(), sum);
@@ -257,7 +262,7 @@ pub fn add(usage: &mut Usage, more: &Usage) {
 }
 
 /// Subtracts one usage from another; no amount falls below zero.
-pub fn subtract(usage: &mut Usage, less: &Usage) {
+pub fn subtract(usage: &mut QuotaUsage, less: &QuotaUsage) {
     for (name, amount) in less {
         let rest = usage.get(name).copied().unwrap_or_default() - *amount;
         usage.insert(name.clone(), rest.max(Quantity::ZERO));

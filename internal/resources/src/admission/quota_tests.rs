@@ -10,7 +10,7 @@ fn pods() -> &'static Kind {
     find("", "v1", "pods").unwrap()
 }
 
-fn usage(pairs: &[(&str, &str)]) -> Usage {
+fn usage(pairs: &[(&str, &str)]) -> QuotaUsage {
     pairs
         .iter()
         .map(|(name, quantity)| ((*name).to_owned(), quantity.parse().unwrap()))
@@ -127,7 +127,7 @@ fn a_full_quota_is_worded_as_kubernetes_words_it() {
         .unwrap(),
         "exceeded quota: q, requested: pods=1, used: pods=2, limited: pods=2"
     );
-    assert_eq!(exceeded("q", &hard, &Usage::new(), &requested), None);
+    assert_eq!(exceeded("q", &hard, &QuotaUsage::new(), &requested), None);
 }
 
 #[test]
@@ -194,10 +194,10 @@ fn scopes_choose_pods() {
 proptest! {
     #[test]
     fn what_was_let_in_never_passes_the_limit(limit in 0_i64..50, asks in proptest::collection::vec(1_i64..10, 0..20)) {
-        let hard: Usage = [("r".to_owned(), Quantity::from_value(limit))].into();
-        let mut used = Usage::new();
+        let hard: QuotaUsage = [("r".to_owned(), Quantity::from_value(limit))].into();
+        let mut used = QuotaUsage::new();
         for ask in asks {
-            let requested: Usage = [("r".to_owned(), Quantity::from_value(ask))].into();
+            let requested: QuotaUsage = [("r".to_owned(), Quantity::from_value(ask))].into();
             if exceeded("q", &hard, &used, &requested).is_none() {
                 add(&mut used, &requested);
             }

@@ -19,7 +19,7 @@ const SHOWN_CHARS: usize = 64;
 
 /// The callers that may write a reserved field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Holder {
+pub enum AllowedWriter {
     /// Only Muster's components.
     System,
     /// Components and callers that may `create pods/binding`, because binding a pod chooses its node.
@@ -34,26 +34,26 @@ pub enum Holder {
 /// A write sets a reserved field.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{field} {value:?}: {}", advice(.holder))]
-pub struct Violation {
+pub struct ReservedFieldViolation {
     /// The field.
     pub field: String,
     /// Its new value; truncated if it is long.
     pub value: String,
     /// The callers that may write it.
-    pub holder: Holder,
+    pub holder: AllowedWriter,
 }
 
-fn advice(holder: &Holder) -> &'static str {
+fn advice(holder: &AllowedWriter) -> &'static str {
     match holder {
-        Holder::System => "only Muster's own parts set it; leave it out",
-        Holder::Binder => {
+        AllowedWriter::System => "only Muster's own parts set it; leave it out",
+        AllowedWriter::Binder => {
             "only callers that may create pods/binding choose a pod's node; leave it out, and constrain the pod with \
              spec.nodeSelector or spec.affinity.nodeAffinity"
         }
-        Holder::NodeStatus => {
+        AllowedWriter::NodeStatus => {
             "only the node's agent and callers that may update nodes/status set a node's status; leave it out"
         }
-        Holder::Administrator => {
+        AllowedWriter::Administrator => {
             "only callers that may impersonate every user choose the Unix account of a namespace's pods; leave it \
              out, or have an administrator set it"
         }
@@ -61,14 +61,14 @@ fn advice(holder: &Holder) -> &'static str {
 }
 
 /// A reserved key of `metadata.annotations` or `metadata.labels`.
-struct Rule {
+struct ReservedKeyRule {
     map: &'static str,
     key: &'static str,
-    holder: Holder,
+    holder: AllowedWriter,
 }
 
-const fn annotation(key: &'static str, holder: Holder) -> Rule {
-    Rule {
+const fn annotation(key: &'static str, holder: AllowedWriter) -> ReservedKeyRule {
+    ReservedKeyRule {
         map: "annotations",
         key,
         holder,
@@ -76,42 +76,42 @@ const fn annotation(key: &'static str, holder: Holder) -> Rule {
 }
 
 /// Facts about a pod that the agents and the scheduler rely on.
-const OF_PODS: &[Rule] = &[
-    annotation(names::DEVICES, Holder::System),
-    annotation(names::CHECKPOINT_BY, Holder::System),
-    Rule {
+const OF_PODS: &[ReservedKeyRule] = &[
+    annotation(names::DEVICES, AllowedWriter::System),
+    annotation(names::CHECKPOINT_BY, AllowedWriter::System),
+    ReservedKeyRule {
         map: "labels",
         key: names::REPLACES_LOST,
-        holder: Holder::System,
+        holder: AllowedWriter::System,
     },
 ];
 /// Records of the PyTorchJob controller on its jobs.
-const OF_PYTORCH_JOBS: &[Rule] = &[
-    annotation(names::RESTARTS, Holder::System),
-    annotation(names::RENDEZVOUS_PORT, Holder::System),
+const OF_PYTORCH_JOBS: &[ReservedKeyRule] = &[
+    annotation(names::RESTARTS, AllowedWriter::System),
+    annotation(names::RENDEZVOUS_PORT, AllowedWriter::System),
 ];
 /// Records of the Job controller on its jobs.
-const OF_JOBS: &[Rule] = &[annotation(names::ATTEMPTS, Holder::System)];
+const OF_JOBS: &[ReservedKeyRule] = &[annotation(names::ATTEMPTS, AllowedWriter::System)];
 /// Facts about a node that the scheduler relies on.
-const OF_NODES: &[Rule] = &[
-    annotation(names::INVENTORY, Holder::NodeStatus),
-    annotation(names::LOAD, Holder::NodeStatus),
-    annotation(names::ALERTS, Holder::NodeStatus),
-    annotation(names::SESSION, Holder::NodeStatus),
-    annotation(names::MIG_CHOICE, Holder::NodeStatus),
-    annotation(names::MIG_CONFIGURATIONS, Holder::NodeStatus),
-    annotation(names::RDMA_ASK, Holder::NodeStatus),
-    annotation(names::RDMA_ANSWER, Holder::NodeStatus),
+const OF_NODES: &[ReservedKeyRule] = &[
+    annotation(names::INVENTORY, AllowedWriter::NodeStatus),
+    annotation(names::LOAD, AllowedWriter::NodeStatus),
+    annotation(names::ALERTS, AllowedWriter::NodeStatus),
+    annotation(names::SESSION, AllowedWriter::NodeStatus),
+    annotation(names::MIG_CHOICE, AllowedWriter::NodeStatus),
+    annotation(names::MIG_CONFIGURATIONS, AllowedWriter::NodeStatus),
+    annotation(names::RDMA_ASK, AllowedWriter::NodeStatus),
+    annotation(names::RDMA_ANSWER, AllowedWriter::NodeStatus),
 ];
 
 /// The labels that determine the Unix account of a namespace's pods.
-const OF_NAMESPACES: &[Rule] = &[Rule {
+const OF_NAMESPACES: &[ReservedKeyRule] = &[ReservedKeyRule {
     map: "labels",
     key: names::UNIX_ACCOUNT,
-    holder: Holder::Administrator,
+    holder: AllowedWriter::Administrator,
 }];
 
-fn rules(kind: &Kind) -> &'static [Rule] {
+fn rules(kind: &Kind) -> &'static [ReservedKeyRule] {
     match (kind.group, kind.kind) {
         ("", "Pod") => OF_PODS,
         ("", "Node") => OF_NODES,
@@ -123,8 +123,8 @@ fn rules(kind: &Kind) -> &'static [Rule] {
 }
 
 /// The reserved fields that a new object sets or that an update changes. Unchanged fields are permitted.
-pub fn reserved(kind: &Kind, new: &Value, old: Option<&Value>) -> Vec<Violation> {
-    let before: BTreeSet<Mark> = old
+pub fn reserved(kind: &Kind, new: &Value, old: Option<&Value>) -> Vec<ReservedFieldViolation> {
+    let before: BTreeSet<ReservedValue> = old
         .map(|old| found(kind, old))
         .unwrap_or_default()
         .into_iter()
@@ -133,7 +133,7 @@ pub fn reserved(kind: &Kind, new: &Value, old: Option<&Value>) -> Vec<Violation>
     let mut all = found(kind, new);
     all.retain(|one| !before.contains(&one.mark));
     all.into_iter()
-        .map(|one| Violation {
+        .map(|one| ReservedFieldViolation {
             value: one.mark.value.chars().take(SHOWN_CHARS).collect(),
             field: one.field,
             holder: one.holder,
@@ -143,7 +143,12 @@ pub fn reserved(kind: &Kind, new: &Value, old: Option<&Value>) -> Vec<Violation>
 
 /// Restores the reserved labels and annotations that an update omits: applying a manifest again does not remove them.
 /// `holds` returns whether the caller may write a holder's fields.
-pub fn keep_reserved(kind: &Kind, new: &mut Value, old: &Value, holds: impl Fn(Holder) -> bool) {
+pub fn keep_reserved(
+    kind: &Kind,
+    new: &mut Value,
+    old: &Value,
+    holds: impl Fn(AllowedWriter) -> bool,
+) {
     for rule in rules(kind) {
         let Some(had) = json::at(old, &["metadata", rule.map]).get(rule.key) else {
             continue;
@@ -165,19 +170,19 @@ pub fn keep_reserved(kind: &Kind, new: &mut Value, old: &Value, holds: impl Fn(H
 
 /// The value of a reserved field without its position in the object: templates may be reordered.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Mark {
+struct ReservedValue {
     in_template: bool,
     key: &'static str,
     value: String,
 }
 
-struct Found {
+struct ReservedFieldUse {
     field: String,
-    holder: Holder,
-    mark: Mark,
+    holder: AllowedWriter,
+    mark: ReservedValue,
 }
 
-fn found(kind: &Kind, object: &Value) -> Vec<Found> {
+fn found(kind: &Kind, object: &Value) -> Vec<ReservedFieldUse> {
     let mut all = Vec::new();
     keys(rules(kind), object, "", false, &mut all);
     if (kind.group, kind.kind) == ("", "Pod") {
@@ -192,21 +197,21 @@ fn found(kind: &Kind, object: &Value) -> Vec<Found> {
 }
 
 fn keys(
-    rules: &'static [Rule],
+    rules: &'static [ReservedKeyRule],
     object: &Value,
     prefix: &str,
     in_template: bool,
-    all: &mut Vec<Found>,
+    all: &mut Vec<ReservedFieldUse>,
 ) {
     for rule in rules {
         let value = json::at(object, &["metadata", rule.map, rule.key]);
         if value.is_null() {
             continue;
         }
-        all.push(Found {
+        all.push(ReservedFieldUse {
             field: format!("{prefix}metadata.{}[{}]", rule.map, rule.key),
             holder: rule.holder,
-            mark: Mark {
+            mark: ReservedValue {
                 in_template,
                 key: rule.key,
                 value: value
@@ -217,13 +222,13 @@ fn keys(
     }
 }
 
-fn node(pod: &Value, prefix: &str, in_template: bool, all: &mut Vec<Found>) {
+fn node(pod: &Value, prefix: &str, in_template: bool, all: &mut Vec<ReservedFieldUse>) {
     let name = json::text(pod, &["spec", "nodeName"]);
     if !name.is_empty() {
-        all.push(Found {
+        all.push(ReservedFieldUse {
             field: format!("{prefix}spec.nodeName"),
-            holder: Holder::Binder,
-            mark: Mark {
+            holder: AllowedWriter::Binder,
+            mark: ReservedValue {
                 in_template,
                 key: "nodeName",
                 value: name.to_owned(),
@@ -246,7 +251,7 @@ mod tests {
     }
 
     /// Group, kind, an object with one reserved field, the field's path and its holder.
-    fn table() -> Vec<(&'static str, &'static str, Value, String, Holder)> {
+    fn table() -> Vec<(&'static str, &'static str, Value, String, AllowedWriter)> {
         let mut all = Vec::new();
         let noted = |map: &str, key: &str| json!({"metadata": {map: {key: "x"}}});
         for (group, name, rules) in [
@@ -263,7 +268,7 @@ mod tests {
         }
         let node = json!({"spec": {"nodeName": "n1"}});
         let path = "spec.nodeName".to_owned();
-        all.push(("", "Pod", node.clone(), path, Holder::Binder));
+        all.push(("", "Pod", node.clone(), path, AllowedWriter::Binder));
         for rule in OF_PODS {
             let template = noted(rule.map, rule.key);
             let path = format!("spec.template.metadata.{}[{}]", rule.map, rule.key);
@@ -272,7 +277,13 @@ mod tests {
         }
         let job = json!({"spec": {"pytorchReplicaSpecs": {"Worker": {"template": node}}}});
         let path = "spec.pytorchReplicaSpecs[Worker].template.spec.nodeName".to_owned();
-        all.push(("kubeflow.org", "PyTorchJob", job, path, Holder::Binder));
+        all.push((
+            "kubeflow.org",
+            "PyTorchJob",
+            job,
+            path,
+            AllowedWriter::Binder,
+        ));
         all
     }
 
@@ -281,7 +292,7 @@ mod tests {
         for (group, name, object, path, holder) in table() {
             let kind = kind(group, name);
             let found = reserved(kind, &object, None);
-            let paths: Vec<(&str, Holder)> =
+            let paths: Vec<(&str, AllowedWriter)> =
                 (found.iter().map(|one| (one.field.as_str(), one.holder))).collect();
             assert_eq!(paths, [(path.as_str(), holder)], "{object}");
             assert_eq!(reserved(kind, &object, Some(&object)), [], "{object}");

@@ -8,16 +8,16 @@ use crate::registry::Kind;
 
 /// One step of the path to a template.
 #[derive(Clone, Copy)]
-enum Step {
+enum TemplateStep {
     Member(&'static str),
     /// Every item of a list, or every member of an object.
     Each,
 }
 
-use Step::{Each, Member};
+use TemplateStep::{Each, Member};
 
 /// Group, kind, and the path from the object's root to a template.
-const TEMPLATES: [(&str, &str, &[Step]); 7] = [
+const TEMPLATES: [(&str, &str, &[TemplateStep]); 7] = [
     ("batch", "Job", &[Member("spec"), Member("template")]),
     (
         "batch",
@@ -77,7 +77,12 @@ pub(super) fn templates<'a>(kind: &Kind, object: &'a Value) -> Vec<(String, &'a 
     found
 }
 
-fn follow<'a>(at: &'a Value, way: &[Step], path: String, found: &mut Vec<(String, &'a Value)>) {
+fn follow<'a>(
+    at: &'a Value,
+    way: &[TemplateStep],
+    path: String,
+    found: &mut Vec<(String, &'a Value)>,
+) {
     let Some((step, rest)) = way.split_first() else {
         if at.is_object() {
             found.push((path, at));

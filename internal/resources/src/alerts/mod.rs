@@ -1,6 +1,6 @@
 //! Built-in GPU alerts for clusters without Prometheus: the meaning, hold time and text of each, and the annotation
 //! [`crate::names::ALERTS`], in which agents write the firing alerts. Pure. `packaging/monitoring` has the same rules
-//! for Prometheus, from [`Rule::promql`].
+//! for Prometheus, from [`AlertRule::promql`].
 
 mod watch;
 
@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use serde::{Deserialize, Serialize};
 
-pub use watch::{GpuLook, Watcher};
+pub use watch::{AlertWatcher, GpuSample};
 
 /// The utilisation in percent below which an allocated GPU is underused.
 pub const UNDERUSED_PERCENT: f64 = 30.0;
@@ -27,7 +27,7 @@ pub const CORRECTED_WITHIN: Duration = Duration::from_secs(600);
 
 /// An alert rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum Rule {
+pub enum AlertRule {
     /// The GPU is allocated and hardly used.
     GpuUnderused,
     /// The GPU is too hot.
@@ -40,43 +40,43 @@ pub enum Rule {
     GpuCorrectedErrorsGrow,
 }
 
-impl Rule {
+impl AlertRule {
     /// All rules.
-    pub const ALL: [Rule; 5] = [
-        Rule::GpuUnderused,
-        Rule::GpuHot,
-        Rule::GpuMemoryNearlyFull,
-        Rule::GpuPowerNearLimit,
-        Rule::GpuCorrectedErrorsGrow,
+    pub const ALL: [AlertRule; 5] = [
+        AlertRule::GpuUnderused,
+        AlertRule::GpuHot,
+        AlertRule::GpuMemoryNearlyFull,
+        AlertRule::GpuPowerNearLimit,
+        AlertRule::GpuCorrectedErrorsGrow,
     ];
 
     /// The rule's name.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
-            Rule::GpuUnderused => "GpuUnderused",
-            Rule::GpuHot => "GpuHot",
-            Rule::GpuMemoryNearlyFull => "GpuMemoryNearlyFull",
-            Rule::GpuPowerNearLimit => "GpuPowerNearLimit",
-            Rule::GpuCorrectedErrorsGrow => "GpuCorrectedErrorsGrow",
+            AlertRule::GpuUnderused => "GpuUnderused",
+            AlertRule::GpuHot => "GpuHot",
+            AlertRule::GpuMemoryNearlyFull => "GpuMemoryNearlyFull",
+            AlertRule::GpuPowerNearLimit => "GpuPowerNearLimit",
+            AlertRule::GpuCorrectedErrorsGrow => "GpuCorrectedErrorsGrow",
         }
     }
 
     /// True if the alert is a warning about the machine; otherwise it is a hint about the workload.
     #[must_use]
     pub fn warns(self) -> bool {
-        matches!(self, Rule::GpuHot | Rule::GpuCorrectedErrorsGrow)
+        matches!(self, AlertRule::GpuHot | AlertRule::GpuCorrectedErrorsGrow)
     }
 
     /// The time for which the condition must hold without a break before the alert fires.
     #[must_use]
     pub fn hold(self) -> Duration {
         Duration::from_secs(match self {
-            Rule::GpuUnderused => 600,
-            Rule::GpuHot => 60,
-            Rule::GpuMemoryNearlyFull | Rule::GpuPowerNearLimit => 300,
+            AlertRule::GpuUnderused => 600,
+            AlertRule::GpuHot => 60,
+            AlertRule::GpuMemoryNearlyFull | AlertRule::GpuPowerNearLimit => 300,
             // This rule has its own window.
-            Rule::GpuCorrectedErrorsGrow => 0,
+            AlertRule::GpuCorrectedErrorsGrow => 0,
         })
     }
 
@@ -84,11 +84,11 @@ impl Rule {
     #[must_use]
     pub fn holds(self, value: f64) -> bool {
         match self {
-            Rule::GpuUnderused => value < UNDERUSED_PERCENT,
-            Rule::GpuHot => value > HOT_CELSIUS,
-            Rule::GpuMemoryNearlyFull => value > FULL_MEMORY,
-            Rule::GpuPowerNearLimit => value > FULL_POWER,
-            Rule::GpuCorrectedErrorsGrow => value > CORRECTED as f64,
+            AlertRule::GpuUnderused => value < UNDERUSED_PERCENT,
+            AlertRule::GpuHot => value > HOT_CELSIUS,
+            AlertRule::GpuMemoryNearlyFull => value > FULL_MEMORY,
+            AlertRule::GpuPowerNearLimit => value > FULL_POWER,
+            AlertRule::GpuCorrectedErrorsGrow => value > CORRECTED as f64,
         }
     }
 
@@ -96,17 +96,17 @@ impl Rule {
     #[must_use]
     pub fn promql(self) -> String {
         match self {
-            Rule::GpuUnderused => format!(
+            AlertRule::GpuUnderused => format!(
                 "DCGM_FI_DEV_GPU_UTIL < {UNDERUSED_PERCENT} and on (UUID, Hostname) muster_gpu_holders > 0"
             ),
-            Rule::GpuHot => format!("DCGM_FI_DEV_GPU_TEMP > {HOT_CELSIUS}"),
-            Rule::GpuMemoryNearlyFull => format!(
+            AlertRule::GpuHot => format!("DCGM_FI_DEV_GPU_TEMP > {HOT_CELSIUS}"),
+            AlertRule::GpuMemoryNearlyFull => format!(
                 "DCGM_FI_DEV_FB_USED / (DCGM_FI_DEV_FB_USED + DCGM_FI_DEV_FB_FREE) > {FULL_MEMORY}"
             ),
-            Rule::GpuPowerNearLimit => {
+            AlertRule::GpuPowerNearLimit => {
                 format!("DCGM_FI_DEV_POWER_USAGE / DCGM_FI_DEV_ENFORCED_POWER_LIMIT > {FULL_POWER}")
             }
-            Rule::GpuCorrectedErrorsGrow => format!(
+            AlertRule::GpuCorrectedErrorsGrow => format!(
                 "increase(DCGM_FI_DEV_ECC_SBE_AGG_TOTAL[{}m]) > {CORRECTED}",
                 CORRECTED_WITHIN.as_secs() / 60
             ),
@@ -118,7 +118,7 @@ impl Rule {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Alert {
     /// The rule.
-    pub alert: Rule,
+    pub alert: AlertRule,
     /// The GPU's id.
     pub id: String,
     /// Its index.
@@ -132,28 +132,28 @@ pub struct Alert {
 impl Alert {
     /// The alert's text: a sentence without a full stop.
     #[must_use]
-    pub fn words(&self) -> String {
+    pub fn message(&self) -> String {
         let (gpu, value) = (self.gpu, self.value);
         let percent = value * 100.0;
         match self.alert {
-            Rule::GpuUnderused => format!(
+            AlertRule::GpuUnderused => format!(
                 "GPU {gpu} is allocated and hardly used: under {UNDERUSED_PERCENT}% busy for {} minutes ({value:.0}%)",
                 self.alert.hold().as_secs() / 60
             ),
-            Rule::GpuHot => format!(
+            AlertRule::GpuHot => format!(
                 "GPU {gpu} is over {HOT_CELSIUS} °C ({value:.0} °C) and slows down before it is \
                  damaged; look at fans, inlet temperature and dust"
             ),
-            Rule::GpuMemoryNearlyFull => format!(
+            AlertRule::GpuMemoryNearlyFull => format!(
                 "the memory of GPU {gpu} is over {:.0}% full ({percent:.0}%); more may not fit",
                 FULL_MEMORY * 100.0
             ),
-            Rule::GpuPowerNearLimit => format!(
+            AlertRule::GpuPowerNearLimit => format!(
                 "GPU {gpu} draws over {:.0}% of its power limit ({percent:.0}%), and its clocks are \
                  held down to keep it there",
                 FULL_POWER * 100.0
             ),
-            Rule::GpuCorrectedErrorsGrow => format!(
+            AlertRule::GpuCorrectedErrorsGrow => format!(
                 "the memory of GPU {gpu} has a growing number of single-bit errors ({value:.0} in {} minutes), and \
                  uncorrectable errors may follow; move its work away and reset it",
                 CORRECTED_WITHIN.as_secs() / 60
@@ -193,7 +193,7 @@ pub fn news(before: &[Alert], now: &[Alert]) -> Vec<News> {
         begins: true,
         warns: alert.alert.warns(),
         reason: alert.alert.name().to_owned(),
-        message: alert.words(),
+        message: alert.message(),
     });
     let ended = ended.into_iter().map(|alert| News {
         begins: false,

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
-use super::{Alert, CORRECTED_WITHIN, Rule};
+use super::{Alert, AlertRule, CORRECTED_WITHIN};
 
 /// One sample of a GPU. An unknown value causes no alert and ends one, as a missing sample does in
 /// Prometheus.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct GpuLook {
+pub struct GpuSample {
     /// Its id.
     pub id: String,
     /// Its index.
@@ -31,46 +31,46 @@ pub struct GpuLook {
 /// Remembers since when each condition has held. A restarted watcher knows nothing: earlier alerts
 /// fire again once their conditions have held for the full time.
 #[derive(Clone, Debug, Default)]
-pub struct Watcher {
-    gpus: BTreeMap<String, Past>,
+pub struct AlertWatcher {
+    gpus: BTreeMap<String, AlertHistory>,
 }
 
 #[derive(Clone, Debug, Default)]
-struct Past {
+struct AlertHistory {
     /// The time since which each rule's condition has held.
-    since: BTreeMap<Rule, Timestamp>,
-    standing: BTreeMap<Rule, Alert>,
+    since: BTreeMap<AlertRule, Timestamp>,
+    standing: BTreeMap<AlertRule, Alert>,
     /// Counts of corrected errors: the value at each change within the window, and the last value
     /// from before it.
     corrected: Vec<(Timestamp, u64)>,
 }
 
-impl Watcher {
+impl AlertWatcher {
     /// Evaluates a sample of all GPUs and returns the firing alerts. GPUs without a sample have
     /// none.
-    pub fn look(&mut self, gpus: &[GpuLook], now: Timestamp) -> Vec<Alert> {
+    pub fn observe(&mut self, gpus: &[GpuSample], now: Timestamp) -> Vec<Alert> {
         let here = |id: &String| gpus.iter().any(|gpu| gpu.id == *id);
         self.gpus.retain(|id, _| here(id));
         let mut standing = Vec::new();
         for gpu in gpus {
             let past = self.gpus.entry(gpu.id.clone()).or_default();
-            past.look(gpu, now);
+            past.observe(gpu, now);
             standing.extend(past.standing.values().cloned());
         }
         standing
     }
 }
 
-impl Past {
-    fn look(&mut self, gpu: &GpuLook, now: Timestamp) {
+impl AlertHistory {
+    fn observe(&mut self, gpu: &GpuSample, now: Timestamp) {
         let grown = self.grown(gpu.corrected, now);
-        for rule in Rule::ALL {
+        for rule in AlertRule::ALL {
             let value = match rule {
-                Rule::GpuUnderused => gpu.percent.filter(|_| gpu.held),
-                Rule::GpuHot => gpu.celsius,
-                Rule::GpuMemoryNearlyFull => gpu.memory,
-                Rule::GpuPowerNearLimit => gpu.power,
-                Rule::GpuCorrectedErrorsGrow => grown,
+                AlertRule::GpuUnderused => gpu.percent.filter(|_| gpu.held),
+                AlertRule::GpuHot => gpu.celsius,
+                AlertRule::GpuMemoryNearlyFull => gpu.memory,
+                AlertRule::GpuPowerNearLimit => gpu.power,
+                AlertRule::GpuCorrectedErrorsGrow => grown,
             };
             let Some(value) = value.filter(|value| rule.holds(*value)) else {
                 self.since.remove(&rule);
@@ -128,8 +128,8 @@ mod tests {
         Timestamp::from_second(1_000_000 + second).expect("a time")
     }
 
-    fn quiet() -> GpuLook {
-        GpuLook {
+    fn quiet() -> GpuSample {
+        GpuSample {
             id: "GPU-0".into(),
             percent: Some(80.0),
             memory: Some(0.5),
@@ -137,12 +137,12 @@ mod tests {
             power: Some(0.7),
             corrected: Some(0),
             held: true,
-            ..GpuLook::default()
+            ..GpuSample::default()
         }
     }
 
-    fn seen(watcher: &mut Watcher, gpu: &GpuLook, second: i64) -> Vec<Alert> {
-        watcher.look(std::slice::from_ref(gpu), at(second))
+    fn seen(watcher: &mut AlertWatcher, gpu: &GpuSample, second: i64) -> Vec<Alert> {
+        watcher.observe(std::slice::from_ref(gpu), at(second))
     }
 
     fn names(alerts: &[Alert]) -> Vec<&'static str> {
@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn each_alert_stands_once_it_has_held_and_no_longer_than_that() {
-        type Change = fn(&mut GpuLook);
+        type Change = fn(&mut GpuSample);
         let cases: [(&str, i64, Change); 4] = [
             ("GpuUnderused", 600, |gpu| gpu.percent = Some(29.0)),
             ("GpuHot", 60, |gpu| gpu.celsius = Some(86.0)),
@@ -161,7 +161,7 @@ mod tests {
         for (name, hold, change) in cases {
             let mut gpu = quiet();
             change(&mut gpu);
-            let mut watcher = Watcher::default();
+            let mut watcher = AlertWatcher::default();
             assert!(seen(&mut watcher, &gpu, 0).is_empty());
             assert!(seen(&mut watcher, &gpu, hold - 1).is_empty(), "{name}");
             let standing = seen(&mut watcher, &gpu, hold);
@@ -174,7 +174,7 @@ mod tests {
         }
         let mut idle = quiet();
         (idle.percent, idle.held) = (Some(0.0), false);
-        let mut watcher = Watcher::default();
+        let mut watcher = AlertWatcher::default();
         for second in [0, 600, 1200] {
             assert!(
                 seen(&mut watcher, &idle, second).is_empty(),
@@ -185,14 +185,14 @@ mod tests {
 
     #[test]
     fn no_alert_fires_at_the_threshold_itself() {
-        let gpu = GpuLook {
+        let gpu = GpuSample {
             percent: Some(30.0),
             memory: Some(0.9),
             celsius: Some(85.0),
             power: Some(0.95),
             ..quiet()
         };
-        let mut watcher = Watcher::default();
+        let mut watcher = AlertWatcher::default();
         for second in [0, 600, 1200] {
             assert!(seen(&mut watcher, &gpu, second).is_empty());
         }
@@ -200,9 +200,9 @@ mod tests {
 
     #[test]
     fn errors_are_counted_over_the_last_ten_minutes_and_a_cleared_count_begins_anew() {
-        let mut watcher = Watcher::default();
+        let mut watcher = AlertWatcher::default();
         let mut stands = |second: i64, corrected: u64| {
-            let gpu = GpuLook {
+            let gpu = GpuSample {
                 corrected: Some(corrected),
                 ..quiet()
             };
@@ -223,21 +223,21 @@ mod tests {
 
     #[test]
     fn what_is_not_known_ends_an_alert_and_a_gpu_that_is_gone_has_none() {
-        let hot = GpuLook {
+        let hot = GpuSample {
             celsius: Some(95.0),
             ..quiet()
         };
-        let mut watcher = Watcher::default();
+        let mut watcher = AlertWatcher::default();
         seen(&mut watcher, &hot, 0);
         assert_eq!(seen(&mut watcher, &hot, 60).len(), 1);
-        let unknown = GpuLook {
+        let unknown = GpuSample {
             celsius: None,
             ..quiet()
         };
         assert!(seen(&mut watcher, &unknown, 75).is_empty());
         seen(&mut watcher, &hot, 90);
         assert_eq!(seen(&mut watcher, &hot, 150).len(), 1);
-        assert!(watcher.look(&[], at(160)).is_empty());
+        assert!(watcher.observe(&[], at(160)).is_empty());
         assert!(seen(&mut watcher, &hot, 230).is_empty());
     }
 
@@ -248,12 +248,12 @@ mod tests {
         fn alerts_stand_where_every_look_for_as_long_says_so(
             looks in prop::collection::vec((1i64..200, prop::option::of(80u32..90)), 1..40)
         ) {
-            let mut watcher = Watcher::default();
+            let mut watcher = AlertWatcher::default();
             let mut second = 0;
             let mut all: Vec<(i64, bool)> = Vec::new();
             for (step, celsius) in looks {
                 second += step;
-                let gpu = GpuLook { celsius: celsius.map(f64::from), ..quiet() };
+                let gpu = GpuSample { celsius: celsius.map(f64::from), ..quiet() };
                 all.push((second, celsius.is_some_and(|celsius| celsius > 85)));
                 let run = all.iter().rev().take_while(|(_, hot)| *hot);
                 let since = run.last().map(|(at, _)| *at);

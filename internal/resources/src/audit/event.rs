@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::Level;
+use super::AuditLevel;
 use crate::access::Caller;
 
 /// The API version of events and policies.
@@ -14,7 +14,7 @@ pub const API_VERSION: &str = "audit.k8s.io/v1";
 
 /// The stage of a request when its event was created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Stage {
+pub enum AuditStage {
     /// The headers of a long answer (a watch, a log) were sent.
     ResponseStarted,
     /// The answer is complete.
@@ -88,18 +88,18 @@ pub struct ResponseStatus {
 /// An audit event.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Event {
-    /// `Event`.
+pub struct AuditEvent {
+    /// `AuditEvent`.
     pub kind: String,
     /// [`API_VERSION`].
     pub api_version: String,
     /// The level of detail of the event.
-    pub level: Level,
+    pub level: AuditLevel,
     /// The request's own id.
     #[serde(rename = "auditID")]
     pub audit_id: String,
     /// The stage of the request.
-    pub stage: Stage,
+    pub stage: AuditStage,
     /// The request's path and query.
     #[serde(rename = "requestURI")]
     pub request_uri: String,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
-use super::{API_VERSION, Event, Level, ResponseStatus, Stage, UserInfo};
+use super::{API_VERSION, AuditEvent, AuditLevel, AuditStage, ResponseStatus, UserInfo};
 
 /// The longest path, program name or user name that is recorded, in bytes; longer ones are truncated.
 pub const LONGEST_TEXT: usize = 2048;
@@ -18,13 +18,13 @@ pub fn shortened(text: &str) -> String {
 
 /// The facts of a recorded request.
 #[derive(Clone, Debug)]
-pub struct Facts<'a> {
+pub struct RequestFacts<'a> {
     /// The request's own id.
     pub audit_id: String,
     /// The level of detail of the event.
-    pub level: Level,
+    pub level: AuditLevel,
     /// The stage of the request.
-    pub stage: Stage,
+    pub stage: AuditStage,
     /// The request's path and query.
     pub request_uri: &'a str,
     /// The verb: of a resource, or the HTTP method in lower case.
@@ -45,15 +45,15 @@ pub struct Facts<'a> {
     pub reached: Timestamp,
 }
 
-impl Facts<'_> {
+impl RequestFacts<'_> {
     /// The event, without an object.
     #[must_use]
-    pub fn event(self) -> Event {
+    pub fn event(self) -> AuditEvent {
         let status = match self.code {
             400.. => "Failure".to_owned(),
             _ => String::new(),
         };
-        Event {
+        AuditEvent {
             kind: "Event".to_owned(),
             api_version: API_VERSION.to_owned(),
             level: self.level,
@@ -109,10 +109,10 @@ mod tests {
     fn an_event_says_whether_the_request_failed_and_has_no_text_beyond_the_bound() {
         let long = "/".repeat(LONGEST_TEXT + 1);
         for (code, status) in [(200, ""), (399, ""), (400, "Failure"), (503, "Failure")] {
-            let event = Facts {
+            let event = RequestFacts {
                 audit_id: "a".to_owned(),
-                level: Level::Metadata,
-                stage: Stage::ResponseComplete,
+                level: AuditLevel::Metadata,
+                stage: AuditStage::ResponseComplete,
                 request_uri: &long,
                 verb: "get",
                 user: UserInfo::default(),

@@ -6,7 +6,8 @@ mod facts;
 mod policy;
 
 pub use event::{
-    API_VERSION, Event, Impersonated, ObjectReference, Recorded, ResponseStatus, Stage, UserInfo,
+    API_VERSION, AuditEvent, AuditStage, Impersonated, ObjectReference, Recorded, ResponseStatus,
+    UserInfo,
 };
-pub use facts::{Facts, LONGEST_TEXT, shortened};
-pub use policy::{Level, Policy, PolicyError, Request};
+pub use facts::{LONGEST_TEXT, RequestFacts, shortened};
+pub use policy::{AuditLevel, AuditPolicy, AuditedRequest, PolicyError};

@@ -11,7 +11,7 @@ use super::API_VERSION;
 
 /// The level of detail of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum Level {
+pub enum AuditLevel {
     /// Nothing.
     None,
     /// The user, verb, object, time, source address and response code.
@@ -47,7 +47,7 @@ fn wrong(field: impl Into<String>, problem: impl Into<String>) -> PolicyError {
 
 /// The attributes of a request that rules match.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Request<'a> {
+pub struct AuditedRequest<'a> {
     /// The user's name.
     pub user: &'a str,
     /// The user's groups.
@@ -79,8 +79,8 @@ struct GroupResources {
 
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct Rule {
-    level: Level,
+struct AuditRule {
+    level: AuditLevel,
     #[serde(default)]
     users: Vec<String>,
     #[serde(default)]
@@ -102,13 +102,13 @@ struct Rule {
 
 /// A valid policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Policy {
-    rules: Vec<Rule>,
+pub struct AuditPolicy {
+    rules: Vec<AuditRule>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct Document {
+struct PolicyDocument {
     api_version: String,
     kind: String,
     #[serde(default)]
@@ -132,13 +132,13 @@ const STAGES: [&str; 4] = [
 ];
 const LEVELS: &str = r#""None", "Metadata", "Request", "RequestResponse""#;
 
-impl Policy {
+impl AuditPolicy {
     /// Reads a policy.
     ///
     /// # Errors
     /// The invalid field, its value and the valid form.
-    pub fn read(document: &Value) -> Result<Policy, PolicyError> {
-        let document: Document = serde_json::from_value(document.clone())
+    pub fn read(document: &Value) -> Result<AuditPolicy, PolicyError> {
+        let document: PolicyDocument = serde_json::from_value(document.clone())
             .map_err(|error| PolicyError::Form(error.to_string()))?;
         if document.api_version != API_VERSION {
             let problem = format!(
@@ -172,14 +172,14 @@ impl Policy {
                 Ok(rule)
             })
             .collect::<Result<_, PolicyError>>()?;
-        Ok(Policy { rules })
+        Ok(AuditPolicy { rules })
     }
 
     /// The policy of a server without a configured one: it records every write, except the frequent writes of nodes and
     /// of the server's own components (status, leases, events) and access reviews; it records no reads.
     #[must_use]
-    pub fn built_in() -> Policy {
-        let rule = |level| Rule {
+    pub fn built_in() -> AuditPolicy {
+        let rule = |level| AuditRule {
             level,
             users: Vec::new(),
             user_groups: Vec::new(),
@@ -200,18 +200,18 @@ impl Policy {
             resources: words(resources),
             resource_names: Vec::new(),
         };
-        let reads = Rule {
+        let reads = AuditRule {
             verbs: words(&["get", "list", "watch", "head", "options"]),
-            ..rule(Level::None)
+            ..rule(AuditLevel::None)
         };
-        let questions = Rule {
+        let questions = AuditRule {
             resources: vec![
                 of("authorization.k8s.io", &["*"]),
                 of("authentication.k8s.io", &["*"]),
             ],
-            ..rule(Level::None)
+            ..rule(AuditLevel::None)
         };
-        let routine = Rule {
+        let routine = AuditRule {
             user_groups: words(&["system:muster", "system:nodes"]),
             resources: vec![
                 of("", &["events", "*/status", "endpoints"]),
@@ -223,23 +223,23 @@ impl Policy {
                 of("scheduling.volcano.sh", &["*/status"]),
                 of("policy", &["*/status"]),
             ],
-            ..rule(Level::None)
+            ..rule(AuditLevel::None)
         };
-        Policy {
-            rules: vec![reads, questions, routine, rule(Level::Metadata)],
+        AuditPolicy {
+            rules: vec![reads, questions, routine, rule(AuditLevel::Metadata)],
         }
     }
 
     /// The level of detail for a request.
     #[must_use]
-    pub fn level(&self, request: &Request<'_>) -> Level {
+    pub fn level(&self, request: &AuditedRequest<'_>) -> AuditLevel {
         let rule = self.rules.iter().find(|rule| rule.matches(request));
         rule.filter(|rule| !rule.omits("ResponseComplete"))
-            .map_or(Level::None, |rule| rule.level)
+            .map_or(AuditLevel::None, |rule| rule.level)
     }
 }
 
-fn read_rule(at: usize, rule: &Value) -> Result<Rule, PolicyError> {
+fn read_rule(at: usize, rule: &Value) -> Result<AuditRule, PolicyError> {
     let field = |name: &str| format!("rules[{at}].{name}");
     match rule.get("level").map(|level| (level, level.as_str())) {
         None => {
@@ -254,7 +254,7 @@ fn read_rule(at: usize, rule: &Value) -> Result<Rule, PolicyError> {
             return Err(wrong(field("level"), problem));
         }
     }
-    let rule: Rule = serde_json::from_value(rule.clone())
+    let rule: AuditRule = serde_json::from_value(rule.clone())
         .map_err(|error| wrong(format!("rules[{at}]"), error.to_string()))?;
     check_stages(&field("omitStages"), &rule.omit_stages)?;
     let of_resources = !rule.resources.is_empty() || !rule.namespaces.is_empty();
@@ -289,12 +289,12 @@ fn check_stages(field: &str, stages: &[String]) -> Result<(), PolicyError> {
     }
 }
 
-impl Rule {
+impl AuditRule {
     fn omits(&self, stage: &str) -> bool {
         self.omit_stages.iter().any(|omitted| omitted == stage)
     }
 
-    fn matches(&self, request: &Request<'_>) -> bool {
+    fn matches(&self, request: &AuditedRequest<'_>) -> bool {
         let any_or = |words: &[String], word: &str| {
             words.is_empty() || words.iter().any(|one| one == word || one == "*")
         };
@@ -307,7 +307,7 @@ impl Rule {
         user && group && any_or(&self.verbs, request.verb) && self.matches_target(request)
     }
 
-    fn matches_target(&self, request: &Request<'_>) -> bool {
+    fn matches_target(&self, request: &AuditedRequest<'_>) -> bool {
         let for_resources = !self.resources.is_empty() || !self.namespaces.is_empty();
         let for_paths = !self.non_resource_urls.is_empty();
         let Some((group, resource)) = request.resource else {
@@ -336,7 +336,7 @@ impl Rule {
 }
 
 impl GroupResources {
-    fn matches(&self, group: &str, resource: &str, request: &Request<'_>) -> bool {
+    fn matches(&self, group: &str, resource: &str, request: &AuditedRequest<'_>) -> bool {
         if self.group != group {
             return false;
         }

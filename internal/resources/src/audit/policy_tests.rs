@@ -4,12 +4,13 @@ use serde_json::json;
 
 use super::*;
 
-fn policy(rules: Value) -> Policy {
-    Policy::read(&json!({"apiVersion": API_VERSION, "kind": "Policy", "rules": rules})).unwrap()
+fn policy(rules: Value) -> AuditPolicy {
+    AuditPolicy::read(&json!({"apiVersion": API_VERSION, "kind": "Policy", "rules": rules}))
+        .unwrap()
 }
 
-fn on_pods<'a>(verb: &'a str, groups: &'a [String]) -> Request<'a> {
-    Request {
+fn on_pods<'a>(verb: &'a str, groups: &'a [String]) -> AuditedRequest<'a> {
+    AuditedRequest {
         user: "ada",
         groups,
         verb,
@@ -17,7 +18,7 @@ fn on_pods<'a>(verb: &'a str, groups: &'a [String]) -> Request<'a> {
         namespace: Some("team-a"),
         name: Some("p"),
         path: "/api/v1/namespaces/team-a/pods/p",
-        ..Request::default()
+        ..AuditedRequest::default()
     }
 }
 
@@ -35,58 +36,61 @@ fn the_first_rule_that_matches_decides_and_none_means_not_recorded() {
     ]));
     assert_eq!(
         policy.level(&on_pods("create", &staff)),
-        Level::RequestResponse
+        AuditLevel::RequestResponse
     );
-    assert_eq!(policy.level(&on_pods("delete", &staff)), Level::Metadata);
-    let by_bob = Request {
+    assert_eq!(
+        policy.level(&on_pods("delete", &staff)),
+        AuditLevel::Metadata
+    );
+    let by_bob = AuditedRequest {
         user: "bob",
         ..on_pods("create", &staff)
     };
-    assert_eq!(policy.level(&by_bob), Level::None);
-    let log = Request {
+    assert_eq!(policy.level(&by_bob), AuditLevel::None);
+    let log = AuditedRequest {
         subresource: Some("log"),
         ..on_pods("get", &[])
     };
-    assert_eq!(policy.level(&log), Level::Request);
-    let elsewhere = Request {
+    assert_eq!(policy.level(&log), AuditLevel::Request);
+    let elsewhere = AuditedRequest {
         namespace: Some("team-b"),
         ..on_pods("delete", &[])
     };
-    assert_eq!(policy.level(&elsewhere), Level::None);
-    let another = Request {
+    assert_eq!(policy.level(&elsewhere), AuditLevel::None);
+    let another = AuditedRequest {
         name: Some("q"),
         ..on_pods("delete", &[])
     };
-    assert_eq!(policy.level(&another), Level::None);
-    let path = |path| Request {
+    assert_eq!(policy.level(&another), AuditLevel::None);
+    let path = |path| AuditedRequest {
         verb: "post",
         path,
-        ..Request::default()
+        ..AuditedRequest::default()
     };
-    assert_eq!(policy.level(&path("/ui/sign-in")), Level::Metadata);
-    assert_eq!(policy.level(&path("/healthz/x")), Level::None);
-    assert_eq!(policy.level(&path("/ui/other")), Level::None);
+    assert_eq!(policy.level(&path("/ui/sign-in")), AuditLevel::Metadata);
+    assert_eq!(policy.level(&path("/healthz/x")), AuditLevel::None);
+    assert_eq!(policy.level(&path("/ui/other")), AuditLevel::None);
 }
 
 #[test]
 fn a_rule_for_resources_matches_no_path_and_a_rule_for_paths_no_resource() {
     let resources = policy(json!([{"level": "Metadata", "resources": [{"group": ""}]}]));
-    assert_eq!(resources.level(&on_pods("get", &[])), Level::Metadata);
+    assert_eq!(resources.level(&on_pods("get", &[])), AuditLevel::Metadata);
     assert_eq!(
-        resources.level(&Request {
+        resources.level(&AuditedRequest {
             path: "/x",
-            ..Request::default()
+            ..AuditedRequest::default()
         }),
-        Level::None
+        AuditLevel::None
     );
     let paths = policy(json!([{"level": "Metadata", "nonResourceURLs": ["*"]}]));
-    assert_eq!(paths.level(&on_pods("get", &[])), Level::None);
+    assert_eq!(paths.level(&on_pods("get", &[])), AuditLevel::None);
     assert_eq!(
-        paths.level(&Request {
+        paths.level(&AuditedRequest {
             path: "/x",
-            ..Request::default()
+            ..AuditedRequest::default()
         }),
-        Level::Metadata
+        AuditLevel::Metadata
     );
 }
 
@@ -96,50 +100,58 @@ fn stages_that_are_left_out_are_not_recorded() {
         "omitStages": ["RequestReceived"], "rules": [
             {"level": "Metadata", "verbs": ["get"], "omitStages": ["ResponseComplete"]},
             {"level": "Metadata"}]});
-    let policy = Policy::read(&document).unwrap();
-    assert_eq!(policy.level(&on_pods("get", &[])), Level::None);
-    assert_eq!(policy.level(&on_pods("create", &[])), Level::Metadata);
+    let policy = AuditPolicy::read(&document).unwrap();
+    assert_eq!(policy.level(&on_pods("get", &[])), AuditLevel::None);
+    assert_eq!(policy.level(&on_pods("create", &[])), AuditLevel::Metadata);
 }
 
 #[test]
 fn the_built_in_policy_records_changes_and_neither_reads_nor_routine_writes() {
-    let policy = Policy::built_in();
+    let policy = AuditPolicy::built_in();
     let own = vec!["system:muster".to_owned()];
     for verb in ["create", "update", "patch", "delete", "deletecollection"] {
-        assert_eq!(policy.level(&on_pods(verb, &[])), Level::Metadata, "{verb}");
+        assert_eq!(
+            policy.level(&on_pods(verb, &[])),
+            AuditLevel::Metadata,
+            "{verb}"
+        );
         assert_eq!(
             policy.level(&on_pods(verb, &own)),
-            Level::Metadata,
+            AuditLevel::Metadata,
             "{verb}"
         );
     }
     for verb in ["get", "list", "watch"] {
-        assert_eq!(policy.level(&on_pods(verb, &[])), Level::None, "{verb}");
+        assert_eq!(
+            policy.level(&on_pods(verb, &[])),
+            AuditLevel::None,
+            "{verb}"
+        );
     }
-    let status = |groups| Request {
+    let status = |groups| AuditedRequest {
         subresource: Some("status"),
         ..on_pods("patch", groups)
     };
-    assert_eq!(policy.level(&status(&own)), Level::None);
-    assert_eq!(policy.level(&status(&[])), Level::Metadata);
-    let sign_in = Request {
+    assert_eq!(policy.level(&status(&own)), AuditLevel::None);
+    assert_eq!(policy.level(&status(&[])), AuditLevel::Metadata);
+    let sign_in = AuditedRequest {
         verb: "post",
         path: "/ui/sign-in",
-        ..Request::default()
+        ..AuditedRequest::default()
     };
-    assert_eq!(policy.level(&sign_in), Level::Metadata);
-    let question = Request {
+    assert_eq!(policy.level(&sign_in), AuditLevel::Metadata);
+    let question = AuditedRequest {
         resource: Some(("authorization.k8s.io", "selfsubjectaccessreviews")),
         ..on_pods("create", &[])
     };
-    assert_eq!(policy.level(&question), Level::None);
+    assert_eq!(policy.level(&question), AuditLevel::None);
 }
 
 #[test]
 fn what_is_wrong_is_named_with_field_value_and_valid_form() {
     let read = |rules: Value| {
         let document = json!({"apiVersion": API_VERSION, "kind": "Policy", "rules": rules});
-        Policy::read(&document).unwrap_err().to_string()
+        AuditPolicy::read(&document).unwrap_err().to_string()
     };
     let cases = [
         (json!([]), "rules: Required value"),
@@ -169,7 +181,7 @@ fn what_is_wrong_is_named_with_field_value_and_valid_form() {
         let why = read(rules);
         assert!(why.starts_with(said), "{why}");
     }
-    let other = Policy::read(&json!({"apiVersion": "v1", "kind": "Policy"})).unwrap_err();
+    let other = AuditPolicy::read(&json!({"apiVersion": "v1", "kind": "Policy"})).unwrap_err();
     assert!(
         other
             .to_string()

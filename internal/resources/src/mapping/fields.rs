@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value};
 
-use super::{List, MappingError, Warning};
+use super::{MappingError, ResourceAmounts, Warning};
 use crate::field_error::FieldError;
 use crate::quantity::Quantity;
 
@@ -98,10 +98,10 @@ impl<'a> Fields<'a> {
     }
 
     /// Amounts by resource.
-    pub(super) fn list(&self, key: &str) -> Result<List, MappingError> {
+    pub(super) fn list(&self, key: &str) -> Result<ResourceAmounts, MappingError> {
         let inner = self.inner(key);
         let names = inner.map.into_iter().flat_map(Map::keys);
-        let mut list = List::new();
+        let mut list = ResourceAmounts::new();
         for name in names {
             if let Some(quantity) = inner.quantity(name)? {
                 list.insert(name.clone(), quantity);

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{Draft, Fields, List, MappingError, USUAL, Warning, name_of};
+use super::{Fields, MappingError, QueueDraft, ResourceAmounts, USUAL, Warning, name_of};
 use crate::names::{NVIDIA_GPU, SURPLUS_WEIGHT};
 use crate::quantity::Quantity;
 
@@ -19,13 +19,13 @@ const GPUS: i64 = 100_000_000;
 
 pub(super) fn read(
     object: &Value,
-    drafts: &mut Vec<Draft>,
+    drafts: &mut Vec<QueueDraft>,
     warnings: &mut Vec<Warning>,
 ) -> Result<(), MappingError> {
     let name = name_of(object);
     let spec = Fields::of(&name, "spec", &object["spec"]);
     spec.get("displayName");
-    let mut draft = Draft {
+    let mut draft = QueueDraft {
         name: object["metadata"]["name"]
             .as_str()
             .unwrap_or_default()
@@ -37,9 +37,9 @@ pub(super) fn read(
                 .parse()
                 .map_err(|_| spec.wrong("priority", text.clone(), "a whole number".to_owned()))?,
         }),
-        ..Draft::default()
+        ..QueueDraft::default()
     };
-    let (mut deserved, mut weights) = (List::new(), List::new());
+    let (mut deserved, mut weights) = (ResourceAmounts::new(), ResourceAmounts::new());
     let resources = spec.inner("resources");
     for (theirs, ours, unit) in RESOURCES {
         let own = resources.inner(theirs);

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{Draft, Fields, List, MappingError, Warning, name_of};
+use super::{Fields, MappingError, QueueDraft, ResourceAmounts, Warning, name_of};
 use crate::names::{LENDING_LIMIT, SURPLUS_WEIGHT};
 use crate::quantity::Quantity;
 
@@ -24,7 +24,7 @@ const SHOWN: [&str; 8] = [
 
 pub(super) fn read(
     object: &Value,
-    drafts: &mut Vec<Draft>,
+    drafts: &mut Vec<QueueDraft>,
     warnings: &mut Vec<Warning>,
 ) -> Result<(), MappingError> {
     let name = name_of(object);
@@ -33,7 +33,7 @@ pub(super) fn read(
     let notes = &object["metadata"]["annotations"];
     let notes = Fields::of(&name, "metadata.annotations", notes);
     let key = |key: &str| format!("{PREFIX}{key}");
-    let mut draft = Draft {
+    let mut draft = QueueDraft {
         name: object["metadata"]["name"]
             .as_str()
             .unwrap_or_default()
@@ -44,10 +44,10 @@ pub(super) fn read(
             .map(str::to_owned),
         deserved: Some(spec.list("min")?),
         capability: spec.list("max")?,
-        ..Draft::default()
+        ..QueueDraft::default()
     };
     let weight = key("shared-weight");
-    let shared: List = match notes.text(&weight) {
+    let shared: ResourceAmounts = match notes.text(&weight) {
         None => draft.capability.clone(),
         Some(text) => {
             let wrong = || {
@@ -62,15 +62,17 @@ pub(super) fn read(
                     .map_or_else(|| value.to_string(), str::to_owned);
                 Some((name.clone(), text.parse::<Quantity>().ok()?))
             });
-            entries.collect::<Option<List>>().ok_or_else(wrong)?
+            entries
+                .collect::<Option<ResourceAmounts>>()
+                .ok_or_else(wrong)?
         }
     };
     draft.annotate(SURPLUS_WEIGHT, &shared);
     let lends = [("true", true), ("false", false)];
     if labels.one_of(&key("allow-lent-resource"), &lends)? == Some(false) {
         let nothing = |name: &String| (name.clone(), Quantity::default());
-        let names = draft.deserved.iter().flat_map(List::keys);
-        let none: List = names.map(nothing).collect();
+        let names = draft.deserved.iter().flat_map(ResourceAmounts::keys);
+        let none: ResourceAmounts = names.map(nothing).collect();
         draft.annotate(LENDING_LIMIT, &none);
     }
     for shown in SHOWN {

@@ -5,14 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value, json};
 
-use super::{Draft, Fields, List, Mapped, MappingError, Sort, Warning, name_of};
+use super::{Fields, Mapped, MappingError, QueueDraft, ResourceAmounts, Sort, Warning, name_of};
 use crate::kinds::QueueState;
 use crate::names::{BORROWING_LIMIT, LENDING_LIMIT, PREEMPTION, SURPLUS_WEIGHT};
 use crate::quantity::Quantity;
 
 /// Kueue's objects by kind.
 #[derive(Default)]
-pub(super) struct Objects<'a> {
+pub(super) struct KueueObjects<'a> {
     queues: Vec<&'a Value>,
     cohorts: Vec<&'a Value>,
     flavors: Vec<&'a Value>,
@@ -22,21 +22,21 @@ pub(super) struct Objects<'a> {
 
 /// The quotas of its resource groups, summed over flavors.
 #[derive(Default)]
-struct Quotas {
-    nominal: List,
-    borrowing: List,
-    lending: List,
+struct GroupQuotas {
+    nominal: ResourceAmounts,
+    borrowing: ResourceAmounts,
+    lending: ResourceAmounts,
 }
 
 /// A cohort or ClusterQueue.
-struct Member {
-    draft: Draft,
-    nominal: List,
+struct CohortMember {
+    draft: QueueDraft,
+    nominal: ResourceAmounts,
     cohort: Option<String>,
     inner: bool,
 }
 
-impl<'a> Objects<'a> {
+impl<'a> KueueObjects<'a> {
     pub(super) fn add(&mut self, sort: Sort, object: &'a Value) {
         match sort {
             Sort::ClusterQueue => self.queues.push(object),
@@ -49,7 +49,7 @@ impl<'a> Objects<'a> {
 
     pub(super) fn map(
         &self,
-        drafts: &mut Vec<Draft>,
+        drafts: &mut Vec<QueueDraft>,
         mapped: &mut Mapped,
     ) -> Result<(), MappingError> {
         let warnings = &mut mapped.warnings;
@@ -107,7 +107,7 @@ fn cohort(
     object: &Value,
     fair: Option<&Value>,
     warnings: &mut Vec<Warning>,
-) -> Result<Member, MappingError> {
+) -> Result<CohortMember, MappingError> {
     let name = name_of(object);
     let spec = Fields::of(&name, "spec", &object["spec"]);
     let parent = spec.word("parentName").or(spec.word("parent"));
@@ -120,7 +120,7 @@ fn cluster_queue(
     object: &Value,
     fair: Option<&Value>,
     warnings: &mut Vec<Warning>,
-) -> Result<Member, MappingError> {
+) -> Result<CohortMember, MappingError> {
     let name = name_of(object);
     let spec = Fields::of(&name, "spec", &object["spec"]);
     let cohort = spec.word("cohortName").or(spec.word("cohort"));
@@ -162,14 +162,14 @@ fn member(
     inner: bool,
     fair: Option<&Value>,
     warnings: &mut Vec<Warning>,
-) -> Result<Member, MappingError> {
+) -> Result<CohortMember, MappingError> {
     let quotas = quotas(spec, warnings)?;
-    let mut draft = Draft {
+    let mut draft = QueueDraft {
         name: object["metadata"]["name"]
             .as_str()
             .unwrap_or_default()
             .to_owned(),
-        ..Draft::default()
+        ..QueueDraft::default()
     };
     draft.annotate(BORROWING_LIMIT, &quotas.borrowing);
     draft.annotate(LENDING_LIMIT, &quotas.lending);
@@ -186,7 +186,7 @@ fn member(
             .annotations
             .insert(PREEMPTION.to_owned(), policy.to_string());
     }
-    Ok(Member {
+    Ok(CohortMember {
         draft,
         nominal: quotas.nominal,
         cohort: cohort.map(str::to_owned),
@@ -194,8 +194,8 @@ fn member(
     })
 }
 
-fn quotas(spec: &Fields<'_>, warnings: &mut Vec<Warning>) -> Result<Quotas, MappingError> {
-    let mut quotas = Quotas::default();
+fn quotas(spec: &Fields<'_>, warnings: &mut Vec<Warning>) -> Result<GroupQuotas, MappingError> {
+    let mut quotas = GroupQuotas::default();
     for group in spec.items("resourceGroups") {
         group.get("coveredResources");
         let flavors = group.items("flavors");
@@ -226,7 +226,7 @@ fn quotas(spec: &Fields<'_>, warnings: &mut Vec<Warning>) -> Result<Quotas, Mapp
     Ok(quotas)
 }
 
-fn add(list: &mut List, name: &str, amount: Quantity) {
+fn add(list: &mut ResourceAmounts, name: &str, amount: Quantity) {
     let own = list.entry(name.to_owned()).or_default();
     *own = *own + amount;
 }
@@ -263,7 +263,7 @@ fn preemption(
 }
 
 /// Adds cohorts that are named but have no object.
-fn add_unwritten(members: &mut Vec<Member>, fair: Option<&Value>) {
+fn add_unwritten(members: &mut Vec<CohortMember>, fair: Option<&Value>) {
     let written: BTreeSet<String> = members
         .iter()
         .filter(|member| member.inner)
@@ -275,9 +275,9 @@ fn add_unwritten(members: &mut Vec<Member>, fair: Option<&Value>) {
         .filter(|name| !written.contains(name))
         .collect();
     for name in named {
-        let mut draft = Draft {
+        let mut draft = QueueDraft {
             name,
-            ..Draft::default()
+            ..QueueDraft::default()
         };
         if fair.is_some() {
             let policy = json!({"fair": fair});
@@ -285,9 +285,9 @@ fn add_unwritten(members: &mut Vec<Member>, fair: Option<&Value>) {
                 .annotations
                 .insert(PREEMPTION.to_owned(), policy.to_string());
         }
-        members.push(Member {
+        members.push(CohortMember {
             draft,
-            nominal: List::new(),
+            nominal: ResourceAmounts::new(),
             cohort: None,
             inner: true,
         });
@@ -296,7 +296,7 @@ fn add_unwritten(members: &mut Vec<Member>, fair: Option<&Value>) {
 
 /// Sets each member's parent and quota: the quota of an inner member sums all members below it, and
 /// a member without a parent cannot borrow, so its capability equals its quota.
-fn settle(members: Vec<Member>, drafts: &mut Vec<Draft>) {
+fn settle(members: Vec<CohortMember>, drafts: &mut Vec<QueueDraft>) {
     let queues: BTreeSet<String> = members
         .iter()
         .filter(|member| !member.inner)
@@ -315,7 +315,7 @@ fn settle(members: Vec<Member>, drafts: &mut Vec<Draft>) {
         .filter(|member| member.inner)
         .map(|member| (member.draft.name.clone(), member.cohort.clone()))
         .collect();
-    let mut below: BTreeMap<String, List> = BTreeMap::new();
+    let mut below: BTreeMap<String, ResourceAmounts> = BTreeMap::new();
     let mut all: BTreeSet<String> = BTreeSet::new();
     for member in &members {
         all.extend(member.nominal.keys().cloned());

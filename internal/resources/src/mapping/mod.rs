@@ -45,7 +45,7 @@ use crate::quantity::Quantity;
 use fields::Fields;
 
 /// Amounts by resource.
-pub(crate) type List = BTreeMap<String, Quantity>;
+pub(crate) type ResourceAmounts = BTreeMap<String, Quantity>;
 
 /// Resources that nearly every pod requests, each with an amount that exceeds any cluster.
 const USUAL: [(&str, i64); 3] = [
@@ -139,7 +139,7 @@ impl Sort {
 /// An unreadable quantity or word.
 pub fn queues(objects: &[Value]) -> Result<Mapped, MappingError> {
     let mut mapped = Mapped::default();
-    let mut kueue = kueue::Objects::default();
+    let mut kueue = kueue::KueueObjects::default();
     let mut foreign = Vec::new();
     for object in objects {
         match Sort::of(object) {
@@ -166,11 +166,11 @@ pub fn queues(objects: &[Value]) -> Result<Mapped, MappingError> {
 
 /// A queue under construction.
 #[derive(Clone, Debug, Default)]
-struct Draft {
+struct QueueDraft {
     name: String,
     parent: Option<String>,
-    deserved: Option<List>,
-    capability: List,
+    deserved: Option<ResourceAmounts>,
+    capability: ResourceAmounts,
     weight: Option<i32>,
     priority: Option<i32>,
     reclaimable: Option<bool>,
@@ -178,8 +178,8 @@ struct Draft {
     annotations: BTreeMap<String, String>,
 }
 
-impl Draft {
-    fn annotate(&mut self, name: &str, list: &List) {
+impl QueueDraft {
+    fn annotate(&mut self, name: &str, list: &ResourceAmounts) {
         if !list.is_empty() {
             let map: BTreeMap<&String, String> =
                 list.iter().map(|(key, n)| (key, n.to_string())).collect();
@@ -189,7 +189,7 @@ impl Draft {
     }
 
     fn queue(self) -> Queue {
-        let list = |list: &List| {
+        let list = |list: &ResourceAmounts| {
             let entries = list.iter().map(|(name, n)| (name.clone(), n.to_k8s()));
             entries.collect::<BTreeMap<_, _>>()
         };
@@ -218,7 +218,7 @@ impl Draft {
 }
 
 /// Deserves every queue plenty of the usual resources that no object mentions, so that these do not count against it.
-fn plenty(drafts: &mut [Draft]) {
+fn plenty(drafts: &mut [QueueDraft]) {
     let spoken: BTreeSet<String> = drafts
         .iter()
         .flat_map(|draft| draft.deserved.iter().flatten().chain(&draft.capability))
@@ -238,22 +238,23 @@ fn plenty(drafts: &mut [Draft]) {
 }
 
 /// Orders parents before children; cycles come last, unchanged.
-fn parents_first(drafts: Vec<Draft>) -> Vec<Queue> {
+fn parents_first(drafts: Vec<QueueDraft>) -> Vec<Queue> {
     let names: BTreeSet<String> = drafts.iter().map(|draft| draft.name.clone()).collect();
     let mut done: BTreeSet<String> = BTreeSet::new();
     let mut left = drafts;
     let mut queues = Vec::new();
     loop {
-        let (now, later): (Vec<Draft>, Vec<Draft>) = left.into_iter().partition(|draft| {
-            let parent = draft.parent.as_ref();
-            parent.is_none_or(|parent| done.contains(parent) || !names.contains(parent))
-        });
+        let (now, later): (Vec<QueueDraft>, Vec<QueueDraft>) =
+            left.into_iter().partition(|draft| {
+                let parent = draft.parent.as_ref();
+                parent.is_none_or(|parent| done.contains(parent) || !names.contains(parent))
+            });
         if now.is_empty() {
-            queues.extend(later.into_iter().map(Draft::queue));
+            queues.extend(later.into_iter().map(QueueDraft::queue));
             return queues;
         }
         done.extend(now.iter().map(|draft| draft.name.clone()));
-        queues.extend(now.into_iter().map(Draft::queue));
+        queues.extend(now.into_iter().map(QueueDraft::queue));
         left = later;
     }
 }

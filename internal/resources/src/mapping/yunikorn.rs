@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{Draft, Fields, List, MappingError, Warning};
+use super::{Fields, MappingError, QueueDraft, ResourceAmounts, Warning};
 use crate::names::{PREEMPTION, QUEUE_POLICY, TEAM_LIMIT, USER_LIMIT};
 
 /// The maximum depth of the tree.
@@ -10,7 +10,7 @@ const DEPTH_MAX: usize = 64;
 
 pub(super) fn read(
     object: &Value,
-    drafts: &mut Vec<Draft>,
+    drafts: &mut Vec<QueueDraft>,
     warnings: &mut Vec<Warning>,
 ) -> Result<(), MappingError> {
     let whole = Fields::of("queue configuration", "", object);
@@ -39,7 +39,7 @@ fn read_queue(
     queue: &Fields<'_>,
     above: Option<&str>,
     depth: usize,
-    drafts: &mut Vec<Draft>,
+    drafts: &mut Vec<QueueDraft>,
     warnings: &mut Vec<Warning>,
 ) -> Result<(), MappingError> {
     let own = queue.word("name").unwrap_or_default();
@@ -52,10 +52,10 @@ fn read_queue(
         return Err(queue.wrong("name", name, wanted));
     }
     queue.get("parent");
-    let mut draft = Draft {
+    let mut draft = QueueDraft {
         name: name.clone(),
         parent: above.map(str::to_owned),
-        ..Draft::default()
+        ..QueueDraft::default()
     };
     let resources = queue.inner("resources");
     let guaranteed = cores(resources.list("guaranteed")?);
@@ -75,7 +75,7 @@ fn read_queue(
 }
 
 /// Renames YuniKorn's `vcore` to `cpu`.
-fn cores(mut list: List) -> List {
+fn cores(mut list: ResourceAmounts) -> ResourceAmounts {
     if let Some(cores) = list.remove("vcore") {
         list.insert("cpu".to_owned(), cores);
     }
@@ -84,7 +84,7 @@ fn cores(mut list: List) -> List {
 
 fn properties(
     properties: &Fields<'_>,
-    draft: &mut Draft,
+    draft: &mut QueueDraft,
     warnings: &mut Vec<Warning>,
 ) -> Result<(), MappingError> {
     let switch = [("enabled", true), ("disabled", false)];
@@ -134,7 +134,7 @@ fn properties(
 
 fn read_limit(
     limit: &Fields<'_>,
-    draft: &mut Draft,
+    draft: &mut QueueDraft,
     warnings: &mut Vec<Warning>,
 ) -> Result<(), MappingError> {
     limit.get("limit");

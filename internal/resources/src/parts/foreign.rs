@@ -3,7 +3,7 @@
 
 use k8s_openapi::api::core::v1 as k8s;
 
-use super::{Part, Share, WHOLE};
+use super::{GpuPart, SharedPart, WHOLE};
 use crate::amounts::Amounts;
 use crate::names::{ALIYUN_GPU_CORE, ALIYUN_GPU_CORE_PERCENTAGE, ALIYUN_GPU_MEMORY, NVIDIA_GPU};
 
@@ -56,14 +56,14 @@ const DIALECTS: [Dialect; 4] = [
 
 impl Dialect {
     /// The plugin's own resources: several plugins use `nvidia.com/gpu`.
-    fn words(&self) -> impl Iterator<Item = &'static str> {
+    fn resource_names(&self) -> impl Iterator<Item = &'static str> {
         let number = self.number.filter(|name| *name != NVIDIA_GPU);
         let percents = self.percents.iter().copied();
         number.into_iter().chain([self.memory]).chain(percents)
     }
 
     /// `None` for an impossible request.
-    fn read(&self, requests: &Amounts) -> Option<Share> {
+    fn read(&self, requests: &Amounts) -> Option<SharedPart> {
         let memory = requests.get(self.memory).checked_mul(self.unit)?;
         let mib = memory.checked_add((1 << 20) - 1)? >> 20;
         let percents = self.percents.iter().map(|name| requests.get(name));
@@ -73,8 +73,8 @@ impl Dialect {
         if others > 0 && self.number != Some(NVIDIA_GPU) {
             return None;
         }
-        let whole = |gpus| Share {
-            part: Part::Milli(WHOLE),
+        let whole = |gpus| SharedPart {
+            part: GpuPart::Milli(WHOLE),
             gpus,
         };
         if percent > PERCENT {
@@ -87,18 +87,21 @@ impl Dialect {
         let part = match (milli, mib) {
             (0, 0) => return Some(whole(gpus)),
             (WHOLE, _) => return Some(whole(gpus)),
-            (0, mib) => Part::Memory(mib),
-            (milli, 0) => Part::Milli(milli),
-            (milli, mib) => Part::Both(milli, mib),
+            (0, mib) => GpuPart::Memory(mib),
+            (milli, 0) => GpuPart::Milli(milli),
+            (milli, mib) => GpuPart::Both(milli, mib),
         };
-        Some(Share { part, gpus })
+        Some(SharedPart { part, gpus })
     }
 }
 
 /// A pod's request in these resources, with the container that makes it. `None` if the pod uses
 /// none of them, `Some(None)` if it mixes device plugins or the request is impossible.
-pub(super) fn asked(spec: &k8s::PodSpec, requests: &Amounts) -> Option<Option<(Share, String)>> {
-    let uses = |dialect: &&Dialect| dialect.words().any(|name| requests.get(name) > 0);
+pub(super) fn asked(
+    spec: &k8s::PodSpec,
+    requests: &Amounts,
+) -> Option<Option<(SharedPart, String)>> {
+    let uses = |dialect: &&Dialect| dialect.resource_names().any(|name| requests.get(name) > 0);
     let mut used = DIALECTS.iter().filter(uses);
     let dialect = used.next()?;
     if used.next().is_some() {
@@ -112,7 +115,7 @@ pub(super) fn asked(spec: &k8s::PodSpec, requests: &Amounts) -> Option<Option<(S
             .flatten()
             .flatten()
             .flat_map(|list| list.keys());
-        keys.any(|key| dialect.words().any(|word| word == key))
+        keys.any(|key| dialect.resource_names().any(|word| word == key))
     };
     let container = spec.containers.iter().find(names);
     let container = container.or(spec.containers.first());
@@ -122,7 +125,7 @@ pub(super) fn asked(spec: &k8s::PodSpec, requests: &Amounts) -> Option<Option<(S
 
 /// The requests without these resources.
 pub fn without(mut requests: Amounts) -> Amounts {
-    for name in DIALECTS.iter().flat_map(Dialect::words) {
+    for name in DIALECTS.iter().flat_map(Dialect::resource_names) {
         if requests.get(name) != 0 {
             requests.set(name, 0);
         }
@@ -154,7 +157,7 @@ mod tests {
             .collect()
     }
 
-    fn share(list: &[(&str, i64)]) -> Option<Option<(Part, i64)>> {
+    fn share(list: &[(&str, i64)]) -> Option<Option<(GpuPart, i64)>> {
         let spec = k8s::PodSpec {
             containers: vec![k8s::Container {
                 name: "main".into(),
@@ -168,24 +171,24 @@ mod tests {
 
     #[test]
     fn every_dialect_says_parts_of_gpus() {
-        type Case<'a> = (&'a [(&'a str, i64)], Option<Option<(Part, i64)>>);
+        type Case<'a> = (&'a [(&'a str, i64)], Option<Option<(GpuPart, i64)>>);
         let table: [Case; 14] = [
             (&[("nvidia.com/gpu", 2)], None),
             (
                 &[("aliyun.com/gpu-mem", 4)],
-                Some(Some((Part::Memory(4096), 1))),
+                Some(Some((GpuPart::Memory(4096), 1))),
             ),
             (
                 &[("aliyun.com/gpu-core.percentage", 30)],
-                Some(Some((Part::Milli(300), 1))),
+                Some(Some((GpuPart::Milli(300), 1))),
             ),
             (
                 &[("aliyun.com/gpu-mem", 4), ("aliyun.com/gpu-core", 30)],
-                Some(Some((Part::Both(300, 4096), 1))),
+                Some(Some((GpuPart::Both(300, 4096), 1))),
             ),
             (
                 &[("aliyun.com/gpu-core", 200)],
-                Some(Some((Part::Milli(1000), 2))),
+                Some(Some((GpuPart::Milli(1000), 2))),
             ),
             (&[("aliyun.com/gpu-core", 150)], Some(None)),
             (
@@ -197,11 +200,11 @@ mod tests {
                     ("volcano.sh/vgpu-number", 2),
                     ("volcano.sh/vgpu-memory", 3000),
                 ],
-                Some(Some((Part::Memory(3000), 2))),
+                Some(Some((GpuPart::Memory(3000), 2))),
             ),
             (
                 &[("volcano.sh/vgpu-number", 2)],
-                Some(Some((Part::Milli(1000), 2))),
+                Some(Some((GpuPart::Milli(1000), 2))),
             ),
             (
                 &[
@@ -209,22 +212,22 @@ mod tests {
                     ("nvidia.com/gpumem", 3000),
                     ("nvidia.com/gpucores", 50),
                 ],
-                Some(Some((Part::Both(500, 3000), 1))),
+                Some(Some((GpuPart::Both(500, 3000), 1))),
             ),
             (
                 &[
                     ("koordinator.sh/gpu-core", 50),
                     ("koordinator.sh/gpu-memory-ratio", 60),
                 ],
-                Some(Some((Part::Milli(600), 1))),
+                Some(Some((GpuPart::Milli(600), 1))),
             ),
             (
                 &[("koordinator.sh/gpu-memory", 8 << 30)],
-                Some(Some((Part::Memory(8192), 1))),
+                Some(Some((GpuPart::Memory(8192), 1))),
             ),
             (
                 &[("koordinator.sh/gpu", 100)],
-                Some(Some((Part::Milli(1000), 1))),
+                Some(Some((GpuPart::Milli(1000), 1))),
             ),
             (
                 &[("koordinator.sh/gpu", 50), ("aliyun.com/gpu-mem", 1)],

@@ -23,7 +23,7 @@ const MEMORY_STEP: i64 = 10;
 
 /// A part of one GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Part {
+pub enum GpuPart {
     /// Thousandths; at most a whole GPU.
     Milli(i64),
     /// MiB of its memory.
@@ -32,7 +32,7 @@ pub enum Part {
     Both(i64, i64),
 }
 
-impl Part {
+impl GpuPart {
     /// The part in thousandths on GPUs with this memory in MiB. More than a whole GPU if it exceeds that memory; a
     /// whole GPU if the memory is unknown.
     pub fn of(self, memory: Option<i64>) -> i64 {
@@ -45,33 +45,33 @@ impl Part {
                 .saturating_mul(MEMORY_STEP)
         };
         match (self, memory) {
-            (Part::Milli(milli), _) => milli,
-            (Part::Memory(_) | Part::Both(..), None) => WHOLE,
-            (Part::Memory(mib), Some(memory)) => of_memory(mib, memory),
-            (Part::Both(milli, mib), Some(memory)) => milli.max(of_memory(mib, memory)),
+            (GpuPart::Milli(milli), _) => milli,
+            (GpuPart::Memory(_) | GpuPart::Both(..), None) => WHOLE,
+            (GpuPart::Memory(mib), Some(memory)) => of_memory(mib, memory),
+            (GpuPart::Both(milli, mib), Some(memory)) => milli.max(of_memory(mib, memory)),
         }
     }
 
     /// True if the thousandths depend on a GPU's memory.
     pub fn depends_on_memory(self) -> bool {
-        matches!(self, Part::Memory(_) | Part::Both(..))
+        matches!(self, GpuPart::Memory(_) | GpuPart::Both(..))
     }
 }
 
 /// The same part of one or several GPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Share {
+pub struct SharedPart {
     /// The part of each GPU.
-    pub part: Part,
+    pub part: GpuPart,
     /// The number of GPUs.
     pub gpus: i64,
 }
 
-impl Share {
+impl SharedPart {
     /// The number of whole GPUs, if the share consists of whole GPUs.
-    pub fn whole(share: Option<Share>) -> Option<i64> {
+    pub fn whole(share: Option<SharedPart>) -> Option<i64> {
         share
-            .filter(|share| share.part == Part::Milli(WHOLE))
+            .filter(|share| share.part == GpuPart::Milli(WHOLE))
             .map(|share| share.gpus)
     }
 
@@ -92,9 +92,9 @@ impl Share {
     /// The shortage of a node that cannot take it, as text.
     pub fn shortage(&self) -> String {
         let what = match self.part {
-            Part::Milli(milli) => format!("{milli} of {WHOLE} free"),
-            Part::Memory(mib) => format!("{mib} MiB free"),
-            Part::Both(milli, mib) => format!("{milli} of {WHOLE} and {mib} MiB free"),
+            GpuPart::Milli(milli) => format!("{milli} of {WHOLE} free"),
+            GpuPart::Memory(mib) => format!("{mib} MiB free"),
+            GpuPart::Both(milli, mib) => format!("{milli} of {WHOLE} and {mib} MiB free"),
         };
         match self.gpus {
             1 => format!("no GPU has {what}"),
@@ -103,15 +103,15 @@ impl Share {
     }
 
     /// The request as text.
-    pub fn words(&self) -> String {
+    pub fn message(&self) -> String {
         let of = match self.gpus {
             1 => "a GPU".to_owned(),
             gpus => format!("each of {gpus} GPUs"),
         };
         match self.part {
-            Part::Milli(milli) => format!("{} of {of}", Quantity::from_milli(milli)),
-            Part::Memory(mib) => format!("{mib} MiB of {of}"),
-            Part::Both(milli, mib) => {
+            GpuPart::Milli(milli) => format!("{} of {of}", Quantity::from_milli(milli)),
+            GpuPart::Memory(mib) => format!("{mib} MiB of {of}"),
+            GpuPart::Both(milli, mib) => {
                 format!("{} and {mib} MiB of {of}", Quantity::from_milli(milli))
             }
         }
@@ -120,31 +120,31 @@ impl Share {
 
 /// A pod's request for parts of GPUs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Asked {
+pub struct PartRequest {
     /// `None` if it requests whole GPUs, as many as its containers state.
-    pub share: Option<Share>,
+    pub share: Option<SharedPart>,
     /// True if the request cannot be read.
     pub unreadable: bool,
     /// The container that gets the GPUs, if the pod names one.
     pub container: Option<String>,
 }
 
-impl Asked {
+impl PartRequest {
     /// Reads a pod's annotations and the total requests of its containers.
     pub fn read(
         notes: Option<&BTreeMap<String, String>>,
         spec: &k8s::PodSpec,
         requests: &Amounts,
-    ) -> Asked {
-        let said = Asked::said(notes, requests.get(NVIDIA_GPU));
+    ) -> PartRequest {
+        let said = PartRequest::said(notes, requests.get(NVIDIA_GPU));
         match foreign::asked(spec, requests) {
             None => said,
-            Some(Some((share, container))) if said.share.is_none() => Asked {
+            Some(Some((share, container))) if said.share.is_none() => PartRequest {
                 share: Some(share),
                 container: said.container.or(Some(container)),
                 ..said
             },
-            Some(_) => Asked {
+            Some(_) => PartRequest {
                 unreadable: true,
                 ..said
             },
@@ -152,13 +152,13 @@ impl Asked {
     }
 
     /// Reads the annotations of a pod whose containers request `asked` GPUs.
-    fn said(notes: Option<&BTreeMap<String, String>>, asked: i64) -> Asked {
+    fn said(notes: Option<&BTreeMap<String, String>>, asked: i64) -> PartRequest {
         let none = BTreeMap::new();
         let notes = notes.unwrap_or(&none);
         let fraction = said(notes, GPU_FRACTION, KAI_GPU_FRACTION);
         let memory = said(notes, GPU_MEMORY, KAI_GPU_MEMORY);
         if fraction.is_none() && memory.is_none() {
-            return Asked::default();
+            return PartRequest::default();
         }
         let count = match said(notes, GPU_COUNT, KAI_GPU_COUNT).map(str::parse::<i64>) {
             None => Some(asked.max(1)),
@@ -171,22 +171,22 @@ impl Asked {
                 .ok()
                 .map(|part| part.milli())
                 .filter(|milli| (1..=WHOLE).contains(milli))
-                .map(Part::Milli),
+                .map(GpuPart::Milli),
             (None, Some(memory)) => memory
                 .parse::<i64>()
                 .ok()
                 .filter(|mib| *mib > 0)
-                .map(Part::Memory),
+                .map(GpuPart::Memory),
             _ => None,
         };
         let (Some(part), Some(gpus)) = (part, count) else {
-            return Asked {
+            return PartRequest {
                 unreadable: true,
-                ..Asked::default()
+                ..PartRequest::default()
             };
         };
-        Asked {
-            share: Some(Share { part, gpus }),
+        PartRequest {
+            share: Some(SharedPart { part, gpus }),
             unreadable: false,
             container: notes.get(KAI_GPU_CONTAINER).cloned(),
         }
@@ -202,15 +202,15 @@ fn said<'a>(notes: &'a BTreeMap<String, String>, name: &str, customary: &str) ->
 mod tests {
     use super::*;
 
-    fn read(notes: &[(&str, &str)], asked: i64) -> Asked {
+    fn read(notes: &[(&str, &str)], asked: i64) -> PartRequest {
         let notes = notes
             .iter()
             .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()));
-        Asked::said(Some(&notes.collect()), asked)
+        PartRequest::said(Some(&notes.collect()), asked)
     }
 
-    fn share(part: Part, gpus: i64) -> Option<Share> {
-        Some(Share { part, gpus })
+    fn share(part: GpuPart, gpus: i64) -> Option<SharedPart> {
+        Some(SharedPart { part, gpus })
     }
 
     #[test]
@@ -219,27 +219,27 @@ mod tests {
             (
                 vec![("muster.io/gpu-fraction", "0.5")],
                 0,
-                share(Part::Milli(500), 1),
+                share(GpuPart::Milli(500), 1),
             ),
             (
                 vec![("gpu-fraction", "0.25")],
                 1,
-                share(Part::Milli(250), 1),
+                share(GpuPart::Milli(250), 1),
             ),
             (
                 vec![("muster.io/gpu-memory", "2000")],
                 0,
-                share(Part::Memory(2000), 1),
+                share(GpuPart::Memory(2000), 1),
             ),
             (
                 vec![("gpu-memory", "1"), ("gpu-fraction-num-devices", "3")],
                 0,
-                share(Part::Memory(1), 3),
+                share(GpuPart::Memory(1), 3),
             ),
             (
                 vec![("muster.io/gpu-fraction", "0.5")],
                 2,
-                share(Part::Milli(500), 2),
+                share(GpuPart::Milli(500), 2),
             ),
             (vec![], 2, None),
         ];
@@ -276,7 +276,7 @@ mod tests {
             (5, None, 1000),
         ];
         for (mib, memory, want) in table {
-            assert_eq!(Part::Memory(mib).of(memory), want, "{mib} of {memory:?}");
+            assert_eq!(GpuPart::Memory(mib).of(memory), want, "{mib} of {memory:?}");
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The roles and bindings that exist from the start: Kubernetes' (`cluster-admin`, `admin`, `edit`, `view`, discovery)
 //! and Muster's. Roles that read "everything" list the registered kinds, so that they include a new kind.
 //!
-//! Users get their rights through groups (`access::Role::groups`). The group `muster:users` reads what the cluster
+//! Users get their rights through groups (`access::UserRole::groups`). The group `muster:users` reads what the cluster
 //! shares. A user with a role everywhere reads all namespaces, except Secrets, through a ClusterRoleBinding to
 //! `muster:viewer`. All other rights come from three RoleBindings that every namespace gets when it is created, except
 //! Muster's and Kubernetes' own namespaces: RBAC has no "except", and a cluster-wide binding would expose the Secrets
@@ -13,7 +13,9 @@ use k8s_openapi::api::rbac::v1::PolicyRule;
 use serde_json::{Value, json};
 
 use super::{AUTOUPDATE, BOOTSTRAPPING, GROUP, uncovered};
-use crate::access::{AUTHENTICATED_GROUP, MASTERS_GROUP, Role, UNAUTHENTICATED_GROUP, USERS_GROUP};
+use crate::access::{
+    AUTHENTICATED_GROUP, MASTERS_GROUP, UNAUTHENTICATED_GROUP, USERS_GROUP, UserRole,
+};
 use crate::json;
 use crate::names::SYSTEM_NAMESPACES;
 use crate::registry::{self, Kind};
@@ -233,10 +235,10 @@ pub fn cluster_roles() -> Vec<Value> {
         ),
         cluster_role("system:discovery", paths(&DISCOVERY)),
         cluster_role("system:public-info-viewer", paths(&PUBLIC)),
-        cluster_role(Role::Admin.group(), everything()),
-        cluster_role(Role::Lead.group(), [member(), lead_rules()].concat()),
-        cluster_role(Role::Member.group(), member()),
-        cluster_role(Role::Viewer.group(), reader_rules()),
+        cluster_role(UserRole::Admin.group(), everything()),
+        cluster_role(UserRole::Lead.group(), [member(), lead_rules()].concat()),
+        cluster_role(UserRole::Member.group(), member()),
+        cluster_role(UserRole::Viewer.group(), reader_rules()),
         cluster_role(SHARED_READER, shared_rules()),
     ]
 }
@@ -250,7 +252,7 @@ pub fn kubernetes_cluster_roles() -> Vec<Value> {
         .filter(|kind| kind.is_custom())
         .map(|kind| kind.group)
         .collect();
-    let role = |role: Role, to: Option<&str>, rules: Vec<Value>| {
+    let role = |role: UserRole, to: Option<&str>, rules: Vec<Value>| {
         let mut ours: Vec<Value> = Vec::new();
         for rule in rules {
             let of_ours = rule["apiGroups"][0]
@@ -273,10 +275,18 @@ pub fn kubernetes_cluster_roles() -> Vec<Value> {
     let viewer = || [reader_rules(), shared_rules()].concat();
     let member = || [viewer(), member_rules()].concat();
     vec![
-        role(Role::Admin, None, over(Kind::is_custom, read_parts, &["*"])),
-        role(Role::Lead, Some("admin"), [member(), lead_rules()].concat()),
-        role(Role::Member, Some("edit"), member()),
-        role(Role::Viewer, Some("view"), viewer()),
+        role(
+            UserRole::Admin,
+            None,
+            over(Kind::is_custom, read_parts, &["*"]),
+        ),
+        role(
+            UserRole::Lead,
+            Some("admin"),
+            [member(), lead_rules()].concat(),
+        ),
+        role(UserRole::Member, Some("edit"), member()),
+        role(UserRole::Viewer, Some("view"), viewer()),
     ]
 }
 
@@ -296,7 +306,7 @@ pub fn cluster_role_bindings() -> Vec<Value> {
     let bind =
         |name: &str, role: &str, groups: &[&str]| binding("ClusterRoleBinding", name, role, groups);
     let same = |name: &str, groups: &[&str]| bind(name, name, groups);
-    let everywhere = [Role::Lead, Role::Member, Role::Viewer].map(Role::group);
+    let everywhere = [UserRole::Lead, UserRole::Member, UserRole::Viewer].map(UserRole::group);
     vec![
         same("cluster-admin", &[MASTERS_GROUP]),
         same("system:basic-user", &[AUTHENTICATED_GROUP]),
@@ -305,8 +315,8 @@ pub fn cluster_role_bindings() -> Vec<Value> {
             "system:public-info-viewer",
             &[AUTHENTICATED_GROUP, UNAUTHENTICATED_GROUP],
         ),
-        same(Role::Admin.group(), &[Role::Admin.group()]),
-        bind("muster:everywhere", Role::Viewer.group(), &everywhere),
+        same(UserRole::Admin.group(), &[UserRole::Admin.group()]),
+        bind("muster:everywhere", UserRole::Viewer.group(), &everywhere),
         same(SHARED_READER, &[USERS_GROUP]),
     ]
 }
@@ -316,7 +326,7 @@ pub fn role_bindings(namespace: &str) -> Vec<Value> {
     if SYSTEM_NAMESPACES.contains(&namespace) {
         return Vec::new();
     }
-    let one = |role: Role| {
+    let one = |role: UserRole| {
         let here = role.group_in(namespace);
         let mut binding = binding(
             "RoleBinding",
@@ -327,7 +337,9 @@ pub fn role_bindings(namespace: &str) -> Vec<Value> {
         binding["metadata"]["namespace"] = namespace.into();
         binding
     };
-    [Role::Lead, Role::Member, Role::Viewer].map(one).into()
+    [UserRole::Lead, UserRole::Member, UserRole::Viewer]
+        .map(one)
+        .into()
 }
 
 /// The new state of a default role or binding when the server starts: missing parts are added, and additions by others

@@ -9,7 +9,7 @@ mod policy;
 mod rules;
 
 pub use aggregation::aggregate;
-pub use policy::{Objects, Policy};
+pub use policy::{PolicyObjects, RbacPolicy};
 pub use rules::{
     MOST_COMPARISONS, MOST_TUPLES, TooManyTuples, compact, permits, permits_path, quoted, show,
     uncovered,

@@ -9,17 +9,17 @@ use k8s_openapi::api::rbac::v1::{
 };
 
 use super::rules;
-use crate::access::{Attributes, Caller, SERVICE_ACCOUNT_PREFIX};
+use crate::access::{Caller, RequestAttributes, SERVICE_ACCOUNT_PREFIX};
 
-type Rules = Arc<[PolicyRule]>;
+type PolicyRules = Arc<[PolicyRule]>;
 
 /// A role or a binding: its plural, its namespace (`-` without one) and its name.
 type Id = (String, String, String);
 
 /// The roles and bindings of a policy.
 #[derive(Default)]
-pub struct Objects {
-    roles: BTreeMap<Id, Rules>,
+pub struct PolicyObjects {
+    roles: BTreeMap<Id, PolicyRules>,
     bindings: BTreeMap<Id, (RoleRef, Vec<Subject>)>,
 }
 
@@ -31,7 +31,7 @@ fn id_of(key: &str) -> Option<Id> {
     Some((next()?, next()?, next()?))
 }
 
-impl Objects {
+impl PolicyObjects {
     /// Stores the object of a key, given as JSON, in place of the previous one.
     ///
     /// # Errors
@@ -39,7 +39,7 @@ impl Objects {
     pub fn put(&mut self, key: &str, json: &[u8]) -> Result<(), serde_json::Error> {
         let Some(id) = id_of(key) else { return Ok(()) };
         self.drop_id(&id);
-        let rules = |rules: Option<Vec<PolicyRule>>| Rules::from(rules.unwrap_or_default());
+        let rules = |rules: Option<Vec<PolicyRule>>| PolicyRules::from(rules.unwrap_or_default());
         match id.0.as_str() {
             "roles" => {
                 let role: Role = serde_json::from_slice(json)?;
@@ -80,14 +80,14 @@ impl Objects {
 /// The rules of one user or group.
 #[derive(Default)]
 struct Grants {
-    everywhere: Vec<Rules>,
-    namespaces: HashMap<String, Vec<Rules>>,
+    everywhere: Vec<PolicyRules>,
+    namespaces: HashMap<String, Vec<PolicyRules>>,
 }
 
 /// The rights of every caller.
 #[derive(Default)]
-pub struct Policy {
-    roles: BTreeMap<Id, Rules>,
+pub struct RbacPolicy {
+    roles: BTreeMap<Id, PolicyRules>,
     users: HashMap<String, Grants>,
     groups: HashMap<String, Grants>,
 }
@@ -107,17 +107,17 @@ fn referred(role: &RoleRef, namespace: Option<&str>) -> Option<Id> {
 }
 
 /// Removes repeated rules of a role that is bound several times: each request scans the entire list.
-fn each_once(list: &mut Vec<Rules>) {
+fn remove_duplicates(list: &mut Vec<PolicyRules>) {
     list.sort_by_key(|rules| Arc::as_ptr(rules).cast::<PolicyRule>() as usize);
     list.dedup_by(|a, b| Arc::ptr_eq(a, b));
 }
 
-impl Policy {
+impl RbacPolicy {
     /// Indexes roles and bindings. A binding to a role that does not exist grants nothing.
-    pub fn new(objects: &Objects) -> Policy {
-        let mut policy = Policy {
+    pub fn new(objects: &PolicyObjects) -> RbacPolicy {
+        let mut policy = RbacPolicy {
             roles: objects.roles.clone(),
-            ..Policy::default()
+            ..RbacPolicy::default()
         };
         for ((plural, namespace, _), (role, subjects)) in &objects.bindings {
             let within = (plural == "rolebindings").then_some(namespace.as_str());
@@ -136,8 +136,8 @@ impl Policy {
         }
         let all = policy.users.values_mut().chain(policy.groups.values_mut());
         for grants in all {
-            each_once(&mut grants.everywhere);
-            grants.namespaces.values_mut().for_each(each_once);
+            remove_duplicates(&mut grants.everywhere);
+            grants.namespaces.values_mut().for_each(remove_duplicates);
         }
         policy
     }
@@ -181,7 +181,7 @@ impl Policy {
     }
 
     /// True if the caller's rules permit this request for a resource.
-    pub fn permits(&self, caller: &Caller, request: &Attributes<'_>) -> bool {
+    pub fn permits(&self, caller: &Caller, request: &RequestAttributes<'_>) -> bool {
         self.rules(caller, request.namespace)
             .any(|rule| rules::permits(rule, request))
     }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::rbac::v1::PolicyRule;
 
-use crate::access::Attributes;
+use crate::access::RequestAttributes;
 use crate::field::quote;
 
 /// The most tuples of compared rules. All of Muster's own roles have a few hundred.
@@ -36,7 +36,7 @@ fn names(list: &[String], wanted: &str) -> bool {
 }
 
 /// True if the rule permits this request for a resource.
-pub fn permits(rule: &PolicyRule, request: &Attributes<'_>) -> bool {
+pub fn permits(rule: &PolicyRule, request: &RequestAttributes<'_>) -> bool {
     let named = list(&rule.resource_names);
     let name = request.name.unwrap_or_default();
     names(&rule.verbs, request.verb)

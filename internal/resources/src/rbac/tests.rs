@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::access::{Attributes, Caller, Role};
+use crate::access::{Caller, RequestAttributes, UserRole};
 use crate::registry;
 
 fn rule(value: Value) -> PolicyRule {
@@ -13,16 +13,16 @@ fn rule(value: Value) -> PolicyRule {
 }
 
 /// `verb group/resource[/subresource] [@namespace] [#name]`
-fn request(text: &str) -> Attributes<'_> {
+fn request(text: &str) -> RequestAttributes<'_> {
     let mut words = text.split(' ');
     let verb = words.next().unwrap();
     let mut parts = words.next().unwrap().split('/');
-    let mut request = Attributes {
+    let mut request = RequestAttributes {
         verb,
         group: parts.next().unwrap(),
         resource: parts.next().unwrap(),
         subresource: parts.next(),
-        ..Attributes::default()
+        ..RequestAttributes::default()
     };
     for word in words {
         match word.split_at(1) {
@@ -33,7 +33,7 @@ fn request(text: &str) -> Attributes<'_> {
     request
 }
 
-fn put(objects: &mut Objects, object: &Value) {
+fn put(objects: &mut PolicyObjects, object: &Value) {
     let kind = registry::of(object).unwrap();
     let text = |field: &str| object["metadata"][field].as_str();
     let key = kind.key(text("namespace"), text("name").unwrap());
@@ -41,8 +41,8 @@ fn put(objects: &mut Objects, object: &Value) {
 }
 
 /// The policy of a new server with the namespaces `a` and `b`.
-fn first_policy() -> Policy {
-    let mut objects = Objects::default();
+fn first_policy() -> RbacPolicy {
+    let mut objects = PolicyObjects::default();
     let mut roles = defaults::cluster_roles();
     roles.sort_by_key(|role| role["metadata"]["name"].to_string());
     aggregate(&mut roles);
@@ -56,17 +56,17 @@ fn first_policy() -> Policy {
     {
         put(&mut objects, &object);
     }
-    Policy::new(&objects)
+    RbacPolicy::new(&objects)
 }
 
-fn user(role: Role, namespaces: Option<&[&str]>) -> Caller {
+fn user(role: UserRole, namespaces: Option<&[&str]>) -> Caller {
     let listed: Option<Vec<String>> =
         namespaces.map(|all| all.iter().map(|one| (*one).to_owned()).collect());
     Caller::user("ada", role.groups(listed.as_deref()))
 }
 
 #[track_caller]
-fn check(policy: &Policy, caller: &Caller, allowed: &[&str], refused: &[&str]) {
+fn check(policy: &RbacPolicy, caller: &Caller, allowed: &[&str], refused: &[&str]) {
     for text in allowed {
         assert!(
             policy.permits(caller, &request(text)),
@@ -152,7 +152,7 @@ fn what_a_rule_permits_of_paths() {
 
 #[test]
 fn an_administrator_may_do_everything_by_a_binding() {
-    let admin = user(Role::Admin, Some(&["a"]));
+    let admin = user(UserRole::Admin, Some(&["a"]));
     let policy = first_policy();
     check(
         &policy,
@@ -167,7 +167,7 @@ fn an_administrator_may_do_everything_by_a_binding() {
         &[],
     );
     assert!(policy.permits_path(&admin, "get", "/metrics"));
-    let nobody = Policy::new(&Objects::default());
+    let nobody = RbacPolicy::new(&PolicyObjects::default());
     check(&nobody, &admin, &[], &["get /pods @a"]);
 }
 
@@ -175,7 +175,7 @@ fn an_administrator_may_do_everything_by_a_binding() {
 fn a_lead_runs_its_namespaces_and_reads_what_is_shared() {
     check(
         &first_policy(),
-        &user(Role::Lead, Some(&["a"])),
+        &user(UserRole::Lead, Some(&["a"])),
         &[
             "create kubeflow.org/pytorchjobs @a",
             "delete /pods @a",
@@ -212,7 +212,7 @@ fn a_lead_runs_its_namespaces_and_reads_what_is_shared() {
 fn a_member_runs_work_and_reads_the_rest() {
     check(
         &first_policy(),
-        &user(Role::Member, Some(&["a"])),
+        &user(UserRole::Member, Some(&["a"])),
         &[
             "create kubeflow.org/pytorchjobs @a",
             "patch batch/jobs @a",
@@ -241,7 +241,7 @@ fn a_member_runs_work_and_reads_the_rest() {
 #[test]
 fn a_role_everywhere_ends_at_the_systems_own_namespaces() {
     let policy = first_policy();
-    for role in [Role::Lead, Role::Member, Role::Viewer] {
+    for role in [UserRole::Lead, UserRole::Member, UserRole::Viewer] {
         check(
             &policy,
             &user(role, None),
@@ -265,7 +265,7 @@ fn a_role_everywhere_ends_at_the_systems_own_namespaces() {
     }
     check(
         &policy,
-        &user(Role::Member, None),
+        &user(UserRole::Member, None),
         &["create /pods @a", "create /pods @b", "get /secrets @b"],
         &[],
     );
@@ -275,7 +275,7 @@ fn a_role_everywhere_ends_at_the_systems_own_namespaces() {
 fn a_viewer_reads_all_but_secrets() {
     check(
         &first_policy(),
-        &user(Role::Viewer, Some(&["a"])),
+        &user(UserRole::Viewer, Some(&["a"])),
         &[
             "get /pods @a",
             "get /pods/log @a",
@@ -401,7 +401,7 @@ fn what_is_missing_is_added_at_start_and_what_others_added_stays() {
 #[test]
 fn bindings_reach_users_groups_and_service_accounts_in_their_namespace() {
     let api = "rbac.authorization.k8s.io/v1";
-    let mut objects = Objects::default();
+    let mut objects = PolicyObjects::default();
     put(
         &mut objects,
         &json!({
@@ -418,7 +418,7 @@ fn bindings_reach_users_groups_and_service_accounts_in_their_namespace() {
         ],
     });
     put(&mut objects, &binding);
-    let policy = Policy::new(&objects);
+    let policy = RbacPolicy::new(&objects);
     for caller in [
         Caller::user("ann", []),
         Caller::user("bob", ["team".to_owned()]),
@@ -442,13 +442,13 @@ fn bindings_reach_users_groups_and_service_accounts_in_their_namespace() {
         check(&policy, &caller, &[], &["get /pods @a"]);
     }
     objects.remove("/rbac.authorization.k8s.io/rolebindings/a/b");
-    let policy = Policy::new(&objects);
+    let policy = RbacPolicy::new(&objects);
     check(&policy, &Caller::user("ann", []), &[], &["get /pods @a"]);
     // An unreadable object grants nothing, and removes the previous object of its key.
     put(&mut objects, &binding);
     let key = "/rbac.authorization.k8s.io/roles/a/r";
     assert!(objects.put(key, b"{\"rules\": 1}").is_err());
-    let policy = Policy::new(&objects);
+    let policy = RbacPolicy::new(&objects);
     check(&policy, &Caller::user("ann", []), &[], &["get /pods @a"]);
 }
 
@@ -510,7 +510,7 @@ fn rules_that_combine_too_much_are_not_compared() {
 
 #[test]
 fn a_role_that_is_bound_often_counts_once() {
-    let mut objects = Objects::default();
+    let mut objects = PolicyObjects::default();
     let role = json!({"rules": [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]}]});
     let key = "/rbac.authorization.k8s.io/roles/a/r";
     objects.put(key, role.to_string().as_bytes()).unwrap();
@@ -523,7 +523,7 @@ fn a_role_that_is_bound_often_counts_once() {
         objects.put(&key, binding.to_string().as_bytes()).unwrap();
     }
     let ann = Caller::user("ann", []);
-    let policy = Policy::new(&objects);
+    let policy = RbacPolicy::new(&objects);
     assert_eq!(policy.rules(&ann, Some("a")).count(), 1);
 }
 
@@ -580,7 +580,7 @@ proptest! {
                 for resource in ["pods", "jobs", "other"] {
                     for subresource in [None, Some("log"), Some("scale"), Some("other")] {
                         for name in [None, Some("a"), Some("b"), Some("c")] {
-                            let request = Attributes {
+                            let request = RequestAttributes {
                                 verb, group, resource, subresource, name, namespace: None,
                             };
                             let may = |rules: &[PolicyRule]| rules.iter().any(|rule| permits(rule, &request));

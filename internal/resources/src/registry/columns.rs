@@ -9,7 +9,7 @@ use crate::span::human_duration;
 
 /// One column of a table, and of the kind's CustomResourceDefinition.
 #[derive(Clone, Copy)]
-pub struct Column {
+pub struct TableColumn {
     /// The heading.
     pub name: &'static str,
     /// `string`, `integer`, `date`, ...
@@ -24,7 +24,7 @@ pub struct Column {
     pub source: Source,
 }
 
-impl Column {
+impl TableColumn {
     /// The cell of one object. An absent text is an empty cell; an absent value of another type is null, which kubectl
     /// prints as an empty cell.
     pub fn cell(&self, object: &Value, now: Timestamp) -> Value {
@@ -89,7 +89,7 @@ impl Source {
 }
 
 /// The object's name.
-pub(super) const NAME: Column = Column {
+pub(super) const NAME: TableColumn = TableColumn {
     name: "Name",
     type_: "string",
     format: "name",
@@ -99,7 +99,7 @@ pub(super) const NAME: Column = Column {
 };
 
 /// The time since its creation.
-pub(super) const AGE: Column = of(
+pub(super) const AGE: TableColumn = of(
     "Age",
     "string",
     "CreationTimestamp is a timestamp representing the server time when this object was created. It is not guaranteed to be set in happens-before order across separate operations. Clients may not set this value. It is represented in RFC3339 form and is in UTC.",
@@ -107,7 +107,7 @@ pub(super) const AGE: Column = of(
 );
 
 /// Name and age only.
-pub(super) const NAME_AND_AGE: &[Column] = &[NAME, AGE];
+pub(super) const NAME_AND_AGE: &[TableColumn] = &[NAME, AGE];
 
 /// A column shown always.
 pub(super) const fn of(
@@ -115,8 +115,8 @@ pub(super) const fn of(
     type_: &'static str,
     description: &'static str,
     source: Source,
-) -> Column {
-    Column {
+) -> TableColumn {
+    TableColumn {
         name,
         type_,
         format: "",
@@ -127,8 +127,8 @@ pub(super) const fn of(
 }
 
 /// The same column, shown only with `-o wide`.
-pub(super) const fn only_wide(column: Column) -> Column {
-    Column {
+pub(super) const fn only_wide(column: TableColumn) -> TableColumn {
+    TableColumn {
         priority: 1,
         ..column
     }
@@ -140,7 +140,7 @@ pub(super) const fn column(
     type_: &'static str,
     description: &'static str,
     value: fn(&Value, Timestamp) -> Value,
-) -> Column {
+) -> TableColumn {
     of(name, type_, description, Source::Computed(value))
 }
 
@@ -150,7 +150,7 @@ pub(super) const fn wide(
     type_: &'static str,
     description: &'static str,
     value: fn(&Value, Timestamp) -> Value,
-) -> Column {
+) -> TableColumn {
     only_wide(column(name, type_, description, value))
 }
 

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::columns::{AGE, NAME, column};
 use super::meta::{self, NameRule};
-use super::{Column, Kind};
+use super::{Kind, TableColumn};
 use crate::field::{FieldError, Path};
 use crate::json;
 use crate::syntax;
@@ -15,7 +15,7 @@ use crate::syntax;
 pub(super) const DATA_MAX: usize = 1024 * 1024;
 const IMMUTABLE: &str = "field is immutable when `immutable` is set";
 
-const COLUMNS: &[Column] = &[
+const COLUMNS: &[TableColumn] = &[
     NAME,
     column("Data", "string", "How many keys.", |object, _| {
         let count = json::members(object, &["data"]).count()

@@ -4,14 +4,14 @@ use serde_json::Value;
 
 use super::columns::{AGE, NAME, column, or_none};
 use super::meta::{self, NameRule};
-use super::{Column, Kind};
+use super::{Kind, TableColumn};
 use crate::field::{FieldError, Path};
 use crate::json;
 
 /// The number of addresses in a table.
 const SHOWN: usize = 3;
 
-const COLUMNS: &[Column] = &[
+const COLUMNS: &[TableColumn] = &[
     NAME,
     column("Endpoints", "string", "The addresses.", |object, _| {
         addresses(object)

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::columns::{AGE, NAME, column};
 use super::endpoints::shortened;
 use super::meta::{self, NameRule};
-use super::{Column, Kind};
+use super::{Kind, TableColumn};
 use crate::field::{FieldError, Path};
 use crate::json;
 
@@ -13,7 +13,7 @@ const ADDRESS_TYPES: [&str; 3] = ["IPv4", "IPv6", "FQDN"];
 const ADDRESSES_MAX: usize = 100;
 const ENDPOINTS_MAX: usize = 1000;
 
-const COLUMNS: &[Column] = &[
+const COLUMNS: &[TableColumn] = &[
     NAME,
     column(
         "AddressType",

@@ -5,11 +5,11 @@ use serde_json::{Value, json};
 
 use super::columns::{column, instant, since, wide};
 use super::meta::{self, NameRule};
-use super::{Column, Kind};
+use super::{Kind, TableColumn};
 use crate::field::FieldError;
 use crate::json;
 
-const COLUMNS: &[Column] = &[
+const COLUMNS: &[TableColumn] = &[
     column("Last Seen", "string", "When it last happened.", last_seen),
     column("Type", "string", "Normal or Warning.", |event, _| {
         Value::from(json::text(event, &["type"]))
@@ -60,7 +60,7 @@ const COLUMNS: &[Column] = &[
             .unwrap_or(1);
         Value::from(count)
     }),
-    Column {
+    TableColumn {
         priority: 1,
         ..super::columns::NAME
     },

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::columns::{AGE, NAME, column};
 use super::meta::{self, NameRule};
-use super::{Column, Kind};
+use super::{Kind, TableColumn};
 use crate::field::{FieldError, Path};
 use crate::json;
 
@@ -24,7 +24,7 @@ const TARGETS: [(&str, &str); 3] = [
     ("AverageValue", "averageValue"),
 ];
 
-const COLUMNS: &[Column] = &[
+const COLUMNS: &[TableColumn] = &[
     NAME,
     column("Reference", "string", "What is scaled.", |scaler, _| {
         let target = json::at(scaler, &["spec", "scaleTargetRef"]);

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::columns::{AGE, NAME, column, instant, or_none, wide};
 use super::meta::{self, NameRule};
 use super::pod::{check_template, default_template};
-use super::{Column, Kind};
+use super::{Kind, TableColumn};
 use crate::field::{FieldError, Path};
 use crate::json;
 use crate::names;
@@ -34,7 +34,7 @@ const FIXED: [&str; 6] = [
     "successPolicy",
 ];
 
-const COLUMNS: &[Column] = &[
+const COLUMNS: &[TableColumn] = &[
     NAME,
     column("Status", "string", "Status of the job.", |job, _| {
         Value::from(status(job))

@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::columns::{NAME, of};
 use super::meta::{self, NameRule};
 use super::pod::{check_template, default_template};
-use super::{Column, Kind, Source};
+use super::{Kind, Source, TableColumn};
 use crate::field::{FieldError, Path};
 use crate::json;
 use crate::kinds;
@@ -21,7 +21,7 @@ const OWN: [&str; 4] = [
     "idleTimeoutSeconds",
 ];
 
-const COLUMNS: &[Column] = &[
+const COLUMNS: &[TableColumn] = &[
     NAME,
     of(
         "URL",

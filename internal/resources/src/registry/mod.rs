@@ -40,7 +40,7 @@ mod service;
 mod serviceaccount;
 mod volcanojob;
 
-pub use columns::{Column, Source};
+pub use columns::{Source, TableColumn};
 
 /// A kind of resource.
 #[derive(Clone, Copy)]
@@ -90,9 +90,9 @@ pub struct Kind {
     /// Sets the fields that the writer may not choose, after defaulting: on create, the first `status`.
     pub prepare: fn(new: &mut Value, old: Option<&Value>),
     /// The columns of a table, the name first; a custom kind's definition has them, too.
-    pub columns: &'static [Column],
+    pub columns: &'static [TableColumn],
     /// The fields that a field selector may name besides `metadata.name` and `metadata.namespace`, and their values.
-    pub fields: &'static [Field],
+    pub fields: &'static [SelectableField],
 }
 
 /// The fields of a /scale, as paths of member names.
@@ -107,7 +107,7 @@ pub struct ScalePaths {
 }
 
 /// A field that a field selector may name, and its value in an object.
-pub type Field = (&'static str, fn(&Value) -> String);
+pub type SelectableField = (&'static str, fn(&Value) -> String);
 
 /// Every kind, in the order of discovery.
 static ALL: [Kind; 31] = [

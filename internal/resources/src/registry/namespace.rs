@@ -4,13 +4,13 @@ use serde_json::{Value, json};
 
 use super::columns::{AGE, NAME, column};
 use super::meta::{self, NameRule};
-use super::{Column, Kind};
+use super::{Kind, TableColumn};
 use crate::admission::pod_security::check_labels;
 use crate::json;
 
 const NAME_LABEL: &str = "kubernetes.io/metadata.name";
 
-const COLUMNS: &[Column] = &[
+const COLUMNS: &[TableColumn] = &[
     NAME,
     column(
         "Status",

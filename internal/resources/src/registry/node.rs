@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::columns::{AGE, NAME, column, or_none, wide};
 use super::meta::{self, NameRule};
-use super::{Column, Kind};
+use super::{Kind, TableColumn};
 use crate::field::{FieldError, Path};
 use crate::json;
 use crate::syntax;
@@ -15,7 +15,7 @@ const ROLE_PREFIX: &str = "node-role.kubernetes.io/";
 const ROLE: &str = "kubernetes.io/role";
 const EFFECTS: [&str; 3] = ["NoSchedule", "PreferNoSchedule", "NoExecute"];
 
-const COLUMNS: &[Column] = &[
+const COLUMNS: &[TableColumn] = &[
     NAME,
     column("Status", "string", "The status of the node", |node, _| {
         status(node)

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::columns::{AGE, NAME, column, wide};
 use super::meta::{self, NameRule};
 use super::pod::check_quantity;
-use super::{Column, Kind};
+use super::{Kind, TableColumn};
 use crate::field::{FieldError, Path};
 use crate::json;
 use crate::quantity::Quantity;
@@ -24,7 +24,7 @@ const MODE_LETTERS: [(&str, &str); 4] = [
 ];
 const FIXED: &str = "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims";
 
-const COLUMNS: &[Column] = &[
+const COLUMNS: &[TableColumn] = &[
     NAME,
     column(
         "Status",

@@ -4,11 +4,11 @@ use serde_json::Value;
 
 use super::columns::{AGE, NAME, column};
 use super::meta::{self, NameRule};
-use super::{Column, Kind};
+use super::{Kind, TableColumn};
 use crate::field::{FieldError, Path};
 use crate::json;
 
-const COLUMNS: &[Column] = &[
+const COLUMNS: &[TableColumn] = &[
     NAME,
     column(
         "Min Available",

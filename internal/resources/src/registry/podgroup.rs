@@ -6,14 +6,14 @@ use serde_json::{Value, json};
 use super::columns::{AGE, NAME, of, only_wide};
 use super::meta::{self, NameRule};
 use super::pod::check_quantity;
-use super::{Column, Kind, Source};
+use super::{Kind, Source, TableColumn};
 use crate::field::{FieldError, Path};
 use crate::json;
 use crate::kinds;
 use crate::names;
 use crate::syntax;
 
-const COLUMNS: &[Column] = &[
+const COLUMNS: &[TableColumn] = &[
     NAME,
     of(
         "STATUS",

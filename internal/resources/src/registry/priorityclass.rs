@@ -4,14 +4,14 @@ use serde_json::Value;
 
 use super::columns::{AGE, NAME, column};
 use super::meta::{self, NameRule};
-use super::{Column, Kind};
+use super::{Kind, TableColumn};
 use crate::admission::{HIGHEST_USER_PRIORITY, SYSTEM_CLASSES};
 use crate::field::{FieldError, Path};
 use crate::json;
 
 const SYSTEM_PREFIX: &str = "system-";
 
-const COLUMNS: &[Column] = &[
+const COLUMNS: &[TableColumn] = &[
     NAME,
     column("Value", "integer", "The priority.", |class, _| {
         Value::from(json::int(class, &["value"]).unwrap_or(0))

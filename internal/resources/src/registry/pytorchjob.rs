@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::columns::{AGE, NAME, of, or_none, wide};
 use super::meta::{self, NameRule};
 use super::pod::{check_quantity, check_template, default_template};
-use super::{Column, Kind, ScalePaths, Source};
+use super::{Kind, ScalePaths, Source, TableColumn};
 use crate::field::{FieldError, FieldErrorKind, Path};
 use crate::json;
 use crate::kinds;
@@ -19,7 +19,7 @@ const RESTART_POLICIES: [&str; 4] = ["Always", "OnFailure", "Never", "ExitCode"]
 const CLEAN_POLICIES: [&str; 3] = ["All", "Running", "None"];
 const REPLICAS: [&str; 2] = ["spec", "pytorchReplicaSpecs"];
 
-const COLUMNS: &[Column] = &[
+const COLUMNS: &[TableColumn] = &[
     NAME,
     of(
         "State",

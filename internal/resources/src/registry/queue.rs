@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::columns::{NAME, of, only_wide};
 use super::meta::{self, NameRule};
 use super::pod::check_quantity;
-use super::{Column, Kind, Source};
+use super::{Kind, Source, TableColumn};
 use crate::field::{FieldError, Path};
 use crate::json;
 use crate::kinds;
@@ -21,7 +21,7 @@ const LISTS: [&[&str]; 4] = [
     &["guarantee", "resource"],
 ];
 
-const COLUMNS: &[Column] = &[
+const COLUMNS: &[TableColumn] = &[
     NAME,
     of(
         "Weight",

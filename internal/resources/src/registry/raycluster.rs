@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::columns::{AGE, NAME, of};
 use super::meta::{self, NameRule};
 use super::pod::{check_template, default_template};
-use super::{Column, Kind, Source};
+use super::{Kind, Source, TableColumn};
 use crate::field::{FieldError, Path};
 use crate::json;
 use crate::kinds;
@@ -17,7 +17,7 @@ use crate::numbers::GANG_MEMBERS_MAX;
 
 const MANAGERS: [&str; 2] = ["ray.io/kuberay-operator", "kueue.x-k8s.io/multikueue"];
 
-const COLUMNS: &[Column] = &[
+const COLUMNS: &[TableColumn] = &[
     NAME,
     of(
         "desired workers",

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::columns::{AGE, NAME, column, wide};
 use super::meta::{self, NameRule};
-use super::{Column, Kind};
+use super::{Kind, TableColumn};
 use crate::field::{FieldError, Path};
 use crate::json;
 use crate::rbac::GROUP;
@@ -13,14 +13,14 @@ use crate::syntax;
 /// The most rules of a written role: each request of its subjects scans them.
 const MOST_RULES: usize = 1_000;
 
-const ROLE_COLUMNS: &[Column] = &[
+const ROLE_COLUMNS: &[TableColumn] = &[
     NAME,
     column("Created At", "date", "When it was created.", |role, _| {
         json::at(role, &["metadata", "creationTimestamp"]).clone()
     }),
 ];
 
-const BINDING_COLUMNS: &[Column] = &[
+const BINDING_COLUMNS: &[TableColumn] = &[
     NAME,
     column(
         "Role",

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::columns::{AGE, NAME, column};
 use super::meta::{self, NameRule};
 use super::pod::check_quantity;
-use super::{Column, Kind};
+use super::{Kind, TableColumn};
 use crate::field::{FieldError, Path};
 use crate::json;
 use crate::syntax;
@@ -26,7 +26,7 @@ const OPPOSITES: [(&str, &str); 2] = [
     ("Terminating", "NotTerminating"),
 ];
 
-const COLUMNS: &[Column] = &[
+const COLUMNS: &[TableColumn] = &[
     NAME,
     column(
         "Request",

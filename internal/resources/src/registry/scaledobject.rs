@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::columns::{AGE, NAME, of};
 use super::meta::{self, NameRule};
-use super::{Column, Kind, Source};
+use super::{Kind, Source, TableColumn};
 use crate::field::{FieldError, Path};
 use crate::json;
 use crate::kinds;
@@ -14,7 +14,7 @@ use crate::kinds;
 const MAX_REPLICAS: i64 = 100;
 const METRIC_TYPES: [&str; 3] = ["AverageValue", "Value", "Utilization"];
 
-const COLUMNS: &[Column] = &[
+const COLUMNS: &[TableColumn] = &[
     NAME,
     of(
         "ScaleTargetName",

@@ -8,11 +8,11 @@ use serde_json::{Value, json};
 use super::columns::{AGE, NAME, column};
 use super::configmap::{DATA_MAX, check_immutable, check_keys};
 use super::meta::{self, NameRule};
-use super::{Column, Kind};
+use super::{Kind, TableColumn};
 use crate::field::{FieldError, Path};
 use crate::json;
 
-const COLUMNS: &[Column] = &[
+const COLUMNS: &[TableColumn] = &[
     NAME,
     column("Type", "string", "What the secret is for.", |object, _| {
         json::at(object, &["type"]).clone()

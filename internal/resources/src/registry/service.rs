@@ -7,14 +7,14 @@ use serde_json::{Value, json};
 
 use super::columns::{AGE, NAME, column, or_none, wide};
 use super::meta::{self, NameRule};
-use super::{Column, Kind};
+use super::{Kind, TableColumn};
 use crate::field::{FieldError, Path};
 use crate::json;
 use crate::syntax;
 
 const TYPES: [&str; 4] = ["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"];
 
-const COLUMNS: &[Column] = &[
+const COLUMNS: &[TableColumn] = &[
     NAME,
     column("Type", "string", "How the service is exposed.", |s, _| {
         Value::from(json::text(s, &["spec", "type"]))

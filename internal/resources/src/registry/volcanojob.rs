@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::columns::{AGE, NAME, of, only_wide};
 use super::meta::{self, NameRule};
 use super::pod::{check_template, default_template};
-use super::{Column, Kind, Source};
+use super::{Kind, Source, TableColumn};
 use crate::field::{FieldError, Path};
 use crate::json;
 use crate::kinds;
@@ -41,7 +41,7 @@ const EVENTS: [&str; 9] = [
 ];
 const PLUGINS: [&str; 7] = ["env", "svc", "ssh", "pytorch", "tensorflow", "mpi", "ray"];
 
-const COLUMNS: &[Column] = &[
+const COLUMNS: &[TableColumn] = &[
     NAME,
     of(
         "STATUS",

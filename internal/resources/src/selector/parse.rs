@@ -3,7 +3,7 @@
 use super::{Operator, Requirement, SelectorError};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Token {
+enum SelectorToken {
     Identifier,
     Not,
     In,
@@ -29,44 +29,44 @@ fn is_space(c: char) -> bool {
     matches!(c, ' ' | '\t' | '\r' | '\n')
 }
 
-fn scan(text: &str) -> Vec<(Token, &str)> {
+fn scan(text: &str) -> Vec<(SelectorToken, &str)> {
     let mut out = Vec::new();
     let mut rest = text.trim_start_matches(is_space);
     while let Some(first) = rest.chars().next() {
         let (token, length) = if is_special(first) {
             let two = rest.get(..2).unwrap_or_default();
             match (first, two) {
-                (_, "==") => (Token::Equals, 2),
-                (_, "!=") => (Token::NotEquals, 2),
-                ('=', _) => (Token::Equals, 1),
-                ('!', _) => (Token::Not, 1),
-                ('(', _) => (Token::Open, 1),
-                (')', _) => (Token::Close, 1),
-                (',', _) => (Token::Comma, 1),
-                ('>', _) => (Token::Greater, 1),
-                ('<', _) => (Token::Less, 1),
-                _ => (Token::Wrong, first.len_utf8()),
+                (_, "==") => (SelectorToken::Equals, 2),
+                (_, "!=") => (SelectorToken::NotEquals, 2),
+                ('=', _) => (SelectorToken::Equals, 1),
+                ('!', _) => (SelectorToken::Not, 1),
+                ('(', _) => (SelectorToken::Open, 1),
+                (')', _) => (SelectorToken::Close, 1),
+                (',', _) => (SelectorToken::Comma, 1),
+                ('>', _) => (SelectorToken::Greater, 1),
+                ('<', _) => (SelectorToken::Less, 1),
+                _ => (SelectorToken::Wrong, first.len_utf8()),
             }
         } else {
             let end = rest
                 .find(|c| is_special(c) || is_space(c))
                 .unwrap_or(rest.len());
             let token = match &rest[..end] {
-                "in" => Token::In,
-                "notin" => Token::NotIn,
-                _ => Token::Identifier,
+                "in" => SelectorToken::In,
+                "notin" => SelectorToken::NotIn,
+                _ => SelectorToken::Identifier,
             };
             (token, end)
         };
         out.push((token, &rest[..length]));
         rest = rest[length..].trim_start_matches(is_space);
     }
-    out.push((Token::End, ""));
+    out.push((SelectorToken::End, ""));
     out
 }
 
 struct Parser<'a> {
-    items: Vec<(Token, &'a str)>,
+    items: Vec<(SelectorToken, &'a str)>,
     at: usize,
 }
 
@@ -100,36 +100,44 @@ type Parsed<T> = Result<T, RequirementError>;
 
 impl<'a> Parser<'a> {
     /// The next token, with keywords as identifiers.
-    fn ahead(&self) -> (Token, &'a str) {
-        let (token, literal) = self.items.get(self.at).copied().unwrap_or((Token::End, ""));
+    fn ahead(&self) -> (SelectorToken, &'a str) {
+        let (token, literal) = self
+            .items
+            .get(self.at)
+            .copied()
+            .unwrap_or((SelectorToken::End, ""));
         match token {
-            Token::In | Token::NotIn => (Token::Identifier, literal),
+            SelectorToken::In | SelectorToken::NotIn => (SelectorToken::Identifier, literal),
             token => (token, literal),
         }
     }
 
-    fn take(&mut self) -> (Token, &'a str) {
+    fn take(&mut self) -> (SelectorToken, &'a str) {
         let ahead = self.ahead();
         self.at += 1;
         ahead
     }
 
-    fn take_operator(&mut self) -> (Token, &'a str) {
-        let item = self.items.get(self.at).copied().unwrap_or((Token::End, ""));
+    fn take_operator(&mut self) -> (SelectorToken, &'a str) {
+        let item = self
+            .items
+            .get(self.at)
+            .copied()
+            .unwrap_or((SelectorToken::End, ""));
         self.at += 1;
         item
     }
 
     fn requirement(&mut self) -> Parsed<Requirement> {
         let (mut token, mut key) = self.take();
-        let negated = token == Token::Not;
+        let negated = token == SelectorToken::Not;
         if negated {
             (token, key) = self.take();
         }
-        if token != Token::Identifier {
+        if token != SelectorToken::Identifier {
             return Err(RequirementError::unexpected(key, "identifier"));
         }
-        if negated || matches!(self.ahead().0, Token::End | Token::Comma) {
+        if negated || matches!(self.ahead().0, SelectorToken::End | SelectorToken::Comma) {
             let operator = if negated {
                 Operator::DoesNotExist
             } else {
@@ -139,13 +147,13 @@ impl<'a> Parser<'a> {
         }
         let (token, literal) = self.take_operator();
         let operator = match token {
-            Token::In | Token::Equals => Operator::In,
-            Token::NotIn | Token::NotEquals => Operator::NotIn,
-            Token::Greater => Operator::GreaterThan,
-            Token::Less => Operator::LessThan,
+            SelectorToken::In | SelectorToken::Equals => Operator::In,
+            SelectorToken::NotIn | SelectorToken::NotEquals => Operator::NotIn,
+            SelectorToken::Greater => Operator::GreaterThan,
+            SelectorToken::Less => Operator::LessThan,
             _ => return Err(RequirementError::unexpected(literal, BINARY_OPERATORS)),
         };
-        let values = if matches!(token, Token::In | Token::NotIn) {
+        let values = if matches!(token, SelectorToken::In | SelectorToken::NotIn) {
             self.values()?
         } else {
             vec![self.value()?]
@@ -155,8 +163,8 @@ impl<'a> Parser<'a> {
 
     fn value(&mut self) -> Parsed<String> {
         match self.ahead() {
-            (Token::End | Token::Comma, _) => Ok(String::new()),
-            (Token::Identifier, literal) => {
+            (SelectorToken::End | SelectorToken::Comma, _) => Ok(String::new()),
+            (SelectorToken::Identifier, literal) => {
                 self.at += 1;
                 Ok(literal.to_owned())
             }
@@ -166,7 +174,7 @@ impl<'a> Parser<'a> {
 
     fn values(&mut self) -> Parsed<Vec<String>> {
         let (token, literal) = self.take();
-        if token != Token::Open {
+        if token != SelectorToken::Open {
             let found = literal.to_owned();
             return Err(RequirementError::NoOpening { found });
         }
@@ -175,17 +183,17 @@ impl<'a> Parser<'a> {
         let mut last_was_value = false;
         loop {
             match self.take() {
-                (Token::Identifier, literal) if !last_was_value => {
+                (SelectorToken::Identifier, literal) if !last_was_value => {
                     values.push(literal.to_owned());
                     last_was_value = true;
                 }
-                (Token::Comma, _) => {
+                (SelectorToken::Comma, _) => {
                     if !last_was_value {
                         values.push(String::new());
                     }
                     last_was_value = false;
                 }
-                (Token::Close, _) => {
+                (SelectorToken::Close, _) => {
                     if !last_was_value {
                         values.push(String::new());
                     }
@@ -210,16 +218,16 @@ pub(super) fn parse(text: &str) -> Result<Vec<Requirement>, SelectorError> {
     let mut out = Vec::new();
     loop {
         match parser.ahead() {
-            (Token::Identifier | Token::Not, _) => {
+            (SelectorToken::Identifier | SelectorToken::Not, _) => {
                 let requirement = parser
                     .requirement()
                     .map_err(|e| SelectorError(format!("unable to parse requirement: {e}")))?;
                 out.push(requirement);
                 match parser.take() {
-                    (Token::End, _) => return Ok(out),
-                    (Token::Comma, _) => {
+                    (SelectorToken::End, _) => return Ok(out),
+                    (SelectorToken::Comma, _) => {
                         let (token, literal) = parser.ahead();
-                        if !matches!(token, Token::Identifier | Token::Not) {
+                        if !matches!(token, SelectorToken::Identifier | SelectorToken::Not) {
                             return Err(SelectorError(format!(
                                 "found '{literal}', expected: identifier after ','"
                             )));
@@ -232,7 +240,7 @@ pub(super) fn parse(text: &str) -> Result<Vec<Requirement>, SelectorError> {
                     }
                 }
             }
-            (Token::End, _) => return Ok(out),
+            (SelectorToken::End, _) => return Ok(out),
             (_, literal) => {
                 return Err(SelectorError(format!(
                     "found '{literal}', expected: !, identifier, or 'end of string'"

@@ -11,7 +11,7 @@ use super::CONTROLLERS;
 /// Which hierarchies this machine has.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Layout {
+pub enum HierarchyLayout {
     /// Version 1: where each controller is mounted.
     V1(BTreeMap<String, PathBuf>),
     /// Version 2: where it is mounted.
@@ -20,18 +20,18 @@ pub enum Layout {
     Absent(String),
 }
 
-impl Layout {
+impl HierarchyLayout {
     /// Reads the mount table of this process.
-    pub fn detect() -> Layout {
+    pub fn detect() -> HierarchyLayout {
         match fs::read_to_string("/proc/self/mountinfo") {
-            Ok(table) => Layout::from_mountinfo(&table),
-            Err(e) => Layout::Absent(format!("cannot read /proc/self/mountinfo: {e}")),
+            Ok(table) => HierarchyLayout::from_mountinfo(&table),
+            Err(e) => HierarchyLayout::Absent(format!("cannot read /proc/self/mountinfo: {e}")),
         }
     }
 
     /// Reads a mount table. Where both versions are mounted, version 1 wins if it has the
     /// memory controller: a controller serves one version at a time.
-    pub fn from_mountinfo(table: &str) -> Layout {
+    pub fn from_mountinfo(table: &str) -> HierarchyLayout {
         let mut first = BTreeMap::new();
         let mut second = None;
         for line in table.lines() {
@@ -55,10 +55,10 @@ impl Layout {
             }
         }
         match second {
-            _ if first.contains_key("memory") => Layout::V1(first),
-            Some(root) => Layout::V2(root),
-            None if !first.is_empty() => Layout::V1(first),
-            None => Layout::Absent("no cgroup file system is mounted".into()),
+            _ if first.contains_key("memory") => HierarchyLayout::V1(first),
+            Some(root) => HierarchyLayout::V2(root),
+            None if !first.is_empty() => HierarchyLayout::V1(first),
+            None => HierarchyLayout::Absent("no cgroup file system is mounted".into()),
         }
     }
 }
@@ -78,15 +78,18 @@ mod tests {
             ("cpuacct".to_string(), cpu),
             ("memory".to_string(), "/sys/fs/cgroup/memory".into()),
         ];
-        assert_eq!(Layout::from_mountinfo(v1), Layout::V1(expected.into()));
+        assert_eq!(
+            HierarchyLayout::from_mountinfo(v1),
+            HierarchyLayout::V1(expected.into())
+        );
         let v2 = "30 1 0:25 / /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate";
         assert_eq!(
-            Layout::from_mountinfo(v2),
-            Layout::V2("/sys/fs/cgroup".into())
+            HierarchyLayout::from_mountinfo(v2),
+            HierarchyLayout::V2("/sys/fs/cgroup".into())
         );
         assert!(matches!(
-            Layout::from_mountinfo("1 1 0:1 / / rw - ext4 /dev/sda rw"),
-            Layout::Absent(_)
+            HierarchyLayout::from_mountinfo("1 1 0:1 / / rw - ext4 /dev/sda rw"),
+            HierarchyLayout::Absent(_)
         ));
     }
 }

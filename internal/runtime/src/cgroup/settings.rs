@@ -1,7 +1,7 @@
 //! From limits to the files of each version and their values, as Kubernetes computes them.
 //! Pure.
 
-use crate::spec::Limits;
+use crate::spec::ResourceLimits;
 
 /// A controller, one of its files, and what to write there.
 pub(super) type Setting = (&'static str, &'static str, String);
@@ -20,7 +20,7 @@ fn quota(milli: u64) -> u64 {
     (milli.saturating_mul(CPU_PERIOD_US) / 1000).max(MIN_QUOTA_US)
 }
 
-pub(super) fn settings_v1(limits: &Limits) -> Vec<Setting> {
+pub(super) fn settings_v1(limits: &ResourceLimits) -> Vec<Setting> {
     let mut settings = Vec::new();
     if let Some(milli) = limits.cpu_request_milli {
         settings.push(("cpu", "cpu.shares", shares(milli).to_string()));
@@ -38,7 +38,7 @@ pub(super) fn settings_v1(limits: &Limits) -> Vec<Setting> {
     settings
 }
 
-pub(super) fn settings_v2(limits: &Limits) -> Vec<Setting> {
+pub(super) fn settings_v2(limits: &ResourceLimits) -> Vec<Setting> {
     let mut settings = Vec::new();
     if let Some(milli) = limits.cpu_request_milli {
         let weight = 1 + (shares(milli) - 2) * 9_999 / 262_142;

@@ -9,7 +9,7 @@ use tonic::transport::Channel;
 
 use super::api::image_service_client::ImageServiceClient;
 use super::api::runtime_service_client::RuntimeServiceClient;
-use super::{CALL_LIMIT, Entry, Shared, api, convert};
+use super::{CALL_LIMIT, ContainerEntry, CriState, api, convert};
 use crate::error::RuntimeError;
 use crate::spec::{ContainerId, ContainerSpec, PullPolicy};
 use crate::state::ContainerState;
@@ -19,8 +19,8 @@ const PULL_LIMIT: Duration = Duration::from_secs(3600);
 /// Largest answer read; lists of containers are the largest.
 const MAX_MESSAGE: usize = 16 * 1024 * 1024;
 
-impl Shared {
-    pub(super) fn table(&self) -> MutexGuard<'_, BTreeMap<ContainerId, Entry>> {
+impl CriState {
+    pub(super) fn table(&self) -> MutexGuard<'_, BTreeMap<ContainerId, ContainerEntry>> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -8,8 +8,8 @@ use jiff::Timestamp;
 use super::{WritableLayer, api};
 use crate::mounts::kernel::{MASKED, READ_ONLY};
 use crate::proc::ProcessId;
-use crate::spec::{ContainerId, ContainerSpec, Mount, MountSource, PodRef};
-use crate::state::{ContainerState, ContainerStatus, Exit, ExitReason, START_ERROR_CODE};
+use crate::spec::{ContainerId, ContainerSpec, Mount, MountSource, PodIdentity};
+use crate::state::{ContainerExit, ContainerState, ContainerStatus, ExitReason, START_ERROR_CODE};
 
 /// Label: whose containers these are.
 pub const OWNER: &str = "muster.io/owner";
@@ -79,7 +79,7 @@ fn seccomp(spec: &ContainerSpec) -> api::SecurityProfile {
     }
 }
 
-fn pod_labels(pod: &PodRef, owner: &str) -> impl Iterator<Item = (String, String)> {
+fn pod_labels(pod: &PodIdentity, owner: &str) -> impl Iterator<Item = (String, String)> {
     [
         (OWNER, owner),
         (POD_NAME, pod.name.as_str()),
@@ -270,7 +270,7 @@ pub fn status(
         .map_or_else(|| found.log_path.clone().into(), PathBuf::from);
     Some(ContainerStatus {
         id,
-        pod: PodRef {
+        pod: PodIdentity {
             namespace: label(POD_NAMESPACE),
             name: label(POD_NAME),
             uid: label(POD_UID),
@@ -316,12 +316,12 @@ fn state(found: &api::ContainerStatus, info: &HashMap<String, String>) -> Contai
                 .or_else(|| time(found.created_at))
                 .unwrap_or(Timestamp::UNIX_EPOCH);
             let message = "the container runtime no longer knows the container";
-            ContainerState::Exited(Exit::unknown(message, time(found.started_at), at))
+            ContainerState::Exited(ContainerExit::unknown(message, time(found.started_at), at))
         }
     }
 }
 
-fn exit(found: &api::ContainerStatus) -> Exit {
+fn exit(found: &api::ContainerStatus) -> ContainerExit {
     let started_at = time(found.started_at);
     let oom_killed = found.reason == "OOMKilled";
     let reason = match found.exit_code {
@@ -337,7 +337,7 @@ fn exit(found: &api::ContainerStatus) -> Exit {
         143 => Some(15),
         _ => None,
     };
-    Exit {
+    ContainerExit {
         code: found.exit_code,
         signal,
         oom_killed,
@@ -371,12 +371,12 @@ fn time(nanos: i64) -> Option<Timestamp> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::spec::Limits;
+    use crate::spec::ResourceLimits;
 
     fn spec() -> ContainerSpec {
         let id = ContainerId::of("uid", "main", 2).unwrap();
         let mut spec = ContainerSpec::new(id, vec!["run".into()], "/logs/pod/main/2.log".into());
-        spec.pod = PodRef {
+        spec.pod = PodIdentity {
             namespace: "team".into(),
             name: "job-0".into(),
             uid: "uid".into(),
@@ -407,7 +407,7 @@ mod tests {
         let mut spec = spec();
         spec.hosts_file = Some("/hosts".into());
         spec.mounts = vec![Mount::bind("/src", "/data").read_only()];
-        spec.limits = Limits {
+        spec.limits = ResourceLimits {
             cpu_limit_milli: Some(1500),
             cpu_request_milli: Some(500),
             memory_limit_bytes: Some(1 << 30),

@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::{CALL_LIMIT, Entry, Shared, api, convert};
+use super::{CALL_LIMIT, ContainerEntry, CriState, api, convert};
 use crate::error::RuntimeError;
 use crate::logs::write::file_names;
 use crate::spec::LogSettings;
-use crate::state::{ContainerState, Exit};
+use crate::state::{ContainerExit, ContainerState};
 
 /// Between two rounds of asking.
 const ROUND: Duration = Duration::from_secs(1);
@@ -22,14 +22,14 @@ const LOG_ROUNDS: u64 = 10;
 const COMPLAIN_ROUNDS: u64 = 60;
 
 /// Asks until the last clone of the runtime is dropped.
-pub fn start(shared: &Arc<Shared>) {
+pub fn start(shared: &Arc<CriState>) {
     let weak = Arc::downgrade(shared);
     tokio::spawn(async move {
         let mut failed = 0u64;
         for round in 1u64.. {
             tokio::time::sleep(ROUND).await;
             let Some(shared) = weak.upgrade() else { return };
-            match shared.look().await {
+            match shared.observe().await {
                 Ok(()) => failed = 0,
                 Err(error) => {
                     if failed.is_multiple_of(COMPLAIN_ROUNDS) {
@@ -45,9 +45,9 @@ pub fn start(shared: &Arc<Shared>) {
     });
 }
 
-impl Shared {
+impl CriState {
     /// Takes in the state of every container of this owner.
-    pub(super) async fn look(&self) -> Result<(), RuntimeError> {
+    pub(super) async fn observe(&self) -> Result<(), RuntimeError> {
         // What is made after this moment is not missed in the list below.
         let known: BTreeSet<String> = self
             .table()
@@ -75,7 +75,7 @@ impl Shared {
             .collect();
         for container in &listed {
             if self.is_news(container) {
-                self.look_at(&container.id).await?;
+                self.inspect(&container.id).await?;
             }
         }
         let gone: Vec<_> = {
@@ -88,7 +88,7 @@ impl Shared {
                 .collect()
         };
         for (id, started_at) in gone {
-            let exit = Exit::unknown(
+            let exit = ContainerExit::unknown(
                 "another client removed the container",
                 started_at,
                 Timestamp::now(),
@@ -112,7 +112,7 @@ impl Shared {
     }
 
     /// Takes in the state of one container.
-    pub(super) async fn look_at(&self, cri_id: &str) -> Result<(), RuntimeError> {
+    pub(super) async fn inspect(&self, cri_id: &str) -> Result<(), RuntimeError> {
         let request = api::ContainerStatusRequest {
             container_id: cri_id.into(),
             verbose: true,
@@ -138,7 +138,7 @@ impl Shared {
                 let log = LogSettings::new(status.log_path.clone());
                 table.insert(
                     id.clone(),
-                    Entry {
+                    ContainerEntry {
                         cri_id: cri_id.into(),
                         status: status.clone(),
                         log,
@@ -187,7 +187,7 @@ impl Shared {
     }
 }
 
-fn started(entry: &Entry) -> Option<Timestamp> {
+fn started(entry: &ContainerEntry) -> Option<Timestamp> {
     match entry.status.state {
         ContainerState::Running { started_at, .. } => Some(started_at),
         _ => None,

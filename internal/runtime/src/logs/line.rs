@@ -7,37 +7,37 @@ pub const MAX_PIECE: usize = 16 * 1024;
 
 /// Which output a line came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Output {
+pub enum OutputStream {
     /// Standard output.
     Stdout,
     /// Standard error.
     Stderr,
 }
 
-impl Output {
+impl OutputStream {
     /// As written in the file.
     pub fn as_str(self) -> &'static str {
         match self {
-            Output::Stdout => "stdout",
-            Output::Stderr => "stderr",
+            OutputStream::Stdout => "stdout",
+            OutputStream::Stderr => "stderr",
         }
     }
 }
 
 /// A record, borrowed from the file's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Line<'a> {
+pub struct LogLine<'a> {
     /// When it was read from the container, as written.
     pub time: &'a str,
     /// Where it came from.
-    pub output: Output,
+    pub output: OutputStream,
     /// Whether the line ends here; a part (`P`) goes on in the next record.
     pub full: bool,
     /// The text without a newline.
     pub text: &'a [u8],
 }
 
-impl Line<'_> {
+impl LogLine<'_> {
     /// The time as a time; `None` if it is not one.
     pub fn at(&self) -> Option<Timestamp> {
         self.time.parse().ok()
@@ -45,12 +45,12 @@ impl Line<'_> {
 }
 
 /// Parses a record without its newline; `None` if it is not one.
-pub fn parse(record: &[u8]) -> Option<Line<'_>> {
+pub fn parse(record: &[u8]) -> Option<LogLine<'_>> {
     let mut fields = record.splitn(4, |b| *b == b' ');
     let time = std::str::from_utf8(fields.next()?).ok()?;
     let output = match fields.next()? {
-        b"stdout" => Output::Stdout,
-        b"stderr" => Output::Stderr,
+        b"stdout" => OutputStream::Stdout,
+        b"stderr" => OutputStream::Stderr,
         _ => return None,
     };
     // Tags may be followed by others after a colon; the first says full or part.
@@ -59,7 +59,7 @@ pub fn parse(record: &[u8]) -> Option<Line<'_>> {
         b"P" => false,
         _ => return None,
     };
-    Some(Line {
+    Some(LogLine {
         time,
         output,
         full,
@@ -69,7 +69,7 @@ pub fn parse(record: &[u8]) -> Option<Line<'_>> {
 
 /// Appends a record with its newline to `into`. The time has nine decimals, so records
 /// compare as text.
-pub fn print(into: &mut Vec<u8>, time: Timestamp, output: Output, full: bool, text: &[u8]) {
+pub fn print(into: &mut Vec<u8>, time: Timestamp, output: OutputStream, full: bool, text: &[u8]) {
     into.extend_from_slice(
         format!(
             "{time:.9} {} {} ",
@@ -90,7 +90,7 @@ mod tests {
     #[test]
     fn records_of_other_runtimes_are_read() {
         let line = parse(b"2016-10-06T00:17:09.669794202Z stderr P:x log  content ").unwrap();
-        assert_eq!(line.output, Output::Stderr);
+        assert_eq!(line.output, OutputStream::Stderr);
         assert!(!line.full);
         assert_eq!(line.text, b"log  content ");
         assert_eq!(
@@ -107,7 +107,7 @@ mod tests {
         fn what_is_printed_is_parsed_back(text in proptest::collection::vec(any::<u8>().prop_filter("newline", |b| *b != b'\n'), 0..200), full: bool, nanos in 0i64..4_000_000_000_000_000_000) {
             let time = Timestamp::from_nanosecond(i128::from(nanos)).unwrap();
             let mut bytes = Vec::new();
-            print(&mut bytes, time, Output::Stdout, full, &text);
+            print(&mut bytes, time, OutputStream::Stdout, full, &text);
             let line = parse(bytes.strip_suffix(b"\n").unwrap()).unwrap();
             prop_assert_eq!(line.at(), Some(time));
             prop_assert_eq!(line.full, full);

@@ -90,7 +90,7 @@ pub fn read_logs(
 pub struct LogReader {
     path: PathBuf,
     options: LogRead,
-    current: Option<Open>,
+    current: Option<OpenLogFile>,
     started: bool,
     /// Full lines still to be passed over, for `tail_lines`.
     skip: u64,
@@ -101,16 +101,16 @@ pub struct LogReader {
 }
 
 #[derive(Debug)]
-struct Open {
+struct OpenLogFile {
     file: BufReader<File>,
     inode: u64,
 }
 
-impl Open {
-    fn new(path: &Path) -> io::Result<Open> {
+impl OpenLogFile {
+    fn new(path: &Path) -> io::Result<OpenLogFile> {
         let file = File::open(path)?;
         let inode = file.metadata()?.ino();
-        Ok(Open {
+        Ok(OpenLogFile {
             file: BufReader::with_capacity(CHUNK, file),
             inode,
         })
@@ -190,9 +190,9 @@ impl LogReader {
     /// nothing yet, the next call tries again.
     fn start(&mut self) -> io::Result<()> {
         // Held open, so that rotation meanwhile takes nothing away.
-        let mut files: Vec<Open> = Vec::new();
+        let mut files: Vec<OpenLogFile> = Vec::new();
         for path in existing(&self.path) {
-            match Open::new(&path) {
+            match OpenLogFile::new(&path) {
                 Ok(open) if files.iter().all(|f| f.inode != open.inode) => files.push(open),
                 Ok(_) => {}
                 Err(e) if e.kind() == io::ErrorKind::NotFound => {}
@@ -250,7 +250,7 @@ impl LogReader {
     }
 
     /// The file after the current one in time, if there is one.
-    fn newer(&self) -> io::Result<Option<Open>> {
+    fn newer(&self) -> io::Result<Option<OpenLogFile>> {
         for _ in 0..OPEN_TRIES {
             let files: Vec<(PathBuf, u64)> = existing(&self.path)
                 .into_iter()
@@ -268,7 +268,7 @@ impl LogReader {
             let Some((path, inode)) = next else {
                 return Ok(None);
             };
-            match Open::new(path) {
+            match OpenLogFile::new(path) {
                 Ok(open) if open.inode == *inode => return Ok(Some(open)),
                 // Renamed between the look and the opening: look again.
                 Ok(_) => {}
@@ -326,7 +326,7 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};
 
-    use super::super::line::Output;
+    use super::super::line::OutputStream;
     use super::super::write::LogWriter;
     use super::*;
     use crate::spec::LogSettings;
@@ -345,7 +345,7 @@ mod tests {
     }
 
     fn say(writer: &mut LogWriter, second: i64, text: &str) {
-        writer.add(at(second), Output::Stdout, true, text.as_bytes());
+        writer.add(at(second), OutputStream::Stdout, true, text.as_bytes());
         writer.flush();
     }
 
@@ -409,8 +409,8 @@ mod tests {
     fn parts_of_a_line_are_joined_and_stamped_once() {
         let dir = tempfile::tempdir().unwrap();
         let mut writer = writer(dir.path(), 1000, 2);
-        writer.add(at(1), Output::Stdout, false, b"be");
-        writer.add(at(1), Output::Stdout, true, b"gin");
+        writer.add(at(1), OutputStream::Stdout, false, b"be");
+        writer.add(at(1), OutputStream::Stdout, true, b"gin");
         writer.flush();
         assert_eq!(read(dir.path(), LogRead::default()), "begin\n");
         let stamped = read(

@@ -8,16 +8,16 @@ use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
 
-use super::line::{self, MAX_PIECE, Output};
+use super::line::{self, MAX_PIECE, OutputStream};
 use crate::spec::LogSettings;
 
 /// Cuts one output into pieces: whole lines, or parts of lines longer than [`MAX_PIECE`].
 #[derive(Debug, Default)]
-pub struct Cutter {
+pub struct LineSplitter {
     rest: Vec<u8>,
 }
 
-impl Cutter {
+impl LineSplitter {
     /// Takes bytes as they come and hands each finished piece to `each` as (full, text).
     pub fn push(&mut self, mut bytes: &[u8], mut each: impl FnMut(bool, &[u8])) {
         while !bytes.is_empty() {
@@ -100,7 +100,7 @@ impl LogWriter {
     }
 
     /// Adds a record; it is on disk after the next [`LogWriter::flush`].
-    pub fn add(&mut self, time: Timestamp, output: Output, full: bool, text: &[u8]) {
+    pub fn add(&mut self, time: Timestamp, output: OutputStream, full: bool, text: &[u8]) {
         let start = self.batch.len();
         line::print(&mut self.batch, time, output, full, text);
         let total = self.size + self.batch.len() as u64;
@@ -127,7 +127,7 @@ impl LogWriter {
             line::print(
                 &mut notice,
                 Timestamp::now(),
-                Output::Stderr,
+                OutputStream::Stderr,
                 true,
                 text.as_bytes(),
             );
@@ -200,7 +200,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn cut(chunks: &[Vec<u8>]) -> Vec<(bool, Vec<u8>)> {
-        let mut cutter = Cutter::default();
+        let mut cutter = LineSplitter::default();
         let mut pieces = Vec::new();
         for chunk in chunks {
             cutter.push(chunk, |full, text| pieces.push((full, text.to_vec())));
@@ -246,7 +246,7 @@ mod tests {
         for number in 0..100 {
             writer.add(
                 Timestamp::UNIX_EPOCH,
-                Output::Stdout,
+                OutputStream::Stdout,
                 true,
                 format!("line {number}").as_bytes(),
             );
@@ -281,8 +281,13 @@ mod tests {
             max_files: 2,
         })
         .unwrap();
-        writer.add(Timestamp::UNIX_EPOCH, Output::Stdout, true, &[b'x'; 5000]);
-        writer.add(Timestamp::UNIX_EPOCH, Output::Stdout, true, b"next");
+        writer.add(
+            Timestamp::UNIX_EPOCH,
+            OutputStream::Stdout,
+            true,
+            &[b'x'; 5000],
+        );
+        writer.add(Timestamp::UNIX_EPOCH, OutputStream::Stdout, true, b"next");
         writer.flush();
         assert!(fs::read(&file_names(&path, 2)[1]).unwrap().len() > 5000);
         assert!(fs::read(&path).unwrap().ends_with(b"next\n"));

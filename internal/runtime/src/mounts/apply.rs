@@ -18,7 +18,7 @@ use nix::sys::statvfs::{FsFlags, statvfs};
 use nix::unistd::{Gid, Uid, chdir, chown, fchown, pivot_root};
 
 use super::calls;
-use super::plan::{HostTree, Kind, Step, Unreadable, Wanted, plan};
+use super::plan::{HostTree, MountStep, PathKind, UnreadableDirectory, WantedMount, plan};
 use super::{BeneathError, MountError};
 use crate::spec::{Mount, MountSource};
 
@@ -26,19 +26,19 @@ use crate::spec::{Mount, MountSource};
 pub struct RealTree;
 
 impl HostTree for RealTree {
-    fn kind(&self, path: &Path) -> Option<Kind> {
+    fn kind(&self, path: &Path) -> Option<PathKind> {
         let meta = fs::symlink_metadata(path).ok()?;
         Some(if meta.is_dir() {
-            Kind::Directory
+            PathKind::Directory
         } else if meta.is_symlink() {
-            Kind::Link(fs::read_link(path).ok()?)
+            PathKind::Link(fs::read_link(path).ok()?)
         } else {
-            Kind::File
+            PathKind::File
         })
     }
 
-    fn entries(&self, dir: &Path) -> Result<Vec<(OsString, Kind)>, Unreadable> {
-        let unreadable = |source: io::Error| Unreadable {
+    fn entries(&self, dir: &Path) -> Result<Vec<(OsString, PathKind)>, UnreadableDirectory> {
+        let unreadable = |source: io::Error| UnreadableDirectory {
             dir: dir.to_path_buf(),
             source,
         };
@@ -55,7 +55,7 @@ impl HostTree for RealTree {
 }
 
 /// A volume's source, held open so that no later mount can come between.
-struct Source {
+struct OpenVolumeSource {
     /// `None` for a memory file system.
     fd: Option<OwnedFd>,
     /// Its mounts as they were before the host's became read-only, where they did.
@@ -76,7 +76,7 @@ pub fn apply(mounts: &[Mount], staging: &Path, read_only_host: bool) -> Result<(
             .fd
             .as_ref()
             .and_then(|fd| fs::read_link(magic(fd)).ok());
-        wanted.push(Wanted {
+        wanted.push(WantedMount {
             index,
             target: volume.target.clone(),
             is_directory: source.is_directory,
@@ -96,21 +96,21 @@ pub fn apply(mounts: &[Mount], staging: &Path, read_only_host: bool) -> Result<(
         freeze_host()?;
     }
     let steps = plan(&wanted, &RealTree)?;
-    let mut view = View {
+    let mut view = MountedView {
         root: PathBuf::from("/"),
         own: Vec::new(),
     };
     for step in &steps {
         match step {
-            Step::Hollow { dir, entries } if dir == Path::new("/") => {
+            MountStep::Hollow { dir, entries } if dir == Path::new("/") => {
                 hollow_root(staging, entries)?;
                 let top = view.open(staging)?;
                 view.own.push((dir.clone(), top));
                 view.root = staging.to_path_buf();
             }
-            Step::Hollow { dir, entries } => view.hollow(dir, entries)?,
-            Step::Point { path, is_directory } => view.point(path, *is_directory)?,
-            Step::Mount { index, target } => {
+            MountStep::Hollow { dir, entries } => view.hollow(dir, entries)?,
+            MountStep::Point { path, is_directory } => view.point(path, *is_directory)?,
+            MountStep::Mount { index, target } => {
                 view.mount(&mounts[*index], &sources[*index], target)?;
             }
         }
@@ -121,7 +121,7 @@ pub fn apply(mounts: &[Mount], staging: &Path, read_only_host: bool) -> Result<(
     Ok(())
 }
 
-impl Source {
+impl OpenVolumeSource {
     fn keep_writable(&mut self) -> Result<(), MountError> {
         let copied = self.fd.as_ref().map(calls::copy_tree).transpose();
         self.copy = copied.map_err(MountError::CopyVolume)?;
@@ -150,13 +150,13 @@ pub fn try_read_only_host() -> Result<(), MountError> {
 /// while another of its containers starts, and this process is root. So what lies below a mount
 /// made here is opened from that mount's root, out of which no link leads, and what was opened is
 /// used by its descriptor.
-struct View {
+struct MountedView {
     root: PathBuf,
     /// The mounts made here, by where they are seen, each opened at its root.
     own: Vec<(PathBuf, OwnedFd)>,
 }
 
-impl View {
+impl MountedView {
     /// The deepest mount made here above a path, and the way from there.
     fn above<'a>(&self, path: &'a Path) -> Option<(&OwnedFd, &'a Path)> {
         let above = |target: &Path| target != path && path.starts_with(target);
@@ -184,7 +184,12 @@ impl View {
         })
     }
 
-    fn mount(&mut self, volume: &Mount, source: &Source, target: &Path) -> Result<(), MountError> {
+    fn mount(
+        &mut self,
+        volume: &Mount,
+        source: &OpenVolumeSource,
+        target: &Path,
+    ) -> Result<(), MountError> {
         let told = |e: MountError| MountError::Volume {
             target: target.to_path_buf(),
             reason: Box::new(e),
@@ -201,7 +206,7 @@ impl View {
     }
 
     /// Replaces `dir` by a memory file system with the same entries.
-    fn hollow(&mut self, dir: &Path, entries: &[(OsString, Kind)]) -> Result<(), MountError> {
+    fn hollow(&mut self, dir: &Path, entries: &[(OsString, PathKind)]) -> Result<(), MountError> {
         let real = self.open(dir)?;
         let meta = fstat(&real).map_err(MountError::call("look at", dir))?;
         let before = mounts_now()?;
@@ -350,9 +355,9 @@ fn magic(fd: &OwnedFd) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", fd.as_raw_fd()))
 }
 
-fn open_source(volume: &Mount) -> Result<Source, MountError> {
+fn open_source(volume: &Mount) -> Result<OpenVolumeSource, MountError> {
     let MountSource::Bind(path) = &volume.source else {
-        return Ok(Source {
+        return Ok(OpenVolumeSource {
             fd: None,
             copy: None,
             is_directory: true,
@@ -378,7 +383,7 @@ fn open_source(volume: &Mount) -> Result<Source, MountError> {
         .map_err(MountError::call("look at", path))?
         .st_mode;
     let is_directory = SFlag::from_bits_truncate(mode & SFlag::S_IFMT.bits()) == SFlag::S_IFDIR;
-    Ok(Source {
+    Ok(OpenVolumeSource {
         fd: Some(fd),
         copy: None,
         is_directory,
@@ -432,7 +437,11 @@ fn make_like(above: &OwnedFd, name: &OsStr, like: &FileStat) -> Result<(), Benea
     Ok(())
 }
 
-fn mount_volume(volume: &MountSource, source: &Source, point: &OwnedFd) -> Result<(), MountError> {
+fn mount_volume(
+    volume: &MountSource,
+    source: &OpenVolumeSource,
+    point: &OwnedFd,
+) -> Result<(), MountError> {
     if let Some(copy) = &source.copy {
         return calls::mount_copy(copy, point).map_err(MountError::Copy);
     }
@@ -450,7 +459,7 @@ fn mount_volume(volume: &MountSource, source: &Source, point: &OwnedFd) -> Resul
     }
 }
 
-fn hollow_root(staging: &Path, entries: &[(OsString, Kind)]) -> Result<(), MountError> {
+fn hollow_root(staging: &Path, entries: &[(OsString, PathKind)]) -> Result<(), MountError> {
     tmpfs(staging, "mode=0755")?;
     // The node's tree is bound into this one recursively, and this one is inside that tree.
     mount(
@@ -464,16 +473,16 @@ fn hollow_root(staging: &Path, entries: &[(OsString, Kind)]) -> Result<(), Mount
     rebind(Path::new("/"), staging, entries)
 }
 
-fn rebind(from: &Path, to: &Path, entries: &[(OsString, Kind)]) -> Result<(), MountError> {
+fn rebind(from: &Path, to: &Path, entries: &[(OsString, PathKind)]) -> Result<(), MountError> {
     for (name, kind) in entries {
         let (source, target) = (from.join(name), to.join(name));
         let made = match kind {
-            Kind::Directory => fs::create_dir(&target),
-            Kind::File => fs::File::create_new(&target).map(drop),
-            Kind::Link(to) => symlink(to, &target),
+            PathKind::Directory => fs::create_dir(&target),
+            PathKind::File => fs::File::create_new(&target).map(drop),
+            PathKind::Link(to) => symlink(to, &target),
         };
         made.map_err(MountError::io("make", &target))?;
-        if matches!(kind, Kind::Link(_)) {
+        if matches!(kind, PathKind::Link(_)) {
             continue;
         }
         match mount(

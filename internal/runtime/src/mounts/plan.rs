@@ -14,7 +14,7 @@ pub const MAX_BOUND: usize = 4 * MAX_ENTRIES;
 
 /// What a path is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum PathKind {
     /// A directory.
     Directory,
     /// Anything that is bound onto a file: regular files, devices, sockets.
@@ -26,7 +26,7 @@ pub enum Kind {
 /// A directory's entries can't be read.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot read {}: {source}", dir.display())]
-pub struct Unreadable {
+pub struct UnreadableDirectory {
     /// The directory.
     pub dir: PathBuf,
     /// The kernel's answer.
@@ -36,14 +36,14 @@ pub struct Unreadable {
 /// What the plan needs to know of the node's files.
 pub trait HostTree {
     /// What is at `path`, not following a link at its end; `None` if nothing.
-    fn kind(&self, path: &Path) -> Option<Kind>;
+    fn kind(&self, path: &Path) -> Option<PathKind>;
     /// The entries of a directory, or why they cannot be had.
-    fn entries(&self, dir: &Path) -> Result<Vec<(OsString, Kind)>, Unreadable>;
+    fn entries(&self, dir: &Path) -> Result<Vec<(OsString, PathKind)>, UnreadableDirectory>;
 }
 
 /// A volume to be seen at `target`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub struct WantedMount {
     /// Which of the caller's volumes this is.
     pub index: usize,
     /// Where it is to be seen.
@@ -58,13 +58,13 @@ pub struct Wanted {
 
 /// One step. Paths are as seen in the end.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum MountStep {
     /// Put a memory file system in the place of `dir` and bind these of its entries into it.
     Hollow {
         /// The directory; `/` means a new root.
         dir: PathBuf,
         /// What was in it.
-        entries: Vec<(OsString, Kind)>,
+        entries: Vec<(OsString, PathKind)>,
     },
     /// Make a mount point (and the directories above it) if it is missing.
     Point {
@@ -124,7 +124,7 @@ pub enum PlanError {
 const MAX_LINKS: usize = 40;
 
 /// The steps that mount `wanted`, in order.
-pub fn plan(wanted: &[Wanted], host: &dyn HostTree) -> Result<Vec<Step>, PlanError> {
+pub fn plan(wanted: &[WantedMount], host: &dyn HostTree) -> Result<Vec<MountStep>, PlanError> {
     let mut resolved = Vec::new();
     let mut taken = BTreeSet::new();
     for volume in wanted {
@@ -138,7 +138,7 @@ pub fn plan(wanted: &[Wanted], host: &dyn HostTree) -> Result<Vec<Step>, PlanErr
     resolved
         .sort_by(|(a, _), (b, _)| (a.components().count(), a).cmp(&(b.components().count(), b)));
 
-    let mut planner = Planner {
+    let mut planner = MountPlanner {
         host,
         hollowed: BTreeSet::new(),
         made: BTreeSet::new(),
@@ -153,27 +153,27 @@ pub fn plan(wanted: &[Wanted], host: &dyn HostTree) -> Result<Vec<Step>, PlanErr
     // Hollowing the root changes what all later paths mean, so it comes before all; the
     // others in order of depth, each before anything is mounted.
     planner.first.sort_by_key(|step| match step {
-        Step::Hollow { dir, .. } => dir.components().count(),
+        MountStep::Hollow { dir, .. } => dir.components().count(),
         _ => usize::MAX,
     });
     planner.first.append(&mut planner.then);
     Ok(planner.first)
 }
 
-struct Planner<'a> {
+struct MountPlanner<'a> {
     host: &'a dyn HostTree,
     hollowed: BTreeSet<PathBuf>,
     /// Directories that exist only in hollowed ones.
     made: BTreeSet<PathBuf>,
-    mounted: BTreeMap<PathBuf, &'a Wanted>,
+    mounted: BTreeMap<PathBuf, &'a WantedMount>,
     /// Entries of all hollowed directories.
     bound: usize,
-    first: Vec<Step>,
-    then: Vec<Step>,
+    first: Vec<MountStep>,
+    then: Vec<MountStep>,
 }
 
-impl<'a> Planner<'a> {
-    fn place(&mut self, target: PathBuf, volume: &'a Wanted) -> Result<(), PlanError> {
+impl<'a> MountPlanner<'a> {
+    fn place(&mut self, target: PathBuf, volume: &'a WantedMount) -> Result<(), PlanError> {
         let under = self
             .mounted
             .iter()
@@ -184,7 +184,7 @@ impl<'a> Planner<'a> {
             Some((above, outer)) => self.inside(&target, volume, &above, outer)?,
             None => self.on_host(&target, volume)?,
         }
-        self.then.push(Step::Mount {
+        self.then.push(MountStep::Mount {
             index: volume.index,
             target: target.clone(),
         });
@@ -192,7 +192,7 @@ impl<'a> Planner<'a> {
         Ok(())
     }
 
-    fn on_host(&mut self, target: &Path, volume: &Wanted) -> Result<(), PlanError> {
+    fn on_host(&mut self, target: &Path, volume: &WantedMount) -> Result<(), PlanError> {
         if let Some(kind) = self.host.kind(target) {
             return matches(target, &kind, volume.is_directory);
         }
@@ -212,7 +212,7 @@ impl<'a> Planner<'a> {
         {
             self.made.insert(above.to_path_buf());
         }
-        self.then.push(Step::Point {
+        self.then.push(MountStep::Point {
             path: target.to_path_buf(),
             is_directory: volume.is_directory,
         });
@@ -223,9 +223,9 @@ impl<'a> Planner<'a> {
     fn inside(
         &mut self,
         target: &Path,
-        volume: &Wanted,
+        volume: &WantedMount,
         above: &Path,
-        outer: &Wanted,
+        outer: &WantedMount,
     ) -> Result<(), PlanError> {
         let relative = target.strip_prefix(above).unwrap_or(Path::new(""));
         if !outer.is_directory {
@@ -257,7 +257,7 @@ impl<'a> Planner<'a> {
                 }
             }
         }
-        self.then.push(Step::Point {
+        self.then.push(MountStep::Point {
             path: target.to_path_buf(),
             is_directory: volume.is_directory,
         });
@@ -295,7 +295,7 @@ impl<'a> Planner<'a> {
             )));
         }
         entries.sort_by(|a, b| a.0.cmp(&b.0));
-        let step = Step::Hollow {
+        let step = MountStep::Hollow {
             dir: dir.to_path_buf(),
             entries,
         };
@@ -308,9 +308,9 @@ impl<'a> Planner<'a> {
     }
 }
 
-fn matches(path: &Path, kind: &Kind, is_directory: bool) -> Result<(), PlanError> {
+fn matches(path: &Path, kind: &PathKind, is_directory: bool) -> Result<(), PlanError> {
     let name = |directory| if directory { "directory" } else { "file" };
-    let found = *kind == Kind::Directory;
+    let found = *kind == PathKind::Directory;
     if found == is_directory {
         return Ok(());
     }
@@ -337,7 +337,7 @@ fn resolve(path: &Path, host: &dyn HostTree) -> Result<PathBuf, PlanError> {
             continue;
         }
         let next = found.join(&part);
-        if let Some(Kind::Link(to)) = host.kind(&next) {
+        if let Some(PathKind::Link(to)) = host.kind(&next) {
             links += 1;
             if links > MAX_LINKS {
                 return Err(fault("too many levels of symbolic links"));

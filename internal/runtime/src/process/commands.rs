@@ -13,7 +13,7 @@ use super::{ProcessRuntime, blocking};
 use crate::cgroup::Cgroup;
 use crate::error::RuntimeError;
 use crate::proc;
-use crate::shim::exec::Request;
+use crate::shim::exec::ExecRequest;
 use crate::shim::{STAGE, STAGE_EXEC};
 use crate::spec::ContainerId;
 use crate::state::{ContainerState, STATE_FILE, StateFile, load};
@@ -75,7 +75,7 @@ impl ProcessRuntime {
             source,
         };
         let request =
-            serde_json::to_vec(&Request { command }).map_err(|e| RuntimeError::Format {
+            serde_json::to_vec(&ExecRequest { command }).map_err(|e| RuntimeError::Format {
                 path: dir.clone(),
                 detail: e.to_string(),
             })?;

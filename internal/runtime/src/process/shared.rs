@@ -5,13 +5,13 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
-use super::{Entry, Shared, Table, watch};
+use super::{ProcessEntry, ProcessState, ProcessTable, watch};
 use crate::error::RuntimeError;
 use crate::spec::{ContainerId, ContainerSpec};
 use crate::state::{ContainerState, ContainerStatus, SPEC_FILE, STATE_FILE, StateFile, load, save};
 
-impl Shared {
-    pub(super) fn table(&self) -> MutexGuard<'_, Table> {
+impl ProcessState {
+    pub(super) fn table(&self) -> MutexGuard<'_, ProcessTable> {
         // A panic while holding it left no half-made change: each is one insertion.
         self.table
             .lock()
@@ -35,7 +35,7 @@ impl Shared {
             table.made += 1;
             let number = table.made;
             let spec = Arc::new(spec.clone());
-            let entry = Entry {
+            let entry = ProcessEntry {
                 number,
                 starting: true,
                 spec,
@@ -64,7 +64,7 @@ impl Shared {
         }
     }
 
-    /// Undoes [`Shared::prepare`] for a container that has no shim.
+    /// Undoes [`ProcessState::prepare`] for a container that has no shim.
     pub(super) fn forget(&self, id: &ContainerId) {
         self.table().known.remove(id);
         self.watcher.remove(id);
@@ -120,7 +120,7 @@ impl Shared {
             let mut table = self.table();
             table.made += 1;
             let (number, spec) = (table.made, Arc::new(spec));
-            let entry = Entry {
+            let entry = ProcessEntry {
                 number,
                 starting: false,
                 spec,
@@ -128,12 +128,12 @@ impl Shared {
             };
             table.known.insert(id.clone(), entry);
         }
-        self.look(id)?;
+        self.observe(id)?;
         Ok(self.table().known.get(id).map(|entry| entry.status.clone()))
     }
 
     /// Reads a container's state again, gives it up if its shim is gone, and tells of a change.
-    pub(super) fn look(&self, id: &ContainerId) -> Result<(), RuntimeError> {
+    pub(super) fn observe(&self, id: &ContainerId) -> Result<(), RuntimeError> {
         // Not while it is removed, after which the same id may name another.
         let _alone = self.looking.lock().unwrap_or_else(PoisonError::into_inner);
         let (number, spec) = match self.table().known.get(id) {

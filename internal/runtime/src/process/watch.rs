@@ -13,7 +13,7 @@ use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, WatchDescriptor};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
-use super::{Shared, lost};
+use super::{ProcessState, lost};
 use crate::cgroup::Cgroup;
 use crate::error::RuntimeError;
 use crate::proc;
@@ -30,21 +30,21 @@ const DEATH_ROUNDS: u32 = 500;
 const DEATH_PAUSE: Duration = Duration::from_millis(10);
 
 /// The watched directories.
-pub struct Watcher {
+pub struct DirectoryWatcher {
     inotify: Inotify,
     watched: Mutex<HashMap<WatchDescriptor, ContainerId>>,
 }
 
-impl Watcher {
+impl DirectoryWatcher {
     /// Watches nothing yet.
-    pub fn new() -> Result<Watcher, RuntimeError> {
+    pub fn new() -> Result<DirectoryWatcher, RuntimeError> {
         let told = RuntimeError::io(
             "watch (raise fs.inotify.max_user_instances)",
             Path::new("containers"),
         );
         let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)
             .map_err(|e| told(e.into()))?;
-        Ok(Watcher {
+        Ok(DirectoryWatcher {
             inotify,
             watched: Mutex::default(),
         })
@@ -94,7 +94,7 @@ impl Watcher {
 
 /// Looks at containers as they change, until the runtime is dropped: a thread of its own,
 /// because all it does is wait for the kernel and read files.
-pub fn start(shared: &Arc<Shared>) -> Result<(), RuntimeError> {
+pub fn start(shared: &Arc<ProcessState>) -> Result<(), RuntimeError> {
     let weak = Arc::downgrade(shared);
     let watch = move || {
         let mut swept = Instant::now();
@@ -110,7 +110,7 @@ pub fn start(shared: &Arc<Shared>) -> Result<(), RuntimeError> {
                 changed.extend(running.map(|entry| entry.status.id.clone()));
             }
             for id in changed {
-                if let Err(e) = shared.look(&id) {
+                if let Err(e) = shared.observe(&id) {
                     tracing::warn!(container = %id, "cannot read its state: {e}");
                 }
             }

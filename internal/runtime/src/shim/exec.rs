@@ -34,7 +34,7 @@ const MAX_REQUEST: u64 = 1024 * 1024;
 
 /// What arrives on standard input, as JSON.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Request {
+pub struct ExecRequest {
     /// The program and its arguments.
     pub command: Vec<String>,
 }
@@ -97,7 +97,7 @@ fn prepare(dir: &Path) -> Result<Command, ExecError> {
         .take(MAX_REQUEST)
         .read_to_string(&mut text)
         .map_err(ExecError::Read)?;
-    let request: Request = serde_json::from_str(&text).map_err(ExecError::Request)?;
+    let request: ExecRequest = serde_json::from_str(&text).map_err(ExecError::Request)?;
     let (program, arguments) = request.command.split_first().ok_or(ExecError::NoCommand)?;
     let spec: ContainerSpec = load(dir, SPEC_FILE)?.ok_or(ExecError::NoContainer)?;
     let state: StateFile = load(dir, STATE_FILE)?.ok_or(ExecError::NotRunning)?;

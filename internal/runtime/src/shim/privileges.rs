@@ -17,7 +17,7 @@ use nix::unistd::{
 };
 
 use crate::error::StartFault;
-use crate::spec::{Isolation, User};
+use crate::spec::{Isolation, ProcessUser};
 
 /// Why privileges are not given up.
 #[derive(Debug, thiserror::Error)]
@@ -55,7 +55,7 @@ impl From<PrivilegeError> for StartFault {
 }
 
 /// A user of the node with its groups, as the node's database has it.
-pub struct Identity {
+pub struct NodeUser {
     uid: Uid,
     gid: Gid,
     groups: Vec<Gid>,
@@ -65,7 +65,7 @@ pub struct Identity {
 ///
 /// Call it before the container's volumes are mounted: the C library reads `/etc/passwd` and
 /// `/etc/group` and loads libraries for it, as root, and a volume may lie in the place of each.
-pub fn look_up(user: &User) -> Result<Option<Identity>, PrivilegeError> {
+pub fn look_up(user: &ProcessUser) -> Result<Option<NodeUser>, PrivilegeError> {
     let me = geteuid();
     let Some(uid) = user
         .uid
@@ -98,7 +98,7 @@ pub fn look_up(user: &User) -> Result<Option<Identity>, PrivilegeError> {
     groups.extend(user.groups.iter().copied().map(Gid::from_raw));
     groups.sort_unstable_by_key(|gid| gid.as_raw());
     groups.dedup();
-    Ok(Some(Identity { uid, gid, groups }))
+    Ok(Some(NodeUser { uid, gid, groups }))
 }
 
 /// Closes every open file but the three standard ones when the command that follows is executed: the
@@ -122,7 +122,7 @@ pub fn keep_files() -> Result<(), PrivilegeError> {
 /// Becomes the user that was looked up, with the capabilities that the isolation leaves it and no
 /// way to more. Without an isolation only the user changes.
 pub fn give_up(
-    identity: Option<&Identity>,
+    identity: Option<&NodeUser>,
     isolation: Option<&Isolation>,
 ) -> Result<(), StartFault> {
     let Some(isolation) = isolation else {
@@ -191,8 +191,8 @@ fn keep(kept: &CapsHashSet) -> Result<(), PrivilegeError> {
 }
 
 /// Becomes the user that was looked up.
-fn take_user(identity: Option<&Identity>) -> Result<(), PrivilegeError> {
-    let Some(Identity { uid, gid, groups }) = identity else {
+fn take_user(identity: Option<&NodeUser>) -> Result<(), PrivilegeError> {
+    let Some(NodeUser { uid, gid, groups }) = identity else {
         return Ok(());
     };
     let (uid, gid) = (*uid, *gid);

@@ -15,7 +15,7 @@ use crate::capabilities::Support;
 use crate::error::StartFault;
 use crate::mounts::apply::{hide_device, try_read_only_host};
 use crate::mounts::kernel;
-use crate::spec::{Isolation, User};
+use crate::spec::{Isolation, ProcessUser};
 
 /// The user id that the trial takes. Most systems give it to no account, and no file belongs to it.
 const TRIAL_USER: u32 = 65_533;
@@ -24,7 +24,7 @@ const MAX_REASON: u64 = 4096;
 
 /// The answer, as JSON on standard output.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Answer {
+pub struct ProbeReply {
     /// Mount, UTS and IPC namespaces, and mounts in them.
     pub namespaces: Support,
     /// All that holds a container, as [`Isolation`] describes it, but for what follows.
@@ -56,7 +56,7 @@ pub fn run() -> ExitCode {
         Ok(()) => Support::Yes("mount, UTS and IPC namespaces inside a user namespace".into()),
         Err(reason) => Support::No(reason.to_string()),
     };
-    let answer = Answer {
+    let answer = ProbeReply {
         namespaces,
         isolation,
         read_only_host,
@@ -84,7 +84,7 @@ fn hold() -> Result<(), StartFault> {
             seccomp: true,
             ..Isolation::default()
         };
-        let user = User {
+        let user = ProcessUser {
             uid: Some(TRIAL_USER),
             gid: Some(TRIAL_USER),
             groups: Vec::new(),

@@ -59,7 +59,7 @@ impl From<ProcessError> for StartFault {
 }
 
 /// On which side of the new namespace the caller goes on.
-pub(super) enum Side {
+pub(super) enum NamespaceSide {
     /// Outside: the container is another process, which the shim has been told of.
     Outside,
     /// Inside: it is the process that becomes the container.
@@ -68,7 +68,7 @@ pub(super) enum Side {
 
 /// Splits the caller, which has asked for a new process namespace, into a process inside and
 /// itself. The shim is told the former's number by the line `process PID` before it goes on.
-pub(super) fn enter(report: &mut File) -> Result<Side, ProcessError> {
+pub(super) fn enter(report: &mut File) -> Result<NamespaceSide, ProcessError> {
     if fork_for_parent("the container's init")?.is_none() {
         init(report);
     }
@@ -77,7 +77,7 @@ pub(super) fn enter(report: &mut File) -> Result<Side, ProcessError> {
         drop(go);
         let mut word = [0];
         return match wait.read(&mut word) {
-            Ok(1) => Ok(Side::Inside),
+            Ok(1) => Ok(NamespaceSide::Inside),
             _ => Err(ProcessError::Ended),
         };
     };
@@ -86,7 +86,7 @@ pub(super) fn enter(report: &mut File) -> Result<Side, ProcessError> {
     let told = report.write_all(format!("process {pid}\n").as_bytes());
     told.and_then(|()| go.write_all(b"."))
         .map_err(ProcessError::NotReported)?;
-    Ok(Side::Outside)
+    Ok(NamespaceSide::Outside)
 }
 
 /// Makes a process that is a child of this one's parent; nothing in the new process.

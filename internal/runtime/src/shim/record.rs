@@ -19,14 +19,14 @@ const SAVE_ATTEMPTS: u32 = 24 * 60 * 60;
 pub(super) struct Unsaved;
 
 /// The state on disk.
-pub(super) struct Record {
+pub(super) struct ShimRecord {
     pub(super) dir: PathBuf,
     pub(super) state: StateFile,
     /// Whether the last attempt to write it failed.
     pub(super) unsaved: bool,
 }
 
-impl Record {
+impl ShimRecord {
     pub(super) fn save(&mut self) -> Result<(), crate::RuntimeError> {
         let outcome = save(&self.dir, STATE_FILE, &self.state);
         self.unsaved = outcome.is_err();

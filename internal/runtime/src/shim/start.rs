@@ -23,7 +23,7 @@ use nix::sys::signal::{SigHandler, SigSet, Signal};
 use nix::sys::stat::{Mode, umask};
 use nix::unistd::{chdir, geteuid, getppid, sethostname, setsid};
 
-use super::processes::{self, Side};
+use super::processes::{self, NamespaceSide};
 use super::{privileges, seccomp};
 use crate::error::StartFault;
 use crate::mounts::{MountError, apply, kernel};
@@ -120,8 +120,8 @@ fn prepare(
     if own_processes {
         tie_to(parent)?;
         match processes::enter(report)? {
-            Side::Outside => return Ok(None),
-            Side::Inside => {}
+            NamespaceSide::Outside => return Ok(None),
+            NamespaceSide::Inside => {}
         }
     }
     let mut note = |text: String| {

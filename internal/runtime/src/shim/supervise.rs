@@ -21,17 +21,17 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, chdir, setsid};
 
 use super::error::ShimError;
-use super::record::{Record, SAVE_RETRY};
+use super::record::{SAVE_RETRY, ShimRecord};
 use super::start::STAGING;
 use super::{STAGE_START, again};
-use crate::cgroup::{Cgroup, Layout};
+use crate::cgroup::{Cgroup, HierarchyLayout};
 use crate::error::StartFault;
-use crate::logs::line::Output;
-use crate::logs::write::{Cutter, LogWriter};
+use crate::logs::line::OutputStream;
+use crate::logs::write::{LineSplitter, LogWriter};
 use crate::proc::{self, ProcessId};
 use crate::spec::ContainerSpec;
 use crate::state::{
-    ContainerState, Exit, ExitReason, FORMAT, LOCK_FILE, SPEC_FILE, STATE_FILE, STOP_FILE,
+    ContainerExit, ContainerState, ExitReason, FORMAT, LOCK_FILE, SPEC_FILE, STATE_FILE, STOP_FILE,
     StateFile, StopRequest, load,
 };
 
@@ -85,7 +85,7 @@ fn shim(dir: &Path) -> Result<(), ShimError> {
 
     let parent = std::env::var(CGROUP_PARENT).unwrap_or_else(|_| DEFAULT_CGROUP_PARENT.into());
     let (cgroup, notes) = Cgroup::create(
-        &Layout::detect(),
+        &HierarchyLayout::detect(),
         &parent,
         spec.id.as_str(),
         &spec.limits,
@@ -98,7 +98,7 @@ fn shim(dir: &Path) -> Result<(), ShimError> {
         cgroup,
         notes,
     };
-    let mut record = Record {
+    let mut record = ShimRecord {
         dir: dir.clone(),
         state,
         unsaved: false,
@@ -108,7 +108,7 @@ fn shim(dir: &Path) -> Result<(), ShimError> {
         .map_err(ShimError::from)
         .and_then(|()| Supervisor::start(&dir, &spec))
     {
-        Err(fault) => Exit::start_error(fault.to_string(), Timestamp::now()),
+        Err(fault) => ContainerExit::start_error(fault.to_string(), Timestamp::now()),
         Ok(mut supervisor) => supervisor.run(&mut record)?,
     };
     record.state.cgroup.kill_all();
@@ -121,8 +121,8 @@ fn shim(dir: &Path) -> Result<(), ShimError> {
 /// One of the container's outputs.
 struct Stream {
     pipe: File,
-    output: Output,
-    cutter: Cutter,
+    output: OutputStream,
+    cutter: LineSplitter,
     open: bool,
 }
 
@@ -152,7 +152,7 @@ struct Supervisor {
 
 /// What woke the loop.
 #[derive(Clone, Copy, PartialEq)]
-enum Source {
+enum WakeReason {
     Signals,
     Changes,
     Report,
@@ -203,7 +203,7 @@ impl Supervisor {
         let stream = |end, output| Stream {
             pipe: file(end),
             output,
-            cutter: Cutter::default(),
+            cutter: LineSplitter::default(),
             open: true,
         };
         Ok(Supervisor {
@@ -216,7 +216,10 @@ impl Supervisor {
             changes,
             report: Some(file(report)),
             reported: Vec::new(),
-            streams: vec![stream(out, Output::Stdout), stream(err, Output::Stderr)],
+            streams: vec![
+                stream(out, OutputStream::Stdout),
+                stream(err, OutputStream::Stderr),
+            ],
             log,
             started_at: Timestamp::now(),
             kill_at: None,
@@ -227,7 +230,7 @@ impl Supervisor {
     }
 
     /// The loop. Ends when the container and all it left behind are gone.
-    fn run(&mut self, record: &mut Record) -> Result<Exit, ShimError> {
+    fn run(&mut self, record: &mut ShimRecord) -> Result<ContainerExit, ShimError> {
         // A request may have come before the watch was set.
         self.read_stop_request();
         if !self.dir.join(SPEC_FILE).exists() {
@@ -236,10 +239,10 @@ impl Supervisor {
         loop {
             for source in self.wait(record.unsaved)? {
                 match source {
-                    Source::Signals => self.on_signals(),
-                    Source::Changes => self.on_changes(),
-                    Source::Report => self.on_report(record),
-                    Source::Stream(index) => self.on_output(index),
+                    WakeReason::Signals => self.on_signals(),
+                    WakeReason::Changes => self.on_changes(),
+                    WakeReason::Report => self.on_report(record),
+                    WakeReason::Stream(index) => self.on_output(index),
                 }
             }
             self.streams.retain(|stream| stream.open);
@@ -250,15 +253,15 @@ impl Supervisor {
         }
     }
 
-    fn wait(&mut self, unsaved: bool) -> Result<Vec<Source>, ShimError> {
-        let mut sources = vec![Source::Signals, Source::Changes];
+    fn wait(&mut self, unsaved: bool) -> Result<Vec<WakeReason>, ShimError> {
+        let mut sources = vec![WakeReason::Signals, WakeReason::Changes];
         let mut fds: Vec<BorrowedFd> = vec![self.signals.as_fd(), self.changes.as_fd()];
         if let Some(report) = &self.report {
-            sources.push(Source::Report);
+            sources.push(WakeReason::Report);
             fds.push(report.as_fd());
         }
         for (index, stream) in self.streams.iter().enumerate() {
-            sources.push(Source::Stream(index));
+            sources.push(WakeReason::Stream(index));
             fds.push(stream.pipe.as_fd());
         }
         let mut polled: Vec<PollFd> = fds
@@ -405,7 +408,7 @@ impl Supervisor {
         ended
     }
 
-    fn on_report(&mut self, record: &mut Record) {
+    fn on_report(&mut self, record: &mut ShimRecord) {
         if !self.drain_report() {
             return;
         }
@@ -447,7 +450,7 @@ impl Supervisor {
         log.flush();
     }
 
-    fn on_deadlines(&mut self, record: &mut Record) {
+    fn on_deadlines(&mut self, record: &mut ShimRecord) {
         let now = Instant::now();
         if record.unsaved && self.save_at <= now {
             let _ = record.save();
@@ -468,7 +471,7 @@ impl Supervisor {
     }
 
     /// The end, once nothing of the container runs and its output has been read.
-    fn finished(&mut self, record: &Record) -> Option<Exit> {
+    fn finished(&mut self, record: &ShimRecord) -> Option<ContainerExit> {
         let (code, signal, finished_at) = self.ended?;
         let gone = self.reap() && record.state.cgroup.processes().is_empty();
         let read = self.streams.is_empty() && self.report.is_none();
@@ -488,10 +491,14 @@ impl Supervisor {
         log.flush();
         match read_report(&self.reported) {
             (_, Some(StartFault::Container(why))) => {
-                return Some(Exit::start_error(why, finished_at));
+                return Some(ContainerExit::start_error(why, finished_at));
             }
-            (_, Some(StartFault::Node(why))) => return Some(Exit::node_unfit(why, finished_at)),
-            (_, Some(StartFault::Busy(why))) => return Some(Exit::node_busy(why, finished_at)),
+            (_, Some(StartFault::Node(why))) => {
+                return Some(ContainerExit::node_unfit(why, finished_at));
+            }
+            (_, Some(StartFault::Busy(why))) => {
+                return Some(ContainerExit::node_busy(why, finished_at));
+            }
             (_, None) => {}
         }
         let oom_killed = code != 0 && record.state.cgroup.oom_kills() > 0;
@@ -508,7 +515,7 @@ impl Supervisor {
             _ if oom_killed => "the kernel killed it at its memory limit".into(),
             _ => String::new(),
         };
-        Some(Exit {
+        Some(ContainerExit {
             code,
             signal,
             oom_killed,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use runtime::{ContainerState, ExecOutcome, ExitReason, Isolation, User};
+use runtime::{ContainerState, ExecOutcome, ExitReason, Isolation, ProcessUser};
 
 use super::*;
 
@@ -14,7 +14,7 @@ const HELD: u32 = 2_000_000_123;
 
 fn held(house: &House, name: &str, script: &str) -> ContainerSpec {
     let mut spec = house.shell(name, script);
-    spec.user = User {
+    spec.user = ProcessUser {
         uid: Some(HELD),
         gid: Some(HELD),
         groups: Vec::new(),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use runtime::{ContainerState, ExecOutcome, ExitReason, RuntimeError, User};
+use runtime::{ContainerState, ExecOutcome, ExitReason, ProcessUser, RuntimeError};
 
 use super::*;
 
@@ -88,7 +88,7 @@ async fn a_container_runs_as_its_user_with_its_groups_and_can_reopen_its_output(
     needs_root!();
     let house = House::new().await;
     let mut spec = house.shell("a", "id -u; id -g; id -G; echo again > /dev/stdout");
-    spec.user = User {
+    spec.user = ProcessUser {
         uid: Some(12345),
         gid: Some(23456),
         groups: vec![34567],

@@ -1,6 +1,6 @@
 //! Bounds: memory, CPU, processes; and what is counted.
 
-use runtime::{ExitReason, Limits};
+use runtime::{ExitReason, ResourceLimits};
 
 use super::*;
 
@@ -15,9 +15,9 @@ async fn a_container_over_its_memory_limit_is_oom_killed() {
         return;
     }
     let mut spec = house.shell("a", GROW);
-    spec.limits = Limits {
+    spec.limits = ResourceLimits {
         memory_limit_bytes: Some(32 << 20),
-        ..Limits::default()
+        ..ResourceLimits::default()
     };
     let (exit, _) = house.run(spec).await;
     assert_eq!(
@@ -35,9 +35,9 @@ async fn a_child_that_is_oom_killed_makes_a_failed_container_oom_killed() {
         return;
     }
     let mut spec = house.shell("a", &format!("sh -c '{GROW}'; exit 1"));
-    spec.limits = Limits {
+    spec.limits = ResourceLimits {
         memory_limit_bytes: Some(32 << 20),
-        ..Limits::default()
+        ..ResourceLimits::default()
     };
     let (exit, _) = house.run(spec).await;
     assert_eq!(
@@ -61,7 +61,7 @@ async fn bounds_are_in_the_cgroup_and_usage_is_counted_and_all_is_removed() {
         return;
     }
     let mut spec = house.shell("a", "cat /proc/self/cgroup; x=0; while [ $x -lt 20000 ]; do x=$((x+1)); done; echo ready; exec sleep 1000");
-    spec.limits = Limits {
+    spec.limits = ResourceLimits {
         cpu_request_milli: Some(500),
         cpu_limit_milli: Some(1500),
         memory_limit_bytes: Some(256 << 20),
@@ -128,7 +128,7 @@ async fn what_this_machine_allows_is_said() {
 #[test]
 fn a_cgroup_of_version_two_is_joined_killed_and_removed() {
     needs_root!();
-    use runtime::cgroup::{Cgroup, Layout};
+    use runtime::cgroup::{Cgroup, HierarchyLayout};
     let roots = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"];
     let Some(root) = roots
         .map(Path::new)
@@ -140,10 +140,10 @@ fn a_cgroup_of_version_two_is_joined_killed_and_removed() {
     };
     let name = format!("muster-test-{}", std::process::id());
     let (cgroup, notes) = Cgroup::create(
-        &Layout::V2(root.into()),
+        &HierarchyLayout::V2(root.into()),
         &name,
         "a",
-        &Limits::default(),
+        &ResourceLimits::default(),
         &runtime::DevicePolicy::default(),
     );
     assert_eq!(notes, Vec::<String>::new());

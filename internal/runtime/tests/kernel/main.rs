@@ -23,7 +23,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use futures::TryStreamExt;
-use runtime::{Config, ContainerId, ContainerSpec, ContainerStatus, Exit, LogRead, ProcessRuntime};
+use runtime::{
+    Config, ContainerExit, ContainerId, ContainerSpec, ContainerStatus, LogRead, ProcessRuntime,
+};
 
 /// No wait in these tests is longer.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -65,7 +67,7 @@ impl House {
     }
 
     /// Runs to the end; its end and its output.
-    pub(crate) async fn run(&self, spec: ContainerSpec) -> (Exit, String) {
+    pub(crate) async fn run(&self, spec: ContainerSpec) -> (ContainerExit, String) {
         let id = spec.id.clone();
         self.start(spec).await;
         let exit = within(self.runtime.wait(&id)).await.expect("an end");

@@ -26,7 +26,7 @@ impl Figure {
     /// It beside what is asked, and whether it is that.
     fn beside(self, asked: Option<Figure>) -> String {
         let Some(asked) = asked else {
-            return format!("{} (none asked)", self.words());
+            return format!("{} (none asked)", self.message());
         };
         let met = match (self, asked) {
             (Figure::Time(time), Figure::Time(most)) => time <= most,
@@ -35,7 +35,7 @@ impl Figure {
             _ => false,
         };
         let verdict = if met { "" } else { ", MISSED" };
-        format!("{} (asked {}{verdict})", self.words(), asked.brief())
+        format!("{} (asked {}{verdict})", self.message(), asked.brief())
     }
 
     /// The amount that is to be small: time, bytes, or time for each pod.
@@ -52,11 +52,11 @@ impl Figure {
             Figure::Rate(pods, time) => {
                 format!("{:.0} pods/s", pods as f64 / time.as_secs_f64())
             }
-            _ => self.words(),
+            _ => self.message(),
         }
     }
 
-    fn words(self) -> String {
+    fn message(self) -> String {
         match self {
             Figure::Time(time) => time_words(time),
             Figure::Bytes(bytes) => format!("{:.0} MiB", bytes as f64 / 1024.0 / 1024.0),

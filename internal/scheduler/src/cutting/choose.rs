@@ -16,14 +16,14 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use crate::resource::{Demand, GPU, Ix, Room, Set, each};
+use crate::resource::{Demand, GPU, Ix, ResourceSet, Room, each};
 
 /// The number of later gangs that are considered to break ties between configurations.
 const LATER_GANGS_MAX: usize = 16;
 
 /// Identical members of a waiting gang.
 #[derive(Clone, Debug)]
-pub(crate) struct Members {
+pub(crate) struct MemberGroup {
     /// What one member requests.
     pub(crate) each: Demand,
     /// How many must start.
@@ -34,16 +34,16 @@ pub(crate) struct Members {
 
 /// A waiting gang.
 #[derive(Clone, Debug)]
-pub(crate) struct Want {
+pub(crate) struct WaitingSliceGang {
     /// Its waiting members.
-    pub(crate) members: Vec<Members>,
+    pub(crate) members: Vec<MemberGroup>,
     /// True if GPUs may be cut for it.
     pub(crate) cuts: bool,
 }
 
 /// A configuration of a node's GPUs.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Cut {
+pub(crate) struct GpuConfiguration {
     /// The configuration's name.
     pub(crate) name: Arc<str>,
     /// The devices that the node would have; none of any other kind.
@@ -52,13 +52,13 @@ pub(crate) struct Cut {
 
 /// A node.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Site {
+pub(crate) struct CuttableNode {
     /// What is free, or will be once the current change is done.
     pub(crate) room: Room,
     /// What it has when empty.
     pub(crate) empty: Room,
     /// Its other configurations, possible now or once no pod uses its GPUs.
-    pub(crate) cuts: Vec<Cut>,
+    pub(crate) cuts: Vec<GpuConfiguration>,
     /// True if its GPUs may be cut now: no pod uses them, and the last cut is long enough ago.
     pub(crate) open: bool,
 }
@@ -76,23 +76,27 @@ pub(crate) struct Chosen {
 
 /// A node's state during the search.
 #[derive(Clone, Debug)]
-struct State {
+struct SearchedNode {
     room: Room,
     open: bool,
 }
 
 /// Chooses for the gangs in order; a gang that could still not start gets no node cut. `devices`
 /// are the resources that GPUs are allocated as.
-pub(crate) fn choose(wants: &[Want], sites: &[Site], devices: Set) -> Vec<Chosen> {
-    let state = |site: &Site| State {
+pub(crate) fn choose(
+    wants: &[WaitingSliceGang],
+    sites: &[CuttableNode],
+    devices: ResourceSet,
+) -> Vec<Chosen> {
+    let state = |site: &CuttableNode| SearchedNode {
         room: site.room.clone(),
         open: site.open,
     };
-    let mut now: Vec<State> = sites.iter().map(state).collect();
+    let mut now: Vec<SearchedNode> = sites.iter().map(state).collect();
     let mut chosen = Vec::new();
     for (at, want) in wants.iter().enumerate() {
         let later = wants.iter().skip(at + 1).filter(|other| other.cuts);
-        let later: Vec<&Want> = later.take(LATER_GANGS_MAX).collect();
+        let later: Vec<&WaitingSliceGang> = later.take(LATER_GANGS_MAX).collect();
         let mut tried = now.clone();
         match serve(want, &later, sites, &mut tried, devices) {
             Some(cuts) => {
@@ -111,9 +115,9 @@ pub(crate) fn choose(wants: &[Want], sites: &[Site], devices: Set) -> Vec<Chosen
 
 /// The places found for one gang so far.
 struct GangFit<'a> {
-    want: &'a Want,
-    sites: &'a [Site],
-    now: &'a mut [State],
+    want: &'a WaitingSliceGang,
+    sites: &'a [CuttableNode],
+    now: &'a mut [SearchedNode],
     /// What was free on each node before the gang took any.
     before: Vec<Room>,
     /// For each node: how many of each kind of members are placed there.
@@ -123,7 +127,7 @@ struct GangFit<'a> {
 }
 
 /// A candidate: one node with one configuration.
-struct Candidate {
+struct ConfigurationCandidate {
     site: usize,
     cut: usize,
     /// What is free then.
@@ -135,11 +139,11 @@ struct Candidate {
 
 /// Places a gang's members and cuts GPUs where needed; `None` if not all of them find room.
 fn serve(
-    want: &Want,
-    later: &[&Want],
-    sites: &[Site],
-    now: &mut [State],
-    devices: Set,
+    want: &WaitingSliceGang,
+    later: &[&WaitingSliceGang],
+    sites: &[CuttableNode],
+    now: &mut [SearchedNode],
+    devices: ResourceSet,
 ) -> Option<Vec<(usize, usize)>> {
     let mut fit = GangFit {
         want,
@@ -205,7 +209,7 @@ impl GangFit<'_> {
     }
 
     /// The candidates that give more members of one kind a place.
-    fn candidates(&self, kind: usize, devices: Set) -> Vec<Candidate> {
+    fn candidates(&self, kind: usize, devices: ResourceSet) -> Vec<ConfigurationCandidate> {
         let members = &self.want.members[kind];
         let mut candidates = Vec::new();
         for at in members
@@ -218,7 +222,7 @@ impl GangFit<'_> {
                 let room = cut_as(&self.before[at], how, devices);
                 let here = self.placed[at][kind];
                 let most = fits(&members.each, &room).min(self.left[kind] + here);
-                let mut candidate = Candidate {
+                let mut candidate = ConfigurationCandidate {
                     site: at,
                     cut,
                     room,
@@ -235,7 +239,7 @@ impl GangFit<'_> {
     }
 
     /// How many more members of all kinds would find a place.
-    fn gained(&self, candidate: &Candidate) -> i64 {
+    fn gained(&self, candidate: &ConfigurationCandidate) -> i64 {
         let mut room = candidate.room.clone();
         let kinds = self.want.members.iter().zip(&self.left);
         let kinds = kinds.zip(&self.placed[candidate.site]);
@@ -247,7 +251,7 @@ impl GangFit<'_> {
     }
 
     /// What is left of a candidate once the gang has its part.
-    fn filled(&self, candidate: &Candidate) -> Room {
+    fn filled(&self, candidate: &ConfigurationCandidate) -> Room {
         let mut room = candidate.room.clone();
         for (kind, members) in self.want.members.iter().enumerate() {
             if members.sites.contains(&candidate.site) {
@@ -259,12 +263,12 @@ impl GangFit<'_> {
     }
 
     /// Cuts a node, and places again the members that had a place there.
-    fn cut(&mut self, candidate: Candidate) {
+    fn cut(&mut self, candidate: ConfigurationCandidate) {
         let at = candidate.site;
         for (left, placed) in self.left.iter_mut().zip(&mut self.placed[at]) {
             *left += std::mem::take(placed);
         }
-        self.now[at] = State {
+        self.now[at] = SearchedNode {
             room: candidate.room,
             open: false,
         };
@@ -273,7 +277,7 @@ impl GangFit<'_> {
 }
 
 /// What is free on a node without GPU users once it is cut so.
-fn cut_as(room: &Room, cut: &Cut, devices: Set) -> Room {
+fn cut_as(room: &Room, cut: &GpuConfiguration, devices: ResourceSet) -> Room {
     let mut room = room.clone();
     each(devices).for_each(|ix| room.set(ix, 0));
     for (ix, amount) in &cut.gives {
@@ -290,7 +294,7 @@ fn fits(demand: &Demand, room: &Room) -> u64 {
 }
 
 /// Takes room for as many of `count` as fit; returns that number.
-fn take(kind: &Members, count: u64, room: &mut Room) -> u64 {
+fn take(kind: &MemberGroup, count: u64, room: &mut Room) -> u64 {
     let count = fits(&kind.each, room).min(count);
     if count > 0 {
         room.add(&kind.each, -i64::try_from(count).unwrap_or(i64::MAX));
@@ -300,13 +304,18 @@ fn take(kind: &Members, count: u64, room: &mut Room) -> u64 {
 
 /// Called for a gang that no cut can serve now. If the gang could start once other pods end, nodes
 /// that it could use as they are stay uncut, so that later gangs do not take them.
-fn keep(want: &Want, sites: &[Site], now: &mut [State], devices: Set) {
-    let empty = |site: &Site| State {
+fn keep(
+    want: &WaitingSliceGang,
+    sites: &[CuttableNode],
+    now: &mut [SearchedNode],
+    devices: ResourceSet,
+) {
+    let empty = |site: &CuttableNode| SearchedNode {
         room: site.empty.clone(),
         open: !site.cuts.is_empty(),
     };
-    let mut then: Vec<State> = sites.iter().map(empty).collect();
-    let ever = Want {
+    let mut then: Vec<SearchedNode> = sites.iter().map(empty).collect();
+    let ever = WaitingSliceGang {
         members: want.members.clone(),
         cuts: true,
     };

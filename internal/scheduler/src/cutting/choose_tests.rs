@@ -8,18 +8,18 @@ use super::*;
 const SMALL: Ix = 4;
 const LARGE: Ix = 5;
 const CPU: Ix = 0;
-const DEVICES: Set = 1 << GPU | 1 << SMALL | 1 << LARGE;
+const DEVICES: ResourceSet = 1 << GPU | 1 << SMALL | 1 << LARGE;
 const UNIT: i64 = crate::resource::GPU_UNIT;
 
-fn cut(name: &str, gives: &[(Ix, i64)]) -> Cut {
-    Cut {
+fn cut(name: &str, gives: &[(Ix, i64)]) -> GpuConfiguration {
+    GpuConfiguration {
         name: name.into(),
         gives: gives.to_vec(),
     }
 }
 
 /// The configurations of a GPU of seven slices, for that many GPUs.
-fn cuts(gpus: i64) -> Vec<Cut> {
+fn cuts(gpus: i64) -> Vec<GpuConfiguration> {
     vec![
         cut("all-1g.10gb", &[(SMALL, 7 * gpus)]),
         cut("all-3g.40gb", &[(LARGE, 2 * gpus)]),
@@ -35,7 +35,7 @@ fn room(all: &[(Ix, i64)]) -> Room {
 }
 
 /// An idle node of `gpus` GPUs cut in this configuration.
-fn idle(gpus: i64, now: &str) -> Site {
+fn idle(gpus: i64, now: &str) -> CuttableNode {
     let all = cuts(gpus);
     let gives = all
         .iter()
@@ -43,7 +43,7 @@ fn idle(gpus: i64, now: &str) -> Site {
         .map(|cut| cut.gives.clone());
     let mut has = room(&gives.unwrap_or_default());
     has.set(CPU, 64);
-    Site {
+    CuttableNode {
         room: has.clone(),
         empty: has,
         cuts: all.into_iter().filter(|cut| *cut.name != *now).collect(),
@@ -52,30 +52,30 @@ fn idle(gpus: i64, now: &str) -> Site {
 }
 
 /// A node all of whose GPUs are in use.
-fn busy(gpus: i64, now: &str) -> Site {
+fn busy(gpus: i64, now: &str) -> CuttableNode {
     let site = idle(gpus, now);
-    Site {
+    CuttableNode {
         room: room(&[(CPU, 64)]),
         open: false,
         ..site
     }
 }
 
-fn want(all: &[(Ix, i64, u64)]) -> Want {
-    let members = all.iter().map(|(ix, each, count)| Members {
+fn want(all: &[(Ix, i64, u64)]) -> WaitingSliceGang {
+    let members = all.iter().map(|(ix, each, count)| MemberGroup {
         each: Demand(vec![(*ix, *each)]),
         count: *count,
         sites: (0..8).collect(),
     });
-    Want {
+    WaitingSliceGang {
         members: members.collect(),
         cuts: true,
     }
 }
 
 /// Which nodes are cut how, as `place name`.
-fn chosen(mut wants: Vec<Want>, sites: &[Site]) -> Vec<String> {
-    let within = |kind: &mut Members| kind.sites.retain(|at| *at < sites.len());
+fn chosen(mut wants: Vec<WaitingSliceGang>, sites: &[CuttableNode]) -> Vec<String> {
+    let within = |kind: &mut MemberGroup| kind.sites.retain(|at| *at < sites.len());
     wants
         .iter_mut()
         .flat_map(|want| &mut want.members)
@@ -89,7 +89,12 @@ fn chosen(mut wants: Vec<Want>, sites: &[Site]) -> Vec<String> {
 fn idle_nodes_are_cut_for_waiting_gangs_and_no_more_than_needed() {
     let whole = || idle(2, "all-disabled");
     let small = |count| want(&[(SMALL, 1, count)]);
-    type Case = (&'static str, Vec<Want>, Vec<Site>, Vec<&'static str>);
+    type Case = (
+        &'static str,
+        Vec<WaitingSliceGang>,
+        Vec<CuttableNode>,
+        Vec<&'static str>,
+    );
     let table: Vec<Case> = vec![
         ("no gang waits", vec![], vec![whole()], vec![]),
         (
@@ -199,7 +204,7 @@ fn nothing_is_cut_where_other_resources_are_short_or_cutting_is_not_allowed() {
 }
 
 /// Nodes of one to three GPUs, each idle or in use, in some configuration.
-fn nodes() -> impl Strategy<Value = Vec<Site>> {
+fn nodes() -> impl Strategy<Value = Vec<CuttableNode>> {
     let node = (1..4_i64, 0..4_usize, any::<bool>()).prop_map(|(gpus, now, used)| {
         let now = cuts(gpus)[now].name.clone();
         if used {
@@ -213,10 +218,10 @@ fn nodes() -> impl Strategy<Value = Vec<Site>> {
 
 /// The fewest idle nodes that must be cut to serve one kind of members, if any set serves it: every
 /// set of nodes is tried, each node cut in the best way.
-fn fewest(kind: &Members, sites: &[Site]) -> Option<u32> {
+fn fewest(kind: &MemberGroup, sites: &[CuttableNode]) -> Option<u32> {
     let sets = 0..1_u32 << sites.len();
     let good = sets.filter(|set| {
-        let of = |(at, site): (usize, &Site)| {
+        let of = |(at, site): (usize, &CuttableNode)| {
             let as_is = fits(&kind.each, &site.room);
             if set & 1 << at == 0 {
                 return as_is;
@@ -251,7 +256,7 @@ proptest! {
         sites in nodes(), counts in proptest::collection::vec((0..3_usize, 1..12_u64), 0..5),
     ) {
         let kinds = [(SMALL, 1), (LARGE, 1), (GPU, UNIT)];
-        let wants: Vec<Want> = counts.iter().map(|(kind, count)| {
+        let wants: Vec<WaitingSliceGang> = counts.iter().map(|(kind, count)| {
             let (ix, each) = kinds[*kind];
             let mut want = want(&[(ix, each, *count)]);
             want.members[0].sites = (0..sites.len()).collect();
@@ -269,7 +274,7 @@ proptest! {
             let cut = &sites[one.site].cuts[one.cut];
             after[one.site].room = cut_as(&sites[one.site].room, cut, DEVICES);
         }
-        let served: Vec<Want> = wants.iter().enumerate()
+        let served: Vec<WaitingSliceGang> = wants.iter().enumerate()
             .filter(|(at, _)| chosen.iter().any(|one| one.want == *at))
             .map(|(_, want)| want.clone()).collect();
         prop_assert_eq!(choose(&served, &after, DEVICES), vec![]);

@@ -2,17 +2,17 @@
 //! the configurations that its agent can apply.
 
 use k8s_openapi::api::core::v1 as k8s;
-use resources::mig::{self, Choice};
+use resources::mig::{self, ChosenConfiguration};
 use resources::names::{
     MIG_CONFIG, MIG_CONFIG_STATE, MIG_PENDING, MIG_REBOOTING, MIG_SUCCESS, NVIDIA_GPU, NVIDIA_MIG,
 };
 
-use super::choose::Cut;
-use crate::resource::{Ix, Names};
+use super::choose::GpuConfiguration;
+use crate::resource::{Ix, ResourceNames};
 
 /// The state of a node's MIG configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum State {
+pub(crate) enum MigState {
     /// No configuration is requested, or the requested one is applied.
     Settled,
     /// The configuration is being applied.
@@ -23,19 +23,19 @@ pub(crate) enum State {
 
 /// A node's MIG labels and annotations.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Cuttable {
+pub(crate) struct MigAnnotations {
     /// The requested configuration.
     pub(crate) asked: Option<String>,
-    pub(crate) state: State,
+    pub(crate) state: MigState,
     /// The scheduler's last choice for the node.
-    pub(crate) choice: Option<Choice>,
+    pub(crate) choice: Option<ChosenConfiguration>,
     /// The configurations that its agent can apply, by name.
-    pub(crate) cuts: Vec<Cut>,
+    pub(crate) cuts: Vec<GpuConfiguration>,
 }
 
-impl Cuttable {
+impl MigAnnotations {
     /// Reads a node; `None` if it says nothing about MIG.
-    pub(crate) fn read(node: &k8s::Node, names: &mut Names) -> Option<Cuttable> {
+    pub(crate) fn read(node: &k8s::Node, names: &mut ResourceNames) -> Option<MigAnnotations> {
         let label = |name: &str| {
             let labels = node.metadata.labels.as_ref()?;
             labels.get(name).filter(|value| !value.is_empty())
@@ -47,7 +47,8 @@ impl Cuttable {
             return None;
         }
         let asked = label(MIG_CONFIG).cloned();
-        let gives = |devices: &std::collections::BTreeMap<String, u32>, names: &mut Names| {
+        let gives = |devices: &std::collections::BTreeMap<String, u32>,
+                     names: &mut ResourceNames| {
             let known = |name: &str| name == NVIDIA_GPU || name.starts_with(NVIDIA_MIG);
             let all = devices.iter().filter(|(name, _)| known(name));
             let all = all.map(|(name, count)| {
@@ -57,18 +58,18 @@ impl Cuttable {
             all.collect::<Vec<(Ix, i64)>>()
         };
         let cuts = possible.unwrap_or_default();
-        let cuts = cuts.into_iter().map(|(name, devices)| Cut {
+        let cuts = cuts.into_iter().map(|(name, devices)| GpuConfiguration {
             name: name.into(),
             gives: gives(&devices, names),
         });
-        Some(Cuttable {
+        Some(MigAnnotations {
             state: match state {
-                Some(MIG_PENDING | MIG_REBOOTING) => State::Changing,
-                Some(MIG_SUCCESS) => State::Settled,
-                Some(_) => State::Failed,
+                Some(MIG_PENDING | MIG_REBOOTING) => MigState::Changing,
+                Some(MIG_SUCCESS) => MigState::Settled,
+                Some(_) => MigState::Failed,
                 // The agent has not reported on it yet.
-                None if asked.is_some() => State::Changing,
-                None => State::Settled,
+                None if asked.is_some() => MigState::Changing,
+                None => MigState::Settled,
             },
             asked,
             choice: mig::choice(annotations),
@@ -83,7 +84,7 @@ impl Cuttable {
     }
 
     /// The devices once the requested configuration is applied, if known.
-    pub(crate) fn promised(&self) -> Option<&Cut> {
+    pub(crate) fn promised(&self) -> Option<&GpuConfiguration> {
         let asked = self.asked.as_deref()?;
         self.cuts.iter().find(|cut| *cut.name == *asked)
     }

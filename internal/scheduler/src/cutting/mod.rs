@@ -12,20 +12,20 @@ mod cuttable;
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
-use resources::mig::Choice;
-use resources::report::Verdict;
+use resources::mig::ChosenConfiguration;
+use resources::report::WaitReason;
 
 use crate::class::ClassIx;
-use crate::filter::Refusal;
+use crate::filter::InfeasibleReason;
 use crate::fit::NodeFit;
 use crate::gang::{Gang, GangKey};
 use crate::node::NodeIx;
 use crate::plan::{GroupRef, Plan};
-use crate::resource::{Demand, Room, Set, each};
+use crate::resource::{Demand, ResourceSet, Room, each};
 use crate::state::Scheduler;
 
-use choose::{Chosen, Cut, Members, Site, Want, choose};
-pub(crate) use cuttable::{Cuttable, State};
+use choose::{Chosen, CuttableNode, GpuConfiguration, MemberGroup, WaitingSliceGang, choose};
+pub(crate) use cuttable::{MigAnnotations, MigState};
 
 /// The most waiting gangs considered in one round, by priority and age.
 const GANGS_MAX: usize = 64;
@@ -36,7 +36,7 @@ const LOOK_EVERY: SignedDuration = SignedDuration::from_secs(1);
 
 /// Which gangs GPUs are cut for, and how often.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cutting {
+pub struct RepartitionBudget {
     /// The queues whose gangs GPUs are cut for; all queues if empty.
     pub queues: Vec<String>,
     /// How long a gang waits before GPUs are cut for it.
@@ -45,9 +45,9 @@ pub struct Cutting {
     pub every: SignedDuration,
 }
 
-impl Default for Cutting {
-    fn default() -> Cutting {
-        Cutting {
+impl Default for RepartitionBudget {
+    fn default() -> RepartitionBudget {
+        RepartitionBudget {
             queues: Vec::new(),
             after: SignedDuration::from_secs(30),
             every: SignedDuration::from_mins(10),
@@ -63,7 +63,7 @@ pub struct Recut {
     /// The label's previous value, if it had one.
     pub before: Option<String>,
     /// The new value of its label and annotation.
-    pub choice: Choice,
+    pub choice: ChosenConfiguration,
     /// The gang that it is for.
     pub group: GroupRef,
     /// The uid of the PodGroup, or of the pod.
@@ -72,18 +72,18 @@ pub struct Recut {
 
 /// A decision for a node, and the node's state before it.
 #[derive(Clone, Debug)]
-pub(crate) struct Decided {
-    choice: Choice,
-    before: Cuttable,
+pub(crate) struct RepartitionDecision {
+    choice: ChosenConfiguration,
+    before: MigAnnotations,
 }
 
 /// The state kept between rounds.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Memory {
+pub(crate) struct RepartitionState {
     /// Nodes whose agents list configurations.
     able: BTreeSet<NodeIx>,
     /// Decisions that no event has confirmed yet.
-    decided: BTreeMap<NodeIx, Decided>,
+    decided: BTreeMap<NodeIx, RepartitionDecision>,
     /// Nodes whose label could not be written, and until when they are skipped.
     resting: BTreeMap<NodeIx, Timestamp>,
     looked: Option<Timestamp>,
@@ -91,7 +91,11 @@ pub(crate) struct Memory {
 
 impl Scheduler {
     /// A node's MIG state, with a decision that no event has confirmed yet applied to it.
-    pub(crate) fn as_decided(&mut self, at: NodeIx, said: Option<Cuttable>) -> Option<Cuttable> {
+    pub(crate) fn as_decided(
+        &mut self,
+        at: NodeIx,
+        said: Option<MigAnnotations>,
+    ) -> Option<MigAnnotations> {
         let able = said.as_ref().is_some_and(|said| !said.cuts.is_empty());
         if able {
             self.cutting.able.insert(at);
@@ -130,7 +134,7 @@ impl Scheduler {
         self.put_cuttable(at, decided.before);
     }
 
-    fn put_cuttable(&mut self, at: NodeIx, cuttable: Cuttable) {
+    fn put_cuttable(&mut self, at: NodeIx, cuttable: MigAnnotations) {
         if let Some(offer) = &self.nodes[at].offer {
             let mut offer = offer.clone();
             offer.cuttable = Some(cuttable);
@@ -165,7 +169,7 @@ impl Scheduler {
             .enumerate()
             .map(|(site, at)| (*at, site))
             .collect();
-        let wants: Vec<Want> = gangs
+        let wants: Vec<WaitingSliceGang> = gangs
             .iter()
             .map(|(_, want)| self.placed(want, &places))
             .collect();
@@ -182,7 +186,7 @@ impl Scheduler {
 
     /// The gangs that wait for room and request GPUs or slices, in order; their members' nodes are
     /// not filled in yet.
-    fn wanting(&mut self, config: &Cutting, now: Timestamp) -> Vec<(GangKey, Wanting)> {
+    fn wanting(&mut self, config: &RepartitionBudget, now: Timestamp) -> Vec<(GangKey, Wanting)> {
         let mut all = Vec::new();
         let mut due: Option<Timestamp> = None;
         for (_, _, queue) in self
@@ -197,7 +201,7 @@ impl Scheduler {
                     continue;
                 };
                 let verdict = gang.report.as_ref().map(|report| report.verdict);
-                let short = [Verdict::InsufficientResources, Verdict::NoNodeFits];
+                let short = [WaitReason::InsufficientResources, WaitReason::NoNodeFits];
                 if !verdict.is_some_and(|verdict| short.contains(&verdict)) {
                     continue;
                 }
@@ -259,31 +263,35 @@ impl Scheduler {
     }
 
     /// The gang, with the nodes that could run its members.
-    fn placed(&mut self, want: &Wanting, places: &BTreeMap<NodeIx, usize>) -> Want {
+    fn placed(&mut self, want: &Wanting, places: &BTreeMap<NodeIx, usize>) -> WaitingSliceGang {
         let members = want.kinds.iter().map(|(class, each, count)| {
             self.refresh(*class);
             let view = self.views.get(class);
             let node_fit = |at: NodeIx| view.map_or(NodeFit::Absent, |view| view.node_fit(at));
             let takes = |at: NodeIx| match node_fit(at) {
-                NodeFit::Refused(refusal) => refusal == Refusal::Recut,
+                NodeFit::Refused(refusal) => refusal == InfeasibleReason::Recut,
                 NodeFit::Absent => false,
                 NodeFit::Holds { .. } | NodeFit::Short { .. } => true,
             };
             let sites = places.iter().filter(|(at, _)| takes(**at));
-            Members {
+            MemberGroup {
                 each: each.clone(),
                 count: *count,
                 sites: sites.map(|(_, site)| *site).collect(),
             }
         });
-        Want {
+        WaitingSliceGang {
             members: members.collect(),
             cuts: want.cuts,
         }
     }
 
     /// The nodes with GPUs or slices, by name, with what they have.
-    fn sites(&mut self, config: &Cutting, now: Timestamp) -> (Vec<NodeIx>, Vec<Site>) {
+    fn sites(
+        &mut self,
+        config: &RepartitionBudget,
+        now: Timestamp,
+    ) -> (Vec<NodeIx>, Vec<CuttableNode>) {
         let devices = self.names.devices();
         let (mut nodes, mut sites) = (Vec::new(), Vec::new());
         let (mut due, mut able): (Option<Timestamp>, usize) = (None, 0);
@@ -292,7 +300,7 @@ impl Scheduler {
             let Some(offer) = node.offer.as_ref().filter(|_| node.usable()) else {
                 continue;
             };
-            let has = |set: Set| each(set).any(|ix| offer.allocatable.get(ix) > 0);
+            let has = |set: ResourceSet| each(set).any(|ix| offer.allocatable.get(ix) > 0);
             let cuttable = offer.cuttable.as_ref();
             if cuttable.is_none() && !has(devices) {
                 continue;
@@ -303,11 +311,11 @@ impl Scheduler {
             let until = chosen
                 .map(|choice| lasts(choice.at))
                 .filter(|until| now < *until);
-            let changing = cuttable.is_some_and(|it| it.state == State::Changing);
+            let changing = cuttable.is_some_and(|it| it.state == MigState::Changing);
             // The kubelet reports new devices only after a while.
             let promised = cuttable.filter(|_| changing || until.is_some());
-            let promised = promised.and_then(Cuttable::promised);
-            let mut site = Site::default();
+            let promised = promised.and_then(MigAnnotations::promised);
+            let mut site = CuttableNode::default();
             for ix in self.names.numbers() {
                 let is_device = devices & 1 << ix != 0;
                 let told = promised.filter(|_| is_device).map(|cut| given(cut, ix));
@@ -316,8 +324,9 @@ impl Scheduler {
                 site.empty.set(ix, has);
                 site.room.set(ix, free);
             }
-            if let Some(ours) = ours.filter(|it| it.state == State::Settled && able < NODES_MAX) {
-                let other = |cut: &&Cut| ours.asked.as_deref() != Some(&*cut.name);
+            if let Some(ours) = ours.filter(|it| it.state == MigState::Settled && able < NODES_MAX)
+            {
+                let other = |cut: &&GpuConfiguration| ours.asked.as_deref() != Some(&*cut.name);
                 site.cuts = ours.cuts.iter().filter(other).cloned().collect();
                 let taken = |room: &Room| each(devices).any(|ix| room.get(ix) != 0);
                 let used =
@@ -342,7 +351,7 @@ impl Scheduler {
     fn decide_cut(
         &mut self,
         at: NodeIx,
-        cut: &Cut,
+        cut: &GpuConfiguration,
         key: &GangKey,
         now: Timestamp,
     ) -> Option<Recut> {
@@ -363,7 +372,7 @@ impl Scheduler {
                 self.names.name(*ix)
             )
         });
-        let choice = Choice {
+        let choice = ChosenConfiguration {
             configuration: cut.name.to_string(),
             at: now,
             why: format!(
@@ -389,7 +398,7 @@ impl Scheduler {
         let mut cuttable = before.clone();
         let old = before.asked.clone();
         begin(&mut cuttable, &choice);
-        let decided = Decided {
+        let decided = RepartitionDecision {
             choice: choice.clone(),
             before,
         };
@@ -413,14 +422,14 @@ struct Wanting {
 }
 
 /// The amount of a resource in a configuration.
-fn given(cut: &Cut, ix: crate::resource::Ix) -> i64 {
+fn given(cut: &GpuConfiguration, ix: crate::resource::Ix) -> i64 {
     let mut gives = cut.gives.iter().filter(|(other, _)| *other == ix);
     gives.next().map_or(0, |(_, amount)| *amount)
 }
 
 /// Marks a node's change as in progress.
-fn begin(cuttable: &mut Cuttable, choice: &Choice) {
+fn begin(cuttable: &mut MigAnnotations, choice: &ChosenConfiguration) {
     cuttable.asked = Some(choice.configuration.clone());
-    cuttable.state = State::Changing;
+    cuttable.state = MigState::Changing;
     cuttable.choice = Some(choice.clone());
 }

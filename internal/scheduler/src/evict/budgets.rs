@@ -12,12 +12,12 @@ use resources::selector::LabelSelector;
 
 use super::candidates::EvictionUnit;
 use crate::labels::Labels;
-use crate::pod::{Pod, PodKey, Stage};
+use crate::pod::{Pod, PodKey, PodStage};
 use crate::state::Scheduler;
 
 /// One budget and the pods that it covers.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Budget {
+pub(crate) struct DisruptionBudget {
     /// No selector matches no pod.
     selector: Option<LabelSelector>,
     spec: PodDisruptionBudgetSpec,
@@ -29,15 +29,15 @@ pub(crate) struct Budget {
     healthy: usize,
 }
 
-impl Budget {
-    fn read(object: &PodDisruptionBudget) -> Budget {
+impl DisruptionBudget {
+    fn read(object: &PodDisruptionBudget) -> DisruptionBudget {
         let spec = object.spec.clone().unwrap_or_default();
         let selector = spec.selector.as_ref();
         let wanted = object
             .status
             .as_ref()
             .map_or(0, |status| status.expected_pods);
-        Budget {
+        DisruptionBudget {
             selector: selector.and_then(|given| LabelSelector::from_k8s(given).ok()),
             spec,
             wanted: usize::try_from(wanted).unwrap_or(0),
@@ -59,19 +59,19 @@ impl Budget {
             .is_some_and(|selector| selector.matches(&map))
     }
 
-    fn count(&mut self, stage: Stage, up: bool) {
+    fn count(&mut self, stage: PodStage, up: bool) {
         let change = |n: &mut usize| *n = if up { *n + 1 } else { n.saturating_sub(1) };
-        if !matches!(stage, Stage::Succeeded | Stage::Failed) {
+        if !matches!(stage, PodStage::Succeeded | PodStage::Failed) {
             change(&mut self.expected);
         }
-        if stage == Stage::Running {
+        if stage == PodStage::Running {
             change(&mut self.healthy);
         }
     }
 }
 
 /// All budgets, by namespace and name.
-pub(crate) type Budgets = BTreeMap<Arc<str>, BTreeMap<Arc<str>, Budget>>;
+pub(crate) type Budgets = BTreeMap<Arc<str>, BTreeMap<Arc<str>, DisruptionBudget>>;
 
 impl Scheduler {
     pub(crate) fn budget_changed(&mut self, object: &PodDisruptionBudget) {
@@ -80,7 +80,7 @@ impl Scheduler {
             return;
         };
         let namespace: Arc<str> = Arc::from(meta.namespace.as_deref().unwrap_or("default"));
-        let mut budget = Budget::read(object);
+        let mut budget = DisruptionBudget::read(object);
         if meta.deletion_timestamp.is_some() {
             budget.spec = PodDisruptionBudgetSpec::default();
         }
@@ -148,7 +148,7 @@ impl Scheduler {
         let namespace = &unit.pods.first()?.namespace;
         let runs = |key: &&PodKey| {
             let pod = self.pods.get(*key);
-            pod.is_some_and(|pod| pod.stage == Stage::Running)
+            pod.is_some_and(|pod| pod.stage == PodStage::Running)
         };
         let all = self.budgets.get(namespace)?.iter();
         all.filter(|(_, budget)| {

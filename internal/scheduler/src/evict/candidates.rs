@@ -34,7 +34,7 @@ pub(crate) struct VictimKey {
 
 /// A queue's gangs that are on nodes, in the order of eviction.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Victims {
+pub(crate) struct QueueVictims {
     pub(crate) all: BTreeSet<VictimKey>,
     /// The gangs among them that have more members than their minimum, on nodes or not: only these
     /// can have surplus members, and most gangs have none.
@@ -51,7 +51,7 @@ pub(crate) struct VictimPlace {
 
 /// Which of a queue's gangs are candidates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Limit {
+pub(crate) enum CandidateScope {
     /// All.
     None,
     /// Gangs below this priority.
@@ -62,20 +62,20 @@ pub(crate) enum Limit {
     NoGang,
 }
 
-impl Limit {
+impl CandidateScope {
     /// Whether every gang from here on ranks too high.
     fn ends(self, next: &VictimKey) -> bool {
         match self {
-            Limit::None => false,
-            Limit::Below(priority) => next.priority >= priority,
-            Limit::Younger(priority, _) => next.priority > priority,
-            Limit::NoGang => true,
+            CandidateScope::None => false,
+            CandidateScope::Below(priority) => next.priority >= priority,
+            CandidateScope::Younger(priority, _) => next.priority > priority,
+            CandidateScope::NoGang => true,
         }
     }
 
     fn leaves_out(self, next: &VictimKey) -> bool {
         match self {
-            Limit::Younger(priority, created) => {
+            CandidateScope::Younger(priority, created) => {
                 next.priority == priority && next.created.0 <= created
             }
             _ => false,
@@ -85,13 +85,13 @@ impl Limit {
 
 /// The position of a candidate among the candidates of several queues.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Turn {
+pub(crate) struct CandidatePosition {
     priority: i32,
     losing: bool,
     key: VictimKey,
 }
 
-impl Turn {
+impl CandidatePosition {
     pub(crate) fn priority(&self) -> i32 {
         self.priority
     }
@@ -124,7 +124,7 @@ pub(crate) enum Protection {
 #[derive(Clone, Debug)]
 pub(crate) struct Cursor {
     queue: String,
-    limit: Limit,
+    limit: CandidateScope,
     /// Whether another queue's gang takes them (reclaim).
     for_others: bool,
     at: Option<VictimKey>,
@@ -138,7 +138,7 @@ pub(crate) struct Cursor {
 }
 
 impl Cursor {
-    pub(crate) fn new(queue: &str, limit: Limit) -> Cursor {
+    pub(crate) fn new(queue: &str, limit: CandidateScope) -> Cursor {
         Cursor {
             queue: queue.to_owned(),
             limit,
@@ -153,7 +153,7 @@ impl Cursor {
     }
 
     /// Over the candidates of a queue that another queue's gang may reclaim.
-    pub(crate) fn for_others(queue: &str, limit: Limit) -> Cursor {
+    pub(crate) fn for_others(queue: &str, limit: CandidateScope) -> Cursor {
         Cursor {
             for_others: true,
             ..Cursor::new(queue, limit)
@@ -183,11 +183,11 @@ impl Cursor {
     }
 
     /// The position of the next candidate.
-    pub(crate) fn peek(&mut self, state: &Scheduler, now: Timestamp) -> Option<Turn> {
+    pub(crate) fn peek(&mut self, state: &Scheduler, now: Timestamp) -> Option<CandidatePosition> {
         let unit = self.next(state, now)?;
         self.ready.push(unit);
         let key = self.at.clone()?;
-        Some(Turn {
+        Some(CandidatePosition {
             priority: key.priority,
             losing: self.losing,
             key,
@@ -257,7 +257,7 @@ impl Cursor {
         if let Some(then) = spared {
             self.spared_until = Some(self.spared_until.map_or(then, |old| old.min(then)));
         } else if self.losing {
-            match state.spared(gang, now) {
+            match state.protection(gang, now) {
                 Some(Protection::Until(then)) => {
                     self.spared_until = Some(self.spared_until.map_or(then, |old| old.min(then)));
                 }
@@ -334,7 +334,7 @@ impl Scheduler {
     }
 
     /// Whether the gang is protected from eviction now, and why.
-    pub(super) fn spared(&self, gang: &Gang, now: Timestamp) -> Option<Protection> {
+    pub(super) fn protection(&self, gang: &Gang, now: Timestamp) -> Option<Protection> {
         if self.is_new(gang) {
             return Some(Protection::New);
         }
@@ -367,7 +367,7 @@ impl Scheduler {
             .iter()
             .filter_map(|name| {
                 let pod = self.pods.get(name)?;
-                let meant = pod.stage == crate::pod::Stage::Pipelined;
+                let meant = pod.stage == crate::pod::PodStage::Pipelined;
                 let rank = pod.rank().unwrap_or(u64::MAX);
                 pod.stage.occupies().then(|| (meant, rank, name.ranked()))
             })

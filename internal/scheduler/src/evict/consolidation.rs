@@ -18,17 +18,17 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 
-use super::Refusal;
+use super::NoEvictions;
 use super::candidates::{EvictionUnit, VictimKey};
 use super::move_sets::{MovablePod, MoveSet};
 use super::reserved_places::ReservedPlace;
-use super::search::{Ask, Found};
-use super::transaction::Transaction;
+use super::search::{MinimumDemand, VictimSet};
+use super::transaction::EvictionTransaction;
 use crate::gang::GangKey;
 use crate::node::NodeIx;
 use crate::place::Placement;
 use crate::plan::EvictionReason;
-use crate::pod::{PodKey, Stage};
+use crate::pod::{PodKey, PodStage};
 use crate::resource::{GPU, PODS, whole_gpus};
 use crate::state::Scheduler;
 
@@ -70,17 +70,17 @@ impl Scheduler {
     pub(super) fn consolidate(
         &mut self,
         key: &GangKey,
-        ask: &Ask,
+        ask: &MinimumDemand,
         now: Timestamp,
-    ) -> Result<Found, Refusal> {
+    ) -> Result<VictimSet, NoEvictions> {
         if !self.within_quota(ask) {
-            return Err(Refusal::at_once(
+            return Err(NoEvictions::at_once(
                 "moving other pods does not change the queue's limits",
             ));
         }
         let mut asked = ask.demand.0.iter().filter(|(ix, _)| *ix != PODS);
         if asked.any(|(ix, amount)| self.idle(*ix) < *amount) {
-            return Err(Refusal::at_once(
+            return Err(NoEvictions::at_once(
                 "the cluster has too little free room for moves of other pods to help",
             ));
         }
@@ -103,7 +103,7 @@ impl Scheduler {
             }
             nodes *= 2;
         }
-        Err(Refusal {
+        Err(NoEvictions {
             why: "moving other pods would not make room".into(),
             searched: true,
             again: None,
@@ -129,7 +129,7 @@ impl Scheduler {
             };
             if name.lone
                 || name == key
-                || self.spared(gang, now).is_some()
+                || self.protection(gang, now).is_some()
                 || self.terms_of(gang).movable == Some(false)
             {
                 continue;
@@ -145,7 +145,7 @@ impl Scheduler {
                 let Some(known) = self.pods.get(&pod) else {
                     continue;
                 };
-                let there = matches!(known.stage, Stage::Bound | Stage::Running);
+                let there = matches!(known.stage, PodStage::Bound | PodStage::Running);
                 let Some(at) = known.node.filter(|_| there) else {
                     continue;
                 };
@@ -168,11 +168,11 @@ impl Scheduler {
     fn try_move_set(
         &mut self,
         key: &GangKey,
-        ask: &Ask,
+        ask: &MinimumDemand,
         first: Vec<MovablePod>,
         more: Vec<Vec<MovablePod>>,
         now: Timestamp,
-    ) -> Option<Found> {
+    ) -> Option<VictimSet> {
         let mut transaction = self.begin();
         let mut units: Vec<EvictionUnit> = Vec::new();
         let mut seen = BTreeSet::new();
@@ -214,7 +214,7 @@ impl Scheduler {
                     }
                 }
                 let units = units.into_iter().zip(done.moves);
-                return Some(Found {
+                return Some(VictimSet {
                     first: false,
                     units: units.filter(|(_, moves)| *moves).map(|(b, _)| b).collect(),
                     placed: done.placed,
@@ -232,8 +232,8 @@ impl Scheduler {
     fn with_fewer(
         &mut self,
         key: &GangKey,
-        ask: &Ask,
-        transaction: &mut Transaction,
+        ask: &MinimumDemand,
+        transaction: &mut EvictionTransaction,
         (units, moves): (&mut Vec<EvictionUnit>, Vec<bool>),
         now: Timestamp,
     ) -> Option<Rearranged> {
@@ -270,7 +270,7 @@ impl Scheduler {
     /// Puts back the members that need not move, and returns the others.
     fn put_back_the_rest(
         &mut self,
-        transaction: &mut Transaction,
+        transaction: &mut EvictionTransaction,
         units: Vec<EvictionUnit>,
         moves: &[bool],
     ) -> Vec<EvictionUnit> {
@@ -290,7 +290,7 @@ impl Scheduler {
     fn rearrange(
         &mut self,
         key: &GangKey,
-        transaction: &mut Transaction,
+        transaction: &mut EvictionTransaction,
         units: &[EvictionUnit],
         now: Timestamp,
     ) -> Option<Rearranged> {
@@ -338,7 +338,7 @@ impl Scheduler {
     /// move.
     fn stay_beside(
         &mut self,
-        transaction: &mut Transaction,
+        transaction: &mut EvictionTransaction,
         units: &[EvictionUnit],
         order: &[usize],
     ) -> Vec<bool> {
@@ -346,7 +346,7 @@ impl Scheduler {
         for at in order {
             let mark = transaction.len();
             self.put_back(transaction, &units[*at]);
-            if self.all_fit_beside(&units[*at]) {
+            if self.all_fit_with(&units[*at]) {
                 moves[*at] = false;
             } else {
                 self.undo_to(transaction, mark);
@@ -358,7 +358,7 @@ impl Scheduler {
     /// Finds places for the moving members, gang by gang, the largest first.
     fn find_new_places(
         &mut self,
-        transaction: &mut Transaction,
+        transaction: &mut EvictionTransaction,
         units: &[EvictionUnit],
         moves: &[bool],
         now: Timestamp,

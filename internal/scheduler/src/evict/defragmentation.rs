@@ -21,8 +21,8 @@ use jiff::{SignedDuration, Timestamp};
 use super::candidates::EvictionUnit;
 use super::move_sets::{MovablePod, standing_still};
 use super::reserved_places::ReservedPlace;
-use super::transaction::Transaction;
-use crate::config::Strategy;
+use super::transaction::EvictionTransaction;
+use crate::config::PlacementStrategy;
 use crate::gang::GangKey;
 use crate::node::NodeIx;
 use crate::plan::{EvictionReason, GroupRef, Plan, PodRef};
@@ -70,7 +70,7 @@ pub struct Move {
 
 /// What defragmentation would do now, what it gains and what it costs.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Proposal {
+pub struct DefragmentationProposal {
     /// The members that would move, node by node.
     pub moves: Vec<Move>,
     /// Nodes that would become whole.
@@ -97,7 +97,7 @@ impl WhatIf {
     /// What defragmentation would do now if it were switched on, within the moves that are left
     /// this hour.
     #[must_use]
-    pub fn defragmentation(mut self, now: Timestamp) -> Proposal {
+    pub fn defragmentation(mut self, now: Timestamp) -> DefragmentationProposal {
         let state = &mut self.0;
         let budget = state.moves_left(now);
         state.rank_nodes();
@@ -115,7 +115,7 @@ impl Scheduler {
     /// else.
     pub(crate) fn defragment(&mut self, now: Timestamp, plan: &mut Plan) {
         // A strategy that spreads pods evenly would undo the moves.
-        if !self.config.actions.defragment || self.config.placement == Strategy::Spread {
+        if !self.config.actions.defragment || self.config.placement == PlacementStrategy::Spread {
             return;
         }
         let busy = !self.nominated.is_empty() || !self.gangs_with_reserved_places.is_empty();
@@ -157,7 +157,7 @@ impl Scheduler {
     /// in stage `Leaving`.
     fn empty_nodes(
         &mut self,
-        transaction: &mut Transaction,
+        transaction: &mut EvictionTransaction,
         budget: usize,
         now: Timestamp,
     ) -> Vec<Emptying> {
@@ -210,7 +210,7 @@ impl Scheduler {
 
     fn empty_node(
         &mut self,
-        transaction: &mut Transaction,
+        transaction: &mut EvictionTransaction,
         at: NodeIx,
         on: &[MovablePod],
         now: Timestamp,
@@ -266,8 +266,8 @@ impl Scheduler {
         })
     }
 
-    fn propose(&self, emptied: &[Emptying], now: Timestamp) -> Proposal {
-        let mut proposal = Proposal::default();
+    fn propose(&self, emptied: &[Emptying], now: Timestamp) -> DefragmentationProposal {
+        let mut proposal = DefragmentationProposal::default();
         for node in self.nodes.iter().filter(|node| node.usable()) {
             let gpus = node.offer.as_ref().map_or(0, |offer| offer.capacity(GPU));
             let empty = gpus > 0 && node.free(GPU) >= gpus;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::candidates::EvictionUnit;
 use crate::node::NodeIx;
 use crate::plan::{EvictionReason, Plan};
-use crate::pod::{Pod, PodKey, Stage};
+use crate::pod::{Pod, PodKey, PodStage};
 use crate::state::Scheduler;
 
 impl Scheduler {
@@ -53,7 +53,7 @@ impl Scheduler {
     /// Whether the pod holds a failed device. A pod whose binding no event has confirmed yet is
     /// checked again later.
     fn is_on_failed_device(&self, pod: &Pod) -> bool {
-        let stays = matches!(pod.stage, Stage::Bound | Stage::Running) && !pod.assumed;
+        let stays = matches!(pod.stage, PodStage::Bound | PodStage::Running) && !pod.assumed;
         let failed = pod
             .node
             .filter(|at| pod.ours && stays && self.failing.contains(at))

@@ -19,14 +19,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 
-use super::Refusal;
-use super::candidates::{Cursor, EvictionUnit, Limit};
-use super::loss_bound::Reach;
-use super::search::{Ask, Candidates, Found, NoVictims};
+use super::NoEvictions;
+use super::candidates::{CandidateScope, Cursor, EvictionUnit};
+use super::loss_bound::EvictableGangs;
+use super::search::{Candidates, MinimumDemand, NoVictims, VictimSet};
 use crate::gang::GangKey;
 use crate::plan::EvictionReason;
-use crate::queue::rules::{FairStrategy, Reclaim};
-use crate::queue::{QueueIx, Queues, ROOT, Share};
+use crate::queue::rules::{FairStrategy, ReclaimWithinCohort};
+use crate::queue::{QueueIx, QueueShare, Queues, ROOT};
 use crate::resource::{Demand, Ix};
 use crate::state::Scheduler;
 
@@ -52,8 +52,8 @@ impl FairSharing {
     fn new(
         state: &Scheduler,
         own: QueueIx,
-        ask: &Ask,
-        own_limit: Limit,
+        ask: &MinimumDemand,
+        own_limit: CandidateScope,
         priority: i32,
         now: Timestamp,
     ) -> FairSharing {
@@ -78,9 +78,9 @@ impl FairSharing {
             now,
         };
         let limit = match rules.reclaim {
-            Reclaim::Any => Limit::None,
-            Reclaim::LowerPriority => Limit::Below(priority),
-            Reclaim::Never => Limit::NoGang,
+            ReclaimWithinCohort::Any => CandidateScope::None,
+            ReclaimWithinCohort::LowerPriority => CandidateScope::Below(priority),
+            ReclaimWithinCohort::Never => CandidateScope::NoGang,
         };
         for name in state.victims.keys() {
             let Some(queue) = queues.find(name) else {
@@ -94,7 +94,11 @@ impl FairSharing {
                     .any(|ix| queues.held(queue, *ix) > queues.deserved(queue, *ix));
             let reclaimable =
                 queue == own || queues.rules(queue).is_none_or(|rules| rules.reclaimable);
-            if limit != Limit::NoGang && borrows && reclaimable && queues.holds(all.top, queue) {
+            if limit != CandidateScope::NoGang
+                && borrows
+                && reclaimable
+                && queues.holds(all.top, queue)
+            {
                 let cursor = match queue == own {
                     true => Cursor::new(name, limit),
                     false => Cursor::for_others(name, limit),
@@ -105,7 +109,7 @@ impl FairSharing {
         all
     }
 
-    fn share(&self, queues: &Queues, at: QueueIx) -> Share {
+    fn share(&self, queues: &Queues, at: QueueIx) -> QueueShare {
         if self.path.contains(&at) {
             queues.borrowed_share_with(at, self.own, &self.demand)
         } else {
@@ -146,8 +150,8 @@ impl FairSharing {
             }
             let queues = &state.queues;
             let children: Vec<QueueIx> = queues.children(above).to_vec();
-            let mut leaf: Option<(Share, QueueIx)> = None;
-            let mut inner: Option<(Share, QueueIx)> = None;
+            let mut leaf: Option<(QueueShare, QueueIx)> = None;
+            let mut inner: Option<(QueueShare, QueueIx)> = None;
             for child in children {
                 if self.pruned.contains(&child) {
                     continue;
@@ -156,14 +160,14 @@ impl FairSharing {
                 let on_path = self.path.contains(&child);
                 let is_leaf = queues.children(child).is_empty();
                 if is_leaf {
-                    if (share == Share::NONE && !on_path) || !self.has_any(state, child) {
+                    if (share == QueueShare::NONE && !on_path) || !self.has_any(state, child) {
                         self.pruned.insert(child);
                         continue;
                     }
                     if leaf.is_none_or(|(most, _)| share > most) {
                         leaf = Some((share, child));
                     }
-                } else if share == Share::NONE && !on_path {
+                } else if share == QueueShare::NONE && !on_path {
                     self.pruned.insert(child);
                 } else if inner.is_none_or(|(most, _)| share > most) {
                     inner = Some((share, child));
@@ -186,7 +190,13 @@ impl FairSharing {
         }
     }
 
-    fn holds_for(&self, strategy: FairStrategy, taker: Share, before: Share, after: Share) -> bool {
+    fn holds_for(
+        &self,
+        strategy: FairStrategy,
+        taker: QueueShare,
+        before: QueueShare,
+        after: QueueShare,
+    ) -> bool {
         match strategy {
             FairStrategy::LessThanOrEqualToFinalShare => taker <= after,
             FairStrategy::LessThanInitialShare => taker < before,
@@ -265,9 +275,9 @@ impl Candidates for FairSharing {
         self.second_strategy(state)
     }
 
-    fn reach(&self, state: &Scheduler) -> Option<Reach> {
+    fn reach(&self, state: &Scheduler) -> Option<EvictableGangs> {
         let gangs = self.cursors.values().flat_map(|cursor| cursor.gangs(state));
-        Some(Reach {
+        Some(EvictableGangs {
             gangs: gangs.cloned().collect(),
             own: self.cursors.contains_key(&self.own),
         })
@@ -280,26 +290,26 @@ impl Candidates for FairSharing {
 
 impl Scheduler {
     /// Searches victims for a gang by fair sharing.
-    pub(super) fn take_by_fairness(
+    pub(super) fn evict_by_fairness(
         &mut self,
         key: &GangKey,
-        ask: &Ask,
+        ask: &MinimumDemand,
         now: Timestamp,
-    ) -> Result<Found, Refusal> {
+    ) -> Result<VictimSet, NoEvictions> {
         let Some((gang, payer)) = self.gangs.get(key).zip(ask.payer) else {
-            return Err(Refusal::at_once("the gang no longer exists"));
+            return Err(NoEvictions::at_once("the gang no longer exists"));
         };
         let own_limit = self.preemption_limit(key, gang);
         let priority = self.priority_of(gang);
         let mut fair_sharing = FairSharing::new(self, payer.queue, ask, own_limit, priority, now);
         if fair_sharing.cursors.is_empty() {
-            return Err(Refusal::at_once(
+            return Err(NoEvictions::at_once(
                 "no gang of lower priority runs in its queue, and no other queue borrows what it needs",
             ));
         }
         match self.search(key, ask, &mut fair_sharing, now) {
             Ok(found) => Ok(found),
-            Err(NoVictims::NotWorth) => Err(Refusal::not_worth()),
+            Err(NoVictims::NotWorth) => Err(NoEvictions::not_worth()),
             Err(NoVictims::NoRoom) => {
                 let spared = fair_sharing.cursors.values();
                 let spared = spared.filter_map(|cursor| cursor.spared_until).min();
@@ -313,9 +323,9 @@ impl Scheduler {
     }
 
     /// A queue's share of what is borrowed without the candidate.
-    fn share_without(&mut self, queue: QueueIx, unit: &EvictionUnit) -> Share {
+    fn share_without(&mut self, queue: QueueIx, unit: &EvictionUnit) -> QueueShare {
         let Some(payer) = self.gangs.get(&unit.gang).and_then(|gang| gang.payer) else {
-            return Share::NONE;
+            return QueueShare::NONE;
         };
         let demands: Vec<Demand> = unit
             .pods

@@ -20,7 +20,7 @@ use std::cmp::Ordering;
 
 use jiff::Timestamp;
 
-use super::search::{Ask, Candidates, NoVictims};
+use super::search::{Candidates, MinimumDemand, NoVictims};
 use crate::class::ClassIx;
 use crate::gang::GangKey;
 use crate::node::NodeIx;
@@ -29,7 +29,7 @@ use crate::state::Scheduler;
 
 /// The gangs that could be evicted, in part or whole.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Reach {
+pub(crate) struct EvictableGangs {
     pub(super) gangs: Vec<GangKey>,
     /// Whether some of them are of the preemptor's own queue.
     pub(super) own: bool,
@@ -38,28 +38,28 @@ pub(crate) struct Reach {
 /// What members of one gang hold on a node: the amount that would be free without them, which is
 /// more than zero, and what they would lose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Piece {
+struct HeldAmount {
     amount: i64,
     lost: i128,
 }
 
-impl Piece {
+impl HeldAmount {
     /// Compares by price: the lesser loses less for the same amount.
-    fn by_price(&self, other: &Piece) -> Ordering {
+    fn by_price(&self, other: &HeldAmount) -> Ordering {
         let (own, its) = (i128::from(self.amount), i128::from(other.amount));
         (self.lost * its).cmp(&(other.lost * own))
     }
 }
 
 /// All pieces, each with the index of the next one on its node.
-struct Pieces {
+struct HeldAmounts {
     /// The index of each node's first piece; beyond the list where there is none.
     first: Vec<usize>,
-    list: Vec<(Piece, usize)>,
+    list: Vec<(HeldAmount, usize)>,
 }
 
-impl Pieces {
-    fn on(&self, node: NodeIx) -> impl Iterator<Item = Piece> {
+impl HeldAmounts {
+    fn on(&self, node: NodeIx) -> impl Iterator<Item = HeldAmount> {
         let mut at = self.first.get(node).copied().unwrap_or(usize::MAX);
         std::iter::from_fn(move || {
             let (piece, next) = self.list.get(at)?;
@@ -86,7 +86,7 @@ impl Scheduler {
     pub(super) fn hopeless_by_bound(
         &mut self,
         key: &GangKey,
-        ask: &Ask,
+        ask: &MinimumDemand,
         candidates: &dyn Candidates,
         now: Timestamp,
     ) -> Option<NoVictims> {
@@ -113,7 +113,7 @@ impl Scheduler {
     }
 
     /// The class that most of the request is certain to be of, and its number of members.
-    fn main_part(&self, ask: &Ask) -> Option<(ClassIx, usize)> {
+    fn main_part(&self, ask: &MinimumDemand) -> Option<(ClassIx, usize)> {
         let class = self.largest(ask)?;
         let members = ask.certain().get(&class).copied()?;
         Some((class, members))
@@ -129,12 +129,12 @@ impl Scheduler {
         needed: i64,
         price: impl Fn(i64) -> i128,
         now: Timestamp,
-    ) -> Option<Pieces> {
-        let mut pieces = Pieces {
+    ) -> Option<HeldAmounts> {
+        let mut pieces = HeldAmounts {
             first: vec![usize::MAX; self.nodes.len()],
             list: Vec::with_capacity(self.nodes.len()),
         };
-        let mut own: Vec<(NodeIx, Piece)> = Vec::new();
+        let mut own: Vec<(NodeIx, HeldAmount)> = Vec::new();
         for gang in gangs {
             let (ran, held) = self.held_since(gang, now)?;
             let known = self.gangs.get(gang)?;
@@ -147,7 +147,7 @@ impl Scheduler {
                 };
                 if amount > 0 {
                     let count = i64::from(count);
-                    let piece = Piece {
+                    let piece = HeldAmount {
                         amount: amount.saturating_mul(count),
                         lost: price(ran) * i128::from(demand) * i128::from(count),
                     };
@@ -176,14 +176,14 @@ impl Scheduler {
         each: i64,
         members: usize,
         ix: Ix,
-        pieces: &Pieces,
+        pieces: &HeldAmounts,
     ) -> Option<i128> {
         let view = self.views.get(&class)?;
         let mut left = members as u64;
         // The cost of each further member, node by node: on one node, the next member never costs
         // less.
         let mut costs: Vec<i128> = Vec::new();
-        let mut own: Vec<Piece> = Vec::new();
+        let mut own: Vec<HeldAmount> = Vec::new();
         for at in 0..self.nodes.len() {
             let most = view.empty_at(at);
             if most == 0 {
@@ -196,7 +196,7 @@ impl Scheduler {
             if free < most {
                 own.clear();
                 own.extend(pieces.on(at));
-                own.sort_unstable_by(Piece::by_price);
+                own.sort_unstable_by(HeldAmount::by_price);
                 let unused = unused.max(holds.saturating_mul(each));
                 steps(&own, unused, each, (most, free), &mut costs);
             }
@@ -214,10 +214,16 @@ impl Scheduler {
 }
 
 /// Adds the cost of each further member on one node, of which `unused` is unused.
-fn steps(pieces: &[Piece], unused: i64, each: i64, (most, free): (u64, u64), into: &mut Vec<i128>) {
+fn steps(
+    pieces: &[HeldAmount],
+    unused: i64,
+    each: i64,
+    (most, free): (u64, u64),
+    into: &mut Vec<i128>,
+) {
     let mut rest = pieces.iter().copied();
     let mut have = unused - (free as i64).saturating_mul(each);
-    let mut piece: Option<Piece> = None;
+    let mut piece: Option<HeldAmount> = None;
     for _ in free..most {
         let mut cost = 0_i128;
         while have < each {
@@ -233,7 +239,7 @@ fn steps(pieces: &[Piece], unused: i64, each: i64, (most, free): (u64, u64), int
             let part = part_of(next.lost, lacks, next.amount);
             have += lacks;
             cost += part;
-            piece = Some(Piece {
+            piece = Some(HeldAmount {
                 amount: next.amount - lacks,
                 lost: next.lost - part,
             });
@@ -249,7 +255,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::super::reclaim::VictimQueues;
-    use super::super::search::Found;
+    use super::super::search::VictimSet;
     use super::*;
     use crate::config::Config;
     use crate::event::Event;
@@ -257,14 +263,14 @@ mod tests {
 
     const NOW: i64 = 10_000;
 
-    fn piece(ran: i64, amount: i64) -> Piece {
-        Piece {
+    fn piece(ran: i64, amount: i64) -> HeldAmount {
+        HeldAmount {
             amount,
             lost: i128::from(ran) * i128::from(amount),
         }
     }
 
-    fn costs(pieces: &[Piece], unused: i64, each: i64, most: u64) -> Vec<i128> {
+    fn costs(pieces: &[HeldAmount], unused: i64, each: i64, most: u64) -> Vec<i128> {
         let mut costs = Vec::new();
         let free = u64::try_from(unused / each).unwrap_or(0);
         steps(pieces, unused, each, (most, free), &mut costs);
@@ -418,7 +424,7 @@ mod tests {
             s.update_timeline(now);
             let key = GangKey::group("ns".into(), "new");
             let ask = s.ask(&key);
-            let told = |found: &Found| {
+            let told = |found: &VictimSet| {
                 let gone = found.units.iter().map(|unit| (unit.why, unit.pods.clone()));
                 let nodes = found.placed.iter().map(|placement| placement.node);
                 (gone.collect::<Vec<_>>(), nodes.collect::<Vec<_>>())

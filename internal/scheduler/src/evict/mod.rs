@@ -95,36 +95,36 @@ use std::collections::BTreeSet;
 use jiff::Timestamp;
 
 pub(crate) use budgets::Budgets;
-pub(crate) use candidates::{EvictionUnit, VictimPlace, Victims};
-pub use defragmentation::{DefragmentationBudget, Move, Proposal};
+pub(crate) use candidates::{EvictionUnit, QueueVictims, VictimPlace};
+pub use defragmentation::{DefragmentationBudget, DefragmentationProposal, Move};
 pub(crate) use eviction_grace::EvictionGrace;
 pub(crate) use reserved_places::ReservedPlace;
 
 use crate::class::ClassIx;
 use crate::gang::GangKey;
-use crate::plan::{Eviction, EvictionReason, GroupRef, Plan, PodRef, Round};
-use crate::pod::{PodKey, Stage};
+use crate::plan::{Eviction, EvictionReason, GroupRef, Plan, PlanRound, PodRef};
+use crate::pod::{PodKey, PodStage};
 use crate::queue::UserIx;
 use crate::state::Scheduler;
 use crate::timeline::RoomGrowth;
-use search::Found;
+use search::VictimSet;
 
 /// The most gangs that one plan searches victims for. Gangs without any candidate victim, and gangs
 /// whose equal was refused since the last change, do not count.
 const SEARCHES_MAX: usize = 64;
 
 /// The properties that decide a victim search: two gangs with equal values get the same answer.
-pub(crate) type Likeness = (
+pub(crate) type VictimSearchKey = (
     String,
     i32,
-    Account,
+    PreemptionTraits,
     Vec<(ClassIx, usize, bool)>,
     Option<GangKey>,
 );
 
 /// Whether the gang's preemption policy is Never, whether the gang is non-preemptible, and its
 /// user.
-pub(crate) type Account = (bool, bool, UserIx);
+pub(crate) type PreemptionTraits = (bool, bool, UserIx);
 
 /// About how many refused searches are remembered.
 const REFUSED_MAX: usize = 4_096;
@@ -145,11 +145,11 @@ impl Scheduler {
     /// gang was placed. A gang in `served` is not served again in the same plan.
     pub(crate) fn find_victims(
         &mut self,
-        round: &mut Round,
+        round: &mut PlanRound,
         now: Timestamp,
         plan: &mut Plan,
     ) -> bool {
-        let Round {
+        let PlanRound {
             waiting,
             obstacles,
             served,
@@ -221,7 +221,7 @@ impl Scheduler {
     fn seek(
         &mut self,
         key: &GangKey,
-        mut ask: search::Ask,
+        mut ask: search::MinimumDemand,
         now: Timestamp,
         plan: &mut Plan,
         growth: &mut RoomGrowth,
@@ -272,7 +272,7 @@ impl Scheduler {
             // methods would begin with the same victims.
             let mut reclaimed: Option<String> = None;
             for way in self.ways(&ask) {
-                if way == Way::Both
+                if way == EvictionMethod::Both
                     && let Some(why) = reclaimed.take()
                     && self.begins_as_reclaim(key, &ask, now)
                 {
@@ -288,11 +288,11 @@ impl Scheduler {
                             return (SearchOutcome::Placed, true);
                         }
                         Some((why, then)) => {
-                            if way == Way::Reclaim && found.first {
+                            if way == EvictionMethod::Reclaim && found.first {
                                 reclaimed = Some(why.clone());
                             }
                             self.undo(found.transaction);
-                            Refusal {
+                            NoEvictions {
                                 why,
                                 searched: true,
                                 again: Some(then),
@@ -302,7 +302,7 @@ impl Scheduler {
                     },
                     Err(refusal) if refusal.not_worth => {
                         let (why, then) = self.postpone_evictions(key, wait, now);
-                        Refusal {
+                        NoEvictions {
                             why,
                             again: Some(then),
                             ..refusal
@@ -333,29 +333,29 @@ impl Scheduler {
 
     /// The methods by which the gang's queue lets it get room, in the order in which they are
     /// tried.
-    fn ways(&self, ask: &search::Ask) -> Vec<Way> {
+    fn ways(&self, ask: &search::MinimumDemand) -> Vec<EvictionMethod> {
         let actions = self.config.actions;
         let rules = ask.payer.and_then(|payer| self.queues.rules(payer.queue));
         let fair = rules.is_some_and(|rules| rules.preemption.fair.is_some());
         let quota = rules.is_some_and(|rules| rules.preemption.borrow.is_some());
         if actions.reclaim && fair {
-            return vec![Way::Fairness];
+            return vec![EvictionMethod::Fairness];
         }
         if actions.reclaim && quota {
-            return vec![Way::Quota];
+            return vec![EvictionMethod::Quota];
         }
         let mut ways = Vec::new();
         if actions.reclaim {
-            ways.push(Way::Reclaim);
+            ways.push(EvictionMethod::Reclaim);
         }
         if actions.preempt {
-            ways.push(Way::Preempt);
+            ways.push(EvictionMethod::Preempt);
         }
         if actions.reclaim && actions.preempt {
-            ways.push(Way::Both);
+            ways.push(EvictionMethod::Both);
         }
         if actions.reclaim && !actions.consolidate && self.deserves(ask) {
-            ways.push(Way::Moves);
+            ways.push(EvictionMethod::Moves);
         }
         ways
     }
@@ -363,7 +363,7 @@ impl Scheduler {
     /// Whether the queue, with the gang, holds no more than its deserved amount. If so, the
     /// scheduler may move gangs of other queues for it although those queues are within their
     /// shares: a moved gang loses no room.
-    fn deserves(&self, ask: &search::Ask) -> bool {
+    fn deserves(&self, ask: &search::MinimumDemand) -> bool {
         ask.payer.is_some_and(|payer| {
             let rules = self.queues.rules(payer.queue);
             rules.is_some_and(|rules| !rules.deserved.is_empty())
@@ -373,18 +373,18 @@ impl Scheduler {
 
     fn go(
         &mut self,
-        way: Way,
+        way: EvictionMethod,
         key: &GangKey,
-        ask: &search::Ask,
+        ask: &search::MinimumDemand,
         now: Timestamp,
-    ) -> Result<Found, Refusal> {
+    ) -> Result<VictimSet, NoEvictions> {
         match way {
-            Way::Fairness => self.take_by_fairness(key, ask, now),
-            Way::Quota => self.take_by_quota(key, ask, now),
-            Way::Reclaim => self.reclaim(key, ask, now),
-            Way::Preempt => self.preempt(key, ask, now),
-            Way::Moves => self.consolidate(key, ask, now),
-            Way::Both => self.reclaim_and_preempt(key, ask, now),
+            EvictionMethod::Fairness => self.evict_by_fairness(key, ask, now),
+            EvictionMethod::Quota => self.evict_by_quota(key, ask, now),
+            EvictionMethod::Reclaim => self.reclaim(key, ask, now),
+            EvictionMethod::Preempt => self.preempt(key, ask, now),
+            EvictionMethod::Moves => self.consolidate(key, ask, now),
+            EvictionMethod::Both => self.reclaim_and_preempt(key, ask, now),
         }
     }
 
@@ -399,9 +399,9 @@ impl Scheduler {
         class.is_some_and(|class| class.waits) || first.is_some_and(|pod| pod.never_preempts)
     }
 
-    fn likeness(&self, key: &GangKey, ask: &search::Ask) -> Likeness {
+    fn likeness(&self, key: &GangKey, ask: &search::MinimumDemand) -> VictimSearchKey {
         let Some(gang) = self.gangs.get(key) else {
-            return Likeness::default();
+            return VictimSearchKey::default();
         };
         let payer = gang.payer.map(|payer| (payer.fixed, payer.user));
         let (fixed, user) = payer.unwrap_or_default();
@@ -418,8 +418,8 @@ impl Scheduler {
     }
 
     /// Adds the evictions and the placements that they make room for to the plan.
-    fn decide(&mut self, key: &GangKey, found: Found, now: Timestamp, plan: &mut Plan) {
-        let Found {
+    fn decide(&mut self, key: &GangKey, found: VictimSet, now: Timestamp, plan: &mut Plan) {
+        let VictimSet {
             units,
             placed,
             places,
@@ -473,7 +473,7 @@ impl Scheduler {
         by: Option<&GroupRef>,
     ) -> Option<Eviction> {
         let pod = self.pods.get(key)?;
-        if pod.stage != Stage::Leaving {
+        if pod.stage != PodStage::Leaving {
             return None;
         }
         let gang = self.gangs.get(&pod.gang);
@@ -497,7 +497,7 @@ impl Scheduler {
 
 /// A method by which a gang may get room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum EvictionMethod {
     /// Fair sharing of what queues borrow.
     Fairness,
     /// Reclaim and preemption by quota.
@@ -514,7 +514,7 @@ enum Way {
 
 /// Why no evictions were found.
 #[derive(Clone, Debug)]
-pub(crate) struct Refusal {
+pub(crate) struct NoEvictions {
     pub(crate) why: String,
     /// Whether candidates were tried.
     pub(crate) searched: bool,
@@ -524,9 +524,9 @@ pub(crate) struct Refusal {
     pub(crate) not_worth: bool,
 }
 
-impl Refusal {
-    fn at_once(why: impl Into<String>) -> Refusal {
-        Refusal {
+impl NoEvictions {
+    fn at_once(why: impl Into<String>) -> NoEvictions {
+        NoEvictions {
             why: why.into(),
             searched: false,
             again: None,
@@ -534,11 +534,11 @@ impl Refusal {
         }
     }
 
-    fn not_worth() -> Refusal {
-        Refusal {
+    fn not_worth() -> NoEvictions {
+        NoEvictions {
             searched: true,
             not_worth: true,
-            ..Refusal::at_once("")
+            ..NoEvictions::at_once("")
         }
     }
 }

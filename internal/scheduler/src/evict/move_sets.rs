@@ -16,7 +16,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::search::Ask;
+use super::search::MinimumDemand;
 use crate::class::ClassIx;
 use crate::gang::GangKey;
 use crate::node::NodeIx;
@@ -87,14 +87,14 @@ pub(super) fn standing_still<'a>(movers: impl Iterator<Item = &'a MovablePod>) -
 
 /// A step: `gains` further members fit on the node once these members have left it too.
 #[derive(Clone, Debug)]
-struct Step {
+struct MoveStep {
     node: NodeIx,
     movers: Vec<MovablePod>,
     gains: usize,
     cost: Cost,
 }
 
-impl Step {
+impl MoveStep {
     /// The cost for each member that then fits, in thousandths.
     fn price(&self) -> (usize, i64, &[usize]) {
         let gains = self.gains.max(1);
@@ -117,7 +117,7 @@ impl Scheduler {
     pub(super) fn move_sets(
         &mut self,
         key: &GangKey,
-        ask: &Ask,
+        ask: &MinimumDemand,
         movers: &BTreeMap<NodeIx, Vec<MovablePod>>,
     ) -> Vec<MoveSet> {
         let Some(class) = self.largest(ask) else {
@@ -125,7 +125,7 @@ impl Scheduler {
         };
         self.refresh(class);
         let need = ask.certain().get(&class).copied().unwrap_or(1).max(1);
-        let steps: Vec<Vec<Step>> = movers
+        let steps: Vec<Vec<MoveStep>> = movers
             .iter()
             .flat_map(|(at, movers)| self.steps(*at, movers, class, need))
             .collect();
@@ -136,7 +136,7 @@ impl Scheduler {
                 None => view.room,
             });
             let room = usize::try_from(room).unwrap_or(usize::MAX);
-            let inside: Vec<&Vec<Step>> = steps
+            let inside: Vec<&Vec<MoveStep>> = steps
                 .iter()
                 .filter(|steps| {
                     let node = steps.first().map(|step| step.node);
@@ -158,7 +158,7 @@ impl Scheduler {
     /// All movable members of the nodes where moving the fewest makes the most room.
     pub(super) fn whole_nodes(
         &mut self,
-        ask: &Ask,
+        ask: &MinimumDemand,
         movers: &BTreeMap<NodeIx, Vec<MovablePod>>,
         nodes: usize,
     ) -> Vec<MovablePod> {
@@ -207,7 +207,7 @@ impl Scheduler {
         movers: &[MovablePod],
         class: ClassIx,
         want: usize,
-    ) -> Vec<Vec<Step>> {
+    ) -> Vec<Vec<MoveStep>> {
         let view = self.views.get(&class);
         if view.is_none_or(|view| view.empty_at(at) == 0) {
             return Vec::new();
@@ -232,7 +232,7 @@ impl Scheduler {
             if held <= reached || added.is_empty() {
                 break;
             }
-            list.push(Step {
+            list.push(MoveStep {
                 node: at,
                 cost: Cost::of(added.iter()),
                 movers: added,
@@ -240,12 +240,12 @@ impl Scheduler {
             });
             reached = held;
         }
-        let first = list.first().map(|step: &Step| step.movers.len());
+        let first = list.first().map(|step: &MoveStep| step.movers.len());
         if first == Some(1) && want == 1 && most > now {
             let small = smallest(movers, now + 1, &holds);
             let small: Vec<MovablePod> = small.into_iter().map(|at| movers[at].clone()).collect();
             if small.len() > 1 {
-                lists.push(vec![Step {
+                lists.push(vec![MoveStep {
                     node: at,
                     cost: Cost::of(small.iter()),
                     movers: small,
@@ -329,7 +329,12 @@ fn drop_unneeded(
 
 /// The cheapest steps that make room for `need` members, without the first `skip` nodes; and the
 /// steps that would come next.
-fn pick(steps: &[&Vec<Step>], room: usize, need: usize, skip: usize) -> Option<(Cost, MoveSet)> {
+fn pick(
+    steps: &[&Vec<MoveStep>],
+    room: usize,
+    need: usize,
+    skip: usize,
+) -> Option<(Cost, MoveSet)> {
     let heads = steps.iter().enumerate();
     let mut next: BTreeSet<_> = heads
         .filter_map(|(list, steps)| Some((steps.first()?.price(), list, 0)))
@@ -345,7 +350,7 @@ fn pick(steps: &[&Vec<Step>], room: usize, need: usize, skip: usize) -> Option<(
         let Some((_, list, step)) = next.pop_first() else {
             break;
         };
-        let after = steps[list].get(step + 1).map(Step::price);
+        let after = steps[list].get(step + 1).map(MoveStep::price);
         next.extend(after.map(|price| (price, list, step + 1)));
         let taken = &steps[list][step];
         if have < need || !any {

@@ -14,17 +14,17 @@ use crate::devices;
 use crate::gang::GangKey;
 use crate::node::{Node, NodeIx};
 use crate::place::Placement;
-use crate::plan::{GroupRef, Plan, PodRef, Reservation, ReservationKind};
-use crate::pod::{PodKey, Stage};
+use crate::plan::{GangReservation, GroupRef, Plan, PodRef, ReservationKind};
+use crate::pod::{PodKey, PodStage};
 use crate::resource::{GPU, GPU_UNIT, Room};
-use crate::share::{FreeGpus, Ledger, Take};
+use crate::share::{FreeGpus, GpuLedger, Take};
 use crate::state::Scheduler;
 
 /// The most nominated gangs that one plan tries to place on nodes that no pod need leave first.
 const ELSEWHERE_MAX: usize = 16;
 
 /// Whether these GPUs are free, given what is held on the node.
-pub(super) fn gpus_fit(node: &Node, held: &Ledger, take: &Take, ids: &[Arc<str>]) -> bool {
+pub(super) fn gpus_fit(node: &Node, held: &GpuLedger, take: &Take, ids: &[Arc<str>]) -> bool {
     if take.gpus == 0 {
         return true;
     }
@@ -41,7 +41,7 @@ impl Scheduler {
     /// The stages of members that were just placed: which can be bound now, and which must wait
     /// until pods have left. If the members that can be bound are not enough for the gang's
     /// minimum, all of them wait.
-    pub(crate) fn stages(&self, key: &GangKey, placed: &[Placement]) -> Vec<Stage> {
+    pub(crate) fn stages(&self, key: &GangKey, placed: &[Placement]) -> Vec<PodStage> {
         let free = |placement: &Placement| self.nodes[placement.node].terminating_pods == 0;
         if placed.iter().all(free) {
             return self.staged(key, placed, &vec![true; placed.len()]);
@@ -50,9 +50,9 @@ impl Scheduler {
         self.staged(key, placed, &fits)
     }
 
-    fn staged(&self, key: &GangKey, placed: &[Placement], fits: &[bool]) -> Vec<Stage> {
+    fn staged(&self, key: &GangKey, placed: &[Placement], fits: &[bool]) -> Vec<PodStage> {
         let Some(gang) = self.gangs.get(key) else {
-            return vec![Stage::Bound; placed.len()];
+            return vec![PodStage::Bound; placed.len()];
         };
         let mut coming: BTreeMap<Arc<str>, usize> = BTreeMap::new();
         let mut all = 0;
@@ -72,9 +72,9 @@ impl Scheduler {
         let whole = gang.whole_with(key, all, |task| coming.get(task).copied().unwrap_or(0));
         let stage = |fits: &bool| {
             if *fits && whole {
-                Stage::Bound
+                PodStage::Bound
             } else {
-                Stage::Pipelined
+                PodStage::Pipelined
             }
         };
         fits.iter().map(stage).collect()
@@ -83,7 +83,7 @@ impl Scheduler {
     /// Which placements find their room and GPUs free of leaving pods. `counted` says whether the
     /// placements themselves are already counted on their nodes.
     fn fits_now(&self, placed: &[Placement], counted: bool) -> Vec<bool> {
-        let mut nodes: BTreeMap<NodeIx, (Room, Ledger)> = BTreeMap::new();
+        let mut nodes: BTreeMap<NodeIx, (Room, GpuLedger)> = BTreeMap::new();
         if counted {
             let leave = |placement: &&Placement| self.nodes[placement.node].terminating_pods > 0;
             for placement in placed.iter().filter(leave) {
@@ -129,7 +129,7 @@ impl Scheduler {
         now: Timestamp,
         plan: &mut Plan,
     ) -> Vec<(GangKey, ReservedPlace)> {
-        let yielding_places = self.revisit_kept(now);
+        let yielding_places = self.review_reserved_places(now);
         let mut keys: Vec<GangKey> = self.nominated.iter().cloned().collect();
         keys.sort_by_cached_key(|key| self.precedence(key));
         let mut tries = 0;
@@ -152,7 +152,7 @@ impl Scheduler {
             let bound: Vec<Placement> = held
                 .iter()
                 .zip(&stages)
-                .filter(|(_, stage)| **stage == Stage::Bound)
+                .filter(|(_, stage)| **stage == PodStage::Bound)
                 .map(|(placement, _)| placement.clone())
                 .collect();
             if bound.is_empty() {
@@ -164,7 +164,7 @@ impl Scheduler {
             }
             for placement in &bound {
                 let standing = PodPlacement {
-                    stage: Stage::Bound,
+                    stage: PodStage::Bound,
                     node: Some(placement.node),
                     devices: placement.devices.clone(),
                     assumed: true,
@@ -195,7 +195,7 @@ impl Scheduler {
     pub(crate) fn is_leaving(&self, pod: &PodKey) -> bool {
         self.pods
             .get(pod)
-            .is_some_and(|pod| pod.stage == Stage::Leaving)
+            .is_some_and(|pod| pod.stage == PodStage::Leaving)
     }
 
     /// Nominates members that would be bound at once until the gang's victims have left: until then
@@ -204,7 +204,7 @@ impl Scheduler {
         for placement in placed {
             if self.is_bound(&placement.pod) {
                 let standing = PodPlacement {
-                    stage: Stage::Pipelined,
+                    stage: PodStage::Pipelined,
                     node: Some(placement.node),
                     devices: placement.devices.clone(),
                     assumed: false,
@@ -225,7 +225,7 @@ impl Scheduler {
         members.sort_unstable();
         let held = members.into_iter().filter_map(|(_, name)| {
             let pod = self.pods.get(&name)?;
-            (pod.stage == Stage::Pipelined).then_some(())?;
+            (pod.stage == PodStage::Pipelined).then_some(())?;
             Some(Placement {
                 node: pod.node?,
                 devices: pod.devices.clone(),
@@ -284,7 +284,7 @@ impl Scheduler {
     pub(crate) fn is_bound(&self, pod: &PodKey) -> bool {
         self.pods
             .get(pod)
-            .is_some_and(|pod| pod.stage == Stage::Bound)
+            .is_some_and(|pod| pod.stage == PodStage::Bound)
     }
 
     /// The order in which gangs of all queues are served: priority, then age, then name.
@@ -300,7 +300,7 @@ impl Scheduler {
     }
 
     /// All nominations, as reservations of the plan.
-    pub(crate) fn nominations(&self) -> Vec<Reservation> {
+    pub(crate) fn nominations(&self) -> Vec<GangReservation> {
         let of = |key: &GangKey| {
             let places = self.held_places(key).into_iter().filter_map(|placement| {
                 let known = self.pods.get(&placement.pod)?;
@@ -315,7 +315,7 @@ impl Scheduler {
                 Some(((pod, node), devices))
             });
             let (pods, devices) = places.unzip();
-            Reservation {
+            GangReservation {
                 group: GroupRef::of(key),
                 pods,
                 devices,

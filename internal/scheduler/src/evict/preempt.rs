@@ -7,11 +7,11 @@
 
 use jiff::Timestamp;
 
-use super::Refusal;
-use super::candidates::{Cursor, EvictionUnit, Limit};
-use super::loss_bound::Reach;
+use super::NoEvictions;
+use super::candidates::{CandidateScope, Cursor, EvictionUnit};
+use super::loss_bound::EvictableGangs;
 use super::reclaim::VictimQueues;
-use super::search::{Ask, Candidates, Found, NoVictims};
+use super::search::{Candidates, MinimumDemand, NoVictims, VictimSet};
 use crate::gang::GangKey;
 use crate::queue::{QueueIx, ROOT};
 use crate::resource::{Demand, Ix, PODS};
@@ -34,8 +34,8 @@ impl Candidates for LowerRanked {
 
     /// A queue above its share must not grow by evictions: it borrows from idle resources, and
     /// other queues would reclaim the growth.
-    fn reach(&self, state: &Scheduler) -> Option<Reach> {
-        Some(Reach {
+    fn reach(&self, state: &Scheduler) -> Option<EvictableGangs> {
+        Some(EvictableGangs {
             gangs: self.cursor.gangs(state).cloned().collect(),
             own: true,
         })
@@ -66,7 +66,7 @@ impl Candidates for Both {
         unit.or_else(|| self.lower_ranked.next(state))
     }
 
-    fn reach(&self, state: &Scheduler) -> Option<Reach> {
+    fn reach(&self, state: &Scheduler) -> Option<EvictableGangs> {
         let (mut all, lower_ranked) = (
             self.victim_queues.reach(state)?,
             self.lower_ranked.reach(state)?,
@@ -86,13 +86,13 @@ impl Scheduler {
     pub(super) fn preempt(
         &mut self,
         key: &GangKey,
-        ask: &Ask,
+        ask: &MinimumDemand,
         now: Timestamp,
-    ) -> Result<Found, Refusal> {
+    ) -> Result<VictimSet, NoEvictions> {
         let (mut lower_ranked, queue) = self.own_lower_ranked(key, ask, now)?;
         match self.search(key, ask, &mut lower_ranked, now) {
             Ok(found) => Ok(found),
-            Err(NoVictims::NotWorth) => Err(Refusal::not_worth()),
+            Err(NoVictims::NotWorth) => Err(NoEvictions::not_worth()),
             Err(NoVictims::NoRoom) => Err(self.no_use(
                 lower_ranked.cursor.spared_until,
                 now,
@@ -107,10 +107,10 @@ impl Scheduler {
     pub(super) fn reclaim_and_preempt(
         &mut self,
         key: &GangKey,
-        ask: &Ask,
+        ask: &MinimumDemand,
         now: Timestamp,
-    ) -> Result<Found, Refusal> {
-        let none = || Refusal::at_once("");
+    ) -> Result<VictimSet, NoEvictions> {
+        let none = || NoEvictions::at_once("");
         let Ok((lower_ranked, _)) = self.own_lower_ranked(key, ask, now) else {
             return Err(none());
         };
@@ -130,7 +130,7 @@ impl Scheduler {
             now,
         )
         .map_err(|vain| match vain {
-            NoVictims::NotWorth => Refusal::not_worth(),
+            NoVictims::NotWorth => NoEvictions::not_worth(),
             NoVictims::NoRoom => none(),
         })
     }
@@ -138,7 +138,12 @@ impl Scheduler {
     /// Whether a search in other queues and the own queue begins with the victims that reclaim
     /// found, and needs no more. That is so while the own queue's bounds hold without evicting any
     /// of its own gangs.
-    pub(super) fn begins_as_reclaim(&self, key: &GangKey, ask: &Ask, now: Timestamp) -> bool {
+    pub(super) fn begins_as_reclaim(
+        &self,
+        key: &GangKey,
+        ask: &MinimumDemand,
+        now: Timestamp,
+    ) -> bool {
         let lower_ranked = self.own_lower_ranked(key, ask, now);
         lower_ranked.is_ok_and(|(lower_ranked, _)| lower_ranked.admits(self))
     }
@@ -146,11 +151,11 @@ impl Scheduler {
     fn own_lower_ranked(
         &self,
         key: &GangKey,
-        ask: &Ask,
+        ask: &MinimumDemand,
         now: Timestamp,
-    ) -> Result<(LowerRanked, String), Refusal> {
+    ) -> Result<(LowerRanked, String), NoEvictions> {
         let Some(gang) = self.gangs.get(key) else {
-            return Err(Refusal::at_once("the gang no longer exists"));
+            return Err(NoEvictions::at_once("the gang no longer exists"));
         };
         let queue = gang.queue.clone();
         let limit = self.preemption_limit(key, gang);
@@ -160,8 +165,8 @@ impl Scheduler {
             demand: ask.demand.clone(),
             held: self.held_on_the_way(ask),
         };
-        if limit == Limit::NoGang {
-            return Err(Refusal::at_once(format!(
+        if limit == CandidateScope::NoGang {
+            return Err(NoEvictions::at_once(format!(
                 "queue {queue} forbids preemption between its gangs"
             )));
         }
@@ -169,20 +174,20 @@ impl Scheduler {
             let until = lower_ranked.cursor.spared_until;
             let why = format!("queue {queue} has no running gang that it may preempt");
             return Err(match until {
-                Some(then) => Refusal {
+                Some(then) => NoEvictions {
                     why: format!("{why} before {then}"),
                     searched: true,
                     again: until,
                     not_worth: false,
                 },
-                None => Refusal::at_once(why),
+                None => NoEvictions::at_once(why),
             });
         }
         lower_ranked.cursor.rewind();
         Ok((lower_ranked, queue))
     }
 
-    fn held_on_the_way(&self, ask: &Ask) -> Vec<(QueueIx, Vec<(Ix, i64)>)> {
+    fn held_on_the_way(&self, ask: &MinimumDemand) -> Vec<(QueueIx, Vec<(Ix, i64)>)> {
         let own = ask.payer.map_or(ROOT, |payer| payer.queue);
         let way = self.queues.path(own).filter(|at| *at != ROOT);
         way.map(|at| {
@@ -199,7 +204,7 @@ impl Scheduler {
         spared_until: Option<Timestamp>,
         now: Timestamp,
         why: &str,
-    ) -> Refusal {
+    ) -> NoEvictions {
         let mut why = why.to_owned();
         let again = spared_until.filter(|then| *then > now);
         if let Some(then) = again {
@@ -207,7 +212,7 @@ impl Scheduler {
                 " before {then}, when the protection of further gangs ends"
             ));
         }
-        Refusal {
+        NoEvictions {
             why,
             searched: true,
             again,

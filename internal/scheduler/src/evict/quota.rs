@@ -17,19 +17,19 @@
 
 use jiff::Timestamp;
 
-use super::Refusal;
-use super::candidates::{Cursor, EvictionUnit, Limit};
-use super::loss_bound::Reach;
-use super::search::{Ask, Candidates, Found, NoVictims};
+use super::NoEvictions;
+use super::candidates::{CandidateScope, Cursor, EvictionUnit};
+use super::loss_bound::EvictableGangs;
+use super::search::{Candidates, MinimumDemand, NoVictims, VictimSet};
 use crate::gang::GangKey;
 use crate::plan::EvictionReason;
-use crate::queue::rules::{Borrow, BorrowPolicy, Reclaim, WithinQueue};
+use crate::queue::rules::{BorrowPolicy, BorrowWithinCohort, ReclaimWithinCohort, WithinQueue};
 use crate::queue::{QueueIx, Queues, ROOT};
 use crate::resource::{Demand, Ix, PODS};
 use crate::state::Scheduler;
 
 /// A queue that the preemptor may take from.
-struct Source {
+struct QuotaSource {
     /// The queues from this one up to, and without, the queue that it has in common with the
     /// preemptor.
     way: Vec<QueueIx>,
@@ -41,11 +41,11 @@ struct Source {
 }
 
 /// The queues with candidates, searched with or without borrowing.
-struct Sources {
+struct QuotaSources {
     own: QueueIx,
     demand: Demand,
     short: Vec<Ix>,
-    all: Vec<Source>,
+    all: Vec<QuotaSource>,
     /// Whether the preemptor's queue may end above its own quota.
     borrowing: bool,
     /// Preemption while borrowing: victims have a priority below the first value and at most the
@@ -54,36 +54,36 @@ struct Sources {
     now: Timestamp,
 }
 
-impl Sources {
+impl QuotaSources {
     fn new(
         state: &Scheduler,
         own: QueueIx,
-        ask: &Ask,
-        own_limit: Limit,
+        ask: &MinimumDemand,
+        own_limit: CandidateScope,
         priority: i32,
         now: Timestamp,
-    ) -> Sources {
+    ) -> QuotaSources {
         let queues = &state.queues;
         let rules = queues
             .rules(own)
             .map(|rules| rules.preemption.clone())
             .unwrap_or_default();
         let borrow = rules.borrow.flatten();
-        let mut all = Sources {
+        let mut all = QuotaSources {
             own,
             demand: ask.demand.clone(),
             short: state.short_of(ask),
             all: Vec::new(),
             borrowing: false,
             while_borrowing: borrow
-                .filter(|borrow: &Borrow| borrow.policy == BorrowPolicy::LowerPriority)
+                .filter(|borrow: &BorrowWithinCohort| borrow.policy == BorrowPolicy::LowerPriority)
                 .map(|borrow| (priority, borrow.max_priority_threshold)),
             now,
         };
         let limit = match rules.reclaim {
-            Reclaim::Any => Some(Limit::None),
-            Reclaim::LowerPriority => Some(Limit::Below(priority)),
-            Reclaim::Never => None,
+            ReclaimWithinCohort::Any => Some(CandidateScope::None),
+            ReclaimWithinCohort::LowerPriority => Some(CandidateScope::Below(priority)),
+            ReclaimWithinCohort::Never => None,
         };
         if let Some(limit) = limit {
             for name in state.victims.keys() {
@@ -95,8 +95,8 @@ impl Sources {
         }
         // Queues with an advantage first, then those without, then the preemptor's own queue.
         all.all.sort_by_key(|source| !source.advantage);
-        if own_limit != Limit::NoGang {
-            all.all.push(Source {
+        if own_limit != CandidateScope::NoGang {
+            all.all.push(QuotaSource {
                 way: Vec::new(),
                 cursor: Cursor::new(queues.name(own), own_limit),
                 advantage: false,
@@ -106,7 +106,7 @@ impl Sources {
         all
     }
 
-    fn add(&mut self, queues: &Queues, name: &str, queue: QueueIx, limit: Limit) {
+    fn add(&mut self, queues: &Queues, name: &str, queue: QueueIx, limit: CandidateScope) {
         let fork = queues.lowest_common_level(self.own, queue);
         if fork.above == ROOT {
             // Separate trees lend each other nothing.
@@ -127,7 +127,7 @@ impl Sources {
             .path(self.own)
             .take_while(|at| *at != fork.above)
             .any(|at| self.fits_quota(queues, at));
-        self.all.push(Source {
+        self.all.push(QuotaSource {
             way,
             cursor: Cursor::for_others(name, limit),
             advantage,
@@ -148,14 +148,14 @@ impl Sources {
     }
 
     /// Whether a queue of this kind has a candidate left.
-    fn any(&self, state: &Scheduler, kind: impl Fn(&Source) -> bool) -> bool {
+    fn any(&self, state: &Scheduler, kind: impl Fn(&QuotaSource) -> bool) -> bool {
         self.all
             .iter()
             .any(|source| kind(source) && source.cursor.clone().next(state, self.now).is_some())
     }
 
     /// The reason for which the candidate may be evicted; none if it may not.
-    fn grounds(&self, source: &Source, priority: i32) -> Option<EvictionReason> {
+    fn grounds(&self, source: &QuotaSource, priority: i32) -> Option<EvictionReason> {
         if source.own {
             return Some(EvictionReason::Preempted);
         }
@@ -185,12 +185,12 @@ impl Sources {
     }
 }
 
-impl Candidates for Sources {
+impl Candidates for QuotaSources {
     fn next(&mut self, state: &mut Scheduler) -> Option<EvictionUnit> {
         loop {
             // From the first kind of queue that has candidates: the lowest priority, then the last
             // to start.
-            let mut best: Option<(bool, usize, super::candidates::Turn)> = None;
+            let mut best: Option<(bool, usize, super::candidates::CandidatePosition)> = None;
             for at in 0..self.all.len() {
                 let source = &self.all[at];
                 if source.own && best.is_some() {
@@ -226,12 +226,12 @@ impl Candidates for Sources {
         }
     }
 
-    fn reach(&self, state: &Scheduler) -> Option<Reach> {
+    fn reach(&self, state: &Scheduler) -> Option<EvictableGangs> {
         let gangs = self
             .all
             .iter()
             .flat_map(|source| source.cursor.gangs(state));
-        Some(Reach {
+        Some(EvictableGangs {
             gangs: gangs.cloned().collect(),
             own: self.all.iter().any(|source| source.own),
         })
@@ -244,22 +244,22 @@ impl Candidates for Sources {
 
 impl Scheduler {
     /// Searches victims for a gang by quota, in its own queue and in others.
-    pub(super) fn take_by_quota(
+    pub(super) fn evict_by_quota(
         &mut self,
         key: &GangKey,
-        ask: &Ask,
+        ask: &MinimumDemand,
         now: Timestamp,
-    ) -> Result<Found, Refusal> {
+    ) -> Result<VictimSet, NoEvictions> {
         let Some((gang, payer)) = self.gangs.get(key).zip(ask.payer) else {
-            return Err(Refusal::at_once("the gang no longer exists"));
+            return Err(NoEvictions::at_once("the gang no longer exists"));
         };
         let (own, priority) = (payer.queue, self.priority_of(gang));
         let own_limit = self.preemption_limit(key, gang);
-        let mut sources = Sources::new(self, own, ask, own_limit, priority, now);
+        let mut sources = QuotaSources::new(self, own, ask, own_limit, priority, now);
         let others = sources.any(self, |source| !source.own);
         let advantage = sources.any(self, |source| !source.own && source.advantage);
         if !others && !sources.any(self, |source| source.own) {
-            return Err(Refusal::at_once(
+            return Err(NoEvictions::at_once(
                 "no gang of lower priority runs in its queue, and no other queue borrows what it needs",
             ));
         }
@@ -279,7 +279,7 @@ impl Scheduler {
             sources.again(*borrowing);
             match self.search(key, ask, &mut sources, now) {
                 Ok(found) => return Ok(found),
-                Err(NoVictims::NotWorth) => return Err(Refusal::not_worth()),
+                Err(NoVictims::NotWorth) => return Err(NoEvictions::not_worth()),
                 Err(NoVictims::NoRoom) => {}
             }
         }
@@ -291,7 +291,7 @@ impl Scheduler {
     }
 
     /// The resources that the gang lacks: within its queue's bounds, or in the cluster.
-    pub(super) fn short_of(&self, ask: &Ask) -> Vec<Ix> {
+    pub(super) fn short_of(&self, ask: &MinimumDemand) -> Vec<Ix> {
         let Some(payer) = ask.payer else {
             return Vec::new();
         };
@@ -320,17 +320,21 @@ impl Scheduler {
     }
 
     /// Which gangs of its own queue a gang may preempt, by the queue's rules.
-    pub(super) fn preemption_limit(&self, key: &GangKey, gang: &crate::gang::Gang) -> Limit {
+    pub(super) fn preemption_limit(
+        &self,
+        key: &GangKey,
+        gang: &crate::gang::Gang,
+    ) -> CandidateScope {
         let priority = self.priority_of(gang);
         let rules = gang.payer.and_then(|payer| self.queues.rules(payer.queue));
         match rules.map_or(WithinQueue::default(), |rules| {
             rules.preemption.within_queue
         }) {
-            WithinQueue::LowerPriority => Limit::Below(priority),
+            WithinQueue::LowerPriority => CandidateScope::Below(priority),
             WithinQueue::LowerOrNewerEqualPriority => {
-                Limit::Younger(priority, self.victim_key(key, gang).created.0)
+                CandidateScope::Younger(priority, self.victim_key(key, gang).created.0)
             }
-            WithinQueue::Never => Limit::NoGang,
+            WithinQueue::Never => CandidateScope::NoGang,
         }
     }
 }

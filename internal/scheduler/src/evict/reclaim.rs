@@ -19,20 +19,20 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 
-use super::Refusal;
-use super::candidates::{Cursor, EvictionUnit, Limit};
-use super::loss_bound::Reach;
-use super::search::{Ask, Candidates, Found, NoVictims};
+use super::NoEvictions;
+use super::candidates::{CandidateScope, Cursor, EvictionUnit};
+use super::loss_bound::EvictableGangs;
+use super::search::{Candidates, MinimumDemand, NoVictims, VictimSet};
 use crate::gang::GangKey;
 use crate::plan::EvictionReason;
-use crate::queue::rules::Reclaim;
-use crate::queue::{QueueIx, Queues, Share};
+use crate::queue::rules::ReclaimWithinCohort;
+use crate::queue::{QueueIx, QueueShare, Queues};
 use crate::resource::{Demand, Ix, PODS, Room};
 use crate::state::Scheduler;
 
 /// The order in which the queues on one level lose. The lesser loses first: the reverse of the
 /// order of their turns.
-type Place = (i32, Reverse<bool>, Reverse<Share>, Reverse<usize>);
+type ReclaimRank = (i32, Reverse<bool>, Reverse<QueueShare>, Reverse<usize>);
 
 struct VictimQueue {
     /// The queues from the root down to the victims' queue.
@@ -54,7 +54,7 @@ struct VictimQueue {
 pub(super) struct VictimQueues {
     demand: Demand,
     victim_queues: Vec<VictimQueue>,
-    places: BTreeMap<QueueIx, Place>,
+    places: BTreeMap<QueueIx, ReclaimRank>,
     last: Option<usize>,
     now: Timestamp,
 }
@@ -63,7 +63,7 @@ impl VictimQueues {
     pub(super) fn new(
         state: &Scheduler,
         own: QueueIx,
-        ask: &Ask,
+        ask: &MinimumDemand,
         priority: i32,
         now: Timestamp,
     ) -> VictimQueues {
@@ -76,9 +76,9 @@ impl VictimQueues {
         };
         let queues = &state.queues;
         let limit = match queues.rules(own).map(|rules| rules.preemption.reclaim) {
-            Some(Reclaim::Any) => Limit::None,
-            Some(Reclaim::LowerPriority) => Limit::Below(priority),
-            Some(Reclaim::Never) | None => return all,
+            Some(ReclaimWithinCohort::Any) => CandidateScope::None,
+            Some(ReclaimWithinCohort::LowerPriority) => CandidateScope::Below(priority),
+            Some(ReclaimWithinCohort::Never) | None => return all,
         };
         for name in state.victims.keys() {
             let Some(queue) = queues.find(name).filter(|queue| *queue != own) else {
@@ -224,7 +224,7 @@ fn within(queues: &Queues, at: QueueIx, demand: &Demand) -> bool {
     })
 }
 
-fn place(queues: &Queues, at: QueueIx) -> Place {
+fn place(queues: &Queues, at: QueueIx) -> ReclaimRank {
     (
         queues.rules(at).map_or(0, |rules| rules.priority),
         Reverse(queues.above_share(at).is_some()),
@@ -268,12 +268,12 @@ impl Candidates for VictimQueues {
         }
     }
 
-    fn reach(&self, state: &Scheduler) -> Option<Reach> {
+    fn reach(&self, state: &Scheduler) -> Option<EvictableGangs> {
         let victim_queues = self.victim_queues.iter();
         let victim_queues =
             victim_queues.filter(|victim_queue| self.may_ever(&state.queues, victim_queue));
         let gangs = victim_queues.flat_map(|victim_queue| victim_queue.cursor.gangs(state));
-        Some(Reach {
+        Some(EvictableGangs {
             gangs: gangs.cloned().collect(),
             own: false,
         })
@@ -385,33 +385,35 @@ impl Scheduler {
     pub(super) fn reclaim(
         &mut self,
         key: &GangKey,
-        ask: &Ask,
+        ask: &MinimumDemand,
         now: Timestamp,
-    ) -> Result<Found, Refusal> {
+    ) -> Result<VictimSet, NoEvictions> {
         let Some((gang, payer)) = self.gangs.get(key).zip(ask.payer) else {
-            return Err(Refusal::at_once("the gang no longer exists"));
+            return Err(NoEvictions::at_once("the gang no longer exists"));
         };
         let (own, priority) = (payer.queue, self.priority_of(gang));
         let name = self.queues.name(own).to_owned();
         let rules = self.queues.rules(own);
-        if rules.is_some_and(|rules| rules.preemption.reclaim == Reclaim::Never) {
-            return Err(Refusal::at_once(format!("queue {name} must not reclaim")));
+        if rules.is_some_and(|rules| rules.preemption.reclaim == ReclaimWithinCohort::Never) {
+            return Err(NoEvictions::at_once(format!(
+                "queue {name} must not reclaim"
+            )));
         }
         if let Some(ix) = self.beyond_share(own, &ask.demand) {
-            return Err(Refusal::at_once(format!(
+            return Err(NoEvictions::at_once(format!(
                 "with the gang, queue {name} would hold more {} than its share",
                 self.names.name(ix)
             )));
         }
         let mut victim_queues = VictimQueues::new(self, own, ask, priority, now);
         if !victim_queues.any(&self.queues) {
-            return Err(Refusal::at_once(
+            return Err(NoEvictions::at_once(
                 "no reclaimable queue holds more than its share of what the gang needs",
             ));
         }
         match self.search(key, ask, &mut victim_queues, now) {
             Ok(found) => Ok(found),
-            Err(NoVictims::NotWorth) => Err(Refusal::not_worth()),
+            Err(NoVictims::NotWorth) => Err(NoEvictions::not_worth()),
             Err(NoVictims::NoRoom) => Err(self.no_use(
                 victim_queues.spared_until(),
                 now,

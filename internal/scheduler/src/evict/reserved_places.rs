@@ -9,13 +9,13 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 
 use super::nominations::gpus_fit;
-use super::transaction::{PodPlacement, Transaction};
+use super::transaction::{EvictionTransaction, PodPlacement};
 use crate::class::ClassIx;
 use crate::devices;
 use crate::gang::GangKey;
 use crate::node::NodeIx;
-use crate::plan::{EvictionReason, GroupRef, Plan, PodRef, Reservation, ReservationKind};
-use crate::pod::{PodKey, Stage};
+use crate::plan::{EvictionReason, GangReservation, GroupRef, Plan, PodRef, ReservationKind};
+use crate::pod::{PodKey, PodStage};
 use crate::share::Take;
 use crate::state::Scheduler;
 
@@ -53,7 +53,7 @@ impl Scheduler {
     /// one. Leaves the members pending; the caller undoes that.
     pub(super) fn other_places(
         &mut self,
-        transaction: &mut Transaction,
+        transaction: &mut EvictionTransaction,
         key: &GangKey,
         pods: &[PodKey],
         firm: bool,
@@ -131,7 +131,7 @@ impl Scheduler {
         let stays = |place: &ReservedPlace| {
             let pod = pods.get(&place.pod);
             only_returned
-                && pod.is_some_and(|pod| pod.uid == place.uid && pod.stage == Stage::Leaving)
+                && pod.is_some_and(|pod| pod.uid == place.uid && pod.stage == PodStage::Leaving)
         };
         let (stay, places): (Vec<ReservedPlace>, Vec<ReservedPlace>) =
             std::mem::take(&mut gang.reserved_places)
@@ -170,7 +170,10 @@ impl Scheduler {
     /// Releases places that were reserved for too long, or whose node can no longer take them. Also
     /// releases the places that are reserved only while no gang wants them, and returns these for
     /// `renominate_victims`.
-    pub(crate) fn revisit_kept(&mut self, now: Timestamp) -> Vec<(GangKey, ReservedPlace)> {
+    pub(crate) fn review_reserved_places(
+        &mut self,
+        now: Timestamp,
+    ) -> Vec<(GangKey, ReservedPlace)> {
         let mut yielding_places = Vec::new();
         let keys: Vec<GangKey> = self.gangs_with_reserved_places.iter().cloned().collect();
         for key in keys {
@@ -207,7 +210,7 @@ impl Scheduler {
             let away = self
                 .pods
                 .get(&place.pod)
-                .is_none_or(|pod| pod.uid == place.uid && pod.stage == Stage::Leaving);
+                .is_none_or(|pod| pod.uid == place.uid && pod.stage == PodStage::Leaving);
             self.refresh(place.class);
             let view = self.views.get(&place.class);
             let room = view.is_some_and(|view| view.holds(place.node) > 0);
@@ -261,7 +264,7 @@ impl Scheduler {
             };
             let leaves = |name: &&PodKey| {
                 let pod = self.pods.get(*name);
-                pod.is_some_and(|pod| pod.stage == Stage::Leaving && pod.evicting.is_some())
+                pod.is_some_and(|pod| pod.stage == PodStage::Leaving && pod.evicting.is_some())
             };
             let pods: Vec<PodKey> = gang.members.iter().filter(leaves).cloned().collect();
             let classes = pods.iter().filter_map(|pod| self.pods.get(pod));
@@ -302,7 +305,7 @@ impl Scheduler {
                 ((pod, node), devices.unwrap_or_default())
             });
             let (pods, devices) = pods.unzip();
-            plan.reservations.push(Reservation {
+            plan.reservations.push(GangReservation {
                 group: GroupRef::of(key),
                 pods,
                 devices,

@@ -21,9 +21,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 
 use super::candidates::EvictionUnit;
-use super::loss_bound::Reach;
+use super::loss_bound::EvictableGangs;
 use super::reserved_places::ReservedPlace;
-use super::transaction::{PodPlacement, Transaction};
+use super::transaction::{EvictionTransaction, PodPlacement};
 use super::victims_by_node::VictimsByNode;
 use crate::class::ClassIx;
 use crate::gang::GangKey;
@@ -34,7 +34,7 @@ use crate::state::Scheduler;
 
 /// The least that a gang needs to start, by class.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Ask {
+pub(crate) struct MinimumDemand {
     pub(crate) payer: Option<Payer>,
     /// Whether evictions for it may break a PodDisruptionBudget.
     pub(crate) breaks_budgets: bool,
@@ -50,7 +50,7 @@ pub(crate) struct Ask {
     pub(crate) demand: Demand,
 }
 
-impl Ask {
+impl MinimumDemand {
     /// The classes and numbers of members that are certain to be placed.
     pub(crate) fn certain(&self) -> BTreeMap<ClassIx, usize> {
         let mut all = self.required.clone();
@@ -75,7 +75,7 @@ impl Ask {
 
 /// A victim set, and the placements that it makes room for.
 #[derive(Debug)]
-pub(crate) struct Found {
+pub(crate) struct VictimSet {
     pub(crate) units: Vec<EvictionUnit>,
     pub(crate) placed: Vec<Placement>,
     /// Places to reserve for the moved members.
@@ -83,7 +83,7 @@ pub(crate) struct Found {
     /// Whether the victims are among the first candidates, so that further candidates would make no
     /// difference.
     pub(crate) first: bool,
-    pub(crate) transaction: Transaction,
+    pub(crate) transaction: EvictionTransaction,
 }
 
 /// Why a search found no victims.
@@ -100,7 +100,7 @@ pub(crate) trait Candidates {
     fn next(&mut self, state: &mut Scheduler) -> Option<EvictionUnit>;
 
     /// The gangs that may ever be taken, and possibly others; none if the source does not say.
-    fn reach(&self, _: &Scheduler) -> Option<Reach> {
+    fn reach(&self, _: &Scheduler) -> Option<EvictableGangs> {
         None
     }
 
@@ -122,13 +122,13 @@ pub(crate) trait Candidates {
 
 impl Scheduler {
     /// The least that a gang needs to start; one member if the gang already has its minimum.
-    pub(crate) fn ask(&self, key: &GangKey) -> Ask {
+    pub(crate) fn ask(&self, key: &GangKey) -> MinimumDemand {
         let Some(gang) = self.gangs.get(key) else {
-            return Ask::default();
+            return MinimumDemand::default();
         };
-        let mut ask = Ask {
+        let mut ask = MinimumDemand {
             payer: gang.payer,
-            ..Ask::default()
+            ..MinimumDemand::default()
         };
         let tasks = gang.spec.iter().flat_map(|spec| &spec.min_task_member);
         let mut short: BTreeMap<&str, usize> = tasks
@@ -159,7 +159,7 @@ impl Scheduler {
         ask
     }
 
-    fn sum(&self, ask: &Ask) -> Demand {
+    fn sum(&self, ask: &MinimumDemand) -> Demand {
         let mut sum = Room::default();
         for (class, members) in &ask.required {
             sum.add(self.classes.get(*class).demand(), *members as i64);
@@ -175,16 +175,20 @@ impl Scheduler {
 
     /// Whether the gang might fit, by the counters of all nodes together and its queue's bounds.
     /// False is certain.
-    pub(super) fn might_fit(&mut self, ask: &Ask) -> bool {
+    pub(super) fn might_fit(&mut self, ask: &MinimumDemand) -> bool {
         self.counts_suffice(ask, |view| view.room) && self.within_quota(ask)
     }
 
     /// Whether the gang might fit if the nodes were empty. If not, no eviction helps.
-    pub(crate) fn fits_when_empty(&mut self, ask: &Ask) -> bool {
+    pub(crate) fn fits_when_empty(&mut self, ask: &MinimumDemand) -> bool {
         self.counts_suffice(ask, |view| view.empty)
     }
 
-    fn counts_suffice(&mut self, ask: &Ask, room: fn(&crate::fit::View) -> u64) -> bool {
+    fn counts_suffice(
+        &mut self,
+        ask: &MinimumDemand,
+        room: fn(&crate::fit::ClassView) -> u64,
+    ) -> bool {
         let mut of = |class: ClassIx| {
             self.refresh(class);
             let room = self.views.get(&class).map_or(0, room);
@@ -203,7 +207,7 @@ impl Scheduler {
     }
 
     /// Whether the queue's bounds admit the members that are certain to be placed.
-    pub(crate) fn within_quota(&mut self, ask: &Ask) -> bool {
+    pub(crate) fn within_quota(&mut self, ask: &MinimumDemand) -> bool {
         let Some(payer) = ask.payer else {
             return false;
         };
@@ -234,10 +238,10 @@ impl Scheduler {
     pub(crate) fn search(
         &mut self,
         key: &GangKey,
-        ask: &Ask,
+        ask: &MinimumDemand,
         candidates: &mut dyn Candidates,
         now: Timestamp,
-    ) -> Result<Found, NoVictims> {
+    ) -> Result<VictimSet, NoVictims> {
         if let Some(vain) = self.hopeless_by_bound(key, ask, candidates, now) {
             return Err(vain);
         }
@@ -248,10 +252,10 @@ impl Scheduler {
     pub(super) fn search_without_bound(
         &mut self,
         key: &GangKey,
-        ask: &Ask,
+        ask: &MinimumDemand,
         candidates: &mut dyn Candidates,
         now: Timestamp,
-    ) -> Result<Found, NoVictims> {
+    ) -> Result<VictimSet, NoVictims> {
         if let Some(found) = self.search_in_order(key, ask, candidates, now) {
             return Ok(found);
         }
@@ -278,10 +282,10 @@ impl Scheduler {
     fn search_in_order(
         &mut self,
         key: &GangKey,
-        ask: &Ask,
+        ask: &MinimumDemand,
         candidates: &mut dyn Candidates,
         now: Timestamp,
-    ) -> Option<Found> {
+    ) -> Option<VictimSet> {
         let mut transaction = self.begin();
         let mut units: Vec<EvictionUnit> = Vec::new();
         let mut marks = Vec::new();
@@ -363,7 +367,7 @@ impl Scheduler {
             }
         }
         units.truncate(enough);
-        let found = Found {
+        let found = VictimSet {
             units,
             placed,
             places: Vec::new(),
@@ -373,7 +377,7 @@ impl Scheduler {
         self.give_back_unneeded(key, ask, candidates, found, now)
     }
 
-    pub(super) fn take(&mut self, transaction: &mut Transaction, unit: &mut EvictionUnit) {
+    pub(super) fn take(&mut self, transaction: &mut EvictionTransaction, unit: &mut EvictionUnit) {
         unit.before.clear();
         for pod in &unit.pods {
             if let Some(known) = self.pods.get(pod) {
@@ -383,7 +387,7 @@ impl Scheduler {
         }
     }
 
-    pub(super) fn put_back(&mut self, transaction: &mut Transaction, unit: &EvictionUnit) {
+    pub(super) fn put_back(&mut self, transaction: &mut EvictionTransaction, unit: &EvictionUnit) {
         for (pod, standing) in unit.pods.iter().zip(&unit.before) {
             transaction.set_placement(self, pod, standing.clone());
         }
@@ -395,12 +399,12 @@ impl Scheduler {
     fn give_back_unneeded(
         &mut self,
         key: &GangKey,
-        ask: &Ask,
+        ask: &MinimumDemand,
         candidates: &dyn Candidates,
-        found: Found,
+        found: VictimSet,
         now: Timestamp,
-    ) -> Option<Found> {
-        let Found {
+    ) -> Option<VictimSet> {
+        let VictimSet {
             units,
             mut placed,
             mut transaction,
@@ -412,7 +416,7 @@ impl Scheduler {
                 continue;
             }
             self.put_back(&mut transaction, &units[at]);
-            let fits = self.all_fit_beside(&units[at])
+            let fits = self.all_fit_with(&units[at])
                 && ask.payer.is_some_and(|payer| {
                     self.stays_within_quota(payer, &placed, |state| candidates.admits(state))
                 });
@@ -449,7 +453,7 @@ impl Scheduler {
             }
         }
         let units = units.into_iter().zip(kept);
-        Some(Found {
+        Some(VictimSet {
             units: units.filter(|(_, kept)| *kept).map(|(b, _)| b).collect(),
             placed,
             places: found.places,
@@ -482,7 +486,7 @@ impl Scheduler {
         })
     }
 
-    pub(super) fn all_fit_beside(&self, unit: &EvictionUnit) -> bool {
+    pub(super) fn all_fit_with(&self, unit: &EvictionUnit) -> bool {
         let nodes: BTreeSet<usize> = unit.before.iter().filter_map(|at| at.node).collect();
         nodes.into_iter().all(|at| !self.nodes[at].overcommitted())
     }
@@ -518,7 +522,12 @@ impl Scheduler {
         self.used.add(demand, times);
     }
 
-    fn unplace(&mut self, transaction: &mut Transaction, key: &GangKey, placed: &[Placement]) {
+    fn unplace(
+        &mut self,
+        transaction: &mut EvictionTransaction,
+        key: &GangKey,
+        placed: &[Placement],
+    ) {
         for placement in placed {
             transaction.set_placement(self, &placement.pod, PodPlacement::pending());
         }

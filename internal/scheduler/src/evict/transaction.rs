@@ -16,17 +16,17 @@ use crate::dirty_set::DirtySet;
 use crate::gang::GangKey;
 use crate::node::NodeIx;
 use crate::place::{Attempt, Placement};
-use crate::pod::{Pod, PodKey, Stage};
+use crate::pod::{Pod, PodKey, PodStage};
 use crate::state::Scheduler;
 
 /// A pod's placement: its stage, its node and the devices that it holds there.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct PodPlacement {
-    pub(crate) stage: Stage,
+    pub(crate) stage: PodStage,
     pub(crate) node: Option<NodeIx>,
     pub(crate) devices: Vec<Arc<str>>,
     pub(crate) assumed: bool,
-    pub(crate) evicting: Option<Stage>,
+    pub(crate) evicting: Option<PodStage>,
 }
 
 impl PodPlacement {
@@ -49,7 +49,7 @@ impl PodPlacement {
 
     pub(crate) fn pending() -> PodPlacement {
         PodPlacement {
-            stage: Stage::Pending,
+            stage: PodStage::Pending,
             node: None,
             devices: Vec::new(),
             assumed: false,
@@ -60,7 +60,7 @@ impl PodPlacement {
 
 /// What a trial changes in a gang besides its members' placements.
 #[derive(Clone, Debug)]
-struct Past {
+struct GangSnapshot {
     admitted: bool,
     held_until: Option<Timestamp>,
     overtaken: usize,
@@ -70,7 +70,7 @@ struct Past {
 #[derive(Clone, Debug)]
 enum Undo {
     Pod(PodKey, PodPlacement),
-    Gang(GangKey, Past),
+    Gang(GangKey, GangSnapshot),
     /// Places that were reserved for a gang's members until the trial placed the gang.
     Places(GangKey, Vec<ReservedPlace>),
 }
@@ -86,7 +86,7 @@ impl Undo {
 
 /// Changes that are not decided yet. A transaction must end in `keep` or `undo`.
 #[derive(Debug)]
-pub(crate) struct Transaction {
+pub(crate) struct EvictionTransaction {
     log: Vec<Undo>,
     changed: bool,
     wake: Option<Timestamp>,
@@ -94,8 +94,8 @@ pub(crate) struct Transaction {
 }
 
 impl Scheduler {
-    pub(crate) fn begin(&mut self) -> Transaction {
-        Transaction {
+    pub(crate) fn begin(&mut self) -> EvictionTransaction {
+        EvictionTransaction {
             log: Vec::new(),
             changed: self.changed,
             wake: self.wake,
@@ -104,7 +104,7 @@ impl Scheduler {
     }
 
     /// Makes the changes since `begin` permanent.
-    pub(crate) fn keep(&mut self, transaction: Transaction) {
+    pub(crate) fn keep(&mut self, transaction: EvictionTransaction) {
         let mut touched: BTreeSet<GangKey> = BTreeSet::new();
         for undo in transaction.log {
             match undo {
@@ -126,7 +126,7 @@ impl Scheduler {
     }
 
     /// Restores the state as it was at `begin`.
-    pub(crate) fn undo(&mut self, mut transaction: Transaction) {
+    pub(crate) fn undo(&mut self, mut transaction: EvictionTransaction) {
         let tried: BTreeSet<GangKey> = transaction.log.iter().filter_map(Undo::tried).collect();
         transaction.forget_detours();
         self.undo_to(&mut transaction, 0);
@@ -141,7 +141,7 @@ impl Scheduler {
     }
 
     /// Undoes the changes since the log had this length.
-    pub(crate) fn undo_to(&mut self, transaction: &mut Transaction, length: usize) {
+    pub(crate) fn undo_to(&mut self, transaction: &mut EvictionTransaction, length: usize) {
         while transaction.log.len() > length {
             match transaction.log.pop() {
                 Some(Undo::Pod(pod, standing)) => {
@@ -175,7 +175,7 @@ impl Scheduler {
             self.pods.give_back(place, pod);
             return Some(new);
         }
-        self.count_standing(key, &pod, false);
+        self.count_at_stage(key, &pod, false);
         let old = PodPlacement {
             stage: std::mem::replace(&mut pod.stage, new.stage),
             node: std::mem::replace(&mut pod.node, new.node),
@@ -183,7 +183,7 @@ impl Scheduler {
             assumed: std::mem::replace(&mut pod.assumed, new.assumed),
             evicting: std::mem::replace(&mut pod.evicting, new.evicting),
         };
-        self.count_standing(key, &pod, true);
+        self.count_at_stage(key, &pod, true);
         if pod.stage.occupies() || !pod.stage.on_node() {
             self.decide_volumes(key, pod.class, pod.node);
         }
@@ -192,7 +192,7 @@ impl Scheduler {
     }
 }
 
-impl Transaction {
+impl EvictionTransaction {
     pub(crate) fn len(&self) -> usize {
         self.log.len()
     }
@@ -223,9 +223,9 @@ impl Transaction {
             return;
         };
         let new = match known.stage {
-            Stage::Pipelined => PodPlacement::pending(),
+            PodStage::Pipelined => PodPlacement::pending(),
             stage => PodPlacement {
-                stage: Stage::Leaving,
+                stage: PodStage::Leaving,
                 node: known.node,
                 devices: known.devices.clone(),
                 assumed: false,
@@ -266,7 +266,7 @@ impl Transaction {
         now: Timestamp,
     ) -> Option<Vec<Placement>> {
         let gang = state.gangs.get(key)?;
-        let past = Past {
+        let past = GangSnapshot {
             admitted: gang.admitted,
             held_until: gang.held_until,
             overtaken: gang.overtaken,

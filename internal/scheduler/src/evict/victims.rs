@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use resources::report::Preemptable;
 
-use super::Way;
+use super::EvictionMethod;
 use crate::gang::GangKey;
 use crate::plan::EvictionReason;
 use crate::pod::PodKey;
@@ -66,7 +66,7 @@ impl Scheduler {
             return victims;
         }
         let ways = self.ways(&ask).into_iter();
-        for way in ways.filter(|way| *way != Way::Moves) {
+        for way in ways.filter(|way| *way != EvictionMethod::Moves) {
             let Ok(found) = self.go(way, key, &ask, now) else {
                 continue;
             };

@@ -19,7 +19,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::candidates::EvictionUnit;
-use super::search::{Ask, Candidates};
+use super::search::{Candidates, MinimumDemand};
 use crate::class::ClassIx;
 use crate::fit::headroom;
 use crate::gang::GangKey;
@@ -33,7 +33,7 @@ use crate::state::Scheduler;
 const WEIGHED_MAX: usize = 32;
 
 /// A candidate and the candidates that must be evicted before it.
-struct Whole {
+struct CandidateSet {
     units: Vec<usize>,
     pods: Vec<PodKey>,
     /// The GPUs that all of them hold.
@@ -67,7 +67,7 @@ impl Scheduler {
     /// Orders candidates by the nodes that they clear. None of them may be taken yet.
     pub(super) fn by_node(
         &mut self,
-        ask: &Ask,
+        ask: &MinimumDemand,
         units: Vec<EvictionUnit>,
     ) -> VecDeque<EvictionUnit> {
         let Some(class) = self.largest(ask) else {
@@ -123,7 +123,7 @@ impl Scheduler {
     /// their share that the other orders fail.
     pub(super) fn by_excess(
         &mut self,
-        ask: &Ask,
+        ask: &MinimumDemand,
         units: &[EvictionUnit],
     ) -> VecDeque<EvictionUnit> {
         let Some(class) = self.largest(ask) else {
@@ -162,7 +162,7 @@ impl Scheduler {
 
     /// Each candidate with those that must be evicted before it: a gang is evicted whole, after its
     /// surplus members.
-    fn wholes(&self, units: &[EvictionUnit]) -> Vec<Whole> {
+    fn wholes(&self, units: &[EvictionUnit]) -> Vec<CandidateSet> {
         let mut surplus: BTreeMap<&GangKey, Vec<usize>> = BTreeMap::new();
         let mut wholes = Vec::with_capacity(units.len());
         for (at, unit) in units.iter().enumerate() {
@@ -181,7 +181,7 @@ impl Scheduler {
                     .map(|pod| self.classes.get(pod.class).demand().get(GPU))
                     .sum()
             };
-            wholes.push(Whole {
+            wholes.push(CandidateSet {
                 pods: pods.cloned().collect(),
                 gpus: all.iter().map(|at| gpus(&units[*at].pods)).sum(),
                 last: gpus(&unit.pods),
@@ -198,7 +198,7 @@ impl Scheduler {
         node: NodeIx,
         last: usize,
         list: &[usize],
-        wholes: &[Whole],
+        wholes: &[CandidateSet],
         class: ClassIx,
     ) -> Vec<usize> {
         let suffices = |set: &[usize]| {
@@ -232,7 +232,7 @@ impl Scheduler {
     }
 
     /// The class of the largest member that is certain to be placed.
-    pub(super) fn largest(&self, ask: &Ask) -> Option<ClassIx> {
+    pub(super) fn largest(&self, ask: &MinimumDemand) -> Option<ClassIx> {
         let classes = ask.classes();
         let classes = classes.iter().map(|(class, ..)| *class);
         classes.max_by_key(|class| self.classes.get(*class).demand().get(GPU))

@@ -2,10 +2,10 @@
 
 use k8s_openapi::api::core::v1 as k8s;
 
-use crate::node::{Node, Offer};
+use crate::node::{Node, NodeAttributes};
 
 /// True if any term of the selector matches. A term without expressions matches nothing.
-pub(super) fn selects(selector: &k8s::NodeSelector, node: &Node, offer: &Offer) -> bool {
+pub(super) fn selects(selector: &k8s::NodeSelector, node: &Node, offer: &NodeAttributes) -> bool {
     selector
         .node_selector_terms
         .iter()
@@ -22,7 +22,11 @@ pub(super) fn may_select(selector: &k8s::NodeSelector, key: &str, value: Option<
 }
 
 /// The sum of the weights of the matching preferred terms.
-pub(crate) fn preference(affinity: Option<&k8s::NodeAffinity>, node: &Node, offer: &Offer) -> i64 {
+pub(crate) fn preference(
+    affinity: Option<&k8s::NodeAffinity>,
+    node: &Node,
+    offer: &NodeAttributes,
+) -> i64 {
     let preferred = affinity.and_then(|affinity| {
         affinity
             .preferred_during_scheduling_ignored_during_execution
@@ -36,7 +40,7 @@ pub(crate) fn preference(affinity: Option<&k8s::NodeAffinity>, node: &Node, offe
         .sum()
 }
 
-fn term_matches(term: &k8s::NodeSelectorTerm, node: &Node, offer: &Offer) -> bool {
+fn term_matches(term: &k8s::NodeSelectorTerm, node: &Node, offer: &NodeAttributes) -> bool {
     let expressions = term.match_expressions.as_deref().unwrap_or_default();
     let fields = term.match_fields.as_deref().unwrap_or_default();
     if expressions.is_empty() && fields.is_empty() {
@@ -112,7 +116,10 @@ mod tests {
     #[test]
     fn a_term_may_name_the_node_and_an_empty_term_matches_nothing() {
         let node = Node::new("n1".into());
-        let offer = Offer::read(&k8s::Node::default(), &mut crate::resource::Names::new());
+        let offer = NodeAttributes::read(
+            &k8s::Node::default(),
+            &mut crate::resource::ResourceNames::new(),
+        );
         let term = |fields: Vec<k8s::NodeSelectorRequirement>| k8s::NodeSelectorTerm {
             match_expressions: None,
             match_fields: Some(fields),

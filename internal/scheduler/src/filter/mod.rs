@@ -9,8 +9,8 @@ pub(crate) mod volumes;
 
 use k8s_openapi::api::core::v1 as k8s;
 
-use crate::class::{Class, Need};
-use crate::node::{Node, Offer};
+use crate::class::{Class, RuntimeNeed};
+use crate::node::{Node, NodeAttributes};
 
 pub(crate) use affinity::preference;
 pub(crate) use taints::avoided;
@@ -19,7 +19,7 @@ const NO_VOLUME: &str = "node(s) didn't find available persistent volumes to bin
 
 /// Why a node is infeasible for a class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Refusal {
+pub(crate) enum InfeasibleReason {
     Unschedulable,
     NotReady,
     NoImages,
@@ -42,119 +42,125 @@ pub(crate) enum Refusal {
     DeviceClaims,
 }
 
-impl Refusal {
-    pub(crate) const ALL: [Refusal; 20] = [
-        Refusal::Unschedulable,
-        Refusal::NotReady,
-        Refusal::NoImages,
-        Refusal::NoProcesses,
-        Refusal::Affinity,
-        Refusal::Taint,
-        Refusal::Spare,
-        Refusal::Fabric,
-        Refusal::Recut,
-        Refusal::OneAtMost,
-        Refusal::GpuModel,
-        Refusal::GpuMemory,
-        Refusal::GpuCompute,
-        Refusal::GpuDriver,
-        Refusal::VolumeUnbound,
-        Refusal::ClaimUnusable,
-        Refusal::VolumeElsewhere,
-        Refusal::VolumeZone,
-        Refusal::NoVolume,
-        Refusal::DeviceClaims,
+impl InfeasibleReason {
+    pub(crate) const ALL: [InfeasibleReason; 20] = [
+        InfeasibleReason::Unschedulable,
+        InfeasibleReason::NotReady,
+        InfeasibleReason::NoImages,
+        InfeasibleReason::NoProcesses,
+        InfeasibleReason::Affinity,
+        InfeasibleReason::Taint,
+        InfeasibleReason::Spare,
+        InfeasibleReason::Fabric,
+        InfeasibleReason::Recut,
+        InfeasibleReason::OneAtMost,
+        InfeasibleReason::GpuModel,
+        InfeasibleReason::GpuMemory,
+        InfeasibleReason::GpuCompute,
+        InfeasibleReason::GpuDriver,
+        InfeasibleReason::VolumeUnbound,
+        InfeasibleReason::ClaimUnusable,
+        InfeasibleReason::VolumeElsewhere,
+        InfeasibleReason::VolumeZone,
+        InfeasibleReason::NoVolume,
+        InfeasibleReason::DeviceClaims,
     ];
 
     /// The reason in kube-scheduler's words, if it has such a reason.
-    pub(crate) fn words(self) -> &'static str {
+    pub(crate) fn message(self) -> &'static str {
         match self {
-            Refusal::Unschedulable => "node(s) were unschedulable",
-            Refusal::NotReady => "node(s) were not ready",
-            Refusal::NoImages => "node(s) had no runtime for container images",
-            Refusal::NoProcesses => "node(s) did not run pods without an image",
-            Refusal::Affinity => "node(s) didn't match Pod's node affinity/selector",
-            Refusal::Taint => "node(s) had untolerated taint(s)",
-            Refusal::Spare => "node(s) were kept as spares for interrupted gangs",
-            Refusal::Fabric => "node(s) had failed RDMA, which the gang's pods need",
-            Refusal::Recut => "node(s) were repartitioning their GPUs (MIG)",
-            Refusal::OneAtMost => "node(s) give a container only one of their shared GPUs",
-            Refusal::GpuModel => "node(s) had no GPU of the model asked for",
-            Refusal::GpuMemory => "node(s) had no GPU with the memory asked for",
-            Refusal::GpuCompute => "node(s) had no GPU of the compute capability asked for",
-            Refusal::GpuDriver => "node(s) had no GPU driver as new as asked for",
-            Refusal::VolumeUnbound => "pod has unbound immediate PersistentVolumeClaims",
-            Refusal::ClaimUnusable => "pod has PersistentVolumeClaims that can't be used",
-            Refusal::VolumeElsewhere => "node(s) had volume node affinity conflict",
-            Refusal::VolumeZone => "node(s) had no available volume zone",
-            Refusal::NoVolume => NO_VOLUME,
-            Refusal::DeviceClaims => "pod has resourceClaims, which only kube-scheduler allocates",
+            InfeasibleReason::Unschedulable => "node(s) were unschedulable",
+            InfeasibleReason::NotReady => "node(s) were not ready",
+            InfeasibleReason::NoImages => "node(s) had no runtime for container images",
+            InfeasibleReason::NoProcesses => "node(s) did not run pods without an image",
+            InfeasibleReason::Affinity => "node(s) didn't match Pod's node affinity/selector",
+            InfeasibleReason::Taint => "node(s) had untolerated taint(s)",
+            InfeasibleReason::Spare => "node(s) were kept as spares for interrupted gangs",
+            InfeasibleReason::Fabric => "node(s) had failed RDMA, which the gang's pods need",
+            InfeasibleReason::Recut => "node(s) were repartitioning their GPUs (MIG)",
+            InfeasibleReason::OneAtMost => "node(s) give a container only one of their shared GPUs",
+            InfeasibleReason::GpuModel => "node(s) had no GPU of the model asked for",
+            InfeasibleReason::GpuMemory => "node(s) had no GPU with the memory asked for",
+            InfeasibleReason::GpuCompute => {
+                "node(s) had no GPU of the compute capability asked for"
+            }
+            InfeasibleReason::GpuDriver => "node(s) had no GPU driver as new as asked for",
+            InfeasibleReason::VolumeUnbound => "pod has unbound immediate PersistentVolumeClaims",
+            InfeasibleReason::ClaimUnusable => "pod has PersistentVolumeClaims that can't be used",
+            InfeasibleReason::VolumeElsewhere => "node(s) had volume node affinity conflict",
+            InfeasibleReason::VolumeZone => "node(s) had no available volume zone",
+            InfeasibleReason::NoVolume => NO_VOLUME,
+            InfeasibleReason::DeviceClaims => {
+                "pod has resourceClaims, which only kube-scheduler allocates"
+            }
         }
     }
 
     /// The reason for one node, in a few words after its name.
     pub(crate) fn of_one(self) -> &'static str {
         match self {
-            Refusal::Unschedulable => "cordoned",
-            Refusal::NotReady => "not ready",
-            Refusal::NoImages => "no container runtime",
-            Refusal::NoProcesses => "images only",
-            Refusal::Affinity => "not selected",
-            Refusal::Taint => "tainted",
-            Refusal::Spare => "a spare",
-            Refusal::Fabric => "its RDMA failed",
-            Refusal::Recut => "GPUs being repartitioned",
-            Refusal::OneAtMost => "one shared GPU per container",
-            Refusal::GpuModel => "another GPU",
-            Refusal::GpuMemory => "too little GPU memory",
-            Refusal::GpuCompute => "an older GPU",
-            Refusal::GpuDriver => "an older GPU driver",
-            Refusal::VolumeUnbound => "a claim unbound",
-            Refusal::ClaimUnusable => "a claim not usable",
-            Refusal::VolumeElsewhere => "its volume elsewhere",
-            Refusal::VolumeZone => "its volume in another zone",
-            Refusal::NoVolume => "no volume for it",
-            Refusal::DeviceClaims => "no claims allocated",
+            InfeasibleReason::Unschedulable => "cordoned",
+            InfeasibleReason::NotReady => "not ready",
+            InfeasibleReason::NoImages => "no container runtime",
+            InfeasibleReason::NoProcesses => "images only",
+            InfeasibleReason::Affinity => "not selected",
+            InfeasibleReason::Taint => "tainted",
+            InfeasibleReason::Spare => "a spare",
+            InfeasibleReason::Fabric => "its RDMA failed",
+            InfeasibleReason::Recut => "GPUs being repartitioned",
+            InfeasibleReason::OneAtMost => "one shared GPU per container",
+            InfeasibleReason::GpuModel => "another GPU",
+            InfeasibleReason::GpuMemory => "too little GPU memory",
+            InfeasibleReason::GpuCompute => "an older GPU",
+            InfeasibleReason::GpuDriver => "an older GPU driver",
+            InfeasibleReason::VolumeUnbound => "a claim unbound",
+            InfeasibleReason::ClaimUnusable => "a claim not usable",
+            InfeasibleReason::VolumeElsewhere => "its volume elsewhere",
+            InfeasibleReason::VolumeZone => "its volume in another zone",
+            InfeasibleReason::NoVolume => "no volume for it",
+            InfeasibleReason::DeviceClaims => "no claims allocated",
         }
     }
 
     /// What a user could change about it.
     pub(crate) fn remedy(self) -> &'static str {
         match self {
-            Refusal::Unschedulable => "uncordon a node",
-            Refusal::NotReady => "a node becoming ready",
-            Refusal::NoImages => {
+            InfeasibleReason::Unschedulable => "uncordon a node",
+            InfeasibleReason::NotReady => "a node becoming ready",
+            InfeasibleReason::NoImages => {
                 "a node with a container runtime, or one that may run images' commands on the host"
             }
-            Refusal::NoProcesses => "a node that runs processes, or an image in the pod",
-            Refusal::Affinity => {
+            InfeasibleReason::NoProcesses => "a node that runs processes, or an image in the pod",
+            InfeasibleReason::Affinity => {
                 "a node with the labels that the pod's selector or affinity asks for"
             }
-            Refusal::Taint => "a toleration for the nodes' taints",
-            Refusal::Spare => "a spare node that loses its label muster.io/spare",
-            Refusal::Fabric => {
+            InfeasibleReason::Taint => "a toleration for the nodes' taints",
+            InfeasibleReason::Spare => "a spare node that loses its label muster.io/spare",
+            InfeasibleReason::Fabric => {
                 "a node with working RDMA; see the node's condition muster.io/fabric-failed, and run muster doctor on \
                  the node"
             }
-            Refusal::Recut => {
+            InfeasibleReason::Recut => {
                 "the end of the repartitioning; see the node's label nvidia.com/mig.config.state and the node's events"
             }
-            Refusal::OneAtMost => {
+            InfeasibleReason::OneAtMost => {
                 "a node with enough GPUs that are not shared (through MPS, or in turns with \
                  failRequestsGreaterThanOne), or one GPU for each container"
             }
-            Refusal::GpuModel => "a node with GPUs of the model asked for",
-            Refusal::GpuMemory => "a node whose GPUs have the memory asked for",
-            Refusal::GpuCompute => "a node with GPUs of the compute capability asked for",
-            Refusal::GpuDriver => "a node with a GPU driver as new as asked for",
-            Refusal::VolumeUnbound => "the pod's claims bound to volumes",
-            Refusal::ClaimUnusable => "the pod's claims, present and not being deleted",
-            Refusal::VolumeZone => "a node in the zones of its claims' volumes",
-            Refusal::VolumeElsewhere => "a node that can reach the volumes of the pod's claims",
-            Refusal::NoVolume => {
+            InfeasibleReason::GpuModel => "a node with GPUs of the model asked for",
+            InfeasibleReason::GpuMemory => "a node whose GPUs have the memory asked for",
+            InfeasibleReason::GpuCompute => "a node with GPUs of the compute capability asked for",
+            InfeasibleReason::GpuDriver => "a node with a GPU driver as new as asked for",
+            InfeasibleReason::VolumeUnbound => "the pod's claims bound to volumes",
+            InfeasibleReason::ClaimUnusable => "the pod's claims, present and not being deleted",
+            InfeasibleReason::VolumeZone => "a node in the zones of its claims' volumes",
+            InfeasibleReason::VolumeElsewhere => {
+                "a node that can reach the volumes of the pod's claims"
+            }
+            InfeasibleReason::NoVolume => {
                 "a node on which the claim's StorageClass provisions volumes, or a free volume on a node with room"
             }
-            Refusal::DeviceClaims => {
+            InfeasibleReason::DeviceClaims => {
                 "kube-scheduler for the pod (schedulerName: default-scheduler), or GPUs by number (nvidia.com/gpu) in place of its resourceClaims"
             }
         }
@@ -162,53 +168,59 @@ impl Refusal {
 }
 
 /// True if the class tolerates the node's taints.
-pub(crate) fn tolerated(class: &Class, offer: &Offer) -> bool {
+pub(crate) fn tolerated(class: &Class, offer: &NodeAttributes) -> bool {
     !taints::untolerated(&class.tolerations, &offer.taints)
 }
 
 /// The first filter that rejects the node; `None` if only capacity can.
-pub(crate) fn refusal(class: &Class, node: &Node, offer: &Offer) -> Option<Refusal> {
+pub(crate) fn refusal(
+    class: &Class,
+    node: &Node,
+    offer: &NodeAttributes,
+) -> Option<InfeasibleReason> {
     if class.claims() {
-        return Some(Refusal::DeviceClaims);
+        return Some(InfeasibleReason::DeviceClaims);
     }
     if offer.unschedulable && !taints::tolerates_unschedulable(&class.tolerations) {
-        return Some(Refusal::Unschedulable);
+        return Some(InfeasibleReason::Unschedulable);
     }
     if !offer.ready {
-        return Some(Refusal::NotReady);
+        return Some(InfeasibleReason::NotReady);
     }
     match class.need() {
-        Need::Image if !offer.runtimes.images => return Some(Refusal::NoImages),
-        Need::Process if !offer.runtimes.process => return Some(Refusal::NoProcesses),
-        Need::Image | Need::Process => {}
+        RuntimeNeed::Image if !offer.runtimes.images => return Some(InfeasibleReason::NoImages),
+        RuntimeNeed::Process if !offer.runtimes.process => {
+            return Some(InfeasibleReason::NoProcesses);
+        }
+        RuntimeNeed::Image | RuntimeNeed::Process => {}
     }
     if !selected(class, node, offer) {
-        return Some(Refusal::Affinity);
+        return Some(InfeasibleReason::Affinity);
     }
     if taints::untolerated(&class.tolerations, &offer.taints) {
-        return Some(Refusal::Taint);
+        return Some(InfeasibleReason::Taint);
     }
     if offer.health.spare && !class.replaces() {
-        return Some(Refusal::Spare);
+        return Some(InfeasibleReason::Spare);
     }
     if offer.health.fabric_failed && class.spans() {
-        return Some(Refusal::Fabric);
+        return Some(InfeasibleReason::Fabric);
     }
     if offer.recut() && class.wants_devices() {
-        return Some(Refusal::Recut);
+        return Some(InfeasibleReason::Recut);
     }
     if class.several() & offer.one_at_most != 0 {
-        return Some(Refusal::OneAtMost);
+        return Some(InfeasibleReason::OneAtMost);
     }
     if class.kind().is_some_and(|kind| kind != offer.models) {
-        return Some(Refusal::GpuModel);
+        return Some(InfeasibleReason::GpuModel);
     }
     let gpus = class.gpus().refusal(&offer.kind, offer.gpu_memory);
     gpus.or_else(|| class.reach()?.refusal(node, offer))
 }
 
 /// True if the class's own selector and affinity allow the node.
-pub(crate) fn selected(class: &Class, node: &Node, offer: &Offer) -> bool {
+pub(crate) fn selected(class: &Class, node: &Node, offer: &NodeAttributes) -> bool {
     let mut labels = class.selector().iter();
     labels.all(|(key, value)| offer.labels.get(key) == Some(value)) && required(class, node, offer)
 }
@@ -233,7 +245,7 @@ pub(crate) enum Exclusion {
 
 impl Exclusion {
     /// The reason in kube-scheduler's words.
-    pub(crate) fn words(self) -> &'static str {
+    pub(crate) fn message(self) -> &'static str {
         match self {
             Exclusion::Affinity => "node(s) didn't match pod affinity rules",
             Exclusion::AntiAffinity => "node(s) didn't match pod anti-affinity rules",
@@ -298,7 +310,7 @@ pub(crate) fn may_be_on(class: &Class, key: &str, value: Option<&str>) -> bool {
         && required.is_none_or(|selector| affinity::may_select(selector, key, value))
 }
 
-fn required(class: &Class, node: &Node, offer: &Offer) -> bool {
+fn required(class: &Class, node: &Node, offer: &NodeAttributes) -> bool {
     let Some(affinity) = &class.affinity else {
         return true;
     };

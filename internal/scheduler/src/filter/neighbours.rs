@@ -21,9 +21,9 @@ struct PodSelector {
 
 /// Pods that match all of these selectors; none if a selector cannot be read.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Term(Vec<PodSelector>);
+pub(crate) struct AffinityTerm(Vec<PodSelector>);
 
-impl Term {
+impl AffinityTerm {
     pub(crate) fn matches(&self, namespace: &str, labels: &BTreeMap<String, String>) -> bool {
         let within = |pod_selector: &PodSelector| {
             let names = pod_selector.namespaces.as_ref();
@@ -43,7 +43,7 @@ pub(crate) struct DomainTerm {
 
 /// One topology spread constraint.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Spread {
+pub(crate) struct SpreadConstraint {
     pub(crate) near: DomainTerm,
     pub(crate) max_skew: u32,
     pub(crate) min_domains: usize,
@@ -59,7 +59,7 @@ pub(crate) struct Spread {
 }
 
 /// A host port: address, protocol, number.
-pub(crate) type Port = (String, String, i32);
+pub(crate) type HostPort = (String, String, i32);
 
 /// A class's rules about other pods.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -68,10 +68,10 @@ pub(crate) struct PodRules {
     pub(crate) without: Vec<DomainTerm>,
     /// Preferred terms; a negative weight is a preference against.
     pub(crate) preferred: Vec<(DomainTerm, i64)>,
-    pub(crate) spread: Vec<Spread>,
-    pub(crate) ports: Vec<Port>,
+    pub(crate) spread: Vec<SpreadConstraint>,
+    pub(crate) ports: Vec<HostPort>,
     /// The terms by their text.
-    pub(crate) terms: BTreeMap<String, Term>,
+    pub(crate) terms: BTreeMap<String, AffinityTerm>,
 }
 
 impl PodRules {
@@ -129,7 +129,7 @@ impl PodRules {
             let counts_no_others = (selector.match_labels.as_ref()).is_none_or(BTreeMap::is_empty)
                 && (selector.match_expressions.as_ref()).is_none_or(Vec::is_empty);
             let term = pod_rules.term(&[(selector, namespaces)]);
-            pod_rules.spread.push(Spread {
+            pod_rules.spread.push(SpreadConstraint {
                 near: DomainTerm {
                     term,
                     key: constraint.topology_key.clone(),
@@ -187,7 +187,7 @@ impl PodRules {
         if let Ok(pod_selectors) =
             pod_selectors.collect::<Result<Vec<_>, resources::selector::SelectorError>>()
         {
-            self.terms.insert(text.clone(), Term(pod_selectors));
+            self.terms.insert(text.clone(), AffinityTerm(pod_selectors));
         }
         text
     }
@@ -229,10 +229,10 @@ pub(crate) type On = BTreeMap<NodeIx, u32>;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Neighbours {
     /// Pods that match a term, by its text.
-    matching: BTreeMap<String, (Term, On)>,
+    matching: BTreeMap<String, (AffinityTerm, On)>,
     /// Pods with a required anti-affinity term, by term and label.
-    keeping: BTreeMap<(String, String), (Term, On)>,
-    ports: BTreeMap<NodeIx, BTreeMap<Port, u32>>,
+    keeping: BTreeMap<(String, String), (AffinityTerm, On)>,
+    ports: BTreeMap<NodeIx, BTreeMap<HostPort, u32>>,
 }
 
 impl Neighbours {
@@ -246,7 +246,7 @@ impl Neighbours {
     }
 
     /// Starts to count a term.
-    pub(crate) fn learn(&mut self, text: &str, term: Term, on: On) {
+    pub(crate) fn learn(&mut self, text: &str, term: AffinityTerm, on: On) {
         self.matching.insert(text.to_owned(), (term, on));
     }
 
@@ -274,7 +274,7 @@ impl Neighbours {
     }
 
     /// True if these ports are free on a node.
-    pub(crate) fn free_ports(&self, at: NodeIx, ports: &[Port]) -> bool {
+    pub(crate) fn free_ports(&self, at: NodeIx, ports: &[HostPort]) -> bool {
         let Some(used) = self.ports.get(&at) else {
             return true;
         };
@@ -354,7 +354,7 @@ fn change<K: Ord>(on: &mut BTreeMap<K, u32>, at: K, up: bool) {
 /// A label's value on a node; the hostname label defaults to the node's name.
 pub(crate) fn value<'a>(
     node: &'a crate::node::Node,
-    offer: &'a crate::node::Offer,
+    offer: &'a crate::node::NodeAttributes,
     key: &str,
 ) -> Option<&'a str> {
     let name: &Arc<str> = &node.name;

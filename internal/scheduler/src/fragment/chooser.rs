@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use super::memo::Memo;
 use super::mix::Mix;
-use super::node::{ANY_MODEL, Demand, Room, Shape, WHOLE};
+use super::node::{ANY_MODEL, NodeRoom, NodeShape, PodDemand, WHOLE};
 use super::potential::{Potential, Tuning};
 use super::reserve::Reserve;
 
@@ -21,18 +21,18 @@ const BLOCK: usize = 32;
 
 /// A node as the chooser sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Site {
+pub(crate) struct ChooserNode {
     /// The node's total resources.
-    pub(crate) shape: Shape,
+    pub(crate) shape: NodeShape,
     /// The node's free resources, GPUs in falling order.
-    pub(crate) room: Room,
+    pub(crate) room: NodeRoom,
     /// Its rank by name: among equals the lowest is chosen.
     pub(crate) rank: u32,
 }
 
 /// The effect of placing a pod on a started GPU, or on a free one.
 #[derive(Clone, Copy, Debug)]
-struct Way {
+struct PlacementEffect {
     /// Fall of the potential in quanta, without the price of large places; `i32::MIN` where the pod
     /// can't be placed so.
     score: i32,
@@ -40,7 +40,7 @@ struct Way {
     lost: u32,
 }
 
-const NO_WAY: Way = Way {
+const NO_WAY: PlacementEffect = PlacementEffect {
     score: i32::MIN,
     lost: 0,
 };
@@ -48,16 +48,16 @@ const NO_WAY: Way = Way {
 /// The scores of pods with the same request on a node, valid for one version of the node: on a
 /// started GPU (or for a pod that shares no GPU), and on a free GPU.
 #[derive(Clone, Copy, Debug)]
-struct Cell {
+struct NodeScores {
     version: u32,
-    ways: [Way; 2],
+    ways: [PlacementEffect; 2],
 }
 
 /// The version of a node that does not exist. Versions of other nodes begin at 1.
 const GONE: u32 = 0;
 
 /// A cell that was never computed.
-const BLANK: Cell = Cell {
+const BLANK: NodeScores = NodeScores {
     version: GONE,
     ways: [NO_WAY; 2],
 };
@@ -71,7 +71,7 @@ struct Crown {
 
 /// What is kept for one class of pods.
 #[derive(Clone, Debug, Default)]
-struct Row {
+struct ClassScores {
     /// The cells of this class, shared with the classes that differ only in their GPU models.
     scores: usize,
     /// The highest scores by block of nodes.
@@ -83,8 +83,8 @@ struct Row {
 
 /// What is kept for one node.
 #[derive(Clone, Debug)]
-struct Kept {
-    site: Site,
+struct CachedNode {
+    site: ChooserNode,
     kind: u16,
     /// The potential of the present room; computed on first use.
     worth: Option<f64>,
@@ -95,37 +95,37 @@ struct Kept {
 /// A choice costs one look at the kept score of each node, and the potential of the nodes that
 /// changed since the class was last asked for, unless an equal room was evaluated before.
 #[derive(Clone, Debug)]
-pub(crate) struct Chooser {
+pub(crate) struct NodeChooser {
     tuning: Tuning,
     mix: Mix,
     potential: Potential,
-    counts: BTreeMap<Shape, u32>,
+    counts: BTreeMap<NodeShape, u32>,
     /// Whether the mix changed, or shapes appeared or disappeared, since the potential was
     /// computed.
     remixed: bool,
     reshaped: bool,
-    nodes: Vec<Option<Kept>>,
+    nodes: Vec<Option<CachedNode>>,
     version: Vec<u32>,
     /// For each block, the last version of any of its nodes.
     blocks: Vec<u32>,
     clock: u32,
-    classes: BTreeMap<Demand, usize>,
-    rows: Vec<Row>,
+    classes: BTreeMap<PodDemand, usize>,
+    rows: Vec<ClassScores>,
     /// Cells by node, for pods that differ only in the models that they admit: what a pod leaves on
     /// a node does not depend on where else it could run.
-    scores: Vec<Vec<Cell>>,
+    scores: Vec<Vec<NodeScores>>,
     /// The index into `scores`, by a demand that admits every model.
-    scored: BTreeMap<Demand, usize>,
+    scored: BTreeMap<PodDemand, usize>,
     memo: Memo,
     reserve: Reserve,
 }
 
-impl Chooser {
+impl NodeChooser {
     /// A chooser without nodes and without expected pods.
-    pub(crate) fn new(tuning: Tuning) -> Chooser {
+    pub(crate) fn new(tuning: Tuning) -> NodeChooser {
         let mix = Mix::default();
         let counts = BTreeMap::new();
-        Chooser {
+        NodeChooser {
             potential: Potential::new(&mix, &counts, tuning),
             reserve: Reserve::new(&mix, &tuning),
             tuning,
@@ -146,12 +146,12 @@ impl Chooser {
     }
 
     /// How many nodes there are of each shape.
-    pub(crate) fn shapes(&self) -> &BTreeMap<Shape, u32> {
+    pub(crate) fn shapes(&self) -> &BTreeMap<NodeShape, u32> {
         &self.counts
     }
 
     /// Updates a node; none if it is gone or has no GPUs.
-    pub(crate) fn set(&mut self, at: usize, site: Option<Site>) {
+    pub(crate) fn set(&mut self, at: usize, site: Option<ChooserNode>) {
         if self.nodes.len() <= at {
             self.nodes.resize(at + 1, None);
             self.version.resize(at + 1, GONE);
@@ -179,7 +179,7 @@ impl Chooser {
         if old.map(|site| site.shape) != site.map(|site| site.shape) {
             self.recount(old.map(|s| s.shape), site.map(|s| s.shape));
         }
-        self.nodes[at] = site.map(|site| Kept {
+        self.nodes[at] = site.map(|site| CachedNode {
             kind: self.potential.kind(&site.shape),
             site,
             worth: None,
@@ -187,7 +187,7 @@ impl Chooser {
         self.outdate(at);
     }
 
-    fn recount(&mut self, old: Option<Shape>, new: Option<Shape>) {
+    fn recount(&mut self, old: Option<NodeShape>, new: Option<NodeShape>) {
         self.reshaped = true;
         if let Some(old) = old
             && let Some(count) = self.counts.get_mut(&old)
@@ -247,7 +247,7 @@ impl Chooser {
     /// The node for a pod among the nodes that are open to it, or none if it fits none of them.
     pub(crate) fn choose(
         &mut self,
-        demand: &Demand,
+        demand: &PodDemand,
         open: impl Fn(usize) -> bool,
     ) -> Option<usize> {
         self.reserve.reprice();
@@ -288,8 +288,8 @@ impl Chooser {
     fn weigh(
         &mut self,
         at: usize,
-        cell: &mut Cell,
-        demand: &Demand,
+        cell: &mut NodeScores,
+        demand: &PodDemand,
         open: impl Fn(usize) -> bool,
         best: &mut Best,
     ) -> Option<i32> {
@@ -317,7 +317,7 @@ impl Chooser {
 
     /// How good a node is for a pod, by the room that it leaves there for future pods: the more the
     /// better, in quanta; none if the pod fits on none of its GPUs.
-    pub(crate) fn worth(&mut self, at: usize, demand: &Demand) -> Option<i32> {
+    pub(crate) fn worth(&mut self, at: usize, demand: &PodDemand) -> Option<i32> {
         self.reserve.reprice();
         self.nodes.get(at)?.as_ref()?;
         let cell = self.score(at, demand);
@@ -327,7 +327,7 @@ impl Chooser {
 
     /// The free part, in 1/1000, of the GPU on which a pod that takes a part of a GPU is placed
     /// best; none if it fits on none.
-    pub(crate) fn piece(&mut self, at: usize, demand: &Demand) -> Option<u16> {
+    pub(crate) fn piece(&mut self, at: usize, demand: &PodDemand) -> Option<u16> {
         self.reserve.reprice();
         let kept = self.nodes.get(at)?.as_ref()?;
         if !kept.site.room.fits(demand) {
@@ -346,11 +346,11 @@ impl Chooser {
     }
 
     /// The number of a class of pods; adds a row for a new class.
-    fn class(&mut self, demand: &Demand) -> usize {
+    fn class(&mut self, demand: &PodDemand) -> usize {
         if let Some(class) = self.classes.get(demand) {
             return *class;
         }
-        let any = Demand {
+        let any = PodDemand {
             models: ANY_MODEL,
             ..*demand
         };
@@ -366,9 +366,9 @@ impl Chooser {
         });
         let class = self.rows.len();
         self.classes.insert(*demand, class);
-        self.rows.push(Row {
+        self.rows.push(ClassScores {
             scores,
-            ..Row::default()
+            ..ClassScores::default()
         });
         class
     }
@@ -385,7 +385,7 @@ impl Chooser {
     }
 
     /// The score of a placement, less the price of the large places that it loses.
-    fn priced(&self, way: &Way) -> i32 {
+    fn priced(&self, way: &PlacementEffect) -> i32 {
         if way.lost == 0 {
             return way.score;
         }
@@ -394,8 +394,8 @@ impl Chooser {
     }
 
     /// Computes a cell.
-    fn score(&mut self, at: usize, demand: &Demand) -> Cell {
-        let mut cell = Cell {
+    fn score(&mut self, at: usize, demand: &PodDemand) -> NodeScores {
+        let mut cell = NodeScores {
             version: self.version[at],
             ..BLANK
         };
@@ -427,13 +427,16 @@ impl Chooser {
 
 /// Whether a pod on a GPU with so much free is on a started GPU (0) or on a free one (1). A pod
 /// that shares no GPU has only one way.
-fn way_of(demand: &Demand, piece: u16) -> usize {
+fn way_of(demand: &PodDemand, piece: u16) -> usize {
     usize::from(demand.is_share() && piece == WHOLE)
 }
 
 /// The room after the pod was placed on each different GPU, with that GPU's free part before: the
 /// largest first. The pod must fit, and the GPUs must be in falling order.
-fn outcomes<'a>(room: &'a Room, demand: &'a Demand) -> impl Iterator<Item = (u16, Room)> + 'a {
+fn outcomes<'a>(
+    room: &'a NodeRoom,
+    demand: &'a PodDemand,
+) -> impl Iterator<Item = (u16, NodeRoom)> + 'a {
     // A pod that shares no GPU has only one way, also where there are no GPUs.
     let seats = if demand.is_share() {
         room.gpu_slice()

@@ -2,7 +2,7 @@
 //! USENIX ATC 2023) defines it. A measure: the policy of this module does not descend it.
 
 use super::mix::Mix;
-use super::node::Room;
+use super::node::NodeRoom;
 
 /// Expected idle GPU (1/1000 GPU) of the node that a pod of the mix could not use.
 ///
@@ -10,7 +10,7 @@ use super::node::Room;
 /// wrong model), each in the order of the mix, and then over the reasons: the paper's own program
 /// does so, and its policy, which cuts scores to integers, shows the last bit.
 #[must_use]
-pub fn fragmentation(mix: &Mix, room: &Room) -> f64 {
+pub fn fragmentation(mix: &Mix, room: &NodeRoom) -> f64 {
     let idle = f64::from(room.idle());
     let mut by = [0.0f64; 6];
     for (demand, weight) in mix.classes() {

@@ -1,7 +1,7 @@
 //! A cache of roll-out results by the room that the roll-out starts with: bounded in memory, and
 //! the answers do not depend on its contents.
 
-use super::walk::Walk;
+use super::walk::NodeGpuRoom;
 
 /// Slots; a power of two. With more slots fewer roll-outs are repeated, but each lookup is slower:
 /// the slots should fit in the processor's cache.
@@ -11,7 +11,7 @@ const SLOTS: usize = 1 << 13;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Memo {
     /// Empty until the first entry.
-    slots: Vec<Option<(Walk, u32)>>,
+    slots: Vec<Option<(NodeGpuRoom, u32)>>,
 }
 
 impl Memo {
@@ -21,7 +21,11 @@ impl Memo {
     }
 
     /// The cached value for that start, or what `make` returns.
-    pub(super) fn get(&mut self, start: &Walk, make: impl FnOnce(&Walk) -> u32) -> u32 {
+    pub(super) fn get(
+        &mut self,
+        start: &NodeGpuRoom,
+        make: impl FnOnce(&NodeGpuRoom) -> u32,
+    ) -> u32 {
         if self.slots.is_empty() {
             self.slots.resize(SLOTS, None);
         }

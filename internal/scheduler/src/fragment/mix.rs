@@ -2,20 +2,20 @@
 
 use std::collections::BTreeMap;
 
-use super::node::Demand;
+use super::node::PodDemand;
 
 /// Classes of pods, each with its share of all pods. A mix made from counts has its classes in the
-/// order of [`Demand`], so equal counts give equal mixes.
+/// order of [`PodDemand`], so equal counts give equal mixes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Mix {
-    classes: Vec<(Demand, f64)>,
+    classes: Vec<(PodDemand, f64)>,
 }
 
 impl Mix {
     /// A mix from counts of pods. Classes with a count of 0 are left out; the weights sum to 1
     /// unless there are no pods.
     #[must_use]
-    pub fn from_counts(counts: &BTreeMap<Demand, u64>) -> Mix {
+    pub fn from_counts(counts: &BTreeMap<PodDemand, u64>) -> Mix {
         let total: u64 = counts.values().sum();
         let classes = counts
             .iter()
@@ -27,13 +27,13 @@ impl Mix {
 
     /// A mix from classes with weights, in the given order. The weights should sum to 1.
     #[must_use]
-    pub fn from_weights(classes: Vec<(Demand, f64)>) -> Mix {
+    pub fn from_weights(classes: Vec<(PodDemand, f64)>) -> Mix {
         Mix { classes }
     }
 
     /// The classes with their weights.
     #[must_use]
-    pub fn classes(&self) -> &[(Demand, f64)] {
+    pub fn classes(&self) -> &[(PodDemand, f64)] {
         &self.classes
     }
 

@@ -3,7 +3,7 @@
 //! pods are not expected to use. The module is pure: no clock, no input or output, one fixed seed;
 //! the same calls give the same places. It does not know the scheduler's state.
 //!
-//! `Chooser` is the entry point: it holds the nodes and keeps the scores. The expected pods are a
+//! `NodeChooser` is the entry point: it holds the nodes and keeps the scores. The expected pods are a
 //! [`Mix`], given in advance or taken from the known pods (`Window`).
 //!
 //! The problem and the measure of fragmentation are those of Weng et al., "Beware of Fragmentation:
@@ -40,9 +40,9 @@ mod tests;
 mod walk;
 mod window;
 
-pub(crate) use chooser::{Chooser, Site};
+pub(crate) use chooser::{ChooserNode, NodeChooser};
 pub use fgd::fragmentation;
 pub use mix::Mix;
-pub use node::{ANY_MODEL, Demand, MAX_GPUS, Room, Shape, WHOLE};
+pub use node::{ANY_MODEL, MAX_GPUS, NodeRoom, NodeShape, PodDemand, WHOLE};
 pub(crate) use potential::Tuning;
 pub(crate) use window::Window;

@@ -9,7 +9,7 @@ pub const WHOLE: u16 = 1000;
 
 /// What a pod requests. CPU in milli-cores, memory in MiB, `milli` per GPU in 1/1000 of one GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Demand {
+pub struct PodDemand {
     /// CPU in 1/1000 core.
     pub cpu: u32,
     /// Memory in MiB.
@@ -25,7 +25,7 @@ pub struct Demand {
 /// A demand that admits every model.
 pub const ANY_MODEL: u64 = u64::MAX;
 
-impl Demand {
+impl PodDemand {
     /// GPU demand in 1/1000 GPU, over all its GPUs.
     #[must_use]
     pub fn gpu_total(&self) -> u32 {
@@ -41,20 +41,20 @@ impl Demand {
 
 /// The total resources of a node; nodes of one shape are alike until a pod is placed on them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Shape {
+pub struct NodeShape {
     /// CPU in 1/1000 core.
     pub cpu: u32,
     /// Memory in MiB.
     pub mem: u32,
     /// Number of GPUs.
     pub gpus: u8,
-    /// GPU model as a bit number for `Demand::models`.
+    /// GPU model as a bit number for `PodDemand::models`.
     pub model: u8,
 }
 
 /// The free resources of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Room {
+pub struct NodeRoom {
     /// Free CPU in 1/1000 core.
     pub cpu: u32,
     /// Free memory in MiB.
@@ -67,15 +67,15 @@ pub struct Room {
     pub free: [u16; MAX_GPUS],
 }
 
-impl Room {
+impl NodeRoom {
     /// An empty node of that shape.
     #[must_use]
-    pub fn empty(shape: &Shape) -> Room {
+    pub fn empty(shape: &NodeShape) -> NodeRoom {
         let mut free = [0; MAX_GPUS];
         for f in free.iter_mut().take(usize::from(shape.gpus)) {
             *f = WHOLE;
         }
-        Room {
+        NodeRoom {
             cpu: shape.cpu,
             mem: shape.mem,
             gpus: shape.gpus,
@@ -104,13 +104,13 @@ impl Room {
 
     /// Whether the model is one the pod admits.
     #[must_use]
-    pub fn admits(&self, d: &Demand) -> bool {
+    pub fn admits(&self, d: &PodDemand) -> bool {
         d.gpus == 0 || (d.models >> (self.model & 63)) & 1 == 1
     }
 
     /// Whether the pod can be placed here now.
     #[must_use]
-    pub fn fits(&self, d: &Demand) -> bool {
+    pub fn fits(&self, d: &PodDemand) -> bool {
         if d.cpu > self.cpu || d.mem > self.mem || !self.admits(d) {
             return false;
         }
@@ -136,7 +136,7 @@ impl Room {
     /// Bit mask of the GPUs the pod takes: `gpu` for a share, the lowest wholly free ones
     /// otherwise.
     #[must_use]
-    pub fn mask(&self, d: &Demand, gpu: u8) -> u16 {
+    pub fn mask(&self, d: &PodDemand, gpu: u8) -> u16 {
         if d.gpus == 0 {
             return 0;
         }
@@ -157,7 +157,7 @@ impl Room {
     /// The room that is left once the pod runs on the GPUs of `mask`. The caller has checked that
     /// it fits.
     #[must_use]
-    pub fn after(&self, d: &Demand, mask: u16) -> Room {
+    pub fn after(&self, d: &PodDemand, mask: u16) -> NodeRoom {
         let mut r = *self;
         r.cpu = r.cpu.saturating_sub(d.cpu);
         r.mem = r.mem.saturating_sub(d.mem);
@@ -175,7 +175,7 @@ impl Room {
     /// The same room with GPUs in falling order of what is free: equal for nodes that differ only
     /// in numbering.
     #[must_use]
-    pub fn canonical(&self) -> Room {
+    pub fn canonical(&self) -> NodeRoom {
         let mut r = *self;
         let n = usize::from(self.gpus).min(MAX_GPUS);
         r.free[..n].sort_unstable_by(|a, b| b.cmp(a));

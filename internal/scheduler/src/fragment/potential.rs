@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use super::memo::Memo;
 use super::mix::Mix;
-use super::node::{Room, Shape};
+use super::node::{NodeRoom, NodeShape};
 use super::piece::PieceWorth;
 use super::rollout::Rollout;
 use super::scarcity::scarcity;
@@ -65,13 +65,13 @@ pub(super) struct Potential {
     mix: Mix,
     piece: PieceWorth,
     roll: Rollout,
-    kinds: Vec<(Shape, f64)>,
+    kinds: Vec<(NodeShape, f64)>,
 }
 
 impl Potential {
     /// Computes what depends only on the mix (all its classes) and on the cluster's number of nodes
     /// of each shape.
-    pub(super) fn new(mix: &Mix, shapes: &BTreeMap<Shape, u32>, tuning: Tuning) -> Potential {
+    pub(super) fn new(mix: &Mix, shapes: &BTreeMap<NodeShape, u32>, tuning: Tuning) -> Potential {
         Potential {
             tuning,
             mix: mix.clone(),
@@ -82,7 +82,7 @@ impl Potential {
     }
 
     /// Takes new numbers of nodes for the same mix. Returns whether any price changed.
-    pub(super) fn reshape(&mut self, shapes: &BTreeMap<Shape, u32>) -> bool {
+    pub(super) fn reshape(&mut self, shapes: &BTreeMap<NodeShape, u32>) -> bool {
         let kinds = kinds(&self.mix, shapes, self.tuning.scarce);
         let changed = self.kinds != kinds;
         self.kinds = kinds;
@@ -90,25 +90,25 @@ impl Potential {
     }
 
     /// The number of a shape for the calls below; unknown shapes count as the first.
-    pub(super) fn kind(&self, shape: &Shape) -> u16 {
+    pub(super) fn kind(&self, shape: &NodeShape) -> u16 {
         self.kinds.binary_search_by(|k| k.0.cmp(shape)).unwrap_or(0) as u16
     }
 
     /// The potential of a node of a kind with that room (1/1000 GPU).
-    pub(super) fn of(&self, kind: u16, room: &Room, memo: &mut Memo) -> f64 {
+    pub(super) fn of(&self, kind: u16, room: &NodeRoom, memo: &mut Memo) -> f64 {
         let waste: f64 = room.gpu_slice().iter().map(|&g| self.piece.waste(g)).sum();
         self.roll.idle(room, memo) + self.tuning.piece * waste - self.price(kind, room)
     }
 
     /// The price of the node's idle GPUs by its shape.
-    fn price(&self, kind: u16, room: &Room) -> f64 {
+    fn price(&self, kind: u16, room: &NodeRoom) -> f64 {
         let scarce = self.kinds.get(usize::from(kind)).map_or(0.0, |k| k.1);
         scarce * f64::from(room.idle())
     }
 }
 
 /// The shapes in their order, each with the price of one of its idle GPUs.
-fn kinds(mix: &Mix, shapes: &BTreeMap<Shape, u32>, weight: f64) -> Vec<(Shape, f64)> {
+fn kinds(mix: &Mix, shapes: &BTreeMap<NodeShape, u32>, weight: f64) -> Vec<(NodeShape, f64)> {
     let prices = scarcity(mix, shapes).into_iter();
     prices
         .map(|(shape, price)| (shape, price * weight))

@@ -7,7 +7,7 @@
 //! 9000 (`the_last_large_places_cost_more_than_the_first`).
 
 use super::mix::Mix;
-use super::node::{Demand, Room, WHOLE};
+use super::node::{NodeRoom, PodDemand, WHOLE};
 use super::potential::Tuning;
 
 /// The most classes of large pods; a set of them is the bits of a word.
@@ -20,7 +20,7 @@ const LARGE: f64 = 8.0;
 /// is a word: bit c is set if one of class c is in it.
 #[derive(Clone, Debug)]
 pub(super) struct Reserve {
-    classes: Vec<(Demand, f64)>,
+    classes: Vec<(PodDemand, f64)>,
     open: Vec<i64>,
     idle: i64,
     mean: f64,
@@ -36,13 +36,13 @@ pub(super) struct Reserve {
 impl Reserve {
     /// For the heaviest classes of large pods in a mix; no node is counted yet.
     pub(super) fn new(mix: &Mix, tuning: &Tuning) -> Reserve {
-        let mut classes: Vec<(Demand, f64)> = mix
+        let mut classes: Vec<(PodDemand, f64)> = mix
             .classes()
             .iter()
             .filter(|(demand, _)| demand.gpus >= tuning.reserve_from && demand.milli == WHOLE)
             .copied()
             .collect();
-        let size = |c: &(Demand, f64)| c.1 * f64::from(c.0.gpus);
+        let size = |c: &(PodDemand, f64)| c.1 * f64::from(c.0.gpus);
         classes.sort_by(|a, b| size(b).total_cmp(&size(a)).then(a.0.cmp(&b.0)));
         classes.truncate(CLASSES_MAX);
         Reserve {
@@ -59,7 +59,7 @@ impl Reserve {
     }
 
     /// How many pods of a class a room with `whole` free GPUs takes.
-    fn places(demand: &Demand, room: &Room, whole: u8) -> u32 {
+    fn places(demand: &PodDemand, room: &NodeRoom, whole: u8) -> u32 {
         if whole < demand.gpus || !room.admits(demand) {
             return 0;
         }
@@ -70,7 +70,7 @@ impl Reserve {
     }
 
     /// Counts a node's room in (`sign` 1) or out (-1).
-    pub(super) fn count(&mut self, room: &Room, sign: i64) {
+    pub(super) fn count(&mut self, room: &NodeRoom, sign: i64) {
         let whole = room.whole();
         self.moved = true;
         self.idle += sign * i64::from(room.idle());
@@ -80,7 +80,7 @@ impl Reserve {
     }
 
     /// The places that are lost when a room changes from `before` to `after`.
-    pub(super) fn lost(&self, before: &Room, after: &Room) -> u32 {
+    pub(super) fn lost(&self, before: &NodeRoom, after: &NodeRoom) -> u32 {
         let whole_before = before.whole();
         if whole_before < self.from {
             return 0;

@@ -19,8 +19,8 @@ use resources::splitmix::SplitMix;
 
 use super::memo::Memo;
 use super::mix::Mix;
-use super::node::{Demand, MAX_GPUS, Room, WHOLE};
-use super::walk::{Ask, Walk};
+use super::node::{MAX_GPUS, NodeRoom, PodDemand, WHOLE};
+use super::walk::{CompactDemand, NodeGpuRoom};
 
 /// The one seed of this module. Any constant does; it is fixed so that equal input gives equal output.
 const SEED: u64 = 0x6d75_7374_6572_0001;
@@ -41,7 +41,7 @@ const MODELS: usize = 64;
 /// only positions that pass all filters. The data of one sequence is contiguous.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Rollout {
-    classes: Vec<Demand>,
+    classes: Vec<PodDemand>,
     /// Class numbers, `length` for each sequence.
     draws: Vec<u16>,
     length: usize,
@@ -50,7 +50,7 @@ pub(super) struct Rollout {
     /// How many sequences there are.
     count: usize,
     /// The request of each draw, as it is offered to a walk.
-    asks: Vec<Ask>,
+    asks: Vec<CompactDemand>,
     /// Bit sets, `filters` for each sequence: levels, then cores, then GPU pods, then models.
     sets: Vec<u32>,
     filters: usize,
@@ -80,7 +80,7 @@ impl Rollout {
         if mix.is_empty() || count == 0 {
             return Rollout::default();
         }
-        let mut order: Vec<(Demand, f64)> = mix.classes().to_vec();
+        let mut order: Vec<(PodDemand, f64)> = mix.classes().to_vec();
         order.sort_by_key(|(d, _)| (d.gpus, d.milli, d.models, d.cpu, d.mem));
         order.truncate(usize::from(u16::MAX));
         let mut stream = SplitMix::new(SEED);
@@ -104,7 +104,7 @@ impl Rollout {
                 draws[s * length + t] = c;
             }
         }
-        let classes: Vec<Demand> = order.into_iter().map(|(d, _)| d).collect();
+        let classes: Vec<PodDemand> = order.into_iter().map(|(d, _)| d).collect();
         let mut out = Rollout {
             classes,
             draws,
@@ -158,7 +158,7 @@ impl Rollout {
             }
         }
         let asks = self.draws.iter();
-        let asks = asks.map(|class| Ask::of(&self.classes[usize::from(*class)]));
+        let asks = asks.map(|class| CompactDemand::of(&self.classes[usize::from(*class)]));
         self.asks = asks.collect();
         self.sum_up();
     }
@@ -213,7 +213,7 @@ impl Rollout {
     }
 
     /// The highest GPU level that may still fit into the room.
-    fn level(&self, walk: &Walk) -> usize {
+    fn level(&self, walk: &NodeGpuRoom) -> usize {
         let level = match walk.whole() {
             0 => self.by_piece.get(usize::from(walk.largest())),
             whole => self.by_whole.get(whole),
@@ -223,9 +223,9 @@ impl Rollout {
 
     /// The start of a room's roll-out without what cannot change its result, and the GPU (1/1000)
     /// that stays idle in any case.
-    fn start(&self, room: &Room) -> (Walk, u32) {
+    fn start(&self, room: &NodeRoom) -> (NodeGpuRoom, u32) {
         let model = self.models.get(usize::from(room.model).min(MODELS - 1));
-        let mut walk = Walk::new(room.cpu, room.mem, model.copied().unwrap_or_default());
+        let mut walk = NodeGpuRoom::new(room.cpu, room.mem, model.copied().unwrap_or_default());
         let mut lost = 0;
         for &free in room.gpu_slice() {
             let used = self.filled.get(usize::from(free)).copied().unwrap_or(free);
@@ -240,7 +240,7 @@ impl Rollout {
     }
 
     /// Mean idle GPU (1/1000) once each sequence has been offered to the node, taking what fits.
-    pub(super) fn idle(&self, room: &Room, memo: &mut Memo) -> f64 {
+    pub(super) fn idle(&self, room: &NodeRoom, memo: &mut Memo) -> f64 {
         let (start, lost) = self.start(room);
         if start.idle == 0 || self.count == 0 {
             return f64::from(start.idle + lost);
@@ -250,7 +250,7 @@ impl Rollout {
     }
 
     /// The sum of what the sequences leave idle.
-    fn walk(&self, start: &Walk) -> u32 {
+    fn walk(&self, start: &NodeGpuRoom) -> u32 {
         let (level, cpu) = (self.level(start), self.levels + cores(start.cpu));
         let gpus = self.levels + CORES;
         let model = gpus + 1 + usize::from(start.model);
@@ -278,7 +278,7 @@ impl Rollout {
 
     /// As [`Rollout::idle`], without skipping anything.
     #[cfg(test)]
-    pub(super) fn idle_by_hand(&self, room: &Room) -> f64 {
+    pub(super) fn idle_by_hand(&self, room: &NodeRoom) -> f64 {
         let count = self.count;
         let mut sum = 0.0;
         for (number, seq) in self.draws.chunks_exact(self.length).enumerate() {

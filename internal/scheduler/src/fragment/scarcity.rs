@@ -4,25 +4,25 @@
 use std::collections::BTreeMap;
 
 use super::mix::Mix;
-use super::node::{Room, Shape};
+use super::node::{NodeRoom, NodeShape};
 
 /// A class's shapes are scarce if they have less than this part of all GPUs.
 const FEW: f64 = 0.5;
 
 /// For each shape the demand of the classes that need it, per 1 of its GPUs, if the mix requested
 /// as many GPUs as the cluster has.
-pub(super) fn scarcity(mix: &Mix, shapes: &BTreeMap<Shape, u32>) -> BTreeMap<Shape, f64> {
-    let gpus = |shape: &Shape, nodes: u32| f64::from(shape.gpus) * f64::from(nodes);
+pub(super) fn scarcity(mix: &Mix, shapes: &BTreeMap<NodeShape, u32>) -> BTreeMap<NodeShape, f64> {
+    let gpus = |shape: &NodeShape, nodes: u32| f64::from(shape.gpus) * f64::from(nodes);
     let all: f64 = shapes.iter().map(|(s, n)| gpus(s, *n)).sum();
     let mean = mix.mean_gpu();
-    let mut out: BTreeMap<Shape, f64> = shapes.keys().map(|s| (*s, 0.0)).collect();
+    let mut out: BTreeMap<NodeShape, f64> = shapes.keys().map(|s| (*s, 0.0)).collect();
     if mean <= 0.0 || all <= 0.0 {
         return out;
     }
     for (demand, weight) in mix.classes().iter().filter(|(d, _)| d.gpus > 0) {
-        let open: Vec<(&Shape, &u32)> = shapes
+        let open: Vec<(&NodeShape, &u32)> = shapes
             .iter()
-            .filter(|(shape, _)| Room::empty(shape).fits(demand))
+            .filter(|(shape, _)| NodeRoom::empty(shape).fits(demand))
             .collect();
         let room: f64 = open.iter().map(|(s, n)| gpus(s, **n)).sum();
         if room > 0.0 && room < FEW * all {

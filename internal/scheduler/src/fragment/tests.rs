@@ -25,8 +25,8 @@ const QUICK: Tuning = Tuning {
     quantum: 10.0,
 };
 
-fn pod(cpu: u32, gpus: u8, milli: u16) -> Demand {
-    Demand {
+fn pod(cpu: u32, gpus: u8, milli: u16) -> PodDemand {
+    PodDemand {
         cpu,
         mem: 1024,
         gpus,
@@ -35,8 +35,8 @@ fn pod(cpu: u32, gpus: u8, milli: u16) -> Demand {
     }
 }
 
-fn node(gpus: u8) -> Shape {
-    Shape {
+fn node(gpus: u8) -> NodeShape {
+    NodeShape {
         cpu: 96_000,
         mem: 400_000,
         gpus,
@@ -44,29 +44,29 @@ fn node(gpus: u8) -> Shape {
     }
 }
 
-fn mix_of(pods: &[(Demand, u64)]) -> Mix {
+fn mix_of(pods: &[(PodDemand, u64)]) -> Mix {
     Mix::from_counts(&pods.iter().copied().collect())
 }
 
 /// Nodes, and a chooser that knows them.
 struct Nodes {
-    chooser: Chooser,
-    sites: Vec<Site>,
+    chooser: NodeChooser,
+    sites: Vec<ChooserNode>,
 }
 
 impl Nodes {
     /// Empty nodes, their ranks in their order.
-    fn new(mix: &Mix, shapes: &[Shape], tuning: Tuning) -> Nodes {
-        let site = |(rank, shape): (usize, &Shape)| Site {
+    fn new(mix: &Mix, shapes: &[NodeShape], tuning: Tuning) -> Nodes {
+        let site = |(rank, shape): (usize, &NodeShape)| ChooserNode {
             shape: *shape,
-            room: Room::empty(shape),
+            room: NodeRoom::empty(shape),
             rank: rank as u32,
         };
         Nodes::at(mix, shapes.iter().enumerate().map(site).collect(), tuning)
     }
 
-    fn at(mix: &Mix, sites: Vec<Site>, tuning: Tuning) -> Nodes {
-        let mut chooser = Chooser::new(tuning);
+    fn at(mix: &Mix, sites: Vec<ChooserNode>, tuning: Tuning) -> Nodes {
+        let mut chooser = NodeChooser::new(tuning);
         for (at, site) in sites.iter().enumerate() {
             chooser.set(at, Some(*site));
         }
@@ -75,13 +75,13 @@ impl Nodes {
         Nodes { chooser, sites }
     }
 
-    fn choose(&mut self, demand: &Demand) -> Option<usize> {
+    fn choose(&mut self, demand: &PodDemand) -> Option<usize> {
         let sites = &self.sites;
         self.chooser
             .choose(demand, |at| sites[at].room.fits(demand))
     }
 
-    fn take(&mut self, at: usize, demand: &Demand) {
+    fn take(&mut self, at: usize, demand: &PodDemand) {
         let room = self.sites[at].room;
         let gpu = if demand.is_share() {
             let piece = self.chooser.piece(at, demand).expect("a GPU that has room");
@@ -95,7 +95,7 @@ impl Nodes {
     }
 
     /// Places pods one after another, as far as they fit.
-    fn fill(&mut self, pods: &[Demand]) -> Vec<Option<usize>> {
+    fn fill(&mut self, pods: &[PodDemand]) -> Vec<Option<usize>> {
         let mut out = Vec::new();
         for demand in pods {
             let at = self.choose(demand);
@@ -125,12 +125,12 @@ fn a_small_pod_leaves_the_node_of_eight_for_large_pods() {
 
 #[test]
 fn a_pod_for_any_model_leaves_the_scarce_model() {
-    let bound = Demand {
+    let bound = PodDemand {
         models: 1 << 1,
         ..pod(1000, 1, WHOLE)
     };
     let mix = mix_of(&[(bound, 5), (pod(1000, 1, WHOLE), 5)]);
-    let scarce = Shape {
+    let scarce = NodeShape {
         model: 1,
         ..node(4)
     };
@@ -188,9 +188,9 @@ fn a_piece_is_worth_what_packs_into_it() {
 
 #[test]
 fn a_roll_out_of_pods_that_fit_leaves_nothing_and_of_others_everything() {
-    let mut room = Room::empty(&node(2));
+    let mut room = NodeRoom::empty(&node(2));
     let shares = Rollout::new(&mix_of(&[(pod(100, 1, 500), 1)]), 8, 16, 16);
-    let idle = |roll: &Rollout, room: &Room| roll.idle(room, &mut Memo::default());
+    let idle = |roll: &Rollout, room: &NodeRoom| roll.idle(room, &mut Memo::default());
     assert_eq!(idle(&shares, &room), 0.0);
     let large = Rollout::new(&mix_of(&[(pod(100, 4, WHOLE), 1)]), 8, 16, 16);
     assert_eq!(idle(&large, &room), 2000.0);
@@ -200,11 +200,11 @@ fn a_roll_out_of_pods_that_fit_leaves_nothing_and_of_others_everything() {
 
 #[test]
 fn only_the_shapes_that_a_class_is_bound_to_are_scarce() {
-    let bound = Demand {
+    let bound = PodDemand {
         models: 1 << 1,
         ..pod(1000, 1, WHOLE)
     };
-    let rare = Shape {
+    let rare = NodeShape {
         model: 1,
         ..node(8)
     };
@@ -220,10 +220,10 @@ fn the_last_large_places_cost_more_than_the_first() {
     let mix = mix_of(&[(pod(8000, 8, WHOLE), 1), (pod(1000, 1, WHOLE), 300)]);
     let price = |nodes: usize| {
         let mut reserve = Reserve::new(&mix, &tuning);
-        let room = Room::empty(&node(8));
+        let room = NodeRoom::empty(&node(8));
         (0..nodes).for_each(|_| reserve.count(&room, 1));
         // The rest of the cluster has GPUs, but no place for 8.
-        (0..40).for_each(|_| reserve.count(&Room::empty(&node(4)), 1));
+        (0..40).for_each(|_| reserve.count(&NodeRoom::empty(&node(4)), 1));
         reserve.reprice();
         let after = room.after(&pod(1000, 1, WHOLE), 1);
         reserve.price(reserve.lost(&room, &after))
@@ -235,7 +235,7 @@ fn the_last_large_places_cost_more_than_the_first() {
 
 #[test]
 fn fragmentation_is_what_a_class_cannot_use() {
-    let mut room = Room::empty(&node(2));
+    let mut room = NodeRoom::empty(&node(2));
     room.free[0] = 300;
     let half = mix_of(&[(pod(1000, 1, 500), 1)]);
     assert_eq!(fragmentation(&half, &room), 300.0);
@@ -245,17 +245,18 @@ fn fragmentation_is_what_a_class_cannot_use() {
     assert_eq!(fragmentation(&large, &room), 1300.0);
 }
 
-fn shapes() -> impl Strategy<Value = Vec<Shape>> {
-    let one = (1u32..=96, 1u32..=64, 0u8..=8, 0u8..3).prop_map(|(cores, gib, gpus, model)| Shape {
-        cpu: cores * 1000,
-        mem: gib * 4096,
-        gpus,
-        model,
-    });
+fn shapes() -> impl Strategy<Value = Vec<NodeShape>> {
+    let one =
+        (1u32..=96, 1u32..=64, 0u8..=8, 0u8..3).prop_map(|(cores, gib, gpus, model)| NodeShape {
+            cpu: cores * 1000,
+            mem: gib * 4096,
+            gpus,
+            model,
+        });
     prop::collection::vec(one, 1..12)
 }
 
-fn demand() -> impl Strategy<Value = Demand> {
+fn demand() -> impl Strategy<Value = PodDemand> {
     let gpus = prop_oneof![
         Just((0u8, 0u16)),
         (1u16..1000).prop_map(|milli| (1, milli)),
@@ -263,7 +264,7 @@ fn demand() -> impl Strategy<Value = Demand> {
     ];
     let models = prop_oneof![3 => Just(ANY_MODEL), 1 => 1u64..8];
     (1u32..20_000, 1u32..40_000, gpus, models).prop_map(|(cpu, mem, (gpus, milli), models)| {
-        Demand {
+        PodDemand {
             cpu,
             mem,
             gpus,
@@ -273,7 +274,7 @@ fn demand() -> impl Strategy<Value = Demand> {
     })
 }
 
-fn demands(most: usize) -> impl Strategy<Value = Vec<Demand>> {
+fn demands(most: usize) -> impl Strategy<Value = Vec<PodDemand>> {
     // Few classes, many pods, as real workloads are.
     (
         prop::collection::vec(demand(), 1..6),
@@ -285,7 +286,7 @@ fn demands(most: usize) -> impl Strategy<Value = Vec<Demand>> {
         })
 }
 
-fn mix_from(pods: &[Demand]) -> Mix {
+fn mix_from(pods: &[PodDemand]) -> Mix {
     let mut counts = BTreeMap::new();
     for demand in pods {
         *counts.entry(*demand).or_insert(0) += 1;
@@ -340,14 +341,14 @@ proptest! {
         kept.chooser.set(0, None);
         kept.chooser.settle();
         for (at, shape) in shapes.iter().enumerate() {
-            kept.sites[at].room = Room::empty(shape);
+            kept.sites[at].room = NodeRoom::empty(shape);
             kept.chooser.set(at, Some(kept.sites[at]));
         }
         kept.chooser.expect(mix.clone());
         kept.chooser.settle();
         kept.fill(&pods);
         // Scores kept for a pod are shared with pods of the same size that admit other models.
-        let bound = |demand: &Demand| Demand { models: 0b101, ..*demand };
+        let bound = |demand: &PodDemand| PodDemand { models: 0b101, ..*demand };
         let all = pods.iter().chain(&then).flat_map(|demand| [*demand, bound(demand)]);
         for demand in &all.collect::<Vec<_>>() {
             let mut anew = Nodes::at(&mix, kept.sites.clone(), QUICK);
@@ -371,7 +372,7 @@ proptest! {
         let mut memo = Memo::default();
         for shape in &shapes {
             let kind = potential.kind(shape);
-            let mut room = Room::empty(shape);
+            let mut room = NodeRoom::empty(shape);
             for demand in &pods {
                 let value = potential.of(kind, &room, &mut memo);
                 let turned = room.canonical();
@@ -391,7 +392,7 @@ proptest! {
         let roll = Rollout::new(&mix_from(&pods), 12, 3, 20);
         let mut memo = Memo::default();
         for shape in &shapes {
-            let mut room = Room::empty(shape);
+            let mut room = NodeRoom::empty(shape);
             for demand in &before {
                 let idle = roll.idle(&room, &mut memo);
                 prop_assert!((idle - roll.idle_by_hand(&room)).abs() < 1e-6);

@@ -1,20 +1,20 @@
 //! One node's room while a sequence of pods is offered to it, in the form that is fastest to
 //! update. Module `rollout` chooses the pods.
 
-use super::node::{Demand, MAX_GPUS, WHOLE};
+use super::node::{MAX_GPUS, PodDemand, WHOLE};
 
 /// A pod's request without the models that it admits: as little data as possible.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Ask {
+pub(super) struct CompactDemand {
     cpu: u32,
     mem: u32,
     milli: u16,
     gpus: u8,
 }
 
-impl Ask {
-    pub(super) fn of(demand: &Demand) -> Ask {
-        Ask {
+impl CompactDemand {
+    pub(super) fn of(demand: &PodDemand) -> CompactDemand {
+        CompactDemand {
             cpu: demand.cpu,
             mem: demand.mem,
             milli: demand.milli,
@@ -26,7 +26,7 @@ impl Ask {
 /// A node's room: the number of wholly free GPUs, and the free parts of the started ones, the
 /// largest first. Equal rooms are equal values, whatever the numbering of the GPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Walk {
+pub(super) struct NodeGpuRoom {
     /// Free CPU in 1/1000 core.
     pub(super) cpu: u32,
     /// Free memory in MiB.
@@ -41,10 +41,10 @@ pub(super) struct Walk {
     part: [u16; MAX_GPUS],
 }
 
-impl Walk {
+impl NodeGpuRoom {
     /// A node with so much CPU, memory and no GPU.
-    pub(super) fn new(cpu: u32, mem: u32, model: u8) -> Walk {
-        Walk {
+    pub(super) fn new(cpu: u32, mem: u32, model: u8) -> NodeGpuRoom {
+        NodeGpuRoom {
             cpu,
             mem,
             idle: 0,
@@ -117,7 +117,7 @@ impl Walk {
 
     /// Takes a pod whose model is admissible, if it fits: a share on the tightest GPU.
     #[inline]
-    pub(super) fn offer(&mut self, ask: &Ask) -> bool {
+    pub(super) fn offer(&mut self, ask: &CompactDemand) -> bool {
         if ask.cpu > self.cpu || ask.mem > self.mem {
             return false;
         }

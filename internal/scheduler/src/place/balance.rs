@@ -18,16 +18,16 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use crate::class::ClassIx;
-use crate::fit::View;
+use crate::fit::ClassView;
 use crate::node::NodeIx;
 use crate::state::Scheduler;
 use crate::topology::{DomainIx, Level};
 
-use super::branch::{Batch, Branch};
+use super::branch::{Branch, MemberBatch};
 use super::pick;
-use super::run::Run;
-use super::scope::Scope;
-use super::slices::{Layers, Taken};
+use super::run::PlacementRun;
+use super::scope::PlacementScope;
+use super::slices::{AssignedPods, Layers};
 use super::spread::Item;
 
 /// The most steps that the search for the tightest set of domains may take. Beyond it, the largest
@@ -46,12 +46,17 @@ pub(super) struct Balance {
 }
 
 /// One place chosen for a set, and the index of the link before it.
-type Link = (usize, Option<usize>);
+type ChoiceLink = (usize, Option<usize>);
 
 impl Scheduler {
     /// Places a part's minimum in balance if its request prefers a level and asks for balance.
     /// Returns false, with nothing placed, if that is not possible.
-    pub(super) fn place_balanced(&mut self, branch: &Branch, scope: Scope, run: &mut Run) -> bool {
+    pub(super) fn place_balanced(
+        &mut self,
+        branch: &Branch,
+        scope: PlacementScope,
+        run: &mut PlacementRun,
+    ) -> bool {
         let wish = &branch.wish;
         let (true, None, Some(level)) = (wish.balanced, wish.required, wish.preferred) else {
             return false;
@@ -74,7 +79,13 @@ impl Scheduler {
         true
     }
 
-    fn balance_leaf(&mut self, branch: &Branch, scope: Scope, level: Level, run: &mut Run) -> bool {
+    fn balance_leaf(
+        &mut self,
+        branch: &Branch,
+        scope: PlacementScope,
+        level: Level,
+        run: &mut PlacementRun,
+    ) -> bool {
         let Some(batch) = only_batch(branch) else {
             return false;
         };
@@ -93,9 +104,9 @@ impl Scheduler {
     fn balance_parts(
         &mut self,
         branch: &Branch,
-        scope: Scope,
+        scope: PlacementScope,
         level: Level,
-        run: &mut Run,
+        run: &mut PlacementRun,
     ) -> bool {
         let plain = |child: &Branch| {
             let wish = &child.wish;
@@ -104,12 +115,12 @@ impl Scheduler {
         if !branch.own.is_empty() || !branch.children.iter().all(plain) {
             return false;
         }
-        let batches: Option<Vec<(&Branch, &Batch)>> = branch
+        let batches: Option<Vec<(&Branch, &MemberBatch)>> = branch
             .children
             .iter()
             .map(|child| Some((child, only_batch(child)?)))
             .collect();
-        let largest = |batches: &Vec<(&Branch, &Batch)>| {
+        let largest = |batches: &Vec<(&Branch, &MemberBatch)>| {
             let counts = batches.iter().enumerate();
             counts
                 .max_by_key(|(at, (_, batch))| (batch.pods.len(), Reverse(*at)))
@@ -130,7 +141,7 @@ impl Scheduler {
         };
         let inside = self.nodes_of(balance);
         let mut last = inside.first().copied();
-        let inter_pod = |batch: &Batch| {
+        let inter_pod = |batch: &MemberBatch| {
             let first = batch.pods.first();
             first.is_some_and(|pod| self.has_inter_pod_rules(batch.class, pod))
         };
@@ -163,10 +174,10 @@ impl Scheduler {
 
     fn take_balanced(
         &mut self,
-        batch: &Batch,
+        batch: &MemberBatch,
         balance: &Balance,
         layers: &Layers,
-        run: &mut Run,
+        run: &mut PlacementRun,
     ) -> bool {
         let inter_pod = batch
             .pods
@@ -211,7 +222,7 @@ impl Scheduler {
         &self,
         class: ClassIx,
         pods: u64,
-        scope: Scope,
+        scope: PlacementScope,
         level: Level,
         layers: &Layers,
     ) -> Vec<Balance> {
@@ -225,13 +236,13 @@ impl Scheduler {
         let mut groups: BTreeMap<Option<DomainIx>, Vec<Item>> = BTreeMap::new();
         for place in self.at_level(scope, level) {
             let (item, parent) = match place {
-                Scope::Domain(at) => (Item::Domain(at), self.topology.domain(at).parent),
-                Scope::Host(at) => (Item::Node(at), self.topology.home(at)),
-                Scope::All => continue,
+                PlacementScope::Domain(at) => (Item::Domain(at), self.topology.domain(at).parent),
+                PlacementScope::Host(at) => (Item::Node(at), self.topology.narrowest_domain(at)),
+                PlacementScope::All => continue,
             };
             groups.entry(parent).or_default().push(item);
         }
-        let taken = Taken::new();
+        let taken = AssignedPods::new();
         let slices = |item: Item| self.whole(view, item, layers, &taken) / size;
         let mut found: Vec<(u32, Balance)> = Vec::new();
         for group in groups.into_values() {
@@ -300,7 +311,7 @@ impl Scheduler {
         let mut places: Vec<(Item, u64)> = chosen.into_iter().map(|at| places[at]).collect();
         let mut extra = count.checked_sub(balance.least * places.len() as u64)?;
         places.sort_by_key(|(item, room)| (Reverse(*room), self.place_of(*item)));
-        let mut taken = Taken::new();
+        let mut taken = AssignedPods::new();
         for (item, room) in places {
             let more = room.checked_sub(balance.least)?.min(extra);
             extra -= more;
@@ -321,11 +332,11 @@ impl Scheduler {
     /// Below a slice the smallest places are filled first, so that the larger ones stay free.
     fn fill_small(
         &self,
-        view: &View,
+        view: &ClassView,
         item: Item,
         n: u64,
         layers: &Layers,
-        taken: &mut Taken,
+        taken: &mut AssignedPods,
     ) -> bool {
         if !layers.is_empty() || matches!(item, Item::Node(_)) {
             return self.split(view, item, n, layers, taken);
@@ -345,7 +356,7 @@ impl Scheduler {
 }
 
 /// The batch of required pods, if the part has exactly one and needs nothing else.
-fn only_batch(branch: &Branch) -> Option<&Batch> {
+fn only_batch(branch: &Branch) -> Option<&MemberBatch> {
     match branch.own.required.as_slice() {
         [batch] if branch.own.needed == 0 && branch.children.is_empty() => Some(batch),
         _ => None,
@@ -411,7 +422,7 @@ fn tightest_set(rooms: &[u64], count: u64) -> Option<Vec<usize>> {
         return Some(chosen.into_iter().map(|(at, _)| at).collect());
     }
     // For each set size: the sums that sets of that size hold, with the last link of one such set.
-    let mut links: Vec<Link> = Vec::new();
+    let mut links: Vec<ChoiceLink> = Vec::new();
     let mut sets: Vec<BTreeMap<u64, Option<usize>>> = vec![BTreeMap::new(); few + 1];
     sets[0].insert(0, None);
     for (at, room) in rooms.iter().enumerate().filter(|(_, room)| **room > 0) {

@@ -12,24 +12,24 @@ use crate::pod::PodKey;
 use crate::report::Obstacle;
 use crate::resource::{CPU, GPU, MEMORY};
 use crate::state::Scheduler;
-use crate::topology::{Request, Wish};
+use crate::topology::{LevelRequest, TopologyRequest};
 
 /// Waiting members of one class, in rank order.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Batch {
+pub(super) struct MemberBatch {
     pub(super) class: ClassIx,
     pub(super) pods: Vec<PodKey>,
 }
 
 /// The pods to place: all required ones, then `needed` of the others, then as many more as fit.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Wanted {
-    pub(super) required: Vec<Batch>,
-    pub(super) others: Vec<Batch>,
+pub(super) struct PodsToPlace {
+    pub(super) required: Vec<MemberBatch>,
+    pub(super) others: Vec<MemberBatch>,
     pub(super) needed: usize,
 }
 
-impl Wanted {
+impl PodsToPlace {
     pub(super) fn is_empty(&self) -> bool {
         self.required.is_empty() && self.others.is_empty()
     }
@@ -42,13 +42,13 @@ pub(super) struct Branch {
     pub(super) id: usize,
     /// Its name in reports; empty for the gang.
     pub(super) label: String,
-    pub(super) wish: Wish,
+    pub(super) wish: LevelRequest,
     /// True if the gang cannot start without this part.
     pub(super) must: bool,
     pub(super) children: Vec<Branch>,
     /// How many optional children must start, besides those that must.
     pub(super) quorum: usize,
-    pub(super) own: Wanted,
+    pub(super) own: PodsToPlace,
     /// How many pods of this branch, at any depth, must be placed.
     pub(super) least: usize,
     /// The nodes of its running members, with the number of members on each.
@@ -86,7 +86,7 @@ impl Branch {
 }
 
 /// A waiting member, as the tree's builder reads it.
-struct Member<'a> {
+struct WaitingMember<'a> {
     key: &'a PodKey,
     class: ClassIx,
     required: bool,
@@ -114,8 +114,8 @@ impl Scheduler {
         let by_task = !by_part && gang.hinted > 0;
         // Pods by the part or task that they are placed with; the key of the gang's own pods is
         // `None`.
-        let mut leaves: BTreeMap<Option<Arc<str>>, Vec<Member>> = BTreeMap::new();
-        let mut requests: BTreeMap<Arc<str>, (Request, Option<Arc<str>>)> = BTreeMap::new();
+        let mut leaves: BTreeMap<Option<Arc<str>>, Vec<WaitingMember>> = BTreeMap::new();
+        let mut requests: BTreeMap<Arc<str>, (TopologyRequest, Option<Arc<str>>)> = BTreeMap::new();
         for (_, name) in &gang.pending {
             let Some(pod) = self.pods.get(name) else {
                 continue;
@@ -143,14 +143,14 @@ impl Scheduler {
                     .entry(pod.task.clone())
                     .or_insert_with(|| (hints.request.clone(), hints.together.clone()));
             }
-            leaves.entry(leaf).or_default().push(Member {
+            leaves.entry(leaf).or_default().push(WaitingMember {
                 key: name,
                 class: pod.class,
                 required,
                 rank: hints.and_then(|hints| hints.rank),
             });
         }
-        let resolve = |request: &Request| {
+        let resolve = |request: &TopologyRequest| {
             request
                 .resolve(&self.topology)
                 .map_err(|problem| wrong(&problem.to_string()))
@@ -198,7 +198,7 @@ impl Scheduler {
         } else if by_task {
             self.add_tasks(gang, &mut root, &mut leaves, &requests, &resolve)?;
         }
-        let rest: Vec<Member> = leaves.into_values().flatten().collect();
+        let rest: Vec<WaitingMember> = leaves.into_values().flatten().collect();
         let promised: usize = root.children.iter().map(|child| child.least).sum();
         let open = root
             .children
@@ -238,13 +238,13 @@ impl Scheduler {
         let mut pods: Vec<PodKey> = gang.pending.iter().map(|(_, name)| name.clone()).collect();
         let rest = pods.split_off(least.min(pods.len()));
         let needed = least - pods.len();
-        let batch = |pods: Vec<PodKey>| (!pods.is_empty()).then_some(Batch { class, pods });
+        let batch = |pods: Vec<PodKey>| (!pods.is_empty()).then_some(MemberBatch { class, pods });
         Ok(Branch {
             wish: wish.unwrap_or_default(),
             must: true,
             least,
             on: gang.nodes.iter().map(|(at, n)| (*at, *n)).collect(),
-            own: Wanted {
+            own: PodsToPlace {
                 required: batch(pods).into_iter().collect(),
                 others: batch(rest).into_iter().collect(),
                 needed,
@@ -257,9 +257,9 @@ impl Scheduler {
         &self,
         gang: &Gang,
         part: &crate::topology::SubGroup,
-        leaves: &mut BTreeMap<Option<Arc<str>>, Vec<Member>>,
+        leaves: &mut BTreeMap<Option<Arc<str>>, Vec<WaitingMember>>,
         on: &BTreeMap<Arc<str>, BTreeMap<NodeIx, usize>>,
-        resolve: &impl Fn(&Request) -> Result<Wish, Obstacle>,
+        resolve: &impl Fn(&TopologyRequest) -> Result<LevelRequest, Obstacle>,
     ) -> Result<Branch, Obstacle> {
         let needed = part.minimum.saturating_sub(gang.part(&part.name).have());
         let members = leaves.remove(&Some(part.name.clone())).unwrap_or_default();
@@ -291,9 +291,9 @@ impl Scheduler {
         &self,
         gang: &Gang,
         root: &mut Branch,
-        leaves: &mut BTreeMap<Option<Arc<str>>, Vec<Member>>,
-        requests: &BTreeMap<Arc<str>, (Request, Option<Arc<str>>)>,
-        resolve: &impl Fn(&Request) -> Result<Wish, Obstacle>,
+        leaves: &mut BTreeMap<Option<Arc<str>>, Vec<WaitingMember>>,
+        requests: &BTreeMap<Arc<str>, (TopologyRequest, Option<Arc<str>>)>,
+        resolve: &impl Fn(&TopologyRequest) -> Result<LevelRequest, Obstacle>,
     ) -> Result<(), Obstacle> {
         let on = self.parts_on(gang, |pod| Some(pod.task.clone()));
         let every = root.least >= gang.total.pending;
@@ -361,7 +361,7 @@ impl Scheduler {
         on
     }
 
-    fn wanted(&self, mut members: Vec<Member>, mut needed: usize) -> Wanted {
+    fn wanted(&self, mut members: Vec<WaitingMember>, mut needed: usize) -> PodsToPlace {
         if members.iter().any(|member| member.rank.is_some()) {
             members.sort_by_key(|member| member.rank.unwrap_or(u64::MAX));
         }
@@ -391,7 +391,7 @@ impl Scheduler {
                 .or_default()
                 .push(member.key.clone());
         }
-        Wanted {
+        PodsToPlace {
             required: self.batches(required),
             others: self.batches(others),
             needed,
@@ -400,11 +400,11 @@ impl Scheduler {
 
     /// The hardest batch to place first. The class's number is no criterion: it depends on event
     /// order.
-    fn batches(&self, by_class: BTreeMap<ClassIx, Vec<PodKey>>) -> Vec<Batch> {
-        let mut batches: Vec<Batch> = by_class
+    fn batches(&self, by_class: BTreeMap<ClassIx, Vec<PodKey>>) -> Vec<MemberBatch> {
+        let mut batches: Vec<MemberBatch> = by_class
             .into_iter()
             .filter(|(_, pods)| !pods.is_empty())
-            .map(|(class, pods)| Batch { class, pods })
+            .map(|(class, pods)| MemberBatch { class, pods })
             .collect();
         if batches.len() > 1 {
             batches.sort_by_cached_key(|batch| {

@@ -5,20 +5,24 @@
 use std::collections::BTreeMap;
 
 use crate::class::ClassIx;
-use crate::gang::{GangKey, Spec};
+use crate::gang::{GangKey, GangSpec};
 use crate::report::Obstacle;
 use crate::state::Scheduler;
 
 use super::branch::Branch;
-use super::run::Run;
-use super::scope::Scope;
+use super::run::PlacementRun;
+use super::scope::PlacementScope;
 
 /// The message for pods whose GPU annotations cannot be read.
 const UNREADABLE: &str = "a member's GPU annotations cannot be read (muster.io/gpu-fraction is above 0 and at most 1, muster.io/gpu-memory in MiB, one of both; muster.io/gpu-model is a product's name or several, muster.io/gpu-min-memory MiB or a quantity, muster.io/gpu-min-compute and muster.io/gpu-min-driver versions)";
 
 impl Scheduler {
     /// Refuses the gang if the free capacity of all nodes together is too small for its minimum.
-    pub(super) fn check_total_room(&mut self, root: &Branch, run: &Run) -> Result<(), Obstacle> {
+    pub(super) fn check_total_room(
+        &mut self,
+        root: &Branch,
+        run: &PlacementRun,
+    ) -> Result<(), Obstacle> {
         let (mut needs, mut wants) = (BTreeMap::new(), BTreeMap::new());
         root.needs(&mut needs);
         root.wants(&mut wants);
@@ -28,7 +32,7 @@ impl Scheduler {
         let mut possible = run.have;
         let mut worst: Option<(ClassIx, usize)> = None;
         for (class, need) in &needs {
-            let room = self.room(*class, Scope::All);
+            let room = self.room(*class, PlacementScope::All);
             let room = usize::try_from(room).unwrap_or(usize::MAX);
             possible += room.min(*need);
             if room < *need {
@@ -48,7 +52,7 @@ impl Scheduler {
     /// Like `check_total_room`, for a gang whose waiting members are all of one class; reads none of them.
     pub(super) fn check_total_room_uniform(&mut self, key: &GangKey) -> Option<Obstacle> {
         let gang = self.gangs.get(key)?;
-        let asks = |spec: &Spec| !spec.shape.request.is_free();
+        let asks = |spec: &GangSpec| !spec.shape.request.is_free();
         let class = gang
             .only_kind()
             .filter(|_| !gang.spec.as_ref().is_some_and(asks))?;
@@ -58,7 +62,7 @@ impl Scheduler {
         }
         let have = gang.total.have();
         let need = gang.minimum(key).saturating_sub(have);
-        let room = usize::try_from(self.room(class, Scope::All)).unwrap_or(usize::MAX);
+        let room = usize::try_from(self.room(class, PlacementScope::All)).unwrap_or(usize::MAX);
         (room < need).then(|| self.no_room(class, need - room, have + room))
     }
 
@@ -71,10 +75,10 @@ impl Scheduler {
     pub(super) fn holds_in_all(
         &self,
         branch: &Branch,
-        place: Scope,
+        place: PlacementScope,
         wants: &BTreeMap<ClassIx, usize>,
         least: u64,
-        room_of: &impl Fn(&ClassIx, Scope) -> u64,
+        room_of: &impl Fn(&ClassIx, PlacementScope) -> u64,
     ) -> bool {
         if branch.children.is_empty() && branch.own.needed == 0 {
             return true;

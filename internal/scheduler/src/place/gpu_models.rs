@@ -17,12 +17,12 @@ use std::collections::BTreeMap;
 use crate::class::ClassIx;
 use crate::queue::Payer;
 use crate::report::Obstacle;
-use crate::resource::{GPU, Set, each};
+use crate::resource::{GPU, ResourceSet, each};
 use crate::state::Scheduler;
 
-use super::branch::{Batch, Branch};
-use super::run::Run;
-use super::scope::Scope;
+use super::branch::{Branch, MemberBatch};
+use super::run::PlacementRun;
+use super::scope::PlacementScope;
 
 /// The most models that are tried for one gang.
 const MODELS_MAX: usize = 16;
@@ -43,8 +43,8 @@ impl Scheduler {
         root.wants(&mut wants);
         let on_gpus = |class: &&ClassIx| self.classes.get(**class).demand().get(GPU) > 0;
         let classes: Vec<ClassIx> = wants.keys().filter(on_gpus).copied().collect();
-        let all: Vec<Set> = self.kinds.keys().copied().collect();
-        let mut open: BTreeMap<ClassIx, BTreeMap<Set, ClassIx>> = BTreeMap::new();
+        let all: Vec<ResourceSet> = self.kinds.keys().copied().collect();
+        let mut open: BTreeMap<ClassIx, BTreeMap<ResourceSet, ClassIx>> = BTreeMap::new();
         for class in &classes {
             for kind in &all {
                 let there = self.classes.of_kind(*class, *kind);
@@ -82,7 +82,7 @@ impl Scheduler {
 
     fn rank(
         &mut self,
-        kind: Set,
+        kind: ResourceSet,
         root: &Branch,
         payer: Payer,
         needs: &BTreeMap<ClassIx, usize>,
@@ -91,7 +91,7 @@ impl Scheduler {
         let (mut short, mut left) = (0, 0);
         for (class, at) in there {
             let need = needs.get(class).copied().unwrap_or(0);
-            let room = self.room(*at, Scope::All);
+            let room = self.room(*at, PlacementScope::All);
             let demand = self.classes.get(*at).demand();
             let (allowed, _) = self.queues.allows(payer, demand, |ix| self.idle(ix));
             let fits = room.min(u64::from(allowed));
@@ -113,7 +113,7 @@ impl Scheduler {
         &mut self,
         root: &Branch,
         roots: &[Branch],
-        run: &mut Run,
+        run: &mut PlacementRun,
     ) -> Result<Option<Obstacle>, Obstacle> {
         // If all models together have too little room, no single model has enough.
         self.check_total_room(root, run)?;
@@ -177,7 +177,7 @@ fn moved(branch: &Branch, there: &BTreeMap<ClassIx, ClassIx>) -> Branch {
     branch
 }
 
-fn move_batch(batch: &mut Batch, there: &BTreeMap<ClassIx, ClassIx>) {
+fn move_batch(batch: &mut MemberBatch, there: &BTreeMap<ClassIx, ClassIx>) {
     if let Some(class) = there.get(&batch.class) {
         batch.class = *class;
     }

@@ -15,15 +15,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::class::ClassIx;
-use crate::filter::neighbours::{self, DomainTerm, On, PodRules, Spread};
+use crate::filter::neighbours::{self, DomainTerm, On, PodRules, SpreadConstraint};
 use crate::filter::{self, Exclusion};
 use crate::labels::Labels;
 use crate::node::NodeIx;
 use crate::pod::PodKey;
 use crate::state::Scheduler;
 
-use super::run::{Run, Stop};
-use super::scope::Scope;
+use super::run::{PlacementRun, Stop};
+use super::scope::PlacementScope;
 
 /// The number of counted terms above which terms that no class uses are dropped.
 const TERMS_MAX: usize = 512;
@@ -31,7 +31,7 @@ const TERMS_MAX: usize = 512;
 const SPREAD_POINTS: i64 = 10;
 
 /// The values of one node label that are allowed, or forbidden.
-struct Rule {
+struct LabelRule {
     key: String,
     exclusion: Exclusion,
     values: BTreeSet<String>,
@@ -41,8 +41,8 @@ struct Rule {
 
 /// The rules and scores for one pod at this moment.
 #[derive(Default)]
-struct Verdict {
-    rules: Vec<Rule>,
+struct AffinityVerdict {
+    rules: Vec<LabelRule>,
     /// The points of each label's values.
     points: Vec<(String, BTreeMap<String, i64>)>,
 }
@@ -69,8 +69,8 @@ impl Scheduler {
         &mut self,
         class: ClassIx,
         pods: &[PodKey],
-        scope: Scope,
-        run: &mut Run,
+        scope: PlacementScope,
+        run: &mut PlacementRun,
     ) -> (usize, Option<Stop>) {
         let pod_rules = self
             .classes
@@ -110,12 +110,12 @@ impl Scheduler {
         class: ClassIx,
         pod: &PodKey,
         pod_rules: &PodRules,
-        scope: Scope,
-        run: &Run,
+        scope: PlacementScope,
+        run: &PlacementRun,
     ) -> Result<NodeIx, BTreeMap<Exclusion, usize>> {
         let labels = self.pods.get(pod).map(|pod| pod.labels.map());
         let labels = labels.unwrap_or_default();
-        let verdict = self.judge(class, pod_rules, pod, &labels);
+        let verdict = self.assess(class, pod_rules, pod, &labels);
         let mut exclusions: BTreeMap<Exclusion, usize> = BTreeMap::new();
         let Some(view) = self.views.get(&class) else {
             return Err(exclusions);
@@ -125,9 +125,9 @@ impl Scheduler {
         let mut best: Option<(i64, i64, bool, NodeIx)> = None;
         for (key, at) in view.with_room() {
             let inside = match scope {
-                Scope::All => true,
-                Scope::Domain(outer) => self.topology.holds(outer, at),
-                Scope::Host(host) => host == at,
+                PlacementScope::All => true,
+                PlacementScope::Domain(outer) => self.topology.holds(outer, at),
+                PlacementScope::Host(host) => host == at,
             };
             if !inside {
                 continue;
@@ -157,15 +157,15 @@ impl Scheduler {
         best.map(|(.., at)| at).ok_or(exclusions)
     }
 
-    fn judge(
+    fn assess(
         &self,
         class: ClassIx,
         pod_rules: &PodRules,
         pod: &PodKey,
         labels: &BTreeMap<String, String>,
-    ) -> Verdict {
+    ) -> AffinityVerdict {
         let no_pods = On::new();
-        let mut verdict = Verdict::default();
+        let mut verdict = AffinityVerdict::default();
         let on = |near: &DomainTerm| self.neighbours.on(&near.term).unwrap_or(&no_pods);
         let own = |near: &DomainTerm| {
             let term = pod_rules.terms.get(&near.term);
@@ -258,16 +258,17 @@ impl Scheduler {
         &self,
         class: ClassIx,
         pod_rules: &PodRules,
-        spread: &Spread,
+        spread: &SpreadConstraint,
         on: &On,
     ) -> BTreeMap<String, u32> {
         let facts = self.classes.get(class);
-        let hard: Vec<&Spread> = pod_rules.spread.iter().filter(|s| s.hard).collect();
+        let hard: Vec<&SpreadConstraint> = pod_rules.spread.iter().filter(|s| s.hard).collect();
         let mut counts: BTreeMap<String, u32> = BTreeMap::new();
         for at in self.node_index.values() {
             let node = &self.nodes[*at];
             let Some(offer) = &node.offer else { continue };
-            let value = |spread: &Spread| neighbours::value(node, offer, &spread.near.key);
+            let value =
+                |spread: &SpreadConstraint| neighbours::value(node, offer, &spread.near.key);
             let Some(own) = value(spread) else { continue };
             if hard.iter().any(|other| value(other).is_none())
                 || (spread.selected_only && !filter::selected(facts, node, offer))
@@ -310,7 +311,12 @@ impl Scheduler {
         values
     }
 
-    fn exclusion(&self, verdict: &Verdict, pod_rules: &PodRules, at: NodeIx) -> Option<Exclusion> {
+    fn exclusion(
+        &self,
+        verdict: &AffinityVerdict,
+        pod_rules: &PodRules,
+        at: NodeIx,
+    ) -> Option<Exclusion> {
         if !pod_rules.ports.is_empty() && !self.neighbours.free_ports(at, &pod_rules.ports) {
             return Some(Exclusion::Ports);
         }
@@ -322,7 +328,7 @@ impl Scheduler {
         closed.map(|rule| rule.exclusion)
     }
 
-    fn points(&self, verdict: &Verdict, at: NodeIx) -> i64 {
+    fn points(&self, verdict: &AffinityVerdict, at: NodeIx) -> i64 {
         let all = verdict.points.iter().filter_map(|(key, points)| {
             let value = self.value_of(at, key)?;
             points.get(value)
@@ -334,7 +340,7 @@ impl Scheduler {
     fn count_terms(&mut self, pod_rules: &PodRules) {
         if self.neighbours.len() > TERMS_MAX {
             let classes = &self.classes;
-            self.neighbours.forget(|text| classes.asks_about(text));
+            self.neighbours.forget(|text| classes.uses_term(text));
         }
         for (text, term) in &pod_rules.terms {
             if self.neighbours.knows(text) {
@@ -391,7 +397,7 @@ impl Scheduler {
     }
 }
 
-impl Verdict {
+impl AffinityVerdict {
     fn close(
         &mut self,
         key: &str,
@@ -399,7 +405,7 @@ impl Verdict {
         values: impl Iterator<Item = String>,
         only: bool,
     ) {
-        self.rules.push(Rule {
+        self.rules.push(LabelRule {
             key: key.to_owned(),
             exclusion,
             values: values.collect(),

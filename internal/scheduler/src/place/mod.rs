@@ -35,7 +35,7 @@ use crate::queue::Admission;
 use crate::report::Obstacle;
 use crate::state::Scheduler;
 
-use run::Run;
+use run::PlacementRun;
 
 pub(crate) use requeue::BlockedAnswer;
 
@@ -150,7 +150,7 @@ impl Scheduler {
             Ok(root) => root,
             Err(obstacle) => return Attempt::Blocked(obstacle),
         };
-        let mut run = Run::new(gang, payer, key.lone, beyond);
+        let mut run = PlacementRun::new(gang, payer, key.lone, beyond);
         let placed = match self.by_gpu_model(&root, payer) {
             Some(roots) => self.place_by_gpu_model(&root, &roots, &mut run),
             None => self.place(&root, &mut run),

@@ -11,7 +11,7 @@
 
 use std::sync::Arc;
 
-use resources::report::{PlacementReport, Verdict};
+use resources::report::{PlacementReport, WaitReason};
 
 use crate::class::ClassIx;
 use crate::gang::GangKey;
@@ -59,12 +59,12 @@ impl BlockedAnswer {
 
     /// True if a queue's limit was the reason.
     pub(crate) fn over_quota(&self) -> bool {
-        self.obstacle.verdict == Verdict::QuotaExceeded
+        self.obstacle.verdict == WaitReason::QuotaExceeded
     }
 
     /// True if the gang waits because it would delay the gang that room is reserved for.
     pub(crate) fn waits_behind(&self) -> bool {
-        self.obstacle.verdict == Verdict::Waiting
+        self.obstacle.verdict == WaitReason::Waiting
     }
 
     /// The classes that lack room.

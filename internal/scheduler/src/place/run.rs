@@ -6,14 +6,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::class::ClassIx;
 use crate::gang::{Gang, GangKey};
 use crate::node::NodeIx;
-use crate::pod::{PodKey, Stage};
-use crate::queue::{Bound, Payer};
+use crate::pod::{PodKey, PodStage};
+use crate::queue::{LimitingRule, Payer};
 use crate::report::Obstacle;
 use crate::resource::Demand;
 use crate::state::Scheduler;
 
 use super::Placement;
-use super::scope::Scope;
+use super::scope::PlacementScope;
 
 /// Why the placement of some pods ended early.
 #[derive(Clone, Debug)]
@@ -21,7 +21,7 @@ pub(super) enum Stop {
     /// The queue's bound allows no more.
     Queue {
         class: ClassIx,
-        bound: Bound,
+        bound: LimitingRule,
         missing: usize,
         possible: usize,
     },
@@ -68,7 +68,7 @@ impl Stop {
 
 /// The state of one attempt.
 #[derive(Debug)]
-pub(super) struct Run {
+pub(super) struct PlacementRun {
     pub(super) payer: Payer,
     /// Nodes with members of the gang: the next member tries them first.
     pub(super) own: BTreeSet<NodeIx>,
@@ -76,7 +76,7 @@ pub(super) struct Run {
     /// Members that were placed before the attempt.
     pub(super) have: usize,
     /// The scope in which each branch was placed; members beyond its minimum are placed by it.
-    pub(super) scopes: BTreeMap<usize, Scope>,
+    pub(super) scopes: BTreeMap<usize, PlacementScope>,
     /// The gang is a single pod without a PodGroup.
     pub(super) lone: bool,
     /// The number of waiting members.
@@ -85,9 +85,9 @@ pub(super) struct Run {
     pub(super) beyond: usize,
 }
 
-impl Run {
-    pub(super) fn new(gang: &Gang, payer: Payer, lone: bool, beyond: usize) -> Run {
-        Run {
+impl PlacementRun {
+    pub(super) fn new(gang: &Gang, payer: Payer, lone: bool, beyond: usize) -> PlacementRun {
+        PlacementRun {
             payer,
             own: gang.nodes.keys().copied().collect(),
             placed: Vec::new(),
@@ -102,7 +102,11 @@ impl Run {
 
 impl Scheduler {
     /// How many more pods of a demand the queue may take, and the bound that allows no more.
-    pub(super) fn allowance(&self, run: &Run, demand: &Demand) -> (usize, Option<Bound>) {
+    pub(super) fn allowance(
+        &self,
+        run: &PlacementRun,
+        demand: &Demand,
+    ) -> (usize, Option<LimitingRule>) {
         let (allowed, bound) = self.queues.allows(run.payer, demand, |ix| self.idle(ix));
         (allowed as usize, bound)
     }
@@ -114,7 +118,7 @@ impl Scheduler {
         class: ClassIx,
         pods: &[PodKey],
         picks: &[(NodeIx, u64)],
-        run: &mut Run,
+        run: &mut PlacementRun,
     ) {
         let mut rest = pods;
         for (at, count) in picks {
@@ -146,14 +150,14 @@ impl Scheduler {
     }
 
     /// Undoes all placements after the first `to`.
-    pub(super) fn undo_placements(&mut self, run: &mut Run, to: usize) {
+    pub(super) fn undo_placements(&mut self, run: &mut PlacementRun, to: usize) {
         // Undoing a trial frees nothing that other gangs could not have used before.
         let releases = self.releases;
         self.give_back(run, to);
         self.releases = releases;
     }
 
-    fn give_back(&mut self, run: &mut Run, to: usize) {
+    fn give_back(&mut self, run: &mut PlacementRun, to: usize) {
         while run.placed.len() > to {
             let Some(placement) = run.placed.pop() else {
                 return;
@@ -167,7 +171,7 @@ impl Scheduler {
     }
 
     /// The obstacle to report for an attempt that ended with this stop.
-    pub(super) fn obstacle(&mut self, stop: Stop, run: &Run) -> Obstacle {
+    pub(super) fn obstacle(&mut self, stop: Stop, run: &PlacementRun) -> Obstacle {
         match stop {
             Stop::Queue {
                 class,
@@ -204,10 +208,10 @@ impl Scheduler {
                 continue;
             };
             let part = pod.part.clone();
-            gang.count(&placement.pod, &pod.task, Stage::Pending, false);
+            gang.count(&placement.pod, &pod.task, PodStage::Pending, false);
             gang.count_kind(pod.class, false);
             gang.count(&placement.pod, &pod.task, stage, true);
-            gang.count_part(part.as_ref(), Stage::Pending, false);
+            gang.count_part(part.as_ref(), PodStage::Pending, false);
             gang.count_part(part.as_ref(), stage, true);
             gang.count_node(placement.node, true);
             let class = self.classes.get(placement.class);
@@ -223,13 +227,13 @@ impl Scheduler {
                 self.queues.request(payer.queue, class.demand(), -1);
                 self.queues.request(payer.queue, &take.demand, 1);
             }
-            if stage == Stage::Pipelined {
+            if stage == PodStage::Pipelined {
                 self.nodes[placement.node].count_nominated(&take, &placement.devices, true);
             }
             pod.stage = stage;
             pod.node = Some(placement.node);
             pod.devices = placement.devices.clone();
-            pod.assumed = stage == Stage::Bound;
+            pod.assumed = stage == PodStage::Bound;
             gang.assumed += usize::from(pod.assumed);
         }
         self.settle(key);

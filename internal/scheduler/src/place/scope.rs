@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use crate::class::ClassIx;
-use crate::fit::View;
+use crate::fit::ClassView;
 use crate::node::NodeIx;
 use crate::state::Scheduler;
 use crate::topology::{DomainIx, Level};
@@ -13,7 +13,7 @@ use super::branch::Branch;
 
 /// The part of the cluster where something may go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Scope {
+pub(super) enum PlacementScope {
     /// The whole cluster.
     All,
     Domain(DomainIx),
@@ -22,21 +22,21 @@ pub(super) enum Scope {
 
 impl Scheduler {
     /// How many pods of a class fit in the scope.
-    pub(super) fn room(&mut self, class: ClassIx, scope: Scope) -> u64 {
+    pub(super) fn room(&mut self, class: ClassIx, scope: PlacementScope) -> u64 {
         self.refresh(class);
         self.views.get(&class).map_or(0, |view| match scope {
-            Scope::All => view.room,
-            Scope::Domain(at) => view.sum(at),
-            Scope::Host(at) => u64::from(view.holds(at)),
+            PlacementScope::All => view.room,
+            PlacementScope::Domain(at) => view.sum(at),
+            PlacementScope::Host(at) => u64::from(view.holds(at)),
         })
     }
 
     /// The room of each domain around a place, the widest first.
-    pub(super) fn rooms_around(&self, view: &View, place: Scope) -> Vec<u64> {
+    pub(super) fn rooms_around(&self, view: &ClassView, place: PlacementScope) -> Vec<u64> {
         let home = match place {
-            Scope::All => None,
-            Scope::Domain(at) => self.topology.domain(at).parent,
-            Scope::Host(at) => self.topology.home(at),
+            PlacementScope::All => None,
+            PlacementScope::Domain(at) => self.topology.domain(at).parent,
+            PlacementScope::Host(at) => self.topology.narrowest_domain(at),
         };
         let around = home.into_iter().flat_map(|home| self.topology.above(home));
         let mut rooms: Vec<u64> = around.map(|at| view.sum(at)).collect();
@@ -45,13 +45,15 @@ impl Scheduler {
     }
 
     /// The domain of a level that has most of a part's running members.
-    pub(super) fn pinned(&self, branch: &Branch, level: Level) -> Option<Scope> {
-        let mut members: BTreeMap<Scope, usize> = BTreeMap::new();
+    pub(super) fn pinned(&self, branch: &Branch, level: Level) -> Option<PlacementScope> {
+        let mut members: BTreeMap<PlacementScope, usize> = BTreeMap::new();
         for (at, n) in &branch.on {
             let place = if level == self.topology.host() {
-                Some(Scope::Host(*at))
+                Some(PlacementScope::Host(*at))
             } else {
-                self.topology.domain_of(*at, level).map(Scope::Domain)
+                self.topology
+                    .domain_of(*at, level)
+                    .map(PlacementScope::Domain)
             };
             if let Some(place) = place {
                 *members.entry(place).or_default() += n;
@@ -65,76 +67,85 @@ impl Scheduler {
 
     /// The domains of a level within a scope; a scope at or below that level is its own only
     /// domain.
-    pub(super) fn at_level(&self, scope: Scope, level: Level) -> Vec<Scope> {
+    pub(super) fn at_level(&self, scope: PlacementScope, level: Level) -> Vec<PlacementScope> {
         let tree = &self.topology;
         let narrow = match scope {
-            Scope::All => false,
-            Scope::Domain(at) => tree.domain(at).level >= level,
-            Scope::Host(_) => true,
+            PlacementScope::All => false,
+            PlacementScope::Domain(at) => tree.domain(at).level >= level,
+            PlacementScope::Host(_) => true,
         };
         if narrow {
             return vec![scope];
         }
         if level == tree.host() {
             return match scope {
-                Scope::All => self
+                PlacementScope::All => self
                     .node_index
                     .values()
-                    .map(|at| Scope::Host(*at))
+                    .map(|at| PlacementScope::Host(*at))
                     .collect(),
-                Scope::Domain(at) => {
+                PlacementScope::Domain(at) => {
                     let mut nodes = Vec::new();
                     tree.all_nodes(at, &mut nodes);
-                    nodes.into_iter().map(Scope::Host).collect()
+                    nodes.into_iter().map(PlacementScope::Host).collect()
                 }
-                Scope::Host(_) => vec![scope],
+                PlacementScope::Host(_) => vec![scope],
             };
         }
         let all = tree.at_level(level).iter().copied();
         all.filter(|at| match scope {
-            Scope::Domain(outer) => tree.within(*at, outer),
+            PlacementScope::Domain(outer) => tree.within(*at, outer),
             _ => true,
         })
-        .map(Scope::Domain)
+        .map(PlacementScope::Domain)
         .collect()
     }
 
-    pub(super) fn lies_in(&self, inner: Scope, outer: Scope) -> bool {
+    pub(super) fn lies_in(&self, inner: PlacementScope, outer: PlacementScope) -> bool {
         match (inner, outer) {
-            (_, Scope::All) => true,
-            (Scope::All, _) => false,
-            (Scope::Domain(inner), Scope::Domain(outer)) => self.topology.within(inner, outer),
-            (Scope::Host(at), Scope::Domain(outer)) => self.topology.holds(outer, at),
-            (Scope::Host(a), Scope::Host(b)) => a == b,
-            (Scope::Domain(_), Scope::Host(_)) => false,
+            (_, PlacementScope::All) => true,
+            (PlacementScope::All, _) => false,
+            (PlacementScope::Domain(inner), PlacementScope::Domain(outer)) => {
+                self.topology.within(inner, outer)
+            }
+            (PlacementScope::Host(at), PlacementScope::Domain(outer)) => {
+                self.topology.holds(outer, at)
+            }
+            (PlacementScope::Host(a), PlacementScope::Host(b)) => a == b,
+            (PlacementScope::Domain(_), PlacementScope::Host(_)) => false,
         }
     }
 
-    pub(super) fn order_of(&self, place: Scope) -> u32 {
+    pub(super) fn order_of(&self, place: PlacementScope) -> u32 {
         match place {
-            Scope::All => 0,
-            Scope::Domain(at) => self.topology.domain(at).order,
-            Scope::Host(at) => self.topology.along(at),
+            PlacementScope::All => 0,
+            PlacementScope::Domain(at) => self.topology.domain(at).order,
+            PlacementScope::Host(at) => self.topology.along(at),
         }
     }
 
     /// The scope for members beyond a part's minimum: the part's required domain, or the outer
     /// scope if it requires none.
-    pub(super) fn bounds(&self, branch: &Branch, scope: Scope, outer: Scope) -> Scope {
+    pub(super) fn bounds(
+        &self,
+        branch: &Branch,
+        scope: PlacementScope,
+        outer: PlacementScope,
+    ) -> PlacementScope {
         let Some(level) = branch.wish.required else {
             return outer;
         };
         match scope {
-            Scope::Domain(at) => {
+            PlacementScope::Domain(at) => {
                 let mut above = self.topology.above(at);
                 let wide = above.find(|up| self.topology.domain(*up).level == level);
-                Scope::Domain(wide.unwrap_or(at))
+                PlacementScope::Domain(wide.unwrap_or(at))
             }
-            Scope::Host(at) => {
+            PlacementScope::Host(at) => {
                 let wide = self.topology.domain_of(at, level);
-                wide.map_or(scope, Scope::Domain)
+                wide.map_or(scope, PlacementScope::Domain)
             }
-            Scope::All => scope,
+            PlacementScope::All => scope,
         }
     }
 }

@@ -21,9 +21,9 @@ use crate::report::Obstacle;
 use crate::state::Scheduler;
 use crate::topology::Level;
 
-use super::branch::{Branch, Wanted};
-use super::run::{Run, Stop};
-use super::scope::Scope;
+use super::branch::{Branch, PodsToPlace};
+use super::run::{PlacementRun, Stop};
+use super::scope::PlacementScope;
 
 /// The most domains of one level that are tried for one part. Only parts with several classes or
 /// sub-groups can fail in a domain that has room for each class.
@@ -35,7 +35,7 @@ const TRIES_IN_ALL: usize = 256;
 const MOVES_MAX: usize = 32;
 
 /// What the attempt may still try.
-pub(super) struct Budget {
+pub(super) struct SearchBudget {
     tries: usize,
     moves: usize,
 }
@@ -46,29 +46,29 @@ impl Scheduler {
     pub(super) fn place(
         &mut self,
         root: &Branch,
-        run: &mut Run,
+        run: &mut PlacementRun,
     ) -> Result<Option<Obstacle>, Obstacle> {
         self.check_total_room(root, run)?;
-        let mut budget = Budget {
+        let mut budget = SearchBudget {
             tries: TRIES_IN_ALL,
             moves: MOVES_MAX,
         };
-        if let Err(stop) = self.place_branch(root, Scope::All, run, &mut budget) {
+        if let Err(stop) = self.place_branch(root, PlacementScope::All, run, &mut budget) {
             return Err(self.obstacle(stop, run));
         }
         let mut stopped = None;
-        self.place_rest(root, Scope::All, run, &mut stopped, &mut budget);
+        self.place_rest(root, PlacementScope::All, run, &mut stopped, &mut budget);
         Ok(stopped.map(|stop| self.obstacle(stop, run)))
     }
 
     /// Places members beyond the minimum where the minimum is placed; returns why some still wait.
-    pub(super) fn place_more(&mut self, root: &Branch, run: &mut Run) -> Option<Obstacle> {
+    pub(super) fn place_more(&mut self, root: &Branch, run: &mut PlacementRun) -> Option<Obstacle> {
         let mut stopped = None;
-        let mut budget = Budget {
+        let mut budget = SearchBudget {
             tries: TRIES_IN_ALL,
             moves: MOVES_MAX,
         };
-        self.place_rest(root, Scope::All, run, &mut stopped, &mut budget);
+        self.place_rest(root, PlacementScope::All, run, &mut stopped, &mut budget);
         stopped.map(|stop| self.obstacle(stop, run))
     }
 
@@ -76,9 +76,9 @@ impl Scheduler {
     fn place_branch(
         &mut self,
         branch: &Branch,
-        scope: Scope,
-        run: &mut Run,
-        budget: &mut Budget,
+        scope: PlacementScope,
+        run: &mut PlacementRun,
+        budget: &mut SearchBudget,
     ) -> Result<(), Stop> {
         self.place_branch_skipping(branch, scope, run, budget, 0)
     }
@@ -88,9 +88,9 @@ impl Scheduler {
     fn place_branch_skipping(
         &mut self,
         branch: &Branch,
-        scope: Scope,
-        run: &mut Run,
-        budget: &mut Budget,
+        scope: PlacementScope,
+        run: &mut PlacementRun,
+        budget: &mut SearchBudget,
         mut skipped: usize,
     ) -> Result<(), Stop> {
         if branch.wish.required.is_none() && branch.wish.preferred.is_none() {
@@ -158,11 +158,11 @@ impl Scheduler {
     fn candidates(
         &self,
         branch: &Branch,
-        scope: Scope,
+        scope: PlacementScope,
         level: Level,
         needs: &BTreeMap<ClassIx, usize>,
         wants: &BTreeMap<ClassIx, usize>,
-    ) -> Vec<Scope> {
+    ) -> Vec<PlacementScope> {
         let main = self.main_class(needs, wants);
         let Some(view) = main.and_then(|class| self.views.get(&class)) else {
             return Vec::new();
@@ -170,23 +170,23 @@ impl Scheduler {
         let pinned = self.pinned(branch, level);
         let bound =
             branch.wish.required == Some(level) || branch.wish.required.is_none_or(|l| l <= level);
-        let room_of = |class: &ClassIx, place: Scope| {
+        let room_of = |class: &ClassIx, place: PlacementScope| {
             self.views.get(class).map_or(0, |view| match place {
-                Scope::All => view.room,
-                Scope::Domain(at) => view.sum(at),
-                Scope::Host(at) => u64::from(view.holds(at)),
+                PlacementScope::All => view.room,
+                PlacementScope::Domain(at) => view.sum(at),
+                PlacementScope::Host(at) => u64::from(view.holds(at)),
             })
         };
-        let holds = |all: &BTreeMap<ClassIx, usize>, place: Scope| {
+        let holds = |all: &BTreeMap<ClassIx, usize>, place: PlacementScope| {
             all.iter()
                 .all(|(class, n)| room_of(class, place) >= *n as u64)
         };
-        let places: Vec<Scope> = match (self.at_level(scope, level), pinned) {
+        let places: Vec<PlacementScope> = match (self.at_level(scope, level), pinned) {
             // Running members decide: the others must join them.
             (places, Some(pinned)) if bound && branch.wish.required.is_some() => {
                 let required = branch.wish.required.unwrap_or(level);
                 let pin = self.pinned(branch, required).unwrap_or(pinned);
-                let inside = |place: &Scope| self.lies_in(*place, pin);
+                let inside = |place: &PlacementScope| self.lies_in(*place, pin);
                 places.into_iter().filter(inside).collect()
             }
             (places, _) => places,
@@ -246,9 +246,9 @@ impl Scheduler {
     fn place_in(
         &mut self,
         branch: &Branch,
-        scope: Scope,
-        run: &mut Run,
-        budget: &mut Budget,
+        scope: PlacementScope,
+        run: &mut PlacementRun,
+        budget: &mut SearchBudget,
     ) -> Result<(), Stop> {
         let from = run.placed.len();
         match self.place_parts(branch, scope, run, budget) {
@@ -266,9 +266,9 @@ impl Scheduler {
     fn place_parts(
         &mut self,
         branch: &Branch,
-        scope: Scope,
-        run: &mut Run,
-        budget: &mut Budget,
+        scope: PlacementScope,
+        run: &mut PlacementRun,
+        budget: &mut SearchBudget,
     ) -> Result<(), Stop> {
         let from = run.placed.len();
         let mut worst: Option<Stop> = None;
@@ -305,9 +305,9 @@ impl Scheduler {
     fn place_all(
         &mut self,
         branch: &Branch,
-        scope: Scope,
-        run: &mut Run,
-        budget: &mut Budget,
+        scope: PlacementScope,
+        run: &mut PlacementRun,
+        budget: &mut SearchBudget,
     ) -> Result<(), Stop> {
         let must: Vec<&Branch> = branch.children.iter().filter(|child| child.must).collect();
         let mut worst: Option<Stop> = None;
@@ -351,11 +351,11 @@ impl Scheduler {
     fn fill_up(
         &mut self,
         branch: &Branch,
-        outer: Scope,
+        outer: PlacementScope,
         short: &mut usize,
-        run: &mut Run,
+        run: &mut PlacementRun,
         worst: &mut Option<Stop>,
-        budget: &mut Budget,
+        budget: &mut SearchBudget,
     ) {
         if let Some(scope) = run.scopes.get(&branch.id).copied() {
             let wide = self.bounds(branch, scope, outer);
@@ -393,7 +393,7 @@ impl Scheduler {
         }
     }
 
-    fn too_few(&self, branch: &Branch, missing: usize, run: &Run) -> Stop {
+    fn too_few(&self, branch: &Branch, missing: usize, run: &PlacementRun) -> Stop {
         let what = if branch.label.is_empty() {
             "members".to_owned()
         } else {
@@ -407,8 +407,13 @@ impl Scheduler {
     }
 
     /// Places the pods that the branch itself must have.
-    fn place_own(&mut self, branch: &Branch, scope: Scope, run: &mut Run) -> Result<(), Stop> {
-        let own: &Wanted = &branch.own;
+    fn place_own(
+        &mut self,
+        branch: &Branch,
+        scope: PlacementScope,
+        run: &mut PlacementRun,
+    ) -> Result<(), Stop> {
+        let own: &PodsToPlace = &branch.own;
         if own.is_empty() {
             return Ok(());
         }
@@ -442,7 +447,7 @@ impl Scheduler {
         }
     }
 
-    fn same_class(&self, others: &[super::branch::Batch], class: ClassIx) -> usize {
+    fn same_class(&self, others: &[super::branch::MemberBatch], class: ClassIx) -> usize {
         let same = others.iter().filter(|batch| batch.class == class);
         same.map(|batch| batch.pods.len()).sum()
     }
@@ -451,10 +456,10 @@ impl Scheduler {
     fn place_rest(
         &mut self,
         branch: &Branch,
-        outer: Scope,
-        run: &mut Run,
+        outer: PlacementScope,
+        run: &mut PlacementRun,
         stopped: &mut Option<Stop>,
-        budget: &mut Budget,
+        budget: &mut SearchBudget,
     ) {
         if let Some(scope) = run.scopes.get(&branch.id).copied() {
             for batch in &branch.own.others {
@@ -481,7 +486,11 @@ impl Scheduler {
                 if run.beyond == 0 {
                     continue;
                 }
-                let scope = run.scopes.get(&branch.id).copied().unwrap_or(Scope::All);
+                let scope = run
+                    .scopes
+                    .get(&branch.id)
+                    .copied()
+                    .unwrap_or(PlacementScope::All);
                 if let Err(stop) = self.place_branch(child, scope, run, budget) {
                     if stopped.is_none() {
                         *stopped = Some(stop);
@@ -496,7 +505,7 @@ impl Scheduler {
         }
     }
 
-    fn unplaced(&self, pods: &[PodKey], run: &Run) -> Vec<PodKey> {
+    fn unplaced(&self, pods: &[PodKey], run: &PlacementRun) -> Vec<PodKey> {
         let placed: std::collections::BTreeSet<&PodKey> =
             run.placed.iter().map(|placement| &placement.pod).collect();
         let rest = pods.iter().filter(|pod| !placed.contains(pod));
@@ -510,9 +519,9 @@ impl Scheduler {
         class: ClassIx,
         pods: &[PodKey],
         more: usize,
-        scope: Scope,
+        scope: PlacementScope,
         branch: &Branch,
-        run: &mut Run,
+        run: &mut PlacementRun,
     ) -> (usize, Option<Stop>) {
         if pods.is_empty() {
             return (0, None);
@@ -565,11 +574,11 @@ impl Scheduler {
     fn no_domain(
         &mut self,
         branch: &Branch,
-        scope: Scope,
+        scope: PlacementScope,
         level: Level,
         needs: &BTreeMap<ClassIx, usize>,
         worst: Option<Stop>,
-        run: &Run,
+        run: &PlacementRun,
     ) -> Stop {
         let Some(class) = self.main_class(needs, needs) else {
             return worst.unwrap_or_else(|| self.too_few(branch, branch.least, run));
@@ -584,12 +593,12 @@ impl Scheduler {
             None => self.at_level(scope, level),
         };
         let slices = &branch.wish.slices;
-        let (mut best, mut most_empty): (Option<(u64, Scope)>, u64) = (None, 0);
+        let (mut best, mut most_empty): (Option<(u64, PlacementScope)>, u64) = (None, 0);
         for place in &places {
             let (room, empty) = match place {
-                Scope::All => (view.room, view.empty),
-                Scope::Domain(at) => (view.sum(*at), view.sum_empty(*at)),
-                Scope::Host(at) => (u64::from(view.holds(*at)), view.empty_at(*at)),
+                PlacementScope::All => (view.room, view.empty),
+                PlacementScope::Domain(at) => (view.sum(*at), view.sum_empty(*at)),
+                PlacementScope::Host(at) => (u64::from(view.holds(*at)), view.empty_at(*at)),
             };
             let room = if slices.is_empty() {
                 room
@@ -601,10 +610,10 @@ impl Scheduler {
                 best = Some((room, *place));
             }
         }
-        let name = |place: Scope| match place {
-            Scope::All => "the cluster".to_owned(),
-            Scope::Domain(at) => self.topology.name(at),
-            Scope::Host(at) => self.nodes[at].name.to_string(),
+        let name = |place: PlacementScope| match place {
+            PlacementScope::All => "the cluster".to_owned(),
+            PlacementScope::Domain(at) => self.topology.name(at),
+            PlacementScope::Host(at) => self.nodes[at].name.to_string(),
         };
         let bound = crate::report::TopologyBound {
             key: self.topology.key(level).to_owned(),

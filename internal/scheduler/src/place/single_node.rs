@@ -7,8 +7,8 @@ use crate::node::NodeIx;
 use crate::state::Scheduler;
 
 use super::branch::Branch;
-use super::run::Run;
-use super::scope::Scope;
+use super::run::PlacementRun;
+use super::scope::PlacementScope;
 
 impl Scheduler {
     /// The node for `count` pods placed now and `more` placed later, if one node holds all of them
@@ -19,9 +19,9 @@ impl Scheduler {
         class: ClassIx,
         count: usize,
         more: usize,
-        scope: Scope,
+        scope: PlacementScope,
         branch: &Branch,
-        run: &Run,
+        run: &PlacementRun,
     ) -> Option<NodeIx> {
         let wished = count + more;
         let wish = &branch.wish;
@@ -35,17 +35,17 @@ impl Scheduler {
         }
         let view = self.views.get(&class)?;
         let welcome = match scope {
-            Scope::All => view.welcome()?,
-            Scope::Domain(domain) => {
+            PlacementScope::All => view.welcome()?,
+            PlacementScope::Domain(domain) => {
                 let mut nodes = Vec::new();
                 self.topology.all_nodes(domain, &mut nodes);
                 let keys = nodes.into_iter().filter_map(|at| view.key(at));
                 keys.map(|key| key.welcome()).min()?
             }
-            Scope::Host(_) => return None,
+            PlacementScope::Host(_) => return None,
         };
         self.best_node_by_fragmentation(class, wished as u64, welcome, |tree, at| match scope {
-            Scope::Domain(outer) => tree.holds(outer, at),
+            PlacementScope::Domain(outer) => tree.holds(outer, at),
             _ => true,
         })
     }

@@ -11,48 +11,48 @@
 use std::collections::BTreeMap;
 
 use crate::class::ClassIx;
-use crate::fit::View;
+use crate::fit::ClassView;
 use crate::node::NodeIx;
 use crate::state::Scheduler;
 use crate::topology::Level;
 
 use super::branch::Branch;
 use super::pick::{self, Weighed};
-use super::run::Run;
-use super::scope::Scope;
+use super::run::PlacementRun;
+use super::scope::PlacementScope;
 use super::spread::Item;
 
 /// Layers of slices (level, size), outermost first.
 pub(super) type Layers = [(Level, u32)];
 /// Pods assigned to nodes so far that the view does not count yet.
-pub(super) type Taken = BTreeMap<NodeIx, u64>;
+pub(super) type AssignedPods = BTreeMap<NodeIx, u64>;
 
 impl Scheduler {
     /// How many pods of a class a place holds in whole slices.
     pub(super) fn sliced_room(
         &self,
         class: ClassIx,
-        place: Scope,
+        place: PlacementScope,
         layers: &Layers,
         on: &BTreeMap<NodeIx, usize>,
     ) -> u64 {
         let Some(view) = self.views.get(&class) else {
             return 0;
         };
-        let taken = Taken::new();
+        let taken = AssignedPods::new();
         let broken: u64 = self
             .broken(layers, on)
             .into_iter()
             .map(|(_, missing)| missing)
             .sum();
         let room = match place {
-            Scope::All => self
+            PlacementScope::All => self
                 .tops()
                 .into_iter()
                 .map(|item| self.whole(view, item, layers, &taken))
                 .sum(),
-            Scope::Domain(at) => self.whole(view, Item::Domain(at), layers, &taken),
-            Scope::Host(at) => self.whole(view, Item::Node(at), layers, &taken),
+            PlacementScope::Domain(at) => self.whole(view, Item::Domain(at), layers, &taken),
+            PlacementScope::Host(at) => self.whole(view, Item::Node(at), layers, &taken),
         };
         // Room that completes broken slices is not part of a whole slice.
         room + broken
@@ -64,7 +64,13 @@ impl Scheduler {
     }
 
     /// How many pods an item holds in whole slices.
-    pub(super) fn whole(&self, view: &View, item: Item, layers: &Layers, taken: &Taken) -> u64 {
+    pub(super) fn whole(
+        &self,
+        view: &ClassView,
+        item: Item,
+        layers: &Layers,
+        taken: &AssignedPods,
+    ) -> u64 {
         let level = match item {
             Item::Node(_) => self.topology.host(),
             Item::Domain(at) => self.topology.domain(at).level,
@@ -100,16 +106,18 @@ impl Scheduler {
 
     /// Domains whose running members make up an incomplete slice, innermost layers first, with the
     /// number of pods that each lacks.
-    fn broken(&self, layers: &Layers, on: &BTreeMap<NodeIx, usize>) -> Vec<(Scope, u64)> {
+    fn broken(&self, layers: &Layers, on: &BTreeMap<NodeIx, usize>) -> Vec<(PlacementScope, u64)> {
         let mut counts: BTreeMap<NodeIx, u64> = on.iter().map(|(at, n)| (*at, *n as u64)).collect();
         let mut found = Vec::new();
         for (level, size) in layers.iter().rev() {
-            let mut domains: BTreeMap<Scope, (u64, NodeIx)> = BTreeMap::new();
+            let mut domains: BTreeMap<PlacementScope, (u64, NodeIx)> = BTreeMap::new();
             for (at, n) in &counts {
                 let place = if *level == self.topology.host() {
-                    Some(Scope::Host(*at))
+                    Some(PlacementScope::Host(*at))
                 } else {
-                    self.topology.domain_of(*at, *level).map(Scope::Domain)
+                    self.topology
+                        .domain_of(*at, *level)
+                        .map(PlacementScope::Domain)
                 };
                 if let Some(place) = place {
                     domains.entry(place).or_insert((0, *at)).0 += n;
@@ -132,9 +140,9 @@ impl Scheduler {
         &self,
         class: ClassIx,
         n: u64,
-        scope: Scope,
+        scope: PlacementScope,
         branch: &Branch,
-        run: &Run,
+        run: &PlacementRun,
     ) -> (u64, Vec<(NodeIx, u64)>) {
         let layers = &branch.wish.slices;
         let Some(view) = self.views.get(&class) else {
@@ -145,14 +153,14 @@ impl Scheduler {
         for placement in run.placed.iter().filter(|p| p.class == class) {
             *on.entry(placement.node).or_default() += 1;
         }
-        let mut taken = Taken::new();
+        let mut taken = AssignedPods::new();
         let mut placed = 0;
         for (place, missing) in self.broken(layers, &on) {
             let missing = missing.min(n - placed);
             let item = match place {
-                Scope::Host(at) => Item::Node(at),
-                Scope::Domain(at) => Item::Domain(at),
-                Scope::All => continue,
+                PlacementScope::Host(at) => Item::Node(at),
+                PlacementScope::Domain(at) => Item::Domain(at),
+                PlacementScope::All => continue,
             };
             let inner: Vec<(Level, u32)> = layers
                 .iter()
@@ -166,9 +174,9 @@ impl Scheduler {
         }
         let outer = layers.first().map_or(1, |(_, size)| u64::from(*size));
         let items = match scope {
-            Scope::All => self.tops(),
-            Scope::Domain(at) => vec![Item::Domain(at)],
-            Scope::Host(at) => vec![Item::Node(at)],
+            PlacementScope::All => self.tops(),
+            PlacementScope::Domain(at) => vec![Item::Domain(at)],
+            PlacementScope::Host(at) => vec![Item::Node(at)],
         };
         let room: u64 = items
             .iter()
@@ -192,11 +200,11 @@ impl Scheduler {
     /// Above the outermost layer: as few domains as possible at each level, as without slices.
     pub(super) fn flatten(
         &self,
-        view: &View,
+        view: &ClassView,
         mut items: Vec<Item>,
         n: u64,
         layers: &Layers,
-        taken: &mut Taken,
+        taken: &mut AssignedPods,
     ) -> bool {
         let Some((outer, _)) = layers.first() else {
             return false;
@@ -224,11 +232,11 @@ impl Scheduler {
 
     fn fewest_whole(
         &self,
-        view: &View,
+        view: &ClassView,
         items: &[Item],
         n: u64,
         layers: &Layers,
-        taken: &Taken,
+        taken: &AssignedPods,
     ) -> Option<Vec<(Item, u64)>> {
         let places = items.iter().map(|item| {
             let weighed = self.weighed(view, *item);
@@ -246,11 +254,11 @@ impl Scheduler {
     /// layer.
     pub(super) fn split(
         &self,
-        view: &View,
+        view: &ClassView,
         item: Item,
         n: u64,
         layers: &Layers,
-        taken: &mut Taken,
+        taken: &mut AssignedPods,
     ) -> bool {
         match item {
             Item::Node(at) => {

@@ -14,17 +14,17 @@
 use std::collections::BTreeSet;
 
 use crate::class::ClassIx;
-use crate::config::Strategy;
-use crate::fit::View;
+use crate::config::PlacementStrategy;
+use crate::fit::ClassView;
 use crate::node::NodeIx;
-use crate::score::Key;
+use crate::score::NodeRank;
 use crate::state::Scheduler;
 use crate::topology::DomainIx;
 
 use super::branch::Branch;
 use super::pick::{self, Weighed};
-use super::run::Run;
-use super::scope::Scope;
+use super::run::PlacementRun;
+use super::scope::PlacementScope;
 
 /// A node, or a domain that is not opened yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +34,7 @@ pub(super) enum Item {
 }
 
 /// Breaks ties: a node's key, then the position in tree order.
-type Tie = (Option<Key>, u32);
+type Tie = (Option<NodeRank>, u32);
 
 impl Scheduler {
     /// The nodes for `count` pods, with the number for each. Reduces the count to what slices
@@ -44,9 +44,9 @@ impl Scheduler {
         class: ClassIx,
         count: &mut usize,
         more: usize,
-        scope: Scope,
+        scope: PlacementScope,
         branch: &Branch,
-        run: &Run,
+        run: &PlacementRun,
     ) -> Vec<(NodeIx, u64)> {
         let Some(view) = self.views.get(&class) else {
             *count = 0;
@@ -64,8 +64,10 @@ impl Scheduler {
         }
         let wished = n + more as u64;
         let picks = match scope {
-            Scope::Host(at) => Some(vec![(at, n)]),
-            _ if self.config.placement == Strategy::Spread => self.one_by_one(view, n, scope),
+            PlacementScope::Host(at) => Some(vec![(at, n)]),
+            _ if self.config.placement == PlacementStrategy::Spread => {
+                self.one_by_one(view, n, scope)
+            }
             _ if branch.wish.unconstrained => self.smallest_first(view, n, scope),
             _ => self.close(view, wished, scope, branch, run).or_else(|| {
                 if more > 0 {
@@ -100,16 +102,16 @@ impl Scheduler {
     /// Chooses nodes as close together as possible.
     fn close(
         &self,
-        view: &View,
+        view: &ClassView,
         n: u64,
-        scope: Scope,
+        scope: PlacementScope,
         branch: &Branch,
-        run: &Run,
+        run: &PlacementRun,
     ) -> Option<Vec<(NodeIx, u64)>> {
         let inside = |at: &NodeIx| match scope {
-            Scope::All => true,
-            Scope::Domain(outer) => self.topology.holds(outer, *at),
-            Scope::Host(host) => *at == host,
+            PlacementScope::All => true,
+            PlacementScope::Domain(outer) => self.topology.holds(outer, *at),
+            PlacementScope::Host(host) => *at == host,
         };
         let own: Vec<NodeIx> = run
             .own
@@ -125,7 +127,7 @@ impl Scheduler {
             return Some(vec![(at, n)]);
         }
         let free = branch.wish.is_free();
-        if scope == Scope::All && free {
+        if scope == PlacementScope::All && free {
             if self.topology.is_flat() || run.lone || view.is_mixed() {
                 return self.anywhere(view, n, &own);
             }
@@ -140,7 +142,7 @@ impl Scheduler {
             return self.descend(view, vec![Item::Domain(around)], n);
         }
         match scope {
-            Scope::All => {
+            PlacementScope::All => {
                 if free && let Some(narrow) = self.narrowest(view, n) {
                     return self.descend(view, vec![Item::Domain(narrow)], n);
                 }
@@ -148,32 +150,35 @@ impl Scheduler {
                 let loose = self.topology.loose().map(Item::Node);
                 self.descend(view, roots.chain(loose).collect(), n)
             }
-            Scope::Domain(at) => self.descend(view, vec![Item::Domain(at)], n),
-            Scope::Host(at) => Some(vec![(at, n)]),
+            PlacementScope::Domain(at) => self.descend(view, vec![Item::Domain(at)], n),
+            PlacementScope::Host(at) => Some(vec![(at, n)]),
         }
     }
 
     /// The narrowest domain that contains some of the gang's nodes and holds `n` more pods.
     fn around(
         &self,
-        view: &View,
+        view: &ClassView,
         own: &BTreeSet<NodeIx>,
         n: u64,
-        scope: Scope,
+        scope: PlacementScope,
     ) -> Option<DomainIx> {
         if own.is_empty() {
             return None;
         }
         let mut seen: BTreeSet<DomainIx> = BTreeSet::new();
         let mut best: Option<(std::cmp::Reverse<u8>, u64, u32, DomainIx)> = None;
-        for home in own.iter().filter_map(|at| self.topology.home(*at)) {
+        for home in own
+            .iter()
+            .filter_map(|at| self.topology.narrowest_domain(*at))
+        {
             for at in self.topology.above(home) {
                 if !seen.insert(at) {
                     break;
                 }
                 let domain = self.topology.domain(at);
                 let inside = match scope {
-                    Scope::Domain(outer) => self.topology.within(at, outer),
+                    PlacementScope::Domain(outer) => self.topology.within(at, outer),
                     _ => true,
                 };
                 if inside && view.sum(at) >= n {
@@ -193,7 +198,7 @@ impl Scheduler {
     }
 
     /// The narrowest domain in the cluster that holds `n` pods; of one level, the tightest.
-    fn narrowest(&self, view: &View, n: u64) -> Option<DomainIx> {
+    fn narrowest(&self, view: &ClassView, n: u64) -> Option<DomainIx> {
         (0..self.topology.host()).rev().find_map(|level| {
             let domains = self.topology.at_level(level).iter().copied();
             domains
@@ -205,7 +210,7 @@ impl Scheduler {
     /// Opens domains level by level and keeps at each level the fewest that hold all pods.
     pub(super) fn descend(
         &self,
-        view: &View,
+        view: &ClassView,
         start: Vec<Item>,
         n: u64,
     ) -> Option<Vec<(NodeIx, u64)>> {
@@ -239,7 +244,7 @@ impl Scheduler {
         below
     }
 
-    pub(super) fn weighed(&self, view: &View, item: Item) -> Weighed<Item, Tie> {
+    pub(super) fn weighed(&self, view: &ClassView, item: Item) -> Weighed<Item, Tie> {
         match item {
             Item::Node(at) => {
                 let key = view.key(at);
@@ -253,7 +258,7 @@ impl Scheduler {
             Item::Domain(at) => Weighed {
                 item,
                 tier: if view.is_mixed() {
-                    self.best_tier(view, Scope::Domain(at))
+                    self.best_tier(view, PlacementScope::Domain(at))
                 } else {
                     view.first_tier()
                 },
@@ -264,12 +269,12 @@ impl Scheduler {
     }
 
     /// The best tier of any node with room in a place.
-    pub(super) fn best_tier(&self, view: &View, place: Scope) -> i64 {
+    pub(super) fn best_tier(&self, view: &ClassView, place: PlacementScope) -> i64 {
         let tier = |at: NodeIx| view.key(at).map(|key| key.tier);
         match place {
-            Scope::All => view.first_tier(),
-            Scope::Host(at) => tier(at).unwrap_or(i64::MAX),
-            Scope::Domain(at) => {
+            PlacementScope::All => view.first_tier(),
+            PlacementScope::Host(at) => tier(at).unwrap_or(i64::MAX),
+            PlacementScope::Domain(at) => {
                 let mut nodes = Vec::new();
                 self.topology.all_nodes(at, &mut nodes);
                 let tiers = nodes.into_iter().filter_map(tier);
@@ -280,7 +285,7 @@ impl Scheduler {
 
     /// Chooses without regard to the network: the gang's own nodes first, then as few nodes as
     /// possible.
-    fn anywhere(&self, view: &View, n: u64, own: &[NodeIx]) -> Option<Vec<(NodeIx, u64)>> {
+    fn anywhere(&self, view: &ClassView, n: u64, own: &[NodeIx]) -> Option<Vec<(NodeIx, u64)>> {
         let mut picks = Vec::new();
         let mut used: BTreeSet<NodeIx> = BTreeSet::new();
         let mut own = own.to_vec();
@@ -303,7 +308,12 @@ impl Scheduler {
     }
 
     /// Chooses the smallest nodes first.
-    fn smallest_first(&self, view: &View, n: u64, scope: Scope) -> Option<Vec<(NodeIx, u64)>> {
+    fn smallest_first(
+        &self,
+        view: &ClassView,
+        n: u64,
+        scope: PlacementScope,
+    ) -> Option<Vec<(NodeIx, u64)>> {
         let places = self.nodes_in(scope).into_iter().map(|at| {
             let weighed = self.weighed(view, Item::Node(at));
             Weighed {
@@ -317,7 +327,12 @@ impl Scheduler {
     }
 
     /// Puts each pod on the node with the most room left (placement `spread`).
-    fn one_by_one(&self, view: &View, n: u64, scope: Scope) -> Option<Vec<(NodeIx, u64)>> {
+    fn one_by_one(
+        &self,
+        view: &ClassView,
+        n: u64,
+        scope: PlacementScope,
+    ) -> Option<Vec<(NodeIx, u64)>> {
         let mut heap: std::collections::BinaryHeap<_> = self
             .nodes_in(scope)
             .into_iter()
@@ -342,11 +357,11 @@ impl Scheduler {
         Some(picks)
     }
 
-    fn nodes_in(&self, scope: Scope) -> Vec<NodeIx> {
+    fn nodes_in(&self, scope: PlacementScope) -> Vec<NodeIx> {
         match scope {
-            Scope::All => self.node_index.values().copied().collect(),
-            Scope::Host(at) => vec![at],
-            Scope::Domain(at) => {
+            PlacementScope::All => self.node_index.values().copied().collect(),
+            PlacementScope::Host(at) => vec![at],
+            PlacementScope::Domain(at) => {
                 let mut nodes = Vec::new();
                 self.topology.all_nodes(at, &mut nodes);
                 nodes

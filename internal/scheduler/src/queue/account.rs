@@ -1,7 +1,7 @@
 //! The queues' accounts: what gangs hold (allocated), request and expect. Each change is added
 //! along the path to the root.
 
-use crate::queue::{Payer, QueueIx, Queues, ROOT, Sums};
+use crate::queue::{GangSums, Payer, QueueIx, Queues, ROOT};
 use crate::resource::{Demand, Room};
 
 impl Queues {
@@ -100,7 +100,7 @@ impl Queues {
         self.along(at, |sums| sums.expected.add(demand, times));
     }
 
-    fn along(&mut self, from: QueueIx, mut change: impl FnMut(&mut Sums)) {
+    fn along(&mut self, from: QueueIx, mut change: impl FnMut(&mut GangSums)) {
         change(&mut self.table[from].own);
         if self.stale {
             return;

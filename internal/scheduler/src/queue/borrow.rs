@@ -9,8 +9,8 @@
 //!
 //! Tests: `queue/tests.rs`; Kueue's cases in `tests/conformance/preemption.rs`.
 
-use crate::queue::rules::{Rules, WEIGHT_UNIT};
-use crate::queue::share::{Share, ratio};
+use crate::queue::rules::{QueueRules, WEIGHT_UNIT};
+use crate::queue::share::{QueueShare, ratio};
 use crate::queue::{QueueIx, Queues, ROOT};
 use crate::resource::{Demand, Ix};
 
@@ -79,7 +79,7 @@ impl Queues {
     /// Fair sharing's weighted share: over all resources, the largest ratio of what the queue
     /// borrows to what can be lent at its level, divided by its weight. Zero for the root and for a
     /// queue that does not borrow; infinite for a queue of weight 0 that borrows.
-    pub(crate) fn borrowed_share(&self, queue: QueueIx) -> Share {
+    pub(crate) fn borrowed_share(&self, queue: QueueIx) -> QueueShare {
         self.borrowed_share_with(queue, queue, &Demand::default())
     }
 
@@ -89,9 +89,9 @@ impl Queues {
         queue: QueueIx,
         payer: QueueIx,
         more: &Demand,
-    ) -> Share {
+    ) -> QueueShare {
         if queue == ROOT {
-            return Share::NONE;
+            return QueueShare::NONE;
         }
         let node = &self.table[queue];
         let asked = more.0.iter().map(|(ix, _)| usize::from(*ix) + 1).max();
@@ -107,10 +107,10 @@ impl Queues {
                 most = most.max(ratio(borrowed, lendable));
             }
         }
-        match self.rules(queue).map_or(0, Rules::share_weight) {
-            _ if most == 0 => Share::NONE,
-            ..=0 => Share::INFINITE,
-            weight => Share(most * i128::from(WEIGHT_UNIT) / i128::from(weight)),
+        match self.rules(queue).map_or(0, QueueRules::share_weight) {
+            _ if most == 0 => QueueShare::NONE,
+            ..=0 => QueueShare::INFINITE,
+            weight => QueueShare(most * i128::from(WEIGHT_UNIT) / i128::from(weight)),
         }
     }
 }

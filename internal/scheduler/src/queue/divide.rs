@@ -11,9 +11,9 @@
 //!
 //! Tests: `queue/tests.rs`, `tests/queues_properties.rs`.
 
-use crate::queue::portion::{Claim, share_out};
+use crate::queue::portion::{ShareClaim, share_out};
 use crate::queue::rules::WEIGHT_UNIT;
-use crate::queue::share::{Share, ratio};
+use crate::queue::share::{QueueShare, ratio};
 use crate::queue::{Admission, QueueIx, Queues, ROOT};
 use crate::resource::{Ix, PODS, Room, unit};
 
@@ -70,7 +70,7 @@ impl Queues {
                 children.fold(0, i64::saturating_add)
             };
             let ceiling = self.rules(at).and_then(|rules| rules.ceiling(ix));
-            let all = below(&wants).saturating_add(self.own_wants(at, ix));
+            let all = below(&wants).saturating_add(self.own_request(at, ix));
             wants[at] = all.min(ceiling.unwrap_or(i64::MAX));
             let own = queue.rules.as_ref().map_or(0, |rules| rules.reserved(ix));
             reserved[at] = own.max(below(&reserved));
@@ -91,7 +91,7 @@ impl Queues {
                 continue;
             }
             let promised = self.promise(at, ix, wants[at]);
-            let mut claims: Vec<Claim> = self.table[at]
+            let mut claims: Vec<ShareClaim> = self.table[at]
                 .children
                 .iter()
                 .map(|child| self.claim(*child, ix, wants[*child], reserved[*child]))
@@ -130,7 +130,7 @@ impl Queues {
 
     /// What the gangs in the queue itself request. A closed queue requests only what it holds; a
     /// queue without a Queue object requests nothing.
-    fn own_wants(&self, at: QueueIx, ix: Ix) -> i64 {
+    fn own_request(&self, at: QueueIx, ix: Ix) -> i64 {
         let own = &self.table[at].own;
         match self.rules(at) {
             Some(rules) if rules.admission == Admission::Open => own.requested.get(ix),
@@ -140,21 +140,21 @@ impl Queues {
         }
     }
 
-    fn own_claim(&self, at: QueueIx, ix: Ix) -> Claim {
-        Claim {
-            wants: self.own_wants(at, ix),
+    fn own_claim(&self, at: QueueIx, ix: Ix) -> ShareClaim {
+        ShareClaim {
+            wants: self.own_request(at, ix),
             weight: WEIGHT_UNIT,
             rank: usize::MAX,
-            ..Claim::default()
+            ..ShareClaim::default()
         }
     }
 
-    fn claim(&self, at: QueueIx, ix: Ix, wants: i64, reserved: i64) -> Claim {
+    fn claim(&self, at: QueueIx, ix: Ix, wants: i64, reserved: i64) -> ShareClaim {
         let queue = &self.table[at];
         let Some(rules) = self.rules(at) else {
-            return Claim::default();
+            return ShareClaim::default();
         };
-        Claim {
+        ShareClaim {
             wants,
             reserved,
             deserved: rules.entitled_first(ix).max(reserved),
@@ -187,13 +187,13 @@ impl Queues {
         share.min(rules.ceiling(ix).unwrap_or(i64::MAX))
     }
 
-    fn size(&self, at: QueueIx) -> Share {
+    fn size(&self, at: QueueIx) -> QueueShare {
         let resources = (0..self.pool.len()).map(|ix| ix as Ix);
         let parts = resources.filter(|ix| self.counts(*ix)).map(|ix| {
             let all = self.pool.get(ix);
             ratio(self.allocatable(at, ix).min(all), all)
         });
-        Share(parts.sum())
+        QueueShare(parts.sum())
     }
 
     /// True if the resource counts in shares. The number of pods does not.

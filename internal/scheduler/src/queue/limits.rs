@@ -8,7 +8,7 @@ use crate::resource::{Demand, Ix};
 /// The rule that stops a queue from taking more. Each names the queue that has the rule, which may
 /// be an ancestor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Bound {
+pub(crate) enum LimitingRule {
     /// A capability; `kept` of it is reserved for queues inside that queue.
     Capability {
         queue: QueueIx,
@@ -52,50 +52,50 @@ pub(crate) enum Bound {
     Guarantees { resource: Ix, idle: i64, kept: i64 },
 }
 
-impl Bound {
+impl LimitingRule {
     /// The resource that the bound is about.
     pub(crate) fn resource(&self) -> Ix {
         match self {
-            Bound::Capability { resource, .. }
-            | Bound::Borrowing { resource, .. }
-            | Bound::Deserved { resource, .. }
-            | Bound::User { resource, .. }
-            | Bound::Team { resource, .. }
-            | Bound::Guarantees { resource, .. } => *resource,
+            LimitingRule::Capability { resource, .. }
+            | LimitingRule::Borrowing { resource, .. }
+            | LimitingRule::Deserved { resource, .. }
+            | LimitingRule::User { resource, .. }
+            | LimitingRule::Team { resource, .. }
+            | LimitingRule::Guarantees { resource, .. } => *resource,
         }
     }
 
     /// How much more the bound allows.
     pub(crate) fn leaves(&self) -> i64 {
         match self {
-            Bound::Capability {
+            LimitingRule::Capability {
                 allowed,
                 held,
                 kept,
                 ..
             }
-            | Bound::Borrowing {
+            | LimitingRule::Borrowing {
                 allowed,
                 held,
                 kept,
                 ..
             } => allowed - held - kept,
-            Bound::Deserved { allowed, held, .. }
-            | Bound::User { allowed, held, .. }
-            | Bound::Team { allowed, held, .. } => allowed - held,
-            Bound::Guarantees { idle, kept, .. } => idle - kept,
+            LimitingRule::Deserved { allowed, held, .. }
+            | LimitingRule::User { allowed, held, .. }
+            | LimitingRule::Team { allowed, held, .. } => allowed - held,
+            LimitingRule::Guarantees { idle, kept, .. } => idle - kept,
         }
     }
 
     /// True if `asked` exceeds the bound itself, so that no release could be enough.
     pub(crate) fn never_allows(&self, asked: i64) -> bool {
         match self {
-            Bound::Capability { allowed, .. }
-            | Bound::Borrowing { allowed, .. }
-            | Bound::Deserved { allowed, .. }
-            | Bound::User { allowed, .. }
-            | Bound::Team { allowed, .. } => asked > *allowed,
-            Bound::Guarantees { .. } => false,
+            LimitingRule::Capability { allowed, .. }
+            | LimitingRule::Borrowing { allowed, .. }
+            | LimitingRule::Deserved { allowed, .. }
+            | LimitingRule::User { allowed, .. }
+            | LimitingRule::Team { allowed, .. } => asked > *allowed,
+            LimitingRule::Guarantees { .. } => false,
         }
     }
 }
@@ -108,7 +108,7 @@ impl Queues {
         payer: Payer,
         demand: &Demand,
         idle: impl Fn(Ix) -> i64,
-    ) -> (u32, Option<Bound>) {
+    ) -> (u32, Option<LimitingRule>) {
         let mut least = (i64::from(u32::MAX), None);
         for (ix, asked) in &demand.0 {
             self.bounds(payer, *ix, idle(*ix), |bound| {
@@ -132,7 +132,7 @@ impl Queues {
     }
 
     /// Passes every bound on a payer's use of a resource to `tell`, from its queue upwards.
-    fn bounds(&self, payer: Payer, ix: Ix, idle: i64, mut tell: impl FnMut(Bound)) {
+    fn bounds(&self, payer: Payer, ix: Ix, idle: i64, mut tell: impl FnMut(LimitingRule)) {
         // What is reserved for other queues up to this level; at first, for the queue's own
         // children.
         let mut kept = self.table[payer.queue].kept_below.get(ix);
@@ -151,7 +151,7 @@ impl Queues {
             at = queue.parent;
         }
         if kept > 0 {
-            tell(Bound::Guarantees {
+            tell(LimitingRule::Guarantees {
                 resource: ix,
                 idle,
                 kept,
@@ -165,12 +165,12 @@ impl Queues {
         at: QueueIx,
         ix: Ix,
         kept: i64,
-        rules: &crate::queue::Rules,
-        tell: &mut impl FnMut(Bound),
+        rules: &crate::queue::QueueRules,
+        tell: &mut impl FnMut(LimitingRule),
     ) {
         let held = self.allocated(at, ix);
         if let Some(allowed) = amount_for(&rules.capability, ix) {
-            tell(Bound::Capability {
+            tell(LimitingRule::Capability {
                 queue: at,
                 resource: ix,
                 allowed,
@@ -179,7 +179,7 @@ impl Queues {
             });
         }
         if let Some(allowed) = rules.borrowing_ceiling(ix) {
-            tell(Bound::Borrowing {
+            tell(LimitingRule::Borrowing {
                 queue: at,
                 resource: ix,
                 allowed,
@@ -190,7 +190,7 @@ impl Queues {
         if payer.fixed
             && let Some(allowed) = amount_for(&rules.deserved, ix)
         {
-            tell(Bound::Deserved {
+            tell(LimitingRule::Deserved {
                 queue: at,
                 resource: ix,
                 allowed,
@@ -199,7 +199,7 @@ impl Queues {
         }
         if let Some(allowed) = amount_for(&rules.user_limit, ix) {
             let held = self.table[at].limited.get(&payer.user);
-            tell(Bound::User {
+            tell(LimitingRule::User {
                 queue: at,
                 user: payer.user,
                 resource: ix,
@@ -211,7 +211,7 @@ impl Queues {
             && let Some(allowed) = amount_for(&rules.team_limit, ix)
         {
             let held = self.table[at].limited_teams.get(&team);
-            tell(Bound::Team {
+            tell(LimitingRule::Team {
                 queue: at,
                 team,
                 resource: ix,
@@ -224,7 +224,7 @@ impl Queues {
     /// Whether a gang with `minResources` may be admitted in addition to what is held and what
     /// gangs admitted earlier expect; the violated bound if not. Only capabilities on the path
     /// count: a full cluster does not stop admission.
-    pub(crate) fn admits(&self, payer: Payer, needs: &Demand) -> Option<Bound> {
+    pub(crate) fn admits(&self, payer: Payer, needs: &Demand) -> Option<LimitingRule> {
         for at in self.path(payer.queue) {
             let Some(rules) = self.rules(at) else {
                 continue;
@@ -236,7 +236,7 @@ impl Queues {
                 let sum = &self.table[at].sum;
                 let held = sum.allocated.get(*ix) + sum.expected.get(*ix);
                 if held.saturating_add(*asked) > allowed {
-                    return Some(Bound::Capability {
+                    return Some(LimitingRule::Capability {
                         queue: at,
                         resource: *ix,
                         allowed,

@@ -55,13 +55,13 @@ use std::sync::Arc;
 use resources::names::DEFAULT_QUEUE;
 
 use crate::queue_order::LineKey;
-use crate::resource::{GPU, Ix, Room, Set};
+use crate::resource::{GPU, Ix, ResourceSet, Room};
 
-pub(crate) use limits::Bound;
+pub(crate) use limits::LimitingRule;
 pub(crate) use pick::Picker;
-pub(crate) use rules::{Admission, Policy, Rules};
-pub(crate) use share::Share;
-pub(crate) use turns::{Next, Turns};
+pub(crate) use rules::{Admission, GangOrder, QueueRules};
+pub(crate) use share::QueueShare;
+pub(crate) use turns::{NextGang, QueueTurns};
 pub use usage::Decay;
 
 /// A queue's index in the table. It depends on event order, so no decision may depend on it.
@@ -90,7 +90,7 @@ pub(crate) struct Payer {
 
 /// Sums over gangs.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Sums {
+pub(crate) struct GangSums {
     /// What their placed members hold.
     pub(crate) allocated: Room,
     /// The part of that which must not be evicted.
@@ -105,15 +105,15 @@ pub(crate) struct Sums {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Queue {
     pub(crate) name: Arc<str>,
-    pub(crate) rules: Option<Rules>,
+    pub(crate) rules: Option<QueueRules>,
     /// Its waiting gangs, in queue order.
     pub(crate) line: BTreeSet<LineKey>,
     /// The number of gangs that name it.
     pub(crate) gangs: usize,
     /// Sums over the gangs that name it.
-    own: Sums,
+    own: GangSums,
     /// Sums over those and all gangs below it.
-    sum: Sums,
+    sum: GangSums,
     /// What each user holds through gangs that name it.
     users: BTreeMap<UserIx, Room>,
     /// What each user holds in it and below, if it has a user limit.
@@ -137,7 +137,7 @@ pub(crate) struct Queue {
     /// Its part of its parent's deserved amount, if quotas exceed capacity.
     pub(crate) promised: Room,
     /// Its allocatable share summed over all resources; settles ties.
-    size: Share,
+    size: QueueShare,
     /// Its decaying average of past use.
     usage: Room,
     /// What it held at the end of the last plan.
@@ -157,7 +157,7 @@ pub(crate) struct Queues {
     teams: Vec<Arc<str>>,
     team_index: BTreeMap<Arc<str>, TeamIx>,
     /// The default queue's rules until a Queue object for it exists.
-    standard: Rules,
+    standard: QueueRules,
     /// Queues from the root downwards: parents before their children.
     order: Vec<QueueIx>,
     /// Rules or queues changed: the tree and all sums must be rebuilt.
@@ -170,7 +170,7 @@ pub(crate) struct Queues {
     /// The entitlements at the last call of `shifted`.
     last_entitlements: Vec<i64>,
     /// The resources that are counted in thousandths.
-    gpus: Set,
+    gpus: ResourceSet,
 }
 
 impl Default for Queues {
@@ -187,7 +187,7 @@ impl Default for Queues {
             user_index: BTreeMap::new(),
             teams: Vec::new(),
             team_index: BTreeMap::new(),
-            standard: Rules::default(),
+            standard: QueueRules::default(),
             order: vec![ROOT],
             stale: true,
             requests_changed: true,
@@ -201,7 +201,7 @@ impl Default for Queues {
 
 impl Queues {
     /// Sets which resources are counted in thousandths.
-    pub(crate) fn count_in_thousandths(&mut self, gpus: Set) {
+    pub(crate) fn count_in_thousandths(&mut self, gpus: ResourceSet) {
         self.requests_changed |= self.gpus != gpus;
         self.gpus = gpus;
     }
@@ -236,7 +236,7 @@ impl Queues {
 
     /// The queue's rules; `None` for a queue without a Queue object. The default queue has rules
     /// even without one.
-    pub(crate) fn rules(&self, at: QueueIx) -> Option<&Rules> {
+    pub(crate) fn rules(&self, at: QueueIx) -> Option<&QueueRules> {
         let queue = &self.table[at];
         let standard = (&*queue.name == DEFAULT_QUEUE).then_some(&self.standard);
         queue.rules.as_ref().or(standard)
@@ -268,9 +268,10 @@ impl Queues {
 
     /// Applies a Queue object, or its deletion. Returns true if the order of its waiting gangs may
     /// have changed.
-    pub(crate) fn set_rules(&mut self, name: &str, rules: Option<Rules>) -> bool {
+    pub(crate) fn set_rules(&mut self, name: &str, rules: Option<QueueRules>) -> bool {
         let at = self.place(name);
-        let policy = |rules: &Option<Rules>| rules.as_ref().map_or(Policy::Priority, |r| r.policy);
+        let policy =
+            |rules: &Option<QueueRules>| rules.as_ref().map_or(GangOrder::Priority, |r| r.policy);
         let reordered = policy(&self.table[at].rules) != policy(&rules);
         self.table[at].rules = rules;
         self.stale = true;

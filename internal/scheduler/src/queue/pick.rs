@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Unbounded};
 
 use crate::gang::GangKey;
-use crate::queue::share::Share;
-use crate::queue::{Policy, QueueIx, Queues, UserIx};
+use crate::queue::share::QueueShare;
+use crate::queue::{GangOrder, QueueIx, Queues, UserIx};
 use crate::queue_order::LineKey;
 use crate::resource::Room;
 
@@ -25,7 +25,7 @@ enum PassOrder {
     /// next user.
     Users {
         lines: Vec<UserLine>,
-        policy: Policy,
+        policy: GangOrder,
         turn: usize,
     },
 }
@@ -44,8 +44,10 @@ impl Picker {
         queue: QueueIx,
         user: impl Fn(&GangKey) -> UserIx,
     ) -> Picker {
-        let policy = queues.rules(queue).map_or(Policy::Priority, |r| r.policy);
-        if !matches!(policy, Policy::Fair | Policy::RoundRobin) {
+        let policy = queues
+            .rules(queue)
+            .map_or(GangOrder::Priority, |r| r.policy);
+        if !matches!(policy, GangOrder::Fair | GangOrder::RoundRobin) {
             return Picker {
                 queue,
                 order: PassOrder::Line(None),
@@ -103,7 +105,7 @@ impl Picker {
                 let count = lines.len().max(1);
                 let ring = (0..count).map(|step| (*turn + step) % count);
                 let mut ring = ring.filter(|at| lines.get(*at).is_some_and(waits));
-                let at = if *policy == Policy::Fair {
+                let at = if *policy == GangOrder::Fair {
                     ring.min_by_key(|at| queues.user_share(self.queue, lines[*at].user))
                 } else {
                     ring.next()
@@ -130,7 +132,7 @@ impl Picker {
                     }
                     line.next += 1;
                 }
-                if *policy == Policy::RoundRobin {
+                if *policy == GangOrder::RoundRobin {
                     *turn += 1;
                 }
             }
@@ -140,10 +142,10 @@ impl Picker {
 
 impl Queues {
     /// The largest part of the total capacity that a user holds in a queue.
-    fn user_share(&self, queue: QueueIx, user: UserIx) -> Share {
+    fn user_share(&self, queue: QueueIx, user: UserIx) -> QueueShare {
         let held = self.table[queue].users.get(&user);
         let all = |ix| self.pool.get(ix);
-        held.map_or(Share::NONE, |held| {
+        held.map_or(QueueShare::NONE, |held| {
             self.dominant(held, &Room::default(), all).0
         })
     }

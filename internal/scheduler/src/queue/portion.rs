@@ -21,7 +21,7 @@ use crate::queue::rules::WEIGHT_UNIT;
 
 /// What one claimant requests.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Claim {
+pub(super) struct ShareClaim {
     pub(super) wants: i64,
     pub(super) reserved: i64,
     pub(super) deserved: i64,
@@ -36,14 +36,14 @@ pub(super) struct Claim {
 
 /// How strongly past use counts, in thousandths, and the total that use is measured against.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Memory {
+pub(super) struct UsageWeight {
     pub(super) strength: i64,
     pub(super) total: i64,
 }
 
 /// Divides a pool among claims: see the module's documentation.
-pub(super) fn share_out(pool: i64, unit: i64, claims: &mut [Claim], memory: Memory) {
-    let aside = |claim: &Claim| (claim.reserved - claim.wants).max(0);
+pub(super) fn share_out(pool: i64, unit: i64, claims: &mut [ShareClaim], memory: UsageWeight) {
+    let aside = |claim: &ShareClaim| (claim.reserved - claim.wants).max(0);
     let aside = claims.iter().map(aside).fold(0, i64::saturating_add);
     let left = pool.saturating_sub(aside).max(0);
     let remembers = memory.strength != 0 && memory.total > 0;
@@ -53,7 +53,7 @@ pub(super) fn share_out(pool: i64, unit: i64, claims: &mut [Claim], memory: Memo
 }
 
 /// Like `share_out`, step by step, on what is left after the reserved part was set aside.
-pub(super) fn divide(mut left: i64, unit: i64, claims: &mut [Claim], memory: Memory) {
+pub(super) fn divide(mut left: i64, unit: i64, claims: &mut [ShareClaim], memory: UsageWeight) {
     grant(&mut left, unit, claims, |claim| {
         claim.reserved.min(claim.wants)
     });
@@ -70,11 +70,11 @@ pub(super) fn divide(mut left: i64, unit: i64, claims: &mut [Claim], memory: Mem
 
 /// Gives every claim its full request, if there is enough and every claim that needs surplus has a
 /// weight. Dividing step by step would give the same.
-fn give_all(left: i64, claims: &mut [Claim]) -> bool {
+fn give_all(left: i64, claims: &mut [ShareClaim]) -> bool {
     let all = claims.iter().map(|claim| claim.wants.max(0));
     let enough = all.fold(0, i64::saturating_add) <= left;
     let parts =
-        |claim: &Claim| claim.weight > 0 || claim.wants <= claim.reserved.max(claim.deserved);
+        |claim: &ShareClaim| claim.weight > 0 || claim.wants <= claim.reserved.max(claim.deserved);
     let given = enough && claims.iter().all(|claim| claim.got == 0 && parts(claim));
     if given {
         claims
@@ -85,8 +85,8 @@ fn give_all(left: i64, claims: &mut [Claim]) -> bool {
 }
 
 /// Raises every claim to its goal, or as near to it as the rest allows.
-fn grant(left: &mut i64, unit: i64, claims: &mut [Claim], goal: impl Fn(&Claim) -> i64) {
-    let short = |claim: &Claim| (goal(claim) - claim.got).max(0);
+fn grant(left: &mut i64, unit: i64, claims: &mut [ShareClaim], goal: impl Fn(&ShareClaim) -> i64) {
+    let short = |claim: &ShareClaim| (goal(claim) - claim.got).max(0);
     let mut by_priority: Vec<usize> = (0..claims.len()).collect();
     by_priority.sort_unstable_by_key(|at| (Reverse(claims[*at].priority), claims[*at].rank));
     let priorities: Vec<i32> = claims.iter().map(|claim| claim.priority).collect();
@@ -112,10 +112,16 @@ fn grant(left: &mut i64, unit: i64, claims: &mut [Claim], goal: impl Fn(&Claim) 
 }
 
 /// Divides the rest by weight among claims of one priority that still request.
-fn surplus(left: &mut i64, unit: i64, claims: &mut [Claim], priority: i32, memory: Memory) {
+fn surplus(
+    left: &mut i64,
+    unit: i64,
+    claims: &mut [ShareClaim],
+    priority: i32,
+    memory: UsageWeight,
+) {
     // Every round but the last satisfies at least one claim.
     for _ in 0..=claims.len() {
-        let asks = |claim: &Claim| {
+        let asks = |claim: &ShareClaim| {
             claim.priority == priority && claim.wants > claim.got && claim.weight > 0
         };
         let weights = weigh(claims, asks, memory);
@@ -150,7 +156,11 @@ fn surplus(left: &mut i64, unit: i64, claims: &mut [Claim], priority: i32, memor
 }
 
 /// Effective weights: lower for a claim that used more than its part in the past.
-fn weigh(claims: &[Claim], asks: impl Fn(&Claim) -> bool, memory: Memory) -> Vec<(usize, i128)> {
+fn weigh(
+    claims: &[ShareClaim],
+    asks: impl Fn(&ShareClaim) -> bool,
+    memory: UsageWeight,
+) -> Vec<(usize, i128)> {
     let asking: Vec<usize> = (0..claims.len()).filter(|at| asks(&claims[*at])).collect();
     if memory.strength == 0 || memory.total <= 0 {
         let weights = asking
@@ -174,9 +184,9 @@ fn weigh(claims: &[Claim], asks: impl Fn(&Claim) -> bool, memory: Memory) -> Vec
 fn hand_out(
     left: &mut i64,
     unit: i64,
-    claims: &mut [Claim],
+    claims: &mut [ShareClaim],
     mut remainders: Vec<(Reverse<i128>, usize, usize)>,
-    goal: impl Fn(&Claim) -> i64,
+    goal: impl Fn(&ShareClaim) -> i64,
 ) {
     remainders.sort_unstable();
     for (Reverse(remainder), _, at) in remainders {

@@ -11,17 +11,17 @@ use resources::quantity::Quantity;
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::resource::{Ix, Names};
+use crate::resource::{Ix, ResourceNames};
 
 /// Amounts by resource number. An explicit zero is kept: it differs from an absent amount.
-pub(crate) type Bounds = Vec<(Ix, i64)>;
+pub(crate) type SparseAmounts = Vec<(Ix, i64)>;
 
 /// Weights are counted in thousandths.
 pub(crate) const WEIGHT_UNIT: i64 = 1000;
 
 /// The order of a queue's waiting gangs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Policy {
+pub(crate) enum GangOrder {
     /// Priority; gangs below their minimum before members beyond one; age.
     #[default]
     Priority,
@@ -49,7 +49,7 @@ pub(crate) enum WithinQueue {
 
 /// Which gangs of other queues a gang may reclaim from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-pub(crate) enum Reclaim {
+pub(crate) enum ReclaimWithinCohort {
     /// Gangs of any priority.
     #[default]
     Any,
@@ -72,7 +72,7 @@ pub(crate) enum BorrowPolicy {
 /// Preemption while borrowing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
-pub(crate) struct Borrow {
+pub(crate) struct BorrowWithinCohort {
     pub(crate) policy: BorrowPolicy,
     /// The highest priority of a gang that may be evicted; no bound if absent.
     pub(crate) max_priority_threshold: Option<i32>,
@@ -90,13 +90,13 @@ pub(crate) enum FairStrategy {
 /// Which evictions a queue's gangs may cause.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
-pub(crate) struct Preemption {
+pub(crate) struct PreemptionRules {
     pub(crate) within_queue: WithinQueue,
-    pub(crate) reclaim: Reclaim,
+    pub(crate) reclaim: ReclaimWithinCohort,
     /// Whether to evict while borrowing. If present, even as null, evictions go by quota instead of
     /// shares.
     #[serde(deserialize_with = "present_or_null")]
-    pub(crate) borrow: Option<Option<Borrow>>,
+    pub(crate) borrow: Option<Option<BorrowWithinCohort>>,
     /// Fair sharing's strategies, tried in this order; `None`: classic preemption.
     pub(crate) fair: Option<Vec<FairStrategy>>,
     /// With fair sharing: a queue that stays within its deserved amount may reclaim from a queue
@@ -104,11 +104,11 @@ pub(crate) struct Preemption {
     pub(crate) fair_within_deserved: bool,
 }
 
-impl Default for Preemption {
-    fn default() -> Preemption {
-        Preemption {
+impl Default for PreemptionRules {
+    fn default() -> PreemptionRules {
+        PreemptionRules {
             within_queue: WithinQueue::default(),
-            reclaim: Reclaim::default(),
+            reclaim: ReclaimWithinCohort::default(),
             borrow: None,
             fair: None,
             fair_within_deserved: true,
@@ -119,15 +119,15 @@ impl Default for Preemption {
 /// Distinguishes null from an absent field.
 fn present_or_null<'de, D: serde::Deserializer<'de>>(
     reader: D,
-) -> Result<Option<Option<Borrow>>, D::Error> {
-    Option::<Borrow>::deserialize(reader).map(Some)
+) -> Result<Option<Option<BorrowWithinCohort>>, D::Error> {
+    Option::<BorrowWithinCohort>::deserialize(reader).map(Some)
 }
 
 /// A weight for each resource, or one for all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Surplus {
     all: Option<i64>,
-    each: Bounds,
+    each: SparseAmounts,
 }
 
 /// Whether a queue admits gangs.
@@ -144,57 +144,57 @@ pub(crate) enum Admission {
 
 /// The rules of a Queue object.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Rules {
+pub(crate) struct QueueRules {
     pub(crate) parent: Option<String>,
     /// Its weight among its siblings, in [`WEIGHT_UNIT`]s.
     pub(crate) weight: i64,
     surplus: Surplus,
     pub(crate) priority: i32,
     /// The most that the queue and all queues below it may hold.
-    pub(crate) capability: Bounds,
+    pub(crate) capability: SparseAmounts,
     /// Reserved for it: no other queue may use it.
-    pub(crate) guarantee: Bounds,
+    pub(crate) guarantee: SparseAmounts,
     /// What it is entitled to first; others may use the idle part.
-    pub(crate) deserved: Bounds,
+    pub(crate) deserved: SparseAmounts,
     /// How far above its deserved amount it may go.
-    pub(crate) borrowing: Bounds,
+    pub(crate) borrowing: SparseAmounts,
     /// How much of its deserved amount others may use.
-    pub(crate) lending: Bounds,
+    pub(crate) lending: SparseAmounts,
     /// The most that one user may hold in it.
-    pub(crate) user_limit: Bounds,
+    pub(crate) user_limit: SparseAmounts,
     /// The most that one team may hold in it.
-    pub(crate) team_limit: Bounds,
+    pub(crate) team_limit: SparseAmounts,
     /// May other queues reclaim what it holds beyond its share?
     pub(crate) reclaimable: bool,
     pub(crate) admission: Admission,
-    pub(crate) policy: Policy,
+    pub(crate) policy: GangOrder,
     /// How long its gangs wait before capacity is reserved for them.
     pub(crate) reserve_after: Option<SignedDuration>,
-    pub(crate) preemption: Preemption,
+    pub(crate) preemption: PreemptionRules,
     pub(crate) created: Timestamp,
     /// What could not be read, as messages.
     pub(crate) faults: Vec<String>,
 }
 
-impl Default for Rules {
-    fn default() -> Rules {
-        Rules {
+impl Default for QueueRules {
+    fn default() -> QueueRules {
+        QueueRules {
             parent: None,
             weight: WEIGHT_UNIT,
             surplus: Surplus::default(),
             priority: 0,
-            capability: Bounds::new(),
-            guarantee: Bounds::new(),
-            deserved: Bounds::new(),
-            borrowing: Bounds::new(),
-            lending: Bounds::new(),
-            user_limit: Bounds::new(),
-            team_limit: Bounds::new(),
+            capability: SparseAmounts::new(),
+            guarantee: SparseAmounts::new(),
+            deserved: SparseAmounts::new(),
+            borrowing: SparseAmounts::new(),
+            lending: SparseAmounts::new(),
+            user_limit: SparseAmounts::new(),
+            team_limit: SparseAmounts::new(),
             reclaimable: true,
             admission: Admission::Open,
-            policy: Policy::Priority,
+            policy: GangOrder::Priority,
             reserve_after: None,
-            preemption: Preemption::default(),
+            preemption: PreemptionRules::default(),
             created: Timestamp::UNIX_EPOCH,
             faults: Vec::new(),
         }
@@ -202,24 +202,24 @@ impl Default for Rules {
 }
 
 /// The amount set for a resource.
-pub(crate) fn amount_for(bounds: &Bounds, ix: Ix) -> Option<i64> {
+pub(crate) fn amount_for(bounds: &SparseAmounts, ix: Ix) -> Option<i64> {
     bounds
         .iter()
         .find(|(at, _)| *at == ix)
         .map(|(_, amount)| *amount)
 }
 
-impl Rules {
-    pub(crate) fn read(queue: &Object, names: &mut Names) -> Rules {
+impl QueueRules {
+    pub(crate) fn read(queue: &Object, names: &mut ResourceNames) -> QueueRules {
         let spec = &queue.spec;
-        let mut reader = Reader {
+        let mut reader = RuleReader {
             notes: queue.metadata.annotations.as_ref(),
             names,
             faults: Vec::new(),
         };
         let state = queue.status.as_ref().and_then(|status| status.state);
         let weight = i64::from(spec.weight.unwrap_or(1).max(1)).saturating_mul(WEIGHT_UNIT);
-        let mut rules = Rules {
+        let mut rules = QueueRules {
             parent: spec.parent.clone().filter(|name| !name.is_empty()),
             weight,
             priority: spec.priority.unwrap_or(0),
@@ -307,14 +307,14 @@ impl Rules {
 }
 
 /// Reads lists and annotations, and records what cannot be read.
-struct Reader<'a> {
+struct RuleReader<'a> {
     notes: Option<&'a BTreeMap<String, String>>,
-    names: &'a mut Names,
+    names: &'a mut ResourceNames,
     faults: Vec<String>,
 }
 
-impl Reader<'_> {
-    fn list(&mut self, list: Option<&BTreeMap<String, K8sQuantity>>) -> Bounds {
+impl RuleReader<'_> {
+    fn list(&mut self, list: Option<&BTreeMap<String, K8sQuantity>>) -> SparseAmounts {
         list.map(|list| self.names.bounds(list)).unwrap_or_default()
     }
 
@@ -340,13 +340,13 @@ impl Reader<'_> {
         seconds.map(SignedDuration::from_secs)
     }
 
-    fn note_list(&mut self, name: &str) -> Bounds {
+    fn note_list(&mut self, name: &str) -> SparseAmounts {
         let Some(text) = self.note(name) else {
-            return Bounds::new();
+            return SparseAmounts::new();
         };
         let Ok(map) = serde_json::from_str::<BTreeMap<String, Value>>(&text) else {
             self.fault(name, "write a JSON object of resource to quantity");
-            return Bounds::new();
+            return SparseAmounts::new();
         };
         let mut list = BTreeMap::new();
         for (resource, value) in map {
@@ -368,7 +368,7 @@ impl Reader<'_> {
         let value = serde_json::from_str::<Value>(&text).unwrap_or(Value::String(text));
         let weight = |value: &Value| quantity(value).map(|weight| weight.milli().max(0));
         if let Value::Object(map) = &value {
-            let mut each = Bounds::new();
+            let mut each = SparseAmounts::new();
             for (resource, value) in map {
                 match weight(value) {
                     Some(weight) => each.push((self.names.intern(resource), weight)),
@@ -387,33 +387,33 @@ impl Reader<'_> {
         }
         Surplus {
             all,
-            each: Bounds::new(),
+            each: SparseAmounts::new(),
         }
     }
 
-    fn policy(&mut self) -> Policy {
+    fn policy(&mut self) -> GangOrder {
         let name = names::QUEUE_POLICY;
         match self.note(name).as_deref() {
-            None | Some("priority") => Policy::Priority,
-            Some("fifo") => Policy::Fifo,
-            Some("sjf") => Policy::Sjf,
-            Some("round-robin") => Policy::RoundRobin,
-            Some("fair") => Policy::Fair,
+            None | Some("priority") => GangOrder::Priority,
+            Some("fifo") => GangOrder::Fifo,
+            Some("sjf") => GangOrder::Sjf,
+            Some("round-robin") => GangOrder::RoundRobin,
+            Some("fair") => GangOrder::Fair,
             Some(_) => {
                 self.fault(name, "write priority, fifo, sjf, round-robin or fair");
-                Policy::Priority
+                GangOrder::Priority
             }
         }
     }
 
-    fn preemption(&mut self) -> Preemption {
+    fn preemption(&mut self) -> PreemptionRules {
         let name = names::PREEMPTION;
         let Some(text) = self.note(name) else {
-            return Preemption::default();
+            return PreemptionRules::default();
         };
         serde_json::from_str(&text).unwrap_or_else(|error| {
             self.fault(name, &error.to_string());
-            Preemption::default()
+            PreemptionRules::default()
         })
     }
 }

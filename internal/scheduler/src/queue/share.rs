@@ -23,13 +23,13 @@ const WITHOUT_SHARE: i128 = 1000;
 
 /// A share, in [`PARTS`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Share(pub(crate) i128);
+pub(crate) struct QueueShare(pub(crate) i128);
 
-impl Share {
+impl QueueShare {
     /// Nothing.
-    pub(crate) const NONE: Share = Share(0);
+    pub(crate) const NONE: QueueShare = QueueShare(0);
     /// More than any other: the share of a queue of weight 0 that borrows.
-    pub(crate) const INFINITE: Share = Share(i128::MAX);
+    pub(crate) const INFINITE: QueueShare = QueueShare(i128::MAX);
 
     /// As a floating-point number, for display.
     pub(crate) fn as_f64(self) -> f64 {
@@ -110,12 +110,12 @@ impl Queues {
 
     /// The dominant share: over all resources, the largest ratio of what the queue holds to its
     /// allocatable share.
-    pub(crate) fn dominant_share(&self, queue: QueueIx) -> Share {
+    pub(crate) fn dominant_share(&self, queue: QueueIx) -> QueueShare {
         self.dominant_share_with(queue, &Room::default())
     }
 
     /// Like `dominant_share`, with `more` added to the queue's account.
-    pub(crate) fn dominant_share_with(&self, queue: QueueIx, more: &Room) -> Share {
+    pub(crate) fn dominant_share_with(&self, queue: QueueIx, more: &Room) -> QueueShare {
         let held = &self.table[queue].sum.allocated;
         self.dominant(held, more, |ix| self.allocatable(queue, ix))
             .0
@@ -128,7 +128,7 @@ impl Queues {
         held: &Room,
         more: &Room,
         share: impl Fn(Ix) -> i64,
-    ) -> (Share, bool) {
+    ) -> (QueueShare, bool) {
         let (mut most, mut beyond) = (0, false);
         let resources = held.len().max(more.len());
         for ix in (0..resources).map(|ix| ix as Ix) {
@@ -146,18 +146,18 @@ impl Queues {
             };
             most = most.max(part);
         }
-        (Share(most), beyond)
+        (QueueShare(most), beyond)
     }
 
     /// The largest part of the total capacity that the queue holds, and of which resource.
-    pub(crate) fn cluster_share(&self, queue: QueueIx) -> (Share, Option<Ix>) {
+    pub(crate) fn cluster_share(&self, queue: QueueIx) -> (QueueShare, Option<Ix>) {
         let held = self.table[queue].sum.allocated.iter();
         let parts = held
             .filter(|(ix, amount)| self.counts(*ix) && *amount > 0)
-            .map(|(ix, amount)| (Share(ratio(amount, self.pool.get(ix))), Some(ix)));
+            .map(|(ix, amount)| (QueueShare(ratio(amount, self.pool.get(ix))), Some(ix)));
         parts
             .max_by_key(|(share, _)| *share)
-            .unwrap_or((Share::NONE, None))
+            .unwrap_or((QueueShare::NONE, None))
     }
 }
 

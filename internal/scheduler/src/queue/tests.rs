@@ -5,16 +5,16 @@ use serde_json::{Value, json};
 
 use proptest::prelude::*;
 
-use super::portion::{Claim, Memory, divide, share_out};
+use super::portion::{ShareClaim, UsageWeight, divide, share_out};
 use super::*;
-use crate::resource::{Demand, GPU_UNIT, Ix, Names};
+use crate::resource::{Demand, GPU_UNIT, Ix, ResourceNames};
 
 /// A resource that is counted in ones, and its number.
 const CARDS: &str = "example.com/card";
 const CARD: Ix = 4;
 
 struct World {
-    names: Names,
+    names: ResourceNames,
     queues: Queues,
     total: Room,
     used: Room,
@@ -25,7 +25,7 @@ impl World {
     fn new(cards: i64, queues: &[(&str, &str, Value, Value)]) -> World {
         let mut total = Room::default();
         total.set(CARD, cards);
-        let mut names = Names::new();
+        let mut names = ResourceNames::new();
         assert_eq!(names.intern(CARDS), CARD);
         let mut world = World {
             names,
@@ -55,7 +55,7 @@ impl World {
             "metadata": {"name": name, "annotations": notes}, "spec": spec,
         }))
         .unwrap();
-        let rules = Rules::read(&object, &mut self.names);
+        let rules = QueueRules::read(&object, &mut self.names);
         assert_eq!(rules.faults, Vec::<String>::new());
         self.queues.set_rules(name, Some(rules));
     }
@@ -97,7 +97,7 @@ impl World {
         self.queues.entitled(self.ix(name), CARD)
     }
 
-    fn allows(&mut self, name: &str) -> (u32, Option<Bound>) {
+    fn allows(&mut self, name: &str) -> (u32, Option<LimitingRule>) {
         let payer = self.payer(name);
         let idle = self.total.get(CARD) - self.used.get(CARD);
         self.queues.allows(payer, &cards(1), |_| idle)
@@ -112,12 +112,12 @@ fn card_note(name: &str, n: i64) -> Value {
     json!({name: json!({CARDS: n.to_string()}).to_string()})
 }
 
-fn claim(wants: i64, deserved: i64, weight: i64) -> Claim {
-    Claim {
+fn claim(wants: i64, deserved: i64, weight: i64) -> ShareClaim {
+    ShareClaim {
         wants,
         deserved,
         weight,
-        ..Claim::default()
+        ..ShareClaim::default()
     }
 }
 
@@ -144,15 +144,15 @@ fn capacity_is_divided_by_quota_then_weight_in_whole_units() {
         (0, &[(8, 8, 1)], &[0]),
     ];
     for (pool, asks, want) in table {
-        let mut claims: Vec<Claim> = asks
+        let mut claims: Vec<ShareClaim> = asks
             .iter()
             .enumerate()
-            .map(|(rank, (wants, deserved, weight))| Claim {
+            .map(|(rank, (wants, deserved, weight))| ShareClaim {
                 rank,
                 ..claim(*wants, *deserved, *weight)
             })
             .collect();
-        share_out(pool, 1, &mut claims, Memory::default());
+        share_out(pool, 1, &mut claims, UsageWeight::default());
         let got: Vec<i64> = claims.iter().map(|claim| claim.got).collect();
         assert_eq!(got, want, "{pool} among {asks:?}");
     }
@@ -165,10 +165,10 @@ proptest! {
         pool in 0..30_000_i64,
         unit in proptest::sample::select(vec![1, GPU_UNIT]),
     ) {
-        let claims: Vec<Claim> = rows
+        let claims: Vec<ShareClaim> = rows
             .iter()
             .enumerate()
-            .map(|(rank, (wants, reserved, deserved, weight, priority))| Claim {
+            .map(|(rank, (wants, reserved, deserved, weight, priority))| ShareClaim {
                 rank,
                 reserved: *reserved,
                 priority: *priority,
@@ -177,9 +177,9 @@ proptest! {
             .collect();
         let aside: i64 = claims.iter().map(|claim| (claim.reserved - claim.wants).max(0)).sum();
         let (mut shared, mut divided) = (claims.clone(), claims);
-        share_out(pool, unit, &mut shared, Memory::default());
-        divide((pool - aside).max(0), unit, &mut divided, Memory::default());
-        let got = |claims: &[Claim]| -> Vec<i64> { claims.iter().map(|claim| claim.got).collect() };
+        share_out(pool, unit, &mut shared, UsageWeight::default());
+        divide((pool - aside).max(0), unit, &mut divided, UsageWeight::default());
+        let got = |claims: &[ShareClaim]| -> Vec<i64> { claims.iter().map(|claim| claim.got).collect() };
         prop_assert_eq!(got(&shared), got(&divided));
     }
 }
@@ -194,15 +194,15 @@ fn gpus_are_divided_in_whole_ones_as_far_as_they_are_asked_for() {
         (1000, &[(1000, 500, 1), (600, 500, 1)], &[500, 500]),
     ];
     for (pool, asks, want) in table {
-        let mut claims: Vec<Claim> = asks
+        let mut claims: Vec<ShareClaim> = asks
             .iter()
             .enumerate()
-            .map(|(rank, (wants, deserved, weight))| Claim {
+            .map(|(rank, (wants, deserved, weight))| ShareClaim {
                 rank,
                 ..claim(*wants, *deserved, *weight)
             })
             .collect();
-        share_out(pool, GPU_UNIT, &mut claims, Memory::default());
+        share_out(pool, GPU_UNIT, &mut claims, UsageWeight::default());
         let got: Vec<i64> = claims.iter().map(|claim| claim.got).collect();
         assert_eq!(got, want, "{pool} among {asks:?}");
     }
@@ -212,13 +212,13 @@ fn gpus_are_divided_in_whole_ones_as_far_as_they_are_asked_for() {
 fn surplus_goes_to_the_higher_priority_first() {
     let mut claims = [claim(8, 2, 1), claim(5, 2, 1)];
     claims[1].priority = 1;
-    share_out(10, 1, &mut claims, Memory::default());
+    share_out(10, 1, &mut claims, UsageWeight::default());
     assert_eq!([claims[0].got, claims[1].got], [5, 5]);
 }
 
 #[test]
 fn past_use_reduces_the_surplus() {
-    let memory = |strength| Memory {
+    let memory = |strength| UsageWeight {
         strength,
         total: 10,
     };
@@ -237,7 +237,7 @@ fn past_use_reduces_the_surplus() {
 fn unrequested_reservations_are_set_aside() {
     let mut claims = [claim(0, 0, 1), claim(9, 0, 1)];
     claims[0].reserved = 4;
-    share_out(10, 1, &mut claims, Memory::default());
+    share_out(10, 1, &mut claims, UsageWeight::default());
     assert_eq!([claims[0].got, claims[1].got], [0, 6]);
 }
 
@@ -317,12 +317,14 @@ fn the_tightest_bound_on_the_way_to_the_root_binds_and_is_named() {
     let (times, bound) = world.allows("a");
     assert_eq!(times, 3);
     let dept = world.ix("dept");
-    assert!(matches!(bound, Some(Bound::Capability { queue, held: 2, .. }) if queue == dept));
+    assert!(
+        matches!(bound, Some(LimitingRule::Capability { queue, held: 2, .. }) if queue == dept)
+    );
     world.hold("b", -2);
     let a = world.ix("a");
     let (times, bound) = world.allows("a");
     assert_eq!(times, 4);
-    assert!(matches!(bound, Some(Bound::Capability { queue, .. }) if queue == a));
+    assert!(matches!(bound, Some(LimitingRule::Capability { queue, .. }) if queue == a));
 }
 
 #[test]
@@ -369,7 +371,10 @@ fn a_borrowing_limit_is_above_what_the_queue_deserves() {
         ],
     );
     assert_eq!((world.allows("a").0, world.allows("b").0), (5, u32::MAX));
-    assert!(matches!(world.allows("a").1, Some(Bound::Borrowing { .. })));
+    assert!(matches!(
+        world.allows("a").1,
+        Some(LimitingRule::Borrowing { .. })
+    ));
 }
 
 #[test]
@@ -413,7 +418,7 @@ fn non_preemptible_work_stays_within_the_deserved_amount_if_one_is_set() {
     let (times, bound) = fixed(&mut world, "a");
     let dept = world.ix("dept");
     assert_eq!(times, 3);
-    assert!(matches!(bound, Some(Bound::Deserved { queue, .. }) if queue == dept));
+    assert!(matches!(bound, Some(LimitingRule::Deserved { queue, .. }) if queue == dept));
     assert_eq!(fixed(&mut world, "free").0, u32::MAX);
     // Preemptible work does not count.
     world.hold("a", 3);
@@ -472,7 +477,7 @@ fn a_team_stays_within_the_team_limit_of_every_queue_above_across_users() {
     let (times, bound) = allows(&mut world, "b", "bob", Some("vision"));
     assert_eq!(times, 1);
     assert!(
-        matches!(bound, Some(Bound::Team { held: 2, .. })),
+        matches!(bound, Some(LimitingRule::Team { held: 2, .. })),
         "{bound:?}"
     );
     assert_eq!(allows(&mut world, "b", "bob", Some("speech")).0, 3);
@@ -532,7 +537,7 @@ fn a_queue_is_above_its_share_only_where_others_ask() {
     world.queues.charge(payer, &cards(3), -1);
     assert_eq!(world.queues.above_share(a), None);
     world.queues.charge(payer, &cards(3), 1);
-    assert_eq!(world.queues.dominant_share(a), Share(2 * share::PARTS));
+    assert_eq!(world.queues.dominant_share(a), QueueShare(2 * share::PARTS));
     let more = {
         let mut room = Room::default();
         room.set(CARD, 3);
@@ -540,7 +545,7 @@ fn a_queue_is_above_its_share_only_where_others_ask() {
     };
     assert_eq!(
         world.queues.dominant_share_with(b, &more),
-        Share(share::PARTS)
+        QueueShare(share::PARTS)
     );
 }
 
@@ -564,24 +569,24 @@ fn the_borrowed_share_is_borrowed_over_lendable_over_weight() {
     );
     world.hold("b", 6);
     let [a, b, c] = ["a", "b", "c"].map(|name| world.ix(name));
-    let parts = |part: i128, whole: i128| Share(part * share::PARTS / whole);
-    assert_eq!(world.queues.borrowed_share(a), Share::NONE);
+    let parts = |part: i128, whole: i128| QueueShare(part * share::PARTS / whole);
+    assert_eq!(world.queues.borrowed_share(a), QueueShare::NONE);
     // 3 of 9 borrowed, at a weight of 0.99.
     assert_eq!(
         world.queues.borrowed_share(b),
-        Share(share::PARTS * 3 / 9 * 1000 / 990)
+        QueueShare(share::PARTS * 3 / 9 * 1000 / 990)
     );
     assert_eq!(
         world.queues.borrowed_share_with(a, a, &cards(5)),
-        Share(share::PARTS * 2 / 9 / 2)
+        QueueShare(share::PARTS * 2 / 9 / 2)
     );
     assert_eq!(
         world.queues.borrowed_share_with(c, c, &cards(3)),
-        Share::NONE
+        QueueShare::NONE
     );
     assert_eq!(
         world.queues.borrowed_share_with(c, c, &cards(4)),
-        Share::INFINITE
+        QueueShare::INFINITE
     );
     assert!(parts(1, 9) < world.queues.borrowed_share(b));
     let all = world.ix("all");

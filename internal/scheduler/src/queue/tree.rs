@@ -4,12 +4,12 @@
 
 use std::collections::BTreeSet;
 
-use crate::queue::{QueueIx, Queues, ROOT, ROOT_NAME, Sums};
+use crate::queue::{GangSums, QueueIx, Queues, ROOT, ROOT_NAME};
 use crate::resource::{Ix, Room};
 
 /// The state of a queue in the search for cycles.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Mark {
+enum VisitState {
     New,
     Open,
     Done,
@@ -32,21 +32,23 @@ impl Queues {
     fn set_parents(&mut self) {
         let wanted: Vec<QueueIx> = (0..self.table.len()).map(|at| self.wanted(at)).collect();
         let mut parents = wanted.clone();
-        let mut marks = vec![Mark::New; wanted.len()];
-        marks[ROOT] = Mark::Done;
+        let mut marks = vec![VisitState::New; wanted.len()];
+        marks[ROOT] = VisitState::Done;
         for start in 0..wanted.len() {
             let mut trail = Vec::new();
             let mut at = start;
-            while marks[at] == Mark::New {
-                marks[at] = Mark::Open;
+            while marks[at] == VisitState::New {
+                marks[at] = VisitState::Open;
                 trail.push(at);
                 at = wanted[at];
             }
-            if marks[at] == Mark::Open {
+            if marks[at] == VisitState::Open {
                 let circle = trail.iter().skip_while(|step| **step != at);
                 circle.for_each(|step| parents[*step] = ROOT);
             }
-            trail.into_iter().for_each(|step| marks[step] = Mark::Done);
+            trail
+                .into_iter()
+                .for_each(|step| marks[step] = VisitState::Done);
         }
         for (queue, parent) in self.table.iter_mut().zip(parents) {
             queue.parent = parent;
@@ -153,8 +155,8 @@ impl Queues {
     }
 }
 
-impl Sums {
-    fn add(&mut self, other: &Sums) {
+impl GangSums {
+    fn add(&mut self, other: &GangSums) {
         self.allocated.add_room(&other.allocated, 1);
         self.fixed.add_room(&other.fixed, 1);
         self.requested.add_room(&other.requested, 1);

@@ -5,13 +5,13 @@
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
-use crate::queue::share::Share;
+use crate::queue::share::QueueShare;
 use crate::queue::{QueueIx, Queues, ROOT};
 use crate::resource::Room;
 
 /// A queue's position among its siblings. Lesser comes first.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Key {
+struct QueueRank {
     priority: Reverse<i32>,
     /// True if it holds more than its share.
     above: bool,
@@ -20,55 +20,55 @@ struct Key {
     /// True if its next gang requests a resource that it has no share in.
     beyond: bool,
     /// Its dominant share with its next gang, and without.
-    with: Share,
-    without: Share,
+    with: QueueShare,
+    without: QueueShare,
     /// Its allocatable share: the smaller goes first.
-    size: Share,
+    size: QueueShare,
     rank: usize,
 }
 
 /// The next at a level: the queue's own gangs, or one of its children.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Entry {
+enum TurnEntry {
     Own,
     Child(QueueIx),
 }
 
 /// One level of the tree.
 #[derive(Clone, Debug, Default)]
-struct Level {
-    waiting: BTreeSet<(Key, Entry)>,
+struct TreeLevel {
+    waiting: BTreeSet<(QueueRank, TurnEntry)>,
     /// What the next gang of its own requests, if one waits.
     need: Option<Room>,
     /// Its keys: among its own children, and in its parent's level.
-    own: Option<Key>,
-    child: Option<Key>,
+    own: Option<QueueRank>,
+    child: Option<QueueRank>,
 }
 
 /// The queues with waiting gangs, in order.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Turns {
-    levels: Vec<Level>,
+pub(crate) struct QueueTurns {
+    levels: Vec<TreeLevel>,
     waiting: usize,
 }
 
 /// A queue's next gang.
 #[derive(Clone, Debug)]
-pub(crate) enum Next {
+pub(crate) enum NextGang {
     /// A gang that requests this.
     Needs(Room),
     /// None: the queue is out of this round.
     Nobody,
 }
 
-impl Turns {
+impl QueueTurns {
     /// The queue whose turn it is.
     pub(crate) fn first(&self) -> Option<QueueIx> {
         let mut at = ROOT;
         loop {
             match self.levels.get(at)?.waiting.first()?.1 {
-                Entry::Own => return Some(at),
-                Entry::Child(child) => at = child,
+                TurnEntry::Own => return Some(at),
+                TurnEntry::Child(child) => at = child,
             }
         }
     }
@@ -79,14 +79,15 @@ impl Turns {
     }
 
     /// Sets a queue's next gang, and repositions the queue and its ancestors.
-    pub(crate) fn seat(&mut self, queues: &Queues, queue: QueueIx, next: Next) {
+    pub(crate) fn seat(&mut self, queues: &Queues, queue: QueueIx, next: NextGang) {
         if self.levels.len() < queues.table.len() {
-            self.levels.resize_with(queues.table.len(), Level::default);
+            self.levels
+                .resize_with(queues.table.len(), TreeLevel::default);
         }
         let waited = self.levels[queue].need.is_some();
         self.levels[queue].need = match next {
-            Next::Needs(need) => Some(need),
-            Next::Nobody => None,
+            NextGang::Needs(need) => Some(need),
+            NextGang::Nobody => None,
         };
         let waits = self.levels[queue].need.is_some();
         self.waiting = self.waiting + usize::from(waits) - usize::from(waited);
@@ -94,10 +95,10 @@ impl Turns {
         let mut at = queue;
         while at != ROOT {
             let parent = queues.table[at].parent;
-            let key = self.need(at).map(|need| Key::of(queues, at, need));
+            let key = self.need(at).map(|need| QueueRank::of(queues, at, need));
             let old = std::mem::replace(&mut self.levels[at].child, key.clone());
             if old != key {
-                self.swap(parent, Entry::Child(at), old, key);
+                self.swap(parent, TurnEntry::Child(at), old, key);
             }
             at = parent;
         }
@@ -105,12 +106,18 @@ impl Turns {
 
     fn seat_own(&mut self, queues: &Queues, queue: QueueIx) {
         let need = self.levels[queue].need.as_ref();
-        let key = need.map(|need| Key::own(queues, queue, need));
+        let key = need.map(|need| QueueRank::own(queues, queue, need));
         let old = std::mem::replace(&mut self.levels[queue].own, key.clone());
-        self.swap(queue, Entry::Own, old, key);
+        self.swap(queue, TurnEntry::Own, old, key);
     }
 
-    fn swap(&mut self, level: QueueIx, seat: Entry, old: Option<Key>, new: Option<Key>) {
+    fn swap(
+        &mut self,
+        level: QueueIx,
+        seat: TurnEntry,
+        old: Option<QueueRank>,
+        new: Option<QueueRank>,
+    ) {
         let waiting = &mut self.levels[level].waiting;
         if let Some(old) = old {
             waiting.remove(&(old, seat));
@@ -126,15 +133,15 @@ impl Turns {
         loop {
             let level = &self.levels[at];
             match level.waiting.first()?.1 {
-                Entry::Own => return level.need.as_ref(),
-                Entry::Child(child) => at = child,
+                TurnEntry::Own => return level.need.as_ref(),
+                TurnEntry::Child(child) => at = child,
             }
         }
     }
 }
 
-impl Key {
-    fn of(queues: &Queues, at: QueueIx, need: &Room) -> Key {
+impl QueueRank {
+    fn of(queues: &Queues, at: QueueIx, need: &Room) -> QueueRank {
         let held = &queues.table[at].sum.allocated;
         let share = |ix| queues.allocatable(at, ix);
         let (with, beyond) = queues.dominant(held, need, share);
@@ -143,7 +150,7 @@ impl Key {
         let over =
             asked.any(|(ix, amount)| held.get(ix).saturating_add(amount) > queues.deserved(at, ix));
         let priority = queues.rules(at).map_or(0, |rules| rules.priority);
-        Key {
+        QueueRank {
             priority: Reverse(priority),
             above: queues.above_share(at).is_some(),
             over,
@@ -156,19 +163,19 @@ impl Key {
     }
 
     /// The key of the own gangs of a queue that has children.
-    fn own(queues: &Queues, at: QueueIx, need: &Room) -> Key {
+    fn own(queues: &Queues, at: QueueIx, need: &Room) -> QueueRank {
         let queue = &queues.table[at];
         let none = Room::default();
         if queue.children.is_empty() {
             // No siblings to compare with.
-            return Key {
+            return QueueRank {
                 priority: Reverse(0),
                 above: false,
                 over: false,
                 beyond: false,
-                with: Share::NONE,
-                without: Share::NONE,
-                size: Share::NONE,
+                with: QueueShare::NONE,
+                without: QueueShare::NONE,
+                size: QueueShare::NONE,
                 rank: usize::MAX,
             };
         }
@@ -176,14 +183,14 @@ impl Key {
         let share = |ix| queue.own_entitled.get(ix);
         let (with, beyond) = queues.dominant(held, need, share);
         let mut counted = held.iter().filter(|(ix, _)| queues.counts(*ix));
-        Key {
+        QueueRank {
             priority: Reverse(0),
             above: counted.any(|(ix, amount)| amount > share(ix)),
             over: true,
             beyond,
             with,
             without: queues.dominant(held, &none, share).0,
-            size: Share::NONE,
+            size: QueueShare::NONE,
             rank: usize::MAX,
         }
     }

@@ -11,7 +11,7 @@
 use jiff::Timestamp;
 
 use crate::queue::Queues;
-use crate::queue::portion::Memory;
+use crate::queue::portion::UsageWeight;
 use crate::resource::Ix;
 
 /// How past use decays and counts.
@@ -73,8 +73,8 @@ impl Queues {
         }
     }
 
-    pub(super) fn memory(&self, ix: Ix) -> Memory {
-        Memory {
+    pub(super) fn memory(&self, ix: Ix) -> UsageWeight {
+        UsageWeight {
             strength: self.clock.decay.map_or(0, |decay| decay.strength),
             total: self.pool.get(ix),
         }

@@ -4,16 +4,16 @@ use std::collections::BTreeMap;
 
 use resources::amounts::Amounts;
 
-use crate::queue::rules::{Bounds, WEIGHT_UNIT};
-use crate::queue::{QueueIx, Queues, ROOT, Rules};
-use crate::resource::{GPU, Ix, Names, Room};
+use crate::queue::rules::{SparseAmounts, WEIGHT_UNIT};
+use crate::queue::{QueueIx, QueueRules, Queues, ROOT};
+use crate::resource::{GPU, Ix, ResourceNames, Room};
 use crate::view::QueueView;
 
 impl Queues {
     /// All queues by name, given capacity and use.
     pub(crate) fn views(
         &self,
-        names: &Names,
+        names: &ResourceNames,
         total: &Room,
         used: &Room,
     ) -> BTreeMap<String, QueueView> {
@@ -31,7 +31,7 @@ impl Queues {
             .collect()
     }
 
-    fn view(&self, at: QueueIx, names: &Names) -> QueueView {
+    fn view(&self, at: QueueIx, names: &ResourceNames) -> QueueView {
         let queue = &self.table[at];
         let rules = self.rules(at);
         let resources = || (0..self.pool.len().max(queue.sum.requested.len())).map(|ix| ix as Ix);
@@ -42,13 +42,13 @@ impl Queues {
             };
             resources().filter_map(explicit).collect()
         };
-        let deserved = |rules: &Rules, ix: Ix| {
+        let deserved = |rules: &QueueRules, ix: Ix| {
             let explicit = super::rules::amount_for(&rules.deserved, ix);
             explicit
                 .or_else(|| super::rules::amount_for(&rules.guarantee, ix))
                 .map(|_| rules.entitled_first(ix))
         };
-        let bound = |of: &dyn Fn(&Rules) -> &Bounds| {
+        let bound = |of: &dyn Fn(&QueueRules) -> &SparseAmounts| {
             list(&|ix| rules.and_then(|rules| super::rules::amount_for(of(rules), ix)))
         };
         let holders = |all: &BTreeMap<usize, Room>, name: &dyn Fn(usize) -> String| {
@@ -56,7 +56,9 @@ impl Queues {
             let held = held.map(|(ix, room)| (name(*ix), names.amounts(room)));
             held.collect::<BTreeMap<String, Amounts>>()
         };
-        let limits = |of: fn(&Rules) -> &Bounds| rules.is_some_and(|rules| !of(rules).is_empty());
+        let limits = |of: fn(&QueueRules) -> &SparseAmounts| {
+            rules.is_some_and(|rules| !of(rules).is_empty())
+        };
         let users = match limits(|rules| &rules.user_limit) {
             true => &queue.limited,
             false => &queue.users,

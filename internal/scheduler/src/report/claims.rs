@@ -1,11 +1,11 @@
 //! Why a gang waits for PersistentVolumeClaims that a user or administrator must act on, by name
 //! (`tests/volumes_told.rs`).
 
-use resources::report::{ReasonCount, Verdict};
+use resources::report::{ReasonCount, WaitReason};
 
 use super::Obstacle;
 use crate::class::ClassIx;
-use crate::filter::volumes::Reach;
+use crate::filter::volumes::NodeRequirements;
 use crate::gang::GangKey;
 use crate::state::Scheduler;
 
@@ -16,7 +16,7 @@ impl Scheduler {
         let gang = self.gangs.get(key)?;
         let is_held = |class: ClassIx| {
             let reach = self.classes.get(class).reach();
-            reach.is_some_and(Reach::is_held)
+            reach.is_some_and(NodeRequirements::is_held)
         };
         let kinds = gang.kinds.iter().filter(|(class, _)| is_held(**class));
         let (mut first, mut held) = (None, 0);
@@ -46,12 +46,12 @@ impl Scheduler {
             };
             binding.push_str(&format!("; {others} more {members} for claims"));
         }
-        let mut obstacle = Obstacle::new(Verdict::NoNodeFits, binding, hold.remedy());
+        let mut obstacle = Obstacle::new(WaitReason::NoNodeFits, binding, hold.remedy());
         obstacle.possible = have;
         let view = self.views.get(&class)?;
         obstacle.nodes = view.tally.nodes;
         obstacle.per_reason.push(ReasonCount {
-            reason: hold.words(),
+            reason: hold.message(),
             nodes: view.tally.nodes,
         });
         Some(obstacle)

@@ -12,7 +12,7 @@ use super::{KIND, Settings, kube, volcano};
 
 /// The settings of a document, and its keys that have no counterpart.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Read {
+pub struct ForeignSettings {
     /// The settings.
     pub settings: Settings,
     /// Keys without a counterpart, or with another meaning.
@@ -36,28 +36,28 @@ pub fn takes(document: &Value) -> bool {
 ///
 /// # Errors
 /// The field that cannot be read, its value, and the valid form.
-pub fn read(document: &Value, parse: Parse<'_>) -> Result<Read, FieldError> {
+pub fn read(document: &Value, parse: Parse<'_>) -> Result<ForeignSettings, FieldError> {
     if kube::is(document) {
         return kube::read(document);
     }
     if volcano::is(document) {
         return volcano::read(document, parse);
     }
-    Ok(Read {
+    Ok(ForeignSettings {
         settings: Settings::read(document)?,
         warnings: Vec::new(),
     })
 }
 
 /// Collects warnings about one object.
-pub(super) struct Notes {
+pub(super) struct WarningCollector {
     object: String,
     pub(super) warnings: Vec<Warning>,
 }
 
-impl Notes {
-    pub(super) fn on(object: &str) -> Notes {
-        Notes {
+impl WarningCollector {
+    pub(super) fn on(object: &str) -> WarningCollector {
+        WarningCollector {
             object: object.to_owned(),
             warnings: Vec::new(),
         }

@@ -9,10 +9,10 @@
 
 use serde_json::Value;
 
-use super::foreign::{Notes, Read, items, within};
+use super::foreign::{ForeignSettings, WarningCollector, items, within};
 use super::words::{object, unusable};
 use super::{FieldError, Settings};
-use crate::config::{Actions, Strategy};
+use crate::config::{Actions, PlacementStrategy};
 
 const GROUP: &str = "kubescheduler.config.k8s.io/";
 /// The name of a profile without one.
@@ -43,14 +43,14 @@ pub(super) fn is(document: &Value) -> bool {
     document["kind"] == "KubeSchedulerConfiguration" && version.starts_with(GROUP)
 }
 
-pub(super) fn read(document: &Value) -> Result<Read, FieldError> {
-    let mut notes = Notes::on("KubeSchedulerConfiguration");
+pub(super) fn read(document: &Value) -> Result<ForeignSettings, FieldError> {
+    let mut notes = WarningCollector::on("KubeSchedulerConfiguration");
     let mut settings = Settings::default();
     if let Some(top) = document.as_object() {
         notes.rest("", top, &["apiVersion", "kind", "metadata", "profiles"]);
     }
     let mut names: Vec<String> = Vec::new();
-    let mut placements: Vec<Strategy> = Vec::new();
+    let mut placements: Vec<PlacementStrategy> = Vec::new();
     for (at, profile) in items("profiles", &document["profiles"])?.iter().enumerate() {
         let path = format!("profiles[{at}]");
         let Some(fields) = object(&path, profile)? else {
@@ -81,7 +81,7 @@ pub(super) fn read(document: &Value) -> Result<Read, FieldError> {
         }
     }
     settings.scheduler_names = (!names.is_empty()).then_some(names);
-    Ok(Read {
+    Ok(ForeignSettings {
         settings,
         warnings: notes.warnings,
     })
@@ -92,7 +92,7 @@ fn plugins(
     path: &str,
     said: &Value,
     settings: &mut Settings,
-    notes: &mut Notes,
+    notes: &mut WarningCollector,
 ) -> Result<(), FieldError> {
     let path = within(path, "plugins");
     let Some(points) = object(&path, said)? else {
@@ -149,7 +149,11 @@ fn plugins(
 }
 
 /// The placement strategy, from NodeResourcesFit's arguments; warns about all other arguments.
-fn strategy(path: &str, said: &Value, notes: &mut Notes) -> Result<Option<Strategy>, FieldError> {
+fn strategy(
+    path: &str,
+    said: &Value,
+    notes: &mut WarningCollector,
+) -> Result<Option<PlacementStrategy>, FieldError> {
     let path = within(path, "pluginConfig");
     let mut found = None;
     for (at, config) in items(&path, said)?.iter().enumerate() {
@@ -172,8 +176,8 @@ fn strategy(path: &str, said: &Value, notes: &mut Notes) -> Result<Option<Strate
             notes.rest(&own, fields, &["type"]);
         }
         match scoring["type"].as_str() {
-            Some("MostAllocated") => found = Some(Strategy::Pack),
-            Some("LeastAllocated") => found = Some(Strategy::Spread),
+            Some("MostAllocated") => found = Some(PlacementStrategy::Pack),
+            Some("LeastAllocated") => found = Some(PlacementStrategy::Spread),
             Some(other) => notes.add(
                 &within(&own, "type"),
                 format!(

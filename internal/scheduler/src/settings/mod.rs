@@ -13,14 +13,14 @@ use k8s_openapi::api::core::v1::Pod;
 use resources::syntax;
 use serde_json::Value;
 
-use crate::config::{Actions, Config, Lead, Strategy};
-use crate::cutting::Cutting;
+use crate::config::{Actions, Config, Lead, PlacementStrategy};
+use crate::cutting::RepartitionBudget;
 use crate::evict::DefragmentationBudget;
 use crate::queue::Decay;
 use crate::share::GpuOrder;
 use words::{count, known, object, one_of, span, texts, truth, unusable};
 
-pub use foreign::{Parse, ParseError, Read, read, takes};
+pub use foreign::{ForeignSettings, Parse, ParseError, read, takes};
 pub use resources::field_error::FieldError;
 
 /// The kind of the document.
@@ -38,10 +38,10 @@ const ACTIONS: [&str; 6] = [
     "defragment",
 ];
 /// The names of the placement strategies.
-const PLACEMENTS: [(&str, Strategy); 3] = [
-    ("fragmentation", Strategy::Fragmentation),
-    ("pack", Strategy::Pack),
-    ("spread", Strategy::Spread),
+const PLACEMENTS: [(&str, PlacementStrategy); 3] = [
+    ("fragmentation", PlacementStrategy::Fragmentation),
+    ("pack", PlacementStrategy::Pack),
+    ("spread", PlacementStrategy::Spread),
 ];
 /// The names of the GPU orders.
 const GPUS: [(&str, GpuOrder); 2] = [("pack", GpuOrder::Pack), ("spread", GpuOrder::Spread)];
@@ -87,7 +87,7 @@ pub struct Settings {
     /// Node labels that name network domains, widest first.
     pub topology: Option<Vec<String>>,
     /// Which nodes are taken first.
-    pub placement: Option<Strategy>,
+    pub placement: Option<PlacementStrategy>,
     /// Which GPU of a node a pod gets that requests a part of one.
     pub gpus: Option<GpuOrder>,
     /// Seconds that a gang below its minimum keeps running.
@@ -109,7 +109,7 @@ pub struct Settings {
     /// How much defragmentation may move, and for what gain.
     pub defragmentation: Option<DefragmentationBudget>,
     /// MIG repartitioning of idle GPUs; `Some(None)`: off.
-    pub mig: Option<Option<Cutting>>,
+    pub mig: Option<Option<RepartitionBudget>>,
     /// The expected pods: each kind with its number.
     pub expected: Option<Vec<(Pod, u64)>>,
 }
@@ -238,7 +238,7 @@ pub fn actions(field: &str, words: &[String]) -> Result<Actions, FieldError> {
 }
 
 /// The placement strategy by name; `field` is the name used in error messages.
-pub fn placement(field: &str, word: &str) -> Result<Strategy, FieldError> {
+pub fn placement(field: &str, word: &str) -> Result<PlacementStrategy, FieldError> {
     one_of(field, &Value::from(word), &PLACEMENTS)
 }
 
@@ -305,12 +305,12 @@ fn defragmentation(field: &str, value: &Value) -> Result<DefragmentationBudget, 
     Ok(defragmentation)
 }
 
-fn mig(field: &str, value: &Value) -> Result<Option<Cutting>, FieldError> {
+fn mig(field: &str, value: &Value) -> Result<Option<RepartitionBudget>, FieldError> {
     let Some(fields) = object(field, value)? else {
         return Ok(None);
     };
     known(field, fields, &["queues", "after", "every"])?;
-    let mut cutting = Cutting::default();
+    let mut cutting = RepartitionBudget::default();
     for (name, value) in fields {
         let field = format!("{field}.{name}");
         let seconds = || span(&field, value).map(SignedDuration::from_secs);

@@ -17,7 +17,7 @@ fn a_document_sets_what_it_says_and_leaves_the_rest() {
     let config = read.applied(Config::default());
     assert!(config.actions.reclaim && !config.actions.allocate && !config.actions.backfill);
     assert_eq!(config.topology, ["block", "rack"]);
-    assert_eq!(config.placement, Strategy::Spread);
+    assert_eq!(config.placement, PlacementStrategy::Spread);
     assert_eq!(config.gpus, GpuOrder::Spread);
     assert_eq!(config.stale_after, SignedDuration::from_secs(90));
     let usage = config.usage.unwrap();
@@ -135,7 +135,7 @@ fn no_text(_: &str) -> Result<Value, ParseError> {
 }
 
 /// The keys of the warnings, in order.
-fn keys(read: &Read) -> Vec<&str> {
+fn keys(read: &ForeignSettings) -> Vec<&str> {
     let warnings = read.warnings.iter();
     warnings.map(|warning| warning.key.as_str()).collect()
 }
@@ -158,7 +158,7 @@ fn volcanos_configuration_is_translated_and_each_key_without_a_counterpart_is_na
     let actions = read.settings.actions.unwrap();
     assert!(actions.allocate && actions.preempt);
     assert!(!actions.reclaim && !actions.backfill);
-    assert_eq!(read.settings.placement, Some(Strategy::Pack));
+    assert_eq!(read.settings.placement, Some(PlacementStrategy::Pack));
     assert_eq!(read.settings.reserve_after, Some(5400));
     let expected = [
         "configurations",
@@ -179,10 +179,10 @@ fn volcanos_defaults_are_those_that_it_has_and_its_node_order_spreads_unless_bin
     let plain = read(&tiers(json!([{"name": "nodeorder"}])), &no_text).unwrap();
     let actions = plain.settings.actions.unwrap();
     assert!(actions.allocate && actions.backfill && !actions.preempt && !actions.reclaim);
-    assert_eq!(plain.settings.placement, Some(Strategy::Spread));
+    assert_eq!(plain.settings.placement, Some(PlacementStrategy::Spread));
     let both = json!([{"name": "nodeorder"}, {"name": "binpack"}]);
     let packed = read(&tiers(both), &no_text).unwrap();
-    assert_eq!(packed.settings.placement, Some(Strategy::Pack));
+    assert_eq!(packed.settings.placement, Some(PlacementStrategy::Pack));
     let neither = read(&tiers(json!([{"name": "gang"}])), &no_text).unwrap();
     assert_eq!(neither.settings.placement, None);
 }
@@ -233,7 +233,7 @@ fn kube_schedulers_configuration_is_translated_and_each_key_without_a_counterpar
     let read = read(&document, &no_text).unwrap();
     let names = read.settings.scheduler_names.clone().unwrap();
     assert_eq!(names, ["ai", "default-scheduler"]);
-    assert_eq!(read.settings.placement, Some(Strategy::Pack));
+    assert_eq!(read.settings.placement, Some(PlacementStrategy::Pack));
     assert!(!read.settings.actions.unwrap().preempt && read.settings.actions.unwrap().allocate);
     let mut said = keys(&read);
     said.sort_unstable();

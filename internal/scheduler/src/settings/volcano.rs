@@ -11,10 +11,10 @@
 
 use serde_json::Value;
 
-use super::foreign::{Notes, Parse, Read, items, within};
+use super::foreign::{ForeignSettings, Parse, WarningCollector, items, within};
 use super::words::{object, unusable};
 use super::{FieldError, Settings, span};
-use crate::config::{Actions, Strategy};
+use crate::config::{Actions, PlacementStrategy};
 
 /// The suffix of the ConfigMap key that has the text.
 const ENDING: &str = ".conf";
@@ -41,7 +41,7 @@ fn text_of(map: &Value) -> Option<(&str, &str)> {
     named.next()
 }
 
-pub(super) fn read(document: &Value, parse: Parse<'_>) -> Result<Read, FieldError> {
+pub(super) fn read(document: &Value, parse: Parse<'_>) -> Result<ForeignSettings, FieldError> {
     let Some((key, text)) = text_of(document) else {
         return configuration("volcano-scheduler.conf", document);
     };
@@ -58,8 +58,8 @@ pub(super) fn read(document: &Value, parse: Parse<'_>) -> Result<Read, FieldErro
     })
 }
 
-fn configuration(name: &str, document: &Value) -> Result<Read, FieldError> {
-    let mut notes = Notes::on(name);
+fn configuration(name: &str, document: &Value) -> Result<ForeignSettings, FieldError> {
+    let mut notes = WarningCollector::on(name);
     let mut settings = Settings::default();
     let Some(top) = object("", document)? else {
         let valid = "a mapping with actions and tiers";
@@ -85,13 +85,13 @@ fn configuration(name: &str, document: &Value) -> Result<Read, FieldError> {
         }
     }
     settings.placement = order.placement();
-    Ok(Read {
+    Ok(ForeignSettings {
         settings,
         warnings: notes.warnings,
     })
 }
 
-fn actions(said: &Value, notes: &mut Notes) -> Result<Actions, FieldError> {
+fn actions(said: &Value, notes: &mut WarningCollector) -> Result<Actions, FieldError> {
     let text = match said {
         Value::Null => DEFAULT_ACTIONS,
         Value::String(text) => text,
@@ -136,10 +136,10 @@ struct Order {
 }
 
 impl Order {
-    fn placement(&self) -> Option<Strategy> {
+    fn placement(&self) -> Option<PlacementStrategy> {
         match (self.packs, self.spreads) {
-            (true, _) => Some(Strategy::Pack),
-            (false, true) => Some(Strategy::Spread),
+            (true, _) => Some(PlacementStrategy::Pack),
+            (false, true) => Some(PlacementStrategy::Spread),
             (false, false) => None,
         }
     }
@@ -150,7 +150,7 @@ fn plugin(
     own: &Value,
     settings: &mut Settings,
     order: &mut Order,
-    notes: &mut Notes,
+    notes: &mut WarningCollector,
 ) -> Result<(), FieldError> {
     let Some(fields) = object(path, own)? else {
         return Ok(());

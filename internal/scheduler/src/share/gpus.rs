@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::Take;
 use crate::class::Class;
 use crate::devices::Devices;
-use crate::node::Offer;
+use crate::node::NodeAttributes;
 use crate::resource::{GPU, GPU_UNIT};
 
 /// The most GPUs of a node that may be shared if the node reports only their number. Further ones
@@ -15,14 +15,14 @@ pub(super) const COUNTED_MAX: i64 = 64;
 
 /// What pods hold of GPUs, in thousandths by device id.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Ledger {
+pub(crate) struct GpuLedger {
     /// Sorted by id.
     held: Vec<(Arc<str>, i64)>,
     /// Whole GPUs of pods that name no devices.
     unnamed: i64,
 }
 
-impl Ledger {
+impl GpuLedger {
     /// Adds what a pod takes. A pod that names no devices counts with whole GPUs.
     pub(crate) fn hold(&mut self, take: &Take, ids: &[Arc<str>]) {
         for id in ids {
@@ -41,7 +41,7 @@ impl Ledger {
     }
 
     /// The sum of both accounts, the other one `times` over.
-    pub(crate) fn with(mut self, other: &Ledger, times: i64) -> Ledger {
+    pub(crate) fn with(mut self, other: &GpuLedger, times: i64) -> GpuLedger {
         for (id, held) in &other.held {
             self.change(id, held * times);
         }
@@ -92,7 +92,7 @@ fn unnamed(take: &Take, ids: &[Arc<str>]) -> i64 {
 }
 
 /// True if the id is the index of a GPU that the node only counts and that may be shared.
-pub(super) fn is_counted(offer: &Offer, id: &str) -> bool {
+pub(super) fn is_counted(offer: &NodeAttributes, id: &str) -> bool {
     let counted = (offer.allocatable.get(GPU) / GPU_UNIT).min(COUNTED_MAX);
     id.parse().is_ok_and(|at: i64| (0..counted).contains(&at))
 }
@@ -108,20 +108,20 @@ pub(crate) struct FreeGpus {
 
 impl FreeGpus {
     /// What is free of an offer's GPUs under this ledger.
-    pub(crate) fn of(offer: &Offer, ledger: &Ledger) -> FreeGpus {
+    pub(crate) fn of(offer: &NodeAttributes, ledger: &GpuLedger) -> FreeGpus {
         FreeGpus::among(offer, ledger, |_| true)
     }
 
     /// What is free of the GPUs that a container may have together with others; `None` if all are
     /// such. GPUs of pods that name none may be any of them.
-    pub(crate) fn together(offer: &Offer, ledger: &Ledger) -> Option<FreeGpus> {
+    pub(crate) fn together(offer: &NodeAttributes, ledger: &GpuLedger) -> Option<FreeGpus> {
         let devices = (offer.devices.as_ref()).filter(|devices| devices.some_alone())?;
         let several = |id: &str| !devices.is_alone(id);
         Some(FreeGpus::among(offer, ledger, several))
     }
 
     /// What is free of the GPUs that a class may have.
-    pub(crate) fn for_class(class: &Class, offer: &Offer, ledger: &Ledger) -> FreeGpus {
+    pub(crate) fn for_class(class: &Class, offer: &NodeAttributes, ledger: &GpuLedger) -> FreeGpus {
         let several = class.has_several_gpus();
         let together = several.then(|| FreeGpus::together(offer, ledger));
         together
@@ -130,7 +130,7 @@ impl FreeGpus {
     }
 
     /// What is free of the devices that `is` selects.
-    fn among(offer: &Offer, ledger: &Ledger, is: impl Fn(&str) -> bool) -> FreeGpus {
+    fn among(offer: &NodeAttributes, ledger: &GpuLedger, is: impl Fn(&str) -> bool) -> FreeGpus {
         let all = offer.allocatable.get(GPU) / GPU_UNIT;
         if ledger.held.is_empty() {
             let these =

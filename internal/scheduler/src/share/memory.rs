@@ -3,8 +3,8 @@
 //! node. Where queues have quotas by model, a pod with GPUs also counts as GPUs of its node's
 //! model.
 
+use crate::node::NodeAttributes;
 use crate::node::NodeIx;
-use crate::node::Offer;
 use crate::pod::{Pod, PodKey};
 use crate::resource::GPU;
 use crate::state::Scheduler;
@@ -12,7 +12,11 @@ use crate::state::Scheduler;
 impl Scheduler {
     /// Takes the pods off all accounts that count differently once a node's offer changes.
     /// `restore_counts` puts them back.
-    pub(crate) fn remove_counts(&mut self, at: NodeIx, offer: Option<&Offer>) -> Vec<PodKey> {
+    pub(crate) fn remove_counts(
+        &mut self,
+        at: NodeIx,
+        offer: Option<&NodeAttributes>,
+    ) -> Vec<PodKey> {
         let old = self.nodes[at].gpu_memory();
         let new = offer.and_then(|offer| offer.gpu_memory);
         let models = (

@@ -21,16 +21,16 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1 as k8s;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use resources::amounts::Amounts;
-use resources::parts::Asked;
+use resources::parts::PartRequest;
 
 use crate::gpu::Needs;
 use crate::node::Node;
 use crate::resource::{AMOUNT_MAX, Demand, GPU, GPU_UNIT, each};
 
-pub(crate) use gpus::{FreeGpus, Ledger};
+pub(crate) use gpus::{FreeGpus, GpuLedger};
 pub use pick::GpuOrder;
 pub(crate) use pick::fits_at_once;
-pub(crate) use resources::parts::{Share, foreign};
+pub(crate) use resources::parts::{SharedPart, foreign};
 
 /// What a pod takes on its node.
 #[derive(Clone, Debug, PartialEq)]
@@ -45,7 +45,7 @@ pub(crate) struct Take {
 
 impl Take {
     /// What a class takes on a node, or counts as without one.
-    pub(crate) fn of(mut demand: Demand, share: Option<Share>, node: Option<&Node>) -> Take {
+    pub(crate) fn of(mut demand: Demand, share: Option<SharedPart>, node: Option<&Node>) -> Take {
         let asked = demand.get(GPU);
         let Some(share) = share else {
             return Take {
@@ -74,28 +74,32 @@ impl Take {
 
 /// What a pod's annotations request of GPUs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Wish {
+pub(crate) struct GpuAnnotations {
     /// What the GPUs must be.
     pub(crate) needs: Needs,
     /// `None`: whole GPUs, as many as its containers request.
-    pub(crate) share: Option<Share>,
+    pub(crate) share: Option<SharedPart>,
     /// True if an annotation cannot be read.
     pub(crate) unreadable: bool,
     /// The container that gets them, if one is named.
     pub(crate) container: Option<String>,
 }
 
-impl Wish {
+impl GpuAnnotations {
     /// Reads a pod's annotations and its containers' requests.
-    pub(crate) fn read(meta: &ObjectMeta, spec: &k8s::PodSpec, requests: &Amounts) -> Wish {
+    pub(crate) fn read(
+        meta: &ObjectMeta,
+        spec: &k8s::PodSpec,
+        requests: &Amounts,
+    ) -> GpuAnnotations {
         let none = BTreeMap::new();
         let notes = meta.annotations.as_ref().unwrap_or(&none);
-        let asked = Asked::read(Some(notes), spec, requests);
+        let asked = PartRequest::read(Some(notes), spec, requests);
         let needs = Needs::read(notes);
-        Wish {
+        GpuAnnotations {
             unreadable: asked.unreadable || needs.is_err(),
             needs: needs.unwrap_or_default(),
-            share: asked.share.map(|share| Share {
+            share: asked.share.map(|share| SharedPart {
                 gpus: share.gpus.clamp(0, AMOUNT_MAX / GPU_UNIT),
                 ..share
             }),

@@ -29,7 +29,7 @@ use crate::state::Scheduler;
 
 /// The properties by which two gangs delay the head alike: the class of the first waiting member,
 /// how many members wait and how many are placed, and what they request together.
-pub(super) type Likeness = (ClassIx, usize, usize, Vec<(Ix, i64)>);
+pub(super) type BackfillKey = (ClassIx, usize, usize, Vec<(Ix, i64)>);
 
 impl Scheduler {
     /// Drops the shadow, because its inputs changed.
@@ -226,7 +226,7 @@ impl Scheduler {
         self.releases = releases;
     }
 
-    fn likeness_to_head(&self, gang: &Gang) -> Option<Likeness> {
+    fn likeness_to_head(&self, gang: &Gang) -> Option<BackfillKey> {
         let (_, first) = gang.pending.first()?;
         Some((
             self.pods.get(first)?.class,

@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 
-use super::history::Spread;
+use super::history::ValueDistribution;
 use crate::gang::GangKey;
 
 /// This many seconds are added to waits before they are compared: an estimate of 0 that became a
@@ -38,7 +38,7 @@ pub(super) struct Chance {
 
 /// An estimate that was given.
 #[derive(Clone, Copy, Debug)]
-struct Told {
+struct GivenEstimate {
     at: i64,
     likely: i64,
     chance: Chance,
@@ -46,7 +46,7 @@ struct Told {
 
 /// The kinds of estimates that are learnt separately, from the narrowest to the widest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Kind {
+enum EstimateKind {
     Like(Chance, u8),
     Alike(u8, u8, u8),
     Size(u8, u8),
@@ -58,15 +58,15 @@ enum Kind {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Calibration {
     /// The first estimate of each waiting gang.
-    told: BTreeMap<GangKey, Told>,
+    told: BTreeMap<GangKey, GivenEstimate>,
     /// The actual waits in thousandths of the estimated waits.
-    spread: BTreeMap<Kind, Spread>,
+    spread: BTreeMap<EstimateKind, ValueDistribution>,
 }
 
 impl Calibration {
     /// Records an estimate; only the first one of a gang is compared with its actual wait.
-    pub(super) fn tell(&mut self, key: &GangKey, at: i64, likely: i64, chance: Chance) {
-        let told = Told { at, likely, chance };
+    pub(super) fn notify(&mut self, key: &GangKey, at: i64, likely: i64, chance: Chance) {
+        let told = GivenEstimate { at, likely, chance };
         if !self.told.contains_key(key) {
             self.told.insert(key.clone(), told);
         }
@@ -116,14 +116,14 @@ fn weight(foretold: i64) -> i64 {
 }
 
 /// The kinds that an estimate belongs to. Estimates of twice the wait are of another kind.
-fn kinds(chance: Chance, foretold: i64) -> [Kind; 5] {
+fn kinds(chance: Chance, foretold: i64) -> [EstimateKind; 5] {
     let wait = digits(weight(foretold) / BASE_SECONDS);
     [
-        Kind::Like(chance, wait),
-        Kind::Alike(chance.way, chance.size, wait),
-        Kind::Size(chance.size, wait),
-        Kind::Way(chance.way),
-        Kind::All,
+        EstimateKind::Like(chance, wait),
+        EstimateKind::Alike(chance.way, chance.size, wait),
+        EstimateKind::Size(chance.size, wait),
+        EstimateKind::Way(chance.way),
+        EstimateKind::All,
     ]
 }
 
@@ -149,7 +149,7 @@ mod tests {
     /// Gangs that were given an estimate of `foretold` seconds and waited for `waits`.
     fn learn(calibration: &mut Calibration, chance: Chance, foretold: i64, waits: &[i64]) {
         for (at, wait) in waits.iter().enumerate() {
-            calibration.tell(&key(at), 0, foretold, chance);
+            calibration.notify(&key(at), 0, foretold, chance);
             calibration.started(&key(at), *wait);
         }
     }
@@ -196,8 +196,8 @@ mod tests {
     #[test]
     fn a_gang_counts_by_its_first_estimate_and_not_if_it_is_deleted() {
         let mut calibration = Calibration::default();
-        calibration.tell(&key(0), 0, 100, CHANCE);
-        calibration.tell(&key(0), 50, 5000, CHANCE);
+        calibration.notify(&key(0), 0, 100, CHANCE);
+        calibration.notify(&key(0), 50, 5000, CHANCE);
         calibration.gone(&key(0));
         calibration.started(&key(0), 100);
         assert!(calibration.spread.is_empty());

@@ -23,8 +23,8 @@ use jiff::Timestamp;
 use resources::report::Estimate;
 
 use super::calibration::{Calibration, Chance, digits};
-use super::limits::{Scope, first_with};
-use super::profile::Profile;
+use super::limits::{LimitScope, first_with};
+use super::profile::FreeProfile;
 use super::shadow::Ends;
 use crate::gang::{Gang, GangKey};
 use crate::resource::{CPU, GPU, GPU_UNIT, Ix};
@@ -44,7 +44,7 @@ const CORE: i64 = 1000;
 
 /// How an estimate was found, from the most reliable method on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum EstimateMethod {
     Head,
     Played,
     Size,
@@ -63,19 +63,26 @@ pub(super) struct Estimates {
     gpus: Vec<(i64, i64)>,
     cpus: Vec<(i64, i64)>,
     /// For each blocking limit: the latest estimated start of the gangs that were played through.
-    limited: BTreeMap<Scope, i64>,
+    limited: BTreeMap<LimitScope, i64>,
     pub(super) calibration: Calibration,
 }
 
 impl Estimates {
-    fn of(&self, key: &GangKey, (ix, amount): (Ix, i64)) -> Option<(i64, Way)> {
+    fn of(&self, key: &GangKey, (ix, amount): (Ix, i64)) -> Option<(i64, EstimateMethod)> {
         if let Some(at) = self.first.get(key) {
             let head = self.head.as_ref() == Some(key);
-            return Some((*at, if head { Way::Head } else { Way::Played }));
+            return Some((
+                *at,
+                if head {
+                    EstimateMethod::Head
+                } else {
+                    EstimateMethod::Played
+                },
+            ));
         }
         let by_size = if ix == GPU { &self.gpus } else { &self.cpus };
         let at = by_size.partition_point(|(most, _)| *most < amount);
-        by_size.get(at).map(|(_, at)| (*at, Way::Size))
+        by_size.get(at).map(|(_, at)| (*at, EstimateMethod::Size))
     }
 
     /// Records that a gang is gone.
@@ -98,10 +105,10 @@ impl Scheduler {
         }
         let (mut gpus, mut cpus) = self.profiles(now);
         let mut first = BTreeMap::new();
-        let mut limited: BTreeMap<Scope, i64> = BTreeMap::new();
+        let mut limited: BTreeMap<LimitScope, i64> = BTreeMap::new();
         // What each limit gives back at which time, and what the gangs that were played through
         // take of it.
-        let mut limits: BTreeMap<Scope, (Vec<(i64, i64)>, i64)> = BTreeMap::new();
+        let mut limits: BTreeMap<LimitScope, (Vec<(i64, i64)>, i64)> = BTreeMap::new();
         let ask = self.timeline.head.as_ref().map(|head| head.ask.clone());
         let expected = ask.and_then(|ask| Some(self.compute_shadow(&ask, time, Ends::Likely)?.at));
         let others = waiting.iter().filter(|key| Some(*key) != head.as_ref());
@@ -149,7 +156,7 @@ impl Scheduler {
             }
             first.insert(key.clone(), at);
         }
-        let by_size = |profile: &Profile| profile.most_by_start(super::UNKNOWN_SECONDS);
+        let by_size = |profile: &FreeProfile| profile.most_by_start(super::UNKNOWN_SECONDS);
         let (gpus, cpus) = (by_size(&gpus), by_size(&cpus));
         let soonest = first.values().copied().min().unwrap_or(now);
         let fresh = ((soonest - now) / FRESH_PART).max(FRESH_SECONDS);
@@ -181,9 +188,9 @@ impl Scheduler {
     }
 
     /// The profiles of free GPUs and of free cores.
-    fn profiles(&self, now: i64) -> (Profile, Profile) {
-        let mut gpus = Profile::new(now, self.idle(GPU).max(0));
-        let mut cpus = Profile::new(now, self.idle(CPU).max(0));
+    fn profiles(&self, now: i64) -> (FreeProfile, FreeProfile) {
+        let mut gpus = FreeProfile::new(now, self.idle(GPU).max(0));
+        let mut cpus = FreeProfile::new(now, self.idle(CPU).max(0));
         for (end, run) in self.timeline.in_order(Ends::Likely) {
             gpus.give_back(end, run.gpus);
             cpus.give_back(end, run.cpus);
@@ -210,7 +217,7 @@ impl Scheduler {
         let need = self.main_need(key, gang)?;
         let estimates = &self.timeline.estimates;
         let (mut likely, way) = estimates.of(key, need)?;
-        if way == Way::Size
+        if way == EstimateMethod::Size
             && gang
                 .blocked_answer
                 .as_ref()
@@ -228,7 +235,7 @@ impl Scheduler {
             ahead: digits(i64::try_from(ahead).unwrap_or(i64::MAX)),
         };
         let calibration = &mut self.timeline.estimates.calibration;
-        calibration.tell(key, now, likely, chance);
+        calibration.notify(key, now, likely, chance);
         let (low, high) = calibration.range(likely - now, chance);
         let time = |second: i64| Timestamp::from_second(second).ok();
         Some(Estimate {

@@ -22,7 +22,7 @@ use crate::plan::EvictionReason;
 use crate::resource::{CPU, GPU, Ix};
 use crate::state::Scheduler;
 
-use super::{Held, RoomGrowth};
+use super::{ClassPods, RoomGrowth};
 
 /// No gang is evicted for a gang that is expected to have room within this time; seconds.
 const SOON: i64 = 300;
@@ -44,7 +44,7 @@ pub(crate) type NotWorth = (String, Timestamp);
 /// By what a waiting gang's wait and its victims' losses are weighed. To be determined before a
 /// search: while the gang is placed it requests nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Weight {
+pub(crate) struct EvictionWeights {
     /// GPUs, or cores if the gang requests no GPU.
     pub(crate) main: Ix,
     need: i64,
@@ -54,9 +54,9 @@ pub(crate) struct Weight {
     others: i64,
 }
 
-impl Weight {
+impl EvictionWeights {
     /// The weight of a wait of so many seconds, summed over all that the gang waits for. To be
-    /// compared with [`Weight::price`].
+    /// compared with [`EvictionWeights::price`].
     pub(crate) fn saved(self, wait: i64, urgent: bool) -> i128 {
         let factor = if urgent { URGENT } else { 1 };
         (i128::from(self.need) * i128::from(wait))
@@ -117,7 +117,7 @@ impl Scheduler {
     pub(crate) fn evictions_cost_more(
         &mut self,
         key: &GangKey,
-        weight: Weight,
+        weight: EvictionWeights,
         units: &[EvictionUnit],
         wait: Option<i64>,
         now: Timestamp,
@@ -140,12 +140,12 @@ impl Scheduler {
     }
 
     /// The weight of a waiting gang's wait.
-    pub(crate) fn weight(&self, key: &GangKey) -> Option<Weight> {
+    pub(crate) fn weight(&self, key: &GangKey) -> Option<EvictionWeights> {
         let need = self.gangs.get(key)?.need(key);
         let main = if need.get(GPU) > 0 { GPU } else { CPU };
         let need = need.get(main);
         let waiting = self.queues.requested(main) - self.used.get(main);
-        Some(Weight {
+        Some(EvictionWeights {
             main,
             need,
             total: self.total.get(main),
@@ -154,7 +154,7 @@ impl Scheduler {
     }
 
     /// How long a gang has run, in seconds, and what its members hold. None if it does not run.
-    pub(crate) fn held_since(&self, key: &GangKey, now: Timestamp) -> Option<(i64, &[Held])> {
+    pub(crate) fn held_since(&self, key: &GangKey, now: Timestamp) -> Option<(i64, &[ClassPods])> {
         let run = self.timeline.runs.get(key)?;
         let ran = now.as_second() - run.start;
         Some((ran.max(0), &run.held))

@@ -16,12 +16,12 @@ use std::collections::BTreeSet;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::shadow::{Ask, Shadow};
+use super::shadow::{HeadDemand, Shadow};
 use crate::config::Lead;
 use crate::gang::{Gang, GangKey};
 use crate::place::Attempt;
-use crate::plan::{GroupRef, Plan, PodRef, Reservation, ReservationKind};
-use crate::queue::{Policy, QueueIx, Share};
+use crate::plan::{GangReservation, GroupRef, Plan, PodRef, ReservationKind};
+use crate::queue::{GangOrder, QueueIx, QueueShare};
 use crate::queue_order::LineKey;
 use crate::state::Scheduler;
 
@@ -41,7 +41,7 @@ const HEADS_MAX: usize = 8;
 #[derive(Clone, Debug)]
 pub(super) struct Head {
     pub(super) key: GangKey,
-    pub(super) ask: Ask,
+    pub(super) ask: HeadDemand,
     /// The priority of the gang's queue, and its own.
     pub(super) rank: (i32, i32),
     /// Whether its queue, with the gang, holds no more than its deserved amount.
@@ -53,7 +53,7 @@ type Precedence = (
     Reverse<(i32, i32)>,
     Reverse<i128>,
     bool,
-    Share,
+    QueueShare,
     Timestamp,
     GangKey,
 );
@@ -164,11 +164,11 @@ impl Scheduler {
             && !gang.whole(key)
             && gang.held_until.is_none()
             && refused.is_none_or(|blocked_answer| blocked_answer.lacks_room())
-            && self.ripe(gang, now)
+            && self.has_waited_enough(gang, now)
     }
 
     /// Whether the gang has waited as long as a gang must before anything is reserved for it.
-    pub(super) fn ripe(&self, gang: &Gang, now: Timestamp) -> bool {
+    pub(super) fn has_waited_enough(&self, gang: &Gang, now: Timestamp) -> bool {
         let after = self.reserve_after(gang.payer.map(|payer| payer.queue));
         self.since(gang)
             .is_some_and(|since| since.checked_add(after).is_ok_and(|ripe| ripe <= now))
@@ -240,7 +240,7 @@ impl Scheduler {
     /// gangs of the same rank after it.
     fn heads_in(&self, at: QueueIx, line: &BTreeSet<LineKey>, now: Timestamp) -> Vec<Head> {
         let policy = self.queues.rules(at).map(|rules| rules.policy);
-        let by_age = policy.is_none_or(|policy| policy == Policy::Priority);
+        let by_age = policy.is_none_or(|policy| policy == GangOrder::Priority);
         let above = self.timeline.head.as_ref().map(|head| head.rank);
         let mut heads: Vec<Head> = Vec::new();
         for place in line.iter().take(LOOKED_AT_MAX) {
@@ -286,7 +286,7 @@ impl Scheduler {
     }
 
     /// The room reserved for the head, and when it will be free.
-    pub(crate) fn head_reservation(&mut self, now: Timestamp) -> Option<Reservation> {
+    pub(crate) fn head_reservation(&mut self, now: Timestamp) -> Option<GangReservation> {
         self.update_shadow(now);
         let head = self.timeline.head.as_ref()?;
         let shadow: &Shadow = self.timeline.shadow.as_ref()?;
@@ -305,7 +305,7 @@ impl Scheduler {
                 places.push((pod, String::from(&*self.nodes[node].name)));
             }
         }
-        Some(Reservation {
+        Some(GangReservation {
             group: GroupRef::of(&head.key),
             pods: places,
             devices: Vec::new(),

@@ -13,7 +13,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::name_table::Table;
+use crate::name_table::NameTable;
 
 /// Bins for each doubling: neighbours differ by at most an eighth.
 const BINS_A_DOUBLING: i64 = 8;
@@ -26,7 +26,7 @@ const KEYS_MAX: usize = 2048;
 
 /// The properties of a gang by which its run time is predicted.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Facts {
+pub(super) struct GangFacts {
     /// The declared walltime in seconds.
     pub(super) declared: Option<i64>,
     pub(super) queue: Arc<str>,
@@ -37,7 +37,7 @@ pub(super) struct Facts {
 
 /// The keys of the histograms, from the narrowest to the widest.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-enum Key {
+enum HistoryKey {
     User(Arc<str>, Arc<str>, u32),
     Queue(Arc<str>, u32),
     Size(u32),
@@ -48,7 +48,7 @@ enum Key {
 
 /// A histogram of run times.
 #[derive(Clone, Debug, Default)]
-struct Bins {
+struct RunTimeHistogram {
     counts: Vec<u32>,
     total: u64,
     /// When a value was last added.
@@ -57,9 +57,9 @@ struct Bins {
 
 /// The distribution of values of one kind.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Spread(Bins);
+pub(super) struct ValueDistribution(RunTimeHistogram);
 
-impl Spread {
+impl ValueDistribution {
     /// Adds a value. Once there are `most` values, the values so far count half.
     pub(super) fn learn(&mut self, value: i64, most: u64) {
         if self.0.total >= most {
@@ -84,28 +84,28 @@ impl Spread {
 
 /// All histograms.
 #[derive(Clone, Debug, Default)]
-pub(super) struct History {
-    bins: Table<Key, Bins>,
+pub(super) struct RunTimeHistory {
+    bins: NameTable<HistoryKey, RunTimeHistogram>,
     /// The keys by when they were last updated.
-    by_heard: BTreeMap<u64, Key>,
+    by_heard: BTreeMap<u64, HistoryKey>,
     heard: u64,
 }
 
-impl History {
+impl RunTimeHistory {
     /// Records that a gang ran for so many seconds.
-    pub(super) fn learn(&mut self, facts: &Facts, seconds: i64) {
+    pub(super) fn learn(&mut self, facts: &GangFacts, seconds: i64) {
         let seconds = seconds.max(1);
         for key in lengths_of(facts) {
             self.add(key, seconds);
         }
         if let Some(declared) = facts.declared.filter(|said| *said > 0) {
             let part = seconds.saturating_mul(1000) / declared;
-            self.add(Key::SaidBy(facts.user.clone()), part);
-            self.add(Key::Said, part);
+            self.add(HistoryKey::SaidBy(facts.user.clone()), part);
+            self.add(HistoryKey::Said, part);
         }
     }
 
-    fn add(&mut self, key: Key, value: i64) {
+    fn add(&mut self, key: HistoryKey, value: i64) {
         self.heard += 1;
         match self.bins.get(&key) {
             Some(known) => {
@@ -127,29 +127,29 @@ impl History {
 
     /// The run time of gangs like this one that ran longer than `beyond`: `per_mille` thousandths
     /// of them ran no longer than the answer. None where too few are known.
-    pub(super) fn length(&self, facts: &Facts, beyond: i64, per_mille: u64) -> Option<i64> {
+    pub(super) fn length(&self, facts: &GangFacts, beyond: i64, per_mille: u64) -> Option<i64> {
         lengths_of(facts)
             .into_iter()
             .find_map(|key| self.bins.get(&key)?.quantile(beyond, per_mille))
     }
 
     /// As `length`, in thousandths of their declared walltime.
-    pub(super) fn part(&self, facts: &Facts, beyond: i64, per_mille: u64) -> Option<i64> {
-        [Key::SaidBy(facts.user.clone()), Key::Said]
+    pub(super) fn part(&self, facts: &GangFacts, beyond: i64, per_mille: u64) -> Option<i64> {
+        [HistoryKey::SaidBy(facts.user.clone()), HistoryKey::Said]
             .into_iter()
             .find_map(|key| self.bins.get(&key)?.quantile(beyond, per_mille))
     }
 }
 
-fn lengths_of(facts: &Facts) -> [Key; 3] {
+fn lengths_of(facts: &GangFacts) -> [HistoryKey; 3] {
     [
-        Key::User(facts.queue.clone(), facts.user.clone(), facts.size),
-        Key::Queue(facts.queue.clone(), facts.size),
-        Key::Size(facts.size),
+        HistoryKey::User(facts.queue.clone(), facts.user.clone(), facts.size),
+        HistoryKey::Queue(facts.queue.clone(), facts.size),
+        HistoryKey::Size(facts.size),
     ]
 }
 
-impl Bins {
+impl RunTimeHistogram {
     fn add(&mut self, value: i64) {
         let at = bin(value);
         if self.counts.len() <= at {
@@ -210,8 +210,8 @@ mod tests {
 
     use super::*;
 
-    fn facts(user: &str, size: u32, declared: Option<i64>) -> Facts {
-        Facts {
+    fn facts(user: &str, size: u32, declared: Option<i64>) -> GangFacts {
+        GangFacts {
             declared,
             queue: "q".into(),
             user: user.into(),
@@ -221,7 +221,7 @@ mod tests {
 
     #[test]
     fn a_histogram_of_few_ends_is_not_used() {
-        let mut history = History::default();
+        let mut history = RunTimeHistory::default();
         for _ in 0..7 {
             history.learn(&facts("a", 1, None), 100);
         }
@@ -232,7 +232,7 @@ mod tests {
 
     #[test]
     fn a_new_user_is_predicted_from_the_queue_and_then_from_the_size() {
-        let mut history = History::default();
+        let mut history = RunTimeHistory::default();
         for _ in 0..8 {
             history.learn(&facts("a", 1, None), 100);
             history.learn(&facts("b", 1, None), 1000);
@@ -240,7 +240,7 @@ mod tests {
         assert!(history.length(&facts("a", 1, None), 0, 900) < Some(110));
         assert!(history.length(&facts("c", 1, None), 0, 900) > Some(900));
         assert_eq!(history.length(&facts("c", 2, None), 0, 900), None);
-        let elsewhere = Facts {
+        let elsewhere = GangFacts {
             queue: "other".into(),
             ..facts("c", 1, None)
         };
@@ -249,7 +249,7 @@ mod tests {
 
     #[test]
     fn a_long_run_is_compared_with_other_long_runs() {
-        let mut history = History::default();
+        let mut history = RunTimeHistory::default();
         for seconds in [10, 10, 10, 10, 10, 10, 1000, 2000] {
             history.learn(&facts("a", 1, None), seconds);
         }
@@ -260,7 +260,7 @@ mod tests {
 
     #[test]
     fn a_user_who_declares_twice_the_run_time_is_learnt() {
-        let mut history = History::default();
+        let mut history = RunTimeHistory::default();
         for _ in 0..8 {
             history.learn(&facts("a", 1, Some(200)), 100);
         }
@@ -270,7 +270,7 @@ mod tests {
 
     #[test]
     fn the_number_of_histograms_is_bounded() {
-        let mut history = History::default();
+        let mut history = RunTimeHistory::default();
         for user in 0..3 * KEYS_MAX {
             history.learn(&facts(&format!("u{user}"), 1, None), 100);
         }

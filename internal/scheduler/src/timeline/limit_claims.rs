@@ -12,7 +12,7 @@
 
 use jiff::Timestamp;
 
-use super::limits::{Scope, first_with};
+use super::limits::{LimitScope, first_with};
 use super::shadow::Ends;
 use crate::gang::GangKey;
 use crate::place::{Attempt, Placement};
@@ -25,7 +25,7 @@ const LOOKED_AT_MAX: usize = 16;
 
 /// The quota of one limit that is reserved for one gang.
 #[derive(Clone, Debug)]
-pub(super) struct Claim {
+pub(super) struct LimitClaim {
     key: GangKey,
     /// The priority of the gang's queue, and the gang's own.
     rank: (i32, i32),
@@ -70,7 +70,7 @@ impl Scheduler {
             let (scope, _) = self.limit_of(key, self.gangs.get(key)?)?;
             Some((scope, key.clone()))
         });
-        let ripe: Vec<(Scope, GangKey)> = ripe.collect();
+        let ripe: Vec<(LimitScope, GangKey)> = ripe.collect();
         for (scope, key) in ripe {
             let known = self.timeline.claims.get(&scope);
             if known.is_none_or(|known| self.rank_of(&key) > Some(known.rank)) {
@@ -85,7 +85,7 @@ impl Scheduler {
             let blocked_answer = gang.blocked_answer.as_ref();
             blocked_answer.is_some_and(|blocked_answer| blocked_answer.over_quota())
                 && !gang.whole(key)
-                && self.ripe(gang, now)
+                && self.has_waited_enough(gang, now)
         })
     }
 
@@ -96,7 +96,7 @@ impl Scheduler {
     }
 
     /// Reserves what the gang needs of the limit, unless no ends of other gangs ever leave it that.
-    fn make_claim(&mut self, scope: Scope, key: &GangKey, now: Timestamp) {
+    fn make_claim(&mut self, scope: LimitScope, key: &GangKey, now: Timestamp) {
         let Some((payer, rank)) = self
             .gangs
             .get(key)
@@ -116,7 +116,7 @@ impl Scheduler {
             };
             (at, given - lacks)
         };
-        let claim = Claim {
+        let claim = LimitClaim {
             key: key.clone(),
             rank,
             at,
@@ -135,7 +135,7 @@ impl Scheduler {
     /// Records that a gang charged to this account started, ended, or has a new expected end.
     pub(super) fn outdate_claims(&mut self, payer: Option<crate::queue::Payer>) {
         let Some(payer) = payer else { return };
-        let changed_gangs: Vec<Scope> = self
+        let changed_gangs: Vec<LimitScope> = self
             .timeline
             .claims
             .keys()
@@ -162,7 +162,7 @@ impl Scheduler {
         let Attempt::Placed(placed, rest) = attempt else {
             return attempt;
         };
-        let Some(first) = self.in_the_way(key, &placed, now) else {
+        let Some(first) = self.blocked_claim(key, &placed, now) else {
             return Attempt::Placed(placed, rest);
         };
         let have = self.gangs.get(key).map_or(0, |gang| gang.total.have());
@@ -172,7 +172,7 @@ impl Scheduler {
     }
 
     /// The gang whose claim these placements would leave too little, if any.
-    fn in_the_way(
+    fn blocked_claim(
         &mut self,
         key: &GangKey,
         placed: &[Placement],
@@ -187,7 +187,7 @@ impl Scheduler {
         let mut first: Option<GangKey> = None;
         for (scope, taken) in scopes.iter().zip(taken) {
             let claim = self.timeline.claims.get_mut(scope);
-            let denies = |claim: &&mut Claim| rank <= Some(claim.rank) && taken > claim.spare;
+            let denies = |claim: &&mut LimitClaim| rank <= Some(claim.rank) && taken > claim.spare;
             if let Some(claim) = claim.filter(denies) {
                 claim.denied = true;
                 if first.as_ref().is_none_or(|first| claim.key < *first) {
@@ -213,7 +213,7 @@ impl Scheduler {
 
     /// The limits with claims that count the gang and that will not have its quota back in time. A
     /// gang that started in this plan has no claim any more: the limit counts what it took.
-    fn claims_on(&self, key: &GangKey, now: Timestamp) -> Vec<Scope> {
+    fn claims_on(&self, key: &GangKey, now: Timestamp) -> Vec<LimitScope> {
         let Some(gang) = self.gangs.get(key) else {
             return Vec::new();
         };

@@ -3,13 +3,13 @@
 
 use super::shadow::Ends;
 use crate::gang::{Gang, GangKey};
-use crate::queue::{Bound, Payer, QueueIx, TeamIx, UserIx};
+use crate::queue::{LimitingRule, Payer, QueueIx, TeamIx, UserIx};
 use crate::resource::{Demand, Ix};
 use crate::state::Scheduler;
 
 /// What a limit counts: the use of one resource by a queue, a user or a team.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Scope {
+pub(super) struct LimitScope {
     queue: QueueIx,
     user: Option<UserIx>,
     team: Option<TeamIx>,
@@ -20,22 +20,22 @@ pub(super) struct Scope {
 
 impl Scheduler {
     /// The tightest limit that blocks the gang, and how much of the resource it lacks there.
-    pub(super) fn limit_of(&self, key: &GangKey, gang: &Gang) -> Option<(Scope, i64)> {
+    pub(super) fn limit_of(&self, key: &GangKey, gang: &Gang) -> Option<(LimitScope, i64)> {
         let need = gang.need(key);
         let asked = need.iter().filter(|(_, amount)| *amount > 0);
         let demand = Demand(asked.collect());
         let (times, bound) = self.queues.allows(gang.payer?, &demand, |_| i64::MAX);
         let bound = bound.filter(|_| times == 0)?;
         let (queue, user, team, fixed) = match bound {
-            Bound::Capability { queue, .. } | Bound::Borrowing { queue, .. } => {
+            LimitingRule::Capability { queue, .. } | LimitingRule::Borrowing { queue, .. } => {
                 (queue, None, None, false)
             }
-            Bound::Deserved { queue, .. } => (queue, None, None, true),
-            Bound::User { queue, user, .. } => (queue, Some(user), None, false),
-            Bound::Team { queue, team, .. } => (queue, None, Some(team), false),
-            Bound::Guarantees { .. } => return None,
+            LimitingRule::Deserved { queue, .. } => (queue, None, None, true),
+            LimitingRule::User { queue, user, .. } => (queue, Some(user), None, false),
+            LimitingRule::Team { queue, team, .. } => (queue, None, Some(team), false),
+            LimitingRule::Guarantees { .. } => return None,
         };
-        let scope = Scope {
+        let scope = LimitScope {
             queue,
             user,
             team,
@@ -46,7 +46,7 @@ impl Scheduler {
     }
 
     /// Whether the limit counts what is charged to this account.
-    pub(super) fn counts_in(&self, scope: Scope, payer: Payer) -> bool {
+    pub(super) fn counts_in(&self, scope: LimitScope, payer: Payer) -> bool {
         scope.user.is_none_or(|user| user == payer.user)
             && scope.team.is_none_or(|team| Some(team) == payer.team)
             && (payer.fixed || !scope.fixed)
@@ -54,7 +54,7 @@ impl Scheduler {
     }
 
     /// What the gangs that a limit counts give back, in the order of their ends.
-    pub(super) fn giving_back(&self, scope: Scope, ends: Ends) -> Vec<(i64, i64)> {
+    pub(super) fn giving_back(&self, scope: LimitScope, ends: Ends) -> Vec<(i64, i64)> {
         let ends = self.timeline.in_order(ends).filter_map(|(end, run)| {
             let counted = run.payer.is_some_and(|payer| self.counts_in(scope, payer));
             let amount = run.holds.get(scope.ix);

@@ -70,7 +70,7 @@ use crate::class::ClassIx;
 use crate::dirty_set::DirtySet;
 use crate::gang::{Gang, GangKey};
 use crate::job_annotations::SPAN_MAX;
-use crate::name_table::Table;
+use crate::name_table::NameTable;
 use crate::node::NodeIx;
 use crate::queue::Payer;
 use crate::resource::{CPU, GPU, GPU_UNIT, Room};
@@ -78,9 +78,9 @@ use crate::state::Scheduler;
 
 use estimate::Estimates;
 use head::Head;
-use history::{Facts, History};
-use limit_claims::Claim;
-use limits::Scope;
+use history::{GangFacts, RunTimeHistory};
+use limit_claims::LimitClaim;
+use limits::LimitScope;
 pub(crate) use room_growth::RoomGrowth;
 use shadow::Shadow;
 
@@ -94,11 +94,11 @@ const UNKNOWN_SECONDS: i64 = 600;
 const OVERRUN_SECONDS: i64 = 60;
 
 /// Pods of one class on one node.
-pub(crate) type Held = (NodeIx, ClassIx, u32);
+pub(crate) type ClassPods = (NodeIx, ClassIx, u32);
 
 /// A gang that holds room.
 #[derive(Clone, Debug)]
-struct Run {
+struct RunningGang {
     start: i64,
     /// When the gang is expected to end.
     end: i64,
@@ -106,8 +106,8 @@ struct Run {
     latest: i64,
     /// Whether the end is declared or learnt rather than guessed.
     known: bool,
-    facts: Facts,
-    held: Arc<[Held]>,
+    facts: GangFacts,
+    held: Arc<[ClassPods]>,
     gpus: i64,
     cpus: i64,
     /// The queue and user that it is charged to, and what it holds of their quota.
@@ -118,30 +118,30 @@ struct Run {
 /// Expected ends and what follows from them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Timeline {
-    runs: Table<GangKey, Arc<Run>>,
+    runs: NameTable<GangKey, Arc<RunningGang>>,
     /// The runs by their expected ends.
-    ends: BTreeMap<(i64, GangKey), Arc<Run>>,
+    ends: BTreeMap<(i64, GangKey), Arc<RunningGang>>,
     /// The runs by their latest ends.
-    latest_ends: BTreeMap<(i64, GangKey), Arc<Run>>,
+    latest_ends: BTreeMap<(i64, GangKey), Arc<RunningGang>>,
     /// How many of the ends are declared or learnt.
     known: usize,
     /// Gangs that changed since the ends were last updated.
     stale: DirtySet<GangKey>,
     /// The gangs among them that completed.
     done: BTreeSet<GangKey>,
-    history: History,
+    history: RunTimeHistory,
     head: Option<Head>,
     /// Gangs that were the head before the first plan, by their status.
     recalled: BTreeSet<GangKey>,
     shadow: Option<Shadow>,
     /// Gangs, by their likeness, that were found to delay the head since its shadow was computed.
-    denied: BTreeSet<backfill::Likeness>,
+    denied: BTreeSet<backfill::BackfillKey>,
     estimates: Estimates,
     /// For each limit that blocks a gang: the first gang in line for it.
-    claims: BTreeMap<Scope, Claim>,
+    claims: BTreeMap<LimitScope, LimitClaim>,
     /// Gangs for which no victims are searched before a time, because evictions would cost more
     /// than they save.
-    spared: Table<GangKey, i64>,
+    spared: NameTable<GangKey, i64>,
 }
 
 impl Timeline {
@@ -164,7 +164,7 @@ impl Timeline {
     }
 
     /// When a gang that started at `start` is expected to end; always after `now`.
-    fn end_of(&self, facts: &Facts, start: i64, now: i64) -> i64 {
+    fn end_of(&self, facts: &GangFacts, start: i64, now: i64) -> i64 {
         let ran = now.saturating_sub(start).max(0);
         let seconds = match facts.declared {
             Some(said) if ran < said => {
@@ -188,7 +188,7 @@ impl Timeline {
     }
 
     /// The latest end of a gang that started at `start`; not before its expected end.
-    fn latest_of(&self, facts: &Facts, start: i64, now: i64) -> i64 {
+    fn latest_of(&self, facts: &GangFacts, start: i64, now: i64) -> i64 {
         let ran = now.saturating_sub(start).max(0);
         let most = match facts.declared {
             Some(said) => said,
@@ -199,14 +199,14 @@ impl Timeline {
     }
 
     /// How long a gang that starts now runs at most, as far as it is declared or learnt.
-    fn at_most(&self, facts: &Facts) -> Option<i64> {
+    fn at_most(&self, facts: &GangFacts) -> Option<i64> {
         facts
             .declared
             .or_else(|| self.history.length(facts, 0, SURE))
     }
 
     /// How long a gang that starts now is expected to run.
-    fn likely(&self, facts: &Facts) -> i64 {
+    fn likely(&self, facts: &GangFacts) -> i64 {
         self.end_of(facts, 0, 0)
     }
 
@@ -215,7 +215,7 @@ impl Timeline {
         self.known > 0 && self.known * 2 >= self.runs.len()
     }
 
-    fn put(&mut self, key: GangKey, run: Run) {
+    fn put(&mut self, key: GangKey, run: RunningGang) {
         let run = Arc::new(run);
         self.known += usize::from(run.known);
         self.ends.insert((run.end, key.clone()), run.clone());
@@ -224,7 +224,7 @@ impl Timeline {
         self.runs.insert(key, run);
     }
 
-    fn take(&mut self, key: &GangKey) -> Option<Run> {
+    fn take(&mut self, key: &GangKey) -> Option<RunningGang> {
         let run = self.runs.remove(key)?;
         self.ends.remove(&(run.end, key.clone()));
         self.latest_ends.remove(&(run.latest, key.clone()));
@@ -292,7 +292,7 @@ impl Scheduler {
         let end = self.timeline.end_of(&facts, start, now);
         let latest = self.timeline.latest_of(&facts, start, now);
         let known = self.timeline.at_most(&facts).is_some();
-        let run = Run {
+        let run = RunningGang {
             start,
             end,
             latest,
@@ -308,8 +308,8 @@ impl Scheduler {
     }
 
     /// What a gang's members hold, by node and class.
-    fn held_by(&self, gang: &Gang) -> Vec<Held> {
-        let mut held: Vec<Held> = Vec::with_capacity(gang.nodes.len());
+    fn held_by(&self, gang: &Gang) -> Vec<ClassPods> {
+        let mut held: Vec<ClassPods> = Vec::with_capacity(gang.nodes.len());
         for pod in &gang.members {
             let Some(pod) = self.pods.get(pod).filter(|pod| pod.stage.occupies()) else {
                 continue;
@@ -323,11 +323,11 @@ impl Scheduler {
         held
     }
 
-    fn facts_of(&self, gang: &Gang) -> Facts {
+    fn facts_of(&self, gang: &Gang) -> GangFacts {
         let name = |payer: Payer| self.queues.at(payer.queue).name.clone();
         let user = |payer: Payer| self.queues.user_id(payer.user);
         let gpus = gang.requested.get(GPU).max(0);
-        Facts {
+        GangFacts {
             declared: self.terms_of(gang).walltime.filter(|said| *said > 0),
             queue: gang.payer.map(name).unwrap_or_default(),
             user: gang.payer.map(user).unwrap_or_default(),

@@ -13,15 +13,15 @@
 const STEP_PART: i64 = 12;
 
 /// The free amount of one resource from now on: from each time until the next.
-pub(super) struct Profile {
+pub(super) struct FreeProfile {
     pub(super) times: Vec<i64>,
     pub(super) free: Vec<i64>,
 }
 
-impl Profile {
+impl FreeProfile {
     /// `idle` is free, and no gang gives anything back.
-    pub(super) fn new(now: i64, idle: i64) -> Profile {
-        Profile {
+    pub(super) fn new(now: i64, idle: i64) -> FreeProfile {
+        FreeProfile {
             times: vec![now],
             free: vec![idle],
         }
@@ -105,8 +105,8 @@ impl Profile {
 mod tests {
     use super::*;
 
-    fn profile(ends: &[(i64, i64)]) -> Profile {
-        let mut profile = Profile::new(0, 2);
+    fn profile(ends: &[(i64, i64)]) -> FreeProfile {
+        let mut profile = FreeProfile::new(0, 2);
         for (end, amount) in ends {
             profile.give_back(*end, *amount);
         }

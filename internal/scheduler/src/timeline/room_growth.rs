@@ -10,7 +10,7 @@ use std::ops::Bound;
 
 use jiff::Timestamp;
 
-use super::shadow::{Ask, Ends, take_from};
+use super::shadow::{Ends, HeadDemand, take_from};
 use crate::class::ClassIx;
 use crate::gang::GangKey;
 use crate::resource::Room;
@@ -41,7 +41,7 @@ impl Scheduler {
     /// The earliest time, in seconds, at which a request fits. None if no known end gives it room.
     pub(super) fn first_room(
         &mut self,
-        ask: &Ask,
+        ask: &HeadDemand,
         now: Timestamp,
         growth: &mut RoomGrowth,
     ) -> Option<i64> {
@@ -161,7 +161,7 @@ mod tests {
             let mut growth = RoomGrowth::default();
             for (nth, (_, need)) in asked.iter().enumerate() {
                 let key = crate::pod::PodKey::new("ns", &format!("new{nth}"));
-                let ask = Ask { class: s.pods[&key].class, need: *need, level: None };
+                let ask = HeadDemand { class: s.pods[&key].class, need: *need, level: None };
                 let cast = s.compute_shadow(&ask, now, Ends::Known).map(|shadow| shadow.at);
                 prop_assert_eq!(s.first_room(&ask, now, &mut growth), cast);
             }

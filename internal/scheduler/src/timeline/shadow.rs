@@ -25,11 +25,11 @@ use crate::resource::{GPU, GPU_UNIT, Room};
 use crate::state::Scheduler;
 use crate::topology::{DomainIx, Level};
 
-use super::{Run, Timeline};
+use super::{RunningGang, Timeline};
 
 /// What the head requests, as far as its shadow depends on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Ask {
+pub(super) struct HeadDemand {
     /// The class of most of its request.
     pub(super) class: ClassIx,
     /// How many members of the class must start together.
@@ -51,7 +51,7 @@ pub(super) enum Ends {
 
 /// Where the head will be placed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Scope {
+enum HeadScope {
     All,
     Domain(DomainIx),
     Host(NodeIx),
@@ -62,8 +62,8 @@ enum Scope {
 pub(super) struct Shadow {
     /// When, in seconds.
     pub(super) at: i64,
-    pub(super) ask: Ask,
-    scope: Scope,
+    pub(super) ask: HeadDemand,
+    scope: HeadScope,
     /// How many members each node holds at that time.
     holds: Vec<u32>,
     /// How many members the nodes in scope hold together.
@@ -82,7 +82,7 @@ impl Shadow {
 }
 
 /// The growing room for members, in all and by domain.
-struct Sums {
+struct GrowthSums {
     level: Option<Level>,
     host: Level,
     all: u64,
@@ -91,12 +91,12 @@ struct Sums {
 
 impl Timeline {
     /// The runs in the order of their ends.
-    pub(super) fn in_order(&self, ends: Ends) -> impl Iterator<Item = (i64, &Run)> {
+    pub(super) fn in_order(&self, ends: Ends) -> impl Iterator<Item = (i64, &RunningGang)> {
         self.named(ends).map(|(end, _, run)| (end, run))
     }
 
     /// As `in_order`, with the gangs' keys.
-    fn named(&self, ends: Ends) -> impl Iterator<Item = (i64, &GangKey, &Run)> {
+    fn named(&self, ends: Ends) -> impl Iterator<Item = (i64, &GangKey, &RunningGang)> {
         let all = match ends {
             Ends::Likely | Ends::Known => &self.ends,
             Ends::Latest => &self.latest_ends,
@@ -115,7 +115,7 @@ pub(super) fn take_from(room: &mut Room, gpus: Option<i64>) {
 
 impl Scheduler {
     /// What a gang that lacks room requests. Exact where its members are of one class.
-    pub(super) fn ask_of(&self, key: &GangKey, gang: &Gang) -> Option<Ask> {
+    pub(super) fn ask_of(&self, key: &GangKey, gang: &Gang) -> Option<HeadDemand> {
         let lacking = gang.minimum(key).saturating_sub(gang.total.have());
         let mut counts: BTreeMap<ClassIx, usize> = BTreeMap::new();
         for class in gang.blocked_answer.as_ref()?.classes() {
@@ -141,7 +141,7 @@ impl Scheduler {
         let level = shape
             .and_then(|shape| shape.request.resolve(&self.topology).ok())
             .and_then(|wish| wish.required);
-        Some(Ask {
+        Some(HeadDemand {
             class,
             need: lacking.min(count).max(1) as u64,
             level,
@@ -149,7 +149,7 @@ impl Scheduler {
     }
 
     /// Whether the cluster could hold the request if it were empty.
-    pub(super) fn could_ever_hold(&self, ask: &Ask) -> bool {
+    pub(super) fn could_ever_hold(&self, ask: &HeadDemand) -> bool {
         self.views
             .get(&ask.class)
             .is_some_and(|view| view.empty >= ask.need)
@@ -158,7 +158,7 @@ impl Scheduler {
     /// Computes the earliest time at which a request fits. None if no ends give it room.
     pub(super) fn compute_shadow(
         &mut self,
-        ask: &Ask,
+        ask: &HeadDemand,
         now: Timestamp,
         ends: Ends,
     ) -> Option<Shadow> {
@@ -172,7 +172,7 @@ impl Scheduler {
         let class = self.classes.get(ask.class);
         let mut holds: Vec<u32> = (0..self.nodes.len()).map(|at| view.holds(at)).collect();
         let tree = &self.topology;
-        let mut sums = Sums {
+        let mut sums = GrowthSums {
             level: ask.level,
             host: tree.host(),
             all: view.room,
@@ -215,9 +215,9 @@ impl Scheduler {
         }
         let scope = scope?;
         let total = match scope {
-            Scope::All => sums.all,
-            Scope::Domain(domain) => sums.domains.get(domain as usize).copied().unwrap_or(0),
-            Scope::Host(node) => u64::from(holds[node]),
+            HeadScope::All => sums.all,
+            HeadScope::Domain(domain) => sums.domains.get(domain as usize).copied().unwrap_or(0),
+            HeadScope::Host(node) => u64::from(holds[node]),
         };
         Some(Shadow {
             at: at.max(now),
@@ -235,7 +235,7 @@ impl Scheduler {
     pub(super) fn withheld(
         &self,
         key: &GangKey,
-        run: &Run,
+        run: &RunningGang,
         class: &Class,
     ) -> BTreeMap<NodeIx, i64> {
         let mut all = BTreeMap::new();
@@ -280,46 +280,53 @@ impl Scheduler {
     }
 
     /// Where the request fits before any gang ends.
-    fn scope_now(&self, ask: &Ask, sums: &Sums, holds: &[u32]) -> Option<Scope> {
+    fn scope_now(&self, ask: &HeadDemand, sums: &GrowthSums, holds: &[u32]) -> Option<HeadScope> {
         match ask.level {
-            None => (sums.all >= ask.need).then_some(Scope::All),
+            None => (sums.all >= ask.need).then_some(HeadScope::All),
             Some(level) if level >= sums.host => {
                 let fits = |at: &NodeIx| u64::from(holds[*at]) >= ask.need;
                 let mut nodes = self.node_index.values().copied();
-                nodes.find(fits).map(Scope::Host)
+                nodes.find(fits).map(HeadScope::Host)
             }
             Some(level) => {
                 let all = self.topology.at_level(level).iter().copied();
                 let fits = all.filter(|at| sums.domains[*at as usize] >= ask.need);
                 fits.min_by_key(|at| self.topology.domain(*at).order)
-                    .map(Scope::Domain)
+                    .map(HeadScope::Domain)
             }
         }
     }
 
     /// Counts more room on a node. Returns where the request fits now, if the node made the
     /// difference.
-    fn grow(&self, sums: &mut Sums, at: NodeIx, more: u32, then: u32, need: u64) -> Option<Scope> {
+    fn grow(
+        &self,
+        sums: &mut GrowthSums,
+        at: NodeIx,
+        more: u32,
+        then: u32,
+        need: u64,
+    ) -> Option<HeadScope> {
         sums.all += u64::from(more);
         match sums.level {
-            None => (sums.all >= need).then_some(Scope::All),
+            None => (sums.all >= need).then_some(HeadScope::All),
             Some(level) if level >= sums.host => {
-                (u64::from(then) >= need).then_some(Scope::Host(at))
+                (u64::from(then) >= need).then_some(HeadScope::Host(at))
             }
             Some(level) => {
                 let domain = self.topology.domain_of(at, level)?;
                 let sum = sums.domains.get_mut(domain as usize)?;
                 *sum += u64::from(more);
-                (*sum >= need).then_some(Scope::Domain(domain))
+                (*sum >= need).then_some(HeadScope::Domain(domain))
             }
         }
     }
 
-    fn is_in_scope(&self, at: NodeIx, scope: Scope) -> bool {
+    fn is_in_scope(&self, at: NodeIx, scope: HeadScope) -> bool {
         match scope {
-            Scope::All => true,
-            Scope::Domain(domain) => self.topology.holds(domain, at),
-            Scope::Host(node) => node == at,
+            HeadScope::All => true,
+            HeadScope::Domain(domain) => self.topology.holds(domain, at),
+            HeadScope::Host(node) => node == at,
         }
     }
 

@@ -9,7 +9,7 @@ use resources::names::{
     COMPLETION_INDEX, KUEUE_GROUP_NAME, RANK, REPLICA_INDEX, SUB_GROUP, TOPOLOGY,
 };
 
-use super::Request;
+use super::TopologyRequest;
 
 /// The topology hints of one pod.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -19,7 +19,7 @@ pub(crate) struct Hints {
     /// Its rank among the gang's pods, if it has one.
     pub(crate) rank: Option<u64>,
     /// The topology request of its task.
-    pub(crate) request: Request,
+    pub(crate) request: TopologyRequest,
     /// Tasks with the same group name go into one domain together.
     pub(crate) together: Option<Arc<str>>,
     /// An error in its annotations.
@@ -56,10 +56,10 @@ impl Hints {
             ..Hints::default()
         };
         let own = in_annotations(TOPOLOGY).map(|text| {
-            Request::parse(text)
+            TopologyRequest::parse(text)
                 .map_err(|error| error.at(format!("annotation {TOPOLOGY} of a pod")))
         });
-        match own.or_else(|| annotations.and_then(Request::of_kueue)) {
+        match own.or_else(|| annotations.and_then(TopologyRequest::of_kueue)) {
             Some(Ok(request)) => hints.request = request,
             Some(Err(problem)) => hints.problem = Some(problem.to_string()),
             None => {}

@@ -19,8 +19,8 @@ use crate::node::NodeIx;
 pub(crate) use error::TopologyError;
 pub(crate) use hints::Hints;
 pub(crate) use order::Natural;
-pub(crate) use request::{Request, Wish};
-pub(crate) use shape::{Shape, SubGroup};
+pub(crate) use request::{LevelRequest, TopologyRequest};
+pub(crate) use shape::{GangShape, SubGroup};
 
 /// The label of the level of single hosts, always the narrowest.
 pub(crate) const HOST: &str = "kubernetes.io/hostname";
@@ -52,7 +52,7 @@ pub(crate) struct Domain {
 
 /// All domains.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Tree {
+pub(crate) struct DomainTree {
     levels: Vec<Arc<str>>,
     domains: Vec<Domain>,
     roots: BTreeMap<(Level, Natural), DomainIx>,
@@ -68,18 +68,18 @@ pub(crate) struct Tree {
     epoch: u64,
 }
 
-impl Tree {
+impl DomainTree {
     /// A tree of these levels, widest first.
-    pub(crate) fn new(levels: &[String]) -> Tree {
+    pub(crate) fn new(levels: &[String]) -> DomainTree {
         let named = levels.iter().filter(|level| *level != HOST);
         let levels: Vec<Arc<str>> = named
             .take(LEVELS_MAX)
             .map(|level| Arc::from(level.as_str()))
             .collect();
-        Tree {
+        DomainTree {
             by_level: vec![Vec::new(); levels.len()],
             levels,
-            ..Tree::default()
+            ..DomainTree::default()
         }
     }
 
@@ -138,13 +138,13 @@ impl Tree {
     }
 
     /// The narrowest domain that a node is in.
-    pub(crate) fn home(&self, at: NodeIx) -> Option<DomainIx> {
+    pub(crate) fn narrowest_domain(&self, at: NodeIx) -> Option<DomainIx> {
         self.home.get(at).copied().flatten()
     }
 
     /// The domain of a level that a node is in.
     pub(crate) fn domain_of(&self, at: NodeIx, level: Level) -> Option<DomainIx> {
-        self.above(self.home(at)?)
+        self.above(self.narrowest_domain(at)?)
             .find(|domain| self.domain(*domain).level == level)
     }
 
@@ -160,7 +160,8 @@ impl Tree {
 
     /// True if the node is in the domain.
     pub(crate) fn holds(&self, outer: DomainIx, at: NodeIx) -> bool {
-        self.home(at).is_some_and(|home| self.within(home, outer))
+        self.narrowest_domain(at)
+            .is_some_and(|home| self.within(home, outer))
     }
 
     /// A level's domains, in tree order.

@@ -11,7 +11,7 @@ use resources::names::{
 };
 use serde::Deserialize;
 
-use super::{Level, TopologyError, Tree};
+use super::{DomainTree, Level, TopologyError};
 
 /// The most layers of slices in one request.
 pub(super) const SLICES_MAX: usize = 8;
@@ -19,13 +19,13 @@ pub(super) const SLICES_MAX: usize = 8;
 /// A request as written.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub(crate) struct Request {
+pub(crate) struct TopologyRequest {
     /// All pods in one domain of this level.
     pub(crate) required: Option<String>,
     /// In as narrow a domain as possible, at this level or wider.
     pub(crate) preferred: Option<String>,
     /// Every domain of a level holds a multiple of the size; outermost layer first.
-    pub(crate) slices: Vec<Slice>,
+    pub(crate) slices: Vec<PodSlice>,
     /// Any nodes; the smallest free ones first.
     pub(crate) unconstrained: bool,
     /// If several domains are needed: equal shares instead of full domains.
@@ -41,15 +41,15 @@ pub(crate) struct Request {
 /// A number of pods that must not straddle a domain.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Slice {
+pub(crate) struct PodSlice {
     pub(crate) level: String,
     pub(crate) size: u32,
 }
 
-impl Request {
+impl TopologyRequest {
     /// Reads the JSON of `muster.io/topology`; see [`TopologyError`] for what it refuses.
-    pub(crate) fn parse(text: &str) -> Result<Request, TopologyError> {
-        let request: Request = serde_json::from_str(text)?;
+    pub(crate) fn parse(text: &str) -> Result<TopologyRequest, TopologyError> {
+        let request: TopologyRequest = serde_json::from_str(text)?;
         request.check()?;
         Ok(request)
     }
@@ -75,46 +75,46 @@ impl Request {
     }
 
     /// Reads Volcano's `networkTopology`.
-    pub(crate) fn of_tiers(spec: &NetworkTopologySpec) -> Request {
+    pub(crate) fn of_tiers(spec: &NetworkTopologySpec) -> TopologyRequest {
         let hard = spec.mode.unwrap_or_default() == NetworkTopologyMode::Hard;
         if !hard {
-            return Request {
+            return TopologyRequest {
                 soft: true,
-                ..Request::default()
+                ..TopologyRequest::default()
             };
         }
         let named = spec
             .highest_tier_name
             .clone()
             .filter(|name| !name.is_empty());
-        Request {
+        TopologyRequest {
             required: named,
             tier: spec
                 .highest_tier_allowed
                 .and_then(|tier| u32::try_from(tier).ok())
                 .filter(|tier| *tier > 0),
-            ..Request::default()
+            ..TopologyRequest::default()
         }
     }
 
     /// Reads Kueue's annotations on pods; `None` if there are none.
     pub(crate) fn of_kueue(
         annotations: &BTreeMap<String, String>,
-    ) -> Option<Result<Request, TopologyError>> {
+    ) -> Option<Result<TopologyRequest, TopologyError>> {
         let given = |name: &str| annotations.get(name).filter(|value| !value.is_empty());
         let level = |name: &str| given(name).cloned();
-        let mut request = Request {
+        let mut request = TopologyRequest {
             required: level(KUEUE_REQUIRED_TOPOLOGY),
             preferred: level(KUEUE_PREFERRED_TOPOLOGY),
             unconstrained: given(KUEUE_UNCONSTRAINED_TOPOLOGY).is_some_and(|value| value == "true"),
-            ..Request::default()
+            ..TopologyRequest::default()
         };
         match (
             level(KUEUE_SLICE_REQUIRED_TOPOLOGY),
             given(KUEUE_SLICE_SIZE),
         ) {
             (Some(level), Some(size)) => match size.parse() {
-                Ok(size) if size > 0 => request.slices.push(Slice { level, size }),
+                Ok(size) if size > 0 => request.slices.push(PodSlice { level, size }),
                 _ => {
                     let field = format!("annotation {KUEUE_SLICE_SIZE}");
                     let error = FieldError::new(field, size, "a whole number of 1 or more");
@@ -126,16 +126,16 @@ impl Request {
             }
             (None, _) => {}
         }
-        (request != Request::default()).then_some(Ok(request))
+        (request != TopologyRequest::default()).then_some(Ok(request))
     }
 
     /// True if it requests nothing.
     pub(crate) fn is_free(&self) -> bool {
-        *self == Request::default()
+        *self == TopologyRequest::default()
     }
 
     /// Resolves the request to the tree's levels; the error names an unknown level.
-    pub(crate) fn resolve(&self, tree: &Tree) -> Result<Wish, TopologyError> {
+    pub(crate) fn resolve(&self, tree: &DomainTree) -> Result<LevelRequest, TopologyError> {
         let level = |key: &String| {
             tree.level(key).ok_or_else(|| {
                 let known: Vec<&str> = tree.keys().chain([super::HOST]).collect();
@@ -145,7 +145,7 @@ impl Request {
                 }
             })
         };
-        let mut wish = Wish {
+        let mut wish = LevelRequest {
             required: self.required.as_ref().map(level).transpose()?,
             preferred: self.preferred.as_ref().map(level).transpose()?,
             unconstrained: self.unconstrained,
@@ -187,7 +187,7 @@ impl Request {
 
 /// A topology request in the tree's levels.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Wish {
+pub(crate) struct LevelRequest {
     pub(crate) required: Option<Level>,
     pub(crate) preferred: Option<Level>,
     pub(crate) slices: Vec<(Level, u32)>,
@@ -195,7 +195,7 @@ pub(crate) struct Wish {
     pub(crate) balanced: bool,
 }
 
-impl Wish {
+impl LevelRequest {
     /// True if the domain does not matter.
     pub(crate) fn is_free(&self) -> bool {
         self.required.is_none() && self.preferred.is_none() && self.slices.is_empty()
@@ -218,7 +218,7 @@ mod tests {
                 "a slice of 4 does not divide into slices of 3; write a multiple of 3",
             ),
         ] {
-            let error = Request::parse(text).unwrap_err();
+            let error = TopologyRequest::parse(text).unwrap_err();
             assert_eq!(error.to_string(), message);
             let error = error.at("annotation a of a pod").to_string();
             assert_eq!(error, format!("annotation a of a pod: {message}"));
@@ -227,7 +227,9 @@ mod tests {
             (KUEUE_SLICE_REQUIRED_TOPOLOGY.to_owned(), "rack".to_owned()),
             (KUEUE_SLICE_SIZE.to_owned(), "two".to_owned()),
         ]);
-        let error = Request::of_kueue(&annotations).unwrap().unwrap_err();
+        let error = TopologyRequest::of_kueue(&annotations)
+            .unwrap()
+            .unwrap_err();
         assert_eq!(
             error.to_string(),
             format!(

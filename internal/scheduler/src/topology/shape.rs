@@ -10,17 +10,17 @@ use resources::selector::LabelSelector;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::{Request, TopologyError};
+use super::{TopologyError, TopologyRequest};
 
 /// The most sub-groups of one gang.
 pub(super) const SUB_GROUPS_MAX: usize = 4_096;
 
 /// The structure of one gang.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Shape {
-    pub(crate) request: Request,
+pub(crate) struct GangShape {
+    pub(crate) request: TopologyRequest,
     pub(crate) sub_groups: Vec<SubGroup>,
-    pub(crate) policies: Vec<Policy>,
+    pub(crate) policies: Vec<LabelGrouping>,
     /// An error in it: the gang waits and its report says so.
     pub(crate) problem: Option<String>,
 }
@@ -33,12 +33,12 @@ pub(crate) struct SubGroup {
     /// The number of its own pods that must start together; all its children must start in any
     /// case.
     pub(crate) minimum: usize,
-    pub(crate) request: Request,
+    pub(crate) request: TopologyRequest,
 }
 
 /// Forms a sub-group of the pods that share the values of some labels.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Policy {
+pub(crate) struct LabelGrouping {
     pub(crate) name: Arc<str>,
     pub(crate) keys: Vec<String>,
     selector: Option<LabelSelector>,
@@ -46,10 +46,10 @@ pub(crate) struct Policy {
     pub(crate) size: usize,
     /// The number of sub-groups that must start.
     pub(crate) least: usize,
-    pub(crate) request: Request,
+    pub(crate) request: TopologyRequest,
 }
 
-impl Policy {
+impl LabelGrouping {
     /// The sub-group of a pod with these labels.
     pub(crate) fn part(&self, labels: &BTreeMap<String, String>) -> Option<Arc<str>> {
         if self
@@ -83,7 +83,7 @@ struct WrittenSubGroup {
     #[serde(default)]
     min_member: Option<usize>,
     #[serde(default)]
-    topology: Option<Request>,
+    topology: Option<TopologyRequest>,
 }
 
 #[derive(Deserialize)]
@@ -102,9 +102,9 @@ struct WrittenPolicy {
     network_topology: Option<NetworkTopologySpec>,
 }
 
-impl Shape {
-    pub(crate) fn read(group: &PodGroup) -> Shape {
-        let mut shape = Shape::default();
+impl GangShape {
+    pub(crate) fn read(group: &PodGroup) -> GangShape {
+        let mut shape = GangShape::default();
         if let Err(problem) = shape.fill(group) {
             shape.problem = Some(problem.to_string());
         }
@@ -119,14 +119,14 @@ impl Shape {
     fn fill(&mut self, group: &PodGroup) -> Result<(), TopologyError> {
         let spec = &group.spec;
         if let Some(tiers) = &spec.network_topology {
-            self.request = Request::of_tiers(tiers);
+            self.request = TopologyRequest::of_tiers(tiers);
         }
         let annotation = |name: &str| {
             let all = group.metadata.annotations.as_ref();
             all.and_then(|all| all.get(name)).filter(|v| !v.is_empty())
         };
         if let Some(text) = annotation(TOPOLOGY) {
-            self.request = Request::parse(text)
+            self.request = TopologyRequest::parse(text)
                 .map_err(|error| error.at(format!("annotation {TOPOLOGY} of the PodGroup")))?;
         }
         if let Some(text) = annotation(SUB_GROUPS) {
@@ -141,7 +141,8 @@ impl Shape {
             let wrong = |error: TopologyError| error.at("spec.subGroupPolicy");
             let written: WrittenPolicy =
                 serde_json::from_value(value.clone()).map_err(|error| wrong(error.into()))?;
-            self.policies.push(Policy::read(written).map_err(wrong)?);
+            self.policies
+                .push(LabelGrouping::read(written).map_err(wrong)?);
         }
         Ok(())
     }
@@ -161,8 +162,8 @@ impl From<WrittenSubGroup> for SubGroup {
     }
 }
 
-impl Policy {
-    fn read(written: WrittenPolicy) -> Result<Policy, TopologyError> {
+impl LabelGrouping {
+    fn read(written: WrittenPolicy) -> Result<LabelGrouping, TopologyError> {
         // Volcano writes each key plainly, or in an object.
         let key = |value: &Value| {
             let inner = value.get("labelKey").or_else(|| value.get("key"));
@@ -170,7 +171,7 @@ impl Policy {
             text.map(str::to_owned)
         };
         let selector = written.label_selector.as_ref().map(LabelSelector::from_k8s);
-        Ok(Policy {
+        Ok(LabelGrouping {
             name: Arc::from(written.name),
             keys: written.match_label_keys.iter().filter_map(key).collect(),
             selector: selector.transpose().map_err(TopologyError::Selector)?,
@@ -179,7 +180,7 @@ impl Policy {
             request: written
                 .network_topology
                 .as_ref()
-                .map(Request::of_tiers)
+                .map(TopologyRequest::of_tiers)
                 .unwrap_or_default(),
         })
     }

@@ -89,7 +89,7 @@ impl Cluster {
         shuffle(&mut told, order);
         let mut engine = Engine::new(&scene.settings);
         for object in &told {
-            engine.tell(object);
+            engine.notify(object);
         }
         let nodes = scene
             .objects
@@ -148,12 +148,12 @@ impl Cluster {
         self.now += SignedDuration::from_secs(60);
         for placed in &decisions.binds {
             if let Some(member) = self.members.get(&placed.pod) {
-                self.engine.tell(&manifest(member));
+                self.engine.notify(&manifest(member));
             }
         }
         for member in self.members.values() {
             if matches!(member.stand, Stand::Leaving(_)) {
-                self.engine.tell(&manifest(member));
+                self.engine.notify(&manifest(member));
             }
         }
         let names: Vec<String> = self
@@ -170,7 +170,7 @@ impl Cluster {
             member.times += 1;
             let namespace = text(&member.manifest["metadata"]["namespace"]);
             self.engine.pod_gone(&namespace, &name);
-            self.engine.tell(&manifest(member));
+            self.engine.notify(&manifest(member));
         }
     }
 

@@ -5,7 +5,9 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use resources::kinds::{PodGroup, Queue};
-use scheduler::{Actions, Config, Event, GpuOrder, Plan, ReservationKind, Scheduler, Strategy};
+use scheduler::{
+    Actions, Config, Event, GpuOrder, PlacementStrategy, Plan, ReservationKind, Scheduler,
+};
 use serde_json::Value;
 
 pub use crate::asked::{Action, Decisions, Evicted, Placed, Placing, Settings};
@@ -19,7 +21,7 @@ impl Engine {
     }
 
     /// Tells of an object as it is now.
-    pub fn tell(&mut self, object: &Value) {
+    pub fn notify(&mut self, object: &Value) {
         self.0.apply(event(object));
     }
 
@@ -70,7 +72,7 @@ fn config(settings: &Settings) -> Config {
     config.stale_after = jiff::SignedDuration::ZERO;
     config.topology.clone_from(&settings.topology);
     if settings.placing == Placing::Spread {
-        config.placement = Strategy::Spread;
+        config.placement = PlacementStrategy::Spread;
     }
     config
 }

@@ -32,7 +32,7 @@ impl Cluster {
         cluster
     }
 
-    pub fn tell(&mut self, event: Event) {
+    pub fn notify(&mut self, event: Event) {
         if let Event::PodChanged(pod) = &event {
             let name = pod.metadata.name.clone().unwrap();
             self.pods.insert(name, (**pod).clone());
@@ -42,12 +42,12 @@ impl Cluster {
 
     pub fn nodes(&mut self, nodes: &[(&str, i64)]) {
         for (name, gpus) in nodes {
-            self.tell(node(name, *gpus));
+            self.notify(node(name, *gpus));
         }
     }
 
     pub fn queue(&mut self, name: &str, gpus: i64) {
-        self.tell(queue_with(name, |queue| {
+        self.notify(queue_with(name, |queue| {
             queue["spec"]["deserved"] =
                 json!({"nvidia.com/gpu": gpus.to_string(), "cpu": "1000", "memory": "1000Ti"});
             queue["metadata"]["annotations"] = json!({"muster.io/surplus-weight": "0"});
@@ -81,14 +81,14 @@ impl Cluster {
         gpus: i64,
         change: impl FnOnce(&mut Value),
     ) {
-        self.tell(group_with(name, min, |group| {
+        self.notify(group_with(name, min, |group| {
             group["spec"]["queue"] = json!(queue);
             group["spec"]["priorityClassName"] = json!(class);
             group["metadata"]["annotations"] = json!({});
             change(group);
         }));
         for i in 0..members {
-            self.tell(pod(&format!("{name}-{i}"), name, gpus));
+            self.notify(pod(&format!("{name}-{i}"), name, gpus));
         }
     }
 
@@ -100,7 +100,7 @@ impl Cluster {
         let mut object = serde_json::to_value(&self.pods[name]).unwrap();
         change(&mut object);
         let pod: Pod = serde_json::from_value(object).unwrap();
-        self.tell(Event::PodChanged(Box::new(pod)));
+        self.notify(Event::PodChanged(Box::new(pod)));
     }
 
     /// Bound pods run; evicted pods are told to go.
@@ -156,7 +156,7 @@ impl Cluster {
             }
             object["status"] = json!({"phase": "Pending"});
             let pod: Pod = serde_json::from_value(object).unwrap();
-            self.tell(Event::PodChanged(Box::new(pod)));
+            self.notify(Event::PodChanged(Box::new(pod)));
         }
         self.at += jiff::SignedDuration::from_secs(60);
         plan

@@ -5,20 +5,20 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value};
 
 use super::element::{Element, of_item};
-use super::set::Set;
-use crate::shape::{ListShape, Relation, Schemas, Shape, UNTYPED, Use};
+use super::set::PathSet;
+use crate::shape::{ListShape, Relation, Schemas, TypeUse, UNTYPED, ValueShape};
 
 /// The paths in which a second object differs from a first.
 #[derive(Debug, Default)]
 pub(crate) struct Comparison {
-    pub(crate) added: Set,
-    pub(crate) modified: Set,
-    pub(crate) removed: Set,
+    pub(crate) added: PathSet,
+    pub(crate) modified: PathSet,
+    pub(crate) removed: PathSet,
 }
 
 impl Comparison {
     /// Removes everything at and below the given paths.
-    pub(crate) fn exclude(&mut self, ignored: &Set) {
+    pub(crate) fn exclude(&mut self, ignored: &PathSet) {
         if !ignored.is_empty() {
             self.added = self.added.without_subtrees(ignored);
             self.modified = self.modified.without_subtrees(ignored);
@@ -34,7 +34,7 @@ pub(crate) fn compare(
     before: &Value,
     after: &Value,
 ) -> Comparison {
-    let mut walk = Walk {
+    let mut walk = CompareWalk {
         schemas,
         path: Vec::new(),
         found: Comparison::default(),
@@ -44,7 +44,7 @@ pub(crate) fn compare(
 }
 
 /// The form in which a pair of values is compared.
-enum Form<'a> {
+enum ComparisonForm<'a> {
     Leaf,
     Maps(
         Option<&'a Map<String, Value>>,
@@ -53,17 +53,17 @@ enum Form<'a> {
     Lists(&'a ListShape, &'a [Value], &'a [Value]),
 }
 
-struct Walk<'s> {
+struct CompareWalk<'s> {
     schemas: &'s Schemas,
     path: Vec<Element>,
     found: Comparison,
 }
 
 /// Whether an object of this type is one value.
-pub(crate) fn is_atomic(used: Use<'_>) -> bool {
+pub(crate) fn is_atomic(used: TypeUse<'_>) -> bool {
     used.atomic.unwrap_or(match &used.node.shape {
-        Shape::AnyAtomic => true,
-        Shape::Object(object) => object.atomic,
+        ValueShape::AnyAtomic => true,
+        ValueShape::Object(object) => object.atomic,
         _ => false,
     })
 }
@@ -81,9 +81,13 @@ fn is_empty(value: Option<&Value>) -> bool {
     }
 }
 
-fn form<'a>(used: Use<'a>, before: Option<&'a Value>, after: Option<&'a Value>) -> Form<'a> {
+fn form<'a>(
+    used: TypeUse<'a>,
+    before: Option<&'a Value>,
+    after: Option<&'a Value>,
+) -> ComparisonForm<'a> {
     let both_empty = is_empty(before) && is_empty(after);
-    let maps = || Form::Maps(present_map(before), present_map(after));
+    let maps = || ComparisonForm::Maps(present_map(before), present_map(after));
     let no_other = |fits: fn(&Value) -> bool| {
         [before, after]
             .into_iter()
@@ -91,32 +95,32 @@ fn form<'a>(used: Use<'a>, before: Option<&'a Value>, after: Option<&'a Value>) 
             .all(|value| value.is_null() || fits(value))
     };
     match &used.node.shape {
-        Shape::Object(_) if is_atomic(used) || both_empty => Form::Leaf,
-        Shape::Object(_) if no_other(Value::is_object) => maps(),
-        Shape::Any if !both_empty && no_other(Value::is_object) => maps(),
-        Shape::List(list) if list.relation != Relation::Atomic && !both_empty => {
+        ValueShape::Object(_) if is_atomic(used) || both_empty => ComparisonForm::Leaf,
+        ValueShape::Object(_) if no_other(Value::is_object) => maps(),
+        ValueShape::Any if !both_empty && no_other(Value::is_object) => maps(),
+        ValueShape::List(list) if list.relation != Relation::Atomic && !both_empty => {
             if no_other(Value::is_array) {
                 let items = |value: Option<&'a Value>| {
                     value
                         .and_then(Value::as_array)
                         .map_or(&[][..], Vec::as_slice)
                 };
-                Form::Lists(list, items(before), items(after))
+                ComparisonForm::Lists(list, items(before), items(after))
             } else {
-                Form::Leaf
+                ComparisonForm::Leaf
             }
         }
-        _ => Form::Leaf,
+        _ => ComparisonForm::Leaf,
     }
 }
 
-impl Walk<'_> {
-    fn value(&mut self, used: Use<'_>, before: Option<&Value>, after: Option<&Value>) {
+impl CompareWalk<'_> {
+    fn value(&mut self, used: TypeUse<'_>, before: Option<&Value>, after: Option<&Value>) {
         if before == after {
             return;
         }
         match form(used, before, after) {
-            Form::Leaf => {
+            ComparisonForm::Leaf => {
                 match (before, after) {
                     (None, _) => self.found.added.insert(&self.path),
                     (_, None) => self.found.removed.insert(&self.path),
@@ -124,13 +128,14 @@ impl Walk<'_> {
                 }
                 // If a free-form value becomes an object or ceases to be one, the fields inside the
                 // object count too.
-                if matches!(used.node.shape, Shape::Any) && before.is_some() && after.is_some() {
+                if matches!(used.node.shape, ValueShape::Any) && before.is_some() && after.is_some()
+                {
                     self.maps(used, present_map(before), present_map(after));
                 }
                 return;
             }
-            Form::Maps(old, new) => self.maps(used, old, new),
-            Form::Lists(list, old, new) => self.lists(list, old, new),
+            ComparisonForm::Maps(old, new) => self.maps(used, old, new),
+            ComparisonForm::Lists(list, old, new) => self.lists(list, old, new),
         }
         if before.is_none() {
             self.found.added.insert(&self.path);
@@ -141,7 +146,7 @@ impl Walk<'_> {
 
     fn maps(
         &mut self,
-        used: Use<'_>,
+        used: TypeUse<'_>,
         old: Option<&Map<String, Value>>,
         new: Option<&Map<String, Value>>,
     ) {
@@ -160,9 +165,9 @@ impl Walk<'_> {
         }
     }
 
-    fn member(&mut self, used: Use<'_>, key: &str, old: Option<&Value>, new: Option<&Value>) {
+    fn member(&mut self, used: TypeUse<'_>, key: &str, old: Option<&Value>, new: Option<&Value>) {
         // A field that the definition lacks can only come from an older definition.
-        let member = self.schemas.member(used.node, key).unwrap_or(Use {
+        let member = self.schemas.member(used.node, key).unwrap_or(TypeUse {
             node: &UNTYPED,
             atomic: None,
         });
@@ -187,7 +192,7 @@ impl Walk<'_> {
     }
 
     /// Compares the items of one key; several items with that key on one side count as one value.
-    fn item(&mut self, used: Use<'_>, element: &Element, old: &[&Value], new: &[&Value]) {
+    fn item(&mut self, used: TypeUse<'_>, element: &Element, old: &[&Value], new: &[&Value]) {
         self.path.push(element.clone());
         match (old, new) {
             ([] | [_], [] | [_]) => {

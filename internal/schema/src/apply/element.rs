@@ -6,7 +6,7 @@ use std::cmp::Ordering;
 
 use serde_json::Value;
 
-use crate::shape::{ListShape, Relation, Schemas, Shape};
+use crate::shape::{ListShape, Relation, Schemas, ValueShape};
 
 /// One step of a path. The order is that of the canonical fieldsV1 form: fields, keys, values,
 /// indices.
@@ -246,7 +246,7 @@ pub(crate) fn of_item(
 /// The default of an absent key field, e.g. `TCP` for a port's protocol.
 pub(crate) fn key_default(schemas: &Schemas, list: &ListShape, name: &str) -> Option<Value> {
     match &schemas.node(list.items).shape {
-        Shape::Object(object) => object
+        ValueShape::Object(object) => object
             .field(name)
             .and_then(crate::shape::Field::default_value),
         _ => None,

@@ -5,37 +5,37 @@ use serde_json::{Map, Value};
 
 use super::compare::is_atomic;
 use super::element::{Element, key_default, of_item, print_key};
-use super::set::Set;
-use crate::shape::{ListShape, Relation, Schemas, Shape, UNTYPED, Use};
+use super::set::PathSet;
+use crate::shape::{ListShape, Relation, Schemas, TypeUse, UNTYPED, ValueShape};
 
 /// The fields of an applied configuration: leaves, list items, empty objects and free keys.
-pub(crate) fn applied(schemas: &Schemas, definition: &str, config: &Value) -> Set {
+pub(crate) fn applied(schemas: &Schemas, definition: &str, config: &Value) -> PathSet {
     of_value(schemas, schemas.root(definition), config, false).below
 }
 
 /// The fields of an object in the middle of an apply: those of [`applied`], plus containers that
 /// were emptied, including lists.
-pub(crate) fn held(schemas: &Schemas, definition: &str, object: &Value) -> Set {
+pub(crate) fn held(schemas: &Schemas, definition: &str, object: &Value) -> PathSet {
     of_value(schemas, schemas.root(definition), object, true).below
 }
 
-struct Found {
+struct FoundField {
     /// The value itself is a field (a leaf).
     leaf: bool,
-    below: Set,
+    below: PathSet,
 }
 
-fn of_value(schemas: &Schemas, used: Use<'_>, value: &Value, empty_lists: bool) -> Found {
-    let mut below = Set::default();
+fn of_value(schemas: &Schemas, used: TypeUse<'_>, value: &Value, empty_lists: bool) -> FoundField {
+    let mut below = PathSet::default();
     let leaf = match (&used.node.shape, value) {
         _ if is_atomic(used) => true,
-        (Shape::Object(_) | Shape::Any, Value::Object(map)) => {
+        (ValueShape::Object(_) | ValueShape::Any, Value::Object(map)) => {
             for (key, child) in map {
                 let declared = match &used.node.shape {
-                    Shape::Object(object) => object.field(key).is_some(),
+                    ValueShape::Object(object) => object.field(key).is_some(),
                     _ => false,
                 };
-                let member = schemas.member(used.node, key).unwrap_or(Use {
+                let member = schemas.member(used.node, key).unwrap_or(TypeUse {
                     node: &UNTYPED,
                     atomic: None,
                 });
@@ -54,8 +54,8 @@ fn of_value(schemas: &Schemas, used: Use<'_>, value: &Value, empty_lists: bool) 
             }
             false
         }
-        (Shape::List(list), _) if list.relation == Relation::Atomic => true,
-        (Shape::List(list), Value::Array(items)) => {
+        (ValueShape::List(list), _) if list.relation == Relation::Atomic => true,
+        (ValueShape::List(list), Value::Array(items)) => {
             let item_type = schemas.plain(list.items);
             for item in items {
                 if let Ok(element) = of_item(schemas, list, item) {
@@ -65,10 +65,10 @@ fn of_value(schemas: &Schemas, used: Use<'_>, value: &Value, empty_lists: bool) 
             }
             false
         }
-        (Shape::Object(_) | Shape::List(_), Value::Null) => false,
+        (ValueShape::Object(_) | ValueShape::List(_), Value::Null) => false,
         _ => true,
     };
-    Found { leaf, below }
+    FoundField { leaf, below }
 }
 
 /// Top-level and metadata fields without an owner.
@@ -86,8 +86,8 @@ const UNOWNED_METADATA: [&str; 9] = [
 ];
 
 /// The paths of fields without an owner, as a set.
-pub(crate) fn unowned() -> Set {
-    let mut set = Set::default();
+pub(crate) fn unowned() -> PathSet {
+    let mut set = PathSet::default();
     for name in UNOWNED {
         set.insert(&[Element::Field(name.into())]);
     }
@@ -160,16 +160,16 @@ enum Before {
 
 fn member_of<'s>(
     schemas: &'s Schemas,
-    parent: Use<'s>,
+    parent: TypeUse<'s>,
     key: &str,
     parent_zero: bool,
-) -> (Use<'s>, Before) {
-    let unknown = Use {
+) -> (TypeUse<'s>, Before) {
+    let unknown = TypeUse {
         node: &UNTYPED,
         atomic: None,
     };
     match &parent.node.shape {
-        Shape::Object(object) => match object.field(key) {
+        ValueShape::Object(object) => match object.field(key) {
             Some(field) => {
                 // Go always writes a field with a default in a built-in definition, and a required
                 // list.
@@ -177,8 +177,9 @@ fn member_of<'s>(
                     .default
                     .as_deref()
                     .is_some_and(|d| matches!(d, "{}" | "\"\"" | "0" | "false"))
-                    || (field.required && matches!(schemas.node(field.ty).shape, Shape::List(_)));
-                let used = Use {
+                    || (field.required
+                        && matches!(schemas.node(field.ty).shape, ValueShape::List(_)));
+                let used = TypeUse {
                     node: schemas.node(field.ty),
                     atomic: field.atomic,
                 };
@@ -214,7 +215,7 @@ fn is_zero(value: &Value) -> bool {
 /// Writes the fields at and below one value under `key`, if there are any.
 fn emit(
     schemas: &Schemas,
-    used: Use<'_>,
+    used: TypeUse<'_>,
     value: &Value,
     before: Before,
     key: String,
@@ -227,14 +228,14 @@ fn emit(
     let mut below = Map::new();
     let container = match (&used.node.shape, value) {
         _ if is_atomic(used) || is_zero(value) => false,
-        (Shape::Object(_) | Shape::Any, Value::Object(map)) => {
+        (ValueShape::Object(_) | ValueShape::Any, Value::Object(map)) => {
             for (name, child) in map {
                 let (member, state) = member_of(schemas, used, name, zero);
                 emit(schemas, member, child, state, field_key(name), &mut below);
             }
             true
         }
-        (Shape::List(list), Value::Array(items)) if list.relation != Relation::Atomic => {
+        (ValueShape::List(list), Value::Array(items)) if list.relation != Relation::Atomic => {
             let item_type = schemas.plain(list.items);
             for item in items {
                 if let Some(key) = item_key(schemas, list, item) {

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::element::Element;
-use super::set::Set;
+use super::set::PathSet;
 use super::tests::{LATER, NOW, SCHEMAS, THEN, WIDGET, apply_as, entry, update_as, widget};
 
 fn elements() -> impl Strategy<Value = Element> {
@@ -16,9 +16,9 @@ fn elements() -> impl Strategy<Value = Element> {
     ]
 }
 
-fn sets() -> impl Strategy<Value = Set> {
+fn sets() -> impl Strategy<Value = PathSet> {
     proptest::collection::vec(proptest::collection::vec(elements(), 1..4), 0..8).prop_map(|paths| {
-        let mut set = Set::default();
+        let mut set = PathSet::default();
         for path in paths {
             set.insert(&path);
         }
@@ -86,7 +86,7 @@ fn without_empty(mut spec: Value) -> Value {
 proptest! {
     #[test]
     fn sets_survive_fields_v1(set in sets()) {
-        prop_assert_eq!(Set::parse(&set.print()).unwrap(), set.clone());
+        prop_assert_eq!(PathSet::parse(&set.print()).unwrap(), set.clone());
         let canonical: Value = serde_json::from_str(&set.canonical()).unwrap();
         prop_assert_eq!(canonical, set.print());
     }
@@ -142,9 +142,9 @@ proptest! {
         new["metadata"]["managedFields"] = live["metadata"]["managedFields"].clone();
         let new = update_as(WIDGET, "b", Some(&live), &new, NOW);
         let all = super::fields::applied(&SCHEMAS, WIDGET, &new).difference(&super::fields::unowned());
-        let mut held = Set::default();
+        let mut held = PathSet::default();
         for entry in new["metadata"]["managedFields"].as_array().into_iter().flatten() {
-            held.absorb(Set::parse(&entry["fieldsV1"]).unwrap());
+            held.absorb(PathSet::parse(&entry["fieldsV1"]).unwrap());
         }
         prop_assert!(all.difference(&held).is_empty(), "{} lacks {:?}", new, all.difference(&held).paths());
     }

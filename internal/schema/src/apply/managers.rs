@@ -4,8 +4,8 @@
 use serde_json::{Map, Value};
 
 use super::element::{Element, FieldsError};
-use super::set::Set;
-use super::{Manager, Operation};
+use super::set::PathSet;
+use super::{FieldManager, ManagerOperation};
 
 /// If there are more Update entries than this, the oldest ones are merged into one.
 const MOST_UPDATERS: usize = 10;
@@ -13,42 +13,42 @@ const MOST_UPDATERS: usize = 10;
 const ANCIENT: &str = "ancient-changes";
 
 #[derive(Clone, Debug)]
-struct Entry {
-    who: Manager,
+struct ManagerEntry {
+    who: FieldManager,
     time: Option<String>,
     /// The stored JSON; valid unless `set` is present.
     json: Value,
     /// The set after a change.
-    set: Option<Set>,
+    set: Option<PathSet>,
     new: bool,
 }
 
-impl Entry {
-    fn set(&self) -> Set {
+impl ManagerEntry {
+    fn set(&self) -> PathSet {
         // Decoding has checked that the JSON parses.
         self.set
             .clone()
-            .unwrap_or_else(|| Set::parse(&self.json).unwrap_or_default())
+            .unwrap_or_else(|| PathSet::parse(&self.json).unwrap_or_default())
     }
 
-    fn replace(&mut self, set: Set) {
+    fn replace(&mut self, set: PathSet) {
         self.set = Some(set);
     }
 
     /// True if the entry is new or its set differs from the stored one.
     fn changed(&self) -> bool {
         match &self.set {
-            Some(set) => self.new || Set::parse(&self.json).is_ok_and(|stored| stored != *set),
+            Some(set) => self.new || PathSet::parse(&self.json).is_ok_and(|stored| stored != *set),
             None => self.new,
         }
     }
 
-    fn is(&self, who: &Manager) -> bool {
+    fn is(&self, who: &FieldManager) -> bool {
         // An applier keeps its entry when it applies in another version.
         self.who.name == who.name
             && self.who.operation == who.operation
             && self.who.subresource == who.subresource
-            && (who.operation == Operation::Apply || self.who.api_version == who.api_version)
+            && (who.operation == ManagerOperation::Apply || self.who.api_version == who.api_version)
     }
 }
 
@@ -57,7 +57,7 @@ impl Entry {
 pub(crate) struct Contested {
     /// The manager as conflicts name it.
     pub(crate) manager: String,
-    pub(crate) fields: Set,
+    pub(crate) fields: PathSet,
 }
 
 /// Why an entry of an object's managed fields is invalid.
@@ -78,7 +78,7 @@ pub(crate) enum ManagersError {
 /// The owners of all fields of an object.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Managers {
-    entries: Vec<Entry>,
+    entries: Vec<ManagerEntry>,
 }
 
 impl Managers {
@@ -89,8 +89,8 @@ impl Managers {
         for (at, entry) in fields.iter().enumerate() {
             let text = |name: &str| entry[name].as_str().unwrap_or_default();
             let operation = match text("operation") {
-                "Apply" => Operation::Apply,
-                "Update" => Operation::Update,
+                "Apply" => ManagerOperation::Apply,
+                "Update" => ManagerOperation::Update,
                 _ => return Err(ManagersError::Operation),
             };
             if text("apiVersion").is_empty() {
@@ -111,8 +111,8 @@ impl Managers {
                     fields.clone()
                 }
             };
-            entries.push(Entry {
-                who: Manager {
+            entries.push(ManagerEntry {
+                who: FieldManager {
                     name: text("manager").to_owned(),
                     operation,
                     api_version: text("apiVersion").to_owned(),
@@ -134,9 +134,9 @@ impl Managers {
         self.entries.is_empty()
     }
 
-    pub(crate) fn push_json(&mut self, who: Manager, now: &str, fields: Value) {
+    pub(crate) fn push_json(&mut self, who: FieldManager, now: &str, fields: Value) {
         if fields.as_object().is_some_and(|fields| !fields.is_empty()) {
-            self.entries.push(Entry {
+            self.entries.push(ManagerEntry {
                 who,
                 time: Some(now.to_owned()),
                 json: fields,
@@ -147,14 +147,14 @@ impl Managers {
     }
 
     /// Sets a manager's set and returns the previous one.
-    pub(crate) fn replace(&mut self, who: &Manager, set: Set) -> Option<Set> {
+    pub(crate) fn replace(&mut self, who: &FieldManager, set: PathSet) -> Option<PathSet> {
         if let Some(entry) = self.entries.iter_mut().find(|entry| entry.is(who)) {
             let before = entry.set();
             entry.who.api_version.clone_from(&who.api_version);
             entry.replace(set);
             return Some(before);
         }
-        self.entries.push(Entry {
+        self.entries.push(ManagerEntry {
             who: who.clone(),
             time: None,
             json: Value::Object(Map::new()),
@@ -165,15 +165,15 @@ impl Managers {
     }
 
     /// Removes fields without an owner from a manager's set, after they were used in the merge.
-    pub(crate) fn strip(&mut self, who: &Manager, unowned: &Set) {
+    pub(crate) fn strip(&mut self, who: &FieldManager, unowned: &PathSet) {
         for entry in self.entries.iter_mut().filter(|entry| entry.is(who)) {
             let stripped = entry.set().difference(unowned);
             entry.replace(stripped);
         }
     }
 
-    pub(crate) fn all_owned(&self) -> Set {
-        let mut all = Set::default();
+    pub(crate) fn all_owned(&self) -> PathSet {
+        let mut all = PathSet::default();
         for entry in &self.entries {
             all.absorb(entry.set());
         }
@@ -181,10 +181,10 @@ impl Managers {
     }
 
     /// The fields among `changed` that managers other than `me` own, by manager.
-    pub(crate) fn contested(&self, me: &Manager, changed: &Set) -> Vec<Contested> {
-        let mut others: Vec<&Entry> = self.entries.iter().filter(|e| !e.is(me)).collect();
+    pub(crate) fn contested(&self, me: &FieldManager, changed: &PathSet) -> Vec<Contested> {
+        let mut others: Vec<&ManagerEntry> = self.entries.iter().filter(|e| !e.is(me)).collect();
         others.sort_by(|a, b| {
-            let key = |e: &Entry| {
+            let key = |e: &ManagerEntry| {
                 (
                     e.who.name.clone(),
                     e.who.operation,
@@ -205,7 +205,12 @@ impl Managers {
     }
 
     /// Removes changed and removed fields from the sets of all managers except `keeper`.
-    pub(crate) fn release(&mut self, keeper: Option<&Manager>, changed: &Set, removed: &Set) {
+    pub(crate) fn release(
+        &mut self,
+        keeper: Option<&FieldManager>,
+        changed: &PathSet,
+        removed: &PathSet,
+    ) {
         for entry in &mut self.entries {
             if keeper.is_some_and(|keeper| entry.is(keeper)) {
                 continue;
@@ -218,14 +223,14 @@ impl Managers {
     }
 
     /// Adds fields to a manager's set and updates its time.
-    pub(crate) fn extend(&mut self, who: &Manager, mut fields: Set, now: &str) {
+    pub(crate) fn extend(&mut self, who: &FieldManager, mut fields: PathSet, now: &str) {
         if let Some(entry) = self.entries.iter_mut().find(|entry| entry.is(who)) {
             fields.absorb(entry.set());
             entry.replace(fields);
             entry.time = Some(now.to_owned());
             return;
         }
-        self.entries.push(Entry {
+        self.entries.push(ManagerEntry {
             who: who.clone(),
             time: Some(now.to_owned()),
             json: Value::Object(Map::new()),
@@ -247,11 +252,11 @@ impl Managers {
         });
     }
 
-    pub(crate) fn changed(&self, who: &Manager) -> bool {
+    pub(crate) fn changed(&self, who: &FieldManager) -> bool {
         self.entries.iter().any(|e| e.is(who) && e.changed())
     }
 
-    pub(crate) fn touch(&mut self, who: &Manager, now: &str) {
+    pub(crate) fn touch(&mut self, who: &FieldManager, now: &str) {
         for entry in self.entries.iter_mut().filter(|entry| entry.is(who)) {
             entry.time = Some(now.to_owned());
         }
@@ -259,22 +264,23 @@ impl Managers {
 
     /// Merges the oldest Update entries of a version while there are too many.
     pub(crate) fn cap(&mut self) {
-        let updates = |entries: &[Entry]| {
+        let updates = |entries: &[ManagerEntry]| {
             entries
                 .iter()
-                .filter(|e| e.who.operation == Operation::Update)
+                .filter(|e| e.who.operation == ManagerOperation::Update)
                 .count()
         };
         let mut count = updates(&self.entries);
         if count <= MOST_UPDATERS {
             return;
         }
-        let (mut updaters, mut kept): (Vec<Entry>, Vec<Entry>) = std::mem::take(&mut self.entries)
-            .into_iter()
-            .partition(|e| e.who.operation == Operation::Update);
+        let (mut updaters, mut kept): (Vec<ManagerEntry>, Vec<ManagerEntry>) =
+            std::mem::take(&mut self.entries)
+                .into_iter()
+                .partition(|e| e.who.operation == ManagerOperation::Update);
         updaters.sort_by(|a, b| (&a.time, &a.who.name).cmp(&(&b.time, &b.who.name)));
         // The first entry of a version waits here until there is a second one to merge it with.
-        let mut folded: Vec<Entry> = Vec::new();
+        let mut folded: Vec<ManagerEntry> = Vec::new();
         for entry in updaters {
             let bucket = folded
                 .iter_mut()
@@ -299,7 +305,7 @@ impl Managers {
     /// The managedFields list, in kube-apiserver's order.
     pub(crate) fn encode(mut self) -> Value {
         self.entries.sort_by(|a, b| {
-            let key = |e: &Entry| {
+            let key = |e: &ManagerEntry| {
                 (
                     e.who.operation,
                     e.time.clone(),
@@ -314,7 +320,7 @@ impl Managers {
     }
 }
 
-fn encode_entry(entry: Entry) -> Value {
+fn encode_entry(entry: ManagerEntry) -> Value {
     let mut map = Map::new();
     let mut put = |name: &str, value: Value| {
         map.insert(name.to_owned(), value);
@@ -324,8 +330,8 @@ fn encode_entry(entry: Entry) -> Value {
     put("fieldsV1", entry.set.map_or(entry.json, |set| set.print()));
     put("manager", entry.who.name.into());
     let operation = match entry.who.operation {
-        Operation::Apply => "Apply",
-        Operation::Update => "Update",
+        ManagerOperation::Apply => "Apply",
+        ManagerOperation::Update => "Update",
     };
     put("operation", operation.into());
     if let Some(subresource) = entry.who.subresource {
@@ -358,7 +364,7 @@ fn check(fields: &Value) -> Result<(), FieldsError> {
 }
 
 /// A manager as conflicts name it.
-fn shown(who: &Manager) -> String {
+fn shown(who: &FieldManager) -> String {
     let mut text = Value::from(who.name.as_str()).to_string();
     if let Some(subresource) = &who.subresource {
         text.push_str(&format!(
@@ -366,7 +372,7 @@ fn shown(who: &Manager) -> String {
             Value::from(subresource.as_str())
         ));
     }
-    if who.operation == Operation::Update {
+    if who.operation == ManagerOperation::Update {
         text.push_str(&format!(" using {}", who.api_version));
     }
     text

@@ -7,8 +7,8 @@ use serde_json::{Map, Value};
 
 use super::compare::is_atomic;
 use super::element::{Element, NoElement, of_item};
-use super::set::Set;
-use crate::shape::{ListShape, Relation, Schemas, Shape, Use};
+use super::set::PathSet;
+use crate::shape::{ListShape, Relation, Schemas, TypeUse, ValueShape};
 
 /// Why a configuration can't be merged, and at which path.
 #[derive(Debug)]
@@ -88,7 +88,7 @@ fn wrong_form(expected: &'static str, found: &Value) -> MergeError {
 
 fn merge_value(
     schemas: &Schemas,
-    used: Use<'_>,
+    used: TypeUse<'_>,
     live: Option<&Value>,
     config: Option<&Value>,
 ) -> Result<Option<Value>, MergeError> {
@@ -97,27 +97,27 @@ fn merge_value(
         return keep();
     }
     match &used.node.shape {
-        Shape::AnyAtomic | Shape::Scalar(_) => {
+        ValueShape::AnyAtomic | ValueShape::Scalar(_) => {
             if let Some(container @ (Value::Object(_) | Value::Array(_))) = config
-                && matches!(used.node.shape, Shape::Scalar(_))
+                && matches!(used.node.shape, ValueShape::Scalar(_))
             {
                 return Err(wrong_form("scalar", container));
             }
             keep()
         }
-        Shape::Any if empty(live) && empty(config) => keep(),
-        Shape::Any => match (live, config) {
+        ValueShape::Any if empty(live) && empty(config) => keep(),
+        ValueShape::Any => match (live, config) {
             (Some(Value::Object(_)) | None, Some(Value::Object(_))) => {
                 merge_maps(schemas, used, live, config)
             }
             _ => keep(),
         },
-        Shape::Object(_) => match config {
+        ValueShape::Object(_) => match config {
             Some(other) if !other.is_object() && !other.is_null() => Err(wrong_form("map", other)),
             _ if empty(live) && empty(config) => keep(),
             _ => merge_maps(schemas, used, live, config),
         },
-        Shape::List(list) => match config {
+        ValueShape::List(list) => match config {
             Some(other) if !other.is_array() && !other.is_null() => Err(wrong_form("list", other)),
             _ if list.relation == Relation::Atomic || (empty(live) && empty(config)) => keep(),
             _ => merge_lists(schemas, list, items(live), items(config)),
@@ -140,7 +140,7 @@ fn items(value: Option<&Value>) -> &[Value] {
 
 fn merge_maps(
     schemas: &Schemas,
-    used: Use<'_>,
+    used: TypeUse<'_>,
     live: Option<&Value>,
     config: Option<&Value>,
 ) -> Result<Option<Value>, MergeError> {
@@ -169,7 +169,7 @@ fn merge_maps(
 
 fn merge_member(
     schemas: &Schemas,
-    used: Use<'_>,
+    used: TypeUse<'_>,
     key: &str,
     old: Option<&Value>,
     new: &Value,
@@ -271,15 +271,25 @@ fn merge_lists(
 
 /// Removes the given fields from an object. An emptied container remains, because it was not
 /// removed itself.
-pub(crate) fn remove(schemas: &Schemas, definition: &str, object: &Value, fields: &Set) -> Value {
+pub(crate) fn remove(
+    schemas: &Schemas,
+    definition: &str,
+    object: &Value,
+    fields: &PathSet,
+) -> Value {
     remove_in(schemas, schemas.root(definition), object, fields)
         .unwrap_or_else(|| Value::Object(Map::new()))
 }
 
-fn remove_in(schemas: &Schemas, used: Use<'_>, value: &Value, fields: &Set) -> Option<Value> {
+fn remove_in(
+    schemas: &Schemas,
+    used: TypeUse<'_>,
+    value: &Value,
+    fields: &PathSet,
+) -> Option<Value> {
     match (&used.node.shape, value) {
-        (Shape::List(_), Value::Array(_)) | (_, Value::Object(_)) if is_atomic(used) => None,
-        (Shape::List(list), Value::Array(items)) => {
+        (ValueShape::List(_), Value::Array(_)) | (_, Value::Object(_)) if is_atomic(used) => None,
+        (ValueShape::List(list), Value::Array(items)) => {
             if list.relation == Relation::Atomic {
                 return None;
             }
@@ -301,7 +311,7 @@ fn remove_in(schemas: &Schemas, used: Use<'_>, value: &Value, fields: &Set) -> O
             }
             Some(Value::Array(kept))
         }
-        (Shape::Object(_) | Shape::Any, Value::Object(map)) => {
+        (ValueShape::Object(_) | ValueShape::Any, Value::Object(map)) => {
             let mut kept = Map::new();
             for (key, child) in map {
                 let element = Element::Field(key.as_str().into());
@@ -323,21 +333,21 @@ fn remove_in(schemas: &Schemas, used: Use<'_>, value: &Value, fields: &Set) -> O
 }
 
 /// The set with the fields on the path to its members as additional members.
-pub(crate) fn with_parents(schemas: &Schemas, definition: &str, set: &Set) -> Set {
+pub(crate) fn with_parents(schemas: &Schemas, definition: &str, set: &PathSet) -> PathSet {
     parents_in(schemas, Some(schemas.root(definition)), set)
 }
 
-fn parents_in(schemas: &Schemas, used: Option<Use<'_>>, set: &Set) -> Set {
-    let mut all = Set::default();
+fn parents_in(schemas: &Schemas, used: Option<TypeUse<'_>>, set: &PathSet) -> PathSet {
+    let mut all = PathSet::default();
     for (element, member, below) in set.branches() {
         let (declared, next) = match (element, used) {
             (Element::Field(name), Some(used)) => {
                 let declared =
-                    matches!(&used.node.shape, Shape::Object(o) if o.field(name).is_some());
+                    matches!(&used.node.shape, ValueShape::Object(o) if o.field(name).is_some());
                 (declared, schemas.member(used.node, name))
             }
             (_, Some(used)) => match &used.node.shape {
-                Shape::List(list) => (false, Some(schemas.plain(list.items))),
+                ValueShape::List(list) => (false, Some(schemas.plain(list.items))),
                 _ => (false, None),
             },
             _ => (false, None),

@@ -17,12 +17,12 @@ use serde_json::Value;
 use self::compare::compare;
 use self::element::Element;
 use self::managers::{Contested, Managers};
-use self::set::Set;
+use self::set::PathSet;
 use crate::shape::Schemas;
 
 /// The kind of a manager's write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Operation {
+pub enum ManagerOperation {
     /// Server-side apply.
     Apply,
     /// Any other write.
@@ -31,11 +31,11 @@ pub enum Operation {
 
 /// The writing field manager.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Manager {
+pub struct FieldManager {
     /// The field manager's name; empty stands for `unknown`.
     pub name: String,
     /// The kind of its write; `apply` and `track_update` set it themselves.
-    pub operation: Operation,
+    pub operation: ManagerOperation,
     /// The version of the object that was written, e.g. `batch/v1`.
     pub api_version: String,
     /// The subresource that was written through, e.g. `status`.
@@ -154,7 +154,7 @@ pub fn apply(
     definition: &str,
     live: Option<&Value>,
     applied: &Value,
-    manager: &Manager,
+    manager: &FieldManager,
     force: bool,
     now: &str,
 ) -> Result<Value, ApplyError> {
@@ -166,7 +166,7 @@ pub fn apply(
             "metadata.managedFields must be nil".to_owned(),
         ));
     }
-    let me = identity(manager, Operation::Apply);
+    let me = identity(manager, ManagerOperation::Apply);
     let ignored = ignored(schemas, definition, manager);
     let nothing = Value::Object(serde_json::Map::new());
     let had = live.and_then(managed_fields);
@@ -179,16 +179,16 @@ pub fn apply(
     if let Some(live) = live
         && owners.is_empty()
     {
-        let before = Manager {
+        let before = FieldManager {
             name: BEFORE_FIRST_APPLY.to_owned(),
-            operation: Operation::Update,
+            operation: ManagerOperation::Update,
             ..manager.clone()
         };
         let held = fields::created(schemas, definition, live, &top_level(&ignored));
         owners.push_json(before, now, Value::Object(held));
     }
     let live = without_managed_fields(live.unwrap_or(&nothing));
-    let request = Request {
+    let request = ApplyRequest {
         schemas,
         definition,
         live: &live,
@@ -215,16 +215,16 @@ pub fn apply(
 }
 
 /// One apply request, run once or twice.
-struct Request<'a> {
+struct ApplyRequest<'a> {
     schemas: &'a Schemas,
     definition: &'a str,
     live: &'a Value,
     applied: &'a Value,
-    me: &'a Manager,
-    ignored: &'a Set,
+    me: &'a FieldManager,
+    ignored: &'a PathSet,
 }
 
-impl Request<'_> {
+impl ApplyRequest<'_> {
     fn run(&self, mut owners: Managers, force: bool) -> Result<(Value, Managers), Stopped> {
         let (schemas, definition) = (self.schemas, self.definition);
         let merged = merge::merge(schemas, definition, self.live, self.applied)
@@ -252,9 +252,9 @@ impl Request<'_> {
     }
 
     /// Removes the fields that this manager applied before, does not apply now, and no other manager owns.
-    fn take_out(&self, merged: &Value, before: &Set, owners: &Managers) -> Value {
+    fn take_out(&self, merged: &Value, before: &PathSet, owners: &Managers) -> Value {
         let (schemas, definition) = (self.schemas, self.definition);
-        let named = |set: &Set| merge::with_parents(schemas, definition, set);
+        let named = |set: &PathSet| merge::with_parents(schemas, definition, set);
         let held = |value: &Value| named(&fields::held(schemas, definition, value));
         let before = named(before);
         let pruned = merge::remove(schemas, definition, merged, &before);
@@ -308,7 +308,7 @@ impl Request<'_> {
         }
     }
 
-    fn last_applied_fields(&self) -> Option<Set> {
+    fn last_applied_fields(&self) -> Option<PathSet> {
         let text = annotation(self.live)?;
         let config: Value = serde_json::from_str(text).ok()?;
         if config["apiVersion"] != self.me.api_version.as_str() {
@@ -360,10 +360,10 @@ pub fn track_update(
     definition: &str,
     live: Option<&Value>,
     new: &mut Value,
-    manager: &Manager,
+    manager: &FieldManager,
     now: &str,
 ) {
-    let me = identity(manager, Operation::Update);
+    let me = identity(manager, ManagerOperation::Update);
     let sent = take_managed_fields(new);
     let ignored = ignored(schemas, definition, manager);
     let Some(live) = live else {
@@ -422,13 +422,13 @@ fn is_reset(sent: &[Value]) -> bool {
     }
 }
 
-fn identity(manager: &Manager, operation: Operation) -> Manager {
+fn identity(manager: &FieldManager, operation: ManagerOperation) -> FieldManager {
     let name = if manager.name.is_empty() {
         "unknown".to_owned()
     } else {
         manager.name.clone()
     };
-    Manager {
+    FieldManager {
         name,
         operation,
         api_version: manager.api_version.clone(),
@@ -437,8 +437,8 @@ fn identity(manager: &Manager, operation: Operation) -> Manager {
 }
 
 /// The fields that a request through this (sub)resource can't set, because its storage resets them.
-fn ignored(schemas: &Schemas, definition: &str, manager: &Manager) -> Set {
-    let mut set = Set::default();
+fn ignored(schemas: &Schemas, definition: &str, manager: &FieldManager) -> PathSet {
+    let mut set = PathSet::default();
     let field = |name: &str| Element::Field(name.into());
     match manager.subresource.as_deref() {
         Some("status") => {
@@ -452,7 +452,7 @@ fn ignored(schemas: &Schemas, definition: &str, manager: &Manager) -> Set {
     set
 }
 
-fn top_level(ignored: &Set) -> Vec<&str> {
+fn top_level(ignored: &PathSet) -> Vec<&str> {
     ignored
         .branches()
         .filter(|(_, member, _)| *member)

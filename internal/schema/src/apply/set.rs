@@ -24,25 +24,25 @@ fn text(path: &[&Element], longest: usize) -> String {
 
 /// A set of paths.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Set {
-    branches: BTreeMap<Element, Branch>,
+pub(crate) struct PathSet {
+    branches: BTreeMap<Element, SubtreePaths>,
 }
 
 /// The part of a set at and below one element.
 #[derive(Clone, Debug, Default, PartialEq)]
-struct Branch {
+struct SubtreePaths {
     /// The path that ends here is in the set.
     member: bool,
-    below: Set,
+    below: PathSet,
 }
 
-impl Branch {
+impl SubtreePaths {
     fn is_empty(&self) -> bool {
         !self.member && self.below.is_empty()
     }
 }
 
-impl Set {
+impl PathSet {
     pub(crate) fn is_empty(&self) -> bool {
         // Operations drop empty branches, so a branch means a member somewhere.
         self.branches.is_empty()
@@ -54,7 +54,7 @@ impl Set {
             return;
         };
         if !self.branches.contains_key(first) {
-            self.branches.insert(first.clone(), Branch::default());
+            self.branches.insert(first.clone(), SubtreePaths::default());
         }
         if let Some(branch) = self.branches.get_mut(first) {
             if rest.is_empty() {
@@ -66,13 +66,13 @@ impl Set {
     }
 
     /// Adds one element, taking it.
-    pub(crate) fn insert_element(&mut self, element: Element, member: bool, below: Set) {
+    pub(crate) fn insert_element(&mut self, element: Element, member: bool, below: PathSet) {
         if !member && below.is_empty() {
             return;
         }
         match self.branches.entry(element) {
             Entry::Vacant(place) => {
-                place.insert(Branch { member, below });
+                place.insert(SubtreePaths { member, below });
             }
             Entry::Occupied(mut place) => {
                 let branch = place.get_mut();
@@ -102,34 +102,34 @@ impl Set {
     }
 
     /// The set below an element.
-    pub(crate) fn below(&self, element: &Element) -> Option<&Set> {
+    pub(crate) fn below(&self, element: &Element) -> Option<&PathSet> {
         self.branches
             .get(element)
             .map(|branch| &branch.below)
             .filter(|below| !below.is_empty())
     }
 
-    pub(crate) fn branches(&self) -> impl Iterator<Item = (&Element, bool, &Set)> {
+    pub(crate) fn branches(&self) -> impl Iterator<Item = (&Element, bool, &PathSet)> {
         self.branches
             .iter()
             .map(|(element, branch)| (element, branch.member, &branch.below))
     }
 
     /// Adds every path of `other`.
-    pub(crate) fn absorb(&mut self, other: Set) {
+    pub(crate) fn absorb(&mut self, other: PathSet) {
         for (element, branch) in other.branches {
             self.insert_element(element, branch.member, branch.below);
         }
     }
 
-    pub(crate) fn union(&self, other: &Set) -> Set {
+    pub(crate) fn union(&self, other: &PathSet) -> PathSet {
         let mut all = self.clone();
         all.absorb(other.clone());
         all
     }
 
-    pub(crate) fn intersection(&self, other: &Set) -> Set {
-        let mut both = Set::default();
+    pub(crate) fn intersection(&self, other: &PathSet) -> PathSet {
+        let mut both = PathSet::default();
         for (element, branch) in &self.branches {
             if let Some(theirs) = other.branches.get(element) {
                 both.insert_element(
@@ -142,7 +142,7 @@ impl Set {
         both
     }
 
-    pub(crate) fn intersects(&self, other: &Set) -> bool {
+    pub(crate) fn intersects(&self, other: &PathSet) -> bool {
         self.branches.iter().any(|(element, branch)| {
             other.branches.get(element).is_some_and(|theirs| {
                 (branch.member && theirs.member) || branch.below.intersects(&theirs.below)
@@ -151,8 +151,8 @@ impl Set {
     }
 
     /// The paths that are not in `other`; a parent in `other` doesn't remove its children.
-    pub(crate) fn difference(&self, other: &Set) -> Set {
-        let mut rest = Set::default();
+    pub(crate) fn difference(&self, other: &PathSet) -> PathSet {
+        let mut rest = PathSet::default();
         for (element, branch) in &self.branches {
             match other.branches.get(element) {
                 None => {
@@ -169,8 +169,8 @@ impl Set {
     }
 
     /// The paths that neither are in `other` nor have a parent there.
-    pub(crate) fn without_subtrees(&self, other: &Set) -> Set {
-        let mut rest = Set::default();
+    pub(crate) fn without_subtrees(&self, other: &PathSet) -> PathSet {
+        let mut rest = PathSet::default();
         for (element, branch) in &self.branches {
             match other.branches.get(element) {
                 None => {
@@ -219,10 +219,10 @@ impl Set {
         }
     }
 
-    /// Every path, in the order of [`Set::shown`].
+    /// Every path, in the order of [`PathSet::shown`].
     #[cfg(test)]
     pub(crate) fn paths(&self) -> Vec<Vec<Element>> {
-        fn walk(set: &Set, path: &mut Vec<Element>, all: &mut Vec<Vec<Element>>) {
+        fn walk(set: &PathSet, path: &mut Vec<Element>, all: &mut Vec<Vec<Element>>) {
             for (element, branch) in &set.branches {
                 if branch.member {
                     let mut member = path.clone();
@@ -245,11 +245,11 @@ impl Set {
     ///
     /// # Errors
     /// Why it is invalid.
-    pub(crate) fn parse(fields: &Value) -> Result<Set, FieldsError> {
+    pub(crate) fn parse(fields: &Value) -> Result<PathSet, FieldsError> {
         let Value::Object(map) = fields else {
             return Err(FieldsError::NotAnObject);
         };
-        let mut set = Set::default();
+        let mut set = PathSet::default();
         for (key, below) in map {
             if key == "." {
                 continue;
@@ -261,9 +261,9 @@ impl Set {
                 .as_object()
                 .is_none_or(|below| below.is_empty() || below.contains_key("."));
             let below = if below.is_object() {
-                Set::parse(below)?
+                PathSet::parse(below)?
             } else {
-                Set::default()
+                PathSet::default()
             };
             set.insert_element(element, member, below);
         }
@@ -293,7 +293,7 @@ impl Set {
     /// `<`, `>` and `&`). JSON objects have no order, so only tests use it.
     #[cfg(test)]
     pub(crate) fn canonical(&self) -> String {
-        fn write(set: &Set, own: bool, text: &mut String) {
+        fn write(set: &PathSet, own: bool, text: &mut String) {
             text.push('{');
             let mut first = true;
             if own && !set.is_empty() {

@@ -45,10 +45,10 @@ fn crd() -> Value {
     })
 }
 
-pub(super) fn manager(name: &str) -> Manager {
-    Manager {
+pub(super) fn manager(name: &str) -> FieldManager {
+    FieldManager {
         name: name.to_owned(),
-        operation: Operation::Apply,
+        operation: ManagerOperation::Apply,
         api_version: "v1".to_owned(),
         subresource: None,
     }
@@ -247,7 +247,7 @@ fn a_status_update_is_recorded_with_its_subresource_and_only_for_the_status() {
     let live = update_as(WIDGET, "a", None, &widget(json!({"replicas": 1})), THEN);
     let mut new = live.clone();
     new["status"] = json!({"ready": 1});
-    let who = Manager {
+    let who = FieldManager {
         subresource: Some("status".to_owned()),
         ..manager("controller")
     };
@@ -718,11 +718,11 @@ fn field_sets_print_in_canonical_order() {
         "f:spec": {".": {}, "f:b": {}, "f:a": {}, "k:{\"b\":1,\"a\":\"x\"}": {".": {}, "f:z": {}},
             "v:10": {}, "v:9": {}, "v:\"s\"": {}, "i:2": {}}
     });
-    let set = Set::parse(&json).unwrap();
+    let set = PathSet::parse(&json).unwrap();
     assert_eq!(
         set.canonical(),
         r#"{"f:spec":{".":{},"f:a":{},"f:b":{},"k:{\"a\":\"x\",\"b\":1}":{".":{},"f:z":{}},"v:9":{},"v:10":{},"v:\"s\"":{},"i:2":{}}}"#
     );
-    assert!(Set::parse(&json!({"spec": {}})).is_err());
-    assert!(Set::parse(&json!({"k:nope": {}})).is_err());
+    assert!(PathSet::parse(&json!({"spec": {}})).is_err());
+    assert!(PathSet::parse(&json!({"k:nope": {}})).is_err());
 }

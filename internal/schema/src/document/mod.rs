@@ -154,7 +154,7 @@ impl Schemas {
     /// form that client-go reads.
     pub fn openapi_v2_protobuf(&self, kinds: &[KindRoute]) -> Vec<u8> {
         let all: Vec<&KindRoute> = kinds.iter().collect();
-        let mut document = gnostic::Document::new(TITLE, "unversioned");
+        let mut document = gnostic::GnosticDocument::new(TITLE, "unversioned");
         self.each_definition(&all, |name, schema| {
             document.definition(name, &swagger::definition(schema));
         });

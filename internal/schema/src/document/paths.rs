@@ -20,22 +20,22 @@ const PATCHES: [&str; 4] = [
 
 /// The version of the document.
 #[derive(Clone, Copy, PartialEq)]
-enum Form {
+enum DocumentVersion {
     Swagger,
     OpenApi,
 }
 
 /// OpenAPI 3 paths.
 pub(crate) fn v3(kinds: &[&KindRoute]) -> Value {
-    paths(kinds, Form::OpenApi)
+    paths(kinds, DocumentVersion::OpenApi)
 }
 
 /// Swagger 2.0 paths.
 pub(crate) fn v2(kinds: &[&KindRoute]) -> Value {
-    paths(kinds, Form::Swagger)
+    paths(kinds, DocumentVersion::Swagger)
 }
 
-fn paths(kinds: &[&KindRoute], form: Form) -> Value {
+fn paths(kinds: &[&KindRoute], form: DocumentVersion) -> Value {
     let mut paths = Map::new();
     for kind in kinds {
         kind_paths(kind, form, &mut paths);
@@ -44,7 +44,7 @@ fn paths(kinds: &[&KindRoute], form: Form) -> Value {
 }
 
 /// An operation before it is written.
-struct Action<'a> {
+struct PendingOperation<'a> {
     method: &'static str,
     /// x-kubernetes-action.
     name: &'static str,
@@ -95,7 +95,7 @@ const LOG: &[(&str, &str)] = &[
     ("timestamps", "boolean"),
 ];
 
-fn kind_paths(kind: &KindRoute, form: Form, paths: &mut Map<String, Value>) {
+fn kind_paths(kind: &KindRoute, form: DocumentVersion, paths: &mut Map<String, Value>) {
     let root = kind.root();
     let (definition, list) = (kind.definition.as_str(), list_definition(&kind.definition));
     let scope: &[&str] = if kind.namespaced { &["namespace"] } else { &[] };
@@ -104,7 +104,7 @@ fn kind_paths(kind: &KindRoute, form: Form, paths: &mut Map<String, Value>) {
     } else {
         format!("{root}/{}", kind.plural)
     };
-    let of_kind = |method, name, verb, sends, answers, parameters| Action {
+    let of_kind = |method, name, verb, sends, answers, parameters| PendingOperation {
         method,
         name,
         verb,
@@ -182,7 +182,7 @@ fn kind_paths(kind: &KindRoute, form: Form, paths: &mut Map<String, Value>) {
             _ => kind.gvk(),
         };
         let both = Some(other.unwrap_or(definition));
-        let act = |method, name, verb, sends, answers, parameters| Action {
+        let act = |method, name, verb, sends, answers, parameters| PendingOperation {
             method,
             name,
             verb,
@@ -212,10 +212,10 @@ fn kind_paths(kind: &KindRoute, form: Form, paths: &mut Map<String, Value>) {
 
 fn path_item(
     kind: &KindRoute,
-    form: Form,
+    form: DocumentVersion,
     suffix: &str,
     in_path: &[&str],
-    actions: &[Action<'_>],
+    actions: &[PendingOperation<'_>],
 ) -> Value {
     let mut item = Map::new();
     for action in actions {
@@ -243,10 +243,12 @@ fn path_item(
     Value::Object(item)
 }
 
-fn parameter(form: Form, name: &str, kind: &str, place: &str) -> Value {
+fn parameter(form: DocumentVersion, name: &str, kind: &str, place: &str) -> Value {
     match form {
-        Form::Swagger => json!({"in": place, "name": name, "type": kind, "uniqueItems": true}),
-        Form::OpenApi => {
+        DocumentVersion::Swagger => {
+            json!({"in": place, "name": name, "type": kind, "uniqueItems": true})
+        }
+        DocumentVersion::OpenApi => {
             json!({"in": place, "name": name, "schema": {"type": kind, "uniqueItems": true}})
         }
     }
@@ -259,7 +261,12 @@ fn capitalised(word: &str) -> String {
     })
 }
 
-fn operation(kind: &KindRoute, form: Form, suffix: &str, action: &Action<'_>) -> Value {
+fn operation(
+    kind: &KindRoute,
+    form: DocumentVersion,
+    suffix: &str,
+    action: &PendingOperation<'_>,
+) -> Value {
     let group = if kind.group.is_empty() {
         "core"
     } else {
@@ -296,7 +303,7 @@ fn operation(kind: &KindRoute, form: Form, suffix: &str, action: &Action<'_>) ->
     };
     let required = action.method != "delete";
     match form {
-        Form::Swagger => {
+        DocumentVersion::Swagger => {
             if let Some(sends) = action.sends {
                 parameters.push(json!({
                     "in": "body", "name": "body", "required": required,
@@ -317,7 +324,7 @@ fn operation(kind: &KindRoute, form: Form, suffix: &str, action: &Action<'_>) ->
                 "401": {"description": "Unauthorized"},
             });
         }
-        Form::OpenApi => {
+        DocumentVersion::OpenApi => {
             let content = |types: &[&str], schema: &Value| -> Value {
                 types
                     .iter()

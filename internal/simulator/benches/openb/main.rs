@@ -17,10 +17,10 @@ use std::time::Duration;
 
 use files::FileError;
 use resources::field_error::FieldError;
-use scheduler::fragment::{Demand, Room};
+use scheduler::fragment::{NodeRoom, PodDemand};
 use simulator::openb::{
-    Arrivals, Choice, Cluster, Compared, Expected, Policy, Report, VARIANTS, Which,
-    first_difference, lists_of, placements, play, read_pods, typical,
+    Arrivals, Compared, OpenbCluster, OpenbPlacement, PlacementPolicy, PublishedResults, Report,
+    VARIANTS, Which, first_difference, lists_of, placements, play, read_pods, typical,
 };
 
 /// The server's allocator.
@@ -55,10 +55,15 @@ struct Plan {
 }
 
 /// Replays earlier choices, to measure a run's cost without its policy.
-struct Again(std::vec::IntoIter<Option<Choice>>);
+struct Again(std::vec::IntoIter<Option<OpenbPlacement>>);
 
-impl Policy for Again {
-    fn choose(&mut self, _nodes: &[Room], _rank: &[u32], _demand: &Demand) -> Option<Choice> {
+impl PlacementPolicy for Again {
+    fn choose(
+        &mut self,
+        _nodes: &[NodeRoom],
+        _rank: &[u32],
+        _demand: &PodDemand,
+    ) -> Option<OpenbPlacement> {
         self.0.next().flatten()
     }
 }
@@ -129,14 +134,14 @@ fn policies(named: &str) -> Result<Vec<Which>, BenchError> {
 /// Runs and prints everything. False if a baseline differs from the published results.
 fn run(plan: &Plan) -> Result<bool, BenchError> {
     let name = "nodes/openb_node_list_gpu_node.csv";
-    let cluster = Cluster::read(name, &files::text(&plan.data, name)?)?;
+    let cluster = OpenbCluster::read(name, &files::text(&plan.data, name)?)?;
     let name = "expected/expected_per_seed.csv";
     let published = if plan.arrivals == plan.data.join("arrivals") {
         files::text(&plan.data, name)?
     } else {
         String::new()
     };
-    let expected = Expected::read(name, &published)?;
+    let expected = PublishedResults::read(name, &published)?;
     let ranks = files::text(&plan.arrivals, "node_rank.csv")?;
     let mut report = Report::default();
     let mut compared = Compared::default();

@@ -1,7 +1,7 @@
 //! The running account of the simulated cluster: GPUs allocated, in useful work, stranded,
 //! requested. Each is integrated over time and kept as a series of bounded length.
 
-use crate::engine::gang::{Host, NodeIx};
+use crate::engine::gang::{Host, NodeIndex};
 use crate::scenario::Seconds;
 
 /// The most points of a series; beyond it, neighbouring points are merged.
@@ -45,7 +45,7 @@ impl Point {
 
 /// The current figures of one queue.
 #[derive(Clone, Debug, Default)]
-struct Standing {
+struct QueueFigures {
     weight: f64,
     held: i64,
     waiting: usize,
@@ -63,7 +63,7 @@ pub(crate) struct Account {
     stranded: i64,
     asked: i64,
     waiting: usize,
-    queues: Vec<Standing>,
+    queues: Vec<QueueFigures>,
     /// Seconds in which two or more queues waited, and the sum of Jain's index over them.
     contended: f64,
     fairness: f64,
@@ -76,9 +76,9 @@ pub(crate) struct Account {
 impl Account {
     pub(crate) fn new(hosts: &[Host], weights: &[i64]) -> Account {
         let capacity: Vec<i64> = hosts.iter().map(|host| host.gpus * 1000).collect();
-        let standing = |weight: &i64| Standing {
+        let standing = |weight: &i64| QueueFigures {
             weight: *weight as f64,
-            ..Standing::default()
+            ..QueueFigures::default()
         };
         Account {
             used: vec![0; hosts.len()],
@@ -97,9 +97,9 @@ impl Account {
     }
 
     pub(crate) fn add_queue(&mut self, weight: i64) {
-        self.queues.push(Standing {
+        self.queues.push(QueueFigures {
             weight: weight as f64,
-            ..Standing::default()
+            ..QueueFigures::default()
         });
     }
 
@@ -169,7 +169,7 @@ impl Account {
         }
     }
 
-    pub(crate) fn hold(&mut self, node: NodeIx, queue: usize, milli: i64) {
+    pub(crate) fn hold(&mut self, node: NodeIndex, queue: usize, milli: i64) {
         self.stranded -= self.strands(node);
         self.used[node] += milli;
         self.stranded += self.strands(node);
@@ -177,7 +177,7 @@ impl Account {
         self.queues[queue].held += milli;
     }
 
-    fn strands(&self, node: NodeIx) -> i64 {
+    fn strands(&self, node: NodeIndex) -> i64 {
         let (used, capacity) = (self.used[node], self.capacity[node]);
         if used > 0 {
             (capacity - used).max(0)

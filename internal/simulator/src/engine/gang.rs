@@ -19,11 +19,11 @@ use crate::shape::GPU_PRODUCT;
 /// A gang's index in the engine's table.
 pub(crate) type GangIx = usize;
 /// A node's index in the engine's table.
-pub(crate) type NodeIx = usize;
+pub(crate) type NodeIndex = usize;
 
 /// A pod's requests, in the few dimensions that accounts and reference schedulers use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Ask {
+pub(crate) struct PodRequests {
     pub(crate) cpu_milli: i64,
     pub(crate) memory_mib: i64,
     /// Requested GPUs, as whole devices.
@@ -34,11 +34,11 @@ pub(crate) struct Ask {
     pub(crate) models: Vec<String>,
 }
 
-impl Ask {
+impl PodRequests {
     /// `gpu_memory` is the memory of one of the cluster's GPUs, in MiB, if known.
-    pub(crate) fn of(pod: &Pod, gpu_memory: Option<i64>) -> Ask {
+    pub(crate) fn of(pod: &Pod, gpu_memory: Option<i64>) -> PodRequests {
         let Some(spec) = &pod.spec else {
-            return Ask::default();
+            return PodRequests::default();
         };
         let requests = pod_requests(spec);
         let annotations = pod.metadata.annotations.as_ref();
@@ -63,7 +63,7 @@ impl Ask {
             None if memory.is_some() => (gpus.max(1), gpus.max(1) * 1000),
             None => (gpus, gpus * 1000),
         };
-        Ask {
+        PodRequests {
             cpu_milli: requests.get(CPU),
             memory_mib: requests.get(MEMORY) >> 20,
             gpus,
@@ -177,24 +177,24 @@ impl Host {
 
 /// The stage of a member.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Stage {
+pub(crate) enum MemberStage {
     Waiting,
     Placed {
-        node: NodeIx,
+        node: NodeIndex,
     },
     /// Evicted, and still running until its grace period ends.
     Leaving {
-        node: NodeIx,
+        node: NodeIndex,
     },
 }
 
 /// One pod of a gang.
 #[derive(Clone, Debug)]
-pub(crate) struct Member {
+pub(crate) struct GangPod {
     /// The pod as the API would show it while it waits.
     pub(crate) pod: Pod,
-    pub(crate) ask: Ask,
-    pub(crate) stage: Stage,
+    pub(crate) ask: PodRequests,
+    pub(crate) stage: MemberStage,
     pub(crate) devices: ChosenDevices,
     /// How many times the pod was recreated.
     pub(crate) generation: u32,
@@ -206,14 +206,14 @@ pub(crate) struct Member {
     pub(crate) last: bool,
 }
 
-impl Member {
-    pub(crate) fn new(pod: Pod, gpu_memory: Option<i64>) -> Member {
+impl GangPod {
+    pub(crate) fn new(pod: Pod, gpu_memory: Option<i64>) -> GangPod {
         let finalizers = pod.metadata.finalizers.as_ref();
         let stays = finalizers.is_some_and(|all| !all.is_empty());
-        Member {
-            ask: Ask::of(&pod, gpu_memory),
+        GangPod {
+            ask: PodRequests::of(&pod, gpu_memory),
             pod,
-            stage: Stage::Waiting,
+            stage: MemberStage::Waiting,
             devices: ChosenDevices::new(),
             generation: 0,
             since: None,
@@ -236,7 +236,7 @@ impl Member {
 
 /// One gang: the unit that waits, starts and ends together.
 #[derive(Clone, Debug)]
-pub(crate) struct Gang {
+pub(crate) struct SimulatedGang {
     pub(crate) namespace: String,
     pub(crate) name: String,
     /// A pod without a PodGroup.
@@ -244,7 +244,7 @@ pub(crate) struct Gang {
     pub(crate) group: Option<Box<PodGroup>>,
     pub(crate) queue: usize,
     pub(crate) priority: i32,
-    pub(crate) members: Vec<Member>,
+    pub(crate) members: Vec<GangPod>,
     pub(crate) arrived: Seconds,
     pub(crate) duration: Option<Seconds>,
     /// The duration that schedulers with reservations may expect.
@@ -258,18 +258,18 @@ pub(crate) struct Gang {
     /// The controller that created it, if any.
     pub(crate) owner: Option<usize>,
     /// The last reported reason for waiting.
-    pub(crate) said: Option<resources::report::Verdict>,
+    pub(crate) said: Option<resources::report::WaitReason>,
     /// Its index in the results.
     pub(crate) result: usize,
 }
 
-impl Gang {
+impl SimulatedGang {
     /// Whether enough members are placed for the gang to run.
     pub(crate) fn whole(&self) -> bool {
         let placed = || {
             self.members
                 .iter()
-                .filter(|member| matches!(member.stage, Stage::Placed { .. }))
+                .filter(|member| matches!(member.stage, MemberStage::Placed { .. }))
         };
         let Some(group) = &self.group else {
             return placed().next().is_some();
@@ -301,7 +301,7 @@ impl Gang {
         let placed = self
             .members
             .iter()
-            .filter(|member| matches!(member.stage, Stage::Placed { .. }));
+            .filter(|member| matches!(member.stage, MemberStage::Placed { .. }));
         placed.map(|member| member.ask.gpu_milli).sum()
     }
 }

@@ -1,14 +1,14 @@
 //! Carries out evictions: the pod stops, and its gang goes on without it or loses the work since
 //! its last checkpoint.
 
-use crate::decision::What;
+use crate::decision::DecisionDetail;
 use crate::engine::Happening;
-use crate::engine::gang::{GangIx, Stage as Standing};
+use crate::engine::gang::{GangIx, MemberStage as Standing};
 use crate::engine::planner::Evict;
-use crate::engine::stage::Stage;
+use crate::engine::stage::SimulatedCluster;
 use crate::scenario::Seconds;
 
-impl Stage<'_> {
+impl SimulatedCluster<'_> {
     pub(super) fn evict(&mut self, evict: Evict) {
         let at = evict.gang;
         let Some(member) = self.gangs[at].members.get(evict.member) else {
@@ -25,7 +25,7 @@ impl Stage<'_> {
         let host = self.hosts[node].name.clone();
         self.say_of(
             at,
-            What::Evicted {
+            DecisionDetail::Evicted {
                 pod: &pod,
                 node: &host,
                 reason: &evict.reason,
@@ -78,7 +78,7 @@ impl Stage<'_> {
         self.account.wait(queue, milli);
         self.say_of(
             at,
-            What::Interrupted {
+            DecisionDetail::Interrupted {
                 lost_gpu_seconds: lost,
             },
         );

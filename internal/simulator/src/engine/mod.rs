@@ -4,13 +4,13 @@
 pub(crate) mod account;
 mod eviction;
 pub(crate) mod gang;
-mod holds;
 mod interrupt;
-mod make;
 mod muster;
+mod objects;
 mod owners;
 pub(crate) mod planner;
 mod quotas;
+mod reservations;
 mod stage;
 
 use std::cmp::Reverse;
@@ -20,19 +20,19 @@ use crate::decision::Decision;
 use crate::engine::gang::{GangIx, Host};
 use crate::engine::muster::Muster;
 use crate::engine::planner::Planner;
-use crate::engine::stage::Stage;
+use crate::engine::stage::SimulatedCluster;
 use crate::error::SimulatorError;
-use crate::outcome::Outcome;
+use crate::outcome::SimulationOutcome;
 use crate::policy::Policy;
-use crate::reference::Reference;
-use crate::scenario::{Job, Scenario, Seconds, Work};
+use crate::reference::ReferenceScheduler;
+use crate::scenario::{Job, JobWork, Scenario, Seconds};
 
 /// How many plans in a row may result only from the planner's own request to be asked again.
 const IDLE_WAKES_MAX: u32 = 1000;
 
 /// The options of a simulation.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct SimulationOptions {
     /// The scheduler's policy.
     pub policy: Policy,
     /// The name in results; the policy's name if none is given.
@@ -53,9 +53,9 @@ pub struct Options {
     pub scheduler: scheduler::Config,
 }
 
-impl Default for Options {
-    fn default() -> Options {
-        Options {
+impl Default for SimulationOptions {
+    fn default() -> SimulationOptions {
+        SimulationOptions {
             policy: Policy::Muster,
             label: None,
             gather: 1,
@@ -103,10 +103,10 @@ impl Agenda {
 /// Runs a scenario under a policy. `record` receives each decision as it is made.
 pub fn run(
     scenario: &Scenario,
-    options: &Options,
+    options: &SimulationOptions,
     record: &mut dyn FnMut(&Decision<'_>),
-) -> Result<Outcome, SimulatorError> {
-    let traced = |job: &Job| matches!(job.work, Work::Shaped(_));
+) -> Result<SimulationOutcome, SimulatorError> {
+    let traced = |job: &Job| matches!(job.work, JobWork::Shaped(_));
     if scenario.nodes.is_empty() && scenario.jobs.iter().any(traced) {
         return Err(SimulatorError::Nothing(
             "the input has no node for the trace's jobs; give Node objects in a file, or --cluster 4xhgx-h100".to_owned(),
@@ -132,13 +132,13 @@ pub fn run(
             options.check,
             options.reports,
         )),
-        Some(kind) => Box::new(Reference::new(kind, &hosts, &scenario.weights())),
+        Some(kind) => Box::new(ReferenceScheduler::new(kind, &hosts, &scenario.weights())),
     };
     let mut arrivals: Vec<usize> = (0..scenario.jobs.len()).collect();
     arrivals.sort_by_key(|job| (scenario.jobs[*job].arrival, *job));
     let mut arrivals = arrivals.into_iter().peekable();
     let first = arrivals.peek().map_or(0, |job| scenario.jobs[*job].arrival);
-    let mut stage = Stage::new(scenario, options, hosts, planner, first, record);
+    let mut stage = SimulatedCluster::new(scenario, options, hosts, planner, first, record);
 
     let mut due: Option<Seconds> = None;
     let mut wake: Option<Seconds> = None;

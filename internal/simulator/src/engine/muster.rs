@@ -10,12 +10,12 @@ use resources::devices::ChosenDevices;
 use resources::names::DEVICES;
 use resources::report::PlacementReport;
 use scheduler::{
-    Bind, Config, Event, GroupRef, Plan, PodRef, Reservation, ReservationKind, Scheduler,
+    Bind, Config, Event, GangReservation, GroupRef, Plan, PodRef, ReservationKind, Scheduler,
 };
 
 use crate::engine::eviction;
-use crate::engine::gang::{Gang, GangIx, Host, Member, NodeIx, Stage};
-use crate::engine::planner::{Decided, Gangs, Hold, Planner, Start};
+use crate::engine::gang::{GangIx, GangPod, Host, MemberStage, NodeIndex, SimulatedGang};
+use crate::engine::planner::{Gangs, MemberHold, PlanDecisions, PlannedStart, Planner};
 use crate::scenario::{Scenario, Seconds};
 
 /// How long a gang waits after its binds would have broken an invariant.
@@ -28,8 +28,8 @@ pub(crate) struct Muster {
     start: Timestamp,
     scheduler: Scheduler,
     /// The invariant check of its plans, unless checking is off.
-    cluster: Option<invariants::Cluster>,
-    nodes: BTreeMap<String, NodeIx>,
+    cluster: Option<invariants::ClusterAccount>,
+    nodes: BTreeMap<String, NodeIndex>,
     names: Vec<std::sync::Arc<str>>,
     /// Gangs by namespace, name and whether they are a pod without a PodGroup.
     gangs: BTreeMap<(String, String, bool), GangIx>,
@@ -46,7 +46,8 @@ impl Muster {
         check: bool,
         reports: bool,
     ) -> Muster {
-        let cluster = check.then(|| invariants::Cluster::new(config.scheduler_names.clone()));
+        let cluster =
+            check.then(|| invariants::ClusterAccount::new(config.scheduler_names.clone()));
         let mut muster = Muster {
             start: scenario.start,
             scheduler: Scheduler::new(config),
@@ -61,22 +62,22 @@ impl Muster {
             pods: HashMap::new(),
             reports,
         };
-        muster.tell_all(&scenario.priority_classes, Event::PriorityClassChanged);
-        muster.tell_all(&scenario.budgets, Event::BudgetChanged);
-        muster.tell_all(&scenario.storage_classes, Event::StorageClassChanged);
+        muster.notify_all(&scenario.priority_classes, Event::PriorityClassChanged);
+        muster.notify_all(&scenario.budgets, Event::BudgetChanged);
+        muster.notify_all(&scenario.storage_classes, Event::StorageClassChanged);
         let storage = &scenario.storage;
-        muster.tell_all(&storage.nodes, Event::CsiNodeChanged);
-        muster.tell_all(&storage.drivers, Event::CsiDriverChanged);
-        muster.tell_all(&storage.capacities, Event::StorageCapacityChanged);
-        muster.tell_all(&storage.attachments, Event::AttachmentChanged);
-        muster.tell_all(&scenario.volumes, Event::VolumeChanged);
-        muster.tell_all(&scenario.claims, Event::ClaimChanged);
-        muster.tell_all(&scenario.nodes, Event::NodeChanged);
-        muster.tell_all(&scenario.queues, Event::QueueChanged);
+        muster.notify_all(&storage.nodes, Event::CsiNodeChanged);
+        muster.notify_all(&storage.drivers, Event::CsiDriverChanged);
+        muster.notify_all(&storage.capacities, Event::StorageCapacityChanged);
+        muster.notify_all(&storage.attachments, Event::AttachmentChanged);
+        muster.notify_all(&scenario.volumes, Event::VolumeChanged);
+        muster.notify_all(&scenario.claims, Event::ClaimChanged);
+        muster.notify_all(&scenario.nodes, Event::NodeChanged);
+        muster.notify_all(&scenario.queues, Event::QueueChanged);
         muster
     }
 
-    fn tell(&mut self, event: Event) {
+    fn notify(&mut self, event: Event) {
         if let Some(cluster) = &mut self.cluster {
             match &event {
                 Event::NodeChanged(node) => cluster.put_node(node),
@@ -96,28 +97,28 @@ impl Muster {
             .unwrap_or(Timestamp::MAX)
     }
 
-    fn tell_all<T: Clone>(&mut self, all: &[T], event: fn(Box<T>) -> Event) {
+    fn notify_all<T: Clone>(&mut self, all: &[T], event: fn(Box<T>) -> Event) {
         for one in all {
-            self.tell(event(Box::new(one.clone())));
+            self.notify(event(Box::new(one.clone())));
         }
     }
 
     /// Reports a member's current pod to the scheduler.
-    fn show(&mut self, at: GangIx, place: usize, member: &Member, now: Seconds) {
+    fn show(&mut self, at: GangIx, place: usize, member: &GangPod, now: Seconds) {
         let now = self.time(now);
         let pods = self.pods.get_mut(&at);
         let Some(pod) = pods.and_then(|pods| pods.get_mut(place)) else {
             return;
         };
         let node = match member.stage {
-            Stage::Waiting => None,
-            Stage::Placed { node } | Stage::Leaving { node } => Some(node),
+            MemberStage::Waiting => None,
+            MemberStage::Placed { node } | MemberStage::Leaving { node } => Some(node),
         };
         stand(pod, member, node.map(|node| &*self.names[node]), now);
-        self.tell_pod(at, place);
+        self.notify_pod(at, place);
     }
 
-    fn tell_pod(&mut self, at: GangIx, place: usize) {
+    fn notify_pod(&mut self, at: GangIx, place: usize) {
         let pods = self.pods.get(&at);
         if let Some(pod) = pods.and_then(|pods| pods.get(place)) {
             if let Some(cluster) = &mut self.cluster {
@@ -133,7 +134,7 @@ impl Muster {
             let Some(cluster) = &self.cluster else {
                 return said;
             };
-            let placements: Vec<invariants::Placement> = binds.iter().map(placement).collect();
+            let placements: Vec<invariants::ProposedBind> = binds.iter().map(placement).collect();
             let violations = invariants::check(cluster, &placements);
             if violations.is_empty() {
                 break;
@@ -168,7 +169,7 @@ impl Muster {
     }
 
     /// Collects the changed reports of waiting gangs.
-    fn read_reports(&self, plan: &Plan, decided: &mut Decided) {
+    fn read_reports(&self, plan: &Plan, decided: &mut PlanDecisions) {
         if plan.unscheduled.is_empty() {
             return;
         }
@@ -196,7 +197,7 @@ impl Muster {
         }
     }
 
-    fn holds(&self, reservations: &[Reservation]) -> Vec<Hold> {
+    fn holds(&self, reservations: &[GangReservation]) -> Vec<MemberHold> {
         let mut holds = Vec::new();
         for reservation in reservations {
             let from = match reservation.kind {
@@ -209,7 +210,7 @@ impl Muster {
                 else {
                     continue;
                 };
-                holds.push(Hold {
+                holds.push(MemberHold {
                     gang,
                     member,
                     node: *node,
@@ -229,11 +230,11 @@ impl Muster {
 }
 
 impl Planner for Muster {
-    fn arrived(&mut self, at: GangIx, gang: &Gang, now: Seconds) {
+    fn arrived(&mut self, at: GangIx, gang: &SimulatedGang, now: Seconds) {
         self.gangs
             .insert((gang.namespace.clone(), gang.name.clone(), gang.lone), at);
         if let Some(group) = &gang.group {
-            self.tell(Event::PodGroupChanged(group.clone()));
+            self.notify(Event::PodGroupChanged(group.clone()));
         }
         let members = gang.members.iter().enumerate();
         let pods = members.clone().map(|(place, of)| made(at, place, of));
@@ -243,19 +244,19 @@ impl Planner for Muster {
         }
     }
 
-    fn running(&mut self, at: GangIx, gang: &Gang, members: &[usize], now: Seconds) {
+    fn running(&mut self, at: GangIx, gang: &SimulatedGang, members: &[usize], now: Seconds) {
         for place in members {
             self.show(at, *place, &gang.members[*place], now);
         }
     }
 
-    fn leaving(&mut self, at: GangIx, gang: &Gang, member: usize, now: Seconds) {
+    fn leaving(&mut self, at: GangIx, gang: &SimulatedGang, member: usize, now: Seconds) {
         self.show(at, member, &gang.members[member], now);
     }
 
-    fn returned(&mut self, at: GangIx, gang: &Gang, member: usize, now: Seconds) {
+    fn returned(&mut self, at: GangIx, gang: &SimulatedGang, member: usize, now: Seconds) {
         let of = &gang.members[member];
-        self.tell(Event::PodGone(gang.namespace.clone(), of.name().to_owned()));
+        self.notify(Event::PodGone(gang.namespace.clone(), of.name().to_owned()));
         let pods = self.pods.get_mut(&at);
         if let Some(pod) = pods.and_then(|pods| pods.get_mut(member)) {
             *pod = made(at, member, of);
@@ -263,24 +264,24 @@ impl Planner for Muster {
         self.show(at, member, of, now);
     }
 
-    fn ended(&mut self, at: GangIx, gang: &Gang, _: Seconds) {
+    fn ended(&mut self, at: GangIx, gang: &SimulatedGang, _: Seconds) {
         // The pods first show as succeeded, because the scheduler learns durations from that.
         let pods = self.pods.get_mut(&at).into_iter().flatten();
         for status in pods.filter_map(|pod| pod.status.as_mut()) {
             status.phase = Some("Succeeded".to_owned());
         }
         for place in 0..gang.members.len() {
-            self.tell_pod(at, place);
+            self.notify_pod(at, place);
         }
         self.pods.remove(&at);
         for member in &gang.members {
-            self.tell(Event::PodGone(
+            self.notify(Event::PodGone(
                 gang.namespace.clone(),
                 member.name().to_owned(),
             ));
         }
         if gang.group.is_some() {
-            self.tell(Event::PodGroupGone(
+            self.notify(Event::PodGroupGone(
                 gang.namespace.clone(),
                 gang.name.clone(),
             ));
@@ -289,16 +290,16 @@ impl Planner for Muster {
             .remove(&(gang.namespace.clone(), gang.name.clone(), gang.lone));
     }
 
-    fn plan(&mut self, _: &Gangs, now: Seconds) -> Decided {
+    fn plan(&mut self, _: &Gangs, now: Seconds) -> PlanDecisions {
         let time = self.time(now);
         let mut plan = self.scheduler.plan(time);
         let violations = self.gate(&mut plan.binds, time);
-        let mut decided = Decided {
+        let mut decided = PlanDecisions {
             violations,
             wake: plan
                 .wake
                 .map(|wake| (wake.as_second() - self.start.as_second()).max(now + 1)),
-            ..Decided::default()
+            ..PlanDecisions::default()
         };
         if !decided.violations.is_empty() {
             let rest = now + VIOLATOR_REST.as_secs();
@@ -311,7 +312,7 @@ impl Planner for Muster {
             let Some(node) = self.nodes.get(&bind.node) else {
                 continue;
             };
-            decided.starts.push(Start {
+            decided.starts.push(PlannedStart {
                 gang,
                 member,
                 node: *node,
@@ -328,7 +329,7 @@ impl Planner for Muster {
 }
 
 /// A member's pod as it is created: it waits.
-fn made(at: GangIx, place: usize, of: &Member) -> Pod {
+fn made(at: GangIx, place: usize, of: &GangPod) -> Pod {
     let mut pod = of.pod.clone();
     pod.metadata.uid = Some(format!("{at}-{place}-{}", of.generation));
     pod
@@ -336,7 +337,7 @@ fn made(at: GangIx, place: usize, of: &Member) -> Pod {
 
 /// Sets a pod's state to its member's: on this node, or waiting. A terminating pod keeps its node
 /// until it is gone.
-fn stand(pod: &mut Pod, of: &Member, node: Option<&str>, now: Timestamp) {
+fn stand(pod: &mut Pod, of: &GangPod, node: Option<&str>, now: Timestamp) {
     let phase = if node.is_some() { "Running" } else { "Pending" };
     pod.status = Some(PodStatus {
         phase: Some(phase.to_owned()),
@@ -354,7 +355,7 @@ fn stand(pod: &mut Pod, of: &Member, node: Option<&str>, now: Timestamp) {
             annotations.insert(DEVICES.to_owned(), text);
         }
     }
-    if matches!(of.stage, Stage::Leaving { .. }) {
+    if matches!(of.stage, MemberStage::Leaving { .. }) {
         pod.metadata.deletion_timestamp = Some(Time(now));
     }
 }
@@ -372,8 +373,8 @@ fn pod_id(namespace: &str, name: &str) -> invariants::PodId {
     }
 }
 
-fn placement(bind: &Bind) -> invariants::Placement {
-    invariants::Placement {
+fn placement(bind: &Bind) -> invariants::ProposedBind {
+    invariants::ProposedBind {
         pod: pod_id(&bind.pod.namespace, &bind.pod.name),
         uid: bind.pod.uid.clone(),
         node: bind.node.clone(),

@@ -4,22 +4,22 @@ use k8s_openapi::api::batch::v1::Job as BatchJob;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use workloads::{Action, job};
 
-use crate::engine::make::{Made, Maker, ROUNDS_MAX, annotate, inherit};
+use crate::engine::objects::{Made, Maker, ROUNDS_MAX, annotate, inherit};
 use crate::scenario::Seconds;
 
 /// One Job and all the pods it had.
-pub(crate) struct Owner {
+pub(crate) struct JobOwner {
     /// The index of its job in the scenario.
     pub(crate) written: usize,
     job: BatchJob,
     pods: Vec<Pod>,
 }
 
-impl Owner {
-    pub(crate) fn new(maker: &Maker, job: &BatchJob, written: usize, at: Seconds) -> Owner {
+impl JobOwner {
+    pub(crate) fn new(maker: &Maker, job: &BatchJob, written: usize, at: Seconds) -> JobOwner {
         let mut job = job.clone();
         maker.complete(&mut job.metadata, at);
-        Owner {
+        JobOwner {
             written,
             job,
             pods: Vec::new(),
@@ -46,7 +46,7 @@ impl Owner {
         let mut made = Vec::new();
         for _ in 0..ROUNDS_MAX {
             let pods: Vec<&Pod> = self.pods.iter().collect();
-            let observed = job::Observed {
+            let observed = job::ObservedJob {
                 job: &self.job,
                 pods: &pods,
             };

@@ -5,17 +5,17 @@ use jiff::Timestamp;
 use resources::devices::ChosenDevices;
 use resources::report::PlacementReport;
 
-use crate::engine::gang::{Gang, GangIx, NodeIx};
+use crate::engine::gang::{GangIx, NodeIndex, SimulatedGang};
 use crate::scenario::Seconds;
 
 /// All gangs by index.
-pub(crate) type Gangs = [Gang];
+pub(crate) type Gangs = [SimulatedGang];
 
 /// A member that a plan places.
-pub(crate) struct Start {
+pub(crate) struct PlannedStart {
     pub(crate) gang: GangIx,
     pub(crate) member: usize,
-    pub(crate) node: NodeIx,
+    pub(crate) node: NodeIndex,
     pub(crate) devices: ChosenDevices,
 }
 
@@ -32,10 +32,10 @@ pub(crate) struct Evict {
 
 /// A nomination or a future reservation of a member.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Hold {
+pub(crate) struct MemberHold {
     pub(crate) gang: GangIx,
     pub(crate) member: usize,
-    pub(crate) node: NodeIx,
+    pub(crate) node: NodeIndex,
     pub(crate) devices: ChosenDevices,
     /// When the resources will be free; none: as soon as the terminating pods are gone.
     pub(crate) from: Option<Timestamp>,
@@ -43,15 +43,15 @@ pub(crate) struct Hold {
 
 /// A plan's decisions.
 #[derive(Default)]
-pub(crate) struct Decided {
-    pub(crate) starts: Vec<Start>,
+pub(crate) struct PlanDecisions {
+    pub(crate) starts: Vec<PlannedStart>,
     pub(crate) evictions: Vec<Evict>,
     /// Waiting gangs whose report changed.
     pub(crate) reports: Vec<(GangIx, PlacementReport)>,
     /// The first estimates of gangs' starts: the earliest, likely and latest second.
     pub(crate) estimates: Vec<(GangIx, [Seconds; 3])>,
     /// The current nominations and reservations; none if unchanged since the last plan.
-    pub(crate) holds: Option<Vec<Hold>>,
+    pub(crate) holds: Option<Vec<MemberHold>>,
     /// The parts of the plan that were dropped because they would have broken an invariant.
     pub(crate) violations: Vec<String>,
     /// When to plan again even if nothing changes.
@@ -61,15 +61,15 @@ pub(crate) struct Decided {
 /// A scheduler. It receives the events in order, and is asked for plans.
 pub(crate) trait Planner {
     /// A gang's objects exist; members that are placed already hold their resources.
-    fn arrived(&mut self, at: GangIx, gang: &Gang, now: Seconds);
+    fn arrived(&mut self, at: GangIx, gang: &SimulatedGang, now: Seconds);
     /// These members are placed and run.
-    fn running(&mut self, at: GangIx, gang: &Gang, members: &[usize], now: Seconds);
+    fn running(&mut self, at: GangIx, gang: &SimulatedGang, members: &[usize], now: Seconds);
     /// A member was evicted and is terminating.
-    fn leaving(&mut self, at: GangIx, gang: &Gang, member: usize, now: Seconds);
+    fn leaving(&mut self, at: GangIx, gang: &SimulatedGang, member: usize, now: Seconds);
     /// A terminating member is gone; its successor waits (`gang` shows it).
-    fn returned(&mut self, at: GangIx, gang: &Gang, member: usize, now: Seconds);
+    fn returned(&mut self, at: GangIx, gang: &SimulatedGang, member: usize, now: Seconds);
     /// A gang's work is done: its resources are free.
-    fn ended(&mut self, at: GangIx, gang: &Gang, now: Seconds);
+    fn ended(&mut self, at: GangIx, gang: &SimulatedGang, now: Seconds);
     /// Makes a plan.
-    fn plan(&mut self, gangs: &Gangs, now: Seconds) -> Decided;
+    fn plan(&mut self, gangs: &Gangs, now: Seconds) -> PlanDecisions;
 }

@@ -4,12 +4,12 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{Pod, ResourceQuota};
-use resources::admission::quota::{Usage, matches_scopes, usage_of};
+use resources::admission::quota::{QuotaUsage, matches_scopes, usage_of};
 use resources::quantity::Quantity;
 use resources::registry;
-use resources::report::{PlacementReport, Verdict};
+use resources::report::{PlacementReport, WaitReason};
 
-use crate::engine::make::Made;
+use crate::engine::objects::Made;
 
 /// A quota without room for a gang.
 #[derive(Debug, thiserror::Error)]
@@ -26,21 +26,21 @@ pub(crate) struct OverQuota {
 }
 
 /// One quota and its current use.
-struct Held {
+struct QuotaUse {
     quota: ResourceQuota,
-    hard: Usage,
-    used: Usage,
+    hard: QuotaUsage,
+    used: QuotaUsage,
 }
 
 /// All quotas, by namespace.
 #[derive(Default)]
-pub(crate) struct Quotas {
-    by_namespace: BTreeMap<String, Vec<Held>>,
+pub(crate) struct NamespaceQuotas {
+    by_namespace: BTreeMap<String, Vec<QuotaUse>>,
 }
 
-impl Quotas {
-    pub(crate) fn new(quotas: &[ResourceQuota]) -> Quotas {
-        let mut all = Quotas::default();
+impl NamespaceQuotas {
+    pub(crate) fn new(quotas: &[ResourceQuota]) -> NamespaceQuotas {
+        let mut all = NamespaceQuotas::default();
         for quota in quotas {
             let namespace = quota
                 .metadata
@@ -55,11 +55,14 @@ impl Quotas {
             let hard = hard.iter().filter_map(|(name, amount)| {
                 Some((name.clone(), Quantity::parse_k8s(amount).ok()?))
             });
-            all.by_namespace.entry(namespace).or_default().push(Held {
-                hard: hard.collect(),
-                quota: quota.clone(),
-                used: Usage::new(),
-            });
+            all.by_namespace
+                .entry(namespace)
+                .or_default()
+                .push(QuotaUse {
+                    hard: hard.collect(),
+                    quota: quota.clone(),
+                    used: QuotaUsage::new(),
+                });
         }
         all
     }
@@ -130,7 +133,7 @@ impl Quotas {
     }
 }
 
-fn get(usage: &Usage, name: &str) -> Quantity {
+fn get(usage: &QuotaUsage, name: &str) -> Quantity {
     usage.get(name).copied().unwrap_or_default()
 }
 
@@ -147,7 +150,7 @@ pub(crate) fn over(
         group: name.to_owned(),
         queue: queue.to_owned(),
         members_wanted: made.pods.len(),
-        verdict: Verdict::QuotaExceeded,
+        verdict: WaitReason::QuotaExceeded,
         binding: reason.to_string(),
         would_fit: "work of the namespace that ends, or a larger quota".to_owned(),
         ..PlacementReport::default()

@@ -6,19 +6,21 @@ use std::collections::{BTreeMap, VecDeque};
 use jiff::{SignedDuration, Timestamp};
 use resources::devices::chosen;
 
-use crate::decision::{Decision, What};
+use crate::decision::{Decision, DecisionDetail};
 use crate::engine::account::Account;
-use crate::engine::gang::{Gang, GangIx, Host, Member, NodeIx, Stage as Standing};
-use crate::engine::make::{Made, Maker, own_duration, queue_of};
-use crate::engine::owners::Owner;
-use crate::engine::planner::{Decided, Planner};
-use crate::engine::quotas::{self, Quotas};
-use crate::engine::{Agenda, Happening, Options};
-use crate::outcome::{GangOutcome, Outcome};
-use crate::scenario::{Job, Scenario, Seconds, Work};
+use crate::engine::gang::{
+    GangIx, GangPod, Host, MemberStage as Standing, NodeIndex, SimulatedGang,
+};
+use crate::engine::objects::{Made, Maker, own_duration, queue_of};
+use crate::engine::owners::JobOwner;
+use crate::engine::planner::{PlanDecisions, Planner};
+use crate::engine::quotas::{self, NamespaceQuotas};
+use crate::engine::{Agenda, Happening, SimulationOptions};
+use crate::outcome::{GangOutcome, SimulationOutcome};
+use crate::scenario::{Job, JobWork, Scenario, Seconds};
 
 /// A gang that a quota does not admit, with everything needed to admit it later.
-struct KeptOut {
+struct QuotaBlockedGang {
     made: Made,
     job: usize,
     owner: Option<usize>,
@@ -26,9 +28,9 @@ struct KeptOut {
 }
 
 /// The simulated cluster at a moment.
-pub(crate) struct Stage<'a> {
+pub(crate) struct SimulatedCluster<'a> {
     scenario: &'a Scenario,
-    pub(super) options: &'a Options,
+    pub(super) options: &'a SimulationOptions,
     record: &'a mut dyn FnMut(&Decision<'_>),
     policy: String,
     pub(super) planner: Box<dyn Planner>,
@@ -37,28 +39,28 @@ pub(crate) struct Stage<'a> {
     pub(super) hosts: Vec<Host>,
     /// The memory of the cluster's smallest GPU, in MiB, if known.
     gpu_memory: Option<i64>,
-    nodes: BTreeMap<String, NodeIx>,
+    nodes: BTreeMap<String, NodeIndex>,
     queues: BTreeMap<String, usize>,
     pub(super) account: Account,
-    quotas: Quotas,
-    kept_out: BTreeMap<String, VecDeque<KeptOut>>,
-    owners: Vec<Owner>,
-    pub(super) gangs: Vec<Gang>,
-    pub(super) outcome: Outcome,
+    quotas: NamespaceQuotas,
+    kept_out: BTreeMap<String, VecDeque<QuotaBlockedGang>>,
+    owners: Vec<JobOwner>,
+    pub(super) gangs: Vec<SimulatedGang>,
+    pub(super) outcome: SimulationOutcome,
     /// Nominations and reservations, as last recorded.
-    pub(super) holds: BTreeMap<(GangIx, usize), (NodeIx, Option<Timestamp>)>,
+    pub(super) holds: BTreeMap<(GangIx, usize), (NodeIndex, Option<Timestamp>)>,
     pub(super) now: Seconds,
 }
 
-impl<'a> Stage<'a> {
+impl<'a> SimulatedCluster<'a> {
     pub(crate) fn new(
         scenario: &'a Scenario,
-        options: &'a Options,
+        options: &'a SimulationOptions,
         hosts: Vec<Host>,
         planner: Box<dyn Planner>,
         first: Seconds,
         record: &'a mut dyn FnMut(&Decision<'_>),
-    ) -> Stage<'a> {
+    ) -> SimulatedCluster<'a> {
         let names = scenario
             .queues
             .iter()
@@ -71,8 +73,8 @@ impl<'a> Stage<'a> {
             .unwrap_or_else(|| options.policy.to_string());
         let mut account = Account::new(&hosts, &weights);
         account.begin(first);
-        Stage {
-            outcome: Outcome {
+        SimulatedCluster {
+            outcome: SimulationOutcome {
                 policy: label.clone(),
                 start: scenario.start,
                 gpu_milli: account.total(),
@@ -81,7 +83,7 @@ impl<'a> Stage<'a> {
                 last: first,
                 queues: names.clone(),
                 weights,
-                ..Outcome::default()
+                ..SimulationOutcome::default()
             },
             policy: label,
             planner,
@@ -100,7 +102,7 @@ impl<'a> Stage<'a> {
             gpu_memory: hosts.iter().filter_map(|host| host.gpu_memory).min(),
             hosts,
             account,
-            quotas: Quotas::new(&scenario.quotas),
+            quotas: NamespaceQuotas::new(&scenario.quotas),
             kept_out: BTreeMap::new(),
             owners: Vec::new(),
             gangs: Vec::new(),
@@ -117,7 +119,7 @@ impl<'a> Stage<'a> {
         self.now = now;
     }
 
-    fn say(&mut self, namespace: &str, group: &str, what: What<'_>) {
+    fn say(&mut self, namespace: &str, group: &str, what: DecisionDetail<'_>) {
         let span = SignedDuration::from_secs(self.now);
         let decision = Decision {
             policy: &self.policy,
@@ -134,7 +136,7 @@ impl<'a> Stage<'a> {
         (self.record)(&decision);
     }
 
-    pub(super) fn say_of(&mut self, at: GangIx, what: What<'_>) {
+    pub(super) fn say_of(&mut self, at: GangIx, what: DecisionDetail<'_>) {
         let (namespace, name) = (
             self.gangs[at].namespace.clone(),
             self.gangs[at].name.clone(),
@@ -159,8 +161,8 @@ impl<'a> Stage<'a> {
         let scenario = self.scenario;
         let job = &scenario.jobs[at];
         let (made, owner) = match &job.work {
-            Work::Shaped(shapes) => (vec![self.maker.shaped(job, shapes)], None),
-            Work::Pods(group, pods) => {
+            JobWork::Shaped(shapes) => (vec![self.maker.shaped(job, shapes)], None),
+            JobWork::Pods(group, pods) => {
                 let mut made = self.maker.written(group.as_deref(), pods, job.arrival);
                 // Pods that the input shows as bound stay where they are.
                 for (pod, written) in made.pods.iter_mut().zip(pods) {
@@ -168,9 +170,9 @@ impl<'a> Stage<'a> {
                 }
                 (vec![made], None)
             }
-            Work::PyTorch(training) => (vec![self.maker.pytorch(training, job.arrival)], None),
-            Work::Batch(batch) => {
-                let mut owner = Owner::new(&self.maker, batch, at, job.arrival);
+            JobWork::PyTorch(training) => (vec![self.maker.pytorch(training, job.arrival)], None),
+            JobWork::Batch(batch) => {
+                let mut owner = JobOwner::new(&self.maker, batch, at, job.arrival);
                 let made = owner.reconcile(&self.maker, job.arrival);
                 self.owners.push(owner);
                 (made, Some(self.owners.len() - 1))
@@ -221,14 +223,14 @@ impl<'a> Stage<'a> {
                 self.say(
                     &namespace,
                     &name,
-                    What::Pending {
+                    DecisionDetail::Pending {
                         queue: &queue_name,
                         report: &report,
                     },
                 );
             }
             let line = self.kept_out.entry(namespace).or_default();
-            let out = KeptOut {
+            let out = QuotaBlockedGang {
                 made,
                 job,
                 owner,
@@ -253,7 +255,7 @@ impl<'a> Stage<'a> {
                 .priority_class_name
                 .clone()
         });
-        let gang = Gang {
+        let gang = SimulatedGang {
             namespace,
             name,
             lone,
@@ -263,7 +265,7 @@ impl<'a> Stage<'a> {
             members: {
                 let memory = self.gpu_memory;
                 let members = made.pods.into_iter();
-                members.map(|pod| Member::new(pod, memory)).collect()
+                members.map(|pod| GangPod::new(pod, memory)).collect()
             },
             arrived: self.now,
             duration,
@@ -292,7 +294,7 @@ impl<'a> Stage<'a> {
             .unwrap_or(0)
     }
 
-    fn enter(&mut self, mut gang: Gang, job: &Job) {
+    fn enter(&mut self, mut gang: SimulatedGang, job: &Job) {
         let at = self.gangs.len();
         let milli = gang.gpu_milli();
         self.outcome.gangs[gang.result].gpu_milli = milli;
@@ -366,7 +368,7 @@ impl<'a> Stage<'a> {
         let queue = self.outcome.queues[queue].clone();
         self.say_of(
             at,
-            What::Started {
+            DecisionDetail::Started {
                 queue: &queue,
                 gpu_milli: milli,
                 waited,
@@ -412,7 +414,7 @@ impl<'a> Stage<'a> {
             (gang.owner, gang.namespace.clone(), self.now - gang.arrived);
         self.outcome.gangs[gang.result].ended = Some(self.now);
         self.outcome.last = self.now;
-        self.say_of(at, What::Ended { completion });
+        self.say_of(at, DecisionDetail::Ended { completion });
         if self.quotas.bind(&namespace) {
             let pods: Vec<_> = members.iter().map(|member| member.pod.clone()).collect();
             self.quotas.give_back(&namespace, &pods);
@@ -450,7 +452,7 @@ impl<'a> Stage<'a> {
         let host = self.hosts[node].name.clone();
         self.say_of(
             at,
-            What::Gone {
+            DecisionDetail::Gone {
                 pod: &pod,
                 node: &host,
             },
@@ -488,10 +490,10 @@ impl<'a> Stage<'a> {
         wake
     }
 
-    fn carry_out(&mut self, decided: Decided) {
+    fn carry_out(&mut self, decided: PlanDecisions) {
         for what in &decided.violations {
             self.outcome.violations += 1;
-            self.say("", "", What::Violation { what });
+            self.say("", "", DecisionDetail::Violation { what });
         }
         let mut touched: BTreeMap<GangIx, Vec<usize>> = BTreeMap::new();
         for evict in decided.evictions {
@@ -528,7 +530,7 @@ impl<'a> Stage<'a> {
             self.say(
                 &namespace,
                 &name,
-                What::Bound {
+                DecisionDetail::Bound {
                     pod: &pod,
                     node: &node,
                     devices: &devices,
@@ -561,7 +563,7 @@ impl<'a> Stage<'a> {
             let queue = self.outcome.queues[self.gangs[at].queue].clone();
             self.say_of(
                 at,
-                What::Pending {
+                DecisionDetail::Pending {
                     queue: &queue,
                     report: &report,
                 },
@@ -570,7 +572,7 @@ impl<'a> Stage<'a> {
     }
 
     /// The end of the simulation.
-    pub(crate) fn close(mut self, until: Option<Seconds>) -> Outcome {
+    pub(crate) fn close(mut self, until: Option<Seconds>) -> SimulationOutcome {
         if let Some(until) = until {
             self.advance(until.max(self.now));
         }

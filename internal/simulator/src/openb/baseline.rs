@@ -3,16 +3,21 @@
 
 use std::collections::BTreeMap;
 
-use scheduler::fragment::{Demand, Mix, Room, Shape, fragmentation};
+use scheduler::fragment::{Mix, NodeRoom, NodeShape, PodDemand, fragmentation};
 
-use super::policy::{Choice, Policy};
+use super::policy::{OpenbPlacement, PlacementPolicy};
 
 /// Tightest packing by CPU and GPU.
 #[derive(Clone, Debug, Default)]
 pub struct BestFit;
 
-impl Policy for BestFit {
-    fn choose(&mut self, nodes: &[Room], rank: &[u32], demand: &Demand) -> Option<Choice> {
+impl PlacementPolicy for BestFit {
+    fn choose(
+        &mut self,
+        nodes: &[NodeRoom],
+        rank: &[u32],
+        demand: &PodDemand,
+    ) -> Option<OpenbPlacement> {
         let mut best: Option<(i64, u32, usize)> = None;
         let fitting = nodes.iter().zip(rank).enumerate();
         for (i, (room, rank)) in fitting.filter(|(_, (room, _))| room.fits(demand)) {
@@ -30,7 +35,7 @@ impl Policy for BestFit {
         } else {
             0
         };
-        Some(Choice {
+        Some(OpenbPlacement {
             node,
             mask: room.mask(demand, gpu),
         })
@@ -39,13 +44,13 @@ impl Policy for BestFit {
 
 /// A cached score: below 0 if the pod does not fit.
 #[derive(Clone, Copy, Debug)]
-struct Cell {
+struct CachedScore {
     version: u32,
     score: i16,
     gpu: u8,
 }
 
-const BLANK: Cell = Cell {
+const BLANK: CachedScore = CachedScore {
     version: 0,
     score: -1,
     gpu: 0,
@@ -55,8 +60,8 @@ const BLANK: Cell = Cell {
 #[derive(Clone, Debug)]
 pub struct Fgd {
     mix: Mix,
-    classes: BTreeMap<Demand, usize>,
-    cells: Vec<Vec<Cell>>,
+    classes: BTreeMap<PodDemand, usize>,
+    cells: Vec<Vec<CachedScore>>,
     version: Vec<u32>,
     value: Vec<f64>,
 }
@@ -64,8 +69,8 @@ pub struct Fgd {
 impl Fgd {
     /// For the expected classes and empty nodes.
     #[must_use]
-    pub fn new(mix: Mix, shapes: &[Shape]) -> Fgd {
-        let value = |shape| fragmentation(&mix, &Room::empty(shape));
+    pub fn new(mix: Mix, shapes: &[NodeShape]) -> Fgd {
+        let value = |shape| fragmentation(&mix, &NodeRoom::empty(shape));
         Fgd {
             value: shapes.iter().map(value).collect(),
             mix,
@@ -77,8 +82,14 @@ impl Fgd {
 
     /// Computes the score: for a share of a GPU it tries every GPU that fits; the lowest index wins
     /// ties.
-    fn score(mix: &Mix, before: f64, room: &Room, demand: &Demand, version: u32) -> Cell {
-        let mut best = Cell { version, ..BLANK };
+    fn score(
+        mix: &Mix,
+        before: f64,
+        room: &NodeRoom,
+        demand: &PodDemand,
+        version: u32,
+    ) -> CachedScore {
+        let mut best = CachedScore { version, ..BLANK };
         if !room.fits(demand) {
             return best;
         }
@@ -102,8 +113,13 @@ impl Fgd {
     }
 }
 
-impl Policy for Fgd {
-    fn choose(&mut self, nodes: &[Room], rank: &[u32], demand: &Demand) -> Option<Choice> {
+impl PlacementPolicy for Fgd {
+    fn choose(
+        &mut self,
+        nodes: &[NodeRoom],
+        rank: &[u32],
+        demand: &PodDemand,
+    ) -> Option<OpenbPlacement> {
         let next = self.classes.len();
         let class = *self.classes.entry(*demand).or_insert(next);
         if class == self.cells.len() {
@@ -121,13 +137,13 @@ impl Policy for Fgd {
             }
         }
         let (_, _, node, gpu) = best?;
-        Some(Choice {
+        Some(OpenbPlacement {
             node,
             mask: nodes.get(node)?.mask(demand, gpu),
         })
     }
 
-    fn placed(&mut self, node: usize, room: &Room) {
+    fn placed(&mut self, node: usize, room: &NodeRoom) {
         self.version[node] += 1;
         self.value[node] = fragmentation(&self.mix, room);
     }

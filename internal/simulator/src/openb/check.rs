@@ -3,7 +3,7 @@
 use super::data::Arrivals;
 use super::play::Played;
 use crate::error::SimulatorError;
-use crate::read::table::Table;
+use crate::read::table::InputTable;
 
 /// The tolerance for an allocation or an amount of fragmentation, which is published rounded to
 /// 0.01.
@@ -16,8 +16,8 @@ const RATIO_ROUNDING: f64 = 0.0501;
 const KEYS: usize = 3;
 
 /// The published results of each variant, policy and seed; none for other arrivals than those.
-pub struct Expected<'a> {
-    table: Option<Table<'a>>,
+pub struct PublishedResults<'a> {
+    table: Option<InputTable<'a>>,
 }
 
 /// The result of a comparison.
@@ -29,14 +29,14 @@ pub struct Compared {
     pub differences: Vec<String>,
 }
 
-impl<'a> Expected<'a> {
+impl<'a> PublishedResults<'a> {
     /// Reads the table; an empty text has no results.
     ///
     /// # Errors
     /// A line with more or fewer values than the header.
-    pub fn read(file: &'a str, text: &str) -> Result<Expected<'a>, SimulatorError> {
-        let given = (!text.is_empty()).then(|| Table::of_commas(file, text));
-        Ok(Expected {
+    pub fn read(file: &'a str, text: &str) -> Result<PublishedResults<'a>, SimulatorError> {
+        let given = (!text.is_empty()).then(|| InputTable::of_commas(file, text));
+        Ok(PublishedResults {
             table: given.transpose()?,
         })
     }

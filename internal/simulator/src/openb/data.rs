@@ -3,10 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use scheduler::fragment::{ANY_MODEL, Demand, Mix, Shape, WHOLE};
+use scheduler::fragment::{ANY_MODEL, Mix, NodeShape, PodDemand, WHOLE};
 
 use crate::error::SimulatorError;
-use crate::read::table::Table;
+use crate::read::table::InputTable;
 
 /// The pod lists.
 pub const VARIANTS: [&str; 17] = [
@@ -34,20 +34,20 @@ const TYPICAL: f64 = 0.95;
 
 /// One pod of a list.
 #[derive(Clone, Debug)]
-pub struct Pod {
+pub struct OpenbPod {
     /// Name in the trace.
     pub name: String,
     /// Its requests.
-    pub demand: Demand,
+    pub demand: PodDemand,
     /// Admissible GPU models as written in the file, empty for any.
     pub models: String,
 }
 
 /// The nodes.
 #[derive(Clone, Debug, Default)]
-pub struct Cluster {
+pub struct OpenbCluster {
     /// The capacity of each node, in the order of the file.
-    pub shapes: Vec<Shape>,
+    pub shapes: Vec<NodeShape>,
     /// Their names.
     pub names: Vec<String>,
     /// GPU models by bit number.
@@ -63,18 +63,18 @@ pub struct Arrivals {
     pub rank: Vec<u32>,
 }
 
-impl Cluster {
+impl OpenbCluster {
     /// Reads the node list.
     ///
     /// # Errors
     /// An empty file, a line with more or fewer values than the header, a missing column, or a value that
     /// is no number.
-    pub fn read(file: &str, text: &str) -> Result<Cluster, SimulatorError> {
-        let table = Table::of_commas(file, text)?;
+    pub fn read(file: &str, text: &str) -> Result<OpenbCluster, SimulatorError> {
+        let table = InputTable::of_commas(file, text)?;
         let (name, cpu) = (table.named("sn")?, table.named("cpu_milli")?);
         let (mem, gpu) = (table.named("memory_mib")?, table.named("gpu")?);
         let model = table.named("model")?;
-        let mut out = Cluster::default();
+        let mut out = OpenbCluster::default();
         for row in table.rows() {
             let word = row.text(model);
             let known = out.models.iter().position(|m| m == word);
@@ -82,7 +82,7 @@ impl Cluster {
                 out.models.push(word.to_owned());
                 out.models.len() - 1
             });
-            out.shapes.push(Shape {
+            out.shapes.push(NodeShape {
                 cpu: row.number(cpu)?,
                 mem: row.number(mem)?,
                 gpus: row.number(gpu)?,
@@ -106,8 +106,12 @@ impl Cluster {
 /// # Errors
 /// An empty file, a line with more or fewer values than the header, a missing column, or a value that
 /// is no number.
-pub fn read_pods(file: &str, text: &str, cluster: &Cluster) -> Result<Vec<Pod>, SimulatorError> {
-    let table = Table::of_commas(file, text)?;
+pub fn read_pods(
+    file: &str,
+    text: &str,
+    cluster: &OpenbCluster,
+) -> Result<Vec<OpenbPod>, SimulatorError> {
+    let table = InputTable::of_commas(file, text)?;
     let (name, cpu) = (table.named("name")?, table.named("cpu_milli")?);
     let (mem, gpus) = (table.named("memory_mib")?, table.named("num_gpu")?);
     let (milli, spec) = (table.named("gpu_milli")?, table.named("gpu_spec").ok());
@@ -124,14 +128,14 @@ pub fn read_pods(file: &str, text: &str, cluster: &Cluster) -> Result<Vec<Pod>, 
             spec.split('|').map(bit).fold(0, |all, one| all | one)
         };
         let gpus: u8 = row.number(gpus)?;
-        let demand = Demand {
+        let demand = PodDemand {
             cpu: row.number(cpu)?,
             mem: row.number(mem)?,
             gpus,
             milli: if gpus == 0 { 0 } else { row.number(milli)? },
             models,
         };
-        out.push(Pod {
+        out.push(OpenbPod {
             name: row.text(name).to_owned(),
             demand,
             models: spec.to_owned(),
@@ -142,7 +146,7 @@ pub fn read_pods(file: &str, text: &str, cluster: &Cluster) -> Result<Vec<Pod>, 
 
 /// The classes that FGD expects: the most popular that hold 95 % of the pods, without memory.
 #[must_use]
-pub fn typical(pods: &[Pod]) -> Mix {
+pub fn typical(pods: &[OpenbPod]) -> Mix {
     let mut count: BTreeMap<(u32, u16, u8, &str), (u64, u64)> = BTreeMap::new();
     for pod in pods {
         let d = &pod.demand;
@@ -159,7 +163,7 @@ pub fn typical(pods: &[Pod]) -> Mix {
             break;
         }
         kept += n;
-        let demand = Demand {
+        let demand = PodDemand {
             cpu,
             mem: 0,
             gpus,
@@ -175,7 +179,7 @@ pub fn typical(pods: &[Pod]) -> Mix {
 
 /// How often each class of pods is in a list, memory included.
 #[must_use]
-pub fn counts(pods: &[Pod]) -> BTreeMap<Demand, u64> {
+pub fn counts(pods: &[OpenbPod]) -> BTreeMap<PodDemand, u64> {
     let mut out = BTreeMap::new();
     for pod in pods {
         *out.entry(pod.demand).or_insert(0) += 1;
@@ -206,7 +210,7 @@ impl Arrivals {
         variant: &str,
         seed: u64,
     ) -> Result<Arrivals, SimulatorError> {
-        let list = Table::of_commas(list_file, list)?;
+        let list = InputTable::of_commas(list_file, list)?;
         let column = list.named(&format!("s{seed}"))?;
         let mut rows = Vec::new();
         for row in list.rows() {
@@ -214,7 +218,7 @@ impl Arrivals {
                 rows.push(row.number(column)?);
             }
         }
-        let ranks = Table::of_commas(rank_file, ranks)?;
+        let ranks = InputTable::of_commas(rank_file, ranks)?;
         let (of, column) = (ranks.named("variant")?, ranks.named(&format!("s{seed}"))?);
         let mut rank = Vec::new();
         for row in ranks.rows() {

@@ -6,14 +6,14 @@ const LAST: usize = 131;
 
 /// Means over the arrivals of each bin. A bin covers arrivals of 1 % of the cluster's GPUs.
 #[derive(Clone, Debug)]
-pub struct Bins {
+pub struct ArrivalBins {
     sums: Vec<[f64; 3]>,
     rows: Vec<f64>,
 }
 
-impl Default for Bins {
-    fn default() -> Bins {
-        Bins {
+impl Default for ArrivalBins {
+    fn default() -> ArrivalBins {
+        ArrivalBins {
             sums: vec![[0.0; 3]; LAST + 1],
             rows: vec![0.0; LAST + 1],
         }
@@ -25,7 +25,7 @@ pub(super) fn bin_of(arrived: f64) -> usize {
     arrived.round_ties_even().max(0.0) as usize
 }
 
-impl Bins {
+impl ArrivalBins {
     /// Counts one arrival: the arrived and the allocated GPUs, the amount of fragmentation (all in
     /// % of the cluster's GPUs) and its ratio (% of the idle GPUs).
     pub fn add(&mut self, arrived: f64, allocated: f64, amount: f64, ratio: f64) {

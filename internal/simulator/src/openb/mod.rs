@@ -15,9 +15,9 @@ mod production;
 mod report;
 
 pub use baseline::{BestFit, Fgd};
-pub use check::{Compared, Expected, first_difference};
-pub use data::{Arrivals, Cluster, Pod, VARIANTS, counts, lists_of, read_pods, typical};
-pub use metrics::{Bins, mean_and_deviation};
+pub use check::{Compared, PublishedResults, first_difference};
+pub use data::{Arrivals, OpenbCluster, OpenbPod, VARIANTS, counts, lists_of, read_pods, typical};
+pub use metrics::{ArrivalBins, mean_and_deviation};
 pub use play::{Played, play};
-pub use policy::{Choice, Policy, Which};
+pub use policy::{OpenbPlacement, PlacementPolicy, Which};
 pub use report::{Report, placements};

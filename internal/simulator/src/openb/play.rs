@@ -1,11 +1,11 @@
 //! One run of the protocol: offers the arrivals to a policy one after another, enforces the rules,
 //! and measures.
 
-use scheduler::fragment::{Demand, Mix, Room, fragmentation};
+use scheduler::fragment::{Mix, NodeRoom, PodDemand, fragmentation};
 
-use super::data::{Arrivals, Cluster, Pod};
-use super::metrics::{Bins, bin_of};
-use super::policy::{Choice, Policy};
+use super::data::{Arrivals, OpenbCluster, OpenbPod};
+use super::metrics::{ArrivalBins, bin_of};
+use super::policy::{OpenbPlacement, PlacementPolicy};
 use crate::error::SimulatorError;
 
 /// The most pods per node: the artefact's nodes have this many pod slots.
@@ -18,13 +18,13 @@ const SHARES: usize = 9;
 #[derive(Clone, Debug)]
 pub struct Played {
     /// The metrics.
-    pub bins: Bins,
+    pub bins: ArrivalBins,
     /// Failed pods until 100 % had arrived by number of GPUs 0..=8, shares separately.
     failed: [u32; SHARES + 1],
     /// Failed pods over the whole run.
     pub failed_in_all: u32,
     /// Each placement, none for a failed pod.
-    pub placements: Vec<Option<Choice>>,
+    pub placements: Vec<Option<OpenbPlacement>>,
     /// GPUs in use after each arrival, in 1/1000.
     pub used: Vec<u64>,
 }
@@ -55,13 +55,13 @@ impl Played {
 /// The policy broke the rules (its choice does not fit, or it refused a pod that fits), or the list
 /// names an unknown pod.
 pub fn play(
-    cluster: &Cluster,
-    pods: &[Pod],
+    cluster: &OpenbCluster,
+    pods: &[OpenbPod],
     arrivals: &Arrivals,
     typical: &Mix,
-    policy: &mut dyn Policy,
+    policy: &mut dyn PlacementPolicy,
 ) -> Result<Played, SimulatorError> {
-    let mut nodes: Vec<Room> = cluster.shapes.iter().map(Room::empty).collect();
+    let mut nodes: Vec<NodeRoom> = cluster.shapes.iter().map(NodeRoom::empty).collect();
     if arrivals.rank.len() != nodes.len() {
         return Err(SimulatorError::Nothing(format!(
             "{} nodes have ranks and there are {}: give the ranks of this variant",
@@ -75,7 +75,7 @@ pub fn play(
     let mut values: Vec<f64> = nodes.iter().map(|r| fragmentation(typical, r)).collect();
     let mut fragmented: f64 = values.iter().sum();
     let mut out = Played {
-        bins: Bins::default(),
+        bins: ArrivalBins::default(),
         failed: [0; SHARES + 1],
         failed_in_all: 0,
         placements: Vec::with_capacity(arrivals.rows.len()),
@@ -89,7 +89,7 @@ pub fn play(
         let choice = policy.choose(&nodes, &arrivals.rank, &demand);
         arrived += u64::from(demand.gpu_total());
         let percent = 100.0 * arrived as f64 / capacity;
-        if let Some(Choice { node, mask }) = choice {
+        if let Some(OpenbPlacement { node, mask }) = choice {
             let room = allowed(&nodes, &count, &demand, node, mask)?;
             nodes[node] = room;
             count[node] += 1;
@@ -123,12 +123,12 @@ pub fn play(
 
 /// The node's free resources after the placement, if the pod may be placed there.
 fn allowed(
-    nodes: &[Room],
+    nodes: &[NodeRoom],
     count: &[u32],
-    demand: &Demand,
+    demand: &PodDemand,
     node: usize,
     mask: u16,
-) -> Result<Room, SimulatorError> {
+) -> Result<NodeRoom, SimulatorError> {
     let room = nodes.get(node).filter(|room| {
         let taken = |gpu: usize| mask >> gpu & 1 == 1;
         let mut gpus = room.gpu_slice().iter().enumerate();

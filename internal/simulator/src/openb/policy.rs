@@ -2,15 +2,15 @@
 
 use std::fmt;
 
-use scheduler::fragment::{Demand, Room};
+use scheduler::fragment::{NodeRoom, PodDemand};
 
 use super::baseline::{BestFit, Fgd};
-use super::data::{Cluster, Pod, typical};
+use super::data::{OpenbCluster, OpenbPod, typical};
 use super::production::Production;
 
 /// The placement of a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Choice {
+pub struct OpenbPlacement {
     /// Index of the node.
     pub node: usize,
     /// Bit i: GPU i.
@@ -18,11 +18,16 @@ pub struct Choice {
 }
 
 /// A placement policy.
-pub trait Policy {
+pub trait PlacementPolicy {
     /// Picks a node among those where the pod fits; none only if there is none.
-    fn choose(&mut self, nodes: &[Room], rank: &[u32], demand: &Demand) -> Option<Choice>;
+    fn choose(
+        &mut self,
+        nodes: &[NodeRoom],
+        rank: &[u32],
+        demand: &PodDemand,
+    ) -> Option<OpenbPlacement>;
     /// Receives the node's free resources after each placement.
-    fn placed(&mut self, _node: usize, _room: &Room) {}
+    fn placed(&mut self, _node: usize, _room: &NodeRoom) {}
 }
 
 /// The policies that are compared.
@@ -45,7 +50,12 @@ impl Which {
 
     /// The policy at the start of a run.
     #[must_use]
-    pub fn make(self, cluster: &Cluster, pods: &[Pod], rank: &[u32]) -> Box<dyn Policy> {
+    pub fn make(
+        self,
+        cluster: &OpenbCluster,
+        pods: &[OpenbPod],
+        rank: &[u32],
+    ) -> Box<dyn PlacementPolicy> {
         match self {
             Which::Fgd => Box::new(Fgd::new(typical(pods), &cluster.shapes)),
             Which::BestFit => Box::new(BestFit),

@@ -9,12 +9,12 @@ use k8s_openapi::api::core::v1 as k8s;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use resources::names::DEFAULT_QUEUE;
-use scheduler::fragment::{ANY_MODEL, Demand, Room, WHOLE};
+use scheduler::fragment::{ANY_MODEL, NodeRoom, PodDemand, WHOLE};
 use scheduler::{Actions, Bind, Config, Event, Scheduler};
 
-use super::data::{Cluster, Pod, counts};
-use super::policy::{Choice, Policy};
-use crate::scenario::{Job, Shape};
+use super::data::{OpenbCluster, OpenbPod, counts};
+use super::policy::{OpenbPlacement, PlacementPolicy};
+use crate::scenario::{Job, PodShape};
 use crate::shape::{self, NodeFigures};
 
 /// The namespace of the pods.
@@ -38,7 +38,7 @@ impl Production {
     /// follows the protocol. `expected` are the pods that the scheduler is to expect, with how many
     /// of each kind; if it is empty, the scheduler knows only the pods that arrived.
     #[must_use]
-    pub fn new(cluster: &Cluster, rank: &[u32], expected: &[Pod]) -> Production {
+    pub fn new(cluster: &OpenbCluster, rank: &[u32], expected: &[OpenbPod]) -> Production {
         let expected = counts(expected).into_iter();
         let mut scheduler = Scheduler::new(Config {
             actions: Actions {
@@ -81,7 +81,7 @@ impl Production {
     }
 
     /// The node and GPUs of a bind.
-    fn choice(&self, bind: &Bind) -> Option<Choice> {
+    fn choice(&self, bind: &Bind) -> Option<OpenbPlacement> {
         let ids = bind.devices.values().flat_map(BTreeMap::values).flatten();
         let mut mask = 0u16;
         for id in ids {
@@ -89,15 +89,20 @@ impl Production {
             let index: u32 = id.rsplit('-').next()?.parse().ok()?;
             mask |= 1u16.checked_shl(index)?;
         }
-        Some(Choice {
+        Some(OpenbPlacement {
             node: *self.nodes.get(&bind.node)?,
             mask,
         })
     }
 }
 
-impl Policy for Production {
-    fn choose(&mut self, _nodes: &[Room], _rank: &[u32], demand: &Demand) -> Option<Choice> {
+impl PlacementPolicy for Production {
+    fn choose(
+        &mut self,
+        _nodes: &[NodeRoom],
+        _rank: &[u32],
+        demand: &PodDemand,
+    ) -> Option<OpenbPlacement> {
         let now = Timestamp::from_second(self.arrived).ok()?;
         self.arrived += 1;
         let name = format!("pod-{:06}", self.arrived);
@@ -117,7 +122,7 @@ impl Policy for Production {
 }
 
 /// An unnamed pod with these requests.
-fn pod(demand: &Demand, models: &[String]) -> k8s::Pod {
+fn pod(demand: &PodDemand, models: &[String]) -> k8s::Pod {
     let job = Job {
         namespace: NAMESPACE.to_owned(),
         queue: DEFAULT_QUEUE.to_owned(),
@@ -127,10 +132,10 @@ fn pod(demand: &Demand, models: &[String]) -> k8s::Pod {
 }
 
 /// A pod's requests, in the form of traces.
-fn asked(demand: &Demand, models: &[String]) -> Shape {
+fn asked(demand: &PodDemand, models: &[String]) -> PodShape {
     let named = models.iter().enumerate();
     let admissible = named.filter(|(bit, _)| demand.models >> bit & 1 == 1);
-    Shape {
+    PodShape {
         cpu_milli: i64::from(demand.cpu),
         memory_mib: i64::from(demand.mem),
         gpus: i64::from(demand.gpus),

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use super::data::{Arrivals, Cluster, Pod};
-use super::metrics::{Bins, mean_and_deviation};
+use super::data::{Arrivals, OpenbCluster, OpenbPod};
+use super::metrics::{ArrivalBins, mean_and_deviation};
 use super::play::Played;
 use super::policy::Which;
 
@@ -18,8 +18,8 @@ const BESIDE: [Which; 3] = [Which::Fgd, Which::Muster, Which::MusterTold];
 
 /// One run, without its placements.
 #[derive(Clone, Debug)]
-struct Run {
-    bins: Bins,
+struct VariantRun {
+    bins: ArrivalBins,
     /// By 0, 1, 2, 4 and 8 GPUs, then shares.
     failed: [u32; 6],
     pods: usize,
@@ -30,7 +30,7 @@ struct Run {
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     variants: Vec<String>,
-    runs: BTreeMap<(usize, Which), Vec<Run>>,
+    runs: BTreeMap<(usize, Which), Vec<VariantRun>>,
 }
 
 impl Report {
@@ -43,7 +43,7 @@ impl Report {
         });
         let mut failed = [0, 1, 2, 4, 8, 0].map(|gpus| played.failed(gpus));
         failed[5] = played.failed_shares();
-        self.runs.entry((at, which)).or_default().push(Run {
+        self.runs.entry((at, which)).or_default().push(VariantRun {
             bins: played.bins.clone(),
             failed,
             pods: played.placements.len(),
@@ -145,11 +145,11 @@ impl Report {
         mean_and_deviation(&all).0
     }
 
-    fn of(&self, at: usize, which: Which) -> &[Run] {
+    fn of(&self, at: usize, which: Which) -> &[VariantRun] {
         self.runs.get(&(at, which)).map_or(&[], Vec::as_slice)
     }
 
-    fn stat(&self, at: usize, which: Which, value: impl Fn(&Bins) -> f64) -> (f64, f64) {
+    fn stat(&self, at: usize, which: Which, value: impl Fn(&ArrivalBins) -> f64) -> (f64, f64) {
         let all: Vec<f64> = self.of(at, which).iter().map(|r| value(&r.bins)).collect();
         mean_and_deviation(&all)
     }
@@ -176,7 +176,12 @@ impl Report {
 /// Every placement of a run: `pos,pod_index,pod_name,node,gpus,used_milli_after`, the node empty
 /// for a failed pod, GPUs joined by `-`.
 #[must_use]
-pub fn placements(cluster: &Cluster, pods: &[Pod], arrivals: &Arrivals, run: &Played) -> String {
+pub fn placements(
+    cluster: &OpenbCluster,
+    pods: &[OpenbPod],
+    arrivals: &Arrivals,
+    run: &Played,
+) -> String {
     let mut out = String::from("pos,pod_index,pod_name,node,gpus,used_milli_after\n");
     let decided = run.placements.iter().zip(&run.used);
     for (pos, (row, (choice, used))) in arrivals.rows.iter().zip(decided).enumerate() {

@@ -12,23 +12,23 @@ use serde_json::Value;
 
 use super::duration;
 use super::trace;
-use crate::error::{Place, SimulatorError};
+use crate::error::{InputLocation, SimulatorError};
 
 /// An annotation's value that can't be read; the text states the accepted values.
 #[derive(Debug, thiserror::Error)]
 enum Misformed {
     #[error("{}", .0.valid())]
-    Value(Form),
+    Value(ValueForm),
     #[error("{} ({error})", .form.valid())]
     Json {
         error: serde_json::Error,
-        form: Form,
+        form: ValueForm,
     },
 }
 
 /// The form of an annotation's value.
 #[derive(Clone, Copy, Debug)]
-enum Form {
+enum ValueForm {
     /// JSON of resource to quantity.
     Amounts,
     /// A quantity, or JSON of resource to quantity.
@@ -57,46 +57,46 @@ enum Form {
     Text,
 }
 
-const TRUTH: Form = Form::Word(&["true", "false"]);
+const TRUTH: ValueForm = ValueForm::Word(&["true", "false"]);
 
 /// The known annotations, and the kinds they apply to; empty: work of any kind.
-const KNOWN: [(&str, &[&str], Form); 32] = [
-    (names::BORROWING_LIMIT, &["Queue"], Form::Amounts),
-    (names::LENDING_LIMIT, &["Queue"], Form::Amounts),
-    (names::USER_LIMIT, &["Queue"], Form::Amounts),
-    (names::SURPLUS_WEIGHT, &["Queue"], Form::Weights),
-    (names::PREEMPTION, &["Queue"], Form::Preemption),
+const KNOWN: [(&str, &[&str], ValueForm); 32] = [
+    (names::BORROWING_LIMIT, &["Queue"], ValueForm::Amounts),
+    (names::LENDING_LIMIT, &["Queue"], ValueForm::Amounts),
+    (names::USER_LIMIT, &["Queue"], ValueForm::Amounts),
+    (names::SURPLUS_WEIGHT, &["Queue"], ValueForm::Weights),
+    (names::PREEMPTION, &["Queue"], ValueForm::Preemption),
     (
         names::QUEUE_POLICY,
         &["Queue"],
-        Form::Word(&["priority", "fifo", "sjf", "round-robin", "fair"]),
+        ValueForm::Word(&["priority", "fifo", "sjf", "round-robin", "fair"]),
     ),
-    (names::INVENTORY, &["Node"], Form::Inventory),
-    (names::LOAD, &["Node"], Form::Text),
-    (names::TOPOLOGY, &[], Form::Topology),
-    (names::SUB_GROUPS, &["PodGroup"], Form::SubGroups),
+    (names::INVENTORY, &["Node"], ValueForm::Inventory),
+    (names::LOAD, &["Node"], ValueForm::Text),
+    (names::TOPOLOGY, &[], ValueForm::Topology),
+    (names::SUB_GROUPS, &["PodGroup"], ValueForm::SubGroups),
     (names::PREEMPTIBLE, &[], TRUTH),
     (names::MOVABLE, &[], TRUTH),
-    (names::WALLTIME, &[], Form::Span),
-    (names::MIN_RUNTIME, &[], Form::Span),
-    (names::DURATION, &[], Form::Span),
-    (names::ARRIVAL, &[], Form::Moment),
-    (names::RANK, &["Pod"], Form::Count),
-    (names::GPU_FRACTION, &["Pod"], Form::Part),
-    (names::GPU_MEMORY, &["Pod"], Form::Count),
-    (names::GPU_COUNT, &["Pod"], Form::Count),
-    (names::DEVICES, &["Pod"], Form::Devices),
-    (names::SUB_GROUP, &["Pod"], Form::Text),
-    (names::GPU_MODEL, &["Pod"], Form::Text),
-    (names::GPU_MIN_MEMORY, &["Pod"], Form::Text),
-    (names::GPU_MIN_COMPUTE, &["Pod"], Form::Text),
-    (names::GPU_MIN_DRIVER, &["Pod"], Form::Text),
-    (names::USER, &[], Form::Text),
-    (names::TEAM, &[], Form::Text),
-    (names::RESERVE_AFTER, &["Queue"], Form::Span),
-    (names::CHECKPOINT, &[], Form::Text),
-    (names::CHECKPOINT_GRACE, &[], Form::Span),
-    (names::TEAM_LIMIT, &["Queue"], Form::Amounts),
+    (names::WALLTIME, &[], ValueForm::Span),
+    (names::MIN_RUNTIME, &[], ValueForm::Span),
+    (names::DURATION, &[], ValueForm::Span),
+    (names::ARRIVAL, &[], ValueForm::Moment),
+    (names::RANK, &["Pod"], ValueForm::Count),
+    (names::GPU_FRACTION, &["Pod"], ValueForm::Part),
+    (names::GPU_MEMORY, &["Pod"], ValueForm::Count),
+    (names::GPU_COUNT, &["Pod"], ValueForm::Count),
+    (names::DEVICES, &["Pod"], ValueForm::Devices),
+    (names::SUB_GROUP, &["Pod"], ValueForm::Text),
+    (names::GPU_MODEL, &["Pod"], ValueForm::Text),
+    (names::GPU_MIN_MEMORY, &["Pod"], ValueForm::Text),
+    (names::GPU_MIN_COMPUTE, &["Pod"], ValueForm::Text),
+    (names::GPU_MIN_DRIVER, &["Pod"], ValueForm::Text),
+    (names::USER, &[], ValueForm::Text),
+    (names::TEAM, &[], ValueForm::Text),
+    (names::RESERVE_AFTER, &["Queue"], ValueForm::Span),
+    (names::CHECKPOINT, &[], ValueForm::Text),
+    (names::CHECKPOINT_GRACE, &[], ValueForm::Span),
+    (names::TEAM_LIMIT, &["Queue"], ValueForm::Amounts),
 ];
 /// Annotations that controllers and clients write for their own use.
 const OTHERS: [&str; 2] = [names::RENDEZVOUS_PORT, names::RESTARTS];
@@ -116,7 +116,7 @@ pub(super) struct Doubts {
 pub(super) fn annotations(
     kind: &str,
     value: &Value,
-    place: &Place,
+    place: &InputLocation,
 ) -> Result<Doubts, SimulatorError> {
     let mut doubts = Doubts::default();
     let Some(map) = value["metadata"]["annotations"].as_object() else {
@@ -142,7 +142,7 @@ pub(super) fn annotations(
         let read = known.map(|(_, _, form)| (form, form.read(text)));
         match read {
             Some((_, Ok(()))) => {}
-            Some((Form::Topology | Form::SubGroups, Err(valid)))
+            Some((ValueForm::Topology | ValueForm::SubGroups, Err(valid)))
                 if serde_json::from_str::<Value>(text).is_ok() =>
             {
                 doubts.hopeless.push(wrong(valid.to_string()).to_string());
@@ -155,26 +155,26 @@ pub(super) fn annotations(
     Ok(doubts)
 }
 
-impl Form {
+impl ValueForm {
     /// Whether this value can be read. An error states the accepted values.
     fn read(self, text: &str) -> Result<(), Misformed> {
         let text = text.trim();
         let good = match self {
-            Form::Text => true,
-            Form::Word(words) => words.contains(&text),
-            Form::Span => duration::seconds(text).is_ok(),
-            Form::Moment => trace::arrival(text).is_ok(),
-            Form::Part => text
+            ValueForm::Text => true,
+            ValueForm::Word(words) => words.contains(&text),
+            ValueForm::Span => duration::seconds(text).is_ok(),
+            ValueForm::Moment => trace::arrival(text).is_ok(),
+            ValueForm::Part => text
                 .parse::<f64>()
                 .is_ok_and(|part| part > 0.0 && part <= 1.0),
-            Form::Count => text.parse::<u64>().is_ok(),
-            Form::Amounts => amounts(text),
-            Form::Weights => text.parse::<Quantity>().is_ok() || amounts(text),
-            Form::Preemption => return json::<Preemption>(text, self),
-            Form::Topology => return json::<Topology>(text, self),
-            Form::SubGroups => return json::<Vec<SubGroup>>(text, self),
-            Form::Devices => return json::<ChosenDevices>(text, self),
-            Form::Inventory => return json::<NodeInventory>(text, self),
+            ValueForm::Count => text.parse::<u64>().is_ok(),
+            ValueForm::Amounts => amounts(text),
+            ValueForm::Weights => text.parse::<Quantity>().is_ok() || amounts(text),
+            ValueForm::Preemption => return json::<PreemptionAnnotation>(text, self),
+            ValueForm::Topology => return json::<TopologyAnnotation>(text, self),
+            ValueForm::SubGroups => return json::<Vec<SubGroupAnnotation>>(text, self),
+            ValueForm::Devices => return json::<ChosenDevices>(text, self),
+            ValueForm::Inventory => return json::<NodeInventory>(text, self),
         };
         if good {
             Ok(())
@@ -185,42 +185,42 @@ impl Form {
 
     fn valid(self) -> String {
         match self {
-            Form::Text => "a word".to_owned(),
-            Form::Word(words) => format!("one of {}", words.join(", ")),
-            Form::Span => duration::SPAN.to_owned(),
-            Form::Moment => duration::MOMENT.to_owned(),
-            Form::Part => "a part of one GPU, as in 0.5".to_owned(),
-            Form::Count => "a whole number, 0 or more".to_owned(),
-            Form::Amounts => {
+            ValueForm::Text => "a word".to_owned(),
+            ValueForm::Word(words) => format!("one of {}", words.join(", ")),
+            ValueForm::Span => duration::SPAN.to_owned(),
+            ValueForm::Moment => duration::MOMENT.to_owned(),
+            ValueForm::Part => "a part of one GPU, as in 0.5".to_owned(),
+            ValueForm::Count => "a whole number, 0 or more".to_owned(),
+            ValueForm::Amounts => {
                 r#"JSON of resource to quantity, as in {"nvidia.com/gpu": "8"}"#.to_owned()
             }
-            Form::Weights => {
+            ValueForm::Weights => {
                 r#"a weight, as in 2, or JSON of resource to weight, as in {"cpu": "1"}"#.to_owned()
             }
-            Form::Preemption => concat!(
+            ValueForm::Preemption => concat!(
                 r#"JSON, as in {"withinQueue": "LowerPriority|LowerOrNewerEqualPriority|Never", "#,
                 r#""reclaim": "Any|LowerPriority|Never", "borrow": {"policy": "LowerPriority|Never", "#,
                 r#""maxPriorityThreshold": 0}, "fair": ["LessThanOrEqualToFinalShare", "LessThanInitialShare"], "#,
                 r#""fairWithinDeserved": true}"#
             )
             .to_owned(),
-            Form::Topology => {
+            ValueForm::Topology => {
                 r#"JSON, as in {"required": KEY, "preferred": KEY, "slices": [{"level": KEY, "size": 4}]}"#.to_owned()
             }
-            Form::SubGroups => {
+            ValueForm::SubGroups => {
                 r#"JSON, as in [{"name": "a", "parent": "b", "minMember": 2, "topology": {"required": KEY}}]"#.to_owned()
             }
-            Form::Devices => {
+            ValueForm::Devices => {
                 r#"JSON, as in {"main": {"nvidia.com/gpu": ["GPU-0"]}}"#.to_owned()
             }
-            Form::Inventory => {
+            ValueForm::Inventory => {
                 r#"JSON, as in {"gpus": [{"id": "GPU-0", "index": 0, "model": "H100", "memoryMib": 81559, "healthy": true}]}"#.to_owned()
             }
         }
     }
 }
 
-fn json<T: serde::de::DeserializeOwned>(text: &str, form: Form) -> Result<(), Misformed> {
+fn json<T: serde::de::DeserializeOwned>(text: &str, form: ValueForm) -> Result<(), Misformed> {
     match serde_json::from_str::<T>(text) {
         Ok(_) => Ok(()),
         Err(error) => Err(Misformed::Json { error, form }),
@@ -243,23 +243,23 @@ fn amounts(text: &str) -> bool {
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[expect(dead_code, reason = "read to be checked")]
-struct Preemption {
-    within_queue: Option<WithinQueue>,
-    reclaim: Option<Reclaim>,
-    borrow: Option<Borrow>,
+struct PreemptionAnnotation {
+    within_queue: Option<WithinQueueAnnotation>,
+    reclaim: Option<ReclaimAnnotation>,
+    borrow: Option<BorrowAnnotation>,
     fair: Option<Vec<Fair>>,
     fair_within_deserved: Option<bool>,
 }
 
 #[derive(Deserialize)]
-enum WithinQueue {
+enum WithinQueueAnnotation {
     LowerPriority,
     LowerOrNewerEqualPriority,
     Never,
 }
 
 #[derive(Deserialize)]
-enum Reclaim {
+enum ReclaimAnnotation {
     Any,
     LowerPriority,
     Never,
@@ -268,13 +268,13 @@ enum Reclaim {
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[expect(dead_code, reason = "read to be checked")]
-struct Borrow {
-    policy: Option<BorrowPolicy>,
+struct BorrowAnnotation {
+    policy: Option<BorrowPolicyAnnotation>,
     max_priority_threshold: Option<i32>,
 }
 
 #[derive(Deserialize)]
-enum BorrowPolicy {
+enum BorrowPolicyAnnotation {
     LowerPriority,
     Never,
 }
@@ -288,11 +288,11 @@ enum Fair {
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[expect(dead_code, reason = "read to be checked")]
-struct Topology {
+struct TopologyAnnotation {
     required: Option<String>,
     preferred: Option<String>,
     #[serde(default)]
-    slices: Vec<Slice>,
+    slices: Vec<SliceAnnotation>,
     #[serde(default)]
     unconstrained: bool,
     #[serde(default)]
@@ -302,7 +302,7 @@ struct Topology {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 #[expect(dead_code, reason = "read to be checked")]
-struct Slice {
+struct SliceAnnotation {
     level: String,
     size: std::num::NonZeroU32,
 }
@@ -310,9 +310,9 @@ struct Slice {
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[expect(dead_code, reason = "read to be checked")]
-struct SubGroup {
+struct SubGroupAnnotation {
     name: String,
     parent: Option<String>,
     min_member: Option<u32>,
-    topology: Option<Topology>,
+    topology: Option<TopologyAnnotation>,
 }

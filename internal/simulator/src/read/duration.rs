@@ -21,20 +21,20 @@ pub fn seconds(text: &str) -> Result<Seconds, ()> {
 
 /// A moment: seconds on a clock of the file's own, or a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Moment {
+pub enum TraceMoment {
     /// Seconds since the file's own origin.
     Second(Seconds),
     /// A time.
     Time(Timestamp),
 }
 
-impl Moment {
+impl TraceMoment {
     /// Seconds for comparing moments of one file.
     #[must_use]
     pub fn second(self) -> Seconds {
         match self {
-            Moment::Second(second) => second,
-            Moment::Time(time) => time.as_second(),
+            TraceMoment::Second(second) => second,
+            TraceMoment::Time(time) => time.as_second(),
         }
     }
 }
@@ -44,13 +44,13 @@ impl Moment {
     clippy::result_unit_err,
     reason = "the reader knows the place and names the valid form"
 )]
-pub fn moment(text: &str) -> Result<Moment, ()> {
+pub fn moment(text: &str) -> Result<TraceMoment, ()> {
     let text = text.trim();
     if let Some(number) = span::number(text) {
-        return Ok(Moment::Second(number.floor() as Seconds));
+        return Ok(TraceMoment::Second(number.floor() as Seconds));
     }
     if let Ok(time) = text.parse::<Timestamp>() {
-        return Ok(Moment::Time(time));
+        return Ok(TraceMoment::Time(time));
     }
     // A zone's letters behind the time (`2017-10-07 01:00:19 PDT`) shift all times of a file alike.
     let plain = text
@@ -59,7 +59,7 @@ pub fn moment(text: &str) -> Result<Moment, ()> {
     let local: civil::DateTime = plain.parse().map_err(|_| ())?;
     local
         .to_zoned(TimeZone::UTC)
-        .map(|zoned| Moment::Time(zoned.timestamp()))
+        .map(|zoned| TraceMoment::Time(zoned.timestamp()))
         .map_err(|_| ())
 }
 
@@ -69,7 +69,7 @@ mod tests {
 
     #[test]
     fn moments_are_seconds_or_times() {
-        assert_eq!(moment("17.9"), Ok(Moment::Second(17)));
+        assert_eq!(moment("17.9"), Ok(TraceMoment::Second(17)));
         let time = |text| moment(text).unwrap().second();
         assert_eq!(
             time("2026-01-01T00:00:10Z") - time("2026-01-01 00:00:00"),

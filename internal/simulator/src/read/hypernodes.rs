@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::Node;
 use resources::kinds::{NetworkTopologySpec, PodGroup};
 use serde_json::Value;
 
-use crate::error::{Place, SimulatorError};
+use crate::error::{InputLocation, SimulatorError};
 use crate::scenario::Scenario;
 
 /// The kind.
@@ -16,14 +16,14 @@ pub(super) const KIND: &str = "HyperNode";
 const TIER: &str = "muster.io/tier-";
 
 /// One domain.
-struct Domain {
+struct HyperNodeDomain {
     tier: i64,
     key: String,
-    members: Vec<Member>,
+    members: Vec<DomainMember>,
 }
 
 /// A member of a domain: a node, or all members of another domain.
-enum Member {
+enum DomainMember {
     Node(String),
     Labelled(BTreeMap<String, String>),
     Domain(String),
@@ -32,14 +32,14 @@ enum Member {
 /// Labels the scenario's nodes and sets its topology, unless the settings define one; renumbers the
 /// PodGroups' limits.
 pub(super) fn apply<'a>(
-    objects: &[(Value, Place)],
+    objects: &[(Value, InputLocation)],
     groups: impl Iterator<Item = &'a mut PodGroup>,
     scenario: &mut Scenario,
 ) -> Result<(), SimulatorError> {
     if objects.is_empty() {
         return Ok(());
     }
-    let mut domains: BTreeMap<String, Domain> = BTreeMap::new();
+    let mut domains: BTreeMap<String, HyperNodeDomain> = BTreeMap::new();
     for (object, place) in objects {
         let name = object["metadata"]["name"].as_str().unwrap_or_default();
         let domain = read(name, &object["spec"], place, &mut scenario.notes)?;
@@ -91,9 +91,9 @@ fn count(limits: &mut NetworkTopologySpec, tiers: &BTreeSet<i64>) {
 fn read(
     name: &str,
     spec: &Value,
-    place: &Place,
+    place: &InputLocation,
     notes: &mut Vec<String>,
-) -> Result<Domain, SimulatorError> {
+) -> Result<HyperNodeDomain, SimulatorError> {
     let wrong = |field: &str, value: &Value, valid: &str| {
         let field = format!("{KIND} {name}, {field}");
         let text = value.as_str();
@@ -117,12 +117,12 @@ fn read(
         let field = format!("spec.members[{at}]");
         let exact = selector["exactMatch"]["name"].as_str();
         match (member["type"].as_str(), exact) {
-            (Some("Node"), Some(name)) => members.push(Member::Node(name.to_owned())),
-            (Some(KIND), Some(name)) => members.push(Member::Domain(name.to_owned())),
+            (Some("Node"), Some(name)) => members.push(DomainMember::Node(name.to_owned())),
+            (Some(KIND), Some(name)) => members.push(DomainMember::Domain(name.to_owned())),
             (Some("Node"), None) if selector["labelMatch"]["matchLabels"].is_object() => {
                 let labels = selector["labelMatch"]["matchLabels"].clone();
                 let labels = serde_json::from_value(labels);
-                members.push(Member::Labelled(labels.map_err(|_| {
+                members.push(DomainMember::Labelled(labels.map_err(|_| {
                     wrong(&field, selector, "labels whose values are text")
                 })?));
             }
@@ -135,20 +135,25 @@ fn read(
             }
         }
     }
-    Ok(Domain { tier, key, members })
+    Ok(HyperNodeDomain { tier, key, members })
 }
 
 /// Whether the node is in the domain, or in a domain within it.
-fn holds(domain: &Domain, node: &Node, all: &BTreeMap<String, Domain>, depth: usize) -> bool {
+fn holds(
+    domain: &HyperNodeDomain,
+    node: &Node,
+    all: &BTreeMap<String, HyperNodeDomain>,
+    depth: usize,
+) -> bool {
     let meta = &node.metadata;
     domain.members.iter().any(|member| match member {
-        Member::Node(name) => meta.name.as_ref() == Some(name),
-        Member::Labelled(wanted) => wanted.iter().all(|(key, value)| {
+        DomainMember::Node(name) => meta.name.as_ref() == Some(name),
+        DomainMember::Labelled(wanted) => wanted.iter().all(|(key, value)| {
             let labels = meta.labels.as_ref();
             labels.and_then(|labels| labels.get(key)) == Some(value)
         }),
         // A cycle has at most as many domains as there are.
-        Member::Domain(name) => all
+        DomainMember::Domain(name) => all
             .get(name)
             .is_some_and(|inner| depth < all.len() && holds(inner, node, all, depth + 1)),
     })

@@ -31,7 +31,7 @@ const NODES_MAX: i64 = 100_000;
 
 /// A format of input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
+pub enum InputFormat {
     /// YAML or JSON objects.
     Objects,
     /// openb's pod list.
@@ -46,16 +46,16 @@ pub enum Format {
     Swf,
 }
 
-impl Format {
+impl InputFormat {
     /// The format of this name.
-    pub fn named(name: &str) -> Result<Format, SimulatorError> {
+    pub fn named(name: &str) -> Result<InputFormat, SimulatorError> {
         Ok(match name {
-            "objects" => Format::Objects,
-            "openb" => Format::Openb,
-            "openb-nodes" => Format::OpenbNodes,
-            "philly" | "csv" => Format::Philly,
-            "sacct" => Format::Sacct,
-            "swf" => Format::Swf,
+            "objects" => InputFormat::Objects,
+            "openb" => InputFormat::Openb,
+            "openb-nodes" => InputFormat::OpenbNodes,
+            "philly" | "csv" => InputFormat::Philly,
+            "sacct" => InputFormat::Sacct,
+            "swf" => InputFormat::Swf,
             _ => {
                 let valid = "one of objects, openb, openb-nodes, philly (csv), sacct, swf";
                 return Err(SimulatorError::option("--format", name, valid));
@@ -64,7 +64,7 @@ impl Format {
     }
 
     /// Detects the format from a file's name and its first lines.
-    fn of(source: &Source<'_>) -> Format {
+    fn of(source: &InputFile<'_>) -> InputFormat {
         let extension = source.file.rsplit('.').next().unwrap_or_default();
         let first = source
             .text
@@ -73,22 +73,22 @@ impl Format {
             .unwrap_or_default();
         let words: BTreeSet<&str> = first.split(',').map(str::trim).collect();
         match extension {
-            "yaml" | "yml" | "json" => Format::Objects,
-            "swf" => Format::Swf,
-            _ if first.starts_with(';') => Format::Swf,
-            _ if first.contains("JobID") && first.contains('|') => Format::Sacct,
-            _ if words.contains("sn") && words.contains("cpu_milli") => Format::OpenbNodes,
-            _ if words.contains("num_gpu") && words.contains("gpu_milli") => Format::Openb,
-            "csv" | "tsv" => Format::Philly,
-            _ if words.len() > 2 && !first.contains(':') => Format::Philly,
-            _ => Format::Objects,
+            "yaml" | "yml" | "json" => InputFormat::Objects,
+            "swf" => InputFormat::Swf,
+            _ if first.starts_with(';') => InputFormat::Swf,
+            _ if first.contains("JobID") && first.contains('|') => InputFormat::Sacct,
+            _ if words.contains("sn") && words.contains("cpu_milli") => InputFormat::OpenbNodes,
+            _ if words.contains("num_gpu") && words.contains("gpu_milli") => InputFormat::Openb,
+            "csv" | "tsv" => InputFormat::Philly,
+            _ if words.len() > 2 && !first.contains(':') => InputFormat::Philly,
+            _ => InputFormat::Objects,
         }
     }
 }
 
 /// One file.
 #[derive(Clone, Copy, Debug)]
-pub struct Source<'a> {
+pub struct InputFile<'a> {
     /// Its name.
     pub file: &'a str,
     /// Its content.
@@ -99,7 +99,7 @@ pub struct Source<'a> {
 #[derive(Clone, Debug, Default)]
 pub struct ReadOptions {
     /// The format of all files; detected per file if none is given.
-    pub format: Option<Format>,
+    pub format: Option<InputFormat>,
     /// Columns that the user chose, by meaning.
     pub columns: BTreeMap<String, String>,
     /// Nodes in addition to those in the files.
@@ -109,7 +109,7 @@ pub struct ReadOptions {
 }
 
 /// Reads files into one scenario.
-pub fn read(sources: &[Source<'_>], options: &ReadOptions) -> Result<Scenario, SimulatorError> {
+pub fn read(sources: &[InputFile<'_>], options: &ReadOptions) -> Result<Scenario, SimulatorError> {
     let mut scenario = Scenario {
         name: sources
             .iter()
@@ -119,14 +119,14 @@ pub fn read(sources: &[Source<'_>], options: &ReadOptions) -> Result<Scenario, S
         nodes: options.nodes.clone(),
         ..Scenario::default()
     };
-    let format = |source: &Source<'_>| options.format.unwrap_or_else(|| Format::of(source));
-    let (objects, traces): (Vec<&Source<'_>>, Vec<&Source<'_>>) = sources
+    let format = |source: &InputFile<'_>| options.format.unwrap_or_else(|| InputFormat::of(source));
+    let (objects, traces): (Vec<&InputFile<'_>>, Vec<&InputFile<'_>>) = sources
         .iter()
-        .partition(|source| format(source) == Format::Objects);
+        .partition(|source| format(source) == InputFormat::Objects);
     let start = objects::read(&objects, options.start, &mut scenario)?;
     for source in traces
         .iter()
-        .filter(|source| format(source) == Format::OpenbNodes)
+        .filter(|source| format(source) == InputFormat::OpenbNodes)
     {
         scenario
             .nodes
@@ -137,13 +137,13 @@ pub fn read(sources: &[Source<'_>], options: &ReadOptions) -> Result<Scenario, S
         let packing = trace::Packing {
             gpus_per_node: largest(&scenario.nodes).unwrap_or(GPUS_PER_NODE),
         };
-        let Source { file, text } = *source;
+        let InputFile { file, text } = *source;
         let trace = match format(source) {
-            Format::Openb => openb::openb(file, text, &options.columns)?,
-            Format::Philly => trace::philly(file, text, &options.columns, packing)?,
-            Format::Sacct => slurm::sacct(file, text, &options.columns, packing)?,
-            Format::Swf => swf::swf(file, text, packing)?,
-            Format::OpenbNodes | Format::Objects => continue,
+            InputFormat::Openb => openb::openb(file, text, &options.columns)?,
+            InputFormat::Philly => trace::philly(file, text, &options.columns, packing)?,
+            InputFormat::Sacct => slurm::sacct(file, text, &options.columns, packing)?,
+            InputFormat::Swf => swf::swf(file, text, packing)?,
+            InputFormat::OpenbNodes | InputFormat::Objects => continue,
         };
         if scenario.nodes.is_empty()
             && let Some((nodes, processors)) = trace.machine

@@ -22,8 +22,8 @@ use serde::Serialize;
 use serde::de::{Deserialize, DeserializeOwned};
 use serde_json::Value;
 
-use super::{Source, check, hypernodes, words, work};
-use crate::error::{Place, SimulatorError};
+use super::{InputFile, check, hypernodes, words, work};
+use crate::error::{InputLocation, SimulatorError};
 use crate::scenario::Scenario;
 use crate::settings;
 
@@ -50,24 +50,24 @@ const KINDS: [(&str, &str); 16] = [
 ];
 
 /// Namespace and name.
-pub(super) type Key = (String, String);
+pub(super) type ManifestKey = (String, String);
 
 /// Everything that the documents hold, by kind.
 #[derive(Default)]
-pub(super) struct Found {
-    pub(super) groups: BTreeMap<Key, (PodGroup, Place)>,
-    pub(super) pods: Vec<(Pod, Place)>,
-    pub(super) training: Vec<(PyTorchJob, Place)>,
-    pub(super) batch: Vec<(BatchJob, Place)>,
+pub(super) struct ManifestObjects {
+    pub(super) groups: BTreeMap<ManifestKey, (PodGroup, InputLocation)>,
+    pub(super) pods: Vec<(Pod, InputLocation)>,
+    pub(super) training: Vec<(PyTorchJob, InputLocation)>,
+    pub(super) batch: Vec<(BatchJob, InputLocation)>,
     ignored: BTreeMap<String, usize>,
     /// Why gangs would wait for ever.
     hopeless: Vec<String>,
     /// Volcano's network domains.
-    hypernodes: Vec<(Value, Place)>,
+    hypernodes: Vec<(Value, InputLocation)>,
     /// Queues of other schedulers.
-    foreign: Vec<(Value, Place)>,
+    foreign: Vec<(Value, InputLocation)>,
     /// Every object by kind, namespace and name, with its place in the input.
-    seen: BTreeMap<(String, Key), Place>,
+    seen: BTreeMap<(String, ManifestKey), InputLocation>,
     /// Unknown annotations with Muster's prefix, and the first object that has each.
     unknown: BTreeMap<String, String>,
     /// Fields that a kind does not define, and the first object that has each.
@@ -76,14 +76,14 @@ pub(super) struct Found {
 
 /// Reads all documents into the scenario. Returns second 0, if the objects define it.
 pub(super) fn read(
-    sources: &[&Source<'_>],
+    sources: &[&InputFile<'_>],
     start: Option<Timestamp>,
     scenario: &mut Scenario,
 ) -> Result<Option<Timestamp>, SimulatorError> {
-    let mut found = Found::default();
+    let mut found = ManifestObjects::default();
     for source in sources {
         for (at, document) in serde_norway::Deserializer::from_str(source.text).enumerate() {
-            let place = Place::document(source.file, at + 1);
+            let place = InputLocation::document(source.file, at + 1);
             let value = Value::deserialize(document).map_err(|error| SimulatorError::Form {
                 place: place.clone(),
                 what: format!("it is not YAML: {error}"),
@@ -116,13 +116,13 @@ pub(super) fn read(
 }
 
 /// Maps queues of other schedulers to Muster's, and notes the fields that have no equivalent.
-fn add_foreign(found: &mut Found, scenario: &mut Scenario) -> Result<(), SimulatorError> {
-    let (objects, places): (Vec<Value>, Vec<Place>) =
+fn add_foreign(found: &mut ManifestObjects, scenario: &mut Scenario) -> Result<(), SimulatorError> {
+    let (objects, places): (Vec<Value>, Vec<InputLocation>) =
         std::mem::take(&mut found.foreign).into_iter().unzip();
     let mapped = mapping::queues(&objects).map_err(|error| {
         let mut all = objects.iter().zip(&places);
         let own = all.find(|(object, _)| mapping::name_of(object) == error.object);
-        let first = Place::document("queues", 1);
+        let first = InputLocation::document("queues", 1);
         let place = own.map_or(first, |(_, place)| place.clone());
         let field = format!("{}, {}", error.object, error.error.field());
         SimulatorError::value(place, field, error.error.value(), error.error.valid())
@@ -138,9 +138,9 @@ fn add_foreign(found: &mut Found, scenario: &mut Scenario) -> Result<(), Simulat
 
 fn take(
     mut value: Value,
-    place: &Place,
+    place: &InputLocation,
     scenario: &mut Scenario,
-    found: &mut Found,
+    found: &mut ManifestObjects,
 ) -> Result<(), SimulatorError> {
     if value.is_null() {
         return Ok(());
@@ -178,7 +178,7 @@ fn take(
                 item["kind"] = Value::from(one);
                 item["apiVersion"] = value["apiVersion"].clone();
             }
-            let place = Place {
+            let place = InputLocation {
                 item: u32::try_from(at + 1).ok().and_then(NonZeroU32::new),
                 ..place.clone()
             };
@@ -282,11 +282,11 @@ fn take(
 /// Applies the scheduler's settings, which may be given once.
 fn set(
     value: &Value,
-    place: &Place,
+    place: &InputLocation,
     scenario: &mut Scenario,
-    found: &mut Found,
+    found: &mut ManifestObjects,
 ) -> Result<(), SimulatorError> {
-    let id = (settings::KIND.to_owned(), Key::default());
+    let id = (settings::KIND.to_owned(), ManifestKey::default());
     once(id, "", place, found)?;
     let parse = |text: &str| serde_norway::from_str(text).map_err(settings::ParseError::from);
     let kind = value["kind"].as_str().unwrap_or("volcano-scheduler.conf");
@@ -309,7 +309,12 @@ fn set(
 }
 
 /// Registers an object: each may come once, and its Muster annotations must be readable.
-fn note(kind: &str, value: &Value, place: &Place, found: &mut Found) -> Result<(), SimulatorError> {
+fn note(
+    kind: &str,
+    value: &Value,
+    place: &InputLocation,
+    found: &mut ManifestObjects,
+) -> Result<(), SimulatorError> {
     let text = |field: &str| value["metadata"][field].as_str().unwrap_or_default();
     let name = text("name").to_owned();
     const CLUSTER: [&str; 8] = [
@@ -339,10 +344,10 @@ fn note(kind: &str, value: &Value, place: &Place, found: &mut Found) -> Result<(
 }
 
 fn once(
-    id: (String, Key),
+    id: (String, ManifestKey),
     name: &str,
-    place: &Place,
-    found: &mut Found,
+    place: &InputLocation,
+    found: &mut ManifestObjects,
 ) -> Result<(), SimulatorError> {
     let kind = id.0.clone();
     match found.seen.insert(id, place.clone()) {
@@ -376,8 +381,8 @@ fn with_spec(mut value: Value) -> Value {
 
 fn typed<T: DeserializeOwned + Serialize>(
     value: Value,
-    place: &Place,
-    found: &mut Found,
+    place: &InputLocation,
+    found: &mut ManifestObjects,
 ) -> Result<T, SimulatorError> {
     let name = value["metadata"]["name"]
         .as_str()
@@ -416,7 +421,7 @@ fn typed<T: DeserializeOwned + Serialize>(
 }
 
 /// Refuses quantities that can't be read; later code would count them as zero.
-fn quantities(value: &Value, path: &str, place: &Place) -> Result<(), SimulatorError> {
+fn quantities(value: &Value, path: &str, place: &InputLocation) -> Result<(), SimulatorError> {
     const LISTS: [&str; 10] = [
         "requests",
         "limits",
@@ -472,7 +477,7 @@ fn quantities(value: &Value, path: &str, place: &Place) -> Result<(), SimulatorE
     Ok(())
 }
 
-pub(super) fn key(meta: &ObjectMeta) -> Key {
+pub(super) fn key(meta: &ObjectMeta) -> ManifestKey {
     let namespace = meta
         .namespace
         .clone()

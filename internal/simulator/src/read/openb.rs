@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::Node;
 
-use super::trace::{Gatherer, Line, Trace, gpus_of, meaning, queue_name, ran};
+use super::trace::{Gatherer, Trace, TraceLine, gpus_of, meaning, queue_name, ran};
 use crate::error::SimulatorError;
-use crate::read::table::{Meaning, Table};
-use crate::scenario::Shape;
+use crate::read::table::{ColumnMeaning, InputTable};
+use crate::scenario::PodShape;
 use crate::shape::{self, NodeFigures};
 
 /// openb's pod list.
@@ -16,7 +16,7 @@ pub(crate) fn openb(
     text: &str,
     given: &BTreeMap<String, String>,
 ) -> Result<Trace, SimulatorError> {
-    let table = Table::split(file, text, ',', given)?;
+    let table = InputTable::split(file, text, ',', given)?;
     let column = openb_column;
     let [name, cpu, memory, gpus, milli, created, deleted] = [
         "name",
@@ -51,7 +51,7 @@ pub(crate) fn openb(
             return Err(row.wrong(milli, "thousandths of one GPU, at most 1000"));
         }
         let shared = gpus == 1 && part < 1000;
-        let shape = all.shape(Shape {
+        let shape = all.shape(PodShape {
             cpu_milli: row.count(cpu)?,
             memory_mib: row.count(memory)?,
             gpus: if shared { 0 } else { gpus },
@@ -62,7 +62,7 @@ pub(crate) fn openb(
                 .unwrap_or_default(),
         });
         let number = row.place().number;
-        let line = Line {
+        let line = TraceLine {
             name: all.name(row.text(name), number),
             arrival: row.moment(created)?,
             duration,
@@ -78,7 +78,7 @@ pub(crate) fn openb(
 }
 
 /// A column with exactly this name in openb's lists.
-fn openb_column(name: &'static str) -> Meaning {
+fn openb_column(name: &'static str) -> ColumnMeaning {
     static NAMES: [&str; 10] = [
         "name",
         "cpu_milli",
@@ -98,7 +98,7 @@ fn openb_column(name: &'static str) -> Meaning {
 /// openb's node list.
 pub(crate) fn openb_nodes(file: &str, text: &str) -> Result<Vec<Node>, SimulatorError> {
     let given = BTreeMap::new();
-    let table = Table::split(file, text, ',', &given)?;
+    let table = InputTable::split(file, text, ',', &given)?;
     let (name, cpu) = (
         table.needed(meaning("name", &["sn", "name"]))?,
         table.needed(meaning("cpu_milli", &["cpu_milli"]))?,

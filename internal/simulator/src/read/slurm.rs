@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use super::trace::{
-    GPUS_MAX, Gatherer, Line, PRIORITY, Packing, Trace, meaning, priority_of, queue_name, ran,
+    GPUS_MAX, Gatherer, PRIORITY, Packing, Trace, TraceLine, meaning, priority_of, queue_name, ran,
 };
 use crate::error::SimulatorError;
-use crate::read::table::Table;
+use crate::read::table::InputTable;
 
 /// Slurm's accounting, as `sacct --parsable2` prints it.
 pub(crate) fn sacct(
@@ -15,7 +15,7 @@ pub(crate) fn sacct(
     given: &BTreeMap<String, String>,
     packing: Packing,
 ) -> Result<Trace, SimulatorError> {
-    let table = Table::split(file, text, '|', given)?;
+    let table = InputTable::split(file, text, '|', given)?;
     let id = table.needed(meaning("name", &["JobID", "JobIDRaw"]))?;
     let submit = table.needed(meaning("arrival", &["Submit", "Eligible"]))?;
     let elapsed = table.column(meaning("duration", &["ElapsedRaw", "Elapsed"]))?;
@@ -70,7 +70,7 @@ pub(crate) fn sacct(
         let cores = row
             .given(cpus, |row, column| row.count(column))?
             .unwrap_or(0);
-        let line = Line {
+        let line = TraceLine {
             name: all.name(row.text(id), number),
             arrival: row.moment(submit)?,
             duration,

@@ -1,8 +1,8 @@
 //! The Standard Workload Format.
 
-use super::trace::{GPUS_MAX, Gatherer, Line, Packing, Trace};
-use crate::error::{Place, SimulatorError};
-use crate::read::duration::Moment;
+use super::trace::{GPUS_MAX, Gatherer, Packing, Trace, TraceLine};
+use crate::error::{InputLocation, SimulatorError};
+use crate::read::duration::TraceMoment;
 
 /// The Standard Workload Format: 18 numbers a line, comments behind semicolons.
 pub(crate) fn swf(file: &str, text: &str, packing: Packing) -> Result<Trace, SimulatorError> {
@@ -48,7 +48,7 @@ pub(crate) fn swf(file: &str, text: &str, packing: Packing) -> Result<Trace, Sim
         if line.is_empty() {
             continue;
         }
-        let place = || Place::line(file, number);
+        let place = || InputLocation::line(file, number);
         let words: Vec<&str> = line.split_whitespace().collect();
         if words.len() != FIELDS.len() {
             return Err(SimulatorError::Form {
@@ -78,9 +78,9 @@ pub(crate) fn swf(file: &str, text: &str, packing: Packing) -> Result<Trace, Sim
             all.unrun += 1;
             continue;
         };
-        let line = Line {
+        let line = TraceLine {
             name: all.name(words[0], number),
-            arrival: Moment::Second(arrival),
+            arrival: TraceMoment::Second(arrival),
             duration,
             walltime: field(8)?.filter(|n| *n > 0),
             queue: field(14)?.map(|queue| format!("queue-{queue}")),

@@ -5,19 +5,19 @@
 use std::collections::BTreeMap;
 use std::str::FromStr;
 
-use crate::error::{Place, SimulatorError};
-use crate::read::duration::{self, Moment};
+use crate::error::{InputLocation, SimulatorError};
+use crate::read::duration::{self, TraceMoment};
 use crate::scenario::Seconds;
 
 /// The meaning of a column, and the header words for it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Meaning {
+pub(crate) struct ColumnMeaning {
     pub(crate) name: &'static str,
     pub(crate) accepted: &'static [&'static str],
 }
 
 /// A table.
-pub(crate) struct Table<'a> {
+pub(crate) struct InputTable<'a> {
     file: &'a str,
     header: Vec<String>,
     lines: Vec<(usize, Vec<String>)>,
@@ -26,25 +26,25 @@ pub(crate) struct Table<'a> {
 
 /// One record.
 #[derive(Clone, Copy)]
-pub(crate) struct Row<'a> {
-    table: &'a Table<'a>,
+pub(crate) struct TableRecord<'a> {
+    table: &'a InputTable<'a>,
     number: usize,
     values: &'a [String],
 }
 
 /// A column that was found.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Column {
+pub(crate) struct FoundColumn {
     at: usize,
 }
 
 /// No column is chosen by the user.
 static NONE_GIVEN: BTreeMap<String, String> = BTreeMap::new();
 
-impl<'a> Table<'a> {
+impl<'a> InputTable<'a> {
     /// Splits a text with commas, whose columns have fixed names.
-    pub(crate) fn of_commas(file: &'a str, text: &str) -> Result<Table<'a>, SimulatorError> {
-        Table::split(file, text, ',', &NONE_GIVEN)
+    pub(crate) fn of_commas(file: &'a str, text: &str) -> Result<InputTable<'a>, SimulatorError> {
+        InputTable::split(file, text, ',', &NONE_GIVEN)
     }
 
     /// Splits a text. `given` maps meanings to the columns that the user chose.
@@ -53,7 +53,7 @@ impl<'a> Table<'a> {
         text: &str,
         separator: char,
         given: &'a BTreeMap<String, String>,
-    ) -> Result<Table<'a>, SimulatorError> {
+    ) -> Result<InputTable<'a>, SimulatorError> {
         let mut numbered = text
             .lines()
             .enumerate()
@@ -70,7 +70,7 @@ impl<'a> Table<'a> {
             .collect();
         let mut lines = Vec::new();
         for (number, line) in numbered.filter(|(_, line)| !line.trim().is_empty()) {
-            let place = || Place::line(file, number);
+            let place = || InputLocation::line(file, number);
             let mut values = split_line(line, separator).ok_or_else(|| SimulatorError::Form {
                 place: place(),
                 what: "a quoted value has no closing quote".to_owned(),
@@ -93,7 +93,7 @@ impl<'a> Table<'a> {
             }
             lines.push((number, values));
         }
-        Ok(Table {
+        Ok(InputTable {
             file,
             header,
             lines,
@@ -101,8 +101,8 @@ impl<'a> Table<'a> {
         })
     }
 
-    pub(crate) fn rows(&'a self) -> impl Iterator<Item = Row<'a>> {
-        self.lines.iter().map(|(number, values)| Row {
+    pub(crate) fn rows(&'a self) -> impl Iterator<Item = TableRecord<'a>> {
+        self.lines.iter().map(|(number, values)| TableRecord {
             table: self,
             number: *number,
             values,
@@ -110,7 +110,10 @@ impl<'a> Table<'a> {
     }
 
     /// The column with this meaning, if there is one.
-    pub(crate) fn column(&self, meaning: Meaning) -> Result<Option<Column>, SimulatorError> {
+    pub(crate) fn column(
+        &self,
+        meaning: ColumnMeaning,
+    ) -> Result<Option<FoundColumn>, SimulatorError> {
         let find = |word: &str| {
             self.header
                 .iter()
@@ -118,7 +121,7 @@ impl<'a> Table<'a> {
         };
         if let Some(name) = self.given.get(meaning.name) {
             return match find(name) {
-                Some(at) => Ok(Some(Column { at })),
+                Some(at) => Ok(Some(FoundColumn { at })),
                 None => {
                     let columns = self.header.join(", ");
                     let valid = format!("one of the columns of {}: {columns}", self.file);
@@ -131,17 +134,17 @@ impl<'a> Table<'a> {
             .accepted
             .iter()
             .find_map(|word| find(word))
-            .map(|at| Column { at }))
+            .map(|at| FoundColumn { at }))
     }
 
     /// All columns with their names, in the order of the header.
-    pub(crate) fn columns(&self) -> impl Iterator<Item = (&str, Column)> {
+    pub(crate) fn columns(&self) -> impl Iterator<Item = (&str, FoundColumn)> {
         let names = self.header.iter().enumerate();
-        names.map(|(at, name)| (name.as_str(), Column { at }))
+        names.map(|(at, name)| (name.as_str(), FoundColumn { at }))
     }
 
     /// The column of this name, which must exist.
-    pub(crate) fn named(&self, name: &str) -> Result<Column, SimulatorError> {
+    pub(crate) fn named(&self, name: &str) -> Result<FoundColumn, SimulatorError> {
         let found = self.columns().find(|(known, _)| *known == name);
         found
             .map(|(_, column)| column)
@@ -154,7 +157,7 @@ impl<'a> Table<'a> {
     }
 
     /// The column with this meaning, which must exist.
-    pub(crate) fn needed(&self, meaning: Meaning) -> Result<Column, SimulatorError> {
+    pub(crate) fn needed(&self, meaning: ColumnMeaning) -> Result<FoundColumn, SimulatorError> {
         self.column(meaning)?.ok_or_else(|| SimulatorError::Column {
             file: self.file.to_owned(),
             meaning: meaning.name.to_owned(),
@@ -164,12 +167,12 @@ impl<'a> Table<'a> {
     }
 }
 
-impl<'a> Row<'a> {
-    pub(crate) fn text(&self, column: Column) -> &'a str {
+impl<'a> TableRecord<'a> {
+    pub(crate) fn text(&self, column: FoundColumn) -> &'a str {
         self.values[column.at].trim()
     }
 
-    pub(crate) fn maybe(&self, column: Option<Column>) -> Option<&'a str> {
+    pub(crate) fn maybe(&self, column: Option<FoundColumn>) -> Option<&'a str> {
         column
             .map(|column| self.text(column))
             .filter(|text| !absent(text))
@@ -178,8 +181,8 @@ impl<'a> Row<'a> {
     /// Parses the value of a column, if both the column and the value are present.
     pub(crate) fn given<T>(
         self,
-        column: Option<Column>,
-        read: impl FnOnce(Self, Column) -> Result<T, SimulatorError>,
+        column: Option<FoundColumn>,
+        read: impl FnOnce(Self, FoundColumn) -> Result<T, SimulatorError>,
     ) -> Result<Option<T>, SimulatorError> {
         column
             .filter(|_| self.maybe(column).is_some())
@@ -187,17 +190,17 @@ impl<'a> Row<'a> {
             .transpose()
     }
 
-    pub(crate) fn wrong(&self, column: Column, valid: &str) -> SimulatorError {
+    pub(crate) fn wrong(&self, column: FoundColumn, valid: &str) -> SimulatorError {
         let field = &self.table.header[column.at];
         SimulatorError::value(self.place(), field, self.text(column), valid)
     }
 
-    pub(crate) fn place(&self) -> Place {
-        Place::line(self.table.file, self.number)
+    pub(crate) fn place(&self) -> InputLocation {
+        InputLocation::line(self.table.file, self.number)
     }
 
     /// A whole number that is not negative; `12.0` counts as one.
-    pub(crate) fn count(&self, column: Column) -> Result<i64, SimulatorError> {
+    pub(crate) fn count(&self, column: FoundColumn) -> Result<i64, SimulatorError> {
         let text = self.text(column);
         let whole = text.parse::<i64>().ok().or_else(|| {
             let number = text.parse::<f64>().ok()?;
@@ -209,16 +212,16 @@ impl<'a> Row<'a> {
     }
 
     /// A number of the caller's type.
-    pub(crate) fn number<T: FromStr>(&self, column: Column) -> Result<T, SimulatorError> {
+    pub(crate) fn number<T: FromStr>(&self, column: FoundColumn) -> Result<T, SimulatorError> {
         let parsed = self.text(column).parse();
         parsed.map_err(|_| self.wrong(column, "write a number"))
     }
 
-    pub(crate) fn span(&self, column: Column) -> Result<Seconds, SimulatorError> {
+    pub(crate) fn span(&self, column: FoundColumn) -> Result<Seconds, SimulatorError> {
         duration::seconds(self.text(column)).map_err(|()| self.wrong(column, duration::SPAN))
     }
 
-    pub(crate) fn moment(&self, column: Column) -> Result<Moment, SimulatorError> {
+    pub(crate) fn moment(&self, column: FoundColumn) -> Result<TraceMoment, SimulatorError> {
         duration::moment(self.text(column)).map_err(|()| self.wrong(column, duration::MOMENT))
     }
 }

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use crate::error::SimulatorError;
-use crate::read::duration::{self, Moment};
-use crate::read::table::{Column, Meaning, Row, Table};
-use crate::scenario::{Job, Seconds, Shape, Work};
+use crate::read::duration::{self, TraceMoment};
+use crate::read::table::{ColumnMeaning, FoundColumn, InputTable, TableRecord};
+use crate::scenario::{Job, JobWork, PodShape, Seconds};
 
 /// The namespace of a trace's jobs.
 const NAMESPACE: &str = "default";
@@ -35,28 +35,28 @@ pub(crate) struct Packing {
 }
 
 /// One line before it becomes a job.
-pub(super) struct Line {
+pub(super) struct TraceLine {
     pub(super) name: String,
-    pub(super) arrival: Moment,
+    pub(super) arrival: TraceMoment,
     pub(super) duration: Seconds,
     pub(super) walltime: Option<Seconds>,
     pub(super) queue: Option<String>,
     pub(super) user: Option<String>,
     pub(super) priority: i32,
-    pub(super) shapes: Vec<(Arc<Shape>, u32)>,
+    pub(super) shapes: Vec<(Arc<PodShape>, u32)>,
 }
 
 /// Gathers lines.
 #[derive(Default)]
 pub(super) struct Gatherer {
-    pub(super) lines: Vec<Line>,
-    shapes: BTreeMap<Shape, Arc<Shape>>,
+    pub(super) lines: Vec<TraceLine>,
+    shapes: BTreeMap<PodShape, Arc<PodShape>>,
     pub(super) unrun: usize,
     names: BTreeSet<String>,
 }
 
 impl Gatherer {
-    pub(super) fn shape(&mut self, shape: Shape) -> Arc<Shape> {
+    pub(super) fn shape(&mut self, shape: PodShape) -> Arc<PodShape> {
         self.shapes
             .entry(shape.clone())
             .or_insert_with(|| Arc::new(shape))
@@ -69,9 +69,9 @@ impl Gatherer {
         gpus: i64,
         cpus: i64,
         packing: Packing,
-    ) -> Vec<(Arc<Shape>, u32)> {
+    ) -> Vec<(Arc<PodShape>, u32)> {
         let most = packing.gpus_per_node.max(1);
-        let of = |gpus: i64, cpus: i64| Shape {
+        let of = |gpus: i64, cpus: i64| PodShape {
             // If the trace states no CPUs or memory, requests that are too small to constrain
             // placement.
             cpu_milli: if cpus > 0 {
@@ -81,7 +81,7 @@ impl Gatherer {
             },
             memory_mib: gpus.max(1) * 4096,
             gpus,
-            ..Shape::default()
+            ..PodShape::default()
         };
         if gpus <= most {
             return vec![(self.shape(of(gpus, cpus)), 1)];
@@ -133,7 +133,7 @@ impl Gatherer {
         let times = self
             .lines
             .iter()
-            .filter(|line| matches!(line.arrival, Moment::Time(_)))
+            .filter(|line| matches!(line.arrival, TraceMoment::Time(_)))
             .count();
         if times > 0 && times < self.lines.len() {
             return Err(SimulatorError::Nothing(format!(
@@ -154,7 +154,7 @@ impl Gatherer {
             duration: Some(line.duration),
             walltime: line.walltime,
             elapsed: 0,
-            work: Work::Shaped(line.shapes),
+            work: JobWork::Shaped(line.shapes),
         });
         let mut notes = Vec::new();
         if self.unrun > 0 {
@@ -172,15 +172,18 @@ impl Gatherer {
     }
 }
 
-pub(super) const fn meaning(name: &'static str, accepted: &'static [&'static str]) -> Meaning {
-    Meaning { name, accepted }
+pub(super) const fn meaning(
+    name: &'static str,
+    accepted: &'static [&'static str],
+) -> ColumnMeaning {
+    ColumnMeaning { name, accepted }
 }
 
-const NAME: Meaning = meaning(
+const NAME: ColumnMeaning = meaning(
     "name",
     &["job_id", "jobid", "id", "name", "job_name", "job"],
 );
-const ARRIVAL: Meaning = meaning(
+const ARRIVAL: ColumnMeaning = meaning(
     "arrival",
     &[
         "arrival",
@@ -192,16 +195,16 @@ const ARRIVAL: Meaning = meaning(
         "submit",
     ],
 );
-const DURATION: Meaning = meaning(
+const DURATION: ColumnMeaning = meaning(
     "duration",
     &["duration", "run_time", "runtime", "job_duration", "elapsed"],
 );
-const START: Meaning = meaning("start", &["start_time", "scheduled_time", "start"]);
-const END: Meaning = meaning(
+const START: ColumnMeaning = meaning("start", &["start_time", "scheduled_time", "start"]);
+const END: ColumnMeaning = meaning(
     "end",
     &["end_time", "deletion_time", "finished_time", "end"],
 );
-const GPUS: Meaning = meaning(
+const GPUS: ColumnMeaning = meaning(
     "gpus",
     &[
         "gpus",
@@ -213,24 +216,24 @@ const GPUS: Meaning = meaning(
         "gpu",
     ],
 );
-const CPUS: Meaning = meaning(
+const CPUS: ColumnMeaning = meaning(
     "cpus",
     &["cpus", "num_cpus", "num_cpu", "cpu_num", "ncpus", "cpu"],
 );
-const QUEUE: Meaning = meaning("queue", &["queue", "vc", "virtual_cluster", "partition"]);
-const USER: Meaning = meaning("user", &["user", "user_name", "username"]);
-const WALLTIME: Meaning = meaning(
+const QUEUE: ColumnMeaning = meaning("queue", &["queue", "vc", "virtual_cluster", "partition"]);
+const USER: ColumnMeaning = meaning("user", &["user", "user_name", "username"]);
+const WALLTIME: ColumnMeaning = meaning(
     "walltime",
     &["walltime", "timelimit", "time_limit", "requested_time"],
 );
-pub(super) const PRIORITY: Meaning = meaning("priority", &["priority"]);
+pub(super) const PRIORITY: ColumnMeaning = meaning("priority", &["priority"]);
 
 /// The start and duration of a line's work; none if it never ran.
 pub(super) fn ran(
-    row: Row<'_>,
-    duration: Option<Column>,
-    start: Option<Column>,
-    end: Option<Column>,
+    row: TableRecord<'_>,
+    duration: Option<FoundColumn>,
+    start: Option<FoundColumn>,
+    end: Option<FoundColumn>,
 ) -> Result<Option<Seconds>, SimulatorError> {
     if let Some(column) = duration {
         return row
@@ -263,7 +266,7 @@ pub(crate) fn philly(
     } else {
         ','
     };
-    let table = Table::split(file, text, separator, given)?;
+    let table = InputTable::split(file, text, separator, given)?;
     let (arrival, gpus) = (table.needed(ARRIVAL)?, table.needed(GPUS)?);
     let (duration, start, end) = (
         table.column(DURATION)?,
@@ -288,7 +291,7 @@ pub(crate) fn philly(
             .given(cpus, |row, column| row.count(column))?
             .unwrap_or(0);
         let number = row.place().number;
-        let line = Line {
+        let line = TraceLine {
             name: all.name(row.maybe(name).unwrap_or_default(), number),
             arrival: row.moment(arrival)?,
             duration,
@@ -303,7 +306,7 @@ pub(crate) fn philly(
     all.finish(file)
 }
 
-pub(super) fn gpus_of(row: Row<'_>, column: Column) -> Result<i64, SimulatorError> {
+pub(super) fn gpus_of(row: TableRecord<'_>, column: FoundColumn) -> Result<i64, SimulatorError> {
     let gpus = if row.maybe(Some(column)).is_none() {
         0
     } else {
@@ -315,7 +318,10 @@ pub(super) fn gpus_of(row: Row<'_>, column: Column) -> Result<i64, SimulatorErro
     Ok(gpus)
 }
 
-pub(super) fn priority_of(row: Row<'_>, column: Column) -> Result<i32, SimulatorError> {
+pub(super) fn priority_of(
+    row: TableRecord<'_>,
+    column: FoundColumn,
+) -> Result<i32, SimulatorError> {
     let number = row
         .text(column)
         .parse::<f64>()
@@ -347,6 +353,6 @@ pub(super) fn queue_name(text: &str) -> String {
 }
 
 /// Parses a moment in an annotation: seconds, a span, or a time.
-pub(crate) fn arrival(text: &str) -> Result<Moment, ()> {
-    duration::moment(text).or_else(|()| duration::seconds(text).map(Moment::Second))
+pub(crate) fn arrival(text: &str) -> Result<TraceMoment, ()> {
+    duration::moment(text).or_else(|()| duration::seconds(text).map(TraceMoment::Second))
 }

@@ -6,13 +6,13 @@ use resources::field_error::FieldError;
 use serde_json::Value;
 
 /// A field, its parent object or list (any if empty), and its accepted values.
-type Choice = (&'static str, &'static str, &'static [&'static str]);
+type FieldValues = (&'static str, &'static str, &'static [&'static str]);
 
 const EFFECTS: &[&str] = &["NoSchedule", "PreferNoSchedule", "NoExecute"];
 const OPERATORS: &[&str] = &["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"];
 const HONOUR: &[&str] = &["Honor", "Ignore"];
 
-const CHOICES: [Choice; 13] = [
+const CHOICES: [FieldValues; 13] = [
     ("effect", "taints", EFFECTS),
     ("effect", "tolerations", EFFECTS),
     ("operator", "tolerations", &["Exists", "Equal", "Lt", "Gt"]),

@@ -9,19 +9,19 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use resources::kinds::{PodGroup, PodGroupSpec};
 use resources::names::{ARRIVAL, DURATION, GROUP_NAME, USER, WALLTIME};
 
-use super::duration::{self, Moment};
-use super::objects::{Found, Key, key};
+use super::duration::{self, TraceMoment};
+use super::objects::{ManifestKey, ManifestObjects, key};
 use super::trace;
-use crate::error::{Place, SimulatorError};
-use crate::scenario::{Job, Scenario, Seconds, Work};
+use crate::error::{InputLocation, SimulatorError};
+use crate::scenario::{Job, JobWork, Scenario, Seconds};
 
 /// A gang's pods, when they come and go, and the job that owns them.
-type Members = (Vec<Pod>, Times, Option<(String, Key)>);
+type GangMembers = (Vec<Pod>, AnnotationTimes, Option<(String, ManifestKey)>);
 
 /// The times in an object's annotations.
 #[derive(Clone, Copy, Default)]
-struct Times {
-    arrival: Option<Moment>,
+struct AnnotationTimes {
+    arrival: Option<TraceMoment>,
     duration: Option<Seconds>,
     walltime: Option<Seconds>,
 }
@@ -30,8 +30,8 @@ pub(super) fn annotation<'a>(meta: &'a ObjectMeta, name: &str) -> Option<&'a Str
     meta.annotations.as_ref().and_then(|map| map.get(name))
 }
 
-impl Times {
-    fn read(meta: &ObjectMeta, place: &Place) -> Result<Times, SimulatorError> {
+impl AnnotationTimes {
+    fn read(meta: &ObjectMeta, place: &InputLocation) -> Result<AnnotationTimes, SimulatorError> {
         let wrong = |name: &str, valid: &str| {
             let whose = meta.name.as_deref().unwrap_or_default();
             let field = format!("metadata.annotations[{name}] of {whose}");
@@ -46,15 +46,15 @@ impl Times {
         let arrival = annotation(meta, ARRIVAL)
             .map(|text| trace::arrival(text).map_err(|()| wrong(ARRIVAL, duration::MOMENT)))
             .transpose()?;
-        Ok(Times {
+        Ok(AnnotationTimes {
             arrival,
             duration: span(DURATION)?,
             walltime: span(WALLTIME)?,
         })
     }
 
-    fn or(self, other: Times) -> Times {
-        Times {
+    fn or(self, other: AnnotationTimes) -> AnnotationTimes {
+        AnnotationTimes {
             arrival: self.arrival.or(other.arrival),
             duration: self.duration.or(other.duration),
             walltime: self.walltime.or(other.walltime),
@@ -69,7 +69,7 @@ fn user(meta: &ObjectMeta) -> Option<String> {
 }
 
 /// The job in the input that created this object, so that it is not created a second time.
-fn owner(meta: &ObjectMeta) -> Option<(String, Key)> {
+fn owner(meta: &ObjectMeta) -> Option<(String, ManifestKey)> {
     let owners = meta.owner_references.iter().flatten();
     let owner = owners
         .into_iter()
@@ -86,36 +86,36 @@ fn ended(pod: &Pod) -> bool {
 }
 
 /// A job whose times are not yet relative to second 0.
-struct Draft {
+struct JobDraft {
     job: Job,
-    arrival: Option<Moment>,
+    arrival: Option<TraceMoment>,
     /// When it began to run.
     since: Option<Timestamp>,
 }
 
 /// Assembles the objects to work. Returns second 0, if the objects define it.
 pub(super) fn assemble(
-    found: Found,
+    found: ManifestObjects,
     start: Option<Timestamp>,
     scenario: &mut Scenario,
 ) -> Result<Option<Timestamp>, SimulatorError> {
-    let mut owners: BTreeMap<(String, Key), Times> = BTreeMap::new();
+    let mut owners: BTreeMap<(String, ManifestKey), AnnotationTimes> = BTreeMap::new();
     for (job, place) in &found.training {
         owners.insert(
             ("PyTorchJob".to_owned(), key(&job.metadata)),
-            Times::read(&job.metadata, place)?,
+            AnnotationTimes::read(&job.metadata, place)?,
         );
     }
     for (job, place) in &found.batch {
         owners.insert(
             ("Job".to_owned(), key(&job.metadata)),
-            Times::read(&job.metadata, place)?,
+            AnnotationTimes::read(&job.metadata, place)?,
         );
     }
     let mut latest: Option<Timestamp> = None;
-    let mut made: BTreeSet<(String, Key)> = BTreeSet::new();
-    let mut gangs: BTreeMap<Key, Members> = BTreeMap::new();
-    let mut drafts: Vec<Draft> = Vec::new();
+    let mut made: BTreeSet<(String, ManifestKey)> = BTreeSet::new();
+    let mut gangs: BTreeMap<ManifestKey, GangMembers> = BTreeMap::new();
+    let mut drafts: Vec<JobDraft> = Vec::new();
     let (mut over, mut deleted) = (0, 0);
     for (pod, place) in found.pods {
         let created = pod.metadata.creation_timestamp.as_ref().map(|time| time.0);
@@ -139,7 +139,7 @@ pub(super) fn assemble(
             deleted += 1;
             continue;
         }
-        let times = Times::read(&pod.metadata, &place)?;
+        let times = AnnotationTimes::read(&pod.metadata, &place)?;
         if let Some(group) = annotation(&pod.metadata, GROUP_NAME).filter(|group| !group.is_empty())
         {
             let key = (key(&pod.metadata).0, group.clone());
@@ -157,7 +157,7 @@ pub(super) fn assemble(
     }
     let mut groups = found.groups;
     for (key, (pods, times, owned)) in gangs {
-        let from_owner = |owned: Option<(String, Key)>| {
+        let from_owner = |owned: Option<(String, ManifestKey)>| {
             owned
                 .and_then(|owner| owners.get(&owner))
                 .copied()
@@ -165,7 +165,7 @@ pub(super) fn assemble(
         };
         match groups.remove(&key) {
             Some((group, place)) => {
-                let own = Times::read(&group.metadata, &place)?;
+                let own = AnnotationTimes::read(&group.metadata, &place)?;
                 let owned = owned.or_else(|| owner(&group.metadata));
                 drafts.push(draft(
                     Some(group),
@@ -192,7 +192,7 @@ pub(super) fn assemble(
             }
         }
     }
-    let jobs_named: BTreeSet<Key> = found
+    let jobs_named: BTreeSet<ManifestKey> = found
         .training
         .iter()
         .map(|(job, _)| key(&job.metadata))
@@ -202,19 +202,19 @@ pub(super) fn assemble(
         let done = group.status.as_ref().and_then(|status| status.phase)
             == Some(resources::kinds::PodGroupPhase::Completed);
         if !done && !jobs_named.contains(&name) && owner(&group.metadata).is_none() {
-            let times = Times::read(&group.metadata, &place)?;
+            let times = AnnotationTimes::read(&group.metadata, &place)?;
             drafts.push(draft(Some(group), Vec::new(), times));
         }
     }
     for (job, place) in found.training {
         let id = ("PyTorchJob".to_owned(), key(&job.metadata));
         if !made.contains(&id) && !workloads::pytorch::is_finished(&job) {
-            let mut times = Times::read(&job.metadata, &place)?;
+            let mut times = AnnotationTimes::read(&job.metadata, &place)?;
             times.walltime = times
                 .walltime
                 .or(job.spec.run_policy.active_deadline_seconds);
             let meta = job.metadata.clone();
-            drafts.push(of_job(&meta, times, Work::PyTorch(Box::new(job))));
+            drafts.push(of_job(&meta, times, JobWork::PyTorch(Box::new(job))));
         }
     }
     for (job, place) in found.batch {
@@ -224,19 +224,19 @@ pub(super) fn assemble(
             .as_ref()
             .is_some_and(|status| status.completion_time.is_some());
         if !made.contains(&id) && !finished {
-            let mut times = Times::read(&job.metadata, &place)?;
+            let mut times = AnnotationTimes::read(&job.metadata, &place)?;
             let spec = job.spec.as_ref();
             if let Some(template) = spec.and_then(|spec| spec.template.metadata.as_ref()) {
-                times = times.or(Times {
+                times = times.or(AnnotationTimes {
                     arrival: None,
-                    ..Times::read(template, &place)?
+                    ..AnnotationTimes::read(template, &place)?
                 });
             }
             times.walltime = times
                 .walltime
                 .or(spec.and_then(|spec| spec.active_deadline_seconds));
             let meta = job.metadata.clone();
-            drafts.push(of_job(&meta, times, Work::Batch(Box::new(job))));
+            drafts.push(of_job(&meta, times, JobWork::Batch(Box::new(job))));
         }
     }
     if over > 0 {
@@ -252,7 +252,7 @@ pub(super) fn assemble(
     Ok(settle(drafts, start, latest, scenario))
 }
 
-fn draft(group: Option<PodGroup>, pods: Vec<Pod>, times: Times) -> Draft {
+fn draft(group: Option<PodGroup>, pods: Vec<Pod>, times: AnnotationTimes) -> JobDraft {
     let meta = group
         .as_ref()
         .map(|group| &group.metadata)
@@ -268,8 +268,8 @@ fn draft(group: Option<PodGroup>, pods: Vec<Pod>, times: Times) -> Draft {
         .filter_map(|pod| pod.status.as_ref()?.start_time.as_ref())
         .map(|time| time.0)
         .max();
-    let work = Work::Pods(group.map(Box::new), pods);
-    Draft {
+    let work = JobWork::Pods(group.map(Box::new), pods);
+    JobDraft {
         job: Job {
             user,
             ..of_job(&meta, times, work).job
@@ -279,7 +279,7 @@ fn draft(group: Option<PodGroup>, pods: Vec<Pod>, times: Times) -> Draft {
     }
 }
 
-fn of_job(meta: &ObjectMeta, times: Times, work: Work) -> Draft {
+fn of_job(meta: &ObjectMeta, times: AnnotationTimes, work: JobWork) -> JobDraft {
     let (namespace, name) = key(meta);
     let job = Job {
         namespace,
@@ -290,7 +290,7 @@ fn of_job(meta: &ObjectMeta, times: Times, work: Work) -> Draft {
         work,
         ..Job::default()
     };
-    Draft {
+    JobDraft {
         job,
         arrival: times.arrival,
         since: None,
@@ -300,13 +300,13 @@ fn of_job(meta: &ObjectMeta, times: Times, work: Work) -> Draft {
 /// Sets arrivals relative to second 0: the first arrival that is a time, else the last event in the
 /// objects' cluster.
 fn settle(
-    drafts: Vec<Draft>,
+    drafts: Vec<JobDraft>,
     start: Option<Timestamp>,
     latest: Option<Timestamp>,
     scenario: &mut Scenario,
 ) -> Option<Timestamp> {
     let times = drafts.iter().filter_map(|draft| match draft.arrival {
-        Some(Moment::Time(time)) => Some(time),
+        Some(TraceMoment::Time(time)) => Some(time),
         _ => None,
     });
     let said = start.or_else(|| times.min()).or(latest);
@@ -314,8 +314,8 @@ fn settle(
     for draft in drafts {
         let mut job = draft.job;
         job.arrival = match draft.arrival {
-            Some(Moment::Time(time)) => (time.as_second() - zero.as_second()).max(0),
-            Some(Moment::Second(second)) => second.max(0),
+            Some(TraceMoment::Time(time)) => (time.as_second() - zero.as_second()).max(0),
+            Some(TraceMoment::Second(second)) => second.max(0),
             None => 0,
         };
         job.elapsed = draft

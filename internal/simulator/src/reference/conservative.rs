@@ -2,10 +2,10 @@
 //! would delay the date of one before it. As in Slurm's backfill, the timeline has a horizon and,
 //! for many gangs, a coarse resolution, and the number of dates is limited.
 
-use crate::engine::gang::{GangIx, NodeIx};
-use crate::engine::planner::Decided;
-use crate::reference::Reference;
-use crate::reference::free::{Free, Need};
+use crate::engine::gang::{GangIx, NodeIndex};
+use crate::engine::planner::PlanDecisions;
+use crate::reference::ReferenceScheduler;
+use crate::reference::free::{Free, PodNeed};
 use crate::scenario::Seconds;
 
 /// The resolution in seconds with many gangs: Slurm's `bf_resolution`, wider as its manual advises
@@ -19,10 +19,10 @@ const WINDOW: Seconds = 86_400;
 const DEPTH: usize = 100;
 
 /// The free resources from a second until the next entry's.
-type Moment = (Seconds, Free);
+type ResourceStep = (Seconds, Free);
 
-impl Reference {
-    pub(super) fn backfill_conservatively(&mut self, now: Seconds, decided: &mut Decided) {
+impl ReferenceScheduler {
+    pub(super) fn backfill_conservatively(&mut self, now: Seconds, decided: &mut PlanDecisions) {
         if self.line.is_empty() {
             return;
         }
@@ -57,7 +57,7 @@ impl Reference {
     }
 
     /// The timeline of free resources, by the expected ends of running gangs.
-    fn times(&self, now: Seconds, step: Seconds) -> Vec<Moment> {
+    fn times(&self, now: Seconds, step: Seconds) -> Vec<ResourceStep> {
         let mut times = vec![(now, self.free.clone())];
         for (end, gang) in &self.ends {
             // A gang past its expected end may end at any moment.
@@ -86,7 +86,7 @@ fn round_up(seconds: Seconds, step: Seconds) -> Seconds {
 }
 
 /// Splits the timeline at this second, unless that is before the first entry or has one already.
-fn split(times: &mut Vec<Moment>, at: Seconds) {
+fn split(times: &mut Vec<ResourceStep>, at: Seconds) {
     let place = times.partition_point(|(second, _)| *second < at);
     if place > 0 && times.get(place).is_none_or(|(second, _)| *second > at) {
         let free = times[place - 1].1.clone();
@@ -95,7 +95,11 @@ fn split(times: &mut Vec<Moment>, at: Seconds) {
 }
 
 /// The first entry from which these fit for this duration, and the nodes.
-fn date(times: &[Moment], needs: &[Need], seconds: Seconds) -> Option<(usize, Vec<NodeIx>)> {
+fn date(
+    times: &[ResourceStep],
+    needs: &[PodNeed],
+    seconds: Seconds,
+) -> Option<(usize, Vec<NodeIndex>)> {
     'next: for (from, (start, free)) in times.iter().enumerate() {
         let end = start.saturating_add(seconds.max(1));
         let mut least = free.clone();

@@ -3,13 +3,13 @@
 //! reserved resources free.
 
 use crate::engine::gang::GangIx;
-use crate::engine::planner::Decided;
+use crate::engine::planner::PlanDecisions;
 use crate::reference::free::Free;
-use crate::reference::{BACKFILL_DEPTH, Reference};
+use crate::reference::{BACKFILL_DEPTH, ReferenceScheduler};
 use crate::scenario::Seconds;
 
-impl Reference {
-    pub(super) fn backfill_easily(&mut self, now: Seconds, decided: &mut Decided) {
+impl ReferenceScheduler {
+    pub(super) fn backfill_easily(&mut self, now: Seconds, decided: &mut PlanDecisions) {
         let Some(head) = self.first() else { return };
         // The resources beside the head's reservation at its date; none if the head can never
         // start.

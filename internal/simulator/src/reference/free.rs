@@ -3,17 +3,17 @@
 
 use std::rc::Rc;
 
-use crate::engine::gang::{Ask, Host, NodeIx};
+use crate::engine::gang::{Host, NodeIndex, PodRequests};
 
 /// The requests of one pod: cores (thousandths), MiB, GPUs, and the GPU models it accepts.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Need {
+pub(crate) struct PodNeed {
     amounts: [i64; 3],
     /// Accepted models, by index among all models; none if any is accepted.
     models: Option<Rc<[u16]>>,
 }
 
-impl Need {
+impl PodNeed {
     pub(crate) fn gpus(&self) -> i64 {
         self.amounts[2]
     }
@@ -58,7 +58,7 @@ impl Free {
         free
     }
 
-    pub(crate) fn need(&self, ask: &Ask) -> Need {
+    pub(crate) fn need(&self, ask: &PodRequests) -> PodNeed {
         let wanted = || {
             let known = ask
                 .models
@@ -66,13 +66,13 @@ impl Free {
                 .filter_map(|name| self.names.binary_search(name).ok());
             known.map(|at| at as u16).collect()
         };
-        Need {
+        PodNeed {
             amounts: [ask.cpu_milli, ask.memory_mib, ask.gpus],
             models: (!ask.models.is_empty()).then(wanted),
         }
     }
 
-    fn file(&mut self, at: NodeIx, gpus: i64, there: bool) {
+    fn file(&mut self, at: NodeIndex, gpus: i64, there: bool) {
         // A node that existing pods overcommit has negative free GPUs and is indexed under zero.
         let bucket = gpus.clamp(0, self.buckets.len() as i64 - 1) as usize;
         let bit = 1_u64 << (at % 64);
@@ -84,7 +84,7 @@ impl Free {
         }
     }
 
-    fn change(&mut self, at: NodeIx, need: &Need, sign: i64) {
+    fn change(&mut self, at: NodeIndex, need: &PodNeed, sign: i64) {
         let old = self.rooms[at][2];
         for (room, amount) in self.rooms[at].iter_mut().zip(need.amounts) {
             *room += sign * amount;
@@ -97,15 +97,15 @@ impl Free {
         }
     }
 
-    pub(crate) fn take(&mut self, at: NodeIx, need: &Need) {
+    pub(crate) fn take(&mut self, at: NodeIndex, need: &PodNeed) {
         self.change(at, need, -1);
     }
 
-    pub(crate) fn give_back(&mut self, at: NodeIx, need: &Need) {
+    pub(crate) fn give_back(&mut self, at: NodeIndex, need: &PodNeed) {
         self.change(at, need, 1);
     }
 
-    fn holds(&self, at: NodeIx, need: &Need) -> bool {
+    fn holds(&self, at: NodeIndex, need: &PodNeed) -> bool {
         let fits = self.rooms[at]
             .iter()
             .zip(need.amounts)
@@ -116,7 +116,7 @@ impl Free {
             .is_none_or(|models| models.contains(&self.models[at]))
     }
 
-    fn choose(&self, need: &Need) -> Option<NodeIx> {
+    fn choose(&self, need: &PodNeed) -> Option<NodeIndex> {
         let from = usize::try_from(need.gpus()).unwrap_or(0);
         for bucket in self.buckets.get(from..)? {
             for (word_at, word) in bucket.iter().enumerate() {
@@ -134,8 +134,8 @@ impl Free {
     }
 
     /// Places all pods, or none of them. Returns their nodes, in the same order.
-    pub(crate) fn place(&mut self, needs: &[Need]) -> Option<Vec<NodeIx>> {
-        let asked: i64 = needs.iter().map(Need::gpus).sum();
+    pub(crate) fn place(&mut self, needs: &[PodNeed]) -> Option<Vec<NodeIndex>> {
+        let asked: i64 = needs.iter().map(PodNeed::gpus).sum();
         if asked > self.gpus {
             return None;
         }
@@ -175,7 +175,7 @@ impl Free {
     }
 
     /// Limits one node's free resources to at most this.
-    pub(crate) fn lower(&mut self, at: NodeIx, most: &[i64; 3]) {
+    pub(crate) fn lower(&mut self, at: NodeIndex, most: &[i64; 3]) {
         let old = self.rooms[at][2];
         for (own, other) in self.rooms[at].iter_mut().zip(most) {
             *own = (*own).min(*other);
@@ -188,7 +188,7 @@ impl Free {
         }
     }
 
-    pub(crate) fn room(&self, at: NodeIx) -> [i64; 3] {
+    pub(crate) fn room(&self, at: NodeIndex) -> [i64; 3] {
         self.rooms[at]
     }
 }

@@ -11,10 +11,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use resources::devices::ChosenDevices;
 use resources::names::NVIDIA_GPU;
 
-use crate::engine::gang::{Gang, GangIx, Host, NodeIx, Stage};
-use crate::engine::planner::{Decided, Gangs, Planner, Start};
+use crate::engine::gang::{GangIx, Host, MemberStage, NodeIndex, SimulatedGang};
+use crate::engine::planner::{Gangs, PlanDecisions, PlannedStart, Planner};
 use crate::policy::Policy;
-use crate::reference::free::{Free, Need};
+use crate::reference::free::{Free, PodNeed};
 use crate::scenario::Seconds;
 
 /// How many waiting gangs are tried behind the first: Slurm's `bf_max_job_test`.
@@ -25,12 +25,12 @@ const SHARE_PARTS: i64 = 1_000_000;
 const FOR_EVER: Seconds = 365 * 24 * 3600;
 
 /// A gang's position in the waiting list; lesser comes first.
-type Place = (i64, Seconds, GangIx);
+type WaitRank = (i64, Seconds, GangIx);
 
 /// A gang that waits.
-struct Waiting {
+struct WaitingGang {
     /// The requests of each member, in the order of the members.
-    needs: Vec<Need>,
+    needs: Vec<PodNeed>,
     estimate: Seconds,
     queue: usize,
 }
@@ -39,28 +39,28 @@ struct Waiting {
 struct Running {
     until: Seconds,
     queue: usize,
-    held: Vec<(NodeIx, Need)>,
+    held: Vec<(NodeIndex, PodNeed)>,
 }
 
 /// A reference scheduler.
-pub(crate) struct Reference {
+pub(crate) struct ReferenceScheduler {
     kind: Policy,
     free: Free,
     /// The waiting gangs in order.
-    line: BTreeSet<Place>,
-    waiting: BTreeMap<GangIx, (Place, Waiting)>,
+    line: BTreeSet<WaitRank>,
+    waiting: BTreeMap<GangIx, (WaitRank, WaitingGang)>,
     running: BTreeMap<GangIx, Running>,
     /// Running gangs by their expected end.
     ends: BTreeSet<(Seconds, GangIx)>,
     /// By queue: its weight, and the GPUs that its gangs hold.
     queues: Vec<(i64, i64)>,
-    devices: Devices,
+    devices: HeldDevices,
 }
 
-impl Reference {
+impl ReferenceScheduler {
     /// For these nodes, and queues of these weights.
-    pub(crate) fn new(kind: Policy, hosts: &[Host], weights: &[i64]) -> Reference {
-        Reference {
+    pub(crate) fn new(kind: Policy, hosts: &[Host], weights: &[i64]) -> ReferenceScheduler {
+        ReferenceScheduler {
             kind,
             free: Free::new(hosts),
             line: BTreeSet::new(),
@@ -68,11 +68,11 @@ impl Reference {
             running: BTreeMap::new(),
             ends: BTreeSet::new(),
             queues: weights.iter().map(|weight| (*weight, 0)).collect(),
-            devices: Devices::new(hosts),
+            devices: HeldDevices::new(hosts),
         }
     }
 
-    fn place(&self, at: GangIx, gang: &Gang, estimate: Seconds) -> Place {
+    fn place(&self, at: GangIx, gang: &SimulatedGang, estimate: Seconds) -> WaitRank {
         let key = match self.kind {
             Policy::Sjf => estimate,
             Policy::Priority | Policy::Easy | Policy::EasyShares | Policy::Conservative => {
@@ -84,7 +84,7 @@ impl Reference {
     }
 
     /// Starts a gang now if all of it fits.
-    fn start(&mut self, at: GangIx, now: Seconds, decided: &mut Decided) -> bool {
+    fn start(&mut self, at: GangIx, now: Seconds, decided: &mut PlanDecisions) -> bool {
         let Some((_, waiting)) = self.waiting.get(&at) else {
             return false;
         };
@@ -96,13 +96,19 @@ impl Reference {
     }
 
     /// Records that a gang runs on these nodes, whose resources were taken already.
-    fn commit(&mut self, at: GangIx, nodes: Vec<NodeIx>, now: Seconds, decided: &mut Decided) {
+    fn commit(
+        &mut self,
+        at: GangIx,
+        nodes: Vec<NodeIndex>,
+        now: Seconds,
+        decided: &mut PlanDecisions,
+    ) {
         let Some((place, waiting)) = self.waiting.remove(&at) else {
             return;
         };
         self.line.remove(&place);
         for (member, (node, need)) in nodes.iter().zip(&waiting.needs).enumerate() {
-            decided.starts.push(Start {
+            decided.starts.push(PlannedStart {
                 gang: at,
                 member,
                 node: *node,
@@ -114,7 +120,7 @@ impl Reference {
         self.run(at, until, waiting.queue, held);
     }
 
-    fn run(&mut self, at: GangIx, until: Seconds, queue: usize, held: Vec<(NodeIx, Need)>) {
+    fn run(&mut self, at: GangIx, until: Seconds, queue: usize, held: Vec<(NodeIndex, PodNeed)>) {
         self.ends.insert((until, at));
         let running = Running { until, queue, held };
         self.charge(&running, 1);
@@ -143,7 +149,7 @@ impl Reference {
 
     /// The waiting gangs in their current order.
     fn in_turn(&self) -> Vec<GangIx> {
-        let mut line: Vec<&Place> = self.line.iter().collect();
+        let mut line: Vec<&WaitRank> = self.line.iter().collect();
         if self.kind == Policy::EasyShares {
             line.sort_by_cached_key(|(key, arrived, at)| (*key, self.share(*at), *arrived, *at));
         }
@@ -154,12 +160,12 @@ impl Reference {
         if self.kind != Policy::EasyShares {
             return self.line.first().map(|place| place.2);
         }
-        let turn = |place: &&Place| (place.0, self.share(place.2), place.1, place.2);
+        let turn = |place: &&WaitRank| (place.0, self.share(place.2), place.1, place.2);
         self.line.iter().min_by_key(turn).map(|place| place.2)
     }
 
     /// Starts gangs from the front of the list until one does not fit.
-    fn start_in_order(&mut self, now: Seconds, decided: &mut Decided) {
+    fn start_in_order(&mut self, now: Seconds, decided: &mut PlanDecisions) {
         while let Some(at) = self.first() {
             if !self.start(at, now, decided) {
                 break;
@@ -167,9 +173,9 @@ impl Reference {
         }
     }
 
-    fn start_what_fits(&mut self, now: Seconds, decided: &mut Decided) {
+    fn start_what_fits(&mut self, now: Seconds, decided: &mut PlanDecisions) {
         let line: Vec<GangIx> = self.line.iter().map(|place| place.2).collect();
-        let mut refused: BTreeSet<Vec<Need>> = BTreeSet::new();
+        let mut refused: BTreeSet<Vec<PodNeed>> = BTreeSet::new();
         for at in line {
             let Some((_, waiting)) = self.waiting.get(&at) else {
                 continue;
@@ -199,20 +205,20 @@ impl Reference {
     }
 }
 
-impl Planner for Reference {
-    fn arrived(&mut self, at: GangIx, gang: &Gang, now: Seconds) {
+impl Planner for ReferenceScheduler {
+    fn arrived(&mut self, at: GangIx, gang: &SimulatedGang, now: Seconds) {
         let estimate = gang.estimate.unwrap_or(FOR_EVER);
-        let needs: Vec<Need> = gang
+        let needs: Vec<PodNeed> = gang
             .members
             .iter()
             .map(|member| self.free.need(&member.ask))
             .collect();
-        let placed: Vec<(NodeIx, Need)> = gang
+        let placed: Vec<(NodeIndex, PodNeed)> = gang
             .members
             .iter()
             .zip(&needs)
             .filter_map(|(member, need)| match member.stage {
-                Stage::Placed { node } => Some((node, need.clone())),
+                MemberStage::Placed { node } => Some((node, need.clone())),
                 _ => None,
             })
             .collect();
@@ -229,7 +235,7 @@ impl Planner for Reference {
         let place = self.place(at, gang, estimate);
         self.line.insert(place);
         let queue = gang.queue;
-        let waiting = Waiting {
+        let waiting = WaitingGang {
             needs,
             estimate,
             queue,
@@ -237,18 +243,18 @@ impl Planner for Reference {
         self.waiting.insert(at, (place, waiting));
     }
 
-    fn running(&mut self, _: GangIx, _: &Gang, _: &[usize], _: Seconds) {}
+    fn running(&mut self, _: GangIx, _: &SimulatedGang, _: &[usize], _: Seconds) {}
 
-    fn leaving(&mut self, _: GangIx, _: &Gang, _: usize, _: Seconds) {}
+    fn leaving(&mut self, _: GangIx, _: &SimulatedGang, _: usize, _: Seconds) {}
 
-    fn returned(&mut self, _: GangIx, _: &Gang, _: usize, _: Seconds) {}
+    fn returned(&mut self, _: GangIx, _: &SimulatedGang, _: usize, _: Seconds) {}
 
-    fn ended(&mut self, at: GangIx, _: &Gang, _: Seconds) {
+    fn ended(&mut self, at: GangIx, _: &SimulatedGang, _: Seconds) {
         self.release(at);
     }
 
-    fn plan(&mut self, _: &Gangs, now: Seconds) -> Decided {
-        let mut decided = Decided::default();
+    fn plan(&mut self, _: &Gangs, now: Seconds) -> PlanDecisions {
+        let mut decided = PlanDecisions::default();
         match self.kind {
             Policy::Sjf => self.start_what_fits(now, &mut decided),
             Policy::Easy | Policy::EasyShares => {
@@ -268,15 +274,15 @@ impl Planner for Reference {
 }
 
 /// Which gang holds which device ids, for nodes that name their devices.
-struct Devices {
+struct HeldDevices {
     ids: Vec<Vec<String>>,
     holder: Vec<Vec<Option<GangIx>>>,
-    by_gang: BTreeMap<GangIx, Vec<(NodeIx, usize)>>,
+    by_gang: BTreeMap<GangIx, Vec<(NodeIndex, usize)>>,
 }
 
-impl Devices {
-    fn new(hosts: &[Host]) -> Devices {
-        Devices {
+impl HeldDevices {
+    fn new(hosts: &[Host]) -> HeldDevices {
+        HeldDevices {
             ids: hosts.iter().map(|host| host.devices.clone()).collect(),
             holder: hosts
                 .iter()
@@ -286,7 +292,7 @@ impl Devices {
         }
     }
 
-    fn take(&mut self, node: NodeIx, count: i64, gang: GangIx) -> ChosenDevices {
+    fn take(&mut self, node: NodeIndex, count: i64, gang: GangIx) -> ChosenDevices {
         let mut ids = Vec::new();
         for (place, holder) in self.holder[node].iter_mut().enumerate() {
             if ids.len() as i64 == count {
@@ -307,11 +313,11 @@ impl Devices {
 
     /// Marks the devices of a gang that ran before the start; if its objects name none, any free
     /// ones.
-    fn take_known(&mut self, node: NodeIx, count: i64, at: GangIx, gang: &Gang) {
+    fn take_known(&mut self, node: NodeIndex, count: i64, at: GangIx, gang: &SimulatedGang) {
         let said: BTreeSet<&String> = gang
             .members
             .iter()
-            .filter(|member| member.stage == Stage::Placed { node })
+            .filter(|member| member.stage == MemberStage::Placed { node })
             .flat_map(|member| member.devices.values())
             .flat_map(|by_resource| by_resource.values().flatten())
             .collect();

@@ -7,7 +7,7 @@ use crate::summary::Summary;
 
 /// The figures of a policy in one run, or the mean of several.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Standing {
+pub struct PolicyFigures {
     /// The policy.
     pub policy: String,
     /// The fraction of all GPU time that did useful work.
@@ -28,9 +28,9 @@ pub struct Standing {
     pub lost: f64,
 }
 
-impl From<&Summary> for Standing {
-    fn from(summary: &Summary) -> Standing {
-        Standing {
+impl From<&Summary> for PolicyFigures {
+    fn from(summary: &Summary) -> PolicyFigures {
+        PolicyFigures {
             policy: summary.policy.clone(),
             utilisation: summary.utilisation,
             while_arriving: summary.allocation_while_arriving,
@@ -44,20 +44,20 @@ impl From<&Summary> for Standing {
     }
 }
 
-impl Standing {
+impl PolicyFigures {
     /// The mean of each figure over runs of one policy that differ only in their seed: a month's
     /// run has so few large gangs that its percentile is not significant. None without runs.
     #[must_use]
-    pub fn mean(runs: &[Standing]) -> Option<Standing> {
+    pub fn mean(runs: &[PolicyFigures]) -> Option<PolicyFigures> {
         let first = runs.first()?;
-        let of = |figure: &dyn Fn(&Standing) -> f64| {
+        let of = |figure: &dyn Fn(&PolicyFigures) -> f64| {
             runs.iter().map(figure).sum::<f64>() / runs.len() as f64
         };
-        let of_known = |figure: &dyn Fn(&Standing) -> Option<f64>| {
+        let of_known = |figure: &dyn Fn(&PolicyFigures) -> Option<f64>| {
             let known: Option<Vec<f64>> = runs.iter().map(figure).collect();
             known.map(|known| known.iter().sum::<f64>() / known.len() as f64)
         };
-        Some(Standing {
+        Some(PolicyFigures {
             policy: first.policy.clone(),
             utilisation: of(&|run| run.utilisation),
             while_arriving: of_known(&|run| run.while_arriving),
@@ -73,7 +73,7 @@ impl Standing {
     /// Whether it dominates the other: no less utilisation, no longer a wait of large gangs, and at
     /// least one of both strictly better.
     #[must_use]
-    pub fn beats(&self, other: &Standing) -> bool {
+    pub fn beats(&self, other: &PolicyFigures) -> bool {
         let used = self.utilisation - other.utilisation;
         let waited = other.large_wait_p95 - self.large_wait_p95;
         used >= 0.0 && waited >= 0.0 && used + waited > 0.0
@@ -82,7 +82,7 @@ impl Standing {
 
 /// One line a policy.
 #[must_use]
-pub fn frontier(standings: &[Standing]) -> String {
+pub fn frontier(standings: &[PolicyFigures]) -> String {
     let header = [
         "policy",
         "utilisation",
@@ -96,7 +96,7 @@ pub fn frontier(standings: &[Standing]) -> String {
         "beaten by",
     ]
     .map(str::to_owned);
-    let beaten = |one: &Standing| {
+    let beaten = |one: &PolicyFigures| {
         let by = standings.iter().filter(|other| other.beats(one));
         let by: Vec<&str> = by.map(|other| other.policy.as_str()).collect();
         if by.is_empty() {
@@ -130,8 +130,8 @@ pub fn frontier(standings: &[Standing]) -> String {
 mod tests {
     use super::*;
 
-    fn standing(policy: &str, utilisation: f64, waits: f64) -> Standing {
-        Standing {
+    fn standing(policy: &str, utilisation: f64, waits: f64) -> PolicyFigures {
+        PolicyFigures {
             policy: policy.to_owned(),
             utilisation,
             while_arriving: Some(utilisation),
@@ -166,12 +166,12 @@ mod tests {
     #[test]
     fn a_mean_covers_all_runs_and_is_absent_if_one_run_lacks_the_figure() {
         let mut runs = [standing("one", 0.8, 3600.0), standing("one", 0.9, 7200.0)];
-        let mean = Standing::mean(&runs).unwrap();
+        let mean = PolicyFigures::mean(&runs).unwrap();
         assert!((mean.utilisation - 0.85).abs() < 1e-9);
         assert!((mean.large_wait_p95 - 5400.0).abs() < 1e-9);
         assert!(mean.while_arriving.is_some());
         runs[1].while_arriving = None;
-        assert!(Standing::mean(&runs).unwrap().while_arriving.is_none());
-        assert!(Standing::mean(&[]).is_none());
+        assert!(PolicyFigures::mean(&runs).unwrap().while_arriving.is_none());
+        assert!(PolicyFigures::mean(&[]).is_none());
     }
 }

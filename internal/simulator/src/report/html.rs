@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::outcome::Outcome;
+use crate::outcome::SimulationOutcome;
 use crate::report::chart::{self, Axes, Series, escape, round_up};
 use crate::report::text::{by_queue, by_size, figures};
 use crate::report::{percent, span};
@@ -29,7 +29,7 @@ svg path{stroke-width:1.6;fill:none}.legend{margin:.2rem 0;font-size:13px}.legen
 
 /// Writes the page.
 #[must_use]
-pub fn html(title: &str, notes: &[String], results: &[(Summary, Outcome)]) -> String {
+pub fn html(title: &str, notes: &[String], results: &[(Summary, SimulationOutcome)]) -> String {
     let mut out = String::from(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">",
     );
@@ -99,7 +99,7 @@ fn table(out: &mut String, header: &[String], rows: &[Vec<String>]) {
     out.push_str("</tbody></table></div>");
 }
 
-fn summary_table(out: &mut String, results: &[(Summary, Outcome)]) {
+fn summary_table(out: &mut String, results: &[(Summary, SimulationOutcome)]) {
     let mut header = vec![String::new()];
     header.extend(results.iter().map(|(summary, _)| summary.policy.clone()));
     let columns: Vec<Vec<(&str, String)>> = results
@@ -119,7 +119,7 @@ fn summary_table(out: &mut String, results: &[(Summary, Outcome)]) {
     table(out, &header, &rows);
 }
 
-fn frontier(out: &mut String, results: &[(Summary, Outcome)]) {
+fn frontier(out: &mut String, results: &[(Summary, SimulationOutcome)]) {
     let hours = |summary: &Summary| summary.large_wait_seconds.p95 / 3600.0;
     let used = |summary: &Summary| {
         summary
@@ -156,13 +156,13 @@ fn days(seconds: f64) -> String {
     span(seconds)
 }
 
-fn over_time(out: &mut String, results: &[(Summary, Outcome)]) {
+fn over_time(out: &mut String, results: &[(Summary, SimulationOutcome)]) {
     let longest = results
         .iter()
         .map(|(_, outcome)| outcome.whole.seconds)
         .fold(1.0, f64::max);
-    let of = |value: &dyn Fn(&crate::Point, &Outcome) -> f64| -> Vec<Series> {
-        let one = |(summary, outcome): &(Summary, Outcome)| Series {
+    let of = |value: &dyn Fn(&crate::Point, &SimulationOutcome) -> f64| -> Vec<Series> {
+        let one = |(summary, outcome): &(Summary, SimulationOutcome)| Series {
             name: summary.policy.clone(),
             points: outcome
                 .series
@@ -216,7 +216,7 @@ fn top(series: &[Series]) -> f64 {
         .fold(0.0, f64::max)
 }
 
-fn waiting(out: &mut String, results: &[(Summary, Outcome)]) {
+fn waiting(out: &mut String, results: &[(Summary, SimulationOutcome)]) {
     let Some((first, _)) = results.first() else {
         return;
     };
@@ -280,7 +280,7 @@ fn waiting(out: &mut String, results: &[(Summary, Outcome)]) {
     out.push_str(&chart::lines(&axes, &curves));
 }
 
-fn details(out: &mut String, summary: &Summary, outcome: &Outcome) {
+fn details(out: &mut String, summary: &Summary, outcome: &SimulationOutcome) {
     let _ = write!(out, "<h2>{}: by size</h2>", escape(&summary.policy));
     let (header, rows) = by_size(summary);
     table(out, &header, &rows);
@@ -293,7 +293,7 @@ fn details(out: &mut String, summary: &Summary, outcome: &Outcome) {
     queues(out, outcome);
 }
 
-fn queues(out: &mut String, outcome: &Outcome) {
+fn queues(out: &mut String, outcome: &SimulationOutcome) {
     let mut largest: Vec<(usize, f64)> = outcome
         .whole
         .queues

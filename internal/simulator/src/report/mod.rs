@@ -5,7 +5,7 @@ mod frontier;
 mod html;
 mod text;
 
-pub use frontier::{Standing, frontier};
+pub use frontier::{PolicyFigures, frontier};
 pub use html::html;
 pub use text::text;
 

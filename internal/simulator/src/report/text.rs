@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use crate::report::frontier::{Standing, frontier};
+use crate::report::frontier::{PolicyFigures, frontier};
 use crate::report::{percent, span};
 use crate::summary::{Distribution, Summary};
 
@@ -140,7 +140,7 @@ pub fn text(title: &str, notes: &[String], summaries: &[Summary]) -> String {
     out.push_str(&table(&header, &rows));
     if summaries.len() > 1 {
         out.push_str("\nfrontier\n");
-        let standings: Vec<Standing> = summaries.iter().map(Standing::from).collect();
+        let standings: Vec<PolicyFigures> = summaries.iter().map(PolicyFigures::from).collect();
         out.push_str(&frontier(&standings));
     }
     for summary in summaries {

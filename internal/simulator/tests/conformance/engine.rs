@@ -36,7 +36,7 @@ impl Engine {
     }
 
     /// Adds an object in its initial state; the simulator computes its later states.
-    pub fn tell(&mut self, object: &Value) {
+    pub fn notify(&mut self, object: &Value) {
         if self.plans == 0 {
             self.told.push(object.clone());
         }

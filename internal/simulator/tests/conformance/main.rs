@@ -28,8 +28,8 @@ mod volcano;
 
 use cases::{Done, Outcome, SUITES};
 use serde_json::Value;
-use simulator::read::{ReadOptions, Source, read};
-use simulator::{Options, run};
+use simulator::read::{InputFile, ReadOptions, read};
+use simulator::{SimulationOptions, run};
 
 /// The decision lines that a file leads to.
 fn simulate(text: &str, until: i64) -> Vec<Value> {
@@ -38,11 +38,11 @@ fn simulate(text: &str, until: i64) -> Vec<Value> {
         ..ReadOptions::default()
     };
     let file = "case.yaml";
-    let scenario = read(&[Source { file, text }], &options).unwrap_or_else(|e| panic!("{e}"));
-    let options = Options {
+    let scenario = read(&[InputFile { file, text }], &options).unwrap_or_else(|e| panic!("{e}"));
+    let options = SimulationOptions {
         grace: engine::ROUND,
         until: Some(until),
-        ..Options::default()
+        ..SimulationOptions::default()
     };
     let mut lines = Vec::new();
     let mut record = |decision: &simulator::Decision<'_>| {

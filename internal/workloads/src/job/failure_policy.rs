@@ -4,12 +4,12 @@
 use k8s_openapi::api::batch::v1::{PodFailurePolicyOnExitCodesRequirement, PodFailurePolicyRule};
 use k8s_openapi::api::core::v1::Pod;
 
-use super::plan::Plan;
+use super::plan::ParsedJob;
 use crate::pod_facts;
 
 /// The effect of a failed pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Meaning {
+pub(crate) enum FailedPodEffect {
     /// It counts against the backoff limit.
     Counts,
     /// It is replaced without being counted.
@@ -21,10 +21,10 @@ pub(crate) enum Meaning {
 }
 
 /// Applies the policy to a failed pod.
-pub(crate) fn judge(plan: &Plan<'_>, pod: &Pod) -> Meaning {
+pub(crate) fn judge(plan: &ParsedJob<'_>, pod: &Pod) -> FailedPodEffect {
     // The node could not start the pod: rules about the program's own failures do not apply.
     if pod_facts::is_unfit(pod) {
-        return Meaning::Ignored;
+        return FailedPodEffect::Ignored;
     }
     let rules = plan
         .spec
@@ -39,17 +39,17 @@ pub(crate) fn judge(plan: &Plan<'_>, pod: &Pod) -> Meaning {
             "FailJob" => {
                 let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
                 let name = pod_facts::name(pod);
-                Meaning::FailsJob(format!(
+                FailedPodEffect::FailsJob(format!(
                     "{} matching FailJob rule at index {nth}",
                     matched.replace("%pod", &format!("pod {namespace}/{name}"))
                 ))
             }
-            "Ignore" => Meaning::Ignored,
-            "FailIndex" if plan.backoff_limit_per_index.is_some() => Meaning::FailsIndex,
-            _ => Meaning::Counts,
+            "Ignore" => FailedPodEffect::Ignored,
+            "FailIndex" if plan.backoff_limit_per_index.is_some() => FailedPodEffect::FailsIndex,
+            _ => FailedPodEffect::Counts,
         };
     }
-    Meaning::Counts
+    FailedPodEffect::Counts
 }
 
 /// The part of the pod that the rule matches, as a message with `%pod` for the pod.

@@ -19,13 +19,13 @@ use resources::names;
 use resources::numbers::{GANG_MEMBERS_MAX, later};
 
 use self::indexes::Indexes;
-use self::phase::{Phase, Signals};
-use self::plan::Plan;
+use self::phase::{JobPhase, JobSignals};
+use self::plan::ParsedJob;
 use self::pods::{expendable_first, index_of};
 use self::status::{is_active, is_terminating};
 pub use self::tally::ATTEMPTS;
-use self::tally::Tally;
-use crate::action::{Action, Outcome};
+use self::tally::AttemptTally;
+use crate::action::{Action, ReconcileOutcome};
 use crate::ownership::controlled_by;
 use crate::pod_facts;
 
@@ -40,7 +40,7 @@ pub const WAITING_MAX: u32 = 2_000;
 
 /// The observed state to decide on.
 #[derive(Clone, Copy)]
-pub struct Observed<'a> {
+pub struct ObservedJob<'a> {
     /// The job, with its status and annotations as last written.
     pub job: &'a Job,
     /// Pods of the job; other pods are ignored.
@@ -50,14 +50,14 @@ pub struct Observed<'a> {
 /// Decides the next actions for a Job. Once the result was carried out, another call gives the same
 /// status and no actions, until something changes.
 #[must_use]
-pub fn reconcile(observed: &Observed<'_>, now: Timestamp) -> Outcome<JobStatus> {
+pub fn reconcile(observed: &ObservedJob<'_>, now: Timestamp) -> ReconcileOutcome<JobStatus> {
     let job = observed.job;
     let mut status = job.status.clone().unwrap_or_default();
-    let phase = Phase::of(&status);
-    let plan = Plan::of(job)
+    let phase = JobPhase::of(&status);
+    let plan = ParsedJob::of(job)
         .filter(|_| job.metadata.deletion_timestamp.is_none() && !plan::managed_elsewhere(job));
     let Some(plan) = plan else {
-        return Outcome::keep(status);
+        return ReconcileOutcome::keep(status);
     };
     if phase.is_terminal() {
         return finished(&plan, status, now);
@@ -70,8 +70,8 @@ pub fn reconcile(observed: &Observed<'_>, now: Timestamp) -> Outcome<JobStatus> 
         .collect();
     let active: Vec<&Pod> = pods.iter().copied().filter(|pod| is_active(pod)).collect();
     let terminating = pods.iter().filter(|pod| is_terminating(pod)).count();
-    let tally = Tally::of(&plan, status.completed_indexes.as_deref(), &pods);
-    let signals = Signals {
+    let tally = AttemptTally::of(&plan, status.completed_indexes.as_deref(), &pods);
+    let signals = JobSignals {
         suspend: plan.suspended(),
         failure: verdict::failure(&plan, &tally, &pods, &status, now),
         success: verdict::success(&plan, &tally, active.len() + terminating),
@@ -80,9 +80,9 @@ pub fn reconcile(observed: &Observed<'_>, now: Timestamp) -> Outcome<JobStatus> 
     let next = phase.clone().next(signals);
     let events = status::moved(&mut status, &phase, &next, now);
     status::count(&plan, &tally, &pods, &mut status);
-    let mut outcome = Outcome {
+    let mut outcome = ReconcileOutcome {
         events,
-        ..Outcome::keep(status)
+        ..ReconcileOutcome::keep(status)
     };
     let written = tally.write();
     let known = job
@@ -96,11 +96,11 @@ pub fn reconcile(observed: &Observed<'_>, now: Timestamp) -> Outcome<JobStatus> 
             .insert(ATTEMPTS.to_owned(), Some(written));
     }
     match &next {
-        Phase::Active => keep_up(&plan, &tally, &pods, active, terminating, &mut outcome, now),
-        Phase::Suspended | Phase::Succeeding(_) | Phase::Failing(_) => {
+        JobPhase::Active => keep_up(&plan, &tally, &pods, active, terminating, &mut outcome, now),
+        JobPhase::Suspended | JobPhase::Succeeding(_) | JobPhase::Failing(_) => {
             outcome.actions.extend(active.into_iter().map(delete));
         }
-        Phase::Complete(_) | Phase::Failed(_) => {
+        JobPhase::Complete(_) | JobPhase::Failed(_) => {
             if let Some(at) = expiry(&plan, &outcome.status) {
                 outcome.requeue(at);
             }
@@ -109,9 +109,13 @@ pub fn reconcile(observed: &Observed<'_>, now: Timestamp) -> Outcome<JobStatus> 
     outcome
 }
 
-fn finished(plan: &Plan<'_>, status: JobStatus, now: Timestamp) -> Outcome<JobStatus> {
+fn finished(
+    plan: &ParsedJob<'_>,
+    status: JobStatus,
+    now: Timestamp,
+) -> ReconcileOutcome<JobStatus> {
     let expiry = expiry(plan, &status);
-    let mut outcome = Outcome::keep(status);
+    let mut outcome = ReconcileOutcome::keep(status);
     match expiry {
         Some(at) if at <= now => outcome.actions.push(Action::DeleteJob {
             name: plan.name().to_owned(),
@@ -123,14 +127,14 @@ fn finished(plan: &Plan<'_>, status: JobStatus, now: Timestamp) -> Outcome<JobSt
     outcome
 }
 
-fn expiry(plan: &Plan<'_>, status: &JobStatus) -> Option<Timestamp> {
+fn expiry(plan: &ParsedJob<'_>, status: &JobStatus) -> Option<Timestamp> {
     let seconds = plan.spec.ttl_seconds_after_finished?;
     Some(later(status::ended_at(status)?, i64::from(seconds)))
 }
 
 /// How many of its pods may wait for a node at a time. Pods that name a gang are bound together:
 /// with fewer pods than the gang needs, none would ever be bound.
-fn waiting_max(plan: &Plan<'_>) -> u32 {
+fn waiting_max(plan: &ParsedJob<'_>) -> u32 {
     let template = plan.spec.template.metadata.as_ref();
     let notes = template.and_then(|meta| meta.annotations.as_ref());
     let group = notes.and_then(|notes| notes.get(names::GROUP_NAME));
@@ -143,12 +147,12 @@ fn waiting_max(plan: &Plan<'_>) -> u32 {
 
 /// Keeps as many pods active as the spec requests.
 fn keep_up(
-    plan: &Plan<'_>,
-    tally: &Tally,
+    plan: &ParsedJob<'_>,
+    tally: &AttemptTally,
     pods: &[&Pod],
     mut active: Vec<&Pod>,
     terminating: usize,
-    outcome: &mut Outcome<JobStatus>,
+    outcome: &mut ReconcileOutcome<JobStatus>,
     now: Timestamp,
 ) {
     if let Some(deadline) = verdict::deadline(plan, &outcome.status) {
@@ -219,8 +223,8 @@ fn keep_up(
 
 /// The active pods to keep, one for each unfinished index, and the others.
 fn sort_out_indexes<'a>(
-    plan: &Plan<'_>,
-    tally: &Tally,
+    plan: &ParsedJob<'_>,
+    tally: &AttemptTally,
     active: Vec<&'a Pod>,
 ) -> (Vec<&'a Pod>, Vec<&'a Pod>) {
     let mut kept: BTreeMap<u32, &Pod> = BTreeMap::new();

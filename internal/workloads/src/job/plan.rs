@@ -9,7 +9,7 @@ const MANAGED_BY: &str = "kubernetes.io/job-controller";
 const DEFAULT_BACKOFF_LIMIT: u32 = 6;
 
 /// A Job's parsed spec.
-pub(crate) struct Plan<'a> {
+pub(crate) struct ParsedJob<'a> {
     pub(crate) meta: &'a ObjectMeta,
     pub(crate) spec: &'a JobSpec,
     pub(crate) parallelism: u32,
@@ -20,9 +20,9 @@ pub(crate) struct Plan<'a> {
     pub(crate) backoff_limit_per_index: Option<u32>,
 }
 
-impl<'a> Plan<'a> {
+impl<'a> ParsedJob<'a> {
     /// `None` if there is nothing to run.
-    pub(crate) fn of(job: &'a Job) -> Option<Plan<'a>> {
+    pub(crate) fn of(job: &'a Job) -> Option<ParsedJob<'a>> {
         let spec = job.spec.as_ref()?;
         let indexed = spec.completion_mode.as_deref() == Some("Indexed");
         // Without either field both are one; an Indexed Job always sets its completions.
@@ -34,7 +34,7 @@ impl<'a> Plan<'a> {
         } else {
             DEFAULT_BACKOFF_LIMIT
         };
-        Some(Plan {
+        Some(ParsedJob {
             meta: &job.metadata,
             spec,
             parallelism: count(spec.parallelism).unwrap_or(1),

@@ -4,7 +4,7 @@ use k8s_openapi::api::core::v1::{Container, EnvVar, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use resources::names;
 
-use super::plan::Plan;
+use super::plan::ParsedJob;
 use crate::ownership::controller_reference;
 use crate::pod_facts;
 use crate::terms;
@@ -26,7 +26,7 @@ const SUFFIXES: u64 = 14_348_907;
 const SPREAD: u64 = 5_323_619;
 
 /// The pod of one attempt; `failures` is the number of its index's earlier failures.
-pub(crate) fn pod(plan: &Plan<'_>, attempt: u32, index: Option<u32>, failures: u32) -> Pod {
+pub(crate) fn pod(plan: &ParsedJob<'_>, attempt: u32, index: Option<u32>, failures: u32) -> Pod {
     let template = &plan.spec.template;
     let template_meta = template.metadata.clone().unwrap_or_default();
     let mut spec = template.spec.clone().unwrap_or_default();
@@ -69,7 +69,7 @@ pub(crate) fn pod(plan: &Plan<'_>, attempt: u32, index: Option<u32>, failures: u
         }
         let inits = spec.init_containers.iter_mut().flatten();
         for container in inits.chain(&mut spec.containers) {
-            tell_index(container, index);
+            set_index(container, index);
         }
     }
     Pod {
@@ -119,7 +119,7 @@ pub(crate) fn expendable_first(pod: &Pod) -> impl Ord + use<> {
 
 /// `<job>-<suffix>` or `<job>-<index>-<suffix>`. The suffix looks random as Kubernetes' does, but
 /// is fixed for an attempt: creating the pod twice makes one pod.
-fn pod_name(plan: &Plan<'_>, uid: &str, attempt: u32, index: Option<u32>) -> String {
+fn pod_name(plan: &ParsedJob<'_>, uid: &str, attempt: u32, index: Option<u32>) -> String {
     let index = index.map(|index| format!("-{index}")).unwrap_or_default();
     let room = NAME_MAX - SUFFIX_LENGTH - 1 - index.len();
     let mut end = plan.name().len().min(room);
@@ -143,7 +143,7 @@ fn suffix(uid: &str, attempt: u32) -> String {
     text
 }
 
-fn tell_index(container: &mut Container, index: u32) {
+fn set_index(container: &mut Container, index: u32) {
     let variables = container.env.get_or_insert_default();
     if variables
         .iter()
@@ -158,7 +158,7 @@ fn tell_index(container: &mut Container, index: u32) {
 }
 
 /// The seconds until the earlier of the job's deadline and its pod's own.
-fn deadline(plan: &Plan<'_>, own: Option<i64>) -> Option<i64> {
+fn deadline(plan: &ParsedJob<'_>, own: Option<i64>) -> Option<i64> {
     plan.spec
         .active_deadline_seconds
         .into_iter()
@@ -167,7 +167,7 @@ fn deadline(plan: &Plan<'_>, own: Option<i64>) -> Option<i64> {
 }
 
 /// The queue that the job's label or annotation names.
-fn queue(plan: &Plan<'_>) -> Option<String> {
+fn queue(plan: &ParsedJob<'_>) -> Option<String> {
     let labels = plan
         .meta
         .labels

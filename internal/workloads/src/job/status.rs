@@ -8,9 +8,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use resources::times::whole;
 
-use super::phase::{Phase, Verdict};
-use super::plan::Plan;
-use super::tally::Tally;
+use super::phase::{JobEnd, JobPhase};
+use super::plan::ParsedJob;
+use super::tally::AttemptTally;
 use crate::action::EventNote;
 use crate::pod_facts::{self, PodPhase};
 
@@ -25,7 +25,12 @@ pub(crate) fn is_terminating(pod: &Pod) -> bool {
 }
 
 /// Writes the counts.
-pub(crate) fn count(plan: &Plan<'_>, tally: &Tally, pods: &[&Pod], status: &mut JobStatus) {
+pub(crate) fn count(
+    plan: &ParsedJob<'_>,
+    tally: &AttemptTally,
+    pods: &[&Pod],
+    status: &mut JobStatus,
+) {
     let number = |count: usize| i32::try_from(count).unwrap_or(i32::MAX);
     let positive = |count: u32| (count > 0).then(|| i32::try_from(count).unwrap_or(i32::MAX));
     let active = pods.iter().filter(|pod| is_active(pod));
@@ -55,50 +60,50 @@ pub(crate) fn count(plan: &Plan<'_>, tally: &Tally, pods: &[&Pod], status: &mut 
 /// Reports the change from one phase to the next.
 pub(crate) fn moved(
     status: &mut JobStatus,
-    from: &Phase,
-    to: &Phase,
+    from: &JobPhase,
+    to: &JobPhase,
     now: Timestamp,
 ) -> Vec<EventNote> {
     let now = whole(now);
     let mut events = Vec::new();
-    if *from == Phase::Suspended && *to != Phase::Suspended {
+    if *from == JobPhase::Suspended && *to != JobPhase::Suspended {
         set(
             status,
             "Suspended",
             false,
-            &Verdict::new("JobResumed", "Job resumed"),
+            &JobEnd::new("JobResumed", "Job resumed"),
             now,
         );
         events.push(EventNote::normal("Resumed", "Job resumed"));
         status.start_time = Some(Time(now));
     }
-    if *to != Phase::Suspended && status.start_time.is_none() {
+    if *to != JobPhase::Suspended && status.start_time.is_none() {
         status.start_time = Some(Time(now));
     }
     if from == to {
         return events;
     }
     match to {
-        Phase::Active => {}
-        Phase::Suspended => {
+        JobPhase::Active => {}
+        JobPhase::Suspended => {
             set(
                 status,
                 "Suspended",
                 true,
-                &Verdict::new("JobSuspended", "Job suspended"),
+                &JobEnd::new("JobSuspended", "Job suspended"),
                 now,
             );
             events.push(EventNote::normal("Suspended", "Job suspended"));
         }
-        Phase::Succeeding(verdict) => set(status, "SuccessCriteriaMet", true, verdict, now),
-        Phase::Failing(verdict) => set(status, "FailureTarget", true, verdict, now),
-        Phase::Complete(verdict) => {
+        JobPhase::Succeeding(verdict) => set(status, "SuccessCriteriaMet", true, verdict, now),
+        JobPhase::Failing(verdict) => set(status, "FailureTarget", true, verdict, now),
+        JobPhase::Complete(verdict) => {
             set(status, "SuccessCriteriaMet", true, verdict, now);
             set(status, "Complete", true, verdict, now);
             status.completion_time = Some(Time(now));
             events.push(EventNote::normal("Completed", "Job completed"));
         }
-        Phase::Failed(verdict) => {
+        JobPhase::Failed(verdict) => {
             set(status, "FailureTarget", true, verdict, now);
             set(status, "Failed", true, verdict, now);
             events.push(EventNote::warning(
@@ -118,7 +123,7 @@ pub(crate) fn ended_at(status: &JobStatus) -> Option<Timestamp> {
         .map(|time| time.0)
 }
 
-fn set(status: &mut JobStatus, type_: &str, holds: bool, why: &Verdict, now: Timestamp) {
+fn set(status: &mut JobStatus, type_: &str, holds: bool, why: &JobEnd, now: Timestamp) {
     let truth = if holds { "True" } else { "False" };
     let conditions = status.conditions.get_or_insert_default();
     let condition = JobCondition {

@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::Pod;
 use serde::{Deserialize, Serialize};
 
-use super::failure_policy::{self, Meaning};
+use super::failure_policy::{self, FailedPodEffect};
 use super::indexes::Indexes;
-use super::plan::Plan;
+use super::plan::ParsedJob;
 use super::pods::{attempt_of, index_of};
 use crate::pod_facts::{self, PodPhase};
 
@@ -19,7 +19,7 @@ pub const ATTEMPTS: &str = resources::names::ATTEMPTS;
 /// The annotation's form.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct Written {
+struct TallyAnnotation {
     #[serde(skip_serializing_if = "String::is_empty")]
     succeeded: String,
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -33,7 +33,7 @@ struct Written {
 
 /// The outcomes of a Job's attempts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Tally {
+pub(crate) struct AttemptTally {
     succeeded: Indexes,
     failed: Indexes,
     failures: BTreeMap<u32, u32>,
@@ -43,10 +43,10 @@ pub(crate) struct Tally {
     pub(crate) fails_job: Option<String>,
 }
 
-impl Tally {
+impl AttemptTally {
     /// Reads the stored counts and adds the observed pods.
-    pub(crate) fn of(plan: &Plan<'_>, completed: Option<&str>, pods: &[&Pod]) -> Tally {
-        let mut tally = Tally::read(plan, completed);
+    pub(crate) fn of(plan: &ParsedJob<'_>, completed: Option<&str>, pods: &[&Pod]) -> AttemptTally {
+        let mut tally = AttemptTally::read(plan, completed);
         for pod in pods {
             let Some(attempt) = attempt_of(pod) else {
                 continue;
@@ -60,10 +60,10 @@ impl Tally {
         tally
     }
 
-    pub(crate) fn read(plan: &Plan<'_>, completed: Option<&str>) -> Tally {
+    pub(crate) fn read(plan: &ParsedJob<'_>, completed: Option<&str>) -> AttemptTally {
         let annotations = plan.meta.annotations.as_ref();
         let text = annotations.and_then(|annotations| annotations.get(ATTEMPTS));
-        let written: Written = text
+        let written: TallyAnnotation = text
             .and_then(|text| serde_json::from_str(text).ok())
             .unwrap_or_default();
         let mut completed_indexes = Indexes::default();
@@ -71,7 +71,7 @@ impl Tally {
             completed_indexes = Indexes::parse(completed.unwrap_or_default());
             completed_indexes.truncate(plan.completions.unwrap_or_default());
         }
-        Tally {
+        AttemptTally {
             succeeded: Indexes::parse(&written.succeeded),
             failed: Indexes::parse(&written.failed),
             failures: written.failures,
@@ -81,7 +81,7 @@ impl Tally {
         }
     }
 
-    fn succeed(&mut self, plan: &Plan<'_>, attempt: u32, index: Option<u32>) {
+    fn succeed(&mut self, plan: &ParsedJob<'_>, attempt: u32, index: Option<u32>) {
         self.succeeded.insert(attempt);
         if let Some(index) = index
             && plan.indexed
@@ -91,18 +91,18 @@ impl Tally {
         }
     }
 
-    fn fail(&mut self, plan: &Plan<'_>, attempt: u32, pod: &Pod) {
+    fn fail(&mut self, plan: &ParsedJob<'_>, attempt: u32, pod: &Pod) {
         // A pod with a deletion request fails because of it; that does not count against the job.
         if self.failed.contains(attempt) || pod_facts::is_leaving(pod) {
             return;
         }
         let meaning = failure_policy::judge(plan, pod);
         match &meaning {
-            Meaning::Ignored => return,
-            Meaning::FailsJob(why) => {
+            FailedPodEffect::Ignored => return,
+            FailedPodEffect::FailsJob(why) => {
                 self.fails_job.get_or_insert_with(|| why.clone());
             }
-            Meaning::Counts | Meaning::FailsIndex => {}
+            FailedPodEffect::Counts | FailedPodEffect::FailsIndex => {}
         }
         self.failed.insert(attempt);
         let (Some(index), Some(limit)) = (index_of(pod), plan.backoff_limit_per_index) else {
@@ -110,27 +110,27 @@ impl Tally {
         };
         let failures = self.failures.entry(index).or_default();
         *failures = failures.saturating_add(1);
-        if meaning == Meaning::FailsIndex || *failures > limit {
+        if meaning == FailedPodEffect::FailsIndex || *failures > limit {
             self.failed_indexes.insert(index);
         }
     }
 
     /// The annotation's text; empty if no attempt has ended.
     pub(crate) fn write(&self) -> String {
-        let written = Written {
+        let written = TallyAnnotation {
             succeeded: self.succeeded.to_string(),
             failed: self.failed.to_string(),
             failures: self.failures.clone(),
             failed_indexes: self.failed_indexes.to_string(),
         };
-        if written == Written::default() {
+        if written == TallyAnnotation::default() {
             return String::new();
         }
         serde_json::to_string(&written).expect("texts and maps with number keys serialize")
     }
 
     /// How many successes count towards completion.
-    pub(crate) fn successes(&self, plan: &Plan<'_>) -> u32 {
+    pub(crate) fn successes(&self, plan: &ParsedJob<'_>) -> u32 {
         if plan.indexed {
             self.completed_indexes.len()
         } else {

@@ -13,8 +13,8 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::indexes::Indexes;
-use super::{Observed, reconcile};
-use crate::action::{Action, Outcome};
+use super::{ObservedJob, reconcile};
+use crate::action::{Action, ReconcileOutcome};
 
 fn at(second: i64) -> Timestamp {
     Timestamp::from_second(1_700_000_000 + second).unwrap()
@@ -52,10 +52,10 @@ impl World {
         }
     }
 
-    fn ask(&self, now: Timestamp) -> Outcome<JobStatus> {
+    fn ask(&self, now: Timestamp) -> ReconcileOutcome<JobStatus> {
         let pods: Vec<&Pod> = self.pods.values().collect();
         reconcile(
-            &Observed {
+            &ObservedJob {
                 job: &self.job,
                 pods: &pods,
             },
@@ -63,7 +63,7 @@ impl World {
         )
     }
 
-    fn step(&mut self, now: Timestamp) -> Outcome<JobStatus> {
+    fn step(&mut self, now: Timestamp) -> ReconcileOutcome<JobStatus> {
         let outcome = self.ask(now);
         let annotations = self.job.metadata.annotations.get_or_insert_default();
         for (key, value) in outcome.annotations.clone() {

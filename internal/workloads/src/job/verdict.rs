@@ -7,9 +7,9 @@ use k8s_openapi::api::core::v1::Pod;
 use resources::numbers::later;
 
 use super::indexes::Indexes;
-use super::phase::{Phase, Verdict};
-use super::plan::Plan;
-use super::tally::Tally;
+use super::phase::{JobEnd, JobPhase};
+use super::plan::ParsedJob;
+use super::tally::AttemptTally;
 use crate::pod_facts::{self, PodPhase};
 
 /// The wait after the first failure, in seconds; it doubles with each further failure in a row.
@@ -19,22 +19,22 @@ const WAIT_MAX: i64 = 600;
 
 /// Why the job has failed, if it has.
 pub(crate) fn failure(
-    plan: &Plan<'_>,
-    tally: &Tally,
+    plan: &ParsedJob<'_>,
+    tally: &AttemptTally,
     pods: &[&Pod],
     status: &JobStatus,
     now: Timestamp,
-) -> Option<Verdict> {
+) -> Option<JobEnd> {
     if let Some(why) = &tally.fails_job {
-        return Some(Verdict::new("PodFailurePolicy", why.clone()));
+        return Some(JobEnd::new("PodFailurePolicy", why.clone()));
     }
     if tally.failures() > plan.backoff_limit || too_many_restarts(plan, pods) {
         let message = "Job has reached the specified backoff limit";
-        return Some(Verdict::new("BackoffLimitExceeded", message));
+        return Some(JobEnd::new("BackoffLimitExceeded", message));
     }
     if deadline(plan, status).is_some_and(|deadline| deadline <= now) {
         let message = "Job was active longer than specified deadline";
-        return Some(Verdict::new("DeadlineExceeded", message));
+        return Some(JobEnd::new("DeadlineExceeded", message));
     }
     plan.backoff_limit_per_index?;
     let most = plan
@@ -43,18 +43,18 @@ pub(crate) fn failure(
         .and_then(|most| u32::try_from(most).ok());
     if most.is_some_and(|most| tally.failed_indexes.len() > most) {
         let message = "Job has exceeded the specified maximal number of failed indexes";
-        return Some(Verdict::new("MaxFailedIndexesExceeded", message));
+        return Some(JobEnd::new("MaxFailedIndexesExceeded", message));
     }
     let mut ended = tally.completed_indexes.clone();
     ended.insert_all(&tally.failed_indexes);
     let completions = plan.completions.unwrap_or_default();
     let all_ended = ended.missing_below(completions).next().is_none();
     (!tally.failed_indexes.is_empty() && all_ended)
-        .then(|| Verdict::new("FailedIndexes", "Job has failed indexes"))
+        .then(|| JobEnd::new("FailedIndexes", "Job has failed indexes"))
 }
 
 /// Why the job has succeeded, if it has.
-pub(crate) fn success(plan: &Plan<'_>, tally: &Tally, live: usize) -> Option<Verdict> {
+pub(crate) fn success(plan: &ParsedJob<'_>, tally: &AttemptTally, live: usize) -> Option<JobEnd> {
     if let Some(verdict) = success_policy(plan, tally) {
         return Some(verdict);
     }
@@ -65,14 +65,14 @@ pub(crate) fn success(plan: &Plan<'_>, tally: &Tally, live: usize) -> Option<Ver
         None => successes > 0 && live == 0,
     };
     reached.then(|| {
-        Verdict::new(
+        JobEnd::new(
             "CompletionsReached",
             "Reached expected number of succeeded pods",
         )
     })
 }
 
-fn success_policy(plan: &Plan<'_>, tally: &Tally) -> Option<Verdict> {
+fn success_policy(plan: &ParsedJob<'_>, tally: &AttemptTally) -> Option<JobEnd> {
     let rules = &plan
         .spec
         .success_policy
@@ -95,7 +95,7 @@ fn success_policy(plan: &Plan<'_>, tally: &Tally) -> Option<Verdict> {
             None => done == wanted.len(),
         }
     })?;
-    Some(Verdict::new(
+    Some(JobEnd::new(
         "SuccessPolicy",
         format!("Matched rules at index {nth}"),
     ))
@@ -103,8 +103,8 @@ fn success_policy(plan: &Plan<'_>, tally: &Tally) -> Option<Verdict> {
 
 /// When the job exceeds its deadline, if one applies. None applies while the job is suspended or
 /// was until now: its clock restarts when it resumes.
-pub(crate) fn deadline(plan: &Plan<'_>, status: &JobStatus) -> Option<Timestamp> {
-    let held = plan.suspended() || Phase::of(status) == Phase::Suspended;
+pub(crate) fn deadline(plan: &ParsedJob<'_>, status: &JobStatus) -> Option<Timestamp> {
+    let held = plan.suspended() || JobPhase::of(status) == JobPhase::Suspended;
     let seconds = plan.spec.active_deadline_seconds.filter(|_| !held)?;
     let started = status.start_time.as_ref()?.0;
     Some(later(started, seconds))
@@ -112,7 +112,7 @@ pub(crate) fn deadline(plan: &Plan<'_>, status: &JobStatus) -> Option<Timestamp>
 
 /// Whether restarts in place exceed the limit. They count like failures: the limit's number is
 /// already too many, and with a limit of zero any restart is.
-fn too_many_restarts(plan: &Plan<'_>, pods: &[&Pod]) -> bool {
+fn too_many_restarts(plan: &ParsedJob<'_>, pods: &[&Pod]) -> bool {
     if !plan.restarts_in_place() {
         return false;
     }

@@ -4,7 +4,7 @@
 use k8s_openapi::api::core::v1::{Pod, Service};
 use resources::kinds::{CleanPodPolicy, PodGroup};
 
-use super::plan::Plan;
+use super::plan::ParsedPyTorchJob;
 use super::roster::Roster;
 use crate::action::Action;
 use crate::ownership::controlled_by;
@@ -12,7 +12,7 @@ use crate::pod_facts::{self, PodPhase};
 
 /// Why pods are deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Why {
+pub(crate) enum CleanupReason {
     /// The job is suspended: all pods are deleted.
     Held,
     /// The job ended by its pods: the policy decides.
@@ -23,16 +23,16 @@ pub(crate) enum Why {
 
 /// The due deletions for this cause.
 pub(crate) fn actions(
-    plan: &Plan<'_>,
+    plan: &ParsedPyTorchJob<'_>,
     roster: &Roster<'_>,
     services: &[&Service],
     pod_group: Option<&PodGroup>,
-    why: Why,
+    why: CleanupReason,
 ) -> Vec<Action> {
     let mut actions = Vec::new();
     let mut staying: Vec<&str> = Vec::new();
     for pod in roster.pods() {
-        if !goes(plan, pod, why) {
+        if !is_cleaned_up(plan, pod, why) {
             staying.push(pod_facts::name(pod));
         } else if !pod_facts::is_leaving(pod) {
             actions.push(delete_pod(pod));
@@ -52,9 +52,9 @@ pub(crate) fn actions(
     actions
 }
 
-fn goes(plan: &Plan<'_>, pod: &Pod, why: Why) -> bool {
+fn is_cleaned_up(plan: &ParsedPyTorchJob<'_>, pod: &Pod, why: CleanupReason) -> bool {
     let phase = PodPhase::of(pod);
-    if why == Why::Held {
+    if why == CleanupReason::Held {
         return true;
     }
     // An unbound pod would start after the end, and it has no logs to keep.
@@ -64,7 +64,7 @@ fn goes(plan: &Plan<'_>, pod: &Pod, why: Why) -> bool {
     match plan.clean_pods() {
         CleanPodPolicy::All => true,
         CleanPodPolicy::Running => !phase.is_finished(),
-        CleanPodPolicy::None => why == Why::LimitReached && !phase.is_finished(),
+        CleanPodPolicy::None => why == CleanupReason::LimitReached && !phase.is_finished(),
     }
 }
 
@@ -83,7 +83,7 @@ pub(crate) fn delete_service(service: &Service) -> Action {
     }
 }
 
-fn delete_group(plan: &Plan<'_>, group: &PodGroup) -> Option<Action> {
+fn delete_group(plan: &ParsedPyTorchJob<'_>, group: &PodGroup) -> Option<Action> {
     let ours = controlled_by(&group.metadata, plan.meta);
     (ours && group.metadata.deletion_timestamp.is_none()).then(|| Action::DeletePodGroup {
         name: group.metadata.name.clone().unwrap_or_default(),

@@ -3,17 +3,21 @@
 use k8s_openapi::api::core::v1::EnvVar;
 
 use super::environment::variable;
-use super::plan::{Elastic, Plan, Role};
+use super::plan::{Elastic, ParsedPyTorchJob, ReplicaType};
 use super::rendezvous::Ports;
 
 /// torchrun's backend if the policy names none.
 const DEFAULT_BACKEND: &str = "c10d";
 
 /// The `PET_*` variables of an elastic job, the same for every replica.
-pub(crate) fn variables(plan: &Plan<'_>, elastic: &Elastic<'_>, ports: &Ports) -> Vec<EnvVar> {
+pub(crate) fn variables(
+    plan: &ParsedPyTorchJob<'_>,
+    elastic: &Elastic<'_>,
+    ports: &Ports,
+) -> Vec<EnvVar> {
     let policy = elastic.policy;
     let host = policy.rdzv_host.clone().filter(|host| !host.is_empty());
-    let host = host.unwrap_or_else(|| plan.pod_name(Role::Worker, 0));
+    let host = host.unwrap_or_else(|| plan.pod_name(ReplicaType::Worker, 0));
     let backend = policy
         .rdzv_backend
         .as_deref()
@@ -47,10 +51,10 @@ pub(crate) fn variables(plan: &Plan<'_>, elastic: &Elastic<'_>, ports: &Ports) -
 }
 
 /// `min:max`, or the plain number of workers if the policy has no bounds.
-fn nodes(plan: &Plan<'_>, elastic: &Elastic<'_>) -> String {
+fn nodes(plan: &ParsedPyTorchJob<'_>, elastic: &Elastic<'_>) -> String {
     if elastic.policy.min_replicas.is_none() && elastic.policy.max_replicas.is_none() {
         let workers = plan
-            .replicas_of(Role::Worker)
+            .replicas_of(ReplicaType::Worker)
             .map_or(0, |workers| workers.count);
         return workers.to_string();
     }

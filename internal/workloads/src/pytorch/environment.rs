@@ -4,17 +4,22 @@
 use k8s_openapi::api::core::v1::{Container, EnvVar};
 
 use super::elastic;
-use super::plan::{Plan, Role};
+use super::plan::{ParsedPyTorchJob, ReplicaType};
 use super::rendezvous::Ports;
 
 /// The variables of one replica, in order.
-pub(crate) fn variables(plan: &Plan<'_>, role: Role, index: u32, ports: &Ports) -> Vec<EnvVar> {
+pub(crate) fn variables(
+    plan: &ParsedPyTorchJob<'_>,
+    role: ReplicaType,
+    index: u32,
+    ports: &Ports,
+) -> Vec<EnvVar> {
     let mut variables = vec![variable("PYTHONUNBUFFERED", "1")];
     if plan.has_master() {
-        let address = plan.pod_name(Role::Master, 0);
+        let address = plan.pod_name(ReplicaType::Master, 0);
         let rank = match role {
-            Role::Master => 0,
-            Role::Worker => index.saturating_add(1),
+            ReplicaType::Master => 0,
+            ReplicaType::Worker => index.saturating_add(1),
         };
         let world = plan.total().saturating_mul(plan.processes_counted());
         variables.extend([

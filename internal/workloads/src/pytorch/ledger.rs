@@ -9,14 +9,14 @@ use resources::kinds::RestartPolicy;
 use resources::names;
 use serde::{Deserialize, Serialize};
 
-use super::plan::{Plan, Role};
+use super::plan::{ParsedPyTorchJob, ReplicaType};
 use super::roster::Roster;
 use crate::pod_facts::{self, PodPhase};
 
 /// The counts of one replica.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct Used {
+struct ReplicaUse {
     /// Restarts in place, of pods that are gone.
     #[serde(skip_serializing_if = "is_zero")]
     restarts: u32,
@@ -45,7 +45,7 @@ fn is_zero(count: &u32) -> bool {
     *count == 0
 }
 
-impl Used {
+impl ReplicaUse {
     /// The pod is gone: its counts are added to the replica's.
     fn fold(&mut self) {
         self.restarts = self.restarts.saturating_add(self.pod_restarts);
@@ -88,7 +88,7 @@ impl Used {
 /// The job's counts, by replica type and index.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub(crate) struct Ledger(BTreeMap<String, BTreeMap<u32, Used>>);
+pub(crate) struct ReplicaLedger(BTreeMap<String, BTreeMap<u32, ReplicaUse>>);
 
 /// The counts that the backoff limit applies to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -99,9 +99,9 @@ pub(crate) struct Spent {
     pub(crate) failures: u32,
 }
 
-impl Ledger {
+impl ReplicaLedger {
     /// Reads the job's annotation; an unreadable one counts as absent.
-    pub(crate) fn read(plan: &Plan<'_>) -> Ledger {
+    pub(crate) fn read(plan: &ParsedPyTorchJob<'_>) -> ReplicaLedger {
         let annotations = plan.meta.annotations.as_ref();
         let text = annotations.and_then(|annotations| annotations.get(names::RESTARTS));
         text.and_then(|text| serde_json::from_str(text).ok())
@@ -134,7 +134,7 @@ impl Ledger {
     }
 
     /// The total of the replicas whose policy allows restarts.
-    pub(crate) fn spent(&self, plan: &Plan<'_>) -> Spent {
+    pub(crate) fn spent(&self, plan: &ParsedPyTorchJob<'_>) -> Spent {
         let mut spent = Spent::default();
         for replicas in &plan.replicas {
             if replicas.restart == RestartPolicy::Never {
@@ -157,7 +157,7 @@ impl Ledger {
     }
 
     /// How many of this replica's pods have failed, the present one included.
-    pub(crate) fn failures_of(&self, role: Role, index: u32) -> u32 {
+    pub(crate) fn failures_of(&self, role: ReplicaType, index: u32) -> u32 {
         let used = self.0.get(role.lower()).and_then(|role| role.get(&index));
         used.map_or(0, |used| {
             used.failures.saturating_add(u32::from(used.pod_failed))
@@ -165,12 +165,12 @@ impl Ledger {
     }
 
     /// Whether the replica's last failed pod was lost with its node.
-    pub(crate) fn lost(&self, role: Role, index: u32) -> bool {
+    pub(crate) fn lost(&self, role: ReplicaType, index: u32) -> bool {
         let used = self.0.get(role.lower()).and_then(|role| role.get(&index));
         used.is_some_and(|used| used.lost)
     }
 
-    fn get_mut(&mut self, role: Role, index: u32) -> Option<&mut Used> {
+    fn get_mut(&mut self, role: ReplicaType, index: u32) -> Option<&mut ReplicaUse> {
         self.0.get_mut(role.lower())?.get_mut(&index)
     }
 }

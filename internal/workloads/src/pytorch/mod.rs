@@ -24,14 +24,14 @@ use resources::kinds::{PodGroup, PyTorchJob, PyTorchJobStatus};
 use resources::names;
 use resources::numbers::later;
 
-use self::cleanup::Why;
-use self::ledger::Ledger;
-use self::phase::{Phase, Signals};
-use self::plan::{Plan, Role};
+use self::cleanup::CleanupReason;
+use self::ledger::ReplicaLedger;
+use self::phase::{PyTorchPhase, PyTorchSignals};
+use self::plan::{ParsedPyTorchJob, ReplicaType};
 pub use self::rendezvous::{Network, annotated_port};
-use self::restart::{Answer, Reach};
-use self::roster::{Roster, Standing};
-use crate::action::{Action, EventNote, Outcome};
+use self::restart::{FailureResponse, RestartScope};
+use self::roster::{ReplicaState, Roster};
+use crate::action::{Action, EventNote, ReconcileOutcome};
 use crate::ownership::controlled_by;
 
 /// The kind's name, also the prefix of every reason.
@@ -42,7 +42,7 @@ const NO_PORT_RETRY: i64 = 30;
 
 /// The observed state to decide on.
 #[derive(Clone, Copy)]
-pub struct Observed<'a> {
+pub struct ObservedPyTorchJob<'a> {
     /// The job, with its status and annotations as last written.
     pub job: &'a PyTorchJob,
     /// Pods of the job; other pods are ignored.
@@ -62,22 +62,25 @@ pub struct Observed<'a> {
 /// Decides the next actions for a job. Once the result was carried out, another call gives the same
 /// status and no actions, until something changes.
 #[must_use]
-pub fn reconcile(observed: &Observed<'_>, now: Timestamp) -> Outcome<PyTorchJobStatus> {
+pub fn reconcile(
+    observed: &ObservedPyTorchJob<'_>,
+    now: Timestamp,
+) -> ReconcileOutcome<PyTorchJobStatus> {
     let job = observed.job;
     let status = job.status.clone().unwrap_or_default();
     if job.metadata.deletion_timestamp.is_some() || plan::managed_elsewhere(job) {
-        return Outcome::keep(status);
+        return ReconcileOutcome::keep(status);
     }
-    let phase = Phase::of(&status);
-    let plan = match Plan::of(job) {
+    let phase = PyTorchPhase::of(&status);
+    let plan = match ParsedPyTorchJob::of(job) {
         Ok(plan) => plan,
-        Err(_) if phase.is_terminal() => return Outcome::keep(status),
+        Err(_) if phase.is_terminal() => return ReconcileOutcome::keep(status),
         Err(refusal) => {
             let name = job.metadata.name.as_deref().unwrap_or_default();
             let (status, events) = status::refused(name, status, &refusal, now);
-            return Outcome {
+            return ReconcileOutcome {
                 events,
-                ..Outcome::keep(status)
+                ..ReconcileOutcome::keep(status)
             };
         }
     };
@@ -93,28 +96,28 @@ pub fn reconcile(observed: &Observed<'_>, now: Timestamp) -> Outcome<PyTorchJobS
 pub fn is_finished(job: &PyTorchJob) -> bool {
     job.status
         .as_ref()
-        .is_some_and(|status| Phase::of(status).is_terminal())
+        .is_some_and(|status| PyTorchPhase::of(status).is_terminal())
 }
 
 /// A job that has ended: deletes pods by its policy, and the job itself after its TTL.
 fn finished(
-    plan: &Plan<'_>,
-    observed: &Observed<'_>,
+    plan: &ParsedPyTorchJob<'_>,
+    observed: &ObservedPyTorchJob<'_>,
     roster: &Roster<'_>,
     status: PyTorchJobStatus,
     now: Timestamp,
-) -> Outcome<PyTorchJobStatus> {
+) -> ReconcileOutcome<PyTorchJobStatus> {
     let expiry = status
         .completion_time
         .as_ref()
         .and_then(|time| plan.expiry(time.0));
-    let mut outcome = Outcome::keep(status);
+    let mut outcome = ReconcileOutcome::keep(status);
     outcome.actions = cleanup::actions(
         plan,
         roster,
         observed.services,
         observed.pod_group,
-        Why::Ended,
+        CleanupReason::Ended,
     );
     match expiry {
         Some(at) if at <= now => outcome.actions.push(Action::DeleteJob {
@@ -129,14 +132,14 @@ fn finished(
 
 /// A job that has not ended: judges its pods, advances its phase, and acts on the phase.
 fn proceed(
-    plan: &Plan<'_>,
-    observed: &Observed<'_>,
+    plan: &ParsedPyTorchJob<'_>,
+    observed: &ObservedPyTorchJob<'_>,
     roster: &Roster<'_>,
-    phase: Phase,
+    phase: PyTorchPhase,
     mut status: PyTorchJobStatus,
     now: Timestamp,
-) -> Outcome<PyTorchJobStatus> {
-    let mut ledger = Ledger::read(plan);
+) -> ReconcileOutcome<PyTorchJobStatus> {
+    let mut ledger = ReplicaLedger::read(plan);
     let known = ledger.clone();
     ledger.observe(roster);
     let answer = restart::answer(plan, roster, &ledger, now);
@@ -144,9 +147,9 @@ fn proceed(
         .start_time
         .as_ref()
         .map(|time| time.0)
-        .filter(|_| phase != Phase::Suspended);
+        .filter(|_| phase != PyTorchPhase::Suspended);
     let limit = limit_reached(plan, &ledger, started, now);
-    let signals = Signals {
+    let signals = PyTorchSignals {
         suspend: plan.suspended(),
         succeeded: has_succeeded(plan, roster),
         failed: answer.failure.is_some() || limit.is_some(),
@@ -155,7 +158,7 @@ fn proceed(
     };
     let next = phase.next(signals);
     let why = match next {
-        Phase::Failed => limit.clone().or_else(|| answer.failure.clone()),
+        PyTorchPhase::Failed => limit.clone().or_else(|| answer.failure.clone()),
         _ => answer.restarting.clone(),
     };
 
@@ -163,9 +166,9 @@ fn proceed(
     events.extend(status::moved(plan, &mut status, phase, next, why, now));
     status.replica_statuses = status::count(plan, roster);
     let started = status.start_time.as_ref().map(|time| time.0);
-    let mut outcome = Outcome {
+    let mut outcome = ReconcileOutcome {
         events,
-        ..Outcome::keep(status)
+        ..ReconcileOutcome::keep(status)
     };
     if ledger != known {
         outcome
@@ -174,22 +177,22 @@ fn proceed(
     }
     let clear = |why| cleanup::actions(plan, roster, observed.services, observed.pod_group, why);
     match next {
-        Phase::Suspended => {
-            outcome.actions = clear(Why::Held);
+        PyTorchPhase::Suspended => {
+            outcome.actions = clear(CleanupReason::Held);
             status::settle(&mut outcome.status, false);
         }
-        Phase::Succeeded => {
-            outcome.actions = clear(Why::Ended);
+        PyTorchPhase::Succeeded => {
+            outcome.actions = clear(CleanupReason::Ended);
             status::settle(&mut outcome.status, true);
         }
-        Phase::Failed => {
+        PyTorchPhase::Failed => {
             outcome.actions = clear(if limit.is_some() {
-                Why::LimitReached
+                CleanupReason::LimitReached
             } else {
-                Why::Ended
+                CleanupReason::Ended
             });
         }
-        Phase::Created | Phase::Running | Phase::Restarting => {
+        PyTorchPhase::Created | PyTorchPhase::Running | PyTorchPhase::Restarting => {
             keep_up(plan, observed, roster, &ledger, &answer, &mut outcome, now);
             if let Some(deadline) = started.and_then(|started| plan.deadline(started)) {
                 outcome.requeue(deadline);
@@ -207,12 +210,12 @@ fn proceed(
 
 /// Keeps a live job's PodGroup, Services and pods in the desired state.
 fn keep_up(
-    plan: &Plan<'_>,
-    observed: &Observed<'_>,
+    plan: &ParsedPyTorchJob<'_>,
+    observed: &ObservedPyTorchJob<'_>,
     roster: &Roster<'_>,
-    ledger: &Ledger,
-    answer: &Answer<'_>,
-    outcome: &mut Outcome<PyTorchJobStatus>,
+    ledger: &ReplicaLedger,
+    answer: &FailureResponse<'_>,
+    outcome: &mut ReconcileOutcome<PyTorchJobStatus>,
     now: Timestamp,
 ) {
     if let Some(group) = podgroup::change(plan, observed.pod_group) {
@@ -226,7 +229,7 @@ fn keep_up(
         outcome.requeue(at);
     }
 
-    let renew = answer.reach == Reach::Gang && !answer.replace.is_empty();
+    let renew = answer.reach == RestartScope::Gang && !answer.replace.is_empty();
     let Ok(ports) = rendezvous::ports(plan, observed.network, observed.taken_ports, renew) else {
         outcome.requeue(later(now, NO_PORT_RETRY));
         outcome.events.push(EventNote::warning(
@@ -258,7 +261,7 @@ fn keep_up(
                     .actions
                     .push(Action::CreateService(Box::new(service)));
             }
-            if slot.standing(replicas) == Standing::Vacant {
+            if slot.standing(replicas) == ReplicaState::Vacant {
                 let lost = ledger.lost(slot.role, slot.index);
                 let scheduler = observed.scheduler_name;
                 let pod = pods::pod(plan, replicas, slot.index, &ports, lost, scheduler);
@@ -269,7 +272,11 @@ fn keep_up(
 }
 
 /// Deletes pods and Services beyond the desired replicas, the highest index first.
-fn surplus(plan: &Plan<'_>, observed: &Observed<'_>, roster: &Roster<'_>) -> Vec<Action> {
+fn surplus(
+    plan: &ParsedPyTorchJob<'_>,
+    observed: &ObservedPyTorchJob<'_>,
+    roster: &Roster<'_>,
+) -> Vec<Action> {
     let wanted: BTreeSet<String> = roster
         .slots
         .iter()
@@ -292,8 +299,8 @@ fn surplus(plan: &Plan<'_>, observed: &Observed<'_>, roster: &Roster<'_>) -> Vec
 
 /// The limit that the job exceeded, if any, although its pods could go on.
 fn limit_reached(
-    plan: &Plan<'_>,
-    ledger: &Ledger,
+    plan: &ParsedPyTorchJob<'_>,
+    ledger: &ReplicaLedger,
     started: Option<Timestamp>,
     now: Timestamp,
 ) -> Option<String> {
@@ -314,19 +321,19 @@ fn limit_reached(
 
 /// The master's success is the job's. Without a master all workers have to succeed, or any of them
 /// if the job is elastic.
-fn has_succeeded(plan: &Plan<'_>, roster: &Roster<'_>) -> bool {
+fn has_succeeded(plan: &ParsedPyTorchJob<'_>, roster: &Roster<'_>) -> bool {
     let role = if plan.has_master() {
-        Role::Master
+        ReplicaType::Master
     } else {
-        Role::Worker
+        ReplicaType::Worker
     };
     let Some(replicas) = plan.replicas_of(role) else {
         return false;
     };
     let mut done = roster
         .of_role(role)
-        .map(|slot| slot.standing(replicas) == Standing::Succeeded);
-    if role == Role::Worker && plan.elastic.is_some() {
+        .map(|slot| slot.standing(replicas) == ReplicaState::Succeeded);
+    if role == ReplicaType::Worker && plan.elastic.is_some() {
         done.any(|done| done)
     } else {
         replicas.count > 0 && done.all(|done| done)
@@ -334,16 +341,16 @@ fn has_succeeded(plan: &Plan<'_>, roster: &Roster<'_>) -> bool {
 }
 
 /// The master runs, or without a master any worker.
-fn is_running(plan: &Plan<'_>, roster: &Roster<'_>) -> bool {
+fn is_running(plan: &ParsedPyTorchJob<'_>, roster: &Roster<'_>) -> bool {
     let role = if plan.has_master() {
-        Role::Master
+        ReplicaType::Master
     } else {
-        Role::Worker
+        ReplicaType::Worker
     };
     plan.replicas_of(role).is_some_and(|replicas| {
         roster
             .of_role(role)
-            .any(|slot| slot.standing(replicas) == Standing::Running)
+            .any(|slot| slot.standing(replicas) == ReplicaState::Running)
     })
 }
 

@@ -6,7 +6,7 @@ use super::conditions::is_true;
 
 /// The phase of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Phase {
+pub(crate) enum PyTorchPhase {
     /// Accepted; its pods wait or do not exist yet.
     Created,
     Running,
@@ -19,7 +19,7 @@ pub(crate) enum Phase {
 
 /// The inputs of the transition function.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Signals {
+pub(crate) struct PyTorchSignals {
     /// The job's spec requests suspension.
     pub(crate) suspend: bool,
     /// The replicas that determine the job's success have succeeded.
@@ -32,42 +32,42 @@ pub(crate) struct Signals {
     pub(crate) running: bool,
 }
 
-impl Phase {
+impl PyTorchPhase {
     /// The phase according to the stored conditions.
-    pub(crate) fn of(status: &PyTorchJobStatus) -> Phase {
+    pub(crate) fn of(status: &PyTorchJobStatus) -> PyTorchPhase {
         let holds = |condition| is_true(status, condition);
         if holds(JobConditionType::Failed) {
-            Phase::Failed
+            PyTorchPhase::Failed
         } else if holds(JobConditionType::Succeeded) {
-            Phase::Succeeded
+            PyTorchPhase::Succeeded
         } else if holds(JobConditionType::Suspended) {
-            Phase::Suspended
+            PyTorchPhase::Suspended
         } else if holds(JobConditionType::Restarting) {
-            Phase::Restarting
+            PyTorchPhase::Restarting
         } else if holds(JobConditionType::Running) {
-            Phase::Running
+            PyTorchPhase::Running
         } else {
-            Phase::Created
+            PyTorchPhase::Created
         }
     }
 
     /// Whether no phase follows.
     pub(crate) fn is_terminal(self) -> bool {
-        matches!(self, Phase::Succeeded | Phase::Failed)
+        matches!(self, PyTorchPhase::Succeeded | PyTorchPhase::Failed)
     }
 
     /// The phase that follows this one. A success takes precedence over a failure: the work is
     /// done.
-    pub(crate) fn next(self, signals: Signals) -> Phase {
+    pub(crate) fn next(self, signals: PyTorchSignals) -> PyTorchPhase {
         match self {
-            Phase::Succeeded | Phase::Failed => self,
-            _ if signals.suspend => Phase::Suspended,
-            _ if signals.succeeded => Phase::Succeeded,
-            _ if signals.failed => Phase::Failed,
-            _ if signals.restarting => Phase::Restarting,
-            _ if signals.running => Phase::Running,
-            Phase::Suspended => Phase::Created,
-            Phase::Created | Phase::Running | Phase::Restarting => self,
+            PyTorchPhase::Succeeded | PyTorchPhase::Failed => self,
+            _ if signals.suspend => PyTorchPhase::Suspended,
+            _ if signals.succeeded => PyTorchPhase::Succeeded,
+            _ if signals.failed => PyTorchPhase::Failed,
+            _ if signals.restarting => PyTorchPhase::Restarting,
+            _ if signals.running => PyTorchPhase::Running,
+            PyTorchPhase::Suspended => PyTorchPhase::Created,
+            PyTorchPhase::Created | PyTorchPhase::Running | PyTorchPhase::Restarting => self,
         }
     }
 }

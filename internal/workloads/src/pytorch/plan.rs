@@ -1,5 +1,5 @@
 //! Reads a PyTorchJob's spec: sets defaults, reads replicas as roles, and refuses an invalid spec
-//! with its field. All later code works on a [`Plan`].
+//! with its field. All later code works on a [`ParsedPyTorchJob`].
 
 use std::fmt;
 
@@ -20,30 +20,30 @@ const MANAGED_BY: &str = "kubeflow.org/training-operator";
 
 /// A replica type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Role {
+pub(crate) enum ReplicaType {
     Master,
     Worker,
 }
 
-impl Role {
+impl ReplicaType {
     /// The role as a key of the spec and the status.
     pub(crate) fn key(self) -> &'static str {
         match self {
-            Role::Master => "Master",
-            Role::Worker => "Worker",
+            ReplicaType::Master => "Master",
+            ReplicaType::Worker => "Worker",
         }
     }
 
     /// The role in names and labels.
     pub(crate) fn lower(self) -> &'static str {
         match self {
-            Role::Master => "master",
-            Role::Worker => "worker",
+            ReplicaType::Master => "master",
+            ReplicaType::Worker => "worker",
         }
     }
 
-    fn named(key: &str) -> Option<Role> {
-        [Role::Master, Role::Worker]
+    fn named(key: &str) -> Option<ReplicaType> {
+        [ReplicaType::Master, ReplicaType::Worker]
             .into_iter()
             .find(|role| role.key().eq_ignore_ascii_case(key))
     }
@@ -51,9 +51,9 @@ impl Role {
 
 /// Why a job cannot run: the field and its accepted values.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Refusal(pub(crate) String);
+pub(crate) struct InvalidJob(pub(crate) String);
 
-impl fmt::Display for Refusal {
+impl fmt::Display for InvalidJob {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         to.write_str(&self.0)
     }
@@ -61,7 +61,7 @@ impl fmt::Display for Refusal {
 
 /// One replica type of the job.
 pub(crate) struct Replicas<'a> {
-    pub(crate) role: Role,
+    pub(crate) role: ReplicaType,
     pub(crate) count: u32,
     pub(crate) restart: RestartPolicy,
     pub(crate) template: &'a PodTemplateSpec,
@@ -110,7 +110,7 @@ pub(crate) struct Elastic<'a> {
 }
 
 /// A job's parsed spec.
-pub(crate) struct Plan<'a> {
+pub(crate) struct ParsedPyTorchJob<'a> {
     pub(crate) meta: &'a ObjectMeta,
     pub(crate) job: &'a PyTorchJob,
     /// Master before Worker.
@@ -118,19 +118,19 @@ pub(crate) struct Plan<'a> {
     pub(crate) elastic: Option<Elastic<'a>>,
 }
 
-impl<'a> Plan<'a> {
+impl<'a> ParsedPyTorchJob<'a> {
     /// Reads the spec, or returns the invalid field.
-    pub(crate) fn of(job: &'a PyTorchJob) -> Result<Plan<'a>, Refusal> {
+    pub(crate) fn of(job: &'a PyTorchJob) -> Result<ParsedPyTorchJob<'a>, InvalidJob> {
         let spec = &job.spec;
-        let mut roles: Vec<(Role, &ReplicaSpec)> = Vec::new();
+        let mut roles: Vec<(ReplicaType, &ReplicaSpec)> = Vec::new();
         for (key, replica) in &spec.pytorch_replica_specs {
-            let role = Role::named(key).ok_or_else(|| {
-                Refusal(format!(
+            let role = ReplicaType::named(key).ok_or_else(|| {
+                InvalidJob(format!(
                     "spec.pytorchReplicaSpecs: {key:?} is not a replica type; use Master and Worker"
                 ))
             })?;
             if roles.iter().any(|(known, _)| *known == role) {
-                return Err(Refusal(format!(
+                return Err(InvalidJob(format!(
                     "spec.pytorchReplicaSpecs: {} occurs twice; write it once",
                     role.key()
                 )));
@@ -139,13 +139,13 @@ impl<'a> Plan<'a> {
         }
         roles.sort_by_key(|(role, _)| *role);
         if roles.is_empty() {
-            return Err(Refusal(
+            return Err(InvalidJob(
                 "spec.pytorchReplicaSpecs: give a Master, a Worker, or both".to_owned(),
             ));
         }
         let asked_workers = roles
             .iter()
-            .find(|(role, _)| *role == Role::Worker)
+            .find(|(role, _)| *role == ReplicaType::Worker)
             .and_then(|(_, replica)| replica.replicas);
         let elastic = match &spec.elastic_policy {
             Some(policy) => Some(read_elastic(policy, asked_workers)?),
@@ -155,7 +155,7 @@ impl<'a> Plan<'a> {
             .into_iter()
             .map(|(role, replica)| read_replicas(role, replica, elastic.as_ref()))
             .collect::<Result<Vec<_>, _>>()?;
-        let plan = Plan {
+        let plan = ParsedPyTorchJob {
             meta: &job.metadata,
             job,
             replicas,
@@ -167,12 +167,12 @@ impl<'a> Plan<'a> {
 
     /// Refuses a job with more pods than a gang may have: the cost of all later code is
     /// proportional to the pods.
-    fn check_size(&self) -> Result<(), Refusal> {
+    fn check_size(&self) -> Result<(), InvalidJob> {
         let total = self.total();
         if i64::from(total) <= GANG_MEMBERS_MAX {
             return Ok(());
         }
-        Err(Refusal(format!(
+        Err(InvalidJob(format!(
             "spec.pytorchReplicaSpecs: the job would have {total} pods; it may have at most {GANG_MEMBERS_MAX}: \
              lower Worker.replicas, or spec.elasticPolicy.minReplicas of an elastic job"
         )))
@@ -182,12 +182,12 @@ impl<'a> Plan<'a> {
         self.meta.name.as_deref().unwrap_or_default()
     }
 
-    pub(crate) fn replicas_of(&self, role: Role) -> Option<&Replicas<'a>> {
+    pub(crate) fn replicas_of(&self, role: ReplicaType) -> Option<&Replicas<'a>> {
         self.replicas.iter().find(|replicas| replicas.role == role)
     }
 
     pub(crate) fn has_master(&self) -> bool {
-        self.replicas_of(Role::Master).is_some()
+        self.replicas_of(ReplicaType::Master).is_some()
     }
 
     pub(crate) fn total(&self) -> u32 {
@@ -198,7 +198,7 @@ impl<'a> Plan<'a> {
     }
 
     /// The pod (and service) of a replica.
-    pub(crate) fn pod_name(&self, role: Role, index: u32) -> String {
+    pub(crate) fn pod_name(&self, role: ReplicaType, index: u32) -> String {
         format!("{}-{}-{index}", self.name(), role.lower())
     }
 
@@ -261,12 +261,12 @@ pub(crate) fn managed_elsewhere(job: &PyTorchJob) -> bool {
     manager.is_some_and(|manager| manager != MANAGED_BY)
 }
 
-fn read_elastic(policy: &ElasticPolicy, asked: Option<i32>) -> Result<Elastic<'_>, Refusal> {
-    let bound = |field: &str, value: Option<i32>| -> Result<Option<u32>, Refusal> {
+fn read_elastic(policy: &ElasticPolicy, asked: Option<i32>) -> Result<Elastic<'_>, InvalidJob> {
+    let bound = |field: &str, value: Option<i32>| -> Result<Option<u32>, InvalidJob> {
         match value.map(u32::try_from) {
             None => Ok(None),
             Some(Ok(count)) if count > 0 => Ok(Some(count)),
-            Some(_) => Err(Refusal(format!(
+            Some(_) => Err(InvalidJob(format!(
                 "spec.elasticPolicy.{field}: must be greater than or equal to 1"
             ))),
         }
@@ -279,7 +279,7 @@ fn read_elastic(policy: &ElasticPolicy, asked: Option<i32>) -> Result<Elastic<'_
         .unwrap_or(1);
     let max = max.unwrap_or_else(|| asked.unwrap_or(min).max(min));
     if min > max {
-        return Err(Refusal(format!(
+        return Err(InvalidJob(format!(
             "spec.elasticPolicy.minReplicas: {min} must not exceed maxReplicas, which is {max}"
         )));
     }
@@ -287,26 +287,28 @@ fn read_elastic(policy: &ElasticPolicy, asked: Option<i32>) -> Result<Elastic<'_
 }
 
 fn read_replicas<'a>(
-    role: Role,
+    role: ReplicaType,
     spec: &'a ReplicaSpec,
     elastic: Option<&Elastic<'_>>,
-) -> Result<Replicas<'a>, Refusal> {
+) -> Result<Replicas<'a>, InvalidJob> {
     let field = format!("spec.pytorchReplicaSpecs.{}", role.key());
     let asked = match spec.replicas.map(u32::try_from) {
         None => None,
         Some(Ok(count)) => Some(count),
         Some(Err(_)) => {
-            return Err(Refusal(format!("{field}.replicas: must not be negative")));
+            return Err(InvalidJob(format!(
+                "{field}.replicas: must not be negative"
+            )));
         }
     };
     let count = match (role, elastic) {
-        (Role::Worker, Some(elastic)) => {
+        (ReplicaType::Worker, Some(elastic)) => {
             asked.unwrap_or(elastic.min).clamp(elastic.min, elastic.max)
         }
         _ => asked.unwrap_or(1),
     };
-    if role == Role::Master && count != 1 {
-        return Err(Refusal(format!(
+    if role == ReplicaType::Master && count != 1 {
+        return Err(InvalidJob(format!(
             "{field}.replicas: a job has one master; must be 1, not {count}"
         )));
     }
@@ -317,7 +319,7 @@ fn read_replicas<'a>(
         template: &spec.template,
     };
     if replicas.main_container().is_none() {
-        return Err(Refusal(format!(
+        return Err(InvalidJob(format!(
             "{field}.template.spec.containers: give at least one container"
         )));
     }

@@ -9,14 +9,14 @@ use resources::amounts::{self, Amounts};
 use resources::kinds::{PodGroup, PodGroupSpec};
 use resources::names;
 
-use super::plan::{Plan, Role};
+use super::plan::{ParsedPyTorchJob, ReplicaType};
 use super::{API_VERSION, KIND};
 use crate::ownership::{controlled_by, controller_reference};
 use crate::terms;
 
 /// The change that brings the group to its desired state; `None` if it is there. A group of this
 /// name with another owner is left alone.
-pub(crate) fn change(plan: &Plan<'_>, observed: Option<&PodGroup>) -> Option<PodGroup> {
+pub(crate) fn change(plan: &ParsedPyTorchJob<'_>, observed: Option<&PodGroup>) -> Option<PodGroup> {
     let wanted = wanted_spec(plan);
     let mut said = terms::of_gang(plan.meta);
     if !said.contains_key(names::WALLTIME)
@@ -61,7 +61,7 @@ pub(crate) fn change(plan: &Plan<'_>, observed: Option<&PodGroup>) -> Option<Pod
 
 /// The seconds until the job's own or its pods' deadline, if its templates do not state their
 /// walltime.
-fn deadline(plan: &Plan<'_>) -> Option<i64> {
+fn deadline(plan: &ParsedPyTorchJob<'_>) -> Option<i64> {
     let templates = || plan.replicas.iter().map(|replicas| replicas.template);
     let metas = templates().filter_map(|template| template.metadata.as_ref());
     let mut said = metas.filter_map(|meta| meta.annotations.as_ref());
@@ -83,7 +83,7 @@ fn agrees(observed: &PodGroupSpec, wanted: &PodGroupSpec) -> bool {
         && amounts(observed) == amounts(wanted)
 }
 
-fn wanted_spec(plan: &Plan<'_>) -> PodGroupSpec {
+fn wanted_spec(plan: &ParsedPyTorchJob<'_>) -> PodGroupSpec {
     let policy = plan.scheduling();
     let given = policy.and_then(|policy| policy.min_available);
     let given = given.and_then(|count| u32::try_from(count).ok());
@@ -114,9 +114,9 @@ fn wanted_spec(plan: &Plan<'_>) -> PodGroupSpec {
 }
 
 /// All replicas; of an elastic job's workers only the required minimum.
-fn smallest_gang(plan: &Plan<'_>) -> u32 {
-    let count = |role: Role, count: u32| match (role, &plan.elastic) {
-        (Role::Worker, Some(elastic)) => count.min(elastic.min),
+fn smallest_gang(plan: &ParsedPyTorchJob<'_>) -> u32 {
+    let count = |role: ReplicaType, count: u32| match (role, &plan.elastic) {
+        (ReplicaType::Worker, Some(elastic)) => count.min(elastic.min),
         _ => count,
     };
     plan.replicas
@@ -126,7 +126,7 @@ fn smallest_gang(plan: &Plan<'_>) -> u32 {
 }
 
 /// The gang's members by task: the master first, since no task works without it.
-fn members_by_task(plan: &Plan<'_>, members: u32) -> Vec<(Role, u32)> {
+fn members_by_task(plan: &ParsedPyTorchJob<'_>, members: u32) -> Vec<(ReplicaType, u32)> {
     let mut left = members;
     let mut tasks = Vec::new();
     for replicas in &plan.replicas {
@@ -139,7 +139,10 @@ fn members_by_task(plan: &Plan<'_>, members: u32) -> Vec<(Role, u32)> {
     tasks
 }
 
-fn resources_of(plan: &Plan<'_>, tasks: &[(Role, u32)]) -> BTreeMap<String, K8sQuantity> {
+fn resources_of(
+    plan: &ParsedPyTorchJob<'_>,
+    tasks: &[(ReplicaType, u32)],
+) -> BTreeMap<String, K8sQuantity> {
     let mut sum = Amounts::new();
     for (role, count) in tasks {
         let template = plan
@@ -154,7 +157,7 @@ fn resources_of(plan: &Plan<'_>, tasks: &[(Role, u32)]) -> BTreeMap<String, K8sQ
 }
 
 /// The scheduling policy's queue, else the label's or annotation's, else the default.
-fn queue(plan: &Plan<'_>) -> String {
+fn queue(plan: &ParsedPyTorchJob<'_>) -> String {
     let policy = plan.scheduling().and_then(|policy| policy.queue.as_ref());
     let named = |map: &Option<BTreeMap<String, String>>| {
         map.as_ref()
@@ -170,7 +173,7 @@ fn queue(plan: &Plan<'_>) -> String {
 }
 
 /// The first priority class that a template names, the master's before the workers'.
-fn template_priority(plan: &Plan<'_>) -> Option<String> {
+fn template_priority(plan: &ParsedPyTorchJob<'_>) -> Option<String> {
     let classes = plan.replicas.iter().filter_map(|replicas| {
         let spec = replicas.template.spec.as_ref()?;
         spec.priority_class_name.clone()

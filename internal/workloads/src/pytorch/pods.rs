@@ -8,7 +8,7 @@ use resources::kinds::RestartPolicy;
 use resources::names;
 
 use super::environment;
-use super::plan::{Plan, Replicas, Role};
+use super::plan::{ParsedPyTorchJob, ReplicaType, Replicas};
 use super::rendezvous::Ports;
 use super::{API_VERSION, KIND};
 use crate::ownership::controller_reference;
@@ -19,7 +19,7 @@ const HOSTNAME_MAX: usize = 63;
 
 /// The pod of one replica. A pod that replaces one `lost` with its node may use spare nodes.
 pub(crate) fn pod(
-    plan: &Plan<'_>,
+    plan: &ParsedPyTorchJob<'_>,
     replicas: &Replicas<'_>,
     index: u32,
     ports: &Ports,
@@ -75,7 +75,7 @@ pub(crate) fn pod(
 }
 
 /// The labels that every pod of a replica type carries.
-pub(crate) fn role_labels(job: &str, role: Role) -> BTreeMap<String, String> {
+pub(crate) fn role_labels(job: &str, role: ReplicaType) -> BTreeMap<String, String> {
     [
         (names::JOB_NAME, job),
         (names::OPERATOR_NAME, names::PYTORCH_OPERATOR),
@@ -87,10 +87,14 @@ pub(crate) fn role_labels(job: &str, role: Role) -> BTreeMap<String, String> {
 }
 
 /// The labels that select one replica.
-pub(crate) fn replica_labels(plan: &Plan<'_>, role: Role, index: u32) -> BTreeMap<String, String> {
+pub(crate) fn replica_labels(
+    plan: &ParsedPyTorchJob<'_>,
+    role: ReplicaType,
+    index: u32,
+) -> BTreeMap<String, String> {
     let mut labels = role_labels(plan.name(), role);
     labels.insert(names::REPLICA_INDEX.to_owned(), index.to_string());
-    if role == Role::Master {
+    if role == ReplicaType::Master {
         labels.insert(names::JOB_ROLE.to_owned(), "master".to_owned());
     }
     labels

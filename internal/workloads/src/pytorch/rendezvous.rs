@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 
 use resources::names;
 
-use super::plan::{Plan, Role};
+use super::plan::{ParsedPyTorchJob, ReplicaType};
 
 /// The network that a job's pods use.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,22 +37,22 @@ pub(crate) struct Exhausted;
 
 /// Decides the ports. `renew` requests another port than the job's current one.
 pub(crate) fn ports(
-    plan: &Plan<'_>,
+    plan: &ParsedPyTorchJob<'_>,
     network: &Network,
     taken: &BTreeSet<u16>,
     renew: bool,
 ) -> Result<Ports, Exhausted> {
-    let named = |role: Role| {
+    let named = |role: ReplicaType| {
         plan.replicas_of(role)
             .and_then(|replicas| replicas.named_port())
     };
-    let master = named(Role::Master);
+    let master = named(ReplicaType::Master);
     let elastic = plan.elastic.as_ref().and_then(|elastic| {
         let given = elastic
             .policy
             .rdzv_port
             .and_then(|port| u16::try_from(port).ok());
-        given.or_else(|| named(Role::Worker))
+        given.or_else(|| named(ReplicaType::Worker))
     });
     let needed =
         (plan.has_master() && master.is_none()) || (plan.elastic.is_some() && elastic.is_none());
@@ -77,7 +77,7 @@ pub fn annotated_port(
 
 /// The job's own port while it is valid, else the next free one after it.
 fn hand_out(
-    plan: &Plan<'_>,
+    plan: &ParsedPyTorchJob<'_>,
     range: &RangeInclusive<u16>,
     taken: &BTreeSet<u16>,
     renew: bool,

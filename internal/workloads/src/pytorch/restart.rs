@@ -5,9 +5,9 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
 use resources::numbers::later;
 
-use super::ledger::Ledger;
-use super::plan::Plan;
-use super::roster::{Roster, Slot, Standing};
+use super::ledger::ReplicaLedger;
+use super::plan::ParsedPyTorchJob;
+use super::roster::{ReplicaState, Roster, Slot};
 use crate::pod_facts;
 
 /// The wait before the second new pod in a row, in seconds; it doubles with each further one.
@@ -19,7 +19,7 @@ const HEALTHY_AFTER: SignedDuration = SignedDuration::from_secs(600);
 
 /// The scope of a restart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reach {
+pub(crate) enum RestartScope {
     /// Only the failed replicas, each at its own index: the kind's contract.
     Replica,
     /// Every member has failed: all start anew, with a new rendezvous.
@@ -27,7 +27,7 @@ pub(crate) enum Reach {
 }
 
 /// The response to failed replicas.
-pub(crate) struct Answer<'a> {
+pub(crate) struct FailureResponse<'a> {
     /// Why the job fails, if it does.
     pub(crate) failure: Option<String>,
     /// Why the job counts as restarting, if it does.
@@ -36,22 +36,22 @@ pub(crate) struct Answer<'a> {
     pub(crate) replace: Vec<&'a Pod>,
     /// When the next of the failed pods is due for replacement.
     pub(crate) next_at: Option<Timestamp>,
-    pub(crate) reach: Reach,
+    pub(crate) reach: RestartScope,
 }
 
 /// Decides the response to the failed replicas.
 pub(crate) fn answer<'a>(
-    plan: &Plan<'_>,
+    plan: &ParsedPyTorchJob<'_>,
     roster: &Roster<'a>,
-    ledger: &Ledger,
+    ledger: &ReplicaLedger,
     now: Timestamp,
-) -> Answer<'a> {
-    let mut answer = Answer {
+) -> FailureResponse<'a> {
+    let mut answer = FailureResponse {
         failure: failure(plan, roster),
         restarting: None,
         replace: Vec::new(),
         next_at: None,
-        reach: Reach::Replica,
+        reach: RestartScope::Replica,
     };
     let failed = failed_slots(plan, roster);
     if failed.is_empty() {
@@ -65,7 +65,7 @@ pub(crate) fn answer<'a>(
     // No member is left to rejoin: members that return at different times would look for a
     // rendezvous that no longer exists.
     if failed.len() == roster.slots.len() && roster.slots.len() > 1 {
-        answer.reach = Reach::Gang;
+        answer.reach = RestartScope::Gang;
         let last = due.iter().map(|(at, _)| *at).max().unwrap_or(now);
         for (at, _) in &mut due {
             *at = last;
@@ -82,11 +82,11 @@ pub(crate) fn answer<'a>(
 }
 
 /// Why the job cannot go on, when a failed replica may not be replaced.
-fn failure(plan: &Plan<'_>, roster: &Roster<'_>) -> Option<String> {
+fn failure(plan: &ParsedPyTorchJob<'_>, roster: &Roster<'_>) -> Option<String> {
     for replicas in &plan.replicas {
         let failed: Vec<&Pod> = roster
             .of_role(replicas.role)
-            .filter(|slot| slot.standing(replicas) == Standing::FailedForGood)
+            .filter(|slot| slot.standing(replicas) == ReplicaState::FailedForGood)
             .filter_map(|slot| slot.pod)
             .collect();
         if let Some(first) = failed.first() {
@@ -102,18 +102,18 @@ fn failure(plan: &Plan<'_>, roster: &Roster<'_>) -> Option<String> {
     None
 }
 
-fn failed_slots<'s, 'a>(plan: &Plan<'_>, roster: &'s Roster<'a>) -> Vec<&'s Slot<'a>> {
+fn failed_slots<'s, 'a>(plan: &ParsedPyTorchJob<'_>, roster: &'s Roster<'a>) -> Vec<&'s Slot<'a>> {
     plan.replicas
         .iter()
         .flat_map(|replicas| {
             roster
                 .of_role(replicas.role)
-                .filter(|slot| slot.standing(replicas) == Standing::FailedRetryable)
+                .filter(|slot| slot.standing(replicas) == ReplicaState::FailedRetryable)
         })
         .collect()
 }
 
-fn restarting_message(plan: &Plan<'_>, failed: &[&Slot<'_>]) -> String {
+fn restarting_message(plan: &ParsedPyTorchJob<'_>, failed: &[&Slot<'_>]) -> String {
     let parts: Vec<String> = plan
         .replicas
         .iter()
@@ -133,7 +133,7 @@ fn restarting_message(plan: &Plan<'_>, failed: &[&Slot<'_>]) -> String {
 }
 
 /// When a failed pod is replaced by a new one.
-fn due_at(slot: &Slot<'_>, pod: &Pod, ledger: &Ledger, now: Timestamp) -> Timestamp {
+fn due_at(slot: &Slot<'_>, pod: &Pod, ledger: &ReplicaLedger, now: Timestamp) -> Timestamp {
     let Some(finished) = pod_facts::finished_at(pod) else {
         return now;
     };

@@ -4,20 +4,20 @@
 use k8s_openapi::api::core::v1::Pod;
 use resources::kinds::RestartPolicy;
 
-use super::plan::{Plan, Replicas, Role};
+use super::plan::{ParsedPyTorchJob, ReplicaType, Replicas};
 use crate::ownership::controlled_by;
 use crate::pod_facts::{self, PodPhase};
 
 /// One desired replica and its pod.
 pub(crate) struct Slot<'a> {
-    pub(crate) role: Role,
+    pub(crate) role: ReplicaType,
     pub(crate) index: u32,
     pub(crate) pod: Option<&'a Pod>,
 }
 
 /// The state of a replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Standing {
+pub(crate) enum ReplicaState {
     /// No pod.
     Vacant,
     /// Its pod is terminating.
@@ -41,8 +41,8 @@ pub(crate) struct Roster<'a> {
 }
 
 impl<'a> Roster<'a> {
-    pub(crate) fn of(plan: &Plan<'_>, pods: &[&'a Pod]) -> Roster<'a> {
-        let mut members: Vec<(Role, u32, &'a Pod)> = pods
+    pub(crate) fn of(plan: &ParsedPyTorchJob<'_>, pods: &[&'a Pod]) -> Roster<'a> {
+        let mut members: Vec<(ReplicaType, u32, &'a Pod)> = pods
             .iter()
             .copied()
             .filter(|pod| controlled_by(&pod.metadata, plan.meta))
@@ -67,7 +67,7 @@ impl<'a> Roster<'a> {
                 });
             }
         }
-        let wanted = |role: Role, index: u32| {
+        let wanted = |role: ReplicaType, index: u32| {
             plan.replicas_of(role)
                 .is_some_and(|replicas| index < replicas.count)
         };
@@ -88,24 +88,24 @@ impl<'a> Roster<'a> {
             .chain(self.surplus.iter().copied())
     }
 
-    pub(crate) fn of_role(&self, role: Role) -> impl Iterator<Item = &Slot<'a>> {
+    pub(crate) fn of_role(&self, role: ReplicaType) -> impl Iterator<Item = &Slot<'a>> {
         self.slots.iter().filter(move |slot| slot.role == role)
     }
 }
 
 impl Slot<'_> {
-    pub(crate) fn standing(&self, replicas: &Replicas<'_>) -> Standing {
+    pub(crate) fn standing(&self, replicas: &Replicas<'_>) -> ReplicaState {
         let Some(pod) = self.pod else {
-            return Standing::Vacant;
+            return ReplicaState::Vacant;
         };
         match PodPhase::of(pod) {
             // A success counts even if the pod is being deleted.
-            PodPhase::Succeeded => Standing::Succeeded,
-            _ if pod_facts::is_leaving(pod) => Standing::Leaving,
-            PodPhase::Pending => Standing::Waiting,
-            PodPhase::Running => Standing::Running,
-            PodPhase::Failed if for_good(pod, replicas) => Standing::FailedForGood,
-            PodPhase::Failed => Standing::FailedRetryable,
+            PodPhase::Succeeded => ReplicaState::Succeeded,
+            _ if pod_facts::is_leaving(pod) => ReplicaState::Leaving,
+            PodPhase::Pending => ReplicaState::Waiting,
+            PodPhase::Running => ReplicaState::Running,
+            PodPhase::Failed if for_good(pod, replicas) => ReplicaState::FailedForGood,
+            PodPhase::Failed => ReplicaState::FailedRetryable,
         }
     }
 }
@@ -129,11 +129,13 @@ fn for_good(pod: &Pod, replicas: &Replicas<'_>) -> bool {
 }
 
 /// Reads `<job>-<role>-<index>`.
-fn replica_of(job: &str, pod: &str) -> Option<(Role, u32)> {
+fn replica_of(job: &str, pod: &str) -> Option<(ReplicaType, u32)> {
     let rest = pod.strip_prefix(job)?.strip_prefix('-')?;
-    [Role::Master, Role::Worker].into_iter().find_map(|role| {
-        let digits = rest.strip_prefix(role.lower())?.strip_prefix('-')?;
-        let index: u32 = digits.parse().ok()?;
-        (index.to_string() == digits).then_some((role, index))
-    })
+    [ReplicaType::Master, ReplicaType::Worker]
+        .into_iter()
+        .find_map(|role| {
+            let digits = rest.strip_prefix(role.lower())?.strip_prefix('-')?;
+            let index: u32 = digits.parse().ok()?;
+            (index.to_string() == digits).then_some((role, index))
+        })
 }

@@ -5,7 +5,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use resources::names;
 
-use super::plan::{Plan, Replicas, Role};
+use super::plan::{ParsedPyTorchJob, ReplicaType, Replicas};
 use super::pods::replica_labels;
 use super::rendezvous::Ports;
 use super::{API_VERSION, KIND};
@@ -13,7 +13,7 @@ use crate::ownership::controller_reference;
 
 /// The Service of one replica; it has the pod's name.
 pub(crate) fn service(
-    plan: &Plan<'_>,
+    plan: &ParsedPyTorchJob<'_>,
     replicas: &Replicas<'_>,
     index: u32,
     ports: &Ports,
@@ -66,8 +66,8 @@ fn service_ports(replicas: &Replicas<'_>, ports: &Ports) -> Vec<ServicePort> {
         .all(|port| port.name.as_deref() != Some(names::PYTORCH_PORT_NAME))
     {
         let number = match replicas.role {
-            Role::Master => ports.master,
-            Role::Worker => ports.elastic,
+            ReplicaType::Master => ports.master,
+            ReplicaType::Worker => ports.elastic,
         };
         list.push(ServicePort {
             name: Some(names::PYTORCH_PORT_NAME.to_owned()),

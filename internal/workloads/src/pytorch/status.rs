@@ -9,16 +9,19 @@ use resources::kinds::{JobConditionType, PyTorchJobStatus, ReplicaStatus};
 use resources::times::whole;
 
 use super::conditions;
-use super::phase::Phase;
-use super::plan::{Plan, Refusal, Role};
+use super::phase::PyTorchPhase;
+use super::plan::{InvalidJob, ParsedPyTorchJob, ReplicaType};
 use super::pods::role_labels;
 use super::roster::Roster;
 use crate::action::EventNote;
 use crate::pod_facts::{self, PodPhase};
 
 /// Counts the pods by replica type.
-pub(crate) fn count(plan: &Plan<'_>, roster: &Roster<'_>) -> BTreeMap<String, ReplicaStatus> {
-    let of_role = |role: Role| {
+pub(crate) fn count(
+    plan: &ParsedPyTorchJob<'_>,
+    roster: &Roster<'_>,
+) -> BTreeMap<String, ReplicaStatus> {
+    let of_role = |role: ReplicaType| {
         let mut counts = ReplicaStatus {
             selector: Some(selector(plan.name(), role)),
             ..ReplicaStatus::default()
@@ -40,7 +43,7 @@ pub(crate) fn count(plan: &Plan<'_>, roster: &Roster<'_>) -> BTreeMap<String, Re
 }
 
 /// The label selector of one replica type's pods, as text.
-fn selector(job: &str, role: Role) -> String {
+fn selector(job: &str, role: ReplicaType) -> String {
     let pairs: Vec<String> = role_labels(job, role)
         .into_iter()
         .map(|(key, value)| format!("{key}={value}"))
@@ -60,7 +63,7 @@ pub(crate) fn settle(status: &mut PyTorchJobStatus, succeeded: bool) {
 
 /// Records the first sight of a job.
 pub(crate) fn created(
-    plan: &Plan<'_>,
+    plan: &ParsedPyTorchJob<'_>,
     status: &mut PyTorchJobStatus,
     now: Timestamp,
 ) -> Vec<EventNote> {
@@ -77,17 +80,17 @@ pub(crate) fn created(
 
 /// Reports the change from one phase to the next.
 pub(crate) fn moved(
-    plan: &Plan<'_>,
+    plan: &ParsedPyTorchJob<'_>,
     status: &mut PyTorchJobStatus,
-    from: Phase,
-    to: Phase,
+    from: PyTorchPhase,
+    to: PyTorchPhase,
     why: Option<String>,
     now: Timestamp,
 ) -> Vec<EventNote> {
     let now = whole(now);
     let name = plan.name();
     let mut events = Vec::new();
-    if from == Phase::Suspended && to != Phase::Suspended {
+    if from == PyTorchPhase::Suspended && to != PyTorchPhase::Suspended {
         let message = format!("PyTorchJob {name} is resumed.");
         conditions::set(
             status,
@@ -100,38 +103,38 @@ pub(crate) fn moved(
         events.push(EventNote::normal("PyTorchJobResumed", message));
         status.start_time = Some(Time(now));
     }
-    if to != Phase::Suspended && status.start_time.is_none() {
+    if to != PyTorchPhase::Suspended && status.start_time.is_none() {
         status.start_time = Some(Time(now));
     }
     let (type_, word, message) = match to {
-        Phase::Created => return events,
-        Phase::Running => (
+        PyTorchPhase::Created => return events,
+        PyTorchPhase::Running => (
             JobConditionType::Running,
             "Running",
             format!("PyTorchJob {name} is running."),
         ),
-        Phase::Restarting => (
+        PyTorchPhase::Restarting => (
             JobConditionType::Restarting,
             "Restarting",
             why.unwrap_or_else(|| format!("PyTorchJob {name} is restarting.")),
         ),
-        Phase::Suspended => (
+        PyTorchPhase::Suspended => (
             JobConditionType::Suspended,
             "Suspended",
             format!("PyTorchJob {name} is suspended."),
         ),
-        Phase::Succeeded => (
+        PyTorchPhase::Succeeded => (
             JobConditionType::Succeeded,
             "Succeeded",
             format!("PyTorchJob {name} is successfully completed."),
         ),
-        Phase::Failed => (
+        PyTorchPhase::Failed => (
             JobConditionType::Failed,
             "Failed",
             why.unwrap_or_else(|| format!("PyTorchJob {name} has failed.")),
         ),
     };
-    if to == Phase::Suspended && conditions::is_true(status, JobConditionType::Running) {
+    if to == PyTorchPhase::Suspended && conditions::is_true(status, JobConditionType::Running) {
         conditions::set(
             status,
             JobConditionType::Running,
@@ -152,7 +155,7 @@ pub(crate) fn moved(
 pub(crate) fn refused(
     name: &str,
     mut status: PyTorchJobStatus,
-    refusal: &Refusal,
+    refusal: &InvalidJob,
     now: Timestamp,
 ) -> (PyTorchJobStatus, Vec<EventNote>) {
     let message = format!("PyTorchJob {name} cannot be run: {refusal}");

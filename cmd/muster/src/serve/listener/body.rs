@@ -8,9 +8,9 @@ use axum::body::Body;
 use hyper::body::{Body as HttpBody, Bytes, Frame, Incoming, SizeHint};
 use tokio::time::{Instant, Sleep};
 
-use super::limits::Limits;
-use super::places::InProgress;
-use super::streams::Progress;
+use super::connection_slots::InProgress;
+use super::limits::ListenerLimits;
+use super::streams::SendProgress;
 
 /// Why a request's body was not read to its end.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ impl std::error::Error for TooSlow {}
 /// A request's body with a time limit.
 pub struct Upload {
     body: Incoming,
-    limits: Limits,
+    limits: ListenerLimits,
     /// Deadline of the whole body; set at the first read.
     ends: Option<Instant>,
     /// Deadline of the next piece.
@@ -36,7 +36,7 @@ pub struct Upload {
 
 impl Upload {
     /// The body with these limits.
-    pub fn new(body: Incoming, limits: Limits) -> Upload {
+    pub fn new(body: Incoming, limits: ListenerLimits) -> Upload {
         Upload {
             body,
             limits,
@@ -86,19 +86,19 @@ impl HttpBody for Upload {
 const PIECE: usize = 64 * 1024;
 
 /// A response's body; its request counts as in progress until the body is dropped.
-pub struct Answer {
+pub struct CountedBody {
     body: Body,
     /// Data that was read from the body and not yet handed over.
     rest: Bytes,
     /// Set on HTTP/2; on HTTP/1 the connection itself shows whether the client reads.
-    progress: Option<Progress>,
+    progress: Option<SendProgress>,
     _in_progress: InProgress,
 }
 
-impl Answer {
+impl CountedBody {
     /// A body for this request, with its stream's progress on HTTP/2.
-    pub fn new(body: Body, in_progress: InProgress, progress: Option<Progress>) -> Answer {
-        Answer {
+    pub fn new(body: Body, in_progress: InProgress, progress: Option<SendProgress>) -> CountedBody {
+        CountedBody {
             body,
             rest: Bytes::new(),
             progress,
@@ -107,7 +107,7 @@ impl Answer {
     }
 }
 
-impl HttpBody for Answer {
+impl HttpBody for CountedBody {
     type Data = Bytes;
     type Error = axum::Error;
 

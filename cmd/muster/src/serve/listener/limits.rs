@@ -17,7 +17,7 @@ const UNREAD: Duration = Duration::from_secs(300);
 
 /// Limits on one connection's resources and times, and on the number of connections.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub struct ListenerLimits {
     /// Connections in all.
     pub connections: usize,
     /// Connections of one other machine's address.
@@ -50,14 +50,14 @@ pub struct Limits {
     pub header_bytes: u32,
 }
 
-impl Limits {
+impl ListenerLimits {
     /// The limits of a process that may have this many files open: connections get three quarters of them, the store
     /// and the logs the rest.
-    pub fn of(open_files: u64) -> Limits {
+    pub fn of(open_files: u64) -> ListenerLimits {
         let files = usize::try_from(open_files).unwrap_or(usize::MAX);
         let connections = CONNECTIONS_MAX.min(files / 4 * 3).max(1);
         let per_address = PER_ADDRESS_MAX.min(connections / 4).max(1);
-        Limits {
+        ListenerLimits {
             connections,
             per_address,
             per_loopback: (connections / 2).max(1),
@@ -98,7 +98,7 @@ mod tests {
             (4, 3, 1),
             (0, 1, 1),
         ] {
-            let limits = Limits::of(files);
+            let limits = ListenerLimits::of(files);
             assert_eq!(limits.connections, connections, "{files}");
             assert_eq!(limits.per_address, per_address, "{files}");
             assert!(limits.handshakes > limits.per_address);

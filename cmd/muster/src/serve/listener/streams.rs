@@ -15,16 +15,16 @@ use tokio::time::Instant;
 
 tokio::task_local! {
     /// The progress of the response that this task sends.
-    static PROGRESS: Progress;
+    static PROGRESS: SendProgress;
 }
 
 /// How far a response has been sent.
 #[derive(Clone, Debug, Default)]
-pub struct Progress(Arc<Mutex<Option<Instant>>>);
+pub struct SendProgress(Arc<Mutex<Option<Instant>>>);
 
-impl Progress {
+impl SendProgress {
     /// The progress of the current task's response; none outside of an HTTP/2 connection's tasks.
-    pub fn current() -> Option<Progress> {
+    pub fn current() -> Option<SendProgress> {
         PROGRESS.try_with(Clone::clone).ok()
     }
 
@@ -65,7 +65,7 @@ where
 {
     fn execute(&self, request: F) {
         let Streams(limit) = *self;
-        let progress = Progress::default();
+        let progress = SendProgress::default();
         let stalled = progress.clone();
         tokio::spawn(PROGRESS.scope(progress, async move {
             tokio::select! {
@@ -88,9 +88,9 @@ mod tests {
 
     #[tokio::test]
     async fn a_piece_that_is_not_taken_stalls_and_a_body_that_was_asked_does_not() {
-        let stuck = Progress::default();
+        let stuck = SendProgress::default();
         stuck.handed_over();
-        let quiet = Progress::default();
+        let quiet = SendProgress::default();
         quiet.handed_over();
         quiet.asked();
         tokio::select! {
@@ -108,10 +108,10 @@ mod tests {
         let (sender, dropped) = tokio::sync::oneshot::channel::<()>();
         Streams(LIMIT).execute(async move {
             let _sender = sender;
-            Progress::current().expect("in a task").handed_over();
+            SendProgress::current().expect("in a task").handed_over();
             std::future::pending::<()>().await;
         });
         assert!(dropped.await.is_err(), "the sender is dropped");
-        assert!(Progress::current().is_none());
+        assert!(SendProgress::current().is_none());
     }
 }

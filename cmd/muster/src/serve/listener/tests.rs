@@ -15,15 +15,15 @@ const NEVER: Duration = Duration::from_secs(3600);
 /// Too short to slow a test down.
 const SOON: Duration = Duration::from_millis(20);
 
-fn patient() -> Limits {
-    Limits {
+fn patient() -> ListenerLimits {
+    ListenerLimits {
         greeting: NEVER,
         headers: NEVER,
         idle: NEVER,
         body_pause: NEVER,
         body_total: NEVER,
         unread: NEVER,
-        ..Limits::of(1024)
+        ..ListenerLimits::of(1024)
     }
 }
 
@@ -35,10 +35,10 @@ struct Served {
     _changes: watch::Sender<u64>,
 }
 
-async fn serve_with(limits: Limits) -> Served {
+async fn serve_with(limits: ListenerLimits) -> Served {
     let dir = tempfile::tempdir().unwrap();
     let ca = fleet::CertificateAuthority::load_or_create(dir.path()).unwrap();
-    let names = crate::serve::certificate::Names {
+    let names = crate::serve::certificate::ServerNames {
         dns: vec!["localhost".to_string()],
         addresses: Vec::new(),
     };
@@ -144,7 +144,7 @@ async fn closed(mut stream: TcpStream) -> String {
 
 #[tokio::test]
 async fn who_says_nothing_or_says_its_headers_too_slowly_is_dropped() {
-    let served = serve_with(Limits {
+    let served = serve_with(ListenerLimits {
         greeting: SOON,
         headers: SOON,
         ..patient()
@@ -162,7 +162,7 @@ async fn who_says_nothing_or_says_its_headers_too_slowly_is_dropped() {
 
 #[tokio::test]
 async fn an_idle_connection_is_dropped_and_a_quiet_watch_is_not() {
-    let served = serve_with(Limits {
+    let served = serve_with(ListenerLimits {
         idle: SOON,
         ..patient()
     })
@@ -179,7 +179,7 @@ async fn an_idle_connection_is_dropped_and_a_quiet_watch_is_not() {
 
 #[tokio::test]
 async fn an_address_with_too_many_connections_loses_its_oldest_idle_one() {
-    let served = serve_with(Limits {
+    let served = serve_with(ListenerLimits {
         per_loopback: 2,
         ..patient()
     })
@@ -197,11 +197,11 @@ async fn an_address_with_too_many_connections_loses_its_oldest_idle_one() {
 #[tokio::test]
 async fn a_body_that_pauses_or_trickles_is_given_up() {
     for limits in [
-        Limits {
+        ListenerLimits {
             body_pause: SOON,
             ..patient()
         },
-        Limits {
+        ListenerLimits {
             body_total: SOON,
             ..patient()
         },
@@ -310,7 +310,7 @@ impl Served {
 
 #[tokio::test]
 async fn an_http2_stream_whose_window_stays_at_zero_is_reset_and_a_quiet_watch_goes_on() {
-    let served = serve_with(Limits {
+    let served = serve_with(ListenerLimits {
         unread: SOON,
         ..patient()
     })
@@ -340,7 +340,7 @@ async fn an_http2_stream_whose_window_stays_at_zero_is_reset_and_a_quiet_watch_g
 
 #[tokio::test]
 async fn a_client_that_reads_nothing_of_its_answer_is_let_go_and_one_with_nothing_to_read_is_not() {
-    let served = serve_with(Limits {
+    let served = serve_with(ListenerLimits {
         unread: SOON,
         ..patient()
     })

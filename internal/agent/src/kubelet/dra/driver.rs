@@ -1,6 +1,6 @@
 //! Answers the kubelet's requests: prepares devices for claims, as CDI specs.
 
-mod cut;
+mod claim_partitions;
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -8,14 +8,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use devices::cdi::gpus::{self, Roots};
-use devices::cdi::{Edits, Spec};
-use devices::dra::claimable::{Claimable, What};
-use devices::dra::cutting::Knife;
+use devices::cdi::{CdiSpec, Edits};
+use devices::dra::claimable::{Claimable, ClaimableKind};
 use devices::dra::grant;
-use devices::dra::partitions::{CardError, Cards, Found, Offer, offer};
-use devices::dra::prepared::{Given, Prepared, Specs};
-use devices::dra::verbs::verbs;
-use devices::inventory::Machine;
+use devices::dra::partitioning::Knife;
+use devices::dra::partitions::{
+    AllocatableDevices, CardError, DiscoveredDevices, GpuLayouts, offer,
+};
+use devices::dra::prepared::{Prepared, PreparedDevice, Specs};
+use devices::dra::rdma_files::verbs;
+use devices::inventory::NodeHardware;
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::api::Api;
 use rpc::kubelet::dra::v1 as wire;
@@ -31,7 +33,7 @@ const TIDY_EVERY: Duration = Duration::from_secs(60);
 
 /// The driver of one node.
 #[derive(Clone)]
-pub struct Driver(Arc<Inner>);
+pub struct DraDriver(Arc<Inner>);
 
 struct Inner {
     client: kube::Client,
@@ -39,9 +41,9 @@ struct Inner {
     roots: Roots,
     sysfs: PathBuf,
     pod_resources: PathBuf,
-    machine: watch::Receiver<Machine>,
-    found: watch::Receiver<Found>,
-    offer: watch::Sender<Offer>,
+    machine: watch::Receiver<NodeHardware>,
+    found: watch::Receiver<DiscoveredDevices>,
+    offer: watch::Sender<AllocatableDevices>,
     knife: Knife,
     /// Whether GPUs are partitioned for claims.
     partitions: bool,
@@ -51,15 +53,15 @@ struct Inner {
     specs: Mutex<Specs>,
 }
 
-impl Driver {
+impl DraDriver {
     /// A driver with a first offer.
     pub(super) async fn new(
         config: &KubeletConfig,
         client: kube::Client,
-        machine: watch::Receiver<Machine>,
-        found: watch::Receiver<Found>,
-    ) -> Driver {
-        let driver = Driver(Arc::new(Inner {
+        machine: watch::Receiver<NodeHardware>,
+        found: watch::Receiver<DiscoveredDevices>,
+    ) -> DraDriver {
+        let driver = DraDriver(Arc::new(Inner {
             client,
             node: config.node.clone(),
             roots: config.settings.delivery.roots(),
@@ -68,17 +70,17 @@ impl Driver {
             knife: Knife::new(&config.source, machine.clone()),
             machine,
             found,
-            offer: watch::channel(Offer::default()).0,
+            offer: watch::channel(AllocatableDevices::default()).0,
             partitions: config.partitions,
             failed: Notify::new(),
             specs: Mutex::new(Specs::new(&config.cdi)),
         }));
-        driver.0.look().await;
+        driver.0.observe().await;
         driver
     }
 
     /// The offer, and its changes.
-    pub(super) fn offer(&self) -> watch::Receiver<Offer> {
+    pub(super) fn offer(&self) -> watch::Receiver<AllocatableDevices> {
         self.0.offer.subscribe()
     }
 
@@ -86,7 +88,7 @@ impl Driver {
     pub(super) async fn follow(&self) {
         let mut found = self.0.found.clone();
         loop {
-            let known = self.0.look().await;
+            let known = self.0.observe().await;
             let news = async {
                 tokio::select! {
                     changed = found.changed() => changed.is_ok(),
@@ -120,7 +122,7 @@ impl Driver {
 impl Inner {
     /// Updates the offer; whether all layouts are known. Holds the lock, so that the layouts are
     /// compared with the present claims.
-    async fn look(&self) -> bool {
+    async fn observe(&self) -> bool {
         let specs = self.specs.lock().await;
         let found = self.found.borrow().clone();
         let cards = match self.partitions {
@@ -128,7 +130,7 @@ impl Inner {
                 let gpus = found.gpus.iter().map(|gpu| gpu.id.clone());
                 self.knife.cards(gpus.collect()).await
             }
-            false => Cards::new(),
+            false => GpuLayouts::new(),
         };
         let prepared = match specs.all() {
             Ok(prepared) => prepared,
@@ -189,7 +191,9 @@ impl Inner {
         let gpus = gpus::spec(&self.machine.borrow(), &self.roots, true);
         let edits = devices.iter().map(|device| self.edits(&gpus, device));
         let edits = edits.collect::<Result<Vec<Edits>, String>>()?;
-        let nics_only = devices.iter().all(|device| device.what == What::Nic);
+        let nics_only = devices
+            .iter()
+            .all(|device| device.what == ClaimableKind::Nic);
         let with_any = match nics_only {
             true => Edits::default(),
             false => gpus.edits,
@@ -203,7 +207,7 @@ impl Inner {
                 .join(","),
             "devices given"
         );
-        let answer = |given: &Given| wire::Device {
+        let answer = |given: &PreparedDevice| wire::Device {
             request_names: vec![given.main_request().to_owned()],
             pool_name: self.node.clone(),
             device_name: given.device.clone(),
@@ -224,9 +228,9 @@ impl Inner {
     }
 
     /// The edits to a container with a device. Described GPUs without a number have no files.
-    fn edits(&self, gpus: &Spec, device: &Claimable) -> Result<Edits, String> {
+    fn edits(&self, gpus: &CdiSpec, device: &Claimable) -> Result<Edits, String> {
         let mut edits = match device.what {
-            What::Nic => {
+            ClaimableKind::Nic => {
                 let files = verbs(&self.sysfs, &device.id);
                 let files = files.iter().filter_map(|file| self.roots.node(file));
                 Edits {
@@ -275,7 +279,7 @@ impl Inner {
 }
 
 #[tonic::async_trait]
-impl wire::dra_plugin_server::DraPlugin for Driver {
+impl wire::dra_plugin_server::DraPlugin for DraDriver {
     async fn node_prepare_resources(
         &self,
         request: Request<wire::NodePrepareResourcesRequest>,

@@ -16,8 +16,8 @@ use std::path::Path;
 
 use tokio::sync::watch;
 
-use devices::dra::Found;
-use devices::inventory::Machine;
+use devices::dra::DiscoveredDevices;
+use devices::inventory::NodeHardware;
 
 use crate::kubelet::{KubeletConfig, KubeletError};
 
@@ -29,11 +29,11 @@ use crate::kubelet::{KubeletConfig, KubeletError};
 pub async fn run(
     config: &KubeletConfig,
     client: kube::Client,
-    machine: watch::Receiver<Machine>,
-    found: watch::Receiver<Found>,
+    machine: watch::Receiver<NodeHardware>,
+    found: watch::Receiver<DiscoveredDevices>,
     stop: watch::Receiver<bool>,
 ) -> Result<(), KubeletError> {
-    let driver = driver::Driver::new(config, client.clone(), machine, found).await;
+    let driver = driver::DraDriver::new(config, client.clone(), machine, found).await;
     tokio::select! {
         ended = serve::driver(config, driver.clone(), stop.clone()) => ended,
         ended = serve::registration(config, stop) => ended,

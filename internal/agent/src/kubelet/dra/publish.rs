@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use devices::dra::DRIVER;
-use devices::dra::partitions::Offer;
-use devices::dra::slices::{Owner, Write};
+use devices::dra::partitions::AllocatableDevices;
+use devices::dra::slices::{SliceOwner, SliceWrite};
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::resource::v1::{CounterSet, Device, ResourceSlice};
@@ -25,7 +25,7 @@ const ROUNDS: usize = 3;
 
 /// Whether the API keeps shared counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Counters {
+enum CounterSupport {
     /// Not asked yet.
     Unknown,
     /// The API keeps them.
@@ -36,16 +36,16 @@ enum Counters {
 
 /// The slices of this driver and node, as last received.
 #[derive(Default)]
-struct Known {
+struct KnownSlices {
     slices: BTreeMap<String, ResourceSlice>,
     /// Whether the watch has listed all slices.
     whole: bool,
 }
 
-impl Known {
+impl KnownSlices {
     fn take(&mut self, event: watcher::Event<ResourceSlice>) {
         match event {
-            watcher::Event::Init => *self = Known::default(),
+            watcher::Event::Init => *self = KnownSlices::default(),
             watcher::Event::InitDone => self.whole = true,
             watcher::Event::InitApply(slice) | watcher::Event::Apply(slice) => self.keep(slice),
             watcher::Event::Delete(slice) => {
@@ -65,16 +65,16 @@ struct Publisher<'a> {
     config: &'a KubeletConfig,
     nodes: Api<Node>,
     slices: Api<ResourceSlice>,
-    known: Known,
-    owner: Option<Owner>,
-    counters: Counters,
+    known: KnownSlices,
+    owner: Option<SliceOwner>,
+    counters: CounterSupport,
 }
 
 /// Publishes slices for as long as there is a source of offers.
 pub async fn publish(
     config: &KubeletConfig,
     client: kube::Client,
-    mut offer: watch::Receiver<Offer>,
+    mut offer: watch::Receiver<AllocatableDevices>,
 ) {
     let slices: Api<ResourceSlice> = Api::all(client.clone());
     let ours = format!("spec.driver={DRIVER},spec.nodeName={}", config.node);
@@ -84,9 +84,9 @@ pub async fn publish(
         config,
         nodes: Api::all(client),
         slices,
-        known: Known::default(),
+        known: KnownSlices::default(),
         owner: None,
-        counters: Counters::Unknown,
+        counters: CounterSupport::Unknown,
     };
     let mut tick = tokio::time::interval(LOOK_EVERY);
     let mut said = String::new();
@@ -124,11 +124,14 @@ pub async fn publish(
 impl Publisher<'_> {
     /// The devices that may be allocated now, with their shared counters, and whether pods have
     /// devices from the device plugin.
-    async fn offered(&self, offer: &Offer) -> Result<(Vec<Device>, Vec<CounterSet>, bool), String> {
+    async fn offered(
+        &self,
+        offer: &AllocatableDevices,
+    ) -> Result<(Vec<Device>, Vec<CounterSet>, bool), String> {
         let held = (held(&self.config.pod_resources()).await)
             .map_err(|error| format!("the kubelet doesn't say which devices pods have: {error}"))?;
         let (devices, shared) = match self.counters {
-            Counters::Kept => (&offer.devices, offer.shared.clone()),
+            CounterSupport::Kept => (&offer.devices, offer.shared.clone()),
             _ => (&offer.apart, Vec::new()),
         };
         let free = devices
@@ -139,7 +142,7 @@ impl Publisher<'_> {
     }
 
     /// Writes the differences; whether to look again soon.
-    async fn write(&mut self, offer: &watch::Receiver<Offer>) -> Result<bool, String> {
+    async fn write(&mut self, offer: &watch::Receiver<AllocatableDevices>) -> Result<bool, String> {
         if !self.known.whole {
             return Ok(false);
         }
@@ -148,17 +151,23 @@ impl Publisher<'_> {
             Some(owner) => owner,
             None => {
                 let node = self.nodes.get(&self.config.node).await;
-                Owner::of(&node.map_err(|error| format!("node {}: {error}", self.config.node))?)
+                SliceOwner::of(
+                    &node.map_err(|error| format!("node {}: {error}", self.config.node))?,
+                )
             }
         };
         let written = self.write_as(&owner, &offer).await;
         self.owner = Some(owner);
         let held = written?;
-        let asks = !offer.shared.is_empty() && self.counters != Counters::Kept;
+        let asks = !offer.shared.is_empty() && self.counters != CounterSupport::Kept;
         Ok(held || asks)
     }
 
-    async fn write_as(&mut self, owner: &Owner, offer: &Offer) -> Result<bool, String> {
+    async fn write_as(
+        &mut self,
+        owner: &SliceOwner,
+        offer: &AllocatableDevices,
+    ) -> Result<bool, String> {
         if let Some(set) = offer.shared.first() {
             self.ask(&owner.question(set)).await?;
         }
@@ -186,9 +195,9 @@ impl Publisher<'_> {
     /// Asks the API whether it keeps shared counters, unless that is known.
     async fn ask(&mut self, question: &ResourceSlice) -> Result<(), String> {
         let known = match self.counters {
-            Counters::Unknown => false,
-            Counters::Kept => true,
-            Counters::Dropped(at) => at.elapsed() < ASK_EVERY,
+            CounterSupport::Unknown => false,
+            CounterSupport::Kept => true,
+            CounterSupport::Dropped(at) => at.elapsed() < ASK_EVERY,
         };
         if known {
             return Ok(());
@@ -200,7 +209,7 @@ impl Publisher<'_> {
         let answer = self.slices.create(&nothing_kept, question).await;
         let answer = answer.map_err(|error| error.to_string())?;
         match answer.spec.shared_counters == question.spec.shared_counters {
-            true => self.counters = Counters::Kept,
+            true => self.counters = CounterSupport::Kept,
             false => self.dropped(),
         }
         Ok(())
@@ -208,7 +217,7 @@ impl Publisher<'_> {
 
     /// Logs once that the API keeps no counters.
     fn dropped(&mut self) {
-        if !matches!(self.counters, Counters::Dropped(_)) {
+        if !matches!(self.counters, CounterSupport::Dropped(_)) {
             tracing::warn!(
                 "this cluster's API drops what MIG partitions share (spec.sharedCounters), so GPUs are \
                  offered to claims as they are: whole, or in the slices that are there; start \
@@ -216,22 +225,22 @@ impl Publisher<'_> {
                  (alpha in Kubernetes 1.34), or leave out --mig-partitions"
             );
         }
-        self.counters = Counters::Dropped(Instant::now());
+        self.counters = CounterSupport::Dropped(Instant::now());
     }
 
     /// Does a write; whether the API kept all of it.
-    async fn carry_out(&mut self, write: Write) -> Result<bool, kube::Error> {
+    async fn carry_out(&mut self, write: SliceWrite) -> Result<bool, kube::Error> {
         let as_usual = PostParams::default();
         let counted = |slice: &ResourceSlice| slice.spec.shared_counters.is_some();
         match write {
-            Write::Create(slice) => {
+            SliceWrite::Create(slice) => {
                 let made = self.slices.create(&as_usual, &slice).await?;
                 tracing::info!(devices = devices_of(&made), "a ResourceSlice was made");
                 let kept = counted(&made) == counted(&slice);
                 self.known.keep(made);
                 return Ok(kept);
             }
-            Write::Replace(slice) => {
+            SliceWrite::Replace(slice) => {
                 let name = slice.metadata.name.clone().unwrap_or_default();
                 let now = self.slices.replace(&name, &as_usual, &slice).await?;
                 tracing::info!(devices = devices_of(&now), "a ResourceSlice was renewed");
@@ -239,7 +248,7 @@ impl Publisher<'_> {
                 self.known.keep(now);
                 return Ok(kept);
             }
-            Write::Delete(name) => {
+            SliceWrite::Delete(name) => {
                 match self.slices.delete(&name, &DeleteParams::default()).await {
                     Err(kube::Error::Api(gone)) if gone.is_not_found() => {}
                     deleted => drop(deleted?),

@@ -51,7 +51,7 @@ pub struct Registration {
 }
 
 /// A received frame.
-struct Frame {
+struct ReceivedFrame {
     kind: u8,
     flags: u8,
     stream: u32,
@@ -62,7 +62,7 @@ fn odd(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what.to_owned())
 }
 
-async fn read(from: &mut (impl AsyncRead + Unpin)) -> io::Result<Frame> {
+async fn read(from: &mut (impl AsyncRead + Unpin)) -> io::Result<ReceivedFrame> {
     let mut head = [0; 9];
     from.read_exact(&mut head).await?;
     let [a, b, c, kind, flags, stream @ ..] = head;
@@ -72,7 +72,7 @@ async fn read(from: &mut (impl AsyncRead + Unpin)) -> io::Result<Frame> {
     }
     let mut payload = vec![0; length];
     from.read_exact(&mut payload).await?;
-    Ok(Frame {
+    Ok(ReceivedFrame {
         kind,
         flags,
         stream: u32::from_be_bytes(stream) & 0x7fff_ffff,
@@ -91,7 +91,7 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
 }
 
 /// The data of a frame without its padding.
-fn data(frame: &Frame) -> io::Result<&[u8]> {
+fn data(frame: &ReceivedFrame) -> io::Result<&[u8]> {
     if frame.flags & PADDED == 0 {
         return Ok(&frame.payload);
     }

@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::Server;
 
-use super::driver::Driver;
+use super::driver::DraDriver;
 use super::registration::Registration;
 use crate::kubelet::{KubeletConfig, KubeletError, LOOK_EVERY, listen};
 
@@ -23,7 +23,7 @@ fn driver_socket(config: &KubeletConfig) -> PathBuf {
 /// Serves the driver until `stop` says true.
 pub(super) async fn driver(
     config: &KubeletConfig,
-    driver: Driver,
+    driver: DraDriver,
     stop: watch::Receiver<bool>,
 ) -> Result<(), KubeletError> {
     let answer = |listener| {
@@ -51,14 +51,14 @@ pub(super) async fn registration(
 
 /// A socket's file, removed when this value is dropped: a kubelet forgets a driver whose file is
 /// gone.
-struct Bound<'a> {
+struct SocketFile<'a> {
     path: &'a Path,
     inode: Option<u64>,
 }
 
-impl<'a> Bound<'a> {
-    fn at(path: &'a Path) -> Bound<'a> {
-        Bound {
+impl<'a> SocketFile<'a> {
+    fn at(path: &'a Path) -> SocketFile<'a> {
+        SocketFile {
             path,
             inode: inode(path),
         }
@@ -70,7 +70,7 @@ impl<'a> Bound<'a> {
     }
 }
 
-impl Drop for Bound<'_> {
+impl Drop for SocketFile<'_> {
     fn drop(&mut self) {
         if self.is_there() {
             let _ = std::fs::remove_file(self.path);
@@ -100,7 +100,7 @@ where
             std::fs::create_dir_all(directory).map_err(failed)?;
         }
         let listener = listen(path)?;
-        let bound = Bound::at(path);
+        let bound = SocketFile::at(path);
         let replaced = async {
             while bound.is_there() {
                 tokio::time::sleep(LOOK_EVERY).await;

@@ -7,12 +7,12 @@ use jiff::{SignedDuration, Timestamp};
 use scheduler::{GroupRef, PodRef, Recut};
 use tokio::time::Instant;
 
-use super::{Loop, POD_WORDS_EVERY, QUEUES_EVERY, Written};
-use crate::notes::Kind;
-use crate::scheduling::binder::{Outcome, Refused};
+use super::{FinishedWrite, Loop, POD_WORDS_EVERY, QUEUES_EVERY};
+use crate::event_recorder::EventType;
+use crate::scheduling::binder::{BindingOutcome, BindingRefused};
 use crate::scheduling::claims::Settled;
 use crate::scheduling::evictor::Evicted;
-use crate::scheduling::recutter::{self, Told};
+use crate::scheduling::mig_repartitioner::{self, RepartitionOutcome};
 use crate::scheduling::statuses::{self, about_group, about_pod};
 
 /// How long a node is left alone after its MIG label could not be written.
@@ -21,8 +21,8 @@ const RECUT_REST: SignedDuration = SignedDuration::from_secs(60);
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 impl Loop {
-    pub(super) fn bound(&mut self, (outcome, told): (Outcome, bool)) {
-        let Outcome { bind, refused } = outcome;
+    pub(super) fn bound(&mut self, (outcome, told): (BindingOutcome, bool)) {
+        let BindingOutcome { bind, refused } = outcome;
         self.board.tally().bound(refused.is_some());
         let about = about_pod(&bind.pod);
         let Some(refused) = refused else {
@@ -32,14 +32,15 @@ impl Loop {
             }
             let (namespace, name) = (&bind.pod.namespace, &bind.pod.name);
             let message = format!("Successfully assigned {namespace}/{name} to {}", bind.node);
-            self.notes.note(&about, Kind::Normal, "Scheduled", &message);
+            self.notes
+                .note(&about, EventType::Normal, "Scheduled", &message);
             return;
         };
-        let Refused { why: said, found } = refused;
+        let BindingRefused { why: said, found } = refused;
         tracing::warn!(pod = %bind.pod.name, namespace = %bind.pod.namespace, node = %bind.node, said, "the API refused a binding");
         let message = format!("binding to node {} was refused: {said}", bind.node);
         self.notes
-            .note(&about, Kind::Warning, "FailedScheduling", &message);
+            .note(&about, EventType::Warning, "FailedScheduling", &message);
         self.board
             .refused(&bind.group, &bind.pod.name, &bind.node, &message);
         let until = self.rest(&bind.group);
@@ -74,7 +75,7 @@ impl Loop {
         for (bind, _) in &binds {
             let about = about_pod(&bind.pod);
             self.notes
-                .note(&about, Kind::Warning, "FailedScheduling", &message);
+                .note(&about, EventType::Warning, "FailedScheduling", &message);
             brain.bind_failed(&bind.pod, &group, until, None);
         }
         brain.volumes_failed(&group, until, &said);
@@ -98,7 +99,7 @@ impl Loop {
         let Some(said) = refused else {
             self.notes.note(
                 &about,
-                Kind::Normal,
+                EventType::Normal,
                 eviction.why.as_str(),
                 &eviction.message,
             );
@@ -108,7 +109,7 @@ impl Loop {
         tracing::warn!(%pod, %namespace, said, "the API refused an eviction");
         let message = format!("the eviction ({}) was refused: {said}", eviction.message);
         self.notes
-            .note(&about, Kind::Warning, "FailedEviction", &message);
+            .note(&about, EventType::Warning, "FailedEviction", &message);
         self.board
             .refused(&eviction.group, pod, &eviction.node, &message);
         let until = match &eviction.by {
@@ -120,8 +121,8 @@ impl Loop {
     }
 
     /// A node's MIG label was written, or could not be.
-    fn recut(&mut self, told: Told) {
-        let Told { recut, refused } = told;
+    fn recut(&mut self, told: RepartitionOutcome) {
+        let RepartitionOutcome { recut, refused } = told;
         let Recut {
             node,
             choice,
@@ -129,7 +130,7 @@ impl Loop {
             uid,
             ..
         } = recut;
-        let node_itself = recutter::about_node(&node);
+        let node_itself = mig_repartitioner::about_node(&node);
         if let Some(said) = refused {
             tracing::warn!(
                 node,
@@ -140,7 +141,7 @@ impl Loop {
                 "{}, but the server could not write the node's label: {said}",
                 choice.why
             );
-            (self.notes).note(&node_itself, Kind::Warning, "MigNotChosen", &message);
+            (self.notes).note(&node_itself, EventType::Warning, "MigNotChosen", &message);
             let until = Timestamp::now() + RECUT_REST;
             self.brain.lock().scheduler().forget_recut(&node, until);
             self.plan_by(Instant::now() + self.gathers());
@@ -162,13 +163,13 @@ impl Loop {
             about_group(&group, &uid)
         };
         for about in [node_itself, about] {
-            (self.notes).note(&about, Kind::Normal, "MigChosen", &choice.why);
+            (self.notes).note(&about, EventType::Normal, "MigChosen", &choice.why);
         }
     }
 
-    pub(super) fn written(&mut self, written: Written) {
+    pub(super) fn written(&mut self, written: FinishedWrite) {
         match written {
-            Written::Group(group, result) => {
+            FinishedWrite::Group(group, result) => {
                 self.groups.finish(&group);
                 if let Err(error) = result {
                     tracing::warn!(%error, name = %group.name, namespace = %group.namespace, "the scheduler could not write a PodGroup's status; it tries again");
@@ -176,15 +177,15 @@ impl Loop {
                     self.plan_by(Instant::now() + RETRY_AFTER);
                 }
             }
-            Written::Pod(key, result) => {
+            FinishedWrite::Pod(key, result) => {
                 self.pods.finish(&key);
                 if let Err(error) = result {
                     tracing::debug!(%error, pod = %key.1, "the scheduler could not write a pod's condition; it tries again");
                     self.pods.again(&key, Instant::now() + POD_WORDS_EVERY);
                 }
             }
-            Written::Recut(told) => self.recut(*told),
-            Written::Queue(name, result) => {
+            FinishedWrite::Recut(told) => self.recut(*told),
+            FinishedWrite::Queue(name, result) => {
                 if let Err(error) = result {
                     tracing::warn!(%error, queue = %name, "the scheduler could not write a queue's status; it tries again");
                     self.queues.unsay(&name);

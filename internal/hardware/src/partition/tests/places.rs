@@ -1,10 +1,10 @@
 //! Instances at given positions: a new one lies at the requested position and leaves the others alone.
 
 use super::*;
-use crate::partition::place::{self, Place, PlaceError};
+use crate::partition::place::{self, InstancePosition, PlaceError};
 
-fn at(profile: &str, start: u32) -> Place {
-    Place {
+fn at(profile: &str, start: u32) -> InstancePosition {
+    InstancePosition {
         profile: profile.to_owned(),
         start,
     }
@@ -13,16 +13,16 @@ fn at(profile: &str, start: u32) -> Place {
 #[test]
 fn an_instance_is_made_at_its_place_once_and_ended_there() {
     let profiles = profiles(H100);
-    let off = Layout::default();
+    let off = GpuLayout::default();
     let full = cut(H100, &[("3g.40gb", 4), ("1g.10gb+me", 0)]);
     let mut bare = full.clone();
     bare.instances[0].computes.clear();
-    let made = |layout: &Layout, place: &Place| {
+    let made = |layout: &GpuLayout, place: &InstancePosition| {
         let steps = place::made(&profiles, layout, place)?;
         Ok(steps.iter().map(short).collect::<Vec<_>>().join(" "))
     };
     // The current layout, the wanted position, and the steps or a part of the refusal.
-    type Case<'a> = (&'a Layout, Place, Result<&'a str, &'a str>);
+    type Case<'a> = (&'a GpuLayout, InstancePosition, Result<&'a str, &'a str>);
     let cases: [Case<'_>; 7] = [
         (&off, at("3g.40gb", 4), Ok("on 3g.40gb@4")),
         (&full, at("3g.40gb", 4), Ok("")),
@@ -52,7 +52,7 @@ fn an_instance_is_made_at_its_place_once_and_ended_there() {
             (got, expected) => panic!("{place:?}: {got:?}, not {expected:?}"),
         }
     }
-    let ended = |place: &Place| {
+    let ended = |place: &InstancePosition| {
         let steps = place::ended(&profiles, &full, place);
         steps.iter().map(short).collect::<Vec<_>>().join(" ")
     };
@@ -87,6 +87,6 @@ proptest! {
         prop_assert_eq!(place::made(&profiles, &card.layout, &place), Ok(Vec::new()));
         let ends = place::ended(&profiles, &card.layout, &place);
         ends.iter().for_each(|step| card.take(step));
-        prop_assert_eq!(card.layout, Layout { enabled: true, ..now });
+        prop_assert_eq!(card.layout, GpuLayout { enabled: true, ..now });
     }
 }

@@ -2,26 +2,26 @@
 
 use std::fmt::Display;
 
-use super::{End, EndPort, rails};
-use crate::rdma::{Check, Question, Weight};
+use super::{EndPort, PairEnd, rails};
+use crate::rdma::{CheckQuestion, FailureSeverity, RdmaCheck};
 
-const PORTS: Question = Question("ports", Weight::Setting);
-const DRIVER: Question = Question("driver", Weight::Setting);
-const LAYER: Question = Question("link layer", Weight::Setting);
-const RATE: Question = Question("rate", Weight::Setting);
-const FIRMWARE: Question = Question("firmware", Weight::Setting);
-const MTU: Question = Question("MTU", Weight::Setting);
-const GID: Question = Question("GID index", Weight::Setting);
-const NETWORK: Question = Question("network", Weight::Setting);
+const PORTS: CheckQuestion = CheckQuestion("ports", FailureSeverity::Setting);
+const DRIVER: CheckQuestion = CheckQuestion("driver", FailureSeverity::Setting);
+const LAYER: CheckQuestion = CheckQuestion("link layer", FailureSeverity::Setting);
+const RATE: CheckQuestion = CheckQuestion("rate", FailureSeverity::Setting);
+const FIRMWARE: CheckQuestion = CheckQuestion("firmware", FailureSeverity::Setting);
+const MTU: CheckQuestion = CheckQuestion("MTU", FailureSeverity::Setting);
+const GID: CheckQuestion = CheckQuestion("GID index", FailureSeverity::Setting);
+const NETWORK: CheckQuestion = CheckQuestion("network", FailureSeverity::Setting);
 
 /// Compares two machines' ends: an equal value passes, a different one fails, and a value that one end does not
 /// report is unknown.
-pub fn compare(here: (&str, &End), there: (&str, &End)) -> Vec<Check> {
+pub fn compare(here: (&str, &PairEnd), there: (&str, &PairEnd)) -> Vec<RdmaCheck> {
     let names = [here.0, there.0];
     let (one, other) = (here.1, there.1);
     let machine = Pair { names, place: "" };
     let known = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
-    let count = |end: &End| match end.ports.len() {
+    let count = |end: &PairEnd| match end.ports.len() {
         0 => None,
         count => Some(format!("{count} that work uses")),
     };
@@ -45,7 +45,7 @@ pub fn compare(here: (&str, &End), there: (&str, &End)) -> Vec<Check> {
 }
 
 /// The properties that two ports must share.
-fn rail(names: [&str; 2], one: &EndPort, other: &EndPort) -> Vec<Check> {
+fn rail(names: [&str; 2], one: &EndPort, other: &EndPort) -> Vec<RdmaCheck> {
     let place = place(one, other);
     let pair = Pair {
         names,
@@ -93,11 +93,11 @@ fn rail(names: [&str; 2], one: &EndPort, other: &EndPort) -> Vec<Check> {
 }
 
 /// Different InfiniBand subnets do not reach each other; different RoCE networks may, through a router.
-fn network(pair: &Pair<'_>, one: &EndPort, other: &EndPort) -> Check {
+fn network(pair: &Pair<'_>, one: &EndPort, other: &EndPort) -> RdmaCheck {
     let networks = [one, other].map(|port| port.network.clone());
     let advice = "look whether both are cabled to the same fabric";
     let check = pair.alike(NETWORK, networks, advice);
-    if one.layer == "Ethernet" && check.answer == crate::rdma::Answer::Fail {
+    if one.layer == "Ethernet" && check.answer == crate::rdma::CheckOutcome::Fail {
         let advice = "keep this if a router joins them; else give both addresses of one network";
         return NETWORK.unknown(pair.place, check.found, advice);
     }
@@ -121,10 +121,10 @@ struct Pair<'a> {
 impl Pair<'_> {
     fn alike<T: Display + PartialEq>(
         &self,
-        question: Question,
+        question: CheckQuestion,
         said: [Option<T>; 2],
         advice: &str,
-    ) -> Check {
+    ) -> RdmaCheck {
         let word = |said: &Option<T>| match said {
             Some(said) => said.to_string(),
             None => "unknown".to_owned(),

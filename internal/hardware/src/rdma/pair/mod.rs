@@ -11,23 +11,23 @@ use serde::{Deserialize, Serialize};
 use crate::inventory::Inventory;
 use crate::rdma::proposal::usable;
 use crate::rdma::{Files, gid, routes, settings};
-use crate::wiring::{Nic, Port};
+use crate::wiring::{CardPort, Nic};
 
 pub use compare::compare;
-pub use perftest::{arguments, judge_bandwidth, judge_latencies, read, unmeasured};
+pub use perftest::{arguments, check_bandwidth, check_latencies, read, unmeasured};
 
 /// A request to a machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Ask {
+pub enum PairRequest {
     /// Describe its end of a pair.
     Examine,
     /// Act as the server of one test.
-    Serve(Run),
+    Serve(TestRun),
     /// Run a test against its server.
     Measure {
         /// The test.
-        run: Run,
+        run: TestRun,
         /// The server's address.
         address: IpAddr,
         /// The server's TCP port.
@@ -37,20 +37,20 @@ pub enum Ask {
 
 /// A request that is stored until the machine finds it, like its answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Question {
+pub struct StoredRequest {
     /// Unique among all requests.
     pub id: String,
     /// Time of the request, in seconds since 1970 by the requester's clock.
     pub asked: i64,
     /// The request.
-    pub ask: Ask,
+    pub ask: PairRequest,
 }
 
 /// Why a machine refuses a request, in a sentence. It is sent as text.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[serde(transparent)]
 #[error("{0}")]
-pub struct Refusal(pub String);
+pub struct PairRefusal(pub String);
 
 /// The answer to the request of the same id.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -58,12 +58,12 @@ pub struct Reply {
     /// The request's id.
     pub id: String,
     /// The machine's answer, or the reason for a refusal.
-    pub answer: Result<Told, Refusal>,
+    pub answer: Result<PairAnswer, PairRefusal>,
 }
 
 /// A test on one of a machine's ports.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Run {
+pub struct TestRun {
     /// The test.
     pub test: Test,
     /// The card, `mlx5_0`.
@@ -87,9 +87,9 @@ pub enum Test {
 /// A machine's answer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Told {
+pub enum PairAnswer {
     /// Its end.
-    End(End),
+    End(PairEnd),
     /// It listens at this TCP port.
     Serving(u16),
     /// The result: gigabits a second, or microseconds.
@@ -99,7 +99,7 @@ pub enum Told {
 /// One machine's end of a pair.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct End {
+pub struct PairEnd {
     /// The address at which other nodes reach it.
     pub address: String,
     /// Its kernel's release, and the version of the network driver if that is not the kernel's own.
@@ -146,18 +146,18 @@ impl EndPort {
 }
 
 /// A machine's end, without its address and pods.
-pub fn end(found: &Inventory, files: &Files) -> End {
+pub fn end(found: &Inventory, files: &Files) -> PairEnd {
     let version = files.driver_version.as_ref();
     let version = version.map_or_else(String::new, |version| format!(", driver {version}"));
     let ports = usable(found, files).map(|(_, nic, port)| end_port(nic, port, files));
-    End {
+    PairEnd {
         driver: format!("kernel {}{version}", files.kernel),
         ports: ports.collect(),
-        ..End::default()
+        ..PairEnd::default()
     }
 }
 
-fn end_port(nic: &Nic, port: &Port, files: &Files) -> EndPort {
+fn end_port(nic: &Nic, port: &CardPort, files: &Files) -> EndPort {
     let card = files.cards.get(&nic.name);
     let gids = card.and_then(|card| card.gids.get(&port.number));
     let routed = port.layer == "Ethernet";
@@ -190,8 +190,8 @@ fn end_port(nic: &Nic, port: &Port, files: &Files) -> EndPort {
 const PREFIX: usize = 19;
 
 /// The matching ports of two ends: those of the same name, or if no names match, those at the same place. Pairs of
-/// places in [`End::ports`].
-pub fn rails(here: &End, there: &End) -> Vec<(usize, usize)> {
+/// places in [`PairEnd::ports`].
+pub fn rails(here: &PairEnd, there: &PairEnd) -> Vec<(usize, usize)> {
     let same = |port: &EndPort| there.ports.iter().position(|it| it.name() == port.name());
     let named: Vec<(usize, usize)> = (here.ports.iter().enumerate())
         .filter_map(|(at, port)| Some((at, same(port)?)))

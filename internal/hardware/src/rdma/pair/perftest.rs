@@ -3,11 +3,11 @@
 use std::net::IpAddr;
 
 use super::compare::place;
-use super::{EndPort, Run, Test};
-use crate::rdma::{Check, Question, Weight};
+use super::{EndPort, Test, TestRun};
+use crate::rdma::{CheckQuestion, FailureSeverity, RdmaCheck};
 
-const BANDWIDTH: Question = Question("bandwidth", Weight::Harms);
-const LATENCY: Question = Question("latency", Weight::Harms);
+const BANDWIDTH: CheckQuestion = CheckQuestion("bandwidth", FailureSeverity::Harms);
+const LATENCY: CheckQuestion = CheckQuestion("latency", FailureSeverity::Harms);
 
 /// The least acceptable part of a port's bandwidth, in hundredths: RoCE's headers take 7 of each 100 bytes of
 /// 1024-byte packets, and one connection should fill the rest.
@@ -17,7 +17,7 @@ const SLOWER: f64 = 2.0;
 
 /// The program of a test, and its arguments: to listen at a TCP port, or to run the test against the server there.
 pub fn arguments(
-    run: &Run,
+    run: &TestRun,
     gid: Option<u32>,
     tcp: u16,
     to: Option<IpAddr>,
@@ -69,7 +69,7 @@ fn carries(port: &EndPort) -> Option<f64> {
 }
 
 /// Checks the measured bandwidth from one port to another.
-pub fn judge_bandwidth(from: (&str, &EndPort), to: (&str, &EndPort), gbits: f64) -> Check {
+pub fn check_bandwidth(from: (&str, &EndPort), to: (&str, &EndPort), gbits: f64) -> RdmaCheck {
     let place = format!("{} from {} to {}", place(from.1, to.1), from.0, to.0);
     if from.1.soft || to.1.soft {
         let found = format!("{gbits:.2} Gb/s; soft-RoCE has no rate to compare it with");
@@ -96,7 +96,7 @@ pub fn judge_bandwidth(from: (&str, &EndPort), to: (&str, &EndPort), gbits: f64)
 
 /// Checks the latencies of small writes on all rails of a pair, in microseconds: each against the fastest. A single
 /// rail has no comparison.
-pub fn judge_latencies(rails: &[(&EndPort, &EndPort, f64)]) -> Vec<Check> {
+pub fn check_latencies(rails: &[(&EndPort, &EndPort, f64)]) -> Vec<RdmaCheck> {
     let fastest = rails.iter().map(|(.., micros)| *micros);
     let fastest = fastest.fold(f64::INFINITY, f64::min);
     let judge = |(one, other, micros): &(&EndPort, &EndPort, f64)| {
@@ -120,7 +120,12 @@ pub fn judge_latencies(rails: &[(&EndPort, &EndPort, f64)]) -> Vec<Check> {
 }
 
 /// A test without a result, and the reason.
-pub fn unmeasured(test: Test, from: (&str, &EndPort), to: (&str, &EndPort), why: &str) -> Check {
+pub fn unmeasured(
+    test: Test,
+    from: (&str, &EndPort),
+    to: (&str, &EndPort),
+    why: &str,
+) -> RdmaCheck {
     let question = match test {
         Test::Bandwidth => BANDWIDTH,
         Test::Latency => LATENCY,

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::rdma::Answer;
+use crate::rdma::CheckOutcome;
 
 fn port(card: &str) -> EndPort {
     EndPort {
@@ -21,18 +21,18 @@ fn port(card: &str) -> EndPort {
     }
 }
 
-fn machine() -> End {
-    End {
+fn machine() -> PairEnd {
+    PairEnd {
         driver: "kernel 6.1.0".into(),
         ports: vec![port("mlx5_0"), port("mlx5_1")],
-        ..End::default()
+        ..PairEnd::default()
     }
 }
 
 /// The checks that did not pass, as question, place, answer and found value.
-fn faults(one: &End, other: &End) -> Vec<(&'static str, String, Answer, String)> {
+fn faults(one: &PairEnd, other: &PairEnd) -> Vec<(&'static str, String, CheckOutcome, String)> {
     let all = compare(("a", one), ("b", other)).into_iter();
-    all.filter(|check| check.answer != Answer::Pass)
+    all.filter(|check| check.answer != CheckOutcome::Pass)
         .map(|check| (check.name, check.place, check.answer, check.found))
         .collect()
 }
@@ -43,10 +43,10 @@ fn ends_that_are_alike_pass_and_each_difference_shows_in_its_check_alone() {
     assert_eq!(faults(&good, &good), []);
     assert_eq!(compare(("a", &good), ("b", &good)).len(), 2 + 2 * 6);
     type Case = (
-        fn(&mut End),
+        fn(&mut PairEnd),
         &'static str,
         &'static str,
-        Answer,
+        CheckOutcome,
         &'static str,
     );
     let cases: [Case; 9] = [
@@ -54,49 +54,49 @@ fn ends_that_are_alike_pass_and_each_difference_shows_in_its_check_alone() {
             |end| end.driver = "kernel 6.2.0".into(),
             "driver",
             "",
-            Answer::Fail,
+            CheckOutcome::Fail,
             "a: kernel 6.1.0, b: kernel 6.2.0",
         ),
         (
             |end| end.ports[1].gbits = 100,
             "rate",
             "mlx5_1/1",
-            Answer::Fail,
+            CheckOutcome::Fail,
             "b: 100 Gb/s",
         ),
         (
             |end| end.ports[0].gbits = 0,
             "rate",
             "mlx5_0/1",
-            Answer::Unknown,
+            CheckOutcome::Unknown,
             "b: unknown",
         ),
         (
             |end| end.ports[0].mtu = Some(1024),
             "MTU",
             "mlx5_0/1",
-            Answer::Fail,
+            CheckOutcome::Fail,
             "b: RoCE packets of 1024",
         ),
         (
             |end| end.ports[0].gid = Some(1),
             "GID index",
             "mlx5_0/1",
-            Answer::Fail,
+            CheckOutcome::Fail,
             "a: 3, b: 1",
         ),
         (
             |end| end.ports[0].gid = None,
             "GID index",
             "mlx5_0/1",
-            Answer::Unknown,
+            CheckOutcome::Unknown,
             "a: 3, b: unknown",
         ),
         (
             |end| end.ports[0].firmware = "20.2".into(),
             "firmware",
             "mlx5_0/1",
-            Answer::Fail,
+            CheckOutcome::Fail,
             "a: 20.1, b: 20.2",
         ),
         // A router may connect them.
@@ -104,7 +104,7 @@ fn ends_that_are_alike_pass_and_each_difference_shows_in_its_check_alone() {
             |end| end.ports[0].network = Some("10.0.1.0/24".into()),
             "network",
             "mlx5_0/1",
-            Answer::Unknown,
+            CheckOutcome::Unknown,
             "b: 10.0.1.0/24",
         ),
         (
@@ -113,7 +113,7 @@ fn ends_that_are_alike_pass_and_each_difference_shows_in_its_check_alone() {
             },
             "ports",
             "",
-            Answer::Fail,
+            CheckOutcome::Fail,
             "a: 2 that work uses, b: 1 that work uses",
         ),
     ];
@@ -139,7 +139,7 @@ fn infiniband_is_asked_for_its_subnet_and_cards_of_two_models_for_no_one_firmwar
         end
     };
     let one = infiniband("fe80:0000:0000:0000");
-    let names = |one: &End, other: &End| -> Vec<&str> {
+    let names = |one: &PairEnd, other: &PairEnd| -> Vec<&str> {
         let all = compare(("a", one), ("b", other)).into_iter();
         all.map(|check| check.name).collect()
     };
@@ -153,7 +153,7 @@ fn infiniband_is_asked_for_its_subnet_and_cards_of_two_models_for_no_one_firmwar
     ];
     assert_eq!(names(&one, &one), wanted);
     let found = faults(&one, &infiniband("fec0:0000:0000:0001"));
-    assert_eq!((found[0].0, found[0].2), ("network", Answer::Fail));
+    assert_eq!((found[0].0, found[0].2), ("network", CheckOutcome::Fail));
     let mut other = one.clone();
     other.ports[0].model = "MT4129".into();
     assert!(!names(&one, &other).contains(&"firmware"));
@@ -161,14 +161,14 @@ fn infiniband_is_asked_for_its_subnet_and_cards_of_two_models_for_no_one_firmwar
 
 #[test]
 fn ports_go_together_by_name_or_else_by_place() {
-    let named = |names: &[&str]| End {
+    let named = |names: &[&str]| PairEnd {
         ports: names.iter().map(|name| port(name)).collect(),
-        ..End::default()
+        ..PairEnd::default()
     };
     let one = named(&["mlx5_0", "mlx5_1", "mlx5_2"]);
     assert_eq!(rails(&one, &named(&["mlx5_2", "mlx5_0"])), [(0, 1), (2, 0)]);
     assert_eq!(rails(&one, &named(&["bnxt_re0"])), [(0, 0)]);
-    assert_eq!(rails(&one, &End::default()), []);
+    assert_eq!(rails(&one, &PairEnd::default()), []);
 }
 
 /// Output of `ib_write_bw` and `ib_write_lat` of perftest 4.5.
@@ -201,43 +201,49 @@ fn what_goes_across_is_held_against_the_least_of_rates_and_pcie_links() {
     let answer = |change: fn(&mut EndPort), gbits: f64| {
         let mut other = port("mlx5_0");
         change(&mut other);
-        judge_bandwidth(("a", &port("mlx5_0")), ("b", &other), gbits)
+        check_bandwidth(("a", &port("mlx5_0")), ("b", &other), gbits)
     };
     let same = |_: &mut EndPort| {};
     let good = answer(same, 185.0);
     assert_eq!(
         (good.answer, good.place.as_str()),
-        (Answer::Pass, "mlx5_0/1 from a to b")
+        (CheckOutcome::Pass, "mlx5_0/1 from a to b")
     );
     assert!(good.found.contains("96% of the 192"), "{}", good.found);
-    assert_eq!(answer(same, 150.0).answer, Answer::Fail);
+    assert_eq!(answer(same, 150.0).answer, CheckOutcome::Fail);
     let narrow = |port: &mut EndPort| port.pcie_gbits = Some(96);
-    assert_eq!(answer(narrow, 90.0).answer, Answer::Pass);
+    assert_eq!(answer(narrow, 90.0).answer, CheckOutcome::Pass);
     let coded = |port: &mut EndPort| (port.gbits, port.layer) = (40, "InfiniBand".into());
-    assert_eq!(answer(coded, 27.0).answer, Answer::Pass);
-    assert_eq!(answer(|port| port.soft = true, 0.4).answer, Answer::Unknown);
-    assert_eq!(answer(|port| port.gbits = 0, 90.0).answer, Answer::Unknown);
+    assert_eq!(answer(coded, 27.0).answer, CheckOutcome::Pass);
+    assert_eq!(
+        answer(|port| port.soft = true, 0.4).answer,
+        CheckOutcome::Unknown
+    );
+    assert_eq!(
+        answer(|port| port.gbits = 0, 90.0).answer,
+        CheckOutcome::Unknown
+    );
 }
 
 #[test]
 fn a_rail_is_held_against_the_fastest_and_one_alone_against_none() {
     let (one, other) = (port("mlx5_0"), port("mlx5_1"));
-    let of = |times: &[f64]| -> Vec<Answer> {
+    let of = |times: &[f64]| -> Vec<CheckOutcome> {
         let rails: Vec<_> = times.iter().map(|micros| (&one, &other, *micros)).collect();
-        let all = judge_latencies(&rails).into_iter();
+        let all = check_latencies(&rails).into_iter();
         all.map(|check| check.answer).collect()
     };
-    assert_eq!(of(&[1.2]), [Answer::Unknown]);
+    assert_eq!(of(&[1.2]), [CheckOutcome::Unknown]);
     assert_eq!(
         of(&[1.2, 2.3, 2.5]),
-        [Answer::Pass, Answer::Pass, Answer::Fail]
+        [CheckOutcome::Pass, CheckOutcome::Pass, CheckOutcome::Fail]
     );
     assert!(of(&[]).is_empty());
 }
 
 #[test]
 fn tests_are_asked_for_by_port_and_address() {
-    let run = Run {
+    let run = TestRun {
         test: Test::Bandwidth,
         card: "mlx5_0".into(),
         port: 1,
@@ -253,7 +259,7 @@ fn tests_are_asked_for_by_port_and_address() {
     ] {
         assert!(words.iter().any(|it| it == word), "{word}: {words:?}");
     }
-    let run = Run {
+    let run = TestRun {
         test: Test::Latency,
         ..run
     };
@@ -285,7 +291,7 @@ proptest! {
         other.ports[0].gbits = gbits * 100;
         other.ports[0].mtu = mtu;
         other.ports[0].gid = gid;
-        let answers = |one: &End, other: &End| -> Vec<(&str, Answer)> {
+        let answers = |one: &PairEnd, other: &PairEnd| -> Vec<(&str, CheckOutcome)> {
             let all = compare(("a", one), ("b", other)).into_iter();
             all.map(|check| (check.name, check.answer)).collect()
         };

@@ -4,7 +4,7 @@ use std::ffi::{c_uint, c_ulong};
 
 use nvml_wrapper_sys::bindings::{nvmlAffinityScope_t, nvmlDevice_t};
 
-use crate::answer::{Answer, No, calls};
+use crate::answer::{No, NvmlResult, calls};
 use crate::world::World;
 
 /// Writes a set of numbers as bits.
@@ -12,7 +12,7 @@ use crate::world::World;
 /// # Safety
 ///
 /// `out` is null, or has room for `size` words.
-unsafe fn put_bits(out: *mut c_ulong, size: c_uint, numbers: &[u32]) -> Answer {
+unsafe fn put_bits(out: *mut c_ulong, size: c_uint, numbers: &[u32]) -> NvmlResult {
     let (bits, size) = (c_ulong::BITS, size as usize);
     if out.is_null() || size == 0 {
         return Err(No::InvalidArgument);

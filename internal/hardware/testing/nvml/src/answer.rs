@@ -22,10 +22,10 @@ pub enum No {
 }
 
 /// The result of every call.
-pub type Answer = Result<(), No>;
+pub type NvmlResult = Result<(), No>;
 
 /// As NVML's code.
-pub fn code(answer: Answer) -> nvmlReturn_t {
+pub fn code(answer: NvmlResult) -> nvmlReturn_t {
     match answer {
         Ok(()) => 0,
         Err(no) => no as nvmlReturn_t,
@@ -37,7 +37,7 @@ pub fn code(answer: Answer) -> nvmlReturn_t {
 /// # Safety
 ///
 /// `out` is null, or may be written.
-pub unsafe fn put<T>(out: *mut T, value: T) -> Answer {
+pub unsafe fn put<T>(out: *mut T, value: T) -> NvmlResult {
     if out.is_null() {
         return Err(No::InvalidArgument);
     }
@@ -51,7 +51,7 @@ pub unsafe fn put<T>(out: *mut T, value: T) -> Answer {
 /// # Safety
 ///
 /// `out` is null, or so many bytes may be written.
-pub unsafe fn put_text(out: *mut c_char, size: c_uint, text: &str) -> Answer {
+pub unsafe fn put_text(out: *mut c_char, size: c_uint, text: &str) -> NvmlResult {
     if out.is_null() {
         return Err(No::InvalidArgument);
     }
@@ -73,7 +73,7 @@ pub unsafe fn put_text(out: *mut c_char, size: c_uint, text: &str) -> Answer {
 /// # Safety
 ///
 /// `count` is null or may be read and written; `out` is null or has room for `count` items.
-pub unsafe fn put_list<T: Copy>(out: *mut T, count: *mut c_uint, list: &[T]) -> Answer {
+pub unsafe fn put_list<T: Copy>(out: *mut T, count: *mut c_uint, list: &[T]) -> NvmlResult {
     if count.is_null() {
         return Err(No::InvalidArgument);
     }

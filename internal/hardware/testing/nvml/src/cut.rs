@@ -1,54 +1,54 @@
 //! A GPU's partitioning: its GPU instances, and the compute instances in them. Programs see a compute instance as a
 //! slice.
 
-use hardware::mig::{Placed, Profile, profile};
-use hardware::{Gpu, Slice};
+use hardware::mig::{MigProfile, Placed, profile};
+use hardware::{Gpu, MigDevice};
 
 use crate::answer::No;
 
 /// The partitioning of one GPU.
 #[derive(Clone, Debug, Default)]
-pub struct Cut {
+pub struct GpuPartitioning {
     model: String,
     gpu: String,
     /// The slices in the description.
-    pub described: Option<Vec<Slice>>,
+    pub described: Option<Vec<MigDevice>>,
     /// Whether it is in MIG mode.
     pub enabled: bool,
     /// The pending MIG mode, if it changes at a reset.
     pub pending: Option<bool>,
     /// Its instances, by number.
-    pub instances: Vec<Instance>,
+    pub instances: Vec<SimulatedGpuInstance>,
 }
 
 /// A GPU instance.
 #[derive(Clone, Debug)]
-pub struct Instance {
+pub struct SimulatedGpuInstance {
     /// Its number.
     pub id: u32,
     /// Its profile; none on products with unknown profiles.
-    pub profile: Option<&'static Profile>,
+    pub profile: Option<&'static MigProfile>,
     /// Its first memory slice.
     pub start: u32,
     /// Its compute instances, by number.
-    pub computes: Vec<Compute>,
+    pub computes: Vec<SimulatedComputeInstance>,
 }
 
 /// A compute instance.
 #[derive(Clone, Debug)]
-pub struct Compute {
+pub struct SimulatedComputeInstance {
     /// Its number.
     pub id: u32,
     /// Its slices of its GPU instance's.
     pub slices: u32,
     /// The slice that programs see.
-    pub slice: Slice,
+    pub slice: MigDevice,
 }
 
-impl Cut {
+impl GpuPartitioning {
     /// The partitioning in the description: each slice is a whole GPU instance.
-    pub fn of(gpu: &Gpu) -> Cut {
-        let mut cut = Cut {
+    pub fn of(gpu: &Gpu) -> GpuPartitioning {
+        let mut cut = GpuPartitioning {
             model: gpu.model.clone(),
             gpu: gpu.id.clone(),
             described: gpu.slices.clone(),
@@ -59,11 +59,11 @@ impl Cut {
         for slice in gpu.slices.iter().flatten() {
             let profile = profile(&cut.model, &slice.profile);
             let start = profile.and_then(|profile| profile.first(&cut.placed()));
-            cut.instances.push(Instance {
+            cut.instances.push(SimulatedGpuInstance {
                 id: cut.unused(),
                 profile,
                 start: start.unwrap_or(0),
-                computes: vec![Compute {
+                computes: vec![SimulatedComputeInstance {
                     id: 0,
                     slices: profile.map_or(1, |profile| profile.slices),
                     slice: slice.clone(),
@@ -74,9 +74,10 @@ impl Cut {
     }
 
     /// All compute instances with their GPU instances.
-    pub fn all(&self) -> impl Iterator<Item = (&Instance, &Compute)> {
-        let computes =
-            |instance: &'_ Instance| -> Vec<usize> { (0..instance.computes.len()).collect() };
+    pub fn all(&self) -> impl Iterator<Item = (&SimulatedGpuInstance, &SimulatedComputeInstance)> {
+        let computes = |instance: &'_ SimulatedGpuInstance| -> Vec<usize> {
+            (0..instance.computes.len()).collect()
+        };
         (self.instances.iter()).flat_map(move |instance| {
             let places = computes(instance).into_iter();
             places.map(move |place| (instance, &instance.computes[place]))
@@ -84,19 +85,19 @@ impl Cut {
     }
 
     /// The slices that programs see, if the GPU is in MIG mode.
-    pub fn slices(&self) -> Option<Vec<Slice>> {
+    pub fn slices(&self) -> Option<Vec<MigDevice>> {
         let slices = self.all().map(|(_, compute)| compute.slice.clone());
         self.enabled.then(|| slices.collect())
     }
 
     /// The positions of instances with known profiles.
     pub fn placed(&self) -> Placed {
-        let known = |instance: &Instance| Some((instance.profile?, instance.start));
+        let known = |instance: &SimulatedGpuInstance| Some((instance.profile?, instance.start));
         self.instances.iter().filter_map(known).collect()
     }
 
     /// The instance of this number.
-    pub fn instance(&self, id: u32) -> Result<&Instance, No> {
+    pub fn instance(&self, id: u32) -> Result<&SimulatedGpuInstance, No> {
         let mut instances = self.instances.iter();
         instances
             .find(|instance| instance.id == id)
@@ -104,7 +105,7 @@ impl Cut {
     }
 
     /// The compute instance of this number in that instance.
-    pub fn compute(&self, instance: u32, id: u32) -> Result<&Compute, No> {
+    pub fn compute(&self, instance: u32, id: u32) -> Result<&SimulatedComputeInstance, No> {
         let mut computes = self.instance(instance)?.computes.iter();
         computes
             .find(|compute| compute.id == id)
@@ -134,7 +135,7 @@ impl Cut {
     }
 
     /// Creates an instance at the given or the first free position; returns its number.
-    pub fn make(&mut self, profile: &'static Profile, start: Option<u32>) -> Result<u32, No> {
+    pub fn make(&mut self, profile: &'static MigProfile, start: Option<u32>) -> Result<u32, No> {
         if !self.enabled {
             return Err(No::NotSupported);
         }
@@ -145,7 +146,7 @@ impl Cut {
         };
         let start = start.ok_or(No::InsufficientResources)?;
         let id = self.unused();
-        self.instances.push(Instance {
+        self.instances.push(SimulatedGpuInstance {
             id,
             profile: Some(profile),
             start,
@@ -173,10 +174,10 @@ impl Cut {
         } else {
             format!("{slices}c.")
         };
-        instance.computes.push(Compute {
+        instance.computes.push(SimulatedComputeInstance {
             id,
             slices,
-            slice: Slice {
+            slice: MigDevice {
                 id: uuid(&name, instance.id, id),
                 profile: format!("{part}{}", profile.name),
                 memory_mib: profile.memory_mib,
@@ -232,7 +233,7 @@ impl Cut {
                 self.enabled = first == "on";
                 continue;
             };
-            self.instances.push(Instance {
+            self.instances.push(SimulatedGpuInstance {
                 id,
                 profile: Some(profile(&self.model, words.next()?)?),
                 start: words.next()?.parse().ok()?,

@@ -7,8 +7,8 @@ use nvml_wrapper_sys::bindings::{
     nvmlPciInfo_t,
 };
 
-use crate::answer::{Answer, No, array, calls, put, put_text};
-use crate::world::{Target, World, handle, slice_handle};
+use crate::answer::{No, NvmlResult, array, calls, put, put_text};
+use crate::world::{HandleTarget, World, handle, slice_handle};
 
 /// Writes the handle of the first GPU for which `is` holds.
 ///
@@ -19,7 +19,7 @@ unsafe fn find(
     world: &World,
     out: *mut nvmlDevice_t,
     is: impl Fn(&hardware::Gpu) -> bool,
-) -> Answer {
+) -> NvmlResult {
     let place = world.gpus().iter().position(is).ok_or(No::NotFound)?;
     world.present(place)?;
     // SAFETY: the caller's own.
@@ -108,8 +108,8 @@ calls! {
 
     nvmlDeviceGetName(world | device: nvmlDevice_t, out: *mut c_char, size: c_uint) {
         match world.target(device)? {
-            Target::Whole(gpu) => put_text(out, size, &gpu.model),
-            Target::Slice(gpu, slice) => {
+            HandleTarget::Whole(gpu) => put_text(out, size, &gpu.model),
+            HandleTarget::Slice(gpu, slice) => {
                 put_text(out, size, &format!("{} MIG {}", gpu.model, slice.profile))
             }
         }
@@ -117,8 +117,8 @@ calls! {
 
     nvmlDeviceGetUUID(world | device: nvmlDevice_t, out: *mut c_char, size: c_uint) {
         match world.target(device)? {
-            Target::Whole(gpu) => put_text(out, size, &gpu.id),
-            Target::Slice(_, slice) => put_text(out, size, &slice.id),
+            HandleTarget::Whole(gpu) => put_text(out, size, &gpu.id),
+            HandleTarget::Slice(_, slice) => put_text(out, size, &slice.id),
         }
     }
 
@@ -148,7 +148,7 @@ calls! {
     }
 
     nvmlDeviceGetCudaComputeCapability(world | device: nvmlDevice_t, major: *mut c_int, minor: *mut c_int) {
-        let (Target::Whole(gpu) | Target::Slice(gpu, _)) = world.target(device)?;
+        let (HandleTarget::Whole(gpu) | HandleTarget::Slice(gpu, _)) = world.target(device)?;
         let parts = gpu.compute_capability.split_once('.').ok_or(No::NotSupported)?;
         let number = |text: &str| text.parse::<c_int>().map_err(|_| No::NotSupported);
         put(major, number(parts.0)?)?;
@@ -156,7 +156,7 @@ calls! {
     }
 
     nvmlDeviceGetPciInfo_v3(world | device: nvmlDevice_t, out: *mut nvmlPciInfo_t) {
-        let (Target::Whole(gpu) | Target::Slice(gpu, _)) = world.target(device)?;
+        let (HandleTarget::Whole(gpu) | HandleTarget::Slice(gpu, _)) = world.target(device)?;
         put(out, pci_info(&gpu.pci))
     }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use nvml_wrapper_sys::bindings::{nvmlDevice_t, nvmlEventData_t, nvmlEventSet_t, nvmlReturn_t};
 
-use crate::answer::{Answer, No, calls, code, put};
+use crate::answer::{No, NvmlResult, calls, code, put};
 use crate::world::{self, World, handle};
 
 /// An XID happened.
@@ -100,7 +100,7 @@ pub unsafe extern "C" fn nvmlEventSetWait_v2(
     let until = Instant::now() + Duration::from_millis(milliseconds.into());
     loop {
         let mut found = None;
-        let asked: Answer = world::with(|world| {
+        let asked: NvmlResult = world::with(|world| {
             found = next(world, set)?;
             Ok(())
         });

@@ -3,7 +3,7 @@
 use std::ffi::c_int;
 
 use hardware::Gpu;
-use hardware::description::State;
+use hardware::description::GpuState;
 use nvml_wrapper_sys::bindings::{nvmlDevice_t, nvmlFieldValue_t, nvmlValue_t};
 
 use crate::answer::{No, calls};
@@ -16,7 +16,7 @@ const UNSIGNED: u32 = 1;
 const LONG: u32 = 3;
 
 /// A field's value and its type.
-fn value(gpu: &Gpu, state: &State, field: u32) -> Result<(u64, u32), No> {
+fn value(gpu: &Gpu, state: &GpuState, field: u32) -> Result<(u64, u32), No> {
     let ecc = || gpu.ecc.filter(|ecc| ecc.enabled).ok_or(No::NotSupported);
     let number = |value: u32| Ok((u64::from(value), UNSIGNED));
     match field {

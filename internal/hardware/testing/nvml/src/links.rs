@@ -3,8 +3,8 @@
 use std::ffi::c_uint;
 
 use hardware::description::NvlinkEnd;
-use hardware::pcie::{Place, Tree};
-use hardware::{Fabric, Gpu, LinkKind};
+use hardware::pcie::{PcieLocation, PcieTree};
+use hardware::{FabricState, Gpu, LinkKind};
 use nvml_wrapper_sys::bindings::{
     NVML_GPU_FABRIC_STATE_COMPLETED, NVML_GPU_FABRIC_STATE_IN_PROGRESS, nvmlDevice_t,
     nvmlEnableState_t, nvmlGpuFabricInfo_v2_t, nvmlGpuFabricInfoV_t, nvmlGpuP2PCapsIndex_t,
@@ -19,8 +19,8 @@ use crate::world::{World, handle};
 /// The other end of a link to a switch if the driver hides the switches.
 const HIDDEN: &str = "FFFFFFFF:FF:FF.0";
 
-fn place(gpu: &Gpu) -> Place<'_> {
-    Place {
+fn place(gpu: &Gpu) -> PcieLocation<'_> {
+    PcieLocation {
         under: &gpu.under,
         numa: gpu.numa,
         link: gpu.pcie,
@@ -32,7 +32,7 @@ fn level(world: &World, one: &Gpu, other: &Gpu) -> nvmlGpuTopologyLevel_t {
     if one.index == other.index {
         return 0;
     }
-    match Tree::of(&world.machine.inventory)
+    match PcieTree::of(&world.machine.inventory)
         .path(place(one), place(other))
         .0
     {
@@ -153,9 +153,9 @@ calls! {
             return Err(No::VersionMismatch);
         }
         let state = match gpu.fabric {
-            Fabric::None => return Err(No::NotSupported),
-            Fabric::Starting => NVML_GPU_FABRIC_STATE_IN_PROGRESS,
-            Fabric::Completed => NVML_GPU_FABRIC_STATE_COMPLETED,
+            FabricState::None => return Err(No::NotSupported),
+            FabricState::Starting => NVML_GPU_FABRIC_STATE_IN_PROGRESS,
+            FabricState::Completed => NVML_GPU_FABRIC_STATE_COMPLETED,
         };
         put(out, nvmlGpuFabricInfo_v2_t {
             version,

@@ -2,7 +2,7 @@
 
 use std::ffi::{c_uint, c_ulonglong};
 
-use hardware::description::State;
+use hardware::description::GpuState;
 use nvml_wrapper_sys::bindings::{
     nvmlClockType_t, nvmlDevice_t, nvmlPcieUtilCounter_t, nvmlPerfPolicyType_t, nvmlPstates_t,
     nvmlTemperatureSensors_t, nvmlUtilization_t, nvmlViolationTime_t,
@@ -16,7 +16,7 @@ const SAMPLED: c_uint = 167_000;
 /// Every reason for low clocks that NVML knows.
 const REASONS: c_ulonglong = 0x1ff;
 
-fn state(world: &World, device: nvmlDevice_t) -> Result<&State, No> {
+fn state(world: &World, device: nvmlDevice_t) -> Result<&GpuState, No> {
     Ok(&world.card(device)?.1.state)
 }
 

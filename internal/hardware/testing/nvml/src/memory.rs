@@ -9,7 +9,7 @@ use nvml_wrapper_sys::bindings::{
 };
 
 use crate::answer::{No, calls, put};
-use crate::world::{Target, World};
+use crate::world::{HandleTarget, World};
 
 /// MiB that the driver reserves.
 const RESERVED: u64 = 0;
@@ -17,8 +17,8 @@ const RESERVED: u64 = 0;
 /// A device's memory and its used part, in bytes.
 fn memory(world: &World, device: nvmlDevice_t) -> Result<(u64, u64), No> {
     let (total, used) = match world.target(device)? {
-        Target::Whole(gpu) => (gpu.memory_mib, gpu.load.memory_mib.unwrap_or(0)),
-        Target::Slice(_, slice) => (slice.memory_mib, 0),
+        HandleTarget::Whole(gpu) => (gpu.memory_mib, gpu.load.memory_mib.unwrap_or(0)),
+        HandleTarget::Slice(_, slice) => (slice.memory_mib, 0),
     };
     Ok((total << 20, used << 20))
 }

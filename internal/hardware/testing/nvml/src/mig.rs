@@ -5,7 +5,7 @@ use std::ffi::c_uint;
 
 use hardware::Gpu;
 use hardware::description::MAX_SLICES;
-use hardware::mig::{Profile, profiles};
+use hardware::mig::{MigProfile, profiles};
 use nvml_wrapper_sys::bindings::{
     nvmlComputeInstance_t, nvmlComputeInstanceInfo_t, nvmlComputeInstancePlacement_t,
     nvmlComputeInstanceProfileInfo_t, nvmlComputeInstanceProfileInfo_v2_t, nvmlDevice_t,
@@ -13,9 +13,9 @@ use nvml_wrapper_sys::bindings::{
     nvmlGpuInstanceProfileInfo_t, nvmlGpuInstanceProfileInfo_v2_t, nvmlReturn_t,
 };
 
-use crate::answer::{Answer, No, array, calls, code, put};
-use crate::cut::{Compute, Cut, Instance};
-use crate::world::{Target, World, handle, number, parts, slice_handle};
+use crate::answer::{No, NvmlResult, array, calls, code, put};
+use crate::cut::{GpuPartitioning, SimulatedComputeInstance, SimulatedGpuInstance};
+use crate::world::{HandleTarget, World, handle, number, parts, slice_handle};
 
 /// The bit in the handles of instances, so that none is null.
 const INSTANCE: usize = 1 << 30;
@@ -35,26 +35,29 @@ fn named(handle: usize) -> Result<(usize, u32, u32), No> {
     Ok(parts(handle & !INSTANCE))
 }
 
-fn cut(world: &World, place: usize) -> Result<&Cut, No> {
+fn cut(world: &World, place: usize) -> Result<&GpuPartitioning, No> {
     world.present(place)?;
     world.cuts.get(place).ok_or(No::InvalidArgument)
 }
 
 /// A GPU instance by its handle, with its GPU's place.
-fn instance(world: &World, handle: nvmlGpuInstance_t) -> Result<(usize, &Instance), No> {
+fn instance(
+    world: &World,
+    handle: nvmlGpuInstance_t,
+) -> Result<(usize, &SimulatedGpuInstance), No> {
     let (place, instance, _) = named(handle as usize)?;
     Ok((place, cut(world, place)?.instance(instance)?))
 }
 
 /// The first profile of a product for which `is` holds.
-fn profile_of(gpu: &Gpu, is: impl Fn(&Profile) -> bool) -> Result<&'static Profile, No> {
+fn profile_of(gpu: &Gpu, is: impl Fn(&MigProfile) -> bool) -> Result<&'static MigProfile, No> {
     let mut known = profiles(&gpu.model).iter();
     known.find(|profile| is(profile)).ok_or(No::NotSupported)
 }
 
 /// The compute profile of number `shape`, if it fits in an instance at all: its slices, and the
 /// share of multiprocessors.
-fn compute_profile(instance: &Instance, shape: c_uint) -> Result<(u32, u32), No> {
+fn compute_profile(instance: &SimulatedGpuInstance, shape: c_uint) -> Result<(u32, u32), No> {
     let profile = instance.profile.ok_or(No::NotSupported)?;
     let slices = COMPUTE.get(shape as usize).copied();
     let slices = slices.filter(|slices| *slices <= profile.slices);
@@ -67,7 +70,7 @@ fn compute_profile(instance: &Instance, shape: c_uint) -> Result<(u32, u32), No>
 /// # Safety
 ///
 /// `out` has room for so many, `count` may be written, or they are null.
-unsafe fn put_all<T: Copy>(out: *mut T, count: *mut c_uint, list: &[T]) -> Answer {
+unsafe fn put_all<T: Copy>(out: *mut T, count: *mut c_uint, list: &[T]) -> NvmlResult {
     if out.is_null() {
         return Err(No::InvalidArgument);
     }
@@ -80,8 +83,11 @@ unsafe fn put_all<T: Copy>(out: *mut T, count: *mut c_uint, list: &[T]) -> Answe
 }
 
 /// The GPU instance and compute instance of a slice's handle.
-fn ids(world: &World, device: nvmlDevice_t) -> Result<(&Instance, &Compute), No> {
-    let Target::Slice(gpu, slice) = world.target(device)? else {
+fn ids(
+    world: &World,
+    device: nvmlDevice_t,
+) -> Result<(&SimulatedGpuInstance, &SimulatedComputeInstance), No> {
+    let HandleTarget::Slice(gpu, slice) = world.target(device)? else {
         return Err(No::InvalidArgument);
     };
     let cut = cut(world, gpu.index as usize)?;
@@ -137,13 +143,13 @@ calls! {
 
     nvmlDeviceGetDeviceHandleFromMigDeviceHandle(world | device: nvmlDevice_t, out: *mut nvmlDevice_t) {
         match world.target(device)? {
-            Target::Slice(gpu, _) => put(out, handle(gpu.index as usize)),
-            Target::Whole(_) => Err(No::InvalidArgument),
+            HandleTarget::Slice(gpu, _) => put(out, handle(gpu.index as usize)),
+            HandleTarget::Whole(_) => Err(No::InvalidArgument),
         }
     }
 
     nvmlDeviceIsMigDeviceHandle(world | device: nvmlDevice_t, out: *mut c_uint) {
-        put(out, c_uint::from(matches!(world.target(device)?, Target::Slice(..))))
+        put(out, c_uint::from(matches!(world.target(device)?, HandleTarget::Slice(..))))
     }
 
     nvmlDeviceGetGpuInstanceId(world | device: nvmlDevice_t, out: *mut c_uint) {

@@ -7,13 +7,13 @@ use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::time::SystemTime;
 
-use hardware::description::{Card, Described, Description};
-use hardware::{Gpu, Inventory, Slice};
+use hardware::description::{Card, Described, MachineDescription};
+use hardware::{Gpu, Inventory, MigDevice};
 use nvml_wrapper_sys::bindings::nvmlDevice_t;
 use parking_lot::Mutex;
 
-use crate::answer::{Answer, No};
-use crate::cut::Cut;
+use crate::answer::{No, NvmlResult};
+use crate::cut::GpuPartitioning;
 use crate::events::Sets;
 use crate::gpm::Samples;
 
@@ -40,7 +40,7 @@ pub struct World {
     /// The described machine.
     pub machine: Described,
     /// The partitioning of each GPU, in their order.
-    pub cuts: Vec<Cut>,
+    pub cuts: Vec<GpuPartitioning>,
     /// The event sets.
     pub sets: Sets,
     /// The samples of performance counters.
@@ -54,15 +54,15 @@ pub struct World {
 
 /// The device behind a handle.
 #[derive(Clone, Copy)]
-pub enum Target<'a> {
+pub enum HandleTarget<'a> {
     /// A GPU.
     Whole(&'a Gpu),
     /// A slice of one.
-    Slice(&'a Gpu, &'a Slice),
+    Slice(&'a Gpu, &'a MigDevice),
 }
 
 /// Opens the library for one more user.
-pub fn open() -> Answer {
+pub fn open() -> NvmlResult {
     let mut world = WORLD.lock();
     let world = world.get_or_insert_with(World::default);
     if world.users == 0 {
@@ -87,7 +87,7 @@ pub fn open() -> Answer {
 }
 
 /// Closes the library for one user.
-pub fn close() -> Answer {
+pub fn close() -> NvmlResult {
     let mut world = WORLD.lock();
     let world = world.as_mut().filter(|world| world.users > 0);
     world.ok_or(No::Uninitialized)?.users -= 1;
@@ -95,7 +95,7 @@ pub fn close() -> Answer {
 }
 
 /// Answers from the machine as it is described now.
-pub fn with(answer: impl FnOnce(&mut World) -> Answer) -> Answer {
+pub fn with(answer: impl FnOnce(&mut World) -> NvmlResult) -> NvmlResult {
     let mut world = WORLD.lock();
     let world = world.as_mut().filter(|world| world.users > 0);
     let world = world.ok_or(No::Uninitialized)?;
@@ -146,7 +146,7 @@ impl World {
         }
         // An unreadable description is not tried again until it changes.
         self.stamp = Some(stamp);
-        match Description::load(&self.path) {
+        match MachineDescription::load(&self.path) {
             Ok(description) => {
                 self.machine = description.machine(Inventory::default());
                 self.cut_anew();
@@ -165,19 +165,19 @@ impl World {
     }
 
     /// The device behind a handle.
-    pub fn target(&self, handle: nvmlDevice_t) -> Result<Target<'_>, No> {
+    pub fn target(&self, handle: nvmlDevice_t) -> Result<HandleTarget<'_>, No> {
         let number = handle as usize;
         let bad = || No::InvalidArgument;
         if number & SLICE == 0 {
             let place = number.checked_sub(1).ok_or_else(bad)?;
             self.present(place)?;
-            return Ok(Target::Whole(&self.gpus()[place]));
+            return Ok(HandleTarget::Whole(&self.gpus()[place]));
         }
         let (place, instance, compute) = parts(number & !SLICE);
         self.present(place)?;
         let cut = self.cuts.get(place).ok_or_else(bad)?;
         let slice = &cut.compute(instance, compute)?.slice;
-        Ok(Target::Slice(&self.gpus()[place], slice))
+        Ok(HandleTarget::Slice(&self.gpus()[place], slice))
     }
 
     /// Takes over the described partitioning of GPUs if it has changed.
@@ -186,7 +186,7 @@ impl World {
         let mut before = std::mem::take(&mut self.cuts).into_iter();
         for gpu in gpus {
             let kept = before.next().filter(|cut| cut.described == gpu.slices);
-            let mut cut = kept.unwrap_or_else(|| Cut::of(gpu));
+            let mut cut = kept.unwrap_or_else(|| GpuPartitioning::of(gpu));
             let card = self.machine.cards.get(gpu.index as usize);
             if !card.is_some_and(|card| card.state.mig_waits) {
                 cut.reset();
@@ -200,7 +200,7 @@ impl World {
     pub fn recut<T>(
         &mut self,
         place: usize,
-        change: impl FnOnce(&mut Cut) -> Result<T, No>,
+        change: impl FnOnce(&mut GpuPartitioning) -> Result<T, No>,
     ) -> Result<T, No> {
         self.present(place)?;
         let cut = self.cuts.get_mut(place).ok_or(No::InvalidArgument)?;
@@ -216,7 +216,7 @@ impl World {
             return;
         };
         let cuts = self.cuts.iter().zip(0..);
-        let lines = cuts.flat_map(|(cut, place): (&Cut, usize)| {
+        let lines = cuts.flat_map(|(cut, place): (&GpuPartitioning, usize)| {
             let lines = cut.lines().into_iter();
             lines.map(move |line| format!("{place} {line}\n"))
         });
@@ -249,8 +249,8 @@ impl World {
     /// The GPU behind a handle; fails for slices, which lack the requested value.
     pub fn whole(&self, handle: nvmlDevice_t) -> Result<&Gpu, No> {
         match self.target(handle)? {
-            Target::Whole(gpu) => Ok(gpu),
-            Target::Slice(..) => Err(No::NotSupported),
+            HandleTarget::Whole(gpu) => Ok(gpu),
+            HandleTarget::Slice(..) => Err(No::NotSupported),
         }
     }
 
@@ -262,7 +262,7 @@ impl World {
     }
 
     /// Whether the GPU at this place is on the bus.
-    pub fn present(&self, place: usize) -> Answer {
+    pub fn present(&self, place: usize) -> NvmlResult {
         let card = self.machine.cards.get(place).ok_or(No::InvalidArgument)?;
         if card.state.lost {
             return Err(No::GpuIsLost);

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::pod::{Pod, name};
+use super::pod::{CheckedPod, name};
 use crate::json;
 use crate::selector::LabelSelector;
 
@@ -46,7 +46,7 @@ pub struct HostDirectory {
 
 /// Capabilities that containers may add.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Capabilities {
+pub struct AllowedCapabilities {
     /// The names without `CAP_`.
     pub add: Vec<String>,
     /// The namespaces whose pods may add them.
@@ -61,7 +61,7 @@ pub struct AllowList {
     /// Namespaces whose pods may set `hostNetwork: true`.
     pub host_network: Vec<Namespaces>,
     /// Capabilities.
-    pub capabilities: Vec<Capabilities>,
+    pub capabilities: Vec<AllowedCapabilities>,
 }
 
 impl Default for AllowList {
@@ -120,7 +120,11 @@ impl Allowed<'_> {
     ///
     /// # Errors
     /// The permitted way, if the directory may be mounted but not in this way.
-    pub(super) fn host_path(&self, pod: Pod<'_>, volume: &Value) -> Result<(), Option<String>> {
+    pub(super) fn host_path(
+        &self,
+        pod: CheckedPod<'_>,
+        volume: &Value,
+    ) -> Result<(), Option<String>> {
         let Some(path) = clean(json::text(volume, &["hostPath", "path"])) else {
             return Err(None);
         };
@@ -265,7 +269,7 @@ mod tests {
                 }});
                 let got = list
                     .within(namespace, labels)
-                    .host_path(Pod(&pod), &pod["spec"]["volumes"][0]);
+                    .host_path(CheckedPod(&pod), &pod["spec"]["volumes"][0]);
                 assert_eq!(got, wanted, "{namespace} {path} {kind} {containers}");
             }
         }
@@ -287,7 +291,10 @@ mod tests {
         }});
         let volume = &pod["spec"]["volumes"][0];
         let none = BTreeMap::new();
-        let of = |namespace: &str| list.within(namespace, &none).host_path(Pod(&pod), volume);
+        let of = |namespace: &str| {
+            list.within(namespace, &none)
+                .host_path(CheckedPod(&pod), volume)
+        };
         assert_eq!(of("team"), Ok(()));
         assert!(of("other").is_err());
     }

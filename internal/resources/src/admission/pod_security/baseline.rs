@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::checks::Look;
+use super::checks::CheckInput;
 use super::pod::{
-    Violation, Wrong, containers, context, name, plural, quoted, setters, texts, volumes,
+    CheckViolation, WrongValues, containers, context, name, plural, quoted, setters, texts, volumes,
 };
 use crate::json;
 
@@ -58,8 +58,8 @@ const SELINUX_TYPES: [(&str, u32); 5] = [
     ("container_engine_t", 31),
 ];
 
-pub(super) fn app_armor(look: &Look<'_>) -> Option<Violation> {
-    let fields = Wrong::find(look.pod, app_armor_type, |kind| {
+pub(super) fn app_armor(look: &CheckInput<'_>) -> Option<CheckViolation> {
+    let fields = WrongValues::find(look.pod, app_armor_type, |kind| {
         matches!(kind, "RuntimeDefault" | "Localhost")
     });
     let allowed = |value: &str| {
@@ -81,7 +81,7 @@ pub(super) fn app_armor(look: &Look<'_>) -> Option<Violation> {
     let values: Vec<&str> = values
         .chain(annotations.iter().map(String::as_str))
         .collect();
-    Some(Violation {
+    Some(CheckViolation {
         reason: plural(
             "forbidden AppArmor profile",
             "forbidden AppArmor profiles",
@@ -100,7 +100,7 @@ fn app_armor_type(context: &Value) -> Option<&str> {
     (!profile.is_null()).then(|| json::text(profile, &["type"]))
 }
 
-pub(super) fn capabilities(look: &Look<'_>) -> Option<Violation> {
+pub(super) fn capabilities(look: &CheckInput<'_>) -> Option<CheckViolation> {
     let mut added = BTreeSet::new();
     let mut bad = Vec::new();
     for container in look.pod.containers() {
@@ -112,7 +112,7 @@ pub(super) fn capabilities(look: &Look<'_>) -> Option<Violation> {
             added.extend(wrong);
         }
     }
-    (!bad.is_empty()).then(|| Violation {
+    (!bad.is_empty()).then(|| CheckViolation {
         reason: "non-default capabilities",
         detail: format!(
             "{} must not include {} in securityContext.capabilities.add",
@@ -122,7 +122,7 @@ pub(super) fn capabilities(look: &Look<'_>) -> Option<Violation> {
     })
 }
 
-pub(super) fn host_namespaces(look: &Look<'_>) -> Option<Violation> {
+pub(super) fn host_namespaces(look: &CheckInput<'_>) -> Option<CheckViolation> {
     let spec = look.pod.spec();
     let shared = |key: &str| json::truth(spec, &[key]);
     let network = shared("hostNetwork") && !look.allowed.host_network();
@@ -135,13 +135,13 @@ pub(super) fn host_namespaces(look: &Look<'_>) -> Option<Violation> {
         .into_iter()
         .filter_map(|(is, text)| is.then_some(text))
         .collect();
-    (!found.is_empty()).then(|| Violation {
+    (!found.is_empty()).then(|| CheckViolation {
         reason: "host namespaces",
         detail: found.join(", "),
     })
 }
 
-pub(super) fn host_paths(look: &Look<'_>) -> Option<Violation> {
+pub(super) fn host_paths(look: &CheckInput<'_>) -> Option<CheckViolation> {
     let mut bad = Vec::new();
     let mut wrong = Vec::new();
     for volume in look.pod.volumes() {
@@ -157,13 +157,13 @@ pub(super) fn host_paths(look: &Look<'_>) -> Option<Violation> {
     }
     let bad = (!bad.is_empty()).then(|| volumes(&bad));
     let all: Vec<String> = bad.into_iter().chain(wrong).collect();
-    (!all.is_empty()).then(|| Violation {
+    (!all.is_empty()).then(|| CheckViolation {
         reason: "hostPath volumes",
         detail: all.join("; "),
     })
 }
 
-pub(super) fn host_ports(look: &Look<'_>) -> Option<Violation> {
+pub(super) fn host_ports(look: &CheckInput<'_>) -> Option<CheckViolation> {
     // A pod in the node's network has each of its ports there; defaulting writes them as host ports.
     if look.allowed.host_network() && json::truth(look.pod.spec(), &["hostNetwork"]) {
         return None;
@@ -182,7 +182,7 @@ pub(super) fn host_ports(look: &Look<'_>) -> Option<Violation> {
             }
         }
     }
-    (!bad.is_empty()).then(|| Violation {
+    (!bad.is_empty()).then(|| CheckViolation {
         reason: "hostPort",
         detail: format!(
             "{} {} {} {}",
@@ -203,7 +203,7 @@ const HANDLERS: [&[&str]; 5] = [
     &["lifecycle", "preStop"],
 ];
 
-pub(super) fn handler_hosts(look: &Look<'_>) -> Option<Violation> {
+pub(super) fn handler_hosts(look: &CheckInput<'_>) -> Option<CheckViolation> {
     let mut hosts = BTreeSet::new();
     let mut bad = BTreeSet::new();
     for container in look.pod.containers() {
@@ -219,7 +219,7 @@ pub(super) fn handler_hosts(look: &Look<'_>) -> Option<Violation> {
         }
     }
     let bad: Vec<&str> = bad.into_iter().collect();
-    (!bad.is_empty()).then(|| Violation {
+    (!bad.is_empty()).then(|| CheckViolation {
         reason: "probe or lifecycle host",
         detail: format!(
             "{} {} {} {}",
@@ -235,11 +235,11 @@ pub(super) fn handler_hosts(look: &Look<'_>) -> Option<Violation> {
     })
 }
 
-pub(super) fn privileged(look: &Look<'_>) -> Option<Violation> {
+pub(super) fn privileged(look: &CheckInput<'_>) -> Option<CheckViolation> {
     let bad = look
         .pod
         .named(|container| json::truth(context(container), &["privileged"]));
-    (!bad.is_empty()).then(|| Violation {
+    (!bad.is_empty()).then(|| CheckViolation {
         reason: "privileged",
         detail: format!(
             "{} must not set securityContext.privileged=true",
@@ -248,7 +248,7 @@ pub(super) fn privileged(look: &Look<'_>) -> Option<Violation> {
     })
 }
 
-pub(super) fn proc_mount(look: &Look<'_>) -> Option<Violation> {
+pub(super) fn proc_mount(look: &CheckInput<'_>) -> Option<CheckViolation> {
     let mut types = BTreeSet::new();
     let mut bad = Vec::new();
     for container in look.pod.containers() {
@@ -258,7 +258,7 @@ pub(super) fn proc_mount(look: &Look<'_>) -> Option<Violation> {
             bad.push(name(container));
         }
     }
-    (!bad.is_empty()).then(|| Violation {
+    (!bad.is_empty()).then(|| CheckViolation {
         reason: "procMount",
         detail: format!(
             "{} must not set securityContext.procMount to {}",
@@ -272,7 +272,7 @@ fn selinux_options(context: &Value) -> &Value {
     json::at(context, &["seLinuxOptions"])
 }
 
-pub(super) fn selinux(look: &Look<'_>) -> Option<Violation> {
+pub(super) fn selinux(look: &CheckInput<'_>) -> Option<CheckViolation> {
     let known = |kind: &str| {
         SELINUX_TYPES
             .iter()
@@ -307,7 +307,7 @@ pub(super) fn selinux(look: &Look<'_>) -> Option<Violation> {
     let of_user = set("user").then(|| "user may not be set".to_owned());
     let of_role = set("role").then(|| "role may not be set".to_owned());
     let wrong: Vec<String> = [of_types, of_user, of_role].into_iter().flatten().collect();
-    Some(Violation {
+    Some(CheckViolation {
         reason: "seLinuxOptions",
         detail: format!(
             "{setters} set forbidden securityContext.seLinuxOptions: {}",
@@ -328,9 +328,9 @@ pub(super) fn seccomp_filters(kind: &str) -> bool {
 }
 
 /// The violation of both levels for seccomp profiles that filter nothing.
-pub(super) fn seccomp_unconfined(wrong: &Wrong<'_>) -> Option<Violation> {
+pub(super) fn seccomp_unconfined(wrong: &WrongValues<'_>) -> Option<CheckViolation> {
     let setters = wrong.setters()?;
-    Some(Violation {
+    Some(CheckViolation {
         reason: "seccompProfile",
         detail: format!(
             "{setters} must not set securityContext.seccompProfile.type to {}",
@@ -339,10 +339,10 @@ pub(super) fn seccomp_unconfined(wrong: &Wrong<'_>) -> Option<Violation> {
     })
 }
 
-pub(super) fn seccomp(look: &Look<'_>) -> Option<Violation> {
+pub(super) fn seccomp(look: &CheckInput<'_>) -> Option<CheckViolation> {
     // Kubernetes 1.19 replaced the annotations by fields.
     if look.version.since(19) {
-        return seccomp_unconfined(&Wrong::find(look.pod, seccomp_type, seccomp_filters));
+        return seccomp_unconfined(&WrongValues::find(look.pod, seccomp_type, seccomp_filters));
     }
     let filters = |value: &str| {
         matches!(value, "runtime/default" | "docker/default") || value.starts_with("localhost/")
@@ -360,7 +360,7 @@ pub(super) fn seccomp(look: &Look<'_>) -> Option<Violation> {
         .filter(|(key, value)| counts(key) && !filters(value))
         .map(|(key, value)| format!("{key}=\"{value}\""))
         .collect();
-    (!bad.is_empty()).then(|| Violation {
+    (!bad.is_empty()).then(|| CheckViolation {
         reason: "seccompProfile",
         detail: format!(
             "forbidden {} {}",
@@ -370,7 +370,7 @@ pub(super) fn seccomp(look: &Look<'_>) -> Option<Violation> {
     })
 }
 
-pub(super) fn sysctls(look: &Look<'_>) -> Option<Violation> {
+pub(super) fn sysctls(look: &CheckInput<'_>) -> Option<CheckViolation> {
     let allowed = |name: &str| {
         SYSCTLS
             .iter()
@@ -381,17 +381,17 @@ pub(super) fn sysctls(look: &Look<'_>) -> Option<Violation> {
         .map(name)
         .filter(|name| !allowed(name))
         .collect();
-    (!bad.is_empty()).then(|| Violation {
+    (!bad.is_empty()).then(|| CheckViolation {
         reason: "forbidden sysctls",
         detail: bad.join(", "),
     })
 }
 
-pub(super) fn windows_host_process(look: &Look<'_>) -> Option<Violation> {
+pub(super) fn windows_host_process(look: &CheckInput<'_>) -> Option<CheckViolation> {
     let is = |context: &Value| json::truth(context, &["windowsOptions", "hostProcess"]);
     let bad = look.pod.named(|container| is(context(container)));
     let setters = setters(is(look.pod.context()), &bad)?;
-    Some(Violation {
+    Some(CheckViolation {
         reason: "hostProcess",
         detail: format!("{setters} must not set securityContext.windowsOptions.hostProcess=true"),
     })

@@ -3,28 +3,28 @@
 use serde_json::Value;
 
 use super::allow::Allowed;
-use super::level::{Level, LevelVersion, Version};
-use super::pod::{Pod, Violation};
+use super::level::{LevelVersion, PodSecurityLevel, StandardsVersion};
+use super::pod::{CheckViolation, CheckedPod};
 use super::{baseline, restricted};
 
 /// The input of a check.
-pub(super) struct Look<'a> {
+pub(super) struct CheckInput<'a> {
     /// The pod or pod template.
-    pub(super) pod: Pod<'a>,
+    pub(super) pod: CheckedPod<'a>,
     /// The allow-list's entries for the pod's namespace.
     pub(super) allowed: &'a Allowed<'a>,
     /// The version of the standards that applies.
-    pub(super) version: Version,
+    pub(super) version: StandardsVersion,
 }
 
-type Check = fn(&Look<'_>) -> Option<Violation>;
+type CheckFunction = fn(&CheckInput<'_>) -> Option<CheckViolation>;
 
 /// The minor version of Kubernetes that introduced a check.
-type Since = u32;
+type IntroducedIn = u32;
 
 /// The baseline's checks, in the order of messages. The second version is the first in which the restricted level
 /// replaces this check by a stricter one; `None` if it uses this check, too.
-static BASELINE: [(Check, Since, Option<Since>); 12] = [
+static BASELINE: [(CheckFunction, IntroducedIn, Option<IntroducedIn>); 12] = [
     (baseline::app_armor, 0, None),
     (baseline::capabilities, 0, Some(22)),
     (baseline::host_namespaces, 0, None),
@@ -40,7 +40,7 @@ static BASELINE: [(Check, Since, Option<Since>); 12] = [
 ];
 
 /// The checks that the restricted level adds, in the order of messages.
-static RESTRICTED: [(Check, Since); 6] = [
+static RESTRICTED: [(CheckFunction, IntroducedIn); 6] = [
     (restricted::privilege_escalation, 8),
     (restricted::capabilities, 22),
     (restricted::volume_types, 0),
@@ -54,18 +54,18 @@ pub(super) fn violations(
     policy: LevelVersion,
     pod: &Value,
     allowed: &Allowed<'_>,
-) -> Vec<Violation> {
+) -> Vec<CheckViolation> {
     let LevelVersion { level, version } = policy;
-    if level == Level::Privileged {
+    if level == PodSecurityLevel::Privileged {
         return Vec::new();
     }
-    let strict = level == Level::Restricted;
-    let look = Look {
-        pod: Pod(pod),
+    let strict = level == PodSecurityLevel::Restricted;
+    let look = CheckInput {
+        pod: CheckedPod(pod),
         allowed,
         version,
     };
-    let counts = |since: Since, replaced: Option<Since>| {
+    let counts = |since: IntroducedIn, replaced: Option<IntroducedIn>| {
         let replaced = replaced.is_some_and(|since| strict && version.since(since));
         version.since(since) && !replaced
     };

@@ -7,18 +7,18 @@ use super::super::pod::describe;
 use super::*;
 
 /// The violations of a level of a version, with an empty allow-list.
-fn found(level: Level, version: &str, pod: &Value) -> String {
-    let version = Version::parse(version).unwrap();
+fn found(level: PodSecurityLevel, version: &str, pod: &Value) -> String {
+    let version = StandardsVersion::parse(version).unwrap();
     let none = Allowed::default();
     describe(&violations(LevelVersion { level, version }, pod, &none))
 }
 
 fn at_baseline(pod: &Value) -> String {
-    found(Level::Baseline, "latest", pod)
+    found(PodSecurityLevel::Baseline, "latest", pod)
 }
 
 fn at_restricted(pod: &Value) -> String {
-    found(Level::Restricted, "latest", pod)
+    found(PodSecurityLevel::Restricted, "latest", pod)
 }
 
 #[test]
@@ -27,7 +27,10 @@ fn pods_that_ask_for_nothing_pass() {
     assert_eq!(at_baseline(&baseline()), "");
     assert_eq!(at_baseline(&restricted()), "");
     assert_eq!(at_restricted(&restricted()), "");
-    assert_eq!(found(Level::Privileged, "latest", &host_pod()), "");
+    assert_eq!(
+        found(PodSecurityLevel::Privileged, "latest", &host_pod()),
+        ""
+    );
 }
 
 #[test]
@@ -466,12 +469,12 @@ fn an_older_edition_has_the_checks_of_its_version() {
     );
     // A change of a restricted pod, with the level and the first or last version that refuses it.
     let begins = [
-        (Level::Baseline, probe, 34),
-        (Level::Baseline, unconfined, 19),
-        (Level::Restricted, root, 23),
-        (Level::Restricted, keeps, 22),
-        (Level::Restricted, escalates, 8),
-        (Level::Restricted, no_seccomp, 19),
+        (PodSecurityLevel::Baseline, probe, 34),
+        (PodSecurityLevel::Baseline, unconfined, 19),
+        (PodSecurityLevel::Restricted, root, 23),
+        (PodSecurityLevel::Restricted, keeps, 22),
+        (PodSecurityLevel::Restricted, escalates, 8),
+        (PodSecurityLevel::Restricted, no_seccomp, 19),
     ];
     for (level, change, first) in begins {
         let pod = with(restricted(), std::slice::from_ref(&change));
@@ -493,8 +496,16 @@ fn an_older_edition_has_the_checks_of_its_version() {
     for (change, first) in ends {
         let pod = with(restricted(), std::slice::from_ref(&change));
         let before = format!("v1.{}", first - 1);
-        assert_ne!(found(Level::Baseline, &before, &pod), "", "{change:?}");
+        assert_ne!(
+            found(PodSecurityLevel::Baseline, &before, &pod),
+            "",
+            "{change:?}"
+        );
         let from = format!("v1.{first}");
-        assert_eq!(found(Level::Baseline, &from, &pod), "", "{change:?}");
+        assert_eq!(
+            found(PodSecurityLevel::Baseline, &from, &pod),
+            "",
+            "{change:?}"
+        );
     }
 }

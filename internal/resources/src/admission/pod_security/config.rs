@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
 use serde_json::Value;
 
-use super::allow::{AllowList, Capabilities, HostDirectory, Namespaces, clean};
-use super::level::{LEVELS, Level, MODES, Policy, VERSIONS, Version};
+use super::allow::{AllowList, AllowedCapabilities, HostDirectory, Namespaces, clean};
+use super::level::{LEVELS, MODES, NamespaceLevels, PodSecurityLevel, StandardsVersion, VERSIONS};
 use super::{Exemptions, PodSecurity};
 use crate::field::{FieldError, Path};
 use crate::json;
@@ -211,7 +211,7 @@ impl PodSecurity {
     }
 }
 
-fn defaults(value: &Value, path: &Path<'_>, policy: &mut Policy, errors: &mut Errors) {
+fn defaults(value: &Value, path: &Path<'_>, policy: &mut NamespaceLevels, errors: &mut Errors) {
     let versions = MODES.map(|mode| format!("{mode}-version"));
     let known: Vec<&str> = MODES
         .into_iter()
@@ -221,14 +221,14 @@ fn defaults(value: &Value, path: &Path<'_>, policy: &mut Policy, errors: &mut Er
     for (mode, version) in MODES.into_iter().zip(versions.iter().map(String::as_str)) {
         let at = path.child(mode);
         if let Some(word) = text(json::at(value, &[mode]), &at, errors) {
-            match Level::parse(word) {
+            match PodSecurityLevel::parse(word) {
                 Some(level) => policy.mode_mut(mode).level = level,
                 None => errors.push(FieldError::invalid(&at, word, LEVELS)),
             }
         }
         let at = path.child(version);
         if let Some(word) = text(json::at(value, &[version]), &at, errors) {
-            match Version::parse(word) {
+            match StandardsVersion::parse(word) {
                 Some(version) => policy.mode_mut(mode).version = version,
                 None => errors.push(FieldError::invalid(&at, word, VERSIONS)),
             }
@@ -331,7 +331,11 @@ fn host_network(entry: &Value, path: &Path<'_>, errors: &mut Errors) -> Option<N
     namespaces(entry, path, errors)
 }
 
-fn capabilities(entry: &Value, path: &Path<'_>, errors: &mut Errors) -> Option<Capabilities> {
+fn capabilities(
+    entry: &Value,
+    path: &Path<'_>,
+    errors: &mut Errors,
+) -> Option<AllowedCapabilities> {
     let known = ["add", "namespaces", "namespaceSelector"];
     only(entry, &known, Some(path), errors);
     let at = path.child("add");
@@ -340,7 +344,7 @@ fn capabilities(entry: &Value, path: &Path<'_>, errors: &mut Errors) -> Option<C
         errors.push(FieldError::required(&at, "names of capabilities"));
     }
     let namespaces = namespaces(entry, path, errors)?;
-    Some(Capabilities { add, namespaces })
+    Some(AllowedCapabilities { add, namespaces })
 }
 
 fn capability(name: &str) -> Vec<String> {

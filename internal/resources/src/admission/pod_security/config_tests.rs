@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::super::{LevelVersion, Request};
+use super::super::{LevelVersion, NamespaceRequest};
 use super::*;
 
 fn yaml(text: &str) -> Value {
@@ -36,14 +36,14 @@ fn kubernetes_configuration_is_read_alone_and_as_a_plugin() {
         let read = PodSecurity::default().configured(&document).unwrap();
         assert_eq!(
             read.defaults,
-            Policy {
+            NamespaceLevels {
                 enforce: LevelVersion {
-                    level: Level::Restricted,
-                    version: Version::Minor(30),
+                    level: PodSecurityLevel::Restricted,
+                    version: StandardsVersion::Minor(30),
                 },
-                audit: LevelVersion::latest(Level::Privileged),
+                audit: LevelVersion::latest(PodSecurityLevel::Privileged),
                 // Absent settings keep their defaults.
-                warn: LevelVersion::latest(Level::Baseline),
+                warn: LevelVersion::latest(PodSecurityLevel::Baseline),
             }
         );
         assert_eq!(read.exemptions.usernames, ["root"]);
@@ -175,7 +175,7 @@ fn an_allow_list_is_read() {
                 },
             ],
             host_network: Vec::new(),
-            capabilities: vec![Capabilities {
+            capabilities: vec![AllowedCapabilities {
                 add: vec!["IPC_LOCK".to_owned()],
                 namespaces: Namespaces::Labelled(rdma),
             }],
@@ -300,7 +300,7 @@ fn a_list_that_is_read_allows_by_label() {
         |value: &str| std::collections::BTreeMap::from([("rdma".to_owned(), value.to_owned())]);
     for (value, refused) in [("yes", false), ("no", true)] {
         let labels = labels(value);
-        let request = Request {
+        let request = NamespaceRequest {
             namespace: "n",
             labels: &labels,
             user: "ann",

@@ -18,7 +18,7 @@ pub(super) const VERSIONS: &str = "must be \"latest\" or \"v1.x\"";
 
 /// How much a pod may request; from least to most strict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Level {
+pub enum PodSecurityLevel {
     /// Permits everything.
     Privileged,
     /// Forbids known ways to get access to the host.
@@ -27,13 +27,13 @@ pub enum Level {
     Restricted,
 }
 
-impl Level {
+impl PodSecurityLevel {
     /// The level of this name.
-    pub fn parse(word: &str) -> Option<Level> {
+    pub fn parse(word: &str) -> Option<PodSecurityLevel> {
         match word {
-            "privileged" => Some(Level::Privileged),
-            "baseline" => Some(Level::Baseline),
-            "restricted" => Some(Level::Restricted),
+            "privileged" => Some(PodSecurityLevel::Privileged),
+            "baseline" => Some(PodSecurityLevel::Baseline),
+            "restricted" => Some(PodSecurityLevel::Restricted),
             _ => None,
         }
     }
@@ -41,14 +41,14 @@ impl Level {
     /// Its name.
     pub fn as_str(self) -> &'static str {
         match self {
-            Level::Privileged => "privileged",
-            Level::Baseline => "baseline",
-            Level::Restricted => "restricted",
+            PodSecurityLevel::Privileged => "privileged",
+            PodSecurityLevel::Baseline => "baseline",
+            PodSecurityLevel::Restricted => "restricted",
         }
     }
 }
 
-impl fmt::Display for Level {
+impl fmt::Display for PodSecurityLevel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
     }
@@ -56,18 +56,18 @@ impl fmt::Display for Level {
 
 /// The Kubernetes version whose edition of the standards applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Version {
+pub enum StandardsVersion {
     /// `v1.N`.
     Minor(u32),
     /// The newest edition that this build knows: Kubernetes 1.34's.
     Latest,
 }
 
-impl Version {
+impl StandardsVersion {
     /// The version of this name: `latest`, or `v1.` and a number without leading zeros.
-    pub fn parse(word: &str) -> Option<Version> {
+    pub fn parse(word: &str) -> Option<StandardsVersion> {
         if word == "latest" {
-            return Some(Version::Latest);
+            return Some(StandardsVersion::Latest);
         }
         let digits = word.strip_prefix("v1.")?;
         let plain = digits.bytes().all(|byte| byte.is_ascii_digit());
@@ -75,20 +75,20 @@ impl Version {
         if !plain || zeros {
             return None;
         }
-        digits.parse().ok().map(Version::Minor)
+        digits.parse().ok().map(StandardsVersion::Minor)
     }
 
     /// True for Kubernetes 1.`minor` and later.
     pub(super) fn since(self, minor: u32) -> bool {
-        self >= Version::Minor(minor)
+        self >= StandardsVersion::Minor(minor)
     }
 }
 
-impl fmt::Display for Version {
+impl fmt::Display for StandardsVersion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Version::Minor(minor) => write!(f, "v1.{minor}"),
-            Version::Latest => f.write_str("latest"),
+            StandardsVersion::Minor(minor) => write!(f, "v1.{minor}"),
+            StandardsVersion::Latest => f.write_str("latest"),
         }
     }
 }
@@ -97,17 +97,17 @@ impl fmt::Display for Version {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LevelVersion {
     /// The level.
-    pub level: Level,
+    pub level: PodSecurityLevel,
     /// The edition.
-    pub version: Version,
+    pub version: StandardsVersion,
 }
 
 impl LevelVersion {
     /// A level in the newest edition.
-    pub const fn latest(level: Level) -> LevelVersion {
+    pub const fn latest(level: PodSecurityLevel) -> LevelVersion {
         LevelVersion {
             level,
-            version: Version::Latest,
+            version: StandardsVersion::Latest,
         }
     }
 }
@@ -120,7 +120,7 @@ impl fmt::Display for LevelVersion {
 
 /// The levels at which a namespace's pods are refused, audited and warned about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Policy {
+pub struct NamespaceLevels {
     /// Pods that violate this level are refused.
     pub enforce: LevelVersion,
     /// Pods and templates that violate this level are noted in the audit log.
@@ -132,11 +132,11 @@ pub struct Policy {
 /// The modes, as labels and configuration files name them.
 pub(super) const MODES: [&str; 3] = ["enforce", "audit", "warn"];
 
-impl Policy {
+impl NamespaceLevels {
     /// The same level for every mode, in the newest edition.
-    pub const fn all(level: Level) -> Policy {
+    pub const fn all(level: PodSecurityLevel) -> NamespaceLevels {
         let latest = LevelVersion::latest(level);
-        Policy {
+        NamespaceLevels {
             enforce: latest,
             audit: latest,
             warn: latest,
@@ -153,24 +153,27 @@ impl Policy {
 
     /// The policy of a namespace's labels, with `defaults` for absent ones. Unreadable labels, which only a namespace
     /// from an older store can have, enforce the restricted level and cause no warning.
-    pub fn of_labels(labels: &BTreeMap<String, String>, defaults: Policy) -> Policy {
+    pub fn of_labels(
+        labels: &BTreeMap<String, String>,
+        defaults: NamespaceLevels,
+    ) -> NamespaceLevels {
         let mut policy = defaults;
         let label = |key: String| labels.get(&key).map(String::as_str);
         for mode in MODES {
             let unread = match mode {
-                "enforce" => Level::Restricted,
-                _ => Level::Privileged,
+                "enforce" => PodSecurityLevel::Restricted,
+                _ => PodSecurityLevel::Privileged,
             };
             let slot = policy.mode_mut(mode);
             if let Some(word) = label(format!("{PREFIX}{mode}")) {
-                slot.level = Level::parse(word).unwrap_or(unread);
+                slot.level = PodSecurityLevel::parse(word).unwrap_or(unread);
             }
             if let Some(word) = label(format!("{PREFIX}{mode}-version")) {
-                slot.version = Version::parse(word).unwrap_or(Version::Latest);
+                slot.version = StandardsVersion::parse(word).unwrap_or(StandardsVersion::Latest);
             }
         }
         // A stricter level that a label enforces is also warned about, because templates are never refused.
-        let enforced = label(format!("{PREFIX}enforce")).and_then(Level::parse);
+        let enforced = label(format!("{PREFIX}enforce")).and_then(PodSecurityLevel::parse);
         let silent = label(format!("{PREFIX}warn")).is_none();
         if silent && enforced.is_some_and(|level| level > policy.warn.level) {
             policy.warn.level = policy.enforce.level;
@@ -199,13 +202,13 @@ fn faults(namespace: &Value) -> Vec<FieldError> {
     for mode in MODES {
         let key = format!("{PREFIX}{mode}");
         if let Some(word) = labels.get(&key).and_then(Value::as_str)
-            && Level::parse(word).is_none()
+            && PodSecurityLevel::parse(word).is_none()
         {
             errors.push(FieldError::invalid(&path.key(&key), word, LEVELS));
         }
         let key = format!("{key}-version");
         if let Some(word) = labels.get(&key).and_then(Value::as_str)
-            && Version::parse(word).is_none()
+            && StandardsVersion::parse(word).is_none()
         {
             errors.push(FieldError::invalid(&path.key(&key), word, VERSIONS));
         }
@@ -224,15 +227,15 @@ mod tests {
         pairs.iter().map(full).collect()
     }
 
-    fn policy(enforce: &str, audit: &str, warn: &str) -> Policy {
+    fn policy(enforce: &str, audit: &str, warn: &str) -> NamespaceLevels {
         let read = |text: &str| {
             let (level, version) = text.split_once(':').unwrap();
             LevelVersion {
-                level: Level::parse(level).unwrap(),
-                version: Version::parse(version).unwrap(),
+                level: PodSecurityLevel::parse(level).unwrap(),
+                version: StandardsVersion::parse(version).unwrap(),
             }
         };
-        Policy {
+        NamespaceLevels {
             enforce: read(enforce),
             audit: read(audit),
             warn: read(warn),
@@ -242,10 +245,10 @@ mod tests {
     #[test]
     fn versions_are_latest_or_a_minor_version() {
         let table = [
-            ("latest", Some(Version::Latest)),
-            ("v1.0", Some(Version::Minor(0))),
-            ("v1.34", Some(Version::Minor(34))),
-            ("v1.4294967295", Some(Version::Minor(u32::MAX))),
+            ("latest", Some(StandardsVersion::Latest)),
+            ("v1.0", Some(StandardsVersion::Minor(0))),
+            ("v1.34", Some(StandardsVersion::Minor(34))),
+            ("v1.4294967295", Some(StandardsVersion::Minor(u32::MAX))),
             ("v1.4294967296", None),
             ("v1.034", None),
             ("v1.", None),
@@ -255,20 +258,20 @@ mod tests {
             ("", None),
         ];
         for (word, version) in table {
-            assert_eq!(Version::parse(word), version, "{word}");
+            assert_eq!(StandardsVersion::parse(word), version, "{word}");
             if let Some(version) = version {
                 assert_eq!(version.to_string(), word);
             }
         }
-        assert!(Version::Latest.since(34) && Version::Minor(34).since(34));
-        assert!(!Version::Minor(33).since(34));
-        assert!(Version::Latest.since(u32::MAX));
+        assert!(StandardsVersion::Latest.since(34) && StandardsVersion::Minor(34).since(34));
+        assert!(!StandardsVersion::Minor(33).since(34));
+        assert!(StandardsVersion::Latest.since(u32::MAX));
     }
 
     #[test]
     fn labels_replace_the_defaults_mode_by_mode() {
-        let free = Policy::all(Level::Privileged);
-        let base = Policy::all(Level::Baseline);
+        let free = NamespaceLevels::all(PodSecurityLevel::Privileged);
+        let base = NamespaceLevels::all(PodSecurityLevel::Baseline);
         let p = "privileged:latest";
         let b = "baseline:latest";
         let r = "restricted:latest";
@@ -311,7 +314,11 @@ mod tests {
             ),
         ];
         for (labels, defaults, wanted) in table {
-            assert_eq!(Policy::of_labels(&labels, defaults), wanted, "{labels:?}");
+            assert_eq!(
+                NamespaceLevels::of_labels(&labels, defaults),
+                wanted,
+                "{labels:?}"
+            );
         }
     }
 

@@ -26,8 +26,8 @@ mod pod;
 mod restricted;
 mod templates;
 
-pub use allow::{AllowList, Capabilities, HostDirectory, Namespaces};
-pub use level::{Level, LevelVersion, Policy, Version, check_labels};
+pub use allow::{AllowList, AllowedCapabilities, HostDirectory, Namespaces};
+pub use level::{LevelVersion, NamespaceLevels, PodSecurityLevel, StandardsVersion, check_labels};
 pub use namespace::MAX_PODS;
 
 use allow::Allowed;
@@ -49,7 +49,7 @@ pub struct Exemptions {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodSecurity {
     /// The policy of namespaces without labels.
-    pub defaults: Policy,
+    pub defaults: NamespaceLevels,
     /// The exemptions.
     pub exemptions: Exemptions,
     /// The exceptions from the standards.
@@ -61,7 +61,7 @@ impl Default for PodSecurity {
     /// of their own, and its controllers would create privileged pods there from any job in that namespace.
     fn default() -> Self {
         PodSecurity {
-            defaults: Policy::all(Level::Baseline),
+            defaults: NamespaceLevels::all(PodSecurityLevel::Baseline),
             exemptions: Exemptions::default(),
             allow: AllowList::default(),
         }
@@ -70,7 +70,7 @@ impl Default for PodSecurity {
 
 /// The namespace that an object is written to, and the writing user.
 #[derive(Clone, Copy, Debug)]
-pub struct Request<'a> {
+pub struct NamespaceRequest<'a> {
     /// The namespace.
     pub namespace: &'a str,
     /// The namespace's labels.
@@ -81,9 +81,9 @@ pub struct Request<'a> {
 
 /// The result of the checks of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Verdict {
+pub struct SecurityVerdict {
     /// The level that was enforced; privileged for exempt objects.
-    pub level: Level,
+    pub level: PodSecurityLevel,
     /// Why the pod is refused.
     pub refused: Option<String>,
     /// Warnings for the object's author.
@@ -92,18 +92,18 @@ pub struct Verdict {
     pub audit: BTreeMap<String, String>,
 }
 
-impl Verdict {
-    fn exempt(by: &str) -> Verdict {
-        Verdict {
-            level: Level::Privileged,
+impl SecurityVerdict {
+    fn exempt(by: &str) -> SecurityVerdict {
+        SecurityVerdict {
+            level: PodSecurityLevel::Privileged,
             refused: None,
             warnings: Vec::new(),
             audit: BTreeMap::from([(format!("{PREFIX}exempt"), by.to_owned())]),
         }
     }
 
-    fn admitted(level: Level) -> Verdict {
-        Verdict {
+    fn admitted(level: PodSecurityLevel) -> SecurityVerdict {
+        SecurityVerdict {
             level,
             refused: None,
             warnings: Vec::new(),
@@ -114,13 +114,13 @@ impl Verdict {
 
 impl PodSecurity {
     /// Checks a pod.
-    pub fn pod(&self, request: &Request<'_>, pod: &Value) -> Verdict {
+    pub fn pod(&self, request: &NamespaceRequest<'_>, pod: &Value) -> SecurityVerdict {
         if let Some(by) = self.exemption(request, pod) {
-            return Verdict::exempt(by);
+            return SecurityVerdict::exempt(by);
         }
-        let policy = Policy::of_labels(request.labels, self.defaults);
-        let mut verdict = Verdict::admitted(policy.enforce.level);
-        if policy == Policy::all(Level::Privileged) {
+        let policy = NamespaceLevels::of_labels(request.labels, self.defaults);
+        let mut verdict = SecurityVerdict::admitted(policy.enforce.level);
+        if policy == NamespaceLevels::all(PodSecurityLevel::Privileged) {
             return verdict;
         }
         let allowed = self.allow.within(request.namespace, request.labels);
@@ -136,10 +136,15 @@ impl PodSecurity {
     }
 
     /// Checks the pod templates of an object: violations cause warnings and audit annotations, never a refusal.
-    pub fn templates(&self, request: &Request<'_>, kind: &Kind, object: &Value) -> Verdict {
-        let policy = Policy::of_labels(request.labels, self.defaults);
-        let mut verdict = Verdict::admitted(policy.enforce.level);
-        if [policy.audit.level, policy.warn.level] == [Level::Privileged; 2] {
+    pub fn templates(
+        &self,
+        request: &NamespaceRequest<'_>,
+        kind: &Kind,
+        object: &Value,
+    ) -> SecurityVerdict {
+        let policy = NamespaceLevels::of_labels(request.labels, self.defaults);
+        let mut verdict = SecurityVerdict::admitted(policy.enforce.level);
+        if [policy.audit.level, policy.warn.level] == [PodSecurityLevel::Privileged; 2] {
             return verdict;
         }
         let allowed = self.allow.within(request.namespace, request.labels);
@@ -178,7 +183,7 @@ impl PodSecurity {
     }
 
     /// The exemption of a pod or a template, if one applies.
-    fn exemption(&self, request: &Request<'_>, pod: &Value) -> Option<&'static str> {
+    fn exemption(&self, request: &NamespaceRequest<'_>, pod: &Value) -> Option<&'static str> {
         let of = |all: &[String], one: &str| !one.is_empty() && all.iter().any(|name| name == one);
         let exemptions = &self.exemptions;
         let class = json::text(pod, &["spec", "runtimeClassName"]);
@@ -222,7 +227,7 @@ impl<'a> Judged<'a> {
     }
 
     /// Adds the audit annotation to a verdict and, unless the request is refused, the warning.
-    fn note(&mut self, policy: Policy, verdict: &mut Verdict) {
+    fn note(&mut self, policy: NamespaceLevels, verdict: &mut SecurityVerdict) {
         let would = |policy: LevelVersion, fault: String| {
             format!("would violate PodSecurity \"{policy}\": {fault}")
         };

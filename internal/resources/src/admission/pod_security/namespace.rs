@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use super::level::{Level, LevelVersion, Policy};
+use super::level::{LevelVersion, NamespaceLevels, PodSecurityLevel};
 use super::pod::{name, reasons};
-use super::{PodSecurity, Request, checks};
+use super::{NamespaceRequest, PodSecurity, checks};
 use crate::json;
 
 /// The most pods that a change of labels is checked against, which bounds the cost of a request.
@@ -29,17 +29,17 @@ impl PodSecurity {
         {
             return None;
         }
-        let old = Policy::of_labels(before, self.defaults).enforce;
-        let new = Policy::of_labels(after, self.defaults).enforce;
+        let old = NamespaceLevels::of_labels(before, self.defaults).enforce;
+        let new = NamespaceLevels::of_labels(after, self.defaults).enforce;
         let relaxed = new.version == old.version && new.level <= old.level;
-        (new.level != Level::Privileged && !relaxed).then_some(new)
+        (new.level != PodSecurityLevel::Privileged && !relaxed).then_some(new)
     }
 
     /// Warnings for the author of a stricter label: which existing pods violate the new level. `pods` are the first of
     /// the namespace's `total` pods.
     pub fn of_existing(
         &self,
-        request: &Request<'_>,
+        request: &NamespaceRequest<'_>,
         enforce: LevelVersion,
         pods: &[Value],
         total: usize,
@@ -145,12 +145,12 @@ mod tests {
             ),
         ];
         let none = BTreeMap::new();
-        let request = Request {
+        let request = NamespaceRequest {
             namespace: "n",
             labels: &none,
             user: "root",
         };
-        let enforce = LevelVersion::latest(Level::Baseline);
+        let enforce = LevelVersion::latest(PodSecurityLevel::Baseline);
         let security = PodSecurity::default();
         assert_eq!(
             security.of_existing(&request, enforce, &pods, pods.len()),

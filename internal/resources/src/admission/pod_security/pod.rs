@@ -9,7 +9,7 @@ use crate::json;
 
 /// The finding of one check.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Violation {
+pub(super) struct CheckViolation {
     /// The violated rule in a few words: `host namespaces`.
     pub(super) reason: &'static str,
     /// The values that violate it: `hostNetwork=true`.
@@ -17,13 +17,13 @@ pub(super) struct Violation {
 }
 
 /// Violations as kube-apiserver words them: `reason (detail), reason (detail)`.
-pub(super) fn describe(violations: &[Violation]) -> String {
-    let one = |violation: &Violation| format!("{} ({})", violation.reason, violation.detail);
+pub(super) fn describe(violations: &[CheckViolation]) -> String {
+    let one = |violation: &CheckViolation| format!("{} ({})", violation.reason, violation.detail);
     violations.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
 /// The reasons alone.
-pub(super) fn reasons(violations: &[Violation]) -> String {
+pub(super) fn reasons(violations: &[CheckViolation]) -> String {
     let all: Vec<&str> = violations
         .iter()
         .map(|violation| violation.reason)
@@ -33,9 +33,9 @@ pub(super) fn reasons(violations: &[Violation]) -> String {
 
 /// A pod, or a pod template: both have `metadata` and `spec`.
 #[derive(Clone, Copy)]
-pub(super) struct Pod<'a>(pub(super) &'a Value);
+pub(super) struct CheckedPod<'a>(pub(super) &'a Value);
 
-impl<'a> Pod<'a> {
+impl<'a> CheckedPod<'a> {
     pub(super) fn spec(self) -> &'a Value {
         json::at(self.0, &["spec"])
     }
@@ -124,7 +124,7 @@ pub(super) fn setters(pod: bool, names: &[&str]) -> Option<String> {
 }
 
 /// The wrong values of a field in the pod's context and in its containers' contexts, sorted and without repeats.
-pub(super) struct Wrong<'a> {
+pub(super) struct WrongValues<'a> {
     /// True if the pod's own context has one.
     pub(super) pod: bool,
     /// The containers that have one.
@@ -133,16 +133,16 @@ pub(super) struct Wrong<'a> {
     pub(super) values: BTreeSet<&'a str>,
 }
 
-impl<'a> Wrong<'a> {
+impl<'a> WrongValues<'a> {
     /// Applies `value` to each security context and keeps the texts that aren't `fine`.
     pub(super) fn find(
-        pod: Pod<'a>,
+        pod: CheckedPod<'a>,
         value: impl Fn(&'a Value) -> Option<&'a str>,
         fine: impl Fn(&str) -> bool,
-    ) -> Wrong<'a> {
+    ) -> WrongValues<'a> {
         let wrong = |context: &'a Value| value(context).filter(|value| !fine(value));
         let own = wrong(pod.context());
-        let mut found = Wrong {
+        let mut found = WrongValues {
             pod: own.is_some(),
             containers: Vec::new(),
             values: own.into_iter().collect(),

@@ -7,9 +7,9 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use super::baseline::{seccomp_filters, seccomp_type, seccomp_unconfined};
-use super::checks::Look;
+use super::checks::CheckInput;
 use super::pod::{
-    Violation, Wrong, containers, context, name, plural, quoted, setters, texts, volumes,
+    CheckViolation, WrongValues, containers, context, name, plural, quoted, setters, texts, volumes,
 };
 use crate::json;
 
@@ -53,12 +53,12 @@ static OTHER_VOLUMES: [&str; 21] = [
     "storageos",
 ];
 
-pub(super) fn privilege_escalation(look: &Look<'_>) -> Option<Violation> {
+pub(super) fn privilege_escalation(look: &CheckInput<'_>) -> Option<CheckViolation> {
     let bad = look.pod.named(|container| {
         let allow = json::at(context(container), &["allowPrivilegeEscalation"]);
         allow.as_bool() != Some(false)
     });
-    (!bad.is_empty()).then(|| Violation {
+    (!bad.is_empty()).then(|| CheckViolation {
         reason: "allowPrivilegeEscalation != false",
         detail: format!(
             "{} must set securityContext.allowPrivilegeEscalation=false",
@@ -67,7 +67,7 @@ pub(super) fn privilege_escalation(look: &Look<'_>) -> Option<Violation> {
     })
 }
 
-pub(super) fn capabilities(look: &Look<'_>) -> Option<Violation> {
+pub(super) fn capabilities(look: &CheckInput<'_>) -> Option<CheckViolation> {
     let keeps = look.pod.named(|container| {
         !texts(context(container), &["capabilities", "drop"]).any(|one| one == ALL)
     });
@@ -96,13 +96,13 @@ pub(super) fn capabilities(look: &Look<'_>) -> Option<Violation> {
         )
     });
     let all: Vec<String> = keeps.into_iter().chain(adds).collect();
-    (!all.is_empty()).then(|| Violation {
+    (!all.is_empty()).then(|| CheckViolation {
         reason: "unrestricted capabilities",
         detail: all.join("; "),
     })
 }
 
-pub(super) fn volume_types(look: &Look<'_>) -> Option<Violation> {
+pub(super) fn volume_types(look: &CheckInput<'_>) -> Option<CheckViolation> {
     let mut types = BTreeSet::new();
     let mut bad = Vec::new();
     for volume in look.pod.volumes() {
@@ -120,7 +120,7 @@ pub(super) fn volume_types(look: &Look<'_>) -> Option<Violation> {
             .find(|source| json::has(volume, &[source]));
         types.insert(known.copied().unwrap_or("unknown"));
     }
-    (!bad.is_empty()).then(|| Violation {
+    (!bad.is_empty()).then(|| CheckViolation {
         reason: "restricted volume types",
         detail: format!(
             "{} {} {} {}",
@@ -136,14 +136,14 @@ pub(super) fn volume_types(look: &Look<'_>) -> Option<Violation> {
     })
 }
 
-pub(super) fn run_as_non_root(look: &Look<'_>) -> Option<Violation> {
+pub(super) fn run_as_non_root(look: &CheckInput<'_>) -> Option<CheckViolation> {
     let set = |context: &Value| json::at(context, &["runAsNonRoot"]).as_bool();
     let own = set(look.pod.context());
     let root = look
         .pod
         .named(|container| set(context(container)) == Some(false));
     if let Some(setters) = setters(own == Some(false), &root) {
-        return Some(Violation {
+        return Some(CheckViolation {
             reason: "runAsNonRoot != true",
             detail: format!("{setters} must not set securityContext.runAsNonRoot=false"),
         });
@@ -151,7 +151,7 @@ pub(super) fn run_as_non_root(look: &Look<'_>) -> Option<Violation> {
     let silent = look
         .pod
         .named(|container| own != Some(true) && set(context(container)).is_none());
-    (!silent.is_empty()).then(|| Violation {
+    (!silent.is_empty()).then(|| CheckViolation {
         reason: "runAsNonRoot != true",
         detail: format!(
             "pod or {} must set securityContext.runAsNonRoot=true",
@@ -160,18 +160,18 @@ pub(super) fn run_as_non_root(look: &Look<'_>) -> Option<Violation> {
     })
 }
 
-pub(super) fn run_as_user(look: &Look<'_>) -> Option<Violation> {
+pub(super) fn run_as_user(look: &CheckInput<'_>) -> Option<CheckViolation> {
     let root = |context: &Value| json::int(context, &["runAsUser"]) == Some(0);
     let bad = look.pod.named(|container| root(context(container)));
     let setters = setters(root(look.pod.context()), &bad)?;
-    Some(Violation {
+    Some(CheckViolation {
         reason: "runAsUser=0",
         detail: format!("{setters} must not set runAsUser=0"),
     })
 }
 
-pub(super) fn seccomp(look: &Look<'_>) -> Option<Violation> {
-    let wrong = Wrong::find(look.pod, seccomp_type, seccomp_filters);
+pub(super) fn seccomp(look: &CheckInput<'_>) -> Option<CheckViolation> {
+    let wrong = WrongValues::find(look.pod, seccomp_type, seccomp_filters);
     if let Some(violation) = seccomp_unconfined(&wrong) {
         return Some(violation);
     }
@@ -179,7 +179,7 @@ pub(super) fn seccomp(look: &Look<'_>) -> Option<Violation> {
     let silent = look
         .pod
         .named(|container| !filtered && seccomp_type(context(container)).is_none());
-    (!silent.is_empty()).then(|| Violation {
+    (!silent.is_empty()).then(|| CheckViolation {
         reason: "seccompProfile",
         detail: format!(
             "pod or {} must set securityContext.seccompProfile.type to \"RuntimeDefault\" or \"Localhost\"",

@@ -10,26 +10,32 @@ use crate::registry::Kind;
 pub(super) const MAX_TEMPLATES: usize = 32;
 
 /// The path of a kind's templates.
-enum Place {
+enum TemplatePath {
     /// One template, at a path.
     At(&'static [&'static str]),
     /// One template in each item of the list (or member of the object) at the first path, at the second path.
     Each(&'static [&'static str], &'static [&'static str]),
 }
 
-fn places(kind: &Kind) -> &'static [Place] {
+fn places(kind: &Kind) -> &'static [TemplatePath] {
     match (kind.group, kind.kind) {
-        ("batch", "Job") => &[Place::At(&["spec", "template"])],
-        ("batch", "CronJob") => &[Place::At(&["spec", "jobTemplate", "spec", "template"])],
-        ("kubeflow.org", "PyTorchJob") => {
-            &[Place::Each(&["spec", "pytorchReplicaSpecs"], &["template"])]
-        }
-        ("batch.volcano.sh", "Job") => &[Place::Each(&["spec", "tasks"], &["template"])],
+        ("batch", "Job") => &[TemplatePath::At(&["spec", "template"])],
+        ("batch", "CronJob") => &[TemplatePath::At(&[
+            "spec",
+            "jobTemplate",
+            "spec",
+            "template",
+        ])],
+        ("kubeflow.org", "PyTorchJob") => &[TemplatePath::Each(
+            &["spec", "pytorchReplicaSpecs"],
+            &["template"],
+        )],
+        ("batch.volcano.sh", "Job") => &[TemplatePath::Each(&["spec", "tasks"], &["template"])],
         ("ray.io", "RayCluster") => &[
-            Place::At(&["spec", "headGroupSpec", "template"]),
-            Place::Each(&["spec", "workerGroupSpecs"], &["template"]),
+            TemplatePath::At(&["spec", "headGroupSpec", "template"]),
+            TemplatePath::Each(&["spec", "workerGroupSpecs"], &["template"]),
         ],
-        ("serving.knative.dev", "Service") => &[Place::At(&["spec", "template"])],
+        ("serving.knative.dev", "Service") => &[TemplatePath::At(&["spec", "template"])],
         _ => &[],
     }
 }
@@ -44,8 +50,8 @@ pub(super) fn of<'a>(kind: &Kind, object: &'a Value) -> Vec<&'a Value> {
     let mut all = Vec::new();
     for place in places(kind) {
         match place {
-            Place::At(path) => all.push(json::at(object, path)),
-            Place::Each(list, path) => {
+            TemplatePath::At(path) => all.push(json::at(object, path)),
+            TemplatePath::Each(list, path) => {
                 let items = json::items(object, list).iter();
                 let members = json::members(object, list).map(|(_, member)| member);
                 all.extend(items.chain(members).map(|one| json::at(one, path)));

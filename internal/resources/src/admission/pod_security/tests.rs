@@ -9,8 +9,8 @@ use super::fixtures::{baseline, host_pod, restricted, with};
 use super::*;
 use crate::registry;
 
-fn request(labels: &BTreeMap<String, String>) -> Request<'_> {
-    Request {
+fn request(labels: &BTreeMap<String, String>) -> NamespaceRequest<'_> {
+    NamespaceRequest {
         namespace: "team",
         labels,
         user: "ann",
@@ -42,7 +42,7 @@ fn a_namespace_without_labels_has_the_baseline() {
     pod["spec"]["containers"][0]["securityContext"] = Value::Null;
     let verdict = security.pod(&request(&none), &pod);
     assert_eq!(verdict.refused, None);
-    assert_eq!(verdict.level, Level::Baseline);
+    assert_eq!(verdict.level, PodSecurityLevel::Baseline);
     assert_eq!(
         verdict.audit,
         BTreeMap::from([(
@@ -63,7 +63,7 @@ fn labels_say_what_is_refused_warned_of_and_noted() {
         ("audit-version", "v1.7"),
     ]);
     let verdict = security.pod(&request(&modes), &pod);
-    assert_eq!(verdict.level, Level::Privileged);
+    assert_eq!(verdict.level, PodSecurityLevel::Privileged);
     assert_eq!(verdict.refused, None);
     assert_eq!(
         verdict.warnings,
@@ -82,7 +82,10 @@ fn labels_say_what_is_refused_warned_of_and_noted() {
         ("audit", "privileged"),
     ]);
     let verdict = security.pod(&request(&free), &pod);
-    assert_eq!(verdict, Verdict::admitted(Level::Privileged));
+    assert_eq!(
+        verdict,
+        SecurityVerdict::admitted(PodSecurityLevel::Privileged)
+    );
 }
 
 #[test]
@@ -120,7 +123,7 @@ fn what_is_exempt_is_privileged_and_says_why() {
             ..PodSecurity::default()
         };
         let verdict = security.pod(&request(&none), &pod);
-        assert_eq!(verdict, Verdict::exempt(by));
+        assert_eq!(verdict, SecurityVerdict::exempt(by));
         assert_eq!(verdict.audit[&format!("{PREFIX}exempt")], by);
         let job = registry::by_kind("batch", "v1", "Job").unwrap();
         let object = json!({"spec": {"template": pod.clone()}});
@@ -178,7 +181,7 @@ fn the_allow_list_lets_through_what_it_names_where_it_says_so() {
                 namespaces: team(),
             }],
             host_network: Vec::new(),
-            capabilities: vec![Capabilities {
+            capabilities: vec![AllowedCapabilities {
                 add: vec!["IPC_LOCK".to_owned()],
                 namespaces: team(),
             }],
@@ -206,7 +209,7 @@ fn the_allow_list_lets_through_what_it_names_where_it_says_so() {
         assert_eq!(verdict.refused, None, "{level}");
         assert!(verdict.warnings.is_empty());
         assert_eq!(verdict.level.as_str(), level);
-        let other = Request {
+        let other = NamespaceRequest {
             namespace: "other",
             ..request(&labels)
         };
@@ -333,10 +336,10 @@ proptest! {
         let security = PodSecurity::default();
         let none = BTreeMap::new();
         let allowed = security.allow.within("n", &none);
-        for version in [Version::Latest, Version::Minor(minor)] {
+        for version in [StandardsVersion::Latest, StandardsVersion::Minor(minor)] {
             let at = |level| checks::violations(LevelVersion { level, version }, &pod, &allowed);
-            prop_assert!(at(Level::Baseline).is_empty() || !at(Level::Restricted).is_empty());
-            prop_assert!(at(Level::Privileged).is_empty());
+            prop_assert!(at(PodSecurityLevel::Baseline).is_empty() || !at(PodSecurityLevel::Restricted).is_empty());
+            prop_assert!(at(PodSecurityLevel::Privileged).is_empty());
         }
         let _ = PodSecurity::matters(&pod, &change);
         for kind in registry::all() {

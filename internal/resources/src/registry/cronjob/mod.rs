@@ -7,7 +7,7 @@ use super::columns::{AGE, NAME, column, or_none, since, wide};
 use super::job;
 use super::meta::{self, NameRule};
 use super::pod::{check_template, default_template};
-use super::{Column, Kind};
+use super::{Kind, TableColumn};
 use crate::field::{FieldError, Path};
 use crate::json;
 
@@ -22,7 +22,7 @@ const LIMITS: [&str; 3] = [
     "failedJobsHistoryLimit",
 ];
 
-const COLUMNS: &[Column] = &[
+const COLUMNS: &[TableColumn] = &[
     NAME,
     column(
         "Schedule",

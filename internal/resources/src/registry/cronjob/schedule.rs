@@ -16,7 +16,7 @@ const DESCRIPTORS: [&str; 7] = [
 const EVERY: &str = "@every ";
 
 /// The range of one of the five fields.
-struct Bounds {
+struct FieldRange {
     min: u32,
     max: u32,
     /// Names that stand for numbers, starting at this number.
@@ -24,7 +24,7 @@ struct Bounds {
 }
 
 /// Minute, hour, day of the month, month, day of the week.
-const FIELDS: [Bounds; 5] = [
+const FIELDS: [FieldRange; 5] = [
     bounds(0, 59, &[]),
     bounds(0, 23, &[]),
     bounds(1, 31, &[]),
@@ -32,8 +32,8 @@ const FIELDS: [Bounds; 5] = [
     bounds(0, 6, &DAYS),
 ];
 
-const fn bounds(min: u32, max: u32, names: &'static [&'static str]) -> Bounds {
-    Bounds { min, max, names }
+const fn bounds(min: u32, max: u32, names: &'static [&'static str]) -> FieldRange {
+    FieldRange { min, max, names }
 }
 
 /// Why a schedule is invalid.
@@ -119,7 +119,7 @@ fn is_duration(text: &str) -> bool {
     !text.is_empty()
 }
 
-impl Bounds {
+impl FieldRange {
     /// Checks `*`, `n`, `n-m`, each with or without a step.
     fn check(&self, text: &str) -> Result<(), ScheduleError> {
         let mut parts = text.split('/');

@@ -4,10 +4,10 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use crate::json;
-use crate::registry::Column;
+use crate::registry::TableColumn;
 use crate::registry::columns::{AGE, NAME, column, instant, or_none, since, wide};
 
-pub(super) const COLUMNS: &[Column] = &[
+pub(super) const COLUMNS: &[TableColumn] = &[
     NAME,
     column(
         "Ready",
@@ -67,7 +67,7 @@ pub(super) const COLUMNS: &[Column] = &[
     ),
 ];
 
-struct Summary {
+struct PodSummary {
     ready: usize,
     total: usize,
     word: String,
@@ -104,7 +104,7 @@ fn last_end(status: &Value) -> Option<Timestamp> {
     instant(json::at(status, &["lastState", "terminated", "finishedAt"]))
 }
 
-fn summary(pod: &Value) -> Summary {
+fn summary(pod: &Value) -> PodSummary {
     let phase = json::text(pod, &["status", "phase"]);
     let reason = json::text(pod, &["status", "reason"]);
     let mut word = if reason.is_empty() { phase } else { reason }.to_owned();
@@ -128,7 +128,7 @@ fn summary(pod: &Value) -> Summary {
         .iter()
         .filter(|c| json::text(c, &["restartPolicy"]) == "Always")
         .count();
-    let mut summary = Summary {
+    let mut summary = PodSummary {
         ready: 0,
         total: json::items(pod, &["spec", "containers"]).len() + sidecars,
         word,
@@ -184,7 +184,7 @@ fn summary(pod: &Value) -> Summary {
     summary
 }
 
-fn containers(pod: &Value, summary: &mut Summary) {
+fn containers(pod: &Value, summary: &mut PodSummary) {
     let mut running = false;
     for status in json::items(pod, &["status", "containerStatuses"])
         .iter()

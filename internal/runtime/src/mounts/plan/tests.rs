@@ -3,20 +3,20 @@
 use super::*;
 use proptest::prelude::*;
 
-struct Tree(BTreeMap<PathBuf, Kind>);
+struct Tree(BTreeMap<PathBuf, PathKind>);
 
 impl Tree {
     /// `d/` is a directory, `l -> t` a link, anything else a file; parents are implied.
     fn new(lines: &[&str]) -> Tree {
-        let mut map = BTreeMap::from([(PathBuf::from("/"), Kind::Directory)]);
+        let mut map = BTreeMap::from([(PathBuf::from("/"), PathKind::Directory)]);
         for line in lines {
             let (path, kind) = match line.split_once(" -> ") {
-                Some((path, to)) => (path, Kind::Link(to.into())),
-                None if line.ends_with('/') => (line.trim_end_matches('/'), Kind::Directory),
-                None => (*line, Kind::File),
+                Some((path, to)) => (path, PathKind::Link(to.into())),
+                None if line.ends_with('/') => (line.trim_end_matches('/'), PathKind::Directory),
+                None => (*line, PathKind::File),
             };
             for above in Path::new(path).ancestors().skip(1) {
-                map.entry(above.into()).or_insert(Kind::Directory);
+                map.entry(above.into()).or_insert(PathKind::Directory);
             }
             map.insert(path.into(), kind);
         }
@@ -25,10 +25,10 @@ impl Tree {
 }
 
 impl HostTree for Tree {
-    fn kind(&self, path: &Path) -> Option<Kind> {
+    fn kind(&self, path: &Path) -> Option<PathKind> {
         self.0.get(path).cloned()
     }
-    fn entries(&self, dir: &Path) -> Result<Vec<(OsString, Kind)>, Unreadable> {
+    fn entries(&self, dir: &Path) -> Result<Vec<(OsString, PathKind)>, UnreadableDirectory> {
         Ok(self
             .0
             .iter()
@@ -38,7 +38,7 @@ impl HostTree for Tree {
     }
 }
 
-fn volumes(lines: &[&str]) -> Vec<Wanted> {
+fn volumes(lines: &[&str]) -> Vec<WantedMount> {
     lines
         .iter()
         .enumerate()
@@ -49,7 +49,7 @@ fn volumes(lines: &[&str]) -> Vec<Wanted> {
                 Some((target, source)) => (target, Some(PathBuf::from(source))),
                 None => (line, None),
             };
-            Wanted {
+            WantedMount {
                 index,
                 target: target.trim_end_matches('/').into(),
                 is_directory: target.ends_with('/'),
@@ -60,27 +60,27 @@ fn volumes(lines: &[&str]) -> Vec<Wanted> {
         .collect()
 }
 
-fn show(steps: Result<Vec<Step>, PlanError>) -> Vec<String> {
+fn show(steps: Result<Vec<MountStep>, PlanError>) -> Vec<String> {
     match steps {
         Err(e) => vec![e.to_string()],
         Ok(steps) => steps
             .into_iter()
             .map(|step| match step {
-                Step::Hollow { dir, entries } => {
+                MountStep::Hollow { dir, entries } => {
                     let names: Vec<_> = entries
                         .iter()
                         .map(|(name, _)| name.to_string_lossy().into_owned())
                         .collect();
                     format!("hollow {} [{}]", dir.display(), names.join(" "))
                 }
-                Step::Point { path, is_directory } => {
+                MountStep::Point { path, is_directory } => {
                     format!(
                         "point {}{}",
                         path.display(),
                         if is_directory { "/" } else { "" }
                     )
                 }
-                Step::Mount { index, target } => format!("mount {index} {}", target.display()),
+                MountStep::Mount { index, target } => format!("mount {index} {}", target.display()),
             })
             .collect(),
     }
@@ -241,12 +241,12 @@ proptest! {
         let mut hollowed = BTreeSet::new();
         for step in steps {
             match step {
-                Step::Hollow { dir, .. } => {
+                MountStep::Hollow { dir, .. } => {
                     prop_assert!(mounted.is_empty());
                     prop_assert!(hollowed.insert(dir));
                 }
-                Step::Point { .. } => {}
-                Step::Mount { index, target } => {
+                MountStep::Point { .. } => {}
+                MountStep::Mount { index, target } => {
                     prop_assert!(mounted.iter().all(|(_, other): &(usize, PathBuf)| !other.starts_with(&target)));
                     mounted.insert((index, target));
                 }

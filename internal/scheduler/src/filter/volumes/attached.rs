@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::disks::{Disk, Driver};
+use super::disks::{DiskDriver, VolumeDisk};
 use super::{Uses, Volumes};
 use crate::node::NodeIx;
 use crate::pod::PodKey;
@@ -33,7 +33,11 @@ impl Volumes {
 
     /// The disks that a pod needs attached. A volume that is yet to be provisioned is identified by
     /// its claim.
-    fn disks<'a>(&'a self, key: &'a PodKey, uses: &'a Uses) -> impl Iterator<Item = Disk> + 'a {
+    fn disks<'a>(
+        &'a self,
+        key: &'a PodKey,
+        uses: &'a Uses,
+    ) -> impl Iterator<Item = VolumeDisk> + 'a {
         let of_claims = uses.ids(key).filter_map(|(id, own)| {
             let claim = self.claims.get(&id)?;
             if own && self.strict && claim.owner.as_deref() != Some(&*uses.uid) {
@@ -47,8 +51,8 @@ impl Volumes {
                 return volume.disk.clone();
             }
             let class = self.classes.get(self.class_of(claim)?)?;
-            Some(Disk {
-                driver: Driver::of_provisioner(&class.provisioner)?,
+            Some(VolumeDisk {
+                driver: DiskDriver::of_provisioner(&class.provisioner)?,
                 handle: format!("{}/{}", id.0, id.1),
             })
         });
@@ -66,8 +70,8 @@ impl Volumes {
         let Some(uses) = self.pods.get(key) else {
             return false;
         };
-        let limited = |disk: &Disk| self.drivers.most(node, &disk.driver).is_some();
-        let by_name = |disk: Disk| (disk.driver.name, disk.handle);
+        let limited = |disk: &VolumeDisk| self.drivers.most(node, &disk.driver).is_some();
+        let by_name = |disk: VolumeDisk| (disk.driver.name, disk.handle);
         let mut new: BTreeSet<(String, String)> =
             self.disks(key, uses).filter(limited).map(by_name).collect();
         if new.is_empty() {

@@ -32,31 +32,31 @@ const PORTWORX: usize = 6;
 
 /// The driver that attaches a disk.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Driver {
+pub(super) struct DiskDriver {
     pub(super) name: String,
     /// The in-tree type that it replaces on nodes that list it as migrated.
     pub(super) instead_of: Option<&'static str>,
 }
 
-impl Driver {
+impl DiskDriver {
     /// The driver of a StorageClass's provisioner; `None` if it names none.
-    pub(super) fn of_provisioner(provisioner: &str) -> Option<Driver> {
+    pub(super) fn of_provisioner(provisioner: &str) -> Option<DiskDriver> {
         let built_in = (0..BUILT_IN.len()).find(|kind| BUILT_IN[*kind].0 == provisioner);
         match built_in {
-            Some(kind) => Some(Driver::instead(kind)),
-            None => (!provisioner.is_empty()).then(|| Driver::named(provisioner)),
+            Some(kind) => Some(DiskDriver::instead(kind)),
+            None => (!provisioner.is_empty()).then(|| DiskDriver::named(provisioner)),
         }
     }
 
-    pub(super) fn named(name: &str) -> Driver {
-        Driver {
+    pub(super) fn named(name: &str) -> DiskDriver {
+        DiskDriver {
             name: name.to_owned(),
             instead_of: None,
         }
     }
 
-    fn instead(kind: usize) -> Driver {
-        Driver {
+    fn instead(kind: usize) -> DiskDriver {
+        DiskDriver {
             name: BUILT_IN[kind].1.to_owned(),
             instead_of: Some(BUILT_IN[kind].0),
         }
@@ -65,32 +65,32 @@ impl Driver {
 
 /// One disk. It is attached once, however many pods of a node use it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Disk {
-    pub(super) driver: Driver,
+pub(super) struct VolumeDisk {
+    pub(super) driver: DiskDriver,
     /// The driver's id of the disk.
     pub(super) handle: String,
 }
 
-impl Disk {
-    fn built_in(kind: usize, handle: &str) -> Disk {
-        Disk {
-            driver: Driver::instead(kind),
+impl VolumeDisk {
+    fn built_in(kind: usize, handle: &str) -> VolumeDisk {
+        VolumeDisk {
+            driver: DiskDriver::instead(kind),
             handle: handle.to_owned(),
         }
     }
 
     /// The disk behind a PersistentVolume, if it is one.
-    pub(super) fn of_volume(volume: &k8s::PersistentVolume) -> Option<Disk> {
+    pub(super) fn of_volume(volume: &k8s::PersistentVolume) -> Option<VolumeDisk> {
         let spec = volume.spec.as_ref()?;
         if let Some(csi) = &spec.csi {
-            return Some(Disk {
-                driver: Driver::named(&csi.driver),
+            return Some(VolumeDisk {
+                driver: DiskDriver::named(&csi.driver),
                 handle: csi.volume_handle.clone(),
             });
         }
         let label = |key: &str| volume.metadata.labels.as_ref()?.get(key);
         let zone = label(ZONE).or_else(|| label(OLDER_ZONE));
-        let disk = Disk::built_in;
+        let disk = VolumeDisk::built_in;
         None.or_else(|| {
             Some(disk(
                 AWS,
@@ -108,8 +108,8 @@ impl Disk {
     }
 
     /// The disk that a pod names inline.
-    fn of_pod(volume: &k8s::Volume) -> Option<Disk> {
-        let disk = Disk::built_in;
+    fn of_pod(volume: &k8s::Volume) -> Option<VolumeDisk> {
+        let disk = VolumeDisk::built_in;
         None.or_else(|| {
             Some(disk(
                 AWS,
@@ -224,7 +224,7 @@ impl ExclusiveDisk {
 /// A pod's inline volumes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Inline {
-    pub(super) disks: Vec<Disk>,
+    pub(super) disks: Vec<VolumeDisk>,
     sole: Vec<ExclusiveDisk>,
 }
 
@@ -232,7 +232,7 @@ impl Inline {
     pub(super) fn read(spec: &k8s::PodSpec) -> Inline {
         let volumes = || spec.volumes.iter().flatten();
         Inline {
-            disks: volumes().filter_map(Disk::of_pod).collect(),
+            disks: volumes().filter_map(VolumeDisk::of_pod).collect(),
             sole: volumes().filter_map(ExclusiveDisk::of_pod).collect(),
         }
     }

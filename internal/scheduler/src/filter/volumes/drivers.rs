@@ -8,9 +8,9 @@ use resources::quantity::Quantity;
 use resources::selector::LabelSelector;
 
 use super::ClaimKey;
-use super::disks::Driver;
-use super::objects::Class;
-use crate::node::Offer;
+use super::disks::DiskDriver;
+use super::objects::VolumeClass;
+use crate::node::NodeAttributes;
 
 /// On a CSINode: the in-tree types whose drivers have taken over on that node.
 const TAKEN_OVER: &str = "storage.alpha.kubernetes.io/migrated-plugins";
@@ -163,12 +163,12 @@ impl Drivers {
     }
 
     /// True if some node limits the driver's disks.
-    pub(super) fn limits(&self, driver: &Driver) -> bool {
+    pub(super) fn limits(&self, driver: &DiskDriver) -> bool {
         self.limited.contains_key(&driver.name)
     }
 
     /// The most disks of a driver that a node takes; `None` if it sets no limit.
-    pub(super) fn most(&self, node: &str, driver: &Driver) -> Option<usize> {
+    pub(super) fn most(&self, node: &str, driver: &DiskDriver) -> Option<usize> {
         let takes = self.nodes.get(node)?;
         let here = |kind: &&str| takes.taken_over.contains(*kind);
         if driver.instead_of.as_ref().is_some_and(|kind| !here(kind)) {
@@ -193,14 +193,20 @@ impl Drivers {
     }
 
     /// True if the class's free storage must be checked.
-    pub(super) fn tells_space(&self, class: &Class) -> bool {
+    pub(super) fn reports_space(&self, class: &VolumeClass) -> bool {
         self.tell_space.contains(&class.provisioner)
     }
 
     /// True if a node can reach storage for a volume of this class and size. True also if the
     /// driver does not publish its free storage.
-    pub(super) fn has_space(&self, name: &str, class: &Class, bytes: i64, offer: &Offer) -> bool {
-        if bytes == 0 || !self.tells_space(class) {
+    pub(super) fn has_space(
+        &self,
+        name: &str,
+        class: &VolumeClass,
+        bytes: i64,
+        offer: &NodeAttributes,
+    ) -> bool {
+        if bytes == 0 || !self.reports_space(class) {
             return true;
         }
         self.spaces.values().any(|space| {

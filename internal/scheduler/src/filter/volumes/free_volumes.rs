@@ -4,17 +4,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::objects::Volume;
-use crate::node::Offer;
+use crate::node::NodeAttributes;
 
 /// Size and name.
-type Place = (i64, String);
-type ByValue = BTreeMap<String, BTreeSet<Place>>;
+type VolumeRank = (i64, String);
+type ByValue = BTreeMap<String, BTreeSet<VolumeRank>>;
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct FreeVolumes {
     count: usize,
     /// Volumes without a pinning label.
-    anywhere: BTreeSet<Place>,
+    anywhere: BTreeSet<VolumeRank>,
     /// Volumes on nodes with a label, by its values.
     pinned: BTreeMap<String, ByValue>,
 }
@@ -67,7 +67,7 @@ impl FreeVolumes {
     /// `will_do` must check the volume's full affinity.
     pub(super) fn smallest<'a>(
         &'a self,
-        offer: &Offer,
+        offer: &NodeAttributes,
         bytes: i64,
         will_do: impl Fn(&str) -> bool,
     ) -> Option<&'a str> {
@@ -75,7 +75,7 @@ impl FreeVolumes {
             let value = offer.labels.get(key)?;
             by_value.get(value)
         });
-        let first = |places: &'a BTreeSet<Place>| -> Option<&'a Place> {
+        let first = |places: &'a BTreeSet<VolumeRank>| -> Option<&'a VolumeRank> {
             let mut large = places.range((bytes, String::new())..);
             large.find(|(_, name)| will_do(name))
         };

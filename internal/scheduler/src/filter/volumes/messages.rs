@@ -2,7 +2,7 @@
 
 /// What is wrong with a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Kind {
+pub(crate) enum ClaimProblem {
     /// It does not exist.
     Missing,
     /// It is to be created for the pod and does not exist yet.
@@ -23,46 +23,49 @@ pub(crate) enum Kind {
     VolumeMissing,
 }
 
-impl Kind {
+impl ClaimProblem {
     /// True if it is unbound although its binding does not wait for pods.
     pub(super) fn is_unbound(self) -> bool {
-        use Kind::{Classless, NoSuchClass, Prebound, Unbound};
+        use ClaimProblem::{Classless, NoSuchClass, Prebound, Unbound};
         matches!(self, Unbound | Prebound | Classless | NoSuchClass)
     }
 }
 
 /// A claim that a pod must wait for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Hold {
-    pub(crate) kind: Kind,
+pub(crate) struct ClaimWait {
+    pub(crate) kind: ClaimProblem,
     pub(crate) namespace: String,
     pub(crate) claim: String,
     /// Its class or its volume, whichever matters.
     pub(crate) other: String,
 }
 
-impl Hold {
+impl ClaimWait {
     /// kube-scheduler's message for all nodes.
-    pub(crate) fn words(&self) -> String {
-        let Hold { claim, other, .. } = self;
+    pub(crate) fn message(&self) -> String {
+        let ClaimWait { claim, other, .. } = self;
         match self.kind {
-            Kind::Missing => format!("persistentvolumeclaim {claim:?} not found"),
-            Kind::NotMadeYet => format!(
+            ClaimProblem::Missing => format!("persistentvolumeclaim {claim:?} not found"),
+            ClaimProblem::NotMadeYet => format!(
                 "waiting for ephemeral volume controller to create the persistentvolumeclaim {claim:?}"
             ),
-            Kind::Deleting => format!("persistentvolumeclaim {claim:?} is being deleted"),
-            Kind::Lost => format!(
+            ClaimProblem::Deleting => format!("persistentvolumeclaim {claim:?} is being deleted"),
+            ClaimProblem::Lost => format!(
                 "persistentvolumeclaim {claim:?} bound to non-existent persistentvolume {other:?}"
             ),
-            Kind::NotOurs => {
+            ClaimProblem::NotOurs => {
                 format!(
                     "persistentvolumeclaim {claim:?} was not created for the pod (pod is not owner)"
                 )
             }
-            Kind::Classless | Kind::NoSuchClass | Kind::Prebound | Kind::Unbound => {
+            ClaimProblem::Classless
+            | ClaimProblem::NoSuchClass
+            | ClaimProblem::Prebound
+            | ClaimProblem::Unbound => {
                 format!("pod has unbound immediate PersistentVolumeClaims ({claim})")
             }
-            Kind::VolumeMissing => format!(
+            ClaimProblem::VolumeMissing => format!(
                 "persistentvolumeclaim {claim:?} bound to non-existent persistentvolume {other:?}"
             ),
         }
@@ -70,29 +73,29 @@ impl Hold {
 
     /// What the pod waits for.
     pub(crate) fn binding(&self) -> String {
-        let Hold { claim, other, .. } = self;
+        let ClaimWait { claim, other, .. } = self;
         match self.kind {
-            Kind::Missing => format!("PersistentVolumeClaim {claim} does not exist"),
-            Kind::NotMadeYet => format!(
+            ClaimProblem::Missing => format!("PersistentVolumeClaim {claim} does not exist"),
+            ClaimProblem::NotMadeYet => format!(
                 "the ephemeral volume controller has not created PersistentVolumeClaim {claim} for the pod yet"
             ),
-            Kind::Deleting => format!("PersistentVolumeClaim {claim} is being deleted"),
-            Kind::Lost | Kind::VolumeMissing => format!(
+            ClaimProblem::Deleting => format!("PersistentVolumeClaim {claim} is being deleted"),
+            ClaimProblem::Lost | ClaimProblem::VolumeMissing => format!(
                 "PersistentVolumeClaim {claim} is bound to PersistentVolume {other}, which does not exist"
             ),
-            Kind::NotOurs => format!(
+            ClaimProblem::NotOurs => format!(
                 "PersistentVolumeClaim {claim} has the name of the pod's ephemeral volume, but the pod does not own it"
             ),
-            Kind::Classless => format!(
+            ClaimProblem::Classless => format!(
                 "PersistentVolumeClaim {claim} is not bound to a volume, and names no StorageClass that would provision one"
             ),
-            Kind::NoSuchClass => format!(
+            ClaimProblem::NoSuchClass => format!(
                 "PersistentVolumeClaim {claim} is not bound to a volume, and its StorageClass {other} does not exist"
             ),
-            Kind::Prebound => format!(
+            ClaimProblem::Prebound => format!(
                 "PersistentVolumeClaim {claim} is not bound yet to PersistentVolume {other}, which it names"
             ),
-            Kind::Unbound => format!(
+            ClaimProblem::Unbound => format!(
                 "PersistentVolumeClaim {claim} is not bound to a volume, and its StorageClass {other} does not wait for pods (volumeBindingMode: Immediate)"
             ),
         }
@@ -100,39 +103,39 @@ impl Hold {
 
     /// What a user could do about it.
     pub(crate) fn remedy(&self) -> String {
-        let Hold {
+        let ClaimWait {
             namespace,
             claim,
             other,
             ..
         } = self;
         match self.kind {
-            Kind::Missing => {
+            ClaimProblem::Missing => {
                 format!("create PersistentVolumeClaim {claim} in namespace {namespace}")
             }
-            Kind::NotMadeYet => "the ephemeral volume controller creating it".to_owned(),
-            Kind::Deleting => {
+            ClaimProblem::NotMadeYet => "the ephemeral volume controller creating it".to_owned(),
+            ClaimProblem::Deleting => {
                 "that claim created again after its deletion, or another claim in the pod"
                     .to_owned()
             }
-            Kind::Lost | Kind::VolumeMissing => {
+            ClaimProblem::Lost | ClaimProblem::VolumeMissing => {
                 format!(
                     "PersistentVolume {other} created again, or the claim deleted and created again"
                 )
             }
-            Kind::NotOurs => format!(
+            ClaimProblem::NotOurs => format!(
                 "another name for the pod or its volume, or PersistentVolumeClaim {claim} deleted"
             ),
-            Kind::Classless => {
+            ClaimProblem::Classless => {
                 "a PersistentVolume that fits it, or a claim with a storageClassName".to_owned()
             }
-            Kind::NoSuchClass => format!("create StorageClass {other}"),
-            Kind::Prebound => {
+            ClaimProblem::NoSuchClass => format!("create StorageClass {other}"),
+            ClaimProblem::Prebound => {
                 format!(
                     "PersistentVolume {other}, present, free, and as large as the claim requests"
                 )
             }
-            Kind::Unbound => format!(
+            ClaimProblem::Unbound => format!(
                 "a volume for the claim; `kubectl describe pvc {claim} -n {namespace}` shows what the claim waits for"
             ),
         }

@@ -33,12 +33,12 @@ use crate::trial::MARK;
 use disks::Inline;
 use drivers::Drivers;
 use free_volumes::FreeVolumes;
-use messages::Kind;
-use objects::{Claim, Class, Volume};
-use reach::Rule;
+use messages::ClaimProblem;
+use objects::{Volume, VolumeClaim, VolumeClass};
+use reach::ClaimRequirement;
 
-pub(crate) use messages::Hold;
-pub(crate) use reach::Reach;
+pub(crate) use messages::ClaimWait;
+pub(crate) use reach::NodeRequirements;
 
 /// Namespace and name of a claim.
 type ClaimKey = (String, String);
@@ -57,15 +57,15 @@ enum ClaimState<'a> {
     /// It imposes nothing.
     Unknown,
     /// The pod must wait for the claim; with the class or volume that matters.
-    Held(Kind, &'a str),
+    Held(ClaimProblem, &'a str),
     Bound(&'a Volume),
     /// It gets its volume with the pod's node; with its class's name and the class.
-    Waits(&'a Claim, &'a str, &'a Class),
+    Waits(&'a VolumeClaim, &'a str, &'a VolumeClass),
 }
 
 /// The decision for a pod: its node, and what each claim gets there.
 #[derive(Clone, Debug)]
-struct Decided {
+struct VolumeDecision {
     node: Arc<str>,
     picks: Vec<(ClaimKey, VolumeSource)>,
 }
@@ -74,9 +74,9 @@ struct Decided {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Volumes {
     strict: bool,
-    claims: BTreeMap<ClaimKey, Claim>,
+    claims: BTreeMap<ClaimKey, VolumeClaim>,
     volumes: BTreeMap<String, Volume>,
-    classes: BTreeMap<String, Class>,
+    classes: BTreeMap<String, VolumeClass>,
     pods: BTreeMap<PodKey, Uses>,
     users: BTreeMap<ClaimKey, BTreeSet<PodKey>>,
     /// The pods that are on a node or tried there.
@@ -88,7 +88,7 @@ pub(crate) struct Volumes {
     meant: BTreeMap<ClaimKey, BTreeSet<String>>,
     /// Free volumes, by class.
     free: BTreeMap<String, FreeVolumes>,
-    decided: BTreeMap<PodKey, Decided>,
+    decided: BTreeMap<PodKey, VolumeDecision>,
     /// The decisions by claim, and the volumes that are given to one.
     given: BTreeMap<ClaimKey, BTreeMap<PodKey, VolumeSource>>,
     taken: BTreeMap<String, ClaimKey>,
@@ -112,7 +112,7 @@ impl Volumes {
         key: &PodKey,
         uid: &str,
         spec: &k8s::PodSpec,
-    ) -> Option<Arc<Reach>> {
+    ) -> Option<Arc<NodeRequirements>> {
         let (claims, inline) = (claims_of(key, spec), Inline::read(spec));
         let nothing = claims.is_empty() && inline.is_empty();
         if nothing && self.pods.is_empty() {
@@ -152,7 +152,7 @@ impl Volumes {
     }
 
     /// What a pod's claims require of its node; `None` if any node will do.
-    pub(crate) fn reach(&self, key: &PodKey) -> Option<Arc<Reach>> {
+    pub(crate) fn reach(&self, key: &PodKey) -> Option<Arc<NodeRequirements>> {
         let uses = self.pods.get(key)?;
         let (mut rules, mut takes) = (Vec::new(), false);
         let mut per_pod = uses.inline.has_exclusive_disk() || self.has_limited_disks(key, uses);
@@ -161,22 +161,22 @@ impl Volumes {
             per_pod |= once && !own;
             match self.state(&id, own, &uses.uid) {
                 ClaimState::Unknown => {}
-                ClaimState::Held(kind, _) => rules.push(Rule::Held(kind)),
+                ClaimState::Held(kind, _) => rules.push(ClaimRequirement::Held(kind)),
                 ClaimState::Bound(volume) => {
-                    rules.extend(volume.affinity.clone().map(Rule::Reached));
+                    rules.extend(volume.affinity.clone().map(ClaimRequirement::Reached));
                     let zones = volume.zones();
-                    rules.extend(zones.map(|(key, values)| Rule::Zone(key, values)));
+                    rules.extend(zones.map(|(key, values)| ClaimRequirement::Zone(key, values)));
                 }
                 ClaimState::Waits(claim, class, facts) => {
                     takes = true;
-                    per_pod |= facts.makes && self.drivers.tells_space(facts);
-                    let made = || facts.topologies.clone().map(Rule::Made);
+                    per_pod |= facts.makes && self.drivers.reports_space(facts);
+                    let made = || facts.topologies.clone().map(ClaimRequirement::Made);
                     if let Some(node) = &claim.selected {
-                        rules.push(Rule::On(node.clone()));
+                        rules.push(ClaimRequirement::On(node.clone()));
                         if facts.makes {
                             rules.extend(made());
                         } else {
-                            rules.push(Rule::Nowhere);
+                            rules.push(ClaimRequirement::Nowhere);
                         }
                     } else if facts.makes && !self.has_free(class) && !self.meant.contains_key(&id)
                     {
@@ -187,7 +187,7 @@ impl Volumes {
                 }
             }
         }
-        Reach::new(rules, per_pod, takes)
+        NodeRequirements::new(rules, per_pod, takes)
     }
 
     fn has_free(&self, class: &str) -> bool {
@@ -201,43 +201,45 @@ impl Volumes {
         let Some(claim) = self.claims.get(id) else {
             return match (self.strict, own) {
                 (false, _) => ClaimState::Unknown,
-                (true, true) => ClaimState::Held(Kind::NotMadeYet, ""),
-                (true, false) => ClaimState::Held(Kind::Missing, ""),
+                (true, true) => ClaimState::Held(ClaimProblem::NotMadeYet, ""),
+                (true, false) => ClaimState::Held(ClaimProblem::Missing, ""),
             };
         };
         let volume = claim.volume.as_deref();
         if self.strict {
             if claim.lost {
-                return ClaimState::Held(Kind::Lost, volume.unwrap_or_default());
+                return ClaimState::Held(ClaimProblem::Lost, volume.unwrap_or_default());
             }
             if claim.deleting {
-                return ClaimState::Held(Kind::Deleting, "");
+                return ClaimState::Held(ClaimProblem::Deleting, "");
             }
             if own && claim.owner.as_deref() != Some(uid) {
-                return ClaimState::Held(Kind::NotOurs, "");
+                return ClaimState::Held(ClaimProblem::NotOurs, "");
             }
         }
         if let Some(name) = volume {
             return match self.volumes.get(name) {
-                _ if self.strict && !claim.completed => ClaimState::Held(Kind::Prebound, name),
+                _ if self.strict && !claim.completed => {
+                    ClaimState::Held(ClaimProblem::Prebound, name)
+                }
                 Some(volume) => ClaimState::Bound(volume),
-                None if self.strict => ClaimState::Held(Kind::VolumeMissing, name),
+                None if self.strict => ClaimState::Held(ClaimProblem::VolumeMissing, name),
                 None => ClaimState::Unknown,
             };
         }
         let class = self.class_of(claim);
         match class.and_then(|name| Some((name, self.classes.get(name)?))) {
             Some((name, class)) if class.waits => ClaimState::Waits(claim, name, class),
-            Some((name, _)) => ClaimState::Held(Kind::Unbound, name),
+            Some((name, _)) => ClaimState::Held(ClaimProblem::Unbound, name),
             None if !self.strict => ClaimState::Unknown,
             None => match class.filter(|name| !name.is_empty()) {
-                Some(name) => ClaimState::Held(Kind::NoSuchClass, name),
-                None => ClaimState::Held(Kind::Classless, ""),
+                Some(name) => ClaimState::Held(ClaimProblem::NoSuchClass, name),
+                None => ClaimState::Held(ClaimProblem::Classless, ""),
             },
         }
     }
 
-    fn class_of<'a>(&'a self, claim: &'a Claim) -> Option<&'a str> {
+    fn class_of<'a>(&'a self, claim: &'a VolumeClaim) -> Option<&'a str> {
         let default = || {
             let mut all = self.classes.iter().filter(|_| !self.strict);
             let found = all.find(|(_, class)| class.default);
@@ -247,13 +249,13 @@ impl Volumes {
     }
 
     /// The first claim that the pod must wait for.
-    pub(crate) fn hold_of(&self, key: &PodKey) -> Option<Hold> {
+    pub(crate) fn hold_of(&self, key: &PodKey) -> Option<ClaimWait> {
         let uses = self.pods.get(key)?;
         uses.ids(key).find_map(|(id, own)| {
             let ClaimState::Held(kind, other) = self.state(&id, own, &uses.uid) else {
                 return None;
             };
-            Some(Hold {
+            Some(ClaimWait {
                 kind,
                 other: other.to_owned(),
                 namespace: id.0,

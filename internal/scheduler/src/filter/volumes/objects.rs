@@ -11,9 +11,9 @@ use resources::quantity::Quantity;
 use resources::selector::LabelSelector;
 
 use super::ClaimKey;
-use super::disks::Disk;
+use super::disks::VolumeDisk;
 use crate::filter::affinity;
-use crate::node::{Node, Offer};
+use crate::node::{Node, NodeAttributes};
 
 /// The provisioner of a StorageClass whose volumes are created by hand.
 const NO_PROVISIONER: &str = "kubernetes.io/no-provisioner";
@@ -77,7 +77,7 @@ impl Selector {
         Arc::new(Selector { text, read })
     }
 
-    pub(super) fn selects(&self, node: &Node, offer: &Offer) -> bool {
+    pub(super) fn selects(&self, node: &Node, offer: &NodeAttributes) -> bool {
         affinity::selects(&self.read, node, offer)
     }
 
@@ -122,7 +122,7 @@ impl Modes {
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Claim {
+pub(super) struct VolumeClaim {
     pub(super) uid: String,
     pub(super) volume: Option<String>,
     /// Both claim and volume record the binding.
@@ -157,11 +157,11 @@ pub(super) struct Volume {
     pub(super) phase: String,
     pub(super) deleting: bool,
     /// The disk that is attached to a node that uses it.
-    pub(super) disk: Option<Disk>,
+    pub(super) disk: Option<VolumeDisk>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Class {
+pub(super) struct VolumeClass {
     pub(super) waits: bool,
     pub(super) makes: bool,
     pub(super) default: bool,
@@ -190,15 +190,15 @@ fn given(text: Option<String>) -> Option<String> {
     text.filter(|text| !text.is_empty())
 }
 
-impl Claim {
-    pub(super) fn read(claim: &k8s::PersistentVolumeClaim) -> Claim {
+impl VolumeClaim {
+    pub(super) fn read(claim: &k8s::PersistentVolumeClaim) -> VolumeClaim {
         let spec = claim.spec.clone().unwrap_or_default();
         let meta = &claim.metadata;
         let resources = spec.resources.as_ref();
         let phase = claim.status.as_ref().and_then(|s| s.phase.as_deref());
         let owners = meta.owner_references.iter().flatten();
         let mut pods = owners.filter(|one| one.controller == Some(true) && one.kind == "Pod");
-        Claim {
+        VolumeClaim {
             uid: meta.uid.clone().unwrap_or_default(),
             volume: given(spec.volume_name),
             completed: note(meta, BIND_COMPLETED).is_some(),
@@ -255,7 +255,7 @@ impl Volume {
             }),
             phase: phase.unwrap_or_default(),
             deleting: meta.deletion_timestamp.is_some(),
-            disk: Disk::of_volume(volume),
+            disk: VolumeDisk::of_volume(volume),
         }
     }
 
@@ -284,8 +284,8 @@ impl Volume {
     }
 }
 
-impl Class {
-    pub(super) fn read(class: &StorageClass) -> Class {
+impl VolumeClass {
+    pub(super) fn read(class: &StorageClass) -> VolumeClass {
         let topologies = class.allowed_topologies.iter().flatten();
         let terms: Vec<k8s::NodeSelectorTerm> = topologies
             .map(|term| {
@@ -301,7 +301,7 @@ impl Class {
                 }
             })
             .collect();
-        Class {
+        VolumeClass {
             waits: class.volume_binding_mode.as_deref() == Some(WAITS),
             makes: !matches!(class.provisioner.as_str(), "" | NO_PROVISIONER),
             default: note(&class.metadata, IS_DEFAULT).is_some_and(|value| value == "true"),

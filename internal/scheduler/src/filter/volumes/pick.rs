@@ -2,11 +2,11 @@
 //! checks whether the decision was carried out. The smallest sufficient volume first, as in
 //! kube-scheduler.
 
-use super::messages::Kind;
-use super::objects::{Claim, Volume};
+use super::messages::ClaimProblem;
+use super::objects::{Volume, VolumeClaim};
 use super::reach::in_zone;
-use super::{ClaimKey, ClaimState, Decided, Volumes};
-use crate::node::{Node, Offer};
+use super::{ClaimKey, ClaimState, VolumeDecision, Volumes};
+use crate::node::{Node, NodeAttributes};
 use crate::plan::{ClaimStep, VolumeSource, VolumesReady};
 use crate::pod::PodKey;
 
@@ -29,7 +29,7 @@ impl Volumes {
         &self,
         key: &PodKey,
         node: &Node,
-        offer: &Offer,
+        offer: &NodeAttributes,
     ) -> Option<Vec<(ClaimKey, VolumeSource)>> {
         let Some(uses) = self.pods.get(key) else {
             return Some(Vec::new());
@@ -69,7 +69,7 @@ impl Volumes {
     }
 
     /// True if the storage has no room for a volume that a claim waits for.
-    pub(crate) fn lacks_space(&self, key: &PodKey, offer: &Offer) -> bool {
+    pub(crate) fn lacks_space(&self, key: &PodKey, offer: &NodeAttributes) -> bool {
         let Some(uses) = self.pods.get(key) else {
             return false;
         };
@@ -85,10 +85,10 @@ impl Volumes {
     fn find(
         &self,
         id: &ClaimKey,
-        claim: &Claim,
+        claim: &VolumeClaim,
         class: &str,
         node: &Node,
-        offer: &Offer,
+        offer: &NodeAttributes,
         picks: &[(ClaimKey, VolumeSource)],
     ) -> Option<&str> {
         let fresh = |name: &str| {
@@ -120,7 +120,7 @@ impl Volumes {
 
     /// Records that the pod goes to this node: what its claims get there is kept for them until
     /// release.
-    pub(crate) fn decide(&mut self, key: &PodKey, node: &Node, offer: &Offer) {
+    pub(crate) fn decide(&mut self, key: &PodKey, node: &Node, offer: &NodeAttributes) {
         if let Some(known) = self.decided.get(key)
             && known.node == node.name
         {
@@ -139,7 +139,8 @@ impl Volumes {
             }
         }
         let node = node.name.clone();
-        self.decided.insert(key.clone(), Decided { node, picks });
+        self.decided
+            .insert(key.clone(), VolumeDecision { node, picks });
     }
 
     /// Drops the decision for a pod.
@@ -185,7 +186,7 @@ impl Volumes {
         &self,
         key: &PodKey,
         node: &Node,
-        offer: &Offer,
+        offer: &NodeAttributes,
         steps: &[ClaimStep],
     ) -> VolumesReady {
         let Some(uses) = self.pods.get(key) else {
@@ -212,7 +213,7 @@ impl Volumes {
                         id.1
                     ))
                 }
-                ClaimState::Held(Kind::Prebound | Kind::VolumeMissing, _) => None,
+                ClaimState::Held(ClaimProblem::Prebound | ClaimProblem::VolumeMissing, _) => None,
                 ClaimState::Held(..) => self.hold_of(key).map(|hold| hold.binding()),
                 ClaimState::Waits(claim, ..) => {
                     let mut own = steps.iter().filter(|step| step.claim == id.1);
@@ -236,7 +237,7 @@ impl Volumes {
     fn undone(
         &self,
         id: &ClaimKey,
-        claim: &Claim,
+        claim: &VolumeClaim,
         step: &ClaimStep,
         node: &Node,
     ) -> Option<String> {
@@ -264,7 +265,7 @@ impl Volumes {
     }
 }
 
-fn reached(volume: &Volume, node: &Node, offer: &Offer) -> bool {
+fn reached(volume: &Volume, node: &Node, offer: &NodeAttributes) -> bool {
     let nodes = volume.affinity.as_ref();
     nodes.is_none_or(|nodes| nodes.selects(node, offer))
 }

@@ -4,16 +4,16 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::messages::Kind;
+use super::messages::ClaimProblem;
 use super::objects::{Selector, ZONES};
-use crate::filter::Refusal;
-use crate::node::{Node, Offer};
+use crate::filter::InfeasibleReason;
+use crate::node::{Node, NodeAttributes};
 
 /// What one claim requires of a node.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Rule {
+pub(super) enum ClaimRequirement {
     /// The pod must wait for the claim on every node.
-    Held(Kind),
+    Held(ClaimProblem),
     /// Its volume is being provisioned on that node.
     On(String),
     /// Its volume is reachable from these nodes.
@@ -28,8 +28,8 @@ pub(super) enum Rule {
 
 /// What all claims of a pod require of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Reach {
-    rules: Vec<Rule>,
+pub(crate) struct NodeRequirements {
+    rules: Vec<ClaimRequirement>,
     /// Nodes must be checked for each pod: its claims take volumes that other pods may want, or
     /// that only one pod may use.
     per_pod: bool,
@@ -37,40 +37,52 @@ pub(crate) struct Reach {
     takes: bool,
 }
 
-impl Reach {
+impl NodeRequirements {
     /// The rules, sorted and without duplicates; `None` if the pod may be on any node.
-    pub(super) fn new(mut rules: Vec<Rule>, per_pod: bool, takes: bool) -> Option<Arc<Reach>> {
+    pub(super) fn new(
+        mut rules: Vec<ClaimRequirement>,
+        per_pod: bool,
+        takes: bool,
+    ) -> Option<Arc<NodeRequirements>> {
         rules.sort();
         rules.dedup();
-        let reach = Reach {
+        let reach = NodeRequirements {
             rules,
             per_pod,
             takes,
         };
-        (reach != Reach::default()).then(|| Arc::new(reach))
+        (reach != NodeRequirements::default()).then(|| Arc::new(reach))
     }
 
     /// Why the node is infeasible.
-    pub(crate) fn refusal(&self, node: &Node, offer: &Offer) -> Option<Refusal> {
-        let refused = |rule: &Rule| match rule {
-            Rule::Held(kind) if kind.is_unbound() => Some(Refusal::VolumeUnbound),
-            Rule::Held(_) => Some(Refusal::ClaimUnusable),
-            Rule::On(name) => (*name != *node.name).then_some(Refusal::NoVolume),
-            Rule::Reached(nodes) => {
-                (!nodes.selects(node, offer)).then_some(Refusal::VolumeElsewhere)
+    pub(crate) fn refusal(&self, node: &Node, offer: &NodeAttributes) -> Option<InfeasibleReason> {
+        let refused = |rule: &ClaimRequirement| match rule {
+            ClaimRequirement::Held(kind) if kind.is_unbound() => {
+                Some(InfeasibleReason::VolumeUnbound)
             }
-            Rule::Zone(key, values) => {
-                (!in_zone(offer, key, values)).then_some(Refusal::VolumeZone)
+            ClaimRequirement::Held(_) => Some(InfeasibleReason::ClaimUnusable),
+            ClaimRequirement::On(name) => {
+                (*name != *node.name).then_some(InfeasibleReason::NoVolume)
             }
-            Rule::Made(nodes) => (!nodes.selects(node, offer)).then_some(Refusal::NoVolume),
-            Rule::Nowhere => Some(Refusal::NoVolume),
+            ClaimRequirement::Reached(nodes) => {
+                (!nodes.selects(node, offer)).then_some(InfeasibleReason::VolumeElsewhere)
+            }
+            ClaimRequirement::Zone(key, values) => {
+                (!in_zone(offer, key, values)).then_some(InfeasibleReason::VolumeZone)
+            }
+            ClaimRequirement::Made(nodes) => {
+                (!nodes.selects(node, offer)).then_some(InfeasibleReason::NoVolume)
+            }
+            ClaimRequirement::Nowhere => Some(InfeasibleReason::NoVolume),
         };
         self.rules.iter().find_map(refused)
     }
 
     /// True if the pod must wait for a claim.
     pub(crate) fn is_held(&self) -> bool {
-        self.rules.iter().any(|rule| matches!(rule, Rule::Held(_)))
+        self.rules
+            .iter()
+            .any(|rule| matches!(rule, ClaimRequirement::Held(_)))
     }
 
     /// True if nodes must be checked for each pod.
@@ -85,7 +97,7 @@ impl Reach {
 }
 
 /// True if the node is in such a zone or region. A node without location labels is in all.
-pub(super) fn in_zone(offer: &Offer, key: &str, values: &BTreeSet<String>) -> bool {
+pub(super) fn in_zone(offer: &NodeAttributes, key: &str, values: &BTreeSet<String>) -> bool {
     let newer = ZONES.iter().find(|(own, _)| *own == key);
     let said = |key: &str| offer.labels.get(key);
     if ZONES.iter().all(|(key, _)| said(key).is_none()) {

@@ -9,7 +9,7 @@ use k8s_openapi::api::storage::v1::{
 };
 
 use super::Volumes;
-use super::objects::{Claim, Class, Volume, version};
+use super::objects::{Volume, VolumeClaim, VolumeClass, version};
 use crate::pod::PodKey;
 
 impl Volumes {
@@ -27,11 +27,11 @@ impl Volumes {
         } else {
             self.versions.remove(&id);
         }
-        let new = claim.map(Claim::read);
+        let new = claim.map(VolumeClaim::read);
         if self.claims.get(&id) == new.as_ref() {
             return Vec::new();
         }
-        let volume = |claim: &Option<Claim>| claim.as_ref().and_then(|c| c.volume.clone());
+        let volume = |claim: &Option<VolumeClaim>| claim.as_ref().and_then(|c| c.volume.clone());
         let named = volume(&new);
         let old = match new {
             Some(claim) => self.claims.insert(id.clone(), claim),
@@ -123,7 +123,7 @@ impl Volumes {
 
     /// Applies a StorageClass; returns the pods that it may concern.
     pub(crate) fn set_class(&mut self, name: &str, class: Option<&StorageClass>) -> Vec<PodKey> {
-        let new = class.map(Class::read);
+        let new = class.map(VolumeClass::read);
         let old = match new.clone() {
             Some(class) => self.classes.insert(name.to_owned(), class),
             None => self.classes.remove(name),
@@ -174,7 +174,7 @@ impl Volumes {
         self.drivers.set_space(namespace, name, one)
     }
 
-    fn users_where(&self, matters: impl Fn(&Volumes, &Claim) -> bool) -> Vec<PodKey> {
+    fn users_where(&self, matters: impl Fn(&Volumes, &VolumeClaim) -> bool) -> Vec<PodKey> {
         let mut keys = BTreeSet::new();
         for (id, users) in &self.users {
             if self

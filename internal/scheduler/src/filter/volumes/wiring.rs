@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use super::Reach;
+use super::NodeRequirements;
 use crate::class::ClassIx;
 use crate::event::Event;
 use crate::filter::Exclusion;
@@ -101,7 +101,12 @@ impl Scheduler {
 
     /// Records what a pod's claims get on a node, or releases it.
     pub(crate) fn decide_volumes(&mut self, key: &PodKey, class: ClassIx, at: Option<NodeIx>) {
-        if !self.classes.get(class).reach().is_some_and(Reach::takes) {
+        if !self
+            .classes
+            .get(class)
+            .reach()
+            .is_some_and(NodeRequirements::takes)
+        {
             return;
         }
         match at.map(|at| &self.nodes[at]) {
@@ -119,7 +124,7 @@ impl Scheduler {
         self.classes
             .get(class)
             .reach()
-            .is_some_and(Reach::is_per_pod)
+            .is_some_and(NodeRequirements::is_per_pod)
     }
 
     /// True if another pod uses a ReadWriteOncePod claim of the pod.

@@ -9,8 +9,8 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use resources::kinds::{JobConditionType, PodGroup, PyTorchJob, PyTorchJobStatus};
 
-use crate::action::{Action, Outcome};
-use crate::pytorch::{Network, Observed, reconcile};
+use crate::action::{Action, ReconcileOutcome};
+use crate::pytorch::{Network, ObservedPyTorchJob, reconcile};
 
 pub fn at(second: i64) -> Timestamp {
     Timestamp::from_second(1_700_000_000 + second).unwrap()
@@ -78,11 +78,11 @@ impl World {
         }
     }
 
-    pub fn ask(&self, now: Timestamp) -> Outcome<PyTorchJobStatus> {
+    pub fn ask(&self, now: Timestamp) -> ReconcileOutcome<PyTorchJobStatus> {
         let pods: Vec<&Pod> = self.pods.values().collect();
         let services: Vec<&Service> = self.services.values().collect();
         reconcile(
-            &Observed {
+            &ObservedPyTorchJob {
                 job: &self.job,
                 pods: &pods,
                 pod_group: self.group.as_ref(),
@@ -96,7 +96,7 @@ impl World {
     }
 
     /// One reconciliation, carried out.
-    pub fn step(&mut self, now: Timestamp) -> Outcome<PyTorchJobStatus> {
+    pub fn step(&mut self, now: Timestamp) -> ReconcileOutcome<PyTorchJobStatus> {
         let outcome = self.ask(now);
         let annotations = self.job.metadata.annotations.get_or_insert_default();
         for (key, value) in &outcome.annotations {

@@ -1,0 +1,262 @@
+//! Connections between crates that do not depend on each other.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use apiserver::ApiServer;
+use fleet::Fleet;
+use futures::StreamExt;
+use identity::Identity;
+use jiff::{SignedDuration, Timestamp};
+use portal::{
+    Backends, BackupFailed, CreatedJoinToken, ListedJoinToken, LogProblem, LogQuery, NewJoinToken,
+    NodeRequestProblem, UnreadableManifests,
+};
+
+use super::backup;
+
+/// Makes the pods' `log` subresource read from the nodes.
+pub fn connect_logs(api: &ApiServer, fleet: &Arc<Fleet>) {
+    let fleet = fleet.clone();
+    api.set_log_opener(Arc::new(move |request| {
+        let fleet = fleet.clone();
+        Box::pin(async move {
+            let ago = |seconds: u64| {
+                let seconds = i64::try_from(seconds).unwrap_or(i64::MAX);
+                Timestamp::now()
+                    .checked_sub(SignedDuration::from_secs(seconds))
+                    .ok()
+            };
+            let signed = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
+            let query = fleet::AgentLogQuery {
+                namespace: request.namespace,
+                pod: request.pod,
+                uid: Some(request.uid),
+                node: Some(request.node),
+                container: request.container,
+                follow: request.follow,
+                tail_lines: request.tail.map(signed),
+                since: request.since_time.or_else(|| ago(request.since_seconds?)),
+                timestamps: request.timestamps,
+                previous: request.previous,
+                limit_bytes: request.limit_bytes.map(signed),
+            };
+            match fleet.open_log(query).await {
+                Ok(stream) => Ok(stream.boxed()),
+                Err(error) => Err(refused(&error)),
+            }
+        })
+    }));
+}
+
+fn refused(error: &fleet::LogReadError) -> apiserver::LogError {
+    let words = error.to_string();
+    match error {
+        fleet::LogReadError::NotFound(_) => apiserver::LogError::NotFound(words),
+        fleet::LogReadError::NotReady(_) => apiserver::LogError::BadRequest(words),
+        fleet::LogReadError::NodeAway { .. } | fleet::LogReadError::Failed(_) => {
+            apiserver::LogError::Unavailable(words)
+        }
+    }
+}
+
+fn status_of(error: &fleet::LogReadError) -> u16 {
+    match error {
+        fleet::LogReadError::NotFound(_) => 404,
+        fleet::LogReadError::NotReady(_) => 400,
+        fleet::LogReadError::NodeAway { .. } => 503,
+        fleet::LogReadError::Failed(_) => 500,
+    }
+}
+
+/// Makes the resource API look up users in the identity store.
+pub fn connect_users(api: &ApiServer, identity: &Identity) {
+    let (tokens, records) = (identity.clone(), identity.clone());
+    api.set_users(apiserver::Users {
+        bearer: Box::new(move |secret| tokens.bearer(secret).map(|(caller, _)| caller)),
+        groups: Box::new(move |name| {
+            let user = records.user(name);
+            user.map_or_else(Vec::new, |user| user.caller().groups)
+        }),
+    });
+}
+
+/// The functions of other crates that the portal calls.
+pub fn hooks(
+    api: &ApiServer,
+    fleet: &Arc<Fleet>,
+    controllers: &controllers::Handle,
+    store: &store::Store,
+    server: &Path,
+) -> Backends {
+    let (api, authority, reader) = (api.clone(), api.clone(), api.clone());
+    let (logs, tokens, asks) = (fleet.clone(), fleet.clone(), fleet.clone());
+    let (listing, revoking, removing) = (fleet.clone(), fleet.clone(), fleet.clone());
+    let board = || controllers.board.clone();
+    let (reports, preview, history) = (board(), board(), board());
+    let (could_evict, queues, defragmentation) = (board(), board(), board());
+    let (store, server) = (store.clone(), server.to_owned());
+    Backends {
+        client_for: Box::new(move |caller| api.client(caller.clone())),
+        permits: Box::new(move |caller, wanted| authority.permits(caller, wanted)),
+        explain: Box::new(move |namespace, group| reports.get(namespace, group)),
+        could_evict: Box::new(move |namespace, group| {
+            let board = could_evict.clone();
+            Box::pin(async move { board.could_evict(&namespace, &group).await })
+        }),
+        history: Box::new(move |namespace, group| history.history(namespace, group)),
+        queues: Box::new(move || {
+            let board = queues.clone();
+            Box::pin(async move { board.standings().await })
+        }),
+        defragmentation: Box::new(move || {
+            let board = defragmentation.clone();
+            Box::pin(async move { board.defragmentation().await })
+        }),
+        read_manifests: Box::new(move |caller, text| {
+            let reader = reader.clone();
+            Box::pin(async move {
+                let read = reader.read_manifests(&caller, text).await;
+                read.map_err(|error| UnreadableManifests {
+                    reason: error.to_string(),
+                })
+            })
+        }),
+        preview: Box::new(move |object| {
+            let board = preview.clone();
+            Box::pin(async move { controllers::preview::preview(&board, &object).await })
+        }),
+        open_log: Box::new(move |query| {
+            let fleet = logs.clone();
+            Box::pin(async move { open_log(&fleet, query).await })
+        }),
+        ask_rdma: Box::new(move |node, ask| {
+            let fleet = asks.clone();
+            Box::pin(async move { ask_rdma(&fleet, &node, &ask).await })
+        }),
+        issue_join_token: Box::new(move |new| {
+            let fleet = tokens.clone();
+            Box::pin(async move { issue_join_token(&fleet, new).await })
+        }),
+        list_join_tokens: Box::new(move || {
+            let fleet = listing.clone();
+            Box::pin(async move { list_join_tokens(&fleet).await })
+        }),
+        revoke_join_token: Box::new(move |id| {
+            let fleet = revoking.clone();
+            Box::pin(async move { fleet.revoke_join_token(&id).await.map_err(problem) })
+        }),
+        remove_node: Box::new(move |name| {
+            let fleet = removing.clone();
+            Box::pin(async move { fleet.remove_node(&name).await.map_err(problem) })
+        }),
+        backup: Box::new(move |asked| {
+            let (store, server) = (store.clone(), server.clone());
+            Box::pin(async move {
+                let write = move || -> anyhow::Result<()> {
+                    let options = store::BackupOptions {
+                        files: backup::files(&server)?,
+                        passphrase: asked.passphrase,
+                    };
+                    store.backup(&asked.path, &options)?;
+                    Ok(())
+                };
+                let reason = match tokio::task::spawn_blocking(write).await {
+                    Ok(Ok(())) => return Ok(()),
+                    Ok(Err(error)) => format!("{error:#}"),
+                    Err(error) => error.to_string(),
+                };
+                Err(BackupFailed { reason })
+            })
+        }),
+    }
+}
+
+async fn issue_join_token(
+    fleet: &Fleet,
+    new: NewJoinToken,
+) -> Result<CreatedJoinToken, NodeRequestProblem> {
+    let made = fleet
+        .create_join_token(&fleet::JoinTokenOptions {
+            ttl: SignedDuration::try_from(new.ttl).unwrap_or(SignedDuration::MAX),
+            description: "muster token join".to_owned(),
+            node: new.node,
+            uses: new.uses,
+        })
+        .await
+        .map_err(problem)?;
+    // The authority's fingerprint is part of the token, so that the agent can verify the server.
+    Ok(CreatedJoinToken {
+        secret: format!("{}@{}", made.token, fleet.ca_fingerprint()),
+        id: made.id,
+        expires: made.expires,
+    })
+}
+
+async fn list_join_tokens(fleet: &Fleet) -> Result<Vec<ListedJoinToken>, NodeRequestProblem> {
+    let now = Timestamp::now();
+    let mut tokens = fleet.list_join_tokens().await.map_err(problem)?;
+    tokens.retain(|token| token.expires > now);
+    let listed = tokens.into_iter().map(|token| ListedJoinToken {
+        id: token.id,
+        description: token.description,
+        node: token.node,
+        uses: token.uses,
+        expires: token.expires,
+    });
+    Ok(listed.collect())
+}
+
+fn problem(error: fleet::FleetError) -> NodeRequestProblem {
+    NodeRequestProblem {
+        status: match error {
+            fleet::FleetError::NodeName { .. } | fleet::FleetError::TokenOption { .. } => 422,
+            _ => 503,
+        },
+        detail: error.to_string(),
+    }
+}
+
+async fn open_log(fleet: &Fleet, query: LogQuery) -> Result<portal::LogStream, LogProblem> {
+    let query = fleet::AgentLogQuery {
+        namespace: query.namespace,
+        pod: query.pod,
+        container: query.container.unwrap_or_default(),
+        follow: query.follow,
+        tail_lines: query
+            .tail_lines
+            .map(|lines| i64::try_from(lines).unwrap_or(i64::MAX)),
+        timestamps: query.timestamps,
+        previous: query.previous,
+        ..fleet::AgentLogQuery::default()
+    };
+    match fleet.open_log(query).await {
+        Ok(stream) => Ok(stream.boxed()),
+        Err(error) => Err(LogProblem {
+            status: status_of(&error),
+            detail: error.to_string(),
+        }),
+    }
+}
+
+async fn ask_rdma(
+    fleet: &Fleet,
+    node: &str,
+    ask: &serde_json::Value,
+) -> Result<serde_json::Value, NodeRequestProblem> {
+    let answer = fleet.ask_rdma(node, ask.to_string()).await;
+    let answer = answer.map_err(|error| NodeRequestProblem {
+        // Not 503 or 504, because clients retry these for minutes.
+        status: match error {
+            fleet::NodeRequestError::NodeAway { .. } | fleet::NodeRequestError::Silent { .. } => {
+                502
+            }
+            fleet::NodeRequestError::Refused(_) => 409,
+        },
+        detail: error.to_string(),
+    })?;
+    serde_json::from_str(&answer).map_err(|error| NodeRequestProblem {
+        status: 502,
+        detail: format!("node {node:?} answered what is not JSON: {error}"),
+    })
+}

@@ -1,0 +1,153 @@
+//! The machine: a paused server, clients that take all connections, and a node without the means for pods.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use e2e::{Platform, eventually, run};
+use serde_json::Value;
+use tokio::io::AsyncReadExt;
+use tokio_rustls::client::TlsStream;
+
+use super::{Ground, SOON, pod};
+
+/// How long a node may be silent, and for how much longer the server is paused; agents send a report every three
+/// seconds.
+const GRACE_SECONDS: &str = "8";
+const PAUSE: Duration = Duration::from_secs(16);
+
+fn phase(platform: &Platform, pod: &str) -> String {
+    let pod = platform.get("pod", pod);
+    pod["status"]["phase"].as_str().unwrap_or("").to_owned()
+}
+
+/// Since when a node is ready, if it is.
+fn ready_since(platform: &Platform, node: &str) -> Option<String> {
+    let node = platform.get("node", node);
+    let mut conditions = node["status"]["conditions"].as_array()?.iter();
+    let ready = conditions.find(|condition| condition["type"] == "Ready")?;
+    let since = ready["lastTransitionTime"].as_str();
+    since
+        .filter(|_| ready["status"] == "True")
+        .map(str::to_owned)
+}
+
+#[test]
+fn a_server_that_was_stopped_for_longer_than_the_grace_loses_no_node_and_ends_no_pod() {
+    let platform = Platform::server(&["--node-grace", GRACE_SECONDS]);
+    let _agent = platform.agent("n1", None, &[]);
+    platform.await_nodes(1);
+    platform.apply(&pod("steady", "sleep 600").to_string());
+    eventually("the pod runs", SOON, || {
+        (phase(&platform, "steady") == "Running").then_some(())
+    });
+    let running = || platform.get("pod", "steady")["status"]["containerStatuses"][0].clone();
+    let (before, since) = (running(), ready_since(&platform, "n1"));
+    assert!(since.is_some(), "the node is ready");
+
+    let signal = |name: &str| {
+        run(Command::new("kill").args([name, &platform.pid().to_string()])).ok();
+    };
+    signal("-STOP");
+    std::thread::sleep(PAUSE);
+    signal("-CONT");
+    // After two more reports of this node, every node has been judged.
+    let renewed = || {
+        let lease = ["-n", "kube-node-lease", "get", "lease", "n1", "-o"];
+        let path = ["jsonpath={.spec.renewTime}"];
+        platform.kubectl(&[&lease[..], &path[..]].concat()).ok()
+    };
+    let mut last = renewed();
+    for _ in 0..2 {
+        last = eventually("the node is heard of", SOON, || {
+            Some(renewed()).filter(|now| *now != last)
+        });
+    }
+    assert!(
+        platform.logged().contains("did not run for a while"),
+        "the server noticed"
+    );
+    assert_eq!(ready_since(&platform, "n1"), since);
+    assert_eq!(running(), before, "the container runs on");
+    let metadata = platform.get("pod", "steady")["metadata"].clone();
+    assert!(metadata["deletionTimestamp"].is_null(), "{metadata}");
+}
+
+/// The files that the server may open; its limits follow from it (`ListenerLimits::of`): half of three quarters of these are
+/// the connections from one address of this machine.
+const OPEN_FILES: usize = 256;
+const PER_LOOPBACK: usize = OPEN_FILES / 4 * 3 / 2;
+
+/// The number of connections that the server has not closed.
+async fn still_open(connections: &mut [TlsStream<tokio::net::TcpStream>]) -> usize {
+    let looks = connections.iter_mut().map(|stream| {
+        // The server sends nothing on them: a connection that does not end within this time is open.
+        tokio::time::timeout(Duration::from_millis(200), stream.read_u8())
+    });
+    let looks = futures::future::join_all(looks).await;
+    looks.iter().filter(|look| look.is_err()).count()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn silent_handshakes_end_and_idle_connections_make_room_for_others() {
+    let files = format!("--nofile={OPEN_FILES}:{OPEN_FILES}");
+    let ground = Ground::of(Platform::server_by(&["prlimit", &files], &[])).await;
+    let mut silent = TcpStream::connect(&ground.platform.listen).expect("it listens");
+    silent.set_read_timeout(Some(SOON)).expect("a bound");
+    // The first byte of a handshake, and no more.
+    silent.write_all(&[0x16]).expect("it reads");
+    let read = silent.read(&mut [0; 1]);
+    let ended = match &read {
+        Ok(bytes) => *bytes == 0,
+        Err(error) => error.kind() == std::io::ErrorKind::ConnectionReset,
+    };
+    assert!(ended, "{read:?}");
+
+    let mut idle = Vec::new();
+    for _ in 0..PER_LOOPBACK + 50 {
+        idle.push(ground.admin.open().await);
+    }
+    ground.healthy().await;
+    let begin = Instant::now();
+    while still_open(&mut idle).await > PER_LOOPBACK {
+        assert!(begin.elapsed() < SOON, "the oldest connections stay open");
+    }
+    ground.healthy().await;
+}
+
+#[test]
+fn a_node_that_may_not_mount_says_so_and_no_pod_is_charged_for_it() {
+    e2e::require_root();
+    let platform = Platform::server(&[]);
+    let without = ["setpriv", "--bounding-set=-sys_admin"];
+    let without = without.map(str::to_owned).to_vec();
+    let unfit = platform.agent_by("unfit", without, &[], &[]);
+    platform.await_nodes(1);
+    let fit = |node: &str| {
+        let labels = platform.get("node", node)["metadata"]["labels"].clone();
+        labels["muster.io/runtime.process"].clone()
+    };
+    assert_eq!(fit("unfit"), Value::from("false"));
+    assert!(
+        unfit.logged().contains("starts no pods"),
+        "the agent says why"
+    );
+    platform.apply(&pod("waits", "sleep 600").to_string());
+    eventually("the scheduler says why it waits", SOON, || {
+        let pod = platform.get("pod", "waits");
+        let mut conditions = pod["status"]["conditions"].as_array()?.iter();
+        let placed = conditions.find(|condition| condition["type"] == "PodScheduled")?;
+        (placed["status"] == "False").then_some(())
+    });
+    assert_eq!(phase(&platform, "waits"), "Pending");
+    let _fit = platform.agent("fit", None, &[]);
+    platform.await_nodes(2);
+    assert_eq!(fit("fit"), Value::from("true"));
+    eventually("it runs where it can", SOON, || {
+        (phase(&platform, "waits") == "Running").then_some(())
+    });
+    let pod = platform.get("pod", "waits");
+    assert_eq!(pod["spec"]["nodeName"], "fit");
+    assert_eq!(pod["status"]["containerStatuses"][0]["restartCount"], 0);
+}

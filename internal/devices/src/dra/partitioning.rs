@@ -1,0 +1,333 @@
+//! Partitions GPUs for claims and removes the slices, through the same cutter thread as the MIG
+//! manager. Owns the order: reads the GPU's present layout first, leaves the parts of other holders
+//! alone, and waits until the inventory shows the new slice.
+
+use std::time::Duration;
+
+use hardware::InventorySources;
+use hardware::mig_partitioner::{Card, ChangeEffect, CutterError, MigPartitioner};
+use hardware::partition::place::{self, InstancePosition, PlaceError};
+use hardware::partition::{PartitionStep, WantedLayout};
+use resources::devices::GpuDevice;
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use super::partitions::{CardError, GpuLayouts, strangers, waits};
+use super::prepared::CreatedPartition;
+use crate::hand::{AskError, Executor};
+use crate::inventory::NodeHardware;
+
+/// How long the inventory may take to show a new slice: several looks, and less than the kubelet
+/// waits for an answer (45 seconds).
+const SHOWN_WITHIN: Duration = Duration::from_secs(15);
+
+/// How long the driver may take to report the layout of GPUs, before it counts as unknown.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(20);
+
+/// The advice for a claim whose GPU can't be partitioned now.
+const AGAIN: &str = "the kubelet tries again; delete the pod to have it placed anew";
+
+/// Why a GPU was not partitioned for a claim, or a slice not removed. The pod's events show it.
+#[derive(Debug, thiserror::Error)]
+pub enum CutError {
+    /// The GPU's layout can't be read.
+    #[error(transparent)]
+    Unread(CutterError),
+    /// The cutter's thread failed.
+    #[error("the thread that cuts GPUs failed; start the agent anew")]
+    Thread,
+    /// The inventory does not show the new layout yet.
+    #[error("{gpu} is {what} now, and the driver doesn't show it as such yet; {again}", again = AGAIN)]
+    NotShown {
+        /// The GPU.
+        gpu: String,
+        /// What it is now.
+        what: String,
+    },
+    /// Processes use a GPU whose mode is to change.
+    #[error(
+        "MIG mode of GPU {index} can't be changed while processes use it ({processes}); end these: {again}",
+        again = AGAIN
+    )]
+    InUse {
+        /// The GPU's index.
+        index: u32,
+        /// The processes' ids.
+        processes: String,
+    },
+    /// The driver refused a step.
+    #[error("GPU {index} can't be cut so: {error}; {again}", again = AGAIN)]
+    Refused {
+        /// The GPU's index.
+        index: u32,
+        /// The driver's error.
+        error: CutterError,
+    },
+    /// The GPU's mode changes only with a reset.
+    #[error("{0}")]
+    AwaitsReset(String),
+    /// The GPU has slices that were not created for claims.
+    #[error(
+        "somebody else has cut GPU {index}, which is left as it is ({now}); delete the pod so that it is \
+         placed anew"
+    )]
+    Strangers {
+        /// The GPU's index.
+        index: u32,
+        /// Its layout.
+        now: String,
+    },
+    /// The slice has no room at its place.
+    #[error("GPU {index}: {error}; {again}", again = AGAIN)]
+    NoRoom {
+        /// The GPU's index.
+        index: u32,
+        /// The reason.
+        error: PlaceError,
+    },
+    /// The driver shows no slice after it created one.
+    #[error(
+        "GPU {index}: its driver made {profile} at memory slice {start} and shows no slice there; {again}",
+        again = AGAIN
+    )]
+    NoSlice {
+        /// The GPU's index.
+        index: u32,
+        /// The slice's profile.
+        profile: String,
+        /// Its place.
+        start: u32,
+    },
+    /// A GPU that is needed as a whole has slices.
+    #[error("GPU {index} is cut ({now}), and a whole when its slices are gone; {again}", again = AGAIN)]
+    InParts {
+        /// The GPU's index.
+        index: u32,
+        /// Its layout.
+        now: String,
+    },
+    /// The driver did not remove a slice.
+    #[error(
+        "{profile} at memory slice {start} of GPU {index} can't be removed: {error}; whoever uses it must \
+         end: the kubelet tries again"
+    )]
+    NotRemoved {
+        /// The slice's profile.
+        profile: String,
+        /// Its place.
+        start: u32,
+        /// The GPU's index.
+        index: u32,
+        /// The driver's error.
+        error: Box<CutterError>,
+    },
+}
+
+impl From<AskError<CutError>> for CutError {
+    fn from(error: AskError<CutError>) -> CutError {
+        match error {
+            AskError::Refused(error) => error,
+            AskError::Thread => CutError::Thread,
+        }
+    }
+}
+
+/// Partitions GPUs for claims.
+pub struct Knife {
+    hand: Executor,
+    machine: watch::Receiver<NodeHardware>,
+}
+
+impl Knife {
+    /// Opens no driver yet.
+    pub fn new(source: &InventorySources, machine: watch::Receiver<NodeHardware>) -> Knife {
+        Knife {
+            hand: Executor::new(source),
+            machine,
+        }
+    }
+
+    /// The layout of these GPUs, by UUID.
+    pub async fn cards(&self, gpus: Vec<String>) -> GpuLayouts {
+        let asked = gpus.clone();
+        let look = move |cutter: &mut MigPartitioner| {
+            let one = |gpu: String| {
+                let card = cutter.inspect(&gpu);
+                (
+                    gpu,
+                    card.map_err(|error| CardError::Unread(error.to_string())),
+                )
+            };
+            Ok::<GpuLayouts, CutterError>(asked.into_iter().map(one).collect())
+        };
+        let error = match timeout(ANSWERS_WITHIN, self.hand.ask(look)).await {
+            Ok(Ok(cards)) => return cards,
+            Ok(Err(error)) => CardError::Unread(error.to_string()),
+            Err(_) => CardError::Silent,
+        };
+        let gpus = gpus.into_iter();
+        gpus.map(|gpu| (gpu, Err(error.clone()))).collect()
+    }
+
+    /// Creates a slice at a place, if it doesn't exist, and returns its UUID once the inventory
+    /// shows it. `own`: all slices created for claims so far, including this one.
+    ///
+    /// # Errors
+    ///
+    /// Why not. Then no slice was created, or it exists and is not shown yet.
+    pub async fn make(
+        &self,
+        gpu: &str,
+        place: &InstancePosition,
+        own: Vec<CreatedPartition>,
+    ) -> Result<String, CutError> {
+        let (of, at) = (gpu.to_owned(), place.clone());
+        let make = move |cutter: &mut MigPartitioner| make(cutter, &of, &at, &own);
+        let slice = self.hand.ask(make).await?;
+        let has = |one: &GpuDevice| {
+            let mut slices = one.slices.iter().flatten();
+            slices.any(|known| known.id == slice)
+        };
+        self.shown(gpu, &format!("slice {slice}"), has).await?;
+        Ok(slice)
+    }
+
+    /// Ensures that a GPU is not partitioned.
+    ///
+    /// # Errors
+    ///
+    /// Why not.
+    pub async fn unite(&self, gpu: &str) -> Result<(), CutError> {
+        let of = gpu.to_owned();
+        self.hand.ask(move |cutter| unite(cutter, &of)).await?;
+        let whole = |one: &GpuDevice| one.slices.is_none();
+        self.shown(gpu, "a whole GPU", whole).await
+    }
+
+    /// Removes a slice that was created for a claim, if it exists.
+    ///
+    /// # Errors
+    ///
+    /// Why not: the slice still exists.
+    pub async fn end(&self, cut: &CreatedPartition) -> Result<(), CutError> {
+        let cut = cut.clone();
+        Ok(self.hand.ask(move |cutter| end(cutter, &cut)).await?)
+    }
+
+    /// Waits until the inventory shows a GPU in this state.
+    async fn shown(
+        &self,
+        gpu: &str,
+        what: &str,
+        is: impl Fn(&GpuDevice) -> bool,
+    ) -> Result<(), CutError> {
+        let mut machine = self.machine.clone();
+        let shows = |machine: &NodeHardware| {
+            let mut gpus = machine.inventory.gpus.iter();
+            gpus.any(|one| one.id == gpu && is(one))
+        };
+        match timeout(SHOWN_WITHIN, machine.wait_for(shows)).await {
+            Ok(Ok(_)) => Ok(()),
+            _ => Err(CutError::NotShown {
+                gpu: gpu.to_owned(),
+                what: what.to_owned(),
+            }),
+        }
+    }
+}
+
+/// Checks that no process uses a GPU whose mode is to change.
+fn idle(card: &Card) -> Result<(), CutError> {
+    if card.processes.is_empty() {
+        return Ok(());
+    }
+    let all: Vec<String> = (card.processes.iter())
+        .map(|(pid, _)| pid.to_string())
+        .collect();
+    Err(CutError::InUse {
+        index: card.index,
+        processes: all.join(", "),
+    })
+}
+
+fn look_at(cutter: &mut MigPartitioner, gpu: &str) -> Result<Card, CutError> {
+    cutter.inspect(gpu).map_err(CutError::Unread)
+}
+
+fn take(cutter: &mut MigPartitioner, card: &Card, steps: &[PartitionStep]) -> Result<(), CutError> {
+    let index = card.index;
+    let taken = cutter.take(&card.id, steps);
+    match taken.map_err(|error| CutError::Refused { index, error })? {
+        ChangeEffect::Now => Ok(()),
+        ChangeEffect::AfterReset => Err(CutError::AwaitsReset(waits(card))),
+    }
+}
+
+fn make(
+    cutter: &mut MigPartitioner,
+    gpu: &str,
+    place: &InstancePosition,
+    own: &[CreatedPartition],
+) -> Result<String, CutError> {
+    let card = look_at(cutter, gpu)?;
+    let index = card.index;
+    let here = place::instance(&card.profiles, &card.layout, place);
+    let strange = strangers(&card, own.iter());
+    let has = here.is_some_and(|here| strange.iter().all(|other| other.id != here.id));
+    if !has && !strange.is_empty() {
+        let now = WantedLayout::of(&card.profiles, &card.layout).message();
+        return Err(CutError::Strangers { index, now });
+    }
+    if !has && card.waits {
+        return Err(CutError::AwaitsReset(waits(&card)));
+    }
+    if !card.layout.enabled {
+        idle(&card)?;
+    }
+    let steps = place::made(&card.profiles, &card.layout, place);
+    let steps = steps.map_err(|error| CutError::NoRoom { index, error })?;
+    if !steps.is_empty() {
+        take(cutter, &card, &steps)?;
+    }
+    let card = look_at(cutter, gpu)?;
+    let made = place::instance(&card.profiles, &card.layout, place);
+    let slice = made.and_then(|made| card.slices.iter().find(|(_, of)| **of == made.id));
+    let slice = slice.map(|(id, _)| id.clone());
+    slice.ok_or_else(|| CutError::NoSlice {
+        index,
+        profile: place.profile.clone(),
+        start: place.start,
+    })
+}
+
+fn unite(cutter: &mut MigPartitioner, gpu: &str) -> Result<(), CutError> {
+    let card = look_at(cutter, gpu)?;
+    if !card.layout.enabled {
+        return Ok(());
+    }
+    if !card.layout.instances.is_empty() {
+        let now = WantedLayout::of(&card.profiles, &card.layout).message();
+        let index = card.index;
+        return Err(CutError::InParts { index, now });
+    }
+    idle(&card)?;
+    take(cutter, &card, &[PartitionStep::Switch { on: false }])
+}
+
+fn end(cutter: &mut MigPartitioner, cut: &CreatedPartition) -> Result<(), CutError> {
+    let card = look_at(cutter, &cut.gpu)?;
+    let there = place::instance(&card.profiles, &card.layout, &cut.place);
+    let strange = strangers(&card, std::iter::once(cut));
+    // Another owner's slice at the same place, for instance after a reset.
+    if there.is_none_or(|there| strange.iter().any(|other| other.id == there.id)) {
+        return Ok(());
+    }
+    let steps = place::ended(&card.profiles, &card.layout, &cut.place);
+    let taken = cutter.take(&card.id, &steps).map(drop);
+    taken.map_err(|error| CutError::NotRemoved {
+        profile: cut.place.profile.clone(),
+        start: cut.place.start,
+        index: card.index,
+        error: Box::new(error),
+    })
+}

@@ -1,0 +1,172 @@
+//! Sign-in and sign-out.
+
+use std::net::{IpAddr, SocketAddr};
+
+use askama::Template;
+use axum::Form;
+use axum::extract::{ConnectInfo, Query, State};
+use axum::http::{HeaderMap, Uri, header};
+use axum::response::{IntoResponse, Redirect, Response};
+use identity::audit::SignInName;
+use identity::{SESSION_COOKIE, SESSION_TTL, TokenInfo};
+use serde::Deserialize;
+
+use super::{page, page_with};
+use crate::Problem;
+use crate::state::Portal;
+
+#[derive(Template)]
+#[template(path = "sign_in.html")]
+struct SignIn {
+    problem: String,
+    user: String,
+    next: String,
+}
+
+/// The page after signing in.
+#[derive(Deserialize)]
+pub struct NextPage {
+    #[serde(default)]
+    next: String,
+}
+
+/// The form's fields.
+#[derive(Deserialize)]
+pub struct Credentials {
+    user: String,
+    password: String,
+    #[serde(default)]
+    next: String,
+}
+
+/// Accepts only the server's own pages, so that a link cannot redirect to another site.
+fn own_page(next: &str) -> &str {
+    let own = next.starts_with("/ui/") && !next.contains("//") && !next.contains('\\');
+    if own { next } else { "/ui/" }
+}
+
+/// The sign-in form.
+pub async fn form(Query(next): Query<NextPage>) -> Response {
+    page(&SignIn {
+        problem: String::new(),
+        user: String::new(),
+        next: own_page(&next.next).to_string(),
+    })
+}
+
+/// Checks the password and sets the session's cookie.
+pub async fn sign_in(
+    State(portal): State<Portal>,
+    peer: Option<axum::Extension<ConnectInfo<SocketAddr>>>,
+    uri: Uri,
+    headers: HeaderMap,
+    Form(form): Form<Credentials>,
+) -> Response {
+    if identity::is_cross_site(&headers, &uri) {
+        let detail = "the sign-in form must be sent from Muster's own page; open it and try again";
+        return Problem::forbidden(detail).into_response();
+    }
+    let name = SignInName(form.user.trim().to_owned());
+    let from = peer.map(|axum::Extension(ConnectInfo(address))| address.ip());
+    let mut answer = signed_in(&portal, &headers, from, form).await;
+    answer.extensions_mut().insert(name);
+    answer
+}
+
+async fn signed_in(
+    portal: &Portal,
+    headers: &HeaderMap,
+    from: Option<IpAddr>,
+    form: Credentials,
+) -> Response {
+    let next = own_page(&form.next).to_string();
+    match portal
+        .identity
+        .sign_in(form.user.trim(), &form.password, from)
+        .await
+    {
+        Ok(session) => {
+            let cookie = cookie(&session.secret, SESSION_TTL.as_secs(), is_https(headers));
+            ([(header::SET_COOKIE, cookie)], Redirect::to(&next)).into_response()
+        }
+        Err(error) => {
+            let problem = Problem::from(error);
+            let template = SignIn {
+                problem: problem.detail().to_string(),
+                user: form.user,
+                next,
+            };
+            let page = page_with(problem.status(), &template);
+            match problem.retry_after() {
+                Some(seconds) => {
+                    ([(header::RETRY_AFTER, seconds.to_string())], page).into_response()
+                }
+                None => page,
+            }
+        }
+    }
+}
+
+/// Ends the session.
+pub async fn sign_out(
+    State(portal): State<Portal>,
+    session: Option<axum::Extension<TokenInfo>>,
+    headers: HeaderMap,
+) -> Response {
+    if let Some(axum::Extension(session)) = session
+        && let Err(error) = portal.identity.revoke(&session.id).await
+    {
+        tracing::warn!(%error, "the server could not end a session");
+    }
+    let cookie = cookie("", 0, is_https(&headers));
+    ([(header::SET_COOKIE, cookie)], Redirect::to("/ui/sign-in")).into_response()
+}
+
+/// Browsers report the scheme of the page that a form was sent from.
+fn is_https(headers: &HeaderMap) -> bool {
+    let origin = headers
+        .get(header::ORIGIN)
+        .and_then(|origin| origin.to_str().ok());
+    origin.is_some_and(|origin| origin.starts_with("https://"))
+}
+
+fn cookie(secret: &str, seconds: u64, https: bool) -> String {
+    let secure = if https { "; Secure" } else { "" };
+    format!(
+        "{SESSION_COOKIE}={secret}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Strict{secure}"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signing_in_leads_to_our_own_pages_only() {
+        assert_eq!(own_page("/ui/jobs?q=x"), "/ui/jobs?q=x");
+        for other in [
+            "",
+            "https://evil.example",
+            "//evil.example",
+            "/ui//evil",
+            "/ui/\\evil",
+            "/api",
+        ] {
+            assert_eq!(own_page(other), "/ui/", "{other}");
+        }
+    }
+
+    #[test]
+    fn the_cookie_is_out_of_reach_for_scripts_and_other_sites() {
+        let cookie = cookie("s", 60, true);
+        for part in [
+            "HttpOnly",
+            "SameSite=Strict",
+            "Secure",
+            "Max-Age=60",
+            "Path=/",
+        ] {
+            assert!(cookie.contains(part), "{part}");
+        }
+    }
+}

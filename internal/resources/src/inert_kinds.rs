@@ -1,0 +1,212 @@
+//! The kinds that Muster stores but does not run yet, and the status that their objects get, in each kind's own terms.
+//! Owns the texts; a controller writes them.
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use crate::json;
+use crate::registry::{self, Kind};
+use crate::times::seconds;
+
+/// The label of the CustomResourceDefinitions that Muster installed for these kinds. A definition with another value or
+/// without the label belongs to another operator and is left alone.
+pub const LABEL: (&str, &str) = ("app.kubernetes.io/managed-by", "muster");
+/// The reason in conditions and events.
+pub const REASON: &str = "NotRunByMuster";
+
+/// A kind that Muster does not run.
+#[derive(Clone, Copy, Debug)]
+pub struct InertKind {
+    /// The group, the version that objects are stored under, and the plural.
+    pub resource: (&'static str, &'static str, &'static str),
+    /// What Muster does not do for the kind, and the alternative.
+    pub message: &'static str,
+    form: StatusForm,
+}
+
+/// How the status of a kind reports an object's state.
+#[derive(Clone, Copy, Debug)]
+enum StatusForm {
+    /// Volcano's `status.state`.
+    State,
+    /// A condition of this type with status `False`.
+    Condition(&'static str),
+    /// A HorizontalPodAutoscaler's condition; the status counts replicas as well.
+    Scaling(&'static str),
+    /// The status has no place for it: there are only events.
+    Silent,
+}
+
+/// All these kinds.
+pub const ALL: [InertKind; 6] = [
+    InertKind {
+        resource: ("ray.io", "v1", "rayclusters"),
+        message: "Muster keeps RayClusters and does not run them yet: no head and no worker is made",
+        form: StatusForm::Condition("RayClusterProvisioned"),
+    },
+    InertKind {
+        resource: ("batch.volcano.sh", "v1alpha1", "jobs"),
+        message: "Muster keeps Volcano Jobs and does not run them yet: no pod is made. PyTorchJobs, and pods of a PodGroup, start as gangs now",
+        form: StatusForm::State,
+    },
+    InertKind {
+        resource: ("keda.sh", "v1alpha1", "scaledobjects"),
+        message: "Muster keeps ScaledObjects and does not scale by them yet: the target keeps the replicas that it has",
+        form: StatusForm::Condition("Ready"),
+    },
+    InertKind {
+        resource: ("serving.knative.dev", "v1", "services"),
+        message: "Muster keeps Knative Services and does not serve them yet: no revision, no route and no pod is made",
+        form: StatusForm::Condition("Ready"),
+    },
+    InertKind {
+        resource: ("batch", "v1", "cronjobs"),
+        message: "Muster keeps CronJobs and does not run them yet: no Job is made when one is due. `kubectl create job NAME --from=cronjob/NAME` makes one now",
+        form: StatusForm::Silent,
+    },
+    InertKind {
+        resource: ("autoscaling", "v2", "horizontalpodautoscalers"),
+        message: "Muster keeps HorizontalPodAutoscalers and does not scale by them yet: the target keeps the replicas that it has",
+        form: StatusForm::Scaling("AbleToScale"),
+    },
+];
+
+impl InertKind {
+    /// The kind's registration.
+    pub fn kind(&self) -> Option<&'static Kind> {
+        let (group, version, plural) = self.resource;
+        registry::find(group, version, plural)
+    }
+
+    /// The name of its CustomResourceDefinition: `rayclusters.ray.io`.
+    pub fn definition(&self) -> String {
+        let (group, _, plural) = self.resource;
+        format!("{plural}.{group}")
+    }
+
+    /// True if the kind's status has a place for the report.
+    pub fn has_status(&self) -> bool {
+        !matches!(self.form, StatusForm::Silent)
+    }
+
+    /// The status that an object should get; `None` if it has that status, if another writer has set a status, and if
+    /// the kind's status has no place for it.
+    pub fn status(&self, object: &Value, now: Timestamp) -> Option<Value> {
+        let standing = |type_: &str| {
+            json!([{
+                "type": type_, "status": "False", "reason": REASON, "message": self.message,
+                "lastTransitionTime": seconds(now),
+            }])
+        };
+        match self.form {
+            StatusForm::Silent => None,
+            StatusForm::State => {
+                let state = json::at(object, &["status", "state"]);
+                let phase = json::text(state, &["phase"]);
+                (phase.is_empty() || self.is_stale(state)).then(|| {
+                    json!({"state": {
+                        "phase": "Pending", "reason": REASON, "message": self.message,
+                        "lastTransitionTime": seconds(now),
+                    }})
+                })
+            }
+            StatusForm::Condition(type_) => self
+                .may_set_status(object)
+                .then(|| json!({"conditions": standing(type_)})),
+            StatusForm::Scaling(type_) => self.may_set_status(object).then(|| {
+                json!({
+                    "currentReplicas": 0, "desiredReplicas": 0, "conditions": standing(type_),
+                })
+            }),
+        }
+    }
+
+    fn may_set_status(&self, object: &Value) -> bool {
+        match json::items(object, &["status", "conditions"]) {
+            [] => true,
+            [only] => self.is_stale(only),
+            _ => false,
+        }
+    }
+
+    /// True if another version of Muster wrote this status.
+    fn is_stale(&self, said: &Value) -> bool {
+        json::text(said, &["reason"]) == REASON && json::text(said, &["message"]) != self.message
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(plural: &str) -> &'static InertKind {
+        ALL.iter().find(|kept| kept.resource.2 == plural).unwrap()
+    }
+
+    fn said(kept: &InertKind, object: &Value) -> Option<Value> {
+        kept.status(object, Timestamp::UNIX_EPOCH)
+    }
+
+    #[test]
+    fn every_kind_is_registered_and_the_custom_ones_have_a_definition_with_the_label() {
+        for kept in &ALL {
+            assert!(kept.kind().is_some(), "{kept:?}");
+            let crds = crate::crds::all();
+            let mut named = crds
+                .iter()
+                .filter(|crd| crd.metadata.name.as_deref() == Some(&kept.definition()));
+            let crd = named.next();
+            let custom = kept.kind().is_some_and(Kind::is_custom);
+            assert_eq!(crd.is_some(), custom, "{kept:?}");
+            if let Some(crd) = crd {
+                let labels = crd.metadata.labels.as_ref().unwrap();
+                assert_eq!(labels.get(LABEL.0).map(String::as_str), Some(LABEL.1));
+            }
+        }
+    }
+
+    #[test]
+    fn a_status_is_written_once_and_never_over_another_writers() {
+        let clusters = of("rayclusters");
+        let status = said(clusters, &json!({})).unwrap();
+        let condition = &status["conditions"][0];
+        assert_eq!(
+            (
+                &condition["type"],
+                &condition["status"],
+                &condition["reason"]
+            ),
+            (
+                &json!("RayClusterProvisioned"),
+                &json!("False"),
+                &json!(REASON)
+            )
+        );
+        assert_eq!(said(clusters, &json!({"status": status})), None);
+        let other = json!({"status": {"conditions": [
+            {"type": "HeadPodReady", "status": "True", "reason": "HeadPodRunningAndReady"}]}});
+        assert_eq!(said(clusters, &other), None);
+        let older =
+            json!({"status": {"conditions": [{"reason": REASON, "message": "older words"}]}});
+        assert!(said(clusters, &older).is_some());
+    }
+
+    #[test]
+    fn a_volcano_job_stays_pending_and_says_why() {
+        let jobs = of("jobs");
+        let status = said(jobs, &json!({})).unwrap();
+        assert_eq!(status["state"]["phase"], "Pending");
+        assert_eq!(
+            status["state"]["lastTransitionTime"],
+            "1970-01-01T00:00:00Z"
+        );
+        assert_eq!(said(jobs, &json!({"status": status})), None);
+        let run = json!({"status": {"state": {"phase": "Running"}}});
+        assert_eq!(said(jobs, &run), None, "Volcano's own controller runs it");
+        assert_eq!(
+            said(of("cronjobs"), &json!({})),
+            None,
+            "it has no place for it"
+        );
+    }
+}
