@@ -339,7 +339,7 @@ fn a_described_vendors_devices_are_given_to_pods_while_they_are_well() {
     };
     let message = says("True");
     for word in [
-        "accel1 (habana.ai/gaudi) is given to nobody",
+        "accel1 (habana.ai/gaudi) is not allocatable",
         "exit status: 1",
     ] {
         assert!(message.contains(word), "{message}");

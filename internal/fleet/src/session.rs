@@ -262,14 +262,14 @@ async fn begin(
     if !fleet.counts(&session.peer) {
         session.end();
     }
-    tracing::info!(
-        node,
-        epoch,
-        held = hello.pods.len(),
-        fenced = stops.len(),
-        "a session begins"
-    );
     let span = tracing::info_span!("session", node = session.node, epoch);
+    span.in_scope(|| {
+        tracing::info!(
+            held = hello.pods.len(),
+            fenced = stops.len(),
+            "a session begins"
+        );
+    });
     let fleet = fleet.clone();
     let driven = async move {
         let welcome = Welcome {
@@ -306,7 +306,7 @@ async fn begin(
         {
             sessions.remove(&session.node);
         }
-        tracing::info!(node = session.node, epoch, why, "a session ends");
+        tracing::info!(why, "a session ends");
     };
     tokio::spawn(driven.instrument(span));
     Ok(ReceiverStream::new(stream))

@@ -118,7 +118,7 @@ fn each_claim_that_keeps_a_pod_waiting_is_named_with_what_to_do() {
             "lost",
             vec![claim_with("data", "local", "1Gi", lost)],
             "is bound to PersistentVolume pv, which does not exist",
-            "PersistentVolume pv made again",
+            "PersistentVolume pv created again",
         ),
         (
             "its volume is not there",
@@ -126,7 +126,7 @@ fn each_claim_that_keeps_a_pod_waiting_is_named_with_what_to_do() {
                 bind_to(claim, "pv")
             })],
             "is bound to PersistentVolume pv, which does not exist",
-            "PersistentVolume pv made again",
+            "PersistentVolume pv created again",
         ),
         (
             "no class",
@@ -155,7 +155,7 @@ fn each_claim_that_keeps_a_pod_waiting_is_named_with_what_to_do() {
                 claim["spec"]["volumeName"] = json!("pv");
             })],
             "is not bound yet to PersistentVolume pv",
-            "PersistentVolume pv there, free",
+            "PersistentVolume pv, present, free",
         ),
     ];
     for (what, events, binding, remedy) in table {

@@ -328,7 +328,7 @@ mod tests {
     fn text_that_is_no_cluster_is_refused_with_the_accepted_form() {
         for (text, word) in [
             ("hgx-h100", "a number"),
-            ("0xhgx-h100", "between 1"),
+            ("0xhgx-h100", "from 1 to"),
             ("2xabacus", "hgx-h200"),
         ] {
             let said = cluster("--cluster", text).unwrap_err().to_string();

@@ -112,11 +112,11 @@ fn a_fault_in_the_benchmarks_files_is_reported_with_its_line_and_column() {
     for (lines, expected) in [
         (
             "n1,64000,1,2\n",
-            "n.csv, line 2: the line has 4 values and the header 5",
+            "n.csv, line 2: the line has 4 values, and the header has 5",
         ),
         (
             "n1,64000,1,2,T4\n\nn2,many,1,2,T4\n",
-            "n.csv, line 4: cpu_milli: \"many\" is not right: write a number",
+            "n.csv, line 4: cpu_milli: \"many\" is not usable; write a number",
         ),
     ] {
         let error = OpenbCluster::read("n.csv", &format!("{head}{lines}")).expect_err(lines);

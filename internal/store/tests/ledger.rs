@@ -114,7 +114,7 @@ fn a_directory_that_cannot_be_used_is_named() {
     assert!(
         refused
             .to_string()
-            .contains("a-file/decisions can't be used"),
+            .contains("a-file/decisions cannot be used"),
         "{refused}"
     );
 }

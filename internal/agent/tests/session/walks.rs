@@ -60,7 +60,7 @@ async fn a_wrong_token_or_another_server_prevents_a_join() {
     let wrong = format!("{id}.{}", "a".repeat(32));
     let refused = server.agent_with(server.config("n1", Some(wrong)), &engine);
     let error = refused.ended().await.unwrap_err().to_string();
-    assert!(error.contains("not known"), "{error}");
+    assert!(error.contains("does not know the join token"), "{error}");
 
     assert!(server.fleet.revoke_join_token(id).await.unwrap());
     let refused = server.agent_with(server.config("n1", Some(token)), &engine);

@@ -397,11 +397,11 @@ mod tests {
             (Event::NodeChanged(shut), "cordoned"),
             (Event::NodeChanged(node("1")), "nvidia.com/gpu"),
             (Event::PodChanged(Box::new(others)), "nvidia.com/gpu"),
-            (Event::PodGone("ns".to_owned(), "g-0".to_owned()), "gone"),
+            (Event::PodGone("ns".to_owned(), "g-0".to_owned()), "deleted"),
         ] {
             let (mut brain, bind) = planned();
             assert!(
-                brain.news_of(&event).is_some() || why == "gone",
+                brain.news_of(&event).is_some() || why == "deleted",
                 "{event:?}"
             );
             brain.apply(event);

@@ -364,7 +364,7 @@ mod tests {
         let settled = claims.settle(&waiting(), now);
         assert_eq!(
             settled[0].refused.as_deref(),
-            Some("its member g-1 is gone")
+            Some("its member g-1 no longer exists")
         );
         let (mut claims, _) = gang(now);
         claims.written(VolumeWriteOutcome {

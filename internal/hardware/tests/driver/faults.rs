@@ -74,8 +74,8 @@ fn a_gpu_that_the_driver_wants_reset_is_unhealthy_until_it_is_and_the_others_are
         gpus[2].problem.clone()
     };
     assert!(problem(1).contains("--gpu-reset"));
-    assert!(problem(2).contains("restarted"));
-    assert!(problem(4).contains("ended"));
+    assert!(problem(2).contains("restart of the machine"));
+    assert!(problem(4).contains("has ended"));
     assert_eq!(problem(0), "");
 }
 

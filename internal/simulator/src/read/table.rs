@@ -214,7 +214,7 @@ impl<'a> TableRecord<'a> {
     /// A number of the caller's type.
     pub(crate) fn number<T: FromStr>(&self, column: FoundColumn) -> Result<T, SimulatorError> {
         let parsed = self.text(column).parse();
-        parsed.map_err(|_| self.wrong(column, "write a number"))
+        parsed.map_err(|_| self.wrong(column, "a number"))
     }
 
     pub(crate) fn span(&self, column: FoundColumn) -> Result<Seconds, SimulatorError> {
