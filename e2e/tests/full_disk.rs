@@ -87,7 +87,9 @@ impl Ground {
 
     fn has_logs_of(&self, pod: &str) -> bool {
         let prefix = format!("default_{pod}_");
-        let entries = std::fs::read_dir(self.data.join("logs")).unwrap().flatten();
+        let entries = std::fs::read_dir(self.data.join("agent/logs"))
+            .unwrap()
+            .flatten();
         let mut names = entries.filter_map(|entry| entry.file_name().into_string().ok());
         names.any(|name| name.starts_with(&prefix))
     }

@@ -50,7 +50,11 @@ fn what_the_platform_keeps_is_its_owners_alone_and_the_password_is_in_its_file_o
     std::fs::set_permissions(&open, std::fs::Permissions::from_mode(0o755)).expect("it is ours");
     platform.restart();
     assert_eq!(open_to_others(&platform), Vec::<PathBuf>::new());
-    assert!(platform.logged().contains("others could read it"));
+    assert!(
+        platform
+            .logged()
+            .contains("other users could read the file")
+    );
 }
 
 #[test]

@@ -3,8 +3,8 @@
 mod audit;
 mod device_plugin;
 mod engine_flag;
-mod invalid;
 mod machine;
+mod option_error;
 mod pod_security;
 mod serving;
 mod sharing;

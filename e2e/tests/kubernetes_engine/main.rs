@@ -215,7 +215,7 @@ fn a_kind_that_is_left_out_is_left_alone_and_pods_of_the_named_scheduler_are_pla
     assert!(
         server
             .logged()
-            .contains("PyTorchJobs are another operator's")
+            .contains("this server leaves PyTorchJobs to another operator")
     );
     ground.cluster.apply(&job("others", 1));
     let group = json!({

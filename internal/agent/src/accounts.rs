@@ -11,7 +11,7 @@ use std::io;
 use std::path::PathBuf;
 
 use nix::unistd::{User, getgrouplist};
-use resources::field_error::FieldError;
+use resources::invalid_value::InvalidValue;
 use resources::names::UNIX_ACCOUNT;
 use serde::Deserialize;
 use serde_json::Value;
@@ -44,7 +44,7 @@ pub enum AccountsError {
     Form(String),
     /// A rule names an account that can't run pods.
     #[error(transparent)]
-    Account(#[from] FieldError),
+    Account(#[from] InvalidValue),
 }
 
 /// Why a pod gets no account.
@@ -105,7 +105,7 @@ impl Accounts {
                 if account.is_empty() || account == "root" || account.contains('\0') {
                     let field = format!("{section}.{name}");
                     let valid = "a Unix account other than root";
-                    return Err(FieldError::new(field, account, valid).into());
+                    return Err(InvalidValue::new(field, account, valid).into());
                 }
             }
         }

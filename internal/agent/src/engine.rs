@@ -80,7 +80,7 @@ pub trait ContainerEngine: Send + Sync + 'static {
     fn layers(&self) -> BoxFuture<'_, Result<Vec<WritableLayer>, EngineError>> {
         Box::pin(std::future::ready(Ok(Vec::new())))
     }
-    /// Tells the engine that the pod has no containers any more.
+    /// Notifies the engine that the pod has no containers any more.
     fn release<'a>(&'a self, _pod_uid: &'a str) -> BoxFuture<'a, ()> {
         Box::pin(std::future::ready(()))
     }

@@ -9,7 +9,7 @@ use devices::processes::Containers;
 use futures::future::BoxFuture;
 
 use crate::node::AgentNode;
-use crate::pod_source::{PodSource, Shares};
+use crate::pod_source::{GpuShares, GpuSharesError, PodSource};
 use crate::pods::Pods;
 
 /// The pods that the agent runs.
@@ -43,7 +43,10 @@ impl PodSource for OwnPods {
         Box::pin(std::future::ready(self.running()))
     }
 
-    fn shares<'a>(&'a self, machine: &'a NodeHardware) -> BoxFuture<'a, Result<Shares, String>> {
+    fn shares<'a>(
+        &'a self,
+        machine: &'a NodeHardware,
+    ) -> BoxFuture<'a, Result<GpuShares, GpuSharesError>> {
         let held = share_holders::of_own(&self.pods.shares(), machine);
         Box::pin(std::future::ready(Ok((held, self.running()))))
     }

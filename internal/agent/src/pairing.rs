@@ -137,7 +137,7 @@ pub enum PairingError {
         /// Its last line.
         output: String,
     },
-    /// The cluster's API does not tell the node's address.
+    /// The cluster's API does not have the node's address.
     #[error("{node}'s address is on its Node, which its agent can't read: {source}")]
     Address {
         /// The node.

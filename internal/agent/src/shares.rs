@@ -10,11 +10,12 @@ use devices::inventory::NodeHardware;
 use devices::over_share::{
     LatestShares, OverShare, ShareExcess, ShareJudge, ShareObservation, Unknown,
 };
-use hardware::{GpuReading, InventorySources, Meter};
+use hardware::{GpuReading, HardwareError, InventorySources, Meter};
 use parking_lot::Mutex;
+use tokio::task::JoinError;
 use tokio::time::timeout;
 
-use crate::pod_source::PodSource;
+use crate::pod_source::{GpuSharesError, PodSource};
 
 /// Interval between two looks.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
@@ -25,6 +26,23 @@ const PATIENCE: Duration = Duration::from_secs(8);
 const MPS: &str = "nvidia-cuda-mps";
 /// The reason of the events.
 pub const OVER_SHARE: &str = "OverGpuShare";
+
+/// Why the use of shared GPUs cannot be read.
+#[derive(Debug, thiserror::Error)]
+enum ShareReadingError {
+    /// The shares that containers hold are unknown.
+    #[error(transparent)]
+    Shares(#[from] GpuSharesError),
+    /// The driver takes too long, now or since an earlier reading.
+    #[error("the GPU driver does not answer")]
+    Silent,
+    /// The GPUs cannot be read.
+    #[error(transparent)]
+    Hardware(#[from] HardwareError),
+    /// The reading panicked.
+    #[error(transparent)]
+    Panicked(#[from] JoinError),
+}
 
 /// Watches one node's shares.
 pub struct ShareWatch {
@@ -75,7 +93,8 @@ impl ShareWatch {
                         self.act(finding).await;
                     }
                 }
-                Err(why) => {
+                Err(error) => {
+                    let why = error.to_string();
                     // Without a reading there are no values.
                     *self.board.lock() = ShareObservation::default();
                     if self.blind.as_ref() != Some(&why) {
@@ -87,7 +106,7 @@ impl ShareWatch {
         }
     }
 
-    async fn observe_shares(&self) -> Result<ShareObservation, String> {
+    async fn observe_shares(&self) -> Result<ShareObservation, ShareReadingError> {
         let machine = (self.machine)();
         let (held, containers) = self.pods.shares(&machine).await?;
         if held.is_empty() {
@@ -102,16 +121,16 @@ impl ShareWatch {
         Ok(ShareObservation::of(held, &readings, whose))
     }
 
-    async fn read(&self) -> Result<Vec<GpuReading>, String> {
+    async fn read(&self) -> Result<Vec<GpuReading>, ShareReadingError> {
         let meter = self.meter.clone();
         let reading = tokio::task::spawn_blocking(move || {
-            let mut meter = meter.try_lock().ok_or("the GPU driver does not answer")?;
-            meter.read().map_err(|error| error.to_string())
+            let mut meter = meter.try_lock().ok_or(ShareReadingError::Silent)?;
+            Ok(meter.read()?)
         });
         match timeout(PATIENCE, reading).await {
             Ok(Ok(read)) => read,
-            Ok(Err(error)) => Err(error.to_string()),
-            Err(_) => Err("the GPU driver does not answer".to_owned()),
+            Ok(Err(error)) => Err(error.into()),
+            Err(_) => Err(ShareReadingError::Silent),
         }
     }
 

@@ -84,10 +84,10 @@ pub(crate) async fn open(config: &AgentConfig, engines: Engines) -> Result<Opene
     let topology = TopologyFile::new(layout.topology(), config.topology, expected, root);
     machine.topology = topology.renew(&found).await;
     fault.assess(&mut machine, begin);
-    let disk_bytes = durable::room(&layout.pods())
+    let disk_bytes = durable::disk_space(&layout.pods())
         .inspect_err(|error| tracing::warn!(%error, "the size of the node's disk is not known"))
         .ok()
-        .map(|room| eviction::allocatable(&room));
+        .map(|space| eviction::allocatable(&space));
     machine.inventory.disk_bytes = disk_bytes;
     let bounds = config.bounds(machine.inventory.memory_bytes);
     let (want, wanted_daemons) = watch::channel(mps::wanted(&machine.inventory, &config.sharing));

@@ -8,7 +8,7 @@ use std::os::unix::fs::{FileTypeExt, PermissionsExt, chown};
 use std::path::{Component, Path, PathBuf};
 
 use k8s_openapi::api::core::v1::{Pod, Volume};
-use resources::field_error::FieldError;
+use resources::invalid_value::InvalidValue;
 use resources::quantity::Quantity;
 use rpc::agent::v1::{VolumeData, VolumeFile};
 
@@ -80,7 +80,7 @@ pub enum VolumeProblem {
     Reference(#[from] ReferenceError),
     /// A name or path that can't be used.
     #[error(transparent)]
-    Field(#[from] FieldError),
+    Field(#[from] InvalidValue),
     /// The hostPath is of another type.
     #[error("hostPath type check failed: {} is not a {wanted}", path.display())]
     HostPathType {
@@ -281,7 +281,7 @@ fn write_files(
 fn host_path(path: &Path, kind: &str) -> Result<PathBuf, VolumeProblem> {
     if !path.is_absolute() || path.components().any(|c| c == Component::ParentDir) {
         let valid = "an absolute path without '..'";
-        return Err(FieldError::new("hostPath.path", path.to_string_lossy(), valid).into());
+        return Err(InvalidValue::new("hostPath.path", path.to_string_lossy(), valid).into());
     }
     let found = fs::metadata(path).ok();
     let wrong = |wanted: &'static str| VolumeProblem::HostPathType {
@@ -322,7 +322,7 @@ fn host_path(path: &Path, kind: &str) -> Result<PathBuf, VolumeProblem> {
             return Err(wrong("block device"));
         }
         "Directory" | "File" | "Socket" | "CharDevice" | "BlockDevice" => {}
-        other => return Err(FieldError::new("hostPath.type", other, HOST_PATH_TYPES).into()),
+        other => return Err(InvalidValue::new("hostPath.type", other, HOST_PATH_TYPES).into()),
     }
     Ok(path.to_owned())
 }
@@ -369,16 +369,16 @@ fn failed(path: &Path) -> impl FnOnce(io::Error) -> VolumeProblem {
 }
 
 /// Checks that a name is a single path component.
-fn plain(name: &str) -> Result<&str, FieldError> {
+fn plain(name: &str) -> Result<&str, InvalidValue> {
     let mut parts = Path::new(name).components();
     match (parts.next(), parts.next()) {
         (Some(Component::Normal(part)), None) if part == name => Ok(name),
-        _ => Err(FieldError::new("name", name, "the name of a directory")),
+        _ => Err(InvalidValue::new("name", name, "the name of a directory")),
     }
 }
 
 /// Checks that a path stays below its directory.
-fn relative(path: &str) -> Result<&Path, FieldError> {
+fn relative(path: &str) -> Result<&Path, InvalidValue> {
     let path = Path::new(path);
     let fine = path.components().next().is_some()
         && path
@@ -388,7 +388,7 @@ fn relative(path: &str) -> Result<&Path, FieldError> {
         Ok(path)
     } else {
         let valid = "a relative path without '..'";
-        Err(FieldError::new("path", path.to_string_lossy(), valid))
+        Err(InvalidValue::new("path", path.to_string_lossy(), valid))
     }
 }
 

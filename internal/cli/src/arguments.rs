@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand, ValueEnum};
 
 use crate::exit::{RUN_HELP, WAIT_HELP};
-use crate::invalid::InvalidValue;
+use crate::option_error::ClientOptionError;
 use crate::wait_events::{SUCCEEDED, WaitEvent, until};
 
 /// The most nodes that may join with one token; the server's limit is the same.
@@ -91,11 +91,11 @@ pub enum Command {
 ///
 /// # Errors
 /// The text has no `=`, or no name before it.
-pub fn name_and_value(text: &str) -> Result<(String, String), InvalidValue> {
+pub fn name_and_value(text: &str) -> Result<(String, String), ClientOptionError> {
     text.split_once('=')
         .filter(|(name, _)| !name.is_empty())
         .map(|(name, value)| (name.to_string(), value.to_string()))
-        .ok_or_else(|| InvalidValue::NameAndValue(text.to_owned()))
+        .ok_or_else(|| ClientOptionError::NameAndValue(text.to_owned()))
 }
 
 /// Output formats.

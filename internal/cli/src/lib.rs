@@ -13,7 +13,6 @@ mod explain;
 mod failure;
 mod follow;
 mod history;
-mod invalid;
 mod jobs;
 mod kinds;
 mod kubeconfig;
@@ -21,6 +20,7 @@ mod logs;
 mod manifests;
 mod node;
 mod nodes;
+mod option_error;
 mod output;
 mod pair;
 mod platform;
@@ -42,7 +42,7 @@ pub use backup::passphrase;
 pub use connection::{default_data_to_make, kubeconfig_text};
 pub use exit::{ExitCause, HELP};
 pub use failure::exit_of;
-pub use invalid::InvalidValue;
+pub use option_error::ClientOptionError;
 
 use connection::ServerConnection;
 

@@ -1,6 +1,6 @@
 //! The events that `muster wait` can wait for.
 
-use crate::invalid::InvalidValue;
+use crate::option_error::ClientOptionError;
 
 /// The condition of a successful job.
 pub const SUCCEEDED: &str = "Succeeded";
@@ -24,11 +24,11 @@ impl std::fmt::Display for WaitEvent {
 }
 
 /// Reads `condition=NAME` or `delete`.
-pub fn until(text: &str) -> Result<WaitEvent, InvalidValue> {
+pub fn until(text: &str) -> Result<WaitEvent, ClientOptionError> {
     match text.split_once('=') {
         None if text == "delete" => Ok(WaitEvent::Gone),
         Some(("condition", name)) if !name.is_empty() => Ok(WaitEvent::Condition(name.to_string())),
-        _ => Err(InvalidValue::Until),
+        _ => Err(ClientOptionError::Until),
     }
 }
 

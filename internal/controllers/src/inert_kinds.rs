@@ -26,7 +26,7 @@ const LOOK_AGAIN: Duration = Duration::from_secs(60);
 
 /// Starts a loop for each stored kind. Must be called within a tokio runtime.
 pub(crate) fn spawn(ctx: &Context) -> Vec<JoinHandle<()>> {
-    let built_in = ctx.config.upkeep;
+    let built_in = ctx.config.core_controllers;
     let notes = EventRecorder::new(ctx.client.clone(), "muster");
     let start = |kept: &'static InertKind| {
         let kind = kept.kind().filter(|kind| built_in || kind.is_custom())?;
@@ -36,7 +36,7 @@ pub(crate) fn spawn(ctx: &Context) -> Vec<JoinHandle<()>> {
 }
 
 async fn run(ctx: Context, notes: EventRecorder, kept: &'static InertKind, kind: &'static Kind) {
-    let built_in = ctx.config.upkeep;
+    let built_in = ctx.config.core_controllers;
     let mut stop = ctx.stop.clone();
     let mut told = false;
     loop {

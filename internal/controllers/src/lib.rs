@@ -1,4 +1,4 @@
-//! The controllers' shell. Watches feed the pure reconcilers and the scheduler; the loops write
+//! The controllers' shell. Watches update the pure reconcilers and the scheduler; the loops write
 //! back their decisions. The decisions themselves are made in `scheduler` and `workloads`.
 
 pub mod cluster;
@@ -45,7 +45,7 @@ pub struct Config {
     /// Whether to run the loops that Kubernetes' own controllers and kubelets run in a cluster:
     /// garbage collection, namespaces, endpoints, claims, node life cycle, disruption budget
     /// statuses.
-    pub upkeep: bool,
+    pub core_controllers: bool,
     /// How long a node may be silent before its pods are declared lost.
     pub node_grace: std::time::Duration,
     /// The first and last rendezvous port for nodes whose pods share the host's network. An empty
@@ -71,7 +71,7 @@ pub fn start(client: kube::Client, config: Config) -> Handle {
         stop: stopping,
     };
     let (board, mut tasks) = scheduling::spawn(&ctx);
-    if ctx.config.upkeep {
+    if ctx.config.core_controllers {
         tasks.extend(core_controllers::spawn(&ctx));
     }
     tasks.extend(jobs::spawn(&ctx));

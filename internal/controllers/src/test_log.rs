@@ -8,16 +8,16 @@ use tracing_subscriber::fmt::format::FmtSpan;
 
 /// The collected lines.
 #[derive(Clone, Default)]
-pub(crate) struct Log(Arc<Mutex<Vec<u8>>>);
+pub(crate) struct TestLog(Arc<Mutex<Vec<u8>>>);
 
-impl Log {
+impl TestLog {
     /// The lines so far.
     pub(crate) fn text(&self) -> String {
         String::from_utf8_lossy(&self.0.lock().unwrap()).into_owned()
     }
 }
 
-impl Write for Log {
+impl Write for TestLog {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         self.0.lock().unwrap().write(bytes)
     }
@@ -28,8 +28,8 @@ impl Write for Log {
 }
 
 /// A subscriber that writes to a log.
-pub(crate) fn subscriber() -> (Log, impl Subscriber + Send + Sync) {
-    let log = Log::default();
+pub(crate) fn subscriber() -> (TestLog, impl Subscriber + Send + Sync) {
+    let log = TestLog::default();
     let writer = log.clone();
     let subscriber = tracing_subscriber::fmt()
         .with_span_events(FmtSpan::CLOSE)

@@ -55,7 +55,7 @@ impl Cluster {
                 scheduler: controllers::SchedulerConfig::default(),
                 node_grace: Duration::from_secs(40),
                 jobs: controllers::jobs::JobKind::ALL.into(),
-                upkeep: true,
+                core_controllers: true,
                 rendezvous_ports: 20_000..=20_099,
             }),
             stop: stopping,

@@ -113,7 +113,7 @@ async fn while_a_binding_is_unknown_no_other_pod_gets_its_devices() {
             scheduler: controllers::SchedulerConfig::default(),
             node_grace: Duration::from_secs(40),
             jobs: controllers::jobs::JobKind::ALL.into(),
-            upkeep: false,
+            core_controllers: false,
             rendezvous_ports: 20_000..=20_099,
         }),
         stop: stopping,

@@ -226,7 +226,7 @@ fn schedule(client: Client) -> (watch::Sender<bool>, Arc<ReportBoard>, Vec<JoinH
             scheduler: controllers::SchedulerConfig::default(),
             node_grace: Duration::from_secs(40),
             jobs: controllers::jobs::JobKind::ALL.into(),
-            upkeep: true,
+            core_controllers: true,
             rendezvous_ports: 20_000..=20_099,
         }),
         stop: stopping,

@@ -83,7 +83,7 @@ async fn a_gang_runs_whole_and_the_next_one_waits_whole() {
             scheduler: controllers::SchedulerConfig::default(),
             node_grace: Duration::from_secs(300),
             jobs: controllers::jobs::JobKind::ALL.into(),
-            upkeep: true,
+            core_controllers: true,
             rendezvous_ports: resources::names::RENDEZVOUS_PORTS,
         },
     );

@@ -43,10 +43,10 @@ pub enum AllocationError {
     },
     /// Another vendor's devices.
     #[error(transparent)]
-    Vendor(#[from] vendors::EquipError),
+    Vendor(#[from] vendors::VendorAllocationError),
     /// A GPU that is shared by MPS.
     #[error(transparent)]
-    Mps(#[from] mps::EquipError),
+    Mps(#[from] mps::MpsAllocationError),
     /// Shared RDMA cards.
     #[error(transparent)]
     Card(#[from] NoCard),
@@ -236,7 +236,7 @@ fn others_of(
     pod: &Pod,
     container: &Container,
     machine: &NodeHardware,
-) -> Result<vendors::ContainerDevices, vendors::EquipError> {
+) -> Result<vendors::ContainerDevices, vendors::VendorAllocationError> {
     let mut given = given(pod, container);
     given.retain(|resource, _| !is_nvidias(resource));
     let asked = asked(container);

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 /// Why a field of a configuration file can't be used. The message has the field, its value and the
 /// valid form.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum FieldError {
+pub enum ConfigValueError {
     /// A required field is missing.
     #[error("{field}: missing; write {valid}")]
     Missing {
@@ -45,13 +45,13 @@ pub enum FieldError {
     },
 }
 
-impl FieldError {
+impl ConfigValueError {
     /// The same error of a field within another one.
-    pub(crate) fn within(mut self, outer: &str) -> FieldError {
-        let (FieldError::Missing { field, .. }
-        | FieldError::Unusable { field, .. }
-        | FieldError::Refused { field, .. }
-        | FieldError::Unknown { field, .. }) = &mut self;
+    pub(crate) fn within(mut self, outer: &str) -> ConfigValueError {
+        let (ConfigValueError::Missing { field, .. }
+        | ConfigValueError::Unusable { field, .. }
+        | ConfigValueError::Refused { field, .. }
+        | ConfigValueError::Unknown { field, .. }) = &mut self;
         *field = join(outer, field);
         self
     }
@@ -62,14 +62,14 @@ pub(crate) fn fields<'a>(
     at: &str,
     value: &'a Value,
     known: &[&str],
-) -> Result<&'a Map<String, Value>, FieldError> {
+) -> Result<&'a Map<String, Value>, ConfigValueError> {
     let name = if at.is_empty() { "the document" } else { at };
     let Value::Object(map) = value else {
         let right = format!("a mapping of {}", known.join(", "));
         return Err(wrong(name, Some(value), &right));
     };
     if let Some(odd) = map.keys().find(|key| !known.contains(&key.as_str())) {
-        return Err(FieldError::Unknown {
+        return Err(ConfigValueError::Unknown {
             field: join(at, odd),
             known: known.join(", "),
         });
@@ -87,7 +87,7 @@ pub(crate) fn flag(
     at: &str,
     map: &Map<String, Value>,
     name: &str,
-) -> Result<Option<bool>, FieldError> {
+) -> Result<Option<bool>, ConfigValueError> {
     match present(map, name) {
         None => Ok(None),
         Some(Value::Bool(value)) => Ok(Some(*value)),
@@ -104,11 +104,11 @@ pub(crate) fn join(at: &str, name: &str) -> String {
 }
 
 /// The error for a field that is missing or has a value that is not usable.
-pub(crate) fn wrong(at: &str, given: Option<&Value>, right: &str) -> FieldError {
+pub(crate) fn wrong(at: &str, given: Option<&Value>, right: &str) -> ConfigValueError {
     let (field, valid) = (at.to_owned(), right.to_owned());
     match given {
-        None => FieldError::Missing { field, valid },
-        Some(given) => FieldError::Unusable {
+        None => ConfigValueError::Missing { field, valid },
+        Some(given) => ConfigValueError::Unusable {
             field,
             value: given.clone(),
             valid,
@@ -117,8 +117,8 @@ pub(crate) fn wrong(at: &str, given: Option<&Value>, right: &str) -> FieldError 
 }
 
 /// The error for a field that is not usable for this reason.
-pub(crate) fn refused(at: &str, why: impl Into<String>, right: &str) -> FieldError {
-    FieldError::Refused {
+pub(crate) fn refused(at: &str, why: impl Into<String>, right: &str) -> ConfigValueError {
+    ConfigValueError::Refused {
         field: at.to_owned(),
         why: why.into(),
         valid: right.to_owned(),

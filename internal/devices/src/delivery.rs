@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use crate::cdi::gpus::{self, Roots};
 use crate::cdi::{CdiSpec, file};
-use crate::config_values::{FieldError, join, present, wrong};
+use crate::config_values::{ConfigValueError, join, present, wrong};
 use crate::inventory::NodeHardware;
 
 /// The prefix of annotations from which runtimes read devices.
@@ -81,7 +81,7 @@ impl Delivery {
         &mut self,
         flags: &Map<String, Value>,
         plugin: Option<&Map<String, Value>>,
-    ) -> Result<(), FieldError> {
+    ) -> Result<(), ConfigValueError> {
         if let Some(root) = directory("flags", flags, "nvidiaDriverRoot")? {
             self.driver_root = root;
         }
@@ -146,7 +146,7 @@ fn directory(
     at: &str,
     map: &Map<String, Value>,
     name: &str,
-) -> Result<Option<PathBuf>, FieldError> {
+) -> Result<Option<PathBuf>, ConfigValueError> {
     let Some(given) = present(map, name) else {
         return Ok(None);
     };
@@ -271,7 +271,7 @@ mod tests {
 
     use super::*;
 
-    fn read(flags: Value) -> Result<Delivery, FieldError> {
+    fn read(flags: Value) -> Result<Delivery, ConfigValueError> {
         let flags = flags.as_object().expect("a mapping");
         let mut delivery = Delivery::default();
         delivery.read(flags, flags.get("plugin").and_then(Value::as_object))?;

@@ -4,7 +4,7 @@
 use resources::names::{NVIDIA_GPU, NVIDIA_MIG};
 use serde_json::Value;
 
-use crate::config_values::{FieldError, fields, flag, is_resource, join, present, wrong};
+use crate::config_values::{ConfigValueError, fields, flag, is_resource, join, present, wrong};
 use crate::mps::CLIENTS;
 use crate::sharing::{DeviceSelection, Replicated, Sharing, SharingStrategy};
 
@@ -16,7 +16,7 @@ const REPLICAS_MAX: u64 = 1024;
 /// # Errors
 ///
 /// The field, its value and the accepted values.
-pub fn read(strategy: SharingStrategy, value: &Value) -> Result<Sharing, FieldError> {
+pub fn read(strategy: SharingStrategy, value: &Value) -> Result<Sharing, ConfigValueError> {
     let mps = strategy == SharingStrategy::Mps;
     let at = if mps {
         "sharing.mps"
@@ -55,7 +55,7 @@ pub fn read(strategy: SharingStrategy, value: &Value) -> Result<Sharing, FieldEr
     Ok(sharing)
 }
 
-fn replicated(at: &str, value: &Value, mps: bool) -> Result<Replicated, FieldError> {
+fn replicated(at: &str, value: &Value, mps: bool) -> Result<Replicated, ConfigValueError> {
     let one = fields(at, value, &["name", "rename", "devices", "replicas"])?;
     let offered = |name: &String| name == NVIDIA_GPU || !mps && name.starts_with(NVIDIA_MIG);
     let (right, most) = if mps {
@@ -96,7 +96,7 @@ fn replicated(at: &str, value: &Value, mps: bool) -> Result<Replicated, FieldErr
     })
 }
 
-fn selection(at: &str, value: Option<&Value>) -> Result<DeviceSelection, FieldError> {
+fn selection(at: &str, value: Option<&Value>) -> Result<DeviceSelection, ConfigValueError> {
     let right = "all, a number of devices, or a list of UUIDs and indices (0, or 0:1 for a slice)";
     let fault = || wrong(at, value, right);
     let one = |value: &Value| match value {

@@ -4,7 +4,7 @@
 
 use serde_json::{Map, Value};
 
-use crate::config_values::{FieldError, fields, flag, join, present, wrong};
+use crate::config_values::{ConfigValueError, fields, flag, join, present, wrong};
 use crate::delivery::Delivery;
 use crate::replicas;
 use crate::sharing::{Sharing, SharingStrategy};
@@ -60,7 +60,7 @@ impl PluginSettings {
     /// # Errors
     ///
     /// The field, its value and the accepted values.
-    pub fn read(document: &Value) -> Result<PluginSettings, FieldError> {
+    pub fn read(document: &Value) -> Result<PluginSettings, ConfigValueError> {
         let root = fields("", document, &["version", "flags", "resources", "sharing"])?;
         match root.get("version") {
             Some(Value::String(version)) if version == "v1" => {}
@@ -93,7 +93,7 @@ impl PluginSettings {
         Ok(settings)
     }
 
-    fn read_flags(&mut self, flags: &Value) -> Result<(), FieldError> {
+    fn read_flags(&mut self, flags: &Value) -> Result<(), ConfigValueError> {
         let known: Vec<&str> = ["migStrategy", "plugin"]
             .into_iter()
             .chain(FLAGS_DELIVERY)

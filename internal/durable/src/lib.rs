@@ -1,5 +1,5 @@
 //! Owns the durable file write: a file is replaced as a whole, and it is on the disk when the call
-//! returns. It does not interpret the content and does not retry. [`room()`] reads a file system's
+//! returns. It does not interpret the content and does not retry. [`disk_space()`] reads a file system's
 //! free space.
 //!
 //! The method: write a new file in the same directory, sync it, rename it over the old one, sync
@@ -9,7 +9,7 @@
 //! unsynced operations lost.
 
 mod disk;
-mod room;
+mod disk_space;
 mod sweep;
 
 use std::io;
@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use disk::{Disk, System};
-pub use room::{Room, room};
+pub use disk_space::{DiskSpace, disk_space};
 pub use sweep::sweep;
 
 /// The mode of a file that only its owner may read and write.

@@ -87,7 +87,7 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    /// Starts the watches that feed the sessions. `client` acts as the fleet itself.
+    /// Starts the watches that keep the sessions current. `client` acts as the fleet itself.
     pub fn start(client: Client, config: FleetConfig) -> Arc<Fleet> {
         let fleet = Arc::new(Fleet {
             tokens: JoinTokens::new(client.clone(), &config.namespace),

@@ -112,7 +112,7 @@ impl LogSinks {
     }
 }
 
-/// One open log; tells the agent when the reader is dropped.
+/// One open log; the agent is notified when the reader is dropped.
 struct AgentLogReader {
     session: Arc<Session>,
     id: u64,

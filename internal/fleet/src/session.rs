@@ -1,6 +1,6 @@
 //! One node's session: from Hello to the end of the connection. The server reads nothing before the
 //! certificate has been validated. A reader receives the agent's messages, a driver sends the
-//! desired pods, a keeper renews the lease; they never wait for each other, so that neither peer
+//! desired pods, a third task renews the lease; they never wait for each other, so that neither peer
 //! can block the other.
 
 use std::collections::BTreeMap;

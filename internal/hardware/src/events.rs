@@ -34,7 +34,7 @@ pub struct Xid {
     pub instance: Option<u32>,
 }
 
-/// No more events will arrive: the driver was unloaded, or a GPU is lost. Listen anew.
+/// No more events will arrive: the driver was unloaded, or a GPU is lost. Open a new event set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deaf;
 

@@ -28,12 +28,12 @@ impl Kind {
 
 /// Labels of one value, already formatted: `a="1",b="2"`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Labels(String);
+pub struct MetricLabels(String);
 
-impl Labels {
+impl MetricLabels {
     /// Adds a label; one with an empty value is left out, because absent and empty are the same.
     #[must_use]
-    pub fn with(mut self, name: &str, value: &str) -> Labels {
+    pub fn with(mut self, name: &str, value: &str) -> MetricLabels {
         if value.is_empty() {
             return self;
         }
@@ -59,7 +59,7 @@ impl Page {
         name: &str,
         kind: Kind,
         help: &str,
-        values: impl IntoIterator<Item = (Labels, f64)>,
+        values: impl IntoIterator<Item = (MetricLabels, f64)>,
     ) {
         let mut values = values.into_iter().peekable();
         if values.peek().is_none() {
@@ -70,7 +70,7 @@ impl Page {
         let _ = write!(text, "# HELP {name} ");
         escape(text, help, false);
         let _ = writeln!(text, "\n# TYPE {name} {}", kind.word());
-        for (Labels(labels), value) in values {
+        for (MetricLabels(labels), value) in values {
             text.push_str(name);
             if !labels.is_empty() {
                 let _ = write!(text, "{{{labels}}}");
@@ -83,7 +83,7 @@ impl Page {
 
     /// Writes a family that has one value, without labels.
     pub fn single(&mut self, name: &str, kind: Kind, help: &str, value: f64) {
-        self.family(name, kind, help, [(Labels::default(), value)]);
+        self.family(name, kind, help, [(MetricLabels::default(), value)]);
     }
 
     /// The text.
@@ -121,7 +121,7 @@ mod tests {
     #[test]
     fn a_family_is_written_as_prometheus_reads_it() {
         let mut page = Page::default();
-        let odd = Labels::default()
+        let odd = MetricLabels::default()
             .with("model", "an \"odd\" one\\two\nthree")
             .with("pod", "");
         page.family("a", Kind::Gauge, "An \"a\"\\\nor two.", [(odd, 0.5)]);

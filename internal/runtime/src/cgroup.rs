@@ -83,8 +83,8 @@ pub struct ContainerUsage {
 }
 
 impl Cgroup {
-    /// Makes `parent/name` with the bounds asked for. What could not be done is told in
-    /// the notes.
+    /// Makes `parent/name` with the bounds asked for. The notes name what could not be
+    /// done.
     pub fn create(
         layout: &HierarchyLayout,
         parent: &str,

@@ -36,7 +36,7 @@ use crate::state::{
 };
 use crate::waiting;
 
-/// Changes kept for a receiver that does not keep up; beyond it, it is told that it missed some.
+/// Changes that are kept for a slow receiver; beyond this number, the receiver learns that it missed some.
 pub const MAX_CHANGES: usize = 1024;
 /// How long a shim may take to say that its container runs or cannot: mounting network
 /// volumes is part of it.

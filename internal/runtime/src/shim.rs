@@ -1,7 +1,7 @@
 //! The shim: a small process of this same program, one for each container, that watches
 //! over it so that the agent may die and come back.
 //!
-//! Its [`main`] runs in one of four stages, told apart by [`STAGE`] in the environment:
+//! Its [`main`] runs in one of four stages, which [`STAGE`] in the environment distinguishes:
 //! the shim itself ([`supervise`]), the process that becomes the container ([`start`]), one
 //! that joins a running container to run a command in it ([`exec`]), and one that tries
 //! what this machine allows ([`probe`]). All four must run before any thread is started.
@@ -21,7 +21,7 @@ pub mod supervise;
 use std::path::Path;
 use std::process::{Command, ExitCode};
 
-/// The environment variable that tells the stages apart; absent for the shim itself.
+/// The environment variable that names the stage; absent for the shim itself.
 pub const STAGE: &str = "MUSTER_SHIM_STAGE";
 /// The stage that becomes the container.
 pub const STAGE_START: &str = "start";

@@ -141,7 +141,7 @@ pub struct ContainerSpec {
     pub oom_score_adj: Option<i32>,
     /// Where its output goes.
     pub log: LogSettings,
-    /// Seconds between SIGTERM and SIGKILL when the shim itself is told to end
+    /// Seconds between SIGTERM and SIGKILL when the shim itself gets SIGTERM
     /// (the machine shuts down) rather than asked to stop with a time of its own.
     #[serde(default = "default_grace")]
     pub grace_seconds: u64,

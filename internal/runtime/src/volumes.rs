@@ -65,8 +65,8 @@ pub(crate) fn unescape(text: &str) -> String {
         .replace("\\134", "\\")
 }
 
-/// Makes a directory, and what lacks above it, for everybody to enter, whatever the umask here:
-/// pods' users are others than the agent's.
+/// Makes a directory and its missing parents such that every user can enter them, whatever the umask: pods run
+/// as other users than the agent.
 pub fn open_dir(dir: &Path) -> io::Result<()> {
     if dir.is_dir() {
         return Ok(());

@@ -1,6 +1,6 @@
 //! How long a plan takes with 50 queues in three levels and 100,000 waiting pods in gangs of 1 to
 //! 512 on 10,000 nodes: `NODES`, `PODS`, `GANG_MAX` and `POLICY` in the environment change it.
-//! Prints one line a run; the state is told once and cloned. Rates are by CPU time.
+//! Prints one line a run; the state is built once and cloned. Rates are by CPU time.
 
 use std::time::Instant;
 

@@ -1,6 +1,6 @@
 //! Applies events to the state. Each costs what it changes, may arrive twice or in any order across
 //! objects, and leaves the state as if built from the current objects. Tests:
-//! `tests/properties.rs`, `tests/alone.rs`.
+//! `tests/properties.rs`, `tests/exclusive_gpus.rs`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -4,7 +4,7 @@
 //! reservations apply only to pods that this scheduler places. Decides and keeps nothing: the
 //! placed pod arrives as an event, like any other.
 //!
-//! Cost: a fresh class view, then one lookup for each node. Tests: `tests/beside.rs`.
+//! Cost: a fresh class view, then one lookup for each node. Tests: `tests/extender.rs`.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};

@@ -9,7 +9,7 @@
 //! Cost: the new gangs, not the waiting ones. Example: 100,000 gangs wait and one is created: one
 //! attempt.
 //!
-//! Tests: `tests/new_gangs.rs` compares with a scheduler that tries all gangs.
+//! Tests: `tests/incremental_plans.rs` compares with a scheduler that tries all gangs.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -38,7 +38,7 @@ pub(crate) struct TermValues {
     pub(crate) movable: Option<bool>,
     /// Its checkpoint interval, in seconds: an eviction loses at most that much work.
     pub(crate) checkpoint: Option<i64>,
-    /// The seconds that it needs for a checkpoint once it is told to terminate.
+    /// The seconds that it needs for a checkpoint after SIGTERM.
     pub(crate) checkpoint_grace: Option<i64>,
     /// Its stated run time, in seconds.
     pub(crate) walltime: Option<i64>,

@@ -1,4 +1,4 @@
-//! GPUs cut for gangs that wait for slices, and made whole again: which nodes, when, and what is said.
+//! GPUs cut for gangs that wait for slices, and made whole again: which nodes, when, and what the reports say.
 
 mod support;
 

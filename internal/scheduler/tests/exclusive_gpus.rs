@@ -1,5 +1,6 @@
-//! GPUs of which a container gets one: shared by MPS, or by who refuses to give several. Who needs several
-//! gets others, or waits and says so; who needs one gets any.
+//! GPUs of which a container gets at most one: shared through MPS, or by a device plugin that refuses requests for
+//! several. A container that requests several gets other GPUs, or waits with that reason; a container that requests
+//! one gets any.
 
 mod support;
 

@@ -1,4 +1,4 @@
-//! Which nodes can run a pod's image, as told to those who wait for one.
+//! Which nodes can run a pod's image, as the reports of waiting gangs state it.
 
 mod support;
 

@@ -1,4 +1,4 @@
-//! Plans that ask only those who came: they say and do what plans do that ask everybody.
+//! Plans that try only the new gangs: their decisions and reports equal those of plans that try all gangs.
 #![allow(clippy::unwrap_used, reason = "a test's helpers may fail the test")]
 
 mod support;

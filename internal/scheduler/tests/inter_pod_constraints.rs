@@ -1,4 +1,4 @@
-//! Pods that care who is around them: inter-pod affinity and anti-affinity, topology spread, host
+//! Pods that depend on the pods around them: inter-pod affinity and anti-affinity, topology spread, host
 //! ports, as kube-scheduler decides them.
 
 mod support;

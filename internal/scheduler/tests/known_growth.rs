@@ -1,6 +1,6 @@
 //! Known failures of other schedulers that are about size: time and memory that grow with the
 //! cluster where only a pod has come. Counted in allocations, which are the same on every machine
-//! and at any load: whoever copies or walks a cluster allocates for it.
+//! and at any load: code that copies or walks a cluster allocates for it.
 
 mod support;
 

@@ -1,5 +1,5 @@
-//! The list of planted bugs is one that can be planted. That each of them is noticed is told by
-//! `make mutants`, which takes minutes.
+//! Every bug of the list of planted bugs can be planted. Whether a test fails for each of them is
+//! checked by `make mutants`, which takes minutes.
 
 #[path = "../mutants/list.rs"]
 mod list;

@@ -1,4 +1,4 @@
-//! What holds after any events: nobody over capacity, no half gang, no queue over its capability,
+//! What holds after any events: no node over capacity, no half gang, no queue over its capability,
 //! nothing pending that would fit, the same plan from the same state however it came about. The
 //! world is kept here as plain data, and judged without the scheduler's help.
 

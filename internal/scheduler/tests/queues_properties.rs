@@ -1,5 +1,5 @@
-//! What holds for any tree of queues: nobody is entitled to more than there is, guarantees are
-//! honoured, nothing idle that somebody may use stays unused, ceilings hold on every level, and
+//! What holds for any tree of queues: no queue is entitled to more than there is, guarantees are
+//! honoured, nothing idle that a queue may use stays unused, ceilings hold on every level, and
 //! neither the order of events nor the way the state came about makes a difference. Judged from
 //! the views and a plain model, without the queues' own arithmetic.
 

@@ -1,5 +1,5 @@
 //! Sharing GPUs after any events: no GPU is given beyond what it has, whole ones are given whole,
-//! nobody waits beside a GPU with room, and the state is what it would be if it were told anew. The
+//! no pod waits beside a GPU with room, and the state equals that of a scheduler that starts now. The
 //! world is kept here as plain data, and judged without the scheduler's help.
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers may fail the test")]

@@ -1,5 +1,5 @@
 //! What holds of gangs on the network, judged by counting: a gang that must be in one domain is
-//! placed exactly if some domain holds it, slices are whole, nobody waits who would fit, and a
+//! placed exactly if some domain holds it, slices are whole, no gang waits that would fit, and a
 //! scheduler that learns of things in another order decides the same.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 

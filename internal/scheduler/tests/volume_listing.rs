@@ -1,5 +1,5 @@
-//! Where all claims, volumes and storage classes are told of: what is not there keeps its pods
-//! waiting, and says so; what is free is given to one claim only.
+//! Clusters whose claims, volumes and storage classes are all reported: pods wait, with that reason, for
+//! objects that do not exist; a free volume is given to one claim only.
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers may fail the test")]
 

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::num::NonZeroU32;
 
-use resources::field_error::FieldError;
+use resources::invalid_value::InvalidValue;
 
 /// A place in the input: a file's line, or a document of a manifest.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,7 +61,7 @@ pub enum SimulatorError {
         /// Where.
         place: InputLocation,
         /// The column or field, its value and the valid form.
-        error: FieldError,
+        error: InvalidValue,
     },
     /// A line or document is not of the format at all.
     #[error("{place}: {what}; {wanted}")]
@@ -89,7 +89,7 @@ pub enum SimulatorError {
     },
     /// An option can't be read.
     #[error(transparent)]
-    Option(#[from] FieldError),
+    Option(#[from] InvalidValue),
     /// There is nothing to simulate.
     #[error("{0}")]
     Nothing(String),
@@ -105,7 +105,7 @@ impl SimulatorError {
     ) -> SimulatorError {
         SimulatorError::Value {
             place,
-            error: FieldError::new(field, value, valid),
+            error: InvalidValue::new(field, value, valid),
         }
     }
 
@@ -115,6 +115,6 @@ impl SimulatorError {
         value: impl Into<String>,
         valid: impl Into<String>,
     ) -> SimulatorError {
-        SimulatorError::Option(FieldError::new(option, value, valid))
+        SimulatorError::Option(InvalidValue::new(option, value, valid))
     }
 }

@@ -68,5 +68,5 @@ impl std::fmt::Debug for Options {
 }
 
 fn free_bytes(path: &Path) -> io::Result<u64> {
-    Ok(durable::room(path)?.available)
+    Ok(durable::disk_space(path)?.available)
 }

@@ -41,7 +41,7 @@ use tokio::time::{Instant, timeout_at};
 pub const STOP_LIMIT: Duration = Duration::from_secs(60);
 
 /// The error of a component: any error type, also `anyhow::Error`.
-pub type Failure = Box<dyn Error + Send + Sync>;
+pub type ComponentError = Box<dyn Error + Send + Sync>;
 
 /// A component's end that ends the process.
 #[derive(Debug, thiserror::Error)]
@@ -61,14 +61,14 @@ pub enum Cause {
     Returned,
     /// It returned an error.
     #[error("failed: {}", with_sources(.0))]
-    Failed(Failure),
+    Failed(ComponentError),
     /// It panicked with this message.
     #[error("panicked: {0}; this is a bug, please report it with the log")]
     Panicked(String),
 }
 
 /// An error's text and that of the errors that caused it, as far as they add to it.
-fn with_sources(failure: &Failure) -> String {
+fn with_sources(failure: &ComponentError) -> String {
     let mut text = failure.to_string();
     let mut source = failure.source();
     while let Some(error) = source {
@@ -130,7 +130,7 @@ struct Component {
 pub struct Supervisor {
     /// In the order of their registration.
     components: Vec<Component>,
-    tasks: JoinSet<Result<(), Failure>>,
+    tasks: JoinSet<Result<(), ComponentError>>,
 }
 
 impl Supervisor {
@@ -149,7 +149,7 @@ impl Supervisor {
     where
         C: FnOnce(Stop) -> F,
         F: Future<Output = Result<(), E>> + Send + 'static,
-        E: Into<Failure>,
+        E: Into<ComponentError>,
     {
         self.start(name, true, component)
     }
@@ -172,7 +172,7 @@ impl Supervisor {
     where
         C: FnOnce(Stop) -> F,
         F: Future<Output = Result<(), E>> + Send + 'static,
-        E: Into<Failure>,
+        E: Into<ComponentError>,
     {
         self.start(name, false, component)
     }
@@ -186,7 +186,7 @@ impl Supervisor {
     where
         C: FnOnce(Stop) -> F,
         F: Future<Output = Result<(), E>> + Send + 'static,
-        E: Into<Failure>,
+        E: Into<ComponentError>,
     {
         let (stop, requested) = watch::channel(false);
         let running = component(Stop(requested));
@@ -302,7 +302,7 @@ impl Supervisor {
 }
 
 /// What a task set says about an ended task.
-type Joined = Result<(Id, Result<(), Failure>), JoinError>;
+type Joined = Result<(Id, Result<(), ComponentError>), JoinError>;
 
 /// The panic that ended a task, if one did.
 fn panicked(error: JoinError) -> Option<Cause> {

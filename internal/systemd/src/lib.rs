@@ -1,4 +1,4 @@
-//! The notification protocol of systemd (sd_notify(3)): a service of `Type=notify` tells the service manager over a
+//! The notification protocol of systemd (sd_notify(3)): a service of `Type=notify` informs the service manager over a
 //! datagram socket that it is ready, that it stops, its status, and that it still works (the watchdog).
 //!
 //! The crate `sd-notify` 0.5 (MIT or Apache-2.0) was examined first. It cannot send to a socket in Linux's abstract

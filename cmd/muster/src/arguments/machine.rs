@@ -8,7 +8,7 @@ use cli::name_and_value;
 use devices::sharing::DeviceSelection;
 
 use super::device_plugin::{DEVICE_PLUGIN, MIG_MANAGER, RDMA, VENDORS};
-use super::invalid::InvalidValue;
+use super::option_error::ServerOptionError;
 use super::serving::LogOptions;
 use super::sharing::{ISOLATION, SharingOptions, selection};
 use super::tenancy::TenancyOptions;
@@ -236,12 +236,12 @@ pub enum Metrics {
     At(SocketAddr),
 }
 
-fn metrics(text: &str) -> Result<Metrics, InvalidValue> {
+fn metrics(text: &str) -> Result<Metrics, ServerOptionError> {
     if text == "off" {
         return Ok(Metrics::Off);
     }
     let good = text.parse().map(Metrics::At);
-    good.map_err(|_| InvalidValue::Metrics)
+    good.map_err(|_| ServerOptionError::Metrics)
 }
 
 #[derive(Args, Debug)]
@@ -268,7 +268,7 @@ mod tests {
         let at = ([0, 0, 0, 0], 9400).into();
         assert_eq!(metrics("0.0.0.0:9400"), Ok(Metrics::At(at)));
         for bad in ["9400", ":9400", "localhost:9400", "0.0.0.0:94000", "on"] {
-            assert_eq!(metrics(bad), Err(InvalidValue::Metrics), "{bad}");
+            assert_eq!(metrics(bad), Err(ServerOptionError::Metrics), "{bad}");
         }
     }
 }

@@ -4,11 +4,13 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand, ValueEnum};
+use telemetry::LogFormat;
 
 use super::audit::AUDIT;
-use super::invalid::InvalidValue;
 use super::machine::{MachineOptions, PodOptions};
+use super::option_error::ServerOptionError;
 use super::pod_security::POD_SECURITY;
 
 /// The server's default listen address.
@@ -51,26 +53,22 @@ const SCHEDULER: &str = "Scheduler (--scheduler-config; `muster simulate` reads 
 #[derive(Args, Debug, Clone)]
 pub struct LogOptions {
     /// Format of the log on standard error; MUSTER_LOG sets the levels, such as info or info,controllers=debug
-    #[arg(long, value_enum, default_value_t = LogFormat::Text, value_name = "FORMAT")]
+    #[arg(long, value_parser = log_format(), default_value = "text", value_name = "FORMAT")]
     pub log_format: LogFormat,
 }
 
-/// Formats of the log.
-#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LogFormat {
-    /// Lines for people
-    Text,
-    /// One JSON object per line: timestamp, level, target, fields and the spans around the event
-    Json,
-}
-
-impl From<LogFormat> for telemetry::LogFormat {
-    fn from(format: LogFormat) -> telemetry::LogFormat {
-        match format {
-            LogFormat::Text => telemetry::LogFormat::Text,
-            LogFormat::Json => telemetry::LogFormat::Json,
-        }
-    }
+/// The names of the log's formats, as [`LogFormat`].
+fn log_format() -> impl TypedValueParser<Value = LogFormat> {
+    let names = PossibleValuesParser::new([
+        PossibleValue::new("text").help("Lines for people"),
+        PossibleValue::new("json").help(
+            "One JSON object per line: timestamp, level, target, fields and the spans around the event",
+        ),
+    ]);
+    names.map(|name| match name.as_str() {
+        "json" => LogFormat::Json,
+        _ => LogFormat::Text,
+    })
 }
 
 #[derive(Args, Debug)]
@@ -208,12 +206,12 @@ pub struct AuditFlags {
     pub audit_log_maxbackup: usize,
 }
 
-fn backups(text: &str) -> Result<usize, InvalidValue> {
+fn backups(text: &str) -> Result<usize, ServerOptionError> {
     let (least, most) = (1, 1000);
     text.parse()
         .ok()
         .filter(|count| (least..=most).contains(count))
-        .ok_or_else(|| InvalidValue::Number {
+        .ok_or_else(|| ServerOptionError::Number {
             value: text.to_owned(),
             least,
             most,

@@ -6,7 +6,7 @@ use clap::{Args, ValueEnum};
 use devices::over_share::OverShare;
 use devices::sharing::DeviceSelection;
 
-use super::invalid::InvalidValue;
+use super::option_error::ServerOptionError;
 
 /// Isolation of each way of sharing a GPU; wrapped for a terminal.
 pub const ISOLATION: &str = "Sharing GPUs: what is kept apart, and what is not
@@ -68,7 +68,7 @@ impl From<OverShareBy> for OverShare {
 }
 
 /// Reads the GPUs of --mps.
-pub fn selection(text: &str) -> Result<DeviceSelection, InvalidValue> {
+pub fn selection(text: &str) -> Result<DeviceSelection, ServerOptionError> {
     if text == "all" {
         return Ok(DeviceSelection::All);
     }
@@ -77,7 +77,7 @@ pub fn selection(text: &str) -> Result<DeviceSelection, InvalidValue> {
     if these.iter().all(|one| gpu(one)) {
         return Ok(DeviceSelection::These(these));
     }
-    Err(InvalidValue::Gpus)
+    Err(ServerOptionError::Gpus)
 }
 
 #[cfg(test)]
@@ -90,7 +90,7 @@ mod tests {
         assert_eq!(selection("all"), Ok(DeviceSelection::All));
         assert_eq!(selection("0,GPU-ab"), Ok(these));
         for bad in ["", "0,", "none", "MIG-1", "0:1", "-1"] {
-            assert_eq!(selection(bad), Err(InvalidValue::Gpus), "{bad}");
+            assert_eq!(selection(bad), Err(ServerOptionError::Gpus), "{bad}");
         }
     }
 }

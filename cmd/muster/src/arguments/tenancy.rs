@@ -8,7 +8,7 @@ use agent::PodDisk;
 use clap::{Args, ValueEnum};
 use resources::quantity::Quantity;
 
-use super::invalid::InvalidValue;
+use super::option_error::ServerOptionError;
 
 #[derive(Args, Debug, Clone)]
 pub struct TenancyOptions {
@@ -51,14 +51,14 @@ pub enum HostFiles {
     AsPermitted,
 }
 
-fn pod_disk(text: &str) -> Result<PodDisk, InvalidValue> {
+fn pod_disk(text: &str) -> Result<PodDisk, ServerOptionError> {
     if text == "unlimited" {
         return Ok(PodDisk::Unlimited);
     }
     let bytes = text.parse::<Quantity>().ok().map(|size| size.value());
     let bytes = bytes.and_then(|bytes| u64::try_from(bytes).ok());
     let fine = bytes.filter(|bytes| *bytes > 0).map(PodDisk::Bytes);
-    fine.ok_or(InvalidValue::PodDisk)
+    fine.ok_or(ServerOptionError::PodDisk)
 }
 
 /// The smallest id of a pod: ids below it belong to the system.
@@ -66,8 +66,8 @@ const LEAST_ID: u32 = 1000;
 /// The largest id: the two above it stand for the user `nobody` (-2) and for "no change" (-1).
 const GREATEST_ID: u32 = u32::MAX - 2;
 
-fn ids(text: &str) -> Result<RangeInclusive<u32>, InvalidValue> {
-    let wrong = || InvalidValue::Ids {
+fn ids(text: &str) -> Result<RangeInclusive<u32>, ServerOptionError> {
+    let wrong = || ServerOptionError::Ids {
         least: LEAST_ID,
         most: GREATEST_ID,
     };
@@ -87,7 +87,7 @@ mod tests {
         assert_eq!(pod_disk("50Gi"), Ok(PodDisk::Bytes(50 << 30)));
         assert_eq!(pod_disk("unlimited"), Ok(PodDisk::Unlimited));
         for bad in ["", "0", "-1Gi", "none", "50 GiB"] {
-            assert_eq!(pod_disk(bad), Err(InvalidValue::PodDisk), "{bad}");
+            assert_eq!(pod_disk(bad), Err(ServerOptionError::PodDisk), "{bad}");
         }
     }
 

@@ -111,7 +111,7 @@ async fn run(mut writer: DecisionWriter, mut ended: oneshot::Receiver<()>) {
 struct DecisionWriter {
     ledger: Arc<Ledger>,
     board: Arc<ReportBoard>,
-    /// Changes that were taken from the board and could not be written yet.
+    /// Changes that were taken from the `ReportBoard` and could not be written yet.
     left: Arc<Vec<RecordChange>>,
     /// Whether the full disk has been logged.
     said: bool,

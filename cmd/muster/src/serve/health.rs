@@ -10,7 +10,7 @@ use axum::routing::get;
 use controllers::jobs::JobKind;
 use controllers::scheduling::{CounterSnapshot, ReportBoard};
 use kube::Client;
-use resources::exposition::{self, Kind, Labels, Page};
+use resources::exposition::{self, Kind, MetricLabels, Page};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
@@ -119,7 +119,7 @@ impl HealthState {
             number(leads),
         );
         let controls = self.kinds.iter().map(|(kind, controlled)| {
-            let labels = Labels::default().with("kind", kind.as_str());
+            let labels = MetricLabels::default().with("kind", kind.as_str());
             (labels, number(*controlled))
         });
         page.family(

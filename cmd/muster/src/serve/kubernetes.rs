@@ -194,7 +194,7 @@ fn config(options: &KubernetesServer) -> Result<controllers::Config> {
     Ok(controllers::Config {
         scheduler,
         jobs,
-        upkeep: false,
+        core_controllers: false,
         // The cluster's node life cycle counts; the value is not used.
         node_grace: NODE_GRACE,
         // Each pod has its own network.
@@ -252,7 +252,10 @@ mod tests {
             panic!("for a cluster")
         };
         let config = config(&options).unwrap();
-        assert!(!config.upkeep, "a cluster has its own controllers");
+        assert!(
+            !config.core_controllers,
+            "a cluster has its own controllers"
+        );
         assert_eq!(config.scheduler.scheduler_names, ["muster"]);
         config.jobs
     }

@@ -1,7 +1,7 @@
 //! The one port: TLS for everyone (HTTP API, web UI, agents' gRPC), and plain HTTP for
 //! browsers on this machine.
 //!
-//! The first byte of each connection tells TLS from plain HTTP. Plain HTTP from another machine is
+//! The first byte of each connection distinguishes TLS from plain HTTP. Plain HTTP from another machine is
 //! redirected to the https address, so that no password crosses a network in clear text.
 //!
 //! Every connection takes a place (`places`) and has limits (`limits`): an idle connection is
@@ -56,7 +56,7 @@ const GOODBYE: Duration = Duration::from_secs(1);
 /// Interval at which a node's certificate is checked again during its connection: it may expire.
 const LOOK_AGAIN: Duration = Duration::from_secs(60);
 
-/// Tells which client certificates are valid now.
+/// Decides which client certificates are valid now.
 #[derive(Clone)]
 pub struct Certificates {
     /// Whether this certificate is valid.

@@ -1,4 +1,4 @@
-//! Tells systemd that a server or agent is ready, that it stops, and that it still answers. Without a service manager
+//! Notifies systemd that a server or agent is ready, that it stops, and that it still answers. Without a service manager
 //! (`NOTIFY_SOCKET` is not set) nothing happens.
 
 use std::future::Future;

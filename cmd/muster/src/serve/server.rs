@@ -97,7 +97,7 @@ impl RunningServer {
                 scheduler,
                 node_grace: options.node_grace(),
                 jobs: controllers::jobs::JobKind::ALL.into(),
-                upkeep: true,
+                core_controllers: true,
                 rendezvous_ports: RENDEZVOUS_PORTS,
             },
         );

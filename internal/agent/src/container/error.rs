@@ -1,7 +1,7 @@
 //! Why a container can't be created.
 
 use devices::allocation::AllocationError;
-use resources::field_error::FieldError;
+use resources::invalid_value::InvalidValue;
 use runtime::RuntimeError;
 
 use crate::confinement::ConfinementError;
@@ -37,7 +37,7 @@ pub enum ContainerError {
     },
     /// A field's value can't be used.
     #[error(transparent)]
-    Field(#[from] FieldError),
+    Field(#[from] InvalidValue),
     /// The runtime refuses the description.
     #[error(transparent)]
     Runtime(#[from] RuntimeError),

@@ -13,7 +13,7 @@ use devices::allocation::Allocation;
 use devices::device_groups;
 use devices::inventory::NodeHardware;
 use k8s_openapi::api::core::v1::{Container, Pod};
-use resources::field_error::FieldError;
+use resources::invalid_value::InvalidValue;
 use resources::quantity::Quantity;
 use rpc::agent::v1::ContainerEnv;
 use runtime::spec::PullPolicy;
@@ -185,11 +185,11 @@ pub fn hostname(pod: &Pod, node: &NodeFieldValues) -> String {
     short.trim_end_matches(['-', '.']).to_owned()
 }
 
-fn limits(container: &Container) -> Result<ResourceLimits, FieldError> {
+fn limits(container: &Container) -> Result<ResourceLimits, InvalidValue> {
     let Some(resources) = &container.resources else {
         return Ok(ResourceLimits::default());
     };
-    let read = |limits: bool, name: &str| -> Result<Option<Quantity>, FieldError> {
+    let read = |limits: bool, name: &str| -> Result<Option<Quantity>, InvalidValue> {
         let (field, map) = match limits {
             true => ("limits", &resources.limits),
             false => ("requests", &resources.requests),
@@ -199,7 +199,7 @@ fn limits(container: &Container) -> Result<ResourceLimits, FieldError> {
         };
         quantity.0.parse().map(Some).map_err(|_| {
             let field = format!("container {:?}: resources.{field}.{name}", container.name);
-            FieldError::new(field, &quantity.0, "a quantity, as 500m or 2Gi")
+            InvalidValue::new(field, &quantity.0, "a quantity, as 500m or 2Gi")
         })
     };
     let positive = |value: i64| u64::try_from(value).ok().filter(|value| *value > 0);

@@ -2,7 +2,7 @@
 
 use devices::allocation::Allocation;
 use devices::nccl;
-use resources::field_error::FieldError;
+use resources::invalid_value::InvalidValue;
 use runtime::Mount;
 
 use super::{ContainerError, DEFAULT_MESSAGE_PATH, Parts};
@@ -58,7 +58,7 @@ pub(super) fn mounts(
                 if path.contains("$(") {
                     let field = format!("container {:?}: subPathExpr", parts.container.name);
                     let valid = "variables that the container has";
-                    return Err(FieldError::new(field, expression, valid).into());
+                    return Err(InvalidValue::new(field, expression, valid).into());
                 }
                 Some(path)
             }

@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use durable::{Room, room};
+use durable::{DiskSpace, disk_space};
 use runtime::WritableLayer;
 use runtime::usage::DirectoryUsage;
 use tokio::time::Instant;
@@ -120,9 +120,9 @@ impl DiskWatch {
         }
     }
 
-    async fn room(&mut self) -> Option<Room> {
+    async fn room(&mut self) -> Option<DiskSpace> {
         let data = self.node.layout.pods();
-        let asked = tokio::task::spawn_blocking(move || room(&data)).await;
+        let asked = tokio::task::spawn_blocking(move || disk_space(&data)).await;
         let why = match asked {
             Ok(Ok(room)) => {
                 self.blind = None;
@@ -220,7 +220,7 @@ fn log_doubts(logged: &mut BTreeSet<String>, readings: &[Reading]) {
 async fn remove_logs(node: Arc<AgentNode>, pods: Arc<Pods>) -> bool {
     let removed = tokio::task::spawn_blocking(move || {
         let data = node.layout.pods();
-        let short = || room(&data).is_ok_and(|room| Shortage::of(&room).is_some());
+        let short = || disk_space(&data).is_ok_and(|room| Shortage::of(&room).is_some());
         let running = || {
             let users = pods.disk_users().into_iter();
             let running = users.filter(|user| user.running);

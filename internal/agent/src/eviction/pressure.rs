@@ -11,7 +11,7 @@ use std::cmp::Reverse;
 use std::time::Duration;
 
 use devices::inventory::NodeHardware;
-use durable::Room;
+use durable::DiskSpace;
 use parking_lot::Mutex;
 use resources::names::RUNTIME_PROCESS;
 use runtime::usage::DirectoryUsage;
@@ -41,13 +41,13 @@ pub enum Shortage {
 }
 
 /// Bytes of a file system that must stay free.
-fn reserve(room: &Room) -> u64 {
+fn reserve(room: &DiskSpace) -> u64 {
     RESERVE_BYTES.min(room.bytes / RESERVE_SHARE)
 }
 
 /// Bytes of a file system that all pods together may request: as with the kubelet, other use of the
 /// file system does not matter.
-pub fn allocatable(room: &Room) -> u64 {
+pub fn allocatable(room: &DiskSpace) -> u64 {
     room.bytes - reserve(room)
 }
 
@@ -66,7 +66,7 @@ pub struct Candidate<'a> {
 
 impl Shortage {
     /// The shortage of a file system now.
-    pub fn of(room: &Room) -> Option<Shortage> {
+    pub fn of(room: &DiskSpace) -> Option<Shortage> {
         let bytes = reserve(room);
         let inodes = room.inodes / INODE_SHARE;
         if room.available < bytes {
@@ -160,8 +160,8 @@ mod tests {
 
     const GI: u64 = 1 << 30;
 
-    fn room(bytes: u64, available: u64) -> Room {
-        Room {
+    fn room(bytes: u64, available: u64) -> DiskSpace {
+        DiskSpace {
             bytes,
             available,
             inodes: 1000,

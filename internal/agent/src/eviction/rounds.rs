@@ -35,7 +35,7 @@ pub enum Next {
 /// The evictions for free space on one node.
 #[derive(Debug, Default)]
 pub struct Rounds {
-    round: Option<Round>,
+    round: Option<EvictionRound>,
     /// Rounds in a row that freed nothing.
     fruitless: u32,
     paused_until: Option<Instant>,
@@ -43,7 +43,7 @@ pub struct Rounds {
 
 /// The round that is under way.
 #[derive(Debug)]
-struct Round {
+struct EvictionRound {
     victim: String,
     since: Instant,
     /// The shortage at its start.
@@ -92,7 +92,7 @@ impl Rounds {
 
     /// Records that a pod is evicted.
     pub fn begin(&mut self, victim: &str, short: Shortage, now: Instant) {
-        self.round = Some(Round {
+        self.round = Some(EvictionRound {
             victim: victim.to_owned(),
             since: now,
             before: short,

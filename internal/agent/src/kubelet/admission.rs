@@ -66,6 +66,36 @@ impl RequestingContainer {
     }
 }
 
+/// Why the container for which the kubelet requests devices is unknown.
+#[derive(Debug, thiserror::Error)]
+pub enum RequesterError {
+    /// No listed pod lacks so many devices.
+    #[error(
+        "the kubelet asks for {size} of {resource}, but lists no pod that waits for so many{waiting}"
+    )]
+    Missing {
+        /// The resource.
+        resource: String,
+        /// The number of requested devices.
+        size: usize,
+        /// The listed pods that lack another number of devices, in brackets; empty if there are none.
+        waiting: String,
+    },
+    /// Several listed pods lack so many devices.
+    #[error(
+        "the kubelet asks for {size} of {resource}, and more than one pod lacks so many{pods}; delete the one \
+         that runs without its devices"
+    )]
+    Several {
+        /// The resource.
+        resource: String,
+        /// The number of requested devices.
+        size: usize,
+        /// These pods, in brackets.
+        pods: String,
+    },
+}
+
 /// Containers that were answered, by pod uid and name: the kubelet's list omits init containers.
 pub type Answered = BTreeSet<(String, String)>;
 
@@ -73,14 +103,14 @@ pub type Answered = BTreeSet<(String, String)>;
 ///
 /// # Errors
 ///
-/// A sentence, when the kubelet lists no such container, or several.
+/// The kubelet lists no such container, or several.
 pub fn asking(
     resource: &str,
     size: usize,
     listed: &[ListedPod],
     pods: &[Pod],
     answered: &Answered,
-) -> Result<RequestingContainer, String> {
+) -> Result<RequestingContainer, RequesterError> {
     let candidates: Vec<RequestingContainer> = pods
         .iter()
         .filter_map(|pod| {
@@ -95,15 +125,16 @@ pub fn asking(
         .collect();
     match of_size[..] {
         [only] => Ok(only.clone()),
-        [] => Err(format!(
-            "the kubelet asks for {size} of {resource}, but lists no pod that waits for so many{}",
-            names(&candidates.iter().collect::<Vec<_>>())
-        )),
-        _ => Err(format!(
-            "the kubelet asks for {size} of {resource}, and more than one pod lacks so many{}; \
-             delete the one that runs without its devices",
-            names(&of_size)
-        )),
+        [] => Err(RequesterError::Missing {
+            resource: resource.to_owned(),
+            size,
+            waiting: names(&candidates.iter().collect::<Vec<_>>()),
+        }),
+        _ => Err(RequesterError::Several {
+            resource: resource.to_owned(),
+            size,
+            pods: names(&of_size),
+        }),
     }
 }
 
@@ -327,7 +358,7 @@ mod tests {
         assert_eq!(part, Some(resources::parts::GpuPart::Memory(10_240)));
         assert!(
             spoken_for(GPU, &pods, "").contains("a-c-0"),
-            "nobody has it whole"
+            "no pod has it whole"
         );
     }
 
@@ -344,8 +375,10 @@ mod tests {
         let pods = [pod("a", &[("c", 1)]), pod("b", &[("c", 1)])];
         let kubelet = [listed("a", &[]), listed("b", &[])];
         let both = asking(GPU, 1, &kubelet, &pods, &Answered::new()).expect_err("ambiguous");
+        let both = both.to_string();
         assert!(both.contains("(n/a, n/b)"), "{both}");
-        let none = asking(GPU, 1, &[], &pods, &Answered::new()).expect_err("nobody asks");
+        let none = asking(GPU, 1, &[], &pods, &Answered::new()).expect_err("no pod asks");
+        let none = none.to_string();
         assert!(none.contains("lists no pod"), "{none}");
     }
 

@@ -26,6 +26,17 @@ use crate::health::HealthObservation;
 /// The field manager of the node's labels.
 const FIELD_MANAGER: &str = "muster-agent";
 
+/// Why the API did not grant an eviction.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum PodEvictionError {
+    /// The API refused it, for instance because of a disruption budget.
+    #[error("{0}")]
+    Refused(String),
+    /// The request failed.
+    #[error("{0}")]
+    Request(Box<kube::Error>),
+}
+
 /// The API client of one node's agent.
 #[derive(Clone)]
 pub struct NodeClient {
@@ -115,7 +126,7 @@ impl NodeClient {
         pod: &str,
         uid: &str,
         grace: Option<i64>,
-    ) -> Result<(), String> {
+    ) -> Result<(), PodEvictionError> {
         let mut body = json!({
             "apiVersion": "policy/v1", "kind": "Eviction",
             "metadata": {"namespace": namespace, "name": pod},
@@ -134,8 +145,8 @@ impl NodeClient {
         match asked {
             Ok(_) => Ok(()),
             Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
-            Err(kube::Error::Api(status)) => Err(status.message),
-            Err(error) => Err(error.to_string()),
+            Err(kube::Error::Api(status)) => Err(PodEvictionError::Refused(status.message)),
+            Err(error) => Err(PodEvictionError::Request(Box::new(error))),
         }
     }
 
@@ -220,7 +231,7 @@ impl NodeClient {
             // The next look tries again.
             Err(error) => {
                 tracing::warn!(
-                    error,
+                    %error,
                     namespace,
                     pod,
                     "the pod could not be evicted for using more than its share of a GPU; the next check tries again"

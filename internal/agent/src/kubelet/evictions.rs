@@ -38,7 +38,7 @@ impl Evictions {
                 continue;
             }
             let asked = cluster.evict(namespace, name, &pod.uid, pod.grace);
-            let refused = asked.await.err();
+            let refused = asked.await.err().map(|error| error.to_string());
             match &refused {
                 None => {
                     tracing::info!("{one} is evicted: {why}");

@@ -1,7 +1,7 @@
 //! Partitions the node's GPUs as its label `nvidia.com/mig.config` says: withholds the GPUs to be
 //! partitioned, waits for their holders or evicts them, lets the driver partition the GPUs, and
 //! offers the new devices after the next inventory. The label `nvidia.com/mig.config.state` has the
-//! progress. `devices::mig` plans the steps, and `hardware`'s cutter calls the driver, on its own
+//! progress. `devices::mig` plans the steps, and `hardware::mig_partitioner` calls the driver, on its own
 //! thread.
 
 use std::collections::BTreeMap;
@@ -9,12 +9,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use devices::dra::Specs;
-use devices::hand::Executor;
 use devices::inventory::NodeHardware;
 use devices::mig::configurations::possible;
 use devices::mig::drain::{self, Live};
 use devices::mig::next::{BlockingHolder, GpuHolders, ReadySteps, RepartitionPlan, next};
 use devices::mig::{Drain, MigSettings, Withheld, shows};
+use devices::mig_executor::Executor;
 use devices::sharing::Sharing;
 use hardware::mig_partitioner::Card;
 use resources::devices::{MIG_NONE, MIG_SINGLE};
@@ -52,7 +52,7 @@ enum Round {
 struct MigManager<'a> {
     settings: &'a MigSettings,
     cluster: NodeClient,
-    hand: Executor,
+    executor: Executor,
     withheld: Withheld,
     machine: watch::Receiver<NodeHardware>,
     pod_resources: PathBuf,
@@ -86,7 +86,7 @@ pub async fn manage(
     let mut manager = MigManager {
         settings,
         cluster: cluster.clone(),
-        hand: Executor::new(&config.source),
+        executor: Executor::new(&config.source),
         withheld,
         machine,
         pod_resources: config.pod_resources(),
@@ -179,7 +179,7 @@ impl MigManager<'_> {
     async fn round(&mut self, wanted: Option<&str>) -> Result<Round, kube::Error> {
         let Some(name) = wanted else {
             self.withheld.set(BTreeMap::new());
-            let cards = self.hand.ask(|cutter| cutter.observe()).await;
+            let cards = self.executor.ask(|partitioner| partitioner.observe()).await;
             if self.state.is_some() || self.unsure {
                 self.notify(None, "").await?;
             }
@@ -193,7 +193,7 @@ impl MigManager<'_> {
         };
         // GPUs that were withheld before the holders are read: no pod has been given one since.
         let free = self.withheld.seen_in(&self.machine.borrow());
-        let cards = match self.hand.ask(|cutter| cutter.observe()).await {
+        let cards = match self.executor.ask(|partitioner| partitioner.observe()).await {
             Ok(cards) => cards,
             Err(error) => {
                 self.fail(name, &error.to_string(), "in a minute").await?;
@@ -249,7 +249,10 @@ impl MigManager<'_> {
                 );
                 return self.give_up(name, &why).await;
             }
-            let done = self.hand.ask(move |cutter| cutter.take(&gpu, &steps)).await;
+            let done = self
+                .executor
+                .ask(move |partitioner| partitioner.take(&gpu, &steps))
+                .await;
             if let Err(error) = done {
                 return self.give_up(name, &format!("GPU {index}: {error}")).await;
             }

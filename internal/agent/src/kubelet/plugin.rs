@@ -76,7 +76,7 @@ impl Plugin {
             pods.iter().any(is)
         });
         let found = admission::asking(&self.resource, size, &listed, &pods, &answered);
-        let asking = found.map_err(Status::failed_precondition)?;
+        let asking = found.map_err(|error| Status::failed_precondition(error.to_string()))?;
         let taken = admission::spoken_for(&self.resource, &pods, &asking.uid);
         Ok((asking, taken))
     }

@@ -13,7 +13,7 @@ use resources::node_event;
 
 use super::cluster::NodeClient;
 use super::socket;
-use crate::pod_source::{PodSource, Shares};
+use crate::pod_source::{GpuShares, GpuSharesError, PodSource};
 use crate::shares::OVER_SHARE;
 
 /// The pods of one kubelet.
@@ -61,17 +61,20 @@ impl PodSource for KubeletPods {
         })
     }
 
-    fn shares<'a>(&'a self, machine: &'a NodeHardware) -> BoxFuture<'a, Result<Shares, String>> {
+    fn shares<'a>(
+        &'a self,
+        machine: &'a NodeHardware,
+    ) -> BoxFuture<'a, Result<GpuShares, GpuSharesError>> {
         Box::pin(async move {
             let listed = socket::held(&self.socket, false).await;
-            let mut listed = listed.map_err(|error| error.message().to_owned())?;
+            let mut listed = listed.map_err(GpuSharesError::Kubelet)?;
             listed.retain(|(_, id)| share_holders::shared(id).is_some());
             // The API is only asked while a container shares a GPU.
             if listed.is_empty() {
-                return Ok(Shares::default());
+                return Ok(GpuShares::default());
             }
             let pods = self.cluster.pods().await;
-            let pods = pods.map_err(|error| error.to_string())?;
+            let pods = pods.map_err(|error| GpuSharesError::Pods(Box::new(error)))?;
             let held = share_holders::of_kubelet(&pods, &listed, machine);
             Ok((held, Containers::of_pods(&pods)))
         })

@@ -13,7 +13,7 @@ pub const BACKOFF_FIRST_SECONDS: i64 = 10;
 /// The longest back-off, in seconds.
 pub const BACKOFF_MAX_SECONDS: i64 = 300;
 
-/// The back-off starts anew when the last restart is this long ago, in seconds.
+/// The back-off starts again at its shortest when the last restart is this long ago, in seconds.
 pub const BACKOFF_RESET_SECONDS: i64 = 600;
 
 /// The exit code of a container whose end was not observed.

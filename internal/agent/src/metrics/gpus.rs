@@ -4,7 +4,7 @@
 
 use devices::holders::{DeviceHolder, DeviceHolders};
 use hardware::reading::{GpuReading, PerformanceCounters, SliceReading};
-use resources::exposition::{Kind, Labels, Page};
+use resources::exposition::{Kind, MetricLabels, Page};
 
 /// A value of whole GPUs.
 struct GpuMetric {
@@ -252,9 +252,9 @@ struct About<'a> {
     gpu: &'a GpuReading,
     /// With its holder; without one if there are several, because the values are no single
     /// holder's.
-    labels: Labels,
+    labels: MetricLabels,
     /// The same without a holder.
-    plain: Labels,
+    plain: MetricLabels,
     /// Whether it has several holders.
     shared: bool,
 }
@@ -276,15 +276,15 @@ pub fn shared(gpu: &GpuReading, holders: &DeviceHolders) -> bool {
 }
 
 /// The labels that identify a GPU, for families that only Muster has.
-pub fn plainly(gpu: &GpuReading, hostname: &str) -> Labels {
-    Labels::default()
+pub fn plainly(gpu: &GpuReading, hostname: &str) -> MetricLabels {
+    MetricLabels::default()
         .with("gpu", &gpu.index.to_string())
         .with("UUID", &gpu.id)
         .with("Hostname", hostname)
 }
 
 /// A GPU's labels, with its holder if there is exactly one.
-pub fn held(gpu: &GpuReading, holders: &DeviceHolders, hostname: &str) -> Labels {
+pub fn held(gpu: &GpuReading, holders: &DeviceHolders, hostname: &str) -> MetricLabels {
     let plain = named(gpu, None, hostname);
     match holders.of(&gpu.id) {
         [only] => held_by(plain, only),
@@ -293,9 +293,9 @@ pub fn held(gpu: &GpuReading, holders: &DeviceHolders, hostname: &str) -> Labels
 }
 
 /// The labels that identify a GPU or slice.
-fn named(gpu: &GpuReading, slice: Option<&SliceReading>, hostname: &str) -> Labels {
+fn named(gpu: &GpuReading, slice: Option<&SliceReading>, hostname: &str) -> MetricLabels {
     let device = gpu.minor.unwrap_or(gpu.index);
-    let labels = Labels::default()
+    let labels = MetricLabels::default()
         .with("gpu", &gpu.index.to_string())
         .with("UUID", &gpu.id)
         .with("pci_bus_id", &bus_id(&gpu.pci))
@@ -316,7 +316,7 @@ fn named(gpu: &GpuReading, slice: Option<&SliceReading>, hostname: &str) -> Labe
 }
 
 /// The same with a container that holds it.
-pub fn held_by(labels: Labels, holder: &DeviceHolder) -> Labels {
+pub fn held_by(labels: MetricLabels, holder: &DeviceHolder) -> MetricLabels {
     labels
         .with("container", &holder.container)
         .with("namespace", &holder.namespace)

@@ -19,10 +19,11 @@ use devices::holders::DeviceHolders;
 use devices::over_share::LatestShares;
 use devices::xids::XidMonitor;
 use hardware::ports::PortReading;
-use hardware::{GpuReading, InventorySources, Meter};
+use hardware::{GpuReading, HardwareError, InventorySources, Meter};
 use hyper::body::Bytes;
 use parking_lot::Mutex;
 use resources::exposition::Page;
+use tokio::task::JoinError;
 use tokio::time::{Instant, timeout};
 
 pub use serve::{Listen, NoPort, open, serve};
@@ -35,6 +36,20 @@ pub const PORT: u16 = 9400;
 const FRESH: Duration = Duration::from_secs(1);
 /// How long a driver may take; a driver with a hung GPU may never answer.
 const PATIENCE: Duration = Duration::from_secs(8);
+
+/// Why there is no page.
+#[derive(Debug, thiserror::Error)]
+enum PageError {
+    /// The driver takes too long, now or since an earlier reading.
+    #[error("the GPU driver does not answer; a GPU may have to be reset")]
+    Silent,
+    /// The GPUs cannot be read.
+    #[error(transparent)]
+    Hardware(#[from] HardwareError),
+    /// The reading panicked.
+    #[error("the GPUs can't be read: {0}")]
+    Panicked(JoinError),
+}
 
 /// Produces the page.
 pub struct Exporter {
@@ -68,7 +83,7 @@ impl Exporter {
     }
 
     /// The page, at most [`FRESH`] old; or why there is none.
-    async fn page(&self) -> Result<Bytes, String> {
+    async fn page(&self) -> Result<Bytes, PageError> {
         // Locked during the reading: concurrent requests get the same page.
         let mut last = self.last.lock().await;
         if let Some((at, page)) = &*last
@@ -89,18 +104,18 @@ impl Exporter {
         Ok(page)
     }
 
-    async fn read(&self) -> Result<(Vec<GpuReading>, Vec<PortReading>), String> {
+    async fn read(&self) -> Result<(Vec<GpuReading>, Vec<PortReading>), PageError> {
         let (meter, root) = (self.meter.clone(), self.root.clone());
         let reading = tokio::task::spawn_blocking(move || {
             // Only an abandoned reading can still hold the lock: no second one queues behind it.
-            let mut meter = meter.try_lock().ok_or(SILENT)?;
-            let gpus = meter.read().map_err(|error| error.to_string())?;
+            let mut meter = meter.try_lock().ok_or(PageError::Silent)?;
+            let gpus = meter.read()?;
             Ok((gpus, hardware::ports::read(&root)))
         });
         match timeout(PATIENCE, reading).await {
             Ok(Ok(read)) => read,
-            Ok(Err(error)) => Err(format!("the GPUs can't be read: {error}")),
-            Err(_) => Err(SILENT.to_owned()),
+            Ok(Err(error)) => Err(PageError::Panicked(error)),
+            Err(_) => Err(PageError::Silent),
         }
     }
 }
@@ -123,5 +138,3 @@ async fn holders(pods: &dyn PodSource, gpus: &[GpuReading]) -> DeviceHolders {
     }
     holders
 }
-
-const SILENT: &str = "the GPU driver does not answer; a GPU may have to be reset";

@@ -1,6 +1,6 @@
 //! The agent's own resource use, under the standard names of Prometheus clients.
 
-use resources::exposition::{Kind, Labels, Page};
+use resources::exposition::{Kind, MetricLabels, Page};
 
 use crate::version::VERSION;
 
@@ -9,14 +9,14 @@ const TICKS: f64 = 100.0;
 
 /// Writes the use of this process.
 pub fn write(page: &mut Page) {
-    let version = Labels::default().with("version", VERSION);
+    let version = MetricLabels::default().with("version", VERSION);
     page.family(
         "muster_agent_build_info",
         Kind::Gauge,
         "The agent that answers.",
         [(version, 1.0)],
     );
-    let one = |value: Option<f64>| value.map(|value| (Labels::default(), value));
+    let one = |value: Option<f64>| value.map(|value| (MetricLabels::default(), value));
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     page.family(
         "process_resident_memory_bytes",

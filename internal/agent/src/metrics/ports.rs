@@ -1,12 +1,12 @@
 //! The families about RDMA ports. Pure.
 
 use hardware::ports::{COUNTERS, PortReading};
-use resources::exposition::{Kind, Labels, Page};
+use resources::exposition::{Kind, MetricLabels, Page};
 
 /// Writes all families about these ports.
 pub fn write(page: &mut Page, ports: &[PortReading], hostname: &str) {
     let named = |port: &PortReading| {
-        Labels::default()
+        MetricLabels::default()
             .with("device", &port.device)
             .with("port", &port.port.number.to_string())
             .with("link_layer", &port.port.layer)

@@ -1,14 +1,14 @@
 //! The metric families of GPU shares: limits, use and excess of containers. Pure.
 
 use devices::over_share::ShareObservation;
-use resources::exposition::{Kind, Labels, Page};
+use resources::exposition::{Kind, MetricLabels, Page};
 
 use super::gpus::held_by;
 
 /// Writes the last result.
 pub fn write(page: &mut Page, sight: &ShareObservation, hostname: &str) {
     let gpu = |id: &str| {
-        Labels::default()
+        MetricLabels::default()
             .with("UUID", id)
             .with("Hostname", hostname)
     };

@@ -32,7 +32,7 @@ const GRACES_MAX: u32 = 4;
 pub(super) struct ServerClock {
     /// Readings further apart than this have a gap between them.
     tolerance: Duration,
-    /// A gap this long starts every node's grace period anew.
+    /// A gap this long starts every node's grace period again.
     long_gap: Duration,
     /// The last reading of the machine's clock.
     last: Option<Duration>,
@@ -96,7 +96,7 @@ impl ServerClock {
     }
 
     /// The server was awake and could not record signs of life: every node's grace period starts
-    /// anew.
+    /// again.
     pub(super) fn was_deaf(&mut self) {
         self.deaf_until = self.awake;
     }

@@ -1,6 +1,6 @@
 //! The cache of one watch: the objects of one kind, as last seen.
 //!
-//! Differs from `upkeep::mirror`, which keeps a few fields of each object: a job's controller needs
+//! Differs from `core_controllers::mirror`, which keeps a few fields of each object: a job's controller needs
 //! whole objects, so a new listing is applied object by object and is never held in memory twice,
 //! and an object that can't be read counts as absent. kube's reflector has neither the state from
 //! before a change nor a filter by owner.

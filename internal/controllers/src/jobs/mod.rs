@@ -1,4 +1,4 @@
-//! The job controllers. Watches of jobs and of their dependents feed the pure reconcilers of
+//! The job controllers. Watches of jobs and of their dependents update the pure reconcilers of
 //! `workloads`; the runner carries out the reconcilers' decisions. This module wires them together
 //! and decides nothing about jobs.
 

@@ -1,4 +1,4 @@
-//! Muster as the extender of a stock kube-scheduler: the board's answers about nodes, and the
+//! Muster as the extender of a stock kube-scheduler: answers about nodes from the [`ReportBoard`], and the
 //! binding with chosen devices. It handles that scheduler's pods and refuses Muster's own. The
 //! server owns the extender's wire protocol.
 

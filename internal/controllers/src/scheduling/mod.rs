@@ -1,4 +1,4 @@
-//! The scheduler's loop. Watches feed the pure scheduler, the invariants check its plans, and the
+//! The scheduler's loop. Watches update the pure scheduler, the invariants check its plans, and the
 //! loop writes them: evictions, volume claims, bindings, statuses, conditions, events. This module
 //! owns the writes and their order; `scheduler` decides on placement.
 
@@ -44,8 +44,8 @@ const RESTART_FIRST: Duration = Duration::from_secs(1);
 /// again.
 const RESTART_LONGEST: Duration = Duration::from_secs(30);
 
-/// Starts the scheduler; it stops when `ctx.stop` turns true. The board holds its latest reports
-/// and answers what-if questions. Must be called within a tokio runtime.
+/// Starts the scheduler; it stops when `ctx.stop` turns true. The [`ReportBoard`] holds its latest
+/// reports and answers what-if questions. Must be called within a tokio runtime.
 #[must_use]
 pub fn spawn(ctx: &Context) -> (Arc<ReportBoard>, Vec<JoinHandle<()>>) {
     let board = Arc::new(ReportBoard::new(&ctx.config.scheduler));

@@ -1,4 +1,4 @@
-//! The Container Device Interface (CDI): files that tell container runtimes how to add a device to
+//! The Container Device Interface (CDI): files that define for container runtimes how to add a device to
 //! a container. Owns the part of the format that is used here, and how a file is written. Pure but
 //! for [`file`]. `gpus` has the edits for GPUs, `driver` those for their driver.
 

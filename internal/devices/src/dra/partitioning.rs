@@ -1,11 +1,11 @@
-//! Partitions GPUs for claims and removes the slices, through the same cutter thread as the MIG
+//! Partitions GPUs for claims and removes the slices, through the same partitioner thread as the MIG
 //! manager. Owns the order: reads the GPU's present layout first, leaves the parts of other holders
 //! alone, and waits until the inventory shows the new slice.
 
 use std::time::Duration;
 
 use hardware::InventorySources;
-use hardware::mig_partitioner::{Card, ChangeEffect, CutterError, MigPartitioner};
+use hardware::mig_partitioner::{Card, ChangeEffect, MigPartitioner, PartitionerError};
 use hardware::partition::place::{self, InstancePosition, PlaceError};
 use hardware::partition::{PartitionStep, WantedLayout};
 use resources::devices::GpuDevice;
@@ -14,8 +14,8 @@ use tokio::time::timeout;
 
 use super::partitions::{CardError, GpuLayouts, strangers, waits};
 use super::prepared::CreatedPartition;
-use crate::hand::{AskError, Executor};
 use crate::inventory::NodeHardware;
+use crate::mig_executor::{AskError, Executor};
 
 /// How long the inventory may take to show a new slice: several looks, and less than the kubelet
 /// waits for an answer (45 seconds).
@@ -29,12 +29,12 @@ const AGAIN: &str = "the kubelet tries again; delete the pod to have it placed a
 
 /// Why a GPU was not partitioned for a claim, or a slice not removed. The pod's events show it.
 #[derive(Debug, thiserror::Error)]
-pub enum CutError {
+pub enum ClaimPartitionError {
     /// The GPU's layout can't be read.
     #[error(transparent)]
-    Unread(CutterError),
-    /// The cutter's thread failed.
-    #[error("the thread that cuts GPUs failed; start the agent anew")]
+    Unread(PartitionerError),
+    /// The partitioner's thread failed.
+    #[error("the thread that cuts GPUs failed; restart the agent")]
     Thread,
     /// The inventory does not show the new layout yet.
     #[error("{gpu} is {what} now, and the driver doesn't show it as such yet; {again}", again = AGAIN)]
@@ -61,7 +61,7 @@ pub enum CutError {
         /// The GPU's index.
         index: u32,
         /// The driver's error.
-        error: CutterError,
+        error: PartitionerError,
     },
     /// The GPU's mode changes only with a reset.
     #[error("{0}")]
@@ -119,30 +119,33 @@ pub enum CutError {
         /// The GPU's index.
         index: u32,
         /// The driver's error.
-        error: Box<CutterError>,
+        error: Box<PartitionerError>,
     },
 }
 
-impl From<AskError<CutError>> for CutError {
-    fn from(error: AskError<CutError>) -> CutError {
+impl From<AskError<ClaimPartitionError>> for ClaimPartitionError {
+    fn from(error: AskError<ClaimPartitionError>) -> ClaimPartitionError {
         match error {
             AskError::Refused(error) => error,
-            AskError::Thread => CutError::Thread,
+            AskError::Thread => ClaimPartitionError::Thread,
         }
     }
 }
 
 /// Partitions GPUs for claims.
-pub struct Knife {
-    hand: Executor,
+pub struct ClaimPartitioner {
+    executor: Executor,
     machine: watch::Receiver<NodeHardware>,
 }
 
-impl Knife {
+impl ClaimPartitioner {
     /// Opens no driver yet.
-    pub fn new(source: &InventorySources, machine: watch::Receiver<NodeHardware>) -> Knife {
-        Knife {
-            hand: Executor::new(source),
+    pub fn new(
+        source: &InventorySources,
+        machine: watch::Receiver<NodeHardware>,
+    ) -> ClaimPartitioner {
+        ClaimPartitioner {
+            executor: Executor::new(source),
             machine,
         }
     }
@@ -150,17 +153,17 @@ impl Knife {
     /// The layout of these GPUs, by UUID.
     pub async fn cards(&self, gpus: Vec<String>) -> GpuLayouts {
         let asked = gpus.clone();
-        let look = move |cutter: &mut MigPartitioner| {
+        let look = move |partitioner: &mut MigPartitioner| {
             let one = |gpu: String| {
-                let card = cutter.inspect(&gpu);
+                let card = partitioner.inspect(&gpu);
                 (
                     gpu,
                     card.map_err(|error| CardError::Unread(error.to_string())),
                 )
             };
-            Ok::<GpuLayouts, CutterError>(asked.into_iter().map(one).collect())
+            Ok::<GpuLayouts, PartitionerError>(asked.into_iter().map(one).collect())
         };
-        let error = match timeout(ANSWERS_WITHIN, self.hand.ask(look)).await {
+        let error = match timeout(ANSWERS_WITHIN, self.executor.ask(look)).await {
             Ok(Ok(cards)) => return cards,
             Ok(Err(error)) => CardError::Unread(error.to_string()),
             Err(_) => CardError::Silent,
@@ -180,10 +183,10 @@ impl Knife {
         gpu: &str,
         place: &InstancePosition,
         own: Vec<CreatedPartition>,
-    ) -> Result<String, CutError> {
+    ) -> Result<String, ClaimPartitionError> {
         let (of, at) = (gpu.to_owned(), place.clone());
-        let make = move |cutter: &mut MigPartitioner| make(cutter, &of, &at, &own);
-        let slice = self.hand.ask(make).await?;
+        let make = move |partitioner: &mut MigPartitioner| make(partitioner, &of, &at, &own);
+        let slice = self.executor.ask(make).await?;
         let has = |one: &GpuDevice| {
             let mut slices = one.slices.iter().flatten();
             slices.any(|known| known.id == slice)
@@ -197,9 +200,11 @@ impl Knife {
     /// # Errors
     ///
     /// Why not.
-    pub async fn unite(&self, gpu: &str) -> Result<(), CutError> {
+    pub async fn unite(&self, gpu: &str) -> Result<(), ClaimPartitionError> {
         let of = gpu.to_owned();
-        self.hand.ask(move |cutter| unite(cutter, &of)).await?;
+        self.executor
+            .ask(move |partitioner| unite(partitioner, &of))
+            .await?;
         let whole = |one: &GpuDevice| one.slices.is_none();
         self.shown(gpu, "a whole GPU", whole).await
     }
@@ -209,9 +214,12 @@ impl Knife {
     /// # Errors
     ///
     /// Why not: the slice still exists.
-    pub async fn end(&self, cut: &CreatedPartition) -> Result<(), CutError> {
+    pub async fn end(&self, cut: &CreatedPartition) -> Result<(), ClaimPartitionError> {
         let cut = cut.clone();
-        Ok(self.hand.ask(move |cutter| end(cutter, &cut)).await?)
+        Ok(self
+            .executor
+            .ask(move |partitioner| end(partitioner, &cut))
+            .await?)
     }
 
     /// Waits until the inventory shows a GPU in this state.
@@ -220,7 +228,7 @@ impl Knife {
         gpu: &str,
         what: &str,
         is: impl Fn(&GpuDevice) -> bool,
-    ) -> Result<(), CutError> {
+    ) -> Result<(), ClaimPartitionError> {
         let mut machine = self.machine.clone();
         let shows = |machine: &NodeHardware| {
             let mut gpus = machine.inventory.gpus.iter();
@@ -228,7 +236,7 @@ impl Knife {
         };
         match timeout(SHOWN_WITHIN, machine.wait_for(shows)).await {
             Ok(Ok(_)) => Ok(()),
-            _ => Err(CutError::NotShown {
+            _ => Err(ClaimPartitionError::NotShown {
                 gpu: gpu.to_owned(),
                 what: what.to_owned(),
             }),
@@ -237,85 +245,94 @@ impl Knife {
 }
 
 /// Checks that no process uses a GPU whose mode is to change.
-fn idle(card: &Card) -> Result<(), CutError> {
+fn idle(card: &Card) -> Result<(), ClaimPartitionError> {
     if card.processes.is_empty() {
         return Ok(());
     }
     let all: Vec<String> = (card.processes.iter())
         .map(|(pid, _)| pid.to_string())
         .collect();
-    Err(CutError::InUse {
+    Err(ClaimPartitionError::InUse {
         index: card.index,
         processes: all.join(", "),
     })
 }
 
-fn look_at(cutter: &mut MigPartitioner, gpu: &str) -> Result<Card, CutError> {
-    cutter.inspect(gpu).map_err(CutError::Unread)
+fn look_at(partitioner: &mut MigPartitioner, gpu: &str) -> Result<Card, ClaimPartitionError> {
+    partitioner
+        .inspect(gpu)
+        .map_err(ClaimPartitionError::Unread)
 }
 
-fn take(cutter: &mut MigPartitioner, card: &Card, steps: &[PartitionStep]) -> Result<(), CutError> {
+fn take(
+    partitioner: &mut MigPartitioner,
+    card: &Card,
+    steps: &[PartitionStep],
+) -> Result<(), ClaimPartitionError> {
     let index = card.index;
-    let taken = cutter.take(&card.id, steps);
-    match taken.map_err(|error| CutError::Refused { index, error })? {
+    let taken = partitioner.take(&card.id, steps);
+    match taken.map_err(|error| ClaimPartitionError::Refused { index, error })? {
         ChangeEffect::Now => Ok(()),
-        ChangeEffect::AfterReset => Err(CutError::AwaitsReset(waits(card))),
+        ChangeEffect::AfterReset => Err(ClaimPartitionError::AwaitsReset(waits(card))),
     }
 }
 
 fn make(
-    cutter: &mut MigPartitioner,
+    partitioner: &mut MigPartitioner,
     gpu: &str,
     place: &InstancePosition,
     own: &[CreatedPartition],
-) -> Result<String, CutError> {
-    let card = look_at(cutter, gpu)?;
+) -> Result<String, ClaimPartitionError> {
+    let card = look_at(partitioner, gpu)?;
     let index = card.index;
     let here = place::instance(&card.profiles, &card.layout, place);
     let strange = strangers(&card, own.iter());
     let has = here.is_some_and(|here| strange.iter().all(|other| other.id != here.id));
     if !has && !strange.is_empty() {
         let now = WantedLayout::of(&card.profiles, &card.layout).message();
-        return Err(CutError::Strangers { index, now });
+        return Err(ClaimPartitionError::Strangers { index, now });
     }
     if !has && card.waits {
-        return Err(CutError::AwaitsReset(waits(&card)));
+        return Err(ClaimPartitionError::AwaitsReset(waits(&card)));
     }
     if !card.layout.enabled {
         idle(&card)?;
     }
     let steps = place::made(&card.profiles, &card.layout, place);
-    let steps = steps.map_err(|error| CutError::NoRoom { index, error })?;
+    let steps = steps.map_err(|error| ClaimPartitionError::NoRoom { index, error })?;
     if !steps.is_empty() {
-        take(cutter, &card, &steps)?;
+        take(partitioner, &card, &steps)?;
     }
-    let card = look_at(cutter, gpu)?;
+    let card = look_at(partitioner, gpu)?;
     let made = place::instance(&card.profiles, &card.layout, place);
     let slice = made.and_then(|made| card.slices.iter().find(|(_, of)| **of == made.id));
     let slice = slice.map(|(id, _)| id.clone());
-    slice.ok_or_else(|| CutError::NoSlice {
+    slice.ok_or_else(|| ClaimPartitionError::NoSlice {
         index,
         profile: place.profile.clone(),
         start: place.start,
     })
 }
 
-fn unite(cutter: &mut MigPartitioner, gpu: &str) -> Result<(), CutError> {
-    let card = look_at(cutter, gpu)?;
+fn unite(partitioner: &mut MigPartitioner, gpu: &str) -> Result<(), ClaimPartitionError> {
+    let card = look_at(partitioner, gpu)?;
     if !card.layout.enabled {
         return Ok(());
     }
     if !card.layout.instances.is_empty() {
         let now = WantedLayout::of(&card.profiles, &card.layout).message();
         let index = card.index;
-        return Err(CutError::InParts { index, now });
+        return Err(ClaimPartitionError::InParts { index, now });
     }
     idle(&card)?;
-    take(cutter, &card, &[PartitionStep::Switch { on: false }])
+    take(partitioner, &card, &[PartitionStep::Switch { on: false }])
 }
 
-fn end(cutter: &mut MigPartitioner, cut: &CreatedPartition) -> Result<(), CutError> {
-    let card = look_at(cutter, &cut.gpu)?;
+fn end(
+    partitioner: &mut MigPartitioner,
+    cut: &CreatedPartition,
+) -> Result<(), ClaimPartitionError> {
+    let card = look_at(partitioner, &cut.gpu)?;
     let there = place::instance(&card.profiles, &card.layout, &cut.place);
     let strange = strangers(&card, std::iter::once(cut));
     // Another owner's slice at the same place, for instance after a reset.
@@ -323,8 +340,8 @@ fn end(cutter: &mut MigPartitioner, cut: &CreatedPartition) -> Result<(), CutErr
         return Ok(());
     }
     let steps = place::ended(&card.profiles, &card.layout, &cut.place);
-    let taken = cutter.take(&card.id, &steps).map(drop);
-    taken.map_err(|error| CutError::NotRemoved {
+    let taken = partitioner.take(&card.id, &steps).map(drop);
+    taken.map_err(|error| ClaimPartitionError::NotRemoved {
         profile: cut.place.profile.clone(),
         start: cut.place.start,
         index: card.index,

@@ -49,7 +49,7 @@ impl AllocatableDevices {
 /// Why a GPU's layout is unknown.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CardError {
-    /// The driver's or the cutter's error.
+    /// The driver's or the partitioner's error.
     #[error("{0}")]
     Unread(String),
     /// The driver gave no answer in time.

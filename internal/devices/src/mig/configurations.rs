@@ -10,7 +10,7 @@ use resources::mig::Possible;
 use resources::names::{NVIDIA_GPU, NVIDIA_MIG};
 use serde_json::{Map, Value};
 
-use crate::config_values::{FieldError, fields, join, present, refused, wrong};
+use crate::config_values::{ConfigValueError, fields, join, present, refused, wrong};
 
 /// The prefix of each configuration that is derived from the GPUs' own profiles.
 const ALL: &str = "all-";
@@ -115,7 +115,7 @@ impl Configurations {
     /// # Errors
     ///
     /// The field, its value and the accepted values.
-    pub fn read(document: &Value) -> Result<Configurations, FieldError> {
+    pub fn read(document: &Value) -> Result<Configurations, ConfigValueError> {
         let root = fields("", document, &["version", "mig-configs"])?;
         match root.get("version") {
             Some(Value::String(version)) if version == "v1" => {}
@@ -140,10 +140,13 @@ impl Configurations {
             };
             let entries = entries.iter().enumerate();
             let entries = entries.map(|(place, value)| entry(&format!("{at}[{place}]"), value));
-            Ok((name.clone(), entries.collect::<Result<_, FieldError>>()?))
+            Ok((
+                name.clone(),
+                entries.collect::<Result<_, ConfigValueError>>()?,
+            ))
         });
         Ok(Configurations::Given(
-            all.collect::<Result<_, FieldError>>()?,
+            all.collect::<Result<_, ConfigValueError>>()?,
         ))
     }
 
@@ -354,7 +357,7 @@ fn given(
     Ok(all.map(|(gpu, (_, wanted))| (gpu, wanted)).collect())
 }
 
-fn entry(at: &str, value: &Value) -> Result<ConfigurationEntry, FieldError> {
+fn entry(at: &str, value: &Value) -> Result<ConfigurationEntry, ConfigValueError> {
     let known = ["device-filter", "devices", "mig-enabled", "mig-devices"];
     let entry = fields(at, value, &known)?;
     let enabled = match entry.get("mig-enabled") {
@@ -375,7 +378,10 @@ fn entry(at: &str, value: &Value) -> Result<ConfigurationEntry, FieldError> {
 }
 
 /// The number of instances of each profile.
-fn instances(at: &str, entry: &Map<String, Value>) -> Result<BTreeMap<String, u32>, FieldError> {
+fn instances(
+    at: &str,
+    entry: &Map<String, Value>,
+) -> Result<BTreeMap<String, u32>, ConfigValueError> {
     let given = match present(entry, "mig-devices") {
         None => return Ok(BTreeMap::new()),
         Some(Value::Object(given)) => given,
@@ -399,7 +405,7 @@ fn instances(at: &str, entry: &Map<String, Value>) -> Result<BTreeMap<String, u3
     given.iter().map(one).collect()
 }
 
-fn products(at: &str, value: Option<&Value>) -> Result<BTreeSet<u32>, FieldError> {
+fn products(at: &str, value: Option<&Value>) -> Result<BTreeSet<u32>, ConfigValueError> {
     let right = "PCI device numbers as NVIDIA's tools have them, like \"0x233010DE\"";
     let one = |given: &Value| {
         let digits = given.as_str().and_then(|text| {
@@ -416,7 +422,7 @@ fn products(at: &str, value: Option<&Value>) -> Result<BTreeSet<u32>, FieldError
     }
 }
 
-fn devices(at: &str, value: Option<&Value>) -> Result<Option<BTreeSet<u32>>, FieldError> {
+fn devices(at: &str, value: Option<&Value>) -> Result<Option<BTreeSet<u32>>, ConfigValueError> {
     let right = "all, or a list of indices, like [0, 1]";
     let one = |given: &Value| {
         let number = given.as_u64().and_then(|index| u32::try_from(index).ok());

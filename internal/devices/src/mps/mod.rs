@@ -23,7 +23,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::share::ShareLimit;
 pub use plan::{
-    CLIENTS, EquipError, MpsPlan, MpsSettings, NotShared, Stand, Stands, equip, wanted,
+    CLIENTS, MpsAllocationError, MpsPlan, MpsSettings, NotShared, Stand, Stands, equip, wanted,
 };
 
 use control::Control;

@@ -109,7 +109,7 @@ pub struct MpsSettings {
 
 /// Why a container can't be started on a GPU that is shared by MPS.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum EquipError {
+pub enum MpsAllocationError {
     /// The container has more devices than the one GPU of a daemon.
     #[error(
         "GPU {gpu} is shared by MPS, each of whose daemons has one GPU, and the container has {count} \
@@ -154,26 +154,26 @@ pub fn equip(
     stands: &Stands,
     devices: &[String],
     limit: Option<ShareLimit>,
-) -> Result<Option<MpsSettings>, EquipError> {
+) -> Result<Option<MpsSettings>, MpsAllocationError> {
     let mut shared = devices.iter().filter_map(|id| Some((id, stands.get(id)?)));
     let Some((id, stand)) = shared.next() else {
         return Ok(None);
     };
     if devices.len() > 1 {
-        return Err(EquipError::SeveralDevices {
+        return Err(MpsAllocationError::SeveralDevices {
             gpu: id.clone(),
             count: devices.len(),
         });
     }
     if let Some(problem) = &stand.problem {
-        return Err(EquipError::NotReady {
+        return Err(MpsAllocationError::NotReady {
             gpu: id.clone(),
             problem: problem.clone(),
         });
     }
     let limit = limit.unwrap_or(stand.limit);
     if limit.exceeds(&stand.limit) {
-        return Err(EquipError::TooMuch {
+        return Err(MpsAllocationError::TooMuch {
             gpu: id.clone(),
             wanted: limit.message(),
             most: stand.limit.message(),

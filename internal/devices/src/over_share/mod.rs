@@ -1,5 +1,5 @@
-//! Whether the containers that share GPUs stay within their shares of the GPUs' memory (`held`: which
-//! container holds which share; `judge`: which container is over its share). Pure.
+//! Whether the containers that share GPUs stay within their shares of the GPUs' memory (`share_holders`:
+//! which container holds which share; `excess`: which container is over its share). Pure.
 
 mod excess;
 pub mod share_holders;

@@ -5,7 +5,7 @@
 use serde_json::{Map, Value};
 
 use super::{Selectors, SharedCards};
-use crate::config_values::{FieldError, fields, is_resource, present, wrong};
+use crate::config_values::{ConfigValueError, fields, is_resource, present, wrong};
 
 /// The default resource of all cards: the name in the sample configurations of
 /// k8s-rdma-shared-dev-plugin.
@@ -48,7 +48,7 @@ impl RdmaSettings {
     /// # Errors
     ///
     /// The field, its value and the accepted values.
-    pub fn read(document: &Value) -> Result<RdmaSettings, FieldError> {
+    pub fn read(document: &Value) -> Result<RdmaSettings, ConfigValueError> {
         let known = [&["configList"][..], &UNUSED].concat();
         let root = fields("", document, &known)?;
         let list = match root.get("configList") {
@@ -74,7 +74,7 @@ impl RdmaSettings {
     }
 }
 
-fn shared(at: &str, value: &Value) -> Result<SharedCards, FieldError> {
+fn shared(at: &str, value: &Value) -> Result<SharedCards, ConfigValueError> {
     let known = [
         "resourceName",
         "resourcePrefix",
@@ -120,7 +120,7 @@ fn shared(at: &str, value: &Value) -> Result<SharedCards, FieldError> {
     })
 }
 
-fn selectors(at: &str, one: &Map<String, Value>) -> Result<Selectors, FieldError> {
+fn selectors(at: &str, one: &Map<String, Value>) -> Result<Selectors, ConfigValueError> {
     let inside = format!("{at}.selectors");
     let known = ["vendors", "deviceIDs", "drivers", "ifNames", "linkTypes"];
     let none = Map::new();
@@ -163,7 +163,7 @@ fn numbers(words: Vec<String>) -> Vec<String> {
     words.into_iter().map(plain).collect()
 }
 
-fn words(at: &str, value: Option<&Value>) -> Result<Vec<String>, FieldError> {
+fn words(at: &str, value: Option<&Value>) -> Result<Vec<String>, ConfigValueError> {
     let fault = || wrong(at, value, "a list of words in quotes");
     match value {
         None => Ok(Vec::new()),

@@ -4,7 +4,7 @@ use hardware::CardPort;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::config_values::FieldError;
+use crate::config_values::ConfigValueError;
 
 /// Two InfiniBand cards on one NUMA node, and one for Ethernet on another.
 fn machine() -> RdmaDevices {
@@ -33,7 +33,7 @@ fn machine() -> RdmaDevices {
     }
 }
 
-fn read(one: Value) -> Result<RdmaSettings, FieldError> {
+fn read(one: Value) -> Result<RdmaSettings, ConfigValueError> {
     RdmaSettings::read(&json!({"configList": [one]}))
 }
 

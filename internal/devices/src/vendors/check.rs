@@ -13,7 +13,7 @@ const LOOK: Duration = Duration::from_millis(20);
 
 /// Why a device is not known to be healthy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-enum CheckError {
+enum HealthCommandError {
     #[error("its last check was ended and does not go away")]
     Stuck,
     #[error("its check ended with {0}")]
@@ -34,7 +34,7 @@ enum CheckError {
 pub(super) struct Checks {
     health: HealthCommand,
     last: Option<Instant>,
-    known: BTreeMap<u32, Result<(), CheckError>>,
+    known: BTreeMap<u32, Result<(), HealthCommandError>>,
     /// Killed commands that still exist: a process that waits for a hung device can't be killed.
     stuck: BTreeMap<u32, Child>,
 }
@@ -77,7 +77,7 @@ impl Checks {
     }
 
     /// One check of each device, in parallel.
-    fn run(&mut self, devices: &[VendorDevice]) -> BTreeMap<u32, Result<(), CheckError>> {
+    fn run(&mut self, devices: &[VendorDevice]) -> BTreeMap<u32, Result<(), HealthCommandError>> {
         self.stuck
             .retain(|_, child| matches!(child.try_wait(), Ok(None)));
         let mut found = BTreeMap::new();
@@ -85,7 +85,7 @@ impl Checks {
         for device in devices {
             let number = device.number;
             if self.stuck.contains_key(&number) {
-                found.insert(number, Err(CheckError::Stuck));
+                found.insert(number, Err(HealthCommandError::Stuck));
                 continue;
             }
             match self.start(number) {
@@ -102,11 +102,14 @@ impl Checks {
                     false
                 }
                 Ok(Some(status)) => {
-                    found.insert(*number, Err(CheckError::Failed(status)));
+                    found.insert(*number, Err(HealthCommandError::Failed(status)));
                     false
                 }
                 Err(error) => {
-                    found.insert(*number, Err(CheckError::NotWaited(error.to_string())));
+                    found.insert(
+                        *number,
+                        Err(HealthCommandError::NotWaited(error.to_string())),
+                    );
                     false
                 }
             });
@@ -117,7 +120,7 @@ impl Checks {
         }
         for (number, mut child) in running {
             let seconds = self.health.timeout.as_secs();
-            found.insert(number, Err(CheckError::Slow(seconds)));
+            found.insert(number, Err(HealthCommandError::Slow(seconds)));
             // It may have ended already.
             let _ = child.kill();
             self.stuck.insert(number, child);
@@ -125,18 +128,18 @@ impl Checks {
         found
     }
 
-    fn start(&self, number: u32) -> Result<Child, CheckError> {
+    fn start(&self, number: u32) -> Result<Child, HealthCommandError> {
         let words: Vec<String> = (self.health.command.iter())
             .map(|word| word.replace(NUMBER, &number.to_string()))
             .collect();
-        let (program, arguments) = words.split_first().ok_or(CheckError::NoCommand)?;
+        let (program, arguments) = words.split_first().ok_or(HealthCommandError::NoCommand)?;
         Command::new(program)
             .args(arguments)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
-            .map_err(|error| CheckError::NotRun {
+            .map_err(|error| HealthCommandError::NotRun {
                 program: program.clone(),
                 error: error.to_string(),
             })

@@ -13,9 +13,9 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 
 pub use discovery::{VendorDevice, VendorDeviceState, below, watch};
-pub use stock::{ContainerDevices, DeviceStock, EquipError, Stock, equipment, offered};
+pub use stock::{ContainerDevices, DeviceStock, Stock, VendorAllocationError, equipment, offered};
 
-use crate::config_values::{FieldError, fields, flag, is_resource, join, present, wrong};
+use crate::config_values::{ConfigValueError, fields, flag, is_resource, join, present, wrong};
 
 /// Placeholder for a device's number in paths, variables and commands.
 const NUMBER: &str = "{number}";
@@ -136,7 +136,7 @@ impl Vendor {
     /// # Errors
     ///
     /// The field, its value and the accepted values.
-    pub fn read(document: &Value) -> Result<Vendor, FieldError> {
+    pub fn read(document: &Value) -> Result<Vendor, ConfigValueError> {
         let known = [
             "resource",
             "device",
@@ -204,7 +204,7 @@ impl Vendor {
     }
 }
 
-fn pattern(at: &str, value: Option<&Value>) -> Result<Pattern, FieldError> {
+fn pattern(at: &str, value: Option<&Value>) -> Result<Pattern, ConfigValueError> {
     let read = value.and_then(|value| Pattern::read(value.as_str()?));
     read.ok_or_else(|| {
         let right = "an absolute path with {number} in one place, like /dev/dri/renderD{number}";
@@ -212,13 +212,13 @@ fn pattern(at: &str, value: Option<&Value>) -> Result<Pattern, FieldError> {
     })
 }
 
-fn absolute(at: &str, value: Option<&Value>) -> Result<PathBuf, FieldError> {
+fn absolute(at: &str, value: Option<&Value>) -> Result<PathBuf, ConfigValueError> {
     let path = value.and_then(|value| Some(PathBuf::from(value.as_str()?)));
     path.filter(|path| path.is_absolute())
         .ok_or_else(|| wrong(at, value, "an absolute path, like /dev/kfd"))
 }
 
-fn text(at: &str, value: Option<&Value>, right: &str) -> Result<String, FieldError> {
+fn text(at: &str, value: Option<&Value>, right: &str) -> Result<String, ConfigValueError> {
     let text = value
         .and_then(Value::as_str)
         .filter(|text| !text.is_empty());
@@ -230,8 +230,8 @@ fn text(at: &str, value: Option<&Value>, right: &str) -> Result<String, FieldErr
 fn list<T>(
     name: &str,
     map: &Map<String, Value>,
-    read: impl Fn(&str, &Value) -> Result<T, FieldError>,
-) -> Result<Vec<T>, FieldError> {
+    read: impl Fn(&str, &Value) -> Result<T, ConfigValueError>,
+) -> Result<Vec<T>, ConfigValueError> {
     match present(map, name) {
         None => Ok(Vec::new()),
         Some(Value::Array(all)) => (all.iter().enumerate())
@@ -241,7 +241,7 @@ fn list<T>(
     }
 }
 
-fn environment(root: &Map<String, Value>) -> Result<BTreeMap<String, String>, FieldError> {
+fn environment(root: &Map<String, Value>) -> Result<BTreeMap<String, String>, ConfigValueError> {
     let given = present(root, "environment");
     let all = match given {
         None => return Ok(BTreeMap::new()),
@@ -259,7 +259,7 @@ fn environment(root: &Map<String, Value>) -> Result<BTreeMap<String, String>, Fi
     all.iter().map(one).collect()
 }
 
-fn shown(at: &str, value: &Value) -> Result<HostMount, FieldError> {
+fn shown(at: &str, value: &Value) -> Result<HostMount, ConfigValueError> {
     let mount = fields(at, value, &["from", "to", "readOnly"])?;
     let from = absolute(&join(at, "from"), mount.get("from"))?;
     let to = match present(mount, "to") {
@@ -273,7 +273,7 @@ fn shown(at: &str, value: &Value) -> Result<HostMount, FieldError> {
     })
 }
 
-fn health(value: &Value) -> Result<HealthCommand, FieldError> {
+fn health(value: &Value) -> Result<HealthCommand, ConfigValueError> {
     let known = ["command", "timeoutSeconds", "everySeconds"];
     let health = fields("health", value, &known)?;
     let word = |at: &str, value: &Value| text(at, Some(value), "a word of the command");

@@ -82,7 +82,7 @@ pub struct ContainerDevices {
 
 /// Why a container can't get the devices that were chosen for it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum EquipError {
+pub enum VendorAllocationError {
     /// The machine has no description of the resource.
     #[error(
         "container {container:?} was given {resource}, of which this node has no description any more: \
@@ -133,9 +133,9 @@ pub fn equipment(
     container: &str,
     asked: &BTreeMap<String, usize>,
     chosen: &BTreeMap<String, Vec<String>>,
-) -> Result<ContainerDevices, EquipError> {
+) -> Result<ContainerDevices, VendorAllocationError> {
     if let Some(resource) = chosen.keys().find(|name| !stocks.contains_key(*name)) {
-        return Err(EquipError::NotDescribed {
+        return Err(VendorAllocationError::NotDescribed {
             container: container.to_owned(),
             resource: resource.clone(),
         });
@@ -146,7 +146,7 @@ pub fn equipment(
         let ids = chosen.get(resource).map_or(&[][..], Vec::as_slice);
         let count = asked.get(resource).copied().unwrap_or(0);
         if count > ids.len() {
-            return Err(EquipError::TooFew {
+            return Err(VendorAllocationError::TooFew {
                 container: container.to_owned(),
                 asked: count,
                 resource: resource.clone(),
@@ -154,11 +154,14 @@ pub fn equipment(
             });
         }
         let find = |id: &String| {
-            stock.find(id).cloned().ok_or_else(|| EquipError::NoDevice {
-                device: id.clone(),
-                container: container.to_owned(),
-                resource: resource.clone(),
-            })
+            stock
+                .find(id)
+                .cloned()
+                .ok_or_else(|| VendorAllocationError::NoDevice {
+                    device: id.clone(),
+                    container: container.to_owned(),
+                    resource: resource.clone(),
+                })
         };
         let devices = ids
             .iter()

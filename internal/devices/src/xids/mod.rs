@@ -1,10 +1,11 @@
 //! Handles XIDs, the errors that the driver reports of GPUs: a GPU whose XID needs more than a
 //! restart of its application is withheld until it is healthy again. Owns the XIDs that were
-//! reported; `ears` reads them and `kept` saves them for the next agent. The judgement is pure.
+//! reported; `listener` reads them, and `record` saves the withheld GPUs for the next agent. The
+//! judgement is pure.
 
-mod ears;
-mod kept;
+mod listener;
 mod policy;
+mod record;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
@@ -20,7 +21,7 @@ use tokio::time::Instant;
 pub use policy::{XidAction, XidPolicy};
 
 use crate::gpu_defects::GpuWatch;
-use kept::XidRecord;
+use record::XidRecord;
 
 /// How long the last XID is a metric's value; an older XID says nothing of the current state.
 const RECENT: Duration = Duration::from_secs(300);
@@ -41,7 +42,7 @@ pub struct XidSources {
 
 /// The source of an XID. Most XIDs arrive from both sources.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Teller {
+pub enum XidReporter {
     /// NVML's events.
     Driver,
     /// The kernel's log.
@@ -114,17 +115,17 @@ impl XidMonitor {
     pub fn listen(hearing: XidSources, source: InventorySources) -> Arc<Mutex<XidMonitor>> {
         let xids = XidMonitor::new(hearing.policy, hearing.state, Instant::now());
         let heard = Arc::new(Mutex::new(xids));
-        ears::open(&heard, source, hearing.kmsg);
+        listener::open(&heard, source, hearing.kmsg);
         heard
     }
 
     /// Records an XID. If both sources report it, it counts once.
-    pub fn note(&mut self, gpu: &str, xid: u64, teller: Teller, now: Instant) {
+    pub fn note(&mut self, gpu: &str, xid: u64, reporter: XidReporter, now: Instant) {
         let heard = self.gpus.entry(gpu.to_owned()).or_default();
         let counts = heard.counts.entry(xid).or_default();
-        let (own, other) = match teller {
-            Teller::Driver => (0, 1),
-            Teller::Kernel => (1, 0),
+        let (own, other) = match reporter {
+            XidReporter::Driver => (0, 1),
+            XidReporter::Kernel => (1, 0),
         };
         counts[own] += 1;
         if counts[own] <= counts[other] {
@@ -161,7 +162,7 @@ impl XidMonitor {
         let known = self.known.iter().map(|(gpu, _)| gpu);
         let gpu = (known.filter(|gpu| place(&gpu.pci) == at).map(|gpu| &gpu.id)).next();
         match gpu.cloned() {
-            Some(gpu) => self.note(&gpu, xid, Teller::Kernel, now),
+            Some(gpu) => self.note(&gpu, xid, XidReporter::Kernel, now),
             None if self.unplaced.len() < UNPLACED_MAX => {
                 self.unplaced.push_back((at.to_owned(), xid));
             }
@@ -170,15 +171,15 @@ impl XidMonitor {
     }
 
     /// A source starts and does not know earlier XIDs: the other source's counts apply to these.
-    pub fn begins(&mut self, teller: Teller) {
-        self.listening |= teller == Teller::Driver;
+    pub fn begins(&mut self, reporter: XidReporter) {
+        self.listening |= reporter == XidReporter::Driver;
         let heard = self
             .gpus
             .values_mut()
             .flat_map(|gpu| gpu.counts.values_mut());
         for counts in heard {
             let most = counts[0].max(counts[1]);
-            counts[teller as usize] = most;
+            counts[reporter as usize] = most;
         }
     }
 
@@ -254,7 +255,7 @@ impl XidMonitor {
     fn keep_out(&mut self) {
         let out = self.gpus.iter().filter_map(|(gpu, heard)| {
             let out = heard.out?;
-            let kept = kept::WithheldReason {
+            let kept = record::WithheldReason {
                 xid: out.xid,
                 gone: out.gone,
             };

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::config_values::{FieldError, refused, wrong};
+use crate::config_values::{ConfigValueError, refused, wrong};
 
 /// The action for an XID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,7 +99,7 @@ impl XidPolicy {
     /// # Errors
     ///
     /// The field, its value and the accepted values.
-    pub fn read(document: &Value) -> Result<XidPolicy, FieldError> {
+    pub fn read(document: &Value) -> Result<XidPolicy, ConfigValueError> {
         let mut policy = XidPolicy::default();
         policy.take(document)?;
         Ok(policy)
@@ -137,7 +137,7 @@ impl XidPolicy {
         text
     }
 
-    fn take(&mut self, document: &Value) -> Result<(), FieldError> {
+    fn take(&mut self, document: &Value) -> Result<(), ConfigValueError> {
         let Value::Object(fields) = document else {
             return Err(wrong(
                 "the document",
@@ -165,7 +165,7 @@ impl XidPolicy {
                     return Err(wrong("xids", Some(value), right));
                 }
                 (odd, _) => {
-                    return Err(FieldError::Unknown {
+                    return Err(ConfigValueError::Unknown {
                         field: odd.to_owned(),
                         known: "xids, otherwise and quietSeconds".to_owned(),
                     });
@@ -175,7 +175,7 @@ impl XidPolicy {
         Ok(())
     }
 
-    fn take_one(&mut self, number: &str, value: &Value) -> Result<(), FieldError> {
+    fn take_one(&mut self, number: &str, value: &Value) -> Result<(), ConfigValueError> {
         let at = format!("xids.{number}");
         let xid: u64 = number
             .parse()
@@ -206,7 +206,7 @@ impl XidPolicy {
     }
 }
 
-fn action(at: &str, value: &Value) -> Result<XidAction, FieldError> {
+fn action(at: &str, value: &Value) -> Result<XidAction, ConfigValueError> {
     let known = (ACTIONS.into_iter()).find(|action| value.as_str() == Some(action.as_str()));
     let words = ACTIONS.map(XidAction::as_str).join(", ");
     known.ok_or_else(|| wrong(at, Some(value), &format!("one of {words}")))

@@ -42,11 +42,11 @@ const QUIET: Duration = Duration::from_secs(30);
 fn an_applications_xid_takes_no_gpu_out() {
     let now = Instant::now();
     let mut xids = xids(now);
-    xids.note("GPU-a", 94, Teller::Driver, now);
+    xids.note("GPU-a", 94, XidReporter::Driver, now);
     let gpu = judged(&mut xids, found(true, None), now);
     assert!(gpu.healthy && gpu.problem.is_empty() && !gpu.failed);
     assert_eq!(xids.last("GPU-a", now), None, "nobody listens");
-    xids.begins(Teller::Driver);
+    xids.begins(XidReporter::Driver);
     assert_eq!(xids.last("GPU-a", now), Some(94));
     assert_eq!(xids.last("GPU-a", now + RECENT), Some(0));
     assert_eq!(xids.last("GPU-b", now), Some(0));
@@ -57,7 +57,7 @@ fn an_applications_xid_takes_no_gpu_out() {
 fn a_gpu_comes_back_once_it_is_quiet_and_the_driver_wants_nothing() {
     let start = Instant::now();
     let mut xids = xids(start);
-    xids.note("GPU-a", 48, Teller::Driver, start);
+    xids.note("GPU-a", 48, XidReporter::Driver, start);
     let reset = found(true, Some(Recovery::Reset));
     let gpu = judged(&mut xids, reset.clone(), start + QUIET);
     assert!(!gpu.healthy && gpu.failed);
@@ -78,7 +78,7 @@ fn a_gpu_comes_back_once_it_is_quiet_and_the_driver_wants_nothing() {
 fn where_the_driver_does_not_say_a_gpu_must_have_been_gone() {
     let start = Instant::now();
     let mut xids = xids(start);
-    xids.note("GPU-a", 79, Teller::Driver, start);
+    xids.note("GPU-a", 79, XidReporter::Driver, start);
     assert!(!judged(&mut xids, found(true, None), start + 2 * QUIET).healthy);
     let gone = judged(&mut xids, found(false, None), start + 2 * QUIET);
     assert!(gone.problem.contains("it is silent; before, XID 79"));
@@ -89,7 +89,7 @@ fn where_the_driver_does_not_say_a_gpu_must_have_been_gone() {
 fn work_on_a_drained_gpu_may_continue() {
     let start = Instant::now();
     let mut xids = xids(start);
-    xids.note("GPU-a", 54, Teller::Driver, start);
+    xids.note("GPU-a", 54, XidReporter::Driver, start);
     let gpu = judged(&mut xids, found(true, Some(Recovery::None)), start);
     assert!(!gpu.healthy && !gpu.failed);
 }
@@ -101,14 +101,14 @@ fn an_xid_from_both_driver_and_kernel_is_counted_once() {
     // The kernel's log gives PCI addresses, which are known after the first inventory.
     xids.note_at("0000:c2:00", 63, start);
     judged(&mut xids, found(true, None), start);
-    xids.note("GPU-b", 63, Teller::Driver, start);
-    xids.note("GPU-b", 63, Teller::Driver, start);
+    xids.note("GPU-b", 63, XidReporter::Driver, start);
+    xids.note("GPU-b", 63, XidReporter::Driver, start);
     xids.note_at("0000:c2:00", 63, start);
     assert_eq!(xids.counts("GPU-b").collect::<Vec<_>>(), [(63, 2)]);
     // An XID that the driver missed before it was read is not waited for.
     xids.note_at("0000:c2:00", 63, start);
-    xids.begins(Teller::Driver);
-    xids.note("GPU-b", 63, Teller::Driver, start);
+    xids.begins(XidReporter::Driver);
+    xids.note("GPU-b", 63, XidReporter::Driver, start);
     assert_eq!(xids.counts("GPU-b").collect::<Vec<_>>(), [(63, 4)]);
     xids.note_at("0000:ff:00", 79, start);
     assert!(xids.counts("GPU-a").next().is_none());
@@ -121,7 +121,7 @@ fn a_restarted_agent_knows_the_withheld_gpus() {
     let start = Instant::now();
     let mut first = XidMonitor::new(XidPolicy::default(), state.clone(), start);
     judged(&mut first, found(true, None), start);
-    first.note("GPU-a", 79, Teller::Driver, start);
+    first.note("GPU-a", 79, XidReporter::Driver, start);
     drop(first);
     let mut second = XidMonitor::new(XidPolicy::default(), state.clone(), start);
     let gpu = judged(&mut second, found(true, None), start + 2 * QUIET);

@@ -50,7 +50,7 @@ impl Card {
 
 /// Why a GPU cannot be partitioned, or its partitioning cannot be read.
 #[derive(Debug, thiserror::Error)]
-pub enum CutterError {
+pub enum PartitionerError {
     /// There is no GPU to partition.
     #[error(
         "the machine is described in a file (--machine), so its GPUs cannot be repartitioned; describe their \
@@ -123,7 +123,7 @@ impl MigPartitioner {
     /// # Errors
     ///
     /// The driver doesn't answer, or there is none.
-    pub fn observe(&mut self) -> Result<Vec<Card>, CutterError> {
+    pub fn observe(&mut self) -> Result<Vec<Card>, PartitionerError> {
         self.must_be_real()?;
         let asked = self.ask(|nvml| {
             let count = nvml.device_count()?;
@@ -135,9 +135,9 @@ impl MigPartitioner {
                 .map(|index| (index, one(index)))
                 .collect::<Vec<_>>())
         });
-        let all = asked.map_err(CutterError::NoDriver)?;
+        let all = asked.map_err(PartitionerError::NoDriver)?;
         let all = all.into_iter().map(|(index, found)| {
-            found.map_err(|error| CutterError::Unread {
+            found.map_err(|error| PartitionerError::Unread {
                 gpu: format!("GPU {index}"),
                 error,
             })
@@ -150,14 +150,14 @@ impl MigPartitioner {
     /// # Errors
     ///
     /// The GPU doesn't answer, or there is no driver.
-    pub fn inspect(&mut self, gpu: &str) -> Result<Card, CutterError> {
+    pub fn inspect(&mut self, gpu: &str) -> Result<Card, PartitionerError> {
         self.must_be_real()?;
         self.card(gpu)
     }
 
-    fn must_be_real(&self) -> Result<(), CutterError> {
+    fn must_be_real(&self) -> Result<(), PartitionerError> {
         if self.described {
-            return Err(CutterError::Described);
+            return Err(PartitionerError::Described);
         }
         Ok(())
     }
@@ -172,14 +172,14 @@ impl MigPartitioner {
         &mut self,
         gpu: &str,
         steps: &[PartitionStep],
-    ) -> Result<ChangeEffect, CutterError> {
+    ) -> Result<ChangeEffect, PartitionerError> {
         let before = self.card(gpu)?;
         let (step, error) = match self.try_all(gpu, steps) {
             Ok(done) => return Ok(done),
             Err(failed) => failed,
         };
         let left = self.put_back(&before);
-        Err(CutterError::Step { step, error, left })
+        Err(PartitionerError::Step { step, error, left })
     }
 
     /// Executes the steps in order; the error names the failed step, with the driver's error.
@@ -206,7 +206,7 @@ impl MigPartitioner {
         let tried = self.card(&before.id).and_then(|now| {
             let back = steps(&now.profiles, &now.layout, &wanted, &was)?;
             let tried = self.try_all(&before.id, &back);
-            tried.map_err(|(step, error)| CutterError::PutBack { step, error })
+            tried.map_err(|(step, error)| PartitionerError::PutBack { step, error })
         });
         match tried {
             Ok(_) => format!("it was put back to what it was: {}", wanted.message()),
@@ -223,12 +223,12 @@ impl MigPartitioner {
         }
     }
 
-    fn card(&mut self, gpu: &str) -> Result<Card, CutterError> {
+    fn card(&mut self, gpu: &str) -> Result<Card, PartitionerError> {
         let found = self.ask(|nvml| {
             let device = nvml.device_by_uuid(gpu)?;
             calls::card(nvml, &device, device.index()?)
         });
-        found.map_err(|error| CutterError::Unread {
+        found.map_err(|error| PartitionerError::Unread {
             gpu: gpu.to_owned(),
             error,
         })

@@ -3,12 +3,12 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod calls;
-mod cutter;
 mod events;
 mod exports;
 mod faults;
 mod inventory;
 mod meter;
 mod mig;
+mod mig_partitioner;
 mod standin;
 mod tree;

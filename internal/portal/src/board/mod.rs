@@ -1,4 +1,4 @@
-//! The board: the state that the pages show, kept current by watches and read from memory.
+//! [`Board`]: the state that the pages show, kept current by watches and read from memory.
 //!
 //! It only reads. Changes increment a version at most every [`COALESCE`], and the pages receive
 //! that version.

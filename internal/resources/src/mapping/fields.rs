@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value};
 
 use super::{MappingError, ResourceAmounts, Warning};
-use crate::field_error::FieldError;
+use crate::invalid_value::InvalidValue;
 use crate::quantity::Quantity;
 
 static EMPTY: Value = Value::Null;
@@ -113,7 +113,7 @@ impl<'a> Fields<'a> {
     pub(super) fn wrong(&self, key: &str, value: String, valid: String) -> MappingError {
         MappingError {
             object: self.object.clone(),
-            error: FieldError::new(self.path(key), value, valid),
+            error: InvalidValue::new(self.path(key), value, valid),
         }
     }
 

@@ -39,7 +39,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use crate::field_error::FieldError;
+use crate::invalid_value::InvalidValue;
 use crate::kinds::{Queue, QueueSpec};
 use crate::quantity::Quantity;
 use fields::Fields;
@@ -89,7 +89,7 @@ pub struct MappingError {
     /// The object, as kind and name.
     pub object: String,
     /// The key's path in it, its value and the valid form.
-    pub error: FieldError,
+    pub error: InvalidValue,
 }
 
 /// True if [`queues`] reads this object.

@@ -180,7 +180,7 @@ impl CriState {
         Ok((made.pod_sandbox_id, config))
     }
 
-    /// Takes a state in and tells of a change. An end is final.
+    /// Stores a state and reports a change. An end is final.
     pub(super) fn settle(&self, id: &ContainerId, state: ContainerState) {
         let status = {
             let mut table = self.table();

@@ -105,7 +105,7 @@ pub struct Means<'a> {
 
 /// Why a container runtime can't mount a volume; the container's status shows the text.
 #[derive(Debug, thiserror::Error)]
-pub enum VolumeError {
+pub enum VolumeMountError {
     /// The volume is memory.
     #[error(
         "the volume at {}: a container runtime takes directories only; mount memory on one first",
@@ -123,7 +123,10 @@ pub enum VolumeError {
 }
 
 /// The container itself.
-pub fn container(spec: &ContainerSpec, means: &Means) -> Result<api::ContainerConfig, VolumeError> {
+pub fn container(
+    spec: &ContainerSpec,
+    means: &Means,
+) -> Result<api::ContainerConfig, VolumeMountError> {
     let mut mounts = Vec::new();
     for (index, volume) in spec.mounts.iter().enumerate() {
         let sub_path = means.sub_paths.get(&index).map(PathBuf::as_path);
@@ -236,15 +239,15 @@ fn device(path: &Path) -> api::Device {
 }
 
 /// `sub_path` is where the volume's subPath is, if it has one.
-fn mount(volume: &Mount, sub_path: Option<&Path>) -> Result<api::Mount, VolumeError> {
+fn mount(volume: &Mount, sub_path: Option<&Path>) -> Result<api::Mount, VolumeMountError> {
     let MountSource::Bind(source) = &volume.source else {
-        return Err(VolumeError::Memory(volume.target.clone()));
+        return Err(VolumeMountError::Memory(volume.target.clone()));
     };
     let source = match volume.sub_path.as_deref().filter(|sub| !sub.is_empty()) {
         None => source.clone(),
         // A path in the volume may lead elsewhere by the time that the runtime follows it.
         Some(sub) => sub_path
-            .ok_or_else(|| VolumeError::NotBound {
+            .ok_or_else(|| VolumeMountError::NotBound {
                 sub: sub.to_owned(),
                 target: volume.target.clone(),
             })?
@@ -348,7 +351,7 @@ fn exit(found: &api::ContainerStatus) -> ContainerExit {
     }
 }
 
-/// The process, where the runtime tells; number 0 where not.
+/// The process, if the runtime reports it, else number 0.
 fn process(info: &HashMap<String, String>) -> ProcessId {
     let told = info
         .get("info")
@@ -390,7 +393,7 @@ mod tests {
         spec: &ContainerSpec,
         sub_paths: &[(usize, &str)],
         unified: bool,
-    ) -> Result<api::ContainerConfig, VolumeError> {
+    ) -> Result<api::ContainerConfig, VolumeMountError> {
         let places = (sub_paths.iter()).map(|(index, place)| (*index, PathBuf::from(place)));
         let places: BTreeMap<usize, PathBuf> = places.collect();
         let means = Means {

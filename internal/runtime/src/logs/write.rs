@@ -1,6 +1,6 @@
 //! From a container's output to its log file: cutting into lines, stamping, rotating.
 //! Owns the file while the container runs. Never gives an error to the container: what the
-//! disk does not take is counted and told in the log once it takes it again.
+//! disk does not take is counted, and the log has the count once the disk takes data again.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -200,12 +200,12 @@ mod tests {
     use proptest::prelude::*;
 
     fn cut(chunks: &[Vec<u8>]) -> Vec<(bool, Vec<u8>)> {
-        let mut cutter = LineSplitter::default();
+        let mut splitter = LineSplitter::default();
         let mut pieces = Vec::new();
         for chunk in chunks {
-            cutter.push(chunk, |full, text| pieces.push((full, text.to_vec())));
+            splitter.push(chunk, |full, text| pieces.push((full, text.to_vec())));
         }
-        cutter.finish(|full, text| pieces.push((full, text.to_vec())));
+        splitter.finish(|full, text| pieces.push((full, text.to_vec())));
         pieces
     }
 

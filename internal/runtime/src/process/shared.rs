@@ -132,7 +132,7 @@ impl ProcessState {
         Ok(self.table().known.get(id).map(|entry| entry.status.clone()))
     }
 
-    /// Reads a container's state again, gives it up if its shim is gone, and tells of a change.
+    /// Reads a container's state again, gives it up if its shim is gone, and reports a change.
     pub(super) fn observe(&self, id: &ContainerId) -> Result<(), RuntimeError> {
         // Not while it is removed, after which the same id may name another.
         let _alone = self.looking.lock().unwrap_or_else(PoisonError::into_inner);

@@ -159,7 +159,7 @@ fn prepare(dir: &Path) -> Result<Command, ExecError> {
     Ok(command)
 }
 
-/// Waits for the process that runs the command; its exit code, as a shell tells it.
+/// Waits for the process that runs the command; its exit code, as a shell reports it.
 fn end_of(child: Pid) -> i32 {
     loop {
         match waitpid(child, None) {

@@ -60,14 +60,14 @@ impl From<ProcessError> for StartFault {
 
 /// On which side of the new namespace the caller goes on.
 pub(super) enum NamespaceSide {
-    /// Outside: the container is another process, which the shim has been told of.
+    /// Outside: the container is another process, whose number the shim has received.
     Outside,
     /// Inside: it is the process that becomes the container.
     Inside,
 }
 
 /// Splits the caller, which has asked for a new process namespace, into a process inside and
-/// itself. The shim is told the former's number by the line `process PID` before it goes on.
+/// itself. The shim receives the number of the process inside by the line `process PID`.
 pub(super) fn enter(report: &mut File) -> Result<NamespaceSide, ProcessError> {
     if fork_for_parent("the container's init")?.is_none() {
         init(report);

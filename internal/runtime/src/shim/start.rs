@@ -3,7 +3,7 @@
 //! of these steps; where the container has a process namespace of its own, a process of that
 //! namespace takes the steps after the first ([`super::processes`]).
 //!
-//! It tells its parent through the pipe on its standard input: a line `note TEXT` for each
+//! It reports to its parent through the pipe on its standard input: a line `note TEXT` for each
 //! thing done without; `process PID` if another process becomes the container; `error TEXT` if
 //! the container cannot be started, or `unfit TEXT` if that is the node's fault. The pipe closes
 //! at the moment the command takes over.

@@ -106,7 +106,7 @@ fn shim(dir: &Path) -> Result<(), ShimError> {
     let end = match record
         .save()
         .map_err(ShimError::from)
-        .and_then(|()| Supervisor::start(&dir, &spec))
+        .and_then(|()| ContainerSupervisor::start(&dir, &spec))
     {
         Err(fault) => ContainerExit::start_error(fault.to_string(), Timestamp::now()),
         Ok(mut supervisor) => supervisor.run(&mut record)?,
@@ -122,11 +122,11 @@ fn shim(dir: &Path) -> Result<(), ShimError> {
 struct Stream {
     pipe: File,
     output: OutputStream,
-    cutter: LineSplitter,
+    splitter: LineSplitter,
     open: bool,
 }
 
-struct Supervisor {
+struct ContainerSupervisor {
     dir: PathBuf,
     grace: Duration,
     /// The starting stage, until that has become the container or has handed over.
@@ -159,8 +159,8 @@ enum WakeReason {
     Stream(usize),
 }
 
-impl Supervisor {
-    fn start(dir: &Path, spec: &ContainerSpec) -> Result<Supervisor, ShimError> {
+impl ContainerSupervisor {
+    fn start(dir: &Path, spec: &ContainerSpec) -> Result<ContainerSupervisor, ShimError> {
         spec.validate()?;
         let told = |what: &'static str| move |source: Errno| ShimError::Call { what, source };
         let mut set = SigSet::empty();
@@ -203,10 +203,10 @@ impl Supervisor {
         let stream = |end, output| Stream {
             pipe: file(end),
             output,
-            cutter: LineSplitter::default(),
+            splitter: LineSplitter::default(),
             open: true,
         };
-        Ok(Supervisor {
+        Ok(ContainerSupervisor {
             dir: dir.to_path_buf(),
             grace: Duration::from_secs(spec.grace_seconds),
             // Not reaped before the loop runs, so it is there, if only as a zombie.
@@ -435,14 +435,14 @@ impl Supervisor {
         let (output, log, now) = (stream.output, &mut self.log, Timestamp::now());
         match stream.pipe.read(&mut buffer) {
             Ok(read) if read > 0 => {
-                stream.cutter.push(&buffer[..read], |full, text| {
+                stream.splitter.push(&buffer[..read], |full, text| {
                     log.add(now, output, full, text)
                 });
             }
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
             _ => {
                 stream
-                    .cutter
+                    .splitter
                     .finish(|full, text| log.add(now, output, full, text));
                 stream.open = false;
             }
@@ -485,7 +485,7 @@ impl Supervisor {
         let (now, log) = (Timestamp::now(), &mut self.log);
         for stream in &mut self.streams {
             stream
-                .cutter
+                .splitter
                 .finish(|full, text| log.add(now, stream.output, full, text));
         }
         log.flush();

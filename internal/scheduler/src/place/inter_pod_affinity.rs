@@ -10,7 +10,7 @@
 //!
 //! Source: kube-scheduler's InterPodAffinity, PodTopologySpread and NodePorts plugins.
 //!
-//! Tests: `tests/neighbours.rs`, `tests/volumes.rs`, `tests/volume_limits.rs`.
+//! Tests: `tests/inter_pod_constraints.rs`, `tests/volumes.rs`, `tests/volume_limits.rs`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,7 +22,7 @@ use crate::node::NodeIx;
 use crate::pod::PodKey;
 use crate::state::Scheduler;
 
-use super::run::{PlacementRun, Stop};
+use super::run::{PlacementRun, PlacementStop};
 use super::scope::PlacementScope;
 
 /// The number of counted terms above which terms that no class uses are dropped.
@@ -71,7 +71,7 @@ impl Scheduler {
         pods: &[PodKey],
         scope: PlacementScope,
         run: &mut PlacementRun,
-    ) -> (usize, Option<Stop>) {
+    ) -> (usize, Option<PlacementStop>) {
         let pod_rules = self
             .classes
             .get(class)
@@ -87,7 +87,7 @@ impl Scheduler {
                     let missing = pods.len() - i;
                     let possible = run.have + run.placed.len();
                     let stop = if exclusions.is_empty() {
-                        Stop::Room {
+                        PlacementStop::Room {
                             class,
                             missing,
                             possible,
@@ -95,7 +95,7 @@ impl Scheduler {
                     } else {
                         let obstacle =
                             self.excluded_by_others(class, &exclusions, missing, possible);
-                        Stop::Domain(Box::new(obstacle))
+                        PlacementStop::Domain(Box::new(obstacle))
                     };
                     return (i, Some(stop));
                 }

@@ -7,7 +7,7 @@
 //!
 //! Cost: the number of the gang's classes.
 //!
-//! Tests: `tests/newcomers.rs` compares with a scheduler that asks all gangs.
+//! Tests: `tests/incremental_plans.rs` compares with a scheduler that asks all gangs.
 
 use std::sync::Arc;
 

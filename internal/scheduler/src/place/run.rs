@@ -17,7 +17,7 @@ use super::scope::PlacementScope;
 
 /// Why the placement of some pods ended early.
 #[derive(Clone, Debug)]
-pub(super) enum Stop {
+pub(super) enum PlacementStop {
     /// The queue's bound allows no more.
     Queue {
         class: ClassIx,
@@ -35,18 +35,22 @@ pub(super) enum Stop {
     Domain(Box<Obstacle>),
 }
 
-impl Stop {
+impl PlacementStop {
     /// How many members would find room. Of two stops, the one with more is the more informative.
     fn possible(&self) -> usize {
         match self {
-            Stop::Queue { possible, .. } | Stop::Room { possible, .. } => *possible,
-            Stop::Domain(obstacle) => obstacle.possible(),
+            PlacementStop::Queue { possible, .. } | PlacementStop::Room { possible, .. } => {
+                *possible
+            }
+            PlacementStop::Domain(obstacle) => obstacle.possible(),
         }
     }
 
     /// The same stop, with `more` further pods that were not tried.
-    pub(super) fn and_missing(mut self, more: usize) -> Stop {
-        if let Stop::Queue { missing, .. } | Stop::Room { missing, .. } = &mut self {
+    pub(super) fn and_missing(mut self, more: usize) -> PlacementStop {
+        if let PlacementStop::Queue { missing, .. } | PlacementStop::Room { missing, .. } =
+            &mut self
+        {
             *missing += more;
         }
         self
@@ -54,11 +58,11 @@ impl Stop {
 
     /// True if another domain cannot help.
     pub(super) fn is_final(&self) -> bool {
-        matches!(self, Stop::Queue { .. })
+        matches!(self, PlacementStop::Queue { .. })
     }
 
     /// The more informative of two stops.
-    pub(super) fn or(self, other: Option<Stop>) -> Stop {
+    pub(super) fn or(self, other: Option<PlacementStop>) -> PlacementStop {
         match other {
             Some(other) if other.possible() >= self.possible() => other,
             _ => self,
@@ -171,9 +175,9 @@ impl Scheduler {
     }
 
     /// The obstacle to report for an attempt that ended with this stop.
-    pub(super) fn obstacle(&mut self, stop: Stop, run: &PlacementRun) -> Obstacle {
+    pub(super) fn obstacle(&mut self, stop: PlacementStop, run: &PlacementRun) -> Obstacle {
         match stop {
-            Stop::Queue {
+            PlacementStop::Queue {
                 class,
                 bound,
                 missing,
@@ -184,7 +188,7 @@ impl Scheduler {
                 let queue = self.queues.name(run.payer.queue);
                 self.over_quota(queue, bound, asked, possible)
             }
-            Stop::Room {
+            PlacementStop::Room {
                 class,
                 missing,
                 possible,
@@ -192,7 +196,7 @@ impl Scheduler {
                 self.refresh(class);
                 self.no_room(class, missing, possible)
             }
-            Stop::Domain(obstacle) => *obstacle,
+            PlacementStop::Domain(obstacle) => *obstacle,
         }
     }
 

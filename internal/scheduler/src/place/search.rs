@@ -22,7 +22,7 @@ use crate::state::Scheduler;
 use crate::topology::Level;
 
 use super::branch::{Branch, PodsToPlace};
-use super::run::{PlacementRun, Stop};
+use super::run::{PlacementRun, PlacementStop};
 use super::scope::PlacementScope;
 
 /// The most domains of one level that are tried for one part. Only parts with several classes or
@@ -79,7 +79,7 @@ impl Scheduler {
         scope: PlacementScope,
         run: &mut PlacementRun,
         budget: &mut SearchBudget,
-    ) -> Result<(), Stop> {
+    ) -> Result<(), PlacementStop> {
         self.place_branch_skipping(branch, scope, run, budget, 0)
     }
 
@@ -92,7 +92,7 @@ impl Scheduler {
         run: &mut PlacementRun,
         budget: &mut SearchBudget,
         mut skipped: usize,
-    ) -> Result<(), Stop> {
+    ) -> Result<(), PlacementStop> {
         if branch.wish.required.is_none() && branch.wish.preferred.is_none() {
             if skipped > 0 {
                 return Err(self.too_few(branch, branch.least, run));
@@ -109,7 +109,7 @@ impl Scheduler {
         for class in wants.keys() {
             self.refresh(*class);
         }
-        let mut worst: Option<Stop> = None;
+        let mut worst: Option<PlacementStop> = None;
         for level in self.levels_to_try(branch) {
             for candidate in self.candidates(branch, scope, level, &needs, &wants) {
                 let Some(left) = budget.tries.checked_sub(1) else {
@@ -249,7 +249,7 @@ impl Scheduler {
         scope: PlacementScope,
         run: &mut PlacementRun,
         budget: &mut SearchBudget,
-    ) -> Result<(), Stop> {
+    ) -> Result<(), PlacementStop> {
         let from = run.placed.len();
         match self.place_parts(branch, scope, run, budget) {
             Ok(()) => {
@@ -269,9 +269,9 @@ impl Scheduler {
         scope: PlacementScope,
         run: &mut PlacementRun,
         budget: &mut SearchBudget,
-    ) -> Result<(), Stop> {
+    ) -> Result<(), PlacementStop> {
         let from = run.placed.len();
-        let mut worst: Option<Stop> = None;
+        let mut worst: Option<PlacementStop> = None;
         self.place_all(branch, scope, run, budget)?;
         // Optional parts beyond the quorum start later, when the gang has its minimum.
         let mut quorum = branch.quorum;
@@ -308,9 +308,9 @@ impl Scheduler {
         scope: PlacementScope,
         run: &mut PlacementRun,
         budget: &mut SearchBudget,
-    ) -> Result<(), Stop> {
+    ) -> Result<(), PlacementStop> {
         let must: Vec<&Branch> = branch.children.iter().filter(|child| child.must).collect();
-        let mut worst: Option<Stop> = None;
+        let mut worst: Option<PlacementStop> = None;
         let mut skipped = vec![0; must.len()];
         let mut marks: Vec<usize> = Vec::new();
         loop {
@@ -354,7 +354,7 @@ impl Scheduler {
         outer: PlacementScope,
         short: &mut usize,
         run: &mut PlacementRun,
-        worst: &mut Option<Stop>,
+        worst: &mut Option<PlacementStop>,
         budget: &mut SearchBudget,
     ) {
         if let Some(scope) = run.scopes.get(&branch.id).copied() {
@@ -393,14 +393,14 @@ impl Scheduler {
         }
     }
 
-    fn too_few(&self, branch: &Branch, missing: usize, run: &PlacementRun) -> Stop {
+    fn too_few(&self, branch: &Branch, missing: usize, run: &PlacementRun) -> PlacementStop {
         let what = if branch.label.is_empty() {
             "members".to_owned()
         } else {
             format!("of {}", branch.label)
         };
         let possible = run.have + run.placed.len();
-        Stop::Domain(Box::new(Obstacle::missing_members(
+        PlacementStop::Domain(Box::new(Obstacle::missing_members(
             &format!("{missing} more {what} must start together, and no such"),
             possible,
         )))
@@ -412,7 +412,7 @@ impl Scheduler {
         branch: &Branch,
         scope: PlacementScope,
         run: &mut PlacementRun,
-    ) -> Result<(), Stop> {
+    ) -> Result<(), PlacementStop> {
         let own: &PodsToPlace = &branch.own;
         if own.is_empty() {
             return Ok(());
@@ -426,7 +426,7 @@ impl Scheduler {
             }
         }
         let mut needed = own.needed;
-        let mut stopped: Option<Stop> = None;
+        let mut stopped: Option<PlacementStop> = None;
         for batch in &own.others {
             let now = needed.min(batch.pods.len());
             if now == 0 {
@@ -458,7 +458,7 @@ impl Scheduler {
         branch: &Branch,
         outer: PlacementScope,
         run: &mut PlacementRun,
-        stopped: &mut Option<Stop>,
+        stopped: &mut Option<PlacementStop>,
         budget: &mut SearchBudget,
     ) {
         if let Some(scope) = run.scopes.get(&branch.id).copied() {
@@ -522,7 +522,7 @@ impl Scheduler {
         scope: PlacementScope,
         branch: &Branch,
         run: &mut PlacementRun,
-    ) -> (usize, Option<Stop>) {
+    ) -> (usize, Option<PlacementStop>) {
         if pods.is_empty() {
             return (0, None);
         }
@@ -555,13 +555,13 @@ impl Scheduler {
             .filter(|_| allowed <= count)
             .map(|bound| self.allowance(run, &demand).1.unwrap_or(bound));
         let stop = match bound {
-            Some(bound) => Stop::Queue {
+            Some(bound) => PlacementStop::Queue {
                 class,
                 bound,
                 missing,
                 possible,
             },
-            None => Stop::Room {
+            None => PlacementStop::Room {
                 class,
                 missing,
                 possible,
@@ -577,9 +577,9 @@ impl Scheduler {
         scope: PlacementScope,
         level: Level,
         needs: &BTreeMap<ClassIx, usize>,
-        worst: Option<Stop>,
+        worst: Option<PlacementStop>,
         run: &PlacementRun,
-    ) -> Stop {
+    ) -> PlacementStop {
         let Some(class) = self.main_class(needs, needs) else {
             return worst.unwrap_or_else(|| self.too_few(branch, branch.least, run));
         };
@@ -629,6 +629,6 @@ impl Scheduler {
         };
         let possible = run.have + best.map_or(0, |(room, _)| room as usize).min(need);
         let possible = possible.max(run.have + run.placed.len());
-        Stop::Domain(Box::new(self.no_domain_holds(class, &bound, possible)))
+        PlacementStop::Domain(Box::new(self.no_domain_holds(class, &bound, possible)))
     }
 }

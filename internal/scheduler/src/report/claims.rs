@@ -1,5 +1,5 @@
 //! Why a gang waits for PersistentVolumeClaims that a user or administrator must act on, by name
-//! (`tests/volumes_told.rs`).
+//! (`tests/volume_listing.rs`).
 
 use resources::report::{ReasonCount, WaitReason};
 

@@ -4,7 +4,7 @@
 
 use serde_json::{Map, Value};
 
-use resources::field_error::FieldError;
+use resources::invalid_value::InvalidValue;
 use resources::mapping::Warning;
 
 use super::words::unusable;
@@ -36,7 +36,7 @@ pub fn takes(document: &Value) -> bool {
 ///
 /// # Errors
 /// The field that cannot be read, its value, and the valid form.
-pub fn read(document: &Value, parse: Parse<'_>) -> Result<ForeignSettings, FieldError> {
+pub fn read(document: &Value, parse: Parse<'_>) -> Result<ForeignSettings, InvalidValue> {
     if kube::is(document) {
         return kube::read(document);
     }
@@ -91,7 +91,7 @@ pub(super) fn within(path: &str, key: &str) -> String {
 }
 
 /// The items of a list that may be absent.
-pub(super) fn items<'a>(field: &str, value: &'a Value) -> Result<&'a [Value], FieldError> {
+pub(super) fn items<'a>(field: &str, value: &'a Value) -> Result<&'a [Value], InvalidValue> {
     match value {
         Value::Null => Ok(&[]),
         Value::Array(items) => Ok(items),

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::foreign::{ForeignSettings, WarningCollector, items, within};
 use super::words::{object, unusable};
-use super::{FieldError, Settings};
+use super::{InvalidValue, Settings};
 use crate::config::{Actions, PlacementStrategy};
 
 const GROUP: &str = "kubescheduler.config.k8s.io/";
@@ -43,7 +43,7 @@ pub(super) fn is(document: &Value) -> bool {
     document["kind"] == "KubeSchedulerConfiguration" && version.starts_with(GROUP)
 }
 
-pub(super) fn read(document: &Value) -> Result<ForeignSettings, FieldError> {
+pub(super) fn read(document: &Value) -> Result<ForeignSettings, InvalidValue> {
     let mut notes = WarningCollector::on("KubeSchedulerConfiguration");
     let mut settings = Settings::default();
     if let Some(top) = document.as_object() {
@@ -93,7 +93,7 @@ fn plugins(
     said: &Value,
     settings: &mut Settings,
     notes: &mut WarningCollector,
-) -> Result<(), FieldError> {
+) -> Result<(), InvalidValue> {
     let path = within(path, "plugins");
     let Some(points) = object(&path, said)? else {
         return Ok(());
@@ -153,7 +153,7 @@ fn strategy(
     path: &str,
     said: &Value,
     notes: &mut WarningCollector,
-) -> Result<Option<PlacementStrategy>, FieldError> {
+) -> Result<Option<PlacementStrategy>, InvalidValue> {
     let path = within(path, "pluginConfig");
     let mut found = None;
     for (at, config) in items(&path, said)?.iter().enumerate() {

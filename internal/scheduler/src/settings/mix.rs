@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as K8sQuantity;
-use resources::field_error::FieldError;
+use resources::invalid_value::InvalidValue;
 use resources::quantity::Quantity;
 use serde_json::Value;
 
@@ -18,7 +18,7 @@ const KINDS_MAX: usize = 1000;
 const COUNT_MAX: i64 = 1_000_000_000;
 
 /// Reads `expected`.
-pub(super) fn read(field: &str, value: &Value) -> Result<Vec<(Pod, u64)>, FieldError> {
+pub(super) fn read(field: &str, value: &Value) -> Result<Vec<(Pod, u64)>, InvalidValue> {
     let valid = "a list, as in [{count: 40, requests: {cpu: 8, nvidia.com/gpu: 1}}]";
     let kinds = value
         .as_array()
@@ -38,7 +38,7 @@ pub(super) fn read(field: &str, value: &Value) -> Result<Vec<(Pod, u64)>, FieldE
     Ok(all)
 }
 
-fn kind(field: &str, value: &Value) -> Result<(Pod, u64), FieldError> {
+fn kind(field: &str, value: &Value) -> Result<(Pod, u64), InvalidValue> {
     let valid = "a mapping with count and requests";
     let fields = object(field, value)?.ok_or_else(|| unusable(field, value, valid))?;
     known(field, fields, &FIELDS)?;
@@ -64,7 +64,7 @@ fn kind(field: &str, value: &Value) -> Result<(Pod, u64), FieldError> {
 }
 
 /// The requests of one pod.
-fn requests(field: &str, value: &Value) -> Result<BTreeMap<String, K8sQuantity>, FieldError> {
+fn requests(field: &str, value: &Value) -> Result<BTreeMap<String, K8sQuantity>, InvalidValue> {
     let valid = "amounts by resource, as in {cpu: 8, memory: 64Gi, nvidia.com/gpu: 1}";
     let fields = object(field, value)?.filter(|fields| !fields.is_empty());
     let fields = fields.ok_or_else(|| unusable(field, value, valid))?;
@@ -87,7 +87,7 @@ fn requests(field: &str, value: &Value) -> Result<BTreeMap<String, K8sQuantity>,
     Ok(all)
 }
 
-fn words(field: &str, value: &Value) -> Result<Option<BTreeMap<String, String>>, FieldError> {
+fn words(field: &str, value: &Value) -> Result<Option<BTreeMap<String, String>>, InvalidValue> {
     let Some(fields) = object(field, value)? else {
         return Ok(None);
     };

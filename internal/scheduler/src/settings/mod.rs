@@ -21,7 +21,7 @@ use crate::share::GpuOrder;
 use words::{count, known, object, one_of, span, texts, truth, unusable};
 
 pub use foreign::{ForeignSettings, Parse, ParseError, read, takes};
-pub use resources::field_error::FieldError;
+pub use resources::invalid_value::InvalidValue;
 
 /// The kind of the document.
 pub const KIND: &str = "SchedulerConfig";
@@ -116,7 +116,7 @@ pub struct Settings {
 
 impl Settings {
     /// Reads a document.
-    pub fn read(document: &Value) -> Result<Settings, FieldError> {
+    pub fn read(document: &Value) -> Result<Settings, InvalidValue> {
         let top = document.as_object().ok_or_else(|| {
             let valid = format!("a mapping with apiVersion {API_VERSION} and kind {KIND}");
             unusable("document", document, valid)
@@ -139,7 +139,7 @@ impl Settings {
         Ok(settings)
     }
 
-    fn set(&mut self, name: &str, field: &str, value: &Value) -> Result<(), FieldError> {
+    fn set(&mut self, name: &str, field: &str, value: &Value) -> Result<(), InvalidValue> {
         match name {
             "actions" => self.actions = Some(actions(field, &texts(field, value)?)?),
             "topology" => self.topology = Some(levels(field, texts(field, value)?)?),
@@ -217,7 +217,7 @@ impl Settings {
 }
 
 /// The actions by name; `field` is the name used in error messages.
-pub fn actions(field: &str, words: &[String]) -> Result<Actions, FieldError> {
+pub fn actions(field: &str, words: &[String]) -> Result<Actions, InvalidValue> {
     let mut actions = Actions::NONE;
     for word in words {
         let own = match word.as_str() {
@@ -238,12 +238,12 @@ pub fn actions(field: &str, words: &[String]) -> Result<Actions, FieldError> {
 }
 
 /// The placement strategy by name; `field` is the name used in error messages.
-pub fn placement(field: &str, word: &str) -> Result<PlacementStrategy, FieldError> {
+pub fn placement(field: &str, word: &str) -> Result<PlacementStrategy, InvalidValue> {
     one_of(field, &Value::from(word), &PLACEMENTS)
 }
 
 /// Topology levels: node label keys without duplicates.
-fn levels(field: &str, keys: Vec<String>) -> Result<Vec<String>, FieldError> {
+fn levels(field: &str, keys: Vec<String>) -> Result<Vec<String>, InvalidValue> {
     for (at, key) in keys.iter().enumerate() {
         let value = Value::from(key.as_str());
         if let Some(problem) = syntax::qualified_name(key).into_iter().next() {
@@ -258,7 +258,7 @@ fn levels(field: &str, keys: Vec<String>) -> Result<Vec<String>, FieldError> {
     Ok(keys)
 }
 
-fn usage(field: &str, value: &Value) -> Result<Option<Decay>, FieldError> {
+fn usage(field: &str, value: &Value) -> Result<Option<Decay>, InvalidValue> {
     let Some(fields) = object(field, value)? else {
         return Ok(None);
     };
@@ -286,7 +286,7 @@ fn usage(field: &str, value: &Value) -> Result<Option<Decay>, FieldError> {
     }))
 }
 
-fn defragmentation(field: &str, value: &Value) -> Result<DefragmentationBudget, FieldError> {
+fn defragmentation(field: &str, value: &Value) -> Result<DefragmentationBudget, InvalidValue> {
     let mut defragmentation = DefragmentationBudget::default();
     let Some(fields) = object(field, value)? else {
         return Ok(defragmentation);
@@ -305,7 +305,7 @@ fn defragmentation(field: &str, value: &Value) -> Result<DefragmentationBudget, 
     Ok(defragmentation)
 }
 
-fn mig(field: &str, value: &Value) -> Result<Option<RepartitionBudget>, FieldError> {
+fn mig(field: &str, value: &Value) -> Result<Option<RepartitionBudget>, InvalidValue> {
     let Some(fields) = object(field, value)? else {
         return Ok(None);
     };

@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use super::foreign::{ForeignSettings, Parse, WarningCollector, items, within};
 use super::words::{object, unusable};
-use super::{FieldError, Settings, span};
+use super::{InvalidValue, Settings, span};
 use crate::config::{Actions, PlacementStrategy};
 
 /// The suffix of the ConfigMap key that has the text.
@@ -41,7 +41,7 @@ fn text_of(map: &Value) -> Option<(&str, &str)> {
     named.next()
 }
 
-pub(super) fn read(document: &Value, parse: Parse<'_>) -> Result<ForeignSettings, FieldError> {
+pub(super) fn read(document: &Value, parse: Parse<'_>) -> Result<ForeignSettings, InvalidValue> {
     let Some((key, text)) = text_of(document) else {
         return configuration("volcano-scheduler.conf", document);
     };
@@ -49,16 +49,16 @@ pub(super) fn read(document: &Value, parse: Parse<'_>) -> Result<ForeignSettings
     let inner = parse(text).map_err(|error| {
         let first = text.lines().next().unwrap_or_default();
         let valid = format!("Volcano's configuration in YAML ({error})");
-        FieldError::new(&field, first, valid)
+        InvalidValue::new(&field, first, valid)
     })?;
     let name = document["metadata"]["name"].as_str().unwrap_or_default();
     configuration(&format!("ConfigMap {name}, {key}"), &inner).map_err(|error| {
         let field = format!("{field}: {}", error.field());
-        FieldError::new(field, error.value(), error.valid())
+        InvalidValue::new(field, error.value(), error.valid())
     })
 }
 
-fn configuration(name: &str, document: &Value) -> Result<ForeignSettings, FieldError> {
+fn configuration(name: &str, document: &Value) -> Result<ForeignSettings, InvalidValue> {
     let mut notes = WarningCollector::on(name);
     let mut settings = Settings::default();
     let Some(top) = object("", document)? else {
@@ -91,7 +91,7 @@ fn configuration(name: &str, document: &Value) -> Result<ForeignSettings, FieldE
     })
 }
 
-fn actions(said: &Value, notes: &mut WarningCollector) -> Result<Actions, FieldError> {
+fn actions(said: &Value, notes: &mut WarningCollector) -> Result<Actions, InvalidValue> {
     let text = match said {
         Value::Null => DEFAULT_ACTIONS,
         Value::String(text) => text,
@@ -151,7 +151,7 @@ fn plugin(
     settings: &mut Settings,
     order: &mut Order,
     notes: &mut WarningCollector,
-) -> Result<(), FieldError> {
+) -> Result<(), InvalidValue> {
     let Some(fields) = object(path, own)? else {
         return Ok(());
     };

@@ -3,16 +3,16 @@
 
 use std::ops::RangeInclusive;
 
-use resources::field_error::FieldError;
+use resources::invalid_value::InvalidValue;
 use serde_json::{Map, Value};
 
 /// The error for a value that the field does not accept; `valid` completes "write ...".
-pub(super) fn unusable(field: &str, value: &Value, valid: impl Into<String>) -> FieldError {
+pub(super) fn unusable(field: &str, value: &Value, valid: impl Into<String>) -> InvalidValue {
     let text = match value {
         Value::String(text) => text.clone(),
         other => other.to_string(),
     };
-    FieldError::new(field, text, valid)
+    InvalidValue::new(field, text, valid)
 }
 
 /// The value that a name stands for.
@@ -20,7 +20,7 @@ pub(super) fn one_of<T: Copy>(
     field: &str,
     value: &Value,
     words: &[(&str, T)],
-) -> Result<T, FieldError> {
+) -> Result<T, InvalidValue> {
     let found = words.iter().find(|(word, _)| *value == *word);
     found.map(|(_, meant)| *meant).ok_or_else(|| {
         let words: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
@@ -29,7 +29,7 @@ pub(super) fn one_of<T: Copy>(
 }
 
 /// A duration, in seconds.
-pub(super) fn span(field: &str, value: &Value) -> Result<i64, FieldError> {
+pub(super) fn span(field: &str, value: &Value) -> Result<i64, InvalidValue> {
     let text = match value {
         Value::String(text) => text.clone(),
         other => other.to_string(),
@@ -38,14 +38,14 @@ pub(super) fn span(field: &str, value: &Value) -> Result<i64, FieldError> {
 }
 
 /// A list of strings.
-pub(super) fn texts(field: &str, value: &Value) -> Result<Vec<String>, FieldError> {
+pub(super) fn texts(field: &str, value: &Value) -> Result<Vec<String>, InvalidValue> {
     let error = || unusable(field, value, "a list of words, as in [a, b]");
     let items = value.as_array().ok_or_else(error)?;
     let words = items.iter().map(|item| item.as_str().map(str::to_owned));
     words.collect::<Option<Vec<String>>>().ok_or_else(error)
 }
 
-pub(super) fn truth(field: &str, value: &Value) -> Result<bool, FieldError> {
+pub(super) fn truth(field: &str, value: &Value) -> Result<bool, InvalidValue> {
     value
         .as_bool()
         .ok_or_else(|| unusable(field, value, "true or false"))
@@ -56,7 +56,7 @@ pub(super) fn count(
     field: &str,
     value: &Value,
     range: RangeInclusive<i64>,
-) -> Result<i64, FieldError> {
+) -> Result<i64, InvalidValue> {
     let found = value.as_i64().filter(|number| range.contains(number));
     found.ok_or_else(|| {
         let (low, high) = (range.start(), range.end());
@@ -68,7 +68,7 @@ pub(super) fn count(
 pub(super) fn object<'a>(
     field: &str,
     value: &'a Value,
-) -> Result<Option<&'a Map<String, Value>>, FieldError> {
+) -> Result<Option<&'a Map<String, Value>>, InvalidValue> {
     match value {
         Value::Null => Ok(None),
         Value::Object(map) => Ok(Some(map)),
@@ -81,7 +81,7 @@ pub(super) fn known(
     field: &str,
     map: &Map<String, Value>,
     names: &[&str],
-) -> Result<(), FieldError> {
+) -> Result<(), InvalidValue> {
     match map.iter().find(|(name, _)| !names.contains(&name.as_str())) {
         None => Ok(()),
         Some((name, value)) => {

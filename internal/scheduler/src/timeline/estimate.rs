@@ -34,7 +34,7 @@ use crate::state::Scheduler;
 const PLAYED_MAX: usize = 48;
 /// How many gangs of each queue's line are played through because a limit blocks them.
 const LIMITED_MAX: usize = 4;
-/// Estimates are computed anew after this time, or after a part of the shortest estimated wait.
+/// Estimates are computed again after this time, or after a part of the shortest estimated wait.
 const FRESH_SECONDS: i64 = 60;
 /// The wait is divided by this.
 const FRESH_PART: i64 = 16;

@@ -1,6 +1,6 @@
 //! The errors of topology requests and of a gang's structure. A report shows the text.
 
-use resources::field_error::FieldError;
+use resources::invalid_value::InvalidValue;
 use resources::names::{KUEUE_SLICE_REQUIRED_TOPOLOGY, KUEUE_SLICE_SIZE};
 use resources::selector::SelectorError;
 
@@ -24,7 +24,7 @@ pub(crate) enum TopologyError {
     #[error("labelSelector: {0}; correct the selector")]
     Selector(SelectorError),
     #[error(transparent)]
-    Field(#[from] FieldError),
+    Field(#[from] InvalidValue),
     #[error("the slice size at {level} is 0; write 1 or more")]
     SliceSize { level: String },
     #[error("the request has more than {SLICES_MAX} layers of slices; remove some")]

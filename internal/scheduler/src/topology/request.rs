@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use resources::field_error::FieldError;
+use resources::invalid_value::InvalidValue;
 use resources::kinds::{NetworkTopologyMode, NetworkTopologySpec};
 use resources::names::{
     KUEUE_PREFERRED_TOPOLOGY, KUEUE_REQUIRED_TOPOLOGY, KUEUE_SLICE_REQUIRED_TOPOLOGY,
@@ -117,7 +117,7 @@ impl TopologyRequest {
                 Ok(size) if size > 0 => request.slices.push(PodSlice { level, size }),
                 _ => {
                     let field = format!("annotation {KUEUE_SLICE_SIZE}");
-                    let error = FieldError::new(field, size, "a whole number of 1 or more");
+                    let error = InvalidValue::new(field, size, "a whole number of 1 or more");
                     return Some(Err(error.into()));
                 }
             },

@@ -1,4 +1,4 @@
-//! What a case asks of a scheduler, and what it is told by one: plain words, whoever the engine is.
+//! What a case asks of a scheduler, and the scheduler's answers, in terms that every engine shares.
 
 /// What a case asks of the scheduler as a whole.
 #[derive(Clone, Debug, Default)]

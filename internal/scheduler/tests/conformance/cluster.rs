@@ -1,4 +1,4 @@
-//! A mock cluster around the scheduler: objects told in a shuffled but fixed order, bindings
+//! A mock cluster around the scheduler: objects reported in a shuffled but fixed order, bindings
 //! confirmed, evicted pods leaving and coming back. Its own book of nodes refuses a placement
 //! that does not fit.
 

@@ -1,4 +1,4 @@
-//! KAI Scheduler's cases: who runs, who waits, who is evicted, and whether it stays so.
+//! KAI Scheduler's cases: which pods run, wait or are evicted, and whether it stays so.
 //! `action/` cases are one plan with one action; `cycle/` cases are rounds until nothing moves.
 
 use std::collections::{BTreeMap, BTreeSet};

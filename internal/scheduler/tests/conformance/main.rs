@@ -4,9 +4,9 @@
 //!
 //! `MUSTER_CONFORMANCE` names their directory (else `../shared/conformance` beside the
 //! workspace). `MUSTER_CONFORMANCE_ONLY` runs the cases whose id contains it, and says more.
-//! `MUSTER_CONFORMANCE_EVERY` tells every case in every other way (minutes).
+//! `MUSTER_CONFORMANCE_EVERY` runs every case in all its variants (minutes).
 //! `MUSTER_CONFORMANCE_REPORT` names a file for the list of failures. With
-//! `MUSTER_CONFORMANCE_UPDATE=1` the list of expected failures is written anew.
+//! `MUSTER_CONFORMANCE_UPDATE=1` the list of expected failures is written again.
 
 mod asked;
 mod book;

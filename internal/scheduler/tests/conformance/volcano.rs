@@ -1,4 +1,4 @@
-//! Cases of Volcano's allocate action: who is bound, and how many.
+//! Cases of Volcano's allocate action: which pods are bound, and how many.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -16,7 +16,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use files::FileError;
-use resources::field_error::FieldError;
+use resources::invalid_value::InvalidValue;
 use scheduler::fragment::{NodeRoom, PodDemand};
 use simulator::openb::{
     Arrivals, Compared, OpenbCluster, OpenbPlacement, PlacementPolicy, PublishedResults, Report,
@@ -34,7 +34,7 @@ enum BenchError {
     NoData,
     /// An environment variable can't be read.
     #[error(transparent)]
-    Variable(#[from] FieldError),
+    Variable(#[from] InvalidValue),
     #[error(transparent)]
     File(#[from] FileError),
     #[error(transparent)]
@@ -86,13 +86,13 @@ fn plan() -> Result<Plan, BenchError> {
     let (first, last) = seeds.split_once('-').unwrap_or((&seeds, &seeds));
     let number = |s: &str| {
         s.parse::<u64>()
-            .map_err(|_| FieldError::new("SEEDS", s, "FIRST-LAST, as in 42-51"))
+            .map_err(|_| InvalidValue::new("SEEDS", s, "FIRST-LAST, as in 42-51"))
     };
     let wanted = word("V").unwrap_or_default();
     let wanted: Vec<&str> = wanted.split(',').filter(|v| !v.is_empty()).collect();
     if let Some(unknown) = wanted.iter().find(|v| !VARIANTS.contains(v)) {
         let valid = format!("one of {}", VARIANTS.join(", "));
-        return Err(BenchError::from(FieldError::new("V", *unknown, valid)));
+        return Err(BenchError::from(InvalidValue::new("V", *unknown, valid)));
     }
     let chosen = |v: &&'static str| wanted.is_empty() || wanted.contains(v);
     Ok(Plan {
@@ -118,7 +118,7 @@ fn policies(named: &str) -> Result<Vec<Which>, BenchError> {
         .map(|name| {
             known(name).ok_or_else(|| {
                 let all = Which::ALL.map(|which| which.to_string()).join(", ");
-                BenchError::from(FieldError::new("POLICIES", name, format!("one of {all}")))
+                BenchError::from(InvalidValue::new("POLICIES", name, format!("one of {all}")))
             })
         })
         .collect();

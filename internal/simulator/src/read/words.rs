@@ -2,7 +2,7 @@
 //! unknown fields. An invalid value is refused with the accepted ones. An unknown field is noted
 //! only, because live clusters may be newer than these types.
 
-use resources::field_error::FieldError;
+use resources::invalid_value::InvalidValue;
 use serde_json::Value;
 
 /// A field, its parent object or list (any if empty), and its accepted values.
@@ -45,7 +45,7 @@ const CHOICES: [FieldValues; 13] = [
 ];
 
 /// The first invalid value of an object.
-pub(super) fn odd(kind: &str, object: &Value) -> Option<FieldError> {
+pub(super) fn odd(kind: &str, object: &Value) -> Option<InvalidValue> {
     let fields = object.as_object().into_iter().flatten();
     let mut found = fields
         .filter(|(name, _)| *name != "metadata")
@@ -60,7 +60,7 @@ pub(super) fn odd(kind: &str, object: &Value) -> Option<FieldError> {
     found.next()
 }
 
-fn below(value: &Value, within: &str, path: &str) -> Option<FieldError> {
+fn below(value: &Value, within: &str, path: &str) -> Option<InvalidValue> {
     match value {
         Value::Object(map) => map.iter().find_map(|(name, inner)| {
             let path = format!("{path}.{name}");
@@ -74,13 +74,13 @@ fn below(value: &Value, within: &str, path: &str) -> Option<FieldError> {
     }
 }
 
-fn word(name: &str, within: &str, value: &Value, path: &str) -> Option<FieldError> {
+fn word(name: &str, within: &str, value: &Value, path: &str) -> Option<InvalidValue> {
     let text = value.as_str().filter(|text| !text.is_empty())?;
     let (_, _, words) = CHOICES
         .iter()
         .find(|(field, place, _)| *field == name && (place.is_empty() || *place == within))?;
     let valid = || format!("one of {}", words.join(", "));
-    (!words.contains(&text)).then(|| FieldError::new(path, text, valid()))
+    (!words.contains(&text)).then(|| InvalidValue::new(path, text, valid()))
 }
 
 /// Fields of the input that were not kept, without the numbers of list items. Metadata and status

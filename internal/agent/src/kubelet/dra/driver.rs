@@ -11,7 +11,7 @@ use devices::cdi::gpus::{self, Roots};
 use devices::cdi::{CdiSpec, Edits};
 use devices::dra::claimable::{Claimable, ClaimableKind};
 use devices::dra::grant;
-use devices::dra::partitioning::Knife;
+use devices::dra::partitioning::ClaimPartitioner;
 use devices::dra::partitions::{
     AllocatableDevices, CardError, DiscoveredDevices, GpuLayouts, offer,
 };
@@ -25,6 +25,7 @@ use tokio::sync::{Mutex, Notify, watch};
 use tokio::time::timeout;
 use tonic::{Request, Response, Status};
 
+use super::error::ClaimError;
 use super::held;
 use crate::kubelet::{self, KubeletConfig, LOOK_EVERY};
 
@@ -44,7 +45,7 @@ struct Inner {
     machine: watch::Receiver<NodeHardware>,
     found: watch::Receiver<DiscoveredDevices>,
     offer: watch::Sender<AllocatableDevices>,
-    knife: Knife,
+    partitioner: ClaimPartitioner,
     /// Whether GPUs are partitioned for claims.
     partitions: bool,
     /// Notified when a GPU could not be partitioned: its layout may have changed.
@@ -67,7 +68,7 @@ impl DraDriver {
             roots: config.settings.delivery.roots(),
             sysfs: config.source.sysfs_root.clone(),
             pod_resources: config.pod_resources(),
-            knife: Knife::new(&config.source, machine.clone()),
+            partitioner: ClaimPartitioner::new(&config.source, machine.clone()),
             machine,
             found,
             offer: watch::channel(AllocatableDevices::default()).0,
@@ -128,7 +129,7 @@ impl Inner {
         let cards = match self.partitions {
             true => {
                 let gpus = found.gpus.iter().map(|gpu| gpu.id.clone());
-                self.knife.cards(gpus.collect()).await
+                self.partitioner.cards(gpus.collect()).await
             }
             false => GpuLayouts::new(),
         };
@@ -155,27 +156,34 @@ impl Inner {
         unknown.is_empty() && !cards.values().flatten().any(|card| card.waits)
     }
 
-    async fn claim(&self, namespace: &str, name: &str) -> Result<Option<ResourceClaim>, String> {
+    async fn claim(
+        &self,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Option<ResourceClaim>, ClaimError> {
         let claims: Api<ResourceClaim> = Api::namespaced(self.client.clone(), namespace);
         let found = claims.get_opt(name).await;
-        found.map_err(|error| format!("claim {namespace}/{name} can't be read: {error}"))
+        found.map_err(|error| ClaimError::Unread {
+            claim: format!("{namespace}/{name}"),
+            error: Box::new(error),
+        })
     }
 
-    async fn prepare(&self, asked: &wire::Claim) -> Result<Vec<wire::Device>, String> {
+    async fn prepare(&self, asked: &wire::Claim) -> Result<Vec<wire::Device>, ClaimError> {
         let specs = self.specs.lock().await;
         let claim = self.claim(&asked.namespace, &asked.name).await?;
         let same = |claim: &ResourceClaim| claim.metadata.uid.as_ref() == Some(&asked.uid);
-        let claim = claim.filter(same).ok_or_else(|| {
-            let (namespace, name) = (&asked.namespace, &asked.name);
-            format!("claim {namespace}/{name} with uid {} is gone", asked.uid)
+        let claim = claim.filter(same).ok_or_else(|| ClaimError::Gone {
+            claim: format!("{}/{}", asked.namespace, asked.name),
+            uid: asked.uid.clone(),
         })?;
-        let given = grant::allocated(&claim, &self.node).map_err(|error| error.to_string())?;
-        let held = (held(&self.pod_resources).await)
-            .map_err(|error| format!("the kubelet doesn't say which devices pods have: {error}"))?;
-        let all = (specs.all()).map_err(|error| format!("CDI specs can't be read: {error}"))?;
+        let given = grant::allocated(&claim, &self.node)?;
+        let held = held(&self.pod_resources)
+            .await
+            .map_err(ClaimError::Holders)?;
+        let all = specs.all().map_err(ClaimError::SpecsUnread)?;
         let offer = self.offer.borrow().clone();
-        let devices = grant::devices(&asked.uid, &given, &offer.devices, &all, &held);
-        let devices = devices.map_err(|error| error.to_string())?;
+        let devices = grant::devices(&asked.uid, &given, &offer.devices, &all, &held)?;
         let mut devices: Vec<Claimable> = devices.into_iter().cloned().collect();
         let mut prepared = Prepared {
             uid: asked.uid.clone(),
@@ -190,7 +198,7 @@ impl Inner {
         // all GPUs.
         let gpus = gpus::spec(&self.machine.borrow(), &self.roots, true);
         let edits = devices.iter().map(|device| self.edits(&gpus, device));
-        let edits = edits.collect::<Result<Vec<Edits>, String>>()?;
+        let edits = edits.collect::<Result<Vec<Edits>, ClaimError>>()?;
         let nics_only = devices
             .iter()
             .all(|device| device.what == ClaimableKind::Nic);
@@ -198,8 +206,9 @@ impl Inner {
             true => Edits::default(),
             false => gpus.edits,
         };
-        (specs.put(&prepared, edits, with_any))
-            .map_err(|error| format!("its CDI spec can't be written: {error}"))?;
+        specs
+            .put(&prepared, edits, with_any)
+            .map_err(ClaimError::SpecUnwritten)?;
         tracing::info!(
             claim = format!("{}/{}", prepared.namespace, prepared.name),
             devices = (devices.iter().map(|it| it.id.as_str()))
@@ -216,19 +225,18 @@ impl Inner {
         Ok(prepared.devices.iter().map(answer).collect())
     }
 
-    async fn unprepare(&self, asked: &wire::Claim) -> Result<(), String> {
+    async fn unprepare(&self, asked: &wire::Claim) -> Result<(), ClaimError> {
         let specs = self.specs.lock().await;
-        let all = (specs.all()).map_err(|error| format!("CDI specs can't be read: {error}"))?;
+        let all = specs.all().map_err(ClaimError::SpecsUnread)?;
         match all.iter().find(|it| it.uid == asked.uid) {
             Some(prepared) => self.let_go(&specs, prepared).await,
             // A spec that cannot be parsed belongs to no claim any more.
-            None => (specs.remove(&asked.uid))
-                .map_err(|error| format!("its CDI spec can't be removed: {error}")),
+            None => specs.remove(&asked.uid).map_err(ClaimError::SpecKept),
         }
     }
 
     /// The edits to a container with a device. Described GPUs without a number have no files.
-    fn edits(&self, gpus: &CdiSpec, device: &Claimable) -> Result<Edits, String> {
+    fn edits(&self, gpus: &CdiSpec, device: &Claimable) -> Result<Edits, ClaimError> {
         let mut edits = match device.what {
             ClaimableKind::Nic => {
                 let files = verbs(&self.sysfs, &device.id);
@@ -241,13 +249,10 @@ impl Inner {
             _ => match gpus.devices.iter().find(|it| it.name == device.id) {
                 Some(known) => known.edits.clone(),
                 None if self.machine.borrow().minors.contains_key(&device.id) => {
-                    let dev = self.roots.dev_seen.join("dev");
-                    return Err(format!(
-                        "{} has no device files in {}; load the driver, or say where it has them \
-                         (nvidiaDevRoot in --device-plugin-config)",
-                        device.id,
-                        dev.display()
-                    ));
+                    return Err(ClaimError::NoDeviceFiles {
+                        device: device.id.clone(),
+                        directory: self.roots.dev_seen.join("dev"),
+                    });
                 }
                 None => Edits::default(),
             },
@@ -257,9 +262,9 @@ impl Inner {
         Ok(edits)
     }
 
-    async fn tidy(&self) -> Result<(), String> {
+    async fn tidy(&self) -> Result<(), ClaimError> {
         let specs = self.specs.lock().await;
-        let all = specs.all().map_err(|error| error.to_string())?;
+        let all = specs.all().map_err(ClaimError::SpecsUnread)?;
         for prepared in all {
             let (namespace, name) = (&prepared.namespace, &prepared.name);
             let claim = self.claim(namespace, name).await?;
@@ -268,7 +273,7 @@ impl Inner {
             }
             // A pod that was deleted by force may still run for a while.
             let used = kubelet::claims(&self.pod_resources).await;
-            let used = used.map_err(|error| error.to_string())?;
+            let used = used.map_err(ClaimError::Holders)?;
             if !used.contains(&(namespace.clone(), name.clone())) {
                 tracing::info!("claim {namespace}/{name} is gone, and with it its CDI spec");
                 self.let_go(&specs, &prepared).await?;
@@ -295,7 +300,7 @@ impl wire::dra_plugin_server::DraPlugin for DraDriver {
                     tracing::warn!("claim {}/{}: {error}", claim.namespace, claim.name);
                     wire::NodePrepareResourceResponse {
                         devices: Vec::new(),
-                        error,
+                        error: error.to_string(),
                     }
                 }
             };
@@ -310,7 +315,8 @@ impl wire::dra_plugin_server::DraPlugin for DraDriver {
     ) -> Result<Response<wire::NodeUnprepareResourcesResponse>, Status> {
         let mut claims = HashMap::new();
         for claim in request.into_inner().claims {
-            let error = self.0.unprepare(&claim).await.err().unwrap_or_default();
+            let failed = self.0.unprepare(&claim).await.err();
+            let error = failed.map(|error| error.to_string()).unwrap_or_default();
             claims.insert(claim.uid, wire::NodeUnprepareResourceResponse { error });
         }
         Ok(Response::new(wire::NodeUnprepareResourcesResponse {

@@ -7,6 +7,7 @@
 //! the kubelet removes them after half a minute.
 
 mod driver;
+mod error;
 mod publish;
 mod registration;
 mod serve;

@@ -15,6 +15,7 @@ use kube::runtime::{WatchStreamExt, watcher};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::error::SlicePublishError;
 use super::held;
 use crate::kubelet::{KubeletConfig, LOOK_EVERY};
 
@@ -99,9 +100,7 @@ pub async fn publish(
                     publisher.write(&offer).await
                 }
                 Ok(None) => return,
-                Err(error) => Err(format!(
-                    "they can't be watched: {error} (resource.k8s.io/v1 is Kubernetes 1.34's and later's)"
-                )),
+                Err(error) => Err(SlicePublishError::Watch(Box::new(error))),
             },
             changed = offer.changed() => match changed {
                 Ok(()) => publisher.write(&offer).await,
@@ -111,7 +110,8 @@ pub async fn publish(
             _ = tick.tick(), if again => publisher.write(&offer).await,
         };
         again = *done.as_ref().unwrap_or(&true);
-        let problem = done.err().unwrap_or_default();
+        let failed = done.err().map(|error| error.to_string());
+        let problem = failed.unwrap_or_default();
         if problem != said {
             if !problem.is_empty() {
                 tracing::warn!("the node's ResourceSlices: {problem}");
@@ -127,9 +127,10 @@ impl Publisher<'_> {
     async fn offered(
         &self,
         offer: &AllocatableDevices,
-    ) -> Result<(Vec<Device>, Vec<CounterSet>, bool), String> {
-        let held = (held(&self.config.pod_resources()).await)
-            .map_err(|error| format!("the kubelet doesn't say which devices pods have: {error}"))?;
+    ) -> Result<(Vec<Device>, Vec<CounterSet>, bool), SlicePublishError> {
+        let held = held(&self.config.pod_resources())
+            .await
+            .map_err(SlicePublishError::Holders)?;
         let (devices, shared) = match self.counters {
             CounterSupport::Kept => (&offer.devices, offer.shared.clone()),
             _ => (&offer.apart, Vec::new()),
@@ -142,7 +143,10 @@ impl Publisher<'_> {
     }
 
     /// Writes the differences; whether to look again soon.
-    async fn write(&mut self, offer: &watch::Receiver<AllocatableDevices>) -> Result<bool, String> {
+    async fn write(
+        &mut self,
+        offer: &watch::Receiver<AllocatableDevices>,
+    ) -> Result<bool, SlicePublishError> {
         if !self.known.whole {
             return Ok(false);
         }
@@ -151,9 +155,11 @@ impl Publisher<'_> {
             Some(owner) => owner,
             None => {
                 let node = self.nodes.get(&self.config.node).await;
-                SliceOwner::of(
-                    &node.map_err(|error| format!("node {}: {error}", self.config.node))?,
-                )
+                let node = node.map_err(|error| SlicePublishError::Node {
+                    node: self.config.node.clone(),
+                    error: Box::new(error),
+                })?;
+                SliceOwner::of(&node)
             }
         };
         let written = self.write_as(&owner, &offer).await;
@@ -167,7 +173,7 @@ impl Publisher<'_> {
         &mut self,
         owner: &SliceOwner,
         offer: &AllocatableDevices,
-    ) -> Result<bool, String> {
+    ) -> Result<bool, SlicePublishError> {
         if let Some(set) = offer.shared.first() {
             self.ask(&owner.question(set)).await?;
         }
@@ -182,8 +188,7 @@ impl Publisher<'_> {
             }
             for write in writes {
                 // After a failed write the next event has the actual state.
-                let written = self.carry_out(write).await;
-                if !written.map_err(|error| error.to_string())? {
+                if !self.carry_out(write).await? {
                     self.dropped();
                     break;
                 }
@@ -193,7 +198,7 @@ impl Publisher<'_> {
     }
 
     /// Asks the API whether it keeps shared counters, unless that is known.
-    async fn ask(&mut self, question: &ResourceSlice) -> Result<(), String> {
+    async fn ask(&mut self, question: &ResourceSlice) -> Result<(), SlicePublishError> {
         let known = match self.counters {
             CounterSupport::Unknown => false,
             CounterSupport::Kept => true,
@@ -206,8 +211,7 @@ impl Publisher<'_> {
             dry_run: true,
             ..PostParams::default()
         };
-        let answer = self.slices.create(&nothing_kept, question).await;
-        let answer = answer.map_err(|error| error.to_string())?;
+        let answer = self.slices.create(&nothing_kept, question).await?;
         match answer.spec.shared_counters == question.spec.shared_counters {
             true => self.counters = CounterSupport::Kept,
             false => self.dropped(),

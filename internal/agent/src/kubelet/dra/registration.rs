@@ -131,10 +131,9 @@ impl Registration {
     /// # Errors
     ///
     /// When the socket accepts no connections any more.
-    pub async fn serve(&self, listener: UnixListener) -> Result<(), String> {
+    pub async fn serve(&self, listener: UnixListener) -> io::Result<()> {
         loop {
-            let accepted = listener.accept().await;
-            let (stream, _) = accepted.map_err(|error| error.to_string())?;
+            let (stream, _) = listener.accept().await?;
             let registration = self.clone();
             tokio::spawn(async move {
                 if let Err(error) = registration.converse(stream).await {

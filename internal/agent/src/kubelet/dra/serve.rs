@@ -1,6 +1,7 @@
 //! The driver's two sockets: one for registration with the kubelet, one for its requests. A
 //! restarted kubelet finds both again without help.
 
+use std::fmt::Display;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -28,8 +29,7 @@ pub(super) async fn driver(
 ) -> Result<(), KubeletError> {
     let answer = |listener| {
         let router = Server::builder().add_service(DraPluginServer::new(driver.clone()));
-        let served = router.serve_with_incoming(UnixListenerStream::new(listener));
-        async move { served.await.map_err(|error| error.to_string()) }
+        router.serve_with_incoming(UnixListenerStream::new(listener))
     };
     serve(&driver_socket(config), answer, stop).await
 }
@@ -83,13 +83,14 @@ fn inode(path: &Path) -> Option<u64> {
 }
 
 /// Serves on a socket, and recreates it if its file is removed.
-async fn serve<F>(
+async fn serve<F, E>(
     path: &Path,
     answer: impl Fn(UnixListener) -> F,
     mut stop: watch::Receiver<bool>,
 ) -> Result<(), KubeletError>
 where
-    F: Future<Output = Result<(), String>>,
+    F: Future<Output = Result<(), E>>,
+    E: Display,
 {
     loop {
         if let Some(directory) = path.parent() {
@@ -114,7 +115,7 @@ where
         tokio::select! {
             ended = answer(listener) => {
                 if let Err(error) = ended {
-                    tracing::warn!(error, %socket, "the driver's socket broke");
+                    tracing::warn!(%error, %socket, "the driver's socket broke");
                 }
                 tokio::time::sleep(LOOK_EVERY).await;
             }

@@ -8,7 +8,7 @@
 //! are reported (`strict`), unknown ones impose nothing. Writes nothing: the steps needed before a
 //! pod is bound are returned with its binding.
 //!
-//! Tests: `tests/volumes.rs`, `tests/volumes_told.rs`, `tests/volume_limits.rs`.
+//! Tests: `tests/volumes.rs`, `tests/volume_listing.rs`, `tests/volume_limits.rs`.
 
 mod attached;
 mod disks;

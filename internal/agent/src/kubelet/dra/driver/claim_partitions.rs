@@ -8,6 +8,7 @@ use devices::dra::partitions::AllocatableDevices;
 use devices::dra::prepared::{CreatedPartition, Prepared, Specs};
 
 use super::Inner;
+use crate::kubelet::dra::error::ClaimError;
 
 impl Inner {
     /// Partitions GPUs for a claim's devices that are partitions, and removes the partitions of GPUs
@@ -19,17 +20,16 @@ impl Inner {
         offer: &AllocatableDevices,
         prepared: &mut Prepared,
         devices: &mut [Claimable],
-    ) -> Result<(), String> {
+    ) -> Result<(), ClaimError> {
         let before = all.iter().find(|it| it.uid == prepared.uid);
         let had = before.map(|it| it.cuts.clone()).unwrap_or_default();
         let given = prepared.devices.clone();
         for (given, device) in given.iter().zip(devices.iter()) {
             match &device.what {
                 ClaimableKind::Partition { .. } if given.admin => {
-                    return Err(format!(
-                        "{} is cut for the claim that has it alone; leave out adminAccess",
-                        given.device
-                    ));
+                    return Err(ClaimError::AdminAccess {
+                        device: given.device.clone(),
+                    });
                 }
                 ClaimableKind::Partition { place, .. } => {
                     let cut = had.get(&given.device).cloned().unwrap_or(CreatedPartition {
@@ -40,8 +40,7 @@ impl Inner {
                     prepared.cuts.insert(given.device.clone(), cut);
                 }
                 ClaimableKind::Gpu { .. } if !given.admin && offer.shares(&device.device.name) => {
-                    let united = self.knife.unite(&device.id).await;
-                    united.map_err(|error| error.to_string())?;
+                    self.partitioner.unite(&device.id).await?;
                 }
                 _ => {}
             }
@@ -56,8 +55,9 @@ impl Inner {
                 ..Edits::default()
             };
             let edits = vec![nothing; given.len()];
-            (specs.put(prepared, edits, Edits::default()))
-                .map_err(|error| format!("its CDI spec can't be written: {error}"))?;
+            specs
+                .put(prepared, edits, Edits::default())
+                .map_err(ClaimError::SpecUnwritten)?;
         }
         let mut own: Vec<CreatedPartition> = all
             .iter()
@@ -68,7 +68,11 @@ impl Inner {
             let Some(cut) = prepared.cuts.get_mut(&given.device) else {
                 continue;
             };
-            match self.knife.make(&cut.gpu, &cut.place, own.clone()).await {
+            match self
+                .partitioner
+                .make(&cut.gpu, &cut.place, own.clone())
+                .await
+            {
                 Ok(slice) => {
                     device.id.clone_from(&slice);
                     cut.slice = slice;
@@ -79,11 +83,9 @@ impl Inner {
                     // The spec must name the created slices until the kubelet asks again or gives
                     // up.
                     if before.is_none() && made == 0 {
-                        let removed = specs.remove(&prepared.uid);
-                        removed
-                            .map_err(|error| format!("its CDI spec can't be removed: {error}"))?;
+                        specs.remove(&prepared.uid).map_err(ClaimError::SpecKept)?;
                     }
-                    return Err(error.to_string());
+                    return Err(error.into());
                 }
             }
         }
@@ -91,20 +93,23 @@ impl Inner {
     }
 
     /// Removes a claim's slices and its spec.
-    pub(super) async fn let_go(&self, specs: &Specs, prepared: &Prepared) -> Result<(), String> {
+    pub(super) async fn let_go(
+        &self,
+        specs: &Specs,
+        prepared: &Prepared,
+    ) -> Result<(), ClaimError> {
         for cut in prepared.cuts.values() {
-            let Err(error) = self.knife.end(cut).await else {
+            let Err(error) = self.partitioner.end(cut).await else {
                 continue;
             };
             let found = self.found.borrow().clone();
             let mut gpus = found.gpus.iter().filter(|gpu| gpu.id == cut.gpu);
             if gpus.any(|gpu| gpu.problem.is_empty()) {
-                return Err(error.to_string());
+                return Err(error.into());
             }
             // Its pods must be able to end.
             tracing::warn!("a GPU that is not well keeps a slice until it is reset: {error}");
         }
-        (specs.remove(&prepared.uid))
-            .map_err(|error| format!("its CDI spec can't be removed: {error}"))
+        specs.remove(&prepared.uid).map_err(ClaimError::SpecKept)
     }
 }

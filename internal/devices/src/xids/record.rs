@@ -61,7 +61,7 @@ impl XidRecord {
             self.said = true;
             let path = path.display();
             tracing::warn!(
-                "{path}: {error}: an agent that starts anew won't know which GPUs are out"
+                "{path}: {error}: a restarted agent will not know which GPUs are withheld"
             );
         }
     }

@@ -10,7 +10,7 @@ use hardware::{GpuEvents, InventorySources};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use super::{Teller, XidMonitor};
+use super::{XidMonitor, XidReporter};
 
 /// How long a thread waits at a time, and so the longest time it outlives the agent.
 const WAIT: Duration = Duration::from_secs(1);
@@ -19,11 +19,11 @@ const AGAIN: Duration = Duration::from_secs(10);
 
 /// Starts listening.
 pub fn open(heard: &Arc<Mutex<XidMonitor>>, source: InventorySources, kmsg: Option<PathBuf>) {
-    let ears = Arc::downgrade(heard);
-    spawn("xids", move || listen_to_driver(&ears, &source));
+    let monitor = Arc::downgrade(heard);
+    spawn("xids", move || listen_to_driver(&monitor, &source));
     if let Some(path) = kmsg {
-        let ears = Arc::downgrade(heard);
-        spawn("xids-kmsg", move || listen_to_kernel(&ears, &path));
+        let monitor = Arc::downgrade(heard);
+        spawn("xids-kmsg", move || listen_to_kernel(&monitor, &path));
     }
 }
 
@@ -34,10 +34,10 @@ fn spawn(name: &str, hear: impl FnOnce() + Send + 'static) {
     }
 }
 
-fn listen_to_driver(ears: &Weak<Mutex<XidMonitor>>, source: &InventorySources) {
+fn listen_to_driver(monitor: &Weak<Mutex<XidMonitor>>, source: &InventorySources) {
     let mut events: Option<GpuEvents> = None;
     let mut tried: Option<std::time::Instant> = None;
-    while let Some(heard) = ears.upgrade() {
+    while let Some(heard) = monitor.upgrade() {
         let complete = events.as_ref().is_some_and(GpuEvents::complete);
         if !complete && tried.is_none_or(|tried| tried.elapsed() >= AGAIN) {
             // The old event set is dropped first. XIDs between the two sets are missed; the next
@@ -46,7 +46,7 @@ fn listen_to_driver(ears: &Weak<Mutex<XidMonitor>>, source: &InventorySources) {
             events = GpuEvents::listen(source);
             tried = Some(std::time::Instant::now());
             match events {
-                Some(_) => heard.lock().begins(Teller::Driver),
+                Some(_) => heard.lock().begins(XidReporter::Driver),
                 None => heard.lock().ends(),
             }
         }
@@ -57,7 +57,7 @@ fn listen_to_driver(ears: &Weak<Mutex<XidMonitor>>, source: &InventorySources) {
             std::thread::sleep(WAIT);
             continue;
         };
-        match (listening.wait(WAIT), ears.upgrade()) {
+        match (listening.wait(WAIT), monitor.upgrade()) {
             (Ok(Some(xid)), Some(heard)) => {
                 if let Some(slice) = xid.instance {
                     tracing::warn!(
@@ -68,7 +68,7 @@ fn listen_to_driver(ears: &Weak<Mutex<XidMonitor>>, source: &InventorySources) {
                     );
                 }
                 let mut heard = heard.lock();
-                heard.note(&xid.gpu, xid.number, Teller::Driver, Instant::now());
+                heard.note(&xid.gpu, xid.number, XidReporter::Driver, Instant::now());
             }
             (Ok(_), _) => {}
             (Err(_), _) => {
@@ -79,15 +79,15 @@ fn listen_to_driver(ears: &Weak<Mutex<XidMonitor>>, source: &InventorySources) {
     }
 }
 
-fn listen_to_kernel(ears: &Weak<Mutex<XidMonitor>>, path: &Path) {
+fn listen_to_kernel(monitor: &Weak<Mutex<XidMonitor>>, path: &Path) {
     let mut tail: Option<Tail> = None;
     let mut said = false;
-    while let Some(heard) = ears.upgrade() {
+    while let Some(heard) = monitor.upgrade() {
         if tail.is_none() {
             match Tail::open(path) {
                 Ok(opened) => {
                     tail = Some(opened);
-                    heard.lock().begins(Teller::Kernel);
+                    heard.lock().begins(XidReporter::Kernel);
                 }
                 Err(error) if !said => {
                     said = true;

@@ -3,13 +3,13 @@
 /// A field whose value cannot be used: the field, the value as written, and the valid form.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {value:?} is not usable; write {valid}")]
-pub struct FieldError {
+pub struct InvalidValue {
     field: String,
     value: String,
     valid: String,
 }
 
-impl FieldError {
+impl InvalidValue {
     /// The error for `field` with the text `value`; `valid` completes the sentence "write ...".
     pub fn new(
         field: impl Into<String>,
@@ -48,7 +48,7 @@ mod tests {
 
     #[test]
     fn the_sentence_names_the_field_the_value_and_the_valid_form() {
-        let error = FieldError::new("spec.placement", "tight", "one of pack, spread");
+        let error = InvalidValue::new("spec.placement", "tight", "one of pack, spread");
         assert_eq!(
             error.to_string(),
             "spec.placement: \"tight\" is not usable; write one of pack, spread"

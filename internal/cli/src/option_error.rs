@@ -2,7 +2,7 @@
 
 /// Why an option's value is invalid. clap prints the option and the value before this text.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub enum InvalidValue {
+pub enum ClientOptionError {
     /// The value is no pair.
     #[error("{0:?} is not NAME=VALUE")]
     NameAndValue(String),

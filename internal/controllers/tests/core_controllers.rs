@@ -38,7 +38,7 @@ struct Cluster {
 
 impl Cluster {
     async fn start(node_grace: Duration) -> Cluster {
-        let (data, client) = served("upkeep").await;
+        let (data, client) = served("core_controllers").await;
         let (stop, stopping) = watch::channel(false);
         controllers::core_controllers::spawn(&Context {
             client: client.clone(),
@@ -46,7 +46,7 @@ impl Cluster {
                 scheduler: controllers::SchedulerConfig::default(),
                 node_grace,
                 jobs: controllers::jobs::JobKind::ALL.into(),
-                upkeep: true,
+                core_controllers: true,
                 rendezvous_ports: 20_000..=20_099,
             }),
             stop: stopping,

@@ -7,7 +7,7 @@ use nix::sys::statvfs::statvfs;
 
 /// The space of a file system.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Room {
+pub struct DiskSpace {
     /// Bytes in all.
     pub bytes: u64,
     /// Free bytes that users other than root can use.
@@ -22,10 +22,10 @@ pub struct Room {
 ///
 /// # Errors
 /// The kernel's, for instance if the path does not exist.
-pub fn room(path: &Path) -> io::Result<Room> {
+pub fn disk_space(path: &Path) -> io::Result<DiskSpace> {
     let found = statvfs(path)?;
     let fragment = found.fragment_size();
-    Ok(Room {
+    Ok(DiskSpace {
         bytes: found.blocks().saturating_mul(fragment),
         available: found.blocks_available().saturating_mul(fragment),
         inodes: found.files(),
@@ -39,8 +39,8 @@ mod tests {
 
     #[test]
     fn a_file_system_has_no_more_free_than_it_has() {
-        let room = room(Path::new("/")).unwrap();
-        assert!(room.bytes > 0 && room.available <= room.bytes);
-        assert!(room.inodes_available <= room.inodes);
+        let space = disk_space(Path::new("/")).unwrap();
+        assert!(space.bytes > 0 && space.available <= space.bytes);
+        assert!(space.inodes_available <= space.inodes);
     }
 }

@@ -7,14 +7,14 @@ use hardware::InventorySources;
 use hardware::mig_partitioner::MigPartitioner;
 use tokio::sync::oneshot;
 
-/// Why a request to the cutter failed.
+/// Why a request to the MIG partitioner failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AskError<E> {
-    /// The cutter refused it.
+    /// The partitioner refused it.
     #[error("{0}")]
     Refused(E),
-    /// The cutter's thread failed.
-    #[error("the thread that cuts GPUs failed; start the agent anew")]
+    /// The partitioner's thread failed.
+    #[error("the thread that cuts GPUs failed; restart the agent")]
     Thread,
 }
 
@@ -28,28 +28,28 @@ impl Executor {
     /// Opens no driver yet. The thread ends when this value is dropped.
     pub fn new(source: &InventorySources) -> Executor {
         let (jobs, asked) = mpsc::channel::<ExecutorJob>();
-        let mut cutter = MigPartitioner::new(source);
+        let mut partitioner = MigPartitioner::new(source);
         std::thread::spawn(move || {
             while let Ok(job) = asked.recv() {
-                job(&mut cutter);
+                job(&mut partitioner);
             }
         });
         Executor(jobs)
     }
 
-    /// Sends a request to the cutter and returns its answer.
+    /// Sends a request to the partitioner and returns its answer.
     ///
     /// # Errors
     ///
-    /// The cutter's error, or that its thread failed.
+    /// The partitioner's error, or that its thread failed.
     pub async fn ask<T: Send + 'static, E: Send + 'static>(
         &self,
         ask: impl FnOnce(&mut MigPartitioner) -> Result<T, E> + Send + 'static,
     ) -> Result<T, AskError<E>> {
         let (answer, answered) = oneshot::channel();
-        let job: ExecutorJob = Box::new(move |cutter| {
+        let job: ExecutorJob = Box::new(move |partitioner| {
             // The caller may have gone.
-            let _ = answer.send(ask(cutter).map_err(AskError::Refused));
+            let _ = answer.send(ask(partitioner).map_err(AskError::Refused));
         });
         if self.0.send(job).is_err() {
             return Err(AskError::Thread);
