@@ -1,6 +1,7 @@
 //! The command line: commands, options and their defaults.
 
 mod audit;
+mod configuration;
 mod device_plugin;
 mod engine_flag;
 mod machine;
@@ -10,18 +11,20 @@ mod serving;
 mod sharing;
 mod tenancy;
 
-use std::path::PathBuf;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 
 use clap::{Parser, Subcommand};
 use cli::{Doctor, Global, HELP};
 
+pub use configuration::{ConfigCommand, Section};
 pub use machine::{
     Agent, AgentEngine, DevicesBy, EmbeddedAgent, KubeletAgent, MachineOptions, Metrics, MigDrain,
     NcclTopology, PodOptions, Topology, Xids,
 };
 pub use serving::{
-    AuditFlags, ControlledKind, KubernetesServer, NODE_GRACE, Server, ServerEngine, ServerOptions,
-    Up,
+    AuditFlags, ControlledKind, KubernetesServer, LogOptions, NODE_GRACE, Server, ServerEngine,
+    ServerOptions, Up,
 };
 pub use tenancy::HostFiles;
 
@@ -41,11 +44,9 @@ pub struct Arguments {
     pub command: Command,
 }
 
-impl Arguments {
-    /// Reads this process's command line; prints help or an error and exits if there is nothing to run.
-    pub fn of_process() -> Arguments {
-        Arguments::parse_from(engine_flag::as_subcommand(std::env::args_os().collect()))
-    }
+/// This process's command line, with the former spelling of the engine replaced.
+pub fn words_of_process() -> Vec<OsString> {
+    engine_flag::as_subcommand(std::env::args_os().collect())
 }
 
 /// Commands.
@@ -83,6 +84,9 @@ pub enum Command {
     /// Check the server's store on this machine
     #[command(subcommand)]
     Store(StoreCommand),
+    /// Check, print and explain the configuration files of server and agent (/etc/muster)
+    #[command(subcommand)]
+    Config(ConfigCommand),
     /// Print shell completions
     Completions {
         /// Shell
@@ -110,6 +114,28 @@ impl Command {
             Command::Agent(_) => Some(2),
             _ => None,
         }
+    }
+
+    /// The command's section in configuration files, and the files' path if one is given. None for commands that read
+    /// no configuration file.
+    pub fn configuration(&self) -> Option<(Section, Option<&Path>)> {
+        let (section, options) = match self {
+            Command::Up(up) => (Section::Up, &up.configuration),
+            Command::Server(server) => match &server.engine {
+                Some(ServerEngine::Kubernetes(kubernetes)) => {
+                    (Section::ServerKubernetes, &kubernetes.configuration)
+                }
+                None => (Section::Server, &server.configuration),
+            },
+            Command::Agent(agent) => match &agent.engine {
+                Some(AgentEngine::Kubernetes(kubernetes)) => {
+                    (Section::AgentKubernetes, &kubernetes.configuration)
+                }
+                None => (Section::Agent, &agent.embedded.configuration),
+            },
+            _ => return None,
+        };
+        Some((section, options.config.as_deref()))
     }
 }
 

@@ -2,6 +2,7 @@
 //! belong to the library crates.
 
 mod arguments;
+mod configuration;
 mod manual;
 mod serve;
 mod simulate;
@@ -18,13 +19,20 @@ use cli::{CommandOutcome, ExitCause};
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    let arguments = Arguments::of_process();
+    let arguments = match configuration::arguments_of_process() {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            eprintln!("muster: {error}");
+            return ExitCode::from(ExitCause::Usage.code());
+        }
+    };
     match arguments.command {
         // The shim must stay single-threaded until it has entered its namespaces, so it
         // comes before any runtime is built.
         Command::Shim { directory } => return runtime::shim::main(&directory),
         Command::Completions { shell } => return manual::completions(shell),
         Command::Man { directory } => return manual::pages(&directory),
+        Command::Config(command) => return configuration::run(command),
         _ => {}
     }
     let _ = rustls::crypto::ring::default_provider().install_default();
@@ -82,7 +90,10 @@ async fn run(arguments: Arguments) -> anyhow::Result<CommandOutcome> {
         Command::Topology(arguments) => serve::topology(arguments),
         Command::Xids(arguments) => serve::xids(&arguments),
         Command::Simulate(arguments) => simulate::simulate(&arguments),
-        Command::Completions { .. } | Command::Man { .. } | Command::Shim { .. } => {
+        Command::Completions { .. }
+        | Command::Config(_)
+        | Command::Man { .. }
+        | Command::Shim { .. } => {
             unreachable!("main runs these itself")
         }
     }

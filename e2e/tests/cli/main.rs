@@ -1,6 +1,7 @@
 //! The command line, against a real server with a real agent: what each command prints,
 //! and the exit status that it ends with.
 
+mod configuration;
 mod errors;
 mod jobs;
 mod listings;

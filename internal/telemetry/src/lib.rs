@@ -11,11 +11,8 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::ParseError;
 use tracing_subscriber::fmt::MakeWriter;
 
-/// The environment variable with the log's levels, in the syntax of [`EnvFilter`].
-pub const LEVELS: &str = "MUSTER_LOG";
-
-/// The levels if [`LEVELS`] is unset or empty.
-const USUAL_LEVELS: &str = "info,kube_client=warn";
+/// The log's levels unless others are given, in the syntax of [`EnvFilter`].
+pub const USUAL_LEVELS: &str = "info,kube_client=warn";
 
 /// The form of the log's lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -31,12 +28,10 @@ pub enum LogFormat {
 /// Why the log was not set up.
 #[derive(Debug, thiserror::Error)]
 pub enum TelemetryError {
-    /// [`LEVELS`] cannot be read.
-    #[error(
-        "MUSTER_LOG: {value:?} does not list log levels; use a form like info or info,controllers=debug"
-    )]
+    /// The levels cannot be read.
+    #[error("{value:?} does not list log levels; use a form like info or info,controllers=debug")]
     Levels {
-        /// The variable's value.
+        /// The text that was given as levels.
         value: String,
         /// Why it cannot be read.
         source: ParseError,
@@ -46,13 +41,20 @@ pub enum TelemetryError {
     SetUp,
 }
 
-/// Sets up the process's log on standard error, with the levels of the environment variable [`LEVELS`].
+/// Reads the value of an option for the log's levels; an empty text stands for [`USUAL_LEVELS`].
 ///
 /// # Errors
-/// The variable does not list levels, or the process's log is set up already.
-pub fn log_to_stderr(format: LogFormat) -> Result<(), TelemetryError> {
-    let levels = std::env::var_os(LEVELS).unwrap_or_default();
-    let filter = filter(&levels.to_string_lossy())?;
+/// The text does not list levels.
+pub fn levels(text: &str) -> Result<String, TelemetryError> {
+    filter(text).map(|_| text.to_owned())
+}
+
+/// Sets up the process's log on standard error, with these levels.
+///
+/// # Errors
+/// The text does not list levels, or the process's log is set up already.
+pub fn log_to_stderr(format: LogFormat, levels: &str) -> Result<(), TelemetryError> {
+    let filter = filter(levels)?;
     let colours = std::io::stderr().is_terminal();
     let subscriber = subscriber(format, filter, std::io::stderr, colours);
     tracing::subscriber::set_global_default(subscriber).map_err(|_| TelemetryError::SetUp)
@@ -185,7 +187,7 @@ mod tests {
         for bad in ["info,controllers=loud", "=,="] {
             let error = filter(bad).unwrap_err().to_string();
             assert!(
-                error.starts_with("MUSTER_LOG: ") && error.contains(bad),
+                error.contains("info,controllers=debug") && error.contains(bad),
                 "{error}"
             );
         }

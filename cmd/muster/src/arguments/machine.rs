@@ -7,6 +7,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use cli::name_and_value;
 use devices::sharing::DeviceSelection;
 
+use super::configuration::ConfigurationOptions;
 use super::device_plugin::{DEVICE_PLUGIN, MIG_MANAGER, RDMA, VENDORS};
 use super::option_error::ServerOptionError;
 use super::serving::LogOptions;
@@ -58,6 +59,8 @@ pub struct EmbeddedAgent {
     pub pods: PodOptions,
     #[command(flatten)]
     pub log: LogOptions,
+    #[command(flatten)]
+    pub configuration: ConfigurationOptions,
 }
 
 /// Options of `muster agent kubernetes`.
@@ -121,6 +124,8 @@ pub struct KubeletAgent {
     pub machine: MachineOptions,
     #[command(flatten)]
     pub log: LogOptions,
+    #[command(flatten)]
+    pub configuration: ConfigurationOptions,
 }
 
 /// What the agent does with pods whose GPU it is to partition anew.

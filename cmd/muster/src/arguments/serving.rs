@@ -9,6 +9,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use telemetry::LogFormat;
 
 use super::audit::AUDIT;
+use super::configuration::ConfigurationOptions;
 use super::machine::{MachineOptions, PodOptions};
 use super::option_error::ServerOptionError;
 use super::pod_security::POD_SECURITY;
@@ -52,9 +53,18 @@ const SCHEDULER: &str = "Scheduler (--scheduler-config; `muster simulate` reads 
 /// How the process writes its log, to standard error.
 #[derive(Args, Debug, Clone)]
 pub struct LogOptions {
-    /// Format of the log on standard error; MUSTER_LOG sets the levels, such as info or info,controllers=debug
+    /// Format of the log on standard error
     #[arg(long, value_parser = log_format(), default_value = "text", value_name = "FORMAT")]
     pub log_format: LogFormat,
+    /// Levels of the log, such as info or info,controllers=debug
+    #[arg(
+        long,
+        env = "MUSTER_LOG",
+        value_name = "LEVELS",
+        default_value = telemetry::USUAL_LEVELS,
+        value_parser = telemetry::levels
+    )]
+    pub log_levels: String,
 }
 
 /// The names of the log's formats, as [`LogFormat`].
@@ -82,6 +92,8 @@ pub struct Up {
     pub pods: PodOptions,
     #[command(flatten)]
     pub log: LogOptions,
+    #[command(flatten)]
+    pub configuration: ConfigurationOptions,
 }
 
 #[derive(Args, Debug)]
@@ -96,6 +108,8 @@ pub struct Server {
     pub server: ServerOptions,
     #[command(flatten)]
     pub log: LogOptions,
+    #[command(flatten)]
+    pub configuration: ConfigurationOptions,
 }
 
 /// The engines other than the server's own API and store.
@@ -138,6 +152,8 @@ pub struct KubernetesServer {
     pub extender: Option<SocketAddr>,
     #[command(flatten)]
     pub log: LogOptions,
+    #[command(flatten)]
+    pub configuration: ConfigurationOptions,
 }
 
 /// Options of the scheduler, on each engine.

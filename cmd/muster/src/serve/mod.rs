@@ -31,7 +31,8 @@ use anyhow::Result;
 use cli::{CommandOutcome, Global};
 
 use crate::arguments::{
-    Agent, AgentEngine, EmbeddedAgent, KubeletAgent, KubernetesServer, Server, ServerEngine, Up,
+    Agent, AgentEngine, EmbeddedAgent, KubeletAgent, KubernetesServer, LogOptions, Server,
+    ServerEngine, Up,
 };
 
 pub use audit::verified as verify_audit;
@@ -47,7 +48,7 @@ pub async fn server(global: &Global, arguments: Server) -> Result<CommandOutcome
 }
 
 async fn embedded_server(global: &Global, arguments: &Server) -> Result<CommandOutcome> {
-    telemetry::log_to_stderr(arguments.log.log_format)?;
+    log_to_stderr(&arguments.log)?;
     let stop = signals::stop()?;
     process::keep_files_private();
     let layout = layout::FileLayout::open(&data(global))?;
@@ -59,7 +60,7 @@ async fn embedded_server(global: &Global, arguments: &Server) -> Result<CommandO
 }
 
 async fn kubernetes_server(global: &Global, options: &KubernetesServer) -> Result<CommandOutcome> {
-    telemetry::log_to_stderr(options.log.log_format)?;
+    log_to_stderr(&options.log)?;
     let stop = signals::stop()?;
     kubernetes::run(global, options, stop).await?;
     Ok(CommandOutcome::Yes)
@@ -67,7 +68,7 @@ async fn kubernetes_server(global: &Global, options: &KubernetesServer) -> Resul
 
 /// Runs server and agent in one process, on one machine, until either ends.
 pub async fn up(global: &Global, arguments: &Up) -> Result<CommandOutcome> {
-    telemetry::log_to_stderr(arguments.log.log_format)?;
+    log_to_stderr(&arguments.log)?;
     let stop = signals::stop()?;
     process::keep_files_private();
     let layout = layout::FileLayout::open(&data(global))?;
@@ -92,7 +93,7 @@ pub async fn agent(global: &Global, arguments: Agent) -> Result<CommandOutcome> 
 }
 
 async fn embedded_agent(global: &Global, arguments: &EmbeddedAgent) -> Result<CommandOutcome> {
-    telemetry::log_to_stderr(arguments.log.log_format)?;
+    log_to_stderr(&arguments.log)?;
     let stop = signals::stop()?;
     footprint::shrink_once_started();
     process::keep_files_private();
@@ -105,7 +106,7 @@ async fn embedded_agent(global: &Global, arguments: &EmbeddedAgent) -> Result<Co
 }
 
 async fn kubelet_agent(global: &Global, arguments: &KubeletAgent) -> Result<CommandOutcome> {
-    telemetry::log_to_stderr(arguments.log.log_format)?;
+    log_to_stderr(&arguments.log)?;
     let stop = signals::stop()?;
     footprint::shrink_once_started();
     let config = machine::beside_kubelet(&data(global), arguments)?;
@@ -118,6 +119,11 @@ async fn kubelet_agent(global: &Global, arguments: &KubeletAgent) -> Result<Comm
     notify::agent_started("offering GPUs to the kubelet", stop.clone());
     agent::run_with_kubelet(config, client, stop).await?;
     Ok(CommandOutcome::Yes)
+}
+
+fn log_to_stderr(options: &LogOptions) -> Result<()> {
+    telemetry::log_to_stderr(options.log_format, &options.log_levels)?;
+    Ok(())
 }
 
 fn data(global: &Global) -> std::path::PathBuf {
