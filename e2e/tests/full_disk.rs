@@ -9,8 +9,6 @@ use e2e::{Agent, Platform, eventually, eventually_ok, repository, run};
 use serde_json::{Value, json};
 
 const SOON: Duration = Duration::from_secs(90);
-/// The node reports a full disk for 300 seconds after the shortage has passed.
-const AFTER_THE_HOLD: Duration = Duration::from_secs(420);
 /// The size of the file system in MiB; the agent keeps a fiftieth of it free.
 const SIZE_MIB: u64 = 200;
 /// What is left free in KiB when the test fills it: less than the reserve of 4 MiB, and enough for
@@ -156,8 +154,6 @@ fn logs_of_ended_pods_go_first_and_then_a_doubtful_pod_and_no_innocent_one() {
         (free_kib(&ground.data) > SIZE_MIB * 1024 / 50).then_some(())
     });
 
-    eventually("the taint is removed", AFTER_THE_HOLD, || {
-        (!ground.has_taint()).then_some(())
-    });
+    // The node reports the full disk, and keeps the taint, for 300 more seconds, which the test does not wait for.
     assert_eq!(ground.status("innocent", "phase"), "Running");
 }

@@ -13,7 +13,7 @@ use crate::health::{self, HealthObservation, SentHealth};
 use crate::node::AgentNode;
 use crate::pods::Pods;
 
-/// Reads the hardware every [`AgentConfig::observe`], and at once when a part of it reports a change.
+/// Reads the hardware every [`AgentConfig::look`], and at once when a part of it reports a change.
 /// Sends the inventory when it changed, and the GPUs' state. Ends with the session.
 pub async fn report(
     config: &AgentConfig,

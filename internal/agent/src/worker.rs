@@ -498,20 +498,27 @@ impl Worker {
         }
     }
 
+    /// Removes the engine's records of the pod's containers, which have ended, and what they wrote
+    /// over their images; their logs stay.
+    async fn remove_containers(&mut self) {
+        let Ok(engine) = &self.engine else { return };
+        for (name, record) in &self.machine.containers {
+            for attempt in [record.attempt.checked_sub(1), Some(record.attempt)] {
+                let Some(attempt) = attempt else { continue };
+                if let Ok(id) = ContainerId::of(&self.plan.uid, name, attempt) {
+                    let _ = engine.remove(&id).await;
+                }
+            }
+        }
+    }
+
     /// Removes everything of the pod but its logs, and reports that.
     async fn leave(&mut self) {
         for (_, (_, tasks)) in std::mem::take(&mut self.probing) {
             tasks.iter().for_each(AbortHandle::abort);
         }
+        self.remove_containers().await;
         if let Ok(engine) = &self.engine {
-            for (name, record) in &self.machine.containers {
-                for attempt in [record.attempt.checked_sub(1), Some(record.attempt)] {
-                    let Some(attempt) = attempt else { continue };
-                    if let Ok(id) = ContainerId::of(&self.plan.uid, name, attempt) {
-                        let _ = engine.remove(&id).await;
-                    }
-                }
-            }
             engine.release(&self.plan.uid).await;
         }
         self.remove_directory().await;

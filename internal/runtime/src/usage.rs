@@ -3,18 +3,20 @@
 //! A pod changes the directory during the count, and the caller is root. So the count follows no link and enters no
 //! other file system, and [`DirectoryUsage::uncountable`] names directories that are too deep or too many to count. The count
 //! remembers the inode of each listed directory and compares it when the directory is opened. An entry that was
-//! listed and is gone, or is another one, when the count reaches it adds to [`DirectoryUsage::lost`]: it was removed, or
-//! renamed to hide what it takes, and the count cannot know which. An entry that moves from a directory that is not
-//! read yet into one that was read is missed and not noticed; the next count finds it unless it moves again. Cost:
-//! one system call for each entry. A file with several links counts once. Example: with a budget of 100,000 entries
-//! a directory of 250,000 entries is counted in three steps. Test: `tests` below.
+//! listed and is gone, or is another one, when the count reaches it adds its inode to [`DirectoryUsage::lost`]: it was
+//! removed, or renamed to hide what it takes, and one count cannot know which; several counts that lose the same inode
+//! can. An entry that moves from a directory that is not read yet into one that was read is missed and not noticed; the
+//! next count finds it unless it moves again. Cost: one system call for each entry. A file with several links counts
+//! once. Example: with a budget of 100,000 entries a directory of 250,000 entries is counted in three steps. Test:
+//! `tests` below.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::fs::{self, File, ReadDir};
 use std::io::{self, ErrorKind};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{DirEntryExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
@@ -24,6 +26,12 @@ pub const MAX_REMEMBERED: usize = 500_000;
 
 /// The most bytes that the paths of waiting directories take together: a pod chooses the length of each.
 const MAX_PATH_BYTES: usize = 64 << 20;
+
+/// The most lost entries that are remembered; more than the kernel lists at once.
+pub const MAX_LOST: usize = 2_000;
+
+/// Stands for the lost entries beyond [`MAX_LOST`]; no entry has this inode.
+pub const MORE_LOST: u64 = 0;
 
 /// Bytes of a block in which the kernel counts what a file takes.
 const BLOCK_BYTES: u64 = 512;
@@ -37,9 +45,9 @@ pub struct DirectoryUsage {
     pub files: u64,
     /// Why some of it cannot be counted.
     pub uncountable: Option<String>,
-    /// Entries that were listed, and were removed, renamed or replaced before they were counted. The use is then a
-    /// lower bound.
-    pub lost: u64,
+    /// Entries that were listed, and were removed, renamed or replaced before they were counted: their inodes, and when
+    /// each was created if that is known. The use is then a lower bound. At most [`MAX_LOST`], and [`MORE_LOST`].
+    pub lost: BTreeMap<u64, Option<SystemTime>>,
 }
 
 impl DirectoryUsage {
@@ -47,10 +55,20 @@ impl DirectoryUsage {
     pub fn add(&mut self, other: &DirectoryUsage) {
         self.bytes = self.bytes.saturating_add(other.bytes);
         self.files = self.files.saturating_add(other.files);
-        self.lost = self.lost.saturating_add(other.lost);
+        for (inode, created) in &other.lost {
+            self.lose(*inode, *created);
+        }
         if self.uncountable.is_none() {
             self.uncountable.clone_from(&other.uncountable);
         }
+    }
+
+    /// Records a lost entry.
+    fn lose(&mut self, inode: u64, created: Option<SystemTime>) {
+        match self.lost.len() < MAX_LOST {
+            true => self.lost.insert(inode, created),
+            false => self.lost.insert(MORE_LOST, None),
+        };
     }
 }
 
@@ -61,6 +79,8 @@ struct Listed {
     path: PathBuf,
     /// Its device and inode; none for the top itself.
     identity: Option<(u64, u64)>,
+    /// When it was created, if the file system knows.
+    created: Option<SystemTime>,
 }
 
 impl Listed {
@@ -91,6 +111,7 @@ impl DiskCount {
         let first = |_: &File| Listed {
             path: PathBuf::from("."),
             identity: None,
+            created: None,
         };
         let waiting: Vec<Listed> = opened.iter().map(first).collect();
         DiskCount {
@@ -125,13 +146,21 @@ impl DiskCount {
                 continue;
             };
             *budget -= 1;
-            let looked =
-                entry.and_then(|entry| Ok((dir.join(entry.file_name()), entry.metadata()?)));
-            match looked {
-                Ok((path, metadata)) => self.take(path, &metadata),
+            let entry = match entry {
+                Ok(entry) => entry,
+                Err(error) => {
+                    skipped(dir, &error);
+                    continue;
+                }
+            };
+            match entry.metadata() {
+                Ok(metadata) => {
+                    let path = dir.join(entry.file_name());
+                    self.take(path, &metadata);
+                }
                 Err(error) => {
                     if error.kind() == ErrorKind::NotFound {
-                        self.found.lost += 1;
+                        self.found.lose(entry.ino(), None);
                     }
                     skipped(dir, &error);
                 }
@@ -142,10 +171,15 @@ impl DiskCount {
 
     fn read(&mut self, listed: Listed) {
         let Some(top) = &self.top else { return };
-        let dir = listed.path;
-        match open_beneath(top, &dir, listed.identity) {
+        let Listed {
+            path: dir,
+            identity,
+            created,
+        } = listed;
+        let inode = identity.map_or(MORE_LOST, |(_, inode)| inode);
+        match open_beneath(top, &dir, identity) {
             Ok(Some(entries)) => self.reading = Some((dir, entries)),
-            Ok(None) => self.found.lost += 1,
+            Ok(None) => self.found.lose(inode, created),
             Err(Errno::ENAMETOOLONG) => {
                 self.give_up(
                     "directories are nested deeper than a path can be long (4096 bytes)".into(),
@@ -153,7 +187,7 @@ impl DiskCount {
             }
             // Removed, renamed, replaced by a file or a link, or closed to an agent that is not root.
             Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP | Errno::EACCES) => {
-                self.found.lost += 1;
+                self.found.lose(inode, created);
             }
             // A mount, or the node's own trouble: pods can cause neither, and the next count tries again.
             Err(error) => skipped(&dir, &error.into()),
@@ -170,6 +204,7 @@ impl DiskCount {
                 let listed = Listed {
                     path,
                     identity: Some((metadata.dev(), metadata.ino())),
+                    created: metadata.created().ok(),
                 };
                 self.path_bytes += listed.path_bytes();
                 self.waiting.push(listed);
@@ -312,7 +347,7 @@ mod tests {
     #[test]
     fn a_directory_that_changes_its_name_or_place_during_the_count_is_lost_and_not_empty() {
         type Change = fn(&Path);
-        let cases: [(&str, Change, u64); 6] = [
+        let cases: [(&str, Change, usize); 6] = [
             ("nothing", |_| {}, 0),
             (
                 "renamed",
@@ -356,12 +391,51 @@ mod tests {
                 fs::create_dir(dir.path().join(inner)).unwrap();
                 fs::write(dir.path().join(inner).join("file"), "x").unwrap();
             }
+            let inode = |inner: &str| fs::metadata(dir.path().join(inner)).unwrap().ino();
+            let inodes = [inode("a"), inode("b")];
             let found = count_while(dir.path(), change);
-            assert_eq!(found.lost, lost, "{name}");
+            assert_eq!(found.lost.len(), lost, "{name}");
+            assert!(
+                found.lost.keys().all(|lost| inodes.contains(lost)),
+                "{name}"
+            );
             // The directories themselves were counted when they were listed.
-            assert_eq!(found.files, 4 - lost, "{name}");
+            assert_eq!(found.files, 4 - lost as u64, "{name}");
             let (again, _) = count(dir.path(), u64::MAX);
-            assert_eq!(again.lost, 0, "{name}");
+            assert_eq!(again.lost, BTreeMap::new(), "{name}");
         }
+    }
+
+    #[test]
+    fn a_file_that_is_removed_after_it_was_listed_is_lost() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["a", "b"] {
+            fs::write(dir.path().join(name), "x").unwrap();
+        }
+        let mut count = DiskCount::begin(dir.path());
+        // The list is read at once, and one of its files is counted.
+        while count.found.files < 1 {
+            assert!(!count.go_on(&mut 1));
+        }
+        for name in ["a", "b"] {
+            fs::remove_file(dir.path().join(name)).unwrap();
+        }
+        assert!(count.go_on(&mut 1000));
+        assert_eq!((count.found.files, count.found.lost.len()), (1, 1));
+    }
+
+    #[test]
+    fn a_bounded_number_of_lost_entries_is_remembered() {
+        let mut found = DirectoryUsage::default();
+        for inode in 1..=MAX_LOST as u64 {
+            found.lose(inode, None);
+        }
+        assert!(!found.lost.contains_key(&MORE_LOST));
+        let mut all = found.clone();
+        found.lose(1_000_000, None);
+        assert!(found.lost.contains_key(&MORE_LOST));
+        all.add(&found);
+        assert_eq!(all, found);
+        assert_eq!(all.lost.len(), MAX_LOST + 1);
     }
 }

@@ -3,8 +3,10 @@
 //! The limits and the messages are the kubelet's (pkg/kubelet/eviction, `localStorageEviction`):
 //! `emptyDir.sizeLimit` of each volume on disk, `limits.ephemeral-storage` of the pod and of each
 //! container. A pod's use is that of its volumes on disk, logs, termination logs and the writable
-//! layers of its containers with images. A pod without a total limit has the node's (`--pod-disk`) plus the limits of its volumes. Example: with
-//! `--pod-disk 10Gi` and one volume with `sizeLimit: 100Gi` it may use 110Gi.
+//! layers of its containers with images. A pod without a total limit has the node's (`--pod-disk`)
+//! plus the limits of its volumes, for its use of the file system of the agent's data: writable layers
+//! on another one do not count. Example: with `--pod-disk 10Gi` and one volume with `sizeLimit: 100Gi`
+//! it may use 110Gi.
 
 use std::collections::BTreeMap;
 
@@ -166,7 +168,7 @@ pub fn exceeded(
         (None, Some(default)) => {
             let own = limits.volumes.values().flatten().map(|limit| bytes(*limit));
             let most = own.fold(default, u64::saturating_add);
-            if used > most {
+            if usage.on_data_disk().bytes > most {
                 return Some(format!(
                     "Pod ephemeral local storage usage exceeds {}, which this node allows a pod without limits.ephemeral-storage (--pod-disk). ",
                     written(most)
@@ -329,6 +331,23 @@ mod tests {
         assert_eq!(why(&limits, &usage, None).as_deref(), Some(words));
         assert_eq!(usage.total().bytes, 12 * MI);
         assert_eq!(usage.on_data_disk().bytes, 7 * MI);
+    }
+
+    #[test]
+    fn a_layer_counts_for_the_nodes_default_limit_only_on_the_nodes_data_disk() {
+        let limits = limits(json!({}), json!([]));
+        for (on_data_disk, evicted) in [(true, true), (false, false)] {
+            let layer = Layer {
+                usage: of(2 * MI),
+                on_data_disk,
+            };
+            let usage = PodUsage {
+                layers: [("main".to_owned(), layer)].into(),
+                ..PodUsage::default()
+            };
+            let found = why(&limits, &usage, Some(MI));
+            assert_eq!(found.is_some(), evicted, "{on_data_disk}");
+        }
     }
 
     #[test]

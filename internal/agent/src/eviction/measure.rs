@@ -80,8 +80,6 @@ struct CountProgress {
     found: PodUsage,
     /// The use found by the last complete count.
     last: Option<PodUsage>,
-    /// The entries that the present count had lost at the last turn.
-    lost: u64,
     doubt: Doubt,
 }
 
@@ -140,13 +138,15 @@ impl CountProgress {
         self.go_on(&user.parts, budget);
         let counted = self.last.iter_mut().chain([&mut self.found]);
         counted.for_each(|usage| usage.layers.clone_from(&user.layers));
-        let present = self.is_under_way().then_some(&self.found);
+        let under_way = self.is_under_way();
+        let present = under_way.then_some(&self.found);
         let used = present.or(self.last.as_ref()).map(PodUsage::total);
         let used = used.unwrap_or_default();
-        // A turn counts for one count only: the one that is under way, or that it has just ended.
-        let lost = used.lost.saturating_sub(self.lost);
-        self.doubt.turn(lost, &used);
-        self.lost = if present.is_some() { used.lost } else { 0 };
+        self.doubt.turn(used.uncountable.as_deref());
+        // A turn ends one count at most.
+        if !under_way {
+            self.doubt.count(&used.lost);
+        }
     }
 
     fn is_under_way(&self) -> bool {
@@ -258,19 +258,47 @@ mod tests {
             running: true,
         };
         let mut progress = CountProgress::default();
-        for number in 0..3 {
+        for number in 0..4 {
             assert_eq!(progress.doubt.why(), None, "{number}");
             // Enough to list both directories, and not to read one.
             progress.turn(&user, 3);
             fs::rename(named(number), named(number + 1)).unwrap();
             progress.turn(&user, LEAST_ENTRIES);
-            assert_eq!(progress.last.as_ref().unwrap().total().lost, 1);
+            assert_eq!(progress.last.as_ref().unwrap().total().lost.len(), 1);
         }
         assert!(progress.doubt.why().is_some());
         for _ in 0..8 {
             progress.turn(&user, LEAST_ENTRIES);
         }
         assert_eq!(progress.doubt.why(), None);
+    }
+
+    #[test]
+    fn a_pod_whose_temporary_directories_come_and_go_during_each_count_is_trusted() {
+        let dir = tempfile::tempdir().unwrap();
+        // A removed directory is moved here, so that the next one has another inode.
+        let removed = tempfile::tempdir_in(dir.path().parent().unwrap()).unwrap();
+        fs::create_dir(dir.path().join("small")).unwrap();
+        let user = DiskUser {
+            uid: "u".to_owned(),
+            limits: Arc::default(),
+            parts: vec![(
+                PodDirectoryKind::Volume("v".to_owned()),
+                dir.path().to_owned(),
+            )],
+            layers: BTreeMap::new(),
+            running: true,
+        };
+        let mut progress = CountProgress::default();
+        let temporary = dir.path().join("temporary");
+        for number in 0..10 {
+            fs::create_dir(&temporary).unwrap();
+            progress.turn(&user, 3);
+            fs::rename(&temporary, removed.path().join(number.to_string())).unwrap();
+            progress.turn(&user, LEAST_ENTRIES);
+            assert_eq!(progress.last.as_ref().unwrap().total().lost.len(), 1);
+            assert_eq!(progress.doubt.why(), None, "{number}");
+        }
     }
 
     #[test]

@@ -29,6 +29,7 @@ pub enum StopCause {
     /// The pod's activeDeadlineSeconds have passed.
     Deadline,
     /// The node could not start one of its containers because of a fault of the node.
+    #[serde(rename = "unfit")]
     NodeFault {
         /// The fault, in a sentence.
         message: String,

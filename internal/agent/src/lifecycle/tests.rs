@@ -7,7 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::machine::{Gates, PodLifecycle, ProbeVerdict, StartBlock, WorkerAction};
+use super::machine::{Gates, PodLifecycle, ProbeVerdict, StartBlock, StopCause, WorkerAction};
 use super::plan::PodPlan;
 use super::record::{RunEnd, RunObservation};
 use super::status::{Addresses, status};
@@ -510,6 +510,16 @@ fn the_state_survives_its_json() {
         serde_json::from_str::<PodLifecycle>(&text).unwrap(),
         stage.machine
     );
+}
+
+#[test]
+fn a_cause_is_kept_on_disk_by_the_name_that_earlier_agents_gave_it() {
+    let cause = StopCause::NodeFault {
+        message: "no mounts".to_owned(),
+    };
+    let kept = json!({"unfit": {"message": "no mounts"}});
+    assert_eq!(serde_json::to_value(&cause).unwrap(), kept);
+    assert_eq!(serde_json::from_value::<StopCause>(kept).unwrap(), cause);
 }
 
 #[derive(Clone, Debug)]

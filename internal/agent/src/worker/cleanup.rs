@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use resources::names::EVICTED;
 use tokio::time::Instant;
 
 use super::Worker;
@@ -71,10 +72,15 @@ impl Cleanup {
 
 impl Worker {
     /// Removes the files that an ended pod wrote to the disk, as the kubelet does: the pod's object
-    /// may exist for long. Its status has the content of its termination logs.
+    /// may exist for long. Its status has the content of its termination logs. The containers of an
+    /// evicted pod go, too: their writable layers are part of the space that the eviction is to free.
     pub(super) async fn clear(&mut self) {
         if !self.cleanup.is_due(Instant::now()) {
             return;
+        }
+        let verdict = self.machine.verdict.as_ref();
+        if verdict.is_some_and(|verdict| verdict.reason == EVICTED) {
+            self.remove_containers().await;
         }
         let failed = in_background(self.dir.clone(), PodDir::clear).await;
         let first = self.cleanup.tried(failed.is_none(), Instant::now());

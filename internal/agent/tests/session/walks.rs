@@ -223,6 +223,29 @@ async fn a_pod_runs_to_its_end_and_its_log_outlasts_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_evicted_pods_containers_are_removed_and_its_object_and_log_stay() {
+    let server = Server::start().await;
+    let engine = StandIn::new();
+    let agent = server.agent("n1", &engine).await;
+    // Less than the block of the line in its log.
+    let container = json!({"name": "main", "command": ["work"],
+        "resources": {"limits": {"ephemeral-storage": "1Ki"}}});
+    server
+        .bound_pod("p", "n1", json!({"containers": [container]}))
+        .await;
+    let evicted = server.phase("p", "Failed").await;
+    assert_eq!(evicted["status"]["reason"], "Evicted");
+    until("the container to be removed", async || {
+        engine.spec("p").is_none().then_some(())
+    })
+    .await;
+    assert_eq!(server.log(log_of("p")).await.unwrap(), "hello from p\n");
+    let after = server.phase("p", "Failed").await;
+    assert_eq!(main_state(&after)["terminated"]["exitCode"], 143);
+    agent.end().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_pod_waits_for_its_config_map_and_starts_when_it_is_there() {
     let server = Server::start().await;
     let engine = StandIn::new();

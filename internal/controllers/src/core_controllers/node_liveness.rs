@@ -2,7 +2,7 @@
 //! taints then. Pure.
 //!
 //! Silence is the time that this server was awake and has received no renewal
-//! ([`awake`](super::awake)). Neither the time in the lease counts, which is the node's clock, nor
+//! ([`server_clock`](super::server_clock)). Neither the time in the lease counts, which is the node's clock, nor
 //! the time that this server was down or stopped, when it could receive none.
 
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! The loop over nodes: watches their leases, declares silent nodes and their pods lost, and
-//! reverts that when a node renews its lease again. [`node_liveness`](super::silence) decides when a node
-//! counts as silent, by the clock of [`awake`](super::awake). Only the agent sets Ready again. A node
-//! whose disk is too full gets a taint ([`pressure`]).
+//! reverts that when a node renews its lease again. [`node_liveness`](super::node_liveness) decides when a
+//! node counts as silent, by the clock of [`server_clock`](super::server_clock). Only the agent sets Ready
+//! again. A node whose disk is too full gets a taint ([`pressure`]).
 
 use std::collections::BTreeMap;
 use std::time::Duration;

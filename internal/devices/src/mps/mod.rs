@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use futures::future::join_all;
 use hardware::InventorySources;
 use hardware::compute_mode::ComputeModeError;
 use runtime::proc::ProcessId;
@@ -258,16 +259,21 @@ impl Keeper {
         }
     }
 
+    /// Ends the daemons without clients, all at once: one may need several seconds, and the agent has
+    /// limited time to stop.
     async fn end_idle(&self) {
-        for (gpu, daemon) in &self.daemons {
-            if !daemon.process.is_some_and(ProcessId::is_alive) {
-                continue;
-            }
-            if daemon.control.idle().await {
-                self.end(gpu, &daemon.control).await;
-            } else {
-                tracing::info!(gpu, "its MPS control daemon goes on for those who use it");
-            }
+        let daemons = self.daemons.iter();
+        join_all(daemons.map(|(gpu, daemon)| self.end_if_idle(gpu, daemon))).await;
+    }
+
+    async fn end_if_idle(&self, gpu: &str, daemon: &Daemon) {
+        if !daemon.process.is_some_and(ProcessId::is_alive) {
+            return;
+        }
+        if daemon.control.idle().await {
+            self.end(gpu, &daemon.control).await;
+        } else {
+            tracing::info!(gpu, "its MPS control daemon goes on for those who use it");
         }
     }
 }
