@@ -36,6 +36,15 @@ start() {
 if is_up; then echo "==> the platform is up already"; else echo "==> starting server and agent (data in $data)"; start; fi
 "$muster" nodes
 
+# The example's pods have no image. A machine that may not mount or change users starts no such pod: without this check,
+# the job would wait without end.
+if [ -z "$("$muster" get nodes -l muster.io/runtime.process=true -o name 2>/dev/null)" ]; then
+  echo "no node can run the example's pods:" >&2
+  grep -o 'this node starts no pods without images: .*' "$data/muster.log" | tail -n 1 >&2 || true
+  echo "  $muster doctor checks this machine; make down stops the platform" >&2
+  exit 1
+fi
+
 # A new job each time: the example's name, or the first free name after it.
 job=pytorch-ddp
 n=1
@@ -43,9 +52,14 @@ while "$muster" get pytorchjob/"$job" >/dev/null 2>&1; do n=$((n + 1)); job=pyto
 echo "==> submitting packaging/examples/pytorch-ddp.yaml as $job: one master, two workers"
 sed "s/pytorch-ddp/$job/g" packaging/examples/pytorch-ddp.yaml | "$muster" apply -f -
 echo "==> following rank 0"
-"$muster" logs -f "$job"
+# Whether the job succeeded is what the wait says; a job that cannot start has no log.
+"$muster" logs -f "$job" || true
 status=0
 "$muster" wait pytorchjob/"$job" --timeout 60 || status=$?
+if [ "$status" != 0 ]; then
+  "$muster" explain pytorchjob/"$job" || true
+  "$muster" describe pytorchjob/"$job" || true
+fi
 "$muster" get pytorchjob "$job" -o wide
 "$muster" get pods -l training.kubeflow.org/job-name="$job" -o wide
 cat <<END

@@ -8,6 +8,7 @@ mod machine;
 mod option_error;
 mod pod_security;
 mod serving;
+mod setup;
 mod sharing;
 mod tenancy;
 
@@ -26,6 +27,7 @@ pub use serving::{
     AuditFlags, ControlledKind, KubernetesServer, LogOptions, NODE_GRACE, Server, ServerEngine,
     ServerOptions, Up,
 };
+pub use setup::{Setup, SetupAgent, SetupOptions, SetupServer};
 pub use tenancy::HostFiles;
 
 /// Schedules AI workloads on your own machines: a gang starts with all its pods or not at all.
@@ -67,6 +69,10 @@ pub enum Command {
     Audit(Audit),
     /// Check this machine: isolation that the agent can give to pods, devices, and RDMA; name a remedy for each fault
     Doctor(Doctor),
+    /// Prepare this machine for the server or the agent: check what the service needs, name a remedy for each fault,
+    /// write the settings and print the next command. Exit status 1, and nothing written, if a check finds a problem
+    #[command(subcommand)]
+    Setup(Setup),
     /// Draw the links between this machine's GPUs and network cards, as `nvidia-smi topo -m` does, with the bandwidth
     /// of each kind of path
     Topology(Topology),

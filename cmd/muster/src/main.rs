@@ -5,6 +5,7 @@ mod arguments;
 mod configuration;
 mod manual;
 mod serve;
+mod setup;
 mod simulate;
 
 use std::process::ExitCode;
@@ -87,6 +88,7 @@ async fn run(arguments: Arguments) -> anyhow::Result<CommandOutcome> {
             doctor.node = doctor.node.or_else(serve::host::name);
             cli::doctor_pair(&arguments.global, doctor).await
         }
+        Command::Setup(which) => setup::setup(&arguments.global, which).await,
         Command::Topology(arguments) => serve::topology(arguments),
         Command::Xids(arguments) => serve::xids(&arguments),
         Command::Simulate(arguments) => simulate::simulate(&arguments),

@@ -6,6 +6,7 @@ mod errors;
 mod jobs;
 mod listings;
 mod log;
+mod setup;
 
 use std::time::Duration;
 

@@ -141,6 +141,20 @@ fn a_node_that_may_not_mount_says_so_and_no_pod_is_charged_for_it() {
         (placed["status"] == "False").then_some(())
     });
     assert_eq!(phase(&platform, "waits"), "Pending");
+    eventually(
+        "the explanation has the node's own words and the remedy",
+        SOON,
+        || {
+            let explained = platform.cli(&["explain", "pod/waits"]).out;
+            let all = [
+                "unfit: pods without an image can't be started",
+                "CAP_SYS_ADMIN",
+            ];
+            all.iter()
+                .all(|words| explained.contains(words))
+                .then_some(())
+        },
+    );
     let _fit = platform.agent("fit", None, &[]);
     platform.await_nodes(2);
     assert_eq!(fit("fit"), Value::from("true"));
@@ -150,4 +164,39 @@ fn a_node_that_may_not_mount_says_so_and_no_pod_is_charged_for_it() {
     let pod = platform.get("pod", "waits");
     assert_eq!(pod["spec"]["nodeName"], "fit");
     assert_eq!(pod["status"]["containerStatuses"][0]["restartCount"], 0);
+}
+
+/// Runs packaging/down.sh at its end.
+struct Down<'a>(&'a std::path::Path);
+
+impl Drop for Down<'_> {
+    fn drop(&mut self) {
+        let script = e2e::repository().join("packaging/down.sh");
+        let _ = Command::new(script).env("MUSTER_DATA", self.0).output();
+    }
+}
+
+#[test]
+fn make_up_on_a_machine_that_may_not_mount_ends_with_the_cause_and_the_remedy() {
+    e2e::require_root();
+    let directory = tempfile::tempdir().unwrap();
+    let data = directory.path().join("data");
+    let _down = Down(&data);
+    let script = e2e::repository().join("packaging/up.sh");
+    let up = run(Command::new("setpriv")
+        .arg("--bounding-set=-sys_admin")
+        .arg(script)
+        .env("MUSTER_DATA", &data)
+        .env("MUSTER_BINARY", e2e::muster())
+        .env("MUSTER_LISTEN", e2e::free_address())
+        .env("MUSTER_UP_ARGUMENTS", "--metrics off"));
+    assert_eq!(up.code, Some(1), "{}\n{}", up.out, up.err);
+    for words in [
+        "no node can run the example's pods",
+        "to mend it:",
+        "muster doctor",
+    ] {
+        assert!(up.err.contains(words), "{words:?} in\n{}", up.err);
+    }
+    assert!(!up.out.contains("submitting"), "{}", up.out);
 }

@@ -188,7 +188,7 @@ fn configurations_that_users_bring_from_other_schedulers_are_read_and_what_has_n
         (
             "001-volcano-scheduler-config",
             false,
-            &["tiers[0].plugins[2]: conformance"],
+            &["tiers[0].plugins[2]: Muster has no counterpart of conformance"],
         ),
         (
             "001-volcano-gpu-aware-nodeorder",
@@ -198,7 +198,7 @@ fn configurations_that_users_bring_from_other_schedulers_are_read_and_what_has_n
         (
             "004-volcano-scheduler-configmap",
             false,
-            &["tiers[0].plugins[2]: conformance"],
+            &["tiers[0].plugins[2]: Muster has no counterpart of conformance"],
         ),
         (
             "002-kubescheduler-configuration",

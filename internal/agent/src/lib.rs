@@ -61,6 +61,7 @@ pub use identity::Trust;
 pub use kubelet::{DeviceDelivery, KUBELET_DIR, KubeletConfig, KubeletError, run_with_kubelet};
 pub use metrics::{Listen, NoPort, PORT};
 pub use tenants::POD_IDS;
+pub use trust::{PinnedAuthority, parse_fingerprint};
 pub use version::VERSION;
 
 use disk::DataLayout;

@@ -8,6 +8,7 @@ use std::time::Duration;
 use devices::inventory::NodeHardware;
 use parking_lot::Mutex;
 use resources::names::RUNTIME_PROCESS;
+use runtime::capabilities::UNFIT_REMEDY;
 use tokio::time::Instant;
 
 /// How long a node is unfit after a container could not be started because of it. Then another
@@ -78,8 +79,14 @@ impl NodeFault {
 
     /// Adds the reason to the machine's other problems, for users.
     pub fn notify(&self, found: &mut hardware::Inventory, now: Instant) {
+        let remedy = match self.standing {
+            Some(_) => UNFIT_REMEDY,
+            None => "run `muster doctor` on the node",
+        };
         let why = self.why(now);
-        let said = why.map(|why| format!("pods without an image can't be started: {why}"));
+        let said = why.map(|why| {
+            format!("pods without an image can't be started: {why}; to mend it: {remedy}")
+        });
         found.concerns.extend(said);
     }
 }

@@ -12,6 +12,7 @@ use devices::rdma::NodeRdmaCards;
 use devices::vendors::DeviceStock;
 use devices::xids::{XidMonitor, XidSources};
 use parking_lot::Mutex;
+use runtime::capabilities::UNFIT_REMEDY;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
@@ -62,7 +63,9 @@ pub(crate) async fn open(config: &AgentConfig, engines: Engines) -> Result<Opene
     let fault = NodeFault::new(engines.process.unfit(config.read_only_host));
     let begin = tokio::time::Instant::now();
     if let Some(why) = fault.why(begin) {
-        tracing::error!("this node starts no pods without images: {why}");
+        tracing::error!(
+            "this node starts no pods without images: {why}; to mend it: {UNFIT_REMEDY}"
+        );
     }
     fault.notify(&mut found, begin);
     let tenants = Tenants::open(

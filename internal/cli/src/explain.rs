@@ -1,15 +1,21 @@
 //! `muster explain`: why a job or a pod waits, in the same terms as the API and the UI.
 
 use anyhow::Result;
-use kube::api::DynamicObject;
-use resources::names::GROUP_NAME;
+use k8s_openapi::api::core::v1::Node;
+use kube::Api;
+use kube::api::{DynamicObject, ListParams};
+use resources::names::{GROUP_NAME, RUNTIME_PROCESS};
 use resources::registry::Kind;
+use resources::report::NO_PROCESSES;
 use serde_json::{Value, json};
 
 use super::output::{self, Paint};
 use super::show::escape;
-use super::{CommandOutcome, ServerConnection, failure, history, kinds};
+use super::{CommandOutcome, ServerConnection, failure, history, kinds, nodes};
 use crate::arguments::Subject;
+
+/// The most nodes whose faults an explanation lists.
+const UNFIT_MAX: u32 = 8;
 
 /// Explains one job, gang or pod.
 pub async fn explain(connection: &ServerConnection, subject: Subject) -> Result<CommandOutcome> {
@@ -26,10 +32,14 @@ pub async fn explain(connection: &ServerConnection, subject: Subject) -> Result<
             subject.name, connection.namespace
         )));
     };
-    let answer = match waits_with(connection, kind, &object).await? {
+    let mut answer = match waits_with(connection, kind, &object).await? {
         Some((kind, name)) => ask(connection, kind, &name).await?,
         None => by_itself(connection, &object).await?,
     };
+    let unfit = unfit_nodes(connection, &answer).await;
+    if !unfit.is_empty() {
+        answer["unfitNodes"] = json!(unfit);
+    }
     if subject.output == Some(crate::arguments::Output::Name) {
         output::put_line(&output::name_of(&object, kind))?;
         return Ok(CommandOutcome::Yes);
@@ -78,6 +88,29 @@ pub async fn waits_with(
         }
     }
     Ok(None)
+}
+
+/// Why nodes start no pods without an image, in their own words; empty if the report names no such node, or the user
+/// may not list nodes.
+async fn unfit_nodes(connection: &ServerConnection, answer: &Value) -> Vec<String> {
+    let reasons = answer["report"]["perReason"].as_array();
+    let mut reasons = reasons.into_iter().flatten();
+    if !reasons.any(|reason| reason["reason"] == NO_PROCESSES) {
+        return Vec::new();
+    }
+    let all: Api<Node> = Api::all(connection.client.clone());
+    let selector = format!("{RUNTIME_PROCESS}=false");
+    let unfit = ListParams::default().labels(&selector).limit(UNFIT_MAX);
+    let unfit = all.list(&unfit).await.map(|list| list.items);
+    unfit.unwrap_or_default().iter().map(unfit_node).collect()
+}
+
+fn unfit_node(node: &Node) -> String {
+    let name = node.metadata.name.as_deref().unwrap_or_default();
+    match nodes::suspicion(node) {
+        Some(why) => format!("{name}: {why}"),
+        None => format!("{name}: it starts no pods without an image; run `muster doctor` there"),
+    }
 }
 
 /// The scheduler's report on a waiting gang or pod without a job; else the object's own status.
@@ -182,6 +215,9 @@ fn words(name: &str, answer: &Value) -> String {
         let why = reason["reason"].as_str().unwrap_or("");
         line("rejected", format!("{} node(s): {why}", reason["nodes"]));
     }
+    for node in answer["unfitNodes"].as_array().into_iter().flatten() {
+        line("node", node.as_str().unwrap_or("").to_string());
+    }
     if let Some(ahead) = report["ahead"].as_u64() {
         let queue = report["queue"].as_str().unwrap_or("default");
         line("position", format!("{ahead} ahead in queue {queue}"));
@@ -203,6 +239,7 @@ mod tests {
             "may_start": "about noon",
             "evictions": "no pods are evicted for it: not worth it",
             "could_evict": "it would start now if evicted: 2 members of ns/a (Preempted)",
+            "unfitNodes": ["n1: pods without an image can't be started: no mounts"],
             "report": {"queue": "q", "ahead": 2,
                 "perReason": [{"reason": "Insufficient nvidia.com/gpu", "nodes": 3}],
                 "tasks": [{"name": "worker", "wanted": 5, "placeable": 3}]},
@@ -215,6 +252,7 @@ mod tests {
             "3 node(s): Insufficient nvidia.com/gpu",
             "worker: 3 of 5 can be scheduled",
             "2 ahead in queue q",
+            "node        n1: pods without an image can't be started: no mounts",
             "may start   about noon",
             "evictions   no pods are evicted for it: not worth it",
             "could evict it would start now if evicted: 2 members of ns/a (Preempted)",

@@ -242,7 +242,7 @@ fn status(node: &Node) -> String {
 }
 
 /// A warning about a node that keeps running.
-fn suspicion(node: &Node) -> Option<String> {
+pub fn suspicion(node: &Node) -> Option<String> {
     let conditions = node.status.as_ref()?.conditions.as_ref()?;
     // Warnings that keep gangs off the node come first.
     let all = [FABRIC_FAILED, SUSPECT, DEVICES_UNHEALTHY].into_iter();

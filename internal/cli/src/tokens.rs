@@ -35,8 +35,8 @@ pub async fn token(connection: &ServerConnection, command: TokenCommand) -> Resu
                 (None, _) => format!("for {uses} joins"),
             };
             eprintln!(
-                "valid for {minutes} min, {whom}; on the node: muster agent --server {} --token TOKEN",
-                connection.server
+                "valid for {minutes} min, {whom}; on the node: muster setup agent --server {server} --token TOKEN, or, without the package's service: muster agent --server {server} --token TOKEN",
+                server = connection.server
             );
         }
         TokenCommand::List => {

@@ -48,6 +48,10 @@ impl WaitReason {
     }
 }
 
+/// The reason of nodes that start no pods without an image. Each such node's condition `muster.io/suspect` has the
+/// cause, which clients add to the report.
+pub const NO_PROCESSES: &str = "node(s) did not run pods without an image";
+
 /// The number of nodes that one reason excludes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

@@ -10,6 +10,10 @@ use crate::cgroup::{Cgroup, HierarchyLayout};
 use crate::shim::probe::ProbeReply;
 use crate::spec::{DevicePolicy, ResourceLimits};
 
+/// What an administrator does about a node that can't isolate pods ([`Capabilities::unfit`]).
+pub const UNFIT_REMEDY: &str = "run the agent as root on the host, or in a container with CAP_SYS_ADMIN and without a \
+     seccomp or AppArmor profile (`docker run --privileged`), with Linux 5.12 or later; `muster doctor` tries it again";
+
 /// Whether something works.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

@@ -102,7 +102,11 @@ pub fn xids(arguments: &Xids) -> Result<CommandOutcome> {
     Ok(CommandOutcome::Yes)
 }
 
-fn look(description: Option<PathBuf>, root: &Path) -> Result<Inventory> {
+/// A machine's hardware: the described one's, or that below `root`.
+///
+/// # Errors
+/// The description or the machine can't be read.
+pub fn look(description: Option<PathBuf>, root: &Path) -> Result<Inventory> {
     Ok(hardware::discover(InventorySources {
         description,
         sysfs_root: root.to_owned(),
@@ -189,14 +193,23 @@ fn of_nic(nic: &hardware::Nic) -> String {
 /// Tries which isolation pods' processes can get and prints the results; returns whether all of it
 /// works.
 async fn isolation() -> Result<bool> {
+    let capabilities = isolation_support().await?;
+    for (what, support) in capabilities.lines() {
+        println!("  {what:<24}{support}");
+    }
+    Ok(capabilities.missing().is_empty())
+}
+
+/// Tries which isolation pods' processes can get.
+///
+/// # Errors
+/// The probe could not run, or left its directory behind.
+pub async fn isolation_support() -> Result<runtime::Capabilities> {
     let scratch = std::env::temp_dir().join(format!("muster-doctor-{}", std::process::id()));
     let shim = vec![std::env::current_exe()?.into(), "shim".into()];
     let tried = runtime::ProcessRuntime::new(runtime::Config::new(scratch.clone(), shim)).await;
     let removed = std::fs::remove_dir_all(&scratch);
     let runtime = tried?;
-    for (what, support) in runtime.capabilities().lines() {
-        println!("  {what:<24}{support}");
-    }
     removed?;
-    Ok(runtime.capabilities().missing().is_empty())
+    Ok(runtime.capabilities().clone())
 }

@@ -37,7 +37,7 @@ use crate::arguments::{
 
 pub use audit::verified as verify_audit;
 pub use backup::{check_store, restore};
-pub use doctor::{doctor, topology, xids};
+pub use doctor::{doctor, isolation_support, look, topology, xids};
 
 /// Runs the server alone, with its own API or for a Kubernetes cluster.
 pub async fn server(global: &Global, arguments: Server) -> Result<CommandOutcome> {

@@ -46,6 +46,7 @@ impl Default for LeaseDurations {
 pub struct LeaderCandidate {
     leases: Api<Lease>,
     client: Client,
+    namespace: String,
     name: String,
     identity: String,
     times: LeaseDurations,
@@ -81,6 +82,7 @@ impl LeaderCandidate {
         LeaderCandidate {
             leases: Api::namespaced(client.clone(), namespace),
             client,
+            namespace: namespace.to_owned(),
             name: name.to_owned(),
             identity: identity.to_owned(),
             times,
@@ -115,7 +117,8 @@ impl LeaderCandidate {
                 }
                 Ok(Ok(LeaseStep::Held(free))) => free.min(Instant::now() + self.times.retry),
                 Ok(Err(error)) => {
-                    tracing::warn!(%error, lease = self.name, "the server could not acquire the leader lease; it tries again");
+                    let mend = remedy(&error, &self.namespace);
+                    tracing::warn!(%error, lease = self.name, "the server could not acquire the leader lease; it tries again{mend}");
                     Instant::now() + self.times.retry
                 }
                 Err(_) => {
@@ -172,6 +175,22 @@ impl LeaderCandidate {
             }
             Err(error) => Err(error),
         }
+    }
+}
+
+/// What an administrator does about an error, as the end of a sentence; empty if the error may pass by itself.
+fn remedy(error: &kube::Error, namespace: &str) -> String {
+    let kube::Error::Api(status) = error else {
+        return String::new();
+    };
+    match status.code {
+        404 => format!(
+            "; if the namespace does not exist, make it by `kubectl create namespace {namespace}`, or name another with --lease-namespace"
+        ),
+        403 => format!(
+            "; give the server's account the rights on leases in namespace {namespace} by `kubectl apply -f packaging/kubernetes/rbac.yaml`"
+        ),
+        _ => String::new(),
     }
 }
 
@@ -268,5 +287,30 @@ impl LeadershipTerm {
                 .await?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(code: u16) -> kube::Error {
+        let status =
+            serde_json::json!({"status": "Failure", "message": "no", "reason": "x", "code": code});
+        let status = serde_json::from_value(status).expect("a Status");
+        kube::Error::Api(Box::new(status))
+    }
+
+    #[test]
+    fn a_missing_namespace_or_right_comes_with_the_command_that_makes_it() {
+        let cases = [
+            (404, "kubectl create namespace muster-system"),
+            (403, "kubectl apply -f packaging/kubernetes/rbac.yaml"),
+        ];
+        for (code, command) in cases {
+            let text = remedy(&answer(code), "muster-system");
+            assert!(text.contains(command), "{code}: {text}");
+        }
+        assert_eq!(remedy(&answer(500), "muster-system"), "");
     }
 }

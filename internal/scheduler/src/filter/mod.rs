@@ -8,6 +8,7 @@ mod taints;
 pub(crate) mod volumes;
 
 use k8s_openapi::api::core::v1 as k8s;
+use resources::report::NO_PROCESSES;
 
 use crate::class::{Class, RuntimeNeed};
 use crate::node::{Node, NodeAttributes};
@@ -72,7 +73,7 @@ impl InfeasibleReason {
             InfeasibleReason::Unschedulable => "node(s) were unschedulable",
             InfeasibleReason::NotReady => "node(s) were not ready",
             InfeasibleReason::NoImages => "node(s) had no runtime for container images",
-            InfeasibleReason::NoProcesses => "node(s) did not run pods without an image",
+            InfeasibleReason::NoProcesses => NO_PROCESSES,
             InfeasibleReason::Affinity => "node(s) didn't match Pod's node affinity/selector",
             InfeasibleReason::Taint => "node(s) had untolerated taint(s)",
             InfeasibleReason::Spare => "node(s) were kept as spares for interrupted gangs",
@@ -102,7 +103,7 @@ impl InfeasibleReason {
             InfeasibleReason::Unschedulable => "cordoned",
             InfeasibleReason::NotReady => "not ready",
             InfeasibleReason::NoImages => "no container runtime",
-            InfeasibleReason::NoProcesses => "images only",
+            InfeasibleReason::NoProcesses => "no pods without an image",
             InfeasibleReason::Affinity => "not selected",
             InfeasibleReason::Taint => "tainted",
             InfeasibleReason::Spare => "a spare",
@@ -130,7 +131,10 @@ impl InfeasibleReason {
             InfeasibleReason::NoImages => {
                 "a node with a container runtime, or one that may run images' commands on the host"
             }
-            InfeasibleReason::NoProcesses => "a node that runs processes, or an image in the pod",
+            InfeasibleReason::NoProcesses => {
+                "a node that runs processes (a node that can't has the cause in its condition muster.io/suspect), or an \
+                 image in the pod"
+            }
             InfeasibleReason::Affinity => {
                 "a node with the labels that the pod's selector or affinity asks for"
             }

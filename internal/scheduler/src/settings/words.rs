@@ -82,12 +82,12 @@ pub(super) fn known(
     map: &Map<String, Value>,
     names: &[&str],
 ) -> Result<(), InvalidValue> {
-    match map.iter().find(|(name, _)| !names.contains(&name.as_str())) {
+    match map.keys().find(|name| !names.contains(&name.as_str())) {
         None => Ok(()),
-        Some((name, value)) => {
+        Some(name) => {
+            let place = if field.is_empty() { "top level" } else { field };
             let valid = format!("one of the fields {}", names.join(", "));
-            let dot = if field.is_empty() { "" } else { "." };
-            Err(unusable(&format!("{field}{dot}{name}"), value, valid))
+            Err(InvalidValue::new(place, name, valid))
         }
     }
 }

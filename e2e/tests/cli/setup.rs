@@ -1,0 +1,103 @@
+//! `muster setup` on this machine, against a real server.
+
+use std::path::Path;
+
+use e2e::{Platform, free_address};
+
+use super::{ends, holds};
+
+fn text(path: &Path) -> String {
+    std::fs::read_to_string(path).unwrap_or_default()
+}
+
+#[test]
+fn a_node_is_set_up_for_the_server_of_its_token_and_for_no_other() {
+    let platform = Platform::server(&[]);
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("muster-agent");
+    std::fs::write(&path, "# mine\n#MUSTER_SERVER=https://HOST:8443\nX=1\n").unwrap();
+    let before = text(&path);
+    let settings = path.display().to_string();
+    let url = format!("https://{}", platform.listen);
+    let setup = |token: &str, more: &[&str], code: i32| {
+        let all = ["setup", "agent", "--yes", "--settings", &settings];
+        let all = [&all[..], &["--server", &url, "--token", token], more].concat();
+        ends(&platform, code, &all)
+    };
+
+    let token = platform.join_token();
+    let (secret, _) = token.split_once('@').unwrap();
+    let other = format!("{secret}@sha256:{}", "00".repeat(32));
+    let refused = setup(&other, &[], 1);
+    holds(&refused.out, &["problem  server", "fingerprint"]);
+    holds(&refused.err, &["nothing was written", "--force"]);
+    assert_eq!(text(&path), before);
+
+    // What else this machine lacks is no matter here.
+    let shown = platform.cli(&[
+        "setup",
+        "agent",
+        "--yes",
+        "--dry-run",
+        "--settings",
+        &settings,
+        "--server",
+        &url,
+        "--token",
+        &token,
+    ]);
+    holds(
+        &shown.out,
+        &["would write  MUSTER_SERVER=", "MUSTER_JOIN_TOKEN=(hidden)"],
+    );
+    assert!(!shown.out.contains(secret), "{}", shown.out);
+    assert_eq!(text(&path), before);
+
+    let done = setup(&token, &["--force"], 0);
+    holds(
+        &done.out,
+        &[
+            "answers with a certificate of the expected CA",
+            "it agrees with the server's",
+            "wrote ",
+            "systemctl enable --now muster-agent",
+        ],
+    );
+    let after = format!(
+        "# mine\n#MUSTER_SERVER=https://HOST:8443\nMUSTER_SERVER={url}\nX=1\nMUSTER_JOIN_TOKEN={token}\n"
+    );
+    assert_eq!(text(&path), after);
+    let again = setup(&token, &["--force"], 0);
+    assert!(!again.out.contains("wrote "), "{}", again.out);
+    assert_eq!(text(&path), after);
+}
+
+#[test]
+fn a_server_is_set_up_at_a_free_port_and_not_at_a_taken_one() {
+    let platform = Platform::server(&[]);
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("muster-server");
+    let settings = path.display().to_string();
+    let setup = |listen: &str, more: &[&str], code: i32| {
+        let all = ["setup", "server", "--yes", "--settings", &settings];
+        let all = [&all[..], &["--listen", listen], more].concat();
+        ends(&platform, code, &all)
+    };
+    let taken = setup(&platform.listen, &[], 1);
+    holds(&taken.out, &["problem  port", "ss -ltnp"]);
+    assert!(!path.exists());
+    let free = free_address().replace("127.0.0.1", "0.0.0.0");
+    let done = setup(&free, &["--force", "--advertise", "gpu.example"], 0);
+    let port = free.rsplit(':').next().unwrap();
+    holds(
+        &done.out,
+        &[
+            "systemctl enable --now muster-server",
+            &format!("muster setup agent --server https://gpu.example:{port} --token TOKEN"),
+        ],
+    );
+    assert_eq!(
+        text(&path),
+        format!("MUSTER_LISTEN={free}\nMUSTER_SERVER_OPTIONS=--advertise gpu.example\n")
+    );
+}
