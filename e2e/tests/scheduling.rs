@@ -73,7 +73,11 @@ fn a_server_does_not_start_with_a_configuration_that_can_not_be_read() {
         ),
         (
             CONFIG.replace("  actions", "  acts"),
-            ["spec: \"acts\" is not usable", "one of the fields", "reserveAfter"],
+            [
+                "spec: \"acts\" is not usable",
+                "one of the fields",
+                "reserveAfter",
+            ],
         ),
         (
             "[".to_owned(),

@@ -62,7 +62,7 @@ fn main() -> ExitCode {
             let exit = exit_of(&error);
             // If the reader closed the pipe, it has read enough: that is no error.
             if exit != ExitCause::ClosedPipe {
-                eprintln!("muster: {error:#}");
+                eprintln!("muster: {}", cli::full_message(&error));
             }
             ExitCode::from(exit.code())
         }

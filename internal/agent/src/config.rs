@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use devices::mps::MpsConfig;
@@ -113,6 +113,18 @@ impl AgentConfig {
     pub(crate) fn trust(&self) -> Option<Trust> {
         let file = self.ca.clone().map(Trust::AuthorityFile);
         file.or_else(|| self.ca_fingerprint.clone().map(Trust::Fingerprint))
+    }
+
+    /// The join token, and how the agent verifies the server to which it sends the token.
+    /// `identity` is the directory that has no identity yet.
+    pub(crate) fn credentials(&self, identity: &Path) -> Result<(&str, Trust), AgentError> {
+        let Some(token) = &self.token else {
+            return Err(AgentError::NotJoined {
+                path: identity.to_owned(),
+            });
+        };
+        let trust = self.trust().ok_or(AgentError::TokenWithoutFingerprint)?;
+        Ok((token, trust))
     }
 
     pub(crate) fn check(&self) -> Result<(), AgentError> {
@@ -229,6 +241,25 @@ mod tests {
         assert_eq!(
             config.trust(),
             Some(Trust::AuthorityFile(PathBuf::from("ca.pem")))
+        );
+    }
+
+    #[test]
+    fn a_token_is_refused_without_a_fingerprint_and_its_absence_is_another_error() {
+        let mut config = named("a");
+        let missing = |config: &AgentConfig| {
+            let error = config.credentials(Path::new("identity")).unwrap_err();
+            error.to_string()
+        };
+        assert!(missing(&config).contains("no identity in identity"));
+        config.token = Some("id.secret".to_owned());
+        let error = missing(&config);
+        assert!(error.contains("fingerprint") && !error.contains("id.secret"));
+        config.ca_fingerprint = Some("sha256:x".to_owned());
+        let (token, trust) = config.credentials(Path::new("identity")).unwrap();
+        assert_eq!(
+            (token, trust),
+            ("id.secret", Trust::Fingerprint("sha256:x".to_owned()))
         );
     }
 

@@ -40,6 +40,13 @@ pub enum AgentError {
         /// Where the identity is expected.
         path: PathBuf,
     },
+    /// The agent has a token, and nothing by which it could verify the server.
+    #[error(
+        "--token: the token ends without the fingerprint of the server's certificate authority, so \
+         the agent cannot verify the server; give the whole token that `muster token join` printed \
+         (its form is ID.SECRET@sha256:DIGITS), or the server's server/ca.pem with --ca"
+    )]
+    TokenWithoutFingerprint,
     /// The server refused to let the node join.
     #[error("the server refused to let node {node:?} join: {detail}")]
     JoinRefused {

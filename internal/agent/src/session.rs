@@ -81,9 +81,7 @@ async fn join(
         }
         tracing::info!("the node's certificate has expired; joining again");
     }
-    let (Some(token), Some(trust)) = (&config.token, config.trust()) else {
-        return Err(AgentError::NotJoined { path: dir });
-    };
+    let (token, trust) = config.credentials(&dir)?;
     let mut tries = 0;
     loop {
         let joined = AgentIdentity::join(&dir, &config.server, &trust, token, &config.node_name);

@@ -98,6 +98,16 @@ pub fn name_and_value(text: &str) -> Result<(String, String), ClientOptionError>
         .ok_or_else(|| ClientOptionError::NameAndValue(text.to_owned()))
 }
 
+/// Reads the address of a server, `https://HOST:PORT`, for a kubeconfig.
+fn server_address(text: &str) -> Result<String, ClientOptionError> {
+    let host = text.strip_prefix("https://").unwrap_or_default();
+    let host = host.strip_suffix('/').unwrap_or(host);
+    let sound = !host.is_empty() && !host.contains(|c: char| c == '/' || c.is_whitespace());
+    sound
+        .then(|| text.to_owned())
+        .ok_or(ClientOptionError::ServerAddress)
+}
+
 /// Output formats.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Output {
@@ -365,8 +375,8 @@ pub enum NodeCommand {
 /// Options of `muster kubeconfig`.
 #[derive(Args, Debug)]
 pub struct Kubeconfig {
-    /// Server address to write [default: the one in use]
-    #[arg(long, value_name = "URL")]
+    /// Server address to write, as https://HOST:PORT [default: the one in use]
+    #[arg(long, value_name = "URL", value_parser = server_address)]
     pub server: Option<String>,
     /// User of the token [default: you]
     #[arg(long)]
@@ -405,4 +415,23 @@ pub struct Doctor {
     /// Measure even if pods with GPUs run on one of the nodes
     #[arg(long, requires = "pair")]
     pub force: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kubeconfigs_server_is_an_https_address() {
+        for (text, sound) in [
+            ("https://gpu.example:8443", true),
+            ("https://[::1]:8443/", true),
+            ("http://gpu.example:8443", false),
+            ("gpu.example", false),
+            ("https://", false),
+            ("https://a b", false),
+        ] {
+            assert_eq!(server_address(text).is_ok(), sound, "{text}");
+        }
+    }
 }

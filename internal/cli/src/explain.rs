@@ -163,10 +163,12 @@ fn alone(object: &DynamicObject) -> Value {
     json!({"state": state, "sentence": sentence})
 }
 
-/// One sentence on why an object waits; none if it does not wait.
+/// One sentence on why a job waits for nodes, or why its containers do not run; none otherwise.
 pub async fn sentence(connection: &ServerConnection, kind: &Kind, name: &str) -> Option<String> {
     let answer = ask(connection, kind, name).await.ok()?;
-    answer.get("report")?;
+    if answer.get("report").is_none() && answer["blocked"] != true {
+        return None;
+    }
     Some(answer["sentence"].as_str()?.to_string())
 }
 

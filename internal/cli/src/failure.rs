@@ -63,6 +63,19 @@ pub fn exit_of(error: &Error) -> ExitCause {
     error.chain().find_map(told).unwrap_or(ExitCause::Failed)
 }
 
+/// The error with its causes. Many errors repeat their source in their own message; each text
+/// appears once.
+pub fn full_message(error: &Error) -> String {
+    let mut parts: Vec<String> = Vec::new();
+    for cause in error.chain() {
+        let part = cause.to_string();
+        if !parts.last().is_some_and(|outer| outer.contains(&part)) {
+            parts.push(part);
+        }
+    }
+    parts.join(": ")
+}
+
 /// Turns an error into a message for the user. A closed pipe stays as it is, because its reader
 /// had enough.
 pub fn in_words(error: Error, connection: &ServerConnection) -> Error {
@@ -265,6 +278,23 @@ mod tests {
             kubeconfig: Default::default(),
             origin: "FILE".to_string(),
         }
+    }
+
+    #[test]
+    fn each_cause_is_printed_once() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("cannot read /nope: {source}; check it")]
+        struct Repeats {
+            source: std::io::Error,
+        }
+        let source = std::io::Error::other("no such file");
+        let error = Error::new(Repeats { source }).context("--config");
+        assert_eq!(
+            full_message(&error),
+            "--config: cannot read /nope: no such file; check it"
+        );
+        let plain = Error::msg("inner").context("outer");
+        assert_eq!(full_message(&plain), "outer: inner");
     }
 
     fn said(status: Value) -> (ExitCause, String) {

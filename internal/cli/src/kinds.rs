@@ -170,6 +170,10 @@ pub fn state(object: &DynamicObject) -> (String, String) {
     match (&status["phase"], holds) {
         (Value::String(phase), _) => (phase.clone(), text(&status["message"])),
         (_, Some(condition)) => (text(&condition["type"]), text(&condition["message"])),
+        // A Job has no condition before its end.
+        _ if status["ready"].as_i64().is_some_and(|ready| ready > 0) => {
+            ("Running".to_string(), String::new())
+        }
         _ => ("Pending".to_string(), String::new()),
     }
 }
@@ -202,6 +206,8 @@ mod tests {
         ]}));
         assert_eq!(state(&job), ("Created".into(), "made".into()));
         assert_eq!(ended(&job), None);
+        let plain = object(serde_json::json!({"active": 1, "ready": 1}));
+        assert_eq!(state(&plain).0, "Running");
         let pod = object(serde_json::json!({"phase": "Failed"}));
         assert_eq!(state(&pod).0, "Failed");
         assert_eq!(ended(&pod), Some("Failed"));

@@ -41,7 +41,7 @@ pub use arguments::{Command, Doctor, Global, JOIN_USES_MAX, name_and_value};
 pub use backup::passphrase;
 pub use connection::{default_data_to_make, kubeconfig_text};
 pub use exit::{ExitCause, HELP};
-pub use failure::exit_of;
+pub use failure::{exit_of, full_message};
 pub use option_error::ClientOptionError;
 
 use connection::ServerConnection;

@@ -6,6 +6,9 @@ pub enum ClientOptionError {
     /// The value is no pair.
     #[error("{0:?} is not NAME=VALUE")]
     NameAndValue(String),
+    /// The value is no address of a server.
+    #[error("use https://HOST:PORT")]
+    ServerAddress,
     /// The value names no event to wait for.
     #[error("use condition=NAME or delete")]
     Until,

@@ -298,7 +298,8 @@ async fn restarted_controllers_go_on_from_the_stored_state() {
     let message = conditions.last().unwrap().message.clone().unwrap();
     assert_eq!(
         message,
-        "Job demo has failed because it has reached the specified backoff limit"
+        "Job demo has failed because it has reached the specified backoff limit: \
+         demo-worker-0 exited with code 137"
     );
     cluster
         .until_pod("demo-master-0", |pod| pod.is_none())

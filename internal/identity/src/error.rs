@@ -41,7 +41,9 @@ pub enum IdentityError {
         name: String,
     },
     /// The user does not exist.
-    #[error("there is no user {name:?}; use a name from the list of users")]
+    #[error(
+        "there is no user {name:?}; `muster -n muster-system get secrets` lists users as user-NAME"
+    )]
     NoSuchUser {
         /// The name.
         name: String,

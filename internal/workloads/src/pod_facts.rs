@@ -1,8 +1,11 @@
 //! Reads a pod's status: its phase, its end, its restarts.
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
+use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Pod};
 use resources::names;
+
+/// The maximum length of a node's message within a job's message, in characters.
+const STORY_MESSAGE_MAX: usize = 300;
 
 /// A pod's phase, as far as workloads distinguish phases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -144,18 +147,149 @@ pub(crate) fn started_at(pod: &Pod) -> Option<Timestamp> {
     status.start_time.as_ref().map(|time| time.0)
 }
 
+/// How the container ended that explains the pod's failure, by the rule of [`failure_code`]. For a
+/// pod that has not finished, the end before the last restart counts.
+fn failed_end<'p>(pod: &'p Pod, main: &str) -> Option<&'p ContainerStateTerminated> {
+    let finished = PodPhase::of(pod).is_finished();
+    let ends = init_containers(pod)
+        .chain(containers(pod))
+        .filter_map(|container| {
+            let now = container.state.as_ref();
+            let before = container.last_state.as_ref().filter(|_| !finished);
+            let ended = now.and_then(|state| state.terminated.as_ref());
+            let end = ended.or_else(|| before?.terminated.as_ref())?;
+            (end.exit_code != 0).then_some((container.name.as_str(), end))
+        });
+    let failed: Vec<(&str, &ContainerStateTerminated)> = ends.collect();
+    let of_main = failed.iter().find(|(name, _)| *name == main);
+    of_main.or_else(|| failed.first()).map(|(_, end)| *end)
+}
+
+/// A message as a part of a sentence: one line of bounded length, without the full stop at its end.
+fn clause(message: &str) -> String {
+    let line = message.trim().lines().next().unwrap_or_default();
+    let short: String = line.chars().take(STORY_MESSAGE_MAX).collect();
+    short.trim_end_matches([' ', '.']).to_owned()
+}
+
 /// The pod's failure as a message.
 pub(crate) fn failure_story(pod: &Pod, main: &str) -> String {
-    let reason = pod
-        .status
-        .as_ref()
-        .and_then(|status| status.reason.as_deref());
-    match (reason, failure_code(pod, main)) {
-        (Some(reason), None) => format!("{} failed: {reason}", name(pod)),
-        (Some(reason), Some(code)) => {
-            format!("{} exited with code {code} ({reason})", name(pod))
+    let name = name(pod);
+    let reason = reason(pod);
+    let Some(end) = failed_end(pod, main) else {
+        let message = pod.status.as_ref().and_then(|s| s.message.as_deref());
+        let message = clause(message.unwrap_or_default());
+        return match reason {
+            Some(reason) if message.is_empty() => format!("{name} failed: {reason}"),
+            Some(reason) => format!("{name} failed: {reason}: {message}"),
+            None => format!("{name} failed"),
+        };
+    };
+    let of_end = end.reason.as_deref().unwrap_or_default();
+    let message = clause(end.message.as_deref().unwrap_or_default());
+    if of_end == "StartError" && !message.is_empty() {
+        // The exit code of a container that did not start stands for no program's end.
+        return format!("{name} did not start: {message}");
+    }
+    let code = end.exit_code;
+    match reason.or(Some(of_end).filter(|known| !["", "Error"].contains(known))) {
+        Some(reason) => format!("{name} exited with code {code} ({reason})"),
+        None => format!("{name} exited with code {code}"),
+    }
+}
+
+/// The latest failure among these pods as a message: of a pod that failed, else of one whose
+/// container was restarted. `None` if no pod shows one, for example because it was deleted.
+pub(crate) fn last_failure_story<'p>(
+    pods: impl Iterator<Item = &'p Pod>,
+    main: &str,
+) -> Option<String> {
+    fn failed(pod: &Pod) -> bool {
+        PodPhase::of(pod) == PodPhase::Failed
+    }
+    let shown = pods.filter(|pod| !is_leaving(pod) && (failed(pod) || restart_count(pod) > 0));
+    let last = shown.max_by_key(|pod| (failed(pod), finished_at(pod), restart_count(pod)))?;
+    (failed(last) || failed_end(last, main).is_some()).then(|| failure_story(last, main))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn pod(name: &str, status: Value) -> Pod {
+        let pod = json!({"metadata": {"name": name}, "status": status});
+        serde_json::from_value(pod).unwrap()
+    }
+
+    fn container(state: &str, terminated: Value, restarts: u32) -> Value {
+        json!({"name": "main", "image": "", "imageID": "", "ready": false,
+            "restartCount": restarts, state: {"terminated": terminated}})
+    }
+
+    #[test]
+    fn a_failure_is_told_by_its_cause() {
+        let table = [
+            (
+                json!({"exitCode": 3, "reason": "Error"}),
+                "p exited with code 3",
+            ),
+            (
+                json!({"exitCode": 137, "reason": "OOMKilled"}),
+                "p exited with code 137 (OOMKilled)",
+            ),
+            (
+                json!({"exitCode": 128, "reason": "StartError",
+                    "message": "exec: \"pyhton3\": not found on this node.\nmore"}),
+                "p did not start: exec: \"pyhton3\": not found on this node",
+            ),
+            (
+                json!({"exitCode": 128, "reason": "StartError"}),
+                "p exited with code 128 (StartError)",
+            ),
+        ];
+        for (terminated, story) in table {
+            let status = json!({"phase": "Failed",
+                "containerStatuses": [container("state", terminated, 0)]});
+            assert_eq!(failure_story(&pod("p", status), ""), story);
         }
-        (None, Some(code)) => format!("{} exited with code {code}", name(pod)),
-        (None, None) => format!("{} failed", name(pod)),
+        let evicted =
+            json!({"phase": "Failed", "reason": "Evicted", "message": "The disk is full. "});
+        assert_eq!(
+            failure_story(&pod("p", evicted), ""),
+            "p failed: Evicted: The disk is full"
+        );
+        let long = json!({"phase": "Failed", "reason": "Evicted", "message": "x".repeat(5000)});
+        assert!(failure_story(&pod("p", long), "").len() < 2 * STORY_MESSAGE_MAX);
+    }
+
+    #[test]
+    fn the_last_failure_is_that_of_a_failed_pod_or_of_a_restarted_container() {
+        let failed = |name: &str, finished: &str| {
+            let end = json!({"exitCode": 1, "finishedAt": finished});
+            let containers = json!([container("state", end, 0)]);
+            pod(
+                name,
+                json!({"phase": "Failed", "containerStatuses": containers}),
+            )
+        };
+        let end = json!({"exitCode": 7, "finishedAt": "2026-01-01T00:00:09Z"});
+        let containers = json!([container("lastState", end, 2)]);
+        let restarted = pod(
+            "restarted",
+            json!({"phase": "Running", "containerStatuses": containers}),
+        );
+        let runs = pod("runs", json!({"phase": "Running"}));
+        let pods = [
+            failed("first", "2026-01-01T00:00:01Z"),
+            failed("second", "2026-01-01T00:00:02Z"),
+            restarted,
+            runs,
+        ];
+        let story = |pods: &[Pod]| last_failure_story(pods.iter(), "");
+        assert_eq!(story(&pods).unwrap(), "second exited with code 1");
+        assert_eq!(story(&pods[2..]).unwrap(), "restarted exited with code 7");
+        assert_eq!(story(&pods[3..]), None);
     }
 }

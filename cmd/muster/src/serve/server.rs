@@ -57,7 +57,8 @@ impl RunningServer {
         };
         let socket = TcpListener::bind(options.listen).await.with_context(|| {
             format!(
-                "--listen: {} can't be listened on; another server may use it: choose another port",
+                "--listen: the server cannot listen on {}; choose another port, or stop the server \
+                 that uses this one",
                 options.listen
             )
         })?;

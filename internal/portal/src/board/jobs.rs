@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::Board;
 use super::pods::PodRow;
-use crate::rest::state_of;
+use crate::rest::{PodProgress, owner_label, settled_sentence, state_of};
 
 /// The display category of a state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -129,6 +129,8 @@ pub struct Replica {
 pub struct JobDetail {
     /// The row in lists.
     pub row: JobRow,
+    /// Its state and the cause in one sentence, for a job that the scheduler does not hold back.
+    pub sentence: String,
     /// The conditions so far.
     pub steps: Vec<ConditionRow>,
     /// Its replicas by rank.
@@ -165,11 +167,7 @@ impl JobFacts {
     }
 
     fn owner_label(&self) -> &'static str {
-        if self.is_pytorch() {
-            "training.kubeflow.org/job-name"
-        } else {
-            "batch.kubernetes.io/job-name"
-        }
+        owner_label(self.kind)
     }
 
     fn queue(&self) -> String {
@@ -227,8 +225,12 @@ impl JobFacts {
         };
         let parts = self.parts();
         let created = self.stamp("/metadata/creationTimestamp");
-        let started = self.stamp("/status/startTime");
-        let ended = self.stamp("/status/completionTime").unwrap_or(now);
+        let tone = tone_of(&state);
+        // The controllers set the start time when they accept a job, before its pods run.
+        let started = self
+            .stamp("/status/startTime")
+            .filter(|_| tone != Tone::Idle);
+        let ended = self.ended(&state).unwrap_or(now);
         let lasted =
             |from: Timestamp, to: Timestamp| human_duration(to.duration_since(from).as_secs());
         let running = pods.iter().filter(|pod| pod.phase() == "Running").count();
@@ -237,7 +239,7 @@ impl JobFacts {
             kind: self.kind,
             namespace: self.text("/metadata/namespace").to_string(),
             name: self.text("/metadata/name").to_string(),
-            tone: tone_of(&state),
+            tone,
             state,
             queue: self.queue(),
             wanted: parts.iter().map(|(count, _)| count).sum(),
@@ -247,6 +249,32 @@ impl JobFacts {
             age: created.map(|from| lasted(from, now)).unwrap_or_default(),
             duration: started.map(|from| lasted(from, ended)).unwrap_or_default(),
         }
+    }
+
+    fn sentence(&self, pods: &[Arc<PodRow>]) -> String {
+        let status = &self.object["status"];
+        let pods: Vec<PodProgress<'_>> = pods
+            .iter()
+            .map(|pod| PodProgress {
+                name: pod.metadata.name.as_deref().unwrap_or_default(),
+                bound: pod.node.as_deref().is_some_and(|node| !node.is_empty()),
+                containers: &pod.containers,
+            })
+            .collect();
+        settled_sentence(&state_of(status), status, &pods)
+    }
+
+    /// When the job ended. A failed Job has no completion time; its condition has the time.
+    fn ended(&self, state: &str) -> Option<Timestamp> {
+        let conditions = self.object["status"]["conditions"].as_array();
+        let failed = conditions
+            .into_iter()
+            .flatten()
+            .rfind(|condition| condition["type"] == "Failed")
+            .filter(|_| state == "Failed")
+            .and_then(|condition| condition["lastTransitionTime"].as_str());
+        self.stamp("/status/completionTime")
+            .or_else(|| failed?.parse().ok())
     }
 
     fn suspended(&self) -> bool {
@@ -401,6 +429,7 @@ impl Board {
             metadata.remove("managedFields");
         }
         Some(JobDetail {
+            sentence: facts.sentence(&pods),
             steps: facts.steps(),
             replicas: pods
                 .iter()
@@ -412,5 +441,40 @@ impl Board {
             manifest: serde_norway::to_string(&shown).unwrap_or_default(),
             row,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_runtime_ends_with_the_job_and_begins_with_its_pods() {
+        let now: Timestamp = "2026-01-01T01:00:00Z".parse().unwrap();
+        let start = "2026-01-01T00:00:00Z";
+        let condition = |name: &str, at: &str| json!([{"type": name, "status": "True", "lastTransitionTime": at}]);
+        let table = [
+            (json!({"startTime": start, "active": 1, "ready": 0}), ""),
+            (json!({"startTime": start, "active": 1, "ready": 1}), "60m"),
+            (
+                json!({"startTime": start, "conditions": condition("Failed", "2026-01-01T00:00:09Z")}),
+                "9s",
+            ),
+            (
+                json!({"startTime": start, "completionTime": "2026-01-01T00:00:07Z",
+                    "conditions": condition("Complete", "2026-01-01T00:00:09Z")}),
+                "7s",
+            ),
+        ];
+        for (status, duration) in table {
+            let facts = JobFacts {
+                plural: "jobs",
+                kind: "Job",
+                object: json!({"metadata": {"name": "j"}, "spec": {}, "status": status}),
+            };
+            assert_eq!(facts.row(&[], now).duration, duration, "{status}");
+        }
     }
 }

@@ -10,7 +10,7 @@ mod queues;
 mod rdma;
 mod tokens;
 
-pub use explain::state_of;
+pub use explain::{PodProgress, owner_label, settled_sentence, state_of};
 pub use queues::{QueueAnswer, answer as queue_answer};
 
 use axum::Json;

@@ -311,11 +311,11 @@ async fn notes_on(portal: &Portal, checked: &Value) -> Vec<String> {
             notes.push(format!("{name} would start now:\n{}", lines.join("\n")));
         }
         Some(Err(report)) => {
-            notes.push(format!(
-                "{name} would wait: {}\n{}",
-                report.sentence(),
-                report.would_fit
-            ));
+            let mut note = format!("{name} would wait: {}", report.sentence());
+            if !report.would_fit.is_empty() {
+                note.push_str(&format!("\nWhat would fit: {}", report.would_fit));
+            }
+            notes.push(note);
         }
     }
     notes

@@ -331,11 +331,13 @@ fn a_work_queue_is_done_when_one_pod_has_succeeded_and_the_rest_have_ended() {
 fn failures_beyond_the_limit_fail_the_job() {
     let mut world = World::new(json!({"backoffLimit": 1}));
     let mut now = 0;
+    let mut last = String::new();
     for _ in 0..2 {
         world.settle(at(now));
         let name = world.live()[0].clone();
         world.exit(&name, 1, at(now));
         world.settle(at(now));
+        last = name;
         now += 1000;
     }
     world.settle(at(now));
@@ -348,6 +350,10 @@ fn failures_beyond_the_limit_fail_the_job() {
     );
     assert_eq!((world.created, world.status().failed), (2, Some(2)));
     assert!(world.status().completion_time.is_none());
+    let message = format!("Job has reached the specified backoff limit: {last} exited with code 1");
+    for condition in world.status().conditions.iter().flatten() {
+        assert_eq!(condition.message.as_deref(), Some(message.as_str()));
+    }
 }
 
 #[test]

@@ -29,7 +29,11 @@ pub(crate) fn failure(
         return Some(JobEnd::new("PodFailurePolicy", why.clone()));
     }
     if tally.failures() > plan.backoff_limit || too_many_restarts(plan, pods) {
-        let message = "Job has reached the specified backoff limit";
+        let limit = "Job has reached the specified backoff limit";
+        let message = match pod_facts::last_failure_story(pods.iter().copied(), "") {
+            Some(story) => format!("{limit}: {story}"),
+            None => limit.to_owned(),
+        };
         return Some(JobEnd::new("BackoffLimitExceeded", message));
     }
     if deadline(plan, status).is_some_and(|deadline| deadline <= now) {

@@ -27,12 +27,13 @@ use resources::numbers::later;
 use self::cleanup::CleanupReason;
 use self::ledger::ReplicaLedger;
 use self::phase::{PyTorchPhase, PyTorchSignals};
-use self::plan::{ParsedPyTorchJob, ReplicaType};
+use self::plan::{MAIN_CONTAINER, ParsedPyTorchJob, ReplicaType};
 pub use self::rendezvous::{Network, annotated_port};
 use self::restart::{FailureResponse, RestartScope};
 use self::roster::{ReplicaState, Roster};
 use crate::action::{Action, EventNote, ReconcileOutcome};
 use crate::ownership::controlled_by;
+use crate::pod_facts;
 
 /// The kind's name, also the prefix of every reason.
 const KIND: &str = "PyTorchJob";
@@ -148,7 +149,7 @@ fn proceed(
         .as_ref()
         .map(|time| time.0)
         .filter(|_| phase != PyTorchPhase::Suspended);
-    let limit = limit_reached(plan, &ledger, started, now);
+    let limit = limit_reached(plan, roster, &ledger, started, now);
     let signals = PyTorchSignals {
         suspend: plan.suspended(),
         succeeded: has_succeeded(plan, roster),
@@ -285,7 +286,7 @@ fn surplus(
     let pods = roster
         .surplus
         .iter()
-        .filter(|pod| !crate::pod_facts::is_leaving(pod));
+        .filter(|pod| !pod_facts::is_leaving(pod));
     let services = observed.services.iter().copied().filter(|service| {
         let name = service.metadata.name.as_deref().unwrap_or_default();
         controlled_by(&service.metadata, plan.meta)
@@ -300,6 +301,7 @@ fn surplus(
 /// The limit that the job exceeded, if any, although its pods could go on.
 fn limit_reached(
     plan: &ParsedPyTorchJob<'_>,
+    roster: &Roster<'_>,
     ledger: &ReplicaLedger,
     started: Option<Timestamp>,
     now: Timestamp,
@@ -309,9 +311,13 @@ fn limit_reached(
         .backoff_limit()
         .is_some_and(|limit| ledger.spent(plan).exceeds(limit))
     {
-        return Some(format!(
-            "Job {name} has failed because it has reached the specified backoff limit"
-        ));
+        let limit =
+            format!("Job {name} has failed because it has reached the specified backoff limit");
+        let pods = roster.slots.iter().filter_map(|slot| slot.pod);
+        return Some(match pod_facts::last_failure_story(pods, MAIN_CONTAINER) {
+            Some(story) => format!("{limit}: {story}"),
+            None => limit,
+        });
     }
     let deadline = started.and_then(|started| plan.deadline(started))?;
     (deadline <= now).then(|| {

@@ -14,7 +14,7 @@ use resources::names;
 use resources::numbers::{GANG_MEMBERS_MAX, later};
 
 /// The container that runs the training, if a pod has several.
-const MAIN_CONTAINER: &str = "pytorch";
+pub(crate) const MAIN_CONTAINER: &str = "pytorch";
 /// The `managedBy` value for which this controller works, as it does if the field is absent.
 const MANAGED_BY: &str = "kubeflow.org/training-operator";
 

@@ -89,7 +89,8 @@ fn failure(plan: &ParsedPyTorchJob<'_>, roster: &Roster<'_>) -> Option<String> {
             .filter(|slot| slot.standing(replicas) == ReplicaState::FailedForGood)
             .filter_map(|slot| slot.pod)
             .collect();
-        if let Some(first) = failed.first() {
+        // The replicas that fail later often fail because of the first one.
+        if let Some(first) = failed.iter().min_by_key(|pod| pod_facts::finished_at(pod)) {
             let story = pod_facts::failure_story(first, replicas.main_container_name());
             return Some(format!(
                 "PyTorchJob {} is failed because {} {} replica(s) failed: {story}.",
