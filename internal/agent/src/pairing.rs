@@ -327,6 +327,9 @@ async fn measure(
 fn start(name: &str, program: &str, words: &[String]) -> Result<Child, PairingError> {
     let mut command = Command::new(program);
     command.args(words).kill_on_drop(true);
+    for name in runtime::SERVICE_MANAGER_VARIABLES {
+        command.env_remove(name);
+    }
     command.stdin(Stdio::null());
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     command.spawn().map_err(|source| {

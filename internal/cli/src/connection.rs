@@ -38,11 +38,12 @@ pub fn default_data() -> PathBuf {
     }
 }
 
-/// The default data directory of a server or agent: the packages' directory for root's services,
-/// else one in the working directory.
+/// The default data directory of a server or agent: the packages' directory if this user may use it, else one in the
+/// working directory.
 pub fn default_data_to_make() -> PathBuf {
     let packaged = PathBuf::from("/var/lib/muster");
-    if packaged.is_dir() && !Path::new(".muster").is_dir() {
+    let usable = std::fs::read_dir(&packaged).is_ok();
+    if usable && !Path::new(".muster").is_dir() {
         packaged
     } else {
         PathBuf::from(".muster")

@@ -11,6 +11,7 @@
 pub mod capabilities;
 pub mod cgroup;
 pub mod cri;
+mod environment;
 pub mod error;
 pub mod logs;
 pub mod mounts;
@@ -26,6 +27,7 @@ mod waiting;
 
 pub use capabilities::{Capabilities, Support};
 pub use cri::{CriConfig, CriRuntime, WritableLayer};
+pub use environment::SERVICE_MANAGER_VARIABLES;
 pub use error::{RuntimeError, StartFault};
 pub use logs::{LogRead, read_logs};
 pub use process::{Config, ExecOutcome, ProcessRuntime, Stats};

@@ -25,6 +25,7 @@ pub use commands::{ExecOutcome, Stats};
 
 use crate::capabilities::{Capabilities, Support};
 use crate::cgroup::HierarchyLayout;
+use crate::environment::SERVICE_MANAGER_VARIABLES;
 use crate::error::RuntimeError;
 use crate::logs::{LogRead, read_logs};
 use crate::shim::probe::ProbeReply;
@@ -340,6 +341,9 @@ fn shim_command(config: &Config, dir: &Path) -> tokio::process::Command {
         .arg(dir)
         .env_remove(STAGE)
         .env(CGROUP_PARENT, &config.cgroup_parent);
+    for name in SERVICE_MANAGER_VARIABLES {
+        command.env_remove(name);
+    }
     command
 }
 
@@ -382,4 +386,23 @@ async fn blocking<T: Send + 'static>(
 /// The end given to a container whose end no process observed.
 fn lost(message: &str, started_at: Option<Timestamp>) -> ContainerExit {
     ContainerExit::unknown(message, started_at, Timestamp::now())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shims_do_not_get_the_variables_of_the_agents_service_manager() {
+        let config = Config::new("/nowhere".into(), vec!["muster".into(), "shim".into()]);
+        let command = shim_command(&config, Path::new("/nowhere/a"));
+        let removed: Vec<&std::ffi::OsStr> = command
+            .as_std()
+            .get_envs()
+            .filter_map(|(name, value)| value.is_none().then_some(name))
+            .collect();
+        for name in SERVICE_MANAGER_VARIABLES {
+            assert!(removed.contains(&std::ffi::OsStr::new(name)), "{name}");
+        }
+    }
 }

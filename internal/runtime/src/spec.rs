@@ -136,7 +136,7 @@ pub struct ContainerSpec {
     /// How it is kept apart from the node; absent only for a privileged container.
     #[serde(default)]
     pub isolation: Option<Isolation>,
-    /// Written to `/proc/self/oom_score_adj` where permitted.
+    /// Written to `/proc/self/oom_score_adj` where permitted. If none is named, the agent's own counts, but at least 0.
     #[serde(default)]
     pub oom_score_adj: Option<i32>,
     /// Where its output goes.

@@ -134,6 +134,8 @@ async fn lead(
             _ = stopping.wait_for(|stop| *stop) => {}
         }
         queue.abort();
+        // No longer ready, and no answers to a kube-scheduler from a board that is not kept up any more.
+        state.set(ServerState::Waits("stopping".to_owned()));
         // Pending writes may finish as long as this server holds the Lease.
         let lost = tokio::select! {
             () = controllers.shutdown(PATIENCE) => false,

@@ -73,9 +73,10 @@ pub async fn up(global: &Global, arguments: &Up) -> Result<CommandOutcome> {
     process::keep_files_private();
     let layout = layout::FileLayout::open(&data(global))?;
     let mut server = server::RunningServer::start(&layout, &arguments.server).await?;
+    // An invalid option of the agent is reported before the server counts as up.
+    let config = machine::beside(&server, &layout, &arguments.machine, &arguments.pods)?;
     ready::announce(&server, &layout);
     notify::server_started(&server, stop.clone());
-    let config = machine::beside(&server, &layout, &arguments.machine, &arguments.pods)?;
     // It stops before the server's parts, so that its last reports arrive; its pods keep running under their shims.
     server
         .components

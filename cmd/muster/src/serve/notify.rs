@@ -6,6 +6,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::FutureExt;
+use futures::future::BoxFuture;
 use systemd::{Notifier, State};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -54,6 +56,7 @@ where
         Ok(Some(timeout)) => {
             tracing::info!(seconds = timeout.as_secs_f64(), "systemd's watchdog is on");
             let notifier = notifier.clone();
+            let alive = alive_or_stopping(alive, stop.clone());
             tokio::spawn(keep_alive(timeout, alive, move || {
                 send(&notifier, &[State::Watchdog]);
             }));
@@ -71,6 +74,26 @@ where
 fn send(notifier: &Notifier, states: &[State<'_>]) {
     if let Err(error) = notifier.send(states) {
         tracing::warn!(%error, "systemd was not notified");
+    }
+}
+
+/// The check `alive`, and yes without it once `stop` is true: a server that stops closes its port first, and the time
+/// for the rest is bounded by the service manager's limit on a stop, not by the watchdog.
+fn alive_or_stopping<A, F>(
+    alive: A,
+    stop: watch::Receiver<bool>,
+) -> impl Fn() -> BoxFuture<'static, bool>
+where
+    A: Fn() -> F,
+    F: Future<Output = bool> + Send + 'static,
+{
+    move || {
+        let stopping = *stop.borrow();
+        if stopping {
+            std::future::ready(true).boxed()
+        } else {
+            alive().boxed()
+        }
     }
 }
 
@@ -161,6 +184,26 @@ mod tests {
             _ = enough.wait_for(|enough| *enough) => {}
         }
         assert_eq!(pings.load(Ordering::SeqCst), 5);
+    }
+
+    #[tokio::test]
+    async fn a_server_that_stops_counts_as_alive_although_it_does_not_answer() {
+        let (tell, stop) = watch::channel(false);
+        let alive = alive_or_stopping(|| ready(false), stop);
+        assert!(!alive().await);
+        tell.send_replace(true);
+        assert!(alive().await);
+    }
+
+    #[test]
+    fn children_lose_the_variables_that_are_read_here() {
+        for name in [
+            systemd::NOTIFY_SOCKET,
+            systemd::WATCHDOG_PID,
+            systemd::WATCHDOG_USEC,
+        ] {
+            assert!(runtime::SERVICE_MANAGER_VARIABLES.contains(&name), "{name}");
+        }
     }
 
     async fn judged(answer: Option<&str>) -> bool {

@@ -204,6 +204,9 @@ impl Control {
             .env("CUDA_MPS_PIPE_DIRECTORY", self.pipe())
             .env("CUDA_MPS_LOG_DIRECTORY", self.log())
             .kill_on_drop(true);
+        for name in runtime::SERVICE_MANAGER_VARIABLES {
+            command.env_remove(name);
+        }
         runtime::with_usual_umask(&mut command);
         command
     }

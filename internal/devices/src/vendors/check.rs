@@ -133,7 +133,11 @@ impl Checks {
             .map(|word| word.replace(NUMBER, &number.to_string()))
             .collect();
         let (program, arguments) = words.split_first().ok_or(HealthCommandError::NoCommand)?;
-        Command::new(program)
+        let mut command = Command::new(program);
+        for name in runtime::SERVICE_MANAGER_VARIABLES {
+            command.env_remove(name);
+        }
+        command
             .args(arguments)
             .stdin(Stdio::null())
             .stdout(Stdio::null())

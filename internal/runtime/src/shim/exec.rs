@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use super::privileges::PrivilegeError;
 use super::seccomp::SeccompError;
-use super::start::limit;
+use super::start::{limit, set_oom_score};
 use super::{privileges, seccomp};
 use crate::cgroup::CgroupError;
 use crate::error::{RuntimeError, StartFault};
@@ -120,6 +120,8 @@ fn prepare(dir: &Path) -> Result<Command, ExecError> {
         return Err(ExecError::NotRunning);
     }
     state.cgroup.join(std::process::id())?;
+    // As far as it can be set: where it can't, the container has a note of that.
+    let _ = set_oom_score(spec.oom_score_adj);
     let join = |fd: &File, flag: CloneFlags| setns(fd, flag).map_err(ExecError::Join);
     if !geteuid().is_root() {
         join(&user, CloneFlags::CLONE_NEWUSER)?;

@@ -132,10 +132,8 @@ fn prepare(
         .join(std::process::id())
         .unwrap_or_else(|e| note(format!("limits are not enforced: {e}")));
     setsid().map_err(|e| format!("cannot start a session: {e}"))?;
-    if let Some(adjust) = spec.oom_score_adj
-        && let Err(e) = fs::write("/proc/self/oom_score_adj", adjust.to_string())
-    {
-        note(format!("oom_score_adj {adjust} is not set: {e}"));
+    if let Err(e) = set_oom_score(spec.oom_score_adj) {
+        note(format!("oom_score_adj is not set: {e}"));
     }
     umask(Mode::from_bits_truncate(0o022));
     match isolated {
@@ -214,6 +212,24 @@ fn confine(
     }
     kernel::restrict(note);
     Ok(())
+}
+
+/// Sets this process's priority for the kernel's OOM killer to the container's. The shim's own comes from the agent,
+/// whose service may be protected by a negative one; a container is not, unless it names such a value itself.
+pub(super) fn set_oom_score(named: Option<i32>) -> io::Result<()> {
+    const SCORE: &str = "/proc/self/oom_score_adj";
+    let inherited = fs::read_to_string(SCORE)?;
+    let inherited: i32 = inherited.trim().parse().map_err(io::Error::other)?;
+    match changed_oom_score(named, inherited) {
+        Some(score) => fs::write(SCORE, score.to_string()),
+        None => Ok(()),
+    }
+}
+
+/// The value to set, if it is another than the inherited one.
+fn changed_oom_score(named: Option<i32>, inherited: i32) -> Option<i32> {
+    let score = named.unwrap_or(inherited.max(0));
+    (score != inherited).then_some(score)
 }
 
 /// Sets the limits of resources that are counted for each process or user.
@@ -331,5 +347,28 @@ fn raise(resource: Resource, wanted: rlim_t) {
         && let Ok((_, hard)) = getrlimit(resource)
     {
         let _ = setrlimit(resource, hard, hard);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_container_inherits_no_protection_and_gets_the_value_that_it_names() {
+        for (named, inherited, set) in [
+            (None, -900, Some(0)),
+            (None, 0, None),
+            (None, 200, None),
+            (Some(-900), -900, None),
+            (Some(-500), -900, Some(-500)),
+            (Some(1000), 0, Some(1000)),
+        ] {
+            assert_eq!(
+                changed_oom_score(named, inherited),
+                set,
+                "{named:?} {inherited}"
+            );
+        }
     }
 }

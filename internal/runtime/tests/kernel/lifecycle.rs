@@ -283,6 +283,29 @@ async fn a_command_inside_sees_what_the_container_sees() {
 }
 
 #[tokio::test]
+async fn a_container_is_not_protected_from_the_oom_killer_as_the_agent_is() {
+    needs_root!();
+    if std::fs::write("/proc/self/oom_score_adj", "-500").is_err() {
+        eprintln!("no right to lower the OOM score: nothing tested");
+        return;
+    }
+    let house = House::new().await;
+    let spec = house.shell(
+        "a",
+        "echo score $(cat /proc/self/oom_score_adj); exec sleep 1000",
+    );
+    let id = spec.id.clone();
+    house.start(spec).await;
+    house.says(&id, "score ").await;
+    assert_eq!(house.output(&id).await, "score 0\n");
+    let command = ["cat", "/proc/self/oom_score_adj"].map(str::to_string);
+    let outcome = within(house.runtime.exec(&id, command.to_vec(), PATIENCE)).await;
+    let output = b"0\n".to_vec();
+    assert_eq!(outcome.unwrap(), ExecOutcome::Exited { code: 0, output });
+    within(house.runtime.kill(&id)).await.unwrap();
+}
+
+#[tokio::test]
 async fn a_container_begins_with_no_signal_blocked_or_ignored() {
     let house = House::new().await;
     let mut spec = house.shell("a", "");
