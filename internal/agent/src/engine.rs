@@ -1,6 +1,7 @@
 //! The interface between the agent and a container runtime, and its two implementations: processes
 //! of the node, and images through CRI. Tests have their own.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
@@ -11,6 +12,14 @@ use runtime::{
 use tokio::sync::broadcast;
 
 use crate::lifecycle::StartBlock;
+
+/// The engines that run the pods' containers.
+pub struct Engines {
+    /// Processes of this node.
+    pub process: Arc<dyn ContainerEngine>,
+    /// Images, if there is a container runtime.
+    pub images: Option<Arc<dyn ContainerEngine>>,
+}
 
 /// Why a container was not started.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -9,6 +9,7 @@ mod confinement;
 mod container;
 mod device_monitor;
 mod disk;
+mod disk_watch;
 mod engine;
 mod env;
 mod error;
@@ -43,6 +44,7 @@ mod trust;
 mod version;
 mod volumes;
 mod worker;
+mod worker_message;
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -53,7 +55,7 @@ use tokio::sync::watch;
 
 pub use accounts::{Accounts, AccountsError};
 pub use config::{AgentConfig, LOOK, MAX_PODS, POD_PROCESSES};
-pub use engine::{ContainerEngine, EngineError, NotStarted};
+pub use engine::{ContainerEngine, EngineError, Engines, NotStarted};
 pub use error::AgentError;
 pub use eviction::{LEAST_POD_DISK, PodDisk};
 pub use hardware::nccl::TreeDelivery as TellTopology;
@@ -69,14 +71,6 @@ use own_pods::OwnPods;
 use pod_source::PodSource;
 use pods::Pods;
 use startup::Opened;
-
-/// The engines that run the pods' containers.
-pub struct Engines {
-    /// Processes of this node.
-    pub process: Arc<dyn ContainerEngine>,
-    /// Images, if there is a container runtime.
-    pub images: Option<Arc<dyn ContainerEngine>>,
-}
 
 /// Runs the agent with the node's process runtime until `stop` says true. The pods' processes
 /// continue after that; the next agent takes them over.
@@ -159,7 +153,7 @@ pub async fn run_with(
         move || here.machine_now(),
         board.clone(),
     );
-    let disk = eviction::DiskWatch::new(node.clone(), pods.clone(), config.pod_disk);
+    let disk = disk_watch::DiskWatch::new(node.clone(), pods.clone(), config.pod_disk);
     let (source, xids) = (config.hardware(), node.xids.clone());
     let exporter = metrics::Exporter::new(source, &config.node_name, whose, xids, board);
     components

@@ -23,7 +23,8 @@ use crate::error::AgentError;
 use crate::eviction::{DiskLimits, DiskUser, PodDirectoryKind, PressureReason};
 use crate::lifecycle::PodLifecycle;
 use crate::node::AgentNode;
-use crate::worker::{MAX_WORDS, Worker, WorkerMessage, WorkerParameters};
+use crate::worker::{Worker, WorkerParameters};
+use crate::worker_message::{MAX_WORDS, WorkerMessage};
 
 /// Uids of pods that are gone, remembered so that a late message can't restart one.
 const MAX_LEFT: usize = 4096;

@@ -11,7 +11,7 @@ use crate::checks::CheckedContainer;
 use crate::engine::ContainerEngine;
 use crate::lifecycle::ProbeVerdict;
 use crate::probes::{ConsecutiveResults, ProbeKind, Schedule};
-use crate::worker::WorkerMessage;
+use crate::worker_message::WorkerMessage;
 
 /// One probe of one run.
 pub struct Prober {

@@ -17,7 +17,7 @@ use crate::container::ContainerError;
 use crate::engine::{ContainerEngine, NotStarted};
 use crate::lifecycle::ProbeVerdict;
 use crate::logs::LogStore;
-use crate::worker::WorkerMessage;
+use crate::worker_message::WorkerMessage;
 
 /// The grace period of a container whose preStop hook used up the pod's.
 const LEAST_GRACE: Duration = Duration::from_secs(2);

@@ -19,6 +19,7 @@ use tokio::sync::watch;
 use crate::config::AgentConfig;
 use crate::device_monitor::DeviceMonitor;
 use crate::disk::DataLayout;
+use crate::engine::Engines;
 use crate::error::AgentError;
 use crate::fields::NodeFieldValues;
 use crate::logs::LogStore;
@@ -26,7 +27,7 @@ use crate::node::{AgentNode, GpuSharing};
 use crate::node_fault::NodeFault;
 use crate::outbox::Outbox;
 use crate::tenants::Tenants;
-use crate::{Engines, accounts, eviction, metrics};
+use crate::{accounts, eviction, metrics};
 
 /// What the components of an agent work with.
 pub(crate) struct Opened {

@@ -12,7 +12,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, Pod};
 use resources::names::{EVICTED, NODE_UNFIT};
-use rpc::agent::v1::{Assign, HostsEntry, PodGone};
+use rpc::agent::v1::{Assign, PodGone};
 use runtime::{ContainerExit, ContainerId, ContainerState, ContainerStatus, ExitReason};
 use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
@@ -30,48 +30,11 @@ use crate::node::AgentNode;
 use crate::runs::Beginning;
 use crate::shares::OVER_SHARE;
 use crate::volumes::{self, VolumePaths};
+use crate::worker_message::WorkerMessage;
 use cleanup::Cleanup;
-
-/// Capacity of the message channel to one pod's worker.
-pub const MAX_WORDS: usize = 256;
 
 /// Pause before a failed preparation of a pod is retried.
 const PREPARE_AGAIN: Duration = Duration::from_secs(5);
-
-/// A message to a worker.
-#[derive(Debug)]
-pub enum WorkerMessage {
-    /// The pod again, with data that was missing.
-    Assigned(Box<Assign>),
-    /// New names for the hosts file.
-    Hosts(Vec<HostsEntry>),
-    /// The pod must end.
-    Stop {
-        /// The grace period in seconds.
-        grace: u32,
-        /// The reason.
-        reason: String,
-    },
-    /// A change of a container's state.
-    Seen(Box<ContainerStatus>),
-    /// A run could not be started.
-    NotStarted(String, u32, NotStarted),
-    /// A container uses more of a GPU's memory than its share.
-    OverShare {
-        /// The container.
-        container: String,
-        /// The reason, in a sentence.
-        why: String,
-        /// Whether to report it.
-        tell: bool,
-        /// Whether to end the container.
-        end: bool,
-    },
-    /// The pod is evicted.
-    Evict(PressureReason),
-    /// The result of a probe or hook.
-    Probed(String, u32, ProbeVerdict),
-}
 
 /// One pod's worker.
 pub struct Worker {

@@ -4,8 +4,10 @@ use anyhow::{Context, Result};
 use kube::api::{DynamicObject, Patch, PatchParams, PostParams};
 use resources::registry::{self, Kind};
 
+use super::connection::ServerConnection;
 use super::manifests::{self, Manifest};
-use super::{CommandOutcome, ServerConnection, failure, output};
+use super::outcome::CommandOutcome;
+use super::{failure, output};
 use crate::arguments;
 
 /// The field manager that this command applies as.

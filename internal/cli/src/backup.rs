@@ -5,8 +5,10 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use serde_json::json;
 
+use super::connection::ServerConnection;
 use super::connection::absolute;
-use super::{CommandOutcome, ServerConnection, output};
+use super::outcome::CommandOutcome;
+use super::output;
 
 /// The minimum length of a passphrase, in characters.
 const SHORTEST: usize = 8;

@@ -9,7 +9,9 @@ use kube::runtime::wait::{await_condition, conditions};
 use kube::{Api, ResourceExt};
 
 use super::apply::FIELD_MANAGER;
-use super::{CommandOutcome, ServerConnection, output};
+use super::connection::ServerConnection;
+use super::outcome::CommandOutcome;
+use super::output;
 use crate::arguments::Crds;
 
 mod decision;

@@ -4,8 +4,9 @@
 use anyhow::{Context, Result};
 use resources::defragmentation::DefragmentationReport;
 
+use super::connection::ServerConnection;
+use super::outcome::CommandOutcome;
 use super::output::{self, Table};
-use super::{CommandOutcome, ServerConnection};
 use crate::arguments::{Listing, Output};
 
 /// Requests the proposal from the server and prints it.

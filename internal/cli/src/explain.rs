@@ -9,9 +9,11 @@ use resources::registry::Kind;
 use resources::report::NO_PROCESSES;
 use serde_json::{Value, json};
 
+use super::connection::ServerConnection;
+use super::outcome::CommandOutcome;
 use super::output::{self, Paint};
-use super::show::escape;
-use super::{CommandOutcome, ServerConnection, failure, history, kinds, nodes};
+use super::platform::escape;
+use super::{failure, history, kinds, nodes};
 use crate::arguments::Subject;
 
 /// The most nodes whose faults an explanation lists.
@@ -32,7 +34,7 @@ pub async fn explain(connection: &ServerConnection, subject: Subject) -> Result<
             subject.name, connection.namespace
         )));
     };
-    let mut answer = match waits_with(connection, kind, &object).await? {
+    let mut answer = match kinds::waits_with(connection, kind, &object).await? {
         Some((kind, name)) => ask(connection, kind, &name).await?,
         None => by_itself(connection, &object).await?,
     };
@@ -60,34 +62,6 @@ async fn ask(connection: &ServerConnection, kind: &Kind, name: &str) -> Result<V
         escape(name)
     );
     connection.ask(&path).await
-}
-
-/// The job that an object waits with: the object itself, or the job that owns it. A pod or gang
-/// that has started, or that has no job, stands for itself.
-pub async fn waits_with(
-    connection: &ServerConnection,
-    kind: &'static Kind,
-    object: &DynamicObject,
-) -> Result<Option<(&'static Kind, String)>> {
-    let jobs = kinds::job_kinds();
-    let name = object.metadata.name.clone().unwrap_or_default();
-    if jobs.iter().any(|job| job.kind == kind.kind) {
-        return Ok(Some((kind, name)));
-    }
-    if !matches!(kinds::state(object).0.as_str(), "Pending" | "Inqueue") {
-        return Ok(None);
-    }
-    let owners = object.metadata.owner_references.iter().flatten();
-    for owner in owners.filter(|owner| owner.controller == Some(true)) {
-        let Some(job) = jobs.iter().find(|job| job.kind == owner.kind) else {
-            continue;
-        };
-        // A job that is being deleted has no explanation.
-        if connection.api(job).get_opt(&owner.name).await?.is_some() {
-            return Ok(Some((job, owner.name.clone())));
-        }
-    }
-    Ok(None)
 }
 
 /// Why nodes start no pods without an image, in their own words; empty if the report names no such node, or the user

@@ -7,9 +7,12 @@ use kube::api::DynamicObject;
 use resources::registry::Kind;
 use serde_json::Value;
 
+use super::connection::ServerConnection;
+use super::listing::{dress, http, none_found, table};
+use super::outcome::CommandOutcome;
+use super::platform::escape;
 use super::ranks::{MOST_ERRORS, REST};
-use super::show::{dress, escape, http, none_found, table};
-use super::{CommandOutcome, ServerConnection, failure, output};
+use super::{failure, output};
 use crate::arguments::{Get, Output};
 
 /// A watched collection and its output format.

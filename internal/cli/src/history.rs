@@ -5,9 +5,11 @@ use resources::record::DecisionRecord;
 use resources::registry::Kind;
 use serde_json::Value;
 
+use super::connection::ServerConnection;
+use super::outcome::CommandOutcome;
 use super::output::{self, Paint};
-use super::show::escape;
-use super::{CommandOutcome, ServerConnection, explain, failure, kinds};
+use super::platform::escape;
+use super::{failure, kinds};
 use crate::arguments::{Output, Subject};
 
 /// Prints the records of a job, gang or pod, including a deleted one.
@@ -19,7 +21,7 @@ pub async fn history(
     let namespace = &connection.namespace;
     let found = kinds::find(connection, &subject.name, among).await?;
     let waits = match &found {
-        Some((kind, object)) => explain::waits_with(connection, kind, object).await?,
+        Some((kind, object)) => kinds::waits_with(connection, kind, object).await?,
         None => None,
     };
     let bare = subject.name.rsplit('/').next().unwrap_or_default();

@@ -5,7 +5,9 @@ use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams};
 use resources::registry::Kind;
 use serde_json::json;
 
-use super::{CommandOutcome, ServerConnection, failure, kinds, output};
+use super::connection::ServerConnection;
+use super::outcome::CommandOutcome;
+use super::{failure, kinds, output};
 use crate::arguments::JobTarget;
 
 /// Suspends or resumes a job; answers no if the job has ended.

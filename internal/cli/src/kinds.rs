@@ -6,7 +6,8 @@ use kube::{Api, core::GroupVersionKind};
 use resources::registry::{self, Kind};
 use serde_json::Value;
 
-use super::{ServerConnection, failure};
+use super::connection::ServerConnection;
+use super::failure;
 
 /// Finds a kind by its plural, singular, short name or kind, with or without its group
 /// (`pytorchjobs.kubeflow.org`).
@@ -176,6 +177,34 @@ pub fn state(object: &DynamicObject) -> (String, String) {
         }
         _ => ("Pending".to_string(), String::new()),
     }
+}
+
+/// The job that an object waits with: the object itself, or the job that owns it. A pod or gang
+/// that has started, or that has no job, stands for itself.
+pub async fn waits_with(
+    connection: &ServerConnection,
+    kind: &'static Kind,
+    object: &DynamicObject,
+) -> Result<Option<(&'static Kind, String)>> {
+    let jobs = job_kinds();
+    let name = object.metadata.name.clone().unwrap_or_default();
+    if jobs.iter().any(|job| job.kind == kind.kind) {
+        return Ok(Some((kind, name)));
+    }
+    if !matches!(state(object).0.as_str(), "Pending" | "Inqueue") {
+        return Ok(None);
+    }
+    let owners = object.metadata.owner_references.iter().flatten();
+    for owner in owners.filter(|owner| owner.controller == Some(true)) {
+        let Some(job) = jobs.iter().find(|job| job.kind == owner.kind) else {
+            continue;
+        };
+        // A job that is being deleted has no explanation.
+        if connection.api(job).get_opt(&owner.name).await?.is_some() {
+            return Ok(Some((job, owner.name.clone())));
+        }
+    }
+    Ok(None)
 }
 
 #[cfg(test)]

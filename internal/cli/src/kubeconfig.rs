@@ -2,8 +2,10 @@
 
 use anyhow::Result;
 
+use super::connection::ServerConnection;
 use super::connection::kubeconfig_text;
-use super::{CommandOutcome, ServerConnection, output, tokens};
+use super::outcome::CommandOutcome;
+use super::{output, tokens};
 use crate::arguments::Kubeconfig;
 
 /// Prints a kubeconfig to standard output.

@@ -8,6 +8,7 @@ mod connection;
 mod crds;
 mod defragmentation;
 mod describe;
+mod error_message;
 mod exit;
 mod explain;
 mod failure;
@@ -16,11 +17,13 @@ mod history;
 mod jobs;
 mod kinds;
 mod kubeconfig;
+mod listing;
 mod logs;
 mod manifests;
 mod node;
 mod nodes;
 mod option_error;
+mod outcome;
 mod output;
 mod pair;
 mod platform;
@@ -43,21 +46,9 @@ pub use connection::{default_data_to_make, kubeconfig_text};
 pub use exit::{ExitCause, HELP};
 pub use failure::{exit_of, full_message};
 pub use option_error::ClientOptionError;
+pub use outcome::CommandOutcome;
 
 use connection::ServerConnection;
-
-/// The result of a command that ran.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CommandOutcome {
-    /// The command succeeded, or the answer is yes.
-    Yes,
-    /// The answer is no: the job failed, or a check found a fault.
-    No,
-    /// The awaited event did not happen in time.
-    TimedOut,
-    /// The command of a job ended with this exit status.
-    Ended(u8),
-}
 
 /// Runs one of the client's commands.
 ///
@@ -74,7 +65,7 @@ pub async fn run(global: Global, command: Command) -> Result<CommandOutcome> {
     }
     let connection = ServerConnection::open(&global).await?;
     let answered = dispatch(&connection, command).await;
-    answered.map_err(|error| failure::in_words(error, &connection))
+    answered.map_err(|error| error_message::in_words(error, &connection))
 }
 
 /// Runs `muster doctor --pair`, which asks the agents of two nodes through their server.
@@ -84,7 +75,7 @@ pub async fn run(global: Global, command: Command) -> Result<CommandOutcome> {
 pub async fn doctor_pair(global: &Global, doctor: Doctor) -> Result<CommandOutcome> {
     let connection = ServerConnection::open(global).await?;
     let answered = pair::pair(&connection, doctor).await;
-    answered.map_err(|error| failure::in_words(error, &connection))
+    answered.map_err(|error| error_message::in_words(error, &connection))
 }
 
 async fn dispatch(connection: &ServerConnection, command: Command) -> Result<CommandOutcome> {

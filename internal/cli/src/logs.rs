@@ -7,11 +7,13 @@ use futures::{AsyncRead, AsyncReadExt};
 use kube::api::DynamicObject;
 use resources::registry::Kind;
 
+use super::connection::ServerConnection;
 use super::exit::ExitCause;
+use super::outcome::CommandOutcome;
 use super::output::ProgressReporter;
+use super::platform::escape;
 use super::ranks::{self, StartResult};
-use super::show::escape;
-use super::{CommandOutcome, ServerConnection, failure, kinds};
+use super::{error_message, failure, kinds};
 use crate::arguments::Logs;
 
 /// Bytes per read.
@@ -71,7 +73,7 @@ fn not_yet(error: Error, connection: &ServerConnection, kind: &Kind, job: &Dynam
     let exit = failure::exit_of(&error);
     let name = job.metadata.name.as_deref().unwrap_or_default();
     let (state, _) = kinds::state(job);
-    let words = failure::in_words(error, connection);
+    let words = error_message::in_words(error, connection);
     failure::with(
         exit,
         format!(

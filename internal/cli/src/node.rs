@@ -2,8 +2,10 @@
 
 use anyhow::Result;
 
-use super::show::escape;
-use super::{CommandOutcome, ServerConnection, output};
+use super::connection::ServerConnection;
+use super::outcome::CommandOutcome;
+use super::output;
+use super::platform::escape;
 use crate::arguments::NodeCommand;
 
 /// Removes a node.

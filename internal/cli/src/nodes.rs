@@ -13,8 +13,10 @@ use resources::load::NodeLoad;
 use resources::names::{DEVICES_UNHEALTHY, FABRIC_FAILED, LOAD, NVIDIA_GPU, SUSPECT};
 use serde_json::{Value, json};
 
+use super::connection::ServerConnection;
+use super::outcome::CommandOutcome;
 use super::output::{self, Table};
-use super::{CommandOutcome, ServerConnection, show};
+use super::show;
 use crate::arguments::{Listing, Output};
 
 const GIB: i64 = 1 << 30;

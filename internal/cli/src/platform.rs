@@ -1,9 +1,10 @@
 //! Calls to the platform's REST API, `/api/v1/...`, which serves data that are not resources.
 
 use anyhow::{Context, Result};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
 
-use super::ServerConnection;
+use super::connection::ServerConnection;
 
 impl ServerConnection {
     /// Sends a GET and returns the JSON response.
@@ -31,4 +32,16 @@ impl ServerConnection {
         }
         serde_json::from_str(&text).context("the server's answer is not JSON")
     }
+}
+
+/// The characters that need no encoding in a path segment or a query value: RFC 3986's unreserved characters.
+const COMPONENT: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'.')
+    .remove(b'_')
+    .remove(b'~');
+
+/// Percent-encodes a path segment or a query value.
+pub fn escape(text: &str) -> String {
+    utf8_percent_encode(text, COMPONENT).to_string()
 }

@@ -6,9 +6,10 @@ use anyhow::{Context, Result};
 use resources::queue_status::QueueUsageStatus;
 use serde_json::Value;
 
+use super::connection::ServerConnection;
+use super::outcome::CommandOutcome;
 use super::output::{self, Paint, Table};
-use super::show::escape;
-use super::{CommandOutcome, ServerConnection};
+use super::platform::escape;
 use crate::arguments::Output;
 
 /// The maximum number of waiting gangs that are listed.

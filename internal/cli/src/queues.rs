@@ -10,9 +10,11 @@ use resources::amounts::Amounts;
 use resources::kinds::{Queue, QueueState};
 use resources::names::NVIDIA_GPU;
 
+use super::connection::ServerConnection;
 use super::nodes::{cores, gib};
+use super::outcome::CommandOutcome;
 use super::output::{self, Table};
-use super::{CommandOutcome, ServerConnection, show};
+use super::show;
 use crate::arguments::Output;
 
 /// Lists queues: weight and share among siblings, state, and allocated resources against the

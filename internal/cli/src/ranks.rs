@@ -12,8 +12,9 @@ use kube::runtime::watcher::{self, watch_object};
 use resources::names;
 use resources::registry::Kind;
 
+use super::connection::ServerConnection;
 use super::output::ProgressReporter;
-use super::{ServerConnection, failure, kinds};
+use super::{failure, kinds};
 
 /// Consecutive failures of a watch after which it is given up.
 pub const MOST_ERRORS: u32 = 40;

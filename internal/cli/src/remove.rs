@@ -4,7 +4,9 @@ use anyhow::Result;
 use kube::api::{DeleteParams, PropagationPolicy};
 use resources::registry::{self, Kind};
 
-use super::{CommandOutcome, ServerConnection, failure, kinds, manifests, output};
+use super::connection::ServerConnection;
+use super::outcome::CommandOutcome;
+use super::{error_message, failure, kinds, manifests, output};
 use crate::arguments;
 
 /// Deletes the named objects or those in manifests, together with their dependents.
@@ -75,7 +77,7 @@ pub async fn delete(
         {
             Ok(_) => output::put_line(&format!("{} {name:?} deleted", kind.singular))?,
             Err(kube::Error::Api(status)) if status.is_not_found() => {
-                let error = failure::in_words(kube::Error::Api(status).into(), connection);
+                let error = error_message::in_words(kube::Error::Api(status).into(), connection);
                 if let Some(earlier) = missing.replace(error) {
                     eprintln!("muster: {earlier:#}");
                 }

@@ -5,9 +5,11 @@ use kube::api::{DynamicObject, PostParams};
 use resources::registry::Kind;
 use serde_json::{Value, json};
 
+use super::connection::ServerConnection;
+use super::outcome::CommandOutcome;
 use super::output::{self, Paint};
 use super::ranks::{self, StartResult};
-use super::{CommandOutcome, ServerConnection, failure, kinds, logs, wait};
+use super::{error_message, failure, kinds, logs, wait};
 use crate::arguments::{Logs, Run};
 
 /// Submits the job and follows rank 0, unless --detach is given.
@@ -66,7 +68,7 @@ async fn follow(
     };
     match logs::stream(connection, &pod, &follow).await {
         Err(error) if !failure::closed_pipe(&error) => {
-            let error = failure::in_words(error, connection);
+            let error = error_message::in_words(error, connection);
             eprintln!("muster: the log of {pod} can't be followed: {error:#}");
             Ok(())
         }

@@ -1,17 +1,17 @@
 //! `muster get`: the server's tables, or the objects.
 
-use anyhow::{Context, Error, Result};
-use k8s_openapi::api::core::v1::Namespace;
+use anyhow::{Error, Result};
 use kube::Api;
-use kube::api::{DynamicObject, ListParams};
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use kube::api::ListParams;
 use resources::registry::Kind;
 use serde_json::Value;
 
-use super::{CommandOutcome, ServerConnection, failure, follow, kinds, output};
+use super::connection::ServerConnection;
+use super::listing::{dress, none_found, table};
+use super::outcome::CommandOutcome;
+use super::platform::escape;
+use super::{error_message, failure, follow, kinds, output};
 use crate::arguments::{Get, Output};
-
-const TABLE: &str = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json";
 
 /// Lists objects or shows named ones.
 pub async fn get(connection: &ServerConnection, arguments: Get) -> Result<CommandOutcome> {
@@ -75,20 +75,9 @@ fn note(missing: &mut Option<Error>, error: Error, connection: &ServerConnection
         return Err(error);
     }
     if let Some(earlier) = missing.replace(error) {
-        eprintln!("muster: {:#}", failure::in_words(earlier, connection));
+        eprintln!("muster: {:#}", error_message::in_words(earlier, connection));
     }
     Ok(())
-}
-
-/// Adds the type, which items of a list lack, and removes managedFields unless requested.
-pub fn dress(item: &mut DynamicObject, kind: &Kind, arguments: &Get) {
-    item.types.get_or_insert_with(|| kube::core::TypeMeta {
-        api_version: kind.api_version(),
-        kind: kind.kind.to_string(),
-    });
-    if !arguments.show_managed_fields {
-        item.metadata.managed_fields = None;
-    }
 }
 
 /// Lists all objects of a kind as `get` does.
@@ -161,45 +150,4 @@ async fn tables(
         _ => output::put(&output::server_table(&merged, wide, with_namespace).render())?,
     }
     missing.map_or(Ok(CommandOutcome::Yes), Err)
-}
-
-/// Reports an empty result on standard error, away from a program's input.
-pub async fn none_found(connection: &ServerConnection, kind: &Kind, namespace: Option<&str>) {
-    let Some(namespace) = namespace.filter(|_| kind.namespaced) else {
-        eprintln!("No {} found.", kind.plural);
-        return;
-    };
-    let spaces: Api<Namespace> = Api::all(connection.client.clone());
-    // Only a definite "not found" counts: some users may not read namespaces.
-    let why = match spaces.get_opt(namespace).await {
-        Ok(None) => ": there is no such namespace, `muster get namespaces` lists those there are",
-        _ => ".",
-    };
-    eprintln!("No {} found in namespace {namespace}{why}", kind.plural);
-}
-
-/// Requests a collection or an object as the server's Table.
-pub async fn table(connection: &ServerConnection, path: &str) -> Result<Value> {
-    let request = http(path)?;
-    Ok(connection.client.request::<Value>(request).await?)
-}
-
-/// A GET request that prefers Tables.
-pub fn http(path: &str) -> Result<http::Request<Vec<u8>>> {
-    http::Request::get(path)
-        .header("accept", TABLE)
-        .body(Vec::new())
-        .context("the request could not be made")
-}
-
-/// The characters that need no encoding in a path segment or a query value: RFC 3986's unreserved characters.
-const COMPONENT: &AsciiSet = &NON_ALPHANUMERIC
-    .remove(b'-')
-    .remove(b'.')
-    .remove(b'_')
-    .remove(b'~');
-
-/// Percent-encodes a path segment or a query value.
-pub fn escape(text: &str) -> String {
-    utf8_percent_encode(text, COMPONENT).to_string()
 }

@@ -3,9 +3,10 @@
 use anyhow::Result;
 use serde_json::json;
 
+use super::connection::ServerConnection;
+use super::outcome::CommandOutcome;
 use super::output::{self, Table};
-use super::show::escape;
-use super::{CommandOutcome, ServerConnection};
+use super::platform::escape;
 use crate::arguments::TokenCommand;
 
 /// Length of a join token's id in characters; an access token's is twice as long.

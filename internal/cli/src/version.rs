@@ -2,7 +2,9 @@
 
 use anyhow::Result;
 
-use super::{CommandOutcome, ServerConnection, failure, output};
+use super::connection::ServerConnection;
+use super::outcome::CommandOutcome;
+use super::{error_message, output};
 use crate::arguments::Global;
 
 /// Prints both versions. An unreachable server is reported, and is no error.
@@ -11,7 +13,7 @@ pub async fn version(global: &Global) -> Result<CommandOutcome> {
     let server = async {
         let connection = ServerConnection::open(global).await?;
         let answer = connection.ask("/version").await;
-        answer.map_err(|error| failure::in_words(error, &connection))
+        answer.map_err(|error| error_message::in_words(error, &connection))
     };
     match server.await {
         Ok(info) => {

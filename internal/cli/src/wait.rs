@@ -7,9 +7,11 @@ use kube::api::DynamicObject;
 use kube::runtime::watcher::watch_object;
 use resources::registry::Kind;
 
+use super::connection::ServerConnection;
 use super::exit::ExitCause;
+use super::outcome::CommandOutcome;
 use super::output::{self, Paint, ProgressReporter};
-use super::{CommandOutcome, ServerConnection, failure, kinds, ranks};
+use super::{failure, kinds, ranks};
 use crate::arguments::Wait;
 use crate::wait_events::{SUCCEEDED, WaitEvent};
 

@@ -3,8 +3,8 @@
 use nvml_wrapper::enum_wrappers::device::ComputeMode;
 use nvml_wrapper::error::NvmlError;
 
-use crate::InventorySources;
 use crate::gpus::open;
+use crate::sources::InventorySources;
 
 /// The driver refuses to change a GPU's compute mode.
 #[derive(Debug, thiserror::Error)]

@@ -9,10 +9,10 @@ use std::time::Duration;
 use nvml_wrapper::Nvml;
 use nvml_wrapper_sys::bindings::{nvmlDevice_t, nvmlEventData_t, nvmlEventSet_t};
 
-use crate::InventorySources;
 use crate::description::MachineDescription;
 use crate::gpus::open;
 use crate::inventory::Inventory;
+use crate::sources::InventorySources;
 
 /// NVML's bit for XIDs (`nvmlEventTypeXidCriticalError`).
 const XIDS: u64 = 8;

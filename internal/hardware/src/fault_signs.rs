@@ -2,11 +2,13 @@
 //! the types, the messages for faults that stop a GPU, and the reading; other code judges signs
 //! that need two readings.
 
-use nvml_wrapper::device::Device;
-use nvml_wrapper::error::NvmlError;
-use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
-use crate::description::GpuState;
+use nvml_wrapper::device::Device;
+use nvml_wrapper::enums::device::SampleValue;
+use nvml_wrapper::error::NvmlError;
+use nvml_wrapper::structs::device::FieldId;
+use serde::{Deserialize, Serialize};
 
 /// NVML's field numbers: recovery action, pending row remapping, failed row remapping; then errors
 /// on all NVLinks, in the order of [`NvlinkErrors`].
@@ -55,16 +57,6 @@ impl NvlinkErrors {
             data: data?,
             replays: replays?,
             recoveries: recoveries?,
-        })
-    }
-
-    fn described(state: &GpuState) -> Option<NvlinkErrors> {
-        let [flits, data, replays, recoveries] = state.nvlink_errors?;
-        Some(NvlinkErrors {
-            flits,
-            data,
-            replays,
-            recoveries,
         })
     }
 }
@@ -122,7 +114,7 @@ impl GpuFault {
 impl Signs {
     /// A GPU's signs, from its driver.
     pub(crate) fn read(device: &Device<'_>) -> Signs {
-        let fields = crate::meter::fields(device, &FIELDS);
+        let fields = fields(device, &FIELDS);
         let field = |number: u32| fields.get(&number).copied();
         Signs {
             recovery: field(230).map(Recovery::of),
@@ -131,21 +123,6 @@ impl Signs {
             throttle: (device.current_throttle_reasons()).map_or(0, |reasons| reasons.bits()),
             nvlinks: 0,
             nvlink_errors: NvlinkErrors::of(field),
-        }
-    }
-
-    /// A described GPU's signs; `corrects` says whether its memory has error correction.
-    pub(crate) fn described(state: &GpuState, corrects: bool) -> Signs {
-        if state.lost {
-            return Signs::default();
-        }
-        Signs {
-            recovery: (!state.old_driver).then(|| Recovery::of(state.recovery.into())),
-            rows_pending: corrects && state.remap_pending,
-            rows_failed: corrects && state.remap_failed,
-            throttle: state.throttle,
-            nvlinks: 0,
-            nvlink_errors: NvlinkErrors::described(state),
         }
     }
 
@@ -177,4 +154,22 @@ impl Signs {
             fatal,
         })
     }
+}
+
+/// The values of these fields that the GPU has, by number.
+pub(crate) fn fields(device: &Device<'_>, wanted: &[u32]) -> BTreeMap<u32, u64> {
+    let wanted: Vec<FieldId> = wanted.iter().copied().map(FieldId).collect();
+    let answers = device.field_values_for(&wanted);
+    let samples = answers.into_iter().flatten().flatten();
+    samples
+        .filter_map(|sample| {
+            let value = match sample.value.ok()? {
+                SampleValue::U32(value) => u64::from(value),
+                SampleValue::U64(value) => value,
+                SampleValue::I64(value) => u64::try_from(value).ok()?,
+                SampleValue::F64(_) => return None,
+            };
+            Some((sample.field.0, value))
+        })
+        .collect()
 }

@@ -30,11 +30,10 @@ pub mod ports;
 pub mod rdma;
 pub mod reading;
 pub mod ring;
+mod sources;
 pub mod sysfs;
 pub mod system;
 pub mod wiring;
-
-use std::path::PathBuf;
 
 pub use choice::GpuChooser;
 pub use error::HardwareError;
@@ -47,31 +46,8 @@ pub use inventory::{
 pub use meter::Meter;
 pub use mig_partitioner::MigPartitioner;
 pub use reading::GpuReading;
+pub use sources::InventorySources;
 pub use wiring::{Bandwidth, CardPort, Nic, PcieLink, PcieSwitch};
-
-/// The sources of the inventory.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct InventorySources {
-    /// Whether to read GPUs from NVML.
-    pub nvml: bool,
-    /// The driver's library, if it is not on the system's search path.
-    pub library: Option<PathBuf>,
-    /// A machine description that replaces NVML; see [`description`].
-    pub description: Option<PathBuf>,
-    /// The directory of `sys`, `proc` and `etc`: `/`, or a fixture tree.
-    pub sysfs_root: PathBuf,
-}
-
-impl Default for InventorySources {
-    fn default() -> InventorySources {
-        InventorySources {
-            nvml: true,
-            library: None,
-            description: None,
-            sysfs_root: "/".into(),
-        }
-    }
-}
 
 /// Detects the hardware once. For repeated detection, keep a [`MachineProbe`].
 pub fn discover(source: InventorySources) -> Result<Inventory, HardwareError> {

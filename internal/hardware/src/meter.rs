@@ -8,25 +8,24 @@ use std::mem::MaybeUninit;
 use nvml_wrapper::Nvml;
 use nvml_wrapper::device::Device;
 use nvml_wrapper::enum_wrappers::device::{Clock, TemperatureSensor};
-use nvml_wrapper::enums::device::{SampleValue, UsedGpuMemory};
+use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::enums::gpm::GpmMetricId;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::gpm::{GpmSample, gpm_metrics_get};
 use nvml_wrapper::struct_wrappers::device::ProcessInfo;
-use nvml_wrapper::structs::device::FieldId;
 use nvml_wrapper_sys::bindings::{
     nvmlFieldValue_t, nvmlGpmSample_t, nvmlGridLicensableFeatures_t, nvmlValue_t,
 };
 
-use crate::InventorySources;
 use crate::description::MachineDescription;
 use crate::error::HardwareError;
-use crate::fault_signs::NvlinkErrors;
+use crate::fault_signs::{NvlinkErrors, fields};
 use crate::gpus::{address, ecc, open, slice_profile};
 use crate::inventory::Inventory;
 use crate::reading::{
     DeviceMemory, GpuReading, PerformanceCounters, ProcessReading, Rows, SliceReading,
 };
+use crate::sources::InventorySources;
 
 /// NVML's field numbers: the memory's temperature, rows remapped for corrected and for uncorrected
 /// errors, a pending remapping, and a failed one; errors on NVLinks.
@@ -197,24 +196,6 @@ fn memory(device: &Device<'_>) -> Option<DeviceMemory> {
         free: info.free >> 20,
         reserved: info.reserved >> 20,
     })
-}
-
-/// The values of these fields that the GPU has, by number.
-pub(crate) fn fields(device: &Device<'_>, wanted: &[u32]) -> BTreeMap<u32, u64> {
-    let wanted: Vec<FieldId> = wanted.iter().copied().map(FieldId).collect();
-    let answers = device.field_values_for(&wanted);
-    let samples = answers.into_iter().flatten().flatten();
-    samples
-        .filter_map(|sample| {
-            let value = match sample.value.ok()? {
-                SampleValue::U32(value) => u64::from(value),
-                SampleValue::U64(value) => value,
-                SampleValue::I64(value) => u64::try_from(value).ok()?,
-                SampleValue::F64(_) => return None,
-            };
-            Some((sample.field.0, value))
-        })
-        .collect()
 }
 
 /// Data that all NVLinks carried. The wrapper's call cannot ask for all links at once.

@@ -8,7 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::Api;
 use kube::api::ListParams;
 
-use super::super::ServerConnection;
+use super::super::connection::ServerConnection;
 use super::super::output::{self, Paint, Table};
 
 /// The events of these objects, each given by kind and name, as a section of text.

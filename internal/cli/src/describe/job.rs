@@ -12,8 +12,9 @@ use resources::names;
 use resources::registry::Kind;
 use serde_json::Value;
 
+use super::super::connection::ServerConnection;
 use super::super::output::{self, Paint, Table};
-use super::super::{ServerConnection, explain, kinds, ranks};
+use super::super::{explain, kinds, ranks};
 use super::texts::{dash, exit, policy_words, replica};
 
 /// The data of the page.

@@ -7,8 +7,10 @@ mod texts;
 
 use anyhow::Result;
 
+use super::connection::ServerConnection;
+use super::outcome::CommandOutcome;
 use super::output;
-use super::{CommandOutcome, ServerConnection, failure, kinds};
+use super::{failure, kinds};
 use crate::arguments::Target;
 
 /// Shows one resource with its events.

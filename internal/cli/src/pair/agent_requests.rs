@@ -13,8 +13,8 @@ use resources::names::{RDMA_ANSWER, RDMA_ASK};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
-use crate::ServerConnection;
-use crate::show::escape;
+use crate::connection::ServerConnection;
+use crate::platform::escape;
 
 /// How long an agent may take to describe its end, which needs no measurement.
 const EXAMINE: Duration = Duration::from_secs(15);

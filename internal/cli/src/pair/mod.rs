@@ -10,7 +10,9 @@ use anyhow::{Context, Result, bail};
 use hardware::rdma::pair::{self, EndPort, PairAnswer, PairEnd, PairRequest, Test, TestRun};
 use hardware::rdma::{self, CheckOutcome as Found, RdmaCheck};
 
-use super::{CommandOutcome, ServerConnection, failure, output};
+use super::connection::ServerConnection;
+use super::outcome::CommandOutcome;
+use super::{error_message, output};
 use crate::arguments::Doctor;
 
 /// A node and the description of its end.
@@ -131,7 +133,7 @@ async fn run(
         force,
     };
     let unanswered = |error: anyhow::Error| {
-        let error = failure::in_words(error, asker.connection);
+        let error = error_message::in_words(error, asker.connection);
         NoResult::NoAnswer(format!("{error:#}"))
     };
     let address: IpAddr = (to.0.end.address.parse()).map_err(|_| NoResult::NoAddress {

@@ -2,7 +2,7 @@
 
 use super::format::{GpuState, GpuTable, NicTable, SwitchTable};
 use super::{MAX_SLICES, MachineDescription};
-use crate::fault_signs::{GpuFault, Signs};
+use crate::fault_signs::{GpuFault, NvlinkErrors, Recovery, Signs};
 use crate::inventory::{
     DriverLoad, Ecc, Gpu, GpuPath, Inventory, LinkKind, MigDevice, NumaNode, Origin,
 };
@@ -192,7 +192,7 @@ fn card(
     let slices = |list: &Vec<String>| list.iter().enumerate().map(slice).collect();
     let milliwatts = |watts: Option<u32>| watts.map(|watts| watts.saturating_mul(1000));
     let full = pcie(kind.pcie_generation, kind.pcie_width);
-    let signs = Signs::described(state, kind.ecc == Some(true));
+    let signs = described_signs(state, kind.ecc == Some(true));
     let fault = |problem: &str, fatal| {
         let problem = problem.to_owned();
         Some(GpuFault { problem, fatal })
@@ -348,4 +348,30 @@ fn id(hostname: &str, index: u32) -> String {
         b >> 48,
         b & 0xffff_ffff_ffff
     )
+}
+
+/// A described GPU's signs; `corrects` says whether its memory has error correction.
+fn described_signs(state: &GpuState, corrects: bool) -> Signs {
+    if state.lost {
+        return Signs::default();
+    }
+    Signs {
+        recovery: (!state.old_driver).then(|| Recovery::of(state.recovery.into())),
+        rows_pending: corrects && state.remap_pending,
+        rows_failed: corrects && state.remap_failed,
+        throttle: state.throttle,
+        nvlinks: 0,
+        nvlink_errors: described_errors(state),
+    }
+}
+
+/// The errors on a described GPU's NVLinks.
+fn described_errors(state: &GpuState) -> Option<NvlinkErrors> {
+    let [flits, data, replays, recoveries] = state.nvlink_errors?;
+    Some(NvlinkErrors {
+        flits,
+        data,
+        replays,
+        recoveries,
+    })
 }

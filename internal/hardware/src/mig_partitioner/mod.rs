@@ -9,11 +9,11 @@ use std::path::PathBuf;
 use nvml_wrapper::Nvml;
 use nvml_wrapper::error::NvmlError;
 
-use crate::InventorySources;
 use crate::gpus::open;
 use crate::partition::{
     GpuLayout, InstanceProfile, LayoutError, PartitionStep, WantedLayout, steps,
 };
+use crate::sources::InventorySources;
 
 /// A GPU and its MIG state.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -67,7 +67,7 @@ fn an_invalid_value_is_named_with_what_is_expected() {
         (json!({"actions": "allocate"}), "spec.actions", "list"),
         (json!({"placement": "tight"}), "spec.placement", "spread"),
         (json!({"staleAfter": "soon"}), "spec.staleAfter", "1h30m"),
-        (json!({"topologies": []}), "spec.topologies", "topology"),
+        (json!({"topologies": []}), "spec", "topology"),
         (json!({"topology": ["a b"]}), "spec.topology[0]", "label"),
         (json!({"topology": ["a", "a"]}), "spec.topology[1]", "once"),
         (json!({"schedulerNames": []}), "spec.schedulerNames", "one"),
@@ -89,7 +89,7 @@ fn an_invalid_value_is_named_with_what_is_expected() {
         ),
         (
             json!({"mig": {"queue": "research"}}),
-            "spec.mig.queue",
+            "spec.mig",
             "queues, after, every",
         ),
         (
@@ -126,7 +126,7 @@ fn an_invalid_value_is_named_with_what_is_expected() {
     };
     assert_eq!(other("apiVersion", Value::Null), "apiVersion");
     assert_eq!(other("kind", json!("Queue")), "kind");
-    assert_eq!(other("actions", json!([])), "actions");
+    assert_eq!(other("actions", json!([])), "document");
     assert_eq!(Settings::read(&json!([])).unwrap_err().field(), "document");
 }
 

@@ -85,7 +85,7 @@ pub(super) fn known(
     match map.keys().find(|name| !names.contains(&name.as_str())) {
         None => Ok(()),
         Some(name) => {
-            let place = if field.is_empty() { "top level" } else { field };
+            let place = if field.is_empty() { "document" } else { field };
             let valid = format!("one of the fields {}", names.join(", "));
             Err(InvalidValue::new(place, name, valid))
         }
