@@ -14,12 +14,12 @@ struct Configuration(tempfile::TempDir);
 
 impl Configuration {
     fn of(files: &[(&str, &str)]) -> Configuration {
-        let directory = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().expect("a directory");
         for (name, text) in files {
             let file = directory.path().join(name);
-            std::fs::create_dir_all(file.parent().unwrap()).unwrap();
-            std::fs::write(&file, text).unwrap();
-            std::fs::set_permissions(&file, Permissions::from_mode(0o644)).unwrap();
+            std::fs::create_dir_all(file.parent().expect("a directory")).expect("it is made");
+            std::fs::write(&file, text).expect("it is written");
+            std::fs::set_permissions(&file, Permissions::from_mode(0o644)).expect("it is ours");
         }
         Configuration(directory)
     }

@@ -41,16 +41,17 @@ pub fn print() -> Result<CommandOutcome> {
 /// The cluster can't be asked, takes no definitions, or refuses one for a reason other than its owner.
 pub async fn install(connection: &ServerConnection, arguments: &Crds) -> Result<CommandOutcome> {
     let crds: Api<CustomResourceDefinition> = Api::all(connection.client.clone());
-    let mut parameters = PatchParams::apply(FIELD_MANAGER);
-    parameters.force = arguments.force_conflicts;
     let mut applied = Vec::new();
     let mut unusable = Vec::new();
     for crd in resources::crds::all() {
         let name = crd.name_any();
+        let mut parameters = PatchParams::apply(FIELD_MANAGER);
+        parameters.force = arguments.force_conflicts;
         if !arguments.force_conflicts {
             let found = crds.get_opt(&name).await.with_context(|| name.clone())?;
             match decide(&crd, found.as_ref(), FIELD_MANAGER) {
                 CrdDecision::Create | CrdDecision::Update => {}
+                CrdDecision::Adopt => parameters.force = true,
                 CrdDecision::Share(notes) => {
                     output::put_line(&shared(&name, &notes))?;
                     continue;

@@ -43,15 +43,12 @@ pub fn of(kind: &Kind) -> Option<CustomResourceDefinition> {
             crd.spec.versions.push(version);
         }
     }
-    // The label distinguishes the definition from another operator's of the same kind.
-    let is_kept = |kept: &inert_kinds::InertKind| kept.kind().is_some_and(|other| other.is(kind));
-    if inert_kinds::ALL.iter().any(is_kept) {
-        let labels = crd.metadata.labels.get_or_insert_default();
-        labels.insert(
-            inert_kinds::LABEL.0.to_owned(),
-            inert_kinds::LABEL.1.to_owned(),
-        );
-    }
+    // The label distinguishes the definition from another operator's of the same kind, whichever program applied it.
+    let labels = crd.metadata.labels.get_or_insert_default();
+    labels.insert(
+        inert_kinds::LABEL.0.to_owned(),
+        inert_kinds::LABEL.1.to_owned(),
+    );
     Some(crd)
 }
 

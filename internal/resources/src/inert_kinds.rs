@@ -8,8 +8,9 @@ use crate::json;
 use crate::registry::{self, Kind};
 use crate::times::seconds;
 
-/// The label of the CustomResourceDefinitions that Muster installed for these kinds. A definition with another value or
-/// without the label belongs to another operator and is left alone.
+/// The label of all CustomResourceDefinitions of Muster's, of these kinds and of those that it runs, whether `muster
+/// crds`, helm or kubectl installed them. A definition with another value or without the label belongs to another
+/// operator.
 pub const LABEL: (&str, &str) = ("app.kubernetes.io/managed-by", "muster");
 /// The reason in conditions and events.
 pub const REASON: &str = "NotRunByMuster";
@@ -82,6 +83,11 @@ impl InertKind {
     pub fn definition(&self) -> String {
         let (group, _, plural) = self.resource;
         format!("{plural}.{group}")
+    }
+
+    /// True if a CustomResourceDefinition of this name, such as `rayclusters.ray.io`, is one of these kinds'.
+    pub fn has_definition(name: &str) -> bool {
+        ALL.iter().any(|kept| kept.definition() == name)
     }
 
     /// True if the kind's status has a place for the report.
@@ -163,6 +169,26 @@ mod tests {
                 assert_eq!(labels.get(LABEL.0).map(String::as_str), Some(LABEL.1));
             }
         }
+    }
+
+    #[test]
+    fn every_definition_has_the_label_and_only_these_kinds_are_inert() {
+        let mut inert = Vec::new();
+        for crd in crate::crds::all() {
+            let labels = crd.metadata.labels.unwrap();
+            assert_eq!(labels.get(LABEL.0).map(String::as_str), Some(LABEL.1));
+            let name = crd.metadata.name.unwrap();
+            if InertKind::has_definition(&name) {
+                inert.push(name);
+            }
+        }
+        let expected = [
+            "jobs.batch.volcano.sh",
+            "rayclusters.ray.io",
+            "scaledobjects.keda.sh",
+            "services.serving.knative.dev",
+        ];
+        assert_eq!(inert, expected);
     }
 
     #[test]

@@ -8,10 +8,11 @@ use clap::{Args, Subcommand};
 /// The service that `muster setup` prepares this machine for.
 #[derive(Subcommand, Debug)]
 pub enum Setup {
-    /// Prepare this machine for the server: check clock, port and disk, and write /etc/default/muster-server
+    /// Prepare this machine for the server: check clock, port and disk, and write
+    /// /etc/muster/conf.d/50-setup.toml
     Server(SetupServer),
     /// Prepare this machine for the agent: check clock, cgroups, mounts, GPUs, RDMA and the server's certificate, and
-    /// write /etc/default/muster-agent
+    /// write /etc/muster/conf.d/50-setup.toml, and the join token to /etc/default/muster-agent
     Agent(SetupAgent),
 }
 
@@ -35,7 +36,7 @@ pub struct SetupAgent {
     #[arg(long, env = "MUSTER_SERVER", value_name = "URL")]
     pub server: Option<String>,
     /// Join token with the fingerprint of the server's CA, as `muster token join` prints it; not needed once the
-    /// agent has its certificate [default: as in the settings file]
+    /// agent has its certificate [default: as in the environment file]
     #[arg(
         long,
         env = "MUSTER_JOIN_TOKEN",
@@ -59,7 +60,11 @@ pub struct SetupOptions {
     /// Write the settings although a check found a problem
     #[arg(long)]
     pub force: bool,
-    /// Settings file [default: /etc/default/muster-server or /etc/default/muster-agent]
+    /// Settings file, in TOML; its other keys stay [default: /etc/muster/conf.d/50-setup.toml]
     #[arg(long, value_name = "FILE")]
     pub settings: Option<PathBuf>,
+    /// Environment file of the service's unit; the agent's holds the join token [default: /etc/default/muster-server or
+    /// /etc/default/muster-agent]
+    #[arg(long, value_name = "FILE")]
+    pub environment_file: Option<PathBuf>,
 }

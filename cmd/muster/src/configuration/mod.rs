@@ -77,7 +77,11 @@ pub fn run(command: ConfigCommand) -> ExitCode {
     }
 }
 
-fn checked(path: Option<&Path>) -> Result<String, ConfigurationError> {
+/// Checks the configuration files, of this path or the usual ones, and names them; warnings go to standard error.
+///
+/// # Errors
+/// A file cannot be read, or is invalid.
+pub fn checked(path: Option<&Path>) -> Result<String, ConfigurationError> {
     let sources = file::sources(path)?;
     let checked = read(&sources)?;
     if sources.is_empty() {

@@ -251,13 +251,13 @@ fn metrics(port: &PortState) -> Finding {
                 "port {} can't be listened on, so the agent serves no metrics: {why}",
                 agent::PORT
             ),
-            "set MUSTER_METRICS=0.0.0.0:PORT, or off, in /etc/default/muster-agent",
+            "write metrics = \"0.0.0.0:PORT\", or \"off\", below [agent] in /etc/muster/muster.toml",
         ),
     }
 }
 
 fn node_name(host: Option<&str>) -> Finding {
-    let mend = "hostnamectl set-hostname NAME, or add --node-name NAME to MUSTER_AGENT_OPTIONS";
+    let mend = "hostnamectl set-hostname NAME, or write node-name = \"NAME\" below [agent] in /etc/muster/muster.toml";
     match host {
         None => Finding::problem("node name", "this host has no name", mend),
         Some(name) if name.split('.').next() == Some("localhost") => Finding::problem(
@@ -295,7 +295,7 @@ fn kernel(text: &str) -> Finding {
             "kernel",
             format!("Linux {text} can't show pods the node's files read-only"),
             format!(
-                "boot {}, or add --host-files as-permitted to MUSTER_AGENT_OPTIONS",
+                "boot {}, or write host-files = \"as-permitted\" below [agent] in /etc/muster/muster.toml",
                 wants(KERNEL_READ_ONLY)
             ),
         ),
@@ -518,7 +518,7 @@ fn contact(server: &str, contact: &ServerContact) -> Vec<Finding> {
         ServerContact::Unreachable(why) => vec![Finding::problem(
             "server",
             format!("{server} can't be reached: {why}"),
-            "on the server: systemctl status muster-server, MUSTER_LISTEN=0.0.0.0:PORT in /etc/default/muster-server, and the port open in its firewall",
+            "on the server: systemctl status muster-server, muster setup server --listen 0.0.0.0:PORT, and the port open in its firewall",
         )],
         ServerContact::Untrusted(why) => vec![Finding::problem(
             "server",

@@ -1,29 +1,48 @@
 //! `muster setup server|agent`: checks what the service needs of this machine, writes its settings and prints the next
-//! command. [`checks`] is pure; [`gather`] and [`contact`] read the facts; [`settings`] writes.
+//! command. [`checks`] is pure; [`gather`] and [`contact`] read the facts. [`settings`] writes the settings as TOML, for
+//! the configuration; [`environment`] writes the join token, which only root may read.
 
 mod ask;
 mod checks;
 mod contact;
+mod environment;
+mod files;
 mod finding;
 mod gather;
 mod settings;
 
 use std::net::{IpAddr, SocketAddr};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 use cli::{CommandOutcome, Global};
 
 use crate::arguments::{Setup, SetupAgent, SetupOptions, SetupServer};
+use crate::configuration;
 use finding::{Finding, problems};
+use settings::Key;
 
-/// The settings files of the packages' units.
-const SERVER_SETTINGS: &str = "/etc/default/muster-server";
-const AGENT_SETTINGS: &str = "/etc/default/muster-agent";
+/// The settings file of both services, one of the configuration files.
+const SETTINGS: &str = "/etc/muster/conf.d/50-setup.toml";
+/// The environment files of the packages' units.
+const SERVER_ENVIRONMENT: &str = "/etc/default/muster-server";
+const AGENT_ENVIRONMENT: &str = "/etc/default/muster-agent";
 /// Keys of the settings.
-const LISTEN: &str = "MUSTER_LISTEN";
-const SERVER_OPTIONS: &str = "MUSTER_SERVER_OPTIONS";
-const SERVER: &str = "MUSTER_SERVER";
+const LISTEN: Key = Key {
+    section: "server",
+    name: "listen",
+};
+const ADVERTISE: Key = Key {
+    section: "server",
+    name: "advertise",
+};
+const SERVER: Key = Key {
+    section: "agent",
+    name: "server",
+};
+/// Variables that come before the settings.
+const LISTEN_VARIABLE: &str = "MUSTER_LISTEN";
+const SERVER_VARIABLE: &str = "MUSTER_SERVER";
 /// The usual address of a server that other machines join.
 const USUAL_LISTEN: &str = "0.0.0.0:8443";
 
@@ -39,8 +58,8 @@ pub async fn setup(global: &Global, which: Setup) -> Result<CommandOutcome> {
 }
 
 async fn server(global: &Global, options: SetupServer) -> Result<CommandOutcome> {
-    let plan = Plan::new(&options.common, SERVER_SETTINGS);
-    let kept = settings::read(&plan.path, LISTEN)?;
+    let plan = Plan::new(&options.common, SERVER_ENVIRONMENT);
+    let kept = settings::text(&plan.settings, LISTEN)?;
     let (listen, advertise) = match options.listen {
         Some(listen) => (listen, options.advertise),
         None if plan.asks => {
@@ -61,19 +80,26 @@ async fn server(global: &Global, options: SetupServer) -> Result<CommandOutcome>
         ),
     };
     let facts = gather::server(global, listen).await;
-    let mut changes = vec![(LISTEN, listen.to_string())];
+    let mut findings = checks::of_server(&facts);
+    findings.extend(plan.overridden(LISTEN_VARIABLE, &listen.to_string())?);
+    let value = settings::of_text(&listen.to_string());
+    let mut changes = vec![Change::Setting(LISTEN, value)];
     if !advertise.is_empty() {
-        let before = settings::read(&plan.path, SERVER_OPTIONS)?.unwrap_or_default();
-        let after = settings::with_advertised(&before, &advertise);
-        changes.push((SERVER_OPTIONS, after));
+        let mut names = settings::list(&plan.settings, ADVERTISE)?;
+        for name in &advertise {
+            if !names.contains(name) {
+                names.push(name.clone());
+            }
+        }
+        changes.push(Change::Setting(ADVERTISE, settings::of_list(&names)));
     }
     let url = join_url(listen, &advertise, gather::own_name().as_deref());
-    plan.carry_out(&checks::of_server(&facts), &changes, &server_next(&url))
+    plan.carry_out(&findings, &changes, &server_next(&url))
 }
 
 async fn agent(global: &Global, options: SetupAgent) -> Result<CommandOutcome> {
-    let plan = Plan::new(&options.common, AGENT_SETTINGS);
-    let kept = settings::read(&plan.path, SERVER)?;
+    let plan = Plan::new(&options.common, AGENT_ENVIRONMENT);
+    let kept = settings::text(&plan.settings, SERVER)?;
     let server = match options.server {
         Some(server) => server,
         None if plan.asks => {
@@ -87,7 +113,7 @@ async fn agent(global: &Global, options: SetupAgent) -> Result<CommandOutcome> {
     if contact::host_and_port(&server).is_none() {
         bail!("--server: {server:?} is not usable; write https://HOST:PORT");
     }
-    let kept = settings::read(&plan.path, settings::TOKEN)?;
+    let kept = environment::read(&plan.environment, environment::TOKEN)?;
     let token = match options.token {
         Some(token) => Some(token.trim().to_owned()).filter(|token| !token.is_empty()),
         None if plan.asks && kept.is_none() => ask::optional(
@@ -96,9 +122,11 @@ async fn agent(global: &Global, options: SetupAgent) -> Result<CommandOutcome> {
         None => kept,
     };
     let facts = gather::agent(global, server.clone(), token.clone()).await;
-    let mut changes = vec![(SERVER, server)];
-    changes.extend(token.map(|token| (settings::TOKEN, token)));
-    plan.carry_out(&checks::of_agent(&facts), &changes, AGENT_NEXT)
+    let mut findings = checks::of_agent(&facts);
+    findings.extend(plan.overridden(SERVER_VARIABLE, &server)?);
+    let mut changes = vec![Change::Setting(SERVER, settings::of_text(&server))];
+    changes.extend(token.map(Change::Token));
+    plan.carry_out(&findings, &changes, AGENT_NEXT)
 }
 
 fn address(text: &str) -> Result<SocketAddr> {
@@ -107,29 +135,59 @@ fn address(text: &str) -> Result<SocketAddr> {
         .with_context(|| format!("{LISTEN}: {text:?} is not usable; write IP:PORT"))
 }
 
+/// What is written.
+enum Change {
+    /// A key of the settings file.
+    Setting(Key, toml::Value),
+    /// The join token, in the environment file.
+    Token(String),
+}
+
 /// How the settings are written: where, and under which conditions.
 struct Plan {
-    path: PathBuf,
+    settings: PathBuf,
+    environment: PathBuf,
+    /// The configuration to check in the end: the settings file if it was named, else the usual files.
+    configuration: Option<PathBuf>,
     asks: bool,
     dry_run: bool,
     force: bool,
 }
 
 impl Plan {
-    fn new(options: &SetupOptions, usual: &str) -> Plan {
+    fn new(options: &SetupOptions, environment: &str) -> Plan {
+        let named = |path: &Option<PathBuf>, usual: &str| -> PathBuf {
+            path.clone().unwrap_or_else(|| usual.into())
+        };
         Plan {
-            path: options.settings.clone().unwrap_or_else(|| usual.into()),
+            settings: named(&options.settings, SETTINGS),
+            environment: named(&options.environment_file, environment),
+            configuration: options.settings.clone(),
             asks: !options.yes && ask::can_answer(),
             dry_run: options.dry_run,
             force: options.force,
         }
     }
 
-    /// Prints the findings, writes the settings unless there are problems, and prints what to do next.
+    /// A warning if the service's environment sets a variable to another value: it comes before the settings.
+    fn overridden(&self, variable: &str, value: &str) -> Result<Option<Finding>> {
+        let set = environment::read(&self.environment, variable)?;
+        Ok(set.filter(|set| set != value).map(|set| {
+            let path = self.environment.display();
+            Finding::warning(
+                "environment",
+                format!("{variable}={set} in {path} comes before the settings"),
+                format!("remove the line from {path}"),
+            )
+        }))
+    }
+
+    /// Prints the findings, writes the settings unless there are problems, checks the configuration, and prints what to
+    /// do next.
     fn carry_out(
         &self,
         findings: &[Finding],
-        changes: &[(&str, String)],
+        changes: &[Change],
         next: &str,
     ) -> Result<CommandOutcome> {
         for finding in findings {
@@ -137,8 +195,8 @@ impl Plan {
         }
         let count = problems(findings);
         if self.dry_run {
-            for (key, value) in changes {
-                println!("would write  {}", shown(&self.path, key, value));
+            for change in changes {
+                println!("would write  {}", self.shown(change));
             }
             return Ok(match count {
                 0 => CommandOutcome::Yes,
@@ -151,29 +209,56 @@ impl Plan {
             );
             return Ok(CommandOutcome::No);
         }
-        if self.asks && !ask::yes(&format!("Write the settings to {}?", self.path.display()))? {
+        if self.asks
+            && !ask::yes(&format!(
+                "Write the settings to {}?",
+                self.settings.display()
+            ))?
+        {
             eprintln!("muster: nothing was written");
             return Ok(CommandOutcome::No);
         }
-        for (key, value) in changes {
-            let word = match settings::write(&self.path, key, value)? {
+        for change in changes {
+            let word = match self.write(change)? {
                 true => "wrote        ",
                 false => "kept         ",
             };
-            println!("{word}{}", shown(&self.path, key, value));
+            println!("{word}{}", self.shown(change));
+        }
+        match configuration::checked(self.configuration.as_deref()) {
+            Ok(valid) => println!("{}", Finding::ok("configuration", valid)),
+            Err(error) => {
+                eprintln!(
+                    "muster: {error}\nmuster: the settings are written, and the service does not start with this configuration; mend it, and check it with muster config check"
+                );
+                return Ok(CommandOutcome::No);
+            }
         }
         println!("next:\n{next}");
         Ok(CommandOutcome::Yes)
     }
-}
 
-/// A setting as text, without the secret of a token.
-fn shown(path: &Path, key: &str, value: &str) -> String {
-    let value = match key {
-        settings::TOKEN => "(hidden)",
-        _ => value,
-    };
-    format!("{key}={value} in {}", path.display())
+    fn write(&self, change: &Change) -> Result<bool> {
+        match change {
+            Change::Setting(key, value) => settings::write(&self.settings, *key, value),
+            Change::Token(token) => {
+                environment::write(&self.environment, environment::TOKEN, token)
+            }
+        }
+    }
+
+    /// A change as text, without the secret of a token.
+    fn shown(&self, change: &Change) -> String {
+        match change {
+            Change::Setting(key, value) => {
+                format!("{key} = {value} in {}", self.settings.display())
+            }
+            Change::Token(_) => {
+                let path = self.environment.display();
+                format!("{}=(hidden) in {path}", environment::TOKEN)
+            }
+        }
+    }
 }
 
 /// The commands after `muster setup agent`.
@@ -207,6 +292,8 @@ fn join_url(listen: SocketAddr, advertise: &[String], own: Option<&str>) -> Stri
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     #[test]
@@ -247,39 +334,95 @@ mod tests {
         }
     }
 
-    #[test]
-    fn settings_are_written_unless_a_problem_stops_that() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("muster-server");
-        let plan = |dry_run, force| Plan {
-            path: path.clone(),
+    fn plan(directory: &Path, dry_run: bool, force: bool) -> Plan {
+        let settings = directory.join("50-setup.toml");
+        Plan {
+            settings: settings.clone(),
+            environment: directory.join("muster-agent"),
+            configuration: Some(settings),
             asks: false,
             dry_run,
             force,
-        };
-        let changes = [(LISTEN, "0.0.0.0:8443".to_owned())];
-        let good = [Finding::ok("clock", "fine")];
-        let bad = [Finding::problem("port", "in use", "choose another")];
-        let cases = [
-            (plan(true, false), &good, CommandOutcome::Yes, false),
-            (plan(false, false), &bad, CommandOutcome::No, false),
-            (plan(true, true), &bad, CommandOutcome::No, false),
-            (plan(false, true), &bad, CommandOutcome::Yes, true),
-            (plan(false, false), &good, CommandOutcome::Yes, true),
-        ];
-        for (plan, findings, outcome, written) in cases {
-            let _ = std::fs::remove_file(&path);
-            assert_eq!(plan.carry_out(findings, &changes, "").unwrap(), outcome);
-            assert_eq!(path.exists(), written);
         }
-        let text = std::fs::read_to_string(&path).unwrap();
-        assert_eq!(text, "MUSTER_LISTEN=0.0.0.0:8443\n");
+    }
+
+    fn listens(at: &str) -> Change {
+        Change::Setting(LISTEN, settings::of_text(at))
     }
 
     #[test]
-    fn a_tokens_secret_is_not_printed() {
-        let line = shown(Path::new("/f"), settings::TOKEN, "id.secret@sha256:00");
-        assert_eq!(line, "MUSTER_JOIN_TOKEN=(hidden) in /f");
-        assert!(shown(Path::new("/f"), LISTEN, "1:2").contains("1:2"));
+    fn settings_are_written_unless_a_problem_stops_that() {
+        let dir = tempfile::tempdir().unwrap();
+        let changes = [listens("0.0.0.0:8443")];
+        let good = [Finding::ok("clock", "fine")];
+        let bad = [Finding::problem("port", "in use", "choose another")];
+        let cases = [
+            ((true, false), &good, CommandOutcome::Yes, false),
+            ((false, false), &bad, CommandOutcome::No, false),
+            ((true, true), &bad, CommandOutcome::No, false),
+            ((false, true), &bad, CommandOutcome::Yes, true),
+            ((false, false), &good, CommandOutcome::Yes, true),
+        ];
+        for ((dry_run, force), findings, outcome, written) in cases {
+            let plan = plan(dir.path(), dry_run, force);
+            let _ = std::fs::remove_file(&plan.settings);
+            assert_eq!(plan.carry_out(findings, &changes, "").unwrap(), outcome);
+            assert_eq!(plan.settings.exists(), written);
+        }
+        let text = std::fs::read_to_string(dir.path().join("50-setup.toml")).unwrap();
+        assert!(
+            text.ends_with("\n[server]\nlisten = \"0.0.0.0:8443\"\n"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn both_services_share_the_settings_and_only_the_environment_has_the_token() {
+        let dir = tempfile::tempdir().unwrap();
+        let plan = plan(dir.path(), false, false);
+        let token = "id.secret@sha256:00";
+        let changes = [
+            listens("0.0.0.0:8443"),
+            Change::Setting(SERVER, settings::of_text("https://s:8443")),
+            Change::Token(token.to_owned()),
+        ];
+        for change in &changes {
+            let outcome = plan.carry_out(&[], std::slice::from_ref(change), "");
+            assert_eq!(outcome.unwrap(), CommandOutcome::Yes);
+        }
+        let text = std::fs::read_to_string(&plan.settings).unwrap();
+        assert!(
+            text.contains("[server]\nlisten = \"0.0.0.0:8443\"\n"),
+            "{text}"
+        );
+        assert!(
+            text.contains("[agent]\nserver = \"https://s:8443\"\n"),
+            "{text}"
+        );
+        assert!(!text.contains("secret"), "{text}");
+        let environment = std::fs::read_to_string(&plan.environment).unwrap();
+        assert_eq!(environment, format!("MUSTER_JOIN_TOKEN={token}\n"));
+        let [listen, _, hidden] = changes.each_ref().map(|change| plan.shown(change));
+        assert!(listen.starts_with("server.listen = \"0.0.0.0:8443\" in "));
+        assert!(hidden.starts_with("MUSTER_JOIN_TOKEN=(hidden) in "));
+    }
+
+    #[test]
+    fn settings_that_do_not_take_effect_are_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let plan = plan(dir.path(), false, false);
+        let overridden = || plan.overridden(LISTEN_VARIABLE, "1.2.3.4:5").unwrap();
+        assert_eq!(overridden(), None);
+        std::fs::write(&plan.environment, "MUSTER_LISTEN=1.2.3.4:5\n").unwrap();
+        assert_eq!(overridden(), None);
+        std::fs::write(&plan.environment, "MUSTER_LISTEN=1.2.3.4:6\n").unwrap();
+        let line = overridden().unwrap().to_string();
+        assert!(line.contains("MUSTER_LISTEN=1.2.3.4:6"), "{line}");
+
+        // The services would refuse the file, whichever setting is wrong.
+        std::fs::write(&plan.settings, "[agent]\nnode-grase = 5\n").unwrap();
+        let changes = [listens("1.2.3.4:5")];
+        let outcome = plan.carry_out(&[], &changes, "").unwrap();
+        assert_eq!(outcome, CommandOutcome::No);
     }
 }

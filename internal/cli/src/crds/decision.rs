@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     CustomResourceDefinition, CustomResourceDefinitionVersion, JSONSchemaProps,
 };
-use resources::inert_kinds;
+use resources::inert_kinds::{self, InertKind};
 
 /// The annotation of an object that helm installed: its release.
 const HELM_RELEASE: &str = "meta.helm.sh/release-name";
@@ -23,6 +23,8 @@ pub enum CrdDecision {
     Create,
     /// Muster installed it: bring it up to date.
     Update,
+    /// It is Muster's, and helm or kubectl installed it: bring it up to date, and take its fields over.
+    Adopt,
     /// Another program installed it, and both can use it as it is.
     Share(CrdNotes),
     /// Another program installed it, and Muster can't use it.
@@ -47,8 +49,8 @@ pub struct CrdNotes {
 
 /// Whether Muster itself needs the kind of a definition of its own: its controllers use it.
 pub fn is_needed(ours: &CustomResourceDefinition) -> bool {
-    let labels = ours.metadata.labels.as_ref();
-    !labels.is_some_and(|labels| labels.contains_key(inert_kinds::LABEL.0))
+    let name = ours.metadata.name.as_deref().unwrap_or_default();
+    !InertKind::has_definition(name)
 }
 
 /// Decides on a definition of ours, given the installed one of the same name. `manager` is the field manager under
@@ -61,8 +63,11 @@ pub fn decide(
     let Some(existing) = existing else {
         return CrdDecision::Create;
     };
-    if is_installed_by(existing, manager) {
+    if is_managed_by(existing, manager) {
         return CrdDecision::Update;
+    }
+    if has_label(existing) {
+        return CrdDecision::Adopt;
     }
     let owner = owner(existing);
     if !is_needed(ours) {
@@ -85,15 +90,18 @@ pub fn decide(
     }
 }
 
-fn is_installed_by(existing: &CustomResourceDefinition, manager: &str) -> bool {
+/// Whether `muster crds` has applied a definition before.
+fn is_managed_by(existing: &CustomResourceDefinition, manager: &str) -> bool {
+    let mut entries = existing.metadata.managed_fields.iter().flatten();
+    entries.any(|entry| entry.manager.as_deref() == Some(manager))
+}
+
+/// Whether a definition is Muster's own, whichever program installed it.
+fn has_label(existing: &CustomResourceDefinition) -> bool {
     let labels = existing.metadata.labels.as_ref();
     let (label, value) = inert_kinds::LABEL;
-    let labelled = labels
-        .and_then(|labels| labels.get(label))
-        .map(String::as_str)
-        == Some(value);
-    let mut entries = existing.metadata.managed_fields.iter().flatten();
-    labelled || entries.any(|entry| entry.manager.as_deref() == Some(manager))
+    let found = labels.and_then(|labels| labels.get(label));
+    found.map(String::as_str) == Some(value)
 }
 
 /// The program that installed a definition: its helm release, its label, or its first field manager.

@@ -243,7 +243,7 @@ fn each_fault_of_a_node_is_one_finding_with_its_remedy() {
             on_agent(|f| f.kernel = "5.10.0".to_owned()),
             Warning,
             "kernel",
-            "--host-files as-permitted",
+            "host-files = \"as-permitted\"",
         ),
         (
             on_agent(|f| f.kernel = "unknown".to_owned()),
@@ -255,7 +255,7 @@ fn each_fault_of_a_node_is_one_finding_with_its_remedy() {
             on_agent(|f| f.metrics = PortState::Taken("in use".to_owned())),
             Warning,
             "metrics",
-            "MUSTER_METRICS",
+            "metrics = ",
         ),
         (
             on_agent(|f| f.cgroups = HierarchyLayout::Absent("none is mounted".to_owned())),

@@ -44,13 +44,24 @@ fn a_kind_is_created_updated_or_shared() {
         decide(&ours(QUEUES), Some(&mine), MANAGER),
         CrdDecision::Update
     );
-    let labelled = installed(RAY, |json| {
-        json["metadata"]["labels"] = json!({"app.kubernetes.io/managed-by": "muster"});
-    });
-    assert_eq!(
-        decide(&ours(RAY), Some(&labelled), MANAGER),
-        CrdDecision::Update
-    );
+    // As helm installs it from the chart: with the label, and without an entry of Muster's own.
+    for name in [RAY, QUEUES, JOBS] {
+        let label = |value: &str| {
+            installed(name, |json| {
+                json["metadata"]["labels"] = json!({"app.kubernetes.io/managed-by": value});
+            })
+        };
+        let decided =
+            |existing: CustomResourceDefinition| decide(&ours(name), Some(&existing), MANAGER);
+        assert_eq!(decided(label("muster")), CrdDecision::Adopt, "{name}");
+        let theirs = decided(label("kuberay"));
+        assert!(matches!(theirs, CrdDecision::Share(_)), "{theirs:?}");
+        // `muster crds` applied it, and another program changed it since: its fields are not taken over.
+        let mut changed = label("muster");
+        let entries = changed.metadata.managed_fields.as_mut().unwrap();
+        entries[1].manager = Some(MANAGER.to_owned());
+        assert_eq!(decided(changed), CrdDecision::Update, "{name}");
+    }
 
     let shared = |name: &str, change: &dyn Fn(&mut Value)| match decide(
         &ours(name),
