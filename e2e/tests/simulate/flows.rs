@@ -193,7 +193,7 @@ fn configurations_that_users_bring_from_other_schedulers_are_read_and_what_has_n
         (
             "001-volcano-gpu-aware-nodeorder",
             false,
-            &["volcano-scheduler.conf: nodeorder: no counterpart"],
+            &["volcano-scheduler.conf: nodeorder: Muster has no counterpart"],
         ),
         (
             "004-volcano-scheduler-configmap",
@@ -204,8 +204,8 @@ fn configurations_that_users_bring_from_other_schedulers_are_read_and_what_has_n
             "002-kubescheduler-configuration",
             true,
             &[
-                "enabled[0].weight: NodeResourcesFit",
-                "enabled[1]: the plugin GPUAffinity has no counterpart",
+                "enabled[0].weight: Muster does not weight NodeResourcesFit",
+                "enabled[1]: Muster has no counterpart of the plugin GPUAffinity",
             ],
         ),
     ];

@@ -261,7 +261,12 @@ async fn a_pod_waits_for_its_config_map_and_starts_when_it_is_there() {
     let state = &main_state(&waiting)["waiting"];
     assert_eq!(state["reason"], "CreateContainerConfigError");
     assert_eq!(state["message"], "configmap \"c\" not found");
-    let log = server.log(log_of("p")).await;
+    let mut log = server.log(log_of("p")).await;
+    // The server answers from its watch of pods, which can be a moment behind the API.
+    while matches!(&log, Err(LogReadError::NotReady(why)) if why.contains("ContainerCreating")) {
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        log = server.log(log_of("p")).await;
+    }
     assert!(
         matches!(&log, Err(LogReadError::NotReady(why)) if why.contains("CreateContainerConfigError")),
         "{log:?}"
