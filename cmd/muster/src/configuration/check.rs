@@ -7,13 +7,13 @@ use std::fmt;
 use clap::Arg;
 use clap::error::{ContextKind, ContextValue};
 
-use super::file::{Entry, Place, Source, Value, entries};
+use super::file::{ConfigurationSource, Entry, Place, Value, entries};
 use super::sections::{self, GLOBAL, REFUSED, Shape, is_secret};
 use crate::arguments::Section;
 
 /// An option's values in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Setting {
+pub struct FileSetting {
     /// The values, as the command line has them; several for a list, none for an empty one.
     pub values: Vec<String>,
     /// Where they stand.
@@ -24,12 +24,12 @@ pub struct Setting {
 #[derive(Debug, Default)]
 pub struct Settings {
     /// By section and key.
-    by_key: BTreeMap<(String, String), Setting>,
+    by_key: BTreeMap<(String, String), FileSetting>,
 }
 
 impl Settings {
     /// The setting of a section's key: the section's own, else that of the section `global`.
-    pub fn get(&self, section: Section, key: &str) -> Option<&Setting> {
+    pub fn get(&self, section: Section, key: &str) -> Option<&FileSetting> {
         let of = |section: String| self.by_key.get(&(section, key.to_owned()));
         of(section.name()).or_else(|| of(GLOBAL.to_owned()))
     }
@@ -42,7 +42,7 @@ impl Settings {
 
 /// What the files say.
 #[derive(Debug, Default)]
-pub struct Checked {
+pub struct CheckedConfiguration {
     /// The settings.
     pub settings: Settings,
     /// What is valid and should be changed all the same.
@@ -51,14 +51,14 @@ pub struct Checked {
 
 /// Something invalid in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Problem {
+pub struct ConfigurationMistake {
     /// Where it stands.
     pub place: Place,
     /// What is invalid.
     pub mistake: Mistake,
 }
 
-impl fmt::Display for Problem {
+impl fmt::Display for ConfigurationMistake {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.place, self.mistake)
     }
@@ -144,17 +144,20 @@ pub enum Mistake {
 ///
 /// # Errors
 /// All that is invalid, in the order of files and lines.
-pub fn check(command: &clap::Command, sources: &[Source]) -> Result<Checked, Vec<Problem>> {
+pub fn check(
+    command: &clap::Command,
+    sources: &[ConfigurationSource],
+) -> Result<CheckedConfiguration, Vec<ConfigurationMistake>> {
     let known = sections::all(command);
     let names: Vec<String> = known.iter().map(|(name, _)| name.clone()).collect();
-    let mut checked = Checked::default();
+    let mut checked = CheckedConfiguration::default();
     let mut problems = Vec::new();
     for source in sources {
         let entries = match entries(source, &names) {
             Ok(entries) => entries,
             Err((place, reason)) => {
                 let mistake = Mistake::Syntax(reason);
-                problems.push(Problem { place, mistake });
+                problems.push(ConfigurationMistake { place, mistake });
                 continue;
             }
         };
@@ -163,7 +166,7 @@ pub fn check(command: &clap::Command, sources: &[Source]) -> Result<Checked, Vec
             let (option, values) = match setting(&known, &entry) {
                 Ok(found) => found,
                 Err(mistake) => {
-                    problems.push(Problem { place, mistake });
+                    problems.push(ConfigurationMistake { place, mistake });
                     continue;
                 }
             };
@@ -175,7 +178,7 @@ pub fn check(command: &clap::Command, sources: &[Source]) -> Result<Checked, Vec
                     source.path.display()
                 ));
             }
-            let setting = Setting { values, place };
+            let setting = FileSetting { values, place };
             let settings = &mut checked.settings.by_key;
             settings.insert((entry.section, entry.key), setting);
         }
@@ -314,8 +317,8 @@ mod tests {
     use super::*;
     use crate::arguments::Arguments;
 
-    fn source(text: &str) -> Source {
-        Source {
+    fn source(text: &str) -> ConfigurationSource {
+        ConfigurationSource {
             path: PathBuf::from("f.toml"),
             text: text.to_owned(),
             world_readable: true,

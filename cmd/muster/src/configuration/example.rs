@@ -136,13 +136,13 @@ mod tests {
     use clap::CommandFactory as _;
 
     use super::super::check::check;
-    use super::super::file::Source;
+    use super::super::file::ConfigurationSource;
     use super::*;
     use crate::arguments::Arguments;
 
     #[test]
     fn the_example_is_valid_and_sets_nothing() {
-        let source = Source {
+        let source = ConfigurationSource {
             path: PathBuf::from("example.toml"),
             text: text(&Arguments::command()),
             world_readable: true,

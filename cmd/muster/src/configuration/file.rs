@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use toml::de::{DeTable, DeValue};
 
-use super::check::Problem;
+use super::check::ConfigurationMistake;
 
 /// The directory of the configuration files unless another one is named.
 pub const DIRECTORY: &str = "/etc/muster";
@@ -22,7 +22,7 @@ const FILES_MAX: usize = 1000;
 
 /// A file that was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Source {
+pub struct ConfigurationSource {
     /// Its path.
     pub path: PathBuf,
     /// Its content.
@@ -108,7 +108,7 @@ impl fmt::Display for Value {
 
 /// Why there is no configuration.
 #[derive(Debug, thiserror::Error)]
-pub enum ConfigurationError {
+pub enum ConfigurationFileError {
     /// A file or directory cannot be read.
     #[error("the configuration {path} can't be read: {source}; --config names another one")]
     Read {
@@ -128,17 +128,17 @@ pub enum ConfigurationError {
     TooMany(String),
     /// Files were read, and are invalid.
     #[error("the configuration is invalid:{}", lines(.0))]
-    Invalid(Vec<Problem>),
+    Invalid(Vec<ConfigurationMistake>),
 }
 
-fn lines(problems: &[Problem]) -> String {
+fn lines(problems: &[ConfigurationMistake]) -> String {
     let lines: Vec<String> = problems.iter().map(|one| format!("\n  {one}")).collect();
     lines.concat()
 }
 
-fn unreadable(path: &Path) -> impl FnOnce(std::io::Error) -> ConfigurationError {
+fn unreadable(path: &Path) -> impl FnOnce(std::io::Error) -> ConfigurationFileError {
     let path = path.display().to_string();
-    move |source| ConfigurationError::Read { path, source }
+    move |source| ConfigurationFileError::Read { path, source }
 }
 
 /// Reads the configuration files, the ones that take precedence last: of a directory, `muster.toml` and then
@@ -146,7 +146,7 @@ fn unreadable(path: &Path) -> impl FnOnce(std::io::Error) -> ConfigurationError 
 ///
 /// # Errors
 /// A file cannot be read or is too large, or there are too many; or a named directory has none.
-pub fn sources(path: Option<&Path>) -> Result<Vec<Source>, ConfigurationError> {
+pub fn sources(path: Option<&Path>) -> Result<Vec<ConfigurationSource>, ConfigurationFileError> {
     let directory = match path {
         Some(path) if !path.is_dir() => return Ok(vec![read(path)?]),
         Some(path) => path,
@@ -154,12 +154,14 @@ pub fn sources(path: Option<&Path>) -> Result<Vec<Source>, ConfigurationError> {
     };
     let files = files(directory)?;
     if files.is_empty() && path.is_some() {
-        return Err(ConfigurationError::Empty(directory.display().to_string()));
+        return Err(ConfigurationFileError::Empty(
+            directory.display().to_string(),
+        ));
     }
     files.iter().map(|file| read(file)).collect()
 }
 
-fn files(directory: &Path) -> Result<Vec<PathBuf>, ConfigurationError> {
+fn files(directory: &Path) -> Result<Vec<PathBuf>, ConfigurationFileError> {
     let main = directory.join(MAIN);
     let exists = main.try_exists().map_err(unreadable(&main))?;
     let further = directory.join(FURTHER);
@@ -169,7 +171,7 @@ fn files(directory: &Path) -> Result<Vec<PathBuf>, ConfigurationError> {
             for (count, entry) in entries.enumerate() {
                 if count >= FILES_MAX {
                     let further = further.display().to_string();
-                    return Err(ConfigurationError::TooMany(further));
+                    return Err(ConfigurationFileError::TooMany(further));
                 }
                 let file = entry.map_err(unreadable(&further))?.path();
                 let hidden = file
@@ -190,7 +192,7 @@ fn files(directory: &Path) -> Result<Vec<PathBuf>, ConfigurationError> {
     Ok(files)
 }
 
-fn read(path: &Path) -> Result<Source, ConfigurationError> {
+fn read(path: &Path) -> Result<ConfigurationSource, ConfigurationFileError> {
     let file = std::fs::File::open(path).map_err(unreadable(path))?;
     let mode = file
         .metadata()
@@ -202,9 +204,9 @@ fn read(path: &Path) -> Result<Source, ConfigurationError> {
         .read_to_string(&mut text)
         .map_err(unreadable(path))?;
     if text.len() as u64 > BYTES_MAX {
-        return Err(ConfigurationError::TooLarge(path.display().to_string()));
+        return Err(ConfigurationFileError::TooLarge(path.display().to_string()));
     }
-    Ok(Source {
+    Ok(ConfigurationSource {
         path: path.to_owned(),
         text,
         world_readable: mode & 0o004 != 0,
@@ -215,7 +217,10 @@ fn read(path: &Path) -> Result<Source, ConfigurationError> {
 ///
 /// # Errors
 /// The text is not TOML: the line and the reason.
-pub fn entries(source: &Source, sections: &[String]) -> Result<Vec<Entry>, (Place, String)> {
+pub fn entries(
+    source: &ConfigurationSource,
+    sections: &[String],
+) -> Result<Vec<Entry>, (Place, String)> {
     let place = |start: usize| Place {
         file: source.path.clone(),
         line: line_of(&source.text, start),
@@ -282,7 +287,7 @@ mod tests {
 
     #[test]
     fn entries_have_their_section_and_line() {
-        let source = Source {
+        let source = ConfigurationSource {
             path: PathBuf::from("f.toml"),
             text: "# x\n[server]\n\nlisten = \"a\"\nnode-grace = 0x10\n\n[server.kubernetes]\nkinds = [\n  \"none\",\n]\n[odd]\nx = 1.5\n"
                 .to_owned(),
@@ -312,7 +317,7 @@ mod tests {
             "[server]\nx = 1\nx = 2\n",
             "a = 1\n[b\n",
         ] {
-            let source = Source {
+            let source = ConfigurationSource {
                 path: PathBuf::from("f.toml"),
                 text: text.to_owned(),
                 world_readable: true,
@@ -358,6 +363,9 @@ mod tests {
         let file = directory.path().join("f.toml");
         std::fs::write(&file, vec![b'\n'; BYTES_MAX as usize + 1]).unwrap();
         let wrong = sources(Some(&file)).unwrap_err();
-        assert!(matches!(wrong, ConfigurationError::TooLarge(_)), "{wrong}");
+        assert!(
+            matches!(wrong, ConfigurationFileError::TooLarge(_)),
+            "{wrong}"
+        );
     }
 }

@@ -29,15 +29,15 @@ use clap::{CommandFactory as _, FromArgMatches as _};
 use cli::ExitCause;
 
 use crate::arguments::{Arguments, ConfigCommand, Section, words_of_process};
-use check::{Checked, Settings};
-use file::ConfigurationError;
+use check::{CheckedConfiguration, Settings};
+use file::ConfigurationFileError;
 
 /// Reads this process's command line, and the configuration files if its command has a section in them. Prints help, or
 /// an error of the command line, and exits if there is nothing to run.
 ///
 /// # Errors
 /// A file cannot be read, or is invalid.
-pub fn arguments_of_process() -> Result<Arguments, ConfigurationError> {
+pub fn arguments_of_process() -> Result<Arguments, ConfigurationFileError> {
     let words = words_of_process();
     let arguments = parsed(Arguments::command(), &words).or_else(|error| {
         // A file may have what is missing on the command line.
@@ -81,7 +81,7 @@ pub fn run(command: ConfigCommand) -> ExitCode {
 ///
 /// # Errors
 /// A file cannot be read, or is invalid.
-pub fn checked(path: Option<&Path>) -> Result<String, ConfigurationError> {
+pub fn checked(path: Option<&Path>) -> Result<String, ConfigurationFileError> {
     let sources = file::sources(path)?;
     let checked = read(&sources)?;
     if sources.is_empty() {
@@ -107,7 +107,7 @@ fn shown(
     origins: bool,
     path: Option<&Path>,
     options: &[OsString],
-) -> Result<String, ConfigurationError> {
+) -> Result<String, ConfigurationFileError> {
     let settings = settings(path)?;
     let sections = section.map_or(Section::ALL.to_vec(), |section| vec![section]);
     let definition = Arguments::command();
@@ -130,13 +130,15 @@ fn shown(
 }
 
 /// The settings of the files; warnings go to standard error.
-fn settings(path: Option<&Path>) -> Result<Settings, ConfigurationError> {
+fn settings(path: Option<&Path>) -> Result<Settings, ConfigurationFileError> {
     Ok(read(&file::sources(path)?)?.settings)
 }
 
-fn read(sources: &[file::Source]) -> Result<Checked, ConfigurationError> {
+fn read(
+    sources: &[file::ConfigurationSource],
+) -> Result<CheckedConfiguration, ConfigurationFileError> {
     let checked =
-        check::check(&Arguments::command(), sources).map_err(ConfigurationError::Invalid)?;
+        check::check(&Arguments::command(), sources).map_err(ConfigurationFileError::Invalid)?;
     for warning in &checked.warnings {
         eprintln!("muster: warning: {warning}");
     }
@@ -214,8 +216,8 @@ mod tests {
     use super::*;
     use crate::arguments::Command;
 
-    fn source(name: &str, text: &str) -> file::Source {
-        file::Source {
+    fn source(name: &str, text: &str) -> file::ConfigurationSource {
+        file::ConfigurationSource {
             path: PathBuf::from(name),
             text: text.to_owned(),
             world_readable: false,
@@ -223,7 +225,8 @@ mod tests {
     }
 
     fn started(files: &[&str], line: &str) -> Arguments {
-        let sources: Vec<file::Source> = files.iter().map(|text| source("f.toml", text)).collect();
+        let sources: Vec<file::ConfigurationSource> =
+            files.iter().map(|text| source("f.toml", text)).collect();
         let checked = check::check(&Arguments::command(), &sources).unwrap();
         let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
         let relaxed = parsed(without_requirements(Arguments::command()), &words).unwrap();

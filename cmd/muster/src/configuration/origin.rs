@@ -11,7 +11,7 @@ use crate::arguments::Section;
 
 /// Where an option's value comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Origin {
+pub enum SettingOrigin {
     /// The command line
     CommandLine,
     /// This environment variable
@@ -24,34 +24,39 @@ pub enum Origin {
     Unset,
 }
 
-impl Origin {
+impl SettingOrigin {
     /// The origin of an option's value, from the matches of its command. Values of files are the defaults there.
-    pub fn of(option: &Arg, matches: &ArgMatches, section: Section, settings: &Settings) -> Origin {
+    pub fn of(
+        option: &Arg,
+        matches: &ArgMatches,
+        section: Section,
+        settings: &Settings,
+    ) -> SettingOrigin {
         let setting = || {
             let key = option.get_long()?;
             settings.get(section, key).map(|one| one.place.clone())
         };
         match matches.value_source(option.get_id().as_str()) {
-            Some(ValueSource::CommandLine) => Origin::CommandLine,
+            Some(ValueSource::CommandLine) => SettingOrigin::CommandLine,
             Some(ValueSource::EnvVariable) => {
                 let name = option.get_env().unwrap_or_default();
-                Origin::Environment(name.to_string_lossy().into_owned())
+                SettingOrigin::Environment(name.to_string_lossy().into_owned())
             }
-            Some(_) => setting().map_or(Origin::Default, Origin::File),
+            Some(_) => setting().map_or(SettingOrigin::Default, SettingOrigin::File),
             // An empty list in a file is a value too.
-            None => setting().map_or(Origin::Unset, Origin::File),
+            None => setting().map_or(SettingOrigin::Unset, SettingOrigin::File),
         }
     }
 }
 
-impl fmt::Display for Origin {
+impl fmt::Display for SettingOrigin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Origin::CommandLine => write!(f, "command line"),
-            Origin::Environment(name) => write!(f, "environment variable {name}"),
-            Origin::File(place) => write!(f, "{place}"),
-            Origin::Default => write!(f, "default"),
-            Origin::Unset => write!(f, "not set"),
+            SettingOrigin::CommandLine => write!(f, "command line"),
+            SettingOrigin::Environment(name) => write!(f, "environment variable {name}"),
+            SettingOrigin::File(place) => write!(f, "{place}"),
+            SettingOrigin::Default => write!(f, "default"),
+            SettingOrigin::Unset => write!(f, "not set"),
         }
     }
 }

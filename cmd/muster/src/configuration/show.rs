@@ -3,7 +3,7 @@
 use clap::{Arg, ArgMatches};
 
 use super::check::Settings;
-use super::origin::Origin;
+use super::origin::SettingOrigin;
 use super::sections::{self, Shape, is_secret};
 use crate::arguments::Section;
 
@@ -42,9 +42,9 @@ pub fn text(
     }
     let mut text = format!("[{}]\n", section.name());
     for option in sections::options(command, section) {
-        let origin = Origin::of(option, inner, section, settings);
+        let origin = SettingOrigin::of(option, inner, section, settings);
         let line = line(option, inner, &origin);
-        text += &if origins && origin != Origin::Unset {
+        text += &if origins && origin != SettingOrigin::Unset {
             format!("{line:<COLUMN$} # {origin}\n")
         } else {
             format!("{line}\n")
@@ -53,9 +53,9 @@ pub fn text(
     text
 }
 
-fn line(option: &Arg, matches: &ArgMatches, origin: &Origin) -> String {
+fn line(option: &Arg, matches: &ArgMatches, origin: &SettingOrigin) -> String {
     let key = option.get_long().unwrap_or_default();
-    if *origin == Origin::Unset {
+    if *origin == SettingOrigin::Unset {
         return format!("# {key} is not set");
     }
     if is_secret(option) {
@@ -77,14 +77,14 @@ mod tests {
     use clap::CommandFactory as _;
 
     use super::super::check::check;
-    use super::super::file::Source;
+    use super::super::file::ConfigurationSource;
     use super::super::{with_settings, without_requirements};
     use super::*;
     use crate::arguments::Arguments;
 
     #[test]
     fn each_line_has_its_value_and_its_origin() {
-        let source = Source {
+        let source = ConfigurationSource {
             path: PathBuf::from("f.toml"),
             text: "[agent]\nnode-name = \"a \\\"b\\\"\"\ntoken = \"secret\"\nlabel = [\"a=b\", \"c=d\"]\nvendor = []\npod-pids-limit = 64\nhost-images = true\n"
                 .to_owned(),

@@ -4,7 +4,7 @@ use std::fmt;
 
 /// What a finding means for the service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Level {
+pub enum Severity {
     /// As it should be.
     Ok,
     /// The service works, but with less than it could.
@@ -13,13 +13,13 @@ pub enum Level {
     Problem,
 }
 
-impl Level {
+impl Severity {
     /// The level as one word.
     pub fn as_str(self) -> &'static str {
         match self {
-            Level::Ok => "ok",
-            Level::Warning => "warning",
-            Level::Problem => "problem",
+            Severity::Ok => "ok",
+            Severity::Warning => "warning",
+            Severity::Problem => "problem",
         }
     }
 }
@@ -28,7 +28,7 @@ impl Level {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     /// What the finding means for the service.
-    pub level: Level,
+    pub level: Severity,
     /// What was checked, in one to three words.
     pub subject: String,
     /// What was found.
@@ -40,7 +40,7 @@ pub struct Finding {
 impl Finding {
     /// A check that passed.
     pub fn ok(subject: impl Into<String>, reason: impl Into<String>) -> Finding {
-        Finding::new(Level::Ok, subject, reason, "")
+        Finding::new(Severity::Ok, subject, reason, "")
     }
 
     /// A check that found something that costs a part of the service.
@@ -49,7 +49,7 @@ impl Finding {
         reason: impl Into<String>,
         remedy: impl Into<String>,
     ) -> Finding {
-        Finding::new(Level::Warning, subject, reason, remedy)
+        Finding::new(Severity::Warning, subject, reason, remedy)
     }
 
     /// A check that found something that stops the service.
@@ -58,11 +58,11 @@ impl Finding {
         reason: impl Into<String>,
         remedy: impl Into<String>,
     ) -> Finding {
-        Finding::new(Level::Problem, subject, reason, remedy)
+        Finding::new(Severity::Problem, subject, reason, remedy)
     }
 
     fn new(
-        level: Level,
+        level: Severity,
         subject: impl Into<String>,
         reason: impl Into<String>,
         remedy: impl Into<String>,
@@ -94,7 +94,7 @@ fn one_line(text: &str) -> String {
 
 /// How many of the findings are problems.
 pub fn problems(findings: &[Finding]) -> usize {
-    let problems = findings.iter().filter(|one| one.level == Level::Problem);
+    let problems = findings.iter().filter(|one| one.level == Severity::Problem);
     problems.count()
 }
 

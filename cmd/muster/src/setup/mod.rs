@@ -58,7 +58,7 @@ pub async fn setup(global: &Global, which: Setup) -> Result<CommandOutcome> {
 }
 
 async fn server(global: &Global, options: SetupServer) -> Result<CommandOutcome> {
-    let plan = Plan::new(&options.common, SERVER_ENVIRONMENT);
+    let plan = SetupPlan::new(&options.common, SERVER_ENVIRONMENT);
     let kept = settings::text(&plan.settings, LISTEN)?;
     let (listen, advertise) = match options.listen {
         Some(listen) => (listen, options.advertise),
@@ -98,7 +98,7 @@ async fn server(global: &Global, options: SetupServer) -> Result<CommandOutcome>
 }
 
 async fn agent(global: &Global, options: SetupAgent) -> Result<CommandOutcome> {
-    let plan = Plan::new(&options.common, AGENT_ENVIRONMENT);
+    let plan = SetupPlan::new(&options.common, AGENT_ENVIRONMENT);
     let kept = settings::text(&plan.settings, SERVER)?;
     let server = match options.server {
         Some(server) => server,
@@ -144,7 +144,7 @@ enum Change {
 }
 
 /// How the settings are written: where, and under which conditions.
-struct Plan {
+struct SetupPlan {
     settings: PathBuf,
     environment: PathBuf,
     /// The configuration to check in the end: the settings file if it was named, else the usual files.
@@ -154,12 +154,12 @@ struct Plan {
     force: bool,
 }
 
-impl Plan {
-    fn new(options: &SetupOptions, environment: &str) -> Plan {
+impl SetupPlan {
+    fn new(options: &SetupOptions, environment: &str) -> SetupPlan {
         let named = |path: &Option<PathBuf>, usual: &str| -> PathBuf {
             path.clone().unwrap_or_else(|| usual.into())
         };
-        Plan {
+        SetupPlan {
             settings: named(&options.settings, SETTINGS),
             environment: named(&options.environment_file, environment),
             configuration: options.settings.clone(),
@@ -334,9 +334,9 @@ mod tests {
         }
     }
 
-    fn plan(directory: &Path, dry_run: bool, force: bool) -> Plan {
+    fn plan(directory: &Path, dry_run: bool, force: bool) -> SetupPlan {
         let settings = directory.join("50-setup.toml");
-        Plan {
+        SetupPlan {
             settings: settings.clone(),
             environment: directory.join("muster-agent"),
             configuration: Some(settings),

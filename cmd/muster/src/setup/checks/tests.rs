@@ -2,7 +2,7 @@
 
 use hardware::{Gpu, Origin};
 
-use super::super::finding::Level;
+use super::super::finding::Severity;
 use super::*;
 
 const GI: u64 = 1 << 30;
@@ -79,10 +79,10 @@ fn agent() -> AgentFacts {
     }
 }
 
-fn not_ok(findings: Vec<Finding>) -> Vec<(Level, String, String)> {
+fn not_ok(findings: Vec<Finding>) -> Vec<(Severity, String, String)> {
     let not_ok = findings
         .into_iter()
-        .filter(|finding| finding.level != Level::Ok);
+        .filter(|finding| finding.level != Severity::Ok);
     not_ok
         .map(|finding| {
             assert!(!finding.remedy.is_empty(), "{finding}");
@@ -110,40 +110,40 @@ fn on_server(change: impl Fn(&mut ServerFacts) + 'static) -> ServerChange {
 
 #[test]
 fn each_fault_of_a_servers_machine_is_one_finding_with_its_remedy() {
-    let cases: Vec<(ServerChange, Level, &str, &str)> = vec![
+    let cases: Vec<(ServerChange, Severity, &str, &str)> = vec![
         (
             on_server(|f| f.common.root = false),
-            Level::Problem,
+            Severity::Problem,
             "user",
             "sudo muster setup server",
         ),
         (
             on_server(|f| f.common.unit = false),
-            Level::Warning,
+            Severity::Warning,
             "systemd unit",
             "muster-server.service",
         ),
         (
             on_server(|f| f.common.clock = ClockSync::Unsynchronised),
-            Level::Warning,
+            Severity::Warning,
             "clock",
             "timedatectl set-ntp true",
         ),
         (
             on_server(|f| f.common.clock = ClockSync::Unknown("no timedatectl".to_owned())),
-            Level::Warning,
+            Severity::Warning,
             "clock",
             "no timedatectl",
         ),
         (
             on_server(|f| f.common.data.1 = room(GI - 1)),
-            Level::Problem,
+            Severity::Problem,
             "disk",
             "1 GiB is needed",
         ),
         (
             on_server(|f| f.common.data.1 = room(GI)),
-            Level::Warning,
+            Severity::Warning,
             "disk",
             "10 GiB is advisable",
         ),
@@ -154,25 +154,25 @@ fn each_fault_of_a_servers_machine_is_one_finding_with_its_remedy() {
                     ..room(50 * GI).unwrap()
                 });
             }),
-            Level::Problem,
+            Severity::Problem,
             "disk",
             "no free inodes",
         ),
         (
             on_server(|f| f.common.data.1 = Err("stale handle".to_owned())),
-            Level::Warning,
+            Severity::Warning,
             "disk",
             "stale handle",
         ),
         (
             on_server(|f| f.port = PortState::Taken("address in use".to_owned())),
-            Level::Problem,
+            Severity::Problem,
             "port",
             "ss -ltnp 'sport = :8443'",
         ),
         (
             on_server(|f| f.listen = ([127, 0, 0, 1], 8443).into()),
-            Level::Warning,
+            Severity::Warning,
             "port",
             "--listen 0.0.0.0:8443",
         ),
@@ -219,8 +219,8 @@ fn no() -> Support {
 
 #[test]
 fn each_fault_of_a_node_is_one_finding_with_its_remedy() {
-    use Level::{Problem, Warning};
-    let cases: Vec<(AgentChange, Level, &str, &str)> = vec![
+    use Severity::{Problem, Warning};
+    let cases: Vec<(AgentChange, Severity, &str, &str)> = vec![
         (
             on_agent(|f| f.host = None),
             Problem,
