@@ -216,8 +216,8 @@ impl Scheduler {
         );
         Obstacle::new(
             WaitReason::InsufficientResources,
-            format!("minResources asks for {name}: {asked}, and all nodes together have {has}"),
-            format!("nodes with more {name}, or a smaller minResources"),
+            format!("the gang requests {name}: {asked} in all, and all nodes together have {has}"),
+            format!("nodes with more {name}, or a gang that requests less of it"),
         )
         .lasting()
     }

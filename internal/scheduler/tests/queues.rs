@@ -239,7 +239,7 @@ fn a_full_cluster_is_no_reason_to_keep_a_gang_out_but_a_small_one_is() {
     assert_eq!(phase("never"), PodGroupPhase::Pending);
     assert_eq!(
         report(&plan, "never").binding,
-        "minResources asks for nvidia.com/gpu: 9, and all nodes together have 4"
+        "the gang requests nvidia.com/gpu: 9 in all, and all nodes together have 4"
     );
 }
 
