@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{Container, Pod};
 use rpc::agent::v1::ContainerEnv;
 
 use crate::expand::expand;
-use crate::fields::{self, NodeFieldValues, ReferenceError};
+use crate::fields::{self, ApiAddress, NodeFieldValues, ReferenceError};
 
 /// Variables in order; a later value of the same name replaces the earlier one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -77,6 +77,10 @@ pub fn variables(
     node: &NodeFieldValues,
 ) -> Result<Variables, EnvError> {
     let mut variables = Variables::default();
+    // First, as in Kubernetes: the author's variables may refer to them, and replace them.
+    for (name, value) in node.api.iter().flat_map(ApiAddress::variables) {
+        variables.set(name, value);
+    }
     if let Some(resolved) = resolved {
         if !resolved.problem.is_empty() {
             return Err(EnvError::Source(resolved.problem.clone()));

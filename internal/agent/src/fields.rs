@@ -18,6 +18,49 @@ pub struct NodeFieldValues {
     pub cpus: u32,
     /// Its memory in bytes.
     pub memory_bytes: u64,
+    /// Where pods reach the API.
+    pub api: Option<ApiAddress>,
+}
+
+/// The address of the API, as the variables `KUBERNETES_SERVICE_*` give it to containers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ApiAddress {
+    /// Host name or address.
+    pub host: String,
+    /// TCP port.
+    pub port: u16,
+}
+
+impl ApiAddress {
+    /// The address in a server's URL, `https://HOST:PORT`; the port is 443 if absent.
+    pub fn of(server: &str) -> Option<ApiAddress> {
+        let url: http::Uri = server.parse().ok()?;
+        let host = url.host()?.trim_start_matches('[').trim_end_matches(']');
+        Some(ApiAddress {
+            host: host.to_owned(),
+            port: url.port_u16().unwrap_or(443),
+        })
+    }
+
+    /// The variables by which client libraries find the API in a cluster, with the names that Kubernetes gives them.
+    pub fn variables(&self) -> [(&'static str, String); 7] {
+        let port = self.port.to_string();
+        // As in a URL, where an IPv6 address stands in brackets.
+        let host = match self.host.contains(':') {
+            true => format!("[{}]", self.host),
+            false => self.host.clone(),
+        };
+        let url = format!("tcp://{host}:{port}");
+        [
+            ("KUBERNETES_SERVICE_HOST", self.host.clone()),
+            ("KUBERNETES_SERVICE_PORT", port.clone()),
+            ("KUBERNETES_SERVICE_PORT_HTTPS", port.clone()),
+            ("KUBERNETES_PORT", url),
+            ("KUBERNETES_PORT_443_TCP_ADDR", self.host.clone()),
+            ("KUBERNETES_PORT_443_TCP_PORT", port),
+            ("KUBERNETES_PORT_443_TCP_PROTO", "tcp".to_owned()),
+        ]
+    }
 }
 
 /// Why a reference to a field of the pod has no value.
@@ -205,7 +248,30 @@ mod tests {
             ip: "10.0.0.1".to_owned(),
             cpus: 8,
             memory_bytes: 16 << 30,
+            api: None,
         }
+    }
+
+    #[test]
+    fn the_address_of_the_api_comes_from_the_servers_url() {
+        for (server, host, port, url) in [
+            ("https://s1:8443", "s1", 8443, "tcp://s1:8443"),
+            ("https://10.0.0.5", "10.0.0.5", 443, "tcp://10.0.0.5:443"),
+            (
+                "https://[fd00::1]:6443/",
+                "fd00::1",
+                6443,
+                "tcp://[fd00::1]:6443",
+            ),
+        ] {
+            let api = ApiAddress::of(server).unwrap();
+            assert_eq!((api.host.as_str(), api.port), (host, port), "{server}");
+            let variables = api.variables();
+            assert_eq!(variables[0], ("KUBERNETES_SERVICE_HOST", host.to_owned()));
+            assert_eq!(variables[3], ("KUBERNETES_PORT", url.to_owned()));
+        }
+        assert_eq!(ApiAddress::of("not a url"), None);
+        assert_eq!(ApiAddress::of("/path"), None);
     }
 
     #[test]

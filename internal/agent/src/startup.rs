@@ -21,7 +21,7 @@ use crate::device_monitor::DeviceMonitor;
 use crate::disk::DataLayout;
 use crate::engine::Engines;
 use crate::error::AgentError;
-use crate::fields::NodeFieldValues;
+use crate::fields::{ApiAddress, NodeFieldValues};
 use crate::logs::LogStore;
 use crate::node::{AgentNode, GpuSharing};
 use crate::node_fault::NodeFault;
@@ -102,6 +102,7 @@ pub(crate) async fn open(config: &AgentConfig, engines: Engines) -> Result<Opene
             ip: config.node_ip.to_string(),
             cpus: machine.inventory.cpus,
             memory_bytes: machine.inventory.memory_bytes,
+            api: ApiAddress::of(&config.server),
         },
         logs: LogStore::new(layout.logs()),
         layout,

@@ -4,11 +4,13 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::LimitRange;
+use k8s_openapi::api::core::v1::{LimitRange, ServiceAccount};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use parking_lot::Mutex;
 use resources::access::RequestAttributes;
-use resources::admission::{OWNED, keep_work, limit_ranges, owner, priority};
+use resources::admission::{
+    OWNED, account_name, keep_work, limit_ranges, owner, priority, service_account,
+};
 use resources::registry::{self, Kind};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -61,6 +63,7 @@ pub(crate) fn mutate(call: &Call, object: &mut Value) -> Result<(), Failure> {
     if call.kind.kind != "Pod" {
         return Ok(());
     }
+    account(call, object)?;
     let classes = classes(call)?;
     priority(object, &classes).map_err(|error| refused(object, &error.to_string()))?;
     let ranges = in_namespace::<LimitRange>(call, kind_of("", "LimitRange"))?;
@@ -70,6 +73,36 @@ pub(crate) fn mutate(call: &Call, object: &mut Value) -> Result<(), Failure> {
         [one] => Err(refused(object, one)),
         several => Err(refused(object, &format!("[{}]", several.join(", ")))),
     }
+}
+
+/// The number of characters that end the name of a pod's volume with its token.
+const VOLUME_SUFFIX: usize = 5;
+
+/// Gives a new pod its service account, whose token its containers get; refuses one that names an account that does not
+/// exist.
+fn account(call: &Call, pod: &mut Value) -> Result<(), Failure> {
+    if call.server.0.config.root_ca.is_none() {
+        return Ok(());
+    }
+    let namespace = call.namespace.as_deref().unwrap_or_default();
+    let name = account_name(pod).to_owned();
+    let key = kind_of("", "ServiceAccount").key(Some(namespace), &name);
+    let Some(entry) = call.server.0.store.get(&key) else {
+        let why = format!(
+            "error looking up service account {namespace}/{name}: serviceaccount {name:?} not found; create it \
+             (kubectl create serviceaccount {name} -n {namespace}) or name another"
+        );
+        return Err(Failure::forbidden(call.kind, object::name(pod), &why));
+    };
+    let account: ServiceAccount = serde_json::from_slice(&entry.value).map_err(|error| {
+        Failure::internal(format_args!(
+            "the stored object {} is damaged: {error}; delete it and create it again",
+            entry.key
+        ))
+    })?;
+    let uid = object::meta_text(pod, "uid").to_owned();
+    service_account(pod, &account, uid.get(..VOLUME_SUFFIX).unwrap_or("token"));
+    Ok(())
 }
 
 /// Sets the user of an object's workload, on creation and on update.

@@ -3,6 +3,7 @@
 //! objects; of existing ones it completes only roles and bindings.
 
 use resources::access::UserRole;
+use resources::admission::DEFAULT_ACCOUNT;
 use resources::names;
 use resources::rbac::{GROUP, defaults};
 use resources::registry::{self, Kind};
@@ -28,6 +29,10 @@ const CLASSES: [(&str, i32, &str); 2] = [
         "Used for system critical pods that must not be moved from their current node.",
     ),
 ];
+
+/// The description of a namespace's ConfigMap with the authority's certificate.
+const ROOT_CA_DESCRIPTION: &str =
+    "The certificate of the authority of this server's API. Pods verify the API with it.";
 
 fn first_objects() -> Vec<Value> {
     let namespaces = names::FIRST_NAMESPACES.map(|name| {
@@ -87,6 +92,9 @@ pub(crate) fn write(server: &ApiServer) -> Result<(), ApiError> {
     wanted.extend(defaults::cluster_roles());
     wanted.extend(defaults::cluster_role_bindings());
     wanted.extend(first_role_bindings(server));
+    for namespace in namespaces(server) {
+        wanted.extend(access_objects(server, &namespace));
+    }
     if store.get(&token_key::key()).is_none() {
         let drawn = token_key::draw();
         wanted.push(drawn.map_err(|error| ApiError::FirstObjects(error.to_string()))?);
@@ -129,19 +137,46 @@ pub(crate) fn write(server: &ApiServer) -> Result<(), ApiError> {
     futures::executor::block_on(written).map_err(|error| ApiError::FirstObjects(error.to_string()))
 }
 
-/// The objects written together with a new object: the RoleBindings of a namespace.
+/// The objects of every namespace with which its pods reach the API: the default service account, and the certificate
+/// of the server's authority.
+fn access_objects(server: &ApiServer, namespace: &str) -> Vec<Value> {
+    let Some(root_ca) = &server.0.config.root_ca else {
+        return Vec::new();
+    };
+    vec![
+        json!({
+            "apiVersion": "v1", "kind": "ServiceAccount",
+            "metadata": {"name": DEFAULT_ACCOUNT, "namespace": namespace},
+        }),
+        json!({
+            "apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": {
+                "name": names::ROOT_CA_CONFIG_MAP, "namespace": namespace,
+                "annotations": {"kubernetes.io/description": ROOT_CA_DESCRIPTION},
+            },
+            "data": {"ca.crt": root_ca},
+        }),
+    ]
+}
+
+/// The objects written together with a new object: the RoleBindings of a namespace, and those with which its pods reach
+/// the API.
 pub(crate) fn companions(server: &ApiServer, kind: &Kind, name: &str) -> Vec<(String, Encoded)> {
     if !namespace::is_namespace(kind) {
         return Vec::new();
     }
     let now = times::seconds(server.now());
-    let kind = kind_of(GROUP, "RoleBinding");
-    let one = |mut binding: Value| {
-        complete(server, kind, &mut binding, &now);
-        let key = kind.key(Some(name), object::name(&binding));
-        (key, Encoded::new(kind, &binding))
+    let one = |mut object: Value| {
+        let kind = registry::of(&object)?;
+        complete(server, kind, &mut object, &now);
+        let key = kind.key(Some(name), object::name(&object));
+        Some((key, Encoded::new(kind, &object)))
     };
-    defaults::role_bindings(name).into_iter().map(one).collect()
+    defaults::role_bindings(name)
+        .into_iter()
+        .chain(access_objects(server, name))
+        .filter_map(one)
+        .collect()
 }
 
 fn complete(server: &ApiServer, kind: &Kind, object: &mut Value, now: &str) {

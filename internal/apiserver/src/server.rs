@@ -37,6 +37,9 @@ pub struct ApiConfig {
     pub watch_recheck: Duration,
     /// The pod security configuration.
     pub pod_security: PodSecurity,
+    /// The certificate of the server's authority, as PEM. With it every namespace has it as the ConfigMap
+    /// `kube-root-ca.crt`, and pods get a token of their service account; without it neither.
+    pub root_ca: Option<String>,
     /// The clock.
     pub now: fn() -> Timestamp,
 }
@@ -49,6 +52,7 @@ impl Default for ApiConfig {
             watch_timeout: Duration::from_secs(45 * 60),
             watch_recheck: WATCH_RECHECK,
             pod_security: PodSecurity::default(),
+            root_ca: None,
             now: Timestamp::now,
         }
     }

@@ -51,6 +51,9 @@ pub struct Config {
     /// The first and last rendezvous port for nodes whose pods share the host's network. An empty
     /// range means that every pod has a network of its own.
     pub rendezvous_ports: std::ops::RangeInclusive<u16>,
+    /// The certificate of the server's authority, as PEM, which every namespace has as the ConfigMap
+    /// `kube-root-ca.crt`. None in a Kubernetes cluster, whose own controller publishes it.
+    pub root_ca: Option<String>,
 }
 
 /// The running control loops.

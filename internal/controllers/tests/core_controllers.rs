@@ -48,6 +48,7 @@ impl Cluster {
                 jobs: controllers::jobs::JobKind::ALL.into(),
                 core_controllers: true,
                 rendezvous_ports: 20_000..=20_099,
+                root_ca: None,
             }),
             stop: stopping,
         });

@@ -115,6 +115,7 @@ async fn while_a_binding_is_unknown_no_other_pod_gets_its_devices() {
             jobs: controllers::jobs::JobKind::ALL.into(),
             core_controllers: false,
             rendezvous_ports: 20_000..=20_099,
+            root_ca: None,
         }),
         stop: stopping,
     });

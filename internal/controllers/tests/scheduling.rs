@@ -228,6 +228,7 @@ fn schedule(client: Client) -> (watch::Sender<bool>, Arc<ReportBoard>, Vec<JoinH
             jobs: controllers::jobs::JobKind::ALL.into(),
             core_controllers: true,
             rendezvous_ports: 20_000..=20_099,
+            root_ca: None,
         }),
         stop: stopping,
     });

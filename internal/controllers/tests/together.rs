@@ -85,6 +85,7 @@ async fn a_gang_runs_whole_and_the_next_one_waits_whole() {
             jobs: controllers::jobs::JobKind::ALL.into(),
             core_controllers: true,
             rendezvous_ports: resources::names::RENDEZVOUS_PORTS,
+            root_ca: None,
         },
     );
     add_node(&client, "node-a", 4).await;

@@ -18,6 +18,7 @@ mod node;
 mod node_requests;
 mod resolve;
 mod sent_instructions;
+mod service_account_tokens;
 mod session;
 mod status;
 mod tokens;

@@ -1,9 +1,10 @@
-//! Fetches the data that a pod uses from ConfigMaps, Secrets, claims and its namespace, for the
-//! agent, which cannot read them. A missing object becomes a text in the pod's status; the session
+//! Fetches the data that a pod uses from ConfigMaps, Secrets, claims, its service account and its
+//! namespace, for the agent, which cannot read them. A missing object becomes a text in the pod's status; the session
 //! retries later.
 
 use std::collections::BTreeMap;
 
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{
     ConfigMap, Container, KeyToPath, Namespace, PersistentVolumeClaim, Pod, Secret, Volume,
 };
@@ -14,6 +15,7 @@ use rpc::agent::v1::{ContainerEnv, EnvVar, VolumeData, VolumeFile};
 
 use crate::error::status_code;
 use crate::node::valid_name;
+use crate::service_account_tokens::{PodTokens, TokenError};
 
 /// The data found for a pod.
 #[derive(Debug, Default, PartialEq)]
@@ -27,6 +29,8 @@ pub struct Resolved {
     /// Why the namespace could not be read; empty if it was. Until then the pod's Unix account is
     /// unknown, and the agent must not choose one.
     pub no_namespace: String,
+    /// When the pod's tokens have to be replaced; none if it has no tokens.
+    pub renew_at: Option<Timestamp>,
 }
 
 impl Resolved {
@@ -44,6 +48,7 @@ pub struct ReferencedObjects {
     config_maps: BTreeMap<String, Option<ConfigMap>>,
     secrets: BTreeMap<String, Option<Secret>>,
     claims: BTreeMap<String, bool>,
+    tokens: PodTokens,
     /// The objects whose request failed.
     failures: BTreeMap<String, ResolveError>,
 }
@@ -69,6 +74,9 @@ enum ResolveError {
         namespace: String,
         name: String,
     },
+    /// The API issued no token.
+    #[error(transparent)]
+    Token(#[from] TokenError),
     /// The object that is the source of a volume lacks the key.
     #[error("{kind} {name:?} references non-existent key: {key}")]
     NoItem {
@@ -79,12 +87,13 @@ enum ResolveError {
 }
 
 /// Fetches the objects that the pod refers to, each once.
-pub async fn resolve(client: &Client, pod: &Pod) -> Resolved {
+pub async fn resolve(client: &Client, pod: &Pod, now: Timestamp) -> Resolved {
     let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
     let mut sources = ReferencedObjects::default();
     for reference in references(pod) {
         sources.fetch(client, namespace, reference).await;
     }
+    sources.tokens = PodTokens::request(client, pod, now).await;
     let mut resolved = assemble(pod, &sources);
     match namespace_object(client, namespace).await {
         Ok(found) => resolved.unix_account = unix_account(found.as_ref()),
@@ -263,6 +272,7 @@ fn assemble(pod: &Pod, sources: &ReferencedObjects) -> Resolved {
             .map(|container| container_env(pod, container, sources))
             .filter(|env| !env.values.is_empty() || !env.from.is_empty() || !env.problem.is_empty())
             .collect(),
+        renew_at: sources.tokens.renew_at(),
         ..Resolved::default()
     }
 }
@@ -436,6 +446,15 @@ fn projected_files(
             let what = ("secret", &*secret.name);
             files.extend(choose(all, secret.items.as_deref(), secret.optional, what)?);
         }
+        if let Some(token) = &projection.service_account_token
+            && let Some(issued) = sources.tokens.token(token)
+        {
+            files.push(VolumeFile {
+                path: token.path.clone(),
+                data: issued?.as_bytes().to_vec(),
+                mode: 0,
+            });
+        }
     }
     Ok(files)
 }
@@ -520,6 +539,7 @@ mod tests {
             config_maps: BTreeMap::from([("c".to_owned(), Some(map))]),
             secrets: BTreeMap::from([("s".to_owned(), Some(secret)), ("none".to_owned(), None)]),
             claims: BTreeMap::from([("disk".to_owned(), true)]),
+            tokens: PodTokens::default(),
             failures: BTreeMap::new(),
         }
     }
@@ -599,13 +619,52 @@ mod tests {
         };
         let bare: Pod =
             serde_json::from_value(json!({"metadata": {"namespace": "ns", "name": "p"}})).unwrap();
-        let gone = resolve(&client(404, "NotFound"), &bare).await;
+        let now = Timestamp::UNIX_EPOCH;
+        let gone = resolve(&client(404, "NotFound"), &bare, now).await;
         assert_eq!(gone, Resolved::default());
         assert!(!gone.has_problem());
-        let unread = resolve(&client(500, "InternalError"), &bare).await;
+        let unread = resolve(&client(500, "InternalError"), &bare, now).await;
         assert!(
             unread.has_problem() && unread.no_namespace.contains("\"ns\""),
             "{unread:?}"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_projected_token_is_a_file_and_a_refused_one_a_problem() {
+        let pod: Pod = serde_json::from_value(json!({
+            "metadata": {"namespace": "ns", "name": "p"},
+            "spec": {"serviceAccountName": "ci", "containers": [], "volumes": [{"name": "access", "projected":
+                {"sources": [{"serviceAccountToken": {"path": "token", "expirationSeconds": 3607}}]}}]},
+        }))
+        .unwrap();
+        let spec = pod.spec.as_ref().unwrap();
+        let projected = spec.volumes.as_ref().unwrap()[0]
+            .projected
+            .as_ref()
+            .unwrap();
+        let source = projected.sources.as_ref().unwrap()[0].clone();
+        let found = ReferencedObjects {
+            tokens: PodTokens::given(&source.service_account_token.unwrap(), "secret"),
+            ..ReferencedObjects::default()
+        };
+        let resolved = assemble(&pod, &found);
+        assert!(!resolved.has_problem(), "{resolved:?}");
+        let file = &resolved.volumes[0].files[0];
+        assert_eq!((file.path.as_str(), &*file.data), ("token", &b"secret"[..]));
+        let refusing = tower::service_fn(|_: http::Request<kube::client::Body>| async move {
+            let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure",
+                "reason": "NotFound", "message": "no such account", "code": 404});
+            let body = kube::client::Body::from(status.to_string().into_bytes());
+            Ok::<_, std::io::Error>(http::Response::builder().status(404).body(body).unwrap())
+        });
+        let client = Client::new(refusing, "default");
+        let resolved = resolve(&client, &pod, Timestamp::UNIX_EPOCH).await;
+        let problem = &resolved.volumes[0].problem;
+        assert!(
+            problem.starts_with("no token for serviceaccount \"ci\": ")
+                && problem.contains("no such account"),
+            "{problem}"
         );
     }
 

@@ -58,6 +58,9 @@ const COALESCE: Duration = Duration::from_millis(20);
 /// The delay before a failed operation, or data that a pod lacks, is retried.
 const AGAIN: Duration = Duration::from_secs(3);
 
+/// The delay before the renewal of a running pod's tokens is retried.
+const RENEW_TOKENS_AGAIN: Duration = Duration::from_secs(30);
+
 /// How often a live node's lease is renewed.
 const RENEW: Duration = Duration::from_secs(5);
 
@@ -444,6 +447,8 @@ struct Sent {
     hosts: Vec<HostsEntry>,
     /// The data found for an incomplete pod; fetched again until it is complete.
     lacking: Option<Resolved>,
+    /// When the pod's tokens have to be replaced.
+    renew_at: Option<Timestamp>,
 }
 
 /// Sends the agent its desired pods until the session ends.
@@ -474,8 +479,14 @@ async fn drive(fleet: &Arc<Fleet>, session: &Arc<Session>) {
                 return;
             }
         }
+        if !renew_tokens(fleet, session, &mut sent, &pods).await {
+            return;
+        }
         let lacking = sent.values().any(|sent| sent.lacking.is_some());
+        let renewal = sent.values().filter_map(|sent| sent.renew_at).min();
+        let wait = renewal.map(|at| until(at, Timestamp::now()));
         tokio::select! {
+            () = tokio::time::sleep(wait.unwrap_or_default()), if wait.is_some() => {}
             () = session.wake.notified() => {}
             () = tokio::time::sleep_until(resolve_at), if lacking => {}
             () = session.outbound.closed() => return,
@@ -493,7 +504,7 @@ async fn carry_out(
     match tell {
         Instruction::Stop(stop) => session.send(stop).await,
         Instruction::Assign(pod) => {
-            let resolved = resolve(&fleet.client, &pod).await;
+            let resolved = resolve(&fleet.client, &pod, Timestamp::now()).await;
             assign(fleet, session, sent, &pod, resolved).await
         }
         Instruction::Vanished {
@@ -570,6 +581,7 @@ async fn assign(
         hosts,
         unix_account: resolved.unix_account.clone(),
     };
+    entry.renew_at = resolved.renew_at;
     entry.lacking = resolved.has_problem().then_some(resolved);
     session.send(message).await
 }
@@ -646,7 +658,7 @@ async fn resolve_again(
         if !session.book.lock().has(uid) {
             continue;
         }
-        let now = resolve(&fleet.client, pod).await;
+        let now = resolve(&fleet.client, pod, Timestamp::now()).await;
         if now == before {
             if let Some(entry) = sent.get_mut(uid) {
                 entry.lacking = Some(before);
@@ -656,6 +668,62 @@ async fn resolve_again(
         }
     }
     true
+}
+
+/// The longest wait for the next renewal of tokens, because the clock may be set and the machine may be suspended.
+const RENEWAL_LOOK: Duration = Duration::from_secs(60);
+
+/// How long to wait for a moment, at most [`RENEWAL_LOOK`].
+fn until(at: Timestamp, now: Timestamp) -> Duration {
+    let left = Duration::try_from(at.duration_since(now)).unwrap_or_default();
+    left.min(RENEWAL_LOOK)
+}
+
+/// Sends the pods whose tokens are due new ones. A pod that lacks something then keeps its old data, so that its
+/// containers can start again meanwhile, and is tried again later.
+async fn renew_tokens(
+    fleet: &Arc<Fleet>,
+    session: &Arc<Session>,
+    sent: &mut BTreeMap<String, Sent>,
+    pods: &[Arc<Pod>],
+) -> bool {
+    let now = Timestamp::now();
+    let mut due = Vec::new();
+    for (uid, entry) in sent.iter_mut() {
+        // Taken from pods that have ended, too: they need no token.
+        if entry.renew_at.take_if(|at| *at <= now).is_some() && session.book.lock().has(uid) {
+            due.push(uid.clone());
+        }
+    }
+    for uid in due {
+        let of_uid = |pod: &&Arc<Pod>| pod.metadata.uid.as_ref() == Some(&uid);
+        let Some(pod) = pods.iter().find(of_uid).filter(|pod| !has_ended(pod)) else {
+            continue;
+        };
+        let resolved = resolve(&fleet.client, pod, now).await;
+        if !resolved.has_problem() {
+            if !assign(fleet, session, sent, pod, resolved).await {
+                return false;
+            }
+        } else if let Some(entry) = sent.get_mut(&uid) {
+            tracing::warn!(
+                node = session.node,
+                uid,
+                "the server could not renew the tokens of a pod; it tries again"
+            );
+            entry.renew_at = now.checked_add(RENEW_TOKENS_AGAIN).ok();
+        }
+    }
+    true
+}
+
+/// True if no container of the pod will run again.
+fn has_ended(pod: &Pod) -> bool {
+    let phase = pod
+        .status
+        .as_ref()
+        .and_then(|status| status.phase.as_deref());
+    matches!(phase, Some("Succeeded" | "Failed"))
 }
 
 /// Renews the lease of a live node, and corrects its Node object.
@@ -742,6 +810,18 @@ mod tests {
             );
         }
         fleet.shutdown();
+    }
+
+    #[test]
+    fn the_wait_for_a_renewal_is_short_and_never_negative() {
+        let at = |second| Timestamp::from_second(second).unwrap();
+        for (due, now, wait) in [(100, 90, 10), (90, 100, 0), (10_000, 0, 60)] {
+            assert_eq!(
+                until(at(due), at(now)),
+                Duration::from_secs(wait),
+                "{due} {now}"
+            );
+        }
     }
 
     #[test]

@@ -68,6 +68,10 @@ pub const NVIDIA_MIG: &str = "nvidia.com/mig-";
 pub const SYSTEM_NAMESPACE: &str = "muster-system";
 /// The namespace of the nodes' leases.
 pub const NODE_LEASES: &str = "kube-node-lease";
+/// The ConfigMap of every namespace with the certificate of the server's authority (`ca.crt`), as in Kubernetes.
+pub const ROOT_CA_CONFIG_MAP: &str = "kube-root-ca.crt";
+/// Where a container finds its service account's token, the authority's certificate and its namespace.
+pub const API_ACCESS_PATH: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 /// The namespaces created at the first start.
 pub const FIRST_NAMESPACES: [&str; 5] = [
     "default",

@@ -201,6 +201,7 @@ fn config(options: &KubernetesServer) -> Result<controllers::Config> {
         node_grace: NODE_GRACE,
         // Each pod has its own network.
         rendezvous_ports: std::ops::RangeInclusive::new(1, 0),
+        root_ca: None,
     })
 }
 

@@ -51,7 +51,7 @@ impl RunningServer {
         let file = options.scheduler.scheduler_config.as_deref();
         let scheduler = scheduler::config(file, controllers::SchedulerConfig::default())?;
         scheduler::refuse_cutting(&scheduler)?;
-        let api_config = ApiConfig {
+        let mut api_config = ApiConfig {
             pod_security: pod_security::config(options)?,
             ..ApiConfig::default()
         };
@@ -69,6 +69,8 @@ impl RunningServer {
         })
         .await??;
         layout.sweep_server();
+        let ca = Arc::new(CertificateAuthority::load_or_create(&layout.server())?);
+        api_config.root_ca = Some(ca.certificate_pem().to_owned());
         let of_api = store.clone();
         let api =
             tokio::task::spawn_blocking(move || ApiServer::open(of_api, api_config)).await??;
@@ -87,7 +89,6 @@ impl RunningServer {
         }
         let identity = opened.identity;
 
-        let ca = Arc::new(CertificateAuthority::load_or_create(&layout.server())?);
         let fleet = Fleet::start(client("fleet"), FleetConfig::new(ca.clone()));
         backends::connect_logs(&api, &fleet);
         backends::connect_users(&api, &identity);
@@ -100,6 +101,7 @@ impl RunningServer {
                 jobs: controllers::jobs::JobKind::ALL.into(),
                 core_controllers: true,
                 rendezvous_ports: RENDEZVOUS_PORTS,
+                root_ca: Some(ca.certificate_pem().to_owned()),
             },
         );
         let decisions = Decisions::keep(layout.decisions(), controllers.board.clone()).await;

@@ -1,6 +1,6 @@
 //! Admission checks beyond validation: limit ranges, quotas, priorities, the user that work runs for, the writes of
-//! nodes, reserved fields, the use of queues, pod security. Pure: the caller passes in the objects that apply, and the
-//! caller makes "read usage, then write" atomic.
+//! nodes, reserved fields, the use of queues, pod security, service accounts. Pure: the caller passes in the objects that
+//! apply, and the caller makes "read usage, then write" atomic.
 
 mod critical;
 mod limits;
@@ -12,6 +12,7 @@ mod priority;
 mod queue_use;
 pub mod quota;
 mod reserved;
+mod service_account;
 mod templates;
 
 pub use critical::{Critical, critical, takes_critical_pods};
@@ -22,3 +23,4 @@ pub use owner::{NotYourWork, NotYours, OWNED, keep_work, owner};
 pub use priority::{HIGHEST_USER_PRIORITY, PriorityError, SYSTEM_CLASSES, priority};
 pub use queue_use::{NotAdmitted, admits_namespace, default_queue, name_queue, queues_named};
 pub use reserved::{AllowedWriter, ReservedFieldViolation, keep_reserved, reserved};
+pub use service_account::{DEFAULT_ACCOUNT, account_name, service_account};
