@@ -5,9 +5,12 @@
 //!
 //! The file is a line that names the format, then frames: a length and a checksum (four
 //! bytes each, big-endian) and the content. The first frame holds the revision, the number of
-//! objects and the number of files; then come the files (the name's length, the name, the content),
+//! objects, the number of files and the store's version; then come the files (the name's length, the name, the content),
 //! the objects, and the sum of the checksums. Format 1 had no files. With a passphrase all of that
 //! is the content of a sealed stream; see [`crate::sealed`].
+//!
+//! A snapshot before an upgrade is such a file too, and the version before the upgrade restores it:
+//! a change of this format must stay readable for that version.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, BufWriter, Read as _, Seek as _, SeekFrom, Write};
@@ -25,6 +28,7 @@ use crate::error::BackupError;
 use crate::memory::{ObjectChanges, Objects};
 use crate::options::Options;
 use crate::sealed::{Opener, Seal, Sealer};
+use crate::version::{FormatVerdict, StoreVersion};
 
 const NAME: &str = "muster-backup";
 const SEALED_NAME: &str = "muster-backup-sealed";
@@ -115,12 +119,13 @@ pub(crate) fn write(
     path: &Path,
     objects: &[Arc<Entry>],
     revision: Revision,
+    version: &StoreVersion,
     options: &BackupOptions,
 ) -> Result<BackupSummary, BackupError> {
     let mut staged = path.as_os_str().to_owned();
     staged.push(".partial");
     let staged = PathBuf::from(staged);
-    let written = write_file(&staged, objects, revision, options)
+    let written = write_file(&staged, objects, revision, version, options)
         .and_then(|()| durable::publish(&staged, path).map_err(io::Error::from));
     if let Err(error) = written {
         // A failed removal adds nothing to the error that is being returned.
@@ -148,14 +153,15 @@ fn write_file(
     path: &Path,
     objects: &[Arc<Entry>],
     revision: Revision,
+    version: &StoreVersion,
     options: &BackupOptions,
 ) -> io::Result<()> {
     let file = BufWriter::new(private(path)?);
     let mut file = match &options.passphrase {
-        None => write_content(file, objects, revision, &options.files)?,
+        None => write_content(file, objects, revision, version, &options.files)?,
         Some(passphrase) => {
             let sealer = Sealer::new(file, Seal::new(passphrase)?)?;
-            write_content(sealer, objects, revision, &options.files)?.finish()?
+            write_content(sealer, objects, revision, version, &options.files)?.finish()?
         }
     };
     file.flush()
@@ -165,6 +171,7 @@ fn write_content<W: Write>(
     mut file: W,
     objects: &[Arc<Entry>],
     revision: Revision,
+    version: &StoreVersion,
     files: &[BackupFile],
 ) -> io::Result<W> {
     writeln!(file, "{NAME} {FORMAT}")?;
@@ -173,6 +180,8 @@ fn write_content<W: Write>(
         &revision.get().to_be_bytes(),
         &(objects.len() as u64).to_be_bytes(),
         &(files.len() as u64).to_be_bytes(),
+        // Readers that do not know the store's version ignore the rest of this frame.
+        version.text().as_bytes(),
     ])?;
     for file in files {
         let length = u32::try_from(file.name.len()).unwrap_or(u32::MAX);
@@ -192,6 +201,8 @@ fn write_content<W: Write>(
 struct BackupManifest {
     summary: BackupSummary,
     files: u64,
+    /// The version of the store that the backup was taken of.
+    version: StoreVersion,
 }
 
 struct BackupReader<'a> {
@@ -321,6 +332,7 @@ impl<'a> BackupReader<'a> {
                     objects,
                 },
                 files,
+                version: StoreVersion::parse(&content).unwrap_or_else(StoreVersion::unrecorded),
             }),
             (Ok(_), Ok(_), Ok(_)) => Err(self.damaged("the backup names too many files")),
             _ => Err(self.damaged("its summary is too short")),
@@ -375,6 +387,7 @@ pub struct Backup {
     seal: Option<Seal>,
     summary: BackupSummary,
     files: Vec<BackupFile>,
+    version: StoreVersion,
 }
 
 impl Backup {
@@ -385,7 +398,11 @@ impl Backup {
     pub fn open(path: &Path, passphrase: Option<&str>) -> Result<Backup, BackupError> {
         let seal = seal_of(path, passphrase)?;
         let mut reader = BackupReader::open(path, seal.as_ref())?;
-        let BackupManifest { summary, files } = reader.summary()?;
+        let BackupManifest {
+            summary,
+            files,
+            version,
+        } = reader.summary()?;
         let files = (0..files)
             .map(|_| reader.file())
             .collect::<Result<Vec<_>, _>>()?;
@@ -398,6 +415,7 @@ impl Backup {
             seal,
             summary,
             files,
+            version,
         })
     }
 
@@ -405,6 +423,12 @@ impl Backup {
     #[must_use]
     pub fn summary(&self) -> BackupSummary {
         self.summary
+    }
+
+    /// The version of the store that the backup was taken of.
+    #[must_use]
+    pub fn version(&self) -> &StoreVersion {
+        &self.version
     }
 
     /// The files that the backup contains in addition to the objects.
@@ -437,7 +461,15 @@ impl Backup {
     pub fn restore(&self, dir: &Path, options: Options) -> Result<BackupSummary, BackupError> {
         Self::check_target(dir)?;
         let mut reader = BackupReader::open(&self.path, self.seal.as_ref())?;
-        let BackupManifest { summary, files } = reader.summary()?;
+        let BackupManifest { summary, files, .. } = reader.summary()?;
+        if options.formats.judge(&self.version) == FormatVerdict::TooNew {
+            return Err(BackupError::NewerStore {
+                path: self.path.clone(),
+                found: self.version.readable_from,
+                known: options.formats.newest,
+                written_by: self.version.written_by.clone(),
+            });
+        }
         for _ in 0..files {
             reader.file()?;
         }
@@ -463,7 +495,8 @@ impl Backup {
                 break;
             }
         }
-        disk.finish()
+        // The next start brings a store of an earlier version up to date.
+        disk.finish(&self.version)
             .map_err(|error| io_error("cannot finish the store in", dir)(error.into()))?;
         Ok(summary)
     }

@@ -1,5 +1,5 @@
-//! Owns the disk: sled, the format's version, and the one write that a group of commits becomes.
-//! `load` judges the records that are read. Only this file and `ledger` use sled. The module keeps
+//! Owns the disk: sled, and the one write that a group of commits becomes. `load` judges the records
+//! that are read, `version` the store's format. Only this file and `ledger` use sled. The module keeps
 //! no objects in memory.
 //!
 //! Tests cannot intercept sled's own writes. The store assumes three properties of sled: when
@@ -34,12 +34,8 @@ use crate::memory::{ObjectChanges, Objects};
 use crate::options::Options;
 use crate::quarantine::{self, Quarantined};
 use crate::space::{DiskRoom, Space};
+use crate::version::{self, FormatVerdict, Formats, StoreVersion};
 
-/// The format that this binary writes. The binary does not open a store with a newer format.
-pub(crate) const FORMAT: u32 = 1;
-const FORMAT_NAME: &str = "muster-store";
-
-const FORMAT_FILE: &str = "format";
 const LOCK_FILE: &str = "lock";
 const ACKNOWLEDGED_FILE: &str = "acknowledged";
 const SLED_DIR: &str = "sled";
@@ -66,6 +62,8 @@ pub(crate) struct Loaded {
     pub(crate) state: StoreState,
     /// Damaged records whose keys are quarantined.
     pub(crate) held: Vec<Quarantined>,
+    /// The version that the directory had; none if the store was created now.
+    pub(crate) found: Option<StoreVersion>,
 }
 
 /// The open store on disk. Its process holds a lock on the store.
@@ -91,9 +89,10 @@ struct OpenedDisk {
     space: Space,
     lock: File,
     outcome: LoadOutcome,
+    found: Option<StoreVersion>,
 }
 
-fn io_error(dir: &Path) -> impl Fn(io::Error) -> OpenError {
+pub(crate) fn io_error(dir: &Path) -> impl Fn(io::Error) -> OpenError {
     let path = dir.to_owned();
     move |source| OpenError::Io {
         path: path.clone(),
@@ -101,50 +100,36 @@ fn io_error(dir: &Path) -> impl Fn(io::Error) -> OpenError {
     }
 }
 
-fn damaged(dir: &Path, what: impl Into<String>) -> OpenError {
+pub(crate) fn damaged(dir: &Path, what: impl Into<String>) -> OpenError {
     OpenError::Damaged {
         path: dir.to_owned(),
         what: what.into(),
     }
 }
 
-/// Writes the file that says which format the store has.
-fn write_format(dir: &Path) -> Result<(), durable::Error> {
-    let text = format!("{FORMAT_NAME} {FORMAT}\n");
-    durable::replace(&dir.join(FORMAT_FILE), text.as_bytes())
-}
-
-/// True if a directory already contains a store of a known format.
-fn check_format(dir: &Path) -> Result<bool, OpenError> {
-    let text = match fs::read_to_string(dir.join(FORMAT_FILE)) {
-        Ok(text) => text,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            if dir.join(SLED_DIR).exists() {
-                let what = "its `format` file is missing, as after a restore that did not finish";
-                return Err(damaged(dir, what));
-            }
-            return Ok(false);
+/// The version of the store in a directory, if there is one that this binary may open.
+fn check_version(dir: &Path, formats: &Formats) -> Result<Option<StoreVersion>, OpenError> {
+    let Some(found) = version::read(dir)? else {
+        if dir.join(SLED_DIR).exists() {
+            let what = "its `format` file is missing, as after a restore that did not finish";
+            return Err(damaged(dir, what));
         }
-        Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-            return Err(damaged(dir, "its `format` file is not text"));
-        }
-        Err(error) => return Err(io_error(dir)(error)),
+        return Ok(None);
     };
-    let found = text
-        .trim_end()
-        .strip_prefix(FORMAT_NAME)
-        .and_then(|rest| rest.strip_prefix(' '))
-        .and_then(|number| number.parse::<u32>().ok())
-        .filter(|number| *number > 0)
-        .ok_or_else(|| damaged(dir, "its `format` file does not name a format"))?;
-    if found > FORMAT {
-        return Err(OpenError::NewerFormat {
+    match formats.judge(&found) {
+        FormatVerdict::Opens => Ok(Some(found)),
+        FormatVerdict::TooNew => Err(OpenError::NewerFormat {
             path: dir.to_owned(),
-            found,
-            known: FORMAT,
-        });
+            found: found.readable_from,
+            known: formats.newest,
+            written_by: found.written_by,
+        }),
+        FormatVerdict::TooOld { oldest } => Err(OpenError::OlderFormat {
+            path: dir.to_owned(),
+            found: found.readable_from,
+            oldest,
+        }),
     }
-    Ok(true)
 }
 
 fn lock(dir: &Path) -> Result<File, OpenError> {
@@ -232,6 +217,7 @@ impl DiskStore {
             space,
             lock,
             outcome,
+            found,
         } = open_files(dir, options, finish)?;
         let LoadOutcome {
             objects,
@@ -260,13 +246,14 @@ impl DiskStore {
             events,
             state,
             held,
+            found,
         };
         Ok((disk, loaded))
     }
 
     /// Reads a store and reports damage, without changing a record.
     pub(crate) fn check(dir: &Path, options: Options) -> Result<LoadOutcome, OpenError> {
-        if !dir.join(FORMAT_FILE).exists() && !dir.join(SLED_DIR).exists() {
+        if !version::exists(dir) && !dir.join(SLED_DIR).exists() {
             return Err(OpenError::Missing {
                 path: dir.to_owned(),
             });
@@ -342,9 +329,9 @@ impl DiskStore {
             .map_err(|error| failed(&error))
     }
 
-    /// Marks the store as complete; see [`DiskStore::open`].
-    pub(crate) fn finish(&self) -> Result<(), durable::Error> {
-        write_format(&self.dir)
+    /// Marks the store as complete, with its version; see [`DiskStore::open`].
+    pub(crate) fn finish(&self, version: &StoreVersion) -> Result<(), durable::Error> {
+        version::write(&self.dir, version)
     }
 }
 
@@ -362,11 +349,14 @@ fn open_files(dir: &Path, options: Options, finish: bool) -> Result<OpenedDisk, 
     private_directory(dir).map_err(io_error(dir))?;
     let lock = lock(dir)?;
     sweep(dir);
-    let existed = check_format(dir)?;
+    let formats = options.formats;
+    let found = check_version(dir, &formats)?;
+    let existed = found.is_some();
     let cache_bytes = options.cache_bytes;
     let space = Space::open(dir, options).map_err(io_error(dir))?;
     if !existed && finish {
-        write_format(dir).map_err(|error| io_error(dir)(error.into()))?;
+        version::write(dir, &formats.of_new_store())
+            .map_err(|error| io_error(dir)(error.into()))?;
     }
     let sled_dir = dir.join(SLED_DIR);
     private_directory(&sled_dir).map_err(io_error(dir))?;
@@ -402,6 +392,7 @@ fn open_files(dir: &Path, options: Options, finish: bool) -> Result<OpenedDisk, 
         space,
         lock,
         outcome,
+        found,
     })
 }
 

@@ -69,18 +69,55 @@ pub enum OpenError {
         /// The directory that was searched.
         path: PathBuf,
     },
-    /// A newer binary wrote the store.
+    /// A newer binary wrote the store, and its upgrade was finalized.
     #[error(
-        "the store at {path} has format {found}, and this binary knows formats up to {known}; \
-         run the newer muster that wrote it, or restore a backup made in format {known} into an empty directory"
+        "the store at {path} can be read from format {found} on, and this binary knows formats up to {known}: muster \
+         {written_by} wrote it, and its upgrade was finalized; install muster {written_by} or newer again, or go back \
+         to a snapshot from before that upgrade (`muster upgrade rollback` prints the snapshots and the commands)"
     )]
     NewerFormat {
         /// The store's directory.
         path: PathBuf,
-        /// The store's format.
+        /// The oldest format whose binaries may read the store.
         found: u32,
         /// The newest format that this binary supports.
         known: u32,
+        /// The version of muster that last wrote the store.
+        written_by: String,
+    },
+    /// The store is older than every format that this binary can bring up to date.
+    #[error(
+        "the store at {path} has format {found}, and this binary upgrades stores from format {oldest} on; first run a \
+         muster release in between, and finalize its upgrade (`muster upgrade finalize`)"
+    )]
+    OlderFormat {
+        /// The store's directory.
+        path: PathBuf,
+        /// The store's format.
+        found: u32,
+        /// The oldest format that this binary supports.
+        oldest: u32,
+    },
+    /// No snapshot could be written before an upgrade; the store was not changed.
+    #[error(
+        "the store at {path} was written by muster {written_by}, and the snapshot before the upgrade failed: {reason}; \
+         nothing was changed: mend that, or run muster {written_by} again"
+    )]
+    Snapshot {
+        /// The store's directory.
+        path: PathBuf,
+        /// The version of muster that last wrote the store.
+        written_by: String,
+        /// Why there is no snapshot.
+        reason: String,
+    },
+    /// The upgrade of the records failed; the next start resumes it.
+    #[error("the upgrade of the store at {path} failed: {source}")]
+    Migration {
+        /// The store's directory.
+        path: PathBuf,
+        /// The store's error.
+        source: StoreError,
     },
     /// The store on disk is inconsistent.
     #[error(
@@ -162,6 +199,21 @@ pub enum BackupError {
         /// The newest format that this binary supports.
         known: u32,
     },
+    /// The backup's store can only be read by newer binaries.
+    #[error(
+        "{path} holds a store that is readable from format {found} on, and this binary knows formats up to {known}; \
+         restore it with muster {written_by} or newer"
+    )]
+    NewerStore {
+        /// The file.
+        path: PathBuf,
+        /// The oldest format whose binaries may read the objects.
+        found: u32,
+        /// The newest format that this binary supports.
+        known: u32,
+        /// The version of muster that wrote the backup.
+        written_by: String,
+    },
     /// The backup needs a passphrase.
     #[error(
         "{path} is encrypted; give the passphrase that it was encrypted with (--passphrase-file)"
@@ -216,4 +268,16 @@ pub enum LedgerError {
         /// The operating system's error.
         reason: String,
     },
+}
+
+/// Why an upgrade was not finalized.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error(
+    "the store's version could not be written: {reason}; check the disk of {path}, then finalize again"
+)]
+pub struct FinalizeError {
+    /// The store's directory.
+    pub path: PathBuf,
+    /// The operating system's error.
+    pub reason: String,
 }

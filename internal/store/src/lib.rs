@@ -21,15 +21,21 @@ mod quarantine;
 mod sealed;
 mod space;
 mod store;
+mod upgrade;
+mod version;
 mod watch;
 
 pub use backup::{Backup, BackupFile, BackupOptions, BackupSummary};
 pub use commit::{Purpose, TransactionView};
 pub use entry::{Entry, EntryMeta, Event, EventKind, ListPage, Revision};
-pub use error::{BackupError, CommitError, LedgerError, OpenError, StoreError, WatchError};
+pub use error::{
+    BackupError, CommitError, FinalizeError, LedgerError, OpenError, StoreError, WatchError,
+};
 pub use ledger::{Ledger, OpenedLedger, RecordChange, Records};
 pub use load::{DamageEffect, DamagedRecord};
 pub use options::{FreeBytes, Options};
 pub use quarantine::Quarantined;
 pub use store::{CheckReport, Store};
+pub use upgrade::{SNAPSHOTS_MAX, Snapshot, SnapshotFiles, SnapshotOptions, snapshots};
+pub use version::{Formats, MigrationStep, Rewrite, StoreVersion};
 pub use watch::Watch;

@@ -66,6 +66,7 @@ impl FlushedState {
             events,
             state,
             held,
+            ..
         } = loaded;
         let revision = state.revision;
         let held = held.into_iter();

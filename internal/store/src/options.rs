@@ -4,6 +4,9 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::upgrade::SnapshotOptions;
+use crate::version::Formats;
+
 /// How much history a watch can resume from, in events.
 const HISTORY: usize = 20_000;
 /// How much history a watch can resume from, in bytes.
@@ -38,6 +41,10 @@ pub struct Options {
     pub cache_bytes: u64,
     /// The query for free space; asks the file system by default.
     pub free_bytes: FreeBytes,
+    /// The formats that this binary knows; tests give others.
+    pub formats: Formats,
+    /// The snapshot that is written before another version's store is changed.
+    pub snapshot: SnapshotOptions,
 }
 
 impl Default for Options {
@@ -50,6 +57,8 @@ impl Default for Options {
             reserve_file_bytes: RESERVE_FILE_BYTES,
             cache_bytes: CACHE_BYTES,
             free_bytes: Arc::new(free_bytes),
+            formats: Formats::CURRENT,
+            snapshot: SnapshotOptions::default(),
         }
     }
 }

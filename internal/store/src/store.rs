@@ -1,7 +1,7 @@
 //! Owns the handle that other crates use: reads from memory, transactions through the commit
 //! thread, watches, backups. It delegates all logic.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
@@ -14,11 +14,13 @@ use crate::commit::{
 };
 use crate::disk::DiskStore;
 use crate::entry::{Entry, ListPage, Revision};
-use crate::error::{BackupError, CommitError, OpenError, StoreError, WatchError};
+use crate::error::{BackupError, CommitError, FinalizeError, OpenError, StoreError, WatchError};
 use crate::load::DamagedRecord;
 use crate::memory::{FlushedState, SharedState};
 use crate::options::Options;
 use crate::quarantine::{self, Quarantined};
+use crate::upgrade;
+use crate::version::{self, Formats, StoreVersion};
 use crate::watch::Watch;
 
 /// The store. Clones share the same state. When the last clone is dropped, queued transactions are
@@ -45,6 +47,9 @@ struct Inner {
     shared: Arc<SharedState>,
     queue: Option<mpsc::Sender<Box<dyn QueuedTransaction>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
+    dir: PathBuf,
+    formats: Formats,
+    version: RwLock<StoreVersion>,
 }
 
 impl Drop for Inner {
@@ -63,11 +68,13 @@ impl Store {
     /// Opens the store in a directory, or creates it there.
     ///
     /// # Errors
-    /// If another process has the store open, if a newer binary wrote it, if it is damaged, or if
-    /// the directory cannot be used.
+    /// If another process has the store open, if only newer binaries may read it, if it is damaged,
+    /// if it needs an upgrade that fails, or if the directory cannot be used.
     pub fn open(dir: &Path, options: Options) -> Result<Store, OpenError> {
         let limits = (options.history, options.history_bytes);
-        let (disk, loaded) = DiskStore::open(dir, options, true)?;
+        let formats = options.formats;
+        let (mut disk, mut loaded) = DiskStore::open(dir, options.clone(), true)?;
+        let version = upgrade::bring_up_to_date(dir, &mut disk, &mut loaded, &options)?;
         let memory = FlushedState::new(loaded, limits.0, limits.1);
         let shared = Arc::new(SharedState {
             memory: RwLock::new(memory),
@@ -87,7 +94,53 @@ impl Store {
             shared,
             queue: Some(queue),
             thread: Mutex::new(Some(thread)),
+            dir: dir.to_owned(),
+            formats,
+            version: RwLock::new(version),
         })))
+    }
+
+    /// The version of the store in a directory, without opening it; none if there is no store.
+    ///
+    /// # Errors
+    /// If the directory cannot be read, or if its version cannot be understood.
+    pub fn version_in(dir: &Path) -> Result<Option<StoreVersion>, OpenError> {
+        version::read(dir)
+    }
+
+    /// The store's format, and which binaries may read it.
+    #[must_use]
+    pub fn version(&self) -> StoreVersion {
+        self.0.version.read().clone()
+    }
+
+    /// True if no older binary has to be able to read what is written: records that only binaries of
+    /// this format read may be written. A feature that changes what is written asks this first.
+    #[must_use]
+    pub fn writes_format(&self, format: u32) -> bool {
+        self.0.version.read().readable_from >= format
+    }
+
+    /// True if [`Store::finalize`] has nothing to do.
+    #[must_use]
+    pub fn is_finalized(&self) -> bool {
+        self.writes_format(self.0.formats.newest)
+    }
+
+    /// Gives up that older binaries may read the store, so that everything of the newest format may
+    /// be written. When this returns, that is on the disk.
+    ///
+    /// # Errors
+    /// If the version cannot be written.
+    pub fn finalize(&self) -> Result<StoreVersion, FinalizeError> {
+        let mut version = self.0.version.write();
+        let finalized = self.0.formats.of_new_store();
+        version::finalize(&self.0.dir, &finalized).map_err(|error| FinalizeError {
+            path: self.0.dir.clone(),
+            reason: error.to_string(),
+        })?;
+        *version = finalized.clone();
+        Ok(finalized)
     }
 
     /// The revision of the last change that is on disk.
@@ -225,7 +278,7 @@ impl Store {
                 memory.revision,
             )
         };
-        backup::write(file, &objects, revision, options)
+        backup::write(file, &objects, revision, &self.version(), options)
     }
 
     // Recursive: a transaction that reads the store itself must not wait for a writer that waits

@@ -411,7 +411,7 @@ async fn a_newer_format_is_refused_with_what_to_do() {
     ));
     let message = error.to_string();
     assert!(message.contains("format 7"), "{message}");
-    assert!(message.contains("newer muster"), "{message}");
+    assert!(message.contains("or newer again"), "{message}");
     for bad in [
         "",
         "muster-store\n",
