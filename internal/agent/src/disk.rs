@@ -13,6 +13,14 @@ use rpc::agent::v1::Assign;
 use crate::error::{AgentError, file};
 use crate::lifecycle::PodLifecycle;
 
+/// The oldest format of the data directory whose agents read what this one writes. A release raises
+/// it only if the release before reads the new one: an upgrade of agents may be undone.
+const FORMAT: u32 = 1;
+/// The newest format that this agent reads.
+const FORMAT_READ_MAX: u32 = 1;
+const FORMAT_FILE: &str = "format";
+const FORMAT_NAME: &str = "muster-agent";
+
 const ASSIGNED: &str = "assigned";
 const STATE: &str = "state.json";
 
@@ -27,6 +35,7 @@ impl DataLayout {
     pub fn open(data: &Path) -> Result<DataLayout, AgentError> {
         private_dir(data)?;
         let data = data.canonicalize().map_err(file("resolve", data))?;
+        check_format(&data)?;
         let layout = DataLayout { data };
         for dir in [
             layout.pods(),
@@ -126,6 +135,36 @@ impl DataLayout {
         }
         Ok(found)
     }
+}
+
+/// Refuses a data directory that a newer agent wrote in another format, and records this agent's. A
+/// directory without the record is of the first format.
+fn check_format(data: &Path) -> Result<(), AgentError> {
+    let path = data.join(FORMAT_FILE);
+    let found = match fs::read_to_string(&path) {
+        Ok(text) => {
+            let number = text.trim_end().strip_prefix(FORMAT_NAME);
+            let number = number.and_then(|number| number.trim_start().parse::<u32>().ok());
+            number.ok_or_else(|| AgentError::DataFormat {
+                path: data.to_owned(),
+                found: text.trim_end().to_owned(),
+                newest: FORMAT_READ_MAX,
+            })?
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
+        Err(error) => return Err(file("read", path)(error)),
+    };
+    if found > FORMAT_READ_MAX {
+        return Err(AgentError::DataFormat {
+            path: data.to_owned(),
+            found: found.to_string(),
+            newest: FORMAT_READ_MAX,
+        });
+    }
+    if found == FORMAT {
+        return Ok(());
+    }
+    replace(&path, format!("{FORMAT_NAME} {FORMAT}\n").as_bytes())
 }
 
 /// Creates a directory that only its owner may enter; an existing one gets that mode.
@@ -304,6 +343,35 @@ mod tests {
             assert_eq!(mode(&data.join(name)), 0o700, "{name}");
         }
         assert_eq!(mode(&data.join("identity/identity.json")), 0o600);
+    }
+
+    #[test]
+    fn a_newer_agents_directory_is_refused_and_an_older_one_is_recorded() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(FORMAT_FILE);
+        let own = format!("{FORMAT_NAME} {FORMAT}\n");
+        for (text, opens) in [
+            (None, true),
+            (Some(own.clone()), true),
+            (
+                Some(format!("{FORMAT_NAME} {}\n", FORMAT_READ_MAX + 1)),
+                false,
+            ),
+            (Some("muster-agent x\n".to_owned()), false),
+            (Some(String::new()), false),
+        ] {
+            match &text {
+                Some(text) => fs::write(&path, text).unwrap(),
+                None => assert!(!path.exists()),
+            }
+            let opened = DataLayout::open(dir.path());
+            assert_eq!(opened.is_ok(), opens, "{text:?}");
+            if let Err(error) = opened {
+                assert!(error.to_string().contains("newer agent"), "{error}");
+            }
+            let expected = text.filter(|_| !opens).unwrap_or_else(|| own.clone());
+            assert_eq!(fs::read_to_string(&path).unwrap(), expected);
+        }
     }
 
     #[test]

@@ -20,6 +20,28 @@ pub enum AgentError {
         /// The operating system's error.
         source: std::io::Error,
     },
+    /// Another version's agent wrote the data directory.
+    #[error(
+        "{} was written by another agent's format ({found:?}; this agent reads formats up to {newest}); run the newer \
+         agent that wrote it, under which the node's pods go on",
+        path.display()
+    )]
+    DataFormat {
+        /// The data directory.
+        path: PathBuf,
+        /// The format in it.
+        found: String,
+        /// The newest format that this agent reads.
+        newest: u32,
+    },
+    /// The server refused the agent's version.
+    #[error("{server} refused this agent's version: {detail}")]
+    VersionRefused {
+        /// The server.
+        server: String,
+        /// The server's answer.
+        detail: String,
+    },
     /// A setting can't be used.
     #[error("{field}: {value:?} can't be used: {detail}")]
     Setting {

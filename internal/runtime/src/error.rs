@@ -148,6 +148,23 @@ pub enum RuntimeError {
         /// What is wrong.
         detail: String,
     },
+    /// A state file has a format that this version does not read.
+    #[error(
+        "{} has format {found}, and this binary reads formats {oldest} to {newest}: {} shim wrote it, and its container \
+         may still run; run the agent of that version again, which keeps it running, or let its pods end there first",
+        path.display(),
+        if found > newest { "a newer muster's" } else { "an older muster's" }
+    )]
+    OtherFormat {
+        /// The file.
+        path: PathBuf,
+        /// Its format.
+        found: u32,
+        /// The oldest format that this version reads.
+        oldest: u32,
+        /// The newest format that this version reads.
+        newest: u32,
+    },
     /// An image cannot be had.
     #[error("{reason}: {image}: {detail}")]
     Image {

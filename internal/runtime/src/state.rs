@@ -22,8 +22,13 @@ pub const STOP_FILE: &str = "stop.json";
 pub const LOCK_FILE: &str = "lock";
 /// What the shim itself had to say.
 pub const SHIM_LOG: &str = "shim.log";
-/// The version of these files' format.
+/// The version of these files' format, which this binary writes. A release raises it only if the
+/// release before reads the new one: its agents take over containers of newer shims after a rollback.
 pub const FORMAT: u32 = 1;
+/// The newest format that this binary reads.
+const FORMAT_READ_MAX: u32 = 1;
+/// The oldest format that this binary reads: shims of agents two minor versions back wrote it.
+const FORMAT_READ_MIN: u32 = 1;
 
 /// Exit code reported when a container never ran.
 pub const START_ERROR_CODE: i32 = 128;
@@ -258,4 +263,67 @@ pub fn load<T: for<'de> Deserialize<'de>>(
             path,
             detail: e.to_string(),
         })
+}
+
+/// The part of a state file that every format has.
+#[derive(Deserialize)]
+struct StateFormat {
+    format: u32,
+}
+
+/// Reads the state file of a container; `None` if there is none.
+///
+/// # Errors
+/// If another version of muster wrote it in a format that this one does not read
+/// ([`RuntimeError::OtherFormat`]), or if it is damaged.
+pub fn load_state(dir: &Path) -> Result<Option<StateFile>, RuntimeError> {
+    let Some(StateFormat { format }) = load(dir, STATE_FILE)? else {
+        return Ok(None);
+    };
+    if !(FORMAT_READ_MIN..=FORMAT_READ_MAX).contains(&format) {
+        return Err(RuntimeError::OtherFormat {
+            path: dir.join(STATE_FILE),
+            found: format,
+            oldest: FORMAT_READ_MIN,
+            newest: FORMAT_READ_MAX,
+        });
+    }
+    load(dir, STATE_FILE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_state_is_read_in_known_formats_only_whatever_else_it_holds() {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |text: &str| fs::write(dir.path().join(STATE_FILE), text).unwrap();
+        assert_eq!(load_state(dir.path()).unwrap(), None);
+        let known = StateFile {
+            format: FORMAT,
+            boot_id: "b".to_owned(),
+            state: ContainerState::Starting,
+            cgroup: Cgroup::None,
+            notes: Vec::new(),
+        };
+        save(dir.path(), STATE_FILE, &known).unwrap();
+        assert_eq!(load_state(dir.path()).unwrap(), Some(known));
+        for (format, direction) in [(0, "older"), (FORMAT_READ_MAX + 1, "newer")] {
+            write(&format!(
+                r#"{{"format": {format}, "of another version": true}}"#
+            ));
+            let refused = load_state(dir.path()).unwrap_err();
+            assert!(
+                matches!(&refused, RuntimeError::OtherFormat { found, .. } if *found == format),
+                "{refused}"
+            );
+            assert!(refused.to_string().contains(direction), "{refused}");
+        }
+        for damaged in ["", "{}", r#"{"format": "x"}"#, r#"{"format": 1}"#] {
+            write(damaged);
+            let refused = load_state(dir.path()).unwrap_err();
+            assert!(matches!(refused, RuntimeError::Format { .. }), "{damaged}");
+        }
+    }
 }

@@ -16,7 +16,7 @@ use crate::proc;
 use crate::shim::exec::ExecRequest;
 use crate::shim::{STAGE, STAGE_EXEC};
 use crate::spec::ContainerId;
-use crate::state::{ContainerState, STATE_FILE, StateFile, load};
+use crate::state::{ContainerState, StateFile, load_state};
 
 /// Output kept of a command; the rest is read and dropped.
 pub const MAX_EXEC_OUTPUT: usize = 64 * 1024;
@@ -130,7 +130,7 @@ impl ProcessRuntime {
         let (dir, id) = (self.shared.dir(id), id.clone());
         blocking(move || {
             let state: StateFile =
-                load(&dir, STATE_FILE)?.ok_or_else(|| RuntimeError::NotRunning(id.clone()))?;
+                load_state(&dir)?.ok_or_else(|| RuntimeError::NotRunning(id.clone()))?;
             let ContainerState::Running { process, .. } = state.state else {
                 return Err(RuntimeError::NotRunning(id));
             };

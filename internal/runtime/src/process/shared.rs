@@ -8,7 +8,7 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 use super::{ProcessEntry, ProcessState, ProcessTable, watch};
 use crate::error::RuntimeError;
 use crate::spec::{ContainerId, ContainerSpec};
-use crate::state::{ContainerState, ContainerStatus, SPEC_FILE, STATE_FILE, StateFile, load, save};
+use crate::state::{ContainerState, ContainerStatus, SPEC_FILE, load, load_state, save};
 
 impl ProcessState {
     pub(super) fn table(&self) -> MutexGuard<'_, ProcessTable> {
@@ -94,6 +94,8 @@ impl ProcessState {
             match self.recover_one(&id) {
                 Ok(Some(status)) => found.push(status),
                 Ok(None) => {}
+                // Its container may run: an agent that went on without it might run it twice.
+                Err(e @ RuntimeError::OtherFormat { .. }) => return Err(e),
                 Err(e) => tracing::warn!(container = %id, "cannot recover: {e}"),
             }
         }
@@ -114,7 +116,7 @@ impl ProcessState {
             return Ok(None);
         };
         self.watcher.add(&dir, id)?;
-        let state = load::<StateFile>(&dir, STATE_FILE)?;
+        let state = load_state(&dir)?;
         let status = ContainerStatus::of(&spec, state.as_ref());
         {
             let mut table = self.table();
@@ -141,7 +143,7 @@ impl ProcessState {
             _ => return Ok(()),
         };
         let dir = self.dir(id);
-        let mut state = load::<StateFile>(&dir, STATE_FILE)?;
+        let mut state = load_state(&dir)?;
         let ended = state
             .as_ref()
             .is_some_and(|file| progress(&file.state) == 2);
@@ -176,7 +178,7 @@ impl ProcessState {
     pub(super) fn remove(&self, id: &ContainerId) -> Result<(), RuntimeError> {
         let _alone = self.looking.lock().unwrap_or_else(PoisonError::into_inner);
         let dir = self.dir(id);
-        if let Ok(Some(state)) = load::<StateFile>(&dir, STATE_FILE) {
+        if let Ok(Some(state)) = load_state(&dir) {
             state.cgroup.remove();
         }
         match fs::remove_dir_all(&dir) {

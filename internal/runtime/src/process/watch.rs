@@ -18,7 +18,7 @@ use crate::cgroup::Cgroup;
 use crate::error::RuntimeError;
 use crate::proc;
 use crate::spec::ContainerId;
-use crate::state::{ContainerState, FORMAT, LOCK_FILE, STATE_FILE, StateFile, load, save};
+use crate::state::{ContainerState, FORMAT, LOCK_FILE, STATE_FILE, StateFile, load_state, save};
 
 /// Between two sweeps. A shim of ours that dies is noticed at once; one that an earlier
 /// agent started is noticed by the sweep.
@@ -142,7 +142,7 @@ pub fn give_up_if_orphaned(dir: &Path) -> Result<Option<StateFile>, RuntimeError
         Err(TryLockError::Error(e)) => return Err(RuntimeError::io("lock", &path)(e)),
     }
     // From here to the end of this function no shim can begin.
-    let known = load::<StateFile>(dir, STATE_FILE)?;
+    let known = load_state(dir)?;
     let (message, started_at, cgroup) = match &known {
         Some(StateFile {
             state: ContainerState::Exited(_),

@@ -25,7 +25,7 @@ use super::{privileges, seccomp};
 use crate::cgroup::CgroupError;
 use crate::error::{RuntimeError, StartFault};
 use crate::spec::ContainerSpec;
-use crate::state::{ContainerState, SPEC_FILE, STATE_FILE, StateFile, load};
+use crate::state::{ContainerState, SPEC_FILE, StateFile, load, load_state};
 
 /// Exit code when the command could not be run at all.
 pub const CANNOT_EXEC: u8 = 126;
@@ -100,7 +100,7 @@ fn prepare(dir: &Path) -> Result<Command, ExecError> {
     let request: ExecRequest = serde_json::from_str(&text).map_err(ExecError::Request)?;
     let (program, arguments) = request.command.split_first().ok_or(ExecError::NoCommand)?;
     let spec: ContainerSpec = load(dir, SPEC_FILE)?.ok_or(ExecError::NoContainer)?;
-    let state: StateFile = load(dir, STATE_FILE)?.ok_or(ExecError::NotRunning)?;
+    let state: StateFile = load_state(dir)?.ok_or(ExecError::NotRunning)?;
     let ContainerState::Running { process, .. } = state.state else {
         return Err(ExecError::NotRunning);
     };

@@ -28,7 +28,7 @@ use super::{privileges, seccomp};
 use crate::error::StartFault;
 use crate::mounts::{MountError, apply, kernel};
 use crate::spec::{ContainerSpec, Isolation, Mount};
-use crate::state::{SPEC_FILE, STATE_FILE, StateFile, load};
+use crate::state::{SPEC_FILE, StateFile, load, load_state};
 
 /// In a container's directory: where a private root is put together.
 pub const STAGING: &str = "root";
@@ -104,7 +104,7 @@ fn prepare(
     let spec: ContainerSpec = load(dir, SPEC_FILE)
         .map_err(|e| e.to_string())?
         .ok_or("the container's description no longer exists")?;
-    let state: StateFile = load(dir, STATE_FILE)
+    let state: StateFile = load_state(dir)
         .map_err(|e| e.to_string())?
         .ok_or("the container's state no longer exists")?;
     // Before anything of the container's is mounted, in whose place whatever may be.

@@ -31,8 +31,8 @@ use crate::logs::write::{LineSplitter, LogWriter};
 use crate::proc::{self, ProcessId};
 use crate::spec::ContainerSpec;
 use crate::state::{
-    ContainerExit, ContainerState, ExitReason, FORMAT, LOCK_FILE, SPEC_FILE, STATE_FILE, STOP_FILE,
-    StateFile, StopRequest, load,
+    ContainerExit, ContainerState, ExitReason, FORMAT, LOCK_FILE, SPEC_FILE, STOP_FILE, StateFile,
+    StopRequest, load, load_state,
 };
 
 /// The name of the cgroup that containers' cgroups are made in; the caller may set another.
@@ -77,7 +77,7 @@ fn shim(dir: &Path) -> Result<(), ShimError> {
         .map_err(ShimError::OpenLock)?;
     // Held until this process ends, however it ends. Waits while the agent looks.
     lock.lock().map_err(ShimError::Lock)?;
-    if load::<StateFile>(&dir, STATE_FILE)?.is_some() {
+    if load_state(&dir)?.is_some() {
         return Err(ShimError::RunAlready);
     }
     let spec: ContainerSpec = load(&dir, SPEC_FILE)?.ok_or(ShimError::NoSpec)?;
