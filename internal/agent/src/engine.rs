@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use runtime::{
-    ContainerId, ContainerSpec, ContainerStatus, CriRuntime, ExecOutcome, ProcessRuntime,
-    RuntimeError, WritableLayer,
+    ContainerId, ContainerSpec, ContainerStatus, CriRuntime, ExecCommand, ExecOutcome, ExecSession,
+    ProcessRuntime, RuntimeError, WritableLayer,
 };
 use tokio::sync::broadcast;
 
@@ -69,6 +69,14 @@ pub trait ContainerEngine: Send + Sync + 'static {
         command: Vec<String>,
         timeout: Duration,
     ) -> BoxFuture<'a, Result<ExecOutcome, EngineError>>;
+    /// Starts a command in a container whose input and output the caller holds.
+    fn exec_session(
+        &self,
+        _id: &ContainerId,
+        _command: ExecCommand,
+    ) -> Result<ExecSession, EngineError> {
+        Err(no_exec())
+    }
     /// Finds the containers of an earlier agent.
     fn recover(&self) -> BoxFuture<'_, Result<Vec<ContainerStatus>, EngineError>>;
     /// Why it can start no isolated container, if it can't; `read_only_host`: such a container must
@@ -96,7 +104,7 @@ pub trait ContainerEngine: Send + Sync + 'static {
 }
 
 macro_rules! engine {
-    ($runtime:ty, name: $name:expr, renumbers: $renumbers:literal, fetch: $fetch:expr, release: $release:expr, unfit: $unfit:expr, users: $users:expr, layers: $layers:expr) => {
+    ($runtime:ty, name: $name:expr, renumbers: $renumbers:literal, fetch: $fetch:expr, release: $release:expr, unfit: $unfit:expr, users: $users:expr, layers: $layers:expr, exec: $exec:expr) => {
         impl ContainerEngine for $runtime {
             fn name(&self) -> String {
                 ($name)(self)
@@ -153,6 +161,14 @@ macro_rules! engine {
                 })
             }
 
+            fn exec_session(
+                &self,
+                id: &ContainerId,
+                command: ExecCommand,
+            ) -> Result<ExecSession, EngineError> {
+                ($exec)(self, id, command)
+            }
+
             fn recover(&self) -> BoxFuture<'_, Result<Vec<ContainerStatus>, EngineError>> {
                 Box::pin(async move { <$runtime>::recover(self).await.map_err(EngineError::from) })
             }
@@ -192,7 +208,10 @@ engine!(
     release: nothing_to_release,
     unfit: |runtime: &ProcessRuntime, frozen| runtime.capabilities().unfit(frozen),
     users: |runtime: &ProcessRuntime| runtime.capabilities().users.works(),
-    layers: no_layers
+    layers: no_layers,
+    exec: |runtime: &ProcessRuntime, id: &ContainerId, command: ExecCommand| {
+        runtime.exec_session(id, command).map_err(EngineError::from)
+    }
 );
 
 engine!(
@@ -203,7 +222,8 @@ engine!(
     release: release_sandbox,
     unfit: |_: &CriRuntime, _| None,
     users: |_: &CriRuntime| true,
-    layers: layers_of_images
+    layers: layers_of_images,
+    exec: no_exec_session
 );
 
 fn nothing_to_fetch<'a>(
@@ -258,4 +278,20 @@ fn release_sandbox<'a>(runtime: &'a CriRuntime, pod_uid: &'a str) -> BoxFuture<'
             tracing::warn!(pod_uid, %error, "a pod's sandbox was not removed");
         }
     })
+}
+
+fn no_exec() -> EngineError {
+    EngineError::Refused(
+        "exec works in containers without an image only; on the node, `crictl exec` runs a command \
+         in this one"
+            .to_owned(),
+    )
+}
+
+fn no_exec_session(
+    _: &CriRuntime,
+    _: &ContainerId,
+    _: ExecCommand,
+) -> Result<ExecSession, EngineError> {
+    Err(no_exec())
 }

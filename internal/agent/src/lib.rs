@@ -14,6 +14,7 @@ mod engine;
 mod env;
 mod error;
 mod eviction;
+mod exec;
 mod expand;
 mod fields;
 mod health;

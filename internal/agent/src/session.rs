@@ -23,6 +23,7 @@ use tracing::Instrument;
 
 use crate::config::{AgentConfig, MAX_PODS};
 use crate::error::AgentError;
+use crate::exec::Execs;
 use crate::identity::{AgentIdentity, deep};
 use crate::inventory_loop;
 use crate::logs::WantedLog;
@@ -248,10 +249,11 @@ async fn one(
         .into_inner();
     node.outbox.begin_again();
     let logs = SentLogs::new(node.clone(), outbound.clone());
+    let execs = Execs::new(node.clone(), identity.clone(), &config.server);
     let hear = async {
         loop {
             match inbound.message().await {
-                Ok(Some(message)) => take(node, pods, &logs, message).await,
+                Ok(Some(message)) => take(node, pods, &logs, &execs, message).await,
                 Ok(None) => return Ok(()),
                 Err(status) => return Err(broken(&status)),
             }
@@ -265,7 +267,13 @@ async fn one(
     }
 }
 
-async fn take(node: &Arc<AgentNode>, pods: &Arc<Pods>, logs: &SentLogs, message: ServerMessage) {
+async fn take(
+    node: &Arc<AgentNode>,
+    pods: &Arc<Pods>,
+    logs: &SentLogs,
+    execs: &Execs,
+    message: ServerMessage,
+) {
     use server_message::Body;
     match message.body {
         None => {}
@@ -280,6 +288,7 @@ async fn take(node: &Arc<AgentNode>, pods: &Arc<Pods>, logs: &SentLogs, message:
         Some(Body::CloseLog(close)) => logs.close(close.stream_id),
         Some(Body::LogCredit(credit)) => logs.credit(credit.stream_id, credit.chunks),
         Some(Body::RdmaAsk(ask)) => pairing::answer(node, pods, &logs.outbound, ask),
+        Some(Body::OpenExec(open)) => execs.open(open),
     }
 }
 

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use http::{HeaderMap, header};
+use hyper::upgrade::OnUpgrade;
 use parking_lot::Mutex;
 use resources::access::{Caller, Credential};
 use resources::registry::Kind;
@@ -35,6 +36,8 @@ pub(crate) struct Call {
     pub(crate) without_managers: bool,
     /// The annotations of its audit event.
     pub(crate) audit: AuditNotes,
+    /// The connection, if the client asks to continue on it with another protocol.
+    pub(crate) upgrade: Option<OnUpgrade>,
 }
 
 /// The annotations of a request's audit event, by their keys. They are in the response's

@@ -134,6 +134,11 @@ fn subresources(kind: &Kind) -> Vec<Sub> {
                 response: ("policy", "v1", "Eviction"),
                 verbs: &["create"],
             },
+            "exec" => Sub {
+                name,
+                response: ("", "v1", "PodExecOptions"),
+                verbs: &["create", "get"],
+            },
             "log" => Sub {
                 name,
                 response: own,

@@ -8,6 +8,7 @@ use axum::extract::State;
 use axum::middleware::Next;
 use http::request::Parts;
 use http::{Method, Request, Response};
+use hyper::upgrade::OnUpgrade;
 use resources::access::{Caller, Credential, RequestAttributes};
 use resources::audit::Recorded;
 use resources::registry::{self, Kind};
@@ -21,9 +22,9 @@ use crate::server::ApiServer;
 use crate::status::Failure;
 use crate::work_threads::{By, weight};
 use crate::{
-    audit, binding, create, delete, delete_collection, discovery, eviction, impersonation, list,
-    logs, namespace, negotiate, patch, path, read, request, review, scale, service_account, update,
-    versions, watch,
+    audit, binding, create, delete, delete_collection, discovery, eviction, exec, impersonation,
+    list, logs, namespace, negotiate, patch, path, read, request, review, scale, service_account,
+    update, versions, watch,
 };
 
 type DispatchResult = Result<Response<Body>, Failure>;
@@ -187,7 +188,7 @@ async fn on_resource(
     )?;
     // Logs are raw bytes in any format: their handler does not negotiate.
     let form = match subresource.as_deref() {
-        Some("log") => negotiate::PLAIN,
+        Some("log" | "exec") => negotiate::PLAIN,
         _ => negotiate::objects(&parts.headers)?,
     };
     let call = Call {
@@ -203,6 +204,7 @@ async fn on_resource(
         form,
         without_managers: parts.extensions.get::<InProcess>().is_some(),
         audit: AuditNotes::default(),
+        upgrade: parts.extensions.get::<OnUpgrade>().cloned(),
     };
     let notes = call.audit.clone();
     let answer = if verb.reads() {
@@ -290,6 +292,8 @@ async fn on_subresource(call: &Call, subresource: &str, verb: Verb, body: Body) 
         ("binding", Verb::Create) => binding::create(call, body).await,
         ("eviction", Verb::Create) => eviction::create(call, body).await,
         ("log", Verb::Get) => logs::get(call).await,
+        ("exec", Verb::Get) => exec::exec(call, &Method::GET).await,
+        ("exec", Verb::Create) => exec::exec(call, &Method::POST).await,
         ("token", Verb::Create) => service_account::token(call, body).await,
         ("finalize", Verb::Update) => namespace::finalize(call, body).await,
         _ => Err(Failure::method_not_allowed()),

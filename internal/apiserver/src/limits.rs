@@ -66,7 +66,7 @@ pub const MOST_CAUSES: usize = 128;
 pub const MOST_QUERY_BYTES: usize = 64 * 1024;
 
 /// The maximum number of parameters in a query string.
-pub const MOST_PARAMETERS: usize = 64;
+pub const MOST_PARAMETERS: usize = 1024;
 
 /// The maximum number of requirements in a label selector or a field selector: each is compared
 /// with every object of a list.

@@ -130,7 +130,7 @@ fn read(call: &Call, pod: &Value) -> Result<LogRequest, Failure> {
 }
 
 /// The requested container: the named one, or the only one.
-fn container(call: &Call, pod: &Value) -> Result<String, Failure> {
+pub(crate) fn container(call: &Call, pod: &Value) -> Result<String, Failure> {
     let names = |list: &str| -> Vec<String> {
         let containers = pod["spec"][list].as_array().into_iter().flatten();
         containers

@@ -64,6 +64,7 @@ mod tests {
             dry_run: false,
             without_managers: false,
             audit: crate::call::AuditNotes::default(),
+            upgrade: None,
         };
         let on = |node: &str| json!({"metadata": {"name": "p"}, "spec": {"nodeName": node}});
         let node = || call(Caller::node("n1"), "Pod");

@@ -65,12 +65,13 @@ impl Params {
             .transpose()
     }
 
-    /// A boolean. Kubernetes reads `0` and `false` as false, and any other given value as true.
+    /// A boolean. Kubernetes reads `0` and `false` in any case (Python's client writes `False`) as false, and any
+    /// other given value as true.
     pub fn switch(&self, name: &str) -> Option<bool> {
         self.0
             .iter()
             .find(|(key, _)| key == name)
-            .map(|(_, value)| !matches!(value.as_str(), "0" | "false"))
+            .map(|(_, value)| value != "0" && !value.eq_ignore_ascii_case("false"))
     }
 
     /// True for a dry run. The only valid value is `All`.

@@ -241,6 +241,7 @@ async fn bind(
         form: negotiate::PLAIN,
         without_managers: false,
         audit: AuditNotes::default(),
+        upgrade: None,
     };
     binding::bind(&call, sent).await
 }

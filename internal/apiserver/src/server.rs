@@ -17,6 +17,7 @@ use store::Store;
 use crate::audit::Auditor;
 use crate::authority::Authority;
 use crate::decode::ManifestsError;
+use crate::exec::{ExecCounts, ExecOpener};
 use crate::impersonation::Users;
 use crate::limits::{SMALL_REQUEST_BYTES, WATCH_RECHECK};
 use crate::logs::LogOpener;
@@ -74,6 +75,9 @@ pub(crate) struct Inner {
     pub(crate) schemas: Schemas,
     pub(crate) config: ApiConfig,
     pub(crate) logs: RwLock<Option<LogOpener>>,
+    pub(crate) exec_opener: RwLock<Option<ExecOpener>>,
+    /// How many commands in containers each user runs.
+    pub(crate) execs: ExecCounts,
     pub(crate) auditor: RwLock<Option<Auditor>>,
     pub(crate) admission: admission::AdmissionCache,
     pub(crate) pods_by_node: node_authorizer::AuthorizerCache,
@@ -139,6 +143,8 @@ impl ApiServer {
             schemas,
             config,
             logs: RwLock::new(None),
+            exec_opener: RwLock::new(None),
+            execs: ExecCounts::default(),
             auditor: RwLock::new(None),
             large: RequestTurns::default(),
             evictions: tokio::sync::Mutex::new(()),
@@ -198,6 +204,11 @@ impl ApiServer {
     /// Sets the opener of pods' logs. Until then `pods/log` answers that no log can be read.
     pub fn set_log_opener(&self, opener: LogOpener) {
         *self.0.logs.write() = Some(opener);
+    }
+
+    /// Sets the opener of commands in containers. Until then `pods/exec` answers that none can run.
+    pub fn set_exec_opener(&self, opener: ExecOpener) {
+        *self.0.exec_opener.write() = Some(opener);
     }
 
     /// Sets the destination of audit events; without it requests are not recorded.

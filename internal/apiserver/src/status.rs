@@ -412,6 +412,11 @@ impl Failure {
         )
     }
 
+    /// 429 for a caller that has as much of something as it may have; the message names the bound.
+    pub fn too_many(message: &str) -> Self {
+        Self::new(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests", message)
+    }
+
     /// 500: an internal error.
     pub fn internal(message: impl std::fmt::Display) -> Self {
         Self::new(

@@ -172,3 +172,38 @@ pub(crate) fn status_code(error: &kube::Error) -> Option<u16> {
         _ => None,
     }
 }
+
+/// Why a command was not started in a container.
+#[derive(Debug, thiserror::Error)]
+pub enum ExecError {
+    /// The node is not connected.
+    #[error(
+        "node {node:?} is not connected, so no command can be started there now; check that the node's agent runs and \
+         reaches the server"
+    )]
+    NodeAway {
+        /// The node.
+        node: String,
+    },
+    /// The node did not answer.
+    #[error(
+        "node {node:?} did not start the command within {seconds} s; try again, and look at its agent's log"
+    )]
+    Silent {
+        /// The node.
+        node: String,
+        /// How long it had.
+        seconds: u64,
+    },
+    /// Too many commands run there.
+    #[error("{most} commands run in containers of node {node:?} already; end one and try again")]
+    TooMany {
+        /// The node.
+        node: String,
+        /// The bound.
+        most: usize,
+    },
+    /// The node's reason.
+    #[error("{0}")]
+    NotStarted(String),
+}

@@ -10,6 +10,7 @@ pub mod ca;
 mod documents;
 mod enrolment;
 mod error;
+mod exec;
 mod health;
 mod hosts;
 mod index;
@@ -40,7 +41,8 @@ use tonic::Status;
 
 pub use admissions::SECRET_TYPE as NODE_ADMISSION_SECRET_TYPE;
 pub use ca::{CertificateAuthority, peer_identity};
-pub use error::{FleetError, LogReadError, NodeRequestError, TokenError};
+pub use error::{ExecError, FleetError, LogReadError, NodeRequestError, TokenError};
+pub use exec::ExecConnection;
 pub use logs::{AgentLogQuery, LogBytes};
 pub use node::{LEASE_SECONDS, SESSION_ANNOTATION};
 pub use tokens::{
@@ -83,6 +85,8 @@ pub struct Fleet {
     sessions: Mutex<BTreeMap<String, Arc<Session>>>,
     /// How many sessions of each node are being opened.
     opening: Mutex<BTreeMap<String, usize>>,
+    /// The commands in containers.
+    execs: Arc<exec::Execs>,
     next_id: AtomicU64,
     tasks: Mutex<Vec<AbortHandle>>,
 }
@@ -100,6 +104,7 @@ impl Fleet {
             synced: tokio::sync::watch::Sender::new(false),
             sessions: Mutex::default(),
             opening: Mutex::default(),
+            execs: Arc::default(),
             next_id: AtomicU64::new(1),
             tasks: Mutex::default(),
         });

@@ -15,8 +15,8 @@ use parking_lot::Mutex;
 use resources::devices::NodeInventory;
 use rpc::agent::v1::fleet_server::{Fleet as FleetService, FleetServer};
 use rpc::agent::v1::{
-    AgentMessage, Assign, EventNote, Hello, HostsEntry, ServerMessage, SyncComplete, Update,
-    Welcome, agent_message,
+    AgentMessage, Assign, EventNote, ExecFrame, Hello, HostsEntry, ServerMessage, SyncComplete,
+    Update, Welcome, agent_message,
 };
 use rpc::{
     HEARTBEAT_SECONDS, MAX_AGENT_MESSAGE_BYTES, MAX_MESSAGE_BYTES, PeerIdentity,
@@ -129,6 +129,15 @@ pub fn routes(fleet: &Arc<Fleet>) -> tonic::service::Routes {
 impl FleetService for SessionService {
     type SessionStream =
         Pin<Box<dyn futures::Stream<Item = Result<ServerMessage, Status>> + Send + 'static>>;
+
+    type ExecStream = crate::exec::ToAgent;
+
+    async fn exec(
+        &self,
+        request: Request<Streaming<ExecFrame>>,
+    ) -> Result<Response<Self::ExecStream>, Status> {
+        self.0.exec_opened(request).await
+    }
 
     async fn session(
         &self,

@@ -55,6 +55,19 @@ pub const HEARTBEAT_SECONDS: u32 = 3;
 /// A session without a message from the other end for this long is over, in seconds.
 pub const SESSION_SILENCE_SECONDS: u64 = 20;
 
+/// The maximum size of a piece of a command's input or output in one message, in bytes.
+pub const EXEC_CHUNK_BYTES: usize = 32 * 1024;
+
+/// The channels of a command's input and outputs, numbered as in Kubernetes' remote commands.
+pub mod exec_channel {
+    /// Standard input.
+    pub const INPUT: u32 = 0;
+    /// Standard output, or the terminal.
+    pub const OUTPUT: u32 = 1;
+    /// Standard error.
+    pub const ERRORS: u32 = 2;
+}
+
 /// The maximum size of a log chunk in one message, in bytes.
 pub const LOG_CHUNK_BYTES: usize = 32 * 1024;
 
@@ -64,7 +77,7 @@ pub const LOG_WINDOW_CHUNKS: u32 = 32;
 mod wrap {
     use crate::agent::v1::{
         AgentMessage, Assign, CloseLog, EventNote, Health, Heartbeat, Hello, Inventory, LogChunk,
-        LogCredit, LogEnd, LogOpened, OpenLog, PodGone, PodStatus, RdmaAnswer, RdmaAsk,
+        LogCredit, LogEnd, LogOpened, OpenExec, OpenLog, PodGone, PodStatus, RdmaAnswer, RdmaAsk,
         ServerMessage, Stop, SyncComplete, Update, Welcome, agent_message, server_message,
     };
 
@@ -81,7 +94,7 @@ mod wrap {
     wraps!(AgentMessage, agent_message: Hello, Heartbeat, PodStatus, PodGone, LogOpened, LogChunk,
         LogEnd, Inventory, Health, RdmaAnswer);
     wraps!(ServerMessage, server_message: Welcome, Assign, Update, Stop, SyncComplete, OpenLog,
-        CloseLog, LogCredit, RdmaAsk);
+        CloseLog, LogCredit, RdmaAsk, OpenExec);
 
     impl From<EventNote> for AgentMessage {
         fn from(note: EventNote) -> Self {

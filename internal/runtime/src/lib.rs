@@ -30,7 +30,10 @@ pub use cri::{CriConfig, CriRuntime, WritableLayer};
 pub use environment::SERVICE_MANAGER_VARIABLES;
 pub use error::{RuntimeError, StartFault};
 pub use logs::{LogRead, read_logs};
-pub use process::{Config, ExecOutcome, ProcessRuntime, Stats};
+pub use process::{
+    Config, ExecCommand, ExecInput, ExecOutcome, ExecOutput, ExecSession, ProcessRuntime, Stats,
+    Terminal,
+};
 pub use spec::{
     ContainerId, ContainerSpec, DevicePolicy, Isolation, LogSettings, Mount, MountSource,
     PodIdentity, ProcessUser, PullPolicy, ResourceLimits,

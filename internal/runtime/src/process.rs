@@ -5,6 +5,7 @@
 //! root finds every container again by [`ProcessRuntime::recover`].
 
 mod commands;
+mod interactive;
 mod shared;
 mod watch;
 
@@ -22,6 +23,7 @@ use jiff::Timestamp;
 use tokio::sync::broadcast;
 
 pub use commands::{ExecOutcome, Stats};
+pub use interactive::{ExecCommand, ExecInput, ExecOutput, ExecSession, Terminal};
 
 use crate::capabilities::{Capabilities, Support};
 use crate::cgroup::HierarchyLayout;

@@ -3,15 +3,18 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use apiserver::ApiServer;
+use apiserver::{ApiServer, ExecEvent, ExecInput};
 use fleet::Fleet;
 use futures::StreamExt;
+use futures::future::BoxFuture;
 use identity::Identity;
 use jiff::{SignedDuration, Timestamp};
 use portal::{
     Backends, BackupFailed, CreatedJoinToken, ListedJoinToken, LogProblem, LogQuery, NewJoinToken,
     NodeRequestProblem, UnreadableManifests,
 };
+use rpc::agent::v1::{ExecData, ExecFrame, ExecInputEnd, ExecResize, OpenExec, exec_frame};
+use rpc::exec_channel;
 
 use super::backup;
 
@@ -47,6 +50,91 @@ pub fn connect_logs(api: &ApiServer, fleet: &Arc<Fleet>) {
             }
         })
     }));
+}
+
+/// Makes the pods' `exec` subresource run commands on the nodes.
+pub fn connect_exec(api: &ApiServer, fleet: &Arc<Fleet>) {
+    let fleet = fleet.clone();
+    api.set_exec_opener(Arc::new(move |request| {
+        let fleet = fleet.clone();
+        Box::pin(async move {
+            let open = OpenExec {
+                stream_id: 0,
+                namespace: request.namespace,
+                pod: request.pod,
+                uid: request.uid,
+                container: request.container,
+                command: request.command,
+                stdin: request.stdin,
+                stdout: request.stdout,
+                stderr: request.stderr,
+                tty: request.tty,
+            };
+            match fleet.open_exec(&request.node, open).await {
+                Ok(connection) => Ok(exec_streams(connection)),
+                Err(error) => Err(exec_refused(&error)),
+            }
+        })
+    }));
+}
+
+fn exec_refused(error: &fleet::ExecError) -> apiserver::ExecError {
+    let words = error.to_string();
+    match error {
+        fleet::ExecError::NotStarted(_) => apiserver::ExecError::Refused(words),
+        _ => apiserver::ExecError::Unavailable(words),
+    }
+}
+
+/// A command's connection in the resource API's terms.
+fn exec_streams(connection: fleet::ExecConnection) -> apiserver::ExecStreams {
+    let to_agent = connection.to_agent.clone();
+    let send = move |input: ExecInput| -> BoxFuture<'static, bool> {
+        let to_agent = to_agent.clone();
+        Box::pin(async move { to_agent.send(Ok(exec_frame(input))).await.is_ok() })
+    };
+    let events = futures::stream::unfold(connection, |mut connection| async move {
+        let event = match connection.from_agent.message().await {
+            Ok(frame) => exec_event(frame?)?,
+            Err(status) => ExecEvent::Failed(format!(
+                "the connection to the node was lost: {}",
+                status.message()
+            )),
+        };
+        Some((event, connection))
+    });
+    apiserver::ExecStreams {
+        send: Box::new(send),
+        events: events.boxed(),
+    }
+}
+
+fn exec_frame(input: ExecInput) -> ExecFrame {
+    let body = match input {
+        ExecInput::Data(data) => exec_frame::Body::Data(ExecData {
+            channel: exec_channel::INPUT,
+            data: data.into(),
+        }),
+        ExecInput::Resize { width, height } => exec_frame::Body::Resize(ExecResize {
+            width: width.into(),
+            height: height.into(),
+        }),
+        ExecInput::End => exec_frame::Body::InputEnd(ExecInputEnd {}),
+    };
+    ExecFrame { body: Some(body) }
+}
+
+/// What an agent's message says; none if it is no part of the protocol, which ends the command.
+fn exec_event(frame: ExecFrame) -> Option<ExecEvent> {
+    match frame.body? {
+        exec_frame::Body::Data(data) if data.channel == exec_channel::ERRORS => {
+            Some(ExecEvent::Errors(data.data.into()))
+        }
+        exec_frame::Body::Data(data) => Some(ExecEvent::Output(data.data.into())),
+        exec_frame::Body::Exit(exit) if exit.error.is_empty() => Some(ExecEvent::Exit(exit.code)),
+        exec_frame::Body::Exit(exit) => Some(ExecEvent::Failed(exit.error)),
+        _ => None,
+    }
 }
 
 fn refused(error: &fleet::LogReadError) -> apiserver::LogError {

@@ -91,6 +91,7 @@ impl RunningServer {
 
         let fleet = Fleet::start(client("fleet"), FleetConfig::new(ca.clone()));
         backends::connect_logs(&api, &fleet);
+        backends::connect_exec(&api, &fleet);
         backends::connect_users(&api, &identity);
 
         let mut controllers = controllers::start(

@@ -38,7 +38,7 @@ const ADMIN: Least = Least::Role(UserRole::Admin);
 /// (`plural.group/subresource`).
 type Row = (&'static str, Least, Least, Least);
 
-const ROWS: [Row; 61] = [
+const ROWS: [Row; 62] = [
     ("bindings", ADMIN, ADMIN, ADMIN),
     ("configmaps", VIEWER, MEMBER, MEMBER),
     ("endpoints", VIEWER, LEAD, LEAD),
@@ -54,6 +54,7 @@ const ROWS: [Row; 61] = [
     ("pods", VIEWER, MEMBER, MEMBER),
     ("pods/binding", ADMIN, ADMIN, ADMIN),
     ("pods/eviction", ADMIN, MEMBER, ADMIN),
+    ("pods/exec", MEMBER, MEMBER, ADMIN),
     ("pods/log", VIEWER, ADMIN, ADMIN),
     ("pods/status", VIEWER, ADMIN, ADMIN),
     ("resourcequotas", VIEWER, ADMIN, ADMIN),

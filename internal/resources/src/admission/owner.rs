@@ -93,6 +93,33 @@ pub fn keep_work(
     })
 }
 
+/// A caller asks for a command in another user's pod.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the pod runs for user {user:?}, and only this user may run commands in it; start a pod of your own, or have an administrator run the command"
+)]
+pub struct NotYourPod {
+    /// The user that the pod runs for.
+    pub user: String,
+}
+
+/// Prevents other users from running commands in a user's pod: they would run with that user's name and Unix account.
+///
+/// # Errors
+/// When the pod runs for another user than the caller, and `impersonates` says that the caller may not act in that
+/// user's name.
+pub fn enter_work(
+    caller: &Caller,
+    impersonates: impl FnOnce(&str) -> bool,
+    pod: &Value,
+) -> Result<(), NotYourPod> {
+    let Some(user) = said(pod) else {
+        return Ok(());
+    };
+    let may = user == caller.user || impersonates(&user);
+    may.then_some(()).ok_or(NotYourPod { user })
+}
+
 /// True if two states of an object run the same containers.
 fn same_work(kind: &Kind, one: &Value, other: &Value) -> bool {
     let (one, other) = (work(kind, one), work(kind, other));
@@ -143,6 +170,17 @@ mod tests {
 
     fn object(annotations: Value, labels: Value) -> Value {
         json!({"metadata": {"name": "o", "annotations": annotations, "labels": labels}})
+    }
+
+    #[test]
+    fn only_its_user_runs_commands_in_a_pod() {
+        let pod = object(json!({USER: "ann"}), json!({}));
+        let caller = |user: &str| Caller::user(user, []);
+        assert!(enter_work(&caller("ann"), |_| false, &pod).is_ok());
+        assert!(enter_work(&caller("root"), |user| user == "ann", &pod).is_ok());
+        let refused = enter_work(&caller("bob"), |_| false, &pod).unwrap_err();
+        assert!(refused.to_string().contains("user \"ann\""), "{refused}");
+        assert!(enter_work(&caller("bob"), |_| false, &object(json!({}), json!({}))).is_ok());
     }
 
     #[test]

@@ -141,6 +141,7 @@ fn member_rules() -> Vec<Value> {
     );
     rules.push(rule("", &["secrets"], &READ));
     rules.push(rule("", &["pods/eviction"], &["create"]));
+    rules.push(rule("", &["pods/exec"], &["create", "get"]));
     rules
 }
 

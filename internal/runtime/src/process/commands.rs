@@ -74,11 +74,14 @@ impl ProcessRuntime {
             command: format!("{:?} (exec)", self.shared.config.shim_command),
             source,
         };
-        let request =
-            serde_json::to_vec(&ExecRequest { command }).map_err(|e| RuntimeError::Format {
-                path: dir.clone(),
-                detail: e.to_string(),
-            })?;
+        let request = serde_json::to_vec(&ExecRequest {
+            command,
+            ..ExecRequest::default()
+        })
+        .map_err(|e| RuntimeError::Format {
+            path: dir.clone(),
+            detail: e.to_string(),
+        })?;
         let mut shim = self.shim_command(&dir);
         shim.env(STAGE, STAGE_EXEC)
             .stdin(Stdio::piped())
@@ -151,7 +154,7 @@ impl ProcessRuntime {
 
 /// Has the command begin a session, and so a process group, of its own. The agent's session may have
 /// a terminal, which a command of a pod's could read from and type into.
-fn in_own_session(command: &mut Command) {
+pub(super) fn in_own_session(command: &mut Command) {
     // SAFETY: between fork and exec only setsid is called, which is async-signal-safe.
     unsafe {
         command.pre_exec(|| setsid().map(drop).map_err(std::io::Error::from));

@@ -10,12 +10,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
 use nix::errno::Errno;
+use nix::libc;
 use nix::sched::{CloneFlags, setns};
 use nix::sys::prctl;
 use nix::sys::signal::Signal;
 use nix::sys::stat::{Mode, umask};
 use nix::sys::wait::{WaitStatus, waitpid};
-use nix::unistd::{ForkResult, Pid, chdir, fork, geteuid};
+use nix::unistd::{ForkResult, Pid, chdir, fork, geteuid, setsid};
 use serde::{Deserialize, Serialize};
 
 use super::privileges::PrivilegeError;
@@ -31,12 +32,23 @@ use crate::state::{ContainerState, SPEC_FILE, StateFile, load, load_state};
 pub const CANNOT_EXEC: u8 = 126;
 /// Longest request read.
 const MAX_REQUEST: u64 = 1024 * 1024;
+/// The environment variable with the request of a command whose standard input is its own. The command does not see
+/// it: its environment is the container's.
+pub const REQUEST: &str = "MUSTER_SHIM_EXEC";
+/// Longest request in [`REQUEST`], in bytes: the kernel takes 128 KiB in one variable.
+pub const REQUEST_BYTES_MAX: usize = 100 * 1024;
 
-/// What arrives on standard input, as JSON.
-#[derive(Debug, Serialize, Deserialize)]
+/// What arrives as JSON, on standard input or in [`REQUEST`].
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct ExecRequest {
     /// The program and its arguments.
     pub command: Vec<String>,
+    /// Whether the standard input is the command's.
+    #[serde(default)]
+    pub stdin: bool,
+    /// Whether the standard streams are a terminal, which becomes the command's own.
+    #[serde(default)]
+    pub tty: bool,
 }
 
 /// Why a command can't be run in a container.
@@ -70,6 +82,8 @@ enum ExecError {
     Fault(#[from] StartFault),
     #[error("cannot bind the process to its parent: {0}")]
     Tie(#[source] Errno),
+    #[error("the terminal is not the command's own: {0}")]
+    Terminal(#[source] io::Error),
     #[error("working directory {}: {source}", path.display())]
     Directory { path: PathBuf, source: Errno },
     #[error(transparent)]
@@ -92,13 +106,9 @@ fn enter(dir: &Path) -> String {
 }
 
 fn prepare(dir: &Path) -> Result<Command, ExecError> {
-    let mut text = String::new();
-    io::stdin()
-        .take(MAX_REQUEST)
-        .read_to_string(&mut text)
-        .map_err(ExecError::Read)?;
-    let request: ExecRequest = serde_json::from_str(&text).map_err(ExecError::Request)?;
+    let request = read_request()?;
     let (program, arguments) = request.command.split_first().ok_or(ExecError::NoCommand)?;
+    let (has_input, tty) = (request.stdin || request.tty, request.tty);
     let spec: ContainerSpec = load(dir, SPEC_FILE)?.ok_or(ExecError::NoContainer)?;
     let state: StateFile = load_state(dir)?.ok_or(ExecError::NotRunning)?;
     let ContainerState::Running { process, .. } = state.state else {
@@ -137,6 +147,10 @@ fn prepare(dir: &Path) -> Result<Command, ExecError> {
             ForkResult::Parent { child } => std::process::exit(end_of(child)),
         }
     }
+    if tty {
+        // In the container's process namespace: a shell there must see its own number as the terminal's foreground.
+        take_terminal()?;
+    }
     // As the container's own command has it; the agent's is stricter.
     umask(Mode::from_bits_truncate(0o022));
     limit(&spec, state.cgroup.dir("pids").is_none());
@@ -154,11 +168,44 @@ fn prepare(dir: &Path) -> Result<Command, ExecError> {
         .args(arguments)
         .env_clear()
         .envs(spec.env.iter().map(|(k, v)| (k, v)))
-        .stdin(Stdio::null());
+        .stdin(if has_input {
+            Stdio::inherit()
+        } else {
+            Stdio::null()
+        });
+    if tty && spec.env.iter().all(|(name, _)| name != "TERM") {
+        command.env("TERM", "xterm");
+    }
     if spec.isolation.as_ref().is_some_and(|it| it.seccomp) {
         seccomp::install()?;
     }
     Ok(command)
+}
+
+fn read_request() -> Result<ExecRequest, ExecError> {
+    let text = match std::env::var(REQUEST) {
+        Ok(text) => text,
+        Err(_) => {
+            let mut text = String::new();
+            io::stdin()
+                .take(MAX_REQUEST)
+                .read_to_string(&mut text)
+                .map_err(ExecError::Read)?;
+            text
+        }
+    };
+    serde_json::from_str(&text).map_err(ExecError::Request)
+}
+
+/// Makes the terminal on the standard streams this process's own, in a session of its own.
+fn take_terminal() -> Result<(), ExecError> {
+    // Fails only where this process leads its session already.
+    let _ = setsid();
+    // SAFETY: it changes which terminal this process's session has, and no memory.
+    if unsafe { libc::ioctl(libc::STDIN_FILENO, libc::TIOCSCTTY, 0) } < 0 {
+        return Err(ExecError::Terminal(io::Error::last_os_error()));
+    }
+    Ok(())
 }
 
 /// Waits for the process that runs the command; its exit code, as a shell reports it.

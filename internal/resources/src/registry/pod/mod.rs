@@ -29,7 +29,7 @@ pub(super) const KIND: Kind = Kind {
     categories: &["all"],
     schema: "io.k8s.api.core.v1.Pod",
     status: true,
-    extra_subresources: &["binding", "eviction", "log"],
+    extra_subresources: &["binding", "eviction", "exec", "log"],
     graceful: true,
     generation: true,
     default: defaults::pod,

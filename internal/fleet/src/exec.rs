@@ -1,0 +1,218 @@
+//! Commands in containers, through the node that runs them: asks the node's agent by its session,
+//! and hands over the call `Exec` that the agent then opens. Does not interpret input and output.
+
+use std::collections::BTreeMap;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use rpc::PeerIdentity;
+use rpc::agent::v1::exec_frame::Body;
+use rpc::agent::v1::{ExecFrame, ExecOpened, OpenExec};
+use tokio::sync::{mpsc, oneshot};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status, Streaming};
+
+use crate::Fleet;
+use crate::error::ExecError;
+
+/// How long a node may take to start a command and open the call.
+const OPEN: Duration = Duration::from_secs(15);
+/// How long an agent may take over its first message.
+const FIRST: Duration = Duration::from_secs(10);
+/// Maximum number of commands on one node at the same time.
+const PER_NODE_MAX: usize = 256;
+/// Messages to the agent that wait; a command that does not read its input slows its client down.
+const WAITING: usize = 8;
+
+/// The stream of messages to the agent.
+pub(crate) type ToAgent =
+    Pin<Box<dyn futures::Stream<Item = Result<ExecFrame, Status>> + Send + 'static>>;
+
+/// The two directions of a running command.
+pub struct ExecConnection {
+    /// Input, sizes of the terminal, the end of the input.
+    pub to_agent: mpsc::Sender<Result<ExecFrame, Status>>,
+    /// Output and the command's end.
+    pub from_agent: Streaming<ExecFrame>,
+    _place: ExecPlace,
+}
+
+/// One command's place among those of its node.
+struct ExecPlace {
+    execs: Arc<Execs>,
+    node: String,
+}
+
+impl Drop for ExecPlace {
+    fn drop(&mut self) {
+        let mut counts = self.execs.counts.lock();
+        let count = counts.remove(&self.node).unwrap_or_default();
+        if count > 1 {
+            counts.insert(self.node.clone(), count - 1);
+        }
+    }
+}
+
+struct Awaited {
+    node: String,
+    requester: oneshot::Sender<Opened>,
+}
+
+struct Opened {
+    error: String,
+    to_agent: mpsc::Sender<Result<ExecFrame, Status>>,
+    from_agent: Streaming<ExecFrame>,
+}
+
+/// The commands whose call is awaited, and how many run on each node.
+#[derive(Default)]
+pub(crate) struct Execs {
+    awaited: Mutex<BTreeMap<u64, Awaited>>,
+    counts: Mutex<BTreeMap<String, usize>>,
+}
+
+impl Execs {
+    fn place(self: &Arc<Self>, node: &str) -> Result<ExecPlace, ExecError> {
+        let mut counts = self.counts.lock();
+        let count = counts.entry(node.to_owned()).or_default();
+        if *count >= PER_NODE_MAX {
+            return Err(ExecError::TooMany {
+                node: node.to_owned(),
+                most: PER_NODE_MAX,
+            });
+        }
+        *count += 1;
+        Ok(ExecPlace {
+            execs: self.clone(),
+            node: node.to_owned(),
+        })
+    }
+}
+
+impl Fleet {
+    /// Starts a command in a container on a node.
+    ///
+    /// # Errors
+    /// If the node is not connected, does not answer in time, has too many commands, or cannot start this one.
+    pub async fn open_exec(
+        &self,
+        node: &str,
+        mut open: OpenExec,
+    ) -> Result<ExecConnection, ExecError> {
+        let place = self.execs.place(node)?;
+        let away = || ExecError::NodeAway {
+            node: node.to_owned(),
+        };
+        let session = self.session(node).ok_or_else(away)?;
+        let id = self.next_id();
+        open.stream_id = id;
+        let (requester, opened) = oneshot::channel();
+        self.execs.awaited.lock().insert(
+            id,
+            Awaited {
+                node: node.to_owned(),
+                requester,
+            },
+        );
+        // Removed however this ends, the caller's disconnection included.
+        let _awaited = AwaitedEntry {
+            execs: &self.execs,
+            id,
+        };
+        if !session.send(open).await {
+            return Err(away());
+        }
+        let opened = match tokio::time::timeout(OPEN, opened).await {
+            Err(_) => {
+                return Err(ExecError::Silent {
+                    node: node.to_owned(),
+                    seconds: OPEN.as_secs(),
+                });
+            }
+            Ok(Err(_)) => return Err(away()),
+            Ok(Ok(opened)) => opened,
+        };
+        if !opened.error.is_empty() {
+            return Err(ExecError::NotStarted(opened.error));
+        }
+        Ok(ExecConnection {
+            to_agent: opened.to_agent,
+            from_agent: opened.from_agent,
+            _place: place,
+        })
+    }
+
+    /// The agent's call; the first message names the command.
+    pub(crate) async fn exec_opened(
+        &self,
+        request: Request<Streaming<ExecFrame>>,
+    ) -> Result<Response<ToAgent>, Status> {
+        let peer = request.extensions().get::<PeerIdentity>().cloned();
+        let node = self.admitted(peer.as_ref())?.to_owned();
+        let mut from_agent = request.into_inner();
+        let first = tokio::time::timeout(FIRST, from_agent.message());
+        let first = first
+            .await
+            .map_err(|_| Status::deadline_exceeded("the agent sent no ExecOpened in time"))??;
+        let Some(ExecFrame {
+            body: Some(Body::Opened(ExecOpened { stream_id, error })),
+        }) = first
+        else {
+            return Err(Status::invalid_argument(
+                "the first message of a command's call must be ExecOpened",
+            ));
+        };
+        let found = {
+            let mut awaited = self.execs.awaited.lock();
+            let of_node = awaited.get(&stream_id).is_some_and(|one| one.node == node);
+            of_node.then(|| awaited.remove(&stream_id)).flatten()
+        };
+        let unknown = || {
+            Status::not_found(format!(
+                "no client waits for command {stream_id} on node {node:?}"
+            ))
+        };
+        let awaited = found.ok_or_else(unknown)?;
+        let (to_agent, stream) = mpsc::channel(WAITING);
+        let opened = Opened {
+            error,
+            to_agent,
+            from_agent,
+        };
+        awaited.requester.send(opened).map_err(|_| unknown())?;
+        Ok(Response::new(Box::pin(ReceiverStream::new(stream))))
+    }
+}
+
+struct AwaitedEntry<'a> {
+    execs: &'a Execs,
+    id: u64,
+}
+
+impl Drop for AwaitedEntry<'_> {
+    fn drop(&mut self) {
+        self.execs.awaited.lock().remove(&self.id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_has_a_bounded_number_of_commands_and_places_come_back() {
+        let execs = Arc::new(Execs::default());
+        let mut places: Vec<ExecPlace> = (0..PER_NODE_MAX)
+            .map(|_| execs.place("n1").unwrap())
+            .collect();
+        let refused = execs.place("n1").err().unwrap();
+        assert!(refused.to_string().contains("256 commands"), "{refused}");
+        assert!(execs.place("n2").is_ok());
+        places.pop();
+        assert!(execs.place("n1").is_ok());
+        places.clear();
+        assert!(execs.counts.lock().is_empty());
+    }
+}
