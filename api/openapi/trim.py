@@ -37,6 +37,11 @@ KINDS = [
         "ServiceAccount",
     )
 ] + [
+    "io.k8s.api.apps.v1.ControllerRevision",
+    "io.k8s.api.apps.v1.DaemonSet",
+    "io.k8s.api.apps.v1.Deployment",
+    "io.k8s.api.apps.v1.ReplicaSet",
+    "io.k8s.api.apps.v1.StatefulSet",
     "io.k8s.api.autoscaling.v2.HorizontalPodAutoscaler",
     "io.k8s.api.batch.v1.CronJob",
     "io.k8s.api.batch.v1.Job",
@@ -78,6 +83,7 @@ PASSING = [
 # definitions that every group shares (DeleteOptions, WatchEvent).
 GROUPS = {
     ("", "v1"),
+    ("apps", "v1"),
     ("authentication.k8s.io", "v1"),
     ("authorization.k8s.io", "v1"),
     ("autoscaling", "v1"),

@@ -11,7 +11,7 @@ use crate::ground::Ground;
 const SOON: Duration = Duration::from_secs(30);
 
 /// Manifest, resource, name, and whether it is a custom one on Kubernetes, too.
-const KEPT: [(&str, &str, &str, bool); 7] = [
+const KEPT: [(&str, &str, &str, bool); 6] = [
     ("000-raycluster", "rayclusters", "ray-gpu", true),
     ("001-keda-scaledobject", "so", "llm-inference-scaler", true),
     ("001-knative-service", "ksvc", "ai-inference", true),
@@ -22,7 +22,6 @@ const KEPT: [(&str, &str, &str, bool); 7] = [
         true,
     ),
     ("004-volcano-job-v1alpha1", "vcjob", "gpu-job", true),
-    ("002-cronjob", "cj", "daily-training", false),
     ("002-hpa-gpu", "hpa", "gpu-node-autoscaler", false),
 ];
 
@@ -63,7 +62,7 @@ pub(crate) fn walk(ground: &Ground, seeds: &[Seed]) {
     }
 }
 
-/// Muster's own commands distinguish the kinds named Job, and an event's advice works.
+/// Muster's own commands distinguish the kinds named Job, and a CronJob's Job starts by hand.
 fn other_commands(platform: &Platform) {
     let place = ["-n", "004-volcano-job-v1alpha1"];
     let told = platform.cli(&[&["describe", "vcjob/gpu-job"], &place[..]].concat());

@@ -4,6 +4,7 @@
 use axum::body::Body;
 use http::Response;
 use resources::registry::ScalePaths;
+use resources::selector::LabelSelector;
 use serde_json::{Map, Value, json};
 
 use crate::call::Call;
@@ -38,17 +39,24 @@ fn scale_of(paths: ScalePaths, live: &Value) -> Value {
     }
     let count = |path| at(live, path).and_then(Value::as_i64).unwrap_or(0);
     let mut status = json!({"replicas": count(paths.status_replicas)});
-    if let Some(selector) = paths
-        .label_selector
-        .and_then(|path| at(live, path))
-        .and_then(Value::as_str)
-    {
+    let selector = paths.label_selector.and_then(|path| at(live, path));
+    if let Some(selector) = selector.and_then(selector_text) {
         status["selector"] = selector.into();
     }
     json!({
         "kind": "Scale", "apiVersion": "autoscaling/v1", "metadata": meta,
         "spec": {"replicas": count(paths.spec_replicas)}, "status": status,
     })
+}
+
+/// A selector as text: it is text already, or a label selector.
+fn selector_text(selector: &Value) -> Option<String> {
+    if let Some(text) = selector.as_str() {
+        return Some(text.to_owned());
+    }
+    let typed = serde_json::from_value(selector.clone()).ok()?;
+    let parsed = LabelSelector::from_k8s(&typed).ok()?;
+    Some(parsed.to_string())
 }
 
 pub(crate) fn get(call: &Call) -> Result<Response<Body>, Failure> {

@@ -113,9 +113,6 @@ async fn say(
         ..object.object_ref(resource)
     };
     let Some(status) = kept.status(&object.data, Timestamp::now()) else {
-        if !kept.has_status() {
-            notes.note(&about, NoteKind::Warning, REASON, kept.message);
-        }
         return;
     };
     let namespace = object.namespace().unwrap_or_default();

@@ -34,12 +34,10 @@ enum StatusForm {
     Condition(&'static str),
     /// A HorizontalPodAutoscaler's condition; the status counts replicas as well.
     Scaling(&'static str),
-    /// The status has no place for it: there are only events.
-    Silent,
 }
 
 /// All these kinds.
-pub const ALL: [InertKind; 6] = [
+pub const ALL: [InertKind; 5] = [
     InertKind {
         resource: ("ray.io", "v1", "rayclusters"),
         message: "Muster keeps RayClusters and does not run them yet: no head and no worker is made",
@@ -59,11 +57,6 @@ pub const ALL: [InertKind; 6] = [
         resource: ("serving.knative.dev", "v1", "services"),
         message: "Muster keeps Knative Services and does not serve them yet: no revision, no route and no pod is made",
         form: StatusForm::Condition("Ready"),
-    },
-    InertKind {
-        resource: ("batch", "v1", "cronjobs"),
-        message: "Muster keeps CronJobs and does not run them yet: no Job is made when one is due. `kubectl create job NAME --from=cronjob/NAME` makes one now",
-        form: StatusForm::Silent,
     },
     InertKind {
         resource: ("autoscaling", "v2", "horizontalpodautoscalers"),
@@ -90,13 +83,7 @@ impl InertKind {
         ALL.iter().any(|kept| kept.definition() == name)
     }
 
-    /// True if the kind's status has a place for the report.
-    pub fn has_status(&self) -> bool {
-        !matches!(self.form, StatusForm::Silent)
-    }
-
-    /// The status that an object should get; `None` if it has that status, if another writer has set a status, and if
-    /// the kind's status has no place for it.
+    /// The status that an object should get; `None` if it has that status, and if another writer has set a status.
     pub fn status(&self, object: &Value, now: Timestamp) -> Option<Value> {
         let standing = |type_: &str| {
             json!([{
@@ -105,7 +92,6 @@ impl InertKind {
             }])
         };
         match self.form {
-            StatusForm::Silent => None,
             StatusForm::State => {
                 let state = json::at(object, &["status", "state"]);
                 let phase = json::text(state, &["phase"]);
@@ -229,10 +215,5 @@ mod tests {
         assert_eq!(said(jobs, &json!({"status": status})), None);
         let run = json!({"status": {"state": {"phase": "Running"}}});
         assert_eq!(said(jobs, &run), None, "Volcano's own controller runs it");
-        assert_eq!(
-            said(of("cronjobs"), &json!({})),
-            None,
-            "it has no place for it"
-        );
     }
 }

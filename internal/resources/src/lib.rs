@@ -34,6 +34,7 @@ pub mod rbac;
 pub mod record;
 pub mod registry;
 pub mod report;
+pub mod schedule;
 pub mod selector;
 pub mod span;
 pub mod splitmix;

@@ -248,6 +248,12 @@ pub fn plain(kind: &Kind) -> Value {
         ("", "Service") => json!({"spec": {
             "clusterIP": "None", "selector": {"app": "x"}, "ports": [{"name": "p", "port": 80}],
         }}),
+        ("apps", "ControllerRevision") => json!({"revision": 1, "data": {"spec": {}}}),
+        ("apps", _) => {
+            let mut template = json!({"spec": pod_spec(), "metadata": {"labels": {"app": "x"}}});
+            template["spec"]["restartPolicy"] = "Always".into();
+            json!({"spec": {"selector": {"matchLabels": {"app": "x"}}, "template": template}})
+        }
         ("batch", "Job") => json!({"spec": {
             "parallelism": 2, "completions": 2, "completionMode": "Indexed", "template": template,
         }}),

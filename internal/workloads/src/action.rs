@@ -3,8 +3,11 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Pod, Service};
+use k8s_openapi::api::apps::v1::{ControllerRevision, ReplicaSet};
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Service};
 use resources::kinds::PodGroup;
+use serde_json::Value;
 
 /// One change in the job's namespace. Each is idempotent: creating an existing object and deleting
 /// an absent one count as done.
@@ -39,6 +42,28 @@ pub enum Action {
         /// The uid it was observed with.
         uid: String,
     },
+    /// Create this dependent.
+    Create(Dependent),
+    /// Change the dependent of this name by a merge patch if it still has this uid.
+    Change {
+        /// Its kind.
+        kind: DependentKind,
+        /// Its name.
+        name: String,
+        /// The uid it was observed with.
+        uid: String,
+        /// The patch.
+        patch: Value,
+    },
+    /// Delete the dependent of this name, and with it all of its own dependents, if it still has this uid.
+    Delete {
+        /// Its kind.
+        kind: DependentKind,
+        /// Its name.
+        name: String,
+        /// The uid it was observed with.
+        uid: String,
+    },
     /// Delete the job itself, and with it all its dependents.
     DeleteJob {
         /// The job's name.
@@ -46,6 +71,48 @@ pub enum Action {
         /// The uid it was observed with.
         uid: String,
     },
+}
+
+/// An object of another kind than pods that a workload creates.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Dependent {
+    /// A CronJob's Job.
+    Job(Box<Job>),
+    /// A Deployment's ReplicaSet.
+    ReplicaSet(Box<ReplicaSet>),
+    /// A revision of a StatefulSet's or DaemonSet's template.
+    Revision(Box<ControllerRevision>),
+    /// A StatefulSet's claim.
+    Claim(Box<PersistentVolumeClaim>),
+}
+
+/// The kinds of [`Dependent`]s.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DependentKind {
+    /// `batch/v1` Job.
+    Job,
+    /// `apps/v1` ReplicaSet.
+    ReplicaSet,
+    /// `apps/v1` ControllerRevision.
+    Revision,
+    /// PersistentVolumeClaim.
+    Claim,
+    /// Pod, for changes of its metadata.
+    Pod,
+}
+
+impl DependentKind {
+    /// The kind in messages.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            DependentKind::Job => "job",
+            DependentKind::ReplicaSet => "replica set",
+            DependentKind::Revision => "controller revision",
+            DependentKind::Claim => "claim",
+            DependentKind::Pod => "pod",
+        }
+    }
 }
 
 /// Whether an event reports normal operation or a problem.

@@ -3,10 +3,13 @@
 //! control loops in `controllers` observe, call them and carry out the actions.
 
 mod action;
+pub mod apps;
+pub mod cronjob;
 pub mod job;
 mod ownership;
 mod pod_facts;
+mod pod_names;
 pub mod pytorch;
 mod terms;
 
-pub use action::{Action, EventNote, NoteKind, ReconcileOutcome};
+pub use action::{Action, Dependent, DependentKind, EventNote, NoteKind, ReconcileOutcome};

@@ -80,6 +80,16 @@ pub(crate) fn is_ready(pod: &Pod) -> bool {
         .any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
+/// Since when the pod has been ready; `None` if it is not ready.
+pub(crate) fn ready_since(pod: &Pod) -> Option<Timestamp> {
+    let conditions = pod.status.as_ref()?.conditions.as_deref()?;
+    let mut ready = conditions
+        .iter()
+        .filter(|known| known.type_ == "Ready" && known.status == "True");
+    let time = ready.next()?.last_transition_time.as_ref();
+    Some(time.map_or(Timestamp::MIN, |time| time.0))
+}
+
 fn containers(pod: &Pod) -> impl Iterator<Item = &ContainerStatus> {
     pod.status
         .iter()

@@ -42,6 +42,34 @@ pub(crate) fn run_for(
     annotations.extend(said(job, [names::USER].iter()));
 }
 
+/// The queue that an owner's label, or else its annotation, names.
+pub(crate) fn queue(owner: &ObjectMeta) -> Option<String> {
+    let maps = [&owner.labels, &owner.annotations];
+    let named = |map: &BTreeMap<String, String>| map.get(names::QUEUE_NAME).cloned();
+    let mut queues = maps.into_iter().flatten().filter_map(named);
+    queues.find(|queue| !queue.is_empty())
+}
+
+/// Copies an owner's terms to what it creates from a template: its user, its queue, and the annotations that apply to
+/// each part. What the template says of a queue and of these annotations stands.
+pub(crate) fn inherit(
+    owner: &ObjectMeta,
+    labels: &mut BTreeMap<String, String>,
+    annotations: &mut BTreeMap<String, String>,
+) {
+    for (name, value) in of_each(owner) {
+        annotations.entry(name).or_insert(value);
+    }
+    run_for(owner, labels, annotations);
+    if !labels.contains_key(names::QUEUE_NAME)
+        && let Some(queue) = queue(owner)
+    {
+        annotations
+            .entry(names::QUEUE_NAME.to_owned())
+            .or_insert(queue);
+    }
+}
+
 fn said<'a>(
     job: &ObjectMeta,
     names: impl Iterator<Item = &'a &'static str>,

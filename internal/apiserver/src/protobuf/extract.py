@@ -12,13 +12,15 @@ import sys
 ROOTS = {
     "core.v1": "Pod Node Service Endpoints ConfigMap Secret Event PersistentVolumeClaim "
     "ServiceAccount ResourceQuota LimitRange Namespace Binding",
-    "batch.v1": "Job",
+    "apps.v1": "Deployment ReplicaSet StatefulSet DaemonSet ControllerRevision",
+    "batch.v1": "Job CronJob",
     "coordination.v1": "Lease",
     "discovery.v1": "EndpointSlice",
     "scheduling.v1": "PriorityClass",
     "node.v1": "RuntimeClass",
-    "policy.v1": "Eviction",
+    "policy.v1": "Eviction PodDisruptionBudget",
     "autoscaling.v1": "Scale",
+    "autoscaling.v2": "HorizontalPodAutoscaler",
     "authorization.v1": "SelfSubjectAccessReview SelfSubjectRulesReview SubjectAccessReview "
     "LocalSubjectAccessReview",
     "authentication.v1": "SelfSubjectReview TokenRequest TokenReview",

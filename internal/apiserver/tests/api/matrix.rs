@@ -38,7 +38,7 @@ const ADMIN: Least = Least::Role(UserRole::Admin);
 /// (`plural.group/subresource`).
 type Row = (&'static str, Least, Least, Least);
 
-const ROWS: [Row; 62] = [
+const ROWS: [Row; 74] = [
     ("bindings", ADMIN, ADMIN, ADMIN),
     ("configmaps", VIEWER, MEMBER, MEMBER),
     ("endpoints", VIEWER, LEAD, LEAD),
@@ -64,6 +64,18 @@ const ROWS: [Row; 62] = [
     ("serviceaccounts/token", ADMIN, LEAD, ADMIN),
     ("services", VIEWER, MEMBER, MEMBER),
     ("services/status", VIEWER, ADMIN, ADMIN),
+    ("controllerrevisions.apps", VIEWER, ADMIN, ADMIN),
+    ("daemonsets.apps", VIEWER, MEMBER, MEMBER),
+    ("daemonsets.apps/status", VIEWER, ADMIN, ADMIN),
+    ("deployments.apps", VIEWER, MEMBER, MEMBER),
+    ("deployments.apps/scale", VIEWER, MEMBER, MEMBER),
+    ("deployments.apps/status", VIEWER, ADMIN, ADMIN),
+    ("replicasets.apps", VIEWER, MEMBER, MEMBER),
+    ("replicasets.apps/scale", VIEWER, MEMBER, MEMBER),
+    ("replicasets.apps/status", VIEWER, ADMIN, ADMIN),
+    ("statefulsets.apps", VIEWER, MEMBER, MEMBER),
+    ("statefulsets.apps/scale", VIEWER, MEMBER, MEMBER),
+    ("statefulsets.apps/status", VIEWER, ADMIN, ADMIN),
     (
         "selfsubjectreviews.authentication.k8s.io",
         ADMIN,

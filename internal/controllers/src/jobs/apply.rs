@@ -2,13 +2,17 @@
 //! Every step is idempotent.
 
 use futures::stream::{self, StreamExt as _};
-use k8s_openapi::api::core::v1::{ObjectReference, Pod, Service};
+use jiff::Timestamp;
+use k8s_openapi::api::apps::v1::{ControllerRevision, ReplicaSet};
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolumeClaim, Pod, Service};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::{Api, Client, ResourceExt as _};
 use resources::kinds::PodGroup;
+use serde::Serialize;
 use serde_json::{Value, json};
 use std::sync::Arc;
-use workloads::{Action, EventNote, NoteKind, ReconcileOutcome};
+use workloads::{Action, Dependent, DependentKind, EventNote, NoteKind, ReconcileOutcome};
 
 use super::difference::merge_patch;
 use super::runner::Workload;
@@ -21,10 +25,13 @@ const AT_ONCE: usize = 16;
 const TOLD_SINGLY: usize = 16;
 
 /// The decided writes for one job.
-pub(crate) struct JobWrites {
+pub(crate) struct JobWrites<S> {
     annotations: Option<Value>,
     actions: Vec<Action>,
+    /// The patch from the known status to the decided one.
     status: Option<Value>,
+    known: Value,
+    decided: S,
     events: Vec<EventNote>,
 }
 
@@ -48,12 +55,12 @@ impl<K> Applied<K> {
     }
 }
 
-impl JobWrites {
+impl<S: Serialize> JobWrites<S> {
     /// The writes that lead from the job's current state to the decided one.
-    pub(crate) fn new<W: Workload>(
+    pub(crate) fn new<W: Workload<Status = S>>(
         job: &W::Kind,
-        outcome: ReconcileOutcome<W::Status>,
-    ) -> JobWrites {
+        outcome: ReconcileOutcome<S>,
+    ) -> JobWrites<S> {
         let status = serde_json::to_value(&outcome.status).unwrap_or_default();
         let mut known = W::status_of(job);
         if known.is_null() {
@@ -63,6 +70,8 @@ impl JobWrites {
             annotations: (!outcome.annotations.is_empty()).then(|| json!(outcome.annotations)),
             actions: outcome.actions,
             status: merge_patch(&known, &status),
+            known,
+            decided: outcome.status,
             events: outcome.events,
         }
     }
@@ -80,7 +89,7 @@ pub(crate) async fn apply<W: Workload>(
     client: &Client,
     notes: &EventRecorder,
     job: Arc<W::Kind>,
-    work: JobWrites,
+    mut work: JobWrites<W::Status>,
 ) -> Applied<W::Kind> {
     let mut applied = Applied::nothing();
     let namespace = job.namespace().unwrap_or_default();
@@ -108,18 +117,20 @@ pub(crate) async fn apply<W: Workload>(
         }
     }
 
-    let (first, rest): (Vec<Action>, Vec<Action>) = work
-        .actions
-        .into_iter()
-        .partition(|action| matches!(action, Action::ApplyPodGroup(_)));
+    let (first, rest): (Vec<Action>, Vec<Action>) = work.actions.into_iter().partition(comes_first);
     let hands = Hands {
         client: client.clone(),
         namespace: namespace.clone(),
     };
     let mut done = hands.carry_out::<W::Kind>(first).await;
     done.extend(hands.carry_out::<W::Kind>(rest).await);
-    let deleting_failed = done.iter().any(|did| did.deletes && did.result.is_err());
-    tell_of_pods::<W>(notes, &about, &done);
+    let holds_status = |did: &Did| (did.deletes || W::STATUS_NEEDS_ACTIONS) && did.result.is_err();
+    let incomplete = done.iter().any(holds_status);
+    if let Some(message) = tell_of_objects::<W>(notes, &about, &done) {
+        W::note_failure(&mut work.decided, &message, Timestamp::now());
+        let status = serde_json::to_value(&work.decided).unwrap_or_default();
+        work.status = merge_patch(&work.known, &status);
+    }
     for did in done {
         match did.result {
             Ok(ActionEffect::InTheWay) => applied.recheck = true,
@@ -133,7 +144,7 @@ pub(crate) async fn apply<W: Workload>(
     }
 
     // A job must not become terminal while objects that it must delete still exist.
-    if deleting_failed {
+    if incomplete {
         return applied;
     }
     if let Some(status) = work.status {
@@ -165,6 +176,18 @@ pub(crate) async fn apply<W: Workload>(
     applied
 }
 
+/// Whether pods need the action's object.
+fn comes_first(action: &Action) -> bool {
+    match action {
+        Action::ApplyPodGroup(_) => true,
+        Action::Create(dependent) => {
+            matches!(dependent, Dependent::Revision(_) | Dependent::Claim(_))
+        }
+        Action::Change { kind, .. } => matches!(kind, DependentKind::Claim),
+        _ => false,
+    }
+}
+
 /// The effect of an action.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ActionEffect {
@@ -180,7 +203,8 @@ enum ActionEffect {
 /// One action and its result.
 struct Did {
     what: String,
-    pod: Option<String>,
+    /// For an event: what the action creates or deletes, such as a pod, and its name.
+    object: Option<(&'static str, String)>,
     deletes: bool,
     result: Result<ActionEffect, kube::Error>,
 }
@@ -202,7 +226,7 @@ impl Hands {
         let (client, namespace) = (&self.client, self.namespace.as_str());
         let did = |what: String, deletes: bool, result| Did {
             what,
-            pod: None,
+            object: None,
             deletes,
             result,
         };
@@ -211,7 +235,7 @@ impl Hands {
                 let name = pod.name_any();
                 let result = create(&api::<Pod>(client, namespace), &pod).await;
                 Did {
-                    pod: Some(name.clone()),
+                    object: Some(("pod", name.clone())),
                     ..did(format!("creating pod {name}"), false, result)
                 }
             }
@@ -222,7 +246,7 @@ impl Hands {
                 };
                 let result = delete(&api::<Pod>(client, namespace), &name, uid, params).await;
                 Did {
-                    pod: Some(name.clone()),
+                    object: Some(("pod", name.clone())),
                     ..did(format!("deleting pod {name}"), true, result)
                 }
             }
@@ -252,11 +276,99 @@ impl Hands {
                 let result = delete(&groups, &name, uid, DeleteParams::default()).await;
                 did(format!("deleting pod group {name}"), true, result)
             }
+            Action::Create(dependent) => self.create_dependent(dependent).await,
+            Action::Change {
+                kind,
+                name,
+                uid,
+                patch,
+            } => {
+                let result = match kind {
+                    DependentKind::Job => {
+                        change(&api::<Job>(client, namespace), &name, &uid, patch).await
+                    }
+                    DependentKind::ReplicaSet => {
+                        change(&api::<ReplicaSet>(client, namespace), &name, &uid, patch).await
+                    }
+                    DependentKind::Revision => {
+                        let revisions = api::<ControllerRevision>(client, namespace);
+                        change(&revisions, &name, &uid, patch).await
+                    }
+                    DependentKind::Claim => {
+                        let claims = api::<PersistentVolumeClaim>(client, namespace);
+                        change(&claims, &name, &uid, patch).await
+                    }
+                    DependentKind::Pod => {
+                        change(&api::<Pod>(client, namespace), &name, &uid, patch).await
+                    }
+                };
+                did(format!("changing {} {name}", kind.as_str()), false, result)
+            }
+            Action::Delete { kind, name, uid } => {
+                let params = DeleteParams::background();
+                let result = match kind {
+                    DependentKind::Job => {
+                        delete(&api::<Job>(client, namespace), &name, uid, params).await
+                    }
+                    DependentKind::ReplicaSet => {
+                        delete(&api::<ReplicaSet>(client, namespace), &name, uid, params).await
+                    }
+                    DependentKind::Revision => {
+                        let revisions = api::<ControllerRevision>(client, namespace);
+                        delete(&revisions, &name, uid, params).await
+                    }
+                    DependentKind::Claim => {
+                        let claims = api::<PersistentVolumeClaim>(client, namespace);
+                        delete(&claims, &name, uid, params).await
+                    }
+                    DependentKind::Pod => {
+                        delete(&api::<Pod>(client, namespace), &name, uid, params).await
+                    }
+                };
+                let told = kind == DependentKind::Job;
+                Did {
+                    object: told.then(|| (kind.as_str(), name.clone())),
+                    ..did(format!("deleting {} {name}", kind.as_str()), true, result)
+                }
+            }
             Action::DeleteJob { name, uid } => {
                 let jobs = api::<K>(client, namespace);
                 let result = delete(&jobs, &name, uid, DeleteParams::background()).await;
                 did(format!("deleting job {name}"), true, result)
             }
+        }
+    }
+}
+
+impl Hands {
+    async fn create_dependent(&self, dependent: Dependent) -> Did {
+        let (client, namespace) = (&self.client, self.namespace.as_str());
+        let (kind, name, result) = match dependent {
+            Dependent::Job(job) => {
+                let result = create(&api::<Job>(client, namespace), &job).await;
+                (DependentKind::Job, job.name_any(), result)
+            }
+            Dependent::ReplicaSet(set) => {
+                let result = create(&api::<ReplicaSet>(client, namespace), &set).await;
+                (DependentKind::ReplicaSet, set.name_any(), result)
+            }
+            Dependent::Revision(revision) => {
+                let revisions = api::<ControllerRevision>(client, namespace);
+                let result = create(&revisions, &revision).await;
+                (DependentKind::Revision, revision.name_any(), result)
+            }
+            Dependent::Claim(claim) => {
+                let claims = api::<PersistentVolumeClaim>(client, namespace);
+                let result = create(&claims, &claim).await;
+                (DependentKind::Claim, claim.name_any(), result)
+            }
+        };
+        let told = matches!(kind, DependentKind::Job | DependentKind::Claim);
+        Did {
+            what: format!("creating {} {name}", kind.as_str()),
+            object: told.then(|| (kind.as_str(), name)),
+            deletes: false,
+            result,
         }
     }
 }
@@ -294,6 +406,24 @@ async fn delete<K: RunnerObject>(
     }
 }
 
+async fn change<K: RunnerObject>(
+    objects: &Api<K>,
+    name: &str,
+    uid: &str,
+    mut patch: Value,
+) -> Result<ActionEffect, kube::Error> {
+    // A new object may have the same name: the uid identifies the object that was decided on.
+    patch["metadata"]["uid"] = uid.into();
+    match objects
+        .patch(name, &PatchParams::default(), &Patch::Merge(patch))
+        .await
+    {
+        Ok(_) => Ok(ActionEffect::Changed),
+        Err(error) if is_gone(&error) => Ok(ActionEffect::InTheWay),
+        Err(error) => Err(error),
+    }
+}
+
 async fn put_group(groups: &Api<PodGroup>, group: &PodGroup) -> Result<ActionEffect, kube::Error> {
     if group.metadata.resource_version.is_none() {
         return create(groups, group).await;
@@ -315,52 +445,50 @@ fn is_gone(error: &kube::Error) -> bool {
     }
 }
 
-/// Records events for the pods created and deleted, and for those that could not be created.
-fn tell_of_pods<W: Workload>(notes: &EventRecorder, about: &ObjectReference, done: &[Did]) {
-    let pods = |effect: ActionEffect| -> Vec<&str> {
-        let did = done
-            .iter()
-            .filter(|did| matches!(did.result, Ok(known) if known == effect));
-        did.filter_map(|did| did.pod.as_deref()).collect()
-    };
-    for (effect, verb) in [
-        (ActionEffect::Created, "Created"),
-        (ActionEffect::Deleted, "Deleted"),
-    ] {
-        let names = pods(effect);
-        let reason = W::pod_event(effect == ActionEffect::Created);
-        if names.len() > TOLD_SINGLY {
-            let message = format!(
-                "{verb} {} pods: {} to {}",
-                names.len(),
-                names[0],
-                names[names.len() - 1]
-            );
-            notes.note(about, EventType::Normal, reason, &message);
-        } else {
-            for name in names {
-                notes.note(
-                    about,
-                    EventType::Normal,
-                    reason,
-                    &format!("{verb} pod: {name}"),
+/// Records events for what was created and deleted, pods above all, and for what could not be created; returns why.
+fn tell_of_objects<W: Workload>(
+    notes: &EventRecorder,
+    about: &ObjectReference,
+    done: &[Did],
+) -> Option<String> {
+    for noun in ["pod", "job", "claim"] {
+        let about_noun = |did: &&Did| did.object.as_ref().is_some_and(|(what, _)| *what == noun);
+        for (effect, verb) in [
+            (ActionEffect::Created, "Created"),
+            (ActionEffect::Deleted, "Deleted"),
+        ] {
+            let did = done.iter().filter(about_noun);
+            let did = did.filter(|did| matches!(did.result, Ok(known) if known == effect));
+            let names = did.filter_map(|did| Some(did.object.as_ref()?.1.as_str()));
+            let names: Vec<&str> = names.collect();
+            let reason = W::pod_event(effect == ActionEffect::Created);
+            if names.len() > TOLD_SINGLY {
+                let message = format!(
+                    "{verb} {} {noun}s: {} to {}",
+                    names.len(),
+                    names[0],
+                    names[names.len() - 1]
                 );
+                notes.note(about, EventType::Normal, reason, &message);
+            } else {
+                for name in names {
+                    let message = format!("{verb} {noun}: {name}");
+                    notes.note(about, EventType::Normal, reason, &message);
+                }
             }
         }
     }
-    let failed = done.iter().filter(|did| did.pod.is_some() && !did.deletes);
-    if let Some(error) = failed.filter_map(|did| did.result.as_ref().err()).next() {
-        let message = match error {
-            kube::Error::Api(status) => status.message.clone(),
-            other => other.to_string(),
-        };
-        notes.note(
-            about,
-            EventType::Warning,
-            "FailedCreate",
-            &format!("Error creating: {message}"),
-        );
-    }
+    let failed = done
+        .iter()
+        .filter(|did| did.object.is_some() && !did.deletes);
+    let error = failed.filter_map(|did| did.result.as_ref().err()).next()?;
+    let message = match error {
+        kube::Error::Api(status) => status.message.clone(),
+        other => other.to_string(),
+    };
+    let event = format!("Error creating: {message}");
+    notes.note(about, EventType::Warning, "FailedCreate", &event);
+    Some(message)
 }
 
 /// The reference to a job for events.

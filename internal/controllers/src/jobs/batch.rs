@@ -8,6 +8,7 @@ use workloads::ReconcileOutcome;
 use workloads::job::{ObservedJob, reconcile};
 
 use super::ObjectKey;
+use super::caches::Watched;
 use super::runner::{CachedJob, Workload};
 
 /// The Job controller.
@@ -18,8 +19,7 @@ impl Workload for JobController {
     type Status = JobStatus;
 
     const COMPONENT: &'static str = "job-controller";
-    const HAS_GANG: bool = false;
-    const POD_LABEL: &'static str = names::BATCH_JOB_NAME;
+    const WATCHED: &'static [Watched] = &[Watched::Pods(names::BATCH_JOB_NAME)];
 
     fn noticed(&mut self, _: &ObjectKey, _: Option<&Job>) {}
 
@@ -43,10 +43,15 @@ impl Workload for JobController {
     }
 
     fn pod_event(created: bool) -> &'static str {
-        if created {
-            "SuccessfulCreate"
-        } else {
-            "SuccessfulDelete"
-        }
+        pod_event(created)
+    }
+}
+
+/// The event reasons of Kubernetes' own controllers.
+pub(crate) fn pod_event(created: bool) -> &'static str {
+    if created {
+        "SuccessfulCreate"
+    } else {
+        "SuccessfulDelete"
     }
 }

@@ -3,7 +3,10 @@
 //! and decides nothing about jobs.
 
 mod apply;
+mod apps;
 mod batch;
+mod caches;
+mod cronjob;
 mod difference;
 mod mirror;
 mod ports;
@@ -27,6 +30,12 @@ const RESTART_AFTER: Duration = Duration::from_secs(1);
 /// A kind of job that has a controller here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum JobKind {
+    /// `apps/v1` Deployment. In a Kubernetes cluster kube-controller-manager controls it.
+    Deployment,
+    /// `apps/v1` ReplicaSet, likewise.
+    ReplicaSet,
+    /// `batch/v1` CronJob. In a Kubernetes cluster kube-controller-manager controls it.
+    CronJob,
     /// `batch/v1` Job. In a Kubernetes cluster kube-controller-manager controls it.
     Job,
     /// `kubeflow.org/v1` PyTorchJob.
@@ -35,12 +44,21 @@ pub enum JobKind {
 
 impl JobKind {
     /// All kinds.
-    pub const ALL: [JobKind; 2] = [JobKind::Job, JobKind::PyTorchJob];
+    pub const ALL: [JobKind; 5] = [
+        JobKind::Deployment,
+        JobKind::ReplicaSet,
+        JobKind::CronJob,
+        JobKind::Job,
+        JobKind::PyTorchJob,
+    ];
 
     /// The kind's name as manifests spell it.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
+            JobKind::Deployment => "Deployment",
+            JobKind::ReplicaSet => "ReplicaSet",
+            JobKind::CronJob => "CronJob",
             JobKind::Job => "Job",
             JobKind::PyTorchJob => "PyTorchJob",
         }
@@ -52,6 +70,13 @@ impl JobKind {
 #[must_use]
 pub fn spawn(ctx: &Context) -> Vec<JoinHandle<()>> {
     let start = |kind: &JobKind| match kind {
+        JobKind::Deployment => {
+            tokio::spawn(kept_running(ctx.clone(), || apps::DeploymentController))
+        }
+        JobKind::ReplicaSet => {
+            tokio::spawn(kept_running(ctx.clone(), || apps::ReplicaSetController))
+        }
+        JobKind::CronJob => tokio::spawn(kept_running(ctx.clone(), || cronjob::CronJobController)),
         JobKind::Job => tokio::spawn(kept_running(ctx.clone(), || batch::JobController)),
         JobKind::PyTorchJob => {
             let config = ctx.config.clone();

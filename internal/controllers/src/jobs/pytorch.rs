@@ -8,6 +8,7 @@ use workloads::ReconcileOutcome;
 use workloads::pytorch::{Network, ObservedPyTorchJob, annotated_port, is_finished, reconcile};
 
 use super::ObjectKey;
+use super::caches::Watched;
 use super::ports::PortAllocations;
 use super::runner::{CachedJob, Workload};
 
@@ -40,8 +41,7 @@ impl Workload for PyTorch {
     type Status = PyTorchJobStatus;
 
     const COMPONENT: &'static str = "pytorchjob-controller";
-    const HAS_GANG: bool = true;
-    const POD_LABEL: &'static str = names::JOB_NAME;
+    const WATCHED: &'static [Watched] = &[Watched::Pods(names::JOB_NAME), Watched::Gang];
 
     fn noticed(&mut self, key: &ObjectKey, job: Option<&PyTorchJob>) {
         match job.filter(|job| !is_finished(job)) {

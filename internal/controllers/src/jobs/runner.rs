@@ -3,26 +3,23 @@
 //! everything from the API.
 
 use std::collections::{BTreeMap, HashMap};
-use std::fmt::Debug;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use futures::stream::{Stream, StreamExt as _, select_all};
+use futures::stream::StreamExt as _;
 use jiff::Timestamp;
+use k8s_openapi::api::apps::v1::ReplicaSet;
+use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Pod, Service};
-use kube::core::DeserializeGuard;
-use kube::runtime::{WatchStreamExt as _, watcher};
-use kube::{Api, Client, Resource, ResourceExt as _};
+use kube::{Client, ResourceExt as _};
 use resources::kinds::PodGroup;
 use serde::Serialize;
-use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::task::{Id, JoinError, JoinSet};
 use workloads::ReconcileOutcome;
 
 use super::apply::{self, Applied};
-use super::mirror::{KindMirror, Owned};
+use super::caches::{Caches, JobWatchEvent, JobWatchStream, Watched, watches};
 use super::queue::WorkQueue;
 use super::{ObjectKey, RunnerObject, key_of};
 use crate::Context;
@@ -44,19 +41,21 @@ pub(crate) struct CachedJob<'a, K> {
     pub(crate) pods: Vec<&'a Pod>,
     pub(crate) services: Vec<&'a Service>,
     pub(crate) pod_group: Option<&'a PodGroup>,
+    pub(crate) jobs: Vec<&'a Job>,
+    pub(crate) replica_sets: Vec<&'a ReplicaSet>,
 }
 
 /// One kind of job.
 pub(crate) trait Workload: Send + 'static {
     type Kind: RunnerObject;
-    type Status: Serialize + Send;
+    type Status: Serialize + Send + Sync;
 
     /// The component that its events name.
     const COMPONENT: &'static str;
-    /// Whether this kind creates Services and a PodGroup.
-    const HAS_GANG: bool;
-    /// The label on each of its pods; pods without it are not decoded.
-    const POD_LABEL: &'static str;
+    /// What it watches besides its own kind.
+    const WATCHED: &'static [Watched];
+    /// Whether the status may be written only if all actions succeeded.
+    const STATUS_NEEDS_ACTIONS: bool = false;
 
     /// The job was seen, or seen to be gone.
     fn noticed(&mut self, key: &ObjectKey, job: Option<&Self::Kind>);
@@ -74,24 +73,15 @@ pub(crate) trait Workload: Send + 'static {
 
     /// The event reason for a created, or a deleted, pod.
     fn pod_event(created: bool) -> &'static str;
-}
 
-/// One event of one of the watches.
-enum JobWatchEvent<K> {
-    Job(Box<watcher::Event<DeserializeGuard<K>>>),
-    Pod(Box<watcher::Event<Pod>>),
-    Service(Box<watcher::Event<Service>>),
-    Group(Box<watcher::Event<DeserializeGuard<PodGroup>>>),
-    /// A watch failed; it retries on its own.
-    Trouble(watcher::Error),
+    /// Notes in a status that pods could not be created, if the kind's status has a place for it.
+    fn note_failure(_status: &mut Self::Status, _message: &str, _now: Timestamp) {}
 }
-
-type JobWatchStream<K> = Pin<Box<dyn Stream<Item = JobWatchEvent<K>> + Send>>;
 
 /// Runs the controller of one kind until the server stops.
 pub(crate) async fn run<W: Workload>(ctx: Context, workload: W) {
     let notes = EventRecorder::new(ctx.client.clone(), W::COMPONENT);
-    let mut hearing = hearing::<W>(&ctx.client);
+    let mut hearing: JobWatchStream<W::Kind> = watches(&ctx.client, W::WATCHED);
     let mut stop = ctx.stop.clone();
     let mut runner = Runner::new(ctx.client, notes, workload);
     let mut writes = JoinSet::new();
@@ -101,7 +91,7 @@ pub(crate) async fn run<W: Workload>(ctx: Context, workload: W) {
         let due = runner
             .queue
             .next()
-            .filter(|_| runner.ready() && writes.len() < AT_ONCE);
+            .filter(|_| runner.caches.is_complete() && writes.len() < AT_ONCE);
         let timer =
             tokio::time::sleep_until(due.unwrap_or_else(|| Instant::now() + LONGEST_WAIT).into());
         tokio::select! {
@@ -123,61 +113,11 @@ pub(crate) async fn run<W: Workload>(ctx: Context, workload: W) {
     }
 }
 
-fn hearing<W: Workload>(client: &Client) -> JobWatchStream<W::Kind> {
-    let mut streams = vec![
-        listen::<DeserializeGuard<W::Kind>, W::Kind>(
-            client,
-            watcher::Config::default(),
-            JobWatchEvent::Job,
-        ),
-        listen::<Pod, W::Kind>(
-            client,
-            watcher::Config::default().labels(W::POD_LABEL),
-            JobWatchEvent::Pod,
-        ),
-    ];
-    if W::HAS_GANG {
-        streams.push(listen::<Service, W::Kind>(
-            client,
-            watcher::Config::default(),
-            JobWatchEvent::Service,
-        ));
-        streams.push(listen::<DeserializeGuard<PodGroup>, W::Kind>(
-            client,
-            watcher::Config::default(),
-            JobWatchEvent::Group,
-        ));
-    }
-    Box::pin(select_all(streams))
-}
-
-fn listen<O, K: RunnerObject>(
-    client: &Client,
-    chosen: watcher::Config,
-    tell: impl Fn(Box<watcher::Event<O>>) -> JobWatchEvent<K> + Send + 'static,
-) -> JobWatchStream<K>
-where
-    O: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
-{
-    let events = watcher(Api::<O>::all(client.clone()), chosen);
-    Box::pin(
-        events
-            .backoff(crate::retry::Waits::default())
-            .map(move |event| match event {
-                Ok(event) => tell(Box::new(event)),
-                Err(error) => JobWatchEvent::Trouble(error),
-            }),
-    )
-}
-
 struct Runner<W: Workload> {
     client: Client,
     notes: EventRecorder,
     workload: W,
-    jobs: KindMirror<W::Kind>,
-    pods: Owned<Pod>,
-    services: Owned<Service>,
-    groups: KindMirror<PodGroup>,
+    caches: Caches<W::Kind>,
     /// Jobs as last written, until the watch shows them.
     written: BTreeMap<ObjectKey, Arc<W::Kind>>,
     queue: WorkQueue,
@@ -191,42 +131,24 @@ impl<W: Workload> Runner<W> {
             client,
             notes,
             workload,
-            jobs: KindMirror::new(),
-            pods: Owned::new(),
-            services: Owned::new(),
-            groups: KindMirror::new(),
+            caches: Caches::new(W::WATCHED),
             written: BTreeMap::new(),
             queue: WorkQueue::default(),
             writing: HashMap::new(),
         }
     }
 
-    /// Until every kind was listed once, the state of a job cannot be judged.
-    fn ready(&self) -> bool {
-        let gang = self.services.is_complete() && self.groups.is_complete();
-        self.jobs.is_complete() && self.pods.is_complete() && (gang || !W::HAS_GANG)
-    }
-
     fn receive(&mut self, heard: JobWatchEvent<W::Kind>) {
         let now = Instant::now();
-        let kind = W::Kind::kind(&());
         let concerned = match heard {
             JobWatchEvent::Job(event) => {
-                let changes = self.jobs.take_readable(*event);
+                let changes = self.caches.take_job(*event);
                 for change in &changes {
                     self.workload.noticed(&change.key, change.after.as_deref());
                 }
                 changes.into_iter().map(|change| change.key).collect()
             }
-            JobWatchEvent::Pod(event) => self.pods.take(*event, &kind),
-            JobWatchEvent::Service(event) => self.services.take(*event, &kind),
-            // A PodGroup has its job's name.
-            JobWatchEvent::Group(event) => self
-                .groups
-                .take_readable(*event)
-                .into_iter()
-                .map(|change| change.key)
-                .collect(),
+            JobWatchEvent::Dependent(event) => self.caches.take(event),
             JobWatchEvent::Trouble(error) => {
                 tracing::warn!(controller = W::COMPONENT, %error, "a watch ended; the job controller opens it again");
                 Vec::new()
@@ -238,7 +160,7 @@ impl<W: Workload> Runner<W> {
     }
 
     fn start_due(&mut self, writes: &mut JoinSet<Applied<W::Kind>>) {
-        while self.ready() && writes.len() < AT_ONCE {
+        while self.caches.is_complete() && writes.len() < AT_ONCE {
             let Some(key) = self.queue.take(Instant::now()) else {
                 return;
             };
@@ -256,9 +178,11 @@ impl<W: Workload> Runner<W> {
         let uid = job.uid().unwrap_or_default();
         let seen = CachedJob {
             job: job.as_ref(),
-            pods: self.pods.of(&uid),
-            services: self.services.of(&uid),
-            pod_group: self.groups.get(&key).map(Arc::as_ref),
+            pods: self.caches.pods.of(&uid),
+            services: self.caches.services.of(&uid),
+            pod_group: self.caches.groups.get(&key).map(Arc::as_ref),
+            jobs: self.caches.owned_jobs.of(&uid),
+            replica_sets: self.caches.replica_sets.of(&uid),
         };
         let now = Timestamp::now();
         let outcome = match caught(|| self.workload.decide(&key, &seen, now)) {
@@ -304,7 +228,7 @@ impl<W: Workload> Runner<W> {
 
     /// The job as last seen or last written, whichever is newer.
     fn newest(&mut self, key: &ObjectKey) -> Option<Arc<W::Kind>> {
-        let Some(seen) = self.jobs.get(key) else {
+        let Some(seen) = self.caches.job(key) else {
             self.written.remove(key);
             return None;
         };
@@ -383,9 +307,12 @@ mod tests {
     use http::{Request, Response};
     use k8s_openapi::api::batch::v1::{Job, JobStatus};
     use kube::client::Body;
+    use kube::core::DeserializeGuard;
+    use kube::runtime::watcher;
     use serde_json::json;
 
     use super::*;
+    use crate::jobs::caches::DependentEvent;
 
     /// Panics over one job, and counts the calls for the others.
     struct Frail(Arc<AtomicUsize>);
@@ -395,8 +322,7 @@ mod tests {
         type Status = JobStatus;
 
         const COMPONENT: &'static str = "frail";
-        const HAS_GANG: bool = false;
-        const POD_LABEL: &'static str = "job";
+        const WATCHED: &'static [Watched] = &[Watched::Pods("job")];
 
         fn noticed(&mut self, _: &ObjectKey, _: Option<&Job>) {}
 
@@ -440,8 +366,8 @@ mod tests {
         let asked = Arc::new(AtomicUsize::new(0));
         let mut runner = Runner::new(client, notes, Frail(asked.clone()));
         for heard in [
-            JobWatchEvent::Pod(Box::new(watcher::Event::Init)),
-            JobWatchEvent::Pod(Box::new(watcher::Event::InitDone)),
+            JobWatchEvent::Dependent(DependentEvent::Pod(Box::new(watcher::Event::Init))),
+            JobWatchEvent::Dependent(DependentEvent::Pod(Box::new(watcher::Event::InitDone))),
             JobWatchEvent::Job(Box::new(watcher::Event::Init)),
             told("bad"),
             told("good"),

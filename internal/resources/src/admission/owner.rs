@@ -10,7 +10,17 @@ use crate::names::USER;
 use crate::registry::Kind;
 
 /// The kinds that carry the user; the objects that controllers create from them inherit it.
-pub const OWNED: [&str; 4] = ["Pod", "PodGroup", "PyTorchJob", "Job"];
+pub const OWNED: [&str; 9] = [
+    "Pod",
+    "PodGroup",
+    "PyTorchJob",
+    "Job",
+    "CronJob",
+    "Deployment",
+    "ReplicaSet",
+    "StatefulSet",
+    "DaemonSet",
+];
 
 /// A caller names another user as the one that work runs for.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

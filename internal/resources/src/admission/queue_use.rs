@@ -44,6 +44,10 @@ fn is_labelled(kind: &Kind) -> bool {
     matches!(
         (kind.group, kind.kind),
         ("", "Pod")
+            | (
+                "apps",
+                "DaemonSet" | "Deployment" | "ReplicaSet" | "StatefulSet"
+            )
             | ("batch", "Job" | "CronJob")
             | ("kubeflow.org", "PyTorchJob")
             | ("ray.io", "RayCluster")

@@ -17,7 +17,11 @@ enum TemplateStep {
 use TemplateStep::{Each, Member};
 
 /// Group, kind, and the path from the object's root to a template.
-const TEMPLATES: [(&str, &str, &[TemplateStep]); 7] = [
+const TEMPLATES: [(&str, &str, &[TemplateStep]); 11] = [
+    ("apps", "DaemonSet", &[Member("spec"), Member("template")]),
+    ("apps", "Deployment", &[Member("spec"), Member("template")]),
+    ("apps", "ReplicaSet", &[Member("spec"), Member("template")]),
+    ("apps", "StatefulSet", &[Member("spec"), Member("template")]),
     ("batch", "Job", &[Member("spec"), Member("template")]),
     (
         "batch",
@@ -116,6 +120,26 @@ mod tests {
     #[test]
     fn each_kind_with_templates_is_followed_to_all_of_them() {
         let table = [
+            (
+                ("apps", "v1", "DaemonSet"),
+                json!({"spec": {"template": {}}}),
+                vec!["spec.template"],
+            ),
+            (
+                ("apps", "v1", "Deployment"),
+                json!({"spec": {"template": {}}}),
+                vec!["spec.template"],
+            ),
+            (
+                ("apps", "v1", "ReplicaSet"),
+                json!({"spec": {"template": {}}}),
+                vec!["spec.template"],
+            ),
+            (
+                ("apps", "v1", "StatefulSet"),
+                json!({"spec": {"template": {}}}),
+                vec!["spec.template"],
+            ),
             (
                 ("batch", "v1", "Job"),
                 json!({"spec": {"template": {}}}),

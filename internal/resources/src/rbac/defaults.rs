@@ -25,20 +25,26 @@ const SHARED_READER: &str = "muster:shared-reader";
 const READ: [&str; 3] = ["get", "list", "watch"];
 const WRITE: [&str; 5] = ["create", "update", "patch", "delete", "deletecollection"];
 
-/// Only administrators may write these: they bound a team's usage, or report that a node is alive.
-const RESERVED: [(&str, &str); 3] = [
+/// Only administrators may write these: they bound a team's usage, report that a node is alive, or hold templates that
+/// controllers create pods from and that admission did not check.
+const RESERVED: [(&str, &str); 4] = [
     ("", "resourcequotas"),
     ("", "limitranges"),
+    ("apps", "controllerrevisions"),
     ("coordination.k8s.io", "leases"),
 ];
 /// The kinds that a member creates and changes.
-const MEMBERS_OWN: [(&str, &str); 15] = [
+const MEMBERS_OWN: [(&str, &str); 19] = [
     ("", "pods"),
     ("", "configmaps"),
     ("", "secrets"),
     ("", "persistentvolumeclaims"),
     ("", "services"),
     ("", "events"),
+    ("apps", "daemonsets"),
+    ("apps", "deployments"),
+    ("apps", "replicasets"),
+    ("apps", "statefulsets"),
     ("autoscaling", "horizontalpodautoscalers"),
     ("batch", "cronjobs"),
     ("batch", "jobs"),

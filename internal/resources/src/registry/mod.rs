@@ -9,6 +9,7 @@ use serde_json::Value;
 use crate::field::FieldError;
 use crate::json;
 
+mod apps;
 mod columns;
 mod configmap;
 mod cronjob;
@@ -102,7 +103,7 @@ pub struct ScalePaths {
     pub spec_replicas: &'static str,
     /// Replicas in the status.
     pub status_replicas: &'static str,
-    /// The selector as text in the status.
+    /// The selector: text in the status, or a label selector in the spec.
     pub label_selector: Option<&'static str>,
 }
 
@@ -110,7 +111,7 @@ pub struct ScalePaths {
 pub type SelectableField = (&'static str, fn(&Value) -> String);
 
 /// Every kind, in the order of discovery.
-static ALL: [Kind; 31] = [
+static ALL: [Kind; 36] = [
     configmap::KIND,
     endpoints::KIND,
     event::KIND,
@@ -123,6 +124,11 @@ static ALL: [Kind; 31] = [
     secret::KIND,
     serviceaccount::KIND,
     service::KIND,
+    apps::CONTROLLER_REVISION,
+    apps::DAEMON_SET,
+    apps::DEPLOYMENT,
+    apps::REPLICA_SET,
+    apps::STATEFUL_SET,
     job::KIND,
     cronjob::KIND,
     horizontalpodautoscaler::KIND,

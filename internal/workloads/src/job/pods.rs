@@ -7,6 +7,7 @@ use resources::names;
 use super::plan::ParsedJob;
 use crate::ownership::controller_reference;
 use crate::pod_facts;
+use crate::pod_names;
 use crate::terms;
 
 /// The annotation on a pod that holds its attempt.
@@ -15,15 +16,6 @@ const ATTEMPT: &str = "muster.io/attempt";
 const INDEX_FAILURES: &str = "batch.kubernetes.io/job-index-failure-count";
 /// The variable that holds the index in an Indexed Job's containers.
 const INDEX_VARIABLE: &str = "JOB_COMPLETION_INDEX";
-/// The longest pod name that is still a host name.
-const NAME_MAX: usize = 63;
-/// The letters of Kubernetes' random suffixes.
-const LETTERS: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
-const SUFFIX_LENGTH: usize = 5;
-/// 27 to the fifth: the number of suffixes.
-const SUFFIXES: u64 = 14_348_907;
-/// Shares no factor with the number of suffixes, so that no two attempts share a suffix.
-const SPREAD: u64 = 5_323_619;
 
 /// The pod of one attempt; `failures` is the number of its index's earlier failures.
 pub(crate) fn pod(plan: &ParsedJob<'_>, attempt: u32, index: Option<u32>, failures: u32) -> Pod {
@@ -47,7 +39,7 @@ pub(crate) fn pod(plan: &ParsedJob<'_>, attempt: u32, index: Option<u32>, failur
         annotations.entry(name).or_insert(value);
     }
     terms::run_for(plan.meta, &mut labels, &mut annotations);
-    if let Some(queue) = queue(plan) {
+    if let Some(queue) = terms::queue(plan.meta) {
         annotations
             .entry(names::QUEUE_NAME.to_owned())
             .or_insert(queue);
@@ -64,7 +56,7 @@ pub(crate) fn pod(plan: &ParsedJob<'_>, attempt: u32, index: Option<u32>, failur
             annotations.insert(INDEX_FAILURES.to_owned(), failures.to_string());
         }
         let hostname = format!("{}-{index}", plan.name());
-        if spec.hostname.is_none() && hostname.len() <= NAME_MAX {
+        if spec.hostname.is_none() && hostname.len() <= pod_names::NAME_MAX {
             spec.hostname = Some(hostname);
         }
         let inits = spec.init_containers.iter_mut().flatten();
@@ -117,30 +109,10 @@ pub(crate) fn expendable_first(pod: &Pod) -> impl Ord + use<> {
     )
 }
 
-/// `<job>-<suffix>` or `<job>-<index>-<suffix>`. The suffix looks random as Kubernetes' does, but
-/// is fixed for an attempt: creating the pod twice makes one pod.
+/// `<job>-<suffix>` or `<job>-<index>-<suffix>`, fixed for an attempt.
 fn pod_name(plan: &ParsedJob<'_>, uid: &str, attempt: u32, index: Option<u32>) -> String {
     let index = index.map(|index| format!("-{index}")).unwrap_or_default();
-    let room = NAME_MAX - SUFFIX_LENGTH - 1 - index.len();
-    let mut end = plan.name().len().min(room);
-    while !plan.name().is_char_boundary(end) {
-        end -= 1;
-    }
-    format!("{}{index}-{}", &plan.name()[..end], suffix(uid, attempt))
-}
-
-fn suffix(uid: &str, attempt: u32) -> String {
-    let seed = uid
-        .bytes()
-        .fold(7_u64, |sum, byte| (sum * 31 + u64::from(byte)) % SUFFIXES);
-    let mut number = (u64::from(attempt) * SPREAD + seed) % SUFFIXES;
-    let mut text = String::with_capacity(SUFFIX_LENGTH);
-    for _ in 0..SUFFIX_LENGTH {
-        let letter = usize::try_from(number % 27).unwrap_or_default();
-        text.push(char::from(LETTERS[letter]));
-        number /= 27;
-    }
-    text
+    pod_names::numbered(plan.name(), &index, uid, attempt)
 }
 
 fn set_index(container: &mut Container, index: u32) {
@@ -164,23 +136,4 @@ fn deadline(plan: &ParsedJob<'_>, own: Option<i64>) -> Option<i64> {
         .into_iter()
         .chain(own)
         .min()
-}
-
-/// The queue that the job's label or annotation names.
-fn queue(plan: &ParsedJob<'_>) -> Option<String> {
-    let labels = plan
-        .meta
-        .labels
-        .as_ref()
-        .and_then(|map| map.get(names::QUEUE_NAME));
-    let annotations = || {
-        plan.meta
-            .annotations
-            .as_ref()
-            .and_then(|map| map.get(names::QUEUE_NAME))
-    };
-    labels
-        .or_else(annotations)
-        .filter(|queue| !queue.is_empty())
-        .cloned()
 }

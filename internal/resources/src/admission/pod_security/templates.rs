@@ -19,7 +19,9 @@ enum TemplatePath {
 
 fn places(kind: &Kind) -> &'static [TemplatePath] {
     match (kind.group, kind.kind) {
-        ("batch", "Job") => &[TemplatePath::At(&["spec", "template"])],
+        ("apps", "DaemonSet" | "Deployment" | "ReplicaSet" | "StatefulSet") | ("batch", "Job") => {
+            &[TemplatePath::At(&["spec", "template"])]
+        }
         ("batch", "CronJob") => &[TemplatePath::At(&[
             "spec",
             "jobTemplate",
@@ -74,6 +76,10 @@ mod tests {
     fn every_kind_that_has_pods_made_has_its_templates_found() {
         let t = |name: &str| json!({"spec": {"containers": [{"name": name}]}});
         let table = [
+            ("apps", "v1", "DaemonSet", json!({"template": t("a")}), 1),
+            ("apps", "v1", "Deployment", json!({"template": t("a")}), 1),
+            ("apps", "v1", "ReplicaSet", json!({"template": t("a")}), 1),
+            ("apps", "v1", "StatefulSet", json!({"template": t("a")}), 1),
             ("batch", "v1", "Job", json!({"template": t("a")}), 1),
             (
                 "batch",

@@ -180,6 +180,7 @@ impl World {
             }
             Action::DeletePodGroup { .. } => self.group = None,
             Action::DeleteJob { .. } => self.job_deleted = true,
+            other => panic!("a PyTorchJob asks for no {other:?}"),
         }
     }
 

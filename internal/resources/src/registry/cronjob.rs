@@ -10,8 +10,7 @@ use super::pod::{check_template, default_template};
 use super::{Kind, TableColumn};
 use crate::field::{FieldError, Path};
 use crate::json;
-
-mod schedule;
+use crate::schedule::Schedule;
 
 /// A Job's name is the CronJob's with 11 more characters.
 const NAME_MAX: usize = 52;
@@ -137,7 +136,7 @@ fn validate(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
     let text = json::text(spec, &["schedule"]);
     if text.is_empty() {
         errors.push(FieldError::required(&path.child("schedule"), ""));
-    } else if let Err(wrong) = schedule::check(text) {
+    } else if let Err(wrong) = Schedule::parse(text) {
         let detail = wrong.to_string();
         errors.push(FieldError::invalid(&path.child("schedule"), text, detail));
     }
