@@ -32,12 +32,12 @@ enum StatusForm {
     State,
     /// A condition of this type with status `False`.
     Condition(&'static str),
-    /// A HorizontalPodAutoscaler's condition; the status counts replicas as well.
-    Scaling(&'static str),
+    /// The same, in a status that must have these counts as well.
+    Counted(&'static str, &'static [&'static str]),
 }
 
 /// All these kinds.
-pub const ALL: [InertKind; 5] = [
+pub const ALL: [InertKind; 7] = [
     InertKind {
         resource: ("ray.io", "v1", "rayclusters"),
         message: "Muster keeps RayClusters and does not run them yet: no head and no worker is made",
@@ -61,7 +61,25 @@ pub const ALL: [InertKind; 5] = [
     InertKind {
         resource: ("autoscaling", "v2", "horizontalpodautoscalers"),
         message: "Muster keeps HorizontalPodAutoscalers and does not scale by them yet: the target keeps the replicas that it has",
-        form: StatusForm::Scaling("AbleToScale"),
+        form: StatusForm::Counted("AbleToScale", &["currentReplicas", "desiredReplicas"]),
+    },
+    InertKind {
+        resource: ("apps", "v1", "statefulsets"),
+        message: "Muster keeps StatefulSets and does not run them yet: no pod is made. Deployments, Jobs and CronJobs run",
+        form: StatusForm::Counted("Ready", &["replicas"]),
+    },
+    InertKind {
+        resource: ("apps", "v1", "daemonsets"),
+        message: "Muster keeps DaemonSets and does not run them yet: no pod is made. Deployments, Jobs and CronJobs run",
+        form: StatusForm::Counted(
+            "Ready",
+            &[
+                "currentNumberScheduled",
+                "desiredNumberScheduled",
+                "numberMisscheduled",
+                "numberReady",
+            ],
+        ),
     },
 ];
 
@@ -105,10 +123,12 @@ impl InertKind {
             StatusForm::Condition(type_) => self
                 .may_set_status(object)
                 .then(|| json!({"conditions": standing(type_)})),
-            StatusForm::Scaling(type_) => self.may_set_status(object).then(|| {
-                json!({
-                    "currentReplicas": 0, "desiredReplicas": 0, "conditions": standing(type_),
-                })
+            StatusForm::Counted(type_, counts) => self.may_set_status(object).then(|| {
+                let mut status = json!({"conditions": standing(type_)});
+                for count in counts {
+                    status[*count] = 0.into();
+                }
+                status
             }),
         }
     }
