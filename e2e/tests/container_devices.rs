@@ -330,7 +330,7 @@ fn a_described_vendors_devices_are_given_to_pods_while_they_are_well() {
     ground.agent(&["--vendor", &file, "--machine", &machine], 2);
     ground.until_allocatable(resource, 1);
     let says = |status: &str| {
-        eventually("the node says which device is not well", SOON, || {
+        eventually("the node says which device is unhealthy", SOON, || {
             let node = ground.cluster.get(&["node", "box"]);
             let mut all = node["status"]["conditions"].as_array()?.iter();
             let ours = all.find(|it| it["type"] == "muster.io/devices-unhealthy")?;

@@ -370,7 +370,7 @@ fn devices_outlive_the_agent_and_the_kubelet_and_an_ill_one_leaves_until_it_is_w
     describe_with(&ground.cluster, &[], &old(""));
     ground.until_allocatable(8);
     ground.told("muster.io/suspect", "False");
-    assert!(log()[before..].contains("well again"), "it knew");
+    assert!(log()[before..].contains("healthy again"), "it knew");
 
     // Devices of another pod are not allocated again.
     ground.place(&[("late", &[id(3)])]);
@@ -380,7 +380,7 @@ fn devices_outlive_the_agent_and_the_kubelet_and_an_ill_one_leaves_until_it_is_w
         (pod["status"]["phase"] == "Failed").then_some(message)
     });
     assert!(
-        why.contains("delete the pod so that it is placed anew"),
+        why.contains("delete the pod so that it is scheduled again"),
         "{why}"
     );
     assert_eq!(ground.given("first").len(), 2);

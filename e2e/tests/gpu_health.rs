@@ -156,7 +156,7 @@ fn a_gpu_that_fails_leaves_alone_its_pod_starts_anew_elsewhere_and_it_comes_back
     ground.until_allocatable(3);
     ground.until_suspect(
         "True",
-        &format!("GPU {sick} is not well: the driver reported XID 79"),
+        &format!("GPU {sick} is unhealthy: the driver reported XID 79"),
     );
     let (again, elsewhere) = ground.running("train-master-0", &master);
     assert!(elsewhere != sick && elsewhere != other);
@@ -205,7 +205,7 @@ fn a_gpu_that_fails_leaves_alone_its_pod_starts_anew_elsewhere_and_it_comes_back
         &ground.description,
         &format!("[[state]]\ngpu = {on}\nlost = true\n"),
     );
-    ground.until_suspect("True", &format!("GPU {on} is not well"));
+    ground.until_suspect("True", &format!("GPU {on} is unhealthy"));
     let (fourth, on) = ground.running("train-master-0", &third);
     describe(&ground.description, "");
     ground.until_allocatable(4);

@@ -158,7 +158,7 @@ fn pods_share_a_gpu_by_mps_within_their_limits_and_one_that_takes_more_is_ended(
     describe_as(&plain, OTHERS, "");
     let plain = plain.display().to_string();
     let _other = platform.agent("plain", None, &["--machine", &plain]);
-    let seen = eventually("it runs where GPUs aren't shared", SOON, || {
+    let seen = eventually("it runs where GPUs are not shared", SOON, || {
         let log = platform.cli(&["logs", "pair"]).out;
         let mut ids: Vec<String> = log.trim().split(',').map(str::to_owned).collect();
         ids.sort();

@@ -325,7 +325,7 @@ fn values_reach_what_they_are_for() {
     let jobs = beside
         .iter()
         .find(|o| o["metadata"]["name"] == "muster-pytorchjobs");
-    assert_eq!(jobs, None, "no right for what it doesn't do");
+    assert_eq!(jobs, None, "no right for what it does not do");
 
     let own = all("a registry of one's own");
     assert_eq!(kinds(&own, "Namespace"), 1);
@@ -412,7 +412,7 @@ fn values_reach_what_they_are_for() {
     assert_eq!(
         may(&default, "pods/eviction"),
         None,
-        "no right for what it doesn't do"
+        "no right for what it does not do"
     );
 
     let writes_nodes = |all: &[Value]| {
@@ -449,7 +449,7 @@ fn values_reach_what_they_are_for() {
     let rights = default
         .iter()
         .find(|o| o["metadata"]["name"] == "muster-agent-dra");
-    assert_eq!(rights, None, "no right for what it doesn't do");
+    assert_eq!(rights, None, "no right for what it does not do");
 }
 
 #[test]

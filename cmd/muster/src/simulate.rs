@@ -237,7 +237,7 @@ pub fn simulate(arguments: &Simulate) -> Result<CommandOutcome> {
     if let Some(file) = &arguments.html {
         let page = report::html(&scenario.name, &scenario.notes, &results);
         std::fs::write(file, page)
-            .with_context(|| format!("{} can't be written", file.display()))?;
+            .with_context(|| format!("{} cannot be written", file.display()))?;
     }
     let sound = results.iter().all(|(summary, _)| summary.violations == 0);
     let summaries: Vec<Summary> = results.into_iter().map(|(summary, _)| summary).collect();
@@ -327,10 +327,10 @@ fn text_of(file: &Path) -> Result<String> {
         let mut text = String::new();
         std::io::stdin()
             .read_to_string(&mut text)
-            .context("standard input can't be read")?;
+            .context("standard input cannot be read")?;
         return Ok(text);
     }
-    std::fs::read_to_string(file).with_context(|| format!("{} can't be read", file.display()))
+    std::fs::read_to_string(file).with_context(|| format!("{} cannot be read", file.display()))
 }
 
 fn policies(names: &[String]) -> Result<Vec<Policy>> {
@@ -369,7 +369,7 @@ fn in_turn(cases: &[Case<'_>], file: &Path) -> Result<Vec<SimulationOutcome>> {
         Box::new(std::io::stdout().lock())
     } else {
         Box::new(
-            File::create(file).with_context(|| format!("{} can't be written", file.display()))?,
+            File::create(file).with_context(|| format!("{} cannot be written", file.display()))?,
         )
     };
     let mut sink = BufWriter::new(sink);
@@ -390,7 +390,7 @@ fn in_turn(cases: &[Case<'_>], file: &Path) -> Result<Vec<SimulationOutcome>> {
         failed.get_or_insert(error);
     }
     match failed {
-        Some(error) => Err(error).with_context(|| format!("{} can't be written", file.display())),
+        Some(error) => Err(error).with_context(|| format!("{} cannot be written", file.display())),
         None => Ok(outcomes),
     }
 }

@@ -122,7 +122,10 @@ impl Rush {
     /// twice, or if not all are bound within a quarter of an hour.
     pub fn run(&self, binder: Binder) -> Outcome {
         let (pods, room) = (self.shape.pods(), self.nodes * self.gpus);
-        assert!(pods <= room, "{pods} pods of one GPU don't fit {room} GPUs");
+        assert!(
+            pods <= room,
+            "{pods} pods of one GPU do not fit {room} GPUs"
+        );
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
             .enable_all()

@@ -101,7 +101,7 @@ fn an_invalid_file_is_refused_with_file_line_key_value_and_form() {
     let missing = files.file("none.toml").display().to_string();
     let ran = muster_with(&["server", "--config", &missing], &[]);
     assert_eq!(ran.code, Some(2), "{ran:?}");
-    holds(&ran.err, &[&missing, "can't be read"]);
+    holds(&ran.err, &[&missing, "cannot be read"]);
     // Client commands read no configuration.
     let ran = muster_with(&["version"], &[("MUSTER_CONFIG", &path)]);
     assert_eq!(ran.code, Some(0), "{ran:?}");

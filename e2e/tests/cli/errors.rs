@@ -114,7 +114,7 @@ fn every_error_is_a_sentence_with_what_to_do_and_has_its_exit_status() {
     says(
         3,
         &["apply", "-f", "/nope.yaml"],
-        &["/nope.yaml can't be read"],
+        &["/nope.yaml cannot be read"],
     );
     let old = file(
         "old.yaml",

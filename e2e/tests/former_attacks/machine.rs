@@ -147,7 +147,7 @@ fn a_node_that_may_not_mount_says_so_and_no_pod_is_charged_for_it() {
         || {
             let explained = platform.cli(&["explain", "pod/waits"]).out;
             let all = [
-                "unfit: pods without an image can't be started",
+                "unfit: pods without an image cannot be started",
                 "CAP_SYS_ADMIN",
             ];
             all.iter()
@@ -193,7 +193,7 @@ fn make_up_on_a_machine_that_may_not_mount_ends_with_the_cause_and_the_remedy() 
     assert_eq!(up.code, Some(1), "{}\n{}", up.out, up.err);
     for words in [
         "no node can run the example's pods",
-        "to mend it:",
+        "to fix it:",
         "muster doctor",
     ] {
         assert!(up.err.contains(words), "{words:?} in\n{}", up.err);

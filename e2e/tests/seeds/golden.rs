@@ -86,7 +86,7 @@ impl Golden {
             }
             if !differ(&found) && !why(expected).is_empty() {
                 wrong.push(format!(
-                    "{name}: it says why the engines differ, and they don't"
+                    "{name}: it says why the engines differ, and they do not"
                 ));
             }
         }

@@ -62,7 +62,7 @@ pub enum AccountError {
         label: String,
     },
     /// The node's databases don't answer.
-    #[error("Unix account {account:?} can't be looked up on this node: {error}")]
+    #[error("Unix account {account:?} cannot be looked up on this node: {error}")]
     Lookup {
         /// The account.
         account: String,

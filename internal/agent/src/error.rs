@@ -43,7 +43,7 @@ pub enum AgentError {
         detail: String,
     },
     /// A setting can't be used.
-    #[error("{field}: {value:?} can't be used: {detail}")]
+    #[error("{field}: {value:?} cannot be used: {detail}")]
     Setting {
         /// The setting.
         field: &'static str,

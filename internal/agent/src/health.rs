@@ -162,7 +162,7 @@ mod tests {
         );
         assert_eq!(message.suspect, "");
         let message = HealthObservation::of(&machine(0, false), Vec::new()).message();
-        assert_eq!(message.suspect, "GPU 0 is not well: it does not answer");
+        assert_eq!(message.suspect, "GPU 0 is unhealthy: it does not answer");
     }
 
     #[test]

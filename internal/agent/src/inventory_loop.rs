@@ -80,7 +80,7 @@ pub async fn report(
                 }
             }
             Err(error) => {
-                tracing::warn!(%error, "the hardware can't be read; the last inventory stays")
+                tracing::warn!(%error, "the hardware cannot be read; the last inventory stays")
             }
         }
     }

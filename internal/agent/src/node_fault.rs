@@ -85,7 +85,7 @@ impl NodeFault {
         };
         let why = self.why(now);
         let said = why.map(|why| {
-            format!("pods without an image can't be started: {why}; to mend it: {remedy}")
+            format!("pods without an image cannot be started: {why}; to fix it: {remedy}")
         });
         found.concerns.extend(said);
     }

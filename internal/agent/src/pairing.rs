@@ -108,7 +108,7 @@ pub enum PairingError {
         node: String,
     },
     /// The program can't be started.
-    #[error("{program} can't be started on {node}: {source}")]
+    #[error("{program} cannot be started on {node}: {source}")]
     Start {
         /// The program.
         program: String,
@@ -138,7 +138,7 @@ pub enum PairingError {
         output: String,
     },
     /// The cluster's API does not have the node's address.
-    #[error("{node}'s address is on its Node, which its agent can't read: {source}")]
+    #[error("{node}'s address is on its Node, which its agent cannot read: {source}")]
     Address {
         /// The node.
         node: String,

@@ -125,7 +125,7 @@ impl Pods {
         if let Err(error) = self.node.layout.pod(&uid).keep_assigned(&assigned) {
             // Not started: a restarted agent could not find it again. The server sends it again in
             // the next session.
-            tracing::error!(uid, %error, "a pod can't be kept on disk and is not begun");
+            tracing::error!(uid, %error, "a pod cannot be kept on disk and is not begun");
             return;
         }
         self.spawn(uid, pod, assigned, PodLifecycle::default(), None);
@@ -397,7 +397,7 @@ fn read(assigned: &Assign) -> Option<(String, Pod)> {
     let pod: Pod = match serde_json::from_str(&assigned.pod_json) {
         Ok(pod) => pod,
         Err(error) => {
-            tracing::warn!(%error, "a pod that can't be read is not run");
+            tracing::warn!(%error, "a pod that cannot be read is not run");
             return None;
         }
     };
@@ -405,7 +405,7 @@ fn read(assigned: &Assign) -> Option<(String, Pod)> {
     if !valid_uid(&uid) {
         tracing::warn!(
             uid,
-            "a pod with a uid that can't name a directory is not run"
+            "a pod with a uid that cannot name a directory is not run"
         );
         return None;
     }

@@ -98,7 +98,7 @@ impl ShareWatch {
                     // Without a reading there are no values.
                     *self.board.lock() = ShareObservation::default();
                     if self.blind.as_ref() != Some(&why) {
-                        tracing::warn!(why, "the use of shared GPUs can't be read");
+                        tracing::warn!(why, "the use of shared GPUs cannot be read");
                     }
                     self.blind = Some(why);
                 }

@@ -65,7 +65,7 @@ pub(crate) async fn open(config: &AgentConfig, engines: Engines) -> Result<Opene
     let begin = tokio::time::Instant::now();
     if let Some(why) = fault.why(begin) {
         tracing::error!(
-            "this node starts no pods without images: {why}; to mend it: {UNFIT_REMEDY}"
+            "this node starts no pods without images: {why}; to fix it: {UNFIT_REMEDY}"
         );
     }
     fault.notify(&mut found, begin);

@@ -75,8 +75,8 @@ impl ServerCertVerifier for PinnedAuthority {
             .find(|certificate| Sha256::digest(certificate.as_ref())[..] == self.fingerprint)
             .ok_or_else(|| {
                 Error::General(
-                    "the server's certificate authority doesn't have the fingerprint given with \
-                     the join token; this is another server, or somebody is in between"
+                    "the server's certificate authority does not have the fingerprint given with \
+                     the join token; this is another server, or another machine intercepts the connection"
                         .to_owned(),
                 )
             })?;

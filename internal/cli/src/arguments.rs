@@ -72,7 +72,7 @@ pub enum Command {
     Kubeconfig(Kubeconfig),
     /// Install Muster's custom resource definitions in a Kubernetes cluster (server-side apply), and wait until the
     /// cluster serves them. A definition that another operator has installed stays as it is, and the command says
-    /// whether Muster can share it. Exit status 1 if a kind that Muster needs can't be used
+    /// whether Muster can share it. Exit status 1 if a kind that Muster needs cannot be used
     Crds(Crds),
     /// Write a backup of the running server to one file: all objects, and the keys needed for a restore on another
     /// machine

@@ -18,7 +18,7 @@ const LONGEST: usize = 1024;
 /// Reads a passphrase: the file's first line.
 pub fn passphrase(file: &Path) -> Result<String> {
     let text = std::fs::read_to_string(file)
-        .with_context(|| format!("--passphrase-file: {} can't be read", file.display()))?;
+        .with_context(|| format!("--passphrase-file: {} cannot be read", file.display()))?;
     let line = text.lines().next().unwrap_or_default();
     if line.chars().count() < SHORTEST || line.len() > LONGEST {
         bail!(

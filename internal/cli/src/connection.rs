@@ -147,7 +147,7 @@ impl ServerConnection {
         };
         if let Some(file) = &cluster.certificate_authority {
             return std::fs::read_to_string(file)
-                .with_context(|| format!("the certificate authority {file} can't be read"));
+                .with_context(|| format!("the certificate authority {file} cannot be read"));
         }
         let Some(data) = &cluster.certificate_authority_data else {
             bail!("the kubeconfig trusts no certificate authority");

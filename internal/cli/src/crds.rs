@@ -128,7 +128,7 @@ fn shared(name: &str, notes: &CrdNotes) -> String {
 }
 
 fn conflict(name: &str, reason: &str, remedy: &str) -> String {
-    format!("customresourcedefinition/{name} not usable: {reason}\n  to mend it: {remedy}")
+    format!("customresourcedefinition/{name} not usable: {reason}\n  to fix it: {remedy}")
 }
 
 #[cfg(test)]

@@ -45,7 +45,7 @@ fn words(error: &kube::Error, connection: &ServerConnection) -> String {
             let reason = innermost(error);
             let advice = if reason.to_lowercase().contains("certificate") {
                 format!(
-                    "{from} trusts another certificate authority than this server's: was the server set up anew?"
+                    "{from} trusts another certificate authority than this server's: was the server set up again?"
                 )
             } else {
                 format!(
@@ -142,7 +142,7 @@ fn advice(status: &Status, text: &str, connection: &ServerConnection) -> Option<
             "`muster get resourcequotas -o yaml` shows what is used; ask for less, or have the quota raised".to_string()
         }
         (403, _) => format!(
-            "{from} says who you are; an administrator grants more, --kubeconfig makes you another"
+            "{from} shows your user; an administrator grants more rights, --kubeconfig selects another user"
         ),
         (409, "AlreadyExists") => "choose another name, or delete that one first".to_string(),
         (409, _) if text.contains("conflict with") => {

@@ -61,7 +61,7 @@ Examples:
 /// Addition for `muster wait`.
 pub const WAIT_HELP: &str = "\
 Exit status:
-  0 if the condition came true, 1 if it can't come true any more, 124 if the wait timed out.
+  0 if the condition came true, 1 if it cannot come true any more, 124 if the wait timed out.
 
 Examples:
   muster wait train

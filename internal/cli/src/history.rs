@@ -88,14 +88,14 @@ mod tests {
             {"group": "j", "at": "2026-01-01T00:00:00.123Z", "until": "2026-01-01T00:05:00Z",
              "decision": "pending", "verdict": "InsufficientResources", "sentence": "gang of 6 must start together.",
              "binding": "2 of 8 GPUs are free", "wouldFit": "room for 4 more",
-             "evictions": "no pods are evicted for it: nobody may be"},
+             "evictions": "no pods are evicted for it: no pod may be evicted"},
             {"group": "j", "at": "2026-01-01T00:05:01Z", "decision": "bound",
              "sentence": "1 pod placed: j-0 on n1", "pods": [{"pod": "j-0", "node": "n1"}], "count": 1},
         ]});
         let text = words(&read(&answer).unwrap());
         assert_eq!(
             text,
-            "pending 2026-01-01T00:00:00Z to 2026-01-01T00:05:00Z\n  gang of 6 must start together. What binds: 2 of 8 GPUs are free. What would fit: room for 4 more. no pods are evicted for it: nobody may be\nbound 2026-01-01T00:05:01Z\n  1 pod placed: j-0 on n1\n"
+            "pending 2026-01-01T00:00:00Z to 2026-01-01T00:05:00Z\n  gang of 6 must start together. What binds: 2 of 8 GPUs are free. What would fit: room for 4 more. no pods are evicted for it: no pod may be evicted\nbound 2026-01-01T00:05:01Z\n  1 pod placed: j-0 on n1\n"
         );
     }
 }

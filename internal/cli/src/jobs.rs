@@ -25,7 +25,7 @@ pub async fn suspend(
     let patch = match kind.kind {
         "PyTorchJob" => json!({"spec": {"runPolicy": {"suspend": suspend}}}),
         "Job" => json!({"spec": {"suspend": suspend}}),
-        other => return Err(failure::usage(format!("a {other} can't be suspended"))),
+        other => return Err(failure::usage(format!("a {other} cannot be suspended"))),
     };
     let name = job.metadata.name.as_deref().unwrap_or_default();
     let patched = connection

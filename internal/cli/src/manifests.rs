@@ -26,7 +26,7 @@ pub fn read(files: &[PathBuf]) -> Result<Vec<Manifest>> {
             let mut text = String::new();
             std::io::stdin()
                 .read_to_string(&mut text)
-                .context("standard input can't be read")?;
+                .context("standard input cannot be read")?;
             parse(&text, "standard input", &mut manifests)?;
         } else if file.is_dir() {
             for path in manifests_in(file)? {
@@ -44,7 +44,7 @@ pub fn read(files: &[PathBuf]) -> Result<Vec<Manifest>> {
 
 fn manifests_in(directory: &Path) -> Result<Vec<PathBuf>> {
     let entries = std::fs::read_dir(directory)
-        .with_context(|| format!("{} can't be read", directory.display()))?;
+        .with_context(|| format!("{} cannot be read", directory.display()))?;
     let mut paths = Vec::new();
     for entry in entries {
         let path = entry?.path();
@@ -65,7 +65,7 @@ fn read_file(path: &Path, into: &mut Vec<Manifest>) -> Result<()> {
             std::io::ErrorKind::NotFound => ExitCause::NotFound,
             _ => ExitCause::Failed,
         };
-        failure::with(exit, format!("{} can't be read: {error}", path.display()))
+        failure::with(exit, format!("{} cannot be read: {error}", path.display()))
     })?;
     parse(&text, &path.display().to_string(), into)
 }

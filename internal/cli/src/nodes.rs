@@ -313,7 +313,7 @@ mod tests {
                     "a": {"utilisation": 97, "celsius": 71}, "b": {"celsius": 40}}}).to_string()}},
             "spec": {"unschedulable": true},
             "status": {"conditions": [{"type": "Ready", "status": "True"},
-                {"type": "muster.io/suspect", "status": "True", "message": "GPU 1 is not well"}]},
+                {"type": "muster.io/suspect", "status": "True", "message": "GPU 1 is unhealthy"}]},
         }))
         .unwrap();
         let mut room = Amounts::default();
@@ -329,18 +329,22 @@ mod tests {
         assert_eq!(cells[1], "Ready,Suspect,SchedulingDisabled");
         assert_eq!(
             cells[cells.len() - 3..],
-            ["1 of 2 GPUs at work, up to 71 °C", "GPU 1 is not well", "-"]
+            [
+                "1 of 2 GPUs at work, up to 71 °C",
+                "GPU 1 is unhealthy",
+                "-"
+            ]
         );
         let mut failing = row(None);
         let status = failing.node.status.as_mut().unwrap();
         status.conditions = serde_json::from_value(json!([
-            {"type": "muster.io/suspect", "status": "True", "message": "GPU 1 is not well"},
+            {"type": "muster.io/suspect", "status": "True", "message": "GPU 1 is unhealthy"},
             {"type": "muster.io/fabric-failed", "status": "True", "message": "mlx5_0/1: down"}]))
         .unwrap();
         let failing = node_line(&failing, true);
         assert_eq!(
             failing[failing.len() - 2],
-            "mlx5_0/1: down; GPU 1 is not well"
+            "mlx5_0/1: down; GPU 1 is unhealthy"
         );
         assert_eq!(cells[2], "1 of 2 (1 unhealthy)");
         assert_eq!(cells[3], "2x H100");
@@ -350,7 +354,7 @@ mod tests {
     fn a_node_shows_devices_of_other_names_and_why_some_are_not_well() {
         let mut row = row(Some(Amounts::default()));
         assert_eq!(others(&row), "-");
-        let why = "accel1 is given to nobody: its check failed";
+        let why = "accel1 is not offered to pods: its check failed";
         let status = row.node.status.as_mut().unwrap();
         status.conditions = serde_json::from_value(json!([
             {"type": "muster.io/devices-unhealthy", "status": "True", "message": why}]))

@@ -32,8 +32,9 @@ pub async fn queue(
 }
 
 fn words(answer: &Value) -> Result<String> {
-    let queue: QueueUsageStatus = serde_json::from_value(answer.clone())
-        .context("the server's answer is not how a queue stands")?;
+    let queue: QueueUsageStatus = serde_json::from_value(answer.clone()).context(
+        "the server's answer is not a queue's status; use a muster of the server's version",
+    )?;
     let paint = Paint::stdout();
     let state = answer["state"].as_str().unwrap_or("Unknown");
     let mut out = format!(

@@ -15,7 +15,7 @@ use crate::arguments::{Logs, Run};
 /// Submits the job and follows rank 0, unless --detach is given.
 pub async fn run(connection: &ServerConnection, arguments: Run) -> Result<CommandOutcome> {
     let kind = kinds::kind("pytorchjobs")?;
-    let here = std::env::current_dir().context("the current directory can't be read")?;
+    let here = std::env::current_dir().context("the current directory cannot be read")?;
     let manifest = manifest(&arguments, &here.display().to_string());
     let object: DynamicObject = serde_json::from_value(manifest)?;
     let job = connection
@@ -69,7 +69,7 @@ async fn follow(
     match logs::stream(connection, &pod, &follow).await {
         Err(error) if !failure::closed_pipe(&error) => {
             let error = error_message::in_words(error, connection);
-            eprintln!("muster: the log of {pod} can't be followed: {error:#}");
+            eprintln!("muster: the log of {pod} cannot be followed: {error:#}");
             Ok(())
         }
         other => other,

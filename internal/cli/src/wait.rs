@@ -36,9 +36,9 @@ pub async fn wait(connection: &ServerConnection, arguments: Wait) -> Result<Comm
         Ok(answer) => answer,
         Err(_) => {
             let waits = ["pytorchjobs", "jobs", "pods", "podgroups"].contains(&kind.plural);
-            let tell = if waits { "explain" } else { "describe" };
+            let command = if waits { "explain" } else { "describe" };
             eprintln!(
-                "{}/{name}: {until} did not come within {} s\n  `muster {tell} {}/{name}` says how things are",
+                "{}/{name}: {until} was not reached within {} s\n  `muster {command} {}/{name}` shows the state",
                 kind.singular, arguments.timeout, kind.singular
             );
             Ok(CommandOutcome::TimedOut)

@@ -160,7 +160,7 @@ fn directory(
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CdiFileError {
     /// The file can't be written or removed.
-    #[error("the CDI file {} can't be written: {error}; --cdi-dir says where it is", path.display())]
+    #[error("the CDI file {} cannot be written: {error}; --cdi-dir says where it is", path.display())]
     NotWritten {
         /// The file.
         path: PathBuf,
@@ -169,7 +169,7 @@ pub enum CdiFileError {
     },
     /// The device has no device files.
     #[error(
-        "{device} has no device files in {}, so the CDI file {} can't name it; load the driver, or let \
+        "{device} has no device files in {}, so the CDI file {} cannot name it; load the driver, or let \
          devices be told by NVIDIA_VISIBLE_DEVICES (envvar)",
         dev.display(),
         path.display()
@@ -200,7 +200,7 @@ impl CdiFile {
         let path = file::path(directory, gpus::KIND, None);
         if !delivery.by_cdi() {
             if let Err(error) = file::remove(&path) {
-                tracing::warn!(%error, file = %path.display(), "the unused CDI file can't be removed");
+                tracing::warn!(%error, file = %path.display(), "the unused CDI file cannot be removed");
             }
             return None;
         }
@@ -399,6 +399,8 @@ mod tests {
         delivery.ways = BTreeSet::from([DeliveryMethod::CdiCri]);
         let odd = CdiFile::new(&root.path().join("odd"), &delivery).expect("it is needed");
         odd.renew(&machine);
-        assert!((odd.names(&given)).is_err_and(|why| why.to_string().contains("can't be written")));
+        assert!(
+            (odd.names(&given)).is_err_and(|why| why.to_string().contains("cannot be written"))
+        );
     }
 }

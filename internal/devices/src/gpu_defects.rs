@@ -70,7 +70,7 @@ impl GpuObservations {
             let many = ecc.corrected.saturating_sub(base) > CORRECTED;
             say(
                 many,
-                "its memory corrects more and more errors; those that it can't correct come next",
+                "its memory corrects more and more errors; those that it cannot correct come next",
             );
             if many || now.duration_since(since) >= LATELY {
                 self.corrected = Some((now, ecc.corrected));
@@ -79,7 +79,7 @@ impl GpuObservations {
         if let Some(errors) = gpu.signs.nvlink_errors {
             let before = self.recoveries.replace(errors.recoveries);
             let grew = before.is_some_and(|before| errors.recoveries > before);
-            say(grew, "its NVLinks fail now and then and are trained anew");
+            say(grew, "its NVLinks fail now and then and are trained again");
         }
         let throttle = gpu.signs.throttle;
         say(
@@ -116,7 +116,7 @@ fn lasting(gpu: &Gpu) -> Vec<String> {
     let link = gpu.pcie;
     if link.width > 0 && link.width < link.max_width {
         found.push(format!(
-            "its PCIe link has {} of {} lanes; seat it and its riser anew",
+            "its PCIe link has {} of {} lanes; reseat it and its riser",
             link.width, link.max_width
         ));
     }
@@ -199,7 +199,7 @@ mod tests {
                     let errors = gpu.signs.nvlink_errors.get_or_insert_default();
                     errors.recoveries = 1;
                 },
-                "trained anew",
+                "trained again",
             ),
             (
                 |gpu| {

@@ -177,7 +177,7 @@ impl NodeHardware {
 /// be read.
 pub fn suspicion(found: &hardware::Inventory) -> String {
     let unwell = found.gpus.iter().filter(|gpu| !gpu.healthy);
-    let unwell = unwell.map(|gpu| format!("GPU {} is not well: {}", gpu.index, gpu.problem));
+    let unwell = unwell.map(|gpu| format!("GPU {} is unhealthy: {}", gpu.index, gpu.problem));
     let concerned = found.gpus.iter().flat_map(|gpu| {
         let concerns = gpu.concerns.iter();
         concerns.map(|concern| format!("GPU {}: {concern}", gpu.index))

@@ -14,7 +14,7 @@ pub enum AskError<E> {
     #[error("{0}")]
     Refused(E),
     /// The partitioner's thread failed.
-    #[error("the thread that cuts GPUs failed; restart the agent")]
+    #[error("the thread that partitions GPUs failed; restart the agent")]
     Thread,
 }
 

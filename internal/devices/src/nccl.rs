@@ -69,12 +69,14 @@ impl TopologyFile {
             Ok(file) => file,
             Err(error) => {
                 let path = self.path.display();
-                tracing::warn!("NCCL is told no PCIe tree: {path} can't be written: {error}");
+                tracing::warn!(
+                    "containers get no PCIe tree for NCCL: {path} cannot be written: {error}"
+                );
                 return None;
             }
         };
         if file.is_some() {
-            tracing::info!(file = %self.path.display(), "NCCL is told the PCIe tree");
+            tracing::info!(file = %self.path.display(), "containers get the PCIe tree for NCCL");
         }
         *self.last.lock() = Some((now, file.clone()));
         file

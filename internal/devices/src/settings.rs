@@ -70,7 +70,7 @@ impl PluginSettings {
             return Err(wrong(
                 "resources",
                 Some(given),
-                "nothing: resources can't be renamed by product here",
+                "nothing: resources cannot be renamed by product here",
             ));
         }
         let mut settings = PluginSettings::default();

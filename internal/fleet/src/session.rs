@@ -301,10 +301,10 @@ async fn begin(
                 }
                 drive(&fleet, &session).await;
             } => "the agent disconnected".to_owned(),
-            () = write_inventories(&fleet, &session, inventories) => "the inventory's writer ended".to_owned(),
-            () = health::write(&fleet, &session.node, session.health.subscribe()) => "the health writer ended".to_owned(),
-            () = keep(&fleet, &session) => "the lease keeper ended".to_owned(),
-            () = reports.clone().run() => "the reports ended".to_owned(),
+            () = write_inventories(&fleet, &session, inventories) => "the loop that writes the inventory ended".to_owned(),
+            () = health::write(&fleet, &session.node, session.health.subscribe()) => "the loop that writes the health ended".to_owned(),
+            () = keep(&fleet, &session) => "the loop that renews the node's lease ended".to_owned(),
+            () = reports.clone().run() => "the loop that writes the pods' status ended".to_owned(),
             _ = ended.wait_for(|ended| *ended) => "it was replaced, or the node's certificate is no longer valid, or the server stops".to_owned(),
             () = expiry(session.peer.not_after) => "the node's certificate has expired".to_owned(),
         };

@@ -279,7 +279,7 @@ fn each_fault_of_an_infiniband_machine_shows_in_its_check_alone() {
                 "modprobe nvidia-peermem",
             ),
             (
-                "memory that can't be locked",
+                "memory that cannot be locked",
                 |tree| {
                     let limits = "Max locked memory   8388608   8388608   bytes\n";
                     tree.write("proc/self/limits", limits);
@@ -290,7 +290,7 @@ fn each_fault_of_an_infiniband_machine_shows_in_its_check_alone() {
                 "8388608 bytes; LimitMEMLOCK=infinity",
             ),
             (
-                "limits that can't be read",
+                "limits that cannot be read",
                 |tree| tree.remove("proc/self/limits"),
                 "locked memory",
                 "",
@@ -359,15 +359,15 @@ fn each_fault_of_a_roce_machine_shows_in_its_check_alone() {
                 "index 2",
             ),
             (
-                "types that can't be read",
+                "types that cannot be read",
                 |tree| tree.remove(&format!("{PORT}/gid_attrs")),
                 "GID",
                 "mlx5_0/1",
                 Unknown,
-                "types can't be read",
+                "types cannot be read",
             ),
             (
-                "a table that can't be read",
+                "a table that cannot be read",
                 |tree| tree.remove(&format!("{PORT}/gids")),
                 "GID",
                 "mlx5_0/1",
@@ -415,7 +415,7 @@ fn each_fault_of_a_roce_machine_shows_in_its_check_alone() {
                 "one side only; write 1 to /sys/class/net/ens1np0/ecn",
             ),
             (
-                "a driver that doesn't say",
+                "a driver that does not say",
                 |tree| tree.remove("sys/class/net/ens1np0/ecn"),
                 "ECN",
                 "mlx5_0/1",

@@ -403,7 +403,7 @@ mod tests {
             2,
             "several profiles are always mixed"
         );
-        let why = inventory.not_uniform().expect("it can't be kept");
+        let why = inventory.not_uniform().expect("it cannot be kept");
         assert!(why.contains("1g.10gb, 2g.20gb"), "{why}");
         let text = serde_json::to_string(&inventory).unwrap();
         assert_eq!(

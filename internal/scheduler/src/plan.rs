@@ -238,7 +238,7 @@ impl EvictionReason {
                 "its gang has been running below its minimum of members".to_owned()
             }
             EvictionReason::FailedDevice => {
-                "uses a GPU that failed, and can't continue on it".to_owned()
+                "uses a GPU that failed, and cannot continue on it".to_owned()
             }
             EvictionReason::Defragmented => {
                 "moved to another node, so that a whole node becomes free".to_owned()

@@ -28,7 +28,7 @@ pub use shape::Schemas;
 pub enum SchemaError {
     /// The definitions inside the binary don't parse: the file was damaged before the build.
     #[error(
-        "the embedded OpenAPI definitions don't parse ({0}); regenerate api/openapi with trim.py"
+        "the embedded OpenAPI definitions do not parse ({0}); regenerate api/openapi with trim.py"
     )]
     Embedded(String),
     /// A CustomResourceDefinition is incomplete or has content that can't be served.

@@ -11,7 +11,7 @@ pub enum StoreError {
     #[error(
         "the store's disk is full: {free} bytes are free at {path}, {reserve} must stay free; the store refuses writes \
          until the disk has room (free some space, delete what is no longer needed, or move the data to a larger \
-         disk); reads, deletions and sign-in go on"
+         disk); reads, deletions and sign-in continue"
     )]
     NoSpace {
         /// Bytes free.

@@ -26,7 +26,7 @@ pub const DEVICE_PLUGIN: &str = "Device plugin (--device-plugin-config):
   with enable_cdi, from 2.0 as it is; CRI-O), without NVIDIA's: the agent writes muster.io-gpu.json
   into --cdi-dir, with each GPU and slice by UUID and index, and `all`, as muster.io/gpu=NAME. With
   them come the driver's libraries for computing, watching and video, and nvidia-smi, as far as the
-  driver's root has them. No hook runs: programs that ask the linker's cache don't find them there.
+  driver's root has them. No hook runs: programs that ask the linker's cache do not find them there.
 
   By sharing.mps an nvidia-cuda-mps-control runs for each GPU, started anew when it dies; a
   container gets its CUDA_MPS_PIPE_DIRECTORY, /dev/shm, and its limits: the part that its pod
@@ -39,7 +39,7 @@ pub const DEVICE_PLUGIN: &str = "Device plugin (--device-plugin-config):
 /// The MIG manager, and the format of its configurations.
 pub const MIG_MANAGER: &str = "MIG manager (--mig-manager): the node's label nvidia.com/mig.config names a configuration, and
 nvidia.com/mig.config.state says how far it is: pending, rebooting (MIG mode waits for a reset of the
-GPU, which the agent doesn't do), success, or failed. The condition muster.io/mig-config-failed has the
+GPU, which the agent does not do), success, or failed. The condition muster.io/mig-config-failed has the
 reason of a failure, and events name the pods that the agent waits for. A GPU that will be partitioned
 anew is not offered to pods. Instances that the new configuration has too stay, with their pods, and a
 GPU that has the configuration already stays as it is. If a step fails, the agent restores the GPU's

@@ -101,7 +101,7 @@ pub enum Mistake {
         hint: String,
     },
     /// An option that cannot be set in a file.
-    #[error("{section}.{key}: --{key} can't be set in a file: {reason}")]
+    #[error("{section}.{key}: --{key} cannot be set in a file: {reason}")]
     Refused {
         /// The section.
         section: String,
@@ -360,19 +360,19 @@ mod tests {
             ),
             (
                 "[server]\nhelp = true\n",
-                &["--help can't be set in a file"],
+                &["--help cannot be set in a file"],
             ),
             (
                 "[server]\nversion = true\n",
-                &["--version can't be set in a file"],
+                &["--version cannot be set in a file"],
             ),
             (
                 "[agent]\nconfig = \"/x\"\n",
-                &["--config can't be set in a file"],
+                &["--config cannot be set in a file"],
             ),
             (
                 "[up]\nnamespace = \"x\"\n",
-                &["--namespace can't be set in a file"],
+                &["--namespace cannot be set in a file"],
             ),
             (
                 "[server]\nnode-grace = \"60\"\n",

@@ -110,7 +110,7 @@ impl fmt::Display for Value {
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigurationFileError {
     /// A file or directory cannot be read.
-    #[error("the configuration {path} can't be read: {source}; --config names another one")]
+    #[error("the configuration {path} cannot be read: {source}; --config names another one")]
     Read {
         /// Its path.
         path: String,

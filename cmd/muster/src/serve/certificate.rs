@@ -107,16 +107,16 @@ pub fn tls(
 ) -> Result<rustls::ServerConfig> {
     let mut roots = RootCertStore::empty();
     for root in CertificateDer::pem_slice_iter(authority.certificate_pem().as_bytes()) {
-        roots.add(root.context("the authority's certificate can't be read")?)?;
+        roots.add(root.context("the authority's certificate cannot be read")?)?;
     }
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let clients = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone())
         .allow_unauthenticated()
         .build()
-        .context("client certificates can't be checked")?;
+        .context("client certificates cannot be checked")?;
     let mut config = rustls::ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
-        .context("TLS can't be set up")?
+        .context("TLS cannot be set up")?
         .with_client_cert_verifier(clients)
         .with_cert_resolver(certificate);
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
@@ -128,9 +128,9 @@ fn issue(authority: &CertificateAuthority, names: &ServerNames) -> Result<Issued
     let issued = authority.issue_server(&names.dns, &names.addresses)?;
     let chain = CertificateDer::pem_slice_iter(issued.chain_pem.as_bytes())
         .collect::<Result<Vec<_>, _>>()
-        .context("the server's own certificate can't be read")?;
+        .context("the server's own certificate cannot be read")?;
     let key = PrivateKeyDer::from_pem_slice(issued.key_pem.as_bytes())
-        .context("the server's own key can't be read")?;
+        .context("the server's own key cannot be read")?;
     let provider = rustls::crypto::ring::default_provider();
     let key = CertifiedKey::from_der(chain, key, &provider)
         .context("the server's own certificate does not fit its key")?;

@@ -39,13 +39,13 @@ impl Decisions {
         let ledger = match tokio::task::spawn_blocking(open).await {
             Ok(Ok((ledger, read))) => {
                 if let Some((aside, why)) = read.put_aside {
-                    tracing::warn!(put_aside = %aside.display(), why, "the stored decisions can't be read and are put aside; storing starts anew");
+                    tracing::warn!(put_aside = %aside.display(), why, "the stored decisions cannot be read and are put aside; storing starts with an empty history");
                 }
                 let unread = board.recall(read.records);
                 if unread > 0 {
                     tracing::warn!(
                         unread,
-                        "stored decisions of another version can't be read and are dropped"
+                        "stored decisions of another version cannot be read and are dropped"
                     );
                 }
                 Some(Arc::new(ledger))

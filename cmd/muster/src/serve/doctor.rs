@@ -22,7 +22,7 @@ pub async fn doctor(arguments: Doctor) -> Result<CommandOutcome> {
     if let Some(path) = &arguments.save_machine {
         let text = hardware::description::save(&inventory)?;
         std::fs::write(path, text)
-            .with_context(|| format!("--save-machine: {} can't be written", path.display()))?;
+            .with_context(|| format!("--save-machine: {} cannot be written", path.display()))?;
     }
     println!(
         "machine    {} ({}, {})",

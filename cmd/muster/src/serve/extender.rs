@@ -281,7 +281,7 @@ async fn bind(
 /// Binds the listener for kube-scheduler.
 pub async fn listen(address: SocketAddr) -> Result<TcpListener> {
     let socket = TcpListener::bind(address).await.with_context(|| {
-        format!("--extender: {address} can't be listened on; choose another address or port")
+        format!("--extender: {address} cannot be listened on; choose another address or port")
     })?;
     if !address.ip().is_loopback() {
         tracing::warn!(
@@ -308,7 +308,7 @@ pub async fn serve(
     axum::serve(socket, router(state))
         .with_graceful_shutdown(stopped)
         .await
-        .context("kube-scheduler's extender can't be served any more")
+        .context("kube-scheduler's extender cannot be served any more")
 }
 
 fn router(state: Arc<HealthState>) -> Router {
@@ -373,6 +373,6 @@ mod tests {
         let said = axum::body::to_bytes(answer.into_body(), 1024)
             .await
             .unwrap();
-        assert_eq!(said, "this server stands by: other_1 leads\n");
+        assert_eq!(said, "this server is on standby: other_1 leads\n");
     }
 }

@@ -31,9 +31,9 @@ pub enum NotLeading {
     Broken,
     #[error("this server is not ready: {0}")]
     Waits(String),
-    #[error("this server stands by, and no server leads yet")]
+    #[error("this server is on standby, and no server leads yet")]
     NoLeader,
-    #[error("this server stands by: {0} leads")]
+    #[error("this server is on standby: {0} leads")]
     Follows(String),
 }
 
@@ -86,8 +86,8 @@ impl HealthState {
             ServerState::Follows(leader) => {
                 let leader = leader.borrow();
                 let said = match leader.as_str() {
-                    "" => "standing by".to_owned(),
-                    leader => format!("standing by: {leader} leads"),
+                    "" => "on standby".to_owned(),
+                    leader => format!("on standby: {leader} leads"),
                 };
                 (StatusCode::OK, format!("{said}\n"))
             }
@@ -185,7 +185,7 @@ pub async fn serve(
     axum::serve(socket, router)
         .with_graceful_shutdown(stopped)
         .await
-        .context("health and metrics can't be served any more")
+        .context("health and metrics cannot be served any more")
 }
 
 #[cfg(test)]
@@ -204,7 +204,7 @@ mod tests {
         assert!(said.contains("queues"), "{said}");
         let (_leader, follows) = watch::channel("other_1".to_owned());
         state.set(ServerState::Follows(follows));
-        let ready = (StatusCode::OK, "standing by: other_1 leads\n".to_owned());
+        let ready = (StatusCode::OK, "on standby: other_1 leads\n".to_owned());
         assert_eq!(state.ready(), ready);
     }
 

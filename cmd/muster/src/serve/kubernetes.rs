@@ -46,7 +46,7 @@ pub async fn run(
     let (client, address) = client(global).await?;
     let socket = TcpListener::bind(options.listen).await.with_context(|| {
         format!(
-            "--listen: {} can't be listened on; choose another port",
+            "--listen: {} cannot be listened on; choose another port",
             options.listen
         )
     })?;
@@ -210,7 +210,7 @@ pub async fn client(global: &Global) -> Result<(Client, String)> {
     let mut config = match &global.kubeconfig {
         Some(file) => {
             let kubeconfig = Kubeconfig::read_from(file)
-                .with_context(|| format!("--kubeconfig: {} can't be used", file.display()))?;
+                .with_context(|| format!("--kubeconfig: {} cannot be used", file.display()))?;
             kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
                 .await
                 .context("--kubeconfig: the file names no usable server")?

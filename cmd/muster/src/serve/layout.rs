@@ -30,7 +30,7 @@ impl FileLayout {
                 .create(directory)
                 .with_context(|| {
                     format!(
-                        "--data: the directory {} can't be created; choose one that this user may write",
+                        "--data: the directory {} cannot be created; choose one that this user may write",
                         directory.display()
                     )
                 })?;
@@ -126,7 +126,7 @@ fn tighten(path: &Path) {
         Err(error) => tracing::error!(
             path = %path.display(),
             %error,
-            "other users can read the file (mode {mode:o}), and the mode can't be changed"
+            "other users can read the file (mode {mode:o}), and the mode cannot be changed"
         ),
     }
 }
@@ -152,7 +152,7 @@ fn entries(directory: &Path) -> Vec<PathBuf> {
 /// Writes a file that only its owner may read; returns once it is on disk.
 pub fn write_private(path: &Path, text: &str) -> Result<()> {
     durable::replace(path, text.as_bytes())
-        .with_context(|| format!("{} can't be written", path.display()))
+        .with_context(|| format!("{} cannot be written", path.display()))
 }
 
 #[cfg(test)]

@@ -79,7 +79,7 @@ fn common(
 ) -> Result<AgentConfig> {
     let name = node_name(options)?;
     let vendors = vendors(&options.vendors)?;
-    let shim = std::env::current_exe().context("this binary's own path can't be found")?;
+    let shim = std::env::current_exe().context("this binary's own path cannot be found")?;
     Ok(AgentConfig {
         server,
         token: None,
@@ -254,7 +254,7 @@ pub fn xid_policy(file: Option<&Path>) -> Result<XidPolicy> {
 /// Reads a YAML file; errors use the name that `named` returns.
 fn document(file: &Path, named: impl Fn() -> String) -> Result<serde_json::Value> {
     let text =
-        std::fs::read_to_string(file).with_context(|| format!("{} can't be read", named()))?;
+        std::fs::read_to_string(file).with_context(|| format!("{} cannot be read", named()))?;
     serde_norway::from_str(&text).with_context(|| format!("{} is not YAML", named()))
 }
 
@@ -301,7 +301,7 @@ fn check_partitions(arguments: &KubeletAgent, by: DeviceDelivery) -> Result<()> 
     }
     if arguments.machine.machine.is_some() {
         bail!(
-            "--mig-partitions: the GPUs of a machine description (--machine) can't be partitioned; describe their slices there (mig), or leave one of them out"
+            "--mig-partitions: the GPUs of a machine description (--machine) cannot be partitioned; describe their slices there (mig), or leave one of them out"
         );
     }
     Ok(())
@@ -576,7 +576,7 @@ mod tests {
         let missing = resources(&["--rdma-config", "/nowhere/x"]).unwrap_err();
         let missing = format!("{missing:#}");
         assert!(
-            missing.starts_with("--rdma-config: /nowhere/x can't be read"),
+            missing.starts_with("--rdma-config: /nowhere/x cannot be read"),
             "{missing}"
         );
     }

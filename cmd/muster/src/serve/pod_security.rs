@@ -29,7 +29,7 @@ fn read<T>(
 ) -> Result<T> {
     let named = || format!("{option}: {}", file.display());
     let text =
-        std::fs::read_to_string(file).with_context(|| format!("{} can't be read", named()))?;
+        std::fs::read_to_string(file).with_context(|| format!("{} cannot be read", named()))?;
     let document: serde_json::Value =
         serde_norway::from_str(&text).with_context(|| format!("{} is not YAML", named()))?;
     read(&document).map_err(|errors| anyhow!("{}: {}", named(), aggregate(&errors)))
@@ -96,7 +96,7 @@ mod tests {
         let error = with(&["--pod-security-allow", "/nope/allow.yaml"]).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "--pod-security-allow: /nope/allow.yaml can't be read"
+            "--pod-security-allow: /nope/allow.yaml cannot be read"
         );
     }
 }

@@ -13,7 +13,7 @@ pub fn config(file: Option<&Path>, defaults: SchedulerConfig) -> Result<Schedule
     };
     let named = || format!("--scheduler-config: {}", file.display());
     let text =
-        std::fs::read_to_string(file).with_context(|| format!("{} can't be read", named()))?;
+        std::fs::read_to_string(file).with_context(|| format!("{} cannot be read", named()))?;
     let document: serde_json::Value =
         serde_norway::from_str(&text).with_context(|| format!("{} is not YAML", named()))?;
     let parse =
@@ -37,7 +37,7 @@ pub fn config(file: Option<&Path>, defaults: SchedulerConfig) -> Result<Schedule
 pub fn refuse_cutting(config: &SchedulerConfig) -> Result<()> {
     if config.cutting.is_some() {
         bail!(
-            "--scheduler-config: spec.mig: this server's own agents don't partition GPUs; leave it out, or use \
+            "--scheduler-config: spec.mig: this server's own agents do not partition GPUs; leave it out, or use \
              `muster server kubernetes`, with agents that run with --mig-manager"
         );
     }

@@ -240,7 +240,7 @@ fn first_password(options: &ServerOptions) -> Result<Option<String>> {
         return Ok(None);
     };
     let text = std::fs::read_to_string(file)
-        .with_context(|| format!("--first-password-file: {} can't be read", file.display()))?;
+        .with_context(|| format!("--first-password-file: {} cannot be read", file.display()))?;
     Ok(Some(text.trim_end_matches(['\r', '\n']).to_string()))
 }
 

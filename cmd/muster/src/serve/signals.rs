@@ -6,8 +6,8 @@ use tokio::sync::watch;
 
 /// Turns true at the first signal; a second one ends the process at once.
 pub fn stop() -> Result<watch::Receiver<bool>> {
-    let mut terminate = signal(SignalKind::terminate()).context("SIGTERM can't be handled")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("SIGINT can't be handled")?;
+    let mut terminate = signal(SignalKind::terminate()).context("SIGTERM cannot be handled")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("SIGINT cannot be handled")?;
     let (tell, stop) = watch::channel(false);
     tokio::spawn(async move {
         for attempt in 0.. {

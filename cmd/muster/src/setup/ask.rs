@@ -55,7 +55,7 @@ fn line(question: &str, usual: Option<&str>) -> Result<String> {
         .lock()
         .take(ANSWER_MAX)
         .read_line(&mut answer)
-        .context("the answer can't be read")?;
+        .context("the answer cannot be read")?;
     if read == 0 {
         bail!("{question}: the input ended; give the options and --yes instead");
     }

@@ -225,7 +225,7 @@ fn listening(listen: SocketAddr, port: &PortState) -> Finding {
     match port {
         PortState::Taken(why) => Finding::problem(
             "port",
-            format!("{listen} can't be listened on: {why}"),
+            format!("{listen} cannot be listened on: {why}"),
             format!(
                 "ss -ltnp 'sport = :{}' names the program that holds the port; or choose another with --listen",
                 listen.port()
@@ -248,7 +248,7 @@ fn metrics(port: &PortState) -> Finding {
         PortState::Taken(why) => Finding::warning(
             "metrics",
             format!(
-                "port {} can't be listened on, so the agent serves no metrics: {why}",
+                "port {} cannot be listened on, so the agent serves no metrics: {why}",
                 agent::PORT
             ),
             "write metrics = \"0.0.0.0:PORT\", or \"off\", below [agent] in /etc/muster/muster.toml",
@@ -280,7 +280,7 @@ fn kernel(text: &str) -> Finding {
     match release(text) {
         None => Finding::warning(
             "kernel",
-            format!("its release {text:?} can't be read"),
+            format!("its release {text:?} cannot be read"),
             format!("uname -r must be {}", wants(KERNEL_READ_ONLY)),
         ),
         Some(found) if found < KERNEL_LEAST => Finding::problem(
@@ -293,7 +293,7 @@ fn kernel(text: &str) -> Finding {
         ),
         Some(found) if found < KERNEL_READ_ONLY => Finding::warning(
             "kernel",
-            format!("Linux {text} can't show pods the node's files read-only"),
+            format!("Linux {text} cannot show pods the node's files read-only"),
             format!(
                 "boot {}, or write host-files = \"as-permitted\" below [agent] in /etc/muster/muster.toml",
                 wants(KERNEL_READ_ONLY)
@@ -410,7 +410,7 @@ fn gpus(facts: &AgentFacts) -> Vec<Finding> {
         Err(why) => {
             return vec![Finding::problem(
                 "hardware",
-                format!("it can't be read: {why}"),
+                format!("it cannot be read: {why}"),
                 "muster doctor",
             )];
         }
@@ -451,7 +451,7 @@ fn gpus(facts: &AgentFacts) -> Vec<Finding> {
     for gpu in inventory.gpus.iter().filter(|gpu| !gpu.healthy) {
         findings.push(Finding::warning(
             format!("GPU {}", gpu.index),
-            format!("unhealthy, so pods don't get it: {}", gpu.problem),
+            format!("unhealthy, so pods do not get it: {}", gpu.problem),
             "muster doctor; web/docs/gpus.md has the action for each fault",
         ));
     }
@@ -517,7 +517,7 @@ fn contact(server: &str, contact: &ServerContact) -> Vec<Finding> {
     match contact {
         ServerContact::Unreachable(why) => vec![Finding::problem(
             "server",
-            format!("{server} can't be reached: {why}"),
+            format!("{server} cannot be reached: {why}"),
             "on the server: systemctl status muster-server, muster setup server --listen 0.0.0.0:PORT, and the port open in its firewall",
         )],
         ServerContact::Untrusted(why) => vec![Finding::problem(

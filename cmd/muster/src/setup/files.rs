@@ -17,7 +17,7 @@ const MODE: u32 = 0o644;
 pub fn text_of(path: &Path) -> Result<String> {
     match fs::read_to_string(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(String::new()),
-        text => text.with_context(|| format!("{} can't be read", path.display())),
+        text => text.with_context(|| format!("{} cannot be read", path.display())),
     }
 }
 
@@ -35,8 +35,8 @@ pub fn replace(path: &Path, text: &str, private: bool) -> Result<()> {
     }
     if let Some(directory) = target.parent() {
         fs::create_dir_all(directory)
-            .with_context(|| format!("{} can't be made", directory.display()))?;
+            .with_context(|| format!("{} cannot be made", directory.display()))?;
     }
     durable::replace_with_mode(&target, text.as_bytes(), mode)
-        .with_context(|| format!("{} can't be written", path.display()))
+        .with_context(|| format!("{} cannot be written", path.display()))
 }

@@ -83,7 +83,7 @@ impl fmt::Display for Finding {
         if self.remedy.is_empty() {
             return Ok(());
         }
-        write!(f, "; to mend it: {}", self.remedy)
+        write!(f, "; to fix it: {}", self.remedy)
     }
 }
 
@@ -114,8 +114,8 @@ mod tests {
             lines,
             [
                 "ok       clock                  synchronised",
-                "warning  clock                  not synchronised; to mend it: timedatectl set-ntp true",
-                "problem  port                   in use; to mend it: choose another",
+                "warning  clock                  not synchronised; to fix it: timedatectl set-ntp true",
+                "problem  port                   in use; to fix it: choose another",
             ]
         );
         assert_eq!(problems(&found), 1);

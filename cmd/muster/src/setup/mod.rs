@@ -205,7 +205,7 @@ impl SetupPlan {
         }
         if count > 0 && !self.force {
             eprintln!(
-                "muster: nothing was written, because of {count} problem(s); mend them and repeat the command, or add --force"
+                "muster: nothing was written, because of {count} problem(s); fix them and repeat the command, or add --force"
             );
             return Ok(CommandOutcome::No);
         }
@@ -229,7 +229,7 @@ impl SetupPlan {
             Ok(valid) => println!("{}", Finding::ok("configuration", valid)),
             Err(error) => {
                 eprintln!(
-                    "muster: {error}\nmuster: the settings are written, and the service does not start with this configuration; mend it, and check it with muster config check"
+                    "muster: {error}\nmuster: the settings are written, and the service does not start with this configuration; fix it, and check it with muster config check"
                 );
                 return Ok(CommandOutcome::No);
             }

@@ -79,7 +79,7 @@ pub fn write(path: &Path, key: Key, value: &Value) -> Result<bool> {
     let written = after.parse::<Table>().ok();
     if written.and_then(|table| value_of(&table, key).cloned()) != Some(value.clone()) {
         bail!(
-            "{}: {key} = {value} can't be added to the section as it stands; write it there as a line below [{}]",
+            "{}: {key} = {value} cannot be added to the section as it stands; write it there as a line below [{}]",
             path.display(),
             key.section
         );

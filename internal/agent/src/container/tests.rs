@@ -183,7 +183,7 @@ fn a_container_is_described_with_all_that_its_pod_says() {
     assert_eq!(
         env("CUDA_VISIBLE_DEVICES"),
         Some(""),
-        "the author can't take a GPU"
+        "the author cannot take a GPU"
     );
     assert_eq!(env("NVIDIA_VISIBLE_DEVICES"), Some("void"));
     assert_eq!(env("HOSTNAME"), Some("h"));

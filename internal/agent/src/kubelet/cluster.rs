@@ -329,7 +329,7 @@ pub async fn publish(cluster: NodeClient, mut machine: watch::Receiver<NodeHardw
         };
         if let Err(error) = tell.await {
             // The kubelet may not have created the Node yet.
-            tracing::debug!(%error, node = cluster.node, "the inventory can't be written to the Node yet; trying again");
+            tracing::debug!(%error, node = cluster.node, "the inventory cannot be written to the Node yet; trying again");
             tokio::time::sleep(TRY_EVERY).await;
             continue;
         }

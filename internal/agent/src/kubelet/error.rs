@@ -19,7 +19,7 @@ pub enum KubeletError {
     /// Pods still hold devices by claims.
     #[error(
         "--devices plugin: pods of this node have devices by claims ({claims}), which the device \
-         plugin would give out again; end these pods first, or go on with --devices dra"
+         plugin would allocate again; end these pods first, or keep --devices dra"
     )]
     Claimed {
         /// The claims, each by namespace and name.

@@ -45,7 +45,7 @@ impl Evictions {
                     gone.push(one);
                 }
                 Some(refused) if self.refused(one) != Some(refused) => {
-                    tracing::warn!("{one} can't be evicted yet, though {why}: {refused}");
+                    tracing::warn!("{one} cannot be evicted yet, though {why}: {refused}");
                 }
                 Some(_) => {}
             }

@@ -64,7 +64,7 @@ impl FailedDeviceSources {
             if let Err(error) = self.observe(&inventory, &mut evictions).await {
                 tracing::warn!(
                     %error,
-                    "a GPU has failed, and the pods that hold it by a claim aren't known"
+                    "a GPU has failed, and the pods that hold it by a claim are not known"
                 );
             }
             // A pod that is bound to the GPU meanwhile is seen at the next look.
@@ -91,7 +91,7 @@ impl FailedDeviceSources {
             drain::live(&pods),
         );
         let all = stranded(inventory, &holders, &prepared);
-        let why = "its GPU has failed, and what runs on it can't go on";
+        let why = "its GPU has failed, and the processes on it cannot continue";
         for one in evictions.ask(&self.cluster, &all, &live, why).await {
             let (BlockingHolder::Pod { namespace, name }, Some(pod)) = (one, live.get(one)) else {
                 continue;

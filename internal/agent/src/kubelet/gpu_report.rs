@@ -91,7 +91,7 @@ pub async fn publish(cluster: NodeClient, mut heard: watch::Receiver<Option<Heal
             };
             if let Err(error) = tell.await {
                 // The kubelet may not have created the Node yet.
-                tracing::debug!(%error, "the GPUs' state can't be written to the Node yet; trying again");
+                tracing::debug!(%error, "the GPUs' state cannot be written to the Node yet; trying again");
                 tokio::time::sleep(TRY_EVERY).await;
                 continue;
             }

@@ -89,7 +89,7 @@ impl InventoryLoop {
                 }
                 // The last inventory stays valid until the machine can be read again.
                 Err(error) => {
-                    tracing::warn!(%error, "the hardware can't be read; the last inventory stays")
+                    tracing::warn!(%error, "the hardware cannot be read; the last inventory stays")
                 }
             }
         }

@@ -121,7 +121,7 @@ pub async fn manage(
                     Err(_) => continue,
                 },
                 Err(error) => {
-                    tracing::debug!(%error, "how far the GPUs are cut can't be told yet");
+                    tracing::debug!(%error, "the state of the GPUs' partitioning cannot be written to the Node yet; trying again");
                     sleep(TRY_EVERY).await;
                     continue;
                 }
@@ -148,7 +148,7 @@ pub async fn manage(
 /// GPUs.
 pub async fn cut_nothing(cluster: &NodeClient) {
     while let Err(error) = cluster.annotate(MIG_CONFIGURATIONS, None).await {
-        tracing::debug!(%error, "what the GPUs could be made into can't be taken back yet");
+        tracing::debug!(%error, "the GPUs' possible configurations cannot be removed from the Node yet; trying again");
         sleep(TRY_EVERY).await;
     }
     std::future::pending().await
@@ -221,7 +221,7 @@ impl MigManager<'_> {
             let before = self.state.clone();
             self.notify(Some("success"), "").await?;
             if before.as_deref() != Some("success") {
-                let done = format!("the GPUs are cut as {name} says");
+                let done = format!("the GPUs are partitioned as {name} says");
                 tracing::info!("{done}");
                 self.cluster
                     .report_event(false, "MigConfigured", &done)
@@ -233,7 +233,7 @@ impl MigManager<'_> {
         // Not before the GPUs are withheld: a replacement pod would get them.
         let all_out = next.withheld.keys().all(|gpu| free.contains(gpu));
         if self.settings.drain == Drain::Evict && all_out {
-            let why = "its GPU is to be cut anew";
+            let why = "its GPU is to be partitioned";
             (self.evictions.ask(&self.cluster, &next.held, &live, why)).await;
         }
         self.report_pending(name, &next).await?;
@@ -245,7 +245,7 @@ impl MigManager<'_> {
             *cuts += 1;
             if *cuts > CUTS_MAX {
                 let why = format!(
-                    "GPU {index}: its driver has done all that was asked, and still shows it cut otherwise"
+                    "GPU {index}: its driver reported success for every step, and still shows other partitions; reset the GPU or restart the node"
                 );
                 return self.give_up(name, &why).await;
             }
@@ -272,7 +272,9 @@ impl MigManager<'_> {
                 drain::live(&pods),
             )),
             (Err(error), ..) | (_, Err(error), _) | (.., Err(error)) => {
-                tracing::warn!("no GPU is cut, as it isn't known who has them: {error}");
+                tracing::warn!(
+                    "no GPU is partitioned, because the pods that hold GPUs cannot be read: {error}"
+                );
                 None
             }
         }
@@ -320,15 +322,15 @@ impl MigManager<'_> {
         }
         if !resets.is_empty() {
             waits.push(format!(
-                "MIG mode changes when GPU {} is reset (nvidia-smi --gpu-reset -i {}), with nobody \
-                 else using it, or the machine is restarted",
+                "MIG mode changes when GPU {} is reset (nvidia-smi --gpu-reset -i {}), while no other \
+                 process uses it, or when the machine restarts",
                 resets.join(", "),
                 resets.join(","),
             ));
         }
         let waits = match waits.is_empty() {
-            true => format!("the GPUs are being cut as {name} says"),
-            false => format!("to cut the GPUs as {name} says, {}", waits.join("; ")),
+            true => format!("the GPUs are being partitioned as {name} says"),
+            false => format!("to partition the GPUs as {name} says, {}", waits.join("; ")),
         };
         if waits != self.said {
             tracing::info!("{waits}");
@@ -341,7 +343,7 @@ impl MigManager<'_> {
     /// Reports that the change is impossible; the next try is after the label names another
     /// configuration.
     async fn give_up(&mut self, name: &str, why: &str) -> Result<Round, kube::Error> {
-        let again = "when the label changes or the agent starts anew";
+        let again = "when the label changes or the agent restarts";
         self.fail(name, why, again).await?;
         Ok(Round::Over)
     }
@@ -349,7 +351,7 @@ impl MigManager<'_> {
     async fn fail(&mut self, name: &str, why: &str, again: &str) -> Result<(), kube::Error> {
         self.withheld.set(BTreeMap::new());
         let why = format!(
-            "the GPUs are not cut as {MIG_CONFIG}={name} says: {why}; it is tried again {again}"
+            "the GPUs are not partitioned as {MIG_CONFIG}={name} says: {why}; the agent tries again {again}"
         );
         self.notify(Some("failed"), &why).await
     }

@@ -64,7 +64,7 @@ impl Pairing {
             Err(error) => Err(kube::Error::SerdeError(error)),
         };
         if let Err(error) = written {
-            tracing::warn!(%error, "the answer of an RDMA test can't be written to the Node");
+            tracing::warn!(%error, "the answer of an RDMA test cannot be written to the Node");
         }
     }
 

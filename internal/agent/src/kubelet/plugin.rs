@@ -68,7 +68,7 @@ impl Plugin {
     async fn asking(&self, size: usize) -> Result<(RequestingContainer, BTreeSet<String>), Status> {
         let listed = socket::listed(&self.resources_socket, &self.resource).await?;
         let pods = self.cluster.pods().await.map_err(|error| {
-            Status::unavailable(format!("the pods of this node can't be listed: {error}"))
+            Status::unavailable(format!("the pods of this node cannot be listed: {error}"))
         })?;
         let mut answered = self.answered.lock();
         answered.retain(|(uid, _)| {
@@ -219,8 +219,8 @@ impl Plugin {
         // The kubelet may not know of the failure yet.
         if let Some(unit) = units.iter().find(|unit| !unit.healthy) {
             return Err(Status::failed_precondition(format!(
-                "{} is not given out at present: its GPU is not well, or is being cut anew; delete \
-                 pod {} so that it is placed anew",
+                "{} is not available: its GPU is unhealthy or is being partitioned; delete \
+                 pod {} so that it is scheduled again",
                 unit.id, asking.pod
             )));
         }
@@ -249,7 +249,7 @@ impl Plugin {
             Some(chosen) if sorted(&mut chosen.iter()) != given => {
                 return Err(Status::failed_precondition(format!(
                     "the scheduler chose {} for container {} of pod {}, and the kubelet has only \
-                     {} to give; delete the pod so that it is placed anew",
+                     {} to give; delete the pod so that it is scheduled again",
                     chosen.join(", "),
                     asking.container,
                     asking.pod,

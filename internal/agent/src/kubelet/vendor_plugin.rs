@@ -88,7 +88,7 @@ pub async fn tell(cluster: NodeClient, mut devices: vendors::DeviceStock) {
                 .await
             {
                 // The kubelet may not have created the Node yet.
-                tracing::debug!(%error, "the unhealthy devices can't be written to the Node yet; trying again");
+                tracing::debug!(%error, "the unhealthy devices cannot be written to the Node yet; trying again");
                 tokio::time::sleep(TRY_EVERY).await;
                 continue;
             }

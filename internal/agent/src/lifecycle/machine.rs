@@ -511,7 +511,7 @@ impl PodLifecycle {
         let why = match &stopping.cause {
             StopCause::Asked { reason } => reason.clone(),
             StopCause::Deadline => "the pod's activeDeadlineSeconds are over".to_owned(),
-            StopCause::NodeFault { message } => format!("this node can't run the pod: {message}"),
+            StopCause::NodeFault { message } => format!("this node cannot run the pod: {message}"),
             StopCause::Evicted { message, .. } => message.trim().to_owned(),
         };
         let sidecar = |c: &&ContainerPlan| c.sidecar;

@@ -47,7 +47,7 @@ enum PageError {
     #[error(transparent)]
     Hardware(#[from] HardwareError),
     /// The reading panicked.
-    #[error("the GPUs can't be read: {0}")]
+    #[error("the GPUs cannot be read: {0}")]
     Panicked(JoinError),
 }
 

@@ -38,7 +38,7 @@ pub struct Listen {
 /// A port that can't be opened.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "--metrics: {address} can't be listened on: {source}; choose another address, or off for no metrics"
+    "--metrics: {address} cannot be listened on: {source}; choose another address, or off for no metrics"
 )]
 pub struct NoPort {
     address: SocketAddr,

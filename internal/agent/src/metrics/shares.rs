@@ -32,14 +32,14 @@ pub fn write(page: &mut Page, sight: &ShareObservation, hostname: &str) {
     );
     family(
         "muster_gpu_over_share",
-        "Whether a container has had more than its share for several looks in a row.",
+        "Whether a container has exceeded its share in several readings in a row.",
         &|at| f64::from(u8::from(sight.is_over(&sight.uses[at].held))),
     );
     let unknown = (sight.unknown.iter()).map(|(id, count)| (gpu(id), *count as f64));
     page.family(
         "muster_gpu_share_unknown_processes",
         Kind::Gauge,
-        "Processes on a shared GPU of which it is not known whose they are or what they have.",
+        "Processes on a shared GPU whose pod or memory is unknown.",
         unknown,
     );
 }

@@ -38,7 +38,7 @@ pub fn write(page: &mut Page, xids: &XidMonitor, holders: &DeviceHolders, hostna
     page.family(
         "muster_gpu_healthy",
         Kind::Gauge,
-        "Whether the GPU may be given out.",
+        "Whether the GPU is offered to pods.",
         well,
     );
 }

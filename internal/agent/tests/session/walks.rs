@@ -518,7 +518,7 @@ async fn load_and_problems_of_gpus_appear_on_the_node_and_disappear() {
     let (load, suspect) = suspected("True").await;
     assert_eq!(load.gpus.values().next().unwrap().utilisation, Some(10.0));
     let message = suspect["message"].as_str().unwrap();
-    assert!(message.contains("GPU 0 is not well"), "{message}");
+    assert!(message.contains("GPU 0 is unhealthy"), "{message}");
     std::fs::write(&machine, described(true, 10)).unwrap();
     suspected("False").await;
     agent.end().await.unwrap();

@@ -239,7 +239,7 @@ impl Ground {
         let left = self.get(&path);
         check(left.code == 404, || {
             let text = String::from_utf8_lossy(&left.bytes);
-            format!("{path} can't be deleted: {text}")
+            format!("{path} cannot be deleted: {text}")
         })
     }
 }

@@ -53,7 +53,7 @@ impl<'a> Asker<'a> {
         let body: Value = serde_json::to_value(ask)?;
         let answer = self.connection.call("POST", &path, &body).await?;
         serde_json::from_value(answer)
-            .with_context(|| format!("node {node:?} answers what this muster doesn't know"))
+            .with_context(|| format!("node {node:?} answers what this muster does not know"))
     }
 
     async fn by_annotation(&self, node: &str, ask: &PairRequest) -> Result<PairAnswer> {
@@ -132,7 +132,7 @@ async fn answer(
         let annotations = found.annotations.unwrap_or_default();
         if let Some(text) = annotations.get(RDMA_ANSWER) {
             let reply: Reply = serde_json::from_str(text)
-                .with_context(|| format!("node {node:?} answers what this muster doesn't know"))?;
+                .with_context(|| format!("node {node:?} answers what this muster does not know"))?;
             if reply.id == question.id {
                 return Ok(reply.answer);
             }

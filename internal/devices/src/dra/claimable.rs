@@ -164,7 +164,7 @@ fn problem(gpu: &Gpu) -> String {
     if gpu.healthy {
         return String::new();
     }
-    format!("GPU {} is not well: {}", gpu.index, gpu.problem)
+    format!("GPU {} is unhealthy: {}", gpu.index, gpu.problem)
 }
 
 fn card<'a>(tree: &PcieTree<'a>, nic: &'a Nic) -> Claimable {
@@ -324,7 +324,10 @@ mod tests {
             .find(|one| matches!(one.what, ClaimableKind::Slice { index: 1, .. }))
             .expect("a slice");
         assert!(slice.device.name.starts_with("mig-"), "{slice:#?}");
-        assert!(slice.problem.starts_with("GPU 1 is not well"), "{slice:#?}");
+        assert!(
+            slice.problem.starts_with("GPU 1 is unhealthy"),
+            "{slice:#?}"
+        );
         let slice = serde_json::to_value(&slice.device).expect("plain data");
         assert_eq!(slice["attributes"]["profile"]["string"], "1g.10gb");
         assert_eq!(slice["attributes"]["parentUUID"]["string"], "GPU-CD");

@@ -15,7 +15,7 @@ pub enum GrantError {
     /// A device was allocated on another node.
     #[error(
         "device {device} was allocated from pool {pool}, and this is node {node}; delete the pod so that \
-         it is placed anew"
+         it is scheduled again"
     )]
     OtherNode {
         /// The device.
@@ -29,13 +29,15 @@ pub enum GrantError {
     #[error("nothing of {} is allocated to the claim", DRIVER)]
     Nothing,
     /// The node has no such device.
-    #[error("this node has no device {device} any more; delete the pod so that it is placed anew")]
+    #[error(
+        "this node has no device {device} any more; delete the pod so that it is scheduled again"
+    )]
     NoDevice {
         /// The device.
         device: String,
     },
     /// The device must not be allocated.
-    #[error("{problem}; delete the pod so that it is placed anew")]
+    #[error("{problem}; delete the pod so that it is scheduled again")]
     Unwell {
         /// The device's problem.
         problem: String,
@@ -187,7 +189,7 @@ mod tests {
             problem: problem.into(),
             what: ClaimableKind::Nic,
         };
-        vec![one("gpu-0", ""), one("gpu-1", "GPU 1 is not well: lost")]
+        vec![one("gpu-0", ""), one("gpu-1", "GPU 1 is unhealthy: lost")]
     }
 
     fn prepared(uid: &str, device: &str) -> Prepared {
@@ -286,7 +288,7 @@ mod tests {
             assert!(error.contains(words), "{error}");
         };
         refused(ask("gpu-9", &[], &none), "no device gpu-9 any more");
-        refused(ask("gpu-1", &[], &none), "GPU 1 is not well: lost");
+        refused(ask("gpu-1", &[], &none), "GPU 1 is unhealthy: lost");
         assert_eq!(ask("gpu-1", &[prepared("1", "gpu-1")], &none), Ok(1));
         refused(
             ask("gpu-0", &[prepared("2", "gpu-0")], &none),

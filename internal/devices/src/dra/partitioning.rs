@@ -25,7 +25,7 @@ const SHOWN_WITHIN: Duration = Duration::from_secs(15);
 const ANSWERS_WITHIN: Duration = Duration::from_secs(20);
 
 /// The advice for a claim whose GPU can't be partitioned now.
-const AGAIN: &str = "the kubelet tries again; delete the pod to have it placed anew";
+const AGAIN: &str = "the kubelet tries again; delete the pod to have it scheduled again";
 
 /// Why a GPU was not partitioned for a claim, or a slice not removed. The pod's events show it.
 #[derive(Debug, thiserror::Error)]
@@ -34,10 +34,10 @@ pub enum ClaimPartitionError {
     #[error(transparent)]
     Unread(PartitionerError),
     /// The partitioner's thread failed.
-    #[error("the thread that cuts GPUs failed; restart the agent")]
+    #[error("the thread that partitions GPUs failed; restart the agent")]
     Thread,
     /// The inventory does not show the new layout yet.
-    #[error("{gpu} is {what} now, and the driver doesn't show it as such yet; {again}", again = AGAIN)]
+    #[error("{gpu} is {what} now, and the driver does not show it as such yet; {again}", again = AGAIN)]
     NotShown {
         /// The GPU.
         gpu: String,
@@ -46,7 +46,7 @@ pub enum ClaimPartitionError {
     },
     /// Processes use a GPU whose mode is to change.
     #[error(
-        "MIG mode of GPU {index} can't be changed while processes use it ({processes}); end these: {again}",
+        "MIG mode of GPU {index} cannot be changed while processes use it ({processes}); end these: {again}",
         again = AGAIN
     )]
     InUse {
@@ -56,7 +56,7 @@ pub enum ClaimPartitionError {
         processes: String,
     },
     /// The driver refused a step.
-    #[error("GPU {index} can't be cut so: {error}; {again}", again = AGAIN)]
+    #[error("GPU {index} cannot be partitioned so: {error}; {again}", again = AGAIN)]
     Refused {
         /// The GPU's index.
         index: u32,
@@ -68,8 +68,8 @@ pub enum ClaimPartitionError {
     AwaitsReset(String),
     /// The GPU has slices that were not created for claims.
     #[error(
-        "somebody else has cut GPU {index}, which is left as it is ({now}); delete the pod so that it is \
-         placed anew"
+        "GPU {index} has partitions that Muster did not create ({now}), so the agent does not change it; delete the \
+         pod so that it is scheduled again"
     )]
     Strangers {
         /// The GPU's index.
@@ -99,7 +99,7 @@ pub enum ClaimPartitionError {
         start: u32,
     },
     /// A GPU that is needed as a whole has slices.
-    #[error("GPU {index} is cut ({now}), and a whole when its slices are gone; {again}", again = AGAIN)]
+    #[error("GPU {index} is partitioned ({now}), and available as a whole when its slices are removed; {again}", again = AGAIN)]
     InParts {
         /// The GPU's index.
         index: u32,
@@ -108,7 +108,7 @@ pub enum ClaimPartitionError {
     },
     /// The driver did not remove a slice.
     #[error(
-        "{profile} at memory slice {start} of GPU {index} can't be removed: {error}; whoever uses it must \
+        "{profile} at memory slice {start} of GPU {index} cannot be removed: {error}; processes that use it must \
          end: the kubelet tries again"
     )]
     NotRemoved {

@@ -108,7 +108,7 @@ enum GpuOffer {
 fn way(card: Option<&Result<Card, CardError>>, own: &[(&String, &CreatedPartition)]) -> GpuOffer {
     let card = match card {
         None => {
-            let why = "this agent cuts no GPUs for claims (--mig-partitions)";
+            let why = "this agent does not partition GPUs for claims (--mig-partitions)";
             return GpuOffer::AsFound(why.to_owned());
         }
         Some(Err(error)) => return GpuOffer::Withheld(error.to_string()),
@@ -116,7 +116,7 @@ fn way(card: Option<&Result<Card, CardError>>, own: &[(&String, &CreatedPartitio
     };
     let index = card.index;
     if !card.capable || card.profiles.is_empty() {
-        return GpuOffer::AsFound(format!("GPU {index} can't be cut"));
+        return GpuOffer::AsFound(format!("GPU {index} cannot be partitioned"));
     }
     if card.waits {
         return GpuOffer::Withheld(waits(card));
@@ -129,7 +129,9 @@ fn way(card: Option<&Result<Card, CardError>>, own: &[(&String, &CreatedPartitio
     let own = own.iter().map(|(_, cut)| *cut);
     match strangers(card, own).is_empty() {
         true => GpuOffer::InParts,
-        false => GpuOffer::AsFound(format!("somebody else has cut GPU {index}")),
+        false => GpuOffer::AsFound(format!(
+            "GPU {index} has partitions that Muster did not create"
+        )),
     }
 }
 
@@ -137,8 +139,8 @@ fn way(card: Option<&Result<Card, CardError>>, own: &[(&String, &CreatedPartitio
 pub fn waits(card: &Card) -> String {
     let index = card.index;
     format!(
-        "MIG mode of GPU {index} changes when it is reset (nvidia-smi --gpu-reset -i {index}), with \
-         nobody using it, or the machine is restarted"
+        "MIG mode of GPU {index} changes when it is reset (nvidia-smi --gpu-reset -i {index}) while no \
+         process uses it, or when the machine restarts"
     )
 }
 

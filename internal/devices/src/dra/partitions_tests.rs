@@ -174,7 +174,10 @@ fn a_gpu_partitioned_by_others_is_offered_as_it_is() {
         assert_eq!(own.is_some(), !claims.is_empty());
         if let Some(own) = own {
             assert_eq!(own.device.name, format!("{NAME}-1g-10gb-6"));
-            assert_eq!(own.problem, "somebody else has cut GPU 0");
+            assert_eq!(
+                own.problem,
+                "GPU 0 has partitions that Muster did not create"
+            );
         }
     }
 }

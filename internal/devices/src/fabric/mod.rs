@@ -97,7 +97,7 @@ impl FabricWatch {
                 .await
                 .is_err()
         {
-            tracing::warn!("the RDMA cards' files can't be read yet");
+            tracing::warn!("the RDMA cards' files cannot be read yet");
         }
         for check in fabric.checks(found) {
             if check.answer == rdma::CheckOutcome::Fail {
@@ -123,7 +123,7 @@ impl FabricWatch {
         }
         let held = self.tell.is_some() && now.duration_since(read) >= STALE;
         if held && !found.nics.is_empty() {
-            let words = "the RDMA cards' files can't be read: a card hangs; look at dmesg";
+            let words = "the RDMA cards' files cannot be read: a card hangs; look at dmesg";
             found.concerns.push(words.to_owned());
         }
         self.judge.lock().assess(found, &checks, now);

@@ -41,7 +41,7 @@ pub enum ConfigurationError {
     #[error("the node has no GPUs")]
     NoGpus,
     /// No GPU of the node can be partitioned.
-    #[error("no GPU of the node can be cut ({models})")]
+    #[error("no GPU of the node can be partitioned ({models})")]
     NoneCapable {
         /// The GPUs' products.
         models: String,
@@ -68,7 +68,9 @@ pub enum ConfigurationError {
         count: usize,
     },
     /// An entry applies to a GPU that can't be partitioned.
-    #[error("{at}: GPU {index} ({model}) can't be cut; leave it out by devices or device-filter")]
+    #[error(
+        "{at}: GPU {index} ({model}) cannot be partitioned; leave it out by devices or device-filter"
+    )]
     NotCapable {
         /// The entry.
         at: String,

@@ -72,7 +72,7 @@ fn without_a_file_configurations_are_made_of_the_gpus_own_profiles() {
     let without = Configurations::default().wanted("all-enabled", &machine(&["NVIDIA L4"]));
     assert_eq!(
         words(without),
-        Err("no GPU of the node can be cut (NVIDIA L4)".to_owned())
+        Err("no GPU of the node can be partitioned (NVIDIA L4)".to_owned())
     );
     let none = Configurations::default().wanted("all-1g.10gb", &[]);
     assert_eq!(words(none), Err("the node has no GPUs".to_owned()));
@@ -112,7 +112,7 @@ fn a_file_says_it_by_product_and_by_index() {
     assert!(
         named("by-product")
             .unwrap_err()
-            .contains("GPU 3 (NVIDIA L4) can't be cut")
+            .contains("GPU 3 (NVIDIA L4) cannot be partitioned")
     );
     assert_eq!(
         words(configurations.wanted("by-product", &cards[..3])),

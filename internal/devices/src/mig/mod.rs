@@ -64,7 +64,7 @@ impl Withheld {
             let index = one.gpu();
             let out = withheld.values().any(|other| index == Some(*other));
             if out && one.problem.is_empty() {
-                one.problem = "its GPU is being cut anew (MIG)".to_owned();
+                one.problem = "its GPU is being partitioned (MIG)".to_owned();
             }
         }
     }

@@ -211,7 +211,7 @@ impl Keeper {
         } else if daemon.process.take().is_some() {
             tracing::warn!(
                 gpu,
-                "the MPS control daemon died, and with it what used it; it is started anew"
+                "the MPS control daemon died, and with it the processes that used it; the agent starts it again"
             );
         }
         if daemon
@@ -236,7 +236,7 @@ impl Keeper {
             Err(why) => {
                 let why = why.to_string();
                 if daemon.problem.as_ref() != Some(&why) {
-                    tracing::warn!(gpu, why, "the GPU can't be shared by MPS yet");
+                    tracing::warn!(gpu, why, "the GPU cannot be shared by MPS yet");
                 }
                 daemon.rests_until = Some(Instant::now() + REST);
                 daemon.problem = Some(why);
@@ -273,7 +273,10 @@ impl Keeper {
         if daemon.control.idle().await {
             self.end(gpu, &daemon.control).await;
         } else {
-            tracing::info!(gpu, "its MPS control daemon goes on for those who use it");
+            tracing::info!(
+                gpu,
+                "its MPS control daemon keeps running for the processes that use it"
+            );
         }
     }
 }

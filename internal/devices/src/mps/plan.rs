@@ -28,7 +28,7 @@ pub type MpsPlan = BTreeMap<String, Result<ShareLimit, NotShared>>;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotShared {
     /// It is a slice.
-    #[error("it is a slice (MIG), which MPS doesn't share; share GPUs that aren't cut")]
+    #[error("it is a slice (MIG), which MPS does not share; share GPUs that are not partitioned")]
     Slice,
     /// It would have more replicas than MPS allows processes.
     #[error(

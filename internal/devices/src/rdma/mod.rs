@@ -160,7 +160,7 @@ impl NodeRdmaCards {
         let mut seen = watch(root);
         let first = tokio::time::timeout(PATIENCE, seen.changed()).await;
         if first.is_err() {
-            tracing::warn!("which RDMA cards there are can't be read yet");
+            tracing::warn!("which RDMA cards there are cannot be read yet");
         }
         NodeRdmaCards { settings, seen }
     }

@@ -19,14 +19,14 @@ enum HealthCommandError {
     #[error("its check ended with {0}")]
     Failed(ExitStatus),
     /// With the operating system's error.
-    #[error("its check can't be waited for: {0}")]
+    #[error("its check cannot be waited for: {0}")]
     NotWaited(String),
     #[error("its check took more than {0} s (health.timeoutSeconds)")]
     Slow(u64),
     #[error("its check has no command")]
     NoCommand,
     /// With the operating system's error.
-    #[error("its check can't be run: {program}: {error}")]
+    #[error("its check cannot be run: {program}: {error}")]
     NotRun { program: String, error: String },
 }
 
@@ -62,7 +62,10 @@ impl Checks {
                 if let Err(why) = result
                     && before != Some(result)
                 {
-                    tracing::warn!(number, "a device is not known to be well: {why}");
+                    tracing::warn!(
+                        number,
+                        "a device is taken as unhealthy until a check succeeds: {why}"
+                    );
                 }
             }
             self.known = found;

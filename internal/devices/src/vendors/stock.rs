@@ -86,7 +86,7 @@ pub enum VendorAllocationError {
     /// The machine has no description of the resource.
     #[error(
         "container {container:?} was given {resource}, of which this node has no description any more: \
-         start its agent with that --vendor file, or the pod anew"
+         start its agent with that --vendor file, or delete the pod"
     )]
     NotDescribed {
         /// The container.
@@ -215,7 +215,7 @@ impl DeviceStock {
         let first = tokio::time::timeout(PATIENCE, self.checked()).await;
         if first.is_err() {
             tracing::warn!(
-                "other vendors' devices are not checked yet, and given to nobody until then"
+                "other vendors' devices are not checked yet; pods get none of them until the first check ends"
             );
         }
         self.warn_of_overlaps();
@@ -244,7 +244,7 @@ impl DeviceStock {
             for id in stock.devices.iter().map(|device| stock.id(device)) {
                 if let Some(first) = known.get(&id) {
                     tracing::warn!(
-                        "{id} is described as {first} and as {resource}: it is given out as {first}"
+                        "{id} is described as {first} and as {resource}: it is offered as {first}"
                     );
                 }
                 known.entry(id).or_insert(resource);

@@ -93,7 +93,7 @@ fn listen_to_kernel(monitor: &Weak<Mutex<XidMonitor>>, path: &Path) {
                     said = true;
                     let path = path.display();
                     tracing::info!(
-                        "--kmsg: {path} can't be read ({error}): XIDs come from the driver alone"
+                        "--kmsg: {path} cannot be read ({error}): XIDs come from the driver alone"
                     );
                 }
                 Err(_) => {}

@@ -216,7 +216,7 @@ impl XidMonitor {
                 None => out.gone,
             };
             if quiet && well && gpu.healthy {
-                tracing::info!(gpu = gpu.id, xid = out.xid, "the GPU is well again");
+                tracing::info!(gpu = gpu.id, xid = out.xid, "the GPU is healthy again");
                 heard.out = None;
                 changed = true;
                 continue;

@@ -281,7 +281,7 @@ fn pcie(nic: &Nic) -> RdmaCheck {
             "{found}, where card and slot can do generation {}, {} lanes",
             link.max_generation, link.max_width
         ),
-        "seat the card and its riser anew, and look at the slot's settings in the firmware",
+        "reseat the card and its riser, and look at the slot's settings in the firmware",
     )
 }
 

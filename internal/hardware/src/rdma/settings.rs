@@ -75,7 +75,7 @@ fn gid(nic: &Nic, port: &CardPort, card: &CardFiles) -> RdmaCheck {
     let place = port_name(nic, port);
     let Some(gids) = card.gids.get(&port.number) else {
         let advice = "look at them with show_gids or rdma link";
-        return GID.unknown(&place, "its table can't be read", advice);
+        return GID.unknown(&place, "its table cannot be read", advice);
     };
     if let Some((gid, address)) = gid::best(gids) {
         let found = format!("index {}: {address}, RoCE v2", gid.index);
@@ -84,7 +84,7 @@ fn gid(nic: &Nic, port: &CardPort, card: &CardFiles) -> RdmaCheck {
     let kinds: BTreeSet<&str> = gids.iter().map(|gid| gid.kind.as_str()).collect();
     if kinds.contains("") {
         let advice = "look at them with show_gids";
-        return GID.unknown(&place, "its entries' types can't be read", advice);
+        return GID.unknown(&place, "its entries' types cannot be read", advice);
     }
     let found = format!("none of its {} is RoCE v2 for an IPv4 address", gids.len());
     let interface = interface(port, card).map_or("its interface", |it| it.name.as_str());
@@ -117,7 +117,7 @@ fn mtu(nic: &Nic, port: &CardPort, card: &CardFiles, largest: u32) -> RdmaCheck 
     let known = interface(port, card).and_then(|it| Some((it, it.mtu?)));
     let Some((netdev, mtu)) = known else {
         let advice = "look at it with ip link and ibv_devinfo";
-        return MTU.unknown(&place, "its interface's can't be read", advice);
+        return MTU.unknown(&place, "its interface's cannot be read", advice);
     };
     let (name, active) = (&netdev.name, active_mtu(mtu));
     let Some(active) = active else {
@@ -188,7 +188,7 @@ fn iommu(nic: &Nic, iommu: &Iommu) -> RdmaCheck {
     match iommu {
         Iommu::Unknown => {
             let advice = "look for IOMMU in dmesg";
-            IOMMU.unknown(&nic.name, "it can't be read", advice)
+            IOMMU.unknown(&nic.name, "it cannot be read", advice)
         }
         Iommu::Off => IOMMU.pass(&nic.name, "off"),
         Iommu::Type(kind) if kind == "identity" => IOMMU.pass(&nic.name, "passes through"),
@@ -263,7 +263,7 @@ fn acs(found: &Inventory, files: &Files, near: &Near) -> Vec<RdmaCheck> {
         } else if of(Acs::Unknown).is_empty() {
             ACS.pass(&place, "off, between it and its cards")
         } else {
-            unknown("the bridges' configuration can't be read")
+            unknown("the bridges' configuration cannot be read")
         });
     }
     checks
@@ -296,7 +296,7 @@ fn memlock(limit: Option<&str>) -> RdmaCheck {
     match limit {
         None => {
             let advice = "look at ulimit -l where the work runs";
-            MEMLOCK.unknown("", "it can't be read", advice)
+            MEMLOCK.unknown("", "it cannot be read", advice)
         }
         Some("unlimited") => MEMLOCK.pass("", "unlimited"),
         Some(bytes) => MEMLOCK.fail(
@@ -312,12 +312,12 @@ fn netns(shared: Option<bool>) -> RdmaCheck {
     match shared {
         None => {
             let advice = "look at it with rdma system";
-            NETNS.unknown("", "it can't be read", advice)
+            NETNS.unknown("", "it cannot be read", advice)
         }
         Some(true) => NETNS.pass("", "share the cards"),
         Some(false) => NETNS.fail(
             "",
-            "each card is in one only: pods with a network of their own don't reach it",
+            "each card is in one only: pods with a network of their own do not reach it",
             "rdma system set netns shared, unless a network plugin gives pods cards of their own",
         ),
     }

@@ -77,7 +77,7 @@ impl LogFile {
             tracing::warn!(%error, "temporary files of an earlier server are left in the audit log's directory");
         }
         let path = directory.join(CURRENT);
-        let failed = |error| AuditError::new("go on with", &path, error);
+        let failed = |error| AuditError::new("continue with", &path, error);
         let mut file = append(&path).map_err(failed)?;
         // If the file's name were not on the disk, a power cut would remove the file with all its
         // synced lines.
@@ -178,7 +178,7 @@ impl LogFile {
         if self.length >= self.file_bytes
             && let Err(error) = self.rotate()
         {
-            tracing::error!(%error, "the audit log could not close its file and goes on with it");
+            tracing::error!(%error, "the audit log could not close its file and continues with it");
         }
     }
 

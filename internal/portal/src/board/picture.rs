@@ -268,7 +268,7 @@ fn gpu_part(gpu: &GpuDevice, holders: &BTreeMap<String, String>, x: u32) -> Pict
         gpu.memory_mib / 1024
     );
     if let Some(slices) = &gpu.slices {
-        words += &format!(", cut into {} slices", slices.len());
+        words += &format!(", partitioned into {} slices", slices.len());
     }
     words += if gpu.healthy { ": " } else { ": unhealthy; " };
     let all: Vec<&str> = held.iter().map(|held| held.as_str()).collect();

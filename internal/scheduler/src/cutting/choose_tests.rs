@@ -246,7 +246,7 @@ proptest! {
         want.members[0].sites = (0..sites.len()).collect();
         let chosen = choose(std::slice::from_ref(&want), &sites, DEVICES);
         match fewest(&want.members[0], &sites) {
-            None => prop_assert!(chosen.is_empty(), "{chosen:?} for a gang that can't start"),
+            None => prop_assert!(chosen.is_empty(), "{chosen:?} for a gang that cannot start"),
             Some(least) => prop_assert_eq!(chosen.len(), least as usize),
         }
     }

@@ -87,7 +87,7 @@ impl InfeasibleReason {
             }
             InfeasibleReason::GpuDriver => "node(s) had no GPU driver as new as asked for",
             InfeasibleReason::VolumeUnbound => "pod has unbound immediate PersistentVolumeClaims",
-            InfeasibleReason::ClaimUnusable => "pod has PersistentVolumeClaims that can't be used",
+            InfeasibleReason::ClaimUnusable => "pod has PersistentVolumeClaims that cannot be used",
             InfeasibleReason::VolumeElsewhere => "node(s) had volume node affinity conflict",
             InfeasibleReason::VolumeZone => "node(s) had no available volume zone",
             InfeasibleReason::NoVolume => NO_VOLUME,
@@ -132,7 +132,7 @@ impl InfeasibleReason {
                 "a node with a container runtime, or one that may run images' commands on the host"
             }
             InfeasibleReason::NoProcesses => {
-                "a node that runs processes (a node that can't has the cause in its condition muster.io/suspect), or an \
+                "a node that runs processes (a node that cannot has the cause in its condition muster.io/suspect), or an \
                  image in the pod"
             }
             InfeasibleReason::Affinity => {

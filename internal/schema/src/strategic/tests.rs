@@ -25,7 +25,7 @@ fn patches_come_out_as_kubernetes_makes_them() {
             json!({"spec": {"containers": [{"name": "a", "image": "1"}, {"name": "b", "image": "2"}]}}),
         ),
         (
-            "a new item comes before those the patch doesn't name",
+            "a new item comes before those the patch does not name",
             json!({"spec": {"containers": [{"name": "a"}]}}),
             json!({"spec": {"containers": [{"name": "b"}]}}),
             json!({"spec": {"containers": [{"name": "b"}, {"name": "a"}]}}),

@@ -100,7 +100,7 @@ pub fn frontier(standings: &[PolicyFigures]) -> String {
         let by = standings.iter().filter(|other| other.beats(one));
         let by: Vec<&str> = by.map(|other| other.policy.as_str()).collect();
         if by.is_empty() {
-            "nobody".to_owned()
+            "no policy".to_owned()
         } else {
             by.join(", ")
         }
@@ -157,8 +157,8 @@ mod tests {
             let words = line.unwrap_or_default().split("  ").last();
             words.unwrap_or_default().trim().to_owned()
         };
-        assert_eq!(last("busy"), "nobody");
-        assert_eq!(last("quick"), "nobody");
+        assert_eq!(last("busy"), "no policy");
+        assert_eq!(last("quick"), "no policy");
         assert_eq!(last("neither"), "busy, quick");
         assert!(!all[0].beats(&all[0]));
     }

@@ -114,7 +114,7 @@ impl DraDriver {
         loop {
             tick.tick().await;
             if let Err(problem) = self.0.tidy().await {
-                tracing::debug!("claims that are gone can't be looked for: {problem}");
+                tracing::debug!("claims that are gone cannot be looked for: {problem}");
             }
         }
     }
@@ -136,7 +136,7 @@ impl Inner {
         let prepared = match specs.all() {
             Ok(prepared) => prepared,
             Err(error) => {
-                tracing::warn!(%error, "CDI specs can't be read; what is offered stays as it is");
+                tracing::warn!(%error, "CDI specs cannot be read; what is offered stays as it is");
                 return false;
             }
         };

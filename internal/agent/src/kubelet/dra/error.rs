@@ -12,7 +12,7 @@ use kube::runtime::watcher;
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ClaimError {
     /// The API did not answer with the claim.
-    #[error("claim {claim} can't be read: {error}")]
+    #[error("claim {claim} cannot be read: {error}")]
     Unread {
         /// `namespace/name` of the claim.
         claim: String,
@@ -31,16 +31,16 @@ pub(super) enum ClaimError {
     #[error(transparent)]
     Grant(#[from] GrantError),
     /// The devices that pods hold are unknown.
-    #[error("the kubelet doesn't say which devices pods have: {0}")]
+    #[error("the kubelet does not say which devices pods have: {0}")]
     Holders(tonic::Status),
     /// The CDI specs of claims cannot be read.
-    #[error("CDI specs can't be read: {0}")]
+    #[error("CDI specs cannot be read: {0}")]
     SpecsUnread(io::Error),
     /// The claim's CDI spec cannot be written.
-    #[error("its CDI spec can't be written: {0}")]
+    #[error("its CDI spec cannot be written: {0}")]
     SpecUnwritten(io::Error),
     /// The claim's CDI spec cannot be removed.
-    #[error("its CDI spec can't be removed: {0}")]
+    #[error("its CDI spec cannot be removed: {0}")]
     SpecKept(io::Error),
     /// A GPU with a device number has no device files.
     #[error(
@@ -55,7 +55,7 @@ pub(super) enum ClaimError {
         directory: PathBuf,
     },
     /// A claim with admin access cannot get a partition that does not exist yet.
-    #[error("{device} is cut for the claim that has it alone; leave out adminAccess")]
+    #[error("{device} was partitioned for the one claim that has it; leave out adminAccess")]
     AdminAccess {
         /// The allocated device.
         device: String,
@@ -75,10 +75,10 @@ impl From<ClaimPartitionError> for ClaimError {
 #[derive(Debug, thiserror::Error)]
 pub(super) enum SlicePublishError {
     /// The slices cannot be watched.
-    #[error("they can't be watched: {0} (resource.k8s.io/v1 is Kubernetes 1.34's and later's)")]
+    #[error("they cannot be watched: {0} (resource.k8s.io/v1 is Kubernetes 1.34's and later's)")]
     Watch(Box<watcher::Error>),
     /// The devices that pods hold are unknown.
-    #[error("the kubelet doesn't say which devices pods have: {0}")]
+    #[error("the kubelet does not say which devices pods have: {0}")]
     Holders(tonic::Status),
     /// The Node that owns the slices cannot be read.
     #[error("node {node}: {error}")]

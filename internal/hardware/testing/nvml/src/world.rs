@@ -240,7 +240,7 @@ impl World {
             }
             let rest = lines.filter_map(|line| Some(line.split_once(' ')?.1));
             if cut.restore(rest).is_none() {
-                eprintln!("the GPU driver's stand-in: {CUTS}: GPU {place} can't be so");
+                eprintln!("the GPU driver's stand-in: {CUTS}: GPU {place} cannot be so");
             }
             self.machine.inventory.gpus[place].slices = cut.slices();
         }

@@ -160,7 +160,7 @@ impl PodSecurity {
             let inner = json::at(plugin, &["configuration"]);
             let path = path.child("configuration");
             if inner.is_null() {
-                let detail = "the PodSecurityConfiguration itself; a path to it isn't followed";
+                let detail = "the PodSecurityConfiguration itself; a path to it is not followed";
                 errors.push(FieldError::required(&path, detail));
                 continue;
             }

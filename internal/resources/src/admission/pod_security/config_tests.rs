@@ -122,7 +122,7 @@ fn what_is_wrong_in_a_configuration_is_named_with_its_field() {
         ),
         (
             format!("{plugins} [{{name: PodSecurity}}]}}"),
-            "plugins[0].configuration: Required value: the PodSecurityConfiguration itself; a path to it isn't followed",
+            "plugins[0].configuration: Required value: the PodSecurityConfiguration itself; a path to it is not followed",
         ),
         (
             format!("{plugins} [{{name: PodSecurity, configuration: {inner}}}]}}"),

@@ -108,7 +108,7 @@ impl Inner {
                 return Err(error.into());
             }
             // Its pods must be able to end.
-            tracing::warn!("a GPU that is not well keeps a slice until it is reset: {error}");
+            tracing::warn!("a GPU that is unhealthy keeps a slice until it is reset: {error}");
         }
         specs.remove(&prepared.uid).map_err(ClaimError::SpecKept)
     }
