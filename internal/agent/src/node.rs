@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use devices::fabric::FabricWatch;
 use devices::inventory::NodeHardware;
-use devices::mps::{self, MpsConfig, MpsPlan, Stands};
+use devices::mps::{self, MpsConfig, MpsDaemonStates, MpsPlan};
 use devices::nccl::TopologyFile;
 use devices::rdma::NodeRdmaCards;
 use devices::sharing::Sharing;
@@ -135,7 +135,7 @@ pub struct GpuSharing {
     /// The GPUs that need a daemon.
     pub want: watch::Sender<MpsPlan>,
     /// The state of the daemons.
-    pub stands: watch::Receiver<Stands>,
+    pub stands: watch::Receiver<MpsDaemonStates>,
 }
 
 impl GpuSharing {
@@ -150,9 +150,9 @@ impl GpuSharing {
     }
 
     /// The state of a machine's GPUs that are shared by MPS.
-    fn standing(&self, machine: &NodeHardware) -> Stands {
+    fn standing(&self, machine: &NodeHardware) -> MpsDaemonStates {
         let wanted = mps::wanted(&machine.inventory, &self.sharing);
-        mps::standing(&wanted, &self.stands.borrow(), &self.mps)
+        mps::known_or_waiting(&wanted, &self.stands.borrow(), &self.mps)
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use devices::fabric::FabricWatch;
 use devices::inventory::NodeHardware;
-use devices::mps::{self, MpsPlan, Stands};
+use devices::mps::{self, MpsDaemonStates, MpsPlan};
 use devices::nccl::TopologyFile;
 use devices::rdma::NodeRdmaCards;
 use devices::vendors::DeviceStock;
@@ -38,7 +38,7 @@ pub(crate) struct Opened {
     /// The GPUs that need an MPS daemon.
     pub wanted_daemons: watch::Receiver<MpsPlan>,
     /// Where the state of the daemons is written.
-    pub daemons_state: watch::Sender<Stands>,
+    pub daemons_state: watch::Sender<MpsDaemonStates>,
 }
 
 /// Opens all of it. Starts no pod and no daemon.
@@ -95,7 +95,7 @@ pub(crate) async fn open(config: &AgentConfig, engines: Engines) -> Result<Opene
     machine.inventory.disk_bytes = disk_bytes;
     let bounds = config.bounds(machine.inventory.memory_bytes);
     let (want, wanted_daemons) = watch::channel(mps::wanted(&machine.inventory, &config.sharing));
-    let (daemons_state, stands) = watch::channel(Stands::new());
+    let (daemons_state, stands) = watch::channel(MpsDaemonStates::new());
     let node = AgentNode {
         facts: NodeFieldValues {
             name: config.node_name.clone(),

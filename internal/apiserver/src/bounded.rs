@@ -36,13 +36,13 @@ pub(crate) fn object(object: &Value) -> Result<(), Failure> {
                 let own = metadata.iter().filter(|(key, _)| *key != "managedFields");
                 for (_, field) in own {
                     let of_field = measure(field);
-                    size = size.beside(Size {
+                    size = size.combined(Size {
                         depth: of_field.depth + 1,
                         ..of_field
                     });
                 }
             }
-            member => size = size.beside(measure(member)),
+            member => size = size.combined(measure(member)),
         }
     }
     if size.depth + 1 > MOST_OBJECT_DEPTH {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::exclusive;
 use crate::labels;
-use crate::mps::Stands;
+use crate::mps::MpsDaemonStates;
 use crate::rdma::{NodeRdmaCards, Pool};
 use crate::sharing::Sharing;
 use crate::vendors::{self, DeviceStock, Stock};
@@ -40,7 +40,7 @@ pub struct NodeHardware {
     /// The file with its PCIe tree for NCCL, if there is one.
     pub topology: Option<PathBuf>,
     /// The GPUs that are shared by MPS.
-    pub mps: Stands,
+    pub mps: MpsDaemonStates,
     /// Chooses GPUs with good links to each other.
     pub chooser: Arc<GpuChooser>,
 }
@@ -111,7 +111,7 @@ impl NodeHardware {
             described: BTreeMap::new(),
             cards: BTreeMap::new(),
             topology: None,
-            mps: Stands::new(),
+            mps: MpsDaemonStates::new(),
             chooser: Arc::new(GpuChooser::new(PathGraph::of(found))),
         }
     }
@@ -176,14 +176,14 @@ impl NodeHardware {
 /// Problems that do not stop the node: an unhealthy GPU, or hardware that seems present and can't
 /// be read.
 pub fn suspicion(found: &hardware::Inventory) -> String {
-    let unwell = found.gpus.iter().filter(|gpu| !gpu.healthy);
-    let unwell = unwell.map(|gpu| format!("GPU {} is unhealthy: {}", gpu.index, gpu.problem));
+    let unhealthy = found.gpus.iter().filter(|gpu| !gpu.healthy);
+    let unhealthy = unhealthy.map(|gpu| format!("GPU {} is unhealthy: {}", gpu.index, gpu.problem));
     let concerned = found.gpus.iter().flat_map(|gpu| {
         let concerns = gpu.concerns.iter();
         concerns.map(|concern| format!("GPU {}: {concern}", gpu.index))
     });
     let machine = found.concerns.iter().chain(&found.warnings).cloned();
-    let all: Vec<String> = unwell.chain(concerned).chain(machine).collect();
+    let all: Vec<String> = unhealthy.chain(concerned).chain(machine).collect();
     match &all[..] {
         [] => String::new(),
         [one] => one.clone(),

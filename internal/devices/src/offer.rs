@@ -8,7 +8,7 @@ use resources::names::{
     ALIYUN_GPU_CORE, ALIYUN_GPU_CORE_PERCENTAGE, ALIYUN_GPU_MEMORY, NVIDIA_GPU,
 };
 
-use crate::mps::Stands;
+use crate::mps::MpsDaemonStates;
 use crate::sharing::Sharing;
 use crate::unit::{Offers, Unit};
 
@@ -40,7 +40,7 @@ pub fn chosen_as(resource: &str) -> &str {
 /// shared by MPS is unhealthy while its daemon doesn't run.
 pub fn all(
     inventory: &NodeInventory,
-    stands: &Stands,
+    stands: &MpsDaemonStates,
     sharing: &Sharing,
     in_parts: bool,
 ) -> Offers {
@@ -117,7 +117,7 @@ mod tests {
 
     use super::*;
     use crate::inventory::NodeHardware;
-    use crate::mps::Stand;
+    use crate::mps::MpsDaemonState;
 
     /// Two H100, the second with these slices.
     fn machine(strategy: &str, slices: &str) -> NodeInventory {
@@ -183,14 +183,15 @@ mod tests {
     #[test]
     fn gpus_are_offered_in_parts_where_that_is_asked_for_and_not_while_mps_is_down() {
         let inventory = machine("none", "[]");
-        let all =
-            |stands: &Stands, in_parts| all(&inventory, stands, &Sharing::default(), in_parts);
-        assert_eq!(all(&Stands::new(), false).len(), 1);
-        let stand = Stand {
-            problem: Some("its daemon died".into()),
-            ..Stand::default()
+        let all = |stands: &MpsDaemonStates, in_parts| {
+            all(&inventory, stands, &Sharing::default(), in_parts)
         };
-        let offers = all(&Stands::from([("GPU-1".to_owned(), stand)]), true);
+        assert_eq!(all(&MpsDaemonStates::new(), false).len(), 1);
+        let stand = MpsDaemonState {
+            problem: Some("its daemon died".into()),
+            ..MpsDaemonState::default()
+        };
+        let offers = all(&MpsDaemonStates::from([("GPU-1".to_owned(), stand)]), true);
         let well = |resource: &str| offers[resource].iter().filter(|it| it.healthy).count();
         assert_eq!(offers[ALIYUN_GPU_MEMORY].len(), 2 * 79);
         for (resource, count) in [

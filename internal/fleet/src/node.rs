@@ -310,7 +310,7 @@ impl NodeObjects {
         self.write_conditions(name, status, ready).await?;
         for (subject, trouble) in [
             (&STRATEGY, inventory.not_uniform()),
-            (&DEVICES, inventory.unwell()),
+            (&DEVICES, inventory.unhealthy_devices()),
         ] {
             let trouble = trouble.unwrap_or_default();
             self.write_trouble(name, subject, &trouble, Timestamp::now())

@@ -36,7 +36,7 @@ pub struct Xid {
 
 /// No more events will arrive: the driver was unloaded, or a GPU is lost. Open a new event set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Deaf;
+pub struct EventsEnded;
 
 /// Listens to a machine's GPUs. Reports no events from before its start.
 pub enum GpuEvents {
@@ -85,7 +85,7 @@ impl GpuEvents {
     }
 
     /// The next XID, within this time limit.
-    pub fn wait(&mut self, limit: Duration) -> Result<Option<Xid>, Deaf> {
+    pub fn wait(&mut self, limit: Duration) -> Result<Option<Xid>, EventsEnded> {
         match self {
             GpuEvents::Driver(listener) => listener.wait(limit),
             GpuEvents::Described(path, told) => {
@@ -160,9 +160,9 @@ impl Listener {
         (answer == 0).then_some((handle, id))
     }
 
-    fn wait(&mut self, limit: Duration) -> Result<Option<Xid>, Deaf> {
+    fn wait(&mut self, limit: Duration) -> Result<Option<Xid>, EventsEnded> {
         let call = self.nvml.lib().nvmlEventSetWait_v2.as_ref();
-        let call = call.map_err(|_| Deaf)?;
+        let call = call.map_err(|_| EventsEnded)?;
         let mut event = nvmlEventData_t {
             device: std::ptr::null_mut(),
             eventType: 0,
@@ -175,7 +175,7 @@ impl Listener {
         match unsafe { call(self.set, &raw mut event, limit) } {
             0 => {}
             TIMEOUT => return Ok(None),
-            _ => return Err(Deaf),
+            _ => return Err(EventsEnded),
         }
         let gpu = self.ids.get(&(event.device as usize));
         Ok(gpu.filter(|_| event.eventType & XIDS != 0).map(|gpu| Xid {

@@ -126,7 +126,7 @@ impl NodeInventory {
     }
 
     /// Why some of the described devices are not allocatable, in a sentence; `None` if all are.
-    pub fn unwell(&self) -> Option<String> {
+    pub fn unhealthy_devices(&self) -> Option<String> {
         let all = self.described.iter();
         let devices = all
             .flat_map(|(resource, devices)| devices.iter().map(move |device| (resource, device)));
@@ -456,7 +456,7 @@ mod tests {
             ..DescribedDevice::default()
         };
         let mut inventory = NodeInventory::default();
-        assert_eq!(inventory.unwell(), None);
+        assert_eq!(inventory.unhealthy_devices(), None);
         let two = vec![device("/dev/a0", ""), device("/dev/a1", "it is hot")];
         inventory.described = [
             ("a.com/x".into(), two),
@@ -464,7 +464,7 @@ mod tests {
         ]
         .into();
         let why = "/dev/a1 (a.com/x) is not allocatable: it is hot";
-        assert_eq!(inventory.unwell().as_deref(), Some(why));
+        assert_eq!(inventory.unhealthy_devices().as_deref(), Some(why));
         assert_eq!(
             Vec::from_iter(inventory.resources()),
             ["a.com/x", "b.com/y"]

@@ -55,7 +55,7 @@ impl DecisionKind {
 /// A pod and the node that the decision is about.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Spot {
+pub struct PodOnNode {
     /// The pod's name.
     pub pod: String,
     /// The node's name.
@@ -63,7 +63,7 @@ pub struct Spot {
 }
 
 /// The most pods that one record names.
-pub const SPOTS_MAX: usize = 16;
+pub const PODS_MAX: usize = 16;
 
 /// One decision.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -96,9 +96,9 @@ pub struct DecisionRecord {
     /// The last estimate of its start.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub estimate: Option<Estimate>,
-    /// The pods of the decision, at most [`SPOTS_MAX`] of them.
+    /// The pods of the decision, at most [`PODS_MAX`] of them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub pods: Vec<Spot>,
+    pub pods: Vec<PodOnNode>,
     /// The number of pods of the decision.
     #[serde(skip_serializing_if = "is_none")]
     pub count: usize,
@@ -174,7 +174,7 @@ impl DecisionRecord {
 
 /// Pods as text: the first ones by name, and the number of the others.
 #[must_use]
-pub fn spots_words(spots: &[Spot], count: usize) -> String {
+pub fn pods_words(spots: &[PodOnNode], count: usize) -> String {
     let named: Vec<String> = spots
         .iter()
         .map(|spot| format!("{} on {}", spot.pod, spot.node))

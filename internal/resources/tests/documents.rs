@@ -62,7 +62,7 @@ proptest! {
             all.into_iter().map(|name| (name.to_owned(), document.to_string())).collect();
         let _ = devices::chosen(Some(&annotations));
         if let Some(inventory) = devices::inventory(Some(&annotations)) {
-            let _ = (inventory.resources(), inventory.unwell(), inventory.offered(), inventory.not_uniform());
+            let _ = (inventory.resources(), inventory.unhealthy_devices(), inventory.offered(), inventory.not_uniform());
         }
         let _ = (mig::possible(Some(&annotations)), mig::choice(Some(&annotations)));
     }

@@ -141,7 +141,7 @@ impl Scheduler {
             self.fabric_failed();
         }
         let at = self.node_at(name);
-        offer.cuttable = self.as_decided(at, offer.cuttable);
+        offer.mig_annotations = self.as_decided(at, offer.mig_annotations);
         // Nodes are reported every few seconds, mostly unchanged.
         let Some(known) = &self.nodes[at].offer else {
             return self.set_offer(at, Some(offer));
@@ -157,7 +157,7 @@ impl Scheduler {
         let Some(at) = self.node_index.get(name).copied() else {
             return;
         };
-        self.forget_cutting(at);
+        self.forget_repartition_state(at);
         if self.nodes[at].offer.is_some() {
             self.set_offer(at, None);
         }

@@ -82,7 +82,7 @@ pub(crate) struct Class {
     kinds: Vec<ClassIx>,
     members: usize,
     /// Its generation: the index may be reused.
-    born: u64,
+    generation: u64,
 }
 
 impl Class {
@@ -220,7 +220,7 @@ pub(crate) struct Classes {
     models: Vec<(Product, Ix)>,
     packs: bool,
     /// The number of classes created so far.
-    born: u64,
+    generation: u64,
 }
 
 impl Classes {
@@ -306,7 +306,7 @@ impl Classes {
             base: None,
             kinds: Vec::new(),
             members: 1,
-            born: self.bear(),
+            generation: self.next_generation(),
         };
         class.weigh(self.least_memory, &self.models);
         let ix = self.free.pop().unwrap_or_else(|| {
@@ -347,7 +347,7 @@ impl Classes {
         }
         class.kinds.clear();
         class.members = 1;
-        class.born = self.bear();
+        class.generation = self.next_generation();
         let key = class.key.clone();
         let ix = self.free.pop().unwrap_or_else(|| {
             self.table.push(None);
@@ -358,20 +358,20 @@ impl Classes {
         ix
     }
 
-    fn bear(&mut self) -> u64 {
-        self.born += 1;
-        self.born
+    fn next_generation(&mut self) -> u64 {
+        self.generation += 1;
+        self.generation
     }
 
     /// The generation of the class at an index.
-    pub(crate) fn born(&self, ix: ClassIx) -> u64 {
-        self.get(ix).born
+    pub(crate) fn generation(&self, ix: ClassIx) -> u64 {
+        self.get(ix).generation
     }
 
     /// Adds a member to a class, if it still exists in the same generation.
-    pub(crate) fn rejoin_if(&mut self, (ix, born): (ClassIx, u64)) -> bool {
+    pub(crate) fn rejoin_if(&mut self, (ix, generation): (ClassIx, u64)) -> bool {
         match self.table.get_mut(ix).and_then(Option::as_mut) {
-            Some(class) if class.born == born => {
+            Some(class) if class.generation == generation => {
                 class.members += 1;
                 true
             }

@@ -3,9 +3,9 @@
 use jiff::SignedDuration;
 use k8s_openapi::api::core::v1 as k8s;
 
-use crate::cutting::RepartitionBudget;
 use crate::evict::DefragmentationBudget;
 use crate::queue::Decay;
+use crate::repartition::RepartitionBudget;
 use crate::share::GpuOrder;
 
 /// The scheduler's configuration.
@@ -25,7 +25,7 @@ pub struct Config {
     /// How much defragmentation may move, and for what gain.
     pub defragmentation: DefragmentationBudget,
     /// MIG repartitioning of idle GPUs; `None`: users choose the configurations.
-    pub cutting: Option<RepartitionBudget>,
+    pub repartition: Option<RepartitionBudget>,
     /// How queues' past use counts in their entitlements; `None`: not at all.
     pub usage: Option<Decay>,
     /// Node labels that name network domains, widest first. Single hosts are always the narrowest
@@ -152,7 +152,7 @@ impl Default for Config {
             break_budgets: false,
             defragmentation: DefragmentationBudget::default(),
             gpus: GpuOrder::default(),
-            cutting: None,
+            repartition: None,
             usage: None,
             topology: LEVELS.map(str::to_owned).to_vec(),
             placement: PlacementStrategy::default(),

@@ -159,11 +159,15 @@ impl DeviceRequest {
 pub(crate) fn has_several_gpus(asks: &[DeviceRequest]) -> bool {
     let gpus = asks.iter().filter(|ask| ask.resource.is_none());
     gpus.into_iter().any(|ask| {
-        let beside = asks.iter().filter(|it| it.container == ask.container);
+        let same_container = asks.iter().filter(|it| it.container == ask.container);
         let is_gpu = |it: &&DeviceRequest| {
             (it.resource.as_ref()).is_none_or(|it| it.starts_with(NVIDIA_MIG))
         };
-        beside.filter(is_gpu).map(|it| it.count).sum::<usize>() > 1
+        same_container
+            .filter(is_gpu)
+            .map(|it| it.count)
+            .sum::<usize>()
+            > 1
     })
 }
 

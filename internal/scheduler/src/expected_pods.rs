@@ -122,13 +122,13 @@ impl ExpectedPods {
 
 impl Scheduler {
     /// The node that leaves the most capacity usable by expected pods once `pods` pods of a class
-    /// are on it, among nodes that hold them, have a tier at most `welcome`, and are `open`. `None`
+    /// are on it, among nodes that hold them, have a tier at most `rank_without_sharing_cost`, and are `open`. `None`
     /// if no pods are expected or those nodes have no GPUs.
     pub(crate) fn best_node_by_fragmentation(
         &mut self,
         class: ClassIx,
         pods: u64,
-        welcome: i64,
+        rank_without_sharing_cost: i64,
         open: impl Fn(&DomainTree, NodeIx) -> bool,
     ) -> Option<NodeIx> {
         let count = u32::try_from(pods).ok()?;
@@ -138,9 +138,9 @@ impl Scheduler {
         let demand = together(self.demand_of(class)?, count)?;
         let (view, tree) = (self.views.get(&class)?, &self.topology);
         self.expected.chooser.choose(&demand, |at| {
-            view.key(at)
-                .is_some_and(|key| key.count >= count && key.welcome() <= welcome)
-                && open(tree, at)
+            view.key(at).is_some_and(|key| {
+                key.count >= count && key.rank_without_sharing_cost() <= rank_without_sharing_cost
+            }) && open(tree, at)
         })
     }
 

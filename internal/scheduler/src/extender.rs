@@ -85,7 +85,7 @@ impl Scheduler {
             } else {
                 (idle, spare)
             };
-            Some((key.welcome(), Reverse(worth), empty))
+            Some((key.rank_without_sharing_cost(), Reverse(worth), empty))
         });
         let kinds: Vec<_> = kinds.collect();
         let distinct: BTreeSet<_> = kinds.iter().flatten().collect();

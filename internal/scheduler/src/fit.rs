@@ -72,7 +72,7 @@ struct NodeSlot {
     node_fit: NodeFit,
     fixed: Option<OfferFacts>,
     /// The domain in whose sums it is counted.
-    home: Option<DomainIx>,
+    own_domain: Option<DomainIx>,
 }
 
 impl Default for NodeSlot {
@@ -80,7 +80,7 @@ impl Default for NodeSlot {
         NodeSlot {
             node_fit: NodeFit::Absent,
             fixed: None,
-            home: None,
+            own_domain: None,
         }
     }
 }
@@ -207,17 +207,22 @@ impl ClassView {
             _ => NodeFit::Absent,
         };
         let count = node_fit.count();
-        let home = tree.narrowest_domain(at);
+        let own_domain = tree.narrowest_domain(at);
         self.sites[at] = NodeSlot {
             node_fit,
             fixed,
-            home,
+            own_domain,
         };
-        if old.home != home || old_count != count || old_empty != new_empty {
-            self.shift(tree, old.home, -i64::from(old_count), -i64::from(old_empty));
-            self.shift(tree, home, i64::from(count), i64::from(new_empty));
+        if old.own_domain != own_domain || old_count != count || old_empty != new_empty {
+            self.shift(
+                tree,
+                old.own_domain,
+                -i64::from(old_count),
+                -i64::from(old_empty),
+            );
+            self.shift(tree, own_domain, i64::from(count), i64::from(new_empty));
         }
-        if count > old_count || (old.home != home && count > 0) {
+        if count > old_count || (old.own_domain != own_domain && count > 0) {
             self.gained = self.gained.max(node.touched);
         }
         if old.node_fit == node_fit {
@@ -266,9 +271,9 @@ impl ClassView {
         })
     }
 
-    fn shift(&mut self, tree: &DomainTree, home: Option<DomainIx>, now: i64, empty: i64) {
-        let Some(home) = home else { return };
-        for at in tree.above(home) {
+    fn shift(&mut self, tree: &DomainTree, own_domain: Option<DomainIx>, now: i64, empty: i64) {
+        let Some(own_domain) = own_domain else { return };
+        for at in tree.above(own_domain) {
             let at = at as usize;
             self.sums[at] = self.sums[at].saturating_add_signed(now);
             self.empty_sums[at] = self.empty_sums[at].saturating_add_signed(empty);
@@ -318,13 +323,15 @@ impl ClassView {
     }
 
     /// The tier of the best node with room, apart from the cost of starting to share a GPU.
-    pub(crate) fn welcome(&self) -> Option<i64> {
+    pub(crate) fn rank_without_sharing_cost(&self) -> Option<i64> {
         let ((tier, begins), _) = self.tiers.first_key_value()?;
         let alike = self.tiers.range((*tier, i64::MIN)..=(*tier, i64::MAX));
         if alike.count() == 1 {
             return Some(tier - begins);
         }
-        self.order().first().map(|(key, _)| key.welcome())
+        self.order()
+            .first()
+            .map(|(key, _)| key.rank_without_sharing_cost())
     }
 
     /// The best tier of any node with room.

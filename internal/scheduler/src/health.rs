@@ -75,7 +75,7 @@ impl NodeHealth {
     }
 
     /// The node's penalty for every class, whatever runs there.
-    pub(crate) fn unwelcome(&self) -> i64 {
+    pub(crate) fn suspicion_penalty(&self) -> i64 {
         if self.suspect { SUSPICION } else { 0 }
     }
 

@@ -35,7 +35,7 @@ pub(crate) struct SettledState {
     /// The time at which a gang's waiting entitles it to a reservation, if none has one.
     ripe: Option<Timestamp>,
     /// The time at which an answer may change without an event.
-    wake: Option<Timestamp>,
+    requeue_at: Option<Timestamp>,
     /// The first waiting gangs, in turn order.
     foremost: Vec<GangKey>,
 }
@@ -66,7 +66,7 @@ impl Scheduler {
         self.rest = Some(SettledState {
             counters: self.counters(),
             ripe: self.next_head_candidate_at(now),
-            wake: self.wake,
+            requeue_at: self.requeue_at,
             foremost: foremost.collect(),
         });
     }
@@ -82,7 +82,7 @@ impl Scheduler {
         let Some(mut rest) = self.rest.take() else {
             return false;
         };
-        let mut times = [rest.ripe, rest.wake].into_iter().flatten();
+        let mut times = [rest.ripe, rest.requeue_at].into_iter().flatten();
         if times.any(|time| time <= now)
             || !plan.binds.is_empty()
             || self.counters() != rest.counters
@@ -109,7 +109,10 @@ impl Scheduler {
             self.last_eviction_age = Some(self.age);
             return false;
         }
-        self.wake = [self.wake, rest.wake].into_iter().flatten().min();
+        self.requeue_at = [self.requeue_at, rest.requeue_at]
+            .into_iter()
+            .flatten()
+            .min();
         rest.foremost
             .retain(|key| self.gangs.get(key).is_some_and(|gang| gang.line.is_some()));
         for key in &round.waiting {
@@ -117,7 +120,7 @@ impl Scheduler {
                 rest.foremost.push(key.clone());
             }
         }
-        rest.wake = self.wake;
+        rest.requeue_at = self.requeue_at;
         rest.ripe = self.head().map_or(rest.ripe, |_| None);
         rest.counters = self.counters();
         round.waiting.clone_from(&rest.foremost);

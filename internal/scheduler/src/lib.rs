@@ -9,7 +9,6 @@
 mod apply;
 mod class;
 mod config;
-mod cutting;
 mod devices;
 mod dirty_set;
 mod event;
@@ -38,6 +37,7 @@ mod pod;
 mod queue;
 mod queue_assignment;
 mod queue_order;
+mod repartition;
 mod report;
 mod report_cache;
 mod resource;
@@ -54,7 +54,6 @@ mod view;
 mod what_if;
 
 pub use config::{Actions, Config, Lead, PlacementStrategy};
-pub use cutting::{Recut, RepartitionBudget};
 pub use event::Event;
 pub use evict::{DefragmentationBudget, DefragmentationProposal, Move};
 pub use extender::{Infeasible, PREFERENCE_MAX};
@@ -63,6 +62,7 @@ pub use plan::{
     GroupUpdate, Plan, PodRef, ReservationKind, Unscheduled, VolumeSource, VolumesReady,
 };
 pub use queue::Decay;
+pub use repartition::{Repartition, RepartitionBudget};
 pub use report_cache::QueueOrderReports;
 pub use share::GpuOrder;
 pub use state::Scheduler;

@@ -9,11 +9,11 @@ use resources::devices::inventory;
 use resources::names::{NVIDIA_GPU_MEMORY, RUNTIME_CRI, RUNTIME_HOST_IMAGES, RUNTIME_PROCESS};
 
 use crate::class::Class;
-use crate::cutting::{MigAnnotations, MigState};
 use crate::devices::Devices;
 use crate::gpu::GpuKind;
 use crate::health::NodeHealth;
 use crate::listed_devices::ListedDevices;
+use crate::repartition::{MigAnnotations, MigState};
 use crate::resource::{GPU, GPU_UNIT, ResourceNames, ResourceSet, Room, each};
 use crate::share::{FreeGpus, GpuLedger, Take, foreign};
 
@@ -44,7 +44,7 @@ pub(crate) struct NodeAttributes {
     /// The resources of which a container gets at most one.
     pub(crate) one_at_most: ResourceSet,
     /// Its MIG configuration state.
-    pub(crate) cuttable: Option<MigAnnotations>,
+    pub(crate) mig_annotations: Option<MigAnnotations>,
     /// Its failed GPUs and slices, on which work cannot go on.
     pub(crate) failed: BTreeSet<Arc<str>>,
     /// The memory of each GPU, in MiB, if known.
@@ -100,7 +100,7 @@ impl NodeAttributes {
             devices: gpus.map(|gpus| Devices::new(&gpus)),
             listed,
             one_at_most,
-            cuttable: MigAnnotations::read(node, names),
+            mig_annotations: MigAnnotations::read(node, names),
             failed,
         };
         offer.count_models(names);
@@ -137,7 +137,7 @@ impl NodeAttributes {
             devices,
             listed,
             one_at_most,
-            cuttable,
+            mig_annotations,
             failed,
             gpu_memory,
             kind,
@@ -152,7 +152,7 @@ impl NodeAttributes {
             && *devices == other.devices
             && *listed == other.listed
             && *one_at_most == other.one_at_most
-            && *cuttable == other.cuttable
+            && *mig_annotations == other.mig_annotations
             && *failed == other.failed
             && *gpu_memory == other.gpu_memory
             && *kind == other.kind
@@ -161,9 +161,9 @@ impl NodeAttributes {
     }
 
     /// True while its GPUs are being repartitioned: no pod may get one then.
-    pub(crate) fn recut(&self) -> bool {
-        let cuttable = self.cuttable.as_ref();
-        cuttable.is_some_and(|it| it.state == MigState::Changing)
+    pub(crate) fn is_repartitioning(&self) -> bool {
+        let mig_annotations = self.mig_annotations.as_ref();
+        mig_annotations.is_some_and(|it| it.state == MigState::Changing)
     }
 
     /// True if some of its GPUs may not be given to the class.

@@ -16,12 +16,12 @@ use jiff::Timestamp;
 use resources::devices::ChosenDevices;
 use resources::kinds::PodGroupPhase;
 
-use crate::cutting::Recut;
 use crate::devices;
 use crate::evict::transaction::PodPlacement;
 use crate::gang::GangKey;
 use crate::place::{Attempt, Placement};
 use crate::queue::{NextGang, Picker, QueueIx, QueueTurns};
+use crate::repartition::Repartition;
 use crate::report::Obstacle;
 use crate::report_cache::QueueOrderReports;
 use crate::state::Scheduler;
@@ -292,9 +292,9 @@ pub struct Plan {
     /// Capacity held for gangs.
     pub reservations: Vec<GangReservation>,
     /// Nodes whose GPUs are to be repartitioned.
-    pub recuts: Vec<Recut>,
+    pub repartitions: Vec<Repartition>,
     /// When to plan again even if nothing changes.
-    pub wake: Option<Timestamp>,
+    pub requeue_at: Option<Timestamp>,
 }
 
 /// The gangs tried in one plan, and the answers.
@@ -328,16 +328,16 @@ struct QueueTurn {
 impl Scheduler {
     /// Decides what to bind, and why the rest waits. `now` is used for timers only.
     pub fn plan(&mut self, now: Timestamp) -> Plan {
-        let woken = self.wake.is_some_and(|wake| wake <= now);
+        let woken = self.requeue_at.is_some_and(|requeue_at| requeue_at <= now);
         if !self.changed && !woken {
             return Plan {
                 unchanged: true,
-                wake: self.wake,
+                requeue_at: self.requeue_at,
                 ..Plan::default()
             };
         }
         self.plans += 1;
-        self.wake = None;
+        self.requeue_at = None;
         self.renewed = 0;
         self.forget_loads(now);
         self.rank_nodes();
@@ -366,7 +366,7 @@ impl Scheduler {
         self.changed = false;
         self.cut(now, &mut plan);
         self.trim_views();
-        plan.wake = self.wake;
+        plan.requeue_at = self.requeue_at;
         plan
     }
 

@@ -45,7 +45,7 @@ impl NodeRank {
     }
 
     /// The tier, apart from the cost of starting to share a GPU.
-    pub(crate) fn welcome(&self) -> i64 {
+    pub(crate) fn rank_without_sharing_cost(&self) -> i64 {
         self.tier - self.begins
     }
 
@@ -70,7 +70,7 @@ impl NodeRank {
 /// The part of a node's score that does not depend on its use.
 pub(crate) fn tier(class: &Class, node: &Node, offer: &NodeAttributes) -> i64 {
     let wasted = class.demand().get(GPU) == 0 && offer.capacity(GPU) > 0;
-    avoided(&class.tolerations, &offer.taints) * AVOIDED + offer.health.unwelcome()
+    avoided(&class.tolerations, &offer.taints) * AVOIDED + offer.health.suspicion_penalty()
         - preference(class.affinity.as_ref(), node, offer) * PREFERENCE
         + if wasted { GPUS_WASTED } else { 0 }
 }

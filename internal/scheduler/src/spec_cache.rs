@@ -162,7 +162,7 @@ impl Scheduler {
             wish,
             namespace: namespace.clone(),
             labels: labels.cloned(),
-            class: (class, self.classes.born(class)),
+            class: (class, self.classes.generation(class)),
             asks: self.last_asks.clone(),
         });
         (class, self.last_asks.clone())

@@ -9,7 +9,6 @@ use jiff::Timestamp;
 
 use crate::class::{ClassIx, Classes};
 use crate::config::{Config, PlacementStrategy};
-use crate::cutting;
 use crate::devices::DeviceRequest;
 use crate::dirty_set::DirtySet;
 use crate::evict::{Budgets, QueueVictims, VictimSearchKey};
@@ -26,6 +25,7 @@ use crate::node::{Node, NodeAttributes, NodeIx};
 use crate::phase::LastConditions;
 use crate::pod::{Pod, PodKey};
 use crate::queue::Queues;
+use crate::repartition;
 use crate::report_cache::ReportCache;
 use crate::resource::{GPU, Ix, ResourceNames, ResourceSet, Room};
 use crate::score;
@@ -92,7 +92,7 @@ pub struct Scheduler {
     /// Gangs whose reports have a stale start estimate.
     pub(crate) outdated: BTreeSet<GangKey>,
     /// When a gang that is held back may be tried again.
-    pub(crate) wake: Option<Timestamp>,
+    pub(crate) requeue_at: Option<Timestamp>,
     pub(crate) plans: u64,
     /// Gangs with nominated nodes.
     pub(crate) nominated: BTreeSet<GangKey>,
@@ -139,7 +139,7 @@ pub struct Scheduler {
     /// Which pods hold which slices and other vendors' devices.
     pub(crate) listed: ListedDeviceHolders,
     /// Which GPUs can be repartitioned, and the decisions about them.
-    pub(crate) cutting: cutting::RepartitionState,
+    pub(crate) repartition: repartition::RepartitionState,
     /// Claims and volumes, and the pods that name them.
     pub(crate) volumes: Volumes,
     pub(crate) expected: ExpectedPods,
@@ -169,7 +169,7 @@ impl Scheduler {
             neighbours: Neighbours::default(),
             volumes: Volumes::new(config.volumes_told),
             listed: ListedDeviceHolders::default(),
-            cutting: cutting::RepartitionState::default(),
+            repartition: repartition::RepartitionState::default(),
             loads: BTreeSet::new(),
             releases: 0,
             renewed: 0,
@@ -194,7 +194,7 @@ impl Scheduler {
             rest: None,
             report_cache: ReportCache::default(),
             outdated: BTreeSet::new(),
-            wake: None,
+            requeue_at: None,
             plans: 0,
             nominated: BTreeSet::new(),
             victims: BTreeMap::new(),
@@ -339,6 +339,11 @@ impl Scheduler {
         self.expected.offers_changed();
         self.cluster_changed();
         self.weigh(at, 1);
+    }
+
+    /// Asks for another plan at `time` at the latest.
+    pub(crate) fn requeue_by(&mut self, time: Timestamp) {
+        self.requeue_at = Some(self.requeue_at.map_or(time, |at| at.min(time)));
     }
 
     /// Records a new waiting gang. It can change other gangs' answers only if a gang was protected

@@ -195,13 +195,13 @@ proptest! {
             world.nodes.insert(at.to_owned(), [(GPU, list.clone()), (CARD, list)].into());
         }
         let mut s = world.notify();
-        for (born, op) in ops.into_iter().enumerate() {
+        for (generation, op) in ops.into_iter().enumerate() {
             match op {
                 Op::Pod(first, count) => {
                     let resource = if first { GPU } else { CARD };
                     let pod = Model { resource, count, at: None };
-                    s.apply(pod.event(&format!("p{born}")));
-                    world.pods.insert(format!("p{born}"), pod);
+                    s.apply(pod.event(&format!("p{generation}")));
+                    world.pods.insert(format!("p{generation}"), pod);
                 }
                 Op::Gone(which) => {
                     let names: Vec<String> = world.pods.keys().cloned().collect();

@@ -353,7 +353,11 @@ fn a_gang_keeps_its_minimum_until_its_minimum_runtime_is_over() {
     let plan = c.plan();
     assert!(plan.evictions.is_empty());
     let over = now() + jiff::SignedDuration::from_mins(10);
-    assert_eq!(plan.wake, Some(over), "it is looked at again by itself");
+    assert_eq!(
+        plan.requeue_at,
+        Some(over),
+        "it is looked at again by itself"
+    );
     c.at = over;
     assert_eq!(evicted(&c.plan()), ["old-0", "old-1"]);
 }
@@ -447,7 +451,7 @@ fn two_incomplete_gangs_do_not_deadlock() {
     }
     let plan = c.run();
     assert!(plan.binds.is_empty() && plan.evictions.is_empty());
-    c.at = plan.wake.expect("it will be looked at again");
+    c.at = plan.requeue_at.expect("it will be looked at again");
     let plan = c.run();
     assert!(
         plan.evictions

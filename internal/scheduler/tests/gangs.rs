@@ -256,7 +256,7 @@ fn a_binding_that_failed_is_forgotten_held_and_tried_again() {
     s.hold(&plan.binds[0].group, later);
     let held = s.plan(now());
     assert!(held.binds.is_empty());
-    assert_eq!(held.wake, Some(later));
+    assert_eq!(held.requeue_at, Some(later));
     assert_eq!(held.groups[0].phase, PodGroupPhase::Unknown);
     assert!(s.plan(now()).unchanged);
     let again = s.plan(later);

@@ -278,7 +278,7 @@ impl World {
                 );
                 let mut events = vec![self.group_event(&group)];
                 for i in 0..*members {
-                    events.extend(self.bear(
+                    events.extend(self.next_generation(
                         format!("{group}-{i}"),
                         Some(group.clone()),
                         *gpus,
@@ -287,7 +287,9 @@ impl World {
                 }
                 events
             }
-            Op::Lone { name, gpus, cpus } => self.bear(format!("p{name}"), None, *gpus, *cpus),
+            Op::Lone { name, gpus, cpus } => {
+                self.next_generation(format!("p{name}"), None, *gpus, *cpus)
+            }
             Op::End { nth, phase } => {
                 let phase = if *phase { "Succeeded" } else { "Failed" };
                 let running: Vec<String> = self
@@ -317,7 +319,13 @@ impl World {
         }
     }
 
-    fn bear(&mut self, name: String, group: Option<String>, gpus: i64, cpus: i64) -> Vec<Event> {
+    fn next_generation(
+        &mut self,
+        name: String,
+        group: Option<String>,
+        gpus: i64,
+        cpus: i64,
+    ) -> Vec<Event> {
         if self.pods.contains_key(&name) {
             return Vec::new();
         }

@@ -192,7 +192,9 @@ impl World {
                 self.nodes.remove(&name);
                 vec![Event::NodeGone(name)]
             }
-            Op::Pod(name, ask, priority) => self.bear(format!("p{name}"), None, *ask, *priority),
+            Op::Pod(name, ask, priority) => {
+                self.next_generation(format!("p{name}"), None, *ask, *priority)
+            }
             Op::Gang(name, members, ask) => {
                 let name = format!("g{name}");
                 if self.groups.contains_key(&name) {
@@ -201,7 +203,12 @@ impl World {
                 self.groups.insert(name.clone(), *members);
                 let mut events = vec![group(&name, *members as i32)];
                 for i in 0..*members {
-                    events.extend(self.bear(format!("{name}-{i}"), Some(name.clone()), *ask, 0));
+                    events.extend(self.next_generation(
+                        format!("{name}-{i}"),
+                        Some(name.clone()),
+                        *ask,
+                        0,
+                    ));
                 }
                 events
             }
@@ -230,7 +237,13 @@ impl World {
         }
     }
 
-    fn bear(&mut self, name: String, group: Option<String>, ask: Ask, priority: i32) -> Vec<Event> {
+    fn next_generation(
+        &mut self,
+        name: String,
+        group: Option<String>,
+        ask: Ask,
+        priority: i32,
+    ) -> Vec<Event> {
         if self.pods.contains_key(&name) {
             return Vec::new();
         }

@@ -163,13 +163,13 @@ fn play(jobs: &[Job], out: &BTreeSet<usize>) -> Story {
         .filter(|(at, _)| !out.contains(at))
         .map(|(at, job)| (job.arrival, at))
         .collect();
-    let mut wake: Option<i64> = None;
+    let mut requeue_at: Option<i64> = None;
     let mut places: BTreeMap<usize, Vec<(String, String)>> = BTreeMap::new();
     for _ in 0..2000 {
         let next = [
             ends.first().map(|e| e.0),
             arrivals.first().map(|a| a.0),
-            wake,
+            requeue_at,
         ];
         let Some(now_s) = next.into_iter().flatten().min() else {
             break;
@@ -223,9 +223,9 @@ fn play(jobs: &[Job], out: &BTreeSet<usize>) -> Story {
                 }
             }
         }
-        wake = plan
-            .wake
-            .map(|wake| (wake.as_second() - now().as_second()).max(now_s + 1));
+        requeue_at = plan
+            .requeue_at
+            .map(|requeue_at| (requeue_at.as_second() - now().as_second()).max(now_s + 1));
         story.plans.push((now_s, plan));
     }
     story

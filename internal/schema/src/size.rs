@@ -19,7 +19,7 @@ pub struct Size {
 impl Size {
     /// The size of two values together.
     #[must_use]
-    pub fn beside(self, other: Size) -> Size {
+    pub fn combined(self, other: Size) -> Size {
         Size {
             bytes: self.bytes + other.bytes,
             values: self.values + other.values,

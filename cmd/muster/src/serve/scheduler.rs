@@ -34,8 +34,8 @@ pub fn config(file: Option<&Path>, defaults: SchedulerConfig) -> Result<Schedule
 }
 
 /// Refuses to partition idle GPUs if no agent would do it.
-pub fn refuse_cutting(config: &SchedulerConfig) -> Result<()> {
-    if config.cutting.is_some() {
+pub fn refuse_repartition(config: &SchedulerConfig) -> Result<()> {
+    if config.repartition.is_some() {
         bail!(
             "--scheduler-config: spec.mig: this server's own agents do not partition GPUs; leave it out, or use \
              `muster server kubernetes`, with agents that run with --mig-manager"
@@ -60,12 +60,12 @@ mod tests {
             .applied(SchedulerConfig::default());
         assert!(config.actions.defragment && config.actions.consolidate);
         assert_eq!(config.expected.len(), 2);
-        assert!(refuse_cutting(&config).is_ok());
+        assert!(refuse_repartition(&config).is_ok());
         let mig = serde_norway::from_str(
             "{apiVersion: muster.io/v1alpha1, kind: SchedulerConfig, spec: {mig: {}}}",
         );
         let config = Settings::read(&mig.unwrap()).unwrap().applied(config);
-        let refused = refuse_cutting(&config).unwrap_err().to_string();
+        let refused = refuse_repartition(&config).unwrap_err().to_string();
         assert!(
             refused.contains("spec.mig") && refused.contains("--mig-manager"),
             "{refused}"

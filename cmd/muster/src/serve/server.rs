@@ -50,7 +50,7 @@ impl RunningServer {
         // Errors in files are reported before anything is changed.
         let file = options.scheduler.scheduler_config.as_deref();
         let scheduler = scheduler::config(file, controllers::SchedulerConfig::default())?;
-        scheduler::refuse_cutting(&scheduler)?;
+        scheduler::refuse_repartition(&scheduler)?;
         let mut api_config = ApiConfig {
             pod_security: pod_security::config(options)?,
             ..ApiConfig::default()

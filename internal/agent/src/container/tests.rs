@@ -512,9 +512,9 @@ fn a_container_with_a_part_of_a_gpu_gets_its_limits() {
         "CUDA_VISIBLE_DEVICES=3",
     ];
     assert_eq!(env(&machine).unwrap(), in_turns);
-    let mut stand = mps::Stand {
+    let mut stand = mps::MpsDaemonState {
         pipe: "/run/mps/GPU-1/pipe".into(),
-        ..mps::Stand::default()
+        ..mps::MpsDaemonState::default()
     };
     machine.mps.insert("GPU-1".into(), stand.clone());
     let by_mps = [

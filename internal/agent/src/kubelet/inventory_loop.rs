@@ -9,7 +9,7 @@ use devices::dra;
 use devices::fabric::FabricWatch;
 use devices::inventory::NodeHardware;
 use devices::mig::Withheld;
-use devices::mps::{self, MpsPlan, Stands};
+use devices::mps::{self, MpsDaemonStates, MpsPlan};
 use devices::xids::XidMonitor;
 use parking_lot::Mutex;
 use tokio::sync::watch;
@@ -29,7 +29,7 @@ pub(super) struct Sources {
     /// The GPUs that are to be partitioned.
     pub withheld: Withheld,
     /// The state of the MPS daemons.
-    pub stands: watch::Receiver<Stands>,
+    pub stands: watch::Receiver<MpsDaemonStates>,
     /// The devices that claims may get.
     pub claimable: watch::Sender<dra::DiscoveredDevices>,
     /// When this agent started, seconds since 1970.
@@ -56,7 +56,7 @@ impl Sources {
         self.withheld.take_out(&mut machine, &mut claimable.devices);
         replace_if_changed(&self.claimable, claimable);
         let wanted = mps::wanted(&machine.inventory, &settings.sharing);
-        machine.mps = mps::standing(&wanted, &self.stands.borrow(), &self.config.mps);
+        machine.mps = mps::known_or_waiting(&wanted, &self.stands.borrow(), &self.config.mps);
         (machine, wanted)
     }
 }

@@ -8,7 +8,7 @@ use devices::delivery::CdiFile;
 use devices::dra::{DiscoveredDevices, Specs};
 use devices::fabric::FabricWatch;
 use devices::mig::Withheld;
-use devices::mps::{self, Stands};
+use devices::mps::{self, MpsDaemonStates};
 use devices::over_share::LatestShares;
 use devices::rdma::{self, NodeRdmaCards};
 use devices::vendors::DeviceStock as Stock;
@@ -49,7 +49,7 @@ pub async fn run_with_kubelet(
     let expected = config.expected.as_deref();
     let fabric = FabricWatch::watch(&config.source, expected, &found).await?;
     let (claimable, claimables) = watch::channel(DiscoveredDevices::default());
-    let (tell_stands, stands) = watch::channel(Stands::new());
+    let (tell_stands, stands) = watch::channel(MpsDaemonStates::new());
     let withheld = Withheld::default();
     let sources = Sources {
         config: config.clone(),

@@ -81,7 +81,7 @@ pub async fn tell(cluster: NodeClient, mut devices: vendors::DeviceStock) {
             described,
             ..NodeInventory::default()
         };
-        let wrong = inventory.unwell().unwrap_or_default();
+        let wrong = inventory.unhealthy_devices().unwrap_or_default();
         if said.as_ref() != Some(&wrong) {
             if let Err(error) = cluster
                 .report_condition(&DEVICES, &wrong, Well::Silent)

@@ -118,27 +118,27 @@ pub(crate) async fn apply<W: Workload>(
     }
 
     let (first, rest): (Vec<Action>, Vec<Action>) = work.actions.into_iter().partition(comes_first);
-    let hands = Hands {
+    let executor = ActionExecutor {
         client: client.clone(),
         namespace: namespace.clone(),
     };
-    let mut done = hands.carry_out::<W::Kind>(first).await;
-    done.extend(hands.carry_out::<W::Kind>(rest).await);
-    let holds_status = |did: &Did| (did.deletes || W::STATUS_NEEDS_ACTIONS) && did.result.is_err();
+    let mut done = executor.carry_out::<W::Kind>(first).await;
+    done.extend(executor.carry_out::<W::Kind>(rest).await);
+    let holds_status = |outcome: &ActionOutcome| (outcome.deletes || W::STATUS_NEEDS_ACTIONS) && outcome.result.is_err();
     let incomplete = done.iter().any(holds_status);
     if let Some(message) = tell_of_objects::<W>(notes, &about, &done) {
         W::note_failure(&mut work.decided, &message, Timestamp::now());
         let status = serde_json::to_value(&work.decided).unwrap_or_default();
         work.status = merge_patch(&work.known, &status);
     }
-    for did in done {
-        match did.result {
+    for outcome in done {
+        match outcome.result {
             Ok(ActionEffect::InTheWay) => applied.recheck = true,
             Ok(_) => {}
             Err(error) => {
                 applied
                     .trouble
-                    .get_or_insert(format!("{}: {error}", did.what));
+                    .get_or_insert(format!("{}: {error}", outcome.what));
             }
         }
     }
@@ -201,7 +201,7 @@ enum ActionEffect {
 }
 
 /// One action and its result.
-struct Did {
+struct ActionOutcome {
     what: String,
     /// For an event: what the action creates or deletes, such as a pod, and its name.
     object: Option<(&'static str, String)>,
@@ -209,22 +209,22 @@ struct Did {
     result: Result<ActionEffect, kube::Error>,
 }
 
-struct Hands {
+struct ActionExecutor {
     client: Client,
     namespace: String,
 }
 
-impl Hands {
-    async fn carry_out<K: RunnerObject>(&self, actions: Vec<Action>) -> Vec<Did> {
+impl ActionExecutor {
+    async fn carry_out<K: RunnerObject>(&self, actions: Vec<Action>) -> Vec<ActionOutcome> {
         stream::iter(actions.into_iter().map(|action| self.act::<K>(action)))
             .buffered(AT_ONCE)
             .collect()
             .await
     }
 
-    async fn act<K: RunnerObject>(&self, action: Action) -> Did {
+    async fn act<K: RunnerObject>(&self, action: Action) -> ActionOutcome {
         let (client, namespace) = (&self.client, self.namespace.as_str());
-        let did = |what: String, deletes: bool, result| Did {
+        let outcome = |what: String, deletes: bool, result| ActionOutcome {
             what,
             object: None,
             deletes,
@@ -234,9 +234,9 @@ impl Hands {
             Action::CreatePod(pod) => {
                 let name = pod.name_any();
                 let result = create(&api::<Pod>(client, namespace), &pod).await;
-                Did {
+                ActionOutcome {
                     object: Some(("pod", name.clone())),
-                    ..did(format!("creating pod {name}"), false, result)
+                    ..outcome(format!("creating pod {name}"), false, result)
                 }
             }
             Action::DeletePod { name, uid, grace } => {
@@ -245,14 +245,14 @@ impl Hands {
                     ..DeleteParams::default()
                 };
                 let result = delete(&api::<Pod>(client, namespace), &name, uid, params).await;
-                Did {
+                ActionOutcome {
                     object: Some(("pod", name.clone())),
-                    ..did(format!("deleting pod {name}"), true, result)
+                    ..outcome(format!("deleting pod {name}"), true, result)
                 }
             }
             Action::CreateService(service) => {
                 let what = format!("creating service {}", service.name_any());
-                did(
+                outcome(
                     what,
                     false,
                     create(&api::<Service>(client, namespace), &service).await,
@@ -261,11 +261,11 @@ impl Hands {
             Action::DeleteService { name, uid } => {
                 let services = api::<Service>(client, namespace);
                 let result = delete(&services, &name, uid, DeleteParams::default()).await;
-                did(format!("deleting service {name}"), true, result)
+                outcome(format!("deleting service {name}"), true, result)
             }
             Action::ApplyPodGroup(group) => {
                 let what = format!("writing pod group {}", group.name_any());
-                did(
+                outcome(
                     what,
                     false,
                     put_group(&api::<PodGroup>(client, namespace), &group).await,
@@ -274,7 +274,7 @@ impl Hands {
             Action::DeletePodGroup { name, uid } => {
                 let groups = api::<PodGroup>(client, namespace);
                 let result = delete(&groups, &name, uid, DeleteParams::default()).await;
-                did(format!("deleting pod group {name}"), true, result)
+                outcome(format!("deleting pod group {name}"), true, result)
             }
             Action::Create(dependent) => self.create_dependent(dependent).await,
             Action::Change {
@@ -302,7 +302,7 @@ impl Hands {
                         change(&api::<Pod>(client, namespace), &name, &uid, patch).await
                     }
                 };
-                did(format!("changing {} {name}", kind.as_str()), false, result)
+                outcome(format!("changing {} {name}", kind.as_str()), false, result)
             }
             Action::Delete { kind, name, uid } => {
                 let params = DeleteParams::background();
@@ -326,22 +326,22 @@ impl Hands {
                     }
                 };
                 let told = kind == DependentKind::Job;
-                Did {
+                ActionOutcome {
                     object: told.then(|| (kind.as_str(), name.clone())),
-                    ..did(format!("deleting {} {name}", kind.as_str()), true, result)
+                    ..outcome(format!("deleting {} {name}", kind.as_str()), true, result)
                 }
             }
             Action::DeleteJob { name, uid } => {
                 let jobs = api::<K>(client, namespace);
                 let result = delete(&jobs, &name, uid, DeleteParams::background()).await;
-                did(format!("deleting job {name}"), true, result)
+                outcome(format!("deleting job {name}"), true, result)
             }
         }
     }
 }
 
-impl Hands {
-    async fn create_dependent(&self, dependent: Dependent) -> Did {
+impl ActionExecutor {
+    async fn create_dependent(&self, dependent: Dependent) -> ActionOutcome {
         let (client, namespace) = (&self.client, self.namespace.as_str());
         let (kind, name, result) = match dependent {
             Dependent::Job(job) => {
@@ -364,7 +364,7 @@ impl Hands {
             }
         };
         let told = matches!(kind, DependentKind::Job | DependentKind::Claim);
-        Did {
+        ActionOutcome {
             what: format!("creating {} {name}", kind.as_str()),
             object: told.then(|| (kind.as_str(), name)),
             deletes: false,
@@ -449,17 +449,17 @@ fn is_gone(error: &kube::Error) -> bool {
 fn tell_of_objects<W: Workload>(
     notes: &EventRecorder,
     about: &ObjectReference,
-    done: &[Did],
+    done: &[ActionOutcome],
 ) -> Option<String> {
     for noun in ["pod", "job", "claim"] {
-        let about_noun = |did: &&Did| did.object.as_ref().is_some_and(|(what, _)| *what == noun);
+        let about_noun = |outcome: &&ActionOutcome| outcome.object.as_ref().is_some_and(|(what, _)| *what == noun);
         for (effect, verb) in [
             (ActionEffect::Created, "Created"),
             (ActionEffect::Deleted, "Deleted"),
         ] {
-            let did = done.iter().filter(about_noun);
-            let did = did.filter(|did| matches!(did.result, Ok(known) if known == effect));
-            let names = did.filter_map(|did| Some(did.object.as_ref()?.1.as_str()));
+            let outcome = done.iter().filter(about_noun);
+            let outcome = outcome.filter(|outcome| matches!(outcome.result, Ok(known) if known == effect));
+            let names = outcome.filter_map(|outcome| Some(outcome.object.as_ref()?.1.as_str()));
             let names: Vec<&str> = names.collect();
             let reason = W::pod_event(effect == ActionEffect::Created);
             if names.len() > TOLD_SINGLY {
@@ -480,8 +480,8 @@ fn tell_of_objects<W: Workload>(
     }
     let failed = done
         .iter()
-        .filter(|did| did.object.is_some() && !did.deletes);
-    let error = failed.filter_map(|did| did.result.as_ref().err()).next()?;
+        .filter(|outcome| outcome.object.is_some() && !outcome.deletes);
+    let error = failed.filter_map(|outcome| outcome.result.as_ref().err()).next()?;
     let message = match error {
         kube::Error::Api(status) => status.message.clone(),
         other => other.to_string(),

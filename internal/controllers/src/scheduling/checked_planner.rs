@@ -293,26 +293,26 @@ mod tests {
         }))
     }
 
-    fn brain() -> CheckedPlanner {
-        let mut brain = CheckedPlanner::new(&scheduler::Config::default());
-        brain.apply(Event::NodeChanged(node("2")));
+    fn planner() -> CheckedPlanner {
+        let mut planner = CheckedPlanner::new(&scheduler::Config::default());
+        planner.apply(Event::NodeChanged(node("2")));
         for (name, group) in [("g-0", "g"), ("g-1", "g"), ("alone", "")] {
-            brain.apply(Event::PodChanged(Box::new(gpu_pod(name, group))));
+            planner.apply(Event::PodChanged(Box::new(gpu_pod(name, group))));
         }
-        brain.apply(Event::PodGroupChanged(read(json!({
+        planner.apply(Event::PodGroupChanged(read(json!({
             "apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "PodGroup",
             "metadata": {"name": "g", "namespace": "ns", "uid": "g"}, "spec": {"minMember": 2},
         }))));
-        brain
+        planner
     }
 
     #[test]
     fn a_gang_that_would_break_an_invariant_is_dropped_whole_and_the_rest_is_kept() {
-        let mut brain = brain();
+        let mut planner = planner();
         // Only the check sees a smaller node, so it finds the scheduler's plan in violation.
-        brain.cluster.put_node(&node("1"));
+        planner.cluster.put_node(&node("1"));
         let now = Timestamp::UNIX_EPOCH;
-        let (plan, violations) = brain.plan(now);
+        let (plan, violations) = planner.plan(now);
         let names: Vec<&str> = plan
             .binds
             .iter()
@@ -325,19 +325,19 @@ mod tests {
             "nothing is said of a gang that was left out"
         );
         // The gang is retried, but not in a tight loop.
-        let (rest, violations) = brain.plan(now);
+        let (rest, violations) = planner.plan(now);
         assert!(rest.binds.is_empty() && violations == 0);
-        assert_eq!(rest.wake, Some(now + VIOLATOR_REST));
-        brain.cluster.put_node(&node("2"));
-        let (again, violations) = brain.plan(now + VIOLATOR_REST);
+        assert_eq!(rest.requeue_at, Some(now + VIOLATOR_REST));
+        planner.cluster.put_node(&node("2"));
+        let (again, violations) = planner.plan(now + VIOLATOR_REST);
         assert_eq!((again.binds.len(), violations), (2, 0));
     }
 
     #[test]
     fn a_plan_is_a_span_with_its_counts() {
-        let mut brain = brain();
+        let mut planner = planner();
         let lines = crate::test_log::lines(|| {
-            brain.plan(Timestamp::UNIX_EPOCH);
+            planner.plan(Timestamp::UNIX_EPOCH);
         });
         let plan = "plan{unchanged=false binds=3 evictions=0 reservations=0 violations=0}";
         assert!(lines.contains(plan), "{lines}");
@@ -345,45 +345,45 @@ mod tests {
 
     #[test]
     fn a_pod_that_another_client_bound_stays_on_its_node() {
-        let mut brain = brain();
-        brain.apply(Event::NodeChanged(named("n2", "1")));
+        let mut planner = planner();
+        planner.apply(Event::NodeChanged(named("n2", "1")));
         let now = Timestamp::UNIX_EPOCH;
         let meant = |plan: Plan| {
             let mut binds = plan.binds.into_iter();
             binds.find(|bind| bind.pod.name == "g-0").unwrap()
         };
-        let bind = meant(brain.plan(now).0);
+        let bind = meant(planner.plan(now).0);
         let mut found = gpu_pod(&bind.pod.name, "g");
         found.metadata.uid = Some("another".to_owned());
         found.spec.as_mut().unwrap().node_name = Some("n2".to_owned());
         let held =
-            |brain: &CheckedPlanner| brain.queues()["default"].allocated.get("nvidia.com/gpu");
+            |planner: &CheckedPlanner| planner.queues()["default"].allocated.get("nvidia.com/gpu");
         // Another pod of the same name says nothing about the planned one.
-        brain.bind_failed(&bind.pod, &bind.group, now, Some(found.clone()));
-        assert_eq!(held(&brain), 1);
-        let bind = meant(brain.plan(now).0);
+        planner.bind_failed(&bind.pod, &bind.group, now, Some(found.clone()));
+        assert_eq!(held(&planner), 1);
+        let bind = meant(planner.plan(now).0);
         found.metadata.uid = Some(bind.pod.uid.clone());
-        brain.bind_failed(&bind.pod, &bind.group, now, Some(found.clone()));
-        assert_eq!(held(&brain), 2);
-        let (plan, violations) = brain.plan(now);
+        planner.bind_failed(&bind.pod, &bind.group, now, Some(found.clone()));
+        assert_eq!(held(&planner), 2);
+        let (plan, violations) = planner.plan(now);
         assert!(plan.binds.is_empty() && violations == 0, "{:?}", plan.binds);
         // Once the watch has shown a pod, an older state found by a read does not replace it.
         found.status.get_or_insert_default().phase = Some("Succeeded".to_owned());
-        brain.apply(Event::PodChanged(Box::new(found.clone())));
+        planner.apply(Event::PodChanged(Box::new(found.clone())));
         found.status = None;
-        brain.bind_failed(&bind.pod, &bind.group, now, Some(found));
-        assert_eq!(held(&brain), 1);
+        planner.bind_failed(&bind.pod, &bind.group, now, Some(found));
+        assert_eq!(held(&planner), 1);
     }
 
     #[test]
     fn a_waiting_bind_is_invalid_once_its_node_is_gone_cordoned_or_full() {
         let now = Timestamp::UNIX_EPOCH;
         let planned = || {
-            let mut brain = brain();
-            let (plan, _) = brain.plan(now);
+            let mut planner = planner();
+            let (plan, _) = planner.plan(now);
             let mut binds = plan.binds.into_iter();
             let bind = binds.find(|bind| bind.pod.name == "g-0").unwrap();
-            (brain, bind)
+            (planner, bind)
         };
         let (mut fine, bind) = planned();
         assert_eq!(fine.objection(&bind), None);
@@ -399,32 +399,32 @@ mod tests {
             (Event::PodChanged(Box::new(others)), "nvidia.com/gpu"),
             (Event::PodGone("ns".to_owned(), "g-0".to_owned()), "deleted"),
         ] {
-            let (mut brain, bind) = planned();
+            let (mut planner, bind) = planned();
             assert!(
-                brain.news_of(&event).is_some() || why == "deleted",
+                planner.news_of(&event).is_some() || why == "deleted",
                 "{event:?}"
             );
-            brain.apply(event);
-            let said = brain.objection(&bind).unwrap_or_default();
+            planner.apply(event);
+            let said = planner.objection(&bind).unwrap_or_default();
             assert!(said.contains(why), "{said} for {why}");
         }
         // The loop's own binding is not an outside change.
-        let (brain, bind) = planned();
+        let (planner, bind) = planned();
         let mut own = gpu_pod("g-0", "g");
         own.spec.as_mut().unwrap().node_name = Some(bind.node.clone());
-        assert_eq!(brain.news_of(&Event::PodChanged(Box::new(own))), None);
+        assert_eq!(planner.news_of(&Event::PodChanged(Box::new(own))), None);
     }
 
     #[test]
     fn a_failed_binding_frees_its_room_in_both_accounts() {
-        let mut brain = brain();
+        let mut planner = planner();
         let now = Timestamp::UNIX_EPOCH;
-        let (plan, _) = brain.plan(now);
+        let (plan, _) = planner.plan(now);
         assert_eq!(plan.binds.len(), 3);
         for bind in &plan.binds {
-            brain.bind_failed(&bind.pod, &bind.group, now, None);
+            planner.bind_failed(&bind.pod, &bind.group, now, None);
         }
-        let (again, violations) = brain.plan(now);
+        let (again, violations) = planner.plan(now);
         assert_eq!((again.binds.len(), violations), (3, 0));
     }
 }

@@ -49,7 +49,7 @@ pub(super) struct ClaimBindings {
     gangs: BTreeMap<GroupRef, ClaimingGang>,
     writes: VecDeque<VolumeWrite>,
     /// An event arrived that may have settled a gang.
-    stirred: bool,
+    changed: bool,
 }
 
 impl ClaimBindings {
@@ -89,7 +89,7 @@ impl ClaimBindings {
             gang.until = now + BIND_TIMEOUT;
             gang.binds.push((bind, told));
         }
-        self.stirred = true;
+        self.changed = true;
         (ready, needy)
     }
 
@@ -125,7 +125,7 @@ impl ClaimBindings {
         let Some(gang) = self.gangs.get_mut(&written.group) else {
             return;
         };
-        self.stirred = true;
+        self.changed = true;
         match written.said {
             Ok(version) => {
                 let steps = gang
@@ -143,7 +143,7 @@ impl ClaimBindings {
     }
 
     /// Handles an event of a claim, a volume, a node, or a pod that waits for them.
-    pub(super) fn heed(&mut self, event: &Event) {
+    pub(super) fn note_event(&mut self, event: &Event) {
         if self.gangs.is_empty() {
             return;
         }
@@ -152,7 +152,7 @@ impl ClaimBindings {
             | Event::ClaimGone(..)
             | Event::VolumeChanged(_)
             | Event::VolumeGone(_)
-            | Event::NodeGone(_) => self.stirred = true,
+            | Event::NodeGone(_) => self.changed = true,
             Event::PodGone(namespace, name) => self.pod_gone(namespace, name),
             Event::PodChanged(pod) if pod.metadata.deletion_timestamp.is_some() => {
                 let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
@@ -168,7 +168,7 @@ impl ClaimBindings {
             if pods.any(|pod| pod.namespace == namespace && pod.name == name) {
                 let why = format!("its member {name} no longer exists");
                 gang.refused.get_or_insert(why);
-                self.stirred = true;
+                self.changed = true;
             }
         }
     }
@@ -179,13 +179,13 @@ impl ClaimBindings {
     }
 
     /// Whether gangs must be examined now.
-    pub(super) fn stirred(&self, now: Instant) -> bool {
-        self.stirred || self.next_due().is_some_and(|due| due <= now)
+    pub(super) fn is_due(&self, now: Instant) -> bool {
+        self.changed || self.next_due().is_some_and(|due| due <= now)
     }
 
     /// Removes and returns the gangs whose volumes are all bound or will not be.
     pub(super) fn settle(&mut self, scheduler: &Scheduler, now: Instant) -> Vec<Settled> {
-        self.stirred = false;
+        self.changed = false;
         let mut settled = Vec::new();
         let groups: Vec<GroupRef> = self.gangs.keys().cloned().collect();
         for group in groups {
@@ -346,7 +346,7 @@ mod tests {
         let scheduler = waiting();
         assert!(claims.settle(&scheduler, now).is_empty());
         let late = claims.next_due().unwrap();
-        assert!(claims.stirred(late));
+        assert!(claims.is_due(late));
         let settled = claims.settle(&scheduler, late);
         assert_eq!(settled[0].binds.len(), 2);
         assert_eq!(
@@ -360,7 +360,7 @@ mod tests {
     fn a_deleted_member_or_a_refused_write_ends_the_wait_of_the_whole_gang() {
         let now = Instant::now();
         let (mut claims, _) = gang(now);
-        claims.heed(&Event::PodGone("ns".to_owned(), "g-1".to_owned()));
+        claims.note_event(&Event::PodGone("ns".to_owned(), "g-1".to_owned()));
         let settled = claims.settle(&waiting(), now);
         assert_eq!(
             settled[0].refused.as_deref(),

@@ -93,9 +93,9 @@ impl ReportBoard {
         pod: Pod,
         nodes: Vec<String>,
     ) -> Option<Vec<Result<(), Infeasible>>> {
-        self.beside(move |brain| {
+        self.ask_when_listed(move |planner| {
             let names: Vec<&str> = nodes.iter().map(String::as_str).collect();
-            brain.scheduler().extender_filter(&pod, &names)
+            planner.scheduler().extender_filter(&pod, &names)
         })
         .await
     }
@@ -103,9 +103,9 @@ impl ReportBoard {
     /// The score of each of these nodes for such a pod, from 0 to 10. None before the cluster was
     /// listed.
     pub async fn extender_scores(&self, pod: Pod, nodes: Vec<String>) -> Option<Vec<i64>> {
-        self.beside(move |brain| {
+        self.ask_when_listed(move |planner| {
             let names: Vec<&str> = nodes.iter().map(String::as_str).collect();
-            brain.scheduler().extender_scores(&pod, &names)
+            planner.scheduler().extender_scores(&pod, &names)
         })
         .await
     }
@@ -117,11 +117,11 @@ impl ReportBoard {
         pod: Pod,
         victims: Vec<NodeVictims>,
     ) -> Option<Vec<bool>> {
-        self.beside(move |brain| {
+        self.ask_when_listed(move |planner| {
             let gone: Vec<(&str, BTreeSet<&str>)> = (victims.iter())
                 .map(|(node, uids)| (node.as_str(), uids.iter().map(String::as_str).collect()))
                 .collect();
-            brain.scheduler().extender_filter_without(&pod, &gone)
+            planner.scheduler().extender_filter_without(&pod, &gone)
         })
         .await
     }
@@ -148,8 +148,8 @@ impl ReportBoard {
             }
         };
         self.may_bind(&name, &pod, &found)?;
-        let decide = move |brain: &mut CheckedPlanner| brain.bind_for_extender(found, &node);
-        let bind = self.beside(decide).await;
+        let decide = move |planner: &mut CheckedPlanner| planner.bind_for_extender(found, &node);
+        let bind = self.ask_when_listed(decide).await;
         let bind = match bind.unwrap_or(Err(NoBind::NotListed)) {
             Ok(bind) => bind,
             Err(reason) => return Err(BindError::Infeasible { pod: name, reason }),
@@ -164,7 +164,8 @@ impl ReportBoard {
             Some(found) if is_bound(&found) => Event::PodChanged(Box::new(found)),
             _ => Event::PodGone(pod.namespace, pod.name),
         };
-        self.beside(move |brain| brain.apply(now)).await;
+        self.ask_when_listed(move |planner| planner.apply(now))
+            .await;
         Err(BindError::Refused {
             pod: name,
             reason: refused.why,
@@ -192,14 +193,14 @@ impl ReportBoard {
     }
 
     /// Asks the planner, once everything was listed.
-    async fn beside<T: Send + 'static>(
+    async fn ask_when_listed<T: Send + 'static>(
         &self,
         question: impl FnOnce(&mut CheckedPlanner) -> T + Send + 'static,
     ) -> Option<T> {
         if !self.counts().listed {
             return None;
         }
-        self.ask(move |brain| Some(question(brain))).await
+        self.ask(move |planner| Some(question(planner))).await
     }
 }
 
@@ -255,50 +256,50 @@ mod tests {
         }))
     }
 
-    fn brain() -> CheckedPlanner {
+    fn planner() -> CheckedPlanner {
         let config = scheduler::Config {
             scheduler_names: vec!["muster".to_owned()],
             ..scheduler::Config::default()
         };
-        let mut brain = CheckedPlanner::new(&config);
+        let mut planner = CheckedPlanner::new(&config);
         let gpus: Vec<_> = (0..2)
             .map(|i| json!({"id": format!("g{i}"), "index": i, "healthy": true}))
             .collect();
-        brain.apply(Event::NodeChanged(read(json!({
+        planner.apply(Event::NodeChanged(read(json!({
             "metadata": {"name": "n1",
                 "annotations": {"muster.io/inventory": json!({"gpus": gpus}).to_string()}},
             "status": {"allocatable": {"cpu": "8", "pods": "110", "nvidia.com/gpu": "2"}},
         }))));
-        brain
+        planner
     }
 
     #[test]
     fn two_pods_bound_one_after_the_other_never_get_the_same_device() {
-        let mut brain = brain();
-        let first = brain.bind_for_extender(pod("a", 1), "n1").unwrap();
-        let second = brain.bind_for_extender(pod("b", 1), "n1").unwrap();
+        let mut planner = planner();
+        let first = planner.bind_for_extender(pod("a", 1), "n1").unwrap();
+        let second = planner.bind_for_extender(pod("b", 1), "n1").unwrap();
         let given = |bind: &Bind| bind.devices["main"]["nvidia.com/gpu"].clone();
         assert_eq!(
             (given(&first), given(&second)),
             (vec!["g0".to_owned()], vec!["g1".to_owned()])
         );
-        let full = brain.bind_for_extender(pod("c", 1), "n1").unwrap_err();
+        let full = planner.bind_for_extender(pod("c", 1), "n1").unwrap_err();
         assert_eq!(full.to_string(), "node n1: Insufficient nvidia.com/gpu");
         // The API refused the first binding: its devices are free again.
-        brain.apply(Event::PodGone("ns".to_owned(), "a".to_owned()));
-        let third = brain.bind_for_extender(pod("c", 1), "n1").unwrap();
+        planner.apply(Event::PodGone("ns".to_owned(), "a".to_owned()));
+        let third = planner.bind_for_extender(pod("c", 1), "n1").unwrap();
         assert_eq!(given(&third), ["g0"]);
     }
 
     #[test]
     fn a_bind_that_would_break_an_invariant_is_refused_and_holds_nothing() {
-        let mut brain = brain();
-        brain.update_check_only(&read(json!({
+        let mut planner = planner();
+        planner.update_check_only(&read(json!({
             "metadata": {"name": "n1"}, "status": {"allocatable": {"cpu": "8", "pods": "110"}},
         })));
-        let refused = brain.bind_for_extender(pod("a", 1), "n1").unwrap_err();
+        let refused = planner.bind_for_extender(pod("a", 1), "n1").unwrap_err();
         assert!(matches!(refused, NoBind::Invariant(_)), "{refused}");
         assert!(refused.to_string().starts_with("I"), "{refused}");
-        assert!(brain.scheduler().extender_filter(&pod("a", 2), &["n1"])[0].is_ok());
+        assert!(planner.scheduler().extender_filter(&pod("a", 2), &["n1"])[0].is_ok());
     }
 }

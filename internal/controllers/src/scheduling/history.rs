@@ -6,7 +6,7 @@ mod stored_records;
 use std::collections::{BTreeMap, VecDeque};
 
 use jiff::Timestamp;
-use resources::record::{DecisionKind, DecisionRecord, SPOTS_MAX, Spot, spots_words};
+use resources::record::{DecisionKind, DecisionRecord, PODS_MAX, PodOnNode, pods_words};
 use resources::report::PlacementReport;
 use scheduler::{Bind, Eviction, GangReservation, GroupRef, Plan, ReservationKind};
 use stored_records::Unwritten;
@@ -149,18 +149,18 @@ fn key(group: &GroupRef) -> GangName {
     (group.namespace.clone(), group.name.clone())
 }
 
-fn spot(pod: &str, node: &str) -> Spot {
-    Spot {
+fn spot(pod: &str, node: &str) -> PodOnNode {
+    PodOnNode {
         pod: pod.to_owned(),
         node: node.to_owned(),
     }
 }
 
 /// A record of pods, with the first of them by name.
-fn of_pods(decision: DecisionKind, mut pods: Vec<Spot>, now: Timestamp) -> DecisionRecord {
+fn of_pods(decision: DecisionKind, mut pods: Vec<PodOnNode>, now: Timestamp) -> DecisionRecord {
     pods.sort_by(|a, b| a.pod.cmp(&b.pod));
     let count = pods.len();
-    pods.truncate(SPOTS_MAX);
+    pods.truncate(PODS_MAX);
     DecisionRecord {
         at: now,
         decision,
@@ -178,14 +178,14 @@ fn many(count: usize) -> String {
 }
 
 fn bound(binds: &[Bind], now: Timestamp) -> Vec<(GangName, DecisionRecord)> {
-    let mut groups: BTreeMap<GangName, Vec<Spot>> = BTreeMap::new();
+    let mut groups: BTreeMap<GangName, Vec<PodOnNode>> = BTreeMap::new();
     for bind in binds {
         let own = groups.entry(key(&bind.group)).or_default();
         own.push(spot(&bind.pod.name, &bind.node));
     }
-    let record = |(key, pods): (GangName, Vec<Spot>)| {
+    let record = |(key, pods): (GangName, Vec<PodOnNode>)| {
         let mut record = of_pods(DecisionKind::Bound, pods, now);
-        let words = spots_words(&record.pods, record.count);
+        let words = pods_words(&record.pods, record.count);
         record.sentence = format!("{} placed: {words}", many(record.count));
         (key, record)
     };
@@ -207,7 +207,7 @@ fn reserved(reservations: &[GangReservation], now: Timestamp) -> Vec<(GangName, 
             ReservationKind::Planned { .. } => DecisionKind::Reserved,
         };
         let mut record = of_pods(decision, spots, now);
-        let words = spots_words(&record.pods, record.count);
+        let words = pods_words(&record.pods, record.count);
         record.sentence = match kind {
             ReservationKind::Nominated => format!(
                 "nodes are nominated for {} until terminating pods release them: {words}",
@@ -224,9 +224,9 @@ fn reserved(reservations: &[GangReservation], now: Timestamp) -> Vec<(GangName, 
 }
 
 fn evicted(evictions: &[Eviction], now: Timestamp) -> Vec<(GangName, DecisionRecord)> {
-    type Victims<'a> = BTreeMap<(GangName, &'static str, &'a str), Vec<Spot>>;
+    type Victims<'a> = BTreeMap<(GangName, &'static str, &'a str), Vec<PodOnNode>>;
     let mut victims: Victims<'_> = BTreeMap::new();
-    let mut winners: BTreeMap<(GangName, &'static str), Vec<Spot>> = BTreeMap::new();
+    let mut winners: BTreeMap<(GangName, &'static str), Vec<PodOnNode>> = BTreeMap::new();
     for eviction in evictions {
         let why = eviction.why.as_str();
         let own = (key(&eviction.group), why, eviction.message.as_str());
@@ -241,13 +241,13 @@ fn evicted(evictions: &[Eviction], now: Timestamp) -> Vec<(GangName, DecisionRec
     let mut all = Vec::new();
     for ((key, why, message), pods) in victims {
         let mut record = of_pods(DecisionKind::Evicted, pods, now);
-        let words = spots_words(&record.pods, record.count);
+        let words = pods_words(&record.pods, record.count);
         record.sentence = format!("{why}: {message}: {words}");
         all.push((key, record));
     }
     for ((key, why), pods) in winners {
         let mut record = of_pods(DecisionKind::Evicts, pods, now);
-        let words = spots_words(&record.pods, record.count);
+        let words = pods_words(&record.pods, record.count);
         record.sentence = format!(
             "{} of others evicted for it ({why}): {words}",
             many(record.count)

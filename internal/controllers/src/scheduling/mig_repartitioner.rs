@@ -5,7 +5,7 @@ use k8s_openapi::api::core::v1::{Node, ObjectReference};
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
 use resources::names::{MIG_CHOICE, MIG_CONFIG, MIG_CONFIG_STATE, MIG_PENDING};
-use scheduler::Recut;
+use scheduler::Repartition;
 use serde_json::json;
 
 /// How many times a node is read anew because other clients write to it.
@@ -13,7 +13,7 @@ const TRIES: usize = 5;
 
 /// Why a node's label was not written.
 #[derive(Debug, thiserror::Error)]
-enum RecutError {
+enum RepartitionError {
     #[error(transparent)]
     Choice(#[from] serde_json::Error),
     #[error(transparent)]
@@ -31,48 +31,54 @@ enum RecutError {
 
 /// The outcome for a node.
 pub(super) struct RepartitionOutcome {
-    pub(super) recut: Recut,
+    pub(super) repartition: Repartition,
     /// Why the label was not written.
     pub(super) refused: Option<String>,
 }
 
 /// Writes the label of one node.
-pub(super) async fn tell(client: Client, recut: Recut) -> RepartitionOutcome {
-    let refused = write(client, &recut).await.err();
+pub(super) async fn tell(client: Client, repartition: Repartition) -> RepartitionOutcome {
+    let refused = write(client, &repartition).await.err();
     let refused = refused.map(|error| error.to_string());
-    RepartitionOutcome { recut, refused }
+    RepartitionOutcome {
+        repartition,
+        refused,
+    }
 }
 
-async fn write(client: Client, recut: &Recut) -> Result<(), RecutError> {
+async fn write(client: Client, repartition: &Repartition) -> Result<(), RepartitionError> {
     let nodes: Api<Node> = Api::all(client);
-    let choice = serde_json::to_string(&recut.choice)?;
+    let choice = serde_json::to_string(&repartition.choice)?;
     for _ in 0..TRIES {
-        let meta = nodes.get_metadata(&recut.node).await?.metadata;
+        let meta = nodes.get_metadata(&repartition.node).await?.metadata;
         let labels = meta.labels.unwrap_or_default();
         let now = labels.get(MIG_CONFIG).filter(|value| !value.is_empty());
-        if now != recut.before.as_ref() {
+        if now != repartition.before.as_ref() {
             let now = now.map_or("nothing", String::as_str).to_owned();
-            return Err(RecutError::Changed { now });
+            return Err(RepartitionError::Changed { now });
         }
         // The pending state comes with it: until the agent reports more, none of the node's devices
         // are allocated.
         let note = json!({"metadata": {
             "resourceVersion": meta.resource_version,
-            "labels": {MIG_CONFIG: recut.choice.configuration, MIG_CONFIG_STATE: MIG_PENDING},
+            "labels": {MIG_CONFIG: repartition.choice.configuration, MIG_CONFIG_STATE: MIG_PENDING},
             "annotations": {MIG_CHOICE: choice},
         }});
         let (params, note) = (PatchParams::default(), Patch::Merge(&note));
-        match nodes.patch_metadata(&recut.node, &params, &note).await {
+        match nodes
+            .patch_metadata(&repartition.node, &params, &note)
+            .await
+        {
             Ok(_) => return Ok(()),
             Err(kube::Error::Api(status)) if status.code == 409 => {}
             Err(kube::Error::Api(status)) if status.code == 403 => {
                 let message = status.message;
-                return Err(RecutError::Forbidden { message });
+                return Err(RepartitionError::Forbidden { message });
             }
             Err(error) => return Err(error.into()),
         }
     }
-    Err(RecutError::Contended)
+    Err(RepartitionError::Contended)
 }
 
 /// The reference to a node for events.

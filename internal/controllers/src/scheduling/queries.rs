@@ -45,7 +45,7 @@ pub struct ReportBoard {
     /// Recent answers about possible victims, by gang.
     asked: Mutex<BTreeMap<(String, String), CachedVictims>>,
     config: scheduler::Config,
-    brain: Arc<Mutex<CheckedPlanner>>,
+    planner: Arc<Mutex<CheckedPlanner>>,
     what_ifs: Arc<Semaphore>,
     tally: SchedulingCounters,
     version: watch::Sender<u64>,
@@ -58,7 +58,7 @@ impl ReportBoard {
             history: Mutex::default(),
             asked: Mutex::default(),
             config: config.clone(),
-            brain: Arc::new(Mutex::new(CheckedPlanner::new(config))),
+            planner: Arc::new(Mutex::new(CheckedPlanner::new(config))),
             what_ifs: Arc::new(Semaphore::new(WHAT_IFS_MAX)),
             tally: SchedulingCounters::default(),
             version: watch::Sender::new(0),
@@ -158,8 +158,8 @@ impl ReportBoard {
         if silent.is_empty() || !self.counts().listed {
             return 0;
         }
-        let gone = self.ask(move |brain| {
-            let scheduler = brain.scheduler();
+        let gone = self.ask(move |planner| {
+            let scheduler = planner.scheduler();
             let gone = silent
                 .into_iter()
                 .filter(|(namespace, group)| !scheduler.knows(namespace, group));
@@ -205,7 +205,7 @@ impl ReportBoard {
 
     /// The status of every queue.
     pub async fn standings(&self) -> BTreeMap<String, QueueUsageStatus> {
-        let views = self.ask(|brain| brain.queues()).await;
+        let views = self.ask(|planner| planner.queues()).await;
         queue_status::standings(&views)
     }
 
@@ -239,8 +239,8 @@ impl ReportBoard {
         &self,
         question: impl FnOnce(&mut CheckedPlanner) -> T + Send + 'static,
     ) -> T {
-        let brain = self.brain.clone();
-        let answer = tokio::task::spawn_blocking(move || question(&mut brain.lock()));
+        let planner = self.planner.clone();
+        let answer = tokio::task::spawn_blocking(move || question(&mut planner.lock()));
         // Only a panic in the scheduler ends the task early: then the answer is empty.
         answer.await.unwrap_or_default()
     }
@@ -255,10 +255,10 @@ impl ReportBoard {
         let Ok(permit) = self.what_ifs.clone().acquire_owned().await else {
             return T::default();
         };
-        let brain = self.brain.clone();
+        let planner = self.planner.clone();
         let answer = tokio::task::spawn_blocking(move || {
             let _one_of_few = permit;
-            let copy = brain.lock().what_if();
+            let copy = planner.lock().what_if();
             question(copy)
         });
         // A panic in the search ends it without an answer, and does not touch the scheduler's own
@@ -281,8 +281,8 @@ impl ReportBoard {
         &self.config
     }
 
-    pub(super) fn brain(&self) -> Arc<Mutex<CheckedPlanner>> {
-        self.brain.clone()
+    pub(super) fn planner(&self) -> Arc<Mutex<CheckedPlanner>> {
+        self.planner.clone()
     }
 
     pub(super) fn put(&self, fresh: QueueOrderReports, now: Timestamp) {

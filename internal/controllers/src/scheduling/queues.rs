@@ -70,7 +70,7 @@ impl QueueStatusCache {
     }
 
     /// The status last written did not arrive.
-    pub(super) fn unsay(&mut self, name: &str) {
+    pub(super) fn report_failed(&mut self, name: &str) {
         if let Some(entry) = self.0.get_mut(name) {
             entry.status = Status::default();
         }

@@ -15,7 +15,9 @@ use futures::future::BoxFuture;
 use futures::stream::{BoxStream, FuturesUnordered};
 use jiff::Timestamp;
 use parking_lot::Mutex;
-use scheduler::{Bind, Event, Eviction, GroupRef, GroupUpdate, Plan, PodRef, Recut, Unscheduled};
+use scheduler::{
+    Bind, Event, Eviction, GroupRef, GroupUpdate, Plan, PodRef, Repartition, Unscheduled,
+};
 use tokio::task::{JoinError, JoinHandle};
 use tokio::time::Instant;
 
@@ -85,7 +87,7 @@ enum FinishedWrite {
     Group(GroupRef, Result<(), kube::Error>),
     Pod(PodName, Result<(), kube::Error>),
     Queue(String, Result<(), kube::Error>),
-    Recut(Box<mig_repartitioner::RepartitionOutcome>),
+    Repartition(Box<mig_repartitioner::RepartitionOutcome>),
 }
 
 /// A plan in progress: its start and its future result.
@@ -100,7 +102,7 @@ struct Loop {
     /// The objects left out for a while because the loop panicked over them.
     aside: Arc<Mutex<SetAside>>,
     board: Arc<ReportBoard>,
-    brain: Arc<Mutex<CheckedPlanner>>,
+    planner: Arc<Mutex<CheckedPlanner>>,
     notes: EventRecorder,
     listed: BTreeSet<&'static str>,
     gather: Duration,
@@ -116,7 +118,7 @@ struct Loop {
     binding: FuturesUnordered<BoxFuture<'static, (BindingOutcome, bool)>>,
     evictions: VecDeque<Eviction>,
     /// Nodes whose MIG label must be written.
-    recuts: VecDeque<Recut>,
+    repartitions: VecDeque<Repartition>,
     evicting: FuturesUnordered<BoxFuture<'static, Evicted>>,
     groups: WriteQueue<GroupRef, GroupUpdate>,
     pods: WriteQueue<PodName, PodWaitReason>,
@@ -136,8 +138,8 @@ struct Loop {
 /// Runs until `ctx.stop` turns true.
 pub(super) async fn run(mut ctx: Context, board: Arc<ReportBoard>, aside: Arc<Mutex<SetAside>>) {
     aside.lock().begin();
-    let brain = board.brain();
-    *brain.lock() = CheckedPlanner::new(&ctx.config.scheduler);
+    let planner = board.planner();
+    *planner.lock() = CheckedPlanner::new(&ctx.config.scheduler);
     let (mut changes, kinds) = event_handlers::watch_events(&ctx.client, &ctx.config.scheduler);
     let mut this = Loop {
         notes: EventRecorder::new(ctx.client.clone(), "muster-scheduler"),
@@ -145,7 +147,7 @@ pub(super) async fn run(mut ctx: Context, board: Arc<ReportBoard>, aside: Arc<Mu
         config: ctx.config.clone(),
         aside,
         board,
-        brain,
+        planner,
         listed: BTreeSet::new(),
         gather: GATHER,
         plan_due: None,
@@ -156,7 +158,7 @@ pub(super) async fn run(mut ctx: Context, board: Arc<ReportBoard>, aside: Arc<Mu
         binds: VecDeque::new(),
         binding: FuturesUnordered::new(),
         evictions: VecDeque::new(),
-        recuts: VecDeque::new(),
+        repartitions: VecDeque::new(),
         evicting: FuturesUnordered::new(),
         groups: WriteQueue::new(GROUP_WORDS_EVERY),
         pods: WriteQueue::new(POD_WORDS_EVERY),
@@ -240,54 +242,54 @@ impl Loop {
         first: WatchMessage,
         changes: &mut BoxStream<'static, WatchMessage>,
     ) {
-        let brain = self.brain.clone();
-        let mut brain = brain.lock();
+        let planner = self.planner.clone();
+        let mut planner = planner.lock();
         let mut told = Some(first);
         for _ in 0..CHANGES_AT_ONCE {
             match told {
-                Some(told) => self.take_in(told, &mut brain),
+                Some(told) => self.take_in(told, &mut planner),
                 None => break,
             }
             told = changes.next().now_or_never().flatten();
         }
         if let Some(told) = told {
-            self.take_in(told, &mut brain);
+            self.take_in(told, &mut planner);
         }
-        self.reconsider(&mut brain);
-        drop(brain);
+        self.reconsider(&mut planner);
+        drop(planner);
         self.plan_by(Instant::now() + self.gathers());
     }
 
-    fn take_in(&mut self, told: WatchMessage, brain: &mut CheckedPlanner) {
+    fn take_in(&mut self, told: WatchMessage, planner: &mut CheckedPlanner) {
         match told {
             WatchMessage::Change(event) => {
                 let admitted = self.aside.lock().admit(event);
                 if let Some(event) = admitted {
-                    self.take_change(event, brain);
+                    self.take_change(event, planner);
                 }
             }
             WatchMessage::Listed(kind) => self.has_listed(kind),
         }
     }
 
-    fn take_change(&mut self, event: Event, brain: &mut CheckedPlanner) {
-        self.heed(&event);
+    fn take_change(&mut self, event: Event, planner: &mut CheckedPlanner) {
+        self.note_change(&event);
         if !self.binds.is_empty()
-            && let Some(node) = brain.news_of(&event)
+            && let Some(node) = planner.news_of(&event)
         {
             self.touched.insert(node.to_owned());
         }
         let subjects = set_aside::subjects_of(&event);
-        if let Err(panic) = caught(|| brain.apply(event)) {
+        if let Err(panic) = caught(|| planner.apply(event)) {
             self.aside.lock().blame(subjects.clone(), Instant::now());
-            self.give_up(brain, &subjects, &panic.0);
+            self.give_up(planner, &subjects, &panic.0);
         }
     }
 
     /// The scheduler panicked. Its state may be changed in part and is discarded. The loop ends and
     /// restarts from a list, without these objects.
-    fn give_up(&self, brain: &mut CheckedPlanner, subjects: &[SetAsideUnit], panic: &str) -> ! {
-        *brain = CheckedPlanner::new(&self.config.scheduler);
+    fn give_up(&self, planner: &mut CheckedPlanner, subjects: &[SetAsideUnit], panic: &str) -> ! {
+        *planner = CheckedPlanner::new(&self.config.scheduler);
         tracing::error!(
             panic,
             ?subjects,
@@ -307,29 +309,29 @@ impl Loop {
         if events.is_empty() {
             return;
         }
-        let brain = self.brain.clone();
-        let mut brain = brain.lock();
+        let planner = self.planner.clone();
+        let mut planner = planner.lock();
         for event in events {
-            self.take_in(WatchMessage::Change(event), &mut brain);
+            self.take_in(WatchMessage::Change(event), &mut planner);
         }
-        drop(brain);
+        drop(planner);
         self.plan_by(now + self.gathers());
     }
 
     /// Drops unwritten bindings that later changes made invalid.
-    fn reconsider(&mut self, brain: &mut CheckedPlanner) {
+    fn reconsider(&mut self, planner: &mut CheckedPlanner) {
         let touched = std::mem::take(&mut self.touched);
         if touched.is_empty() {
             return;
         }
         let now = Timestamp::now();
         self.binds.retain(|(bind, _)| {
-            let against = touched.contains(&bind.node).then(|| brain.objection(bind));
+            let against = touched.contains(&bind.node).then(|| planner.objection(bind));
             let Some(against) = against.flatten() else {
                 return true;
             };
             tracing::info!(pod = %bind.pod.name, namespace = %bind.pod.namespace, node = %bind.node, against, "the scheduler does not write a binding and plans the pod again");
-            brain.bind_failed(&bind.pod, &bind.group, now, None);
+            planner.bind_failed(&bind.pod, &bind.group, now, None);
             false
         });
     }
@@ -357,8 +359,8 @@ impl Loop {
     }
 
     /// Updates the loop's own state for a change.
-    fn heed(&mut self, event: &Event) {
-        self.claims.heed(event);
+    fn note_change(&mut self, event: &Event) {
+        self.claims.note_event(event);
         match event {
             Event::PodChanged(pod) if pod.spec.as_ref().is_some_and(|s| s.node_name.is_some()) => {
                 let meta = &pod.metadata;
@@ -396,21 +398,21 @@ impl Loop {
         if self.ready() {
             self.try_again(now);
         }
-        if self.planning.is_none() && self.claims.stirred(now) {
-            let brain = self.brain.clone();
-            let settled = self.claims.settle(brain.lock().scheduler(), now);
+        if self.planning.is_none() && self.claims.is_due(now) {
+            let planner = self.planner.clone();
+            let settled = self.claims.settle(planner.lock().scheduler(), now);
             if !settled.is_empty() {
                 settled.into_iter().for_each(|gang| self.settled(gang, now));
-                self.reconsider(&mut brain.lock());
+                self.reconsider(&mut planner.lock());
                 self.plan_by(now + self.gathers());
             }
         }
         if self.ready() && self.plan_due.is_some_and(|due| due <= now) {
             self.plan_due = None;
-            let brain = self.brain.clone();
+            let planner = self.planner.clone();
             // Outside the runtime's threads: a large plan takes a while, and bindings go on
             // meanwhile.
-            let plan = move || brain.lock().plan(Timestamp::now());
+            let plan = move || planner.lock().plan(Timestamp::now());
             self.planning = Some(Planning {
                 started: now,
                 made: tokio::task::spawn_blocking(plan),
@@ -418,7 +420,7 @@ impl Loop {
         }
         if self.reckons_queues() && self.queues_due.is_some_and(|due| due <= now) {
             self.queues_due = None;
-            let views = self.brain.lock().queues();
+            let views = self.planner.lock().queues();
             for (name, patch) in self.queues.news(&views) {
                 let client = self.client.clone();
                 let write = async move {
@@ -442,9 +444,9 @@ impl Loop {
             Err(error) => match error.try_into_panic() {
                 Ok(panic) => {
                     let subjects = self.aside.lock().blame_plan(Instant::now());
-                    let brain = self.brain.clone();
-                    let mut brain = brain.lock();
-                    self.give_up(&mut brain, &subjects, &retry::panic_message(&*panic))
+                    let planner = self.planner.clone();
+                    let mut planner = planner.lock();
+                    self.give_up(&mut planner, &subjects, &retry::panic_message(&*panic))
                 }
                 Err(_) => return,
             },
@@ -453,9 +455,9 @@ impl Loop {
         let took = started.map_or(Duration::ZERO, |started| started.elapsed());
         self.gather = GATHER.max(took);
         self.board.tally().planned(took, violations);
-        if let Some(wake) = plan.wake {
+        if let Some(requeue_at) = plan.requeue_at {
             let wait =
-                Duration::try_from(wake.duration_since(Timestamp::now())).unwrap_or_default();
+                Duration::try_from(requeue_at.duration_since(Timestamp::now())).unwrap_or_default();
             self.plan_by(Instant::now() + wait);
         }
         if !plan.unchanged {
@@ -473,7 +475,7 @@ impl Loop {
                 .forget(&(bind.pod.namespace.clone(), bind.pod.name.clone()));
         }
         self.evictions.extend(plan.evictions);
-        self.recuts.extend(plan.recuts);
+        self.repartitions.extend(plan.repartitions);
         let members = plan.binds.iter().filter(|bind| !bind.group.lone).count();
         let told = |bind: Bind| {
             let told = bind.group.lone || members <= MEMBERS_TOLD;
@@ -544,9 +546,9 @@ impl Loop {
                 self.write_group(group, &update);
             } else if let Some((key, word)) = self.pods.take(now, patience) {
                 self.write_pod(key, word);
-            } else if let Some(recut) = self.recuts.pop_front() {
-                let told = mig_repartitioner::tell(self.client.clone(), recut);
-                let write = told.map(|told| FinishedWrite::Recut(Box::new(told)));
+            } else if let Some(repartition) = self.repartitions.pop_front() {
+                let told = mig_repartitioner::tell(self.client.clone(), repartition);
+                let write = told.map(|told| FinishedWrite::Repartition(Box::new(told)));
                 self.writes.push(write.boxed());
             } else {
                 break;

@@ -104,8 +104,8 @@ impl CdiSpec {
     /// 0.5.0 allows names that begin with a digit, and another path for device files on the
     /// machine; 0.6.0 has annotations.
     fn version(&self) -> &'static str {
-        let mut noted = self.devices.iter().map(|device| &device.annotations);
-        if !self.annotations.is_empty() || noted.any(|notes| !notes.is_empty()) {
+        let mut annotated = self.devices.iter().map(|device| &device.annotations);
+        if !self.annotations.is_empty() || annotated.any(|notes| !notes.is_empty()) {
             return "0.6.0";
         }
         let digit = |device: &CdiDevice| device.name.starts_with(|c: char| c.is_ascii_digit());
@@ -211,9 +211,9 @@ mod tests {
         ] {
             assert_eq!(spec.version(), version, "{spec:?}");
         }
-        let mut noted = spec("all", plain(), Vec::new());
+        let mut annotated = spec("all", plain(), Vec::new());
         let notes = BTreeMap::from([("muster.io/a".to_owned(), "b".to_owned())]);
-        noted.devices[0].annotations = notes;
-        assert_eq!(noted.version(), "0.6.0");
+        annotated.devices[0].annotations = notes;
+        assert_eq!(annotated.version(), "0.6.0");
     }
 }

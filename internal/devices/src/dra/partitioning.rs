@@ -12,7 +12,7 @@ use resources::devices::GpuDevice;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use super::partitions::{CardError, GpuLayouts, strangers, waits};
+use super::partitions::{CardError, GpuLayouts, foreign_slices, waits};
 use super::prepared::CreatedPartition;
 use crate::inventory::NodeHardware;
 use crate::mig_executor::{AskError, Executor};
@@ -286,9 +286,9 @@ fn make(
     let card = look_at(partitioner, gpu)?;
     let index = card.index;
     let here = place::instance(&card.profiles, &card.layout, place);
-    let strange = strangers(&card, own.iter());
-    let has = here.is_some_and(|here| strange.iter().all(|other| other.id != here.id));
-    if !has && !strange.is_empty() {
+    let foreign = foreign_slices(&card, own.iter());
+    let has = here.is_some_and(|here| foreign.iter().all(|other| other.id != here.id));
+    if !has && !foreign.is_empty() {
         let now = WantedLayout::of(&card.profiles, &card.layout).message();
         return Err(ClaimPartitionError::Strangers { index, now });
     }
@@ -334,9 +334,9 @@ fn end(
 ) -> Result<(), ClaimPartitionError> {
     let card = look_at(partitioner, &cut.gpu)?;
     let there = place::instance(&card.profiles, &card.layout, &cut.place);
-    let strange = strangers(&card, std::iter::once(cut));
+    let foreign = foreign_slices(&card, std::iter::once(cut));
     // Another owner's slice at the same place, for instance after a reset.
-    if there.is_none_or(|there| strange.iter().any(|other| other.id == there.id)) {
+    if there.is_none_or(|there| foreign.iter().any(|other| other.id == there.id)) {
         return Ok(());
     }
     let steps = place::ended(&card.profiles, &card.layout, &cut.place);

@@ -127,7 +127,7 @@ fn way(card: Option<&Result<Card, CardError>>, own: &[(&String, &CreatedPartitio
         ));
     }
     let own = own.iter().map(|(_, cut)| *cut);
-    match strangers(card, own).is_empty() {
+    match foreign_slices(card, own).is_empty() {
         true => GpuOffer::InParts,
         false => GpuOffer::AsFound(format!(
             "GPU {index} has partitions that Muster did not create"
@@ -145,7 +145,7 @@ pub fn waits(card: &Card) -> String {
 }
 
 /// The instances of a GPU that were not created for these claims.
-pub fn strangers<'a, 'b>(
+pub fn foreign_slices<'a, 'b>(
     card: &'a Card,
     own: impl Iterator<Item = &'b CreatedPartition> + Clone,
 ) -> Vec<&'a GpuInstance> {

@@ -107,11 +107,11 @@ impl Control {
     /// The running daemon of an earlier agent that answers, with its settings.
     pub async fn found(&self) -> Option<(ProcessId, String)> {
         let process = self.process()?;
-        let told = std::fs::read_to_string(self.directory.join(TOLD_FILE)).ok()?;
+        let settings = std::fs::read_to_string(self.directory.join(TOLD_FILE)).ok()?;
         self.notify("get_default_active_thread_percentage")
             .await
             .ok()?;
-        Some((process, told))
+        Some((process, settings))
     }
 
     /// Starts it, and sets the limits of each process.
@@ -148,8 +148,8 @@ impl Control {
         for command in commands(limit) {
             self.notify(&command).await?;
         }
-        let told = told(limit);
-        std::fs::write(self.directory.join(TOLD_FILE), told).map_err(failed)?;
+        let settings = settings(limit);
+        std::fs::write(self.directory.join(TOLD_FILE), settings).map_err(failed)?;
         self.process()
             .ok_or_else(|| ControlError::Ended { log: self.log() })
     }
@@ -239,7 +239,7 @@ fn commands(limit: &ShareLimit) -> Vec<String> {
 }
 
 /// The same as saved to the file.
-pub fn told(limit: &ShareLimit) -> String {
+pub fn settings(limit: &ShareLimit) -> String {
     commands(limit).join("\n")
 }
 
@@ -257,10 +257,10 @@ mod tests {
     #[test]
     fn a_daemon_gets_the_limits_of_each_process_on_its_only_gpu() {
         assert_eq!(
-            told(&ShareLimit::of_replica(4, 81_559)),
+            settings(&ShareLimit::of_replica(4, 81_559)),
             "set_default_device_pinned_mem_limit 0 20389M\nset_default_active_thread_percentage 25"
         );
-        assert_eq!(told(&ShareLimit::default()), "");
+        assert_eq!(settings(&ShareLimit::default()), "");
     }
 
     #[test]

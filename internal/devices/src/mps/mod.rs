@@ -24,7 +24,8 @@ use tokio::time::{Instant, timeout};
 
 use crate::share::ShareLimit;
 pub use plan::{
-    CLIENTS, MpsAllocationError, MpsPlan, MpsSettings, NotShared, Stand, Stands, equip, wanted,
+    CLIENTS, MpsAllocationError, MpsDaemonState, MpsDaemonStates, MpsPlan, MpsSettings, NotShared,
+    equip, wanted,
 };
 
 use control::Control;
@@ -62,17 +63,21 @@ impl Default for MpsConfig {
 
 /// The state of the wanted GPUs, from the known state of their daemons. A GPU without a known state
 /// waits.
-pub fn standing(wanted: &MpsPlan, known: &Stands, config: &MpsConfig) -> Stands {
-    let stand = |(gpu, limit): (&String, &Result<ShareLimit, NotShared>)| {
-        let unknown = || Stand {
+pub fn known_or_waiting(
+    wanted: &MpsPlan,
+    known: &MpsDaemonStates,
+    config: &MpsConfig,
+) -> MpsDaemonStates {
+    let state = |(gpu, limit): (&String, &Result<ShareLimit, NotShared>)| {
+        let unknown = || MpsDaemonState {
             pipe: Control::new(&config.program, gpu, &config.directory).pipe(),
             limit: limit.clone().unwrap_or_default(),
             problem: Some("its control daemon has not been started yet".to_owned()),
         };
-        let stand = known.get(gpu).cloned().unwrap_or_else(unknown);
-        (gpu.clone(), stand)
+        let state = known.get(gpu).cloned().unwrap_or_else(unknown);
+        (gpu.clone(), state)
     };
-    wanted.iter().map(stand).collect()
+    wanted.iter().map(state).collect()
 }
 
 /// Keeps a daemon for each wanted GPU, publishes the state of each, and ends unused daemons when
@@ -81,20 +86,20 @@ pub async fn keep(
     config: MpsConfig,
     source: InventorySources,
     mut wanted: watch::Receiver<MpsPlan>,
-    stands: watch::Sender<Stands>,
+    states: watch::Sender<MpsDaemonStates>,
     mut stop: watch::Receiver<bool>,
 ) {
-    let mut keeper = Keeper {
+    let mut mps_daemons = MpsDaemons {
         config,
         source,
         daemons: BTreeMap::new(),
     };
     let first = wanted.borrow().clone();
-    keeper.end_strangers(&first).await;
+    mps_daemons.end_daemons_of_other_gpus(&first).await;
     loop {
         let now = wanted.borrow_and_update().clone();
-        let found = keeper.observe(&now).await;
-        stands.send_if_modified(|before| {
+        let found = mps_daemons.observe(&now).await;
+        states.send_if_modified(|before| {
             let changed = *before != found;
             *before = found;
             changed
@@ -105,10 +110,10 @@ pub async fn keep(
             _ = stop.wait_for(|stop| *stop) => break,
         }
     }
-    keeper.end_idle().await;
+    mps_daemons.end_idle().await;
 }
 
-struct Keeper {
+struct MpsDaemons {
     config: MpsConfig,
     source: InventorySources,
     daemons: BTreeMap<String, Daemon>,
@@ -119,19 +124,19 @@ struct Daemon {
     control: Control,
     process: Option<ProcessId>,
     /// Its settings.
-    told: String,
+    settings: String,
     problem: Option<String>,
     /// When the next start may be tried.
     rests_until: Option<Instant>,
 }
 
-impl Keeper {
+impl MpsDaemons {
     fn control(&self, gpu: &str) -> Control {
         Control::new(&self.config.program, gpu, &self.config.directory)
     }
 
     /// Ends daemons of an earlier agent for GPUs that are not shared any more.
-    async fn end_strangers(&self, wanted: &MpsPlan) {
+    async fn end_daemons_of_other_gpus(&self, wanted: &MpsPlan) {
         let entries = std::fs::read_dir(&self.config.directory).into_iter();
         for entry in entries.flatten().flatten() {
             let gpu = entry.file_name().to_string_lossy().into_owned();
@@ -144,7 +149,7 @@ impl Keeper {
         }
     }
 
-    async fn observe(&mut self, wanted: &MpsPlan) -> Stands {
+    async fn observe(&mut self, wanted: &MpsPlan) -> MpsDaemonStates {
         let gone: Vec<String> = (self.daemons.keys())
             .filter(|gpu| !matches!(wanted.get(*gpu), Some(Ok(_))))
             .cloned()
@@ -154,38 +159,38 @@ impl Keeper {
                 self.end(&gpu, &daemon.control).await;
             }
         }
-        let mut stands = Stands::new();
+        let mut states = MpsDaemonStates::new();
         for (gpu, limit) in wanted {
             let pipe = self.control(gpu).pipe();
-            let stand = match limit {
-                Ok(limit) => Stand {
+            let state = match limit {
+                Ok(limit) => MpsDaemonState {
                     pipe,
                     limit: *limit,
-                    problem: self.mind(gpu, limit).await,
+                    problem: self.ensure_daemon(gpu, limit).await,
                 },
-                Err(why) => Stand {
+                Err(why) => MpsDaemonState {
                     pipe,
                     limit: ShareLimit::default(),
                     problem: Some(why.to_string()),
                 },
             };
-            stands.insert(gpu.clone(), stand);
+            states.insert(gpu.clone(), state);
         }
-        stands
+        states
     }
 
     /// Checks and starts one GPU's daemon; returns why the GPU can't be used.
-    async fn mind(&mut self, gpu: &str, limit: &ShareLimit) -> Option<String> {
+    async fn ensure_daemon(&mut self, gpu: &str, limit: &ShareLimit) -> Option<String> {
         if !self.daemons.contains_key(gpu) {
             let control = self.control(gpu);
-            let (process, told) = match control.found().await {
-                Some((process, told)) => (Some(process), told),
+            let (process, settings) = match control.found().await {
+                Some((process, settings)) => (Some(process), settings),
                 None => (None, String::new()),
             };
             let daemon = Daemon {
                 control,
                 process,
-                told,
+                settings,
                 problem: None,
                 rests_until: None,
             };
@@ -194,7 +199,7 @@ impl Keeper {
         let source = self.source.clone();
         let daemon = self.daemons.get_mut(gpu)?;
         if daemon.process.is_some_and(ProcessId::is_alive) {
-            if daemon.told == control::told(limit) {
+            if daemon.settings == control::settings(limit) {
                 daemon.problem = None;
                 return None;
             }
@@ -229,7 +234,7 @@ impl Keeper {
             Ok(process) => {
                 tracing::info!(gpu, limit = limit.message(), "shared by MPS");
                 daemon.process = Some(process);
-                daemon.told = control::told(limit);
+                daemon.settings = control::settings(limit);
                 daemon.rests_until = None;
                 daemon.problem = None;
             }

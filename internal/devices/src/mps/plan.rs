@@ -86,7 +86,7 @@ fn clients(capability: &str) -> usize {
 
 /// The state of a GPU that is shared by MPS.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Stand {
+pub struct MpsDaemonState {
     /// The directory in which its control daemon listens.
     pub pipe: PathBuf,
     /// The limits of each process.
@@ -96,7 +96,7 @@ pub struct Stand {
 }
 
 /// The GPUs that are shared by MPS, by UUID.
-pub type Stands = BTreeMap<String, Stand>;
+pub type MpsDaemonStates = BTreeMap<String, MpsDaemonState>;
 
 /// The settings of a container that shares a GPU by MPS.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -151,12 +151,12 @@ pub enum MpsAllocationError {
 ///
 /// Why it can't be started.
 pub fn equip(
-    stands: &Stands,
+    states: &MpsDaemonStates,
     devices: &[String],
     limit: Option<ShareLimit>,
 ) -> Result<Option<MpsSettings>, MpsAllocationError> {
-    let mut shared = devices.iter().filter_map(|id| Some((id, stands.get(id)?)));
-    let Some((id, stand)) = shared.next() else {
+    let mut shared = devices.iter().filter_map(|id| Some((id, states.get(id)?)));
+    let Some((id, state)) = shared.next() else {
         return Ok(None);
     };
     if devices.len() > 1 {
@@ -165,24 +165,24 @@ pub fn equip(
             count: devices.len(),
         });
     }
-    if let Some(problem) = &stand.problem {
+    if let Some(problem) = &state.problem {
         return Err(MpsAllocationError::NotReady {
             gpu: id.clone(),
             problem: problem.clone(),
         });
     }
-    let limit = limit.unwrap_or(stand.limit);
-    if limit.exceeds(&stand.limit) {
+    let limit = limit.unwrap_or(state.limit);
+    if limit.exceeds(&state.limit) {
         return Err(MpsAllocationError::TooMuch {
             gpu: id.clone(),
             wanted: limit.message(),
-            most: stand.limit.message(),
+            most: state.limit.message(),
         });
     }
     let mut variables = vec![
         // By its UUID: the daemon sees only this GPU, with index 0.
         ("CUDA_VISIBLE_DEVICES", id.clone()),
-        ("CUDA_MPS_PIPE_DIRECTORY", stand.pipe.display().to_string()),
+        ("CUDA_MPS_PIPE_DIRECTORY", state.pipe.display().to_string()),
     ];
     if let Some(mib) = limit.memory_mib {
         variables.push(("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", format!("0={mib}M")));
@@ -192,7 +192,7 @@ pub fn equip(
     }
     Ok(Some(MpsSettings {
         variables,
-        mounts: vec![stand.pipe.clone(), Path::new(SHARED_MEMORY).to_owned()],
+        mounts: vec![state.pipe.clone(), Path::new(SHARED_MEMORY).to_owned()],
     }))
 }
 
@@ -272,19 +272,19 @@ mod tests {
         assert!(found["MIG-1"].is_err() && found["GPU-1"].is_ok());
     }
 
-    fn stands(problem: Option<&str>, limit: ShareLimit) -> Stands {
-        let stand = Stand {
+    fn states(problem: Option<&str>, limit: ShareLimit) -> MpsDaemonStates {
+        let state = MpsDaemonState {
             pipe: "/run/mps/GPU-1/pipe".into(),
             limit,
             problem: problem.map(str::to_owned),
         };
-        Stands::from([("GPU-1".to_owned(), stand)])
+        MpsDaemonStates::from([("GPU-1".to_owned(), state)])
     }
 
     #[test]
     fn a_container_gets_its_own_limits_and_else_the_gpus() {
-        let of = |stands: &Stands, limit: Option<ShareLimit>| {
-            let equipment = equip(stands, &["GPU-1".into()], limit);
+        let of = |states: &MpsDaemonStates, limit: Option<ShareLimit>| {
+            let equipment = equip(states, &["GPU-1".into()], limit);
             let variables = equipment.expect("it can start").expect("by MPS").variables;
             let all = variables
                 .iter()
@@ -299,20 +299,20 @@ mod tests {
                  CUDA_MPS_ACTIVE_THREAD_PERCENTAGE={percent}"
             )
         };
-        assert_eq!(of(&stands(None, half), None), limits(40_000, 50));
+        assert_eq!(of(&states(None, half), None), limits(40_000, 50));
         let eighth = ShareLimit::of_replica(8, 80_000);
-        assert_eq!(of(&stands(None, half), Some(eighth)), limits(10_000, 12));
+        assert_eq!(of(&states(None, half), Some(eighth)), limits(10_000, 12));
         assert_eq!(
-            of(&stands(None, ShareLimit::default()), Some(half)),
+            of(&states(None, ShareLimit::default()), Some(half)),
             limits(40_000, 50)
         );
-        assert_eq!(of(&stands(None, ShareLimit::default()), None), pipe);
+        assert_eq!(of(&states(None, ShareLimit::default()), None), pipe);
     }
 
     #[test]
     fn a_container_that_would_not_get_its_share_is_not_started() {
         let half = ShareLimit::of_replica(2, 80_000);
-        let quarter = stands(None, ShareLimit::of_replica(4, 80_000));
+        let quarter = states(None, ShareLimit::of_replica(4, 80_000));
         let why = equip(&quarter, &["GPU-1".into()], Some(half)).expect_err("too much");
         let why = why.to_string();
         assert!(
@@ -326,7 +326,7 @@ mod tests {
                 .to_string()
                 .contains("all of it")
         );
-        let down = stands(Some("its daemon does not run"), half);
+        let down = states(Some("its daemon does not run"), half);
         let why = equip(&down, &["GPU-1".into()], Some(half)).expect_err("no daemon");
         let why = why.to_string();
         assert!(why.contains("does not run"), "{why}");

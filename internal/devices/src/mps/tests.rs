@@ -16,7 +16,7 @@ const GPU: &str = "GPU-1";
 /// An agent's daemon keeper.
 struct Keeping {
     want: watch::Sender<MpsPlan>,
-    stands: watch::Receiver<Stands>,
+    stands: watch::Receiver<MpsDaemonStates>,
     stop: watch::Sender<bool>,
     task: JoinHandle<()>,
 }
@@ -24,7 +24,7 @@ struct Keeping {
 impl Keeping {
     fn begin(directory: &TempDir, wanted: MpsPlan) -> Keeping {
         let (want, wants) = watch::channel(wanted);
-        let (tell, stands) = watch::channel(Stands::new());
+        let (tell, stands) = watch::channel(MpsDaemonStates::new());
         let (stop, stopping) = watch::channel(false);
         let source = InventorySources {
             nvml: false,
@@ -39,7 +39,7 @@ impl Keeping {
         }
     }
 
-    async fn until(&mut self, is: impl Fn(&Stand) -> bool) -> Stand {
+    async fn until(&mut self, is: impl Fn(&MpsDaemonState) -> bool) -> MpsDaemonState {
         let all = self
             .stands
             .wait_for(|all| all.get(GPU).is_some_and(&is))
@@ -47,7 +47,7 @@ impl Keeping {
         all.expect("it is kept")[GPU].clone()
     }
 
-    async fn until_ready(&mut self) -> Stand {
+    async fn until_ready(&mut self) -> MpsDaemonState {
         self.until(|stand| stand.problem.is_none()).await
     }
 
@@ -206,10 +206,10 @@ fn a_gpu_without_a_known_daemon_waits() {
     let directory = tempfile::tempdir().expect("a directory");
     let mut wanted = parts(2);
     wanted.insert("GPU-2".into(), Err(NotShared::Slice));
-    let known = Stands::from([(GPU.to_owned(), Stand::default())]);
-    let stands = standing(&wanted, &Stands::new(), &config(&directory));
+    let known = MpsDaemonStates::from([(GPU.to_owned(), MpsDaemonState::default())]);
+    let stands = known_or_waiting(&wanted, &MpsDaemonStates::new(), &config(&directory));
     assert!(stands[GPU].problem.is_some() && stands["GPU-2"].problem.is_some());
-    let stands = standing(&wanted, &known, &config(&directory));
-    assert_eq!(stands[GPU], Stand::default());
-    assert!(standing(&MpsPlan::new(), &known, &config(&directory)).is_empty());
+    let stands = known_or_waiting(&wanted, &known, &config(&directory));
+    assert_eq!(stands[GPU], MpsDaemonState::default());
+    assert!(known_or_waiting(&MpsPlan::new(), &known, &config(&directory)).is_empty());
 }

@@ -90,7 +90,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::mps::{Stand, Stands};
+    use crate::mps::{MpsDaemonState, MpsDaemonStates};
 
     fn machine() -> NodeHardware {
         let gpu = |id: &str| GpuDevice {
@@ -98,16 +98,16 @@ mod tests {
             memory_mib: 80_000,
             ..GpuDevice::default()
         };
-        let stand = Stand {
+        let stand = MpsDaemonState {
             limit: ShareLimit::of_replica(4, 80_000),
-            ..Stand::default()
+            ..MpsDaemonState::default()
         };
         NodeHardware {
             inventory: NodeInventory {
                 gpus: ["GPU-1", "GPU-2"].map(gpu).into(),
                 ..NodeInventory::default()
             },
-            mps: Stands::from([("GPU-2".to_owned(), stand)]),
+            mps: MpsDaemonStates::from([("GPU-2".to_owned(), stand)]),
             ..NodeHardware::default()
         }
     }

@@ -38,7 +38,7 @@ pub struct Vendor {
     /// The file of a device.
     pub device: Pattern,
     /// A condition for a device, beyond the existence of its file.
-    pub only: Option<Only>,
+    pub only: Option<FileCondition>,
     /// Further files of a device, if they exist.
     pub with: Vec<Pattern>,
     /// Files that a container with any of them gets, if the machine has them.
@@ -62,7 +62,7 @@ pub struct Pattern {
 
 /// The required content of a file about a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Only {
+pub struct FileCondition {
     /// The file.
     pub file: Pattern,
     /// The content, without surrounding space.
@@ -158,7 +158,7 @@ impl Vendor {
             None => None,
             Some(value) => {
                 let only = fields("only", value, &["file", "is"])?;
-                Some(Only {
+                Some(FileCondition {
                     file: pattern("only.file", only.get("file"))?,
                     is: text("only.is", only.get("is"), "what the file says")?,
                 })

@@ -15,7 +15,7 @@ pub struct Span<'a> {
 }
 
 impl Span<'_> {
-    pub fn beside(&self, other: &Span<'_>) -> bool {
+    pub fn is_disjoint_from(&self, other: &Span<'_>) -> bool {
         let end = |it: &Span<'_>| it.start + it.profile.size;
         end(self) <= other.start || end(other) <= self.start
     }
@@ -23,7 +23,7 @@ impl Span<'_> {
 
 /// Positions for all of these beside the kept instances in a GPU with this many optical flow
 /// engines; none if there is no solution.
-pub fn fitting_beside<'a>(
+pub fn fitting_with<'a>(
     kept: &[Span<'a>],
     profiles: &[&'a InstanceProfile],
     engines: u32,
@@ -62,7 +62,7 @@ fn place<'a>(
             start: *start,
         };
         let behind = equal.is_none_or(|equal| equal.start < span.start);
-        if behind && placed.iter().all(|other| span.beside(other)) {
+        if behind && placed.iter().all(|other| span.is_disjoint_from(other)) {
             placed.push(span);
             if place(placed, rest, Some(span)) {
                 return true;
@@ -80,7 +80,7 @@ pub fn fitting<'a>(profiles: &[&'a InstanceProfile], engines: u32) -> Vec<&'a In
     let mut fit: Vec<&InstanceProfile> = Vec::new();
     for profile in sorted {
         fit.push(profile);
-        if fitting_beside(&[], &fit, engines).is_none() {
+        if fitting_with(&[], &fit, engines).is_none() {
             fit.pop();
         }
     }

@@ -8,7 +8,7 @@ pub mod place;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::mig;
-use fit::{Span, fitting, fitting_beside};
+use fit::{Span, fitting, fitting_with};
 
 /// A GPU instance profile, as a GPU's driver lists it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -318,7 +318,7 @@ fn arrange<'a>(
                 count.saturating_sub(u32::try_from(here).unwrap_or(u32::MAX)),
             )
         });
-        let made = fitting_beside(&kept, &rest.collect::<Vec<_>>(), engines(profiles))?;
+        let made = fitting_with(&kept, &rest.collect::<Vec<_>>(), engines(profiles))?;
         Some((choice.iter().map(|(it, _)| it.id).collect(), made))
     })
 }

@@ -121,7 +121,7 @@ pub fn made(
             start: it.start,
         };
         used += other.engines;
-        if !own.beside(&span) {
+        if !own.is_disjoint_from(&span) {
             return Err(PlaceError::Occupied {
                 profile: profile.clone(),
                 start: *start,

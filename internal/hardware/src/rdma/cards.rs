@@ -26,7 +26,7 @@ const WRITE_DOWN: &str = "write a good machine down with --save-machine, and giv
 pub fn all(found: &Inventory, expected: Option<&Inventory>, near: &Near) -> Vec<RdmaCheck> {
     let mut checks = vec![cards(found, expected)];
     for (at, nic) in found.nics.iter().enumerate() {
-        let kin = Kin {
+        let card = ComparedCard {
             found,
             near,
             at,
@@ -34,14 +34,14 @@ pub fn all(found: &Inventory, expected: Option<&Inventory>, near: &Near) -> Vec<
             described: expected.is_some(),
         };
         if !nic.pci.is_empty() {
-            checks.push(kin.firmware(nic));
+            checks.push(card.firmware(nic));
             checks.push(pcie(nic));
         }
         for port in &nic.ports {
-            checks.push(kin.state(nic, port));
+            checks.push(card.state(nic, port));
             if port.is_up() {
-                checks.push(kin.layer(nic, port));
-                checks.push(kin.rate(nic, port));
+                checks.push(card.layer(nic, port));
+                checks.push(card.rate(nic, port));
             }
         }
     }
@@ -86,7 +86,7 @@ fn cards(found: &Inventory, expected: Option<&Inventory>) -> RdmaCheck {
 }
 
 /// A card, the others of its model, and its expected properties.
-struct Kin<'a> {
+struct ComparedCard<'a> {
     found: &'a Inventory,
     near: &'a Near,
     /// The card's place in the inventory.
@@ -96,7 +96,7 @@ struct Kin<'a> {
     described: bool,
 }
 
-impl Kin<'_> {
+impl ComparedCard<'_> {
     /// Other cards of the model at the same distance to GPUs: cards for GPUs and cards for storage
     /// often have the same model and differ in their settings.
     fn others(&self) -> impl Iterator<Item = &Nic> {
@@ -160,12 +160,12 @@ impl Kin<'_> {
             .iter()
             .flat_map(|nic| &nic.ports)
             .any(CardPort::is_up);
-        let kin: Vec<bool> = (self.others().chain([nic]))
+        let ups: Vec<bool> = (self.others().chain([nic]))
             .flat_map(|nic| &nic.ports)
             .map(CardPort::is_up)
             .collect();
-        let up = kin.iter().filter(|up| **up).count();
-        if !all_down && up * 2 <= kin.len() {
+        let up = ups.iter().filter(|up| **up).count();
+        if !all_down && up * 2 <= ups.len() {
             let found =
                 format!("{found}, like as many others of its kind; the ports in use are not given");
             return STATE.unknown(&place, found, WRITE_DOWN);
@@ -209,8 +209,8 @@ impl Kin<'_> {
             Some(expected) => expected.gbits,
             None => {
                 let alike = |it: &&CardPort| it.is_up() && it.layer == port.layer;
-                let kin = self.ports(nic).filter(alike).map(|it| it.gbits);
-                kin.max().unwrap_or(0)
+                let card = self.ports(nic).filter(alike).map(|it| it.gbits);
+                card.max().unwrap_or(0)
             }
         };
         let known = self.expected_port(port).is_some() || self.others().next().is_some();

@@ -24,7 +24,7 @@ pub struct QueueAnswer {
     pub running: i64,
     /// The scheduler's status. Of the pending gangs it contains those that the caller may see.
     #[serde(flatten)]
-    pub standing: QueueUsageStatus,
+    pub usage: QueueUsageStatus,
 }
 
 /// Answers `GET /api/v1/queues`.
@@ -33,10 +33,10 @@ pub async fn list(
     SignedIn(caller): SignedIn,
 ) -> Result<Json<Value>, Problem> {
     let rows = portal.queues(&caller)?.into_iter();
-    let mut standings = (portal.hooks.queues)().await;
+    let mut usages = (portal.hooks.queues)().await;
     let items = rows.map(|row| {
-        let standing = standings.remove(&row.name);
-        with(&portal, row, standing, &caller)
+        let usage = usages.remove(&row.name);
+        with(&portal, row, usage, &caller)
     });
     Ok(Json(json!({ "items": items.collect::<Vec<_>>() })))
 }
@@ -57,28 +57,28 @@ pub async fn answer(portal: &Portal, caller: &Caller, name: &str) -> Result<Queu
         let detail = format!("there is no queue {name:?}; `muster queue` lists the queues");
         Problem::new(StatusCode::NOT_FOUND, "not-found", detail)
     })?;
-    let standing = (portal.hooks.queues)().await.remove(name);
-    Ok(with(portal, row, standing, caller))
+    let usage = (portal.hooks.queues)().await.remove(name);
+    Ok(with(portal, row, usage, caller))
 }
 
 fn with(
     portal: &Portal,
     row: QueueRow,
-    standing: Option<QueueUsageStatus>,
+    usage: Option<QueueUsageStatus>,
     caller: &Caller,
 ) -> QueueAnswer {
-    let mut standing = standing.unwrap_or_else(|| QueueUsageStatus {
+    let mut usage = usage.unwrap_or_else(|| QueueUsageStatus {
         name: row.name.clone(),
         weight: row.weight as f64,
         ..QueueUsageStatus::default()
     });
-    standing.waiting.retain(|(namespace, _)| {
+    usage.waiting.retain(|(namespace, _)| {
         portal.may_see(caller, "scheduling.volcano.sh", "podgroups", namespace)
     });
     QueueAnswer {
         state: row.state,
         pending: row.pending,
         running: row.running,
-        standing,
+        usage,
     }
 }

@@ -29,13 +29,13 @@ pub async fn one(
 ) -> Response {
     match queue_answer(&portal, &caller, &name).await {
         Ok(mut queue) => {
-            let waiting = &mut queue.standing.waiting;
+            let waiting = &mut queue.usage.waiting;
             let more = waiting.len().saturating_sub(SHOWN_WAITING);
             waiting.truncate(SHOWN_WAITING);
             page(&QueuePage {
                 frame: PageFrame::of(&caller, "queues"),
-                share: percent(queue.standing.share),
-                of_entitled: percent(queue.standing.share_of_entitled),
+                share: percent(queue.usage.share),
+                of_entitled: percent(queue.usage.share_of_entitled),
                 queue,
                 more,
             })

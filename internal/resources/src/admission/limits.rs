@@ -125,13 +125,17 @@ pub(super) fn pod_total(pod: &Value, list: &str) -> LimitList {
     for container in json::items(pod, &["spec", "initContainers"]) {
         let restartable = json::text(container, &["restartPolicy"]) == "Always";
         for (name, quantity) in read(json::at(container, &["resources"]), list) {
-            let beside = sidecars.get(&name).copied().unwrap_or_default() + quantity;
+            let with_sidecars = sidecars.get(&name).copied().unwrap_or_default() + quantity;
             if restartable {
                 let sum = total.get(&name).copied().unwrap_or_default() + quantity;
                 total.insert(name.clone(), sum);
-                sidecars.insert(name.clone(), beside);
+                sidecars.insert(name.clone(), with_sidecars);
             }
-            let most = total.get(&name).copied().unwrap_or_default().max(beside);
+            let most = total
+                .get(&name)
+                .copied()
+                .unwrap_or_default()
+                .max(with_sidecars);
             total.insert(name, most);
         }
     }

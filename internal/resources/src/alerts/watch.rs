@@ -39,7 +39,7 @@ pub struct AlertWatcher {
 struct AlertHistory {
     /// The time since which each rule's condition has held.
     since: BTreeMap<AlertRule, Timestamp>,
-    standing: BTreeMap<AlertRule, Alert>,
+    active: BTreeMap<AlertRule, Alert>,
     /// Counts of corrected errors: the value at each change within the window, and the last value
     /// from before it.
     corrected: Vec<(Timestamp, u64)>,
@@ -51,13 +51,13 @@ impl AlertWatcher {
     pub fn observe(&mut self, gpus: &[GpuSample], now: Timestamp) -> Vec<Alert> {
         let here = |id: &String| gpus.iter().any(|gpu| gpu.id == *id);
         self.gpus.retain(|id, _| here(id));
-        let mut standing = Vec::new();
+        let mut active = Vec::new();
         for gpu in gpus {
             let past = self.gpus.entry(gpu.id.clone()).or_default();
             past.observe(gpu, now);
-            standing.extend(past.standing.values().cloned());
+            active.extend(past.active.values().cloned());
         }
-        standing
+        active
     }
 }
 
@@ -74,13 +74,13 @@ impl AlertHistory {
             };
             let Some(value) = value.filter(|value| rule.holds(*value)) else {
                 self.since.remove(&rule);
-                self.standing.remove(&rule);
+                self.active.remove(&rule);
                 continue;
             };
             let since = *self.since.entry(rule).or_insert(now);
             let held = now.duration_since(since);
             if held.unsigned_abs() >= rule.hold() && !held.is_negative() {
-                self.standing.entry(rule).or_insert_with(|| Alert {
+                self.active.entry(rule).or_insert_with(|| Alert {
                     alert: rule,
                     id: gpu.id.clone(),
                     gpu: gpu.gpu,
@@ -164,10 +164,10 @@ mod tests {
             let mut watcher = AlertWatcher::default();
             assert!(seen(&mut watcher, &gpu, 0).is_empty());
             assert!(seen(&mut watcher, &gpu, hold - 1).is_empty(), "{name}");
-            let standing = seen(&mut watcher, &gpu, hold);
-            assert_eq!(names(&standing), [name]);
+            let active = seen(&mut watcher, &gpu, hold);
+            assert_eq!(names(&active), [name]);
             let later = seen(&mut watcher, &gpu, hold + 50);
-            assert_eq!(later, standing, "it says since when it has stood");
+            assert_eq!(later, active, "it says since when it has stood");
             assert!(seen(&mut watcher, &quiet(), hold + 60).is_empty(), "{name}");
             // The condition must hold for the full time again.
             assert!(seen(&mut watcher, &gpu, hold + 61).is_empty(), "{name}");
@@ -206,8 +206,8 @@ mod tests {
                 corrected: Some(corrected),
                 ..quiet()
             };
-            let standing = seen(&mut watcher, &gpu, second);
-            standing.first().map(|alert| alert.value)
+            let active = seen(&mut watcher, &gpu, second);
+            active.first().map(|alert| alert.value)
         };
         // Errors from before the first sample do not count.
         assert_eq!(stands(0, 5000), None);

@@ -208,7 +208,7 @@ fn settle(scheduler: &mut Scheduler, pods: &Pods) {
     for _ in 0..1_000 {
         let plan = scheduler.plan(NOW);
         carry_out(scheduler, pods, &plan);
-        if plan.unchanged || (plan.wake.is_none() && plan.binds.is_empty()) {
+        if plan.unchanged || (plan.requeue_at.is_none() && plan.binds.is_empty()) {
             return;
         }
     }

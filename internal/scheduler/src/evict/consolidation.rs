@@ -309,7 +309,7 @@ impl Scheduler {
         let mut best: Option<(usize, Rearranged)> = None;
         for order in [largest, smallest] {
             let mark = transaction.len();
-            let moves = self.stay_beside(transaction, units, &order);
+            let moves = self.put_back_where_possible(transaction, units, &order);
             let count = moves.iter().filter(|moves| **moves).count();
             let better = best.as_ref().is_none_or(|(fewest, _)| count < *fewest);
             if better
@@ -336,7 +336,7 @@ impl Scheduler {
 
     /// Puts back, in the given order, the members that fit where they were. Returns which of them
     /// move.
-    fn stay_beside(
+    fn put_back_where_possible(
         &mut self,
         transaction: &mut EvictionTransaction,
         units: &[EvictionUnit],

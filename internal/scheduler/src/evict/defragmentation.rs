@@ -199,8 +199,8 @@ impl Scheduler {
         // The pods were placed only to find their places; the caller reserves these.
         for done in &emptied {
             for unit in &done.units {
-                for (pod, standing) in unit.pods.iter().zip(&unit.before) {
-                    transaction.set_placement(self, pod, standing.clone());
+                for (pod, placement) in unit.pods.iter().zip(&unit.before) {
+                    transaction.set_placement(self, pod, placement.clone());
                     transaction.evict(self, pod);
                 }
             }

@@ -26,7 +26,7 @@ impl Scheduler {
                 .checked_add(self.config.stale_after)
                 .unwrap_or(Timestamp::MAX);
             if now < due {
-                self.wake = Some(self.wake.map_or(due, |wake| wake.min(due)));
+                self.requeue_by(due);
                 continue;
             }
             let Some(unit) = self

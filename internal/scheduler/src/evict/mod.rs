@@ -172,12 +172,12 @@ impl Scheduler {
             if served.contains(key) {
                 // Two victim sets, one for each member, may be larger than one set for both
                 // members: the gang's next member waits for the next plan.
-                self.wake = Some(self.wake.map_or(now, |wake| wake.min(now)));
+                self.requeue_by(now);
                 continue;
             }
             let ask = self.ask(key);
-            let likeness = self.likeness(key, &ask);
-            let refused = self.refused.get(&likeness);
+            let search_key = self.search_key(key, &ask);
+            let refused = self.refused.get(&search_key);
             if let Some((_, why)) = refused.filter(|(version, _)| *version == self.version) {
                 let why = why.clone();
                 if let Some(obstacle) = obstacles.get_mut(key) {
@@ -187,7 +187,7 @@ impl Scheduler {
             }
             if searches >= SEARCHES_MAX {
                 // The remaining gangs are searched for in the next plan.
-                self.wake = Some(self.wake.map_or(now, |wake| wake.min(now)));
+                self.requeue_by(now);
                 break;
             }
             let (sought, cost) = self.seek(key, ask, now, plan, &mut growth);
@@ -210,7 +210,7 @@ impl Scheduler {
                     if let Some(obstacle) = obstacles.get_mut(key) {
                         obstacle.set_eviction_reason(&why);
                     }
-                    self.refused.insert(likeness, (self.version, why));
+                    self.refused.insert(search_key, (self.version, why));
                 }
             }
         }
@@ -257,7 +257,7 @@ impl Scheduler {
         let wait = match self.wait_for_room(key, self.deserves(&ask), now, growth) {
             Ok(wait) => wait,
             Err((why, then)) => {
-                self.wake = Some(self.wake.map_or(then, |wake| wake.min(then)));
+                self.requeue_by(then);
                 return (SearchOutcome::NotYet(why), cost);
             }
         };
@@ -319,7 +319,7 @@ impl Scheduler {
         }
         reasons.extend(self.budget_reason());
         if let Some(then) = again {
-            self.wake = Some(self.wake.map_or(then, |wake| wake.min(then)));
+            self.requeue_by(then);
         }
         if reasons.is_empty() {
             reasons.push("evictions are switched off".into());
@@ -399,7 +399,7 @@ impl Scheduler {
         class.is_some_and(|class| class.waits) || first.is_some_and(|pod| pod.never_preempts)
     }
 
-    fn likeness(&self, key: &GangKey, ask: &search::MinimumDemand) -> VictimSearchKey {
+    fn search_key(&self, key: &GangKey, ask: &search::MinimumDemand) -> VictimSearchKey {
         let Some(gang) = self.gangs.get(key) else {
             return VictimSearchKey::default();
         };

@@ -163,14 +163,14 @@ impl Scheduler {
                 continue;
             }
             for placement in &bound {
-                let standing = PodPlacement {
+                let assumed_placement = PodPlacement {
                     stage: PodStage::Bound,
                     node: Some(placement.node),
                     devices: placement.devices.clone(),
                     assumed: true,
                     evicting: None,
                 };
-                self.set_placement(&placement.pod, standing);
+                self.set_placement(&placement.pod, assumed_placement);
             }
             self.settle(&key);
             self.write_binds(&key, bound, &mut plan.binds);
@@ -203,14 +203,14 @@ impl Scheduler {
     pub(crate) fn hold_back(&mut self, key: &GangKey, placed: &[Placement]) {
         for placement in placed {
             if self.is_bound(&placement.pod) {
-                let standing = PodPlacement {
+                let assumed_placement = PodPlacement {
                     stage: PodStage::Pipelined,
                     node: Some(placement.node),
                     devices: placement.devices.clone(),
                     assumed: false,
                     evicting: None,
                 };
-                self.set_placement(&placement.pod, standing);
+                self.set_placement(&placement.pod, assumed_placement);
             }
         }
         self.settle(key);

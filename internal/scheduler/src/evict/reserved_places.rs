@@ -192,7 +192,7 @@ impl Scheduler {
                     let places = self.release_places(&key);
                     yielding_places.extend(places.into_iter().map(|place| (key.clone(), place)));
                 }
-                Some(until) => self.wake = Some(self.wake.map_or(until, |wake| wake.min(until))),
+                Some(until) => self.requeue_by(until),
                 None => {
                     let places = self.release_places(&key);
                     self.forget_places(places);
@@ -229,7 +229,7 @@ impl Scheduler {
             });
             if away && room && free && allowed {
                 let until = place.until;
-                self.wake = Some(self.wake.map_or(until, |wake| wake.min(until)));
+                self.requeue_by(until);
                 self.keep_place(&key, place);
             } else {
                 self.forget_places(vec![place]);

@@ -388,8 +388,8 @@ impl Scheduler {
     }
 
     pub(super) fn put_back(&mut self, transaction: &mut EvictionTransaction, unit: &EvictionUnit) {
-        for (pod, standing) in unit.pods.iter().zip(&unit.before) {
-            transaction.set_placement(self, pod, standing.clone());
+        for (pod, placement) in unit.pods.iter().zip(&unit.before) {
+            transaction.set_placement(self, pod, placement.clone());
         }
     }
 

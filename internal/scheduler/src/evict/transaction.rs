@@ -89,7 +89,7 @@ impl Undo {
 pub(crate) struct EvictionTransaction {
     log: Vec<Undo>,
     changed: bool,
-    wake: Option<Timestamp>,
+    requeue_at: Option<Timestamp>,
     changed_gangs: DirtySet<GangKey>,
 }
 
@@ -98,7 +98,7 @@ impl Scheduler {
         EvictionTransaction {
             log: Vec::new(),
             changed: self.changed,
-            wake: self.wake,
+            requeue_at: self.requeue_at,
             changed_gangs: std::mem::take(&mut self.changed_gangs),
         }
     }
@@ -135,7 +135,7 @@ impl Scheduler {
             self.settle(&key);
         }
         self.changed = transaction.changed;
-        self.wake = transaction.wake;
+        self.requeue_at = transaction.requeue_at;
         let since = std::mem::replace(&mut self.changed_gangs, transaction.changed_gangs);
         self.unanswered.extend(since.into_sorted());
     }
@@ -144,8 +144,8 @@ impl Scheduler {
     pub(crate) fn undo_to(&mut self, transaction: &mut EvictionTransaction, length: usize) {
         while transaction.log.len() > length {
             match transaction.log.pop() {
-                Some(Undo::Pod(pod, standing)) => {
-                    self.set_placement(&pod, standing);
+                Some(Undo::Pod(pod, placement)) => {
+                    self.set_placement(&pod, placement);
                 }
                 Some(Undo::Gang(key, past)) => {
                     self.settle(&key);

@@ -29,7 +29,7 @@ pub(crate) enum InfeasibleReason {
     Taint,
     Spare,
     Fabric,
-    Recut,
+    Repartition,
     OneAtMost,
     GpuModel,
     GpuMemory,
@@ -53,7 +53,7 @@ impl InfeasibleReason {
         InfeasibleReason::Taint,
         InfeasibleReason::Spare,
         InfeasibleReason::Fabric,
-        InfeasibleReason::Recut,
+        InfeasibleReason::Repartition,
         InfeasibleReason::OneAtMost,
         InfeasibleReason::GpuModel,
         InfeasibleReason::GpuMemory,
@@ -78,7 +78,7 @@ impl InfeasibleReason {
             InfeasibleReason::Taint => "node(s) had untolerated taint(s)",
             InfeasibleReason::Spare => "node(s) were kept as spares for interrupted gangs",
             InfeasibleReason::Fabric => "node(s) had failed RDMA, which the gang's pods need",
-            InfeasibleReason::Recut => "node(s) were repartitioning their GPUs (MIG)",
+            InfeasibleReason::Repartition => "node(s) were repartitioning their GPUs (MIG)",
             InfeasibleReason::OneAtMost => "node(s) give a container only one of their shared GPUs",
             InfeasibleReason::GpuModel => "node(s) had no GPU of the model asked for",
             InfeasibleReason::GpuMemory => "node(s) had no GPU with the memory asked for",
@@ -108,7 +108,7 @@ impl InfeasibleReason {
             InfeasibleReason::Taint => "tainted",
             InfeasibleReason::Spare => "a spare",
             InfeasibleReason::Fabric => "its RDMA failed",
-            InfeasibleReason::Recut => "GPUs being repartitioned",
+            InfeasibleReason::Repartition => "GPUs being repartitioned",
             InfeasibleReason::OneAtMost => "one shared GPU per container",
             InfeasibleReason::GpuModel => "another GPU",
             InfeasibleReason::GpuMemory => "too little GPU memory",
@@ -144,7 +144,7 @@ impl InfeasibleReason {
                 "a node with working RDMA; see the node's condition muster.io/fabric-failed, and run muster doctor on \
                  the node"
             }
-            InfeasibleReason::Recut => {
+            InfeasibleReason::Repartition => {
                 "the end of the repartitioning; see the node's label nvidia.com/mig.config.state and the node's events"
             }
             InfeasibleReason::OneAtMost => {
@@ -210,8 +210,8 @@ pub(crate) fn refusal(
     if offer.health.fabric_failed && class.spans() {
         return Some(InfeasibleReason::Fabric);
     }
-    if offer.recut() && class.wants_devices() {
-        return Some(InfeasibleReason::Recut);
+    if offer.is_repartitioning() && class.wants_devices() {
+        return Some(InfeasibleReason::Repartition);
     }
     if class.several() & offer.one_at_most != 0 {
         return Some(InfeasibleReason::OneAtMost);

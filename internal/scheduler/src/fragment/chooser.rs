@@ -64,7 +64,7 @@ const BLANK: NodeScores = NodeScores {
 
 /// The highest score among a block's cells, valid while none of its nodes changes.
 #[derive(Clone, Copy, Debug, Default)]
-struct Crown {
+struct BlockBest {
     version: u32,
     score: i32,
 }
@@ -75,7 +75,7 @@ struct ClassScores {
     /// The cells of this class, shared with the classes that differ only in their GPU models.
     scores: usize,
     /// The highest scores by block of nodes.
-    crowns: Vec<Crown>,
+    best_of_blocks: Vec<BlockBest>,
     /// The node chosen last. It is likely to be among the best again: trying it first lets most
     /// other nodes be skipped.
     last: usize,
@@ -260,11 +260,12 @@ impl NodeChooser {
         if let Some(cell) = cells.get_mut(last) {
             self.weigh(last, cell, demand, &open, &mut best);
         }
-        row.crowns.resize(self.blocks.len(), Crown::default());
-        let blocks = cells.chunks_mut(BLOCK).zip(&mut row.crowns);
-        for (nth, (cells, crown)) in blocks.enumerate() {
+        row.best_of_blocks
+            .resize(self.blocks.len(), BlockBest::default());
+        let blocks = cells.chunks_mut(BLOCK).zip(&mut row.best_of_blocks);
+        for (nth, (cells, block_best)) in blocks.enumerate() {
             let version = self.blocks[nth];
-            if crown.version == version && crown.score < best.least() {
+            if block_best.version == version && block_best.score < best.least() {
                 continue;
             }
             let mut most = Some(i32::MIN);
@@ -273,7 +274,7 @@ impl NodeChooser {
                 most = most.and_then(|most| Some(most.max(score?)));
             }
             if let Some(score) = most {
-                *crown = Crown { version, score };
+                *block_best = BlockBest { version, score };
             }
         }
         let found = best.found.map(|(_, _, at)| at);

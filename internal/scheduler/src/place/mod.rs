@@ -83,8 +83,8 @@ impl Scheduler {
             Some(obstacle) => Attempt::Blocked(obstacle),
             None => {
                 let attempt = self.attempt_most(key, now, beyond);
-                let attempt = self.admit_beside_claims(key, attempt, now);
-                let attempt = self.admit_beside_head(key, attempt, now, beyond);
+                let attempt = self.admit_behind_claims(key, attempt, now);
+                let attempt = self.admit_behind_head(key, attempt, now, beyond);
                 self.charge_claims(key, &attempt, now);
                 attempt
             }
@@ -178,8 +178,9 @@ impl Scheduler {
         };
         if let Some(until) = gang.held_until {
             if now < until {
-                self.wake = Some(self.wake.map_or(until, |wake| wake.min(until)));
-                return Err(Obstacle::held(gang.held_why.as_deref()));
+                let held = Obstacle::held(gang.held_why.as_deref());
+                self.requeue_by(until);
+                return Err(held);
             }
             if let Some(gang) = self.gangs.get_mut(key) {
                 gang.held_until = None;

@@ -33,12 +33,14 @@ impl Scheduler {
 
     /// The room of each domain around a place, the widest first.
     pub(super) fn rooms_around(&self, view: &ClassView, place: PlacementScope) -> Vec<u64> {
-        let home = match place {
+        let own_domain = match place {
             PlacementScope::All => None,
             PlacementScope::Domain(at) => self.topology.domain(at).parent,
             PlacementScope::Host(at) => self.topology.narrowest_domain(at),
         };
-        let around = home.into_iter().flat_map(|home| self.topology.above(home));
+        let around = own_domain
+            .into_iter()
+            .flat_map(|own_domain| self.topology.above(own_domain));
         let mut rooms: Vec<u64> = around.map(|at| view.sum(at)).collect();
         rooms.reverse();
         rooms

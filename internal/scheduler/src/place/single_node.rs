@@ -34,19 +34,24 @@ impl Scheduler {
             return None;
         }
         let view = self.views.get(&class)?;
-        let welcome = match scope {
-            PlacementScope::All => view.welcome()?,
+        let rank_without_sharing_cost = match scope {
+            PlacementScope::All => view.rank_without_sharing_cost()?,
             PlacementScope::Domain(domain) => {
                 let mut nodes = Vec::new();
                 self.topology.all_nodes(domain, &mut nodes);
                 let keys = nodes.into_iter().filter_map(|at| view.key(at));
-                keys.map(|key| key.welcome()).min()?
+                keys.map(|key| key.rank_without_sharing_cost()).min()?
             }
             PlacementScope::Host(_) => return None,
         };
-        self.best_node_by_fragmentation(class, wished as u64, welcome, |tree, at| match scope {
-            PlacementScope::Domain(outer) => tree.holds(outer, at),
-            _ => true,
-        })
+        self.best_node_by_fragmentation(
+            class,
+            wished as u64,
+            rank_without_sharing_cost,
+            |tree, at| match scope {
+                PlacementScope::Domain(outer) => tree.holds(outer, at),
+                _ => true,
+            },
+        )
     }
 }

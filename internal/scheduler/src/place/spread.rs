@@ -168,11 +168,11 @@ impl Scheduler {
         }
         let mut seen: BTreeSet<DomainIx> = BTreeSet::new();
         let mut best: Option<(std::cmp::Reverse<u8>, u64, u32, DomainIx)> = None;
-        for home in own
+        for own_domain in own
             .iter()
             .filter_map(|at| self.topology.narrowest_domain(*at))
         {
-            for at in self.topology.above(home) {
+            for at in self.topology.above(own_domain) {
                 if !seen.insert(at) {
                     break;
                 }

@@ -275,7 +275,7 @@ impl Queues {
         let reordered = policy(&self.table[at].rules) != policy(&rules);
         self.table[at].rules = rules;
         self.stale = true;
-        self.tidy(at);
+        self.remove_if_unused(at);
         reordered
     }
 
@@ -288,11 +288,11 @@ impl Queues {
     pub(crate) fn leave(&mut self, at: QueueIx) {
         let queue = &mut self.table[at];
         queue.gangs = queue.gangs.saturating_sub(1);
-        self.tidy(at);
+        self.remove_if_unused(at);
     }
 
     /// Removes a queue that neither exists nor is named by a gang.
-    fn tidy(&mut self, at: QueueIx) {
+    fn remove_if_unused(&mut self, at: QueueIx) {
         let queue = &self.table[at];
         if at == ROOT || queue.rules.is_some() || queue.gangs > 0 {
             return;

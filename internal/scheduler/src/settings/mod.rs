@@ -14,9 +14,9 @@ use resources::syntax;
 use serde_json::Value;
 
 use crate::config::{Actions, Config, Lead, PlacementStrategy};
-use crate::cutting::RepartitionBudget;
 use crate::evict::DefragmentationBudget;
 use crate::queue::Decay;
+use crate::repartition::RepartitionBudget;
 use crate::share::GpuOrder;
 use words::{count, known, object, one_of, span, texts, truth, unusable};
 
@@ -202,7 +202,7 @@ impl Settings {
             break_budgets: said.break_budgets.unwrap_or(config.break_budgets),
             gpus: said.gpus.unwrap_or(config.gpus),
             defragmentation: said.defragmentation.unwrap_or(config.defragmentation),
-            cutting: said.mig.unwrap_or(config.cutting),
+            repartition: said.mig.unwrap_or(config.repartition),
             usage: said.usage.or(config.usage),
             topology: said.topology.unwrap_or(config.topology),
             placement: said.placement.unwrap_or(config.placement),
@@ -310,16 +310,16 @@ fn mig(field: &str, value: &Value) -> Result<Option<RepartitionBudget>, InvalidV
         return Ok(None);
     };
     known(field, fields, &["queues", "after", "every"])?;
-    let mut cutting = RepartitionBudget::default();
+    let mut repartition = RepartitionBudget::default();
     for (name, value) in fields {
         let field = format!("{field}.{name}");
         let seconds = || span(&field, value).map(SignedDuration::from_secs);
         match name.as_str() {
-            "queues" => cutting.queues = texts(&field, value)?,
-            "after" => cutting.after = seconds()?,
+            "queues" => repartition.queues = texts(&field, value)?,
+            "after" => repartition.after = seconds()?,
             _ => {
-                cutting.every = seconds()?;
-                if cutting.every < EVERY_LEAST {
+                repartition.every = seconds()?;
+                if repartition.every < EVERY_LEAST {
                     let valid =
                         "at least 1m, because a node reports its devices some time after a change";
                     return Err(unusable(&field, value, valid));
@@ -327,7 +327,7 @@ fn mig(field: &str, value: &Value) -> Result<Option<RepartitionBudget>, InvalidV
             }
         }
     }
-    Ok(Some(cutting))
+    Ok(Some(repartition))
 }
 
 #[cfg(test)]

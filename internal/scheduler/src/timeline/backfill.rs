@@ -72,14 +72,14 @@ impl Scheduler {
         }
         let gang = self.gangs.get(key)?;
         let head = self.timeline.head.as_ref()?;
-        let likeness = self.likeness_to_head(gang)?;
-        let denied = self.timeline.denied.contains(&likeness)
-            && !self.goes_before(gang, head, likeness.0, likeness.1);
+        let comparison = self.compared_with_head(gang)?;
+        let denied = self.timeline.denied.contains(&comparison)
+            && !self.goes_before(gang, head, comparison.0, comparison.1);
         denied.then(|| Obstacle::behind(&head.key, gang.total.have()))
     }
 
     /// After a gang was tried: takes back placements that would delay the head.
-    pub(crate) fn admit_beside_head(
+    pub(crate) fn admit_behind_head(
         &mut self,
         key: &GangKey,
         attempt: Attempt,
@@ -115,8 +115,8 @@ impl Scheduler {
                     return attempt;
                 }
                 let gang = self.gangs.get(key);
-                let likeness = gang.and_then(|gang| self.likeness_to_head(gang));
-                self.timeline.denied.extend(likeness);
+                let comparison = gang.and_then(|gang| self.compared_with_head(gang));
+                self.timeline.denied.extend(comparison);
                 return Attempt::Blocked(obstacle);
             }
             // The head waits longer for this gang.
@@ -226,7 +226,7 @@ impl Scheduler {
         self.releases = releases;
     }
 
-    fn likeness_to_head(&self, gang: &Gang) -> Option<BackfillKey> {
+    fn compared_with_head(&self, gang: &Gang) -> Option<BackfillKey> {
         let (_, first) = gang.pending.first()?;
         Some((
             self.pods.get(first)?.class,

@@ -173,9 +173,9 @@ impl Scheduler {
         }
     }
 
-    /// The first gangs of each queue's line that a limit blocks, without those in `beside`.
-    fn first_limited(&self, beside: &[GangKey]) -> Vec<GangKey> {
-        let beside: BTreeSet<&GangKey> = beside.iter().collect();
+    /// The first gangs of each queue's line that a limit blocks, without those in `excluded`.
+    fn first_limited(&self, excluded: &[GangKey]) -> Vec<GangKey> {
+        let excluded: BTreeSet<&GangKey> = excluded.iter().collect();
         let lines = self.queues.iter().map(|(_, _, queue)| &queue.line);
         let firsts = lines.flat_map(|line| line.iter().take(LIMITED_MAX));
         let limited = firsts.map(|place| &place.gang).filter(|key| {
@@ -183,7 +183,7 @@ impl Scheduler {
             let blocked_answer = gang.and_then(|gang| gang.blocked_answer.as_ref());
             blocked_answer.is_some_and(|blocked_answer| blocked_answer.over_quota())
         });
-        let others = limited.filter(|key| !beside.contains(*key));
+        let others = limited.filter(|key| !excluded.contains(*key));
         others.cloned().collect()
     }
 

@@ -150,7 +150,7 @@ impl Scheduler {
     }
 
     /// After a gang was tried: takes back placements that would leave a claim too little.
-    pub(crate) fn admit_beside_claims(
+    pub(crate) fn admit_behind_claims(
         &mut self,
         key: &GangKey,
         attempt: Attempt,

@@ -58,7 +58,7 @@ pub(crate) struct DomainTree {
     roots: BTreeMap<(Level, Natural), DomainIx>,
     /// Nodes without any of the labels.
     loose: BTreeSet<NodeIx>,
-    home: Vec<Option<DomainIx>>,
+    own_domains: Vec<Option<DomainIx>>,
     /// Each node's position in tree order: neighbours are close.
     along: Vec<u32>,
     by_level: Vec<Vec<DomainIx>>,
@@ -139,7 +139,7 @@ impl DomainTree {
 
     /// The narrowest domain that a node is in.
     pub(crate) fn narrowest_domain(&self, at: NodeIx) -> Option<DomainIx> {
-        self.home.get(at).copied().flatten()
+        self.own_domains.get(at).copied().flatten()
     }
 
     /// The domain of a level that a node is in.
@@ -161,7 +161,7 @@ impl DomainTree {
     /// True if the node is in the domain.
     pub(crate) fn holds(&self, outer: DomainIx, at: NodeIx) -> bool {
         self.narrowest_domain(at)
-            .is_some_and(|home| self.within(home, outer))
+            .is_some_and(|own_domain| self.within(own_domain, outer))
     }
 
     /// A level's domains, in tree order.
@@ -213,22 +213,22 @@ impl DomainTree {
 
     /// Moves a node to the domain that its labels name; `None` removes the node.
     pub(crate) fn put(&mut self, at: NodeIx, labels: Option<&BTreeMap<String, String>>) {
-        if self.home.len() <= at {
-            self.home.resize(at + 1, None);
+        if self.own_domains.len() <= at {
+            self.own_domains.resize(at + 1, None);
         }
-        let home = labels.and_then(|labels| self.find(labels));
-        let is_loose = labels.is_some() && home.is_none();
-        if self.home[at] == home && self.loose.contains(&at) == is_loose {
+        let own_domain = labels.and_then(|labels| self.find(labels));
+        let is_loose = labels.is_some() && own_domain.is_none();
+        if self.own_domains[at] == own_domain && self.loose.contains(&at) == is_loose {
             return;
         }
         self.stale = true;
-        if let Some(old) = self.home[at].take() {
+        if let Some(old) = self.own_domains[at].take() {
             self.domains[old as usize].nodes.remove(&at);
             self.count(old, false);
         }
         self.loose.remove(&at);
-        self.home[at] = home;
-        match home {
+        self.own_domains[at] = own_domain;
+        match own_domain {
             Some(new) => {
                 self.domains[new as usize].nodes.insert(at);
                 self.count(new, true);
@@ -303,7 +303,7 @@ impl DomainTree {
         if rebuilt {
             self.rebuild();
         }
-        self.along.resize(self.home.len(), u32::MAX);
+        self.along.resize(self.own_domains.len(), u32::MAX);
         let mut next = 0;
         let mut loose: Vec<NodeIx> = self.loose.iter().copied().collect();
         let roots: Vec<DomainIx> = self.roots.values().copied().collect();
@@ -344,9 +344,11 @@ impl DomainTree {
     /// Drops domains without nodes.
     fn rebuild(&mut self) {
         let mut paths: Vec<(NodeIx, BTreeMap<String, String>)> = Vec::new();
-        for at in 0..self.home.len() {
-            let Some(home) = self.home[at] else { continue };
-            let labels = self.above(home).map(|domain| {
+        for at in 0..self.own_domains.len() {
+            let Some(own_domain) = self.own_domains[at] else {
+                continue;
+            };
+            let labels = self.above(own_domain).map(|domain| {
                 let domain = self.domain(domain);
                 (self.key(domain.level).to_owned(), domain.value.to_string())
             });
@@ -355,7 +357,7 @@ impl DomainTree {
         self.domains.clear();
         self.roots.clear();
         self.by_level.iter_mut().for_each(Vec::clear);
-        self.home.fill(None);
+        self.own_domains.fill(None);
         self.dead = 0;
         self.epoch += 1;
         for (at, labels) in paths {

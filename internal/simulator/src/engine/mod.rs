@@ -141,12 +141,12 @@ pub fn run(
     let mut stage = SimulatedCluster::new(scenario, options, hosts, planner, first, record);
 
     let mut due: Option<Seconds> = None;
-    let mut wake: Option<Seconds> = None;
+    let mut requeue_at: Option<Seconds> = None;
     let mut planned: Option<Seconds> = None;
     let mut idle = 0;
     loop {
         let arrival = arrivals.peek().map(|job| scenario.jobs[*job].arrival);
-        let next = [arrival, stage.agenda.next(), due, wake]
+        let next = [arrival, stage.agenda.next(), due, requeue_at]
             .into_iter()
             .flatten()
             .min();
@@ -178,9 +178,11 @@ pub fn run(
             let soonest = planned.map_or(now, |last| now.max(last + options.gather.max(0)));
             due = Some(due.map_or(soonest, |due| due.min(soonest)));
         }
-        if due.is_some_and(|due| due <= now) || wake.is_some_and(|wake| wake <= now) {
+        if due.is_some_and(|due| due <= now)
+            || requeue_at.is_some_and(|requeue_at| requeue_at <= now)
+        {
             due = None;
-            wake = stage.plan();
+            requeue_at = stage.plan();
             planned = Some(now);
         }
     }

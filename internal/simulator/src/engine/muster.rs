@@ -296,14 +296,18 @@ impl Planner for Muster {
         let violations = self.gate(&mut plan.binds, time);
         let mut decided = PlanDecisions {
             violations,
-            wake: plan
-                .wake
-                .map(|wake| (wake.as_second() - self.start.as_second()).max(now + 1)),
+            requeue_at: plan
+                .requeue_at
+                .map(|requeue_at| (requeue_at.as_second() - self.start.as_second()).max(now + 1)),
             ..PlanDecisions::default()
         };
         if !decided.violations.is_empty() {
             let rest = now + VIOLATOR_REST.as_secs();
-            decided.wake = Some(decided.wake.map_or(rest, |wake| wake.min(rest)));
+            decided.requeue_at = Some(
+                decided
+                    .requeue_at
+                    .map_or(rest, |requeue_at| requeue_at.min(rest)),
+            );
         }
         for bind in std::mem::take(&mut plan.binds) {
             let Some((gang, member)) = place_of(&bind.pod) else {

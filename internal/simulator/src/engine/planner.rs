@@ -55,7 +55,7 @@ pub(crate) struct PlanDecisions {
     /// The parts of the plan that were dropped because they would have broken an invariant.
     pub(crate) violations: Vec<String>,
     /// When to plan again even if nothing changes.
-    pub(crate) wake: Option<Seconds>,
+    pub(crate) requeue_at: Option<Seconds>,
 }
 
 /// A scheduler. It receives the events in order, and is asked for plans.

@@ -485,9 +485,9 @@ impl<'a> SimulatedCluster<'a> {
     pub(crate) fn plan(&mut self) -> Option<Seconds> {
         let decided = self.planner.plan(&self.gangs, self.now);
         self.outcome.plans += 1;
-        let wake = decided.wake;
+        let requeue_at = decided.requeue_at;
         self.carry_out(decided);
-        wake
+        requeue_at
     }
 
     fn carry_out(&mut self, decided: PlanDecisions) {

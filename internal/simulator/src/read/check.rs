@@ -16,7 +16,7 @@ use crate::error::{InputLocation, SimulatorError};
 
 /// An annotation's value that can't be read; the text states the accepted values.
 #[derive(Debug, thiserror::Error)]
-enum Misformed {
+enum InvalidAnnotation {
     #[error("{}", .0.valid())]
     Value(ValueForm),
     #[error("{} ({error})", .form.valid())]
@@ -157,7 +157,7 @@ pub(super) fn annotations(
 
 impl ValueForm {
     /// Whether this value can be read. An error states the accepted values.
-    fn read(self, text: &str) -> Result<(), Misformed> {
+    fn read(self, text: &str) -> Result<(), InvalidAnnotation> {
         let text = text.trim();
         let good = match self {
             ValueForm::Text => true,
@@ -179,7 +179,7 @@ impl ValueForm {
         if good {
             Ok(())
         } else {
-            Err(Misformed::Value(self))
+            Err(InvalidAnnotation::Value(self))
         }
     }
 
@@ -220,10 +220,13 @@ impl ValueForm {
     }
 }
 
-fn json<T: serde::de::DeserializeOwned>(text: &str, form: ValueForm) -> Result<(), Misformed> {
+fn json<T: serde::de::DeserializeOwned>(
+    text: &str,
+    form: ValueForm,
+) -> Result<(), InvalidAnnotation> {
     match serde_json::from_str::<T>(text) {
         Ok(_) => Ok(()),
-        Err(error) => Err(Misformed::Json { error, form }),
+        Err(error) => Err(InvalidAnnotation::Json { error, form }),
     }
 }
 

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
-use scheduler::{GroupRef, PodRef, Recut};
+use scheduler::{GroupRef, PodRef, Repartition};
 use tokio::time::Instant;
 
 use super::{FinishedWrite, Loop, POD_WORDS_EVERY, QUEUES_EVERY};
@@ -16,7 +16,7 @@ use crate::scheduling::mig_repartitioner::{self, RepartitionOutcome};
 use crate::scheduling::statuses::{self, about_group, about_pod};
 
 /// How long a node is left alone after its MIG label could not be written.
-const RECUT_REST: SignedDuration = SignedDuration::from_secs(60);
+const REPARTITION_REST: SignedDuration = SignedDuration::from_secs(60);
 /// The wait before a failed status write is retried.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
@@ -44,9 +44,9 @@ impl Loop {
         self.board
             .refused(&bind.group, &bind.pod.name, &bind.node, &message);
         let until = self.rest(&bind.group);
-        let mut brain = self.brain.lock();
-        brain.bind_failed(&bind.pod, &bind.group, until, found);
-        drop(brain);
+        let mut planner = self.planner.lock();
+        planner.bind_failed(&bind.pod, &bind.group, until, found);
+        drop(planner);
         self.plan_by(Instant::now() + self.gathers());
     }
 
@@ -71,15 +71,15 @@ impl Loop {
         tracing::warn!(namespace = %group.namespace, name = %group.name, said, "the volumes of a gang could not be bound");
         let message = format!("binding volumes: {said}");
         let until = self.rest(&group);
-        let mut brain = self.brain.lock();
+        let mut planner = self.planner.lock();
         for (bind, _) in &binds {
             let about = about_pod(&bind.pod);
             self.notes
                 .note(&about, EventType::Warning, "FailedScheduling", &message);
-            brain.bind_failed(&bind.pod, &group, until, None);
+            planner.bind_failed(&bind.pod, &group, until, None);
         }
-        brain.volumes_failed(&group, until, &said);
-        drop(brain);
+        planner.volumes_failed(&group, until, &said);
+        drop(planner);
         if let Some((bind, _)) = binds.first() {
             self.board
                 .refused(&group, &bind.pod.name, &bind.node, &message);
@@ -116,20 +116,23 @@ impl Loop {
             Some(by) => self.rest(by),
             None => Timestamp::now(),
         };
-        self.brain.lock().eviction_failed(&eviction, until);
+        self.planner.lock().eviction_failed(&eviction, until);
         self.plan_by(Instant::now() + self.gathers());
     }
 
     /// A node's MIG label was written, or could not be.
-    fn recut(&mut self, told: RepartitionOutcome) {
-        let RepartitionOutcome { recut, refused } = told;
-        let Recut {
+    fn repartition(&mut self, told: RepartitionOutcome) {
+        let RepartitionOutcome {
+            repartition,
+            refused,
+        } = told;
+        let Repartition {
             node,
             choice,
             group,
             uid,
             ..
-        } = recut;
+        } = repartition;
         let node_itself = mig_repartitioner::about_node(&node);
         if let Some(said) = refused {
             tracing::warn!(
@@ -142,8 +145,11 @@ impl Loop {
                 choice.why
             );
             (self.notes).note(&node_itself, EventType::Warning, "MigNotChosen", &message);
-            let until = Timestamp::now() + RECUT_REST;
-            self.brain.lock().scheduler().forget_recut(&node, until);
+            let until = Timestamp::now() + REPARTITION_REST;
+            self.planner
+                .lock()
+                .scheduler()
+                .forget_repartition(&node, until);
             self.plan_by(Instant::now() + self.gathers());
             return;
         }
@@ -173,7 +179,7 @@ impl Loop {
                 self.groups.finish(&group);
                 if let Err(error) = result {
                     tracing::warn!(%error, name = %group.name, namespace = %group.namespace, "the scheduler could not write a PodGroup's status; it tries again");
-                    self.brain.lock().status_failed(&group);
+                    self.planner.lock().status_failed(&group);
                     self.plan_by(Instant::now() + RETRY_AFTER);
                 }
             }
@@ -184,11 +190,11 @@ impl Loop {
                     self.pods.again(&key, Instant::now() + POD_WORDS_EVERY);
                 }
             }
-            FinishedWrite::Recut(told) => self.recut(*told),
+            FinishedWrite::Repartition(told) => self.repartition(*told),
             FinishedWrite::Queue(name, result) => {
                 if let Err(error) = result {
                     tracing::warn!(%error, queue = %name, "the scheduler could not write a queue's status; it tries again");
-                    self.queues.unsay(&name);
+                    self.queues.report_failed(&name);
                     self.queues_due = Some(Instant::now() + QUEUES_EVERY);
                 }
             }

@@ -57,9 +57,9 @@ fn asks(name: &str, resource: &'static str, count: &'static str) -> Event {
     })
 }
 
-fn cutting(queues: &[&str]) -> Scheduler {
+fn repartition(queues: &[&str]) -> Scheduler {
     Scheduler::new(Config {
-        cutting: Some(RepartitionBudget {
+        repartition: Some(RepartitionBudget {
             queues: queues.iter().map(|queue| (*queue).to_owned()).collect(),
             ..RepartitionBudget::default()
         }),
@@ -72,37 +72,39 @@ fn after(seconds: i64) -> Timestamp {
 }
 
 /// Which nodes are to be cut how.
-fn recuts(plan: &Plan) -> Vec<(&str, &str)> {
-    let all = plan.recuts.iter();
+fn repartitions(plan: &Plan) -> Vec<(&str, &str)> {
+    let all = plan.repartitions.iter();
     all.map(|it| (it.node.as_str(), it.choice.configuration.as_str()))
         .collect()
 }
 
 #[test]
 fn an_idle_node_is_cut_once_for_who_waited_long_enough_and_given_out_when_it_is_done() {
-    let mut s = cutting(&[]);
+    let mut s = repartition(&[]);
     s.apply(says("n", &whole()));
     s.apply(asks("p", SMALL, "1"));
     let early = s.plan(after(1));
-    assert_eq!(recuts(&early), []);
+    assert_eq!(repartitions(&early), []);
     assert_eq!(
-        early.wake,
+        early.requeue_at,
         Some(after(30)),
         "it is looked at when it has waited long enough"
     );
     let plan = s.plan(after(30));
-    assert_eq!(recuts(&plan), [("n", "all-1g.10gb")]);
-    let recut = &plan.recuts[0];
-    assert!(recut.group.lone && recut.group.name == "p" && recut.before.is_none());
+    assert_eq!(repartitions(&plan), [("n", "all-1g.10gb")]);
+    let repartition = &plan.repartitions[0];
+    assert!(
+        repartition.group.lone && repartition.group.name == "p" && repartition.before.is_none()
+    );
     let why = "ns/p waits for 1 of nvidia.com/mig-1g.10gb; no pod uses the GPUs of n, and configuration \
                all-1g.10gb makes them 14 of nvidia.com/mig-1g.10gb";
-    assert_eq!(recut.choice.why, why);
+    assert_eq!(repartition.choice.why, why);
 
     // Until the node says that it has heard, and while it is cut, nobody is given its GPUs.
     s.apply(asks("q", "nvidia.com/gpu", "1"));
     s.apply(says("n", &whole()));
     let plan = s.plan(after(32));
-    assert!(recuts(&plan).is_empty() && bound(&plan).is_empty());
+    assert!(repartitions(&plan).is_empty() && bound(&plan).is_empty());
     let told = plan
         .reports
         .iter()
@@ -117,12 +119,12 @@ fn an_idle_node_is_cut_once_for_who_waited_long_enough_and_given_out_when_it_is_
     let mut of = Says {
         asked: Some("all-1g.10gb"),
         state: Some("pending"),
-        choice: serde_json::to_string(&recut.choice).ok(),
+        choice: serde_json::to_string(&repartition.choice).ok(),
         ..whole()
     };
     s.apply(says("n", &of));
     let plan = s.plan(after(34));
-    assert!(recuts(&plan).is_empty() && bound(&plan).is_empty());
+    assert!(repartitions(&plan).is_empty() && bound(&plan).is_empty());
     of = Says {
         state: Some("success"),
         small: 14,
@@ -132,13 +134,13 @@ fn an_idle_node_is_cut_once_for_who_waited_long_enough_and_given_out_when_it_is_
     s.apply(says("n", &of));
     let plan = s.plan(after(40));
     assert_eq!(bound(&plan)["p"], "n");
-    assert!(recuts(&plan).is_empty(), "q must wait: p uses it");
+    assert!(repartitions(&plan).is_empty(), "q must wait: p uses it");
     s.apply(pod_gone("p"));
     let plan = s.plan(after(60));
-    assert!(recuts(&plan).is_empty(), "it was changed lately");
-    assert_eq!(plan.wake, Some(after(630)));
+    assert!(repartitions(&plan).is_empty(), "it was changed lately");
+    assert_eq!(plan.requeue_at, Some(after(630)));
     let plan = s.plan(after(630));
-    assert_eq!(recuts(&plan), [("n", "all-disabled")], "whole for q");
+    assert_eq!(repartitions(&plan), [("n", "all-disabled")], "whole for q");
 }
 
 #[test]
@@ -166,14 +168,18 @@ fn a_node_is_left_alone_that_others_have_or_asked_for_or_that_failed_or_is_not_a
         ("failed", with(None, Some("failed"), None), false),
     ];
     for (what, of, expected) in table {
-        let mut s = cutting(&[]);
+        let mut s = repartition(&[]);
         s.apply(says("n", &of));
         s.apply(asks("p", SMALL, "1"));
         s.plan(after(0));
-        assert_eq!(!s.plan(after(60)).recuts.is_empty(), expected, "{what}");
+        assert_eq!(
+            !s.plan(after(60)).repartitions.is_empty(),
+            expected,
+            "{what}"
+        );
     }
     // Somebody's GPU, whoever placed it.
-    let mut s = cutting(&[]);
+    let mut s = repartition(&[]);
     s.apply(says("n", &whole()));
     s.apply(pod_with("other", None, 1, |pod| {
         pod["spec"]["schedulerName"] = json!("other");
@@ -181,41 +187,41 @@ fn a_node_is_left_alone_that_others_have_or_asked_for_or_that_failed_or_is_not_a
     }));
     s.apply(asks("p", SMALL, "1"));
     s.plan(after(0));
-    assert_eq!(recuts(&s.plan(after(60))), []);
+    assert_eq!(repartitions(&s.plan(after(60))), []);
     // A node whose agent cuts nothing.
-    let mut s = cutting(&[]);
+    let mut s = repartition(&[]);
     s.apply(node_with("n", 2, |_| {}));
     s.apply(asks("p", SMALL, "1"));
     s.plan(after(0));
-    assert_eq!(recuts(&s.plan(after(60))), []);
+    assert_eq!(repartitions(&s.plan(after(60))), []);
 }
 
 #[test]
 fn it_is_done_for_the_queues_that_are_named_and_not_unless_it_is_asked_for() {
     for (mut s, expected) in [
-        (cutting(&["default"]), 1),
-        (cutting(&["research"]), 0),
+        (repartition(&["default"]), 1),
+        (repartition(&["research"]), 0),
         (Scheduler::new(Config::default()), 0),
     ] {
         s.apply(says("n", &whole()));
         s.apply(asks("p", SMALL, "1"));
         s.plan(after(0));
-        assert_eq!(s.plan(after(60)).recuts.len(), expected);
+        assert_eq!(s.plan(after(60)).repartitions.len(), expected);
     }
 }
 
 #[test]
 fn a_node_that_could_not_be_told_is_as_it_was_and_tried_again_later() {
-    let mut s = cutting(&[]);
+    let mut s = repartition(&[]);
     s.apply(says("n", &whole()));
     s.apply(asks("p", SMALL, "1"));
     s.plan(after(0));
-    assert_eq!(s.plan(after(60)).recuts.len(), 1);
-    s.forget_recut("n", after(120));
+    assert_eq!(s.plan(after(60)).repartitions.len(), 1);
+    s.forget_repartition("n", after(120));
     s.apply(asks("q", "nvidia.com/gpu", "2"));
     let plan = s.plan(after(61));
     assert_eq!(bound(&plan)["q"], "n", "its GPUs are given out again");
     s.apply(pod_gone("q"));
-    assert_eq!(recuts(&s.plan(after(100))), []);
-    assert_eq!(recuts(&s.plan(after(120))), [("n", "all-1g.10gb")]);
+    assert_eq!(repartitions(&s.plan(after(100))), []);
+    assert_eq!(repartitions(&s.plan(after(120))), [("n", "all-1g.10gb")]);
 }

@@ -35,7 +35,7 @@ fn room(all: &[(Ix, i64)]) -> Room {
 }
 
 /// An idle node of `gpus` GPUs cut in this configuration.
-fn idle(gpus: i64, now: &str) -> CuttableNode {
+fn idle(gpus: i64, now: &str) -> CandidateNode {
     let all = cuts(gpus);
     let gives = all
         .iter()
@@ -43,7 +43,7 @@ fn idle(gpus: i64, now: &str) -> CuttableNode {
         .map(|cut| cut.gives.clone());
     let mut has = room(&gives.unwrap_or_default());
     has.set(CPU, 64);
-    CuttableNode {
+    CandidateNode {
         room: has.clone(),
         empty: has,
         cuts: all.into_iter().filter(|cut| *cut.name != *now).collect(),
@@ -52,9 +52,9 @@ fn idle(gpus: i64, now: &str) -> CuttableNode {
 }
 
 /// A node all of whose GPUs are in use.
-fn busy(gpus: i64, now: &str) -> CuttableNode {
+fn busy(gpus: i64, now: &str) -> CandidateNode {
     let site = idle(gpus, now);
-    CuttableNode {
+    CandidateNode {
         room: room(&[(CPU, 64)]),
         open: false,
         ..site
@@ -74,7 +74,7 @@ fn want(all: &[(Ix, i64, u64)]) -> WaitingSliceGang {
 }
 
 /// Which nodes are cut how, as `place name`.
-fn chosen(mut wants: Vec<WaitingSliceGang>, sites: &[CuttableNode]) -> Vec<String> {
+fn chosen(mut wants: Vec<WaitingSliceGang>, sites: &[CandidateNode]) -> Vec<String> {
     let within = |kind: &mut MemberGroup| kind.sites.retain(|at| *at < sites.len());
     wants
         .iter_mut()
@@ -92,7 +92,7 @@ fn idle_nodes_are_cut_for_waiting_gangs_and_no_more_than_needed() {
     type Case = (
         &'static str,
         Vec<WaitingSliceGang>,
-        Vec<CuttableNode>,
+        Vec<CandidateNode>,
         Vec<&'static str>,
     );
     let table: Vec<Case> = vec![
@@ -204,7 +204,7 @@ fn nothing_is_cut_where_other_resources_are_short_or_cutting_is_not_allowed() {
 }
 
 /// Nodes of one to three GPUs, each idle or in use, in some configuration.
-fn nodes() -> impl Strategy<Value = Vec<CuttableNode>> {
+fn nodes() -> impl Strategy<Value = Vec<CandidateNode>> {
     let node = (1..4_i64, 0..4_usize, any::<bool>()).prop_map(|(gpus, now, used)| {
         let now = cuts(gpus)[now].name.clone();
         if used {
@@ -218,10 +218,10 @@ fn nodes() -> impl Strategy<Value = Vec<CuttableNode>> {
 
 /// The fewest idle nodes that must be cut to serve one kind of members, if any set serves it: every
 /// set of nodes is tried, each node cut in the best way.
-fn fewest(kind: &MemberGroup, sites: &[CuttableNode]) -> Option<u32> {
+fn fewest(kind: &MemberGroup, sites: &[CandidateNode]) -> Option<u32> {
     let sets = 0..1_u32 << sites.len();
     let good = sets.filter(|set| {
-        let of = |(at, site): (usize, &CuttableNode)| {
+        let of = |(at, site): (usize, &CandidateNode)| {
             let as_is = fits(&kind.each, &site.room);
             if set & 1 << at == 0 {
                 return as_is;

@@ -11,7 +11,7 @@
 //! Example: a gang of three 1g.10gb slices and one idle GPU: the configuration all-1g.10gb is
 //! chosen for that GPU's node.
 //!
-//! Tests: `choose_tests.rs` compares with trying every set of nodes; `tests/cutting.rs`.
+//! Tests: `choose_tests.rs` compares with trying every set of nodes; `tests/repartition.rs`.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -52,7 +52,7 @@ pub(crate) struct GpuConfiguration {
 
 /// A node.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct CuttableNode {
+pub(crate) struct CandidateNode {
     /// What is free, or will be once the current change is done.
     pub(crate) room: Room,
     /// What it has when empty.
@@ -85,10 +85,10 @@ struct SearchedNode {
 /// are the resources that GPUs are allocated as.
 pub(crate) fn choose(
     wants: &[WaitingSliceGang],
-    sites: &[CuttableNode],
+    sites: &[CandidateNode],
     devices: ResourceSet,
 ) -> Vec<Chosen> {
-    let state = |site: &CuttableNode| SearchedNode {
+    let state = |site: &CandidateNode| SearchedNode {
         room: site.room.clone(),
         open: site.open,
     };
@@ -116,7 +116,7 @@ pub(crate) fn choose(
 /// The places found for one gang so far.
 struct GangFit<'a> {
     want: &'a WaitingSliceGang,
-    sites: &'a [CuttableNode],
+    sites: &'a [CandidateNode],
     now: &'a mut [SearchedNode],
     /// What was free on each node before the gang took any.
     before: Vec<Room>,
@@ -141,7 +141,7 @@ struct ConfigurationCandidate {
 fn serve(
     want: &WaitingSliceGang,
     later: &[&WaitingSliceGang],
-    sites: &[CuttableNode],
+    sites: &[CandidateNode],
     now: &mut [SearchedNode],
     devices: ResourceSet,
 ) -> Option<Vec<(usize, usize)>> {
@@ -306,11 +306,11 @@ fn take(kind: &MemberGroup, count: u64, room: &mut Room) -> u64 {
 /// that it could use as they are stay uncut, so that later gangs do not take them.
 fn keep(
     want: &WaitingSliceGang,
-    sites: &[CuttableNode],
+    sites: &[CandidateNode],
     now: &mut [SearchedNode],
     devices: ResourceSet,
 ) {
-    let empty = |site: &CuttableNode| SearchedNode {
+    let empty = |site: &CandidateNode| SearchedNode {
         room: site.empty.clone(),
         open: !site.cuts.is_empty(),
     };

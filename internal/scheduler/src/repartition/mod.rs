@@ -1,13 +1,13 @@
 //! Repartitions idle GPUs (MIG) for gangs that wait for slices, and makes GPUs whole again for
-//! gangs that wait for whole ones. Opt-in (`Config::cutting`). Produces label values and their
+//! gangs that wait for whole ones. Opt-in (`Config::repartition`). Produces label values and their
 //! reason; the node's agent applies them. A node whose GPUs are in use, whose configuration was
 //! requested by a user, or that was changed recently is not changed. `choose` selects the
 //! nodes.
 //!
-//! Tests: `tests/cutting.rs`, `choose_tests.rs`.
+//! Tests: `tests/repartition.rs`, `choose_tests.rs`.
 
+mod annotations;
 mod choose;
-mod cuttable;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,8 +24,8 @@ use crate::plan::{GroupRef, Plan};
 use crate::resource::{Demand, ResourceSet, Room, each};
 use crate::state::Scheduler;
 
-use choose::{Chosen, CuttableNode, GpuConfiguration, MemberGroup, WaitingSliceGang, choose};
-pub(crate) use cuttable::{MigAnnotations, MigState};
+pub(crate) use annotations::{MigAnnotations, MigState};
+use choose::{CandidateNode, Chosen, GpuConfiguration, MemberGroup, WaitingSliceGang, choose};
 
 /// The most waiting gangs considered in one round, by priority and age.
 const GANGS_MAX: usize = 64;
@@ -55,9 +55,9 @@ impl Default for RepartitionBudget {
     }
 }
 
-/// A node whose GPUs are to be cut. It counts as being cut until `forget_recut` is called.
+/// A node whose GPUs are to be repartitioned. It counts as changing until `forget_repartition` is called.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Recut {
+pub struct Repartition {
     /// The node's name.
     pub node: String,
     /// The label's previous value, if it had one.
@@ -98,16 +98,16 @@ impl Scheduler {
     ) -> Option<MigAnnotations> {
         let able = said.as_ref().is_some_and(|said| !said.cuts.is_empty());
         if able {
-            self.cutting.able.insert(at);
+            self.repartition.able.insert(at);
         } else {
-            self.cutting.able.remove(&at);
+            self.repartition.able.remove(&at);
         }
-        let Some(decided) = self.cutting.decided.get_mut(&at) else {
+        let Some(decided) = self.repartition.decided.get_mut(&at) else {
             return said;
         };
         let mut said = said?;
         if said.choice.as_ref() == Some(&decided.choice) {
-            self.cutting.decided.remove(&at);
+            self.repartition.decided.remove(&at);
             return Some(said);
         }
         decided.before.clone_from(&said);
@@ -116,43 +116,43 @@ impl Scheduler {
     }
 
     /// Forgets a node that is gone.
-    pub(crate) fn forget_cutting(&mut self, at: NodeIx) {
-        self.cutting.able.remove(&at);
-        self.cutting.decided.remove(&at);
-        self.cutting.resting.remove(&at);
+    pub(crate) fn forget_repartition_state(&mut self, at: NodeIx) {
+        self.repartition.able.remove(&at);
+        self.repartition.decided.remove(&at);
+        self.repartition.resting.remove(&at);
     }
 
     /// Undoes a decision that could not be written to the node; the node is skipped until `until`.
-    pub fn forget_recut(&mut self, node: &str, until: Timestamp) {
+    pub fn forget_repartition(&mut self, node: &str, until: Timestamp) {
         let Some(at) = self.node_index.get(node).copied() else {
             return;
         };
-        self.cutting.resting.insert(at, until);
-        let Some(decided) = self.cutting.decided.remove(&at) else {
+        self.repartition.resting.insert(at, until);
+        let Some(decided) = self.repartition.decided.remove(&at) else {
             return;
         };
-        self.put_cuttable(at, decided.before);
+        self.put_mig_annotations(at, decided.before);
     }
 
-    fn put_cuttable(&mut self, at: NodeIx, cuttable: MigAnnotations) {
+    fn put_mig_annotations(&mut self, at: NodeIx, mig_annotations: MigAnnotations) {
         if let Some(offer) = &self.nodes[at].offer {
             let mut offer = offer.clone();
-            offer.cuttable = Some(cuttable);
+            offer.mig_annotations = Some(mig_annotations);
             self.set_offer(at, Some(offer));
         }
     }
 
     /// Decides which nodes are cut; the last step of a plan.
     pub(crate) fn cut(&mut self, now: Timestamp, plan: &mut Plan) {
-        let Some(config) = self.config.cutting.clone() else {
+        let Some(config) = self.config.repartition.clone() else {
             return;
         };
-        self.cutting.resting.retain(|_, until| now < *until);
-        if self.cutting.able.is_empty() {
+        self.repartition.resting.retain(|_, until| now < *until);
+        if self.repartition.able.is_empty() {
             return;
         }
         let next = self
-            .cutting
+            .repartition
             .looked
             .and_then(|at| at.checked_add(LOOK_EVERY).ok());
         if let Some(next) = next.filter(|next| now < *next) {
@@ -162,7 +162,7 @@ impl Scheduler {
         if !gangs.iter().any(|(_, want)| want.cuts) {
             return;
         }
-        self.cutting.looked = Some(now);
+        self.repartition.looked = Some(now);
         let (nodes, sites) = self.sites(&config, now);
         let places: BTreeMap<NodeIx, usize> = nodes
             .iter()
@@ -175,13 +175,14 @@ impl Scheduler {
             .collect();
         for Chosen { site, cut, want } in choose(&wants, &sites, self.names.devices()) {
             let (at, cut, key) = (nodes[site], &sites[site].cuts[cut], &gangs[want].0);
-            plan.recuts.extend(self.decide_cut(at, cut, key, now));
+            plan.repartitions
+                .extend(self.decide_repartition(at, cut, key, now));
         }
     }
 
     /// Requests a plan at that time, even if nothing changes.
     fn look_again(&mut self, at: Timestamp) {
-        self.wake = Some(self.wake.map_or(at, |wake| wake.min(at)));
+        self.requeue_by(at);
     }
 
     /// The gangs that wait for room and request GPUs or slices, in order; their members' nodes are
@@ -269,7 +270,7 @@ impl Scheduler {
             let view = self.views.get(class);
             let node_fit = |at: NodeIx| view.map_or(NodeFit::Absent, |view| view.node_fit(at));
             let takes = |at: NodeIx| match node_fit(at) {
-                NodeFit::Refused(refusal) => refusal == InfeasibleReason::Recut,
+                NodeFit::Refused(refusal) => refusal == InfeasibleReason::Repartition,
                 NodeFit::Absent => false,
                 NodeFit::Holds { .. } | NodeFit::Short { .. } => true,
             };
@@ -291,7 +292,7 @@ impl Scheduler {
         &mut self,
         config: &RepartitionBudget,
         now: Timestamp,
-    ) -> (Vec<NodeIx>, Vec<CuttableNode>) {
+    ) -> (Vec<NodeIx>, Vec<CandidateNode>) {
         let devices = self.names.devices();
         let (mut nodes, mut sites) = (Vec::new(), Vec::new());
         let (mut due, mut able): (Option<Timestamp>, usize) = (None, 0);
@@ -301,21 +302,21 @@ impl Scheduler {
                 continue;
             };
             let has = |set: ResourceSet| each(set).any(|ix| offer.allocatable.get(ix) > 0);
-            let cuttable = offer.cuttable.as_ref();
-            if cuttable.is_none() && !has(devices) {
+            let mig_annotations = offer.mig_annotations.as_ref();
+            if mig_annotations.is_none() && !has(devices) {
                 continue;
             }
             let lasts = |from: Timestamp| from.checked_add(config.every).unwrap_or(Timestamp::MAX);
-            let ours = cuttable.filter(|it| it.is_ours());
+            let ours = mig_annotations.filter(|it| it.is_ours());
             let chosen = ours.and_then(|it| it.choice.as_ref());
             let until = chosen
                 .map(|choice| lasts(choice.at))
                 .filter(|until| now < *until);
-            let changing = cuttable.is_some_and(|it| it.state == MigState::Changing);
+            let changing = mig_annotations.is_some_and(|it| it.state == MigState::Changing);
             // The kubelet reports new devices only after a while.
-            let promised = cuttable.filter(|_| changing || until.is_some());
+            let promised = mig_annotations.filter(|_| changing || until.is_some());
             let promised = promised.and_then(MigAnnotations::promised);
-            let mut site = CuttableNode::default();
+            let mut site = CandidateNode::default();
             for ix in self.names.numbers() {
                 let is_device = devices & 1 << ix != 0;
                 let told = promised.filter(|_| is_device).map(|cut| given(cut, ix));
@@ -331,7 +332,7 @@ impl Scheduler {
                 let taken = |room: &Room| each(devices).any(|ix| room.get(ix) != 0);
                 let used =
                     taken(&node.used) || taken(&node.leaving) || offer.health.has_unknown_work();
-                let rests = self.cutting.resting.get(&at).copied();
+                let rests = self.repartition.resting.get(&at).copied();
                 site.open = !used && until.is_none() && rests.is_none();
                 able += 1;
                 if let Some(until) = until.or(rests).filter(|_| !used) {
@@ -348,14 +349,14 @@ impl Scheduler {
     }
 
     /// Decides that a node's GPUs are cut in this way for a gang.
-    fn decide_cut(
+    fn decide_repartition(
         &mut self,
         at: NodeIx,
         cut: &GpuConfiguration,
         key: &GangKey,
         now: Timestamp,
-    ) -> Option<Recut> {
-        let before = self.nodes[at].offer.as_ref()?.cuttable.clone()?;
+    ) -> Option<Repartition> {
+        let before = self.nodes[at].offer.as_ref()?.mig_annotations.clone()?;
         let gang = self.gangs.get(key)?;
         let asked = gang
             .waiting
@@ -395,16 +396,16 @@ impl Scheduler {
                     .unwrap_or_default()
             }
         };
-        let mut cuttable = before.clone();
+        let mut mig_annotations = before.clone();
         let old = before.asked.clone();
-        begin(&mut cuttable, &choice);
+        begin(&mut mig_annotations, &choice);
         let decided = RepartitionDecision {
             choice: choice.clone(),
             before,
         };
-        self.cutting.decided.insert(at, decided);
-        self.put_cuttable(at, cuttable);
-        Some(Recut {
+        self.repartition.decided.insert(at, decided);
+        self.put_mig_annotations(at, mig_annotations);
+        Some(Repartition {
             node: self.nodes[at].name.to_string(),
             before: old,
             choice,
@@ -428,8 +429,8 @@ fn given(cut: &GpuConfiguration, ix: crate::resource::Ix) -> i64 {
 }
 
 /// Marks a node's change as in progress.
-fn begin(cuttable: &mut MigAnnotations, choice: &ChosenConfiguration) {
-    cuttable.asked = Some(choice.configuration.clone());
-    cuttable.state = MigState::Changing;
-    cuttable.choice = Some(choice.clone());
+fn begin(mig_annotations: &mut MigAnnotations, choice: &ChosenConfiguration) {
+    mig_annotations.asked = Some(choice.configuration.clone());
+    mig_annotations.state = MigState::Changing;
+    mig_annotations.choice = Some(choice.clone());
 }
