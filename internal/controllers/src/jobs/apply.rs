@@ -124,7 +124,9 @@ pub(crate) async fn apply<W: Workload>(
     };
     let mut done = executor.carry_out::<W::Kind>(first).await;
     done.extend(executor.carry_out::<W::Kind>(rest).await);
-    let holds_status = |outcome: &ActionOutcome| (outcome.deletes || W::STATUS_NEEDS_ACTIONS) && outcome.result.is_err();
+    let holds_status = |outcome: &ActionOutcome| {
+        (outcome.deletes || W::STATUS_NEEDS_ACTIONS) && outcome.result.is_err()
+    };
     let incomplete = done.iter().any(holds_status);
     if let Some(message) = tell_of_objects::<W>(notes, &about, &done) {
         W::note_failure(&mut work.decided, &message, Timestamp::now());
@@ -452,13 +454,19 @@ fn tell_of_objects<W: Workload>(
     done: &[ActionOutcome],
 ) -> Option<String> {
     for noun in ["pod", "job", "claim"] {
-        let about_noun = |outcome: &&ActionOutcome| outcome.object.as_ref().is_some_and(|(what, _)| *what == noun);
+        let about_noun = |outcome: &&ActionOutcome| {
+            outcome
+                .object
+                .as_ref()
+                .is_some_and(|(what, _)| *what == noun)
+        };
         for (effect, verb) in [
             (ActionEffect::Created, "Created"),
             (ActionEffect::Deleted, "Deleted"),
         ] {
             let outcome = done.iter().filter(about_noun);
-            let outcome = outcome.filter(|outcome| matches!(outcome.result, Ok(known) if known == effect));
+            let outcome =
+                outcome.filter(|outcome| matches!(outcome.result, Ok(known) if known == effect));
             let names = outcome.filter_map(|outcome| Some(outcome.object.as_ref()?.1.as_str()));
             let names: Vec<&str> = names.collect();
             let reason = W::pod_event(effect == ActionEffect::Created);
@@ -481,7 +489,9 @@ fn tell_of_objects<W: Workload>(
     let failed = done
         .iter()
         .filter(|outcome| outcome.object.is_some() && !outcome.deletes);
-    let error = failed.filter_map(|outcome| outcome.result.as_ref().err()).next()?;
+    let error = failed
+        .filter_map(|outcome| outcome.result.as_ref().err())
+        .next()?;
     let message = match error {
         kube::Error::Api(status) => status.message.clone(),
         other => other.to_string(),
