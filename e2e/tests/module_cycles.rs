@@ -12,17 +12,12 @@ use e2e::repository;
 /// shrink.
 const CYCLES: &[(&str, usize, usize)] = &[
     ("apiserver", 42, 169),
-    ("controllers", 5, 17),
-    ("durable", 2, 2),
+    ("controllers", 2, 3),
     ("fleet", 9, 16),
-    ("identity", 8, 17),
     ("invariants", 7, 19),
-    ("portal", 6, 47),
     ("resources", 3, 13),
     ("runtime", 7, 12),
     ("scheduler", 32, 442),
-    ("schema", 3, 4),
-    ("simulator", 3, 8),
     ("store", 4, 7),
 ];
 

@@ -18,7 +18,7 @@ use resources::registry::Kind;
 use serde_json::json;
 use tokio::task::JoinHandle;
 
-use crate::Context;
+use crate::context::Context;
 use crate::event_recorder::{EventRecorder, EventType as NoteKind};
 
 /// How often the loop checks again which operator owns a kind.

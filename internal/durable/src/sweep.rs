@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::{fs, io};
 
-use crate::{DurableStep, Error, WRITES, at};
+use crate::replace::{DurableStep, Error, WRITES, at};
 
 /// Removes from a directory the temporary files of killed writes, and returns their number. The
 /// directory's owner calls it when it starts. A directory that does not exist has none.

@@ -14,14 +14,15 @@ use kube::Api;
 use kube::api::{DeleteParams, ListParams, ObjectMeta, PostParams};
 use kube::runtime::{WatchStreamExt, watcher};
 use parking_lot::{Mutex, RwLock};
-use resources::access::{Caller, UserRole};
+use resources::access::UserRole;
 use serde::{Deserialize, Serialize};
 use subtle::ConstantTimeEq;
 
-use crate::IdentityError;
+use crate::error::IdentityError;
 use crate::mirror::{KnownToken, KnownUser, ListContent, ListStart, UserMirror};
 use crate::passwords;
 use crate::tokens::{self, TokenInfo, TokenPurpose};
+use crate::user::User;
 
 const NAMESPACE: &str = "muster-system";
 const USER_TYPE: &str = "muster.io/user";
@@ -42,24 +43,6 @@ pub struct NewUser {
     pub role: UserRole,
     /// The namespaces of the role: all if the list is empty.
     pub namespaces: Option<Vec<String>>,
-}
-
-/// An existing user.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct User {
-    /// The name for signing in.
-    pub name: String,
-    /// The user's role.
-    pub role: UserRole,
-    /// The namespaces of the role: all if the list is empty.
-    pub namespaces: Option<Vec<String>>,
-}
-
-impl User {
-    /// This user as the caller of a request.
-    pub fn caller(&self) -> Caller {
-        Caller::user(&self.name, self.role.groups(self.namespaces.as_deref()))
-    }
 }
 
 /// Refuses invalid names and passwords.

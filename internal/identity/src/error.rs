@@ -61,7 +61,10 @@ pub enum IdentityError {
         asked: Duration,
     },
     /// A token's label is too long.
-    #[error("label: it has {bytes} bytes; use at most {}", crate::TOKEN_LABEL_MAX)]
+    #[error(
+        "label: it has {bytes} bytes; use at most {}",
+        crate::limits::TOKEN_LABEL_MAX
+    )]
     TokenLabel {
         /// The label's length.
         bytes: usize,
@@ -69,7 +72,7 @@ pub enum IdentityError {
     /// The user has the maximum number of access tokens.
     #[error(
         "the user has {held} access tokens, and no more than {} are issued to one; end some with `muster token revoke`",
-        crate::TOKENS_PER_USER_MAX
+        crate::limits::TOKENS_PER_USER_MAX
     )]
     TooManyTokens {
         /// The maximum number.

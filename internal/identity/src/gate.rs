@@ -8,8 +8,8 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use resources::access::{Caller, Credential, bearer_token};
 
-use crate::Identity;
 use crate::audit::CallerSlot;
+use crate::identities::Identity;
 
 /// The cookie that carries a browser's session.
 pub const SESSION_COOKIE: &str = "muster_session";

@@ -11,8 +11,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::directory::User;
 use crate::tokens::{TokenInfo, TokenPurpose};
+use crate::user::User;
 
 /// The maximum number of sessions that exist only in memory, while the store accepts no writes. A
 /// further session ends the oldest one.

@@ -8,7 +8,7 @@ use argon2::{Algorithm, Argon2, Params, Version};
 
 use tokio::sync::Semaphore;
 
-use crate::IdentityError;
+use crate::error::IdentityError;
 
 /// The maximum number of passwords hashed at once: each takes 19 MiB and a core for tens of
 /// milliseconds.

@@ -13,7 +13,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use parking_lot::Mutex;
 
-use crate::IdentityError;
+use crate::error::IdentityError;
 
 /// Failures for one name from one address before the first wait.
 const FREE_FAILURES: u32 = 5;

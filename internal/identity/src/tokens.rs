@@ -9,7 +9,8 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::{IdentityError, TOKEN_LABEL_MAX, TOKENS_PER_USER_MAX};
+use crate::error::IdentityError;
+use crate::limits::{TOKEN_LABEL_MAX, TOKENS_PER_USER_MAX};
 
 const PREFIX: &str = "muster_";
 

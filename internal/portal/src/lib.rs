@@ -4,6 +4,7 @@
 //! permissions.
 
 mod board;
+mod job_state;
 mod problem;
 mod rest;
 mod routes;

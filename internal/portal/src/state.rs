@@ -18,8 +18,8 @@ use resources::queue_status::QueueUsageStatus;
 use resources::record::DecisionRecord;
 use resources::report::{PlacementReport, Preemptable};
 
-use crate::Problem;
 use crate::board::{Board, JobRow, NodeCard, Picture, QueueRow};
+use crate::problem::Problem;
 
 /// The API group that roles use for Muster's own resources that are not objects.
 const OWN_GROUP: &str = "muster.io";

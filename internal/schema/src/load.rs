@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde::de::{DeserializeSeed, MapAccess, Visitor};
 use serde_json::Value;
 
-use crate::SchemaError;
+use crate::error::SchemaError;
 use crate::shape::{
     Arena, Custom, Extra, Field, ListShape, ObjectShape, Patch, Relation, Scalar, Schemas,
     ShapeNode, TypeId, UNTYPED, ValidationRules, ValueShape,

@@ -8,8 +8,10 @@
 mod decision;
 mod engine;
 mod error;
+mod gang;
 pub mod openb;
 mod outcome;
+mod planner;
 mod policy;
 pub mod read;
 mod reference;

@@ -3,8 +3,43 @@
 use jiff::Timestamp;
 use resources::report::WaitReason;
 
-pub use crate::engine::account::Point;
 use crate::scenario::Seconds;
+
+/// One interval; the values are sums over its seconds, GPUs in thousandths.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Point {
+    /// Seconds that the interval covers so far.
+    pub seconds: f64,
+    /// Allocated GPUs.
+    pub held: f64,
+    /// GPUs of complete gangs.
+    pub working: f64,
+    /// Free GPUs on nodes that are partly used.
+    pub stranded: f64,
+    /// GPUs requested by waiting gangs.
+    pub asked: f64,
+    /// Waiting gangs.
+    pub waiting: f64,
+    /// Allocated GPUs, by queue.
+    pub queues: Vec<f64>,
+}
+
+impl Point {
+    pub(crate) fn merge(&mut self, other: &Point) {
+        self.seconds += other.seconds;
+        self.held += other.held;
+        self.working += other.working;
+        self.stranded += other.stranded;
+        self.asked += other.asked;
+        self.waiting += other.waiting;
+        if self.queues.len() < other.queues.len() {
+            self.queues.resize(other.queues.len(), 0.0);
+        }
+        for (own, more) in self.queues.iter_mut().zip(&other.queues) {
+            *own += more;
+        }
+    }
+}
 
 /// The outcome of one gang.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -18,7 +18,7 @@ use super::access::unless_gone;
 use super::mirror::{self, FieldMirror, ObjectKey};
 use super::stopped;
 use super::work_queue::PendingKeys;
-use crate::Context;
+use crate::context::Context;
 use crate::retry::guarded;
 
 /// How many budgets are reconciled before the watches are read again.

@@ -12,7 +12,7 @@ use super::access::{answered, unless_gone};
 use super::mirror::{self, FieldMirror, ObjectKey, text};
 use super::stopped;
 use super::work_queue::PendingKeys;
-use crate::Context;
+use crate::context::Context;
 use crate::event_recorder::{EventRecorder, EventType as NoteKind};
 use crate::retry::guarded;
 

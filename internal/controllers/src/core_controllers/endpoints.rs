@@ -15,7 +15,7 @@ use super::mirror::{self, FieldMirror, ObjectKey, key_of, text};
 use super::stopped;
 use super::subsets::{self, Backend};
 use super::work_queue::PendingKeys;
-use crate::Context;
+use crate::context::Context;
 use crate::retry::guarded;
 
 /// How many Services are reconciled before the watches are read again.

@@ -21,7 +21,7 @@ use super::graph::{
 };
 use super::work_queue::PendingKeys;
 use super::{mirror, stopped};
-use crate::Context;
+use crate::context::Context;
 use crate::event_recorder::{EventRecorder, EventType as NoteKind};
 use crate::retry::{PANICKED, caught, guarded, panic_in, panicked_note};
 

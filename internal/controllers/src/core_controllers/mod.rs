@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use tokio::task::JoinHandle;
 
-use crate::Context;
+use crate::context::Context;
 
 /// The wait before a loop that panicked is started again.
 const RESTART_AFTER: Duration = Duration::from_secs(1);

@@ -19,7 +19,7 @@ use super::access::{answered, unless_gone, within};
 use super::mirror::{self, FieldMirror, ObjectKey, text};
 use super::stopped;
 use super::work_queue::PendingKeys;
-use crate::Context;
+use crate::context::Context;
 use crate::event_recorder::{EventRecorder, EventType as NoteKind};
 use crate::retry::{PANICKED, guarded, panic_in, panicked_note};
 

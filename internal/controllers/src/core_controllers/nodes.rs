@@ -24,7 +24,7 @@ use super::mirror::{self, FieldMirror, ObjectKey, uid_of};
 use super::node_liveness::{self, NodeVerdict};
 use super::server_clock::ServerClock;
 use super::{pressure, stopped};
-use crate::Context;
+use crate::context::Context;
 use crate::event_recorder::{EventRecorder, EventType as NoteKind};
 use crate::retry::{PANICKED, guarded, panic_in, panicked_note};
 

@@ -16,7 +16,7 @@ use super::lost_pods::{self, BoundPod, PodPart};
 use super::mirror::{self, FieldMirror, ObjectKey};
 use super::stopped;
 use super::work_queue::PendingKeys;
-use crate::Context;
+use crate::context::Context;
 
 /// How many ended pods without an owner are kept; Kubernetes' default.
 const ENDED_MAX: usize = 12_500;

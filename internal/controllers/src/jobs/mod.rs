@@ -21,7 +21,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::task::JoinHandle;
 
-use crate::Context;
+use crate::context::Context;
 pub(crate) use crate::key::{ObjectKey, key_of};
 
 /// The wait before a controller that panicked is started again.

@@ -22,7 +22,7 @@ use super::apply::{self, Applied};
 use super::caches::{Caches, JobWatchEvent, JobWatchStream, Watched, watches};
 use super::queue::WorkQueue;
 use super::{ObjectKey, RunnerObject, key_of};
-use crate::Context;
+use crate::context::Context;
 use crate::event_recorder::{EventRecorder, EventType};
 use crate::retry::{self, caught};
 

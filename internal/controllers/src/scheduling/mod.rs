@@ -30,7 +30,8 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use self::set_aside::SetAside;
-use crate::{Context, retry};
+use crate::context::Context;
+use crate::retry;
 
 pub use counters::{CounterSnapshot, SchedulingCounters};
 pub use extender::{BindError, NoBind, NodeVictims};

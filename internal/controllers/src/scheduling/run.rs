@@ -35,9 +35,9 @@ use super::statuses::{self, Transitions, about_group, about_pod};
 use super::stopped;
 use super::volume_binder;
 use super::write_queue::WriteQueue;
+use crate::context::{Config, Context};
 use crate::event_recorder::{EventRecorder, EventType};
 use crate::retry::{self, caught};
-use crate::{Config, Context};
 
 /// How long changes are gathered before planning, unless the last plan took longer.
 const GATHER: Duration = Duration::from_millis(5);

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::Board;
 use super::pods::PodRow;
-use crate::rest::{PodProgress, owner_label, settled_sentence, state_of};
+use crate::job_state::{PodProgress, owner_label, settled_sentence, state_of};
 
 /// The display category of a state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

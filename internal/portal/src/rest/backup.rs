@@ -5,7 +5,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use serde_json::{Value, json};
 
-use crate::Problem;
+use crate::problem::Problem;
 use crate::state::{BackupRequest, Portal, SignedIn};
 
 /// The minimum length of a passphrase in characters, and its maximum in bytes: deriving a key from

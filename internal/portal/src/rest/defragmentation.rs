@@ -4,7 +4,7 @@ use axum::Json;
 use axum::extract::State;
 use serde_json::{Value, json};
 
-use crate::Problem;
+use crate::problem::Problem;
 use crate::state::{Portal, SignedIn};
 
 /// Answers `GET /api/v1/defragmentation`. Administrators only, because it contains the names of all

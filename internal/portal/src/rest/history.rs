@@ -12,7 +12,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::explain::job_kind;
-use crate::Problem;
+use crate::problem::Problem;
 use crate::state::{Portal, SignedIn};
 
 /// A record and its gang.

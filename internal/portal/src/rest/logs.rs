@@ -6,7 +6,7 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 
-use crate::Problem;
+use crate::problem::Problem;
 use crate::state::{LogQuery, Portal, SignedIn};
 
 /// The query's parameters, named as the pods' `log` subresource names them.

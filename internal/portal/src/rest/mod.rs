@@ -10,7 +10,6 @@ mod queues;
 mod rdma;
 mod tokens;
 
-pub use explain::{PodProgress, owner_label, settled_sentence, state_of};
 pub use queues::{QueueAnswer, answer as queue_answer};
 
 use axum::Json;
@@ -19,8 +18,8 @@ use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::Problem;
 use crate::board::{ActiveAlert, ClusterTotals};
+use crate::problem::Problem;
 use crate::routes::Routes;
 use crate::state::{Portal, SignedIn};
 

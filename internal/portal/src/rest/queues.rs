@@ -8,8 +8,8 @@ use resources::queue_status::QueueUsageStatus;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::Problem;
 use crate::board::QueueRow;
+use crate::problem::Problem;
 use crate::state::{Portal, SignedIn};
 
 /// A queue with its object's and the scheduler's status.

@@ -5,7 +5,7 @@ use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use serde_json::Value;
 
-use crate::Problem;
+use crate::problem::Problem;
 use crate::state::{Portal, SignedIn};
 
 /// Asks a node for its RDMA devices, or to take part in a test. Administrators only, because a test

@@ -10,7 +10,7 @@ use resources::access::{Caller, Impersonator};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::Problem;
+use crate::problem::Problem;
 use crate::state::{NewJoinToken, NodeRequestProblem, Portal, SignedIn};
 
 const DAY: u64 = 24 * 3600;

@@ -16,8 +16,8 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::{PageCaller, PageFrame, message, page as render};
-use crate::Problem;
 use crate::board::{JobDetail, caught_up};
+use crate::problem::Problem;
 use crate::rest::explain::{api_of, job_kind};
 use crate::rest::history::{self, HistoryLine};
 use crate::state::{LogQuery, Portal};

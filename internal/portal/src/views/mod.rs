@@ -18,7 +18,7 @@ use axum::response::{Html, IntoResponse, Redirect, Response};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use resources::access::Caller;
 
-use crate::Problem;
+use crate::problem::Problem;
 use crate::routes::Routes;
 
 /// Adds the pages' routes.

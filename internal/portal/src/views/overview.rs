@@ -7,8 +7,8 @@ use axum::response::Response;
 use jiff::Timestamp;
 
 use super::{PageCaller, PageFrame, message, page};
-use crate::Problem;
 use crate::board::{ClusterTotals, JobRow, NodeCard, Picture, QueueRow, Tone};
+use crate::problem::Problem;
 use crate::state::Portal;
 
 /// The number of jobs on the overview.

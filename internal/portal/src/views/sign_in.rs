@@ -12,7 +12,7 @@ use identity::{SESSION_COOKIE, SESSION_TTL, TokenInfo};
 use serde::Deserialize;
 
 use super::{page, page_with};
-use crate::Problem;
+use crate::problem::Problem;
 use crate::state::Portal;
 
 #[derive(Template)]

@@ -3,7 +3,7 @@
 use scheduler::Eviction;
 
 use crate::engine::muster::place_of;
-use crate::engine::planner::Evict;
+use crate::planner::Evict;
 
 /// The eviction in the engine's terms.
 pub(crate) fn read(eviction: &Eviction) -> Option<Evict> {

@@ -3,9 +3,9 @@
 
 use crate::decision::DecisionDetail;
 use crate::engine::Happening;
-use crate::engine::gang::{GangIx, MemberStage as Standing};
-use crate::engine::planner::Evict;
 use crate::engine::stage::SimulatedCluster;
+use crate::gang::{GangIx, MemberStage as Standing};
+use crate::planner::Evict;
 use crate::scenario::Seconds;
 
 impl SimulatedCluster<'_> {

@@ -3,12 +3,10 @@
 
 pub(crate) mod account;
 mod eviction;
-pub(crate) mod gang;
 mod interrupt;
 mod muster;
 mod objects;
 mod owners;
-pub(crate) mod planner;
 mod quotas;
 mod reservations;
 mod stage;
@@ -17,12 +15,12 @@ use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
 
 use crate::decision::Decision;
-use crate::engine::gang::{GangIx, Host};
 use crate::engine::muster::Muster;
-use crate::engine::planner::Planner;
 use crate::engine::stage::SimulatedCluster;
 use crate::error::SimulatorError;
+use crate::gang::{GangIx, Host};
 use crate::outcome::SimulationOutcome;
+use crate::planner::Planner;
 use crate::policy::Policy;
 use crate::reference::ReferenceScheduler;
 use crate::scenario::{Job, JobWork, Scenario, Seconds};

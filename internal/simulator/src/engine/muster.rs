@@ -14,8 +14,8 @@ use scheduler::{
 };
 
 use crate::engine::eviction;
-use crate::engine::gang::{GangIx, GangPod, Host, MemberStage, NodeIndex, SimulatedGang};
-use crate::engine::planner::{Gangs, MemberHold, PlanDecisions, PlannedStart, Planner};
+use crate::gang::{GangIx, GangPod, Host, MemberStage, NodeIndex, SimulatedGang};
+use crate::planner::{Gangs, MemberHold, PlanDecisions, PlannedStart, Planner};
 use crate::scenario::{Scenario, Seconds};
 
 /// How long a gang waits after its binds would have broken an invariant.

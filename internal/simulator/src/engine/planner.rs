@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use resources::devices::ChosenDevices;
 use resources::report::PlacementReport;
 
-use crate::engine::gang::{GangIx, NodeIndex, SimulatedGang};
+use crate::gang::{GangIx, NodeIndex, SimulatedGang};
 use crate::scenario::Seconds;
 
 /// All gangs by index.

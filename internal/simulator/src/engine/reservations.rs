@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::decision::DecisionDetail;
-use crate::engine::gang::{GangIx, NodeIndex};
-use crate::engine::planner::{MemberHold, PlannedStart};
 use crate::engine::stage::SimulatedCluster;
+use crate::gang::{GangIx, NodeIndex};
+use crate::planner::{MemberHold, PlannedStart};
 
 impl SimulatedCluster<'_> {
     /// Takes the current holds; `starts` are the members that are bound now.

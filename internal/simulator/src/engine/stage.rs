@@ -8,15 +8,13 @@ use resources::devices::chosen;
 
 use crate::decision::{Decision, DecisionDetail};
 use crate::engine::account::Account;
-use crate::engine::gang::{
-    GangIx, GangPod, Host, MemberStage as Standing, NodeIndex, SimulatedGang,
-};
 use crate::engine::objects::{Made, Maker, own_duration, queue_of};
 use crate::engine::owners::JobOwner;
-use crate::engine::planner::{PlanDecisions, Planner};
 use crate::engine::quotas::{self, NamespaceQuotas};
 use crate::engine::{Agenda, Happening, SimulationOptions};
+use crate::gang::{GangIx, GangPod, Host, MemberStage as Standing, NodeIndex, SimulatedGang};
 use crate::outcome::{GangOutcome, SimulationOutcome};
+use crate::planner::{PlanDecisions, Planner};
 use crate::scenario::{Job, JobWork, Scenario, Seconds};
 
 /// A gang that a quota does not admit, with everything needed to admit it later.

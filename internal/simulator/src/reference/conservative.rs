@@ -2,8 +2,8 @@
 //! would delay the date of one before it. As in Slurm's backfill, the timeline has a horizon and,
 //! for many gangs, a coarse resolution, and the number of dates is limited.
 
-use crate::engine::gang::{GangIx, NodeIndex};
-use crate::engine::planner::PlanDecisions;
+use crate::gang::{GangIx, NodeIndex};
+use crate::planner::PlanDecisions;
 use crate::reference::ReferenceScheduler;
 use crate::reference::free::{Free, PodNeed};
 use crate::scenario::Seconds;

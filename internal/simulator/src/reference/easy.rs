@@ -2,8 +2,8 @@
 //! and the nodes it will have then. Other gangs start now if they end before that date or leave the
 //! reserved resources free.
 
-use crate::engine::gang::GangIx;
-use crate::engine::planner::PlanDecisions;
+use crate::gang::GangIx;
+use crate::planner::PlanDecisions;
 use crate::reference::free::Free;
 use crate::reference::{BACKFILL_DEPTH, ReferenceScheduler};
 use crate::scenario::Seconds;

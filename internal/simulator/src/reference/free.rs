@@ -3,7 +3,7 @@
 
 use std::rc::Rc;
 
-use crate::engine::gang::{Host, NodeIndex, PodRequests};
+use crate::gang::{Host, NodeIndex, PodRequests};
 
 /// The requests of one pod: cores (thousandths), MiB, GPUs, and the GPU models it accepts.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

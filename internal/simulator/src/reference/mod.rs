@@ -11,8 +11,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use resources::devices::ChosenDevices;
 use resources::names::NVIDIA_GPU;
 
-use crate::engine::gang::{GangIx, Host, MemberStage, NodeIndex, SimulatedGang};
-use crate::engine::planner::{Gangs, PlanDecisions, PlannedStart, Planner};
+use crate::gang::{GangIx, Host, MemberStage, NodeIndex, SimulatedGang};
+use crate::planner::{Gangs, PlanDecisions, PlannedStart, Planner};
 use crate::policy::Policy;
 use crate::reference::free::{Free, PodNeed};
 use crate::scenario::Seconds;

@@ -1,0 +1,265 @@
+//! The operations on users, sessions and access tokens.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use resources::access::{Caller, UserRole};
+
+use crate::directory::{self, NewUser, UserDirectory};
+use crate::error::IdentityError;
+use crate::limits::{LONGEST_TOKEN_TTL, SESSION_TTL, SESSIONS_PER_USER_MAX};
+use crate::passwords::{self, Hashing};
+use crate::throttle::Throttle;
+use crate::tokens::{self, IssuedToken, TokenInfo, TokenPurpose};
+use crate::user::User;
+
+/// The name of the administrator that exists from the first start.
+pub const FIRST_ADMIN: &str = "admin";
+
+/// The parameters of [`Identity::open`].
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// The first administrator's password, used only while no user exists. Without it, a password
+    /// is generated and returned once in [`OpenedIdentity::first_admin`].
+    pub first_password: Option<String>,
+}
+
+/// The generated password of the first administrator; it cannot be read again later.
+#[derive(Clone, Debug)]
+pub struct FirstAdmin {
+    /// The user's name.
+    pub user: String,
+    /// The password, in the clear.
+    pub password: String,
+}
+
+/// The result of opening the directory of users.
+pub struct OpenedIdentity {
+    /// The identities.
+    pub identity: Identity,
+    /// Set if this start created the first administrator with a generated password.
+    pub first_admin: Option<FirstAdmin>,
+}
+
+/// Users, tokens and sessions. Cheap to clone.
+#[derive(Clone)]
+pub struct Identity(Arc<Inner>);
+
+struct Inner {
+    directory: Arc<UserDirectory>,
+    throttle: Throttle,
+    hashing: Hashing,
+}
+
+impl Identity {
+    /// Reads users and tokens, deletes expired ones, and creates the first administrator if no user
+    /// exists, or if that user's Secret is unreadable. Access to this machine's data is therefore
+    /// sufficient to sign in.
+    pub async fn open(
+        client: kube::Client,
+        options: Options,
+    ) -> Result<OpenedIdentity, IdentityError> {
+        let directory = Arc::new(UserDirectory::load(client).await?);
+        tokio::spawn(directory::follow(Arc::downgrade(&directory)));
+        let identity = Identity(Arc::new(Inner {
+            directory,
+            throttle: Throttle::default(),
+            hashing: Hashing::default(),
+        }));
+        identity.drop_expired(Timestamp::now()).await;
+        let mut first_admin = None;
+        let damaged = identity.0.directory.is_damaged(FIRST_ADMIN);
+        if identity.users().is_empty() || damaged {
+            let drawn = options.first_password.is_none();
+            let password = match options.first_password {
+                Some(password) => password,
+                None => tokens::draw_password()?,
+            };
+            let created = identity
+                .create_user(NewUser {
+                    name: FIRST_ADMIN.to_string(),
+                    password: password.clone(),
+                    role: UserRole::Admin,
+                    namespaces: None,
+                })
+                .await;
+            match created {
+                Ok(_) => {
+                    first_admin = drawn.then(|| FirstAdmin {
+                        user: FIRST_ADMIN.to_string(),
+                        password,
+                    });
+                }
+                // The server starts in any case; the next start retries.
+                Err(error) if damaged => {
+                    tracing::error!(%error, "the server could not create the administrator again");
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(OpenedIdentity {
+            identity,
+            first_admin,
+        })
+    }
+
+    /// Every user, by name.
+    pub fn users(&self) -> Vec<User> {
+        self.0.directory.users()
+    }
+
+    /// One user.
+    pub fn user(&self, name: &str) -> Option<User> {
+        self.0.directory.user(name)
+    }
+
+    /// Creates a user; the name must be free and the password long enough.
+    pub async fn create_user(&self, user: NewUser) -> Result<User, IdentityError> {
+        directory::check_new(&user)?;
+        let hash = self.hash(user.password.clone()).await?;
+        self.0.directory.insert_user(user, hash).await
+    }
+
+    /// Replaces a user's password and ends all of the user's sessions.
+    pub async fn set_password(&self, user: &str, password: &str) -> Result<(), IdentityError> {
+        passwords::check_strength(password)?;
+        let hash = self.hash(password.to_string()).await?;
+        self.0.directory.set_password(user, hash).await
+    }
+
+    /// Checks a password, offered from an address, and opens a session for a browser.
+    ///
+    /// The response and its timing are the same for a wrong password and an unknown user. Repeated
+    /// failures make the address wait; failures from other addresses for the same name delay a
+    /// caller by at most a second.
+    pub async fn sign_in(
+        &self,
+        user: &str,
+        password: &str,
+        from: Option<IpAddr>,
+    ) -> Result<IssuedToken, IdentityError> {
+        let attempt = self.0.throttle.begin(user, from, Timestamp::now())?;
+        tokio::time::sleep(attempt.delay()).await;
+        let stored = self
+            .0
+            .directory
+            .password_hash(user)
+            .unwrap_or_else(|| passwords::DECOY.to_string());
+        let offered = password.to_string();
+        let verify = move || passwords::verify(&offered, &stored);
+        let right = match self.0.hashing.run(verify).await {
+            Ok(right) => right,
+            Err(error) => {
+                // No password was checked.
+                attempt.take_back();
+                return Err(error);
+            }
+        };
+        if !right {
+            return Err(IdentityError::WrongPassword);
+        }
+        attempt.succeeded();
+        self.end_oldest_session(user).await;
+        self.issue(user, "browser session", TokenPurpose::Session, SESSION_TTL)
+            .await
+    }
+
+    /// Makes room for one more session of the user.
+    async fn end_oldest_session(&self, user: &str) {
+        let mut sessions = self.tokens();
+        sessions.retain(|token| token.user == user && token.purpose == TokenPurpose::Session);
+        if sessions.len() < SESSIONS_PER_USER_MAX {
+            return;
+        }
+        let Some(oldest) = sessions.iter().min_by_key(|token| token.created) else {
+            return;
+        };
+        if let Err(error) = self.revoke(&oldest.id).await {
+            tracing::warn!(user, %error, "the user's oldest session was ended, but not deleted");
+        }
+    }
+
+    /// Issues an access token that acts as `user` until `ttl` has passed.
+    pub async fn create_token(
+        &self,
+        user: &str,
+        label: &str,
+        ttl: Duration,
+    ) -> Result<IssuedToken, IdentityError> {
+        if ttl > LONGEST_TOKEN_TTL || ttl.is_zero() {
+            return Err(IdentityError::TokenLifetime { asked: ttl });
+        }
+        let now = Timestamp::now();
+        let held = self.tokens().into_iter().filter(|token| {
+            token.user == user && token.purpose == TokenPurpose::Access && token.expires > now
+        });
+        tokens::check_new(label, held.count())?;
+        self.issue(user, label, TokenPurpose::Access, ttl).await
+    }
+
+    async fn issue(
+        &self,
+        user: &str,
+        label: &str,
+        purpose: TokenPurpose,
+        ttl: Duration,
+    ) -> Result<IssuedToken, IdentityError> {
+        let now = Timestamp::now();
+        self.drop_expired(now).await;
+        let expires = tokens::expiry(now, ttl);
+        let drawn = tokens::draw()?;
+        let info = TokenInfo {
+            id: drawn.id.clone(),
+            user: user.to_string(),
+            label: label.to_string(),
+            purpose,
+            created: now,
+            expires,
+        };
+        self.0
+            .directory
+            .insert_token(info.clone(), drawn.digest)
+            .await?;
+        Ok(IssuedToken {
+            secret: drawn.secret,
+            info,
+        })
+    }
+
+    /// Every token and session that has not expired, by id; never their secrets.
+    pub fn tokens(&self) -> Vec<TokenInfo> {
+        self.0.directory.tokens()
+    }
+
+    /// Ends a token or a session at once.
+    pub async fn revoke(&self, id: &str) -> Result<(), IdentityError> {
+        self.0.directory.remove_token(id).await
+    }
+
+    /// The user with this secret, if the secret is known and not expired.
+    pub fn bearer(&self, secret: &str) -> Option<(Caller, TokenInfo)> {
+        let (info, user) = self.0.directory.find_token(secret, Timestamp::now())?;
+        Some((user.caller(), info))
+    }
+
+    /// Removes expired tokens. They are invalid in any case: a failed removal is retried with the
+    /// next token.
+    async fn drop_expired(&self, now: Timestamp) {
+        for token in self.tokens() {
+            if token.expires <= now
+                && let Err(error) = self.0.directory.remove_token(&token.id).await
+            {
+                tracing::debug!(token = token.id, %error, "an expired token was not removed");
+            }
+        }
+    }
+
+    async fn hash(&self, password: String) -> Result<String, IdentityError> {
+        self.0
+            .hashing
+            .run(move || passwords::hash(&password))
+            .await?
+    }
+}
