@@ -80,7 +80,7 @@ type Row = (
 );
 
 #[rustfmt::skip]
-const PORTAL: [Row; 39] = [
+const PORTAL: [Row; 43] = [
     ("GET", "/api/v1/whoami", "", "", Who::Authenticated, 403),
     ("GET", "/api/v1/overview", "", "", Who::Authenticated, 403),
     ("GET", "/api/v1/alerts", "", "", Who::Users, 403),
@@ -93,6 +93,10 @@ const PORTAL: [Row; 39] = [
     ("DELETE", "/api/v1/join-tokens/{id}", "/api/v1/join-tokens/none", "", Who::Admins, 403),
     ("DELETE", "/api/v1/joined-nodes/{name}", "/api/v1/joined-nodes/none", "", Who::Admins, 403),
     ("POST", "/api/v1/backups", "", r#"{"path": "not/absolute"}"#, Who::Admins, 403),
+    ("GET", "/api/v1/upgrade", "", "", Who::Admins, 403),
+    ("POST", "/api/v1/upgrade/finalization", "", "", Who::Admins, 403),
+    ("POST", "/api/v1/upgrade/agents", "", r#"{"maxUnavailable": 0}"#, Who::Admins, 403),
+    ("DELETE", "/api/v1/upgrade/agents", "", "", Who::Admins, 403),
     ("POST", "/api/v1/rdma/{node}", "/api/v1/rdma/none", "{}", Who::Admins, 403),
     ("GET", "/api/v1/logs/{namespace}/{pod}", "/api/v1/logs/a/none", "", Who::Team, 403),
     ("GET", "/api/v1/jobs/{namespace}/{kind}/{name}/explain", "/api/v1/jobs/a/jobs/there/explain", "", Who::Team, 403),

@@ -11,7 +11,7 @@ mod simulate;
 use std::process::ExitCode;
 
 use arguments::{Arguments, Audit, Command, StoreCommand};
-use cli::{CommandOutcome, ExitCause};
+use cli::{CommandOutcome, ExitCause, UpgradeCommand};
 
 /// The server allocates and frees millions of small objects on many threads, which takes the C library's allocator
 /// three times as long. Huge pages are off: the server would touch only a part of each, and an idle server would
@@ -74,6 +74,9 @@ async fn run(arguments: Arguments) -> anyhow::Result<CommandOutcome> {
         Command::Up(up) => serve::up(&arguments.global, &up).await,
         Command::Server(server) => serve::server(&arguments.global, *server).await,
         Command::Agent(agent) => serve::agent(&arguments.global, *agent).await,
+        Command::Client(cli::Command::Upgrade(UpgradeCommand::Rollback)) => {
+            serve::rollback(&arguments.global)
+        }
         Command::Client(command) => cli::run(arguments.global, command).await,
         Command::Audit(Audit::Verify { directory }) => {
             serve::verify_audit(&arguments.global, directory)

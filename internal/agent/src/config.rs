@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use devices::mps::MpsConfig;
@@ -22,6 +23,7 @@ use crate::error::AgentError;
 use crate::eviction::PodDisk;
 use crate::identity::Trust;
 use crate::metrics::Listen;
+use crate::upgrade::BinaryUpgrade;
 
 /// Default maximum number of pods on a node.
 pub const MAX_PODS: u32 = 250;
@@ -105,6 +107,8 @@ pub struct AgentConfig {
     pub hidden: Vec<PathBuf>,
     /// The command that becomes a container's shim once a directory is appended.
     pub shim_command: Vec<OsString>,
+    /// The agent's own binary, and whether the server may replace it.
+    pub upgrade: Arc<BinaryUpgrade>,
 }
 
 impl AgentConfig {
@@ -210,6 +214,7 @@ mod tests {
             read_only_host: true,
             hidden: Vec::new(),
             shim_command: Vec::new(),
+            upgrade: BinaryUpgrade::off("a test"),
         }
     }
 

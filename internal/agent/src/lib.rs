@@ -42,6 +42,7 @@ mod startup;
 mod temporary;
 mod tenants;
 mod trust;
+mod upgrade;
 mod version;
 mod volumes;
 mod worker;
@@ -65,6 +66,7 @@ pub use kubelet::{DeviceDelivery, KUBELET_DIR, KubeletConfig, KubeletError, run_
 pub use metrics::{Listen, NoPort, PORT};
 pub use tenants::POD_IDS;
 pub use trust::{PinnedAuthority, parse_fingerprint};
+pub use upgrade::{Begin, BinaryUpgrade, UpgradeError};
 pub use version::VERSION;
 
 use disk::DataLayout;
@@ -116,6 +118,7 @@ pub async fn run_with(
     mut stop: watch::Receiver<bool>,
 ) -> Result<(), AgentError> {
     let config = Arc::new(config);
+    let upgrade = config.upgrade.clone();
     let opened = startup::open(&config, engines).await?;
     let Opened {
         node,
@@ -166,8 +169,11 @@ pub async fn run_with(
             session::run(&config, &node, &pods, stop.receiver()).await
         });
     let asked = async move {
-        // An error: no process that could ask for the stop is left.
-        let _ = stop.wait_for(|stop| *stop).await;
+        tokio::select! {
+            // An error: no process that could ask for the stop is left.
+            _ = stop.wait_for(|stop| *stop) => {}
+            () = upgrade.must_change() => {}
+        }
     };
     let ended = components.supervise(asked).await;
     ended.map_err(AgentError::from)

@@ -30,6 +30,7 @@ use crate::logs::WantedLog;
 use crate::node::AgentNode;
 use crate::pairing;
 use crate::pods::Pods;
+use crate::upgrade::Incoming;
 use crate::version::VERSION;
 
 /// Capacity of the message channel to the server.
@@ -192,7 +193,7 @@ fn hello(config: &AgentConfig, node: &AgentNode, pods: &Pods) -> Hello {
         kind: kind.to_owned(),
         address: address.to_owned(),
     };
-    Hello {
+    let mut hello = Hello {
         node_name: node.facts.name.clone(),
         boot_id: read("/proc/sys/kernel/random/boot_id"),
         machine_id: read("/etc/machine-id"),
@@ -209,7 +210,10 @@ fn hello(config: &AgentConfig, node: &AgentNode, pods: &Pods) -> Hello {
         ],
         pods: pods.held(),
         max_pods: MAX_PODS,
-    }
+        ..Hello::default()
+    };
+    config.upgrade.describe(&mut hello);
+    hello
 }
 
 /// One session, from connecting to its end.
@@ -233,6 +237,7 @@ async fn one(
         };
         match status.code() {
             tonic::Code::Unauthenticated => AgentError::CertificateRefused { server, detail },
+            tonic::Code::FailedPrecondition => AgentError::VersionRefused { server, detail },
             _ => AgentError::Connection {
                 what: "the session with",
                 server,
@@ -250,10 +255,11 @@ async fn one(
     node.outbox.begin_again();
     let logs = SentLogs::new(node.clone(), outbound.clone());
     let execs = Execs::new(node.clone(), identity.clone(), &config.server);
+    let binaries = Incoming::new(config.upgrade.clone(), outbound.clone());
     let hear = async {
         loop {
             match inbound.message().await {
-                Ok(Some(message)) => take(node, pods, &logs, &execs, message).await,
+                Ok(Some(message)) => take(node, pods, &logs, &execs, &binaries, message).await,
                 Ok(None) => return Ok(()),
                 Err(status) => return Err(broken(&status)),
             }
@@ -272,6 +278,7 @@ async fn take(
     pods: &Arc<Pods>,
     logs: &SentLogs,
     execs: &Execs,
+    binaries: &Incoming,
     message: ServerMessage,
 ) {
     use server_message::Body;
@@ -279,6 +286,7 @@ async fn take(
         None => {}
         Some(Body::Welcome(welcome)) => {
             tracing::info!(epoch = welcome.epoch, "a session with the server begins");
+            binaries.begun();
         }
         Some(Body::Assign(assigned)) => pods.assign(assigned).await,
         Some(Body::Update(update)) => pods.update(update).await,
@@ -289,6 +297,8 @@ async fn take(
         Some(Body::LogCredit(credit)) => logs.credit(credit.stream_id, credit.chunks),
         Some(Body::RdmaAsk(ask)) => pairing::answer(node, pods, &logs.outbound, ask),
         Some(Body::OpenExec(open)) => execs.open(open),
+        Some(Body::OfferBinary(offer)) => binaries.offered(offer),
+        Some(Body::BinaryChunk(chunk)) => binaries.part(chunk),
     }
 }
 

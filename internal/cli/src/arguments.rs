@@ -83,6 +83,10 @@ pub enum Command {
         #[arg(long, value_name = "FILE")]
         passphrase_file: Option<PathBuf>,
     },
+    /// Upgrade the server and its agents: see how far an upgrade is, replace the agents' binaries, make it final, or
+    /// go back
+    #[command(subcommand)]
+    Upgrade(UpgradeCommand),
     /// Print the versions of this binary and of the server
     Version,
 }
@@ -370,6 +374,42 @@ pub enum NodeCommand {
         /// Name of the node
         name: String,
     },
+}
+
+/// Commands of `muster upgrade`.
+#[derive(Subcommand, Debug)]
+pub enum UpgradeCommand {
+    /// Show the server's version, the store's format, each agent's version, the snapshots, and the progress of an
+    /// upgrade of the agents
+    Status(Listing),
+    /// Replace the agents' binaries one after another, while pods run on: each agent fetches the binary from the
+    /// server, starts it, and goes back if it gets no session within half of the server's --node-grace. The first failure stops the upgrade; the
+    /// same command goes on with it. Agents that a package installed are left out, with the command to upgrade them.
+    /// Exit status 1 if the upgrade stopped
+    Agents(UpgradeAgents),
+    /// Make the upgrade of the server final: the version before can no longer read the store. Refused while the
+    /// server refuses the version of a node's agent
+    Finalize,
+    /// Print the snapshots on this machine and the commands that go back to the version before. Needs no running
+    /// server
+    Rollback,
+}
+
+/// Options of `muster upgrade agents`.
+#[derive(Args, Debug)]
+pub struct UpgradeAgents {
+    /// The most agents that are upgraded at a time
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub max_unavailable: u32,
+    /// Binary for the agents, a file on the server [default: the server's own binary]
+    #[arg(long, value_name = "FILE")]
+    pub binary: Option<PathBuf>,
+    /// Return at once instead of following the progress
+    #[arg(long)]
+    pub detach: bool,
+    /// Stop the running upgrade before its next agent
+    #[arg(long, conflicts_with_all = ["max_unavailable", "binary", "detach"])]
+    pub stop: bool,
 }
 
 /// Options of `muster kubeconfig`.

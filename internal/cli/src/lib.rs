@@ -34,13 +34,14 @@ mod remove;
 mod run;
 mod show;
 mod tokens;
+mod upgrade;
 mod version;
 mod wait;
 mod wait_events;
 
 use anyhow::Result;
 
-pub use arguments::{Command, Doctor, Global, JOIN_USES_MAX, name_and_value};
+pub use arguments::{Command, Doctor, Global, JOIN_USES_MAX, UpgradeCommand, name_and_value};
 pub use backup::passphrase;
 pub use connection::{default_data_to_make, kubeconfig_text};
 pub use exit::{ExitCause, HELP};
@@ -106,6 +107,7 @@ async fn dispatch(connection: &ServerConnection, command: Command) -> Result<Com
             file,
             passphrase_file,
         } => backup::backup(connection, &file, passphrase_file.as_deref()).await,
+        Command::Upgrade(command) => upgrade::upgrade(connection, command).await,
         Command::Version => unreachable!("run answers it without a connection"),
     }
 }

@@ -157,6 +157,31 @@ pub enum NodeRequestError {
     Refused(String),
 }
 
+/// Why agents are not upgraded.
+#[derive(Debug, thiserror::Error)]
+pub enum RolloutError {
+    /// A rollout is running.
+    #[error(
+        "the agents are being upgraded to another binary; wait for it (`muster upgrade status`), or stop it (`muster \
+         upgrade agents --stop`)"
+    )]
+    Running,
+    /// The binary can't be offered.
+    #[error("binary: {}: {reason}; name an executable of muster on the server", path.display())]
+    Binary {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// No agent is connected.
+    #[error("no agent is connected; `muster nodes` lists the nodes")]
+    NoAgents,
+    /// The progress can't be recorded.
+    #[error("the progress of the upgrade can't be written: {0}; check the server's disk")]
+    Record(#[from] durable::Error),
+}
+
 pub(crate) fn api(what: impl Into<String>) -> impl FnOnce(kube::Error) -> FleetError {
     let what = what.into();
     move |source| FleetError::Api {

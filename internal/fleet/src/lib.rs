@@ -18,16 +18,20 @@ mod logs;
 mod node;
 mod node_requests;
 mod resolve;
+mod rollout;
 mod sent_instructions;
 mod service_account_tokens;
 mod session;
+mod skew;
 mod status;
 mod tokens;
 mod watch;
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -35,16 +39,18 @@ use k8s_openapi::api::core::v1::Node;
 use kube::Client;
 use kube::api::{Api, DeleteParams};
 use parking_lot::Mutex;
+use resources::release::Release;
 use rpc::PeerIdentity;
 use tokio::task::AbortHandle;
 use tonic::Status;
 
 pub use admissions::SECRET_TYPE as NODE_ADMISSION_SECRET_TYPE;
 pub use ca::{CertificateAuthority, peer_identity};
-pub use error::{ExecError, FleetError, LogReadError, NodeRequestError, TokenError};
+pub use error::{ExecError, FleetError, LogReadError, NodeRequestError, RolloutError, TokenError};
 pub use exec::ExecConnection;
 pub use logs::{AgentLogQuery, LogBytes};
 pub use node::{LEASE_SECONDS, SESSION_ANNOTATION};
+pub use rollout::RolloutOptions;
 pub use tokens::{
     IssuedJoinToken, JoinToken, JoinTokenOptions, JoinTokens, LONGEST_TTL, MOST_USES,
     SECRET_TYPE as JOIN_TOKEN_SECRET_TYPE,
@@ -54,6 +60,9 @@ use admissions::{Admissions, Worth};
 use index::{Index, Touched};
 use session::Session;
 
+/// The node grace unless the server is configured otherwise.
+const NODE_GRACE: Duration = Duration::from_secs(40);
+
 /// The parameters of the fleet.
 #[derive(Clone)]
 pub struct FleetConfig {
@@ -61,6 +70,14 @@ pub struct FleetConfig {
     pub ca: Arc<CertificateAuthority>,
     /// The namespace of join tokens and of the nodes' admissions.
     pub namespace: String,
+    /// The server's version, which decides which agents it accepts.
+    pub version: Release,
+    /// The file with the progress of an upgrade of the agents; none: a restart of the server forgets
+    /// it.
+    pub rollout_file: Option<PathBuf>,
+    /// How long a node may be silent before its pods are lost. An agent that tries another binary goes
+    /// back within half of it.
+    pub node_grace: Duration,
 }
 
 impl FleetConfig {
@@ -69,6 +86,11 @@ impl FleetConfig {
         FleetConfig {
             ca,
             namespace: resources::names::SYSTEM_NAMESPACE.to_owned(),
+            version: env!("CARGO_PKG_VERSION")
+                .parse()
+                .expect("the workspace's version is MAJOR.MINOR.PATCH"),
+            rollout_file: None,
+            node_grace: NODE_GRACE,
         }
     }
 }
@@ -77,6 +99,7 @@ impl FleetConfig {
 pub struct Fleet {
     client: Client,
     ca: Arc<CertificateAuthority>,
+    version: Release,
     tokens: JoinTokens,
     admissions: Arc<Admissions>,
     nodes: node::NodeObjects,
@@ -89,6 +112,7 @@ pub struct Fleet {
     execs: Arc<exec::Execs>,
     next_id: AtomicU64,
     tasks: Mutex<Vec<AbortHandle>>,
+    rollouts: rollout::Rollouts,
 }
 
 impl Fleet {
@@ -100,6 +124,7 @@ impl Fleet {
             nodes: node::NodeObjects::new(&client),
             client,
             ca: config.ca,
+            version: config.version,
             index: Mutex::default(),
             synced: tokio::sync::watch::Sender::new(false),
             sessions: Mutex::default(),
@@ -107,6 +132,7 @@ impl Fleet {
             execs: Arc::default(),
             next_id: AtomicU64::new(1),
             tasks: Mutex::default(),
+            rollouts: rollout::Rollouts::new(config.rollout_file, config.node_grace),
         });
         let mut tasks = watch::spawn(&fleet);
         tasks.extend(watch::spawn_admissions(&fleet));

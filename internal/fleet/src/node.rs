@@ -11,7 +11,7 @@ use kube::api::{Api, Patch, PatchParams, PostParams};
 use resources::admission::is_reserved_node_label;
 use resources::devices::{NodeInventory, inventory};
 use resources::names::{EPHEMERAL_STORAGE, INVENTORY, NODE_LEASES, NVIDIA_GPU};
-use resources::node_conditions::{DEVICES, STRATEGY};
+use resources::node_conditions::{DEVICES, STRATEGY, VERSION};
 use resources::times::seconds;
 use rpc::agent::v1::Hello;
 use serde_json::{Value, json};
@@ -311,6 +311,7 @@ impl NodeObjects {
         for (subject, trouble) in [
             (&STRATEGY, inventory.not_uniform()),
             (&DEVICES, inventory.unhealthy_devices()),
+            (&VERSION, None),
         ] {
             let trouble = trouble.unwrap_or_default();
             self.write_trouble(name, subject, &trouble, Timestamp::now())

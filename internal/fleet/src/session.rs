@@ -22,7 +22,7 @@ use rpc::{
     HEARTBEAT_SECONDS, MAX_AGENT_MESSAGE_BYTES, MAX_MESSAGE_BYTES, PeerIdentity,
     SESSION_SILENCE_SECONDS,
 };
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::sync::{Notify, Semaphore, mpsc, watch};
 use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
@@ -36,7 +36,9 @@ use crate::logs::LogSinks;
 use crate::node::NodeDescription;
 use crate::node_requests::PendingNodeRequests;
 use crate::resolve::{Resolved, resolve};
+use crate::rollout::{self, AgentBinary};
 use crate::sent_instructions::{Instruction, SentInstructions};
+use crate::skew;
 use crate::status::PendingReports;
 
 /// The capacity of the queue of messages to one agent.
@@ -75,7 +77,8 @@ pub struct Session {
     pub node: String,
     /// The identity in the connection's certificate.
     pub peer: PeerIdentity,
-    id: u64,
+    /// Distinguishes the sessions of a node.
+    pub id: u64,
     outbound: Outbound,
     wake: Notify,
     ended: watch::Sender<bool>,
@@ -90,6 +93,10 @@ pub struct Session {
     /// The agent's latest health report; a separate task writes the latest.
     health: watch::Sender<Option<health::ReportedHealth>>,
     description: NodeDescription,
+    /// The agent's binary, as it reported it.
+    pub agent: AgentBinary,
+    /// Held while a part of a binary is read for the agent.
+    pub sending: Arc<Semaphore>,
 }
 
 impl Session {
@@ -149,6 +156,7 @@ impl FleetService for SessionService {
         let mut inbound = request.into_inner();
         let hello = read_hello(&mut inbound).await?;
         let peer = own(peer, &hello.node_name)?;
+        skew::check(&self.0, &hello).await?;
         let outbound = begin(&self.0, peer, hello, inbound).await?;
         Ok(Response::new(Box::pin(outbound)))
     }
@@ -265,6 +273,8 @@ async fn begin(
         inventory: watch::Sender::new(inventory),
         health: watch::Sender::new(None),
         description,
+        agent: AgentBinary::of(&hello),
+        sending: Arc::new(Semaphore::new(1)),
     });
     if let Some(before) = fleet.sessions.lock().insert(node.clone(), session.clone()) {
         before.end();
@@ -406,6 +416,8 @@ async fn read(
             Some(Body::LogChunk(chunk)) => session.logs.chunk(chunk.stream_id, chunk.data.into()),
             Some(Body::LogEnd(end)) => session.logs.ended(end),
             Some(Body::RdmaAnswer(answer)) => session.asks.answered(answer),
+            Some(Body::BinaryAsk(ask)) => rollout::serve(fleet, session, &ask),
+            Some(Body::BinaryVerdict(verdict)) => rollout::judged(fleet, session, verdict),
         }
     }
 }

@@ -15,7 +15,8 @@ pub use board::Board;
 pub use problem::Problem;
 pub use state::{
     Backends, BackupFailed, BackupRequest, CreatedJoinToken, ListedJoinToken, LogProblem, LogQuery,
-    LogStream, NewJoinToken, NodeRequestProblem, Portal, Previewed, UnreadableManifests,
+    LogStream, NewJoinToken, NodeRequestProblem, Portal, Previewed, RolloutRequest,
+    UnreadableManifests, UpgradeBackend, UpgradeRefusal,
 };
 
 fn all() -> routes::Routes {

@@ -17,6 +17,7 @@ use resources::defragmentation::DefragmentationReport;
 use resources::queue_status::QueueUsageStatus;
 use resources::record::DecisionRecord;
 use resources::report::{PlacementReport, Preemptable};
+use resources::upgrade::{Rollout, StoreStatus, UpgradeStatus};
 
 use crate::board::{Board, JobRow, NodeCard, Picture, QueueRow};
 use crate::problem::Problem;
@@ -84,6 +85,41 @@ pub struct NodeRequestProblem {
 pub struct BackupFailed {
     /// The failed step, the file, and the remedy.
     pub reason: String,
+}
+
+/// Why a request about an upgrade was refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum UpgradeRefusal {
+    /// A value of the request is invalid, or the state of the cluster does not permit it.
+    #[error("{0}")]
+    Conflict(String),
+    /// The server could not do it.
+    #[error("{0}")]
+    Failed(String),
+}
+
+/// The parameters of a rollout of a binary to agents.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct RolloutRequest {
+    /// The most agents that are upgraded at a time.
+    pub max_unavailable: u32,
+    /// The binary's path on the server's disk; the server's own binary if none.
+    pub binary: Option<std::path::PathBuf>,
+}
+
+type UpgradeAnswer<T> = BoxFuture<'static, Result<T, UpgradeRefusal>>;
+
+/// What the server does about upgrades.
+pub struct UpgradeBackend {
+    /// The state.
+    pub status: Box<dyn Fn() -> UpgradeAnswer<UpgradeStatus> + Send + Sync>,
+    /// Gives up that older binaries may read the store.
+    pub finalize: Box<dyn Fn() -> UpgradeAnswer<StoreStatus> + Send + Sync>,
+    /// Begins a rollout of a binary to agents, or goes on with the one that was stopped.
+    pub roll_out: Box<dyn Fn(RolloutRequest) -> UpgradeAnswer<Rollout> + Send + Sync>,
+    /// Stops the rollout before the next agent; false if none is running.
+    pub stop: Box<dyn Fn() -> UpgradeAnswer<bool> + Send + Sync>,
 }
 
 /// Why a YAML text cannot be read as manifests; the text is for its author.
@@ -208,6 +244,8 @@ pub struct Backends {
     pub preview: Box<PreviewSource>,
     /// Writes a backup of all data to a new file on the server's disk.
     pub backup: Box<BackupSource>,
+    /// Upgrades of the server and its agents.
+    pub upgrade: UpgradeBackend,
 }
 
 impl Portal {

@@ -257,6 +257,9 @@ pub const MIG_NOT_UNIFORM: &str = "muster.io/mig-not-uniform";
 /// A node condition: `True` means that some of the devices described to the node's agent are unhealthy, or that their
 /// health is unknown. They are not allocated.
 pub const DEVICES_UNHEALTHY: &str = "muster.io/devices-unhealthy";
+
+/// The node's condition while the server refuses its agent's version.
+pub const VERSION_REFUSED: &str = "muster.io/version-refused";
 /// A node label: the MIG configuration requested for the node's GPUs (NVIDIA's MIG manager's).
 pub const MIG_CONFIG: &str = "nvidia.com/mig.config";
 /// A node label: the progress of the MIG configuration: `pending`, `rebooting`, `success` or `failed`.

@@ -3,6 +3,7 @@
 
 use crate::names::{
     DEVICES_UNHEALTHY, DISK_PRESSURE, FABRIC_FAILED, MIG_FAILED, MIG_NOT_UNIFORM, SUSPECT,
+    VERSION_REFUSED,
 };
 
 /// A condition, with its reason for `True`, and its reason and message for `False`.
@@ -64,6 +65,14 @@ pub static MIG_CONFIG_FAILED: NodeCondition = NodeCondition {
     reason: "MigConfigFailed",
     well: "MigConfigNotFailed",
     words: "no fault of the GPUs' MIG configuration is known",
+};
+
+/// The server refuses the version of the node's agent.
+pub static VERSION: NodeCondition = NodeCondition {
+    condition: VERSION_REFUSED,
+    reason: "AgentVersionRefused",
+    well: "AgentVersionAccepted",
+    words: "the server accepts the version of the node's agent",
 };
 
 impl NodeCondition {

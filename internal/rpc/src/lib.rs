@@ -71,14 +71,22 @@ pub mod exec_channel {
 /// The maximum size of a log chunk in one message, in bytes.
 pub const LOG_CHUNK_BYTES: usize = 32 * 1024;
 
+/// The maximum size of a part of an agent's binary in one message, in bytes. The agent asks for one
+/// part at a time.
+pub const BINARY_CHUNK_BYTES: usize = 1024 * 1024;
+
+/// The largest binary that a server offers to agents, in bytes.
+pub const BINARY_MAX_BYTES: u64 = 1 << 30;
+
 /// How many chunks of one log may be in flight before the reader has read one.
 pub const LOG_WINDOW_CHUNKS: u32 = 32;
 
 mod wrap {
     use crate::agent::v1::{
-        AgentMessage, Assign, CloseLog, EventNote, Health, Heartbeat, Hello, Inventory, LogChunk,
-        LogCredit, LogEnd, LogOpened, OpenExec, OpenLog, PodGone, PodStatus, RdmaAnswer, RdmaAsk,
-        ServerMessage, Stop, SyncComplete, Update, Welcome, agent_message, server_message,
+        AgentMessage, Assign, BinaryAsk, BinaryChunk, BinaryVerdict, CloseLog, EventNote, Health,
+        Heartbeat, Hello, Inventory, LogChunk, LogCredit, LogEnd, LogOpened, OfferBinary, OpenExec,
+        OpenLog, PodGone, PodStatus, RdmaAnswer, RdmaAsk, ServerMessage, Stop, SyncComplete,
+        Update, Welcome, agent_message, server_message,
     };
 
     macro_rules! wraps {
@@ -92,9 +100,9 @@ mod wrap {
     }
 
     wraps!(AgentMessage, agent_message: Hello, Heartbeat, PodStatus, PodGone, LogOpened, LogChunk,
-        LogEnd, Inventory, Health, RdmaAnswer);
+        LogEnd, Inventory, Health, RdmaAnswer, BinaryAsk, BinaryVerdict);
     wraps!(ServerMessage, server_message: Welcome, Assign, Update, Stop, SyncComplete, OpenLog,
-        CloseLog, LogCredit, RdmaAsk, OpenExec);
+        CloseLog, LogCredit, RdmaAsk, OpenExec, OfferBinary, BinaryChunk);
 
     impl From<EventNote> for AgentMessage {
         fn from(note: EventNote) -> Self {

@@ -33,7 +33,7 @@ const VERSION_FILE: &str = "version";
 const VERSION_NAME: &str = "muster-store-version";
 
 /// The writer of a store or backup that does not name it.
-const UNRECORDED: &str = "unreleased";
+const UNRECORDED: &str = "0.1.0-dev";
 /// The longest version of muster that is recorded, in bytes.
 const WRITER_MAX: usize = 64;
 

@@ -53,6 +53,10 @@ pub struct EmbeddedAgent {
     /// join token]
     #[arg(long, value_name = "FILE")]
     pub ca: Option<PathBuf>,
+    /// Whether the server may replace this agent's binary (`muster upgrade agents`); the new one is kept in the data
+    /// directory. A package's binary (/usr/bin/muster) is never replaced
+    #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set)]
+    pub allow_upgrade: bool,
     #[command(flatten)]
     pub machine: MachineOptions,
     #[command(flatten)]

@@ -1,6 +1,5 @@
 //! Connections between crates that do not depend on each other.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use apiserver::{ApiServer, ExecEvent, ExecInput};
@@ -16,7 +15,8 @@ use portal::{
 use rpc::agent::v1::{ExecData, ExecFrame, ExecInputEnd, ExecResize, OpenExec, exec_frame};
 use rpc::exec_channel;
 
-use super::backup;
+use super::layout::FileLayout;
+use super::{backup, upgrade};
 
 /// Makes the pods' `log` subresource read from the nodes.
 pub fn connect_logs(api: &ApiServer, fleet: &Arc<Fleet>) {
@@ -175,7 +175,7 @@ pub fn hooks(
     fleet: &Arc<Fleet>,
     controllers: &controllers::Handle,
     store: &store::Store,
-    server: &Path,
+    layout: &FileLayout,
 ) -> Backends {
     let (api, authority, reader) = (api.clone(), api.clone(), api.clone());
     let (logs, tokens, asks) = (fleet.clone(), fleet.clone(), fleet.clone());
@@ -183,8 +183,10 @@ pub fn hooks(
     let board = || controllers.board.clone();
     let (reports, preview, history) = (board(), board(), board());
     let (could_evict, queues, defragmentation) = (board(), board(), board());
-    let (store, server) = (store.clone(), server.to_owned());
+    let upgrade = upgrade::backend(fleet, store, layout);
+    let (store, server) = (store.clone(), layout.server());
     Backends {
+        upgrade,
         client_for: Box::new(move |caller| api.client(caller.clone())),
         permits: Box::new(move |caller, wanted| authority.permits(caller, wanted)),
         explain: Box::new(move |namespace, group| reports.get(namespace, group)),

@@ -37,7 +37,12 @@ impl FileLayout {
         }
         tighten(&layout.root);
         tighten(&layout.agent());
-        let ours = [layout.server(), layout.store(), layout.decisions()];
+        let ours = [
+            layout.server(),
+            layout.store(),
+            layout.decisions(),
+            layout.snapshots(),
+        ];
         for directory in &ours {
             tighten_all(directory, DEPTH_MAX);
         }
@@ -66,6 +71,17 @@ impl FileLayout {
     /// The store's directory.
     pub fn store(&self) -> PathBuf {
         self.root.join("store")
+    }
+
+    /// The directory of the snapshots that are taken before upgrades.
+    pub fn snapshots(&self) -> PathBuf {
+        self.root.join("snapshots")
+    }
+
+    /// The file with the progress of an upgrade of the agents. Not among the server's files: a backup
+    /// has nothing to do with it.
+    pub fn rollout(&self) -> PathBuf {
+        self.root.join("agents-upgrade.json")
     }
 
     /// The directory of the stored decisions.

@@ -4,7 +4,10 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 
-use agent::{Accounts, AgentConfig, DeviceDelivery, KubeletConfig, Listen, PodDisk, TellTopology};
+use agent::{
+    Accounts, AgentConfig, BinaryUpgrade, DeviceDelivery, KubeletConfig, Listen, PodDisk,
+    TellTopology,
+};
 use anyhow::{Context, Result, bail};
 use devices::delivery::DeliveryMethod;
 use devices::mig::{Configurations, Drain, MigSettings};
@@ -114,6 +117,9 @@ fn common(
         read_only_host: pods.tenancy.host_files != Some(HostFiles::AsPermitted),
         hidden: vec![layout.root().to_path_buf()],
         shim_command: vec![shim.into(), "shim".into()],
+        upgrade: BinaryUpgrade::off(
+            "it runs in the server's process (`muster up`) and is upgraded with the server",
+        ),
     })
 }
 

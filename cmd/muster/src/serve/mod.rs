@@ -26,7 +26,10 @@ mod scheduler;
 mod server;
 mod sharing;
 mod signals;
+mod successor;
+mod upgrade;
 
+use agent::{Begin, BinaryUpgrade};
 use anyhow::Result;
 use cli::{CommandOutcome, Global};
 
@@ -38,6 +41,7 @@ use crate::arguments::{
 pub use audit::verified as verify_audit;
 pub use backup::{check_store, restore};
 pub use doctor::{doctor, isolation_support, look, topology, xids};
+pub use upgrade::rollback;
 
 /// Runs the server alone, with its own API or for a Kubernetes cluster.
 pub async fn server(global: &Global, arguments: Server) -> Result<CommandOutcome> {
@@ -99,10 +103,25 @@ async fn embedded_agent(global: &Global, arguments: &EmbeddedAgent) -> Result<Co
     footprint::shrink_once_started();
     process::keep_files_private();
     let layout = layout::FileLayout::open(&data(global))?;
-    let config = machine::alone(&layout, arguments)?;
+    let upgrade = match BinaryUpgrade::begin(&layout.agent(), arguments.allow_upgrade)? {
+        Begin::Run(upgrade) => upgrade,
+        Begin::HandOver(binary) => return Err(successor::become_binary(&binary)),
+    };
+    successor::reap_inherited()?;
+    let mut config = machine::alone(&layout, arguments)?;
+    config.upgrade = upgrade.clone();
     let status = format!("node {} of {}", config.node_name, config.server);
     notify::agent_started(&status, stop.clone());
-    agent::run(config, stop).await?;
+    let ended = agent::run(config, stop.clone()).await;
+    let next = match &ended {
+        _ if *stop.borrow() => None,
+        Ok(()) => upgrade.next(),
+        Err(error) => upgrade.failed(error),
+    };
+    if let Some(binary) = next {
+        return Err(successor::become_binary(&binary));
+    }
+    ended?;
     Ok(CommandOutcome::Yes)
 }
 

@@ -23,7 +23,7 @@ use super::layout::{FileLayout, write_private};
 use super::listener::{self, Certificates, Front, ListenerLimits};
 use super::{
     admin, audit, backends, host, plain_http, pod_security, process, route_layer, scheduler,
-    signals,
+    signals, upgrade,
 };
 use crate::arguments::ServerOptions;
 
@@ -63,11 +63,7 @@ impl RunningServer {
             )
         })?;
         let address = socket.local_addr()?;
-        let store_directory = layout.store();
-        let store = tokio::task::spawn_blocking(move || {
-            store::Store::open(&store_directory, store::Options::default())
-        })
-        .await??;
+        let store = upgrade::open_store(layout).await?;
         layout.sweep_server();
         let ca = Arc::new(CertificateAuthority::load_or_create(&layout.server())?);
         api_config.root_ca = Some(ca.certificate_pem().to_owned());
@@ -89,7 +85,15 @@ impl RunningServer {
         }
         let identity = opened.identity;
 
-        let fleet = Fleet::start(client("fleet"), FleetConfig::new(ca.clone()));
+        let fleet = Fleet::start(
+            client("fleet"),
+            FleetConfig {
+                rollout_file: Some(layout.rollout()),
+                node_grace: options.node_grace(),
+                ..FleetConfig::new(ca.clone())
+            },
+        );
+        fleet.resume_rollout().await;
         backends::connect_logs(&api, &fleet);
         backends::connect_exec(&api, &fleet);
         backends::connect_users(&api, &identity);
@@ -109,13 +113,7 @@ impl RunningServer {
         let portal = portal::Portal {
             identity: identity.clone(),
             board: portal::Board::start(&client("portal")),
-            hooks: Arc::new(backends::hooks(
-                &api,
-                &fleet,
-                &controllers,
-                &store,
-                &layout.server(),
-            )),
+            hooks: Arc::new(backends::hooks(&api, &fleet, &controllers, &store, layout)),
         };
         let known = names(options, address);
         let own_names = plain_http::AllowedHosts::new(&known.dns, &known.addresses);

@@ -55,6 +55,11 @@ impl Agent {
 
 impl Server {
     pub async fn start() -> Server {
+        Server::start_as(None).await
+    }
+
+    /// A server that takes itself for another version, if one is given.
+    pub async fn start_as(version: Option<&str>) -> Server {
         let dir = tempfile::tempdir().unwrap();
         let store_dir = dir.path().join("store");
         let api = tokio::task::spawn_blocking(move || {
@@ -67,7 +72,11 @@ impl Server {
         let ca = Arc::new(CertificateAuthority::load_or_create(&dir.path().join("ca")).unwrap());
         let loopback = IpAddr::from([127, 0, 0, 1]);
         let issued = ca.issue_server(&[], &[loopback]).unwrap();
-        let fleet = Fleet::start(client.clone(), FleetConfig::new(ca.clone()));
+        let mut config = FleetConfig::new(ca.clone());
+        if let Some(version) = version {
+            config.version = version.parse().unwrap();
+        }
+        let fleet = Fleet::start(client.clone(), config);
         let tls = ServerTlsConfig::new()
             .identity(Identity::from_pem(issued.chain_pem, issued.key_pem))
             .client_ca_root(Certificate::from_pem(ca.certificate_pem()))
@@ -138,6 +147,7 @@ impl Server {
             read_only_host: true,
             hidden: Vec::new(),
             shim_command: Vec::new(),
+            upgrade: agent::BinaryUpgrade::off("a test"),
         }
     }
 

@@ -51,6 +51,30 @@ async fn a_node_that_joins_with_a_fingerprint_becomes_ready_with_its_inventory()
     agent.end().await.unwrap();
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_of_a_version_that_does_not_fit_is_refused_and_its_node_says_what_to_do() {
+    let server = Server::start_as(Some("9.9.0")).await;
+    let nodes: Api<Node> = Api::all(server.client.clone());
+    // From the time when its version fitted.
+    let node = serde_json::from_value(json!({"metadata": {"name": "n1"}})).unwrap();
+    nodes.create(&PostParams::default(), &node).await.unwrap();
+    let agent = server.agent("n1", &StandIn::new()).await;
+    let message = until("the condition", async || {
+        let node = nodes.get("n1").await.unwrap();
+        let conditions = node.status?.conditions?;
+        let mut found = conditions.into_iter();
+        let refused = found.find(|one| one.type_ == resources::names::VERSION_REFUSED)?;
+        (refused.status == "True").then(|| refused.message.unwrap_or_default())
+    })
+    .await;
+    assert!(message.contains("install muster 9.9.0"), "{message}");
+    assert!(server.fleet.connected_nodes().is_empty());
+    let agents = server.fleet.agents().await.unwrap();
+    assert_eq!(agents[0].refused, message);
+    // The agent goes on, with its pods.
+    agent.end().await.unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_wrong_token_or_another_server_prevents_a_join() {
     let server = Server::start().await;

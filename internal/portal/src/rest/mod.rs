@@ -9,6 +9,7 @@ mod logs;
 mod queues;
 mod rdma;
 mod tokens;
+mod upgrade;
 
 pub use queues::{QueueAnswer, answer as queue_answer};
 
@@ -38,6 +39,10 @@ pub fn routes(routes: Routes) -> Routes {
         .delete("/api/v1/join-tokens/{id}", tokens::revoke_join)
         .delete("/api/v1/joined-nodes/{name}", tokens::remove_node)
         .post("/api/v1/backups", backup::backup)
+        .get("/api/v1/upgrade", upgrade::status)
+        .post("/api/v1/upgrade/finalization", upgrade::finalize)
+        .post("/api/v1/upgrade/agents", upgrade::roll_out)
+        .delete("/api/v1/upgrade/agents", upgrade::stop)
         .post("/api/v1/rdma/{node}", rdma::ask)
         .get("/api/v1/logs/{namespace}/{pod}", logs::read)
         .get(

@@ -1,0 +1,444 @@
+//! The rolling upgrade of agents: the server offers a binary to one agent after another, each fetches
+//! it through its session, starts it, and reports the digest in its next Hello. `plan` decides which
+//! agent is next; this module observes the sessions, sends the parts, and records the progress, so
+//! that a server that starts again goes on.
+
+mod binary;
+mod plan;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Node;
+use kube::api::{Api, ListParams};
+use parking_lot::Mutex;
+use resources::names::VERSION_REFUSED;
+use resources::upgrade::{AgentStatus, NodePhase, Rollout, RolloutNode, RolloutState};
+use rpc::agent::v1::{BinaryAsk, BinaryChunk, BinaryVerdict, Hello, OfferBinary};
+use tokio::time::Instant;
+
+use crate::Fleet;
+use crate::error::{FleetError, RolloutError, api};
+use crate::session::Session;
+use binary::Binary;
+use plan::{AgentView, InFlight, Verdicts};
+
+/// How often the driver looks at the agents.
+const LOOK: Duration = Duration::from_millis(500);
+/// The longest text of an agent that is kept, in characters.
+const TEXT_MAX: usize = 500;
+
+/// An agent's binary, as its Hello reported it.
+#[derive(Clone, Debug, Default)]
+pub struct AgentBinary {
+    version: String,
+    sha256: String,
+    refusal: String,
+    failed: Option<(String, String)>,
+}
+
+impl AgentBinary {
+    /// Reads a Hello. An agent from before upgrades by the server reports no digest.
+    pub fn of(hello: &Hello) -> AgentBinary {
+        let cut = |text: &str| text.chars().take(TEXT_MAX).collect::<String>();
+        let refusal = match hello.binary_sha256.is_empty() && hello.upgrade_refusal.is_empty() {
+            true => "its version can't be upgraded by the server; install the new one on the node",
+            false => &hello.upgrade_refusal,
+        };
+        let failed = (!hello.failed_sha256.is_empty())
+            .then(|| (cut(&hello.failed_sha256), cut(&hello.failed_reason)));
+        AgentBinary {
+            version: cut(&hello.agent_version),
+            sha256: cut(&hello.binary_sha256),
+            refusal: cut(refusal),
+            failed,
+        }
+    }
+}
+
+/// The parameters of a rollout.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RolloutOptions {
+    /// The most agents that are upgraded at a time.
+    pub max_unavailable: u32,
+    /// The binary; the server's own if none.
+    pub binary: Option<PathBuf>,
+}
+
+/// The rollout of this server, if there is one.
+pub struct Rollouts {
+    file: Option<PathBuf>,
+    /// How long a binary may take from its start to its first session, in seconds.
+    session_seconds: u32,
+    current: Mutex<Option<Current>>,
+}
+
+struct Current {
+    rollout: Rollout,
+    binary: Option<Arc<Binary>>,
+    verdicts: Verdicts,
+    flights: BTreeMap<String, InFlight>,
+}
+
+impl Rollouts {
+    /// Reads the progress that an earlier server recorded.
+    pub fn new(file: Option<PathBuf>, node_grace: Duration) -> Rollouts {
+        let current = file.as_deref().and_then(recorded).map(|rollout| Current {
+            rollout,
+            binary: None,
+            verdicts: Verdicts::new(),
+            flights: BTreeMap::new(),
+        });
+        Rollouts {
+            file,
+            session_seconds: plan::session_seconds(node_grace),
+            current: Mutex::new(current),
+        }
+    }
+
+    fn record(&self, rollout: &Rollout) -> Result<(), durable::Error> {
+        let Some(file) = &self.file else {
+            return Ok(());
+        };
+        let json = serde_json::to_vec_pretty(rollout).expect("a rollout is always JSON");
+        durable::replace(file, &json)
+    }
+}
+
+fn recorded(file: &Path) -> Option<Rollout> {
+    let bytes = match std::fs::read(file) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return None,
+        Err(error) => {
+            tracing::warn!(file = %file.display(), %error, "the progress of the agents' upgrade is not known");
+            return None;
+        }
+    };
+    serde_json::from_slice(&bytes)
+        .inspect_err(|error| {
+            tracing::warn!(file = %file.display(), %error, "the progress of the agents' upgrade is not known");
+        })
+        .ok()
+}
+
+impl Fleet {
+    /// The last rollout; none if there was none.
+    pub fn rollout(&self) -> Option<Rollout> {
+        let current = self.rollouts.current.lock();
+        current.as_ref().map(|current| current.rollout.clone())
+    }
+
+    /// Offers a binary to the connected agents, one after another. Agents that have it are left
+    /// alone, so a rollout that stopped goes on with the same call.
+    ///
+    /// # Errors
+    /// If another binary is being rolled out, if the binary can't be offered, if no agent is
+    /// connected, or if the progress can't be recorded.
+    pub async fn roll_out(
+        self: &Arc<Self>,
+        options: RolloutOptions,
+    ) -> Result<Rollout, RolloutError> {
+        let path = options.binary.clone();
+        let binary = tokio::task::spawn_blocking(move || Binary::open(path.as_deref()))
+            .await
+            .map_err(|error| RolloutError::Binary {
+                path: options.binary.clone().unwrap_or_default(),
+                reason: error.to_string(),
+            })??;
+        let names = self.connected_nodes();
+        if names.is_empty() {
+            return Err(RolloutError::NoAgents);
+        }
+        let rollout = {
+            let mut current = self.rollouts.current.lock();
+            let before = current.as_ref().map(|current| &current.rollout);
+            if let Some(before) = before
+                && before.state == RolloutState::Running
+            {
+                // The same again: the caller follows the one that runs.
+                return match before.sha256 == binary.sha256 {
+                    true => Ok(before.clone()),
+                    false => Err(RolloutError::Running),
+                };
+            }
+            let node = |name: String| RolloutNode {
+                name,
+                phase: NodePhase::Waiting,
+                detail: String::new(),
+            };
+            let rollout = Rollout {
+                id: before.map_or(1, |before| before.id + 1),
+                sha256: binary.sha256.clone(),
+                bytes: binary.bytes,
+                binary: options.binary.map(|path| path.display().to_string()),
+                max_unavailable: options.max_unavailable,
+                state: RolloutState::Running,
+                nodes: names.into_iter().map(node).collect(),
+            };
+            self.rollouts.record(&rollout)?;
+            *current = Some(Current {
+                rollout: rollout.clone(),
+                binary: Some(Arc::new(binary)),
+                verdicts: Verdicts::new(),
+                flights: BTreeMap::new(),
+            });
+            rollout
+        };
+        self.drive_rollout(rollout.id);
+        Ok(rollout)
+    }
+
+    /// Stops the rollout before the next agent; true if one was running.
+    ///
+    /// # Errors
+    /// If the progress can't be recorded.
+    pub fn stop_rollout(&self) -> Result<bool, RolloutError> {
+        let mut current = self.rollouts.current.lock();
+        let Some(current) = current
+            .as_mut()
+            .filter(|current| current.rollout.state == RolloutState::Running)
+        else {
+            return Ok(false);
+        };
+        current.rollout.state = RolloutState::Stopped {
+            reason: "an administrator stopped it".to_owned(),
+        };
+        self.rollouts.record(&current.rollout)?;
+        Ok(true)
+    }
+
+    /// Goes on with a rollout that an earlier server began, if its binary is still there.
+    pub async fn resume_rollout(self: &Arc<Self>) {
+        let Some(rollout) = self.rollout().filter(is_unfinished) else {
+            return;
+        };
+        let path = rollout.binary.clone().map(PathBuf::from);
+        let opened = tokio::task::spawn_blocking(move || Binary::open(path.as_deref())).await;
+        let found = match opened {
+            Ok(Ok(binary)) if binary.sha256 == rollout.sha256 => Ok(binary),
+            Ok(Ok(_)) => Err("the server's binary is another one since".to_owned()),
+            Ok(Err(error)) => Err(error.to_string()),
+            Err(error) => Err(error.to_string()),
+        };
+        if let Some(current) = &mut *self.rollouts.current.lock() {
+            match found {
+                Ok(binary) => current.binary = Some(Arc::new(binary)),
+                Err(reason) => {
+                    tracing::warn!(reason, "the agents' upgrade does not go on");
+                    current.rollout.state = RolloutState::Stopped { reason };
+                }
+            }
+        }
+        tracing::info!(rollout = rollout.id, "the agents' upgrade goes on");
+        self.drive_rollout(rollout.id);
+    }
+
+    fn drive_rollout(self: &Arc<Self>, id: u64) {
+        let fleet = self.clone();
+        let task = tokio::spawn(async move { drive(&fleet, id).await });
+        self.tasks.lock().push(task.abort_handle());
+    }
+
+    /// The agents of all nodes with their versions.
+    ///
+    /// # Errors
+    /// If the nodes can't be read.
+    pub async fn agents(&self) -> Result<Vec<AgentStatus>, FleetError> {
+        let nodes: Api<Node> = Api::all(self.client.clone());
+        let all = nodes
+            .list(&ListParams::default())
+            .await
+            .map_err(api("listing the nodes"))?;
+        let sessions = self.sessions.lock();
+        let agents = all.items.into_iter().map(|node| {
+            let name = node.metadata.name.clone().unwrap_or_default();
+            let session = sessions.get(&name);
+            let info = node
+                .status
+                .as_ref()
+                .and_then(|status| status.node_info.as_ref());
+            AgentStatus {
+                version: match session {
+                    Some(session) => session.agent.version.clone(),
+                    None => info.map_or_else(String::new, |info| info.kubelet_version.clone()),
+                },
+                connected: session.is_some(),
+                refused: condition(&node, VERSION_REFUSED).unwrap_or_default(),
+                upgrade_refusal: session.map_or_else(String::new, |s| s.agent.refusal.clone()),
+                node: name,
+            }
+        });
+        Ok(agents.collect())
+    }
+}
+
+fn is_unfinished(rollout: &Rollout) -> bool {
+    let mut nodes = rollout.nodes.iter();
+    rollout.state == RolloutState::Running || nodes.any(|node| node.phase.is_in_flight())
+}
+
+/// The message of a condition that is true.
+fn condition(node: &Node, kind: &str) -> Option<String> {
+    let conditions = node.status.as_ref()?.conditions.as_ref()?;
+    let found = conditions
+        .iter()
+        .find(|condition| condition.type_ == kind && condition.status == "True")?;
+    Some(found.message.clone().unwrap_or_default())
+}
+
+/// Advances the rollout until it has ended and no agent is in flight, or until another one begins.
+async fn drive(fleet: &Arc<Fleet>, id: u64) {
+    let began = Instant::now();
+    let mut ready = BTreeMap::new();
+    loop {
+        // Only a node that came back is asked for its condition.
+        let back: Vec<String> = {
+            let current = fleet.rollouts.current.lock();
+            let Some(current) = current.as_ref().filter(|current| current.rollout.id == id) else {
+                return;
+            };
+            let sessions = fleet.sessions.lock();
+            let in_flight = current.rollout.nodes.iter().filter(|node| {
+                sessions
+                    .get(&node.name)
+                    .is_some_and(|session| session.agent.sha256 == current.rollout.sha256)
+                    && !matches!(node.phase, NodePhase::Done | NodePhase::Failed)
+            });
+            in_flight.map(|node| node.name.clone()).collect()
+        };
+        ready.clear();
+        for name in back {
+            let found = fleet.nodes.nodes.get_opt(&name).await;
+            let is_ready = found
+                .is_ok_and(|node| node.is_some_and(|node| condition(&node, "Ready").is_some()));
+            ready.insert(name, is_ready);
+        }
+        if !step(fleet, id, &ready, began.elapsed()) {
+            return;
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+/// One look at all agents; false once there is nothing more to do.
+fn step(fleet: &Arc<Fleet>, id: u64, ready: &BTreeMap<String, bool>, now: Duration) -> bool {
+    let mut current = fleet.rollouts.current.lock();
+    let Some(current) = current.as_mut().filter(|current| current.rollout.id == id) else {
+        return false;
+    };
+    let sessions = fleet.sessions.lock().clone();
+    let view = |(name, session): (&String, &Arc<Session>)| {
+        let view = AgentView {
+            session: session.id,
+            sha256: session.agent.sha256.clone(),
+            refusal: session.agent.refusal.clone(),
+            failed: session.agent.failed.clone(),
+            ready: ready.get(name).copied().unwrap_or_default(),
+        };
+        (name.clone(), view)
+    };
+    let views = sessions.iter().map(view).collect();
+    let before = current.rollout.clone();
+    let offers = plan::advance(
+        &mut current.rollout,
+        &views,
+        &mut current.verdicts,
+        &mut current.flights,
+        now,
+    );
+    let rollout = &current.rollout;
+    if *rollout != before {
+        for (node, earlier) in rollout.nodes.iter().zip(&before.nodes) {
+            if node != earlier {
+                tracing::info!(
+                    node = node.name,
+                    phase = node.phase.as_str(),
+                    detail = node.detail,
+                    "an agent is upgraded"
+                );
+            }
+        }
+        if let Err(error) = fleet.rollouts.record(rollout) {
+            tracing::warn!(%error, "the progress of the agents' upgrade was not recorded");
+        }
+    }
+    for name in offers {
+        let offer = OfferBinary {
+            id: rollout.id,
+            sha256: rollout.sha256.clone(),
+            bytes: rollout.bytes,
+            session_seconds: fleet.rollouts.session_seconds,
+        };
+        let sent = sessions
+            .get(&name)
+            .is_some_and(|session| session.try_send(offer));
+        if !sent && let Some(flight) = current.flights.get_mut(&name) {
+            // Offered again at the next look.
+            flight.session = 0;
+        }
+    }
+    is_unfinished(&current.rollout)
+}
+
+/// The binary that is offered to a node now.
+fn offered(fleet: &Fleet, node: &str, id: u64) -> Option<Arc<Binary>> {
+    let current = fleet.rollouts.current.lock();
+    let current = current
+        .as_ref()
+        .filter(|current| current.rollout.id == id)?;
+    let mut nodes = current.rollout.nodes.iter();
+    let sending = nodes.any(|one| one.name == node && one.phase == NodePhase::Sending);
+    current.binary.clone().filter(|_| sending)
+}
+
+/// Sends an agent a part of the binary that was offered to it. An agent asks for one part at a time;
+/// a request beyond that is dropped.
+pub fn serve(fleet: &Fleet, session: &Arc<Session>, ask: &BinaryAsk) {
+    let Some(binary) = offered(fleet, &session.node, ask.id) else {
+        tracing::debug!(
+            node = session.node,
+            "the server drops a request for a binary"
+        );
+        return;
+    };
+    let Ok(permit) = session.sending.clone().try_acquire_owned() else {
+        return;
+    };
+    let (session, id, offset) = (session.clone(), ask.id, ask.offset);
+    tokio::spawn(async move {
+        let part = tokio::task::spawn_blocking(move || binary.part(offset)).await;
+        // Before the send: the agent asks for the next part when this one arrives.
+        drop(permit);
+        match part {
+            Ok(Ok(data)) => {
+                session.send(BinaryChunk { id, offset, data }).await;
+            }
+            Ok(Err(error)) => {
+                tracing::warn!(node = session.node, %error, "the server could not read the binary for an agent");
+            }
+            Err(error) => tracing::warn!(node = session.node, %error, "reading a binary failed"),
+        }
+    });
+}
+
+/// Notes an agent's answer to the offer.
+pub fn judged(fleet: &Fleet, session: &Session, verdict: BinaryVerdict) {
+    let mut current = fleet.rollouts.current.lock();
+    let Some(current) = current
+        .as_mut()
+        .filter(|current| current.rollout.id == verdict.id)
+    else {
+        return;
+    };
+    let mut nodes = current.rollout.nodes.iter();
+    if !nodes.any(|node| node.name == session.node && node.phase == NodePhase::Sending) {
+        return;
+    }
+    let answer = match verdict.accepted {
+        true => Ok(()),
+        false => Err(verdict.detail.chars().take(TEXT_MAX).collect()),
+    };
+    current.verdicts.insert(session.node.clone(), answer);
+}
