@@ -163,9 +163,10 @@ const API: [(&str, &str, Who, Who); 14] = [
 ];
 
 /// The agents' procedures, and whether callers without a node's certificate may call them: joining needs a token.
-const PROCEDURES: [(&str, bool); 3] = [
+const PROCEDURES: [(&str, bool); 4] = [
     ("/muster.agent.v1.Enrollment/Join", true),
     ("/muster.agent.v1.Enrollment/Renew", false),
+    ("/muster.agent.v1.Fleet/Exec", false),
     ("/muster.agent.v1.Fleet/Session", false),
 ];
 /// The codes of gRPC that refuse a caller: PERMISSION_DENIED and UNAUTHENTICATED.

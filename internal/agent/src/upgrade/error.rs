@@ -58,7 +58,7 @@ pub enum UpgradeError {
     },
     /// The record can't be written.
     #[error(transparent)]
-    Record(#[from] crate::AgentError),
+    Record(#[from] crate::error::AgentError),
     /// The session ended meanwhile.
     #[error("the session ended")]
     Ended,

@@ -16,7 +16,7 @@ use crate::call::Call;
 use crate::server::ApiServer;
 
 /// A command without input and output for this long is ended, as by a kubelet.
-const IDLE: Duration = Duration::from_secs(4 * 3600);
+const IDLE: Duration = Duration::from_secs(14_400);
 /// How long a client may take the last messages.
 const GOODBYE: Duration = Duration::from_secs(10);
 /// The byte that types Control-D: at a terminal the end of the input.
@@ -129,6 +129,8 @@ async fn input(
         *used.lock() = Instant::now();
         let message = match message {
             Message::Binary(message) => message,
+            // As the Python client writes a text.
+            Message::Text(message) => message.into(),
             Message::Close(_) => return,
             _ => continue,
         };

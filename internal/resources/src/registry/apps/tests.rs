@@ -1,3 +1,5 @@
+//! Cases of the apps/v1 kinds: defaults, validation, what a status says, columns.
+
 use serde_json::{Value, json};
 
 use super::super::{Kind, by_kind};
