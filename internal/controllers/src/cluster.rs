@@ -91,3 +91,48 @@ pub async fn ensure_default_queue(client: &Client) -> kube::Result<()> {
         Err(error) => Err(error),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use http::{Request, Response};
+    use kube::client::Body;
+
+    use super::*;
+
+    /// An API that serves some kinds of Volcano and no other group.
+    fn api(plurals: &'static [&'static str]) -> Client {
+        let answer = move |request: Request<Body>| async move {
+            let found = request.uri().path() == "/apis/scheduling.volcano.sh/v1beta1";
+            let resources = plurals.iter().map(|name| {
+                json!({"name": name, "singularName": "", "namespaced": true, "kind": "K", "verbs": []})
+            });
+            let body = match found {
+                true => json!({"kind": "APIResourceList", "apiVersion": "v1",
+                    "groupVersion": "scheduling.volcano.sh/v1beta1",
+                    "resources": resources.collect::<Vec<_>>()}),
+                false => json!({"kind": "Status", "apiVersion": "v1", "status": "Failure",
+                    "message": "not found", "reason": "NotFound", "code": 404}),
+            };
+            let response = Response::builder().status(if found { 200 } else { 404 });
+            Ok::<_, std::convert::Infallible>(
+                response
+                    .body(Body::from(body.to_string().into_bytes()))
+                    .unwrap(),
+            )
+        };
+        Client::new(tower::service_fn(answer), "default")
+    }
+
+    #[tokio::test]
+    async fn missing_kinds_are_named_with_the_command_that_installs_them() {
+        let jobs = || [JobKind::Job, JobKind::PyTorchJob].into_iter();
+        let missing = check_kinds(&api(&["queues"]), jobs()).await.unwrap_err();
+        assert_eq!(
+            missing.to_string(),
+            "the cluster does not serve podgroups (scheduling.volcano.sh/v1beta1), pytorchjobs (kubeflow.org/v1); \
+             install the CustomResourceDefinitions with `muster crds`"
+        );
+        let both = api(&["podgroups", "queues"]);
+        assert!(check_kinds(&both, [JobKind::Job].into_iter()).await.is_ok());
+    }
+}

@@ -16,21 +16,22 @@ use kube::{Api, Client, Resource as _, ResourceExt as _};
 use resources::inert_kinds::{ALL, InertKind, LABEL, REASON};
 use resources::registry::Kind;
 use serde_json::json;
-use tokio::task::JoinHandle;
 
 use crate::context::Context;
+use crate::control_loop::ControlLoop;
 use crate::event_recorder::{EventRecorder, EventType as NoteKind};
 
 /// How often the loop checks again which operator owns a kind.
 const LOOK_AGAIN: Duration = Duration::from_secs(60);
 
 /// Starts a loop for each stored kind. Must be called within a tokio runtime.
-pub(crate) fn spawn(ctx: &Context) -> Vec<JoinHandle<()>> {
+pub(crate) fn spawn(ctx: &Context) -> Vec<ControlLoop> {
     let built_in = ctx.config.core_controllers;
     let notes = EventRecorder::new(ctx.client.clone(), "muster");
     let start = |kept: &'static InertKind| {
         let kind = kept.kind().filter(|kind| built_in || kind.is_custom())?;
-        Some(tokio::spawn(run(ctx.clone(), notes.clone(), kept, kind)))
+        let task = tokio::spawn(run(ctx.clone(), notes.clone(), kept, kind));
+        Some(ControlLoop::new("kinds that are not run", task))
     };
     ALL.iter().filter_map(start).collect()
 }

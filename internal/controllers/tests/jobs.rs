@@ -8,7 +8,7 @@ mod served;
 use std::sync::Arc;
 use std::time::Duration;
 
-use controllers::{Config, Context};
+use controllers::{Config, Context, ControlLoop};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Event, Pod, Service};
 use kube::api::{ListParams, Patch, PatchParams, PostParams};
@@ -17,7 +17,6 @@ use kube::{Api, Client};
 use resources::kinds::{JobConditionType, PodGroup, PyTorchJob};
 use serde_json::{Value, json};
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
 
 use served::served;
 
@@ -28,7 +27,7 @@ const NAMESPACE: &str = "default";
 struct Cluster {
     client: Client,
     stop: watch::Sender<bool>,
-    tasks: Vec<JoinHandle<()>>,
+    loops: Vec<ControlLoop>,
     _data: tempfile::TempDir,
 }
 
@@ -39,7 +38,7 @@ impl Cluster {
         let mut cluster = Cluster {
             client,
             stop,
-            tasks: Vec::new(),
+            loops: Vec::new(),
             _data: data,
         };
         cluster.start_controllers();
@@ -49,7 +48,7 @@ impl Cluster {
     fn start_controllers(&mut self) {
         let (stop, stopping) = watch::channel(false);
         self.stop = stop;
-        self.tasks = controllers::jobs::spawn(&Context {
+        self.loops = controllers::jobs::spawn(&Context {
             client: self.client.clone(),
             config: Arc::new(Config {
                 scheduler: controllers::SchedulerConfig::default(),
@@ -65,7 +64,7 @@ impl Cluster {
 
     async fn stop_controllers(&mut self) {
         self.stop.send(true).unwrap();
-        for task in self.tasks.drain(..) {
+        for ControlLoop { task, .. } in self.loops.drain(..) {
             tokio::time::timeout(PATIENCE, task).await.unwrap().unwrap();
         }
     }

@@ -107,7 +107,7 @@ async fn while_a_binding_is_unknown_no_other_pod_gets_its_devices() {
     let line = Line::default();
     line.bad.store(true, Ordering::SeqCst);
     let (stop, stopping) = watch::channel(false);
-    let (_board, tasks) = scheduling::spawn(&Context {
+    let (_board, loops) = scheduling::spawn(&Context {
         client: line.around(client.clone()),
         config: Arc::new(Config {
             scheduler: controllers::SchedulerConfig::default(),
@@ -145,7 +145,7 @@ async fn while_a_binding_is_unknown_no_other_pod_gets_its_devices() {
         .unwrap()
         .unwrap();
     stop.send(true).unwrap();
-    for task in tasks {
+    for controllers::ControlLoop { task, .. } in loops {
         tokio::time::timeout(PATIENCE, task).await.unwrap().unwrap();
     }
 }

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use controllers::scheduling::{self, ReportBoard};
-use controllers::{Config, Context};
+use controllers::{Config, Context, ControlLoop};
 use http::{Request, Response};
 use k8s_openapi::api::core::v1::{Event, Node, Pod};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
@@ -23,7 +23,6 @@ use resources::kinds::{PodGroup, PodGroupPhase, Queue};
 use resources::report::WaitReason;
 use serde_json::{Value, json};
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
 
 use served::served;
 
@@ -35,7 +34,7 @@ struct Cluster {
     client: Client,
     board: Arc<ReportBoard>,
     stop: watch::Sender<bool>,
-    tasks: Vec<JoinHandle<()>>,
+    loops: Vec<ControlLoop>,
     _data: tempfile::TempDir,
 }
 
@@ -85,22 +84,22 @@ impl Cluster {
 
     async fn start_with(refusals: Refusals) -> Cluster {
         let (data, client) = served("controllers").await;
-        let (stop, board, tasks) = schedule(refusing(client.clone(), refusals));
+        let (stop, board, loops) = schedule(refusing(client.clone(), refusals));
         Cluster {
             client,
             board,
             stop,
-            tasks,
+            loops,
             _data: data,
         }
     }
 
     async fn restart(&mut self) {
         self.stop.send(true).unwrap();
-        for task in self.tasks.drain(..) {
+        for ControlLoop { task, .. } in self.loops.drain(..) {
             tokio::time::timeout(PATIENCE, task).await.unwrap().unwrap();
         }
-        (self.stop, self.board, self.tasks) = schedule(self.client.clone());
+        (self.stop, self.board, self.loops) = schedule(self.client.clone());
     }
 
     fn api<K>(&self) -> Api<K>
@@ -218,9 +217,9 @@ impl Cluster {
     }
 }
 
-fn schedule(client: Client) -> (watch::Sender<bool>, Arc<ReportBoard>, Vec<JoinHandle<()>>) {
+fn schedule(client: Client) -> (watch::Sender<bool>, Arc<ReportBoard>, Vec<ControlLoop>) {
     let (stop, stopping) = watch::channel(false);
-    let (board, tasks) = scheduling::spawn(&Context {
+    let (board, loops) = scheduling::spawn(&Context {
         client,
         config: Arc::new(Config {
             scheduler: controllers::SchedulerConfig::default(),
@@ -232,7 +231,7 @@ fn schedule(client: Client) -> (watch::Sender<bool>, Arc<ReportBoard>, Vec<JoinH
         }),
         stop: stopping,
     });
-    (stop, board, tasks)
+    (stop, board, loops)
 }
 
 fn read<T: serde::de::DeserializeOwned>(value: Value) -> T {

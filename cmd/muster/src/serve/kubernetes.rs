@@ -2,15 +2,14 @@
 //! kube-apiserver. One of several such servers is active at a time.
 
 use std::collections::BTreeSet;
-use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use cli::Global;
-use controllers::cluster;
 use controllers::jobs::JobKind;
 use controllers::lead::{LeaderCandidate, LeaseDurations};
+use controllers::{LoopEnded, cluster};
 use kube::Client;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use resources::names;
@@ -98,41 +97,45 @@ pub async fn run(
     components.run("leader", |stop| async move {
         let kinds = until_kinds_are_there(&client, &config, &state);
         if stop.run_until_requested(kinds).await.is_some() {
-            lead(candidate, &config, &state, &mut stop.receiver()).await;
+            lead(candidate, &config, &state, &mut stop.receiver()).await?;
         }
         state.set(ServerState::Waits("stopping".to_owned()));
-        Ok::<(), Infallible>(())
+        Ok::<(), LoopEnded>(())
     });
     Ok(components.supervise(signals::requested(stop)).await?)
 }
 
 /// Leads whenever this server holds the Lease, until `stop`.
+///
+/// # Errors
+/// A control loop ended while this server led. The Lease is free for another server then.
 async fn lead(
     mut candidate: LeaderCandidate,
     config: &controllers::Config,
     state: &HealthState,
     stop: &mut watch::Receiver<bool>,
-) {
+) -> Result<(), LoopEnded> {
     let mut stopping = stop.clone();
     loop {
         state.set(ServerState::Follows(candidate.leader()));
         let mut term = tokio::select! {
             term = candidate.lead() => term,
-            _ = stopping.wait_for(|stop| *stop) => return,
+            _ = stopping.wait_for(|stop| *stop) => return Ok(()),
         };
         tracing::info!("this server leads");
         let client = term.client();
         let queue = tokio::spawn(make_default_queue(client.clone()));
-        let controllers = controllers::start(client.clone(), config.clone());
+        let mut controllers = controllers::start(client.clone(), config.clone());
         state.set(ServerState::Leads(controllers.board.clone(), client));
-        tokio::select! {
+        let outcome = tokio::select! {
             () = term.hold() => {
                 queue.abort();
                 controllers.cut_off();
                 continue;
             }
-            _ = stopping.wait_for(|stop| *stop) => {}
-        }
+            _ = stopping.wait_for(|stop| *stop) => Ok(()),
+            ended = controllers.ended() => Err(ended),
+        };
         queue.abort();
         // No longer ready, and no answers to a kube-scheduler from a board that is not kept up any more.
         state.set(ServerState::Waits("stopping".to_owned()));
@@ -144,7 +147,7 @@ async fn lead(
         if !lost {
             term.release().await;
         }
-        return;
+        return outcome;
     }
 }
 

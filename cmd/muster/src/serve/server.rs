@@ -161,9 +161,9 @@ impl RunningServer {
                 Ok::<(), Infallible>(())
             })
             .run("controllers", |stop| async move {
-                stop.run_until_requested(controllers.ended()).await;
+                let ended = stop.run_until_requested(controllers.ended()).await;
                 controllers.shutdown(PATIENCE).await;
-                Ok::<(), Infallible>(())
+                ended.map_or(Ok(()), Err)
             });
         let connected = fleet.clone();
         components.run("fleet", |stop| async move {

@@ -22,16 +22,15 @@ mod work_queue;
 use std::future::Future;
 use std::time::Duration;
 
-use tokio::task::JoinHandle;
-
 use crate::context::Context;
+use crate::control_loop::ControlLoop;
 
 /// The wait before a loop that panicked is started again.
 const RESTART_AFTER: Duration = Duration::from_secs(1);
 
 /// Starts the core controllers; each stops when `ctx.stop` turns true. Must be called within a
 /// tokio runtime.
-pub fn spawn(ctx: &Context) -> Vec<JoinHandle<()>> {
+pub fn spawn(ctx: &Context) -> Vec<ControlLoop> {
     vec![
         kept_running(ctx, "garbage", garbage::run),
         kept_running(ctx, "namespaces", namespaces::run),
@@ -45,13 +44,13 @@ pub fn spawn(ctx: &Context) -> Vec<JoinHandle<()>> {
 
 /// Runs a loop until `ctx.stop` turns true, and restarts it after a panic. A restart loses nothing:
 /// the loop rebuilds its state from the API.
-fn kept_running<F, R>(ctx: &Context, name: &'static str, run: F) -> JoinHandle<()>
+fn kept_running<F, R>(ctx: &Context, name: &'static str, run: F) -> ControlLoop
 where
     F: Fn(Context) -> R + Send + 'static,
     R: Future<Output = ()> + Send + 'static,
 {
     let mut ctx = ctx.clone();
-    tokio::spawn(async move {
+    let task = tokio::spawn(async move {
         loop {
             let ended = crate::retry::apart(run(ctx.clone())).await;
             let Err(error) = ended else { return };
@@ -61,7 +60,8 @@ where
                 () = tokio::time::sleep(RESTART_AFTER) => {}
             }
         }
-    })
+    });
+    ControlLoop::new(name, task)
 }
 
 /// Resolves once the server is stopping.

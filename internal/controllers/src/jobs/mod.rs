@@ -19,9 +19,9 @@ use std::time::Duration;
 use kube::{Client, Resource, core::NamespaceResourceScope};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tokio::task::JoinHandle;
 
 use crate::context::Context;
+use crate::control_loop::ControlLoop;
 pub(crate) use crate::key::{ObjectKey, key_of};
 
 /// The wait before a controller that panicked is started again.
@@ -68,7 +68,7 @@ impl JobKind {
 /// Starts the controllers of the configured kinds; they stop when `ctx.stop` turns true. Must be
 /// called within a tokio runtime.
 #[must_use]
-pub fn spawn(ctx: &Context) -> Vec<JoinHandle<()>> {
+pub fn spawn(ctx: &Context) -> Vec<ControlLoop> {
     let start = |kind: &JobKind| match kind {
         JobKind::Deployment => {
             tokio::spawn(kept_running(ctx.clone(), || apps::DeploymentController))
@@ -87,7 +87,9 @@ pub fn spawn(ctx: &Context) -> Vec<JoinHandle<()>> {
             tokio::spawn(kept_running(ctx.clone(), make))
         }
     };
-    ctx.config.jobs.iter().map(start).collect()
+    let jobs = ctx.config.jobs.iter();
+    jobs.map(|kind| ControlLoop::new(kind.as_str(), start(kind)))
+        .collect()
 }
 
 /// Runs a controller until `ctx.stop` turns true, and restarts it after a panic. A restart loses

@@ -26,11 +26,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use self::set_aside::SetAside;
 use crate::context::Context;
+use crate::control_loop::ControlLoop;
 use crate::retry;
 
 pub use counters::{CounterSnapshot, SchedulingCounters};
@@ -48,10 +48,10 @@ const RESTART_LONGEST: Duration = Duration::from_secs(30);
 /// Starts the scheduler; it stops when `ctx.stop` turns true. The [`ReportBoard`] holds its latest
 /// reports and answers what-if questions. Must be called within a tokio runtime.
 #[must_use]
-pub fn spawn(ctx: &Context) -> (Arc<ReportBoard>, Vec<JoinHandle<()>>) {
+pub fn spawn(ctx: &Context) -> (Arc<ReportBoard>, Vec<ControlLoop>) {
     let board = Arc::new(ReportBoard::new(&ctx.config.scheduler));
     let task = tokio::spawn(kept_running(ctx.clone(), board.clone()));
-    (board, vec![task])
+    (board, vec![ControlLoop::new("scheduler", task)])
 }
 
 /// Runs the loop until `ctx.stop` turns true, and restarts it after a panic. A restart loses

@@ -52,7 +52,7 @@ pub struct ReportBoard {
 }
 
 impl ReportBoard {
-    pub(super) fn new(config: &scheduler::Config) -> ReportBoard {
+    pub(crate) fn new(config: &scheduler::Config) -> ReportBoard {
         ReportBoard {
             reports: RwLock::new(QueueOrderReports::default()),
             history: Mutex::default(),
