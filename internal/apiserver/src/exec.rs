@@ -155,9 +155,9 @@ pub(crate) async fn exec(call: &Call, method: &Method) -> Result<Response<Body>,
     let entry = call.server.0.store.get(&key);
     let entry = entry.ok_or_else(|| absent(call, &key, call.object_name()))?;
     let pod = object::parse(&entry)?;
+    let upgrade = upgrade(call, method).await?;
     may_enter(call, &pod)?;
     let request = read(call, &pod)?;
-    let upgrade = upgrade(call, method).await?;
     let place = call.server.0.execs.place(&call.caller.user)?;
     let opener = call.server.0.exec_opener.read().clone();
     let opener = opener.ok_or_else(|| {

@@ -8,7 +8,7 @@ use resources::access::Caller;
 use resources::upgrade::{Rollout, StoreStatus, UpgradeStatus};
 use serde_json::{Value, json};
 
-use crate::Problem;
+use crate::problem::Problem;
 use crate::state::{Portal, RolloutRequest, SignedIn, UpgradeRefusal};
 
 /// The most agents that may be upgraded at a time: each is sent a whole binary.

@@ -85,6 +85,14 @@ const DELETE: &[(&str, &str)] = &[
     ("orphanDependents", "boolean"),
     ("propagationPolicy", "string"),
 ];
+const EXEC: &[(&str, &str)] = &[
+    ("command", "string"),
+    ("container", "string"),
+    ("stderr", "boolean"),
+    ("stdin", "boolean"),
+    ("stdout", "boolean"),
+    ("tty", "boolean"),
+];
 const LOG: &[(&str, &str)] = &[
     ("container", "string"),
     ("follow", "boolean"),
@@ -192,6 +200,10 @@ fn kind_paths(kind: &KindRoute, form: DocumentVersion, paths: &mut Map<String, V
             parameters,
         };
         let actions = match subresource.as_str() {
+            "exec" => vec![
+                act("get", "connect", "connectGet", None, None, EXEC),
+                act("post", "connect", "connectPost", None, None, EXEC),
+            ],
             "log" => vec![act("get", "get", "read", None, None, LOG)],
             "token" => vec![act("post", "post", "create", both, both, WRITE)],
             "binding" | "eviction" => {

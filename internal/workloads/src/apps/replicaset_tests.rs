@@ -1,3 +1,5 @@
+//! Cases of ReplicaSets: which pods are created and deleted, and what the status says.
+
 use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;

@@ -1,3 +1,5 @@
+//! Cases of CronJobs: when a Job is due, the concurrency policies, suspension and history.
+
 use serde_json::{Value, json};
 
 use super::*;

@@ -1,3 +1,5 @@
+//! Cases of Deployments: rollouts step by step, their bounds, history and conditions.
+
 use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
