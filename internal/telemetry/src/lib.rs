@@ -1,8 +1,11 @@
 //! The process's log: events and spans of `tracing` on standard error, as text for people or as one JSON object per
-//! line for programs such as journald's readers.
+//! line for programs that collect logs. If standard error is journald's, the text becomes entries with fields
+//! ([`journal`]).
 //!
 //! Events inside a span carry the span's name and fields. Muster's spans are `plan` (one plan of the scheduler), `bind`
 //! (one pod's binding) and `session` (a node's session, on the server and on the agent).
+
+mod journal;
 
 use std::io::IsTerminal;
 
@@ -10,6 +13,7 @@ use tracing::Subscriber;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::ParseError;
 use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::layer::SubscriberExt;
 
 /// The log's levels unless others are given, in the syntax of [`EnvFilter`].
 pub const USUAL_LEVELS: &str = "info,kube_client=warn";
@@ -17,7 +21,7 @@ pub const USUAL_LEVELS: &str = "info,kube_client=warn";
 /// The form of the log's lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogFormat {
-    /// Lines for people; coloured on a terminal.
+    /// Lines for people, coloured on a terminal; entries with fields if standard error is journald's.
     #[default]
     Text,
     /// One JSON object per line: `timestamp`, `level`, `target`, `fields` (with `message`) and, inside of spans,
@@ -49,12 +53,21 @@ pub fn levels(text: &str) -> Result<String, TelemetryError> {
     filter(text).map(|_| text.to_owned())
 }
 
-/// Sets up the process's log on standard error, with these levels.
+/// Sets up the process's log on standard error, with these levels. A text log of a service goes to journald with its
+/// fields, if systemd has connected standard error to journald.
 ///
 /// # Errors
 /// The text does not list levels, or the process's log is set up already.
 pub fn log_to_stderr(format: LogFormat, levels: &str) -> Result<(), TelemetryError> {
     let filter = filter(levels)?;
+    if format == LogFormat::Text
+        && journal::stderr_is_journald()
+        && let Ok(journal) = journal::Journal::open()
+    {
+        let subscriber = tracing_subscriber::registry().with(filter).with(journal);
+        return tracing::subscriber::set_global_default(subscriber)
+            .map_err(|_| TelemetryError::SetUp);
+    }
     let colours = std::io::stderr().is_terminal();
     let subscriber = subscriber(format, filter, std::io::stderr, colours);
     tracing::subscriber::set_global_default(subscriber).map_err(|_| TelemetryError::SetUp)
