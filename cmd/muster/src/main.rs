@@ -3,6 +3,7 @@
 
 mod arguments;
 mod configuration;
+mod join_url;
 mod manual;
 mod serve;
 mod setup;

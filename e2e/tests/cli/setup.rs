@@ -98,7 +98,7 @@ fn a_server_is_set_up_at_a_free_port_and_not_at_a_taken_one() {
         &done.out,
         &[
             "systemctl enable --now muster-server",
-            &format!("muster setup agent --server https://gpu.example:{port} --token TOKEN"),
+            &format!("joins one node at https://gpu.example:{port}"),
         ],
     );
     let written = text(&path);

@@ -28,17 +28,17 @@ pub async fn token(connection: &ServerConnection, command: TokenCommand) -> Resu
             let answer = connection
                 .call("POST", "/api/v1/join-tokens", &body)
                 .await?;
-            output::put_line(answer["token"].as_str().unwrap_or_default())?;
+            let secret = answer["token"].as_str().unwrap_or_default();
+            output::put_line(secret)?;
             let whom = match (&node, uses) {
                 (Some(node), 1) => format!("for node {node:?}, once"),
                 (Some(node), _) => format!("for node {node:?}, {uses} times"),
                 (None, 1) => "for one node, once".to_string(),
                 (None, _) => format!("for {uses} joins"),
             };
-            eprintln!(
-                "valid for {minutes} min, {whom}; on the node: muster setup agent --server {server} --token TOKEN, or, without the package's service: muster agent --server {server} --token TOKEN",
-                server = connection.server
-            );
+            let server = reachable(answer["server"].as_str(), &connection.server);
+            eprintln!("valid for {minutes} min, {whom}");
+            eprintln!("{}", join_commands(server, secret));
         }
         TokenCommand::List => {
             let answer = connection.ask("/api/v1/tokens").await?;
@@ -80,6 +80,29 @@ pub async fn token(connection: &ServerConnection, command: TokenCommand) -> Resu
     Ok(CommandOutcome::Yes)
 }
 
+/// The address by which nodes reach the server: the one that the server knows for itself, unless only its own machine
+/// can use that or it named none; else the one that this command used.
+fn reachable<'a>(own: Option<&'a str>, used: &'a str) -> &'a str {
+    own.filter(|url| !loopback(url)).unwrap_or(used)
+}
+
+/// Whether only the machine itself reaches an address.
+fn loopback(url: &str) -> bool {
+    let host = url.split_once("://").map_or(url, |(_, rest)| rest);
+    host.starts_with("127.") || host.starts_with("[::1]") || host.starts_with("localhost")
+}
+
+/// The commands that join a node, to be pasted as they are.
+fn join_commands(server: &str, token: &str) -> String {
+    let mut text = format!(
+        "on the node, as root:\n  muster setup agent --yes --server {server} --token {token} && systemctl enable --now muster-agent\nor, without the package's service:\n  muster agent --server {server} --token {token}"
+    );
+    if loopback(server) {
+        text += "\nonly this machine can join at this address; for others, set the server up again with\n  muster setup server --listen 0.0.0.0:8443 --advertise \"$(hostname -f)\" && systemctl restart muster-server";
+    }
+    text
+}
+
 /// Issues an access token and returns its secret.
 pub async fn issue(
     connection: &ServerConnection,
@@ -90,4 +113,35 @@ pub async fn issue(
     let body = json!({"label": label, "days": days, "user": user});
     let answer = connection.call("POST", "/api/v1/tokens", &body).await?;
     Ok(answer["secret"].as_str().unwrap_or_default().to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_join_commands_have_an_address_that_other_machines_reach_and_the_token() {
+        for (own, used, expected) in [
+            (
+                Some("https://head:8443"),
+                "https://127.0.0.1:8443",
+                "https://head:8443",
+            ),
+            (
+                Some("https://127.0.0.1:1"),
+                "https://head:2",
+                "https://head:2",
+            ),
+            (Some("https://[::1]:1"), "https://head:2", "https://head:2"),
+            (None, "https://head:2", "https://head:2"),
+        ] {
+            assert_eq!(reachable(own, used), expected, "{own:?} {used}");
+        }
+        let text = join_commands("https://head:8443", "id.secret@sha256:00");
+        let line = "\n  muster setup agent --yes --server https://head:8443 --token id.secret@sha256:00 && systemctl enable --now muster-agent\n";
+        assert!(text.contains(line), "{text}");
+        assert!(!text.contains("setup server"), "{text}");
+        let own = join_commands("https://127.0.0.1:8443", "id.secret@sha256:00");
+        assert!(own.contains("\n  muster setup server --listen"), "{own}");
+    }
 }

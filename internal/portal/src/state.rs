@@ -150,6 +150,8 @@ pub struct CreatedJoinToken {
     pub id: String,
     /// When it expires.
     pub expires: Timestamp,
+    /// The server's address for nodes, as `https://HOST:PORT`.
+    pub server: String,
 }
 
 /// A join token in a list.

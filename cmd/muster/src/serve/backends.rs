@@ -176,6 +176,7 @@ pub fn hooks(
     controllers: &controllers::Handle,
     store: &store::Store,
     layout: &FileLayout,
+    url: String,
 ) -> Backends {
     let (api, authority, reader) = (api.clone(), api.clone(), api.clone());
     let (logs, tokens, asks) = (fleet.clone(), fleet.clone(), fleet.clone());
@@ -225,8 +226,8 @@ pub fn hooks(
             Box::pin(async move { ask_rdma(&fleet, &node, &ask).await })
         }),
         issue_join_token: Box::new(move |new| {
-            let fleet = tokens.clone();
-            Box::pin(async move { issue_join_token(&fleet, new).await })
+            let (fleet, url) = (tokens.clone(), url.clone());
+            Box::pin(async move { issue_join_token(&fleet, new, url).await })
         }),
         list_join_tokens: Box::new(move || {
             let fleet = listing.clone();
@@ -265,6 +266,7 @@ pub fn hooks(
 async fn issue_join_token(
     fleet: &Fleet,
     new: NewJoinToken,
+    server: String,
 ) -> Result<CreatedJoinToken, NodeRequestProblem> {
     let made = fleet
         .create_join_token(&fleet::JoinTokenOptions {
@@ -280,6 +282,7 @@ async fn issue_join_token(
         secret: format!("{}@{}", made.token, fleet.ca_fingerprint()),
         id: made.id,
         expires: made.expires,
+        server,
     })
 }
 

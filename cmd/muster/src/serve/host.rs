@@ -9,6 +9,17 @@ pub fn name() -> Option<String> {
     (!name.is_empty()).then_some(name)
 }
 
+/// The address of this machine for other machines, in messages: its name, or its first address that is not loopback.
+pub fn own_name() -> Option<String> {
+    let named = name().filter(|name| name != "localhost");
+    named.or_else(|| {
+        let other = addresses()
+            .into_iter()
+            .filter(|address| address.is_ipv4() && !address.is_loopback());
+        other.map(|address| address.to_string()).next()
+    })
+}
+
 /// Every address of this host.
 pub fn addresses() -> Vec<IpAddr> {
     let Ok(interfaces) = nix::ifaddrs::getifaddrs() else {

@@ -26,6 +26,7 @@ use super::{
     signals, upgrade,
 };
 use crate::arguments::ServerOptions;
+use crate::join_url::join_url;
 
 /// Ports for rendezvous where pods share their node's network: below Linux's ephemeral
 /// range, which begins at 32768.
@@ -113,7 +114,14 @@ impl RunningServer {
         let portal = portal::Portal {
             identity: identity.clone(),
             board: portal::Board::start(&client("portal")),
-            hooks: Arc::new(backends::hooks(&api, &fleet, &controllers, &store, layout)),
+            hooks: Arc::new(backends::hooks(
+                &api,
+                &fleet,
+                &controllers,
+                &store,
+                layout,
+                url_for_nodes(options, address),
+            )),
         };
         let known = names(options, address);
         let own_names = plain_http::AllowedHosts::new(&known.dns, &known.addresses);
@@ -240,6 +248,11 @@ fn first_password(options: &ServerOptions) -> Result<Option<String>> {
     let text = std::fs::read_to_string(file)
         .with_context(|| format!("--first-password-file: {} cannot be read", file.display()))?;
     Ok(Some(text.trim_end_matches(['\r', '\n']).to_string()))
+}
+
+/// The address by which nodes join.
+fn url_for_nodes(options: &ServerOptions, address: SocketAddr) -> String {
+    join_url(address, &options.advertise, host::own_name().as_deref())
 }
 
 /// The names and addresses that the server's certificate is for.

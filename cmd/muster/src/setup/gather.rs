@@ -83,16 +83,6 @@ pub async fn agent(global: &Global, server: String, token: Option<String>) -> Ag
     }
 }
 
-/// The address of this machine for other machines, in messages: its name, or its first address that is not loopback.
-pub fn own_name() -> Option<String> {
-    let named = serve::host::name().filter(|name| name != "localhost");
-    named.or_else(|| {
-        let addresses = serve::host::addresses().into_iter();
-        let other = addresses.filter(|address| address.is_ipv4() && !address.is_loopback());
-        other.map(|address| address.to_string()).next()
-    })
-}
-
 fn data(global: &Global, of_unit: &str) -> PathBuf {
     global.data.clone().unwrap_or_else(|| of_unit.into())
 }

@@ -11,7 +11,7 @@ mod finding;
 mod gather;
 mod settings;
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
@@ -19,6 +19,8 @@ use cli::{CommandOutcome, Global};
 
 use crate::arguments::{Setup, SetupAgent, SetupOptions, SetupServer};
 use crate::configuration;
+use crate::join_url::join_url;
+use crate::serve::host;
 use finding::{Finding, problems};
 use settings::Key;
 
@@ -93,7 +95,7 @@ async fn server(global: &Global, options: SetupServer) -> Result<CommandOutcome>
         }
         changes.push(Change::Setting(ADVERTISE, settings::of_list(&names)));
     }
-    let url = join_url(listen, &advertise, gather::own_name().as_deref());
+    let url = join_url(listen, &advertise, host::own_name().as_deref());
     plan.carry_out(&findings, &changes, &server_next(&url))
 }
 
@@ -269,25 +271,8 @@ const AGENT_NEXT: &str = "  systemctl enable --now muster-agent
 fn server_next(url: &str) -> String {
     format!(
         "  systemctl enable --now muster-server
-  muster token join            # prints a token for one node; --uses 100 for a hundred
-  muster setup agent --server {url} --token TOKEN    # on each node"
+  muster token join            # prints the command that joins one node at {url}; --uses 100 for a hundred"
     )
-}
-
-/// The address at which agents reach the server: the first advertised name, else the address it listens on, or this
-/// machine's own name if it listens on all.
-fn join_url(listen: SocketAddr, advertise: &[String], own: Option<&str>) -> String {
-    let port = listen.port();
-    let host = advertise.first().map(String::as_str);
-    let host = host.or_else(|| own.filter(|_| listen.ip().is_unspecified()));
-    match host {
-        None if listen.ip().is_unspecified() => format!("https://HOST:{port}"),
-        None => format!("https://{listen}"),
-        Some(host) => match host.parse() {
-            Ok(address @ IpAddr::V6(_)) => format!("https://{}", SocketAddr::new(address, port)),
-            _ => format!("https://{host}:{port}"),
-        },
-    }
 }
 
 #[cfg(test)]
@@ -295,44 +280,6 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-
-    #[test]
-    fn agents_join_at_an_address_that_they_can_reach() {
-        let names = |names: &[&str]| -> Vec<String> {
-            names.iter().map(|name| (*name).to_owned()).collect()
-        };
-        for (listen, advertise, own, url) in [
-            (
-                "0.0.0.0:8443",
-                names(&[]),
-                Some("head"),
-                "https://head:8443",
-            ),
-            ("0.0.0.0:8443", names(&[]), None, "https://HOST:8443"),
-            (
-                "[::]:1",
-                names(&["gpu.example"]),
-                Some("head"),
-                "https://gpu.example:1",
-            ),
-            (
-                "0.0.0.0:1",
-                names(&["fd00::1"]),
-                None,
-                "https://[fd00::1]:1",
-            ),
-            ("10.0.0.1:1", names(&[]), Some("head"), "https://10.0.0.1:1"),
-            (
-                "[fd00::2]:1",
-                names(&[]),
-                Some("head"),
-                "https://[fd00::2]:1",
-            ),
-        ] {
-            let listen = listen.parse().unwrap();
-            assert_eq!(join_url(listen, &advertise, own), url);
-        }
-    }
 
     fn plan(directory: &Path, dry_run: bool, force: bool) -> SetupPlan {
         let settings = directory.join("50-setup.toml");

@@ -164,7 +164,12 @@ pub async fn join(
     let issued = (portal.hooks.issue_join_token)(asked)
         .await
         .map_err(refused)?;
-    let body = json!({"token": issued.secret, "id": issued.id, "expires": issued.expires});
+    let body = json!({
+        "token": issued.secret,
+        "id": issued.id,
+        "expires": issued.expires,
+        "server": issued.server,
+    });
     Ok((StatusCode::CREATED, Json(body)))
 }
 
