@@ -98,16 +98,16 @@ test-all: test ## everything, and the long parts: hours; those that passed are n
 	done
 	@rm -rf target/long
 
-TWICE ?=
-packages: ## deb, rpm, tarball, image, SBOM in target/packages/out (TWICE=--twice packs twice and compares)
+OPTIONS ?=
+packages: ## deb, rpm, tarball, image, SBOM in target/packages/out (OPTIONS: --twice, --rebuild, --musl; see packaging/build)
 	@e2e/parts/get packing
-	@packaging/build $(TWICE)
+	@packaging/build $(OPTIONS)
 
 # Makes roots with debootstrap and boots them: root only. What it makes is removed at the end, but for the pristine
 # roots in target/packages. SUITES chooses the Debian releases.
-test-packages: ## lintian, rpmlint, systemd's ratings, the rpm in a root, the deb under a booted systemd (as root)
+test-packages: ## lintian, rpmlint, systemd's ratings, SBOM, signature, image; deb, rpm, tarball and Ansible under systemd (as root)
 	@e2e/parts/get boot
-	@$(MAKE) --no-print-directory packages TWICE=--twice
+	@$(MAKE) --no-print-directory packages OPTIONS=--twice
 	@e2e/packages/check
 
 # ROUNDS of them, the first with the seed SEED: what a round says of itself is its seed, which has it again.
