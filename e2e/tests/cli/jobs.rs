@@ -154,7 +154,7 @@ fn a_job_that_waits_is_explained_suspended_resumed_and_cancelled() {
     assert_eq!(json["report"]["queue"], "default");
 
     let ran = ends(&platform, 124, &["wait", "big", "--timeout", "1"]);
-    holds(&ran.err, &["did not come within 1 s", "`muster explain"]);
+    holds(&ran.err, &["was not reached within 1 s", "`muster explain"]);
     let ran = ends(&platform, 4, &["logs", "big"]);
     holds(&ran.err, &["`muster logs -f big` waits for the log"]);
     eventually("the gang is counted as waiting", SOON, || {
