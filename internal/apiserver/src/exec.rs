@@ -155,9 +155,13 @@ pub(crate) async fn exec(call: &Call, method: &Method) -> Result<Response<Body>,
     let entry = call.server.0.store.get(&key);
     let entry = entry.ok_or_else(|| absent(call, &key, call.object_name()))?;
     let pod = object::parse(&entry)?;
-    let upgrade = upgrade(call, method).await?;
+    if !call.headers.contains_key(header::UPGRADE) {
+        return Err(not_a_websocket("the request asks for no upgrade"));
+    }
+    // Before the protocol: kubectl tries SPDY after any refusal, and prints the last one.
     may_enter(call, &pod)?;
     let request = read(call, &pod)?;
+    let upgrade = upgrade(call, method).await?;
     let place = call.server.0.execs.place(&call.caller.user)?;
     let opener = call.server.0.exec_opener.read().clone();
     let opener = opener.ok_or_else(|| {
@@ -261,14 +265,8 @@ async fn upgrade(call: &Call, method: &Method) -> Result<WebSocketUpgrade, Failu
              1.30: set KUBECTL_REMOTE_COMMAND_WEBSOCKETS=true)",
         ));
     }
-    let not_one = |why: String| {
-        Failure::bad_request(format!(
-            "exec needs a WebSocket with subprotocol {}: {why}",
-            PROTOCOLS.join(" or ")
-        ))
-    };
     let Some(connection) = call.upgrade.clone() else {
-        return Err(not_one("the request asks for no upgrade".to_owned()));
+        return Err(not_a_websocket("the request's connection has no upgrade"));
     };
     let (mut parts, ()) = Request::new(()).into_parts();
     parts.method = method.clone();
@@ -276,10 +274,17 @@ async fn upgrade(call: &Call, method: &Method) -> Result<WebSocketUpgrade, Failu
     parts.extensions.insert::<OnUpgrade>(connection);
     let upgrade = WebSocketUpgrade::from_request_parts(&mut parts, &())
         .await
-        .map_err(|rejection| not_one(rejection.to_string()))?
+        .map_err(|rejection| not_a_websocket(&rejection.to_string()))?
         .protocols(PROTOCOLS);
     if upgrade.selected_protocol().is_none() {
-        return Err(not_one("the request names none of them".to_owned()));
+        return Err(not_a_websocket("the request names none of them"));
     }
     Ok(upgrade)
+}
+
+fn not_a_websocket(why: &str) -> Failure {
+    Failure::bad_request(format!(
+        "exec needs a WebSocket with subprotocol {}: {why}",
+        PROTOCOLS.join(" or ")
+    ))
 }
