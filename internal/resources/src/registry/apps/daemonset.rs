@@ -2,12 +2,12 @@
 
 use serde_json::Value;
 
-use super::super::columns::{AGE, NAME, column, or_none, wide};
+use super::super::columns::{AGE, NAME, column, or_none};
 use super::super::meta::{self, NameRule};
 use super::super::{Kind, TableColumn};
 use super::{
-    REVISION_HISTORY, check_amount, check_percentage, check_spec, containers, default_spec,
-    is_zero, number, selector, zeros,
+    CONTAINERS, IMAGES, REVISION_HISTORY, SET_SELECTOR, check_amount, check_percentage, check_spec,
+    default_spec, is_zero, number, zeros,
 };
 use crate::field::{FieldError, Path};
 use crate::json;
@@ -57,24 +57,9 @@ const COLUMNS: &[TableColumn] = &[
         },
     ),
     AGE,
-    wide(
-        "Containers",
-        "string",
-        "Names of each container in the template.",
-        |set, _| containers(set, "name"),
-    ),
-    wide(
-        "Images",
-        "string",
-        "Images referenced by each container in the template.",
-        |set, _| containers(set, "image"),
-    ),
-    wide(
-        "Selector",
-        "string",
-        "Which pods are the set's.",
-        |set, _| selector(set),
-    ),
+    CONTAINERS,
+    IMAGES,
+    SET_SELECTOR,
 ];
 
 pub(in super::super) const KIND: Kind = Kind {

@@ -6,8 +6,8 @@ use super::super::columns::{AGE, NAME, column, wide};
 use super::super::meta::{self, NameRule};
 use super::super::{Kind, ScalePaths, TableColumn};
 use super::{
-    REVISION_HISTORY, check_amount, check_percentage, check_spec, containers, default_spec,
-    is_zero, number, selector,
+    CONTAINERS, IMAGES, READY, REVISION_HISTORY, check_amount, check_percentage, check_spec,
+    default_spec, is_zero, number, selector,
 };
 use crate::field::{FieldError, Path};
 use crate::json;
@@ -18,16 +18,7 @@ const STRATEGIES: [&str; 2] = ["Recreate", "RollingUpdate"];
 
 const COLUMNS: &[TableColumn] = &[
     NAME,
-    column(
-        "Ready",
-        "string",
-        "Number of the pod with ready state",
-        |deployment, _| {
-            let ready = json::int(deployment, &["status", "readyReplicas"]).unwrap_or(0);
-            let desired = json::int(deployment, &["spec", "replicas"]).unwrap_or(0);
-            Value::from(format!("{ready}/{desired}"))
-        },
-    ),
+    READY,
     column(
         "Up-to-date",
         "string",
@@ -41,18 +32,8 @@ const COLUMNS: &[TableColumn] = &[
         |deployment, _| number(deployment, &["status", "availableReplicas"]),
     ),
     AGE,
-    wide(
-        "Containers",
-        "string",
-        "Names of each container in the template.",
-        |deployment, _| containers(deployment, "name"),
-    ),
-    wide(
-        "Images",
-        "string",
-        "Images referenced by each container in the template.",
-        |deployment, _| containers(deployment, "image"),
-    ),
+    CONTAINERS,
+    IMAGES,
     wide(
         "Selector",
         "string",

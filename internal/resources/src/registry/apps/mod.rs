@@ -9,7 +9,8 @@ mod statefulset;
 
 use serde_json::{Value, json};
 
-use super::columns::or_none;
+use super::TableColumn;
+use super::columns::{column, or_none, wide};
 use super::meta;
 use super::pod::{check_template, default_template};
 use crate::field::{FieldError, Path};
@@ -24,6 +25,39 @@ pub(super) use statefulset::KIND as STATEFUL_SET;
 
 /// The revisions that are kept if the spec names no number.
 const REVISION_HISTORY: i64 = 10;
+
+/// Pods that are ready, of those wanted.
+const READY: TableColumn = column(
+    "Ready",
+    "string",
+    "Number of the pod with ready state",
+    |object, _| {
+        let ready = json::int(object, &["status", "readyReplicas"]).unwrap_or(0);
+        let desired = json::int(object, &["spec", "replicas"]).unwrap_or(0);
+        Value::from(format!("{ready}/{desired}"))
+    },
+);
+/// The names of the template's containers.
+const CONTAINERS: TableColumn = wide(
+    "Containers",
+    "string",
+    "Names of each container in the template.",
+    |object, _| containers(object, "name"),
+);
+/// The images of the template's containers.
+const IMAGES: TableColumn = wide(
+    "Images",
+    "string",
+    "Images referenced by each container in the template.",
+    |object, _| containers(object, "image"),
+);
+/// The selector of a set.
+const SET_SELECTOR: TableColumn = wide(
+    "Selector",
+    "string",
+    "Which pods are the set's.",
+    |set, _| selector(set),
+);
 
 /// Sets the defaults that all these kinds share.
 fn default_spec(spec: &mut Value) {
@@ -66,10 +100,9 @@ fn check_spec(
     let template = json::at(spec, &["template"]);
     let template_path = path.child("template");
     let labels = json::texts(template, &["metadata", "labels"]);
-    let parsed = serde_json::from_value(selector.clone())
-        .ok()
-        .and_then(|selector| LabelSelector::from_k8s(&selector).ok());
-    if parsed.is_some_and(|selector| !selector.is_everything() && !selector.matches(&labels)) {
+    if parsed(selector)
+        .is_some_and(|selector| !selector.is_everything() && !selector.matches(&labels))
+    {
         let meta = template_path.child("metadata");
         let value = json::at(template, &["metadata", "labels"]).clone();
         let detail = "`selector` does not match template `labels`";
@@ -148,13 +181,15 @@ fn containers(object: &Value, key: &str) -> Value {
     Value::from(texts.join(","))
 }
 
+/// A selector, if it is valid.
+fn parsed(selector: &Value) -> Option<LabelSelector> {
+    let selector = serde_json::from_value(selector.clone()).ok()?;
+    LabelSelector::from_k8s(&selector).ok()
+}
+
 /// The selector as text.
 fn selector(object: &Value) -> Value {
-    let selector = json::at(object, &["spec", "selector"]).clone();
-    let parsed = serde_json::from_value(selector)
-        .ok()
-        .and_then(|selector| LabelSelector::from_k8s(&selector).ok());
-    parsed.map_or_else(
+    parsed(json::at(object, &["spec", "selector"])).map_or_else(
         || Value::from("<invalid>"),
         |selector| or_none(&selector.to_string()),
     )

@@ -2,10 +2,10 @@
 
 use serde_json::Value;
 
-use super::super::columns::{AGE, NAME, column, wide};
+use super::super::columns::{AGE, NAME, column};
 use super::super::meta::{self, NameRule};
 use super::super::{Kind, ScalePaths, TableColumn};
-use super::{check_spec, containers, default_spec, number, selector, zeros};
+use super::{CONTAINERS, IMAGES, SET_SELECTOR, check_spec, default_spec, number, zeros};
 use crate::field::{FieldError, Path};
 use crate::json;
 
@@ -21,24 +21,9 @@ const COLUMNS: &[TableColumn] = &[
         number(set, &["status", "readyReplicas"])
     }),
     AGE,
-    wide(
-        "Containers",
-        "string",
-        "Names of each container in the template.",
-        |set, _| containers(set, "name"),
-    ),
-    wide(
-        "Images",
-        "string",
-        "Images referenced by each container in the template.",
-        |set, _| containers(set, "image"),
-    ),
-    wide(
-        "Selector",
-        "string",
-        "Which pods are the set's.",
-        |set, _| selector(set),
-    ),
+    CONTAINERS,
+    IMAGES,
+    SET_SELECTOR,
 ];
 
 pub(in super::super) const KIND: Kind = Kind {

@@ -2,11 +2,12 @@
 
 use serde_json::{Value, json};
 
-use super::super::columns::{AGE, NAME, column, wide};
+use super::super::columns::{AGE, NAME};
 use super::super::meta::{self, NameRule};
 use super::super::{Kind, ScalePaths, TableColumn};
 use super::{
-    REVISION_HISTORY, check_amount, check_percentage, check_spec, containers, default_spec, zeros,
+    CONTAINERS, IMAGES, READY, REVISION_HISTORY, check_amount, check_percentage, check_spec,
+    default_spec, zeros,
 };
 use crate::field::{FieldError, Path};
 use crate::json;
@@ -25,32 +26,7 @@ const CHANGEABLE: [&str; 7] = [
     "minReadySeconds",
 ];
 
-const COLUMNS: &[TableColumn] = &[
-    NAME,
-    column(
-        "Ready",
-        "string",
-        "Number of the pod with ready state",
-        |set, _| {
-            let ready = json::int(set, &["status", "readyReplicas"]).unwrap_or(0);
-            let desired = json::int(set, &["spec", "replicas"]).unwrap_or(0);
-            Value::from(format!("{ready}/{desired}"))
-        },
-    ),
-    AGE,
-    wide(
-        "Containers",
-        "string",
-        "Names of each container in the template.",
-        |set, _| containers(set, "name"),
-    ),
-    wide(
-        "Images",
-        "string",
-        "Images referenced by each container in the template.",
-        |set, _| containers(set, "image"),
-    ),
-];
+const COLUMNS: &[TableColumn] = &[NAME, READY, AGE, CONTAINERS, IMAGES];
 
 pub(in super::super) const KIND: Kind = Kind {
     group: "apps",
