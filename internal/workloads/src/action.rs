@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
-use k8s_openapi::api::apps::v1::{ControllerRevision, ReplicaSet};
+use k8s_openapi::api::apps::v1::ReplicaSet;
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Service};
+use k8s_openapi::api::core::v1::{Pod, Service};
 use resources::kinds::PodGroup;
 use serde_json::Value;
 
@@ -80,10 +80,6 @@ pub enum Dependent {
     Job(Box<Job>),
     /// A Deployment's ReplicaSet.
     ReplicaSet(Box<ReplicaSet>),
-    /// A revision of a StatefulSet's or DaemonSet's template.
-    Revision(Box<ControllerRevision>),
-    /// A StatefulSet's claim.
-    Claim(Box<PersistentVolumeClaim>),
 }
 
 /// The kinds of [`Dependent`]s.
@@ -93,12 +89,6 @@ pub enum DependentKind {
     Job,
     /// `apps/v1` ReplicaSet.
     ReplicaSet,
-    /// `apps/v1` ControllerRevision.
-    Revision,
-    /// PersistentVolumeClaim.
-    Claim,
-    /// Pod, for changes of its metadata.
-    Pod,
 }
 
 impl DependentKind {
@@ -108,9 +98,6 @@ impl DependentKind {
         match self {
             DependentKind::Job => "job",
             DependentKind::ReplicaSet => "replica set",
-            DependentKind::Revision => "controller revision",
-            DependentKind::Claim => "claim",
-            DependentKind::Pod => "pod",
         }
     }
 }

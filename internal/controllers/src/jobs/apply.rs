@@ -3,9 +3,9 @@
 
 use futures::stream::{self, StreamExt as _};
 use jiff::Timestamp;
-use k8s_openapi::api::apps::v1::{ControllerRevision, ReplicaSet};
+use k8s_openapi::api::apps::v1::ReplicaSet;
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolumeClaim, Pod, Service};
+use k8s_openapi::api::core::v1::{ObjectReference, Pod, Service};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::{Api, Client, ResourceExt as _};
 use resources::kinds::PodGroup;
@@ -180,14 +180,7 @@ pub(crate) async fn apply<W: Workload>(
 
 /// Whether pods need the action's object.
 fn comes_first(action: &Action) -> bool {
-    match action {
-        Action::ApplyPodGroup(_) => true,
-        Action::Create(dependent) => {
-            matches!(dependent, Dependent::Revision(_) | Dependent::Claim(_))
-        }
-        Action::Change { kind, .. } => matches!(kind, DependentKind::Claim),
-        _ => false,
-    }
+    matches!(action, Action::ApplyPodGroup(_))
 }
 
 /// The effect of an action.
@@ -292,17 +285,6 @@ impl ActionExecutor {
                     DependentKind::ReplicaSet => {
                         change(&api::<ReplicaSet>(client, namespace), &name, &uid, patch).await
                     }
-                    DependentKind::Revision => {
-                        let revisions = api::<ControllerRevision>(client, namespace);
-                        change(&revisions, &name, &uid, patch).await
-                    }
-                    DependentKind::Claim => {
-                        let claims = api::<PersistentVolumeClaim>(client, namespace);
-                        change(&claims, &name, &uid, patch).await
-                    }
-                    DependentKind::Pod => {
-                        change(&api::<Pod>(client, namespace), &name, &uid, patch).await
-                    }
                 };
                 outcome(format!("changing {} {name}", kind.as_str()), false, result)
             }
@@ -314,17 +296,6 @@ impl ActionExecutor {
                     }
                     DependentKind::ReplicaSet => {
                         delete(&api::<ReplicaSet>(client, namespace), &name, uid, params).await
-                    }
-                    DependentKind::Revision => {
-                        let revisions = api::<ControllerRevision>(client, namespace);
-                        delete(&revisions, &name, uid, params).await
-                    }
-                    DependentKind::Claim => {
-                        let claims = api::<PersistentVolumeClaim>(client, namespace);
-                        delete(&claims, &name, uid, params).await
-                    }
-                    DependentKind::Pod => {
-                        delete(&api::<Pod>(client, namespace), &name, uid, params).await
                     }
                 };
                 let told = kind == DependentKind::Job;
@@ -354,18 +325,8 @@ impl ActionExecutor {
                 let result = create(&api::<ReplicaSet>(client, namespace), &set).await;
                 (DependentKind::ReplicaSet, set.name_any(), result)
             }
-            Dependent::Revision(revision) => {
-                let revisions = api::<ControllerRevision>(client, namespace);
-                let result = create(&revisions, &revision).await;
-                (DependentKind::Revision, revision.name_any(), result)
-            }
-            Dependent::Claim(claim) => {
-                let claims = api::<PersistentVolumeClaim>(client, namespace);
-                let result = create(&claims, &claim).await;
-                (DependentKind::Claim, claim.name_any(), result)
-            }
         };
-        let told = matches!(kind, DependentKind::Job | DependentKind::Claim);
+        let told = kind == DependentKind::Job;
         ActionOutcome {
             what: format!("creating {} {name}", kind.as_str()),
             object: told.then(|| (kind.as_str(), name)),
@@ -453,7 +414,7 @@ fn tell_of_objects<W: Workload>(
     about: &ObjectReference,
     done: &[ActionOutcome],
 ) -> Option<String> {
-    for noun in ["pod", "job", "claim"] {
+    for noun in ["pod", "job"] {
         let about_noun = |outcome: &&ActionOutcome| {
             outcome
                 .object
