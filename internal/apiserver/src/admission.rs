@@ -7,7 +7,6 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::{LimitRange, ServiceAccount};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use parking_lot::Mutex;
-use resources::access::RequestAttributes;
 use resources::admission::{
     OWNED, account_name, keep_work, limit_ranges, owner, priority, service_account,
 };
@@ -110,17 +109,7 @@ pub(crate) fn own(call: &Call, object: &mut Value, live: Option<&Value>) -> Resu
     if !OWNED.contains(&call.kind.kind) {
         return Ok(());
     }
-    let impersonates = |user: &str| {
-        call.server.permits(
-            &call.caller,
-            &RequestAttributes {
-                verb: "impersonate",
-                resource: "users",
-                name: Some(user),
-                ..RequestAttributes::default()
-            },
-        )
-    };
+    let impersonates = |user: &str| call.impersonates(user);
     let refused =
         |object: &Value, why: &str| Failure::forbidden(call.kind, object::name(object), why);
     owner(&call.caller, impersonates, object, live)

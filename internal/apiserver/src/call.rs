@@ -7,7 +7,7 @@ use std::sync::Arc;
 use http::{HeaderMap, header};
 use hyper::upgrade::OnUpgrade;
 use parking_lot::Mutex;
-use resources::access::{Caller, Credential};
+use resources::access::{Caller, Credential, RequestAttributes};
 use resources::registry::Kind;
 
 use crate::negotiate::ResponseFormat;
@@ -84,6 +84,17 @@ impl Call {
         } else {
             Cow::Borrowed(self)
         }
+    }
+
+    /// True if the caller may act in this user's name.
+    pub(crate) fn impersonates(&self, user: &str) -> bool {
+        let wanted = RequestAttributes {
+            verb: "impersonate",
+            resource: "users",
+            name: Some(user),
+            ..RequestAttributes::default()
+        };
+        self.server.permits(&self.caller, &wanted)
     }
 
     /// The field manager: the `fieldManager` parameter or the program's name.

@@ -25,6 +25,7 @@ use crate::call::Call;
 use crate::object;
 use crate::rewrite::absent;
 use crate::status::Failure;
+use crate::watch_rights::Rights;
 
 /// The maximum number of commands of one user at the same time.
 const PER_USER_MAX: usize = 128;
@@ -174,7 +175,7 @@ pub(crate) async fn exec(call: &Call, method: &Method) -> Result<Response<Body>,
         ExecError::Unavailable(why) => Failure::unavailable(why),
         ExecError::Refused(why) => Failure::bad_request(why),
     })?;
-    let rights = carry::ExecRights::of(call);
+    let rights = Rights::to_create(call, "exec");
     let bounded = upgrade
         .max_message_size(MESSAGE_BYTES_MAX)
         .max_frame_size(MESSAGE_BYTES_MAX);
@@ -197,16 +198,7 @@ fn may_create(call: &Call) -> Result<(), Failure> {
 }
 
 fn may_enter(call: &Call, pod: &Value) -> Result<(), Failure> {
-    let impersonates = |user: &str| {
-        let wanted = RequestAttributes {
-            verb: "impersonate",
-            resource: "users",
-            name: Some(user),
-            ..RequestAttributes::default()
-        };
-        call.server.permits(&call.caller, &wanted)
-    };
-    enter_work(&call.caller, impersonates, pod)
+    enter_work(&call.caller, |user| call.impersonates(user), pod)
         .map_err(|error| Failure::forbidden(call.kind, call.object_name(), &error.to_string()))
 }
 

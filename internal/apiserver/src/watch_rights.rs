@@ -1,5 +1,5 @@
-//! Owns the periodic check that a watch may continue: its caller's credential and rights. A watch
-//! lasts up to a day, and meanwhile a token may be revoked, a user deleted or a binding removed.
+//! Owns the periodic check that a watch, or a command in a container, may continue: its caller's
+//! credential and rights. It lasts for hours, and meanwhile a token may be revoked, a user deleted or a binding removed.
 //!
 //! A check costs one lookup of the credential. The rights are checked again only if the roles and
 //! bindings, or the caller, have changed since the previous check.
@@ -16,11 +16,13 @@ use crate::call::Call;
 use crate::dispatch::{Verb, within};
 use crate::server::ApiServer;
 
-/// The authorisation of a watch.
+/// The authorisation of a request that lasts.
 pub(crate) struct Rights {
     server: ApiServer,
     credential: Option<Credential>,
+    verb: Verb,
     kind: &'static Kind,
+    subresource: Option<&'static str>,
     namespace: Option<String>,
     name: Option<String>,
     selector: String,
@@ -35,6 +37,15 @@ pub(crate) struct Rights {
 impl Rights {
     /// The authorisation of a new watch; none if it cannot end before the process does.
     pub(crate) fn of(call: &Call) -> Option<Rights> {
+        Rights::to(call, Verb::Watch, None)
+    }
+
+    /// The authorisation of a request that lasts on a subresource; none if it cannot end before the process does.
+    pub(crate) fn to_create(call: &Call, subresource: &'static str) -> Option<Rights> {
+        Rights::to(call, Verb::Create, Some(subresource))
+    }
+
+    fn to(call: &Call, verb: Verb, subresource: Option<&'static str>) -> Option<Rights> {
         if call.credential.is_none() && call.caller.is_unlimited() {
             return None;
         }
@@ -43,7 +54,9 @@ impl Rights {
         Some(Rights {
             server: call.server.clone(),
             credential: call.credential.clone(),
+            verb,
             kind: call.kind,
+            subresource,
             namespace: call.namespace.clone(),
             name: call.name.clone(),
             selector: call
@@ -64,7 +77,14 @@ impl Rights {
         self.next
     }
 
-    /// True if the watch may continue. Checks only if the interval has passed.
+    /// Returns when the request may no longer continue.
+    pub(crate) async fn lost(mut self) {
+        while self.stand() {
+            tokio::time::sleep_until(self.next).await;
+        }
+    }
+
+    /// True if the request may continue. Checks only if the interval has passed.
     pub(crate) fn stand(&mut self) -> bool {
         let now = Instant::now();
         if now < self.next {
@@ -90,10 +110,10 @@ impl Rights {
         self.server.permits_selected(
             &self.caller,
             &RequestAttributes {
-                verb: Verb::Watch.word(),
+                verb: self.verb.word(),
                 group: self.kind.group,
                 resource: self.kind.plural,
-                subresource: None,
+                subresource: self.subresource,
                 namespace: within(self.kind, namespace, name),
                 name,
             },

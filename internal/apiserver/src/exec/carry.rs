@@ -8,12 +8,10 @@ use axum::extract::ws::{CloseFrame, Message, WebSocket, close_code};
 use futures::stream::{SplitSink, SplitStream};
 use futures::{SinkExt as _, StreamExt as _};
 use parking_lot::Mutex;
-use resources::access::{Caller, Credential, RequestAttributes};
 use tokio::time::Instant;
 
 use super::{ExecEvent, ExecInput, ExecStreams, frames};
-use crate::call::Call;
-use crate::server::ApiServer;
+use crate::watch_rights::Rights;
 
 /// A command without input and output for this long is ended, as by a kubelet.
 const IDLE: Duration = Duration::from_secs(14_400);
@@ -25,63 +23,13 @@ const END_OF_TRANSMISSION: &[u8] = b"\x04";
 type Send =
     Box<dyn FnMut(ExecInput) -> futures::future::BoxFuture<'static, bool> + std::marker::Send>;
 
-/// The right to run a command, which may end while the command runs.
-pub(super) struct ExecRights {
-    server: ApiServer,
-    caller: Caller,
-    credential: Option<Credential>,
-    namespace: Option<String>,
-    name: Option<String>,
-}
-
-impl ExecRights {
-    pub(super) fn of(call: &Call) -> ExecRights {
-        ExecRights {
-            server: call.server.clone(),
-            caller: call.caller.clone(),
-            credential: call.credential.clone(),
-            namespace: call.namespace.clone(),
-            name: call.name.clone(),
-        }
-    }
-
-    fn stand(&self) -> bool {
-        let caller = match &self.credential {
-            None => Some(self.caller.clone()),
-            Some(credential) => credential.caller(),
-        };
-        caller.is_some_and(|caller| {
-            let wanted = RequestAttributes {
-                verb: "create",
-                group: "",
-                resource: "pods",
-                subresource: Some("exec"),
-                namespace: self.namespace.as_deref(),
-                name: self.name.as_deref(),
-            };
-            self.server.permits_selected(&caller, &wanted, "")
-        })
-    }
-
-    /// Returns when the caller may no longer run commands.
-    async fn lost(&self) {
-        let every = self
-            .server
-            .0
-            .config
-            .watch_recheck
-            .max(Duration::from_millis(1));
-        loop {
-            tokio::time::sleep(every).await;
-            if !self.stand() {
-                return;
-            }
-        }
-    }
-}
-
 /// Carries until the command or the client ends; the command ends with `streams`.
-pub(super) async fn carry(socket: WebSocket, streams: ExecStreams, tty: bool, rights: ExecRights) {
+pub(super) async fn carry(
+    socket: WebSocket,
+    streams: ExecStreams,
+    tty: bool,
+    rights: Option<Rights>,
+) {
     let (mut to_client, from_client) = socket.split();
     let used = Arc::new(Mutex::new(Instant::now()));
     let ExecStreams { send, mut events } = streams;
@@ -108,7 +56,7 @@ pub(super) async fn carry(socket: WebSocket, streams: ExecStreams, tty: bool, ri
         tokio::select! {
             last = output => last,
             () = input(from_client, send, tty, &used) => None,
-            () = rights.lost() => Some(frames::failed("you may no longer run commands in this pod")),
+            () = lost(rights) => Some(frames::failed("you may no longer run commands in this pod")),
             () = idle(&used) => Some(frames::failed("the command was ended: it had no input and output for 4 hours")),
         }
     };
@@ -142,6 +90,14 @@ async fn input(
         };
         // A command that is gone says so itself: its end is on its way.
         open = open && send(wanted).await;
+    }
+}
+
+/// Returns when the caller may no longer run commands.
+async fn lost(rights: Option<Rights>) {
+    match rights {
+        Some(rights) => rights.lost().await,
+        None => std::future::pending().await,
     }
 }
 
