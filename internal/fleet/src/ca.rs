@@ -278,7 +278,8 @@ fn first_der(pem: &str) -> Result<Vec<u8>, FleetError> {
         })
 }
 
-fn hex(bytes: &[u8]) -> String {
+/// Bytes in hexadecimal.
+pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 

@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -16,6 +15,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use crate::Fleet;
 use crate::error::ExecError;
+use crate::node_places::{NodePlace, NodePlaces};
 
 /// How long a node may take to start a command and open the call.
 const OPEN: Duration = Duration::from_secs(15);
@@ -36,23 +36,7 @@ pub struct ExecConnection {
     pub to_agent: mpsc::Sender<Result<ExecFrame, Status>>,
     /// Output and the command's end.
     pub from_agent: Streaming<ExecFrame>,
-    _place: ExecPlace,
-}
-
-/// One command's place among those of its node.
-struct ExecPlace {
-    execs: Arc<Execs>,
-    node: String,
-}
-
-impl Drop for ExecPlace {
-    fn drop(&mut self) {
-        let mut counts = self.execs.counts.lock();
-        let count = counts.remove(&self.node).unwrap_or_default();
-        if count > 1 {
-            counts.insert(self.node.clone(), count - 1);
-        }
-    }
+    _place: NodePlace,
 }
 
 struct Awaited {
@@ -67,26 +51,26 @@ struct Opened {
 }
 
 /// The commands whose call is awaited, and how many run on each node.
-#[derive(Default)]
 pub(crate) struct Execs {
     awaited: Mutex<BTreeMap<u64, Awaited>>,
-    counts: Mutex<BTreeMap<String, usize>>,
+    places: NodePlaces,
+}
+
+impl Default for Execs {
+    fn default() -> Execs {
+        Execs {
+            awaited: Mutex::default(),
+            places: NodePlaces::new(PER_NODE_MAX),
+        }
+    }
 }
 
 impl Execs {
-    fn place(self: &Arc<Self>, node: &str) -> Result<ExecPlace, ExecError> {
-        let mut counts = self.counts.lock();
-        let count = counts.entry(node.to_owned()).or_default();
-        if *count >= PER_NODE_MAX {
-            return Err(ExecError::TooMany {
-                node: node.to_owned(),
-                most: PER_NODE_MAX,
-            });
-        }
-        *count += 1;
-        Ok(ExecPlace {
-            execs: self.clone(),
+    fn place(&self, node: &str) -> Result<NodePlace, ExecError> {
+        let taken = self.places.take(node);
+        taken.ok_or_else(|| ExecError::TooMany {
             node: node.to_owned(),
+            most: PER_NODE_MAX,
         })
     }
 }
@@ -203,8 +187,8 @@ mod tests {
 
     #[test]
     fn a_node_has_a_bounded_number_of_commands_and_places_come_back() {
-        let execs = Arc::new(Execs::default());
-        let mut places: Vec<ExecPlace> = (0..PER_NODE_MAX)
+        let execs = Execs::default();
+        let mut places: Vec<NodePlace> = (0..PER_NODE_MAX)
             .map(|_| execs.place("n1").unwrap())
             .collect();
         let refused = execs.place("n1").err().unwrap();
@@ -212,7 +196,5 @@ mod tests {
         assert!(execs.place("n2").is_ok());
         places.pop();
         assert!(execs.place("n1").is_ok());
-        places.clear();
-        assert!(execs.counts.lock().is_empty());
     }
 }

@@ -53,7 +53,8 @@ pub fn gang_of(pod: &Pod) -> Option<&str> {
         .filter(|name| !name.is_empty())
 }
 
-fn ended(pod: &Pod) -> bool {
+/// True if no container of the pod will run again.
+pub fn ended(pod: &Pod) -> bool {
     let phase = pod
         .status
         .as_ref()

@@ -16,6 +16,7 @@ mod hosts;
 mod index;
 mod logs;
 mod node;
+mod node_places;
 mod node_requests;
 mod resolve;
 mod rollout;
@@ -107,9 +108,9 @@ pub struct Fleet {
     synced: tokio::sync::watch::Sender<bool>,
     sessions: Mutex<BTreeMap<String, Arc<Session>>>,
     /// How many sessions of each node are being opened.
-    opening: Mutex<BTreeMap<String, usize>>,
+    opening: node_places::NodePlaces,
     /// The commands in containers.
-    execs: Arc<exec::Execs>,
+    execs: exec::Execs,
     next_id: AtomicU64,
     tasks: Mutex<Vec<AbortHandle>>,
     rollouts: rollout::Rollouts,
@@ -128,8 +129,8 @@ impl Fleet {
             index: Mutex::default(),
             synced: tokio::sync::watch::Sender::new(false),
             sessions: Mutex::default(),
-            opening: Mutex::default(),
-            execs: Arc::default(),
+            opening: node_places::NodePlaces::new(session::OPENING_MAX),
+            execs: exec::Execs::default(),
             next_id: AtomicU64::new(1),
             tasks: Mutex::default(),
             rollouts: rollout::Rollouts::new(config.rollout_file, config.node_grace),

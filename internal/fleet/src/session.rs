@@ -49,7 +49,7 @@ const HELLO: Duration = Duration::from_secs(10);
 
 /// The maximum number of sessions of one node that may be opening at a time: an agent opens one,
 /// and another after it abandoned the first.
-const OPENING_MAX: usize = 4;
+pub const OPENING_MAX: usize = 4;
 
 /// How long a session may wait for the first lists after the server's start.
 const SYNC: Duration = Duration::from_secs(30);
@@ -152,46 +152,17 @@ impl FleetService for SessionService {
     ) -> Result<Response<Self::SessionStream>, Status> {
         let peer = request.extensions().get::<PeerIdentity>().cloned();
         let node = self.0.admitted(peer.as_ref())?;
-        let _opening = Opening::of(&self.0, node)?;
+        let _opening = self.0.opening.take(node).ok_or_else(|| {
+            Status::resource_exhausted(format!(
+                "{OPENING_MAX} sessions of node {node:?} are being opened already"
+            ))
+        })?;
         let mut inbound = request.into_inner();
         let hello = read_hello(&mut inbound).await?;
         let peer = own(peer, &hello.node_name)?;
         skew::check(&self.0, &hello).await?;
         let outbound = begin(&self.0, peer, hello, inbound).await?;
         Ok(Response::new(Box::pin(outbound)))
-    }
-}
-
-/// Counts the sessions of a node that are being opened.
-struct Opening<'a> {
-    fleet: &'a Fleet,
-    node: String,
-}
-
-impl<'a> Opening<'a> {
-    fn of(fleet: &'a Fleet, node: &str) -> Result<Self, Status> {
-        let mut opening = fleet.opening.lock();
-        let count = opening.entry(node.to_owned()).or_default();
-        if *count >= OPENING_MAX {
-            return Err(Status::resource_exhausted(format!(
-                "{OPENING_MAX} sessions of node {node:?} are being opened already"
-            )));
-        }
-        *count += 1;
-        Ok(Opening {
-            fleet,
-            node: node.to_owned(),
-        })
-    }
-}
-
-impl Drop for Opening<'_> {
-    fn drop(&mut self) {
-        let mut opening = self.fleet.opening.lock();
-        let count = opening.remove(&self.node).unwrap_or_default();
-        if count > 1 {
-            opening.insert(self.node.clone(), count - 1);
-        }
     }
 }
 
@@ -718,7 +689,7 @@ async fn renew_tokens(
     }
     for uid in due {
         let of_uid = |pod: &&Arc<Pod>| pod.metadata.uid.as_ref() == Some(&uid);
-        let Some(pod) = pods.iter().find(of_uid).filter(|pod| !has_ended(pod)) else {
+        let Some(pod) = pods.iter().find(of_uid).filter(|pod| !hosts::ended(pod)) else {
             continue;
         };
         let resolved = resolve(&fleet.client, pod, now).await;
@@ -736,15 +707,6 @@ async fn renew_tokens(
         }
     }
     true
-}
-
-/// True if no container of the pod will run again.
-fn has_ended(pod: &Pod) -> bool {
-    let phase = pod
-        .status
-        .as_ref()
-        .and_then(|status| status.phase.as_deref());
-    matches!(phase, Some("Succeeded" | "Failed"))
 }
 
 /// Renews the lease of a live node, and corrects its Node object.

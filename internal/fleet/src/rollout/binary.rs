@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use rpc::{BINARY_CHUNK_BYTES, BINARY_MAX_BYTES};
 
+use crate::ca::hex;
 use crate::error::RolloutError;
 
 /// The server's own binary, also after its file was replaced.
@@ -81,8 +82,7 @@ fn digest(file: &File, bytes: u64) -> io::Result<String> {
         context.update(&buffer[..read]);
         offset += read as u64;
     }
-    let digest = context.finish();
-    Ok(digest.as_ref().iter().map(|b| format!("{b:02x}")).collect())
+    Ok(hex(context.finish().as_ref()))
 }
 
 #[cfg(test)]
