@@ -223,7 +223,7 @@ engine!(
     unfit: |_: &CriRuntime, _| None,
     users: |_: &CriRuntime| true,
     layers: layers_of_images,
-    exec: no_exec_session
+    exec: |_: &CriRuntime, _: &ContainerId, _: ExecCommand| Err(no_exec())
 );
 
 fn nothing_to_fetch<'a>(
@@ -286,12 +286,4 @@ fn no_exec() -> EngineError {
          in this one"
             .to_owned(),
     )
-}
-
-fn no_exec_session(
-    _: &CriRuntime,
-    _: &ContainerId,
-    _: ExecCommand,
-) -> Result<ExecSession, EngineError> {
-    Err(no_exec())
 }

@@ -1,7 +1,7 @@
 //! What is asked of a running container: commands inside it (probes), and what it uses.
 //! Owns no state.
 
-use std::process::Stdio;
+use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, killpg};
@@ -63,32 +63,15 @@ impl ProcessRuntime {
         command: Vec<String>,
         timeout: Duration,
     ) -> Result<ExecOutcome, RuntimeError> {
-        let status = self
-            .status(id)
-            .ok_or_else(|| RuntimeError::NotFound(id.clone()))?;
-        if !status.is_running() {
-            return Err(RuntimeError::NotRunning(id.clone()));
-        }
-        let dir = self.shared.dir(id);
-        let failed = |source| RuntimeError::Shim {
-            command: format!("{:?} (exec)", self.shared.config.shim_command),
-            source,
-        };
-        let request = serde_json::to_vec(&ExecRequest {
+        let request = ExecRequest {
             command,
             ..ExecRequest::default()
-        })
-        .map_err(|e| RuntimeError::Format {
-            path: dir.clone(),
-            detail: e.to_string(),
-        })?;
-        let mut shim = self.shim_command(&dir);
-        shim.env(STAGE, STAGE_EXEC)
-            .stdin(Stdio::piped())
+        };
+        let (mut shim, request) = self.exec_stage(id, &request)?;
+        let failed = |source| self.exec_failed(source);
+        shim.stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .kill_on_drop(true);
-        in_own_session(&mut shim);
+            .stderr(Stdio::piped());
         let mut child = shim.spawn().map_err(failed)?;
         let group = child
             .id()
@@ -96,7 +79,7 @@ impl ProcessRuntime {
             .map(Pid::from_raw);
         if let Some(mut stdin) = child.stdin.take() {
             // It may have died already; its exit code tells.
-            let _ = stdin.write_all(&request).await;
+            let _ = stdin.write_all(request.as_bytes()).await;
         }
         let out = tokio::spawn(read_bounded(child.stdout.take()));
         let err = tokio::spawn(read_bounded(child.stderr.take()));
@@ -109,13 +92,7 @@ impl ProcessRuntime {
             return Ok(ExecOutcome::TimedOut);
         };
         let ended = ended.map_err(failed)?;
-        let code = {
-            use std::os::unix::process::ExitStatusExt;
-            ended
-                .code()
-                .or_else(|| ended.signal().map(|signal| 128 + signal))
-                .unwrap_or(-1)
-        };
+        let code = code_of(ended);
         let mut output = Vec::new();
         for task in [out, err] {
             if let Ok(Ok(bytes)) = tokio::time::timeout(OUTPUT_SLACK, task).await {
@@ -123,6 +100,38 @@ impl ProcessRuntime {
             }
         }
         Ok(ExecOutcome::Exited { code, output })
+    }
+
+    /// The stage that runs a command in a running container, without its standard streams, and the request that it is
+    /// to be given.
+    pub(super) fn exec_stage(
+        &self,
+        id: &ContainerId,
+        request: &ExecRequest,
+    ) -> Result<(Command, String), RuntimeError> {
+        let status = self
+            .status(id)
+            .ok_or_else(|| RuntimeError::NotFound(id.clone()))?;
+        if !status.is_running() {
+            return Err(RuntimeError::NotRunning(id.clone()));
+        }
+        let dir = self.shared.dir(id);
+        let request = serde_json::to_string(request).map_err(|e| RuntimeError::Format {
+            path: dir.clone(),
+            detail: e.to_string(),
+        })?;
+        let mut shim = self.shim_command(&dir);
+        shim.env(STAGE, STAGE_EXEC).kill_on_drop(true);
+        in_own_session(&mut shim);
+        Ok((shim, request))
+    }
+
+    /// The error of a stage that did not start.
+    pub(super) fn exec_failed(&self, source: std::io::Error) -> RuntimeError {
+        RuntimeError::Shim {
+            command: format!("{:?} (exec)", self.shared.config.shim_command),
+            source,
+        }
     }
 
     /// What a running container uses now.
@@ -152,9 +161,16 @@ impl ProcessRuntime {
     }
 }
 
+/// The exit code as a shell reports it: 128 + signal if a signal ended the process.
+pub(super) fn code_of(status: ExitStatus) -> i32 {
+    use std::os::unix::process::ExitStatusExt;
+    let signalled = || status.signal().map(|signal| 128 + signal);
+    status.code().or_else(signalled).unwrap_or(-1)
+}
+
 /// Has the command begin a session, and so a process group, of its own. The agent's session may have
 /// a terminal, which a command of a pod's could read from and type into.
-pub(super) fn in_own_session(command: &mut Command) {
+fn in_own_session(command: &mut Command) {
     // SAFETY: between fork and exec only setsid is called, which is async-signal-safe.
     unsafe {
         command.pre_exec(|| setsid().map(drop).map_err(std::io::Error::from));

@@ -4,7 +4,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::process::{ExitStatus, Stdio};
+use std::process::Stdio;
 use std::sync::Arc;
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
@@ -17,10 +17,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout};
 
 use super::ProcessRuntime;
-use super::commands::in_own_session;
+use super::commands::code_of;
 use crate::error::RuntimeError;
 use crate::shim::exec::{ExecRequest, REQUEST, REQUEST_BYTES_MAX};
-use crate::shim::{STAGE, STAGE_EXEC};
 use crate::spec::ContainerId;
 
 /// A command to run in a container.
@@ -105,12 +104,6 @@ impl Drop for ExecSession {
     }
 }
 
-fn code_of(status: ExitStatus) -> i32 {
-    use std::os::unix::process::ExitStatusExt;
-    let signalled = || status.signal().map(|signal| 128 + signal);
-    status.code().or_else(signalled).unwrap_or(-1)
-}
-
 /// The agent's end of a terminal.
 pub struct Terminal(AsyncFd<OwnedFd>);
 
@@ -179,31 +172,14 @@ impl ProcessRuntime {
         id: &ContainerId,
         wanted: ExecCommand,
     ) -> Result<ExecSession, RuntimeError> {
-        let status = self
-            .status(id)
-            .ok_or_else(|| RuntimeError::NotFound(id.clone()))?;
-        if !status.is_running() {
-            return Err(RuntimeError::NotRunning(id.clone()));
-        }
-        let failed = |source| RuntimeError::Shim {
-            command: format!("{:?} (exec)", self.shared.config.shim_command),
-            source,
-        };
-        let dir = self.shared.dir(id);
-        let ExecCommand {
-            command,
-            stdin,
-            tty,
-        } = wanted;
+        let (stdin, tty) = (wanted.stdin, wanted.tty);
         let request = ExecRequest {
-            command,
+            command: wanted.command,
             stdin,
             tty,
         };
-        let request = serde_json::to_string(&request).map_err(|e| RuntimeError::Format {
-            path: dir.clone(),
-            detail: e.to_string(),
-        })?;
+        let (mut shim, request) = self.exec_stage(id, &request)?;
+        let failed = |source| self.exec_failed(source);
         if request.len() > REQUEST_BYTES_MAX {
             return Err(RuntimeError::Spec {
                 field: "command".into(),
@@ -211,11 +187,7 @@ impl ProcessRuntime {
                 detail: format!("write at most {REQUEST_BYTES_MAX} bytes"),
             });
         }
-        let mut shim = self.shim_command(&dir);
-        shim.env(STAGE, STAGE_EXEC)
-            .env(REQUEST, request)
-            .kill_on_drop(true);
-        in_own_session(&mut shim);
+        shim.env(REQUEST, request);
         let terminal = match tty {
             true => Some(open_terminal(&mut shim).map_err(failed)?),
             false => {
