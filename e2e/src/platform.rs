@@ -314,6 +314,37 @@ impl Platform {
         serde_json::from_str(&ran.out).unwrap_or_default()
     }
 
+    /// A pod's phase; empty if it has none.
+    pub fn phase(&self, pod: &str) -> String {
+        let object = self.get("pod", pod);
+        object["status"]["phase"].as_str().unwrap_or("").to_owned()
+    }
+
+    /// When a pod's first container started; empty while it does not run.
+    pub fn started_at(&self, pod: &str) -> String {
+        let object = self.get("pod", pod);
+        let running = &object["status"]["containerStatuses"][0]["state"]["running"];
+        running["startedAt"].as_str().unwrap_or("").to_owned()
+    }
+
+    /// Runs kubectl with a token in place of the administrator's credential.
+    pub fn kubectl_by(&self, token: &str, arguments: &[&str]) -> Ran {
+        let data = "jsonpath={.data.ca\\.crt}";
+        let map = ["get", "configmap", "kube-root-ca.crt", "-o", data];
+        let ca = self.manifest("ca.crt", &self.kubectl(&map).ok());
+        let (ca, server) = (ca.display().to_string(), format!("https://{}", self.listen));
+        let own = [
+            "--kubeconfig=/dev/null",
+            "--server",
+            &server,
+            "--certificate-authority",
+            &ca,
+            "--token",
+            token,
+        ];
+        self.kubectl(&[&own[..], arguments].concat())
+    }
+
     /// Waits until this many nodes are ready.
     pub fn await_nodes(&self, count: usize) {
         eventually("the nodes are ready", START, || {

@@ -63,11 +63,6 @@ spec:
     )
 }
 
-fn phase(platform: &Platform, pod: &str) -> String {
-    let pod = platform.get("pod", pod);
-    pod["status"]["phase"].as_str().unwrap_or("").to_string()
-}
-
 #[track_caller]
 fn reaches(platform: &Platform, pod: &str, wanted: &str) -> Value {
     let begin = std::time::Instant::now();
@@ -377,7 +372,7 @@ fn an_image_that_no_node_can_run_is_explained_and_runs_on_the_host_where_that_is
         explained.contains("a node with a container runtime"),
         "{explained}"
     );
-    assert_eq!(phase(&platform, "lone"), "Pending");
+    assert_eq!(platform.phase("lone"), "Pending");
 
     let _host = platform.agent("host", None, &["--host-images"]);
     let ended = reaches(&platform, "lone", "Succeeded");

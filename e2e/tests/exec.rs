@@ -251,34 +251,7 @@ fn only_those_who_may_run_commands_in_a_pod() {
     ]);
     let by = |account: &str, pod: &str| {
         let token = k(&["create", "token", account]);
-        let ca = platform.manifest(
-            "ca.crt",
-            &k(&[
-                "get",
-                "configmap",
-                "kube-root-ca.crt",
-                "-o",
-                "jsonpath={.data.ca\\.crt}",
-            ]),
-        );
-        let (ca, server) = (
-            ca.display().to_string(),
-            format!("https://{}", platform.listen),
-        );
-        platform.kubectl(&[
-            "--kubeconfig=/dev/null",
-            "--server",
-            &server,
-            "--certificate-authority",
-            &ca,
-            "--token",
-            token.trim(),
-            "exec",
-            pod,
-            "--",
-            "id",
-            "-u",
-        ])
+        platform.kubectl_by(token.trim(), &["exec", pod, "--", "id", "-u"])
     };
     // To read a pod is not to run commands in it.
     let refused = by("viewer", "box");

@@ -145,35 +145,9 @@ fn a_token_ends_with_its_pod_and_a_pod_that_declines_has_none() {
         let line = log.lines().next()?.to_owned();
         (line.split('.').count() == 3).then_some(line)
     });
-    // Without the kubeconfig's own credential.
-    let ca = platform.manifest(
-        "ca.crt",
-        &platform
-            .kubectl(&[
-                "get",
-                "configmap",
-                "kube-root-ca.crt",
-                "-o",
-                "jsonpath={.data.ca\\.crt}",
-            ])
-            .ok(),
-    );
-    let ca = ca.display().to_string();
-    let server = format!("https://{}", platform.listen);
     let whoami = || {
-        platform.kubectl(&[
-            "--kubeconfig=/dev/null",
-            "--server",
-            &server,
-            "--certificate-authority",
-            &ca,
-            "--token",
-            &token,
-            "auth",
-            "whoami",
-            "-o",
-            "jsonpath={.status.userInfo.username}",
-        ])
+        let name = "jsonpath={.status.userInfo.username}";
+        platform.kubectl_by(&token, &["auth", "whoami", "-o", name])
     };
     assert_eq!(whoami().ok(), "system:serviceaccount:default:default");
     platform.kubectl(&["delete", "pod", "holder", "--now"]).ok();

@@ -24,19 +24,6 @@ spec:
     )
 }
 
-fn phase(platform: &Platform, pod: &str) -> String {
-    platform.get("pod", pod)["status"]["phase"]
-        .as_str()
-        .unwrap_or("")
-        .to_string()
-}
-
-fn started_at(platform: &Platform, pod: &str) -> String {
-    let status = platform.get("pod", pod);
-    let running = &status["status"]["containerStatuses"][0]["state"]["running"];
-    running["startedAt"].as_str().unwrap_or("").to_string()
-}
-
 #[test]
 fn a_pod_runs_on_while_its_agent_is_dead_and_is_found_again() {
     let platform = Platform::server(&[]);
@@ -45,9 +32,9 @@ fn a_pod_runs_on_while_its_agent_is_dead_and_is_found_again() {
     let flag = platform.data.with_file_name("go");
     platform.apply(&counting("steady", &flag.display().to_string()));
     eventually("it runs", SOON, || {
-        (phase(&platform, "steady") == "Running").then_some(())
+        (platform.phase("steady") == "Running").then_some(())
     });
-    let before = started_at(&platform, "steady");
+    let before = platform.started_at("steady");
     let lines = || platform.cli(&["logs", "steady"]).out.lines().count();
 
     agent.kill();
@@ -59,7 +46,7 @@ fn a_pod_runs_on_while_its_agent_is_dead_and_is_found_again() {
     });
     eventually("it counts on", SOON, || (lines() > then).then_some(()));
     assert_eq!(
-        started_at(&platform, "steady"),
+        platform.started_at("steady"),
         before,
         "the container was started again"
     );
@@ -75,7 +62,7 @@ fn a_pod_runs_on_while_its_agent_is_dead_and_is_found_again() {
     });
     agent.restart();
     eventually("it succeeded", SOON, || {
-        (phase(&platform, "steady") == "Succeeded").then_some(())
+        (platform.phase("steady") == "Succeeded").then_some(())
     });
     let log = platform.cli(&["logs", "steady", "--tail", "1"]).ok();
     assert_eq!(log, "end\n");
@@ -89,15 +76,15 @@ fn work_goes_on_while_the_server_is_dead_and_nothing_is_lost() {
     let flag = platform.data.with_file_name("go");
     platform.apply(&counting("steady", &flag.display().to_string()));
     eventually("it runs", SOON, || {
-        (phase(&platform, "steady") == "Running").then_some(())
+        (platform.phase("steady") == "Running").then_some(())
     });
-    let before = started_at(&platform, "steady");
+    let before = platform.started_at("steady");
 
     platform.kill();
     std::fs::write(&flag, "").unwrap();
     platform.restart();
     eventually("it succeeded", SOON, || {
-        (phase(&platform, "steady") == "Succeeded").then_some(())
+        (platform.phase("steady") == "Succeeded").then_some(())
     });
     let pod = platform.get("pod", "steady");
     let ended = &pod["status"]["containerStatuses"][0]["state"]["terminated"];
@@ -160,7 +147,7 @@ fn a_sealed_backup_brings_server_and_nodes_back_on_a_machine_that_has_nothing_el
     // The returned server accepts the node's certificate: the agent reconnects by itself.
     platform.apply(&counting("after", "/etc/passwd"));
     eventually("the node runs a pod", SOON, || {
-        (phase(&platform, "after") == "Succeeded").then_some(())
+        (platform.phase("after") == "Succeeded").then_some(())
     });
 }
 
@@ -217,7 +204,7 @@ fn what_was_decided_is_told_by_the_server_that_comes_after_one_that_was_killed()
     platform.apply(&placed);
     platform.apply(&counting("vast", "/never").replace("50m", "5000"));
     eventually("one runs", SOON, || {
-        (phase(&platform, "placed") == "Running").then_some(())
+        (platform.phase("placed") == "Running").then_some(())
     });
     let told = |platform: &Platform, pod: &str| -> serde_json::Value {
         let ran = platform.cli(&["explain", pod, "--history", "-o", "json"]);

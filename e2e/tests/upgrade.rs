@@ -38,17 +38,6 @@ spec:
     )
 }
 
-fn phase(platform: &Platform, pod: &str) -> String {
-    let object = platform.get("pod", pod);
-    object["status"]["phase"].as_str().unwrap_or("").to_owned()
-}
-
-fn started_at(platform: &Platform, pod: &str) -> String {
-    let object = platform.get("pod", pod);
-    let running = &object["status"]["containerStatuses"][0]["state"]["running"];
-    running["startedAt"].as_str().unwrap_or("").to_owned()
-}
-
 fn lines(platform: &Platform, pod: &str) -> usize {
     platform.cli(&["logs", pod]).out.lines().count()
 }
@@ -109,10 +98,10 @@ fn agents_are_upgraded_by_the_server_and_their_pods_run_on() {
     }
     for name in names {
         eventually("the pod runs", SOON, || {
-            (phase(&platform, &format!("pod-{name}")) == "Running").then_some(())
+            (platform.phase(&format!("pod-{name}")) == "Running").then_some(())
         });
     }
-    let before = names.map(|name| started_at(&platform, &format!("pod-{name}")));
+    let before = names.map(|name| platform.started_at(&format!("pod-{name}")));
     let pids = [agents[0].pid(), agents[1].pid()];
 
     // A binary that gets no session: the first agent goes back, and the second is left alone.
@@ -173,7 +162,7 @@ fn agents_are_upgraded_by_the_server_and_their_pods_run_on() {
             (lines(&platform, &pod) > then).then_some(())
         });
         assert_eq!(
-            started_at(&platform, &pod),
+            platform.started_at(&pod),
             *before,
             "{pod} was started again"
         );
@@ -244,9 +233,9 @@ fn what_every_release_left_behind_is_taken_over_and_there_is_a_way_back() {
         let agent = platform.agent("n1", None, &["--metrics", "off"]);
         platform.await_nodes(1);
         eventually("the pod that ran is reported", SOON, || {
-            (phase(&platform, "running") == "Failed").then_some(())
+            (platform.phase("running") == "Failed").then_some(())
         });
-        assert_eq!(phase(&platform, "finished"), "Succeeded");
+        assert_eq!(platform.phase("finished"), "Succeeded");
         assert_eq!(platform.cli(&["logs", "finished"]).ok(), "finished\n");
         let new = [
             "run", "--name", "new-job", "--cpus", "10m", "--memory", "32Mi",

@@ -17,11 +17,6 @@ use super::{Ground, SOON, pod};
 const GRACE_SECONDS: &str = "8";
 const PAUSE: Duration = Duration::from_secs(16);
 
-fn phase(platform: &Platform, pod: &str) -> String {
-    let pod = platform.get("pod", pod);
-    pod["status"]["phase"].as_str().unwrap_or("").to_owned()
-}
-
 /// Since when a node is ready, if it is.
 fn ready_since(platform: &Platform, node: &str) -> Option<String> {
     let node = platform.get("node", node);
@@ -40,7 +35,7 @@ fn a_server_that_was_stopped_for_longer_than_the_grace_loses_no_node_and_ends_no
     platform.await_nodes(1);
     platform.apply(&pod("steady", "sleep 600").to_string());
     eventually("the pod runs", SOON, || {
-        (phase(&platform, "steady") == "Running").then_some(())
+        (platform.phase("steady") == "Running").then_some(())
     });
     let running = || platform.get("pod", "steady")["status"]["containerStatuses"][0].clone();
     let (before, since) = (running(), ready_since(&platform, "n1"));
@@ -140,7 +135,7 @@ fn a_node_that_may_not_mount_says_so_and_no_pod_is_charged_for_it() {
         let placed = conditions.find(|condition| condition["type"] == "PodScheduled")?;
         (placed["status"] == "False").then_some(())
     });
-    assert_eq!(phase(&platform, "waits"), "Pending");
+    assert_eq!(platform.phase("waits"), "Pending");
     eventually(
         "the explanation has the node's own words and the remedy",
         SOON,
@@ -159,7 +154,7 @@ fn a_node_that_may_not_mount_says_so_and_no_pod_is_charged_for_it() {
     platform.await_nodes(2);
     assert_eq!(fit("fit"), Value::from("true"));
     eventually("it runs where it can", SOON, || {
-        (phase(&platform, "waits") == "Running").then_some(())
+        (platform.phase("waits") == "Running").then_some(())
     });
     let pod = platform.get("pod", "waits");
     assert_eq!(pod["spec"]["nodeName"], "fit");
