@@ -191,6 +191,7 @@ def main(url, password, shots):
 PAGES = {
     "overview": "/ui/", "jobs": "/ui/jobs", "job": "/ui/jobs/default/pytorchjobs/from-browser",
     "submit-page": "/ui/submit", "nodes": "/ui/nodes", "queues": "/ui/queues",
+    "users": "/ui/users", "account": "/ui/account",
     "queue": "/ui/queues/default", "job-waiting": "/ui/jobs/default/pytorchjobs/waits",
 }
 

@@ -80,11 +80,22 @@ type Row = (
 );
 
 #[rustfmt::skip]
-const PORTAL: [Row; 43] = [
+const PORTAL: [Row; 61] = [
     ("GET", "/api/v1/whoami", "", "", Who::Authenticated, 403),
     ("GET", "/api/v1/overview", "", "", Who::Authenticated, 403),
     ("GET", "/api/v1/alerts", "", "", Who::Users, 403),
     ("GET", "/api/v1/jobs", "", "", Who::Authenticated, 403),
+    ("GET", "/api/v1/users", "", "", Who::Admins, 403),
+    ("POST", "/api/v1/users", "", r#"{"name": "-"}"#, Who::Admins, 403),
+    ("GET", "/api/v1/users/{name}", "/api/v1/users/none", "", Who::Admins, 403),
+    ("PATCH", "/api/v1/users/{name}", "/api/v1/users/none", "{}", Who::Admins, 403),
+    ("DELETE", "/api/v1/users/{name}", "/api/v1/users/none", "", Who::Admins, 403),
+    ("POST", "/api/v1/users/{name}/reset-link", "/api/v1/users/none/reset-link", "{}", Who::Admins, 403),
+    // No caller changes another user's password; an administrator is told to issue a link.
+    ("POST", "/api/v1/users/{name}/password", "/api/v1/users/none/password", r#"{"old": "", "new": ""}"#, Who::Admins, 403),
+    ("GET", "/api/v1/users/{name}/sessions", "/api/v1/users/none/sessions", "", Who::Admins, 403),
+    ("DELETE", "/api/v1/users/{name}/sessions", "/api/v1/users/none/sessions", "", Who::Admins, 403),
+    ("DELETE", "/api/v1/users/{name}/sessions/{id}", "/api/v1/users/none/sessions/none", "", Who::Admins, 403),
     ("GET", "/api/v1/tokens", "", "", Who::Authenticated, 403),
     ("POST", "/api/v1/tokens", "", r#"{"days": 1, "user": "no-such-user"}"#, Who::Admins, 403),
     ("DELETE", "/api/v1/tokens/{id}", "/api/v1/tokens/none", "", Who::Authenticated, 403),
@@ -113,6 +124,15 @@ const PORTAL: [Row; 43] = [
     // Without a name and a password: not a counted attempt.
     ("POST", "/ui/sign-in", "", "", Who::All, 403),
     ("POST", "/ui/sign-out", "", "", Who::All, 403),
+    // Callers that are no users of Muster have no account.
+    ("GET", "/ui/account", "", "", Who::Users, 404),
+    ("POST", "/ui/account/password", "", "old=&new=&again=", Who::Users, 404),
+    ("POST", "/ui/account/sessions/{id}", "/ui/account/sessions/none", "", Who::Users, 404),
+    ("GET", "/ui/reset/{link}", "/ui/reset/none", "", Who::All, 403),
+    ("POST", "/ui/reset", "", "link=none&new=&again=", Who::All, 403),
+    ("GET", "/ui/users", "", "", Who::Admins, 403),
+    ("POST", "/ui/users", "", "name=-&role=member", Who::Admins, 403),
+    ("POST", "/ui/users/{name}/{action}", "/ui/users/none/disable", "", Who::Admins, 403),
     ("GET", "/ui/jobs", "", "", Who::Authenticated, 403),
     // A job without read permission looks like a missing one.
     ("GET", "/ui/jobs/{namespace}/{kind}/{name}", "/ui/jobs/a/jobs/there", "", Who::Team, 404),

@@ -66,9 +66,19 @@ fn innermost(error: &dyn std::error::Error) -> String {
     inner.to_string()
 }
 
+/// The problem (RFC 9457) of the platform's REST API.
+fn problem(status: &Status) -> Option<Value> {
+    let problem: Value = serde_json::from_str(&status.message).ok()?;
+    problem["detail"].is_string().then_some(problem)
+}
+
+fn is_problem(status: &Status) -> bool {
+    problem(status).is_some()
+}
+
 /// The server's message, from the resource API or from the platform's REST API.
 fn message(status: &Status) -> String {
-    let problem: Option<Value> = serde_json::from_str(&status.message).ok();
+    let problem = problem(status);
     let detail = problem.as_ref().and_then(|p| p["detail"].as_str());
     match detail.unwrap_or(&status.message) {
         "" => format!("the server answered with status {}", status.code),
@@ -148,6 +158,8 @@ fn advice(status: &Status, text: &str, connection: &ServerConnection) -> Option<
         (409, _) if text.contains("conflict with") => {
             "--force-conflicts takes these fields over from their managers".to_string()
         }
+        // A problem of the REST API says itself what to do.
+        (409, _) if is_problem(status) => return None,
         (409, _) => "it has changed meanwhile: look at it again, then try again".to_string(),
         (404, "NotFound") => format!(
             "{} does not know this request: `muster version` says which server it is",
@@ -185,6 +197,13 @@ mod tests {
         let error = Error::new(kube::Error::Api(Box::new(status)));
         let error = in_words(error, &connection());
         (exit_of(&error), format!("{error:#}"))
+    }
+
+    #[test]
+    fn a_conflict_of_the_rest_api_says_itself_what_to_do() {
+        let detail = json!({"detail": "user \"ann\" exists already", "status": 409}).to_string();
+        let (_, text) = said(json!({"code": 409, "reason": "", "message": detail}));
+        assert_eq!(text, "user \"ann\" exists already");
     }
 
     #[test]

@@ -26,6 +26,7 @@ mod option_error;
 mod outcome;
 mod output;
 mod pair;
+mod password_input;
 mod platform;
 mod queue;
 mod queues;
@@ -35,6 +36,7 @@ mod run;
 mod show;
 mod tokens;
 mod upgrade;
+mod users;
 mod version;
 mod wait;
 mod wait_events;
@@ -100,6 +102,7 @@ async fn dispatch(connection: &ServerConnection, command: Command) -> Result<Com
             None => queues::queues(connection, queue.output).await,
         },
         Command::Defragmentation(listing) => defragmentation::proposal(connection, listing).await,
+        Command::User(command) => users::user(connection, command).await,
         Command::Token(command) => tokens::token(connection, command).await,
         Command::Kubeconfig(arguments) => kubeconfig::print(connection, arguments).await,
         Command::Crds(arguments) => crds::install(connection, &arguments).await,

@@ -1,7 +1,9 @@
 //! `muster run`: a command as a job of several replicas.
 
-use anyhow::{Context, Result};
-use kube::api::{DynamicObject, PostParams};
+use anyhow::{Context, Result, bail};
+use kube::Api;
+use kube::api::{DynamicObject, ListParams, PostParams};
+use resources::kinds::Queue;
 use resources::registry::Kind;
 use serde_json::{Value, json};
 
@@ -12,12 +14,18 @@ use super::ranks::{self, StartResult};
 use super::{error_message, failure, kinds, logs, wait};
 use crate::arguments::{Logs, Run};
 
+/// The most queues that a refusal names.
+const QUEUES_NAMED_MAX: usize = 20;
+
 /// Submits the job and follows rank 0, unless --detach is given.
 pub async fn run(connection: &ServerConnection, arguments: Run) -> Result<CommandOutcome> {
     let kind = kinds::kind("pytorchjobs")?;
     let here = std::env::current_dir().context("the current directory cannot be read")?;
     let manifest = manifest(&arguments, &here.display().to_string());
     let object: DynamicObject = serde_json::from_value(manifest)?;
+    if let Some(queue) = &arguments.queue {
+        require_queue(connection, queue).await?;
+    }
     let job = connection
         .api(kind)
         .create(&PostParams::default(), &object)
@@ -41,6 +49,45 @@ pub async fn run(connection: &ServerConnection, arguments: Run) -> Result<Comman
             Ok(ranks::first_failure(&pods).map_or(CommandOutcome::No, CommandOutcome::Ended))
         }
     }
+}
+
+/// Refuses a queue that does not exist, with the names of those that do. A caller that may not read queues goes on: the
+/// server judges the job.
+async fn require_queue(connection: &ServerConnection, name: &str) -> Result<()> {
+    let queues: Api<Queue> = Api::all(connection.client.clone());
+    let Ok(there) = queues.list_metadata(&ListParams::default()).await else {
+        return Ok(());
+    };
+    let there = there
+        .items
+        .into_iter()
+        .filter_map(|queue| queue.metadata.name);
+    match missing_queue(name, there.collect()) {
+        Some(reason) => bail!(reason),
+        None => Ok(()),
+    }
+}
+
+/// Why a job cannot wait in a queue of this name: it is not among the existing ones.
+fn missing_queue(name: &str, mut there: Vec<String>) -> Option<String> {
+    if there.iter().any(|one| one == name) {
+        return None;
+    }
+    there.sort();
+    let more = there.len().saturating_sub(QUEUES_NAMED_MAX);
+    there.truncate(QUEUES_NAMED_MAX);
+    let mut list = there.join(", ");
+    if more > 0 {
+        list.push_str(&format!(" and {more} more"));
+    }
+    let list = if list.is_empty() {
+        "no queue exists yet".to_owned()
+    } else {
+        format!("the queues are {list}")
+    };
+    Some(format!(
+        "--queue {name:?}: there is no such queue; {list} (`muster queue` shows them)"
+    ))
 }
 
 /// Prints rank 0's log as it arrives. If the log breaks off, that is reported only: the job's
@@ -171,6 +218,27 @@ mod tests {
         assert_eq!(container["workingDir"], "/here");
         assert_eq!(container["resources"]["limits"]["nvidia.com/gpu"], "2");
         assert_eq!(job["spec"]["runPolicy"]["schedulingPolicy"]["queue"], "q");
+    }
+
+    #[test]
+    fn a_missing_queue_is_refused_with_those_that_exist() {
+        let there = |count: usize| (0..count).map(|n| format!("q{n:02}")).collect::<Vec<_>>();
+        assert_eq!(missing_queue("q01", there(3)), None);
+        let refused = missing_queue("nope", there(3)).unwrap();
+        assert!(
+            refused.contains("\"nope\"") && refused.contains("are q00, q01, q02 ("),
+            "{refused}"
+        );
+        let many = missing_queue("nope", there(QUEUES_NAMED_MAX + 2)).unwrap();
+        assert!(
+            many.contains("q19 and 2 more") && !many.contains("q20"),
+            "{many}"
+        );
+        assert!(
+            missing_queue("nope", Vec::new())
+                .unwrap()
+                .contains("no queue exists yet")
+        );
     }
 
     #[test]

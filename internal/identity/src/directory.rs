@@ -19,8 +19,7 @@ use serde::{Deserialize, Serialize};
 use subtle::ConstantTimeEq;
 
 use crate::error::IdentityError;
-use crate::mirror::{KnownToken, KnownUser, ListContent, ListStart, UserMirror};
-use crate::passwords;
+use crate::mirror::{KeptSessions, KnownToken, KnownUser, ListContent, ListStart, UserMirror};
 use crate::tokens::{self, TokenInfo, TokenPurpose};
 use crate::user::User;
 
@@ -32,31 +31,30 @@ const TOKEN_PREFIX: &str = "token-";
 const RECORD: &str = "record";
 const HASH: &str = "hash";
 
-/// The fields of a new user.
+/// A new user.
 #[derive(Clone, Debug)]
 pub struct NewUser {
-    /// The name for signing in.
-    pub name: String,
-    /// The first password.
-    pub password: String,
-    /// The user's role.
-    pub role: UserRole,
-    /// The namespaces of the role: all if the list is empty.
-    pub namespaces: Option<Vec<String>>,
+    /// The record.
+    pub user: User,
+    /// The first password; without one the user sets it by a link.
+    pub password: Option<String>,
 }
 
-/// Refuses invalid names and passwords.
-pub(crate) fn check_new(user: &NewUser) -> Result<(), IdentityError> {
-    let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
-    let name = &user.name;
-    let good = (1..=40).contains(&name.len())
-        && name.chars().all(|c| inner(c) || c == '-')
-        && name.starts_with(inner)
-        && name.ends_with(inner);
-    if !good {
-        return Err(IdentityError::BadName { name: name.clone() });
+impl NewUser {
+    /// A user with this role everywhere, without a password.
+    pub fn new(name: &str, role: UserRole) -> NewUser {
+        NewUser {
+            user: User {
+                name: name.to_owned(),
+                role,
+                namespaces: None,
+                display_name: None,
+                email: None,
+                disabled: false,
+            },
+            password: None,
+        }
     }
-    passwords::check_strength(&user.password)
 }
 
 /// The users and tokens, and the client of their Secrets.
@@ -305,14 +303,9 @@ impl UserDirectory {
     /// Stores a user: a new one, or one that replaces an unreadable one.
     pub(crate) async fn insert_user(
         &self,
-        new: NewUser,
+        user: User,
         hash: String,
     ) -> Result<User, IdentityError> {
-        let user = User {
-            name: new.name,
-            role: new.role,
-            namespaces: new.namespaces,
-        };
         let secret = secret_of(user_secret(&user.name), USER_TYPE, &user, &hash);
         let parameters = PostParams::default();
         let written = if self.is_damaged(&user.name) {
@@ -331,18 +324,58 @@ impl UserDirectory {
         Ok(user)
     }
 
-    pub(crate) async fn set_password(&self, name: &str, hash: String) -> Result<(), IdentityError> {
-        let user = (self.mirror.read().user(name)).map(|known| known.user.clone());
-        let user = user.ok_or_else(|| IdentityError::NoSuchUser {
-            name: name.to_string(),
+    /// Which sessions outlive a change of a user's hash that is about to be written.
+    pub(crate) fn announce(&self, name: &str, hash: &str, kept: KeptSessions) {
+        self.mirror.write().announce(name, hash, kept);
+    }
+
+    /// Replaces a user's record, and its password's hash if one is given. A new hash ends the sessions that were not
+    /// announced to outlive it. Refused if another client has changed the user since the mirror saw it.
+    pub(crate) async fn replace_user(
+        &self,
+        user: &User,
+        hash: Option<String>,
+    ) -> Result<(), IdentityError> {
+        let known = {
+            let mirror = self.mirror.read();
+            let known = mirror.user(&user.name);
+            known.map(|known| (known.hash.clone(), known.uid.clone(), known.revision))
+        };
+        let (kept, uid, revision) = known.ok_or_else(|| IdentityError::NoSuchUser {
+            name: user.name.clone(),
         })?;
-        let secret = secret_of(user_secret(name), USER_TYPE, &user, &hash);
-        let written = self
-            .secrets
-            .replace(&user_secret(name), &PostParams::default(), &secret)
-            .await?;
-        // The sessions of the old password end.
-        self.take_in(&written, &mut ListContent::default()).await;
+        let hash = hash.unwrap_or(kept);
+        let mut secret = secret_of(user_secret(&user.name), USER_TYPE, user, &hash);
+        secret.metadata.uid = uid;
+        secret.metadata.resource_version = (revision > 0).then(|| revision.to_string());
+        let name = user_secret(&user.name);
+        let parameters = PostParams::default();
+        match self.secrets.replace(&name, &parameters, &secret).await {
+            Ok(written) => self.take_in(&written, &mut ListContent::default()).await,
+            Err(kube::Error::Api(status)) if status.is_conflict() => {
+                return Err(IdentityError::Changed {
+                    name: user.name.clone(),
+                });
+            }
+            Err(error) => return Err(error.into()),
+        }
+        Ok(())
+    }
+
+    /// Deletes a user, whose sessions and tokens end at once.
+    pub(crate) async fn delete_user(&self, name: &str) -> Result<(), IdentityError> {
+        let parameters = DeleteParams::default();
+        match self.secrets.delete(&user_secret(name), &parameters).await {
+            Ok(_) => {}
+            Err(kube::Error::Api(status)) if status.is_not_found() => {}
+            Err(error) => return Err(error.into()),
+        }
+        let ended = {
+            let mut mirror = self.mirror.write();
+            let revision = mirror.user(name).map_or(0, |known| known.revision);
+            mirror.remove_user(name, revision)
+        };
+        self.delete_tokens(ended).await;
         Ok(())
     }
 
@@ -457,31 +490,11 @@ pub(crate) async fn follow(directory: Weak<UserDirectory>) {
 mod tests {
     use super::*;
 
-    fn named(name: &str) -> NewUser {
-        NewUser {
-            name: name.to_string(),
-            password: "long enough".to_string(),
-            role: UserRole::Member,
-            namespaces: None,
-        }
-    }
-
-    #[test]
-    fn user_names_are_dns_labels_of_at_most_40_characters() {
-        for good in ["a", "ann", "ann-2", "0x"] {
-            assert!(check_new(&named(good)).is_ok(), "{good}");
-        }
-        for bad in ["", "Ann", "-ann", "ann-", "a b", "ä", &"x".repeat(41)] {
-            assert!(check_new(&named(bad)).is_err(), "{bad}");
-        }
-    }
-
     #[test]
     fn a_user_survives_being_stored_and_a_damaged_one_is_named() {
         let user = User {
-            name: "ann".to_string(),
-            role: UserRole::Lead,
             namespaces: Some(vec!["vision".to_string()]),
+            ..NewUser::new("ann", UserRole::Lead).user
         };
         let mut secret = secret_of(user_secret("ann"), USER_TYPE, &user, "hash");
         let (known, hash) = read_secret::<User>(&secret).unwrap();
@@ -496,11 +509,7 @@ mod tests {
 
     #[test]
     fn a_record_in_a_secret_of_another_name_is_ignored() {
-        let user = User {
-            name: "admin".to_string(),
-            role: UserRole::Admin,
-            namespaces: None,
-        };
+        let user = NewUser::new("admin", UserRole::Admin).user;
         let secret = secret_of(user_secret("ann"), USER_TYPE, &user, "hash");
         assert!(matches!(read(&secret), SecretContent::Damaged(_)));
         let others = secret_of(user_secret("ann"), "Opaque", &user, "hash");

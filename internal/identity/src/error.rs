@@ -41,12 +41,72 @@ pub enum IdentityError {
         name: String,
     },
     /// The user does not exist.
-    #[error(
-        "there is no user {name:?}; `muster -n muster-system get secrets` lists users as user-NAME"
-    )]
+    #[error("there is no user {name:?}; `muster user list` lists the users")]
     NoSuchUser {
         /// The name.
         name: String,
+    },
+    /// A field of a user's record is invalid.
+    #[error("{field}: Invalid value: {value:?}: {valid}")]
+    BadField {
+        /// The field.
+        field: &'static str,
+        /// The given value, shortened.
+        value: String,
+        /// The valid form.
+        valid: String,
+    },
+    /// The change would leave no administrator that can sign in.
+    #[error(
+        "user {name:?} is the last administrator that can sign in; make another user an administrator first (`muster user set-role NAME admin`)"
+    )]
+    LastAdministrator {
+        /// The administrator.
+        name: String,
+    },
+    /// There are too many users.
+    #[error(
+        "there are {held} users, and no more are created; delete some with `muster user delete`"
+    )]
+    TooManyUsers {
+        /// The present number.
+        held: usize,
+    },
+    /// The user is disabled.
+    #[error("user {name:?} is disabled; `muster user enable {name}` enables it")]
+    Disabled {
+        /// The user.
+        name: String,
+    },
+    /// Another request changed the user meanwhile.
+    #[error("user {name:?} was changed by another request meanwhile; try again")]
+    Changed {
+        /// The user.
+        name: String,
+    },
+    /// A link to set a password is unknown, used or expired.
+    #[error(
+        "this link was used already, has expired or was replaced; ask an administrator for a new one"
+    )]
+    DeadLink,
+    /// The requested validity of a link is not allowed.
+    #[error(
+        "hours: Invalid value: {hours}: use 1 to {}",
+        crate::limits::RESET_HOURS_MAX
+    )]
+    LinkLifetime {
+        /// The requested hours.
+        hours: u64,
+    },
+    /// The session does not exist.
+    #[error(
+        "user {user:?} has no session {id:?}; `muster user sessions {user}` lists the sessions"
+    )]
+    NoSuchSession {
+        /// The user.
+        user: String,
+        /// The session's id.
+        id: String,
     },
     /// The token does not exist.
     #[error("there is no token {id:?}; `muster token list` lists the tokens")]

@@ -9,7 +9,8 @@ use resources::access::{Caller, UserRole};
 
 use crate::directory::{self, NewUser, UserDirectory};
 use crate::error::IdentityError;
-use crate::limits::{LONGEST_TOKEN_TTL, SESSION_TTL, SESSIONS_PER_USER_MAX};
+use crate::limits::{LONGEST_TOKEN_TTL, SESSION_TTL, SESSIONS_PER_USER_MAX, USERS_MAX};
+use crate::mirror::KeptSessions;
 use crate::passwords::{self, Hashing};
 use crate::throttle::Throttle;
 use crate::tokens::{self, IssuedToken, TokenInfo, TokenPurpose};
@@ -45,12 +46,14 @@ pub struct OpenedIdentity {
 
 /// Users, tokens and sessions. Cheap to clone.
 #[derive(Clone)]
-pub struct Identity(Arc<Inner>);
+pub struct Identity(pub(crate) Arc<Inner>);
 
-struct Inner {
-    directory: Arc<UserDirectory>,
+pub(crate) struct Inner {
+    pub(crate) directory: Arc<UserDirectory>,
     throttle: Throttle,
     hashing: Hashing,
+    /// Held while a user is changed: a change depends on what it read, such as the other administrators.
+    pub(crate) writing: tokio::sync::Mutex<()>,
 }
 
 impl Identity {
@@ -67,6 +70,7 @@ impl Identity {
             directory,
             throttle: Throttle::default(),
             hashing: Hashing::default(),
+            writing: tokio::sync::Mutex::default(),
         }));
         identity.drop_expired(Timestamp::now()).await;
         let mut first_admin = None;
@@ -79,10 +83,8 @@ impl Identity {
             };
             let created = identity
                 .create_user(NewUser {
-                    name: FIRST_ADMIN.to_string(),
-                    password: password.clone(),
-                    role: UserRole::Admin,
-                    namespaces: None,
+                    password: Some(password.clone()),
+                    ..NewUser::new(FIRST_ADMIN, UserRole::Admin)
                 })
                 .await;
             match created {
@@ -115,18 +117,27 @@ impl Identity {
         self.0.directory.user(name)
     }
 
-    /// Creates a user; the name must be free and the password long enough.
-    pub async fn create_user(&self, user: NewUser) -> Result<User, IdentityError> {
-        directory::check_new(&user)?;
-        let hash = self.hash(user.password.clone()).await?;
+    /// Creates a user; the name must be free and the password, if there is one, hard to guess. Without a password the
+    /// user cannot sign in until it sets one by a link ([`Identity::issue_reset`]).
+    ///
+    /// # Errors
+    /// A field is out of bounds, the name is taken, or there are too many users.
+    pub async fn create_user(&self, new: NewUser) -> Result<User, IdentityError> {
+        let NewUser { user, password } = new;
+        user.check()?;
+        let hash = match password {
+            Some(password) => {
+                passwords::check_strength(&user.name, &password)?;
+                self.hash(password).await?
+            }
+            None => passwords::NO_PASSWORD.to_owned(),
+        };
+        let _turn = self.0.writing.lock().await;
+        let held = self.users().len();
+        if held >= USERS_MAX {
+            return Err(IdentityError::TooManyUsers { held });
+        }
         self.0.directory.insert_user(user, hash).await
-    }
-
-    /// Replaces a user's password and ends all of the user's sessions.
-    pub async fn set_password(&self, user: &str, password: &str) -> Result<(), IdentityError> {
-        passwords::check_strength(password)?;
-        let hash = self.hash(password.to_string()).await?;
-        self.0.directory.set_password(user, hash).await
     }
 
     /// Checks a password, offered from an address, and opens a session for a browser.
@@ -140,15 +151,30 @@ impl Identity {
         password: &str,
         from: Option<IpAddr>,
     ) -> Result<IssuedToken, IdentityError> {
+        self.check_password(user, password, from).await?;
+        self.end_oldest_session(user).await;
+        self.issue(user, "browser session", TokenPurpose::Session, SESSION_TTL)
+            .await
+    }
+
+    /// Checks a user's password, offered from an address; a wrong one counts as a failed attempt. An outdated hash is
+    /// replaced by one of the present parameters.
+    pub(crate) async fn check_password(
+        &self,
+        user: &str,
+        password: &str,
+        from: Option<IpAddr>,
+    ) -> Result<(), IdentityError> {
         let attempt = self.0.throttle.begin(user, from, Timestamp::now())?;
         tokio::time::sleep(attempt.delay()).await;
-        let stored = self
-            .0
-            .directory
-            .password_hash(user)
-            .unwrap_or_else(|| passwords::DECOY.to_string());
+        let stored = self.0.directory.password_hash(user);
+        // A disabled user is refused like an unknown one, after the same work.
+        let enabled = self.user(user).is_some_and(|user| !user.disabled);
+        let outdated = stored.as_deref().is_some_and(passwords::is_outdated);
+        let hash = stored.clone();
+        let hash = hash.unwrap_or_else(|| passwords::DECOY.to_string());
         let offered = password.to_string();
-        let verify = move || passwords::verify(&offered, &stored);
+        let verify = move || passwords::verify(&offered, &hash);
         let right = match self.0.hashing.run(verify).await {
             Ok(right) => right,
             Err(error) => {
@@ -157,13 +183,33 @@ impl Identity {
                 return Err(error);
             }
         };
-        if !right {
+        if !right || !enabled {
             return Err(IdentityError::WrongPassword);
         }
         attempt.succeeded();
-        self.end_oldest_session(user).await;
-        self.issue(user, "browser session", TokenPurpose::Session, SESSION_TTL)
-            .await
+        if outdated && let Err(error) = self.hash_again(user, password, stored).await {
+            tracing::warn!(user, %error, "the user's password stays under its outdated hash");
+        }
+        Ok(())
+    }
+
+    /// Stores the same password under a new hash, unless the password has changed meanwhile. Sessions stay.
+    async fn hash_again(
+        &self,
+        name: &str,
+        password: &str,
+        stored: Option<String>,
+    ) -> Result<(), IdentityError> {
+        let hash = self.hash(password.to_string()).await?;
+        let _turn = self.0.writing.lock().await;
+        if self.0.directory.password_hash(name) != stored {
+            return Ok(());
+        }
+        let Some(user) = self.user(name) else {
+            return Ok(());
+        };
+        self.0.directory.announce(name, &hash, KeptSessions::All);
+        self.0.directory.replace_user(&user, Some(hash)).await
     }
 
     /// Makes room for one more session of the user.
@@ -199,7 +245,7 @@ impl Identity {
         self.issue(user, label, TokenPurpose::Access, ttl).await
     }
 
-    async fn issue(
+    pub(crate) async fn issue(
         &self,
         user: &str,
         label: &str,
@@ -238,10 +284,11 @@ impl Identity {
         self.0.directory.remove_token(id).await
     }
 
-    /// The user with this secret, if the secret is known and not expired.
+    /// The user with this secret, if the secret is known and not expired, and the user is not disabled.
     pub fn bearer(&self, secret: &str) -> Option<(Caller, TokenInfo)> {
         let (info, user) = self.0.directory.find_token(secret, Timestamp::now())?;
-        Some((user.caller(), info))
+        let authenticates = info.purpose != TokenPurpose::Reset && !user.disabled;
+        authenticates.then(|| (user.caller(), info))
     }
 
     /// Removes expired tokens. They are invalid in any case: a failed removal is retried with the
@@ -256,7 +303,7 @@ impl Identity {
         }
     }
 
-    async fn hash(&self, password: String) -> Result<String, IdentityError> {
+    pub(crate) async fn hash(&self, password: String) -> Result<String, IdentityError> {
         self.0
             .hashing
             .run(move || passwords::hash(&password))

@@ -6,6 +6,7 @@
 //! namespace, with the same durability as all objects. Nothing secret is stored in clear (argon2id
 //! for passwords, SHA-256 for tokens, which are 256 random bits).
 
+mod accounts;
 pub mod audit;
 mod directory;
 mod error;
@@ -26,7 +27,8 @@ pub use error::IdentityError;
 pub use gate::{SESSION_COOKIE, is_cross_site, require_caller};
 pub use identities::{FIRST_ADMIN, FirstAdmin, Identity, OpenedIdentity, Options};
 pub use limits::{
-    LONGEST_TOKEN_TTL, SESSION_TTL, SESSIONS_PER_USER_MAX, TOKEN_LABEL_MAX, TOKENS_PER_USER_MAX,
+    LONGEST_TOKEN_TTL, RESET_HOURS, RESET_HOURS_MAX, SESSION_TTL, SESSIONS_PER_USER_MAX,
+    TOKEN_LABEL_MAX, TOKENS_PER_USER_MAX,
 };
 pub use tokens::{IssuedToken, TokenInfo, TokenPurpose};
-pub use user::User;
+pub use user::{User, UserChange};

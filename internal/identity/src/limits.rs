@@ -17,3 +17,21 @@ pub const TOKENS_PER_USER_MAX: usize = 256;
 
 /// The longest label of an access token, in bytes.
 pub const TOKEN_LABEL_MAX: usize = 256;
+
+/// How long a link to set a password is valid, unless the administrator chooses another time, in hours.
+pub const RESET_HOURS: u64 = 24;
+
+/// The longest validity of a link to set a password, in hours: a week.
+pub const RESET_HOURS_MAX: u64 = 7 * 24;
+
+/// The maximum number of users; further ones are refused.
+pub const USERS_MAX: usize = 10_000;
+
+/// The longest name of a user for people, in bytes.
+pub const DISPLAY_NAME_MAX: usize = 128;
+
+/// The longest e-mail address, in bytes (RFC 5321).
+pub const EMAIL_MAX: usize = 254;
+
+/// The maximum number of namespaces that a user's record names.
+pub const USER_NAMESPACES_MAX: usize = 100;

@@ -35,9 +35,21 @@ pub(crate) struct KnownToken {
     pub(crate) stored: bool,
 }
 
+/// Which sessions of a user outlive a change of its stored hash that this server makes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum KeptSessions {
+    /// All: the password is the same, hashed again.
+    All,
+    /// The one with this id: its user changed the password.
+    One(String),
+}
+
 /// Users and tokens.
 #[derive(Default)]
 pub(crate) struct UserMirror {
+    /// Changes of hashes that this server is writing, by user: the new hash, and the sessions that outlive it. A watch
+    /// may deliver the change before the write is acknowledged.
+    announced: BTreeMap<String, (String, KeptSessions)>,
     users: BTreeMap<String, KnownUser>,
     tokens: BTreeMap<String, KnownToken>,
     /// Tokens that were ended here; their Secrets may still exist, longer if the store refused to
@@ -77,7 +89,8 @@ impl UserMirror {
     }
 
     /// Stores a user. Returns the tokens that this ends: all of them if it is another user of the
-    /// same name, the sessions if the password changed.
+    /// same name, the sessions and links to set a password if the password changed or the user was
+    /// disabled.
     pub(crate) fn put_user(&mut self, new: KnownUser) -> Vec<String> {
         let name = new.user.name.clone();
         let (another, password) = match self.users.get(&name) {
@@ -85,10 +98,29 @@ impl UserMirror {
             Some(known) => (known.uid != new.uid, known.hash != new.hash),
             None => (false, false),
         };
+        let kept = match self.announced.get(&name) {
+            Some((hash, kept)) if *hash == new.hash => Some(kept.clone()),
+            _ => None,
+        };
+        let disabled = new.user.disabled;
         self.users.insert(name.clone(), new);
+        let stays = |info: &TokenInfo| match &kept {
+            Some(KeptSessions::All) => true,
+            Some(KeptSessions::One(id)) => info.id == *id,
+            None => false,
+        };
         self.end_where(|info| {
-            info.user == name && (another || (password && info.purpose == TokenPurpose::Session))
+            info.user == name
+                && (another
+                    || (info.purpose != TokenPurpose::Access
+                        && (disabled || (password && !stays(info)))))
         })
+    }
+
+    /// Says which sessions outlive a change of a user's hash that is about to be written.
+    pub(crate) fn announce(&mut self, name: &str, hash: &str, kept: KeptSessions) {
+        let change = (hash.to_owned(), kept);
+        self.announced.insert(name.to_owned(), change);
     }
 
     /// Removes a user as of `revision`, with all its tokens, which are returned.
@@ -107,6 +139,7 @@ impl UserMirror {
             return false;
         }
         self.users.remove(name);
+        self.announced.remove(name);
         true
     }
 
@@ -209,6 +242,9 @@ mod tests {
                 name: name.to_string(),
                 role: UserRole::Member,
                 namespaces: None,
+                display_name: None,
+                email: None,
+                disabled: false,
             },
             hash: hash.to_string(),
             uid: Some(uid.to_string()),
@@ -279,6 +315,34 @@ mod tests {
         assert!(other.forget_user("ann", 6));
         assert!(other.user("ann").is_none());
         assert_eq!(ids(&other).len(), 2);
+    }
+
+    #[test]
+    fn sessions_that_were_announced_outlive_a_change_and_a_disabled_user_has_none() {
+        for (kept, rest) in [
+            (KeptSessions::All, vec!["access", "reset", "session"]),
+            (
+                KeptSessions::One("session".into()),
+                vec!["access", "session"],
+            ),
+            (KeptSessions::One("other".into()), vec!["access"]),
+        ] {
+            let mut mirror = mirror();
+            mirror.put_token(stored("reset", TokenPurpose::Reset));
+            mirror.announce("ann", "new", kept);
+            mirror.put_user(user("ann", "new", "1", 6));
+            assert_eq!(ids(&mirror), rest);
+            // The watch delivers the same change, and later another one.
+            mirror.put_user(user("ann", "new", "1", 6));
+            assert_eq!(ids(&mirror), rest);
+            mirror.put_user(user("ann", "newer", "1", 7));
+            assert_eq!(ids(&mirror), ["access"]);
+        }
+        let mut mirror = mirror();
+        let mut disabled = user("ann", "old", "1", 6);
+        disabled.user.disabled = true;
+        assert_eq!(mirror.put_user(disabled), ["session"]);
+        assert_eq!(ids(&mirror), ["access"]);
     }
 
     #[test]

@@ -20,8 +20,56 @@ pub(crate) const WAITING_MAX: usize = 64;
 /// The retry delay of a refused request, in seconds: by then the queue is empty.
 const COME_BACK_SECONDS: u64 = 3;
 
-/// The least number of characters in a password (NIST SP 800-63B).
-const SHORTEST: usize = 8;
+/// The least number of characters in a password.
+const SHORTEST: usize = 12;
+
+/// The stored value of a user that has no password yet: no password matches it.
+pub(crate) const NO_PASSWORD: &str = "none";
+
+/// Frequent passwords that are long enough, in lower case. Lists of leaked passwords begin with such; this one is only
+/// the part of them that the least length leaves.
+const COMMON: [&str; 40] = [
+    "123456789012",
+    "1234567890123",
+    "123456123456",
+    "123123123123",
+    "1q2w3e4r5t6y",
+    "q1w2e3r4t5y6",
+    "1qaz2wsx3edc",
+    "qwertyuiop12",
+    "qwertyuiop123",
+    "qwertyqwerty",
+    "qwerty123456",
+    "qwertyuiopas",
+    "asdfghjkl123",
+    "abcdefghijkl",
+    "abc123abc123",
+    "abcd12345678",
+    "password1234",
+    "password12345",
+    "password123456",
+    "passwordpassword",
+    "p@ssw0rd1234",
+    "passw0rd1234",
+    "mypassword123",
+    "administrator",
+    "administrator1",
+    "admin1234567",
+    "admin12345678",
+    "adminadminadmin",
+    "letmeinletmein",
+    "letmein12345",
+    "welcome12345",
+    "welcome123456",
+    "changeme1234",
+    "changemechangeme",
+    "iloveyou1234",
+    "sunshine1234",
+    "trustno1trustno1",
+    "correcthorsebatterystaple",
+    "correct horse battery staple",
+    "mustermuster",
+];
 
 /// The maximum number of bytes that are hashed, so that a huge body cannot occupy a core.
 const LONGEST: usize = 1024;
@@ -30,18 +78,34 @@ const LONGEST: usize = 1024;
 /// time.
 pub(crate) const DECOY: &str = "$argon2id$v=19$m=19456,t=2,p=1$bXVzdGVyLWRlY295LXNhbHQ$Vgd0dY0gQ0tZbnA6f3xHkM0eZ0s1Y9w0nQm6mJ2q1xI";
 
-/// Refuses passwords that are too short or too long.
-pub(crate) fn check_strength(password: &str) -> Result<(), IdentityError> {
+/// Refuses passwords of a user that are too short, too long, or easy to guess.
+pub(crate) fn check_strength(user: &str, password: &str) -> Result<(), IdentityError> {
+    let weak = |reason: String| Err(IdentityError::WeakPassword { reason });
     let characters = password.chars().count();
     if characters < SHORTEST {
-        return Err(IdentityError::WeakPassword {
-            reason: format!("it has {characters} characters; use at least {SHORTEST}"),
-        });
+        return weak(format!(
+            "it has {characters} characters; use at least {SHORTEST}"
+        ));
     }
     if password.len() > LONGEST {
-        return Err(IdentityError::WeakPassword {
-            reason: format!("it is over {LONGEST} bytes long; use a shorter one"),
-        });
+        return weak(format!(
+            "it is over {LONGEST} bytes long; use a shorter one"
+        ));
+    }
+    let lower = password.to_lowercase();
+    if !user.is_empty() && lower.replace(user, "").chars().count() < SHORTEST / 2 {
+        return weak(
+            "it is the user's name; use another one, such as four random words".to_owned(),
+        );
+    }
+    let mut kinds = lower.chars().collect::<Vec<char>>();
+    kinds.sort_unstable();
+    kinds.dedup();
+    if kinds.len() < 4 || COMMON.contains(&lower.as_str()) {
+        return weak(
+            "it is among the most common ones; use another one, such as four random words"
+                .to_owned(),
+        );
     }
     Ok(())
 }
@@ -89,10 +153,26 @@ impl Hashing {
     }
 }
 
-/// OWASP's first recommendation for argon2id: 19 MiB, 2 passes, 1 lane.
+/// The memory of a hash, in KiB, and its passes and lanes: OWASP's first recommendation for argon2id.
+const MEMORY_KIB: u32 = 19 * 1024;
+const PASSES: u32 = 2;
+const LANES: u32 = 1;
+
 fn hasher() -> Argon2<'static> {
-    let params = Params::new(19 * 1024, 2, 1, None).expect("19 MiB, 2 passes, 1 lane are in range");
+    let params = Params::new(MEMORY_KIB, PASSES, LANES, None)
+        .expect("19 MiB, 2 passes, 1 lane are in range");
     Argon2::new(Algorithm::Argon2id, Version::V0x13, params)
+}
+
+/// True if a stored hash costs an attacker less than a new one would: another algorithm, less memory or fewer passes.
+pub(crate) fn is_outdated(stored: &str) -> bool {
+    let Ok(hash) = PasswordHash::new(stored) else {
+        return false;
+    };
+    let params = Params::try_from(&hash);
+    hash.algorithm != Algorithm::Argon2id.ident()
+        || hash.version != Some(Version::V0x13.into())
+        || params.is_ok_and(|held| held.m_cost() < MEMORY_KIB || held.t_cost() < PASSES)
 }
 
 /// Hashes with a fresh salt. Takes tens of milliseconds: do not call it on an async thread.
@@ -106,13 +186,20 @@ pub(crate) fn hash(password: &str) -> Result<String, IdentityError> {
         .map_err(|e| IdentityError::Hashing(e.to_string()))
 }
 
-/// True if the password matches the hash; an unreadable hash matches none.
+/// True if the password matches the hash. No password matches an unreadable hash, such as [`NO_PASSWORD`], which takes
+/// as long to find out as with a readable one.
 pub(crate) fn verify(password: &str, stored: &str) -> bool {
     if password.len() > LONGEST {
         return false;
     }
-    PasswordHash::new(stored)
-        .is_ok_and(|hash| hasher().verify_password(password.as_bytes(), &hash).is_ok())
+    let matches = |text: &str| {
+        PasswordHash::new(text)
+            .map(|hash| hasher().verify_password(password.as_bytes(), &hash).is_ok())
+    };
+    matches(stored).unwrap_or_else(|_| {
+        let _ = matches(DECOY);
+        false
+    })
 }
 
 #[cfg(test)]
@@ -176,9 +263,61 @@ mod tests {
 
     #[test]
     fn short_and_huge_passwords_are_refused_with_what_would_be_right() {
-        let short = check_strength("1234567").unwrap_err().to_string();
-        assert!(short.contains("7 characters; use at least 8"), "{short}");
-        assert!(check_strength(&"x".repeat(LONGEST + 1)).is_err());
-        assert!(check_strength("12345678").is_ok());
+        let refused = |text: &str| check_strength("ann", text).unwrap_err().to_string();
+        let short = refused("walnut-tray");
+        assert!(short.contains("11 characters; use at least 12"), "{short}");
+        assert!(check_strength("ann", "walnut-tray1").is_ok());
+        let long = "walnut-tray1".repeat(LONGEST / 12);
+        assert!(check_strength("ann", &format!("{long}1234")).is_ok());
+        assert!(refused(&format!("{long}12345")).contains("over 1024 bytes"));
+    }
+
+    #[test]
+    fn names_and_common_passwords_are_refused() {
+        for common in [
+            "Password1234",
+            "aaaaaaaaaaaaaaaa",
+            "121212121212",
+            "123456789012",
+        ] {
+            let refused = check_strength("ann", common).unwrap_err().to_string();
+            assert!(refused.contains("most common"), "{common}: {refused}");
+        }
+        for (user, password) in [
+            ("christopher-x", "Christopher-X"),
+            ("ann", "annannannann1"),
+            ("bobby-tables", "bobby-tables1"),
+        ] {
+            let refused = check_strength(user, password).unwrap_err().to_string();
+            assert!(refused.contains("user's name"), "{password}: {refused}");
+        }
+        assert!(check_strength("ann", "planned cannery").is_ok());
+        for common in COMMON {
+            assert!(common.chars().count() >= SHORTEST && common == common.to_lowercase());
+        }
+    }
+
+    #[test]
+    fn a_hash_with_less_memory_or_fewer_passes_is_outdated_and_still_verifies() {
+        let with = |memory: u32, passes: u32| {
+            let params = Params::new(memory, passes, 1, None).unwrap();
+            let salt = SaltString::encode_b64(&[7; 16]).unwrap();
+            let hasher = Argon2::new(Algorithm::Argon2id, Version::V0x13, params);
+            hasher
+                .hash_password(b"walnut-tray1", &salt)
+                .unwrap()
+                .to_string()
+        };
+        for (memory, passes, outdated) in [
+            (MEMORY_KIB, PASSES, false),
+            (MEMORY_KIB + 1, PASSES, false),
+            (MEMORY_KIB - 1, PASSES, true),
+            (MEMORY_KIB, PASSES - 1, true),
+        ] {
+            let stored = with(memory, passes);
+            assert_eq!(is_outdated(&stored), outdated, "{memory} {passes}");
+            assert!(verify("walnut-tray1", &stored));
+        }
+        assert!(!is_outdated(NO_PASSWORD) && !verify("none", NO_PASSWORD));
     }
 }

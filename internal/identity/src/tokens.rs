@@ -22,6 +22,8 @@ pub enum TokenPurpose {
     Session,
     /// A program.
     Access,
+    /// A link to set a password, once. It authenticates no request.
+    Reset,
 }
 
 /// A token's data except its secret.

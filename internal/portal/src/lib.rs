@@ -5,6 +5,7 @@
 
 mod board;
 mod job_state;
+mod people;
 mod problem;
 mod rest;
 mod routes;

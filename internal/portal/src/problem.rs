@@ -105,13 +105,20 @@ impl From<IdentityError> for Problem {
                 (StatusCode::TOO_MANY_REQUESTS, "too-many-attempts")
             }
             IdentityError::Busy { .. } => (StatusCode::TOO_MANY_REQUESTS, "busy"),
-            IdentityError::NoSuchUser { .. } | IdentityError::NoSuchToken { .. } => {
-                (StatusCode::NOT_FOUND, "not-found")
-            }
+            IdentityError::NoSuchUser { .. }
+            | IdentityError::NoSuchToken { .. }
+            | IdentityError::NoSuchSession { .. }
+            | IdentityError::DeadLink => (StatusCode::NOT_FOUND, "not-found"),
             IdentityError::UserExists { .. } => (StatusCode::CONFLICT, "exists"),
+            IdentityError::LastAdministrator { .. }
+            | IdentityError::TooManyUsers { .. }
+            | IdentityError::Disabled { .. }
+            | IdentityError::Changed { .. } => (StatusCode::CONFLICT, "conflict"),
             IdentityError::TooManyTokens { .. } => (StatusCode::CONFLICT, "too-many-tokens"),
             IdentityError::WeakPassword { .. }
             | IdentityError::BadName { .. }
+            | IdentityError::BadField { .. }
+            | IdentityError::LinkLifetime { .. }
             | IdentityError::TokenLabel { .. }
             | IdentityError::TokenLifetime { .. } => (StatusCode::UNPROCESSABLE_ENTITY, "invalid"),
             _ => (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),

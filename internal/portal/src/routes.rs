@@ -34,6 +34,15 @@ impl Routes {
         self.on(Method::POST, MethodFilter::POST, path, handler)
     }
 
+    /// Answers PATCH.
+    pub fn patch<H, T>(self, path: &'static str, handler: H) -> Self
+    where
+        H: Handler<T, Portal>,
+        T: 'static,
+    {
+        self.on(Method::PATCH, MethodFilter::PATCH, path, handler)
+    }
+
     /// Answers DELETE.
     pub fn delete<H, T>(self, path: &'static str, handler: H) -> Self
     where

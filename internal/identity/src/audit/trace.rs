@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 
 use axum::extract::{ConnectInfo, Request, State};
-use axum::http::header;
+use axum::http::{Uri, header};
 use axum::middleware::Next;
 use axum::response::Response;
 use jiff::Timestamp;
@@ -80,7 +80,7 @@ pub async fn trace(State(recorder): State<Recorder>, mut request: Request, next:
         audit_id: draw_id(),
         level: AuditLevel::Metadata,
         stage: AuditStage::ResponseComplete,
-        request_uri: &uri.to_string(),
+        request_uri: &shown(&uri),
         verb: &method,
         user,
         impersonated_user: impersonated,
@@ -95,6 +95,18 @@ pub async fn trace(State(recorder): State<Recorder>, mut request: Request, next:
         tracing::error!("the audit log's writer ended; a request was not recorded");
     }
     answer
+}
+
+/// The path of the pages on which a user sets its password by a link; the link's secret follows.
+const LINKS: &str = "/ui/reset/";
+
+/// A request's URI without the secret of a link to set a password.
+fn shown(uri: &Uri) -> String {
+    if uri.path().starts_with(LINKS) {
+        format!("{LINKS}...")
+    } else {
+        uri.to_string()
+    }
 }
 
 /// A random id in the form of a UUID of version 4. Without random bytes it returns an id that is

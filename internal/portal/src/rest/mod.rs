@@ -10,6 +10,7 @@ mod queues;
 mod rdma;
 mod tokens;
 mod upgrade;
+mod users;
 
 pub use queues::{QueueAnswer, answer as queue_answer};
 
@@ -31,6 +32,16 @@ pub fn routes(routes: Routes) -> Routes {
         .get("/api/v1/overview", overview)
         .get("/api/v1/alerts", alerts)
         .get("/api/v1/jobs", jobs)
+        .get("/api/v1/users", users::list)
+        .post("/api/v1/users", users::create)
+        .get("/api/v1/users/{name}", users::one)
+        .patch("/api/v1/users/{name}", users::change)
+        .delete("/api/v1/users/{name}", users::delete)
+        .post("/api/v1/users/{name}/reset-link", users::reset_link)
+        .post("/api/v1/users/{name}/password", users::password)
+        .get("/api/v1/users/{name}/sessions", users::sessions)
+        .delete("/api/v1/users/{name}/sessions", users::end_sessions)
+        .delete("/api/v1/users/{name}/sessions/{id}", users::end_session)
         .get("/api/v1/tokens", tokens::list)
         .post("/api/v1/tokens", tokens::create)
         .delete("/api/v1/tokens/{id}", tokens::revoke)

@@ -1,6 +1,7 @@
 //! The web UI's pages: HTML rendered from the templates in `web/`, notified of changes by
 //! server-sent events, usable without scripts.
 
+mod account;
 mod assets;
 mod job;
 mod jobs;
@@ -9,6 +10,7 @@ mod overview;
 mod queue;
 mod sign_in;
 mod submit;
+mod users;
 
 use askama::Template;
 use axum::extract::FromRequestParts;
@@ -16,7 +18,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{Html, IntoResponse, Redirect, Response};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
-use resources::access::Caller;
+use resources::access::{Caller, UserRole};
 
 use crate::problem::Problem;
 use crate::routes::Routes;
@@ -30,6 +32,14 @@ pub fn routes(routes: Routes) -> Routes {
         .get("/ui/sign-in", sign_in::form)
         .post("/ui/sign-in", sign_in::sign_in)
         .post("/ui/sign-out", sign_in::sign_out)
+        .get("/ui/account", account::show)
+        .post("/ui/account/password", account::password)
+        .post("/ui/account/sessions/{id}", account::end_session)
+        .get("/ui/reset/{link}", account::reset_form)
+        .post("/ui/reset", account::reset)
+        .get("/ui/users", users::show)
+        .post("/ui/users", users::create)
+        .post("/ui/users/{name}/{action}", users::act)
         .get("/ui/jobs", jobs::list)
         .get("/ui/jobs/{namespace}/{kind}/{name}", job::page)
         .post("/ui/jobs/{namespace}/{kind}/{name}/{action}", job::act)
@@ -49,6 +59,8 @@ pub struct PageFrame {
     user: String,
     here: &'static str,
     live: bool,
+    /// True for an administrator, whose pages link to the page of users.
+    administers: bool,
 }
 
 impl PageFrame {
@@ -57,6 +69,7 @@ impl PageFrame {
             user: caller.user.clone(),
             here,
             live: true,
+            administers: caller.is_in(UserRole::Admin.group()),
         }
     }
 

@@ -1,0 +1,228 @@
+//! The page of a user's own account, and the page on which a user sets its password by a link.
+
+use std::net::SocketAddr;
+
+use askama::Template;
+use axum::extract::{ConnectInfo, Path, State};
+use axum::http::{HeaderMap, StatusCode, Uri};
+use axum::response::{IntoResponse, Redirect, Response};
+use axum::{Extension, Form};
+use identity::{TokenInfo, User};
+use resources::access::{Caller, UserRole};
+use serde::Deserialize;
+
+use super::{PageCaller, PageFrame, message, page_with};
+use crate::people;
+use crate::problem::Problem;
+use crate::state::Portal;
+
+const HERE: &str = "account";
+
+/// The fields of a change of a password.
+#[derive(Deserialize)]
+pub struct PasswordForm {
+    old: String,
+    new: String,
+    again: String,
+}
+
+/// The fields of a password that is set by a link.
+#[derive(Deserialize)]
+pub struct ResetForm {
+    link: String,
+    new: String,
+    again: String,
+}
+
+#[derive(Template)]
+#[template(path = "account.html")]
+struct Account {
+    frame: PageFrame,
+    user: User,
+    sessions: Vec<TokenInfo>,
+    current: String,
+    problem: String,
+    done: String,
+}
+
+#[derive(Template)]
+#[template(path = "reset.html")]
+struct Reset {
+    /// The user; empty if the link is not valid.
+    user: String,
+    link: String,
+    problem: String,
+    done: bool,
+}
+
+/// A role's name for people.
+pub fn role_name(role: UserRole) -> &'static str {
+    match role {
+        UserRole::Admin => "admin",
+        UserRole::Lead => "lead",
+        UserRole::Member => "member",
+        UserRole::Viewer => "viewer",
+    }
+}
+
+impl Account {
+    fn role(&self) -> &'static str {
+        role_name(self.user.role)
+    }
+
+    fn namespaces(&self) -> String {
+        match &self.user.namespaces {
+            Some(names) => names.join(", "),
+            None => "all".to_owned(),
+        }
+    }
+}
+
+fn account(
+    portal: &Portal,
+    caller: &Caller,
+    current: Option<&TokenInfo>,
+    outcome: Result<&str, &Problem>,
+) -> Response {
+    let Some(user) = portal.identity.user(&caller.user) else {
+        let detail = format!("{:?} is no user of Muster and has no account", caller.user);
+        let problem = Problem::new(StatusCode::NOT_FOUND, "not-found", detail);
+        return message(caller, HERE, &problem);
+    };
+    let (status, done, problem) = match outcome {
+        Ok(done) => (StatusCode::OK, done.to_owned(), String::new()),
+        Err(problem) => (problem.status(), String::new(), problem.detail().to_owned()),
+    };
+    let template = Account {
+        frame: PageFrame::still(caller, HERE),
+        sessions: portal.identity.sessions(&user.name),
+        current: current
+            .map(|session| session.id.clone())
+            .unwrap_or_default(),
+        user,
+        problem,
+        done,
+    };
+    page_with(status, &template)
+}
+
+/// The account's page.
+pub async fn show(
+    State(portal): State<Portal>,
+    PageCaller(caller): PageCaller,
+    credential: Option<Extension<TokenInfo>>,
+) -> Response {
+    let current = credential.map(|Extension(token)| token);
+    account(&portal, &caller, current.as_ref(), Ok(""))
+}
+
+/// Refuses a new password that was typed differently the second time.
+fn same(new: &str, again: &str) -> Result<(), Problem> {
+    if new == again {
+        return Ok(());
+    }
+    Err(Problem::invalid(
+        "again: the two new passwords differ; type the same one twice",
+    ))
+}
+
+/// Changes the password.
+pub async fn password(
+    State(portal): State<Portal>,
+    PageCaller(caller): PageCaller,
+    peer: Option<Extension<ConnectInfo<SocketAddr>>>,
+    credential: Option<Extension<TokenInfo>>,
+    Form(form): Form<PasswordForm>,
+) -> Response {
+    let current = credential.map(|Extension(token)| token);
+    let from = peer.map(|Extension(ConnectInfo(address))| address.ip());
+    let changed = match same(&form.new, &form.again) {
+        Ok(()) => portal
+            .identity
+            .change_password(&caller.user, &form.old, &form.new, current.as_ref(), from)
+            .await
+            .map_err(|error| match error {
+                identity::IdentityError::WrongPassword => {
+                    Problem::invalid("old: the old password is wrong")
+                }
+                error => Problem::from(error),
+            }),
+        Err(problem) => Err(problem),
+    };
+    let done = "The password is changed. Your other sessions have ended.";
+    let outcome = changed.as_ref().map(|()| done);
+    account(&portal, &caller, current.as_ref(), outcome)
+}
+
+/// Ends one of the user's sessions.
+pub async fn end_session(
+    State(portal): State<Portal>,
+    PageCaller(caller): PageCaller,
+    credential: Option<Extension<TokenInfo>>,
+    Path(id): Path<String>,
+) -> Response {
+    let current = credential.map(|Extension(token)| token);
+    match people::end_session(&portal, &caller, &caller.user, &id).await {
+        Ok(()) => Redirect::to("/ui/account").into_response(),
+        Err(problem) => account(&portal, &caller, current.as_ref(), Err(&problem)),
+    }
+}
+
+fn reset_page(status: StatusCode, user: String, link: String, problem: String) -> Response {
+    let template = Reset {
+        user,
+        link,
+        problem,
+        done: false,
+    };
+    page_with(status, &template)
+}
+
+/// The form of a link.
+pub async fn reset_form(State(portal): State<Portal>, Path(link): Path<String>) -> Response {
+    match portal.identity.reset_user(&link) {
+        Some(user) => reset_page(StatusCode::OK, user, link, String::new()),
+        None => {
+            let dead = Problem::from(identity::IdentityError::DeadLink);
+            let detail = dead.detail().to_owned();
+            reset_page(dead.status(), String::new(), String::new(), detail)
+        }
+    }
+}
+
+/// Sets the password by a link; the user then signs in.
+pub async fn reset(
+    State(portal): State<Portal>,
+    uri: Uri,
+    headers: HeaderMap,
+    Form(form): Form<ResetForm>,
+) -> Response {
+    if identity::is_cross_site(&headers, &uri) {
+        let detail = "the form must be sent from Muster's own page; open the link and try again";
+        return Problem::forbidden(detail).into_response();
+    }
+    let set = match same(&form.new, &form.again) {
+        Ok(()) => portal
+            .identity
+            .reset_password(&form.link, &form.new)
+            .await
+            .map_err(Problem::from),
+        Err(problem) => Err(problem),
+    };
+    match set {
+        Ok(user) => page_with(
+            StatusCode::OK,
+            &Reset {
+                user,
+                link: String::new(),
+                problem: String::new(),
+                done: true,
+            },
+        ),
+        Err(problem) => {
+            let user = portal.identity.reset_user(&form.link).unwrap_or_default();
+            let detail = problem.detail().to_owned();
+            reset_page(problem.status(), user, form.link, detail)
+        }
+    }
+}
