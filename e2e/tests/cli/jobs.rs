@@ -35,7 +35,7 @@ fn run_follows_a_job_and_ends_with_its_status_and_its_logs_outlast_it() {
     assert_eq!(ran.out, "no\n");
     holds(
         &ran.err,
-        &["is Failed, not Succeeded", "exited with code 7"],
+        &["is Failed, not Succeeded", "exited with code 7: no"],
     );
     ends(&platform, 1, &["wait", "bad"]);
     let ran = ends(&platform, 1, &["suspend", "bad"]);
@@ -206,4 +206,56 @@ fn a_job_is_followed_to_its_end_through_the_servers_death_and_return() {
         &err,
         &["the log broke off", "trying again", "exited with code 5"],
     );
+}
+
+#[test]
+fn a_quota_and_a_missing_queue_refuse_in_words_with_limit_and_use() {
+    let platform = platform();
+    platform.apply(
+        "apiVersion: v1\nkind: ResourceQuota\nmetadata: {name: gpus}\nspec: {hard: {requests.nvidia.com/gpu: 2}}\n",
+    );
+    let gang = [
+        "run",
+        "--name",
+        "big",
+        "--replicas",
+        "2",
+        "--gpus",
+        "2",
+        "--detach",
+    ];
+    let cpus = ["--cpus", "100m", "--memory", "64Mi", "--", "true"];
+    ends(&platform, 0, &[&gang[..], &cpus].concat());
+    let explained = eventually("the quota is named", SOON, || {
+        let out = platform.cli(&["explain", "big"]).out;
+        out.contains("ResourceQuota").then_some(out)
+    });
+    holds(
+        &explained,
+        &[
+            "ResourceQuota gpus limits namespace default to 2 requests.nvidia.com/gpu, of which 2 are in use, and 2 more",
+            "have an administrator raise ResourceQuota gpus",
+        ],
+    );
+    assert!(!explained.contains("create the members"), "{explained}");
+
+    let pod = "apiVersion: v1\nkind: Pod\nmetadata: {name: one}\nspec:\n  containers:\n  - name: main\n    \
+               command: ['true']\n    resources: {limits: {nvidia.com/gpu: 3}}\n";
+    let file = platform.manifest("pod.yaml", pod).display().to_string();
+    let refused = ends(&platform, 4, &["apply", "-f", &file]);
+    holds(
+        &refused.err,
+        &[
+            "limits the object's namespace to 2 requests.nvidia.com/gpu",
+            "and 3 more are asked for",
+        ],
+    );
+
+    let nope = ends(&platform, 1, &["run", "--queue", "nope", "--", "true"]);
+    holds(
+        &nope.err,
+        &["--queue \"nope\": there is no such queue; the queues are default"],
+    );
+    let jobs = platform.cli(&["get", "pytorchjobs", "-o", "name"]).out;
+    assert_eq!(jobs, "pytorchjob.kubeflow.org/big\n");
 }

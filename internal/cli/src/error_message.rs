@@ -2,6 +2,7 @@
 
 use anyhow::Error;
 use kube::core::Status;
+use resources::quota_refusal::QuotaRefusal;
 use resources::registry::{self, Kind};
 use serde_json::Value;
 
@@ -142,15 +143,23 @@ fn missing(status: &Status, namespace: &str) -> Option<String> {
     ))
 }
 
+/// The namespace of a refused object, which the message does not name.
+const ITS_NAMESPACE: &str = "the object's namespace";
+
 fn advice(status: &Status, text: &str, connection: &ServerConnection) -> Option<String> {
     let from = &connection.origin;
     Some(match (status.code, status.reason.as_str()) {
         (401, _) => format!(
             "it is {from}'s: name another file with --kubeconfig, or the server's data directory with --data"
         ),
-        (403, _) if text.contains("exceeded quota") => {
-            "`muster get resourcequotas -o yaml` shows what is used; ask for less, or have the quota raised".to_string()
-        }
+        (403, _) if text.contains("exceeded quota") => match QuotaRefusal::parse(text) {
+            Some(refusal) => format!(
+                "{}\n  {}",
+                refusal.sentence(ITS_NAMESPACE),
+                refusal.advice(ITS_NAMESPACE)
+            ),
+            None => "ask for less, or have an administrator raise the quota".to_string(),
+        },
         (403, _) => format!(
             "{from} shows your user; an administrator grants more rights, --kubeconfig selects another user"
         ),

@@ -145,6 +145,8 @@ fn manifest(arguments: &Run, here: &str) -> Value {
         "command": arguments.command,
         "env": env,
         "resources": {"requests": requests, "limits": limits},
+        // The job's message then ends with the last line of the log of the rank that failed first.
+        "terminationMessagePolicy": "FallbackToLogsOnError",
     });
     if let Some(directory) = workdir {
         container["workingDir"] = json!(directory);
@@ -216,6 +218,10 @@ mod tests {
         let container = &specs["Worker"]["template"]["spec"]["containers"][0];
         assert_eq!(container["command"], json!(["train", "--fast"]));
         assert_eq!(container["workingDir"], "/here");
+        assert_eq!(
+            container["terminationMessagePolicy"],
+            "FallbackToLogsOnError"
+        );
         assert_eq!(container["resources"]["limits"]["nvidia.com/gpu"], "2");
         assert_eq!(job["spec"]["runPolicy"]["schedulingPolicy"]["queue"], "q");
     }

@@ -11,6 +11,7 @@ mod rest;
 mod routes;
 mod state;
 mod views;
+mod waiting;
 
 pub use board::Board;
 pub use problem::Problem;

@@ -30,6 +30,7 @@ pub mod numbers;
 pub mod parts;
 pub mod quantity;
 pub mod queue_status;
+pub mod quota_refusal;
 pub mod rbac;
 pub mod record;
 pub mod registry;

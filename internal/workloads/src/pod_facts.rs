@@ -202,9 +202,42 @@ pub(crate) fn failure_story(pod: &Pod, main: &str) -> String {
         return format!("{name} did not start: {message}");
     }
     let code = end.exit_code;
-    match reason.or(Some(of_end).filter(|known| !["", "Error"].contains(known))) {
+    let story = match reason.or(Some(of_end).filter(|known| !["", "Error"].contains(known))) {
         Some(reason) => format!("{name} exited with code {code} ({reason})"),
         None => format!("{name} exited with code {code}"),
+    };
+    match last_line(end.message.as_deref().unwrap_or_default()) {
+        Some(line) => format!("{story}: {line}"),
+        None => story,
+    }
+}
+
+/// The last line of a termination message, of bounded length: the error itself in a Python traceback, which begins with
+/// the calls that led to it.
+fn last_line(message: &str) -> Option<String> {
+    let line = message
+        .lines()
+        .map(str::trim)
+        .rfind(|line| !line.is_empty())?;
+    Some(line.chars().take(STORY_MESSAGE_MAX).collect())
+}
+
+/// The failure of the pod of a gang that failed first, as a message: the others often fail because of it. Of pods that
+/// ended in the same second, one that its program ended (codes 1 to 127) comes before one that a signal ended. Without
+/// a failed pod it is the latest failure.
+pub(crate) fn first_failure_story<'p>(
+    pods: impl Iterator<Item = &'p Pod> + Clone,
+    main: &str,
+) -> Option<String> {
+    let failed = |pod: &&Pod| !is_leaving(pod) && PodPhase::of(pod) == PodPhase::Failed;
+    let own_code = |pod: &Pod| failure_code(pod, main).is_some_and(|code| code < 128);
+    let first = pods
+        .clone()
+        .filter(failed)
+        .min_by_key(|pod| (finished_at(pod), !own_code(pod)));
+    match first {
+        Some(pod) => Some(failure_story(pod, main)),
+        None => last_failure_story(pods, main),
     }
 }
 
@@ -255,6 +288,11 @@ mod tests {
                 "p did not start: exec: \"pyhton3\": not found on this node",
             ),
             (
+                json!({"exitCode": 1, "reason": "Error",
+                    "message": "Traceback (most recent call last):\n  File \"t.py\", line 1\nValueError: no data\n\n"}),
+                "p exited with code 1: ValueError: no data",
+            ),
+            (
                 json!({"exitCode": 128, "reason": "StartError"}),
                 "p exited with code 128 (StartError)",
             ),
@@ -270,6 +308,10 @@ mod tests {
             failure_story(&pod("p", evicted), ""),
             "p failed: Evicted: The disk is full"
         );
+        let message = json!({"exitCode": 1, "message": "x".repeat(5000)});
+        let long =
+            json!({"phase": "Failed", "containerStatuses": [container("state", message, 0)]});
+        assert!(failure_story(&pod("p", long), "").len() < 2 * STORY_MESSAGE_MAX);
         let long = json!({"phase": "Failed", "reason": "Evicted", "message": "x".repeat(5000)});
         assert!(failure_story(&pod("p", long), "").len() < 2 * STORY_MESSAGE_MAX);
     }
@@ -301,5 +343,27 @@ mod tests {
         assert_eq!(story(&pods).unwrap(), "second exited with code 1");
         assert_eq!(story(&pods[2..]).unwrap(), "restarted exited with code 7");
         assert_eq!(story(&pods[3..]), None);
+    }
+
+    #[test]
+    fn the_first_failure_of_a_gang_is_the_earliest_and_of_a_second_the_programs_own() {
+        let failed = |name: &str, code: i32, finished: &str| {
+            let end = json!({"exitCode": code, "finishedAt": finished});
+            let containers = json!([container("state", end, 0)]);
+            pod(
+                name,
+                json!({"phase": "Failed", "containerStatuses": containers}),
+            )
+        };
+        let (early, late) = ("2026-01-01T00:00:01Z", "2026-01-01T00:00:02Z");
+        let story = |pods: &[Pod]| first_failure_story(pods.iter(), "");
+        let gang = [
+            failed("late", 1, late),
+            failed("killed", 137, early),
+            failed("cause", 3, early),
+        ];
+        assert_eq!(story(&gang).unwrap(), "cause exited with code 3");
+        assert_eq!(story(&gang[..2]).unwrap(), "killed exited with code 137");
+        assert_eq!(story(&[pod("runs", json!({"phase": "Running"}))]), None);
     }
 }

@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use crate::job_state::{PodProgress, blocked_sentence, owner_label, settled_sentence, state_of};
 use crate::problem::Problem;
 use crate::state::{Portal, SignedIn};
+use crate::waiting;
 
 /// Answers `GET /api/v1/jobs/{namespace}/{kind}/{name}/explain`.
 pub async fn explain(
@@ -25,8 +26,8 @@ pub async fn explain(
     let client = portal.client(&caller);
     let job = api_of(client.clone(), &namespace, kind).get(&name).await?;
     let state = state_of(&job.data["status"]);
-    if let Some(report) = (portal.hooks.explain)(&namespace, &name) {
-        return Ok(Json(waiting(&portal, &caller, &state, &report).await));
+    if let Some(report) = waiting::report(&portal, &caller, &namespace, &name, &name).await {
+        return Ok(Json(answer(&portal, &caller, &state, &report).await));
     }
     let pods: Api<Pod> = Api::namespaced(client, &namespace);
     let selector = format!("{}={name}", owner_label(kind.kind));
@@ -35,7 +36,7 @@ pub async fn explain(
     let names = pods.iter().filter_map(|pod| pod.metadata.name.as_deref());
     for pod in names {
         if let Some(report) = (portal.hooks.explain)(&namespace, pod) {
-            return Ok(Json(waiting(&portal, &caller, &state, &report).await));
+            return Ok(Json(answer(&portal, &caller, &state, &report).await));
         }
     }
     let pods: Vec<PodProgress<'_>> = pods.iter().map(PodProgress::of).collect();
@@ -54,14 +55,15 @@ pub async fn explain_gang(
     Path((namespace, name)): Path<(String, String)>,
 ) -> Result<Json<Value>, Problem> {
     super::history::may(&portal, &caller, &namespace)?;
-    Ok(Json(match (portal.hooks.explain)(&namespace, &name) {
-        Some(report) => waiting(&portal, &caller, "Pending", &report).await,
+    let report = waiting::report(&portal, &caller, &namespace, &name, &name).await;
+    Ok(Json(match report {
+        Some(report) => answer(&portal, &caller, "Pending", &report).await,
         None => json!({ "sentence": "The job does not wait, or the server does not know it." }),
     }))
 }
 
 /// The report of a pending gang, as data and as text.
-async fn waiting(portal: &Portal, caller: &Caller, state: &str, report: &PlacementReport) -> Value {
+async fn answer(portal: &Portal, caller: &Caller, state: &str, report: &PlacementReport) -> Value {
     let victims = portal
         .could_evict(caller, &report.namespace, &report.group)
         .await;

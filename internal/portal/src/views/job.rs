@@ -21,6 +21,7 @@ use crate::problem::Problem;
 use crate::rest::explain::{api_of, job_kind};
 use crate::rest::history::{self, HistoryLine};
 use crate::state::{LogQuery, Portal};
+use crate::waiting;
 
 /// How many lines of a log a page without scripts shows.
 const SHOWN_LINES: u64 = 200;
@@ -103,13 +104,14 @@ pub async fn page_of(
     };
     let report = match job.over {
         true => None,
-        false => (portal.hooks.explain)(namespace, name).or_else(|| {
-            let waiting = job
-                .replicas
-                .iter()
-                .find(|replica| replica.node.is_empty())?;
-            (portal.hooks.explain)(namespace, &waiting.pod)
-        }),
+        false => {
+            let gang = waiting::report(portal, caller, namespace, name, name).await;
+            gang.or_else(|| {
+                let mut replicas = job.replicas.iter();
+                let waiting = replicas.find(|replica| replica.node.is_empty())?;
+                (portal.hooks.explain)(namespace, &waiting.pod)
+            })
+        }
     };
     let could_evict = match &report {
         Some(report) => {

@@ -314,7 +314,7 @@ fn limit_reached(
         let limit =
             format!("Job {name} has failed because it has reached the specified backoff limit");
         let pods = roster.slots.iter().filter_map(|slot| slot.pod);
-        return Some(match pod_facts::last_failure_story(pods, MAIN_CONTAINER) {
+        return Some(match pod_facts::first_failure_story(pods, MAIN_CONTAINER) {
             Some(story) => format!("{limit}: {story}"),
             None => limit,
         });
