@@ -359,6 +359,21 @@ fn a_disabled_user_is_out_at_once_and_the_last_administrator_stays() {
     ]);
     assert_eq!(role.ok(), "user ann is lead in default,kube-public\n");
 
+    // A role that holds nowhere; a binding grants the rest.
+    let nowhere = platform.cli(&["user", "set-role", "ann", "member", "--no-namespaces"]);
+    assert_eq!(nowhere.ok(), "user ann is member in no namespace\n");
+    assert_ne!(platform.kubectl_by(&token, &["get", "pods"]).code, Some(0));
+    platform.kubectl_by(&token, &["get", "queues"]).ok();
+    let bind = [
+        "create",
+        "rolebinding",
+        "ann",
+        "--clusterrole=edit",
+        "--user=ann",
+    ];
+    platform.kubectl(&bind).ok();
+    platform.kubectl_by(&token, &["get", "pods"]).ok();
+
     platform.cli(&["user", "delete", "ann"]).ok();
     assert_ne!(platform.kubectl_by(&token, &["get", "pods"]).code, Some(0));
     assert_eq!(sign_in(&platform, "ann", FIRST).code, 401);

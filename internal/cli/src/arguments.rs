@@ -4,6 +4,10 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 
+mod people;
+
+pub use people::{NewTeam, NewUserArguments, TeamCommand, TeamRole, UserCommand};
+
 use crate::exit::{RUN_HELP, WAIT_HELP};
 use crate::option_error::ClientOptionError;
 use crate::wait_events::{SUCCEEDED, WaitEvent, until};
@@ -69,6 +73,9 @@ pub enum Command {
     /// (`passwd`)
     #[command(subcommand)]
     User(UserCommand),
+    /// Manage teams: namespaces with a queue, a quota and members
+    #[command(subcommand)]
+    Team(TeamCommand),
     /// Manage tokens: access tokens for programs (`create`) and join tokens for agents (`join`)
     #[command(subcommand)]
     Token(TokenCommand),
@@ -365,127 +372,6 @@ pub enum TokenCommand {
     Revoke {
         /// Id of the token, as listed
         id: String,
-    },
-}
-
-/// Roles of users.
-#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
-    /// May do everything
-    Admin,
-    /// Runs a team
-    Lead,
-    /// Runs work
-    Member,
-    /// Reads
-    Viewer,
-}
-
-impl Role {
-    /// The role's name in the API.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Role::Admin => "admin",
-            Role::Lead => "lead",
-            Role::Member => "member",
-            Role::Viewer => "viewer",
-        }
-    }
-}
-
-/// Options of `muster user create`.
-#[derive(Args, Debug)]
-pub struct NewUserArguments {
-    /// Name for signing in: 1 to 40 lower-case letters, digits and '-'
-    pub name: String,
-    /// Role of the user
-    #[arg(long, value_enum, default_value = "member")]
-    pub role: Role,
-    /// Namespaces of the role, separated by commas [default: all but the system's own]
-    #[arg(long, value_delimiter = ',', value_name = "NAMES")]
-    pub namespaces: Vec<String>,
-    /// Full name
-    #[arg(long, value_name = "NAME")]
-    pub display_name: Option<String>,
-    /// E-mail address
-    #[arg(long, value_name = "ADDRESS")]
-    pub email: Option<String>,
-    /// File with the first password on its first line [default: print a link by which the user sets it]
-    #[arg(long, value_name = "FILE")]
-    pub password_file: Option<PathBuf>,
-}
-
-/// Commands of `muster user`.
-#[derive(Subcommand, Debug)]
-pub enum UserCommand {
-    /// Create a user; prints a link, valid once and for 24 hours, by which the user sets its password
-    Create(NewUserArguments),
-    /// List users
-    List(Listing),
-    /// Show one user
-    Show {
-        /// Name of the user
-        name: String,
-        /// Output format [default: a text for people]
-        #[arg(short, long, value_enum)]
-        output: Option<Output>,
-    },
-    /// Disable a user: end its sessions and refuse its tokens, until it is enabled again
-    Disable {
-        /// Name of the user
-        name: String,
-    },
-    /// Enable a disabled user
-    Enable {
-        /// Name of the user
-        name: String,
-    },
-    /// Delete a user, with its sessions and tokens
-    Delete {
-        /// Name of the user
-        name: String,
-    },
-    /// Print a link by which a user sets a new password, once; earlier links of the user end
-    ResetPassword {
-        /// Name of the user
-        name: String,
-        /// Time that the link is valid, in hours
-        #[arg(long, default_value_t = 24, value_parser = clap::value_parser!(u64).range(1..=168))]
-        hours: u64,
-    },
-    /// Change your own password: reads the old and the new one from the terminal or from lines of standard input. Your
-    /// sessions end
-    Passwd {
-        /// File with the new password on its first line [default: standard input, twice]
-        #[arg(long, value_name = "FILE")]
-        password_file: Option<PathBuf>,
-    },
-    /// Give a user another role, or other namespaces
-    SetRole {
-        /// Name of the user
-        name: String,
-        /// Role of the user
-        #[arg(value_enum)]
-        role: Role,
-        /// Namespaces of the role, separated by commas [default: as before]
-        #[arg(long, value_delimiter = ',', value_name = "NAMES")]
-        namespaces: Vec<String>,
-        /// Let the role hold in all namespaces but the system's own
-        #[arg(long, conflicts_with = "namespaces")]
-        all_namespaces: bool,
-    },
-    /// List the browser sessions of a user
-    Sessions {
-        /// Name of the user [default: you]
-        name: Option<String>,
-    },
-    /// End the browser sessions of a user, or one of them
-    EndSessions {
-        /// Name of the user [default: you]
-        name: Option<String>,
-        /// Session to end, as listed by `sessions` [default: all]
-        #[arg(long)]
-        id: Option<String>,
     },
 }
 

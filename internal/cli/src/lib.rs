@@ -34,6 +34,7 @@ mod ranks;
 mod remove;
 mod run;
 mod show;
+mod teams;
 mod tokens;
 mod upgrade;
 mod users;
@@ -103,6 +104,7 @@ async fn dispatch(connection: &ServerConnection, command: Command) -> Result<Com
         },
         Command::Defragmentation(listing) => defragmentation::proposal(connection, listing).await,
         Command::User(command) => users::user(connection, command).await,
+        Command::Team(command) => teams::team(connection, command).await,
         Command::Token(command) => tokens::token(connection, command).await,
         Command::Kubeconfig(arguments) => kubeconfig::print(connection, arguments).await,
         Command::Crds(arguments) => crds::install(connection, &arguments).await,

@@ -50,11 +50,12 @@ pub async fn user(connection: &ServerConnection, command: UserCommand) -> Result
             role,
             namespaces,
             all_namespaces,
+            no_namespaces,
         } => {
             let mut body = json!({"role": role.as_str()});
             if all_namespaces {
-                body["namespaces"] = json!([]);
-            } else if !namespaces.is_empty() {
+                body["allNamespaces"] = json!(true);
+            } else if no_namespaces || !namespaces.is_empty() {
                 body["namespaces"] = json!(namespaces);
             }
             let user = change(connection, &name, &body).await?;
@@ -90,8 +91,10 @@ async fn change(connection: &ServerConnection, name: &str, body: &Value) -> Resu
 async fn create(connection: &ServerConnection, new: NewUserArguments) -> Result<()> {
     let password = new.password_file.as_deref();
     let password = password.map(password_input::from_file).transpose()?;
+    let everywhere = new.namespaces.is_empty() && !new.no_namespaces;
+    let namespaces = (!everywhere).then_some(new.namespaces);
     let body = json!({
-        "name": new.name, "role": new.role.as_str(), "namespaces": new.namespaces,
+        "name": new.name, "role": new.role.as_str(), "namespaces": namespaces,
         "displayName": new.display_name, "email": new.email, "password": password,
     });
     let answer = connection.call("POST", "/api/v1/users", &body).await?;
@@ -122,6 +125,9 @@ fn namespaces_of(user: &Value) -> String {
         return "all namespaces".to_owned();
     };
     let names: Vec<&str> = names.iter().filter_map(Value::as_str).collect();
+    if names.is_empty() {
+        return "no namespace".to_owned();
+    }
     names.join(",")
 }
 

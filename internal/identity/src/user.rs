@@ -14,7 +14,7 @@ pub struct User {
     pub name: String,
     /// The user's role.
     pub role: UserRole,
-    /// The namespaces of the role: all if the list is absent.
+    /// The namespaces of the role: all if the list is absent, none if it is empty.
     pub namespaces: Option<Vec<String>>,
     /// The name for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -27,15 +27,16 @@ pub struct User {
     pub disabled: bool,
 }
 
-/// A change of a user's record: only the present fields change. An empty text removes a field, and an empty list of
-/// namespaces makes the role hold everywhere.
+/// A change of a user's record: only the present fields change. An empty text removes a field.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct UserChange {
     /// The role.
     pub role: Option<UserRole>,
-    /// The namespaces of the role.
+    /// The namespaces of the role; with an empty list it holds nowhere.
     pub namespaces: Option<Vec<String>>,
+    /// True to let the role hold in every namespace.
+    pub all_namespaces: Option<bool>,
     /// The name for people.
     pub display_name: Option<String>,
     /// The e-mail address.
@@ -62,7 +63,10 @@ impl User {
             next.role = role;
         }
         if let Some(namespaces) = change.namespaces {
-            next.namespaces = (!namespaces.is_empty()).then_some(namespaces);
+            next.namespaces = Some(namespaces);
+        }
+        if change.all_namespaces == Some(true) {
+            next.namespaces = None;
         }
         if let Some(name) = change.display_name {
             next.display_name = (!name.is_empty()).then_some(name);
@@ -168,7 +172,18 @@ mod tests {
             ..UserChange::default()
         };
         let next = next.changed(none).unwrap();
-        assert_eq!((next.email, next.namespaces), (None, None));
+        assert_eq!((&next.email, &next.namespaces), (&None, &Some(Vec::new())));
+        assert_eq!(
+            next.caller().groups,
+            ["muster:users", "system:authenticated"]
+        );
+        let all = UserChange {
+            all_namespaces: Some(true),
+            ..UserChange::default()
+        };
+        let next = next.changed(all).unwrap();
+        assert_eq!(next.namespaces, None);
+        assert!(next.caller().is_in("muster:member"));
     }
 
     #[test]

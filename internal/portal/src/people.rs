@@ -26,7 +26,7 @@ pub struct NewPerson {
     pub name: String,
     /// The role; member by default.
     pub role: Option<UserRole>,
-    /// The namespaces of the role; all by default.
+    /// The namespaces of the role; all by default, none if the list is empty.
     pub namespaces: Option<Vec<String>>,
     /// The name for people.
     pub display_name: Option<String>,
@@ -99,7 +99,7 @@ pub async fn create(
     let role = new.role.unwrap_or(UserRole::Member);
     require_equal(caller, role)?;
     let mut asked = NewUser::new(&new.name, role);
-    asked.user.namespaces = new.namespaces.filter(|all| !all.is_empty());
+    asked.user.namespaces = new.namespaces;
     asked.user.display_name = new.display_name.filter(|name| !name.is_empty());
     asked.user.email = new.email.filter(|email| !email.is_empty());
     let invited = new.password.is_none();

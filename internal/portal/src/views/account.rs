@@ -65,16 +65,23 @@ pub fn role_name(role: UserRole) -> &'static str {
     }
 }
 
+/// The namespaces of a user's role, in words. An administrator has its role everywhere.
+pub fn namespaces_of(user: &User) -> String {
+    match &user.namespaces {
+        None => "all".to_owned(),
+        Some(_) if user.role == UserRole::Admin => "all".to_owned(),
+        Some(names) if names.is_empty() => "none".to_owned(),
+        Some(names) => names.join(", "),
+    }
+}
+
 impl Account {
     fn role(&self) -> &'static str {
         role_name(self.user.role)
     }
 
     fn namespaces(&self) -> String {
-        match &self.user.namespaces {
-            Some(names) => names.join(", "),
-            None => "all".to_owned(),
-        }
+        namespaces_of(&self.user)
     }
 }
 

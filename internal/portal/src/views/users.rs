@@ -9,7 +9,7 @@ use identity::{IssuedToken, User, UserChange};
 use resources::access::{Caller, UserRole};
 use serde::Deserialize;
 
-use super::account::role_name;
+use super::account::{namespaces_of, role_name};
 use super::{PageCaller, PageFrame, message, page_with};
 use crate::people::{self, NewPerson};
 use crate::problem::Problem;
@@ -41,10 +41,7 @@ impl UserRow {
     }
 
     fn namespaces(&self) -> String {
-        match (&self.user.namespaces, self.user.role) {
-            (Some(names), _) => names.join(", "),
-            (None, _) => "all".to_owned(),
-        }
+        namespaces_of(&self.user)
     }
 }
 
@@ -164,7 +161,8 @@ fn asked(form: &UserForm, role: UserRole) -> NewPerson {
     NewPerson {
         name: form.name.trim().to_owned(),
         role: Some(role),
-        namespaces: Some(names.map(str::to_owned).collect()),
+        namespaces: Some(names.map(str::to_owned).collect::<Vec<_>>())
+            .filter(|names| !names.is_empty()),
         display_name: Some(form.display_name.trim().to_owned()),
         email: Some(form.email.trim().to_owned()),
         password: None,
