@@ -27,7 +27,12 @@ fn needed(jobs: impl Iterator<Item = JobKind>) -> Vec<(&'static str, &'static st
     let scheduling = "scheduling.volcano.sh/v1beta1";
     let mut needed = vec![(scheduling, "podgroups"), (scheduling, "queues")];
     needed.extend(jobs.filter_map(|kind| match kind {
-        JobKind::Deployment | JobKind::ReplicaSet | JobKind::CronJob | JobKind::Job => None,
+        JobKind::Deployment
+        | JobKind::ReplicaSet
+        | JobKind::StatefulSet
+        | JobKind::DaemonSet
+        | JobKind::CronJob
+        | JobKind::Job => None,
         JobKind::PyTorchJob => Some(("kubeflow.org/v1", "pytorchjobs")),
     }));
     needed

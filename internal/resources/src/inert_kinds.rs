@@ -37,7 +37,7 @@ enum StatusForm {
 }
 
 /// All these kinds.
-pub const ALL: [InertKind; 7] = [
+pub const ALL: [InertKind; 5] = [
     InertKind {
         resource: ("ray.io", "v1", "rayclusters"),
         message: "Muster keeps RayClusters and does not run them yet: no head and no worker is made",
@@ -62,24 +62,6 @@ pub const ALL: [InertKind; 7] = [
         resource: ("autoscaling", "v2", "horizontalpodautoscalers"),
         message: "Muster keeps HorizontalPodAutoscalers and does not scale by them yet: the target keeps the replicas that it has",
         form: StatusForm::Counted("AbleToScale", &["currentReplicas", "desiredReplicas"]),
-    },
-    InertKind {
-        resource: ("apps", "v1", "statefulsets"),
-        message: "Muster keeps StatefulSets and does not run them yet: no pod is made. Deployments, Jobs and CronJobs run",
-        form: StatusForm::Counted("Ready", &["replicas"]),
-    },
-    InertKind {
-        resource: ("apps", "v1", "daemonsets"),
-        message: "Muster keeps DaemonSets and does not run them yet: no pod is made. Deployments, Jobs and CronJobs run",
-        form: StatusForm::Counted(
-            "Ready",
-            &[
-                "currentNumberScheduled",
-                "desiredNumberScheduled",
-                "numberMisscheduled",
-                "numberReady",
-            ],
-        ),
     },
 ];
 

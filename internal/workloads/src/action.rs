@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
-use k8s_openapi::api::apps::v1::ReplicaSet;
+use k8s_openapi::api::apps::v1::{ControllerRevision, ReplicaSet};
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{Pod, Service};
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Service};
 use resources::kinds::PodGroup;
 use serde_json::Value;
 
@@ -55,6 +55,18 @@ pub enum Action {
         /// The patch.
         patch: Value,
     },
+    /// Become the controller of an object that has none, by a merge patch, if it still has this uid. The job itself is
+    /// read again before: an object must not get an owner that is being deleted.
+    Adopt {
+        /// Its kind.
+        kind: DependentKind,
+        /// Its name.
+        name: String,
+        /// The uid it was observed with.
+        uid: String,
+        /// The patch.
+        patch: Value,
+    },
     /// Delete the dependent of this name, and with it all of its own dependents, if it still has this uid.
     Delete {
         /// Its kind.
@@ -80,6 +92,10 @@ pub enum Dependent {
     Job(Box<Job>),
     /// A Deployment's ReplicaSet.
     ReplicaSet(Box<ReplicaSet>),
+    /// An earlier template of a StatefulSet or DaemonSet.
+    Revision(Box<ControllerRevision>),
+    /// A claim of a StatefulSet's pod.
+    Claim(Box<PersistentVolumeClaim>),
 }
 
 /// The kinds of [`Dependent`]s.
@@ -89,6 +105,12 @@ pub enum DependentKind {
     Job,
     /// `apps/v1` ReplicaSet.
     ReplicaSet,
+    /// `apps/v1` ControllerRevision.
+    Revision,
+    /// `v1` PersistentVolumeClaim.
+    Claim,
+    /// `v1` Pod, which is changed only: other actions create and delete pods.
+    Pod,
 }
 
 impl DependentKind {
@@ -98,6 +120,9 @@ impl DependentKind {
         match self {
             DependentKind::Job => "job",
             DependentKind::ReplicaSet => "replica set",
+            DependentKind::Revision => "controller revision",
+            DependentKind::Claim => "claim",
+            DependentKind::Pod => "pod",
         }
     }
 }

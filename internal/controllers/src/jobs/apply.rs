@@ -3,9 +3,9 @@
 
 use futures::stream::{self, StreamExt as _};
 use jiff::Timestamp;
-use k8s_openapi::api::apps::v1::ReplicaSet;
+use k8s_openapi::api::apps::v1::{ControllerRevision, ReplicaSet};
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{ObjectReference, Pod, Service};
+use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolumeClaim, Pod, Service};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::{Api, Client, ResourceExt as _};
 use resources::kinds::PodGroup;
@@ -121,6 +121,7 @@ pub(crate) async fn apply<W: Workload>(
     let executor = ActionExecutor {
         client: client.clone(),
         namespace: namespace.clone(),
+        job: (name.clone(), uid.clone()),
     };
     let mut done = executor.carry_out::<W::Kind>(first).await;
     done.extend(executor.carry_out::<W::Kind>(rest).await);
@@ -180,7 +181,10 @@ pub(crate) async fn apply<W: Workload>(
 
 /// Whether pods need the action's object.
 fn comes_first(action: &Action) -> bool {
-    matches!(action, Action::ApplyPodGroup(_))
+    matches!(
+        action,
+        Action::ApplyPodGroup(_) | Action::Create(Dependent::Claim(_) | Dependent::Revision(_))
+    )
 }
 
 /// The effect of an action.
@@ -207,6 +211,8 @@ struct ActionOutcome {
 struct ActionExecutor {
     client: Client,
     namespace: String,
+    /// The name and uid of the job that was decided on.
+    job: (String, Option<String>),
 }
 
 impl ActionExecutor {
@@ -278,26 +284,24 @@ impl ActionExecutor {
                 uid,
                 patch,
             } => {
-                let result = match kind {
-                    DependentKind::Job => {
-                        change(&api::<Job>(client, namespace), &name, &uid, patch).await
-                    }
-                    DependentKind::ReplicaSet => {
-                        change(&api::<ReplicaSet>(client, namespace), &name, &uid, patch).await
-                    }
-                };
+                let result = self.change_dependent(kind, &name, &uid, patch).await;
                 outcome(format!("changing {} {name}", kind.as_str()), false, result)
             }
-            Action::Delete { kind, name, uid } => {
-                let params = DeleteParams::background();
-                let result = match kind {
-                    DependentKind::Job => {
-                        delete(&api::<Job>(client, namespace), &name, uid, params).await
-                    }
-                    DependentKind::ReplicaSet => {
-                        delete(&api::<ReplicaSet>(client, namespace), &name, uid, params).await
-                    }
+            Action::Adopt {
+                kind,
+                name,
+                uid,
+                patch,
+            } => {
+                let result = match self.may_adopt::<K>().await {
+                    Ok(true) => self.change_dependent(kind, &name, &uid, patch).await,
+                    Ok(false) => Ok(ActionEffect::InTheWay),
+                    Err(error) => Err(error),
                 };
+                outcome(format!("adopting {} {name}", kind.as_str()), false, result)
+            }
+            Action::Delete { kind, name, uid } => {
+                let result = self.delete_dependent(kind, &name, uid).await;
                 let told = kind == DependentKind::Job;
                 ActionOutcome {
                     object: told.then(|| (kind.as_str(), name.clone())),
@@ -314,6 +318,85 @@ impl ActionExecutor {
 }
 
 impl ActionExecutor {
+    /// Whether the job is still the one that was decided on and stays.
+    async fn may_adopt<K: RunnerObject>(&self) -> Result<bool, kube::Error> {
+        let (name, uid) = &self.job;
+        let job = api::<K>(&self.client, &self.namespace)
+            .get_opt(name)
+            .await?;
+        Ok(job.is_some_and(|job| job.uid() == *uid && job.meta().deletion_timestamp.is_none()))
+    }
+
+    async fn change_dependent(
+        &self,
+        kind: DependentKind,
+        name: &str,
+        uid: &str,
+        patch: Value,
+    ) -> Result<ActionEffect, kube::Error> {
+        let (client, namespace) = (&self.client, self.namespace.as_str());
+        match kind {
+            DependentKind::Job => change(&api::<Job>(client, namespace), name, uid, patch).await,
+            DependentKind::ReplicaSet => {
+                change(&api::<ReplicaSet>(client, namespace), name, uid, patch).await
+            }
+            DependentKind::Revision => {
+                change(
+                    &api::<ControllerRevision>(client, namespace),
+                    name,
+                    uid,
+                    patch,
+                )
+                .await
+            }
+            DependentKind::Claim => {
+                change(
+                    &api::<PersistentVolumeClaim>(client, namespace),
+                    name,
+                    uid,
+                    patch,
+                )
+                .await
+            }
+            DependentKind::Pod => change(&api::<Pod>(client, namespace), name, uid, patch).await,
+        }
+    }
+
+    async fn delete_dependent(
+        &self,
+        kind: DependentKind,
+        name: &str,
+        uid: String,
+    ) -> Result<ActionEffect, kube::Error> {
+        let (client, namespace) = (&self.client, self.namespace.as_str());
+        let params = DeleteParams::background();
+        match kind {
+            DependentKind::Job => delete(&api::<Job>(client, namespace), name, uid, params).await,
+            DependentKind::ReplicaSet => {
+                delete(&api::<ReplicaSet>(client, namespace), name, uid, params).await
+            }
+            DependentKind::Revision => {
+                delete(
+                    &api::<ControllerRevision>(client, namespace),
+                    name,
+                    uid,
+                    params,
+                )
+                .await
+            }
+            DependentKind::Claim => {
+                delete(
+                    &api::<PersistentVolumeClaim>(client, namespace),
+                    name,
+                    uid,
+                    params,
+                )
+                .await
+            }
+            DependentKind::Pod => delete(&api::<Pod>(client, namespace), name, uid, params).await,
+        }
+    }
+
     async fn create_dependent(&self, dependent: Dependent) -> ActionOutcome {
         let (client, namespace) = (&self.client, self.namespace.as_str());
         let (kind, name, result) = match dependent {
@@ -325,8 +408,16 @@ impl ActionExecutor {
                 let result = create(&api::<ReplicaSet>(client, namespace), &set).await;
                 (DependentKind::ReplicaSet, set.name_any(), result)
             }
+            Dependent::Revision(revision) => {
+                let result = create(&api::<ControllerRevision>(client, namespace), &revision).await;
+                (DependentKind::Revision, revision.name_any(), result)
+            }
+            Dependent::Claim(claim) => {
+                let result = create(&api::<PersistentVolumeClaim>(client, namespace), &claim).await;
+                (DependentKind::Claim, claim.name_any(), result)
+            }
         };
-        let told = kind == DependentKind::Job;
+        let told = matches!(kind, DependentKind::Job | DependentKind::Claim);
         ActionOutcome {
             what: format!("creating {} {name}", kind.as_str()),
             object: told.then(|| (kind.as_str(), name)),
@@ -414,7 +505,7 @@ fn tell_of_objects<W: Workload>(
     about: &ObjectReference,
     done: &[ActionOutcome],
 ) -> Option<String> {
-    for noun in ["pod", "job"] {
+    for noun in ["pod", "job", "claim"] {
         let about_noun = |outcome: &&ActionOutcome| {
             outcome
                 .object

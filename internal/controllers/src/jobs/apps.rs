@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::{
     Deployment, DeploymentStatus, ReplicaSet, ReplicaSetCondition, ReplicaSetStatus,
 };
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, Time};
 use resources::times::whole;
 use serde_json::Value;
 use workloads::ReconcileOutcome;
@@ -12,7 +12,7 @@ use workloads::apps::{deployment, replicaset};
 
 use super::ObjectKey;
 use super::batch::pod_event;
-use super::caches::Watched;
+use super::caches::{SelectorOf, Watched};
 use super::runner::{CachedJob, Workload};
 
 /// The Deployment controller.
@@ -24,6 +24,7 @@ impl Workload for DeploymentController {
 
     const COMPONENT: &'static str = "deployment-controller";
     const WATCHED: &'static [Watched] = &[Watched::ReplicaSets];
+    const SELECTOR: Option<SelectorOf<Deployment>> = Some(of_deployment);
 
     fn noticed(&mut self, _: &ObjectKey, _: Option<&Deployment>) {}
 
@@ -49,6 +50,10 @@ impl Workload for DeploymentController {
     }
 }
 
+fn of_deployment(deployment: &Deployment) -> Option<&LabelSelector> {
+    deployment.spec.as_ref().map(|spec| &spec.selector)
+}
+
 /// The ReplicaSet controller.
 pub(crate) struct ReplicaSetController;
 
@@ -59,6 +64,7 @@ impl Workload for ReplicaSetController {
     const COMPONENT: &'static str = "replicaset-controller";
     // No label is common to the pods of all ReplicaSets.
     const WATCHED: &'static [Watched] = &[Watched::Pods("")];
+    const SELECTOR: Option<SelectorOf<ReplicaSet>> = Some(of_replica_set);
 
     fn noticed(&mut self, _: &ObjectKey, _: Option<&ReplicaSet>) {}
 
@@ -101,4 +107,8 @@ impl Workload for ReplicaSetController {
             last_transition_time: Some(Time(whole(now))),
         });
     }
+}
+
+fn of_replica_set(set: &ReplicaSet) -> Option<&LabelSelector> {
+    set.spec.as_ref().map(|spec| &spec.selector)
 }

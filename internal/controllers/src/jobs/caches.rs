@@ -6,17 +6,23 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use futures::stream::{Stream, StreamExt as _, select_all};
-use k8s_openapi::api::apps::v1::ReplicaSet;
+use k8s_openapi::api::apps::v1::{ControllerRevision, ReplicaSet};
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{Pod, Service};
+use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod, Service};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::core::DeserializeGuard;
 use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Api, Client, Resource};
 use resources::kinds::PodGroup;
+use resources::selector;
 use serde::de::DeserializeOwned;
 
-use super::mirror::{KindMirror, ObjectEvent, Owned};
+use super::mirror::{Concerned, KindMirror, ObjectEvent, Owned};
+use super::nodes::NodeCache;
 use super::{ObjectKey, RunnerObject};
+
+/// Finds the selector of a kind whose objects adopt others.
+pub(crate) type SelectorOf<K> = fn(&K) -> Option<&LabelSelector>;
 
 /// What a controller watches besides its jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +35,12 @@ pub(crate) enum Watched {
     Jobs,
     /// ReplicaSets.
     ReplicaSets,
+    /// ControllerRevisions.
+    Revisions,
+    /// PersistentVolumeClaims.
+    Claims,
+    /// Nodes' labels and taints.
+    Nodes,
 }
 
 /// One event of one of the watches.
@@ -46,6 +58,9 @@ pub(crate) enum DependentEvent {
     Group(Box<watcher::Event<DeserializeGuard<PodGroup>>>),
     Job(Box<watcher::Event<Job>>),
     ReplicaSet(Box<watcher::Event<ReplicaSet>>),
+    Revision(Box<watcher::Event<ControllerRevision>>),
+    Claim(Box<watcher::Event<PersistentVolumeClaim>>),
+    Node(Box<watcher::Event<Node>>),
 }
 
 pub(crate) type JobWatchStream<K> = Pin<Box<dyn Stream<Item = JobWatchEvent<K>> + Send>>;
@@ -77,6 +92,15 @@ pub(crate) fn watches<K: RunnerObject>(client: &Client, watched: &[Watched]) -> 
             }
             Watched::ReplicaSets => {
                 streams.push(dependents(client, everything(), DependentEvent::ReplicaSet));
+            }
+            Watched::Revisions => {
+                streams.push(dependents(client, everything(), DependentEvent::Revision));
+            }
+            Watched::Claims => {
+                streams.push(dependents(client, everything(), DependentEvent::Claim));
+            }
+            Watched::Nodes => {
+                streams.push(dependents(client, everything(), DependentEvent::Node));
             }
         }
     }
@@ -118,24 +142,47 @@ where
 /// The copies. Those of kinds that the controller does not watch stay empty.
 pub(crate) struct Caches<K> {
     watched: &'static [Watched],
+    selector: Option<SelectorOf<K>>,
     pub(crate) jobs: KindMirror<K>,
     pub(crate) pods: Owned<Pod>,
     pub(crate) services: Owned<Service>,
     pub(crate) groups: KindMirror<PodGroup>,
     pub(crate) owned_jobs: Owned<Job>,
     pub(crate) replica_sets: Owned<ReplicaSet>,
+    pub(crate) revisions: Owned<ControllerRevision>,
+    pub(crate) claims: KindMirror<PersistentVolumeClaim>,
+    pub(crate) nodes: NodeCache,
+}
+
+/// Whether a pod without a controller is kept: an ended pod serves no workload, but one that a workload created and
+/// released still has a name that the workload would use.
+fn is_kept(pod: &Pod) -> bool {
+    let annotations = pod.metadata.annotations.as_ref();
+    if annotations.is_some_and(|map| map.contains_key(workloads::apps::replicaset::NUMBER)) {
+        return true;
+    }
+    let phase = pod
+        .status
+        .as_ref()
+        .and_then(|status| status.phase.as_deref());
+    !matches!(phase, Some("Succeeded" | "Failed"))
 }
 
 impl<K: RunnerObject> Caches<K> {
-    pub(crate) fn new(watched: &'static [Watched]) -> Caches<K> {
+    pub(crate) fn new(watched: &'static [Watched], selector: Option<SelectorOf<K>>) -> Caches<K> {
+        let adopts = selector.is_some();
         Caches {
             watched,
+            selector,
             jobs: KindMirror::new(),
-            pods: Owned::new(),
-            services: Owned::new(),
+            pods: Owned::new(adopts.then_some(is_kept)),
+            services: Owned::new(None),
             groups: KindMirror::new(),
-            owned_jobs: Owned::new(),
-            replica_sets: Owned::new(),
+            owned_jobs: Owned::new(None),
+            replica_sets: Owned::new(adopts.then_some(|_| true)),
+            revisions: Owned::new(adopts.then_some(|_| true)),
+            claims: KindMirror::new(),
+            nodes: NodeCache::new(),
         }
     }
 
@@ -146,6 +193,9 @@ impl<K: RunnerObject> Caches<K> {
             Watched::Gang => self.services.is_complete() && self.groups.is_complete(),
             Watched::Jobs => self.owned_jobs.is_complete(),
             Watched::ReplicaSets => self.replica_sets.is_complete(),
+            Watched::Revisions => self.revisions.is_complete(),
+            Watched::Claims => self.claims.is_complete(),
+            Watched::Nodes => self.nodes.is_complete(),
         };
         self.jobs.is_complete() && self.watched.iter().all(complete)
     }
@@ -161,17 +211,47 @@ impl<K: RunnerObject> Caches<K> {
     /// Applies an event of another watch and returns the jobs that it concerns.
     pub(crate) fn take(&mut self, event: DependentEvent) -> Vec<ObjectKey> {
         let kind = K::kind(&());
-        match event {
+        let concerned = match event {
             DependentEvent::Pod(event) => self.pods.take(*event, &kind),
             DependentEvent::Service(event) => self.services.take(*event, &kind),
             DependentEvent::Job(event) => self.owned_jobs.take(*event, &kind),
             DependentEvent::ReplicaSet(event) => self.replica_sets.take(*event, &kind),
+            DependentEvent::Revision(event) => self.revisions.take(*event, &kind),
+            // A set that lacks a claim finds it at its pod's next change.
+            DependentEvent::Claim(event) => {
+                self.claims.take(*event, |_| true);
+                return Vec::new();
+            }
+            DependentEvent::Node(event) => {
+                let changed = self.nodes.take(*event);
+                let all = self.jobs.keys().filter(|_| changed);
+                return all.cloned().collect();
+            }
             // A PodGroup has its job's name.
             DependentEvent::Group(event) => {
                 let changes = self.groups.take_readable(*event);
-                changes.into_iter().map(|change| change.key).collect()
+                return changes.into_iter().map(|change| change.key).collect();
+            }
+        };
+        self.with_adopters(concerned)
+    }
+
+    /// The owners of changed objects, and the jobs that select a changed object without a controller.
+    fn with_adopters(&self, concerned: Concerned) -> Vec<ObjectKey> {
+        let Concerned { mut jobs, orphans } = concerned;
+        let Some(selector_of) = self.selector else {
+            return jobs;
+        };
+        for (namespace, labels) in orphans {
+            for (key, job) in self.jobs.in_namespace(&namespace) {
+                let selector = selector_of(job)
+                    .and_then(|selector| selector::LabelSelector::from_k8s(selector).ok());
+                if selector.is_some_and(|selector| selector.matches(&labels)) {
+                    jobs.push(key.clone());
+                }
             }
         }
+        jobs
     }
 
     /// A job as last seen.

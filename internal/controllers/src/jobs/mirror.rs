@@ -46,6 +46,20 @@ impl<K: RunnerObject> KindMirror<K> {
         self.objects.get(key)
     }
 
+    pub(crate) fn keys(&self) -> impl Iterator<Item = &ObjectKey> {
+        self.objects.keys()
+    }
+
+    /// The objects of one namespace.
+    pub(crate) fn in_namespace<'a>(
+        &'a self,
+        namespace: &'a str,
+    ) -> impl Iterator<Item = (&'a ObjectKey, &'a Arc<K>)> {
+        self.objects
+            .range((namespace.to_owned(), String::new())..)
+            .take_while(move |((of, _), _)| of == namespace)
+    }
+
     /// Applies one event; objects that `keep` rejects count as absent.
     pub(crate) fn take(
         &mut self,
@@ -139,16 +153,31 @@ impl<K: RunnerObject> KindMirror<K> {
     }
 }
 
-/// The objects of one kind that jobs own, found by their owner's uid.
+/// The jobs that an event concerns.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Concerned {
+    /// The owners of what changed.
+    pub(crate) jobs: Vec<ObjectKey>,
+    /// The namespace and labels of changed objects without a controller.
+    pub(crate) orphans: Vec<(String, BTreeMap<String, String>)>,
+}
+
+/// The objects of one kind that jobs own, found by their owner's uid, and those that jobs may adopt.
 pub(crate) struct Owned<K> {
     mirror: KindMirror<K>,
+    /// Which objects without a controller are kept; none if absent.
+    adoptable: Option<fn(&K) -> bool>,
+    /// Those, by name.
+    orphans: BTreeMap<ObjectKey, Arc<K>>,
     by_owner: BTreeMap<String, BTreeMap<ObjectKey, Arc<K>>>,
 }
 
 impl<K: RunnerObject> Owned<K> {
-    pub(crate) fn new() -> Owned<K> {
+    pub(crate) fn new(adoptable: Option<fn(&K) -> bool>) -> Owned<K> {
         Owned {
             mirror: KindMirror::new(),
+            adoptable,
+            orphans: BTreeMap::new(),
             by_owner: BTreeMap::new(),
         }
     }
@@ -166,13 +195,28 @@ impl<K: RunnerObject> Owned<K> {
             .collect()
     }
 
+    /// The objects of a namespace without a controller.
+    pub(crate) fn orphans<'a>(&'a self, namespace: &'a str) -> impl Iterator<Item = &'a K> {
+        self.orphans
+            .range((namespace.to_owned(), String::new())..)
+            .take_while(move |((of, _), _)| of == namespace)
+            .map(|(_, object)| object.as_ref())
+    }
+
     /// Applies one event and returns the jobs of this kind that it concerns.
-    pub(crate) fn take(&mut self, event: Event<K>, owner_kind: &str) -> Vec<ObjectKey> {
+    pub(crate) fn take(&mut self, event: Event<K>, owner_kind: &str) -> Concerned {
         let mut concerned = Vec::new();
-        for change in self
-            .mirror
-            .take(event, |object| owner(object, owner_kind).is_some())
-        {
+        let mut orphans = Vec::new();
+        let adoptable = self.adoptable;
+        let free = |object: &K| adoptable.is_some_and(|may| is_orphan(object) && may(object));
+        let keep = |object: &K| owner(object, owner_kind).is_some() || free(object);
+        for change in self.mirror.take(event, keep) {
+            self.orphans.remove(&change.key);
+            if let Some(after) = change.after.as_ref().filter(|after| is_orphan::<K>(after)) {
+                let labels = after.meta().labels.clone().unwrap_or_default();
+                orphans.push((change.key.0.clone(), labels));
+                self.orphans.insert(change.key.clone(), after.clone());
+            }
             if let Some(before) = &change.before
                 && let Some((uid, job)) = owner(before.as_ref(), owner_kind)
             {
@@ -195,8 +239,25 @@ impl<K: RunnerObject> Owned<K> {
             }
         }
         concerned.dedup();
-        concerned
+        Concerned {
+            jobs: concerned,
+            orphans,
+        }
     }
+}
+
+/// Whether the object has labels that a selector can match, no controller and no deletion request.
+fn is_orphan<K: RunnerObject>(object: &K) -> bool {
+    let meta = object.meta();
+    let references = meta.owner_references.as_deref().unwrap_or_default();
+    meta.deletion_timestamp.is_none()
+        && meta
+            .labels
+            .as_ref()
+            .is_some_and(|labels| !labels.is_empty())
+        && !references
+            .iter()
+            .any(|reference| reference.controller == Some(true))
 }
 
 /// The uid and name of the object's controller, if it is of this kind.
@@ -235,7 +296,7 @@ mod tests {
 
     #[test]
     fn a_new_listing_drops_objects_that_it_does_not_show() {
-        let mut owned = Owned::new();
+        let mut owned = Owned::new(None);
         owned.take(Event::Init, "Job");
         owned.take(Event::InitApply(pod("a", Some("u1"))), "Job");
         owned.take(Event::InitApply(pod("b", Some("u1"))), "Job");
@@ -249,26 +310,48 @@ mod tests {
             ["a", "b"],
             "until the listing is whole, nothing is forgotten"
         );
-        let concerned = owned.take(Event::InitDone, "Job");
+        let concerned = owned.take(Event::InitDone, "Job").jobs;
         assert_eq!(concerned, [("team".to_owned(), "j".to_owned())]);
         assert_eq!(names(&owned, "u1"), ["b"]);
     }
 
     #[test]
     fn pods_of_other_owners_are_not_kept() {
-        let mut owned = Owned::new();
-        assert!(owned.take(Event::Apply(pod("a", None)), "Job").is_empty());
-        assert!(
-            owned
-                .take(Event::Apply(pod("b", Some("u1"))), "PyTorchJob")
-                .is_empty()
-        );
+        let mut owned = Owned::new(None);
+        let nothing = Concerned::default();
+        let orphan = owned.take(Event::Apply(pod("a", None)), "Job");
+        assert_eq!(orphan, nothing);
+        let foreign = owned.take(Event::Apply(pod("b", Some("u1"))), "PyTorchJob");
+        assert_eq!(foreign, nothing);
         assert!(owned.by_owner.is_empty());
     }
 
     #[test]
+    fn orphans_are_kept_for_kinds_that_adopt_while_they_have_no_controller() {
+        let labels = BTreeMap::from([("app".to_owned(), "web".to_owned())]);
+        let labelled = |name: &str, owner: Option<&str>| {
+            let mut pod = pod(name, owner);
+            pod.metadata.labels = Some(labels.clone());
+            pod
+        };
+        let mut owned = Owned::new(Some(|pod: &Pod| pod.metadata.name.as_deref() != Some("no")));
+        let concerned = owned.take(Event::Apply(labelled("a", None)), "Job");
+        assert_eq!(concerned.orphans, [("team".to_owned(), labels.clone())]);
+        owned.take(Event::Apply(labelled("no", None)), "Job");
+        owned.take(Event::Apply(pod("unlabelled", None)), "Job");
+        assert_eq!(owned.orphans("team").count(), 1);
+        assert_eq!(owned.orphans("tea").count(), 0);
+        owned.take(Event::Apply(labelled("a", Some("u1"))), "Job");
+        assert_eq!(owned.orphans("team").count(), 0);
+        assert_eq!(names(&owned, "u1"), ["a"]);
+        owned.take(Event::Apply(labelled("b", None)), "Job");
+        owned.take(Event::Delete(labelled("b", None)), "Job");
+        assert_eq!(owned.orphans("team").count(), 0);
+    }
+
+    #[test]
     fn a_pod_that_changes_hands_concerns_both_jobs() {
-        let mut owned = Owned::new();
+        let mut owned = Owned::new(None);
         owned.take(Event::Apply(pod("a", Some("u1"))), "Job");
         owned.take(Event::Apply(pod("a", Some("u2"))), "Job");
         assert!(names(&owned, "u1").is_empty());

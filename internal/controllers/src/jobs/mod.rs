@@ -9,10 +9,12 @@ mod caches;
 mod cronjob;
 mod difference;
 mod mirror;
+mod nodes;
 mod ports;
 mod pytorch;
 mod queue;
 mod runner;
+mod sets;
 
 use std::time::Duration;
 
@@ -34,6 +36,10 @@ pub enum JobKind {
     Deployment,
     /// `apps/v1` ReplicaSet, likewise.
     ReplicaSet,
+    /// `apps/v1` StatefulSet, likewise.
+    StatefulSet,
+    /// `apps/v1` DaemonSet, likewise.
+    DaemonSet,
     /// `batch/v1` CronJob. In a Kubernetes cluster kube-controller-manager controls it.
     CronJob,
     /// `batch/v1` Job. In a Kubernetes cluster kube-controller-manager controls it.
@@ -44,9 +50,11 @@ pub enum JobKind {
 
 impl JobKind {
     /// All kinds.
-    pub const ALL: [JobKind; 5] = [
+    pub const ALL: [JobKind; 7] = [
         JobKind::Deployment,
         JobKind::ReplicaSet,
+        JobKind::StatefulSet,
+        JobKind::DaemonSet,
         JobKind::CronJob,
         JobKind::Job,
         JobKind::PyTorchJob,
@@ -58,6 +66,8 @@ impl JobKind {
         match self {
             JobKind::Deployment => "Deployment",
             JobKind::ReplicaSet => "ReplicaSet",
+            JobKind::StatefulSet => "StatefulSet",
+            JobKind::DaemonSet => "DaemonSet",
             JobKind::CronJob => "CronJob",
             JobKind::Job => "Job",
             JobKind::PyTorchJob => "PyTorchJob",
@@ -76,6 +86,10 @@ pub fn spawn(ctx: &Context) -> Vec<ControlLoop> {
         JobKind::ReplicaSet => {
             tokio::spawn(kept_running(ctx.clone(), || apps::ReplicaSetController))
         }
+        JobKind::StatefulSet => {
+            tokio::spawn(kept_running(ctx.clone(), || sets::StatefulSetController))
+        }
+        JobKind::DaemonSet => tokio::spawn(kept_running(ctx.clone(), || sets::DaemonSetController)),
         JobKind::CronJob => tokio::spawn(kept_running(ctx.clone(), || cronjob::CronJobController)),
         JobKind::Job => tokio::spawn(kept_running(ctx.clone(), || batch::JobController)),
         JobKind::PyTorchJob => {

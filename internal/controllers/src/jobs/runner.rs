@@ -8,18 +8,20 @@ use std::time::{Duration, Instant};
 
 use futures::stream::StreamExt as _;
 use jiff::Timestamp;
-use k8s_openapi::api::apps::v1::ReplicaSet;
+use k8s_openapi::api::apps::v1::{ControllerRevision, ReplicaSet};
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{Pod, Service};
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Service};
 use kube::{Client, ResourceExt as _};
 use resources::kinds::PodGroup;
 use serde::Serialize;
 use serde_json::Value;
 use tokio::task::{Id, JoinError, JoinSet};
 use workloads::ReconcileOutcome;
+use workloads::apps::daemonset::NodeFacts;
 
 use super::apply::{self, Applied};
-use super::caches::{Caches, JobWatchEvent, JobWatchStream, Watched, watches};
+use super::caches::{Caches, JobWatchEvent, JobWatchStream, SelectorOf, Watched, watches};
+use super::mirror::{KindMirror, Owned};
 use super::queue::WorkQueue;
 use super::{ObjectKey, RunnerObject, key_of};
 use crate::context::Context;
@@ -43,6 +45,10 @@ pub(crate) struct CachedJob<'a, K> {
     pub(crate) pod_group: Option<&'a PodGroup>,
     pub(crate) jobs: Vec<&'a Job>,
     pub(crate) replica_sets: Vec<&'a ReplicaSet>,
+    pub(crate) revisions: Vec<&'a ControllerRevision>,
+    /// The claims of all namespaces.
+    pub(crate) claims: &'a KindMirror<PersistentVolumeClaim>,
+    pub(crate) nodes: &'a BTreeMap<String, NodeFacts>,
 }
 
 /// One kind of job.
@@ -54,6 +60,8 @@ pub(crate) trait Workload: Send + 'static {
     const COMPONENT: &'static str;
     /// What it watches besides its own kind.
     const WATCHED: &'static [Watched];
+    /// How the selector is found by which the kind adopts and releases objects; absent for kinds that do neither.
+    const SELECTOR: Option<SelectorOf<Self::Kind>> = None;
     /// Whether the status may be written only if all actions succeeded.
     const STATUS_NEEDS_ACTIONS: bool = false;
 
@@ -131,7 +139,7 @@ impl<W: Workload> Runner<W> {
             client,
             notes,
             workload,
-            caches: Caches::new(W::WATCHED),
+            caches: Caches::new(W::WATCHED, W::SELECTOR),
             written: BTreeMap::new(),
             queue: WorkQueue::default(),
             writing: HashMap::new(),
@@ -178,11 +186,14 @@ impl<W: Workload> Runner<W> {
         let uid = job.uid().unwrap_or_default();
         let seen = CachedJob {
             job: job.as_ref(),
-            pods: self.caches.pods.of(&uid),
+            pods: with_orphans(&self.caches.pods, &uid, &key),
             services: self.caches.services.of(&uid),
             pod_group: self.caches.groups.get(&key).map(Arc::as_ref),
             jobs: self.caches.owned_jobs.of(&uid),
-            replica_sets: self.caches.replica_sets.of(&uid),
+            replica_sets: with_orphans(&self.caches.replica_sets, &uid, &key),
+            revisions: with_orphans(&self.caches.revisions, &uid, &key),
+            claims: &self.caches.claims,
+            nodes: self.caches.nodes.all(),
         };
         let now = Timestamp::now();
         let outcome = match caught(|| self.workload.decide(&key, &seen, now)) {
@@ -281,6 +292,17 @@ impl<W: Workload> Runner<W> {
             }
         }
     }
+}
+
+/// A job's objects, and those that it may adopt.
+fn with_orphans<'a, O: RunnerObject>(
+    objects: &'a Owned<O>,
+    uid: &str,
+    key: &'a ObjectKey,
+) -> Vec<&'a O> {
+    let mut all = objects.of(uid);
+    all.extend(objects.orphans(&key.0));
+    all
 }
 
 /// Resource versions of one store grow. One that is not a number counts as the oldest, so that the

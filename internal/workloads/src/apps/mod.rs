@@ -1,8 +1,11 @@
 //! The kinds of `apps/v1` that keep pods running. Owns what they share: the pod of a template, availability, and
 //! numbers that may be percentages.
 
+pub mod daemonset;
 pub mod deployment;
 pub mod replicaset;
+mod revisions;
+pub mod statefulset;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, PodTemplateSpec};

@@ -8,15 +8,15 @@ use k8s_openapi::api::apps::v1::{ReplicaSet, ReplicaSetStatus};
 use k8s_openapi::api::core::v1::{Pod, PodTemplateSpec};
 
 use super::{available_from, batch, count, is_active, is_terminating, pod_of, positive};
-use crate::action::{Action, ReconcileOutcome};
-use crate::ownership::{controlled_by, controller_reference};
+use crate::action::{Action, DependentKind, ReconcileOutcome};
+use crate::ownership::{Claimant, controller_reference};
 use crate::pod_facts::{self, PodPhase};
 use crate::pod_names;
 
 /// The condition that says why pods could not be created.
 pub const REPLICA_FAILURE: &str = "ReplicaFailure";
 /// The annotation on a pod that holds its number in the set, which its name follows from.
-const NUMBER: &str = "muster.io/attempt";
+pub const NUMBER: &str = "muster.io/attempt";
 /// The annotation on a pod by which its author orders deletions: a lower one goes first.
 const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
 
@@ -25,7 +25,7 @@ const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
 pub struct ObservedReplicaSet<'a> {
     /// The set, with its status as last written.
     pub set: &'a ReplicaSet,
-    /// Its pods; other pods are ignored.
+    /// Its pods, and those of its namespace without a controller; other pods are ignored.
     pub pods: &'a [&'a Pod],
 }
 
@@ -40,17 +40,19 @@ pub fn reconcile(
     let Some(spec) = set.spec.as_ref() else {
         return ReconcileOutcome::keep(known);
     };
-    let pods: Vec<&Pod> = observed
-        .pods
-        .iter()
-        .copied()
-        .filter(|pod| controlled_by(&pod.metadata, &set.metadata))
-        .collect();
+    let claimant = Claimant::of("ReplicaSet", &set.metadata, &spec.selector);
+    let claimed = claimant.claim(DependentKind::Pod, observed.pods, is_active);
+    let pods = claimed.own;
     let active: Vec<&Pod> = pods.iter().copied().filter(|pod| is_active(pod)).collect();
     let wanted = usize::try_from(spec.replicas.unwrap_or(1)).unwrap_or_default();
     let mut outcome = ReconcileOutcome::keep(known);
     write_status(set, &pods, &active, wanted, &mut outcome, now);
     if set.metadata.deletion_timestamp.is_some() {
+        return outcome;
+    }
+    outcome.actions.extend(claimed.releases);
+    if !claimed.adoptions.is_empty() {
+        outcome.actions.extend(claimed.adoptions);
         return outcome;
     }
     if active.len() > wanted {
@@ -74,7 +76,14 @@ pub fn reconcile(
         .count();
     let missing = batch(wanted - active.len(), active.len(), waiting);
     let used: BTreeSet<u32> = pods.iter().filter_map(|pod| number_of(pod)).collect();
+    // A released pod keeps its name.
+    let taken: BTreeSet<&str> = observed
+        .pods
+        .iter()
+        .map(|pod| pod_facts::name(pod))
+        .collect();
     let free = (0_u32..).filter(|number| !used.contains(number));
+    let free = free.filter(|number| !taken.contains(pod_name(set, *number).as_str()));
     let template = spec.template.clone().unwrap_or_default();
     for number in free.take(missing) {
         let pod = pod(set, &template, number);
@@ -88,13 +97,17 @@ fn number_of(pod: &Pod) -> Option<u32> {
     annotations.get(NUMBER)?.parse().ok()
 }
 
+fn pod_name(set: &ReplicaSet, number: u32) -> String {
+    let name = set.metadata.name.as_deref().unwrap_or_default();
+    let uid = set.metadata.uid.as_deref().unwrap_or_default();
+    pod_names::numbered(name, "", uid, number)
+}
+
 fn pod(set: &ReplicaSet, template: &PodTemplateSpec, number: u32) -> Pod {
     let meta = &set.metadata;
     let reference = controller_reference("apps/v1", "ReplicaSet", meta);
     let mut pod = pod_of(template, meta, reference);
-    let name = meta.name.as_deref().unwrap_or_default();
-    let uid = meta.uid.as_deref().unwrap_or_default();
-    pod.metadata.name = Some(pod_names::numbered(name, "", uid, number));
+    pod.metadata.name = Some(pod_name(set, number));
     let annotations = pod.metadata.annotations.get_or_insert_default();
     annotations.insert(NUMBER.to_owned(), number.to_string());
     pod

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use super::super::{SLOW_START, WAITING_MAX};
 use super::*;
+use crate::ownership::controlled_by;
 
 fn at(second: i64) -> Timestamp {
     Timestamp::from_second(1_700_000_000 + second).unwrap()
@@ -55,6 +56,11 @@ impl World {
                 }
                 Action::DeletePod { name, .. } => {
                     self.pods.remove(&name).expect("it exists");
+                }
+                Action::Change { name, patch, .. } | Action::Adopt { name, patch, .. } => {
+                    let owners = patch["metadata"]["ownerReferences"].clone();
+                    let pod = self.pods.get_mut(&name).unwrap();
+                    pod.metadata.owner_references = serde_json::from_value(owners).unwrap();
                 }
                 other => panic!("{other:?}"),
             }
@@ -145,6 +151,32 @@ fn a_pod_is_available_after_it_was_ready_long_enough() {
     let outcome = world.ask(&set, at(15));
     assert_eq!(outcome.status.available_replicas, Some(1));
     assert_eq!(outcome.requeue_at, None);
+}
+
+#[test]
+fn a_pod_that_no_longer_matches_is_released_and_replaced_and_a_matching_orphan_is_adopted() {
+    let mut world = World::default();
+    let set = set(1, json!({}));
+    world.settle(&set, at(0));
+    let name = world.names()[0].clone();
+    let label = |world: &mut World, app: &str| {
+        let labels = BTreeMap::from([("app".to_owned(), app.to_owned())]);
+        world.pods.get_mut(&name).unwrap().metadata.labels = Some(labels);
+    };
+    label(&mut world, "apart");
+    world.settle(&set, at(1));
+    assert_eq!(world.pods.len(), 2, "under another name");
+    assert!(!controlled_by(&world.pods[&name].metadata, &set.metadata));
+    label(&mut world, "web");
+    world.step(&set, at(2));
+    assert!(controlled_by(&world.pods[&name].metadata, &set.metadata));
+    assert_eq!(
+        world.pods.len(),
+        2,
+        "nothing is deleted before the pod is the set's own"
+    );
+    world.settle(&set, at(3));
+    assert_eq!(world.pods.len(), 1);
 }
 
 #[test]

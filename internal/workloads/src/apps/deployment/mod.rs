@@ -14,8 +14,8 @@ use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::{Deployment, DeploymentSpec, DeploymentStatus, ReplicaSet};
 
 use self::sets::DeploymentPlan;
-use crate::action::ReconcileOutcome;
-use crate::ownership::controlled_by;
+use crate::action::{DependentKind, ReconcileOutcome};
+use crate::ownership::Claimant;
 
 pub use self::sets::REVISION;
 
@@ -24,7 +24,7 @@ pub use self::sets::REVISION;
 pub struct ObservedDeployment<'a> {
     /// The deployment, with its status and annotations as last written.
     pub deployment: &'a Deployment,
-    /// Its ReplicaSets; others are ignored.
+    /// Its ReplicaSets, and those of its namespace without a controller; others are ignored.
     pub sets: &'a [&'a ReplicaSet],
 }
 
@@ -40,14 +40,16 @@ pub fn reconcile(
     let Some(spec) = deployment.spec.as_ref() else {
         return outcome;
     };
-    let own = observed
-        .sets
-        .iter()
-        .copied()
-        .filter(|set| controlled_by(&set.metadata, &deployment.metadata));
-    let mut plan = DeploymentPlan::of(deployment, spec, own);
+    let claimant = Claimant::of("Deployment", &deployment.metadata, &spec.selector);
+    let claimed = claimant.claim(DependentKind::ReplicaSet, observed.sets, |_| true);
+    let mut plan = DeploymentPlan::of(deployment, spec, claimed.own.into_iter());
     if deployment.metadata.deletion_timestamp.is_some() {
         status::count(&plan, &mut outcome);
+        return outcome;
+    }
+    outcome.actions.extend(claimed.releases);
+    if !claimed.adoptions.is_empty() {
+        outcome.actions.extend(claimed.adoptions);
         return outcome;
     }
     status::note_pause(spec, &mut outcome, now);
