@@ -61,7 +61,7 @@ pub enum Command {
     Top(Listing),
     /// List nodes with their devices
     Nodes(Listing),
-    /// Remove nodes that are gone or whose keys may be compromised
+    /// Cordon, uncordon, drain or remove nodes
     #[command(subcommand)]
     Node(NodeCommand),
     /// List queues with their shares, or show one queue: weight, deserved and guaranteed resources, borrowing, limits
@@ -378,6 +378,20 @@ pub enum TokenCommand {
 /// Commands of `muster node`.
 #[derive(Subcommand, Debug)]
 pub enum NodeCommand {
+    /// Mark a node so that no further pods are placed on it; its pods run on
+    Cordon {
+        /// Name of the node
+        name: String,
+    },
+    /// Let pods be placed on a node again
+    Uncordon {
+        /// Name of the node
+        name: String,
+    },
+    /// Cordon a node and evict its pods: jobs and Deployments start them on other nodes. A PodDisruptionBudget holds
+    /// pods back until it allows their eviction; a pod with `muster.io/checkpoint-grace` has that long to save a
+    /// checkpoint; pods of DaemonSets stay. Exit status 124 if pods are left at the timeout
+    Drain(Drain),
     /// Remove a node and revoke its certificates: the server refuses its agent until the agent joins with a new token
     /// (`muster token join --node NAME`). Jobs replace the node's pods on other nodes; stop the agent and the pods on
     /// the machine itself by hand
@@ -385,6 +399,26 @@ pub enum NodeCommand {
         /// Name of the node
         name: String,
     },
+}
+
+/// Options of `muster node drain`.
+#[derive(Args, Debug)]
+pub struct Drain {
+    /// Name of the node
+    pub name: String,
+    /// Only show what would happen: which pods go, which ones a PodDisruptionBudget holds back, how much work is lost,
+    /// and what cannot be moved. Exit status 1 if a pod cannot be moved
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Evict pods without a controller, too; nothing creates them again
+    #[arg(long)]
+    pub force: bool,
+    /// Time that each pod has to end, in seconds; a checkpoint's grace holds if it is longer [default: the pod's own]
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(0..=86_400))]
+    pub grace_period: Option<u32>,
+    /// Timeout in seconds
+    #[arg(long, default_value_t = 3600, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=604_800))]
+    pub timeout: u64,
 }
 
 /// Commands of `muster upgrade`.

@@ -8,6 +8,7 @@ mod connection;
 mod crds;
 mod defragmentation;
 mod describe;
+mod drain;
 mod error_message;
 mod exit;
 mod explain;

@@ -1,5 +1,5 @@
 //! The core controllers: garbage collection, namespaces, endpoints, claims, silent nodes, leftover
-//! pods and disruption budgets. Small pure functions decide; the loops watch, ask those, and write.
+//! pods, disruption budgets and pods on tainted nodes. Small pure functions decide; the loops watch, ask those, and write.
 //! They create no workloads and place none.
 
 mod access;
@@ -17,6 +17,8 @@ mod podgc;
 mod pressure;
 mod server_clock;
 mod subsets;
+mod taint_evictions;
+mod tolerance;
 mod work_queue;
 
 use std::future::Future;
@@ -39,6 +41,7 @@ pub fn spawn(ctx: &Context) -> Vec<ControlLoop> {
         kept_running(ctx, "nodes", nodes::run),
         kept_running(ctx, "podgc", podgc::run),
         kept_running(ctx, "budgets", budgets::run),
+        kept_running(ctx, "taint evictions", taint_evictions::run),
     ]
 }
 
