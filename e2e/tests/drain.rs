@@ -172,3 +172,48 @@ fn a_taint_ends_pods_at_once_or_after_their_time() {
     k(&["taint", "node", &node, "work-"]);
     k(&["delete", "pod", "lasting"]);
 }
+
+#[test]
+fn a_node_offers_what_its_agent_reserves_no_more_and_as_many_pods_as_it_says() {
+    let reserved = [
+        "--kube-reserved",
+        "cpu=100m,memory=64Mi",
+        "--system-reserved",
+        "memory=32Mi",
+    ];
+    let arguments = [&["--host-images", "--max-pods", "1"][..], &reserved[..]].concat();
+    let platform = Platform::up(&arguments);
+    let k = |arguments: &[&str]| platform.kubectl(arguments).ok();
+    let number = |path: &str| -> u64 {
+        let path = format!("jsonpath={{.items[0].status.{path}}}");
+        let text = k(&["get", "nodes", "-o", &path]);
+        let millis = text.strip_suffix('m').map(str::to_owned);
+        millis
+            .unwrap_or_else(|| format!("{text}000"))
+            .parse()
+            .unwrap()
+    };
+    assert_eq!(number("allocatable.pods"), 1000);
+    assert_eq!(number("capacity.cpu") - number("allocatable.cpu"), 100);
+    assert_eq!(
+        number("capacity.memory") - number("allocatable.memory"),
+        (96 << 20) * 1000
+    );
+    let create = [
+        "create",
+        "deployment",
+        "web",
+        "--image=host",
+        "--replicas=2",
+        "--",
+        "sleep",
+        "600",
+    ];
+    k(&create);
+    eventually("one pod runs and one waits", SOON, || {
+        let phases = k(&["get", "pods", "-o", "jsonpath={.items[*].status.phase}"]);
+        let mut phases: Vec<&str> = phases.split_whitespace().collect();
+        phases.sort_unstable();
+        (phases == ["Pending", "Running"]).then_some(())
+    });
+}

@@ -43,6 +43,42 @@ const TEMPORARY_MOST: u64 = 16 << 30;
 /// Default interval at which the hardware is read.
 pub const LOOK: Duration = Duration::from_secs(15);
 
+/// CPU and memory that pods may not use: they are left to the system and to the agent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reserved {
+    /// Thousandths of a CPU.
+    pub millicpus: u64,
+    /// Bytes of memory.
+    pub memory_bytes: u64,
+}
+
+impl Reserved {
+    /// Both amounts together.
+    #[must_use]
+    pub fn and(self, other: Reserved) -> Reserved {
+        Reserved {
+            millicpus: self.millicpus.saturating_add(other.millicpus),
+            memory_bytes: self.memory_bytes.saturating_add(other.memory_bytes),
+        }
+    }
+
+    /// Refuses amounts that leave pods nothing of a machine.
+    pub(crate) fn check(self, cpus: u64, memory_bytes: u64) -> Result<(), AgentError> {
+        let too_much = |value: u64, unit: &str, resource: &str| AgentError::Setting {
+            field: "kube-reserved and system-reserved",
+            value: format!("{value} {unit}"),
+            detail: format!("reserve less {resource} than the machine has, so that pods can run"),
+        };
+        if self.millicpus >= cpus.saturating_mul(1000).max(1) {
+            return Err(too_much(self.millicpus, "thousandths of a CPU", "CPU"));
+        }
+        if self.memory_bytes >= memory_bytes.max(1) {
+            return Err(too_much(self.memory_bytes, "bytes of memory", "memory"));
+        }
+        Ok(())
+    }
+}
+
 /// An agent's configuration.
 #[derive(Clone, Debug)]
 pub struct AgentConfig {
@@ -99,6 +135,10 @@ pub struct AgentConfig {
     pub pod_ids: RangeInclusive<u32>,
     /// Maximum number of processes and threads of a container.
     pub pod_processes: u64,
+    /// Maximum number of pods on the node.
+    pub max_pods: u32,
+    /// What pods may not use of the machine.
+    pub reserved: Reserved,
     /// Disk limit of a pod that specifies none.
     pub pod_disk: PodDisk,
     /// Whether pods that run as an id of `pod_ids` see the host's own files read-only.
@@ -210,6 +250,8 @@ mod tests {
             accounts: Accounts::default(),
             pod_ids: crate::POD_IDS,
             pod_processes: POD_PROCESSES,
+            max_pods: MAX_PODS,
+            reserved: Reserved::default(),
             pod_disk: PodDisk::Share,
             read_only_host: true,
             hidden: Vec::new(),
@@ -231,6 +273,22 @@ mod tests {
         config.pod_processes = 3;
         assert_eq!(config.bounds(0).processes, 3);
         assert_eq!(config.bounds(0).temporary, 1);
+    }
+
+    #[test]
+    fn what_is_reserved_must_leave_something_to_pods() {
+        let amounts = |millicpus, memory_bytes| Reserved {
+            millicpus,
+            memory_bytes,
+        };
+        let both = amounts(2000, 4).and(amounts(1000, u64::MAX));
+        assert_eq!(both, amounts(3000, u64::MAX));
+        assert!(amounts(3999, 7).check(4, 8).is_ok());
+        assert!(Reserved::default().check(0, 0).is_ok());
+        let error = amounts(4000, 0).check(4, 8).unwrap_err().to_string();
+        assert!(error.contains("4000 thousandths of a CPU"), "{error}");
+        let error = amounts(0, 8).check(4, 8).unwrap_err().to_string();
+        assert!(error.contains("8 bytes of memory"), "{error}");
     }
 
     #[test]

@@ -56,7 +56,7 @@ use supervisor::Supervisor;
 use tokio::sync::watch;
 
 pub use accounts::{Accounts, AccountsError};
-pub use config::{AgentConfig, LOOK, MAX_PODS, POD_PROCESSES};
+pub use config::{AgentConfig, LOOK, MAX_PODS, POD_PROCESSES, Reserved};
 pub use engine::{ContainerEngine, EngineError, Engines, NotStarted};
 pub use error::AgentError;
 pub use eviction::{LEAST_POD_DISK, PodDisk};

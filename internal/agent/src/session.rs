@@ -21,7 +21,7 @@ use tokio::task::AbortHandle;
 use tokio_stream::wrappers::ReceiverStream;
 use tracing::Instrument;
 
-use crate::config::{AgentConfig, MAX_PODS};
+use crate::config::AgentConfig;
 use crate::error::AgentError;
 use crate::exec::Execs;
 use crate::identity::{AgentIdentity, deep};
@@ -209,7 +209,9 @@ fn hello(config: &AgentConfig, node: &AgentNode, pods: &Pods) -> Hello {
             address("Hostname", &node.facts.name),
         ],
         pods: pods.held(),
-        max_pods: MAX_PODS,
+        max_pods: config.max_pods,
+        reserved_millicpus: config.reserved.millicpus,
+        reserved_memory_bytes: config.reserved.memory_bytes,
         ..Hello::default()
     };
     config.upgrade.describe(&mut hello);

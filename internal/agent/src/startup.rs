@@ -93,7 +93,9 @@ pub(crate) async fn open(config: &AgentConfig, engines: Engines) -> Result<Opene
         .ok()
         .map(|space| eviction::allocatable(&space));
     machine.inventory.disk_bytes = disk_bytes;
-    let bounds = config.bounds(machine.inventory.memory_bytes);
+    let (cpus, memory) = (machine.inventory.cpus, machine.inventory.memory_bytes);
+    config.reserved.check(u64::from(cpus), memory)?;
+    let bounds = config.bounds(memory);
     let (want, wanted_daemons) = watch::channel(mps::wanted(&machine.inventory, &config.sharing));
     let (daemons_state, stands) = watch::channel(MpsDaemonStates::new());
     let node = AgentNode {

@@ -39,6 +39,8 @@ pub struct NodeDescription {
     addresses: Vec<Value>,
     info: Value,
     max_pods: u32,
+    /// What pods may not use: thousandths of a CPU, and bytes of memory.
+    reserved: (u64, u64),
 }
 
 impl NodeDescription {
@@ -93,6 +95,7 @@ impl NodeDescription {
             addresses,
             info,
             max_pods: hello.max_pods,
+            reserved: (hello.reserved_millicpus, hello.reserved_memory_bytes),
         }
     }
 }
@@ -154,6 +157,19 @@ fn capacity(inventory: &NodeInventory, max_pods: u32) -> (Value, Value) {
         all
     };
     (amounts(false), amounts(true))
+}
+
+/// Takes what pods may not use off the node's allocatable part.
+fn reserve(allocatable: &mut Value, inventory: &NodeInventory, reserved: (u64, u64)) {
+    let (millicpus, memory_bytes) = reserved;
+    if millicpus > 0 {
+        let cpus = u64::from(inventory.cpus).saturating_mul(1000);
+        allocatable["cpu"] = json!(format!("{}m", cpus.saturating_sub(millicpus)));
+    }
+    if memory_bytes > 0 {
+        let memory = inventory.memory_bytes.saturating_sub(memory_bytes);
+        allocatable["memory"] = json!(memory.to_string());
+    }
 }
 
 /// The patch that removes resources from a node's status that it no longer offers; nothing if there
@@ -299,7 +315,8 @@ impl NodeObjects {
         inventory: &NodeInventory,
     ) -> Result<(), FleetError> {
         let name = &description.name;
-        let (capacity, allocatable) = capacity(inventory, description.max_pods);
+        let (capacity, mut allocatable) = capacity(inventory, description.max_pods);
+        reserve(&mut allocatable, inventory, description.reserved);
         let status = json!({
             "capacity": capacity,
             "allocatable": allocatable,
@@ -547,6 +564,24 @@ mod tests {
         assert!(none.get(NVIDIA_GPU).is_none() && none.get(EPHEMERAL_STORAGE).is_none());
         cut.disk_bytes = Some(7);
         assert_eq!(capacity(&cut, 100).1[EPHEMERAL_STORAGE], "7");
+    }
+
+    #[test]
+    fn what_is_reserved_is_not_given_out() {
+        let node = NodeInventory {
+            cpus: 8,
+            memory_bytes: 1 << 30,
+            ..NodeInventory::default()
+        };
+        let given = |reserved| {
+            let (has, mut gives) = capacity(&node, 100);
+            reserve(&mut gives, &node, reserved);
+            assert_eq!(has["cpu"], "8");
+            [gives["cpu"].clone(), gives["memory"].clone()]
+        };
+        assert_eq!(given((0, 0)), ["8", "1073741824"]);
+        assert_eq!(given((1500, 1 << 29)), ["6500m", "536870912"]);
+        assert_eq!(given((u64::MAX, u64::MAX)), ["0m", "0"]);
     }
 
     #[test]

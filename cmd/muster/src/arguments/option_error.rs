@@ -17,4 +17,6 @@ pub enum ServerOptionError {
     Ids { least: u32, most: u32 },
     #[error("use a size above 0 like 50Gi, or unlimited")]
     PodDisk,
+    #[error("use cpu=AMOUNT,memory=SIZE or one of both, like cpu=4,memory=8Gi")]
+    Reserved,
 }

@@ -1,10 +1,10 @@
 //! Options for the Unix accounts of pods on this machine, their write access to the host's files, and their limits on
-//! processes and disk.
+//! number, CPU, memory, processes and disk.
 
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
-use agent::PodDisk;
+use agent::{PodDisk, Reserved};
 use clap::{Args, ValueEnum};
 use resources::quantity::Quantity;
 
@@ -30,6 +30,21 @@ pub struct TenancyOptions {
         value_parser = clap::value_parser!(u64).range(16..)
     )]
     pub pod_pids_limit: u64,
+    /// Maximum number of pods on this node
+    #[arg(
+        long,
+        value_name = "COUNT",
+        default_value_t = agent::MAX_PODS,
+        value_parser = clap::value_parser!(u32).range(1..=MAX_PODS_MAX)
+    )]
+    pub max_pods: u32,
+    /// CPU and memory of this machine that pods may not use because the agent and the container runtime need them, as
+    /// cpu=4,memory=8Gi; they are not allocatable [default: nothing]
+    #[arg(long, value_name = "AMOUNTS", value_parser = reserved)]
+    pub kube_reserved: Option<Reserved>,
+    /// The same for the system's own services; both amounts add up [default: nothing]
+    #[arg(long, value_name = "AMOUNTS", value_parser = reserved)]
+    pub system_reserved: Option<Reserved>,
     /// Access to world-writable host files for pods that run under an id of --pod-ids and see the host's files. Their
     /// volumes and their own /tmp, /var/tmp and /dev/shm are writable in any case; pods of Unix accounts (--accounts)
     /// write wherever their account may [default: read-only]
@@ -49,6 +64,31 @@ pub enum HostFiles {
     ReadOnly,
     /// Also write to world-writable files
     AsPermitted,
+}
+
+/// The most pods that `--max-pods` allows.
+const MAX_PODS_MAX: i64 = 10_000;
+
+/// Reads `cpu=4,memory=8Gi`; each of both at most once.
+fn reserved(text: &str) -> Result<Reserved, ServerOptionError> {
+    let mut found = Reserved::default();
+    let mut named = Vec::new();
+    for part in text.split(',') {
+        let (name, amount) = part.split_once('=').ok_or(ServerOptionError::Reserved)?;
+        let amount = amount.parse::<Quantity>().ok();
+        let amount = amount.ok_or(ServerOptionError::Reserved)?;
+        let number = |number: i64| u64::try_from(number).map_err(|_| ServerOptionError::Reserved);
+        match name {
+            "cpu" => found.millicpus = number(amount.milli())?,
+            "memory" => found.memory_bytes = number(amount.value())?,
+            _ => return Err(ServerOptionError::Reserved),
+        }
+        if named.contains(&name) {
+            return Err(ServerOptionError::Reserved);
+        }
+        named.push(name);
+    }
+    Ok(found)
 }
 
 fn pod_disk(text: &str) -> Result<PodDisk, ServerOptionError> {
@@ -88,6 +128,31 @@ mod tests {
         assert_eq!(pod_disk("unlimited"), Ok(PodDisk::Unlimited));
         for bad in ["", "0", "-1Gi", "none", "50 GiB"] {
             assert_eq!(pod_disk(bad), Err(ServerOptionError::PodDisk), "{bad}");
+        }
+    }
+
+    #[test]
+    fn reserved_amounts_are_cpu_and_memory() {
+        let both = Reserved {
+            millicpus: 1500,
+            memory_bytes: 8 << 30,
+        };
+        assert_eq!(reserved("cpu=1500m,memory=8Gi"), Ok(both));
+        let cpu = Reserved {
+            millicpus: 4000,
+            memory_bytes: 0,
+        };
+        assert_eq!(reserved("cpu=4"), Ok(cpu));
+        for bad in [
+            "",
+            "cpu",
+            "cpu=",
+            "cpu=-1",
+            "disk=1Gi",
+            "cpu=1,cpu=2",
+            "cpu=1,",
+        ] {
+            assert_eq!(reserved(bad), Err(ServerOptionError::Reserved), "{bad}");
         }
     }
 

@@ -113,6 +113,12 @@ fn common(
         accounts: accounts(pods.tenancy.accounts.as_deref())?,
         pod_ids: pods.tenancy.pod_ids.clone().unwrap_or(agent::POD_IDS),
         pod_processes: pods.tenancy.pod_pids_limit,
+        max_pods: pods.tenancy.max_pods,
+        reserved: pods
+            .tenancy
+            .kube_reserved
+            .unwrap_or_default()
+            .and(pods.tenancy.system_reserved.unwrap_or_default()),
         pod_disk: pods.tenancy.pod_disk.unwrap_or(PodDisk::Share),
         read_only_host: pods.tenancy.host_files != Some(HostFiles::AsPermitted),
         hidden: vec![layout.root().to_path_buf()],

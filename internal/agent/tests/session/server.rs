@@ -144,6 +144,8 @@ impl Server {
             pod_ids: agent::POD_IDS,
             pod_processes: agent::POD_PROCESSES,
             pod_disk: agent::PodDisk::Share,
+            max_pods: agent::MAX_PODS,
+            reserved: agent::Reserved::default(),
             read_only_host: true,
             hidden: Vec::new(),
             shim_command: Vec::new(),
