@@ -110,13 +110,7 @@ pub(crate) fn creation(
     }
     reserved::queue(call, &mut object, None)?;
     (kind.default)(&mut object);
-    admission::mutate(call, &mut object)?;
-    reserved::check(call, ObjectPart::Main, &mut object, None)?;
-    node_restriction::written(call, &object, None)?;
-    (kind.prepare)(&mut object, None);
-    refuse_invalid(call, &object, (kind.validate)(&object, None))?;
-    warnings.extend(pod_security::created(call, &mut object)?);
-    escalation::check(call, &object, None)?;
+    // As in Kubernetes, the client does not own what admission adds: a later server-side apply would remove it.
     if tracking == Tracking::Update {
         let manager = manager(call, ManagerOperation::Update, ObjectPart::Main)?;
         track_update(
@@ -128,6 +122,13 @@ pub(crate) fn creation(
             &now,
         );
     }
+    admission::mutate(call, &mut object)?;
+    reserved::check(call, ObjectPart::Main, &mut object, None)?;
+    node_restriction::written(call, &object, None)?;
+    (kind.prepare)(&mut object, None);
+    refuse_invalid(call, &object, (kind.validate)(&object, None))?;
+    warnings.extend(pod_security::created(call, &mut object)?);
+    escalation::check(call, &object, None)?;
     Ok((object, warnings))
 }
 

@@ -124,3 +124,23 @@ async fn yaml_is_applied_too() {
         .await;
     assert_eq!(answer.is(201)["data"]["k"], "v");
 }
+
+#[tokio::test]
+async fn the_creator_of_a_pod_does_not_own_what_admission_adds() {
+    let api = Api::new();
+    let sent = json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"},
+        "spec": {"containers": [{"name": "c", "image": "i"}]},
+    });
+    let pods = "/api/v1/namespaces/default/pods";
+    let made = api
+        .post(&format!("{pods}?fieldManager=client"), &sent)
+        .await
+        .is(201);
+    assert_eq!(made["spec"]["serviceAccountName"], "default");
+    let owned = &made["metadata"]["managedFields"][0]["fieldsV1"]["f:spec"];
+    assert!(owned["f:restartPolicy"].is_object(), "{owned}");
+    for added in ["f:serviceAccountName", "f:priority", "f:preemptionPolicy"] {
+        assert!(owned[added].is_null(), "{added}: {owned}");
+    }
+}
