@@ -22,14 +22,6 @@ const FOREGROUND: &str = "foregroundDeletion";
 const ORPHAN: &str = "orphan";
 /// The grace of a pod that sets none, in seconds.
 const DEFAULT_GRACE: i64 = 30;
-/// Kinds whose deletion returns the object; other kinds return a Status, as in Kubernetes.
-const ANSWERED_WITH_OBJECT: [&str; 5] = [
-    "Pod",
-    "Service",
-    "ServiceAccount",
-    "PersistentVolumeClaim",
-    "ResourceQuota",
-];
 
 /// Kubernetes' own Jobs, whose pods are orphaned by default.
 fn is_job(kind: &Kind) -> bool {
@@ -47,7 +39,7 @@ pub(crate) async fn delete(call: &Call, body: Body) -> Result<Response<Body>, Fa
                 .to_string(),
         );
     }
-    if !rewritten.removed || ANSWERED_WITH_OBJECT.contains(&call.kind.kind) {
+    if !rewritten.removed || schema::ANSWERED_WITH_OBJECT.contains(&call.kind.schema) {
         let bytes = rewritten.bytes;
         return respond::written(
             call,

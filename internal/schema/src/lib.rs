@@ -20,7 +20,7 @@ pub mod strategic;
 mod structural;
 
 pub use check::{Checked, Invalid};
-pub use document::KindRoute;
+pub use document::{ANSWERED_WITH_OBJECT, KindRoute};
 pub use error::SchemaError;
 pub use patch_error::PatchError;
 pub use shape::Schemas;

@@ -239,8 +239,14 @@ async fn the_document_lists_what_creations_bindings_and_deletions_are_answered_w
         schema(format!("{pods}/{{name}}/binding"), "post", "201"),
         status
     );
+    assert_eq!(schema(format!("{pods}/{{name}}"), "delete", "200"), pod);
+    let config_map = named("api.core.v1.ConfigMap");
     assert_eq!(
-        schema(format!("{pods}/{{name}}"), "delete", "200"),
-        json!({"anyOf": [status, pod]})
+        schema(
+            "/api/v1/namespaces/{namespace}/configmaps/{name}".into(),
+            "delete",
+            "200"
+        ),
+        json!({"anyOf": [status, config_map]})
     );
 }

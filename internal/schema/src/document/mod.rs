@@ -6,6 +6,7 @@ mod definitions;
 mod paths;
 mod swagger;
 
+pub use paths::ANSWERED_WITH_OBJECT;
 use serde_json::{Value, json};
 
 use crate::gnostic;

@@ -7,6 +7,15 @@ use super::KindRoute;
 use super::definitions::{list_definition, reference, subresource_definition};
 
 const STATUS: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.Status";
+/// The definitions of the kinds whose deletion answers with the object, as in Kubernetes; that of other kinds answers with
+/// a Status once the object is gone.
+pub const ANSWERED_WITH_OBJECT: [&str; 5] = [
+    "io.k8s.api.core.v1.Pod",
+    "io.k8s.api.core.v1.Service",
+    "io.k8s.api.core.v1.ServiceAccount",
+    "io.k8s.api.core.v1.PersistentVolumeClaim",
+    "io.k8s.api.core.v1.ResourceQuota",
+];
 const DELETE_OPTIONS: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions";
 const PATCH: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.Patch";
 const ANSWERS: [&str; 2] = ["application/json", "application/yaml"];
@@ -169,7 +178,10 @@ fn kind_paths(kind: &KindRoute, form: DocumentVersion, paths: &mut Map<String, V
                     "delete",
                     "delete",
                     Some(DELETE_OPTIONS),
-                    Some(STATUS),
+                    match ANSWERED_WITH_OBJECT.contains(&definition) {
+                        true => both,
+                        false => Some(STATUS),
+                    },
                     DELETE,
                 ),
             ],
@@ -351,7 +363,9 @@ fn operation(
             }
             // The response to a deletion is the object if it stays for a while, and for some kinds always.
             let answered = |definition: &str| match action.name {
-                "delete" => json!({"anyOf": [reference(definition), reference(&kind.definition)]}),
+                "delete" if definition == STATUS => {
+                    json!({"anyOf": [reference(definition), reference(&kind.definition)]})
+                }
                 _ => reference(definition),
             };
             operation["responses"] = json!({
