@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use runtime::{
-    ContainerId, ContainerSpec, ContainerStatus, CriRuntime, ExecCommand, ExecOutcome, ExecSession,
-    ProcessRuntime, RuntimeError, WritableLayer,
+    AttachSession, ContainerId, ContainerSpec, ContainerStatus, CriRuntime, ExecCommand,
+    ExecOutcome, ExecSession, ProcessRuntime, RuntimeError, WritableLayer,
 };
 use tokio::sync::broadcast;
 
@@ -77,6 +77,18 @@ pub trait ContainerEngine: Send + Sync + 'static {
     ) -> Result<ExecSession, EngineError> {
         Err(no_exec())
     }
+    /// Attaches a client to a running container's own output, and with `stdin` to its input.
+    fn attach<'a>(
+        &'a self,
+        _id: &'a ContainerId,
+        _stdin: bool,
+    ) -> BoxFuture<'a, Result<AttachSession, EngineError>> {
+        Box::pin(std::future::ready(Err(no_attach())))
+    }
+    /// The numbers of a running container's processes on this node, where they are known.
+    fn processes(&self, _id: &ContainerId) -> Vec<i32> {
+        Vec::new()
+    }
     /// Finds the containers of an earlier agent.
     fn recover(&self) -> BoxFuture<'_, Result<Vec<ContainerStatus>, EngineError>>;
     /// Why it can start no isolated container, if it can't; `read_only_host`: such a container must
@@ -104,7 +116,7 @@ pub trait ContainerEngine: Send + Sync + 'static {
 }
 
 macro_rules! engine {
-    ($runtime:ty, name: $name:expr, renumbers: $renumbers:literal, fetch: $fetch:expr, release: $release:expr, unfit: $unfit:expr, users: $users:expr, layers: $layers:expr, exec: $exec:expr) => {
+    ($runtime:ty, name: $name:expr, renumbers: $renumbers:literal, fetch: $fetch:expr, release: $release:expr, unfit: $unfit:expr, users: $users:expr, layers: $layers:expr, exec: $exec:expr, attach: $attach:expr, processes: $processes:expr) => {
         impl ContainerEngine for $runtime {
             fn name(&self) -> String {
                 ($name)(self)
@@ -169,6 +181,18 @@ macro_rules! engine {
                 ($exec)(self, id, command)
             }
 
+            fn attach<'a>(
+                &'a self,
+                id: &'a ContainerId,
+                stdin: bool,
+            ) -> BoxFuture<'a, Result<AttachSession, EngineError>> {
+                ($attach)(self, id, stdin)
+            }
+
+            fn processes(&self, id: &ContainerId) -> Vec<i32> {
+                ($processes)(self, id)
+            }
+
             fn recover(&self) -> BoxFuture<'_, Result<Vec<ContainerStatus>, EngineError>> {
                 Box::pin(async move { <$runtime>::recover(self).await.map_err(EngineError::from) })
             }
@@ -211,7 +235,9 @@ engine!(
     layers: no_layers,
     exec: |runtime: &ProcessRuntime, id: &ContainerId, command: ExecCommand| {
         runtime.exec_session(id, command).map_err(EngineError::from)
-    }
+    },
+    attach: attach_to_process,
+    processes: ProcessRuntime::processes
 );
 
 engine!(
@@ -223,7 +249,9 @@ engine!(
     unfit: |_: &CriRuntime, _| None,
     users: |_: &CriRuntime| true,
     layers: layers_of_images,
-    exec: |_: &CriRuntime, _: &ContainerId, _: ExecCommand| Err(no_exec())
+    exec: |_: &CriRuntime, _: &ContainerId, _: ExecCommand| Err(no_exec()),
+    attach: attach_to_image,
+    processes: |_: &CriRuntime, _: &ContainerId| Vec::new()
 );
 
 fn nothing_to_fetch<'a>(
@@ -278,6 +306,28 @@ fn release_sandbox<'a>(runtime: &'a CriRuntime, pod_uid: &'a str) -> BoxFuture<'
             tracing::warn!(pod_uid, %error, "a pod's sandbox was not removed");
         }
     })
+}
+
+fn attach_to_process<'a>(
+    runtime: &'a ProcessRuntime,
+    id: &'a ContainerId,
+    stdin: bool,
+) -> BoxFuture<'a, Result<AttachSession, EngineError>> {
+    Box::pin(async move { Ok(runtime.attach(id, stdin).await?) })
+}
+
+fn attach_to_image<'a>(
+    _: &'a CriRuntime,
+    _: &'a ContainerId,
+    _: bool,
+) -> BoxFuture<'a, Result<AttachSession, EngineError>> {
+    Box::pin(std::future::ready(Err(no_attach())))
+}
+
+fn no_attach() -> EngineError {
+    EngineError::Refused(
+        "attach works in containers without an image only; `kubectl logs -f` shows the output of this one".to_owned(),
+    )
 }
 
 fn no_exec() -> EngineError {

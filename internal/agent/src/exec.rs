@@ -1,6 +1,11 @@
 //! Commands in running containers, for `kubectl exec`: starts a command that the server asked for,
 //! and carries its input and output on a connection of its own. A command ends with its connection;
-//! it does not survive the agent's session.
+//! it does not survive the agent's session. Attached clients ([`attach`]) and forwarded ports
+//! ([`forward`]) are carried in the same way.
+
+mod attach;
+mod forward;
+mod sockets;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +14,8 @@ use rpc::agent::v1::exec_frame::Body;
 use rpc::agent::v1::fleet_client::FleetClient;
 use rpc::agent::v1::{ExecData, ExecExit, ExecFrame, ExecOpened, OpenExec};
 use rpc::{EXEC_CHUNK_BYTES, MAX_AGENT_MESSAGE_BYTES, exec_channel};
-use runtime::{ExecCommand, ExecInput, ExecOutput, ExecSession, Terminal};
+use runtime::{AttachSession, ExecCommand, ExecInput, ExecOutput, ExecSession, Terminal};
+use tokio::net::TcpStream;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio_stream::wrappers::ReceiverStream;
@@ -29,6 +35,13 @@ const REST: Duration = Duration::from_secs(1);
 /// How long the server may take over the last message.
 const GOODBYE: Duration = Duration::from_secs(10);
 
+/// What the server asked for, started.
+enum Started {
+    Command(ExecSession),
+    Attached(AttachSession),
+    Forwarded(TcpStream),
+}
+
 /// Why a command was not started.
 #[derive(Debug, thiserror::Error)]
 enum ExecError {
@@ -43,6 +56,9 @@ enum ExecError {
     /// The engine refused it.
     #[error(transparent)]
     Engine(#[from] EngineError),
+    /// The port is not forwarded.
+    #[error(transparent)]
+    Forward(#[from] forward::ForwardError),
 }
 
 /// The commands of one session with the server.
@@ -104,8 +120,8 @@ async fn carry(
         .max_decoding_message_size(MAX_AGENT_MESSAGE_BYTES)
         .max_encoding_message_size(MAX_AGENT_MESSAGE_BYTES);
     let (outbound, stream) = mpsc::channel::<ExecFrame>(WAITING);
-    let (session, error) = match begin(node, &open) {
-        Ok(session) => (Some(session), String::new()),
+    let (started, error) = match begin(node, &open).await {
+        Ok(started) => (Some(started), String::new()),
         Err(error) => (None, error.to_string()),
     };
     let opened = Body::Opened(ExecOpened {
@@ -121,16 +137,20 @@ async fn carry(
     };
     let inbound = client.exec(ReceiverStream::new(stream)).await;
     let inbound = inbound.map_err(broken)?.into_inner();
-    let Some(session) = session else {
+    match started {
         // The server ends the call once it has read the error.
-        outbound.closed().await;
-        return Ok(());
-    };
-    run(session, &open, inbound, outbound).await;
+        None => outbound.closed().await,
+        Some(Started::Command(session)) => run(session, &open, inbound, outbound).await,
+        Some(Started::Attached(session)) => attach::run(session, &open, inbound, outbound).await,
+        Some(Started::Forwarded(connection)) => forward::run(connection, inbound, outbound).await,
+    }
     Ok(())
 }
 
-fn begin(node: &AgentNode, open: &OpenExec) -> Result<ExecSession, ExecError> {
+async fn begin(node: &AgentNode, open: &OpenExec) -> Result<Started, ExecError> {
+    if open.forward_port != 0 {
+        return Ok(Started::Forwarded(forward::connect(node, open).await?));
+    }
     let running = node.engines().into_iter().find_map(|engine| {
         let status = engine.list().into_iter().find(|status| {
             status.pod.uid == open.uid && status.name == open.container && status.is_running()
@@ -143,12 +163,15 @@ fn begin(node: &AgentNode, open: &OpenExec) -> Result<ExecSession, ExecError> {
             container: open.container.clone(),
         });
     };
+    if open.attach {
+        return Ok(Started::Attached(engine.attach(&id, open.stdin).await?));
+    }
     let command = ExecCommand {
         command: open.command.clone(),
         stdin: open.stdin,
         tty: open.tty,
     };
-    Ok(engine.exec_session(&id, command)?)
+    Ok(Started::Command(engine.exec_session(&id, command)?))
 }
 
 /// Carries input and output until the command ends or the server ends the call; the command is
@@ -202,6 +225,24 @@ async fn run(
             error: error.to_string(),
         },
     };
+    say_goodbye(&outbound, exit).await;
+}
+
+/// Carries what has no exit code of its own until its output ends or the connection does.
+async fn relay(
+    output: impl Future<Output = ExecExit>,
+    input: impl Future<Output = ()>,
+    outbound: mpsc::Sender<ExecFrame>,
+) {
+    let exit = tokio::select! {
+        exit = output => exit,
+        () = input => return,
+        () = outbound.closed() => return,
+    };
+    say_goodbye(&outbound, exit).await;
+}
+
+async fn say_goodbye(outbound: &mpsc::Sender<ExecFrame>, exit: ExecExit) {
     let last = async {
         if outbound.send(frame(Body::Exit(exit))).await.is_ok() {
             // The server ends the call once it has read this.

@@ -134,6 +134,16 @@ fn subresources(kind: &Kind) -> Vec<Sub> {
                 response: ("policy", "v1", "Eviction"),
                 verbs: &["create"],
             },
+            "attach" => Sub {
+                name,
+                response: ("", "v1", "PodAttachOptions"),
+                verbs: &["create", "get"],
+            },
+            "portforward" => Sub {
+                name,
+                response: ("", "v1", "PodPortForwardOptions"),
+                verbs: &["create", "get"],
+            },
             "exec" => Sub {
                 name,
                 response: ("", "v1", "PodExecOptions"),

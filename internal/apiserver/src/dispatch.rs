@@ -188,7 +188,7 @@ async fn on_resource(
     )?;
     // Logs are raw bytes in any format: their handler does not negotiate.
     let form = match subresource.as_deref() {
-        Some("log" | "exec") => negotiate::PLAIN,
+        Some("log" | "exec" | "attach" | "portforward") => negotiate::PLAIN,
         _ => negotiate::objects(&parts.headers)?,
     };
     let call = Call {
@@ -292,6 +292,10 @@ async fn on_subresource(call: &Call, subresource: &str, verb: Verb, body: Body) 
         ("binding", Verb::Create) => binding::create(call, body).await,
         ("eviction", Verb::Create) => eviction::create(call, body).await,
         ("log", Verb::Get) => logs::get(call).await,
+        ("attach", Verb::Get) => exec::attach(call, &Method::GET).await,
+        ("attach", Verb::Create) => exec::attach(call, &Method::POST).await,
+        ("portforward", Verb::Get) => exec::portforward(call, &Method::GET).await,
+        ("portforward", Verb::Create) => exec::portforward(call, &Method::POST).await,
         ("exec", Verb::Get) => exec::exec(call, &Method::GET).await,
         ("exec", Verb::Create) => exec::exec(call, &Method::POST).await,
         ("token", Verb::Create) => service_account::token(call, body).await,

@@ -1,12 +1,18 @@
-//! Owns `pods/NAME/exec` over WebSocket, as kubectl from 1.31 and the Python client use it: the
-//! subprotocols v4 and v5 of Kubernetes' remote commands. The nodes' agents run the commands; an
-//! [`ExecOpener`] reaches them.
+//! Owns `pods/NAME/exec` and `pods/NAME/attach` over WebSocket, as kubectl from 1.31 and the Python client use them:
+//! the subprotocols v4 and v5 of Kubernetes' remote commands; `pods/NAME/portforward` is [`forward`]'s. The nodes'
+//! agents run the commands; an [`ExecOpener`] reaches them.
 
 mod carry;
+mod channels;
+mod connections;
+mod forward;
 mod frames;
+mod spdy;
+mod tunnel;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::FromRequestParts;
@@ -27,14 +33,31 @@ use crate::rewrite::absent;
 use crate::status::Failure;
 use crate::watch_rights::Rights;
 
-/// The maximum number of commands of one user at the same time.
+pub(crate) use forward::portforward;
+
+/// The maximum number of commands, attached clients and clients that forward ports of one user at the same time.
 const PER_USER_MAX: usize = 128;
+/// The same, of all users.
+const ALL_MAX: usize = 4096;
+/// A client without input and output for this long is ended, as by a kubelet.
+pub(crate) const IDLE: Duration = Duration::from_secs(14_400);
 /// The maximum size of one message from a client, in bytes; kubectl sends 32 KiB.
 const MESSAGE_BYTES_MAX: usize = 1 << 20;
 /// The subprotocols, the best first. In v5 a client can end the input alone.
 const PROTOCOLS: [&str; 2] = ["v5.channel.k8s.io", "v4.channel.k8s.io"];
 
-/// A command to run in a container.
+/// What a client wants of a pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ExecAction {
+    /// To run a program with its arguments in the container.
+    Command(Vec<String>),
+    /// The container's own input and output from now on.
+    Attach,
+    /// A connection to a TCP port of the pod, as input and standard output.
+    Forward(u16),
+}
+
+/// A command to run in a container, or another connection with a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExecRequest {
     /// The pod's namespace.
@@ -45,10 +68,10 @@ pub struct ExecRequest {
     pub uid: String,
     /// The node that runs the pod.
     pub node: String,
-    /// The container.
+    /// The container; empty for a port, which is the pod's.
     pub container: String,
-    /// The program and its arguments.
-    pub command: Vec<String>,
+    /// What is wanted.
+    pub action: ExecAction,
     /// Whether the client sends an input.
     pub stdin: bool,
     /// Whether the client wants the standard output.
@@ -124,10 +147,16 @@ pub(crate) struct ExecPlace {
 impl ExecCounts {
     fn place(&self, user: &str) -> Result<ExecPlace, Failure> {
         let mut counts = self.0.lock();
+        if counts.values().sum::<usize>() >= ALL_MAX {
+            return Err(Failure::too_many(&format!(
+                "all users together run {ALL_MAX} commands in containers already; try again when some have ended"
+            )));
+        }
         let count = counts.entry(user.to_owned()).or_default();
         if *count >= PER_USER_MAX {
             return Err(Failure::too_many(&format!(
-                "user {user:?} runs {PER_USER_MAX} commands in containers already; end one and try again"
+                "user {user:?} runs {PER_USER_MAX} commands in containers, attached clients and port forwards included, already; \
+                 end one and try again"
             )));
         }
         *count += 1;
@@ -150,47 +179,85 @@ impl Drop for ExecPlace {
 
 /// Answers GET and POST of `pods/NAME/exec`.
 pub(crate) async fn exec(call: &Call, method: &Method) -> Result<Response<Body>, Failure> {
-    // A client that may only read must not run commands, though a WebSocket begins with GET.
-    may_create(call)?;
-    let key = call.key();
-    let entry = call.server.0.store.get(&key);
-    let entry = entry.ok_or_else(|| absent(call, &key, call.object_name()))?;
-    let pod = object::parse(&entry)?;
-    if !call.headers.contains_key(header::UPGRADE) {
-        return Err(not_a_websocket("the request asks for no upgrade"));
+    let pod = entered(call, "exec")?;
+    let command: Vec<String> = call.params.all("command").map(str::to_owned).collect();
+    if command.is_empty() {
+        return Err(Failure::bad_request(
+            "command: Required value: name the program and its arguments, one parameter each",
+        ));
     }
-    // Before the protocol: kubectl tries SPDY after any refusal, and prints the last one.
-    may_enter(call, &pod)?;
-    let request = read(call, &pod)?;
-    let upgrade = upgrade(call, method).await?;
+    let action = ExecAction::Command(command);
+    let request = in_container(call, &pod, "exec into", action)?;
+    remote(call, method, "exec", request).await
+}
+
+/// Answers GET and POST of `pods/NAME/attach`.
+pub(crate) async fn attach(call: &Call, method: &Method) -> Result<Response<Body>, Failure> {
+    let pod = entered(call, "attach")?;
+    let request = in_container(call, &pod, "attach to", ExecAction::Attach)?;
+    remote(call, method, "attach", request).await
+}
+
+async fn remote(
+    call: &Call,
+    method: &Method,
+    subresource: &'static str,
+    request: ExecRequest,
+) -> Result<Response<Body>, Failure> {
+    let upgrade = upgrade(call, method, subresource, &PROTOCOLS).await?;
     let place = call.server.0.execs.place(&call.caller.user)?;
-    let opener = call.server.0.exec_opener.read().clone();
-    let opener = opener.ok_or_else(|| {
-        Failure::unavailable(
-            "no agent that can run commands is connected; check that the node's agent runs",
-        )
-    })?;
+    let opener = opener(call)?;
     let tty = request.tty;
     let streams = opener(request).await.map_err(|error| match error {
         ExecError::Unavailable(why) => Failure::unavailable(why),
         ExecError::Refused(why) => Failure::bad_request(why),
     })?;
-    let rights = Rights::to_create(call, "exec");
-    let bounded = upgrade
-        .max_message_size(MESSAGE_BYTES_MAX)
-        .max_frame_size(MESSAGE_BYTES_MAX);
-    Ok(bounded.on_upgrade(move |socket| async move {
-        carry::carry(socket, streams, tty, rights).await;
+    let rights = Rights::to_create(call, subresource);
+    let bound = call.server.0.config.stream_idle;
+    Ok(bounded(upgrade).on_upgrade(move |socket| async move {
+        carry::carry(socket, streams, tty, rights, bound).await;
         drop(place);
     }))
 }
 
-fn may_create(call: &Call) -> Result<(), Failure> {
+/// The pod, if the caller may enter it.
+fn entered(call: &Call, subresource: &'static str) -> Result<Value, Failure> {
+    // A client that may only read must not run commands, though a WebSocket begins with GET.
+    may_create(call, subresource)?;
+    let key = call.key();
+    let entry = call.server.0.store.get(&key);
+    let entry = entry.ok_or_else(|| absent(call, &key, call.object_name()))?;
+    let pod = object::parse(&entry)?;
+    if !call.headers.contains_key(header::UPGRADE) {
+        let why = "the request asks for no upgrade";
+        return Err(not_a_websocket(subresource, &PROTOCOLS, why));
+    }
+    // Before the protocol: kubectl tries SPDY after any refusal, and prints the last one.
+    may_enter(call, &pod)?;
+    Ok(pod)
+}
+
+fn opener(call: &Call) -> Result<ExecOpener, Failure> {
+    let opener = call.server.0.exec_opener.read().clone();
+    opener.ok_or_else(|| {
+        Failure::unavailable(
+            "no agent that can run commands is connected; check that the node's agent runs",
+        )
+    })
+}
+
+fn bounded(upgrade: WebSocketUpgrade) -> WebSocketUpgrade {
+    upgrade
+        .max_message_size(MESSAGE_BYTES_MAX)
+        .max_frame_size(MESSAGE_BYTES_MAX)
+}
+
+fn may_create(call: &Call, subresource: &str) -> Result<(), Failure> {
     let wanted = RequestAttributes {
         verb: "create",
         group: call.kind.group,
         resource: call.kind.plural,
-        subresource: Some("exec"),
+        subresource: Some(subresource),
         namespace: call.namespace.as_deref(),
         name: call.name.as_deref(),
     };
@@ -202,14 +269,13 @@ fn may_enter(call: &Call, pod: &Value) -> Result<(), Failure> {
         .map_err(|error| Failure::forbidden(call.kind, call.object_name(), &error.to_string()))
 }
 
-fn read(call: &Call, pod: &Value) -> Result<ExecRequest, Failure> {
-    let params = &call.params;
-    let command: Vec<String> = params.all("command").map(str::to_owned).collect();
-    if command.is_empty() {
-        return Err(Failure::bad_request(
-            "command: Required value: name the program and its arguments, one parameter each",
-        ));
-    }
+/// A request for a pod that runs, without a container.
+fn of_pod(
+    call: &Call,
+    pod: &Value,
+    doing: &str,
+    action: ExecAction,
+) -> Result<ExecRequest, Failure> {
     let node = pod["spec"]["nodeName"].as_str().unwrap_or_default();
     let phase = pod["status"]["phase"].as_str().unwrap_or_default();
     let name = call.object_name();
@@ -220,22 +286,40 @@ fn read(call: &Call, pod: &Value) -> Result<ExecRequest, Failure> {
     }
     if matches!(phase, "Succeeded" | "Failed") {
         return Err(Failure::bad_request(format!(
-            "cannot exec into a container in a completed pod; current phase is {phase}"
+            "cannot {doing} a container in a completed pod; current phase is {phase}"
         )));
     }
-    let asked = |name: &str| params.switch(name) == Some(true);
-    let request = ExecRequest {
+    Ok(ExecRequest {
         namespace: call.namespace.clone().unwrap_or_default(),
         pod: name.to_owned(),
         uid: object::meta_text(pod, "uid").to_owned(),
         node: node.to_owned(),
+        container: String::new(),
+        action,
+        stdin: true,
+        stdout: true,
+        stderr: false,
+        tty: false,
+    })
+}
+
+/// A request for a container, with the streams that the client asks for.
+fn in_container(
+    call: &Call,
+    pod: &Value,
+    doing: &str,
+    action: ExecAction,
+) -> Result<ExecRequest, Failure> {
+    let params = &call.params;
+    let asked = |name: &str| params.switch(name) == Some(true);
+    let request = ExecRequest {
         container: crate::logs::container(call, pod)?,
-        command,
         stdin: asked("stdin"),
         // As in Kubernetes: at a terminal both outputs are one.
         stdout: params.switch("stdout").unwrap_or(true),
         stderr: params.switch("stderr").unwrap_or(true) && !asked("tty"),
         tty: asked("tty"),
+        ..of_pod(call, pod, doing, action)?
     };
     if !(request.stdin || request.stdout || request.stderr) {
         return Err(Failure::bad_request(
@@ -246,19 +330,26 @@ fn read(call: &Call, pod: &Value) -> Result<ExecRequest, Failure> {
 }
 
 /// The WebSocket that the client asks for.
-async fn upgrade(call: &Call, method: &Method) -> Result<WebSocketUpgrade, Failure> {
+async fn upgrade(
+    call: &Call,
+    method: &Method,
+    doing: &str,
+    protocols: &'static [&'static str],
+) -> Result<WebSocketUpgrade, Failure> {
     let asked = call.headers.get(header::UPGRADE);
     let asked = asked
         .and_then(|value| value.to_str().ok())
         .unwrap_or_default();
     if asked.to_ascii_lowercase().starts_with("spdy/") {
         return Err(Failure::bad_request(
-            "this server runs commands over WebSocket and not over SPDY; use kubectl 1.31 or later (kubectl 1.29 and \
-             1.30: set KUBECTL_REMOTE_COMMAND_WEBSOCKETS=true)",
+            "this server takes exec, attach, cp and port-forward over WebSocket and not over SPDY; use kubectl 1.31 or \
+             later, and set neither KUBECTL_REMOTE_COMMAND_WEBSOCKETS nor KUBECTL_PORT_FORWARD_WEBSOCKETS to false \
+             (kubectl 1.30: set both to true; 1.29 has the first alone)",
         ));
     }
     let Some(connection) = call.upgrade.clone() else {
-        return Err(not_a_websocket("the request's connection has no upgrade"));
+        let why = "the request's connection has no upgrade";
+        return Err(not_a_websocket(doing, protocols, why));
     };
     let (mut parts, ()) = Request::new(()).into_parts();
     parts.method = method.clone();
@@ -266,17 +357,43 @@ async fn upgrade(call: &Call, method: &Method) -> Result<WebSocketUpgrade, Failu
     parts.extensions.insert::<OnUpgrade>(connection);
     let upgrade = WebSocketUpgrade::from_request_parts(&mut parts, &())
         .await
-        .map_err(|rejection| not_a_websocket(&rejection.to_string()))?
-        .protocols(PROTOCOLS);
+        .map_err(|rejection| not_a_websocket(doing, protocols, &rejection.to_string()))?
+        .protocols(protocols.iter().copied());
     if upgrade.selected_protocol().is_none() {
-        return Err(not_a_websocket("the request names none of them"));
+        let why = "the request names none of them";
+        return Err(not_a_websocket(doing, protocols, why));
     }
     Ok(upgrade)
 }
 
-fn not_a_websocket(why: &str) -> Failure {
+fn not_a_websocket(doing: &str, protocols: &[&str], why: &str) -> Failure {
     Failure::bad_request(format!(
-        "exec needs a WebSocket with subprotocol {}: {why}",
-        PROTOCOLS.join(" or ")
+        "{doing} needs a WebSocket with subprotocol {}: {why}",
+        protocols.join(" or ")
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_user_and_all_users_have_a_bounded_number_of_commands_and_places_come_back() {
+        let counts = ExecCounts::default();
+        let of = |user: usize| counts.place(&format!("user-{user}"));
+        let mut places: Vec<ExecPlace> = (0..PER_USER_MAX).map(|_| of(0).ok().unwrap()).collect();
+        assert!(of(0).is_err());
+        places.pop();
+        places.push(of(0).ok().unwrap());
+        let others = 1..ALL_MAX / PER_USER_MAX;
+        places.extend(
+            others
+                .flat_map(|user| (0..PER_USER_MAX).map(move |_| user))
+                .map(|user| of(user).ok().unwrap()),
+        );
+        assert_eq!(places.len(), ALL_MAX);
+        assert!(of(9999).is_err());
+        places.pop();
+        assert!(of(9999).is_ok());
+    }
 }

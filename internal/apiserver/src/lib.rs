@@ -70,7 +70,7 @@ mod yaml;
 pub use audit::Auditor;
 pub use call::AuditAnnotations;
 pub use decode::ManifestsError;
-pub use exec::{ExecError, ExecEvent, ExecInput, ExecOpener, ExecRequest, ExecStreams};
+pub use exec::{ExecAction, ExecError, ExecEvent, ExecInput, ExecOpener, ExecRequest, ExecStreams};
 pub use impersonation::{Users, authenticate, impersonate};
 pub use logs::{LogError, LogOpener, LogRequest};
 pub use server::{ApiConfig, ApiError, ApiServer, paths};

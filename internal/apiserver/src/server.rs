@@ -17,7 +17,7 @@ use store::Store;
 use crate::audit::Auditor;
 use crate::authority::Authority;
 use crate::decode::ManifestsError;
-use crate::exec::{ExecCounts, ExecOpener};
+use crate::exec::{ExecCounts, ExecOpener, IDLE};
 use crate::impersonation::Users;
 use crate::limits::{SMALL_REQUEST_BYTES, WATCH_RECHECK};
 use crate::logs::LogOpener;
@@ -36,6 +36,8 @@ pub struct ApiConfig {
     pub watch_timeout: Duration,
     /// How often a watch checks that its caller is still authorised.
     pub watch_recheck: Duration,
+    /// How long a client of a running container may have no input and output.
+    pub stream_idle: Duration,
     /// The pod security configuration.
     pub pod_security: PodSecurity,
     /// The certificate of the server's authority, as PEM. With it every namespace has it as the ConfigMap
@@ -52,6 +54,7 @@ impl Default for ApiConfig {
             bookmark_every: Duration::from_secs(60),
             watch_timeout: Duration::from_secs(45 * 60),
             watch_recheck: WATCH_RECHECK,
+            stream_idle: IDLE,
             pod_security: PodSecurity::default(),
             root_ca: None,
             now: Timestamp::now,

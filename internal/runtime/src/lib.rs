@@ -8,6 +8,7 @@
 //! Must not: know about pods beyond their names, talk to the server, decide
 //! restarts. That is the agent's.
 
+mod attach_protocol;
 pub mod capabilities;
 pub mod cgroup;
 pub mod cri;
@@ -31,8 +32,8 @@ pub use environment::SERVICE_MANAGER_VARIABLES;
 pub use error::{RuntimeError, StartFault};
 pub use logs::{LogRead, read_logs};
 pub use process::{
-    Config, ExecCommand, ExecInput, ExecOutcome, ExecOutput, ExecSession, ProcessRuntime, Stats,
-    Terminal,
+    AttachInput, AttachOutput, AttachSession, Config, ExecCommand, ExecInput, ExecOutcome,
+    ExecOutput, ExecSession, ProcessRuntime, Stats, Terminal,
 };
 pub use spec::{
     ContainerId, ContainerSpec, DevicePolicy, Isolation, LogSettings, Mount, MountSource,

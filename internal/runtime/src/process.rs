@@ -4,6 +4,7 @@
 //! Nothing is kept here that is not also on disk: a new [`ProcessRuntime`] over the same
 //! root finds every container again by [`ProcessRuntime::recover`].
 
+mod attach;
 mod commands;
 mod interactive;
 mod shared;
@@ -22,6 +23,7 @@ use futures::stream::BoxStream;
 use jiff::Timestamp;
 use tokio::sync::broadcast;
 
+pub use attach::{AttachInput, AttachOutput, AttachSession};
 pub use commands::{ExecOutcome, Stats};
 pub use interactive::{ExecCommand, ExecInput, ExecOutput, ExecSession, Terminal};
 

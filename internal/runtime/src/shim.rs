@@ -8,6 +8,7 @@
 //!
 //! Owns the container's directory while it runs. Never talks to the agent but by files.
 
+mod attach;
 mod error;
 pub mod exec;
 mod privileges;
@@ -16,6 +17,7 @@ mod processes;
 mod record;
 mod seccomp;
 pub mod start;
+mod streams;
 pub mod supervise;
 
 use std::path::Path;

@@ -139,6 +139,15 @@ pub struct ContainerSpec {
     /// Written to `/proc/self/oom_score_adj` where permitted. If none is named, the agent's own counts, but at least 0.
     #[serde(default)]
     pub oom_score_adj: Option<i32>,
+    /// Whether it has a standard input, which attached clients write.
+    #[serde(default)]
+    pub stdin: bool,
+    /// Whether its standard input ends with the first client that wrote it.
+    #[serde(default)]
+    pub stdin_once: bool,
+    /// Whether it runs at a terminal.
+    #[serde(default)]
+    pub tty: bool,
     /// Where its output goes.
     pub log: LogSettings,
     /// Seconds between SIGTERM and SIGKILL when the shim itself gets SIGTERM
@@ -174,6 +183,9 @@ impl ContainerSpec {
             user: ProcessUser::default(),
             isolation: None,
             oom_score_adj: None,
+            stdin: false,
+            stdin_once: false,
+            tty: false,
             log: LogSettings::new(log_path),
             grace_seconds: default_grace(),
         }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use apiserver::{ApiServer, ExecEvent, ExecInput};
+use apiserver::{ApiServer, ExecAction, ExecEvent, ExecInput};
 use fleet::Fleet;
 use futures::StreamExt;
 use futures::future::BoxFuture;
@@ -52,23 +52,30 @@ pub fn connect_logs(api: &ApiServer, fleet: &Arc<Fleet>) {
     }));
 }
 
-/// Makes the pods' `exec` subresource run commands on the nodes.
+/// Makes the pods' `exec`, `attach` and `portforward` subresources reach the nodes.
 pub fn connect_exec(api: &ApiServer, fleet: &Arc<Fleet>) {
     let fleet = fleet.clone();
     api.set_exec_opener(Arc::new(move |request| {
         let fleet = fleet.clone();
         Box::pin(async move {
+            let (command, attach, port) = match request.action {
+                ExecAction::Command(command) => (command, false, 0),
+                ExecAction::Attach => (Vec::new(), true, 0),
+                ExecAction::Forward(port) => (Vec::new(), false, port),
+            };
             let open = OpenExec {
                 stream_id: 0,
                 namespace: request.namespace,
                 pod: request.pod,
                 uid: request.uid,
                 container: request.container,
-                command: request.command,
+                command,
                 stdin: request.stdin,
                 stdout: request.stdout,
                 stderr: request.stderr,
                 tty: request.tty,
+                attach,
+                forward_port: port.into(),
             };
             match fleet.open_exec(&request.node, open).await {
                 Ok(connection) => Ok(exec_streams(connection)),

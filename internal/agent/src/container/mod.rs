@@ -143,6 +143,9 @@ pub fn describe(parts: &Parts, attempt: u32) -> Result<ContainerSpec, ContainerE
         device_groups::add(&mut spec.user, groups);
     }
     spec.isolation = held.isolation;
+    spec.stdin = container.stdin == Some(true);
+    spec.stdin_once = container.stdin_once == Some(true);
+    spec.tty = container.tty == Some(true);
     spec.log = LogSettings::new(parts.log.clone());
     let grace = pod
         .spec

@@ -38,7 +38,7 @@ const ADMIN: Least = Least::Role(UserRole::Admin);
 /// (`plural.group/subresource`).
 type Row = (&'static str, Least, Least, Least);
 
-const ROWS: [Row; 74] = [
+const ROWS: [Row; 76] = [
     ("bindings", ADMIN, ADMIN, ADMIN),
     ("configmaps", VIEWER, MEMBER, MEMBER),
     ("endpoints", VIEWER, LEAD, LEAD),
@@ -52,11 +52,13 @@ const ROWS: [Row; 74] = [
     ("persistentvolumeclaims", VIEWER, MEMBER, MEMBER),
     ("persistentvolumeclaims/status", VIEWER, ADMIN, ADMIN),
     ("pods", VIEWER, MEMBER, MEMBER),
+    ("pods/attach", MEMBER, MEMBER, ADMIN),
     ("pods/binding", ADMIN, ADMIN, ADMIN),
     ("pods/eviction", ADMIN, MEMBER, ADMIN),
     // A request without a WebSocket is refused before the pod's user is compared; e2e/tests/exec.rs compares it.
     ("pods/exec", MEMBER, MEMBER, ADMIN),
     ("pods/log", VIEWER, ADMIN, ADMIN),
+    ("pods/portforward", MEMBER, MEMBER, ADMIN),
     ("pods/status", VIEWER, ADMIN, ADMIN),
     ("resourcequotas", VIEWER, ADMIN, ADMIN),
     ("resourcequotas/status", VIEWER, ADMIN, ADMIN),

@@ -45,6 +45,8 @@ fn segment() -> impl Strategy<Value = String> {
         "finalize",
         "token",
         "exec",
+        "attach",
+        "portforward",
         "proxy",
         "",
         ".",

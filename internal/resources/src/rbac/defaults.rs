@@ -147,7 +147,11 @@ fn member_rules() -> Vec<Value> {
     );
     rules.push(rule("", &["secrets"], &READ));
     rules.push(rule("", &["pods/eviction"], &["create"]));
-    rules.push(rule("", &["pods/exec"], &["create", "get"]));
+    rules.push(rule(
+        "",
+        &["pods/attach", "pods/exec", "pods/portforward"],
+        &["create", "get"],
+    ));
     rules
 }
 

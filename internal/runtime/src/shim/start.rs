@@ -24,7 +24,7 @@ use nix::sys::stat::{Mode, umask};
 use nix::unistd::{chdir, geteuid, getppid, sethostname, setsid};
 
 use super::processes::{self, NamespaceSide};
-use super::{privileges, seccomp};
+use super::{privileges, seccomp, streams};
 use crate::error::StartFault;
 use crate::mounts::{MountError, apply, kernel};
 use crate::spec::{ContainerSpec, Isolation, Mount};
@@ -132,6 +132,7 @@ fn prepare(
         .join(std::process::id())
         .unwrap_or_else(|e| note(format!("limits are not enforced: {e}")));
     setsid().map_err(|e| format!("cannot start a session: {e}"))?;
+    let input = streams::input(&spec).map_err(|e| format!("cannot open the input: {e}"))?;
     if let Err(e) = set_oom_score(spec.oom_score_adj) {
         note(format!("oom_score_adj is not set: {e}"));
     }
@@ -174,7 +175,7 @@ fn prepare(
             cwd.display()
         )
     })?;
-    let command = command_of(&spec)?;
+    let command = command_of(&spec, input)?;
     // Last: the filter refuses most of the above.
     if spec.isolation.as_ref().is_some_and(|it| it.seccomp) {
         seccomp::install().map_err(StartFault::node)?;
@@ -251,8 +252,8 @@ pub(super) fn limit(spec: &ContainerSpec, uncounted: bool) {
     }
 }
 
-/// The container's command with its environment and no input.
-fn command_of(spec: &ContainerSpec) -> Result<Command, StartFault> {
+/// The container's command with its environment and input.
+fn command_of(spec: &ContainerSpec, input: Stdio) -> Result<Command, StartFault> {
     let mut words = spec.command.iter().chain(&spec.args);
     let program = words.next().ok_or("the container has no command")?;
     let mut command = Command::new(program);
@@ -260,7 +261,10 @@ fn command_of(spec: &ContainerSpec) -> Result<Command, StartFault> {
         .args(words)
         .env_clear()
         .envs(spec.env.iter().map(|(k, v)| (k, v)))
-        .stdin(Stdio::null());
+        .stdin(input);
+    if spec.tty && spec.env.iter().all(|(name, _)| name != "TERM") {
+        command.env("TERM", "xterm");
+    }
     Ok(command)
 }
 

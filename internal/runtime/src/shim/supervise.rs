@@ -20,14 +20,15 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, chdir, setsid};
 
+use super::attach::AttachPoint;
 use super::error::ShimError;
 use super::record::{SAVE_RETRY, ShimRecord};
 use super::start::STAGING;
+use super::streams::{self, Stream};
 use super::{STAGE_START, again};
 use crate::cgroup::{Cgroup, HierarchyLayout};
 use crate::error::StartFault;
-use crate::logs::line::OutputStream;
-use crate::logs::write::{LineSplitter, LogWriter};
+use crate::logs::write::LogWriter;
 use crate::proc::{self, ProcessId};
 use crate::spec::ContainerSpec;
 use crate::state::{
@@ -39,8 +40,6 @@ use crate::state::{
 pub const CGROUP_PARENT: &str = "MUSTER_SHIM_CGROUP";
 /// That name if none is set.
 pub const DEFAULT_CGROUP_PARENT: &str = "muster";
-/// The size asked for the output pipes: room for a burst while the disk is slow.
-const PIPE_BYTES: i32 = 1024 * 1024;
 /// Bytes read from an output at once.
 const READ_BYTES: usize = 64 * 1024;
 /// Between two attempts to kill what does not die, and between two looks at what is left.
@@ -103,27 +102,26 @@ fn shim(dir: &Path) -> Result<(), ShimError> {
         state,
         unsaved: false,
     };
-    let end = match record
+    let started = record
         .save()
         .map_err(ShimError::from)
-        .and_then(|()| ContainerSupervisor::start(&dir, &spec))
-    {
-        Err(fault) => ContainerExit::start_error(fault.to_string(), Timestamp::now()),
-        Ok(mut supervisor) => supervisor.run(&mut record)?,
+        .and_then(|()| ContainerSupervisor::start(&dir, &spec));
+    let (end, attached) = match started {
+        Err(fault) => (
+            ContainerExit::start_error(fault.to_string(), Timestamp::now()),
+            None,
+        ),
+        Ok(mut supervisor) => (supervisor.run(&mut record)?, supervisor.attached),
     };
     record.state.cgroup.kill_all();
     record.state.cgroup.remove();
     let _ = fs::remove_dir(dir.join(STAGING));
     record.state.state = ContainerState::Exited(end);
-    Ok(record.save_surely()?)
-}
-
-/// One of the container's outputs.
-struct Stream {
-    pipe: File,
-    output: OutputStream,
-    splitter: LineSplitter,
-    open: bool,
+    record.save_surely()?;
+    if let Some(attached) = attached {
+        attached.finish();
+    }
+    Ok(())
 }
 
 struct ContainerSupervisor {
@@ -139,6 +137,8 @@ struct ContainerSupervisor {
     report: Option<File>,
     reported: Vec<u8>,
     streams: Vec<Stream>,
+    /// Where clients attach; none if the socket could not be made.
+    attached: Option<AttachPoint>,
     log: LogWriter,
     started_at: Timestamp,
     /// When SIGKILL is due, once a stop has been asked for.
@@ -157,6 +157,7 @@ enum WakeReason {
     Changes,
     Report,
     Stream(usize),
+    Attached,
 }
 
 impl ContainerSupervisor {
@@ -184,28 +185,18 @@ impl ContainerSupervisor {
             path: spec.log.path.clone(),
             source,
         })?;
-        let pipe = || io::pipe().map_err(ShimError::Pipe);
-        let ((report, report_end), (out, out_end), (err, err_end)) = (pipe()?, pipe()?, pipe()?);
-        for end in [&out, &err] {
-            // Refused beyond a user's share of pipe memory; the default serves too.
-            let _ = fcntl(end.as_fd(), FcntlArg::F_SETPIPE_SZ(PIPE_BYTES));
-        }
+        let (report, report_end) = io::pipe().map_err(ShimError::Pipe)?;
         fcntl(report.as_fd(), FcntlArg::F_SETFL(OFlag::O_NONBLOCK))
             .map_err(told("cannot read the start's report"))?;
-        let child = again(STAGE_START)
-            .stdin(Stdio::from(report_end))
-            .stdout(Stdio::from(out_end))
-            .stderr(Stdio::from(err_end))
-            .spawn()
-            .map_err(ShimError::Spawn)?;
+        let mut command = again(STAGE_START);
+        command.stdin(Stdio::from(report_end));
+        let given = streams::give(&mut command, spec)?;
+        let child = command.spawn().map_err(ShimError::Spawn)?;
+        // The container's ends are its own alone, so that their closing is seen.
+        drop((command, given.of_container));
+        let attached = AttachPoint::open(dir, given.input)
+            .inspect_err(|error| eprintln!("clients cannot attach: {error}"));
         let pid = i32::try_from(child.id()).map_err(ShimError::ProcessNumber)?;
-        let file = |end: io::PipeReader| File::from(std::os::fd::OwnedFd::from(end));
-        let stream = |end, output| Stream {
-            pipe: file(end),
-            output,
-            splitter: LineSplitter::default(),
-            open: true,
-        };
         Ok(ContainerSupervisor {
             dir: dir.to_path_buf(),
             grace: Duration::from_secs(spec.grace_seconds),
@@ -214,12 +205,10 @@ impl ContainerSupervisor {
             handed_over: false,
             signals,
             changes,
-            report: Some(file(report)),
+            report: Some(File::from(std::os::fd::OwnedFd::from(report))),
             reported: Vec::new(),
-            streams: vec![
-                stream(out, OutputStream::Stdout),
-                stream(err, OutputStream::Stderr),
-            ],
+            streams: given.outputs,
+            attached: attached.ok(),
             log,
             started_at: Timestamp::now(),
             kill_at: None,
@@ -243,6 +232,11 @@ impl ContainerSupervisor {
                     WakeReason::Changes => self.on_changes(),
                     WakeReason::Report => self.on_report(record),
                     WakeReason::Stream(index) => self.on_output(index),
+                    WakeReason::Attached => {
+                        if let Some(attached) = &mut self.attached {
+                            attached.serve();
+                        }
+                    }
                 }
             }
             self.streams.retain(|stream| stream.open);
@@ -268,6 +262,10 @@ impl ContainerSupervisor {
             .into_iter()
             .map(|fd| PollFd::new(fd, PollFlags::POLLIN))
             .collect();
+        for (fd, flags) in self.attached.iter().flat_map(AttachPoint::wanted) {
+            sources.push(WakeReason::Attached);
+            polled.push(PollFd::new(fd, flags));
+        }
         let now = Instant::now();
         let next = [
             self.kill_at,
@@ -435,11 +433,16 @@ impl ContainerSupervisor {
         let (output, log, now) = (stream.output, &mut self.log, Timestamp::now());
         match stream.pipe.read(&mut buffer) {
             Ok(read) if read > 0 => {
+                if let Some(attached) = &mut self.attached {
+                    attached.output(output, &buffer[..read]);
+                }
                 stream.splitter.push(&buffer[..read], |full, text| {
                     log.add(now, output, full, text)
                 });
             }
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+            // At a terminal the end is an error: no process has it open any more.
             _ => {
                 stream
                     .splitter

@@ -94,6 +94,14 @@ const DELETE: &[(&str, &str)] = &[
     ("orphanDependents", "boolean"),
     ("propagationPolicy", "string"),
 ];
+const ATTACH: &[(&str, &str)] = &[
+    ("container", "string"),
+    ("stderr", "boolean"),
+    ("stdin", "boolean"),
+    ("stdout", "boolean"),
+    ("tty", "boolean"),
+];
+const FORWARD: &[(&str, &str)] = &[("ports", "integer")];
 const EXEC: &[(&str, &str)] = &[
     ("command", "string"),
     ("container", "string"),
@@ -212,10 +220,17 @@ fn kind_paths(kind: &KindRoute, form: DocumentVersion, paths: &mut Map<String, V
             parameters,
         };
         let actions = match subresource.as_str() {
-            "exec" => vec![
-                act("get", "connect", "connectGet", None, None, EXEC),
-                act("post", "connect", "connectPost", None, None, EXEC),
-            ],
+            "attach" | "exec" | "portforward" => {
+                let options = match subresource.as_str() {
+                    "attach" => ATTACH,
+                    "exec" => EXEC,
+                    _ => FORWARD,
+                };
+                vec![
+                    act("get", "connect", "connectGet", None, None, options),
+                    act("post", "connect", "connectPost", None, None, options),
+                ]
+            }
             "log" => vec![act("get", "get", "read", None, None, LOG)],
             "token" => vec![act("post", "post", "create", both, both, WRITE)],
             "binding" | "eviction" => {
