@@ -374,3 +374,79 @@ fn streams_leave_no_process_behind() {
     drop(stdin);
     assert_eq!(exit_code(&platform, "reader"), 0);
 }
+
+#[test]
+fn muster_runs_commands_in_a_rank_of_a_job_and_forwards_its_port() {
+    let platform = Platform::up(&[]);
+    let port = free_port();
+    let script = format!(
+        "cd $(mktemp -d); echo rank > page; exec /usr/bin/python3 -m http.server $(({port} + RANK)) --bind 127.0.0.1"
+    );
+    let container = json!({"name": "pytorch", "command": ["/bin/bash", "-c", script]});
+    let replica = json!({"replicas": 1, "template": {"spec": {"terminationGracePeriodSeconds": 1, "containers": [container]}}});
+    platform.apply(
+        &json!({
+            "apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": {"name": "train"},
+            "spec": {"pytorchReplicaSpecs": {"Master": replica, "Worker": replica}},
+        })
+        .to_string(),
+    );
+    ready(&platform, "train-worker-0");
+    let exec = |arguments: &[&str]| platform.cli(&[&["exec", "train"], arguments].concat());
+    let ran = exec(&[
+        "--rank",
+        "1",
+        "--",
+        "/bin/sh",
+        "-c",
+        "echo $RANK; echo wrong >&2; exit 7",
+    ]);
+    assert_eq!(
+        (ran.code, ran.out.as_str()),
+        (Some(7), "1\n"),
+        "{}",
+        ran.err
+    );
+    assert!(ran.err.contains("wrong"), "{}", ran.err);
+    assert_eq!(exec(&["--", "/bin/sh", "-c", "echo $RANK"]).ok(), "0\n");
+    let missing = exec(&["--rank", "2", "--", "true"]);
+    assert_eq!(missing.code, Some(3), "{}", missing.err);
+
+    let muster = platform.command(
+        std::path::Path::new(&e2e::muster()),
+        &[
+            "port-forward",
+            "train",
+            "--rank",
+            "1",
+            &format!(":{}", port + 1),
+        ],
+    );
+    let mut muster = muster;
+    let mut child = muster
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap())
+        .read_line(&mut line)
+        .unwrap();
+    let local = line
+        .split("127.0.0.1:")
+        .nth(1)
+        .and_then(|rest| rest.split(' ').next()?.parse().ok());
+    let forwarding = Forwarding {
+        child,
+        port: local.expect("a local port"),
+    };
+    let page = eventually("the server answers", SOON, || {
+        let page = forwarding.get("/page");
+        (!page.is_empty()).then_some(page)
+    });
+    assert!(
+        page.ends_with(b"rank\n"),
+        "{}",
+        String::from_utf8_lossy(&page)
+    );
+}

@@ -44,6 +44,10 @@ pub enum Command {
     Delete(Delete),
     /// Print the logs of a pod, or of one rank of a job
     Logs(Logs),
+    /// Run a command in a container of a running pod, or of one rank of a job
+    Exec(Exec),
+    /// Forward ports of this machine to ports of a running pod, or of one rank of a job
+    PortForward(PortForward),
     /// Show why a job waits: the limits that hold it, changes that would let it fit, pods that it could preempt, and
     /// its estimated start; or the decisions on it (--history)
     Explain(Subject),
@@ -238,6 +242,44 @@ pub struct Logs {
     /// Print the log of the container's previous run
     #[arg(long)]
     pub previous: bool,
+}
+
+/// Options of `muster exec`.
+#[derive(Args, Debug)]
+pub struct Exec {
+    /// Name of a job or a pod
+    pub name: String,
+    /// Rank of a job's replica
+    #[arg(long, default_value_t = 0)]
+    pub rank: u32,
+    /// Container [default: the only one]
+    #[arg(short, long)]
+    pub container: Option<String>,
+    /// Pass the standard input on to the command
+    #[arg(short = 'i', long)]
+    pub stdin: bool,
+    /// Run the command at a terminal
+    #[arg(short, long)]
+    pub tty: bool,
+    /// The program and its arguments, after `--`
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    pub command: Vec<String>,
+}
+
+/// Options of `muster port-forward`.
+#[derive(Args, Debug)]
+pub struct PortForward {
+    /// Name of a job or a pod
+    pub name: String,
+    /// Ports: LOCAL:REMOTE, :REMOTE for a free local port, or one number for both
+    #[arg(required = true, value_name = "PORTS")]
+    pub ports: Vec<String>,
+    /// Rank of a job's replica
+    #[arg(long, default_value_t = 0)]
+    pub rank: u32,
+    /// Address of this machine to listen on
+    #[arg(long, default_value = "127.0.0.1", value_name = "ADDRESS")]
+    pub address: String,
 }
 
 /// One job.

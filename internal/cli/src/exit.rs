@@ -46,7 +46,7 @@ Exit status:
   4    the server refused: no permission, a conflict, an invalid field
   5    no server answered
   124  a wait timed out
-  `muster run` ends with the exit status of its job's command.";
+  `muster run` and `muster exec` end with the exit status of their command.";
 
 /// Addition for `muster run`.
 pub const RUN_HELP: &str = "\

@@ -10,6 +10,7 @@ mod defragmentation;
 mod describe;
 mod drain;
 mod error_message;
+mod exec;
 mod exit;
 mod explain;
 mod failure;
@@ -29,13 +30,16 @@ mod output;
 mod pair;
 mod password_input;
 mod platform;
+mod port_forward;
 mod queue;
 mod queues;
 mod ranks;
 mod remove;
 mod run;
 mod show;
+mod socket;
 mod teams;
+mod terminal;
 mod tokens;
 mod upgrade;
 mod users;
@@ -90,6 +94,8 @@ async fn dispatch(connection: &ServerConnection, command: Command) -> Result<Com
         Command::Describe(target) => describe::describe(connection, target).await,
         Command::Delete(arguments) => remove::delete(connection, arguments).await,
         Command::Logs(arguments) => logs::logs(connection, arguments).await,
+        Command::Exec(arguments) => exec::exec(connection, arguments).await,
+        Command::PortForward(arguments) => port_forward::port_forward(connection, arguments).await,
         Command::Explain(target) => explain::explain(connection, target).await,
         Command::Wait(arguments) => wait::wait(connection, arguments).await,
         Command::Suspend(target) => jobs::suspend(connection, target, true).await,

@@ -80,6 +80,23 @@ pub async fn pod_of(
     }
 }
 
+/// The pod that a name means: a pod's own, or that of a rank of a job.
+pub async fn pod_named(connection: &ServerConnection, name: &str, rank: u32) -> Result<String> {
+    let pod = kinds::kind("pods")?;
+    let mut among = vec![pod];
+    among.extend(kinds::job_kinds());
+    match kinds::find(connection, name, &among).await? {
+        Some((kind, found)) if kind.plural == pod.plural => {
+            Ok(found.metadata.name.unwrap_or_default())
+        }
+        Some((kind, job)) => pod_of(connection, kind, &job, rank).await,
+        None => Err(failure::not_found(format!(
+            "there is no job and no pod {name:?} in namespace {:?}",
+            connection.namespace
+        ))),
+    }
+}
+
 fn named(name: &str, job: &DynamicObject, rank: u32) -> Result<String> {
     let specs = &job.data["spec"]["pytorchReplicaSpecs"];
     let count = |role: &str| match &specs[role] {
