@@ -3,7 +3,7 @@
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
-use std::process::{Child, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
 use e2e::{Platform, eventually, kubectl, python, repository, run};
@@ -188,23 +188,22 @@ fn server(port: u16) -> String {
 struct Forwarding {
     child: Child,
     port: u16,
+    /// kubectl writes a line for each connection, and ends when it cannot.
+    _out: BufReader<ChildStdout>,
 }
 
 impl Forwarding {
     fn begin(platform: &Platform, port: u16) -> Forwarding {
-        let mut child = platform
-            .command(
-                &kubectl(),
-                &["port-forward", "pod/web", &format!(":{port}")],
-            )
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let wanted = format!(":{port}");
+        Forwarding::by(&mut platform.command(&kubectl(), &["port-forward", "pod/web", &wanted]))
+    }
+
+    fn by(command: &mut Command) -> Forwarding {
+        let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut out = BufReader::new(child.stdout.take().unwrap());
         let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap())
-            .read_line(&mut line)
-            .unwrap();
+        out.read_line(&mut line).unwrap();
         // Forwarding from 127.0.0.1:40000 -> 8080
         let local = line
             .split("127.0.0.1:")
@@ -212,15 +211,15 @@ impl Forwarding {
             .and_then(|rest| rest.split(' ').next());
         let Some(local) = local.and_then(|port| port.parse().ok()) else {
             let mut error = String::new();
-            child
-                .stderr
-                .take()
-                .unwrap()
-                .read_to_string(&mut error)
-                .unwrap();
-            panic!("kubectl forwards nothing: {line}{error}");
+            let mut err = child.stderr.take().unwrap();
+            err.read_to_string(&mut error).unwrap();
+            panic!("no port is forwarded: {line}{error}");
         };
-        Forwarding { child, port: local }
+        Forwarding {
+            child,
+            port: local,
+            _out: out,
+        }
     }
 
     /// The answer to a request, to the end of the connection.
@@ -412,34 +411,9 @@ fn muster_runs_commands_in_a_rank_of_a_job_and_forwards_its_port() {
     let missing = exec(&["--rank", "2", "--", "true"]);
     assert_eq!(missing.code, Some(3), "{}", missing.err);
 
-    let muster = platform.command(
-        std::path::Path::new(&e2e::muster()),
-        &[
-            "port-forward",
-            "train",
-            "--rank",
-            "1",
-            &format!(":{}", port + 1),
-        ],
-    );
-    let mut muster = muster;
-    let mut child = muster
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut line = String::new();
-    BufReader::new(child.stdout.take().unwrap())
-        .read_line(&mut line)
-        .unwrap();
-    let local = line
-        .split("127.0.0.1:")
-        .nth(1)
-        .and_then(|rest| rest.split(' ').next()?.parse().ok());
-    let forwarding = Forwarding {
-        child,
-        port: local.expect("a local port"),
-    };
+    let wanted = format!(":{}", port + 1);
+    let words = ["port-forward", "train", "--rank", "1", &wanted];
+    let forwarding = Forwarding::by(&mut platform.command(&e2e::muster(), &words));
     let page = eventually("the server answers", SOON, || {
         let page = forwarding.get("/page");
         (!page.is_empty()).then_some(page)

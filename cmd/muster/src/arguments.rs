@@ -1,6 +1,7 @@
 //! The command line: commands, options and their defaults.
 
 mod audit;
+mod combination;
 mod configuration;
 mod device_plugin;
 mod engine_flag;
@@ -11,6 +12,7 @@ mod serving;
 mod setup;
 mod sharing;
 mod tenancy;
+mod tls;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -18,6 +20,7 @@ use std::path::{Path, PathBuf};
 use clap::{Parser, Subcommand};
 use cli::{Doctor, Global, HELP};
 
+pub use combination::CombinationError;
 pub use configuration::{ConfigCommand, Section};
 pub use machine::{
     Agent, AgentEngine, DevicesBy, EmbeddedAgent, KubeletAgent, MachineOptions, Metrics, MigDrain,
@@ -29,6 +32,7 @@ pub use serving::{
 };
 pub use setup::{Setup, SetupAgent, SetupOptions, SetupServer};
 pub use tenancy::HostFiles;
+pub use tls::{AcmeSettings, KeyFiles, TlsOptions, TlsSource};
 
 /// Schedules AI workloads on your own machines: a gang starts with all its pods or not at all.
 #[derive(Parser, Debug)]

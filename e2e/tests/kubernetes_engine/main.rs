@@ -294,6 +294,125 @@ fn a_kept_kind_that_another_operator_owns_is_neither_installed_over_nor_spoken_o
     );
 }
 
+/// A definition of Muster's as another operator's helm release has it.
+fn installed_by_helm(name: &str, release: &str) -> String {
+    let file = repository().join(format!("api/crds/{name}.yaml"));
+    let definition = std::fs::read_to_string(file).unwrap();
+    let label = "app.kubernetes.io/managed-by: muster";
+    assert!(definition.contains(label), "{name}");
+    let definition = definition.replace(label, "app.kubernetes.io/managed-by: Helm");
+    let annotation =
+        format!("metadata:\n  annotations: {{meta.helm.sh/release-name: {release}}}\n");
+    definition.replacen("metadata:\n", &annotation, 1)
+}
+
+#[test]
+fn beside_the_kinds_of_volcano_and_kubeflow_the_rest_is_installed_and_jobs_run() {
+    let cluster = Cluster::start();
+    for (name, release) in [
+        ("podgroups.scheduling.volcano.sh", "volcano"),
+        ("pytorchjobs.kubeflow.org", "training-operator"),
+    ] {
+        cluster.apply(&installed_by_helm(name, release));
+    }
+    let before = cluster.get(&["crd", "podgroups.scheduling.volcano.sh"]);
+    let ground = Ground::on(cluster);
+    let said = &ground.installed;
+    for words in [
+        "customresourcedefinition/podgroups.scheduling.volcano.sh shared: helm's release volcano installed it, and Muster can use it",
+        "customresourcedefinition/pytorchjobs.kubeflow.org shared: helm's release training-operator installed it",
+        "`muster server kubernetes --kinds none`",
+        "customresourcedefinition/queues.scheduling.volcano.sh applied",
+    ] {
+        assert!(said.contains(words), "{words:?} in\n{said}");
+    }
+    assert_eq!(said.matches(" applied\n").count(), 5, "{said}");
+    let after = ground
+        .cluster
+        .get(&["crd", "podgroups.scheduling.volcano.sh"]);
+    assert_eq!(
+        after["metadata"]["generation"],
+        before["metadata"]["generation"]
+    );
+    assert_eq!(after["metadata"]["labels"], before["metadata"]["labels"]);
+    ground.node("n1", 2);
+    let server = ground.server("server", &[]);
+    server.until_leading();
+    ground.cluster.apply(&job("shared", 1));
+    ground.until_bound("shared", 2);
+}
+
+#[test]
+fn a_kind_that_cannot_be_shared_is_named_with_the_remedy_and_the_rest_is_installed() {
+    let cluster = Cluster::start();
+    let theirs = installed_by_helm("podgroups.scheduling.volcano.sh", "old-volcano");
+    let alpha = theirs.replace("name: v1beta1", "name: v1alpha1");
+    assert_ne!(theirs, alpha);
+    cluster.apply(&alpha);
+    let ran = e2e::run(
+        std::process::Command::new(e2e::muster())
+            .arg("--kubeconfig")
+            .arg(cluster.kubeconfig())
+            .arg("crds"),
+    );
+    assert_eq!(ran.code, Some(1), "{}\n{}", ran.out, ran.err);
+    for words in [
+        "customresourcedefinition/podgroups.scheduling.volcano.sh not usable: helm's release old-volcano installed it",
+        "to fix it:",
+    ] {
+        assert!(ran.out.contains(words), "{words:?} in\n{}", ran.out);
+    }
+    assert_eq!(ran.out.matches(" applied\n").count(), 6, "{}", ran.out);
+    assert!(
+        ran.err.contains("podgroups.scheduling.volcano.sh"),
+        "{}",
+        ran.err
+    );
+}
+
+#[test]
+fn a_server_that_waits_for_kinds_or_a_namespace_says_the_command_that_makes_them() {
+    let cluster = Cluster::start();
+    cluster.apply_packaged(&["rbac.yaml"]);
+    // The administrator's rights, in a namespace that does not exist.
+    let log = cluster.directory().join("server.log");
+    let server = |arguments: &[&str]| {
+        let output = std::fs::File::create(&log).unwrap();
+        let mut command = std::process::Command::new(e2e::muster());
+        command
+            .arg("--kubeconfig")
+            .arg(cluster.kubeconfig())
+            .args(["server", "kubernetes", "--listen", &e2e::free_address()])
+            .args(arguments)
+            .stdout(output.try_clone().unwrap())
+            .stderr(output);
+        command.spawn().unwrap()
+    };
+    let says = |words: &str| {
+        eventually(words, SOON, || {
+            std::fs::read_to_string(&log)
+                .unwrap()
+                .contains(words)
+                .then_some(())
+        });
+    };
+    let mut waiting = server(&[]);
+    says("install the CustomResourceDefinitions with `muster crds`");
+    let _ = waiting.kill();
+    let _ = waiting.wait();
+    cluster.install_muster();
+    let mut waiting = server(&["--lease-namespace", "nowhere"]);
+    says("kubectl create namespace nowhere");
+    // It goes on by itself when the command was run.
+    cluster.kubectl(&["create", "namespace", "nowhere"]).ok();
+    eventually("it leads", SOON, || {
+        let lease = cluster.get(&["-n", "nowhere", "leases"]);
+        (lease["items"].as_array().map_or(0, Vec::len) > 0).then_some(())
+    });
+    let _ = waiting.kill();
+    let _ = waiting.wait();
+}
+
 #[test]
 fn when_the_leader_dies_the_other_goes_on_and_no_device_is_given_twice() {
     const NODES: u32 = 4;

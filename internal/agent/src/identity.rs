@@ -103,18 +103,19 @@ impl AgentIdentity {
         node: &str,
     ) -> Result<AgentIdentity, AgentError> {
         let endpoint = endpoint(server)?;
-        let endpoint = match trust {
+        let host = host(&endpoint);
+        let verifier = match trust {
             Trust::AuthorityFile(path) => {
                 let pem = fs::read_to_string(path).map_err(file("read", path))?;
-                let ca = tonic::transport::Certificate::from_pem(pem);
-                endpoint.tls_config(ClientTlsConfig::new().ca_certificate(ca))
+                PinnedAuthority::by_certificate(&pem, host)?
             }
-            Trust::Fingerprint(text) => endpoint.tls_config_with_verifier(
-                ClientTlsConfig::new(),
-                PinnedAuthority::new(parse_fingerprint(text)?),
-            ),
+            Trust::Fingerprint(text) => {
+                PinnedAuthority::by_fingerprint(parse_fingerprint(text)?, host)?
+            }
         };
-        let endpoint = endpoint.map_err(|error| AgentError::Certificate(deep(&error)))?;
+        let endpoint = endpoint
+            .tls_config_with_verifier(tls(), verifier)
+            .map_err(|error| AgentError::Certificate(deep(&error)))?;
         let channel = connect(server, &endpoint).await?;
         let (key_pem, csr_pem) = request(node)?;
         let answer = EnrollmentClient::new(channel)
@@ -176,14 +177,11 @@ impl AgentIdentity {
 
     /// A mutually authenticated connection.
     pub async fn connect(&self, server: &str) -> Result<Channel, AgentError> {
-        let tls = ClientTlsConfig::new()
-            .ca_certificate(tonic::transport::Certificate::from_pem(&self.ca_pem))
-            .identity(tonic::transport::Identity::from_pem(
-                &self.certificate_pem,
-                &self.key_pem,
-            ));
-        let endpoint = endpoint(server)?
-            .tls_config(tls)
+        let identity = tonic::transport::Identity::from_pem(&self.certificate_pem, &self.key_pem);
+        let endpoint = endpoint(server)?;
+        let verifier = PinnedAuthority::by_certificate(&self.ca_pem, host(&endpoint))?;
+        let endpoint = endpoint
+            .tls_config_with_verifier(tls().identity(identity), verifier)
             .map_err(|error| AgentError::Certificate(deep(&error)))?;
         connect(server, &endpoint).await
     }
@@ -241,6 +239,17 @@ fn endpoint(server: &str) -> Result<Endpoint, AgentError> {
         .http2_keep_alive_interval(KEEP_ALIVE)
         .keep_alive_timeout(KEEP_ALIVE_ANSWER)
         .keep_alive_while_idle(true))
+}
+
+/// The host of an endpoint, an IPv6 address without its brackets.
+fn host(endpoint: &Endpoint) -> &str {
+    let host = endpoint.uri().host().unwrap_or_default();
+    host.trim_start_matches('[').trim_end_matches(']')
+}
+
+/// TLS by the name for which the server's certificate is of Muster's own authority.
+fn tls() -> ClientTlsConfig {
+    ClientTlsConfig::new().domain_name(rpc::AGENT_SERVER_NAME)
 }
 
 async fn connect(server: &str, endpoint: &Endpoint) -> Result<Channel, AgentError> {

@@ -505,6 +505,10 @@ pub struct Kubeconfig {
     /// Server address to write, as https://HOST:PORT [default: the one in use]
     #[arg(long, value_name = "URL", value_parser = server_address)]
     pub server: Option<String>,
+    /// CA certificate to write, in PEM [default: the one in use, or none if the server has a certificate that this
+    /// machine trusts]
+    #[arg(long, value_name = "FILE")]
+    pub certificate_authority: Option<PathBuf>,
     /// User of the token [default: you]
     #[arg(long)]
     pub user: Option<String>,

@@ -136,8 +136,8 @@ impl ServerConnection {
         Ok(kube::Client::try_from(config)?)
     }
 
-    /// The certificate authority that the kubeconfig trusts, in PEM.
-    pub fn authority(&self) -> Result<String> {
+    /// The certificate authority that the kubeconfig trusts, in PEM; none if it leaves that to the machine.
+    pub fn authority(&self) -> Result<Option<String>> {
         let Kubeconfig {
             clusters,
             contexts,
@@ -157,12 +157,11 @@ impl ServerConnection {
         };
         if let Some(file) = &cluster.certificate_authority {
             return std::fs::read_to_string(file)
-                .with_context(|| format!("the certificate authority {file} cannot be read"));
+                .with_context(|| format!("the certificate authority {file} cannot be read"))
+                .map(Some);
         }
-        let Some(data) = &cluster.certificate_authority_data else {
-            bail!("the kubeconfig trusts no certificate authority");
-        };
-        from_base64(data)
+        let data = cluster.certificate_authority_data.as_deref();
+        data.map(from_base64).transpose()
     }
 }
 
@@ -173,15 +172,19 @@ fn from_base64(data: &str) -> Result<String> {
     String::from_utf8(bytes.0).context("certificate-authority-data is not PEM")
 }
 
-/// A kubeconfig for one server, one user with a bearer token, one context.
-pub fn kubeconfig_text(server: &str, authority_pem: &str, user: &str, token: &str) -> String {
-    let authority =
-        serde_json::to_value(k8s_openapi::ByteString(authority_pem.as_bytes().to_vec()))
-            .expect("bytes are always JSON");
+/// A kubeconfig for one server, one user with a bearer token, one context. Without an authority, clients verify the
+/// server by their machine's CA certificates.
+pub fn kubeconfig_text(server: &str, authority: Option<&str>, user: &str, token: &str) -> String {
+    let mut cluster = serde_json::json!({"server": server});
+    if let Some(pem) = authority {
+        cluster["certificate-authority-data"] =
+            serde_json::to_value(k8s_openapi::ByteString(pem.as_bytes().to_vec()))
+                .expect("bytes are always JSON");
+    }
     let document = serde_json::json!({
         "apiVersion": "v1",
         "kind": "Config",
-        "clusters": [{"name": "muster", "cluster": {"server": server, "certificate-authority-data": authority}}],
+        "clusters": [{"name": "muster", "cluster": cluster}],
         "users": [{"name": user, "user": {"token": token}}],
         "contexts": [{"name": "muster", "context": {"cluster": "muster", "user": user}}],
         "current-context": "muster",

@@ -105,10 +105,10 @@ impl CertificateAuthority {
 
     /// The authority from its certificate and key, both PEM.
     pub fn from_pem(certificate_pem: String, key_pem: &str) -> Result<Self, FleetError> {
-        let key = KeyPair::from_pem(key_pem)
-            .map_err(certificate("the certificate authority's key (ca.key)"))?;
+        let key =
+            KeyPair::from_pem(key_pem).map_err(certificate("the certificate authority's key"))?;
         let issuer = Issuer::from_ca_cert_pem(&certificate_pem, key)
-            .map_err(certificate("the certificate authority (ca.pem)"))?;
+            .map_err(certificate("the certificate authority's certificate"))?;
         let certificate_der = first_der(&certificate_pem)?;
         Ok(CertificateAuthority {
             issuer,

@@ -41,6 +41,10 @@ pub mod kubelet {
     }
 }
 
+/// The name by which agents ask for the server's certificate of Muster's own authority (in TLS's server name
+/// indication), whatever certificate people's clients get. It is under `.internal`, which no public DNS has.
+pub const AGENT_SERVER_NAME: &str = "agents.muster.internal";
+
 /// The maximum size of a message from the server to an agent, in bytes: a pod with several full
 /// ConfigMaps and Secrets (1 MiB each by Kubernetes' own limit) fits.
 pub const MAX_MESSAGE_BYTES: usize = 16 * 1024 * 1024;

@@ -13,6 +13,7 @@ use super::configuration::ConfigurationOptions;
 use super::machine::{MachineOptions, PodOptions};
 use super::option_error::ServerOptionError;
 use super::pod_security::POD_SECURITY;
+use super::tls::TlsOptions;
 
 /// The server's default listen address.
 pub const DEFAULT_LISTEN: &str = "127.0.0.1:8443";
@@ -190,6 +191,8 @@ pub struct ServerOptions {
     /// Seconds without contact after which a node's pods are declared lost [default: 40]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(3..))]
     pub node_grace: Option<u64>,
+    #[command(flatten)]
+    pub tls: TlsOptions,
     #[command(flatten)]
     pub scheduler: SchedulerOptions,
     #[command(flatten)]

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
+use super::tls::TlsOptions;
+
 /// The service that `muster setup` prepares this machine for.
 #[derive(Subcommand, Debug)]
 pub enum Setup {
@@ -25,6 +27,8 @@ pub struct SetupServer {
     /// Further name or address by which clients and agents reach the server (repeatable)
     #[arg(long, value_name = "NAME")]
     pub advertise: Vec<String>,
+    #[command(flatten)]
+    pub tls: TlsOptions,
     #[command(flatten)]
     pub common: SetupOptions,
 }

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use toml::de::{DeTable, DeValue};
 
 use super::check::ConfigurationMistake;
+use crate::arguments::CombinationError;
 
 /// The directory of the configuration files unless another one is named.
 pub const DIRECTORY: &str = "/etc/muster";
@@ -129,6 +130,20 @@ pub enum ConfigurationFileError {
     /// Files were read, and are invalid.
     #[error("the configuration is invalid:{}", lines(.0))]
     Invalid(Vec<ConfigurationMistake>),
+    /// Options of the command line, the environment and the files do not fit together.
+    #[error("{0}")]
+    Combination(#[from] CombinationError),
+    /// Files were read, and options of a section do not fit together.
+    #[error("the configuration is invalid: [{section}]: {error}")]
+    SectionCombination {
+        /// The section.
+        section: String,
+        /// Why not.
+        error: CombinationError,
+    },
+    /// Files were read, and the server would refuse its certificate's options or files.
+    #[error("the configuration is invalid: {0:#}")]
+    Certificate(anyhow::Error),
 }
 
 fn lines(problems: &[ConfigurationMistake]) -> String {

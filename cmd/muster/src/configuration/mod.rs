@@ -28,7 +28,8 @@ use clap::error::ErrorKind;
 use clap::{CommandFactory as _, FromArgMatches as _};
 use cli::ExitCause;
 
-use crate::arguments::{Arguments, ConfigCommand, Section, words_of_process};
+use crate::arguments::{Arguments, Command, ConfigCommand, Section, words_of_process};
+use crate::serve;
 use check::{CheckedConfiguration, Settings};
 use file::ConfigurationFileError;
 
@@ -53,7 +54,9 @@ pub fn arguments_of_process() -> Result<Arguments, ConfigurationFileError> {
     };
     let settings = settings(path)?;
     let command = with_settings(Arguments::command(), section, &settings);
-    Ok(parsed(command, &words).unwrap_or_else(|error| error.exit()))
+    let arguments = parsed(command, &words).unwrap_or_else(|error| error.exit());
+    arguments.command.check_combinations()?;
+    Ok(arguments)
 }
 
 /// Runs a command of `muster config`.
@@ -91,6 +94,7 @@ pub fn checked(path: Option<&Path>) -> Result<String, ConfigurationFileError> {
             file::DIRECTORY,
         ));
     }
+    check_sections(&checked.settings)?;
     let names: Vec<String> = sources
         .iter()
         .map(|source| source.path.display().to_string())
@@ -100,6 +104,36 @@ pub fn checked(path: Option<&Path>) -> Result<String, ConfigurationFileError> {
         names.join(", "),
         checked.settings.len(),
     ))
+}
+
+/// Checks as a start does that the options of each section fit together, and the files of the server's certificate. An
+/// option of the command line may still replace a file's value.
+fn check_sections(settings: &Settings) -> Result<(), ConfigurationFileError> {
+    for section in Section::ALL {
+        let command = with_settings(
+            without_requirements(Arguments::command()),
+            section,
+            settings,
+        );
+        let words = std::iter::once(&"muster").chain(section.path());
+        let words: Vec<OsString> = words.map(OsString::from).collect();
+        let Ok(arguments) = parsed(command, &words) else {
+            // A variable of the environment is invalid; a start names it.
+            continue;
+        };
+        let fits = arguments.command.check_combinations();
+        fits.map_err(|error| ConfigurationFileError::SectionCombination {
+            section: section.name(),
+            error,
+        })?;
+        let tls = match &arguments.command {
+            Command::Server(server) if section == Section::Server => &server.server.tls,
+            Command::Up(up) => &up.server.tls,
+            _ => continue,
+        };
+        serve::check_certificate(tls).map_err(ConfigurationFileError::Certificate)?;
+    }
+    Ok(())
 }
 
 fn shown(
@@ -214,7 +248,6 @@ mod tests {
     use std::path::PathBuf;
 
     use super::*;
-    use crate::arguments::Command;
 
     fn source(name: &str, text: &str) -> file::ConfigurationSource {
         file::ConfigurationSource {

@@ -46,7 +46,8 @@ async fn try_write(
 ) -> Result<()> {
     let server = format!("https://{address}");
     let text = |secret: &str| {
-        kubeconfig_text(&server, ca.certificate_pem(), identity::FIRST_ADMIN, secret)
+        let authority = Some(ca.certificate_pem());
+        kubeconfig_text(&server, authority, identity::FIRST_ADMIN, secret)
     };
     if let Some(kept) = token_in(layout).filter(|secret| still_good(identity, secret)) {
         let there = std::fs::read_to_string(layout.admin_kubeconfig());

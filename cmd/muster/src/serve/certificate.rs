@@ -19,6 +19,10 @@ use rustls::sign::CertifiedKey;
 /// suspended.
 const LOOK: Duration = Duration::from_secs(600);
 
+/// The application protocols of the listener. An ACME server that asks for `acme-tls/1` (RFC 8737) gets the certificate
+/// of its challenge, or no handshake.
+const PROTOCOLS: [&[u8]; 3] = [b"h2", b"http/1.1", b"acme-tls/1"];
+
 /// The server's names and addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerNames {
@@ -88,7 +92,8 @@ impl Certificate {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = issued;
     }
 
-    fn current(&self) -> Arc<CertifiedKey> {
+    /// The certificate with its key.
+    pub fn current(&self) -> Arc<CertifiedKey> {
         let issued = self.0.read().unwrap_or_else(PoisonError::into_inner);
         issued.key.clone()
     }
@@ -100,10 +105,10 @@ impl ResolvesServerCert for Certificate {
     }
 }
 
-/// TLS with this certificate; clients may present a certificate of the same authority.
+/// TLS with the certificates of a resolver; clients may present a certificate of this authority.
 pub fn tls(
     authority: &CertificateAuthority,
-    certificate: Arc<Certificate>,
+    certificates: Arc<dyn ResolvesServerCert>,
 ) -> Result<rustls::ServerConfig> {
     let mut roots = RootCertStore::empty();
     for root in CertificateDer::pem_slice_iter(authority.certificate_pem().as_bytes()) {
@@ -118,14 +123,17 @@ pub fn tls(
         .with_safe_default_protocol_versions()
         .context("TLS cannot be set up")?
         .with_client_cert_verifier(clients)
-        .with_cert_resolver(certificate);
-    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        .with_cert_resolver(certificates);
+    config.alpn_protocols = PROTOCOLS.map(<[u8]>::to_vec).to_vec();
     Ok(config)
 }
 
 fn issue(authority: &CertificateAuthority, names: &ServerNames) -> Result<Issued> {
     let now = Timestamp::now().as_second();
-    let issued = authority.issue_server(&names.dns, &names.addresses)?;
+    // Agents reach the server by this name, whatever its other names are.
+    let mut dns = names.dns.clone();
+    dns.push(rpc::AGENT_SERVER_NAME.to_owned());
+    let issued = authority.issue_server(&dns, &names.addresses)?;
     let chain = CertificateDer::pem_slice_iter(issued.chain_pem.as_bytes())
         .collect::<Result<Vec<_>, _>>()
         .context("the server's own certificate cannot be read")?;

@@ -114,6 +114,11 @@ impl FileLayout {
         self.server().join("first-password")
     }
 
+    /// The account and the certificate of an ACME server.
+    pub fn acme(&self) -> PathBuf {
+        self.server().join("acme")
+    }
+
     /// The CA's certificate.
     pub fn authority(&self) -> PathBuf {
         self.server().join("ca.pem")

@@ -172,12 +172,13 @@ pub fn beside_kubelet(data: &Path, arguments: &KubeletAgent) -> Result<KubeletCo
     };
     let settings = plugin_settings(arguments)?;
     let plugins = [
-        (settings.mig_strategy.is_some(), "a MIG strategy"),
-        (!settings.sharing.resources.is_empty(), "sharing"),
-        (settings.parts, "--gpu-parts"),
         (
-            !arguments.device_list_strategy.is_empty(),
-            "--device-list-strategy",
+            settings.mig_strategy.is_some(),
+            "the MIG strategy of --device-plugin-config",
+        ),
+        (
+            !settings.sharing.resources.is_empty(),
+            "the sharing of --device-plugin-config",
         ),
     ];
     let plugins = plugins.into_iter().find(|(given, _)| *given);
@@ -186,7 +187,6 @@ pub fn beside_kubelet(data: &Path, arguments: &KubeletAgent) -> Result<KubeletCo
             "--devices dra: {name} is the device plugin's; claims get whole GPUs and slices by CDI, each for one claim: leave it out, or use --devices plugin"
         );
     }
-    check_partitions(arguments, given_by)?;
     let vendors = vendors(&machine.vendors)?;
     Ok(KubeletConfig {
         given_by,
@@ -295,39 +295,9 @@ fn plugin_settings(arguments: &KubeletAgent) -> Result<PluginSettings> {
     Ok(settings)
 }
 
-/// Refuses to partition GPUs for claims if there are no claims or no GPUs, or if another program
-/// partitions them.
-fn check_partitions(arguments: &KubeletAgent, by: DeviceDelivery) -> Result<()> {
-    if !arguments.mig_partitions {
-        return Ok(());
-    }
-    if by != DeviceDelivery::Claims {
-        bail!(
-            "--mig-partitions: GPUs are partitioned for claims only, which need --devices dra; add that, or use --mig-manager"
-        );
-    }
-    if arguments.mig_manager.is_some() {
-        bail!(
-            "--mig-partitions: --mig-manager would partition the same GPUs; leave one of them out"
-        );
-    }
-    if arguments.machine.machine.is_some() {
-        bail!(
-            "--mig-partitions: the GPUs of a machine description (--machine) cannot be partitioned; describe their slices there (mig), or leave one of them out"
-        );
-    }
-    Ok(())
-}
-
 /// The settings for partitioning GPUs by the node's label; none unless requested.
 fn mig_settings(pods: Option<MigDrain>, file: Option<&Path>) -> Result<Option<MigSettings>> {
     let Some(pods) = pods else {
-        if let Some(file) = file {
-            let file = file.display();
-            bail!(
-                "--mig-config: {file} is for --mig-manager; add --mig-manager wait or --mig-manager evict"
-            );
-        }
         return Ok(None);
     };
     let mut configurations = Configurations::default();
@@ -379,11 +349,6 @@ fn shared_cards(
             false => RdmaSettings::default(),
         });
     };
-    if by == DeviceDelivery::Claims {
-        bail!(
-            "--devices dra: --rdma-config is the device plugin's; claims get RDMA cards (nic.muster.io), each for one claim: leave it out, or use --devices plugin"
-        );
-    }
     let named = || format!("--rdma-config: {}", file.display());
     let settings = RdmaSettings::read(&document(file, named)?).with_context(named)?;
     for field in &settings.unused {
@@ -528,29 +493,6 @@ mod tests {
         let names: Vec<&String> = all.keys().collect();
         assert_eq!(names, ["halves", "mixed", "off"]);
         assert_eq!(mig_settings(None, None).unwrap(), None);
-        let why = mig_settings(None, example).unwrap_err().to_string();
-        assert!(why.contains("is for --mig-manager"), "{why}");
-    }
-
-    #[test]
-    fn gpus_are_partitioned_for_claims_only_without_another_mig_manager() {
-        let partitions = |more: &[&str]| -> Result<bool> { Ok(of_kubelet(more)?.partitions) };
-        assert!(!partitions(&["--devices=dra"]).unwrap());
-        assert!(partitions(&["--devices=dra", "--mig-partitions"]).unwrap());
-        // The additional arguments, and the expected part of the error.
-        let refused: [(&[&str], &str); 3] = [
-            (&[], "--devices dra"),
-            (&["--devices=dra", "--mig-manager=wait"], "--mig-manager"),
-            (&["--devices=dra", "--machine=m.toml"], "--machine"),
-        ];
-        for (more, words) in refused {
-            let why = partitions(&[more, &["--mig-partitions"]].concat()).unwrap_err();
-            let why = why.to_string();
-            assert!(
-                why.starts_with("--mig-partitions: ") && why.contains(words),
-                "{why}"
-            );
-        }
     }
 
     #[test]
@@ -569,8 +511,6 @@ mod tests {
         );
         let wanted = ["rdma/hca_infiniband", "rdma/hca_storage"];
         assert_eq!(resources(&["--rdma-config", example]).unwrap(), wanted);
-        let dra = resources(&["--devices", "dra", "--rdma-config", example]).unwrap_err();
-        assert!(dra.to_string().contains("--rdma-config"), "{dra}");
         // The same on the embedded engine.
         let embedded = |more: &[&str]| {
             let words = ["muster", "up", "--node-name", "n"];

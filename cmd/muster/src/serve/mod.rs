@@ -27,6 +27,7 @@ mod server;
 mod sharing;
 mod signals;
 mod successor;
+mod tls;
 mod upgrade;
 
 use agent::{Begin, BinaryUpgrade};
@@ -41,6 +42,7 @@ use crate::arguments::{
 pub use audit::verified as verify_audit;
 pub use backup::{check_store, restore};
 pub use doctor::{doctor, isolation_support, look, topology, xids};
+pub use tls::checked as check_certificate;
 pub use upgrade::rollback;
 
 /// Runs the server alone, with its own API or for a Kubernetes cluster.

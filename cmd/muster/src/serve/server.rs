@@ -21,6 +21,7 @@ use super::certificate::{self, Certificate, ServerNames};
 use super::decisions::Decisions;
 use super::layout::{FileLayout, write_private};
 use super::listener::{self, Certificates, Front, ListenerLimits};
+use super::tls::{self, ConfiguredCertificate, Reload, ServedCertificates};
 use super::{
     admin, audit, backends, host, plain_http, pod_security, process, route_layer, scheduler,
     signals, upgrade,
@@ -39,8 +40,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub struct RunningServer {
     /// The connected nodes.
     pub fleet: Arc<Fleet>,
-    /// The running parts. A stop ends them in the reverse order: the listener, the renewal of the certificate, the
-    /// fleet, the controllers, the decisions on disk, and the audit log.
+    /// The running parts. A stop ends them in the reverse order: the listener, the configured certificate, the
+    /// renewal of the own one, the fleet, the controllers, the decisions on disk, and the audit log.
     pub components: Supervisor,
     address: SocketAddr,
 }
@@ -52,6 +53,8 @@ impl RunningServer {
         let file = options.scheduler.scheduler_config.as_deref();
         let scheduler = scheduler::config(file, controllers::SchedulerConfig::default())?;
         scheduler::refuse_repartition(&scheduler)?;
+        let tls_source = options.tls.source()?;
+        tls::check(&tls_source)?;
         let mut api_config = ApiConfig {
             pod_security: pod_security::config(options)?,
             ..ApiConfig::default()
@@ -145,9 +148,12 @@ impl RunningServer {
                 plain_http::refuse_other_hosts,
             ));
         let router = route_layer::around(router);
-        let certificate = Certificate::issue(&ca, &names(options, address))?;
+        let certificate = Certificate::issue(&ca, &known)?;
+        let served = ServedCertificates::new(certificate.clone());
+        let configured = ConfiguredCertificate::start(tls_source, layout, &served, &known)?;
+        let reload = Reload::listen()?;
         let front = Front {
-            tls: Arc::new(certificate::tls(&ca, certificate.clone())?),
+            tls: Arc::new(certificate::tls(&ca, served.clone())?),
             router,
             limits: ListenerLimits::of(process::raise_open_files()),
             certificates: certificates(&fleet),
@@ -179,11 +185,15 @@ impl RunningServer {
             connected.shutdown();
             Ok::<(), Infallible>(())
         });
-        let options = options.clone();
+        let (options, of_configured) = (options.clone(), options.clone());
         components
             .run_loop("certificate renewal", async move {
                 let names = || names(&options, address);
                 certificate.renew_in_time(&ca, names).await;
+            })
+            .run_loop("configured certificate", async move {
+                let names = || names(&of_configured, address);
+                configured.keep(&served, reload, names).await;
             })
             .run("listener", |stop| {
                 listener::serve(socket, front, stop.receiver())

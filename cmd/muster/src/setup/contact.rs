@@ -8,9 +8,8 @@ use std::time::Duration;
 
 use agent::{PinnedAuthority, parse_fingerprint};
 use jiff::Timestamp;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
@@ -82,25 +81,16 @@ pub fn stored_authority(identity: &Path) -> Option<String> {
 
 /// Verifies the server and returns by how many seconds its clock is ahead.
 async fn ask(stream: TcpStream, host: &str, verifier: &Verifier) -> io::Result<Option<i64>> {
-    let mut config = match verifier {
-        Verifier::Fingerprint(fingerprint) => ClientConfig::builder()
-            .dangerous()
-            .with_custom_certificate_verifier(PinnedAuthority::new(*fingerprint))
-            .with_no_client_auth(),
-        Verifier::Authority(pem) => {
-            let mut roots = RootCertStore::empty();
-            for root in CertificateDer::pem_slice_iter(pem.as_bytes()) {
-                roots
-                    .add(root.map_err(io::Error::other)?)
-                    .map_err(io::Error::other)?;
-            }
-            ClientConfig::builder()
-                .with_root_certificates(roots)
-                .with_no_client_auth()
-        }
+    let verifier = match verifier {
+        Verifier::Fingerprint(fingerprint) => PinnedAuthority::by_fingerprint(*fingerprint, host),
+        Verifier::Authority(pem) => PinnedAuthority::by_certificate(pem, host),
     };
+    let mut config = ClientConfig::builder()
+        .dangerous()
+        .with_custom_certificate_verifier(verifier.map_err(io::Error::other)?)
+        .with_no_client_auth();
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
-    let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
+    let name = ServerName::try_from(rpc::AGENT_SERVER_NAME).map_err(io::Error::other)?;
     let connector = TlsConnector::from(Arc::new(config));
     let mut stream = connector.connect(name, stream).await?;
     let request = format!("GET /healthz HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");

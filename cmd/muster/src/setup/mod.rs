@@ -3,6 +3,7 @@
 //! the configuration; [`environment`] writes the join token, which only root may read.
 
 mod ask;
+mod certificate;
 mod checks;
 mod contact;
 mod environment;
@@ -20,7 +21,7 @@ use cli::{CommandOutcome, Global};
 use crate::arguments::{Setup, SetupAgent, SetupOptions, SetupServer};
 use crate::configuration;
 use crate::join_url::join_url;
-use crate::serve::host;
+use crate::serve::{self, host};
 use finding::{Finding, problems};
 use settings::Key;
 
@@ -81,6 +82,11 @@ async fn server(global: &Global, options: SetupServer) -> Result<CommandOutcome>
             options.advertise,
         ),
     };
+    let mut tls = options.tls;
+    if plan.asks && certificate::settings(&tls).is_empty() {
+        certificate::ask(&mut tls)?;
+    }
+    serve::check_certificate(&tls)?;
     let facts = gather::server(global, listen).await;
     let mut findings = checks::of_server(&facts);
     findings.extend(plan.overridden(LISTEN_VARIABLE, &listen.to_string())?);
@@ -95,6 +101,8 @@ async fn server(global: &Global, options: SetupServer) -> Result<CommandOutcome>
         }
         changes.push(Change::Setting(ADVERTISE, settings::of_list(&names)));
     }
+    let of_tls = certificate::settings(&tls).into_iter();
+    changes.extend(of_tls.map(|(key, value)| Change::Setting(key, value)));
     let url = join_url(listen, &advertise, host::own_name().as_deref());
     plan.carry_out(&findings, &changes, &server_next(&url))
 }

@@ -137,10 +137,10 @@ async fn the_creator_of_a_pod_does_not_own_what_admission_adds() {
         .post(&format!("{pods}?fieldManager=client"), &sent)
         .await
         .is(201);
-    assert_eq!(made["spec"]["serviceAccountName"], "default");
+    assert_eq!(made["spec"]["priority"], 0);
     let owned = &made["metadata"]["managedFields"][0]["fieldsV1"]["f:spec"];
     assert!(owned["f:restartPolicy"].is_object(), "{owned}");
-    for added in ["f:serviceAccountName", "f:priority", "f:preemptionPolicy"] {
+    for added in ["f:priority", "f:preemptionPolicy"] {
         assert!(owned[added].is_null(), "{added}: {owned}");
     }
 }
