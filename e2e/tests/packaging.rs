@@ -21,8 +21,9 @@ const SOON: Duration = Duration::from_secs(90);
 const NAMESPACE: &str = "muster-system";
 
 /// A plain manifest, its template, and the values that it is rendered with.
-const PLAIN: [(&str, &str, &str); 9] = [
+const PLAIN: [(&str, &str, &str); 10] = [
     ("rbac", "rbac", "agent.enabled=false"),
+    ("admission", "admission", "agent.enabled=false"),
     ("user-roles", "user-roles", "agent.enabled=false"),
     ("server", "server", "agent.enabled=false"),
     ("mig/rbac", "rbac", "agent.enabled=false,server.mig=true"),

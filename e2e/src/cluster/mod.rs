@@ -359,7 +359,7 @@ impl Cluster {
     pub fn install_muster(&self) -> String {
         let mut crds = Command::new(crate::muster());
         let said = run(crds.arg("--kubeconfig").arg(self.kubeconfig()).arg("crds")).ok();
-        self.apply_packaged(&["rbac.yaml"]);
+        self.apply_packaged(&["rbac.yaml", "admission.yaml"]);
         said
     }
 
