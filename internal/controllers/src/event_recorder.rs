@@ -13,6 +13,7 @@ use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, Time};
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
+use supervisor::{LoopEnd, keep_running};
 use tokio::sync::mpsc;
 
 /// How many notes may wait before new ones are dropped; a note takes a few hundred bytes.
@@ -63,7 +64,19 @@ impl EventRecorder {
     pub fn new(client: Client, component: &str) -> EventRecorder {
         let (waiting, taken) = mpsc::channel(WAITING_MAX);
         let gives_way = Arc::new(AtomicBool::new(false));
-        tokio::spawn(EventWriter::new(client, component, gives_way.clone()).run(taken));
+        let taken = Arc::new(tokio::sync::Mutex::new(taken));
+        let (component, gives) = (component.to_owned(), gives_way.clone());
+        let start = move || {
+            let writer = EventWriter::new(client.clone(), &component, gives.clone());
+            // A note is taken off the queue before it is handled: after a panic over one, the writer
+            // goes on with the next.
+            let taken = taken.clone();
+            async move {
+                writer.run(&mut *taken.lock().await).await;
+                LoopEnd::Finished
+            }
+        };
+        tokio::spawn(keep_running("the writer of events", start));
         EventRecorder {
             waiting,
             dropped: Arc::new(AtomicU64::new(0)),
@@ -195,7 +208,7 @@ impl EventWriter {
         }
     }
 
-    async fn run(mut self, mut taken: mpsc::Receiver<Note>) {
+    async fn run(mut self, taken: &mut mpsc::Receiver<Note>) {
         let mut writes: FuturesUnordered<WriteFuture> = FuturesUnordered::new();
         let mut repeats = tokio::time::interval(REPEATS_EVERY);
         repeats.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -291,7 +304,7 @@ impl EventWriter {
         let api: Api<Event> = Api::namespaced(self.client.clone(), &namespace);
         let key = key.clone();
         Some(Box::pin(async move {
-            let result = write_event(&api, event, exists).await;
+            let result = crate::retry::guarded(write_event(&api, event, exists)).await;
             EventWriteOutcome { key, count, result }
         }))
     }

@@ -16,10 +16,12 @@ use kube::{Api, Client, Resource as _, ResourceExt as _};
 use resources::inert_kinds::{ALL, InertKind, LABEL, REASON};
 use resources::registry::Kind;
 use serde_json::json;
+use supervisor::{SetAside, contained};
 
 use crate::context::Context;
 use crate::control_loop::ControlLoop;
 use crate::event_recorder::{EventRecorder, EventType as NoteKind};
+use crate::retry::{PANICKED, panicked_note};
 
 /// How often the loop checks again which operator owns a kind.
 const LOOK_AGAIN: Duration = Duration::from_secs(60);
@@ -30,8 +32,13 @@ pub(crate) fn spawn(ctx: &Context) -> Vec<ControlLoop> {
     let notes = EventRecorder::new(ctx.client.clone(), "muster");
     let start = |kept: &'static InertKind| {
         let kind = kept.kind().filter(|kind| built_in || kind.is_custom())?;
-        let task = tokio::spawn(run(ctx.clone(), notes.clone(), kept, kind));
-        Some(ControlLoop::new("kinds that are not run", task))
+        let notes = notes.clone();
+        let run = move |ctx| run(ctx, notes.clone(), kept, kind);
+        Some(ControlLoop::kept_running(
+            ctx,
+            "kinds that are not run",
+            run,
+        ))
     };
     ALL.iter().filter_map(start).collect()
 }
@@ -81,9 +88,26 @@ async fn watch(ctx: &Context, notes: &EventRecorder, kept: &InertKind, kind: &Ki
         .backoff(crate::retry::Waits::default())
         .applied_objects();
     let mut objects = std::pin::pin!(objects);
-    while let Some(object) = objects.next().await {
+    let mut aside = SetAside::default();
+    loop {
+        let object = tokio::select! {
+            object = objects.next() => object,
+            (_, object) = aside.due() => Some(Ok(object)),
+        };
+        let Some(object) = object else { return };
         match object {
-            Ok(object) => say(&ctx.client, notes, kept, &resource, &object).await,
+            Ok(object) => {
+                let key = (object.namespace(), object.name_any());
+                let said = say(&ctx.client, notes, kept, &resource, &object);
+                let Err(panic) = contained(said).await else {
+                    aside.remove(&key);
+                    continue;
+                };
+                tracing::error!(kind = kind.kind, object = ?key, panic, "the controller panicked over an object and tries again later");
+                let about = reference(&resource, &object);
+                notes.note(&about, NoteKind::Warning, PANICKED, &panicked_note(&panic));
+                aside.put(key, object);
+            }
             Err(error) => {
                 tracing::debug!(%error, kind = kind.kind, "a watch ended; the controller opens it again")
             }
@@ -94,6 +118,15 @@ async fn watch(ctx: &Context, notes: &EventRecorder, kept: &InertKind, kind: &Ki
 fn resource(kind: &Kind) -> ApiResource {
     let gvk = GroupVersionKind::gvk(kind.group, kind.version, kind.kind);
     ApiResource::from_gvk_with_plural(&gvk, kind.plural)
+}
+
+fn reference(resource: &ApiResource, object: &DynamicObject) -> ObjectReference {
+    ObjectReference {
+        // An event's object is found by its kind, which a watch's items may leave out.
+        api_version: Some(resource.api_version.clone()),
+        kind: Some(resource.kind.clone()),
+        ..object.object_ref(resource)
+    }
 }
 
 /// Reports on one object, unless its status says so already.
@@ -107,12 +140,7 @@ async fn say(
     if object.metadata.deletion_timestamp.is_some() {
         return;
     }
-    let about = ObjectReference {
-        // An event's object is found by its kind, which a watch's items may leave out.
-        api_version: Some(resource.api_version.clone()),
-        kind: Some(resource.kind.clone()),
-        ..object.object_ref(resource)
-    };
+    let about = reference(resource, object);
     let Some(status) = kept.status(&object.data, Timestamp::now()) else {
         return;
     };

@@ -17,9 +17,11 @@ use kube::runtime::{WatchStreamExt, watcher};
 use parking_lot::RwLock;
 use rpc::PeerIdentity;
 use sha2::{Digest, Sha256};
+use supervisor::{LoopEnd, SetAside, contained};
 use tokio::sync::watch;
 
 use crate::error::{FleetError, api, status_code};
+use crate::panics;
 use crate::tokens::random_text;
 
 /// The type of the Secrets that contain admissions.
@@ -69,6 +71,7 @@ struct AdmissionMirror {
 
 /// The admissions.
 pub struct Admissions {
+    client: kube::Client,
     secrets: Api<Secret>,
     mirror: RwLock<AdmissionMirror>,
     changed: watch::Sender<u64>,
@@ -78,7 +81,8 @@ impl Admissions {
     /// The admissions stored in `namespace`; none are known until [`follow`] runs.
     pub fn new(client: kube::Client, namespace: &str) -> Self {
         Admissions {
-            secrets: Api::namespaced(client, namespace),
+            secrets: Api::namespaced(client.clone(), namespace),
+            client,
             mirror: RwLock::default(),
             changed: watch::Sender::new(0),
         }
@@ -184,6 +188,28 @@ impl Admissions {
         Some(node)
     }
 
+    /// Applies a Secret's content. A Secret over which that panics is reported and set aside: its
+    /// node's certificates stay what they were.
+    async fn put_contained(
+        &self,
+        secret: Secret,
+        aside: &mut SetAside<String, Secret>,
+    ) -> Option<String> {
+        let name = secret.metadata.name.clone().unwrap_or_default();
+        match contained(async { self.put(&secret) }).await {
+            Ok(node) => {
+                aside.remove(&name);
+                node
+            }
+            Err(panic) => {
+                let what = "the fleet's watch of admissions";
+                panics::report(&self.client, &secret, what, &panic).await;
+                aside.put(name, secret);
+                None
+            }
+        }
+    }
+
     fn deleted(&self, secret: &Secret) {
         let Some((node, _)) = stored(secret) else {
             return;
@@ -213,28 +239,43 @@ impl Admissions {
 }
 
 /// Keeps the mirror current while another owner holds it.
-pub async fn follow(admissions: Weak<Admissions>) {
+pub async fn follow(admissions: Weak<Admissions>) -> LoopEnd {
     let Some(secrets) = admissions.upgrade().map(|all| all.secrets.clone()) else {
-        return;
+        return LoopEnd::Finished;
     };
     // The watcher lists again after errors, with exponential backoff.
     let mut events = std::pin::pin!(watcher(secrets, watcher::Config::default()).default_backoff());
     let (mut known, mut listed) = (BTreeSet::new(), BTreeSet::new());
-    while let Some(event) = events.next().await {
+    let mut aside = SetAside::default();
+    loop {
+        let event = tokio::select! {
+            event = events.next() => event,
+            (_, secret) = aside.due() => Some(Ok(watcher::Event::Apply(secret))),
+        };
+        let Some(event) = event else {
+            return LoopEnd::Unexpected;
+        };
         let Some(admissions) = admissions.upgrade() else {
-            return;
+            return LoopEnd::Finished;
         };
         match event {
             Ok(watcher::Event::Init) => {
                 known = admissions.mirror.read().nodes.keys().cloned().collect();
                 listed.clear();
             }
-            Ok(watcher::Event::InitApply(secret)) => listed.extend(admissions.put(&secret)),
+            Ok(watcher::Event::InitApply(secret)) => {
+                listed.extend(admissions.put_contained(secret, &mut aside).await);
+            }
             Ok(watcher::Event::InitDone) => {
                 admissions.retain(&std::mem::take(&mut known), &std::mem::take(&mut listed));
             }
-            Ok(watcher::Event::Apply(secret)) => drop(admissions.put(&secret)),
-            Ok(watcher::Event::Delete(secret)) => admissions.deleted(&secret),
+            Ok(watcher::Event::Apply(secret)) => {
+                admissions.put_contained(secret, &mut aside).await;
+            }
+            Ok(watcher::Event::Delete(secret)) => {
+                aside.remove(&secret.metadata.name.clone().unwrap_or_default());
+                admissions.deleted(&secret);
+            }
             Err(error) => {
                 tracing::warn!(%error, "the watch of the nodes' admissions failed; the server opens it again");
             }

@@ -18,6 +18,7 @@ mod logs;
 mod node;
 mod node_places;
 mod node_requests;
+mod panics;
 mod resolve;
 mod rollout;
 mod sent_instructions;
@@ -25,6 +26,8 @@ mod service_account_tokens;
 mod session;
 mod skew;
 mod status;
+#[cfg(test)]
+mod testing;
 mod tokens;
 mod watch;
 

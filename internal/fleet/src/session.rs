@@ -3,6 +3,8 @@
 //! desired pods, a third task renews the lease; they never wait for each other, so that neither peer
 //! can block the other.
 
+mod registered;
+
 use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -40,6 +42,7 @@ use crate::rollout::{self, AgentBinary};
 use crate::sent_instructions::{Instruction, SentInstructions};
 use crate::skew;
 use crate::status::PendingReports;
+use registered::RegisteredSession;
 
 /// The capacity of the queue of messages to one agent.
 const OUTBOUND: usize = 256;
@@ -250,6 +253,10 @@ async fn begin(
     if let Some(before) = fleet.sessions.lock().insert(node.clone(), session.clone()) {
         before.end();
     }
+    let registered = RegisteredSession {
+        fleet: fleet.clone(),
+        session: session.clone(),
+    };
     // The certificate may have been revoked since the check; from here on the fleet ends the
     // session.
     if !fleet.counts(&session.peer) {
@@ -265,6 +272,7 @@ async fn begin(
     });
     let fleet = fleet.clone();
     let driven = async move {
+        let _registered = registered;
         let welcome = Welcome {
             epoch,
             heartbeat_seconds: HEARTBEAT_SECONDS,
@@ -289,16 +297,6 @@ async fn begin(
             _ = ended.wait_for(|ended| *ended) => "it was replaced, or the node's certificate is no longer valid, or the server stops".to_owned(),
             () = expiry(session.peer.not_after) => "the node's certificate has expired".to_owned(),
         };
-        session.end();
-        session.logs.clear();
-        session.asks.clear();
-        let mut sessions = fleet.sessions.lock();
-        if sessions
-            .get(&session.node)
-            .is_some_and(|s| s.id == session.id)
-        {
-            sessions.remove(&session.node);
-        }
         tracing::info!(why, "a session ends");
     };
     tokio::spawn(driven.instrument(span));

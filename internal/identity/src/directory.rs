@@ -17,6 +17,7 @@ use parking_lot::{Mutex, RwLock};
 use resources::access::UserRole;
 use serde::{Deserialize, Serialize};
 use subtle::ConstantTimeEq;
+use supervisor::{LoopEnd, SetAside, contained};
 
 use crate::error::IdentityError;
 use crate::mirror::{KeptSessions, KnownToken, KnownUser, ListContent, ListStart, UserMirror};
@@ -224,6 +225,24 @@ impl UserDirectory {
             SecretContent::Other => Vec::new(),
         };
         self.delete_tokens(ended).await;
+    }
+
+    /// Like `take_in`. A Secret over which that panics counts as unreadable, and is read again later.
+    async fn take_in_contained(
+        &self,
+        secret: Secret,
+        listed: &mut ListContent,
+        aside: &mut SetAside<String, Secret>,
+    ) {
+        let name = name_of(&secret).to_owned();
+        match contained(self.take_in(&secret, listed)).await {
+            Ok(()) => aside.remove(&name),
+            Err(panic) => {
+                let reason = format!("the server panicked over it: {panic}");
+                self.set_aside(&secret, &damaged(&secret, reason)).await;
+                aside.put(name, secret);
+            }
+        }
     }
 
     /// Applies the deletion of a Secret.
@@ -451,34 +470,49 @@ impl UserDirectory {
 
 /// Keeps the mirror current while another owner holds the directory: every change or deletion
 /// through the API takes effect at once.
-pub(crate) async fn follow(directory: Weak<UserDirectory>) {
+pub(crate) async fn follow(directory: Weak<UserDirectory>) -> LoopEnd {
     let Some(secrets) = directory.upgrade().map(|held| held.secrets.clone()) else {
-        return;
+        return LoopEnd::Finished;
     };
     // The watcher lists again after errors, with exponential backoff.
     let mut changes =
         std::pin::pin!(watcher(secrets, watcher::Config::default()).default_backoff());
     let (mut known, mut listed) = (ListStart::default(), ListContent::default());
-    while let Some(change) = changes.next().await {
+    let mut aside = SetAside::default();
+    loop {
+        let change = tokio::select! {
+            change = changes.next() => change,
+            (_, secret) = aside.due() => Some(Ok(watcher::Event::Apply(secret))),
+        };
+        let Some(change) = change else {
+            return LoopEnd::Unexpected;
+        };
         let Some(directory) = directory.upgrade() else {
-            return;
+            return LoopEnd::Finished;
         };
         match change {
             Ok(watcher::Event::Init) => {
                 known = directory.mirror.read().known();
                 listed = ListContent::default();
             }
-            Ok(watcher::Event::InitApply(secret)) => directory.take_in(&secret, &mut listed).await,
+            Ok(watcher::Event::InitApply(secret)) => {
+                directory
+                    .take_in_contained(secret, &mut listed, &mut aside)
+                    .await;
+            }
             Ok(watcher::Event::InitDone) => {
                 let ended = directory.mirror.write().listed(&known, &listed);
                 directory.delete_tokens(ended).await;
             }
             Ok(watcher::Event::Apply(secret)) => {
                 directory
-                    .take_in(&secret, &mut ListContent::default())
+                    .take_in_contained(secret, &mut ListContent::default(), &mut aside)
                     .await;
             }
-            Ok(watcher::Event::Delete(secret)) => directory.deleted(&secret).await,
+            Ok(watcher::Event::Delete(secret)) => {
+                aside.remove(&name_of(&secret).to_owned());
+                directory.deleted(&secret).await;
+            }
             Err(error) => {
                 tracing::warn!(%error, "the watch of users and tokens failed; the server opens it again");
             }

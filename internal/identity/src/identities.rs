@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use resources::access::{Caller, UserRole};
+use supervisor::keep_running;
 
 use crate::directory::{self, NewUser, UserDirectory};
 use crate::error::IdentityError;
@@ -65,7 +66,9 @@ impl Identity {
         options: Options,
     ) -> Result<OpenedIdentity, IdentityError> {
         let directory = Arc::new(UserDirectory::load(client).await?);
-        tokio::spawn(directory::follow(Arc::downgrade(&directory)));
+        let weak = Arc::downgrade(&directory);
+        let follow = move || directory::follow(weak.clone());
+        tokio::spawn(keep_running("the watch of users and tokens", follow));
         let identity = Identity(Arc::new(Inner {
             directory,
             throttle: Throttle::default(),

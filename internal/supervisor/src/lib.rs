@@ -26,6 +26,8 @@
 //! # });
 //! ```
 
+mod restart;
+
 use std::any::Any;
 use std::convert::Infallible;
 use std::error::Error;
@@ -35,6 +37,10 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::{Instant, timeout_at};
+
+pub use restart::{
+    LoopEnd, RESTART_FIRST, RESTART_HEALTHY, RESTART_LONGEST, SetAside, contained, keep_running,
+};
 
 /// Time that all components together have to end once a stop was requested. Those that run on are
 /// aborted.

@@ -15,11 +15,12 @@ use resources::budget::{BudgetCounts, BudgetedPod, is_about};
 use serde_json::{Value, json};
 
 use super::access::unless_gone;
-use super::mirror::{self, FieldMirror, ObjectKey};
+use super::mirror::{self, FieldMirror, ObjectKey, reference};
 use super::stopped;
 use super::work_queue::PendingKeys;
 use crate::context::Context;
-use crate::retry::guarded;
+use crate::event_recorder::EventRecorder;
+use crate::retry::{guarded, note_panic};
 
 /// How many budgets are reconciled before the watches are read again.
 const TAKE_MAX: usize = 64;
@@ -44,6 +45,7 @@ impl BudgetMember {
 
 struct BudgetState {
     client: Client,
+    notes: EventRecorder,
     budgets: FieldMirror<PodDisruptionBudget>,
     pods: FieldMirror<BudgetMember>,
     work: PendingKeys<ObjectKey>,
@@ -57,6 +59,7 @@ pub(crate) async fn run(mut ctx: Context) {
     let mut watching = false;
     let mut state = BudgetState {
         client: client.clone(),
+        notes: EventRecorder::new(client.clone(), "disruption-controller"),
         budgets: FieldMirror::new(),
         pods: FieldMirror::new(),
         work: PendingKeys::new(),
@@ -100,6 +103,9 @@ impl BudgetState {
             match guarded(self.settle(&key)).await {
                 Ok(()) => self.work.done(&key),
                 Err(error) => {
+                    let uid = self.budgets.get(&key).and_then(|b| b.metadata.uid.clone());
+                    let about = reference("policy/v1", "PodDisruptionBudget", &key, uid);
+                    note_panic(&self.notes, &about, &error);
                     tracing::warn!(budget = ?key, %error, "the controller could not write a PodDisruptionBudget's status; it tries again");
                     self.work.failed(key);
                 }

@@ -2,20 +2,22 @@
 //! directory that the agent creates where a pod needs it. This loop creates no directories.
 
 use futures::StreamExt as _;
-use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolumeClaim};
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::Api;
 use kube::api::{Patch, PatchParams};
 use kube::runtime::watcher;
 use serde_json::{Value, json};
 
 use super::access::{answered, unless_gone};
-use super::mirror::{self, FieldMirror, ObjectKey, text};
+use super::mirror::{self, FieldMirror, ObjectKey, reference, text};
 use super::stopped;
 use super::work_queue::PendingKeys;
 use crate::context::Context;
 use crate::event_recorder::{EventRecorder, EventType as NoteKind};
-use crate::retry::guarded;
+use crate::retry::{guarded, note_panic};
 
+/// The kind of claims in events.
+const CLAIM: &str = "PersistentVolumeClaim";
 /// How many claims are reconciled before the watch is read again.
 const TAKE_MAX: usize = 64;
 
@@ -85,6 +87,8 @@ pub(crate) async fn run(mut ctx: Context) {
                     match guarded(settle(&ctx, &notes, &claims, &key)).await {
                         Ok(()) => work.done(&key),
                         Err(error) => {
+                            let uid = claims.get(&key).and_then(|c: &PersistentVolumeClaim| c.metadata.uid.clone());
+                            note_panic(&notes, &reference("v1", CLAIM, &key, uid), &error);
                             if !answered(&error, 409) {
                                 tracing::warn!(claim = ?key, %error, "the controller could not bind a claim; it tries again");
                             }
@@ -133,14 +137,7 @@ async fn settle(
             unless_gone(api.patch_status(&key.1, &params, &patch).await)?;
         }
         ClaimAction::Refuse(message) => {
-            let about = ObjectReference {
-                api_version: Some("v1".to_owned()),
-                kind: Some("PersistentVolumeClaim".to_owned()),
-                namespace: Some(key.0.clone()),
-                name: Some(key.1.clone()),
-                uid: uid.clone(),
-                ..ObjectReference::default()
-            };
+            let about = reference("v1", CLAIM, key, uid.clone());
             notes.note(&about, NoteKind::Warning, "FailedBinding", &message);
         }
     }

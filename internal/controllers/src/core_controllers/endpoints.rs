@@ -11,12 +11,13 @@ use kube::runtime::watcher;
 use kube::{Api, Client};
 
 use super::access::{answered, unless_gone};
-use super::mirror::{self, FieldMirror, ObjectKey, key_of, text};
+use super::mirror::{self, FieldMirror, ObjectKey, key_of, reference, text};
 use super::stopped;
 use super::subsets::{self, Backend};
 use super::work_queue::PendingKeys;
 use crate::context::Context;
-use crate::retry::guarded;
+use crate::event_recorder::EventRecorder;
+use crate::retry::{guarded, note_panic};
 
 /// How many Services are reconciled before the watches are read again.
 const TAKE_MAX: usize = 64;
@@ -35,6 +36,7 @@ pub(crate) async fn run(mut ctx: Context) {
     let mut slices = mirror::watch(slices, any().labels(&kept));
     let mut state = EndpointState {
         client: client.clone(),
+        notes: EventRecorder::new(client.clone(), subsets::SLICE_KEEPER_NAME),
         services: FieldMirror::new(),
         pods: FieldMirror::new(),
         endpoints: FieldMirror::new(),
@@ -70,6 +72,7 @@ pub(crate) async fn run(mut ctx: Context) {
 
 struct EndpointState {
     client: Client,
+    notes: EventRecorder,
     services: FieldMirror<Service>,
     pods: FieldMirror<Backend>,
     endpoints: FieldMirror<Endpoints>,
@@ -115,6 +118,8 @@ impl EndpointState {
             match guarded(self.settle(&key)).await {
                 Ok(()) => self.work.done(&key),
                 Err(error) => {
+                    let uid = self.services.get(&key).and_then(|s| s.metadata.uid.clone());
+                    note_panic(&self.notes, &reference("v1", "Service", &key, uid), &error);
                     if !answered(&error, 409) {
                         tracing::warn!(service = ?key, %error, "the controller could not write endpoints; it tries again");
                     }

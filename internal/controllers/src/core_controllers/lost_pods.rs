@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::access::unless_gone;
-use super::mirror::{ObjectKey, uid_of};
+use super::mirror::{self, ObjectKey, uid_of};
 
 /// The part of a pod from which [`BoundPod`] is made. Decoding the rest of every pod, only to drop
 /// it, would be most of these loops' cost.
@@ -87,14 +87,7 @@ impl BoundPod {
     }
 
     pub(super) fn reference(&self, key: &ObjectKey) -> ObjectReference {
-        ObjectReference {
-            api_version: Some("v1".to_owned()),
-            kind: Some("Pod".to_owned()),
-            namespace: Some(key.0.clone()),
-            name: Some(key.1.clone()),
-            uid: Some(self.uid.clone()),
-            ..ObjectReference::default()
-        }
+        mirror::reference("v1", "Pod", key, Some(self.uid.clone()))
     }
 }
 

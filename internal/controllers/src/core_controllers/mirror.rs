@@ -10,11 +10,29 @@ use std::fmt::Debug;
 
 use futures::StreamExt as _;
 use futures::stream::BoxStream;
+use k8s_openapi::api::core::v1::ObjectReference;
 use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Api, Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
 
 pub(super) use crate::key::{ObjectKey, key_of};
+
+/// How events name an object of a mirror; `uid` if it is known.
+pub(super) fn reference(
+    api_version: &str,
+    kind: &str,
+    key: &ObjectKey,
+    uid: Option<String>,
+) -> ObjectReference {
+    ObjectReference {
+        api_version: Some(api_version.to_owned()),
+        kind: Some(kind.to_owned()),
+        namespace: Some(key.0.clone()),
+        name: Some(key.1.clone()),
+        uid,
+        ..ObjectReference::default()
+    }
+}
 
 /// Watches a kind for ever; errors are logged and retried with backoff.
 pub(super) fn watch<K>(

@@ -17,6 +17,8 @@ use super::mirror::{self, FieldMirror, ObjectKey};
 use super::stopped;
 use super::work_queue::PendingKeys;
 use crate::context::Context;
+use crate::event_recorder::EventRecorder;
+use crate::retry::{guarded, note_panic};
 
 /// How many ended pods without an owner are kept; Kubernetes' default.
 const ENDED_MAX: usize = 12_500;
@@ -32,6 +34,7 @@ pub(crate) async fn run(mut ctx: Context) {
         Api::<PodPart>::all(ctx.client.clone()),
         watcher::Config::default(),
     );
+    let notes = EventRecorder::new(ctx.client.clone(), "pod-garbage-collector");
     let mut nodes = FieldMirror::new();
     let mut pods = FieldMirror::new();
     let mut work = PendingKeys::new();
@@ -56,7 +59,7 @@ pub(crate) async fn run(mut ctx: Context) {
             () = work.ready() => {
                 work.take(1);
                 let synced = nodes.synced() && pods.synced();
-                match if synced { look(&ctx.client, &nodes, &pods).await } else { Ok(()) } {
+                match if synced { look(&ctx.client, &notes, &nodes, &pods).await } else { Ok(()) } {
                     Ok(()) => {
                         work.done(&());
                         work.add_after((), LOOK_EVERY);
@@ -104,6 +107,7 @@ fn excess<'a>(
 
 async fn look(
     client: &Client,
+    notes: &EventRecorder,
     nodes: &FieldMirror<()>,
     pods: &FieldMirror<BoundPod>,
 ) -> kube::Result<()> {
@@ -125,16 +129,32 @@ async fn look(
     let mut writes = Vec::new();
     for (key, pod) in pods.iter() {
         if gone.contains(&pod.node) {
-            writes.push(give_up(client, key, pod).boxed());
+            writes.push(noted(notes, key, pod, give_up(client, key, pod)).boxed());
         } else if never_placed(pod) {
-            writes.push(lost_pods::delete_now(client, key, pod).boxed());
+            let deleted = lost_pods::delete_now(client, key, pod);
+            writes.push(noted(notes, key, pod, deleted).boxed());
         }
     }
     for (key, pod) in excess(pods.iter(), ENDED_MAX) {
-        writes.push(lost_pods::delete_now(client, key, pod).boxed());
+        let deleted = lost_pods::delete_now(client, key, pod);
+        writes.push(noted(notes, key, pod, deleted).boxed());
     }
     together(writes).await?;
     failed.map_or(Ok(()), Err)
+}
+
+/// Does the work about one pod. An event names the pod if that panics.
+async fn noted(
+    notes: &EventRecorder,
+    key: &ObjectKey,
+    pod: &BoundPod,
+    work: impl Future<Output = kube::Result<()>>,
+) -> kube::Result<()> {
+    let done = guarded(work).await;
+    if let Err(error) = &done {
+        note_panic(notes, &pod.reference(key), error);
+    }
+    done
 }
 
 /// Ends a pod whose node was deleted.
@@ -226,7 +246,9 @@ mod tests {
         for (name, node) in [("a", "damaged"), ("b", "gone")] {
             pods.take(watcher::Event::Apply(part(name, node)), BoundPod::of);
         }
-        assert!(look(&client, &FieldMirror::new(), &pods).await.is_err());
+        let notes = EventRecorder::new(client.clone(), "test");
+        let looked = look(&client, &notes, &FieldMirror::new(), &pods).await;
+        assert!(looked.is_err());
         assert_eq!(*deleted.lock(), ["/api/v1/namespaces/ns/pods/b"]);
     }
 

@@ -14,13 +14,15 @@ mod queues;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::{StreamExt, TryStreamExt};
+use futures::{Stream, StreamExt, TryStreamExt};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Node;
 use kube::runtime::reflector::{self, Store};
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client, Resource};
+use parking_lot::Mutex;
 use resources::kinds::{PodGroup, PyTorchJob, Queue};
+use supervisor::{LoopEnd, keep_running};
 use tokio::sync::watch;
 
 use pods::PodRow;
@@ -82,23 +84,43 @@ where
         + 'static,
 {
     let (reader, writer) = reflector::store::<K>();
+    // The writer outlives a panic of the loop: the next run lists all objects anew.
+    let writer = Arc::new(Mutex::new(writer));
     let api: Api<K> = Api::all(client.clone());
-    let changes = reflector::reflector(writer, watcher(api, watcher::Config::default()))
-        .default_backoff()
-        .into_stream();
     let bump = bump.clone();
-    tokio::spawn(async move {
-        let mut changes = std::pin::pin!(changes);
-        while let Some(first) = changes.next().await {
-            if let Err(error) = first {
-                tracing::warn!(kind = %K::kind(&()), %error, "the web form's watch failed; the server opens it again");
-                continue;
-            }
-            // Collects changes that follow closely, then notifies the pages once.
-            let gather = async { while let Ok(Some(_)) = changes.try_next().await {} };
-            let _ = tokio::time::timeout(COALESCE, gather).await;
-            bump.send_modify(|version| *version += 1);
+    let start = move || {
+        let (writer, bump, api) = (writer.clone(), bump.clone(), api.clone());
+        async move {
+            let changes = watcher(api, watcher::Config::default())
+                .default_backoff()
+                .inspect_ok(move |event| writer.lock().apply_watcher_event(event));
+            mirror(std::pin::pin!(changes), &bump).await
         }
-    });
+    };
+    tokio::spawn(keep_running("the web UI's watch", start));
     reader
+}
+
+/// Notifies the pages of changes until their stream ends.
+async fn mirror<K>(
+    mut changes: impl Stream<Item = watcher::Result<watcher::Event<K>>> + Unpin,
+    bump: &watch::Sender<u64>,
+) -> LoopEnd
+where
+    K: Resource<DynamicType = ()>,
+{
+    while let Some(first) = changes.next().await {
+        if bump.is_closed() {
+            return LoopEnd::Finished;
+        }
+        if let Err(error) = first {
+            tracing::warn!(kind = %K::kind(&()), %error, "the web form's watch failed; the server opens it again");
+            continue;
+        }
+        // Collects changes that follow closely, then notifies the pages once.
+        let gather = async { while let Ok(Some(_)) = changes.try_next().await {} };
+        let _ = tokio::time::timeout(COALESCE, gather).await;
+        bump.send_modify(|version| *version += 1);
+    }
+    LoopEnd::Unexpected
 }
