@@ -106,6 +106,13 @@ impl Platform {
         platform
     }
 
+    /// `muster up`, run by a wrapper command with these words that executes it.
+    pub fn up_by(inside: &[&str], arguments: &[&str]) -> Platform {
+        let platform = Platform::start_in("up", arguments, &free_address(), None, inside);
+        platform.await_nodes(1);
+        platform
+    }
+
     /// `muster server` with these further arguments.
     pub fn server(arguments: &[&str]) -> Platform {
         Platform::start("server", arguments, &free_address())

@@ -288,7 +288,7 @@ impl PodDir {
         }
     }
 
-    fn load(&self) -> Result<Option<(Assign, PodLifecycle)>, AgentError> {
+    pub fn load(&self) -> Result<Option<(Assign, PodLifecycle)>, AgentError> {
         let path = self.dir.join(ASSIGNED);
         let damaged = |path: &Path, detail: String| AgentError::File {
             action: "understand",

@@ -1,9 +1,11 @@
 //! The node's pods: one worker each, found by uid. Routes the server's messages and the runtime's
 //! events to the right worker, and delays new pods while others must still end.
 
+mod work;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use devices::holders::DeviceHolder;
@@ -15,6 +17,7 @@ use resources::devices::{ChosenDevices, chosen};
 use resources::parts::SharedPart;
 use rpc::agent::v1::{Assign, HeldPod, PodGone, Stop, Update};
 use runtime::ContainerStatus;
+use supervisor::{LoopEnd, keep_running};
 use tokio::sync::{broadcast, mpsc, watch};
 
 use crate::disk::valid_uid;
@@ -23,7 +26,7 @@ use crate::error::AgentError;
 use crate::eviction::{DiskLimits, DiskUser, PodDirectoryKind, PressureReason};
 use crate::lifecycle::PodLifecycle;
 use crate::node::AgentNode;
-use crate::worker::{Worker, WorkerParameters};
+use crate::worker::WorkerParameters;
 use crate::worker_message::{MAX_WORDS, WorkerMessage};
 
 /// Uids of pods that are gone, remembered so that a late message can't restart one.
@@ -42,6 +45,9 @@ struct PodHandle {
     /// Its disk limits.
     disk: Arc<DiskLimits>,
     words: mpsc::Sender<WorkerMessage>,
+    /// The grace period and the reason of the latest request to end the pod: a worker that is started
+    /// again gets it again.
+    stop: Option<(u32, String)>,
 }
 
 impl PodHandle {
@@ -144,6 +150,9 @@ impl Pods {
         if stop.fence {
             self.fenced.lock().insert(stop.uid.clone());
             self.fence.send_replace(true);
+        }
+        if let Some(handle) = self.workers.lock().get_mut(&stop.uid) {
+            handle.stop = Some((stop.grace_seconds, stop.reason.clone()));
         }
         let word = WorkerMessage::Stop {
             grace: stop.grace_seconds,
@@ -302,6 +311,7 @@ impl Pods {
             share: share_of(&pod),
             disk: Arc::new(DiskLimits::of(&pod)),
             words: to_self.clone(),
+            stop: None,
         };
         {
             let mut workers = self.workers.lock();
@@ -310,7 +320,7 @@ impl Pods {
             }
             workers.insert(uid.clone(), handle);
         }
-        let mut worker = Worker::new(WorkerParameters {
+        let start = WorkerParameters {
             node: self.node.clone(),
             assigned,
             pod,
@@ -318,15 +328,9 @@ impl Pods {
             fence: self.fence.subscribe(),
             words,
             to_self,
-        });
-        if let Some(found) = found {
-            worker.recover(found);
-        }
-        let pods = self.clone();
-        tokio::spawn(async move {
-            worker.run().await;
-            pods.ended(&uid);
-        });
+        };
+        let found = found.map(<[ContainerStatus]>::to_vec);
+        tokio::spawn(work::keep_working(self.clone(), uid, start, found));
     }
 
     fn ended(&self, uid: &str) {
@@ -349,23 +353,41 @@ impl Pods {
     /// Passes a runtime's events to the workers for as long as there are pods.
     fn follow(self: &Arc<Self>, engine: Arc<dyn ContainerEngine>) {
         let pods = Arc::downgrade(self);
-        let mut changes = engine.changes();
-        tokio::spawn(async move {
-            loop {
-                let news = match changes.recv().await {
-                    Ok(status) => vec![status],
-                    // Some events were missed: all containers are listed instead.
-                    Err(broadcast::error::RecvError::Lagged(_)) => engine.list(),
-                    Err(broadcast::error::RecvError::Closed) => return,
-                };
-                let Some(pods) = pods.upgrade() else { return };
-                for status in news {
-                    if let Some(words) = pods.worker_channel(&status.pod.uid) {
-                        let _ = words.send(WorkerMessage::Seen(Box::new(status))).await;
-                    }
-                }
+        // Before the workers read which containers exist, so that no change is missed.
+        let mut first = Some(engine.changes());
+        let start = move || {
+            let missed = first.is_none();
+            let changes = first.take().unwrap_or_else(|| engine.changes());
+            let news = if missed { engine.list() } else { Vec::new() };
+            pass_on(pods.clone(), engine.clone(), changes, news)
+        };
+        tokio::spawn(keep_running("the containers' changes", start));
+    }
+}
+
+/// Passes these containers' states to their pods' workers, and then all changes.
+async fn pass_on(
+    pods: Weak<Pods>,
+    engine: Arc<dyn ContainerEngine>,
+    mut changes: broadcast::Receiver<ContainerStatus>,
+    mut news: Vec<ContainerStatus>,
+) -> LoopEnd {
+    loop {
+        let Some(pods) = pods.upgrade() else {
+            return LoopEnd::Finished;
+        };
+        for status in news {
+            if let Some(words) = pods.worker_channel(&status.pod.uid) {
+                let _ = words.send(WorkerMessage::Seen(Box::new(status))).await;
             }
-        });
+        }
+        drop(pods);
+        news = match changes.recv().await {
+            Ok(status) => vec![status],
+            // Some events were missed: all containers are listed instead.
+            Err(broadcast::error::RecvError::Lagged(_)) => engine.list(),
+            Err(broadcast::error::RecvError::Closed) => return LoopEnd::Finished,
+        };
     }
 }
 

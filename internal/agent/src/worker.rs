@@ -84,6 +84,15 @@ pub struct WorkerParameters {
     pub to_self: mpsc::Sender<WorkerMessage>,
 }
 
+impl Drop for Worker {
+    /// Ends the probes, also those of a worker that panicked.
+    fn drop(&mut self) {
+        for (_, tasks) in self.probing.values() {
+            tasks.iter().for_each(AbortHandle::abort);
+        }
+    }
+}
+
 impl Worker {
     /// A worker that hasn't started.
     pub fn new(start: WorkerParameters) -> Worker {

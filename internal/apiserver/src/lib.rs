@@ -30,6 +30,7 @@ mod fields;
 #[path = "../../resources/testing/headers.rs"]
 mod headers;
 mod impersonation;
+mod initial_list;
 pub mod limits;
 mod list;
 mod logs;
@@ -63,6 +64,7 @@ mod update;
 mod versions;
 mod watch;
 mod watch_frames;
+mod watch_places;
 mod watch_rights;
 mod work_threads;
 mod yaml;

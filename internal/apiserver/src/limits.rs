@@ -97,6 +97,17 @@ pub const TRY_AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// The maximum time that a watch continues after its caller's credential or right has ended.
 pub const WATCH_RECHECK: Duration = Duration::from_secs(10);
 
+/// The maximum number of open watches of one user; the service accounts of one namespace count
+/// together, and each node by itself. A controller has one watch for each kind that it follows.
+pub const WATCHES_PER_USER: usize = 512;
+
+/// The maximum number of open watches of all users; Muster's own components and nodes are not
+/// counted.
+pub const WATCHES: usize = 4096;
+
+/// How many existing objects a watch reads at once before it sends changes.
+pub const INITIAL_PAGE: usize = 500;
+
 /// The text, cut to [`MOST_QUOTED_BYTES`] with a mark at the cut.
 pub(crate) fn quoted(text: &str) -> String {
     if text.len() <= MOST_QUOTED_BYTES {

@@ -22,6 +22,7 @@ use crate::impersonation::Users;
 use crate::limits::{SMALL_REQUEST_BYTES, WATCH_RECHECK};
 use crate::logs::LogOpener;
 use crate::request::BodyFormat;
+use crate::watch_places::WatchPlaces;
 use crate::work_threads::{By, RequestTurns, weight};
 use crate::{admission, bootstrap, client, decode, discovery, dispatch, node_authorizer, openapi};
 
@@ -81,6 +82,8 @@ pub(crate) struct Inner {
     pub(crate) exec_opener: RwLock<Option<ExecOpener>>,
     /// How many commands in containers each user runs.
     pub(crate) execs: ExecCounts,
+    /// The open watches.
+    pub(crate) watches: WatchPlaces,
     pub(crate) auditor: RwLock<Option<Auditor>>,
     pub(crate) admission: admission::AdmissionCache,
     pub(crate) pods_by_node: node_authorizer::AuthorizerCache,
@@ -148,6 +151,7 @@ impl ApiServer {
             logs: RwLock::new(None),
             exec_opener: RwLock::new(None),
             execs: ExecCounts::default(),
+            watches: WatchPlaces::default(),
             auditor: RwLock::new(None),
             large: RequestTurns::default(),
             evictions: tokio::sync::Mutex::new(()),

@@ -391,12 +391,13 @@ impl Failure {
 
     /// 429: too many large requests are in progress.
     pub fn too_many_large_requests() -> Self {
-        let mut failure = Self::new(
-            StatusCode::TOO_MANY_REQUESTS,
-            "TooManyRequests",
-            "too many large requests are waiting, please try again later",
-        )
-        .without_subject();
+        Self::too_many_requests("too many large requests are waiting, please try again later")
+    }
+
+    /// 429 with `Retry-After`, as API priority and fairness gives it.
+    pub fn too_many_requests(message: &str) -> Self {
+        let mut failure =
+            Self::new(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests", message).without_subject();
         if let Some(details) = &mut failure.0.details {
             details.retry_after_seconds = u32::try_from(TRY_AGAIN_AFTER.as_secs()).unwrap_or(1);
         }

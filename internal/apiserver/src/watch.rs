@@ -2,23 +2,23 @@
 //! the frames; the store delivers the changes.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::time::Duration;
-use std::vec::IntoIter;
 
 use axum::body::Body;
 use bytes::Bytes;
 use futures::stream::{self, Stream};
 use http::Response;
-use store::{Entry, Event, EventKind, ListPage, Revision, Watch, WatchError};
+use store::{Event, EventKind, Revision, Watch, WatchError};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, sleep_until};
 
 use crate::call::Call;
+use crate::initial_list::InitialList;
 use crate::list::parse_revision;
 use crate::respond;
 use crate::select::ObjectSelection;
 use crate::status::Failure;
 use crate::watch_frames::WatchFrames;
+use crate::watch_places::WatchPlace;
 use crate::watch_rights::Rights;
 
 /// The maximum duration of a watch.
@@ -34,7 +34,7 @@ const PIECE: usize = 64 * 1024;
 /// The start of a watch.
 struct WatchStart {
     /// The existing objects, to be sent as additions first.
-    initial: Option<ListPage>,
+    initial: Option<InitialList>,
     watch: Watch,
     /// A bookmark marks the end of the initial additions.
     marks_initial_end: bool,
@@ -43,6 +43,7 @@ struct WatchStart {
 pub(crate) fn watch(call: &Call) -> Result<Response<Body>, Failure> {
     let selection = ObjectSelection::of(call)?;
     let frames = WatchFrames::new(call)?;
+    let place = call.server.0.watches.take(&call.caller)?;
     let start = match start(call, &selection)? {
         Ok(start) => start,
         Err(expired) => {
@@ -72,17 +73,15 @@ pub(crate) fn watch(call: &Call) -> Result<Response<Body>, Failure> {
             .initial
             .as_ref()
             .filter(|_| start.marks_initial_end)
-            .map(|page| page.revision),
-        initial: start
-            .initial
-            .map_or_else(Vec::new, |page| page.entries)
-            .into_iter(),
+            .map(InitialList::revision),
+        initial: start.initial,
         pending: VecDeque::new(),
         watch: start.watch,
         bookmarks: bookmarks.then(|| ticks(every, timeout)),
         rights: Rights::of(call),
         ends: Instant::now() + timeout,
         ended: false,
+        _place: place,
     };
     Ok(respond::json_stream(Body::from_stream(
         stream.into_stream(),
@@ -132,11 +131,11 @@ fn start(call: &Call, selection: &ObjectSelection) -> Result<Result<WatchStart, 
     }
     let from_the_start = initial.unwrap_or(asked.is_none());
     if from_the_start {
-        let page = store.list(&selection.prefix, None, usize::MAX);
+        let list = InitialList::new(store, &selection.prefix);
         return Ok(store
-            .watch(&selection.prefix, Some(page.revision))
+            .watch(&selection.prefix, Some(list.revision()))
             .map(|watch| WatchStart {
-                initial: Some(page),
+                initial: Some(list),
                 watch,
                 marks_initial_end: initial == Some(true),
             })
@@ -168,9 +167,9 @@ struct Streaming {
     selection: ObjectSelection,
     frames: WatchFrames,
     watch: Watch,
-    /// Existing objects that are not sent yet. The objects are the store's; their frames are built
+    /// Existing objects that are not sent yet; none after the last was sent. Their frames are built
     /// when the client reads them.
-    initial: IntoIter<Arc<Entry>>,
+    initial: Option<InitialList>,
     /// The revision of the bookmark that ends the initial additions, until it is sent.
     initial_end: Option<Revision>,
     /// Changes that were read from the store and are not sent yet: one batch at most.
@@ -180,6 +179,7 @@ struct Streaming {
     rights: Option<Rights>,
     ends: Instant,
     ended: bool,
+    _place: WatchPlace,
 }
 
 impl Streaming {
@@ -246,9 +246,21 @@ impl Streaming {
     fn taken(&mut self) -> Vec<u8> {
         let mut out = Vec::new();
         while out.len() < PIECE {
-            if let Some(entry) = self.initial.next() {
-                if self.selection.takes(&entry.meta) {
-                    self.frames.change(&mut out, "ADDED", &entry.value);
+            if let Some(initial) = &mut self.initial {
+                match initial.next() {
+                    Ok(Some(entry)) if self.selection.takes(&entry.meta) => {
+                        self.frames.change(&mut out, "ADDED", &entry.value);
+                    }
+                    Ok(Some(_)) => {}
+                    Ok(None) => self.initial = None,
+                    Err(error) => {
+                        let failure = expired(error, initial.revision());
+                        out.extend(self.frames.error(&failure));
+                        self.initial = None;
+                        self.initial_end = None;
+                        self.ended = true;
+                        break;
+                    }
                 }
             } else if let Some(revision) = self.initial_end.take() {
                 self.frames.bookmark(&mut out, revision, true);

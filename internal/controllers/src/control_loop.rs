@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
-
-use crate::context::Context;
 
 /// The wait before a loop that panicked is started again.
 const RESTART_AFTER: Duration = Duration::from_secs(1);
@@ -22,21 +21,25 @@ impl ControlLoop {
         ControlLoop { name, task }
     }
 
-    /// Runs a loop until `ctx.stop` turns true, and restarts it after a panic. A restart loses
+    /// Runs a loop until `stop` turns true, and restarts it after a panic. A restart loses
     /// nothing: the loop rebuilds its state from the API. Must be called within a tokio runtime.
-    pub(crate) fn kept_running<F, R>(ctx: &Context, name: &'static str, run: F) -> ControlLoop
+    pub(crate) fn kept_running<F, R>(
+        stop: &watch::Receiver<bool>,
+        name: &'static str,
+        run: F,
+    ) -> ControlLoop
     where
-        F: Fn(Context) -> R + Send + 'static,
+        F: Fn() -> R + Send + 'static,
         R: Future<Output = ()> + Send + 'static,
     {
-        let mut ctx = ctx.clone();
+        let mut stop = stop.clone();
         let task = tokio::spawn(async move {
             loop {
-                let ended = crate::retry::apart(run(ctx.clone())).await;
+                let ended = crate::retry::apart(run()).await;
                 let Err(error) = ended else { return };
                 tracing::error!(name, %error, "a control loop ended unexpectedly; the server starts it again");
                 tokio::select! {
-                    () = stopped(&mut ctx.stop) => return,
+                    () = stopped(&mut stop) => return,
                     () = tokio::time::sleep(RESTART_AFTER) => {}
                 }
             }
@@ -46,7 +49,7 @@ impl ControlLoop {
 }
 
 /// Resolves once the server is stopping.
-pub(crate) async fn stopped(stop: &mut tokio::sync::watch::Receiver<bool>) {
+pub(crate) async fn stopped(stop: &mut watch::Receiver<bool>) {
     // An error means that the sender of the signal is gone, which counts as a stop.
     let _ = stop.wait_for(|stop| *stop).await;
 }

@@ -16,6 +16,8 @@ use kube::{Api, Client};
 use supervisor::{LoopEnd, keep_running};
 use tokio::sync::mpsc;
 
+use crate::retry::{PANICKED, guarded, panic_in, panicked_note};
+
 /// How many notes may wait before new ones are dropped; a note takes a few hundred bytes.
 const WAITING_MAX: usize = 16_384;
 /// How many distinct notes are remembered for counting repeats.
@@ -101,6 +103,13 @@ impl EventRecorder {
         };
         if self.waiting.try_send(note).is_err() {
             self.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Records a note about an object if the work about it failed by a panic.
+    pub(crate) fn note_panic(&self, about: &ObjectReference, error: &kube::Error) {
+        if let Some(panic) = panic_in(error) {
+            self.note(about, EventType::Warning, PANICKED, &panicked_note(panic));
         }
     }
 
@@ -304,7 +313,7 @@ impl EventWriter {
         let api: Api<Event> = Api::namespaced(self.client.clone(), &namespace);
         let key = key.clone();
         Some(Box::pin(async move {
-            let result = crate::retry::guarded(write_event(&api, event, exists)).await;
+            let result = guarded(write_event(&api, event, exists)).await;
             EventWriteOutcome { key, count, result }
         }))
     }

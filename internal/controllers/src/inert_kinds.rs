@@ -32,13 +32,10 @@ pub(crate) fn spawn(ctx: &Context) -> Vec<ControlLoop> {
     let notes = EventRecorder::new(ctx.client.clone(), "muster");
     let start = |kept: &'static InertKind| {
         let kind = kept.kind().filter(|kind| built_in || kind.is_custom())?;
-        let notes = notes.clone();
-        let run = move |ctx| run(ctx, notes.clone(), kept, kind);
-        Some(ControlLoop::kept_running(
-            ctx,
-            "kinds that are not run",
-            run,
-        ))
+        let (of, notes) = (ctx.clone(), notes.clone());
+        let run = move || run(of.clone(), notes.clone(), kept, kind);
+        let name = "kinds that are not run";
+        Some(ControlLoop::kept_running(&ctx.stop, name, run))
     };
     ALL.iter().filter_map(start).collect()
 }

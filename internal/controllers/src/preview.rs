@@ -46,6 +46,7 @@ fn wanted(object: &Value, now: Timestamp) -> Option<(Option<PodGroup>, Vec<Pod>)
             let observed = job::ObservedJob {
                 job: &job,
                 pods: &[],
+                room: workloads::PodRoom::default(),
             };
             job::reconcile(&observed, now).actions
         }
@@ -60,6 +61,7 @@ fn wanted(object: &Value, now: Timestamp) -> Option<(Option<PodGroup>, Vec<Pod>)
                 // Ports do not influence placement.
                 network: &Network::PerPod,
                 scheduler_name: names::SCHEDULER,
+                room: workloads::PodRoom::default(),
             };
             pytorch::reconcile(&observed, now).actions
         }

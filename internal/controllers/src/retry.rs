@@ -6,11 +6,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use futures::FutureExt as _;
-use k8s_openapi::api::core::v1::ObjectReference;
 use kube::runtime::utils::Backoff;
 use tokio::task::{JoinError, JoinSet};
-
-use crate::event_recorder::{EventRecorder, EventType};
 
 /// The first wait.
 const FIRST: Duration = Duration::from_millis(100);
@@ -62,13 +59,6 @@ pub(crate) fn panicked_note(panic: &str) -> String {
          Other objects are not affected. Change or delete this object, and report the panic with the object's \
          manifest."
     )
-}
-
-/// Records the event about an object if the work about it failed by a panic.
-pub(crate) fn note_panic(notes: &EventRecorder, about: &ObjectReference, error: &kube::Error) {
-    if let Some(panic) = panic_in(error) {
-        notes.note(about, EventType::Warning, PANICKED, &panicked_note(panic));
-    }
 }
 
 /// Decides about one object; if that panics, the result is the panic's message. The caller must

@@ -103,6 +103,7 @@ fn decide(object: Value) {
             let observed = job::ObservedJob {
                 job: &job,
                 pods: &[],
+                room: workloads::PodRoom::default(),
             };
             job::reconcile(&observed, now()).actions.len()
         }
@@ -118,6 +119,7 @@ fn decide(object: Value) {
                 taken_ports: &BTreeSet::new(),
                 network: &pytorch::Network::PerPod,
                 scheduler_name: "muster",
+                room: workloads::PodRoom::default(),
             };
             pytorch::reconcile(&observed, now()).actions.len()
         }

@@ -28,7 +28,6 @@
 
 mod restart;
 
-use std::any::Any;
 use std::convert::Infallible;
 use std::error::Error;
 use std::pin::pin;
@@ -38,6 +37,7 @@ use tokio::sync::watch;
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::{Instant, timeout_at};
 
+use restart::message;
 pub use restart::{
     LoopEnd, RESTART_FIRST, RESTART_HEALTHY, RESTART_LONGEST, SetAside, contained, keep_running,
 };
@@ -314,12 +314,6 @@ type Joined = Result<(Id, Result<(), ComponentError>), JoinError>;
 fn panicked(error: JoinError) -> Option<Cause> {
     let panic = error.try_into_panic().ok()?;
     Some(Cause::Panicked(message(panic.as_ref())))
-}
-
-fn message(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<&'static str>().copied();
-    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    text.unwrap_or("no message").to_owned()
 }
 
 #[cfg(test)]

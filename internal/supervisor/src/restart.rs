@@ -1,6 +1,7 @@
 //! Restarts of loops that are parts of a component: a loop that ends or panics while its owner still
 //! needs it is started again, with a growing wait.
 
+use std::any::Any;
 use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
@@ -9,8 +10,6 @@ use futures::FutureExt as _;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tracing::Instrument as _;
-
-use crate::message;
 
 /// The wait before the first restart of a loop; it doubles with each further one.
 pub const RESTART_FIRST: Duration = Duration::from_secs(1);
@@ -124,6 +123,13 @@ impl<K: Ord + Clone, T: Clone> SetAside<K, T> {
             None => std::future::pending().await,
         }
     }
+}
+
+/// The message of a panic.
+pub(crate) fn message(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&'static str>().copied();
+    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    text.unwrap_or("no message").to_owned()
 }
 
 #[cfg(test)]

@@ -9,7 +9,10 @@ pub mod job;
 mod ownership;
 mod pod_facts;
 mod pod_names;
+mod pod_room;
 pub mod pytorch;
 mod terms;
+
+pub use pod_room::{GANG_FLOOR, PodQuota, PodRoom, WAITING_FLOOR};
 
 pub use action::{Action, Dependent, DependentKind, EventNote, NoteKind, ReconcileOutcome};

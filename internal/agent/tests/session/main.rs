@@ -4,6 +4,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test's surprise is its failure")]
 
+mod bounds;
 mod server;
 mod spans;
 mod stand_in;

@@ -247,6 +247,41 @@ async fn a_pod_runs_to_its_end_and_its_log_outlasts_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pod_whose_worker_panics_is_worked_on_again_and_the_others_run_on() {
+    let server = Server::start().await;
+    let engine = StandIn::new();
+    let agent = server.agent("n1", &engine).await;
+    server.bound_pod("calm", "n1", json!({})).await;
+    server.bound_pod("wild", "n1", json!({})).await;
+    server.phase("calm", "Running").await;
+    server.phase("wild", "Running").await;
+    *engine.panics.lock().unwrap() = 2;
+    let parameters = DeleteParams::default();
+    server.pods().delete("wild", &parameters).await.unwrap();
+    // The request to end the pod outlasts two workers.
+    server.gone("wild").await;
+    assert_eq!(*engine.panics.lock().unwrap(), 0);
+    let events: kube::Api<k8s_openapi::api::core::v1::Event> =
+        kube::Api::namespaced(server.client.clone(), "default");
+    until("the event on the pod", async || {
+        let all = events
+            .list(&kube::api::ListParams::default())
+            .await
+            .unwrap();
+        let told = all.items.into_iter().find(|event| {
+            event.reason.as_deref() == Some("WorkerPanicked")
+                && event.involved_object.name.as_deref() == Some("wild")
+        })?;
+        told.message?.contains("over wild").then_some(())
+    })
+    .await;
+    assert!(engine.runs("calm"));
+    engine.end("calm", 0);
+    server.phase("calm", "Succeeded").await;
+    agent.end().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_evicted_pods_containers_are_removed_and_its_object_and_log_stay() {
     let server = Server::start().await;
     let engine = StandIn::new();

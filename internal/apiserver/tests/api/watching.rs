@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use apiserver::ApiConfig;
+use apiserver::limits::{INITIAL_PAGE, WATCHES_PER_USER};
 use serde_json::{Value, json};
 use store::Options;
 
@@ -196,4 +197,96 @@ async fn a_table_is_watched_row_by_row() {
         second["object"]["rows"][0]["object"]["metadata"]["name"],
         "b"
     );
+}
+
+const STREAMED_LIST: &str =
+    "watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true";
+
+/// An API with one object more than a watch reads at once.
+async fn more_than_a_page(options: Options) -> Api {
+    let api = Api::with(options, ApiConfig::default());
+    for index in 0..=INITIAL_PAGE {
+        let mut object = config_map(&format!("m{index:04}"));
+        object["data"] = json!({"text": "x".repeat(512)});
+        api.post(CONFIG_MAPS, &object).await.is(201);
+    }
+    api
+}
+
+#[tokio::test]
+async fn a_streamed_list_of_several_pages_shows_one_revision_and_then_the_changes() {
+    let api = more_than_a_page(Options::default()).await;
+    let listed = api.get(&format!("{CONFIG_MAPS}?limit=1")).await.is(200);
+    let revision = listed["metadata"]["resourceVersion"].clone();
+    let mut frames = api.watch(&format!("{CONFIG_MAPS}?{STREAMED_LIST}")).await;
+    assert_eq!(frames.pair().await, ("ADDED".into(), "m0000".into()));
+    // The second page is read after these.
+    let (last, before) = (
+        format!("m{INITIAL_PAGE:04}"),
+        format!("m{:04}", INITIAL_PAGE - 1),
+    );
+    let path = format!("{CONFIG_MAPS}/{last}");
+    api.merge(&path, &json!({"data": {"text": "new"}}))
+        .await
+        .is(200);
+    api.delete(&format!("{CONFIG_MAPS}/{before}"), None)
+        .await
+        .is(200);
+    api.post(CONFIG_MAPS, &config_map("m9999")).await.is(201);
+    for index in 1..=INITIAL_PAGE {
+        let frame = frames.next().await.unwrap();
+        assert_eq!(frame["type"], "ADDED");
+        assert_eq!(frame["object"]["metadata"]["name"], format!("m{index:04}"));
+        assert_ne!(frame["object"]["data"]["text"], "new");
+    }
+    let bookmark = frames.next().await.unwrap();
+    assert_eq!(bookmark["type"], "BOOKMARK");
+    assert_eq!(bookmark["object"]["metadata"]["resourceVersion"], revision);
+    assert_eq!(frames.pair().await, ("MODIFIED".into(), last));
+    assert_eq!(frames.pair().await, ("DELETED".into(), before));
+    assert_eq!(frames.pair().await, ("ADDED".into(), "m9999".into()));
+}
+
+#[tokio::test]
+async fn a_streamed_list_that_is_slower_than_the_history_ends_with_410() {
+    let options = Options {
+        history: 4,
+        ..Options::default()
+    };
+    let api = more_than_a_page(options).await;
+    let mut frames = api.watch(&format!("{CONFIG_MAPS}?{STREAMED_LIST}")).await;
+    assert_eq!(frames.pair().await, ("ADDED".into(), "m0000".into()));
+    for index in 0..8 {
+        let changed = json!({"data": {"text": index.to_string()}});
+        api.merge(&format!("{CONFIG_MAPS}/m0000"), &changed)
+            .await
+            .is(200);
+    }
+    for _ in 1..INITIAL_PAGE {
+        assert_eq!(frames.next().await.unwrap()["type"], "ADDED");
+    }
+    let frame = frames.next().await.unwrap();
+    assert_eq!(
+        (&frame["type"], &frame["object"]["code"]),
+        (&json!("ERROR"), &json!(410))
+    );
+    assert!(frames.next().await.is_none());
+}
+
+#[tokio::test]
+async fn a_watch_beyond_a_users_bound_is_answered_429_until_another_ends() {
+    let api = Api::new();
+    let path = format!("{CONFIG_MAPS}?watch=true");
+    let mut held = Vec::new();
+    for _ in 0..WATCHES_PER_USER {
+        held.push(api.watch(&path).await);
+    }
+    let refused = api.get(&path).await;
+    assert_eq!(refused.headers["retry-after"], "1");
+    let message = refused.refused(429, "TooManyRequests");
+    assert!(message.contains("512 watches open"), "{message}");
+    // Other requests are not affected.
+    api.get(CONFIG_MAPS).await.is(200);
+    held.pop();
+    held.push(api.watch(&path).await);
 }

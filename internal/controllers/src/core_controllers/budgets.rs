@@ -20,7 +20,7 @@ use super::stopped;
 use super::work_queue::PendingKeys;
 use crate::context::Context;
 use crate::event_recorder::EventRecorder;
-use crate::retry::{guarded, note_panic};
+use crate::retry::guarded;
 
 /// How many budgets are reconciled before the watches are read again.
 const TAKE_MAX: usize = 64;
@@ -105,7 +105,7 @@ impl BudgetState {
                 Err(error) => {
                     let uid = self.budgets.get(&key).and_then(|b| b.metadata.uid.clone());
                     let about = reference("policy/v1", "PodDisruptionBudget", &key, uid);
-                    note_panic(&self.notes, &about, &error);
+                    self.notes.note_panic(&about, &error);
                     tracing::warn!(budget = ?key, %error, "the controller could not write a PodDisruptionBudget's status; it tries again");
                     self.work.failed(key);
                 }

@@ -14,7 +14,7 @@ use super::stopped;
 use super::work_queue::PendingKeys;
 use crate::context::Context;
 use crate::event_recorder::{EventRecorder, EventType as NoteKind};
-use crate::retry::{guarded, note_panic};
+use crate::retry::guarded;
 
 /// The kind of claims in events.
 const CLAIM: &str = "PersistentVolumeClaim";
@@ -88,7 +88,7 @@ pub(crate) async fn run(mut ctx: Context) {
                         Ok(()) => work.done(&key),
                         Err(error) => {
                             let uid = claims.get(&key).and_then(|c: &PersistentVolumeClaim| c.metadata.uid.clone());
-                            note_panic(&notes, &reference("v1", CLAIM, &key, uid), &error);
+                            notes.note_panic(&reference("v1", CLAIM, &key, uid), &error);
                             if !answered(&error, 409) {
                                 tracing::warn!(claim = ?key, %error, "the controller could not bind a claim; it tries again");
                             }

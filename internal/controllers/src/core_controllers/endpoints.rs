@@ -17,7 +17,7 @@ use super::subsets::{self, Backend};
 use super::work_queue::PendingKeys;
 use crate::context::Context;
 use crate::event_recorder::EventRecorder;
-use crate::retry::{guarded, note_panic};
+use crate::retry::guarded;
 
 /// How many Services are reconciled before the watches are read again.
 const TAKE_MAX: usize = 64;
@@ -119,7 +119,8 @@ impl EndpointState {
                 Ok(()) => self.work.done(&key),
                 Err(error) => {
                     let uid = self.services.get(&key).and_then(|s| s.metadata.uid.clone());
-                    note_panic(&self.notes, &reference("v1", "Service", &key, uid), &error);
+                    self.notes
+                        .note_panic(&reference("v1", "Service", &key, uid), &error);
                     if !answered(&error, 409) {
                         tracing::warn!(service = ?key, %error, "the controller could not write endpoints; it tries again");
                     }

@@ -22,20 +22,28 @@ mod tolerance;
 mod work_queue;
 
 use crate::context::Context;
-use crate::control_loop::ControlLoop;
-use crate::control_loop::stopped;
+use crate::control_loop::{ControlLoop, stopped};
 
 /// Starts the core controllers; each stops when `ctx.stop` turns true. Must be called within a
 /// tokio runtime.
 pub fn spawn(ctx: &Context) -> Vec<ControlLoop> {
     vec![
-        ControlLoop::kept_running(ctx, "garbage", garbage::run),
-        ControlLoop::kept_running(ctx, "namespaces", namespaces::run),
-        ControlLoop::kept_running(ctx, "endpoints", endpoints::run),
-        ControlLoop::kept_running(ctx, "claims", claims::run),
-        ControlLoop::kept_running(ctx, "nodes", nodes::run),
-        ControlLoop::kept_running(ctx, "podgc", podgc::run),
-        ControlLoop::kept_running(ctx, "budgets", budgets::run),
-        ControlLoop::kept_running(ctx, "taint evictions", taint_evictions::run),
+        kept_running(ctx, "garbage", garbage::run),
+        kept_running(ctx, "namespaces", namespaces::run),
+        kept_running(ctx, "endpoints", endpoints::run),
+        kept_running(ctx, "claims", claims::run),
+        kept_running(ctx, "nodes", nodes::run),
+        kept_running(ctx, "podgc", podgc::run),
+        kept_running(ctx, "budgets", budgets::run),
+        kept_running(ctx, "taint evictions", taint_evictions::run),
     ]
+}
+
+fn kept_running<F, R>(ctx: &Context, name: &'static str, run: F) -> ControlLoop
+where
+    F: Fn(Context) -> R + Send + 'static,
+    R: Future<Output = ()> + Send + 'static,
+{
+    let of = ctx.clone();
+    ControlLoop::kept_running(&ctx.stop, name, move || run(of.clone()))
 }

@@ -18,7 +18,7 @@ use super::stopped;
 use super::work_queue::PendingKeys;
 use crate::context::Context;
 use crate::event_recorder::EventRecorder;
-use crate::retry::{guarded, note_panic};
+use crate::retry::guarded;
 
 /// How many ended pods without an owner are kept; Kubernetes' default.
 const ENDED_MAX: usize = 12_500;
@@ -152,7 +152,7 @@ async fn noted(
 ) -> kube::Result<()> {
     let done = guarded(work).await;
     if let Err(error) = &done {
-        note_panic(notes, &pod.reference(key), error);
+        notes.note_panic(&pod.reference(key), error);
     }
     done
 }

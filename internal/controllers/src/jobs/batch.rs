@@ -9,10 +9,13 @@ use workloads::job::{ObservedJob, reconcile};
 
 use super::ObjectKey;
 use super::caches::Watched;
+use super::rooms::PodRooms;
 use super::runner::{CachedJob, Workload};
 
 /// The Job controller.
-pub(crate) struct JobController;
+pub(crate) struct JobController {
+    pub(crate) rooms: PodRooms,
+}
 
 impl Workload for JobController {
     type Kind = Job;
@@ -25,7 +28,7 @@ impl Workload for JobController {
 
     fn decide(
         &mut self,
-        _: &ObjectKey,
+        key: &ObjectKey,
         seen: &CachedJob<'_, Job>,
         now: Timestamp,
     ) -> ReconcileOutcome<JobStatus> {
@@ -33,6 +36,7 @@ impl Workload for JobController {
             &ObservedJob {
                 job: seen.job,
                 pods: &seen.pods,
+                room: self.rooms.of(&key.0),
             },
             now,
         )

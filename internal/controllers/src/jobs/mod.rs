@@ -13,6 +13,7 @@ mod nodes;
 mod ports;
 mod pytorch;
 mod queue;
+mod rooms;
 mod runner;
 mod sets;
 
@@ -23,7 +24,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::context::Context;
-use crate::control_loop::ControlLoop;
+use crate::control_loop::{ControlLoop, stopped};
 pub(crate) use crate::key::{ObjectKey, key_of};
 
 /// The wait before a controller that panicked is started again.
@@ -79,6 +80,7 @@ impl JobKind {
 /// called within a tokio runtime.
 #[must_use]
 pub fn spawn(ctx: &Context) -> Vec<ControlLoop> {
+    let rooms = rooms::PodRooms::default();
     let start = |kind: &JobKind| match kind {
         JobKind::Deployment => {
             tokio::spawn(kept_running(ctx.clone(), || apps::DeploymentController))
@@ -91,19 +93,50 @@ pub fn spawn(ctx: &Context) -> Vec<ControlLoop> {
         }
         JobKind::DaemonSet => tokio::spawn(kept_running(ctx.clone(), || sets::DaemonSetController)),
         JobKind::CronJob => tokio::spawn(kept_running(ctx.clone(), || cronjob::CronJobController)),
-        JobKind::Job => tokio::spawn(kept_running(ctx.clone(), || batch::JobController)),
+        JobKind::Job => {
+            let rooms = rooms.clone();
+            let make = move || batch::JobController {
+                rooms: rooms.clone(),
+            };
+            tokio::spawn(kept_running(ctx.clone(), make))
+        }
         JobKind::PyTorchJob => {
-            let config = ctx.config.clone();
+            let (config, rooms) = (ctx.config.clone(), rooms.clone());
             let make = move || {
                 let ports = ports::PortAllocations::new(config.rendezvous_ports.clone());
-                pytorch::PyTorch::new(ports, config.scheduler.scheduler_names.first().cloned())
+                let scheduler = config.scheduler.scheduler_names.first().cloned();
+                pytorch::PyTorch::new(ports, scheduler, rooms.clone())
             };
             tokio::spawn(kept_running(ctx.clone(), make))
         }
     };
     let jobs = ctx.config.jobs.iter();
-    jobs.map(|kind| ControlLoop::new(kind.as_str(), start(kind)))
-        .collect()
+    let mut loops: Vec<ControlLoop> = jobs
+        .map(|kind| ControlLoop::new(kind.as_str(), start(kind)))
+        .collect();
+    if !loops.is_empty() {
+        loops.push(follow_rooms(ctx, rooms));
+    }
+    loops
+}
+
+/// Follows what bounds jobs' pods. Quotas only on the embedded engine: in a Kubernetes cluster
+/// Muster has no right to read them, and kube-apiserver refuses the pods.
+fn follow_rooms(ctx: &Context, rooms: rooms::PodRooms) -> ControlLoop {
+    let (client, stop) = (ctx.client.clone(), ctx.stop.clone());
+    let quotas = ctx.config.core_controllers;
+    ControlLoop::kept_running(&ctx.stop, "room for pods", move || {
+        let (following, mut stop) = (
+            rooms::run(client.clone(), rooms.clone(), quotas),
+            stop.clone(),
+        );
+        async move {
+            tokio::select! {
+                () = stopped(&mut stop) => {}
+                () = following => {}
+            }
+        }
+    })
 }
 
 /// Runs a controller until `ctx.stop` turns true, and restarts it after a panic. A restart loses

@@ -10,6 +10,7 @@ use workloads::pytorch::{Network, ObservedPyTorchJob, annotated_port, is_finishe
 use super::ObjectKey;
 use super::caches::Watched;
 use super::ports::PortAllocations;
+use super::rooms::PodRooms;
 use super::runner::{CachedJob, Workload};
 
 /// The PyTorchJob controller.
@@ -17,10 +18,15 @@ pub(crate) struct PyTorch {
     ports: PortAllocations,
     network: Network,
     scheduler_name: String,
+    rooms: PodRooms,
 }
 
 impl PyTorch {
-    pub(crate) fn new(ports: PortAllocations, scheduler_name: Option<String>) -> PyTorch {
+    pub(crate) fn new(
+        ports: PortAllocations,
+        scheduler_name: Option<String>,
+        rooms: PodRooms,
+    ) -> PyTorch {
         let network = if ports.range.is_empty() {
             Network::PerPod
         } else {
@@ -32,6 +38,7 @@ impl PyTorch {
             ports,
             network,
             scheduler_name: scheduler_name.unwrap_or_else(|| names::SCHEDULER.to_owned()),
+            rooms,
         }
     }
 }
@@ -60,6 +67,7 @@ impl Workload for PyTorch {
         seen: &CachedJob<'_, PyTorchJob>,
         now: Timestamp,
     ) -> ReconcileOutcome<PyTorchJobStatus> {
+        let room = self.rooms.of(&key.0);
         let (network, scheduler_name) = (&self.network, self.scheduler_name.as_str());
         let outcome = self.ports.with_others(key, |taken_ports| {
             let observed = ObservedPyTorchJob {
@@ -70,6 +78,7 @@ impl Workload for PyTorch {
                 taken_ports,
                 network,
                 scheduler_name,
+                room,
             };
             reconcile(&observed, now)
         });

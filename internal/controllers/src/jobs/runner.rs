@@ -359,6 +359,7 @@ mod tests {
             let nothing = workloads::job::ObservedJob {
                 job: seen.job,
                 pods: &[],
+                room: workloads::PodRoom::default(),
             };
             workloads::job::reconcile(&nothing, Timestamp::UNIX_EPOCH)
         }

@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use super::Session;
-use crate::Fleet;
+use super::{Fleet, Session};
 
 /// A session in the fleet's list. Dropping it ends the session and takes it off the list, also when
 /// the session's driver panics: the node is then shown as disconnected, and its agent connects

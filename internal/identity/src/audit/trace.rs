@@ -71,7 +71,7 @@ pub async fn trace(State(recorder): State<Recorder>, mut request: Request, next:
         path: uri.path(),
         ..audit::AuditedRequest::default()
     };
-    let code = answer.status().as_u16();
+    let code = outcome(&answer);
     if recorder.policy.level(&asked) == AuditLevel::None && !matches!(code, 401 | 403) {
         return answer;
     }
@@ -109,6 +109,41 @@ fn shown(uri: &Uri) -> String {
     }
 }
 
+/// The HTTP status that says what became of a request. A refused gRPC call is answered with 200 and
+/// the header `grpc-status`, by the mapping of the gRPC gateway.
+fn outcome(answer: &Response) -> u16 {
+    let status = answer.status().as_u16();
+    let grpc = answer.headers().get("grpc-status");
+    let Some(grpc) = grpc.filter(|_| status == 200) else {
+        return status;
+    };
+    match grpc.as_bytes() {
+        b"0" => 200,
+        // Cancelled.
+        b"1" => 499,
+        // Invalid argument, failed precondition, out of range.
+        b"3" | b"9" | b"11" => 400,
+        // Deadline exceeded.
+        b"4" => 504,
+        // Not found.
+        b"5" => 404,
+        // Already exists, aborted.
+        b"6" | b"10" => 409,
+        // Permission denied.
+        b"7" => 403,
+        // Resource exhausted.
+        b"8" => 429,
+        // Unimplemented.
+        b"12" => 501,
+        // Unavailable.
+        b"14" => 503,
+        // Unauthenticated.
+        b"16" => 401,
+        // Unknown, internal, data loss, and numbers that do not exist.
+        _ => 500,
+    }
+}
+
 /// A random id in the form of a UUID of version 4. Without random bytes it returns an id that is
 /// not unique.
 fn draw_id() -> String {
@@ -127,4 +162,56 @@ fn draw_id() -> String {
         &hex[16..20],
         &hex[20..]
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::body::Body;
+    use axum::routing::post;
+    use axum::{Router, middleware};
+    use tower::ServiceExt as _;
+
+    use super::*;
+
+    /// The code that is recorded for an answer with this `grpc-status`.
+    async fn recorded(status: Option<&'static str>) -> u16 {
+        let (events, mut recorded) = mpsc::channel(1);
+        let recorder = Recorder {
+            policy: Arc::new(AuditPolicy::built_in()),
+            events,
+        };
+        let answer = move || async move {
+            let mut response = Response::new(Body::empty());
+            if let Some(status) = status {
+                let value = header::HeaderValue::from_static(status);
+                response.headers_mut().insert("grpc-status", value);
+            }
+            response
+        };
+        let routes = Router::new()
+            .route("/muster.agent.v1.Enrolment/Join", post(answer))
+            .layer(middleware::from_fn_with_state(recorder, trace));
+        let request = Request::post("/muster.agent.v1.Enrolment/Join");
+        let request = request.body(Body::empty()).unwrap();
+        routes.oneshot(request).await.unwrap();
+        recorded.recv().await.unwrap().response_status.code
+    }
+
+    #[tokio::test]
+    async fn a_refused_grpc_call_is_recorded_with_its_outcome() {
+        for (status, code) in [
+            (None, 200),
+            (Some("0"), 200),
+            (Some("3"), 400),
+            (Some("4"), 504),
+            (Some("7"), 403),
+            (Some("8"), 429),
+            (Some("13"), 500),
+            (Some("14"), 503),
+            (Some("16"), 401),
+            (Some("99"), 500),
+        ] {
+            assert_eq!(recorded(status).await, code, "{status:?}");
+        }
+    }
 }

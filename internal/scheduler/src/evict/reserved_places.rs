@@ -314,3 +314,107 @@ impl Scheduler {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::config::Config;
+    use crate::event::Event;
+
+    fn read<T: serde::de::DeserializeOwned>(value: Value) -> Box<T> {
+        Box::new(serde_json::from_value(value).unwrap())
+    }
+
+    /// A gang of so many members of so many GPUs, which runs at most `walltime` seconds; on a node
+    /// if it runs.
+    fn gang(
+        s: &mut Scheduler,
+        name: &str,
+        members: i64,
+        gpus: i64,
+        walltime: i64,
+        node: Option<&str>,
+    ) {
+        s.apply(Event::PodGroupChanged(read(json!({
+            "apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "PodGroup",
+            "metadata": {"name": name, "namespace": "ns", "uid": name,
+                "annotations": {"muster.io/walltime": walltime.to_string()}},
+            "spec": {"minMember": members},
+        }))));
+        for i in 0..members {
+            let mut pod = json!({
+                "metadata": {"name": format!("{name}-{i}"), "namespace": "ns", "uid": format!("{name}-{i}"),
+                    "annotations": {"scheduling.k8s.io/group-name": name}},
+                "spec": {"schedulerName": "muster", "containers": [{"name": "main", "resources":
+                    {"limits": {"nvidia.com/gpu": gpus.to_string()}}}]},
+            });
+            if let Some(node) = node {
+                pod["spec"]["nodeName"] = json!(node);
+                pod["status"] =
+                    json!({"phase": "Running", "startTime": Timestamp::UNIX_EPOCH.to_string()});
+            }
+            s.apply(Event::PodChanged(read(pod)));
+        }
+    }
+
+    /// `n0` is busy for 1000 s, and the head needs `n0` and `n1`. The gang `moved` has a place for
+    /// its first member on `n2`, which holds no more than that: its second member would delay the
+    /// head, so that its placement is taken back.
+    #[test]
+    fn a_gang_that_is_taken_back_behind_the_head_keeps_its_reserved_places() {
+        let mut s = Scheduler::new(Config {
+            reserve_after: SignedDuration::ZERO,
+            ..Config::default()
+        });
+        for (name, gpus) in [("n0", "8"), ("n1", "8"), ("n2", "4")] {
+            s.apply(Event::NodeChanged(read(json!({
+                "metadata": {"name": name},
+                "status": {"allocatable": {"cpu": "64", "pods": "110", "nvidia.com/gpu": gpus}},
+            }))));
+        }
+        let now = Timestamp::UNIX_EPOCH;
+        gang(&mut s, "running", 1, 8, 1000, Some("n0"));
+        gang(&mut s, "head", 2, 8, 500, None);
+        assert_eq!(s.plan(now).binds, []);
+        assert_eq!(s.head().map(|head| &*head.name), Some("head"));
+
+        gang(&mut s, "moved", 2, 4, 5000, None);
+        let key = GangKey::group("ns".into(), "moved");
+        let pod = PodKey::new("ns", "moved-0");
+        let class = s.pods[&pod].class;
+        let nodes = 0..s.nodes.len();
+        let node = nodes
+            .into_iter()
+            .find(|at| &*s.nodes[*at].name == "n2")
+            .unwrap();
+        let place = ReservedPlace {
+            uid: "moved-0".to_owned(),
+            class,
+            take: s.take_on(class, node),
+            node,
+            devices: Vec::new(),
+            until: now + KEPT_FOR,
+            firm: true,
+            pod,
+        };
+        s.keep_places(vec![(key.clone(), place.clone())], now);
+        for second in 1..4 {
+            let plan = s.plan(now + SignedDuration::from_secs(second));
+            assert_eq!(plan.binds, []);
+            assert_eq!(
+                s.gangs[&key].reserved_places,
+                [place.clone()],
+                "after {second} s"
+            );
+            let held = plan
+                .reservations
+                .iter()
+                .filter(|held| held.group.name == "moved");
+            assert_eq!(held.count(), 1);
+        }
+        let answer = format!("{:?}", s.gangs[&key].blocked_answer);
+        assert!(answer.contains("head"), "{answer}");
+    }
+}

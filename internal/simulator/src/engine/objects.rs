@@ -137,6 +137,7 @@ impl Maker {
                     taken_ports: &taken,
                     network: &pytorch::Network::PerPod,
                     scheduler_name: SCHEDULER,
+                    room: workloads::PodRoom::default(),
                 },
                 now,
             );

@@ -49,6 +49,7 @@ impl JobOwner {
             let observed = job::ObservedJob {
                 job: &self.job,
                 pods: &pods,
+                room: workloads::PodRoom::default(),
             };
             let outcome = job::reconcile(&observed, now);
             let annotations = self.job.metadata.annotations.get_or_insert_default();

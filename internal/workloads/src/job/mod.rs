@@ -28,6 +28,7 @@ use self::tally::AttemptTally;
 use crate::action::{Action, ReconcileOutcome};
 use crate::ownership::controlled_by;
 use crate::pod_facts;
+use crate::pod_room::PodRoom;
 
 /// The most pods that one reconciliation creates; the next ones follow when these have been
 /// observed.
@@ -45,6 +46,8 @@ pub struct ObservedJob<'a> {
     pub job: &'a Job,
     /// Pods of the job; other pods are ignored.
     pub pods: &'a [&'a Pod],
+    /// What bounds the number of its pods.
+    pub room: PodRoom,
 }
 
 /// Decides the next actions for a Job. Once the result was carried out, another call gives the same
@@ -96,7 +99,19 @@ pub fn reconcile(observed: &ObservedJob<'_>, now: Timestamp) -> ReconcileOutcome
             .insert(ATTEMPTS.to_owned(), Some(written));
     }
     match &next {
-        JobPhase::Active => keep_up(&plan, &tally, &pods, active, terminating, &mut outcome, now),
+        JobPhase::Active => {
+            let room = &observed.room;
+            keep_up(
+                &plan,
+                &tally,
+                &pods,
+                active,
+                terminating,
+                room,
+                &mut outcome,
+                now,
+            );
+        }
         JobPhase::Suspended | JobPhase::Succeeding(_) | JobPhase::Failing(_) => {
             outcome.actions.extend(active.into_iter().map(delete));
         }
@@ -132,26 +147,32 @@ fn expiry(plan: &ParsedJob<'_>, status: &JobStatus) -> Option<Timestamp> {
     Some(later(status::ended_at(status)?, i64::from(seconds)))
 }
 
-/// How many of its pods may wait for a node at a time. Pods that name a gang are bound together:
-/// with fewer pods than the gang needs, none would ever be bound.
-fn waiting_max(plan: &ParsedJob<'_>) -> u32 {
+/// The most members of a gang.
+fn gang_max() -> u32 {
+    u32::try_from(GANG_MEMBERS_MAX).unwrap_or(u32::MAX)
+}
+
+/// Whether its pods name a gang. These are bound together: with fewer pods than the gang needs, none
+/// would ever be bound.
+fn is_gang(plan: &ParsedJob<'_>) -> bool {
     let template = plan.spec.template.metadata.as_ref();
     let notes = template.and_then(|meta| meta.annotations.as_ref());
     let group = notes.and_then(|notes| notes.get(names::GROUP_NAME));
-    if group.is_some_and(|group| !group.is_empty()) {
-        u32::try_from(GANG_MEMBERS_MAX).unwrap_or(u32::MAX)
-    } else {
-        WAITING_MAX
-    }
+    group.is_some_and(|group| !group.is_empty())
 }
 
-/// Keeps as many pods active as the spec requests.
+/// Keeps as many pods active as the spec requests and as can exist.
+#[allow(
+    clippy::too_many_arguments,
+    reason = "each is a part of one reconciliation's state"
+)]
 fn keep_up(
     plan: &ParsedJob<'_>,
     tally: &AttemptTally,
     pods: &[&Pod],
     mut active: Vec<&Pod>,
     terminating: usize,
+    room: &PodRoom,
     outcome: &mut ReconcileOutcome<JobStatus>,
     now: Timestamp,
 ) {
@@ -189,10 +210,25 @@ fn keep_up(
         .filter(|pod| !pod_facts::is_bound(pod))
         .count();
     let waiting = u32::try_from(waiting).unwrap_or(u32::MAX);
-    let missing = wanted
-        .saturating_sub(at_work)
-        .saturating_sub(held)
-        .min(waiting_max(plan).saturating_sub(waiting))
+    let missing = wanted.saturating_sub(at_work).saturating_sub(held);
+    let gang = is_gang(plan);
+    let held_back = match gang {
+        true if at_work == 0 => room.holds_back(missing.min(gang_max())),
+        true => None,
+        false => room.spent(missing),
+    };
+    status::hold_back(&mut outcome.status, held_back.as_ref(), now);
+    if let Some(held) = held_back {
+        outcome.requeue(later(now, held.again));
+        return;
+    }
+    let waiting_max = match gang {
+        true => room.members_max(),
+        false => room.waiting_max(WAITING_MAX),
+    };
+    let missing = missing
+        .min(waiting_max.saturating_sub(waiting))
+        .min(room.quota_left())
         .min(CREATED_AT_ONCE);
     if missing == 0 {
         return;

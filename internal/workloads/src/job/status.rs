@@ -13,6 +13,7 @@ use super::plan::ParsedJob;
 use super::tally::AttemptTally;
 use crate::action::EventNote;
 use crate::pod_facts::{self, PodPhase};
+use crate::pod_room::HeldBack;
 
 /// Whether a pod waits or runs, without a deletion request.
 pub(crate) fn is_active(pod: &Pod) -> bool {
@@ -121,6 +122,24 @@ pub(crate) fn ended_at(status: &JobStatus) -> Option<Timestamp> {
     let mut ends = conditions.filter(|known| matches!(known.type_.as_str(), "Complete" | "Failed"));
     ends.find_map(|known| known.last_transition_time.as_ref())
         .map(|time| time.0)
+}
+
+/// Says in a condition that the job's pods are not created, or that they are again.
+pub(crate) fn hold_back(status: &mut JobStatus, held: Option<&HeldBack>, now: Timestamp) {
+    const TYPE: &str = "PodsHeldBack";
+    match held {
+        Some(held) => {
+            let why = JobEnd::new(held.reason, held.message.clone());
+            set(status, TYPE, true, &why, whole(now));
+        }
+        None => {
+            let known = status.conditions.iter().flatten();
+            if known.into_iter().any(|known| known.type_ == TYPE) {
+                let why = JobEnd::new("PodsCreated", "The job's pods can be created.");
+                set(status, TYPE, false, &why, whole(now));
+            }
+        }
+    }
 }
 
 fn set(status: &mut JobStatus, type_: &str, holds: bool, why: &JobEnd, now: Timestamp) {

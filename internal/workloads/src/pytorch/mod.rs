@@ -34,6 +34,7 @@ use self::roster::{ReplicaState, Roster};
 use crate::action::{Action, EventNote, ReconcileOutcome};
 use crate::ownership::controlled_by;
 use crate::pod_facts;
+use crate::pod_room::PodRoom;
 
 /// The kind's name, also the prefix of every reason.
 const KIND: &str = "PyTorchJob";
@@ -58,6 +59,8 @@ pub struct ObservedPyTorchJob<'a> {
     pub network: &'a Network,
     /// The scheduler that places pods whose template names none.
     pub scheduler_name: &'a str,
+    /// What bounds the number of its pods.
+    pub room: PodRoom,
 }
 
 /// Decides the next actions for a job. Once the result was carried out, another call gives the same
@@ -230,6 +233,25 @@ fn keep_up(
         outcome.requeue(at);
     }
 
+    // Pods that exist stay: only a gang without any is held back.
+    let exist = roster
+        .slots
+        .iter()
+        .filter(|slot| slot.pod.is_some())
+        .count();
+    let held_back = match exist {
+        0 => observed.room.holds_back(podgroup::least_members(plan)),
+        _ => None,
+    };
+    let told = status::hold_back(plan, &mut outcome.status, held_back.as_ref(), now);
+    outcome.events.extend(told);
+    if let Some(held) = held_back {
+        outcome.requeue(later(now, held.again));
+        return;
+    }
+    let most = usize::try_from(observed.room.members_max()).unwrap_or(usize::MAX);
+    let mut left = most.saturating_sub(exist);
+
     let renew = answer.reach == RestartScope::Gang && !answer.replace.is_empty();
     let Ok(ports) = rendezvous::ports(plan, observed.network, observed.taken_ports, renew) else {
         outcome.requeue(later(now, NO_PORT_RETRY));
@@ -256,13 +278,18 @@ fn keep_up(
         .collect();
     for replicas in &plan.replicas {
         for slot in roster.of_role(replicas.role) {
+            let vacant = slot.standing(replicas) == ReplicaState::Vacant;
+            if vacant && left == 0 {
+                continue;
+            }
+            left = left.saturating_sub(usize::from(vacant));
             if !present.contains(plan.pod_name(slot.role, slot.index).as_str()) {
                 let service = services::service(plan, replicas, slot.index, &ports);
                 outcome
                     .actions
                     .push(Action::CreateService(Box::new(service)));
             }
-            if slot.standing(replicas) == ReplicaState::Vacant {
+            if vacant {
                 let lost = ledger.lost(slot.role, slot.index);
                 let scheduler = observed.scheduler_name;
                 let pod = pods::pod(plan, replicas, slot.index, &ports, lost, scheduler);

@@ -83,11 +83,16 @@ fn agrees(observed: &PodGroupSpec, wanted: &PodGroupSpec) -> bool {
         && amounts(observed) == amounts(wanted)
 }
 
+/// How many of the job's pods must start together.
+pub(crate) fn least_members(plan: &ParsedPyTorchJob<'_>) -> u32 {
+    let given = plan.scheduling().and_then(|policy| policy.min_available);
+    let given = given.and_then(|count| u32::try_from(count).ok());
+    given.unwrap_or_else(|| smallest_gang(plan))
+}
+
 fn wanted_spec(plan: &ParsedPyTorchJob<'_>) -> PodGroupSpec {
     let policy = plan.scheduling();
-    let given = policy.and_then(|policy| policy.min_available);
-    let given = given.and_then(|count| u32::try_from(count).ok());
-    let members = given.unwrap_or_else(|| smallest_gang(plan));
+    let members = least_members(plan);
     let tasks = members_by_task(plan, members);
     let resources = policy.and_then(|policy| policy.min_resources.clone());
     let priority = policy.and_then(|policy| policy.priority_class.clone());

@@ -15,6 +15,7 @@ use super::pods::role_labels;
 use super::roster::Roster;
 use crate::action::EventNote;
 use crate::pod_facts::{self, PodPhase};
+use crate::pod_room::HeldBack;
 
 /// Counts the pods by replica type.
 pub(crate) fn count(
@@ -76,6 +77,33 @@ pub(crate) fn created(
     }
     let message = format!("PyTorchJob {} is created.", plan.name());
     tell(status, JobConditionType::Created, "Created", message, now)
+}
+
+/// Says in the condition Created that the job's pods are not created, or that they are again.
+pub(crate) fn hold_back(
+    plan: &ParsedPyTorchJob<'_>,
+    status: &mut PyTorchJobStatus,
+    held: Option<&HeldBack>,
+    now: Timestamp,
+) -> Vec<EventNote> {
+    let name = plan.name();
+    let Some(held) = held else {
+        let reason = format!("{}Created", super::KIND);
+        let known = status.conditions.iter();
+        let mut known = known.filter(|known| known.type_ == JobConditionType::Created);
+        if known.any(|known| known.reason.as_deref() != Some(reason.as_str())) {
+            let message = format!("PyTorchJob {name} is created.");
+            let created = JobConditionType::Created;
+            conditions::set(status, created, true, "Created", &message, whole(now));
+        }
+        return Vec::new();
+    };
+    let message = format!("PyTorchJob {name} waits: {}", held.message);
+    let created = JobConditionType::Created;
+    if !conditions::set(status, created, true, held.reason, &message, whole(now)) {
+        return Vec::new();
+    }
+    vec![EventNote::warning(held.reason, message)]
 }
 
 /// Reports the change from one phase to the next.

@@ -2,7 +2,10 @@
 
 use serde_json::json;
 
+use resources::kinds::JobConditionType;
+
 use super::world::{World, at, master_and_workers, replica};
+use crate::pod_room::{GANG_FLOOR, LOOK_AGAIN, PodQuota};
 
 #[test]
 fn a_job_gets_its_pods_services_and_gang() {
@@ -291,4 +294,48 @@ fn pods_whose_template_names_no_scheduler_go_to_the_one_that_is_configured() {
             .clone()
     };
     assert_eq!(scheduler("demo-worker-0").as_deref(), Some("gangs"));
+}
+
+#[test]
+fn a_gang_that_can_not_exist_gets_no_pod_and_its_condition_names_the_numbers() {
+    let created = |world: &World| {
+        let conditions = &world.job.status.as_ref().unwrap().conditions;
+        let mut found = conditions.iter();
+        let found = found.find(|known| known.type_ == JobConditionType::Created);
+        let found = found.unwrap().clone();
+        (found.reason.unwrap(), found.message.unwrap())
+    };
+    // With the master one more than the floor.
+    let mut world = World::new(master_and_workers(GANG_FLOOR, "Never"));
+    world.room.nodes = Some(110);
+    let outcome = world.step(at(0));
+    assert_eq!(outcome.requeue_at, Some(at(LOOK_AGAIN)));
+    world.settle(at(0));
+    assert_eq!((world.pods.len(), world.services.len()), (0, 0));
+    let (reason, message) = created(&world);
+    assert_eq!(reason, "PyTorchJobClusterTooSmall");
+    assert!(
+        message.contains("2001 pods") && message.contains("hold 110 pods"),
+        "{message}"
+    );
+    world.room.nodes = Some(u64::from(GANG_FLOOR) + 1);
+    world.settle(at(60));
+    assert_eq!(world.pods.len(), 2_001);
+    assert_eq!(created(&world).0, "PyTorchJobCreated");
+
+    let mut world = World::new(master_and_workers(3, "Never"));
+    world.room.quota = Some(PodQuota { hard: 10, used: 7 });
+    world.settle(at(0));
+    assert_eq!(world.pods.len(), 0, "a part of the gang");
+    assert_eq!(created(&world).0, "PyTorchJobQuotaExhausted");
+    world.room.quota = Some(PodQuota { hard: 10, used: 6 });
+    world.settle(at(60));
+    assert_eq!(world.pods.len(), 4);
+    // What exists stays, whatever the quota says now.
+    world.room.quota = Some(PodQuota { hard: 1, used: 4 });
+    world.settle(at(120));
+    assert_eq!(
+        (world.pods.len(), created(&world).0),
+        (4, "PyTorchJobCreated".to_owned())
+    );
 }

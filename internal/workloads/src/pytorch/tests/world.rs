@@ -10,6 +10,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use resources::kinds::{JobConditionType, PodGroup, PyTorchJob, PyTorchJobStatus};
 
 use crate::action::{Action, ReconcileOutcome};
+use crate::pod_room::PodRoom;
 use crate::pytorch::{Network, ObservedPyTorchJob, reconcile};
 
 pub fn at(second: i64) -> Timestamp {
@@ -58,6 +59,7 @@ pub struct World {
     pub created: Vec<String>,
     /// Deleted pods stay, marked, until `finish_deletions`.
     pub slow_deletion: bool,
+    pub room: PodRoom,
     uids: u64,
 }
 
@@ -74,6 +76,7 @@ impl World {
             job_deleted: false,
             created: Vec::new(),
             slow_deletion: false,
+            room: PodRoom::default(),
             uids: 0,
         }
     }
@@ -90,6 +93,7 @@ impl World {
                 taken_ports: &self.taken,
                 network: &self.network,
                 scheduler_name: &self.scheduler_name,
+                room: self.room,
             },
             now,
         )
