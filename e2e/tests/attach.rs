@@ -1,6 +1,8 @@
 //! `kubectl attach`, `kubectl run -i` and `kubectl port-forward` with kubectl 1.34, and the Python client's
 //! `portforward`, against the embedded engine.
 
+#![expect(clippy::unwrap_used, reason = "what a test cannot unwrap fails it")]
+
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, ChildStdout, Command, Stdio};

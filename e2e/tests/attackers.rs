@@ -1,7 +1,6 @@
 //! Pods that attack other namespaces' files and processes, the platform's secrets, devices, and
 //! the machine's resources. They print their results, which the tests judge; no secret is printed.
 
-use std::path::Path;
 use std::time::Duration;
 
 use e2e::{Platform, eventually, repository, run};
@@ -376,127 +375,6 @@ fn a_pod_asks_for_no_more_than_its_namespace_permits() {
         });
         assert!(why.contains(words[0]), "{why}");
     }
-}
-
-/// `muster up` on a machine with two GPUs of the stand-in for the driver's library. Their device
-/// files are those of /dev/full and /dev/random under other names, in a /dev that only this server
-/// and its pods see.
-fn with_two_gpus(directory: &Path) -> Platform {
-    e2e::require_root();
-    let library = directory.join("library");
-    std::fs::create_dir_all(&library).expect("a directory");
-    let beside = std::env::current_exe().expect("this test's file");
-    let built = beside.with_file_name("libnvml_standin.so");
-    std::fs::copy(built, library.join("libnvidia-ml.so.1")).expect("the stand-in is built");
-    let machine = "[[gpu]]\nmodel = \"NVIDIA H100 80GB HBM3\"\nmemory_mib = 81559\ncount = 2\n";
-    std::fs::write(directory.join("machine.toml"), machine).expect("a file");
-    let script = r#"
-        set -e
-        mkdir "$0/dev"
-        mount -t tmpfs -o mode=755 dev "$0/dev"
-        for it in /dev/*; do
-            name=${it##*/}
-            if [ -d "$it" ] && [ ! -L "$it" ]; then
-                mkdir "$0/dev/$name"
-                mount --rbind "$it" "$0/dev/$name"
-            else
-                cp -a "$it" "$0/dev/$name"
-            fi
-        done
-        mknod -m 666 "$0/dev/nvidia0" c 1 7
-        mknod -m 666 "$0/dev/nvidia1" c 1 8
-        mknod -m 666 "$0/dev/nvidiactl" c 1 5
-        mount --rbind "$0/dev" /dev
-        export LD_LIBRARY_PATH="$0/library" MUSTER_NVML_MACHINE="$0/machine.toml"
-        exec "$@"
-    "#;
-    let place = directory.display().to_string();
-    let words = [
-        "unshare",
-        "--mount",
-        "--propagation",
-        "private",
-        "sh",
-        "-c",
-        script,
-        &place,
-    ];
-    let platform = Platform::up_by(&words, &[]);
-    for name in ["attackers", "victims"] {
-        platform.apply(&format!(
-            "apiVersion: v1\nkind: Namespace\nmetadata: {{name: {name}}}\n"
-        ));
-    }
-    platform
-}
-
-/// Tries to open both GPUs by each name and way that a pod has, and prints those that it opened.
-/// The number of the other GPU's device is also that of /dev/full or /dev/random.
-const OPEN_ALL: &str = r#"
-    tries() { (: < "$1") 2>/dev/null && echo "opened $2 by $1"; }
-    for gpu in 0 1; do
-        tries /dev/nvidia$gpu $gpu
-        for process in /proc/[0-9]*; do tries $process/root/dev/nvidia$gpu $gpu; done
-        tries /proc/self/root/dev/nvidia$gpu $gpu
-        mknod /tmp/gpu$gpu c 1 $((7 + gpu)) 2>/dev/null && echo "made $gpu"
-        tries /tmp/gpu$gpu $gpu
-        umount /dev/nvidia$gpu 2>/dev/null && echo "unmounted $gpu"
-        unshare -rm sh -c "umount /dev/nvidia$gpu; mknod /tmp/inner$gpu c 1 $((7 + gpu)); : < /tmp/inner$gpu" \
-            2>/dev/null && echo "opened $gpu in a namespace"
-        mkdir -p /held/dev && mount --bind /dev /held/dev 2>/dev/null && echo "mounted"
-        tries /held/dev/nvidia$gpu $gpu
-    done
-    tries /dev/full 0
-    tries /dev/random 1
-"#;
-
-/// A pod with one GPU and a volume.
-fn pod_with_a_gpu(namespace: &str, name: &str, script: &str) -> String {
-    let more = json!({
-        "resources": {"requests": {"cpu": "10m", "memory": "16Mi"}, "limits": {"nvidia.com/gpu": "1"}},
-        "volumeMounts": [{"name": "held", "mountPath": "/held"}],
-    });
-    let mut manifest: Value =
-        serde_json::from_str(&pod(namespace, name, script, &more)).expect("JSON");
-    manifest["spec"]["volumes"] = json!([{"name": "held", "emptyDir": {}}]);
-    manifest.to_string()
-}
-
-#[test]
-fn a_pod_opens_its_own_gpu_and_no_other_pods_by_any_way() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let platform = with_two_gpus(directory.path());
-    let opened = |namespace: &str, name: &str| -> Vec<String> {
-        let script = format!("{}; echo over; exec sleep 600", OPEN_ALL.trim());
-        platform.apply(&pod_with_a_gpu(namespace, name, &script));
-        let log = eventually(&format!("{name} has tried"), SOON, || {
-            let log = platform.cli(&["-n", namespace, "logs", name]).out;
-            log.strip_suffix("over\n").map(str::to_owned)
-        });
-        log.lines().map(str::to_owned).collect()
-    };
-    let mut seen = Vec::new();
-    for (namespace, name) in [("victims", "owner"), ("attackers", "opens")] {
-        let lines = opened(namespace, name);
-        let own = (0..2).filter(|gpu| lines.contains(&format!("opened {gpu} by /dev/nvidia{gpu}")));
-        let own: Vec<i32> = own.collect();
-        // It opens its own, which shows that the attempts would succeed where they may.
-        assert_eq!(own.len(), 1, "{lines:?}");
-        let mine = format!("opened {} by ", own[0]);
-        let others: Vec<&String> = lines
-            .iter()
-            .filter(|line| !line.starts_with(&mine))
-            .collect();
-        assert!(others.is_empty(), "{name} with GPU {}: {others:?}", own[0]);
-        seen.extend(own);
-    }
-    // Both GPUs were held at the time: each pod failed at a device that the other one opens.
-    seen.sort_unstable();
-    assert_eq!(seen, [0, 1]);
-
-    // A pod without a GPU opens neither, whatever its variables say.
-    let log = attack(&platform, "without", OPEN_ALL.trim());
-    assert_eq!(log, "");
 }
 
 #[test]

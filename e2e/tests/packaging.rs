@@ -325,7 +325,7 @@ fn values_reach_what_they_are_for() {
     }
     let jobs = beside
         .iter()
-        .find(|o| o["metadata"]["name"] == "muster-pytorchjobs");
+        .find(|o| o["metadata"]["name"] == "muster-trainingjobs");
     assert_eq!(jobs, None, "no right for what it does not do");
 
     let own = all("a registry of one's own");

@@ -8,8 +8,11 @@ use e2e::{Platform, eventually};
 const SOON: Duration = Duration::from_secs(60);
 
 fn apply(platform: &Platform, manifest: &str) {
-    let file = tempfile::Builder::new().suffix(".yaml").tempfile().unwrap();
-    std::fs::write(file.path(), manifest).unwrap();
+    let file = tempfile::Builder::new()
+        .suffix(".yaml")
+        .tempfile()
+        .expect("a file for the manifest");
+    std::fs::write(file.path(), manifest).expect("the manifest is written");
     let path = file.path().display().to_string();
     platform.kubectl(&["apply", "-f", &path]).ok();
 }

@@ -3,6 +3,9 @@
 
 mod arguments;
 mod configuration;
+#[cfg(test)]
+#[path = "../../../internal/resources/testing/documents.rs"]
+mod documents;
 mod join_url;
 mod manual;
 mod serve;

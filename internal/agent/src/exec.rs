@@ -37,7 +37,7 @@ const GOODBYE: Duration = Duration::from_secs(10);
 
 /// What the server asked for, started.
 enum Started {
-    Command(ExecSession),
+    Command(Box<ExecSession>),
     Attached(AttachSession),
     Forwarded(TcpStream),
 }
@@ -140,7 +140,7 @@ async fn carry(
     match started {
         // The server ends the call once it has read the error.
         None => outbound.closed().await,
-        Some(Started::Command(session)) => run(session, &open, inbound, outbound).await,
+        Some(Started::Command(session)) => run(*session, &open, inbound, outbound).await,
         Some(Started::Attached(session)) => attach::run(session, &open, inbound, outbound).await,
         Some(Started::Forwarded(connection)) => forward::run(connection, inbound, outbound).await,
     }
@@ -171,7 +171,8 @@ async fn begin(node: &AgentNode, open: &OpenExec) -> Result<Started, ExecError> 
         stdin: open.stdin,
         tty: open.tty,
     };
-    Ok(Started::Command(engine.exec_session(&id, command)?))
+    let session = engine.exec_session(&id, command)?;
+    Ok(Started::Command(Box::new(session)))
 }
 
 /// Carries input and output until the command ends or the server ends the call; the command is

@@ -7,6 +7,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::api::{Patch, PatchParams};
 use kube::runtime::wait::{await_condition, conditions};
 use kube::{Api, ResourceExt};
+use resources::training;
 
 use super::apply::FIELD_MANAGER;
 use super::connection::ServerConnection;
@@ -20,8 +21,6 @@ use decision::{CrdDecision, CrdNotes, decide, is_needed};
 
 /// How long to wait until the cluster serves a kind.
 const ESTABLISHED: Duration = Duration::from_secs(60);
-/// The definition that Kubeflow's Training Operator also installs, and whose objects it also controls.
-const PYTORCH_JOBS: &str = "pytorchjobs.kubeflow.org";
 
 /// Writes all definitions as YAML documents.
 pub fn print() -> Result<CommandOutcome> {
@@ -119,7 +118,10 @@ fn shared(name: &str, notes: &CrdNotes) -> String {
             notes.missing.join(", ")
         ));
     }
-    if name == PYTORCH_JOBS {
+    let training = name.split_once('.').is_some_and(|(plural, group)| {
+        group == training::GROUP && training::by_plural(plural).is_some()
+    });
+    if training {
         line.push_str(
             "\n  if the other operator's controller runs too, only one may control the jobs: stop it, or leave them to it by `muster server kubernetes --kinds none`",
         );
@@ -153,7 +155,11 @@ mod tests {
                 notes(&["spec.a", "status.b"], false),
                 &["spec.a, status.b", "--force-conflicts"],
             ),
-            (PYTORCH_JOBS, notes(&[], false), &["--kinds none"]),
+            (
+                "pytorchjobs.kubeflow.org",
+                notes(&[], false),
+                &["--kinds none"],
+            ),
             (
                 "rayclusters.ray.io",
                 notes(&[], true),

@@ -4,6 +4,7 @@ use anyhow::Result;
 use kube::api::{ApiResource, DynamicObject};
 use kube::{Api, core::GroupVersionKind};
 use resources::registry::{self, Kind};
+use resources::training;
 use serde_json::Value;
 
 use super::connection::ServerConnection;
@@ -88,8 +89,9 @@ impl ServerConnection {
 
 /// The kinds of jobs, in the order of the search for a bare name.
 pub fn job_kinds() -> Vec<&'static Kind> {
-    ["pytorchjobs", "jobs"]
-        .iter()
+    let training = training::ALL.iter().map(|kind| kind.plural);
+    training
+        .chain(["jobs"])
         .filter_map(|word| kind(word).ok())
         .collect()
 }
@@ -102,7 +104,7 @@ pub async fn find_job(
     match find(connection, name, &job_kinds()).await? {
         Some(found) => Ok(found),
         None => Err(failure::not_found(format!(
-            "there is no job {name:?} in namespace {:?}\n  `muster get pytorchjobs` and `muster get jobs` list those there are",
+            "there is no job {name:?} in namespace {:?}\n  `muster get pytorchjobs`, `muster get jobs` and so on for each kind list those there are",
             connection.namespace
         ))),
     }

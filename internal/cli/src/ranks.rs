@@ -10,7 +10,9 @@ use kube::Api;
 use kube::api::{DynamicObject, ListParams};
 use kube::runtime::watcher::{self, watch_object};
 use resources::names;
+use resources::numbers::GANG_MEMBERS_MAX;
 use resources::registry::Kind;
+use resources::training::{self, ReplicaType, TrainingKind};
 
 use super::connection::ServerConnection;
 use super::output::ProgressReporter;
@@ -64,8 +66,8 @@ pub async fn pod_of(
     rank: u32,
 ) -> Result<String> {
     let name = job.metadata.name.as_deref().unwrap_or_default();
-    if kind.kind == "PyTorchJob" {
-        return named(name, job, rank);
+    if let Some(training) = kind.training() {
+        return named(training, name, job, rank);
     }
     let list = pods_of(connection, kind, name).await?;
     match list
@@ -97,33 +99,24 @@ pub async fn pod_named(connection: &ServerConnection, name: &str, rank: u32) -> 
     }
 }
 
-fn named(name: &str, job: &DynamicObject, rank: u32) -> Result<String> {
-    let specs = &job.data["spec"]["pytorchReplicaSpecs"];
-    let count = |role: &str| match &specs[role] {
-        serde_json::Value::Null => 0,
-        spec => spec["replicas"].as_u64().unwrap_or(1),
-    };
-    let elastic = &job.data["spec"]["elasticPolicy"]["maxReplicas"];
-    let masters = count("Master").min(1);
-    let workers = count("Worker").max(elastic.as_u64().unwrap_or(0));
-    if u64::from(rank) >= masters + workers {
-        return Err(failure::not_found(format!(
+fn named(kind: &TrainingKind, name: &str, job: &DynamicObject, rank: u32) -> Result<String> {
+    let object = serde_json::json!({"metadata": {"name": name}, "spec": job.data["spec"]});
+    let limit = usize::try_from(GANG_MEMBERS_MAX).unwrap_or(usize::MAX);
+    let names = kind.rank_names(&object, limit);
+    names.get(rank as usize).cloned().ok_or_else(|| {
+        failure::not_found(format!(
             "job {name:?} has {} replicas, so no rank {rank}",
-            masters + workers
-        )));
-    }
-    Ok(match u64::from(rank) {
-        0 if masters == 1 => format!("{name}-master-0"),
-        rank => format!("{name}-worker-{}", rank - masters),
+            names.len()
+        ))
     })
 }
 
 /// A job's pods, by rank.
 pub async fn pods_of(connection: &ServerConnection, kind: &Kind, name: &str) -> Result<Vec<Pod>> {
     let pods: Api<Pod> = Api::namespaced(connection.client.clone(), &connection.namespace);
-    let label = match kind.kind {
-        "PyTorchJob" => names::JOB_NAME,
-        _ => names::BATCH_JOB_NAME,
+    let label = match kind.training() {
+        Some(_) => names::JOB_NAME,
+        None => names::BATCH_JOB_NAME,
     };
     let selector = ListParams::default().labels(&format!("{label}={name}"));
     let mut list = pods.list(&selector).await?.items;
@@ -131,17 +124,21 @@ pub async fn pods_of(connection: &ServerConnection, kind: &Kind, name: &str) -> 
     Ok(list)
 }
 
-fn order(pod: &Pod) -> (bool, u32) {
+fn order(pod: &Pod) -> (Option<ReplicaType>, u32) {
     let read = |map: &Option<BTreeMap<String, String>>, name: &str| {
         let map = map.as_ref()?;
         map.get(name).cloned()
     };
     let labels = &pod.metadata.labels;
-    let worker = read(labels, names::REPLICA_TYPE).is_some_and(|role| role == "worker");
+    let role = read(labels, names::REPLICA_TYPE);
+    let role = training::ALL
+        .iter()
+        .flat_map(|kind| kind.roles)
+        .find(|known| role.as_deref() == Some(known.lower()));
     let index = read(&pod.metadata.annotations, names::COMPLETION_INDEX)
         .or_else(|| read(labels, names::REPLICA_INDEX));
     (
-        worker,
+        role.copied(),
         index.and_then(|text| text.parse().ok()).unwrap_or(0),
     )
 }
@@ -182,7 +179,7 @@ pub async fn await_rank(
         };
         match pod_of(connection, kind, &job, rank).await {
             Ok(pod) => break pod,
-            Err(error) if kind.kind == "PyTorchJob" => return Err(error),
+            Err(error) if kind.training().is_some() => return Err(error),
             Err(error) if kinds::ended(&job).is_some() => {
                 return Ok(StartResult::Over(error.to_string()));
             }
@@ -273,18 +270,29 @@ mod tests {
         let both = job(
             serde_json::json!({"pytorchReplicaSpecs": {"Master": {"replicas": 1}, "Worker": {"replicas": 2}}}),
         );
-        assert_eq!(named("j", &both, 0).unwrap(), "j-master-0");
-        assert_eq!(named("j", &both, 2).unwrap(), "j-worker-1");
         assert_eq!(
-            named("j", &both, 3).unwrap_err().to_string(),
+            named(&training::PYTORCH_JOB, "j", &both, 0).unwrap(),
+            "j-master-0"
+        );
+        assert_eq!(
+            named(&training::PYTORCH_JOB, "j", &both, 2).unwrap(),
+            "j-worker-1"
+        );
+        assert_eq!(
+            named(&training::PYTORCH_JOB, "j", &both, 3)
+                .unwrap_err()
+                .to_string(),
             "job \"j\" has 3 replicas, so no rank 3"
         );
         let elastic = job(serde_json::json!({
             "elasticPolicy": {"maxReplicas": 4},
             "pytorchReplicaSpecs": {"Worker": {"replicas": 2}},
         }));
-        assert_eq!(named("j", &elastic, 3).unwrap(), "j-worker-3");
-        assert!(named("j", &elastic, 4).is_err());
+        assert_eq!(
+            named(&training::PYTORCH_JOB, "j", &elastic, 3).unwrap(),
+            "j-worker-3"
+        );
+        assert!(named(&training::PYTORCH_JOB, "j", &elastic, 4).is_err());
     }
 
     #[test]

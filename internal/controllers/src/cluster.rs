@@ -5,6 +5,7 @@ use kube::api::PostParams;
 use kube::{Api, Client};
 use resources::kinds::Queue;
 use resources::names;
+use resources::training;
 use serde_json::json;
 
 use crate::jobs::JobKind;
@@ -26,15 +27,8 @@ pub enum NotReady {
 fn needed(jobs: impl Iterator<Item = JobKind>) -> Vec<(&'static str, &'static str)> {
     let scheduling = "scheduling.volcano.sh/v1beta1";
     let mut needed = vec![(scheduling, "podgroups"), (scheduling, "queues")];
-    needed.extend(jobs.filter_map(|kind| match kind {
-        JobKind::Deployment
-        | JobKind::ReplicaSet
-        | JobKind::StatefulSet
-        | JobKind::DaemonSet
-        | JobKind::CronJob
-        | JobKind::Job => None,
-        JobKind::PyTorchJob => Some(("kubeflow.org/v1", "pytorchjobs")),
-    }));
+    let training = jobs.filter_map(JobKind::training);
+    needed.extend(training.map(|kind| (training::API_VERSION, kind.plural)));
     needed
 }
 

@@ -6,12 +6,13 @@ use std::collections::BTreeSet;
 use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
-use resources::kinds::{PodGroup, PyTorchJob};
+use resources::kinds::{JAXJob, PaddleJob, PodGroup, PyTorchJob, TFJob, XGBoostJob};
 use resources::names;
 use resources::report::PlacementReport;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
-use workloads::pytorch::Network;
-use workloads::{Action, job, pytorch};
+use workloads::training::{self, Network, TrainingJob};
+use workloads::{Action, job};
 
 use crate::scheduling::ReportBoard;
 
@@ -50,21 +51,11 @@ fn wanted(object: &Value, now: Timestamp) -> Option<(Option<PodGroup>, Vec<Pod>)
             };
             job::reconcile(&observed, now).actions
         }
-        "PyTorchJob" => {
-            let job: PyTorchJob = serde_json::from_value(object).ok()?;
-            let observed = pytorch::ObservedPyTorchJob {
-                job: &job,
-                pods: &[],
-                pod_group: None,
-                services: &[],
-                taken_ports: &BTreeSet::new(),
-                // Ports do not influence placement.
-                network: &Network::PerPod,
-                scheduler_name: names::SCHEDULER,
-                room: workloads::PodRoom::default(),
-            };
-            pytorch::reconcile(&observed, now).actions
-        }
+        "PyTorchJob" => training::<PyTorchJob>(object, now)?,
+        "TFJob" => training::<TFJob>(object, now)?,
+        "XGBoostJob" => training::<XGBoostJob>(object, now)?,
+        "PaddleJob" => training::<PaddleJob>(object, now)?,
+        "JAXJob" => training::<JAXJob>(object, now)?,
         _ => return None,
     };
     let mut group = None;
@@ -77,6 +68,26 @@ fn wanted(object: &Value, now: Timestamp) -> Option<(Option<PodGroup>, Vec<Pod>)
         }
     }
     Some((group, pods))
+}
+
+/// What a training job's controller would do first.
+fn training<K: TrainingJob + DeserializeOwned>(
+    object: Value,
+    now: Timestamp,
+) -> Option<Vec<Action>> {
+    let job: K = serde_json::from_value(object).ok()?;
+    let observed = training::ObservedTrainingJob {
+        job: job.view(),
+        pods: &[],
+        pod_group: None,
+        services: &[],
+        taken_ports: &BTreeSet::new(),
+        // Ports do not influence placement.
+        network: &Network::PerPod,
+        scheduler_name: names::SCHEDULER,
+        room: workloads::PodRoom::default(),
+    };
+    Some(training::reconcile(&observed, now).actions)
 }
 
 #[cfg(test)]

@@ -369,4 +369,88 @@ mod tests {
         let ca = CertificateAuthority::load_or_create(dir.path()).unwrap();
         assert!(ca.sign_node("nonsense", "a", "first").is_err());
     }
+
+    /// Certificate requests in DER: as an agent makes them, with another key, and with extensions.
+    static REQUESTS: std::sync::LazyLock<Vec<Vec<u8>>> = std::sync::LazyLock::new(|| {
+        let mut full = CertificateParams::new(vec!["a.example".to_owned()]).unwrap();
+        full.distinguished_name = subject("system:node:a", Some(NODE_GROUP), None);
+        full.key_usages = vec![rcgen::KeyUsagePurpose::DigitalSignature];
+        full.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        let kinds = [
+            (CertificateParams::default(), &rcgen::PKCS_ECDSA_P256_SHA256),
+            (CertificateParams::default(), &rcgen::PKCS_ED25519),
+            (full, &rcgen::PKCS_ECDSA_P256_SHA256),
+        ];
+        let der = |(params, algorithm): (CertificateParams, _)| {
+            let key = KeyPair::generate_for(algorithm).unwrap();
+            params.serialize_request(&key).unwrap().der().to_vec()
+        };
+        kinds.into_iter().map(der).collect()
+    });
+
+    static AUTHORITY: std::sync::LazyLock<CertificateAuthority> = std::sync::LazyLock::new(|| {
+        let dir = tempfile::tempdir().unwrap();
+        CertificateAuthority::load_or_create(dir.path()).unwrap()
+    });
+
+    /// Bytes in base64.
+    fn encoded(bytes: &[u8]) -> String {
+        const LETTERS: &[u8; 64] =
+            b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+        let group = |chunk: &[u8]| {
+            let mut bits = [0u8; 4];
+            bits[1..=chunk.len()].copy_from_slice(chunk);
+            let bits = u32::from_be_bytes(bits);
+            (0..4)
+                .map(|at| match at <= chunk.len() {
+                    true => char::from(LETTERS[(bits >> (18 - 6 * at)) as usize & 63]),
+                    false => '=',
+                })
+                .collect::<String>()
+        };
+        bytes.chunks(3).map(group).collect()
+    }
+
+    /// A request in PEM, whose label and lines may be wrong.
+    fn pem(label: &str, der: &[u8], line: usize) -> String {
+        let text = encoded(der);
+        let lines: Vec<&str> = (0..text.len())
+            .step_by(line)
+            .map(|at| &text[at..text.len().min(at + line)])
+            .collect();
+        format!(
+            "-----BEGIN {label}-----\n{}\n-----END {label}-----\n",
+            lines.join("\n")
+        )
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_certificate_request_panics(
+            (kind, label) in (0..3_usize, proptest::sample::select(vec!["CERTIFICATE REQUEST", "NEW CERTIFICATE REQUEST", "CERTIFICATE", ""])),
+            damage in crate::documents::damage(),
+            line in 1..100_usize,
+            text_damage in crate::documents::damage(),
+        ) {
+            let sound = &REQUESTS[kind];
+            let der = crate::documents::damaged(sound.clone(), &damage);
+            let text = crate::documents::damaged(pem(label, &der, line).into_bytes(), &text_damage);
+            let text = String::from_utf8_lossy(&text);
+            if let Ok(signed) = AUTHORITY.sign_node(&text, "a", "first") {
+                // Whatever the request says, the certificate is the node's.
+                let der = first_der(&signed.certificate_pem).unwrap();
+                let peer = peer_identity(&der).unwrap();
+                proptest::prop_assert_eq!(peer.node_name(), Some("a"));
+            }
+        }
+    }
+
+    #[test]
+    fn the_requests_that_are_damaged_are_sound() {
+        for request in REQUESTS.iter() {
+            AUTHORITY
+                .sign_node(&pem("CERTIFICATE REQUEST", request, 64), "a", "first")
+                .unwrap();
+        }
+    }
 }

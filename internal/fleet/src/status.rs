@@ -14,7 +14,7 @@ use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions
 use parking_lot::Mutex;
 use resources::times::seconds;
 use rpc::agent::v1::{EventNote, PodGone, PodStatus};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use tokio::sync::Notify;
 
 use crate::error::status_code;
@@ -177,10 +177,10 @@ impl PendingReports {
     }
 
     async fn write_status(&self, report: &PodStatus) -> StatusWriteResult {
-        let new: Value = match serde_json::from_str(&report.status_json) {
+        let new: Map<String, Value> = match serde_json::from_str(&report.status_json) {
             Ok(status) => status,
             Err(error) => {
-                tracing::warn!(node = self.node, pod = report.name, %error, "the server drops a pod's status that is not JSON");
+                tracing::warn!(node = self.node, pod = report.name, %error, "the server drops a pod's status that is not a JSON object");
                 return StatusWriteResult::Done;
             }
         };
@@ -266,7 +266,12 @@ impl PendingReports {
 }
 
 /// Checks if a report may overwrite the API's status, and why not.
-fn accepts(current: &Pod, uid: &str, node: &str, new: &Value) -> Result<(), &'static str> {
+fn accepts(
+    current: &Pod,
+    uid: &str,
+    node: &str,
+    new: &Map<String, Value>,
+) -> Result<(), &'static str> {
     if current.metadata.uid.as_deref() != Some(uid) {
         return Err("it is about an earlier pod of that name");
     }
@@ -281,7 +286,7 @@ fn accepts(current: &Pod, uid: &str, node: &str, new: &Value) -> Result<(), &'st
         return Err("the pod was declared lost");
     }
     let ended = |phase: Option<&str>| matches!(phase, Some("Succeeded" | "Failed"));
-    if ended(phase) && phase != new["phase"].as_str() {
+    if ended(phase) && phase != new.get("phase").and_then(Value::as_str) {
         return Err("the pod has already ended");
     }
     Ok(())
@@ -289,12 +294,10 @@ fn accepts(current: &Pod, uid: &str, node: &str, new: &Value) -> Result<(), &'st
 
 /// The merge patch that sets the pod's status to the agent's report. It fails if the pod was
 /// changed since it was read.
-fn status_patch(current: &Pod, new: &Value) -> Value {
+fn status_patch(current: &Pod, new: &Map<String, Value>) -> Value {
     let mut status = new.clone();
     for field in OPTIONAL_FIELDS {
-        if status.get(field).is_none() {
-            status[field] = Value::Null;
-        }
+        status.entry(field).or_insert(Value::Null);
     }
     let existing: Vec<Value> = current
         .status
@@ -304,7 +307,13 @@ fn status_patch(current: &Pod, new: &Value) -> Value {
         .flatten()
         .filter_map(|condition| serde_json::to_value(condition).ok())
         .collect();
-    status["conditions"] = Value::Array(merge_conditions(&existing, &new["conditions"]));
+    let reported = new.get("conditions").and_then(Value::as_array);
+    let reported: Vec<Value> = (reported.into_iter().flatten())
+        .filter(|condition| condition.is_object())
+        .cloned()
+        .collect();
+    let conditions = merge_conditions(&existing, reported);
+    status.insert("conditions".to_owned(), Value::Array(conditions));
     json!({
         "metadata": {
             "uid": current.metadata.uid,
@@ -314,8 +323,8 @@ fn status_patch(current: &Pod, new: &Value) -> Value {
     })
 }
 
-fn merge_conditions(existing: &[Value], reported: &Value) -> Vec<Value> {
-    let reported = reported.as_array().cloned().unwrap_or_default();
+/// The conditions of a pod after a report of these ones, which are objects.
+fn merge_conditions(existing: &[Value], reported: Vec<Value>) -> Vec<Value> {
     let mut all: Vec<Value> = existing
         .iter()
         .filter(|old| {
@@ -402,15 +411,17 @@ mod tests {
             (json!({}), "u", "n", &running, true),
         ];
         for (current, uid, node, new, taken) in cases {
+            let new = new.as_object().unwrap();
             let verdict = accepts(&pod(current.clone()), uid, node, new);
-            assert_eq!(verdict.is_ok(), taken, "{current} {uid} {node} {new}");
+            assert_eq!(verdict.is_ok(), taken, "{current} {uid} {node} {new:?}");
         }
     }
 
     #[test]
     fn a_status_without_a_reason_removes_the_old_one_and_guards_against_changes() {
         let current = pod(json!({"phase": "Pending", "reason": "Old", "message": "old"}));
-        let patch = status_patch(&current, &json!({"phase": "Running"}));
+        let running = json!({"phase": "Running"});
+        let patch = status_patch(&current, running.as_object().unwrap());
         assert_eq!(patch["status"]["reason"], Value::Null);
         assert_eq!(patch["status"]["message"], Value::Null);
         assert_eq!(patch["metadata"]["uid"], "u");
@@ -430,7 +441,7 @@ mod tests {
             {"type": "Ready", "status": "False", "lastTransitionTime": "t9"},
             {"type": "Initialized", "status": "True", "lastTransitionTime": "t9"},
         ]);
-        let all = merge_conditions(&existing, &reported);
+        let all = merge_conditions(&existing, reported.as_array().unwrap().clone());
         let time = |name: &str| {
             all.iter()
                 .find(|c| c["type"] == name)
@@ -460,5 +471,59 @@ mod tests {
             event.involved_object.field_path.as_deref(),
             Some("spec.containers{main}")
         );
+    }
+
+    fn reports() -> Vec<Value> {
+        vec![
+            json!({
+                "phase": "Running", "hostIP": "10.0.0.1", "startTime": "2026-01-01T00:00:00Z",
+                "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}],
+                "containerStatuses": [{"name": "c", "ready": true, "restartCount": 1, "image": "i", "imageID": "",
+                    "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}}}],
+            }),
+            json!({"phase": "Failed", "reason": "Evicted", "message": "m", "conditions": []}),
+        ]
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_report_of_a_pod_panics(
+            report in crate::documents::changed(reports()),
+            stored in crate::documents::changed(reports()),
+            text in crate::documents::damage(),
+            words in "\\PC{0,40}",
+        ) {
+            // What the API holds was a pod's status before.
+            let mut current = json!({"metadata": {"uid": "u"}, "spec": {"nodeName": "n", "containers": []}});
+            current["status"] = stored;
+            let json = crate::documents::damaged(report.to_string().into_bytes(), &text);
+            let report = serde_json::from_slice::<Map<String, Value>>(&json);
+            if let (Ok(new), Ok(current)) = (report, serde_json::from_value::<Pod>(current))
+                && accepts(&current, "u", "n", &new).is_ok()
+            {
+                let patch = status_patch(&current, &new);
+                let conditions = patch["status"]["conditions"].as_array().unwrap();
+                proptest::prop_assert!(conditions.iter().all(Value::is_object));
+                for field in OPTIONAL_FIELDS {
+                    proptest::prop_assert!(patch["status"].get(field).is_some());
+                }
+            }
+            let note = EventNote {
+                namespace: words.clone(), name: words.clone(), uid: words.clone(), warning: true,
+                reason: words.clone(), message: words.clone(), field_path: words,
+            };
+            let event = event_of(&note, "n", Timestamp::UNIX_EPOCH);
+            proptest::prop_assert_eq!(event.message.as_deref(), Some(note.message.as_str()));
+        }
+    }
+
+    #[test]
+    fn a_status_that_is_no_object_is_not_one_to_write() {
+        for text in ["[]", "1", "\"x\"", "null", "true"] {
+            assert!(
+                serde_json::from_str::<Map<String, Value>>(text).is_err(),
+                "{text}"
+            );
+        }
     }
 }

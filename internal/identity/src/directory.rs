@@ -549,4 +549,59 @@ mod tests {
         let others = secret_of(user_secret("ann"), "Opaque", &user, "hash");
         assert!(matches!(read(&others), SecretContent::Other));
     }
+
+    fn records() -> Vec<serde_json::Value> {
+        vec![
+            serde_json::json!({"name": "ann", "role": "lead", "namespaces": ["vision"]}),
+            serde_json::json!({
+                "id": "0123456789ab", "user": "ann", "label": "l", "purpose": "access",
+                "created": "2026-01-01T00:00:00Z", "expires": "2026-02-01T00:00:00Z",
+            }),
+        ]
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_record_of_a_user_or_token_panics(
+            record in crate::documents::changed(records()),
+            damage in crate::documents::damage(),
+            hash in proptest::prelude::any::<Vec<u8>>(),
+            (kind, name) in (0..3_usize, "[a-z0-9-]{0,12}"),
+            token in "\\PC{0,40}",
+        ) {
+            let kind = [USER_TYPE, TOKEN_TYPE, "Opaque"][kind];
+            let record = crate::documents::damaged(record.to_string().into_bytes(), &damage);
+            let named = ["user-ann", "token-0123456789ab", &name];
+            for name in named {
+                let mut secret = secret_of(name.to_owned(), kind, &(), "");
+                let data = secret.data.get_or_insert_default();
+                data.insert(RECORD.to_owned(), ByteString(record.clone()));
+                data.insert(HASH.to_owned(), ByteString(hash.clone()));
+                match read(&secret) {
+                    // What was read is stored as it was.
+                    SecretContent::User(known) => {
+                        proptest::prop_assert_eq!(user_secret(&known.user.name), name);
+                        let again = secret_of(name.to_owned(), kind, &known.user, &known.hash);
+                        let (user, hash) = read_secret::<User>(&again).unwrap();
+                        proptest::prop_assert_eq!(user.caller(), known.user.caller());
+                        proptest::prop_assert_eq!(hash, known.hash);
+                    }
+                    SecretContent::Token(known) => {
+                        proptest::prop_assert_eq!(token_secret(&known.info.id), name);
+                        let again = secret_of(name.to_owned(), kind, &known.info, &known.digest);
+                        let (info, digest) = read_secret::<TokenInfo>(&again).unwrap();
+                        proptest::prop_assert_eq!(info.expires, known.info.expires);
+                        proptest::prop_assert_eq!(digest, known.digest);
+                    }
+                    SecretContent::Damaged(error) => {
+                        proptest::prop_assert!(error.to_string().contains(name));
+                    }
+                    SecretContent::Other => proptest::prop_assert_eq!(kind, "Opaque"),
+                }
+            }
+            for text in [token.clone(), format!("muster_{token}"), format!("muster_0123456789ab_{token}")] {
+                let _ = tokens::id_of(&text);
+            }
+        }
+    }
 }

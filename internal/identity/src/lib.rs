@@ -9,6 +9,9 @@
 mod accounts;
 pub mod audit;
 mod directory;
+#[cfg(test)]
+#[path = "../../resources/testing/documents.rs"]
+mod documents;
 mod error;
 mod gate;
 #[cfg(test)]

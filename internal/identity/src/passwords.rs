@@ -74,6 +74,16 @@ const COMMON: [&str; 40] = [
 /// The maximum number of bytes that are hashed, so that a huge body cannot occupy a core.
 const LONGEST: usize = 1024;
 
+/// The most memory in KiB that checking a stored hash may take: a hash names its own cost, and a
+/// damaged one must not take the server's memory.
+pub(crate) const HASH_MEMORY_MAX: u32 = 64 * 1024;
+
+/// The most passes over that memory.
+pub(crate) const HASH_PASSES_MAX: u32 = 16;
+
+/// The most lanes of that memory.
+pub(crate) const HASH_LANES_MAX: u32 = 16;
+
 /// A hash without a user, verified if the user does not exist, so that both responses take the same
 /// time.
 pub(crate) const DECOY: &str = "$argon2id$v=19$m=19456,t=2,p=1$bXVzdGVyLWRlY295LXNhbHQ$Vgd0dY0gQ0tZbnA6f3xHkM0eZ0s1Y9w0nQm6mJ2q1xI";
@@ -193,13 +203,22 @@ pub(crate) fn verify(password: &str, stored: &str) -> bool {
         return false;
     }
     let matches = |text: &str| {
-        PasswordHash::new(text)
-            .map(|hash| hasher().verify_password(password.as_bytes(), &hash).is_ok())
+        readable(text).map(|hash| hasher().verify_password(password.as_bytes(), &hash).is_ok())
     };
-    matches(stored).unwrap_or_else(|_| {
+    matches(stored).unwrap_or_else(|| {
         let _ = matches(DECOY);
         false
     })
+}
+
+/// A stored hash, if it can be read and its cost is within the bounds.
+fn readable(stored: &str) -> Option<PasswordHash<'_>> {
+    let hash = PasswordHash::new(stored).ok()?;
+    let cost = Params::try_from(&hash).ok()?;
+    let within = cost.m_cost() <= HASH_MEMORY_MAX
+        && cost.t_cost() <= HASH_PASSES_MAX
+        && cost.p_cost() <= HASH_LANES_MAX;
+    within.then_some(hash)
 }
 
 #[cfg(test)]
@@ -319,5 +338,42 @@ mod tests {
             assert!(verify("walnut-tray1", &stored));
         }
         assert!(!is_outdated(NO_PASSWORD) && !verify("none", NO_PASSWORD));
+    }
+
+    #[test]
+    fn a_hash_is_computed_within_its_bounds_of_cost_only() {
+        let [memory, passes, lanes] =
+            [HASH_MEMORY_MAX, HASH_PASSES_MAX, HASH_LANES_MAX].map(u64::from);
+        let within = |memory, passes, lanes| {
+            let parts = format!("m={memory},t={passes},p={lanes}");
+            let hash = DECOY.replace("m=19456,t=2,p=1", &parts);
+            readable(&hash).is_some()
+        };
+        assert!(within(memory, passes, lanes));
+        for (memory, passes, lanes) in [
+            (memory + 1, passes, lanes),
+            (memory, passes + 1, lanes),
+            (memory, passes, lanes + 1),
+            (u64::from(u32::MAX), u64::from(u32::MAX), 1),
+        ] {
+            assert!(!within(memory, passes, lanes), "{memory} {passes} {lanes}");
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_stored_hash_panics(text in crate::documents::broken(vec![
+            DECOY,
+            "$argon2id$v=19$m=8,t=1,p=1,keyid=Hj5+dsK0ZQ,data=sRlHhRmKUGzdOmXn01XmXygd5Kc$c2FsdHNhbHQ$Vgd0dY0gQ0tZbnAF",
+            "$argon2i$m=4294967295,t=4294967295,p=255$c2FsdHNhbHQ$Vgd0dY0gQ0tZbnAF",
+        ])) {
+            if let Some(hash) = readable(&text) {
+                let cost = Params::try_from(&hash).unwrap();
+                proptest::prop_assert!(cost.m_cost() <= HASH_MEMORY_MAX);
+                // Printed and read again, it is the same hash.
+                let printed = hash.to_string();
+                proptest::prop_assert_eq!(PasswordHash::new(&printed).unwrap(), hash);
+            }
+        }
     }
 }

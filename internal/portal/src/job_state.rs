@@ -1,13 +1,16 @@
 //! A job's state and its cause, from the job's status and its pods.
 
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
+use resources::names;
+use resources::training;
 use serde_json::Value;
 
 /// The label with the job's name that the pods of a kind of job have.
 pub fn owner_label(kind: &str) -> &'static str {
-    match kind {
-        "PyTorchJob" => "training.kubeflow.org/job-name",
-        _ => "batch.kubernetes.io/job-name",
+    if training::find(training::GROUP, kind).is_some() {
+        names::JOB_NAME
+    } else {
+        names::BATCH_JOB_NAME
     }
 }
 

@@ -4,6 +4,9 @@
 //! permissions.
 
 mod board;
+#[cfg(test)]
+#[path = "../../resources/testing/documents.rs"]
+mod documents;
 mod job_state;
 mod people;
 mod problem;

@@ -42,4 +42,5 @@ pub mod span;
 pub mod splitmix;
 pub mod syntax;
 pub mod times;
+pub mod training;
 pub mod upgrade;

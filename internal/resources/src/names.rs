@@ -17,8 +17,6 @@ pub const MIN_RUNTIME: &str = "muster.io/min-runtime";
 pub const JOB_NAME: &str = "training.kubeflow.org/job-name";
 /// Label on a training job's pods and services: the controller that made them. Kubeflow's.
 pub const OPERATOR_NAME: &str = "training.kubeflow.org/operator-name";
-/// Value of [`OPERATOR_NAME`] for PyTorchJobs.
-pub const PYTORCH_OPERATOR: &str = "pytorchjob-controller";
 /// Label on a training job's pods and services: `master` or `worker`.
 pub const REPLICA_TYPE: &str = "training.kubeflow.org/replica-type";
 /// Label on a training job's pods and services: the index within the replica type.
@@ -43,10 +41,6 @@ pub const RESTARTS: &str = "muster.io/restarts";
 pub const ATTEMPTS: &str = "muster.io/attempts";
 /// The rendezvous ports that the embedded engine allocates, first and last.
 pub const RENDEZVOUS_PORTS: std::ops::RangeInclusive<u16> = 20_000..=29_999;
-/// The name of the container port that sets a PyTorchJob's rendezvous port. Kubeflow's.
-pub const PYTORCH_PORT_NAME: &str = "pytorchjob-port";
-/// The default rendezvous port of Kubeflow's operator, for pods with a network of their own.
-pub const PYTORCH_DEFAULT_PORT: u16 = 23_456;
 
 /// Annotation on a pod of the embedded engine: the Pod Security Standard that was enforced at its creation
 /// (`privileged`, `baseline` or `restricted`; `privileged` for an exempt pod). Admission writes it, and it never

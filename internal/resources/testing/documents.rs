@@ -1,5 +1,9 @@
-//! Owns the generation of broken documents and texts from valid ones, for tests that no parser panics. Knows no parser.
-#![allow(dead_code, reason = "each test breaks documents or texts, not both")]
+//! Owns the generation of broken documents, texts and bytes from valid ones, for tests that no parser panics. Knows no
+//! parser.
+#![allow(
+    dead_code,
+    reason = "each test breaks documents, texts or bytes, not all of them"
+)]
 
 use proptest::collection::vec;
 use proptest::prelude::{Just, Strategy, any, prop_oneof};
@@ -113,4 +117,44 @@ pub fn broken(sound: Vec<&'static str>) -> impl Strategy<Value = String> {
         }
         words.concat()
     })
+}
+
+/// A change of bytes: where, how many are taken, what is put there, and how often.
+#[derive(Clone, Debug)]
+pub struct ByteChange {
+    at: Index,
+    taken: usize,
+    put: Vec<u8>,
+    times: usize,
+}
+
+/// A few changes of bytes, or none.
+pub fn damage() -> impl Strategy<Value = Vec<ByteChange>> {
+    let put = prop_oneof![
+        2 => vec(any::<u8>(), 0..4),
+        1 => select(vec![
+            &b"\0"[..], b"\n", b"\xff\xff\xff\xff", b"\xff", b"\x80", b"\x30\x84\x7f\xff\xff\xff", b"[", b"{", b"\"",
+        ])
+        .prop_map(<[u8]>::to_vec),
+    ];
+    let taken = prop_oneof![4 => 0..3_usize, 1 => 0..60_usize, 1 => Just(usize::MAX)];
+    let times = prop_oneof![8 => Just(1), 1 => 0..300_usize];
+    let change =
+        (any::<Index>(), taken, put, times).prop_map(|(at, taken, put, times)| ByteChange {
+            at,
+            taken,
+            put,
+            times,
+        });
+    vec(change, 0..4)
+}
+
+/// The bytes after all these changes.
+pub fn damaged(mut bytes: Vec<u8>, all: &[ByteChange]) -> Vec<u8> {
+    for change in all {
+        let from = change.at.index(bytes.len() + 1);
+        let to = bytes.len().min(from.saturating_add(change.taken));
+        drop(bytes.splice(from..to, change.put.repeat(change.times)));
+    }
+    bytes
 }

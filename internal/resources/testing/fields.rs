@@ -270,10 +270,21 @@ pub fn plain(kind: &Kind) -> Value {
         ("coordination.k8s.io", _) => {
             json!({"spec": {"holderIdentity": "me", "leaseDurationSeconds": 15}})
         }
-        ("kubeflow.org", _) => json!({"spec": {"pytorchReplicaSpecs": {
-            "Master": {"replicas": 1, "template": template},
+        ("kubeflow.org", "JAXJob") => json!({"spec": {"jaxReplicaSpecs": {
             "Worker": {"replicas": 2, "template": template},
         }}}),
+        ("kubeflow.org", name) => {
+            let field = match name {
+                "TFJob" => "tfReplicaSpecs",
+                "XGBoostJob" => "xgbReplicaSpecs",
+                "PaddleJob" => "paddleReplicaSpecs",
+                _ => "pytorchReplicaSpecs",
+            };
+            json!({"spec": {field: {
+                "Master": {"replicas": 1, "template": template},
+                "Worker": {"replicas": 2, "template": template},
+            }}})
+        }
         ("node.k8s.io", _) => json!({"handler": "runc"}),
         ("policy", _) => {
             json!({"spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "x"}}}})

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 #[path = "../testing/documents.rs"]
 mod broken;
 
-use broken::changed;
+use broken::{broken, changed};
 
 fn yaml(text: &str) -> Value {
     serde_norway::from_str(text).unwrap()
@@ -75,6 +75,54 @@ proptest! {
             }
             let _ = (span::seconds(&text), span::number(&text));
         }
+    }
+
+    #[test]
+    fn no_time_of_a_schedule_panics(
+        schedule in prop_oneof![
+            2 => broken(vec!["*/5 0-3,7 1 1-12/2 mon-fri", "0 2 30 2 *", "@every 1h2m3s", "TZ=Europe/Berlin 0 2 * * *", "@monthly"]),
+            1 => "[-*/,0-9a-zA-Z@ ?#L=]{0,40}".prop_map(|text| text),
+            2 => "([0-9*]{1,2}(-[0-9]{1,2})?(/[0-9]{1,2})? ){4}[0-7*]",
+        ],
+        zone in prop_oneof![
+            1 => "[A-Za-z/_+0-9]{0,20}".prop_map(|text| text),
+            2 => prop::sample::select(vec!["UTC", "Europe/Berlin", "America/St_Johns", "Pacific/Apia", "Africa/Casablanca"])
+                .prop_map(str::to_owned),
+        ],
+        after in any::<i64>(),
+    ) {
+        let zone = jiff::tz::TimeZone::get(&zone).unwrap_or(jiff::tz::TimeZone::UTC);
+        let (least, most) = (jiff::Timestamp::MIN.as_second(), jiff::Timestamp::MAX.as_second());
+        // Times near now, and any other.
+        for after in [after.rem_euclid(4_000_000_000), after.clamp(least, most)] {
+            let after = jiff::Timestamp::from_second(after).unwrap();
+            if let Ok(schedule) = resources::schedule::Schedule::parse(&schedule)
+                && let Some(next) = schedule.next(after, &zone)
+            {
+                prop_assert!(next > after, "{next} does not follow {after}");
+            }
+        }
+    }
+
+    #[test]
+    fn no_image_panics(image in prop_oneof![
+        broken(vec!["registry.example:5000/team/image:1.0@sha256:0123", "busybox", "localhost/a:latest", "[::1]:5000/a"]),
+        "[a-z0-9:/@._-]{0,40}".prop_map(|text| text),
+        "\\PC{0,40}".prop_map(|text| text),
+    ]) {
+        let kind = registry::by_kind("", "v1", "Pod").unwrap();
+        let mut pod = json!({
+            "metadata": {"name": "p", "namespace": "ns"},
+            "spec": {"containers": [{"name": "c", "image": image}]},
+        });
+        (kind.default)(&mut pod);
+        let policy = &pod["spec"]["containers"][0]["imagePullPolicy"];
+        prop_assert!(image.is_empty() || policy == "Always" || policy == "IfNotPresent", "{policy}");
+        prop_assert!(!image.ends_with(":latest") || policy == "Always");
+        let once = pod.clone();
+        (kind.default)(&mut pod);
+        prop_assert_eq!(&once, &pod, "a default of a default");
+        let _ = (kind.validate)(&pod, None);
     }
 
     #[test]

@@ -17,7 +17,8 @@ use resources::registry::{self, Kind};
 use scheduler::{Config, Event, Scheduler};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use workloads::{job, pytorch};
+use workloads::job;
+use workloads::training::{self, TrainingJob as _};
 
 #[path = "../../resources/testing/fields.rs"]
 mod ends_of_fields;
@@ -111,17 +112,17 @@ fn decide(object: Value) {
             let Ok(job) = serde_json::from_value::<PyTorchJob>(object) else {
                 return;
             };
-            let observed = pytorch::ObservedPyTorchJob {
-                job: &job,
+            let observed = training::ObservedTrainingJob {
+                job: job.view(),
                 pods: &[],
                 pod_group: None,
                 services: &[],
                 taken_ports: &BTreeSet::new(),
-                network: &pytorch::Network::PerPod,
+                network: &training::Network::PerPod,
                 scheduler_name: "muster",
                 room: workloads::PodRoom::default(),
             };
-            pytorch::reconcile(&observed, now()).actions.len()
+            training::reconcile(&observed, now()).actions.len()
         }
     };
     // A pod and a Service for each member, and the PodGroup.

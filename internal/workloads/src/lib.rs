@@ -10,8 +10,8 @@ mod ownership;
 mod pod_facts;
 mod pod_names;
 mod pod_room;
-pub mod pytorch;
 mod terms;
+pub mod training;
 
 pub use pod_room::{GANG_FLOOR, PodQuota, PodRoom, WAITING_FLOOR};
 

@@ -171,6 +171,18 @@ pub enum ControlledKind {
     /// kubeflow.org/v1 PyTorchJob
     #[value(name = "PyTorchJob")]
     PyTorchJob,
+    /// kubeflow.org/v1 TFJob
+    #[value(name = "TFJob")]
+    TFJob,
+    /// kubeflow.org/v1 XGBoostJob
+    #[value(name = "XGBoostJob")]
+    XGBoostJob,
+    /// kubeflow.org/v1 PaddleJob
+    #[value(name = "PaddleJob")]
+    PaddleJob,
+    /// kubeflow.org/v1 JAXJob
+    #[value(name = "JAXJob")]
+    JAXJob,
     /// No kind
     #[value(name = "none")]
     None,

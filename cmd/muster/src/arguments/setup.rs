@@ -12,7 +12,7 @@ use super::tls::TlsOptions;
 pub enum Setup {
     /// Prepare this machine for the server: check clock, port and disk, and write
     /// /etc/muster/conf.d/50-setup.toml
-    Server(SetupServer),
+    Server(Box<SetupServer>),
     /// Prepare this machine for the agent: check clock, cgroups, mounts, GPUs, RDMA and the server's certificate, and
     /// write /etc/muster/conf.d/50-setup.toml, and the join token to /etc/default/muster-agent
     Agent(SetupAgent),

@@ -236,9 +236,10 @@ pub fn entries(
     source: &ConfigurationSource,
     sections: &[String],
 ) -> Result<Vec<Entry>, (Place, String)> {
+    let breaks: Vec<usize> = source.text.match_indices('\n').map(|(at, _)| at).collect();
     let place = |start: usize| Place {
         file: source.path.clone(),
-        line: line_of(&source.text, start),
+        line: breaks.partition_point(|end| *end < start) + 1,
     };
     let document = DeTable::parse(&source.text).map_err(|error| {
         let start = error.span().map_or(0, |span| span.start);
@@ -288,12 +289,6 @@ fn read_value(value: &DeValue<'_>) -> Value {
         DeValue::Datetime(time) => Value::Other("a date or time", time.to_string()),
         DeValue::Table(_) => Value::Table,
     }
-}
-
-/// The line of a byte of a text, from 1.
-fn line_of(text: &str, start: usize) -> usize {
-    let before = text.bytes().take(start);
-    before.filter(|byte| *byte == b'\n').count() + 1
 }
 
 #[cfg(test)]

@@ -244,6 +244,9 @@ fn with_settings(
 }
 
 #[cfg(test)]
+mod fuzz_tests;
+
+#[cfg(test)]
 mod tests {
     use std::path::PathBuf;
 

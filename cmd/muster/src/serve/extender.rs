@@ -375,4 +375,71 @@ mod tests {
             .unwrap();
         assert_eq!(said, "this server is on standby: other_1 leads\n");
     }
+
+    fn questions() -> Vec<Value> {
+        let pod = json!({
+            "metadata": {"name": "p", "namespace": "ns", "uid": "u"},
+            "spec": {"containers": [{"name": "c", "resources": {"limits": {"nvidia.com/gpu": "1"}}}]},
+            "status": {"nominatedNodeName": "a"},
+        });
+        let nodes = json!({"metadata": {}, "items": [{"metadata": {"name": "a"}, "status": {}}]});
+        vec![
+            json!({"Pod": pod, "Nodes": nodes, "NodeNames": null}),
+            json!({"Pod": pod, "Nodes": null, "NodeNames": ["a", "b"]}),
+            json!({"Pod": pod, "NodeNameToVictims": {"a": {"Pods": [pod], "NumPDBViolations": 1}},
+                "NodeNameToMetaVictims": {"a": {"Pods": [{"UID": "u"}], "NumPDBViolations": -1}}}),
+            json!({"PodName": "p", "PodNamespace": "ns", "PodUID": "u", "Node": "a"}),
+        ]
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_question_of_kube_scheduler_panics(
+            question in crate::documents::changed(questions()),
+            damage in crate::documents::damage(),
+        ) {
+            let bytes = crate::documents::damaged(question.to_string().into_bytes(), &damage);
+            if let Ok(question) = serde_json::from_slice::<ExtenderArgs>(&bytes) {
+                let names = question.names();
+                if let Some(nodes) = &question.nodes {
+                    // Whole nodes are answered as they came.
+                    let again = serde_json::to_value(nodes).unwrap();
+                    let again: ExtenderNodeList = serde_json::from_value(again).unwrap();
+                    proptest::prop_assert_eq!(&again.items, &nodes.items);
+                    proptest::prop_assert!(question.node_names.is_some() || names.len() == nodes.items.len());
+                }
+            }
+            if let Ok(question) = serde_json::from_slice::<ExtenderPreemptionArgs>(&bytes) {
+                let (_, victims) = question.victims();
+                let answer = Preempted { node_name_to_meta_victims: victims };
+                let answer = serde_json::to_value(&answer).unwrap();
+                proptest::prop_assert!(answer["NodeNameToMetaVictims"].is_object());
+            }
+            let _ = serde_json::from_slice::<ExtenderBindingArgs>(&bytes);
+        }
+    }
+
+    #[tokio::test]
+    async fn no_body_of_a_question_panics() {
+        let state = Arc::new(HealthState::new(Vec::new()));
+        for path in ["/filter", "/prioritize", "/preempt", "/bind"] {
+            for body in [
+                "",
+                "{",
+                "[]",
+                "null",
+                "\"x\"",
+                "{\"Pod\": {\"metadata\": []}}",
+            ] {
+                let request = Request::post(path).header("content-type", "application/json");
+                let request = request.body(Body::from(body)).unwrap();
+                let answer = router(state.clone()).oneshot(request).await.unwrap();
+                assert!(answer.status().is_client_error(), "{path} {body}");
+            }
+            let deep = "[".repeat(1 << 20);
+            let request = Request::post(path).header("content-type", "application/json");
+            let answer = router(state.clone()).oneshot(request.body(Body::from(deep)).unwrap());
+            assert!(answer.await.unwrap().status().is_client_error(), "{path}");
+        }
+    }
 }

@@ -28,8 +28,8 @@ const LEASE: &str = "muster-server";
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Interval of the checks of a cluster that is not ready.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
-/// The kinds that Muster can control in a cluster; kube-controller-manager controls plain Jobs.
-const CONTROLLABLE: [JobKind; 1] = [JobKind::PyTorchJob];
+/// The kinds that Muster controls in a cluster unless `--kinds` names others.
+const CONTROLLED: [JobKind; 1] = [JobKind::PyTorchJob];
 
 /// Runs until `stop` is true.
 ///
@@ -50,7 +50,7 @@ pub async fn run(
         )
     })?;
     let identity = identity();
-    for kind in CONTROLLABLE {
+    for kind in JobKind::TRAINING {
         let word = kind.as_str();
         if config.jobs.contains(&kind) {
             tracing::info!("this server controls {word}s");
@@ -61,7 +61,7 @@ pub async fn run(
     let listens = socket.local_addr()?;
     println!("muster works for {address} as {identity}; health and metrics at http://{listens}/");
     let state = Arc::new(HealthState::new(
-        CONTROLLABLE
+        JobKind::TRAINING
             .map(|kind| (kind, config.jobs.contains(&kind)))
             .into(),
     ));
@@ -188,10 +188,14 @@ fn config(options: &KubernetesServer) -> Result<controllers::Config> {
             .clone_from(&options.scheduler_names);
     }
     let jobs: BTreeSet<JobKind> = if options.kinds.is_empty() {
-        CONTROLLABLE.into()
+        CONTROLLED.into()
     } else {
         let chosen = options.kinds.iter().filter_map(|kind| match kind {
             ControlledKind::PyTorchJob => Some(JobKind::PyTorchJob),
+            ControlledKind::TFJob => Some(JobKind::TFJob),
+            ControlledKind::XGBoostJob => Some(JobKind::XGBoostJob),
+            ControlledKind::PaddleJob => Some(JobKind::PaddleJob),
+            ControlledKind::JAXJob => Some(JobKind::JAXJob),
             ControlledKind::None => None,
         });
         chosen.collect()

@@ -55,7 +55,7 @@ const USUAL_LISTEN: &str = "0.0.0.0:8443";
 /// A value is missing or invalid, or the settings can't be read or written.
 pub async fn setup(global: &Global, which: Setup) -> Result<CommandOutcome> {
     match which {
-        Setup::Server(options) => server(global, options).await,
+        Setup::Server(options) => server(global, *options).await,
         Setup::Agent(options) => agent(global, options).await,
     }
 }

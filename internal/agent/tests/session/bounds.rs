@@ -92,34 +92,3 @@ async fn a_hello_above_the_bound_is_refused_and_one_at_the_bound_begins_a_sessio
     assert!(matches!(first.body, Some(server_message::Body::Welcome(_))));
     assert_eq!(server.fleet.connected_nodes(), ["n1"]);
 }
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_fifth_session_that_opens_at_once_is_refused_and_a_late_hello_ends_its_session() {
-    let server = Server::start().await;
-    let channel = connection(&server, "n1").await;
-    // As many as may be opening, none of which says Hello.
-    let mut silent: Vec<_> = (0..4).map(|_| open(&channel)).collect();
-    // A further one is refused at once, as soon as these have begun.
-    let refused = until("the refusal of a fifth session", async || {
-        let (send, opening) = open(&channel);
-        let heard = tokio::time::timeout(std::time::Duration::from_millis(500), opening).await;
-        drop(send);
-        heard.ok()?.unwrap().err()
-    })
-    .await;
-    assert_eq!(refused.code(), Code::ResourceExhausted, "{refused}");
-    assert!(
-        refused.message().contains("4 sessions of node \"n1\""),
-        "{refused}"
-    );
-    for (_, opening) in &mut silent {
-        let late = opening.await.unwrap().err().unwrap();
-        assert_eq!(late.code(), Code::DeadlineExceeded, "{late}");
-        assert!(late.message().contains("no Hello in time"), "{late}");
-    }
-    // The places are free again.
-    let (send, opening) = open(&channel);
-    send.send(hello(4096)).await.unwrap();
-    let mut session = opening.await.unwrap().unwrap();
-    assert!(session.message().await.unwrap().is_some());
-}

@@ -132,4 +132,30 @@ mod tests {
         assert_eq!(&output(b"x")[..], b"\x01x");
         assert_eq!(&errors(b"x")[..], b"\x02x");
     }
+
+    proptest::proptest! {
+        #[test]
+        fn no_message_of_a_client_panics(
+            message in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..64),
+            size in "[0-9{}\":,WidthHeigt.eE+-]{0,40}",
+            (width, height) in proptest::prelude::any::<(u16, u16)>(),
+        ) {
+            for message in [message, [&[RESIZE][..], size.as_bytes()].concat()] {
+                let message = Bytes::from(message);
+                if let Some(ExecInput::Data(data)) = read(&message) {
+                    // It is the client's bytes, and no copy of them.
+                    proptest::prop_assert_eq!(on(INPUT, &data), message);
+                }
+            }
+            let asked = json!({"Width": width, "Height": height}).to_string();
+            let wanted = Some(ExecInput::Resize { width, height });
+            proptest::prop_assert_eq!(read(&on(RESIZE, asked.as_bytes())), wanted);
+        }
+    }
+
+    #[test]
+    fn a_size_that_nests_deeply_is_no_size() {
+        let deep = [&[RESIZE][..], "[".repeat(1 << 20).as_bytes()].concat();
+        assert_eq!(read(&Bytes::from(deep)), None);
+    }
 }

@@ -38,7 +38,7 @@ const ADMIN: Least = Least::Role(UserRole::Admin);
 /// (`plural.group/subresource`).
 type Row = (&'static str, Least, Least, Least);
 
-const ROWS: [Row; 76] = [
+const ROWS: [Row; 85] = [
     ("bindings", ADMIN, ADMIN, ADMIN),
     ("configmaps", VIEWER, MEMBER, MEMBER),
     ("endpoints", VIEWER, LEAD, LEAD),
@@ -132,9 +132,18 @@ const ROWS: [Row; 76] = [
     ("endpointslices.discovery.k8s.io", VIEWER, LEAD, LEAD),
     ("scaledobjects.keda.sh", VIEWER, MEMBER, MEMBER),
     ("scaledobjects.keda.sh/status", VIEWER, ADMIN, ADMIN),
+    ("jaxjobs.kubeflow.org", VIEWER, MEMBER, MEMBER),
+    ("jaxjobs.kubeflow.org/status", VIEWER, ADMIN, ADMIN),
+    ("paddlejobs.kubeflow.org", VIEWER, MEMBER, MEMBER),
+    ("paddlejobs.kubeflow.org/scale", VIEWER, MEMBER, MEMBER),
+    ("paddlejobs.kubeflow.org/status", VIEWER, ADMIN, ADMIN),
     ("pytorchjobs.kubeflow.org", VIEWER, MEMBER, MEMBER),
     ("pytorchjobs.kubeflow.org/scale", VIEWER, MEMBER, MEMBER),
     ("pytorchjobs.kubeflow.org/status", VIEWER, ADMIN, ADMIN),
+    ("tfjobs.kubeflow.org", VIEWER, MEMBER, MEMBER),
+    ("tfjobs.kubeflow.org/status", VIEWER, ADMIN, ADMIN),
+    ("xgboostjobs.kubeflow.org", VIEWER, MEMBER, MEMBER),
+    ("xgboostjobs.kubeflow.org/status", VIEWER, ADMIN, ADMIN),
     ("runtimeclasses.node.k8s.io", USER, ADMIN, ADMIN),
     ("poddisruptionbudgets.policy", VIEWER, LEAD, LEAD),
     ("poddisruptionbudgets.policy/status", VIEWER, ADMIN, ADMIN),

@@ -164,7 +164,7 @@ fn body(target: &Target) -> BoxedStrategy<Vec<u8>> {
 }
 
 /// A request and its target.
-fn asked() -> impl Strategy<Value = (usize, Asked)> {
+pub(crate) fn asked() -> impl Strategy<Value = (usize, Asked)> {
     (0..TARGETS.len()).prop_flat_map(|at| {
         let target = &TARGETS[at];
         let media = match target.method {

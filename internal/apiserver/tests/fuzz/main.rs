@@ -11,4 +11,5 @@ mod fields;
 mod ground;
 mod patches;
 mod requests;
+mod roles;
 mod texts;

@@ -67,7 +67,7 @@ fn path() -> BoxedStrategy<String> {
     for kind in registry::served() {
         let object = object(kind, BASE);
         known.extend([collection(kind), object.clone(), format!("{object}/status")]);
-        known.extend(["log", "scale", "finalize"].map(|sub| format!("{object}/{sub}")));
+        known.extend(["log", "scale", "finalize", "exec"].map(|sub| format!("{object}/{sub}")));
         known.push(collection(kind).replace(&format!("/namespaces/{NAMESPACE}"), ""));
     }
     let any_path = (select(vec!["/api/", "/apis/"]), vec(segment(), 0..7))
@@ -128,6 +128,10 @@ fn parameter() -> impl Strategy<Value = String> {
         "limitBytes",
         "previous",
         "timestamps",
+        "command",
+        "stdin",
+        "stdout",
+        "tty",
         "x",
     ]);
     let values = prop_oneof![
@@ -159,6 +163,11 @@ fn header() -> impl Strategy<Value = (String, String)> {
         "impersonate-user",
         "impersonate-group",
         "authorization",
+        "upgrade",
+        "connection",
+        "sec-websocket-protocol",
+        "sec-websocket-key",
+        "sec-websocket-version",
     ]);
     let values = prop_oneof![
         4 => select(vec![
@@ -169,6 +178,7 @@ fn header() -> impl Strategy<Value = (String, String)> {
             "application/json;as=APIGroupDiscoveryList;v=v2;g=apidiscovery.k8s.io", "application/json;stream=watch",
             ";;;", ",,,", "gzip", "bytes=0-1", "100-continue", "Bearer x", "a/b (c) d",
             "application/merge-patch+json", "application/apply-patch+yaml", "application/json; charset=utf-16",
+            "websocket", "SPDY/3.1", "Upgrade", "v5.channel.k8s.io", "v4.channel.k8s.io, x", "13",
         ])
         .prop_map(str::to_owned),
         1 => text(),
@@ -176,7 +186,7 @@ fn header() -> impl Strategy<Value = (String, String)> {
     (names, values).prop_map(|(name, value)| (name.to_owned(), value))
 }
 
-fn asked() -> impl Strategy<Value = Asked> {
+pub(crate) fn asked() -> impl Strategy<Value = Asked> {
     let method = prop_oneof![
         6 => select(vec!["GET"]),
         2 => select(vec!["POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "QUERY"]),

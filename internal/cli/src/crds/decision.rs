@@ -12,6 +12,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     CustomResourceDefinition, CustomResourceDefinitionVersion, JSONSchemaProps,
 };
 use resources::inert_kinds::{self, InertKind};
+use resources::training;
 
 /// The annotation of an object that helm installed: its release.
 const HELM_RELEASE: &str = "meta.helm.sh/release-name";
@@ -127,11 +128,12 @@ fn owner(existing: &CustomResourceDefinition) -> String {
 
 fn remedy(ours: &CustomResourceDefinition) -> String {
     let name = ours.metadata.name.as_deref().unwrap_or_default();
-    let leave = match ours.spec.names.kind.as_str() {
-        "PyTorchJob" => {
-            "leave PyTorchJobs to the other operator (muster server kubernetes --kinds none), "
-        }
-        _ => "",
+    let leave = match training::find(&ours.spec.group, &ours.spec.names.kind) {
+        Some(kind) => format!(
+            "leave {}s to the other operator (muster server kubernetes --kinds none), ",
+            kind.kind
+        ),
+        None => String::new(),
     };
     format!(
         "{leave}upgrade the other operator, or replace its definition by `muster crds --force-conflicts` after `kubectl get {name} -A` shows which objects depend on it"

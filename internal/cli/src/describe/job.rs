@@ -105,9 +105,9 @@ impl JobDescription {
             );
             lines.push(("Gang", gang));
         }
-        let policy = match self.kind.kind {
-            "PyTorchJob" => &data["spec"]["runPolicy"],
-            _ => &data["spec"],
+        let policy = match self.kind.training() {
+            Some(_) => &data["spec"]["runPolicy"],
+            None => &data["spec"],
         };
         lines.push(("Policy", policy_words(policy)));
         let created = metadata.creation_timestamp.as_ref();
@@ -161,7 +161,7 @@ impl JobDescription {
             "COMMAND",
         ]);
         let data = &self.job.data;
-        if self.kind.kind != "PyTorchJob" {
+        let Some(training) = self.kind.training() else {
             let spec = &data["spec"];
             let wanted = format!(
                 "{} of {}",
@@ -175,8 +175,8 @@ impl JobDescription {
                 &spec["template"]["spec"],
             ));
             return table;
-        }
-        let specs = data["spec"]["pytorchReplicaSpecs"].as_object();
+        };
+        let specs = data["spec"][training.replicas_field].as_object();
         for (role, spec) in specs.into_iter().flatten() {
             let wanted = spec["replicas"].as_i64().unwrap_or(1).to_string();
             let mut template = spec["template"]["spec"].clone();

@@ -11,17 +11,20 @@ mod difference;
 mod mirror;
 mod nodes;
 mod ports;
-mod pytorch;
 mod queue;
 mod rooms;
 mod runner;
 mod sets;
+mod training;
 
 use std::time::Duration;
 
 use kube::{Client, Resource, core::NamespaceResourceScope};
+use resources::kinds::{JAXJob, PaddleJob, PyTorchJob, TFJob, XGBoostJob};
+use resources::training::{self as training_kinds, TrainingKind};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use tokio::task::JoinHandle;
 
 use crate::context::Context;
 use crate::control_loop::{ControlLoop, stopped};
@@ -47,11 +50,19 @@ pub enum JobKind {
     Job,
     /// `kubeflow.org/v1` PyTorchJob.
     PyTorchJob,
+    /// `kubeflow.org/v1` TFJob.
+    TFJob,
+    /// `kubeflow.org/v1` XGBoostJob.
+    XGBoostJob,
+    /// `kubeflow.org/v1` PaddleJob.
+    PaddleJob,
+    /// `kubeflow.org/v1` JAXJob.
+    JAXJob,
 }
 
 impl JobKind {
     /// All kinds.
-    pub const ALL: [JobKind; 7] = [
+    pub const ALL: [JobKind; 11] = [
         JobKind::Deployment,
         JobKind::ReplicaSet,
         JobKind::StatefulSet,
@@ -59,7 +70,38 @@ impl JobKind {
         JobKind::CronJob,
         JobKind::Job,
         JobKind::PyTorchJob,
+        JobKind::TFJob,
+        JobKind::XGBoostJob,
+        JobKind::PaddleJob,
+        JobKind::JAXJob,
     ];
+
+    /// The training kinds: those that Muster can control in a Kubernetes cluster.
+    pub const TRAINING: [JobKind; 5] = [
+        JobKind::PyTorchJob,
+        JobKind::TFJob,
+        JobKind::XGBoostJob,
+        JobKind::PaddleJob,
+        JobKind::JAXJob,
+    ];
+
+    /// The description of a training kind.
+    #[must_use]
+    pub fn training(self) -> Option<&'static TrainingKind> {
+        match self {
+            JobKind::PyTorchJob => Some(&training_kinds::PYTORCH_JOB),
+            JobKind::TFJob => Some(&training_kinds::TF_JOB),
+            JobKind::XGBoostJob => Some(&training_kinds::XGBOOST_JOB),
+            JobKind::PaddleJob => Some(&training_kinds::PADDLE_JOB),
+            JobKind::JAXJob => Some(&training_kinds::JAX_JOB),
+            JobKind::Deployment
+            | JobKind::ReplicaSet
+            | JobKind::StatefulSet
+            | JobKind::DaemonSet
+            | JobKind::CronJob
+            | JobKind::Job => None,
+        }
+    }
 
     /// The kind's name as manifests spell it.
     #[must_use]
@@ -72,6 +114,10 @@ impl JobKind {
             JobKind::CronJob => "CronJob",
             JobKind::Job => "Job",
             JobKind::PyTorchJob => "PyTorchJob",
+            JobKind::TFJob => "TFJob",
+            JobKind::XGBoostJob => "XGBoostJob",
+            JobKind::PaddleJob => "PaddleJob",
+            JobKind::JAXJob => "JAXJob",
         }
     }
 }
@@ -100,15 +146,11 @@ pub fn spawn(ctx: &Context) -> Vec<ControlLoop> {
             };
             tokio::spawn(kept_running(ctx.clone(), make))
         }
-        JobKind::PyTorchJob => {
-            let (config, rooms) = (ctx.config.clone(), rooms.clone());
-            let make = move || {
-                let ports = ports::PortAllocations::new(config.rendezvous_ports.clone());
-                let scheduler = config.scheduler.scheduler_names.first().cloned();
-                pytorch::PyTorch::new(ports, scheduler, rooms.clone())
-            };
-            tokio::spawn(kept_running(ctx.clone(), make))
-        }
+        JobKind::PyTorchJob => training::<PyTorchJob>(ctx, &rooms),
+        JobKind::TFJob => training::<TFJob>(ctx, &rooms),
+        JobKind::XGBoostJob => training::<XGBoostJob>(ctx, &rooms),
+        JobKind::PaddleJob => training::<PaddleJob>(ctx, &rooms),
+        JobKind::JAXJob => training::<JAXJob>(ctx, &rooms),
     };
     let jobs = ctx.config.jobs.iter();
     let mut loops: Vec<ControlLoop> = jobs
@@ -137,6 +179,18 @@ fn follow_rooms(ctx: &Context, rooms: rooms::PodRooms) -> ControlLoop {
             }
         }
     })
+}
+
+fn training<K: training::ControlledTraining>(
+    ctx: &Context,
+    rooms: &rooms::PodRooms,
+) -> JoinHandle<()> {
+    let (config, rooms) = (ctx.config.clone(), rooms.clone());
+    let make = move || {
+        let scheduler = config.scheduler.scheduler_names.first().cloned();
+        training::TrainingController::<K>::new(&config.rendezvous_ports, scheduler, rooms.clone())
+    };
+    tokio::spawn(kept_running(ctx.clone(), make))
 }
 
 /// Runs a controller until `ctx.stop` turns true, and restarts it after a panic. A restart loses

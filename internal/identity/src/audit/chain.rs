@@ -51,10 +51,14 @@ impl ChainHead {
         Ok((line, ChainHead { sequence, hash }))
     }
 
-    /// A line's own number, and its hash of the line before.
+    /// A line's own number, and its hash of the line before. No line has the number `u64::MAX`, so
+    /// that each has a next one.
     pub(super) fn named_by(line: &[u8]) -> Option<(u64, String)> {
         let event: AuditEvent = serde_json::from_slice(line).ok()?;
         let sequence = event.annotations.get(SEQUENCE)?.parse().ok()?;
+        if sequence == u64::MAX {
+            return None;
+        }
         Some((sequence, event.annotations.get(PREVIOUS)?.clone()))
     }
 }

@@ -117,7 +117,7 @@ impl LogFile {
             Some(line) => {
                 ChainHead::named_by(&line).map_or(head.sequence, |(sequence, _)| sequence)
             }
-            None => head.sequence + 1,
+            None => head.sequence.saturating_add(1),
         };
         Ok(LogFile {
             directory,

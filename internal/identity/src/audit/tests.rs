@@ -12,7 +12,7 @@ use resources::audit::{
 use super::super::{AuditLog, AuditOptions};
 use super::*;
 
-fn event(user: &str) -> AuditEvent {
+pub(super) fn event(user: &str) -> AuditEvent {
     AuditEvent {
         kind: "Event".into(),
         api_version: API_VERSION.into(),
@@ -41,7 +41,7 @@ fn event(user: &str) -> AuditEvent {
     }
 }
 
-fn options(directory: &Path, file_bytes: u64) -> AuditOptions {
+pub(super) fn options(directory: &Path, file_bytes: u64) -> AuditOptions {
     AuditOptions {
         directory: directory.to_owned(),
         file_bytes,
@@ -50,7 +50,7 @@ fn options(directory: &Path, file_bytes: u64) -> AuditOptions {
     }
 }
 
-fn write(directory: &Path, file_bytes: u64, count: usize) {
+pub(super) fn write(directory: &Path, file_bytes: u64, count: usize) {
     let log = AuditLog::open(options(directory, file_bytes)).unwrap();
     let events = log.events();
     for i in 0..count {

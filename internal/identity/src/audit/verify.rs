@@ -120,7 +120,7 @@ fn verify_files(directory: &Path) -> Result<ChainVerdict, AuditError> {
             if sequence == 1 && previous != chain::FIRST {
                 verdict.notify(format!("{}: event 1 names an event before it", place()));
             }
-            verdict.lost += lost(&line);
+            verdict.lost = verdict.lost.saturating_add(lost(&line));
             if kept.as_ref().is_some_and(|kept| kept.sequence == sequence) {
                 head_seen = true;
                 if kept.as_ref().is_some_and(|kept| kept.hash != hash) {
@@ -167,3 +167,7 @@ fn next_line(reader: &mut BufReader<File>) -> io::Result<Option<Vec<u8>>> {
 #[cfg(test)]
 #[path = "tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "fuzz_tests.rs"]
+mod fuzz_tests;

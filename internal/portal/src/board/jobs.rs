@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use resources::span::human_duration;
+use resources::training::{self, TrainingKind};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -162,8 +163,8 @@ impl JobFacts {
         self.text(pointer).parse().ok()
     }
 
-    fn is_pytorch(&self) -> bool {
-        self.kind == "PyTorchJob"
+    fn training(&self) -> Option<&'static TrainingKind> {
+        training::find(training::GROUP, self.kind)
     }
 
     fn owner_label(&self) -> &'static str {
@@ -197,19 +198,15 @@ impl JobFacts {
             containers.into_iter().flatten().map(of).sum()
         };
         let spec = &self.object["spec"];
-        if self.is_pytorch() {
-            let replicas = spec["pytorchReplicaSpecs"].as_object();
+        if let Some(kind) = self.training() {
             let part = |replica: &Value| {
                 (
                     replica["replicas"].as_i64().unwrap_or(1),
                     gpus(&replica["template"]),
                 )
             };
-            return replicas
-                .into_iter()
-                .flat_map(|r| r.values())
-                .map(part)
-                .collect();
+            let specs = kind.replica_specs(&self.object);
+            return specs.map(|(_, replica)| part(replica)).collect();
         }
         let wanted = spec["parallelism"].as_i64().unwrap_or(1);
         vec![(wanted, gpus(&spec["template"]))]
@@ -278,7 +275,7 @@ impl JobFacts {
     }
 
     fn suspended(&self) -> bool {
-        let pointer = if self.is_pytorch() {
+        let pointer = if self.training().is_some() {
             "/spec/runPolicy/suspend"
         } else {
             "/spec/suspend"
@@ -351,14 +348,15 @@ impl Board {
                 .as_deref()
                 .is_some_and(|namespace| sees(group, plural, namespace))
         };
-        let pytorch = self.pytorch_jobs.state().into_iter();
-        let pytorch = pytorch
-            .filter(|job| seen("kubeflow.org", "pytorchjobs", &job.metadata.namespace))
-            .map(|job| JobFacts {
-                plural: "pytorchjobs",
-                kind: "PyTorchJob",
-                object: serde_json::to_value(&*job).unwrap_or_default(),
-            });
+        let training = self.training_jobs.iter().flat_map(|(kind, jobs)| {
+            let jobs = jobs.state().into_iter();
+            jobs.filter(|job| seen(training::GROUP, kind.plural, &job.metadata.namespace))
+                .map(|job| JobFacts {
+                    plural: kind.plural,
+                    kind: kind.kind,
+                    object: serde_json::to_value(&*job).unwrap_or_default(),
+                })
+        });
         let plain = self.plain_jobs.state().into_iter();
         let plain = plain
             .filter(|job| seen("batch", "jobs", &job.metadata.namespace))
@@ -367,7 +365,7 @@ impl Board {
                 kind: "Job",
                 object: serde_json::to_value(&*job).unwrap_or_default(),
             });
-        pytorch.chain(plain).collect()
+        training.chain(plain).collect()
     }
 
     fn pods_of(&self, facts: &JobFacts) -> Vec<Arc<PodRow>> {

@@ -11,17 +11,21 @@ mod picture;
 mod pods;
 mod queues;
 
+use std::hash::Hash;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{Stream, StreamExt, TryStreamExt};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Node;
+use kube::api::{ApiResource, DynamicObject};
+use kube::core::GroupVersionKind;
 use kube::runtime::reflector::{self, Store};
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client, Resource};
 use parking_lot::Mutex;
-use resources::kinds::{PodGroup, PyTorchJob, Queue};
+use resources::kinds::{PodGroup, Queue};
+use resources::training::{self, TrainingKind};
 use supervisor::{LoopEnd, keep_running};
 use tokio::sync::watch;
 
@@ -41,7 +45,7 @@ const COALESCE: Duration = Duration::from_millis(200);
 pub struct Board {
     pods: Store<PodRow>,
     nodes: Store<Node>,
-    pytorch_jobs: Store<PyTorchJob>,
+    training_jobs: Arc<Vec<(&'static TrainingKind, Store<DynamicObject>)>>,
     plain_jobs: Store<Job>,
     queues: Store<Queue>,
     version: watch::Receiver<u64>,
@@ -55,10 +59,14 @@ impl Board {
         // Pages show the scheduler's report of a gang: gangs are watched for their changes only;
         // their copies are not read.
         drop(follow::<PodGroup>(client, &bump));
+        let training_jobs = training::ALL
+            .iter()
+            .map(|kind| (*kind, follow_training(client, kind, &bump)))
+            .collect();
         Board {
             pods: follow(client, &bump),
             nodes: follow(client, &bump),
-            pytorch_jobs: follow(client, &bump),
+            training_jobs: Arc::new(training_jobs),
             plain_jobs: follow(client, &bump),
             queues: follow(client, &bump),
             version,
@@ -71,8 +79,7 @@ impl Board {
     }
 }
 
-/// Mirrors one kind with kube's reflector; a failed watch is retried with kube's own bounded backoff.
-/// The pages read whole objects and need no state from before a change, which the controllers do.
+/// Mirrors one typed kind.
 fn follow<K>(client: &Client, bump: &Arc<watch::Sender<u64>>) -> Store<K>
 where
     K: Resource<DynamicType = ()>
@@ -83,18 +90,40 @@ where
         + Sync
         + 'static,
 {
-    let (reader, writer) = reflector::store::<K>();
+    follow_in(Api::all(client.clone()), (), bump)
+}
+
+/// Mirrors one training kind. All of them have the same form, so they need no types of their own here.
+fn follow_training(
+    client: &Client,
+    kind: &TrainingKind,
+    bump: &Arc<watch::Sender<u64>>,
+) -> Store<DynamicObject> {
+    let gvk = GroupVersionKind::gvk(training::GROUP, "v1", kind.kind);
+    let resource = ApiResource::from_gvk_with_plural(&gvk, kind.plural);
+    let api = Api::all_with(client.clone(), &resource);
+    follow_in(api, resource, bump)
+}
+
+fn follow_in<K>(api: Api<K>, kind: K::DynamicType, bump: &Arc<watch::Sender<u64>>) -> Store<K>
+where
+    K: Resource + Clone + std::fmt::Debug + serde::de::DeserializeOwned + Send + Sync + 'static,
+    K::DynamicType: Clone + Eq + Hash + Send + Sync,
+{
+    let name = K::kind(&kind).into_owned();
+    let writer = reflector::store::Writer::<K>::new(kind);
+    let reader = writer.as_reader();
     // The writer outlives a panic of the loop: the next run lists all objects anew.
     let writer = Arc::new(Mutex::new(writer));
-    let api: Api<K> = Api::all(client.clone());
     let bump = bump.clone();
     let start = move || {
         let (writer, bump, api) = (writer.clone(), bump.clone(), api.clone());
+        let name = name.clone();
         async move {
             let changes = watcher(api, watcher::Config::default())
                 .default_backoff()
                 .inspect_ok(move |event| writer.lock().apply_watcher_event(event));
-            mirror(std::pin::pin!(changes), &bump).await
+            mirror(&name, std::pin::pin!(changes), &bump).await
         }
     };
     tokio::spawn(keep_running("the web UI's watch", start));
@@ -103,18 +132,16 @@ where
 
 /// Notifies the pages of changes until their stream ends.
 async fn mirror<K>(
+    kind: &str,
     mut changes: impl Stream<Item = watcher::Result<watcher::Event<K>>> + Unpin,
     bump: &watch::Sender<u64>,
-) -> LoopEnd
-where
-    K: Resource<DynamicType = ()>,
-{
+) -> LoopEnd {
     while let Some(first) = changes.next().await {
         if bump.is_closed() {
             return LoopEnd::Finished;
         }
         if let Err(error) = first {
-            tracing::warn!(kind = %K::kind(&()), %error, "the web form's watch failed; the server opens it again");
+            tracing::warn!(kind, %error, "the web form's watch failed; the server opens it again");
             continue;
         }
         // Collects changes that follow closely, then notifies the pages once.

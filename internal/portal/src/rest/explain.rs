@@ -9,6 +9,7 @@ use kube::{Api, Client};
 use resources::access::Caller;
 use resources::registry::{self, Kind};
 use resources::report::{PlacementReport, preemptable_words};
+use resources::training;
 use serde_json::{Value, json};
 
 use crate::job_state::{PodProgress, blocked_sentence, owner_label, settled_sentence, state_of};
@@ -87,13 +88,20 @@ pub fn api_of(client: Client, namespace: &str, kind: &Kind) -> Api<DynamicObject
     Api::namespaced_with(client, namespace, &resource)
 }
 
+/// The refusal of a plural name that is no kind of jobs.
+pub fn unknown_job_kind(plural: &str) -> String {
+    let known: Vec<&str> = training::ALL.iter().map(|kind| kind.plural).collect();
+    format!(
+        "kind: Invalid value: {plural:?}: use {} or jobs",
+        known.join(", ")
+    )
+}
+
+/// The kind of jobs with this plural name.
 pub fn job_kind(plural: &str) -> Result<&'static Kind, Problem> {
     registry::all()
         .iter()
-        .find(|kind| kind.plural == plural && matches!(kind.kind, "PyTorchJob" | "Job"))
-        .ok_or_else(|| {
-            Problem::invalid(format!(
-                "kind: Invalid value: {plural:?}: use pytorchjobs or jobs"
-            ))
-        })
+        .find(|kind| kind.plural == plural && (kind.group == "batch" || kind.training().is_some()))
+        .filter(|kind| kind.kind != "CronJob")
+        .ok_or_else(|| Problem::invalid(unknown_job_kind(plural)))
 }

@@ -10,7 +10,6 @@ use k8s_openapi::api::core::v1::Event;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use kube::{Api, Client};
 use resources::access::Caller;
-use resources::registry;
 use resources::report::{PlacementReport, preemptable_words};
 use serde::Deserialize;
 use serde_json::json;
@@ -254,19 +253,11 @@ async fn carry_out(
         name,
         action,
     } = action;
-    let suspend_at = match kind.as_str() {
-        "pytorchjobs" => "/spec/runPolicy/suspend",
-        "jobs" => "/spec/suspend",
-        _ => {
-            return Err(Problem::invalid(format!(
-                "kind: Invalid value: {kind:?}: use pytorchjobs or jobs"
-            )));
-        }
+    let kind = job_kind(kind)?;
+    let suspend_at = match kind.training() {
+        Some(_) => "/spec/runPolicy/suspend",
+        None => "/spec/suspend",
     };
-    let kind = registry::all()
-        .iter()
-        .find(|known| known.plural == kind)
-        .ok_or_else(|| Problem::invalid(format!("kind: Invalid value: {kind:?}")))?;
     let api = api_of(portal.client(caller), namespace, kind);
     let suspend = |on: bool| {
         if suspend_at.contains("runPolicy") {

@@ -41,7 +41,11 @@ pub struct Credentials {
 
 /// Accepts only the server's own pages, so that a link cannot redirect to another site.
 fn own_page(next: &str) -> &str {
-    let own = next.starts_with("/ui/") && !next.contains("//") && !next.contains('\\');
+    let own = next.starts_with("/ui/")
+        && !next.contains("//")
+        && !next.contains('\\')
+        // A header cannot carry them.
+        && !next.contains(char::is_control);
     if own { next } else { "/ui/" }
 }
 
@@ -167,6 +171,36 @@ mod tests {
             "Path=/",
         ] {
             assert!(cookie.contains(part), "{part}");
+        }
+    }
+
+    fn prop_redirects(to: &str) -> proptest::test_runner::TestCaseResult {
+        proptest::prop_assert!(to.starts_with("/ui/"));
+        let answer = Redirect::to(to).into_response();
+        proptest::prop_assert!(answer.status().is_redirection(), "{:?}", to);
+        Ok(())
+    }
+
+    #[test]
+    fn a_page_with_a_control_character_is_not_our_own() {
+        assert_eq!(own_page("/ui/jobs\n"), "/ui/");
+        prop_redirects(own_page("/ui/a\u{7f}b")).unwrap();
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_page_after_signing_in_panics(next in "(/ui/)?[/\\\\a-z:.?&%#@\\PC]{0,24}", damage in crate::documents::damage()) {
+            let to = own_page(&next);
+            proptest::prop_assert!(to.starts_with("/ui/") && !to.contains("//") && !to.contains('\\'), "{}", to);
+            // A header can carry it.
+            prop_redirects(to)?;
+            let uri = crate::documents::damaged(b"/ui/sign-in?next=%2Fui%2Fjobs".to_vec(), &damage);
+            if let Ok(uri) = axum::http::Uri::try_from(uri)
+                && let Ok(next) = Query::<NextPage>::try_from_uri(&uri)
+            {
+                prop_redirects(own_page(&next.next))?;
+                prop_redirects(own_page(&format!("/ui/{}", next.next)))?;
+            }
         }
     }
 }

@@ -18,7 +18,7 @@ use crate::state::{Portal, UnreadableManifests};
 const FIELD_MANAGER: &str = "muster-ui";
 
 /// The form's fields.
-#[derive(Deserialize, Clone)]
+#[derive(Debug, Deserialize, Clone)]
 #[serde(default)]
 pub struct SubmitForm {
     name: String,
@@ -322,12 +322,8 @@ async fn notes_on(portal: &Portal, checked: &Value) -> Vec<String> {
 }
 
 fn job_page(made: &Value) -> Option<String> {
-    let has_page = |kind: &&Kind| {
-        matches!(
-            (kind.group, kind.kind),
-            ("kubeflow.org", "PyTorchJob") | ("batch", "Job")
-        )
-    };
+    let has_page =
+        |kind: &&Kind| (kind.group, kind.kind) == ("batch", "Job") || kind.training().is_some();
     let kind = kind_of(made).filter(has_page)?;
     let namespace = made["metadata"]["namespace"].as_str()?;
     Some(format!(
@@ -372,5 +368,46 @@ mod tests {
         let many = |count: usize| complete(vec![json!({"apiVersion": "v1", "kind": "Pod"}); count]);
         assert_eq!(many(MOST_MANIFESTS).unwrap().len(), MOST_MANIFESTS);
         assert!(many(MOST_MANIFESTS + 1).is_err());
+    }
+
+    /// A form as a browser sends it.
+    fn sent<T: serde::de::DeserializeOwned>(body: &[u8]) -> Option<T> {
+        use axum::extract::FromRequest as _;
+        let request = axum::http::Request::post("/ui/submit")
+            .header("content-type", "application/x-www-form-urlencoded")
+            .body(axum::body::Body::from(body.to_vec()))
+            .unwrap();
+        let form = futures::executor::block_on(Form::<T>::from_request(request, &()));
+        form.ok().map(|Form(form)| form)
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_form_panics(
+            sound in proptest::sample::select(vec![
+                "name=j&namespace=default&command=echo+hi&replicas=2&gpus=1&cpus=1&memory=1Gi&queue=q&image=&workdir=%2Fw",
+                "yaml=apiVersion%3A+v1%0Akind%3A+Pod&namespace=default&action=submit",
+                "user=ann&password=secret&next=%2Fui%2Fjobs",
+            ]),
+            damage in crate::documents::damage(),
+            words in "\\PC{0,30}",
+            replicas in proptest::prelude::any::<u32>(),
+        ) {
+            let body = crate::documents::damaged(sound.as_bytes().to_vec(), &damage);
+            let _ = sent::<Editor>(&body);
+            let read = sent::<SubmitForm>(&body);
+            let written = SubmitForm {
+                name: words.clone(), namespace: words.clone(), command: format!("{words}\r\n{words}\t"),
+                queue: words.clone(), image: words.clone(), workdir: words.clone(), cpus: words.clone(), memory: words,
+                replicas, gpus: replicas,
+            };
+            for form in read.into_iter().chain([written]) {
+                // The editor shows YAML that reads as the job.
+                let manifest = form.manifest();
+                let yaml = serde_norway::to_string(&manifest).unwrap();
+                let again: Value = serde_norway::from_str(&yaml).unwrap();
+                proptest::prop_assert_eq!(again, manifest, "{}", yaml);
+            }
+        }
     }
 }

@@ -57,7 +57,7 @@ fn asked(kind: &Kind, object: &Value) -> Vec<Critical> {
             "spec.priorityClassName".to_owned(),
             json::text(object, &["spec", "priorityClassName"]),
         ),
-        ("kubeflow.org", "PyTorchJob") => class(gang.join("."), json::text(object, gang)),
+        _ if kind.training().is_some() => class(gang.join("."), json::text(object, gang)),
         _ => {}
     }
     let mut pods = templates(kind, object);

@@ -10,10 +10,14 @@ use crate::names::USER;
 use crate::registry::Kind;
 
 /// The kinds that carry the user; the objects that controllers create from them inherit it.
-pub const OWNED: [&str; 9] = [
+pub const OWNED: [&str; 13] = [
     "Pod",
     "PodGroup",
     "PyTorchJob",
+    "TFJob",
+    "XGBoostJob",
+    "PaddleJob",
+    "JAXJob",
     "Job",
     "CronJob",
     "Deployment",

@@ -34,7 +34,7 @@ fn own_field(kind: &Kind) -> Option<&'static [&'static str]> {
         ("scheduling.volcano.sh", "PodGroup") | ("batch.volcano.sh", "Job") => {
             Some(&["spec", "queue"])
         }
-        ("kubeflow.org", "PyTorchJob") => Some(&["spec", "runPolicy", "schedulingPolicy", "queue"]),
+        _ if kind.training().is_some() => Some(&["spec", "runPolicy", "schedulingPolicy", "queue"]),
         _ => None,
     }
 }
@@ -49,9 +49,8 @@ fn is_labelled(kind: &Kind) -> bool {
                 "DaemonSet" | "Deployment" | "ReplicaSet" | "StatefulSet"
             )
             | ("batch", "Job" | "CronJob")
-            | ("kubeflow.org", "PyTorchJob")
             | ("ray.io", "RayCluster")
-    )
+    ) || kind.training().is_some()
 }
 
 /// The queues that an object names, each with its field. Work that names no queue is counted for the queue `default`,

@@ -85,8 +85,8 @@ const OF_PODS: &[ReservedKeyRule] = &[
         holder: AllowedWriter::System,
     },
 ];
-/// Records of the PyTorchJob controller on its jobs.
-const OF_PYTORCH_JOBS: &[ReservedKeyRule] = &[
+/// Records of the training jobs' controllers on their jobs.
+const OF_TRAINING_JOBS: &[ReservedKeyRule] = &[
     annotation(names::RESTARTS, AllowedWriter::System),
     annotation(names::RENDEZVOUS_PORT, AllowedWriter::System),
 ];
@@ -117,7 +117,7 @@ fn rules(kind: &Kind) -> &'static [ReservedKeyRule] {
         ("", "Node") => OF_NODES,
         ("", "Namespace") => OF_NAMESPACES,
         ("batch", "Job") => OF_JOBS,
-        ("kubeflow.org", "PyTorchJob") => OF_PYTORCH_JOBS,
+        _ if kind.training().is_some() => OF_TRAINING_JOBS,
         _ => &[],
     }
 }
@@ -259,7 +259,7 @@ mod tests {
             ("", "Node", OF_NODES),
             ("", "Namespace", OF_NAMESPACES),
             ("batch", "Job", OF_JOBS),
-            ("kubeflow.org", "PyTorchJob", OF_PYTORCH_JOBS),
+            ("kubeflow.org", "PyTorchJob", OF_TRAINING_JOBS),
         ] {
             for rule in rules {
                 let path = format!("metadata.{}[{}]", rule.map, rule.key);

@@ -17,7 +17,7 @@ enum TemplateStep {
 use TemplateStep::{Each, Member};
 
 /// Group, kind, and the path from the object's root to a template.
-const TEMPLATES: [(&str, &str, &[TemplateStep]); 11] = [
+const TEMPLATES: [(&str, &str, &[TemplateStep]); 10] = [
     ("apps", "DaemonSet", &[Member("spec"), Member("template")]),
     ("apps", "Deployment", &[Member("spec"), Member("template")]),
     ("apps", "ReplicaSet", &[Member("spec"), Member("template")]),
@@ -30,16 +30,6 @@ const TEMPLATES: [(&str, &str, &[TemplateStep]); 11] = [
             Member("spec"),
             Member("jobTemplate"),
             Member("spec"),
-            Member("template"),
-        ],
-    ),
-    (
-        "kubeflow.org",
-        "PyTorchJob",
-        &[
-            Member("spec"),
-            Member("pytorchReplicaSpecs"),
-            Each,
             Member("template"),
         ],
     ),
@@ -77,6 +67,15 @@ pub(super) fn templates<'a>(kind: &Kind, object: &'a Value) -> Vec<(String, &'a 
         if (group, name) == (kind.group, kind.kind) {
             follow(object, way, String::new(), &mut found);
         }
+    }
+    if let Some(training) = kind.training() {
+        let way = [
+            Member("spec"),
+            Member(training.replicas_field),
+            Each,
+            Member("template"),
+        ];
+        follow(object, &way, String::new(), &mut found);
     }
     found
 }

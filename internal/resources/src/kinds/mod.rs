@@ -1,28 +1,31 @@
-//! The custom kinds: PyTorchJob as in Kubeflow's training operator 1.9, Queue and PodGroup as in Volcano 1.16, field by
+//! The custom kinds: the training kinds as in Kubeflow's training operator 1.9, Queue and PodGroup as in Volcano 1.16, field by
 //! field, so that users' manifests keep their meaning; and the kinds that Muster stores but does not run yet:
 //! RayCluster, Volcano's Job, ScaledObject, Knative's Service. The CRDs in `api/crds` are generated from these types.
 //! Types only; names, columns, defaulting and validation are in [`crate::registry`].
 
+mod jaxjob;
 mod knativeservice;
+mod paddlejob;
 mod podgroup;
 mod pytorchjob;
 mod queue;
 mod raycluster;
 mod scaledobject;
 mod schemas;
+mod tfjob;
+mod training;
 mod volcanojob;
+mod xgboostjob;
 
 pub use knativeservice::{KnativeService, KnativeServiceSpec, KnativeServiceStatus};
 
+pub use jaxjob::{JAXJob, JAXJobSpec};
+pub use paddlejob::{PaddleElasticPolicy, PaddleJob, PaddleJobSpec};
 pub use podgroup::{
     NetworkTopologyMode, NetworkTopologySpec, PodGroup, PodGroupCondition, PodGroupPhase,
     PodGroupSpec, PodGroupStatus,
 };
-pub use pytorchjob::{
-    CleanPodPolicy, ElasticPolicy, JobCondition, JobConditionType, PyTorchJob, PyTorchJobSpec,
-    PyTorchJobStatus, RdzvConf, ReplicaSpec, ReplicaStatus, RestartPolicy, RunPolicy,
-    SchedulingPolicy,
-};
+pub use pytorchjob::{ElasticPolicy, PyTorchJob, PyTorchJobSpec, RdzvConf};
 pub use queue::{
     Guarantee, Queue, QueueAffinity, QueueAffinityGroups, QueueCluster, QueueSpec, QueueState,
     QueueStatus, Reservation,
@@ -33,7 +36,13 @@ pub use raycluster::{
 pub use scaledobject::{
     ScaleTargetRef, ScaleTrigger, ScaledObject, ScaledObjectSpec, ScaledObjectStatus,
 };
+pub use tfjob::{SuccessPolicy, TFJob, TFJobSpec};
+pub use training::{
+    CleanPodPolicy, JobCondition, JobConditionType, ReplicaSpec, ReplicaStatus, RestartPolicy,
+    RunPolicy, SchedulingPolicy, TrainingJobStatus,
+};
 pub use volcanojob::{
     DependsOn, JobVolume, LifecyclePolicy, TaskSpec, VolcanoJob, VolcanoJobSpec, VolcanoJobState,
     VolcanoJobStatus,
 };
+pub use xgboostjob::{XGBoostJob, XGBoostJobSpec};

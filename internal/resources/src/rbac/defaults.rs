@@ -34,7 +34,7 @@ const RESERVED: [(&str, &str); 4] = [
     ("coordination.k8s.io", "leases"),
 ];
 /// The kinds that a member creates and changes.
-const MEMBERS_OWN: [(&str, &str); 19] = [
+const MEMBERS_OWN: [(&str, &str); 23] = [
     ("", "pods"),
     ("", "configmaps"),
     ("", "secrets"),
@@ -50,7 +50,11 @@ const MEMBERS_OWN: [(&str, &str); 19] = [
     ("batch", "jobs"),
     ("batch.volcano.sh", "jobs"),
     ("keda.sh", "scaledobjects"),
+    ("kubeflow.org", "jaxjobs"),
+    ("kubeflow.org", "paddlejobs"),
     ("kubeflow.org", "pytorchjobs"),
+    ("kubeflow.org", "tfjobs"),
+    ("kubeflow.org", "xgboostjobs"),
     ("ray.io", "rayclusters"),
     ("scheduling.volcano.sh", "podgroups"),
     ("serving.knative.dev", "services"),

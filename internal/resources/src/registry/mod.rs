@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use crate::field::FieldError;
 use crate::json;
+use crate::training::TrainingKind;
 
 mod apps;
 mod columns;
@@ -29,7 +30,6 @@ pub mod pod;
 mod poddisruptionbudget;
 mod podgroup;
 mod priorityclass;
-mod pytorchjob;
 mod queue;
 mod raycluster;
 mod rbac;
@@ -39,6 +39,7 @@ mod scaledobject;
 mod secret;
 mod service;
 mod serviceaccount;
+mod training;
 mod volcanojob;
 
 pub use columns::{Source, TableColumn};
@@ -111,7 +112,7 @@ pub struct ScalePaths {
 pub type SelectableField = (&'static str, fn(&Value) -> String);
 
 /// Every kind, in the order of discovery.
-static ALL: [Kind; 36] = [
+static ALL: [Kind; 40] = [
     configmap::KIND,
     endpoints::KIND,
     event::KIND,
@@ -134,7 +135,11 @@ static ALL: [Kind; 36] = [
     horizontalpodautoscaler::KIND,
     lease::KIND,
     endpointslice::KIND,
-    pytorchjob::KIND,
+    training::JAX,
+    training::PADDLE,
+    training::PYTORCH,
+    training::TF,
+    training::XGBOOST,
     runtimeclass::KIND,
     poddisruptionbudget::KIND,
     rbac::CLUSTER_ROLE_BINDING,
@@ -189,6 +194,12 @@ pub fn of(object: &Value) -> Option<&'static Kind> {
 }
 
 impl Kind {
+    /// The description of a training kind; none for another kind.
+    #[must_use]
+    pub fn training(&self) -> Option<&'static TrainingKind> {
+        crate::training::find(self.group, self.kind)
+    }
+
     /// Default values for registrations.
     const BASE: Kind = Kind {
         group: "",

@@ -82,20 +82,21 @@ impl Scheduler {
         let attempt = match self.held_back(key, now) {
             Some(obstacle) => Attempt::Blocked(obstacle),
             None => {
-                // The reserved places are forgotten only once the placement stands: a gang whose
-                // placement is taken back keeps them.
-                let (attempt, used) = self.attempt_with_kept(key, now, beyond);
+                let attempt = self.attempt_most(key, now, beyond);
                 let attempt = self.admit_behind_claims(key, attempt, now);
                 let attempt = self.admit_behind_head(key, attempt, now, beyond);
-                match &attempt {
-                    Attempt::Placed(..) => self.forget_places(used),
-                    Attempt::Nothing | Attempt::Blocked(_) => self.restore_places(key, used),
-                }
                 self.charge_claims(key, &attempt, now);
                 attempt
             }
         };
         self.park(key, &attempt);
+        attempt
+    }
+
+    /// Tries the gang without regard to a cached answer.
+    pub(crate) fn attempt_most(&mut self, key: &GangKey, now: Timestamp, beyond: usize) -> Attempt {
+        let (attempt, used) = self.attempt_with_kept(key, now, beyond);
+        self.forget_places(used);
         attempt
     }
 
@@ -117,13 +118,7 @@ impl Scheduler {
         (attempt, Vec::new())
     }
 
-    /// Tries a gang whose reserved places, if any, were released before.
-    pub(crate) fn attempt_freely(
-        &mut self,
-        key: &GangKey,
-        now: Timestamp,
-        beyond: usize,
-    ) -> Attempt {
+    fn attempt_freely(&mut self, key: &GangKey, now: Timestamp, beyond: usize) -> Attempt {
         if let Err(obstacle) = self.check_admission(key, now) {
             return Attempt::Blocked(obstacle);
         }

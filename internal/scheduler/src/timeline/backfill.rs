@@ -19,7 +19,6 @@ use jiff::Timestamp;
 use super::head::Head;
 use super::shadow::{Ends, Shadow};
 use crate::class::ClassIx;
-use crate::evict::ReservedPlace;
 use crate::evict::transaction::PodPlacement;
 use crate::gang::{Gang, GangKey};
 use crate::node::NodeIx;
@@ -180,8 +179,7 @@ impl Scheduler {
             return None;
         }
         self.draw(&curtain, true);
-        // The gang's reserved places are released already.
-        let attempt = self.attempt_freely(key, now, beyond);
+        let attempt = self.attempt_most(key, now, beyond);
         self.draw(&curtain, false);
         self.refresh(class);
         if let Some(view) = self.views.get_mut(&class) {
@@ -226,22 +224,6 @@ impl Scheduler {
             }
         }
         self.releases = releases;
-    }
-
-    /// Reserves the places of a gang again whose placement was taken back. The shadow was computed
-    /// with these places reserved, so it stays current.
-    pub(crate) fn restore_places(&mut self, key: &GangKey, places: Vec<ReservedPlace>) {
-        if places.is_empty() {
-            return;
-        }
-        let before = self.clock;
-        self.reserve_again(key, places);
-        let clock = self.clock;
-        if let Some(shadow) = &mut self.timeline.shadow
-            && shadow.clock == before
-        {
-            shadow.clock = clock;
-        }
     }
 
     fn compared_with_head(&self, gang: &Gang) -> Option<BackfillKey> {

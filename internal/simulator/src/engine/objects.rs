@@ -8,7 +8,8 @@ use k8s_openapi::api::core::v1::{Pod, Service};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use resources::kinds::{PodGroup, PodGroupSpec, PyTorchJob};
 use resources::names::{DEFAULT_QUEUE, DURATION, QUEUE_NAME, SCHEDULER, TEAM, USER, WALLTIME};
-use workloads::{Action, pytorch};
+use workloads::Action;
+use workloads::training::{self, Network, ObservedTrainingJob, TrainingJob as _};
 
 use crate::read::duration;
 use crate::scenario::{Job, PodShape, Scenario, Seconds};
@@ -128,14 +129,14 @@ impl Maker {
         let mut group: Option<Box<PodGroup>> = None;
         let taken = BTreeSet::new();
         for _ in 0..ROUNDS_MAX {
-            let outcome = pytorch::reconcile(
-                &pytorch::ObservedPyTorchJob {
-                    job: &job,
+            let outcome = training::reconcile(
+                &ObservedTrainingJob {
+                    job: job.view(),
                     pods: &pods.iter().collect::<Vec<_>>(),
                     pod_group: group.as_deref(),
                     services: &services.iter().collect::<Vec<_>>(),
                     taken_ports: &taken,
-                    network: &pytorch::Network::PerPod,
+                    network: &Network::PerPod,
                     scheduler_name: SCHEDULER,
                     room: workloads::PodRoom::default(),
                 },

@@ -208,7 +208,7 @@ pub(super) fn assemble(
     }
     for (job, place) in found.training {
         let id = ("PyTorchJob".to_owned(), key(&job.metadata));
-        if !made.contains(&id) && !workloads::pytorch::is_finished(&job) {
+        if !made.contains(&id) && !workloads::training::is_finished(&job) {
             let mut times = AnnotationTimes::read(&job.metadata, &place)?;
             times.walltime = times
                 .walltime

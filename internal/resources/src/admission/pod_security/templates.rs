@@ -28,10 +28,6 @@ fn places(kind: &Kind) -> &'static [TemplatePath] {
             "spec",
             "template",
         ])],
-        ("kubeflow.org", "PyTorchJob") => &[TemplatePath::Each(
-            &["spec", "pytorchReplicaSpecs"],
-            &["template"],
-        )],
         ("batch.volcano.sh", "Job") => &[TemplatePath::Each(&["spec", "tasks"], &["template"])],
         ("ray.io", "RayCluster") => &[
             TemplatePath::At(&["spec", "headGroupSpec", "template"]),
@@ -44,7 +40,7 @@ fn places(kind: &Kind) -> &'static [TemplatePath] {
 
 /// Whether objects of a kind have templates.
 pub(super) fn known(kind: &Kind) -> bool {
-    !places(kind).is_empty()
+    !places(kind).is_empty() || kind.training().is_some()
 }
 
 /// An object's templates, at most [`MAX_TEMPLATES`] of them.
@@ -60,6 +56,10 @@ pub(super) fn of<'a>(kind: &Kind, object: &'a Value) -> Vec<&'a Value> {
             }
         }
     }
+    if let Some(training) = kind.training() {
+        let specs = training.replica_specs(object);
+        all.extend(specs.map(|(_, replica)| json::at(replica, &["template"])));
+    }
     all.retain(|template| template.is_object());
     all.truncate(MAX_TEMPLATES);
     all
@@ -71,6 +71,7 @@ mod tests {
 
     use super::*;
     use crate::registry;
+    use crate::training;
 
     #[test]
     fn every_kind_that_has_pods_made_has_its_templates_found() {
@@ -144,11 +145,14 @@ mod tests {
         let text = |kind: &Kind| {
             // A template that no kind accepts is refused with its path by each kind that checks one.
             let bad = json!({"spec": {"containers": [{"name": "A b"}], "restartPolicy": "x"}});
-            let spec = json!({
+            let mut spec = json!({
                 "template": bad, "jobTemplate": {"spec": {"template": bad}}, "schedule": "* * * * *",
-                "pytorchReplicaSpecs": {"Worker": {"template": bad}}, "tasks": [{"name": "t", "template": bad}],
+                "tasks": [{"name": "t", "template": bad}],
                 "headGroupSpec": {"template": bad}, "workerGroupSpecs": [{"template": bad}],
             });
+            for training in training::ALL {
+                spec[training.replicas_field] = json!({"Worker": {"template": bad}});
+            }
             let object = json!({"metadata": {"name": "x", "namespace": "n"}, "spec": spec});
             (kind.validate)(&object, None)
                 .iter()

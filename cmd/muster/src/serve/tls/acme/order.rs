@@ -153,18 +153,26 @@ async fn validate(order: &mut Order, kind: &ChallengeType, challenges: &Challeng
             .with_context(|| format!("{name}: the challenge was refused"))?;
     }
     let patience = RetryPolicy::new().timeout(PATIENCE);
-    let status = order
-        .poll_ready(&patience)
-        .await
-        .context("the names were not validated")?;
-    if status != OrderStatus::Ready {
-        bail!("{}", failures(order).await);
+    let polled = order.poll_ready(&patience).await;
+    if matches!(polled, Ok(OrderStatus::Ready)) {
+        return Ok(());
     }
-    Ok(())
+    let mut reasons = reasons(order).await;
+    if reasons.is_empty() {
+        reasons.push(match polled {
+            Ok(status) => format!("the order is {status:?}"),
+            Err(error) => error.to_string(),
+        });
+    }
+    bail!(
+        "the ACME server could not validate the names: {}; port 80 (--acme-http) or 443 of each name must lead to this \
+         server",
+        reasons.join("; ")
+    )
 }
 
-/// Which names were not validated, with the ACME server's reasons.
-async fn failures(order: &mut Order) -> String {
+/// For each name that was not validated, the ACME server's reason.
+async fn reasons(order: &mut Order) -> Vec<String> {
     let mut reasons = Vec::new();
     let mut authorizations = order.authorizations();
     while let Some(Ok(mut authorization)) = authorizations.next().await {
@@ -176,9 +184,5 @@ async fn failures(order: &mut Order) -> String {
         let errors = errors.filter_map(|challenge| challenge.error.as_ref());
         reasons.extend(errors.map(|error| format!("{name}: {error}")));
     }
-    format!(
-        "the ACME server could not validate the names: {}; port 80 (--acme-http) or 443 of each name must lead to this \
-         server",
-        reasons.join("; ")
-    )
+    reasons
 }

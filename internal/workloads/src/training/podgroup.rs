@@ -1,0 +1,194 @@
+//! The gang: which of the job's pods must start together, in which queue, and with which
+//! annotations for the scheduler (copied from the job's own).
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity as K8sQuantity;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use resources::amounts::{self, Amounts};
+use resources::kinds::{PodGroup, PodGroupSpec};
+use resources::names;
+use resources::training::{API_VERSION, ReplicaType};
+
+use super::plan::ParsedTrainingJob;
+use crate::ownership::{controlled_by, controller_reference};
+use crate::terms;
+
+/// The change that brings the group to its desired state; `None` if it is there. A group of this
+/// name with another owner is left alone.
+pub(crate) fn change(
+    plan: &ParsedTrainingJob<'_>,
+    observed: Option<&PodGroup>,
+) -> Option<PodGroup> {
+    let wanted = wanted_spec(plan);
+    let mut said = terms::of_gang(plan.meta);
+    if !said.contains_key(names::WALLTIME)
+        && let Some(deadline) = deadline(plan)
+    {
+        said.insert(names::WALLTIME.to_owned(), deadline.to_string());
+    }
+    let Some(observed) = observed else {
+        return Some(PodGroup {
+            metadata: ObjectMeta {
+                name: Some(plan.name().to_owned()),
+                namespace: plan.meta.namespace.clone(),
+                owner_references: Some(vec![controller_reference(
+                    API_VERSION,
+                    plan.kind.kind,
+                    plan.meta,
+                )]),
+                annotations: (!said.is_empty()).then_some(said),
+                ..ObjectMeta::default()
+            },
+            spec: wanted,
+            status: None,
+        });
+    };
+    // Annotations set on the group itself are kept, unless the job sets them differently.
+    let there = observed.metadata.annotations.as_ref();
+    let told = said
+        .iter()
+        .all(|(name, value)| there.and_then(|all| all.get(name)) == Some(value));
+    let same = told && agrees(&observed.spec, &wanted);
+    if !controlled_by(&observed.metadata, plan.meta) || same {
+        return None;
+    }
+    let mut changed = observed.clone();
+    if !told {
+        let annotations = changed.metadata.annotations.get_or_insert_default();
+        annotations.extend(said);
+    }
+    changed.spec.min_member = wanted.min_member;
+    changed.spec.min_task_member = wanted.min_task_member;
+    changed.spec.queue = wanted.queue;
+    changed.spec.priority_class_name = wanted.priority_class_name;
+    changed.spec.min_resources = wanted.min_resources;
+    Some(changed)
+}
+
+/// The seconds until the job's own or its pods' deadline, if its templates do not state their
+/// walltime.
+fn deadline(plan: &ParsedTrainingJob<'_>) -> Option<i64> {
+    let templates = || plan.replicas.iter().map(|replicas| replicas.template);
+    let metas = templates().filter_map(|template| template.metadata.as_ref());
+    let mut said = metas.filter_map(|meta| meta.annotations.as_ref());
+    if said.any(|said| said.contains_key(names::WALLTIME)) {
+        return None;
+    }
+    let own = plan.job.run_policy.active_deadline_seconds;
+    let pods = templates().filter_map(|template| template.spec.as_ref()?.active_deadline_seconds);
+    own.into_iter().chain(pods).min()
+}
+
+/// Whether the group's spec equals the desired one, regardless of how quantities are written.
+fn agrees(observed: &PodGroupSpec, wanted: &PodGroupSpec) -> bool {
+    let amounts = |spec: &PodGroupSpec| spec.min_resources.as_ref().map(Amounts::from_k8s);
+    observed.min_member == wanted.min_member
+        && observed.min_task_member == wanted.min_task_member
+        && observed.queue == wanted.queue
+        && observed.priority_class_name == wanted.priority_class_name
+        && amounts(observed) == amounts(wanted)
+}
+
+/// How many of the job's pods must start together.
+pub(crate) fn least_members(plan: &ParsedTrainingJob<'_>) -> u32 {
+    let given = plan.scheduling().and_then(|policy| policy.min_available);
+    let given = given.and_then(|count| u32::try_from(count).ok());
+    given.unwrap_or_else(|| smallest_gang(plan))
+}
+
+fn wanted_spec(plan: &ParsedTrainingJob<'_>) -> PodGroupSpec {
+    let policy = plan.scheduling();
+    let members = least_members(plan);
+    let tasks = members_by_task(plan, members);
+    let resources = policy.and_then(|policy| policy.min_resources.clone());
+    let priority = policy.and_then(|policy| policy.priority_class.clone());
+    PodGroupSpec {
+        min_member: Some(i32::try_from(members).unwrap_or(i32::MAX)),
+        min_resources: Some(resources.unwrap_or_else(|| resources_of(plan, &tasks))),
+        min_task_member: Some(
+            tasks
+                .into_iter()
+                .map(|(role, count)| {
+                    (
+                        role.lower().to_owned(),
+                        i32::try_from(count).unwrap_or(i32::MAX),
+                    )
+                })
+                .collect(),
+        ),
+        queue: Some(queue(plan)),
+        priority_class_name: priority
+            .filter(|class| !class.is_empty())
+            .or_else(|| template_priority(plan)),
+        ..PodGroupSpec::default()
+    }
+}
+
+/// All replicas; of an elastic job's workers only the required minimum.
+fn smallest_gang(plan: &ParsedTrainingJob<'_>) -> u32 {
+    let count = |role: ReplicaType, count: u32| match (role, &plan.elastic) {
+        (ReplicaType::Worker, Some(elastic)) => count.min(elastic.min),
+        _ => count,
+    };
+    plan.replicas
+        .iter()
+        .map(|replicas| count(replicas.role, replicas.count))
+        .fold(0, u32::saturating_add)
+}
+
+/// The gang's members by task: the first rank first, since no other works without it.
+fn members_by_task(plan: &ParsedTrainingJob<'_>, members: u32) -> Vec<(ReplicaType, u32)> {
+    let mut left = members;
+    let mut tasks = Vec::new();
+    for replicas in &plan.replicas {
+        let count = replicas.count.min(left);
+        left -= count;
+        if count > 0 {
+            tasks.push((replicas.role, count));
+        }
+    }
+    tasks
+}
+
+fn resources_of(
+    plan: &ParsedTrainingJob<'_>,
+    tasks: &[(ReplicaType, u32)],
+) -> BTreeMap<String, K8sQuantity> {
+    let mut sum = Amounts::new();
+    for (role, count) in tasks {
+        let template = plan
+            .replicas_of(*role)
+            .and_then(|replicas| replicas.template.spec.as_ref());
+        if let Some(spec) = template {
+            sum.add(&amounts::pod_requests(spec).times(i64::from(*count)));
+        }
+    }
+    sum.0.remove(amounts::PODS);
+    sum.to_k8s()
+}
+
+/// The scheduling policy's queue, else the label's or annotation's, else the default.
+fn queue(plan: &ParsedTrainingJob<'_>) -> String {
+    let policy = plan.scheduling().and_then(|policy| policy.queue.as_ref());
+    let named = |map: &Option<BTreeMap<String, String>>| {
+        map.as_ref()
+            .and_then(|map| map.get(names::QUEUE_NAME))
+            .cloned()
+    };
+    policy
+        .cloned()
+        .or_else(|| named(&plan.meta.labels))
+        .or_else(|| named(&plan.meta.annotations))
+        .filter(|queue| !queue.is_empty())
+        .unwrap_or_else(|| names::DEFAULT_QUEUE.to_owned())
+}
+
+/// The first priority class that a template names, the master's before the workers'.
+fn template_priority(plan: &ParsedTrainingJob<'_>) -> Option<String> {
+    let classes = plan.replicas.iter().filter_map(|replicas| {
+        let spec = replicas.template.spec.as_ref()?;
+        spec.priority_class_name.clone()
+    });
+    classes.into_iter().find(|class| !class.is_empty())
+}

@@ -1,0 +1,11 @@
+//! PyTorchJob's reconciliation, by scenario and by property, against a simulated namespace that
+//! carries out the actions.
+
+mod elastic;
+mod environment;
+mod gang;
+mod kinds;
+mod lifecycle;
+mod properties;
+mod restarts;
+mod world;
