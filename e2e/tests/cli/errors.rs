@@ -170,7 +170,11 @@ fn every_error_is_a_sentence_with_what_to_do_and_has_its_exit_status() {
     let another = file("d.yaml", &CONFIG.replace("name: c,", "name: d,"));
     eventually("the quota holds", SOON, || {
         let ran = platform.cli(&["apply", "-f", &another, "--dry-run"]);
-        (ran.code == Some(4) && ran.err.contains("have the quota raised")).then_some(())
+        (ran.code == Some(4)
+            && ran
+                .err
+                .contains("have an administrator raise ResourceQuota q"))
+        .then_some(())
     });
 
     // No server answers.
