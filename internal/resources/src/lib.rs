@@ -26,6 +26,7 @@ pub mod mig;
 pub mod names;
 pub mod node_conditions;
 pub mod node_event;
+pub mod node_match;
 pub mod numbers;
 pub mod parts;
 pub mod quantity;

@@ -10,6 +10,7 @@
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Taint, Toleration};
+use resources::node_match::tolerates;
 
 use super::node_liveness::UNREACHABLE;
 
@@ -43,19 +44,6 @@ pub(super) fn stays_for(taints: &[Taint], tolerations: &[Toleration]) -> Option<
     Some(Duration::from_secs(
         u64::try_from(seconds).unwrap_or_default(),
     ))
-}
-
-fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
-    let text = |of: &Option<String>| of.clone().unwrap_or_default();
-    let (effect, key) = (text(&toleration.effect), text(&toleration.key));
-    if !effect.is_empty() && effect != taint.effect {
-        return false;
-    }
-    let exists = toleration.operator.as_deref() == Some("Exists");
-    if key.is_empty() {
-        return exists;
-    }
-    key == taint.key && (exists || text(&toleration.value) == text(&taint.value))
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Node affinity: selector terms over a node's labels and name, with Kubernetes' semantics.
 
 use k8s_openapi::api::core::v1 as k8s;
+use resources::node_match::{self, requirement_holds};
 
 use crate::node::{Node, NodeAttributes};
 
@@ -41,37 +42,8 @@ pub(crate) fn preference(
 }
 
 fn term_matches(term: &k8s::NodeSelectorTerm, node: &Node, offer: &NodeAttributes) -> bool {
-    let expressions = term.match_expressions.as_deref().unwrap_or_default();
-    let fields = term.match_fields.as_deref().unwrap_or_default();
-    if expressions.is_empty() && fields.is_empty() {
-        return false;
-    }
-    expressions
-        .iter()
-        .all(|r| requirement_holds(r, offer.labels.get(&r.key).map(String::as_str)))
-        && fields
-            .iter()
-            .all(|r| r.key == "metadata.name" && requirement_holds(r, Some(&node.name)))
-}
-
-fn requirement_holds(requirement: &k8s::NodeSelectorRequirement, value: Option<&str>) -> bool {
-    let values = requirement.values.as_deref().unwrap_or_default();
-    let listed = |value: &str| values.iter().any(|v| v == value);
-    match requirement.operator.as_str() {
-        "In" => value.is_some_and(listed),
-        "NotIn" => !value.is_some_and(listed),
-        "Exists" => value.is_some(),
-        "DoesNotExist" => value.is_none(),
-        "Gt" => compared(value, values).is_some_and(|(has, bound)| has > bound),
-        "Lt" => compared(value, values).is_some_and(|(has, bound)| has < bound),
-        _ => false,
-    }
-}
-
-/// The label's value and the only bound, if both are integers.
-fn compared(value: Option<&str>, values: &[String]) -> Option<(i64, i64)> {
-    let [bound] = values else { return None };
-    Some((value?.parse().ok()?, bound.parse().ok()?))
+    let label = |key: &str| offer.labels.get(key).map(String::as_str);
+    node_match::term_matches(term, &node.name, label)
 }
 
 #[cfg(test)]

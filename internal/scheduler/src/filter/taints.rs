@@ -1,28 +1,10 @@
 //! Taints and tolerations, with Kubernetes' semantics.
 
 use k8s_openapi::api::core::v1::{Taint, Toleration};
+use resources::node_match::tolerates;
 
 /// The taint of cordoned nodes; a pod that tolerates it may go there.
 const UNSCHEDULABLE_TAINT: &str = "node.kubernetes.io/unschedulable";
-
-fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
-    let effect = toleration.effect.as_deref().unwrap_or_default();
-    if !effect.is_empty() && effect != taint.effect {
-        return false;
-    }
-    let key = toleration.key.as_deref().unwrap_or_default();
-    if !key.is_empty() && key != taint.key {
-        return false;
-    }
-    match toleration.operator.as_deref().unwrap_or_default() {
-        "" | "Equal" => {
-            toleration.value.as_deref().unwrap_or_default()
-                == taint.value.as_deref().unwrap_or_default()
-        }
-        "Exists" => true,
-        _ => false,
-    }
-}
 
 /// True if a taint excludes such pods.
 pub(super) fn untolerated(tolerations: &[Toleration], taints: &[Taint]) -> bool {

@@ -1,5 +1,5 @@
 //! Which nodes a DaemonSet's pod is for: those that its node selector and required node affinity match and whose taints
-//! it tolerates. Resources don't count: the scheduler sees to them.
+//! it tolerates. Resources do not count: the scheduler sees to them.
 
 use std::collections::BTreeMap;
 
@@ -7,8 +7,8 @@ use k8s_openapi::api::core::v1::{
     Affinity, NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, PodSpec,
     Taint, Toleration,
 };
+use resources::node_match::{NAME_FIELD, term_matches, tolerates};
 
-const NAME_FIELD: &str = "metadata.name";
 /// The taints that these pods tolerate: they serve the node, also while it has a problem.
 const TOLERATED: [(&str, &str); 6] = [
     ("node.kubernetes.io/not-ready", "NoExecute"),
@@ -100,7 +100,10 @@ pub(super) fn fit(spec: &PodSpec, name: &str, node: &NodeFacts) -> Fit {
     let matches = selector.all(|fits| fits)
         && required.is_none_or(|required| {
             let terms = required.node_selector_terms.iter();
-            terms.into_iter().any(|term| term_matches(term, name, node))
+            let label = |key: &str| node.labels.get(key).map(String::as_str);
+            terms
+                .into_iter()
+                .any(|term| term_matches(term, name, label))
         })
         && (wanted.is_empty() || wanted == name);
     let tolerations = spec.tolerations.as_deref().unwrap_or_default();
@@ -113,52 +116,6 @@ pub(super) fn fit(spec: &PodSpec, name: &str, node: &NodeFacts) -> Fit {
     Fit {
         starts: matches && !repelled(&["NoSchedule", "NoExecute"]),
         stays: matches && !repelled(&["NoExecute"]),
-    }
-}
-
-fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
-    let text = |of: &Option<String>| of.clone().unwrap_or_default();
-    let (effect, key) = (text(&toleration.effect), text(&toleration.key));
-    if !effect.is_empty() && effect != taint.effect {
-        return false;
-    }
-    let exists = toleration.operator.as_deref() == Some("Exists");
-    if key.is_empty() {
-        return exists;
-    }
-    key == taint.key && (exists || text(&toleration.value) == text(&taint.value))
-}
-
-/// An empty term matches nothing.
-fn term_matches(term: &NodeSelectorTerm, name: &str, node: &NodeFacts) -> bool {
-    let expressions = term.match_expressions.as_deref().unwrap_or_default();
-    let fields = term.match_fields.as_deref().unwrap_or_default();
-    let label = |key: &str| node.labels.get(key).map(String::as_str);
-    let field = |key: &str| (key == NAME_FIELD).then_some(name);
-    !(expressions.is_empty() && fields.is_empty())
-        && expressions.iter().all(|one| matches(one, label(&one.key)))
-        && fields.iter().all(|one| matches(one, field(&one.key)))
-}
-
-fn matches(requirement: &NodeSelectorRequirement, value: Option<&str>) -> bool {
-    let values = requirement.values.as_deref().unwrap_or_default();
-    let listed = |value: &str| values.iter().any(|one| one == value);
-    let number = |text: &str| text.parse::<i64>().ok();
-    let bound = values.first().and_then(|text| number(text));
-    match requirement.operator.as_str() {
-        "In" => value.is_some_and(listed),
-        "NotIn" => !value.is_some_and(listed),
-        "Exists" => value.is_some(),
-        "DoesNotExist" => value.is_none(),
-        "Gt" => value
-            .and_then(number)
-            .zip(bound)
-            .is_some_and(|(a, b)| a > b),
-        "Lt" => value
-            .and_then(number)
-            .zip(bound)
-            .is_some_and(|(a, b)| a < b),
-        _ => false,
     }
 }
 

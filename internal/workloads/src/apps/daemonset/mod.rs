@@ -266,7 +266,8 @@ impl SetPlan<'_> {
             }
         }
         for (name, pods) in &self.pods {
-            // The pods of a node that is gone are garbage collection's; a pod that is for no node is nobody's.
+            // Garbage collection ends the pods of a node that is gone. A pod that names no node is deleted by no other
+            // controller.
             if !self.nodes.contains_key(*name) {
                 let waits = pods.iter();
                 let waits =
