@@ -10,6 +10,7 @@ mod inert_kinds;
 pub mod jobs;
 mod key;
 pub mod lead;
+mod part;
 pub mod preview;
 mod retry;
 pub mod scheduling;

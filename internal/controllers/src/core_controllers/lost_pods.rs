@@ -1,7 +1,6 @@
 //! Declares a pod on a lost node as failed. It does not judge whether the node is lost.
 
 use jiff::Timestamp;
-use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::{ObjectReference, Pod, PodCondition};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
@@ -12,6 +11,7 @@ use serde_json::{Value, json};
 
 use super::access::unless_gone;
 use super::mirror::{self, ObjectKey, uid_of};
+use crate::part::part_of;
 
 /// The part of a pod from which [`BoundPod`] is made. Decoding the rest of every pod, only to drop
 /// it, would be most of these loops' cost.
@@ -39,26 +39,7 @@ struct StatusPart {
     conditions: Vec<PodCondition>,
 }
 
-impl k8s_openapi::Resource for PodPart {
-    const API_VERSION: &'static str = Pod::API_VERSION;
-    const GROUP: &'static str = Pod::GROUP;
-    const KIND: &'static str = Pod::KIND;
-    const VERSION: &'static str = Pod::VERSION;
-    const URL_PATH_SEGMENT: &'static str = Pod::URL_PATH_SEGMENT;
-    type Scope = NamespaceResourceScope;
-}
-
-impl k8s_openapi::Metadata for PodPart {
-    type Ty = ObjectMeta;
-
-    fn metadata(&self) -> &ObjectMeta {
-        &self.metadata
-    }
-
-    fn metadata_mut(&mut self) -> &mut ObjectMeta {
-        &mut self.metadata
-    }
-}
+part_of!(Pod, PodPart);
 
 /// The fields of a pod that the loops over nodes and leftover pods need.
 pub(super) struct BoundPod {

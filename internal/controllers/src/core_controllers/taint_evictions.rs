@@ -9,7 +9,6 @@ use std::time::Duration;
 use futures::StreamExt as _;
 use futures::stream::{self, BoxStream};
 use jiff::Timestamp;
-use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::{Node, ObjectReference, Pod, Taint, Toleration};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
@@ -26,6 +25,7 @@ use super::work_queue::PendingKeys;
 use super::{stopped, tolerance};
 use crate::context::Context;
 use crate::event_recorder::{EventRecorder, EventType as NoteKind};
+use crate::part::part_of;
 use crate::retry::guarded;
 
 /// How many pods are judged before the watches are read again.
@@ -58,26 +58,7 @@ struct StatusPart {
     phase: String,
 }
 
-impl k8s_openapi::Resource for PodPart {
-    const API_VERSION: &'static str = Pod::API_VERSION;
-    const GROUP: &'static str = Pod::GROUP;
-    const KIND: &'static str = Pod::KIND;
-    const VERSION: &'static str = Pod::VERSION;
-    const URL_PATH_SEGMENT: &'static str = Pod::URL_PATH_SEGMENT;
-    type Scope = NamespaceResourceScope;
-}
-
-impl k8s_openapi::Metadata for PodPart {
-    type Ty = ObjectMeta;
-
-    fn metadata(&self) -> &ObjectMeta {
-        &self.metadata
-    }
-
-    fn metadata_mut(&mut self) -> &mut ObjectMeta {
-        &mut self.metadata
-    }
-}
+part_of!(Pod, PodPart);
 
 /// A pod with a node.
 struct TaintedPod {

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use futures::StreamExt as _;
-use k8s_openapi::ClusterResourceScope;
 use k8s_openapi::api::core::v1::{Node, ResourceQuota};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as K8sQuantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -18,6 +17,7 @@ use serde::de::DeserializeOwned;
 use workloads::{PodQuota, PodRoom};
 
 use crate::key::{ObjectKey, key_of};
+use crate::part::part_of;
 use crate::retry::Waits;
 
 /// The names of the quota for pods.
@@ -39,26 +39,7 @@ struct NodeStatusPart {
     allocatable: BTreeMap<String, K8sQuantity>,
 }
 
-impl k8s_openapi::Resource for NodePart {
-    const API_VERSION: &'static str = <Node as k8s_openapi::Resource>::API_VERSION;
-    const GROUP: &'static str = <Node as k8s_openapi::Resource>::GROUP;
-    const KIND: &'static str = <Node as k8s_openapi::Resource>::KIND;
-    const VERSION: &'static str = <Node as k8s_openapi::Resource>::VERSION;
-    const URL_PATH_SEGMENT: &'static str = <Node as k8s_openapi::Resource>::URL_PATH_SEGMENT;
-    type Scope = ClusterResourceScope;
-}
-
-impl k8s_openapi::Metadata for NodePart {
-    type Ty = ObjectMeta;
-
-    fn metadata(&self) -> &ObjectMeta {
-        &self.metadata
-    }
-
-    fn metadata_mut(&mut self) -> &mut ObjectMeta {
-        &mut self.metadata
-    }
-}
+part_of!(Node, NodePart);
 
 /// One value of each object of a kind; `None` until all objects were listed once.
 struct Values<T> {
