@@ -31,9 +31,9 @@ pub const DEVICES: &str = "muster.io/devices";
 pub const INVENTORY: &str = "muster.io/inventory";
 /// Annotation on a node: the number of its agent's sessions, which orders two sessions.
 pub const SESSION: &str = "muster.io/session";
-/// Annotation on a PyTorchJob: its rendezvous port in the embedded engine.
+/// Annotation on a training job: its rendezvous port, or the first of them, in the embedded engine.
 pub const RENDEZVOUS_PORT: &str = "muster.io/rendezvous-port";
-/// Annotation on a PyTorchJob: its restarts by replica type (JSON), so that `backoffLimit` survives a restart of the
+/// Annotation on a training job: its restarts by replica type (JSON), so that `backoffLimit` survives a restart of the
 /// controller.
 pub const RESTARTS: &str = "muster.io/restarts";
 /// Annotation on a Job: the results of its ended attempts (JSON), so that `backoffLimit` survives a restart of the

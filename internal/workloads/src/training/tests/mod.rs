@@ -1,4 +1,4 @@
-//! PyTorchJob's reconciliation, by scenario and by property, against a simulated namespace that
+//! The reconciliation of training jobs, by scenario and by property, against a simulated namespace that
 //! carries out the actions.
 
 mod elastic;
