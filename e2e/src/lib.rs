@@ -16,6 +16,7 @@ mod ports;
 mod prometheus;
 mod rdma;
 pub mod rush;
+mod terminal;
 mod waiting;
 
 pub use cluster::{Cluster, Cost, Kubelet, Setup};

@@ -24,13 +24,6 @@ fn pod(name: &str, script: &str, more: Value) -> String {
     .to_string()
 }
 
-fn ready(platform: &Platform, name: &str) {
-    let pod = format!("pod/{name}");
-    platform
-        .kubectl(&["wait", "--for=condition=Ready", &pod, "--timeout=60s"])
-        .ok();
-}
-
 fn exit_code(platform: &Platform, name: &str) -> Value {
     let ended = eventually("the container has ended", SOON, || {
         let pod = platform.get("pod", name);
@@ -47,8 +40,8 @@ fn attach_shows_both_outputs_and_carries_input_until_the_container_ends() {
                   [ $line = end ] && exit 3; done";
     platform.apply(&pod("talker", script, json!({"stdin": true})));
     platform.apply(&pod("mute", "sleep 600", json!({})));
-    ready(&platform, "talker");
-    ready(&platform, "mute");
+    platform.until_ready("talker");
+    platform.until_ready("mute");
     let attach = |arguments: &[&str]| {
         platform
             .command(&kubectl(), &[&["attach", "talker"], arguments].concat())
@@ -142,27 +135,12 @@ fn an_attached_terminal_has_a_size_and_job_control() {
         "exec /bin/bash --norc -i",
         json!({"stdin": true, "tty": true}),
     ));
-    ready(&platform, "shell");
-    let command = format!(
-        "stty rows 33 cols 111; {} attach -it shell",
-        kubectl().display()
+    platform.until_ready("shell");
+    let ran = platform.kubectl_in_terminal(
+        "attach -it shell",
+        &["tty", "stty size", "sleep 100 & jobs", "exit 5"],
     );
-    let mut child = platform
-        .command(
-            std::path::Path::new("/usr/bin/script"),
-            &["-qec", &command, "/dev/null"],
-        )
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut stdin = child.stdin.take().unwrap();
-    for line in ["tty\n", "stty size\n", "sleep 100 & jobs\n", "exit 5\n"] {
-        std::thread::sleep(Duration::from_millis(700));
-        stdin.write_all(line.as_bytes()).unwrap();
-    }
-    let ended = child.wait_with_output().unwrap();
-    let out = String::from_utf8_lossy(&ended.stdout).into_owned();
+    let out = ran.out;
     assert!(out.contains("/dev/pts/"), "{out}");
     assert!(out.contains("33 111"), "{out}");
     assert!(out.contains("[1]+  Running"), "{out}");
@@ -257,7 +235,7 @@ fn a_pods_port_is_forwarded_and_no_other_of_its_node() {
     let platform = Platform::up(&[]);
     let (port, unused) = (free_port(), free_port());
     platform.apply(&server(port));
-    ready(&platform, "web");
+    platform.until_ready("web");
     let forwarding = Forwarding::begin(&platform, port);
     let page = forwarding.get("/page");
     assert!(
@@ -313,7 +291,7 @@ fn only_a_users_own_pods_are_attached_to_and_forwarded() {
     let platform = Platform::up(&[]);
     let port = free_port();
     platform.apply(&server(port));
-    ready(&platform, "web");
+    platform.until_ready("web");
     let k = |arguments: &[&str]| platform.kubectl(arguments).ok();
     for account in ["viewer", "member"] {
         k(&["create", "serviceaccount", account]);
@@ -359,7 +337,7 @@ fn streams_leave_no_process_behind() {
         "cat > /dev/null",
         json!({"stdin": true, "stdinOnce": true}),
     ));
-    ready(&platform, "reader");
+    platform.until_ready("reader");
     let mut child = platform
         .command(&kubectl(), &["attach", "-i", "reader"])
         .stdin(Stdio::piped())
@@ -392,7 +370,7 @@ fn muster_runs_commands_in_a_rank_of_a_job_and_forwards_its_port() {
         })
         .to_string(),
     );
-    ready(&platform, "train-worker-0");
+    platform.until_ready("train-worker-0");
     let exec = |arguments: &[&str]| platform.cli(&[&["exec", "train"], arguments].concat());
     let ran = exec(&[
         "--rank",

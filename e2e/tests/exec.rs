@@ -25,13 +25,6 @@ fn sleeper(name: &str) -> String {
     .to_string()
 }
 
-fn ready(platform: &Platform, name: &str) {
-    let pod = format!("pod/{name}");
-    platform
-        .kubectl(&["wait", "--for=condition=Ready", &pod, "--timeout=60s"])
-        .ok();
-}
-
 /// Runs kubectl with an input.
 fn with_input(platform: &Platform, arguments: &[&str], input: &[u8]) -> (Option<i32>, String) {
     let mut child = platform
@@ -54,7 +47,7 @@ fn with_input(platform: &Platform, arguments: &[&str], input: &[u8]) -> (Option<
 fn kubectl_runs_commands_in_a_pod_with_input_output_and_exit_code() {
     let platform = Platform::up(&[]);
     platform.apply(&sleeper("box"));
-    ready(&platform, "box");
+    platform.until_ready("box");
     let exec = |command: &str| platform.kubectl(&["exec", "box", "--", "/bin/sh", "-c", command]);
 
     let ran = exec("echo $GREETING; echo wrong >&2; exit 7");
@@ -130,46 +123,28 @@ fn kubectl_runs_commands_in_a_pod_with_input_output_and_exit_code() {
 fn a_terminal_has_a_size_and_job_control() {
     let platform = Platform::up(&[]);
     platform.apply(&sleeper("box"));
-    ready(&platform, "box");
-    // script(1) gives kubectl a terminal, as a person has one.
-    let command = format!(
-        "stty rows 33 cols 111; {} exec -it box -- /bin/bash --norc -i",
-        kubectl().display()
-    );
-    let mut child = platform
-        .command(
-            std::path::Path::new("/usr/bin/script"),
-            &["-qec", &command, "/dev/null"],
-        )
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut stdin = child.stdin.take().unwrap();
-    for line in [
-        "tty\n",
-        "stty size\n",
-        "sleep 100 & jobs\n",
-        "kill %1; echo ended\n",
-        "exit 5\n",
-    ] {
-        std::thread::sleep(Duration::from_millis(700));
-        stdin.write_all(line.as_bytes()).unwrap();
-    }
-    let ended = child.wait_with_output().unwrap();
-    let out = String::from_utf8_lossy(&ended.stdout).into_owned();
+    platform.until_ready("box");
+    let lines = [
+        "tty",
+        "stty size",
+        "sleep 100 & jobs",
+        "kill %1; echo ended",
+        "exit 5",
+    ];
+    let ran = platform.kubectl_in_terminal("exec -it box -- /bin/bash --norc -i", &lines);
+    let out = &ran.out;
     assert!(out.contains("/dev/pts/"), "{out}");
     assert!(out.contains("33 111"), "{out}");
     assert!(out.contains("[1]+  Running"), "{out}");
     assert!(!out.contains("no job control"), "{out}");
-    assert_eq!(ended.status.code(), Some(5), "{out}");
+    assert_eq!(ran.code, Some(5), "{out}");
 }
 
 #[test]
 fn a_command_ends_with_its_client_and_a_hundred_run_side_by_side() {
     let platform = Platform::up(&[]);
     platform.apply(&sleeper("box"));
-    ready(&platform, "box");
+    platform.until_ready("box");
     let count = || {
         let out = platform.kubectl(&[
             "exec",
@@ -204,14 +179,14 @@ fn a_command_ends_with_its_client_and_a_hundred_run_side_by_side() {
         (count() == 0).then_some(())
     });
     assert!(platform.get("node", "box").is_null());
-    ready(&platform, "box");
+    platform.until_ready("box");
 }
 
 #[test]
 fn the_python_client_talks_to_a_command() {
     let platform = Platform::up(&[]);
     platform.apply(&sleeper("box"));
-    ready(&platform, "box");
+    platform.until_ready("box");
     let script = repository()
         .join("e2e/clients/exec_stream.py")
         .display()
@@ -224,7 +199,7 @@ fn the_python_client_talks_to_a_command() {
 fn only_those_who_may_run_commands_in_a_pod() {
     let platform = Platform::up(&[]);
     platform.apply(&sleeper("box"));
-    ready(&platform, "box");
+    platform.until_ready("box");
     let k = |arguments: &[&str]| platform.kubectl(arguments).ok();
     k(&["create", "serviceaccount", "viewer"]);
     k(&[
@@ -271,7 +246,7 @@ fn only_those_who_may_run_commands_in_a_pod() {
     own["metadata"]["annotations"]["muster.io/user"] =
         "system:serviceaccount:default:member".into();
     platform.apply(&own.to_string());
-    ready(&platform, "own");
+    platform.until_ready("own");
     assert_eq!(by("member", "own").code, Some(0));
 
     // A client that speaks SPDY alone is told what to do.
