@@ -76,26 +76,33 @@ fn create(ground: &Ground, who: &[&str], object: &Value) -> Ran {
         .kubectl(&[&["create", "-f", &file], who].concat())
 }
 
-/// Creates a pod as the member until a policy has arrived at the server, which takes a moment.
+/// Creates pods as the member until the policies have arrived at the server, which takes a moment: it looks every
+/// second for the kind of the queues' policy's parameters, until it knows it.
 fn until_in_force(ground: &Ground) {
-    let object = pod("early", &json!({"muster.io/devices": "x"}), &Value::Null);
-    eventually("the policies are in force", SOON, || {
-        let made = create(ground, &MEMBER, &object);
-        if made.code == Some(0) {
-            let delete = [
-                "-n",
-                TEAM,
-                "delete",
-                "pod",
-                "early",
-                "--force",
-                "--grace-period=0",
-            ];
-            ground.cluster.kubectl(&delete).ok();
-            return None;
-        }
-        Some(())
-    });
+    let early = [
+        json!({"muster.io/devices": "x"}),
+        json!({"scheduling.volcano.sh/queue-name": "blue"}),
+    ];
+    for annotations in early {
+        let object = pod("early", &annotations, &Value::Null);
+        eventually("the policies are in force", SOON, || {
+            let made = create(ground, &MEMBER, &object);
+            if made.code == Some(0) {
+                delete_pod(ground, "early");
+                return None;
+            }
+            Some(())
+        });
+    }
+}
+
+fn delete_pod(ground: &Ground, name: &str) {
+    let delete = ["-n", TEAM, "delete", "pod", name];
+    let at_once = ["--force", "--grace-period=0"];
+    ground
+        .cluster
+        .kubectl(&[&delete[..], &at_once].concat())
+        .ok();
 }
 
 #[test]
@@ -201,18 +208,7 @@ fn a_member_sets_no_reserved_field_chooses_no_node_and_names_no_closed_queue() {
     eventually("the queue is closed to new work", SOON, || {
         let made = create(&ground, &MEMBER, &pod("late", &queue("red"), &none));
         if made.code == Some(0) {
-            ground
-                .cluster
-                .kubectl(&[
-                    "-n",
-                    TEAM,
-                    "delete",
-                    "pod",
-                    "late",
-                    "--force",
-                    "--grace-period=0",
-                ])
-                .ok();
+            delete_pod(&ground, "late");
             return None;
         }
         assert!(made.err.contains(closed), "{}", made.err);

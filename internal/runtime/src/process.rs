@@ -138,7 +138,7 @@ impl ProcessRuntime {
             table: Mutex::default(),
             looking: Mutex::default(),
             changes,
-            watcher: watch::DirectoryWatcher::new()?,
+            watcher: watch::DirectoryWatcher::new(),
         };
         let runtime = ProcessRuntime {
             shared: Arc::new(shared),

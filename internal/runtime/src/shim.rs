@@ -9,6 +9,7 @@
 //! Owns the container's directory while it runs. Never talks to the agent but by files.
 
 mod attach;
+mod changes;
 mod error;
 pub mod exec;
 mod privileges;

@@ -1,13 +1,17 @@
 //! Noticing changes: inotify on the containers' directories, and a sweep for shims that
-//! died without a word. Owns the inotify descriptor; the table is its parent's.
+//! died without a word. Where the kernel grants no inotify instance
+//! (`fs.inotify.max_user_instances`), more frequent sweeps take its place. Owns the inotify
+//! descriptor; the table is its parent's.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs::{File, TryLockError};
 use std::os::fd::AsFd;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, WatchDescriptor};
 use nix::sys::signal::{Signal, killpg};
@@ -23,6 +27,9 @@ use crate::state::{ContainerState, FORMAT, LOCK_FILE, STATE_FILE, StateFile, loa
 /// Between two sweeps. A shim of ours that dies is noticed at once; one that an earlier
 /// agent started is noticed by the sweep.
 const SWEEP: Duration = Duration::from_secs(2);
+/// Between two sweeps while inotify does not tell of every container. A sweep reads one
+/// small file per container that has not ended.
+const SWEEP_UNTOLD: Duration = Duration::from_millis(250);
 
 /// Looks at whether a killed process is gone, [`DEATH_PAUSE`] apart.
 const DEATH_ROUNDS: u32 = 500;
@@ -31,35 +38,70 @@ const DEATH_PAUSE: Duration = Duration::from_millis(10);
 
 /// The watched directories.
 pub struct DirectoryWatcher {
-    inotify: Inotify,
+    /// None where the kernel granted none: then sweeps alone notice changes.
+    inotify: Option<Inotify>,
     watched: Mutex<HashMap<WatchDescriptor, ContainerId>>,
+    /// Whether a container's directory has no watch, so that only a sweep notices its changes.
+    untold: AtomicBool,
 }
 
 impl DirectoryWatcher {
     /// Watches nothing yet.
-    pub fn new() -> Result<DirectoryWatcher, RuntimeError> {
-        let told = RuntimeError::io(
-            "watch (raise fs.inotify.max_user_instances)",
-            Path::new("containers"),
-        );
-        let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)
-            .map_err(|e| told(e.into()))?;
-        Ok(DirectoryWatcher {
-            inotify,
-            watched: Mutex::default(),
-        })
+    pub fn new() -> DirectoryWatcher {
+        DirectoryWatcher::over(Inotify::init(
+            InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK,
+        ))
     }
 
-    /// Watches a container's directory.
+    fn over(inotify: Result<Inotify, Errno>) -> DirectoryWatcher {
+        let inotify = inotify
+            .inspect_err(|error| {
+                tracing::warn!(
+                    "the kernel grants no inotify instance ({error}): containers' states are \
+                     read every {} ms instead; raise fs.inotify.max_user_instances",
+                    SWEEP_UNTOLD.as_millis()
+                )
+            })
+            .ok();
+        DirectoryWatcher {
+            untold: AtomicBool::new(inotify.is_none()),
+            inotify,
+            watched: Mutex::default(),
+        }
+    }
+
+    /// Watches a container's directory, or leaves it to the sweep if the kernel grants no
+    /// more watches.
     pub fn add(&self, dir: &Path, id: &ContainerId) -> Result<(), RuntimeError> {
-        let descriptor = self
-            .inotify
-            .add_watch(dir, AddWatchFlags::IN_MOVED_TO)
-            .map_err(|e| {
-                RuntimeError::io("watch (raise fs.inotify.max_user_watches)", dir)(e.into())
-            })?;
-        self.watched().insert(descriptor, id.clone());
-        Ok(())
+        let Some(inotify) = &self.inotify else {
+            return Ok(());
+        };
+        match inotify.add_watch(dir, AddWatchFlags::IN_MOVED_TO) {
+            Ok(descriptor) => {
+                self.watched().insert(descriptor, id.clone());
+                Ok(())
+            }
+            Err(Errno::ENOSPC) => {
+                if !self.untold.swap(true, Ordering::Relaxed) {
+                    tracing::warn!(
+                        "the kernel grants no more inotify watches: containers' states are \
+                         read every {} ms instead; raise fs.inotify.max_user_watches",
+                        SWEEP_UNTOLD.as_millis()
+                    );
+                }
+                Ok(())
+            }
+            Err(error) => Err(RuntimeError::io("watch", dir)(error.into())),
+        }
+    }
+
+    /// How long to wait between two sweeps.
+    fn sweep_interval(&self) -> Duration {
+        if self.untold.load(Ordering::Relaxed) {
+            SWEEP_UNTOLD
+        } else {
+            SWEEP
+        }
     }
 
     /// Forgets a container; the kernel's watch goes with the directory.
@@ -73,12 +115,16 @@ impl DirectoryWatcher {
 
     /// The containers whose state may have changed, each once; waits at most `limit`.
     fn next(&self, limit: Duration) -> BTreeSet<ContainerId> {
-        let mut fds = [PollFd::new(self.inotify.as_fd(), PollFlags::POLLIN)];
+        let Some(inotify) = &self.inotify else {
+            std::thread::sleep(limit);
+            return BTreeSet::new();
+        };
+        let mut fds = [PollFd::new(inotify.as_fd(), PollFlags::POLLIN)];
         let timeout = PollTimeout::try_from(limit).unwrap_or(PollTimeout::MAX);
         // An error is an interruption; the caller's next sweep makes up for it.
         let _ = poll(&mut fds, timeout);
         let mut changed = BTreeSet::new();
-        while let Ok(events) = self.inotify.read_events() {
+        while let Ok(events) = inotify.read_events() {
             let watched = self.watched();
             for event in events {
                 if event.mask.contains(AddWatchFlags::IN_Q_OVERFLOW) {
@@ -99,8 +145,11 @@ pub fn start(shared: &Arc<ProcessState>) -> Result<(), RuntimeError> {
     let watch = move || {
         let mut swept = Instant::now();
         while let Some(shared) = weak.upgrade() {
-            let mut changed = shared.watcher.next(SWEEP.saturating_sub(swept.elapsed()));
-            if swept.elapsed() >= SWEEP {
+            let interval = shared.watcher.sweep_interval();
+            let mut changed = shared
+                .watcher
+                .next(interval.saturating_sub(swept.elapsed()));
+            if swept.elapsed() >= interval {
                 swept = Instant::now();
                 let table = shared.table();
                 let running = table
@@ -200,5 +249,35 @@ fn started(state: &ContainerState) -> Option<jiff::Timestamp> {
     match state {
         ContainerState::Running { started_at, .. } => Some(*started_at),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_inotify_sweeps_are_more_frequent_and_containers_are_taken_all_the_same() {
+        let dir = tempfile::tempdir().unwrap();
+        let id = ContainerId::new("a").unwrap();
+        for refusal in [Errno::EMFILE, Errno::ENFILE] {
+            let watcher = DirectoryWatcher::over(Err(refusal));
+            assert_eq!(watcher.sweep_interval(), SWEEP_UNTOLD);
+            watcher.add(dir.path(), &id).unwrap();
+            assert!(watcher.next(Duration::from_millis(1)).is_empty());
+            watcher.remove(&id);
+        }
+    }
+
+    #[test]
+    fn a_watched_containers_new_state_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let id = ContainerId::new("a").unwrap();
+        let watcher = DirectoryWatcher::new();
+        assert_eq!(watcher.sweep_interval(), SWEEP);
+        watcher.add(dir.path(), &id).unwrap();
+        std::fs::write(dir.path().join("new"), "").unwrap();
+        std::fs::rename(dir.path().join("new"), dir.path().join(STATE_FILE)).unwrap();
+        assert_eq!(watcher.next(SWEEP), BTreeSet::from([id]));
     }
 }

@@ -13,7 +13,6 @@ use jiff::Timestamp;
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, InotifyEvent};
 use nix::sys::prctl;
 use nix::sys::signal::{SigSet, Signal, kill, killpg};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
@@ -21,6 +20,7 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, chdir, setsid};
 
 use super::attach::AttachPoint;
+use super::changes::DirectoryChanges;
 use super::error::ShimError;
 use super::record::{SAVE_RETRY, ShimRecord};
 use super::start::STAGING;
@@ -132,7 +132,7 @@ struct ContainerSupervisor {
     /// Whether the starting stage has said that another process becomes the container.
     handed_over: bool,
     signals: SignalFd,
-    changes: Inotify,
+    changes: DirectoryChanges,
     /// From the starting stage, until the command has taken over.
     report: Option<File>,
     reported: Vec<u8>,
@@ -176,11 +176,7 @@ impl ContainerSupervisor {
         set.thread_block().map_err(told("cannot block signals"))?;
         let signals = SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
             .map_err(told("cannot receive signals"))?;
-        let changes = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)
-            .map_err(told("inotify"))?;
-        changes
-            .add_watch(dir, AddWatchFlags::IN_MOVED_TO | AddWatchFlags::IN_DELETE)
-            .map_err(told("cannot watch the container's directory"))?;
+        let changes = DirectoryChanges::watch(dir);
         let log = LogWriter::open(spec.log.clone()).map_err(|source| ShimError::Log {
             path: spec.log.path.clone(),
             source,
@@ -220,16 +216,15 @@ impl ContainerSupervisor {
 
     /// The loop. Ends when the container and all it left behind are gone.
     fn run(&mut self, record: &mut ShimRecord) -> Result<ContainerExit, ShimError> {
-        // A request may have come before the watch was set.
-        self.read_stop_request();
-        if !self.dir.join(SPEC_FILE).exists() {
-            self.stop(Duration::ZERO);
-        }
         loop {
+            // What changed before the watch was set is seen here.
+            if self.changes.look_is_due() {
+                self.read_requests();
+            }
             for source in self.wait(record.unsaved)? {
                 match source {
                     WakeReason::Signals => self.on_signals(),
-                    WakeReason::Changes => self.on_changes(),
+                    WakeReason::Changes => self.changes.take_in(),
                     WakeReason::Report => self.on_report(record),
                     WakeReason::Stream(index) => self.on_output(index),
                     WakeReason::Attached => {
@@ -248,8 +243,12 @@ impl ContainerSupervisor {
     }
 
     fn wait(&mut self, unsaved: bool) -> Result<Vec<WakeReason>, ShimError> {
-        let mut sources = vec![WakeReason::Signals, WakeReason::Changes];
-        let mut fds: Vec<BorrowedFd> = vec![self.signals.as_fd(), self.changes.as_fd()];
+        let mut sources = vec![WakeReason::Signals];
+        let mut fds: Vec<BorrowedFd> = vec![self.signals.as_fd()];
+        if let Some(changes) = self.changes.descriptor() {
+            sources.push(WakeReason::Changes);
+            fds.push(changes);
+        }
         if let Some(report) = &self.report {
             sources.push(WakeReason::Report);
             fds.push(report.as_fd());
@@ -271,6 +270,7 @@ impl ContainerSupervisor {
             self.kill_at,
             self.drain_until.map(|_| now + RETRY),
             unsaved.then_some(self.save_at),
+            self.changes.next_look(),
         ];
         let timeout = next
             .into_iter()
@@ -332,18 +332,13 @@ impl ContainerSupervisor {
         }
     }
 
-    fn on_changes(&mut self) {
-        while let Ok(events) = self.changes.read_events() {
-            // A container whose directory is removed could never be stopped afterwards.
-            let removed = |event: &InotifyEvent| {
-                event.mask.contains(AddWatchFlags::IN_DELETE)
-                    && event.name.as_ref().is_some_and(|name| name == SPEC_FILE)
-            };
-            if events.iter().any(removed) {
-                self.stop(Duration::ZERO);
-            }
-        }
+    /// Stops the container if a client asked for it, or if its directory is being removed: it
+    /// could never be stopped afterwards.
+    fn read_requests(&mut self) {
         self.read_stop_request();
+        if !self.dir.join(SPEC_FILE).exists() {
+            self.stop(Duration::ZERO);
+        }
     }
 
     fn read_stop_request(&mut self) {

@@ -48,6 +48,53 @@ async fn a_container_outlives_an_agent_that_is_killed_and_is_found_by_the_next()
 }
 
 #[tokio::test]
+async fn without_inotify_containers_start_and_stop_all_the_same() {
+    needs_root!();
+    let mut house = House::new().await;
+    let log = house.path("untold.log");
+    // In a user namespace of its own the limit is set without touching the machine's.
+    let script = "echo 0 > /proc/sys/user/max_inotify_instances; \
+                  exec \"$0\" agent \"$@\"";
+    let mut agent = Command::new("unshare")
+        .args(["--user", "--map-root-user", "sh", "-ec", script])
+        .arg(env!("CARGO_BIN_EXE_runtime-test-shim"))
+        .args([&house.path("containers"), Path::new(&house.cgroup), &log])
+        .arg("echo up; exec sleep 1000")
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(agent.stdout.take().unwrap())
+        .read_line(&mut line)
+        .unwrap();
+    assert_eq!(line, "started\n");
+    agent.kill().unwrap();
+    agent.wait().unwrap();
+
+    let found = house.reopen().await;
+    let [status] = &found[..] else {
+        panic!("{found:?}")
+    };
+    let ContainerState::Running { process, .. } = status.state else {
+        panic!("{status:?}")
+    };
+    let shim = shim_of(process.pid);
+    let held = std::fs::read_dir(format!("/proc/{shim}/fd")).unwrap();
+    let inotify = held
+        .filter_map(|fd| std::fs::read_link(fd.unwrap().path()).ok())
+        .any(|link| link.to_string_lossy().contains("inotify"));
+    assert!(!inotify, "the shim got an instance after all");
+    house.says(&status.id, "up").await;
+    house
+        .runtime
+        .request_stop(&status.id, Duration::from_secs(30))
+        .await
+        .unwrap();
+    let exit = within(house.runtime.wait(&status.id)).await.unwrap();
+    assert_eq!(exit.signal, Some(15));
+}
+
+#[tokio::test]
 async fn an_end_that_no_agent_saw_is_found() {
     let mut house = House::new().await;
     let spec = house.shell("a", "exit 4");
