@@ -58,7 +58,7 @@ pub struct Confinement {
 
 /// The node's settings that matter for isolation.
 #[derive(Clone, Debug, Default)]
-pub struct Ground<'a> {
+pub struct NodeIsolation<'a> {
     /// The user of the pod; `None` if the agent can't run processes as another user.
     pub owner: Option<&'a ProcessOwner>,
     /// Directories of the node that are hidden from pods.
@@ -135,7 +135,7 @@ pub enum Refusal {
 pub fn of(
     pod: &Pod,
     container: &Container,
-    ground: &Ground,
+    node: &NodeIsolation,
 ) -> Result<Confinement, ConfinementError> {
     let says = |refusal: Refusal| ConfinementError {
         container: container.name.clone(),
@@ -143,13 +143,13 @@ pub fn of(
     };
     let asked = RequestedResources::of(pod, container).map_err(says)?;
     let privileged = level(pod) == Some("privileged");
-    let Some(owner) = ground.owner else {
-        return asked.by_the_agents_user(ground).map_err(says);
+    let Some(owner) = node.owner else {
+        return asked.by_the_agents_user(node).map_err(says);
     };
     if privileged {
-        asked.by_administrators(owner, ground).map_err(says)
+        asked.by_administrators(owner, node).map_err(says)
     } else {
-        asked.held(owner, ground).map_err(says)
+        asked.held(owner, node).map_err(says)
     }
 }
 
@@ -225,9 +225,9 @@ impl<'a> RequestedResources<'a> {
     }
 
     /// For an agent that is not root: everything runs as its own user.
-    fn by_the_agents_user(self, ground: &Ground) -> Result<Confinement, Refusal> {
+    fn by_the_agents_user(self, node: &NodeIsolation) -> Result<Confinement, Refusal> {
         self.check_root(self.uid)?;
-        let isolation = self.isolation(ground, Vec::new());
+        let isolation = self.isolation(node, Vec::new());
         Ok(Confinement {
             isolation: (!self.privileged).then_some(isolation),
             user: ProcessUser {
@@ -242,7 +242,7 @@ impl<'a> RequestedResources<'a> {
     fn by_administrators(
         self,
         owner: &ProcessOwner,
-        ground: &Ground,
+        node: &NodeIsolation,
     ) -> Result<Confinement, Refusal> {
         if self.privileged {
             self.check_root(self.uid)?;
@@ -261,7 +261,7 @@ impl<'a> RequestedResources<'a> {
         let own_group = || self.uid.is_none().then_some(owner.gid);
         let gid = self.gid.or_else(own_group);
         let start: &[&str] = if uid == 0 { &DEFAULT } else { &[] };
-        let isolation = self.isolation(ground, self.kept(start));
+        let isolation = self.isolation(node, self.kept(start));
         Ok(Confinement {
             isolation: Some(isolation),
             user: ProcessUser {
@@ -273,7 +273,7 @@ impl<'a> RequestedResources<'a> {
     }
 
     /// For all other pods.
-    fn held(self, owner: &ProcessOwner, ground: &Ground) -> Result<Confinement, Refusal> {
+    fn held(self, owner: &ProcessOwner, node: &NodeIsolation) -> Result<Confinement, Refusal> {
         let refused = |field: &'static str, value: &str| {
             Err(Refusal::Privileged {
                 field,
@@ -310,8 +310,8 @@ impl<'a> RequestedResources<'a> {
         if let Some(other) = kept.iter().find(|name| !HARMLESS.contains(&name.as_str())) {
             return Err(Refusal::Capability(other.clone()));
         }
-        let mut isolation = self.isolation(ground, kept);
-        isolation.read_only_host = owner.given && ground.read_only_host;
+        let mut isolation = self.isolation(node, kept);
+        isolation.read_only_host = owner.given && node.read_only_host;
         Ok(Confinement {
             isolation: Some(isolation),
             user: ProcessUser {
@@ -350,8 +350,8 @@ impl<'a> RequestedResources<'a> {
         kept.into_iter().collect()
     }
 
-    fn isolation(&self, ground: &Ground, capabilities: Vec<String>) -> Isolation {
-        let locks = ground.registers_memory
+    fn isolation(&self, node: &NodeIsolation, capabilities: Vec<String>) -> Isolation {
+        let locks = node.registers_memory
             || capabilities
                 .iter()
                 .any(|name| name == "IPC_LOCK" || name == "ALL");
@@ -359,7 +359,7 @@ impl<'a> RequestedResources<'a> {
             own_processes: !self.host_processes,
             capabilities,
             seccomp: self.seccomp != "Unconfined",
-            hidden: ground.hidden.to_vec(),
+            hidden: node.hidden.to_vec(),
             read_only_host: false,
             locked_memory: (!locks).then_some(LOCKED_MEMORY),
         }
@@ -401,13 +401,13 @@ mod tests {
             json!({"metadata": {"name": "p", "annotations": annotations}, "spec": spec}),
         )
         .unwrap();
-        let ground = Ground {
+        let node = NodeIsolation {
             owner,
             hidden,
             read_only_host: true,
             registers_memory: false,
         };
-        of(&pod, &pod.spec.as_ref().unwrap().containers[0], &ground)
+        of(&pod, &pod.spec.as_ref().unwrap().containers[0], &node)
     }
 
     #[test]

@@ -178,9 +178,9 @@ impl ServerCertVerifier for PinnedAuthority {
 
 /// Accepts every certificate, for probes only.
 #[derive(Debug)]
-struct Anybody(Arc<CryptoProvider>);
+struct AnyServer(Arc<CryptoProvider>);
 
-impl ServerCertVerifier for Anybody {
+impl ServerCertVerifier for AnyServer {
     fn verify_server_cert(
         &self,
         _: &CertificateDer<'_>,
@@ -246,7 +246,7 @@ pub async fn unverified(stream: TcpStream, host: &str) -> Result<TlsStream<TcpSt
     let config = rustls::ClientConfig::builder_with_provider(provider.clone())
         .with_safe_default_protocol_versions()?
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(Anybody(provider)))
+        .with_custom_certificate_verifier(Arc::new(AnyServer(provider)))
         .with_no_client_auth();
     let name = ServerName::try_from(host.to_owned())?;
     TlsConnector::from(Arc::new(config))

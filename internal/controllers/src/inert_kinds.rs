@@ -100,9 +100,14 @@ async fn watch(ctx: &Context, notes: &EventRecorder, kept: &InertKind, kind: &Ki
                     aside.remove(&key);
                     continue;
                 };
-                tracing::error!(kind = kind.kind, object = ?key, panic, "the controller panicked over an object and tries again later");
+                tracing::error!(kind = kind.kind, object = ?key, %panic, "the controller panicked over an object and tries again later");
                 let about = reference(&resource, &object);
-                notes.note(&about, NoteKind::Warning, PANICKED, &panicked_note(&panic));
+                notes.note(
+                    &about,
+                    NoteKind::Warning,
+                    PANICKED,
+                    &panicked_note(panic.message()),
+                );
                 aside.put(key, object);
             }
             Err(error) => {

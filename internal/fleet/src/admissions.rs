@@ -203,7 +203,7 @@ impl Admissions {
             }
             Err(panic) => {
                 let what = "the fleet's watch of admissions";
-                panics::report(&self.client, &secret, what, &panic).await;
+                panics::report(&self.client, &secret, what, panic.message()).await;
                 aside.put(name, secret);
                 None
             }

@@ -157,7 +157,7 @@ where
                 aside.remove(&key);
                 let removed = async { fleet.change(|index| (feed.remove)(index, &key, &object)) };
                 if let Err(panic) = contained(removed).await {
-                    panics::report(&fleet.client, &object, feed.name, &panic).await;
+                    panics::report(&fleet.client, &object, feed.name, panic.message()).await;
                 }
             }
             Err(error) => {
@@ -177,7 +177,7 @@ where
     match fed {
         Ok(()) => aside.remove(&key),
         Err(panic) => {
-            panics::report(&fleet.client, &object, feed.name, &panic).await;
+            panics::report(&fleet.client, &object, feed.name, panic.message()).await;
             aside.put(key, object);
         }
     }

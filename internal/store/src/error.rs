@@ -52,6 +52,25 @@ pub enum CommitError<E> {
     Unavailable(StoreError),
 }
 
+/// Why no snapshot of a store could be written.
+#[derive(Debug, thiserror::Error)]
+pub enum SnapshotError {
+    /// The snapshots' directory cannot be used.
+    #[error("{path}: {source}")]
+    Directory {
+        /// The directory.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The server's files could not be read.
+    #[error(transparent)]
+    Files(std::io::Error),
+    /// The backup could not be written.
+    #[error(transparent)]
+    Backup(Box<BackupError>),
+}
+
 /// Why a store could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
@@ -109,7 +128,7 @@ pub enum OpenError {
         /// The version of muster that last wrote the store.
         written_by: String,
         /// Why there is no snapshot.
-        reason: String,
+        reason: SnapshotError,
     },
     /// The upgrade of the records failed; the next start resumes it.
     #[error("the upgrade of the store at {path} failed: {source}")]

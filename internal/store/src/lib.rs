@@ -29,7 +29,8 @@ pub use backup::{Backup, BackupFile, BackupOptions, BackupSummary};
 pub use commit::{Purpose, TransactionView};
 pub use entry::{Entry, EntryMeta, Event, EventKind, ListPage, Revision};
 pub use error::{
-    BackupError, CommitError, FinalizeError, LedgerError, OpenError, StoreError, WatchError,
+    BackupError, CommitError, FinalizeError, LedgerError, OpenError, SnapshotError, StoreError,
+    WatchError,
 };
 pub use ledger::{Ledger, OpenedLedger, RecordChange, Records};
 pub use load::{DamageEffect, DamagedRecord};

@@ -13,7 +13,7 @@ use crate::backup::{self, BackupFile, BackupOptions};
 use crate::codec;
 use crate::disk::{DiskStore, Loaded, io_error, part_count, private_directory};
 use crate::entry::{Entry, Event, EventKind, Revision};
-use crate::error::{OpenError, StoreError};
+use crate::error::{OpenError, SnapshotError, StoreError};
 use crate::memory::ObjectChanges;
 use crate::options::Options;
 use crate::version::{MigrationStep, Rewrite, StoreVersion};
@@ -154,12 +154,15 @@ fn snapshot(
     loaded: &Loaded,
     found: &StoreVersion,
     options: &Options,
-) -> Result<PathBuf, String> {
+) -> Result<PathBuf, SnapshotError> {
     let directory = match &options.snapshot.directory {
         Some(directory) => directory.clone(),
         None => dir.join(DIRECTORY),
     };
-    let in_directory = |error: io::Error| format!("{}: {error}", directory.display());
+    let in_directory = |source: io::Error| SnapshotError::Directory {
+        path: directory.clone(),
+        source,
+    };
     private_directory(&directory).map_err(in_directory)?;
     if let Err(error) = durable::sweep(&directory) {
         tracing::warn!(%error, "temporary files of an earlier server are left among the snapshots");
@@ -174,7 +177,7 @@ fn snapshot(
     if !path.exists() {
         let files = options.snapshot.files.as_ref().map_or_else(
             || Ok(Vec::new()),
-            |files| files().map_err(|error| error.to_string()),
+            |files| files().map_err(SnapshotError::Files),
         )?;
         let objects: Vec<Arc<Entry>> = loaded.objects.values().cloned().collect();
         let contents = BackupOptions {
@@ -182,7 +185,7 @@ fn snapshot(
             passphrase: None,
         };
         backup::write(&path, &objects, revision, found, &contents)
-            .map_err(|error| error.to_string())?;
+            .map_err(|error| SnapshotError::Backup(Box::new(error)))?;
     }
     let kept = snapshots(&directory).map_err(in_directory)?;
     for old in kept.iter().skip(SNAPSHOTS_MAX) {

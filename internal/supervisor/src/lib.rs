@@ -39,7 +39,8 @@ use tokio::time::{Instant, timeout_at};
 
 use restart::message;
 pub use restart::{
-    LoopEnd, RESTART_FIRST, RESTART_HEALTHY, RESTART_LONGEST, SetAside, contained, keep_running,
+    LoopEnd, Panicked, RESTART_FIRST, RESTART_HEALTHY, RESTART_LONGEST, SetAside, contained,
+    keep_running,
 };
 
 /// Time that all components together have to end once a stop was requested. Those that run on are

@@ -69,15 +69,27 @@ where
     }
 }
 
-/// Does the work about one object of a loop; the panic's message if it panicked. The caller logs
-/// it with the object's name and goes on with the other objects.
+/// Work that panicked, as the message of the panic.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Panicked(String);
+
+impl Panicked {
+    /// The panic's message.
+    pub fn message(&self) -> &str {
+        &self.0
+    }
+}
+
+/// Does the work about one object of a loop. The caller logs a panic with the object's name and
+/// goes on with the other objects.
 ///
 /// # Errors
 ///
-/// The panic's message.
-pub async fn contained<T>(work: impl Future<Output = T>) -> Result<T, String> {
+/// When the work panicked.
+pub async fn contained<T>(work: impl Future<Output = T>) -> Result<T, Panicked> {
     let outcome = AssertUnwindSafe(work).catch_unwind().await;
-    outcome.map_err(|panic| message(panic.as_ref()))
+    outcome.map_err(|panic| Panicked(message(panic.as_ref())))
 }
 
 /// The objects over which a loop panicked, each with the time at which it is tried again: after
@@ -218,7 +230,8 @@ mod tests {
                 done.fetch_add(1, Ordering::Relaxed);
             })
             .await;
-            assert_eq!(outcome.err(), (object == 1).then(|| "object 1".to_owned()));
+            let panicked = (object == 1).then(|| Panicked("object 1".to_owned()));
+            assert_eq!(outcome.err(), panicked);
         }
         assert_eq!(done.into_inner(), 2);
     }

@@ -41,7 +41,7 @@ pub use limits::ListenerLimits;
 
 use body::{CountedBody, Upload};
 use connection_slots::{Activity, ConnectionSlot, ConnectionSlots};
-use slow_readers::Impatient;
+use slow_readers::SlowReaderTimeout;
 use streams::{SendProgress, Streams};
 
 /// The first byte of a TLS record that carries a handshake (RFC 8446, section 5.1).
@@ -66,7 +66,7 @@ pub struct Certificates {
 }
 
 /// What the listener serves: certificates, routes and limits.
-pub struct Front {
+pub struct ListenerConfig {
     /// The server's certificate, and how clients' are verified.
     pub tls: Arc<rustls::ServerConfig>,
     /// The routes.
@@ -86,15 +86,15 @@ struct Handshakes {
 /// Serves until `stop`.
 pub async fn serve(
     listener: TcpListener,
-    front: Front,
+    config: ListenerConfig,
     mut stop: watch::Receiver<bool>,
 ) -> Result<()> {
-    let places = ConnectionSlots::new(front.limits);
+    let places = ConnectionSlots::new(config.limits);
     let handshakes = Arc::new(Handshakes {
-        loopback: Semaphore::new(front.limits.handshakes),
-        others: Semaphore::new(front.limits.handshakes),
+        loopback: Semaphore::new(config.limits.handshakes),
+        others: Semaphore::new(config.limits.handshakes),
     });
-    let front = Arc::new(front);
+    let config = Arc::new(config);
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -113,10 +113,10 @@ pub async fn serve(
             tracing::debug!(%peer, "a connection is refused: too many are at work");
             continue;
         };
-        let (front, handshakes) = (front.clone(), handshakes.clone());
+        let (config, handshakes) = (config.clone(), handshakes.clone());
         tokio::spawn(async move {
             let served = tokio::select! {
-                served = connection(stream, peer, &place, &front, &handshakes) => served,
+                served = connection(stream, peer, &place, &config, &handshakes) => served,
                 () = place.activity.evicted() => Ok(()),
             };
             if let Err(error) = served {
@@ -130,13 +130,13 @@ async fn connection(
     stream: TcpStream,
     peer: SocketAddr,
     place: &ConnectionSlot,
-    front: &Front,
+    config: &ListenerConfig,
     handshakes: &Handshakes,
 ) -> Result<()> {
     let loopback = peer.ip().to_canonical().is_loopback();
     stream.set_nodelay(true)?;
     let mut first = [0u8; 1];
-    let greeting = front.limits.greeting;
+    let greeting = config.limits.greeting;
     let read = tokio::time::timeout(greeting, stream.peek(&mut first)).await??;
     if read == 0 {
         return Ok(());
@@ -149,7 +149,7 @@ async fn connection(
         };
         let handshake = async {
             let _turn = turn.acquire().await?;
-            let acceptor = TlsAcceptor::from(front.tls.clone());
+            let acceptor = TlsAcceptor::from(config.tls.clone());
             anyhow::Ok(acceptor.accept(stream).await?)
         };
         let stream = tokio::time::timeout(greeting, handshake).await??;
@@ -157,15 +157,15 @@ async fn connection(
         let identity = certificates
             .and_then(|chain| chain.first())
             .and_then(|certificate| fleet::peer_identity(certificate));
-        let router = front.router.clone();
-        return http(stream, router, identity, peer, &place.activity, front).await;
+        let router = config.router.clone();
+        return http(stream, router, identity, peer, &place.activity, config).await;
     }
     let router = if loopback {
-        plain_http::marked(front.router.clone())
+        plain_http::marked(config.router.clone())
     } else {
         route_layer::around(Router::new().fallback(to_https))
     };
-    http(stream, router, None, peer, &place.activity, front).await
+    http(stream, router, None, peer, &place.activity, config).await
 }
 
 async fn http<S>(
@@ -174,14 +174,14 @@ async fn http<S>(
     identity: Option<PeerIdentity>,
     peer: SocketAddr,
     activity: &Arc<Activity>,
-    front: &Front,
+    config: &ListenerConfig,
 ) -> Result<()>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let limits = front.limits;
-    let revoked = revoked(front.certificates.clone(), identity.clone());
-    let counts = front.certificates.counts.clone();
+    let limits = config.limits;
+    let revoked = revoked(config.certificates.clone(), identity.clone());
+    let counts = config.certificates.counts.clone();
     let busy = activity.clone();
     let service = hyper::service::service_fn(move |mut request: Request<Incoming>| {
         let in_progress = busy.begin();
@@ -226,7 +226,7 @@ where
         .max_concurrent_streams(limits.streams)
         .max_header_list_size(limits.header_bytes);
     let serving = {
-        let stream = Impatient::new(stream, limits.unread);
+        let stream = SlowReaderTimeout::new(stream, limits.unread);
         builder.serve_connection_with_upgrades(TokioIo::new(stream), service)
     };
     let mut serving = std::pin::pin!(serving);

@@ -20,7 +20,7 @@ use tokio::sync::watch;
 use super::certificate::{self, Certificate, ServerNames};
 use super::decisions::Decisions;
 use super::layout::{FileLayout, write_private};
-use super::listener::{self, Certificates, Front, ListenerLimits};
+use super::listener::{self, Certificates, ListenerConfig, ListenerLimits};
 use super::tls::{self, ConfiguredCertificate, Reload, ServedCertificates};
 use super::{
     admin, audit, backends, host, plain_http, pod_security, process, route_layer, scheduler,
@@ -152,7 +152,7 @@ impl RunningServer {
         let served = ServedCertificates::new(certificate.clone());
         let configured = ConfiguredCertificate::start(tls_source, layout, &served, &known)?;
         let reload = Reload::listen()?;
-        let front = Front {
+        let config = ListenerConfig {
             tls: Arc::new(certificate::tls(&ca, served.clone())?),
             router,
             limits: ListenerLimits::of(process::raise_open_files()),
@@ -196,7 +196,7 @@ impl RunningServer {
                 configured.keep(&served, reload, names).await;
             })
             .run("listener", |stop| {
-                listener::serve(socket, front, stop.receiver())
+                listener::serve(socket, config, stop.receiver())
             });
         Ok(RunningServer {
             fleet,

@@ -70,6 +70,11 @@ pub enum ServerContact {
     Unverified,
 }
 
+/// Why a fact about the machine is not known, in words for its user.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct UnknownFact(pub String);
+
 /// Facts that both services need.
 #[derive(Clone, Debug)]
 pub struct CommonFacts {
@@ -82,7 +87,7 @@ pub struct CommonFacts {
     /// Whether a time server keeps the clock.
     pub clock: ClockSync,
     /// The data directory, and the free space of its file system or why it is not known.
-    pub data: (PathBuf, Result<DiskSpace, String>),
+    pub data: (PathBuf, Result<DiskSpace, UnknownFact>),
 }
 
 /// Facts about a machine that is to run the server.
@@ -110,9 +115,9 @@ pub struct AgentFacts {
     /// The mounted cgroup hierarchies.
     pub cgroups: HierarchyLayout,
     /// The agent's own probe of what pods get here, or why it did not run.
-    pub capabilities: Result<Capabilities, String>,
+    pub capabilities: Result<Capabilities, UnknownFact>,
     /// The hardware, or why it could not be read.
-    pub inventory: Result<Inventory, String>,
+    pub inventory: Result<Inventory, UnknownFact>,
     /// NVIDIA's GPUs on the PCI bus, except those that are passed to virtual machines.
     pub gpus_on_bus: usize,
     /// Whether NVIDIA's kernel driver is loaded.
@@ -191,7 +196,7 @@ fn clock(clock: &ClockSync) -> Finding {
     }
 }
 
-fn disk((path, room): &(PathBuf, Result<DiskSpace, String>)) -> Finding {
+fn disk((path, room): &(PathBuf, Result<DiskSpace, UnknownFact>)) -> Finding {
     let path = path.display();
     let room = match room {
         Ok(room) => room,
@@ -303,7 +308,10 @@ fn kernel(text: &str) -> Finding {
     }
 }
 
-fn cgroups(layout: &HierarchyLayout, capabilities: &Result<Capabilities, String>) -> Vec<Finding> {
+fn cgroups(
+    layout: &HierarchyLayout,
+    capabilities: &Result<Capabilities, UnknownFact>,
+) -> Vec<Finding> {
     let v2 = "boot with systemd.unified_cgroup_hierarchy=1 on the kernel's command line";
     let mut findings = vec![match layout {
         HierarchyLayout::V2(root) => {
@@ -346,7 +354,7 @@ fn cgroups(layout: &HierarchyLayout, capabilities: &Result<Capabilities, String>
     findings
 }
 
-fn isolation(capabilities: &Result<Capabilities, String>, root: bool) -> Vec<Finding> {
+fn isolation(capabilities: &Result<Capabilities, UnknownFact>, root: bool) -> Vec<Finding> {
     let capabilities = match capabilities {
         Ok(capabilities) => capabilities,
         Err(why) => {

@@ -12,7 +12,7 @@ use hardware::rdma::{self, RdmaCheck};
 use runtime::cgroup::HierarchyLayout;
 use tokio::process::Command;
 
-use super::checks::{AgentFacts, ClockSync, CommonFacts, PortState, ServerFacts};
+use super::checks::{AgentFacts, ClockSync, CommonFacts, PortState, ServerFacts, UnknownFact};
 use super::contact;
 use crate::serve;
 
@@ -50,7 +50,7 @@ pub async fn agent(global: &Global, server: String, token: Option<String>) -> Ag
     let service = "muster-agent";
     let data = data(global, AGENT_DATA);
     let root = Path::new("/");
-    let inventory = serve::look(None, root).map_err(|error| format!("{error:#}"));
+    let inventory = serve::look(None, root).map_err(unknown);
     let rdma = inventory.as_ref().map_or_else(
         |_| Vec::new(),
         |found| -> Vec<RdmaCheck> {
@@ -68,9 +68,7 @@ pub async fn agent(global: &Global, server: String, token: Option<String>) -> Ag
             .map_or_else(|_| String::new(), |found| found.kernel.clone()),
         metrics: port(([0, 0, 0, 0], agent::PORT).into(), service).await,
         cgroups: HierarchyLayout::detect(),
-        capabilities: serve::isolation_support()
-            .await
-            .map_err(|error| format!("{error:#}")),
+        capabilities: serve::isolation_support().await.map_err(unknown),
         inventory,
         gpus_on_bus: bus.gpus,
         driver: Path::new("/proc/driver/nvidia/version").exists(),
@@ -81,6 +79,10 @@ pub async fn agent(global: &Global, server: String, token: Option<String>) -> Ag
         joined: authority.is_some(),
         contact,
     }
+}
+
+fn unknown(error: anyhow::Error) -> UnknownFact {
+    UnknownFact(format!("{error:#}"))
 }
 
 fn data(global: &Global, of_unit: &str) -> PathBuf {
@@ -100,7 +102,7 @@ async fn common(service: &'static str, data: PathBuf) -> CommonFacts {
                 .exists()
         }),
         clock: clock().await,
-        data: (data, room.map_err(|error| error.to_string())),
+        data: (data, room.map_err(|error| UnknownFact(error.to_string()))),
     }
 }
 
@@ -141,15 +143,24 @@ async fn is_active(service: &str) -> bool {
     asked.is_ok_and(|answer| answer.status.success())
 }
 
-async fn output(program: &str, arguments: &[&str]) -> Result<Output, String> {
+/// Why a program gave no answer.
+#[derive(Debug, thiserror::Error)]
+enum NoAnswer {
+    #[error("no answer within {} s", COMMAND.as_secs())]
+    Late,
+    #[error(transparent)]
+    NotRun(#[from] io::Error),
+}
+
+async fn output(program: &str, arguments: &[&str]) -> Result<Output, NoAnswer> {
     let mut command = Command::new(program);
     command
         .args(arguments)
         .env("LC_ALL", "C")
         .kill_on_drop(true);
     match tokio::time::timeout(COMMAND, command.output()).await {
-        Err(_) => Err(format!("no answer within {} s", COMMAND.as_secs())),
-        Ok(answer) => answer.map_err(|error| error.to_string()),
+        Err(_) => Err(NoAnswer::Late),
+        Ok(answer) => Ok(answer?),
     }
 }
 

@@ -22,7 +22,7 @@ use runtime::{ContainerId, ContainerSpec, LogSettings, ResourceLimits};
 pub use error::ContainerError;
 
 use crate::accounts::ProcessOwner;
-use crate::confinement::{self, Ground};
+use crate::confinement::{self, NodeIsolation};
 use crate::fields::NodeFieldValues;
 use crate::temporary;
 use crate::volumes::VolumePaths;
@@ -164,13 +164,13 @@ fn confine(
     parts: &Parts,
     allocation: &Allocation,
 ) -> Result<confinement::Confinement, ContainerError> {
-    let ground = Ground {
+    let isolation = NodeIsolation {
         owner: parts.owner,
         hidden: &parts.bounds.hidden,
         read_only_host: parts.bounds.read_only_host,
         registers_memory: allocation.registers_memory(),
     };
-    Ok(confinement::of(parts.pod, parts.container, &ground)?)
+    Ok(confinement::of(parts.pod, parts.container, &isolation)?)
 }
 
 /// The pod's host name.

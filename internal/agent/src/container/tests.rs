@@ -247,7 +247,7 @@ fn two_cards(vendor: &Value) -> BTreeMap<String, Stock> {
         number,
         id: String::new(),
         numa: None,
-        state: VendorDeviceState::Well,
+        state: VendorDeviceState::Healthy,
     };
     let resource = vendor.resource.clone();
     let stock = Stock {

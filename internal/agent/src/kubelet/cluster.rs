@@ -155,7 +155,7 @@ impl NodeClient {
         &self,
         condition: &NodeCondition,
         trouble: &str,
-        untroubled: Well,
+        untroubled: HealthyCondition,
     ) -> Result<(), kube::Error> {
         let nodes: Api<Node> = Api::all(self.client.clone());
         let (status, reason, message) = condition.says(trouble);
@@ -165,7 +165,7 @@ impl NodeClient {
         let before = (all.into_iter().flatten()).find(|it| it.type_ == condition.condition);
         let same = before.as_ref().filter(|before| before.status == status);
         // The message of an earlier agent is not repeated.
-        let spared = untroubled == Well::Silent && !troubled && before.is_none();
+        let spared = untroubled == HealthyCondition::Absent && !troubled && before.is_none();
         if spared || same.is_some_and(|same| same.message.as_deref() == Some(message)) {
             return Ok(());
         }
@@ -293,11 +293,11 @@ impl NodeClient {
 
 /// How a node without a problem so far shows that.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Well {
+pub(super) enum HealthyCondition {
     /// It writes the condition with status false.
-    Said,
+    False,
     /// It writes no condition.
-    Silent,
+    Absent,
 }
 
 /// Keeps the node's annotation, labels and conditions equal to the machine's state.
@@ -314,15 +314,16 @@ pub async fn publish(cluster: NodeClient, mut machine: watch::Receiver<NodeHardw
             cluster.notify(&now).await?;
             if of_concern && said.as_ref() != Some(&trouble) {
                 let wrong = trouble.as_deref().unwrap_or_default();
-                (cluster.report_condition(&STRATEGY, wrong, Well::Said)).await?;
+                (cluster.report_condition(&STRATEGY, wrong, HealthyCondition::False)).await?;
                 said = Some(trouble);
             }
             if suspected.as_deref() != Some(now.suspect.as_str()) {
-                (cluster.report_condition(&SUSPICION, &now.suspect, Well::Said)).await?;
+                (cluster.report_condition(&SUSPICION, &now.suspect, HealthyCondition::False))
+                    .await?;
                 suspected = Some(now.suspect.clone());
             }
             if failed.as_deref() != Some(now.fabric.as_str()) {
-                (cluster.report_condition(&FABRIC, &now.fabric, Well::Silent)).await?;
+                (cluster.report_condition(&FABRIC, &now.fabric, HealthyCondition::Absent)).await?;
                 failed = Some(now.fabric.clone());
             }
             Ok::<_, kube::Error>(())

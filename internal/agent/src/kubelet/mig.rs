@@ -24,7 +24,7 @@ use resources::node_conditions::MIG_CONFIG_FAILED;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
-use super::cluster::{NodeClient, Well};
+use super::cluster::{HealthyCondition, NodeClient};
 use super::evictions::Evictions;
 use super::{DeviceDelivery, KubeletConfig, LOOK_EVERY, TRY_EVERY, socket};
 
@@ -365,7 +365,7 @@ impl MigManager<'_> {
             return Ok(());
         }
         // The reason is written first, so that a reader of the label finds it.
-        let (condition, well) = (&MIG_CONFIG_FAILED, Well::Silent);
+        let (condition, well) = (&MIG_CONFIG_FAILED, HealthyCondition::Absent);
         (self.cluster.report_condition(condition, trouble, well)).await?;
         self.cluster.label(MIG_CONFIG_STATE, state).await?;
         self.state = state.map(str::to_owned);

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use tonic::Status;
 
 use super::TRY_EVERY;
-use super::cluster::{NodeClient, Well};
+use super::cluster::{HealthyCondition, NodeClient};
 use super::counted_plugin::{self, PluginOffer};
 
 /// The device plugin for one vendor's resource.
@@ -84,7 +84,7 @@ pub async fn tell(cluster: NodeClient, mut devices: vendors::DeviceStock) {
         let wrong = inventory.unhealthy_devices().unwrap_or_default();
         if said.as_ref() != Some(&wrong) {
             if let Err(error) = cluster
-                .report_condition(&DEVICES, &wrong, Well::Silent)
+                .report_condition(&DEVICES, &wrong, HealthyCondition::Absent)
                 .await
             {
                 // The kubelet may not have created the Node yet.

@@ -42,7 +42,7 @@ pub(super) async fn keep_working(
         if began.elapsed() >= RESTART_HEALTHY {
             wait = RESTART_FIRST;
         }
-        next = pods.begin_again(&uid, &panic, wait).await;
+        next = pods.begin_again(&uid, panic.message(), wait).await;
         wait = (wait * 2).min(RESTART_LONGEST);
     }
     pods.ended(&uid);

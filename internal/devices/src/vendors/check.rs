@@ -73,8 +73,8 @@ impl Checks {
         for device in devices {
             device.state = match self.known.get(&device.number) {
                 None => VendorDeviceState::Unchecked,
-                Some(Ok(())) => VendorDeviceState::Well,
-                Some(Err(why)) => VendorDeviceState::Unwell(why.to_string()),
+                Some(Ok(())) => VendorDeviceState::Healthy,
+                Some(Err(why)) => VendorDeviceState::Unhealthy(why.to_string()),
             };
         }
     }

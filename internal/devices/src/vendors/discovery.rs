@@ -31,15 +31,15 @@ pub enum VendorDeviceState {
     /// Not checked yet.
     Unchecked,
     /// It may be allocated.
-    Well,
+    Healthy,
     /// It must not be allocated, for this reason.
-    Unwell(String),
+    Unhealthy(String),
 }
 
 impl VendorDevice {
     /// Whether it may be allocated.
     pub fn healthy(&self) -> bool {
-        self.state == VendorDeviceState::Well
+        self.state == VendorDeviceState::Healthy
     }
 }
 
@@ -60,7 +60,7 @@ pub(super) fn devices(vendor: &Vendor, root: &Path) -> Vec<VendorDevice> {
             // The kernel says -1 if it doesn't know.
             numa: numa.and_then(|text| text.trim().parse().ok()),
             state: match vendor.health {
-                None => VendorDeviceState::Well,
+                None => VendorDeviceState::Healthy,
                 Some(_) => VendorDeviceState::Unchecked,
             },
         }

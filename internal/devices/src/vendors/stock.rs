@@ -55,8 +55,8 @@ pub fn offered(stocks: &BTreeMap<String, Stock>) -> BTreeMap<String, Vec<Describ
                 healthy: device.healthy(),
                 why: match &device.state {
                     VendorDeviceState::Unchecked => "it has not been checked yet".to_owned(),
-                    VendorDeviceState::Well => String::new(),
-                    VendorDeviceState::Unwell(why) => why.clone(),
+                    VendorDeviceState::Healthy => String::new(),
+                    VendorDeviceState::Unhealthy(why) => why.clone(),
                 },
             });
         }

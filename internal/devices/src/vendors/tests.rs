@@ -191,7 +191,7 @@ fn a_container_has_the_files_and_variables_of_all_its_devices() {
         number,
         id: format!("c{number}"),
         numa: None,
-        state: VendorDeviceState::Well,
+        state: VendorDeviceState::Healthy,
     };
     let both = [device(3), device(0)];
     let files = [
@@ -262,7 +262,7 @@ fn a_check_that_does_not_end_or_cannot_be_run_leaves_its_device_out() {
         let mut now = devices(&vendor);
         checks.assess(&mut now, Instant::now());
         assert!(!now.iter().any(VendorDevice::healthy));
-        assert!(matches!(&now[0].state, VendorDeviceState::Unwell(said) if said.contains(why)));
+        assert!(matches!(&now[0].state, VendorDeviceState::Unhealthy(said) if said.contains(why)));
     }
 }
 
@@ -286,8 +286,8 @@ fn stock(resource: &str, name: &str, devices: &[(u32, VendorDeviceState)]) -> (S
 
 #[test]
 fn each_device_is_offered_once_by_its_file_with_why_it_is_not_well() {
-    let well = |number| (number, VendorDeviceState::Well);
-    let hot = VendorDeviceState::Unwell("it is hot".to_owned());
+    let well = |number| (number, VendorDeviceState::Healthy);
+    let hot = VendorDeviceState::Unhealthy("it is hot".to_owned());
     let stocks = BTreeMap::from([
         stock(
             "a.com/x",
@@ -320,7 +320,7 @@ fn each_device_is_offered_once_by_its_file_with_why_it_is_not_well() {
 
 #[test]
 fn a_container_has_its_allocated_devices_and_no_others() {
-    let all = [0, 1, 2].map(|number| (number, VendorDeviceState::Well));
+    let all = [0, 1, 2].map(|number| (number, VendorDeviceState::Healthy));
     let stocks = BTreeMap::from([
         stock("a.com/x", "x", &all),
         stock("b.com/y", "y", &all[..1]),

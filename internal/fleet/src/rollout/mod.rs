@@ -23,7 +23,7 @@ use crate::Fleet;
 use crate::error::{FleetError, RolloutError, api};
 use crate::session::Session;
 use binary::Binary;
-use plan::{AgentView, InFlight, Verdicts};
+use plan::{AgentView, InFlight, OfferAnswer, Verdicts};
 
 /// How often the driver looks at the agents.
 const LOOK: Duration = Duration::from_millis(500);
@@ -437,8 +437,8 @@ pub fn judged(fleet: &Fleet, session: &Session, verdict: BinaryVerdict) {
         return;
     }
     let answer = match verdict.accepted {
-        true => Ok(()),
-        false => Err(verdict.detail.chars().take(TEXT_MAX).collect()),
+        true => OfferAnswer::Accepted,
+        false => OfferAnswer::Refused(verdict.detail.chars().take(TEXT_MAX).collect()),
     };
     current.verdicts.insert(session.node.clone(), answer);
 }

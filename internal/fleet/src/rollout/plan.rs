@@ -50,8 +50,17 @@ pub struct InFlight {
     pub session: u64,
 }
 
+/// An agent's answer to the offer of a binary.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OfferAnswer {
+    /// It has the binary and starts it.
+    Accepted,
+    /// It keeps its own, for this reason.
+    Refused(String),
+}
+
 /// The answers of agents to the offer, by node.
-pub type Verdicts = BTreeMap<String, Result<(), String>>;
+pub type Verdicts = BTreeMap<String, OfferAnswer>;
 
 /// Advances a rollout at a time on the driver's clock; returns the nodes to which the binary is to be
 /// offered now.
@@ -167,8 +176,8 @@ fn follow(
     let waited = now.saturating_sub(flight.since);
     if node.phase == NodePhase::Sending {
         match verdicts.remove(&node.name) {
-            Some(Err(reason)) => settle(node, NodePhase::Failed, &reason),
-            Some(Ok(())) => {
+            Some(OfferAnswer::Refused(reason)) => settle(node, NodePhase::Failed, &reason),
+            Some(OfferAnswer::Accepted) => {
                 node.phase = NodePhase::Restarting;
                 flight.since = now;
             }
@@ -287,7 +296,7 @@ mod tests {
         }
 
         fn accept(&mut self, name: &str) {
-            self.verdicts.insert(name.to_owned(), Ok(()));
+            self.verdicts.insert(name.to_owned(), OfferAnswer::Accepted);
         }
 
         /// The agent comes back in another session.
@@ -358,7 +367,9 @@ mod tests {
             match failing {
                 "refused" => {
                     let why = "no space".to_owned();
-                    played.verdicts.insert("a".to_owned(), Err(why));
+                    played
+                        .verdicts
+                        .insert("a".to_owned(), OfferAnswer::Refused(why));
                 }
                 "stuck" => played.now = SENDING_MAX + Duration::from_secs(1),
                 _ => {
@@ -388,7 +399,9 @@ mod tests {
     fn a_node_in_flight_is_followed_after_another_one_failed() {
         let mut played = Played::of(&["a", "b", "c"], 2);
         played.advance();
-        played.verdicts.insert("a".to_owned(), Err("x".to_owned()));
+        played
+            .verdicts
+            .insert("a".to_owned(), OfferAnswer::Refused("x".to_owned()));
         played.accept("b");
         assert_eq!(played.advance(), [""; 0]);
         played.back("b", NEW);

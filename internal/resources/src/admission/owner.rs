@@ -31,7 +31,7 @@ pub const OWNED: [&str; 13] = [
 #[error(
     "metadata.annotations[{USER}]: {said:?} is not the user that creates the object; leave the annotation out, write {caller:?}, or have an administrator set another user"
 )]
-pub struct NotYours {
+pub struct OwnerRefused {
     /// The user that the object names.
     pub said: String,
     /// The caller that names it.
@@ -50,7 +50,7 @@ pub fn owner(
     impersonates: impl FnOnce(&str) -> bool,
     object: &mut Value,
     live: Option<&Value>,
-) -> Result<(), NotYours> {
+) -> Result<(), OwnerRefused> {
     if caller.is_component() || caller.node_name().is_some() {
         return Ok(());
     }
@@ -63,7 +63,7 @@ pub fn owner(
         return Ok(());
     };
     let may = now == caller.user || before.as_ref() == Some(&now) || impersonates(&now);
-    may.then_some(()).ok_or_else(|| NotYours {
+    may.then_some(()).ok_or_else(|| OwnerRefused {
         said: now,
         caller: caller.user.clone(),
     })
@@ -74,7 +74,7 @@ pub fn owner(
 #[error(
     "metadata.annotations[{USER}]: only {user:?} may change an object that runs for this user; write {caller:?} to run it for yourself, or have an administrator change it"
 )]
-pub struct NotYourWork {
+pub struct ChangeRefused {
     /// The user that the work runs for.
     pub user: String,
     /// The caller that changes it.
@@ -93,7 +93,7 @@ pub fn keep_work(
     kind: &Kind,
     object: &Value,
     live: &Value,
-) -> Result<(), NotYourWork> {
+) -> Result<(), ChangeRefused> {
     if caller.is_component() || caller.node_name().is_some() {
         return Ok(());
     }
@@ -101,7 +101,7 @@ pub fn keep_work(
         return Ok(());
     };
     let may = user == caller.user || same_work(kind, object, live) || impersonates(&user);
-    may.then_some(()).ok_or_else(|| NotYourWork {
+    may.then_some(()).ok_or_else(|| ChangeRefused {
         user,
         caller: caller.user.clone(),
     })
@@ -112,7 +112,7 @@ pub fn keep_work(
 #[error(
     "the pod runs for user {user:?}, and only this user may run commands in it; start a pod of your own, or have an administrator run the command"
 )]
-pub struct NotYourPod {
+pub struct PodEntryRefused {
     /// The user that the pod runs for.
     pub user: String,
 }
@@ -126,12 +126,12 @@ pub fn enter_work(
     caller: &Caller,
     impersonates: impl FnOnce(&str) -> bool,
     pod: &Value,
-) -> Result<(), NotYourPod> {
+) -> Result<(), PodEntryRefused> {
     let Some(user) = said(pod) else {
         return Ok(());
     };
     let may = user == caller.user || impersonates(&user);
-    may.then_some(()).ok_or(NotYourPod { user })
+    may.then_some(()).ok_or(PodEntryRefused { user })
 }
 
 /// True if two states of an object run the same containers.

@@ -14,15 +14,15 @@ use super::streams::SendProgress;
 
 /// Why a request's body was not read to its end.
 #[derive(Debug)]
-pub struct TooSlow;
+pub struct BodyTimeout;
 
-impl std::fmt::Display for TooSlow {
+impl std::fmt::Display for BodyTimeout {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("the request's body came too slowly; send it without pauses")
     }
 }
 
-impl std::error::Error for TooSlow {}
+impl std::error::Error for BodyTimeout {}
 
 /// A request's body with a time limit.
 pub struct Upload {
@@ -66,7 +66,7 @@ impl HttpBody for Upload {
             .pause
             .get_or_insert_with(|| Box::pin(tokio::time::sleep_until(until)));
         match pause.as_mut().poll(context) {
-            Poll::Ready(()) => Poll::Ready(Some(Err(TooSlow.into()))),
+            Poll::Ready(()) => Poll::Ready(Some(Err(BodyTimeout.into()))),
             Poll::Pending => Poll::Pending,
         }
     }

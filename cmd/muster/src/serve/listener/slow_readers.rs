@@ -10,17 +10,17 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
 /// A stream that fails once no data could be written for `limit`.
-pub struct Impatient<S> {
+pub struct SlowReaderTimeout<S> {
     stream: S,
     limit: Duration,
     /// Deadline of a pending write that has no room.
     waits: Option<Pin<Box<Sleep>>>,
 }
 
-impl<S> Impatient<S> {
+impl<S> SlowReaderTimeout<S> {
     /// The stream with this limit.
-    pub fn new(stream: S, limit: Duration) -> Impatient<S> {
-        Impatient {
+    pub fn new(stream: S, limit: Duration) -> SlowReaderTimeout<S> {
+        SlowReaderTimeout {
             stream,
             limit,
             waits: None,
@@ -49,7 +49,7 @@ impl<S> Impatient<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Impatient<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for SlowReaderTimeout<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -59,7 +59,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Impatient<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Impatient<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for SlowReaderTimeout<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

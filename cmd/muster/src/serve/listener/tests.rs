@@ -68,7 +68,7 @@ async fn serve_with(limits: ListenerLimits) -> Served {
     let address = listener.local_addr().unwrap();
     let (stop, stopped) = watch::channel(false);
     let (changed, changes) = watch::channel(0);
-    let front = Front {
+    let config = ListenerConfig {
         tls: Arc::new(tls),
         router,
         limits,
@@ -77,7 +77,7 @@ async fn serve_with(limits: ListenerLimits) -> Served {
             changes,
         },
     };
-    tokio::spawn(serve(listener, front, stopped));
+    tokio::spawn(serve(listener, config, stopped));
     Served {
         address,
         watches,

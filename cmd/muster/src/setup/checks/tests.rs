@@ -7,7 +7,7 @@ use super::*;
 
 const GI: u64 = 1 << 30;
 
-fn room(available: u64) -> Result<DiskSpace, String> {
+fn room(available: u64) -> Result<DiskSpace, UnknownFact> {
     Ok(DiskSpace {
         bytes: 100 * GI,
         available,
@@ -159,7 +159,7 @@ fn each_fault_of_a_servers_machine_is_one_finding_with_its_remedy() {
             "no free inodes",
         ),
         (
-            on_server(|f| f.common.data.1 = Err("stale handle".to_owned())),
+            on_server(|f| f.common.data.1 = Err(UnknownFact("stale handle".to_owned()))),
             Severity::Warning,
             "disk",
             "stale handle",
@@ -292,13 +292,13 @@ fn each_fault_of_a_node_is_one_finding_with_its_remedy() {
             "not permitted",
         ),
         (
-            on_agent(|f| f.capabilities = Err("no shim".to_owned())),
+            on_agent(|f| f.capabilities = Err(UnknownFact("no shim".to_owned()))),
             Problem,
             "isolation of pods",
             "no shim",
         ),
         (
-            on_agent(|f| f.inventory = Err("no /proc".to_owned())),
+            on_agent(|f| f.inventory = Err(UnknownFact("no /proc".to_owned()))),
             Problem,
             "hardware",
             "no /proc",
