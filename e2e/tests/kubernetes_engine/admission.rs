@@ -66,6 +66,16 @@ fn job(name: &str, queue: &str, template: &Value) -> Value {
     })
 }
 
+/// The same job as another kind of kubeflow.org.
+fn job_of(kind: &str, field: &str, mut job: Value) -> Value {
+    job["kind"] = kind.into();
+    let spec = job["spec"].as_object_mut().unwrap();
+    let mut replicas = spec.remove("pytorchReplicaSpecs").unwrap();
+    let replica = replicas["Master"].take();
+    spec.insert(field.to_owned(), json!({"Worker": replica}));
+    job
+}
+
 fn create(ground: &Ground, who: &[&str], object: &Value) -> Ran {
     let name = object["metadata"]["name"].as_str().unwrap();
     let file = ground.cluster.directory().join(format!("{name}.json"));
@@ -150,10 +160,35 @@ fn a_member_sets_no_reserved_field_chooses_no_node_and_names_no_closed_queue() {
         (job("queue", "blue", &none), closed),
         (group("blue"), closed),
     ];
-    for (object, words) in refused {
+    let kinds = [
+        ("TFJob", "tfReplicaSpecs"),
+        ("XGBoostJob", "xgbReplicaSpecs"),
+        ("PaddleJob", "paddleReplicaSpecs"),
+        ("JAXJob", "jaxReplicaSpecs"),
+    ];
+    let of_kinds = kinds.iter().flat_map(|(kind, field)| {
+        let devices = json!({"metadata": {"annotations": {"muster.io/devices": "x"}}});
+        let placed = json!({"spec": {"nodeName": "n1"}});
+        [
+            (
+                job("devices", "red", &devices),
+                format!(
+                    "spec.{field}[*].template.metadata.annotations[muster.io/devices]: {system}"
+                ),
+            ),
+            (
+                job("node", "red", &placed),
+                format!("spec.{field}[*].template.spec.nodeName: {node}"),
+            ),
+            (job("queue", "blue", &none), closed.to_owned()),
+        ]
+        .map(|(object, words)| (job_of(kind, field, object), words))
+    });
+    let of_others = refused.map(|(object, words)| (object, words.to_owned()));
+    for (object, words) in of_others.into_iter().chain(of_kinds) {
         let made = create(&ground, &MEMBER, &object);
         assert_ne!(made.code, Some(0), "{object}");
-        assert!(made.err.contains(words), "{object}: {}", made.err);
+        assert!(made.err.contains(&words), "{object}: {}", made.err);
     }
 
     // The same without what is reserved, and an administrator who may bind, are served.
