@@ -80,7 +80,7 @@ type Row = (
 );
 
 #[rustfmt::skip]
-const PORTAL: [Row; 61] = [
+const PORTAL: [Row; 64] = [
     ("GET", "/api/v1/whoami", "", "", Who::Authenticated, 403),
     ("GET", "/api/v1/overview", "", "", Who::Authenticated, 403),
     ("GET", "/api/v1/alerts", "", "", Who::Users, 403),
@@ -116,6 +116,9 @@ const PORTAL: [Row; 61] = [
     ("GET", "/api/v1/gangs/{namespace}/{name}/explain", "/api/v1/gangs/a/there/explain", "", Who::Team, 403),
     ("GET", "/api/v1/queues", "", "", Who::Users, 403),
     ("GET", "/api/v1/queues/{name}", "/api/v1/queues/default", "", Who::Users, 403),
+    // The answer has the namespaces whose pods the caller may see.
+    ("GET", "/api/v1/usage", "", "", Who::Authenticated, 403),
+    ("GET", "/api/v1/allocations", "", "", Who::Authenticated, 403),
     ("GET", "/api/v1/defragmentation", "", "", Who::Admins, 403),
     ("GET", "/", "", "", Who::All, 403),
     ("GET", "/ui", "", "", Who::All, 403),
@@ -137,6 +140,7 @@ const PORTAL: [Row; 61] = [
     // A job without read permission looks like a missing one.
     ("GET", "/ui/jobs/{namespace}/{kind}/{name}", "/ui/jobs/a/jobs/there", "", Who::Team, 404),
     ("POST", "/ui/jobs/{namespace}/{kind}/{name}/{action}", "/ui/jobs/a/jobs/there/suspend", "", Who::Workers, 403),
+    ("GET", "/ui/usage", "", "", Who::Authenticated, 403),
     ("GET", "/ui/nodes", "", "", Who::Users, 403),
     ("GET", "/ui/nodes/{name}", "/ui/nodes/none", "", Who::Users, 403),
     ("GET", "/ui/queues", "", "", Who::Users, 403),

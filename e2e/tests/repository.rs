@@ -22,7 +22,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         ],
     ),
     ("apiserver", &["schema", "store"]),
-    ("cli", &["hardware"]),
+    ("cli", &["hardware", "usage"]),
     (
         "controllers",
         &["invariants", "scheduler", "supervisor", "workloads"],
@@ -34,7 +34,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("identity", &["durable", "supervisor"]),
     ("invariants", &[]),
     ("nvml-standin", &["hardware"]),
-    ("portal", &["identity", "supervisor"]),
+    ("portal", &["identity", "supervisor", "usage"]),
     ("resources", &[]),
     ("rpc", &[]),
     ("runtime", &["durable"]),
@@ -45,16 +45,18 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("supervisor", &[]),
     ("telemetry", &[]),
     ("systemd", &[]),
+    ("usage", &[]),
     ("workloads", &[]),
 ];
 
 /// Crates without input or output, and the crates that they must not depend on.
-const PURE: [&str; 6] = [
+const PURE: [&str; 7] = [
     "invariants",
     "resources",
     "scheduler",
     "schema",
     "simulator",
+    "usage",
     "workloads",
 ];
 const IMPURE: [&str; 6] = ["axum", "hyper", "nix", "reqwest", "sled", "tokio"];

@@ -73,6 +73,9 @@ pub enum Command {
     Queue(QueueArguments),
     /// Show which pods defragmentation would move now, with gain and loss; move nothing
     Defragmentation(Listing),
+    /// Show how many GPU, core and memory hours were allocated to teams, queues, namespaces and users, or the single
+    /// allocations
+    Usage(UsageArguments),
     /// Manage users: create, list, disable and delete them, give roles, reset passwords; change your own password
     /// (`passwd`)
     #[command(subcommand)]
@@ -379,6 +382,38 @@ pub struct QueueArguments {
     /// Output format [default: a text for people]
     #[arg(short, long, value_enum)]
     pub output: Option<Output>,
+}
+
+/// Options of `muster usage`.
+#[derive(Args, Debug)]
+pub struct UsageArguments {
+    /// What to tell apart, with commas: team, queue, namespace, user, model, and hour, day or month
+    #[arg(long, default_value = "namespace,user", value_name = "LIST")]
+    pub by: String,
+    /// Begin: a date (2026-11-01), a time (2026-11-01T08:00:00Z), or a duration before now (12h, 7d); UTC
+    #[arg(long, default_value = "7d", value_name = "TIME")]
+    pub since: String,
+    /// End, in the same forms [default: now]
+    #[arg(long, value_name = "TIME")]
+    pub until: Option<String>,
+    /// List the allocations, one for each pod, in place of sums; those that are held come first
+    #[arg(long, conflicts_with = "by")]
+    pub allocations: bool,
+    /// Most allocations to list, the latest
+    #[arg(long, requires = "allocations", default_value_t = 100, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub limit: u32,
+    /// Output format [default: a table for people]
+    #[arg(short, long, value_enum)]
+    pub output: Option<UsageOutput>,
+}
+
+/// Output formats of `muster usage`.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UsageOutput {
+    /// One JSON document
+    Json,
+    /// Comma-separated values with a heading
+    Csv,
 }
 
 /// Commands of `muster token`.

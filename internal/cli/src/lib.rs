@@ -42,6 +42,7 @@ mod teams;
 mod terminal;
 mod tokens;
 mod upgrade;
+mod usage;
 mod users;
 mod version;
 mod wait;
@@ -110,6 +111,7 @@ async fn dispatch(connection: &ServerConnection, command: Command) -> Result<Com
             None => queues::queues(connection, queue.output).await,
         },
         Command::Defragmentation(listing) => defragmentation::proposal(connection, listing).await,
+        Command::Usage(arguments) => usage::usage(connection, arguments).await,
         Command::User(command) => users::user(connection, command).await,
         Command::Team(command) => teams::team(connection, command).await,
         Command::Token(command) => tokens::token(connection, command).await,

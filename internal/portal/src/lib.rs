@@ -20,7 +20,7 @@ pub use board::Board;
 pub use problem::Problem;
 pub use state::{
     Backends, BackupFailed, BackupRequest, CreatedJoinToken, ListedJoinToken, LogProblem, LogQuery,
-    LogStream, NewJoinToken, NodeRequestProblem, Portal, Previewed, RolloutRequest,
+    LogStream, NewJoinToken, NodeRequestProblem, Portal, Previewed, RolloutRequest, SharedUsage,
     UnreadableManifests, UpgradeBackend, UpgradeRefusal,
 };
 

@@ -211,6 +211,9 @@ type PreviewSource =
 /// why it would be pending.
 pub type Previewed = Result<Vec<(String, String)>, Box<PlacementReport>>;
 
+/// The book of allocations. It is locked for as long as an answer takes.
+pub type SharedUsage = Arc<parking_lot::Mutex<usage::UsageBook>>;
+
 /// Interfaces to the other components, so that this crate does not depend on them.
 pub struct Backends {
     /// The resource API as a caller.
@@ -248,6 +251,8 @@ pub struct Backends {
     pub backup: Box<BackupSource>,
     /// Upgrades of the server and its agents.
     pub upgrade: UpgradeBackend,
+    /// The book of allocations.
+    pub usage: SharedUsage,
 }
 
 impl Portal {

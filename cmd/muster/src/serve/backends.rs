@@ -184,6 +184,7 @@ pub fn hooks(
     store: &store::Store,
     layout: &FileLayout,
     url: String,
+    usage: portal::SharedUsage,
 ) -> Backends {
     let (api, authority, reader) = (api.clone(), api.clone(), api.clone());
     let (logs, tokens, asks) = (fleet.clone(), fleet.clone(), fleet.clone());
@@ -194,6 +195,7 @@ pub fn hooks(
     let upgrade = upgrade::backend(fleet, store, layout);
     let (store, server) = (store.clone(), layout.server());
     Backends {
+        usage,
         upgrade,
         client_for: Box::new(move |caller| api.client(caller.clone())),
         permits: Box::new(move |caller, wanted| authority.permits(caller, wanted)),

@@ -41,6 +41,7 @@ impl FileLayout {
             layout.server(),
             layout.store(),
             layout.decisions(),
+            layout.usage(),
             layout.snapshots(),
         ];
         for directory in &ours {
@@ -82,6 +83,11 @@ impl FileLayout {
     /// has nothing to do with it.
     pub fn rollout(&self) -> PathBuf {
         self.root.join("agents-upgrade.json")
+    }
+
+    /// The directory of the stored usage.
+    pub fn usage(&self) -> PathBuf {
+        self.root.join("usage")
     }
 
     /// The directory of the stored decisions.

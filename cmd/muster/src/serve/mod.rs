@@ -1,6 +1,7 @@
 //! The long-running commands: they read the configuration, wire the crates together, and run until
 //! a stop signal.
 
+mod accounting;
 mod admin;
 mod audit;
 mod backends;

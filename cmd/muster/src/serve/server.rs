@@ -17,6 +17,7 @@ use supervisor::Supervisor;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
+use super::accounting::Accounting;
 use super::certificate::{self, Certificate, ServerNames};
 use super::decisions::Decisions;
 use super::layout::{FileLayout, write_private};
@@ -41,7 +42,7 @@ pub struct RunningServer {
     /// The connected nodes.
     pub fleet: Arc<Fleet>,
     /// The running parts. A stop ends them in the reverse order: the listener, the configured certificate, the
-    /// renewal of the own one, the fleet, the controllers, the decisions on disk, and the audit log.
+    /// renewal of the own one, the fleet, the controllers, the usage and the decisions on disk, and the audit log.
     pub components: Supervisor,
     address: SocketAddr,
 }
@@ -114,6 +115,7 @@ impl RunningServer {
             },
         );
         let decisions = Decisions::keep(layout.decisions(), controllers.board.clone()).await;
+        let accounting = Accounting::keep(layout.usage(), client("accounting")).await;
         let portal = portal::Portal {
             identity: identity.clone(),
             board: portal::Board::start(&client("portal")),
@@ -124,6 +126,7 @@ impl RunningServer {
                 &store,
                 layout,
                 url_for_nodes(options, address),
+                accounting.book(),
             )),
         };
         let known = names(options, address);
@@ -172,6 +175,11 @@ impl RunningServer {
             .until_done("decisions", |stop| async move {
                 stop.requested().await;
                 decisions.finish().await;
+                Ok::<(), Infallible>(())
+            })
+            .until_done("accounting", |stop| async move {
+                stop.requested().await;
+                accounting.finish().await;
                 Ok::<(), Infallible>(())
             })
             .run("controllers", |stop| async move {

@@ -10,9 +10,11 @@ mod queues;
 mod rdma;
 mod tokens;
 mod upgrade;
+mod usage;
 mod users;
 
 pub use queues::{QueueAnswer, answer as queue_answer};
+pub use usage::{UsageAnswer, answer as usage_answer};
 
 use axum::Json;
 use axum::extract::State;
@@ -71,6 +73,8 @@ pub fn routes(routes: Routes) -> Routes {
         )
         .get("/api/v1/queues", queues::list)
         .get("/api/v1/queues/{name}", queues::one)
+        .get("/api/v1/usage", usage::usage)
+        .get("/api/v1/allocations", usage::allocations)
         .get("/api/v1/defragmentation", defragmentation::proposal)
 }
 

@@ -10,6 +10,7 @@ mod overview;
 mod queue;
 mod sign_in;
 mod submit;
+mod usage;
 mod users;
 
 use askama::Template;
@@ -47,6 +48,7 @@ pub fn routes(routes: Routes) -> Routes {
         .get("/ui/nodes/{name}", overview::node)
         .get("/ui/queues", overview::queues)
         .get("/ui/queues/{name}", queue::one)
+        .get("/ui/usage", usage::show)
         .get("/ui/submit", submit::blank)
         .post("/ui/submit", submit::submit)
         .post("/ui/submit/form", submit::from_form)

@@ -1,0 +1,22 @@
+//! What was allocated to whom: one record for each pod's allocation, and sums of them by hour. It has no clock and does
+//! no I/O: a shell feeds it with pods and times, and stores the changed records.
+//!
+//! An allocation begins when a pod is bound to a node and ends with the pod's containers, or with the pod's deletion.
+//! Its amounts are the pod's requests, as Slurm's `sacct` counts AllocTRES; how much of them the pod's processes use is
+//! not counted here.
+//!
+//! Each second of an allocation is in exactly one sum: [`UsageBook::count_until`] moves the time up to which all open
+//! allocations are counted, and an end that becomes known late is corrected. The changed records of one
+//! [`UsageBook::changes`] belong in one atomic write; after a crash [`UsageBook::restore`] goes on from the last one.
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod allocation;
+mod book;
+mod query;
+mod sums;
+
+pub use allocation::{Allocation, AllocationEnd, Owner, PodUid, accounted};
+pub use book::{ALLOCATIONS_MAX, StoredRecords, UsageBook};
+pub use query::{Dimension, Period, UsageQuery, UsageQueryError, UsageRow};
+pub use sums::{DAYS_MAX, HOURLY_FOR, Sums};
