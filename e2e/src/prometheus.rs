@@ -42,12 +42,20 @@ pub struct Prometheus {
 impl Prometheus {
     /// Scrapes `target` each second.
     pub fn scraping(target: &str) -> Prometheus {
+        Prometheus::scraping_by(target, None)
+    }
+
+    /// Scrapes `target` each second with a bearer token.
+    pub fn scraping_by(target: &str, token: Option<&str>) -> Prometheus {
+        let credentials = token.map_or_else(String::new, |token| {
+            format!("    authorization: {{credentials: '{token}'}}\n")
+        });
         let directory = tempfile::tempdir().expect("a directory");
         let rules = repository().join("packaging/monitoring/rules.yaml");
         let configuration = format!(
             "global: {{scrape_interval: 1s, evaluation_interval: 1s}}\nrule_files: ['{}']\n\
              scrape_configs:\n  - job_name: muster\n    honor_labels: true\n    \
-             static_configs: [{{targets: ['{target}']}}]\n",
+             static_configs: [{{targets: ['{target}']}}]\n{credentials}",
             rules.display()
         );
         let file = directory.path().join("prometheus.yml");

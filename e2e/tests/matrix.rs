@@ -80,7 +80,8 @@ type Row = (
 );
 
 #[rustfmt::skip]
-const PORTAL: [Row; 64] = [
+const PORTAL: [Row; 65] = [
+    ("GET", "/metrics", "", "", Who::Admins, 403),
     ("GET", "/api/v1/whoami", "", "", Who::Authenticated, 403),
     ("GET", "/api/v1/overview", "", "", Who::Authenticated, 403),
     ("GET", "/api/v1/alerts", "", "", Who::Users, 403),

@@ -1,10 +1,10 @@
-//! Usage: what the account says was allocated is what the pods themselves say, whatever is killed meanwhile; and each
+//! Usage and the server's metrics: what the account says was allocated is what the pods themselves say, whatever is killed meanwhile; and each
 //! user sees the usage of the namespaces that it may see.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use e2e::{Platform, eventually};
+use e2e::{Platform, Prometheus, eventually};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -185,4 +185,66 @@ fn usage_is_shown_of_the_namespaces_that_a_user_may_see() {
         .ok();
     let heading = "DAY,NAMESPACE,GPU-HOURS,CPU-HOURS,GIB-HOURS\r\n";
     assert!(csv.starts_with(heading), "{csv}");
+}
+
+#[test]
+fn a_real_prometheus_reads_the_servers_metrics_with_a_token_that_may() {
+    let platform = Platform::up(&[]);
+    let account = |name: &str| {
+        platform.kubectl(&["create", "serviceaccount", name]).ok();
+        let token = platform.kubectl(&["create", "token", name]).ok();
+        token.trim().to_owned()
+    };
+    let (reader, stranger) = (account("prometheus"), account("stranger"));
+    let role = [
+        "create",
+        "clusterrole",
+        "metrics",
+        "--verb=get",
+        "--non-resource-url=/metrics",
+    ];
+    platform.kubectl(&role).ok();
+    let binding = [
+        "create",
+        "clusterrolebinding",
+        "metrics",
+        "--clusterrole=metrics",
+        "--serviceaccount=default:prometheus",
+    ];
+    platform.kubectl(&binding).ok();
+    let refused = platform.kubectl_by(&stranger, &["get", "--raw", "/metrics"]);
+    assert_ne!(refused.code, Some(0));
+    assert!(refused.err.contains("Forbidden"), "{}", refused.err);
+    platform.apply(&pod("counted", "default", 0.1, 0));
+    platform.apply(&pod("held", "default", 1000.0, 0));
+    eventually("one ended and one runs", SOON, || {
+        let phases = [platform.phase("counted"), platform.phase("held")];
+        (phases == ["Succeeded", "Running"]).then_some(())
+    });
+
+    let prometheus = Prometheus::scraping_by(&platform.listen, Some(&reader));
+    let number = |query: &str| -> Option<f64> {
+        let values = prometheus.query(query);
+        values.first()?["value"][1].as_str()?.parse().ok()
+    };
+    for (query, expected) in [
+        ("up{job=\"muster\"}", 1.0),
+        ("muster_nodes{state=\"ready\"}", 1.0),
+        ("muster_pod_wait_seconds_count{queue=\"default\"}", 2.0),
+        ("muster_pending_gangs", 0.0),
+        ("muster_queue_used{queue=\"default\",resource=\"cpu\"}", 0.5),
+        ("muster_invariant_violations_total", 0.0),
+    ] {
+        let value = eventually(query, SOON, || number(query));
+        assert_eq!(value, expected, "{query}");
+    }
+    for query in [
+        "muster_binds_total",
+        "process_resident_memory_bytes",
+        "process_cpu_seconds_total",
+        "histogram_quantile(0.99, muster_http_request_duration_seconds_bucket{method=\"GET\",code=\"2xx\"})",
+    ] {
+        let value = eventually(query, SOON, || number(query));
+        assert!(value > 0.0, "{query}: {value}");
+    }
 }

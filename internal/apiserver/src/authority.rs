@@ -152,7 +152,7 @@ impl ApiServer {
 
     /// True if the caller may use this verb (an HTTP method in lower case) on a path that is not a
     /// resource.
-    pub(crate) fn permits_path(&self, caller: &Caller, verb: &str, path: &str) -> bool {
+    pub fn permits_path(&self, caller: &Caller, verb: &str, path: &str) -> bool {
         caller.is_unlimited() || self.policy().permits_path(caller, verb, path)
     }
 

@@ -14,6 +14,7 @@ use identity::Identity;
 use jiff::Timestamp;
 use resources::access::{Caller, RequestAttributes};
 use resources::defragmentation::DefragmentationReport;
+use resources::exposition::Page;
 use resources::queue_status::QueueUsageStatus;
 use resources::record::DecisionRecord;
 use resources::report::{PlacementReport, Preemptable};
@@ -179,6 +180,8 @@ pub struct BackupRequest {
 }
 
 type Permits = dyn Fn(&Caller, &RequestAttributes<'_>) -> bool + Send + Sync;
+type PermitsPath = dyn Fn(&Caller, &str) -> bool + Send + Sync;
+type WriteMetrics = dyn Fn(&mut Page) + Send + Sync;
 type ClientFor = dyn Fn(&Caller) -> kube::Client + Send + Sync;
 type Explain = dyn Fn(&str, &str) -> Option<PlacementReport> + Send + Sync;
 type CouldEvict = dyn Fn(String, String) -> BoxFuture<'static, Vec<Preemptable>> + Send + Sync;
@@ -253,6 +256,10 @@ pub struct Backends {
     pub upgrade: UpgradeBackend,
     /// The book of allocations.
     pub usage: SharedUsage,
+    /// Asks the resource API whether a caller may GET a path that is not a resource.
+    pub permits_path: Box<PermitsPath>,
+    /// Writes the scheduler's, the listener's and the process's metrics on the page.
+    pub metrics: Box<WriteMetrics>,
 }
 
 impl Portal {

@@ -14,6 +14,8 @@ pub enum Kind {
     Gauge,
     /// A count that only grows, except for restarts.
     Counter,
+    /// Counts of values by size.
+    Histogram,
 }
 
 impl Kind {
@@ -22,6 +24,7 @@ impl Kind {
         match self {
             Kind::Gauge => "gauge",
             Kind::Counter => "counter",
+            Kind::Histogram => "histogram",
         }
     }
 }
@@ -48,6 +51,35 @@ impl MetricLabels {
     }
 }
 
+/// Counts of observed values by size, with upper bounds that its maker chose.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Histogram {
+    bounds: &'static [f64],
+    /// How many values are at most each bound, and above the bound before; the last are those above all bounds.
+    counts: Vec<u64>,
+    sum: f64,
+}
+
+impl Histogram {
+    /// An empty histogram. The bounds grow.
+    pub fn new(bounds: &'static [f64]) -> Histogram {
+        Histogram {
+            bounds,
+            counts: vec![0; bounds.len() + 1],
+            sum: 0.0,
+        }
+    }
+
+    /// Counts a value.
+    pub fn observe(&mut self, value: f64) {
+        let place = self.bounds.partition_point(|bound| *bound < value);
+        if let Some(count) = self.counts.get_mut(place) {
+            *count += 1;
+            self.sum += value;
+        }
+    }
+}
+
 /// A page being written.
 #[derive(Debug, Default)]
 pub struct Page(String);
@@ -65,20 +97,60 @@ impl Page {
         if values.peek().is_none() {
             return;
         }
+        self.head(name, kind, help);
+        for (labels, value) in values {
+            self.value(name, &labels, value);
+        }
+    }
+
+    /// Writes a family of histograms; writes nothing without any.
+    pub fn histograms<'a>(
+        &mut self,
+        name: &str,
+        help: &str,
+        histograms: impl IntoIterator<Item = (MetricLabels, &'a Histogram)>,
+    ) {
+        let mut histograms = histograms.into_iter().peekable();
+        if histograms.peek().is_none() {
+            return;
+        }
+        self.head(name, Kind::Histogram, help);
+        let (bucket, sum, count) = (
+            format!("{name}_bucket"),
+            format!("{name}_sum"),
+            format!("{name}_count"),
+        );
+        for (labels, histogram) in histograms {
+            let mut at_most = 0;
+            let bounds = histogram.bounds.iter().chain([&f64::INFINITY]);
+            for (bound, counted) in bounds.zip(&histogram.counts) {
+                at_most += counted;
+                let mut text = String::new();
+                number(&mut text, *bound);
+                self.value(&bucket, &labels.clone().with("le", &text), at_most as f64);
+            }
+            self.value(&sum, &labels, histogram.sum);
+            self.value(&count, &labels, at_most as f64);
+        }
+    }
+
+    fn head(&mut self, name: &str, kind: Kind, help: &str) {
         let text = &mut self.0;
         // Writing to a string can't fail.
         let _ = write!(text, "# HELP {name} ");
         escape(text, help, false);
         let _ = writeln!(text, "\n# TYPE {name} {}", kind.word());
-        for (MetricLabels(labels), value) in values {
-            text.push_str(name);
-            if !labels.is_empty() {
-                let _ = write!(text, "{{{labels}}}");
-            }
-            text.push(' ');
-            number(text, value);
-            text.push('\n');
+    }
+
+    fn value(&mut self, name: &str, MetricLabels(labels): &MetricLabels, value: f64) {
+        let text = &mut self.0;
+        text.push_str(name);
+        if !labels.is_empty() {
+            let _ = write!(text, "{{{labels}}}");
         }
+        text.push(' ');
+        number(text, value);
+        text.push('\n');
     }
 
     /// Writes a family that has one value, without labels.
@@ -130,6 +202,22 @@ mod tests {
         let expected = "# HELP a An \"a\"\\\\\\nor two.\n# TYPE a gauge\n\
             a{model=\"an \\\"odd\\\" one\\\\two\\nthree\"} 0.5\n\
             # HELP b_total B's.\n# TYPE b_total counter\nb_total 12345678901\n";
+        assert_eq!(page.text(), expected);
+    }
+
+    #[test]
+    fn a_histogram_has_growing_counts_a_sum_and_a_count() {
+        let mut waits = Histogram::new(&[0.5, 10.0]);
+        for value in [0.25, 0.5, 3.0, 100.0] {
+            waits.observe(value);
+        }
+        let mut page = Page::default();
+        page.histograms("none", "Nothing.", []);
+        let labels = MetricLabels::default().with("queue", "q");
+        page.histograms("w", "Waits.", [(labels, &waits)]);
+        let expected = "# HELP w Waits.\n# TYPE w histogram\n\
+            w_bucket{queue=\"q\",le=\"0.5\"} 2\nw_bucket{queue=\"q\",le=\"10\"} 3\n\
+            w_bucket{queue=\"q\",le=\"+Inf\"} 4\nw_sum{queue=\"q\"} 103.75\nw_count{queue=\"q\"} 4\n";
         assert_eq!(page.text(), expected);
     }
 

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
+use resources::exposition::Histogram;
 use serde::{Deserialize, Serialize};
 
 use crate::allocation::{Allocation, AllocationEnd, Owner, PodUid};
@@ -13,6 +14,13 @@ pub const ALLOCATIONS_MAX: usize = 50_000;
 
 /// Records as they are stored: each under its number; `None` deletes the record.
 pub type StoredRecords = Vec<(u64, Option<Vec<u8>>)>;
+
+/// The upper bounds of the histogram of waits, in seconds: from a second to a week.
+const WAITS: &[f64] = &[
+    1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 14_400.0, 43_200.0, 86_400.0, 259_200.0, 604_800.0,
+];
+/// How many queues have a histogram of their own; the waits in others are counted without a queue.
+const WAIT_QUEUES_MAX: usize = 1000;
 
 /// An allocation that has no place in the ended ones yet may be known to be over already. It is taken if it ended after
 /// the last count, less this: an earlier server can have counted it only if it wrote it down.
@@ -63,6 +71,8 @@ pub struct UsageBook {
     /// Where a sum is, by its number.
     places: BTreeMap<u64, SumsKey>,
     uids: BTreeMap<u64, PodUid>,
+    /// How long pods waited from their creation to their binding, by queue. Not stored: a counter may begin anew.
+    waits: BTreeMap<String, Histogram>,
 }
 
 impl UsageBook {
@@ -155,6 +165,7 @@ impl UsageBook {
     }
 
     fn begin(&mut self, allocation: Allocation) {
+        self.count_wait(&allocation);
         let number = self.number(OPEN);
         let open = Open {
             allocation,
@@ -163,6 +174,22 @@ impl UsageBook {
         let uid = open.allocation.uid.clone();
         self.uids.insert(number, uid.clone());
         self.open.insert(uid, (number, open));
+    }
+
+    fn count_wait(&mut self, allocation: &Allocation) {
+        let queue = &allocation.owner.queue;
+        let known = self.waits.contains_key(queue) || self.waits.len() < WAIT_QUEUES_MAX;
+        let queue = if known { queue.clone() } else { String::new() };
+        let waited = allocation.started.duration_since(allocation.submitted);
+        let waits = self.waits.entry(queue);
+        let waits = waits.or_insert_with(|| Histogram::new(WAITS));
+        waits.observe(waited.as_secs_f64().max(0.0));
+    }
+
+    /// How long pods waited from their creation to their binding since this process started, by queue, in seconds.
+    pub fn waits(&self) -> impl Iterator<Item = (&str, &Histogram)> {
+        let waits = self.waits.iter();
+        waits.map(|(queue, histogram)| (queue.as_str(), histogram))
     }
 
     fn end(&mut self, uid: &PodUid, mut end: AllocationEnd) {

@@ -124,6 +124,9 @@ pub enum UsageQueryError {
     },
 }
 
+/// The period's label, and the values of the dimensions.
+type RowKey<'a> = (Option<String>, Vec<&'a str>);
+
 /// A question about usage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UsageQuery {
@@ -222,8 +225,7 @@ impl UsageQuery {
         let until = milliseconds(self.until);
         let mut seen: BTreeSet<&str> = BTreeSet::new();
         let mut hidden: BTreeSet<&str> = BTreeSet::new();
-        let mut rows: BTreeMap<(Option<String>, Vec<&str>), BTreeMap<String, f64>> =
-            BTreeMap::new();
+        let mut rows: BTreeMap<RowKey, BTreeMap<String, f64>> = BTreeMap::new();
         for (span, owner, sums) in book.sums() {
             let namespace = owner.namespace.as_str();
             if span.start < span_start(from, span) || span.start >= until {
@@ -245,7 +247,7 @@ impl UsageQuery {
                 *row.entry(resource).or_default() += hours;
             }
         }
-        let row = |((period, values), hours): ((Option<String>, Vec<&str>), _)| UsageRow {
+        let row = |((period, values), hours): (RowKey, _)| UsageRow {
             period,
             by: (self.by.iter().copied())
                 .zip(values.into_iter().map(str::to_owned))

@@ -16,6 +16,7 @@ use rpc::agent::v1::{ExecData, ExecFrame, ExecInputEnd, ExecResize, OpenExec, ex
 use rpc::exec_channel;
 
 use super::layout::FileLayout;
+use super::metrics::{self, RequestMetrics};
 use super::{backup, upgrade};
 
 /// Makes the pods' `log` subresource read from the nodes.
@@ -185,6 +186,7 @@ pub fn hooks(
     layout: &FileLayout,
     url: String,
     usage: portal::SharedUsage,
+    requests: Arc<RequestMetrics>,
 ) -> Backends {
     let (api, authority, reader) = (api.clone(), api.clone(), api.clone());
     let (logs, tokens, asks) = (fleet.clone(), fleet.clone(), fleet.clone());
@@ -194,8 +196,15 @@ pub fn hooks(
     let (could_evict, queues, defragmentation) = (board(), board(), board());
     let upgrade = upgrade::backend(fleet, store, layout);
     let (store, server) = (store.clone(), layout.server());
+    let (paths, counted) = (api.clone(), board());
     Backends {
         usage,
+        permits_path: Box::new(move |caller, path| paths.permits_path(caller, "get", path)),
+        metrics: Box::new(move |page| {
+            metrics::scheduler(page, counted.len(), &counted.counts());
+            requests.write(page);
+            metrics::process(page);
+        }),
         upgrade,
         client_for: Box::new(move |caller| api.client(caller.clone())),
         permits: Box::new(move |caller, wanted| authority.permits(caller, wanted)),

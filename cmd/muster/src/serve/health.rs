@@ -14,6 +14,8 @@ use resources::exposition::{self, Kind, MetricLabels, Page};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
+use super::metrics;
+
 /// The server's state.
 pub enum ServerState {
     /// The cluster is not ready for the server: the reason.
@@ -128,40 +130,8 @@ impl HealthState {
             "This server controls jobs of the kind.",
             controls,
         );
-        page.single(
-            "muster_pending_gangs",
-            Kind::Gauge,
-            "Gangs that wait.",
-            pending as f64,
-        );
-        page.single(
-            "muster_planning_seconds_total",
-            Kind::Counter,
-            "Time spent planning.",
-            counts.planning.as_secs_f64(),
-        );
-        for (name, help, count) in [
-            ("muster_plans_total", "Plans made.", counts.plans),
-            ("muster_binds_total", "Pods bound.", counts.binds),
-            (
-                "muster_binds_refused_total",
-                "Bindings that the API refused.",
-                counts.binds_refused,
-            ),
-            ("muster_evictions_total", "Pods evicted.", counts.evictions),
-            (
-                "muster_evictions_refused_total",
-                "Evictions that the API refused.",
-                counts.evictions_refused,
-            ),
-            (
-                "muster_invariant_violations_total",
-                "Faults found in plans and kept from being written.",
-                counts.violations,
-            ),
-        ] {
-            page.single(name, Kind::Counter, help, count as f64);
-        }
+        metrics::scheduler(&mut page, pending, &counts);
+        metrics::process(&mut page);
         let kind = [(header::CONTENT_TYPE, exposition::CONTENT_TYPE)];
         (kind, page.text())
     }
@@ -173,11 +143,11 @@ pub async fn serve(
     state: Arc<HealthState>,
     mut stop: watch::Receiver<bool>,
 ) -> Result<()> {
-    let (readiness, metrics) = (state.clone(), state);
+    let (readiness, measured) = (state.clone(), state);
     let router = Router::new()
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(move || async move { readiness.ready() }))
-        .route("/metrics", get(move || async move { metrics.metrics() }));
+        .route("/metrics", get(move || async move { measured.metrics() }));
     let stopped = async move {
         // A dropped sender counts as a stop.
         let _ = stop.wait_for(|stop| *stop).await;

@@ -163,7 +163,7 @@ async fn connection(
     let router = if loopback {
         plain_http::marked(config.router.clone())
     } else {
-        route_layer::around(Router::new().fallback(to_https))
+        route_layer::around(Router::new().fallback(to_https), Arc::default())
     };
     http(stream, router, None, peer, &place.activity, config).await
 }

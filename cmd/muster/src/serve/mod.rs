@@ -17,6 +17,7 @@ mod kubernetes;
 mod layout;
 mod listener;
 mod machine;
+mod metrics;
 mod notify;
 mod plain_http;
 mod pod_security;

@@ -5,19 +5,22 @@
 use std::future::poll_fn;
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use apiserver::limits::MOST_BODY_BYTES;
 use axum::Router;
 use axum::body::{Body, Bytes};
-use axum::extract::Request;
+use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use futures::FutureExt;
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
 use tokio::sync::oneshot;
+
+use super::metrics::RequestMetrics;
 
 /// The most bytes of an unread body that are read and discarded. A client that still sends when the connection closes
 /// may never see the response; for a body with more than the largest accepted size that is tolerated.
@@ -31,13 +34,25 @@ const LONGEST_DISCARD: Duration = Duration::from_secs(5);
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'; form-action 'none'; base-uri 'none'";
 
 /// The routes with this layer around them.
-pub fn around(routes: Router) -> Router {
+pub fn around(routes: Router, requests: Arc<RequestMetrics>) -> Router {
     Router::new()
         .fallback_service(routes)
-        .layer(middleware::from_fn(guarded))
+        .layer(middleware::from_fn_with_state(requests, guarded))
 }
 
-async fn guarded(request: Request, next: Next) -> Response {
+async fn guarded(
+    State(requests): State<Arc<RequestMetrics>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let begun = Instant::now();
+    let method = request.method().clone();
+    let response = contained(request, next).await;
+    requests.count(&method, response.status(), begun.elapsed());
+    response
+}
+
+async fn contained(request: Request, next: Next) -> Response {
     let (parts, body) = request.into_parts();
     let (method, path) = (parts.method.clone(), parts.uri.path().to_owned());
     // An agent's stream is endless, so that its body is not read to the end.
@@ -210,6 +225,7 @@ mod tests {
                     "/page",
                     get(async || [(header::CONTENT_SECURITY_POLICY, "default-src 'self'")]),
                 ),
+            Arc::default(),
         )
     }
 

@@ -22,6 +22,7 @@ use super::certificate::{self, Certificate, ServerNames};
 use super::decisions::Decisions;
 use super::layout::{FileLayout, write_private};
 use super::listener::{self, Certificates, ListenerConfig, ListenerLimits};
+use super::metrics::RequestMetrics;
 use super::tls::{self, ConfiguredCertificate, Reload, ServedCertificates};
 use super::{
     admin, audit, backends, host, plain_http, pod_security, process, route_layer, scheduler,
@@ -115,6 +116,7 @@ impl RunningServer {
             },
         );
         let decisions = Decisions::keep(layout.decisions(), controllers.board.clone()).await;
+        let requests = Arc::new(RequestMetrics::default());
         let accounting = Accounting::keep(layout.usage(), client("accounting")).await;
         let portal = portal::Portal {
             identity: identity.clone(),
@@ -127,6 +129,7 @@ impl RunningServer {
                 layout,
                 url_for_nodes(options, address),
                 accounting.book(),
+                requests.clone(),
             )),
         };
         let known = names(options, address);
@@ -150,7 +153,7 @@ impl RunningServer {
                 own_names,
                 plain_http::refuse_other_hosts,
             ));
-        let router = route_layer::around(router);
+        let router = route_layer::around(router, requests);
         let certificate = Certificate::issue(&ca, &known)?;
         let served = ServedCertificates::new(certificate.clone());
         let configured = ConfiguredCertificate::start(tls_source, layout, &served, &known)?;

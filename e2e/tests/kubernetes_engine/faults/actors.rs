@@ -255,8 +255,9 @@ pub async fn owner(stage: Stage) {
                 };
                 if let Some(minimum) = work.minimum.filter(|_| !head) {
                     // No second request before the answer to the first may have arrived.
-                    let asked = asked_for.insert(work.name.clone(), Instant::now());
+                    let asked = asked_for.get(&work.name);
                     if asked.is_none_or(|at| at.elapsed() > PACE * 4) {
+                        asked_for.insert(work.name.clone(), Instant::now());
                         asks.push(match work.job {
                             true => create(JOBS, pytorch(work, minimum)),
                             false => create(GROUPS, group_of(work, minimum)),

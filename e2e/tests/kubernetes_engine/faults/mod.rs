@@ -180,7 +180,8 @@ impl Arena {
             };
             assert!(
                 settling.elapsed() < SETTLED,
-                "not all is placed and runs: {lacking:#?}"
+                "not all is placed and runs: {lacking:#?}; jobs: {:?}",
+                stage.ledger().jobs
             );
             tokio::time::sleep(LOOK_AGAIN).await;
         }

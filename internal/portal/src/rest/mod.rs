@@ -6,6 +6,7 @@ mod defragmentation;
 pub mod explain;
 pub mod history;
 mod logs;
+mod metrics;
 mod queues;
 mod rdma;
 mod tokens;
@@ -30,6 +31,7 @@ use crate::state::{Portal, SignedIn};
 /// Adds the routes.
 pub fn routes(routes: Routes) -> Routes {
     routes
+        .get("/metrics", metrics::page)
         .get("/api/v1/whoami", whoami)
         .get("/api/v1/overview", overview)
         .get("/api/v1/alerts", alerts)

@@ -1,3 +1,5 @@
+//! The book over time: counts, late ends, restarts, crashes, and what is dropped.
+
 use jiff::SignedDuration;
 use proptest::prelude::*;
 
