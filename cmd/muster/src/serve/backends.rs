@@ -178,6 +178,10 @@ pub fn connect_users(api: &ApiServer, identity: &Identity) {
 }
 
 /// The functions of other crates that the portal calls.
+#[allow(
+    clippy::too_many_arguments,
+    reason = "each is another component of the server"
+)]
 pub fn hooks(
     api: &ApiServer,
     fleet: &Arc<Fleet>,
