@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::{ControllerRevision, ReplicaSet};
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Service};
+use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Service};
 use resources::kinds::PodGroup;
 use serde_json::Value;
 
@@ -96,6 +96,8 @@ pub enum Dependent {
     Revision(Box<ControllerRevision>),
     /// A claim of a StatefulSet's pod.
     Claim(Box<PersistentVolumeClaim>),
+    /// Files that a job's pods mount. The status is written only once they exist.
+    ConfigMap(Box<ConfigMap>),
 }
 
 /// The kinds of [`Dependent`]s.
@@ -109,6 +111,8 @@ pub enum DependentKind {
     Revision,
     /// `v1` PersistentVolumeClaim.
     Claim,
+    /// `v1` ConfigMap.
+    ConfigMap,
     /// `v1` Pod, which is changed only: other actions create and delete pods.
     Pod,
 }
@@ -122,6 +126,7 @@ impl DependentKind {
             DependentKind::ReplicaSet => "replica set",
             DependentKind::Revision => "controller revision",
             DependentKind::Claim => "claim",
+            DependentKind::ConfigMap => "config map",
             DependentKind::Pod => "pod",
         }
     }

@@ -12,6 +12,7 @@ mod pod_names;
 mod pod_room;
 mod terms;
 pub mod training;
+pub mod volcano;
 
 pub use pod_room::{GANG_FLOOR, PodQuota, PodRoom, WAITING_FLOOR};
 

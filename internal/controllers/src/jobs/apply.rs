@@ -5,7 +5,7 @@ use futures::stream::{self, StreamExt as _};
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::{ControllerRevision, ReplicaSet};
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolumeClaim, Pod, Service};
+use k8s_openapi::api::core::v1::{ConfigMap, ObjectReference, PersistentVolumeClaim, Pod, Service};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::{Api, Client, ResourceExt as _};
 use resources::kinds::PodGroup;
@@ -126,7 +126,7 @@ pub(crate) async fn apply<W: Workload>(
     let mut done = executor.carry_out::<W::Kind>(first).await;
     done.extend(executor.carry_out::<W::Kind>(rest).await);
     let holds_status = |outcome: &ActionOutcome| {
-        (outcome.deletes || W::STATUS_NEEDS_ACTIONS) && outcome.result.is_err()
+        (outcome.deletes || outcome.required || W::STATUS_NEEDS_ACTIONS) && outcome.result.is_err()
     };
     let incomplete = done.iter().any(holds_status);
     if let Some(message) = tell_of_objects::<W>(notes, &about, &done) {
@@ -183,7 +183,10 @@ pub(crate) async fn apply<W: Workload>(
 fn comes_first(action: &Action) -> bool {
     matches!(
         action,
-        Action::ApplyPodGroup(_) | Action::Create(Dependent::Claim(_) | Dependent::Revision(_))
+        Action::ApplyPodGroup(_)
+            | Action::Create(
+                Dependent::Claim(_) | Dependent::ConfigMap(_) | Dependent::Revision(_)
+            )
     )
 }
 
@@ -205,6 +208,8 @@ struct ActionOutcome {
     /// For an event: what the action creates or deletes, such as a pod, and its name.
     object: Option<(&'static str, String)>,
     deletes: bool,
+    /// The status says that the object exists.
+    required: bool,
     result: Result<ActionEffect, kube::Error>,
 }
 
@@ -229,6 +234,7 @@ impl ActionExecutor {
             what,
             object: None,
             deletes,
+            required: false,
             result,
         };
         match action {
@@ -358,6 +364,9 @@ impl ActionExecutor {
                 )
                 .await
             }
+            DependentKind::ConfigMap => {
+                change(&api::<ConfigMap>(client, namespace), name, uid, patch).await
+            }
             DependentKind::Pod => change(&api::<Pod>(client, namespace), name, uid, patch).await,
         }
     }
@@ -393,6 +402,9 @@ impl ActionExecutor {
                 )
                 .await
             }
+            DependentKind::ConfigMap => {
+                delete(&api::<ConfigMap>(client, namespace), name, uid, params).await
+            }
             DependentKind::Pod => delete(&api::<Pod>(client, namespace), name, uid, params).await,
         }
     }
@@ -416,12 +428,17 @@ impl ActionExecutor {
                 let result = create(&api::<PersistentVolumeClaim>(client, namespace), &claim).await;
                 (DependentKind::Claim, claim.name_any(), result)
             }
+            Dependent::ConfigMap(files) => {
+                let result = create(&api::<ConfigMap>(client, namespace), &files).await;
+                (DependentKind::ConfigMap, files.name_any(), result)
+            }
         };
         let told = matches!(kind, DependentKind::Job | DependentKind::Claim);
         ActionOutcome {
             what: format!("creating {} {name}", kind.as_str()),
             object: told.then(|| (kind.as_str(), name)),
             deletes: false,
+            required: matches!(kind, DependentKind::ConfigMap),
             result,
         }
     }

@@ -16,6 +16,7 @@ mod rooms;
 mod runner;
 mod sets;
 mod training;
+mod volcano;
 
 use std::time::Duration;
 
@@ -58,11 +59,13 @@ pub enum JobKind {
     PaddleJob,
     /// `kubeflow.org/v1` JAXJob.
     JAXJob,
+    /// `batch.volcano.sh/v1alpha1` Job, of the embedded engine.
+    VolcanoJob,
 }
 
 impl JobKind {
     /// All kinds.
-    pub const ALL: [JobKind; 11] = [
+    pub const ALL: [JobKind; 12] = [
         JobKind::Deployment,
         JobKind::ReplicaSet,
         JobKind::StatefulSet,
@@ -74,6 +77,7 @@ impl JobKind {
         JobKind::XGBoostJob,
         JobKind::PaddleJob,
         JobKind::JAXJob,
+        JobKind::VolcanoJob,
     ];
 
     /// The training kinds: those that Muster can control in a Kubernetes cluster.
@@ -99,7 +103,8 @@ impl JobKind {
             | JobKind::StatefulSet
             | JobKind::DaemonSet
             | JobKind::CronJob
-            | JobKind::Job => None,
+            | JobKind::Job
+            | JobKind::VolcanoJob => None,
         }
     }
 
@@ -118,6 +123,7 @@ impl JobKind {
             JobKind::XGBoostJob => "XGBoostJob",
             JobKind::PaddleJob => "PaddleJob",
             JobKind::JAXJob => "JAXJob",
+            JobKind::VolcanoJob => "VolcanoJob",
         }
     }
 }
@@ -151,6 +157,15 @@ pub fn spawn(ctx: &Context) -> Vec<ControlLoop> {
         JobKind::XGBoostJob => training::<XGBoostJob>(ctx, &rooms),
         JobKind::PaddleJob => training::<PaddleJob>(ctx, &rooms),
         JobKind::JAXJob => training::<JAXJob>(ctx, &rooms),
+        JobKind::VolcanoJob => {
+            let (config, rooms) = (ctx.config.clone(), rooms.clone());
+            let make = move || {
+                let scheduler = config.scheduler.scheduler_names.first().cloned();
+                let ports = &config.rendezvous_ports;
+                volcano::VolcanoController::new(ports, scheduler, rooms.clone())
+            };
+            tokio::spawn(kept_running(ctx.clone(), make))
+        }
     };
     let jobs = ctx.config.jobs.iter();
     let mut loops: Vec<ControlLoop> = jobs

@@ -42,7 +42,7 @@ pub use training::{
     RunPolicy, SchedulingPolicy, TrainingJobStatus,
 };
 pub use volcanojob::{
-    DependsOn, JobVolume, LifecyclePolicy, TaskSpec, VolcanoJob, VolcanoJobSpec, VolcanoJobState,
-    VolcanoJobStatus,
+    DependsOn, JobVolume, LifecyclePolicy, TaskSpec, VolcanoJob, VolcanoJobCondition,
+    VolcanoJobSpec, VolcanoJobState, VolcanoJobStatus, VolcanoTaskStatus,
 };
 pub use xgboostjob::{XGBoostJob, XGBoostJobSpec};

@@ -165,9 +165,59 @@ pub struct VolcanoJobStatus {
     /// Where it stands.
     #[serde(default)]
     pub state: VolcanoJobState,
+    /// Pods that must start together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min_available: Option<i32>,
+    /// By task, the number of its pods in each phase.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub task_status_count: Option<BTreeMap<String, VolcanoTaskStatus>>,
+    /// Pods that have not started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pending: Option<i32>,
     /// Pods that run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub running: Option<i32>,
+    /// Pods that succeeded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub succeeded: Option<i32>,
+    /// Pods that failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failed: Option<i32>,
+    /// Pods that are being deleted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub terminating: Option<i32>,
+    /// Counts the restarts of the whole job; pods of an earlier version are left out of account.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<i32>,
+    /// How often the whole job was started again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry_count: Option<i32>,
+    /// What was created beside its pods, by the plugin that needs it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub controlled_resources: Option<BTreeMap<String, String>>,
+    /// The phases that it was in, each with its beginning; the last ones of many.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub conditions: Option<Vec<VolcanoJobCondition>>,
+}
+
+/// The number of a task's pods in each phase.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct VolcanoTaskStatus {
+    /// `Pending`, `Running`, `Succeeded`, `Failed`, and their counts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub phase: Option<BTreeMap<String, i32>>,
+}
+
+/// A phase of a Volcano Job with its beginning.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct VolcanoJobCondition {
+    /// The phase.
+    pub status: String,
+    /// Its beginning.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_transition_time: Option<Time>,
 }
 
 /// Where a Volcano Job stands.

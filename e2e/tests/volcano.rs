@@ -1,0 +1,157 @@
+//! Volcano Jobs on the embedded engine, with real programs: PyTorch trains on three pods that find each other by the
+//! plugins, and policies restart, stop and complete jobs.
+
+use std::time::Duration;
+
+use e2e::{Platform, eventually, repository};
+use serde_json::{Value, json};
+
+const SOON: Duration = Duration::from_secs(60);
+/// Three Python processes import PyTorch on a busy machine of two cores.
+const TRAINED: Duration = Duration::from_secs(240);
+
+fn job(name: &str, spec: Value) -> String {
+    json!({"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job",
+        "metadata": {"name": name, "namespace": "default"}, "spec": spec})
+    .to_string()
+}
+
+fn task(name: &str, replicas: u32, script: &str) -> Value {
+    json!({"name": name, "replicas": replicas, "template": {"spec": {"restartPolicy": "Never",
+        "containers": [{"name": "c", "command": ["/bin/sh", "-c", script],
+            "resources": {"requests": {"cpu": "50m", "memory": "16Mi"}}}]}}})
+}
+
+fn phase(platform: &Platform, name: &str) -> String {
+    let job = platform.get("vcjob", name);
+    job["status"]["state"]["phase"]
+        .as_str()
+        .unwrap_or_default()
+        .to_owned()
+}
+
+fn until(platform: &Platform, name: &str, wanted: &str, bound: Duration) -> Value {
+    eventually(&format!("{name} is {wanted}"), bound, || {
+        let now = phase(platform, name);
+        assert!(
+            now != "Failed" || wanted == "Failed",
+            "{:#}",
+            platform.get("vcjob", name)["status"]
+        );
+        (now == wanted).then_some(())
+    });
+    platform.get("vcjob", name)["status"].clone()
+}
+
+#[test]
+fn pytorch_trains_in_a_volcano_job_whose_pods_find_each_other_by_the_plugins() {
+    let platform = Platform::up(&[]);
+    let example = repository().join("packaging/examples/pytorch-ddp.yaml");
+    let text = std::fs::read_to_string(example).unwrap();
+    let documents: Vec<&str> = text.split("\n---\n").collect();
+    let (training, others) = documents.split_last().unwrap();
+    platform.apply(&others.join("\n---\n"));
+    let mut training: serde_norway::Value = serde_norway::from_str(training).unwrap();
+    training.apply_merge().unwrap();
+    let training = serde_json::to_value(&training).unwrap();
+    let template = &training["spec"]["pytorchReplicaSpecs"]["Master"]["template"];
+    let task = |name: &str, replicas: u32| json!({"name": name, "replicas": replicas, "template": template});
+    platform.apply(&job(
+        "ddp",
+        json!({
+            "schedulerName": "volcano", "plugins": {"pytorch": ["--master=master", "--worker=worker"]},
+            "tasks": [task("master", 1), task("worker", 2)],
+        }),
+    ));
+    let status = until(&platform, "ddp", "Completed", TRAINED);
+    assert_eq!(status["succeeded"], 3);
+    let log = platform.cli(&["logs", "pod/ddp-master-0"]).ok();
+    let line = log.lines().find(|line| line.starts_with("test accuracy "));
+    let accuracy: f64 = line.unwrap().split(' ').nth(2).unwrap().parse().unwrap();
+    assert!(accuracy > 0.95, "{log}");
+    assert!(log.contains("rank 0 of 3"), "{log}");
+    let log = platform.cli(&["logs", "pod/ddp-worker-1"]).ok();
+    assert!(log.contains("rank 2 of 3"), "{log}");
+}
+
+#[test]
+fn policies_restart_stop_and_complete_jobs_and_the_cause_is_told() {
+    let platform = Platform::up(&[]);
+    // Fails in its first run only: an annotation tells the second one.
+    let mut flaky = task("worker", 1, "test \"$RETRY\" = 1 || exit 9");
+    flaky["template"]["spec"]["containers"][0]["env"] = json!([{"name": "RETRY",
+        "valueFrom": {"fieldRef": {"fieldPath": "metadata.annotations['volcano.sh/job-retry-count']"}}}]);
+    platform.apply(&job(
+        "restarts",
+        json!({
+            "policies": [{"event": "PodFailed", "action": "RestartJob"}],
+            "tasks": [flaky, task("other", 1, "sleep 0.1")],
+        }),
+    ));
+    let status = until(&platform, "restarts", "Completed", SOON);
+    assert_eq!(
+        (&status["retryCount"], &status["version"]),
+        (&json!(1), &json!(1))
+    );
+
+    platform.apply(&job(
+        "gives-up",
+        json!({"maxRetry": 2, "policies": [{"event": "*", "action": "RestartJob"}],
+            "tasks": [task("worker", 1, "echo no shard 17 >&2; exit 3")]}),
+    ));
+    let status = until(&platform, "gives-up", "Failed", SOON);
+    let words = "gives-up-worker-0 exited with code 3; the job was run 2 times, and maxRetry is 2.";
+    assert_eq!(status["state"]["message"], words);
+    let events = platform.kubectl(&["describe", "vcjob", "gives-up"]).ok();
+    assert!(events.contains(words), "{events}");
+
+    let hosts = "sleep 1; cat /etc/volcano/other.host; echo; echo $VC_OTHER_HOSTS $VC_TASK_INDEX; \
+                 getent hosts $VC_OTHER_HOSTS || exit 5";
+    platform.apply(&job(
+        "completes",
+        json!({
+            "plugins": {"svc": [], "env": []},
+            "tasks": [
+                {"name": "first", "replicas": 1, "policies": [{"event": "TaskCompleted", "action": "CompleteJob"}],
+                    "template": task("first", 1, hosts)["template"]},
+                task("other", 1, "sleep 1000"),
+            ],
+        }),
+    ));
+    let status = until(&platform, "completes", "Completed", SOON);
+    assert_eq!(status["state"]["message"], "task first is complete.");
+    let log = platform.cli(&["logs", "pod/completes-first-0"]).ok();
+    assert!(log.contains("completes-other-0.completes\n"), "{log}");
+    assert!(log.contains("completes-other-0.completes 0\n"), "{log}");
+    let pods = platform.cli(&["get", "pods", "-o", "name"]).ok();
+    assert!(!pods.contains("completes-other-0"), "it runs on: {pods}");
+
+    // A whole gang waits: two GPUs are more than the machine has.
+    let mut big = task("worker", 2, "true");
+    big["template"]["spec"]["containers"][0]["resources"] =
+        json!({"limits": {"nvidia.com/gpu": 1}});
+    platform.apply(&job(
+        "waits",
+        json!({"tasks": [big, task("cpu", 1, "true")]}),
+    ));
+    eventually("it waits whole", SOON, || {
+        let said = platform.cli(&["explain", "podgroup/waits"]).out;
+        said.contains("nvidia.com/gpu").then_some(())
+    });
+    assert_eq!(phase(&platform, "waits"), "Pending");
+    let small = platform.get("pod", "waits-cpu-0");
+    assert!(small["spec"]["nodeName"].is_null(), "{small:#}");
+
+    // A plugin that Muster does not have.
+    platform.apply(&job(
+        "mpi",
+        json!({"plugins": {"mpi": []}, "tasks": [task("worker", 1, "true")]}),
+    ));
+    eventually("it says so", SOON, || {
+        let status = platform.get("vcjob", "mpi")["status"].clone();
+        let said = status["state"]["message"].as_str()?.to_owned();
+        said.contains("does not run the plugin \"mpi\" yet")
+            .then_some(())
+    });
+    platform.cli(&["delete", "vcjob/gives-up"]).ok();
+}

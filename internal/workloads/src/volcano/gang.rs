@@ -1,0 +1,131 @@
+//! The gang of a Volcano Job: the PodGroup with the job's name.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use resources::amounts::{self, Amounts};
+use resources::kinds::{PodGroup, PodGroupSpec};
+
+use super::members::Members;
+use super::plan::{ParsedVolcanoJob, Task};
+use super::{API_VERSION, KIND};
+use crate::ownership::{controlled_by, controller_reference};
+use crate::pod_facts;
+use crate::terms;
+
+/// The change that brings the group to its desired state; `None` if it is there. A group of this name with another
+/// owner is left alone.
+pub(crate) fn change(
+    plan: &ParsedVolcanoJob<'_>,
+    members: &Members<'_>,
+    observed: Option<&PodGroup>,
+) -> Option<PodGroup> {
+    let wanted = wanted(plan, members);
+    let said = terms::of_gang(plan.meta);
+    let Some(observed) = observed else {
+        return Some(PodGroup {
+            metadata: ObjectMeta {
+                name: Some(plan.name().to_owned()),
+                namespace: plan.meta.namespace.clone(),
+                owner_references: Some(vec![controller_reference(API_VERSION, KIND, plan.meta)]),
+                annotations: (!said.is_empty()).then_some(said),
+                ..ObjectMeta::default()
+            },
+            spec: wanted,
+            status: None,
+        });
+    };
+    let there = &observed.spec;
+    let amounts = |spec: &PodGroupSpec| spec.min_resources.as_ref().map(Amounts::from_k8s);
+    let same = there.min_member == wanted.min_member
+        && there.min_task_member == wanted.min_task_member
+        && there.queue == wanted.queue
+        && there.priority_class_name == wanted.priority_class_name
+        && amounts(there) == amounts(&wanted);
+    if same || !controlled_by(&observed.metadata, plan.meta) {
+        return None;
+    }
+    let mut changed = observed.clone();
+    changed.spec.min_member = wanted.min_member;
+    changed.spec.min_task_member = wanted.min_task_member;
+    changed.spec.queue = wanted.queue;
+    changed.spec.priority_class_name = wanted.priority_class_name;
+    changed.spec.min_resources = wanted.min_resources;
+    Some(changed)
+}
+
+/// How many pods must start together now: the job's minimum, but no more than the tasks have whose dependencies are
+/// met, because the others have no pods yet.
+pub(crate) fn least_members(plan: &ParsedVolcanoJob<'_>, members: &Members<'_>) -> u32 {
+    let open = open_tasks(plan, members).map(|task| task.replicas);
+    let open = open.fold(0, u32::saturating_add);
+    plan.min_available().min(open)
+}
+
+/// The tasks whose pods may exist.
+pub(crate) fn open_tasks<'p, 'a>(
+    plan: &'p ParsedVolcanoJob<'a>,
+    members: &Members<'_>,
+) -> impl Iterator<Item = &'p Task<'a>> {
+    plan.tasks
+        .iter()
+        .filter(|task| is_open(plan, members, task))
+}
+
+/// Whether the tasks that a task depends on have come so far: as many of their pods as their minimum run and are ready,
+/// or have succeeded. A task that has pods stays open.
+pub(crate) fn is_open(plan: &ParsedVolcanoJob<'_>, members: &Members<'_>, task: &Task<'_>) -> bool {
+    let Some(depends_on) = task
+        .depends_on
+        .filter(|depends_on| !depends_on.name.is_empty())
+    else {
+        return true;
+    };
+    if !members.of_task(&task.name).is_empty() {
+        return true;
+    }
+    let mut met = depends_on.name.iter().map(|name| {
+        // Admission refuses a task that does not exist.
+        plan.task(name).is_none_or(|other| {
+            let pods = members.of_present(name).map(|member| member.pod);
+            let far = pods.filter(|pod| {
+                pod_facts::PodPhase::of(pod) == pod_facts::PodPhase::Succeeded
+                    || pod_facts::is_ready(pod)
+            });
+            far.count() >= usize::try_from(other.min_available).unwrap_or(usize::MAX)
+        })
+    });
+    match depends_on.iteration.as_deref() {
+        Some("any") => met.any(|met| met),
+        _ => met.all(|met| met),
+    }
+}
+
+fn wanted(plan: &ParsedVolcanoJob<'_>, members: &Members<'_>) -> PodGroupSpec {
+    let least = least_members(plan, members);
+    let mut left = least;
+    let mut sum = Amounts::new();
+    let mut by_task: BTreeMap<String, i32> = BTreeMap::new();
+    for task in open_tasks(plan, members) {
+        let count = task.min_available.min(task.replicas).min(left);
+        left -= count;
+        if count == 0 {
+            continue;
+        }
+        by_task.insert(task.name.clone(), i32::try_from(count).unwrap_or(i32::MAX));
+        if let Some(spec) = &task.template.spec {
+            sum.add(&amounts::pod_requests(spec).times(i64::from(count)));
+        }
+    }
+    sum.0.remove(amounts::PODS);
+    let priority = plan.spec.priority_class_name.clone();
+    PodGroupSpec {
+        min_member: Some(i32::try_from(least).unwrap_or(i32::MAX)),
+        min_task_member: Some(by_task),
+        min_resources: Some(sum.to_k8s()),
+        queue: Some(plan.queue()),
+        priority_class_name: priority.filter(|class| !class.is_empty()),
+        network_topology: plan.spec.network_topology.clone(),
+        ..PodGroupSpec::default()
+    }
+}

@@ -1,0 +1,160 @@
+//! A job's pods by task and index, and their counts.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::Pod;
+use resources::kinds::VolcanoTaskStatus;
+
+use super::plan::ParsedVolcanoJob;
+use super::{TASK_INDEX, VERSION};
+use crate::ownership::controlled_by;
+use crate::pod_facts::{self, PodPhase};
+use resources::names::TASK_SPEC;
+
+/// One pod of the job's present version.
+#[derive(Clone, Copy)]
+pub(crate) struct Member<'a> {
+    pub(crate) index: u32,
+    pub(crate) pod: &'a Pod,
+}
+
+/// The pods of a job.
+pub(crate) struct Members<'a> {
+    by_task: BTreeMap<&'a str, Vec<Member<'a>>>,
+    /// Pods of earlier versions, of removed tasks, and beyond the replicas.
+    pub(crate) surplus: Vec<&'a Pod>,
+}
+
+/// How many pods are in each phase.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    pub(crate) pending: u32,
+    pub(crate) running: u32,
+    pub(crate) succeeded: u32,
+    pub(crate) failed: u32,
+    pub(crate) terminating: u32,
+}
+
+impl Counts {
+    /// Pods that have started, whatever became of them.
+    pub(crate) fn started(&self) -> u32 {
+        self.running + self.succeeded + self.failed
+    }
+
+    /// Pods that have ended.
+    pub(crate) fn ended(&self) -> u32 {
+        self.succeeded + self.failed
+    }
+
+    fn add(&mut self, pod: &Pod) {
+        if pod_facts::is_leaving(pod) {
+            self.terminating += 1;
+            return;
+        }
+        match PodPhase::of(pod) {
+            PodPhase::Pending => self.pending += 1,
+            PodPhase::Running => self.running += 1,
+            PodPhase::Succeeded => self.succeeded += 1,
+            PodPhase::Failed => self.failed += 1,
+        }
+    }
+}
+
+impl<'a> Members<'a> {
+    /// Sorts a job's pods; those of other owners are left out.
+    pub(crate) fn of(
+        plan: &'a ParsedVolcanoJob<'_>,
+        pods: &[&'a Pod],
+        version: i32,
+    ) -> Members<'a> {
+        let mut members = Members {
+            by_task: BTreeMap::new(),
+            surplus: Vec::new(),
+        };
+        let version = version.to_string();
+        for pod in pods.iter().copied() {
+            if !controlled_by(&pod.metadata, plan.meta) {
+                continue;
+            }
+            let labels = pod.metadata.labels.as_ref();
+            let label = |name: &str| labels.and_then(|all| all.get(name)).map(String::as_str);
+            let index = label(TASK_INDEX).and_then(|index| index.parse().ok());
+            let place = (label(TASK_SPEC).and_then(|name| plan.task(name))).zip(index);
+            match place {
+                Some((task, index))
+                    if index < task.replicas && label(VERSION) == Some(version.as_str()) =>
+                {
+                    let member = Member { index, pod };
+                    members.by_task.entry(&task.name).or_default().push(member);
+                }
+                _ => members.surplus.push(pod),
+            }
+        }
+        members
+    }
+
+    /// The pods of a task.
+    pub(crate) fn of_task(&self, task: &str) -> &[Member<'a>] {
+        self.by_task.get(task).map_or(&[], Vec::as_slice)
+    }
+
+    /// The pods of a task that are not being deleted.
+    pub(crate) fn of_present(&self, task: &str) -> impl Iterator<Item = &Member<'a>> {
+        let all = self.of_task(task).iter();
+        all.filter(|member| !pod_facts::is_leaving(member.pod))
+    }
+
+    /// All pods of the present version.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &'a Pod> + Clone {
+        self.by_task.values().flatten().map(|member| member.pod)
+    }
+
+    pub(crate) fn counts(&self) -> Counts {
+        let mut counts = Counts::default();
+        self.all().for_each(|pod| counts.add(pod));
+        counts
+    }
+
+    pub(crate) fn counts_of(&self, task: &str) -> Counts {
+        let mut counts = Counts::default();
+        let pods = self.of_task(task).iter().map(|member| member.pod);
+        pods.for_each(|pod| counts.add(pod));
+        counts
+    }
+
+    /// By task the number of pods in each phase, as the status has it.
+    pub(crate) fn by_phase(&self) -> BTreeMap<String, VolcanoTaskStatus> {
+        let of_task = |(task, members): (&&str, &Vec<Member<'a>>)| {
+            let mut phase: BTreeMap<String, i32> = BTreeMap::new();
+            for member in members {
+                let name = match PodPhase::of(member.pod) {
+                    PodPhase::Pending => "Pending",
+                    PodPhase::Running => "Running",
+                    PodPhase::Succeeded => "Succeeded",
+                    PodPhase::Failed => "Failed",
+                };
+                *phase.entry(name.to_owned()).or_default() += 1;
+            }
+            let status = VolcanoTaskStatus { phase: Some(phase) };
+            ((*task).to_owned(), status)
+        };
+        self.by_task.iter().map(of_task).collect()
+    }
+}
+
+/// Whether the platform, and not the pod's program, ended a failed pod: its node was lost or could not start it, or it
+/// was evicted.
+pub(crate) fn ended_by_platform(pod: &Pod) -> bool {
+    if PodPhase::of(pod) != PodPhase::Failed {
+        return false;
+    }
+    let status = pod.status.as_ref();
+    let conditions = status.and_then(|status| status.conditions.as_ref());
+    let mut conditions = conditions.into_iter().flatten();
+    let disrupted = conditions.any(|one| one.type_ == "DisruptionTarget" && one.status == "True");
+    let reason = status.and_then(|status| status.reason.as_deref());
+    disrupted
+        || pod_facts::is_lost(pod)
+        || pod_facts::is_unfit(pod)
+        || matches!(reason, Some("Evicted" | "Preempted" | "Preempting"))
+}
